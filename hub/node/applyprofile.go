@@ -15,13 +15,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// ApplyProfile decides which labels and taints the nodes have of their board profiles: those that the
-// profile names now. What it named before and names no more is taken again, unless somebody has
-// changed it since; what somebody has removed or changed stays so until the profile says something
-// new of it.
+// ApplyProfile decides which labels and taints nodes have from their board profiles: what the
+// profile names now. It removes what the profile no longer names, unless a user has changed it
+// since. What a user has removed or changed stays until the profile changes it again.
 type ApplyProfile struct{}
 
-// Touches says which nodes' profiles may have changed.
+// Touches returns the nodes whose profiles may have changed.
 func (ApplyProfile) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Nodes:
@@ -30,7 +29,7 @@ func (ApplyProfile) Touches(c state.Applied) []state.Subject {
 		if next != nil && (old == nil || old.Labels[fleet.LabelProfile] != next.Labels[fleet.LabelProfile]) {
 			return []state.Subject{{Key: c.Key}}
 		}
-	case state.Records: // of a device that has taken over a Node made by hand
+	case state.Records: // a device took over a Node that was made by hand
 		if c.Old == nil && c.New != nil {
 			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
 		}
@@ -43,7 +42,7 @@ func (ApplyProfile) Touches(c state.Applied) []state.Subject {
 // Subjects returns all nodes.
 func (ApplyProfile) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
-// Apart: what a node has of its profile is its own.
+// Sharded: a node's labels and taints do not depend on other nodes.
 func (f ApplyProfile) Sharded(_ state.Snapshot, subjects []state.Subject) state.Decide {
 	if !state.OnlyNodes(subjects) {
 		return nil
@@ -51,7 +50,7 @@ func (f ApplyProfile) Sharded(_ state.Snapshot, subjects []state.Subject) state.
 	return f.Decide
 }
 
-// Decide gives and takes.
+// Decide adds and removes labels and taints.
 func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
 	known, gives := profiles{}, map[*fleet.BoardProfile]*state.ProfileGrants{}
 	for _, name := range concerned(s, subjects) {
@@ -67,7 +66,7 @@ func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Ti
 		}
 		was := rec.Granted
 		if was != nil && apiequality.Semantic.DeepEqual(was, want) {
-			continue // the profile says nothing new of it
+			continue // the profile has not changed it
 		}
 		if was == nil {
 			was = presentOn(have, want)
@@ -83,7 +82,7 @@ func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Ti
 	return plan
 }
 
-// profileOf is the board profile of a node with what it extends, nil for none.
+// profileOf returns the board profile of a node merged with what it extends, nil for none.
 func profileOf(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
 	p, _ := s.Get(state.Key{Kind: state.BoardProfiles, Name: n.Labels[fleet.LabelProfile]}).(*fleet.BoardProfile)
 	if p == nil {
@@ -92,23 +91,23 @@ func profileOf(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
 	if whole, err := firmwareconfigs.Effective(p); err == nil {
 		return whole
 	}
-	return p // an overlay that another version of the hub had
+	return p // an overlay of another version of the hub
 }
 
-// profiles are those of the nodes of one snapshot: thousands have the same one.
+// profiles caches the profiles of one snapshot: thousands of nodes have the same one.
 type profiles map[string]profile
 
-// A profile is one with what it extends, and what of it devices are told. nil: there is none.
+// A profile is the merged profile, and the part that devices receive. nil: there is none.
 type profile struct{ whole, told *fleet.BoardProfile }
 
-// ofNode is profileOf, once for all nodes that have it.
+// ofNode is profileOf with the cache.
 func (p profiles) ofNode(s state.Snapshot, n *corev1.Node) profile {
 	name := n.Labels[fleet.LabelProfile]
 	known, ok := p[name]
 	if !ok {
 		if known.whole = profileOf(s, n); known.whole != nil {
 			known.told = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: known.whole.Name}, Spec: known.whole.Spec}
-			// What is booted goes another way, signed and in its turn.
+			// Boot configurations are published signed, and by rollouts.
 			known.told.Spec.Boot, known.told.Spec.Watchdog, known.told.Spec.Health = nil, nil, nil
 		}
 		p[name] = known
@@ -116,7 +115,7 @@ func (p profiles) ofNode(s state.Snapshot, n *corev1.Node) profile {
 	return known
 }
 
-// grantsOf is what a profile gives its nodes.
+// grantsOf returns the labels and taints of a profile.
 func grantsOf(p *fleet.BoardProfile) *state.ProfileGrants {
 	g := &state.ProfileGrants{}
 	if p == nil {
@@ -132,7 +131,7 @@ func grantsOf(p *fleet.BoardProfile) *state.ProfileGrants {
 	return g
 }
 
-// presentOn is what of it a node has.
+// presentOn returns the part of want that a node has.
 func presentOn(n *corev1.Node, want *state.ProfileGrants) *state.ProfileGrants {
 	have := &state.ProfileGrants{Labels: maps.Clone(want.Labels)}
 	maps.DeleteFunc(have.Labels, func(k, v string) bool { return n.Labels[k] != v })
@@ -144,8 +143,8 @@ func presentOn(n *corev1.Node, want *state.ProfileGrants) *state.ProfileGrants {
 	return have
 }
 
-// applyProfile gives a node what is wanted, as far as there is room, and takes what was given and is
-// wanted no more, and tells whether that changed it.
+// applyProfile adds the wanted labels and taints as far as there is space, removes those that are
+// no longer wanted, and tells whether the node changed.
 func applyProfile(n *corev1.Node, was, want *state.ProfileGrants) (changed bool) {
 	for k, v := range was.Labels {
 		if _, still := want.Labels[k]; !still && n.Labels[k] == v {
@@ -158,7 +157,7 @@ func applyProfile(n *corev1.Node, was, want *state.ProfileGrants) (changed bool)
 		had, ours := was.Labels[k]
 		now, has := n.Labels[k]
 		if ours && (had == v || !has || now != had) || has && now == v || !has && len(n.Labels) >= mostLabels {
-			continue // nothing new, or somebody has changed it since
+			continue // not changed by the profile, or changed by a user since
 		}
 		if n.Labels == nil {
 			n.Labels = map[string]string{}
@@ -188,7 +187,7 @@ func applyProfile(n *corev1.Node, was, want *state.ProfileGrants) (changed bool)
 	return changed
 }
 
-// taintOf is where the taint of the same key and effect stands, -1 for nowhere.
+// taintOf returns the index of the taint with the same key and effect, -1 for none.
 func taintOf(list []corev1.Taint, t corev1.Taint) int {
 	return slices.IndexFunc(list, func(have corev1.Taint) bool { return have.MatchTaint(&t) })
 }

@@ -8,49 +8,48 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// What one device may have the hub remember: a burst, as of a device that starts all
-// its pods, and a rate. Bytes are those of the objects that it changes, as they stand in
-// the database.
+// The limits of what one device may have the hub store: a burst, as at a device's start, and a
+// rate. Bytes count as in the database.
 const (
 	budgetBytes  = 8 << 20
 	bytesPerSec  = 16 << 10
-	budgetTurns  = 10 // changes of boot or Ready, which are heard even when the bytes are used up
+	budgetTurns  = 10 // changes of boot or Ready, which are accepted even when the bytes are used up
 	turnsPerSec  = 0.2
 	budgetEvents = 500
 	eventsPerSec = 0.5
-	budgetLines  = 20       // of the hub's log, offences, and other machines that say they are the node
-	linesPerSec  = 1. / 300 // a night of a thousand devices that all flap is 10 MB
-	changeBytes  = 1 << 10  // what a change costs at least
+	budgetLines  = 20       // lines of the hub's log about offences and refused claimants
+	linesPerSec  = 1. / 300 // in a night with a thousand flapping devices that is 10 MB
+	changeBytes  = 1 << 10  // the least cost of a change
 )
 
-// An allowance fills with time, up to a burst. It may fall below zero: what an answer
-// costs is known afterwards.
+// An allowance refills with time, up to a burst. It may become negative, because the cost is known
+// only afterwards.
 type allowance struct {
 	used float64
 	at   time.Duration // since the loop's start
 }
 
-// left is how much there is at a moment.
+// left returns the allowance at a moment.
 func (a *allowance) left(at time.Duration, burst, perSecond float64) float64 {
 	a.used = max(0, a.used-(at-a.at).Seconds()*perSecond)
 	a.at = at
 	return burst - a.used
 }
 
-// allows tells whether the node may change what is remembered of it. What it may not is
-// not lost: its leases show that the hub is behind, and the hub asks again.
+// allows tells whether the node may change stored data. A refused message is not lost: leases show
+// that the hub is behind, and it asks again.
 func (p *liveness) allows(at time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.bytes.left(at, budgetBytes, bytesPerSec) > 0
 }
 
-// historyAllowed takes a turn of boot or Ready, if there is one.
+// historyAllowed uses up one change of boot or Ready, if one is left.
 func (p *liveness) historyAllowed(at time.Duration) bool {
 	return p.allowOne(&p.turns, at, budgetTurns, turnsPerSec)
 }
 
-// eventAllowed takes an event, if there is one.
+// eventAllowed uses up one event, if one is left.
 func (p *liveness) eventAllowed(at time.Duration) bool {
 	return p.allowOne(&p.events, at, budgetEvents, eventsPerSec)
 }
@@ -63,7 +62,7 @@ func (p *liveness) allowOne(a *allowance, at time.Duration, burst, perSecond flo
 	return ok
 }
 
-// reportAllowed takes a rewriting of the node's DeviceReport, if there is one.
+// reportAllowed uses up one write of the node's DeviceReport, if one is left.
 func (p *liveness) reportAllowed(at time.Duration) bool {
 	return p.allow(&p.reports, at, budgetReports, reportsPerSec)
 }
@@ -78,12 +77,12 @@ func (p *liveness) allow(a *allowance, at time.Duration, burst, perSecond float6
 	return true
 }
 
-// conflictAllowed takes a change of who is refused as the node's second machine, if there is one.
+// conflictAllowed uses up one change of the refused claimant, if one is left.
 func (p *liveness) conflictAllowed(at time.Duration) bool {
 	return p.allow(&p.conflicts, at, budgetLines, linesPerSec)
 }
 
-// lineAllowed takes a line of the log, if there is one, and says how many there were not since.
+// lineAllowed uses up one log line, if one is left, and returns the number of suppressed lines.
 func (p *liveness) lineAllowed(at time.Duration) (unsaid int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,11 +95,11 @@ func (p *liveness) lineAllowed(at time.Duration) (unsaid int, ok bool) {
 	return unsaid, true
 }
 
-// Log writes to the log what a device has done, unless it does too much to be told: then
-// it is not ok, and the next line says how many were left out.
+// LogDevice logs what a device has done within its limit of lines. Beyond it ok is false, and the
+// next line has the number of suppressed ones.
 func (d *Devices) LogDevice(level slog.Level, node, what string, args ...any) (ok bool) {
 	unsaid, ok := 0, true
-	if p := d.nodes.find(node); p != nil { // else it is no node (any more)
+	if p := d.nodes.find(node); p != nil { // otherwise the node does not exist
 		unsaid, ok = p.lineAllowed(d.Age())
 	}
 	if ok && unsaid > 0 {
@@ -112,7 +111,7 @@ func (d *Devices) LogDevice(level slog.Level, node, what string, args ...any) (o
 	return ok
 }
 
-// charge counts what was remembered. A debt is never more than a burst.
+// charge subtracts the cost of stored changes. The debt is at most one burst.
 func (p *liveness) charge(done []state.Applied) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,8 +120,7 @@ func (p *liveness) charge(done []state.Applied) {
 	}
 }
 
-// DeferredMessages counts the messages of a node that were not remembered because it had used up
-// what one device may.
+// DeferredMessages returns the number of messages that devices sent beyond their limits.
 func (d *Devices) DeferredMessages() (total uint64) {
 	d.nodes.m.Range(func(_, v any) bool {
 		total += v.(*liveness).deferredMessages.Load()

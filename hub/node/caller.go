@@ -12,21 +12,20 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Caller is a device as its connection has shown it.
+// A Caller is a device as its connection identifies it.
 type Caller struct {
 	Node    string
-	Key     string // sha256 of its certificate's public key, hex; empty: it came through the development listener
+	Key     string // sha256 of its certificate's public key, hex; empty: development listener
 	Machine string // from the client id; empty: not known
 	Boot    string // from the will; empty: not known
 }
 
-// ErrStranger means that a device does not, or does not any more, speak for a node.
+// ErrStranger means that a device may not, or may no longer, act for a node.
 var ErrStranger = errors.New("not this node's device")
 
-// speaks tells whether a caller may speak for its node: whoever has the key that
-// joined last may. Where nobody has joined, who comes through the development
-// listener may. It is asked for every connection, and again in the very pass that
-// hears a message: between the two another device may have taken its place.
+// speaks checks whether a caller may act for its node: it needs the key that joined last, or none
+// on the development listener if no device has joined. It runs at each connection and again in the
+// pass that handles a message, because another device may have joined in between.
 func speaks(s state.Snapshot, c Caller) error {
 	enrolled := ""
 	if rec := s.Record(c.Node); rec != nil {
@@ -36,35 +35,34 @@ func speaks(s state.Snapshot, c Caller) error {
 	case enrolled == c.Key:
 		return nil
 	case c.Key == "":
-		return fmt.Errorf("%w: node %s has joined with a certificate, and the development listener does not speak for "+
+		return fmt.Errorf("%w: node %s has joined with a certificate, so the development listener may not act for "+
 			"it; connect over TLS, or delete the Node", ErrStranger, c.Node)
 	}
 	return fmt.Errorf("%w: node %s was removed from this hub or is another device now; join again with a new token",
 		ErrStranger, c.Node)
 }
 
-// Speaks tells whether a caller may speak for its node now.
+// Speaks tells whether a caller may act for its node now.
 func (d *Devices) Speaks(c Caller) bool { return speaks(d.Snapshot(), c) == nil }
 
-// How two devices with one identity are told from one that starts again.
+// Limits that distinguish two devices with one identity from one that restarts.
 const (
-	quiet  = 3 // halves of a lease interval without a word: then a link counts as dead
+	quiet  = 3 // halves of a lease interval without a message after which a link counts as dead
 	peace  = 2 * time.Minute
-	within = time.Second // what was under way when the newcomer came
+	within = time.Second // for messages that were sent before the newcomer connected
 )
 
-// A claimant is a second device that wanted to be a node.
+// A claimant is a second device that claims a node.
 type claimant struct {
 	boot string
-	at   time.Duration // when it first tried, since the loop's start
+	at   time.Duration // first attempt, since the loop's start
 	last time.Duration
 }
 
-// Connect tells whether a device may be this node now. While the incumbent is alive,
-// another machine may not, not even take its session over; one that does not tell its
-// machine may only follow one that did not either. The same machine may at once, if it
-// is the same agent, or if the incumbent's link has fallen silent: two agents with one
-// identity and the board id of one board are told apart by their boots.
+// Connect checks whether a device may be this node now. While the incumbent is alive, another
+// machine is refused, and does not take over its session. A device that names no machine may follow
+// only one that named none. The same machine is accepted if it has the same boot, or if the
+// incumbent's link is silent: boots distinguish two agents on boards with one identity.
 func (d *Devices) Connect(c Caller) error {
 	s := d.Snapshot()
 	if err := speaks(s, c); err != nil {
@@ -77,7 +75,7 @@ func (d *Devices) Connect(c Caller) error {
 	p, now := d.nodes.get(c.Node), d.Age()
 	if rec.MachineID != "" && c.Machine != rec.MachineID {
 		p.refusedClaimant.Store(&claimant{c.Boot, now, now})
-		err := fmt.Errorf("%w: node %s is machine %s, whose lease is alive; machine %s must have a name of its own",
+		err := fmt.Errorf("%w: node %s is machine %s, whose lease is alive; give machine %s another name",
 			ErrConflict, c.Node, rec.MachineID, orUnknown(c.Machine))
 		return errors.Join(err, d.noteConflict(c.Node, c.Machine))
 	}
@@ -90,9 +88,9 @@ func (d *Devices) Connect(c Caller) error {
 		r.at = was.at
 	}
 	p.refusedClaimant.Store(r)
-	err := fmt.Errorf("%w: another agent is connected as node %s, and was heard of %s ago; it must fall silent first",
+	err := fmt.Errorf("%w: another agent is connected as node %s, and sent its last message %s ago; stop that agent first",
 		ErrConflict, c.Node, (now - heard).Round(time.Millisecond))
-	if heard > r.at+within { // it is no link whose end has only not been found out
+	if heard > r.at+within { // the link is alive, not a dead one that was not noticed yet
 		err = errors.Join(err, d.noteConflict(c.Node, c.Machine))
 	}
 	return err
@@ -121,20 +119,20 @@ func (d *Devices) incumbent(s state.Snapshot, rec *state.Record) bool {
 	return !d.Now().After(deadline)
 }
 
-// noRecentClaimant tells whether nobody else has wanted to be the node for a while.
+// noRecentClaimant tells whether no other device has claimed the node recently.
 func (d *Devices) noRecentClaimant(node string) bool {
-	last := time.Duration(0) // since the start, for all that is known
+	last := time.Duration(0) // the hub's start counts, as earlier claims are not known
 	if r := d.nodes.get(node).refusedClaimant.Load(); r != nil {
 		last = r.last
 	}
 	return d.Age() > last+peace
 }
 
-// noteConflict records that a second machine claims to be a node.
+// noteConflict stores that a second machine claims a node.
 func (d *Devices) noteConflict(node, machine string) error {
 	if rec := d.Snapshot().Record(node); rec != nil && rec.Conflict != "" &&
 		(rec.Conflict == orUnknown(machine) || !d.nodes.get(node).conflictAllowed(d.Age())) {
-		return nil // a clone tries for ever, and of one card there may be many
+		return nil // a clone retries for ever, and one card can have many clones
 	}
 	ctx, cancel := withTimeout()
 	defer cancel()
@@ -144,7 +142,7 @@ func (d *Devices) noteConflict(node, machine string) error {
 	return err
 }
 
-// conflict returns the changes by which a second machine is shown.
+// conflict returns the changes that report a second machine.
 func conflict(s state.Snapshot, node, machine string, now time.Time) (changes []state.Change) {
 	rec, n := s.Record(node), s.Node(node)
 	if rec == nil || n == nil || rec.Conflict == orUnknown(machine) {
@@ -157,7 +155,7 @@ func conflict(s state.Snapshot, node, machine string, now time.Time) (changes []
 		orUnknown(machine), orUnknown(rec.MachineID))
 	if machine == rec.MachineID {
 		why = fmt.Sprintf("node %s: two devices have its identity, and both say that they are machine %s: one is "+
-			"refused while the other is alive; join one of them anew", node, orUnknown(machine))
+			"refused while the other is alive; join one of them again", node, orUnknown(machine))
 	}
 	setCondition(n, corev1.NodeCondition{Type: fleet.ConditionIdentityConflict, Status: corev1.ConditionTrue,
 		Reason: "SecondMachine", Message: why}, now)

@@ -20,18 +20,18 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Deliver decides which nodes get a new generation of their desired state: those
-// for which its content has changed.
+// Deliver decides which nodes get a new generation of their desired state: those with changed
+// content.
 type Deliver struct {
-	// encoded is, by digest, what has been encoded to decide and is to be told next: it
-	// is what it is called, whoever asks. Nil: nothing is kept.
+	// encoded caches encoded desired states by digest from the decision until publishing. Nil: no
+	// cache.
 	encoded *sync.Map
-	lease   time.Duration // of devices on sites that do not say otherwise
+	lease   time.Duration // default lease interval of devices
 	signing ed25519.PrivateKey
 }
 
-// Touches says whose desired state may have changed: a node's, or that of all who read a
-// config map or a secret, or have a board profile.
+// Touches returns the nodes whose desired state may have changed: the node of a change, or all
+// users of a config map, secret or board profile.
 func (Deliver) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -86,7 +86,7 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 // Subjects returns all nodes.
 func (Deliver) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
-// Apart: what a node is to run is its own.
+// Sharded: a node's desired state does not depend on other nodes.
 func (v Deliver) Sharded(_ state.Snapshot, subjects []state.Subject) state.Decide {
 	if !state.OnlyNodes(subjects) {
 		return nil
@@ -94,8 +94,8 @@ func (v Deliver) Sharded(_ state.Snapshot, subjects []state.Subject) state.Decid
 	return v.Decide
 }
 
-// Decide gives every node whose desired state differs from the last one told the
-// next generation.
+// Decide gives the next generation to every node whose desired state differs from the last
+// published one.
 func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	known := profiles{}
 	var encode encoder
@@ -107,7 +107,7 @@ func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		}
 		content, err := encode.desired(v.wantedOf(s, node, known))
 		if err != nil {
-			continue // objects that came in as JSON go out as JSON
+			continue // objects from JSON can be encoded as JSON
 		}
 		sum := sha256.Sum256(content)
 		if string(hex.AppendEncode(hexed[:0], sum[:])) == rec.Digest {
@@ -120,34 +120,34 @@ func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		rec = rec.DeepCopy()
 		rec.Digest = digest
 		rec.Generation++
-		// Until its device says that it has this one, it may live by either interval.
+		// Until the device reports this generation, it may use either interval.
 		rec.LeaseSeconds = max(seconds(state.Lease(rec, v.lease)), seconds(state.WantedLease(s, node, v.lease)))
 		plan.Do(state.Put(rec, ""))
 	}
 	return plan
 }
 
-// An encoder writes desired states as json.Marshal does. Those of nodes that have only addresses,
-// which most of a large fleet may be, differ in nothing else.
+// An encoder encodes desired states as json.Marshal does. In a large fleet most nodes may have only
+// addresses, and their states differ in nothing else.
 type encoder struct {
 	text  []byte
 	forms map[form]filled
 }
 
-// A form is what the nodes have in common that have only addresses.
+// A form is what nodes with only addresses have in common.
 type form struct {
 	profile *fleet.BoardProfile
 	lease   int32
 }
 
-// filled is the desired state of one of them, and where its addresses are in the text.
+// filled is an encoded state of a form, with the position of its addresses.
 type filled struct {
 	text       []byte
 	first, end int
 	key        []byte
 }
 
-// desired returns the text of a desired state, until the next one is asked for.
+// desired encodes a desired state. The result is valid until the next call.
 func (e *encoder) desired(d wire.Desired) ([]byte, error) {
 	plain, f := onlyAddresses(d), form{d.Profile, d.LeaseIntervalSeconds}
 	known, ok := e.forms[f]
@@ -171,9 +171,10 @@ func (e *encoder) desired(d wire.Desired) ([]byte, error) {
 	return text, nil
 }
 
-// onlyAddresses tells whether a desired state has nothing but those that others have not.
+// onlyAddresses tells whether a desired state differs from others of its form only in its
+// addresses.
 func onlyAddresses(d wire.Desired) bool {
-	if d.PodCIDR == "" || strings.Trim(d.PodCIDR, "0123456789abcdefABCDEF:./") != "" { // JSON writes them as they are
+	if d.PodCIDR == "" || strings.Trim(d.PodCIDR, "0123456789abcdefABCDEF:./") != "" { // not escaped
 		return false
 	}
 	if d.Pods == nil || d.ConfigMaps == nil || d.Secrets == nil || len(d.Pods)+len(d.ConfigMaps)+len(d.Secrets) > 0 {
@@ -184,7 +185,7 @@ func onlyAddresses(d wire.Desired) bool {
 	return reflect.ValueOf(d).IsZero()
 }
 
-// concerned returns the nodes that the subjects are about, by name.
+// concerned returns the nodes of the subjects, by name.
 func concerned(s state.Snapshot, subjects []state.Subject) (nodes []string) {
 	for _, q := range subjects {
 		switch q.Kind {
@@ -220,7 +221,7 @@ func concerned(s state.Snapshot, subjects []state.Subject) (nodes []string) {
 	return slices.Compact(nodes)
 }
 
-// content returns a node's desired state as it was encoded to decide on it, or encodes it.
+// content returns the encoded desired state of a node, from the cache if possible.
 func (v Deliver) content(s state.Snapshot, node, digest string) ([]byte, error) {
 	if v.encoded != nil {
 		if content, ok := v.encoded.Load(digest); ok {
@@ -230,7 +231,7 @@ func (v Deliver) content(s state.Snapshot, node, digest string) ([]byte, error) 
 	return json.Marshal(v.wantedOf(s, node, profiles{}))
 }
 
-// wantedOf returns what is wanted of a node, with how often its device is to say that it lives.
+// wantedOf returns a node's desired state with its lease interval.
 func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.Desired {
 	d := known.desired(s, node)
 	d.LeaseIntervalSeconds = seconds(state.WantedLease(s, node, v.lease))
@@ -241,15 +242,14 @@ func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.De
 	return d
 }
 
-// forget drops what has been told.
+// forget clears the cache.
 func (v Deliver) forget() { v.encoded.Clear() }
 
-// middle is the part of an empty desired state between what content and telling have in
-// common.
+// middle is the part of an empty desired state at which frame joins content and metadata.
 const middle = `"pods":null,"configMaps":null,"secrets":null,`
 
-// frame returns the payload in which content is told with a generation and what goes with
-// it: as if it had been encoded with them, but once.
+// frame joins encoded content with the metadata of a generation, so that the content is encoded
+// only once.
 func frame(content []byte, d wire.Desired) ([]byte, error) {
 	told, err := json.Marshal(d)
 	if err != nil {
@@ -264,7 +264,7 @@ func frame(content []byte, d wire.Desired) ([]byte, error) {
 	rest, begins := bytes.CutPrefix(content, first)
 	rest, ends := bytes.CutSuffix(rest, last)
 	if !ok || !fits || !begins || !ends {
-		return nil, errors.New("desired states are not encoded as they were: this is a mistake in the hub, please report it")
+		return nil, errors.New("desired states are not encoded as they were: this is a bug in the hub, please report it")
 	}
 	return slices.Concat(head, rest, tail), nil
 }

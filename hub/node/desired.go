@@ -11,8 +11,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Desired returns everything that a node is to run, but for the generation and
-// what goes with it.
+// Desired returns everything that a node should run, without the generation and other metadata.
 func Desired(s state.Snapshot, node string) wire.Desired { return profiles{}.desired(s, node) }
 
 func (known profiles) desired(s state.Snapshot, node string) wire.Desired {
@@ -66,9 +65,8 @@ func name(o state.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
 }
 
-// forDevice returns a pod with what its device needs: the spec, and the metadata
-// that containers can ask for. Its status is the device's own to tell, but that a
-// finished pod has finished it must not forget.
+// forDevice returns the parts of a pod that its device needs: the spec, and the metadata that
+// containers can read. The status belongs to the device, except that a finished pod stays finished.
 func forDevice(p *corev1.Pod) corev1.Pod {
 	out := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Generation: p.Generation, Labels: p.Labels,
@@ -89,7 +87,7 @@ func forDevice(p *corev1.Pod) corev1.Pod {
 	return out
 }
 
-// references calls each with the config maps and secrets that a pod reads.
+// references calls each with the config maps and secrets that a pod uses.
 func references(p *corev1.Pod, each func(state.Key)) {
 	config := func(name string) {
 		if name != "" {

@@ -12,19 +12,19 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// dismissalAge is how long after its certificate's end a device can still be told that its
-// enrolment has ended: so long it may renew it.
+// dismissalAge is how long after its certificate's expiry a device can still connect to learn that
+// its enrolment has ended: for that time it may renew.
 const dismissalAge = 90 * 24 * time.Hour
 
-// withTimeout is for what happens on the goroutine of a connection.
+// withTimeout is for work on the goroutine of a connection.
 func withTimeout() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 5*time.Second)
 }
 
-// Ended returns what follows at once from the deletion of Nodes: the end of their
-// devices' enrolments and reports, in the same transaction. It is asked right after every news,
-// so that nothing of such a device is heard in between, and of what deciders delete;
-// a record that is newer than the deletion is of a device that has joined since.
+// Ended returns what follows from the deletion of Nodes in the same transaction: the end of their
+// devices' enrolments and reports. It runs after each piece of news and each plan, so that no
+// message of such a device is accepted in between. A record that is newer than the deletion is of a
+// device that has joined since.
 func Ended(s state.Snapshot, log []state.Applied, now time.Time) (changes []state.Change) {
 	var ended []*state.Dismissal
 	for _, a := range log {
@@ -48,11 +48,11 @@ func Ended(s state.Snapshot, log []state.Applied, now time.Time) (changes []stat
 	return append(changes, dismiss(s, ended, now)...)
 }
 
-// maxDismissals bounds how many devices can still be told.
+// maxDismissals is the number of devices that can still receive a dismissal.
 const maxDismissals = 10_000
 
-// dismiss returns what follows from the end of enrolments: that their devices can be told, and the
-// end of the dismissals that nobody can be told of any more, and of the oldest of too many.
+// dismiss returns the changes that create dismissals, and remove expired ones and the oldest above
+// the limit.
 func dismiss(s state.Snapshot, ended []*state.Dismissal, now time.Time) (changes []state.Change) {
 	if len(ended) == 0 {
 		return nil
@@ -76,17 +76,17 @@ func dismiss(s state.Snapshot, ended []*state.Dismissal, now time.Time) (changes
 }
 
 func revision(o state.Object) (rev uint64) {
-	_, _ = fmt.Sscan(o.GetResourceVersion(), &rev) // 0 for one that was never applied
+	_, _ = fmt.Sscan(o.GetResourceVersion(), &rev) // 0 for one that was never stored
 	return rev
 }
 
-// Dismiss returns what ends the right of the device of a record that speaks for its node no more:
-// that it is told so. Nothing where none has joined.
+// Dismiss returns the changes that end a device's right to act for a node and create its dismissal;
+// none if no device has joined.
 func Dismiss(s state.Snapshot, rec *state.Record, by, reason string, now time.Time) []state.Change {
 	return dismiss(s, dismissal(rec, by, reason, now), now)
 }
 
-// dismissal is what the device of a record is told; none where none has joined.
+// dismissal returns the dismissal of a record's device, none if no device has joined.
 func dismissal(rec *state.Record, by, reason string, now time.Time) []*state.Dismissal {
 	if rec.Key == "" {
 		return nil
@@ -113,7 +113,7 @@ func Retire(rec *state.Record) {
 	rec.Boot = ""
 }
 
-// Dismissed returns what the holder of a key is to be told, nil for nothing.
+// Dismissed returns the dismissal for a key, nil for none.
 func (d *Devices) Dismissed(key string) *wire.Dismissed {
 	if d := d.Snapshot().Dismissal(key); d != nil {
 		return &wire.Dismissed{Time: d.Time.UTC(), By: d.By, Reason: d.Reason}
@@ -121,9 +121,8 @@ func (d *Devices) Dismissed(key string) *wire.Dismissed {
 	return nil
 }
 
-// RemainingPods hears which pods a device still holds whose enrolment ended with its Node:
-// those that it holds no more are gone. Where there is a Node of that name again, it is
-// not asked.
+// RemainingPods handles a dismissed device's list of the pods that it still runs: all others have
+// stopped. It does nothing if a Node of that name exists again.
 func (d *Devices) RemainingPods(ctx context.Context, c Caller, pods wire.Pods) error {
 	_, err := d.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		if d := s.Dismissal(c.Key); d == nil || d.Node != c.Node || s.Node(c.Node) != nil || s.Record(c.Node) != nil {
@@ -131,7 +130,7 @@ func (d *Devices) RemainingPods(ctx context.Context, c Caller, pods wire.Pods) e
 		}
 		holds := make(map[string]bool, len(pods.Pods))
 		if pods.Parts > 1 {
-			return nil, nil // a device that holds so many says so again when it holds fewer
+			return nil, nil // the device will report again with fewer pods
 		}
 		for _, p := range pods.Pods {
 			holds[string(p.UID)] = true

@@ -15,11 +15,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Event hears something that a device found worth telling. One that tells too much is
-// not heard for a while, and pushes out only what it told itself.
+// Event handles an event from a device. A device that sends too many is ignored for a while, and
+// removes only its own older events.
 //
-// An event that was remembered and whose acknowledgement was lost is sent again, and a broker may
-// deliver it twice: it is the same one.
+// If the acknowledgement of a stored event is lost, the device sends it again, and a broker may
+// deliver it twice. Both are recognized as one event.
 func (d *Devices) Event(ctx context.Context, c Caller, e wire.Event) error {
 	p, hash := d.nodes.get(c.Node), hashOf(e)
 	if hash != 0 && p.lastEventHash.Load() == hash && d.Speaks(c) {
@@ -34,7 +34,7 @@ func (d *Devices) Event(ctx context.Context, c Caller, e wire.Event) error {
 
 var eventSeed = maphash.MakeSeed()
 
-// hashOf tells events of a node apart; 0: of one without a time, which may be one of many alike.
+// hashOf identifies events of a node; 0: without a time, equal events cannot be distinguished.
 func hashOf(e wire.Event) uint64 {
 	if e.Time.IsZero() {
 		return 0
@@ -72,7 +72,7 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 			}
 			ref = control.About(n)
 		case p == nil || p.UID != e.PodUID || p.Spec.NodeName != node:
-			return nil, nil // of a pod that is no more, or not this node's to tell of
+			return nil, nil // of a deleted pod, or of another node
 		default:
 			ref = control.About(p)
 			if e.Container != "" {
@@ -85,22 +85,22 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 	return err
 }
 
-// Offence hears that a device did what it may not. One that goes on is not told of each time.
+// Offence handles a forbidden action of a device. Repeated ones are not all logged.
 func (d *Devices) Offence(node, what string) {
 	if !d.LogDevice(slog.LevelWarn, node, "refused: "+what) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	anyone := func(state.Snapshot) error { return nil } // the hub says it, not the device
+	anyone := func(state.Snapshot) error { return nil } // the hub reports it, so any device may be its object
 	err := d.event(ctx, node, anyone, wire.Event{Type: corev1.EventTypeWarning, Reason: "Refused", Message: what})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		d.Log.Debug("note an offence", "node", node, "err", err)
 	}
 }
 
-// Presence hears of a lost link or of an orderly stop. It is shown and decides
-// nothing; a will of an earlier boot fires late and says nothing.
+// Presence handles a lost link or an orderly stop. It is only shown and decides nothing. A will of
+// an earlier boot is late and ignored.
 func (d *Devices) Presence(c Caller, p wire.Presence) {
 	node, live := c.Node, d.nodes.find(c.Node)
 	if live == nil || !live.speaks(c.Key) {

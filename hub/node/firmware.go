@@ -16,9 +16,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// firmwareFor is the boot configuration that a node is told, signed for it and its board:
-// that of its rollout, so that its device can stage it, with the permission to try it
-// while the node has its turn. Nil for none: the device keeps what it has.
+// firmwareFor returns the boot configuration of a node's rollout, signed for the node and its
+// board, so that the device can stage it. During the node's turn it permits a trial. Nil: the
+// device keeps what it has.
 func firmwareFor(s state.Snapshot, node string, key ed25519.PrivateKey) *wire.Firmware {
 	rec, n := s.Record(node), s.Node(node)
 	if rec == nil || n == nil || rec.Assigned == nil || rec.FirmwareGeneration == 0 {
@@ -30,7 +30,7 @@ func firmwareFor(s state.Snapshot, node string, key ed25519.PrivateKey) *wire.Fi
 		return nil
 	}
 	if _, err := fleet.ParseBootConfig([]byte(r.Status.Document)); err != nil {
-		return nil // whoever wrote it into the status: nothing is signed that no device may take
+		return nil // a document that somebody wrote into the status and no device accepts is not signed
 	}
 	f := wire.SignFirmware(key, node, compatibleOf(s, n, r.Spec.Profile), rec.FirmwareGeneration,
 		[]byte(r.Status.Document))
@@ -39,8 +39,8 @@ func firmwareFor(s state.Snapshot, node string, key ed25519.PrivateKey) *wire.Fi
 	return f
 }
 
-// compatibleOf is the name of a node's board to which a configuration is bound: the first
-// of its device tree that the profile matches, else its own; "" where it has none.
+// compatibleOf returns the board name to which a configuration is bound: the first name of the
+// device tree that the profile matches, otherwise the board's first; "": none.
 func compatibleOf(s state.Snapshot, n *corev1.Node, profile string) string {
 	names := firmwareconfigs.BoardOf(n.Status, s.Report(n.Name).Text()).Compatible
 	if len(names) == 0 {
@@ -56,22 +56,22 @@ func compatibleOf(s state.Snapshot, n *corev1.Node, profile string) string {
 	return names[0]
 }
 
-// namesOf are the names of the board in a report, to one of which a boot configuration is bound.
+// namesOf returns the names of the board in a report.
 func namesOf(report state.Object) []string {
 	r, _ := report.(*fleet.DeviceReport)
 	return firmwareconfigs.BoardOf(corev1.NodeStatus{}, r.Text()).Compatible
 }
 
-// firmwareMoved tells whether a device is to hear something else of its boot configuration.
+// firmwareMoved tells whether the boot configuration for a device has changed.
 func firmwareMoved(old *state.Record, now state.Object) bool {
 	next, _ := now.(*state.Record)
 	return old != nil && next != nil &&
 		(old.FirmwareGeneration != next.FirmwareGeneration || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned))
 }
 
-// firmwareResumed lets a device be told of its boot configuration again that has seen more
-// than the hub remembers: it takes none that is older than the newest that it was told, and
-// what it has kept since then it may have in the place of what the hub remembers.
+// firmwareResumed makes a resumed device receive its boot configuration again. The device accepts
+// nothing older than the newest configuration that it has seen, and may have kept another than the
+// hub knows.
 func firmwareResumed(rec *state.Record, now time.Time) {
 	if rec.FirmwareGeneration != 0 {
 		rec.FirmwareGeneration = max(rec.FirmwareGeneration+1, now.Unix())
@@ -81,9 +81,8 @@ func firmwareResumed(rec *state.Record, now time.Time) {
 	}
 }
 
-// Replaced notes that a record is of another device from now on: what the one before it has come to
-// with a boot configuration says nothing of this one. A turn that has begun goes on. Nor does what
-// that one had stored: this one is asked itself.
+// Replaced updates a record that belongs to another device from now on: the reports of the earlier
+// one on its boot configuration and stored state do not apply. A turn that has begun goes on.
 func Replaced(rec *state.Record) {
 	rec.StoredUnknown = rec.StoredUnknown || rec.Paused
 	rec.Paused, rec.Stored = false, 0
@@ -92,8 +91,8 @@ func Replaced(rec *state.Record) {
 	}
 }
 
-// firmwareChange remembers what a device says of its boot configuration, and makes the
-// condition FirmwareReady of it, which is not the device's own to set.
+// firmwareChange stores a device's report of its boot configuration, and sets the condition
+// FirmwareReady from it, which the device cannot set itself.
 func firmwareChange(rec *state.Record, st *wire.Status) {
 	st.Status.Conditions = slices.DeleteFunc(st.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == fleet.ConditionFirmwareReady
@@ -118,7 +117,7 @@ func firmwareChange(rec *state.Record, st *wire.Status) {
 	st.Status.Conditions = append(st.Status.Conditions, c)
 }
 
-// firmwareEvent is the event of a device that is one step further with its boot configuration.
+// firmwareEvent adds the event for a device's progress with its boot configuration.
 func (d *Devices) firmwareEvent(s state.Snapshot, n *corev1.Node, old, rec *state.Record,
 	now time.Time) []state.Change {
 	if n == nil || rec.Firmware == nil || old.Firmware != nil && old.Firmware.State == rec.Firmware.State &&
@@ -140,7 +139,7 @@ func (d *Devices) firmwareEvent(s state.Snapshot, n *corev1.Node, old, rec *stat
 	return control.AddEvent(s, control.About(n), said, now)
 }
 
-// reasonOf is the reason of the event by which a device is where it says.
+// reasonOf returns the event reason for a reported state.
 func reasonOf(said string) string {
 	switch said {
 	case wire.FirmwareUpToDate:
@@ -160,5 +159,5 @@ func reasonOf(said string) string {
 	case wire.FirmwareFailed:
 		return "FirmwareFailed"
 	}
-	return "FirmwareUnsupported" // package wire lets in no other
+	return "FirmwareUnsupported" // package wire rejects other states
 }

@@ -12,16 +12,15 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// How often a node's DeviceReport is written anew: a burst, as of a device that starts, and
-// then once a minute at most. What is held back comes with one of the next statuses.
+// The limits of writes to a node's DeviceReport: a burst, as at a device's start, then at most one
+// a minute. What is held back comes with a later status.
 const (
 	budgetReports = 5
 	reportsPerSec = 1. / 60
 )
 
-// hardwareChange returns the change by which what a device says of its hardware is remembered, if
-// it says enough that is new. A status that says nothing of it (any more than can be kept)
-// changes nothing.
+// hardwareChange returns the change that stores a device's hardware report, if it differs enough. A
+// status without a report (or with one that is too long) changes nothing.
 func (d *Devices) hardwareChange(s state.Snapshot, node string, said json.RawMessage, now time.Time) []state.Change {
 	if !bytes.HasPrefix(bytes.TrimSpace(said), []byte("{")) {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// intern makes the words that every node of a fleet repeats one in memory.
+// intern makes all nodes share the strings that every node repeats.
 func intern(st *corev1.NodeStatus) {
 	state.ShareStatus(st, func(s string) string { return unique.Make(s).Value() })
 }

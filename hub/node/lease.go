@@ -9,9 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// NodeLease returns a node's lease as Kubernetes shows it, made from memory: its
-// renewTime is when the hub last heard the node. nil: no such node, or none that a device
-// has ever spoken for.
+// NodeLease returns a node's lease as Kubernetes shows it, made from memory: its renewTime is the
+// last heartbeat. nil: the node does not exist or has never reported.
 func (d *Devices) NodeLease(node string) *coordv1.Lease {
 	s := d.Snapshot()
 	n := s.Node(node)

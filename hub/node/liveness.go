@@ -10,46 +10,46 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A liveness is when a node was last heard of, and the counters of its lease. Leases
-// touch nothing else: no pass, no lock of the fleet, no write.
+// A liveness is a node's last heartbeat and the counters of its leases. A lease changes nothing
+// else: no pass, no global lock, no write.
 type liveness struct {
-	boot                 atomic.Pointer[string] // the current boot; nil before its first status
-	key                  atomic.Pointer[string] // the key that speaks for the node; nil: nobody has joined
-	seen                 atomic.Int64           // since the loop's start; 0: not yet
+	boot                 atomic.Pointer[string] // the current boot; nil before the first status
+	key                  atomic.Pointer[string] // the key that may act for the node; nil: no device has joined
+	seen                 atomic.Int64           // since the loop's start; 0: never
 	seq                  atomic.Uint64          // of the newest lease
-	earlierSeq           atomic.Uint64          // of the last lease, where that was an earlier one
-	earlierCount         atomic.Uint32          // how many earlier ones there were in a row
-	status               atomic.Uint64          // seq of the newest status that the hub has
-	pods                 atomic.Uint64          // seq of the newest pods that the hub has
+	earlierSeq           atomic.Uint64          // of the last lease if it was an earlier one
+	earlierCount         atomic.Uint32          // number of earlier ones in a row
+	status               atomic.Uint64          // seq of the newest accepted status
+	pods                 atomic.Uint64          // seq of the newest accepted list of pods
 	wantedGeneration     atomic.Int64           // generation that the device should have
 	storedGeneration     atomic.Int64           // generation that it has stored
-	oversizedGeneration  atomic.Int64           // generation that no message holds
-	leaseIntervalPending atomic.Bool            // it may live by a longer lease interval than is wanted
-	skew                 atomic.Int64           // the device's clock less ours, in nanoseconds
-	storedUnknown        atomic.Bool            // what it has stored is not known yet
-	silent               atomic.Bool            // the node is Ready=Unknown: it must report before it is ready
-	// it was, and its pods counted as not ready, or somebody has written over one: it must list them again
+	oversizedGeneration  atomic.Int64           // generation that is too large for a message
+	leaseIntervalPending atomic.Bool            // it may use a longer lease interval than wanted
+	skew                 atomic.Int64           // the device's clock minus ours, in nanoseconds
+	storedUnknown        atomic.Bool            // the device's stored generation is not known yet
+	silent               atomic.Bool            // the node is Ready=Unknown: it must report to become ready
+	// the device must list its pods again: they counted as not ready, or somebody overwrote one
 	podsStale         atomic.Bool
-	statusOverwritten atomic.Bool              // its status is what somebody else has written: it must report again
+	statusOverwritten atomic.Bool              // somebody overwrote its status: it must report again
 	link              atomic.Bool              // connected
-	refusedClaimant   atomic.Pointer[claimant] // the last that was refused in its favour
+	refusedClaimant   atomic.Pointer[claimant] // the last claimant that was refused
 
-	hardware atomic.Pointer[json.RawMessage] // the newest report, with what changes by itself
+	hardware atomic.Pointer[json.RawMessage] // the newest report, with values that change by themselves
 
-	// Since TakeVitals was called last:
-	longestSilence atomic.Int64                // the longest between two signs of life, in nanoseconds; 0: there were none
+	// Since the last call of TakeVitals:
+	longestSilence atomic.Int64                // the longest time between two heartbeats, in nanoseconds; 0: none
 	lost           atomic.Uint64               // leases that were sent and did not arrive
 	vitals         atomic.Pointer[wire.Vitals] // the newest; nil: none yet
-	vitalsAreNew   atomic.Bool                 // they have come since
+	vitalsAreNew   atomic.Bool                 // new since the last call
 
-	rejectedFields   atomic.Pointer[string] // what of its newest status was not believed
-	deferredMessages atomic.Uint64          // messages that were not remembered, see budget.go
-	lastEventHash    atomic.Uint64          // hash of the event that was heard last
+	rejectedFields   atomic.Pointer[string] // implausible parts of its newest status
+	deferredMessages atomic.Uint64          // messages beyond the limits, see budget.go
+	lastEventHash    atomic.Uint64          // hash of the last accepted event
 
 	mu        sync.Mutex
-	list      *partialList // of pods, while parts of it are missing
-	asked     backoff      // refresh
-	resent    backoff      // desired
+	list      *partialList // a list of pods of which parts are missing
+	asked     backoff      // for requests of a refresh
+	resent    backoff      // for repeated desired states
 	bytes     allowance
 	turns     allowance
 	events    allowance
@@ -57,13 +57,13 @@ type liveness struct {
 	conflicts allowance
 
 	reports         allowance
-	suppressedLines int // lines since the last one
+	suppressedLines int // since the last line
 }
 
 // A backoff spaces repetitions: 2 s at first, doubling to 60 s, until it is reset.
 type backoff struct {
 	last time.Duration // since the loop's start
-	gap  time.Duration // after that; 0: it may be said at once
+	gap  time.Duration // time to the next repetition; 0: at once
 }
 
 const (
@@ -71,7 +71,7 @@ const (
 	longestGap = 60 * time.Second
 )
 
-// due tells whether it is time to repeat at t, since the loop's start.
+// due tells whether to repeat at t, since the loop's start.
 func (b *backoff) due(t time.Duration) bool {
 	if t < b.last+b.gap {
 		return false
@@ -80,8 +80,8 @@ func (b *backoff) due(t time.Duration) bool {
 	return true
 }
 
-// reset notes at t that the device is as it should be: what goes wrong from now on has
-// nothing to do with what did before. Only the first gap is kept.
+// reset notes at t that the device is in order: a later problem has another cause. Only the first
+// gap is kept.
 func (b *backoff) reset(t time.Duration) {
 	if b.gap = min(b.gap, firstGap); t >= b.last+b.gap {
 		b.gap = 0
@@ -106,8 +106,8 @@ func (p *livenesses) find(node string) *liveness {
 	return nil
 }
 
-// Lease hears a lease. It renews the node if its boot is the current one and its
-// seq grew; whatever it shows to be behind is asked for or sent again.
+// Lease handles a lease. It renews the node if its boot is current and its seq has grown, and
+// requests or resends whatever it shows to be outdated.
 func (d *Devices) Lease(c Caller, lease wire.Lease) {
 	node := c.Node
 	p := d.nodes.find(node)
@@ -160,7 +160,7 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 		}
 	case lease.Desired > wanted:
 		d.storedIsNewer(node, lease.Desired)
-	default: // it has caught up
+	default: // it is up to date
 		if p.leaseIntervalPending.CompareAndSwap(true, false) {
 			d.leaseIntervalStored(node, p, lease.Desired)
 		}
@@ -170,11 +170,11 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 	}
 }
 
-// earlierLease hears a lease that is not news. One that comes late or twice is nothing. But
-// where they go on, each later than the one before, a device has been put back in its life,
-// as a virtual machine is to a snapshot, and counts on from there: in a new boot it is heard.
+// earlierLease handles a lease with an old seq. Late and repeated ones are ignored. But several in
+// ascending order mean that the device was reset, as a virtual machine to a snapshot; it is asked
+// for a new boot.
 func (d *Devices) earlierLease(node string, p *liveness, seq uint64) {
-	const inARow = 3 // in less than a grace
+	const inARow = 3 // within less than a grace period
 	if seq <= p.earlierSeq.Swap(seq) {
 		p.earlierCount.Store(0)
 	}
@@ -183,7 +183,7 @@ func (d *Devices) earlierLease(node string, p *liveness, seq uint64) {
 	}
 }
 
-// track notes how the link fares: before what it knows is overwritten by a lease.
+// track counts lost leases and silence before a lease overwrites the old values.
 func (p *liveness) track(at time.Duration, seq uint64) {
 	if was := p.seen.Load(); was > 0 {
 		p.longestSilence.Store(max(p.longestSilence.Load(), int64(at)-was))
@@ -193,13 +193,13 @@ func (p *liveness) track(at time.Duration, seq uint64) {
 	}
 }
 
-// speaks tells whether a key is the one that speaks for the node.
+// speaks tells whether a key is the one that may act for the node.
 func (p *liveness) speaks(key string) bool {
 	k := p.key.Load()
 	return k == nil && key == "" || k != nil && *k == key
 }
 
-// askUnknownBoot asks a device for a refresh whose boot is not the current one.
+// askUnknownBoot requests a refresh from a device whose boot is not the current one.
 func (d *Devices) askUnknownBoot(node string, p *liveness, boot string) {
 	if rec := d.Snapshot().Record(node); rec != nil && slices.Contains(rec.PastBoots, boot) {
 		d.renewBoot(node, p)
@@ -208,9 +208,9 @@ func (d *Devices) askUnknownBoot(node string, p *liveness, boot string) {
 	d.askAgain(node, p)
 }
 
-// renewBoot asks a device for a refresh under a new boot id. A boot that was followed
-// by another never becomes current again, so that nothing old can be said once more;
-// but its device may be the only one left, and must not have to be restarted.
+// renewBoot requests a refresh under a new boot id. A boot that was followed by another never
+// becomes current again, so that old messages cannot return; but its device may be the only one
+// left, and should not have to restart.
 func (d *Devices) renewBoot(node string, p *liveness) {
 	d.refresh(node, p, wire.Request{Type: wire.RequestRefresh, NewBoot: true})
 }
@@ -230,7 +230,7 @@ func (d *Devices) refresh(node string, p *liveness, r wire.Request) {
 	}
 }
 
-// Seen returns when a node was last heard of, if this process has heard of it.
+// Seen returns when this process last received a heartbeat of a node.
 func (d *Devices) Seen(node string) (time.Time, bool) {
 	p := d.nodes.find(node)
 	if p == nil {
@@ -240,20 +240,20 @@ func (d *Devices) Seen(node string) (time.Time, bool) {
 	return d.At(time.Duration(at)), at > 0
 }
 
-// A Liveness is what is known of a node's link, for people to read.
+// A Liveness is the state of a node's link, for people.
 type Liveness struct {
-	Seen      time.Time // zero: not since the hub started
+	Seen      time.Time // zero: not since the hub's start
 	Connected bool
 	Boot      string
 	Lease     uint64        // seq of the newest
-	Skew      time.Duration // the device's clock less ours
+	Skew      time.Duration // the device's clock minus ours
 	Wanted    int64         // generation that the device should have
 	Stored    int64         // generation that it has
 	Hardware  json.RawMessage
-	Vitals    wire.Vitals // the newest that were heard
+	Vitals    wire.Vitals // the newest ones
 }
 
-// Liveness returns what is known of a node's link.
+// Liveness returns the state of a node's link.
 func (d *Devices) Liveness(node string) Liveness {
 	p := d.nodes.find(node)
 	if p == nil {

@@ -1,11 +1,10 @@
-// Package node is the hub's side of the device protocol: who may speak for a node, what
-// follows from what a device says, and what a device is told.
+// Package node is the hub's side of the device protocol: which device may act for a node, what a
+// device's messages change, and what is published to a device.
 //
-// A device's words become news for package control's loop, which alone changes the
-// fleet; but a lease renewal sets a few numbers and is over. What a node's device should
-// run is a decider's answer like any other, and is told once it is remembered. The room
-// knows no connection, which is package broker's, and decides neither about a silent
-// node (package lifecycle does) nor about its pods.
+// Messages become news for package control's loop, which alone changes the fleet; a lease renewal
+// only sets a few numbers. A decider (Deliver) computes what a device should run, and it is
+// published after the commit. The package has no connections (package broker has), and decides
+// neither about silent nodes (package lifecycle does) nor about their pods.
 package node
 
 import (
@@ -25,25 +24,24 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Broker reaches devices. No call waits for one.
+// A Broker reaches devices. No call blocks.
 type Broker interface {
-	// Disconnect closes the session of a node, whose device may not be it any more.
+	// Disconnect closes the session of a node whose device may no longer act for it.
 	Disconnect(node string)
 	Publish(node string, c wire.Channel, parts ...[]byte) error
 	Request(node, id string, r wire.Request) error
 }
 
-// Config is what devices are heard and told with.
+// Config holds the settings of Devices.
 type Config struct {
 	Broker        Broker // may be set later, before the loop runs
 	LeaseInterval time.Duration
-	Grace         time.Duration // when a silent incumbent gives way to another machine
-	// Profile names the board profile that matches a hardware report, "" for none.
+	Grace         time.Duration // when another machine may replace a silent incumbent
+	// Profile returns the name of the board profile that matches a hardware report, "" for none.
 	Profile func(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string
-	// Manual: a device does not become a node by reporting; an administrator
-	// creates its Node first.
+	// Manual: a device does not create its Node by reporting; an administrator creates it first.
 	Manual bool
-	// Signing is the key by which boot configurations are signed; nil: none is told.
+	// Signing signs boot configurations; nil: none is published.
 	Signing ed25519.PrivateKey
 }
 
@@ -54,12 +52,12 @@ type Devices struct {
 	nodes   livenesses
 	desired Deliver
 	ids     atomic.Uint64
-	// generations of Nodes that were deleted and whose devices need no key; only the loop's goroutine
+	// generations of deleted Nodes whose devices need no key; only for the loop's goroutine
 	formerGenerations map[string]int64
 }
 
-// New returns the devices of the fleet that a loop, made as l says, keeps. Which desired
-// states are to be told is asked after l's deciders.
+// New returns the devices of a fleet and its loop, made from l. Deliver and the other deciders of
+// this package run after l's deciders.
 func New(c Config, l control.Config) *Devices {
 	d := &Devices{Config: c, formerGenerations: map[string]int64{},
 		desired: Deliver{encoded: new(sync.Map), lease: c.LeaseInterval, signing: c.Signing}}
@@ -77,7 +75,7 @@ func New(c Config, l control.Config) *Devices {
 	return d
 }
 
-// parallelEach does something with each of many, on all processors.
+// parallelEach calls do with each element, on all processors.
 func parallelEach[T any](many iter.Seq[T], do func(T)) {
 	var all sync.WaitGroup
 	for some := range slices.Chunk(slices.Collect(many), 1000) {

@@ -17,8 +17,7 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// maxCapacity is the most that a device can have of a resource; more is no device of a
-// fleet's. Whatever else it names are counted things.
+// maxCapacity is the most that a device can have of a resource. Other resources are counted things.
 var maxCapacity = map[corev1.ResourceName]resource.Quantity{
 	corev1.ResourceCPU:              resource.MustParse("4096"),
 	corev1.ResourceMemory:           resource.MustParse("64Ti"),
@@ -31,17 +30,16 @@ var (
 	countedAny = resource.MustParse("1000000")
 )
 
-// plausible is what of a device's status may be believed, and what of it is not, in half
-// a sentence each. A device says what it has; it does not say that it has less than
-// nothing, more than it has, or somebody else's name.
+// plausible returns the plausible part of a device's status, and a short text for each rejected
+// part: negative or excessive amounts, invalid names, and addresses of other nodes.
 func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.NodeStatus, []string) {
 	var wrong []string
 	st.Addresses, wrong = addresses(s, node, st.Addresses)
-	st.Phase = "" // no kubelet says it any more
+	st.Phase = "" // no kubelet sets it any more
 	st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c corev1.NodeCondition) bool {
 		switch {
 		case !isStatus(c.Status):
-			wrong = append(wrong, fmt.Sprintf("condition %s=%q, which is none of True, False and Unknown",
+			wrong = append(wrong, fmt.Sprintf("condition %s=%q, which is not True, False or Unknown",
 				bound.Text(string(c.Type), 64), bound.Text(string(c.Status), 32)))
 		case len(validation.IsQualifiedName(string(c.Type))) > 0:
 			wrong = append(wrong, fmt.Sprintf("condition %q, which is not the name of a condition",
@@ -64,17 +62,17 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 		case strings.Contains(string(name), "/"):
 			most = countedAny
 		default:
-			most = anything // hugepages and such
+			most = anything // hugepages and others
 		}
 		switch {
 		case !known && len(validation.IsQualifiedName(string(name))) > 0:
-			wrong = append(wrong, fmt.Sprintf("capacity of %q, which is no resource", bound.Text(string(name), 64)))
+			wrong = append(wrong, fmt.Sprintf("capacity of %q, which is not a resource", bound.Text(string(name), 64)))
 			continue
 		case q.Sign() < 0:
-			wrong = append(wrong, fmt.Sprintf("capacity of %s %s, which is less than nothing", q.String(), name))
+			wrong = append(wrong, fmt.Sprintf("capacity of %s %s, which is negative", q.String(), name))
 			continue
 		case q.Cmp(most) > 0:
-			wrong = append(wrong, fmt.Sprintf("capacity of %s %s, of which %s is the most", q.String(), name, most.String()))
+			wrong = append(wrong, fmt.Sprintf("capacity of %s %s, above the limit of %s", q.String(), name, most.String()))
 			q = most
 		}
 		capacity[name] = q
@@ -84,12 +82,12 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 		q := st.Allocatable[name]
 		most, has := capacity[name]
 		switch {
-		case !has: // nothing of it, too: its name may be anything
+		case !has: // even if it is 0: the name may be anything
 			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s without a capacity", q.String(),
 				bound.Text(string(name), 64)))
 			continue
 		case q.Sign() < 0:
-			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s, which is less than nothing", q.String(), name))
+			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s, which is negative", q.String(), name))
 			q = resource.Quantity{Format: q.Format}
 		case q.Cmp(most) > 0:
 			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s, more than its capacity of %s", q.String(), name,
@@ -107,7 +105,7 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 	return st, wrong
 }
 
-// addresses keeps the addresses that a device can have.
+// addresses returns the plausible addresses of a device.
 func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept []corev1.NodeAddress, wrong []string) {
 	for _, a := range said {
 		why := ""
@@ -116,9 +114,9 @@ func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept [
 			ip, err := netip.ParseAddr(a.Address)
 			switch {
 			case err != nil || ip.Zone() != "":
-				why = "is no IP address"
+				why = "is not an IP address"
 			case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast():
-				why = "is no address of one machine"
+				why = "is not the address of one machine"
 			case a.Address != ip.Unmap().String():
 				a.Address = ip.Unmap().String()
 			}
@@ -131,9 +129,9 @@ func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept [
 			name := strings.ToLower(a.Address)
 			switch {
 			case len(validation.IsDNS1123Subdomain(name)) > 0:
-				why = "is no host name"
+				why = "is not a host name"
 			case name != node && s.Node(name) != nil:
-				why = "is another node"
+				why = "is the name of another node"
 			}
 		default:
 			why = "has a type that Kubernetes does not have"
@@ -148,14 +146,15 @@ func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept [
 	return kept, wrong
 }
 
-// addressHolder is another ready node of the same site that has an IP address already, of whichever type;
-// but nodes behind one router have its external address in common. One that is not ready gives way:
-// addresses are given out again. Across sites the same private address is two networks. What a
-// device has when it registers is its own: several agents may run on one machine.
+// addressHolder returns another ready node of the same site with the same IP address of any type.
+// ExternalIP is exempt, as nodes behind one router share it. A node that is not ready does not
+// count, because addresses are reassigned; across sites, equal private addresses are different
+// networks. A registering device keeps its addresses, because several agents may run on one
+// machine.
 func addressHolder(s state.Snapshot, node string, a corev1.NodeAddress) string {
 	n := s.Node(node)
 	if n == nil || slices.Contains(n.Status.Addresses, a) {
-		return "" // it has it already: whoever comes later is asked
+		return "" // it already has the address: only later nodes are checked
 	}
 	for other := range s.NodesIn(state.SiteOf(n)) {
 		if other.Name != node && state.ReadyOf(other) == corev1.ConditionTrue &&
@@ -169,7 +168,7 @@ func addressHolder(s state.Snapshot, node string, a corev1.NodeAddress) string {
 	return ""
 }
 
-// rejectedSentence is the sentence about what of a status is not believed, "" for nothing.
+// rejectedSentence returns the sentence about the rejected parts of a status, "" for none.
 func rejectedSentence(node string, wrong []string, tooMuch string) string {
 	if tooMuch != "" {
 		wrong = append(wrong, tooMuch)
@@ -181,7 +180,7 @@ func rejectedSentence(node string, wrong []string, tooMuch string) string {
 	if n := len(wrong) - 3; n > 0 {
 		wrong, rest = wrong[:3], fmt.Sprintf("; and %d more", n)
 	}
-	return bound.Text(fmt.Sprintf("the device of node %s reports what is not believed: %s%s", node,
+	return bound.Text(fmt.Sprintf("the device of node %s reports implausible values: %s%s", node,
 		strings.Join(wrong, "; "), rest), 1000)
 }
 
@@ -192,12 +191,11 @@ func isStatus(s corev1.ConditionStatus) bool {
 var podPhases = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed,
 	corev1.PodUnknown}
 
-// clockSkew is how far a device's clock may be ahead of the hub's before its times are not
-// believed.
+// clockSkew is how far a device's clock may be ahead of the hub's before its times are ignored.
 const clockSkew = time.Minute
 
-// plausiblePod leaves of a pod's status what the API has words for. A phase that it does not have
-// is the last one known; a time in the future is not known yet.
+// plausiblePod corrects a pod's status: an unknown phase becomes the last one, and times in the
+// future are removed.
 func plausiblePod(st, old *corev1.PodStatus, now time.Time) {
 	if !slices.Contains(podPhases, st.Phase) {
 		st.Phase = old.Phase
@@ -221,7 +219,7 @@ func plausiblePod(st, old *corev1.PodStatus, now time.Time) {
 		for i := range list {
 			c := &list[i]
 			for _, s := range []*corev1.ContainerState{&c.State, &c.LastTerminationState} {
-				if s.Terminated != nil { // of the three it is in one
+				if s.Terminated != nil { // exactly one of the three is set
 					s.Running, s.Waiting = nil, nil
 				} else if s.Running != nil {
 					s.Waiting = nil

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Pods hears which pods a device holds. It returns when what follows is durable.
+// Pods handles a device's list of its pods. It returns when the consequences are durable.
 func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 	node := c.Node
 	p := d.nodes.get(node)
@@ -26,13 +26,13 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 	if boot == nil || *boot != pods.Boot || pods.Seq <= p.pods.Load() {
 		return fmt.Errorf("pods %d of %s: %w", pods.Seq, node, ErrStale)
 	}
-	if pods.Base > 0 && pods.Base != p.pods.Load() { // it leaves to an earlier list what we have not heard
+	if pods.Base > 0 && pods.Base != p.pods.Load() { // it refers to an earlier list that did not arrive
 		d.askAgain(node, p)
 		return nil
 	}
 	if !p.allows(d.Age()) {
 		p.deferredMessages.Add(1)
-		return nil // its lease shows that we are behind: we ask again
+		return nil // the lease shows that the hub is behind: it asks again
 	}
 	holds, whole := p.addPart(pods)
 	done, err := d.Do(control.FromNode(ctx, node), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
@@ -46,8 +46,8 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 		if whole {
 			changes = append(changes, stopped(s, node, pods.Generation, holds)...)
 		}
-		if whole && pods.Base == 0 { // one that leaves pods to an earlier list says nothing of those
-			p.podsStale.Store(p.silent.Load()) // a list from before its status is from before its silence
+		if whole && pods.Base == 0 { // a list that refers to an earlier one says nothing about its pods
+			p.podsStale.Store(p.silent.Load()) // a list from before the node's new status is outdated
 		}
 		return changes, nil
 	})
@@ -61,17 +61,17 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 	return nil
 }
 
-// A partialList is what of a list of pods that comes in parts has been heard: which pods there
-// are. Their statuses are heard with each part.
+// A partialList is the received part of a list of pods that comes in parts: which pods the device
+// has. Their statuses are handled with each part.
 type partialList struct {
 	boot  string
 	seq   uint64
 	parts [wire.MaxParts]bool
-	holds [wire.MaxParts][]types.UID // as each part was said last
+	holds [wire.MaxParts][]types.UID // the newest version of each part
 }
 
-// addPart returns which pods a device holds, and whether that is all of them: of a list in
-// parts when the last one has come, and all others were heard.
+// addPart adds a part and returns which pods the device has; whole tells whether all parts have
+// arrived.
 func (p *liveness) addPart(pods wire.Pods) (holds map[types.UID]bool, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *liveness) addPart(pods wire.Pods) (holds map[types.UID]bool, whole bool
 	return holds, true
 }
 
-// partRemembered notes that what a part says is remembered, or that the whole list is.
+// partRemembered notes that a part, or the whole list, is stored.
 func (p *liveness) partRemembered(pods wire.Pods, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *liveness) partRemembered(pods wire.Pods, whole bool) {
 	}
 }
 
-// podChanges returns what follows from what a device says of its pods.
+// podChanges returns the changes from a device's list of its pods.
 func podChanges(s state.Snapshot, node string, pods wire.Pods, now time.Time) (changes []state.Change) {
 	for _, said := range pods.Pods {
 		if said.AsBefore() {
@@ -130,9 +130,9 @@ func podChanges(s state.Snapshot, node string, pods wire.Pods, now time.Time) (c
 				c.Why += ": " + next.Status.Message
 			}
 		}
-		// A pod that has finished while it was to stop has stopped.
+		// A finished pod that was being deleted has stopped.
 		if next.DeletionTimestamp != nil && state.Terminated(next) && len(next.Finalizers) == 0 {
-			changes = append(changes, state.Put(next, "")) // whoever watches sees first how it ended
+			changes = append(changes, state.Put(next, "")) // watchers first see how it ended
 			c = state.Remove(next, fmt.Sprintf("pod %s on %s has stopped", state.Display(next), node))
 		}
 		changes = append(changes, c)
@@ -140,12 +140,12 @@ func podChanges(s state.Snapshot, node string, pods wire.Pods, now time.Time) (c
 	return changes
 }
 
-// stopped returns the end of the pods that were to stop and that a device, which knows
-// the desired state of that generation, does not hold any more. One that something holds, as a
-// Job holds its pods, has failed: nobody else would say so.
+// stopped returns the removal of deleted pods that the device no longer has. The device must know
+// the desired state of that generation. A pod with a finalizer, as a Job's, is marked as failed
+// instead, because no other component would.
 func stopped(s state.Snapshot, node string, generation int64, holds map[types.UID]bool) (changes []state.Change) {
 	if rec := s.Record(node); rec == nil || generation < rec.Generation {
-		return nil // it may not know yet what is wanted of it
+		return nil // the device may not know its current desired state
 	}
 	for p := range s.PodsOn(node) {
 		switch why := fmt.Sprintf("pod %s on %s has stopped", state.Display(p), node); {
@@ -161,9 +161,9 @@ func stopped(s state.Snapshot, node string, generation int64, holds map[types.UI
 	return changes
 }
 
-// mergeStatus takes a device's status of a pod over, and leaves the conditions that are not the
-// device's: the hub's, and those that others have put on the pod. Of these a device says none, as a
-// kubelet: they would never go again. But for those that are shared, where nobody has said them.
+// mergeStatus takes over a device's status of a pod, without the conditions that belong to the hub
+// or to other writers. A device must not set those, as it would never remove them; shared ones it
+// may set if they are missing.
 func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	have, old := &p.Status, p.Status
 	*have = *said.DeepCopy()
@@ -201,14 +201,14 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 			c.LastTransitionTime = old.Conditions[was].LastTransitionTime
 		}
 	}
-	// The order of conditions says nothing: keep one, so that it makes no difference.
+	// The order of conditions has no meaning: sort it, so that it makes no difference.
 	sort.SliceStable(have.Conditions, func(i, j int) bool {
 		return order(have.Conditions[i].Type) < order(have.Conditions[j].Type)
 	})
 }
 
-// dropForeign keeps of what a device says of a pod what is of that pod: its status is not longer than it
-// is, and everybody who lists pods gets it. The rest no device of ours says.
+// dropForeign removes from a pod's status what does not belong to its containers, so that the
+// status is not longer than the pod requires. Our own devices never send that.
 func dropForeign(p *corev1.Pod, old *corev1.PodStatus) {
 	st := &p.Status
 	st.PodIPs, st.HostIPs = st.PodIPs[:min(len(st.PodIPs), mostIPs)], st.HostIPs[:min(len(st.HostIPs), mostIPs)]
@@ -224,11 +224,10 @@ func dropForeign(p *corev1.Pod, old *corev1.PodStatus) {
 	st.EphemeralContainerStatuses = knownContainers(debug, old.EphemeralContainerStatuses, st.EphemeralContainerStatuses)
 }
 
-// mostIPs is how many addresses a pod or its host has at most: one of each family, and some to
-// spare.
+// mostIPs is the limit of addresses of a pod or host: one per family, and spare ones.
 const mostIPs = 8
 
-// knownContainers keeps the statuses of containers that there are, one of each.
+// knownContainers returns one status for each existing container.
 func knownContainers(list []corev1.Container, old, said []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
 	for _, c := range said {
 		i := slices.IndexFunc(list, func(is corev1.Container) bool { return is.Name == c.Name })
@@ -240,7 +239,7 @@ func knownContainers(list []corev1.Container, old, said []corev1.ContainerStatus
 		if j := slices.IndexFunc(old, func(was corev1.ContainerStatus) bool { return was.Name == c.Name }); j >= 0 {
 			was = old[j]
 		}
-		c.RestartCount = max(c.RestartCount, was.RestartCount) // it never goes back, whatever the device has lost
+		c.RestartCount = max(c.RestartCount, was.RestartCount) // it never decreases, even if the device lost it
 		if was.Resources == nil {
 			was.Resources = &corev1.ResourceRequirements{}
 		}
@@ -256,8 +255,8 @@ func knownContainers(list []corev1.Container, old, said []corev1.ContainerStatus
 	return kept
 }
 
-// granted keeps of what a device says that a container has no more than it is to have, or had
-// before: else a pod's own device could use up a quota with it.
+// granted limits a container's reported resources to what it should have or had before; otherwise
+// the device could use up a quota.
 func granted(says, want, had corev1.ResourceList) {
 	for name, q := range says {
 		most, asked := want[name]
@@ -273,7 +272,7 @@ func granted(says, want, had corev1.ResourceList) {
 	}
 }
 
-// isDeviceCondition tells whether it is for a pod's device to say a condition, and to stop saying it.
+// isDeviceCondition tells whether a pod's device sets and removes a condition.
 func isDeviceCondition(t corev1.PodConditionType) bool {
 	switch t {
 	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
@@ -284,8 +283,8 @@ func isDeviceCondition(t corev1.PodConditionType) bool {
 	return false
 }
 
-// overwritten tells whether somebody has written over what a pod's device says of it. Who opens a
-// readiness gate has not: what follows for Ready is the hub's.
+// overwritten tells whether somebody has overwritten a device's part of a pod's status. Opening a
+// readiness gate is not overwriting; the hub then sets Ready.
 func overwritten(old, next *corev1.Pod) bool {
 	says := func(p *corev1.Pod) corev1.PodStatus {
 		st := p.Status
@@ -298,8 +297,8 @@ func overwritten(old, next *corev1.Pod) bool {
 	return !apiequality.Semantic.DeepEqual(says(old), says(next))
 }
 
-// isSharedCondition tells whether a condition that is not the device's may come from there, too: that the pod
-// has been scheduled, and that the device has evicted it.
+// isSharedCondition tells whether a device may set a condition that is not its own: that the pod is
+// scheduled, or that the device evicted it.
 func isSharedCondition(c *corev1.PodCondition) bool {
 	return c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
 		c.Reason == corev1.PodReasonTerminationByKubelet

@@ -13,8 +13,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Shown brings the nodes' livenesses in line with what is remembered now, and tells the
-// nodes that have a new desired state.
+// Shown updates the nodes' livenesses from the new snapshot, and publishes new desired states.
 func (d *Devices) Shown(s state.Snapshot, log []state.Applied) {
 	for _, node := range d.nodesToPublish(s, log) {
 		d.publish(s, node)
@@ -33,7 +32,7 @@ func (d *Devices) nodesToPublish(s state.Snapshot, log []state.Applied) (nodes [
 					p.podsStale.Store(true)
 				}
 				if old, _ := a.Old.(*corev1.Node); a.Change.By != "" && old != nil && !fleet.SameStatus(old.Status, n.Status) {
-					p.statusOverwritten.Store(true) // somebody has written over what its device said
+					p.statusOverwritten.Store(true) // somebody has overwritten the device's status
 				}
 			}
 		case state.Pods:
@@ -57,7 +56,7 @@ func (d *Devices) nodesToPublish(s state.Snapshot, log []state.Applied) (nodes [
 				d.nodes.get(rec.Name).leaseIntervalPending.Store(
 					seconds(state.WantedLease(s, rec.Name, d.LeaseInterval)) < rec.LeaseSeconds)
 			}
-			if d.Broker != nil && (rec == nil || old != nil && old.Key != rec.Key) { // who spoke for the node does no more
+			if d.Broker != nil && (rec == nil || old != nil && old.Key != rec.Key) {
 				d.Broker.Disconnect(a.Key.Name)
 			}
 			if rec == nil {
@@ -72,8 +71,8 @@ func (d *Devices) nodesToPublish(s state.Snapshot, log []state.Applied) (nodes [
 	return slices.Compact(nodes)
 }
 
-// adoptRecord makes a node's liveness follow its record, of which it keeps nothing else: there will
-// be newer ones.
+// adoptRecord updates a node's liveness from its record. It copies what it keeps, because records
+// are replaced often.
 func (d *Devices) adoptRecord(rec *state.Record) {
 	p := d.nodes.get(rec.Name)
 	if key := p.key.Load(); rec.Key != "" && (key == nil || *key != rec.Key) {
@@ -87,7 +86,7 @@ func (d *Devices) adoptRecord(rec *state.Record) {
 		now := rec.Boot
 		p.boot.Store(&now)
 		p.mu.Lock()
-		p.asked, p.resent = backoff{}, backoff{} // what an earlier boot did not hear says nothing of this one
+		p.asked, p.resent = backoff{}, backoff{} // what an earlier boot did not answer says nothing about this one
 		p.mu.Unlock()
 	}
 	p.storedUnknown.Store(rec.StoredUnknown)
@@ -98,14 +97,13 @@ func (d *Devices) adoptRecord(rec *state.Record) {
 	}
 }
 
-// resend sends a node its desired state again, in its turn. Where too much is to be said
-// already, the next lease asks again.
+// resend publishes a node's desired state again. If too much is waiting, the next lease triggers it
+// again.
 func (d *Devices) resend(node string) {
 	d.Soon(func(s state.Snapshot) { d.publish(s, node) })
 }
 
-// publish publishes a node's desired state. That the device has it is known from its
-// leases alone.
+// publish publishes a node's desired state. Only leases confirm that the device has stored it.
 func (d *Devices) publish(s state.Snapshot, node string) {
 	rec := s.Record(node)
 	if rec == nil || rec.Paused || rec.Generation == 0 || d.Broker == nil {
@@ -130,7 +128,7 @@ func (d *Devices) publish(s state.Snapshot, node string) {
 			}, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
 				return []state.Change{{
 					Object: rec, About: n, Warn: true, Reason: "DesiredStateTooLarge",
-					Why: fmt.Sprintf("node %s cannot be told what it is to run, and goes on with what it has: %v: use fewer or "+
+					Why: fmt.Sprintf("the desired state of node %s is too large, and its device keeps the last one: %v: use fewer or "+
 						"smaller config maps and secrets there", node, err),
 				}}
 			})
@@ -145,7 +143,7 @@ func (d *Devices) publish(s state.Snapshot, node string) {
 	}
 }
 
-// withMetadata is a desired state with what is told with it.
+// withMetadata returns a desired state with the metadata of told.
 func withMetadata(d, told wire.Desired) wire.Desired {
 	d.Generation, d.Hub, d.Time, d.LeaseIntervalSeconds = told.Generation, told.Hub, told.Time, told.LeaseIntervalSeconds
 	return d

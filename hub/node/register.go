@@ -16,13 +16,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// register makes the Node of a device that reports for the first time, and names what
-// it asked for and does not get. One that came in through the development listener has
-// no join token to say its site, and says it itself.
+// register creates the Node of a device that reports for the first time, and names the requests
+// that were refused. A device of the development listener has no join token, so it names its site
+// itself.
 func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st wire.Status,
 	now time.Time) (n *corev1.Node, refused []string) {
 	n = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
-	n.Labels, n.Spec.Taints, refused = allowedRegistration(st.Registration, !rec.Enrolled.IsZero(), mostLabels-hubsLabels-len(rec.Labels))
+	n.Labels, n.Spec.Taints, refused = allowedRegistration(st.Registration, !rec.Enrolled.IsZero(),
+		mostLabels-hubsLabels-len(rec.Labels))
 	for i, k := range slices.Sorted(maps.Keys(rec.Labels)) {
 		if i >= mostLabels-hubsLabels {
 			refused = append(refused, fmt.Sprintf("label %q of its token", k))
@@ -39,19 +40,19 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 	return n, refused
 }
 
-// What a device says of itself, its token and its board profile may not fill its Node: where there
-// is no room for what the hub and people put there, nobody could change it any more.
+// A device, its token and its board profile may not use up the space for labels, taints and
+// conditions of its Node: the hub and users need some of it.
 const (
-	mostLabels     = bound.MaxLabels - 8     // with which all of these end
-	hubsLabels     = 8                       // that refreshLabels sets
-	mostTaints     = bound.MaxTaints - 24    // with which those of a registration and a profile end
+	mostLabels     = bound.MaxLabels - 8     // limit for all of these
+	hubsLabels     = 8                       // set by refreshLabels
+	mostTaints     = bound.MaxTaints - 24    // limit for those of a registration and a profile
 	mostConditions = bound.MaxConditions - 8 // of a status
 )
 
-// allowedRegistration returns which of its labels and taints a device may give itself when it
-// registers, and names the others. Those of Kubernetes it may not: they decide where
-// pods may run (node-restriction.kubernetes.io among them), and whether they must
-// leave. placed: its site is known otherwise. most: so many labels.
+// allowedRegistration returns the labels and taints that a registering device may set, and names
+// the others. It may not set Kubernetes' own: they decide where pods run (for example
+// node-restriction.kubernetes.io) and whether they must leave. placed: the site is known otherwise.
+// most: limit of labels.
 func allowedRegistration(r wire.Registration, placed bool,
 	most int) (labels map[string]string, taints []corev1.Taint, refused []string) {
 	labels = map[string]string{}
@@ -78,7 +79,7 @@ func allowedRegistration(r wire.Registration, placed bool,
 	return labels, taints, refused
 }
 
-// addTaint adds a taint unless one of its key and effect is there.
+// addTaint adds a taint unless one with its key and effect exists.
 func addTaint(to []corev1.Taint, t corev1.Taint) []corev1.Taint {
 	if slices.ContainsFunc(to, func(have corev1.Taint) bool { return have.MatchTaint(&t) }) {
 		return to
@@ -90,7 +91,7 @@ func valid(key, value string) bool {
 	return len(validation.IsQualifiedName(key)) == 0 && len(validation.IsValidLabelValue(value)) == 0
 }
 
-// registered is the change by which a device's Node comes to be.
+// registered returns the change that creates a device's Node.
 func registered(n *corev1.Node, st wire.Status, refused []string) state.Change {
 	c := state.Put(n, fmt.Sprintf("register node %s on site %s: %s", n.Name, state.SiteOf(n),
 		about(st))).Event("RegisteredNode")
@@ -98,7 +99,7 @@ func registered(n *corev1.Node, st wire.Status, refused []string) state.Change {
 		if len(refused) > 5 {
 			refused = append(refused[:5:5], fmt.Sprintf("%d more", len(refused)-5))
 		}
-		c.Why += "; not its own to give, and left out: " + strings.Join(refused, ", ")
+		c.Why += "; not allowed and left out: " + strings.Join(refused, ", ")
 		c.Warn = true
 	}
 	return c

@@ -13,13 +13,13 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Rematch decides which board profile nodes have when the profiles change: a device that says
-// nothing new is not waited for. What a device reports decides the same again (refreshLabels).
+// Rematch decides the board profile of nodes when profiles change, without waiting for new reports.
+// A device's report leads to the same decision in refreshLabels.
 type Rematch struct {
 	Profile func(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string
 }
 
-// Touches says when another profile may fit.
+// Touches returns the nodes whose profile may change.
 func (r Rematch) Touches(c state.Applied) []state.Subject {
 	if c.Key.Kind != state.BoardProfiles || r.Profile == nil {
 		return nil
@@ -33,10 +33,10 @@ func (r Rematch) Touches(c state.Applied) []state.Subject {
 	return []state.Subject{{Key: c.Key}}
 }
 
-// Subjects returns none: a hub that starts remembers what it has decided.
+// Subjects returns none: the decisions before a restart are stored.
 func (Rematch) Subjects(state.Snapshot) []state.Subject { return nil }
 
-// Decide gives every node that has reported its hardware the profile that fits it now.
+// Decide gives every node with a hardware report the profile that matches now.
 func (r Rematch) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
 	if len(subjects) == 0 || r.Profile == nil {
 		return plan
@@ -55,7 +55,7 @@ func (r Rematch) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time)
 			delete(n.Labels, fleet.LabelProfile)
 			why = fmt.Sprintf("node %s has no board profile any more", have.Name)
 		} else if label(n, fleet.LabelProfile, name); n.Labels[fleet.LabelProfile] != name {
-			continue // the node is full
+			continue // the node has no space for the label
 		}
 		plan.Do(state.Put(n, why))
 	}

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// refreshLabels sets the default labels, the most important first: they follow the device, all
+// refreshLabels sets the default labels, the most important first. They follow the device; all
 // others belong to the administrator.
 func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Record, st wire.Status) {
 	if n.Labels == nil {
@@ -28,7 +28,7 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 			label(n, key, value)
 		}
 	}
-	set(corev1.LabelHostname, n.Name) // unique, and nobody else's to say
+	set(corev1.LabelHostname, n.Name) // unique, and no other node may claim it
 	if rec.Site != "" {
 		label(n, corev1.LabelTopologyZone, rec.Site)
 	}
@@ -43,10 +43,10 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 			hardware = s.Report(n.Name).Text()
 		}
 		known := n.Status.NodeInfo.Architecture != "" && !n.Status.Capacity.Memory().IsZero()
-		if _, has := n.Labels[fleet.LabelProfile]; has && !known { // what it has was found when more was known
+		if _, has := n.Labels[fleet.LabelProfile]; has && !known { // the profile was found when more was known
 		} else if name := d.Profile(s, n.Status, hardware); name != "" {
 			label(n, fleet.LabelProfile, name)
-		} else if len(hardware) > 0 { // none fits it any more
+		} else if len(hardware) > 0 { // no profile matches any more
 			delete(n.Labels, fleet.LabelProfile)
 		}
 	}
@@ -61,21 +61,20 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 	}
 }
 
-// label sets a label of a node, unless the node, made by hand, is full: nobody could change it any
-// more.
+// label sets a label of a node unless the node has its maximum of labels: users need to be able to
+// change it.
 func label(n *corev1.Node, key, value string) {
 	if _, has := n.Labels[key]; has || len(n.Labels) < bound.MaxLabels {
 		metav1.SetMetaDataLabel(&n.ObjectMeta, key, value)
 	}
 }
 
-// measured tells whether a label is one that a device has measured.
+// measured tells whether a device measures the label.
 func measured(label string) bool { return strings.HasPrefix(label, fleet.LabelHardwarePrefix) }
 
-// report puts what a device reports of itself into its Node. The device's clock
-// decides nothing: a condition that changed, changed now. Nor does what it says of
-// conditions that are the hub's. Those of others stay, as a kubelet leaves them. One that says
-// nothing of Ready is not ready. old is what was remembered of it before; nil: nothing.
+// report writes a device's status into its Node. Times are the hub's, not the device's. The hub's
+// own conditions and those of other writers stay, as a kubelet leaves them. A status without Ready
+// is not ready. old is the record before; nil: none.
 func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now time.Time) {
 	if old == nil {
 		old = &state.Record{}
@@ -94,7 +93,7 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 	if !slices.ContainsFunc(next.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
 		next.Conditions = append(next.Conditions, corev1.NodeCondition{
 			Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady",
-			Message: "the device says neither that it is ready nor that it is not",
+			Message: "the device does not report Ready",
 		})
 	}
 	for i := range next.Conditions {
@@ -104,7 +103,7 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 			c.LastTransitionTime = have.LastTransitionTime
 		}
 	}
-	for _, c := range n.Status.Conditions { // the hub's own stay, and those of others as far as there is room
+	for _, c := range n.Status.Conditions { // the hub's own conditions stay, others if there is space
 		others := isUnknownCondition(c.Type) && !slices.Contains(old.Conditions, string(c.Type)) &&
 			len(next.Conditions) < mostConditions
 		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool {
@@ -113,7 +112,7 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 			next.Conditions = append(next.Conditions, c)
 		}
 	}
-	// Ready stands last, where people look for it.
+	// Ready comes last, where people look for it.
 	sort.SliceStable(next.Conditions, func(i, j int) bool {
 		return next.Conditions[i].Type != corev1.NodeReady && next.Conditions[j].Type == corev1.NodeReady
 	})
@@ -122,8 +121,8 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 	n.Status = next
 }
 
-// awaitProfile notes whether what a device says of itself follows from its board profile. It can
-// give less under that: a pod that was placed before would not fit.
+// awaitProfile notes whether a device's status already reflects its board profile. The profile may
+// reduce its capacity, so a pod placed before might not fit.
 func awaitProfile(n *corev1.Node, st wire.Status) {
 	if st.Profile == nil || *st.Profile == n.Labels[fleet.LabelProfile] {
 		delete(n.Annotations, state.AwaitsProfile)
@@ -132,8 +131,8 @@ func awaitProfile(n *corev1.Node, st wire.Status) {
 	metav1.SetMetaDataAnnotation(&n.ObjectMeta, state.AwaitsProfile, "true")
 }
 
-// keepKnown keeps what a device knew last of its engine, and does not know now: it may start before
-// its engine.
+// keepKnown keeps the last known facts about the engine if the device does not know them now: it
+// may start before its engine.
 func keepKnown(next *corev1.NodeStatus, have corev1.NodeStatus) {
 	is, was := &next.NodeInfo, have.NodeInfo
 	if is.MachineID != was.MachineID {
@@ -145,9 +144,9 @@ func keepKnown(next *corev1.NodeStatus, have corev1.NodeStatus) {
 	}
 }
 
-// keepExtended keeps the extended resources that an administrator has written into a
-// Node's status (kubectl patch --subresource=status): a device reports only its own.
-// What it does not report any more is gone: own.
+// keepExtended keeps the extended resources that an administrator wrote into a Node's status
+// (kubectl patch --subresource=status). own are those that the device reported before; they are
+// removed if it no longer does.
 func keepExtended(next *corev1.NodeStatus, have corev1.NodeStatus, own []string) {
 	for name, q := range have.Capacity {
 		if _, reported := next.Capacity[name]; reported || !extended(name) || slices.Contains(own, string(name)) {
@@ -160,11 +159,11 @@ func keepExtended(next *corev1.NodeStatus, have corev1.NodeStatus, own []string)
 			next.Allocatable = corev1.ResourceList{}
 		}
 		next.Capacity[name] = q
-		next.Allocatable[name] = q // as a kubelet does: nothing of it is kept back
+		next.Allocatable[name] = q // as a kubelet does: allocatable is the capacity
 	}
 }
 
-// extended tells whether a resource is none of Kubernetes' own.
+// extended tells whether a resource is not one of Kubernetes' own.
 func extended(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !wire.Reserved(string(name))
 }
@@ -179,11 +178,11 @@ func extendedIn(list corev1.ResourceList) (names []string) {
 	return names
 }
 
-// isUnknownCondition tells whether a condition is none that an agent or the hub is known to say: a
-// device may say it, or somebody else.
+// isUnknownCondition tells whether neither the agent nor the hub sets the condition: the device or
+// another writer may.
 func isUnknownCondition(t corev1.NodeConditionType) bool { return fleet.MeaningOf(t) == fleet.Unjudged }
 
-// unknownConditions returns the odd ones of the conditions that a device says.
+// unknownConditions returns the types of the unknown conditions in a list.
 func unknownConditions(list []corev1.NodeCondition) (types []string) {
 	for i := range list {
 		if isUnknownCondition(list[i].Type) {
@@ -197,8 +196,7 @@ func hubs(t corev1.NodeConditionType) bool {
 	return t == fleet.ConditionFlapping || t == fleet.ConditionIdentityConflict || t == fleet.ConditionPodCIDRAvailable
 }
 
-// sameNode compares but for heartbeat times: one that says nothing new is not
-// worth a write.
+// sameNode compares two nodes without heartbeat times: a report without news is not worth a write.
 func sameNode(a, b *corev1.Node) bool {
 	return maps.Equal(a.Labels, b.Labels) && a.Annotations[state.AwaitsProfile] == b.Annotations[state.AwaitsProfile] &&
 		fleet.SameStatus(a.Status, b.Status)

@@ -251,7 +251,7 @@ func TestScenarioRegistration(t *testing.T) {
 		if got := h.events("Rebooted"); len(got) != 0 {
 			h.t.Errorf("events %q", got)
 		}
-		if got := h.events("RegisteredNode"); len(got) != 2 || !strings.Contains(got[1], "node pi-1 is machine new now, which has taken the place of machine old: ") {
+		if got := h.events("RegisteredNode"); len(got) != 2 || !strings.Contains(got[1], "node pi-1 is now machine new, which replaces machine old: ") {
 			h.t.Errorf("events %q", got)
 		}
 	})

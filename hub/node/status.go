@@ -20,24 +20,24 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// ErrStale means that a message is not of the node's current boot, or not newer
-// than what the hub has: it is ignored.
+// ErrStale means that a message is not of the node's current boot or not newer than the last one:
+// it is ignored.
 var ErrStale = errors.New("not news")
 
-// errPast means that a message is of a boot that another one has followed.
+// errPast means that a message is of an earlier boot.
 var errPast = fmt.Errorf("%w: of a past boot", ErrStale)
 
 // ErrConflict means that two devices claim to be one node.
 var ErrConflict = errors.New("identity conflict")
 
-// ErrRefused means that the hub's settings do not let the device be a node.
+// ErrRefused means that the hub's settings do not allow the device to be a node.
 var ErrRefused = errors.New("refused")
 
-// keptBoots is how many past boots are remembered; they never become current again.
+// keptBoots is how many past boots are stored; they never become current again.
 const keptBoots = 8
 
-// Connected and Disconnected note the state of a link: shown, and deciding nothing.
-// What a device did not hear over an earlier link delays nothing that it is told now.
+// Connected and Disconnected note the state of a link, only to show it. A new link resets the
+// back-off of repeated messages.
 func (d *Devices) Connected(node string) {
 	p := d.nodes.get(node)
 	p.link.Store(true)
@@ -47,7 +47,7 @@ func (d *Devices) Connected(node string) {
 }
 func (d *Devices) Disconnected(node string) { d.nodes.get(node).link.Store(false) }
 
-// Status hears a device's status. It returns when what follows from it is durable.
+// Status handles a device's status. It returns when the consequences are durable.
 func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 	node := c.Node
 	p := d.nodes.get(node)
@@ -63,13 +63,13 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 				if rec := s.Record(node); rec.Boot == st.Boot {
 					p.seen.Store(int64(d.Age()))
 				}
-				return nil, nil // its lease shows that we are behind: we ask again
+				return nil, nil // the lease shows that the hub is behind: it asks again
 			}
 		}
 		changes, err := d.status(s, c, st, now)
-		if err == nil { // heard: the deciders of this very pass must know
+		if err == nil { // before the deciders of this pass
 			p.seen.Store(int64(d.Age()))
-			// what somebody writes later, Shown tells later; what is not remembered, the next lease
+			// a later overwrite is noticed by Shown, and a failed commit by the next lease
 			p.statusOverwritten.Store(false)
 		}
 		return changes, err
@@ -78,7 +78,7 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 	if errors.Is(err, ErrConflict) {
 		return errors.Join(err, d.noteConflict(node, st.MachineID))
 	}
-	if errors.Is(err, errPast) { // its device is here and alone, or Connect had refused it
+	if errors.Is(err, errPast) { // the device is here and alone: otherwise Connect would have refused it
 		d.renewBoot(node, p)
 	}
 	if err != nil {
@@ -88,7 +88,7 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 		if !spent {
 			p.status.Store(st.Seq)
 		}
-		hardware := st.Hardware // a variable of its own: a pointer into st would keep all of it
+		hardware := st.Hardware // a copy: a pointer into st would keep all of it in memory
 		if have := d.Snapshot().Report(node).Text(); bytes.Equal(have, hardware) {
 			hardware = have
 		}
@@ -101,9 +101,8 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 	return nil
 }
 
-// bootOnly is what is heard of the status of a device that has used up what may be
-// remembered of it: that it is another boot, or that Ready is another. held: not even
-// that.
+// bootOnly reduces the status of a device that has used up its limit to what is still accepted: a
+// new boot or a change of Ready. held: nothing is.
 func (d *Devices) bootOnly(s state.Snapshot, node string, st wire.Status) (least wire.Status, held bool) {
 	rec, n := s.Record(node), s.Node(node)
 	if rec == nil || n == nil {
@@ -122,17 +121,17 @@ func (d *Devices) bootOnly(s state.Snapshot, node string, st wire.Status) (least
 	maps.DeleteFunc(least.Registration.Labels, func(k, _ string) bool { return !measured(k) })
 	least.Status = *n.Status.DeepCopy()
 	for _, name := range extendedIn(least.Status.Capacity) {
-		if !slices.Contains(rec.Extended, name) { // an administrator's
+		if !slices.Contains(rec.Extended, name) { // written by an administrator
 			delete(least.Status.Capacity, corev1.ResourceName(name))
 			delete(least.Status.Allocatable, corev1.ResourceName(name))
 		}
 	}
-	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits { // what it can give is as it was
+	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits { // its reported capacity is unchanged
 		least.Profile = new("")
 	}
 	least.Status.NodeInfo.BootID = st.Status.NodeInfo.BootID
 	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool {
-		// somebody else's
+		// written by somebody else
 		return c.Type == corev1.NodeReady || isUnknownCondition(c.Type) && !slices.Contains(rec.Conditions, string(c.Type))
 	})
 	if ready >= 0 {
@@ -141,7 +140,7 @@ func (d *Devices) bootOnly(s state.Snapshot, node string, st wire.Status) (least
 	return least, false
 }
 
-// status returns what follows from a device's status.
+// status returns the changes from a device's status.
 func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 	now time.Time) (changes []state.Change, err error) {
 	if err := speaks(s, c); err != nil {
@@ -221,7 +220,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 	return append(changes, put), nil
 }
 
-// reportRejected tells what of a status is not believed, once.
+// reportRejected returns the changes that report implausible parts of a status, once.
 func (d *Devices) reportRejected(s state.Snapshot, n *corev1.Node, what string, now time.Time) []state.Change {
 	p := d.nodes.get(n.Name)
 	if what == "" {
@@ -236,9 +235,8 @@ func (d *Devices) reportRejected(s state.Snapshot, n *corev1.Node, what string, 
 		control.EventText{Type: corev1.EventTypeWarning, Reason: "ImplausibleReport", Message: what}, now)
 }
 
-// deviceEvents tells, with the change of a node's record, what of its device nobody
-// else tells: that it is now the Node that somebody made by hand, or in place of another
-// machine, or has rebooted.
+// deviceEvents adds to the change of a node's record the event that the device took over a Node
+// made by hand, replaced another machine, or was rebooted.
 func deviceEvents(c state.Change, have *corev1.Node, old *state.Record, st wire.Status) state.Change {
 	if have == nil {
 		return c
@@ -251,7 +249,7 @@ func deviceEvents(c state.Change, have *corev1.Node, old *state.Record, st wire.
 			about(st))
 		c = c.Event("RegisteredNode")
 	case before != "" && machine != "" && before != machine:
-		c.Why = fmt.Sprintf("node %s is machine %s now, which has taken the place of machine %s: %s", have.Name, machine,
+		c.Why = fmt.Sprintf("node %s is now machine %s, which replaces machine %s: %s", have.Name, machine,
 			before, about(st))
 		c = c.Event("RegisteredNode")
 	case was != "" && is != "" && was != is:

@@ -11,10 +11,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// learnStored hears which desired state a device has stored that has never reported
-// before. One that lives by a state that this hub never made, as after the loss of
-// its database, goes on living by it. One of the development listener whose Node was
-// deleted is no stranger: it gets the next.
+// learnStored handles a new device's report of the desired state that it has stored. If this hub
+// never made that state, as after the loss of its database, the device keeps it and is paused. A
+// device of the development listener whose Node was deleted gets the next generation.
 func (d *Devices) learnStored(node string, p *liveness, stored int64) {
 	d.updateRecord(node, func() {
 		p.storedUnknown.Store(true)
@@ -34,25 +33,24 @@ func (d *Devices) learnStored(node string, p *liveness, stored int64) {
 	})
 }
 
-// leaseIntervalStored hears that a device has stored the desired state that is wanted: from now on
-// it lives by its lease interval, and not by a longer one before.
+// leaseIntervalStored handles the report that a device has stored its current desired state: from
+// now on its lease interval holds, and no longer one before.
 func (d *Devices) leaseIntervalStored(node string, p *liveness, stored int64) {
 	d.updateRecord(node, func() {
 		p.leaseIntervalPending.Store(true)
 	}, func(s state.Snapshot, rec *state.Record, _ *corev1.Node) []state.Change {
 		if rec.Generation != stored {
-			return nil // there is a newer one, which it says when it has it
+			return nil // a newer one exists, which the device will report
 		}
 		rec.LeaseSeconds = seconds(state.WantedLease(s, node, d.LeaseInterval))
 		return []state.Change{{Object: rec}}
 	})
 }
 
-// storedIsNewer hears that a device has stored a newer desired state than the hub ever
-// made, as after a restore from a backup: nothing is told to it until an
-// administrator resumes. A hub that knew what the device had stored has been put back as
-// a whole, as its machine is to a snapshot, and nothing else says so: then it does not
-// know that of any other either.
+// storedIsNewer handles the report of a desired state that is newer than any of this hub's, as
+// after a restore from a backup: nothing is published until an administrator resumes. If the hub
+// believed to know what the device had stored, its whole machine was reset to a snapshot; then the
+// same holds for every device.
 func (d *Devices) storedIsNewer(node string, stored int64) {
 	p := d.nodes.get(node)
 	p.mu.Lock()
@@ -72,10 +70,9 @@ func (d *Devices) storedIsNewer(node string, stored int64) {
 	})
 }
 
-// ForgetStored returns the changes by which it is not known of any device but one ("": of any) what it has
-// stored, until it says so. That is so where a database is older than what its hub has told: the
-// generations of its desired states go on from an earlier one, and would come to those that devices
-// have, with something else in them.
+// ForgetStored returns the changes that mark the stored state of all devices but one ("": of all)
+// as unknown until they report it. After a database was reset, generations would otherwise repeat
+// with other content.
 func ForgetStored(s state.Snapshot, but string) (unmet []state.Change) {
 	for rec := range state.Each[*state.Record](s, state.Records, "") {
 		if !rec.StoredUnknown && rec.Name != but {
@@ -87,7 +84,7 @@ func ForgetStored(s state.Snapshot, but string) (unmet []state.Change) {
 	return unmet
 }
 
-// pause is the change by which a device is left alone.
+// pause returns the change that pauses publishing to a device.
 func pause(rec *state.Record, n *corev1.Node, stored int64) state.Change {
 	rec.Paused, rec.Stored = true, stored
 	return state.Change{
@@ -97,7 +94,7 @@ func pause(rec *state.Record, n *corev1.Node, stored int64) state.Change {
 	}
 }
 
-// updateRecord changes a node's record by what its lease shows. A lease waits for nobody.
+// updateRecord changes a node's record because of a lease, in a goroutine: leases do not wait.
 func (d *Devices) updateRecord(node string, failed func(),
 	change func(s state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change) {
 	go func() {
@@ -118,8 +115,7 @@ func (d *Devices) updateRecord(node string, failed func(),
 	}()
 }
 
-// Resume lets the hub publish to devices whose stored desired state is newer than
-// its own, and returns how many there were.
+// Resume allows publishing to paused devices, and returns their number.
 func (d *Devices) Resume(ctx context.Context) (int, error) {
 	count := 0
 	_, err := d.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {

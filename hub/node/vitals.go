@@ -6,15 +6,15 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Vitals are how a node and its link have fared since they were taken last.
+// Vitals are measurements of a node and its link since the last call of TakeVitals.
 type Vitals struct {
-	wire.Vitals               // what the device said; nothing of it where it said nothing new
-	Silence     time.Duration // the longest between two signs of life; 0: not known
+	wire.Vitals               // from the device; empty if it reported nothing new
+	Silence     time.Duration // the longest time between two heartbeats; 0: not known
 	Lost        uint64        // leases that were sent and did not arrive
 }
 
-// TakeVitals returns what has gathered of a node, and begins anew; false: no lease of it
-// was heard. Between two calls a lease costs no more than two numbers.
+// TakeVitals returns a node's measurements and starts new ones; false: no lease arrived. In between
+// a lease costs two numbers.
 func (d *Devices) TakeVitals(node string) (v Vitals, heard bool) {
 	p := d.nodes.find(node)
 	if p == nil {

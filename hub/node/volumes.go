@@ -10,15 +10,15 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// volumesFor are the persistent volumes that a node's device is told of: those that its
-// pods use, and those whose data it is to remove. What is not named here stays as it is.
+// volumesFor returns the persistent volumes that a device is told about: those that its pods use,
+// and those whose data it must remove. Other volumes stay as they are.
 func volumesFor(s state.Snapshot, node string) (list []wire.Volume) {
 	for v := range s.VolumesOn(node) {
 		if len(list) == wire.MaxVolumes {
-			break // the rest is told when some have gone
+			break // the rest follows when some are gone
 		}
 		switch ref := v.Spec.ClaimRef; {
-		// whatever else is said of it
+		// even if the volume is being deleted
 		case ref != nil && state.ClaimHasVolume(s.Claim(ref.Namespace, ref.Name), v) && claimedOn(s, ref, node):
 			list = append(list, wire.Volume{UID: v.UID, Namespace: ref.Namespace, Claim: ref.Name,
 				Made: v.Annotations[state.MadeAnnotation] != ""})
@@ -39,13 +39,13 @@ func claimedOn(s state.Snapshot, claim *corev1.ObjectReference, node string) boo
 	return false
 }
 
-// volumeChanges returns what follows from what a device says of its persistent volumes: one
-// that was there is never made again, and one whose data is gone, as it was told, is gone.
+// volumeChanges returns the changes from a device's report of its persistent volumes: an existing
+// volume is never created again, and one whose data was removed as requested is gone.
 func volumeChanges(s state.Snapshot, node string, said []wire.VolumeState) (changes []state.Change) {
 	for _, st := range said {
 		v, _ := s.ByUID(st.UID).(*corev1.PersistentVolume)
 		switch {
-		case v == nil || state.NodeOfVolume(v) != node: // of volumes of its own alone a device may speak
+		case v == nil || state.NodeOfVolume(v) != node: // a device may only report its own volumes
 		case !st.Gone && v.Annotations[state.MadeAnnotation] == "":
 			v = v.DeepCopy()
 			if v.Annotations == nil {

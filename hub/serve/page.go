@@ -39,7 +39,8 @@ func (h *Hub) members(ctx context.Context) (all []frame.Member) {
 	})
 	for _, s := range l.Standbys() {
 		all = append(all, frame.Member{
-			Name: s.Name, Address: s.Address, Version: s.Version, Since: s.Since, Behind: s.Behind, Late: s.Behind > leader.MaxBehind,
+			Name: s.Name, Address: s.Address, Version: s.Version, Since: s.Since, Behind: s.Behind,
+			Late: s.Behind > leader.MaxBehind,
 			Here: by.Address == s.Address,
 		})
 	}
