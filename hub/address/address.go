@@ -79,8 +79,9 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		case !d.Cluster.IsValid():
 			d.setCondition(n, problem{}, now, &plan)
 		case !state.HasBlock(n):
-			d.setCondition(n, problem{notAvailable, fmt.Sprintf("no block of %s is free: all %d are taken; delete nodes that are "+
-				"gone, or start the hub with a larger --cluster-cidr", d.Cluster, d.size())}, now, &plan)
+			d.setCondition(n, problem{notAvailable, fmt.Sprintf(
+				"no block of %s is free: all %d are taken; delete nodes that are "+
+					"gone, or start the hub with a larger --cluster-cidr", d.Cluster, d.size())}, now, &plan)
 		default:
 			d.setCondition(n, d.problemOf(s, n), now, &plan)
 		}

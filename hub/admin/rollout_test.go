@@ -46,7 +46,7 @@ func rolloutSample() []state.Object {
 		{Name: "pi-2", Site: "oslo", State: fleet.FirmwareBad, Message: "network: the hub was not heard after 10m0s; engine-ping did not hold"},
 		{Name: "bone-1", Site: "bergen", State: fleet.FirmwareUnsupported, Message: "the boot partition has an autoboot.txt: something else chooses what is booted"},
 		{Name: "pi-3", Site: "oslo", State: fleet.FirmwareStaged}, {Name: "bone-2", Site: "bergen", State: fleet.FirmwareStaged},
-		{Name: "bone-3", Site: "bergen", State: fleet.FirmwareWaiting, Message: "its device says nothing of its boot configuration: its agent may be too old"},
+		{Name: "bone-3", Site: "bergen", State: fleet.FirmwareWaiting, Message: "its device does not report a boot configuration: its agent may be too old"},
 		{Name: "pi-1", Site: "oslo", State: fleet.FirmwareKept},
 	}
 	going := append([]fleet.FirmwareNode{{Name: "pi-3", Site: "oslo", State: fleet.FirmwareTrying, Since: &since}}, states[3:]...)
@@ -60,7 +60,7 @@ func rolloutSample() []state.Object {
 			s.Paused, s.Canary, s.Window = true, "pi-3", &fleet.FirmwareWindow{From: "01:00", To: "04:30", Days: []string{"Mon", "Tue"}}
 		}),
 		rollout("cgroup-stopped", fleet.FirmwareRolloutStatus{
-			Phase: fleet.RolloutStopped, Sentence: "1 node did not keep the configuration: pi-2 (network: the hub was not heard after 10m0s; engine-ping did not hold); mend the profile, or raise spec.retry, or set spec.pauseOnFailure to false",
+			Phase: fleet.RolloutStopped, Sentence: "1 node did not keep the configuration: pi-2 (network: the hub was not heard after 10m0s; engine-ping did not hold); fix the profile, or raise spec.retry, or set spec.pauseOnFailure to false",
 			Nodes: 6, Kept: 1, Bad: 1, Unsupported: 1, Staged: 2, Waiting: 1, NodeStates: states, Changes: changes, Batches: batches,
 		}, nil),
 		rollout("cgroup-undone", fleet.FirmwareRolloutStatus{Phase: fleet.RolloutComplete, Sentence: "undone: 2 of 2 nodes have what they had before", Undoing: true, Nodes: 2, Undone: 2, NodeStates: []fleet.FirmwareNode{{Name: "pi-1", Site: "oslo", State: fleet.FirmwareUndone}}, Batches: batches[:1]}, func(s *fleet.FirmwareRolloutSpec) { s.Undo = true }),
@@ -69,7 +69,7 @@ func rolloutSample() []state.Object {
 			s.Window = &fleet.FirmwareWindow{From: fmt.Sprintf("%02d:00", h), To: fmt.Sprintf("%02d:30", h)}
 		}),
 		&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "cgroup-stopped-boot-1"}, State: fleet.IncidentOpen, Cause: "FirmwareRolloutStopped", Severity: fleet.SeverityWarning, About: fleet.IncidentObject{Kind: "FirmwareRollout", Name: "cgroup-stopped"}, Since: since, Opened: since,
-			Message: "Rollout cgroup-stopped of a boot configuration has stopped: 1 node did not keep the configuration: pi-2 (engine-ping did not hold); mend the profile, or raise spec.retry, or set spec.pauseOnFailure to false", Count: fleet.IncidentCount{Nodes: 1}, Examples: []string{"pi-2"}},
+			Message: "Rollout cgroup-stopped of a boot configuration has stopped: 1 node did not keep the configuration: pi-2 (engine-ping did not hold); fix the profile, or raise spec.retry, or set spec.pauseOnFailure to false", Count: fleet.IncidentCount{Nodes: 1}, Examples: []string{"pi-2"}},
 	)
 	have := false
 	for _, o := range all {
@@ -89,7 +89,7 @@ var rolloutViews = []struct {
 	name, path string
 	says       []string
 }{
-	{"rollouts", "/rollouts", []string{"cgroup-stopped", "Stopped", "1 of 6 kept it", "mend the profile", "2 of 2 went back"}},
+	{"rollouts", "/rollouts", []string{"cgroup-stopped", "Stopped", "1 of 6 kept it", "fix the profile", "2 of 2 went back"}},
 	{"rollout-going", "/rollouts/cgroup-going", []string{"1 node has its turn on site oslo", "First, alone, on oslo", "Batch 2 on oslo", "In progress", "one site at a time"}},
 	{"rollout-new", "/rollouts/cgroup-new", []string{"Paused", "Resume", "First, alone: pi-3", "What would change", "cgroup_enable=memory", "on 2 nodes, first bone-2", "2 nodes have not said", "gpu_mem=16", "Mon Tue 01:00 to 04:30, by the site's clock"}},
 	{"rollout-stopped", "/rollouts/cgroup-stopped", []string{"pi-2 (network: the hub was not heard after 10m0s", "Went back", "Cannot do it", "Try again", "What it means, and what to do"}},

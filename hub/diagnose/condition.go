@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Condition is one of any kind of object.
+// A Condition is a condition of any kind of object.
 type Condition struct {
 	Type            string
 	Status          corev1.ConditionStatus

@@ -1,10 +1,10 @@
-// Package diagnose says what is wrong with a pod, a node, a workload or the fleet, since when,
-// and what helps: as data, in one place. Package incident folds findings and remembers what
-// they cost; the page, the API and the metrics word them. One table, rules, holds all that is
-// said of a cause.
+// Package diagnose says what is wrong with a pod, a node, a workload or the fleet, since when, and
+// what helps.
 //
-// It is pure: it asks neither the time nor anything else than the objects. What may be the
-// usual course of things for a while says until when: a finding is trouble once it is due.
+// It returns findings as data. Package incident groups them and stores their cost; the page, the
+// API and the metrics turn them into words. One table, rules, holds everything about a cause. The
+// package is pure: it reads only objects. A state that may be normal for a while has a due time:
+// before it the finding is pending.
 package diagnose
 
 import (
@@ -13,22 +13,22 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Finding is one thing that is wrong. The zero Finding is that nothing is. Findings can be
-// compared: of an object that has not changed they are equal.
+// A Finding is one problem. The zero Finding is no problem. Findings are comparable: those of an
+// unchanged object are equal.
 type Finding struct {
 	Cause fleet.IncidentCause
-	About fleet.IncidentObject // the pod, its node or its image; the workload
+	About fleet.IncidentObject // the pod, its node or its image; or the workload
 	Args
-	Since time.Time // so far as the object says
-	Due   time.Time // until then it is no trouble; zero: it is trouble at once
-	Until time.Time // then it is history; zero: as long as the object says it
+	Since time.Time // as far as the object says
+	Due   time.Time // before this moment it is pending; zero: a problem at once
+	Until time.Time // after this moment it is over; zero: while the object says it
 }
 
-// Args are what is said of a cause in the words of the device or the hub: what fits the cause.
+// Args are the words of the device or the hub about a cause. The cause decides which are set.
 type Args struct {
 	Node, Container, Image string
 	Reason, Message        string
-	End                    End // of a container: how it ended last
+	End                    End // how a container ended last
 }
 
 // An End is how a container ended.
@@ -38,13 +38,13 @@ type End struct {
 	Reason, Message string
 }
 
-// Pending tells whether a finding may still be the usual course of things.
+// Pending tells whether a finding may still be normal.
 func (f Finding) Pending(now time.Time) bool { return f.Due.After(now) }
 
-// Severity is that of the finding's cause; "" of none.
+// Severity returns the severity of the finding's cause; "" without a cause.
 func (f Finding) Severity() fleet.IncidentSeverity { return RuleOf(f.Cause).Severity }
 
-// Kinds of what a finding is about that the hub keeps no objects of.
+// Kinds of subjects that are not stored as objects.
 const (
 	KindImage = "Image"
 	KindFleet = "Fleet"

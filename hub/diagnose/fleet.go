@@ -11,9 +11,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Fleet returns what is wrong with the fleet as a whole: the hub's disk is full, or all sites are
-// dark, or most of the fleet fell silent at once. That is one cause, likely the hub's own link. A
-// fleet of one site has that site's.
+// Fleet returns the problems of the fleet as a whole: the hub's disk is full, all sites are dark,
+// or most of the fleet fell silent at once. The likely cause is the hub's own link. A fleet with
+// one site has the site's problem instead.
 func Fleet(s state.Snapshot) (all []Finding) {
 	about := fleet.IncidentObject{Kind: KindFleet}
 	if s.DiskFull() {
@@ -37,20 +37,20 @@ func Fleet(s state.Snapshot) (all []Finding) {
 	return all
 }
 
-// outageSpan is how far apart the nodes of one outage fall silent: devices have about the same
-// grace.
+// outageSpan is the time in which the nodes of one outage fall silent: their grace periods are
+// about equal.
 const outageSpan = time.Minute
 
-// An Outage is most of the fleet that falls silent at once.
+// An Outage is most of the fleet falling silent at once.
 type Outage struct {
-	Nodes, Of     int // that fell silent, and all that have ever reported
+	Nodes, Of     int // nodes that fell silent, and all that have ever reported
 	Sites         []string
 	Since, Latest time.Time // when the first and the last of them fell silent
 }
 
 // FleetOutage returns the outage in which more than half of the nodes, on more than half of the
-// sites, have fallen silent within a minute. Without one, Nodes is 0. It walks nodes only while
-// more than half of them are not ready.
+// sites, fell silent within a minute; Nodes is 0 without one. It walks the nodes only while more
+// than half are not ready.
 func FleetOutage(s state.Snapshot) (o Outage) {
 	away := 0
 	for _, c := range s.Counts() {
@@ -70,7 +70,7 @@ func FleetOutage(s state.Snapshot) (o Outage) {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b silent) int { return a.at.Compare(b.at) })
-	from, to := 0, 0 // of the span with the most
+	from, to := 0, 0 // the span with the most nodes
 	for first, last := 0, 0; last < len(all); last++ {
 		for all[last].at.Sub(all[first].at) > outageSpan {
 			first++
@@ -92,7 +92,7 @@ func FleetOutage(s state.Snapshot) (o Outage) {
 	return o
 }
 
-// Site returns whether a site is dark: no node of it is ready.
+// Site returns the finding of a dark site: no node of it is ready.
 func Site(s state.Snapshot, name string) Finding {
 	if !s.Count(name).Full() {
 		return Finding{}
@@ -100,12 +100,11 @@ func Site(s state.Snapshot, name string) Finding {
 	return Finding{Cause: SiteDark, About: fleet.IncidentObject{Kind: state.Sites.Row().Name, Name: name}}
 }
 
-// Disrupted tells whether so many nodes of a site are not ready that this is more than their own
-// trouble.
+// Disrupted tells whether so many nodes of a site are not ready that the site itself has a problem.
 func Disrupted(s *fleet.Site) bool {
 	return s.Status.State == fleet.SitePartialDisruption || s.Status.State == fleet.SiteFullDisruption
 }
 
-// SiteTroubled tells whether a site needs somebody: it is disrupted, or one of its nodes is not
+// SiteTroubled tells whether a site needs attention: it is disrupted, or one of its nodes is not
 // ready.
 func SiteTroubled(s *fleet.Site) bool { return Disrupted(s) || s.Status.NotReady > 0 }

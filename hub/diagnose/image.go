@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// An ImageCause is a reason for which engines get no image, and the words by which it is known:
-// engines tell no code, and only here may the hub read their sentences.
+// An ImageCause is a reason why an image cannot be pulled, with the words that identify it. Engines
+// return no code, so the hub reads their messages, and only here.
 type ImageCause struct {
-	words []string // one of them, in lower case
+	words []string // any of them, in lower case
 
-	Cause string // in a list
-	Card  string // after the image's name
+	Cause string // text in a list
+	Card  string // text after the image's name
 	Says  string // of %s, the registry
 	Next  string
 }
 
-// imageCauses come in the order in which they are looked for: what comes later may stand in the
-// texts of what comes before. The first are the kubelet's reasons that say enough by themselves.
+// imageCauses are tried in order, since a later one's words can be in an earlier one's message. The
+// first are reasons of the kubelet that are enough by themselves.
 var imageCauses = []ImageCause{
 	{words: []string{"invalidimagename"}, Cause: "no image's name", Card: "has a name that is invalid",
 		Says: "This cannot be the name of an image.", Next: "Correct it: registry/repository:tag, in lower case."},
@@ -26,9 +26,9 @@ var imageCauses = []ImageCause{
 		Says: "It is not on the device, and its pull policy is Never.",
 		Next: "Put it there, or let it be pulled: imagePullPolicy IfNotPresent."},
 	{words: []string{"signaturevalidationfailed"}, Cause: "image not signed",
-		Card: "is not signed by anybody whom the device's policy trusts",
-		Says: "Nobody has signed it whom the device's policy trusts.", Next: "Sign it (cosign), or change the policy."},
-	{words: []string{"imageinspecterror"}, Cause: "engine does not know",
+		Card: "is not signed by a signer that the device's policy trusts",
+		Says: "The device's policy trusts none of its signers.", Next: "Sign it (cosign), or change the policy."},
+	{words: []string{"imageinspecterror"}, Cause: "engine fails",
 		Card: "cannot be looked up: the device's engine fails",
 		Says: "The device's engine cannot tell whether it has the image.",
 		Next: "It is tried again; look at the engine on the device."},
@@ -42,17 +42,17 @@ var imageCauses = []ImageCause{
 		Says: "%s has the image, but not for this node's processor.",
 		Next: "Build it for the node's architecture as well (docker buildx build --platform), or ask for another node " +
 			"by kubernetes.io/arch."},
-	{words: []string{"toomanyrequests", "too many requests", "pull rate limit"}, Cause: "registry wants fewer pulls",
+	{words: []string{"toomanyrequests", "too many requests", "pull rate limit"}, Cause: "registry limits pulls",
 		Card: "cannot be pulled yet: its registry limits the pulls",
-		Says: "%s has had too many requests and wants to be asked less often.",
+		Says: "%s limits the number of requests.",
 		Next: "It is tried again. Credentials raise the limit of most registries; a registry of your own has none."},
 	{words: []string{"pull access denied"}, Cause: "image denied", Card: "may not be pulled: its registry denies it",
-		Says: "%s denies it: there is no such image, or it is not for everybody.",
+		Says: "%s denies it: the image does not exist, or it is private.",
 		Next: "Check the name and the tag; if it is private, give the pod an imagePullSecret."},
 	{words: []string{"unauthorized", "authentication required", "no basic auth credentials", "access forbidden",
 		"403 forbidden"}, Cause: "image needs credentials",
-		Card: "may not be pulled: its registry wants credentials",
-		Says: "%s wants to know who asks, or does not believe it.",
+		Card: "may not be pulled: its registry requires credentials",
+		Says: "%s requires credentials, or rejects the given ones.",
 		Next: "Give the pod an imagePullSecret for this registry, or check the one that it has."},
 	{words: []string{"denied"}, Cause: "image denied", Card: "may not be pulled: its registry denies it",
 		Says: "%s denies it.", Next: "The credentials may not pull this image: check them, and its name."},
@@ -62,11 +62,11 @@ var imageCauses = []ImageCause{
 		Next: "Check the name and the tag, and whether it has been pushed."},
 	{words: []string{"certificate has expired or is not yet valid"}, Cause: "registry's certificate is out of date",
 		Card: "cannot be pulled: the certificate of its registry is out of date",
-		Says: "The certificate of %s is not valid at the time that the device's clock tells.",
+		Says: "The certificate of %s is not valid at the time of the device's clock.",
 		Next: "Look at the device's clock first (condition ClockSynced), then at the registry's certificate."},
 	{words: []string{"first record does not look like a tls handshake", "server gave http response to https client"},
-		Cause: "registry speaks no TLS", Card: "cannot be pulled: its registry does not speak TLS",
-		Says: "%s answers without TLS, and the device's engine asks with it.",
+		Cause: "registry without TLS", Card: "cannot be pulled: its registry does not speak TLS",
+		Says: "%s answers without TLS, but the device's engine uses TLS.",
 		Next: "Give the registry a certificate, or name it among the engine's insecure registries on the device."},
 	{words: []string{"x509:", "tls:", "certificate signed by unknown authority"}, Cause: "registry is not trusted",
 		Card: "cannot be pulled: the device does not trust its registry",
@@ -75,7 +75,7 @@ var imageCauses = []ImageCause{
 			"/etc/containers/certs.d), or give it one for this name."},
 	{words: []string{"no such host", "server misbehaving", "temporary failure in name resolution", "name resolution"},
 		Cause: "registry's name is unknown", Card: "cannot be pulled: the name of its registry is unknown",
-		Says: "The device finds no address for %s.",
+		Says: "The device's DNS has no address for %s.",
 		Next: "Check the name of the image, and the device's DNS."},
 	{words: []string{"connection refused"}, Cause: "registry does not answer",
 		Card: "cannot be pulled: its registry does not answer", Says: "Nothing listens at %s.",
@@ -86,22 +86,22 @@ var imageCauses = []ImageCause{
 	{words: []string{"i/o timeout", "deadline exceeded", "client.timeout", "timeout exceeded", "no progress for"},
 		Cause: "registry does not answer", Card: "cannot be pulled: its registry does not answer",
 		Says: "%s does not answer in time.",
-		Next: "Look at the device's network; a slow link may need several tries, and goes on where it was."},
+		Next: "Look at the device's network; a slow link may need several tries; each resumes."},
 	{words: []string{"unexpected eof", "connection reset", "broken pipe"}, Cause: "link to the registry broke",
 		Card: "cannot be pulled: the link to its registry broke", Says: "The link to %s broke in the middle.",
-		Next: "It is tried again, and goes on where it was."},
+		Next: "It is tried again, and resumes."},
 	{words: []string{"unexpected http status: 5", "500 internal", "502 bad", "503 service", "504 gateway"},
-		Cause: "registry is out of order", Card: "cannot be pulled: its registry is out of order",
-		Says: "%s has trouble of its own.", Next: "It is tried again; look at the registry."},
+		Cause: "registry fails", Card: "cannot be pulled: its registry fails",
+		Says: "%s reports an internal error.", Next: "It is tried again; look at the registry."},
 	{words: []string{": not found"}, Cause: "image not found", Card: "is not in the registry",
 		Says: "%s has no such image.", Next: "Check the name and the tag, and whether it has been pushed."},
 }
 
-// ImageCauseOf returns why there is no image, from a detail of ImageNotPulled.
+// ImageCauseOf returns the cause from a detail of ImageNotPulled.
 func ImageCauseOf(detail string) ImageCause {
-	if asked, ok := strings.CutPrefix(detail, "pull image "); ok { // of the device's agent
+	if asked, ok := strings.CutPrefix(detail, "pull image "); ok { // from the device's agent
 		if _, said, ok := strings.Cut(asked, ": "); ok {
-			detail = said // an image's name says nothing
+			detail = said // an image's name is not evidence
 		}
 	}
 	text := ": " + strings.ToLower(detail)
@@ -114,7 +114,7 @@ func ImageCauseOf(detail string) ImageCause {
 		Next: "What the device's engine says is below. It is tried again."}
 }
 
-// WithReason is what a kubelet says of an image, with its reason where that is the cause.
+// WithReason returns the kubelet's message about an image, with the reason if that is the cause.
 func WithReason(reason, message string) string {
 	if reason != "ErrImagePull" && reason != "ImagePullBackOff" && reason != "RegistryUnavailable" {
 		return reason + ": " + message

@@ -9,18 +9,18 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The stages of Jobs and CronJobs, beside Complete and Stuck. Of these GaveUp is trouble.
+// The stages of Jobs and CronJobs, beside Complete and Stuck. Only GaveUp is a problem.
 const (
 	Running    Stage = "Running"
-	BackingOff Stage = "Waiting" // pods have failed, and the next one comes after a while
-	GivingUp   Stage = "Failing" // it has failed, and its pods are still to end
+	BackingOff Stage = "Waiting" // pods have failed, and the next one follows after a delay
+	GivingUp   Stage = "Failing" // it has failed, but its pods have not ended
 	GaveUp     Stage = "Failed"
 	Suspended  Stage = "Suspended"
 	Scheduled  Stage = "Scheduled"
-	NeverDue   Stage = "Never" // no day is like its schedule
+	NeverDue   Stage = "Never" // no date matches its schedule
 )
 
-// JobProgress returns how far a Job is; its message says why it is Stuck, GivingUp or GaveUp.
+// JobProgress returns the stage of a Job, with a message if it is Stuck, GivingUp or GaveUp.
 func JobProgress(j *batchv1.Job) (p Progress) {
 	end, wait := state.JobEnd(j), state.JobCondition(j, batchv1.JobConditionType("FailedCreate"))
 	failing := state.JobCondition(j, batchv1.JobFailureTarget)
@@ -43,7 +43,7 @@ func JobProgress(j *batchv1.Job) (p Progress) {
 	return p
 }
 
-// CronJobProgress returns whether a CronJob will make Jobs, and when it makes the next one.
+// CronJobProgress returns whether a CronJob will start Jobs, and when it starts the next one.
 func CronJobProgress(c *batchv1.CronJob, now time.Time) (p Progress, next time.Time) {
 	schedule, err := state.Schedule(&c.Spec)
 	switch {

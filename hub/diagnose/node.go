@@ -10,20 +10,20 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Restarting is how long a device may be away that has said that it stops, as it does for an
-// update: nobody has to come for that.
+// Restarting is how long a device that announced its stop, as for an update, may be away without
+// being a problem.
 const Restarting = time.Minute
 
-// Ready tells whether a node is ready. nil is not.
+// Ready tells whether a node is ready; nil is not.
 func Ready(n *corev1.Node) bool { return n != nil && state.ReadyOf(n) == corev1.ConditionTrue }
 
 func aboutNode(name string) fleet.IncidentObject {
 	return fleet.IncidentObject{Kind: state.Nodes.Row().Name, Name: name}
 }
 
-// Node walks what is wrong with a node. One that is not ready has one finding: what else its
-// conditions say is old. One whose Ready comes and goes has that alone, whether it is there just
-// now or not. One that has its startup grace still has none.
+// Node walks the findings of a node. A node that is not ready has one finding, because its other
+// conditions are outdated. A flapping node has only that finding, ready or not. A node in its
+// startup grace period has none.
 func Node(n *corev1.Node) iter.Seq[Finding] {
 	return func(yield func(Finding) bool) {
 		if state.NodeCondition(n, corev1.NodeReady) == nil {
@@ -44,7 +44,7 @@ func Node(n *corev1.Node) iter.Seq[Finding] {
 			}
 			f := ofCondition(n, c)
 			if from := state.NodeCondition(n, RuleOf(f.Cause).follows); from != nil && Fails(*from) {
-				continue // it follows from another that is bad too
+				continue // it follows from another bad condition
 			}
 			if !yield(f) {
 				return
@@ -53,7 +53,7 @@ func Node(n *corev1.Node) iter.Seq[Finding] {
 	}
 }
 
-// Failing returns the conditions of a node that say that something is wrong, but for Ready.
+// Failing returns the bad conditions of a node without Ready.
 func Failing(n *corev1.Node) (all []corev1.NodeCondition) {
 	for _, c := range n.Status.Conditions {
 		if c.Type != corev1.NodeReady && Fails(c) {
@@ -63,8 +63,8 @@ func Failing(n *corev1.Node) (all []corev1.NodeCondition) {
 	return all
 }
 
-// FirstOf returns what comes first of all that is wrong with a node: that it is not ready, also
-// where it has its startup grace still.
+// FirstOf returns the first finding of a node. A node in its startup grace period counts as not
+// ready here.
 func FirstOf(n *corev1.Node) Finding {
 	if !Ready(n) {
 		return NotReady(n)
@@ -96,7 +96,7 @@ func ofCondition(n *corev1.Node, c *corev1.NodeCondition) Finding {
 		Args: Args{Node: n.Name, Reason: c.Reason, Message: c.Message}, Since: c.LastTransitionTime.UTC()}
 }
 
-// Fails tells whether a condition of a node says that something is wrong.
+// Fails tells whether a condition of a node is bad.
 func Fails(c corev1.NodeCondition) bool {
 	switch fleet.MeaningOf(c.Type) {
 	case fleet.Trouble:

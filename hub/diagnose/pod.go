@@ -15,12 +15,12 @@ import (
 const (
 	// startTime is how long a pod may take to be placed, to start, or to become ready.
 	startTime = 2 * time.Minute
-	// stopSlack is how much longer than its grace a pod may take to stop.
+	// stopSlack is how much longer than its grace period a pod may take to stop.
 	stopSlack = time.Minute
 )
 
-// Pod returns what is wrong with a pod. What keeps it from running wherever it is placed comes
-// from its node; what it says itself is old then.
+// Pod returns the problem of a pod. A problem of its node comes first, because the pod's own status
+// is outdated then.
 func Pod(s state.Snapshot, p *corev1.Pod) Finding {
 	if p.Spec.NodeName == "" || state.Terminated(p) {
 		return PodItself(p)
@@ -35,7 +35,7 @@ func Pod(s state.Snapshot, p *corev1.Pod) Finding {
 	}
 	f := PodItself(p)
 	if wait := f.Due.Sub(f.Since); !f.Due.IsZero() && Ready(n) {
-		// Only since its device is back has it been able to do something about it.
+		// Its device could act only since it came back.
 		if back := state.NodeCondition(n, corev1.NodeReady).LastTransitionTime.UTC(); back.After(f.Since) {
 			f.Since, f.Due = back, back.Add(wait)
 		}
@@ -43,7 +43,7 @@ func Pod(s state.Snapshot, p *corev1.Pod) Finding {
 	return f
 }
 
-// PodItself returns what a pod says is wrong with it, whatever its node is. nil has nothing.
+// PodItself returns the problem in a pod's own status, whatever its node's state; nil has none.
 func PodItself(p *corev1.Pod) Finding {
 	if p == nil || p.Status.Phase == corev1.PodSucceeded && p.DeletionTimestamp == nil {
 		return Finding{}
@@ -60,7 +60,7 @@ func PodItself(p *corev1.Pod) Finding {
 	return f
 }
 
-// causeOf returns a pod's cause with its arguments, and how long it is no trouble yet.
+// causeOf returns a pod's cause with its arguments, and how long it stays pending.
 func causeOf(p *corev1.Pod) (f Finding, wait time.Duration) {
 	scheduled, ready := state.PodCondition(p, corev1.PodScheduled), state.PodCondition(p, corev1.PodReady)
 	switch {
@@ -95,7 +95,7 @@ func causeOf(p *corev1.Pod) (f Finding, wait time.Duration) {
 			f.Reason, f.Message, wait = scheduled.Reason, scheduled.Message, 0
 		}
 		if name := p.Spec.SchedulerName; name != "" && name != corev1.DefaultSchedulerName {
-			f.Reason, f.Message = "", "It asks for the scheduler "+name+", which is not the hub's: nobody places it."
+			f.Reason, f.Message = "", "It names the scheduler "+name+", which is not the hub's, so it is not placed."
 		}
 		return f, wait
 	}
@@ -117,8 +117,7 @@ func causeOf(p *corev1.Pod) (f Finding, wait time.Duration) {
 	return Finding{}, 0
 }
 
-// container returns what keeps a container from running. One that has ended for the first time
-// and is started again has nothing yet.
+// container returns the problem of a container. The first restart is no problem yet.
 func container(p *corev1.Pod, c *corev1.ContainerStatus) (f Finding) {
 	f.Container = c.Name
 	if t := c.LastTerminationState.Terminated; t != nil {
@@ -145,20 +144,20 @@ func container(p *corev1.Pod, c *corev1.ContainerStatus) (f Finding) {
 	return f
 }
 
-// WaitsForImage tells whether a reason is one of the kubelet's for a container that has no image.
+// WaitsForImage tells whether a waiting reason of the kubelet means a missing image.
 func WaitsForImage(reason string) bool { return slices.Contains(pulls, reason) }
 
 var pulls = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
 	"RegistryUnavailable", "SignatureValidationFailed"}
 
-// IsStarting tells whether what a container waits for takes nothing but a moment. Any other
-// reason says why it cannot be started.
+// IsStarting tells whether a waiting reason is a normal step of a start. Any other reason is a
+// failure.
 func IsStarting(reason string) bool {
 	return reason == "" || reason == "ContainerCreating" || reason == "PodInitializing"
 }
 
-// restarts tells whether a container is started again after it has failed: an init container of
-// restart policy Always whatever the pod's is.
+// restarts tells whether a failed container is restarted; an init container with restartPolicy
+// Always is, whatever the pod's policy.
 func restarts(p *corev1.Pod, c *corev1.ContainerStatus) bool {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
@@ -170,21 +169,20 @@ func restarts(p *corev1.Pod, c *corev1.ContainerStatus) bool {
 	return p.Spec.RestartPolicy != corev1.RestartPolicyNever
 }
 
-// isReplaced tells whether one of the hub's workloads makes another pod for one that has failed,
-// or says why not.
+// isReplaced tells whether one of the hub's workloads replaces a failed pod or reports why not.
 func isReplaced(p *corev1.Pod) bool {
 	ref := metav1.GetControllerOfNoCopy(p)
 	return ref != nil && IsWork(state.KindNamed(ref.Kind))
 }
 
-// ShouldRun tells whether a pod is to run: it was not told to leave, has not done its work, and
-// no other has taken its place.
+// ShouldRun tells whether a pod should run: it is not being deleted, has not completed, and is not
+// replaced.
 func ShouldRun(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodSucceeded &&
 		(p.Status.Phase != corev1.PodFailed || !isReplaced(p))
 }
 
-// since is since when something is wrong with a pod, so far as it says.
+// since returns since when a pod has its problem, as far as it says.
 func since(p *corev1.Pod) time.Time {
 	since := p.CreationTimestamp.Time
 	t := corev1.PodReady

@@ -14,7 +14,7 @@ import (
 // A Stage is how far a workload is.
 type Stage string
 
-// The stages. Of these Stuck is trouble; Incomplete and the two that change pods are on their way.
+// The stages. Stuck is a problem; Incomplete and the two stages that change pods are in progress.
 const (
 	Complete    Stage = "Complete"
 	None        Stage = "None" // it wants no pod
@@ -29,12 +29,12 @@ const (
 type Progress struct {
 	Stage
 	Wanted, Ready, Available int32
-	Updated, Target          int32  // pods of the newest version, and how many there are to be
-	Extra                    int32  // pods too many
-	Condition, Message       string // of Stuck: which condition says so, and what
+	Updated, Target          int32  // pods of the newest version, and their wanted number
+	Extra                    int32  // surplus pods
+	Condition, Message       string // of Stuck: the condition and its message
 }
 
-// stuck are the conditions that say so, each with the status that does.
+// stuck holds the conditions that mean Stuck, with their status.
 var stuck = map[string]corev1.ConditionStatus{
 	string(appsv1.DeploymentProgressing):    corev1.ConditionFalse,
 	string(appsv1.ReplicaSetReplicaFailure): corev1.ConditionTrue,
@@ -42,11 +42,11 @@ var stuck = map[string]corev1.ConditionStatus{
 	string(state.RolloutBlocked):            corev1.ConditionTrue,
 }
 
-// IsStuck tells whether a condition of a workload says that it does not get on.
+// IsStuck tells whether a condition of a workload means that it makes no progress.
 func IsStuck(c Condition) bool { return c.Status != "" && stuck[c.Type] == c.Status }
 
-// ProgressOf returns how far a workload is that keeps its pods running; nothing of others:
-// JobProgress and CronJobProgress tell of those.
+// ProgressOf returns the progress of a workload that keeps pods running. For Jobs see JobProgress,
+// for CronJobs CronJobProgress.
 func ProgressOf(o state.Object) (p Progress) {
 	var all int32
 	unseen, paused, ordered, rolls := false, false, false, false
@@ -101,7 +101,7 @@ func ProgressOf(o state.Object) (p Progress) {
 	case p.Available < p.Wanted:
 		p.Stage = Incomplete
 	case p.Extra > 0 && rolls:
-		p.Stage = RollingOut // old pods are still to go
+		p.Stage = RollingOut // old pods are still leaving
 	case p.Extra > 0:
 		p.Stage = ScalingDown
 	default:

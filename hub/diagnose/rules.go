@@ -10,9 +10,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// The causes that are no condition of a node. Those that are have the condition's name, or the
-// one that the table gives them. A cause is its own reason in the API, and its own entry in the
-// manual's page of incidents.
+// The causes that are not conditions of a node. A cause from a condition has the condition's name
+// or the name in the table. A cause is also the reason in the API and an entry in the manual's page
+// of incidents.
 const (
 	FleetDark       fleet.IncidentCause = "FleetDark"
 	FleetMostlyDark fleet.IncidentCause = "FleetMostlyDark"
@@ -41,11 +41,11 @@ const (
 	FirmwareRolloutStopped fleet.IncidentCause = "FirmwareRolloutStopped"
 )
 
-// A Family is causes that are one incident when one becomes another: the first node of a site
-// that goes dark is NodeDark, and SiteDark with the last.
+// A Family is a set of causes of which one incident can become another: NodeDark of the first node
+// becomes SiteDark with the last.
 type Family string
 
-// The families; a condition of a node is its own.
+// The families. A condition of a node is its own family.
 const (
 	FamilyFleet Family = "fleet"
 	FamilyDisk  Family = "disk"
@@ -62,32 +62,31 @@ const (
 	familyGone  Family = "gone"
 )
 
-// A Rule is all that is said of a cause.
+// A Rule holds everything about a cause.
 type Rule struct {
 	Severity fleet.IncidentSeverity
 	Family   Family
-	Rank     int           // of causes of one family the lower is told
-	Settle   time.Duration // how long the cause must be gone before it is over
-	// Alone is told where the pod is shown and opens no incident: it is over, or the hub ends it
-	// by itself in a moment.
+	Rank     int           // of a family the lowest rank is shown
+	Settle   time.Duration // how long the cause must be gone before the incident closes
+	// Alone is shown at the pod and opens no incident, because it is over or the hub ends it soon.
 	Alone bool
 
-	Card string               // what has happened; %s is what it is in
-	Many string               // the same of several, where it differs; %s counts them, such as "13 nodes of 4 sites"
-	Row  func(Finding) string // the same of one pod or node, in few words
+	Card string               // what has happened; %s is the object
+	Many string               // the same for several objects, if different; %s is such as "13 nodes of 4 sites"
+	Row  func(Finding) string // the same for one pod or node, short
 	Fix  string               // what helps
-	Raw  bool                 // the detail is a machine's prose: it is no part of the sentence
+	Raw  bool                 // the detail is a technical message and is shown apart from the sentence
 
-	Condition corev1.NodeConditionType // of a node that the cause is; "": it is none
-	follows   corev1.NodeConditionType // where this is bad on the same node too, it is no finding of its own
+	Condition corev1.NodeConditionType // the node's condition; "": none
+	follows   corev1.NodeConditionType // if this condition is bad too, there is no finding
 }
 
-// crashReset is how long a container must run before a crash counts as a new one: Kubernetes' own
-// for its back-off.
+// crashReset is how long a container must run before a crash counts as a new one, as in Kubernetes'
+// back-off.
 const crashReset = 10 * time.Minute
 
-// rules has the causes. A disk settles, as a hub whose disk is full may add something small in
-// between; an image, as its nodes may be away for so long.
+// rules holds the causes. The full disk has a settle time because a hub may store something small
+// in between; an image has one because its nodes may be away for so long.
 var rules = map[fleet.IncidentCause]*Rule{
 	FleetDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyFleet,
@@ -101,7 +100,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 	},
 	HubDiskFull: {
 		Severity: fleet.SeverityCritical, Family: FamilyDisk, Settle: time.Minute,
-		Card: "The hub's disk is full: nothing new is remembered until there is space",
+		Card: "The hub's disk is full: nothing new is stored until there is space",
 		Row:  words("the hub's disk is full"), Fix: "Make room on the hub's disk, or delete objects.",
 	},
 	SiteDark: {
@@ -139,7 +138,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 	CannotStart: {
 		Severity: fleet.SeverityCritical, Family: FamilyRun, Rank: 1,
 		Card: "%s cannot start",
-		Row:  func(f Finding) string { return f.Reason }, Fix: "Mend what the reason names in the pod's template.",
+		Row:  func(f Finding) string { return f.Reason }, Fix: "Fix what the reason names in the pod's template.",
 	},
 	ContainerExited: {
 		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 2,
@@ -152,7 +151,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 	PodFailed: {
 		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 3,
 		Card: "%s has failed", Many: "%s have failed",
-		Row: failed, Fix: "Mend what the reason names, and create the pod anew: nothing replaces it.",
+		Row: failed, Fix: "Fix what the reason names, and create the pod anew: nothing replaces it.",
 	},
 	PodReplaced: {
 		Severity: fleet.SeverityInfo, Family: FamilyRun, Rank: 9, Alone: true,
@@ -193,13 +192,13 @@ var rules = map[fleet.IncidentCause]*Rule{
 		Card: "%s does not stop", Many: "%s do not stop",
 		Row: func(f Finding) string {
 			return "does not stop on " + f.Node
-		}, Fix: "Look at the device: it may be silent, or its engine hang.",
+		}, Fix: "Look at the device: it may be silent, or its engine may hang.",
 	},
 
 	CannotMakePods: {
 		Severity: fleet.SeverityWarning, Family: FamilyMake,
 		Card: "%s cannot make its pods", Many: "%s cannot make their pods",
-		Row: words("cannot make its pods"), Fix: "Mend what the message names: a quota, or the template.",
+		Row: words("cannot make its pods"), Fix: "Fix what the message names: a quota, or the template.",
 	},
 	JobFailed: {
 		Severity: fleet.SeverityWarning, Family: FamilyMake, Rank: 1,
@@ -209,7 +208,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 	FirmwareRolloutStopped: {
 		Severity: fleet.SeverityWarning, Family: FamilyBoot,
 		Card: "Rollout %s of a boot configuration has stopped", Many: "%s of boot configurations have stopped",
-		Row: words("has stopped"), Fix: "Its page says which boards and why. Mend the profile, try again, or undo it.",
+		Row: words("has stopped"), Fix: "Its page says which boards and why. Fix the profile, try again, or undo it.",
 	},
 
 	"MemoryPressure": ofNodes(corev1.NodeMemoryPressure, "Too little memory on %s",
@@ -222,7 +221,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 		"Look at the device's line and its power."),
 	"OutOfDisk": ofNodes(fleet.ConditionOutOfDisk, "No disk space for another pod on %s",
 		"Make room on the device's disk.").after(corev1.NodeDiskPressure),
-	"StateNotStored": ofNodes(fleet.ConditionStateStored, "What the device must know cannot be written on %s",
+	"StateNotStored": ofNodes(fleet.ConditionStateStored, "The device's state cannot be stored on %s",
 		"Make room on the device's disk, or replace it.").critical().after(corev1.NodeDiskPressure),
 	"StorageUnhealthy": ofNodes(fleet.ConditionStorageHealthy, "A disk fails on %s", "Replace the disk.").critical(),
 	"PowerTooLow": ofNodes(fleet.ConditionPowerOK, "Too little power or cooling on %s",
@@ -237,7 +236,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 		"Join one of the two devices by another name.").critical(),
 }
 
-// ofNodes is the rule of a cause that a condition of nodes is.
+// ofNodes returns the rule of a condition of nodes.
 func ofNodes(c corev1.NodeConditionType, card, fix string) *Rule {
 	return &Rule{Severity: fleet.SeverityWarning, Family: Family(c), Card: card, Row: func(f Finding) string {
 		return f.Node + ": " + string(c)
@@ -254,7 +253,7 @@ func (r *Rule) after(c corev1.NodeConditionType) *Rule {
 	return r
 }
 
-// RuleOf returns what is said of a cause; nothing of one that there is not.
+// RuleOf returns the rule of a cause, an empty one for an unknown cause.
 func RuleOf(c fleet.IncidentCause) *Rule {
 	if r := rules[c]; r != nil {
 		return r
@@ -262,10 +261,10 @@ func RuleOf(c fleet.IncidentCause) *Rule {
 	return &Rule{}
 }
 
-// Causes are all that there are.
+// Causes returns all causes.
 func Causes() []fleet.IncidentCause { return slices.Sorted(maps.Keys(rules)) }
 
-// byCondition are the causes that conditions are.
+// byCondition maps conditions to their causes.
 var byCondition = func() map[corev1.NodeConditionType]fleet.IncidentCause {
 	m := map[corev1.NodeConditionType]fleet.IncidentCause{}
 	for cause, r := range rules {

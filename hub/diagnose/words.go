@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Row says in few words what is wrong with one pod or node.
+// Row returns the short text for one pod or node.
 func (f Finding) Row() string {
 	if row := RuleOf(f.Cause).Row; row != nil {
 		return row(f)
@@ -13,7 +13,8 @@ func (f Finding) Row() string {
 	return ""
 }
 
-// Detail is what the device or the hub says of it, for who knows the cause and what it is in.
+// Detail returns the message of the device or the hub, without what the cause and object already
+// say.
 func (f Finding) Detail() string {
 	switch f.Cause {
 	case CrashLoop, ContainerExited:
@@ -24,7 +25,7 @@ func (f Finding) Detail() string {
 		return f.Reason + ": " + f.Message
 	case ImageNotPulled:
 		if f.Reason == "ImagePullBackOff" {
-			return "" // says only that it was said
+			return "" // it only repeats the cause
 		}
 		return WithReason(f.Reason, f.Message)
 	case DoesNotStop:
@@ -33,7 +34,7 @@ func (f Finding) Detail() string {
 	return f.Message
 }
 
-// sentence says how a container ended.
+// sentence returns how a container ended.
 func (e End) sentence(container string) string {
 	if !e.Known {
 		return ""
@@ -45,7 +46,7 @@ func (e End) sentence(container string) string {
 	return said
 }
 
-// short is it in a word or two.
+// short returns how a container ended in a word or two.
 func (e End) short() string {
 	switch {
 	case !e.Known:

@@ -12,28 +12,28 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// recent is how long a Job that has failed is trouble.
+// recent is how long a failed Job counts as a problem.
 const recent = 24 * time.Hour
 
-// IsWork tells whether objects of a kind make pods. A PodTemplate makes none.
+// IsWork tells whether objects of a kind create pods. A PodTemplate does not.
 func IsWork(k state.Kind) bool {
 	return k.Row() != nil && k.Row().Template != nil && k != state.PodTemplates
 }
 
-// IsKnown tells whether a workload is one that people know: a ReplicaSet's Deployment tells of it.
+// IsKnown tells whether users know a workload. A ReplicaSet of a Deployment is not one: its
+// Deployment reports for it.
 func IsKnown(o state.Object) bool {
 	return IsWork(state.KindOf(o)) && metav1.GetControllerOfNoCopy(o) == nil
 }
 
-// A Work is what a workload says of itself: its finding, and whether it has fewer ready pods
-// than it wants.
+// A Work is the finding of a workload, and whether it has fewer ready pods than it wants.
 type Work struct {
 	Finding
 	Short bool
-	Ended bool // a Job: the one before it is not its CronJob's newest any more
+	Ended bool // a Job that a newer one of its CronJob has followed
 }
 
-// WorkOf returns what a workload, or a rollout of a boot configuration, says of itself.
+// WorkOf returns the problem of a workload or of a rollout of a boot configuration.
 func WorkOf(o state.Object) (w Work) {
 	if o == nil {
 		return w
@@ -58,7 +58,7 @@ func WorkOf(o state.Object) (w Work) {
 		}
 	}
 	rs, ok := o.(*appsv1.ReplicaSet)
-	if made := ok && metav1.GetControllerOfNoCopy(rs) != nil; !made && !w.Ended { // else its Deployment says it
+	if made := ok && metav1.GetControllerOfNoCopy(rs) != nil; !made && !w.Ended { // otherwise its Deployment reports it
 		for _, c := range Conditions(o) {
 			if mayNotMake(c) {
 				w.Cause, w.Message, w.Since = CannotMakePods, c.Message, c.Since.UTC()
@@ -71,16 +71,16 @@ func WorkOf(o state.Object) (w Work) {
 	return w
 }
 
-// mayNotMake tells whether a condition is that no pods may be made: of a Job it is called
-// FailedCreate, of a Deployment whose ReplicaSet may not be made Progressing.
+// mayNotMake tells whether a condition means that pods cannot be created: FailedCreate, or
+// Progressing of a Deployment whose ReplicaSet cannot be created.
 func mayNotMake(c Condition) bool {
 	failed := c.Type == string(appsv1.ReplicaSetReplicaFailure) || c.Type == "FailedCreate"
 	return failed && c.Status == corev1.ConditionTrue || c.Type == string(appsv1.DeploymentProgressing) &&
 		c.Reason == "ReplicaSetCreateError"
 }
 
-// Workload returns what is wrong with a workload itself. A CronJob has the trouble of its Jobs:
-// that one may not make pods, and that the newest which has ended has failed.
+// Workload returns the problems of a workload itself. A CronJob has those of its Jobs: one cannot
+// create pods, or the newest finished one has failed.
 func Workload(s state.Snapshot, o state.Object) (all []Finding) {
 	add := func(f Finding) {
 		if f.Cause != "" {

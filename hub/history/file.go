@@ -59,7 +59,8 @@ func Open(c Config) *History {
 		if good == len(body) {
 			continue
 		}
-		c.Log.Warn("the end of a file of samples is damaged, as after a power cut: it is ignored", "file", h.file(number), "bytes",
+		c.Log.Warn("the end of a file of samples is damaged, as after a power cut: it is ignored",
+			"file", h.file(number), "bytes",
 			len(body)-good)
 		if err := os.Truncate(h.file(number), int64(good)); err != nil {
 			c.Log.Warn("samples of today are lost at the next restart: remove the file", "err", err)

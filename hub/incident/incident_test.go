@@ -504,7 +504,7 @@ func TestAnImageSaysInAFewWordsWhyItIsNotPulled(t *testing.T) {
 	for _, c := range []struct{ reason, said, want string }{
 		{"ErrImagePull", "pull image shop/kiosk:1: not found: manifest for shop/kiosk:1 not found: manifest unknown: manifest unknown", "is not in the registry"},
 		{"ErrImagePull", "pull image shop/kiosk:1: dial tcp 192.0.2.2:443: connect: connection refused", "cannot be pulled: its registry does not answer"},
-		{"ErrImagePull", "pull image shop/kiosk:1: unauthorized: authentication required", "may not be pulled: its registry wants credentials"},
+		{"ErrImagePull", "pull image shop/kiosk:1: unauthorized: authentication required", "may not be pulled: its registry requires credentials"},
 		{"ErrImagePull", "pull image shop/kiosk:1: pull access denied", "may not be pulled: its registry denies it"},
 		{"ErrImagePull", "pull image shop/denied:1: connection refused", "cannot be pulled: its registry does not answer"},
 		{"ErrImagePull", "the moon is full", "cannot be pulled"},

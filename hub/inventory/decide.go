@@ -11,14 +11,12 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TaintShutdown is Kubernetes' taint, NoSchedule, of a node whose machine has been
-// shut down.
+// TaintShutdown is Kubernetes' NoSchedule taint of a node whose machine is shut down.
 const TaintShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 
-// Decide returns what follows from a list. startup is the hub's startup grace (a
-// site's own comes first): before it has passed since a node was created, or since
-// the hub began to listen, its silence says nothing yet. Without a list nothing follows but
-// what does not depend on it: a node that is ready has not been shut down.
+// Decide returns the changes that follow from a list. startup is the hub's startup grace period,
+// which a site can override: until it has passed since a node's creation and the hub's start,
+// silence proves nothing. Without a list only the taints of ready nodes are removed.
 func Decide(s state.Snapshot, l List, startup time.Duration, now time.Time) (changes []state.Change) {
 	for n := range s.Nodes() {
 		if c, ok := decide(s, n, l, startup, now); ok {
@@ -33,18 +31,18 @@ func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now
 	ready, placed := state.ReadyOf(n) == corev1.ConditionTrue,
 		state.SiteOf(n) != state.DefaultSite || n.Labels[corev1.LabelTopologyZone] != ""
 	if ready && placed && !tainted {
-		return state.Change{}, false // nothing that the list could say would change it
+		return state.Change{}, false // no content of the list could change it
 	}
 	m, listed := l.Of(n.Name)
 	switch {
 	case ready:
-		// Whatever the list says, it lives; the list is late.
+		// A ready node is alive; the list is late.
 	case l.Len() == 0 || stillStarting(s, n, startup, now):
 		return state.Change{}, false
 	case !listed || m.State == Gone:
 		why := fmt.Sprintf("delete node %s: it is not ready, and the inventory says that its machine is gone", n.Name)
 		if !listed {
-			why = fmt.Sprintf("delete node %s: it is not ready, and the inventory does not name its machine", n.Name)
+			why = fmt.Sprintf("delete node %s: it is not ready, and the inventory does not list its machine", n.Name)
 		}
 		if len(n.Finalizers) > 0 {
 			return markDeleted(n, why, now)
@@ -83,7 +81,7 @@ func shutdown(t corev1.Taint) bool {
 	return t.Key == TaintShutdown && t.Effect == corev1.TaintEffectNoSchedule
 }
 
-// stillStarting tells whether a node has not had the time yet to be heard of.
+// stillStarting tells whether a node has not had the time to report yet.
 func stillStarting(s state.Snapshot, n *corev1.Node, startup time.Duration, now time.Time) bool {
 	if site := s.Site(state.SiteOf(n)); site != nil && site.Spec.NodeStartupGracePeriod != nil {
 		startup = site.Spec.NodeStartupGracePeriod.Duration
@@ -95,7 +93,7 @@ func stillStarting(s state.Snapshot, n *corev1.Node, startup time.Duration, now 
 	return !now.After(since.Add(startup))
 }
 
-// markDeleted is the deletion of a node that a finalizer holds.
+// markDeleted returns the deletion of a node that a finalizer holds.
 func markDeleted(n *corev1.Node, why string, now time.Time) (state.Change, bool) {
 	if n.DeletionTimestamp != nil {
 		return state.Change{}, false

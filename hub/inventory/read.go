@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// errSame means that nothing has changed since the last reading; errUnsettled that
-// the file is being written.
+// errUnchanged means that nothing has changed since the last read; errUnsettled that the file is
+// being written.
 var (
 	errUnchanged = errors.New("not changed")
 	errUnsettled = errors.New("it is being changed")
@@ -24,11 +24,11 @@ var (
 
 // A source is where a list comes from.
 type source interface {
-	// read returns the list's text, or errSame, or errUnsettled.
+	// read returns the list's text, errUnchanged or errUnsettled.
 	read(ctx context.Context) ([]byte, error)
-	// forget makes the next read return the text whether it has changed or not.
+	// forget makes the next read return the text even if it is unchanged.
 	forget()
-	pause() time.Duration // between two looks
+	pause() time.Duration // time between two reads
 }
 
 // open returns the source that a setting names.
@@ -42,7 +42,7 @@ func open(where string, client *http.Client) source {
 const (
 	fileLook = 10 * time.Second
 	pageLook = time.Minute
-	pageTime = 30 * time.Second // for one answer
+	pageTime = 30 * time.Second // for one response
 )
 
 // A fileSource is a list on the hub's disk.
@@ -51,7 +51,7 @@ type fileSource struct {
 	seen, used stamp
 }
 
-// A stamp tells one version of a file from another.
+// A stamp identifies one version of a file.
 type stamp struct {
 	size  int64
 	mtime time.Time
@@ -60,8 +60,8 @@ type stamp struct {
 func (f *fileSource) pause() time.Duration { return fileLook }
 func (f *fileSource) forget()              { f.used = stamp{} }
 
-// read takes a file only when it looks the same as at the look before: a list of which
-// only half is written yet would call the other half gone.
+// read takes a file only if it has not changed since the last look: a half written list would mark
+// the other half as gone.
 func (f *fileSource) read(context.Context) ([]byte, error) {
 	info, err := os.Stat(f.path)
 	if err != nil {
@@ -69,7 +69,7 @@ func (f *fileSource) read(context.Context) ([]byte, error) {
 		return nil, cause(err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is no regular file")
+		return nil, errors.New("it is not a regular file")
 	}
 	now := stamp{info.Size(), info.ModTime()}
 	switch {
@@ -83,7 +83,7 @@ func (f *fileSource) read(context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, cause(err)
 	}
-	defer func() { _ = r.Close() }() // it was only read
+	defer func() { _ = r.Close() }() // only read from
 	text, err := readBounded(r)
 	if err != nil {
 		return nil, cause(err)
@@ -95,7 +95,7 @@ func (f *fileSource) read(context.Context) ([]byte, error) {
 	return text, nil
 }
 
-// readBounded reads everything up to MaxSize; more is an error.
+// readBounded reads at most MaxSize bytes; more is an error.
 func readBounded(r io.Reader) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
 	if err == nil && len(text) > MaxSize {
@@ -104,7 +104,7 @@ func readBounded(r io.Reader) ([]byte, error) {
 	return text, err
 }
 
-// A httpsSource is a list behind an https URL.
+// An httpsSource is a list behind an https URL.
 type httpsSource struct {
 	url    string
 	client *http.Client
@@ -114,8 +114,8 @@ type httpsSource struct {
 func (p *httpsSource) pause() time.Duration { return pageLook }
 func (p *httpsSource) forget()              { p.tag = "" }
 
-// newClient asks only by TLS, also where it is sent on: who can forge the list can
-// delete nodes.
+// newClient returns a client that uses only TLS, also after redirects: a forged list could delete
+// nodes.
 func newClient() *http.Client {
 	return &http.Client{
 		Timeout: pageTime,
@@ -127,10 +127,10 @@ func newClient() *http.Client {
 
 func onlyTLS(r *http.Request, before []*http.Request) error {
 	if r.URL.Scheme != "https" {
-		return errors.New("it sends on to a page without TLS")
+		return errors.New("it redirects to a URL without TLS")
 	}
 	if len(before) >= 5 {
-		return errors.New("it sends on and on")
+		return errors.New("it redirects too often")
 	}
 	return nil
 }
@@ -149,32 +149,32 @@ func (p *httpsSource) read(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, cause(err)
 	}
-	defer func() { _ = answer.Body.Close() }() // what counts has been read
+	defer func() { _ = answer.Body.Close() }() // the body has been read
 	switch {
 	case answer.StatusCode == http.StatusNotModified && p.tag != "":
 		return nil, errUnchanged
 	case answer.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("the answer is %s", answer.Status)
+		return nil, fmt.Errorf("the response is %s", answer.Status)
 	}
 	text, err := readBounded(answer.Body)
 	if err != nil {
 		return nil, cause(err)
 	}
 	if endless(answer) && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
-		return nil, errors.New("the answer does not say where it ends, so one that is cut off cannot be told from all " +
-			"of it, and would call the rest gone: have the server send a Content-Length, or JSON")
+		return nil, errors.New("the response has no Content-Length, so a truncated list would look complete and mark the " +
+			"rest as gone: have the server send a Content-Length, or JSON")
 	}
 	p.tag = answer.Header.Get("ETag")
 	return text, nil
 }
 
-// endless tells whether an answer goes on until the connection ends, however that ends.
+// endless tells whether a response ends only with the connection, so a cut one looks complete.
 func endless(answer *http.Response) bool {
 	return answer.ProtoMajor == 1 && answer.ContentLength < 0 && len(answer.TransferEncoding) == 0 && !answer.Uncompressed
 }
 
-// cause is an error without the place, which the sentence around it names already, and
-// which may hold a password.
+// cause returns an error without the location, which may contain a password and is in the sentence
+// around it.
 func cause(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -187,7 +187,7 @@ func cause(err error) error {
 	return err
 }
 
-// displayName is a source's name for people: a password, a token or the path of a URL may be a secret.
+// displayName returns a source's name for people, without passwords, tokens and the path of a URL.
 func displayName(where string) string {
 	if u, err := url.Parse(where); err == nil && u.Scheme == "https" {
 		return u.Scheme + "://" + u.Host + "/…"

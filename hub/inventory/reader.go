@@ -13,40 +13,39 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Loop is what changes the fleet.
+// A Loop changes the fleet.
 type Loop interface {
 	Snapshot() state.Snapshot
 	Now() time.Time
 	Do(ctx context.Context, news func(s state.Snapshot, now time.Time) ([]state.Change, error)) ([]state.Applied, error)
 }
 
-// Options are what a Reader works with.
+// Options are the settings of a Reader.
 type Options struct {
 	Source  string // path of a file, or an https URL
 	Loop    Loop
-	Startup time.Duration // the hub's startup grace
+	Startup time.Duration // the hub's startup grace period
 	Log     *slog.Logger
-	Client  *http.Client // nil: one that insists on TLS
-	// Tell returns the change by which people get to know how reading went; warn: it
-	// did not.
+	Client  *http.Client // nil: a client that uses only TLS
+	// Tell returns the change that reports a read; warn: it failed.
 	Tell func(s state.Snapshot, now time.Time, warn bool, message string) state.Change
 }
 
-// A Reader keeps the fleet in line with a list.
+// A Reader makes the fleet follow a list.
 type Reader struct {
 	Options
 	source  source
 	list    List
-	problem string // the last one that was told
-	begun   bool   // it has been read, or could not be
+	problem string // the last reported one
+	begun   bool   // a read has succeeded or failed
 	told    atomic.Pointer[Health]
 }
 
-// Health is how reading goes.
+// Health is the state of reading.
 type Health struct {
 	Readable bool
 	Machines int       // entries of the list
-	Read     time.Time // when the list was last seen to be as it is
+	Read     time.Time // when the list was last read or found unchanged
 }
 
 // NewReader returns a reader; Run runs it.
@@ -57,7 +56,7 @@ func NewReader(o Options) *Reader {
 	return &Reader{Options: o, source: open(o.Source, o.Client)}
 }
 
-// Health says how reading goes; ok is false before the first reading. It never waits.
+// Health returns the state of reading; ok is false before the first read. It never waits.
 func (r *Reader) Health() (h Health, ok bool) {
 	if p := r.told.Load(); p != nil {
 		return *p, true
@@ -65,13 +64,12 @@ func (r *Reader) Health() (h Health, ok bool) {
 	return Health{}, false
 }
 
-// Run reads the list until ctx is done: a file every 10 s where it has changed, a page
-// every minute. After each look it decides, also where the list is as before, because
-// nodes are not.
+// Run reads the list until ctx is done: a file every 10 s, a URL every minute. After each read it
+// decides, even if the list is unchanged, because nodes change.
 func (r *Reader) Run(ctx context.Context) error {
 	for {
 		r.look(ctx)
-		// looking costs the loop nothing
+		// reading a snapshot costs the loop nothing
 		if list := r.list; len(Decide(r.Loop.Snapshot(), list, r.Startup, r.Loop.Now())) > 0 {
 			_, err := r.Loop.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 				return Decide(s, list, r.Startup, now), nil
@@ -88,8 +86,8 @@ func (r *Reader) Run(ctx context.Context) error {
 	}
 }
 
-// look reads the list if it has changed. One that cannot be read takes the place of
-// the last one that could: it decides nothing.
+// look reads the list if it has changed. An invalid list replaces the last valid one and changes
+// nothing.
 func (r *Reader) look(ctx context.Context) {
 	text, err := r.source.read(ctx)
 	switch {
@@ -117,18 +115,18 @@ func (r *Reader) look(ctx context.Context) {
 	h, _ := r.Health()
 	h.Readable, h.Machines = false, 0
 	r.told.Store(&h)
-	// A file that was read stays as bad as it is; one that was not is tried again.
+	// A file that could be read stays invalid until it changes; any other error is retried.
 	if text == nil {
 		r.source.forget()
 	}
 	if r.problem != err.Error() {
 		r.problem = err.Error()
-		r.recordEvent(ctx, true, fmt.Sprintf("the inventory %s cannot be read, so it decides nothing: %s", displayName(r.Source),
+		r.recordEvent(ctx, true, fmt.Sprintf("the inventory %s cannot be read and changes nothing: %s", displayName(r.Source),
 			oneLine(err)))
 	}
 }
 
-// oneLine is an error of several lines in one.
+// oneLine joins an error of several lines.
 func oneLine(err error) string {
 	lines := strings.Split(err.Error(), "\n")
 	for i := range lines {
@@ -137,7 +135,7 @@ func oneLine(err error) string {
 	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
-// recordEvent makes an event of how reading went, and a line in the log.
+// recordEvent reports a read as an event and a log line.
 func (r *Reader) recordEvent(ctx context.Context, warn bool, message string) {
 	if warn {
 		r.Log.Warn(message)
@@ -148,6 +146,6 @@ func (r *Reader) recordEvent(ctx context.Context, warn bool, message string) {
 		return []state.Change{r.Tell(s, now, warn, message)}, nil
 	})
 	if err != nil && ctx.Err() == nil {
-		r.Log.Error("tell about the inventory", "err", err)
+		r.Log.Error("record the state of the inventory", "err", err)
 	}
 }

@@ -143,7 +143,7 @@ func TestAFileIsFollowedAndAMistakeInItDecidesNothing(t *testing.T) {
 			write(t, path, bad)
 			time.Sleep(3 * fileLook)
 			l.has(t, "a", "b", "c")
-			l.heard(t, true, "decides nothing")
+			l.heard(t, true, "changes nothing")
 			_, _ = l.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { // the last list that could be read would delete it
 				return []state.Change{state.Put(node("aa", "Unknown", func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) }), "")}, nil
 			})
@@ -253,7 +253,7 @@ func TestAPageIsFollowedByItsTag(t *testing.T) {
 		set(func() { code, text = http.StatusOK, "<html>Sign in</html>" })
 		time.Sleep(pageLook)
 		l.has(t, "a", "b")
-		l.heard(t, true, "no list of machines")
+		l.heard(t, true, "not a list of machines")
 		set(func() { tag, text = `"2"`, "- name: b\n" })
 		time.Sleep(pageLook)
 		l.has(t, "b")
@@ -297,8 +297,8 @@ func TestAListComesOnlyByTLS(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			fmt.Fprintln(w, "- name: a")
 		}, "unexpected EOF"},
-		{"one that would not say that it breaks off", ends("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n- name: a\n"), "does not say where it ends"},
-		{"the same by an old server", ends("HTTP/1.0 200 OK\r\n\r\n- name: a\n"), "does not say where it ends"},
+		{"one that would not say that it breaks off", ends("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n- name: a\n"), "no Content-Length"},
+		{"the same by an old server", ends("HTTP/1.0 200 OK\r\n\r\n- name: a\n"), "no Content-Length"},
 		{"JSON, whose end can be seen", ends("HTTP/1.0 200 OK\r\n\r\n [{\"name\": \"a\"}]"), ""},
 		{"one of known length by an old server", ends("HTTP/1.0 200 OK\r\nContent-Length: 10\r\n\r\n- name: a\n"), ""},
 		{"one in pieces", func(w http.ResponseWriter, _ *http.Request) {
@@ -326,7 +326,7 @@ func TestAListComesOnlyByTLS(t *testing.T) {
 }
 
 func TestSomethingThatIsNoFileIsNotRead(t *testing.T) {
-	if _, err := open(t.TempDir(), nil).read(t.Context()); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := open(t.TempDir(), nil).read(t.Context()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
 }

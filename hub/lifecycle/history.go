@@ -55,7 +55,8 @@ func nodeChangesOf(s state.Snapshot, subjects []state.Subject, now time.Time) (a
 		case transition:
 			if is := state.ReadyOf(was.next); is != state.ReadyOf(was.old) {
 				p := of(q.Name)
-				p.changed, p.health = append(p.changed, metav1.NewMicroTime(now)), append(p.health, healthChangesOf(was.old, is, now)...)
+				p.changed = append(p.changed, metav1.NewMicroTime(now))
+				p.health = append(p.health, healthChangesOf(was.old, is, now)...)
 			} else if s.Record(q.Name) != nil {
 				p := of(q.Name)
 				// rounded as TimeAdded is

@@ -10,22 +10,22 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A simulation is the fleet of a forecast.
+// A simulation is the copy of the fleet for one forecast.
 type simulation struct {
 	settler *control.Settler
 	start   state.Snapshot
 	s       state.Snapshot
 	now     time.Time
 	short   bool
-	there   []*corev1.Pod // on the nodes it is about
+	there   []*corev1.Pod // on the nodes in question
 	over    func() bool
 
-	deviceQueue []types.UID // what devices have to do next, in order
+	deviceQueue []types.UID // pods that devices have to start or stop, in order
 	known       map[types.UID]state.Key
-	left        map[types.UID]bool        // have gone, or are on their way
+	left        map[types.UID]bool        // gone or being deleted
 	order       []types.UID               // in which they left
-	created     []types.UID               // pods that the play made, in order
-	by          map[types.UID]*corev1.Pod // once it is over: see replacements
+	created     []types.UID               // pods that the simulation created, in order
+	by          map[types.UID]*corev1.Pod // set at the end: see replacements
 }
 
 func newPlay(r Rules, s state.Snapshot, nodes []string, now time.Time) *simulation {
@@ -55,7 +55,7 @@ func (p *simulation) obey(pod *corev1.Pod) {
 	p.deviceQueue = append(p.deviceQueue, pod.UID)
 }
 
-// do makes changes, and settles what follows.
+// do applies changes and settles their consequences.
 func (p *simulation) do(changes []state.Change) {
 	var done, made []state.Applied
 	p.s, done = state.Apply(p.s, changes)
@@ -66,7 +66,7 @@ func (p *simulation) do(changes []state.Change) {
 	p.observe(made)
 }
 
-// observe notes which pods came, which leave, and what devices have to do about them.
+// observe notes which pods were created, which leave, and what devices have to do.
 func (p *simulation) observe(log []state.Applied) {
 	for _, a := range log {
 		if a.Key.Kind != state.Pods {
@@ -95,8 +95,8 @@ func running(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && ready != nil && ready.Status == corev1.ConditionTrue
 }
 
-// run goes on until all is over, or nothing more is to be expected. held is how many
-// budgets are counted each time.
+// run continues until all is done or nothing more can happen. held is how many budgets are counted
+// each time.
 func (p *simulation) run(held int) {
 	work, rings := 0, 0
 	quiet := p.now
@@ -126,7 +126,7 @@ func (p *simulation) run(held int) {
 	}
 }
 
-// runDevices is what devices that are ready do: they stop what is to stop, and run what is new.
+// runDevices does what ready devices do: stop deleted pods and run new ones.
 func (p *simulation) runDevices() (changes []state.Change) {
 	uids := p.deviceQueue
 	p.deviceQueue = nil
@@ -143,7 +143,7 @@ func (p *simulation) runDevices() (changes []state.Change) {
 		switch {
 		case pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0:
 			changes = append(changes, state.Remove(pod, ""))
-		case pod.DeletionTimestamp != nil && !state.Terminated(pod): // who holds it counts how it ended
+		case pod.DeletionTimestamp != nil && !state.Terminated(pod): // the owner of its finalizer counts the result
 			pod = pod.DeepCopy()
 			pod.Status.Phase = corev1.PodFailed
 			changes = append(changes, state.Put(pod, ""))
@@ -159,8 +159,8 @@ func (p *simulation) runDevices() (changes []state.Change) {
 	return changes
 }
 
-// done tells whether all that is asked is known: what has left has another in its place,
-// for which a node was looked for.
+// done tells whether every question is answered: each pod that left has a replacement that the
+// scheduler has tried.
 func (p *simulation) done() bool {
 	if !p.over() {
 		return false

@@ -1,10 +1,9 @@
-// Package preview tells what would become of pods, before somebody has it done.
+// Package preview forecasts what happens to pods before an action is carried out.
 //
-// It plays what is asked for on a copy of the fleet: the hub's own deciders settle it, in
-// the loop's own way (package control), devices that are ready obey at once, and time
-// runs only to what is due. Nothing of it is remembered, and it has no rule of its own:
-// what it says is what happens, if nothing else changes meanwhile. How long images take
-// to load, and pods that do not become ready, it cannot know.
+// It carries out the action on a copy of the fleet: the hub's own deciders settle it with package
+// control, ready devices obey at once, and time jumps from alarm to alarm. Nothing is stored. It
+// has no rules of its own, so the forecast comes true unless something else changes. It cannot know
+// how long an image takes to pull or whether a pod becomes ready.
 package preview
 
 import (
@@ -22,20 +21,19 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// MaxPods is for how many pods it is looked where each goes, as that takes about a
-// millisecond for one: of more it is told only who leaves.
+// MaxPods is for how many pods a new node is searched, at about a millisecond each. Beyond it the
+// forecast only says which pods leave.
 const MaxPods = 300
 
 const (
 	maxSteps  = 300             // settlings of one forecast
 	maxWork   = 150_000         // pods over which budgets are counted
-	lookAhead = 5 * time.Minute // how far to what is due, after the last that a device did
-	maxAlarms = 30              // how often, after that
+	lookAhead = 5 * time.Minute // how far to follow alarms after the last action of a device
+	maxAlarms = 30              // number of alarms after that
 )
 
-// Rules are what decides here: of the hub's deciders those that drain, make, place
-// and hold volumes. Nobody falls silent in a forecast, so those that judge nodes are
-// not among them.
+// Rules are the deciders of a forecast: those that drain, create, place and hold volumes. Those
+// that judge nodes are left out, because no node falls silent in a forecast.
 type Rules struct {
 	Deciders []control.Decider
 	Follows  control.Consequences
@@ -45,51 +43,51 @@ type Rules struct {
 type End string
 
 const (
-	Moves   End = "Moves"   // another takes its place on Node
-	Pending End = "Pending" // another takes its place, and no node can have it: Why
-	Lost    End = "Lost"    // nobody makes it again: Why
+	Moves   End = "Moves"   // its replacement goes to Node
+	Pending End = "Pending" // its replacement fits no node: Why
+	Lost    End = "Lost"    // nothing recreates it: Why
 	Remains End = "Remains" // it does not leave: Why, or Hold
-	Daemon  End = "Daemon"  // a daemon set's: it stays
-	Open    End = "Open"    // further ahead than was looked
+	Daemon  End = "Daemon"  // it belongs to a daemon set and stays
+	Open    End = "Open"    // the forecast does not reach that far
 )
 
-// Why a stateful set does not make a pod again yet.
+// Why a stateful set does not recreate a pod yet.
 const (
 	InOrder   = "its stateful set makes its pods one after the other, and one before it is not ready"
-	Unstopped = "its stateful set makes it again when the old one has stopped, and its device is silent"
+	Unstopped = "its stateful set recreates it when the old one has stopped, but its device is silent"
 )
 
 // A Fate is what becomes of one pod.
 type Fate struct {
 	Pod    *corev1.Pod // as it is now
 	End    End
-	Node   string // where the other goes
+	Node   string // the node of its replacement
 	Why    string
-	Hold   *state.EvictionRefusal // what keeps it back: for ever where it remains, else at first
-	Silent bool                   // its node is not ready: until the device is back it stays Terminating
+	Hold   *state.EvictionRefusal // what blocks it: for ever if it remains, otherwise at first
+	Silent bool                   // its node is not ready: it stays Terminating until the device is back
 }
 
-// A Budget is one that some of the pods have to wait for.
+// A Budget is a disruption budget that blocks some of the pods.
 type Budget struct {
 	*policyv1.PodDisruptionBudget
 	Count state.BudgetCount // now
-	Pods  int               // that it keeps back at first
-	Stuck int               // of them that never leave
-	Never bool              // they would not, were all healthy
+	Pods  int               // pods that it blocks at first
+	Stuck int               // of them, the pods that never leave
+	Never bool              // it would block them even if all pods were healthy
 }
 
 // A Forecast is what would happen.
 type Forecast struct {
 	Fates   []Fate
 	Budgets []Budget
-	Others  []*corev1.Pod // that have to make room, elsewhere
-	Many    bool          // more than MaxPods would leave: where they go is open
-	Short   bool          // not looked to the end: there is more to do than is looked at
+	Others  []*corev1.Pod // preempted pods elsewhere
+	Many    bool          // more than MaxPods would leave: their new nodes are not known
+	Short   bool          // the forecast ends early, at its limit
 }
 
-// Drain tells what an order to drain the nodes would do.
+// Drain forecasts a drain of the nodes with an order.
 func (r Rules) Drain(s state.Snapshot, nodes []string, order state.DrainOrder, now time.Time) (f Forecast) {
-	order.Timeout = state.MaxDrainTimeout.String() // how long it takes is not asked
+	order.Timeout = state.MaxDrainTimeout.String() // the duration is not forecast
 	p := newPlay(r, s, nodes, now)
 	leave := 0
 	for _, pod := range p.there {
@@ -158,8 +156,8 @@ func (r Rules) Drain(s state.Snapshot, nodes []string, order state.DrainOrder, n
 	return p.finish(f)
 }
 
-// stuck counts the pods that a budget keeps for ever. Some need more healthy pods than
-// there are, and get them when their owner makes one more: what happens counts.
+// stuck counts the pods that a budget blocks for ever. Some only wait for a new healthy pod of
+// their owner, so the result of the simulation counts.
 func (b *Budget) stuck(fates []Fate) {
 	for _, x := range fates {
 		if x.End == Remains && x.Hold != nil && x.Hold.Budget == b.Name && x.Pod.Namespace == b.Namespace {
@@ -169,8 +167,8 @@ func (b *Budget) stuck(fates []Fate) {
 	b.Never = b.Stuck > 0 && (b.Count.Desired >= b.Count.Expected || b.Count.Unknown != "")
 }
 
-// Delete tells what would become of the pods of nodes that are deleted. No budget is
-// asked: the pods go when the hub gives their nodes up.
+// Delete forecasts the deletion of nodes. Budgets do not count: the pods are removed with their
+// nodes.
 func (r Rules) Delete(s state.Snapshot, nodes []string, now time.Time) (f Forecast) {
 	p := newPlay(r, s, nodes, now)
 	if f.Many = len(p.there) > MaxPods; f.Many {
@@ -195,7 +193,7 @@ func (r Rules) Delete(s state.Snapshot, nodes []string, now time.Time) (f Foreca
 		case state.Terminated(pod):
 			continue
 		case owner != nil && owner.Kind == "DaemonSet":
-			fate.End, fate.Why = Lost, "its daemon set has one on each node, and this one is gone"
+			fate.End, fate.Why = Lost, "its daemon set has one pod per node, and this node is gone"
 		case !p.gone(pod):
 			fate.End = Open
 		default:
@@ -206,10 +204,10 @@ func (r Rules) Delete(s state.Snapshot, nodes []string, now time.Time) (f Foreca
 	return p.finish(f)
 }
 
-// over is the end of a pod that has come to its own.
+// over is the end of a pod that has finished.
 const over End = "over"
 
-// stays tells whether an order leaves a pod where it is, and says why.
+// stays tells whether an order leaves a pod where it is, and sets why.
 func (f *Fate) stays(order state.DrainOrder) bool {
 	is, why := drain.OutcomeOf(f.Pod, order)
 	owner := metav1.GetControllerOfNoCopy(f.Pod)
@@ -227,7 +225,7 @@ func (f *Fate) stays(order state.DrainOrder) bool {
 	return true
 }
 
-// holds are what keeps pods back after the first settling.
+// holds returns what blocks the pods after the first settling.
 func (p *simulation) holds(order state.DrainOrder) map[types.UID]*state.EvictionRefusal {
 	holds, now := map[types.UID]*state.EvictionRefusal{}, state.NewEvictionRefusals(p.s, p.now)
 	if order.DisableEviction {
@@ -243,7 +241,7 @@ func (p *simulation) holds(order state.DrainOrder) map[types.UID]*state.Eviction
 	return holds
 }
 
-// budgets are those that keep pods back, by namespace and name, with what they say now.
+// budgets returns the budgets that block pods, by namespace and name, with their present counts.
 func budgets(s state.Snapshot, holds map[types.UID]*state.EvictionRefusal, now time.Time) (all []Budget) {
 	count := map[state.Key]int{}
 	for uid, h := range holds {
@@ -267,7 +265,7 @@ func budgets(s state.Snapshot, holds map[types.UID]*state.EvictionRefusal, now t
 	return all
 }
 
-// finish adds what happens beside.
+// finish adds the effects on other pods.
 func (p *simulation) finish(f Forecast) Forecast {
 	f.Short = p.short
 	there := map[types.UID]bool{}

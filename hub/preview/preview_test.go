@@ -348,7 +348,7 @@ func TestADeletionIsForetold(t *testing.T) {
 	w.wait(5 * time.Second)
 	w.node("b", "oslo", "4")
 	want := "db-0 Pending: 0/1 nodes are available: 1 node(s) had volume node affinity conflict.\nlonely Lost: it has no owner\n" +
-		"watch Lost: its daemon set has one on each node, and this one is gone\nweb Moves to b\nweb Moves to b"
+		"watch Lost: its daemon set has one pod per node, and this node is gone\nweb Moves to b\nweb Moves to b"
 	if got := tell(rules.Delete(w.s, []string{"a"}, w.now)); got != want {
 		t.Errorf("foretold:\n%s\nwants:\n%s", got, want)
 	}

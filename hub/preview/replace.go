@@ -10,20 +10,20 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// gone tells whether a pod that was there is gone, or on its way.
+// gone tells whether a pod of the start is gone or being deleted.
 func (p *simulation) gone(pod *corev1.Pod) bool {
 	now := p.s.Pod(pod.Namespace, pod.Name)
 	return now == nil || now.UID != pod.UID || now.DeletionTimestamp != nil || state.Terminated(now)
 }
 
-// replaceable tells whether somebody may make a pod again elsewhere.
+// replaceable tells whether a controller may recreate a pod elsewhere.
 func (p *simulation) replaceable(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	return owner != nil && owner.Kind != "DaemonSet" && p.s.ByUID(owner.UID) != nil
 }
 
-// replacements are the pods that took the place of others, by those: of a StatefulSet
-// the one of its name, of others the next that was made, in the order in which they left.
+// replacements maps pods to their replacements: for a StatefulSet the pod of the same name,
+// otherwise the next pod created, in the order of leaving.
 func (p *simulation) replacements() map[types.UID]*corev1.Pod {
 	by := map[types.UID]*corev1.Pod{}
 	free := map[types.UID][]*corev1.Pod{}
@@ -60,7 +60,7 @@ func (p *simulation) replacements() map[types.UID]*corev1.Pod {
 	return by
 }
 
-// maker is who makes pods like this one: its controller, or the one above it.
+// maker returns what creates pods like this one: its controller, or that one's controller.
 func (p *simulation) maker(pod *corev1.Pod) types.UID {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -78,7 +78,7 @@ func (p *simulation) maker(pod *corev1.Pod) types.UID {
 	return owner.UID
 }
 
-// replaced tells what takes the place of a pod that has gone.
+// replaced sets the fate of a pod that has left.
 func (p *simulation) replaced(f *Fate) {
 	if p.by == nil {
 		p.by = p.replacements()
@@ -106,6 +106,6 @@ func (p *simulation) replaced(f *Fate) {
 	case !p.over():
 		f.End = Open
 	default:
-		f.End, f.Why = Lost, "its owner wants no other"
+		f.End, f.Why = Lost, "its owner wants no replacement"
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// stopped says why a rollout begins nothing more although nobody paused it, "" if it goes on.
+// stopped returns why a rollout starts no more turns although it is not paused, "" if it goes on.
 func (p *pass) stopped(w *work) string {
 	var kept, bad, silent []string
 	for _, node := range w.nodes {
@@ -48,14 +48,14 @@ func (p *pass) stopped(w *work) string {
 	}
 	if *w.r.Spec.PauseOnFailure {
 		if w.r.Status.Undoing {
-			return fmt.Sprintf("%s did not go back: %s; look at it, and raise spec.retry, or set spec.pauseOnFailure to false",
+			return fmt.Sprintf("%s did not go back: %s; check it, and raise spec.retry, or set spec.pauseOnFailure to false",
 				nodes(len(bad)), first)
 		}
-		return fmt.Sprintf("%s did not keep the configuration: %s; mend the profile, or raise spec.retry, or set "+
+		return fmt.Sprintf("%s did not keep the configuration: %s; fix the profile, or raise spec.retry, or set "+
 			"spec.pauseOnFailure to false", nodes(len(bad)), first)
 	}
 	if b := current(w.r); b == nil && len(kept)*100 < int(w.r.Spec.SuccessThreshold)*(len(kept)+len(bad)) {
-		did, mend := "kept the configuration", "mend the profile"
+		did, mend := "kept the configuration", "fix the profile"
 		if w.r.Status.Undoing {
 			did, mend = "went back", "raise spec.retry"
 		}
@@ -65,15 +65,15 @@ func (p *pass) stopped(w *work) string {
 	return ""
 }
 
-// silentSince tells whether a node that had its turn does not answer: what it tried may be the
-// cause, although its device said that it keeps it.
+// silentSince tells whether a node that finished its turn does not answer. The new configuration
+// may be the cause, although the device reported that it keeps it.
 func (p *pass) silentSince(node string) bool {
 	n := p.s.Node(node)
 	_, excluded := n.Labels[fleet.LabelExcludeDisruption]
 	return p.assignment(node).Done && !excluded && state.ReadyOf(n) == corev1.ConditionUnknown
 }
 
-// current is the batch under way, nil for none.
+// current returns the running batch, nil for none.
 func current(r *fleet.FirmwareRollout) *fleet.FirmwareBatch {
 	if n := len(r.Status.Batches); n > 0 && r.Status.Batches[n-1].Ended == nil {
 		return &r.Status.Batches[n-1]
@@ -81,15 +81,15 @@ func current(r *fleet.FirmwareRollout) *fleet.FirmwareBatch {
 	return nil
 }
 
-// begin ends the batch that is over, begins the next, and gives turns to as many of its
-// nodes as may be unavailable.
+// begin ends a finished batch, starts the next, and gives turns to as many of its nodes as may be
+// unavailable.
 func (p *pass) begin(w *work) {
 	p.endBatch(w)
 	switch {
 	case w.wrong != "" || w.r.Spec.Paused:
 		return
 	case w.stale:
-		w.wait = w.superseded() + ": that is taken up when the nodes under way have ended"
+		w.wait = w.superseded() + ": this applies when the running turns have ended"
 		return
 	}
 	if w.wait = p.stopped(w); w.wait != "" {
@@ -118,8 +118,8 @@ func (p *pass) begin(w *work) {
 	}
 }
 
-// endBatch leaves those out of the batch under way that cannot go on in it, and ends it
-// when nobody is left.
+// endBatch removes nodes that cannot continue from the running batch, and ends the batch when no
+// turn is left.
 func (p *pass) endBatch(w *work) {
 	b := current(w.r)
 	if b == nil {
@@ -133,7 +133,7 @@ func (p *pass) endBatch(w *work) {
 		switch at, _ := p.stateOf(w.r, node); at {
 		case wanted(w.r):
 			if !p.assignment(node).Done {
-				return true // its device says so, without a turn: that proves nothing
+				return true // a report without a turn proves nothing
 			}
 			kept++
 		case fleet.FirmwareBad:
@@ -150,7 +150,7 @@ func (p *pass) endBatch(w *work) {
 		return false
 	})
 	b.Kept, b.Bad = kept, bad
-	if open && !turns { // nobody waits for a site that is closed while another is open
+	if open && !turns { // do not wait for a closed site while another is open
 		if why, until := p.siteClosed(w.r, b.Site); why != "" {
 			open = false
 			p.at(until)
@@ -159,13 +159,13 @@ func (p *pass) endBatch(w *work) {
 	}
 	if !open {
 		b.Ended = &metav1.Time{Time: state.Ceil(p.now).Time}
-		if len(b.Nodes) == 0 { // nobody had a turn
+		if len(b.Nodes) == 0 { // no node had a turn
 			w.r.Status.Batches = w.r.Status.Batches[:len(w.r.Status.Batches)-1]
 		}
 	}
 }
 
-// ready tells whether a node can have its turn, as far as it is its own affair.
+// ready tells whether a node itself could start its turn.
 func (p *pass) ready(w *work, node string) bool {
 	n, turn := p.s.Node(node), p.assignment(node)
 	_, ordered := n.Annotations[state.DrainAnnotation]
@@ -174,11 +174,10 @@ func (p *pass) ready(w *work, node string) bool {
 		state.ReadyOf(n) == corev1.ConditionTrue && !n.Spec.Unschedulable && !ordered && p.s.Record(node).Withheld() == ""
 }
 
-// nextBatch begins the next batch: of the site at which the last one was, else of the first
-// one by name on which somebody can have a turn. Until one node has kept the configuration,
-// a batch is one node.
+// nextBatch starts the next batch, on the site of the last one or on the first site by name with a
+// ready node. Until one node has kept the configuration, a batch has one node.
 func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
-	// What a device says that has had no turn of this rollout proves nothing.
+	// A device's report without a turn of this rollout proves nothing.
 	var open []string
 	proven, canary := slices.ContainsFunc(w.r.Status.Batches, func(b fleet.FirmwareBatch) bool {
 		return b.Kept > 0
@@ -188,14 +187,14 @@ func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
 			open = append(open, node)
 		}
 	}
-	if slices.Contains(w.nodes, canary) { // one that is there already is no canary
+	if slices.Contains(w.nodes, canary) { // a canary that is finished already does not count
 		at, _ := p.stateOf(w.r, canary)
 		if at == wanted(w.r) || w.r.Status.Undoing && ends(w.r, at) {
 			canary = ""
 		} else {
 			proven = false
 		}
-	} else if w.r.Status.Undoing { // it is not there any more
+	} else if w.r.Status.Undoing { // the canary was removed from the nodes
 		canary = ""
 	}
 	size := int(w.r.Spec.BatchSize)
@@ -255,18 +254,18 @@ func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
 	return nil
 }
 
-// superseded says why those under way end, and nobody begins until then.
+// superseded returns why running turns end, and no turn begins before that.
 func (w *work) superseded() string {
 	switch {
 	case w.r.Spec.Undo && !w.r.Status.Undoing:
-		return "the rollout is to be undone"
+		return "an undo was requested"
 	case w.r.Status.Undoing && !w.r.Spec.Undo:
-		return "the rollout is not to be undone any more"
+		return "the undo was cancelled"
 	}
-	return "the board profile says something else now"
+	return "the board profile has changed"
 }
 
-// canary says why the canary cannot begin.
+// canary returns why the canary cannot begin.
 func (p *pass) canary(w *work) string {
 	if !slices.Contains(w.nodes, w.r.Spec.Canary) {
 		return "it is not among the nodes of the rollout"
@@ -285,9 +284,8 @@ func (p *pass) canary(w *work) string {
 	return why
 }
 
-// siteBlocked says why no more nodes of a site may begin: another site has nodes with a turn or in a
-// trial that a rollout has begun which is gone, or too many of its own are unavailable, for
-// whatever reason.
+// siteBlocked returns why no more nodes of a site may begin: a turn on another site, a trial there
+// that a deleted rollout started, or too many unavailable nodes on this site.
 func (p *pass) siteBlocked(r *fleet.FirmwareRollout, site string) string {
 	for _, w := range p.work {
 		for _, node := range w.nodes {
@@ -298,8 +296,8 @@ func (p *pass) siteBlocked(r *fleet.FirmwareRollout, site string) string {
 	}
 	for _, node := range p.trying {
 		if at := state.SiteOf(p.s.Node(node)); at != site {
-			return fmt.Sprintf("the device of node %s on site %s says that it tries a configuration without a turn, and "+
-				"one site at a time is at risk: wait for its end, or look at it, or delete the node", node, at)
+			return fmt.Sprintf("the device of node %s on site %s reports a trial without a turn, and only "+
+				"one site may be at risk: wait for its end, check the device, or delete the node", node, at)
 		}
 	}
 	var out []string

@@ -7,7 +7,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// stateOf says where a node is, and why if there is something to say.
+// stateOf returns the state of a node in a rollout, with a reason if there is one.
 func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNodeState, string) {
 	rec, turn := p.s.Record(node), p.assignment(node)
 	at, why := reported(rec.Firmware, r)
@@ -21,10 +21,10 @@ func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNod
 		return fleet.FirmwareBad, turn.Failed
 	case at == begins(r) && turn.Done && turn.Retry >= r.Spec.Retry:
 		if r.Status.Undoing {
-			return fleet.FirmwareBad, "its device had gone back, and has the configuration again"
+			return fleet.FirmwareBad, "its device rolled the configuration back and has it again"
 		}
 		return fleet.FirmwareBad,
-			"its device had kept the configuration, and has it no more: its card may lose what is written"
+			"its device kept the configuration but has lost it: its card may be faulty"
 	case rec.Withheld() != "" && (at == begins(r) || at == fleet.FirmwareWaiting):
 		return at, rec.Withheld()
 	case at == begins(r) && turn.NotBefore.After(p.now):
@@ -33,7 +33,8 @@ func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNod
 	return at, why
 }
 
-// reported is what a device says of a rollout's configuration, its turn aside.
+// reported returns the state that a device reports for the rollout's configuration, without regard
+// to turns.
 func reported(f *state.FirmwareReport, r *fleet.FirmwareRollout) (fleet.FirmwareNodeState, string) {
 	if r.Status.Undoing {
 		return reportedUndo(f, r.Status.Digest)
@@ -41,28 +42,28 @@ func reported(f *state.FirmwareReport, r *fleet.FirmwareRollout) (fleet.Firmware
 	return reportedFor(f, r.Status.Digest)
 }
 
-// reportedUndo is what a device says of going back from a configuration.
+// reportedUndo returns the state that a device reports for the return from a configuration.
 func reportedUndo(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, string) {
 	switch {
 	case f == nil:
 		return reportedFor(nil, digest)
-	case f.State == "Unsupported" && f.Digest == "": // nobody can ask its boot helper
+	case f.State == "Unsupported" && f.Digest == "": // its boot helper cannot be asked
 		return fleet.FirmwareUnsupported, f.Message
 	case f.Digest == digest && f.State == "Failed" && f.Candidate == "":
 		return fleet.FirmwareBad, f.Message
 	case f.Digest == digest:
 		return fleet.FirmwareKept, ""
 	case busy(f):
-		return fleet.FirmwareWaiting, "its device is at its boot configuration: " + f.Message
+		return fleet.FirmwareWaiting, "its device is changing its boot configuration: " + f.Message
 	}
 	return fleet.FirmwareUndone, ""
 }
 
-// reportedFor is what a device says of a configuration that it is to have.
+// reportedFor returns the state that a device reports for a configuration.
 func reportedFor(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, string) {
 	switch {
 	case f == nil:
-		return fleet.FirmwareWaiting, "its device says nothing of its boot configuration: its agent may be too old"
+		return fleet.FirmwareWaiting, "its device does not report a boot configuration: its agent may be too old"
 	case digest == "":
 		return fleet.FirmwareWaiting, ""
 	case f.Digest == digest:
@@ -74,23 +75,23 @@ func reportedFor(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeStat
 	case f.State == "Failed" && (f.Candidate == digest || f.Candidate == ""):
 		return fleet.FirmwareBad, f.Message
 	case busy(f):
-		return fleet.FirmwareWaiting, "its device tries a configuration, and has no turn: a rollout that is gone began that"
+		return fleet.FirmwareWaiting, "its device tries a configuration without a turn: a deleted rollout started it"
 	case f.Candidate == digest:
 		return fleet.FirmwareStaged, f.Message
 	}
 	return fleet.FirmwareWaiting, f.Message
 }
 
-// retried tells whether a device is at a configuration although it may have gone back from it
-// before: its retry was raised. What it went back from stays in its list.
+// retried tells whether a device uses a configuration that it rolled back before, because its retry
+// was raised. The list of rolled back digests keeps it.
 func retried(f *state.FirmwareReport) bool { return idle(f) || busy(f) || f.State == "Draining" }
 
-// busy tells whether a device says that it is booted for a trial.
+// busy tells whether a device reports a running trial.
 func busy(f *state.FirmwareReport) bool {
 	return f != nil && (f.State == "Trial" || f.State == "Verifying")
 }
 
-// begins is where a node is that can have its turn, and wanted where it is after it.
+// begins returns the state in which a node may start its turn; wanted returns the state after it.
 func begins(r *fleet.FirmwareRollout) fleet.FirmwareNodeState {
 	if r.Status.Undoing {
 		return fleet.FirmwareKept
@@ -105,7 +106,7 @@ func wanted(r *fleet.FirmwareRollout) fleet.FirmwareNodeState {
 	return fleet.FirmwareKept
 }
 
-// ends tells whether a node is where its rollout is over for it.
+// ends tells whether the rollout is finished for a node in a state.
 func ends(r *fleet.FirmwareRollout, s fleet.FirmwareNodeState) bool {
 	return s == wanted(r) || s == fleet.FirmwareBad || s == fleet.FirmwareUnsupported
 }

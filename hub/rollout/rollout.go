@@ -1,14 +1,11 @@
 // Package rollout decides which device gets which boot configuration next.
 //
-// A FirmwareRollout names nodes and a board profile. Every selected node is told the
-// configuration, so that its device can stage it and say what would change; but only a node
-// that has its turn may try it. A turn cordons and drains the node as any drain does
-// (package drain), allows the device to reboot into the configuration, and ends when the
-// device has kept it or gone back. The room knows neither how a device tries nor how a
-// configuration is signed and told: the device's room firmware and package node do.
-//
-// Everything that it must know after a restart stands in objects: what a device has said
-// and where a turn is in the node's state.Record, batches in the rollout's status.
+// A FirmwareRollout selects nodes and a board profile. Every selected device is sent the
+// configuration, so that it can stage it and report the changes, but only a node with its turn may
+// try it. A turn cordons and drains the node (package drain), allows the device to reboot, and ends
+// when the device has kept the configuration or rolled it back. The package neither tries nor signs
+// configurations: the device's package firmware and package node do. Its state survives a restart:
+// it is in the node's state.Record and the rollout's status.
 package rollout
 
 import (
@@ -33,23 +30,23 @@ import (
 // A Decider carries out rollouts.
 type Decider struct{}
 
-// Moments of a turn.
+// Durations of a turn.
 const (
 	retryAfter    = 10 * time.Minute // after a turn that ended before it began
-	afterDeadline = 30 * time.Minute // of its judgement, for a device to say how its trial ended, before it is overdue
-	undoBegins    = 5 * time.Minute  // for a device that is there to begin to go back, before it is overdue
-	cancelDelay   = 2 * time.Minute  // for a device that is overdue to hear that it may not begin any more
-	coalesceAbove = 500              // nodes from which on a change of one is looked at once a second
+	afterDeadline = 30 * time.Minute // after a trial's judgement, until a device that says nothing is overdue
+	undoBegins    = 5 * time.Minute  // until a device that does not begin to undo is overdue
+	cancelDelay   = 2 * time.Minute  // until an overdue device has received that it may not begin
+	coalesceAbove = 500              // number of nodes from which changes are looked at once a second
 )
 
-// every is the subject that all rollouts together are: they share the one site that may
-// be at risk. some is that a node or a site has changed.
+// allRollouts is the subject of all rollouts together: only one site may be at risk. fleetChanged
+// means that a node or site has changed.
 var (
 	allRollouts  = state.Subject{Key: state.Key{Kind: state.FirmwareRollouts}}
 	fleetChanged = []state.Subject{{Key: allRollouts.Key, Part: "Nodes"}}
 )
 
-// Touches says which changes may let a rollout go on.
+// Touches returns the rollouts' subject for changes that may let one go on.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.FirmwareRollouts, state.BoardProfiles:
@@ -83,7 +80,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	return nil
 }
 
-// sameConditions tells whether every condition has the same status in both.
+// sameConditions tells whether all conditions of two nodes have the same status.
 func sameConditions(a, b *corev1.Node) bool {
 	return len(a.Status.Conditions) == len(b.Status.Conditions) &&
 		!slices.ContainsFunc(a.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -92,10 +89,10 @@ func sameConditions(a, b *corev1.Node) bool {
 		})
 }
 
-// Subjects returns one that stands for all.
+// Subjects returns the one subject of all rollouts.
 func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{allRollouts} }
 
-// Decide carries every rollout on.
+// Decide advances every rollout.
 func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	all := slices.Contains(subjects, allRollouts)
 	if !all && s.Len(state.FirmwareRollouts) == 0 {
@@ -118,7 +115,7 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return plan
 }
 
-// A pass is one look at all rollouts.
+// A pass is one call of Decide.
 type pass struct {
 	s    state.Snapshot
 	now  time.Time
@@ -126,18 +123,18 @@ type pass struct {
 	work []*work
 	wake time.Time
 
-	trying []string // nodes whose device says that it is in a trial, whoever has begun that
+	trying []string // nodes whose device reports a trial, whoever started it
 }
 
 // work is one rollout with its nodes.
 type work struct {
-	r     *fleet.FirmwareRollout // its status is made anew
-	nodes []string               // that are selected, by name
-	older string                 // a rollout that has nodes which this one selects, too
+	r     *fleet.FirmwareRollout // with a new status
+	nodes []string               // selected nodes, by name
+	older string                 // an older rollout that selects some of the same nodes
 	wrong string                 // why it can do nothing
-	wait  string                 // for what it waits, the first thing that was found
-	trial time.Duration          // within which a device says how its trial ended
-	stale bool                   // its profile says something else now, which comes when nobody has a turn
+	wait  string                 // what it waits for: the first reason found
+	trial time.Duration          // time for a device to report the result of its trial
+	stale bool                   // its profile has changed; the change applies when no node has a turn
 }
 
 func (p *pass) do(c ...state.Change) {
@@ -151,8 +148,7 @@ func (p *pass) at(t time.Time) {
 	}
 }
 
-// assign says which node is part of which rollout, the oldest first, and takes those out
-// that are no part of any.
+// assign assigns each node to the oldest rollout that selects it, and releases the others.
 func (p *pass) assign() {
 	for r := range state.Each[*fleet.FirmwareRollout](p.s, state.FirmwareRollouts, "") {
 		r = r.DeepCopy()
@@ -168,7 +164,7 @@ func (p *pass) assign() {
 		sel, err := metav1.LabelSelectorAsSelector(w.r.Spec.Selector)
 		switch {
 		case err != nil:
-			w.wrong = fmt.Sprintf("its selector cannot be read: %v", err)
+			w.wrong = fmt.Sprintf("its selector is invalid: %v", err)
 		case w.r.DeletionTimestamp != nil:
 			w.wrong = "it is being deleted"
 		default:
@@ -181,7 +177,7 @@ func (p *pass) assign() {
 			continue
 		}
 		var of *work
-		if rec.FirmwareGeneration != 0 && busy(rec.Firmware) { // who was never told one tries none
+		if rec.FirmwareGeneration != 0 && busy(rec.Firmware) { // a device that never received a configuration tries none
 			p.trying = append(p.trying, n.Name)
 		}
 		for i, w := range p.work {
@@ -196,11 +192,11 @@ func (p *pass) assign() {
 		switch a := rec.Assigned; {
 		case of == nil && a == nil:
 		case of == nil:
-			p.release(n.Name, "it is no part of firmware rollout "+a.Rollout+" any more", time.Time{})
+			p.release(n.Name, "it does not belong to firmware rollout "+a.Rollout+" any more", time.Time{})
 			p.record(n.Name, "", func(rec *state.Record) { rec.Assigned = nil })
 		case a == nil || a.Rollout != of.r.Name:
 			if a != nil {
-				p.release(n.Name, "it is part of firmware rollout "+of.r.Name+" now", time.Time{})
+				p.release(n.Name, "it belongs to firmware rollout "+of.r.Name+" now", time.Time{})
 			}
 			p.record(n.Name, "", func(rec *state.Record) { rec.Assigned = &state.FirmwareAssignment{Rollout: of.r.Name} })
 		}
@@ -217,13 +213,14 @@ func (p *pass) assign() {
 	}
 }
 
-// selects tells whether a rollout would take a node, others aside.
+// selects tells whether a rollout selects a node, without regard to other rollouts.
 func (p *pass) selects(w *work, selector labels.Selector, n *corev1.Node, rec *state.Record) bool {
 	return n.DeletionTimestamp == nil && selector.Matches(labels.Set(n.Labels)) &&
 		n.Labels[fleet.LabelProfile] == w.r.Spec.Profile && p.needsFirmware(w.r, n, rec)
 }
 
-// needsFirmware tells whether a node has what the rollout is to mend, or had it when it became part of it.
+// needsFirmware tells whether a node has the condition that the rollout selects by, or had it when
+// it was assigned.
 func (p *pass) needsFirmware(r *fleet.FirmwareRollout, n *corev1.Node, rec *state.Record) bool {
 	if r.Spec.Condition == "" || rec.Assigned != nil && rec.Assigned.Rollout == r.Name {
 		return true
@@ -232,8 +229,8 @@ func (p *pass) needsFirmware(r *fleet.FirmwareRollout, n *corev1.Node, rec *stat
 	return c != nil && c.Status == corev1.ConditionFalse
 }
 
-// target brings the configuration of a rollout in line with its profile. While a node has
-// its turn the old one stays, for that one is tried.
+// target updates the configuration of a rollout from its profile. The old one stays while a node
+// has its turn to try it.
 func (p *pass) target(w *work) {
 	if w.wrong != "" {
 		return
@@ -243,7 +240,7 @@ func (p *pass) target(w *work) {
 			return
 		}
 		st.Undoing, st.Batches = w.r.Spec.Undo, nil
-		for _, node := range w.nodes { // what the hub gave up in the one direction may go in the other
+		for _, node := range w.nodes { // a node that failed in one direction may work in the other
 			if turn := p.assignment(node); turn.Failed != "" || turn.Done || !turn.NotBefore.IsZero() {
 				p.record(node, "", func(rec *state.Record) {
 					rec.Assigned = &state.FirmwareAssignment{Rollout: turn.Rollout, Digest: turn.Digest}
@@ -251,16 +248,16 @@ func (p *pass) target(w *work) {
 			}
 		}
 	}
-	if w.r.Status.Undoing { // whatever the profile says by now: what was kept is what is undone
+	if w.r.Status.Undoing { // the undo uses the configuration that was kept, even if the profile has changed
 		if w.r.Status.Digest == "" {
-			w.wrong = "there is nothing to undo: no node was told a configuration"
+			w.wrong = "there is nothing to undo: no node has received a configuration"
 		}
 		p.assigned(w)
 		return
 	}
 	profile, _ := p.s.Get(state.Key{Kind: state.BoardProfiles, Name: w.r.Spec.Profile}).(*fleet.BoardProfile)
 	if profile == nil {
-		w.wrong = fmt.Sprintf("there is no board profile %s", w.r.Spec.Profile)
+		w.wrong = fmt.Sprintf("board profile %s not found", w.r.Spec.Profile)
 		return
 	}
 	document, _, err := firmwareconfigs.Render(profile)
@@ -284,7 +281,7 @@ func (p *pass) underWay(w *work) bool {
 	return slices.ContainsFunc(w.nodes, func(name string) bool { return p.assignment(name).Step != "" })
 }
 
-// assigned tells every node of a rollout its configuration.
+// assigned writes the rollout's configuration into the record of each of its nodes.
 func (p *pass) assigned(w *work) {
 	for _, node := range w.nodes {
 		if p.assignment(node).Digest != w.r.Status.Digest {
@@ -296,13 +293,13 @@ func (p *pass) assigned(w *work) {
 	}
 }
 
-// digestOf is the name of a document, as package wire has it.
+// digestOf returns the digest of a document, as package wire computes it.
 func digestOf(document []byte) string {
 	sum := sha256.Sum256(document)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// assignment is a node's part in its rollout.
+// assignment returns a node's part in its rollout.
 func (p *pass) assignment(node string) state.FirmwareAssignment {
 	if rec := p.s.Record(node); rec != nil && rec.Assigned != nil {
 		return *rec.Assigned
@@ -310,7 +307,7 @@ func (p *pass) assignment(node string) state.FirmwareAssignment {
 	return state.FirmwareAssignment{}
 }
 
-// record changes what is remembered of a node.
+// record changes a node's record.
 func (p *pass) record(node, why string, change func(*state.Record)) {
 	rec := p.s.Record(node).DeepCopy()
 	change(rec)

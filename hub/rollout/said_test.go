@@ -73,7 +73,7 @@ func TestWhatANodeSaysThatHasItsTurn(t *testing.T) {
 	}{
 		{"it tries", state.FirmwareAssignment{Rollout: "r", Digest: d, Step: fleet.FirmwareTrying}, state.FirmwareReport{Candidate: d, State: "Trial", Message: "boots"}, fleet.FirmwareTrying, "boots"},
 		{"it tries, and has no turn", state.FirmwareAssignment{Rollout: "r", Digest: d}, state.FirmwareReport{Candidate: d, State: "Trial", Message: "boots"}, fleet.FirmwareWaiting,
-			"its device tries a configuration, and has no turn: a rollout that is gone began that"},
+			"its device tries a configuration without a turn: a deleted rollout started it"},
 	} {
 		s, _ := state.Apply(state.Empty("x", time.Time{}), []state.Change{state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi"}, Firmware: &c.said, Assigned: &c.turn}, "")})
 		if at, why := (&pass{s: s}).stateOf(r, "pi"); at != c.at || why != c.why {

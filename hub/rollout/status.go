@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// setStatus brings a rollout's status in line with what it has come to.
+// setStatus updates a rollout's status.
 func (p *pass) setStatus(w *work) {
 	have := p.s.Rollout(w.r.Name)
 	if have.DeletionTimestamp != nil {
@@ -48,14 +48,14 @@ func (p *pass) setStatus(w *work) {
 	p.do(c)
 }
 
-// rank orders the nodes of a status by how much somebody wants to know of them.
+// rank orders the nodes in a status by how much attention they need.
 var rank = map[fleet.FirmwareNodeState]int{
 	fleet.FirmwareOverdue: 0, fleet.FirmwareTrying: 1, fleet.FirmwareDraining: 2, fleet.FirmwareBad: 3,
 	fleet.FirmwareUnsupported: 4,
 	fleet.FirmwareStaged:      5, fleet.FirmwareWaiting: 6, fleet.FirmwareKept: 7, fleet.FirmwareUndone: 8,
 }
 
-// count counts the nodes, and shows the first of them and what would change on them.
+// count counts the nodes, and lists the first of them with the changes of their configuration.
 func (p *pass) count(w *work) {
 	st := &w.r.Status
 	st.Nodes, st.Kept, st.Bad, st.Unsupported, st.Trying, st.Staged, st.Waiting, st.Undone = int32(len(w.nodes)), 0, 0, 0,
@@ -107,7 +107,7 @@ func (p *pass) count(w *work) {
 	st.Changes = slices.Clone(st.Changes[:min(len(st.Changes), fleet.MaxFirmwareChanges)])
 }
 
-// phase says where the rollout is, in a word and in a sentence.
+// phase returns the phase of a rollout and a sentence about it.
 func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 	st := &w.r.Status
 	switch {
@@ -115,7 +115,7 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 		return fleet.RolloutPending, w.wrong
 	case st.Nodes == 0 && w.older != "":
 		return fleet.RolloutPending, fmt.Sprintf(
-			"the nodes that it selects are part of rollout %s, which is older: delete that one, or select others", w.older)
+			"its nodes belong to the older rollout %s: delete that one, or select others", w.older)
 	case st.Nodes == 0:
 		text := fmt.Sprintf("no node with the board profile %s is selected", w.r.Spec.Profile)
 		if w.r.Spec.Condition != "" {
@@ -171,7 +171,7 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 	return fleet.RolloutWaiting, ""
 }
 
-// over tells whether every node has its end, in the direction that is wanted.
+// over tells whether every node is finished in the wanted direction.
 func (w *work) over() bool {
 	st := &w.r.Status
 	done := st.Kept
@@ -188,7 +188,7 @@ func verb(n int32, one, many string) string {
 	return many
 }
 
-// conditions says the phase in the words of kubectl wait.
+// conditions sets the phase as conditions for kubectl wait.
 func (p *pass) conditions(w *work) {
 	st := &w.r.Status
 	is := func(phases ...fleet.RolloutPhase) metav1.ConditionStatus {

@@ -12,10 +12,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// by is who asks for the drain of a turn.
+// by returns the name by which a turn requests its drain.
 func by(rollout string) string { return "firmware rollout " + rollout }
 
-// start gives a node its turn: it is cordoned and drained as by anybody.
+// start gives a node its turn: it cordons and drains the node.
 func (p *pass) start(r *fleet.FirmwareRollout, node string) {
 	n := p.s.Node(node).DeepCopy()
 	if n.Annotations == nil {
@@ -30,9 +30,9 @@ func (p *pass) start(r *fleet.FirmwareRollout, node string) {
 	})
 }
 
-// release ends a node's turn, whatever of it there is, and puts the node into use again, if it is
-// for the turn that it is cordoned: whose cordon it is, its drain says. A moment says that it ended
-// before the device began, and when the next may come.
+// release ends a node's turn if it has one, and uncordons the node if the turn cordoned it: the
+// drain names its requester. notBefore is set if the turn ended before the device began: the next
+// one may begin then.
 func (p *pass) release(node, why string, notBefore time.Time) {
 	turn := p.assignment(node)
 	if turn.Step == "" {
@@ -41,12 +41,12 @@ func (p *pass) release(node, why string, notBefore time.Time) {
 	if n := p.s.Node(node); n != nil {
 		n = n.DeepCopy()
 		st := state.DrainStatusOf(n)
-		own := st != nil && st.By == by(turn.Rollout) // one that has been uncordoned says nothing of it any more
+		own := st != nil && st.By == by(turn.Rollout) // an uncordoned node has no drain status any more
 		if o, err := state.ParseDrainOrder(n.Annotations[state.DrainAnnotation]); err == nil && o.By == by(turn.Rollout) {
 			delete(n.Annotations, state.DrainAnnotation)
 			own = true
 		}
-		if _, others := n.Annotations[state.DrainAnnotation]; own && !others { // else somebody else wants it empty
+		if _, others := n.Annotations[state.DrainAnnotation]; own && !others { // otherwise another user wants the drain
 			n.Spec.Unschedulable = false
 			delete(n.Annotations, state.DrainStatusAnnotation)
 		}
@@ -61,16 +61,16 @@ func (p *pass) release(node, why string, notBefore time.Time) {
 	})
 }
 
-// step takes a turn one step on.
+// step moves a turn to its next step.
 func (p *pass) step(node string, to fleet.FirmwareNodeState) {
 	p.record(node, "", func(rec *state.Record) { rec.Assigned.Step, rec.Assigned.Since = to, metav1.NewTime(p.now) })
 }
 
-// advanceAll takes every turn as far as it goes.
+// advanceAll advances every turn as far as possible.
 func (p *pass) advanceAll() {
 	for _, w := range p.work {
 		for _, node := range w.nodes {
-			for range 3 { // a turn has no more steps
+			for range 3 { // a turn has at most three steps
 				if !p.advance(w, node) {
 					break
 				}
@@ -79,7 +79,7 @@ func (p *pass) advanceAll() {
 	}
 }
 
-// advance takes one turn one step on, and tells whether it did.
+// advance moves one turn one step, and tells whether it did.
 func (p *pass) advance(w *work, node string) bool {
 	turn, n := p.assignment(node), p.s.Node(node)
 	if turn.Step == "" {
@@ -87,7 +87,7 @@ func (p *pass) advance(w *work, node string) bool {
 		return false
 	}
 	since := turn.Since.Time
-	if listening := p.s.Listening(); listening.After(since) { // nobody could say anything before, or be told
+	if listening := p.s.Listening(); listening.After(since) { // before that the hub could neither receive nor send
 		since = listening
 	}
 	f := p.s.Record(node).Firmware
@@ -95,21 +95,21 @@ func (p *pass) advance(w *work, node string) bool {
 	case at == wanted(w.r):
 		done := "its device has kept the configuration"
 		if w.r.Status.Undoing {
-			done = "its device has what it had before"
+			done = "its device has its previous configuration"
 		}
 		p.release(node, done, time.Time{})
-		if turn.Step != fleet.FirmwareDraining { // else it had that before it was allowed to begin, or says so
+		if turn.Step != fleet.FirmwareDraining { // otherwise it kept that before it was allowed to begin
 			p.record(node, "", func(rec *state.Record) { rec.Assigned.Done, rec.Assigned.Retry = true, w.r.Spec.Retry })
 		}
 		return true
-	case at == fleet.FirmwareBad && w.r.Status.Undoing: // without its turn it will say that all is well
-		p.giveUp(w, node, "its device cannot go back: "+cmp.Or(why, "it does not say why"))
+	case at == fleet.FirmwareBad && w.r.Status.Undoing: // once its turn ends the device will report success
+		p.giveUp(w, node, "its device cannot go back: "+cmp.Or(why, "it gives no reason"))
 		return true
 	case at == fleet.FirmwareBad:
-		p.release(node, "its device does not keep the configuration: "+cmp.Or(why, "it does not say why"), time.Time{})
+		p.release(node, "its device does not keep the configuration: "+cmp.Or(why, "it gives no reason"), time.Time{})
 		return true
 	case at == fleet.FirmwareUnsupported:
-		p.release(node, "its device cannot do it: "+cmp.Or(why, "it does not say why"), time.Time{})
+		p.release(node, "its device does not support it: "+cmp.Or(why, "it gives no reason"), time.Time{})
 		return true
 	case turn.Step == fleet.FirmwareDraining:
 		if why, until := p.blockedBy(w, node, at); why != "" {
@@ -121,15 +121,15 @@ func (p *pass) advance(w *work, node string) bool {
 		_, ordered := n.Annotations[state.DrainAnnotation]
 		switch {
 		case ordered || st.Going():
-			return false // package drain ends it in time
+			return false // package drain ends it
 		case st == nil || !n.Spec.Unschedulable:
-			p.release(node, "somebody has uncordoned it", p.now.Add(retryAfter))
+			p.release(node, "it was uncordoned", p.now.Add(retryAfter))
 		case st.State != state.Drained:
 			p.release(node, fmt.Sprintf("it could not be drained: %s: %s", st.State, st.Why), p.now.Add(retryAfter))
 		default:
 			may := "may try the configuration of"
 			if w.r.Status.Undoing {
-				may = "may go back to what it had before"
+				may = "may restore its previous configuration for"
 			}
 			p.do(p.about(n, fmt.Sprintf("node %s %s %s", node, may, by(w.r.Name))).Event("FirmwareTrialAllowed"))
 			p.step(node, fleet.FirmwareTrying)
@@ -144,11 +144,12 @@ func (p *pass) advance(w *work, node string) bool {
 			p.at(since.Add(within))
 			return false
 		}
-		p.do(p.about(n, fmt.Sprintf("node %s has not said within %s how its turn in %s ended", node, within,
+		p.do(p.about(n, fmt.Sprintf("node %s has not reported within %s how its turn in %s ended", node, within,
 			by(w.r.Name))).Warning("FirmwareOverdue"))
 		p.step(node, fleet.FirmwareOverdue)
 		return true
-	case !p.now.Before(since.Add(cancelDelay)) && state.ReadyOf(n) == corev1.ConditionTrue && idle(p.s.Record(node).Firmware):
+	case !p.now.Before(since.Add(cancelDelay)) && state.ReadyOf(n) == corev1.ConditionTrue &&
+		idle(p.s.Record(node).Firmware):
 		p.giveUp(w, node, "its device did not begin in time")
 		return true
 	}
@@ -156,26 +157,26 @@ func (p *pass) advance(w *work, node string) bool {
 	return false
 }
 
-// giveUp ends a node's turn, and lets it have no other until the rollout's retry is raised.
+// giveUp ends a node's turn, and allows no other until the rollout's retry is raised.
 func (p *pass) giveUp(w *work, node, why string) {
 	p.release(node, why, time.Time{})
 	p.record(node, "", func(rec *state.Record) { rec.Assigned.Failed, rec.Assigned.Retry = why, w.r.Spec.Retry })
 }
 
-// about is a change of a node that only tells something.
+// about returns a change of a node's record that only makes an event.
 func (p *pass) about(n *corev1.Node, why string) state.Change {
 	c := state.Put(p.s.Record(n.Name).DeepCopy(), why)
 	c.About = n
 	return c
 }
 
-// idle tells whether a device says that it is not trying anything.
+// idle tells whether a device reports that it tries nothing.
 func idle(f *state.FirmwareReport) bool {
 	return f == nil || f.State == "Staged" || f.State == "AwaitingWindow" || f.State == "UpToDate"
 }
 
-// blockedBy says why a node whose turn has begun may not try now, "" if it may, and when that
-// may change.
+// blockedBy returns why a node with its turn may not try now, "" if it may, and when that may
+// change.
 func (p *pass) blockedBy(w *work, node string, at fleet.FirmwareNodeState) (string, time.Time) {
 	n := p.s.Node(node)
 	switch {
@@ -186,7 +187,7 @@ func (p *pass) blockedBy(w *work, node string, at fleet.FirmwareNodeState) (stri
 	case w.stale:
 		return w.superseded(), time.Time{}
 	case at != begins(w.r):
-		return "its device has not staged the configuration any more", time.Time{}
+		return "its device no longer has the configuration staged", time.Time{}
 	case state.ReadyOf(n) != corev1.ConditionTrue:
 		return "it is not ready", time.Time{}
 	}
@@ -199,12 +200,12 @@ func (p *pass) blockedBy(w *work, node string, at fleet.FirmwareNodeState) (stri
 	return p.siteClosed(w.r, state.SiteOf(n))
 }
 
-// siteClosed says why no node of a site may begin now, "" if one may, and when that changes.
+// siteClosed returns why no node of a site may begin now, "" if it may, and when that changes.
 func (p *pass) siteClosed(r *fleet.FirmwareRollout, name string) (why string, until time.Time) {
 	site := p.s.Site(name)
 	switch {
 	case site == nil || site.Status.State == "":
-		return fmt.Sprintf("nothing is known of site %s yet", name), time.Time{}
+		return fmt.Sprintf("the state of site %s is not known yet", name), time.Time{}
 	case site.Status.State != fleet.SiteNormal:
 		return fmt.Sprintf("site %s is in %s", name, site.Status.State), time.Time{}
 	}
@@ -214,7 +215,7 @@ func (p *pass) siteClosed(r *fleet.FirmwareRollout, name string) (why string, un
 	if w := r.Spec.Window; w != nil {
 		zone, err := time.LoadLocation(site.Annotations[fleet.AnnotationTimeZone])
 		if err != nil {
-			return fmt.Sprintf("the time zone of site %s is not known: its annotation %s says %q", name,
+			return fmt.Sprintf("site %s has an unknown time zone: annotation %s is %q", name,
 				fleet.AnnotationTimeZone, site.Annotations[fleet.AnnotationTimeZone]), time.Time{}
 		}
 		open, next := w.Open(p.now.In(zone))

@@ -9,15 +9,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// claims is what a pod's persistent volumes say of where it may go.
+// claims is what a pod's persistent volumes say about the nodes it may go to.
 type claims struct {
-	problem        string          // why it may go nowhere, in Kubernetes' words
-	nodes          map[string]bool // the nodes that its volumes name; nil: it has none yet
-	exclusiveUsers []*corev1.Pod   // that alone may use a volume of its
+	problem        string          // why no node is possible, in Kubernetes' words
+	nodes          map[string]bool // the nodes that its volumes name; nil: no restriction
+	exclusiveUsers []*corev1.Pod   // placed pods with exclusive use of one of its volumes
 }
 
-// claimsOf looks up a pod's volumes. One that is still to be made is where another pod
-// that uses it has been placed: in this very pass, as a rule.
+// claimsOf looks up a pod's volumes. A volume that is not created yet will be on the node of the
+// first pod that uses the claim, which is usually placed in the same pass.
 func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 	for name := range state.ClaimsOf(pod) {
 		c := s.Claim(pod.Namespace, name)
@@ -59,7 +59,8 @@ func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 	return out
 }
 
-// against returns why a node will not do when some pods have gone, nothing if it will.
+// against returns why a node is not possible once the pods in gone have left it; Fits: it is
+// possible.
 func (c claims) against(node string, gone ...*corev1.Pod) Reason {
 	switch {
 	case c.used(node, gone):
@@ -70,7 +71,7 @@ func (c claims) against(node string, gone ...*corev1.Pod) Reason {
 	return Fits
 }
 
-// used tells whether a node has a pod, but for those that are gone, that alone may use a volume.
+// used tells whether a node has a pod, not in gone, with exclusive use of a volume.
 func (c claims) used(node string, gone []*corev1.Pod) bool {
 	return slices.ContainsFunc(c.exclusiveUsers, func(p *corev1.Pod) bool {
 		return p.Spec.NodeName == node && !slices.ContainsFunc(gone, func(g *corev1.Pod) bool {
@@ -84,7 +85,7 @@ func (c claims) elsewhere(node string) bool {
 	return c.nodes != nil && (len(c.nodes) > 1 || !c.nodes[node])
 }
 
-// sameClaim tells whether a claim lets pods go where it let them go before.
+// sameClaim tells whether two versions of a claim allow the same nodes.
 func sameClaim(a, b *corev1.PersistentVolumeClaim) bool {
 	if a == nil || b == nil {
 		return a == b

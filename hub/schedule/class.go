@@ -12,37 +12,36 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A class is what the pods have in common that every node treats alike, such as
-// those of one ReplicaSet: a thousand of them search the fleet once. It is kept up as
-// the pass places pods.
+// A class stands for pods that every node treats alike, such as those of one ReplicaSet: a thousand
+// of them search the fleet once. The pass updates it with each placement.
 type class struct {
 	*pass
-	pod         *corev1.Pod // one of them
+	pod         *corev1.Pod // one of its pods
 	priority    int32
 	needs       []need
 	ports       []state.HostPort
 	fits        nodeaffinity.RequiredNodeAffinity
 	only        map[string]bool // the nodes that its affinity names; nil: any
-	links       *links          // nil: where others are does not matter
+	links       *links          // nil: independent of other pods
 	soft        []*soft         // its own soft spread constraints
 	preferences []preference    // its preferred affinities to other pods
-	weights     map[domain]int  // where these draw it, and the affinities of others; nil: nowhere
-	images      map[string]bool // that its containers run
-	claims      claims          // where its persistent volumes are
-	upTo        int             // how many of the pass's placements it knows
+	weights     map[domain]int  // sum of its preferences and of other pods' for it, by domain; nil: none
+	images      map[string]bool // images of its containers
+	claims      claims          // restrictions by its volumes
+	upTo        int             // number of the pass's placements that it includes
 
 	preferred *nodeaffinity.PreferredSchedulingTerms // nil: none
 
 	searched bool
-	partial  bool           // not every node was looked at
-	found    []*candidate   // nodes that will do
-	at       map[string]int // where a node is in found
-	tally    tally          // why the others will not
-	refused  string         // why no node will do, "": one does, or it is not known
-	stuck    bool           // none of the nodes that have changed will do
+	partial  bool           // not every node was checked
+	found    []*candidate   // the nodes that fit
+	at       map[string]int // index of a node in found
+	tally    tally          // why the other nodes do not fit
+	refused  string         // why no node fits; "": one fits, or it is not known
+	stuck    bool           // none of the changed nodes fits
 }
 
-// A need is how much of one resource a pod asks for.
+// A need is the amount of one resource that a pod requests.
 type need struct {
 	name   corev1.ResourceName
 	amount quantity
@@ -54,8 +53,8 @@ type try struct {
 	pod *corev1.Pod
 }
 
-// try returns a pod with its class. A pod for which room is being made, one that names its
-// nodes, and one with persistent volumes is a class of its own.
+// try returns a pod with its class. A nominated pod, a pod that names its nodes, and a pod with
+// claims have a class of their own.
 func (p *pass) try(pod *corev1.Pod) try {
 	only := named(pod)
 	if only != nil || pod.Status.NominatedNodeName != "" || state.HasClaims(pod) {
@@ -104,7 +103,7 @@ func (p *pass) class(pod *corev1.Pod, only map[string]bool) *class {
 	return k
 }
 
-// join tells the class of a pod that the pass has placed.
+// join updates the class after the pass has placed a pod.
 func (k *class) join(pod *corev1.Pod) {
 	n := k.s.Node(pod.Spec.NodeName)
 	for _, s := range k.soft {
@@ -115,7 +114,7 @@ func (k *class) join(pod *corev1.Pod) {
 		k.countPreferring(pod, n)
 	}
 	if k.small() {
-		k.refused = "" // where that is cheap the sentence counts every reason as it is now
+		k.refused = "" // in a small fleet the message counts every reason anew
 		k.searched = k.searched && len(k.found) > 0
 	}
 	forbids, allows := k.linked(pod, n)
@@ -131,7 +130,7 @@ func (k *class) join(pod *corev1.Pod) {
 	k.recheck(n)
 }
 
-// recheck looks again at a node on which something has changed.
+// recheck checks a changed node again.
 func (k *class) recheck(n *corev1.Node) {
 	i, ok := k.at[n.Name]
 	if !ok {
@@ -144,7 +143,7 @@ func (k *class) recheck(n *corev1.Node) {
 	}
 }
 
-// drop forgets a node that will not do any more.
+// drop removes a node that no longer fits.
 func (k *class) drop(i int) {
 	last := len(k.found) - 1
 	delete(k.at, k.found[i].node.Name)
@@ -154,12 +153,12 @@ func (k *class) drop(i int) {
 	}
 	k.found = k.found[:last]
 	if last == 0 || k.partial && last < minCandidates/2 {
-		k.searched = false // the others are to be counted, or may do better
+		k.searched = false // search again: other nodes may fit
 	}
 }
 
-// named returns the nodes that a pod's affinity names, as a DaemonSet's pod names
-// its one: then no other is looked at.
+// named returns the nodes that a pod's affinity names, as a DaemonSet's pod does; then only those
+// are checked.
 func named(pod *corev1.Pod) map[string]bool {
 	a := pod.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {

@@ -1,11 +1,9 @@
 // Package schedule decides which node runs each pending pod.
 //
-// It filters the nodes by what the pod must have, scores those that are left by
-// what would be good, and binds the pod to the best; where no node will do it
-// says in the pod's condition how many were refused for which reason, in
-// Kubernetes' words, and looks again only when something that could help has
-// changed. Whether a node is alive is none of its business: package lifecycle
-// says that by taints. A pod that names its node itself passes it by.
+// It filters the nodes by the pod's requirements, scores the rest, and binds the pod to the best
+// one. If no node fits, the pod's condition counts the reasons in Kubernetes' words, and the pod is
+// tried again when a change could help. It does not judge whether a node is alive: package
+// lifecycle adds taints for that. A pod that was created with a node name is not scheduled.
 package schedule
 
 import (
@@ -26,24 +24,21 @@ import (
 // Name is the scheduler's name, in a pod's schedulerName and in its events.
 const Name = corev1.DefaultSchedulerName
 
-// A Decider decides where pending pods go.
+// A Decider places pending pods.
 type Decider struct{}
 
-// everyPod is the subject that all waiting pods together are: in a large fleet what
-// is put off is put off for all of them.
+// everyPod is the subject of all pending pods together; postponed work uses it.
 var everyPod = state.Subject{Key: state.Key{Kind: state.Pods}}
 
-// A pass does no more than so much: what is left comes in the next, so that the hub
-// hears its devices in between, whatever a thousand pods ask of a hundred thousand
-// nodes.
+// The limits of one pass. The rest follows in the next pass, so that devices' messages are handled
+// in between.
 const (
-	maxLooks  = 250_000 // at a node for a class of pods
-	maxPlaced = 1_000   // pods
+	maxLooks  = 250_000 // checks of a node for a class
+	maxPlaced = 1_000   // placed pods
 )
 
-// Touches says that a change concerns a pod that has not been tried as it is now, a node
-// that may take, or refuse, other pods than before, or a namespace, whose labels select
-// for affinities.
+// Touches returns a pod that must be tried in its new form, a node that may accept other pods than
+// before, or a claim, class or namespace, whose labels affinities select.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Nodes:
@@ -68,11 +63,11 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	return nil
 }
 
-// Subjects returns one that stands for all.
+// Subjects returns the one subject of all pending pods.
 func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{everyPod} }
 
-// Decide binds the pending pods that have become placeable, the most important
-// first, and tells of the others why they wait.
+// Decide binds the pending pods that fit somewhere, the most important first, and says why the
+// others wait.
 func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
 	news := newsOf(subjects)
 	p := newPass(s, now)
@@ -85,7 +80,7 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 			p.plan.Wake(state.KeyOf(pod), now.Add(time.Millisecond))
 		case fresh || !thrifty:
 			p.schedule(pod)
-		case untried(pod): // its turn comes
+		case untried(pod): // it is tried later in this queue
 		case linked(pod):
 			p.plan.Wake(state.KeyOf(pod), p.retryAt())
 		case !p.onChanged(pod, news.nodes):
@@ -98,12 +93,12 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return p.plan
 }
 
-// explainInterval is how often, in a large fleet or with many pods waiting, the sentences
-// about why pods wait are brought up to date. Room that becomes free is used at once.
+// explainInterval is how often messages about pending pods are updated in a large fleet or with a
+// long queue. Free space is used at once.
 const explainInterval = 10 * time.Second
 
-// retryAt is when a pod is tried again that may go where others are, or are not: to
-// find that out costs a walk over all pods.
+// retryAt returns when a pod that depends on other pods is tried again; that takes a walk over all
+// pods.
 func (p *pass) retryAt() time.Time {
 	every := time.Duration(1+p.s.Len(state.Pods)/10_000) * time.Second
 	return p.now.Truncate(every).Add(every)
@@ -114,27 +109,28 @@ type pass struct {
 	s         state.Snapshot
 	now       time.Time
 	plan      state.Plan
-	postponed bool // some sentences are put off
+	postponed bool // some messages are postponed
 
 	looks     int
 	placed    []*corev1.Pod            // by this pass, in order
-	infos     map[string]*info         // nodes that would do for some pod, as they are now
+	infos     map[string]*info         // usage of nodes that fit some pod
 	classes   map[string]*class        // by equivalence key
-	nominated map[string][]*corev1.Pod // waiting pods for which room is being made, by node
+	nominated map[string][]*corev1.Pod // pending pods that preemption makes space for, by node
 	siblings  map[types.UID]*siblings  // where the placed pods of a controller are
-	reasons   []refusal                // see because
+	reasons   []refusal                // buffer of oneReason and missingResources
 }
 
 func newPass(s state.Snapshot, now time.Time) *pass {
-	return &pass{s: s, now: now, infos: map[string]*info{}, classes: map[string]*class{}, siblings: map[types.UID]*siblings{}}
+	return &pass{s: s, now: now, infos: map[string]*info{}, classes: map[string]*class{},
+		siblings: map[types.UID]*siblings{}}
 }
 
-// news is what the subjects are, by what follows from them.
+// news is the subjects sorted by what they require.
 type news struct {
 	all             bool
-	untried         map[state.Key]bool // pods that have not been tried as they are now
-	nodes           map[string]bool    // nodes that may take, or refuse, other pods now
-	affinityChanged bool               // namespaces or claims changed: affinities may hold now, volumes be there
+	untried         map[state.Key]bool // pods that have not been tried in their present form
+	nodes           map[string]bool    // nodes that may accept other pods now
+	affinityChanged bool               // namespaces, claims or classes have changed
 }
 
 func newsOf(subjects []state.Subject) news {
@@ -158,8 +154,8 @@ func placed(p *corev1.Pod) bool {
 	return p != nil && p.Spec.NodeName != "" && !state.Terminated(p)
 }
 
-// touchedByPod is Touches for a pod: itself, if it waits, and the nodes on which there is
-// other room than before.
+// touchedByPod is Touches for a pod: the pod itself if it is pending, and the nodes whose free
+// space changes.
 func touchedByPod(c state.Applied, old, next *corev1.Pod) (all []state.Subject) {
 	node := func(name string) {
 		all = append(all, state.About(state.Key{Kind: state.Nodes, Name: name}))
@@ -169,13 +165,13 @@ func touchedByPod(c state.Applied, old, next *corev1.Pod) (all []state.Subject) 
 	}
 	if old != nil && old.Status.NominatedNodeName != "" &&
 		(next == nil || !waits(next) || next.Status.NominatedNodeName != old.Status.NominatedNodeName) {
-		node(old.Status.NominatedNodeName) // room was kept for it
+		node(old.Status.NominatedNodeName) // space was reserved for it
 	}
 	was, is := placed(old), placed(next)
 	if was && is && old.Spec.NodeName == next.Spec.NodeName && maps.Equal(old.Labels, next.Labels) &&
 		(old.DeletionTimestamp == nil) == (next.DeletionTimestamp == nil) && old.Generation == next.Generation &&
 		!state.Resizing(old) && !state.Resizing(next) {
-		return all // it only reported how it is
+		return all // only its reported status changed
 	}
 	if was {
 		node(old.Spec.NodeName)
@@ -186,8 +182,8 @@ func touchedByPod(c state.Applied, old, next *corev1.Pod) (all []state.Subject) 
 	return all
 }
 
-// acceptsSamePods tells whether a node takes the same pods as before. What it reports
-// of itself every few minutes does not matter.
+// acceptsSamePods tells whether two versions of a node accept the same pods. Its periodic reports
+// do not matter.
 func acceptsSamePods(a, b *corev1.Node) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -197,15 +193,14 @@ func acceptsSamePods(a, b *corev1.Node) bool {
 		maps.EqualFunc(a.Status.Allocatable, b.Status.Allocatable, func(x, y quantity) bool { return x.Cmp(y) == 0 })
 }
 
-// waits tells whether it is for this scheduler to place the pod.
+// waits tells whether a pod is pending and for this scheduler.
 func waits(p *corev1.Pod) bool {
 	return p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !state.Terminated(p) &&
 		len(p.Spec.SchedulingGates) == 0 &&
 		(p.Spec.SchedulerName == "" || p.Spec.SchedulerName == Name)
 }
 
-// queue returns the pods to try, the most important first, then the one that has
-// waited longest.
+// queue returns the pods to try: by priority, then the longest waiting first.
 func (p *pass) queue(n news) (pods []*corev1.Pod) {
 	if n.all || len(n.nodes) > 0 || n.affinityChanged {
 		for pod := range p.s.PodsOn("") {
@@ -236,7 +231,7 @@ func untried(p *corev1.Pod) bool {
 	return c == nil || c.Status != corev1.ConditionFalse || c.Reason == corev1.PodReasonSchedulingGated
 }
 
-// linked tells whether where a pod may go depends on where others are, or its volumes.
+// linked tells whether a pod's possible nodes depend on other pods or on its volumes.
 func linked(p *corev1.Pod) bool {
 	a := p.Spec.Affinity
 	return len(p.Spec.TopologySpreadConstraints) > 0 || state.HasClaims(p) ||
@@ -268,8 +263,7 @@ func (p *pass) schedule(pod *corev1.Pod) {
 	p.refuse(pod, message, room)
 }
 
-// onChanged tries a pod, that no other node would take before, on the nodes that
-// have changed.
+// onChanged tries a pod that fitted nowhere on the nodes that have changed.
 func (p *pass) onChanged(pod *corev1.Pod, names map[string]bool) bool {
 	t := p.try(pod)
 	if t.refused != "" || t.stuck {
@@ -286,7 +280,7 @@ func (p *pass) onChanged(pod *corev1.Pod, names map[string]bool) bool {
 		}
 	}
 	if len(fits) == 0 {
-		t.class.stuck = true // and the others of its class with it
+		t.class.stuck = true // and so are the other pods of its class
 		return false
 	}
 	p.bind(pod, t.best(fits))
@@ -305,8 +299,8 @@ func (p *pass) bind(pod *corev1.Pod, node string) {
 	p.do(c)
 }
 
-// refuse tells in a pod's condition why it waits, if that has changed. room is
-// the node on which others make room for it.
+// refuse writes into a pod's condition why it waits, if that has changed. room is the node where
+// preemption makes space for it.
 func (p *pass) refuse(pod *corev1.Pod, message, room string) {
 	c := state.PodCondition(pod, corev1.PodScheduled)
 	told := c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
@@ -329,7 +323,7 @@ func (p *pass) refuse(pod *corev1.Pod, message, room string) {
 	p.do(change)
 }
 
-// do adds a change to the plan and to what later pods see.
+// do adds a change to the plan and shows it to later pods.
 func (p *pass) do(c state.Change) {
 	c.Source = Name
 	p.plan.Do(c)
@@ -351,7 +345,7 @@ func (p *pass) do(c state.Change) {
 	}
 }
 
-// roomPromised tells the classes that room is being made on a node, or not any more.
+// roomPromised rechecks a node in all classes after the pods nominated to it have changed.
 func (p *pass) roomPromised(node string) {
 	p.nominated = nil
 	if p.small() {
@@ -368,7 +362,8 @@ func (p *pass) roomPromised(node string) {
 	}
 }
 
-// roomReleased tells the classes that room which was kept on a node is anybody's again.
+// roomReleased clears all classes' results, because space that was reserved on a node is free
+// again.
 func (p *pass) roomReleased() {
 	for _, k := range p.classes {
 		if !k.partial {
@@ -377,5 +372,5 @@ func (p *pass) roomReleased() {
 	}
 }
 
-// small tells whether the fleet is one in which every node is always looked at.
+// small tells whether the fleet is so small that every node is always checked.
 func (p *pass) small() bool { return p.s.Len(state.Nodes) <= 2*minCandidates }

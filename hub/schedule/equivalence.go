@@ -9,9 +9,9 @@ import (
 	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
 )
 
-// equivalenceKey is the same for pods that every node treats alike: all that a filter or a
-// score reads of a pod, one after the other. It is asked of every pod that waits
-// whenever a node changes, and so makes no garbage but itself.
+// equivalenceKey returns the same key for pods that every node treats alike: everything of a pod
+// that a filter or score reads. It runs for every pending pod at each change of a node, so it
+// allocates only the key.
 func equivalenceKey(pod *corev1.Pod) string {
 	b := make(words, 0, 1024)
 	b.say(pod.Namespace)
@@ -58,7 +58,7 @@ func equivalenceKey(pod *corev1.Pod) string {
 	return string(b)
 }
 
-// words are put one after the other so that no two lists of them look the same.
+// words are written so that different lists never look the same.
 type words []byte
 
 func (b *words) number(n int64) { *b = append(strconv.AppendInt(*b, n, 10), ';') }

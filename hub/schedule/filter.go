@@ -14,21 +14,19 @@ import (
 
 type quantity = resource.Quantity
 
-// info is a node with what its pods take, the nominated ones not included.
+// info is a node with the usage of its pods, without nominated ones.
 type info struct {
 	node  *corev1.Node
 	usage state.Usage
 
-	// For the scores, and so only of nodes that would do: what it has, and what its
-	// pods count for.
+	// Only for scores, and so only set for nodes that fit.
 	site                string
 	hasCPU, hasMemory   int64
 	usedCPU, usedMemory int64
 }
 
-// against returns why the node will not do, nothing if it will. Filters come in
-// Kubernetes' order, and the first that refuses says why. The reasons hold until the
-// next question.
+// against returns why a node does not fit, nothing if it does. The filters run in Kubernetes'
+// order, and the first refusal counts. The result is valid until the next call.
 func (t try) against(node *corev1.Node) (n *info, why []refusal) {
 	p := t.pass
 	if t.claims.problem != "" {
@@ -55,19 +53,18 @@ func (t try) against(node *corev1.Node) (n *info, why []refusal) {
 	return n, nil
 }
 
-// cordoned tells whether a node is cordoned to the pod.
+// cordoned tells whether a node is cordoned and the pod does not tolerate that.
 func (t try) cordoned(node *corev1.Node) bool {
 	return node.Spec.Unschedulable && !state.Tolerates(t.pod.Spec.Tolerations,
 		&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 }
 
-// repelledByTaint tells whether a taint keeps the pod away.
+// repelledByTaint tells whether the pod does not tolerate the taint.
 func (t try) repelledByTaint(taint *corev1.Taint) bool {
 	return taint.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(t.pod.Spec.Tolerations, taint)
 }
 
-// blockedByPods returns why the node will not do because of the pods that there are: those
-// for which others could make room.
+// blockedByPods returns the reasons that come from placed pods, which preemption may remove.
 func (t try) blockedByPods(n *info) []refusal {
 	usage := t.withNominated(n)
 	if clash(usage.Ports, t.ports) {
@@ -89,14 +86,13 @@ func (t try) blockedByPods(n *info) []refusal {
 	return nil
 }
 
-// oneReason is one reason, without making a list for each of a hundred thousand nodes.
+// oneReason returns one reason in a shared buffer: it runs for each node.
 func (p *pass) oneReason(r refusal) []refusal {
 	p.reasons = append(p.reasons[:0], r)
 	return p.reasons
 }
 
-// missingResources returns what the node has too little of: first a place among its pods,
-// then each resource. What just fits, fits.
+// missingResources returns what a node has too little of: the number of pods, then each resource.
 func (t try) missingResources(node *corev1.Node, usage state.Usage) []refusal {
 	reasons := t.reasons[:0]
 	if most, ok := node.Status.Allocatable[corev1.ResourcePods]; !ok || usage.Pods+1 > most.Value() {
@@ -111,22 +107,21 @@ func (t try) missingResources(node *corev1.Node, usage state.Usage) []refusal {
 	return reasons
 }
 
-// freeOf is how much of a resource a node has that nobody has asked for; false: it has none
-// at all.
+// freeOf returns the unrequested amount of a resource; false: the node does not have the resource.
 func freeOf(node *corev1.Node, usage state.Usage, name corev1.ResourceName) (quantity, bool) {
 	free, ok := node.Status.Allocatable[name]
 	if !ok {
 		return quantity{}, false
 	}
 	if used, ok := usage.Requests[name]; ok {
-		free = free.DeepCopy() // a big number shares its digits
+		free = free.DeepCopy() // a large quantity shares its digits
 		free.Sub(used)
 	}
 	return free, true
 }
 
-// nominatedPods returns the pods, of this priority or above, for which room is being made on a node, as
-// they will be there.
+// nominatedPods returns the pods of at least this priority that are nominated to a node, as if
+// placed there.
 func (t try) nominatedPods(node string) (pods []*corev1.Pod) {
 	if t.nominated == nil {
 		t.pass.nominated = map[string][]*corev1.Pod{}
@@ -146,7 +141,7 @@ func (t try) nominatedPods(node string) (pods []*corev1.Pod) {
 	return pods
 }
 
-// withNominated adds to a node's usage the pods that are coming to it.
+// withNominated adds the nominated pods to a node's usage.
 func (t try) withNominated(n *info) state.Usage {
 	usage := n.usage
 	for _, pod := range t.nominatedPods(n.node.Name) {
@@ -165,9 +160,8 @@ func (t try) withNominated(n *info) state.Usage {
 	return usage
 }
 
-// withNominatedLinks shows what the links will be once the pods have come that are coming to a node. That a
-// pod may go there both with them and without is Kubernetes' rule: they may take long, or not come
-// at all, and so nobody is near to them yet.
+// withNominatedLinks calls show with the links as they are once the nominated pods are placed. As
+// in Kubernetes, a pod must fit both with and without them, because they may never arrive.
 func (t try) withNominatedLinks(node *corev1.Node, show func(*links)) {
 	pods := t.nominatedPods(node.Name)
 	if len(pods) == 0 {
@@ -186,8 +180,8 @@ func (t try) withNominatedLinks(node *corev1.Node, show func(*links)) {
 	}
 }
 
-// clash tells whether a port that is wanted is taken: the same number and
-// protocol, on the same address or where either is on all.
+// clash tells whether a wanted port is taken: the same number and protocol, on the same address or
+// if either is on all addresses.
 func clash(taken, wanted []state.HostPort) bool {
 	any := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
 	for _, w := range wanted {

@@ -10,36 +10,35 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// links is what a class of pods must have to do with others: spread among its like,
-// near to some, away from others. It counts, so that it can tell what would be if a
-// pod were there, or were not.
+// links counts the placed pods that matter for a class's spread constraints, affinity and
+// anti-affinity. It can add or remove a pod to see the effect.
 type links struct {
 	spread       []*spread
 	near         []term           // required affinity
-	by           []map[string]int // per term of near: how many pods match in each value of its key
-	found        int              // pods that match, over all terms
-	self         bool             // its own pods match: as long as nobody does, any node will do
+	by           []map[string]int // per term of near: matching pods by value of the topology key
+	found        int              // matching pods over all terms
+	self         bool             // the class's own pods match: while no pod matches, any node fits
 	antiAffinity []term           // required anti-affinity
-	away         map[domain]int   // where how many pods are that the class avoids
-	avoidedBy    map[domain]int   // where how many pods are that avoid the class
-	keys         map[string]bool  // of shun
+	away         map[domain]int   // number of pods that the class avoids, by domain
+	avoidedBy    map[domain]int   // number of pods that avoid the class, by domain
+	keys         map[string]bool  // topology keys of avoidedBy
 }
 
 // A domain is one value of one topology key.
 type domain struct{ key, value string }
 
-// A spread is one topology spread constraint with the pods per domain.
+// A spread is a hard topology spread constraint with the number of pods per domain.
 type spread struct {
 	corev1.TopologySpreadConstraint
 	selector labels.Selector
 	self     int               // 1 if the pod counts for its own constraint
 	domain   map[string]string // of each node that counts
 	in       map[string]int
-	levels   map[int]int // how many domains have so many pods
+	levels   map[int]int // number of domains by their number of pods
 	least    int         // pods in the emptiest domain
 }
 
-// A term is a pod affinity term, ready to be matched.
+// A term is a pod affinity term prepared for matching.
 type term struct {
 	selector   labels.Selector
 	namespaces map[string]bool
@@ -61,8 +60,8 @@ func (p *pass) term(owner *corev1.Pod, t corev1.PodAffinityTerm) term {
 	return out
 }
 
-// selectorOf joins a selector with the pod's own values of the keys to match, and
-// to differ in. One that cannot be read selects nothing.
+// selectorOf joins a selector with the pod's own values of matchLabelKeys and mismatchLabelKeys. An
+// invalid selector matches nothing.
 func selectorOf(s *metav1.LabelSelector, match, differ []string, own map[string]string) labels.Selector {
 	if s == nil {
 		return labels.Nothing()
@@ -103,7 +102,7 @@ func (p *pass) selects(t term, pod *corev1.Pod) bool {
 	return ns != nil && t.spaces.Matches(labels.Set(ns.GetLabels()))
 }
 
-// link looks up where those are that matter to the class.
+// link counts the placed pods that matter for the class.
 func (k *class) link() {
 	l := newLinks()
 	for pod := range k.s.AntiAffinityPods() {
@@ -126,8 +125,8 @@ func newLinks() *links {
 	return &links{away: map[domain]int{}, avoidedBy: map[domain]int{}, keys: map[string]bool{}}
 }
 
-// linked tells the class of one more placed pod, and returns whether there may be
-// nodes now that will not do for it because of that, or will.
+// linked counts one more placed pod. It returns whether nodes may stop fitting or start to fit
+// because of it.
 func (k *class) linked(pod *corev1.Pod, n *corev1.Node) (forbids, allows bool) {
 	if k.links == nil && !repels(pod) {
 		return false, false
@@ -143,15 +142,15 @@ func (k *class) linked(pod *corev1.Pod, n *corev1.Node) (forbids, allows bool) {
 	return forbids, allows
 }
 
-// repels tells whether a pod keeps others away from where it is.
+// repels tells whether a pod has a required anti-affinity.
 func repels(pod *corev1.Pod) bool {
 	a := pod.Spec.Affinity
 	return a != nil && a.PodAntiAffinity != nil &&
 		len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
 }
 
-// count counts a placed pod in (by 1) or out (by -1), and tells whether that can
-// forbid nodes or allow them. l and n may be nil.
+// count adds a placed pod (by 1) or removes it (by -1), and tells whether that can forbid or allow
+// nodes. l and n may be nil.
 func (l *links) count(k *class, pod *corev1.Pod, n *corev1.Node, by int) (forbids, allows bool) {
 	if l == nil || n == nil {
 		return false, false
@@ -165,7 +164,7 @@ func (l *links) count(k *class, pod *corev1.Pod, n *corev1.Node, by int) (forbid
 	return forbids || away, allows || near
 }
 
-// repelled counts where a placed pod is if it keeps the class away.
+// repelled counts a placed pod whose anti-affinity selects the class.
 func (l *links) repelled(k *class, pod *corev1.Pod, n *corev1.Node, by int) (hit bool) {
 	if !repels(pod) || n == nil {
 		return false
@@ -179,7 +178,7 @@ func (l *links) repelled(k *class, pod *corev1.Pod, n *corev1.Node, by int) (hit
 	return hit
 }
 
-// neighbors looks up the pods that the required affinity and anti-affinity select.
+// neighbors counts the pods that the required affinity and anti-affinity select.
 func (k *class) neighbors(l *links, a *corev1.Affinity) {
 	if a.PodAffinity != nil {
 		for _, raw := range a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
@@ -207,8 +206,7 @@ func (l *links) all(k *class, pod *corev1.Pod) bool {
 	return len(l.near) > 0 && !slices.ContainsFunc(l.near, func(tm term) bool { return !k.selects(tm, pod) })
 }
 
-// neighbor counts a placed pod if the class is to be near to it, or away from it. n is
-// its node; nil: it is looked up if need be.
+// neighbor counts a placed pod if a term selects it. n is its node; nil: looked up if needed.
 func (l *links) neighbor(k *class, pod *corev1.Pod, n *corev1.Node, by int) (away, near bool) {
 	if len(l.near)+len(l.antiAffinity) == 0 {
 		return false, false
@@ -243,9 +241,9 @@ func (l *links) neighbor(k *class, pod *corev1.Pod, n *corev1.Node, by int) (awa
 	return away, near
 }
 
-// spreadOf counts the pods per domain of a constraint. A domain is one only if it
-// has a node that the pod's own affinity allows (and, if the constraint says so,
-// whose taints it tolerates) and that has the keys of all hard constraints.
+// spreadOf counts the pods per domain of a constraint. Only domains with an eligible node count:
+// one that the pod's affinity allows, whose taints it tolerates if the constraint says so, and that
+// has the keys of all hard constraints.
 func (k *class) spreadOf(c corev1.TopologySpreadConstraint) *spread {
 	sp := &spread{
 		TopologySpreadConstraint: c, selector: selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, k.pod.Labels),
@@ -267,9 +265,8 @@ func (k *class) spreadOf(c corev1.TopologySpreadConstraint) *spread {
 	return sp
 }
 
-// count counts a pod in or out if it is one to count, and keeps up how many the
-// emptiest domain has; raised tells that it has more now, so that other domains may
-// have more too.
+// count adds or removes a pod that the constraint counts, and updates the emptiest domain. raised
+// tells that the minimum has grown, so other domains may take more.
 func (sp *spread) count(k *class, pod *corev1.Pod, by int) (counts, raised bool) {
 	v, ok := sp.domain[pod.Spec.NodeName]
 	if counts = ok && pod.Namespace == k.pod.Namespace && pod.DeletionTimestamp == nil && !state.Terminated(pod) &&
@@ -286,8 +283,8 @@ func (sp *spread) count(k *class, pod *corev1.Pod, by int) (counts, raised bool)
 	return true, sp.least > before
 }
 
-// emptiest is how many pods the emptiest domain has: none, as long as there are fewer
-// domains than wanted.
+// emptiest returns the number of pods in the emptiest domain: 0 while there are fewer domains than
+// minDomains.
 func (sp *spread) emptiest() int {
 	if sp.MinDomains != nil && len(sp.in) < int(*sp.MinDomains) {
 		return 0
@@ -295,7 +292,7 @@ func (sp *spread) emptiest() int {
 	return sp.least
 }
 
-// hasKeys tells whether a node is in a domain of every constraint of a kind.
+// hasKeys tells whether a node has the topology keys of all constraints of a kind.
 func (k *class) hasKeys(n *corev1.Node, kind corev1.UnsatisfiableConstraintAction) bool {
 	for _, c := range k.pod.Spec.TopologySpreadConstraints {
 		if _, ok := n.Labels[c.TopologyKey]; !ok && c.WhenUnsatisfiable == kind {
@@ -322,7 +319,7 @@ func (k *class) eligible(c corev1.TopologySpreadConstraint, n *corev1.Node) bool
 	return true
 }
 
-// against returns why others keep the pod off the node, nothing if they do not.
+// against returns why other pods keep the pod off a node, Fits if they do not.
 func (l *links) against(n *corev1.Node) Reason {
 	for _, sp := range l.spread {
 		if kind := sp.against(n); kind != Fits {
@@ -347,7 +344,7 @@ func (l *links) against(n *corev1.Node) Reason {
 	return Fits
 }
 
-// against returns why one constraint keeps the pod off the node.
+// against returns why one constraint keeps the pod off a node.
 func (sp *spread) against(n *corev1.Node) Reason {
 	v, ok := n.Labels[sp.TopologyKey]
 	switch {
@@ -359,19 +356,19 @@ func (sp *spread) against(n *corev1.Node) Reason {
 	return Fits
 }
 
-// lacksAffinity tells whether nobody is in the node's domain whom the pod must be near.
+// lacksAffinity tells whether the node's domain has no pod that the term requires.
 func (l *links) lacksAffinity(i int, n *corev1.Node) bool {
 	v, ok := n.Labels[l.near[i].key]
 	return !ok || l.by[i][v] == 0 && (l.found > 0 || !l.self)
 }
 
-// hasAntiAffinity tells whether somebody is in the node's domain whom the pod must be away from.
+// hasAntiAffinity tells whether the node's domain has a pod that the term forbids.
 func (l *links) hasAntiAffinity(tm term, n *corev1.Node) bool {
 	v, ok := n.Labels[tm.key]
 	return ok && l.away[domain{tm.key, v}] > 0
 }
 
-// repelledByOthers tells whether somebody is in the node's domain who must be away from the pod.
+// repelledByOthers tells whether the node's domain has a pod whose anti-affinity forbids the class.
 func (l *links) repelledByOthers(key string, n *corev1.Node) bool {
 	v, ok := n.Labels[key]
 	return ok && l.avoidedBy[domain{key, v}] > 0

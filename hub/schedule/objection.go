@@ -13,28 +13,28 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// An Objection is one thing that a node has against a pod. Which fields are set follows
-// from its reason.
+// An Objection is one reason why a pod does not fit a node. The reason decides which fields are
+// set.
 type Objection struct {
 	Reason Reason
 	Taint  corev1.Taint                   // NodeNotReady, NodePressure, UntoleratedTaint
-	Label  corev1.NodeSelectorRequirement // NodeAffinity; no Key: it is written so that no node can match
+	Label  corev1.NodeSelectorRequirement // NodeAffinity; without Key no node can match
 
 	Resource   corev1.ResourceName // InsufficientResource, TooManyPods
 	Want, Free quantity
-	None       bool // the node has nothing of the resource at all
+	None       bool // the node does not have the resource at all
 
 	Port  state.HostPort // NodePorts
 	Key   string         // the topology key
-	Where []string       // the nodes that there are instead
+	Where []string       // the nodes that are possible
 
-	// Ways each take the objection away, by themselves; of a Candidate only.
+	// Ways are the changes that each remove the objection; only in a Candidate.
 	Ways []Way
 
-	label int // which of the labels, from 1
+	label int // number of the label, from 1
 }
 
-// An objectionKey is the same for objections that are the same on several nodes.
+// An objectionKey is equal for equal objections of different nodes.
 type objectionKey struct {
 	kind      Reason
 	of, value string
@@ -60,17 +60,17 @@ func (o *Objection) key() objectionKey {
 	}
 }
 
-// sortKey is for ordering.
+// sortKey is only for ordering.
 func (o *Objection) sortKey() string { return fmt.Sprint(o.key()) }
 
-// isReservedKey tells whether a key is one that the hub or the device gives, or Kubernetes keeps for itself.
+// isReservedKey tells whether the hub, the device or Kubernetes sets labels with the key.
 func isReservedKey(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	return ok && (domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || domain == "flotilla.dev" ||
 		strings.HasSuffix(domain, ".flotilla.dev"))
 }
 
-// reasonOf is why a taint keeps a pod away.
+// reasonOf returns the reason for a taint.
 func reasonOf(t *corev1.Taint) Reason {
 	switch {
 	case t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable:
@@ -88,8 +88,8 @@ func (p *pass) infoOf(node *corev1.Node) *info {
 	return &info{node: node, usage: p.s.Usage(node.Name)}
 }
 
-// objections adds all that a node has against the pod; there is none exactly where against
-// has nothing, too.
+// objections adds every objection of a node to the pod. It adds none exactly if against returns
+// none.
 func (t try) objections(l labelRequirements, node *corev1.Node, all []Objection) []Objection {
 	cordoned := t.cordoned(node)
 	if cordoned {
@@ -97,7 +97,7 @@ func (t try) objections(l labelRequirements, node *corev1.Node, all []Objection)
 	}
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
-		// which a cordon brings, and takes along
+		// a cordon adds and removes this taint
 		if t.repelledByTaint(taint) && (!cordoned || taint.Key != corev1.TaintNodeUnschedulable) {
 			reason := reasonOf(taint)
 			if taint.Key == corev1.TaintNodeUnschedulable {
@@ -180,16 +180,16 @@ func (l *links) objections(n *corev1.Node, all []Objection) []Objection {
 	return all
 }
 
-// labelRequirements is what a pod asks of its node's labels, one by one.
+// labelRequirements are a pod's requirements on node labels, one by one.
 type labelRequirements struct {
 	all      []label
-	selector []int   // those of the node selector, in all
-	terms    [][]int // those of each term of the required node affinity, of which one must hold
+	selector []int   // requirements of the node selector, all needed
+	terms    [][]int // requirements of each term of the required node affinity; one term must match
 }
 
 type label struct {
 	corev1.NodeSelectorRequirement
-	holds *nodeaffinity.NodeSelector // nil: it cannot be read, and never holds
+	holds *nodeaffinity.NodeSelector // nil: invalid, never matches
 }
 
 func labelRequirementsOf(pod *corev1.Pod) (l labelRequirements) {
@@ -231,8 +231,8 @@ func labelRequirementsOf(pod *corev1.Pod) (l labelRequirements) {
 	return l
 }
 
-// missing adds what a node has not that does not match: of the terms of which one must hold,
-// the one of which the least is missing.
+// missing adds the requirements that a node does not meet; of the affinity terms, those of the term
+// with the fewest missing.
 func (l labelRequirements) missing(n *corev1.Node, all []Objection) []Objection {
 	before := len(all)
 	lacks := func(i int) bool { return l.all[i].holds == nil || !l.all[i].holds.Match(n) }

@@ -8,17 +8,17 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A preference is one preferred affinity to other pods, or (weight below 0) away from them.
+// A preference is a preferred affinity to other pods; a weight below 0 means anti-affinity.
 type preference struct {
 	term
 	weight int
 }
 
-// hardWeight is what a required affinity of a placed pod weighs for one that it selects.
+// hardWeight is the weight that a placed pod's required affinity has for pods that it selects.
 const hardWeight = 1
 
-// preferencesFor looks up the pods that the class's preferred affinities select, and those whose
-// affinities select the class. What names its one node has nothing to choose.
+// preferencesFor counts the pods that the class's preferred affinities select, and those whose
+// affinities select the class. A class with only one possible node needs neither.
 func (k *class) preferencesFor() {
 	if len(k.only) == 1 {
 		return
@@ -49,15 +49,14 @@ func preferencesOf(p *pass, pod *corev1.Pod) (all []preference) {
 	return all
 }
 
-// countPreferred counts a placed pod that the class would like to be near to, or away from.
+// countPreferred counts a placed pod for the class's own preferences.
 func (k *class) countPreferred(pod *corev1.Pod, n *corev1.Node) {
 	for _, w := range k.preferences {
 		k.addPreference(w, pod, n)
 	}
 }
 
-// countPreferring counts a placed pod that would like to be near to the class, or away from it, or
-// must be near to it.
+// countPreferring counts a placed pod whose affinity or preference selects the class.
 func (k *class) countPreferring(pod *corev1.Pod, n *corev1.Node) {
 	for _, w := range preferencesOf(k.pass, pod) {
 		k.addPreference(w, k.pod, n)
@@ -67,7 +66,7 @@ func (k *class) countPreferring(pod *corev1.Pod, n *corev1.Node) {
 	}
 }
 
-// addPreference lets a wish that selects the pod draw the class to where the node is.
+// addPreference adds the weight of a preference to the node's domain if it selects the pod.
 func (k *class) addPreference(w preference, pod *corev1.Pod, n *corev1.Node) {
 	if n == nil {
 		return
@@ -77,7 +76,7 @@ func (k *class) addPreference(w preference, pod *corev1.Pod, n *corev1.Node) {
 	}
 }
 
-// podAffinity scores nodes by the affinities to, and away from, other pods, in both directions.
+// podAffinity scores nodes by pod affinity and anti-affinity in both directions.
 func (t try) podAffinity(fits []*candidate) []int64 {
 	if len(t.weights) == 0 {
 		return nil

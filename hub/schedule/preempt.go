@@ -14,20 +14,18 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// maxOffers is how many nodes are weighed against each other: Kubernetes' least
-// number of candidates.
+// maxOffers is how many nodes are compared: Kubernetes' minimum number of candidates.
 const maxOffers = 100
 
-// An offer is a node and the pods that would have to leave it.
+// An offer is a node with the pods that would be preempted there.
 type offer struct {
 	node       string
 	victims    []*corev1.Pod // the most important first
-	violations int           // budgets that would be overdrawn
+	violations int           // disruption budgets that would be violated
 }
 
-// preempt makes room for a pod that no node takes as it is: the pods of lower
-// priority on one node are asked to leave, as few and as low as will do. It
-// returns the node, "" if that would not help.
+// preempt makes space for a pod that fits nowhere: it deletes the fewest and least important pods
+// of lower priority on one node. It returns the node, "" if preemption does not help.
 func (p *pass) preempt(t try) string {
 	if t.pod.Spec.PreemptionPolicy != nil && *t.pod.Spec.PreemptionPolicy == corev1.PreemptNever {
 		return ""
@@ -64,10 +62,9 @@ func (p *pass) preempt(t try) string {
 	return best.node
 }
 
-// victimsLeaving tells whether pods of lower priority are on their way out of the node that the
-// pod was promised, and leave it room enough: then nobody else has to go. One that would
-// refuse the pod without them too, such as a silent one, on which they may never end, or
-// one whose room another has taken, keeps no promise.
+// victimsLeaving tells whether pods of lower priority are already leaving the nominated node and
+// the pod will fit then, so that no other pod has to go. It does not count if the node refuses the
+// pod for another reason, such as silence, or if another pod took the space.
 func (t try) victimsLeaving() bool {
 	room := t.pod.Status.NominatedNodeName
 	if room == "" || !slices.Contains(t.tally.curable, room) {
@@ -82,8 +79,8 @@ func (t try) victimsLeaving() bool {
 	return len(leave) > 0 && t.fitsWithout(t, t.s.Node(room), leave)
 }
 
-// offerOf finds the pods that would have to leave the node: all lower ones at
-// first, then as many as possible may stay after all, the most important first.
+// offerOf finds the pods that must leave a node: first all of lower priority, then as many as
+// possible stay after all, the most important first.
 func (p *pass) offerOf(t try, name string) *offer {
 	node := p.s.Node(name)
 	var lower []*corev1.Pod
@@ -95,7 +92,7 @@ func (p *pass) offerOf(t try, name string) *offer {
 	if len(lower) == 0 || !p.fitsWithout(t, node, lower) {
 		return nil
 	}
-	// Those stay first whose budgets would be overdrawn, then the most important.
+	// Pods whose budgets would be violated stay first, then the most important.
 	slices.SortFunc(lower, byImportance)
 	broken := p.violatingBudgets(lower)
 	slices.SortStableFunc(lower, func(a, b *corev1.Pod) int {
@@ -124,14 +121,14 @@ func (p *pass) offerOf(t try, name string) *offer {
 	return o
 }
 
-// byImportance sorts the pod of the highest priority first, of two the one that was placed
-// earlier: when it began to run its device says, whose clock decides nothing.
+// byImportance sorts by priority, then the earlier placed pod first. The device's start time does
+// not count, as its clock may be wrong.
 func byImportance(a, b *corev1.Pod) int {
 	return cmp.Or(cmp.Compare(schedcorev1.PodPriority(b), schedcorev1.PodPriority(a)),
 		state.BoundAt(a).Compare(state.BoundAt(b)), strings.Compare(a.Name, b.Name))
 }
 
-// fitsWithout tells whether the node would take the pod once the victims are gone.
+// fitsWithout tells whether the pod fits the node once the victims are gone.
 func (p *pass) fitsWithout(t try, node *corev1.Node, victims []*corev1.Pod) bool {
 	if t.claims.against(node.Name, victims...) != Fits {
 		return false
@@ -152,8 +149,8 @@ func (p *pass) fitsWithout(t try, node *corev1.Node, victims []*corev1.Pod) bool
 	return fits
 }
 
-// violatingBudgets returns those of the pods that a PodDisruptionBudget does not allow to
-// leave, if those before them do.
+// violatingBudgets returns the pods that a PodDisruptionBudget does not allow to leave after those
+// before them.
 func (p *pass) violatingBudgets(pods []*corev1.Pod) map[*corev1.Pod]bool {
 	broken, left := map[*corev1.Pod]bool{}, map[types.UID]int32{}
 	for _, v := range pods {
@@ -168,9 +165,9 @@ func (p *pass) violatingBudgets(pods []*corev1.Pod) map[*corev1.Pod]bool {
 	return broken
 }
 
-// compare orders offers by Kubernetes' rule: fewest overdrawn budgets, lowest
-// most important victim, least priority in sum, fewest victims, the most
-// important ones started last; then by name.
+// compare orders offers by Kubernetes' rule: fewest budget violations, lowest highest priority,
+// lowest sum of priorities, fewest victims, latest start of the most important victims; then by
+// name.
 func (o *offer) compare(b *offer) int {
 	sum := func(o *offer) (n int64) {
 		for _, v := range o.victims {

@@ -2,29 +2,29 @@ package schedule
 
 import "fmt"
 
-// A Reason is why a node will not do for a pod.
+// A Reason is why a pod does not fit a node.
 type Reason int
 
 // The reasons, in the order of Kubernetes' filters.
 const (
-	Fits                 Reason = iota // it will do
+	Fits                 Reason = iota // it fits
 	NodeUnschedulable                  // it is cordoned
-	NodeNotReady                       // the hub's taint on one that is not ready, or silent
-	NodePressure                       // another taint that the hub gives, and takes away by itself
-	UntoleratedTaint                   // one that people have given
-	NodeAffinity                       // it has not the label
-	NodeName                           // the pod is for other nodes, by name
+	NodeNotReady                       // it has the hub's taint for a node that is not ready
+	NodePressure                       // it has another taint that the hub adds and removes
+	UntoleratedTaint                   // it has a user's taint
+	NodeAffinity                       // it lacks a label
+	NodeName                           // the pod names other nodes
 	NodePorts                          // a port of the device is taken
-	TooManyPods                        // it has as many pods as it may
-	InsufficientResource               // too little is free of something
-	VolumeInUse                        // a pod there has the volume for itself alone
-	VolumeElsewhere                    // its volume is on another node
-	NoVolume                           // of every node alike: a claim is not as it has to be
-	TopologySpread                     // its domain has too many of the pod's like
-	TopologyLabel                      // it has not the label by which pods are to be spread
-	PodAffinity                        // the pods that it must be near are not there
-	PodAntiAffinity                    // pods are there that it must be away from
-	Repelled                           // pods are there that must be away from it
+	TooManyPods                        // it has its maximum number of pods
+	InsufficientResource               // a resource is short
+	VolumeInUse                        // a pod there has exclusive use of the volume
+	VolumeElsewhere                    // the volume is on another node
+	NoVolume                           // no node: a claim is not in order
+	TopologySpread                     // its domain has too many matching pods
+	TopologyLabel                      // it lacks the topology label of a spread constraint
+	PodAffinity                        // a required affinity matches no pod there
+	PodAntiAffinity                    // a pod there matches an anti-affinity
+	Repelled                           // the anti-affinity of a pod there matches the pod
 )
 
 const (
@@ -32,9 +32,9 @@ const (
 	wrongAffinity = "node(s) didn't match Pod's node affinity/selector"
 )
 
-// reasons has of each its name, Kubernetes' words, what it costs to take it away, and whether the
-// node would do if lower pods went. What one click mends costs the least; what only a device's
-// return or another fleet mends the most.
+// reasons has the name of each reason, Kubernetes' words, the effort to remove it, and whether
+// preemption could. What one click changes costs the least; what needs a device to return or
+// another fleet costs the most.
 var reasons = [...]struct {
 	name, words string
 	cost        int
@@ -62,7 +62,7 @@ var reasons = [...]struct {
 	Repelled:        {"Repelled", "node(s) didn't satisfy existing pods anti-affinity rules", 9, true},
 }
 
-// String returns the reason's name, "" for one that there is not.
+// String returns the reason's name, "" for an unknown one.
 func (r Reason) String() string {
 	if r < 0 || int(r) >= len(reasons) {
 		return ""
@@ -70,8 +70,8 @@ func (r Reason) String() string {
 	return reasons[r].name
 }
 
-// A refusal is a reason and whose it is: that of a resource, of a taint with a value, or
-// (NoVolume) of every node alike, in a sentence.
+// A refusal is a reason with its object: a resource, a taint with its value, or (NoVolume) a
+// sentence.
 type refusal struct {
 	Reason
 	of, value string

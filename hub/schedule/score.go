@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The weights of the scores, each of which is 0 to 100.
+// The weights of the scores; each score is 0 to 100.
 const (
 	weightTaint     = 3
 	weightAffinity  = 2
@@ -22,19 +22,19 @@ const (
 	weightImage     = 1
 )
 
-// Kubernetes' assumption about a container that asks for nothing: it counts in
-// the scores, so that such pods spread too, but not in the filter.
+// Kubernetes' assumption for a container without requests. It counts in the scores, so that such
+// pods spread too, but not in the filter.
 const (
 	assumedMilliCPU = 100
 	assumedMemory   = 200 << 20
 )
 
-// A candidate is a node that will do, with what the pod's class finds in it.
+// A candidate is a node that fits, with its values for the class's scores.
 type candidate struct {
 	*info
-	softTaints     int64   // PreferNoSchedule taints that are not tolerated
-	affinityWeight int64   // weights of the preferred node affinities that hold
-	images         []image // of the class's that it has
+	softTaints     int64   // untolerated PreferNoSchedule taints
+	affinityWeight int64   // weights of the matching preferred node affinities
+	images         []image // the class's images that the node has
 }
 
 type image struct {
@@ -42,7 +42,7 @@ type image struct {
 	size int64
 }
 
-// candidate looks closer at a node that will do.
+// candidate computes the values of a node that fits.
 func (k *class) candidate(n *info) *candidate {
 	if k.infos[n.node.Name] != n {
 		n.site = state.SiteOf(n.node)
@@ -76,13 +76,13 @@ func (k *class) candidate(n *info) *candidate {
 	return c
 }
 
-// best returns the node with the highest score. Ties go to the site with the
-// fewest pods, then to the node with the fewest, then by name.
+// best returns the node with the highest score. Ties go to the site with the fewest pods, then to
+// the node with the fewest, then by name.
 func (t try) best(fits []*candidate) string {
 	if len(fits) == 1 {
 		return fits[0].node.Name
 	}
-	if t.pod.Status.NominatedNodeName != "" { // room was made there
+	if t.pod.Status.NominatedNodeName != "" { // preemption made space there
 		for _, n := range fits {
 			if n.node.Name == t.pod.Status.NominatedNodeName {
 				return n.node.Name
@@ -124,14 +124,14 @@ func (t try) best(fits []*candidate) string {
 	}).node.Name
 }
 
-// add adds weighted scores; nil counts nothing.
+// add adds weighted scores; nil adds nothing.
 func (t try) add(scores []int64, weight int64, more []int64) {
 	for i := range more {
 		scores[i] += weight * more[i]
 	}
 }
 
-// lowIsGood turns counts into scores: none is 100, the most is 0.
+// lowIsGood turns counts into scores: 0 becomes 100, the highest 0.
 func lowIsGood(counts []int64) []int64 {
 	most := slices.Max(counts)
 	for i := range counts {
@@ -144,7 +144,7 @@ func lowIsGood(counts []int64) []int64 {
 	return counts
 }
 
-// highIsGood turns weights into scores: the most is 100, none is 0.
+// highIsGood turns weights into scores: the highest becomes 100, 0 stays 0.
 func highIsGood(weights []int64) []int64 {
 	most := slices.Max(weights)
 	for i := range weights {
@@ -155,8 +155,8 @@ func highIsGood(weights []int64) []int64 {
 	return weights
 }
 
-// scoredRequests returns what a pod counts for in the scores: as state.Requests has it, but for what is
-// assumed. It is asked for each placed pod, and so makes no lists.
+// scoredRequests returns a pod's requests for the scores: those of state.Requests plus Kubernetes'
+// assumption. It runs for each placed pod, so it makes no lists.
 func scoredRequests(pod *corev1.Pod) (milliCPU, memory int64) {
 	one := func(c *corev1.Container) (int64, int64) {
 		cpu, mem := int64(assumedMilliCPU), int64(assumedMemory)
@@ -172,7 +172,7 @@ func scoredRequests(pod *corev1.Pod) (milliCPU, memory int64) {
 		cpu, mem := one(&pod.Spec.Containers[i])
 		milliCPU, memory = milliCPU+cpu, memory+mem
 	}
-	var sideCPU, sideMemory, mostCPU, mostMemory int64 // of the sidecars so far, and beside them
+	var sideCPU, sideMemory, mostCPU, mostMemory int64 // of the sidecars so far
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		cpu, mem := one(c)
@@ -186,8 +186,8 @@ func scoredRequests(pod *corev1.Pod) (milliCPU, memory int64) {
 		max(memory+sideMemory, mostMemory) + over.Memory().Value()
 }
 
-// resourceScore scores a node by how much of it is left with a pod on it that counts for so
-// much, and by how evenly its processor and its memory are used then.
+// resourceScore scores a node by its free share with the pod on it, and by how evenly CPU and
+// memory are used then.
 func (n *info) resourceScore(cpu, memory int64) (least, balanced int64) {
 	cpu, memory = cpu+n.usedCPU, memory+n.usedMemory
 	left := func(has, used int64) int64 {
@@ -206,8 +206,8 @@ func (n *info) resourceScore(cpu, memory int64) (least, balanced int64) {
 	return least, int64(100 * (1 - math.Abs(part(n.hasCPU, cpu)-part(n.hasMemory, memory))/2))
 }
 
-// imageLocality scores nodes by the size of the pod's images that they have already; an
-// image that few nodes have counts for less, so that not all pods go there.
+// imageLocality scores nodes by the size of the pod's images that they have. An image on few nodes
+// counts less, so that not all pods go there.
 func (t try) imageLocality(fits []*candidate) []int64 {
 	const small, big = 23 << 20, 1000 << 20
 	spread := map[string]int64{}
@@ -232,7 +232,7 @@ func (t try) imageLocality(fits []*candidate) []int64 {
 	return out
 }
 
-// normalizedImage is an image's name with its tag.
+// normalizedImage returns an image's name with its tag.
 func normalizedImage(image string) string {
 	if strings.LastIndex(image, ":") <= strings.LastIndex(image, "/") {
 		return image + ":latest"

@@ -12,15 +12,14 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// minCandidates is how many nodes that will do are weighed against each other, in a fleet
-// that has so many.
+// minCandidates is how many fitting nodes are compared in a large fleet.
 const minCandidates = 500
 
-// A tally counts the nodes that were refused, by reason.
+// A tally counts the nodes that do not fit, by reason.
 type tally struct {
 	nodes int
 	count map[refusal]int
-	// curable are the nodes that would do if lower pods went.
+	// curable are the nodes that would fit after preemption.
 	curable []string
 }
 
@@ -51,11 +50,10 @@ func (c *tally) add(node string, reasons []refusal) {
 	}
 }
 
-// search looks for the nodes that will do. In a fleet of more than 500 nodes it
-// stops when it has 500, the number that Kubernetes takes of 10,000: the best of
-// those is as good as the best of all. It takes every k-th node by name, so that
-// every site is among them, beginning with one that follows from the pod's uid, and
-// looks at all where too few will do: a refusal counts every node.
+// search finds the nodes that fit. In a fleet of more than 500 nodes it stops at 500, the number
+// that Kubernetes takes of 10,000. It checks every k-th node by name, so that every site is
+// included, and starts at a place that depends on the pod's uid. If too few fit it checks all
+// nodes: a refusal counts every node.
 func (t try) search() {
 	k := t.class
 	total := k.s.Len(state.Nodes)
@@ -93,7 +91,7 @@ func (t try) search() {
 	}
 }
 
-// look looks at one node.
+// look checks one node.
 func (t try) look(node *corev1.Node) {
 	k := t.class
 	k.looks++

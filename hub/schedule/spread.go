@@ -12,13 +12,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A soft is one soft spread constraint with the pods per domain.
+// A soft is a soft spread constraint with the number of pods per domain.
 type soft struct {
 	of     func(*info) string                   // the domain of a node
-	counts func(*corev1.Pod, *corev1.Node) bool // nil: they are counted elsewhere
+	counts func(*corev1.Pod, *corev1.Node) bool // nil: pods are counted elsewhere
 	in     map[string]int
 	skew   int32
-	host   bool // every node is a domain of its own
+	host   bool // every node is its own domain
 }
 
 func (s *soft) add(pod *corev1.Pod, n *corev1.Node) {
@@ -27,8 +27,8 @@ func (s *soft) add(pod *corev1.Pod, n *corev1.Node) {
 	}
 }
 
-// softOf counts the pods of a class's own soft constraint, on the nodes that are in a domain of
-// each and, but where every node is one, that the pod may be on.
+// softOf counts the pods of a class's soft constraint. It counts nodes that have every constraint's
+// key and, unless each node is a domain, that the pod's affinity allows.
 func (k *class) softOf(c corev1.TopologySpreadConstraint) *soft {
 	sel := selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, k.pod.Labels)
 	s := &soft{
@@ -47,14 +47,14 @@ func (k *class) softOf(c corev1.TopologySpreadConstraint) *soft {
 	return s
 }
 
-// siblings says where the placed pods of one controller are.
+// siblings counts the placed pods of one controller by node and site.
 type siblings struct{ nodes, sites map[string]int }
 
 func counts(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && !state.Terminated(pod)
 }
 
-// siblingsOf counts the pods of a controller, once a pass.
+// siblingsOf counts the pods of a controller, once per pass.
 func (p *pass) siblingsOf(controller types.UID) *siblings {
 	l := p.siblings[controller]
 	if l == nil {
@@ -74,7 +74,7 @@ func (p *pass) place(l *siblings, pod *corev1.Pod, by int) {
 	}
 }
 
-// recount keeps the counts up when the pass is about to change a pod.
+// recount updates the counts before the pass changes a pod.
 func (p *pass) recount(c state.Change) {
 	ref := metav1.GetControllerOfNoCopy(c.Object)
 	if ref == nil || p.siblings[ref.UID] == nil {
@@ -88,9 +88,9 @@ func (p *pass) recount(c state.Change) {
 	}
 }
 
-// softConstraints returns the pod's own soft constraints or, if it has no constraints at
-// all, Kubernetes' default ones, which spread the pods of one controller over
-// nodes (skew 3) and zones (skew 5).
+// softConstraints returns the pod's own soft constraints. A pod without any constraint gets
+// Kubernetes' defaults, which spread the pods of a controller over nodes (skew 3) and zones (skew
+// 5).
 func (t try) softConstraints() []*soft {
 	if len(t.pod.Spec.TopologySpreadConstraints) > 0 {
 		return t.soft
@@ -106,9 +106,9 @@ func (t try) softConstraints() []*soft {
 	}
 }
 
-// topologySpread scores nodes by how few of the pod's like are in the same domains, in
-// Kubernetes' measure: the more domains, the more a pod in one of them weighs. A node
-// without the key of one of the pod's own constraints is in no domain, and scores nothing.
+// topologySpread scores nodes higher the fewer matching pods their domains have, with Kubernetes'
+// weights: the more domains, the more one pod counts. A node without the key of a constraint scores
+// 0.
 func (t try) topologySpread(fits []*candidate) []int64 {
 	all := t.softConstraints()
 	if len(all) == 0 {

@@ -14,24 +14,24 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A WayKind is what somebody can do about an objection.
+// A WayKind is an action that removes an objection.
 type WayKind string
 
-// The ways; the first four change the node, the others the pod's template.
+// The kinds; the first four change the node, the others the pod's template.
 const (
 	Uncordon     WayKind = "Uncordon"
 	SetLabel     WayKind = "SetLabel"     // Label's first value
 	RemoveLabel  WayKind = "RemoveLabel"  // Label's key
 	RemoveTaint  WayKind = "RemoveTaint"  // Taint
-	MakeRoom     WayKind = "MakeRoom"     // Pods go
+	MakeRoom     WayKind = "MakeRoom"     // delete Pods
 	Tolerate     WayKind = "Tolerate"     // Taint
-	DropSelector WayKind = "DropSelector" // what asks for Label goes from node selector or affinity
-	LowerRequest WayKind = "LowerRequest" // of Resource, to Amount at most
+	DropSelector WayKind = "DropSelector" // remove Label from the node selector or affinity
+	LowerRequest WayKind = "LowerRequest" // of Resource, to at most Amount
 	DropHostPort WayKind = "DropHostPort" // Port
-	Soften       WayKind = "Soften"       // what Key spreads, or keeps near or away, becomes a preference
+	Soften       WayKind = "Soften"       // make the constraint with Key a preference
 )
 
-// A Way is one change that takes an objection of one node away.
+// A Way is one change that removes one objection of a node.
 type Way struct {
 	Kind     WayKind
 	Label    corev1.NodeSelectorRequirement
@@ -43,7 +43,7 @@ type Way struct {
 	Pods     []*corev1.Pod
 }
 
-// maxVictims is how many pods are named at most that would have to go.
+// maxVictims is how many pods a Way may delete.
 const maxVictims = 3
 
 // findWays finds the ways for each objection of a candidate.
@@ -89,7 +89,8 @@ func (t try) ways(n *corev1.Node, o *Objection) []Way {
 	return nil
 }
 
-// labelWays are to label the node, where people may, and not to ask for the label.
+// labelWays returns ways to label the node, unless the key is reserved, and to remove the
+// requirement.
 func labelWays(r corev1.NodeSelectorRequirement) (ways []Way) {
 	if r.Key == "" {
 		return nil
@@ -109,8 +110,8 @@ func labelWays(r corev1.NodeSelectorRequirement) (ways []Way) {
 	return append(ways, Way{Kind: DropSelector, Label: r})
 }
 
-// movable are a node's pods that would stay away if they were taken from it, the least
-// important first: a DaemonSet's come back, and those that are leaving leave anyway.
+// movable returns a node's pods that would not come back after their deletion, the least important
+// first: no pods of DaemonSets, and none that are leaving anyway.
 func movable(s state.Snapshot, n *corev1.Node) (pods []*corev1.Pod) {
 	for p := range s.PodsOn(n.Name) {
 		if ref := metav1.GetControllerOfNoCopy(p); !state.Terminated(p) && p.DeletionTimestamp == nil &&
@@ -125,8 +126,8 @@ func movable(s state.Snapshot, n *corev1.Node) (pods []*corev1.Pod) {
 	return pods
 }
 
-// victimsFor are pods whose going would free what is missing: the smallest that does it alone,
-// else the greatest together; none if it takes too many.
+// victimsFor returns pods whose deletion frees what is missing: the smallest single pod that is
+// enough, otherwise the largest together; none if that takes too many.
 func victimsFor(s state.Snapshot, n *corev1.Node, o *Objection) []*corev1.Pod {
 	if o.None {
 		return nil
@@ -160,7 +161,7 @@ func victimsFor(s state.Snapshot, n *corev1.Node, o *Objection) []*corev1.Pod {
 	return nil
 }
 
-// holders are the pods that have the port; none if others have it, too, who would not stay away.
+// holders returns the pods that use a port; none if other pods that cannot be removed use it too.
 func (t try) holders(n *corev1.Node, port state.HostPort) (pods []*corev1.Pod) {
 	want := []state.HostPort{port}
 	for _, p := range movable(t.s, n) {

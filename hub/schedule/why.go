@@ -12,44 +12,41 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// MaxCandidates is how many nodes an explanation looks at closely.
+// MaxCandidates is how many nodes an explanation examines closely.
 const MaxCandidates = 20
 
-// An Explanation is why no node can have a pod as things are, as data: who shows it finds
-// the words. The zero Explanation but for Nodes is that nothing is known against it.
+// An Explanation says why no node fits a pod, as data. If only Nodes is set, no reason is known.
 type Explanation struct {
-	Nodes int // in the fleet
-	// Wrong is what is so on every node alike: a persistent volume claim that is not as it
-	// has to be, in Kubernetes' words. Then there is nothing else.
+	Nodes int // number of nodes in the fleet
+	// Wrong is a problem of the pod's volume claims, in Kubernetes' words. It holds for every node,
+	// and the other fields are empty.
 	Wrong      string
-	Obstacles  []Obstacle  // the one that the most nodes give first
-	Candidates []Candidate // the nodes that come nearest, the best first; MaxCandidates at most
+	Obstacles  []Obstacle  // by the number of nodes, highest first
+	Candidates []Candidate // the nodes that come closest, the best first; at most MaxCandidates
 }
 
-// An Obstacle is one objection and how many nodes have it.
+// An Obstacle is an objection with the number of nodes that have it.
 type Obstacle struct {
-	Objection // of the node that comes nearest
+	Objection // of the node that comes closest
 	Nodes     int
-	// Node has the most free of what there is too little of, by Free; "": no node has any.
+	// Node has the most of the scarce resource, Free; "": no node has any.
 	Node string
-	// Others are values that nodes have for the label's key, the most frequent first: at
-	// most three.
+	// Others are values that nodes have for the label's key, the most frequent first, at most
+	// three.
 	Others []string
 }
 
-// A Candidate is a node and all that it has against the pod: not the first objection only,
-// as in the scheduler's own sentence.
+// A Candidate is a node with all its objections to the pod.
 type Candidate struct {
 	Node             *corev1.Node
 	FreeCPU, FreeMem quantity
 	Against          []Objection
 
 	cost  int
-	short float64 // the part that is missing of what there is too little of
+	short float64 // missing share of the scarce resources
 }
 
-// Why explains why no node can have a pod as things are. It looks at every node, so it is
-// for one pod that somebody asks about.
+// Why explains why no node fits a pod. It checks every node, so it is for single pods on request.
 func Why(s state.Snapshot, pod *corev1.Pod, now time.Time) Explanation {
 	t := newPass(s, now).try(pod)
 	e := Explanation{Nodes: s.Len(state.Nodes)}
@@ -86,14 +83,14 @@ func Why(s state.Snapshot, pod *corev1.Pod, now time.Time) Explanation {
 	return e
 }
 
-// A search walks the nodes and keeps the best of those that will not do.
+// A search walks the nodes and keeps the best candidates.
 type search struct {
 	try
 	asks      labelRequirements
 	fits      bool
 	best      []Candidate
 	obstacles map[objectionKey]*Obstacle
-	values    []map[string]int // of the keys of labels
+	values    []map[string]int // of label keys
 	buffer    []Objection
 }
 
@@ -128,14 +125,13 @@ func (w *search) look(n *corev1.Node) {
 	w.best = w.best[:min(len(w.best), MaxCandidates)]
 }
 
-// compareCandidates orders by how much is to be done, then by how little is missing, then
-// by how much is free.
+// compareCandidates orders by the effort, then by the missing share, then by the free amount.
 func compareCandidates(a, b Candidate) int {
 	return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(a.short, b.short), b.FreeMem.Cmp(a.FreeMem),
 		b.FreeCPU.Cmp(a.FreeCPU), strings.Compare(a.Node.Name, b.Node.Name))
 }
 
-// note counts the values that nodes have for the keys of labels.
+// note counts the values of label keys.
 func (w *search) note(n *corev1.Node) {
 	const most = 50
 	if w.values == nil {

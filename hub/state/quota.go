@@ -275,9 +275,8 @@ func SameCharge(old, next Object) bool {
 		return old != nil && next != nil && (!ok || !also ||
 			fleet.SameResources(claim.Spec.Resources.Requests, now.Spec.Resources.Requests) && ClassOf(claim) == ClassOf(now))
 	}
-	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) && sameRequests(was, is) &&
-		sameDeadline(was, is) &&
-		equalGrace(was.ObjectMeta, is.ObjectMeta)
+	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) &&
+		sameRequests(was, is) && sameDeadline(was, is) && equalGrace(was.ObjectMeta, is.ObjectMeta)
 }
 
 // ClassOf returns the storage class that a claim names, "" for none.

@@ -209,7 +209,8 @@ func (p *pass) endClaim(c *corev1.PersistentVolumeClaim) {
 			return
 		}
 	}
-	p.removeFinalizer(c, state.ClaimProtection, fmt.Sprintf("remove claim %s: it was deleted, and no pod uses it", state.Display(c)))
+	p.removeFinalizer(c, state.ClaimProtection,
+		fmt.Sprintf("remove claim %s: it was deleted, and no pod uses it", state.Display(c)))
 }
 
 // removeFinalizer removes a finalizer from an object that is being deleted, and the object if that
@@ -386,7 +387,8 @@ func (p *pass) volume(v *corev1.PersistentVolume) {
 	}
 	if !deletes { // the data stays, so no device has to confirm
 		p.removeFinalizer(v, state.DataProtection,
-			fmt.Sprintf("remove volume %s: its data stays on %s in %s", v.Name, cmp.Or(state.NodeOfVolume(v), "its node"), path(v)))
+			fmt.Sprintf("remove volume %s: its data stays on %s in %s", v.Name,
+				cmp.Or(state.NodeOfVolume(v), "its node"), path(v)))
 	}
 }
 

@@ -107,7 +107,7 @@ func TestWhyAPodWaitsInOneSentence(t *testing.T) {
 		}, "None of the 2 nodes can take it.", "no node has 1 example.com/tpu free"},
 		{"a gate", 2, func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}} }, "It is held by its scheduling gates until somebody takes them away: example.com/paid.", ""},
 		{"another's scheduler", 2, func(p *corev1.Pod) { p.Spec.SchedulerName = "mine" },
-			"It asks for the scheduler mine, which is not the hub's: nobody places it.", ""},
+			"It names the scheduler mine, which is not the hub's, so it is not placed.", ""},
 	} {
 		var objects []state.Object
 		for i := range c.nodes {
