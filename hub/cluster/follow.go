@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flotilla.dev/hub/snapshot"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -80,7 +81,7 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 		s = state.Empty(s.Salt, s.Started)
 		clear(f.mended)
 	}
-	var decoder store.Decoder
+	var decoder snapshot.Decoder
 	var objects []state.Object
 	for _, r := range d.Rows {
 		if err := ctx.Err(); err != nil { // of a whole fleet, this is most of the work

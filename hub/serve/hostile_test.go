@@ -13,6 +13,7 @@ import (
 
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/snapshot"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -70,7 +71,7 @@ func TestARestoredDatabaseMaySayWhatItLikes(t *testing.T) {
 				if err := st.Commit(t.Context(), store.Commit{Rev: uint64(len(rows)), Rows: rows}); err != nil {
 					t.Fatal(err)
 				}
-				start, mended, err := st.Recall(t.Context(), time.Now())
+				start, mended, err := snapshot.Load(t.Context(), st, time.Now())
 				if err != nil {
 					t.Fatal(err)
 				}

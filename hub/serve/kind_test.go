@@ -20,6 +20,7 @@ import (
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/kube"
+	"flotilla.dev/hub/snapshot"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -111,7 +112,7 @@ func restored(t *testing.T) state.Snapshot {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	s, mended, err := st.Recall(t.Context(), time.Unix(0, 0))
+	s, mended, err := snapshot.Load(t.Context(), st, time.Unix(0, 0))
 	if err != nil || len(mended) > 0 {
 		t.Fatal(err, mended)
 	}

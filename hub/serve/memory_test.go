@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/snapshot"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -41,7 +42,7 @@ func TestADatabaseWithABombInIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start, mended, err := st.Recall(t.Context(), time.Now())
+	start, mended, err := snapshot.Load(t.Context(), st, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,7 @@ func TestADatabaseWithABombInIt(t *testing.T) {
 	}
 	st = open()
 	defer st.Close()
-	if _, mended, err = st.Recall(t.Context(), time.Now()); err != nil || len(mended) != 0 {
+	if _, mended, err = snapshot.Load(t.Context(), st, time.Now()); err != nil || len(mended) != 0 {
 		t.Errorf("the next start mends %v, %v", mended, err)
 	}
 }

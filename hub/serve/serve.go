@@ -39,6 +39,7 @@ import (
 	"flotilla.dev/hub/notify"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/snapshot"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -111,7 +112,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		member := o.lead.Member
 		so.Member = &member
 	}
-	var early store.Recollection
+	var early snapshot.Prefetch
 	so.Reads = early.Read
 	if h.Store, err = store.Open(ctx, so); err != nil {
 		return nil, err
@@ -371,7 +372,7 @@ func addr(l net.Listener) string {
 
 // remembered is the fleet as the store has it: a hub that stood by has followed it.
 func (h *Hub) remembered(
-	ctx context.Context, began time.Time, early *store.Recollection,
+	ctx context.Context, began time.Time, early *snapshot.Prefetch,
 ) (state.Snapshot, []state.Change, error) {
 	if s, mended, ok := early.Take(ctx, h.Store, began); ok {
 		return s, mended, nil
@@ -381,5 +382,5 @@ func (h *Hub) remembered(
 			return s, mended, nil
 		}
 	}
-	return h.Store.Recall(ctx, began)
+	return snapshot.Load(ctx, h.Store, began)
 }

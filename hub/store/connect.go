@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -10,7 +11,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
@@ -266,4 +270,116 @@ func (s *Store) inPlace(ctx context.Context) error {
 	}
 	return fmt.Errorf("%w: %s was moved or removed while the hub runs: put it back, or start the hub again, which goes "+
 		"on from the newest backup", ErrUnavailable, s.file)
+}
+
+// connectPostgres makes the readers' pool and the pool of the one connection that writes.
+func (s *Store) connectPostgres() {
+	s.db = stdlib.OpenDB(*s.pg.config)
+	s.db.SetMaxOpenConns(1)
+	s.read = &pool{stdlib.OpenDB(*s.pg.config), true}
+	s.read.SetMaxOpenConns(readers)
+	s.read.SetMaxIdleConns(readers)
+	s.kinds = map[string]*kindTable{}
+}
+
+// raw gives the connection of pgx below one of database/sql.
+func (c *conn) raw(do func(*pgx.Conn) error) error {
+	return c.Raw(func(d any) error { return do(d.(*stdlib.Conn).Conn()) })
+}
+
+// reach makes the writer's connection. A leader takes the lock that keeps other hubs out,
+// and compares what the database says with what it knows.
+func (s *Store) reach(ctx context.Context) (err error) {
+	p := s.pg
+	if now := time.Now(); now.Before(p.rest) {
+		return p.why
+	}
+	defer func() {
+		if err != nil {
+			s.dropConn()
+			err = p.explain(err)
+			p.rest, p.why = time.Now().Add(restBetween), err
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, 2*dialTimeout)
+	defer cancel()
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	s.conn = &conn{c, true}
+	pid, err := s.session(ctx)
+	if err != nil {
+		return err
+	}
+	if s.lock != nil {
+		if err := s.takeLeadership(ctx); err != nil {
+			return err
+		}
+	}
+	p.pid = pid
+	return nil
+}
+
+// session is the server's process behind the writer's connection. A pooler that gives each
+// transaction whatever connection is free is refused: what a connection is told, and the
+// lock that it holds, would be somebody else's.
+func (s *Store) session(ctx context.Context) (pid int32, err error) {
+	pid, direct, err := backend(ctx, s.conn, "")
+	if err != nil || direct {
+		return pid, err
+	}
+	other, err := s.read.conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer other.Close()
+	switch _, _, err := backend(ctx, other, "BEGIN"); { // such a pooler gives it the connection that is free: ours
+	case sqlState(err) == stateProtocol: // or, statement by statement, knows no transactions
+		return 0, pooled(s.pg.where)
+	case err != nil:
+		return 0, err
+	}
+	now, _, err := backend(ctx, s.conn, "")
+	_, _, rerr := backend(ctx, other, "ROLLBACK")
+	if err == nil && now != pid {
+		err = pooled(s.pg.where)
+	}
+	return pid, errors.Join(err, rerr)
+}
+
+// backend does something on a connection, if anything, and tells which process of the server
+// did it, and whether that is the one that has answered the connection: no pooler is between.
+// Nothing is prepared for it, which a pooler may not know.
+func backend(ctx context.Context, c *conn, does string) (pid int32, direct bool, err error) {
+	err = c.raw(func(c *pgx.Conn) error {
+		if does != "" {
+			if _, err := c.PgConn().Exec(ctx, does).ReadAll(); err != nil {
+				return err
+			}
+		}
+		r, err := c.PgConn().Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
+		if err != nil {
+			return err
+		}
+		if len(r) != 1 || len(r[0].Rows) != 1 {
+			return errors.New("the server does not tell its process")
+		}
+		n, err := strconv.ParseInt(string(r[0].Rows[0][0]), 10, 32)
+		pid, direct = int32(n), uint32(n) == c.PgConn().PID()
+		return err
+	})
+	return pid, direct, err
+}
+
+func (s *Store) dropConn() {
+	if s.conn != nil {
+		_ = s.conn.raw(func(c *pgx.Conn) error { // no farewell: who does not answer is not waited for
+			_ = c.PgConn().Conn().Close()
+			return nil
+		})
+		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // it goes back into no pool
+		_ = s.conn.Close()
+		s.conn = nil
+	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -334,4 +335,61 @@ func (s *Store) lastWritten() (last time.Time) {
 		}
 	}
 	return last
+}
+
+// takeLeadership takes the advisory lock. The connection that we have lost may still have
+// it, where the server has not heard of its end: it is ended there.
+func (s *Store) takeLeadership(ctx context.Context) error {
+	p, began := s.pg, time.Now()
+	for {
+		var got bool
+		if err := s.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(?::int, hashtext(coalesce(current_schema(), '')))",
+			lockClass).Scan(&got); err != nil {
+			return err
+		}
+		if got {
+			break
+		}
+		var pid int32
+		var who, since, from sql.NullString
+		err := s.conn.QueryRowContext(ctx,
+			`SELECT l.pid, a.application_name, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), host(a.client_addr)
+			FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+			WHERE l.locktype = 'advisory' AND l.granted AND l.classid = ?::int::oid AND l.objid = hashtext(coalesce(current_schema(), ''))::oid
+			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`, lockClass).Scan(&pid, &who, &since, &from)
+		switch {
+		case errors.Is(err, sql.ErrNoRows): // it has just gone
+		case err != nil:
+			return err
+		// the row is ours, or compare finds out that it is not: whoever has the lock cannot commit
+		case pid != p.pid && p.member != nil:
+			if err := s.stillLeads(ctx); err != nil {
+				return err
+			}
+			if _, err := s.conn.ExecContext(ctx, "SELECT pg_terminate_backend(?::int)", pid); err != nil {
+				return err
+			}
+		case pid != p.pid && time.Since(began) < time.Second: // one that was just killed takes the server a moment
+		case pid != p.pid:
+			at := "on the server's machine"
+			if from.String != "" {
+				at = "from " + from.String
+			}
+			return fmt.Errorf("lock %s: %w: another hub (connected %s since %s) writes there; stop it, or give this one its "+
+				"own --database", p.where, ErrLocked, at, since.String)
+		default:
+			if _, err := s.conn.ExecContext(ctx, "SELECT pg_terminate_backend(?::int)", pid); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if p.token == 0 { // at the start, openPostgres goes on
+		return nil
+	}
+	return s.compare(ctx)
 }

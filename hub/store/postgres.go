@@ -18,6 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
+
+	"flotilla.dev/hub/store/deadline"
 )
 
 // A postgres is what a store has in addition that is kept in PostgreSQL. The rest of the
@@ -130,7 +132,7 @@ func parsePostgres(address string, w waits, log *slog.Logger) (*postgres, error)
 		if err != nil {
 			return nil, err
 		}
-		return &patient{Conn: c, stalled: w.stalled}, nil
+		return &deadline.Conn{Conn: c, Timeout: w.stalled}, nil
 	}
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "flotilla-hub"
@@ -294,7 +296,7 @@ func explainPostgres(err error, where string) error {
 		return unavailable("takes no writes: it is a standby, or was made read-only")
 	case errors.As(err, &connecting):
 		return unavailable("cannot be reached")
-	case errors.Is(err, errStalled), errors.As(err, &network), isLost(err):
+	case errors.Is(err, deadline.ErrExceeded), errors.As(err, &network), isLost(err):
 		return unavailable("has not answered")
 	}
 	return err
@@ -315,7 +317,7 @@ func isLost(err error) bool {
 		return false
 	}
 	text := err.Error() // of pgx there is no other word for some of them
-	return errors.Is(err, errStalled) || errors.Is(err, sql.ErrConnDone) || pgconn.SafeToRetry(err) ||
+	return errors.Is(err, deadline.ErrExceeded) || errors.Is(err, sql.ErrConnDone) || pgconn.SafeToRetry(err) ||
 		strings.Contains(text, "conn closed") ||
 		strings.Contains(text, "unexpected EOF") || strings.Contains(text, "bad connection") ||
 		strings.HasPrefix(sqlState(err), "57P") || strings.HasPrefix(sqlState(err), "08")

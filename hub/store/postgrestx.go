@@ -281,3 +281,41 @@ func writeAll(ctx context.Context, c *conn, rows []Row, grow bool) (dropped int,
 
 // ignore is for an error that repeats one before it.
 func ignore(error) error { return nil }
+
+// compare looks, on a new connection, whether the database is as it was left. The lock of
+// the row waits for the end of whatever an older connection still does.
+func (s *Store) compare(ctx context.Context) error {
+	p := s.pg
+	var token, tx int64
+	if err := s.conn.QueryRowContext(ctx, "SELECT token, tx FROM leader FOR UPDATE").Scan(&token, &tx); err != nil {
+		return err
+	}
+	switch {
+	case token != p.token:
+		return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, p.where))
+	case tx == p.tx:
+		p.doubt = nil
+		return nil
+	case p.doubt != nil && tx == p.doubt.tx:
+		p.tx, p.doubt.done = tx, true
+		s.audits.kept(p.doubt.audits, true, time.Now())
+		s.wrote(p.doubt.writes)
+		p.doubt = nil
+		return nil
+	case tx < p.tx:
+		return s.isOver(fmt.Errorf("%s is older than it was: the newest transaction there is %d, and %d was acknowledged: "+
+			"it was restored, or a standby took over that had not got everything. The hub ends, and looks at it anew when it "+
+			"starts", p.where, tx, p.tx))
+	}
+	return s.isOver(fmt.Errorf("%s has transaction %d, and this hub has made %d: something else writes as this hub. "+
+		"The hub ends, and begins anew from what is there", p.where, tx, p.tx))
+}
+
+// isOver notes that nothing can be written by this store any more.
+func (s *Store) isOver(err error) error {
+	if s.pg.over == nil {
+		s.pg.over = err
+		s.pg.once.Do(func() { close(s.pg.overing) })
+	}
+	return s.pg.over
+}

@@ -1,4 +1,4 @@
-package store
+package snapshot
 
 import (
 	"context"
@@ -15,10 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/bound"
 )
 
-// FuzzRows: what is read of a row is what encoding/json reads of it when it is mended, and what
+// FuzzRows: what is read of a row is what encoding/json reads of it when it is repaired, and what
 // that refuses is refused.
 func FuzzRows(f *testing.F) {
 	for _, row := range []string{
@@ -77,17 +78,17 @@ func FuzzRows(f *testing.F) {
 		if err != nil {
 			return
 		}
-		mended, broken := new(bound.Repairer).Repair([]byte(text), want)
-		std := json.Unmarshal(mended, want)
+		repaired, broken := new(bound.Repairer).Repair([]byte(text), want)
+		std := json.Unmarshal(repaired, want)
 		lent := []byte(text)
-		read, zeroed, err := new(Decoder).Decode(Row{
+		read, zeroed, err := new(Decoder).Decode(store.Row{
 			Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: lent,
 		})
 		for i := range lent {
 			lent[i] = 'x' // the text of the next row
 		}
 		if (err == nil) != (std == nil) || err == nil && (zeroed != nil) != (len(broken) > 0) {
-			t.Fatalf("%s: %v, mended in %q, want %v, in %q", text, err, zeroed, std, broken)
+			t.Fatalf("%s: %v, repaired in %q, want %v, in %q", text, err, zeroed, std, broken)
 		}
 		if a, _ := json.Marshal(read); err == nil {
 			if b, _ := json.Marshal(want); string(a) != string(b) {
@@ -101,9 +102,9 @@ func FuzzRows(f *testing.F) {
 func TestRowsShareTheirResources(t *testing.T) {
 	var d Decoder
 	read := func(kind, text string) state.Object {
-		o, mended, err := d.Decode(Row{Kind: kind, Name: "a", Object: []byte(text)})
-		if err != nil || mended != nil {
-			t.Fatal(err, mended)
+		o, repaired, err := d.Decode(store.Row{Kind: kind, Name: "a", Object: []byte(text)})
+		if err != nil || repaired != nil {
+			t.Fatal(err, repaired)
 		}
 		return o
 	}
@@ -136,13 +137,13 @@ func TestRowsShareTheirResources(t *testing.T) {
 // Rows are decoded on all processors, and come out as they went in, though their text is lent only.
 func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 	const n = 1000
-	load := func(bad int) func(context.Context, func(Row) error) error {
-		return func(_ context.Context, fn func(Row) error) error {
+	load := func(bad int) func(context.Context, func(store.Row) error) error {
+		return func(_ context.Context, fn func(store.Row) error) error {
 			var text []byte
 			for i := range n {
 				name := fmt.Sprintf("ns-%04d", i)
 				text = fmt.Appendf(text[:0], `{"metadata":{"name":%q}}`, name)
-				r := Row{Kind: string(state.Namespaces), Name: name, Object: text}
+				r := store.Row{Kind: string(state.Namespaces), Name: name, Object: text}
 				if i == bad {
 					r.Object = []byte("no JSON")
 				}
@@ -171,14 +172,14 @@ func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 		}
 	}
 	lost := errors.New("the disk is gone")
-	if _, err := decodeAll(t.Context(), func(_ context.Context, fn func(Row) error) error { return lost },
+	if _, err := decodeAll(t.Context(), func(_ context.Context, fn func(store.Row) error) error { return lost },
 		add); !errors.Is(err, lost) {
 		t.Errorf("a store that cannot be read: %v", err)
 	}
 	for range 100 { // whoever is faster, half a fleet is not taken for all of it
 		ctx, cancel := context.WithCancel(t.Context())
 		objects = nil
-		_, err := decodeAll(ctx, func(ctx context.Context, fn func(Row) error) error {
+		_, err := decodeAll(ctx, func(ctx context.Context, fn func(store.Row) error) error {
 			defer cancel()
 			return load(-1)(ctx, fn)
 		}, add)
@@ -189,30 +190,30 @@ func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 }
 
 // What was read while the database was checked is the fleet at a start, as long as nothing has been written since.
-func TestARecollectionCountsAsLongAsNothingIsWritten(t *testing.T) {
-	o := Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}
-	row := func(name string, rev uint64) Commit {
-		return Commit{Rev: rev, Rows: []Row{{
+func TestAPrefetchCountsAsLongAsNothingIsWritten(t *testing.T) {
+	o := store.Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}
+	row := func(name string, rev uint64) store.Commit {
+		return store.Commit{Rev: rev, Rows: []store.Row{{
 			Kind: "nodes", Name: name, UID: "u-" + name, Rev: rev,
 			Object: fmt.Appendf(nil, `{"metadata":{"name":%q,"uid":"u-%s"}}`, name, name),
 		}}}
 	}
-	st, err := Open(t.Context(), o)
+	st, err := store.Open(t.Context(), o)
 	if err == nil {
 		err = errors.Join(st.Commit(t.Context(), row("a", 1)), st.Close())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	var early Recollection
+	var early Prefetch
 	o.Reads = early.Read
-	if st, err = Open(t.Context(), o); err != nil {
+	if st, err = store.Open(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
 	began := time.Unix(1_700_000_000, 0)
 	s, _, ok := early.Take(t.Context(), st, began)
-	want, _, err := st.Recall(t.Context(), began)
+	want, _, err := Load(t.Context(), st, began)
 	if err != nil || !ok || !s.Started.Equal(began) || !s.SeenReset().Equal(want.SeenReset()) || s.Salt != want.Salt ||
 		s.Revision != want.Revision || s.Node("a") == nil {
 		t.Errorf("%v, %v: it began at %v, is forgiven at %v, of revision %d", err, ok, s.Started, s.SeenReset(), s.Revision)
@@ -223,14 +224,14 @@ func TestARecollectionCountsAsLongAsNothingIsWritten(t *testing.T) {
 	if _, _, ok := early.Take(t.Context(), st, began); ok {
 		t.Error("it counts although there is more")
 	}
-	if _, _, ok := (&Recollection{}).Take(t.Context(), st, began); ok {
+	if _, _, ok := (&Prefetch{}).Take(t.Context(), st, began); ok {
 		t.Error("nothing counts as a fleet")
 	}
 }
 
 // TestARowThatIsAnothersIsRefused: the hub does not start, and says which row it is.
 func TestARowThatIsAnothersIsRefused(t *testing.T) {
-	for what, r := range map[string]Row{
+	for what, r := range map[string]store.Row{
 		"another name": {
 			Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"b","namespace":"default","uid":"u"}}`),
 		},
@@ -244,14 +245,14 @@ func TestARowThatIsAnothersIsRefused(t *testing.T) {
 		"no JSON": {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{`)},
 		"a list":  {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`[]`)},
 	} {
-		st, err := Open(t.Context(), Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+		st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.UID, r.Rev = "u", 1
-		if err := st.Commit(t.Context(), Commit{Rev: 1, Rows: []Row{r}}); err != nil {
+		if err := st.Commit(t.Context(), store.Commit{Rev: 1, Rows: []store.Row{r}}); err != nil {
 			t.Logf("%s: the store itself says %v", what, err)
-		} else if _, _, err := st.Recall(t.Context(), time.Now()); err == nil ||
+		} else if _, _, err := Load(t.Context(), st, time.Now()); err == nil ||
 			!strings.Contains(err.Error(), "default/a") || !strings.Contains(err.Error(), "restore a backup") {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -263,7 +264,7 @@ func TestARowThatIsAnothersIsRefused(t *testing.T) {
 
 // TestARowOfTooManyElements: a row, as of somebody's backup, is counted before it is decoded.
 func TestARowOfTooManyElements(t *testing.T) {
-	r := Row{Kind: string(state.Pods), Namespace: "default", Name: "a",
+	r := store.Row{Kind: string(state.Pods), Namespace: "default", Name: "a",
 		Object: json.RawMessage(`{"metadata":{"name":"a","namespace":"default"},"spec":{"containers":[` + strings.Repeat("{},", 1<<20) + "{}]}}")}
 	if _, _, err := new(Decoder).Decode(r); err == nil || !strings.Contains(err.Error(), "objects and lists") ||
 		!strings.Contains(err.Error(), "restore a backup") {
@@ -276,7 +277,7 @@ func TestNodesShareTheirWords(t *testing.T) {
 	var d Decoder
 	read := func(name string) *corev1.Node {
 		text := fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"kubernetes.io/hostname":%q,"kubernetes.io/os":"linux"}},"status":{"conditions":[{"type":"Ready","status":"True","message":"is posting"}],"nodeInfo":{"machineID":"m","osImage":"Debian"},"images":[{"names":["example.com/a:1"]}]}}`, name, name)
-		o, _, err := d.Decode(Row{Kind: "nodes", Name: name, Object: []byte(text)})
+		o, _, err := d.Decode(store.Row{Kind: "nodes", Name: name, Object: []byte(text)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,9 @@
-package store
+// Package snapshot reads the fleet from the store: it decodes rows into a state.Snapshot.
+//
+// It repairs quantities that no machine can have, and refuses rows that it cannot read. It never
+// writes: the caller commits the repairs. Package serve calls it at a start, and package cluster
+// for the rows that a standby follows.
+package snapshot
 
 import (
 	"context"
@@ -13,6 +18,7 @@ import (
 
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/bound"
 )
 
@@ -24,13 +30,13 @@ const (
 
 // A Decoder makes objects of rows, which share what they have in common. It is for one goroutine.
 type Decoder struct {
-	mender bound.Repairer
-	sharer state.Interner
+	repairer bound.Repairer
+	interner state.Interner
 }
 
-// Decode returns the object of a row. mended is nil unless the row held quantities that no machine
+// Decode returns the object of a row. repaired is nil unless the row held quantities that no machine
 // can have: an older hub, or someone who changed the database, let them in.
-func (d *Decoder) Decode(r Row) (o state.Object, mended *state.Change, err error) {
+func (d *Decoder) Decode(r store.Row) (o state.Object, repaired *state.Change, err error) {
 	if o, err = state.New(state.Kind(r.Kind)); err != nil {
 		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
 	}
@@ -43,7 +49,7 @@ func (d *Decoder) Decode(r Row) (o state.Object, mended *state.Change, err error
 	if state.InProto(text) {
 		err = bound.Proto(text, o)
 	} else {
-		text, places = d.mender.Repair(text, o)
+		text, places = d.repairer.Repair(text, o)
 	}
 	if err == nil {
 		err = state.Decode(text, o)
@@ -57,13 +63,13 @@ func (d *Decoder) Decode(r Row) (o state.Object, mended *state.Change, err error
 		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row",
 			r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
 	}
-	d.sharer.Share(o)
+	d.interner.Share(o)
 	if n := len(places); n > 0 {
 		c := state.Put(o, fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
 			state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))).Warning("OutOfBounds")
-		mended = &c
+		repaired = &c
 	}
-	return o, mended, nil
+	return o, repaired, nil
 }
 
 // countRow counts the objects and lists in a row.
@@ -78,71 +84,71 @@ func countRow(data []byte, into state.Object) int {
 	return bound.CountJSON(data).Objects
 }
 
-// Recall reads the fleet as it is remembered, and returns what of it had to be mended.
-func (s *Store) Recall(
-	ctx context.Context, started time.Time,
-) (fleet state.Snapshot, mended []state.Change, err error) {
-	id, err := s.HubID(ctx)
+// Load reads the stored fleet, and returns the objects that it had to repair.
+func Load(
+	ctx context.Context, st *store.Store, started time.Time,
+) (fleet state.Snapshot, repaired []state.Change, err error) {
+	id, err := st.HubID(ctx)
 	if err != nil {
 		return state.Snapshot{}, nil, fmt.Errorf("read the hub's identity: %w", err)
 	}
-	rev, err := s.Revision(ctx)
+	rev, err := st.Revision(ctx)
 	if err != nil {
 		return state.Snapshot{}, nil, fmt.Errorf("read the revision: %w", err)
 	}
 	loading := state.Loading(state.Empty(id, started))
-	if mended, err = decodeAll(ctx, s.Load, loading.Add); err != nil {
+	if repaired, err = decodeAll(ctx, st.Load, loading.Add); err != nil {
 		return state.Snapshot{}, nil, fmt.Errorf("read the fleet: %w", err)
 	}
-	return loading.Loaded(rev), mended, nil
+	return loading.Loaded(rev), repaired, nil
 }
 
-// A Recollection is the fleet as it was read while the database was being checked.
-type Recollection struct {
-	fleet  state.Snapshot
-	mended []state.Change
-	done   bool
+// A Prefetch is the fleet as it was read while the database was being checked.
+type Prefetch struct {
+	fleet    state.Snapshot
+	repaired []state.Change
+	done     bool
 }
 
 // Read is for Options.Reads.
-func (r *Recollection) Read(ctx context.Context, st *Store) {
+func (r *Prefetch) Read(ctx context.Context, st *store.Store) {
 	var err error
-	r.fleet, r.mended, err = st.Recall(ctx, time.Time{})
+	r.fleet, r.repaired, err = Load(ctx, st, time.Time{})
 	r.done = err == nil
 }
 
-// Take returns the fleet at the start of a hub, and what had to be mended; false: it was not read as
+// Take returns the fleet at the start of a hub, and what had to be repaired; false: it was not read as
 // the store has it now.
-func (r *Recollection) Take(
-	ctx context.Context, st *Store, started time.Time,
-) (s state.Snapshot, mended []state.Change, ok bool) {
+func (r *Prefetch) Take(
+	ctx context.Context, st *store.Store, started time.Time,
+) (s state.Snapshot, repaired []state.Change, ok bool) {
 	rev, err := st.Revision(ctx)
 	if !r.done || err != nil || rev != r.fleet.Revision {
 		return s, nil, false
 	}
 	s = r.fleet
 	s.Started = started
-	return s.ResetSeen(started), r.mended, true
+	return s.ResetSeen(started), r.repaired, true
 }
 
 // decodeAll decodes the rows that load yields, on all processors and while more are read, and adds
 // the objects in the order of the rows: most of a start is this.
 func decodeAll(
-	ctx context.Context, load func(context.Context, func(Row) error) error, add func([]state.Object),
-) (mended []state.Change, err error) {
+	ctx context.Context, load func(context.Context, func(store.Row) error) error, add func([]state.Object),
+) (repaired []state.Change, err error) {
 	const together = 256
 	type batch struct {
-		rows    []Row
-		text    []byte // of the rows, which load lends only
-		objects []state.Object
-		mended  []state.Change
-		decoded chan struct{}
+		rows     []store.Row
+		text     []byte // of the rows, which load lends only
+		objects  []state.Object
+		repaired []state.Change
+		decoded  chan struct{}
 	}
 	work, ctx := errgroup.WithContext(ctx)
 	processors := runtime.GOMAXPROCS(0)
 	todo, ordered := make(chan *batch), make(chan *batch, 4*processors)
 	type buffers struct { // that a decoded batch leaves to another
-		rows []Row
+		rows []store.Row
 		text []byte
 	}
 	free := make(chan buffers, 2*cap(ordered))
@@ -152,13 +158,13 @@ func decodeAll(
 			var d Decoder
 			for b := range todo {
 				for _, r := range b.rows {
-					o, mended, err := d.Decode(r)
+					o, repaired, err := d.Decode(r)
 					if err != nil {
 						return err
 					}
 					b.objects = append(b.objects, o)
-					if mended != nil {
-						b.mended = append(b.mended, *mended)
+					if repaired != nil {
+						b.repaired = append(b.repaired, *repaired)
 					}
 				}
 				select {
@@ -177,7 +183,7 @@ func decodeAll(
 			select {
 			case <-b.decoded:
 				add(b.objects)
-				mended = append(mended, b.mended...)
+				repaired = append(repaired, b.repaired...)
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -196,14 +202,14 @@ func decodeAll(
 		now = nil
 		return nil
 	}
-	err = load(ctx, func(r Row) error {
+	err = load(ctx, func(r store.Row) error {
 		if now == nil {
 			now = &batch{objects: make([]state.Object, 0, together), decoded: make(chan struct{})}
 			select {
 			case had := <-free:
 				now.rows, now.text = had.rows, had.text
 			default:
-				now.rows = make([]Row, 0, together)
+				now.rows = make([]store.Row, 0, together)
 			}
 		}
 		begin := len(now.text)
@@ -225,5 +231,5 @@ func decodeAll(
 	if err != nil {
 		return nil, err
 	}
-	return mended, nil
+	return repaired, nil
 }

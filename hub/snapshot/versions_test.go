@@ -1,4 +1,4 @@
-package store
+package snapshot
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/store"
 )
 
 // What objects look like has no number in the schema: fields come, and none may go or get
@@ -29,7 +30,7 @@ func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "test"})
+		st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,11 +54,11 @@ func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
 			}
 			m := named.Metadata
 			rev++
-			row := Row{
+			row := store.Row{
 				Kind: kind, Namespace: m.Namespace, Name: m.Name, UID: fmt.Sprint(m.UID, "-", rev), Rev: rev,
 				Object: []byte(object),
 			}
-			if err := st.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{row}}); err != nil {
+			if err := st.Commit(t.Context(), store.Commit{Rev: rev, Rows: []store.Row{row}}); err != nil {
 				t.Fatal(err)
 			}
 			key := state.Key{Kind: state.Kind(kind), Namespace: m.Namespace, Name: m.Name}
@@ -65,9 +66,9 @@ func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
 			all = append(all, kept{key, object})
 			seen[key.Kind] = true
 		}
-		s, mended, err := st.Recall(t.Context(), time.Now())
-		if err != nil || len(mended) > 0 {
-			t.Fatalf("%s: mended %v: %v", file, mended, err)
+		s, repaired, err := Load(t.Context(), st, time.Now())
+		if err != nil || len(repaired) > 0 {
+			t.Fatalf("%s: repaired %v: %v", file, repaired, err)
 		}
 		for _, k := range all {
 			o := s.Get(k.key)
