@@ -150,7 +150,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
 		}},
 		{"no backup", Warn, "backups", "none yet", func(p *Hub, in func(string) string) { do(os.RemoveAll(in("backups"))) }},
-		{"backups on a stick that was pulled", Fail, "backups", "leads to what is not there", func(p *Hub, in func(string) string) {
+		{"backups on a stick that was pulled", Fail, "backups", "which is missing", func(p *Hub, in func(string) string) {
 			do(os.RemoveAll(in("backups")))
 			do(os.Symlink(in("stick"), in("backups")))
 		}},

@@ -158,7 +158,7 @@ func TestTheHubRefusesToStart(t *testing.T) {
 	again := func() command {
 		return command{path: path, args: []string{"serve", "--data-dir", h.dir, "--https-listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0"}}
 	}
-	refused(t, again(), 1, "another flotilla-hub (pid ", "stop it, or give this one its own --data-dir")
+	refused(t, again(), 1, "another flotilla-hub (pid ", "stop that hub, or give this one another --data-dir")
 	h.stop()
 
 	for _, name := range []string{"root.key", "intermediate.key"} {

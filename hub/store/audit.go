@@ -17,41 +17,41 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// An Audit is one thing that somebody did, read that is secret, or was refused.
+// An Audit is one audit record: a change, the reading of a secret, or a refusal.
 type Audit struct {
-	ID    int64 // when it is read: later ones have greater ones
+	ID    int64 // increases with each record; set when it is read
 	At    time.Time
-	Until time.Time // of a record that stands for several: when the last of them was
-	Count int       // how many it stands for; 0 is 1
-	Who   string    // "": nobody that is known
-	// page, token, certificate, API, command line, join token, password, setup link; session in old records
+	Until time.Time // the last event of a record that stands for several
+	Count int       // events that it stands for; 0 means 1
+	Who   string    // "": unknown
+	// page, token, certificate, API, command line, join token, password, setup link; session in old
+	// records
 	Via       string
 	Source    string // address
 	Verb      string
 	Resource  string
 	Namespace string
 	Name      string
-	Code      int // as HTTP's
+	Code      int // HTTP status
 	Message   string
 
-	Prev, Hash []byte // when it is exported: the links of the chain
-	// Origin is whom a flood is counted for when it is written, such as the network of
-	// Source; "": Source.
+	Prev, Hash []byte // the links of the chain; set for an export
+	// Origin is the source that a flood is counted for, such as the network of Source; "": Source.
 	Origin string
 }
 
-// Bounds of one record. What is longer is cut, with a sign of it.
+// Limits of one record. Longer text is cut and marked as cut.
 const (
 	maxAuditText    = 256  // bytes of who, via, source, verb, resource, namespace and name
 	maxAuditMessage = 1024 // bytes
-	// What one whom nobody knows made us write: 64 MiB are seven weeks of a flood of the longest.
+	// Limits for unauthenticated clients: 64 MiB hold seven weeks of a flood of the longest
+	// records.
 	maxStrangerText    = 64
 	maxStrangerMessage = 128
-	auditOverhead      = 200 // bytes that a record costs beside its text
+	auditOverhead      = 200 // bytes of a record beside its text
 )
 
-// bounded is a record as it is kept: cut, in UTF-8 of which every character shows, and
-// with whole milliseconds.
+// bounded returns the record as it is stored: cut, printable UTF-8, whole milliseconds.
 func (a Audit) bounded() Audit {
 	most, message := maxAuditText, maxAuditMessage
 	if a.Code >= 400 && a.source() == a.from() {
@@ -79,13 +79,12 @@ func (a *Audit) bytes() int64 {
 	return int64(n)
 }
 
-// link is the hash of a record behind another: sha256 over the hash before it
-// (nothing for the first), and over each field as its length in bytes, ":", its
-// text and ",": id, at, until, count, who, via, source, verb, resource,
-// namespace, name, message, code.
+// link returns the record's hash in the chain: sha256 over the previous hash (empty for the first
+// record), then over each field as "LENGTH:TEXT,". The fields are id, at, until, count, who, via,
+// source, verb, resource, namespace, name, message, code.
 func (a *Audit) link(prev []byte) []byte {
 	h := sha256.New()
-	_, _ = h.Write(prev) // a hash never fails
+	_, _ = h.Write(prev) // never fails
 	fields := append([]string{strconv.FormatInt(a.ID, 10), stamp(a.At), stamp(a.Until), strconv.Itoa(a.Count)},
 		a.texts()...)
 	for _, f := range append(fields, strconv.Itoa(a.Code)) {
@@ -94,27 +93,27 @@ func (a *Audit) link(prev []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Audits lists the newest records, newest first, at most limit.
+// Audits returns at most limit records, newest first.
 func (s *Store) Audits(ctx context.Context, limit int) ([]Audit, error) {
 	return s.FindAudits(ctx, AuditQuery{Limit: limit})
 }
 
-// An AuditQuery says which records are wanted.
+// An AuditQuery selects audit records. An empty list selects all.
 type AuditQuery struct {
-	Before    int64    // older than this ID; 0: from the newest on
-	Words     []string // all of them must occur, whatever their case
-	Refused   bool     // only what was refused or has failed
-	Via       []string // only what came in one of these ways; none: in any
-	Verbs     []string // only these; none: any
-	NotVerbs  []string // none of these
-	Resources []string // only what was done to these, such as secrets or pods/exec; none: to any
+	Before    int64    // only records with a smaller ID; 0: all
+	Words     []string // each must occur, in any case
+	Refused   bool     // only refusals and failures
+	Via       []string // only these ways of access
+	Verbs     []string // only these verbs
+	NotVerbs  []string // without these verbs
+	Resources []string // only these resources, such as secrets or pods/exec
 	Limit     int
 }
 
 const selectAudit = "SELECT id, at, until, count, who, via, source, verb, resource, namespace, name, code, message, " +
 	"hash FROM audit"
 
-// FindAudits lists records, newest first.
+// FindAudits returns the selected records, newest first.
 func (s *Store) FindAudits(ctx context.Context, q AuditQuery) ([]Audit, error) {
 	if err := s.flushAudits(nil); err != nil {
 		return nil, err
@@ -154,8 +153,8 @@ func scanAudit(scan func(...any) error) (Audit, error) {
 	return a, err
 }
 
-// ExportAudit writes the audit as JSON lines, oldest first, and asks before each of
-// them whether it may go on.
+// ExportAudit writes the audit as JSON lines, oldest first. It calls before ahead of each line, and
+// stops on its error.
 func (s *Store) ExportAudit(ctx context.Context, w io.Writer, since time.Time, before func() error) error {
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
@@ -167,7 +166,7 @@ func (s *Store) ExportAudit(ctx context.Context, w io.Writer, since time.Time, b
 	})
 }
 
-// ParseSince reads a moment, or how long ago it was; "" is the beginning.
+// ParseSince parses a time or an age; "" is the zero time.
 func ParseSince(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -180,11 +179,11 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("since %.40q is neither a duration, a day nor a moment; write 24h, 2026-11-22 or "+
+	return time.Time{}, fmt.Errorf("since: %.40q is not a duration, a day or a time; write 24h, 2026-11-22 or "+
 		"2026-11-22T04:00:00Z", text)
 }
 
-// An AuditLine is a record as it is exported, one JSON object a line.
+// An AuditLine is one exported record, a JSON object on a line.
 type AuditLine struct {
 	ID        int64  `json:"id"`
 	At        string `json:"at"`
@@ -199,11 +198,11 @@ type AuditLine struct {
 	Name      string `json:"name"`
 	Code      int    `json:"code"`
 	Message   string `json:"message,omitempty"`
-	Prev      string `json:"prev"` // hash of the record before it
-	Hash      string `json:"hash"` // "": from before the chain began
+	Prev      string `json:"prev"` // hash of the previous record
+	Hash      string `json:"hash"` // "": older than the chain
 }
 
-// Line is how a record is exported.
+// Line returns the record in its exported form.
 func (a Audit) Line() AuditLine {
 	return AuditLine{
 		a.ID, stamp(a.At), stamp(a.Until), a.Count, a.Who, a.Via, a.Source, a.Verb, a.Resource, a.Namespace, a.Name, a.Code,
@@ -220,9 +219,8 @@ func (l AuditLine) audit() (Audit, error) {
 		errors.Join(err, herr)
 }
 
-// EachAudit gives every record to fn, the oldest first, from the first one at or
-// after since on; the zero time is from the beginning. It reads in small steps: a
-// slow reader keeps no one.
+// EachAudit calls fn for every record, oldest first, from the first one at or after since; the zero
+// time means all. It reads in pages, so that a slow reader blocks no writer.
 func (s *Store) EachAudit(ctx context.Context, since time.Time, fn func(Audit) error) error {
 	if err := s.flushAudits(nil); err != nil {
 		return err
@@ -257,12 +255,12 @@ func (s *Store) EachAudit(ctx context.Context, since time.Time, fn func(Audit) e
 	}
 }
 
-// An AuditReport says how far the chain of the audit is whole.
+// An AuditReport is the result of verifying the chain.
 type AuditReport struct {
 	Records   int
-	From, To  Audit    // the first and the last of the chain
-	Unchained int      // records from before the chain began
-	Broken    []string // where it is not whole, a sentence each; the first 20
+	From, To  Audit    // first and last record of the chain
+	Unchained int      // records older than the chain
+	Broken    []string // the first 20 breaks, a sentence each
 	Breaks    int
 }
 
@@ -274,8 +272,8 @@ func (r *AuditReport) broken(format string, args ...any) {
 	}
 }
 
-// add checks the next record. The hash that it carries counts for the one behind
-// it, so that one wrong record is one finding.
+// add checks the next record. It goes on from the hash that the record carries, so that one wrong
+// record is reported once.
 func (r *AuditReport) add(a Audit) {
 	defer func() { r.Records, r.To = r.Records+1, a }()
 	if len(a.Hash) == 0 && len(r.From.Hash) == 0 {
@@ -286,40 +284,40 @@ func (r *AuditReport) add(a Audit) {
 	if first {
 		r.From = a
 		if len(a.Prev) == 0 && a.Verb != auditBegins {
-			r.broken("record %d (%s) is the first of the chain and does not say that it begins: those before it are missing",
+			r.broken("record %d (%s) is the first of the chain, but does not begin it: earlier records are missing",
 				a.ID, stamp(a.At))
 		}
 	}
 	switch gone := a.ID - r.To.ID - 1; {
 	case !first && gone == 1:
-		r.broken("record %d is missing, behind %s", a.ID-1, stamp(r.To.At))
+		r.broken("record %d is missing, after the one of %s", a.ID-1, stamp(r.To.At))
 	case !first && gone > 1:
 		r.broken("records %d to %d are missing, between %s and %s", r.To.ID+1, a.ID-1, stamp(r.To.At), stamp(a.At))
 	case !first && gone < 0:
-		r.broken("record %d stands behind record %d", a.ID, r.To.ID)
+		r.broken("record %d comes after record %d", a.ID, r.To.ID)
 	case !bytes.Equal(a.link(a.Prev), a.Hash):
-		r.broken("record %d (%s) was changed, or the one before it was replaced", a.ID, stamp(a.At))
+		r.broken("record %d (%s) was changed, or the previous one was replaced", a.ID, stamp(a.At))
 	case !first && !bytes.Equal(a.Prev, r.To.Hash):
-		r.broken("record %d (%s) does not follow the one before it", a.ID, stamp(a.At))
+		r.broken("record %d (%s) does not follow the previous one", a.ID, stamp(a.At))
 	}
 }
 
-// VerifyAudit checks the chain in the database.
+// VerifyAudit verifies the chain in the database.
 func (s *Store) VerifyAudit(ctx context.Context) (AuditReport, error) {
 	var r AuditReport
 	if err := s.flushAudits(nil); err != nil {
 		return r, err
 	}
-	// The head first: records that come while this reads are beyond it.
+	// Read the head first: records that arrive during the check come after it.
 	head, begun, err := chainEndOf(ctx, s.read, metaAuditHead)
 	if errors.Is(err, errNoEnd) {
-		r.broken("the note of where the audit ends is no more: %v", err)
+		r.broken("the stored end of the audit cannot be read: %v", err)
 	} else if err != nil {
 		return r, fmt.Errorf("read where the audit ends: %w", err)
 	}
 	anchor, cut, err := chainEndOf(ctx, s.read, metaAuditAnchor)
 	if errors.Is(err, errNoEnd) {
-		r.broken("the note of where the audit begins is no more: %v", err)
+		r.broken("the stored beginning of the audit cannot be read: %v", err)
 	} else if err != nil {
 		return r, fmt.Errorf("read where the audit begins: %w", err)
 	}
@@ -329,7 +327,7 @@ func (s *Store) VerifyAudit(ctx context.Context) (AuditReport, error) {
 	seen := !begun
 	if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error {
 		if cut && r.Records == 0 && a.ID > anchor.id+1 {
-			r.broken("records %d to %d are missing at the beginning: what is too old ends with record %d", anchor.id+1, a.ID-1,
+			r.broken("records %d to %d are missing at the beginning: the last expired record is %d", anchor.id+1, a.ID-1,
 				anchor.id)
 		}
 		r.add(a)
@@ -345,7 +343,7 @@ func (s *Store) VerifyAudit(ctx context.Context) (AuditReport, error) {
 	return r, nil
 }
 
-// VerifyAuditExport checks an export without its hub.
+// VerifyAuditExport verifies an exported file without the hub.
 func VerifyAuditExport(in io.Reader) (AuditReport, error) {
 	var r AuditReport
 	lines := bufio.NewScanner(in)
@@ -362,7 +360,7 @@ func VerifyAuditExport(in io.Reader) (AuditReport, error) {
 			a, err = l.audit()
 		}
 		if err != nil {
-			return r, fmt.Errorf("line %d is no record of an audit: %w", n, err)
+			return r, fmt.Errorf("line %d is not an audit record: %w", n, err)
 		}
 		r.add(a)
 	}

@@ -602,7 +602,7 @@ func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
 	}
 	lost := 0
 	for _, a := range found {
-		if strings.Contains(a.Message, "could not be kept") {
+		if strings.Contains(a.Message, "were lost") {
 			lost += a.Count
 		} else if a.Name != "kept" {
 			t.Errorf("%+v", a)
@@ -663,7 +663,7 @@ func TestAuditGoesOnWhereANoteOfItsEndsIsDamaged(t *testing.T) {
 						t.Errorf("%s is not in %s", name, names)
 					}
 				}
-				if said := strings.Contains(names, "where the audit ends was damaged"); said != (note == metaAuditHead) {
+				if said := strings.Contains(names, "stored end of the audit was unusable"); said != (note == metaAuditHead) {
 					t.Errorf("what it says of the damage: %s", names)
 				}
 				if note == metaAuditHead && r.Breaks != 0 {

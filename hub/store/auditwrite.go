@@ -13,25 +13,24 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Bounds of all records together. The oldest go first.
+// Limits of the whole audit. The oldest records are removed first.
 const (
-	// AuditKept is how long it is remembered who did what, unless Options say otherwise.
+	// AuditKept is the default of Options.AuditKept.
 	AuditKept     = 90 * 24 * time.Hour
 	maxAuditRows  = 200_000
 	maxAuditBytes = 64 << 20
-	auditPrune    = 2000 // records that one write removes at most
+	auditPrune    = 2000 // records removed by one write at most
 )
 
-// Keys of the meta table: the newest record, and the newest that was removed.
+// Keys of the meta table: the newest record, and the newest removed record.
 const (
 	metaAuditHead   = "audit-head"
 	metaAuditAnchor = "audit-anchor"
 )
 
-// AddAudit remembers something, and returns when it is on the disk, unless it is
-// left out in a flood, which a later record tells. Several that come together
-// share one write. While the disk is full it keeps the ballast for what makes
-// room, and returns ErrFull.
+// AddAudit adds a record, and returns when it is on the disk or folded into a flood. Concurrent
+// records share one write. On a full disk it returns ErrFull, and leaves the ballast to operations
+// that free space.
 func (s *Store) AddAudit(_ context.Context, a Audit) error {
 	q := s.audits.put(a)
 	s.arm()
@@ -41,14 +40,13 @@ func (s *Store) AddAudit(_ context.Context, a Audit) error {
 	return s.flushAudits(q)
 }
 
-// NoteAudit remembers something with the next write, or after a second. It is for
-// what was remembered before by itself, and for what nobody got.
+// NoteAudit adds a record without waiting: the next transaction writes it, after a second at most.
 func (s *Store) NoteAudit(a Audit) {
 	s.audits.put(a)
 	s.arm()
 }
 
-// arm sets the timer that writes what no other write has taken along.
+// arm sets the timer that writes records when no other transaction does.
 func (s *Store) arm() {
 	q := &s.audits
 	q.mu.Lock()
@@ -63,27 +61,27 @@ func (s *Store) arm() {
 			q.mu.Lock()
 			q.timer = nil
 			q.mu.Unlock()
-			if err := s.flushAudits(nil); err != nil && !errors.Is(err, ErrUnavailable) { // that is told once, and they wait
+			if err := s.flushAudits(nil); err != nil && !errors.Is(err, ErrUnavailable) { // unavailable: logged elsewhere
 				s.log.Error("the audit cannot be written", "err", err)
 			}
 			s.arm()
 		})
-	case len(q.waiting) == 1: // the timer may be one of a flood, far away
+	case len(q.waiting) == 1: // the timer may be set for the far end of a flood
 		q.timer.Reset(auditDelay)
 	}
 }
 
-// flushAudits writes what waits. one is nil, or has been put before.
+// flushAudits writes due records. If one is not nil, it returns when that record is written.
 func (s *Store) flushAudits(one *queued) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one != nil && one.kept { // another's write took it along
+	if one != nil && one.written { // written by another transaction
 		return nil
 	}
 	if !s.isOpen() {
-		return nil // closing has written it
+		return nil // Close has written it
 	}
-	if one == nil && !s.audits.waits() {
+	if one == nil && !s.audits.isDue() {
 		return nil
 	}
 	ctx := context.Background()
@@ -93,16 +91,16 @@ func (s *Store) flushAudits(one *queued) error {
 		err = s.txLocked(ctx, nothing)
 	}
 	if errors.Is(err, ErrFull) {
-		s.audits.kept(s.audits.gather(time.Now(), false), false, time.Now())
+		s.audits.written(s.audits.gather(time.Now(), false), false, time.Now())
 		if one == nil {
-			return nil // it is counted, and logged for the disk
+			return nil // counted as lost; the full disk is logged elsewhere
 		}
 	}
 	return err
 }
 
-// writeAudits writes what waits in the transaction that is open, and removes what
-// is too old or too much. It returns what it has written.
+// writeAudits writes due records in the open transaction, prunes old ones, and returns what it
+// wrote.
 func (s *Store) writeAudits(ctx context.Context, c *conn) ([]*queued, error) {
 	now := time.Now()
 	if s.full.Load() {
@@ -117,11 +115,11 @@ func (s *Store) writeAudits(ctx context.Context, c *conn) ([]*queued, error) {
 	}
 	err := s.appendAudits(ctx, c, rows, now)
 	if cause := s.explain(err); errors.Is(cause, ErrFull) || errors.Is(cause, ErrUnavailable) {
-		return nil, err // the whole transaction is lost, and its writer makes room, or begins again
+		return nil, err // the caller frees space or retries the transaction
 	}
 	if err != nil { // a damaged audit must not stop the fleet
-		s.log.Error("records of the audit are lost", "count", len(rows), "err", err)
-		s.audits.kept(rows, false, now)
+		s.log.Error("audit records are lost", "count", len(rows), "err", err)
+		s.audits.written(rows, false, now)
 		rows = nil
 		if _, err := c.ExecContext(ctx, "ROLLBACK TO audit"); err != nil {
 			return nil, err
@@ -131,8 +129,8 @@ func (s *Store) writeAudits(ctx context.Context, c *conn) ([]*queued, error) {
 	return rows, err
 }
 
-// A chainEnd is one end of the chain: a record by its number and hash, and the
-// bytes of all up to it.
+// A chainEnd is one end of the chain: a record's number and hash, and the bytes of all records up
+// to it.
 type chainEnd struct {
 	id, total int64
 	hash      []byte
@@ -143,7 +141,7 @@ func (e chainEnd) String() string { return fmt.Sprintf("%d %x %d", e.id, e.hash,
 func parseChainEnd(text string) (e chainEnd, err error) {
 	f := strings.Fields(text)
 	if len(f) != 3 {
-		return e, fmt.Errorf("%q is no end of a chain", text)
+		return e, fmt.Errorf("%q is not an end of a chain", text)
 	}
 	e.id, err = strconv.ParseInt(f[0], 10, 64)
 	if err == nil {
@@ -160,7 +158,7 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// chainEndOf reads an end; false: there is none.
+// chainEndOf reads an end of the chain; false: it is not set.
 func chainEndOf(ctx context.Context, c querier, key string) (chainEnd, bool, error) {
 	var text string
 	err := c.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(&text)
@@ -177,10 +175,11 @@ func chainEndOf(ctx context.Context, c querier, key string) (chainEnd, bool, err
 	return e, true, nil
 }
 
-// errNoEnd: a note of an end of the chain is damaged. The records are there all the same.
-var errNoEnd = errors.New("it is damaged")
+// errNoEnd: the stored end of the chain is damaged; the records are not.
+var errNoEnd = errors.New("damaged")
 
-// newestRecord is the end of a chain by its last record; false: that is from before the chain began.
+// newestRecord returns the chain's end from its last record; false: that record is older than the
+// chain.
 func newestRecord(ctx context.Context, c querier) (e chainEnd, _ bool, err error) {
 	err = c.QueryRowContext(ctx, "SELECT id, hash, total FROM audit ORDER BY id DESC LIMIT 1").Scan(&e.id, &e.hash,
 		&e.total)
@@ -190,15 +189,15 @@ func newestRecord(ctx context.Context, c querier) (e chainEnd, _ bool, err error
 	return e, len(e.hash) > 0, err
 }
 
-// appendAudits links records to the chain.
+// appendAudits adds records to the chain.
 func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now time.Time) error {
 	head, begun, err := chainEndOf(ctx, c, metaAuditHead)
 	if damage := err; errors.Is(err, errNoEnd) {
 		head, begun, err = newestRecord(ctx, c)
 		said := Audit{
-			At: now, Who: "the hub", Verb: "mend", Resource: "audit", Code: 200,
-			Message: fmt.Sprintf("the note of where the audit ends was damaged (%v): it goes on behind record %d, and "+
-				"nobody knows whether there were later ones", damage, head.id),
+			At: now, Who: "the hub", Verb: "repair", Resource: "audit", Code: 200,
+			Message: fmt.Sprintf("the stored end of the audit was unusable (%v): the chain continues after record %d; later "+
+				"records may be missing", damage, head.id),
 		}
 		rows = append([]*queued{{Audit: said.bounded()}}, rows...)
 	}
@@ -238,7 +237,7 @@ func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now t
 		return err
 	}
 	at := rows[len(rows)-1].At
-	if was := moment(before); !was.IsZero() && was.Before(at) { // one record by a clock that is wrong takes nothing away
+	if was := moment(before); !was.IsZero() && was.Before(at) { // one record with a wrong clock must not prune others
 		at = was
 	}
 	return s.pruneAudits(ctx, c, head, at)
@@ -246,8 +245,8 @@ func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now t
 
 const auditBegins = "begin"
 
-// pruneAudits removes records from the oldest on: the chain is cut at one place,
-// and its anchor is remembered.
+// pruneAudits removes the oldest records beyond the limits, and stores the last removed one as the
+// chain's anchor.
 func (s *Store) pruneAudits(ctx context.Context, c *conn, head chainEnd, now time.Time) error {
 	var first, keep sql.NullInt64
 	if err := c.QueryRowContext(ctx, "SELECT min(id) FROM audit").Scan(&first); err != nil {
@@ -257,7 +256,7 @@ func (s *Store) pruneAudits(ctx context.Context, c *conn, head chainEnd, now tim
 		"ORDER BY id LIMIT 1",
 		stamp(now.Add(-s.auditKept)), head.id-s.auditRows, head.total-s.auditBytes).Scan(&keep)
 	if errors.Is(err, sql.ErrNoRows) {
-		keep.Int64, err = head.id, nil // the newest stays in any case
+		keep.Int64, err = head.id, nil // the newest record stays
 	}
 	if err != nil || keep.Int64 <= first.Int64 {
 		return err

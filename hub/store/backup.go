@@ -24,8 +24,8 @@ const (
 
 func fileStamp(t time.Time) string { return t.UTC().Format("20060102T150405Z") }
 
-// beside is a name that nothing has yet for what is put aside: there may be two in a second.
-func (s *Store) beside(why string, at time.Time) string {
+// unusedName returns an unused file name for a database that is moved aside. Two may be in one second.
+func (s *Store) unusedName(why string, at time.Time) string {
 	name := s.file + "." + why + "-" + fileStamp(at)
 	for n, first := 2, name; ; n++ {
 		if _, err := os.Lstat(name); errors.Is(err, os.ErrNotExist) || n > 99 {
@@ -35,8 +35,8 @@ func (s *Store) beside(why string, at time.Time) string {
 	}
 }
 
-// Backup writes a consistent copy of the database to a new file of SQLite, mode 0600,
-// while the hub works on, wherever the database is. Secrets in it stay sealed; their key is not in it.
+// Backup writes a consistent copy of the database to a new SQLite file with mode 0600, while the
+// hub runs. Secrets in it stay sealed; their key is not in it.
 func (s *Store) Backup(ctx context.Context, file string) error {
 	if s.pg != nil {
 		return s.backup(file, func(part string) error { return s.export(ctx, part) })
@@ -44,7 +44,7 @@ func (s *Store) Backup(ctx context.Context, file string) error {
 	return s.backup(file, func(part string) error { return s.vacuumInto(ctx, part) })
 }
 
-// backup makes a file of what write fills, whole or not at all.
+// backup creates a file from what write fills, completely or not at all.
 func (s *Store) backup(file string, write func(part string) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -70,10 +70,10 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 		return err
 	}
 	defer f.Close()
-	if err := s.belong(f); err != nil {
+	if err := s.giveToOwner(f); err != nil {
 		return err
 	}
-	full, err := filepath.Abs(part) // a name that begins with file: is an address for SQLite
+	full, err := filepath.Abs(part) // SQLite takes a name that begins with "file:" for a URI
 	if err == nil {
 		err = write(full)
 	}
@@ -89,31 +89,31 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 	return fsync.Dir(dir)
 }
 
-// backupsDir makes the directory of the daily backups.
+// backupsDir creates the directory of the daily backups.
 func (s *Store) backupsDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			return away(dir)
+			return danglingLink(dir)
 		}
 		return err
 	}
 	return owner.GiveDirectory(dir, s.dir)
 }
 
-// away tells of a directory that is a link to what is not there, as a stick that was pulled.
-func away(dir string) error {
+// danglingLink returns an error if dir is a link whose target is missing, such as an unplugged USB stick.
+func danglingLink(dir string) error {
 	to, err := os.Readlink(dir)
 	if err != nil {
 		return nil
 	}
 	if _, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("%s leads to what is not there (%s): mount that again, or remove the link: %w", dir, to, err)
+		return fmt.Errorf("%s links to %s, which is missing: mount it, or remove the link: %w", dir, to, err)
 	}
 	return nil
 }
 
-// matching are the files of a directory whose names are of a form. The directory's own name is none: it
-// may have a [ in it.
+// matching returns the files in dir whose names match a pattern. The pattern must not contain dir,
+// whose name may have a [ in it.
 func matching(dir, form string) ([]string, error) {
 	list, err := fs.Glob(os.DirFS(dir), form)
 	for i, name := range list {
@@ -122,22 +122,21 @@ func matching(dir, form string) ([]string, error) {
 	return list, err
 }
 
-// halves are what is left of a backup, and of a restore, that was killed: most have a name of
-// their own, and nobody else would remove them.
-var halves = []string{
+// leftovers are the patterns of files that a killed backup or restore leaves behind.
+var leftovers = []string{
 	database + ".restore*", "backups/" + backupGlob + ".part*", "backups/before-schema-*.db.part*",
 	database + ".before-restore-*.part*", database + ".before-restore-*.restore*",
 }
 
-// forgetHalves removes them. Whoever calls it has the lock of the data directory.
-func (s *Store) forgetHalves() {
-	for _, form := range halves {
+// removeLeftovers removes them. The caller holds the lock of the data directory.
+func (s *Store) removeLeftovers() {
+	for _, form := range leftovers {
 		files, err := matching(s.dir, form)
 		for _, file := range files {
 			err = errors.Join(err, remove(file))
 		}
 		if err != nil {
-			s.log.Warn("what is left of a backup that was cut off is not removed", "err", err)
+			s.log.Warn("cannot remove the files of an interrupted backup", "err", err)
 		}
 	}
 }
@@ -145,7 +144,7 @@ func (s *Store) forgetHalves() {
 const vacuumInto = "VACUUM INTO ?"
 
 func (s *Store) vacuumInto(ctx context.Context, file string) error {
-	if !s.isHere() {
+	if !s.fileInPlace() {
 		return fmt.Errorf("%w: %s was moved or removed", ErrUnavailable, s.file)
 	}
 	db, err := sql.Open("sqlite", dsn(s.file))
@@ -157,10 +156,10 @@ func (s *Store) vacuumInto(ctx context.Context, file string) error {
 	return err
 }
 
-// backups lists the daily backups of a data directory, newest first.
+// backups lists the daily backups of a data directory, newest name first.
 func backups(dir string) ([]string, error) {
 	dir = filepath.Join(dir, "backups")
-	if err := away(dir); err != nil {
+	if err := danglingLink(dir); err != nil {
 		return nil, err
 	}
 	list, err := matching(dir, backupGlob)
@@ -169,12 +168,12 @@ func backups(dir string) ([]string, error) {
 	return list, err
 }
 
-// furthest orders backups by how far their databases are, the newest first: their names are of a clock, which
-// may have been ahead. Those that cannot be read are the last.
-func furthest(ctx context.Context, list []string) []string {
+// newestFirst sorts backups by the progress of their databases, newest first, unreadable ones last.
+// Their names may come from a wrong clock.
+func newestFirst(ctx context.Context, list []string) []string {
 	is := map[string]progress{}
 	for _, file := range list {
-		if db, err := sql.Open("sqlite", untouched(file)); err == nil {
+		if db, err := sql.Open("sqlite", dsnReadOnly(file)); err == nil {
 			is[file], _ = progressOf(ctx, db)
 			_ = db.Close()
 		}
@@ -198,17 +197,17 @@ type Copy struct {
 	Bytes int64
 }
 
-// Copies lists the backups in the data directory, newest first as their names are, and tells
-// when the next one is due.
+// Copies lists the backups in the data directory, newest name first, and returns when the next one
+// is due.
 func (s *Store) Copies() (copies []Copy, next time.Time, err error) {
 	files, err := backups(s.dir)
-	if errors.Is(err, fs.ErrNotExist) { // they are away: there is none to be had
+	if errors.Is(err, fs.ErrNotExist) { // their disk is not mounted
 		err = nil
 	}
 	for _, file := range files {
 		at, perr := time.Parse(backupForm, filepath.Base(file))
 		info, serr := os.Stat(file)
-		if perr == nil && serr == nil { // else it is not one of ours, or has just gone
+		if perr == nil && serr == nil { // skip other files, and backups that were just removed
 			copies = append(copies, Copy{file, at, info.Size()})
 		}
 	}
@@ -222,29 +221,29 @@ func (s *Store) now() time.Time {
 	return time.Now()
 }
 
-// BackUpNow makes a backup like the daily ones, and returns its file. The oldest
-// beyond the seventh goes.
+// BackUpNow makes a backup like the daily ones, and returns its file. It removes all but the newest
+// seven.
 func (s *Store) BackUpNow(ctx context.Context) (string, error) {
 	now := s.now()
 	return filepath.Join(s.dir, "backups", now.UTC().Format(backupForm)), s.backupNow(ctx, now)
 }
 
-// RunBackups backs the database up every 24 hours, whatever the number of
-// restarts, and keeps the last 7. It returns when ctx ends.
+// RunBackups backs up the database every 24 hours, independent of restarts, and keeps the newest
+// seven. It returns when ctx ends.
 func (s *Store) RunBackups(ctx context.Context) error {
 	wait := s.nextBackup().Sub(s.now())
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(wait, time.Minute)): // a start has better things to do
+		case <-time.After(max(wait, time.Minute)): // do not slow down a start
 		}
 		err := s.backupNow(ctx, s.now())
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			s.log.Error("daily backup failed, the next try is in an hour", "err", err)
+			s.log.Error("daily backup failed; the next attempt is in an hour", "err", err)
 			wait = time.Hour
 		default:
 			wait = s.nextBackup().Sub(s.now())
@@ -252,10 +251,9 @@ func (s *Store) RunBackups(ctx context.Context) error {
 	}
 }
 
-// LastBackup is when the newest backup was made; zero: there is none.
+// LastBackup returns when the newest backup was made; zero: never.
 func (s *Store) LastBackup() (time.Time, error) { return NewestBackup(s.dir, s.now()) }
 
-// nextBackup is 24 hours after the last one.
 func (s *Store) nextBackup() time.Time {
 	last, _ := s.LastBackup()
 	if last.IsZero() {
@@ -274,17 +272,17 @@ func (s *Store) backupNow(ctx context.Context, now time.Time) error {
 	}
 	list, err := backups(s.dir)
 	errs := []error{err}
-	for _, old := range furthest(ctx, list)[min(len(list), keptBackups):] {
+	for _, old := range newestFirst(ctx, list)[min(len(list), keptBackups):] {
 		errs = append(errs, remove(old))
 	}
 	return errors.Join(errs...)
 }
 
-// makeRoom removes the oldest backups where another one would not fit beside them: else a database that has
-// grown has old ones for ever, and none of today. The newest stays until there is another, and all stay where
-// their space would not do. What cannot be asked for that, the backup itself fails of, and says why.
+// makeRoom removes the oldest backups if another one would not fit. Otherwise a grown database
+// would keep its old backups and never get a new one. The newest always stays. If removing all
+// others would not free enough, all stay, and the backup itself fails with the cause.
 func (s *Store) makeRoom(ctx context.Context) {
-	const besides = 1 << 20 // what the hub writes meanwhile
+	const besides = 1 << 20 // what the hub writes in the meantime
 	need, err := s.backupBytes(ctx)
 	if err != nil {
 		return
@@ -301,7 +299,7 @@ func (s *Store) makeRoom(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	list = furthest(ctx, list)
+	list = newestFirst(ctx, list)
 	keep := len(list)
 	for ; keep > 1 && free < need; keep-- {
 		if info, err := os.Stat(list[keep-1]); err == nil {
@@ -312,12 +310,12 @@ func (s *Store) makeRoom(ctx context.Context) {
 		return
 	}
 	for _, old := range list[keep:] {
-		s.log.Warn("there is no room for another backup beside this one, which is removed: give the hub a larger disk",
+		s.log.Warn("removing an old backup: the disk has no space for another one; give the hub a larger disk",
 			"file", old, "err", remove(old))
 	}
 }
 
-// backupBytes is about how large a backup is now.
+// backupBytes estimates the size of a backup.
 func (s *Store) backupBytes(ctx context.Context) (n int64, err error) {
 	query := "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count(), pragma_freelist_count(), " +
 		"pragma_page_size()"

@@ -17,33 +17,33 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Row is one object as it is remembered.
+// A Row is one stored object.
 type Row struct {
 	Kind, Namespace, Name, UID string
 	Rev                        uint64 // resourceVersion
-	Node, Phase                string // what people query; "" where the kind has none
-	Object                     []byte // JSON; nil: the object is gone
+	Node, Phase                string // columns for queries by hand; "" if the kind has none
+	Object                     []byte // JSON or protobuf; nil: the object is deleted
 }
 
-// A Commit is what one pass has decided.
+// A Commit is the result of one pass.
 type Commit struct {
-	Rev  uint64 // the hub's revision after it; never less than before
-	Rows []Row  // of two rows of one object the later counts
+	Rev  uint64 // the hub's revision afterwards; never decreases
+	Rows []Row  // of two rows of one object the last one counts
 }
 
-// sealedKind tells whether objects of a kind are unreadable in the database.
+// sealedKind reports whether objects of a kind are encrypted in the database.
 func sealedKind(kind string) bool {
 	r := state.Kind(kind).Row()
 	return r != nil && r.Sealed
 }
 
-// protoKind tells whether objects of a kind are stored in Kubernetes' protobuf form.
+// protoKind reports whether objects of a kind are stored in Kubernetes' protobuf form.
 func protoKind(kind string) bool {
 	r := state.Kind(kind).Row()
 	return r != nil && r.Proto
 }
 
-// expendableKind tells whether new objects of a kind are left out while the disk is full.
+// expendableKind reports whether new objects of a kind are dropped while the disk is full.
 func expendableKind(kind string) bool {
 	r := state.Kind(kind).Row()
 	return r != nil && r.Expendable
@@ -51,7 +51,7 @@ func expendableKind(kind string) bool {
 
 var kindForm = regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`)
 
-// The statements by which the table of a kind is written.
+// The statements that write the table of a kind.
 const (
 	putRow = `INSERT INTO {kind} (namespace, name, uid, rev, node, phase, object) VALUES (?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (namespace, name) DO UPDATE SET uid = excluded.uid, rev = excluded.rev,
@@ -60,8 +60,8 @@ const (
 	removeRow = `DELETE FROM {kind} WHERE namespace = ? AND name = ?`
 )
 
-// A kindTable holds the prepared statements of one kind's table. In PostgreSQL it only
-// says that there is one.
+// A kindTable holds the prepared statements of one kind's table. With PostgreSQL it is empty, and
+// only records that the table exists.
 type kindTable struct{ put, change, remove *sql.Stmt }
 
 func (t *kindTable) close() error {
@@ -71,22 +71,20 @@ func (t *kindTable) close() error {
 	return errors.Join(t.put.Close(), t.change.Close(), t.remove.Close())
 }
 
-// Commit remembers a plan in one transaction. When it returns nil, all of it is
-// on the disk; when it returns an error, nothing of it is. Rows are written in
-// key order, which costs SQLite a fraction of writing them at random.
+// Commit stores the rows of a pass in one transaction. When it returns nil, all are on the disk;
+// when it returns an error, none is. It writes rows in key order, which SQLite does much faster.
 //
-// On a full disk it returns ErrFull for a plan that adds objects. Plans that
-// change or delete keep working, from the space of the ballast.
+// On a full disk it returns ErrFull for a commit that adds objects. Commits that change or delete
+// still work, from the space of the ballast.
 func (s *Store) Commit(ctx context.Context, c Commit) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if s.lock == nil {
-		return errors.New("commit: the store is shared with a hub, which is the only writer of objects; ask the hub " +
-			"through its API")
+		return errors.New("commit: a hub has this store open, and only that hub writes objects; use its API")
 	}
 	rows := slices.Clone(c.Rows)
-	sort.SliceStable(rows, func(i, j int) bool { // of package slices it would have a sorter of its own, of 10 kB
+	sort.SliceStable(rows, func(i, j int) bool { // a generic sort would add 10 kB of code
 		a, b := &rows[i], &rows[j]
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) < 0
 	})
@@ -95,11 +93,11 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 	if !s.isOpen() {
 		return errors.New("commit: the store is closed")
 	}
-	if s.Leads() && s.pg.token == 0 { // it has left: another hub is the only writer of objects
+	if s.Leads() && s.pg.token == 0 { // after Leave another hub is the only writer of objects
 		return ErrStandby
 	}
 	if c.Rev < s.rev || c.Rev > math.MaxInt64 {
-		return fmt.Errorf("commit revision %d: the newest is %d, and revisions never go back", c.Rev, s.rev)
+		return fmt.Errorf("commit revision %d: it is less than the newest one, %d", c.Rev, s.rev)
 	}
 	for i := range rows {
 		if err := s.check(&rows[i], c.Rev); err != nil {
@@ -107,15 +105,15 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		}
 	}
 	ctx = context.WithoutCancel(ctx)
-	if s.full.Load() && (s.pg == nil || time.Since(s.roomAt) > roomWait) {
-		s.roomAgain(ctx)
+	if s.full.Load() && (s.pg == nil || time.Since(s.probedAt) > probeEvery) {
+		s.probeSpace(ctx)
 	}
 	grow := !s.full.Load()
 	err := s.apply(ctx, rows, c.Rev, grow)
 	if errors.Is(err, ErrFull) && grow {
 		if !s.full.Load() {
 			s.full.Store(true)
-			s.log.Error("the disk is full: nothing new is remembered until there is space", "where", s.where())
+			s.log.Error("the disk is full: new objects are refused until there is space", "where", s.where())
 		}
 		if s.giveUpBallast() || s.pg != nil {
 			err = s.apply(ctx, rows, c.Rev, false)
@@ -125,7 +123,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		return fmt.Errorf("commit %d changes: %w", len(rows), err)
 	}
 	s.rev = c.Rev
-	s.witness.saw(s.progress())
+	s.highWater.write(s.progress())
 	if s.full.Load() && s.pg == nil {
 		s.shrink(ctx)
 	}
@@ -135,7 +133,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 func (s *Store) check(r *Row, rev uint64) error {
 	switch {
 	case !kindForm.MatchString(r.Kind):
-		return fmt.Errorf("commit %q %s/%s: a kind is lower-case letters and digits, such as pods", r.Kind, r.Namespace,
+		return fmt.Errorf("commit %q %s/%s: a kind has lower-case letters and digits only, such as pods", r.Kind, r.Namespace,
 			r.Name)
 	case r.Name == "":
 		return fmt.Errorf("commit %s of namespace %q: the object has no name", r.Kind, r.Namespace)
@@ -153,9 +151,9 @@ func (s *Store) check(r *Row, rev uint64) error {
 	return nil
 }
 
-// apply writes rows in one transaction; without grow it adds no object.
+// apply writes rows in one transaction; unless grow is set it adds no object.
 func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) error {
-	var fit []Row // without those for which there is not even room for a table
+	var fit []Row // rows whose kind has a table, or gets one
 	for i, r := range rows {
 		if s.kinds[r.Kind] == nil && (i == 0 || rows[i-1].Kind != r.Kind) {
 			if err := s.openKind(ctx, r.Kind); err != nil && (grow || !expendableKind(r.Kind) || !errors.Is(err, ErrFull)) {
@@ -169,9 +167,9 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 	lost := len(rows) - len(fit)
 	rows = fit
 	dropped := 0
-	now, tell := s.untold()
+	now, tell := s.timeDue()
 	write := func(ctx context.Context, c *conn) (err error) {
-		dropped = 0 // it may be done again
+		dropped = 0 // a retry runs this again
 		if tell {
 			if _, err := c.ExecContext(ctx, setMeta, metaTime, formTime(now)); err != nil {
 				return err
@@ -200,16 +198,16 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 		return err
 	}
 	err := s.txLocked(ctx, write)
-	for in := (errDoubt{}); errors.As(err, &in); {
-		if err = s.settle(ctx, in); errors.Is(err, errUndone) {
+	for in := (errUnresolved{}); errors.As(err, &in); {
+		if err = s.settle(ctx, in); errors.Is(err, errNotCommitted) {
 			err = s.txLocked(ctx, write)
 		}
 	}
 	if err == nil && tell {
-		s.told = now
+		s.timeWritten = now
 	}
 	if dropped += lost; err == nil && dropped > 0 {
-		s.log.Warn("events were not remembered: the disk is full", "count", dropped)
+		s.log.Warn("events were dropped: the disk is full", "count", dropped)
 	}
 	return err
 }
@@ -235,10 +233,10 @@ func (s *Store) write(ctx context.Context, r Row, grow bool) (kept bool, err err
 	return changed(r, n)
 }
 
-// Into reads the object of a row.
+// Into decodes the row into an object.
 func (r Row) Into(o state.Object) error { return state.Decode(r.Object, o) }
 
-// put, change and remove are what is filled into the statements of these names.
+// put, change and remove return the arguments of the statements of these names.
 func (r Row) put() []any {
 	return []any{r.Namespace, r.Name, r.UID, int64(r.Rev), r.Node, r.Phase, r.object()}
 }
@@ -249,15 +247,16 @@ func (r Row) change() []any {
 
 func (r Row) remove() []any { return []any{r.Namespace, r.Name} }
 
-// object is JSON as text where it can be: people read it with sqlite3 and psql.
+// object returns JSON as text if possible, so that sqlite3 and psql show it.
 func (r Row) object() any {
 	if sealedKind(r.Kind) || protoKind(r.Kind) {
 		return r.Object
 	}
-	return unsafe.String(unsafe.SliceData(r.Object), len(r.Object)) // nobody writes into it: no copy of each
+	return unsafe.String(unsafe.SliceData(r.Object), len(r.Object)) // not modified, so no copy is needed
 }
 
-// changed tells of a row that may only be changed, and was so in n places, whether it is kept.
+// changed reports whether an update of n rows has stored the row. On a full disk rows are only
+// updated, never added.
 func changed(r Row, n int64) (kept bool, err error) {
 	switch {
 	case n > 0:
@@ -265,10 +264,10 @@ func changed(r Row, n int64) (kept bool, err error) {
 	case expendableKind(r.Kind):
 		return false, nil
 	}
-	return false, fmt.Errorf("%w: cannot add an object; make space or delete something", ErrFull)
+	return false, fmt.Errorf("%w: cannot add an object; free space or delete objects", ErrFull)
 }
 
-// openKind makes sure that a kind has its table and prepared statements.
+// openKind creates the table of a kind if needed, and prepares its statements.
 func (s *Store) openKind(ctx context.Context, kind string) error {
 	if s.kinds[kind] != nil {
 		return nil
@@ -284,7 +283,7 @@ func (s *Store) openKind(ctx context.Context, kind string) error {
 		return err
 	}
 	t := &kindTable{}
-	if s.pg != nil { // pgx keeps statements prepared by itself
+	if s.pg != nil { // pgx prepares statements itself
 		s.kinds[kind] = t
 		return nil
 	}
@@ -300,9 +299,8 @@ func (s *Store) openKind(ctx context.Context, kind string) error {
 	return nil
 }
 
-// Load gives every object to fn, kind by kind and in key order within a kind. The text of an
-// object is there until fn returns: the next one takes its place. A command is given all but
-// the secrets, whose key is the hub's.
+// Load calls fn for every object, kind by kind and in key order within a kind. Row.Object is valid
+// until fn returns. A store that is shared with a hub skips secrets, since it has no key.
 func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
 	var c *conn
 	var kinds []string
@@ -334,7 +332,7 @@ func (s *Store) loadKind(ctx context.Context, c *conn, kind string, fn func(Row)
 		"namespace, name", nil, fn)
 }
 
-// loadRows gives the rows of a query to fn, as Load does, with secrets opened.
+// loadRows calls fn for each row of a query, as Load does, with secrets decrypted.
 func (s *Store) loadRows(ctx context.Context, c *conn, kind, query string, args []any, fn func(Row) error) error {
 	rows, err := c.QueryContext(ctx, forKind(query, kind), args...)
 	if err != nil {

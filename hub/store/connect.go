@@ -21,11 +21,13 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// How long whoever else writes is waited for, in milliseconds, and how long while they go on.
+// How long a transaction waits for another writer, in milliseconds: at first, and while the other
+// one goes on writing.
 const busyWait, busyHeld = "5000", "100"
 
-// dsn says how every connection is made: durable commits, enforced references, and a bounded log.
-// It makes no file: an empty one in the place of one that was moved would cost the log its life.
+// dsn returns the data source name of a connection: durable commits, foreign keys, a bounded log.
+// It never creates the file: an empty file in the place of a moved database would invalidate its
+// log.
 func dsn(file string, pragmas ...string) string {
 	all := []string{
 		"busy_timeout(" + busyWait + ")", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)",
@@ -35,10 +37,10 @@ func dsn(file string, pragmas ...string) string {
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
 }
 
-// makes is what a database is told by the hub alone, whose it is: that it has a log, and, once, while
-// it is empty, that space which deletes free goes back to the disk. SQLite writes for either, and of
-// two that do so at the same moment, a hub and a command beside its first start, it refuses one at once.
-func (s *Store) makes() (pragmas []string) {
+// ownPragmas returns the pragmas that only the hub sets: write-ahead logging and, while the database is
+// empty, incremental vacuum. Both write, and of two processes that do so at once SQLite refuses
+// one.
+func (s *Store) ownPragmas() (pragmas []string) {
 	if s.shared {
 		return nil
 	}
@@ -48,8 +50,8 @@ func (s *Store) makes() (pragmas []string) {
 	return append(pragmas, "journal_mode(WAL)")
 }
 
-// connect makes the writer's connection and the readers' pool. SQLite gives its
-// log and index the mode of the database file, so that is created first, 0600.
+// connect opens the writer's connection and the readers' pool. It creates the file first with mode
+// 0600, which SQLite copies to the log and the index.
 func (s *Store) connect(ctx context.Context) error {
 	flags := os.O_CREATE | os.O_RDWR | unix.O_NOFOLLOW
 	if s.shared {
@@ -57,22 +59,22 @@ func (s *Store) connect(ctx context.Context) error {
 	}
 	f, err := os.OpenFile(s.file, flags, 0o600)
 	if err != nil {
-		return fmt.Errorf("%w; %s", err, mend(err))
+		return fmt.Errorf("%w; %s", err, openAdvice(err))
 	}
-	if err := s.belong(f); err != nil {
+	if err := s.giveToOwner(f); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", s.file, err), f.Close())
 	}
 	if s.lock != nil {
-		s.ahead = &dirLock{f}
+		s.openFile = &dirLock{f}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-			return fmt.Errorf("%w: another flotilla-hub has this database, whose hub.lock was removed; stop it, or give this "+
-				"one its own --data-dir", ErrLocked)
+			return fmt.Errorf("%w: another flotilla-hub has this database open, although hub.lock was removed; stop that hub, "+
+				"or give this one another --data-dir", ErrLocked)
 		}
 		s.readAhead.Go(func() { readThrough(f) })
 	} else if err := f.Close(); err != nil {
 		return err
 	}
-	if s.db, err = sql.Open("sqlite", dsn(s.file, s.makes()...)); err != nil {
+	if s.db, err = sql.Open("sqlite", dsn(s.file, s.ownPragmas()...)); err != nil {
 		return err
 	}
 	s.db.SetMaxOpenConns(1)
@@ -80,7 +82,7 @@ func (s *Store) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.conn, s.held = &conn{c, false}, false
+	s.conn, s.otherWriter = &conn{c, false}, false
 	read, err := sql.Open("sqlite", dsn(s.file, "query_only(1)"))
 	if err != nil {
 		return err
@@ -91,9 +93,9 @@ func (s *Store) connect(ctx context.Context) error {
 	return nil
 }
 
-// readThrough reads a database that fits into the machine's memory from its beginning to its end,
-// for the kernel to have it then: after a power cut a start reads each object where it lies, which
-// takes a disk several times as long.
+// readThrough reads the database file sequentially into the page cache, unless it is larger than a
+// quarter of the memory. A cold start reads objects in random order, which takes a disk several
+// times as long.
 func readThrough(f *os.File) {
 	defer panics.Catch("read ahead")
 	var machine unix.Sysinfo_t
@@ -103,7 +105,7 @@ func readThrough(f *os.File) {
 		return
 	}
 	for b := make([]byte, 256<<10); err == nil; {
-		_, err = f.Read(b) // what does not let itself be read is said by who wants it
+		_, err = f.Read(b) // the reader of the object reports the error
 	}
 }
 
@@ -122,54 +124,53 @@ func (s *Store) disconnect() error {
 		errs = append(errs, s.read.Close())
 	}
 	if s.db != nil {
-		errs = append(errs, s.db.Close()) // last: folds the log into the database
+		errs = append(errs, s.db.Close()) // last: it checkpoints the log
 	}
-	if s.ahead != nil { // not before: to close the file takes SQLite's locks on it away
-		errs = append(errs, s.ahead.Close())
+	if s.openFile != nil { // last: closing the file drops SQLite's locks
+		errs = append(errs, s.openFile.Close())
 		s.readAhead.Wait()
 	}
-	s.conn, s.read, s.db, s.kinds, s.ahead = nil, nil, nil, nil, nil
+	s.conn, s.read, s.db, s.kinds, s.openFile = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
-// The statements of this package are written once, with ? for what is filled in. What
-// SQLite and PostgreSQL call differently is below; what only one of them has is in files
-// of its own.
+// Statements are written once, with ? for arguments. The differences between SQLite and PostgreSQL
+// in wording are below; the rest is in files that are named for one of them.
 
-// A conn is the writer's connection, or one of a reader.
+// A conn is the writer's connection, or a reader's.
 type conn struct {
 	*sql.Conn
 	postgres bool
 }
 
-// A pool is the readers' connections.
+// A pool holds the readers' connections.
 type pool struct {
 	*sql.DB
 	postgres bool
 }
 
 func (c *conn) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	query, args = worded(c.postgres, query, args)
+	query, args = inDialect(c.postgres, query, args)
 	return c.Conn.ExecContext(ctx, query, args...)
 }
 
 func (c *conn) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	query, args = worded(c.postgres, query, args)
+	query, args = inDialect(c.postgres, query, args)
 	return c.Conn.QueryContext(ctx, query, args...)
 }
 
 func (c *conn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	query, args = worded(c.postgres, query, args)
+	query, args = inDialect(c.postgres, query, args)
 	return c.Conn.QueryRowContext(ctx, query, args...)
 }
 
 func (p *pool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	query, args = worded(p.postgres, query, args)
+	query, args = inDialect(p.postgres, query, args)
 	return p.DB.QueryContext(ctx, query, args...)
 }
 
 func (p *pool) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	query, args = worded(p.postgres, query, args)
+	query, args = inDialect(p.postgres, query, args)
 	return p.DB.QueryRowContext(ctx, query, args...)
 }
 
@@ -181,9 +182,8 @@ func (p *pool) conn(ctx context.Context) (*conn, error) {
 	return &conn{c, p.postgres}, nil
 }
 
-// worded is a statement in the words of its database. No statement of this package has a
-// question mark in a text.
-func worded(postgres bool, query string, args []any) (string, []any) {
+// inDialect rewrites a statement for its database. No statement contains a question mark in a literal.
+func inDialect(postgres bool, query string, args []any) (string, []any) {
 	if !postgres || len(args) == 0 {
 		return query, args
 	}
@@ -208,14 +208,14 @@ func worded(postgres bool, query string, args []any) (string, []any) {
 	return strings.ReplaceAll(b.String(), "instr(", "strpos("), args
 }
 
-// storable is a text as PostgreSQL takes it: UTF-8 without NUL. Nothing that a hub lets in
-// is any other, but names that somebody asks for may be.
+// storable returns text that PostgreSQL accepts: UTF-8 without NUL. Stored objects are checked
+// before, but names in queries may be anything.
 func storable(text string) string {
 	const instead = "\uFFFD"
 	return strings.ReplaceAll(strings.ToValidUTF8(text, instead), "\x00", instead)
 }
 
-// number is a bool as both databases keep it.
+// number returns a bool as both databases store it.
 func number(b bool) int64 {
 	if b {
 		return 1
@@ -223,19 +223,19 @@ func number(b bool) int64 {
 	return 0
 }
 
-// A database that somebody moves or removes while its hub runs goes on, for its hub has it open:
-// all that is acknowledged from then on would be gone with the process, for the next one looks
-// for it under its name. So nothing more is written to it, and what it has goes into a backup,
-// with which the next start begins. Where the file comes back the hub goes on.
+// When a running hub's database is moved or removed, SQLite goes on writing to the open file. Its
+// data would be lost at the end of the process, since the next one opens the file by name. So the
+// store stops writing and makes a backup, which the next start uses. If the file comes back, the
+// store writes again.
 
-// isHere tells whether the database that the hub has open is the one under its name.
-func (s *Store) isHere() bool {
-	if s.ahead == nil {
+// fileInPlace reports whether the file name still leads to the open database.
+func (s *Store) fileInPlace() bool {
+	if s.openFile == nil {
 		return true
 	}
-	is, err := s.ahead.Stat()
+	is, err := s.openFile.Stat()
 	if err != nil {
-		return true // who writes into it says what there is to say
+		return true // a write reports the error
 	}
 	named, err := os.Stat(s.file)
 	if err != nil {
@@ -244,35 +244,35 @@ func (s *Store) isHere() bool {
 	return os.SameFile(is, named)
 }
 
-// inPlace is nil if the database is where the next start looks for it.
-func (s *Store) inPlace(ctx context.Context) error {
-	if s.isHere() {
-		if s.displaced {
-			s.log.Info("the database is back in its place", "file", s.file)
+// checkInPlace returns an error unless the next start would find the database.
+func (s *Store) checkInPlace(ctx context.Context) error {
+	if s.fileInPlace() {
+		if s.fileMoved {
+			s.log.Info("the database file is back", "file", s.file)
 		}
-		s.displaced = false
+		s.fileMoved = false
 		return nil
 	}
-	if !s.displaced {
-		s.displaced = true
+	if !s.fileMoved {
+		s.fileMoved = true
 		file := filepath.Join(s.dir, "backups", s.now().UTC().Format(backupForm))
 		err := s.backup(file, func(part string) error {
 			_, err := s.conn.ExecContext(ctx, vacuumInto, part)
 			return err
 		})
 		if err != nil {
-			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs, and cannot be backed up either: put it back "+
-				"before the hub ends", "file", s.file, "err", err)
+			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs, and cannot be backed up: put it back before "+
+				"the hub stops", "file", s.file, "err", err)
 		} else {
-			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs: nothing is remembered until it is back. The "+
-				"next start begins with the backup of this moment", "file", s.file, "backup", file)
+			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs: changes are refused until it is back. The "+
+				"next start uses the backup that was made now", "file", s.file, "backup", file)
 		}
 	}
-	return fmt.Errorf("%w: %s was moved or removed while the hub runs: put it back, or start the hub again, which goes "+
-		"on from the newest backup", ErrUnavailable, s.file)
+	return fmt.Errorf("%w: %s was moved or removed while the hub runs: put it back, or restart the hub to continue with "+
+		"the newest backup", ErrUnavailable, s.file)
 }
 
-// connectPostgres makes the readers' pool and the pool of the one connection that writes.
+// connectPostgres opens the pool of the writer's single connection and the readers' pool.
 func (s *Store) connectPostgres() {
 	s.db = stdlib.OpenDB(*s.pg.config)
 	s.db.SetMaxOpenConns(1)
@@ -282,23 +282,23 @@ func (s *Store) connectPostgres() {
 	s.kinds = map[string]*kindTable{}
 }
 
-// raw gives the connection of pgx below one of database/sql.
+// raw calls do with the pgx connection below the one of database/sql.
 func (c *conn) raw(do func(*pgx.Conn) error) error {
 	return c.Raw(func(d any) error { return do(d.(*stdlib.Conn).Conn()) })
 }
 
-// reach makes the writer's connection. A leader takes the lock that keeps other hubs out,
-// and compares what the database says with what it knows.
-func (s *Store) reach(ctx context.Context) (err error) {
+// reconnect opens the writer's connection. A leader then takes the advisory lock, and compares the
+// database with what it last wrote.
+func (s *Store) reconnect(ctx context.Context) (err error) {
 	p := s.pg
-	if now := time.Now(); now.Before(p.rest) {
-		return p.why
+	if now := time.Now(); now.Before(p.retryAt) {
+		return p.lastErr
 	}
 	defer func() {
 		if err != nil {
 			s.dropConn()
 			err = p.explain(err)
-			p.rest, p.why = time.Now().Add(restBetween), err
+			p.retryAt, p.lastErr = time.Now().Add(retryEvery), err
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, 2*dialTimeout)
@@ -321,11 +321,11 @@ func (s *Store) reach(ctx context.Context) (err error) {
 	return nil
 }
 
-// session is the server's process behind the writer's connection. A pooler that gives each
-// transaction whatever connection is free is refused: what a connection is told, and the
-// lock that it holds, would be somebody else's.
+// session returns the server process behind the writer's connection. It refuses a pooler that
+// shares connections between transactions: settings and the advisory lock would belong to other
+// clients.
 func (s *Store) session(ctx context.Context) (pid int32, err error) {
-	pid, direct, err := backend(ctx, s.conn, "")
+	pid, direct, err := serverProcess(ctx, s.conn, "")
 	if err != nil || direct {
 		return pid, err
 	}
@@ -334,24 +334,24 @@ func (s *Store) session(ctx context.Context) (pid int32, err error) {
 		return 0, err
 	}
 	defer other.Close()
-	switch _, _, err := backend(ctx, other, "BEGIN"); { // such a pooler gives it the connection that is free: ours
-	case sqlState(err) == stateProtocol: // or, statement by statement, knows no transactions
-		return 0, pooled(s.pg.where)
+	switch _, _, err := serverProcess(ctx, other, "BEGIN"); { // a transaction pooler gives it a free connection: ours
+	case sqlState(err) == stateProtocol: // a statement pooler refuses BEGIN
+		return 0, errPooler(s.pg.where)
 	case err != nil:
 		return 0, err
 	}
-	now, _, err := backend(ctx, s.conn, "")
-	_, _, rerr := backend(ctx, other, "ROLLBACK")
+	now, _, err := serverProcess(ctx, s.conn, "")
+	_, _, rerr := serverProcess(ctx, other, "ROLLBACK")
 	if err == nil && now != pid {
-		err = pooled(s.pg.where)
+		err = errPooler(s.pg.where)
 	}
 	return pid, errors.Join(err, rerr)
 }
 
-// backend does something on a connection, if anything, and tells which process of the server
-// did it, and whether that is the one that has answered the connection: no pooler is between.
-// Nothing is prepared for it, which a pooler may not know.
-func backend(ctx context.Context, c *conn, does string) (pid int32, direct bool, err error) {
+// serverProcess runs a statement, if any, and returns the server process that ran it. direct reports
+// whether that process also accepted the connection, so that no pooler is between. It prepares
+// nothing, since a pooler may not support that.
+func serverProcess(ctx context.Context, c *conn, does string) (pid int32, direct bool, err error) {
 	err = c.raw(func(c *pgx.Conn) error {
 		if does != "" {
 			if _, err := c.PgConn().Exec(ctx, does).ReadAll(); err != nil {
@@ -363,7 +363,7 @@ func backend(ctx context.Context, c *conn, does string) (pid int32, direct bool,
 			return err
 		}
 		if len(r) != 1 || len(r[0].Rows) != 1 {
-			return errors.New("the server does not tell its process")
+			return errors.New("the server does not return its process ID")
 		}
 		n, err := strconv.ParseInt(string(r[0].Rows[0][0]), 10, 32)
 		pid, direct = int32(n), uint32(n) == c.PgConn().PID()
@@ -374,11 +374,11 @@ func backend(ctx context.Context, c *conn, does string) (pid int32, direct bool,
 
 func (s *Store) dropConn() {
 	if s.conn != nil {
-		_ = s.conn.raw(func(c *pgx.Conn) error { // no farewell: who does not answer is not waited for
+		_ = s.conn.raw(func(c *pgx.Conn) error { // close without Terminate: the server may not answer
 			_ = c.PgConn().Conn().Close()
 			return nil
 		})
-		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // it goes back into no pool
+		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // remove it from the pool
 		_ = s.conn.Close()
 		s.conn = nil
 	}

@@ -10,18 +10,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ownTables are those that every hub has, each after those that it refers to. The tables
-// of objects come beside them, as kinds says.
+// ownTables are the tables of every hub, each after the tables that it refers to. Tables of objects
+// are listed in kinds.
 var ownTables = []string{
 	"meta", "users", "sessions", "api_tokens", "revoked_clients", "join_tokens", "enrolments", "audit",
 }
 
-// ofPlace are the keys of meta that tell of one database, and not of a hub.
-var ofPlace = []string{metaSchema, metaMoved, metaCameFrom, metaLeader, metaFrom}
+// localKeys are the meta keys that belong to one database, and are not copied.
+var localKeys = []string{metaSchema, metaMoved, metaCameFrom, metaLeader, metaFrom}
 
-// copyAll writes all that a database holds into another one of the same schema, in the
-// transaction that is open there. What was there is gone afterwards. Tables stay: who reads in
-// PostgreSQL at that moment, as of before, would find one that was made anew empty.
+// copyAll copies one database into another one of the same schema, in the transaction that is open
+// there, and replaces its content. It keeps the tables: a concurrent reader in PostgreSQL would see
+// a recreated table as empty.
 func copyAll(ctx context.Context, from querier, to *conn) error {
 	have, err := listKinds(ctx, to)
 	if err != nil {
@@ -55,7 +55,7 @@ func copyAll(ctx context.Context, from querier, to *conn) error {
 			return fmt.Errorf("copy %s: %w", kind, err)
 		}
 	}
-	for _, key := range ofPlace {
+	for _, key := range localKeys {
 		if _, err := to.ExecContext(ctx, "DELETE FROM meta WHERE key = ?", key); err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func copyAll(ctx context.Context, from querier, to *conn) error {
 	return err
 }
 
-// copyTable writes every row of a table into its like, which is empty.
+// copyTable copies all rows into the same table, which is empty.
 func copyTable(ctx context.Context, from querier, to *conn, table string) (err error) {
 	rows, err := from.QueryContext(ctx, forKind("SELECT * FROM {kind}", table))
 	if err != nil {
@@ -107,7 +107,7 @@ func copyTable(ctx context.Context, from querier, to *conn, table string) (err e
 				return row, err
 			}))
 			if err == nil && done != int64(n) {
-				err = fmt.Errorf("%d rows were read, and %d written", n, done)
+				err = fmt.Errorf("read %d rows, but wrote %d", n, done)
 			}
 			return err
 		})
@@ -129,8 +129,8 @@ func copyTable(ctx context.Context, from querier, to *conn, table string) (err e
 	}
 }
 
-// export writes all that is in PostgreSQL into a new file of SQLite, as it is at one
-// moment, while the hub works on.
+// export writes a consistent copy of the PostgreSQL database to a new SQLite file while the hub
+// runs.
 func (s *Store) export(ctx context.Context, file string) error {
 	c, err := s.read.conn(ctx)
 	if err != nil {
@@ -141,15 +141,16 @@ func (s *Store) export(ctx context.Context, file string) error {
 		return err
 	}
 	defer func() { _, _ = c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK") }()
-	// Who only reads holds nobody up while the disk takes what is written, and is given more time than a leader: see join.
+	// A read-only transaction blocks nobody while the disk is slow, so it gets more time than a
+	// leader's (see join).
 	if _, err := c.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = "+idle); err != nil {
 		return err
 	}
 	return s.fill(ctx, file, c, nil)
 }
 
-// fill makes a database of SQLite out of another's content. also, if any, is done to it
-// in the same transaction.
+// fill creates an SQLite database with the content of another one. It runs also, if not nil, in the
+// same transaction.
 func (s *Store) fill(
 	ctx context.Context, file string, from querier, also func(ctx context.Context, t *Store, c *conn) error,
 ) error {
@@ -170,7 +171,7 @@ func (s *Store) fill(
 	return errors.Join(err, t.disconnect())
 }
 
-// valueOf is a value of meta; "": there is none.
+// valueOf returns a value of meta; "": not set.
 func valueOf(ctx context.Context, q querier, key string) (value string, err error) {
 	rows, err := q.QueryContext(ctx, "SELECT value FROM meta WHERE key = ?", key)
 	if err != nil {
@@ -185,7 +186,7 @@ func valueOf(ctx context.Context, q querier, key string) (value string, err erro
 	return value, rows.Err()
 }
 
-// origin tells a database at one moment from every other.
+// origin identifies the content of a database at one moment.
 func origin(ctx context.Context, q querier) (string, error) {
 	text := ""
 	for _, key := range []string{metaHubID, metaRevision, metaAuditHead} {
@@ -198,7 +199,7 @@ func origin(ctx context.Context, q querier) (string, error) {
 	return text, nil
 }
 
-// objects counts those of all kinds.
+// objects counts the objects of all kinds.
 func objects(ctx context.Context, q querier) (all int, err error) {
 	kinds, err := listKinds(ctx, q)
 	for _, kind := range kinds {

@@ -98,7 +98,7 @@ func TestTheLogOfADatabaseThatIsGoneIsKept(t *testing.T) {
 	s := openIn(t, dir)
 	mustCommit(t, s, 1, pod("a", 1))
 	want := contents(t, s)
-	for _, name := range []string{database, database + "-wal", "secrets.key", witnessFile} {
+	for _, name := range []string{database, database + "-wal", "secrets.key", highWaterFile} {
 		if err := copyFile(filepath.Join(dir, name), filepath.Join(killed, name)); err != nil {
 			t.Fatal(err)
 		}

@@ -18,34 +18,34 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// An Examination is a look at the database of a hub, which may run, be down or have
-// been killed. It changes nothing there, repairs nothing, and opens no secret.
+// An Examination reads the database of a hub that runs, is stopped or was killed. It changes
+// nothing, repairs nothing, and decrypts no secret.
 type Examination struct {
-	Running bool // a hub has the lock of the directory
+	Running bool // a hub holds the lock of the directory
 	Bytes   int64
 	Schema  int // of the database
-	Newest  int // that this program works with
+	Newest  int // the schema of this program
 	Version string
-	// Damage is what SQLite's quick_check says, "" when that is "ok".
+	// Damage is the output of SQLite's quick_check, or "" for "ok".
 	Damage  string
-	Changed time.Time // the database or its log
-	Paused  *Recovery // that nobody has resumed yet
-	Key     error     // why the hub could not open its secrets; fs.ErrNotExist: no file has the key
-	URL     string    // of the hub, as it last said
-	Server  string    // PostgreSQL's, as people see it; "": the database is a file in the directory
-	Release string    // of that server
-	Unsafe  []string  // its settings by which a power cut loses what was acknowledged
+	Changed time.Time // of the database or its log
+	Paused  *Recovery // a recovery that is not yet resumed
+	Key     error     // why the hub could not decrypt secrets; fs.ErrNotExist: the key file is missing
+	URL     string    // the hub's last MetaURL
+	Server  string    // PostgreSQL's address without password; "": SQLite
+	Release string    // its version
+	Unsafe  []string  // its settings that lose commits at a power cut
 
-	// Refused is why a hub would not begin with what is there, though SQLite finds nothing wrong with it.
+	// Refused is why a hub would not start with this database although SQLite finds no damage.
 	Refused error
 
-	Exposed string // what others on the way to it could do; "": nothing
+	Exposed string // what an attacker on the network could do; "": nothing
 
 	db   *sql.DB
-	copy string // of the files that a killed hub left; "": they are read where they are
+	copy string // copy of the files of a killed hub; "": read in place
 }
 
-// Examine looks at the database of a hub. ErrNotFound: there is none.
+// Examine opens the database of a hub for reading. ErrNotFound: there is no database.
 func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 	dir := o.Dir
 	if url, err := place(o); err != nil {
@@ -61,8 +61,8 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 		}
 	}()
 	info, err := os.Stat(file)
-	if errors.Is(err, fs.ErrNotExist) && wasInPostgres(dir) {
-		e.Refused = placeLost(dir)
+	if errors.Is(err, fs.ErrNotExist) && lastInPostgres(dir) {
+		e.Refused = errPlaceLost(dir)
 		return e, nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,14 +78,14 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 	}
 	q := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(5000)", "query_only(1)", "trusted_schema(0)"}}
 	switch {
-	case e.Running: // its log and index are there already
-	case err == nil && log.Size() > 0: // a killed hub left it: who opens it puts it into the database
+	case e.Running: // the log and its index exist
+	case err == nil && log.Size() > 0: // opening the log of a killed hub would checkpoint it
 		if e.copy, err = os.MkdirTemp("", "flotilla-examine-"); err != nil {
 			return e, err
 		}
 		for _, end := range []string{"", "-wal"} {
 			if err := copyFile(file+end, filepath.Join(e.copy, database+end)); err != nil {
-				return e, fmt.Errorf("copy %s, which a killed hub left: %w; make room in %s or set TMPDIR", file+end, err,
+				return e, fmt.Errorf("copy %s, which a killed hub left: %w; free space in %s or set TMPDIR", file+end, err,
 					os.TempDir())
 			}
 		}
@@ -109,7 +109,7 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 		e.Damage = ""
 	}
 	for key, into := range map[string]*string{metaVersion: &e.Version, MetaURL: &e.URL} {
-		// of a damaged one, what there is
+		// a damaged database gives what it can
 		_ = e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(into)
 	}
 	var paused string
@@ -126,20 +126,20 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 	return e, nil
 }
 
-// unreadable is what a start would refuse to read in a database whose pages are whole: SQLite does not look at what
-// stands in them.
+// unreadable returns an error for a row that a start could not read. SQLite checks pages, not the
+// content of rows.
 func unreadable(ctx context.Context, q querier) error {
 	if _, err := progressOf(ctx, q); err != nil {
 		return err
 	}
-	kinds, _ := listKinds(ctx, q) // what cannot be read was said before
+	kinds, _ := listKinds(ctx, q) // damage was reported before
 	for _, kind := range kinds {
-		if sealedKind(kind) { // it is authenticated, by a key that is the hub's
+		if sealedKind(kind) { // encrypted: only the hub can check it
 			continue
 		}
 		var namespace, name string
 		damaged := "NOT json_valid(object)"
-		if protoKind(kind) { // of which some are JSON still
+		if protoKind(kind) { // older rows are JSON
 			damaged = "substr(object, 1, 4) <> x'6B387300' AND NOT json_valid(CAST(object AS TEXT))"
 		}
 		if q.QueryRowContext(ctx, forKind("SELECT namespace, name FROM {kind} WHERE "+damaged+" LIMIT 1",
@@ -151,13 +151,12 @@ func unreadable(ctx context.Context, q querier) error {
 }
 
 func (e *Examination) lookAtKey(ctx context.Context, s *Store) {
-	if _, _, err := s.keyOf(ctx); errors.Is(err, ErrKey) { // others are the database's
+	if _, _, err := s.keyOf(ctx); errors.Is(err, ErrKey) { // other errors come from the database
 		e.Key = err
 	}
 }
 
-// Each hands over the objects of a kind as they are stored, as Load does. Of a kind whose
-// rows are sealed it knows nothing.
+// Each calls fn for the stored objects of a kind, as Load does. It skips sealed kinds.
 func (e *Examination) Each(ctx context.Context, kind string, fn func(Row) error) error {
 	if sealedKind(kind) || e.db == nil {
 		return nil
@@ -179,7 +178,7 @@ func (e *Examination) Each(ctx context.Context, kind string, fn func(Row) error)
 	return nil
 }
 
-// Close ends the look.
+// Close releases the database.
 func (e *Examination) Close() {
 	if e.db != nil {
 		_ = e.db.Close()
@@ -189,18 +188,18 @@ func (e *Examination) Close() {
 	}
 }
 
-// running tells whether a hub has the lock of a data directory.
+// running reports whether a hub holds the lock of a data directory.
 func running(dir string) bool {
 	f, err := os.OpenFile(filepath.Join(dir, "hub.lock"), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return false
 	}
-	defer f.Close() // and with it the lock, if it was free
+	defer f.Close() // also releases the lock, if it was free
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// NewestBackup is when the newest backup of a data directory was made; zero: there is none. One from
-// the future, made while the clock was wrong, does not count: nobody knows how old it is.
+// NewestBackup returns when the newest backup of a data directory was made; zero: never. It ignores
+// times in the future: their age is unknown.
 func NewestBackup(dir string, now time.Time) (time.Time, error) {
 	files, err := backups(dir)
 	for _, file := range files {
@@ -211,14 +210,14 @@ func NewestBackup(dir string, now time.Time) (time.Time, error) {
 	return time.Time{}, err
 }
 
-// examinePostgres looks at a database in PostgreSQL. It is of one moment, and waits for nobody.
+// examinePostgres reads a PostgreSQL database at one moment. It waits for no lock.
 func examinePostgres(ctx context.Context, o Options, url string) (e *Examination, err error) {
 	e = &Examination{Running: running(o.Dir), Newest: latest()}
-	p, err := parsePostgres(url, o.waits, logger(o.Log))
+	p, err := parsePostgres(url, o.timeouts, logger(o.Log))
 	if err != nil {
 		return e, err
 	}
-	e.Server, e.Exposed = p.where, exposed(p.config)
+	e.Server, e.Exposed = p.where, networkRisk(p.config)
 	defer func() { err = explainPostgres(err, p.where) }()
 	q := &pool{stdlib.OpenDB(*p.config), true}
 	q.SetMaxOpenConns(2)

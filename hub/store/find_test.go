@@ -81,9 +81,9 @@ func TestWhateverADirectoryIsCalled(t *testing.T) {
 		if copies, _, err := s.Copies(); err != nil || len(copies) != 1 || copies[0].File != file {
 			t.Errorf("in %s: %+v, %v", name, copies, err)
 		}
-		before, err := s.keepBefore(t.Context())
+		before, err := s.copyBeforeMigration(t.Context())
 		must(t, err)
-		if again, err := s.keepBefore(t.Context()); err != nil || again != before {
+		if again, err := s.copyBeforeMigration(t.Context()); err != nil || again != before {
 			t.Errorf("in %s: %s was kept, and again as %s, %v", name, before, again, err)
 		}
 	}

@@ -12,30 +12,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ballastBytes is space that is held back on a good day: on a full disk SQLite
-// cannot even delete, so without it nobody could make room through the hub.
+// ballastBytes is space in reserve: on a full disk SQLite cannot even delete, so without it nothing
+// could be deleted through the hub.
 const ballastBytes = 8 << 20
 
-// roomWait is the time between two commits that ask a server for room.
-const roomWait = 10 * time.Second
+// probeEvery is the time between two probes for free space on a server.
+const probeEvery = 10 * time.Second
 
 func (s *Store) ballast() string { return filepath.Join(s.dir, "ballast") }
 
-// Full tells whether the disk is full: nothing new is remembered.
+// Full reports whether the disk is full, so that new objects are refused.
 func (s *Store) Full() bool {
 	return s.full.Load()
 }
 
-// Room tells whether something new can be remembered again, by taking the space for it: hours may go by
-// in which nothing is added.
+// Room reports whether new objects can be stored. On a full disk it probes by allocating the
+// ballast, since hours may pass without a new object.
 func (s *Store) Room(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.isOpen() && (!s.full.Load() || s.roomAgain(context.WithoutCancel(ctx)))
+	return s.isOpen() && (!s.full.Load() || s.probeSpace(context.WithoutCancel(ctx)))
 }
 
-// roomAgain tells whether a disk that was full has space.
-func (s *Store) roomAgain(ctx context.Context) bool {
+// probeSpace probes a disk that was full.
+func (s *Store) probeSpace(ctx context.Context) bool {
 	if s.pg == nil && !s.makeBallast() || s.pg != nil && !s.makeServerBallast(ctx) {
 		return false
 	}
@@ -44,17 +44,17 @@ func (s *Store) roomAgain(ctx context.Context) bool {
 	return true
 }
 
-// makeServerBallast is makeBallast on the disk of a database server: a table that fills as much, and
-// is not in the server's log, which a full disk could not take. Where it does not fit, nothing of it stays.
+// makeServerBallast is makeBallast for a database server: an unlogged table of the same size, since
+// a full disk could not take the log. If it does not fit, the transaction leaves nothing.
 func (s *Store) makeServerBallast(ctx context.Context) (room bool) {
 	const row = 64 << 10
-	s.roomAt = time.Now()
-	pad := make([]byte, row) // that nothing compresses
+	s.probedAt = time.Now()
+	pad := make([]byte, row) // incompressible
 	_, _ = rand.Read(pad)
 	err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		var there bool
 		err := c.QueryRowContext(ctx, "SELECT to_regclass('ballast') IS NOT NULL").Scan(&there)
-		if err == nil && there { // a crash of the server empties it
+		if err == nil && there { // a server crash empties the table
 			rows := 0
 			if err = c.QueryRowContext(ctx, "SELECT count(*) FROM ballast").Scan(&rows); rows == ballastBytes/row {
 				return err
@@ -72,13 +72,14 @@ func (s *Store) makeServerBallast(ctx context.Context) (room bool) {
 		return err
 	})
 	if err != nil && !errors.Is(err, ErrFull) {
-		s.log.Warn("no space is held back for the day when the database's disk is full", "err", err)
+		s.log.Warn("cannot reserve space on the database's disk for the time when it is full", "err", err)
 	}
 	return !errors.Is(err, ErrFull)
 }
 
-// makeBallast takes the space, if as much again stays free, and tells whether there is room for it. What lies in
-// its place says nothing about that, and a copy of it that was made without its holes holds no space.
+// makeBallast allocates the ballast if as much again stays free, and reports whether there is
+// space. A sparse copy of the file does not count. Another file in its place is no evidence of a
+// full disk.
 func (s *Store) makeBallast() (room bool) {
 	var st unix.Stat_t
 	if err := unix.Lstat(s.ballast(), &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == ballastBytes &&
@@ -93,15 +94,15 @@ func (s *Store) makeBallast() (room bool) {
 		return false
 	}
 	if err != nil {
-		s.log.Warn("no space is held back for the day when the disk is full: remove what is in the place of that file, or "+
+		s.log.Warn("cannot reserve space for the time when the disk is full: remove what is in the place of this file, or "+
 			"make the data directory writable", "file", s.ballast(), "err", err)
 	}
 	return true
 }
 
-// grows returns why no file can be made in the data directory: SQLite does not tell a quota from an I/O
-// error.
-func (s *Store) grows() error {
+// probeWrite returns why no file can be created in the data directory: SQLite does not distinguish a
+// quota from an I/O error.
+func (s *Store) probeWrite() error {
 	f, err := os.CreateTemp(s.dir, "room")
 	if err != nil {
 		return err
@@ -115,7 +116,7 @@ func (s *Store) fillBallast() error {
 	if err != nil {
 		return err
 	}
-	if err = s.belong(f); err == nil {
+	if err = s.giveToOwner(f); err == nil {
 		err = f.Truncate(ballastBytes)
 	}
 	if err == nil {
@@ -129,7 +130,7 @@ func (s *Store) fillBallast() error {
 	return err
 }
 
-// giveUpBallast frees the space and tells whether there was any.
+// giveUpBallast frees the ballast, and reports whether there was one.
 func (s *Store) giveUpBallast() bool {
 	if s.pg == nil {
 		return os.Remove(s.ballast()) == nil
@@ -137,13 +138,13 @@ func (s *Store) giveUpBallast() bool {
 	if s.conn == nil {
 		return false
 	}
-	// by itself: it needs no room, as the store's own transactions do
+	// outside of a transaction of the store, which would need space
 	_, err := s.conn.ExecContext(context.Background(), "DROP TABLE ballast")
 	return err == nil
 }
 
-// shrink gives the space of deleted objects back to the disk, in steps whose
-// log fits into what is left of the ballast.
+// shrink returns the space of deleted objects to the disk, in steps whose log fits into the rest of
+// the ballast.
 func (s *Store) shrink(ctx context.Context) {
 	const step = 500 // pages of 4 KiB
 	before := -1
@@ -161,14 +162,14 @@ func (s *Store) shrink(ctx context.Context) {
 			_, err = s.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA incremental_vacuum(%d)", step))
 		}
 		if err != nil {
-			s.log.Warn("cannot give the space of deleted objects back to the disk", "err", err)
+			s.log.Warn("cannot return the space of deleted objects to the disk", "err", err)
 			return
 		}
 	}
 }
 
-// Space is how much the database takes with its log, and how much the disk of the data
-// directory leaves to the hub, in bytes.
+// Space returns the size of the database with its log, and the free bytes of the data directory's
+// disk.
 func (s *Store) Space() (taken, free int64, err error) {
 	if s.pg != nil {
 		if err := s.row(context.Background(), []any{&taken}, "SELECT pg_database_size(current_database())"); err != nil {
@@ -187,7 +188,7 @@ func (s *Store) Space() (taken, free int64, err error) {
 	return taken, free, err
 }
 
-// freeBytes is what a file system leaves to this user.
+// freeBytes returns the free space of a file system for this user.
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -8,36 +8,35 @@ import (
 	"time"
 )
 
-// A JoinToken lets devices join one site. Its secret is not kept, only the hash.
+// A JoinToken lets devices join one site. The store keeps only the hash of its secret.
 type JoinToken struct {
 	ID        string
 	Hash      []byte // sha256 of the secret
 	Site      string
 	Node      string // "": any name
 	Labels    map[string]string
-	Uses      int // how often it may be used
+	Uses      int // allowed uses
 	Used      int
 	Created   time.Time
 	CreatedBy string
 	Expires   time.Time
 	Revoked   time.Time // zero: not revoked
-	Approval  bool      // whoever joins with it waits until somebody approves
+	Approval  bool      // devices that join with it wait for approval
 }
 
-// A Use is a device that has used a token. Who speaks for a node is not here: that is
-// in the node's record, and as long as the Node is.
+// A Use is a device's use of a join token. The node's record says which key the node has now.
 type Use struct {
 	Node    string
 	Key     string // sha256 of the public key, hex
 	Machine string
 	Site    string
 	Labels  map[string]string
-	Token   string // id
+	Token   string // its ID
 	At      time.Time
-	Expires time.Time // of its certificate
+	Expires time.Time // end of the certificate
 }
 
-// AddJoinToken stores a new token, and forgets those that ended a month ago.
+// AddJoinToken stores a new token, and deletes tokens that expired a month ago.
 func (s *Store) AddJoinToken(ctx context.Context, t JoinToken) error {
 	labels, err := json.Marshal(t.Labels)
 	if err != nil {
@@ -65,7 +64,7 @@ func (s *Store) JoinToken(ctx context.Context, id string) (JoinToken, error) {
 	return one(s.joinTokens(ctx, selectTokens+" WHERE id = ?", id))
 }
 
-// JoinTokens lists every token, oldest first, ended ones too.
+// JoinTokens lists all tokens, oldest first, including expired ones.
 func (s *Store) JoinTokens(ctx context.Context) ([]JoinToken, error) {
 	return s.joinTokens(ctx, selectTokens+" ORDER BY created, id")
 }
@@ -84,7 +83,7 @@ func (s *Store) joinTokens(ctx context.Context, query string, args ...any) ([]Jo
 	}, query, args...)
 }
 
-// RevokeJoinToken ends a token now.
+// RevokeJoinToken revokes a token now.
 func (s *Store) RevokeJoinToken(ctx context.Context, id string, now time.Time) error {
 	n, err := s.exec(ctx, "UPDATE join_tokens SET revoked = ? WHERE id = ? AND revoked = ''", stamp(now), id)
 	if err == nil && n == 0 {
@@ -95,11 +94,11 @@ func (s *Store) RevokeJoinToken(ctx context.Context, id string, now time.Time) e
 	return err
 }
 
-// ErrUsedUp: the token has no use left, or ended a moment ago.
+// ErrUsedUp: the token has no uses left, has expired or was revoked.
 var ErrUsedUp = errors.New("used up")
 
-// TakeUse takes one use of a token for a device. A key that has taken one for the same
-// node costs no other: that is the same join again, whose answer got lost.
+// TakeUse takes one use of a token for a device. The same key for the same node takes no second
+// use: the device repeats a join whose response was lost.
 func (s *Store) TakeUse(ctx context.Context, e Use) error {
 	labels, err := json.Marshal(e.Labels)
 	if err != nil {
@@ -132,8 +131,8 @@ func (s *Store) TakeUse(ctx context.Context, e Use) error {
 
 const selectEnrolments = "SELECT node, key, machine, site, labels, token, enrolled, expires FROM enrolments"
 
-// Enrolments lists the newest use for each node: in a database of an earlier version,
-// who spoke for it.
+// Enrolments lists the newest use of each node. In a database of an earlier version it is the
+// node's key.
 func (s *Store) Enrolments(ctx context.Context) ([]Use, error) {
 	return list(ctx, s, func(scan func(...any) error) (Use, error) {
 		var e Use
@@ -147,7 +146,7 @@ func (s *Store) Enrolments(ctx context.Context) ([]Use, error) {
 	}, selectEnrolments+" ORDER BY node")
 }
 
-// list runs a query and scans every row of it.
+// list runs a query and scans each row.
 func list[T any](
 	ctx context.Context, s *Store, scan func(func(...any) error) (T, error), query string, args ...any,
 ) (all []T, err error) {
@@ -170,8 +169,8 @@ func list[T any](
 	return all, err
 }
 
-// reading reads, and again where a connection turns out to have ended meanwhile: after a
-// restart of the server, all that wait in the pool have.
+// reading runs a read, and again if its connection was lost: after a restart of the server every
+// connection in the pool is.
 func (s *Store) reading(do func() error) error {
 	for try := 0; ; try++ {
 		err := do()

@@ -17,14 +17,14 @@ import (
 	"flotilla.dev/hub/leader"
 )
 
-// A Member is a hub as one of several on a database.
+// A Member is one of several hubs that share a database.
 type Member struct {
-	Name    string // as people call it
+	Name    string // shown to users
 	Address string // of its peer listener
-	Token   uint64 // by which it leads, see Standby.Take
+	Token   uint64 // its lead, see Standby.Take
 }
 
-// leadership is what a leader says of itself beside its row.
+// leadership is what a leader publishes beside its row.
 type leadership struct {
 	Token   uint64 `json:"token"`
 	Name    string `json:"name"`
@@ -32,13 +32,11 @@ type leadership struct {
 	Left    bool   `json:"left,omitempty"`
 }
 
-// Beat shows the standbys that this hub lives. It fails as any transaction would, and is none that
-// somebody could miss.
+// Beat writes a heartbeat for the standbys. It fails as any transaction would, but loses nothing.
 func (s *Store) Beat(ctx context.Context) error { return s.tx(ctx, nil) }
 
-// Holds is nil when the token of this hub is in the row of a server that takes writes. It asks past
-// the transaction that the hub may be in the middle of, and which holds the row as long as it
-// takes.
+// Holds returns nil if this hub's token is in the leader's row of a writable server. It reads
+// outside of the hub's current transaction, which may hold the row for long.
 func (s *Store) Holds(ctx context.Context) (err error) {
 	defer func() { err = s.explain(err) }()
 	ctx, cancel := context.WithTimeout(ctx, leader.Beat)
@@ -49,16 +47,16 @@ func (s *Store) Holds(ctx context.Context) (err error) {
 		return err
 	}
 	if token != s.pg.member.Token {
-		return fmt.Errorf("%w: another hub has taken %s over", ErrLocked, s.pg.where)
+		return fmt.Errorf("%w: another hub has taken over %s", ErrLocked, s.pg.where)
 	}
 	return nil
 }
 
-// Leads tells whether this is the store of a hub that leads others.
+// Leads reports whether this is the store of a leader with standbys.
 func (s *Store) Leads() bool { return s.pg != nil && s.pg.member != nil }
 
-// beginChanges makes the log that standbys follow. It is nobody's memory: it may begin anew
-// with each leader, and then they read all.
+// beginChanges starts the change log that standbys follow. It may begin anew with each leader, and
+// standbys then read everything.
 func (s *Store) beginChanges(ctx context.Context) error {
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		for _, query := range []string{
@@ -76,13 +74,13 @@ func (s *Store) beginChanges(ctx context.Context) error {
 	})
 }
 
-// endChanges says that nothing is noted: whoever writes from now on is alone, as far as he knows.
+// endChanges marks the change log as not written: from now on this hub has no standbys.
 func (s *Store) endChanges(ctx context.Context) error {
 	_, err := s.exec(ctx, "DELETE FROM meta WHERE key = ?", metaFrom)
 	return err
 }
 
-// logChanges notes what a commit changes, in its transaction.
+// logChanges writes the changes of a commit to the log, in the same transaction.
 func (s *Store) logChanges(ctx context.Context, c *conn, rows []Row, rev uint64) error {
 	var revs []int64
 	var kinds, namespaces, names []string
@@ -105,9 +103,9 @@ func (s *Store) logChanges(ctx context.Context, c *conn, rows []Row, rev uint64)
 	return err
 }
 
-// Leave hands the lead over, in order, while this hub still says goodbye to who is there: nobody
-// waits for that. From then on this store writes as a command does, which is what is left of the
-// audit.
+// Leave hands the lead over while this hub still closes connections, so that no standby waits for
+// its lease to expire. Afterwards this store writes only what is left of the audit, as a command
+// does.
 func (s *Store) Leave(ctx context.Context) error {
 	if !s.Leads() {
 		return nil
@@ -115,7 +113,7 @@ func (s *Store) Leave(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pg
-	if !s.isOpen() || p.token == 0 || p.over != nil {
+	if !s.isOpen() || p.token == 0 || p.stopped != nil {
 		return nil
 	}
 	if err := s.leave(context.WithoutCancel(ctx)); err != nil {
@@ -126,7 +124,7 @@ func (s *Store) Leave(ctx context.Context) error {
 	return s.explain(err)
 }
 
-// ReachedAt tells the others where they reach this hub, which leads, from now on.
+// ReachedAt publishes the address at which other hubs reach this leader.
 func (s *Store) ReachedAt(ctx context.Context, address string) error {
 	if !s.Leads() {
 		return nil
@@ -134,24 +132,24 @@ func (s *Store) ReachedAt(ctx context.Context, address string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pg
-	if !s.isOpen() || p.token == 0 || p.over != nil {
+	if !s.isOpen() || p.token == 0 || p.stopped != nil {
 		return nil
 	}
-	err := s.say(ctx, leadership{Token: p.member.Token, Name: p.member.Name, Address: address})
+	err := s.writeLeadership(ctx, leadership{Token: p.member.Token, Name: p.member.Name, Address: address})
 	if err == nil {
 		p.member.Address = address
 	}
 	return err
 }
 
-// leave says that this hub has ended in order, so that nobody waits for it.
+// leave publishes that this leader has ended, so that no standby waits for its lease to expire.
 func (s *Store) leave(ctx context.Context) error {
 	m := s.pg.member
-	return s.say(ctx, leadership{Token: m.Token, Name: m.Name, Address: m.Address, Left: true})
+	return s.writeLeadership(ctx, leadership{Token: m.Token, Name: m.Name, Address: m.Address, Left: true})
 }
 
-// say writes what a leader says of itself.
-func (s *Store) say(ctx context.Context, l leadership) error {
+// writeLeadership writes what the leader publishes.
+func (s *Store) writeLeadership(ctx context.Context, l leadership) error {
 	said, err := json.Marshal(l)
 	if err != nil {
 		return err
@@ -162,7 +160,7 @@ func (s *Store) say(ctx context.Context, l leadership) error {
 	})
 }
 
-// Keep keeps something for all hubs of this database, sealed.
+// Keep stores a value for all hubs of this database, encrypted.
 func (s *Store) Keep(ctx context.Context, name string, what []byte) error {
 	blob, err := s.seal.seal(what, []byte(metaKept+name))
 	if err != nil {
@@ -171,7 +169,7 @@ func (s *Store) Keep(ctx context.Context, name string, what []byte) error {
 	return s.SetMeta(ctx, metaKept+name, base64.StdEncoding.EncodeToString(blob))
 }
 
-// Kept returns what Keep has kept, or ErrNotFound.
+// Kept returns a value that Keep stored, or ErrNotFound.
 func (s *Store) Kept(ctx context.Context, name string) ([]byte, error) {
 	text, err := s.Meta(ctx, metaKept+name)
 	if err != nil {
@@ -184,11 +182,11 @@ func (s *Store) Kept(ctx context.Context, name string) ([]byte, error) {
 	return s.seal.open(blob, []byte(metaKept+name))
 }
 
-// join makes this the store of one of several hubs. A server lets a leader that was stopped in the
-// middle of a transaction hold the row for a moment only.
+// join makes this the store of one of several hubs. It limits how long the server lets a leader
+// that was stopped in the middle of a transaction hold the row.
 func (s *Store) join(m *Member) error {
 	if s.pg == nil {
-		return errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one without " +
+		return errors.New("several hubs need a PostgreSQL database: name it with --database, or start this hub without " +
 			"--peer-listen")
 	}
 	s.pg.member = m
@@ -197,46 +195,47 @@ func (s *Store) join(m *Member) error {
 		if err := next(ctx, c); err != nil {
 			return err
 		}
-		_, err := c.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", frozen.Milliseconds())).ReadAll()
+		_, err := c.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", leaderIdleTimeout.Milliseconds())).ReadAll()
 		return err
 	}
 	return nil
 }
 
-// stillLeads tells, before another hub's connection is ended, that it is not the one that leads.
+// stillLeads returns an error if another hub has taken the lead, before this one ends its
+// connection.
 func (s *Store) stillLeads(ctx context.Context) error {
 	var token uint64
 	if err := s.conn.QueryRowContext(ctx, "SELECT token FROM leader").Scan(&token); err != nil {
 		return err
 	}
 	if token != s.pg.member.Token {
-		return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, s.pg.where))
+		return s.stop(fmt.Errorf("%w: another hub has taken over %s: this one exits", ErrLocked, s.pg.where))
 	}
 	return nil
 }
 
-// A Pause is a while in which no hub ran on this database, and so nothing was
-// noticed. One that did not end cleanly is taken to have run until it last wrote.
+// A Pause is a time in which no hub ran on this database, so nothing was observed. After an unclean
+// end it begins at the last write.
 type Pause struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 }
 
-// How many pauses are kept, and for how long: as long as a node's history.
+// Limits of stored pauses, the same as of a node's history.
 const (
 	pauseAge  = 8 * 24 * time.Hour
 	maxPauses = 100
 )
 
-// metaPauses is written at a start and at a clean end, and never in between.
+// metaPauses is written at a start and at a clean end only.
 const metaPauses = "pauses"
 
 type pauses struct {
-	Ended  time.Time `json:"ended,omitzero"` // of the newest run; zero: it runs, or did not end cleanly
+	Ended  time.Time `json:"ended,omitzero"` // of the newest run; zero: running, or an unclean end
 	Pauses []Pause   `json:"pauses,omitempty"`
 }
 
-// Begin notes that the hub runs from now on, and returns when it did not, oldest first.
+// Begin records the start of the hub, and returns its pauses, oldest first.
 func (s *Store) Begin(ctx context.Context, now time.Time) ([]Pause, error) {
 	p, err := s.pauses(ctx)
 	if err != nil {
@@ -255,7 +254,7 @@ func (s *Store) Begin(ctx context.Context, now time.Time) ([]Pause, error) {
 	return p.Pauses, s.setPauses(ctx, p)
 }
 
-// End notes that the hub ends cleanly.
+// End records a clean end of the hub.
 func (s *Store) End(ctx context.Context, now time.Time) error {
 	p, err := s.pauses(ctx)
 	if err != nil {
@@ -265,37 +264,37 @@ func (s *Store) End(ctx context.Context, now time.Time) error {
 	return errors.Join(s.setPauses(ctx, p), s.SetMeta(ctx, metaTime, formTime(now)))
 }
 
-// metaTime is the hub's own time, with the first commit of a start and of an hour, for which no
-// commit is made, and at a clean end.
+// metaTime is the hub's own time. It is written with the first commit of a start and of each hour,
+// and at a clean end, but never causes a commit.
 const metaTime = "time"
 
-// TimeEvery is how much later than metaTime a commit may be.
+// TimeEvery is the longest time between metaTime and a later commit.
 const TimeEvery = time.Hour
 
 func formTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// untold tells whether it is time to note the hub's.
-func (s *Store) untold() (now time.Time, tell bool) {
-	if s.Now == nil { // a command's store: nobody's time
+// timeDue reports whether the next commit has to write metaTime.
+func (s *Store) timeDue() (now time.Time, tell bool) {
+	if s.Now == nil { // a command has no time of its own
 		return now, false
 	}
 	now = s.Now()
-	return now, now.Sub(s.told) >= TimeEvery
+	return now, now.Sub(s.timeWritten) >= TimeEvery
 }
 
-// LastTime is the hub's own time when it was noted last, at most an hour before the last commit;
-// zero where it never was.
+// LastTime returns the stored metaTime, at most an hour before the last commit; zero: never
+// written.
 func (s *Store) LastTime(ctx context.Context) (time.Time, error) {
 	text, err := s.Meta(ctx, metaTime)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return time.Time{}, nil
 	case err != nil:
-		return time.Time{}, fmt.Errorf("read the time of the hub: %w", err)
+		return time.Time{}, fmt.Errorf("read the hub's last time: %w", err)
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		s.log.Warn("when the hub was there last is not readable, and is forgotten", "err", err)
+		s.log.Warn("cannot read the hub's last time; ignoring it", "err", err)
 		return time.Time{}, nil
 	}
 	return t, nil
@@ -307,10 +306,10 @@ func (s *Store) pauses(ctx context.Context) (p pauses, err error) {
 	case errors.Is(err, ErrNotFound):
 		return p, nil
 	case err != nil:
-		return p, fmt.Errorf("read when the hub ran: %w", err)
+		return p, fmt.Errorf("read the hub's pauses: %w", err)
 	}
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		s.log.Warn("when the hub ran is not readable, and is forgotten", "err", err)
+		s.log.Warn("cannot read the hub's pauses; ignoring them", "err", err)
 		return pauses{}, nil
 	}
 	return p, nil
@@ -322,12 +321,12 @@ func (s *Store) setPauses(ctx context.Context, p pauses) error {
 		err = s.SetMeta(ctx, metaPauses, string(text))
 	}
 	if err != nil {
-		return fmt.Errorf("note when the hub runs: %w", err)
+		return fmt.Errorf("write the hub's pauses: %w", err)
 	}
 	return nil
 }
 
-// lastWritten is when the database was written last, zero where there is none yet.
+// lastWritten returns when the database was last written; zero: it does not exist.
 func (s *Store) lastWritten() (last time.Time) {
 	for _, file := range []string{s.file, s.file + "-wal"} {
 		if info, err := os.Stat(file); err == nil && info.Size() > 0 && info.ModTime().After(last) {
@@ -337,8 +336,8 @@ func (s *Store) lastWritten() (last time.Time) {
 	return last
 }
 
-// takeLeadership takes the advisory lock. The connection that we have lost may still have
-// it, where the server has not heard of its end: it is ended there.
+// takeLeadership takes the advisory lock. Our own lost connection may still hold it on the server,
+// and is terminated.
 func (s *Store) takeLeadership(ctx context.Context) error {
 	p, began := s.pg, time.Now()
 	for {
@@ -358,10 +357,11 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 			WHERE l.locktype = 'advisory' AND l.granted AND l.classid = ?::int::oid AND l.objid = hashtext(coalesce(current_schema(), ''))::oid
 			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`, lockClass).Scan(&pid, &who, &since, &from)
 		switch {
-		case errors.Is(err, sql.ErrNoRows): // it has just gone
+		case errors.Is(err, sql.ErrNoRows): // released a moment ago
 		case err != nil:
 			return err
-		// the row is ours, or compare finds out that it is not: whoever has the lock cannot commit
+		// The lead is ours, or compare finds that it is not. The other connection cannot commit
+		// either way.
 		case pid != p.pid && p.member != nil:
 			if err := s.stillLeads(ctx); err != nil {
 				return err
@@ -369,14 +369,14 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 			if _, err := s.conn.ExecContext(ctx, "SELECT pg_terminate_backend(?::int)", pid); err != nil {
 				return err
 			}
-		case pid != p.pid && time.Since(began) < time.Second: // one that was just killed takes the server a moment
+		case pid != p.pid && time.Since(began) < time.Second: // the server needs a moment after a kill
 		case pid != p.pid:
 			at := "on the server's machine"
 			if from.String != "" {
 				at = "from " + from.String
 			}
-			return fmt.Errorf("lock %s: %w: another hub (connected %s since %s) writes there; stop it, or give this one its "+
-				"own --database", p.where, ErrLocked, at, since.String)
+			return fmt.Errorf("lock %s: %w: another hub (connected %s since %s) writes there; stop it, or give this one "+
+				"another --database", p.where, ErrLocked, at, since.String)
 		default:
 			if _, err := s.conn.ExecContext(ctx, "SELECT pg_terminate_backend(?::int)", pid); err != nil {
 				return err
@@ -388,7 +388,7 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	if p.token == 0 { // at the start, openPostgres goes on
+	if p.token == 0 { // at a start, openPostgres goes on
 		return nil
 	}
 	return s.compare(ctx)

@@ -51,13 +51,13 @@ func TestWhatHelpsWhereAHubRuns(t *testing.T) {
 	_, move := Move(t.Context(), o, "postgres://nobody@127.0.0.1:1/x")
 	_, lock := Lock(o.Dir)
 	for what, err := range map[string]error{"restore": Restore(t.Context(), o, backup), "move": move, "ca": lock} {
-		if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "run this again, and start it") ||
+		if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "run this again, then start it") ||
 			strings.Contains(err.Error(), "--data-dir") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	if _, err := Open(t.Context(), o); !errors.Is(err, ErrLocked) ||
-		!strings.Contains(err.Error(), "give this one its own --data-dir") {
+		!strings.Contains(err.Error(), "give this one another --data-dir") {
 		t.Errorf("a second hub: %v", err)
 	}
 }

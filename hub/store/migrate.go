@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// migrationFiles hold the schema as steps that are never edited once released:
-// NNN.sql runs once; NNN.kind.sql runs once for every table of objects, with
-// {kind} replaced by its name, and all of them in order make a new such table.
+// migrationFiles hold the schema as steps that never change once released. NNN.sql runs once;
+// NNN.kind.sql runs once for every table of objects, with {kind} replaced by its name. A new table
+// of objects runs all of the latter.
 //
 //go:embed migration/*.sql migration/postgres/*.sql
 var migrationFiles embed.FS
 
-// A migration leads from the schema before it to its own number.
+// A migration leads from the previous schema to its number.
 type migration struct {
 	number  int
 	sql     string
@@ -32,7 +32,7 @@ type migration struct {
 
 var migrations = mustMigrations(migrationFiles, "migration", 1)
 
-// postgresMigrations begin with the schema that was the newest when PostgreSQL came in.
+// postgresMigrations begin with the newest schema at the time when PostgreSQL was added.
 var postgresMigrations = mustMigrations(migrationFiles, "migration/postgres", 3)
 
 func latest() int { return len(migrations) }
@@ -73,17 +73,17 @@ func mustMigrations(files fs.FS, dir string, first int) []migration {
 	return list
 }
 
-// schema is the number of the newest migration that a database has seen.
+// schema returns the number of the database's newest migration.
 func (s *Store) schema(ctx context.Context) (int, error) {
 	var v int
 	err := s.conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&v)
 	return v, err
 }
 
-// migrate brings the database from schema have to the newest one, all or nothing.
+// migrate migrates the database from schema have to the newest one, all or nothing.
 func (s *Store) migrate(ctx context.Context, have int, o Options) error {
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
-		if err := raise(ctx, c, migrations[have:]); err != nil {
+		if err := runMigrations(ctx, c, migrations[have:]); err != nil {
 			return err
 		}
 		if _, err := c.ExecContext(ctx, setMeta, metaVersion, o.Version); err != nil {
@@ -94,8 +94,8 @@ func (s *Store) migrate(ctx context.Context, have int, o Options) error {
 	})
 }
 
-// raise carries out migrations, on the tables of all kinds, too.
-func raise(ctx context.Context, c *conn, steps []migration) error {
+// runMigrations runs migrations, including those of each kind's table.
+func runMigrations(ctx context.Context, c *conn, steps []migration) error {
 	for _, m := range steps {
 		if _, err := c.ExecContext(ctx, m.sql); err != nil {
 			return fmt.Errorf("migrate to schema %d: %w", m.number, err)
@@ -113,7 +113,7 @@ func raise(ctx context.Context, c *conn, steps []migration) error {
 	return nil
 }
 
-// createKind makes the table of a kind whose first object is being committed.
+// createKind creates the table of a kind before its first object is stored.
 func createKind(ctx context.Context, c *conn, kind string) error {
 	steps := migrations
 	if c.postgres {
@@ -128,14 +128,13 @@ func createKind(ctx context.Context, c *conn, kind string) error {
 	return err
 }
 
-// forKind gives a statement the name of a kind's table and, where it makes one in
-// PostgreSQL, the type of what is in it.
+// forKind fills a kind's table name into a statement and, for PostgreSQL, its column types.
 func forKind(sql, kind string) string {
 	object, stored, converted := "text", "text", "object"
 	if sealedKind(kind) {
 		object, stored = "bytea", "bytea"
 	}
-	if protoKind(kind) { // which were text until schema 4
+	if protoKind(kind) { // text until schema 4
 		stored, converted = "bytea", "convert_to(object, 'UTF8')"
 	}
 	return strings.NewReplacer("{kind}", `"`+kind+`"`, "{object}", object, "{stored}", stored,
@@ -159,13 +158,13 @@ func listKinds(ctx context.Context, c querier) ([]string, error) {
 	return kinds, rows.Err()
 }
 
-// notNewer refuses a database that a newer program has migrated, before anything is opened
-// that could write: its log is not even folded into it.
+// notNewer refuses a database of a newer program, before it opens anything for writing: not even
+// the log is checkpointed.
 func (s *Store) notNewer(ctx context.Context, o Options) error {
 	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
 		return nil
 	}
-	db, err := sql.Open("sqlite", untouched(s.file))
+	db, err := sql.Open("sqlite", dsnReadOnly(s.file))
 	if err != nil {
 		return err
 	}
@@ -173,7 +172,7 @@ func (s *Store) notNewer(ctx context.Context, o Options) error {
 	db.SetMaxOpenConns(1)
 	var have int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil || have <= latest() {
-		return nil // what is wrong with it is said by who opens it to write
+		return nil // opening it for writing reports other errors
 	}
 	by := "an unknown version"
 	var v string
@@ -181,16 +180,16 @@ func (s *Store) notNewer(ctx context.Context, o Options) error {
 		v != "" {
 		by = v
 	}
-	return fmt.Errorf("open %s/%s: %w: it was written by flotilla-hub %s (schema %d), and this is %s (up to schema "+
+	return fmt.Errorf("open %s/%s: %w: it was written by flotilla-hub %s (schema %d); this is %s (up to schema "+
 		"%d); install that version again, or restore a backup from before the upgrade with `flotilla-hub restore FILE`",
 		s.dir, database, ErrNewer, by, have, orUnknown(o.Version), latest())
 }
 
-// untouched is a dsn that reads a file and what is in its log, and writes nothing.
-func untouched(file string) string {
+// dsnReadOnly returns a dsn that reads a file and its log, and writes nothing.
+func dsnReadOnly(file string) string {
 	q := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(5000)", "trusted_schema(0)"}}
 	if info, err := os.Stat(file + "-wal"); err != nil || info.Size() == 0 {
-		q.Set("immutable", "1") // SQLite would leave an empty log
+		q.Set("immutable", "1") // SQLite would create an empty log
 	}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
 }
@@ -202,12 +201,11 @@ func orUnknown(v string) string {
 	return v
 }
 
-// keepBefore makes a copy of the database as it is before a migration, unless a start that
-// was cut short, or a migration that failed, has left that very copy: a hub that is
-// started again and again must not fill its disk.
-func (s *Store) keepBefore(ctx context.Context) (file string, err error) {
+// copyBeforeMigration copies the database before a migration, unless an earlier, failed attempt has left the
+// same copy: repeated starts must not fill the disk.
+func (s *Store) copyBeforeMigration(ctx context.Context) (file string, err error) {
 	stem := filepath.Join(s.dir, "backups", fmt.Sprintf("before-schema-%d-", latest()))
-	have, err := s.state(ctx, s.conn)
+	have, err := s.fingerprint(ctx, s.conn)
 	if err != nil {
 		return "", err
 	}
@@ -216,11 +214,11 @@ func (s *Store) keepBefore(ctx context.Context) (file string, err error) {
 		return "", err
 	}
 	for _, file := range kept {
-		db, err := sql.Open("sqlite", untouched(file))
+		db, err := sql.Open("sqlite", dsnReadOnly(file))
 		if err != nil {
 			continue
 		}
-		same, err := s.state(ctx, db)
+		same, err := s.fingerprint(ctx, db)
 		_ = db.Close()
 		if err == nil && same == have {
 			return file, nil
@@ -228,7 +226,7 @@ func (s *Store) keepBefore(ctx context.Context) (file string, err error) {
 	}
 	s.makeRoom(ctx)
 	file = stem + fileStamp(time.Now()) + ".db"
-	for n := 2; ; n++ { // another one of this second
+	for n := 2; ; n++ { // a second copy in the same second
 		if _, err := os.Lstat(file); err != nil {
 			return file, s.Backup(ctx, file)
 		}
@@ -236,21 +234,20 @@ func (s *Store) keepBefore(ctx context.Context) (file string, err error) {
 	}
 }
 
-// state tells of a database before a migration whether it has changed: everything that is
-// remembered of the fleet has a revision, and everything that people do is audited.
-func (s *Store) state(ctx context.Context, q querier) (is [4]string, err error) {
+// fingerprint identifies the content of a database before a migration: every change of the fleet has a
+// revision, and every change by a user is audited.
+func (s *Store) fingerprint(ctx context.Context, q querier) (is [4]string, err error) {
 	return is, q.QueryRowContext(ctx,
 		`SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?),
 		(SELECT coalesce(max(id), 0) FROM audit), (SELECT user_version FROM pragma_user_version)`, metaRevision, metaHubID).Scan(&is[0], &is[1], &is[2], &is[3])
 }
 
-// A backup that somebody has had in the hand may hold more than rows: a trigger gives
-// rights back as soon as they are taken, a generated column says what nobody has written,
-// and the name of a table of objects becomes part of statements. So nothing of one is
-// carried out before its schema is known to be a hub's, to the letter.
+// A backup may have been tampered with. It may contain more than rows: a trigger that restores
+// rights, a generated column with forged values, a table name that becomes part of a statement. So
+// the store runs nothing of a backup before its schema is exactly that of a hub.
 
-// genuine tells whether the schema of a database file is one that a hub makes.
-func genuine(ctx context.Context, file string) error {
+// checkSchema returns an error unless a hub creates the schema of the file.
+func checkSchema(ctx context.Context, file string) error {
 	db, err := sql.Open("sqlite", dsn(file, "query_only(1)"))
 	if err != nil {
 		return err
@@ -265,13 +262,13 @@ func genuine(ctx context.Context, file string) error {
 		return err
 	}
 	if version > latest() {
-		return nil // of a newer program: it is refused as such
+		return nil // a newer program's; refused elsewhere
 	}
 	if version == 0 && len(have) == 0 { // SQLite takes an empty file for an empty database
-		return errors.New("it is empty, as a copy that was cut off; restore another backup")
+		return errors.New("it is empty, probably an interrupted copy; restore another backup")
 	}
 	if version < 0 {
-		return fmt.Errorf("it has schema %d, which no hub makes", version)
+		return fmt.Errorf("it has the unknown schema %d", version)
 	}
 	var kinds []string
 	if has, err := hasTable(ctx, db, "kinds"); err != nil {
@@ -287,25 +284,25 @@ func genuine(ctx context.Context, file string) error {
 	}
 	for what, text := range have {
 		if want[what] != text {
-			return fmt.Errorf("it has a %s that no hub makes: somebody has changed it; restore another backup", what)
+			return fmt.Errorf("it has an unknown %s: it was tampered with; restore another backup", what)
 		}
 	}
 	for what := range want {
 		if _, has := have[what]; !has {
-			return fmt.Errorf("it lacks the %s of a hub: somebody has changed it; restore another backup", what)
+			return fmt.Errorf("it lacks the %s: it was tampered with; restore another backup", what)
 		}
 	}
 	return nil
 }
 
-// schemaAt is the schema of that version with tables of those kinds.
+// schemaAt returns the schema of a version with tables of those kinds.
 func schemaAt(ctx context.Context, version int, kinds []string) (map[string]string, error) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
 		return nil, err
 	}
 	defer db.Close()
-	db.SetMaxOpenConns(1) // each connection has a memory of its own
+	db.SetMaxOpenConns(1) // each connection to :memory: is its own database
 	for _, m := range migrations[:version] {
 		if _, err := db.ExecContext(ctx, m.sql); err != nil {
 			return nil, err
@@ -313,8 +310,7 @@ func schemaAt(ctx context.Context, version int, kinds []string) (map[string]stri
 	}
 	for _, kind := range kinds {
 		if !kindForm.MatchString(kind) {
-			return nil, fmt.Errorf("it has a kind of objects called %.100q, which no hub makes: somebody has changed it; "+
-				"restore another backup", kind)
+			return nil, fmt.Errorf("it has an unknown kind %.100q: it was tampered with; restore another backup", kind)
 		}
 		for _, m := range migrations[:version] {
 			if _, err := db.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {
@@ -325,8 +321,8 @@ func schemaAt(ctx context.Context, version int, kinds []string) (map[string]stri
 	return schemaOf(ctx, db)
 }
 
-// schemaOf is what a database consists of, by kind and name, in the words that made it.
-// What SQLite makes by itself has none.
+// schemaOf returns the SQL statements of a database's schema, by type and name. What SQLite creates
+// itself has no statement.
 func schemaOf(ctx context.Context, q querier) (_ map[string]string, err error) {
 	rows, err := q.QueryContext(ctx, "SELECT type, name, coalesce(sql, '') FROM sqlite_master")
 	if err != nil {

@@ -157,7 +157,7 @@ func TestADowngradeIsRefusedAndChangesNothing(t *testing.T) {
 				for _, open := range []func(context.Context, Options) (*Store, error){Open, OpenShared} {
 					s, err := open(t.Context(), Options{Dir: dir, Version: "0.9"})
 					if s != nil || !errors.Is(err, ErrNewer) || strings.Contains(err.Error(), "\n") ||
-						!strings.Contains(err.Error(), fmt.Sprintf("(schema %d), and this is 0.9 (up to schema %d)", tooNew, latest())) {
+						!strings.Contains(err.Error(), fmt.Sprintf("(schema %d); this is 0.9 (up to schema %d)", tooNew, latest())) {
 						t.Fatalf("%v %v", s, err)
 					}
 				}

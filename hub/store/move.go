@@ -13,25 +13,24 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// Keys of meta in a database that was moved, and in the one that it was moved to.
+// Keys of meta in a database that was moved, and in its target.
 const (
-	metaMoved    = "moved"     // where to
-	metaCameFrom = "came-from" // the hub, its revision and the end of its audit
+	metaMoved    = "moved"     // target address
+	metaCameFrom = "came-from" // the source's origin: hub, revision and end of the audit
 )
 
-// A Moved says what Move has done.
+// A Moved is the result of Move.
 type Moved struct {
-	From, To string // as people see them
+	From, To string // as shown to users
 	Objects  int
-	Kept     string // where the former file is; "": there is none
+	Kept     string // the former file; "": there was none
 }
 
-// Move takes all that a stopped hub remembers from SQLite to PostgreSQL (to: its address,
-// or a file that has it) or back (to: SQLite), where the hub goes on with it. All of it is
-// moved or nothing. The database that it comes from stays as it was, and is not the hub's
-// any more. A target that holds something is refused.
+// Move moves a stopped hub's database from SQLite to PostgreSQL (to is its address, or a file that
+// contains it) or back (to is SQLite), all or nothing. The hub then uses the target. The source
+// stays unchanged, but no hub opens it any more. A target that is not empty is refused.
 func Move(ctx context.Context, o Options, to string) (Moved, error) {
-	used, err := use(ctx, o.Dir, alone)
+	used, err := lockUse(ctx, o.Dir, lockExclusive)
 	if err != nil {
 		return Moved{}, fmt.Errorf("migrate: %w", err)
 	}
@@ -47,15 +46,15 @@ func Move(ctx context.Context, o Options, to string) (Moved, error) {
 		if m, err := alreadyThere(ctx, o, to); m.To != "" || err != nil {
 			return m, err
 		}
-		if _, err := os.Stat(filepath.Join(o.Dir, database)); err != nil { // a new one would be made, only to be moved
-			return Moved{}, fmt.Errorf("migrate: %w: there is nothing to take along; start `flotilla-hub serve --database "+
-				"%s` to begin there", err, "postgres://…")
+		if _, err := os.Stat(filepath.Join(o.Dir, database)); err != nil { // connect would create one
+			return Moved{}, fmt.Errorf("migrate: %w: there is no database to move; start with `flotilla-hub serve --database "+
+				"%s`", err, "postgres://…")
 		}
 	}
 	o.moving = true
 	s, err := Open(ctx, o)
 	if away := (errMoved{}); to == SQLite && errors.As(err, &away) && away.file != "" {
-		return goOn(ctx, o, away)
+		return finishMove(ctx, o, away)
 	}
 	if err != nil {
 		return Moved{}, fmt.Errorf("migrate: %w", err)
@@ -70,8 +69,8 @@ func Move(ctx context.Context, o Options, to string) (Moved, error) {
 	return s.moveToPostgres(ctx, o, to)
 }
 
-// alreadyThere tells of a database that is in PostgreSQL as far as its directory knows. Where a
-// move was cut off after that was noted, hub.db is put aside now.
+// alreadyThere handles a database that the directory already notes as being in PostgreSQL. If an
+// interrupted move left hub.db, it is put aside now.
 func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error) {
 	o.Database = ""
 	is, err := place(o)
@@ -83,7 +82,7 @@ func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error
 	if err != nil {
 		return m, err
 	}
-	lock, err := takeLock(o.Dir, thisOne)
+	lock, err := takeLock(o.Dir, adviceCommand)
 	if err != nil {
 		return m, err
 	}
@@ -96,7 +95,7 @@ func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error
 		return m, err
 	}
 	if _, err := os.Stat(s.file); is != wanted || err != nil {
-		return m, fmt.Errorf("migrate: %w: the database of %s is %s already; to take it elsewhere, use `flotilla-hub "+
+		return m, fmt.Errorf("migrate: %w: the database of %s is already %s; to move it elsewhere, run `flotilla-hub "+
 			"migrate --to sqlite` first", ErrExists, o.Dir, p.pg.where)
 	}
 	m.From, m.To = s.file, p.pg.where
@@ -104,27 +103,27 @@ func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error
 		return m, err
 	}
 	former := newStore(o, s.file)
-	if err := former.connect(ctx); err != nil { // and what is in its log is put into it
+	if err := former.connect(ctx); err != nil { // which checkpoints the log
 		return m, errors.Join(err, former.disconnect())
 	}
 	m.Kept, err = former.putAside()
 	return m, err
 }
 
-// putAside closes the former database and keeps it under a name that no hub begins with.
+// putAside closes the former database and renames it so that no hub opens it.
 func (s *Store) putAside() (kept string, err error) {
 	if err := s.disconnect(); err != nil {
 		return "", err
 	}
-	s.giveUpBallast() // there is no use for it any more
-	kept = s.beside("before-migrate", time.Now())
+	s.giveUpBallast() // no longer needed
+	kept = s.unusedName("before-migrate", time.Now())
 	if err := os.Rename(s.file, kept); err != nil {
 		return "", err
 	}
 	return kept, fsync.Dir(s.dir)
 }
 
-// moved is the record of it in the audit.
+// moved returns the audit record of a move.
 func moved(by, from, to string) Audit {
 	a := Audit{
 		At: time.Now(), Who: "the hub", Verb: "migrate", Resource: "databases", Name: to, Code: 200, Message: "from " + from,
@@ -135,9 +134,9 @@ func moved(by, from, to string) Audit {
 	return a
 }
 
-// beyond is a revision behind all that were given out, so that whoever watches reads anew.
-func (s *Store) beyond(ctx context.Context, c *conn) error {
-	rev := max(s.rev, witnessed(s.dir).rev) + revisionJump
+// jumpRevision moves the revision past all that clients have seen, so that watches list again.
+func (s *Store) jumpRevision(ctx context.Context, c *conn) error {
+	rev := max(s.rev, readHighWater(s.dir).rev) + revisionJump
 	_, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10))
 	return err
 }
@@ -149,7 +148,7 @@ func (s *Store) moveToPostgres(ctx context.Context, o Options, to string) (m Mov
 		return m, err
 	}
 	t := newStore(o, s.file)
-	if t.pg, err = parsePostgres(url, o.waits, s.log); err != nil {
+	if t.pg, err = parsePostgres(url, o.timeouts, s.log); err != nil {
 		return m, err
 	}
 	m.From, m.To = s.file, t.pg.where
@@ -161,10 +160,10 @@ func (s *Store) moveToPostgres(ctx context.Context, o Options, to string) (m Mov
 	}()
 	t.lock = s.lock
 	t.connectPostgres()
-	if err := t.reach(ctx); err != nil {
+	if err := t.reconnect(ctx); err != nil {
 		return m, err
 	}
-	have, err := t.fit(ctx, o)
+	have, err := t.checkServer(ctx, o)
 	if err != nil {
 		return m, err
 	}
@@ -175,8 +174,8 @@ func (s *Store) moveToPostgres(ctx context.Context, o Options, to string) (m Mov
 	return m, err
 }
 
-// copyTo copies all to PostgreSQL and notes that the hub goes on there. Where that is done already
-// and was cut off before the note, it is noted.
+// copyTo copies the database to PostgreSQL, and notes in the directory that the hub uses it. After
+// an interruption between the two it only notes it.
 func (s *Store) copyTo(ctx context.Context, t *Store, have int, o Options) (n int, err error) {
 	from, err := origin(ctx, s.conn)
 	if err != nil {
@@ -189,9 +188,9 @@ func (s *Store) copyTo(ctx context.Context, t *Store, have int, o Options) (n in
 		if was, err := valueOf(ctx, t.conn, metaCameFrom); err != nil {
 			return 0, err
 		} else if was != from {
-			return 0, fmt.Errorf("%w there: a hub's database; name an empty one, or drop and create that one", ErrExists)
+			return 0, fmt.Errorf("%w there: a hub's database; name an empty one, or drop and recreate that one", ErrExists)
 		}
-		return n, keepPlace(o)
+		return n, writePlace(o)
 	}
 	t.pg.empty = true
 	t.audits.put(moved(o.By, s.file, t.pg.where))
@@ -208,29 +207,29 @@ func (s *Store) copyTo(ctx context.Context, t *Store, have int, o Options) (n in
 		if _, err := c.ExecContext(ctx, setMeta, metaCameFrom, from); err != nil {
 			return err
 		}
-		return s.beyond(ctx, c)
+		return s.jumpRevision(ctx, c)
 	}); err != nil {
 		return 0, err
 	}
-	return n, keepPlace(o) // from now on the hub goes on there
+	return n, writePlace(o) // from here on the hub uses PostgreSQL
 }
 
-// stays refuses what a command of another machine would write to a database in PostgreSQL that the hub
-// has left since the command opened it. It is asked where nobody else writes.
-func (s *Store) stays(ctx context.Context) error {
+// checkNotMoved refuses a write of a command on another machine to a database that the hub has left since
+// the command opened it. The caller has excluded other writers.
+func (s *Store) checkNotMoved(ctx context.Context) error {
 	if !s.shared {
 		return nil
 	}
 	to, err := valueOf(ctx, s.conn, metaMoved)
 	if to != "" {
-		err = fmt.Errorf("%s has not been the hub's database since a moment ago: nothing was changed, run this again",
+		err = fmt.Errorf("%s is no longer the hub's database: nothing was changed; run this again",
 			s.where())
 	}
 	return err
 }
 
-// partEnd ends the name of the file to which a database is copied from PostgreSQL. It takes the place
-// of hub.db once PostgreSQL has noted that the hub goes on there: never are both the hub's.
+// partEnd is the suffix of the file into which a database is copied from PostgreSQL. It is renamed
+// to hub.db only after PostgreSQL has recorded the move, so that never both are in use.
 const partEnd = ".migrate"
 
 func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) {
@@ -240,10 +239,10 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 		if err != nil {
 			err = fmt.Errorf("migrate to %s: %w", m.To, s.explain(err))
 		}
-		if errors.As(err, new(errDoubt)) {
-			err = fmt.Errorf("%w; run this again when the server answers: nothing is lost", err)
+		if errors.As(err, new(errUnresolved)) {
+			err = fmt.Errorf("%w; nothing is lost: run this again when the server answers", err)
 		}
-		if !ready { // else it may be the hub's already
+		if !ready { // otherwise the hub may use it already
 			_ = removeDatabase(part)
 		}
 	}()
@@ -253,7 +252,7 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 		return m, err
 	}
 	to := fmt.Sprintf("%s on %s at %s", file, host, stamp(time.Now()))
-	// nobody writes meanwhile, no command either
+	// exclude all writers, commands too
 	if err := s.txLocked(ctx, func(ctx context.Context, from *conn) (err error) {
 		ready = false
 		if err := removeDatabase(part); err != nil {
@@ -270,7 +269,7 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 			if _, err := c.ExecContext(ctx, setMeta, metaCameFrom, to); err != nil {
 				return err
 			}
-			return s.beyond(ctx, c)
+			return s.jumpRevision(ctx, c)
 		}); err != nil {
 			return err
 		}
@@ -287,27 +286,27 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 	return m, err
 }
 
-// errMoved is the refusal of a database in PostgreSQL that the hub has left.
+// errMoved refuses a PostgreSQL database that the hub has left.
 type errMoved struct {
-	where string // that database, as people see it
-	file  string // what was taken from there, where it has not taken its place yet; "": it has, or is not here
+	where string // that database, as shown to users
+	file  string // the copied file that is not yet renamed; "": there is none here
 	error
 }
 
 func (s *Store) isMoved(ctx context.Context, dir, to string) error {
-	e := errMoved{where: s.pg.where, file: copied(ctx, dir, to)}
-	does := fmt.Sprintf("name another database; to go on from what is here all the same, run `psql -c \"DELETE FROM "+
+	e := errMoved{where: s.pg.where, file: finishedCopy(ctx, dir, to)}
+	does := fmt.Sprintf("name another database; to use this one all the same, run `psql -c \"DELETE FROM "+
 		"meta WHERE key = '%s'\"` on it", metaMoved)
 	if e.file != "" {
-		does = "run `flotilla-hub migrate --to sqlite` again, which was cut off"
+		does = "run `flotilla-hub migrate --to sqlite` again, since it was interrupted"
 	}
-	e.error = fmt.Errorf("open %s: what it holds was taken to %s, and is older than that: %s", e.where, to, does)
+	e.error = fmt.Errorf("open %s: its content was moved to %s, which is newer: %s", e.where, to, does)
 	return e
 }
 
-// copied is the file of a directory that has what was taken to it, by the words of the database that it
-// was taken from, as long as the directory says that the database is there; "": none has.
-func copied(ctx context.Context, dir, to string) string {
+// finishedCopy returns the finished file of an interrupted move to SQLite, if the directory still notes
+// PostgreSQL; "": there is none. to is the target that PostgreSQL has recorded.
+func finishedCopy(ctx context.Context, dir, to string) string {
 	if _, err := os.Stat(filepath.Join(dir, placeFile)); err != nil {
 		return ""
 	}
@@ -327,9 +326,9 @@ func copied(ctx context.Context, dir, to string) string {
 	return ""
 }
 
-// goOn ends a move to a file that was cut off after PostgreSQL had noted it.
-func goOn(ctx context.Context, o Options, from errMoved) (m Moved, err error) {
-	lock, err := takeLock(o.Dir, thisOne)
+// finishMove finishes a move to a file that was interrupted after PostgreSQL had recorded it.
+func finishMove(ctx context.Context, o Options, from errMoved) (m Moved, err error) {
+	lock, err := takeLock(o.Dir, adviceCommand)
 	if err != nil {
 		return m, err
 	}
@@ -350,12 +349,11 @@ func goOn(ctx context.Context, o Options, from errMoved) (m Moved, err error) {
 	return m, err
 }
 
-// takeOver makes of what was copied from PostgreSQL the database of its directory, with which the hub
-// goes on. The former one is kept.
+// takeOver makes the copied file the database of its directory, and keeps the former one.
 func (s *Store) takeOver(file string) (kept string, err error) {
 	if file != s.file {
 		if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-			kept = s.beside("before-migrate", time.Now())
+			kept = s.unusedName("before-migrate", time.Now())
 			if err := os.Link(s.file, kept); err != nil {
 				return "", err
 			}
@@ -372,7 +370,7 @@ func (s *Store) takeOver(file string) (kept string, err error) {
 	if err := fsync.Dir(s.dir); err != nil {
 		return kept, err
 	}
-	if err := remove(filepath.Join(s.dir, placeFile)); err != nil { // from now on the hub goes on with the file
+	if err := remove(filepath.Join(s.dir, placeFile)); err != nil { // from here on the hub uses the file
 		return kept, err
 	}
 	return kept, fsync.Dir(s.dir)

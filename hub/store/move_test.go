@@ -177,11 +177,11 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is in PostgreSQL is not the hub's any more, and is not written over.
-	if _, err := Move(t.Context(), o, url); err == nil || !strings.Contains(err.Error(), "was taken to") {
+	if _, err := Move(t.Context(), o, url); err == nil || !strings.Contains(err.Error(), "was moved to") {
 		t.Fatal(err)
 	}
 	elsewhere.Dir = t.TempDir()
-	if _, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was taken to") {
+	if _, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was moved to") {
 		t.Fatal("another hub goes on from it", err)
 	}
 	s = opened(t, o)
@@ -234,7 +234,7 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 	l := newLine(t, &p)
 	t.Run("after it, before anybody knows", func(t *testing.T) {
 		l.set(cutAndDown)
-		if _, err := Move(t.Context(), o, p.Database); err == nil || !strings.Contains(err.Error(), "look whether") {
+		if _, err := Move(t.Context(), o, p.Database); err == nil || !strings.Contains(err.Error(), "check whether") {
 			t.Fatal(err)
 		}
 		l.isDown(false)
@@ -301,7 +301,7 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 		}
 		used := server.Database()
 		server.Do(postgrestest.Name(used), "CREATE TABLE orders (x int)")
-		if _, err := Move(t.Context(), other, used); err == nil || !strings.Contains(err.Error(), "not of a hub") {
+		if _, err := Move(t.Context(), other, used); err == nil || !strings.Contains(err.Error(), "not a hub's") {
 			t.Fatal(err)
 		}
 		if _, err := Move(t.Context(), other, SQLite); !errors.Is(err, ErrExists) {
@@ -323,7 +323,7 @@ func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
-			o.waits = impatient
+			o.timeouts = impatient
 			l := newLine(t, &o)
 			s := opened(t, o)
 			filled(t, s)
@@ -348,7 +348,7 @@ func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 					t.Error("a hub that starts meanwhile is not where it was")
 				}
 				must(t, s.Close())
-			} else if err == nil || !strings.Contains(err.Error(), "was taken to") ||
+			} else if err == nil || !strings.Contains(err.Error(), "was moved to") ||
 				!strings.Contains(err.Error(), "run `flotilla-hub migrate --to sqlite` again") {
 				t.Errorf("a hub that starts meanwhile: %v", err)
 			}
@@ -367,7 +367,7 @@ func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 			}
 			elsewhere := o
 			elsewhere.Dir, elsewhere.Database = t.TempDir(), address
-			if s, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was taken to") ||
+			if s, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was moved to") ||
 				!strings.Contains(err.Error(), "name another database") {
 				t.Errorf("another hub goes on from where it was: %v, %v", s, err)
 			}
@@ -396,7 +396,7 @@ func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatal(info.Mode(), err)
 	}
-	if err := genuine(t.Context(), file); err != nil {
+	if err := checkSchema(t.Context(), file); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.BackUpNow(t.Context()); err != nil {
@@ -596,8 +596,8 @@ func TestACommandElsewhereWritesNothingToAFormerDatabase(t *testing.T) {
 		_, err := Move(t.Context(), o, SQLite)
 		must(t, err)
 	})
-	for refused, want := range map[error]string{during: "nothing was changed, run this again",
-		write(): "has not been the hub's database since a moment ago"} {
+	for refused, want := range map[error]string{during: "nothing was changed; run this again",
+		write(): "is no longer the hub's database"} {
 		if refused == nil || !strings.Contains(refused.Error(), want) { // the first may have waited too long
 			t.Errorf("a command that writes to the former database is told %v", refused)
 		}
@@ -678,8 +678,8 @@ func TestADatabaseThatIsOpenIsNotReplaced(t *testing.T) {
 	must(t, err)
 	_, moved := Move(soon(), o, "postgres://nobody@127.0.0.1:1/none")
 	for what, err := range map[string]error{"a restore": Restore(soon(), o, file), "a move": moved} {
-		if err == nil || !strings.Contains(err.Error(), "a command has the database of "+dir+" open: nothing was changed, "+
-			"end it or wait for it, and run this again") {
+		if err == nil || !strings.Contains(err.Error(), "another command has the database of "+dir+" open: nothing was changed; "+
+			"end it or wait for it, then run this again") {
 			t.Errorf("%s of a database that is open: %v", what, err)
 		}
 	}
@@ -687,16 +687,15 @@ func TestADatabaseThatIsOpenIsNotReplaced(t *testing.T) {
 	must(t, err)
 	damage(t, filepath.Join(dir, database))
 	if s, err := Open(soon(), o); err == nil || !strings.Contains(err.Error(),
-		"a command has the database of "+dir+" open") {
+		"another command has the database of "+dir+" open") {
 		t.Errorf("a hub that replaces its damaged database: %v, %v", s, err)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, database), was, 0o600))
 	must(t, command.Close())
-	used, err := use(t.Context(), dir, alone)
+	used, err := lockUse(t.Context(), dir, lockExclusive)
 	must(t, err)
 	if s, err := OpenShared(soon(), o); err == nil ||
-		!strings.Contains(err.Error(), "is being replaced, by a restore or a move: nothing was changed, run this again "+
-			"afterwards") {
+		!strings.Contains(err.Error(), "a restore or a move is replacing") {
 		t.Errorf("a command while the database is being replaced: %v, %v", s, err)
 	}
 	must(t, used.Close())
@@ -727,8 +726,7 @@ func TestARestoreInPostgresIsNoneWhileACommandWrites(t *testing.T) {
 		return command.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", told), Role: "admin", Created: time.Now()})
 	}, func() {
 		if err := Restore(t.Context(), o, file); err == nil ||
-			!strings.Contains(err.Error(), "a command has written meanwhile, which would be lost: nothing was restored, run "+
-				"this again") {
+			!strings.Contains(err.Error(), "a command has written to the database meanwhile: nothing was restored") {
 			t.Errorf("a restore while a command writes: %v", err)
 		}
 	})

@@ -19,10 +19,10 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// errCorrupt: the file is no database any more, or a damaged one.
+// errCorrupt: the file is not a database, or is a damaged one.
 var errCorrupt = errors.New("database is corrupt")
 
-// SQLite's primary result codes that the store tells apart.
+// SQLite's primary result codes that need their own handling.
 const (
 	sqliteBusy     = 5
 	sqliteReadOnly = 8
@@ -33,13 +33,13 @@ const (
 	sqliteNotADB   = 26
 )
 
-// SQLite's extended result codes of an I/O error in reading.
+// SQLite's extended result codes of failed reads.
 const (
 	sqliteIOErrRead      = sqliteIOErr | 1<<8
 	sqliteIOErrShortRead = sqliteIOErr | 2<<8
 )
 
-// explain gives SQLite's errors the sentinel that says what to do about them.
+// explain wraps an SQLite error in the sentinel that says what to do about it.
 func (s *Store) explain(err error) error {
 	if s.pg != nil {
 		return s.pg.explain(err)
@@ -52,32 +52,32 @@ func (s *Store) explain(err error) error {
 	switch e.Code() & 0xff {
 	case sqliteBusy:
 		if s.shared {
-			return fmt.Errorf("somebody else has been writing to %s for some seconds: nothing was changed, run this again: %w",
+			return fmt.Errorf("another process has been writing to %s for some seconds: nothing was changed; run this again: %w",
 				s.file, err)
 		}
-		return fmt.Errorf("%w: somebody else has been writing to %s for some seconds: end what has it open, as sqlite3 or "+
-			"a command that hangs: %w", ErrUnavailable, s.file, err)
+		return fmt.Errorf("%w: another process has been writing to %s for some seconds: end it, for example sqlite3 or a "+
+			"command that hangs: %w", ErrUnavailable, s.file, err)
 	case sqliteFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
-	case sqliteIOErr: // some file systems refuse to grow the log's index with this one
-		if free, ferr := freeBytes(s.dir); ferr == nil && free < 1<<20 || errors.Is(s.grows(), unix.EDQUOT) {
+	case sqliteIOErr: // some file systems fail with this one to grow the log's index
+		if free, ferr := freeBytes(s.dir); ferr == nil && free < 1<<20 || errors.Is(s.probeWrite(), unix.EDQUOT) {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
 		code := e.Code()
-		return s.failing(err, code == sqliteIOErrRead || code == sqliteIOErrShortRead)
+		return s.diskError(err, code == sqliteIOErrRead || code == sqliteIOErrShortRead)
 	case sqliteReadOnly, sqliteCantOpen:
-		return s.failing(err, false)
+		return s.diskError(err, false)
 	case sqliteCorrupt, sqliteNotADB:
 		return fmt.Errorf("%w: %w", errCorrupt, err)
 	}
 	return err
 }
 
-// failing is an error of a disk, or of a file system that has become read-only. In writing it may be
-// over soon, and the hub reads and shows meanwhile; what cannot be read will not be there later either.
-func (s *Store) failing(err error, reading bool) error {
-	err = fmt.Errorf("the disk with %s fails (see `dmesg`; one that is worn out becomes read-only): if that does not "+
-		"end copy %s to another one, or restore a backup there: %w", s.file, s.dir, err)
+// diskError returns the error of a failing disk or a read-only file system. A failed write may be
+// temporary, and the hub continues to serve reads. A failed read is permanent.
+func (s *Store) diskError(err error, reading bool) error {
+	err = fmt.Errorf("the disk with %s fails (see `dmesg`; a worn-out disk becomes read-only): if that does not end, "+
+		"copy %s to another disk, or restore a backup there: %w", s.file, s.dir, err)
 	if s.shared || reading {
 		return err
 	}
@@ -89,17 +89,17 @@ func (s *Store) open(ctx context.Context, o Options) error {
 		err := s.openPostgres(ctx, o)
 		if err == nil && s.pg.token != 0 && !s.makeServerBallast(ctx) {
 			s.full.Store(true)
-			s.log.Warn("the disk of the database is nearly full: nothing new is remembered until there is space", "where",
+			s.log.Warn("the disk of the database is nearly full: new objects are refused until there is space", "where",
 				s.where())
 		}
 		return err
 	}
 	err := s.openDatabase(ctx, o)
-	if errors.Is(err, ErrFull) && s.giveUpBallast() { // its log needs some room even to read
+	if errors.Is(err, ErrFull) && s.giveUpBallast() { // even reads need some space for the log
 		err = s.openDatabase(ctx, o)
 	}
 	if errors.Is(err, errCorrupt) && o.moving {
-		return fmt.Errorf("%w; start `flotilla-hub serve` once, which goes on with the newest backup, and look at what "+
+		return fmt.Errorf("%w; start `flotilla-hub serve` once, which restores the newest backup, and look at what "+
 			"that has", err)
 	}
 	if errors.Is(err, errCorrupt) {
@@ -108,22 +108,22 @@ func (s *Store) open(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := s.openWitness(ctx); err != nil {
-		s.log.Warn("how far the database is cannot be noted beside it", "err", err)
+	if err := s.openHighWater(ctx); err != nil {
+		s.log.Warn("cannot write the database's high-water mark", "err", err)
 	}
-	s.witness.saw(s.progress())
+	s.highWater.write(s.progress())
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
 	}
 	if !s.makeBallast() {
 		s.full.Store(true)
-		s.log.Warn("the disk of the data directory is nearly full: nothing new is remembered until there is space", "dir",
+		s.log.Warn("the disk of the data directory is nearly full: new objects are refused until there is space", "dir",
 			s.dir)
 	}
 	return nil
 }
 
-// openDatabase connects, checks and migrates the database in s.file.
+// openDatabase connects to, checks and migrates the database in s.file.
 func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	defer func() {
 		if err != nil {
@@ -131,7 +131,7 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 			_ = s.disconnect()
 		}
 	}()
-	if err := s.notLost(); err != nil {
+	if err := s.refuseLost(); err != nil {
 		return err
 	}
 	if err := s.notNewer(ctx, o); err != nil {
@@ -147,7 +147,7 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", s.file, err)
 	}
-	if err := s.whole(ctx, o, have); err != nil {
+	if err := s.checkDatabase(ctx, o, have); err != nil {
 		return fmt.Errorf("check %s: %w", s.file, err)
 	}
 	saw, is, err := s.progresses(ctx, have)
@@ -156,27 +156,27 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	}
 	if have < latest() {
 		if have > 0 {
-			kept, err := s.keepBefore(ctx)
+			kept, err := s.copyBeforeMigration(ctx)
 			if err != nil {
 				return fmt.Errorf("keep the database before migrating it: %w", err)
 			}
-			s.log.Info("database is migrated", "from", have, "to", latest(), "kept", kept)
+			s.log.Info("migrating the database", "from", have, "to", latest(), "kept", kept)
 		}
 		if err := s.migrate(ctx, have, o); err != nil {
 			return err
 		}
 	}
-	if err := s.begin(ctx, o); err != nil {
+	if err := s.initialize(ctx, o); err != nil {
 		return err
 	}
 	if s.file == filepath.Join(s.dir, database) && is.before(saw) {
-		return s.outlived(ctx, o, is, saw)
+		return s.resumeOlder(ctx, o, is, saw)
 	}
 	return nil
 }
 
-// begin gives a database what each has from its beginning, and reads how far it is.
-func (s *Store) begin(ctx context.Context, o Options) (err error) {
+// initialize writes the initial values of a new database, and reads its progress.
+func (s *Store) initialize(ctx context.Context, o Options) (err error) {
 	if err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		const initial = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
 		if _, err := c.ExecContext(ctx, initial, metaHubID, newHubID()); err != nil {
@@ -194,50 +194,50 @@ func (s *Store) begin(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// notLost refuses to begin with an empty database where there was a full one:
-// SQLite takes a missing or empty file for a new database.
-func (s *Store) notLost() error {
+// refuseLost refuses an empty database where there was one with content: SQLite takes a missing or
+// empty file for a new database.
+func (s *Store) refuseLost() error {
 	if filepath.Base(s.file) != database {
 		return nil
 	}
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
 		return nil
 	}
-	if wasInPostgres(s.dir) { // a backup, or an empty database, would be a second one
-		return placeLost(s.dir)
+	if lastInPostgres(s.dir) { // a backup, or an empty database, would be a second one
+		return errPlaceLost(s.dir)
 	}
 	if list, err := backups(s.dir); len(list) > 0 || err != nil {
 		return fmt.Errorf("%w: %s is empty or missing although it has backups", errCorrupt, s.file)
 	}
-	if saw := witnessed(s.dir).rev; saw > 0 {
-		return fmt.Errorf("%w: %s is empty or missing although it was of revision %d", errCorrupt, s.file, saw)
+	if saw := readHighWater(s.dir).rev; saw > 0 {
+		return fmt.Errorf("%w: %s is empty or missing although it was at revision %d", errCorrupt, s.file, saw)
 	}
 	return nil
 }
 
-// placeLost refuses a directory whose database is in PostgreSQL, nobody knows where.
-func placeLost(dir string) error {
-	return fmt.Errorf("open %s: there is none, and the database of this hub was in PostgreSQL, but the file %s, which "+
-		"says where, is missing: start the hub once with --database postgres://USER@HOST:5432/NAME; or, to give up what "+
-		"is there, `flotilla-hub restore` the newest of %s",
+// errPlaceLost refuses a directory whose database is in PostgreSQL at an unknown address.
+func errPlaceLost(dir string) error {
+	return fmt.Errorf("open %s: it does not exist: this hub's database was in PostgreSQL, but the file %s with its "+
+		"address is missing: start the hub once with --database postgres://USER@HOST:5432/NAME; or, to give up that "+
+		"database, run `flotilla-hub restore` with the newest of %s",
 		filepath.Join(dir, database), filepath.Join(dir, placeFile), filepath.Join(dir, "backups"))
 }
 
-// whole looks whether the database is. Of a large one each byte is read for that, and again
-// by whoever reads what it holds: the two go on side by side.
-func (s *Store) whole(ctx context.Context, o Options, have int) (err error) {
+// check checks the database. The check reads each byte of a large file, as loading the fleet does,
+// so both run at the same time.
+func (s *Store) checkDatabase(ctx context.Context, o Options, have int) (err error) {
 	if o.Reads == nil || have != latest() || s.file != filepath.Join(s.dir, database) {
 		return quickCheck(ctx, s.conn)
 	}
 	if s.seal, err = s.openSealer(ctx); err != nil {
-		return quickCheck(ctx, s.conn) // the sealer says it again of a database that is whole
+		return quickCheck(ctx, s.conn) // for a sound database the sealer reports it again
 	}
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() (err error) {
 		defer panics.CatchThen("check", func(failed error) { err = failed })
 		return quickCheck(ctx, s.conn)
 	})
-	var mistake error // of who reads what may be damaged: the check has the first word
+	var mistake error // an error of reading; the result of the check takes precedence
 	work.Go(func() error {
 		defer panics.CatchThen("start", func(failed error) { mistake = failed })
 		o.Reads(ctx, s)
@@ -298,8 +298,8 @@ func remove(file string) error {
 	return nil
 }
 
-// removeDatabase removes one of SQLite's with all that lies beside it: what fails in the middle, as on a full disk,
-// leaves its log or its journal.
+// removeDatabase removes an SQLite database with its log and journal, which remain after an
+// interruption or on a full disk.
 func removeDatabase(file string) error {
 	var errs []error
 	for _, end := range []string{"", "-wal", "-shm", "-journal"} {
@@ -308,7 +308,7 @@ func removeDatabase(file string) error {
 	return errors.Join(errs...)
 }
 
-// where is the database, as people see it.
+// where names the database for users.
 func (s *Store) where() string {
 	if s.pg != nil {
 		return s.pg.where
@@ -316,9 +316,8 @@ func (s *Store) where() string {
 	return s.file
 }
 
-// OpenShared opens the store of a data directory for a command that works while
-// the hub runs: it takes no lock, migrates nothing and repairs nothing. Commit
-// is refused: objects have one writer, the hub.
+// OpenShared opens the store of a data directory for a command while the hub runs. It takes no
+// lock, migrates and repairs nothing. Commit is refused: only the hub writes objects.
 func OpenShared(ctx context.Context, o Options) (*Store, error) {
 	s := newStore(o, filepath.Join(o.Dir, database))
 	s.shared = true
@@ -331,8 +330,8 @@ func OpenShared(ctx context.Context, o Options) (*Store, error) {
 }
 
 func (s *Store) openShared(ctx context.Context, o Options) (err error) {
-	// what is missing is said below
-	if s.used, err = use(ctx, o.Dir, with); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	// a missing directory is reported below
+	if s.used, err = lockUse(ctx, o.Dir, lockShared); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	url, err := place(o)
@@ -342,10 +341,10 @@ func (s *Store) openShared(ctx context.Context, o Options) (err error) {
 	if url != "" {
 		return s.sharePostgres(ctx, o, url)
 	}
-	// there is none, or a hub is about to make it
+	// missing, or about to be created by a hub
 	if info, err := os.Stat(s.file); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name "+
-			"its directory with --data-dir", s.file, ErrNotFound, o.Dir)
+			"the hub's directory with --data-dir", s.file, ErrNotFound, o.Dir)
 	} else if err != nil {
 		return fmt.Errorf("open %s: %w; run this as the user of the hub", s.file, err)
 	}
@@ -359,13 +358,13 @@ func (s *Store) openShared(ctx context.Context, o Options) (err error) {
 	switch {
 	case err != nil:
 		return err
-	case have == 0: // in this moment one begins
-		return fmt.Errorf("open %s: %w: the hub here has not finished its first start; run this again", s.file, ErrNotFound)
-	case have > latest(): // since a moment ago
+	case have == 0: // a hub is creating it
+		return fmt.Errorf("open %s: %w: the hub has not finished its first start; run this again", s.file, ErrNotFound)
+	case have > latest(): // since the check above
 		return fmt.Errorf("open %s: %w", s.file, ErrNewer)
 	case have < latest():
 		return fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` "+
-			"once, it migrates the database", s.file, have, latest())
+			"once, which migrates the database", s.file, have, latest())
 	}
 	return nil
 }

@@ -17,41 +17,41 @@ type User struct {
 	Created  time.Time
 }
 
-// A Session is one login on the page. The cookie is not kept, only its hash.
+// A Session is one login on the page. The store keeps only the hash of its cookie.
 type Session struct {
 	Hash    []byte // sha256 of the cookie
 	User    string
-	Role    string // the user's, when it is read
+	Role    string // the user's, set when it is read
 	CSRF    string
-	Source  string // address that logged in
+	Source  string // client address
 	Created time.Time
 	Expires time.Time
 }
 
-// An APIToken lets a person's program in, as that person. Its secret is not kept, only the hash.
+// An APIToken authenticates a program as its user. The store keeps only the hash of its secret.
 type APIToken struct {
 	ID      string
 	Hash    []byte // sha256 of the secret
 	User    string
-	Role    string // the user's, when it is read
+	Role    string // the user's, set when it is read
 	Note    string
 	Created time.Time
 	Expires time.Time
 }
 
-// metaTaken is how often a right was taken, by whichever hub or command.
+// metaTaken counts the rights that any hub or command has revoked.
 const metaTaken = "rights-taken"
 
-// countTaken counts a right that is taken from somebody, in the transaction that does it: whoever
-// remembers rights sees that in RightsTaken.
+// countTaken counts a revoked right in the same transaction, so that caches of rights see it in
+// RightsTaken.
 func countTaken(ctx context.Context, c *conn) error {
 	_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value "+
 		"= CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)", metaTaken)
 	return err
 }
 
-// end deletes what lets somebody in, and tells how many rows that was.
-func (s *Store) end(ctx context.Context, query string, arg any) (n int64, err error) {
+// deleteRights deletes sessions or tokens, and returns how many.
+func (s *Store) deleteRights(ctx context.Context, query string, arg any) (n int64, err error) {
 	err = s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, query, arg)
 		if err == nil {
@@ -65,7 +65,7 @@ func (s *Store) end(ctx context.Context, query string, arg any) (n int64, err er
 	return n, err
 }
 
-// RightsTaken is another text after each right that was taken from somebody.
+// RightsTaken returns a text that changes each time a right is revoked.
 func (s *Store) RightsTaken(ctx context.Context) (string, error) {
 	v, err := s.Meta(ctx, metaTaken)
 	if errors.Is(err, ErrNotFound) {
@@ -74,7 +74,7 @@ func (s *Store) RightsTaken(ctx context.Context) (string, error) {
 	return v, err
 }
 
-// AddUser stores a new user; ErrExists when the name is taken.
+// AddUser stores a new user; ErrExists: the name is taken.
 func (s *Store) AddUser(ctx context.Context, u User) error {
 	n, err := s.exec(ctx, "INSERT INTO users (name, role, password, created) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
 		u.Name, u.Role, u.Password, stamp(u.Created))
@@ -84,8 +84,8 @@ func (s *Store) AddUser(ctx context.Context, u User) error {
 	return err
 }
 
-// AddFirstUser stores a user where there is none and takes the setup secret
-// with it, both or neither. ErrNotFound: that secret is not (any more) there.
+// AddFirstUser stores a user if there is none, and consumes the setup secret, both or neither.
+// ErrNotFound: the secret is wrong or was already used.
 func (s *Store) AddFirstUser(ctx context.Context, u User, metaKey, secret string) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		var users int
@@ -115,7 +115,7 @@ func (s *Store) User(ctx context.Context, name string) (User, error) {
 	return one(s.users(ctx, selectUsers+" WHERE name = ?", name))
 }
 
-// Users lists them by name.
+// Users lists all users by name.
 func (s *Store) Users(ctx context.Context) ([]User, error) {
 	return s.users(ctx, selectUsers+" ORDER BY name")
 }
@@ -130,13 +130,13 @@ func (s *Store) users(ctx context.Context, query string, args ...any) ([]User, e
 	}, query, args...)
 }
 
-// SetPassword replaces a user's password; every session of theirs ends with it.
+// SetPassword replaces a user's password, and ends all sessions of that user.
 func (s *Store) SetPassword(ctx context.Context, name, password string) error {
 	return s.setPassword(ctx, name, "UPDATE users SET password = ? WHERE name = ?", password, name)
 }
 
-// ReplacePassword is SetPassword for whoever knows the one of before: ErrNotFound where it is
-// none of that user's any more.
+// ReplacePassword is SetPassword if the password hash is still before; otherwise it returns
+// ErrNotFound.
 func (s *Store) ReplacePassword(ctx context.Context, name, before, password string) error {
 	return s.setPassword(ctx, name, "UPDATE users SET password = ? WHERE name = ? AND password = ?", password, name,
 		before)
@@ -158,8 +158,8 @@ func (s *Store) setPassword(ctx context.Context, name, update string, args ...an
 	})
 }
 
-// SetRole changes what a user may do, from their next request on; certificates
-// issued until now, in which the role stands, are no longer good.
+// SetRole changes a user's role from the next request on. It revokes certificates issued until now,
+// since they contain the role.
 func (s *Store) SetRole(ctx context.Context, name, role string, now time.Time) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "UPDATE users SET role = ? WHERE name = ?", role, name)
@@ -181,8 +181,8 @@ func revokeClients(ctx context.Context, c *conn, name string, now time.Time) err
 	return countTaken(ctx, c)
 }
 
-// DeleteUser removes a user with their sessions, API tokens, saved views and certificates issued
-// until now.
+// DeleteUser removes a user with all sessions, API tokens and saved views, and revokes certificates
+// issued until now.
 func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "DELETE FROM users WHERE name = ?", name)
@@ -199,13 +199,13 @@ func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) erro
 	})
 }
 
-// RevokeClients ends the certificates of a name that were issued until now.
+// RevokeClients revokes the certificates of a name that were issued until now.
 func (s *Store) RevokeClients(ctx context.Context, name string, now time.Time) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error { return revokeClients(ctx, c, name, now) })
 }
 
-// ClientsRevokedBefore: certificates of a person issued at or before this moment are no longer
-// good; zero: all are.
+// ClientsRevokedBefore returns the time up to which a user's certificates are revoked; zero: none
+// is.
 func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Time, error) {
 	var before string
 	err := s.row(ctx, []any{&before}, "SELECT before FROM revoked_clients WHERE name = ?", name)
@@ -215,8 +215,8 @@ func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Tim
 	return moment(before), err
 }
 
-// AddSession stores a login with a password, as it is stored, and forgets those that have ended.
-// ErrNotFound: it is none of that user's any more.
+// AddSession stores a login, and deletes expired ones. ErrNotFound: password is no longer the
+// user's stored hash.
 func (s *Store) AddSession(ctx context.Context, v Session, password string) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, "DELETE FROM sessions WHERE expires < ?", stamp(v.Created)); err != nil {
@@ -246,13 +246,13 @@ func (s *Store) Session(ctx context.Context, hash []byte) (Session, error) {
 	}, `SELECT s.hash, s.user, u.role, s.csrf, s.source, s.created, s.expires FROM sessions s JOIN users u ON u.name = s.user WHERE s.hash = ?`, hash))
 }
 
-// DeleteSession ends a login.
+// DeleteSession deletes a login.
 func (s *Store) DeleteSession(ctx context.Context, hash []byte) error {
-	_, err := s.end(ctx, "DELETE FROM sessions WHERE hash = ?", hash)
+	_, err := s.deleteRights(ctx, "DELETE FROM sessions WHERE hash = ?", hash)
 	return err
 }
 
-// AddAPIToken stores a token of an existing user, and forgets those that ended a month ago.
+// AddAPIToken stores a token of an existing user, and deletes tokens that expired a month ago.
 func (s *Store) AddAPIToken(ctx context.Context, t APIToken) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, "DELETE FROM api_tokens WHERE expires < ?",
@@ -280,7 +280,7 @@ func (s *Store) APIToken(ctx context.Context, id string) (APIToken, error) {
 	return one(s.apiTokens(ctx, selectAPITokens+" WHERE t.id = ?", id))
 }
 
-// APITokens lists every token, oldest first.
+// APITokens lists all tokens, oldest first.
 func (s *Store) APITokens(ctx context.Context) ([]APIToken, error) {
 	return s.apiTokens(ctx, selectAPITokens+" ORDER BY t.created, t.id")
 }
@@ -295,28 +295,28 @@ func (s *Store) apiTokens(ctx context.Context, query string, args ...any) ([]API
 	}, query, args...)
 }
 
-// DeleteAPIToken ends a token; ErrNotFound when there is none.
+// DeleteAPIToken deletes a token; ErrNotFound: there is none.
 func (s *Store) DeleteAPIToken(ctx context.Context, id string) error {
-	n, err := s.end(ctx, "DELETE FROM api_tokens WHERE id = ?", id)
+	n, err := s.deleteRights(ctx, "DELETE FROM api_tokens WHERE id = ?", id)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("API token %s: %w", id, ErrNotFound)
 	}
 	return err
 }
 
-// A View is an address on the page that a person has given a name.
+// A View is a saved address on the page with its name.
 type View struct {
 	Name string `json:"name"`
 	Href string `json:"href"`
 }
 
-// viewsOf is the key in meta of a person's views.
+// viewsOf is the meta key of a user's views.
 func viewsOf(user string) string { return "views of " + user }
 
-// LoginsOf is the key in meta of the networks from which a person has logged in.
+// LoginsOf is the meta key of the networks from which a user has logged in.
 func LoginsOf(user string) string { return "logins " + user }
 
-// Views lists a person's saved views, as ChangeViews left them.
+// Views returns a user's saved views.
 func (s *Store) Views(ctx context.Context, user string) (views []View, err error) {
 	text, err := s.Meta(ctx, viewsOf(user))
 	if errors.Is(err, ErrNotFound) {
@@ -331,8 +331,8 @@ func (s *Store) Views(ctx context.Context, user string) (views []View, err error
 	return views, nil
 }
 
-// ChangeViews replaces a person's views by what change makes of them, or leaves them with its
-// error. ErrNotFound: there is no such person. Views go with the person.
+// ChangeViews replaces a user's views by the result of change, or returns its error. ErrNotFound:
+// the user does not exist. DeleteUser deletes the views.
 func (s *Store) ChangeViews(ctx context.Context, user string, change func([]View) ([]View, error)) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		var text sql.NullString

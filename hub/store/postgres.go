@@ -22,63 +22,61 @@ import (
 	"flotilla.dev/hub/store/deadline"
 )
 
-// A postgres is what a store has in addition that is kept in PostgreSQL. The rest of the
-// package works on it as on SQLite.
+// A postgres is the state that a store in PostgreSQL has in addition. The rest of the package
+// treats both databases alike.
 //
-// One hub writes: it holds an advisory lock as long as its connection lives, and each of
-// its transactions first updates the one row of the table leader, if the token in it is
-// still its own. So a transaction of a hub that was overtaken cannot commit, transactions
-// are one after the other (commands lock the row, too), and the number of the newest one
-// stands in the row: after a connection that broke in the middle of COMMIT the hub reads
-// there whether it was carried out.
+// One hub writes. It holds an advisory lock as long as its connection exists. Each of its
+// transactions first updates the only row of the table leader, if that row still has its token. So
+// a hub that lost the lead cannot commit, and transactions run one after the other, since commands
+// lock the row too. The row also holds the number of the newest transaction: after a connection
+// broke during COMMIT, the hub reads there whether it was committed.
 type postgres struct {
-	config *pgx.ConnConfig
-	where  string // as people see it: without the password
-	waits  waits
-	log    *slog.Logger
-	told   atomic.Int64 // when the log last said that the server is away, in Unix seconds; 0: it is there
+	config       *pgx.ConnConfig
+	where        string // without the password
+	timeouts     timeouts
+	log          *slog.Logger
+	outageLogged atomic.Int64 // when the log last reported an outage, in Unix seconds; 0: reachable
 
-	// What follows is guarded by the store's mu.
-	empty   bool  // there are no tables yet
-	token   int64 // in the leader's row; 0: shared, we are not the leader
-	tx      int64 // number of the newest transaction that was acknowledged
-	doubt   *doubt
-	pid     int32 // of the server's process for the writer's connection, and of no pooler's
-	rest    time.Time
-	why     error         // why there is no connection
-	over    error         // why this store writes nothing any more
-	overing chan struct{} // closed with it
-	once    sync.Once
-	member  *Member // nil: this hub knows of no others
-	standby bool    // nothing may be written
+	// The fields below are guarded by the store's mu.
+	empty      bool  // there are no tables yet
+	token      int64 // in the leader's row; 0: not the leader, or a command
+	tx         int64 // number of the newest acknowledged transaction
+	unresolved *unresolved
+	pid        int32 // server process of the writer's connection
+	retryAt    time.Time
+	lastErr    error         // why the last connection attempt failed
+	stopped    error         // why this store never writes again
+	stopping   chan struct{} // closed when over is set
+	once       sync.Once
+	member     *Member // nil: a single hub
+	standby    bool    // never writes
 }
 
 const (
-	// oldestServer is the first release with all that is used here, and that is still maintained
-	// anywhere.
+	// oldestServer is the first release with all features that the store uses.
 	oldestServer = 13
 	dialTimeout  = 5 * time.Second
-	// between two tries to reach a server that is away: who comes meanwhile is told at once.
-	restBetween = 500 * time.Millisecond
-	// conflicts is how often one transaction is tried again that the server gave up for another's
-	// sake.
-	conflicts = 5
-	lockClass = 0x666c6f74 // "flot", the class of our advisory locks
-	readers   = 4
+	// retryEvery is the time between two connection attempts; calls in between fail at once.
+	retryEvery = 500 * time.Millisecond
+	// maxRetries is how often a transaction is retried that the server aborted in favour of another
+	// one.
+	maxRetries = 5
+	lockClass  = 0x666c6f74 // "flot", the class of the hub's advisory locks
+	readers    = 4
 )
 
-// waits are how long a store waits for a server.
-type waits struct {
-	stalled  time.Duration // for a word of an answer; then the connection is given up
-	patience time.Duration // for a connection that was there a moment ago
-	doubt    time.Duration // for what became of a plan: the hub's belief must not differ from the database
+// timeouts are the store's timeouts for a server.
+type timeouts struct {
+	response  time.Duration // for each part of a response
+	reconnect time.Duration // to reconnect
+	resolve   time.Duration // to learn the result of a COMMIT: the hub's state must match the database
 }
 
-var usualWaits = waits{stalled: 10 * time.Second, patience: 5 * time.Second, doubt: 2 * time.Minute}
+var defaultTimeouts = timeouts{response: 10 * time.Second, reconnect: 5 * time.Second, resolve: 2 * time.Minute}
 
-// Ended returns when this store can write nothing any more although it is open: another
-// hub has taken the database over, or it is not what this hub has left. What the hub
-// believes then has to be read anew. It returns nil when ctx ends.
+// Ended returns when this open store can never write again: another hub has taken the lead, or the
+// database is not as this hub left it. The caller then has to read the fleet again. It returns nil
+// when ctx ends.
 func (s *Store) Ended(ctx context.Context) error {
 	if s.pg == nil {
 		<-ctx.Done()
@@ -87,43 +85,43 @@ func (s *Store) Ended(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.pg.overing:
+	case <-s.pg.stopping:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.pg.over
+		return s.pg.stopped
 	}
 }
 
-// setUp is what every connection is told. A user's or a server's defaults may be others:
-// commits are durable here and on the synchronous standbys, if there are any; nobody but
-// us gives up on a statement; and a connection whose hub has vanished ends by itself.
-const setUp = `
+// sessionSettings configures each connection, whatever the defaults of the user or server: commits are
+// durable here and on synchronous standbys, only the hub cancels statements, and the connection of
+// a vanished hub ends by itself.
+const sessionSettings = `
 SELECT set_config('synchronous_commit', ` + durable + `, false),
 	set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
 	set_config('idle_in_transaction_session_timeout', '` + idle + `', false),
 	set_config('default_transaction_isolation', 'read committed', false),
 	set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), set_config('tcp_keepalives_count', '3', false);
-SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('idle_session_timeout', 'transaction_timeout')` // not every release has them
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('idle_session_timeout', 'transaction_timeout')` // some releases lack them
 
 // idle is how long a transaction may wait for its hub, in milliseconds.
 const idle = "60000"
 
-// durable is what synchronous_commit has to be: on, or more where it is that.
+// durable is the required synchronous_commit: on, or remote_apply if that is configured.
 const durable = "CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
 
-// parsePostgres reads where the server is, and with what name and password.
-func parsePostgres(address string, w waits, log *slog.Logger) (*postgres, error) {
-	if w == (waits{}) {
-		w = usualWaits
+// parsePostgres parses the address of a server, with user and password.
+func parsePostgres(address string, w timeouts, log *slog.Logger) (*postgres, error) {
+	if w == (timeouts{}) {
+		w = defaultTimeouts
 	}
 	config, err := pgx.ParseConfig(address)
 	if err != nil {
 		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME",
-			unread(address, err))
+			explainAddress(address, err))
 	}
-	if strings.Contains(config.Host, "@") { // the end of a password
+	if strings.Contains(config.Host, "@") { // contains a part of an unescaped password
 		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME",
-			unread(address, nil))
+			explainAddress(address, nil))
 	}
 	config.ConnectTimeout = dialTimeout
 	dial := config.DialFunc
@@ -132,31 +130,32 @@ func parsePostgres(address string, w waits, log *slog.Logger) (*postgres, error)
 		if err != nil {
 			return nil, err
 		}
-		return &deadline.Conn{Conn: c, Timeout: w.stalled}, nil
+		return &deadline.Conn{Conn: c, Timeout: w.response}, nil
 	}
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "flotilla-hub"
 	}
-	if config.ValidateConnect == nil { // of several servers, the one that takes writes
+	if config.ValidateConnect == nil { // of several servers, take the writable one
 		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	config.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
-		_, err := c.Exec(ctx, setUp).ReadAll()
+		_, err := c.Exec(ctx, sessionSettings).ReadAll()
 		return err
 	}
-	return &postgres{config: config, where: shown(config), waits: w, log: log, overing: make(chan struct{})}, nil
+	return &postgres{config: config, where: redacted(config), timeouts: w, log: log, stopping: make(chan struct{})}, nil
 }
 
-// unread says why an address cannot be read, without any password of it: pgx shows some of
-// them, and where a password is not escaped nobody knows where it ends.
-func unread(address string, err error) string {
+// explainAddress explains why an address cannot be parsed, without showing any part of a password. pgx
+// shows some, and the end of an unescaped password is unknown.
+func explainAddress(address string, err error) string {
 	u, parsed := url.Parse(address)
 	if parsed != nil || err == nil {
-		return "it is no URL (it is not shown, for the password); in a password write %25, %2F, %3F, %23, %40 and %3A for " +
+		return "it is not a URL (it may contain a password and is not shown); in a password write %25, %2F, %3F, %23, %40 " +
+			"and %3A for " +
 			"% / ? # @ and :"
 	}
 	text := err.Error()
-	text = text[strings.LastIndex(text, "`: ")+1:] // before that is the address
+	text = text[strings.LastIndex(text, "`: ")+1:] // skip the address
 	text = inLine{errors.New(strings.TrimPrefix(text, ": "))}.Error()
 	password, _ := u.User.Password()
 	for name, values := range u.Query() {
@@ -172,17 +171,17 @@ func unread(address string, err error) string {
 	return text
 }
 
-// exposed says what others on the way to a server could do; "": nothing.
-func exposed(c *pgx.ConnConfig) string {
+// networkRisk returns what an attacker on the network could do; "": nothing.
+func networkRisk(c *pgx.ConnConfig) string {
 	says := ""
 	look := func(host string, secure *tls.Config) {
 		ip := net.ParseIP(host)
 		switch {
 		case strings.HasPrefix(host, "/"), host == "localhost", ip != nil && ip.IsLoopback():
 		case secure == nil:
-			says = "the connection is not encrypted, or somebody on the way can have it so"
+			says = "the connection is not encrypted, or an attacker on the network can prevent encryption"
 		case secure.InsecureSkipVerify && secure.VerifyPeerCertificate == nil && secure.VerifyConnection == nil && says == "":
-			says = "the connection is encrypted, but nobody looks at the server's certificate, whether it is the right one"
+			says = "the connection is encrypted, but the server's certificate is not verified"
 		}
 	}
 	look(c.Host, c.TLSConfig)
@@ -192,8 +191,8 @@ func exposed(c *pgx.ConnConfig) string {
 	return says
 }
 
-// shown is an address as people may see it.
-func shown(c *pgx.ConnConfig) string {
+// redacted returns an address without its password.
+func redacted(c *pgx.ConnConfig) string {
 	hosts := []string{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
 	if strings.HasPrefix(c.Host, "/") {
 		hosts[0] = c.Host
@@ -207,7 +206,7 @@ func shown(c *pgx.ConnConfig) string {
 	return fmt.Sprintf("postgres://%s@%s/%s", c.User, strings.Join(hosts, ","), c.Database)
 }
 
-// SQLSTATE codes that the store tells apart.
+// SQLSTATE codes that need their own handling.
 const (
 	stateSerialization = "40001"
 	stateDeadlock      = "40P01"
@@ -217,9 +216,9 @@ const (
 	statePassword      = "28P01"
 	stateUser          = "28000"
 	stateDenied        = "42501"
-	stateLimit         = "53400" // a quota of an extension's
+	stateLimit         = "53400" // quota of an extension
 	stateInternal      = "XX000"
-	stateNoStatement   = "26000" // a prepared one
+	stateNoStatement   = "26000" // prepared statement
 	stateStatement     = "42P05"
 	stateProtocol      = "08P01"
 )
@@ -232,30 +231,30 @@ func sqlState(err error) string {
 	return ""
 }
 
-// explain is explainPostgres, and tells the log while the server is away.
+// explain calls explainPostgres, and logs an outage of the server.
 func (p *postgres) explain(err error) error {
 	err = explainPostgres(err, p.where)
 	if errors.Is(err, ErrUnavailable) {
 		now := time.Now().Unix()
-		if was := p.told.Load(); now-was >= 60 && p.told.CompareAndSwap(was, now) {
-			p.log.Error("the database does not answer: nothing is decided, and whoever asks is told to try again", "err", err)
+		if was := p.outageLogged.Load(); now-was >= 60 && p.outageLogged.CompareAndSwap(was, now) {
+			p.log.Error("the database does not answer: decisions wait, and requests are refused until it does", "err", err)
 		}
 	}
 	return err
 }
 
-// Reachable tells whether the database answered when it was asked last; a file always does.
-func (s *Store) Reachable() bool { return s.pg == nil || s.pg.told.Load() == 0 }
+// Reachable reports whether the database answered the last time; a file always does.
+func (s *Store) Reachable() bool { return s.pg == nil || s.pg.outageLogged.Load() == 0 }
 
-// answers tells the log that the server is back.
-func (p *postgres) answers() {
-	if p.told.Swap(0) != 0 {
+// logRecovery logs the end of an outage.
+func (p *postgres) logRecovery() {
+	if p.outageLogged.Swap(0) != 0 {
 		p.log.Info("the database answers again", "database", p.where)
 	}
 }
 
-// explainPostgres gives the server's errors, and those of the way to it, the sentinel that
-// says what to do about them.
+// explainPostgres wraps an error of the server or the network in the sentinel that says what to do
+// about it.
 func explainPostgres(err error, where string) error {
 	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrFull) {
 		return err
@@ -271,29 +270,29 @@ func explainPostgres(err error, where string) error {
 		state == stateInternal && strings.Contains(strings.ToLower(err.Error()), unix.EDQUOT.Error()):
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case strings.HasPrefix(state, "53"):
-		return unavailable("has no room for it (connections or memory)")
+		return unavailable("is out of connections or memory")
 	case state == stateReadOnly:
-		return unavailable("takes no writes: it is a standby, or was made read-only")
+		return unavailable("refuses writes: it is a standby or read-only")
 	case state == stateSerialization, state == stateDeadlock, state == stateCanceled:
-		return unavailable("gave a transaction up, which will be tried again")
+		return unavailable("aborted a transaction, which will be retried")
 	case strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "08"), strings.HasPrefix(state, "58"):
 		return unavailable("ended the connection")
 	case strings.HasPrefix(state, "XX"):
-		return unavailable("has an internal error, see its log")
-	case state == stateNoDatabase: // of several hosts and ways to them this one has answered
+		return unavailable("has an internal error; see its log")
+	case state == stateNoDatabase: // of several hosts only this one has answered
 		return unavailable(
-			"has no such database: make it, with `createdb --encoding=UTF8 --template=template0 --owner=USER NAME`")
+			"has no such database; create it with `createdb --encoding=UTF8 --template=template0 --owner=USER NAME`")
 	case state == statePassword, state == stateUser:
-		return unavailable("does not let this user in: see user and password in --database, and the server's pg_hba.conf")
-	case state == stateNoStatement, state == stateStatement: // prepared on another connection of the server's
-		return pooled(where)
+		return unavailable("refuses this user; check user and password in --database, and the server's pg_hba.conf")
+	case state == stateNoStatement, state == stateStatement: // a pooler has moved us to another connection
+		return errPooler(where)
 	case state == stateDenied:
-		return fmt.Errorf("%s does not let this role do that: let it own the database, with "+
-			"`ALTER DATABASE NAME OWNER TO USER`, or `GRANT ALL ON SCHEMA public TO USER` in it: %w", where, err)
+		return fmt.Errorf("%s refuses this role: make it the owner with `ALTER DATABASE NAME OWNER TO USER`, or run "+
+			"`GRANT ALL ON SCHEMA public TO USER` in the database: %w", where, err)
 	case state != "" && !errors.As(err, &connecting):
 		return err
 	case errors.As(err, &connecting) && strings.Contains(err.Error(), "read only connection"):
-		return unavailable("takes no writes: it is a standby, or was made read-only")
+		return unavailable("refuses writes: it is a standby or read-only")
 	case errors.As(err, &connecting):
 		return unavailable("cannot be reached")
 	case errors.Is(err, deadline.ErrExceeded), errors.As(err, &network), isLost(err):
@@ -302,7 +301,7 @@ func explainPostgres(err error, where string) error {
 	return err
 }
 
-// inLine is an error in one line: pgx has a line for each host.
+// inLine prints an error in one line: pgx has a line for each host.
 type inLine struct{ error }
 
 func (e inLine) Error() string {
@@ -311,20 +310,20 @@ func (e inLine) Error() string {
 
 func (e inLine) Unwrap() error { return e.error }
 
-// isLost tells whether a connection is no more.
+// isLost reports whether the connection is lost.
 func isLost(err error) bool {
 	if err == nil {
 		return false
 	}
-	text := err.Error() // of pgx there is no other word for some of them
+	text := err.Error() // pgx has only a text for some of them
 	return errors.Is(err, deadline.ErrExceeded) || errors.Is(err, sql.ErrConnDone) || pgconn.SafeToRetry(err) ||
 		strings.Contains(text, "conn closed") ||
 		strings.Contains(text, "unexpected EOF") || strings.Contains(text, "bad connection") ||
 		strings.HasPrefix(sqlState(err), "57P") || strings.HasPrefix(sqlState(err), "08")
 }
 
-// pooled is the error of a server behind such a pooler.
-func pooled(where string) error {
-	return fmt.Errorf("%w: between here and %s is a pooler that gives each transaction another connection: name the "+
-		"server itself in --database, or set `pool_mode = session` for this database in PgBouncer", ErrUnavailable, where)
+// errPooler returns the error about a transaction pooler.
+func errPooler(where string) error {
+	return fmt.Errorf("%w: a transaction pooler is in front of %s: name the server itself in --database, or set "+
+		"`pool_mode = session` for this database in PgBouncer", ErrUnavailable, where)
 }

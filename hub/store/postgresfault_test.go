@@ -177,7 +177,7 @@ func (l *line) serve(c net.Conn) {
 }
 
 // impatient is how long a store of these tests waits.
-var impatient = waits{stalled: time.Second, patience: 2 * time.Second, doubt: time.Minute}
+var impatient = timeouts{response: time.Second, reconnect: 2 * time.Second, resolve: time.Minute}
 
 func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 	t.Parallel()
@@ -189,7 +189,7 @@ func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
-			o.waits = impatient
+			o.timeouts = impatient
 			l := newLine(t, &o)
 			s := opened(t, o)
 			mustCommit(t, s, 1, pod("a", 1))
@@ -221,8 +221,8 @@ func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 				t.Fatal(r, err)
 			}
 			select {
-			case <-s.pg.overing:
-				t.Fatal(s.pg.over)
+			case <-s.pg.stopping:
+				t.Fatal(s.pg.stopped)
 			default:
 			}
 		})
@@ -241,7 +241,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
-			o.waits = waits{stalled: 5 * time.Second, patience: 100 * time.Millisecond, doubt: time.Minute}
+			o.timeouts = timeouts{response: 5 * time.Second, reconnect: 100 * time.Millisecond, resolve: time.Minute}
 			l := newLine(t, &o)
 			s := opened(t, o)
 			mustCommit(t, s, 1, pod("a", 1))
@@ -283,7 +283,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 	}
 	t.Run("or the hub begins anew", func(t *testing.T) {
 		o := onPostgres(t, server)
-		o.waits = waits{stalled: 5 * time.Second, patience: 100 * time.Millisecond, doubt: 300 * time.Millisecond}
+		o.timeouts = timeouts{response: 5 * time.Second, reconnect: 100 * time.Millisecond, resolve: 300 * time.Millisecond}
 		l := newLine(t, &o)
 		s := opened(t, o)
 		mustCommit(t, s, 1, pod("a", 1))
@@ -311,16 +311,16 @@ func TestWhatIsInDoubtButNoPlanIsToldAndHappensOnce(t *testing.T) {
 	server := postgrestest.Shared(t)
 	for does, want := range map[fault]error{cutBeforeAndDown: nil, cutAndDown: ErrExists} {
 		o := onPostgres(t, server)
-		o.waits = waits{stalled: time.Second, patience: 100 * time.Millisecond}
+		o.timeouts = timeouts{response: time.Second, reconnect: 100 * time.Millisecond}
 		l := newLine(t, &o)
 		s := opened(t, o)
 		l.set(does)
 		anna := User{Name: "anna", Role: "viewer", Created: time.Now()}
-		if err := s.AddUser(t.Context(), anna); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
+		if err := s.AddUser(t.Context(), anna); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not yet known") {
 			t.Fatal(err)
 		}
 		l.isDown(false)
-		time.Sleep(restBetween)
+		time.Sleep(retryEvery)
 		mustCommit(t, s, 1, pod("a", 1)) // and the hub goes on
 		if err := s.AddUser(t.Context(), anna); !errors.Is(err, want) {
 			t.Fatal(err)
@@ -344,7 +344,7 @@ func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
 	// The server's own default would lose the newest at each of them.
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on", "synchronous_commit=off", "wal_writer_delay=10s")
 	o := onPostgres(t, server)
-	o.waits = waits{stalled: 2 * time.Second, patience: 300 * time.Millisecond, doubt: time.Minute} // some writers are told, too
+	o.timeouts = timeouts{response: 2 * time.Second, reconnect: 300 * time.Millisecond, resolve: time.Minute} // some writers are told, too
 	s := opened(t, o)
 	ctx, stop := context.WithCancel(t.Context())
 	var acked, failed []string
@@ -393,8 +393,8 @@ func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
 		t.Fatal("nothing was tried")
 	}
 	select {
-	case <-s.pg.overing:
-		t.Fatal(s.pg.over)
+	case <-s.pg.stopping:
+		t.Fatal(s.pg.stopped)
 	default:
 	}
 	if err := s.Close(); err != nil {
@@ -463,7 +463,7 @@ func TestACommandInDoubtIsNotDoneTwice(t *testing.T) {
 	defer cli.Close()
 	for _, does := range []fault{cutAfter, cutBefore} {
 		l.set(does)
-		if err := cli.SetMeta(t.Context(), "k", fmt.Sprint(does)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "look whether") {
+		if err := cli.SetMeta(t.Context(), "k", fmt.Sprint(does)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "check whether") {
 			t.Fatal(err)
 		}
 	}
@@ -479,7 +479,7 @@ func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
-	o.waits = waits{stalled: 500 * time.Millisecond, patience: time.Second}
+	o.timeouts = timeouts{response: 500 * time.Millisecond, reconnect: time.Second}
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
 	server.Signal(syscall.SIGSTOP)
@@ -495,7 +495,7 @@ func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
 		t.Fatal(took)
 	}
 	server.Signal(syscall.SIGCONT)
-	time.Sleep(restBetween)
+	time.Sleep(retryEvery)
 	mustCommit(t, s, 2, pod("c", 2))
 	expect(t, names(t, s), "a", "c")
 }
@@ -585,16 +585,16 @@ func TestWhatTheServerCannotBe(t *testing.T) {
 		}, []string{"must be UTF8", "createdb --encoding=UTF8"}, nil},
 		"somebody else's": {func(o *Options) {
 			server.Do(postgrestest.Name(o.Database), "CREATE TABLE users (x int); CREATE TABLE orders (x int)")
-		}, []string{"2 tables in schema public that are not of a hub", "search_path"}, nil},
+		}, []string{"2 tables in schema public that are not a hub's", "search_path"}, nil},
 		"without a schema": {func(o *Options) { server.Do(postgrestest.Name(o.Database), "DROP SCHEMA public") }, []string{"CREATE SCHEMA"}, nil},
 		"a role that may make nothing there": {func(o *Options) {
 			server.Do("postgres", "CREATE ROLE weak LOGIN")
 			o.Database = strings.Replace(o.Database, "flotilla@", "weak@", 1)
-		}, []string{"does not let this role", "OWNER TO"}, nil},
+		}, []string{"refuses this role", "OWNER TO"}, nil},
 		"without a connection left": {func(o *Options) {
 			server.Do("postgres", "CREATE ROLE busy LOGIN CONNECTION LIMIT 0")
 			o.Database = strings.Replace(o.Database, "flotilla@", "busy@", 1)
-		}, []string{"no room", "connections"}, ErrUnavailable},
+		}, []string{"is out of connections"}, ErrUnavailable},
 		"not there":                {func(o *Options) { o.Database = server.URL("nowhere") }, []string{"nowhere", "does not exist", "createdb"}, ErrUnavailable},
 		"no server":                {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" }, []string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
 		"no address":               {func(o *Options) { o.Database = "mysql://x" }, []string{"postgres://USER@HOST"}, nil},
@@ -743,14 +743,14 @@ func TestAHubThatHasAFleetTakesNoOthersDatabase(t *testing.T) {
 		"a hub":     func() (io.Closer, error) { return Open(t.Context(), o) },
 		"a standby": func() (io.Closer, error) { return StandBy(t.Context(), o) },
 	} {
-		if c, err := open(); err == nil || !strings.Contains(err.Error(), "it is another hub's") {
+		if c, err := open(); err == nil || !strings.Contains(err.Error(), "it belongs to another hub") {
 			t.Errorf("%s: %v", what, err)
 			if err == nil {
 				_ = c.Close()
 			}
 		}
 	}
-	if err := Restore(t.Context(), o, filepath.Join(dir, database)); err == nil || !strings.Contains(err.Error(), "it is another hub's") {
+	if err := Restore(t.Context(), o, filepath.Join(dir, database)); err == nil || !strings.Contains(err.Error(), "it belongs to another hub") {
 		t.Error("a restore:", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, placeFile)); err == nil {
@@ -791,7 +791,7 @@ func TestAHubWithADatabaseTakesNoOthers(t *testing.T) {
 			"a standby": func() (io.Closer, error) { return StandBy(t.Context(), o) },
 			"a restore": func() (io.Closer, error) { return theirs, Restore(t.Context(), o, backup) },
 		} {
-			if c, err := open(); err == nil || !strings.Contains(err.Error(), "it is another hub's") {
+			if c, err := open(); err == nil || !strings.Contains(err.Error(), "it belongs to another hub") {
 				t.Errorf("%s: %v", what, err)
 				if err == nil {
 					_ = c.Close()
@@ -828,7 +828,7 @@ func TestAWitnessOfAHubOfBeforeRefusesNoDatabase(t *testing.T) {
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
 	must(t, s.Close())
-	file := filepath.Join(o.Dir, witnessFile)
+	file := filepath.Join(o.Dir, highWaterFile)
 	before := progress{1, 1}.text() + "in PostgreSQL\n"
 	for what, write := range map[string]func() error{
 		"a file of before": func() error { return os.WriteFile(file, []byte(before), 0o600) },
@@ -842,7 +842,7 @@ func TestAWitnessOfAHubOfBeforeRefusesNoDatabase(t *testing.T) {
 		},
 	} {
 		must(t, write())
-		if !wasInPostgres(o.Dir) || witnessed(o.Dir) != (progress{1, 1}) {
+		if !lastInPostgres(o.Dir) || readHighWater(o.Dir) != (progress{1, 1}) {
 			t.Errorf("%s is not read", what)
 		}
 		s, err := Open(t.Context(), o)
@@ -850,7 +850,7 @@ func TestAWitnessOfAHubOfBeforeRefusesNoDatabase(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		must(t, s.Close())
-		if !wasInPostgres(o.Dir) {
+		if !lastInPostgres(o.Dir) {
 			t.Errorf("%s is not one any more", what)
 		}
 	}
@@ -892,7 +892,7 @@ func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 		}
 		if files, _ := backups(o.Dir); backup { // who gives up what is there holds still
 			given := options(t, t.TempDir())
-			must(t, copyFile(o.Dir+"/"+witnessFile, given.Dir+"/"+witnessFile))
+			must(t, copyFile(o.Dir+"/"+highWaterFile, given.Dir+"/"+highWaterFile))
 			must(t, copyFile(o.Dir+"/"+secretsKey, given.Dir+"/"+secretsKey))
 			must(t, Restore(t.Context(), given, files[0]))
 			s := opened(t, given)
@@ -916,8 +916,8 @@ func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 		rev, err := s.Revision(t.Context())
 		must(t, err)
 		must(t, s.Close())
-		if saw := witnessed(o.Dir); saw.rev != rev || wasInPostgres(o.Dir) {
-			t.Errorf("backup %v: the witness of the file is of %+v, PostgreSQL: %v", backup, saw, wasInPostgres(o.Dir))
+		if saw := readHighWater(o.Dir); saw.rev != rev || lastInPostgres(o.Dir) {
+			t.Errorf("backup %v: the witness of the file is of %+v, PostgreSQL: %v", backup, saw, lastInPostgres(o.Dir))
 		}
 		must(t, os.Remove(o.Dir+"/"+database))
 		s = opened(t, o)
@@ -951,7 +951,7 @@ func TestAServerThatTakesNoWritesIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
-	o.waits = waits{stalled: time.Second, patience: 100 * time.Millisecond}
+	o.timeouts = timeouts{response: time.Second, reconnect: 100 * time.Millisecond}
 	name := postgrestest.Name(o.Database)
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
@@ -961,12 +961,12 @@ func TestAServerThatTakesNoWritesIsTriedAgain(t *testing.T) {
 	}
 	readOnly("on")
 	for range 2 {
-		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "takes no writes") {
+		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "refuses writes") {
 			t.Fatal(err)
 		}
 	}
 	readOnly("off")
-	time.Sleep(restBetween)
+	time.Sleep(retryEvery)
 	mustCommit(t, s, 2, pod("c", 2))
 	expect(t, names(t, s), "a", "c")
 }
@@ -987,7 +987,7 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 	server := postgrestest.Make(t, mount)
 	server.Run()
 	o := onPostgres(t, server)
-	o.waits = waits{stalled: 5 * time.Second, patience: 5 * time.Second, doubt: time.Minute}
+	o.timeouts = timeouts{response: 5 * time.Second, reconnect: 5 * time.Second, resolve: time.Minute}
 	s := opened(t, o)
 	noise := rand.NewChaCha8([32]byte{1})
 	big := func(i int, rev uint64) Row { // that nothing compresses
@@ -1069,7 +1069,7 @@ func pair(t *testing.T) (first, second *postgrestest.Server, o Options) {
 	o = onPostgres(t, first)
 	second = first.Standby()
 	o.Database = strings.Replace(o.Database, fmt.Sprintf("127.0.0.1:%d", first.Port), fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", second.Port, first.Port), 1)
-	o.waits = waits{stalled: 2 * time.Second, patience: 300 * time.Millisecond, doubt: time.Minute}
+	o.timeouts = timeouts{response: 2 * time.Second, reconnect: 300 * time.Millisecond, resolve: time.Minute}
 	return first, second, o
 }
 
@@ -1089,7 +1089,7 @@ func TestAStandbyThatTakesOver(t *testing.T) {
 		if err := s.Commit(t.Context(), Commit{Rev: 21, Rows: []Row{pod("lost", 21)}}); !errors.Is(err, ErrUnavailable) {
 			t.Fatal(err)
 		}
-		time.Sleep(restBetween)
+		time.Sleep(retryEvery)
 	}
 	second.Do("postgres", "SELECT pg_promote()")
 	await(t, "the hub goes on there", func() bool {
@@ -1100,8 +1100,8 @@ func TestAStandbyThatTakesOver(t *testing.T) {
 		t.Fatal(all)
 	}
 	select {
-	case <-s.pg.overing:
-		t.Fatal(s.pg.over)
+	case <-s.pg.stopping:
+		t.Fatal(s.pg.stopped)
 	default:
 	}
 }

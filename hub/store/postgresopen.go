@@ -17,14 +17,14 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// placeFile says in a data directory where its database is, if it is not there: so that
-// commands find it, and a hub that is started without --database does not begin anew.
+// placeFile holds the address of a database that is not in its data directory, so that commands
+// find it and a hub without --database does not start with a new one.
 const placeFile = "database"
 
-// SQLite is what Options.Database is for the file in the data directory.
+// SQLite is the Options.Database of the file in the data directory.
 const SQLite = "sqlite"
 
-// place is the address of the database; "": the file in the data directory.
+// place returns the address of the database; "": the file in the data directory.
 func place(o Options) (url string, err error) {
 	kept, err := firstLine(filepath.Join(o.Dir, placeFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -33,34 +33,33 @@ func place(o Options) (url string, err error) {
 	if url = o.Database; url == "" {
 		url = kept
 	}
-	// A file that was emptied is not one that is not there: the hub would begin anew beside its
-	// database, or with a backup.
+	// An emptied file is not a missing one: the hub would start with a new database or a backup.
 	damaged := err == nil && (kept == "" || strings.ContainsFunc(kept, func(r rune) bool { return r < ' ' }))
 	if damaged && (o.Database == "" || o.Database == SQLite) {
-		return "", fmt.Errorf("read where the database is: %s is damaged: write its address there, as "+
+		return "", fmt.Errorf("read where the database is: %s is damaged: write the address into it, as "+
 			"postgres://USER@HOST:5432/NAME, or remove it if the database is %s beside it", filepath.Join(o.Dir, placeFile),
 			database)
 	}
 	if url == SQLite && kept != "" {
-		return "", fmt.Errorf("the database of %s is not SQLite's hub.db any more: bring it back with `flotilla-hub "+
-			"migrate --to sqlite`, or, to give up what is in PostgreSQL, remove %s", o.Dir, filepath.Join(o.Dir, placeFile))
+		return "", fmt.Errorf("the database of %s is in PostgreSQL: move it back with `flotilla-hub migrate --to "+
+			"sqlite`, or, to give up that database, remove %s", o.Dir, filepath.Join(o.Dir, placeFile))
 	}
 	if url == "" || url == SQLite {
 		return "", nil
 	}
-	if !strings.Contains(url, "://") { // a file, so that no password stands in a command line
+	if !strings.Contains(url, "://") { // a file keeps the password out of the command line
 		if url, err = firstLine(url); err != nil {
 			return "", fmt.Errorf("read where the database is: %w; write --database postgres://USER@HOST:5432/NAME, or the "+
 				"path of a file whose first line is that", err)
 		}
 	}
 	if !IsPostgres(url) {
-		return "", errors.New("the address of the database is none of PostgreSQL: write postgres://USER@HOST:5432/NAME")
+		return "", errors.New("the database address is not one of PostgreSQL: write postgres://USER@HOST:5432/NAME")
 	}
 	return url, nil
 }
 
-// IsPostgres tells whether a text is an address of PostgreSQL.
+// IsPostgres reports whether a text is an address of PostgreSQL.
 func IsPostgres(url string) bool {
 	return strings.HasPrefix(url, "postgres://") || strings.HasPrefix(url, "postgresql://")
 }
@@ -71,17 +70,17 @@ func firstLine(file string) (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// keepPlace notes where the database is, for the commands.
-func keepPlace(o Options) error {
+// writePlace notes where the database is, for the commands.
+func writePlace(o Options) error {
 	if o.Database == "" {
 		return nil
 	}
 	at := o.Database
 	if !strings.Contains(at, "://") {
-		ours, err := o.ours()
+		ours, err := o.ownsDir()
 		if err == nil && ours {
 			at, err = filepath.Abs(at)
-		} else if err == nil { // the file is whoever's took the database there, and the hub could not read it
+		} else if err == nil { // it belongs to the user who moved the database; the hub could not read it
 			at, err = firstLine(at)
 		}
 		if err != nil {
@@ -102,23 +101,23 @@ func keepPlace(o Options) error {
 	return nil
 }
 
-// openPostgres opens the database as its one writer, and makes it where there is none.
+// openPostgres opens the database as its only writer, and creates its tables if needed.
 func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	s.connectPostgres()
-	if err := s.reach(ctx); err != nil {
+	if err := s.reconnect(ctx); err != nil {
 		return err
 	}
-	have, err := s.fit(ctx, o)
+	have, err := s.checkServer(ctx, o)
 	if err != nil {
 		return s.explain(err)
 	}
 	if have == 0 && !o.restoring {
-		if err := s.notElsewhere(); err != nil {
+		if err := s.refuseEmpty(); err != nil {
 			return err
 		}
 	}
 	if have > 0 && !o.moving {
-		if err := s.notAnothers(ctx); err != nil {
+		if err := s.refuseForeign(ctx); err != nil {
 			return s.explain(err)
 		}
 	}
@@ -128,7 +127,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	}
 	if have < latest() {
 		if have > 0 {
-			s.log.Info("database is migrated", "from", have, "to", latest())
+			s.log.Info("migrating the database", "from", have, "to", latest())
 		}
 		s.pg.empty = have == 0
 		if err := s.migratePostgres(ctx, have, o); err != nil {
@@ -136,22 +135,22 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 		}
 		s.pg.empty = false
 	}
-	if err := s.lead(ctx); err != nil {
+	if err := s.takeToken(ctx); err != nil {
 		return s.explain(err)
 	}
-	if err := s.begin(ctx, o); err != nil {
+	if err := s.initialize(ctx, o); err != nil {
 		return err
 	}
 	if is.before(saw) && !o.restoring {
-		if err := s.outlived(ctx, o, is, saw); err != nil {
+		if err := s.resumeOlder(ctx, o, is, saw); err != nil {
 			return err
 		}
 	}
-	if !o.restoring { // then it still counts how far the one was that is lost
-		if err := s.openWitness(ctx); err != nil {
-			s.log.Warn("how far the database is cannot be noted beside it", "err", err)
+	if !o.restoring { // otherwise the lost database's progress still counts
+		if err := s.openHighWater(ctx); err != nil {
+			s.log.Warn("cannot write the database's high-water mark", "err", err)
 		}
-		s.witness.saw(s.progress())
+		s.highWater.write(s.progress())
 	}
 	if s.seal, err = s.openSealer(ctx); err != nil {
 		return err
@@ -163,11 +162,11 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err := begin(ctx); err != nil {
 		return s.explain(err)
 	}
-	return keepPlace(o)
+	return writePlace(o)
 }
 
-// fit tells whether the server and the database can be worked with, and which schema there is.
-func (s *Store) fit(ctx context.Context, o Options) (schema int, err error) {
+// checkServer checks the server and the database, and returns the schema's number.
+func (s *Store) checkServer(ctx context.Context, o Options) (schema int, err error) {
 	var version int
 	var release, encoding, fsync, pages string
 	if err := s.conn.QueryRowContext(ctx,
@@ -176,14 +175,14 @@ func (s *Store) fit(ctx context.Context, o Options) (schema int, err error) {
 		return 0, err
 	}
 	if version/10000 < oldestServer {
-		return 0, fmt.Errorf("open %s: it is PostgreSQL %s, and the hub needs %d or newer: upgrade the server", s.pg.where,
+		return 0, fmt.Errorf("open %s: it is PostgreSQL %s; the hub needs %d or newer: upgrade the server", s.pg.where,
 			release, oldestServer)
 	}
 	if encoding != "UTF8" {
-		return 0, fmt.Errorf("open %s: its encoding is %s, and must be UTF8: create it with `createdb --encoding=UTF8 "+
+		return 0, fmt.Errorf("open %s: its encoding is %s, but must be UTF8: create it with `createdb --encoding=UTF8 "+
 			"--template=template0 NAME`", s.pg.where, encoding)
 	}
-	if is := exposed(s.pg.config); s.lock != nil && is != "" {
+	if is := networkRisk(s.pg.config); s.lock != nil && is != "" {
 		s.log.Warn(is+": set sslmode=verify-full and sslrootcert in the address", "database", s.pg.where)
 	}
 	if s.lock != nil && (fsync != "on" || pages != "on") {
@@ -193,7 +192,7 @@ func (s *Store) fit(ctx context.Context, o Options) (schema int, err error) {
 	return s.postgresSchema(ctx, o)
 }
 
-// postgresSchema is the number of the schema; 0: the database is empty.
+// postgresSchema returns the number of the schema; 0: the database is empty.
 func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err error) {
 	var tables, ours int
 	var in *string
@@ -209,8 +208,8 @@ func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err 
 	case tables == 0:
 		return 0, nil
 	case ours != 3:
-		return 0, fmt.Errorf("open %s: it has %d tables in schema %s that are not of a hub: give the hub a database of "+
-			"its own, or a schema, with ?search_path=flotilla at the end of the address", s.pg.where, tables, *in)
+		return 0, fmt.Errorf("open %s: it has %d tables in schema %s that are not a hub's: give the hub its own database, "+
+			"or its own schema with ?search_path=flotilla at the end of the address", s.pg.where, tables, *in)
 	}
 	var text string
 	if err := s.conn.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaSchema).Scan(&text); err != nil {
@@ -222,7 +221,7 @@ func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err 
 	if schema > latest() {
 		by := "an unknown version"
 		_ = s.conn.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaVersion).Scan(&by)
-		return 0, fmt.Errorf("open %s: %w: it was written by flotilla-hub %s (schema %d), and this is %s (up to schema "+
+		return 0, fmt.Errorf("open %s: %w: it was written by flotilla-hub %s (schema %d); this is %s (up to schema "+
 			"%d); install that version again, or restore a copy of the database from before the upgrade",
 			s.pg.where, ErrNewer, by, schema, orUnknown(o.Version), latest())
 	}
@@ -233,26 +232,25 @@ func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err 
 	return schema, err
 }
 
-// notElsewhere refuses to begin an empty database where the hub has one already.
-func (s *Store) notElsewhere() error {
+// refuseEmpty refuses an empty database if the hub already has one with content.
+func (s *Store) refuseEmpty() error {
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-		return fmt.Errorf("open %s: it is empty, and %s holds what this hub remembers: take it along with `flotilla-hub "+
-			"migrate --to postgres://…`, or move that file away to begin anew", s.pg.where, s.file)
+		return fmt.Errorf("open %s: it is empty, but %s has this hub's fleet: move it with `flotilla-hub migrate --to "+
+			"postgres://…`, or move that file away to start with an empty fleet", s.pg.where, s.file)
 	}
-	if saw := witnessed(s.dir).rev; saw > 0 {
-		return fmt.Errorf("open %s: it is empty, and this hub's database was of revision %d: correct --database, restore "+
-			"it, or, to begin anew, remove %s", s.pg.where, saw, filepath.Join(s.dir, witnessFile))
+	if saw := readHighWater(s.dir).rev; saw > 0 {
+		return fmt.Errorf("open %s: it is empty, but this hub's database was at revision %d: correct --database, restore "+
+			"a backup, or remove %s to start with an empty fleet", s.pg.where, saw, filepath.Join(s.dir, highWaterFile))
 	}
 	return nil
 }
 
-// notAnothers refuses the database of another hub where this one has a fleet of its own, in the
-// directory or in PostgreSQL,
-// which nobody would see again: the devices of neither know who leads them.
-func (s *Store) notAnothers(ctx context.Context) error {
+// refuseForeign refuses the database of another hub if this hub has a fleet, in its directory or in
+// another database: that fleet would be abandoned.
+func (s *Store) refuseForeign(ctx context.Context) error {
 	own, where, file := s.ownInFile(ctx), s.file+" holds", s.file
 	if own == "" {
-		own, where, file = witnessedHub(s.dir), "another database of PostgreSQL held", filepath.Join(s.dir, witnessFile)
+		own, where, file = highWaterHub(s.dir), "another PostgreSQL database has", filepath.Join(s.dir, highWaterFile)
 	}
 	if own == "" {
 		return nil
@@ -261,38 +259,38 @@ func (s *Store) notAnothers(ctx context.Context) error {
 	if err != nil || is == own {
 		return err
 	}
-	if file != s.file { // that of a restore that was cut off is nobody's
+	if file != s.file { // left by an interrupted restore
 		if at, err := progressOf(ctx, s.conn); err != nil || at.rev == 0 {
 			return err
 		}
 	}
-	return fmt.Errorf("open %s: it is another hub's, %s, and %s what this hub, %s, remembers: correct --database, and "+
-		"take this one along to a database of its own with `flotilla-hub migrate --to postgres://…`, or move %s away to "+
-		"go on with the other hub's", s.pg.where, is, where, own, file)
+	return fmt.Errorf("open %s: it belongs to another hub, %s, and %s the fleet of this hub, %s: correct --database, or "+
+		"move this fleet to its own database with `flotilla-hub migrate --to postgres://…`, or move %s away to use the "+
+		"other hub's", s.pg.where, is, where, own, file)
 }
 
-// ownInFile is whose the database in the directory is; "": there is none, or nobody knows.
+// ownInFile returns the hub ID of the database in the directory; "": none, or unreadable.
 func (s *Store) ownInFile(ctx context.Context) string {
 	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
 		return ""
 	}
-	db, err := sql.Open("sqlite", untouched(s.file))
+	db, err := sql.Open("sqlite", dsnReadOnly(s.file))
 	if err != nil {
 		return ""
 	}
 	defer db.Close()
-	own, _ := valueOf(ctx, db, metaHubID) // what cannot be read is no fleet
+	own, _ := valueOf(ctx, db, metaHubID) // an unreadable file is not a fleet
 	return own
 }
 
-// migratePostgres brings the database from schema have to the newest one, all or nothing.
+// migratePostgres migrates the database from schema have to the newest one, all or nothing.
 func (s *Store) migratePostgres(ctx context.Context, have int, o Options) error {
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error { return makeSchema(ctx, c, have, o) })
 }
 
 func makeSchema(ctx context.Context, c *conn, have int, o Options) error {
 	due := slices.DeleteFunc(slices.Clone(postgresMigrations), func(m migration) bool { return m.number <= have })
-	if err := raise(ctx, c, due); err != nil {
+	if err := runMigrations(ctx, c, due); err != nil {
 		return err
 	}
 	if _, err := c.ExecContext(ctx, setMeta, metaVersion, o.Version); err != nil {
@@ -302,19 +300,19 @@ func makeSchema(ctx context.Context, c *conn, have int, o Options) error {
 	return err
 }
 
-// lead makes this store the one whose transactions count.
-func (s *Store) lead(ctx context.Context) error {
+// takeToken makes this store the only one that can commit.
+func (s *Store) takeToken(ctx context.Context) error {
 	var written string
 	if err := s.conn.QueryRowContext(ctx, "SELECT written FROM leader").Scan(&written); err != nil {
 		return err
 	}
 	s.written = moment(written)
 	host, _ := os.Hostname()
-	if m := s.pg.member; m != nil { // it has taken the lead before
+	if m := s.pg.member; m != nil { // Standby.Take has taken the lead
 		err := s.conn.QueryRowContext(ctx, "UPDATE leader SET tx = tx + 1, written = ? WHERE token = ? RETURNING token, tx",
 			stamp(time.Now()), int64(m.Token)).Scan(&s.pg.token, &s.pg.tx)
 		if errors.Is(err, sql.ErrNoRows) {
-			return s.isOver(fmt.Errorf("%w: another hub has taken %s over before this one began to lead", ErrLocked, s.pg.where))
+			return s.stop(fmt.Errorf("%w: another hub took over %s before this one led", ErrLocked, s.pg.where))
 		}
 		return err
 	}
@@ -325,15 +323,15 @@ func (s *Store) lead(ctx context.Context) error {
 
 // sharePostgres opens the database for a command.
 func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (err error) {
-	if s.pg, err = parsePostgres(url, o.waits, s.log); err != nil {
+	if s.pg, err = parsePostgres(url, o.timeouts, s.log); err != nil {
 		return err
 	}
 	defer func() { err = s.explain(err) }()
 	s.connectPostgres()
-	if err := s.reach(ctx); err != nil {
+	if err := s.reconnect(ctx); err != nil {
 		return err
 	}
-	switch have, err := s.fit(ctx, o); {
+	switch have, err := s.checkServer(ctx, o); {
 	case err != nil:
 		return err
 	case have == 0:
@@ -341,7 +339,7 @@ func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (err e
 			ErrNotFound, o.Dir)
 	case have < latest():
 		return fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` "+
-			"once, it migrates the database", s.pg.where, have, latest())
+			"once, which migrates the database", s.pg.where, have, latest())
 	}
 	return nil
 }

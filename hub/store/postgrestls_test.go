@@ -123,7 +123,7 @@ host    all flotilla  127.0.0.1/32   trust
 		},
 		"a certificate": {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s", server.Port, full, in("certified.crt"), in("certified.key"))},
 		"no certificate": {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s", server.Port,
-			full), says: "does not let this user in"},
+			full), says: "refuses this user"},
 		"another's certificate": {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s",
 			server.Port, full, in("certified.crt"), in("certified.key")), says: "password"},
 		"a password in the address": {url: fmt.Sprintf("postgres://scram:%s@localhost:%d/%%s?%s",
@@ -131,7 +131,7 @@ host    all flotilla  127.0.0.1/32   trust
 		"a password as a parameter": {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s&password=%s",
 			server.Port, full, strings.ReplaceAll(password, "%", "%%"))},
 		"a wrong password": {url: fmt.Sprintf("postgres://scram:geheim@localhost:%d/%%s?%s", server.Port,
-			full), says: "does not let this user in"},
+			full), says: "refuses this user"},
 		"no password": {
 			url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s", server.Port, full), says: "password",
 		},
@@ -205,7 +205,7 @@ func TestAnAddressThatCannotBeReadTellsNoPassword(t *testing.T) {
 		"postgres://a@h/x?service=nowhere&servicefile=/nowhere&password=geheim":                "/nowhere",
 		"postgres://a:geheim@h/x?target_session_attrs=geheim&password=geheim%20geheim":         "target_session_attrs",
 	} {
-		_, err := parsePostgres(address, usualWaits, nil)
+		_, err := parsePostgres(address, defaultTimeouts, nil)
 		if err == nil {
 			t.Error("accepted: ", address)
 			continue
@@ -223,7 +223,7 @@ func TestWhoMayListenOnTheWayToTheServer(t *testing.T) {
 		"postgres://a@db/x?sslmode=disable":                        "not encrypted",
 		"postgres://a@db/x?sslmode=allow":                          "not encrypted",
 		"postgres://a@db/x?sslmode=prefer":                         "not encrypted",
-		"postgres://a@db/x?sslmode=require":                        "whether it is the right one",
+		"postgres://a@db/x?sslmode=require":                        "is not verified",
 		"postgres://a@localhost,db/x?sslmode=disable":              "not encrypted",
 		"postgres://a@db/x?sslmode=verify-full":                    "",
 		"postgres://a@db,db2/x?sslmode=verify-full":                "",
@@ -234,11 +234,11 @@ func TestWhoMayListenOnTheWayToTheServer(t *testing.T) {
 		"postgres://a@localhost.example.org/x?sslmode=disable":     "not encrypted",
 		"postgres://a@db/x?host=/run/postgresql,db&sslmode=prefer": "not encrypted",
 	} {
-		p, err := parsePostgres(address, usualWaits, nil)
+		p, err := parsePostgres(address, defaultTimeouts, nil)
 		if err != nil {
 			t.Fatal(address, err)
 		}
-		if is := exposed(p.config); (is == "") != (says == "") || !strings.Contains(is, says) {
+		if is := networkRisk(p.config); (is == "") != (says == "") || !strings.Contains(is, says) {
 			t.Errorf("%s: %q", address, is)
 		}
 	}

@@ -12,39 +12,39 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A doubt is a transaction whose COMMIT was not answered. The next connection tells what
-// became of it: nothing is written before that.
-type doubt struct {
+// A unresolved is a transaction whose COMMIT got no response. The next connection learns whether it was
+// committed; until then the store writes nothing.
+type unresolved struct {
 	tx     int64
 	writes uint64    // see metaWrites
-	audits []*queued // that were written with it
-	done   bool      // known once it is the store's doubt no more
+	audits []*queued // written in the same transaction
+	done   bool      // committed; valid once the store's doubt is nil
 }
 
-// errDoubt: nobody knows yet whether it was carried out.
-type errDoubt struct {
-	of *doubt
+// errUnresolved: it is not yet known whether the transaction was committed.
+type errUnresolved struct {
+	of *unresolved
 	error
 }
 
-func (e errDoubt) Unwrap() error { return e.error }
+func (e errUnresolved) Unwrap() error { return e.error }
 
-// transact runs fn in one transaction, and again where its connection was lost before it
-// was over, or the server gave it up for the sake of another. Without fn it shows that this hub
-// lives, and writes what waits of the audit.
+// transact runs fn in one transaction. It retries if the connection was lost before the end, or if
+// the server aborted it in favour of another one. A nil fn is a heartbeat, which also writes due
+// audit records.
 func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
 	p := s.pg
-	var until time.Time // how long a connection that was there is waited for
+	var until time.Time // deadline to reconnect
 	if s.conn != nil {
-		until = time.Now().Add(p.waits.patience)
+		until = time.Now().Add(p.timeouts.reconnect)
 	}
 	for try := 0; ; {
-		if p.over != nil {
-			return p.over
+		if p.stopped != nil {
+			return p.stopped
 		}
 		err := error(nil)
 		if s.conn == nil {
-			err = s.reach(ctx)
+			err = s.reconnect(ctx)
 		}
 		if err == nil {
 			if err = s.attempt(ctx, fn); err == nil {
@@ -53,15 +53,15 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *co
 		}
 		state := sqlState(err)
 		switch {
-		case p.over != nil:
-			return p.over
-		case errors.Is(err, ErrLocked), errors.As(err, new(errDoubt)):
+		case p.stopped != nil:
+			return p.stopped
+		case errors.Is(err, ErrLocked), errors.As(err, new(errUnresolved)):
 			return p.explain(err)
 		case s.conn == nil && time.Now().Before(until):
 			time.Sleep(50*time.Millisecond + rand.N(50*time.Millisecond))
-			p.rest = time.Time{}
-		case errors.Is(err, errUndone) && time.Now().Before(until):
-		case (state == stateSerialization || state == stateDeadlock || state == stateCanceled) && try < conflicts:
+			p.retryAt = time.Time{}
+		case errors.Is(err, errNotCommitted) && time.Now().Before(until):
+		case (state == stateSerialization || state == stateDeadlock || state == stateCanceled) && try < maxRetries:
 			try++
 		default:
 			return p.explain(err)
@@ -69,7 +69,7 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *co
 	}
 }
 
-// attempt runs one transaction. Where its connection is gone afterwards, s.conn is nil.
+// attempt runs one transaction. If it loses the connection, s.conn is nil afterwards.
 func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *conn) error) (err error) {
 	p, now := s.pg, time.Now()
 	defer func() {
@@ -82,19 +82,19 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 			_, rerr := s.conn.ExecContext(ctx, "ROLLBACK")
 			gone = rerr != nil
 		}
-		if gone || sqlState(err) == stateReadOnly { // of several servers, another may take writes now
+		if gone || sqlState(err) == stateReadOnly { // another of several servers may be writable now
 			s.dropConn()
 		}
 	}()
 	if _, err := s.conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return err
 	}
-	changes := fn != nil || s.audits.waits()
+	changes := fn != nil || s.audits.isDue()
 	writes, err := s.fence(ctx, p.tx+1, now, changes)
 	if err != nil {
 		return err
 	}
-	if err := s.stays(ctx); err != nil {
+	if err := s.checkNotMoved(ctx); err != nil {
 		return err
 	}
 	if fn != nil {
@@ -115,24 +115,24 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 		case !gone:
 			return err
 		case p.token == 0:
-			return errDoubt{nil, fmt.Errorf("%w: %s was lost in the middle of a commit: look whether it was carried out: %w",
+			return errUnresolved{nil, fmt.Errorf("%w: %s was lost during a commit: check whether it was carried out: %w",
 				ErrUnavailable, p.where, err)}
 		}
-		return s.resolve(ctx, &doubt{tx: p.tx + 1, writes: writes, audits: audits}, err)
+		return s.resolve(ctx, &unresolved{tx: p.tx + 1, writes: writes, audits: audits}, err)
 	}
 	if p.token != 0 {
 		p.tx++
 	}
-	p.answers()
+	p.logRecovery()
 	if len(audits) > 0 {
-		s.audits.kept(audits, true, time.Now())
+		s.audits.written(audits, true, time.Now())
 	}
-	s.wrote(writes)
+	s.committed(writes)
 	return nil
 }
 
-// fence locks the leader's row, and counts the transaction if it changes anything. A hub goes on only
-// while its token is in the row, and anybody only on the connection that was set up for it.
+// fence locks the leader's row, and counts the transaction if it changes anything. It fails if the
+// row has another hub's token, or if the connection is not the one that was configured.
 func (s *Store) fence(ctx context.Context, tx int64, now time.Time, changes bool) (writes uint64, err error) {
 	p := s.pg
 	if p.standby {
@@ -157,98 +157,98 @@ func (s *Store) fence(ctx context.Context, tx int64, now time.Time, changes bool
 		append(args, metaWrites)...).Scan(&writes, &pid, &sync)
 	switch {
 	case errors.Is(err, sql.ErrNoRows) && p.token != 0:
-		return 0, s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, p.where))
+		return 0, s.stop(fmt.Errorf("%w: another hub has taken over %s: this one exits", ErrLocked, p.where))
 	case err == nil && pid != p.pid:
 		s.dropConn()
-		return 0, pooled(p.where)
+		return 0, errPooler(p.where)
 	}
 	return writes, err
 }
 
-// errUndone: a COMMIT was not answered, and has not been carried out.
-var errUndone = errors.New("the connection was lost while it committed, and nothing was")
+// errNotCommitted: a COMMIT got no response, and was not carried out.
+var errNotCommitted = errors.New("the connection was lost during a commit, which was not carried out")
 
-// errAborted: the server made a rollback of a commit.
-var errAborted = errors.New("the server has undone the transaction at its end")
+// errRolledBack: the server answered COMMIT with a rollback.
+var errRolledBack = errors.New("the server has rolled back the transaction at its commit")
 
-// commit ends a transaction. Only where the server answers with an error and stays is it
-// certain that an error means that nothing was done.
+// commit ends a transaction. An error proves a rollback only if the server sent it and still
+// answers.
 func (s *Store) commit(ctx context.Context) error {
 	return s.conn.raw(func(c *pgx.Conn) error {
 		tag, err := c.Exec(ctx, "COMMIT")
 		if err == nil && tag.String() != "COMMIT" {
-			err = errAborted
+			err = errRolledBack
 		}
 		return err
 	})
 }
 
-// resolve finds out what became of a COMMIT that was not answered: nil, it was carried
-// out; errUndone, it was not; errDoubt, the server has been away for too long.
-func (s *Store) resolve(ctx context.Context, d *doubt, cause error) error {
+// resolve learns the result of a COMMIT without response. nil: committed; errNotCommitted: not committed;
+// errUnresolved: the server is away for too long.
+func (s *Store) resolve(ctx context.Context, d *unresolved, cause error) error {
 	p := s.pg
-	p.doubt = d
-	until := time.Now().Add(p.waits.patience)
+	p.unresolved = d
+	until := time.Now().Add(p.timeouts.reconnect)
 	for {
 		s.dropConn()
-		p.rest = time.Time{}
-		err := s.reach(ctx)
+		p.retryAt = time.Time{}
+		err := s.reconnect(ctx)
 		switch {
 		case err == nil && d.done:
-			p.answers()
+			p.logRecovery()
 			return nil
 		case err == nil:
-			return fmt.Errorf("%w: %w", errUndone, cause)
-		case p.over != nil:
-			return p.over
+			return fmt.Errorf("%w: %w", errNotCommitted, cause)
+		case p.stopped != nil:
+			return p.stopped
 		case time.Now().After(until):
-			return errDoubt{d, fmt.Errorf("%w; it was lost in the middle of a commit, and it is not known yet whether that "+
-				"was carried out", err)}
+			return errUnresolved{d, fmt.Errorf("%w; it was lost during a commit, and it is not yet known whether that was carried "+
+				"out", err)}
 		}
 		time.Sleep(50*time.Millisecond + rand.N(50*time.Millisecond))
 	}
 }
 
-// settle waits until it is known what became of a plan, without keeping anybody else: all
-// others are told that the server is away. It is called, and returns, with mu held.
-func (s *Store) settle(ctx context.Context, in errDoubt) error {
+// settle waits until the result of a commit is known. Other calls fail at once meanwhile: the
+// server is away. The caller holds mu, before and after.
+func (s *Store) settle(ctx context.Context, in errUnresolved) error {
 	p := s.pg
-	for until := time.Now().Add(p.waits.doubt); p.doubt == in.of; {
-		if p.over != nil {
-			return p.over
+	for until := time.Now().Add(p.timeouts.resolve); p.unresolved == in.of; {
+		if p.stopped != nil {
+			return p.stopped
 		}
 		if time.Now().After(until) || !s.isOpen() {
-			return s.isOver(fmt.Errorf("%s does not answer, and a plan may have been written there or not: the hub ends, and "+
-				"begins anew from what is there: %w", p.where, in.error))
+			return s.stop(fmt.Errorf("%s does not answer, and a commit may or may not be stored: the hub exits, and "+
+				"reads the database again at its start: %w", p.where, in.error))
 		}
 		s.mu.Unlock()
-		time.Sleep(restBetween / 2)
+		time.Sleep(retryEvery / 2)
 		s.mu.Lock()
-		if p.doubt == in.of && s.conn == nil && s.isOpen() {
-			_ = s.reach(ctx) // with a connection it is the doubt no more
+		if p.unresolved == in.of && s.conn == nil && s.isOpen() {
+			_ = s.reconnect(ctx) // a new connection clears the doubt
 		}
 	}
 	if !in.of.done {
-		return errUndone
+		return errNotCommitted
 	}
-	p.answers()
+	p.logRecovery()
 	return nil
 }
 
-// batch is how many rows go to the server before their answers are read.
+// batch is how many rows are sent before their responses are read.
 const batch = 500
 
-// writeAll writes rows in the transaction that is open, many with each way to the server
-// and back. It tells how many were left out for want of room.
+// writeAll writes rows in the open transaction, many per round trip. It returns how many were
+// dropped on a full disk.
 func writeAll(ctx context.Context, c *conn, rows []Row, grow bool) (dropped int, err error) {
 	statement := func(r Row) (string, []any) {
 		switch {
 		case r.Object == nil:
-			return worded(true, forKind(removeRow, r.Kind), r.remove())
+			return inDialect(true, forKind(removeRow, r.Kind), r.remove())
 		case grow:
-			return worded(true, forKind(putRow, r.Kind), r.put())
+			return inDialect(true, forKind(putRow, r.Kind), r.put())
 		}
-		return worded(true, forKind(changeRow, r.Kind), r.change())
+		return inDialect(true, forKind(changeRow, r.Kind), r.change())
 	}
 	for some := range slices.Chunk(rows, batch) {
 		if err := c.raw(func(c *pgx.Conn) error {
@@ -279,11 +279,11 @@ func writeAll(ctx context.Context, c *conn, rows []Row, grow bool) (dropped int,
 	return dropped, nil
 }
 
-// ignore is for an error that repeats one before it.
+// ignore skips an error that repeats an earlier one.
 func ignore(error) error { return nil }
 
-// compare looks, on a new connection, whether the database is as it was left. The lock of
-// the row waits for the end of whatever an older connection still does.
+// compare checks on a new connection that the database is as this hub left it. The row lock waits
+// for the end of the old connection's transaction.
 func (s *Store) compare(ctx context.Context) error {
 	p := s.pg
 	var token, tx int64
@@ -292,30 +292,30 @@ func (s *Store) compare(ctx context.Context) error {
 	}
 	switch {
 	case token != p.token:
-		return s.isOver(fmt.Errorf("%w: another hub has taken %s over: this one ends", ErrLocked, p.where))
+		return s.stop(fmt.Errorf("%w: another hub has taken over %s: this one exits", ErrLocked, p.where))
 	case tx == p.tx:
-		p.doubt = nil
+		p.unresolved = nil
 		return nil
-	case p.doubt != nil && tx == p.doubt.tx:
-		p.tx, p.doubt.done = tx, true
-		s.audits.kept(p.doubt.audits, true, time.Now())
-		s.wrote(p.doubt.writes)
-		p.doubt = nil
+	case p.unresolved != nil && tx == p.unresolved.tx:
+		p.tx, p.unresolved.done = tx, true
+		s.audits.written(p.unresolved.audits, true, time.Now())
+		s.committed(p.unresolved.writes)
+		p.unresolved = nil
 		return nil
 	case tx < p.tx:
-		return s.isOver(fmt.Errorf("%s is older than it was: the newest transaction there is %d, and %d was acknowledged: "+
-			"it was restored, or a standby took over that had not got everything. The hub ends, and looks at it anew when it "+
-			"starts", p.where, tx, p.tx))
+		return s.stop(fmt.Errorf("%s is older than it was: its newest transaction is %d, but %d was acknowledged: it was "+
+			"restored, or a standby took over that lacked transactions. The hub exits, and reads it again at its "+
+			"start", p.where, tx, p.tx))
 	}
-	return s.isOver(fmt.Errorf("%s has transaction %d, and this hub has made %d: something else writes as this hub. "+
-		"The hub ends, and begins anew from what is there", p.where, tx, p.tx))
+	return s.stop(fmt.Errorf("%s has transaction %d, but this hub wrote %d: another process writes as this hub. The "+
+		"hub exits, and reads it again at its start", p.where, tx, p.tx))
 }
 
-// isOver notes that nothing can be written by this store any more.
-func (s *Store) isOver(err error) error {
-	if s.pg.over == nil {
-		s.pg.over = err
-		s.pg.once.Do(func() { close(s.pg.overing) })
+// stop records that this store can never write again.
+func (s *Store) stop(err error) error {
+	if s.pg.stopped == nil {
+		s.pg.stopped = err
+		s.pg.once.Do(func() { close(s.pg.stopping) })
 	}
-	return s.pg.over
+	return s.pg.stopped
 }

@@ -34,14 +34,14 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 		},
 		{
 			"so is one that others can move away", false, func(parent, _ string) error { return os.Chmod(parent, 0o777) },
-			"others may write",
+			"other users may write",
 		},
 		{"or another group", true, func(parent, _ string) error {
 			if err := os.Chown(parent, 0, other); err != nil {
 				return err
 			}
 			return os.Chmod(parent, 0o775)
-		}, "others may write"},
+		}, "other users may write"},
 		{
 			"not where only owners may, as in /tmp", false,
 			func(parent, _ string) error { return os.Chmod(parent, 0o777|os.ModeSticky) }, "",
@@ -52,17 +52,17 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 		},
 		{"one that something else uses is left alone", false, func(_, dir string) error {
 			return errors.Join(os.WriteFile(filepath.Join(dir, "thesis.txt"), nil, 0o644), os.Chmod(dir, 0o755))
-		}, "not a hub's, and not empty (thesis.txt)"},
+		}, "not empty and not a hub's (thesis.txt)"},
 		{"such as a directory for all users", false, func(_, dir string) error {
 			return errors.Join(os.Mkdir(filepath.Join(dir, "socket"), 0o700), os.Chmod(dir, 0o777|os.ModeSticky))
-		}, "not a hub's, and not empty (socket)"},
+		}, "not empty and not a hub's (socket)"},
 		{
 			"also an empty one", false, func(_, dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
 			"shared by all users (1777)",
 		},
 		{"or one with certificates, as /etc", false, func(_, dir string) error {
 			return errors.Join(os.Mkdir(filepath.Join(dir, "pki"), 0o755), os.WriteFile(filepath.Join(dir, "fstab"), nil, 0o644))
-		}, "not a hub's, and not empty (fstab)"},
+		}, "not empty and not a hub's (fstab)"},
 		{"the root of a disk is fine", false, func(_, dir string) error {
 			return os.Mkdir(filepath.Join(dir, "lost+found"),
 				0o700)
@@ -79,9 +79,9 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 		}, "hub.db belongs to user 4242"},
 		{"a file that leads elsewhere", false, func(parent, dir string) error {
 			return os.Symlink(filepath.Join(parent, "victim"), filepath.Join(dir, "ballast"))
-		}, "ballast leads elsewhere"},
+		}, "ballast is a link"},
 		{"a pipe in the place of a file, for which the hub would wait for ever", false, func(_, dir string) error {
-			return unix.Mkfifo(filepath.Join(dir, witnessFile), 0o600)
+			return unix.Mkfifo(filepath.Join(dir, highWaterFile), 0o600)
 		}, "hub.rev is a pipe"},
 		{"a socket, as the hub's own, is fine", false, func(_, dir string) error {
 			return unix.Mknod(filepath.Join(dir, "hub.sock"), unix.S_IFSOCK|0o600, 0)
@@ -94,10 +94,10 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 		}, ""},
 		{"not what only looks so, such as the authority", false, func(parent, dir string) error {
 			return os.Symlink(filepath.Join(parent, "stick"), filepath.Join(dir, "pki"))
-		}, "pki leads elsewhere"},
+		}, "pki is a link"},
 		{"but not where they would be written through to a file", false, func(parent, dir string) error {
 			return os.Symlink(filepath.Join(parent, "victim"), filepath.Join(dir, "backups"))
-		}, "backups leads elsewhere"},
+		}, "backups is a link"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.root && !root {
@@ -176,7 +176,7 @@ func TestWhatRootMakesInADataDirectoryBelongsToTheHub(t *testing.T) {
 	}{
 		{"a restore", func(t *testing.T, dir string) { must(t, Restore(t.Context(), options(t, dir), file)) }},
 		{"a restore where there was nothing", func(t *testing.T, dir string) {
-			for _, name := range []string{database, witnessFile} {
+			for _, name := range []string{database, highWaterFile} {
 				must(t, os.Remove(filepath.Join(dir, name)))
 			}
 			must(t, Restore(t.Context(), options(t, dir), file))
@@ -252,7 +252,7 @@ func TestRootTakesADatabaseElsewhereForTheHub(t *testing.T) {
 			return err
 		}},
 	} {
-		for _, name := range []string{"hub.lock", witnessFile, secretsKey, "ballast"} { // what is not there is made
+		for _, name := range []string{"hub.lock", highWaterFile, secretsKey, "ballast"} { // what is not there is made
 			must(t, remove(filepath.Join(dir, name)))
 		}
 		if err := step.do(); err != nil {

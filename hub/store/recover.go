@@ -14,23 +14,20 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// A Recovery says that the database is not the one that the hub last wrote. What
-// it holds may be older than what devices have stored: nothing may be told to
-// them before an administrator has looked.
+// A Recovery records that the database is not the one that the hub last wrote. It may be older than
+// what devices have stored, so the hub sends them nothing until an administrator resumes.
 type Recovery struct {
 	At    time.Time `json:"at"`
-	From  string    `json:"from"`  // the backup it comes from; "" = it began empty
-	Aside string    `json:"aside"` // where the former database was put; "" = there was none
+	From  string    `json:"from"`  // the backup; "": it began empty
+	Aside string    `json:"aside"` // the former database's new name; "": there was none
 	Cause string    `json:"cause"`
-	// Rights: who may do what is as it was last, and not as in the backup.
+	// Rights: users and their rights come from the former database, not from the backup.
 	Rights bool `json:"rights,omitempty"`
-	// Doubted: a hub has begun with it, and remembers of each device that it does not know
-	// what that has stored.
+	// Doubted: a hub has started with it, and has marked each device's stored state as unknown.
 	Doubted bool `json:"doubted,omitempty"`
 }
 
-// Recovered tells whether the database was restored or began anew since
-// Resumed; nil: it was not.
+// Recovered returns the recovery since the last Resumed; nil: there was none.
 func (s *Store) Recovered(ctx context.Context) (*Recovery, error) {
 	v, err := s.Meta(ctx, metaRecovered)
 	if errors.Is(err, ErrNotFound) {
@@ -43,7 +40,7 @@ func (s *Store) Recovered(ctx context.Context) (*Recovery, error) {
 	return &r, json.Unmarshal([]byte(v), &r)
 }
 
-// Doubted notes that what devices have stored is asked of each.
+// Doubted records that each device's stored state is marked as unknown.
 func (s *Store) Doubted(ctx context.Context, r Recovery) error {
 	r.Doubted = true
 	text, err := json.Marshal(r)
@@ -53,40 +50,40 @@ func (s *Store) Doubted(ctx context.Context, r Recovery) error {
 	return err
 }
 
-// Resumed forgets the recovery: an administrator has looked.
+// Resumed clears the recovery, after an administrator has looked at it.
 func (s *Store) Resumed(ctx context.Context) error {
 	_, err := s.exec(ctx, "DELETE FROM meta WHERE key = ?", metaRecovered)
 	return err
 }
 
-// revisionJump is how far a revision moves when nobody knows how many were lost.
+// revisionJump is added to the revision when the number of lost commits is unknown.
 const revisionJump = 1_000_000
 
-// recover replaces a corrupt database by its newest good backup, or by an empty
-// one, and says so loudly. The corrupt one is kept.
+// recover replaces a corrupt database by its newest good backup, or by an empty one, and logs it as
+// an error. It keeps the corrupt one.
 func (s *Store) recover(ctx context.Context, o Options, cause error) error {
-	used, err := use(ctx, s.dir, alone)
+	used, err := lockUse(ctx, s.dir, lockExclusive)
 	if err != nil {
 		return fmt.Errorf("recover %s: %w: %w", s.file, cause, err)
 	}
 	defer used.Close()
 	salvaged := salvageRevision(ctx, s.file)
 	r := Recovery{At: time.Now().UTC(), Cause: cause.Error()}
-	for _, end := range []string{"", "-wal"} { // the log of one that was moved may have all that is new
+	for _, end := range []string{"", "-wal"} { // the log of a moved database may hold the newest commits
 		if info, err := os.Stat(s.file + end); err == nil && info.Size() > 0 {
-			r.Aside = s.beside("corrupt", r.At)
+			r.Aside = s.unusedName("corrupt", r.At)
 		}
 	}
 	list, err := backups(s.dir)
 	if err != nil {
 		return fmt.Errorf("recover %s: list its backups: %w", s.file, err)
 	}
-	for _, b := range append(furthest(ctx, list), "") {
+	for _, b := range append(newestFirst(ctx, list), "") {
 		r.From = b
 		if err = s.prepare(ctx, o, salvaged, r); err == nil {
 			break
 		}
-		s.log.Error("backup cannot be used", "file", b, "err", err)
+		s.log.Error("backup is not usable", "file", b, "err", err)
 	}
 	if err == nil {
 		err = s.replace(r.Aside)
@@ -95,10 +92,10 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 		err = s.openDatabase(ctx, o)
 	}
 	if err != nil {
-		return fmt.Errorf("recover %s: %w; free the disk or move the file away by hand", s.file, err)
+		return fmt.Errorf("recover %s: %w; free space on the disk, or move the file away", s.file, err)
 	}
 	if r.From == "" {
-		s.log.Error("DATABASE LOST: it was corrupt and there is no usable backup; this hub begins EMPTY", "kept", r.Aside,
+		s.log.Error("DATABASE LOST: it was corrupt, and no backup is usable; this hub starts EMPTY", "kept", r.Aside,
 			"err", cause)
 	} else {
 		s.log.Error("DATABASE RESTORED from a backup because it was corrupt: changes since then are lost", "backup", r.From,
@@ -107,13 +104,13 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 	return nil
 }
 
-// Restore replaces the database of a stopped hub by a backup. The former one is
-// kept beside it, and the hub holds still at its next start, see Recovered.
+// Restore replaces the database of a stopped hub by a backup, and keeps the former one. At its next
+// start the hub is paused, see Recovered.
 func Restore(ctx context.Context, o Options, file string) error {
-	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() { // a pipe may never end
-		return fmt.Errorf("restore %s: it is a directory, a pipe or a device: name the file of a backup", file)
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() { // reading a pipe may never end
+		return fmt.Errorf("restore %s: it is not a regular file: name the file of a backup", file)
 	}
-	used, err := use(ctx, o.Dir, alone)
+	used, err := lockUse(ctx, o.Dir, lockExclusive)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", file, err)
 	}
@@ -126,7 +123,7 @@ func Restore(ctx context.Context, o Options, file string) error {
 		}
 		return nil
 	}
-	lock, err := takeLock(o.Dir, thisOne)
+	lock, err := takeLock(o.Dir, adviceCommand)
 	if err != nil {
 		return err
 	}
@@ -134,7 +131,7 @@ func Restore(ctx context.Context, o Options, file string) error {
 	s := newStore(o, filepath.Join(o.Dir, database))
 	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-		r.Aside = s.beside("before-restore", r.At)
+		r.Aside = s.unusedName("before-restore", r.At)
 	}
 	err = s.prepare(ctx, o, salvageRevision(ctx, s.file), r)
 	if err == nil {
@@ -146,8 +143,8 @@ func Restore(ctx context.Context, o Options, file string) error {
 	return nil
 }
 
-// prepare makes hub.db.restore: a checked and migrated copy of r.From, or an
-// empty database, whose revision is beyond every one that was ever given out.
+// prepare creates hub.db.restore: a checked and migrated copy of r.From, or an empty database. Its
+// revision is larger than every earlier one.
 func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recovery) (err error) {
 	t := newStore(o, s.file+".restore")
 	if err := removeDatabase(t.file); err != nil {
@@ -162,16 +159,16 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 		if err := copyFile(r.From, t.file); err != nil {
 			return err
 		}
-		if err := genuine(ctx, t.file); err != nil {
+		if err := checkSchema(ctx, t.file); err != nil {
 			return t.explain(err)
 		}
 	}
 	if err := t.openDatabase(ctx, o); err != nil {
 		return err
 	}
-	rev := max(salvaged, t.rev, witnessed(s.dir).rev) + revisionJump
+	rev := max(salvaged, t.rev, readHighWater(s.dir).rev) + revisionJump
 	if r.From == "" && rev == revisionJump {
-		// Nobody knows where it was. No hub makes a change every second of its life since 1970.
+		// The former revision is unknown. A hub makes less than one change per second since 1970.
 		rev = max(rev, uint64(r.At.Unix()))
 	}
 	var kept *rights
@@ -193,13 +190,12 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 		})
 	}
 	if err == nil && r.From != "" && !r.Rights {
-		s.log.Warn("who may do what is as in the backup: "+asInBackup, "backup", r.From)
+		s.log.Warn("users and rights are as in the backup: "+checkRights, "backup", r.From)
 	}
 	return errors.Join(err, t.disconnect())
 }
 
-// audit says in the chain of what is restored that it was, and where the chain of
-// the database before it ended.
+// audit returns the restored chain's record of the recovery, with the end of the former chain.
 func (r Recovery) audit(by string, before chainEnd) Audit {
 	a := Audit{
 		At: r.At, Who: "the hub", Verb: "restore", Resource: "backups", Name: filepath.Base(r.From), Code: 200,
@@ -212,16 +208,16 @@ func (r Recovery) audit(by string, before chainEnd) Audit {
 		a.Name, a.Message = "", "it began empty: "+a.Message
 	}
 	if r.From != "" && !r.Rights {
-		a.Message += "; " + asInBackup
+		a.Message += "; " + checkRights
 	}
 	if before.id > 0 {
-		a.Message += fmt.Sprintf("; the audit before it ended with record %d, hash %x, in %s", before.id, before.hash,
+		a.Message += fmt.Sprintf("; the previous audit ended with record %d, hash %x, in %s", before.id, before.hash,
 			filepath.Base(r.Aside))
 	}
 	return a
 }
 
-// salvageChain reads where the audit of a database ended that may be damaged.
+// salvageChain reads the end of the audit from a database that may be damaged.
 func salvageChain(ctx context.Context, file string) (e chainEnd) {
 	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
 		return e
@@ -237,8 +233,8 @@ func salvageChain(ctx context.Context, file string) (e chainEnd) {
 	return e
 }
 
-// replace puts hub.db.restore in the place of hub.db. At every moment of it
-// there is a hub.db: whoever is killed here begins again.
+// replace puts hub.db.restore in the place of hub.db. hub.db exists at every moment, so an
+// interrupted replacement starts again.
 func (s *Store) replace(aside string) error {
 	if aside != "" {
 		if err := os.Link(s.file, aside); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -262,7 +258,7 @@ func (s *Store) replace(aside string) error {
 	return fsync.Dir(s.dir)
 }
 
-// salvageRevision reads the revision out of a database that may be damaged; 0: unreadable.
+// salvageRevision reads the revision of a database that may be damaged; 0: unreadable.
 func salvageRevision(ctx context.Context, file string) uint64 {
 	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
 		return 0
@@ -280,8 +276,8 @@ func salvageRevision(ctx context.Context, file string) uint64 {
 	return n
 }
 
-// restorePostgres puts a backup in the place of what is in PostgreSQL. What was there is
-// kept as a file: the backup is made ready beside that, as it is where the database is one.
+// restorePostgres replaces the content of PostgreSQL by a backup. It keeps the former content as a
+// file, beside which it prepares the backup as for SQLite.
 func restorePostgres(ctx context.Context, o Options, file string) error {
 	o.restoring = true
 	s, err := Open(ctx, o)
@@ -290,7 +286,7 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 	}
 	defer s.Close()
 	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
-	r.Aside = s.beside("before-restore", r.At)
+	r.Aside = s.unusedName("before-restore", r.At)
 	was, err := s.found(ctx)
 	if err != nil {
 		return err
@@ -301,7 +297,7 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 	beside := newStore(o, r.Aside)
 	ready := r.Aside + ".restore"
 	defer func() { _ = removeDatabase(ready) }()
-	if err := beside.prepare(ctx, o, max(s.rev, witnessed(s.dir).rev), r); err != nil {
+	if err := beside.prepare(ctx, o, max(s.rev, readHighWater(s.dir).rev), r); err != nil {
 		return err
 	}
 	from := newStore(o, ready)
@@ -314,13 +310,13 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 		if err != nil {
 			return err
 		}
-		if is.writes != was.writes+1 { // our own
-			_ = remove(r.Aside) // nobody will want it
-			return errors.New("a command has written meanwhile, which would be lost: nothing was restored, run this again")
+		if is.writes != was.writes+1 { // our own transaction
+			_ = remove(r.Aside) // not needed
+			return errors.New("a command has written to the database meanwhile: nothing was restored; run this again")
 		}
 		return copyAll(ctx, from.conn, c)
 	}); err != nil {
 		return err
 	}
-	return s.witnessAnew(ctx)
+	return s.rewriteHighWater(ctx)
 }

@@ -345,7 +345,7 @@ func TestAHubWhoseBackupsAreAway(t *testing.T) {
 	must(t, errors.Join(err, s.Close(), os.Rename(stick, stick+".pulled")))
 
 	s = openIn(t, dir)
-	if _, err := s.BackUpNow(t.Context()); err == nil || !strings.Contains(err.Error(), "leads to what is not there") {
+	if _, err := s.BackUpNow(t.Context()); err == nil || !strings.Contains(err.Error(), "which is missing") {
 		t.Errorf("a backup while they are away: %v", err)
 	}
 	if list, _, err := s.Copies(); err != nil || len(list) > 0 {
@@ -354,12 +354,12 @@ func TestAHubWhoseBackupsAreAway(t *testing.T) {
 	must(t, errors.Join(s.Close(), os.WriteFile(filepath.Join(dir, database), []byte(strings.Repeat("no database", 1000)),
 		0o600)))
 	if s, err := Open(t.Context(), options(t, dir)); err == nil ||
-		!strings.Contains(err.Error(), "leads to what is not there") {
+		!strings.Contains(err.Error(), "which is missing") {
 		t.Fatalf("a damaged database while they are away: %v, %v", s, err)
 	}
 	must(t, os.Remove(filepath.Join(dir, database)))
 	if s, err := Open(t.Context(), options(t, dir)); err == nil ||
-		!strings.Contains(err.Error(), "leads to what is not there") {
+		!strings.Contains(err.Error(), "which is missing") {
 		t.Fatalf("a missing database while they are away: %v, %v", s, err)
 	}
 	must(t, os.Rename(stick+".pulled", stick))
@@ -502,7 +502,7 @@ func TestWhatIsPutAsideHasANameOfItsOwn(t *testing.T) {
 	s := newStore(options(t, t.TempDir()), filepath.Join(t.TempDir(), database))
 	seen := map[string]bool{}
 	for range 3 {
-		name := s.beside("before-restore", noon)
+		name := s.unusedName("before-restore", noon)
 		if seen[name] {
 			t.Fatal(name)
 		}

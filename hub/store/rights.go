@@ -12,33 +12,33 @@ import (
 	"time"
 )
 
-// A restore brings objects back, not rights. Who may do what stays as it was decided last,
-// as far as the database that is replaced can be read and is this hub's: or everybody who
-// was shut out since the backup would be in again. Sessions end in any case.
+// A restore brings back objects, not rights. Users, tokens and enrolments stay as they are in the
+// replaced database if it is readable and of this hub: otherwise everybody who was removed since
+// the backup could log in again. Sessions end in any case.
 
-// rightsTables say who may, each after those that it refers to.
+// rightsTables hold the rights, each after the tables that it refers to.
 var rightsTables = []string{"users", "api_tokens", "revoked_clients", "join_tokens", "enrolments"}
 
-// asInBackup is what an administrator has to do where the former database says nothing.
-const asInBackup = "people, API tokens and devices that were removed, revoked or replaced since then are let in " +
-	"again: look at them. Sessions and join tokens have ended"
+// checkRights tells the administrator what to do if the former rights are unreadable.
+const checkRights = "users, API tokens and devices that were removed, revoked or replaced since then have access " +
+	"again: check them. Sessions and join tokens have ended"
 
-// endedKey is no hash of a key: whoever was the node joins again, with a token for it.
+// endedKey matches no key: the device of that node has to join again with a token.
 const endedKey = "ended"
 
-// deviceFields are those of a node's record that say who speaks for it.
+// deviceFields are the fields of a node's record that identify its device.
 var deviceFields = []string{"key", "machineID", "enrolled", "expires", "token", "site", "labels"}
 
-// rights are those of a database.
+// rights are the rights in a database.
 type rights struct {
-	tables  map[string]tableRows
-	devices map[string]record // by node, the deviceFields only
-	rows    map[string]Row    // of the same, as those begin that the backup does not know
-	kept    tableRows         // what Keep has kept: the authority of several hubs
-	sealed  string            // by which key
+	tables      map[string]tableRows
+	devices     map[string]record // by node; deviceFields only
+	rows        map[string]Row    // by node; initial rows for nodes that the backup lacks
+	shared      tableRows         // values of Keep, such as the authority that several hubs share
+	sharedKeyID string            // ID of the key that they are sealed with
 }
 
-// A record is a node's, as it is stored.
+// A record is a node's record as stored.
 type record map[string]json.RawMessage
 
 func (r record) fields() record {
@@ -61,8 +61,7 @@ const (
 	dismissalsTable = "dismissals"
 )
 
-// salvageRights reads the rights of the database that is to be replaced; nil: it is
-// damaged there, or another hub's.
+// salvageRights reads the rights of the replaced database; nil: they are damaged, or another hub's.
 func (s *Store) salvageRights(ctx context.Context, file string) *rights {
 	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
 		return nil
@@ -74,7 +73,7 @@ func (s *Store) salvageRights(ctx context.Context, file string) *rights {
 	defer db.Close()
 	r, err := s.readRights(ctx, db)
 	if err != nil {
-		s.log.Warn("the former database does not tell who may do what", "file", file, "err", err)
+		s.log.Warn("cannot read users and rights of the former database", "file", file, "err", err)
 		return nil
 	}
 	return r
@@ -89,7 +88,7 @@ func (s *Store) readRights(ctx context.Context, db *sql.DB) (*rights, error) {
 		return nil, err
 	}
 	if was != is {
-		return nil, errors.New("it is another hub's")
+		return nil, errors.New("it belongs to another hub")
 	}
 	r := &rights{tables: map[string]tableRows{}, devices: map[string]record{}, rows: map[string]Row{}}
 	for _, table := range append(slices.Clone(rightsTables), dismissalsTable) {
@@ -100,10 +99,10 @@ func (s *Store) readRights(ctx context.Context, db *sql.DB) (*rights, error) {
 		r.tables[table] = t
 	}
 	var err error
-	if r.kept, err = selected(ctx, db, "SELECT key, value FROM meta WHERE key LIKE '"+metaKept+"%'"); err != nil {
+	if r.shared, err = selected(ctx, db, "SELECT key, value FROM meta WHERE key LIKE '"+metaKept+"%'"); err != nil {
 		return nil, err
 	}
-	if r.sealed, err = valueOf(ctx, db, metaKeyID); err != nil {
+	if r.sharedKeyID, err = valueOf(ctx, db, metaKeyID); err != nil {
 		return nil, err
 	}
 	if has, err := hasTable(ctx, db, recordsTable); err != nil || !has {
@@ -134,7 +133,7 @@ func hasTable(ctx context.Context, q querier, table string) (bool, error) {
 	return n > 0, err
 }
 
-// intact is nil for a table that is whole.
+// intact returns an error if a table is damaged.
 func intact(ctx context.Context, q querier, table string) error {
 	var said string
 	err := q.QueryRowContext(ctx, "PRAGMA integrity_check('"+table+"')").Scan(&said)
@@ -165,7 +164,7 @@ func readRecords(ctx context.Context, q querier) (map[string]record, map[string]
 	return all, as, rows.Err()
 }
 
-// readTable reads all of a table that is whole; one that is not there is empty.
+// readTable reads a whole table; a missing one is empty. A damaged one is an error.
 func readTable(ctx context.Context, db *sql.DB, table string) (t tableRows, err error) {
 	if has, err := hasTable(ctx, db, table); err != nil || !has {
 		return t, err
@@ -176,7 +175,7 @@ func readTable(ctx context.Context, db *sql.DB, table string) (t tableRows, err 
 	return selected(ctx, db, "SELECT * FROM "+table)
 }
 
-// selected is what a query finds.
+// selected returns the result of a query.
 func selected(ctx context.Context, q querier, query string) (t tableRows, err error) {
 	rows, err := q.QueryContext(ctx, query)
 	if err != nil {
@@ -199,8 +198,8 @@ func selected(ctx context.Context, q querier, query string) (t tableRows, err er
 	return t, rows.Err()
 }
 
-// restore puts the rights in the place of those of a backup. Without any, what can be made
-// again in a minute ends.
+// restore replaces the backup's rights. Without former rights it revokes join tokens, which are
+// quickly made again.
 func (r *rights) restore(ctx context.Context, c *conn, now time.Time) error {
 	if _, err := c.ExecContext(ctx, "DELETE FROM sessions"); err != nil {
 		return err
@@ -225,16 +224,16 @@ func (r *rights) restore(ctx context.Context, c *conn, now time.Time) error {
 	return r.restoreDevices(ctx, c)
 }
 
-// restoreKept puts the authority of several hubs in the place of that of the backup: what was revoked
-// since then would be trusted again. Under another key nobody could open it.
+// restoreKept replaces the backup's authority of several hubs, since it would trust what was
+// revoked later. If the key differs nobody could decrypt the former one, so the backup's stays.
 func (r *rights) restoreKept(ctx context.Context, c *conn) error {
-	if is, err := valueOf(ctx, c, metaKeyID); err != nil || is != r.sealed {
+	if is, err := valueOf(ctx, c, metaKeyID); err != nil || is != r.sharedKeyID {
 		return err
 	}
 	if _, err := c.ExecContext(ctx, "DELETE FROM meta WHERE key LIKE '"+metaKept+"%'"); err != nil {
 		return err
 	}
-	return r.kept.insert(ctx, c, "INSERT", "meta")
+	return r.shared.insert(ctx, c, "INSERT", "meta")
 }
 
 func (t tableRows) insert(ctx context.Context, c *conn, verb, table string) error {
@@ -251,10 +250,9 @@ func (t tableRows) insert(ctx context.Context, c *conn, verb, table string) erro
 	return nil
 }
 
-// restoreDevices sees to it that the key that spoke for a node last is the one that
-// does, and that none does whose enrolment had ended. A device that was enrolled since the
-// backup stays enrolled: its Node is made when it reports, and it keeps what it runs until
-// somebody says resume.
+// restoreDevices restores each node's last key, and keeps ended enrolments ended. A device that was
+// enrolled after the backup stays enrolled: it gets a Node when it reports, and keeps its pods
+// until an administrator resumes.
 func (r *rights) restoreDevices(ctx context.Context, c *conn) error {
 	if has, err := hasTable(ctx, c, dismissalsTable); err != nil {
 		return err

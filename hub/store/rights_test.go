@@ -175,7 +175,7 @@ func TestAKeyIsMissedByAllThatIsSealed(t *testing.T) {
 			kept bool
 			says string
 		}{
-			{nil, true, "the keys of the authority that several hubs share in the database are sealed"},
+			{nil, true, "the keys of the hubs' shared authority in the database are sealed"},
 			{
 				[]Row{{Kind: "secrets", Name: "wifi", UID: "s", Rev: 1, Object: []byte("{}")}}, false,
 				"1 secrets in the database are sealed",
@@ -254,7 +254,7 @@ func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {
 			}
 			said := ""
 			if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error { said += a.Message + "\n"; return nil }); err != nil ||
-				!strings.Contains(said, asInBackup) {
+				!strings.Contains(said, checkRights) {
 				t.Errorf("the audit says %q, %v", said, err)
 			}
 		})

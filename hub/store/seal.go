@@ -17,9 +17,9 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// A sealer keeps secrets unreadable in the database and in its backups:
-// AES-256-GCM under a key that is never in either. What a blob belongs to is
-// authenticated with it, so one secret cannot be put in the place of another.
+// A sealer encrypts secrets in the database and its backups: AES-256-GCM under a key that is in
+// neither. It authenticates each secret with the identity of its object, so that one cannot replace
+// another.
 type sealer struct{ aead cipher.AEAD }
 
 const (
@@ -50,13 +50,13 @@ func (s *sealer) seal(plain, belongs []byte) ([]byte, error) {
 	blob := make([]byte, 1+s.aead.NonceSize(), 1+s.aead.NonceSize()+len(plain)+s.aead.Overhead())
 	blob[0] = sealVersion
 	nonce := blob[1:]
-	_, _ = rand.Read(nonce) // never fails, see crypto/rand
+	_, _ = rand.Read(nonce) // never fails
 	return s.aead.Seal(blob, nonce, plain, belongs), nil
 }
 
 func (s *sealer) open(blob, belongs []byte) ([]byte, error) {
 	if s == nil {
-		return nil, fmt.Errorf("%w: only the hub itself reads secrets", ErrKey)
+		return nil, fmt.Errorf("%w: only the hub reads secrets", ErrKey)
 	}
 	n := 1 + s.aead.NonceSize()
 	if len(blob) < n || blob[0] != sealVersion {
@@ -69,9 +69,8 @@ func (s *sealer) open(blob, belongs []byte) ([]byte, error) {
 	return plain, nil
 }
 
-// openSealer reads the key, from systemd's credentials or the key file, and
-// makes one where no secret has been sealed yet. The database remembers the
-// key's id, so a wrong key is noticed here and not at the first secret.
+// openSealer reads the key from systemd's credentials or the key file, and creates one if nothing
+// is sealed yet. The database stores the key's ID, so that a wrong key fails at the start.
 func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 	key, known, err := s.keyOf(ctx)
 	if err == nil && key == nil {
@@ -94,8 +93,8 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 
 func (s *Store) keyFile() string { return filepath.Join(s.dir, secretsKey) }
 
-// keyOf is the key, and the id of the one that the database knows. It is refused where it does not open what is
-// sealed; nil: there is none, and nothing is.
+// keyOf returns the key, and the ID that the database stores. A key that does not decrypt the
+// sealed values is an error. nil: there is no key, and nothing is sealed.
 func (s *Store) keyOf(ctx context.Context) (key []byte, known string, err error) {
 	key, err = readKey(s.keyFile())
 	missing := errors.Is(err, os.ErrNotExist)
@@ -113,8 +112,8 @@ func (s *Store) keyOf(ctx context.Context) (key []byte, known string, err error)
 	case err != nil || what == "":
 		return key, known, err
 	case missing:
-		return nil, "", fmt.Errorf("open %s: %w: it is missing (%w), and %s in the database are sealed with it; put it "+
-			"back from where you keep it, or give them up with `%s`", s.keyFile(), ErrKey, os.ErrNotExist, what, giveUp)
+		return nil, "", fmt.Errorf("open %s: %w: it is missing (%w), but %s in the database are sealed with it; put your "+
+			"copy back, or give them up with `%s`", s.keyFile(), ErrKey, os.ErrNotExist, what, giveUp)
 	}
 	return nil, "", fmt.Errorf("open %s: %w: its id is %s, but %s in the database are sealed with key %s; put that key "+
 		"back, or give them up with `%s`", s.keyFile(), ErrKey, keyID(key), what, known, giveUp)
@@ -131,7 +130,7 @@ func readKey(file string) ([]byte, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("open %s: %w: others may read it (mode %04o); run `chmod 600 %s`", file, ErrKey,
+		return nil, fmt.Errorf("open %s: %w: other users may read it (mode %04o); run `chmod 600 %s`", file, ErrKey,
 			info.Mode().Perm(), file)
 	}
 	text, err := os.ReadFile(file)
@@ -144,13 +143,14 @@ func readKey(file string) ([]byte, error) {
 func parseKey(name string, text []byte) ([]byte, error) {
 	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != keyBytes {
-		return nil, fmt.Errorf("open %s: %w: it must hold %d hex digits; put the right file back", name, ErrKey, 2*keyBytes)
+		return nil, fmt.Errorf("open %s: %w: it does not have %d hex digits; put the right file "+
+			"back", name, ErrKey, 2*keyBytes)
 	}
 	return key, nil
 }
 
-// sealed says what the database has that only the key opens, "": nothing, and how people give it up:
-// secrets are lost then, and the authority is what stands in pki/.
+// sealed names the sealed values in the database, "": none, and returns the command that deletes
+// them. That loses the secrets; the authority is then read from pki/.
 func (s *Store) sealed(ctx context.Context) (what, giveUp string, err error) {
 	var all, queries []string
 	for _, k := range state.Kinds() {
@@ -171,7 +171,7 @@ func (s *Store) sealed(ctx context.Context) (what, giveUp string, err error) {
 		return "", "", err
 	}
 	if n > 0 {
-		all, queries = append(all, "the keys of the authority that several hubs share"), append(queries, "DELETE"+kept)
+		all, queries = append(all, "the keys of the hubs' shared authority"), append(queries, "DELETE"+kept)
 	}
 	in := "sqlite3 " + s.file
 	if s.pg != nil {
@@ -180,7 +180,7 @@ func (s *Store) sealed(ctx context.Context) (what, giveUp string, err error) {
 	return strings.Join(all, " and "), fmt.Sprintf(`%s "%s"`, in, strings.Join(queries, "; ")), nil
 }
 
-// count is the number of objects of a kind; 0 for one that has no table yet.
+// count returns the number of objects of a kind; 0 if it has no table.
 func (s *Store) count(ctx context.Context, kind string) (int, error) {
 	var n int
 	if err := s.row(ctx, []any{&n}, "SELECT count(*) FROM kinds WHERE name = ?", kind); err != nil || n == 0 {

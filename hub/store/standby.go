@@ -27,53 +27,53 @@ import (
 
 const (
 	metaLeader = "leader"       // leadership, as JSON
-	metaFrom   = "changes-from" // the table changes has every commit after this revision
-	metaKept   = "kept-"        // begins the keys of what Keep keeps
+	metaFrom   = "changes-from" // the table changes has each commit after this revision
+	metaKept   = "kept-"        // prefix of the keys of Keep
 
-	// frozen is how long the server lets a leader hold the row without a word: one that was stopped
-	// in the middle of a transaction must not keep it from the others.
-	frozen = 2 * time.Second
-	// changesKept is how many revisions a standby may be behind without reading all anew.
+	// leaderIdleTimeout is how long the server lets an idle leader hold the row. A leader that was stopped in
+	// the middle of a transaction must not block a takeover.
+	leaderIdleTimeout = 2 * time.Second
+	// changesKept is how many revisions a standby may lag before it has to read everything.
 	changesKept = 50_000
-	// changesMost is how many objects are read by their names; where it are more, all are.
-	changesMost = 20_000
+	// maxNamedReads is how many objects a standby reads by name; beyond that it reads everything.
+	maxNamedReads = 20_000
 )
 
-// ErrStandby: a standby writes nothing.
-var ErrStandby = errors.New("this hub stands by: only the one that leads writes")
+// ErrStandby: a standby never writes.
+var ErrStandby = errors.New("this hub is a standby: only the leader writes")
 
-// A Standby is the database of a hub that does not lead. It reads, and takes the leader's row.
+// A Standby is the database of a hub that does not lead. It reads, and can take the lead.
 type Standby struct {
 	store *Store
 	lock  *dirLock
 
-	mu   sync.Mutex
-	saw  progress // how far the database was at least, as its witness here says
-	told bool     // that it is older than that
+	mu          sync.Mutex
+	highest     progress // the highest progress seen, from the high-water mark
+	olderLogged bool     // an older database was logged
 }
 
-// StandBy opens the database for a hub that does not lead, and makes it where there is none. It
-// takes the lock of the data directory until it is closed. The key of secrets has to be the
-// database's: without it this hub could not take over.
+// StandBy opens the database for a hub that does not lead, and creates it if needed. It holds the
+// lock of the data directory until Close. The hub's key must be the database's, since it could not
+// take over otherwise.
 func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	address, err := place(o)
 	if err != nil {
 		return nil, err
 	}
 	if address == "" {
-		return nil, errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one " +
+		return nil, errors.New("several hubs need a PostgreSQL database: name it with --database, or start this hub " +
 			"without --peer-listen")
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with "+
 			"--data-dir", err)
 	}
-	if err := private(o, newStore(o, "").log); err != nil {
+	if err := checkDirectory(o, newStore(o, "").log); err != nil {
 		return nil, err
 	}
 	s := newStore(o, filepath.Join(o.Dir, database))
 	log := s.log
-	s.log = slog.New(slog.DiscardHandler) // whoever tries again and again says himself what is wrong
+	s.log = slog.New(slog.DiscardHandler) // the caller retries, and logs errors itself
 	defer func() {
 		if err != nil {
 			err = errors.Join(s.explain(err), s.Close())
@@ -81,23 +81,23 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 		}
 		s.log, s.pg.log = log, log
 	}()
-	if s.pg, err = parsePostgres(address, o.waits, s.log); err != nil {
+	if s.pg, err = parsePostgres(address, o.timeouts, s.log); err != nil {
 		return nil, err
 	}
 	s.connectPostgres()
-	if err := s.reach(ctx); err != nil {
+	if err := s.reconnect(ctx); err != nil {
 		return nil, err
 	}
-	have, err := s.fit(ctx, o)
+	have, err := s.checkServer(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	if have > 0 {
-		if err := s.notAnothers(ctx); err != nil {
+		if err := s.refuseForeign(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if have == 0 { // the first of all begins it, as a hub alone would
+	if have == 0 { // the first hub creates the tables, as a single hub would
 		alone := o
 		alone.Member = nil
 		first, err := Open(ctx, alone)
@@ -111,7 +111,7 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	if s.seal, err = s.knownSealer(ctx); err != nil {
 		return nil, err
 	}
-	if err := keepPlace(o); err != nil {
+	if err := writePlace(o); err != nil {
 		return nil, err
 	}
 	s.pg.standby = true
@@ -119,18 +119,18 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	if err != nil {
 		return nil, err
 	}
-	saw := witnessed(o.Dir)
-	if err := s.openWitness(ctx); err != nil {
-		log.Warn("how far the database is cannot be noted beside it", "err", err)
+	saw := readHighWater(o.Dir)
+	if err := s.openHighWater(ctx); err != nil {
+		log.Warn("cannot write the database's high-water mark", "err", err)
 	}
-	return &Standby{store: s, lock: lock, saw: saw}, nil
+	return &Standby{store: s, lock: lock, highest: saw}, nil
 }
 
-// knownSealer reads the key by which the database is sealed; it makes none.
+// knownSealer reads the key that the database is sealed with. It never creates one.
 func (s *Store) knownSealer(ctx context.Context) (*sealer, error) {
 	known, err := s.Meta(ctx, metaKeyID)
-	if errors.Is(err, ErrNotFound) { // the first hub is just making it
-		return nil, fmt.Errorf("%w: another hub is making the database", ErrLocked)
+	if errors.Is(err, ErrNotFound) { // the first hub is creating it
+		return nil, fmt.Errorf("%w: another hub is creating the database", ErrLocked)
 	}
 	if err != nil {
 		return nil, err
@@ -138,14 +138,14 @@ func (s *Store) knownSealer(ctx context.Context) (*sealer, error) {
 	file := filepath.Join(s.dir, secretsKey)
 	key, err := readKey(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("open %s: %w: it is missing, and the hubs of a database share one: copy %s from the data "+
+		return nil, fmt.Errorf("open %s: %w: it is missing: all hubs of a database need the same key: copy %s from the data "+
 			"directory of the first hub, with mode 0600", file, ErrKey, secretsKey)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if id := keyID(key); id != known {
-		return nil, fmt.Errorf("open %s: %w: its id is %s, and the database is sealed with key %s: copy %s from the data "+
+		return nil, fmt.Errorf("open %s: %w: its ID is %s, but the database is sealed with key %s: copy %s from the data "+
 			"directory of the first hub", file, ErrKey, id, known, secretsKey)
 	}
 	return newSealer(key)
@@ -156,13 +156,13 @@ func keyID(key []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Close gives the data directory back.
+// Close closes the database and releases the data directory.
 func (s *Standby) Close() error { return errors.Join(s.store.Close(), s.lock.Close()) }
 
-// People is the database for those who only read who may do what.
+// People returns the store for reading users and their rights.
 func (s *Standby) People() *Store { return s.store }
 
-// Row is who leads.
+// Row returns the leader's row.
 func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 	defer func() { err = s.store.explain(err) }()
 	var said, rev, writes sql.NullString
@@ -176,13 +176,13 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 	row.Revision, _ = strconv.ParseUint(rev.String, 10, 64)
 	is := progress{rev: row.Revision}
 	is.writes, _ = strconv.ParseUint(writes.String, 10, 64)
-	s.sees(is)
+	s.observe(is)
 	var l leadership
 	if json.Unmarshal([]byte(said.String), &l) == nil && l.Token == row.Token {
 		row.Holder, row.Address, row.Left = l.Name, l.Address, l.Left
 		return row, nil
 	}
-	// A hub that knows of no others had it last: it does not beat, and leads as long as it is there.
+	// A single hub had it last. It writes no heartbeat, and leads as long as it holds the lock.
 	row.Holder, row.Left = "a hub without --peer-listen", !held
 	if held {
 		row.Beat = uint64(time.Now().UnixNano())
@@ -190,28 +190,27 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 	return row, nil
 }
 
-// sees notes how far the database is. A hub that leads one that is older may not know it: it has
-// not seen the newer one, or its files were lost.
-func (s *Standby) sees(is progress) {
+// observe updates the high-water mark. It logs an older database, since the leader may not notice: it
+// may have never seen the newer one, or may have lost its files.
+func (s *Standby) observe(is progress) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.saw.before(is):
-		s.saw, s.told = is, false
-		s.store.witness.saw(is)
-	case is.before(s.saw) && !s.told:
-		s.told = true
-		s.store.log.Error("DATABASE IS OLDER than this hub, which stands by, has seen it: changes are lost. This hub "+
-			"holds still when it leads; one that leads already and says nothing does not know, and tells devices what is in "+
-			"the older one: stop it, unless that is what you want",
-			"database", s.store.where(), "revision", is.rev, "seen", s.saw.rev, "transactions", is.writes, "seenTransactions",
-			s.saw.writes)
+	case s.highest.before(is):
+		s.highest, s.olderLogged = is, false
+		s.store.highWater.write(is)
+	case is.before(s.highest) && !s.olderLogged:
+		s.olderLogged = true
+		s.store.log.Error("DATABASE IS OLDER than this standby has seen it: changes are lost. This hub pauses when it "+
+			"leads. A leader that does not report it has not noticed, and sends devices the older state: stop it, unless you "+
+			"want that",
+			"database", s.store.where(), "revision", is.rev, "seen", s.highest.rev, "transactions", is.writes, "seenTransactions",
+			s.highest.writes)
 	}
 }
 
-// Take makes a member the leader, if the row is still as it was seen, and nobody is in the
-// middle of a transaction. Whoever led until now can commit nothing any more when it
-// returns.
+// Take makes a member the leader if the row is still as seen and no transaction is open. When it
+// returns the former leader cannot commit any more.
 func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (token uint64, err error) {
 	defer func() { err = s.store.explain(err) }()
 	c, err := s.store.read.conn(ctx)
@@ -246,29 +245,29 @@ func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (token ui
 			})
 	})
 	if errors.Is(err, ErrExists) {
-		return 0, fmt.Errorf("take the lead: the leader lives, or another hub was faster: %w", ErrExists)
+		return 0, fmt.Errorf("take the lead: the leader is alive, or another hub was faster: %w", ErrExists)
 	}
 	return seen.Token + 1, err
 }
 
 const stateLocked = "55P03"
 
-// HubID is the identity that the hubs of a database share.
+// HubID returns the identity that the hubs of a database share.
 func (s *Standby) HubID(ctx context.Context) (string, error) { return s.store.HubID(ctx) }
 
-// Kept is what Keep has kept.
+// Kept returns a value that Keep stored.
 func (s *Standby) Kept(ctx context.Context, name string) ([]byte, error) {
 	return s.store.Kept(ctx, name)
 }
 
-// A Delta is what has changed since a revision.
+// A Delta is the changes since a revision.
 type Delta struct {
-	Rev  uint64 // up to which
-	All  bool   // Rows are all that there is
-	Rows []Row  // as they are now; those without an object are gone, with the revision of their end
+	Rev  uint64 // includes changes up to this revision
+	All  bool   // Rows are all objects
+	Rows []Row  // current state; a deleted object is nil, with the revision of its deletion
 }
 
-// Gone are the objects that are no more.
+// Gone returns the deleted objects.
 func (d Delta) Gone() (gone []state.Key) {
 	for _, r := range d.Rows {
 		if r.Object == nil {
@@ -278,8 +277,8 @@ func (d Delta) Gone() (gone []state.Key) {
 	return gone
 }
 
-// Follow returns what the leader has committed since a revision, or all of it where that is not
-// known any more.
+// Follow returns the leader's commits since a revision, or all objects if the change log does not
+// reach back that far.
 func (s *Standby) Follow(ctx context.Context, rev uint64) (d Delta, err error) {
 	defer func() { err = s.store.explain(err) }()
 	c, err := s.store.read.conn(ctx)
@@ -302,8 +301,8 @@ func (s *Standby) Follow(ctx context.Context, rev uint64) (d Delta, err error) {
 		return d, err
 	}
 	if have, err := strconv.Atoi(schema.String); err != nil || have < latest() {
-		return d, fmt.Errorf("follow the hub that leads: the database has an older schema, which a hub of this version "+
-			"migrates when it leads: %w", ErrUnavailable)
+		return d, fmt.Errorf("follow the leader: the database has an older schema, which a leader of this version migrates: "+
+			"%w", ErrUnavailable)
 	}
 	if d.Rev, err = strconv.ParseUint(now.String, 10, 64); err != nil {
 		return d, fmt.Errorf("read the revision: %w", err)
@@ -331,10 +330,10 @@ func (s *Standby) Follow(ctx context.Context, rev uint64) (d Delta, err error) {
 	return d, err
 }
 
-// changed are the objects that were written since a revision; nil: too many.
+// changed returns the objects that were written since a revision; nil: too many.
 func (s *Standby) changed(ctx context.Context, c *conn, rev uint64) (all []Row, err error) {
 	rows, err := c.QueryContext(ctx, "SELECT DISTINCT ON (kind, namespace, name) kind, namespace, name, rev FROM "+
-		"changes WHERE commit > ? ORDER BY kind, namespace, name, commit DESC LIMIT ?", int64(rev), changesMost+1)
+		"changes WHERE commit > ? ORDER BY kind, namespace, name, commit DESC LIMIT ?", int64(rev), maxNamedReads+1)
 	if err != nil {
 		return nil, err
 	}
@@ -347,7 +346,7 @@ func (s *Standby) changed(ctx context.Context, c *conn, rev uint64) (all []Row, 
 		}
 		all = append(all, r)
 	}
-	if err := rows.Err(); err != nil || len(all) > changesMost {
+	if err := rows.Err(); err != nil || len(all) > maxNamedReads {
 		return nil, err
 	}
 	for begin := 0; begin < len(all); {
@@ -356,7 +355,7 @@ func (s *Standby) changed(ctx context.Context, c *conn, rev uint64) (all []Row, 
 		for ; end < len(all) && all[end].Kind == all[begin].Kind; end++ {
 			namespaces, names = append(namespaces, all[end].Namespace), append(names, all[end].Name)
 		}
-		of := all[begin:end] // sorted
+		of := all[begin:end] // sorted by kind
 		if err := s.store.loadRows(ctx, c, of[0].Kind, "SELECT namespace, name, uid, rev, node, phase, object FROM {kind} "+
 			"WHERE (namespace, name) IN (SELECT * FROM unnest(?::text[], ?::text[]))",
 			[]any{namespaces, names}, func(r Row) error {
@@ -365,7 +364,7 @@ func (s *Standby) changed(ctx context.Context, c *conn, rev uint64) (all []Row, 
 					return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 				})
 				if !found {
-					return fmt.Errorf("%s %s/%s was not asked for", r.Kind, r.Namespace, r.Name)
+					return fmt.Errorf("%s %s/%s was not requested", r.Kind, r.Namespace, r.Name)
 				}
 				r.Object = bytes.Clone(r.Object)
 				of[i] = r

@@ -183,7 +183,7 @@ func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if took := time.Since(began); took > 10*frozen {
+	if took := time.Since(began); took > 10*leaderIdleTimeout {
 		t.Errorf("the frozen leader held the row for %s", took)
 	}
 	close(thaw)
@@ -263,7 +263,7 @@ func TestALeadersBackupMayWaitForItsDisk(t *testing.T) {
 	must(t, err)
 	over := make(chan error)
 	go func() {
-		time.Sleep(frozen + time.Second)
+		time.Sleep(leaderIdleTimeout + time.Second)
 		_, err := busy.ExecContext(context.Background(), "COMMIT")
 		over <- errors.Join(err, busy.Close(), disk.Close())
 	}()
@@ -493,11 +493,11 @@ func TestABeatIsMissedByNobody(t *testing.T) {
 	}
 	a.audits.put(did("pi-1"))
 	must(t, a.Beat(t.Context()))
-	if after := must1(t)(a.found(t.Context())); after.writes != before.writes+1 || witnessed(m.o.Dir) != after {
-		t.Errorf("a beat with an audit makes of %+v %+v, and the witness says %+v", before, after, witnessed(m.o.Dir))
+	if after := must1(t)(a.found(t.Context())); after.writes != before.writes+1 || readHighWater(m.o.Dir) != after {
+		t.Errorf("a beat with an audit makes of %+v %+v, and the witness says %+v", before, after, readHighWater(m.o.Dir))
 	}
 	m.row(b)
-	if saw := witnessed(m.dir["b"]); saw.writes != before.writes+1 {
+	if saw := readHighWater(m.dir["b"]); saw.writes != before.writes+1 {
 		t.Errorf("the standby's witness says %+v", saw)
 	}
 }
@@ -568,7 +568,7 @@ func TestAStandbyThatLeadsKnowsHowFarTheDatabaseWas(t *testing.T) {
 			r, err := led.Recovered(t.Context())
 			must(t, err)
 			if (r != nil) != (change != nil) || r != nil &&
-				!strings.Contains(r.Cause, "a standby took over that had not got everything") {
+				!strings.Contains(r.Cause, "a standby took over that lacked transactions") {
 				t.Errorf("%+v", r)
 			}
 			must(t, led.Close())

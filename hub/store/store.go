@@ -1,13 +1,10 @@
-// Package store is what survives a power cut: one SQLite database in the hub's
-// data directory, with its lock, its backups and the key that seals secrets.
+// Package store keeps the hub's state through power cuts, in one SQLite database in its data
+// directory, or in PostgreSQL.
 //
-// What Commit or any other writing method has acknowledged is on the disk
-// (write-ahead log, synchronous=FULL): neither kill -9 nor a power cut takes it
-// back. The package knows rows, not rules: an object is JSON (a Node Kubernetes'
-// protobuf) with the few columns that people query, and what a token or a session
-// means is package access's work. A Decoder makes objects of rows again. It decides
-// nothing, and it never sees a lease. It is the only importer of database/sql;
-// package control and package access write through it.
+// What Commit or any other writing method has acknowledged is on the disk. The package knows rows,
+// not rules: it decides nothing, and never sees a lease. It also holds the data directory's lock,
+// the backups, the audit and the key that seals secrets. Packages control and access write through
+// it, and package snapshot decodes its rows. Only it imports database/sql.
 package store
 
 import (
@@ -26,107 +23,105 @@ import (
 	"modernc.org/sqlite"
 )
 
-// Sentinels, by what the caller has to do about them.
+// Sentinel errors, by what the caller has to do.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("exists already")
-	ErrLocked   = errors.New("data directory in use") // another hub runs there
+	ErrLocked   = errors.New("data directory in use") // by another hub
 	ErrNewer    = errors.New("database of a newer version")
 	ErrKey      = errors.New("secrets key unusable")
-	// ErrFull: nothing new can be remembered until space is made; deletes and
-	// changes of what exists still work.
+	// ErrFull: new objects are refused until space is freed; changes and deletions still work.
 	ErrFull = errors.New("disk full")
-	// ErrUnavailable: the database's server is away, or takes nothing for now. Nothing was
-	// done, as far as anybody knows; try again.
+	// ErrUnavailable: the server is away, or refuses writes for now. Probably nothing was written;
+	// retry.
 	ErrUnavailable = errors.New("database unavailable")
 )
 
-// Options say where a store lives.
+// Options configure a store.
 type Options struct {
 	Dir string // the hub's data directory
-	// Database is where the database is, if not in Dir: postgres://…, or a file whose first
-	// line says so; "": what the data directory says, see place.
+	// Database is the address of a database outside of Dir: postgres://…, or a file that contains
+	// it; "": as the data directory notes, see place.
 	Database string
-	Version  string       // this program's version, for messages between versions
+	Version  string       // of this program, for messages
 	Log      *slog.Logger // nil: slog.Default()
-	// AuditKept is how long records of the audit are kept; 0: 90 days.
+	// AuditKept is how long audit records are kept; 0: 90 days.
 	AuditKept time.Duration
-	By        string // who restores, for the audit; "": the hub itself
-	// Member is this hub as one of several, which has taken the lead; nil: it is alone.
+	By        string // who restores, for the audit; "": the hub
+	// Member is this leader as one of several hubs; nil: a single hub.
 	Member *Member
 
-	// Reads is called by Open with the store that it opens, to read in it while that is being
-	// checked. What it has read counts once Open has returned that store; it is called again
-	// where the database was replaced, and not at all where the check needs no time.
+	// Reads is called by Open to read from the store while Open checks it. The result is valid once
+	// Open has returned that store. It is called again if Open replaces the database, and never if
+	// the check takes no time.
 	Reads func(ctx context.Context, s *Store)
 
-	restoring bool  // an empty database is no mistake
-	moving    bool  // a damaged one is not replaced
-	waits     waits // zero: as a hub waits
+	restoring bool     // an empty database is allowed
+	moving    bool     // a damaged database is not replaced
+	timeouts  timeouts // zero: defaultTimeouts
 }
 
-// A Store is an open database. Its methods may be called from any goroutine.
+// A Store is an open database. Its methods are safe for concurrent use.
 type Store struct {
-	// Now is the hub's time, by which backups are named and kept; nil: the machine's. It
-	// is known once the fleet has been read, and set before anything runs.
+	// Now returns the hub's time, for the names and ages of backups; nil: the system's time. The
+	// caller sets it once the fleet is read, before it starts anything.
 	Now func() time.Time
 
 	dir    string
-	file   string // the database
+	file   string // the database file
 	log    *slog.Logger
 	lock   *dirLock // nil: shared with a running hub
-	shared bool     // it is a command's
-	used   *dirLock // by a command
-	db     *sql.DB  // one connection, the writer
+	shared bool     // opened by a command
+	used   *dirLock // a command's lock on the directory
+	db     *sql.DB  // the writer's single connection
 	read   *pool
-	pg     *postgres // nil: the database is SQLite's
+	pg     *postgres // nil: SQLite
 
-	// the database's file, where a hub reads it ahead: no other hub has it, whatever becomes of hub.lock
-	ahead     *dirLock
-	displaced bool // somebody has moved or removed it; changed under mu
-	held      bool // somebody else is writing to it, and was waited for; changed under mu
-	readAhead sync.WaitGroup
+	// The hub's open database file. Its lock keeps out other hubs even if hub.lock is removed.
+	openFile    *dirLock
+	fileMoved   bool // the file was moved or removed; guarded by mu
+	otherWriter bool // another writer blocked the last transaction; guarded by mu
+	readAhead   sync.WaitGroup
 
 	audits                auditor
 	auditKept             time.Duration
 	auditRows, auditBytes int64
 
-	witness witness // of the revision; nothing where this store is shared
+	highWater highWater // unset in a shared store
 
-	full   atomic.Bool // nothing new is remembered; changed under mu
-	roomAt time.Time   // when a server was asked last whether there is room
+	full     atomic.Bool // new objects are refused; changed under mu
+	probedAt time.Time   // last probe for free space on a server
 
-	written time.Time // when the database was last written before this store opened it
+	written time.Time // last write before this store opened the database
 
-	mu    sync.Mutex // guards everything below: one writer at a time
-	conn  *conn
-	kinds map[string]*kindTable
-	rev   uint64
-	seal  *sealer
-	told  time.Time // the newest metaTime
+	mu          sync.Mutex // guards the fields below: one writer at a time
+	conn        *conn
+	kinds       map[string]*kindTable
+	rev         uint64
+	seal        *sealer
+	timeWritten time.Time // the newest metaTime
 
-	transactions uint64 // how many transactions the database has had
+	transactions uint64 // transactions that the database has had
 
-	closing bool // what is still being folded in the audit is written now
+	closing bool // write all folded audit records now
 }
 
 const database = "hub.db"
 
-// Open opens the hub's own store and creates it where there is none. It takes
-// the lock of the data directory (ErrLocked when another hub holds it), checks
-// the database, replaces a corrupt one by its newest backup, and migrates an
-// older one. A database of a newer version is refused with ErrNewer.
+// Open opens the hub's store, and creates it if needed. It takes the lock of the data directory
+// (ErrLocked: another hub holds it), checks the database, replaces a corrupt one by its newest
+// backup, and migrates an older one. It refuses a database of a newer version with ErrNewer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with "+
 			"--data-dir", err)
 	}
-	if err := private(o, newStore(o, "").log); err != nil {
+	if err := checkDirectory(o, newStore(o, "").log); err != nil {
 		return nil, err
 	}
 	instead := anotherHub
 	if o.moving {
-		instead = thisOne
+		instead = adviceCommand
 	}
 	lock, err := takeLock(o.Dir, instead)
 	if err != nil {
@@ -134,10 +129,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := newStore(o, filepath.Join(o.Dir, database))
 	s.lock = lock
-	s.forgetHalves()
+	s.removeLeftovers()
 	url, err := place(o)
 	if err == nil && url != "" {
-		s.pg, err = parsePostgres(url, o.waits, s.log)
+		s.pg, err = parsePostgres(url, o.timeouts, s.log)
 	}
 	if err == nil && o.Member != nil {
 		err = s.join(o.Member)
@@ -170,7 +165,7 @@ func logger(l *slog.Logger) *slog.Logger {
 	return l
 }
 
-// Close folds the log into the database and gives the lock back.
+// Close checkpoints the log into the database and releases the lock.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,10 +174,10 @@ func (s *Store) Close() error {
 		s.closing = true
 		err = s.txLocked(context.Background(), func(context.Context, *conn) error { return nil })
 	}
-	if s.isOpen() && s.Leads() && s.pg.token != 0 && s.pg.over == nil {
+	if s.isOpen() && s.Leads() && s.pg.token != 0 && s.pg.stopped == nil {
 		err = errors.Join(err, s.leave(context.Background()))
 	}
-	err = errors.Join(err, s.disconnect(), s.witness.close())
+	err = errors.Join(err, s.disconnect(), s.highWater.close())
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 		s.lock = nil
@@ -194,8 +189,8 @@ func (s *Store) Close() error {
 	return err
 }
 
-// tx runs fn in one transaction of the writer's connection. Once begun it is
-// not interrupted by ctx: half of a shutdown must not undo a decision.
+// tx runs fn in one transaction of the writer's connection. Once begun it ignores ctx: a shutdown
+// must not undo half of a decision.
 func (s *Store) tx(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -204,7 +199,7 @@ func (s *Store) tx(ctx context.Context, fn func(ctx context.Context, c *conn) er
 	defer s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	err := s.txLocked(ctx, fn)
-	if errors.Is(err, ErrFull) && s.lock != nil && s.giveUpBallast() { // people and tokens are few: they may have it
+	if errors.Is(err, ErrFull) && s.lock != nil && s.giveUpBallast() { // users and tokens are few and may use the ballast
 		s.full.Store(true)
 		err = s.txLocked(ctx, fn)
 	}
@@ -220,7 +215,7 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 	if s.pg != nil {
 		return s.transact(ctx, fn)
 	}
-	if err := s.inPlace(ctx); err != nil {
+	if err := s.checkInPlace(ctx); err != nil {
 		return err
 	}
 	if err := s.beginWriting(ctx); err != nil {
@@ -240,24 +235,24 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 		_, err = s.conn.ExecContext(ctx, "COMMIT")
 	}
 	if err == nil && len(audits) > 0 {
-		s.audits.kept(audits, true, time.Now())
+		s.audits.written(audits, true, time.Now())
 	}
 	if err != nil {
-		// A full disk has already rolled back by itself; then this one fails, harmlessly.
+		// A full disk has already rolled it back; this error is then harmless.
 		_, _ = s.conn.ExecContext(ctx, "ROLLBACK")
 		return s.explain(err)
 	}
-	s.wrote(writes)
+	s.committed(writes)
 	return nil
 }
 
-// beginWriting begins a transaction of SQLite's. Whoever else is writing is waited for, but one who goes on
-// by one transaction of the hub's alone: each of those behind it would wait as long, and the control loop with them.
+// beginWriting begins an SQLite transaction. It waits long for another writer only once: if that
+// one goes on, each queued transaction would wait as long, and the control loop with them.
 func (s *Store) beginWriting(ctx context.Context) error {
 	_, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE")
 	var e *sqlite.Error
 	held := errors.As(err, &e) && e.Code()&0xff == sqliteBusy
-	if s.shared || held == s.held {
+	if s.shared || held == s.otherWriter {
 		return err
 	}
 	wait := busyWait
@@ -265,12 +260,12 @@ func (s *Store) beginWriting(ctx context.Context) error {
 		wait = busyHeld
 	}
 	if _, werr := s.conn.ExecContext(ctx, "PRAGMA busy_timeout("+wait+")"); werr == nil {
-		s.held = held
+		s.otherWriter = held
 	}
 	return err
 }
 
-// exec runs one writing statement in a transaction of its own and tells how many rows it touched.
+// exec runs one writing statement in its own transaction and returns the number of affected rows.
 func (s *Store) exec(ctx context.Context, query string, args ...any) (int64, error) {
 	var n int64
 	err := s.tx(ctx, func(ctx context.Context, c *conn) error {
@@ -284,25 +279,25 @@ func (s *Store) exec(ctx context.Context, query string, args ...any) (int64, err
 	return n, err
 }
 
-// Keys of the meta table that the store itself keeps.
+// Keys of the meta table for the store itself.
 const (
 	metaRevision  = "revision"
-	metaWrites    = "writes" // how many transactions there were, of commands too
+	metaWrites    = "writes" // number of transactions, including commands
 	metaHubID     = "hub-id"
 	metaKeyID     = "secrets-key-id"
 	metaVersion   = "program-version"
-	metaSchema    = "schema" // in PostgreSQL; SQLite has a number for it
+	metaSchema    = "schema" // PostgreSQL only; SQLite has user_version
 	metaRecovered = "recovered"
 )
 
-// MetaURL is the key under which a hub says where its page and API are, and MetaURLs that under which
-// it says so of every hub of the database, with commas between them, its own first.
+// MetaURL is the key of the hub's URL. MetaURLs is the key of the URLs of all hubs of the database,
+// separated by commas, this hub's first.
 const (
 	MetaURL  = "https-url"
 	MetaURLs = "https-urls"
 )
 
-// Meta returns a value that SetMeta has stored, or ErrNotFound.
+// Meta returns a value that SetMeta stored, or ErrNotFound.
 func (s *Store) Meta(ctx context.Context, key string) (string, error) {
 	var v string
 	err := s.row(ctx, []any{&v}, "SELECT value FROM meta WHERE key = ?", key)
@@ -318,7 +313,7 @@ func (s *Store) SetMeta(ctx context.Context, key, value string) error {
 	return err
 }
 
-// TakeMeta returns a value and forgets it, in one step: of two takers one gets it.
+// TakeMeta returns and deletes a value in one step: only one of two callers gets it.
 func (s *Store) TakeMeta(ctx context.Context, key string) (string, error) {
 	var v string
 	err := s.tx(ctx, func(ctx context.Context, c *conn) error {
@@ -332,11 +327,10 @@ func (s *Store) TakeMeta(ctx context.Context, key string) (string, error) {
 
 const setMeta = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
-// HubID is the identity of this hub: random, made with its database, kept by backups.
+// HubID returns the hub's random identity. It is created with the database, and kept in backups.
 func (s *Store) HubID(ctx context.Context) (string, error) { return s.Meta(ctx, metaHubID) }
 
-// Revision is the newest revision that was committed. It never goes back, not
-// even after a restore.
+// Revision returns the newest committed revision. It never decreases, not even after a restore.
 func (s *Store) Revision(ctx context.Context) (uint64, error) {
 	v, err := s.Meta(ctx, metaRevision)
 	if err != nil {
@@ -345,7 +339,7 @@ func (s *Store) Revision(ctx context.Context) (uint64, error) {
 	return strconv.ParseUint(v, 10, 64)
 }
 
-// stamp and moment are how a time stands in a row; the zero time is "".
+// stamp and moment convert a time to and from its text in a row; the zero time is "".
 const layout = "2006-01-02T15:04:05.000Z"
 
 func stamp(t time.Time) string {

@@ -455,11 +455,11 @@ func TestWhoOnlyReadsWaitsForNobody(t *testing.T) {
 			return err
 		}
 		if err := second.AddUser(t.Context(), User{Name: "anna", Role: "admin"}); err == nil ||
-			errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "somebody else has been writing") {
+			errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "another process has been writing") {
 			t.Errorf("while another one writes a command is told %v", err)
 		}
 		if err := hub.Commit(t.Context(), Commit{Rev: 1, Rows: []Row{pod("a", 1)}}); !errors.Is(err, ErrUnavailable) ||
-			strings.Count(err.Error(), "somebody else has been writing") != 1 {
+			strings.Count(err.Error(), "another process has been writing") != 1 {
 			t.Errorf("while another one writes the hub is told %v", err)
 		}
 		patience(hub, 100) // one transaction has waited: those behind it do not, too

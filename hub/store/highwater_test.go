@@ -24,7 +24,7 @@ func killed(t *testing.T) string {
 	for rev := range uint64(10) {
 		mustCommit(t, s, rev+1, pod(fmt.Sprint("p-", rev+1), rev+1))
 	}
-	for _, name := range []string{database, database + "-wal", witnessFile, "secrets.key"} {
+	for _, name := range []string{database, database + "-wal", highWaterFile, "secrets.key"} {
 		must(t, copyFile(filepath.Join(s.dir, name), filepath.Join(dir, name)))
 	}
 	return dir
@@ -61,18 +61,18 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 			must(t, errors.Join(os.Remove(wal(dir)), os.Remove(filepath.Join(dir, database))))
 		}, true},
 		{
-			"the witness is gone", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, witnessFile))) }, false,
+			"the witness is gone", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, highWaterFile))) }, false,
 		},
 		{
-			"the witness is empty", func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, witnessFile), 0)) },
+			"the witness is empty", func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, highWaterFile), 0)) },
 			false,
 		},
 		{"the witness is damaged", func(t *testing.T, dir string) {
-			must(t, os.WriteFile(filepath.Join(dir, witnessFile),
+			must(t, os.WriteFile(filepath.Join(dir, highWaterFile),
 				[]byte(strings.Replace(progress{10, 99}.text(), "0000", "0900", 1)), 0o600))
 		}, false},
 		{"the witness is behind, as after a power cut", func(t *testing.T, dir string) {
-			must(t, os.WriteFile(filepath.Join(dir, witnessFile), []byte(progress{7, 1}.text()), 0o600))
+			must(t, os.WriteFile(filepath.Join(dir, highWaterFile), []byte(progress{7, 1}.text()), 0o600))
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 			}
 			mustCommit(t, s, rev+1, pod("next", rev+1))
 			must(t, s.Close())
-			if got := witnessed(dir).rev; got != rev+1 {
+			if got := readHighWater(dir).rev; got != rev+1 {
 				t.Errorf("after revision %d the witness says %d", rev+1, got)
 			}
 			said.Reset()
@@ -188,11 +188,11 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 					s = opened(t, o)
 					command, err := OpenShared(t.Context(), o)
 					must(t, err)
-					began := witnessed(o.Dir).writes
+					began := readHighWater(o.Dir).writes
 					must(t, c.do(t, s, command))
 					counted, err := s.found(t.Context())
 					must(t, err)
-					if saw := witnessed(o.Dir); saw != counted || saw.writes <= began {
+					if saw := readHighWater(o.Dir); saw != counted || saw.writes <= began {
 						t.Errorf("the witness says %+v, and the database is at %+v", saw, counted)
 					}
 					must(t, errors.Join(command.Close(), s.Close()))
@@ -230,8 +230,8 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 func TestAWitnessOfAnEarlierVersionCounts(t *testing.T) {
 	dir := killed(t)
 	must(t, os.Remove(filepath.Join(dir, database+"-wal")))
-	must(t, os.WriteFile(filepath.Join(dir, witnessFile), []byte("00000000000000000010 a15d25e1\n"), 0o600))
-	if saw := witnessed(dir); saw != (progress{rev: 10}) {
+	must(t, os.WriteFile(filepath.Join(dir, highWaterFile), []byte("00000000000000000010 a15d25e1\n"), 0o600))
+	if saw := readHighWater(dir); saw != (progress{rev: 10}) {
 		t.Fatal(saw)
 	}
 	s, err := Open(t.Context(), options(t, dir))

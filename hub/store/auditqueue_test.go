@@ -21,7 +21,7 @@ func flood(q *auditor, n int, make func(i int) Audit) (kept int) {
 // taken empties the queue, as a write does, and returns what was in it.
 func taken(q *auditor, all bool) []*queued {
 	rows := q.gather(time.Now(), all)
-	q.kept(rows, true, time.Now())
+	q.written(rows, true, time.Now())
 	return rows
 }
 
