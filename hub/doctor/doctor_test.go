@@ -164,12 +164,12 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(os.WriteFile(in("pki/intermediate.key"), text, 0o600))
 		}},
 		{"a key of boot configurations that is empty", Fail, "certificates", "firmware.key: certificate authority unusable", func(p *Hub, in func(string) string) { do(os.WriteFile(in("pki/firmware.key"), nil, 0o600)) }},
-		{"a key of secrets that is damaged", Fail, "secrets", "it must hold 64 hex digits", func(p *Hub, in func(string) string) { do(os.WriteFile(in("secrets.key"), make([]byte, 65), 0o600)) }},
+		{"a key of secrets that is damaged", Fail, "secrets", "it does not have 64 hex digits", func(p *Hub, in func(string) string) { do(os.WriteFile(in("secrets.key"), make([]byte, 65), 0o600)) }},
 		{"a key of secrets that is another one", Fail, "secrets", "1 secrets in the database are sealed with key", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("secrets.key"), []byte(strings.Repeat("7", 64)), 0o600))
 		}},
 		{"no key of secrets", Warn, "secrets", "1 secrets in the database are sealed with it", func(p *Hub, in func(string) string) { do(os.Remove(in("secrets.key"))) }},
-		{"a file that leads elsewhere", Fail, "directory", "hub.rev leads elsewhere", func(p *Hub, in func(string) string) {
+		{"a file that leads elsewhere", Fail, "directory", "hub.rev is a link", func(p *Hub, in func(string) string) {
 			do(os.Rename(in("hub.rev"), in("there")))
 			do(os.Symlink(in("there"), in("hub.rev")))
 		}},

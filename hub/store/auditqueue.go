@@ -98,7 +98,8 @@ func (f *fold) add(a Audit, now time.Time) {
 		}
 	}
 	for _, p := range [][2]*string{{&f.common.Who, &a.Who}, {&f.common.Via, &a.Via}, {&f.common.Source, &a.Source},
-		{&f.common.Verb, &a.Verb}, {&f.common.Resource, &a.Resource}, {&f.common.Namespace, &a.Namespace}, {&f.common.Name, &a.Name},
+		{&f.common.Verb, &a.Verb}, {&f.common.Resource, &a.Resource}, {&f.common.Namespace, &a.Namespace},
+		{&f.common.Name, &a.Name},
 		{&f.common.Message, &a.Message}} {
 		if *p[0] != *p[1] {
 			*p[0] = ""
@@ -232,7 +233,8 @@ func (q *auditor) gather(now time.Time, all bool) []*queued {
 	return q.waiting[:len(q.waiting):len(q.waiting)]
 }
 
-// written removes rows from the queue. If ok is false they were not written, and are counted as lost.
+// written removes rows from the queue. If ok is false they were not written, and are counted as
+// lost.
 func (q *auditor) written(rows []*queued, ok bool, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

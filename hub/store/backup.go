@@ -24,7 +24,8 @@ const (
 
 func fileStamp(t time.Time) string { return t.UTC().Format("20060102T150405Z") }
 
-// unusedName returns an unused file name for a database that is moved aside. Two may be in one second.
+// unusedName returns an unused file name for a database that is moved aside. Two may be in one
+// second.
 func (s *Store) unusedName(why string, at time.Time) string {
 	name := s.file + "." + why + "-" + fileStamp(at)
 	for n, first := 2, name; ; n++ {
@@ -100,7 +101,8 @@ func (s *Store) backupsDir(dir string) error {
 	return owner.GiveDirectory(dir, s.dir)
 }
 
-// danglingLink returns an error if dir is a link whose target is missing, such as an unplugged USB stick.
+// danglingLink returns an error if dir is a link whose target is missing, such as an unplugged USB
+// stick.
 func danglingLink(dir string) error {
 	to, err := os.Readlink(dir)
 	if err != nil {

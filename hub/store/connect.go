@@ -37,9 +37,9 @@ func dsn(file string, pragmas ...string) string {
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
 }
 
-// ownPragmas returns the pragmas that only the hub sets: write-ahead logging and, while the database is
-// empty, incremental vacuum. Both write, and of two processes that do so at once SQLite refuses
-// one.
+// ownPragmas returns the pragmas that only the hub sets: write-ahead logging and, while the
+// database is empty, incremental vacuum. Both write, and of two processes that do so at once SQLite
+// refuses one.
 func (s *Store) ownPragmas() (pragmas []string) {
 	if s.shared {
 		return nil
@@ -182,7 +182,8 @@ func (p *pool) conn(ctx context.Context) (*conn, error) {
 	return &conn{c, p.postgres}, nil
 }
 
-// inDialect rewrites a statement for its database. No statement contains a question mark in a literal.
+// inDialect rewrites a statement for its database. No statement contains a question mark in a
+// literal.
 func inDialect(postgres bool, query string, args []any) (string, []any) {
 	if !postgres || len(args) == 0 {
 		return query, args
@@ -348,9 +349,9 @@ func (s *Store) session(ctx context.Context) (pid int32, err error) {
 	return pid, errors.Join(err, rerr)
 }
 
-// serverProcess runs a statement, if any, and returns the server process that ran it. direct reports
-// whether that process also accepted the connection, so that no pooler is between. It prepares
-// nothing, since a pooler may not support that.
+// serverProcess runs a statement, if any, and returns the server process that ran it. direct
+// reports whether that process also accepted the connection, so that no pooler is between. It
+// prepares nothing, since a pooler may not support that.
 func serverProcess(ctx context.Context, c *conn, does string) (pid int32, direct bool, err error) {
 	err = c.raw(func(c *pgx.Conn) error {
 		if does != "" {

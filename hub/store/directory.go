@@ -21,10 +21,10 @@ import (
 // overflow is the user that a process in a user namespace sees for unmapped owners.
 const overflow = 65534
 
-// checkDirectory makes sure that no other user can read or replace the data directory: it and its parents
-// belong to the hub, its mode is 0700, and no file in it leads elsewhere. It closes the directory
-// if only the mode is too open, and refuses the rest. Root's commands that replace the database
-// check on behalf of the hub.
+// checkDirectory makes sure that no other user can read or replace the data directory: it and its
+// parents belong to the hub, its mode is 0700, and no file in it leads elsewhere. It closes the
+// directory if only the mode is too open, and refuses the rest. Root's commands that replace the
+// database check on behalf of the hub.
 func checkDirectory(o Options, log *slog.Logger) error {
 	dir := o.Dir
 	dir, err := filepath.EvalSymlinks(dir)
@@ -125,8 +125,8 @@ func eachParent(dir string, hub, of int) error {
 	}
 }
 
-// checkParent returns an error if another user could replace a directory below. hub is the hub's user, of
-// its group.
+// checkParent returns an error if another user could replace a directory below. hub is the hub's
+// user, of its group.
 func checkParent(parent, dir string, hub, of int) error {
 	info, err := os.Lstat(parent)
 	if err != nil {
@@ -183,8 +183,8 @@ func checkContent(dir string, hub int) error {
 	return nil
 }
 
-// giveToOwner gives a file of the data directory, or a daily backup, to the directory's owner. Other
-// backups are written where the user wants them, and keep their owner.
+// giveToOwner gives a file of the data directory, or a daily backup, to the directory's owner.
+// Other backups are written where the user wants them, and keep their owner.
 func (s *Store) giveToOwner(f *os.File) error {
 	in, err := os.Stat(filepath.Dir(f.Name()))
 	if err != nil {
@@ -271,8 +271,8 @@ const (
 	lockExclusive = unix.LOCK_EX // a command that replaces the database
 )
 
-// lockUse takes a shared or exclusive lock on the directory itself, so that no command has a database
-// open while another one replaces it.
+// lockUse takes a shared or exclusive lock on the directory itself, so that no command has a
+// database open while another one replaces it.
 func lockUse(ctx context.Context, dir string, how int) (*dirLock, error) {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -100,8 +100,8 @@ func (s *Store) makeBallast() (room bool) {
 	return true
 }
 
-// probeWrite returns why no file can be created in the data directory: SQLite does not distinguish a
-// quota from an I/O error.
+// probeWrite returns why no file can be created in the data directory: SQLite does not distinguish
+// a quota from an I/O error.
 func (s *Store) probeWrite() error {
 	f, err := os.CreateTemp(s.dir, "room")
 	if err != nil {

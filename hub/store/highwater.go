@@ -118,8 +118,8 @@ func (s *Store) openHighWater(ctx context.Context) (err error) {
 	return err
 }
 
-// rewriteHighWater writes the hub ID of a restored database, which may be another hub's. The progress
-// stays.
+// rewriteHighWater writes the hub ID of a restored database, which may be another hub's. The
+// progress stays.
 func (s *Store) rewriteHighWater(ctx context.Context) error {
 	if highWaterHub(s.dir) == "" {
 		return nil
@@ -185,8 +185,8 @@ func (w *highWater) close() error {
 	return f.Close()
 }
 
-// resumeOlder handles a database that is older than its high-water mark as a restored one: it logs an
-// error, continues with a larger revision than all earlier ones, and pauses the hub until an
+// resumeOlder handles a database that is older than its high-water mark as a restored one: it logs
+// an error, continues with a larger revision than all earlier ones, and pauses the hub until an
 // administrator has looked.
 func (s *Store) resumeOlder(ctx context.Context, o Options, is, saw progress) error {
 	how := fmt.Sprintf("the end of its log (%s-wal) is lost", filepath.Base(s.file))

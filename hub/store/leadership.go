@@ -195,7 +195,8 @@ func (s *Store) join(m *Member) error {
 		if err := next(ctx, c); err != nil {
 			return err
 		}
-		_, err := c.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d", leaderIdleTimeout.Milliseconds())).ReadAll()
+		_, err := c.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d",
+			leaderIdleTimeout.Milliseconds())).ReadAll()
 		return err
 	}
 	return nil

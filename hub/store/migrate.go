@@ -201,8 +201,8 @@ func orUnknown(v string) string {
 	return v
 }
 
-// copyBeforeMigration copies the database before a migration, unless an earlier, failed attempt has left the
-// same copy: repeated starts must not fill the disk.
+// copyBeforeMigration copies the database before a migration, unless an earlier, failed attempt has
+// left the same copy: repeated starts must not fill the disk.
 func (s *Store) copyBeforeMigration(ctx context.Context) (file string, err error) {
 	stem := filepath.Join(s.dir, "backups", fmt.Sprintf("before-schema-%d-", latest()))
 	have, err := s.fingerprint(ctx, s.conn)
@@ -234,8 +234,8 @@ func (s *Store) copyBeforeMigration(ctx context.Context) (file string, err error
 	}
 }
 
-// fingerprint identifies the content of a database before a migration: every change of the fleet has a
-// revision, and every change by a user is audited.
+// fingerprint identifies the content of a database before a migration: every change of the fleet
+// has a revision, and every change by a user is audited.
 func (s *Store) fingerprint(ctx context.Context, q querier) (is [4]string, err error) {
 	return is, q.QueryRowContext(ctx,
 		`SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?),

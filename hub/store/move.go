@@ -214,8 +214,8 @@ func (s *Store) copyTo(ctx context.Context, t *Store, have int, o Options) (n in
 	return n, writePlace(o) // from here on the hub uses PostgreSQL
 }
 
-// checkNotMoved refuses a write of a command on another machine to a database that the hub has left since
-// the command opened it. The caller has excluded other writers.
+// checkNotMoved refuses a write of a command on another machine to a database that the hub has left
+// since the command opened it. The caller has excluded other writers.
 func (s *Store) checkNotMoved(ctx context.Context) error {
 	if !s.shared {
 		return nil
@@ -304,8 +304,8 @@ func (s *Store) isMoved(ctx context.Context, dir, to string) error {
 	return e
 }
 
-// finishedCopy returns the finished file of an interrupted move to SQLite, if the directory still notes
-// PostgreSQL; "": there is none. to is the target that PostgreSQL has recorded.
+// finishedCopy returns the finished file of an interrupted move to SQLite, if the directory still
+// notes PostgreSQL; "": there is none. to is the target that PostgreSQL has recorded.
 func finishedCopy(ctx context.Context, dir, to string) string {
 	if _, err := os.Stat(filepath.Join(dir, placeFile)); err != nil {
 		return ""

@@ -92,9 +92,9 @@ func (s *Store) Ended(ctx context.Context) error {
 	}
 }
 
-// sessionSettings configures each connection, whatever the defaults of the user or server: commits are
-// durable here and on synchronous standbys, only the hub cancels statements, and the connection of
-// a vanished hub ends by itself.
+// sessionSettings configures each connection, whatever the defaults of the user or server: commits
+// are durable here and on synchronous standbys, only the hub cancels statements, and the connection
+// of a vanished hub ends by itself.
 const sessionSettings = `
 SELECT set_config('synchronous_commit', ` + durable + `, false),
 	set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
@@ -145,8 +145,8 @@ func parsePostgres(address string, w timeouts, log *slog.Logger) (*postgres, err
 	return &postgres{config: config, where: redacted(config), timeouts: w, log: log, stopping: make(chan struct{})}, nil
 }
 
-// explainAddress explains why an address cannot be parsed, without showing any part of a password. pgx
-// shows some, and the end of an unescaped password is unknown.
+// explainAddress explains why an address cannot be parsed, without showing any part of a password.
+// pgx shows some, and the end of an unescaped password is unknown.
 func explainAddress(address string, err error) string {
 	u, parsed := url.Parse(address)
 	if parsed != nil || err == nil {

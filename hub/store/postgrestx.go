@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A unresolved is a transaction whose COMMIT got no response. The next connection learns whether it was
-// committed; until then the store writes nothing.
+// A unresolved is a transaction whose COMMIT got no response. The next connection learns whether it
+// was committed; until then the store writes nothing.
 type unresolved struct {
 	tx     int64
 	writes uint64    // see metaWrites
@@ -183,8 +183,8 @@ func (s *Store) commit(ctx context.Context) error {
 	})
 }
 
-// resolve learns the result of a COMMIT without response. nil: committed; errNotCommitted: not committed;
-// errUnresolved: the server is away for too long.
+// resolve learns the result of a COMMIT without response. nil: committed; errNotCommitted: not
+// committed; errUnresolved: the server is away for too long.
 func (s *Store) resolve(ctx context.Context, d *unresolved, cause error) error {
 	p := s.pg
 	p.unresolved = d

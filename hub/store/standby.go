@@ -30,8 +30,8 @@ const (
 	metaFrom   = "changes-from" // the table changes has each commit after this revision
 	metaKept   = "kept-"        // prefix of the keys of Keep
 
-	// leaderIdleTimeout is how long the server lets an idle leader hold the row. A leader that was stopped in
-	// the middle of a transaction must not block a takeover.
+	// leaderIdleTimeout is how long the server lets an idle leader hold the row. A leader that was
+	// stopped in the middle of a transaction must not block a takeover.
 	leaderIdleTimeout = 2 * time.Second
 	// changesKept is how many revisions a standby may lag before it has to read everything.
 	changesKept = 50_000
@@ -190,8 +190,8 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 	return row, nil
 }
 
-// observe updates the high-water mark. It logs an older database, since the leader may not notice: it
-// may have never seen the newer one, or may have lost its files.
+// observe updates the high-water mark. It logs an older database, since the leader may not notice:
+// it may have never seen the newer one, or may have lost its files.
 func (s *Standby) observe(is progress) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +204,8 @@ func (s *Standby) observe(is progress) {
 		s.store.log.Error("DATABASE IS OLDER than this standby has seen it: changes are lost. This hub pauses when it "+
 			"leads. A leader that does not report it has not noticed, and sends devices the older state: stop it, unless you "+
 			"want that",
-			"database", s.store.where(), "revision", is.rev, "seen", s.highest.rev, "transactions", is.writes, "seenTransactions",
+			"database", s.store.where(), "revision", is.rev, "seen", s.highest.rev, "transactions", is.writes,
+			"seenTransactions",
 			s.highest.writes)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// seek offers what has no controller to a new workload.
-func (p *pass) seek(w *work, k state.Key) {
+// seekOrphans offers objects without a controller to a new workload.
+func (p *pass) seekOrphans(w *work, k state.Key) {
 	switch o := p.s.Get(k).(type) {
 	case *appsv1.Deployment:
 		for rs := range state.Each[*appsv1.ReplicaSet](p.s, state.ReplicaSets, k.Namespace) {
@@ -32,7 +32,7 @@ func (p *pass) seek(w *work, k state.Key) {
 	}
 }
 
-// strayRevisions returns the revisions that match and have no controller.
+// strayRevisions returns the matching revisions without a controller.
 func (p *pass) strayRevisions(namespace string, selector *metav1.LabelSelector) (found []state.Object) {
 	for r := range state.Each[*appsv1.ControllerRevision](p.s, state.ControllerRevisions, namespace) {
 		if metav1.GetControllerOfNoCopy(r) == nil && r.DeletionTimestamp == nil && matches(selector, r.Labels) {
@@ -42,7 +42,7 @@ func (p *pass) strayRevisions(namespace string, selector *metav1.LabelSelector) 
 	return found
 }
 
-// offer shows an object without a controller to those whose selector matches it.
+// offer offers an object without a controller to each workload whose selector matches it.
 func (p *pass) offer(w *work, o state.Object) {
 	if metav1.GetControllerOfNoCopy(o) != nil || o.GetDeletionTimestamp() != nil {
 		return
@@ -98,7 +98,7 @@ func (p *pass) offer(w *work, o state.Object) {
 	}
 }
 
-// seekPods offers the pods without a controller to a new workload.
+// seekPods offers pods without a controller to a new workload.
 func (p *pass) seekPods(w *work, k state.Key, selector *metav1.LabelSelector) {
 	for _, pod := range p.straysIn(k.Namespace) {
 		if matches(selector, pod.Labels) {
@@ -107,8 +107,8 @@ func (p *pass) seekPods(w *work, k state.Key, selector *metav1.LabelSelector) {
 	}
 }
 
-// straysIn returns the pods of a namespace that have no controller. Only a new
-// workload asks: it walks the namespace, once a pass.
+// straysIn returns the pods of a namespace without a controller. It walks the namespace once per
+// pass, and only for a new workload.
 func (p *pass) straysIn(namespace string) []*corev1.Pod {
 	if found, ok := p.strays[namespace]; ok {
 		return found
@@ -126,11 +126,11 @@ func (p *pass) straysIn(namespace string) []*corev1.Pod {
 	return found
 }
 
-// finds tells whether a workload would find the pods that it makes. Admission lets no
-// other in, but a restored database may have one: it would make pods without end.
-func finds(s *metav1.LabelSelector, t *corev1.PodTemplateSpec) bool {
+// selectsOwn reports whether a workload's selector matches its own template. Admission ensures it,
+// but a restored database may not: such a workload would create pods without end.
+func selectsOwn(s *metav1.LabelSelector, t *corev1.PodTemplateSpec) bool {
 	return s != nil && matches(s, t.Labels)
 }
 
-// matches tells whether the selector selects the labels.
+// matches reports whether the selector selects the labels.
 func matches(s *metav1.LabelSelector, l map[string]string) bool { return state.Selects(s, l) }

@@ -11,32 +11,32 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// maxBackoff is the longest that a workload waits.
+// maxBackoff is the longest back-off of a workload.
 const maxBackoff = 5 * time.Minute
 
-// backoffReset is how long a pod has been on its node when its loss says nothing about the next
-// one, and how long after a strike a workload counts as quiet again.
+// backoffReset ends a back-off: a pod that ran so long does not count as lost, and a workload
+// without a loss for so long starts over.
 const backoffReset = 10 * time.Minute
 
-// holdFor is how long a workload waits after so many strikes: the first loss is made good
-// at once; then 1 s, doubling to 5 min.
-func holdFor(strikes int) time.Duration {
+// backoffFor returns the back-off after a number of strikes. The first loss is replaced at once;
+// then the wait is 1 s, doubling to 5 min.
+func backoffFor(strikes int) time.Duration {
 	if strikes < 2 {
 		return 0
 	}
 	return doubled(time.Second, strikes-2, maxBackoff)
 }
 
-// doubled is a duration doubled so many times, at most the longest.
+// doubled doubles a duration so many times, up to longest.
 func doubled(d time.Duration, times int, longest time.Duration) time.Duration {
 	return min(d<<min(times, 16), longest)
 }
 
-// heldUntil returns until when what a loss owes is not replaced.
-func heldUntil(l *state.Backoff) time.Time { return l.Last.Add(holdFor(l.Count)) }
+// backoffEnd returns when a loss may be replaced.
+func backoffEnd(l *state.Backoff) time.Time { return l.Last.Add(backoffFor(l.Count)) }
 
-// lossKey names the loss of a workload: of a DaemonSet on one node, of a StatefulSet as one
-// pod, of a ReplicaSet on any, for its next pod may come to any other.
+// lossKey returns the key of a workload's losses: for a DaemonSet per node, for a StatefulSet per
+// pod, for a ReplicaSet in total, since its next pod may run on any node.
 func lossKey(owner state.Object, of string) state.Key {
 	k := state.Key{Kind: state.Losses, Namespace: owner.GetNamespace(), Name: string(owner.GetUID())}
 	switch owner.(type) {
@@ -51,15 +51,13 @@ func (p *pass) lossOf(owner state.Object, of string) *state.Backoff {
 	return l
 }
 
-// countLoss counts that a pod was lost to a decision of the hub's or to its device: evicted,
-// preempted, rejected, failed, or gone with its node. What a person deletes, and what its own
-// workload has too many of, is no loss.
+// countLoss counts a pod that was evicted, preempted, rejected, failed, or lost with its node. Pods
+// that a user deletes or that a scale-down removes do not count.
 //
-// A strike is the loss of a pod that was placed since the last strike, and so was its
-// consequence: a hundred pods that leave one node together are one. What is lost
-// while the workload waits is owed with the rest.
+// A strike is the loss of a pod that was placed after the last strike. So a hundred pods that leave
+// a node together are one strike. Losses during a back-off wait for its end.
 func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
-	if old == nil || pod == nil || old.Spec.NodeName == "" || !active(old) || active(pod) || !driven(pod) {
+	if old == nil || pod == nil || old.Spec.NodeName == "" || !active(old) || active(pod) || !involuntary(pod) {
 		return
 	}
 	bound := state.BoundAt(old)
@@ -79,7 +77,7 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 		kind = replicaSetKind
 	case *appsv1.DaemonSet:
 		kind = daemonSetKind
-	default: // a Job's failures have a count and a back-off of their own
+	default: // a Job counts failures itself
 		return
 	}
 	k := lossKey(owner, of)
@@ -89,32 +87,32 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 			l = l.DeepCopy()
 		}
 	}
-	if l == nil || !p.now.Before(heldUntil(l).Add(backoffReset)) {
+	if l == nil || !p.current.Before(backoffEnd(l).Add(backoffReset)) {
 		l = &state.Backoff{ObjectMeta: metav1.ObjectMeta{
 			Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
 		}}
 	}
 	switch {
-	case l.Count > 0 && p.now.Before(heldUntil(l)):
+	case l.Count > 0 && p.current.Before(backoffEnd(l)):
 		l.Pending++
 	case l.Count > 0 && bound.Before(l.Last.Time):
 		return
 	default:
-		l.Count, l.Last, l.Pending = l.Count+1, metav1.NewMicroTime(p.now), 1
-		l.Failed = byItself(pod)
+		l.Count, l.Last, l.Pending = l.Count+1, metav1.NewMicroTime(p.current), 1
+		l.Failed = failedItself(pod)
 	}
 	w.losses[k] = l
 }
 
-// byItself tells whether a pod that was lost failed, or was rejected: nobody drove it out.
-func byItself(pod *corev1.Pod) bool {
+// failedItself reports whether a pod failed on its device, rather than being evicted by the hub.
+func failedItself(pod *corev1.Pod) bool {
 	c := state.PodCondition(pod, corev1.DisruptionTarget)
 	return c == nil || c.Reason == corev1.PodReasonTerminationByKubelet
 }
 
-// driven tells whether a pod has not left of anybody's own free will.
-func driven(pod *corev1.Pod) bool {
+// involuntary reports whether a pod was lost involuntarily.
+func involuntary(pod *corev1.Pod) bool {
 	if state.Terminated(pod) {
 		return true
 	}
@@ -123,9 +121,9 @@ func driven(pod *corev1.Pod) bool {
 		(c.Reason == "DeletionByTaintManager" || c.Reason == "PreemptionByScheduler")
 }
 
-// remember writes the losses down, and says of whom the hub holds back.
-func (p *pass) remember(w *work) {
-	keys := set{}
+// storeLosses stores the losses, and an event for each workload in back-off.
+func (p *pass) storeLosses(w *work) {
+	keys := keySet{}
 	for k := range w.losses {
 		keys[k] = true
 	}
@@ -135,43 +133,42 @@ func (p *pass) remember(w *work) {
 		if was, _ := p.s.Get(k).(*state.Backoff); l.Count > 1 && (was == nil || was.Count < l.Count) {
 			owner := p.s.ByUID(l.OwnerReferences[0].UID)
 			c = state.Put(l, fmt.Sprintf("hold %s back for %s: its pods are lost as soon as they are placed",
-				state.Display(owner), holdFor(l.Count))).Warning("BackOff")
+				state.Display(owner), backoffFor(l.Count))).Warning("BackOff")
 			c.About = owner
 		}
 		p.do(c)
-		p.wake(k, heldUntil(l).Add(backoffReset))
+		p.wake(k, backoffEnd(l).Add(backoffReset))
 	}
 }
 
-// forgetLoss removes a loss after its backoffReset, or asks again then. That a Job's pods have
-// failed by themselves is forgotten with a success or with the Job, what a limit counts with the
-// Job, and what a CronJob waits for when it waits no more.
-func (p *pass) forgetLoss(k state.Key) {
+// expireLoss removes a loss after backoffReset, or wakes up then. The failures of a Job's pods
+// expire with a success or with the Job, the count for its limit with the Job, and a CronJob's wait
+// when it ends.
+func (p *pass) expireLoss(k state.Key) {
 	l, ok := p.s.Get(k).(*state.Backoff)
 	if !ok || l.Failed && len(l.OwnerReferences) > 0 && l.OwnerReferences[0].Kind == jobKind.Kind || l.Failures > 0 ||
 		!l.Waits.IsZero() {
 		return
 	}
-	if end := heldUntil(l).Add(backoffReset); end.After(p.now) {
+	if end := backoffEnd(l).Add(backoffReset); end.After(p.now) {
 		p.wake(k, end)
 		return
 	}
 	p.do(state.Remove(l, ""))
 }
 
-// allowance returns how many of a workload's missing pods may be made now, and when to ask
-// again for the rest (zero: no need).
+// allowance returns how many missing pods of a workload may be created now, and when to try the
+// rest (zero: no need).
 //
-// Kubernetes replaces a lost pod at once, always: a device that rejects its pods makes it create
-// thousands. Here what the last strike owes waits; and of pods that failed no more are tried again,
-// until there has been backoffReset, than have proven ready, or one when the wait is over. Only the
-// hub's own clock is used.
+// Kubernetes replaces a lost pod at once, so a device that rejects its pods makes it create
+// thousands. Here the losses of the last strike wait. Of failed pods, only as many are retried as
+// have become ready, or one after the back-off, until backoffReset. Only the hub's clock counts.
 func (p *pass) allowance(owner state.Object, of string, missing int, live []*corev1.Pod) (int, time.Time) {
 	l := p.lossOf(owner, of)
 	if l == nil || l.Count < 2 || missing <= 0 {
 		return missing, time.Time{}
 	}
-	until, room, least := heldUntil(l), missing, 1
+	until, room, least := backoffEnd(l), missing, 1
 	if p.now.Before(until) {
 		room, least = max(missing-l.Pending, 0), 0
 	} else {

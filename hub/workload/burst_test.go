@@ -123,7 +123,7 @@ func TestReplicasThatNoNodeCanHaveAreNotMadeWithoutEnd(t *testing.T) {
 		f.pass(time.Second)
 	}
 	f.quiet()
-	if n := f.s.Len(state.Pods); n != mostUnplaced {
+	if n := f.s.Len(state.Pods); n != maxUnplaced {
 		t.Fatalf("there are %d pods", n)
 	}
 	get := func() *appsv1.ReplicaSet {
@@ -145,7 +145,7 @@ func TestReplicasThatNoNodeCanHaveAreNotMadeWithoutEnd(t *testing.T) {
 	for range 5 {
 		f.pass(time.Second)
 	}
-	if n := f.s.Len(state.Pods); n != mostUnplaced+100 {
+	if n := f.s.Len(state.Pods); n != maxUnplaced+100 {
 		t.Errorf("there are %d pods when 100 have a node", n)
 	}
 	rs := get().DeepCopy()

@@ -23,22 +23,22 @@ var cronJobKind = batchv1.SchemeGroupVersion.WithKind("CronJob")
 
 const cronJobSource = "cronjob-controller"
 
-// cronJob starts the Jobs of a CronJob, and removes those that are history.
+// cronJob starts the Jobs of a CronJob, and removes old ones.
 func (p *pass) cronJob(k state.Key) {
 	was, ok := p.s.Get(k).(*batchv1.CronJob)
-	if !ok || was.DeletionTimestamp != nil || p.dying(k.Namespace) || p.born[k] {
+	if !ok || was.DeletionTimestamp != nil || p.terminating(k.Namespace) || p.born[k] {
 		return
 	}
 	c := was.DeepCopy()
 	active := p.jobsOf(c)
 	if !ptr.Deref(c.Spec.Suspend, false) {
-		if schedule, err := state.Schedule(&c.Spec); err == nil { // admission lets no other in
+		if schedule, err := state.Schedule(&c.Spec); err == nil { // admission refuses others
 			if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
 				schedule = interval{lastStart(c), every.Delay}
 			}
 			next := schedule.Next(p.now)
 			if again := p.startJob(c, schedule, active); again.After(p.now) {
-				sooner(&next, again)
+				setEarlier(&next, again)
 			}
 			p.wake(k, next)
 		}
@@ -46,16 +46,16 @@ func (p *pass) cronJob(k state.Key) {
 	if equality.Semantic.DeepEqual(was.Status, c.Status) {
 		return
 	}
-	said := p.saw(was, c)
+	said := p.jobEvents(was, c)
 	if len(said) == 0 {
 		said = []state.Change{state.Put(c, "")}
 	}
 	p.do(said...)
 }
 
-// saw tells what has become of the Jobs that ran, and of one that runs and that the schedule has
-// not started.
-func (p *pass) saw(was, c *batchv1.CronJob) (said []state.Change) {
+// jobEvents returns events for Jobs that have ended, and for running ones that the schedule did not
+// start.
+func (p *pass) jobEvents(was, c *batchv1.CronJob) (said []state.Change) {
 	tell := func(reason, format string, of ...any) *state.Change {
 		change := state.Put(c.DeepCopy(), "").Event(reason)
 		change.Message, change.Source = fmt.Sprintf(format, of...), cronJobSource
@@ -85,9 +85,9 @@ func (p *pass) saw(was, c *batchv1.CronJob) (said []state.Change) {
 	return said
 }
 
-// jobsOf brings the status in line with the CronJob's Jobs, removes those that ended too
-// long ago, and returns those that run, and were started in their time: one that somebody
-// started by hand stands in nobody's way. One that is being deleted runs until it is gone.
+// jobsOf updates the CronJob's status from its Jobs, removes old ones, and returns the running ones
+// that the schedule started. A Job that a user started does not block the next one. A Job that is
+// being deleted counts as running.
 func (p *pass) jobsOf(c *batchv1.CronJob) (active []*batchv1.Job) {
 	var succeeded, failed []*batchv1.Job
 	c.Status.Active = nil
@@ -113,8 +113,8 @@ func (p *pass) jobsOf(c *batchv1.CronJob) (active []*batchv1.Job) {
 	for _, job := range active {
 		c.Status.Active = append(c.Status.Active, jobRef(job))
 	}
-	p.keepJobs(c, succeeded, c.Spec.SuccessfulJobsHistoryLimit)
-	p.keepJobs(c, failed, c.Spec.FailedJobsHistoryLimit)
+	p.trimJobs(c, succeeded, c.Spec.SuccessfulJobsHistoryLimit)
+	p.trimJobs(c, failed, c.Spec.FailedJobsHistoryLimit)
 	return slices.DeleteFunc(active, func(job *batchv1.Job) bool {
 		return job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] == ""
 	})
@@ -129,8 +129,8 @@ func olderJob(a, b *batchv1.Job) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 }
 
-// keepJobs removes the oldest Jobs but for so many.
-func (p *pass) keepJobs(c *batchv1.CronJob, jobs []*batchv1.Job, most *int32) {
+// trimJobs removes the oldest Jobs beyond the history limit.
+func (p *pass) trimJobs(c *batchv1.CronJob, jobs []*batchv1.Job, most *int32) {
 	if most == nil || len(jobs) <= int(*most) {
 		return
 	}
@@ -141,7 +141,7 @@ func (p *pass) keepJobs(c *batchv1.CronJob, jobs []*batchv1.Job, most *int32) {
 	}
 }
 
-// endJob deletes a Job; its pods go with it.
+// endJob deletes a Job with its pods.
 func (p *pass) endJob(c *batchv1.CronJob, job *batchv1.Job, why string) {
 	if job.DeletionTimestamp != nil || len(job.Finalizers) > 0 {
 		p.removeObject(job, why)
@@ -153,9 +153,8 @@ func (p *pass) endJob(c *batchv1.CronJob, job *batchv1.Job, why string) {
 	c.Status.Active = slices.DeleteFunc(c.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == job.UID })
 }
 
-// startJob starts the Job whose time has come: of several that were missed, as while the
-// hub was off, the last one alone. One for which a quota has no room is tried again at the
-// moment that is returned.
+// startJob starts the due Job. Of several missed starts, as after a pause of the hub, it starts
+// only the last. If a quota refuses the Job it returns when to retry.
 func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*batchv1.Job) (again time.Time) {
 	at, many := p.dueAt(c, schedule)
 	if at.IsZero() || c.Status.LastScheduleTime != nil && !at.After(c.Status.LastScheduleTime.Time) {
@@ -163,7 +162,7 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	}
 	refused := p.lossOf(c, "")
 	if refused != nil {
-		if again = refused.Last.Add(jobHold(refused.Count)); p.now.Before(again) {
+		if again = refused.Last.Add(jobBackoff(refused.Count)); p.current.Before(again) {
 			return again
 		}
 	}
@@ -176,8 +175,8 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	switch {
 	case len(active) == 0:
 	case c.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent:
-		p.waits(c, refused, at)
-		return again // when that one has ended, unless it is too late then
+		p.waitEvent(c, refused, at)
+		return again // retried when that Job ends, unless it is too late
 	case c.Spec.ConcurrencyPolicy == batchv1.ReplaceConcurrent:
 		for _, job := range active {
 			p.endJob(c, job, fmt.Sprintf("delete job %s of %s: the next one replaces it", state.Display(job), c.Name))
@@ -219,8 +218,7 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	return again
 }
 
-// refuseJob remembers that a Job may not be made, tells it once, and returns when it is tried
-// again.
+// refuseJob records that a Job may not be created, emits one event, and returns when to retry.
 func (p *pass) refuseJob(c *batchv1.CronJob, job *batchv1.Job, was *state.Backoff, why error) time.Time {
 	l := p.nextLoss(c, was)
 	l.Count, l.Last = l.Count+1, metav1.NewMicroTime(p.now)
@@ -231,11 +229,11 @@ func (p *pass) refuseJob(c *batchv1.CronJob, job *batchv1.Job, was *state.Backof
 		change.About, change.Source = c, cronJobSource
 	}
 	p.do(change)
-	return p.now.Add(jobHold(l.Count))
+	return p.current.Add(jobBackoff(l.Count))
 }
 
-// waits tells of each start once that it waits for the Job that runs.
-func (p *pass) waits(c *batchv1.CronJob, was *state.Backoff, at time.Time) {
+// waitEvent emits one event per start that waits for a running Job.
+func (p *pass) waitEvent(c *batchv1.CronJob, was *state.Backoff, at time.Time) {
 	if was != nil && was.Waits.Time.Equal(at) {
 		return
 	}
@@ -247,7 +245,7 @@ func (p *pass) waits(c *batchv1.CronJob, was *state.Backoff, at time.Time) {
 	p.do(change)
 }
 
-// nextLoss is what is remembered of a CronJob's next Job, to be changed.
+// nextLoss returns a modifiable copy of the CronJob's stored Loss.
 func (p *pass) nextLoss(c *batchv1.CronJob, was *state.Backoff) *state.Backoff {
 	if was != nil {
 		return was.DeepCopy()
@@ -259,7 +257,8 @@ func (p *pass) nextLoss(c *batchv1.CronJob, was *state.Backoff) *state.Backoff {
 	}}
 }
 
-// An interval is the schedule "@every 1h": it counts from the last start, whenever anybody looks.
+// An interval is the schedule "@every 1h". It counts from the last start, not from the time of the
+// call.
 type interval struct {
 	from  time.Time
 	every time.Duration
@@ -269,7 +268,7 @@ func (i interval) Next(after time.Time) time.Time {
 	return i.from.Add((max(after.Sub(i.from), 0)/i.every + 1) * i.every)
 }
 
-// lastStart is when the newest Job should have started, or where none has from when on Jobs should.
+// lastStart returns when the newest Job was due; without a Job, when the schedule began.
 func lastStart(c *batchv1.CronJob) time.Time {
 	if last := c.Status.LastScheduleTime; last != nil {
 		return last.Time
@@ -277,11 +276,11 @@ func lastStart(c *batchv1.CronJob) time.Time {
 	return c.CreationTimestamp.Time
 }
 
-// mostMissed is from how many missed starts on somebody is told.
-const mostMissed = 100
+// maxMissed is the number of missed starts that causes a warning.
+const maxMissed = 100
 
-// dueAt returns the last moment at which a Job should have started and has not, zero: none.
-// It asks the schedule a few dozen times, however long nobody looked.
+// dueAt returns the last missed start, zero: none. It evaluates the schedule a few dozen times at
+// most, however long the pause was.
 func (p *pass) dueAt(c *batchv1.CronJob, schedule cron.Schedule) (at time.Time, many bool) {
 	since := lastStart(c)
 	if s := c.Spec.StartingDeadlineSeconds; s != nil {
@@ -309,6 +308,6 @@ func (p *pass) dueAt(c *batchv1.CronJob, schedule cron.Schedule) (at time.Time, 
 	}
 	at = due(early)
 	second := schedule.Next(first)
-	many = c.Spec.StartingDeadlineSeconds == nil && second.After(first) && at.Sub(first)/second.Sub(first) >= mostMissed
+	many = c.Spec.StartingDeadlineSeconds == nil && second.After(first) && at.Sub(first)/second.Sub(first) >= maxMissed
 	return at, many
 }

@@ -11,13 +11,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// updated tells whether a pod is of the current template.
+// updated reports whether a pod has the current template.
 func (d *daemon) updated(pod *corev1.Pod) bool {
 	return pod.Labels[appsv1.ControllerRevisionHashLabelKey] == d.hash
 }
 
-// bounds resolves maxSurge and maxUnavailable, both rounded up, for so many
-// nodes. Both zero would never get on, so then one may be unavailable.
+// bounds resolves maxSurge and maxUnavailable for a number of nodes, both rounded up. If both are
+// zero one pod may be unavailable, since the rollout would never continue.
 func (d *daemon) bounds(nodes int) (surge, gone int) {
 	u := d.ds.Spec.UpdateStrategy
 	if u.Type == appsv1.OnDeleteDaemonSetStrategyType {
@@ -37,8 +37,8 @@ func (d *daemon) bounds(nodes int) (surge, gone int) {
 	return surge, gone
 }
 
-// roll replaces pods of earlier templates, as many at a time as may be missing
-// or doubled. It says whether it did anything.
+// roll replaces pods of earlier templates within maxSurge and maxUnavailable. It reports whether it
+// changed anything.
 func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	if d.ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
 		return false
@@ -49,14 +49,14 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	}
 	var spots []spot
 	wanted, away, doubled := 0, 0, 0
-	lost := 0                // nodes that stopped answering with the new template, or while their pod was replaced
-	var broken, sound []spot // spots with an old pod only: not available, available
+	lost := 0                // nodes that became silent with the new template, or during the replacement of their pod
+	var broken, sound []spot // nodes with only an old pod: unavailable, available
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		n := d.s.Node(node)
 		if n == nil {
 			continue
 		}
-		run, _, silent := d.should(n)
+		run, _, silent := d.wants(n)
 		if !run && !silent {
 			continue
 		}
@@ -93,9 +93,9 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 			if !up(sp.new) {
 				away++
 			}
-		case sp.new != nil && up(sp.new): // surging: the old one goes once the new one serves
+		case sp.new != nil && up(sp.new): // surge: delete the old pod once the new one is available
 			d.drop(sp.old, "its replacement is available")
-		case sp.new != nil && !ready(sp.old): // it serves nobody, and may have what the new one waits for
+		case sp.new != nil && !ready(sp.old): // it is not in use, and may block the new pod's resources
 			d.drop(sp.old, "it is not ready, and its replacement is there")
 		case sp.new != nil:
 			doubled++
@@ -106,7 +106,7 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 			away++
 		}
 	}
-	// A pod that does not serve is replaced whatever else is missing: that loses nothing.
+	// Replace pods that are not ready regardless of the budget: that costs no availability.
 	many := gone - away
 	if surge > 0 {
 		many = surge - doubled - lost
@@ -123,10 +123,9 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	return did
 }
 
-// lostInRollout tells whether a node that does not answer any more had a part in the rollout: its
-// pod is of the new template and not available, or was being replaced. The new template may be the
-// cause, so the rollout must not go on to the next node. A node that was silent before keeps its
-// old pod.
+// lostInRollout reports whether a silent node takes part in the rollout: its pod has the new
+// template and is not available, or was being replaced. The new template may be the cause, so the
+// rollout stops. A node that was silent before keeps its old pod.
 func (d *daemon) lostInRollout(pods []*corev1.Pod) bool {
 	for _, pod := range pods {
 		if state.Terminated(pod) {
@@ -140,20 +139,20 @@ func (d *daemon) lostInRollout(pods []*corev1.Pod) bool {
 	return false
 }
 
-// surge makes the next pod of a node beside the one that is there, unless those were lost there
-// again and again: then after a while.
+// surge creates a node's next pod beside the old one. After repeated losses on that node it backs
+// off.
 func (d *daemon) surge(node string) {
 	if many, again := d.allowance(d.ds, node, 1, nil); many == 0 {
-		d.wakeFor(d.at(node), again)
+		d.wakeFor(d.onNode(node), again)
 		return
 	}
 	d.launch(node)
 }
 
-// status counts what there is.
+// status updates the status.
 func (d *daemon) status(byNode map[string][]*corev1.Pod) {
-	if d.pattern == nil {
-		d.pattern = &corev1.Pod{Spec: d.ds.Spec.Template.Spec}
+	if d.sample == nil {
+		d.sample = &corev1.Pod{Spec: d.ds.Spec.Template.Spec}
 	}
 	ds := d.s.Get(d.key).(*appsv1.DaemonSet)
 	st := appsv1.DaemonSetStatus{
@@ -164,9 +163,9 @@ func (d *daemon) status(byNode map[string][]*corev1.Pod) {
 		if n == nil {
 			continue
 		}
-		// A finished pod does not run, and is not counted as if it did.
+		// A finished pod does not count as running.
 		pods = slices.DeleteFunc(slices.Clone(pods), state.Terminated)
-		run, _, silent := d.should(n)
+		run, _, silent := d.wants(n)
 		switch {
 		case !run && !silent:
 			if len(pods) > 0 {
@@ -194,7 +193,7 @@ func (d *daemon) status(byNode map[string][]*corev1.Pod) {
 	}
 	st.NumberUnavailable = st.DesiredNumberScheduled - st.NumberAvailable
 	refused := d.unrevised
-	if refused != "" { // the template has yet to be looked at
+	if refused != "" { // the template is not evaluated yet
 		st.ObservedGeneration = ds.Status.ObservedGeneration
 	} else if ds.DeletionTimestamp == nil && st.CurrentNumberScheduled < st.DesiredNumberScheduled {
 		refused = d.refusal()
@@ -211,9 +210,8 @@ func (d *daemon) status(byNode map[string][]*corev1.Pod) {
 	}
 }
 
-// replicaFailure keeps the condition ReplicaFailure, as ReplicaSets have it (ours:
-// Kubernetes tells it of DaemonSets by events only), and tells whether its sentence
-// is new.
+// replicaFailure updates the condition ReplicaFailure, which Kubernetes' DaemonSets lack: it only
+// emits events. It reports whether the message is new.
 func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool {
 	of := appsv1.ReplicaSetStatus{}
 	var others []appsv1.DaemonSetCondition
@@ -234,8 +232,8 @@ func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool
 	}
 	st.Conditions = others
 	if len(of.Conditions) > 0 && d.Complete != nil {
-		// for all its nodes, not for its status alone
-		d.wakeFor(state.Subject{Key: d.key, Part: partTemplate}, d.tryAgain(of.Conditions[0].LastTransitionTime))
+		// wake up for all nodes, not only for the status
+		d.wakeFor(state.Subject{Key: d.key, Part: partTemplate}, d.retryAt(of.Conditions[0].LastTransitionTime))
 	}
 	return told
 }

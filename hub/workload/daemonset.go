@@ -22,30 +22,30 @@ var daemonSetKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
 // A daemon is the work on one DaemonSet.
 type daemon struct {
 	*pass
-	key     state.Key
-	ds      *appsv1.DaemonSet
-	hash    string      // of the template's ControllerRevision
-	pattern *corev1.Pod // a pod of the template, to judge nodes by
-	fits    nodeaffinity.RequiredNodeAffinity
-	changes []state.Change
-	later   int // nodes that are put off
-	next    time.Time
-	denied  *string // why its pods may not be created, once somebody has asked
+	key        state.Key
+	ds         *appsv1.DaemonSet
+	hash       string      // of the template's ControllerRevision
+	sample     *corev1.Pod // a pod of the template, for checks against nodes
+	fits       nodeaffinity.RequiredNodeAffinity
+	changes    []state.Change
+	deferred   int // number of deferred nodes
+	next       time.Time
+	podRefusal *string // why its pods may not be created; nil: not checked yet
 
-	unrevised string // why the template's ControllerRevision may not be made
+	unrevised string // why the template's ControllerRevision may not be created
 }
 
-// daemonSet brings one pod onto each node that should have one: on the nodes that
-// are named, or on all.
+// daemonSet brings one pod onto each node that should have one, for the nodes in w or for all.
 func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 	ds, ok := p.s.Get(k).(*appsv1.DaemonSet)
-	if !ok || p.dying(k.Namespace) || ds.DeletionTimestamp == nil && !finds(ds.Spec.Selector, &ds.Spec.Template) {
+	if !ok || p.terminating(k.Namespace) ||
+		ds.DeletionTimestamp == nil && !selectsOwn(ds.Spec.Selector, &ds.Spec.Template) {
 		return
 	}
 	d := &daemon{pass: p, key: k, ds: ds}
 	defer func() {
 		if !d.next.IsZero() {
-			p.again(k, d.next)
+			p.wakeTurn(k, d.next)
 		}
 	}()
 	if ds.DeletionTimestamp != nil {
@@ -54,27 +54,27 @@ func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 	}
 	d.claim(w.adopt)
 	fresh, refused := d.revision(w.revise || ds.Status.ObservedGeneration != ds.Generation)
-	d.pattern = &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: *ds.Spec.Template.Spec.DeepCopy()}
-	tolerateLikeDaemon(&d.pattern.Spec)
-	d.fits = nodeaffinity.GetRequiredNodeAffinity(d.pattern)
+	d.sample = &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: *ds.Spec.Template.Spec.DeepCopy()}
+	addDaemonTolerations(&d.sample.Spec)
+	d.fits = nodeaffinity.GetRequiredNodeAffinity(d.sample)
 	if d.unrevised = refused; refused != "" {
-		if d.next = p.hurry(p.s.Len(state.Nodes), w.turn); d.next.IsZero() {
+		if d.next = p.walkTime(p.s.Len(state.Nodes), w.turn); d.next.IsZero() {
 			d.status(d.byNode())
 		}
 		return
 	}
-	if w.all || fresh { // a version may have waited for room, and nodes with it
+	if w.all || fresh { // a revision may have waited for quota, and nodes for the revision
 		byNode := d.byNode()
 		for _, node := range slices.Sorted(maps.Keys(byNode)) {
-			d.inTurn(node, func() []*corev1.Pod { return byNode[node] })
+			d.placeOrDefer(node, func() []*corev1.Pod { return byNode[node] })
 		}
 	} else {
 		for _, node := range slices.Sorted(maps.Keys(w.nodes)) {
-			d.inTurn(node, func() []*corev1.Pod { return p.daemonPodsOn(ds, node) })
+			d.placeOrDefer(node, func() []*corev1.Pod { return p.daemonPodsOn(ds, node) })
 		}
 	}
 	d.flush()
-	if d.next = p.hurry(p.s.Len(state.Nodes), w.turn); !d.next.IsZero() {
+	if d.next = p.walkTime(p.s.Len(state.Nodes), w.turn); !d.next.IsZero() {
 		return
 	}
 	pods := d.byNode()
@@ -85,7 +85,7 @@ func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 	d.status(pods)
 }
 
-// flush carries the collected changes out, in the order of their names.
+// flush applies the collected changes in the order of their names.
 func (d *daemon) flush() {
 	sort.SliceStable(d.changes, func(i, j int) bool {
 		return byKey(state.KeyOf(d.changes[i].Object), state.KeyOf(d.changes[j].Object)) < 0
@@ -94,13 +94,13 @@ func (d *daemon) flush() {
 	d.changes = nil
 }
 
-// claim adopts pods and revisions that have no controller and match.
+// claim adopts matching pods and revisions without a controller.
 func (d *daemon) claim(orphans []state.Object) {
 	d.adoptPods(d.ds, daemonSetKind, d.ds.Spec.Selector, orphans)
 	d.adoptRevisions(d.ds, daemonSetKind, d.ds.Spec.Selector, orphans)
 }
 
-// targetOf returns the node that a pod runs on, or is meant for.
+// targetOf returns the node that a pod runs on or is meant for.
 func targetOf(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" {
 		return pod.Spec.NodeName
@@ -119,7 +119,7 @@ func targetOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// daemonPodsOn returns the DaemonSet's pods of one node, placed or meant for it.
+// daemonPodsOn returns the DaemonSet's pods on one node or meant for it.
 func (p *pass) daemonPodsOn(ds *appsv1.DaemonSet, node string) (pods []*corev1.Pod) {
 	for pod := range p.s.PodsOn(node) {
 		if controlledBy(pod, ds) {
@@ -134,9 +134,8 @@ func (p *pass) daemonPodsOn(ds *appsv1.DaemonSet, node string) (pods []*corev1.P
 	return pods
 }
 
-// waitingDaemonPods are the pods that are not placed yet but meant for one node,
-// by that node. The pending pods are walked once a pass, and only if it is about
-// DaemonSets.
+// waitingDaemonPods returns the unplaced DaemonSet pods by their target node. It walks the pending
+// pods once per pass, and only if the pass needs it.
 func (p *pass) waitingDaemonPods() map[state.Key][]*corev1.Pod {
 	if p.waiting == nil {
 		p.waiting = map[state.Key][]*corev1.Pod{}
@@ -150,8 +149,7 @@ func (p *pass) waitingDaemonPods() map[state.Key][]*corev1.Pod {
 	return p.waiting
 }
 
-// byNode returns every pod of the DaemonSet by its node, and every node, be it
-// without a pod.
+// byNode returns the DaemonSet's pods by node, with an entry for every node.
 func (d *daemon) byNode() map[string][]*corev1.Pod {
 	out := make(map[string][]*corev1.Pod, d.s.Len(state.Nodes))
 	for n := range d.s.Nodes() {
@@ -166,11 +164,11 @@ func (d *daemon) byNode() map[string][]*corev1.Pod {
 	return out
 }
 
-// should tells whether the DaemonSet wants a pod on the node, and whether one that is there may
-// stay: a taint that only forbids new pods drives none away. silent: it would want one if the node
-// answered, as only the hub's own taint for a silent node forbids it.
-func (d *daemon) should(n *corev1.Node) (run, stay, silent bool) {
-	if name := d.pattern.Spec.NodeName; name != "" && name != n.Name {
+// wants reports whether the DaemonSet wants a pod on the node (run), and whether an existing one
+// may stay: a NoSchedule taint removes no pod. silent means that only the hub's taint for a silent
+// node prevents a pod.
+func (d *daemon) wants(n *corev1.Node) (run, stay, silent bool) {
+	if name := d.sample.Spec.NodeName; name != "" && name != n.Name {
 		return false, false, false
 	}
 	if ok, err := d.fits.Match(n); err != nil || !ok {
@@ -179,7 +177,7 @@ func (d *daemon) should(n *corev1.Node) (run, stay, silent bool) {
 	run, stay = true, true
 	for i := range n.Spec.Taints {
 		t := &n.Spec.Taints[i]
-		if t.Effect == corev1.TaintEffectPreferNoSchedule || state.Tolerates(d.pattern.Spec.Tolerations, t) {
+		if t.Effect == corev1.TaintEffectPreferNoSchedule || state.Tolerates(d.sample.Spec.Tolerations, t) {
 			continue
 		}
 		stay = stay && t.Effect != corev1.TaintEffectNoExecute
@@ -192,13 +190,13 @@ func (d *daemon) should(n *corev1.Node) (run, stay, silent bool) {
 	return run && !silent, stay, run && silent
 }
 
-// tolerateLikeDaemon adds the tolerations that every DaemonSet's pod has, as
-// Kubernetes does: its node's troubles do not drive it away.
+// addDaemonTolerations adds the tolerations that Kubernetes gives each DaemonSet pod, so that
+// problems of its node do not evict it.
 //
-// Ours: not-ready is tolerated for NoSchedule too. Kubernetes' documentation and
-// tests promise that daemons start on nodes that are not ready, but its own taint
-// forbids it. A node that is unreachable gets no new pod.
-func tolerateLikeDaemon(spec *corev1.PodSpec) {
+// Different from Kubernetes, it tolerates not-ready for NoSchedule. The documentation and tests of
+// Kubernetes promise that daemons start on nodes that are not ready, but its own taint forbids it.
+// An unreachable node gets no new pod.
+func addDaemonTolerations(spec *corev1.PodSpec) {
 	add := func(key string, effect corev1.TaintEffect) {
 		t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}
 		same := func(o corev1.Toleration) bool {
@@ -217,7 +215,7 @@ func tolerateLikeDaemon(spec *corev1.PodSpec) {
 	add(corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule)
 	add(corev1.TaintNodePIDPressure, corev1.TaintEffectNoSchedule)
 	add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
-	if critical(spec) { // as long as Kubernetes knew the taint
+	if critical(spec) { // as Kubernetes did while it had the taint
 		add(api.TaintOutOfDisk, corev1.TaintEffectNoExecute)
 		add(api.TaintOutOfDisk, corev1.TaintEffectNoSchedule)
 	}
@@ -226,36 +224,35 @@ func tolerateLikeDaemon(spec *corev1.PodSpec) {
 	}
 }
 
-// critical tells whether the pods are of one of the two priority classes of the system.
+// critical reports whether the pods have one of the two system priority classes.
 func critical(spec *corev1.PodSpec) bool {
 	return spec.PriorityClassName == "system-node-critical" || spec.PriorityClassName == "system-cluster-critical" ||
 		spec.Priority != nil && *spec.Priority >= 2_000_000_000
 }
 
-// inTurn places on a node, or puts it off when this pass has done enough.
-func (d *daemon) inTurn(node string, pods func() []*corev1.Pod) {
+// placeOrDefer places on a node, or defers it when this pass has done enough.
+func (d *daemon) placeOrDefer(node string, pods func() []*corev1.Pod) {
 	if len(d.changes) < burst {
 		d.place(node, pods())
 		return
 	}
-	d.wakeFor(d.at(node), d.now.Add(time.Duration(1+d.later/burst)*burstTime))
-	d.later++
+	d.wakeFor(d.onNode(node), d.now.Add(time.Duration(1+d.deferred/burst)*burstTime))
+	d.deferred++
 }
 
-// place sees to it that a node has the one pod that it should have, or none. A
-// pod that is on its way out keeps the place until it is gone: two daemons on one
-// device would fight for its ports and files.
+// place ensures that a node has its one pod, or none. A terminating pod keeps the place until it is
+// gone: two daemons on one device would compete for ports and files.
 func (d *daemon) place(node string, pods []*corev1.Pod) {
 	n := d.s.Node(node)
 	if n == nil {
 		for _, pod := range pods {
-			if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil { // one that has run is quarantined, see lost
+			if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil { // a pod that has run is quarantined, see lost
 				d.drop(pod, "its node is gone")
 			}
 		}
 		return
 	}
-	run, stay, _ := d.should(n)
+	run, stay, _ := d.wants(n)
 	var live, finished []*corev1.Pod
 	leaving := false
 	for _, pod := range pods {
@@ -277,31 +274,31 @@ func (d *daemon) place(node string, pods []*corev1.Pod) {
 		}
 	case len(live) == 0 && run && !leaving:
 		many, again := d.allowance(d.ds, node, 1, nil)
-		if many == 0 { // what has finished stays to tell why
-			d.wakeFor(d.at(node), again)
+		if many == 0 { // keep the finished pod to show why
+			d.wakeFor(d.onNode(node), again)
 			return
 		}
 		d.launch(node)
-		d.clear(finished)
+		d.removeFinished(finished)
 	default:
-		d.clear(finished)
-		d.thin(live)
+		d.removeFinished(finished)
+		d.removeDuplicates(live)
 	}
 }
 
-// at is the subject of the alarms for one node of the DaemonSet.
-func (d *daemon) at(node string) state.Subject { return state.Subject{Key: d.key, Part: node} }
+// onNode returns the subject of the DaemonSet's work on one node.
+func (d *daemon) onNode(node string) state.Subject { return state.Subject{Key: d.key, Part: node} }
 
-// clear removes pods that have finished, as another has taken their place.
-func (d *daemon) clear(finished []*corev1.Pod) {
+// removeFinished removes finished pods that have been replaced.
+func (d *daemon) removeFinished(finished []*corev1.Pod) {
 	for _, pod := range finished {
 		d.drop(pod, "it has finished")
 	}
 }
 
-// thin keeps the oldest pod of a node, and while a rollout may surge the oldest
-// of each template.
-func (d *daemon) thin(live []*corev1.Pod) {
+// removeDuplicates keeps the oldest pod of a node; if a rollout may surge, the oldest of each
+// template.
+func (d *daemon) removeDuplicates(live []*corev1.Pod) {
 	slices.SortFunc(live, byAge)
 	surge, _ := d.bounds(1)
 	kept := map[bool]bool{}
@@ -324,15 +321,15 @@ func byAge(a, b *corev1.Pod) int {
 	return strings.Compare(a.Name, b.Name)
 }
 
-// launch creates the pod of a node. Kubernetes' way: the pod is tied to its node
-// by affinity and the scheduler binds it, so that room, ports and priority count
-// as for any other pod and what is missing stands in its condition.
+// launch creates the pod of a node. As in Kubernetes, node affinity ties the pod to its node and
+// the scheduler binds it. So resources, ports and priority count as for any pod, and the condition
+// says what is missing.
 func (d *daemon) launch(node string) {
 	if d.refusal() != "" {
 		return
 	}
 	pod := d.newPod(d.ds, daemonSetKind, &d.ds.Spec.Template)
-	tolerateLikeDaemon(&pod.Spec)
+	addDaemonTolerations(&pod.Spec)
 	if pod.Labels == nil {
 		pod.Labels = map[string]string{}
 	}
@@ -351,21 +348,21 @@ func (d *daemon) launch(node string) {
 	c := state.Put(d.admitted(pod),
 		fmt.Sprintf("create %s for %s on %s", state.Display(pod), d.ds.Name, node)).Event("SuccessfulCreate")
 	c.About, c.Source = d.ds, "daemonset-controller"
-	if d.counted(d.ds.Namespace) { // the next one is asked for anew
+	if d.counted(d.ds.Namespace) { // check the quota again for the next pod
 		d.do(c)
-		d.denied = nil
+		d.podRefusal = nil
 		return
 	}
 	d.changes = append(d.changes, c)
 }
 
-// refusal says why no pod of the DaemonSet may be created; empty: they may.
+// refusal returns why the DaemonSet's pods may not be created; "": they may.
 func (d *daemon) refusal() string {
-	if d.denied == nil {
+	if d.podRefusal == nil {
 		why := d.refused(d.ds, &d.ds.Spec.Template)
-		d.denied = &why
+		d.podRefusal = &why
 	}
-	return *d.denied
+	return *d.podRefusal
 }
 
 func (d *daemon) drop(pod *corev1.Pod, because string) {

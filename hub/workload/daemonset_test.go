@@ -343,7 +343,7 @@ func TestDaemonSetHistory(t *testing.T) {
 		t.Errorf("the newest and 2 before it are kept: %v", got)
 	}
 	for r := range state.Each[*appsv1.ControllerRevision](f.s, state.ControllerRevisions, "") {
-		if !recorded(r, &f.daemonSet().Spec.Template) == (r.Revision == 5) {
+		if !hasTemplate(r, &f.daemonSet().Spec.Template) == (r.Revision == 5) {
 			t.Errorf("revision %d: %s", r.Revision, r.Data.Raw)
 		}
 	}

@@ -1,13 +1,10 @@
-// Package workload decides which pods should exist: those that Deployments, ReplicaSets,
-// ReplicationControllers, DaemonSets, StatefulSets, Jobs and CronJobs ask for, and none of
-// those that nobody asks for any more. It makes the claims of a StatefulSet's pods, and keeps
-// the counts that people and kubectl read in a workload's status, and in that of a
-// PodDisruptionBudget.
+// Package workload decides which pods exist: it creates and deletes the pods of Deployments,
+// ReplicaSets, ReplicationControllers, DaemonSets, StatefulSets, Jobs and CronJobs.
 //
-// It follows Kubernetes' controllers in rule, reason and name. It never says
-// where a pod runs (package schedule does; a DaemonSet's pod names its node in
-// its affinity) and never sends a pod away because of its node (package eviction
-// does). It writes only what differs.
+// It also creates the claims of StatefulSets, collects garbage, and writes the status of workloads,
+// quotas and PodDisruptionBudgets. It follows Kubernetes' controllers in rules, reasons and names.
+// It never chooses a node (package schedule) and never evicts a pod because of its node (package
+// eviction). The control loop calls it, and it writes only what differs.
 package workload
 
 import (
@@ -19,47 +16,44 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Defaults of the settings that are left zero.
+// Defaults of zero settings.
 const (
-	DefaultQuarantine = 40 * time.Second // Kubernetes' quarantine of pods whose node is gone
+	DefaultQuarantine = 40 * time.Second // Kubernetes' quarantine of pods on deleted nodes
 	DefaultEventTTL   = 24 * time.Hour
 	DefaultEventLimit = 10_000
 )
 
 // A Decider decides which pods should exist.
 type Decider struct {
-	// Admit gives a pod the defaults and default tolerations that it would have
-	// got through the API. Nil: none.
+	// Admit gives a pod the defaults and default tolerations that the API would give it. Nil: none.
 	Admit func(*corev1.Pod)
-	// Complete gives such a pod, or a claim, what the fleet and its namespace say of it, and says
-	// why it may not be. Nil: nothing.
+	// Complete fills in what the fleet and the namespace add to a pod or claim, or returns why it
+	// is refused. Nil: nothing.
 	Complete func(state.Object, state.Snapshot) error
-	// Charge returns the changes by which the quotas of its namespace count it, and says why it
-	// may not be. Nil: nothing counts it.
+	// Charge returns the changes of the quotas that count an object, or why they refuse it. Nil: no
+	// quotas.
 	Charge func(state.Object, state.Snapshot, time.Time) ([]state.Change, error)
-	// Refuse says why such a pod may not be created in its namespace; empty: it
-	// may. Nil: every one may.
+	// Refuse returns why such a pod may not be created in its namespace; "": it may. Nil: all may.
 	Refuse func(*corev1.Pod, *corev1.Namespace) string
-	// Silence is how long the hub listens, after its start or after it stood still, before it
-	// ends what is late: a device that lives has said in that time what has become of its pods.
+	// Silence is how long the hub waits for reports after a start or a pause, before it ends what
+	// is late: a live device has reported its pods by then.
 	Silence state.Timeouts
 	// FinishedPods is how many finished pods are kept; 0 or less keeps all.
 	FinishedPods int
-	// Quarantine is how long the pods of a node that is gone are kept, in case
-	// it comes back. Zero: DefaultQuarantine.
+	// Quarantine is how long the pods of a deleted node are kept, in case it returns. Zero:
+	// DefaultQuarantine.
 	Quarantine time.Duration
-	// EventTTL is how long events are kept, and EventLimit how many. Zero: the
-	// defaults.
+	// EventTTL is how long events are kept, and EventLimit how many. Zero: the defaults.
 	EventTTL   time.Duration
 	EventLimit int
 }
 
-// Decide answers with the pods to create and to delete, and with the status of
-// the workloads that the subjects concern.
+// Decide returns the pods to create and delete, and the status of the workloads that the subjects
+// concern.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
-	p := &pass{Decider: d, s: s, base: s, now: now, born: map[state.Key]bool{}, charged: set{}}
+	p := &pass{Decider: d, s: s, base: s, now: now, born: map[state.Key]bool{}, charged: keySet{}}
 	w := p.workOf(subjects)
-	p.remember(w)
+	p.storeLosses(w)
 	p.collect(w)
 	for _, k := range w.replicaSets.sorted() {
 		p.replicaSet(k, w.orphans[k], w.turns[k])
@@ -86,7 +80,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		p.budget(k, w.turns[k])
 	}
 	for _, k := range w.quiet.sorted() {
-		p.forgetLoss(k)
+		p.expireLoss(k)
 	}
 	for _, k := range p.charged.sorted() {
 		if q := p.s.Get(k); q != nil {
@@ -96,25 +90,25 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return p.plan
 }
 
-// A pass is one call of Decide. Each subject sees what those before it decided.
+// A pass is one call of Decide. Each subject sees the changes of those before it.
 type pass struct {
 	Decider
-	base state.Snapshot // as it was at first
-	s    state.Snapshot // with the plan's changes so far
+	base state.Snapshot // at the start
+	s    state.Snapshot // with the changes so far
 	now  time.Time
 	plan state.Plan
 
-	// born are the objects that this pass creates. They have no uid yet, so they
-	// own nothing and are left alone until the next round sees them.
+	// born are the objects that this pass creates. They have no UID yet, so they own nothing, and
+	// the next pass handles them.
 	born    map[state.Key]bool
-	named   uint64                      // names made so far
-	given   map[state.Key]bool          // names that are given away in this pass
+	named   uint64                      // number of generated names
+	given   map[state.Key]bool          // names taken in this pass
 	waiting map[state.Key][]*corev1.Pod // see waitingDaemonPods
 	strays  map[string][]*corev1.Pod    // see straysIn
-	charged set                         // quotas that count what this pass creates
+	charged keySet                      // quotas that count objects of this pass
 }
 
-// do adds changes to the plan, and to what later subjects of the pass see.
+// do applies changes to the plan and to the snapshot that later subjects see.
 func (p *pass) do(changes ...state.Change) {
 	seen := make([]state.Change, 0, len(changes))
 	for _, c := range changes {
@@ -124,7 +118,7 @@ func (p *pass) do(changes ...state.Change) {
 		}
 		p.plan.Do(c)
 		if !c.Delete && p.base.Get(k) == nil {
-			// The uid that it gets here is not the one that it will have.
+			// The temporary UID differs from its later one.
 			p.born[k] = true
 			c.Object = c.Object.DeepCopyObject().(state.Object)
 			p.charge(c.Object)
@@ -134,7 +128,7 @@ func (p *pass) do(changes ...state.Change) {
 	p.s, _ = state.Apply(p.s, seen)
 }
 
-// wake asks for the subject again at t, if that lies ahead.
+// wake schedules the subject for t, if that is in the future.
 func (p *pass) wake(k state.Key, t time.Time) { p.wakeFor(state.About(k), t) }
 
 func (p *pass) wakeFor(q state.Subject, t time.Time) {
@@ -143,57 +137,55 @@ func (p *pass) wakeFor(q state.Subject, t time.Time) {
 	}
 }
 
-// hurry returns the moment for something that costs a walk over n objects: the
-// zero time, which means now, or in a large fleet the next full second or seconds,
-// so that its cost stays below a hundredth of a core however much happens. turn
-// is whether that moment has come.
-func (p *pass) hurry(n int, turn bool) time.Time {
+// walkTime returns when to do work that walks n objects. Zero means now. In a large fleet it is the
+// next full second or more, so that the work stays below a hundredth of a core. turn says that the
+// time has come.
+func (p *pass) walkTime(n int, turn bool) time.Time {
 	if turn {
 		return time.Time{}
 	}
-	return turnOf(n, p.now)
+	return nextTurn(n, p.now)
 }
 
-// turnOf is the moment for a walk over n objects, as hurry has it.
-func turnOf(n int, now time.Time) time.Time {
+// nextTurn returns the time for a walk over n objects, as walkTime has it.
+func nextTurn(n int, now time.Time) time.Time {
 	if n <= state.LargeSet {
 		return time.Time{}
 	}
-	return until(now, time.Duration(1+n/10_000)*time.Second)
+	return nextMultiple(now, time.Duration(1+n/10_000)*time.Second)
 }
 
-// later puts the work on an object that costs a walk over n others off, unless its turn has
-// come, and says whether it has.
-func (p *pass) later(k state.Key, n int, turn bool) bool {
-	at := p.hurry(n, turn)
+// deferWalk defers the work on an object that walks n others, unless its turn has come, and reports
+// whether it did.
+func (p *pass) deferWalk(k state.Key, n int, turn bool) bool {
+	at := p.walkTime(n, turn)
 	if at.IsZero() {
 		return false
 	}
-	p.again(k, at)
+	p.wakeTurn(k, at)
 	return true
 }
 
-// again asks at t for the turn of what may be put off.
-func (p *pass) again(k state.Key, t time.Time) {
+// wakeTurn schedules the deferred work on an object for t.
+func (p *pass) wakeTurn(k state.Key, t time.Time) {
 	p.wakeFor(state.Subject{Key: k, Part: partTurn}, t)
 }
 
-// burst is how many pods a workload creates in one pass (a ReplicaSet: in one second);
-// the others come later, a burst after the other, so that the hub hears its devices in
-// between.
+// burst is how many pods a workload creates in one pass (a ReplicaSet: in one second). The rest
+// follow in further bursts, so that the hub processes reports in between.
 const (
 	burst     = 1_000
 	burstTime = 250 * time.Millisecond
 )
 
-// until is the next moment of a grid.
-func until(now time.Time, grid time.Duration) time.Time { return now.Truncate(grid).Add(grid) }
+// nextMultiple returns the next multiple of grid after now.
+func nextMultiple(now time.Time, grid time.Duration) time.Time { return now.Truncate(grid).Add(grid) }
 
-// stamp is the moment of the pass as objects carry it, in whole seconds.
+// stamp returns the pass's time in whole seconds, as objects carry it.
 func (p *pass) stamp() metav1.Time { return metav1.NewTime(p.now.Truncate(time.Second)) }
 
-// dying tells whether the namespace is being emptied: nothing is created in it.
-func (p *pass) dying(namespace string) bool {
+// terminating reports whether the namespace is terminating, so that nothing is created in it.
+func (p *pass) terminating(namespace string) bool {
 	ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: namespace})
 	return ns != nil && ns.GetDeletionTimestamp() != nil
 }

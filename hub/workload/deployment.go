@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Annotations by which kubectl and the rules of a rollout know a ReplicaSet.
+// Annotations of ReplicaSets, as kubectl and the rollout rules read them.
 const (
 	revisionAnnotation        = "deployment.kubernetes.io/revision"
 	revisionHistoryAnnotation = "deployment.kubernetes.io/revision-history"
@@ -31,23 +31,23 @@ var deploymentKind = appsv1.SchemeGroupVersion.WithKind("Deployment")
 // A rollout is the work on one Deployment. Its objects are copies that it may change.
 type rollout struct {
 	*pass
-	d           *appsv1.Deployment   // as it shall be
-	before      *appsv1.Deployment   // as it is
-	current     *appsv1.ReplicaSet   // of the Deployment's template, nil if there is none
-	old         []*appsv1.ReplicaSet // of earlier templates, oldest first
+	d           *appsv1.Deployment   // with the changes of this pass
+	before      *appsv1.Deployment   // as stored
+	current     *appsv1.ReplicaSet   // has the Deployment's template; may be nil
+	old         []*appsv1.ReplicaSet // have earlier templates, oldest first
 	was         map[string]*appsv1.ReplicaSet
-	why         map[string]state.Change // what a changed ReplicaSet tells
-	surge, gone int32                   // maxSurge and maxUnavailable in pods
-	refused     string                  // why the ReplicaSet of the template may not be made
-	waits       []*corev1.Pod           // old ones that must have stopped before the first new one is made
-	stuck       string                  // why that may last, where it has just begun to
+	why         map[string]state.Change // change of each modified ReplicaSet
+	surge, gone int32                   // maxSurge and maxUnavailable as numbers of pods
+	refused     string                  // why the new ReplicaSet may not be created
+	stopping    []*corev1.Pod           // old pods that must stop before the first new one is created
+	stuck       string                  // why that may last, if it has just begun
 }
 
 // deployment takes the next steps of a Deployment's rollout.
 func (p *pass) deployment(k state.Key, orphans []state.Object) {
 	before, ok := p.s.Get(k).(*appsv1.Deployment)
-	if !ok || p.dying(k.Namespace) || before.DeletionTimestamp == nil &&
-		!finds(before.Spec.Selector, &before.Spec.Template) {
+	if !ok || p.terminating(k.Namespace) || before.DeletionTimestamp == nil &&
+		!selectsOwn(before.Spec.Selector, &before.Spec.Template) {
 		return
 	}
 	r := &rollout{pass: p, before: before, d: before.DeepCopy(), was: map[string]*appsv1.ReplicaSet{},
@@ -76,8 +76,8 @@ func (p *pass) deployment(k state.Key, orphans []state.Object) {
 	r.write()
 }
 
-// gather finds the Deployment's ReplicaSets, adopts orphans that match and
-// releases those that no longer do.
+// gather collects the Deployment's ReplicaSets, adopts matching orphans and releases those that no
+// longer match.
 func (r *rollout) gather(orphans []state.Object) {
 	var mine []*appsv1.ReplicaSet
 	take := func(rs *appsv1.ReplicaSet) {
@@ -116,7 +116,7 @@ func (r *rollout) gather(orphans []state.Object) {
 	}
 }
 
-// sameTemplate compares templates but for the hash that a ReplicaSet's carries.
+// sameTemplate compares templates without the hash label.
 func sameTemplate(a, b *corev1.PodTemplateSpec) bool {
 	a, b = a.DeepCopy(), b.DeepCopy()
 	delete(a.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
@@ -132,8 +132,8 @@ func (r *rollout) all() []*appsv1.ReplicaSet {
 	return append(slices.Clone(r.old), r.current)
 }
 
-// bounds resolves maxSurge, rounded up, and maxUnavailable, rounded down. Both
-// zero would never get on, so then one may be unavailable, as in Kubernetes.
+// bounds resolves maxSurge, rounded up, and maxUnavailable, rounded down. If both are zero one pod
+// may be unavailable, as in Kubernetes.
 func (r *rollout) bounds() (surge, gone int32) {
 	ru := r.d.Spec.Strategy.RollingUpdate
 	if r.d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
@@ -163,8 +163,8 @@ func scaled(v *intstr.IntOrString, total int32, up bool) int32 {
 	return int32(max(n, 0))
 }
 
-// syncRevision finds or makes the ReplicaSet of the template and gives it the
-// newest revision; one that is reused, as after a rollback, gets a new one.
+// syncRevision finds or creates the ReplicaSet of the template and gives it the newest revision. A
+// reused one, as after a rollback, gets a new revision.
 func (r *rollout) syncRevision(create bool) {
 	newest := int64(0)
 	for _, rs := range r.old {
@@ -190,7 +190,7 @@ func (r *rollout) syncRevision(create bool) {
 
 func (r *rollout) create(revision int64) {
 	var hash, name string
-	for { // a name that something else has counts as a collision of hashes
+	for { // a taken name counts as a hash collision
 		hash = hashOf(&r.d.Spec.Template, r.d.Status.CollisionCount)
 		name = hashed(r.d.Name, hash)
 		if r.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: r.d.Namespace, Name: name}) == nil {
@@ -233,11 +233,10 @@ func (r *rollout) create(revision int64) {
 	}
 }
 
-// mostPast bounds the revisions that a ReplicaSet has had, in bytes of their list: Kubernetes'
-// limit.
-const mostPast = 2000
+// maxPastRevisions limits a ReplicaSet's list of past revisions, in bytes, as in Kubernetes.
+const maxPastRevisions = 2000
 
-// annotate copies the Deployment's annotations, and the revision where it grows.
+// annotate copies the Deployment's annotations, and raises the revision.
 func (r *rollout) annotate(rs *appsv1.ReplicaSet, revision int64) {
 	if rs.Annotations == nil {
 		rs.Annotations = map[string]string{}
@@ -253,7 +252,7 @@ func (r *rollout) annotate(rs *appsv1.ReplicaSet, revision int64) {
 	if had := revisionOf(rs); had < revision {
 		if had > 0 {
 			past := strings.TrimPrefix(rs.Annotations[revisionHistoryAnnotation]+","+strconv.FormatInt(had, 10), ",")
-			for len(past) > mostPast {
+			for len(past) > maxPastRevisions {
 				_, past, _ = strings.Cut(past, ",")
 			}
 			rs.Annotations[revisionHistoryAnnotation] = past
@@ -267,7 +266,7 @@ func revisionOf(o metav1.Object) int64 {
 	return n
 }
 
-// write puts what has changed into the plan, each object once.
+// write adds the changed objects to the plan, each once.
 func (r *rollout) write() {
 	for _, rs := range r.all() {
 		was := r.was[rs.Name]
@@ -290,7 +289,7 @@ func (r *rollout) write() {
 	}
 	c := state.Put(r.d, "")
 	if r.stuck != "" {
-		c = waits(r.d, r.stuck, string(state.PodUnreachable), "deployment-controller")
+		c = waitChange(r.d, r.stuck, string(state.PodUnreachable), "deployment-controller")
 	}
 	if r.refused != "" && !slices.ContainsFunc(r.before.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
 		return c.Reason == replicaSetRefused
@@ -302,7 +301,7 @@ func (r *rollout) write() {
 	r.do(c)
 }
 
-// cleanUp removes the oldest idle ReplicaSets beyond the history that is kept.
+// cleanUp removes the oldest idle ReplicaSets beyond the history limit.
 func (r *rollout) cleanUp() {
 	limit := 10
 	if l := r.d.Spec.RevisionHistoryLimit; l != nil {

@@ -11,9 +11,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A bucket is what events are alike in: those of one share the room that there is.
+// A bucket groups events of one kind and hour. All buckets share the event limit.
 type bucket struct {
-	hour                    int64 // in which the hub last wrote it
+	hour                    int64 // of the hub's last write
 	kind, namespace, reason string
 }
 
@@ -22,12 +22,11 @@ func bucketOf(e *corev1.Event, now time.Time) bucket {
 		e.InvolvedObject.Namespace, e.Reason}
 }
 
-// spare returns the events to remove so that limit are left, of all of them, the oldest
-// first. Every bucket gets the same room, and what one does not need the others get: a
-// storm, which says the same of thousands within the hour, pushes out what it said
-// itself, and not the history of everything else. Of a bucket that is too large the
-// oldest go. Of more buckets than there is room for, the small and new ones stay.
-func spare(all []*corev1.Event, limit int, now time.Time) (gone []*corev1.Event) {
+// surplusEvents returns the events to remove so that limit remain, oldest first. Each bucket gets
+// the same share, and what a bucket does not use goes to the others. So a storm of similar events
+// replaces only itself. Within a bucket the oldest events go. With more buckets than limit, small
+// and new ones stay.
+func surplusEvents(all []*corev1.Event, limit int, now time.Time) (gone []*corev1.Event) {
 	if len(all) <= limit {
 		return nil
 	}
@@ -40,7 +39,7 @@ func spare(all []*corev1.Event, limit int, now time.Time) (gone []*corev1.Event)
 	for c := range buckets {
 		keys = append(keys, c)
 	}
-	sort.Slice(keys, func(i, j int) bool { // the smallest first; of those alike the newest
+	sort.Slice(keys, func(i, j int) bool { // the smallest first; of equal size the newest
 		a, b := keys[i], keys[j]
 		return cmp.Or(cmp.Compare(len(buckets[a]), len(buckets[b])), cmp.Compare(b.hour, a.hour),
 			cmp.Compare(a.kind, b.kind), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.reason, b.reason)) < 0
@@ -51,7 +50,7 @@ func spare(all []*corev1.Event, limit int, now time.Time) (gone []*corev1.Event)
 		left := len(keys) - i
 		share := room / left
 		if len(mine) > share && share*left < room {
-			share++ // of what does not divide
+			share++ // the remainder of the division
 		}
 		keep := min(len(mine), share)
 		room -= keep
@@ -60,28 +59,26 @@ func spare(all []*corev1.Event, limit int, now time.Time) (gone []*corev1.Event)
 	return gone
 }
 
-// eventGrid is how often the events are walked: they go in batches.
+// eventGrid is the interval of walks over the events, which are removed in batches.
 const eventGrid = 10 * time.Minute
 
 func (p *pass) wakeEvents() {
 	if p.s.Len(state.Events) > 0 {
-		p.plan.WakeFor(allEvents, until(p.now, eventGrid))
+		p.plan.WakeFor(allEvents, nextMultiple(p.now, eventGrid))
 	}
 }
 
-// eventMade makes sure that a new event will be removed one day, and asks to
-// remove some at the next second when there are too many by a twentieth.
+// eventMade schedules the removal of a new event; at 5 % over the limit, for the next second.
 func (p *pass) eventMade() {
 	limit := cmp.Or(p.EventLimit, DefaultEventLimit)
 	if p.s.Len(state.Events) > limit+limit/20 {
-		p.plan.WakeFor(allEvents, until(p.now, time.Second))
+		p.plan.WakeFor(allEvents, nextMultiple(p.now, time.Second))
 	} else {
 		p.wakeEvents()
 	}
 }
 
-// trimEvents removes the events that have had their time, and of those that are too
-// many the ones that take more than their share of the room.
+// trimEvents removes expired events, and those beyond the limit.
 func (p *pass) trimEvents() {
 	ttl, limit := cmp.Or(p.EventTTL, DefaultEventTTL), cmp.Or(p.EventLimit, DefaultEventLimit)
 	var all []*corev1.Event
@@ -96,7 +93,7 @@ func (p *pass) trimEvents() {
 		changes = append(changes, state.Remove(all[0], ""))
 		all = all[1:]
 	}
-	for _, e := range spare(all, limit, p.now) {
+	for _, e := range surplusEvents(all, limit, p.now) {
 		changes = append(changes, state.Remove(e, ""))
 	}
 	p.do(changes...)

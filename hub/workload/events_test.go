@@ -109,7 +109,7 @@ func TestSpareIsFair(t *testing.T) {
 			all = append(all, told("Pod", fmt.Sprint("p", i), fmt.Sprint("R", int(r.ExpFloat64()*3)), at))
 		}
 		limit := 1 + r.IntN(300)
-		gone := spare(all, limit, at)
+		gone := surplusEvents(all, limit, at)
 		if want := max(0, len(all)-limit); len(gone) != want {
 			t.Fatalf("seed %d: %d of %d go, want %d", seed, len(gone), len(all), want)
 		}
@@ -137,7 +137,7 @@ func TestSpareIsFair(t *testing.T) {
 				}
 			}
 		}
-		if more := spare(left, limit, at); len(more) != 0 {
+		if more := surplusEvents(left, limit, at); len(more) != 0 {
 			t.Fatalf("seed %d: asked again, %d more go", seed, len(more))
 		}
 	}
@@ -149,6 +149,6 @@ func BenchmarkSpare(b *testing.B) {
 		all = append(all, told("Pod", fmt.Sprint("p", i), fmt.Sprint("R", i%20), time.Unix(1_800_000_000+int64(i)*8, 0)))
 	}
 	for b.Loop() {
-		spare(all, DefaultEventLimit, time.Unix(1_900_000_000, 0))
+		surplusEvents(all, DefaultEventLimit, time.Unix(1_900_000_000, 0))
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// collect removes what nobody wants any more.
+// collect removes objects that nothing needs any more.
 func (p *pass) collect(w *work) {
 	for _, k := range w.nodes.sorted() {
 		p.node(k)
@@ -24,7 +24,7 @@ func (p *pass) collect(w *work) {
 	}
 	for _, k := range w.check.sorted() {
 		if o := p.s.Get(k); o != nil {
-			p.inspect(o)
+			p.checkObject(o)
 		}
 	}
 	if w.finished {
@@ -38,9 +38,9 @@ func (p *pass) collect(w *work) {
 	}
 }
 
-// inspect looks at one object: at its owners, and where it is being deleted at
-// what still holds it.
-func (p *pass) inspect(o state.Object) {
+// checkObject checks one object: whether its owners exist and, if it is being deleted, what blocks
+// that.
+func (p *pass) checkObject(o state.Object) {
 	if o = p.untracked(o); o == nil {
 		return
 	}
@@ -73,18 +73,18 @@ func (p *pass) inspect(o state.Object) {
 			p.do(state.Remove(o, fmt.Sprintf("remove %s: it was deleted and runs nowhere", state.Display(o))))
 		}
 	default:
-		p.do(state.Remove(o, fmt.Sprintf("remove %s %s: nothing holds it any more", state.KindOf(o), state.Display(o))))
+		p.do(state.Remove(o, fmt.Sprintf("remove %s %s: its last finalizer is gone", state.KindOf(o), state.Display(o))))
 	}
 }
 
-// dropOwners deletes an object whose owners are all gone, and forgets those that
-// are where others live. It says whether it did anything.
+// dropOwners deletes an object whose owners are all gone; if some exist, it removes the references
+// to the others. It reports whether it changed anything.
 func (p *pass) dropOwners(o state.Object) bool {
 	refs := o.GetOwnerReferences()
 	if len(refs) == 0 {
 		return false
 	}
-	solid := slices.DeleteFunc(slices.Clone(refs), func(r metav1.OwnerReference) bool { return !p.lives(o, r) })
+	solid := slices.DeleteFunc(slices.Clone(refs), func(r metav1.OwnerReference) bool { return !p.ownerExists(o, r) })
 	switch {
 	case len(solid) == len(refs):
 		return false
@@ -98,53 +98,53 @@ func (p *pass) dropOwners(o state.Object) bool {
 	return true
 }
 
-// lives tells whether an owner of an object is there.
-func (p *pass) lives(o state.Object, r metav1.OwnerReference) bool {
-	if !keeps(r) || outside(o, state.KindNamed(r.Kind)) {
-		return true // of a kind that the hub does not know, or where nobody can look it up: not ours to judge
+// ownerExists reports whether an owner exists.
+func (p *pass) ownerExists(o state.Object, r metav1.OwnerReference) bool {
+	if !ownKind(r) || crossScope(o, state.KindNamed(r.Kind)) {
+		return true // an unknown kind, or not resolvable: assume that it exists
 	}
 	owner := p.s.ByUID(r.UID)
 	return owner != nil && (owner.GetNamespace() == "" || owner.GetNamespace() == o.GetNamespace())
 }
 
-// kept tells whether an object has an owner that lives and does not wait for its
-// dependents to go.
-func (p *pass) kept(o state.Object) bool {
+// hasOwner reports whether an object has an owner that exists and is not being deleted in the
+// foreground.
+func (p *pass) hasOwner(o state.Object) bool {
 	return slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
 		owner := p.s.ByUID(r.UID)
-		return p.lives(o, r) && (owner == nil || owner.GetDeletionTimestamp() == nil ||
+		return p.ownerExists(o, r) && (owner == nil || owner.GetDeletionTimestamp() == nil ||
 			!slices.Contains(owner.GetFinalizers(), metav1.FinalizerDeleteDependents))
 	})
 }
 
-// keeps tells whether a reference is to a kind that the hub keeps: others have kinds of such
-// names, too, as the Service of Knative.
-func keeps(r metav1.OwnerReference) bool {
+// ownKind reports whether a reference is to a kind of this hub. Other API groups may use the same
+// kind names, such as Knative's Service.
+func ownKind(r metav1.OwnerReference) bool {
 	k := state.KindNamed(r.Kind)
 	gv, err := schema.ParseGroupVersion(r.APIVersion)
 	return k != "" && err == nil && gv.Group == k.GroupVersionKind().Group
 }
 
-// outside tells whether an object is in no namespace and its owner, of that kind, in one: in
-// which, its reference does not say. With Kubernetes, too, nothing goes with such an owner.
-func outside(o state.Object, owner state.Kind) bool {
+// crossScope reports whether a cluster-scoped object names an owner of a namespaced kind. The
+// reference does not say which namespace, so the object stays, as in Kubernetes.
+func crossScope(o state.Object, owner state.Kind) bool {
 	return o.GetNamespace() == "" && owner.Namespaced()
 }
 
-// dependentsGone deletes what depends on an object that goes in the foreground,
-// and tells whether nothing is left of it that blocks. What another owner keeps is let go.
+// dependentsGone deletes the dependents of an object that is deleted in the foreground, and reports
+// whether no blocking one is left. A dependent with another owner only loses the reference.
 func (p *pass) dependentsGone(o state.Object) bool {
 	gone := true
 	var rest []state.Object
 	for d := range p.s.Dependents(o.GetUID()) {
-		if !outside(d, state.KindOf(o)) {
+		if !crossScope(d, state.KindOf(o)) {
 			rest = append(rest, d)
 		}
 	}
 	for _, d := range rest {
-		if p.kept(d) {
+		if p.hasOwner(d) {
 			p.do(state.Put(release(d, o),
-				fmt.Sprintf("keep %s: its owner %s is deleted, another is not", state.Display(d), o.GetName())))
+				fmt.Sprintf("keep %s: its owner %s is deleted, but another owner exists", state.Display(d), o.GetName())))
 			continue
 		}
 		if d.GetDeletionTimestamp() == nil {
@@ -160,16 +160,15 @@ func (p *pass) dependentsGone(o state.Object) bool {
 	return gone
 }
 
-// blocks tells whether an owner that goes in the foreground has to wait for a dependent.
+// blocks reports whether a dependent blocks its owner's foreground deletion.
 func blocks(dependent, owner state.Object) bool {
 	return slices.ContainsFunc(dependent.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
 		return r.UID == owner.GetUID() && r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion
 	})
 }
 
-// waitsFor tells whether an object that goes in the foreground waits for another one, over however
-// many others. Where that one waits for it, too, their owners are a circle, in which all would wait
-// for ever.
+// waitsFor reports whether an object in foreground deletion waits for another, directly or through
+// others. If that one waits for it too, their owner references are a cycle that would never end.
 func (p *pass) waitsFor(o, other state.Object, seen map[types.UID]bool) bool {
 	if seen[o.GetUID()] || o.GetDeletionTimestamp() == nil ||
 		!slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) {
@@ -194,8 +193,8 @@ func (p *pass) deleteForeground(o state.Object, why string) {
 	p.removeObject(o, why)
 }
 
-// removeObject deletes an object as the API would: a pod gets its grace, a namespace is emptied,
-// and one with finalizers waits for them. It says whether it did anything.
+// removeObject deletes an object as the API would: a pod gets its grace period, a namespace is
+// emptied, and finalizers delay it. It reports whether it changed anything.
 func (p *pass) removeObject(o state.Object, why string) bool {
 	ns, isNamespace := o.(*corev1.Namespace)
 	switch pod, isPod := o.(*corev1.Pod); {
@@ -230,8 +229,8 @@ func (p *pass) removeObject(o state.Object, why string) bool {
 	return true
 }
 
-// dropFinalizer takes a finalizer off; an object that is being deleted and has no
-// other goes with it, but for a pod that runs and a namespace: see emptyNamespace.
+// dropFinalizer removes a finalizer. If it was the last one of an object that is being deleted, the
+// object goes too, except for a running pod and a namespace (see emptyNamespace).
 func (p *pass) dropFinalizer(o state.Object, name string) {
 	left := o.DeepCopyObject().(state.Object)
 	left.SetFinalizers(slices.DeleteFunc(left.GetFinalizers(), func(f string) bool { return f == name }))
@@ -242,16 +241,15 @@ func (p *pass) dropFinalizer(o state.Object, name string) {
 	p.do(state.Remove(o, fmt.Sprintf("remove %s %s: its dependents are gone", state.KindOf(o), state.Display(o))))
 }
 
-// emptyNamespace deletes all that is in a namespace that is being deleted, and then
-// the namespace. Its pods go first (KEP-5080): what they use, and what keeps them from
-// strangers, is there as long as they run. Its events go last: they tell what happened.
+// emptyNamespace deletes the content of a terminating namespace, then the namespace. Pods go first
+// (KEP-5080), so that running pods keep their configuration and access rules. Events go last.
 func (p *pass) emptyNamespace(k state.Key) {
 	ns, ok := p.s.Get(k).(*corev1.Namespace)
 	if !ok || ns.DeletionTimestamp == nil {
 		return
 	}
 	if left := p.emptyOf(ns, state.Pods); len(left) > 0 {
-		p.sayLeft(ns, left)
+		p.setRemaining(ns, left)
 		return
 	}
 	var rest []state.Kind
@@ -261,7 +259,7 @@ func (p *pass) emptyNamespace(k state.Key) {
 		}
 	}
 	if left := p.emptyOf(ns, rest...); len(left) > 0 {
-		p.sayLeft(ns, left)
+		p.setRemaining(ns, left)
 		return
 	}
 	var events []state.Object
@@ -284,8 +282,8 @@ func (p *pass) emptyNamespace(k state.Key) {
 	}
 }
 
-// emptyOf deletes the objects of some kinds in a namespace, and returns those that wait
-// for something: a device, or a finalizer.
+// emptyOf deletes the objects of some kinds in a namespace, and returns those that wait for a
+// device or a finalizer.
 func (p *pass) emptyOf(ns *corev1.Namespace, kinds ...state.Kind) (left []state.Object) {
 	var all []state.Object
 	for _, kind := range kinds {
@@ -304,16 +302,16 @@ func (p *pass) emptyOf(ns *corev1.Namespace, kinds ...state.Kind) (left []state.
 	return left
 }
 
-// sayLeft writes into a namespace's conditions what it waits for.
-func (p *pass) sayLeft(ns *corev1.Namespace, left []state.Object) {
+// setRemaining writes to a namespace's conditions what it waits for.
+func (p *pass) setRemaining(ns *corev1.Namespace, left []state.Object) {
 	ns = ns.DeepCopy()
 	if conditions(&ns.Status, left, p) {
 		p.do(state.Put(ns, ""))
 	}
 }
 
-// conditions sets the conditions that Kubernetes' namespace controller keeps, in its
-// words, and tells whether that changed any.
+// conditions sets the conditions of Kubernetes' namespace controller with its messages, and reports
+// whether any changed.
 func conditions(st *corev1.NamespaceStatus, left []state.Object, p *pass) (changed bool) {
 	kinds, finalizers := map[string]int{}, map[string]int{}
 	for _, o := range left {
@@ -363,7 +361,7 @@ func conditions(st *corev1.NamespaceStatus, left []state.Object, p *pass) (chang
 	return changed
 }
 
-// counted lists names with their counts, in order of the names.
+// counted formats names with their counts, sorted by name.
 func counted(of map[string]int, format string) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(of)) {

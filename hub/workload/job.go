@@ -17,27 +17,27 @@ import (
 
 var jobKind = batchv1.SchemeGroupVersion.WithKind("Job")
 
-// A run is the work on one Job. Kubernetes' way: a pod carries a finalizer until it is
-// counted, and is counted in the transaction that takes it away: none counts twice, none is
-// lost, whoever deletes it and whenever the hub ends.
+// A run is the work on one Job. As in Kubernetes, a pod has a finalizer until it is counted, and is
+// counted in the transaction that removes it. So each pod counts exactly once, whoever deletes it
+// and whenever the hub stops.
 type run struct {
 	*pass
 	key  state.Key
 	was  *batchv1.Job
 	job  *batchv1.Job // with its new status
 	live []*corev1.Pod
-	all  []*corev1.Pod // its own, finished ones too
+	all  []*corev1.Pod // the Job's pods, including finished ones
 	next time.Time
 
 	terminating, uncounted int32
-	failed, succeeded      []*corev1.Pod // counted now
+	failed, succeeded      []*corev1.Pod // counted in this pass
 	done, lost             indexes
 	verdict                *batchv1.JobCondition // how it ends: SuccessCriteriaMet or FailureTarget
 	tell                   func(state.Change) state.Change
 }
 
-// job brings the pods of a Job to what it asks for, and its status to what there is. What
-// becomes of the pods of a large one is looked at once in a while, what is wanted of it at once.
+// job creates and deletes the pods of a Job, and updates its status. It counts the pods of a large
+// Job at intervals only, but applies a change of its spec at once.
 func (p *pass) job(k state.Key, orphans []state.Object, turn bool) {
 	was, ok := p.s.Get(k).(*batchv1.Job)
 	if !ok || p.born[k] {
@@ -47,25 +47,25 @@ func (p *pass) job(k state.Key, orphans []state.Object, turn bool) {
 		p.expire(was)
 		return
 	}
-	if !finds(was.Spec.Selector, &was.Spec.Template) {
+	if !selectsOwn(was.Spec.Selector, &was.Spec.Template) {
 		return
 	}
-	if p.later(k, state.PodsOf(p.s, was), turn || len(orphans) > 0) {
+	if p.deferWalk(k, state.PodsOf(p.s, was), turn || len(orphans) > 0) {
 		return
 	}
-	if was.DeletionTimestamp != nil || p.dying(k.Namespace) {
-		p.letGo(was)
+	if was.DeletionTimestamp != nil || p.terminating(k.Namespace) {
+		p.untrackAll(was)
 		return
 	}
 	if state.JobEnd(was) != nil {
-		p.letGo(was)
+		p.untrackAll(was)
 		p.expire(was)
 		return
 	}
 	r := &run{pass: p, key: k, was: was, job: was.DeepCopy()}
 	r.gather(orphans)
 	r.count()
-	r.judge()
+	r.decideEnd()
 	switch {
 	case r.verdict != nil:
 		r.stop(r.live, "it ends", r.verdict.Type == batchv1.JobFailureTarget)
@@ -76,30 +76,30 @@ func (p *pass) job(k state.Key, orphans []state.Object, turn bool) {
 	}
 	r.status()
 	if !r.next.IsZero() {
-		p.again(k, r.next)
+		p.wakeTurn(k, r.next)
 	}
 }
 
-// managed tells whether somebody else keeps the Job.
+// managed reports whether an external controller manages the Job.
 func managed(j *batchv1.Job) bool {
 	return j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName
 }
 
-// expire forgets a Job that has ended in time, whoever keeps it.
+// expire deletes a Job that ended ttlSecondsAfterFinished ago, even an externally managed one.
 func (p *pass) expire(j *batchv1.Job) {
 	end, ttl := state.JobEnd(j), j.Spec.TTLSecondsAfterFinished
 	if end == nil || ttl == nil {
 		return
 	}
 	if at := end.LastTransitionTime.Add(time.Duration(*ttl) * time.Second); at.After(p.now) {
-		p.again(state.KeyOf(j), at)
+		p.wakeTurn(state.KeyOf(j), at)
 		return
 	}
 	p.removeObject(j, fmt.Sprintf("delete job %s: it ended %d s ago", state.Display(j), *ttl))
 }
 
-// letGo holds no pod of a Job any more: nobody will count it.
-func (p *pass) letGo(j *batchv1.Job) {
+// untrackAll removes the finalizers of a Job's pods, since nothing will count them.
+func (p *pass) untrackAll(j *batchv1.Job) {
 	var held []*corev1.Pod
 	for o := range p.s.Owned(j.UID, state.Pods) {
 		if pod := o.(*corev1.Pod); tracked(pod) {
@@ -111,7 +111,7 @@ func (p *pass) letGo(j *batchv1.Job) {
 	}
 }
 
-// gather looks who is there.
+// gather collects the Job's pods.
 func (r *run) gather(orphans []state.Object) {
 	var own []*corev1.Pod
 	for o := range r.s.Owned(r.was.UID, state.Pods) {
@@ -169,7 +169,7 @@ func (r *run) count() {
 			}
 		case r.hasFailed(pod):
 			r.failed = append(r.failed, pod)
-			action, rule, why := r.policy(pod)
+			action, rule, why := r.failurePolicy(pod)
 			switch action {
 			case batchv1.PodFailurePolicyActionIgnore:
 			case batchv1.PodFailurePolicyActionFailJob:
@@ -191,7 +191,7 @@ func (r *run) count() {
 		r.untrack(pod)
 	}
 	if r.indexed() {
-		r.done.below(*r.job.Spec.Completions) // scaled down, those after them are not asked for any more
+		r.done.below(*r.job.Spec.Completions) // indexes above a reduced number of completions are not needed
 		r.lost.below(*r.job.Spec.Completions)
 		st.Succeeded = r.done.len()
 		st.CompletedIndexes = r.done.String()
@@ -208,13 +208,13 @@ func (r *run) indexed() bool {
 		r.job.Spec.Completions != nil
 }
 
-// index is a pod's completion index; ok is false where it has none.
+// index returns a pod's completion index; false: it has none.
 func (r *run) index(pod *corev1.Pod) (i int32, ok bool) {
 	n, err := strconv.ParseUint(pod.Annotations[batchv1.JobCompletionIndexAnnotation], 10, 31)
 	return int32(n), err == nil
 }
 
-// fail notes that the Job fails, and why; the first reason stands.
+// fail records why the Job fails; the first reason stands.
 func (r *run) fail(reason, message string) {
 	if r.verdict == nil {
 		r.verdict = &batchv1.JobCondition{Type: batchv1.JobFailureTarget, Reason: reason, Message: message}
@@ -227,8 +227,8 @@ func (r *run) succeed(reason, message string) {
 	}
 }
 
-// judge decides whether the Job ends: what was decided once stands.
-func (r *run) judge() {
+// decideEnd decides whether the Job ends. An earlier decision stands.
+func (r *run) decideEnd() {
 	spec, st := &r.job.Spec, &r.job.Status
 	for _, t := range []batchv1.JobConditionType{batchv1.JobFailureTarget, batchv1.JobSuccessCriteriaMet} {
 		if c := state.JobCondition(r.was, t); c != nil {
@@ -245,7 +245,7 @@ func (r *run) judge() {
 	}
 	if spec.ActiveDeadlineSeconds != nil && !ptr.Deref(spec.Suspend, false) {
 		if at := r.deadline(); at.After(r.now) {
-			sooner(&r.next, at)
+			setEarlier(&r.next, at)
 		} else {
 			r.fail(batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline")
 		}
@@ -256,7 +256,7 @@ func (r *run) judge() {
 	if spec.Completions != nil && r.lost.len() > 0 && st.Succeeded+r.lost.len() >= *spec.Completions {
 		r.fail(batchv1.JobReasonFailedIndexes, "Job has failed indexes")
 	}
-	r.metRule()
+	r.applySuccessPolicy()
 	switch {
 	case spec.Completions == nil:
 		if st.Succeeded > 0 && len(r.live) == 0 {
@@ -267,8 +267,8 @@ func (r *run) judge() {
 	}
 }
 
-// deadline is when the Job has run for too long. Where that passed while the hub heard nobody, the
-// devices of its pods have their grace first: the pods may have finished in time.
+// deadline returns when the Job has run for too long. If it passed while the hub could not receive
+// reports, devices get a grace period first: the pods may have finished in time.
 func (r *run) deadline() time.Time {
 	began := r.job.Status.StartTime.Time
 	at := began.Add(time.Duration(*r.job.Spec.ActiveDeadlineSeconds) * time.Second)
@@ -310,7 +310,7 @@ func (r *run) event(reason, message string, warn bool) {
 	}
 }
 
-// status writes down what there is.
+// status updates the status.
 func (r *run) status() {
 	st := &r.job.Status
 	r.suspension()
@@ -341,7 +341,7 @@ func (r *run) status() {
 	r.do(c)
 }
 
-// suspension keeps the condition Suspended.
+// suspension updates the condition Suspended.
 func (r *run) suspension() {
 	suspended := state.JobCondition(r.was, batchv1.JobSuspended) != nil
 	switch {
@@ -359,7 +359,7 @@ func (r *run) suspension() {
 	}
 }
 
-// finish ends the Job: nothing of it runs any more.
+// finish ends the Job once no pod runs any more.
 func (r *run) finish(v *batchv1.JobCondition) {
 	end := batchv1.JobCondition{Type: batchv1.JobFailed, Reason: v.Reason, Message: v.Message}
 	if v.Type == batchv1.JobSuccessCriteriaMet {
@@ -372,6 +372,6 @@ func (r *run) finish(v *batchv1.JobCondition) {
 	}
 	r.set(end)
 	if ttl := r.job.Spec.TTLSecondsAfterFinished; ttl != nil {
-		sooner(&r.next, r.now.Add(time.Duration(*ttl)*time.Second))
+		setEarlier(&r.next, r.now.Add(time.Duration(*ttl)*time.Second))
 	}
 }

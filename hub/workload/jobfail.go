@@ -15,9 +15,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// hasFailed tells whether a pod counts as failed. One that has been asked to leave does at once,
-// unless its replacement has to wait until it has left. Of one that is forced to go nobody will say
-// that.
+// hasFailed reports whether a pod counts as failed. A terminating pod counts at once, unless its
+// replacement has to wait for its end. No device reports the end of a force-deleted pod.
 func (r *run) hasFailed(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -29,8 +28,9 @@ func (r *run) hasFailed(pod *corev1.Pod) bool {
 		ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) != batchv1.Failed
 }
 
-// policy says what the Job's rules want for a failed pod: which of them, and why.
-func (r *run) policy(pod *corev1.Pod) (action batchv1.PodFailurePolicyAction, rule int, why string) {
+// failurePolicy returns the action of the Job's pod failure policy for a failed pod, with the rule
+// and the reason.
+func (r *run) failurePolicy(pod *corev1.Pod) (action batchv1.PodFailurePolicyAction, rule int, why string) {
 	if r.job.Spec.PodFailurePolicy == nil || pod.Status.Phase != corev1.PodFailed {
 		return batchv1.PodFailurePolicyActionCount, 0, ""
 	}
@@ -56,14 +56,14 @@ func (r *run) policy(pod *corev1.Pod) (action batchv1.PodFailurePolicyAction, ru
 	return batchv1.PodFailurePolicyActionCount, 0, ""
 }
 
-// failures is how often the pod's index had failed before it.
+// failures returns how often the pod's index failed before it.
 func failures(pod *corev1.Pod) int32 {
 	n, _ := strconv.ParseUint(pod.Annotations[batchv1.JobIndexFailureCountAnnotation], 10, 31)
 	return int32(n)
 }
 
-// strikes remembers how many pods have failed since one succeeded, by the hub's own clock:
-// the next one waits for it.
+// strikes stores the number of failures since the last success and its time by the hub's clock, for
+// the back-off of the next pod.
 func (r *run) strikes() {
 	for _, pod := range slices.Concat(r.failed, r.succeeded) {
 		k := r.lossKey(pod)
@@ -82,8 +82,8 @@ func (r *run) strikes() {
 		default:
 			l = l.DeepCopy()
 		}
-		l.Count, l.Last, l.Failed = l.Count+1, metav1.NewMicroTime(r.now), l.Failed || byItself(pod)
-		if action, _, _ := r.policy(pod); r.job.Spec.BackoffLimitPerIndex != nil &&
+		l.Count, l.Last, l.Failed = l.Count+1, metav1.NewMicroTime(r.current), l.Failed || failedItself(pod)
+		if action, _, _ := r.failurePolicy(pod); r.job.Spec.BackoffLimitPerIndex != nil &&
 			action != batchv1.PodFailurePolicyActionIgnore {
 			l.Failures = max(l.Failures, failures(pod)+1) // the pod may be gone before its index has another
 		}
@@ -91,7 +91,7 @@ func (r *run) strikes() {
 	}
 }
 
-// lossKey is where the failures of a pod's index are remembered, or of the whole Job.
+// lossKey returns the key of the stored failures of a pod's index, or of the whole Job.
 func (r *run) lossKey(pod *corev1.Pod) state.Key {
 	index, ok := r.index(pod)
 	if !ok {
@@ -108,22 +108,21 @@ func (r *run) indexKey(index string) state.Key {
 	return k
 }
 
-// jobHold is how long the next pod waits after so many failures: 10 s, doubling to 10 min.
-func jobHold(strikes int) time.Duration {
+// jobBackoff returns the back-off after a number of failures: 10 s, doubling to 10 min.
+func jobBackoff(strikes int) time.Duration {
 	return doubled(10*time.Second, max(strikes, 1)-1, 10*time.Minute)
 }
 
-// heldBack returns until when nothing is made in the place of what failed.
-func (r *run) heldBack(index string) time.Time {
+// backoffEnd returns until when failed pods are not replaced.
+func (r *run) backoffEnd(index string) time.Time {
 	l, _ := r.s.Get(r.indexKey(index)).(*state.Backoff)
 	if l == nil {
 		return time.Time{}
 	}
-	return l.Last.Add(jobHold(l.Count))
+	return l.Last.Add(jobBackoff(l.Count))
 }
 
-// restarted tells whether the containers of its pods, which are started again where they
-// are, have failed too often.
+// restarted reports whether containers that restart in place have failed too often.
 func (r *run) restarted() bool {
 	if r.job.Spec.Template.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
 		return false
@@ -140,8 +139,8 @@ func (r *run) restarted() bool {
 	return limit == 0 && n > 0 || limit > 0 && n >= limit
 }
 
-// metRule ends the Job with success where one of its own rules says so.
-func (r *run) metRule() {
+// applySuccessPolicy ends the Job with success when its success policy says so.
+func (r *run) applySuccessPolicy() {
 	if r.job.Spec.SuccessPolicy == nil {
 		return
 	}

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// tracked tells whether a pod has not been counted yet.
+// tracked reports whether a pod is not counted yet.
 func tracked(pod *corev1.Pod) bool {
 	return slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer)
 }
@@ -26,7 +26,7 @@ func without(finalizers []string) []string {
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == batchv1.JobTrackingFinalizer })
 }
 
-// untrack lets a pod go, as its Job needs it no more.
+// untrack removes the finalizer of a counted pod.
 func (p *pass) untrack(pod *corev1.Pod) {
 	left := pod.DeepCopy()
 	if left.Finalizers = without(pod.Finalizers); state.Released(left) {
@@ -36,8 +36,8 @@ func (p *pass) untrack(pod *corev1.Pod) {
 	p.do(state.Put(left, ""))
 }
 
-// untracked lets go a pod that was tracked for a Job that is no more, and returns it as it
-// is then, nil if it is gone.
+// untracked removes the finalizer of a pod whose Job is gone, and returns the pod, or nil if it is
+// gone too.
 func (p *pass) untracked(o state.Object) state.Object {
 	pod, ok := o.(*corev1.Pod)
 	if !ok || !tracked(pod) {
@@ -52,7 +52,7 @@ func (p *pass) untracked(o state.Object) state.Object {
 	return p.s.Get(state.KeyOf(pod))
 }
 
-// stop deletes pods, which count as failed or not.
+// stop deletes pods; failed says whether they count as failed.
 func (r *run) stop(pods []*corev1.Pod, because string, failed bool) {
 	for _, pod := range pods {
 		if !failed {
@@ -72,7 +72,7 @@ func (r *run) stop(pods []*corev1.Pod, because string, failed bool) {
 	r.live = slices.DeleteFunc(slices.Clone(r.live), func(p *corev1.Pod) bool { return slices.Contains(pods, p) })
 }
 
-// start makes the pods that are missing, or stops those that are too many.
+// start creates missing pods, or stops surplus ones.
 func (r *run) start() {
 	spec := &r.job.Spec
 	want := max(ptr.Deref(spec.Parallelism, 1), 0)
@@ -83,7 +83,7 @@ func (r *run) start() {
 	case r.job.Status.Succeeded > 0:
 		want = int32(len(r.live))
 	}
-	r.alike()
+	r.stopDuplicates()
 	if spare := len(r.live) - int(want); spare > 0 {
 		rankForDeletion(r.live, nil)
 		r.stop(r.live[:spare], fmt.Sprintf("%d are to run", want), false)
@@ -102,14 +102,14 @@ func (r *run) start() {
 		return
 	}
 	r.refuse("")
-	if at := r.heldBack(""); at.After(r.now) {
-		sooner(&r.next, at)
+	if at := r.backoffEnd(""); at.After(r.now) {
+		setEarlier(&r.next, at)
 		return
 	}
 	n := missing
-	if room := min(burst-madeAt(r.stamp(), r.all), mostUnplaced-unplaced(r.live)); n > room {
+	if room := min(burst-createdAt(r.stamp(), r.all), maxUnplaced-unplaced(r.live)); n > room {
 		n = max(room, 0)
-		sooner(&r.next, until(r.now, time.Second))
+		setEarlier(&r.next, nextMultiple(r.now, time.Second))
 	}
 	if !r.indexed() {
 		for i := range n {
@@ -128,7 +128,7 @@ func (r *run) start() {
 	}
 }
 
-// full tells whether a quota has no room for one more pod.
+// full reports whether a quota has no room for another pod.
 func (r *run) full() bool {
 	if !r.counted(r.was.Namespace) {
 		return false
@@ -140,8 +140,9 @@ func (r *run) full() bool {
 	return why != ""
 }
 
-// alike stops all pods of an index but the oldest, and those whose index is not asked for.
-func (r *run) alike() {
+// stopDuplicates stops all pods of an index but the oldest, and the pods of indexes that are not
+// needed.
+func (r *run) stopDuplicates() {
 	if !r.indexed() {
 		return
 	}
@@ -155,10 +156,10 @@ func (r *run) alike() {
 		}
 		have[i] = true
 	}
-	r.stop(spare, "another has its index, or none is needed", false)
+	r.stop(spare, "its index has another pod, or is not needed", false)
 }
 
-// pending returns the first indexes, so many at most, that want a pod now.
+// pending returns the first n indexes that need a pod now.
 func (r *run) pending(n int) (list []int32) {
 	taken := map[int32]bool{}
 	for _, pod := range r.all {
@@ -168,13 +169,13 @@ func (r *run) pending(n int) (list []int32) {
 			taken[i] = true
 		}
 	}
-	for i := int32(0); i < min(*r.job.Spec.Completions, mostIndexes) && len(list) < n; i++ {
+	for i := int32(0); i < min(*r.job.Spec.Completions, maxIndexes) && len(list) < n; i++ {
 		if taken[i] || r.done.has(i) || r.lost.has(i) {
 			continue
 		}
 		if r.job.Spec.BackoffLimitPerIndex != nil {
-			if at := r.heldBack(strconv.Itoa(int(i))); at.After(r.now) {
-				sooner(&r.next, at)
+			if at := r.backoffEnd(strconv.Itoa(int(i))); at.After(r.now) {
+				setEarlier(&r.next, at)
 				continue
 			}
 		}
@@ -226,10 +227,10 @@ func (r *run) launch(pod *corev1.Pod) {
 	r.live = append(r.live, pod)
 }
 
-// jobFailedCreate is ours: Kubernetes tells it by events alone, over and over.
+// jobFailedCreate is a condition that Kubernetes lacks: it repeats an event instead.
 const jobFailedCreate batchv1.JobConditionType = failedCreate
 
-// refuse notes why no pod may be made, or that they may.
+// refuse records why pods may not be created; "": they may.
 func (r *run) refuse(why string) {
 	conditions := &r.job.Status.Conditions
 	at := slices.IndexFunc(*conditions, func(c batchv1.JobCondition) bool { return c.Type == jobFailedCreate })
@@ -243,7 +244,7 @@ func (r *run) refuse(why string) {
 	}
 	for _, c := range *conditions {
 		if c.Type == jobFailedCreate && r.Complete != nil {
-			sooner(&r.next, r.tryAgain(c.LastTransitionTime))
+			setEarlier(&r.next, r.retryAt(c.LastTransitionTime))
 		}
 	}
 }
@@ -251,8 +252,8 @@ func (r *run) refuse(why string) {
 // indexes are completion indexes.
 type indexes map[int32]bool
 
-// parseIndexes reads indexes as a Job's status has them: "1,3-5". What is no number
-// is left out, as is what does not come in order.
+// parseIndexes parses indexes in the form of a Job's status: "1,3-5". It skips parts that are not
+// numbers or not in order.
 func parseIndexes(text string) indexes {
 	all := indexes{}
 	last := int64(-1)
@@ -263,7 +264,7 @@ func parseIndexes(text string) indexes {
 		if span && err == nil {
 			b, err = strconv.ParseInt(to, 10, 32)
 		}
-		if err != nil || a <= last || b < a || b >= mostIndexes {
+		if err != nil || a <= last || b < a || b >= maxIndexes {
 			continue
 		}
 		last = b
@@ -274,14 +275,14 @@ func parseIndexes(text string) indexes {
 	return all
 }
 
-// mostIndexes is Kubernetes' bound of an Indexed Job's completions.
-const mostIndexes = 100_000
+// maxIndexes is Kubernetes' limit for the completions of an Indexed Job.
+const maxIndexes = 100_000
 
 func (x indexes) add(i int32)      { x[i] = true }
 func (x indexes) has(i int32) bool { return x[i] }
 func (x indexes) len() int32       { return int32(len(x)) }
 
-// below forgets the indexes from end on.
+// below removes the indexes from end on.
 func (x indexes) below(end int32) {
 	maps.DeleteFunc(x, func(i int32, _ bool) bool { return i >= end })
 }

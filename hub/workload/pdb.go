@@ -11,14 +11,14 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// budget counts how many pods of a PodDisruptionBudget may leave now. turn: it has been
-// put off until now.
+// budget counts how many pods of a PodDisruptionBudget may be evicted now. turn: it was deferred
+// until now.
 func (p *pass) budget(k state.Key, turn bool) {
 	b, ok := p.s.Get(k).(*policyv1.PodDisruptionBudget)
 	if !ok {
 		return
 	}
-	if p.later(k, p.s.Len(state.Pods), turn) {
+	if p.deferWalk(k, p.s.Len(state.Pods), turn) {
 		return
 	}
 	c := state.CountBudget(p.s, b, p.now)
@@ -28,11 +28,11 @@ func (p *pass) budget(k state.Key, turn bool) {
 	}
 	var next time.Time
 	for _, at := range c.Disrupted {
-		sooner(&next, at.Add(state.DisruptedFor))
+		setEarlier(&next, at.Add(state.DisruptedFor))
 	}
 	p.allowedCondition(&st, c.Unknown)
 	if !next.IsZero() {
-		p.again(k, next)
+		p.wakeTurn(k, next)
 	}
 	if !equality.Semantic.DeepEqual(b.Status, st) {
 		b = b.DeepCopy()
@@ -41,8 +41,8 @@ func (p *pass) budget(k state.Key, turn bool) {
 	}
 }
 
-// allowedCondition sets the condition that tells whether a pod may leave. unknown is a pod
-// whose workload cannot be found, if there is one.
+// allowedCondition sets the condition DisruptionAllowed. unknown is a pod without a known workload,
+// if any.
 func (p *pass) allowedCondition(st *policyv1.PodDisruptionBudgetStatus, unknown string) {
 	c := metav1.Condition{
 		Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.InsufficientPodsReason,

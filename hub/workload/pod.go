@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// newPod makes a pod of a template for its owner.
+// newPod returns a pod of a template for its owner.
 func (p *pass) newPod(owner state.Object, kind gvk, t *corev1.PodTemplateSpec) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -36,8 +36,7 @@ func (p *pass) newPod(owner state.Object, kind gvk, t *corev1.PodTemplateSpec) *
 	return pod
 }
 
-// admitted gives a pod that is about to be created its defaults. Whether it may be is asked of its
-// template before, by refused.
+// admitted fills in the defaults of a new pod. refused has checked its template before.
 func (p *pass) admitted(pod *corev1.Pod) *corev1.Pod {
 	_ = p.admit(pod)
 	return pod
@@ -51,17 +50,17 @@ func (p *pass) admit(pod *corev1.Pod) error {
 		return nil
 	}
 	err := p.Complete(pod, p.s)
-	if p.Admit != nil && err == nil { // what follows from that, such as the quality of service
+	if p.Admit != nil && err == nil { // derived fields, such as the quality of service
 		pod.Status.QOSClass = ""
 		p.Admit(pod)
 	}
 	return err
 }
 
-// refused says why a workload's pod may not be created, in Kubernetes' words; empty: it may. What
-// refuses can change with the template, with the labels of the namespace, and with a restart of the
-// hub, and each of them is seen. What the fleet says can change with other objects: it is tried
-// again by the clock (see tryAgain).
+// refused returns why a workload's pod may not be created, in Kubernetes' words; "": it may. The
+// answer changes with the template, the labels of the namespace or a restart of the hub, and each
+// causes a new check. It may also change with other objects, so it is checked again at intervals
+// (see retryAt).
 func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: owner.GetName(), Namespace: owner.GetNamespace(), Labels: t.Labels,
@@ -87,8 +86,8 @@ func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	return ""
 }
 
-// charge has the quotas of its namespace count a created object, for what comes later in the pass.
-// It goes into the plan once, at the end, however many are created.
+// charge makes quotas count a created object for the rest of the pass. The plan contains each quota
+// once, at the end.
 func (p *pass) charge(o state.Object) {
 	if p.Charge == nil {
 		return
@@ -100,8 +99,7 @@ func (p *pass) charge(o state.Object) {
 	p.s, _ = state.Apply(p.s, changes)
 }
 
-// counted tells whether pods of a namespace are counted one by one: each has to be asked for before
-// it is made.
+// counted reports whether a quota counts the pods of a namespace, so that each needs its own check.
 func (p *pass) counted(namespace string) bool {
 	if p.Charge != nil {
 		for range p.s.Quotas(namespace) {
@@ -111,9 +109,9 @@ func (p *pass) counted(namespace string) bool {
 	return false
 }
 
-// tryAgain is when a workload whose pods are refused is asked again without anything having been
-// seen to change: after 10 s, and then after as long as it has lasted, 10 min at most.
-func (p *pass) tryAgain(since metav1.Time) time.Time {
+// retryAt returns when to check again whether refused pods may be created: after 10 s, then after
+// as long as the refusal has lasted, at most 10 min.
+func (p *pass) retryAt(since metav1.Time) time.Time {
 	return p.now.Add(min(max(p.now.Sub(since.Time), 10*time.Second), 10*time.Minute))
 }
 
@@ -121,8 +119,8 @@ func forbidden(owner state.Object, why string) string {
 	return fmt.Sprintf("pods %q is forbidden: %s", owner.GetName()+"-", why)
 }
 
-// active tells whether a pod counts for its workload: one that has finished or
-// has been asked to leave does not, so its replacement is made at once.
+// active reports whether a pod counts for its workload. A finished or terminating pod does not, so
+// it is replaced at once.
 func active(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !state.Terminated(pod) }
 
 func ready(pod *corev1.Pod) bool {
@@ -130,8 +128,8 @@ func ready(pod *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// availableAt returns when a ready pod counts as available: minReady after it
-// became ready. The zero time says that it is not ready.
+// availableAt returns when a ready pod becomes available: minReadySeconds after it became ready;
+// zero: it is not ready.
 func availableAt(pod *corev1.Pod, minReadySeconds int32) time.Time {
 	if !ready(pod) {
 		return time.Time{}
@@ -139,28 +137,28 @@ func availableAt(pod *corev1.Pod, minReadySeconds int32) time.Time {
 	return state.PodCondition(pod, corev1.PodReady).LastTransitionTime.Add(time.Duration(minReadySeconds) * time.Second)
 }
 
-// available tells whether a pod has been ready for long enough; if it has yet to
-// wait, the subject is woken for it.
+// available reports whether a pod has been ready for long enough. Otherwise next is set to the time
+// when it will be.
 func (p *pass) available(pod *corev1.Pod, minReadySeconds int32, next *time.Time) bool {
 	if !ready(pod) || minReadySeconds == 0 {
 		return ready(pod)
 	}
 	at := availableAt(pod, minReadySeconds)
 	if at.After(p.now) {
-		sooner(next, at)
+		setEarlier(next, at)
 		return false
 	}
 	return true
 }
 
-// sooner keeps the earlier of two moments, of which zero means none.
-func sooner(next *time.Time, at time.Time) {
+// setEarlier sets next to the earlier of two times; zero means none.
+func setEarlier(next *time.Time, at time.Time) {
 	if next.IsZero() || at.Before(*next) {
 		*next = at
 	}
 }
 
-// controlledBy tells whether the object's controller is the owner.
+// controlledBy reports whether the owner is the object's controller.
 func controlledBy(o metav1.Object, owner state.Object) bool {
 	ref := metav1.GetControllerOfNoCopy(o)
 	return ref != nil && ref.UID == owner.GetUID()
@@ -173,7 +171,7 @@ func adopt(o, owner state.Object, kind gvk) state.Object {
 	return o
 }
 
-// release ends the ownership of an object that the owner's selector no longer matches.
+// release removes the owner reference from an object that the owner's selector no longer matches.
 func release(o, owner state.Object) state.Object {
 	o = o.DeepCopyObject().(state.Object)
 	o.SetOwnerReferences(slices.DeleteFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
@@ -182,10 +180,9 @@ func release(o, owner state.Object) state.Object {
 	return o
 }
 
-// rankForDeletion orders pods so that those that can best be spared come first, as
-// Kubernetes does: not placed yet, not running yet, not ready, cheap by their
-// annotation, doubled up on a node, ready for a shorter time, restarted more
-// often, younger. related counts the related pods of a node.
+// rankForDeletion sorts pods by Kubernetes' order of deletion: not placed, not running, not ready,
+// a low deletion cost, several on one node, ready for a shorter time, more restarts, younger.
+// related counts the related pods of each node.
 func rankForDeletion(pods []*corev1.Pod, related map[string]int) {
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(

@@ -13,8 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// node looks at the pods of a node that has gone, or has come back, or has been
-// put out of service.
+// node handles the pods of a node that is gone, has returned, or was put out of service.
 func (p *pass) node(k state.Key) {
 	n := p.s.Node(k.Name)
 	var pods []*corev1.Pod
@@ -27,7 +26,7 @@ func (p *pass) node(k state.Key) {
 			p.quarantine(pod)
 		default:
 			if !p.abandon(pod) {
-				p.bindsItself(pod)
+				p.checkOwnNode(pod)
 			}
 		}
 	}
@@ -35,12 +34,12 @@ func (p *pass) node(k state.Key) {
 
 const (
 	nodeNotFound = "NodeNotFound"
-	nodeAffinity = "NodeAffinity" // as kubelets say
+	nodeAffinity = "NodeAffinity" // the kubelet's reason
 )
 
-// bindsItself looks at a pod that has named its node itself and has not begun: no scheduler has
-// looked whether there is such a node, and whether the pod may be there. It says so, or ends it.
-func (p *pass) bindsItself(pod *corev1.Pod) {
+// checkOwnNode handles a pod that was created with a nodeName and has not started. No scheduler has
+// checked whether the node exists and the pod may run there. It emits a warning, or fails the pod.
+func (p *pass) checkOwnNode(pod *corev1.Pod) {
 	c := state.PodCondition(pod, corev1.PodScheduled)
 	if pod.Spec.NodeName == "" || !active(pod) || pod.Status.StartTime != nil || pod.Status.Phase == corev1.PodRunning ||
 		c != nil && c.Reason != nodeNotFound {
@@ -49,7 +48,7 @@ func (p *pass) bindsItself(pod *corev1.Pod) {
 	n := p.s.Node(pod.Spec.NodeName)
 	switch {
 	case n == nil && c == nil:
-		why := fmt.Sprintf("%s names the node %s, and there is none of that name: it is removed unless one joins within %s",
+		why := fmt.Sprintf("%s names the node %s, which does not exist: it is removed unless that node joins within %s",
 			state.Display(pod), pod.Spec.NodeName, cmp.Or(p.Quarantine, DefaultQuarantine))
 		pod = state.ForkPod(pod)
 		state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
@@ -68,8 +67,8 @@ func (p *pass) bindsItself(pod *corev1.Pod) {
 	}
 }
 
-// abandon ends a pod that was asked to leave a node which is out of service, and says whether it
-// did. One that something holds, as a Job holds its pods, has failed: nobody else would say so.
+// abandon removes a terminating pod from an out-of-service node, and reports whether it did. A pod
+// with finalizers, such as a Job's, is marked Failed, since no device will report it.
 func (p *pass) abandon(pod *corev1.Pod) bool {
 	n := p.s.Node(pod.Spec.NodeName)
 	switch why := "its node " + pod.Spec.NodeName + " is out of service"; {
@@ -87,16 +86,16 @@ func (p *pass) abandon(pod *corev1.Pod) bool {
 	return true
 }
 
-// outOfService tells whether an administrator has said that a node, which is not
-// ready, will not come back as it was: nobody waits for its pods to stop.
+// outOfService reports whether a node is not ready and has the out-of-service taint, so that its
+// pods need not be waited for.
 func outOfService(n *corev1.Node) bool {
 	return state.ReadyOf(n) != corev1.ConditionTrue &&
 		slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
-// quarantine starts the time after which a pod whose node is gone goes too.
+// quarantine starts the time after which a pod of a deleted node is removed.
 func (p *pass) quarantine(pod *corev1.Pod) {
-	p.bindsItself(pod)
+	p.checkOwnNode(pod)
 	if pod.Spec.NodeName == "" || p.s.Node(pod.Spec.NodeName) != nil {
 		return
 	}
@@ -104,8 +103,8 @@ func (p *pass) quarantine(pod *corev1.Pod) {
 		p.now.Add(cmp.Or(p.Quarantine, DefaultQuarantine)))
 }
 
-// lost removes a pod whose quarantine is over, unless its node has come back.
-// One that has not finished is marked Failed first: it may have been running.
+// lost removes a pod whose quarantine is over, unless its node has returned. An unfinished pod is
+// marked Failed first, since it may have been running.
 func (p *pass) lost(k state.Key) {
 	pod := p.s.Pod(k.Namespace, k.Name)
 	if pod == nil || pod.Spec.NodeName == "" || p.s.Node(pod.Spec.NodeName) != nil {
@@ -113,7 +112,7 @@ func (p *pass) lost(k state.Key) {
 	}
 	why := fmt.Sprintf("its node %s is gone", pod.Spec.NodeName)
 	if c := state.PodCondition(pod, corev1.PodScheduled); c != nil && c.Reason == nodeNotFound {
-		why = "there is no node " + pod.Spec.NodeName
+		why = "node not found: " + pod.Spec.NodeName
 	}
 	if !state.Terminated(pod) {
 		pod = pod.DeepCopy()
@@ -136,18 +135,18 @@ func (p *pass) lost(k state.Key) {
 	}
 }
 
-// finishedGrid is how often finished pods are counted, and only after one has
-// finished: that is Kubernetes' interval of 20 s.
+// finishedGrid is the interval of counting finished pods, if any has finished. It is Kubernetes'
+// interval of 20 s.
 const finishedGrid = 20 * time.Second
 
 func (p *pass) wakeFinished() {
 	if p.FinishedPods > 0 {
-		p.plan.WakeFor(allPods, until(p.now, finishedGrid))
+		p.plan.WakeFor(allPods, nextMultiple(p.now, finishedGrid))
 	}
 }
 
-// trimFinished removes finished pods beyond the number that is kept: those that
-// a device has evicted first, then the oldest.
+// trimFinished removes finished pods beyond the limit: those that a device evicted first, then the
+// oldest.
 func (p *pass) trimFinished() {
 	if p.FinishedPods <= 0 {
 		return

@@ -13,8 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// status counts what there is, and tells by the conditions Available and
-// Progressing whether that is enough and whether the rollout gets on.
+// status updates the status, with the conditions Available and Progressing.
 func (r *rollout) status() {
 	was, st := &r.before.Status, &r.d.Status
 	all := r.all()
@@ -60,8 +59,7 @@ func (r *rollout) status() {
 	}
 }
 
-// failure says of the Deployment what its ReplicaSets say of the pods that they may
-// not create: the current one before those of earlier templates.
+// failure copies the condition ReplicaFailure from the ReplicaSets, the current one first.
 func (r *rollout) failure(sets []*appsv1.ReplicaSet) {
 	for _, rs := range slices.Backward(sets) {
 		for _, c := range rs.Status.Conditions {
@@ -77,14 +75,14 @@ func (r *rollout) failure(sets []*appsv1.ReplicaSet) {
 	r.dropCondition(appsv1.DeploymentReplicaFailure)
 }
 
-// unreachable says, by a condition of ours, that a rollout that recreates waits for pods on devices
-// that do not answer.
+// unreachable sets a condition, which Kubernetes lacks, while a Recreate rollout waits for pods on
+// devices that do not answer.
 func (r *rollout) unreachable() {
 	const t = appsv1.DeploymentConditionType(state.PodUnreachable)
 	text := ""
-	if r.waits != nil {
-		text = r.pass.unreachable(slices.Values(r.waits),
-			"The pods of the newest template are made when the device is back and has stopped it")
+	if r.stopping != nil {
+		text = r.pass.unreachable(slices.Values(r.stopping),
+			"The pods of the new template are created when the device is back and has stopped it")
 	}
 	switch have := r.condition(t); {
 	case text == "":
@@ -102,18 +100,17 @@ func (r *rollout) complete() bool {
 	return r.current != nil && st.UpdatedReplicas == want && st.Replicas == want && st.AvailableReplicas == want
 }
 
-// replicaSetRefused is the reason, in Kubernetes' words, of a rollout whose ReplicaSet may not be
-// made.
+// replicaSetRefused is Kubernetes' reason for a rollout whose ReplicaSet may not be created.
 const replicaSetRefused = "ReplicaSetCreateError"
 
-// progress keeps the condition Progressing: True while the rollout gets on and
-// when it is done, False once nothing has moved for the deadline.
+// progress updates the condition Progressing: True while the rollout progresses and when it is
+// complete, False once nothing has changed for the deadline.
 func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 	const done, late = "NewReplicaSetAvailable", "ProgressDeadlineExceeded"
 	c, st := r.condition(appsv1.DeploymentProgressing), &r.d.Status
 	if r.refused != "" {
 		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionFalse, replicaSetRefused, r.refused)
-		r.wake(state.KeyOf(r.before), r.tryAgain(r.condition(appsv1.DeploymentProgressing).LastUpdateTime))
+		r.wake(state.KeyOf(r.before), r.retryAt(r.condition(appsv1.DeploymentProgressing).LastUpdateTime))
 		return
 	}
 	if !r.hasDeadline() {
@@ -126,7 +123,7 @@ func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 	}
 	const succeeded = " has successfully progressed."
 	if c != nil && c.Reason == done && c.Message == subject+succeeded && st.Replicas == st.UpdatedReplicas && !complete {
-		return // it was done: a pod that fails later does not undo that
+		return // a pod that fails after completion does not undo it
 	}
 	moved := st.UpdatedReplicas > was.UpdatedReplicas ||
 		st.Replicas-st.UpdatedReplicas < was.Replicas-was.UpdatedReplicas ||
@@ -152,8 +149,8 @@ func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 	}
 }
 
-// deadline is when a rollout that does not get on is late. Where that passed while the hub heard
-// nobody, devices have their grace first.
+// deadline returns when a rollout without progress is late. If it passed while the hub could not
+// receive reports, devices get a grace period first.
 func (r *rollout) deadline(c *appsv1.DeploymentCondition) time.Time {
 	at := c.LastUpdateTime.Add(time.Duration(*r.d.Spec.ProgressDeadlineSeconds) * time.Second)
 	listening := r.s.Listening()
@@ -163,8 +160,8 @@ func (r *rollout) deadline(c *appsv1.DeploymentCondition) time.Time {
 	return at
 }
 
-// pausedCondition tells in the condition Progressing that a rollout is paused, or
-// goes on; then the deadline starts anew.
+// pausedCondition records in the condition Progressing that a rollout was paused or resumed. After
+// a resume the deadline starts again.
 func (r *rollout) pausedCondition() {
 	c := r.condition(appsv1.DeploymentProgressing)
 	if !r.hasDeadline() || c != nil && c.Reason == "ProgressDeadlineExceeded" {
@@ -192,7 +189,7 @@ func (r *rollout) condition(t appsv1.DeploymentConditionType) *appsv1.Deployment
 	return nil
 }
 
-// setCondition sets a condition; one that says the same already stays as it is.
+// setCondition sets a condition, unless it is unchanged.
 func (r *rollout) setCondition(t appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason,
 	message string) {
 	now := r.stamp()

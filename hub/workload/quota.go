@@ -10,43 +10,42 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Quotas decides what stands in the status of ResourceQuotas: what of each is used. It is asked
-// before the workloads, so that these never trust what a restored database says. Whoever writes an
-// object adds it to the status in the same transaction (package admission), so that two never have
-// the same room; this decider gives room back, and mends.
+// Quotas updates the usage in the status of ResourceQuotas. It runs before the workloads, so that
+// they never trust the status of a restored database.
 //
-// In a large namespace everything is counted once in a while, and until then what is given back is
-// taken off.
+// Creating an object raises the usage in the same transaction (package admission), so that no two
+// objects get the same room. This decider lowers it after deletions, and corrects it. In a large
+// namespace it counts everything only at intervals, and subtracts what was freed in between.
 type Quotas struct{}
 
-// A giving is an object before and after a change that may leave a quota more room.
-type giving struct{ old, next state.Object }
+// A freed is an object before and after a change that may lower a quota's usage.
+type freed struct{ old, next state.Object }
 
-// Touches says that whatever may be counted concerns the quotas of its namespace.
+// Touches returns the quotas of the namespace for every object that may be counted.
 func (Quotas) Touches(c state.Applied) []state.Subject {
 	q := quotasOf(c.Key.Namespace)
 	switch {
 	case c.Key.Kind == state.ResourceQuotas:
 		if !sameQuota(c.Old, c.New) {
-			return []state.Subject{state.About(c.Key), q} // of which others may count the number
+			return []state.Subject{state.About(c.Key), q} // another quota may count quotas
 		}
 	case c.Key.Namespace == "" || c.Key.Kind == state.Events ||
 		c.Old != nil && c.New != nil && state.SameCharge(c.Old, c.New):
 		return nil
 	case c.Old != nil:
-		q.Was = giving{c.Old, c.New}
+		q.Was = freed{c.Old, c.New}
 	}
 	return []state.Subject{q}
 }
 
-// sameQuota tells whether a quota limits what it did: at most its status is another.
+// sameQuota reports whether only the status of a quota has changed.
 func sameQuota(old, next state.Object) bool {
 	was, ok := old.(*corev1.ResourceQuota)
 	is, also := next.(*corev1.ResourceQuota)
 	return ok && also && was.UID == is.UID && equality.Semantic.DeepEqual(was.Spec, is.Spec)
 }
 
-// quotasOf are all quotas of a namespace.
+// quotasOf is the subject for all quotas of a namespace.
 func quotasOf(namespace string) state.Subject {
 	return state.About(state.Key{Kind: state.ResourceQuotas, Namespace: namespace})
 }
@@ -59,17 +58,17 @@ func (Quotas) Subjects(s state.Snapshot) (all []state.Subject) {
 	return all
 }
 
-// Decide counts.
+// Decide updates the status of the quotas.
 func (Quotas) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
-	whole := set{}                 // those for which everything is counted now
-	given := map[string][]giving{} // by namespace
+	whole := keySet{}             // quotas to count completely
+	given := map[string][]freed{} // by namespace
 	for _, q := range subjects {
 		if q.Name != "" {
 			whole[q.Key] = true
 			continue
 		}
 		list := given[q.Namespace]
-		if g, ok := q.Was.(giving); ok {
+		if g, ok := q.Was.(freed); ok {
 			list = append(list, g)
 		}
 		given[q.Namespace] = list
@@ -87,7 +86,7 @@ func (Quotas) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) 
 			continue
 		}
 		var st corev1.ResourceQuotaStatus
-		turn := turnOf(chargeCosts*podsIn(s, k.Namespace), now)
+		turn := nextTurn(chargeCosts*podsIn(s, k.Namespace), now)
 		next := turn
 		if whole[k] || turn.IsZero() {
 			if st, next = state.QuotaStatus(s, q, now); !next.IsZero() {
@@ -108,10 +107,10 @@ func (Quotas) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) 
 	return plan
 }
 
-// chargeCosts is how many objects can be walked while what one pod uses is reckoned.
+// chargeCosts is how many objects can be walked in the time that one pod's usage takes to compute.
 const chargeCosts = 10
 
-// podsIn is how many pods a namespace has, as far as it matters to how often they are walked.
+// podsIn returns how many pods a namespace has, up to the number that slows down walks.
 func podsIn(s state.Snapshot, namespace string) (n int) {
 	if s.Len(state.Pods) <= state.LargeSet/chargeCosts {
 		return 0
@@ -124,8 +123,8 @@ func podsIn(s state.Snapshot, namespace string) (n int) {
 	return n
 }
 
-// withoutGiven is a quota's status where what changes have given back is used no more.
-func withoutGiven(q *corev1.ResourceQuota, given []giving, now time.Time) corev1.ResourceQuotaStatus {
+// withoutGiven returns a quota's status without the usage that changes have freed.
+func withoutGiven(q *corev1.ResourceQuota, given []freed, now time.Time) corev1.ResourceQuotaStatus {
 	st := *q.Status.DeepCopy()
 	for _, g := range given {
 		var has corev1.ResourceList

@@ -15,15 +15,15 @@ import (
 
 var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 
-// A keeper keeps so many pods. What a ReplicaSet and a ReplicationController have in common
-// is written as a ReplicaSet.
-type keeper struct {
+// A replicaKeeper keeps a number of pods. It handles both ReplicaSets and ReplicationControllers in
+// the form of a ReplicaSet.
+type replicaKeeper struct {
 	*pass
 	owner  state.Object
 	kind   gvk
 	source string
 	rs     *appsv1.ReplicaSet
-	with   func(*appsv1.ReplicaSetStatus) state.Object // the owner with another status
+	with   func(*appsv1.ReplicaSetStatus) state.Object // returns the owner with another status
 }
 
 // replicaSet keeps the pods of a ReplicaSet. orphans are pods that it may adopt.
@@ -32,7 +32,7 @@ func (p *pass) replicaSet(k state.Key, orphans []state.Object, turn bool) {
 	if !ok {
 		return
 	}
-	r := keeper{pass: p, owner: rs, kind: replicaSetKind, source: "replicaset-controller", rs: rs}
+	r := replicaKeeper{pass: p, owner: rs, kind: replicaSetKind, source: "replicaset-controller", rs: rs}
 	r.with = func(st *appsv1.ReplicaSetStatus) state.Object {
 		next := rs.DeepCopy()
 		next.Status = *st
@@ -41,15 +41,14 @@ func (p *pass) replicaSet(k state.Key, orphans []state.Object, turn bool) {
 	r.keep(k, orphans, turn)
 }
 
-// keep brings the number of the owner's pods to what it asks for, and its status to what
-// there is. What becomes of the pods of a large one is looked at once in a while, what is
-// wanted of it at once.
-func (p keeper) keep(k state.Key, orphans []state.Object, turn bool) {
+// keep creates and deletes the owner's pods, and updates its status. It looks at the pods of a
+// large owner at intervals only, but applies a change of its spec at once.
+func (p replicaKeeper) keep(k state.Key, orphans []state.Object, turn bool) {
 	rs := p.rs
-	if rs.DeletionTimestamp == nil && !finds(rs.Spec.Selector, &rs.Spec.Template) {
+	if rs.DeletionTimestamp == nil && !selectsOwn(rs.Spec.Selector, &rs.Spec.Template) {
 		return
 	}
-	if p.later(k, state.PodsOf(p.s, p.owner), turn || len(orphans) > 0) {
+	if p.deferWalk(k, state.PodsOf(p.s, p.owner), turn || len(orphans) > 0) {
 		return
 	}
 	var live []*corev1.Pod
@@ -71,13 +70,13 @@ func (p keeper) keep(k state.Key, orphans []state.Object, turn bool) {
 	}
 	var next time.Time
 	refused := ""
-	if rs.DeletionTimestamp == nil && !p.dying(rs.Namespace) {
+	if rs.DeletionTimestamp == nil && !p.terminating(rs.Namespace) {
 		live = append(live, p.adoptPods(p.owner, p.kind, rs.Spec.Selector, orphans)...)
 		if len(live) < int(replicasOf(rs)) {
 			refused = p.refused(p.owner, &rs.Spec.Template)
 		}
-		if refused == "" && len(live) < int(replicasOf(rs)) && unplaced(live) >= mostUnplaced {
-			refused = fmt.Sprintf("%d of its pods have no node yet: more are made when they have", mostUnplaced)
+		if refused == "" && len(live) < int(replicasOf(rs)) && unplaced(live) >= maxUnplaced {
+			refused = fmt.Sprintf("%d of its pods have no node yet: more are created when they have", maxUnplaced)
 		}
 		if refused == "" {
 			var asked int32
@@ -90,12 +89,11 @@ func (p keeper) keep(k state.Key, orphans []state.Object, turn bool) {
 	}
 	p.status(k, live, leaving, refused, &next)
 	if !next.IsZero() {
-		p.again(k, next)
+		p.wakeTurn(k, next)
 	}
 }
 
-// adoptPods makes the owner the controller of pods that its selector matches and
-// that have none.
+// adoptPods makes the owner the controller of matching pods without one.
 func (p *pass) adoptPods(owner state.Object, kind gvk, selector *metav1.LabelSelector,
 	orphans []state.Object) (taken []*corev1.Pod) {
 	for _, o := range orphans {
@@ -110,10 +108,9 @@ func (p *pass) adoptPods(owner state.Object, kind gvk, selector *metav1.LabelSel
 	return taken
 }
 
-// replicate creates the pods that are missing or deletes those that are too many,
-// and returns those that there are then, how many of the others have yet to stop,
-// and when to be asked again.
-func (p keeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32, again time.Time) {
+// replicate creates missing pods or deletes surplus ones. It returns the remaining pods, how many
+// others are still stopping, and when to continue.
+func (p replicaKeeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32, again time.Time) {
 	rs := p.rs
 	var changes []state.Change
 	defer func() { p.do(changes...) }()
@@ -125,9 +122,9 @@ func (p keeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32
 	want := int(replicasOf(rs))
 	if len(live) <= want {
 		n, again := p.allowance(p.owner, "", want-len(live), live)
-		n = min(n, mostUnplaced-unplaced(live))
-		if room := max(burst-madeAt(p.stamp(), live), 0); n > room { // asked again at this moment, no more are made
-			n, again = room, until(p.now, time.Second)
+		n = min(n, maxUnplaced-unplaced(live))
+		if room := max(burst-createdAt(p.stamp(), live), 0); n > room { // a second call at the same time creates no more
+			n, again = room, nextMultiple(p.now, time.Second)
 		}
 		counted := p.counted(rs.Namespace)
 		for i := range n {
@@ -156,9 +153,9 @@ func (p keeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32
 	return live[spare:], leaving, time.Time{}
 }
 
-// mostUnplaced bounds the pods of a ReplicaSet that wait for a node: a zero too many in
-// its replicas must not fill the hub's memory.
-const mostUnplaced = 2 * burst
+// maxUnplaced limits the unplaced pods of a ReplicaSet: a mistyped number of replicas must not
+// fill the hub's memory.
+const maxUnplaced = 2 * burst
 
 func unplaced(pods []*corev1.Pod) (n int) {
 	for _, pod := range pods {
@@ -169,8 +166,8 @@ func unplaced(pods []*corev1.Pod) (n int) {
 	return n
 }
 
-// madeAt counts the pods that were created at a moment.
-func madeAt(at metav1.Time, pods []*corev1.Pod) (n int) {
+// createdAt counts the pods that were created at a time.
+func createdAt(at metav1.Time, pods []*corev1.Pod) (n int) {
 	for _, pod := range pods {
 		if pod.CreationTimestamp.Equal(&at) {
 			n++
@@ -179,8 +176,8 @@ func madeAt(at metav1.Time, pods []*corev1.Pod) (n int) {
 	return n
 }
 
-// relatedPods counts the active pods per node of the ReplicaSet and its siblings under
-// the same Deployment: two on one node are less worth than two on two.
+// relatedPods counts per node the active pods of the ReplicaSet and its siblings under the same
+// Deployment. Two pods on one node are deleted before one of two on two nodes.
 func (p *pass) relatedPods(rs *appsv1.ReplicaSet) map[string]int {
 	n := map[string]int{}
 	count := func(rs state.Object) {
@@ -203,7 +200,7 @@ func (p *pass) relatedPods(rs *appsv1.ReplicaSet) map[string]int {
 
 func replicasOf(rs *appsv1.ReplicaSet) int32 { return state.Replicas(rs) }
 
-func (p keeper) status(k state.Key, live []*corev1.Pod, leaving int32, refused string, next *time.Time) {
+func (p replicaKeeper) status(k state.Key, live []*corev1.Pod, leaving int32, refused string, next *time.Time) {
 	rs := p.rs
 	if p.born[k] {
 		return
@@ -225,13 +222,13 @@ func (p keeper) status(k state.Key, live []*corev1.Pod, leaving int32, refused s
 	told := p.replicaFailure(st, refused)
 	for _, c := range st.Conditions {
 		if c.Type == appsv1.ReplicaSetReplicaFailure && p.Complete != nil {
-			sooner(next, p.tryAgain(c.LastTransitionTime))
+			setEarlier(next, p.retryAt(c.LastTransitionTime))
 		}
 	}
 	if equality.Semantic.DeepEqual(&rs.Status, st) {
 		return
 	}
-	// A ReplicationController does not say how many are leaving.
+	// A ReplicationController has no field for terminating pods.
 	if next := p.with(st); !equality.Semantic.DeepEqual(p.owner, next) {
 		c := state.Put(next, "")
 		if told {
@@ -241,8 +238,7 @@ func (p keeper) status(k state.Key, live []*corev1.Pod, leaving int32, refused s
 	}
 }
 
-// replicaFailure keeps the condition ReplicaFailure, and tells whether its sentence
-// is new.
+// replicaFailure updates the condition ReplicaFailure, and reports whether its message is new.
 func (p *pass) replicaFailure(st *appsv1.ReplicaSetStatus, refused string) bool {
 	at := slices.IndexFunc(st.Conditions, func(c appsv1.ReplicaSetCondition) bool {
 		return c.Type == appsv1.ReplicaSetReplicaFailure
@@ -265,7 +261,7 @@ func (p *pass) replicaFailure(st *appsv1.ReplicaSetStatus, refused string) bool 
 
 const failedCreate = "FailedCreate"
 
-// refusal is the change of a workload's status that tells why it has no pods.
+// refusal returns the change of a workload's status that says why its pods may not be created.
 func refusal(o state.Object, refused, source string) state.Change {
 	c := state.Put(o, fmt.Sprintf("create no pod for %s: %s", o.GetName(), refused)).Warning(failedCreate)
 	c.Message, c.Source = "Error creating: "+refused, source
@@ -274,14 +270,13 @@ func refusal(o state.Object, refused, source string) state.Change {
 
 var controllerKind = corev1.SchemeGroupVersion.WithKind("ReplicationController")
 
-// controller keeps the pods of a ReplicationController, as those of a ReplicaSet. orphans
-// are pods that it may adopt.
+// controller keeps the pods of a ReplicationController. orphans are pods that it may adopt.
 func (p *pass) controller(k state.Key, orphans []state.Object, turn bool) {
 	rc, ok := p.s.Get(k).(*corev1.ReplicationController)
 	if !ok {
 		return
 	}
-	r := keeper{pass: p, owner: rc, kind: controllerKind, source: "replication-controller", rs: asReplicaSet(rc)}
+	r := replicaKeeper{pass: p, owner: rc, kind: controllerKind, source: "replication-controller", rs: asReplicaSet(rc)}
 	r.with = func(st *appsv1.ReplicaSetStatus) state.Object {
 		next := rc.DeepCopy()
 		next.Status = corev1.ReplicationControllerStatus{
@@ -298,7 +293,7 @@ func (p *pass) controller(k state.Key, orphans []state.Object, turn bool) {
 	r.keep(k, orphans, turn)
 }
 
-// asReplicaSet is the ReplicaSet that would keep the same pods.
+// asReplicaSet returns the ReplicaSet that would keep the same pods.
 func asReplicaSet(rc *corev1.ReplicationController) *appsv1.ReplicaSet {
 	rs := &appsv1.ReplicaSet{ObjectMeta: rc.ObjectMeta,
 		Spec: appsv1.ReplicaSetSpec{Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds}}
@@ -319,8 +314,8 @@ func asReplicaSet(rc *corev1.ReplicationController) *appsv1.ReplicaSet {
 	return rs
 }
 
-// selectorOf is nil, which selects nothing, where there is none: an empty one would
-// select everything.
+// selectorOf returns nil, which selects nothing, if there is no selector; an empty one would select
+// everything.
 func selectorOf(rc *corev1.ReplicationController) *metav1.LabelSelector {
 	if len(rc.Spec.Selector) == 0 {
 		return nil

@@ -30,9 +30,8 @@ func (p *pass) revisions(owner state.Object) (all []*appsv1.ControllerRevision) 
 	return all
 }
 
-// adoptRevisions makes the owner the controller of revisions that its selector matches and
-// that have none: a workload that was deleted without its pods, and is made again, knows by
-// them of which template those are.
+// adoptRevisions makes the owner the controller of matching revisions without one. A workload that
+// was deleted without its pods, and created again, finds by them which template the pods have.
 func (p *pass) adoptRevisions(owner state.Object, kind gvk, selector *metav1.LabelSelector, orphans []state.Object) {
 	for _, o := range orphans {
 		r, ok := p.s.Get(state.KeyOf(o)).(*appsv1.ControllerRevision)
@@ -43,9 +42,9 @@ func (p *pass) adoptRevisions(owner state.Object, kind gvk, selector *metav1.Lab
 	}
 }
 
-// revision finds the ControllerRevision of the DaemonSet's template. Where the template
-// cannot have changed the newest is it. It says whether it made or moved one: then the
-// rollout waits for the next round; and why it may not make one.
+// revision finds or creates the ControllerRevision of the DaemonSet's template; if the template
+// cannot have changed it is the newest. fresh: it was created or renumbered, and the rollout
+// continues in the next pass. refused: why it may not be created.
 func (d *daemon) revision(changed bool) (fresh bool, refused string) {
 	all := d.revisions(d.ds)
 	if len(all) > 0 && !changed {
@@ -65,10 +64,9 @@ func (d *daemon) revision(changed bool) (fresh bool, refused string) {
 	return fresh, ""
 }
 
-// revise finds the ControllerRevision of a workload's template among all that it has, by
-// which kubectl tells the history and goes back in it. One that is missing is made, one
-// that is used again becomes the newest: then it is fresh. Where a quota has no room for one
-// there is none, as in Kubernetes, and nothing is made of the template.
+// revise finds the ControllerRevision of a workload's template among all. It creates a missing one,
+// and makes a reused one the newest; both are fresh. kubectl reads them for the history and for
+// rollbacks. If a quota refuses a new one, the template is not rolled out, as in Kubernetes.
 func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, all []*appsv1.ControllerRevision,
 	collisions *int32) (r *appsv1.ControllerRevision, fresh bool, after *int32, err error) {
 	newest := int64(0)
@@ -76,7 +74,7 @@ func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, a
 		newest = all[len(all)-1].Revision
 	}
 	for _, r := range slices.Backward(all) {
-		if !recorded(r, t) {
+		if !hasTemplate(r, t) {
 			continue
 		}
 		if r.Revision < newest {
@@ -88,7 +86,7 @@ func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, a
 		return r, false, collisions, nil
 	}
 	var hash, name string
-	for { // a name that something else has counts as a collision of hashes
+	for { // a taken name counts as a hash collision
 		hash = hashOf(t, collisions)
 		name = hashed(owner.GetName(), hash)
 		if p.s.Get(state.Key{Kind: state.ControllerRevisions, Namespace: owner.GetNamespace(), Name: name}) == nil {
@@ -124,8 +122,7 @@ func hashLabel(r *appsv1.ControllerRevision) string {
 	return r.Labels[appsv1.ControllerRevisionHashLabelKey]
 }
 
-// patchOf is the patch that brings a DaemonSet back to the template; kubectl
-// sends it as it is.
+// patchOf returns the patch that restores the template; kubectl sends it unchanged.
 func patchOf(t *corev1.PodTemplateSpec) []byte {
 	template := map[string]any{}
 	raw, _ := json.Marshal(t)
@@ -135,16 +132,16 @@ func patchOf(t *corev1.PodTemplateSpec) []byte {
 	return raw
 }
 
-// recorded tells whether the revision is of the template. It compares what they
-// say, not the bytes, which may differ between versions of the hub.
-func recorded(r *appsv1.ControllerRevision, t *corev1.PodTemplateSpec) bool {
+// hasTemplate reports whether the revision has the template. It compares values, since the bytes
+// may differ between versions of the hub.
+func hasTemplate(r *appsv1.ControllerRevision, t *corev1.PodTemplateSpec) bool {
 	have := templateOf(r)
 	want := corev1.PodTemplateSpec{}
 	raw, _ := json.Marshal(t)
 	return have != nil && json.Unmarshal(raw, &want) == nil && equality.Semantic.DeepEqual(*have, want)
 }
 
-// templateOf returns the template that a revision is of, nil if it cannot be read.
+// templateOf returns the template of a revision; nil: it is unreadable.
 func templateOf(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
 	var patch struct {
 		Spec struct {
@@ -157,8 +154,7 @@ func templateOf(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
 	return &patch.Spec.Template
 }
 
-// trimRevisions removes the oldest revisions beyond the history that is kept;
-// those that pods still run stay.
+// trimRevisions removes the oldest revisions beyond the history limit that no pod uses.
 func (d *daemon) trimRevisions(byNode map[string][]*corev1.Pod) {
 	used := map[string]bool{d.hash: true}
 	for _, pods := range byNode {
@@ -169,7 +165,7 @@ func (d *daemon) trimRevisions(byNode map[string][]*corev1.Pod) {
 	d.trim(d.ds, d.ds.Spec.RevisionHistoryLimit, func(r *appsv1.ControllerRevision) bool { return used[hashLabel(r)] })
 }
 
-// trim removes a workload's oldest revisions that are not used beyond the limit.
+// trim removes a workload's oldest unused revisions beyond the limit.
 func (p *pass) trim(owner state.Object, most *int32, used func(*appsv1.ControllerRevision) bool) {
 	limit := 10
 	if most != nil {

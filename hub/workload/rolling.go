@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// setSize gives a ReplicaSet its number of replicas, and the annotations by which
-// a later change of the Deployment's own number is recognized.
+// setSize sets a ReplicaSet's replicas, and the annotations by which a later change of the
+// Deployment's replicas is detected.
 func (r *rollout) setSize(rs *appsv1.ReplicaSet, n int32) {
 	from := replicasOf(rs)
 	if rs.Annotations == nil {
@@ -60,8 +60,8 @@ func (r *rollout) roomForNew() int32 {
 	return have + min(room, want-have)
 }
 
-// roll takes one step of a rolling update: grow the new as far as maxSurge
-// allows, shrink the old as far as maxUnavailable allows.
+// roll takes one step of a rolling update: it grows the new ReplicaSet within maxSurge, and shrinks
+// the old ones within maxUnavailable.
 func (r *rollout) roll() {
 	r.syncRevision(true)
 	if r.current == nil || r.born(r.current) {
@@ -81,7 +81,7 @@ func (r *rollout) roll() {
 	r.shrinkOld()
 }
 
-// born tells whether the ReplicaSet is made in this very pass.
+// born reports whether the ReplicaSet is created in this pass.
 func (r *rollout) born(rs *appsv1.ReplicaSet) bool { return r.was[rs.Name] == nil }
 
 func (r *rollout) shrinkOld() {
@@ -94,8 +94,7 @@ func (r *rollout) shrinkOld() {
 	if spare <= 0 {
 		return
 	}
-	// Old pods that are not available anyway go first: they serve nobody and may
-	// hold the rollout up.
+	// Remove unavailable old pods first: they serve nobody and may block the rollout.
 	for _, rs := range r.old {
 		if n := min(spare, replicasOf(rs)-availableOf(rs)); n > 0 {
 			r.setSize(rs, replicasOf(rs)-n)
@@ -111,7 +110,7 @@ func (r *rollout) shrinkOld() {
 	}
 }
 
-// recreate first lets every old pod go, and only then makes new ones.
+// recreate removes all old pods before it creates new ones.
 func (r *rollout) recreate() {
 	r.syncRevision(false)
 	shrunk := false
@@ -127,11 +126,11 @@ func (r *rollout) recreate() {
 	for _, rs := range r.old {
 		for o := range r.s.Owned(rs.UID, state.Pods) {
 			if pod := o.(*corev1.Pod); !state.Terminated(pod) {
-				r.waits = append(r.waits, pod) // it still runs, or may
+				r.stopping = append(r.stopping, pod) // it runs, or may run
 			}
 		}
 	}
-	if len(r.waits) > 0 {
+	if len(r.stopping) > 0 {
 		return
 	}
 	r.syncRevision(true)
@@ -140,8 +139,7 @@ func (r *rollout) recreate() {
 	}
 }
 
-// rescaled tells whether the Deployment's own number has changed since its
-// ReplicaSets were last sized.
+// rescaled reports whether the Deployment's replicas have changed since its ReplicaSets were sized.
 func (r *rollout) rescaled() bool {
 	for _, rs := range r.all() {
 		if n, err := strconv.Atoi(rs.Annotations[desiredAnnotation]); replicasOf(rs) > 0 && err == nil &&
@@ -152,8 +150,8 @@ func (r *rollout) rescaled() bool {
 	return false
 }
 
-// scale spreads a changed number over the ReplicaSets in proportion, so that a
-// rollout that is under way, or paused, keeps its balance.
+// scale distributes a changed number of replicas over the ReplicaSets in proportion, so that an
+// active or paused rollout keeps its balance.
 func (r *rollout) scale() {
 	want := *r.d.Spec.Replicas
 	var active []*appsv1.ReplicaSet
@@ -191,7 +189,7 @@ func (r *rollout) scale() {
 		allowed = want + r.surge
 	}
 	add := allowed - total(active, replicasOf)
-	// the biggest first; among equals the newer grow, the older shrink
+	// the largest first; of equal size the newer grow and the older shrink
 	slices.SortStableFunc(active, func(a, b *appsv1.ReplicaSet) int {
 		age := a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 		if add > 0 {
@@ -214,8 +212,7 @@ func (r *rollout) scale() {
 	}
 }
 
-// share is the part of what is to be added (or, below 0, taken) that falls to a
-// ReplicaSet by its size.
+// share returns a ReplicaSet's proportional part of what is to be added (or removed, below 0).
 func (r *rollout) share(rs *appsv1.ReplicaSet, left int32) int32 {
 	if left == 0 {
 		return 0
@@ -234,9 +231,9 @@ func (r *rollout) share(rs *appsv1.ReplicaSet, left int32) int32 {
 	return max(min(part, 0), left)
 }
 
-// roll asks pods of an older revision to leave, the last first and none below the partition:
-// one at a time, each as soon as those after it serve, or as many as maxUnavailable leaves. Of
-// pods that come all at once those that do not serve leave before, whatever else is missing.
+// roll deletes pods of an older revision, from the last ordinal down to the partition: one at a
+// time, each once those after it are available, or as many as maxUnavailable allows. With parallel
+// pod management, pods that are not available are deleted first regardless.
 func (d *stateful) roll() {
 	s := d.set.Spec.UpdateStrategy
 	if s.Type == appsv1.OnDeleteStatefulSetStrategyType || d.missing {
@@ -250,10 +247,10 @@ func (d *stateful) roll() {
 			most = int64(unavailableOf(u.MaxUnavailable, int32(d.want)))
 		}
 	}
-	idle := bounded && !d.ordered // what does not serve is no loss
+	idle := bounded && !d.ordered // an unavailable pod costs no availability
 	for i := d.want - 1; i >= 0 && bounded; i-- {
 		pod := d.pods[d.first+i]
-		if d.serves(pod) {
+		if d.isAvailable(pod) {
 			continue
 		}
 		if most--; idle && i >= from && old(pod) {
@@ -262,16 +259,16 @@ func (d *stateful) roll() {
 	}
 	for i := d.want - 1; i >= from && most > 0; i-- {
 		switch pod := d.pods[d.first+i]; {
-		case old(pod) && (!idle || d.serves(pod)):
+		case old(pod) && (!idle || d.isAvailable(pod)):
 			d.drop(pod, "its template has changed")
 			most--
-		case !bounded && !d.serves(pod):
+		case !bounded && !d.isAvailable(pod):
 			return
 		}
 	}
 }
 
-// unavailableOf is how many pods may be missing during an update: one at least.
+// unavailableOf returns how many pods may be unavailable during an update, at least one.
 func unavailableOf(v *intstr.IntOrString, total int32) int32 {
 	return max(scaled(v, total, false), 1)
 }

@@ -21,37 +21,37 @@ var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
 
 const statefulSource = "statefulset-controller"
 
-// A stateful is the work on one StatefulSet. Its pods have identities: a name with an ordinal,
-// and claims of that name. There is never more than one pod of an identity: one that has been
-// asked to leave has its name until its device has said that it has stopped, or somebody says
-// that it never will (kubectl delete --force, or kubectl delete node).
+// A stateful is the work on one StatefulSet. Its pods have identities: a name with an ordinal, and
+// claims of that name. There is never more than one pod of an identity: a terminating pod keeps its
+// name until its device reports that it has stopped, or until a user decides that it never will
+// (kubectl delete --force, or kubectl delete node).
 type stateful struct {
 	*pass
 	key      state.Key
 	set      *appsv1.StatefulSet
-	ordered  bool                  // one after the other
+	ordered  bool                  // pod management OrderedReady
 	first    int64                 // the first ordinal
-	want     int64                 // how many from there on
+	want     int64                 // number of ordinals from there on
 	pods     map[int64]*corev1.Pod // by ordinal
-	missing  bool                  // one that is wanted could not be made
+	missing  bool                  // a wanted pod could not be created
 	refuse   string                // why
-	waitsFor *corev1.Pod           // of an older revision than it would be made of, which all after it wait for
-	denied   map[string]string     // why a claim may not be made, by the name of its template
+	waitsFor *corev1.Pod           // a pod of an older revision that blocks all after it
+	denied   map[string]string     // why a claim may not be created, by the name of its template
 	next     time.Time
 
 	current, update *appsv1.ControllerRevision
 	collisions      int32
 }
 
-// statefulSet takes the next steps towards what a StatefulSet asks for. orphans are pods and
-// revisions that it may adopt. What becomes of the pods of a large one is looked at once in a
-// while, what is wanted of it at once.
+// statefulSet takes the next steps of a StatefulSet. orphans are pods and revisions that it may
+// adopt. It looks at the pods of a large one at intervals only, but applies a change of its spec at
+// once.
 func (p *pass) statefulSet(k state.Key, orphans []state.Object, turn bool) {
 	set, ok := p.s.Get(k).(*appsv1.StatefulSet)
-	if !ok || p.born[k] || set.DeletionTimestamp == nil && !finds(set.Spec.Selector, &set.Spec.Template) {
+	if !ok || p.born[k] || set.DeletionTimestamp == nil && !selectsOwn(set.Spec.Selector, &set.Spec.Template) {
 		return
 	}
-	if p.later(k, state.PodsOf(p.s, set), turn || len(orphans) > 0) {
+	if p.deferWalk(k, state.PodsOf(p.s, set), turn || len(orphans) > 0) {
 		return
 	}
 	d := &stateful{
@@ -61,7 +61,7 @@ func (p *pass) statefulSet(k state.Key, orphans []state.Object, turn bool) {
 	if set.Spec.Ordinals != nil {
 		d.first = int64(max(set.Spec.Ordinals.Start, 0))
 	}
-	ends := set.DeletionTimestamp != nil || p.dying(k.Namespace)
+	ends := set.DeletionTimestamp != nil || p.terminating(k.Namespace)
 	if !ends {
 		d.adopt(orphans)
 	}
@@ -73,7 +73,7 @@ func (p *pass) statefulSet(k state.Key, orphans []state.Object, turn bool) {
 	}
 	d.status(ends)
 	if !d.next.IsZero() {
-		p.again(k, d.next)
+		p.wakeTurn(k, d.next)
 	}
 }
 
@@ -87,7 +87,7 @@ func ordinalOf(set, pod string) (int64, bool) {
 	return int64(n), err == nil
 }
 
-// namesake returns the StatefulSet that a pod's name may be of, nil for none.
+// namesake returns the StatefulSet whose pods have such a name; nil: none.
 func (p *pass) namesake(pod *corev1.Pod) *appsv1.StatefulSet {
 	i := strings.LastIndexByte(pod.Name, '-')
 	if i < 1 {
@@ -106,12 +106,12 @@ func (p *pass) namesake(pod *corev1.Pod) *appsv1.StatefulSet {
 
 func (d *stateful) name(ordinal int64) string { return fmt.Sprintf("%s-%d", d.set.Name, ordinal) }
 
-// inRange tells whether the pod of an ordinal is wanted.
+// inRange reports whether the pod of an ordinal is wanted.
 func (d *stateful) inRange(ordinal int64) bool {
 	return ordinal >= d.first && ordinal-d.first < d.want
 }
 
-// adopt takes pods and revisions that match and have no controller.
+// adopt adopts matching pods and revisions without a controller.
 func (d *stateful) adopt(orphans []state.Object) {
 	for _, o := range orphans {
 		pod := d.s.Pod(o.GetNamespace(), o.GetName())
@@ -127,7 +127,7 @@ func (d *stateful) adopt(orphans []state.Object) {
 	d.adoptRevisions(d.set, statefulSetKind, d.set.Spec.Selector, orphans)
 }
 
-// gather finds the pods, and lets those go that no longer match.
+// gather collects the pods, and releases those that no longer match.
 func (d *stateful) gather(let bool) {
 	d.pods = map[int64]*corev1.Pod{}
 	var strangers []*corev1.Pod
@@ -150,8 +150,8 @@ func (d *stateful) gather(let bool) {
 	}
 }
 
-// revisions finds the revision of the template, and the one from which it is rolled out. It says
-// whether there is one.
+// revisions finds the template's revision and the one that is being replaced. It reports whether
+// there is one.
 func (d *stateful) revisions() bool {
 	st, all := &d.set.Status, d.pass.revisions(d.set)
 	if n := len(all); n > 0 && st.ObservedGeneration == d.set.Generation && all[n-1].Name == st.UpdateRevision {
@@ -175,7 +175,7 @@ func (d *stateful) revisions() bool {
 	return true
 }
 
-// used tells whether a revision is one that pods have or are to get.
+// used reports whether pods have or will get a revision.
 func (d *stateful) used(r *appsv1.ControllerRevision) bool {
 	if r.Name == d.current.Name || r.Name == d.update.Name {
 		return true
@@ -190,24 +190,23 @@ func (d *stateful) used(r *appsv1.ControllerRevision) bool {
 
 func revisionLabel(pod *corev1.Pod) string { return pod.Labels[appsv1.StatefulSetRevisionLabel] }
 
-// serves tells whether a pod is Running, Ready and available, and goes on to be.
-func (d *stateful) serves(pod *corev1.Pod) bool {
+// isAvailable reports whether a pod is running, ready, available and not terminating.
+func (d *stateful) isAvailable(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning &&
 		d.available(pod, d.set.Spec.MinReadySeconds, &d.next)
 }
 
-// grow makes the pods that are missing and clears those away that have ended, by their
-// ordinals: one after the other, each as soon as all before it serve, or all at once. It
-// says whether what comes after may be done, too.
+// grow creates missing pods and removes finished ones in the order of their ordinals: each once all
+// before it are available, or all at once. It reports whether the next steps may follow.
 func (d *stateful) grow() bool {
 	there := slices.Collect(maps.Values(d.pods))
-	room, bare := burst-madeAt(d.stamp(), there), mostUnplaced-unplaced(there)
+	room, bare := burst-createdAt(d.stamp(), there), maxUnplaced-unplaced(there)
 	for n := d.first; d.inRange(n); n++ {
 		pod := d.pods[n]
 		switch {
 		case pod != nil && state.Terminated(pod):
 			d.missing = true
-			d.clear(pod)
+			d.removeFinished(pod)
 			if d.ordered {
 				return false
 			}
@@ -215,7 +214,7 @@ func (d *stateful) grow() bool {
 			if pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil {
 				d.claims(n, false)
 			}
-			if d.ordered && !d.serves(pod) {
+			if d.ordered && !d.isAvailable(pod) {
 				if revision, _ := d.revisionFor(n); revision == d.update.Name && revisionLabel(pod) != revision &&
 					d.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
 					d.waitsFor = pod
@@ -223,14 +222,14 @@ func (d *stateful) grow() bool {
 				return false
 			}
 			d.identify(pod, n)
-			d.owned(pod, n)
+			d.setClaimOwners(pod, n)
 		case room <= 0:
 			d.missing = true
-			sooner(&d.next, until(d.now, time.Second))
+			setEarlier(&d.next, nextMultiple(d.now, time.Second))
 			return !d.ordered
 		case bare <= 0:
 			d.missing, d.refuse = true,
-				fmt.Sprintf("%d of its pods have no node yet: more are made when they have", mostUnplaced)
+				fmt.Sprintf("%d of its pods have no node yet: more are created when they have", maxUnplaced)
 			return !d.ordered
 		default:
 			made, forbidden := d.create(n)
@@ -242,34 +241,34 @@ func (d *stateful) grow() bool {
 			switch {
 			case d.ordered || forbidden == d.update.Name:
 				return !d.ordered
-			case forbidden != "": // as every other of the older revision: those of the newer come after them
-				n = d.first + d.older() - 1
+			case forbidden != "": // pods of the newer revision come after all of the older one
+				n = d.first + d.olderCount() - 1
 			}
 		}
 	}
 	return true
 }
 
-// clear removes a pod that has ended, so that another can have its name: at once, or where
-// its pods end again and again after a while. Until then it tells why.
-func (d *stateful) clear(pod *corev1.Pod) {
+// removeFinished removes a finished pod so that a new one can take its name: at once, or after a
+// back-off if its pods end repeatedly. Until then the pod shows why it ended.
+func (d *stateful) removeFinished(pod *corev1.Pod) {
 	if pod.DeletionTimestamp != nil {
 		return
 	}
 	if many, again := d.allowance(d.set, pod.Name, 1, nil); many == 0 {
-		sooner(&d.next, again)
+		setEarlier(&d.next, again)
 		return
 	}
 	d.drop(pod, "it has ended")
 }
 
-// create makes the pod of an ordinal, and its claims before it. forbidden is the revision of which
-// no pod may be made: not so of claims, which another ordinal may have from before.
+// create creates the pod of an ordinal, after its claims. forbidden is a revision whose pods may
+// not be created; its claims are not affected, since another ordinal may have them already.
 func (d *stateful) create(n int64) (made bool, forbidden string) {
 	name := d.name(n)
 	many, again := d.allowance(d.set, name, 1, nil)
 	if many == 0 {
-		sooner(&d.next, again)
+		setEarlier(&d.next, again)
 		return false, ""
 	}
 	revision, template := d.revisionFor(n)
@@ -278,7 +277,7 @@ func (d *stateful) create(n int64) (made bool, forbidden string) {
 		return false, revision
 	}
 	if d.s.Pod(d.set.Namespace, name) != nil {
-		d.refuse = cmp.Or(d.refuse, fmt.Sprintf("pods %q already exists, and is not of this StatefulSet", name))
+		d.refuse = cmp.Or(d.refuse, fmt.Sprintf("pods %q already exists, and does not belong to this StatefulSet", name))
 		return false, ""
 	}
 	if why := d.claims(n, true); why != "" {
@@ -305,9 +304,9 @@ func (d *stateful) tell(c state.Change, reason string) {
 	d.do(c)
 }
 
-// older is how many pods from the first on are of the older revision: those below the partition,
-// and where no partition is said as many as there are.
-func (d *stateful) older() int64 {
+// olderCount returns how many pods from the first on have the older revision: those below the
+// partition, or without a partition all that exist.
+func (d *stateful) olderCount() int64 {
 	s := d.set.Spec.UpdateStrategy
 	switch {
 	case s.Type == appsv1.OnDeleteStatefulSetStrategyType:
@@ -318,9 +317,9 @@ func (d *stateful) older() int64 {
 	return int64(d.set.Status.CurrentReplicas)
 }
 
-// revisionFor returns of which revision a new pod of an ordinal is, and that one's template.
+// revisionFor returns the revision and the template of a new pod of an ordinal.
 func (d *stateful) revisionFor(n int64) (string, *corev1.PodTemplateSpec) {
-	if n-d.first < d.older() {
+	if n-d.first < d.olderCount() {
 		if t := templateOf(d.current); t != nil {
 			return d.current.Name, t
 		}
@@ -328,7 +327,7 @@ func (d *stateful) revisionFor(n int64) (string, *corev1.PodTemplateSpec) {
 	return d.update.Name, &d.set.Spec.Template
 }
 
-// mount gives a pod the volumes of its claims, in the place of the template's of the same name.
+// mount sets a pod's volumes to its claims, replacing the template's volumes of the same name.
 func (d *stateful) mount(pod *corev1.Pod, n int64) {
 	var volumes []corev1.Volume
 	claimed := map[string]bool{}
@@ -346,7 +345,7 @@ func (d *stateful) mount(pod *corev1.Pod, n int64) {
 	})...)
 }
 
-// identify gives an adopted pod the labels of its identity.
+// identify adds the labels of its identity to an adopted pod.
 func (d *stateful) identify(pod *corev1.Pod, n int64) {
 	if pod.Labels[appsv1.StatefulSetPodNameLabel] == pod.Name {
 		return
@@ -359,8 +358,8 @@ func (d *stateful) identify(pod *corev1.Pod, n int64) {
 	d.do(state.Put(pod, ""))
 }
 
-// shrink asks the pods to leave that are not wanted, the last first: one after the other,
-// while all others serve, or all at once. It says whether what comes after may be done, too.
+// shrink deletes surplus pods, the last first: one at a time while all others are available, or all
+// at once. It reports whether the next steps may follow.
 func (d *stateful) shrink() bool {
 	var spare []int64
 	for n := range d.pods {
@@ -369,9 +368,9 @@ func (d *stateful) shrink() bool {
 		}
 	}
 	slices.Sort(spare)
-	weak := slices.IndexFunc(spare, func(n int64) bool { return !d.serves(d.pods[n]) })
+	weak := slices.IndexFunc(spare, func(n int64) bool { return !d.isAvailable(d.pods[n]) })
 	for _, n := range spare {
-		d.owned(d.pods[n], n)
+		d.setClaimOwners(d.pods[n], n)
 	}
 	for i, n := range slices.Backward(spare) {
 		pod := d.pods[n]
@@ -380,8 +379,8 @@ func (d *stateful) shrink() bool {
 			return false
 		case pod.DeletionTimestamp != nil:
 			continue
-		case d.ordered && i != weak && !d.serves(pod):
-			return false // a lower one is in trouble, too
+		case d.ordered && i != weak && !d.isAvailable(pod):
+			return false // a lower one is not available either
 		}
 		d.drop(pod, fmt.Sprintf("%d replicas are wanted", d.want))
 		if d.ordered {

@@ -188,7 +188,7 @@ func TestParallelPodsWaitForNobody(t *testing.T) {
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet().has()
 	// A zero too many fills no memory.
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(2_000_000_000)) }).pass(time.Minute).quiet()
-	if n := len(f.pods()); n != mostUnplaced {
+	if n := len(f.pods()); n != maxUnplaced {
 		t.Errorf("%d pods wait for a node", n)
 	}
 	if c := f.set().Status.Conditions; len(c) != 1 || c[0].Type != statefulFailure {

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// status counts what there is, and says what it waits for.
+// status updates the status, and says what the StatefulSet waits for.
 func (d *stateful) status(ends bool) {
 	d.gather(false)
 	st := d.set.Status.DeepCopy()
@@ -54,11 +54,11 @@ func (d *stateful) status(ends bool) {
 	refused := d.condition(st, statefulFailure, failedCreate, d.refuse)
 	for _, c := range st.Conditions {
 		if c.Type == statefulFailure && d.Complete != nil {
-			sooner(&d.next, d.tryAgain(c.LastTransitionTime))
+			setEarlier(&d.next, d.retryAt(c.LastTransitionTime))
 		}
 	}
 	unreachable, blocked := d.unreachable(maps.Values(d.pods),
-		"No other is made under that name until the device is back"), d.blocked()
+		"No other pod gets that name until the device is back"), d.blocked()
 	stuck := d.condition(st, state.PodUnreachable, string(state.PodUnreachable), unreachable)
 	behind := d.condition(st, state.RolloutBlocked, string(state.RolloutBlocked), blocked)
 	if equality.Semantic.DeepEqual(&d.set.Status, st) {
@@ -71,25 +71,24 @@ func (d *stateful) status(ends bool) {
 	case refused:
 		c = refusal(set, d.refuse, statefulSource)
 	case stuck:
-		c = waits(set, unreachable, string(state.PodUnreachable), statefulSource)
+		c = waitChange(set, unreachable, string(state.PodUnreachable), statefulSource)
 	case behind:
-		c = waits(set, blocked, string(state.RolloutBlocked), statefulSource)
+		c = waitChange(set, blocked, string(state.RolloutBlocked), statefulSource)
 	}
 	d.do(c)
 }
 
-// waits is the change of a workload that begins to wait.
-func waits(o state.Object, why, reason, source string) state.Change {
+// waitChange returns the change of a workload that begins to wait.
+func waitChange(o state.Object, why, reason, source string) state.Change {
 	c := state.Put(o, fmt.Sprintf("%s waits: %s", state.Display(o), why)).Warning(reason)
 	c.Message, c.Source = why, source
 	return c
 }
 
-// unreadyFor is how long a pod may be unready before it counts as one that may never be ready.
+// unreadyFor is how long a pod may be unready before it counts as stuck.
 const unreadyFor = time.Minute
 
-// blocked says which pod of an older revision the newest one waits for, and what helps; empty:
-// none.
+// blocked names the pod of an older revision that blocks the update, and what helps; "": none.
 func (d *stateful) blocked() string {
 	pod := d.waitsFor
 	if pod == nil || pod.DeletionTimestamp != nil || silent(d.s.Node(pod.Spec.NodeName)) {
@@ -100,19 +99,19 @@ func (d *stateful) blocked() string {
 		since = c.LastTransitionTime
 	}
 	if at := since.Add(unreadyFor); at.After(d.now) {
-		sooner(&d.next, at)
+		setEarlier(&d.next, at)
 		return ""
 	}
-	return fmt.Sprintf("%s is of an older revision and does not become ready, and pods that come one after the other "+
-		"wait for it. If it never will be ready: kubectl delete pod %s -n %s", pod.Name, pod.Name, pod.Namespace)
+	return fmt.Sprintf("%s has an older revision and does not become ready, and the pods after it "+
+		"wait for it. If it will never be ready: kubectl delete pod %s -n %s", pod.Name, pod.Name, pod.Namespace)
 }
 
-// statefulFailure is ours, as ReplicaSets have it: Kubernetes tells it of StatefulSets by
-// events only.
+// statefulFailure is a condition of ReplicaSets that Kubernetes' StatefulSets lack: they only emit
+// events.
 const statefulFailure = appsv1.StatefulSetConditionType(appsv1.ReplicaSetReplicaFailure)
 
-// condition keeps a condition that is there while there is something to say, and tells
-// whether it is new. Those of others stay.
+// condition sets a condition while there is a message, and removes it otherwise. It reports whether
+// the message is new. Other conditions stay.
 func (d *stateful) condition(st *appsv1.StatefulSetStatus, t appsv1.StatefulSetConditionType, reason,
 	message string) bool {
 	at := slices.IndexFunc(st.Conditions, func(c appsv1.StatefulSetCondition) bool { return c.Type == t })
@@ -132,14 +131,14 @@ func (d *stateful) condition(st *appsv1.StatefulSetStatus, t appsv1.StatefulSetC
 	return true
 }
 
-// silent tells whether nothing is known of what a node's device does.
+// silent reports whether a node is unknown to be ready, so that its pods may still run.
 func silent(n *corev1.Node) bool { return n != nil && state.ReadyOf(n) == corev1.ConditionUnknown }
 
-// mostNamed is how many pods a sentence names.
-const mostNamed = 3
+// maxNamed is how many pods a message names.
+const maxNamed = 3
 
-// unreachable says which pods are on devices that do not answer, what follows, and what to do;
-// empty: none.
+// unreachable names the pods on devices that do not answer, with the consequence and what to do;
+// "": none.
 func (p *pass) unreachable(pods iter.Seq[*corev1.Pod], follows string) string {
 	var list []*corev1.Pod
 	for pod := range pods {
@@ -152,18 +151,18 @@ func (p *pass) unreachable(pods iter.Seq[*corev1.Pod], follows string) string {
 	}
 	slices.SortFunc(list, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	var who []string
-	for _, pod := range list[:min(len(list), mostNamed)] {
+	for _, pod := range list[:min(len(list), maxNamed)] {
 		who = append(who, fmt.Sprintf("%s on %s", pod.Name, pod.Spec.NodeName))
 	}
-	if more := len(list) - mostNamed; more > 0 {
+	if more := len(list) - maxNamed; more > 0 {
 		who = append(who, fmt.Sprintf("%d more", more))
 	}
 	first := list[0]
-	text := fmt.Sprintf("%s may still run, as the device does not answer. %s. If it never will be: kubectl delete "+
-		"node %s; if the pod surely does not run any more: kubectl delete pod %s -n %s --force",
+	text := fmt.Sprintf("%s may still run: the device does not answer. %s. If the device never returns: kubectl delete "+
+		"node %s; if the pod has certainly stopped: kubectl delete pod %s -n %s --force",
 		strings.Join(who, ", "), follows, first.Spec.NodeName, first.Name, first.Namespace)
 	if state.HasClaims(first) {
-		text += ". Its volume is on that device: a new pod waits for it, unless its claims are deleted, too"
+		text += ". Its volume is on that device: a new pod waits for it, unless its claims are deleted too"
 	}
 	return text
 }
@@ -174,7 +173,7 @@ func (d *stateful) claimName(t *corev1.PersistentVolumeClaim, n int64) string {
 	return fmt.Sprintf("%s-%s-%d", t.Name, d.set.Name, n)
 }
 
-// claimed notes the StatefulSets whose claim, by its name, one may be.
+// claimed adds the StatefulSets that a claim may belong to by its name.
 func (p *pass) claimed(w *work, k state.Key) {
 	for set := range state.Each[*appsv1.StatefulSet](p.s, state.StatefulSets, k.Namespace) {
 		for i := range set.Spec.VolumeClaimTemplates {
@@ -186,8 +185,8 @@ func (p *pass) claimed(w *work, k state.Key) {
 	}
 }
 
-// claims makes the claims that the pod of an ordinal is missing and may have. It says why a
-// pod that is new has to wait; empty: it has not.
+// claims creates the missing claims of an ordinal's pod. It returns why a new pod has to wait; "":
+// it does not.
 func (d *stateful) claims(n int64, fresh bool) (wait string) {
 	for i := range d.set.Spec.VolumeClaimTemplates {
 		t := &d.set.Spec.VolumeClaimTemplates[i]
@@ -200,13 +199,14 @@ func (d *stateful) claims(n int64, fresh bool) (wait string) {
 		case fresh && d.scaledAway() && slices.ContainsFunc(c.OwnerReferences, func(r metav1.OwnerReference) bool {
 			return refersTo(r, podKind, d.name(n))
 		}):
-			wait = cmp.Or(wait, fmt.Sprintf("persistentvolumeclaim %q goes with the pod that had it", name))
+			wait = cmp.Or(wait, fmt.Sprintf("persistentvolumeclaim %q is deleted with its former pod", name))
 		}
 	}
 	return wait
 }
 
-// makeClaim makes a claim, or says why it may not be made: then no other of its template may.
+// makeClaim creates a claim, or returns why it may not be created; that applies to all of its
+// template.
 func (d *stateful) makeClaim(t *corev1.PersistentVolumeClaim, n int64) (why string) {
 	if why = d.denied[t.Name]; why != "" {
 		return why
@@ -236,7 +236,7 @@ func (d *stateful) makeClaim(t *corev1.PersistentVolumeClaim, n int64) (why stri
 	return ""
 }
 
-// mayClaim asks what the namespace says of a new claim: its limit ranges, and its quotas.
+// mayClaim checks a new claim against the limit ranges and quotas of its namespace.
 func (d *stateful) mayClaim(c *corev1.PersistentVolumeClaim) error {
 	if d.Complete != nil {
 		if err := d.Complete(c, d.s); err != nil {
@@ -250,9 +250,9 @@ func (d *stateful) mayClaim(c *corev1.PersistentVolumeClaim) error {
 	return nil
 }
 
-// owned sees to it that the claims of a pod go with whom they are to go: with the
-// StatefulSet, with the pod that is not wanted any more, or with nobody.
-func (d *stateful) owned(pod *corev1.Pod, n int64) {
+// setClaimOwners sets the owner references of a pod's claims by the retention policy: the
+// StatefulSet, the surplus pod, or none.
+func (d *stateful) setClaimOwners(pod *corev1.Pod, n int64) {
 	for i := range d.set.Spec.VolumeClaimTemplates {
 		c := d.s.Claim(d.set.Namespace, d.claimName(&d.set.Spec.VolumeClaimTemplates[i], n))
 		if c == nil || d.born[state.KeyOf(c)] {
@@ -271,9 +271,8 @@ func (d *stateful) scaledAway() bool {
 	return keep != nil && keep.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
 }
 
-// ownersOf returns the owners that the claim of a pod is to have. One that belongs to an
-// earlier StatefulSet or pod of the same name is not known: it is left to the garbage
-// collection. One that somebody else controls stays that one's.
+// ownersOf returns the owner references of a pod's claim. It leaves the references to an earlier
+// StatefulSet or pod of the same name to garbage collection, and those of another controller alone.
 func (d *stateful) ownersOf(c *corev1.PersistentVolumeClaim, pod *corev1.Pod,
 	n int64) (refs []metav1.OwnerReference, known bool) {
 	foreign, spare := false, !d.inRange(n)

@@ -12,35 +12,35 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Parts of the work on an object. A DaemonSet's work on one node is named by the node.
+// Parts of the work on an object. A DaemonSet's work on one node has the node's name.
 const (
-	partAdopt    = "Adopt"    // it is new: what has no controller may be its
-	partTemplate = "Template" // of a DaemonSet: on every node, and perhaps by another template
-	partRevision = "Revision" // of a DaemonSet: its revisions are others
-	partTurn     = "Turn"     // what costs a walk and was put off has its turn, or cannot wait for it
-	partKin      = "Kin"      // its owners, and what depends on it
-	partPods     = "Pods"     // of a node: it has come, gone, or is out of service or in it again
-	partDaemons  = "Daemons"  // of a node: other DaemonSets may want a pod on it
-	partLabels   = "Labels"   // of a namespace: they say what may run in it, or nothing may any more
-	partReach    = "Reach"    // of a node: it answers again, or does not any more
-	partSize     = "Size"     // of a workload: it is to have more pods or fewer, or another says how many
-	partLost     = "Lost"     // of a pod: the quarantine after its node is over
-	partMore     = "More"     // of a kind: there is one more
+	partAdopt    = "Adopt"    // a new workload: it may adopt objects without a controller
+	partTemplate = "Template" // of a DaemonSet: all nodes, and perhaps a new template
+	partRevision = "Revision" // of a DaemonSet: its revisions have changed
+	partTurn     = "Turn"     // deferred work that walks many objects is due
+	partFamily   = "Kin"      // its owners and dependents
+	partPods     = "Pods"     // of a node: it has joined, is gone, or has changed its out-of-service taint
+	partDaemons  = "Daemons"  // of a node: DaemonSets may want other pods on it
+	partLabels   = "Labels"   // of a namespace: its policy has changed, or it is terminating
+	partReach    = "Reach"    // of a node: it has become silent or answers again
+	partSize     = "Size"     // of a workload: its number of pods, or its controller, has changed
+	partLost     = "Lost"     // of a pod: its quarantine is over
+	partMore     = "More"     // of a kind: there is a new object
 )
 
-// A step is a pod before and after a change: whom it concerned follows from its labels,
-// owner and node as they were, and what it was lost to from what it became.
-type step struct{ old, next *corev1.Pod }
+// A podChange is a pod before and after a change: labels, owner and node before it tell which
+// workloads it concerned, and its new state tells how it was lost.
+type podChange struct{ old, next *corev1.Pod }
 
-// A kin is an object's family before a change: the uid of one that is no more, and the
-// owners that may have waited for it to go.
-type kin struct {
+// A family is an object's family before a change: its UID if it is gone, and the owners that may
+// have waited for it.
+type family struct {
 	gone   types.UID
 	owners []types.UID
 }
 
-// Touches says that a change concerns its object, and of others those that are named in
-// it; whom it concerns by labels and uids is found when it is decided.
+// Touches returns the changed object and the objects that it names. Objects that are related by
+// labels or UIDs are found in Decide.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Events:
@@ -51,15 +51,15 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	case state.Pods:
 		old, _ := c.Old.(*corev1.Pod)
 		next, _ := c.New.(*corev1.Pod)
-		return []state.Subject{{Key: c.Key, Was: step{old, next}}}
+		return []state.Subject{{Key: c.Key, Was: podChange{old, next}}}
 	}
 	all := make([]state.Subject, 1, 4)
 	all[0].Key = c.Key
 	part := func(p string) { all = append(all, state.Subject{Key: c.Key, Part: p}) }
-	if k, ok := kinOf(c.Old, c.New); ok {
-		all = append(all, state.Subject{Key: c.Key, Part: partKin, Was: k})
+	if k, ok := familyOf(c.Old, c.New); ok {
+		all = append(all, state.Subject{Key: c.Key, Part: partFamily, Was: k})
 	}
-	if mayWait(c.Key.Kind) && asksElse(c.Old, c.New) {
+	if deferrable(c.Key.Kind) && specChanged(c.Old, c.New) {
 		part(partTurn)
 	}
 	if c.Old != nil && state.ScaleOf(c.Old) != state.ScaleOf(c.New) {
@@ -106,15 +106,15 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 			part(partDaemons)
 		}
 	case state.Namespaces:
-		if c.Old != nil && c.New != nil && (!maps.Equal(c.Old.GetLabels(), c.New.GetLabels()) || asksElse(c.Old, c.New)) {
+		if c.Old != nil && c.New != nil && (!maps.Equal(c.Old.GetLabels(), c.New.GetLabels()) || specChanged(c.Old, c.New)) {
 			part(partLabels)
 		}
 	}
 	return all
 }
 
-// mayWait tells whether the work on objects of a kind may be put off, see later.
-func mayWait(k state.Kind) bool {
+// deferrable reports whether the work on objects of a kind may be deferred, see deferWalk.
+func deferrable(k state.Kind) bool {
 	switch k {
 	case state.PodDisruptionBudgets, state.ReplicaSets, state.Controllers, state.StatefulSets, state.Jobs:
 		return true
@@ -122,8 +122,8 @@ func mayWait(k state.Kind) bool {
 	return false
 }
 
-// asksElse tells whether an object is there that asks for something else than it did.
-func asksElse(old, next state.Object) bool {
+// specChanged reports whether an object exists whose spec has changed.
+func specChanged(old, next state.Object) bool {
 	return next != nil && (old == nil || old.GetUID() != next.GetUID() || old.GetGeneration() != next.GetGeneration() ||
 		(old.GetDeletionTimestamp() == nil) != (next.GetDeletionTimestamp() == nil))
 }
@@ -144,8 +144,8 @@ func appendController(all []state.Subject, o state.Object) []state.Subject {
 	return append(all, q)
 }
 
-// kinOf returns the family that an object had, if the change may matter to it.
-func kinOf(old, next state.Object) (k kin, ok bool) {
+// familyOf returns an object's former family, if the change may concern it.
+func familyOf(old, next state.Object) (k family, ok bool) {
 	if old == nil {
 		return k, false
 	}
@@ -158,23 +158,23 @@ func kinOf(old, next state.Object) (k kin, ok bool) {
 	return k, k.gone != "" || len(k.owners) > 0
 }
 
-// sameForDaemons tells whether a node's change means nothing to DaemonSets, as when it
-// only reports its condition again.
+// sameForDaemons reports whether a node's change does not concern DaemonSets, such as a repeated
+// condition.
 func sameForDaemons(old, next *corev1.Node) bool {
 	return old != nil && next != nil && old.Spec.Unschedulable == next.Spec.Unschedulable && old.UID == next.UID &&
 		maps.Equal(old.Labels, next.Labels) &&
 		slices.EqualFunc(old.Spec.Taints, next.Spec.Taints, state.SameTaint)
 }
 
-// What concerns the whole of a kind.
+// Subjects for a whole kind.
 var (
 	allPods      = state.Subject{Key: state.Key{Kind: state.Pods}}
 	allEvents    = state.Subject{Key: state.Key{Kind: state.Events}}
 	anotherEvent = []state.Subject{{Key: allEvents.Key, Part: partMore}}
 )
 
-// Subjects returns every object but events, with every part that it has. Of those that are in
-// no namespace, such as nodes, which nothing owns and nothing holds there is nothing to decide.
+// Subjects returns every object but events, with all of its parts. It skips cluster-scoped objects
+// without owners and finalizers, such as most nodes, since there is nothing to decide.
 func (Decider) Subjects(s state.Snapshot) []state.Subject {
 	all := []state.Subject{{Key: allPods.Key, Part: partMore}, anotherEvent[0]}
 	for _, kind := range state.Kinds() {
@@ -185,7 +185,7 @@ func (Decider) Subjects(s state.Snapshot) []state.Subject {
 		switch {
 		case kind == state.DaemonSets:
 			parts = []string{partTemplate, partTurn}
-		case mayWait(kind):
+		case deferrable(kind):
 			parts = []string{partTurn}
 		}
 		alone := !kind.Row().Namespaced && kind != state.Namespaces

@@ -15,52 +15,53 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A set of keys, walked in the order of kind, namespace and name.
-type set map[state.Key]bool
+// A keySet of keys, iterated in the order of kind, namespace and name.
+type keySet map[state.Key]bool
 
-func (s set) sorted() []state.Key { return slices.SortedFunc(maps.Keys(s), byKey) }
+func (s keySet) sorted() []state.Key { return slices.SortedFunc(maps.Keys(s), byKey) }
 
 func byKey(a, b state.Key) int {
 	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace),
 		strings.Compare(a.Name, b.Name))
 }
 
-// work is what the subjects of a pass come to.
+// work is what the subjects of a pass require.
 type work struct {
-	deployments, replicaSets, daemons, budgets set
-	jobs, cronJobs, stateful, controllers      set
+	deployments, replicaSets, daemons, budgets keySet
+	jobs, cronJobs, stateful, controllers      keySet
 
-	turns      set // budgets and large sets of replicas whose turn has come
+	turns      keySet // budgets and large workloads whose deferred work is due
 	daemonWork map[state.Key]*daemonWork
-	orphans    map[state.Key][]state.Object // pods or replica sets without a controller, by who may adopt them
+	orphans    map[state.Key][]state.Object // pods or ReplicaSets without a controller, by possible new owner
 
-	check      set                          // objects whose owners, finalizers or node may be gone
-	namespaces set                          // namespaces that may be empty now
-	lost       set                          // pods whose quarantine is over
-	losses     map[state.Key]*state.Backoff // what is to be remembered of losses
-	quiet      set                          // losses that may be forgotten
-	nodes      set                          // nodes that may be gone or out of service
-	finished   bool                         // the moment has come to count finished pods
-	events     bool                         // the moment has come to walk the events
+	check      keySet                       // objects whose owners, finalizers or node may be gone
+	namespaces keySet                       // namespaces that may be empty now
+	lost       keySet                       // pods whose quarantine is over
+	losses     map[state.Key]*state.Backoff // losses to store
+	quiet      keySet                       // losses that may have expired
+	nodes      keySet                       // nodes that may be gone or out of service
+	finished   bool                         // counting finished pods is due
+	events     bool                         // walking the events is due
 }
 
-// A daemonWork says what of a DaemonSet is to be decided.
+// A daemonWork is the work on a DaemonSet.
 type daemonWork struct {
-	nodes  map[string]bool // where one pod should run, or none
-	all    bool            // every node
+	nodes  map[string]bool // nodes to check
+	all    bool            // check every node
 	revise bool            // the template may differ from the newest revision
-	turn   bool            // the moment has come for what walks all nodes
-	adopt  []state.Object  // pods and revisions without a controller that it may take
+	turn   bool            // the walk over all nodes is due
+	adopt  []state.Object  // pods and revisions without a controller that it may adopt
 }
 
 // workOf maps subjects to the workloads that they concern.
 func (p *pass) workOf(subjects []state.Subject) *work {
 	w := &work{
-		deployments: set{}, replicaSets: set{}, daemons: set{}, budgets: set{}, turns: set{}, jobs: set{}, cronJobs: set{},
-		stateful: set{}, controllers: set{},
+		deployments: keySet{}, replicaSets: keySet{}, daemons: keySet{}, budgets: keySet{}, turns: keySet{}, jobs: keySet{},
+		cronJobs: keySet{},
+		stateful: keySet{}, controllers: keySet{},
 		daemonWork: map[state.Key]*daemonWork{}, orphans: map[state.Key][]state.Object{},
-		check: set{}, namespaces: set{}, lost: set{}, nodes: set{},
-		losses: map[state.Key]*state.Backoff{}, quiet: set{},
+		check: keySet{}, namespaces: keySet{}, lost: keySet{}, nodes: keySet{},
+		losses: map[state.Key]*state.Backoff{}, quiet: keySet{},
 	}
 	for _, q := range subjects {
 		switch {
@@ -75,7 +76,7 @@ func (p *pass) workOf(subjects []state.Subject) *work {
 	return w
 }
 
-// kind is the work that concerns the whole of a kind.
+// kind adds the work for a whole kind.
 func (p *pass) kind(w *work, q state.Subject) {
 	switch {
 	case q == allPods:
@@ -89,10 +90,10 @@ func (p *pass) kind(w *work, q state.Subject) {
 	}
 }
 
-// object is the work on an object that has changed, or is asked about with all others.
+// object adds the work on an object that has changed, or that is checked with all others.
 func (p *pass) object(w *work, q state.Subject) {
-	if was, ok := q.Was.(step); ok {
-		p.stepped(w, q.Key, was)
+	if was, ok := q.Was.(podChange); ok {
+		p.podChanged(w, q.Key, was)
 		return
 	}
 	w.add(q.Key)
@@ -112,14 +113,14 @@ func (p *pass) object(w *work, q state.Subject) {
 	}
 }
 
-// part is the work on a part of an object.
+// part adds the work on a part of an object.
 func (p *pass) part(w *work, q state.Subject) {
 	switch q.Part {
-	case partKin:
-		k, _ := q.Was.(kin)
-		p.kin(w, k)
+	case partFamily:
+		k, _ := q.Was.(family)
+		p.addFamily(w, k)
 	case partAdopt:
-		p.seek(w, q.Key)
+		p.seekOrphans(w, q.Key)
 	case partTemplate:
 		d := w.daemon(q.Key)
 		d.all, d.revise = true, true
@@ -136,9 +137,9 @@ func (p *pass) part(w *work, q state.Subject) {
 		w.nodes[q.Key] = true
 	case partReach:
 		for pod := range p.s.PodsOn(q.Name) {
-			p.reached(w, pod)
+			p.addWaiting(w, pod)
 		}
-	case partSize: // what budgets count by it: which of them do is known by no less than a count
+	case partSize: // finding the budgets that count by it costs as much as counting
 		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, q.Namespace) {
 			w.budgets[state.KeyOf(b)] = true
 		}
@@ -199,27 +200,26 @@ func (w *work) daemon(k state.Key) *daemonWork {
 	return d
 }
 
-// mayEnd notes an object, which may be nil, that owners, finalizers or its namespace
-// may be about to end.
+// mayEnd adds an object, which may be nil, that may have to be deleted with its owners or
+// namespace, or whose last finalizer may be gone.
 func (p *pass) mayEnd(w *work, k state.Key, o state.Object) {
 	if o != nil && mayEnd(o) {
 		w.check[k] = true
 	}
 	if ns := (state.Key{Kind: state.Namespaces, Name: k.Namespace}); k.Kind == state.Namespaces {
 		w.namespaces[k] = true
-	} else if k.Namespace != "" && p.dying(k.Namespace) {
+	} else if k.Namespace != "" && p.terminating(k.Namespace) {
 		w.namespaces[ns] = true
 	}
 }
 
-// mayEnd tells whether an object may have to go, with its owners or by itself.
+// mayEnd reports whether an object may have to be deleted.
 func mayEnd(o state.Object) bool {
 	return len(o.GetOwnerReferences())+len(o.GetFinalizers()) > 0 || o.GetDeletionTimestamp() != nil
 }
 
-// kin notes what depended on an object that is gone, and the owners that may have waited
-// for it to go.
-func (p *pass) kin(w *work, k kin) {
+// addFamily adds the dependents of a deleted object, and the owners that may have waited for it.
+func (p *pass) addFamily(w *work, k family) {
 	if k.gone != "" {
 		for o := range p.s.Dependents(k.gone) {
 			w.check[state.KeyOf(o)] = true
@@ -232,8 +232,8 @@ func (p *pass) kin(w *work, k kin) {
 	}
 }
 
-// stepped is the work on a pod that has changed.
-func (p *pass) stepped(w *work, k state.Key, was step) {
+// podChanged adds the work for a changed pod.
+func (p *pass) podChanged(w *work, k state.Key, was podChange) {
 	if was.next != nil {
 		p.mayEnd(w, k, was.next)
 	} else {
@@ -244,16 +244,16 @@ func (p *pass) stepped(w *work, k state.Key, was step) {
 		if was.next != nil {
 			next = was.next
 		}
-		family, _ := kinOf(was.old, next)
-		p.kin(w, family)
+		family, _ := familyOf(was.old, next)
+		p.addFamily(w, family)
 	}
 	p.countLoss(w, was.old, was.next)
 	for _, o := range []*corev1.Pod{was.old, was.next} {
 		if o != nil {
-			p.concern(w, o)
+			p.addPod(w, o)
 		}
 	}
-	if pod := cmp.Or(was.old, was.next); was.old == nil || was.next == nil { // the name may be that of another's
+	if pod := cmp.Or(was.old, was.next); was.old == nil || was.next == nil { // another pod may have this name now
 		if set := p.namesake(pod); set != nil {
 			w.add(state.KeyOf(set))
 		}
@@ -269,8 +269,8 @@ func (p *pass) stepped(w *work, k state.Key, was step) {
 	}
 }
 
-// concern notes the budgets and the workload that a pod, as it is or was, concerns.
-func (p *pass) concern(w *work, pod *corev1.Pod) {
+// addPod adds the budgets and the workload that a pod concerns.
+func (p *pass) addPod(w *work, pod *corev1.Pod) {
 	for _, b := range state.BudgetsOf(p.s, pod) {
 		w.budgets[state.KeyOf(b)] = true
 	}
@@ -284,7 +284,7 @@ func (p *pass) concern(w *work, pod *corev1.Pod) {
 	switch owner := p.s.ByUID(ref.UID).(type) {
 	case *appsv1.ReplicaSet:
 		w.add(state.KeyOf(owner))
-		if up := metav1.GetControllerOfNoCopy(owner); up != nil { // a Deployment that recreates waits for the last old pod
+		if up := metav1.GetControllerOfNoCopy(owner); up != nil { // a Recreate Deployment waits for the last old pod
 			if d := p.s.ByUID(up.UID); d != nil {
 				w.add(state.KeyOf(d))
 			}
@@ -299,9 +299,9 @@ func (p *pass) concern(w *work, pod *corev1.Pod) {
 	}
 }
 
-// reached notes what waits for a pod as long as its device does not answer: its StatefulSet, or its
-// Deployment if that recreates.
-func (p *pass) reached(w *work, pod *corev1.Pod) {
+// addWaiting adds what waits for a pod while its device does not answer: its StatefulSet, or its
+// Deployment with the strategy Recreate.
+func (p *pass) addWaiting(w *work, pod *corev1.Pod) {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil {
 		return
