@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// bounds says in what an object goes beyond what anything may be. Nothing is compared,
-// defaulted or added up before that is known.
+// bounds checks the size limits of an object. It runs first: comparing, defaulting and adding rely
+// on them.
 func bounds(o state.Object) field.ErrorList {
 	err := bound.Field(o)
 	if err == nil {
@@ -25,80 +25,79 @@ func bounds(o state.Object) field.ErrorList {
 		Detail: err.Err.Error()}}
 }
 
-// readable refuses characters that nobody sees where people read, and control characters
-// where programs would trip over them: in names, paths and messages. What a pod's own
-// programs are given (arguments, environment, data) may hold any character but NUL.
+// readable refuses invisible and control characters in names, paths and messages. Arguments,
+// environment and data of a pod's programs may contain any character but NUL.
 func (l *list) readable(o state.Object) {
 	if texts := rules[state.KindOf(o)].texts; texts != nil {
 		texts(l, o)
 	}
 	if s, at := podSpecOf(o); s != nil {
-		l.words(reflect.ValueOf(s), at)
+		l.printable(reflect.ValueOf(s), at)
 	}
 }
 
 func (l *list) eventTexts(e *corev1.Event) {
-	l.shown(field.NewPath("message"), e.Message)
-	l.shown(field.NewPath("reason"), e.Reason)
+	l.displayText(field.NewPath("message"), e.Message)
+	l.displayText(field.NewPath("reason"), e.Reason)
 }
 
 func (l *list) nodeTexts(n *corev1.Node) {
 	for i, c := range n.Status.Conditions {
-		l.shown(field.NewPath("status", "conditions").Index(i).Child("message"), c.Message)
+		l.displayText(field.NewPath("status", "conditions").Index(i).Child("message"), c.Message)
 	}
 }
 
 func (l *list) siteTexts(s *fleet.Site) {
-	l.shown(spec.Child("description"), s.Spec.Description)
-	l.shown(spec.Child("location"), s.Spec.Location)
+	l.displayText(spec.Child("description"), s.Spec.Description)
+	l.displayText(spec.Child("location"), s.Spec.Location)
 	if m := s.Spec.Maintenance; m != nil {
-		l.shown(spec.Child("maintenance", "reason"), m.Reason)
+		l.displayText(spec.Child("maintenance", "reason"), m.Reason)
 	}
 }
 
-// shown checks a text that people read. Line feeds are theirs.
-func (l *list) shown(p *field.Path, s string) {
+// displayText checks a text for people. It may contain line feeds.
+func (l *list) displayText(p *field.Path, s string) {
 	if bound.Hidden(s) {
 		l.invalid(p, bound.Text(s, 100),
-			"must not contain characters that do not show, or that change the direction of the text")
+			"must not contain invisible characters or characters that change the text direction")
 	}
 }
 
-// free are the fields of a pod spec that go to its own programs as they are.
-var free = []string{"Command", "Args", "Env", "HTTPHeaders"}
+// programFields are the fields of a pod spec that are passed to its programs unchanged.
+var programFields = []string{"Command", "Args", "Env", "HTTPHeaders"}
 
-// words checks every string of a pod spec that is not its programs' own.
-func (l *list) words(v reflect.Value, p *field.Path) {
+// printable checks every string of a pod spec outside of the free fields.
+func (l *list) printable(v reflect.Value, p *field.Path) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			l.words(v.Elem(), p)
+			l.printable(v.Elem(), p)
 		}
 	case reflect.String:
 		if s := v.String(); bound.Hidden(s) || strings.ContainsFunc(s, unicode.IsControl) {
-			l.invalid(p, bound.Text(s, 100), "must not contain control characters, or characters that do not show")
+			l.invalid(p, bound.Text(s, 100), "must not contain control or invisible characters")
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			l.words(v.Index(i), p.Index(i))
+			l.printable(v.Index(i), p.Index(i))
 		}
 	case reflect.Map:
 		for _, k := range v.MapKeys() {
-			l.words(k, p.Key(bound.Text(k.String(), 100)))
-			l.words(v.MapIndex(k), p.Key(bound.Text(k.String(), 100)))
+			l.printable(k, p.Key(bound.Text(k.String(), 100)))
+			l.printable(v.MapIndex(k), p.Key(bound.Text(k.String(), 100)))
 		}
 	case reflect.Struct:
 		t := v.Type()
 		for i := range t.NumField() {
 			f := t.Field(i)
-			if !f.IsExported() || slices.Contains(free, f.Name) {
+			if !f.IsExported() || slices.Contains(programFields, f.Name) {
 				continue
 			}
 			at := p
 			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
 				at = p.Child(name)
 			}
-			l.words(v.Field(i), at)
+			l.printable(v.Field(i), at)
 		}
 	}
 }

@@ -19,32 +19,31 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Consulted are the kinds that Complete looks at: what it said stands as long as nothing of them
-// changes.
+// Consulted are the kinds that Complete reads: its result stays valid until one of them changes.
 var Consulted = slices.DeleteFunc(slices.Clone(state.Kinds()), func(k state.Kind) bool { return !k.Row().Consulted })
 
-// Complete fills in, in place, what the fleet and the namespace of a new object say of it, and
-// returns why it may not be, in Kubernetes' words. Default has been applied to it.
+// Complete fills in, in place, what the fleet and the namespace add to a new object, or returns in
+// Kubernetes' words why it is refused. The caller has applied Default.
 func Complete(o state.Object, s state.Snapshot) error {
 	switch o := o.(type) {
 	case *corev1.Pod:
-		if err := withRuntime(o, s); err != nil {
+		if err := applyRuntimeClass(o, s); err != nil {
 			return err
 		}
-		if err := prioritise(&o.Spec, s); err != nil {
+		if err := setPriority(&o.Spec, s); err != nil {
 			return err
 		}
-		return ranged(o, s)
+		return applyLimitRanges(o, s)
 	case *corev1.PersistentVolumeClaim:
-		return rangedClaim(o, s)
+		return checkClaimRange(o, s)
 	case *schedulingv1.PriorityClass:
 		return onlyDefault(o, s)
 	}
 	return nil
 }
 
-// MayReplace says why an object may not take the place of what was there, for what else there is in
-// the fleet.
+// MayReplace returns why an object may not replace another one because of other objects in the
+// fleet.
 func MayReplace(o state.Object, s state.Snapshot) error {
 	if c, ok := o.(*schedulingv1.PriorityClass); ok {
 		return onlyDefault(c, s)
@@ -56,14 +55,14 @@ func defaultPriorityClass(c *schedulingv1.PriorityClass) {
 	set(&c.PreemptionPolicy, corev1.PreemptLowerPriority)
 }
 
-// priorityClass checks a class. Those of the system are as they are.
+// priorityClass checks a class. The system's classes never change.
 func (l *list) priorityClass(c *schedulingv1.PriorityClass) {
 	at := func(name string) *field.Path { return field.NewPath(name) }
 	switch system := state.SystemClass(c.Name); {
 	case system != nil && (c.Value != system.Value || c.GlobalDefault ||
 		c.PreemptionPolicy != nil && *c.PreemptionPolicy != *system.PreemptionPolicy):
 		l.forbidden(at("metadata").Child("name"),
-			fmt.Sprintf("%s is the system's own class of value %d, which is no default", c.Name, system.Value))
+			fmt.Sprintf("%s is a system class with value %d and cannot be the default", c.Name, system.Value))
 	case system == nil && strings.HasPrefix(c.Name, state.SystemClassPrefix):
 		l.forbidden(at("metadata").Child("name"), "priority class names with '"+state.SystemClassPrefix+
 			"' prefix are reserved for system use only")
@@ -91,9 +90,9 @@ func onlyDefault(c *schedulingv1.PriorityClass, s state.Snapshot) error {
 	return nil
 }
 
-// prioritise gives a new pod the priority of its class, or of the default one: a number of its own
-// it may not have.
-func prioritise(spec *corev1.PodSpec, s state.Snapshot) error {
+// setPriority gives a new pod the priority of its class or of the default class. It refuses another
+// number.
+func setPriority(spec *corev1.PodSpec, s state.Snapshot) error {
 	class := schedulingv1.PriorityClass{PreemptionPolicy: new(corev1.PreemptLowerPriority)}
 	switch named := spec.PriorityClassName != ""; {
 	case named && s.PriorityClass(spec.PriorityClassName) == nil:
@@ -144,16 +143,16 @@ func (l *list) runtimeClass(c *nodev1.RuntimeClass) {
 
 func (l *list) overhead(name corev1.ResourceName, of corev1.ResourceList, at *field.Path) {
 	if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
-		l.forbidden(at, "is not supported: a runtime takes cpu, memory or ephemeral-storage")
+		l.forbidden(at, "is not supported: write cpu, memory or ephemeral-storage")
 		return
 	}
 	l.resource(name, of, at)
 }
 
-// withRuntime gives a pod what its RuntimeClass says, in the words of Kubernetes' admission; the
-// device learns the handler from an annotation, so that a class that is gone takes nothing from the
-// pods that it has had.
-func withRuntime(p *corev1.Pod, s state.Snapshot) error {
+// applyRuntimeClass applies a pod's RuntimeClass, in the words of Kubernetes' admission. It stores
+// the handler in an annotation for the device, so that deleting the class does not affect existing
+// pods.
+func applyRuntimeClass(p *corev1.Pod, s state.Snapshot) error {
 	delete(p.Annotations, fleet.RuntimeHandlerAnnotation)
 	name := p.Spec.RuntimeClassName
 	if name == nil {

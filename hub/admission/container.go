@@ -13,9 +13,8 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// containers checks all containers of a pod spec. volumes are the names that they
-// may mount.
-func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.Path, of bearer) {
+// containers checks all containers of a pod spec. volumes are the names that they may mount.
+func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.Path, of specOwner) {
 	if len(s.Containers) == 0 {
 		l.required(p.Child("containers"), "")
 	}
@@ -26,7 +25,7 @@ func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.P
 		}
 		names[name] = true
 	}
-	taken := map[string]bool{} // host ports; init containers run one by one
+	taken := map[string]bool{} // host ports; init containers run one at a time
 	for i := range s.Containers {
 		c, at := &s.Containers[i], p.Child("containers").Index(i)
 		l.container(c, volumes, at, of)
@@ -71,7 +70,7 @@ func (l *list) noProbe(b *corev1.Probe, p *field.Path) {
 	}
 }
 
-func (l *list) container(c *corev1.Container, volumes map[string]bool, p *field.Path, of bearer) {
+func (l *list) container(c *corev1.Container, volumes map[string]bool, p *field.Path, of specOwner) {
 	if c.Name == "" {
 		l.required(p.Child("name"), "")
 	} else {
@@ -135,7 +134,7 @@ func (l *list) ports(ports []corev1.ContainerPort, p *field.Path) {
 	}
 }
 
-func (l *list) hostPorts(c *corev1.Container, hostNetwork bool, taken map[string]bool, p *field.Path, of bearer) {
+func (l *list) hostPorts(c *corev1.Container, hostNetwork bool, taken map[string]bool, p *field.Path, of specOwner) {
 	for i, port := range c.Ports {
 		at := p.Child("ports").Index(i).Child("hostPort")
 		if hostNetwork && port.HostPort != port.ContainerPort && (of == ofPod || port.HostPort != 0) {
@@ -203,8 +202,7 @@ func (l *list) restartPolicy(c *corev1.Container, p *field.Path) {
 	}
 }
 
-// resources checks requests and limits: names, quantities, and that no request is
-// above its limit.
+// resources checks names and quantities, and that no request is above its limit.
 func (l *list) resources(r corev1.ResourceRequirements, p *field.Path) {
 	for _, name := range sortedKeys(r.Limits) {
 		l.resource(name, r.Limits, p.Child("limits").Key(string(name)))
@@ -242,8 +240,7 @@ func (l *list) resource(name corev1.ResourceName, in corev1.ResourceList, p *fie
 	l.quantity(p, in[name], !isNative(name))
 }
 
-// isNative tells whether a resource is Kubernetes' own: those may be promised
-// twice, and divided.
+// isNative reports whether a resource is Kubernetes' own: those can be divided and overcommitted.
 func isNative(name corev1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
@@ -258,7 +255,7 @@ func (l *list) probes(c *corev1.Container, p *field.Path) {
 	}
 }
 
-// probe checks a probe; one that ends a container succeeds at the first success.
+// probe checks a probe. If ends is set (liveness, startup) its success threshold must be 1.
 func (l *list) probe(b *corev1.Probe, p *field.Path, ends bool) {
 	if b == nil {
 		return
@@ -270,7 +267,7 @@ func (l *list) probe(b *corev1.Probe, p *field.Path, ends bool) {
 	h.kind(b.GRPC != nil, "grpc", func(p *field.Path) {
 		l.each(p.Child("port"), b.GRPC.Port, validation.IsValidPortNum(int(b.GRPC.Port)))
 		if m := b.GRPC.Mode; m != nil && *m == corev1.GRPCProbeModeTLS {
-			l.forbidden(p.Child("mode"), "TLS is not supported: devices probe without it, leave mode out or write an exec probe")
+			l.forbidden(p.Child("mode"), "TLS is not supported: omit mode, or write an exec probe")
 		} else if m != nil {
 			oneOf(l, p.Child("mode"), *m, corev1.GRPCProbeModePlaintext)
 		}
@@ -299,7 +296,7 @@ func (l *list) port(port intstr.IntOrString, p *field.Path) {
 	}
 }
 
-// handlers checks that there is one of several things that a probe or a hook can do.
+// handlers checks that exactly one handler of a probe or hook is set.
 type handlers struct {
 	*list
 	at *field.Path
@@ -337,7 +334,7 @@ func (h *handlers) httpGet(x *corev1.HTTPGetAction) {
 	})
 }
 
-// lifecycle checks hooks. One that sleeps must end within the grace.
+// lifecycle checks hooks. A sleep must end within the grace period.
 func (l *list) lifecycle(c *corev1.Lifecycle, grace *int64, p *field.Path) {
 	if c == nil {
 		return

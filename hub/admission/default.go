@@ -9,8 +9,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Default fills in, in place, what the writer of an object left to the server.
-// Doing it twice changes nothing more.
+// Default fills in an object's defaults in place. It is idempotent.
 func Default(o state.Object, s Settings) {
 	if fill := rules[state.KindOf(o)].fill; fill != nil {
 		fill(o, s)
@@ -46,9 +45,8 @@ func defaultNode(n *corev1.Node, _ Settings) {
 	roundUp(n.Status.Allocatable)
 }
 
-// DefaultPod completes a pod: its spec, the tolerations of every pod and those of the
-// resources that it asks for, the value of its priority class, its first phase and its
-// quality of service.
+// DefaultPod fills in a pod's defaults: spec, default tolerations, priority, phase and quality of
+// service.
 func DefaultPod(p *corev1.Pod, s Settings) {
 	spec := &p.Spec
 	defaultSpec(spec)
@@ -87,8 +85,8 @@ func DefaultPod(p *corev1.Pod, s Settings) {
 	}
 }
 
-// DefaultPodTemplate completes what workloads make pods of. Some defaults come
-// only with the pod itself, as in Kubernetes.
+// DefaultPodTemplate fills in the defaults of a template. As in Kubernetes, some come only with the
+// pod.
 func DefaultPodTemplate(t *corev1.PodTemplateSpec) { defaultSpec(&t.Spec) }
 
 func defaultSpec(s *corev1.PodSpec) {
@@ -151,11 +149,11 @@ func defaultHTTPGet(h *corev1.HTTPGetAction) {
 	}
 }
 
-// pullPolicy is Always for an image whose tag is latest, said or not.
+// pullPolicy returns Always for the tag latest, explicit or implied.
 func pullPolicy(image string) corev1.PullPolicy {
 	ref, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
-		return corev1.PullIfNotPresent // not a reference: the engine will say so
+		return corev1.PullIfNotPresent // not a reference: the engine reports it
 	}
 	if tagged, ok := reference.TagNameOnly(ref).(reference.Tagged); ok && tagged.Tag() == "latest" {
 		return corev1.PullAlways
@@ -225,7 +223,7 @@ func defaultDaemonSet(s *appsv1.DaemonSetSpec) {
 	DefaultPodTemplate(&s.Template)
 }
 
-// defaultSecret moves stringData, which is only ever written, into data.
+// defaultSecret moves the write-only stringData into data.
 func defaultSecret(s *corev1.Secret) {
 	fill(&s.Type, corev1.SecretTypeOpaque)
 	for key, value := range s.StringData {
@@ -254,7 +252,7 @@ func eachContainer(s *corev1.PodSpec, do func(*corev1.Container)) {
 	}
 }
 
-// fill sets what is zero.
+// fill sets a zero value.
 func fill[T comparable](v *T, to T) {
 	var zero T
 	if *v == zero {
@@ -262,14 +260,14 @@ func fill[T comparable](v *T, to T) {
 	}
 }
 
-// set points at a value where there is none.
+// set sets a nil pointer.
 func set[T any](v **T, to T) {
 	if *v == nil {
 		*v = &to
 	}
 }
 
-// qos is the quality of service of a pod: what it may lose when memory is short.
+// qos returns a pod's quality of service class.
 func qos(s *corev1.PodSpec) corev1.PodQOSClass {
 	some, all := false, true
 	eachContainer(s, func(c *corev1.Container) {
@@ -288,8 +286,8 @@ func qos(s *corev1.PodSpec) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// extended lets all of an extended resource be given out that somebody has written into a
-// node's capacity alone, and no more of it than there is.
+// extended sets allocatable from capacity for an extended resource that a user adds to capacity
+// only, and limits it to the capacity.
 func extended(st *corev1.NodeStatus) {
 	if st.Allocatable == nil {
 		return

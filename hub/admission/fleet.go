@@ -20,12 +20,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// firmwareRollout checks what decides which boards reboot, and when: an empty selector
-// would take the whole fleet, and what a document says is the hub's alone to write.
+// firmwareRollout checks a rollout. An empty selector would select the whole fleet. Only the hub
+// writes the document's content.
 func (l *list) firmwareRollout(r *fleet.FirmwareRollout) {
 	s := r.Spec
 	if sel := s.Selector; sel == nil || len(sel.MatchLabels)+len(sel.MatchExpressions) == 0 {
-		l.required(spec.Child("selector"), "an empty one would take every node: name labels, or say so with "+
+		l.required(spec.Child("selector"), "an empty selector would select every node: name labels, or select all with "+
 			"matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]")
 	} else {
 		l.all(metavalidation.ValidateLabelSelector(sel, metavalidation.LabelSelectorValidationOptions{},
@@ -75,17 +75,16 @@ func (l *list) firmwareRollout(r *fleet.FirmwareRollout) {
 	}
 }
 
-// rolloutUnchanged keeps a rollout to its profile: another one would be another rollout,
-// whose batches begin anew.
+// rolloutUnchanged refuses another profile: that needs a new rollout with its own batches.
 func (l *list) rolloutUnchanged(r, old *fleet.FirmwareRollout) {
 	l.same(r.Spec.Profile, old.Spec.Profile, spec.Child("profile"))
 	if r.Spec.Retry < old.Spec.Retry {
 		l.invalid(spec.Child("retry"), r.Spec.Retry,
-			fmt.Sprintf("must not fall below %d: nodes have been told that", old.Spec.Retry))
+			fmt.Sprintf("must not fall below %d: nodes have received that", old.Spec.Retry))
 	}
 }
 
-// timeZone checks the annotation of a site by which windows open.
+// timeZone checks the annotation with a site's time zone, in which its windows open.
 func (l *list) timeZone(s *fleet.Site) {
 	if zone, ok := s.Annotations[fleet.AnnotationTimeZone]; ok {
 		if _, err := time.LoadLocation(zone); err != nil || zone == "" || strings.EqualFold(zone, "Local") {
@@ -95,10 +94,10 @@ func (l *list) timeZone(s *fleet.Site) {
 	}
 }
 
-// leaseInterval is how often devices renew unless the hub says otherwise.
+// leaseInterval is the default of Settings.LeaseInterval.
 const leaseInterval = 10 * time.Second
 
-// maxRate is far above what any site can do, and far below what overflows.
+// maxRate is far above any site's needs and far below an overflow.
 const maxRate = 1000
 
 func (l *list) site(s *fleet.Site, set Settings) {
@@ -110,13 +109,13 @@ func (l *list) site(s *fleet.Site, set Settings) {
 	}
 	if d := s.Spec.LeaseInterval; d != nil {
 		if every = d.Duration; every < time.Second || every > 5*time.Minute || every%time.Second != 0 {
-			// as the wire protocol has it
+			// limits of the wire protocol
 			l.invalid(p.Child("leaseInterval"), every.String(), "must be whole seconds between 1s and 5m, such as 60s")
-			every = leaseInterval // the graces are judged by one that can be
+			every = leaseInterval // check the grace periods with a valid interval
 		}
 	}
-	// As of the hub's own settings: four lease intervals, as two lost renewals must
-	// never evict.
+	// As in the hub's settings: at least four lease intervals, so that two lost renewals never
+	// evict.
 	grace := func(name string, d *metav1.Duration) {
 		if d != nil && d.Duration < 4*every {
 			l.invalid(p.Child(name), d.Duration.String(), fmt.Sprintf(
@@ -139,7 +138,7 @@ func (l *list) site(s *fleet.Site, set Settings) {
 	}
 	if m := s.Spec.Maintenance; m != nil && m.Until.IsZero() {
 		l.required(p.Child("maintenance", "until"),
-			"write the moment at which evictions may begin again, such as 2026-11-03T18:00:00Z")
+			"write the time at which evictions may begin again, such as 2026-11-03T18:00:00Z")
 	}
 	short := func(name, v string) {
 		if len(v) > 1024 {
@@ -153,35 +152,34 @@ func (l *list) site(s *fleet.Site, set Settings) {
 	}
 }
 
-// profile asks package firmware-configs, which checks the files as well.
+// profile calls package firmware-configs, which also checks the files.
 func (l *list) profile(p *fleet.BoardProfile) {
 	whole := *p
 	whole.Kind, whole.APIVersion = "BoardProfile", fleet.Group+"/"+fleet.Version
 	for _, err := range firmwareconfigs.Validate(&whole) {
-		if err.Field != "metadata.name" { // said already
+		if err.Field != "metadata.name" { // reported already
 			l.errs = append(l.errs, &field.Error{Type: field.ErrorTypeInvalid, Field: err.Field,
 				BadValue: field.OmitValueType{}, Detail: err.Detail})
 		}
 	}
 }
 
-// report holds what a device says of its hardware, in whatever words, to be something that can be
-// shown.
+// report checks that a device's hardware report is a JSON object of printable text.
 func (l *list) report(r *fleet.DeviceReport) {
 	p := field.NewPath("hardware")
 	if n := len(r.Text()); n > bound.MaxHardware {
 		l.errs = append(l.errs, field.TooLong(p, "", bound.MaxHardware))
 	} else if !json.Valid(r.Text()) || !bytes.HasPrefix(bytes.TrimSpace(r.Text()), []byte("{")) {
-		l.errs = append(l.errs, field.Invalid(p, field.OmitValueType{}, "it is no JSON object"))
+		l.errs = append(l.errs, field.Invalid(p, field.OmitValueType{}, "it is not a JSON object"))
 	}
 }
 
-// maxNote is how long the note of an incident may be, as the texts of a site.
+// maxNote is the length limit of an incident's note, the same as of a site's texts.
 const maxNote = 1024
 
-// SignIncident returns an incident that is to replace live, with who has acknowledged it and when:
-// whatever it says of that itself. Moments that a client has read in whole seconds stay what they are.
-// Objects of other kinds are returned as they are.
+// SignIncident returns an incident that replaces live, with the user and time of the
+// acknowledgement; it overwrites the client's values. Times that a client has read in whole seconds
+// keep their fractions. It returns objects of other kinds unchanged.
 func SignIncident(next, live state.Object, by string, now time.Time) state.Object {
 	sent, ok := next.(*fleet.Incident)
 	if !ok {
@@ -209,15 +207,15 @@ func (l *list) incident(i *fleet.Incident) {
 	if p := field.NewPath("note"); len(i.Note) > maxNote {
 		l.errs = append(l.errs, field.TooLong(p, "", maxNote))
 	} else {
-		l.shown(p, i.Note)
+		l.displayText(p, i.Note)
 	}
 }
 
-// incidentUnchanged: people write who takes care of an incident, and a note. All else is the hub's.
+// incidentUnchanged allows users to change the acknowledgement and the note only.
 func (l *list) incidentUnchanged(i, old *fleet.Incident) {
 	rest := i.DeepCopy()
 	rest.Acknowledged, rest.Note, rest.ManagedFields = old.Acknowledged, old.Note, old.ManagedFields
 	if !equality.Semantic.DeepEqual(rest, old) {
-		l.forbidden(field.NewPath("incident"), "only acknowledged and note can be changed: all else is what the hub finds")
+		l.forbidden(field.NewPath("incident"), "only acknowledged and note can be changed: the hub writes the rest")
 	}
 }

@@ -39,7 +39,7 @@ func TestWhatPeopleWriteOfAnIncident(t *testing.T) {
 		{"nor labels", live, func(i *fleet.Incident) { i.Labels = map[string]string{"a": "b"} }, "", "only acknowledged and note"},
 		{"nor owners", live, func(i *fleet.Incident) { i.Finalizers = []string{"example.org/x"} }, "", "only acknowledged and note"},
 		{"a note has a bound", live, func(i *fleet.Incident) { i.Note = strings.Repeat("x", 1025) }, "", "note: Too long"},
-		{"and shows", live, func(i *fleet.Incident) { i.Note = "a\u202eb" }, "", "characters that do not show"},
+		{"and shows", live, func(i *fleet.Incident) { i.Note = "a\u202eb" }, "", "invisible characters"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			sent := c.live.DeepCopy()

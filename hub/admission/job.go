@@ -56,7 +56,7 @@ func defaultCronJob(s *batchv1.CronJobSpec) {
 	defaultJob(&s.JobTemplate.Spec)
 }
 
-// cronJobName leaves room for what its Jobs' names add.
+// cronJobName leaves room for the suffix of the Jobs' names.
 func cronJobName(name string, prefix bool) []string {
 	wrong := apivalidation.NameIsDNSSubdomain(name, prefix)
 	if len(name) > 52 {
@@ -65,7 +65,7 @@ func cronJobName(name string, prefix bool) []string {
 	return wrong
 }
 
-// jobName checks that the name of a Job can be a label of its pods, where they have such.
+// jobName checks that a Job's name can be a label of its pods, if they have it.
 func (l *list) jobName(j *batchv1.Job) {
 	if most := validation.LabelValueMaxLength; len(j.Name) > most && !is(j.Spec.ManualSelector) {
 		l.invalid(field.NewPath("metadata", "name"), j.Name, fmt.Sprintf(
@@ -73,11 +73,11 @@ func (l *list) jobName(j *batchv1.Job) {
 	}
 }
 
-// Kubernetes' bounds of Indexed Jobs and of a Job's own rules.
+// Kubernetes' limits of Indexed Jobs and of a Job's policies.
 const (
-	mostIndexed     = 100_000
-	mostIndexes     = 64 << 10 // bytes of a list of indexes
-	mostRules       = 20
+	maxIndexed      = 100_000
+	maxIndexBytes   = 64 << 10 // bytes of a list of indexes
+	maxRules        = 20
 	mostCodes       = 255
 	mostSuccessRule = 20
 )
@@ -87,7 +87,7 @@ func (l *list) job(s *batchv1.JobSpec, p *field.Path, fresh bool) {
 		l.invalid(p.Child("selector"), s.Selector, "`selector` not auto-generated")
 	}
 	if is(s.ManualSelector) {
-		l.manual(s, p)
+		l.manualSelector(s, p)
 	}
 	l.count(s.Parallelism, p.Child("parallelism"))
 	l.count(s.Completions, p.Child("completions"))
@@ -102,7 +102,7 @@ func (l *list) job(s *batchv1.JobSpec, p *field.Path, fresh bool) {
 		batchv1.Failed)
 	if s.PodFailurePolicy != nil && ptr.Deref(s.PodReplacementPolicy, "") != batchv1.Failed {
 		l.invalid(p.Child("podReplacementPolicy"), ptr.Deref(s.PodReplacementPolicy, ""),
-			"must be Failed where there is a podFailurePolicy")
+			"must be Failed when a podFailurePolicy is set")
 	}
 	if m := s.ManagedBy; m != nil {
 		l.all(validation.IsDomainPrefixedPath(p.Child("managedBy"), *m))
@@ -121,8 +121,8 @@ func (l *list) job(s *batchv1.JobSpec, p *field.Path, fresh bool) {
 	}
 }
 
-// neverRestarts refuses a rule that counts pods where their containers are started again. It is
-// said by the rule's field: the pod spec may have stood before.
+// neverRestarts refuses a policy that counts pods if their containers restart in place. The error
+// names the policy's field, since the pod spec may be unchanged.
 func (l *list) neverRestarts(s *batchv1.JobSpec, p *field.Path) {
 	if r := s.Template.Spec.RestartPolicy; r == corev1.RestartPolicyOnFailure {
 		l.forbidden(p, fmt.Sprintf(
@@ -130,8 +130,8 @@ func (l *list) neverRestarts(s *batchv1.JobSpec, p *field.Path) {
 	}
 }
 
-// manual checks a selector that a person has written.
-func (l *list) manual(s *batchv1.JobSpec, p *field.Path) {
+// manualSelector checks a selector that a user has written.
+func (l *list) manualSelector(s *batchv1.JobSpec, p *field.Path) {
 	if s.Selector == nil || len(s.Selector.MatchLabels)+len(s.Selector.MatchExpressions) == 0 {
 		l.required(p.Child("selector"), "")
 		return
@@ -148,12 +148,12 @@ func (l *list) indexed(s *batchv1.JobSpec, p *field.Path) {
 	switch {
 	case indexed && s.Completions == nil:
 		l.required(p.Child("completions"), "when completion mode is Indexed")
-	case indexed && *s.Completions > mostIndexed:
+	case indexed && *s.Completions > maxIndexed:
 		l.invalid(p.Child("completions"), *s.Completions, fmt.Sprintf(
-			"must be less than or equal to %d when completion mode is Indexed", mostIndexed))
-	case indexed && ptr.Deref(s.Parallelism, 0) > mostIndexed:
+			"must be less than or equal to %d when completion mode is Indexed", maxIndexed))
+	case indexed && ptr.Deref(s.Parallelism, 0) > maxIndexed:
 		l.invalid(p.Child("parallelism"), ptr.Deref(s.Parallelism, 0), fmt.Sprintf(
-			"must be less than or equal to %d when completion mode is Indexed", mostIndexed))
+			"must be less than or equal to %d when completion mode is Indexed", maxIndexed))
 	}
 	l.count(s.BackoffLimitPerIndex, p.Child("backoffLimitPerIndex"))
 	l.count(s.MaxFailedIndexes, p.Child("maxFailedIndexes"))
@@ -179,8 +179,8 @@ func (l *list) failurePolicy(s *batchv1.JobSpec, p *field.Path) {
 	}
 	l.neverRestarts(s, p)
 	p = p.Child("rules")
-	if len(s.PodFailurePolicy.Rules) > mostRules {
-		l.errs = append(l.errs, field.TooMany(p, len(s.PodFailurePolicy.Rules), mostRules))
+	if len(s.PodFailurePolicy.Rules) > maxRules {
+		l.errs = append(l.errs, field.TooMany(p, len(s.PodFailurePolicy.Rules), maxRules))
 		return
 	}
 	for i, rule := range s.PodFailurePolicy.Rules {
@@ -198,8 +198,8 @@ func (l *list) failurePolicy(s *batchv1.JobSpec, p *field.Path) {
 		case on != nil:
 			l.exitCodes(s, on, at.Child("onExitCodes"))
 		default:
-			if len(rule.OnPodConditions) > mostRules {
-				l.errs = append(l.errs, field.TooMany(at.Child("onPodConditions"), len(rule.OnPodConditions), mostRules))
+			if len(rule.OnPodConditions) > maxRules {
+				l.errs = append(l.errs, field.TooMany(at.Child("onPodConditions"), len(rule.OnPodConditions), maxRules))
 			}
 			for j, c := range rule.OnPodConditions {
 				l.each(at.Child("onPodConditions").Index(j).Child("type"), c.Type, validation.IsQualifiedName(string(c.Type)))
@@ -271,15 +271,16 @@ func (l *list) successPolicy(s *batchv1.JobSpec, p *field.Path) {
 			most = l.indexes(*rule.SucceededIndexes, most, at.Child("succeededIndexes"))
 		}
 		if n := rule.SucceededCount; n != nil && (*n < 1 || *n > most) {
-			l.invalid(at.Child("succeededCount"), *n, fmt.Sprintf("must be 1 to %d, the number of indexes that count", most))
+			l.invalid(at.Child("succeededCount"), *n, fmt.Sprintf("must be between 1 and %d, the number of indexes that "+
+				"count", most))
 		}
 	}
 }
 
-// indexes checks a list such as 1,3-5, and returns how many it has.
+// indexes checks a list such as 1,3-5, and returns how many it contains.
 func (l *list) indexes(text string, completions int32, p *field.Path) (n int32) {
-	if len(text) > mostIndexes {
-		l.errs = append(l.errs, field.TooLong(p, "", mostIndexes))
+	if len(text) > maxIndexBytes {
+		l.errs = append(l.errs, field.TooLong(p, "", maxIndexBytes))
 		return 0
 	}
 	if !indexList.MatchString(text) {
@@ -308,9 +309,8 @@ func (l *list) indexes(text string, completions int32, p *field.Path) (n int32) 
 	return n
 }
 
-// jobUnchanged: of a Job only how much of it runs, for how long, and what becomes of it may
-// change; of its pods, while it is suspended and none runs, where they are placed and what
-// their containers ask for (KEP-5440).
+// jobUnchanged allows changes of a Job's parallelism, deadlines and cleanup. While it is suspended
+// and no pod runs, the placement and resources of its pods may change too (KEP-5440).
 func (l *list) jobUnchanged(o, old *batchv1.Job) {
 	now, was := &o.Spec, &old.Spec
 	l.selectorUnchanged(now.Selector, was.Selector)
@@ -336,7 +336,7 @@ func (l *list) jobUnchanged(o, old *batchv1.Job) {
 	l.same(*template, was.Template, spec.Child("template"))
 }
 
-// withResourcesOf gives containers the resources of others, if they are the same.
+// withResourcesOf copies the resources from containers of the same names.
 func withResourcesOf(list, was []corev1.Container) {
 	if len(list) != len(was) {
 		return

@@ -29,7 +29,7 @@ func TestAJobIsRefusedByItsField(t *testing.T) {
 		"{completionMode: Indexed, completions: 3, successPolicy: {rules: [{succeededIndexes: '0,3'}]}}":                                       "too large index: 3",
 		"{completionMode: Indexed, completions: 9, successPolicy: {rules: [{succeededIndexes: '4,2-3'}]}}":                                     "increasing order",
 		"{completionMode: Indexed, completions: 9, successPolicy: {rules: [{succeededIndexes: 'x'}]}}":                                         "completion indexes and ranges",
-		"{completionMode: Indexed, completions: 9, successPolicy: {rules: [{succeededIndexes: '1-2', succeededCount: 3}]}}":                    "must be 1 to 2",
+		"{completionMode: Indexed, completions: 9, successPolicy: {rules: [{succeededIndexes: '1-2', succeededCount: 3}]}}":                    "must be between 1 and 2",
 		"podFailurePolicy: {rules: [{action: FailIndex, onExitCodes: {operator: In, values: [1]}}]}":                                           "requires the backoffLimitPerIndex",
 		"podFailurePolicy: {rules: [{action: Ignore, onExitCodes: {operator: In, values: [0]}}]}":                                              "must not be 0 for the In operator",
 		"podFailurePolicy: {rules: [{action: Ignore, onExitCodes: {operator: In, values: [3, 2]}}]}":                                           "must be ordered",

@@ -13,17 +13,17 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// What a device's certificate request may have at most: with an RSA key of 4096 bits it
-// is less than half of that.
+// maxRequestBytes limits a device's certificate request. One with an RSA key of 4096 bits has less
+// than half of that.
 const maxRequestBytes = 4 << 10
 
-// joinRequest checks what a device asks for, and what was decided about it. What people
-// read of it, on a terminal too, has no character that does not show.
+// joinRequest checks a device's request and its approval. Text that is shown to users, also in a
+// terminal, has no invisible characters.
 func (l *list) joinRequest(r *certv1.CertificateSigningRequest) {
 	spec := field.NewPath("spec")
 	if r.Spec.SignerName != state.SignerDevice {
 		l.invalid(spec.Child("signerName"), r.Spec.SignerName,
-			"the hub signs the certificates of devices only: "+state.SignerDevice)
+			"the hub signs certificates of devices only: "+state.SignerDevice)
 	}
 	if !slices.Equal(r.Spec.Usages, []certv1.KeyUsage{certv1.UsageClientAuth}) {
 		l.invalid(spec.Child("usages"), r.Spec.Usages, "a device's certificate is for client auth only")
@@ -31,7 +31,7 @@ func (l *list) joinRequest(r *certv1.CertificateSigningRequest) {
 	l.certificateRequest(r.Spec.Request, spec.Child("request"))
 	at := field.NewPath("metadata", "annotations")
 	for key, value := range r.Annotations {
-		l.shown(at.Key(key), value)
+		l.displayText(at.Key(key), value)
 	}
 	l.conditions(r.Status.Conditions, field.NewPath("status", "conditions"))
 }
@@ -51,13 +51,13 @@ func (l *list) certificateRequest(text []byte, p *field.Path) {
 		l.invalid(p, field.OmitValueType{}, "cannot be read: "+bound.Text(err.Error(), 200))
 		return
 	}
-	// Its subject means nothing, and kubectl shows it to whoever is to approve.
+	// The hub ignores the subject, but kubectl shows it to the approver.
 	if len(csr.Subject.Names) > 0 || len(csr.DNSNames)+len(csr.IPAddresses)+len(csr.EmailAddresses)+len(csr.URIs) > 0 {
-		l.invalid(p, field.OmitValueType{}, "must name nobody: the hub says whose certificate it is")
+		l.invalid(p, field.OmitValueType{}, "must be empty: the hub writes the subject of a certificate")
 	}
 }
 
-// conditions may say approved or denied, once, and not both.
+// conditions allows Approved or Denied, once, and not both.
 func (l *list) conditions(all []certv1.CertificateSigningRequestCondition, p *field.Path) {
 	seen := map[certv1.RequestConditionType]bool{}
 	for i, c := range all {
@@ -75,17 +75,17 @@ func (l *list) conditions(all []certv1.CertificateSigningRequestCondition, p *fi
 		if len(c.Reason) > 1024 || len(c.Message) > 4096 {
 			l.errs = append(l.errs, field.TooLong(at.Child("message"), "", 4096))
 		}
-		l.shown(at.Child("reason"), c.Reason)
-		l.shown(at.Child("message"), c.Message)
+		l.displayText(at.Child("reason"), c.Reason)
+		l.displayText(at.Child("message"), c.Message)
 		seen[c.Type] = true
 	}
 	if seen[certv1.CertificateApproved] && seen[certv1.CertificateDenied] {
 		l.invalid(p, certv1.CertificateDenied,
-			"Approved and Denied conditions are mutually exclusive: delete the request to decide anew")
+			"Approved and Denied conditions are mutually exclusive: delete the request to decide again")
 	}
 }
 
-// decision: what was asked for stays, and what was decided cannot be taken back.
+// decision refuses a change of the request and of its decision.
 func (l *list) decision(r, old *certv1.CertificateSigningRequest) {
 	l.same(r.Spec, old.Spec, field.NewPath("spec"))
 	for _, c := range old.Status.Conditions {

@@ -15,19 +15,19 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A rule is what sets the admission of a kind apart; nil: nothing.
+// A rule is the admission of one kind. A nil function does nothing.
 type rule struct {
 	name  apivalidation.ValidateNameFunc // nil: a DNS subdomain
 	fill  func(o state.Object, s Settings)
-	check func(l *list, o state.Object, x given)
-	same  func(l *list, o, old state.Object) // what may not change
-	texts func(l *list, o state.Object)      // that people read, beside those of a pod spec
+	check func(l *list, o state.Object, x checkContext)
+	fixed func(l *list, o, old state.Object) // checks immutable fields
+	texts func(l *list, o state.Object)      // checks texts for people outside of a pod spec
 }
 
-// What is given beside an object to check it by.
-type given struct {
+// checkContext is the context of a check.
+type checkContext struct {
 	Settings
-	old state.Object // nil: it is new
+	old state.Object // nil: a new object
 }
 
 var spec = field.NewPath("spec")
@@ -37,30 +37,30 @@ var rules = map[state.Kind]rule{
 	state.Pods: {
 		fill:  fills(DefaultPod),
 		check: checks(func(l *list, p *corev1.Pod) { l.podSpec(&p.Spec, spec, ofPod) }),
-		same:  keeps((*list).podUnchanged),
+		fixed: keeps((*list).podUnchanged),
 	},
 	state.Deployments: {
 		fill:  fills(func(d *appsv1.Deployment, _ Settings) { defaultDeployment(&d.Spec) }),
 		check: checks(func(l *list, d *appsv1.Deployment) { l.deployment(&d.Spec, spec) }),
-		same:  keeps(func(l *list, d, old *appsv1.Deployment) { l.selectorUnchanged(d.Spec.Selector, old.Spec.Selector) }),
+		fixed: keeps(func(l *list, d, old *appsv1.Deployment) { l.selectorUnchanged(d.Spec.Selector, old.Spec.Selector) }),
 	},
 	state.ReplicaSets: {
 		fill:  fills(defaultReplicaSet),
 		check: checks(func(l *list, r *appsv1.ReplicaSet) { l.replicaSet(&r.Spec, spec) }),
-		same:  keeps(func(l *list, r, old *appsv1.ReplicaSet) { l.selectorUnchanged(r.Spec.Selector, old.Spec.Selector) }),
+		fixed: keeps(func(l *list, r, old *appsv1.ReplicaSet) { l.selectorUnchanged(r.Spec.Selector, old.Spec.Selector) }),
 	},
 	state.DaemonSets: {
 		fill:  fills(func(d *appsv1.DaemonSet, _ Settings) { defaultDaemonSet(&d.Spec) }),
 		check: checks(func(l *list, d *appsv1.DaemonSet) { l.daemonSet(&d.Spec, spec) }),
-		same:  keeps(func(l *list, d, old *appsv1.DaemonSet) { l.selectorUnchanged(d.Spec.Selector, old.Spec.Selector) }),
+		fixed: keeps(func(l *list, d, old *appsv1.DaemonSet) { l.selectorUnchanged(d.Spec.Selector, old.Spec.Selector) }),
 	},
 	state.StatefulSets: {
 		name: statefulSetName,
 		fill: fills(func(o *appsv1.StatefulSet, _ Settings) { defaultStatefulSet(&o.Spec) }),
-		check: func(l *list, o state.Object, x given) {
+		check: func(l *list, o state.Object, x checkContext) {
 			l.statefulSet(&o.(*appsv1.StatefulSet).Spec, spec, x.old == nil)
 		},
-		same: keeps((*list).statefulSetUnchanged),
+		fixed: keeps((*list).statefulSetUnchanged),
 	},
 	state.Controllers: {
 		fill:  fills(func(c *corev1.ReplicationController, _ Settings) { defaultController(c) }),
@@ -72,33 +72,33 @@ var rules = map[state.Kind]rule{
 	},
 	state.Jobs: {
 		fill: fills(func(j *batchv1.Job, _ Settings) { defaultJob(&j.Spec) }),
-		check: func(l *list, o state.Object, x given) {
+		check: func(l *list, o state.Object, x checkContext) {
 			if x.old == nil {
 				l.jobName(o.(*batchv1.Job))
 			}
 			l.job(&o.(*batchv1.Job).Spec, spec, x.old == nil)
 		},
-		same: keeps((*list).jobUnchanged),
+		fixed: keeps((*list).jobUnchanged),
 	},
 	state.CronJobs: {
 		name:  cronJobName,
 		fill:  fills(func(c *batchv1.CronJob, _ Settings) { defaultCronJob(&c.Spec) }),
-		check: func(l *list, o state.Object, x given) { l.cronJob(&o.(*batchv1.CronJob).Spec, x.old) },
+		check: func(l *list, o state.Object, x checkContext) { l.cronJob(&o.(*batchv1.CronJob).Spec, x.old) },
 	},
 	state.ControllerRevisions: {
 		check: checks((*list).revision),
-		same:  keeps((*list).revisionUnchanged),
+		fixed: keeps((*list).revisionUnchanged),
 	},
-	state.ConfigMaps: {check: checks((*list).configMap), same: keeps((*list).configMapUnchanged)},
+	state.ConfigMaps: {check: checks((*list).configMap), fixed: keeps((*list).configMapUnchanged)},
 	state.Secrets: {
 		fill:  fills(func(s *corev1.Secret, _ Settings) { defaultSecret(s) }),
 		check: checks((*list).secret),
-		same:  keeps((*list).secretUnchanged),
+		fixed: keeps((*list).secretUnchanged),
 	},
 	state.Namespaces: {
 		name: apivalidation.NameIsDNSLabel,
 		fill: fills(defaultNamespace),
-		check: func(l *list, o state.Object, x given) {
+		check: func(l *list, o state.Object, x checkContext) {
 			l.namespace(o.(*corev1.Namespace))
 			l.podSecurityLabels(o.(*corev1.Namespace), x.old)
 		},
@@ -107,64 +107,66 @@ var rules = map[state.Kind]rule{
 	state.Nodes: {
 		fill:  fills(defaultNode),
 		check: checks((*list).node),
-		same:  keeps((*list).nodeUnchanged),
+		fixed: keeps((*list).nodeUnchanged),
 		texts: shows((*list).nodeTexts),
 	},
 	state.Leases: {check: checks(func(l *list, o *coordv1.Lease) { l.lease(&o.Spec, spec) })},
 	state.PodDisruptionBudgets: {check: checks(func(l *list, b *policyv1.PodDisruptionBudget) {
 		l.budget(&b.Spec, spec)
 	})},
-	state.JoinRequests: {check: checks((*list).joinRequest), same: keeps((*list).decision)},
+	state.JoinRequests: {check: checks((*list).joinRequest), fixed: keeps((*list).decision)},
 	state.Sites: {
 		name:  siteName,
-		check: func(l *list, o state.Object, x given) { l.site(o.(*fleet.Site), x.Settings) },
+		check: func(l *list, o state.Object, x checkContext) { l.site(o.(*fleet.Site), x.Settings) },
 		texts: shows((*list).siteTexts),
 	},
-	state.Claims:         {fill: fills(defaultClaim), check: checks((*list).claim), same: keeps((*list).claimUnchanged)},
-	state.Volumes:        {check: checks((*list).persistentVolume), same: keeps((*list).volumeUnchanged)},
-	state.StorageClasses: {fill: fills(defaultClass), check: checks((*list).class), same: keeps((*list).classUnchanged)},
-	state.RuntimeClasses: {check: checks((*list).runtimeClass), same: keeps(func(l *list, c, old *nodev1.RuntimeClass) {
+	state.Claims:         {fill: fills(defaultClaim), check: checks((*list).claim), fixed: keeps((*list).claimUnchanged)},
+	state.Volumes:        {check: checks((*list).persistentVolume), fixed: keeps((*list).volumeUnchanged)},
+	state.StorageClasses: {fill: fills(defaultClass), check: checks((*list).class), fixed: keeps((*list).classUnchanged)},
+	state.RuntimeClasses: {check: checks((*list).runtimeClass), fixed: keeps(func(l *list, c, old *nodev1.RuntimeClass) {
 		l.same(c.Handler, old.Handler, field.NewPath("handler"))
 	})},
 	state.DeviceReports: {check: checks((*list).report)},
-	state.Incidents:     {check: checks((*list).incident), same: keeps((*list).incidentUnchanged)},
+	state.Incidents:     {check: checks((*list).incident), fixed: keeps((*list).incidentUnchanged)},
 	state.PriorityClasses: {
 		fill:  fills(func(c *schedulingv1.PriorityClass, _ Settings) { defaultPriorityClass(c) }),
-		check: checks((*list).priorityClass), same: keeps((*list).priorityClassUnchanged),
-		texts: shows(func(l *list, c *schedulingv1.PriorityClass) { l.shown(field.NewPath("description"), c.Description) }),
+		check: checks((*list).priorityClass), fixed: keeps((*list).priorityClassUnchanged),
+		texts: shows(func(l *list, c *schedulingv1.PriorityClass) {
+			l.displayText(field.NewPath("description"), c.Description)
+		}),
 	},
 	state.ResourceQuotas: {
 		fill:  fills(func(q *corev1.ResourceQuota, _ Settings) { defaultQuota(q) }),
-		check: checks((*list).quota), same: keeps((*list).quotaUnchanged),
+		check: checks((*list).quota), fixed: keeps((*list).quotaUnchanged),
 	},
 	state.LimitRanges: {
 		fill:  fills(func(r *corev1.LimitRange, _ Settings) { defaultRange(r) }),
 		check: checks((*list).limitRange),
 	},
-	// What only the hub makes.
-	state.Services: {check: published}, state.Endpoints: {check: published}, state.EndpointSlices: {check: published},
-	state.ServiceAccounts: {check: published},
+	// Written by the hub only.
+	state.Services: {check: unchecked}, state.Endpoints: {check: unchecked}, state.EndpointSlices: {check: unchecked},
+	state.ServiceAccounts: {check: unchecked},
 	state.FirmwareRollouts: {
 		fill:  fills(func(r *fleet.FirmwareRollout, _ Settings) { r.Spec.Default() }),
-		check: checks((*list).firmwareRollout), same: keeps((*list).rolloutUnchanged),
+		check: checks((*list).firmwareRollout), fixed: keeps((*list).rolloutUnchanged),
 	},
 	state.BoardProfiles: {
 		check: checks((*list).profile),
-		texts: shows(func(l *list, p *fleet.BoardProfile) { l.shown(spec.Child("title"), p.Spec.Title) }),
+		texts: shows(func(l *list, p *fleet.BoardProfile) { l.displayText(spec.Child("title"), p.Spec.Title) }),
 	},
 }
 
-// published says nothing: nobody can write such an object.
-func published(*list, state.Object, given) {}
+// unchecked checks nothing: only the hub writes such objects.
+func unchecked(*list, state.Object, checkContext) {}
 
-// The functions of a kind's own type, for any object of the kind.
+// Adapters from functions of one type to functions of any object.
 
 func fills[P state.Object](f func(P, Settings)) func(state.Object, Settings) {
 	return func(o state.Object, s Settings) { f(o.(P), s) }
 }
 
-func checks[P state.Object](f func(*list, P)) func(*list, state.Object, given) {
-	return func(l *list, o state.Object, _ given) { f(l, o.(P)) }
+func checks[P state.Object](f func(*list, P)) func(*list, state.Object, checkContext) {
+	return func(l *list, o state.Object, _ checkContext) { f(l, o.(P)) }
 }
 
 func keeps[P state.Object](f func(l *list, o, old P)) func(l *list, o, old state.Object) {

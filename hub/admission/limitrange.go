@@ -18,17 +18,17 @@ import (
 
 const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 
-// ranged gives the containers of a new pod what the limit ranges of its namespace say, and says
-// what is out of range.
-func ranged(pod *corev1.Pod, s state.Snapshot) error {
+// applyLimitRanges applies the limit ranges of its namespace to a new pod's containers, and returns
+// violations.
+func applyLimitRanges(pod *corev1.Pod, s state.Snapshot) error {
 	for r := range state.Each[*corev1.LimitRange](s, state.LimitRanges, pod.Namespace) {
-		fillIn(pod, r)
+		applyRangeDefaults(pod, r)
 	}
-	return inRange(pod, s)
+	return checkPodRange(pod, s)
 }
 
-// inRange says what of a pod is out of the limit ranges of its namespace.
-func inRange(pod *corev1.Pod, s state.Snapshot) error {
+// checkPodRange returns a pod's violations of its namespace's limit ranges.
+func checkPodRange(pod *corev1.Pod, s state.Snapshot) error {
 	var all []error
 	for r := range state.Each[*corev1.LimitRange](s, state.LimitRanges, pod.Namespace) {
 		for i := range r.Spec.Limits {
@@ -36,24 +36,25 @@ func inRange(pod *corev1.Pod, s state.Snapshot) error {
 			case corev1.LimitTypeContainer:
 				for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 					for j := range list {
-						all = append(all, outside(limit, list[j].Resources.Requests, list[j].Resources.Limits)...)
+						all = append(all, rangeViolations(limit, list[j].Resources.Requests, list[j].Resources.Limits)...)
 					}
 				}
 			case corev1.LimitTypePod:
-				// as Kubernetes does: nobody who writes a pod says what its runtime takes
+				// as in Kubernetes, the overhead of a runtime does not count
 				own := componentresource.PodResourcesOptions{ExcludeOverhead: true}
-				all = append(all, outside(limit, componentresource.PodRequests(pod, own), componentresource.PodLimits(pod, own))...)
+				all = append(all, rangeViolations(limit, componentresource.PodRequests(pod, own),
+					componentresource.PodLimits(pod, own))...)
 			}
 		}
 		if len(all) > 0 {
-			return together(all)
+			return joinErrors(all)
 		}
 	}
 	return nil
 }
 
-// together joins what is wrong in Kubernetes' way, each sentence once.
-func together(all []error) error {
+// joinErrors joins errors as Kubernetes does, without duplicates.
+func joinErrors(all []error) error {
 	var words []string
 	for _, err := range all {
 		if !slices.Contains(words, err.Error()) {
@@ -66,8 +67,9 @@ func together(all []error) error {
 	return errors.New("[" + strings.Join(words, ", ") + "]")
 }
 
-// fillIn gives containers the defaults of a limit range, and notes that.
-func fillIn(pod *corev1.Pod, r *corev1.LimitRange) {
+// applyRangeDefaults gives containers the defaults of a limit range, and records that in an
+// annotation.
+func applyRangeDefaults(pod *corev1.Pod, r *corev1.LimitRange) {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	for _, limit := range r.Spec.Limits {
 		if limit.Type == corev1.LimitTypeContainer {
@@ -110,8 +112,8 @@ func fillIn(pod *corev1.Pod, r *corev1.LimitRange) {
 	pod.Annotations[limitRangerAnnotation] = "LimitRanger plugin set: " + strings.Join(notes, "; ")
 }
 
-// outside says what of the requests and limits is out of a range, in Kubernetes' words.
-func outside(limit *corev1.LimitRangeItem, requests, limits corev1.ResourceList) (all []error) {
+// rangeViolations returns the requests and limits outside of a range, in Kubernetes' words.
+func rangeViolations(limit *corev1.LimitRangeItem, requests, limits corev1.ResourceList) (all []error) {
 	say := func(form string, values ...any) { all = append(all, fmt.Errorf(form, values...)) }
 	for _, name := range slices.Sorted(maps.Keys(limit.Min)) {
 		least := limit.Min[name]
@@ -157,14 +159,14 @@ func outside(limit *corev1.LimitRangeItem, requests, limits corev1.ResourceList)
 	return all
 }
 
-// rangedClaim says whether a claim asks for too little or too much.
-func rangedClaim(c *corev1.PersistentVolumeClaim, s state.Snapshot) error {
+// checkClaimRange checks the size of a claim.
+func checkClaimRange(c *corev1.PersistentVolumeClaim, s state.Snapshot) error {
 	var all []error
 	for r := range state.Each[*corev1.LimitRange](s, state.LimitRanges, c.Namespace) {
 		for i := range r.Spec.Limits {
 			if limit := r.Spec.Limits[i]; limit.Type == corev1.LimitTypePersistentVolumeClaim {
 				least := corev1.LimitRangeItem{Type: limit.Type, Min: limit.Min}
-				all = append(all, outside(&least, c.Spec.Resources.Requests, nil)...)
+				all = append(all, rangeViolations(&least, c.Spec.Resources.Requests, nil)...)
 				for _, name := range slices.Sorted(maps.Keys(limit.Max)) {
 					upTo := limit.Max[name]
 					switch request, asks := c.Spec.Resources.Requests[name]; {
@@ -182,11 +184,11 @@ func rangedClaim(c *corev1.PersistentVolumeClaim, s state.Snapshot) error {
 	if len(all) == 0 {
 		return nil
 	}
-	return together(all)
+	return joinErrors(all)
 }
 
-// defaultRange fills in what follows of the others: a limit from the most, a request from the limit
-// or from the least.
+// defaultRange derives missing values: the default limit from the maximum, the default request from
+// the default limit or the minimum.
 func defaultRange(r *corev1.LimitRange) {
 	for i := range r.Spec.Limits {
 		limit := &r.Spec.Limits[i]
@@ -261,7 +263,7 @@ func (l *list) rangeItem(limit *corev1.LimitRangeItem, at *field.Path) {
 	}
 }
 
-// rangeOf checks that what a limit range says of one resource can be kept.
+// rangeOf checks that a limit range of one resource is consistent.
 func (l *list) rangeOf(limit *corev1.LimitRangeItem, name corev1.ResourceName, at *field.Path) {
 	above := func(what string, low, high corev1.ResourceList, form string) {
 		a, ok := low[name]

@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// A list gathers what is wrong with an object, all of it at once.
+// A list collects all errors of an object.
 type list struct{ errs field.ErrorList }
 
-// all takes what a library found. It walks over maps in any order: what it says of
-// one field is brought into one.
+// all adds the errors of a library. Since it iterates over maps, the errors of one field are
+// sorted.
 func (l *list) all(errs field.ErrorList) {
 	for from := 0; from < len(errs); {
 		to := from + 1
@@ -41,14 +41,14 @@ func (l *list) each(p *field.Path, v any, messages []string) {
 	}
 }
 
-// What a refusal holds at most: it is for people, and what they wrote may be as large as a request.
+// Limits of an error response: a user's input may be as large as a request.
 const (
 	maxMistakes = 32
 	maxRepeated = 256 // characters of a value
 )
 
-// legible is what somebody can read of what is wrong.
-func legible(errs field.ErrorList) field.ErrorList {
+// shorten shortens errors to what people can read.
+func shorten(errs field.ErrorList) field.ErrorList {
 	more := len(errs) - maxMistakes
 	errs = slices.Clone(errs[:min(len(errs), maxMistakes)])
 	for i, err := range errs {
@@ -67,8 +67,8 @@ func legible(errs field.ErrorList) field.ErrorList {
 	return errs
 }
 
-// oneOf checks a value against the known ones; empty is "required" where it is not
-// known itself.
+// oneOf checks a value against the known ones. An empty value is reported as required, unless it is
+// known.
 func oneOf[T ~string](l *list, p *field.Path, v T, known ...T) {
 	switch {
 	case slices.Contains(known, v):
@@ -102,7 +102,7 @@ func (l *list) quantity(p *field.Path, q resource.Quantity, whole bool) {
 	}
 }
 
-// intOrPercent checks a count such as 2 or 25%, at most 100% where that is the end.
+// intOrPercent checks a number such as 2 or 25%, if atMost100 is set up to 100%.
 func (l *list) intOrPercent(p *field.Path, v *intstr.IntOrString, atMost100 bool) {
 	switch {
 	case v == nil:
@@ -116,7 +116,7 @@ func (l *list) intOrPercent(p *field.Path, v *intstr.IntOrString, atMost100 bool
 	}
 }
 
-// percent reads "25%"; 0 for whatever is not a percentage.
+// percent parses "25%"; it returns 0 for anything else.
 func percent(v *intstr.IntOrString) int64 {
 	number, ok := strings.CutSuffix(v.StrVal, "%")
 	if !ok || len(validation.IsValidPercent(v.StrVal)) > 0 {
@@ -141,22 +141,22 @@ func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Key
 func label(l *list, p *field.Path, v string)     { l.each(p, v, validation.IsDNS1123Label(v)) }
 func subdomain(l *list, p *field.Path, v string) { l.each(p, v, validation.IsDNS1123Subdomain(v)) }
 
-// relative checks a path that must not leave the place that it is relative to.
+// relative refuses an absolute path and "..".
 func relative(l *list, p *field.Path, v string) {
 	if strings.HasPrefix(v, "/") {
 		l.invalid(p, v, "must be a relative path")
 	}
-	noSteps(l, p, v)
+	noDotDot(l, p, v)
 }
 
-// noSteps refuses ".." in a path.
-func noSteps(l *list, p *field.Path, v string) {
+// noDotDot refuses ".." in a path.
+func noDotDot(l *list, p *field.Path, v string) {
 	if slices.Contains(strings.Split(v, "/"), "..") {
 		l.invalid(p, v, "must not contain '..'")
 	}
 }
 
-// fileName is a relative path that may not begin with "..".
+// fileName is relative for a path that must not begin with "..".
 func fileName(l *list, p *field.Path, v string) {
 	relative(l, p, v)
 	if strings.HasPrefix(v, "..") && !strings.HasPrefix(v, "../") {

@@ -11,11 +11,11 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// mayRun refuses what the hub's policy does not allow, and what is no form of a wish.
-// The device asks its owner's policy again.
+// mayRun refuses what the hub's policy does not allow, and malformed requests. The device checks
+// its own policy again.
 func (l *list) mayRun(spec *corev1.PodSpec, p *field.Path, s Settings) {
 	if spec.SchedulerName != corev1.DefaultSchedulerName {
-		l.forbidden(p.Child("schedulerName"), "is not supported: the hub is the only scheduler, leave it out")
+		l.forbidden(p.Child("schedulerName"), "is not supported: the hub is the only scheduler; omit it")
 	}
 	if c := spec.SecurityContext; c != nil {
 		l.sysctls(c.Sysctls, p.Child("securityContext", "sysctls"))
@@ -39,7 +39,7 @@ func (l *list) sysctls(sysctls []corev1.Sysctl, p *field.Path) {
 	}
 }
 
-// flags are those of the hub that say the same as a key of the policy.
+// flags are the hub's flags for keys of the policy.
 var flags = map[string]string{
 	"privileged": "--allow-privileged", "allowNewPrivileges": "--allow-privileged", "unsafeSysctls": "--allow-privileged",
 	"hostNetwork": "--allow-host-network", "hostPID": "--allow-host-pid",
@@ -52,7 +52,7 @@ func refusal(r policy.Refusal) string {
 		return r.Why
 	}
 	key, _, _ := strings.Cut(r.Allow, ":")
-	by := "a --policy that says `" + r.Allow + "`"
+	by := "a --policy with `" + r.Allow + "`"
 	if flag := flags[key]; flag != "" {
 		by = flag + ", or " + by
 	}

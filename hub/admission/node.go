@@ -20,7 +20,7 @@ func (l *list) node(n *corev1.Node) {
 	}
 	spec := field.NewPath("spec")
 	l.taints(n.Spec.Taints, spec.Child("taints"))
-	l.blocks(n.Spec.PodCIDRs, spec.Child("podCIDRs"))
+	l.nodeCIDRs(n.Spec.PodCIDRs, spec.Child("podCIDRs"))
 	if c := n.Spec.PodCIDR; c != "" && (len(n.Spec.PodCIDRs) == 0 || n.Spec.PodCIDRs[0] != c) {
 		l.invalid(spec.Child("podCIDR"), c, "must be the first of podCIDRs")
 	}
@@ -46,9 +46,9 @@ func (l *list) node(n *corev1.Node) {
 	}
 }
 
-// stillTainted gives taints that are there already the time at which they were added: who writes
-// them again, as an apply does that knows nothing of it, makes no toleration count anew.
-func stillTainted(n *corev1.Node, old state.Object) {
+// keepTaintTimes keeps the time of existing taints. A client that writes them again without it, as
+// an apply does, must not restart tolerationSeconds.
+func keepTaintTimes(n *corev1.Node, old state.Object) {
 	was, ok := old.(*corev1.Node)
 	if !ok {
 		return
@@ -63,9 +63,9 @@ func stillTainted(n *corev1.Node, old state.Object) {
 	}
 }
 
-// blocks checks a node's blocks of addresses: one of each family at most, because the
-// device makes one network with them, written as the block and with room for pods.
-func (l *list) blocks(cidrs []string, p *field.Path) {
+// nodeCIDRs checks a node's CIDRs: at most one per IP family, since the device creates one network.
+// Each is written as a block and large enough for pods.
+func (l *list) nodeCIDRs(cidrs []string, p *field.Path) {
 	families := map[bool]bool{}
 	for i, cidr := range cidrs {
 		errs := validation.IsValidCIDRForLegacyField(p.Index(i), cidr, false, nil)
@@ -75,9 +75,9 @@ func (l *list) blocks(cidrs []string, p *field.Path) {
 		case len(errs) > 0 || err != nil:
 			continue
 		case block != block.Masked():
-			l.invalid(p.Index(i), cidr, fmt.Sprintf("must be the block itself: %s", block.Masked()))
+			l.invalid(p.Index(i), cidr, fmt.Sprintf("must be the network address of the block: %s", block.Masked()))
 		case block.Addr().BitLen()-block.Bits() < 3:
-			l.invalid(p.Index(i), cidr, "must have 8 addresses or more: the network and the bridge need some themselves")
+			l.invalid(p.Index(i), cidr, "must have 8 addresses or more: the network and the bridge need some of them")
 		case families[block.Addr().Is4()]:
 			l.invalid(p.Index(i), cidr, "may specify no more than one CIDR for each IP family")
 		}
@@ -85,14 +85,13 @@ func (l *list) blocks(cidrs []string, p *field.Path) {
 	}
 }
 
-// wholeOnNode tells whether a node has only whole ones of a resource.
+// wholeOnNode reports whether a node has only whole units of a resource.
 func wholeOnNode(name corev1.ResourceName) bool {
 	return name == corev1.ResourcePods || !isNative(name)
 }
 
-// Named warns of a pod, or pods of a template, that name their node themselves and will not run
-// there as things are: no scheduler looks at them, so nothing else would say so before they are
-// gone.
+// Named warns about pods with a nodeName that cannot run there now. No scheduler checks them, so no
+// other message comes before they are removed.
 func Named(o state.Object, s state.Snapshot) []string {
 	spec, p := podSpecOf(o)
 	if spec == nil || spec.NodeName == "" {
@@ -100,7 +99,7 @@ func Named(o state.Object, s state.Snapshot) []string {
 	}
 	switch n := s.Node(spec.NodeName); {
 	case n == nil:
-		return []string{fmt.Sprintf("%s: no node is called %q: the pod is removed unless one of that name joins",
+		return []string{fmt.Sprintf("%s: node %q does not exist: the pod is removed unless a node of that name joins",
 			p.Child("nodeName"), spec.NodeName)}
 	case !state.NodeFits(spec, n):
 		return []string{fmt.Sprintf(

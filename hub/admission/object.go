@@ -19,12 +19,11 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// maxData is how much a config map or a secret may hold. It travels to devices
-// inside their desired state.
+// maxData is the size limit of a config map or secret. Devices receive it in their desired state.
 const maxData = corev1.MaxSecretSize
 
-// meta checks what every object has: name, namespace, labels, annotations, owners,
-// finalizers, managed fields.
+// meta checks the metadata: name, namespace, labels, annotations, owners, finalizers, managed
+// fields.
 func (l *list) meta(o state.Object) {
 	kind := state.KindOf(o)
 	l.all(apivalidation.ValidateObjectMetaAccessor(o, kind.Namespaced(), nameRule(kind), field.NewPath("metadata")))
@@ -33,7 +32,7 @@ func (l *list) meta(o state.Object) {
 	}
 }
 
-// finalizers checks what a template gives to what is made of it.
+// finalizers checks the finalizers of a template.
 func (l *list) finalizers(of []string, at *field.Path) {
 	l.all(apivalidation.ValidateFinalizers(of, at))
 	for i, f := range of {
@@ -41,7 +40,7 @@ func (l *list) finalizers(of []string, at *field.Path) {
 	}
 }
 
-// finalizer checks that somebody will take a finalizer away: the hub, or whose domain it names.
+// finalizer checks that the hub knows a finalizer or that it has a domain.
 func (l *list) finalizer(f string, at *field.Path) {
 	switch {
 	case strings.Contains(f, "/"), f == string(corev1.FinalizerKubernetes), f == metav1.FinalizerOrphanDependents,
@@ -71,8 +70,8 @@ func nameRule(k state.Kind) apivalidation.ValidateNameFunc {
 	return apivalidation.NameIsDNSSubdomain
 }
 
-// siteName checks the name of a site. Sites are named like values of the zone label,
-// which may hold upper case and underscores; what is left must fit into a path.
+// siteName checks a site's name as a value of the zone label, with upper case and underscores. It
+// must also fit into a URL path.
 func siteName(name string, prefix bool) (wrong []string) {
 	if !prefix && (name == "." || name == "..") {
 		wrong = append(wrong, fmt.Sprintf("may not be '%s'", name))
@@ -107,7 +106,7 @@ func (l *list) configMap(c *corev1.ConfigMap) {
 	}
 }
 
-// secret never names a value in what it says.
+// secret checks a secret. Its errors never contain a value.
 func (l *list) secret(s *corev1.Secret) {
 	data := field.NewPath("data")
 	size := 0
@@ -137,7 +136,7 @@ func (l *list) secret(s *corev1.Secret) {
 		object(corev1.DockerConfigJsonKey)
 	case corev1.SecretTypeBasicAuth:
 		if _, ok := s.Data[corev1.BasicAuthUsernameKey]; !ok {
-			need(corev1.BasicAuthPasswordKey) // one of the two will do
+			need(corev1.BasicAuthPasswordKey) // one of the two is enough
 		}
 	case corev1.SecretTypeSSHAuth:
 		if len(s.Data[corev1.SSHAuthPrivateKey]) == 0 {
@@ -147,11 +146,11 @@ func (l *list) secret(s *corev1.Secret) {
 		need(corev1.TLSCertKey)
 		need(corev1.TLSPrivateKeyKey)
 	case corev1.SecretTypeServiceAccountToken:
-		l.forbidden(field.NewPath("type"), "is not supported: there are no service accounts")
+		l.forbidden(field.NewPath("type"), "is not supported: the hub has no service accounts")
 	}
 }
 
-// event checks that an event lies where its object does.
+// event checks that an event is in the namespace of its object.
 func (l *list) event(e *corev1.Event) {
 	about := e.InvolvedObject.Namespace
 	if about == "" && e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem ||
@@ -184,24 +183,23 @@ func (l *list) budget(s *policyv1.PodDisruptionBudgetSpec, p *field.Path) {
 func (l *list) revision(r *appsv1.ControllerRevision) {
 	l.atLeast(field.NewPath("revision"), r.Revision, 0)
 	if r.Data.Object != nil {
-		return // made here, not decoded
+		return // created by the hub, not decoded
 	}
 	if json.Unmarshal(r.Data.Raw, &map[string]any{}) != nil || string(r.Data.Raw) == "null" {
 		l.required(field.NewPath("data"), "data must be a valid JSON object")
 	}
 }
 
-// revisionUnchanged compares what the data says: its spelling changes on the way through programs
-// that read it and write it back.
+// revisionUnchanged compares values: clients that read and write the data change its formatting.
 func (l *list) revisionUnchanged(r, old *appsv1.ControllerRevision) {
-	now, was := tree(r.Data.Raw), tree(old.Data.Raw)
+	now, was := decodeJSON(r.Data.Raw), decodeJSON(old.Data.Raw)
 	if now == nil || !equality.Semantic.DeepEqual(now, was) {
 		l.same(r.Data, old.Data, field.NewPath("data"))
 	}
 }
 
-// tree is the value that JSON stands for, with its numbers as they are written, nil for none.
-func tree(raw []byte) (v any) {
+// decodeJSON decodes JSON, with numbers as written; nil: there is none.
+func decodeJSON(raw []byte) (v any) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	if d.Decode(&v) != nil {

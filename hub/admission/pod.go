@@ -15,17 +15,17 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A bearer is what carries a pod spec; some rules hold for one only.
-type bearer int
+// A specOwner is the kind of object that contains a pod spec. Some rules hold for one of them only.
+type specOwner int
 
 const (
-	ofPod      bearer = iota
-	ofTemplate        // of a workload whose pods are always started again
+	ofPod      specOwner = iota
+	ofTemplate           // of a workload whose pods always restart
 )
 
-// podSpec checks the form of a pod spec. Whether devices can do it, and whether
-// it may run, is asked elsewhere.
-func (l *list) podSpec(s *corev1.PodSpec, p *field.Path, of bearer) {
+// podSpec checks the form of a pod spec. Other functions check whether devices implement it and
+// whether it may run.
+func (l *list) podSpec(s *corev1.PodSpec, p *field.Path, of specOwner) {
 	volumes := l.volumes(s.Volumes, p.Child("volumes"))
 	l.containers(s, volumes, p, of)
 
@@ -146,8 +146,8 @@ func (l *list) ids(user, group *int64, p *field.Path) {
 	}
 }
 
-// appArmor checks the form of a profile's name. What may be asked for, and that there is a name, is
-// the policy's.
+// appArmor checks the form of a profile's name. The policy says which profiles are allowed, and
+// whether the name is required.
 func (l *list) appArmor(a *corev1.AppArmorProfile, p *field.Path) {
 	if a == nil || a.LocalhostProfile == nil {
 		return
@@ -162,8 +162,7 @@ func (l *list) appArmor(a *corev1.AppArmorProfile, p *field.Path) {
 	}
 }
 
-// priority checks the form of a pod's: whether there is such a class is asked when a pod is made
-// (see Complete).
+// priority checks the form of a pod's priority. Complete checks whether the class exists.
 func (l *list) priority(s *corev1.PodSpec, p *field.Path) {
 	class := state.SystemClass(s.PriorityClassName)
 	switch {
@@ -173,7 +172,7 @@ func (l *list) priority(s *corev1.PodSpec, p *field.Path) {
 			*s.Priority, s.PriorityClassName, class.Value))
 	case class == nil && s.Priority != nil && *s.Priority > state.HighestUserPriority:
 		l.invalid(p.Child("priority"), *s.Priority, fmt.Sprintf(
-			"must be less than or equal to %d: higher ones belong to the system's classes", state.HighestUserPriority))
+			"must be less than or equal to %d: higher values belong to the system classes", state.HighestUserPriority))
 	}
 	if s.PriorityClassName != "" {
 		subdomain(l, p.Child("priorityClassName"), s.PriorityClassName)
@@ -183,7 +182,7 @@ func (l *list) priority(s *corev1.PodSpec, p *field.Path) {
 	}
 }
 
-// env checks variables and where their values come from.
+// env checks environment variables and their sources.
 func (l *list) env(vars []corev1.EnvVar, p *field.Path) {
 	for i, v := range vars {
 		at := p.Index(i)
@@ -253,7 +252,7 @@ func (l *list) keyRef(name, key string, p *field.Path) {
 	}
 }
 
-// Fields of a pod that its containers can be told, in variables and in files.
+// Fields of a pod that the downward API offers, in variables and in files.
 var (
 	envFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
 		"status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"}

@@ -16,12 +16,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The Pod Security Standards are Kubernetes' own, by its labels on a namespace and
-// with its checks and words. A namespace that carries the label is held to it to the
-// letter. One that does not is held to Settings.PodSecurity; of baseline that leaves
-// to the policy what the policy has a rule for (ours: devices have neither services
-// nor volume claims, so a host port and a host path below the policy's prefixes are
-// what a plain workload needs). Whatever a level allows, the policy is asked too.
+// The Pod Security Standards are Kubernetes' own: its labels, checks and messages. A namespace with
+// a label is checked strictly. One without is checked against Settings.PodSecurity, where baseline
+// leaves to the policy what the policy has rules for. Different from Kubernetes, a plain workload
+// needs host ports and host paths below the policy's prefixes. The policy applies at every level.
 var (
 	standards = evaluator(podsecurity.DefaultChecks())
 	unnamed   = evaluator(slices.DeleteFunc(podsecurity.DefaultChecks(), func(c podsecurity.Check) bool {
@@ -34,21 +32,21 @@ var (
 func evaluator(checks []podsecurity.Check) podsecurity.Evaluator {
 	e, err := podsecurity.NewEvaluator(checks, nil)
 	if err != nil {
-		panic(fmt.Sprintf("admission: pod security checks: %v", err)) // they are compiled in
+		panic(fmt.Sprintf("admission: pod security checks: %v", err)) // the checks are compiled in
 	}
 	return e
 }
 
-// PodSecurityLevels are the levels that there are, the strictest last.
+// PodSecurityLevels are all levels, the strictest last.
 var PodSecurityLevels = []string{string(api.LevelPrivileged), string(api.LevelBaseline), string(api.LevelRestricted)}
 
-// A level is what pods are held to, and by which checks.
+// A level is a Pod Security level with its checks.
 type level struct {
 	api.LevelVersion
 	checks podsecurity.Evaluator
 }
 
-// levels are what a namespace says, and what counts where it says nothing.
+// levels are the levels of a namespace, with defaults.
 type levels struct{ enforce, audit, warn level }
 
 func levelsOf(ns *corev1.Namespace, s Settings) (l levels, wrong field.ErrorList) {
@@ -66,34 +64,34 @@ func levelsOf(ns *corev1.Namespace, s Settings) (l levels, wrong field.ErrorList
 			l.enforce.checks = unnamed
 		}
 		if _, named := ns.Labels[api.WarnLevelLabel]; !named {
-			l.warn = l.enforce // whoever makes pods that would be refused wants to know
+			l.warn = l.enforce // warn about pods that would be refused
 		}
 	}
 	return l, wrong
 }
 
-// against holds a pod against a level.
-func (l level) against(meta *metav1.ObjectMeta, spec *corev1.PodSpec) podsecurity.AggregateCheckResult {
+// check checks a pod against a level.
+func (l level) check(meta *metav1.ObjectMeta, spec *corev1.PodSpec) podsecurity.AggregateCheckResult {
 	return podsecurity.AggregateCheckResults(l.checks.EvaluatePod(l.LevelVersion, meta, spec))
 }
 
-// sentence says what of a pod is against a level, behind a verb; empty: nothing.
-func (l level) sentence(verb string, meta *metav1.ObjectMeta, spec *corev1.PodSpec) string {
-	r := l.against(meta, spec)
+// describe describes a pod's violations of a level, after a verb; "": none.
+func (l level) describe(verb string, meta *metav1.ObjectMeta, spec *corev1.PodSpec) string {
+	r := l.check(meta, spec)
 	if r.Allowed {
 		return ""
 	}
 	return fmt.Sprintf("%s PodSecurity %q: %s", verb, l.String(), r.ForbiddenDetail())
 }
 
-// A Verdict is what a namespace's levels say of an object.
+// A Verdict is the result of a namespace's levels for an object.
 type Verdict struct {
-	Refused string // why it may not be; empty: it may
-	Warning string // for its writer
+	Refused string // why it is refused; "": it is allowed
+	Warning string // for the client
 	Audit   string // for the audit
 }
 
-// Tell adds the warning to others.
+// Tell appends the warning to others.
 func (v Verdict) Tell(warnings []string) []string {
 	if v.Warning == "" {
 		return warnings
@@ -101,8 +99,8 @@ func (v Verdict) Tell(warnings []string) []string {
 	return append([]string{v.Warning}, warnings...)
 }
 
-// PodSecurity judges a pod, or the pods that a workload would make, by the levels of
-// its namespace. A workload is never refused: its pods are. old is nil for a new object.
+// PodSecurity checks a pod, or the pods of a workload, against the levels of its namespace. A
+// workload is never refused, only its pods. old is nil for a new object.
 func PodSecurity(o, old state.Object, ns *corev1.Namespace, s Settings) (v Verdict) {
 	spec, _ := podSpecOf(o)
 	if spec == nil || ns == nil {
@@ -111,33 +109,33 @@ func PodSecurity(o, old state.Object, ns *corev1.Namespace, s Settings) (v Verdi
 	l, _ := levelsOf(ns, s)
 	var meta *metav1.ObjectMeta
 	if pod, is := o.(*corev1.Pod); is {
-		if was, updated := old.(*corev1.Pod); updated && !otherImages(pod, was) {
+		if was, updated := old.(*corev1.Pod); updated && !changesImages(pod, was) {
 			return v
 		}
 		meta = &pod.ObjectMeta
-		v.Refused = l.enforce.sentence("violates", meta, spec)
+		v.Refused = l.enforce.describe("violates", meta, spec)
 	} else {
 		meta = &state.TemplateOf(o).ObjectMeta
 	}
-	v.Audit = l.audit.sentence("would violate", meta, spec)
+	v.Audit = l.audit.describe("would violate", meta, spec)
 	if v.Refused == "" {
-		v.Warning = l.warn.sentence("would violate", meta, spec)
+		v.Warning = l.warn.describe("would violate", meta, spec)
 	}
 	return v
 }
 
-// otherImages tells whether an update of a pod is one that the standards look at: another image, or
-// one more ephemeral container.
-func otherImages(pod, was *corev1.Pod) bool {
+// changesImages reports whether an update of a pod needs a check: a new image, or a new ephemeral
+// container.
+func changesImages(pod, was *corev1.Pod) bool {
 	images := func(a, b corev1.Container) bool { return a.Image == b.Image }
 	return len(pod.Spec.EphemeralContainers) != len(was.Spec.EphemeralContainers) ||
 		!slices.EqualFunc(pod.Spec.Containers, was.Spec.Containers, images) ||
 		!slices.EqualFunc(pod.Spec.InitContainers, was.Spec.InitContainers, images)
 }
 
-// MayCreate says why a workload's pod may not be created, in the words of the event
-// FailedCreate; empty: it may. Settings and labels may have changed since the
-// workload was admitted; the finalizers of its template were not looked at.
+// MayCreate returns why a workload's pod may not be created, for the event FailedCreate; "": it
+// may. Settings and labels may have changed since the workload was admitted, and the finalizers of
+// its template are checked only here.
 func MayCreate(pod *corev1.Pod, ns *corev1.Namespace, s Settings) string {
 	if why := PodSecurity(pod, nil, ns, s).Refused; why != "" {
 		return why
@@ -153,8 +151,7 @@ func MayCreate(pod *corev1.Pod, ns *corev1.Namespace, s Settings) string {
 	return l.errs.ToAggregate().Error()
 }
 
-// podSecurityLabels checks the labels of a namespace; wrong ones that were there
-// before may stay.
+// podSecurityLabels checks the labels of a namespace. Unchanged invalid ones may stay.
 func (l *list) podSecurityLabels(ns *corev1.Namespace, old state.Object) {
 	_, errs := levelsOf(ns, Settings{})
 	if was, ok := old.(*corev1.Namespace); ok {
@@ -166,8 +163,7 @@ func (l *list) podSecurityLabels(ns *corev1.Namespace, old state.Object) {
 	l.all(errs)
 }
 
-// Relabelled warns of the pods in a namespace that are against the level that it is
-// to have. They stay.
+// Relabelled warns about pods in a namespace that violate its new level. They stay.
 func Relabelled(ns, old *corev1.Namespace, pods func(func(*corev1.Pod) bool), s Settings) (warnings []string) {
 	const most = 3000 // pods, as in Kubernetes
 	now, was := enforcedBy(ns, s), enforcedBy(old, s)
@@ -191,7 +187,7 @@ func Relabelled(ns, old *corev1.Namespace, pods func(func(*corev1.Pod) bool), s 
 		}
 		why, seen := looked[owner]
 		if !seen || owner == "" {
-			r := now.against(&pod.ObjectMeta, &pod.Spec)
+			r := now.check(&pod.ObjectMeta, &pod.Spec)
 			why = r.ForbiddenReason()
 			looked[owner] = why
 		}
@@ -229,10 +225,9 @@ func Relabelled(ns, old *corev1.Namespace, pods func(func(*corev1.Pod) bool), s 
 	return append(warnings, lines...)
 }
 
-// Lowered says, in a sentence, how a namespace's labels hold its pods to less than the
-// hub's default does, where they did not before; empty: they do not. Only who may do
-// everything may do that: pods of such a namespace can have their devices. old is nil for
-// a new namespace.
+// Lowered says how a namespace's new labels allow more than the hub's default; "": they do not.
+// Only administrators may do that, since such pods can take over their devices. old is nil for a
+// new namespace.
 func Lowered(ns, old *corev1.Namespace, s Settings) string {
 	least := enforcedBy(&corev1.Namespace{}, s)
 	was := least
@@ -244,11 +239,11 @@ func Lowered(ns, old *corev1.Namespace, s Settings) string {
 		return ""
 	}
 	return fmt.Sprintf(
-		"PodSecurity %q holds its pods to less than this hub's default %q, which only an administrator may choose",
+		"PodSecurity %q is less strict than this hub's default %q, which only an administrator may choose",
 		now.String(), least.String())
 }
 
-// weaker tells whether a level forbids less: an older version has fewer checks.
+// weaker reports whether a level forbids less: an older version has fewer checks.
 func (l level) weaker(than level) bool {
 	c := api.CompareLevels(l.Level, than.Level)
 	return c < 0 || c == 0 && l.Level != api.LevelPrivileged && l.Version.Older(than.Version)

@@ -15,12 +15,11 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Charge returns the changes by which the quotas of a new object's namespace count it, and why it
-// may not be, in Kubernetes' words: a quota would be exceeded. They belong into the transaction in
-// which the object is written: the one writer makes them one after the other, so that no two can
-// have the same room. Complete has been applied to the object.
+// Charge returns the changes of the quotas that count a new object, or in Kubernetes' words which
+// quota it exceeds. The caller has applied Complete, and commits the changes with the object: the
+// single writer does so one after the other, so that no two objects get the same room.
 func Charge(o state.Object, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
-	if q, ok := o.(*corev1.ResourceQuota); ok { // it says at once what is used
+	if q, ok := o.(*corev1.ResourceQuota); ok { // a new quota gets its usage at once
 		q.Status, _ = state.QuotaStatus(s, q, now)
 	}
 	for q := range s.Quotas(o.GetNamespace()) {
@@ -41,7 +40,7 @@ func Charge(o state.Object, s state.Snapshot, now time.Time) (changes []state.Ch
 	return changes, err
 }
 
-// exceeded says of what a quota has not so much left.
+// exceeded names the resources of which a quota has too little left.
 func exceeded(q *corev1.ResourceQuota, more corev1.ResourceList) error {
 	var over []corev1.ResourceName
 	for name, want := range more {
@@ -67,11 +66,11 @@ func exceeded(q *corev1.ResourceQuota, more corev1.ResourceList) error {
 		text(q.Spec.Hard))
 }
 
-// explicit are the resources that every container has to name where a quota limits them.
+// explicit are the resources that every container must specify if a quota limits them.
 var explicit = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU,
 	corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory}
 
-// missing says which containers of a pod do not name what a quota limits.
+// missing names the containers of a pod that do not specify what a quota limits.
 func missing(q *corev1.ResourceQuota, o state.Object) error {
 	pod, ok := o.(*corev1.Pod)
 	if !ok || !state.InScopes(q, o) {
@@ -116,7 +115,7 @@ var quotaNames = []corev1.ResourceName{
 	corev1.ResourceServicesLoadBalancers,
 }
 
-// ofPods are those of them that scopes go with: of best-effort pods the number alone.
+// ofPods reports whether scopes apply to a resource; to best-effort pods only their number.
 func ofPods(name corev1.ResourceName) bool {
 	text := strings.TrimPrefix(strings.TrimPrefix(string(name), "limits."), corev1.DefaultResourceRequestsPrefix)
 	return name == corev1.ResourcePods || slices.Contains([]string{"cpu", "memory", "ephemeral-storage"}, text)
@@ -126,7 +125,7 @@ func (l *list) quota(q *corev1.ResourceQuota) {
 	for at, hard := range map[*field.Path]corev1.ResourceList{spec.Child("hard"): q.Spec.Hard,
 		field.NewPath("status", "hard"): q.Status.Hard, field.NewPath("status", "used"): q.Status.Used} {
 		for _, name := range slices.Sorted(maps.Keys(hard)) {
-			l.limited(name, hard[name], at.Key(string(name)))
+			l.quotaResource(name, hard[name], at.Key(string(name)))
 		}
 	}
 	scopes := map[corev1.ResourceQuotaScope]bool{}
@@ -149,8 +148,8 @@ func (l *list) quota(q *corev1.ResourceQuota) {
 	}
 }
 
-// limited checks one resource of a quota, and how much of it.
-func (l *list) limited(name corev1.ResourceName, q resource.Quantity, p *field.Path) {
+// quotaResource checks one resource of a quota and its amount.
+func (l *list) quotaResource(name corev1.ResourceName, q resource.Quantity, p *field.Path) {
 	l.each(p, name, validation.IsQualifiedName(string(name)))
 	if !strings.Contains(string(name), "/") && !slices.Contains(quotaNames, name) &&
 		!strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) &&
@@ -200,7 +199,7 @@ func (l *list) scopeOperator(r corev1.ScopedResourceSelectorRequirement, p *fiel
 	}
 }
 
-// quotaUnchanged: other scopes would be another quota.
+// quotaUnchanged refuses other scopes.
 func (l *list) quotaUnchanged(q, was *corev1.ResourceQuota) {
 	of := func(q *corev1.ResourceQuota) []corev1.ResourceQuotaScope {
 		return slices.Sorted(slices.Values(q.Spec.Scopes))

@@ -67,8 +67,8 @@ func expectFirst(t *testing.T, errs field.ErrorList, want string) {
 
 func TestARefusalSaysHowTheHubWouldAllowIt(t *testing.T) {
 	for lines, want := range map[string]string{
-		"hostNetwork: true":                                                   "spec.hostNetwork: Forbidden: pods may not use the device's network: allowed only where the hub runs with --allow-host-network, or a --policy that says `hostNetwork: true`",
-		"volumes: [{name: v, hostPath: {path: /srv}}]":                        "spec.volumes[0].hostPath.path: Forbidden: \"/srv\" is outside /var/lib/flotilla/volumes: allowed only where the hub runs with --host-path-prefixes, or a --policy that says `hostPaths: [/srv]`",
+		"hostNetwork: true":                                                   "spec.hostNetwork: Forbidden: pods may not use the device's network: allowed only where the hub runs with --allow-host-network, or a --policy with `hostNetwork: true`",
+		"volumes: [{name: v, hostPath: {path: /srv}}]":                        "spec.volumes[0].hostPath.path: Forbidden: \"/srv\" is outside /var/lib/flotilla/volumes: allowed only where the hub runs with --host-path-prefixes, or a --policy with `hostPaths: [/srv]`",
 		"securityContext: {seccompProfile: {type: Unconfined}}":               "spec.securityContext.seccompProfile.type: Forbidden: is not supported: use RuntimeDefault",
 		"securityContext: {sysctls: [{name: 'a b', value: '1'}]}":             "spec.securityContext.sysctls[0].name: Invalid value",
 		"schedulerName: mine":                                                 "spec.schedulerName: Forbidden: is not supported",
@@ -88,7 +88,7 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 		lines     string
 		want      string
 	}{
-		{"hooks that Kubernetes itself does nothing with", true, "lifecycle: {preStop: {tcpSocket: {port: 1}}}", "spec.containers[0].lifecycle.preStop.tcpSocket: Forbidden: is not supported: Kubernetes does nothing with it: use exec, httpGet or sleep"},
+		{"hooks that Kubernetes itself does nothing with", true, "lifecycle: {preStop: {tcpSocket: {port: 1}}}", "spec.containers[0].lifecycle.preStop.tcpSocket: Forbidden: is not supported: Kubernetes ignores it: use exec, httpGet or sleep"},
 		{"a way out through a working directory", true, "workingDir: /proc/self/fd/8", "spec.containers[0].workingDir: Invalid value: \"/proc/self/fd/8\": must not be /proc or below it"},
 		{"the same another way", true, "workingDir: /x/..//proc/../proc/./self/fd/8", "spec.containers[0].workingDir: Invalid value: \"/x/..//proc/../proc/./self/fd/8\": must not be /proc or below it"},
 		{"the same from the root", true, "workingDir: ../proc/self", "spec.containers[0].workingDir: Invalid value: \"../proc/self\": must not be /proc or below it"},
@@ -146,10 +146,10 @@ func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
 	p.Spec.Volumes[0].EmptyDir.SizeLimit = p.Spec.Containers[0].Resources.Limits.Memory()
 	expect(t, Validate(p, normal), "")
 	want := []string{
-		"spec.containers[0].securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
+		"spec.containers[0].securityContext.seLinuxOptions has no effect: devices set no SELinux labels, like Kubernetes on a node without SELinux",
 		"spec.serviceAccountName has no effect: there is no service account but default, and no token is mounted",
-		"spec.securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
-		"spec.imagePullSecrets[1] has no effect: it names no secret",
+		"spec.securityContext.seLinuxOptions has no effect: devices set no SELinux labels, like Kubernetes on a node without SELinux",
+		"spec.imagePullSecrets[1] has no effect: the secret's name is empty",
 	}
 	if got := Warnings(p); !slices.Equal(got, want) {
 		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

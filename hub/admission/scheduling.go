@@ -14,15 +14,14 @@ import (
 var taintEffects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule,
 	corev1.TaintEffectNoExecute}
 
-// Where a pod may be is looked at for each node, and for each other pod, by the only
-// writer: what a selector may have of requirements and values, and all that a pod has to
-// say of it together. Kubernetes has no such limits, and a scheduler that nobody waits for.
+// Limits of a pod's placement rules and selectors. The single writer evaluates them for each node
+// and each other pod. Kubernetes has no such limits, but nothing waits for its scheduler.
 const (
 	maxRequirements = 256
 	maxScheduling   = 512
 )
 
-// requirements is how many requirements and values a selector has.
+// requirements returns the number of requirements and values in a selector.
 func requirements(s *metav1.LabelSelector) (n int) {
 	if s == nil {
 		return 0
@@ -33,8 +32,8 @@ func requirements(s *metav1.LabelSelector) (n int) {
 	return n + len(s.MatchLabels)
 }
 
-// wishes is how much a pod has to say about where it wants to be.
-func wishes(s *corev1.PodSpec) (n int) {
+// placementTerms returns the number of terms in a pod's placement rules.
+func placementTerms(s *corev1.PodSpec) (n int) {
 	n = len(s.NodeSelector) + len(s.Tolerations)
 	for _, c := range s.TopologySpreadConstraints {
 		n += 1 + requirements(c.LabelSelector) + len(c.MatchLabelKeys)
@@ -44,7 +43,7 @@ func wishes(s *corev1.PodSpec) (n int) {
 		return n
 	}
 	node := func(t corev1.NodeSelectorTerm) {
-		n++ // and its field, which is the node's name
+		n++ // and its field, the node's name
 		for _, r := range t.MatchExpressions {
 			n += max(len(r.Values), 1)
 		}
@@ -81,11 +80,11 @@ func wishes(s *corev1.PodSpec) (n int) {
 	return n
 }
 
-// scheduling checks what a pod says about where it wants to be.
+// scheduling checks a pod's placement rules.
 func (l *list) scheduling(s *corev1.PodSpec, p *field.Path) {
-	if n := wishes(s); n > maxScheduling {
+	if n := placementTerms(s); n > maxScheduling {
 		l.forbidden(p, fmt.Sprintf("its nodeSelector, tolerations, topologySpreadConstraints and affinity have %d "+
-			"terms, requirements and values, at most %d are looked at: select by a label that says the same", n, maxScheduling))
+			"terms, requirements and values, but at most %d are allowed: use a label that selects the same", n, maxScheduling))
 		return
 	}
 	l.all(metavalidation.ValidateLabels(s.NodeSelector, p.Child("nodeSelector")))
@@ -125,8 +124,7 @@ func (l *list) scheduling(s *corev1.PodSpec, p *field.Path) {
 	}
 }
 
-// gates checks what a pod waits for before it is scheduled, and beside its containers before it is
-// ready.
+// gates checks scheduling gates and readiness gates.
 func (l *list) gates(s *corev1.PodSpec, p *field.Path) {
 	seen := map[string]bool{}
 	for i, g := range s.SchedulingGates {
@@ -210,8 +208,8 @@ func (l *list) spread(constraints []corev1.TopologySpreadConstraint, p *field.Pa
 	}
 }
 
-// labelKeys checks labels whose values are taken from the pod itself. One that
-// must match may not be in the selector too.
+// labelKeys checks matchLabelKeys and mismatchLabelKeys. A key that must match may not be in the
+// selector too.
 func (l *list) labelKeys(s *metav1.LabelSelector, match, mismatch []string, p *field.Path) {
 	names := func(keys []string, p *field.Path) {
 		if len(keys) > 0 && s == nil {
@@ -302,7 +300,7 @@ func (l *list) podTerm(t corev1.PodAffinityTerm, p *field.Path) {
 func (l *list) selector(s *metav1.LabelSelector, p *field.Path) {
 	if n := requirements(s); n > maxRequirements {
 		l.forbidden(p, fmt.Sprintf(
-			"it has %d requirements and values, at most %d are looked at: select by a label that says the same", n,
+			"it has %d requirements and values, but at most %d are allowed: use a label that selects the same", n,
 			maxRequirements))
 		return
 	}

@@ -57,7 +57,7 @@ func (l *list) claimSpec(s *corev1.PersistentVolumeClaimSpec, p *field.Path) {
 	}
 }
 
-// accessModes are those of a directory on one device.
+// accessModes checks the access modes, which are those of a directory on one device.
 func (l *list) accessModes(modes []corev1.PersistentVolumeAccessMode, p *field.Path) {
 	if len(modes) == 0 {
 		l.required(p, "at least 1 access mode is required")
@@ -66,7 +66,7 @@ func (l *list) accessModes(modes []corev1.PersistentVolumeAccessMode, p *field.P
 		switch m {
 		case corev1.ReadWriteOnce, corev1.ReadWriteOncePod:
 		case corev1.ReadOnlyMany, corev1.ReadWriteMany:
-			l.forbidden(p.Index(i), string(m)+" is not supported: a volume is a directory on one device, use ReadWriteOnce "+
+			l.forbidden(p.Index(i), string(m)+" is not supported: a volume is a directory on one device; use ReadWriteOnce "+
 				"or ReadWriteOncePod")
 		default:
 			oneOf(l, p.Index(i), m, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)
@@ -79,7 +79,7 @@ func (l *list) accessModes(modes []corev1.PersistentVolumeAccessMode, p *field.P
 
 func (l *list) volumeMode(m *corev1.PersistentVolumeMode, p *field.Path) {
 	if m != nil && *m == corev1.PersistentVolumeBlock {
-		l.forbidden(p, "is not supported: devices have no block volumes, use Filesystem")
+		l.forbidden(p, "is not supported: devices have no block volumes; use Filesystem")
 	} else if m != nil {
 		oneOf(l, p, *m, corev1.PersistentVolumeFilesystem)
 	}
@@ -95,11 +95,11 @@ func (l *list) claimUnchanged(c, was *corev1.PersistentVolumeClaim) {
 	}
 	if !equality.Semantic.DeepEqual(&c.Spec, may) {
 		l.forbidden(spec, "spec is immutable after creation except resources.requests and volumeAttributesClassName for "+
-			"bound claims; here volumes cannot be resized: make another claim")
+			"bound claims; here volumes cannot be resized: create another claim")
 	}
 }
 
-// persistentVolume checks what the hub itself has made for a claim.
+// persistentVolume checks a volume that the hub created for a claim.
 func (l *list) persistentVolume(v *corev1.PersistentVolume) {
 	s := &v.Spec
 	l.accessModes(s.AccessModes, spec.Child("accessModes"))
@@ -114,15 +114,15 @@ func (l *list) persistentVolume(v *corev1.PersistentVolume) {
 	} else if s.Local.Path == "" {
 		l.required(spec.Child("local", "path"), "")
 	} else {
-		noSteps(l, spec.Child("local", "path"), s.Local.Path)
+		noDotDot(l, spec.Child("local", "path"), s.Local.Path)
 	}
 	if r := s.ClaimRef; r != nil && (r.Name == "" || r.Namespace == "") {
-		l.required(spec.Child("claimRef"), "it names a claim by namespace and name")
+		l.required(spec.Child("claimRef"), "must name a claim by namespace and name")
 	}
 }
 
-// volumeUnchanged: of a volume only what becomes of its data may change, and, once its claim is
-// gone, who may claim it next. A claim that never was must not make the data go.
+// volumeUnchanged allows a change of the reclaim policy and, once the claim is gone, of the
+// claimRef. A claim that never existed must not delete the data.
 func (l *list) volumeUnchanged(v, was *corev1.PersistentVolume) {
 	may := was.Spec.DeepCopy()
 	may.PersistentVolumeReclaimPolicy = v.Spec.PersistentVolumeReclaimPolicy
@@ -163,13 +163,13 @@ func (l *list) class(c *storagev1.StorageClass) {
 	switch m := c.VolumeBindingMode; {
 	case m == nil:
 	case *m == storagev1.VolumeBindingImmediate:
-		l.forbidden(at("volumeBindingMode"), "Immediate, which is the default, is not supported: a volume is made where "+
-			"its first pod goes, write WaitForFirstConsumer")
+		l.forbidden(at("volumeBindingMode"), "Immediate, which is the default, is not supported: a volume is created where "+
+			"its first pod runs; write WaitForFirstConsumer")
 	default:
 		oneOf(l, at("volumeBindingMode"), *m, storagev1.VolumeBindingWaitForFirstConsumer)
 	}
 	if is(c.AllowVolumeExpansion) {
-		l.forbidden(at("allowVolumeExpansion"), "is not supported: a volume may use what its device has free")
+		l.forbidden(at("allowVolumeExpansion"), "is not supported: a volume may use the free space of its device")
 	}
 	if len(c.Parameters) > 0 {
 		l.forbidden(at("parameters"), "is not supported: "+state.LocalProvisioner+" has none")

@@ -14,13 +14,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// AdmitEphemeral is Admit for an update that may change the ephemeral containers of a pod, and
-// nothing else: more of them, and those that are there stay as they are.
+// AdmitEphemeral is Admit for the ephemeralcontainers subresource: containers may be added, but not
+// changed or removed.
 func AdmitEphemeral(p, old *corev1.Pod, s Settings) (warnings []string, errs field.ErrorList) {
 	return admitPart(p, old, s, (*list).ephemeralAdded)
 }
 
-// admitPart is Admit for an update of a pod that is there, by a subresource with a rule of its own.
+// admitPart is Admit for an update of a pod through a subresource with its own rule.
 func admitPart(next, live *corev1.Pod, s Settings,
 	rule func(l *list, next, live *corev1.Pod)) (warnings []string, errs field.ErrorList) {
 	if errs := bounds(next); errs != nil {
@@ -54,7 +54,7 @@ func (l *list) ephemeralAdded(p, old *corev1.Pod) {
 	}
 }
 
-// noEphemeral refuses ephemeral containers where there is no pod yet.
+// noEphemeral refuses ephemeral containers in templates and new pods.
 func (l *list) noEphemeral(s *corev1.PodSpec, p *field.Path, kind state.Kind, old state.Object) {
 	switch {
 	case len(s.EphemeralContainers) == 0:
@@ -65,7 +65,7 @@ func (l *list) noEphemeral(s *corev1.PodSpec, p *field.Path, kind state.Kind, ol
 	}
 }
 
-// ephemeral checks one of a pod's ephemeral containers, beside what is checked of every container.
+// ephemeral checks what holds for ephemeral containers only.
 func (l *list) ephemeral(c *corev1.EphemeralContainer, s *corev1.PodSpec, p *field.Path) {
 	if target := c.TargetContainerName; target != "" {
 		known := false
@@ -85,14 +85,13 @@ func (l *list) ephemeral(c *corev1.EphemeralContainer, s *corev1.PodSpec, p *fie
 	}
 }
 
-// asContainer is an ephemeral container as what every container is. They have the same fields.
+// asContainer converts an ephemeral container to a container, which has the same fields.
 func asContainer(c *corev1.EphemeralContainer) *corev1.Container {
 	return (*corev1.Container)(&c.EphemeralContainerCommon)
 }
 
-// Resized returns live with the resources of next: nothing else of what is written to pods/resize
-// counts (KEP-1287), but for who owns its fields. Containers that are not live's are left for
-// AdmitResize to refuse.
+// Resized returns live with the resources and managed fields of next; pods/resize ignores the rest
+// (KEP-1287). It keeps containers that live lacks, for AdmitResize to refuse.
 func Resized(next, live *corev1.Pod) *corev1.Pod {
 	out := live.DeepCopy()
 	out.ManagedFields = next.ManagedFields
@@ -112,19 +111,18 @@ func Resized(next, live *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// AdmitResize is Admit for a pod whose resources are to change while it is there: next is what
-// Resized made.
+// AdmitResize is Admit for a running pod whose resources change. next is the result of Resized.
 func AdmitResize(next, live *corev1.Pod, s Settings) (warnings []string, errs field.ErrorList) {
 	return admitPart(next, live, s, (*list).resized)
 }
 
-// resized has kube-apiserver's rules and words (ValidatePodResize).
+// resized has kube-apiserver's rules and messages (ValidatePodResize).
 func (l *list) resized(next, live *corev1.Pod) {
 	if qos(&next.Spec) != qos(&live.Spec) {
 		l.invalid(spec, next.Status.QOSClass, "Pod QOS Class may not change as a result of resizing")
 	}
 	for _, c := range live.Status.ContainerStatuses {
-		if c.State.Running != nil && c.Resources == nil { // an agent from before there was resizing
+		if c.State.Running != nil && c.Resources == nil { // an agent without support for resize
 			l.forbidden(spec, "Pod running on node without support for resize")
 			break
 		}
@@ -135,15 +133,15 @@ func (l *list) resized(next, live *corev1.Pod) {
 	}
 	for i := range live.Spec.InitContainers {
 		c, was, at := &next.Spec.InitContainers[i], &live.Spec.InitContainers[i], spec.Child("initContainers").Index(i)
-		l.notRemoved(c, was, at)
-		if !onlyCompute(c, was) {
+		l.limitsKept(c, was, at)
+		if !onlyResources(c, was) {
 			l.forbidden(at, "only cpu and memory resources for init or sidecar containers are mutable")
 		}
 	}
 	for i := range live.Spec.Containers {
 		c, was := &next.Spec.Containers[i], &live.Spec.Containers[i]
-		l.notRemoved(c, was, spec.Child("containers").Index(i))
-		if !onlyCompute(c, was) {
+		l.limitsKept(c, was, spec.Child("containers").Index(i))
+		if !onlyResources(c, was) {
 			l.forbidden(spec, "only cpu and memory resources are mutable")
 		}
 	}
@@ -163,8 +161,8 @@ func (l *list) sameOrder(now, was []corev1.Container, what string) bool {
 	return len(l.errs) == n
 }
 
-// notRemoved: no runtime takes a limit off again.
-func (l *list) notRemoved(c, was *corev1.Container, p *field.Path) {
+// limitsKept refuses to remove a limit, which no runtime can do.
+func (l *list) limitsKept(c, was *corev1.Container, p *field.Path) {
 	for _, list := range []struct {
 		what     string
 		now, was corev1.ResourceList
@@ -178,9 +176,8 @@ func (l *list) notRemoved(c, was *corev1.Container, p *field.Path) {
 	}
 }
 
-// onlyCompute tells whether of a container nothing differs but how much of processor and memory it
-// has.
-func onlyCompute(c, was *corev1.Container) bool {
+// onlyResources reports whether only the cpu and memory of a container have changed.
+func onlyResources(c, was *corev1.Container) bool {
 	rest := func(c *corev1.Container) *corev1.Container {
 		out := *c
 		out.Resources.Requests, out.Resources.Limits = maps.Clone(c.Resources.Requests), maps.Clone(c.Resources.Limits)
@@ -193,7 +190,7 @@ func onlyCompute(c, was *corev1.Container) bool {
 	return equality.Semantic.DeepEqual(rest(c), rest(was))
 }
 
-// resizePolicy checks what becomes of a container when its resources change.
+// resizePolicy checks a container's resize policies.
 func (l *list) resizePolicy(c *corev1.Container, of corev1.RestartPolicy, once bool, p *field.Path) {
 	seen := map[corev1.ResourceName]bool{}
 	for i, r := range c.ResizePolicy {
@@ -214,12 +211,11 @@ func (l *list) resizePolicy(c *corev1.Container, of corev1.RestartPolicy, once b
 	}
 }
 
-// Resize says why a pod may not ask for what AdmitResize has let through, by the limit ranges and
-// quotas of its namespace, in Kubernetes' words, and returns the changes by which the quotas count
-// it. They belong into the transaction in which the pod is written, as those of Charge. Unlike
-// there, limit ranges give nothing to whoever leaves it out: it has run so.
+// Resize checks the result of AdmitResize against limit ranges and quotas, in Kubernetes' words,
+// and returns the changes of the quotas. The caller commits them with the pod, as those of Charge.
+// Unlike there, limit ranges fill in no defaults, since the pod runs without them.
 func Resize(next, live *corev1.Pod, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
-	if err := inRange(next, s); err != nil {
+	if err := checkPodRange(next, s); err != nil {
 		return nil, err
 	}
 	for q := range s.Quotas(next.Namespace) {
@@ -235,7 +231,7 @@ func Resize(next, live *corev1.Pod, s state.Snapshot, now time.Time) (changes []
 		}
 		if counted := state.WithUsage(q, more); counted != nil {
 			changes = append(changes, state.Put(counted,
-				fmt.Sprintf("count pod %s anew in quota %s: it is resized", state.Display(next), q.Name)))
+				fmt.Sprintf("count pod %s again in quota %s: it is resized", state.Display(next), q.Name)))
 		}
 	}
 	return changes, nil

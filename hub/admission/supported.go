@@ -12,12 +12,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// supported lists, by type, the fields that the hub and its devices honour. A
-// field with ~ is accepted although it has no effect here, with a warning: it
-// takes nothing away from what was asked for. Every other field of these types is
-// refused. Types of k8s.io/api that are not listed have no supported field at all;
-// "*" supports all of a type's fields. Types of other modules (quantities, label
-// selectors, times) are values.
+// supported lists, by type, the fields that the hub and its devices implement. All other fields of
+// these types are refused. A field with ~ is accepted with a warning: ignoring it takes nothing
+// away from the request. "*" supports all fields of a type. A type of k8s.io/api that is not listed
+// has no supported field. Types of other modules (quantities, selectors, times) are values.
 var supported = map[string]string{
 	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds " +
 		"dnsPolicy " +
@@ -123,10 +121,10 @@ var supported = map[string]string{
 	"LeaseSpec": "holderIdentity leaseDurationSeconds acquireTime renewTime leaseTransitions ~strategy ~preferredHolder",
 }
 
-// why says of some fields why they are not supported, and what to do instead.
+// why says why some fields are not supported, and what to use instead.
 var why = map[string]string{
 	"PodSpec.hostIPC":   "containers on devices never share the device's IPC",
-	"PodSpec.subdomain": "it is only a name here, as there is no cluster DNS",
+	"PodSpec.subdomain": "it is only a name: there is no cluster DNS",
 	"PodSpec.hostUsers": "devices run containers without user namespaces",
 	"PodSpec.resources": "devices limit containers, not pods: write resources at " +
 		"each container",
@@ -134,13 +132,13 @@ var why = map[string]string{
 		"mounted",
 	"PodSpec.automountServiceAccountToken": "service accounts have no tokens, and none is mounted",
 	"Lifecycle.stopSignal":                 "write STOPSIGNAL into the image",
-	"LifecycleHandler.tcpSocket":           "Kubernetes does nothing with it: use exec, httpGet or sleep",
+	"LifecycleHandler.tcpSocket":           "Kubernetes ignores it: use exec, httpGet or sleep",
 	"Container.volumeDevices":              "devices have no block volumes: use a hostPath",
 	"ResourceFieldSelector.divisor": "use 1m or 1 for cpu, and 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, " +
 		"1Mi, 1Gi, 1Ti, 1Pi or 1Ei for memory and ephemeral-storage",
 	"EnvVarSource.fileKeyRef":           "use configMapKeyRef or secretKeyRef",
 	"VolumeResourceRequirements.limits": "a volume may use what its device has free",
-	"PersistentVolumeClaimSpec.selector": "volumes are made for claims: leave it out, or name one " +
+	"PersistentVolumeClaimSpec.selector": "volumes are created for claims: omit it, or name one " +
 		"by volumeName",
 	"PersistentVolumeClaimSpec.dataSource":                whyEmpty,
 	"PersistentVolumeClaimSpec.dataSourceRef":             whyEmpty,
@@ -158,21 +156,20 @@ var why = map[string]string{
 	"LeaseSpec.preferredHolder":              "clients elect among themselves",
 }
 
-const whySELinux = "devices label nothing for SELinux, as Kubernetes does not where a node is without it"
+const whySELinux = "devices set no SELinux labels, like Kubernetes on a node without SELinux"
 
 const whyEmpty = "a new volume is empty: fill it from an init container"
 
 const whyVolume = "use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected"
 
-// asksNothing tells of a value that is written down although it asks for nothing:
-// what happens without it happens.
-func asksNothing(name string, v reflect.Value) bool {
-	if name == "PodSpec.serviceAccountName" && v.String() == state.DefaultAccount { // which every pod has
+// equalsDefault reports whether an explicit value equals the behaviour without it.
+func equalsDefault(name string, v reflect.Value) bool {
+	if name == "PodSpec.serviceAccountName" && v.String() == state.DefaultAccount { // the value that every pod has
 		return true
 	}
 	switch x := v.Interface().(type) {
 	case *bool:
-		return x == nil || *x == (name == "PodSpec.hostUsers") // true is its default
+		return x == nil || *x == (name == "PodSpec.hostUsers") // true is the default of hostUsers
 	case *corev1.MountPropagationMode:
 		return x == nil || *x == corev1.MountPropagationNone
 	case *corev1.RecursiveReadOnlyMode:
@@ -185,15 +182,15 @@ func asksNothing(name string, v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// A walk looks at every field of an object that says something.
-type walk struct {
+// A fieldWalk visits every non-zero field of an object.
+type fieldWalk struct {
 	refused func(p *field.Path, name string)
 	ignored func(p *field.Path, name string)
 }
 
 const k8sAPI = "k8s.io/api/"
 
-func (w walk) value(v reflect.Value, p *field.Path) {
+func (w fieldWalk) value(v reflect.Value, p *field.Path) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
@@ -212,8 +209,8 @@ func (w walk) value(v reflect.Value, p *field.Path) {
 	}
 }
 
-// fields looks at the fields of a struct; those of an embedded one count as its own.
-func (w walk) fields(v reflect.Value, owner string, p *field.Path) {
+// fields visits the fields of a struct, including those of embedded structs.
+func (w fieldWalk) fields(v reflect.Value, owner string, p *field.Path) {
 	list := " " + supported[owner] + " "
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -225,11 +222,11 @@ func (w walk) fields(v reflect.Value, owner string, p *field.Path) {
 		name := owner + "." + json
 		at := p.Child(json)
 		switch {
-		case name == "ResourceFieldSelector.divisor" && !divides(v.Interface().(corev1.ResourceFieldSelector)):
+		case name == "ResourceFieldSelector.divisor" && !validDivisor(v.Interface().(corev1.ResourceFieldSelector)):
 			w.refused(at, name)
 		case list == " * " || strings.Contains(list, " "+json+" "):
 			w.value(v.Field(i), at)
-		case asksNothing(name, v.Field(i)):
+		case equalsDefault(name, v.Field(i)):
 		case strings.Contains(list, " ~"+json+" "):
 			w.ignored(at, name)
 		default:
@@ -238,9 +235,9 @@ func (w walk) fields(v reflect.Value, owner string, p *field.Path) {
 	}
 }
 
-// divides tells whether devices can divide a resource so: by Kubernetes' units, thousandths of a
+// validDivisor reports whether devices support a divisor: Kubernetes' units, thousandths of a
 // processor and whole bytes.
-func divides(f corev1.ResourceFieldSelector) bool {
+func validDivisor(f corev1.ResourceFieldSelector) bool {
 	known := "1 1k 1M 1G 1T 1P 1E 1Ki 1Mi 1Gi 1Ti 1Pi 1Ei"
 	if strings.HasSuffix(f.Resource, ".cpu") {
 		known = "1m 1"
@@ -248,10 +245,10 @@ func divides(f corev1.ResourceFieldSelector) bool {
 	return f.Divisor.Sign() <= 0 || slices.Contains(strings.Fields(known), f.Divisor.String())
 }
 
-// unsupported refuses fields that neither the hub nor devices honour. what is a
-// spec of a pod or a claim, which stands at p, or a whole object.
+// unsupported refuses fields that neither the hub nor devices implement. what is a pod spec or
+// claim spec at p, or a whole object.
 func (l *list) unsupported(what any, p *field.Path) {
-	w := walk{
+	w := fieldWalk{
 		refused: func(p *field.Path, name string) {
 			l.forbidden(p, "is not supported: "+reason(name))
 		},
@@ -260,8 +257,8 @@ func (l *list) unsupported(what any, p *field.Path) {
 	w.object(what, p)
 }
 
-// object looks at a spec or at the spec of an object that has no pod spec.
-func (w walk) object(what any, p *field.Path) {
+// object visits a spec, or the spec of an object without a pod spec.
+func (w fieldWalk) object(what any, p *field.Path) {
 	switch o := what.(type) {
 	case *corev1.PodSpec, *corev1.PersistentVolumeClaimSpec:
 		w.value(reflect.ValueOf(o), p)
@@ -274,13 +271,12 @@ func (w walk) object(what any, p *field.Path) {
 	}
 }
 
-// Warnings tells what an object asks for that has no effect here. Errors are not
-// repeated.
+// Warnings names the fields of an object that have no effect here. It does not repeat errors.
 func Warnings(o state.Object) (warnings []string) {
 	warn := func(p *field.Path, reason string) {
 		warnings = append(warnings, fmt.Sprintf("%s has no effect: %s", p, reason))
 	}
-	w := walk{refused: func(*field.Path, string) {}, ignored: func(p *field.Path, name string) { warn(p, why[name]) }}
+	w := fieldWalk{refused: func(*field.Path, string) {}, ignored: func(p *field.Path, name string) { warn(p, why[name]) }}
 	spec, p := podSpecOf(o)
 	if spec == nil {
 		w.object(o, nil)
@@ -288,26 +284,25 @@ func Warnings(o state.Object) (warnings []string) {
 	}
 	w.object(spec, p)
 	for i, secret := range spec.ImagePullSecrets {
-		if secret.Name == "" { // as templates write it for a value that nobody has given
-			warn(p.Child("imagePullSecrets").Index(i), "it names no secret")
+		if secret.Name == "" { // templates write this for an unset value
+			warn(p.Child("imagePullSecrets").Index(i), "the secret's name is empty")
 		}
 	}
 	return warnings
 }
 
-// A Support is what becomes of a field of a type of k8s.io/api in a pod, a node or a lease.
+// A Support says how a field of a type of k8s.io/api is handled.
 type Support int
 
-// What becomes of a field.
+// How a field is handled.
 const (
-	Honoured Support = iota // it does what Kubernetes says
-	Ignored                 // accepted, with a warning that it has no effect
+	Honoured Support = iota // implemented as in Kubernetes
+	Ignored                 // accepted with a warning that it has no effect
 	Refused
 )
 
-// SupportOf tells what becomes of a field, by its name in JSON, and why. It is what
-// the API's documents say of the field. Types that admission does not walk through
-// are honoured.
+// SupportOf returns how a field, by its JSON name, is handled, and why; the API's documents show
+// it. Fields of types that admission does not visit are honoured.
 func SupportOf(typ, field string) (Support, string) {
 	list, listed := supported[typ]
 	switch list = " " + list + " "; {

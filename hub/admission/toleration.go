@@ -8,10 +8,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// DefaultTolerations adds the tolerations that every pod has: of nodes that are
-// not ready and of unreachable ones, for the settings' seconds. Each is left out
-// where a toleration has that key (or none) and that effect (or none), whatever
-// its operator and its seconds.
+// DefaultTolerations adds the default tolerations for nodes that are not ready or unreachable. It
+// skips one if an existing toleration has that key (or none) and that effect (or none).
 func DefaultTolerations(have []corev1.Toleration, s Settings) []corev1.Toleration {
 	for _, t := range []struct {
 		key     string
@@ -30,9 +28,9 @@ func DefaultTolerations(have []corev1.Toleration, s Settings) []corev1.Toleratio
 	return have
 }
 
-// extendedTolerations adds, for each extended resource that a pod asks for, the toleration of a
-// NoSchedule taint with that key: so a node that is tainted with the name of its hardware takes
-// only pods that want it. It is Kubernetes' admission plugin ExtendedResourceToleration.
+// extendedTolerations adds, for each requested extended resource, a toleration of a NoSchedule
+// taint with that key. So a node that is tainted with the name of its hardware takes only pods that
+// request it. It is Kubernetes' admission plugin ExtendedResourceToleration.
 func extendedTolerations(spec *corev1.PodSpec, have []corev1.Toleration) []corev1.Toleration {
 	asked := map[corev1.ResourceName]bool{}
 	eachContainer(spec, func(c *corev1.Container) {
@@ -49,9 +47,9 @@ func extendedTolerations(spec *corev1.PodSpec, have []corev1.Toleration) []corev
 	return have
 }
 
-// pressureToleration adds, for every pod that asks for some memory or processor, the toleration of
-// a node that is short of memory: it takes no more BestEffort pods, and all others. Scheduler and
-// device both go by it. It is what Kubernetes does for pods that are not BestEffort.
+// pressureToleration adds the toleration of memory pressure to every pod that requests memory or
+// cpu, as Kubernetes does for pods that are not BestEffort. The scheduler and the device both use
+// it.
 func pressureToleration(spec *corev1.PodSpec, have []corev1.Toleration) []corev1.Toleration {
 	t := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
 	if qos(spec) == corev1.PodQOSBestEffort || state.Tolerates(have, &t) {

@@ -17,13 +17,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// unchanged tells which fields have changed that may not. Fields of the metadata
-// that the server fills in (resourceVersion, uid, creationTimestamp) may be left
-// out of the new object, but for the resourceVersion where Kubernetes wants it.
+// unchanged checks immutable fields. Metadata that the server fills in (resourceVersion, uid,
+// creationTimestamp) may be omitted, except a resourceVersion that Kubernetes requires.
 func unchanged(o, old state.Object) field.ErrorList {
 	var l list
 	l.metaUnchanged(o, old)
-	if same := rules[state.KindOf(o)].same; same != nil {
+	if same := rules[state.KindOf(o)].fixed; same != nil {
 		same(&l, o, old)
 	}
 	return l.errs
@@ -92,9 +91,9 @@ func (l *list) metaUnchanged(o, old state.Object) {
 	}
 }
 
-// stillComplete gives a pod that is written again what its classes gave it when it was made, where
-// that is left out: no manifest has it, and nobody may change it.
-func stillComplete(p *corev1.Pod, old state.Object) {
+// keepCompleted restores what its classes gave a pod when it was created, if an update omits it:
+// manifests lack it, and clients cannot change it.
+func keepCompleted(p *corev1.Pod, old state.Object) {
 	was, ok := old.(*corev1.Pod)
 	if !ok {
 		return
@@ -117,8 +116,8 @@ func stillComplete(p *corev1.Pod, old state.Object) {
 	}
 }
 
-// podUnchanged: of a pod only images, the active deadline (downwards) and
-// tolerations (more of them, or other seconds) may change.
+// podUnchanged allows changes of images, the active deadline (downwards) and tolerations
+// (additions, or other seconds).
 func (l *list) podUnchanged(o, old *corev1.Pod) {
 	if len(o.Spec.Containers) != len(old.Spec.Containers) || len(o.Spec.InitContainers) != len(old.Spec.InitContainers) {
 		l.forbidden(spec.Child("containers"), "pod updates may not add or remove containers")
@@ -126,7 +125,7 @@ func (l *list) podUnchanged(o, old *corev1.Pod) {
 	}
 	if key := fleet.RuntimeHandlerAnnotation; o.Annotations[key] != old.Annotations[key] {
 		l.forbidden(field.NewPath("metadata", "annotations").Key(key),
-			"is what the hub found when the pod was made: runtimeClassName cannot change")
+			"was set when the pod was created: runtimeClassName cannot change")
 	}
 	l.deadline(o.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, spec.Child("activeDeadlineSeconds"))
 	for _, was := range old.Spec.Tolerations {
@@ -147,7 +146,7 @@ func (l *list) podUnchanged(o, old *corev1.Pod) {
 	allowed := o.Spec.DeepCopy()
 	allowed.SchedulingGates = old.Spec.SchedulingGates
 	if len(old.Spec.SchedulingGates) > 0 {
-		l.narrowed(&o.Spec, &old.Spec)
+		l.onlyNarrowed(&o.Spec, &old.Spec)
 		allowed.NodeSelector, allowed.Affinity = old.Spec.NodeSelector, withNodeAffinityOf(o.Spec.Affinity, old.Spec.Affinity)
 	}
 	for i := range allowed.Containers {
@@ -166,9 +165,8 @@ func (l *list) podUnchanged(o, old *corev1.Pod) {
 	}
 }
 
-// narrowed checks that a pod that waits behind a scheduling gate may go to no node that it might
-// not have gone to before.
-func (l *list) narrowed(now, was *corev1.PodSpec) {
+// onlyNarrowed checks that an update of a pod behind a scheduling gate allows no additional nodes.
+func (l *list) onlyNarrowed(now, was *corev1.PodSpec) {
 	for k, v := range was.NodeSelector {
 		if have, ok := now.NodeSelector[k]; !ok || have != v {
 			l.invalid(spec.Child("nodeSelector"), now.NodeSelector,
@@ -190,13 +188,13 @@ func (l *list) narrowed(now, was *corev1.PodSpec) {
 		return
 	}
 	for i, t := range required.NodeSelectorTerms {
-		if len(t.MatchExpressions)+len(t.MatchFields) == 0 { // it matches nothing: more of it would match something
+		if len(t.MatchExpressions)+len(t.MatchFields) == 0 { // an empty term matches nothing; additions would match something
 			if !equality.Semantic.DeepEqual(t, terms[i]) {
 				l.invalid(at.Index(i), terms[i], "a term that is empty can not be changed")
 			}
 			continue
 		}
-		if !begins(terms[i].MatchExpressions, t.MatchExpressions) || !begins(terms[i].MatchFields, t.MatchFields) {
+		if !hasPrefix(terms[i].MatchExpressions, t.MatchExpressions) || !hasPrefix(terms[i].MatchFields, t.MatchFields) {
 			l.invalid(at.Index(i), terms[i], "only additions are allowed (no mutations or deletions)")
 		}
 	}
@@ -209,12 +207,12 @@ func requiredOf(s *corev1.PodSpec) *corev1.NodeSelector {
 	return s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// begins tells whether a list is another one with more at its end.
-func begins(list, with []corev1.NodeSelectorRequirement) bool {
+// hasPrefix reports whether a list starts with another one.
+func hasPrefix(list, with []corev1.NodeSelectorRequirement) bool {
 	return len(list) >= len(with) && equality.Semantic.DeepEqual(list[:len(with)], with)
 }
 
-// withNodeAffinityOf is a pod's affinity with the part for nodes as it was.
+// withNodeAffinityOf returns a pod's affinity with the previous node affinity.
 func withNodeAffinityOf(a, was *corev1.Affinity) *corev1.Affinity {
 	if a == nil && was == nil {
 		return nil
@@ -242,7 +240,7 @@ func (l *list) deadline(now, was *int64, p *field.Path) {
 	}
 }
 
-// hasToleration looks for a toleration, whatever its seconds.
+// hasToleration looks for a toleration, ignoring its seconds.
 func hasToleration(have []corev1.Toleration, t corev1.Toleration) bool {
 	for _, h := range have {
 		if h.MatchToleration(&t) {

@@ -52,7 +52,7 @@ func (l *list) volume(v *corev1.VolumeSource, p *field.Path) {
 		if v.HostPath.Path == "" {
 			l.required(p.Child("path"), "")
 		} else {
-			noSteps(l, p.Child("path"), v.HostPath.Path)
+			noDotDot(l, p.Child("path"), v.HostPath.Path)
 		}
 		if t := v.HostPath.Type; t != nil {
 			oneOf(l, p.Child("type"), *t, hostPathTypes...)
@@ -122,8 +122,8 @@ func (l *list) projected(v *corev1.ProjectedVolumeSource, p *field.Path) {
 	}
 }
 
-// items checks which keys become which files. paths are the files of other
-// sources of the same volume, nil if there are none.
+// items checks the mapping of keys to files. paths are the files of other sources of the same
+// volume; nil: there are none.
 func (l *list) items(items []corev1.KeyToPath, p *field.Path, paths map[string]bool) {
 	for i, item := range items {
 		at := p.Index(i)

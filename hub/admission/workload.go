@@ -79,7 +79,7 @@ func (l *list) count(n *int32, p *field.Path) {
 	}
 }
 
-// template checks what a workload makes pods of, and that its selector finds them.
+// template checks a workload's template, and that its selector matches it.
 func (l *list) template(s *metav1.LabelSelector, t *corev1.PodTemplateSpec, spec *field.Path, kind string) {
 	p := spec.Child("selector")
 	switch {
@@ -135,9 +135,8 @@ func defaultStatefulSet(s *appsv1.StatefulSetSpec) {
 	DefaultPodTemplate(&s.Template)
 }
 
-// statefulSetName leaves room for an ordinal in its pods' names and for a hash in the name of
-// their revision, both of which are values of labels. Kubernetes lets longer names in, and
-// can make no pod of them.
+// statefulSetName leaves room for an ordinal in the pods' names and a hash in the revisions' names,
+// both of which are label values. Kubernetes accepts longer names, but cannot create their pods.
 func statefulSetName(name string, prefix bool) []string {
 	wrong := apivalidation.NameIsDNSLabel(name, prefix)
 	if len(name) > 52 {
@@ -183,7 +182,7 @@ func (l *list) statefulSet(s *appsv1.StatefulSetSpec, p *field.Path, fresh bool)
 		names[c.Name] = true
 		l.all(metavalidation.ValidateLabels(c.Labels, at.Child("metadata", "labels")))
 		l.all(apivalidation.ValidateAnnotations(c.Annotations, at.Child("metadata", "annotations")))
-		if fresh { // older ones stand, and cannot be mended
+		if fresh { // older ones cannot be repaired
 			l.finalizers(c.Finalizers, at.Child("metadata", "finalizers"))
 		}
 		l.claimSpec(&c.Spec, at.Child("spec"))
@@ -192,7 +191,7 @@ func (l *list) statefulSet(s *appsv1.StatefulSetSpec, p *field.Path, fresh bool)
 	l.template(s.Selector, podsOf(s), p, "statefulset")
 }
 
-// podsOf is the template as the pods have it: each with its claims, its name and its subdomain.
+// podsOf returns the template as the pods have it, with claims, name and subdomain.
 func podsOf(s *appsv1.StatefulSetSpec) *corev1.PodTemplateSpec {
 	t := s.Template.DeepCopy()
 	t.Spec.Hostname, t.Spec.Subdomain = "", ""
@@ -200,7 +199,7 @@ func podsOf(s *appsv1.StatefulSetSpec) *corev1.PodTemplateSpec {
 	var volumes []corev1.Volume
 	for _, c := range s.VolumeClaimTemplates {
 		if c.Name == "" || claimed[c.Name] {
-			continue // said already
+			continue // reported already
 		}
 		claimed[c.Name] = true
 		volumes = append(volumes, corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{

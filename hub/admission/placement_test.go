@@ -75,7 +75,7 @@ func TestWhereAPodWantsToBeIsSaidInBoundedWords(t *testing.T) {
 			d.Spec.Template.Spec.Tolerations, d.Spec.Template.Spec.NodeSelector, d.Spec.Template.Spec.Affinity = nil, nil, nil
 			set(&d.Spec.Template.Spec, n)
 			got := messages(Validate(d, normal))
-			if has := slices.ContainsFunc(got, func(m string) bool { return strings.Contains(m, "are looked at") }); has != refused || !refused && len(got) > 0 {
+			if has := slices.ContainsFunc(got, func(m string) bool { return strings.Contains(m, "are allowed") }); has != refused || !refused && len(got) > 0 {
 				t.Errorf("%s, %d: %.300q", what, n, got)
 			}
 		}
