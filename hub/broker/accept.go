@@ -22,9 +22,8 @@ type listener struct {
 	tls *tls.Config // nil: the development listener
 }
 
-// accept lets connections in until the context ends. A failed accept (too many
-// open files, a connection gone before its turn) is logged and tried again: a
-// listener that dies while the process lives is the worst of both.
+// accept accepts connections until the context ends. It logs and retries failed accepts, such as
+// too many open files or an aborted connection: a listener must not stop while the process runs.
 func (b *Broker) accept(ctx context.Context, l listener) error {
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := shortest
@@ -50,7 +49,7 @@ func (b *Broker) accept(ctx context.Context, l listener) error {
 	}
 }
 
-// admit starts a connection, unless there are too many.
+// admit starts serving a connection, unless there are too many.
 func (b *Broker) admit(c *line.Conn, l listener) {
 	ip := listen.IP(c)
 	if err := b.addresses.Enter(ip); err != nil {
@@ -72,60 +71,60 @@ func (b *Broker) admit(c *line.Conn, l listener) {
 				b.handlers.Done()
 			}
 		}()
-		defer panics.Catch("mqtt", "addr", ip) // one connection's must not end all others
+		defer panics.Catch("mqtt", "addr", ip) // a panic ends this connection only
 		if s := b.handshake(c, l); s != nil {
 			handedOver = true
-			go b.serveConn(s, c, ip) // TLS and CONNECT have left a large stack behind; this one is small
+			go b.serveConn(s, c, ip) // the stack of TLS and CONNECT is large; a new goroutine has a small one
 		}
 	}()
 }
 
-// serveConn is a connection from its accepted CONNECT to its end, or until it is parked.
+// serveConn serves a connection from its accepted CONNECT until it ends or becomes idle.
 func (b *Broker) serveConn(s *session, c net.Conn, ip netip.Addr) {
 	defer panics.Catch("mqtt")
-	s.whose, s.ip = c, ip
-	b.runPart(s, func() (parked bool) { return b.serveSession(c, s) })
+	s.key, s.ip = c, ip
+	b.runPart(s, func() (isIdle bool) { return b.serveSession(c, s) })
 }
 
-// runPart is a part of a session's life. With the last one, and with one that panics, the
-// session ends and the connection is forgotten; one that ends parked is not the last.
-func (b *Broker) runPart(s *session, part func() (parked bool)) {
-	parked := false
+// runPart runs a part of a session. When the part panics or ends without becoming idle, it ends the
+// session and removes the connection.
+func (b *Broker) runPart(s *session, part func() (isIdle bool)) {
+	isIdle := false
 	defer func() {
-		if !parked {
+		if !isIdle {
 			if s.claimed {
 				b.release(s)
 			}
-			b.unregister(s.whose, s.ip)
+			b.unregister(s.key, s.ip)
 			b.handlers.Done()
 		}
 	}()
 	defer panics.Catch("mqtt", "node", s.peer.Node)
-	parked = part()
+	isIdle = part()
 }
 
-// register enters a connection into the books and takes a slot for its greeting,
-// or says for which of the two there is no room.
+// register counts a connection and takes a slot for its handshake, or returns which limit is
+// reached.
 func (b *Broker) register(c net.Conn) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := len(b.open); n >= b.cfg.Limits.Connections {
 		if n < maxConnections {
-			return fmt.Errorf("%d connections are open, and the open files that the hub may have allow no more: raise "+
+			return fmt.Errorf("%d connections are open, which is the limit of the hub's open files: raise "+
 				"LimitNOFILE= (ulimit -n)", n)
 		}
-		return fmt.Errorf("%d connections are open, which are the most", n)
+		return fmt.Errorf("%d connections are open, which is the limit", n)
 	}
 	select {
-	case b.greeting <- struct{}{}:
+	case b.handshakes <- struct{}{}:
 		b.open[c] = true
 		return nil
 	default:
-		return fmt.Errorf("%d connections have yet to say who they are, which are the most at once", len(b.greeting))
+		return fmt.Errorf("%d connections have not finished CONNECT, which is the limit", len(b.handshakes))
 	}
 }
 
-// unregister closes a connection and takes it out of the books.
+// unregister closes a connection and removes it from the counts.
 func (b *Broker) unregister(c net.Conn, ip netip.Addr) {
 	_ = c.Close()
 	b.mu.Lock()
@@ -134,13 +133,13 @@ func (b *Broker) unregister(c net.Conn, ip netip.Addr) {
 	b.addresses.Leave(ip)
 }
 
-// handshake takes a connection up to its accepted CONNECT, and returns nil if it was refused.
+// handshake reads a connection up to its accepted CONNECT; nil: it was refused.
 func (b *Broker) handshake(c *line.Conn, l listener) *session {
-	defer func() { <-b.greeting }()
-	_ = c.SetDeadline(time.Now().Add(b.greetFor))
-	first := make([]byte, 1) // while nothing comes, this and a small stack is all that is held
+	defer func() { <-b.handshakes }()
+	_ = c.SetDeadline(time.Now().Add(b.handshakeTimeout))
+	first := make([]byte, 1) // until the first byte arrives, a connection needs only this and a small stack
 	if _, err := io.ReadFull(c, first); err != nil {
-		b.refused(c, &refusal{why: silent, err: fmt.Errorf("nothing came: %w", err)})
+		b.refused(c, &refusal{why: silent, err: fmt.Errorf("no data received: %w", err)})
 		return nil
 	}
 	s, ref := b.readConnectFrom(c, first, l)
@@ -148,7 +147,7 @@ func (b *Broker) handshake(c *line.Conn, l listener) *session {
 		b.refused(c, ref)
 		return nil
 	}
-	if s.farewell != nil || s.watching != nil {
+	if s.dismissal != nil || s.observer != nil {
 		return s
 	}
 	if err := b.claim(s); err != nil {
@@ -159,23 +158,23 @@ func (b *Broker) handshake(c *line.Conn, l listener) *session {
 	return s
 }
 
-// serveSession is the part of a connection's life after its CONNECT was accepted.
-func (b *Broker) serveSession(c net.Conn, s *session) (parked bool) {
+// serveSession serves a connection after its accepted CONNECT.
+func (b *Broker) serveSession(c net.Conn, s *session) (isIdle bool) {
 	switch {
-	case s.farewell != nil:
+	case s.dismissal != nil:
 		b.serveDismissed(s)
 		return false
-	case s.watching != nil:
+	case s.observer != nil:
 		err := b.observe(s)
-		b.log.Debug("observer disconnected", "name", s.watching.Name, "addr", s.watching.Addr, "err", err)
+		b.log.Debug("observer disconnected", "name", s.observer.Name, "addr", s.observer.Addr, "err", err)
 		return false
 	}
 	s.claimed = true
 	speaks := false
-	if onOwnGoroutine(func() { speaks = b.cfg.Handler.Speaks(s.peer) }); !speaks {
+	if onGoroutine(func() { speaks = b.cfg.Handler.Speaks(s.peer) }); !speaks {
 		refuse(s.conn, 4, notAuthorized)
 		b.refused(c, &refusal{why: refusedByHub, node: s.peer.Node,
-			err: errors.New("another device took its place in this moment")})
+			err: errors.New("another device has just taken its place")})
 		return false
 	}
 	b.stats.accepted.Add(1)
@@ -184,7 +183,7 @@ func (b *Broker) serveSession(c net.Conn, s *session) (parked bool) {
 
 const maxConnections = 65536
 
-// fill puts in the defaults.
+// fill sets the defaults.
 func (l *Limits) fill() {
 	set := func(v *int, def int) {
 		if *v <= 0 {
@@ -201,7 +200,7 @@ func (l *Limits) fill() {
 	set(&l.PerAddress, 2048)
 	setRate(&l.PerAddressRate, 100)
 	setRate(&l.NodeRate, 100)
-	// The hub needs files for other things too.
+	// Leave files for other purposes.
 	_, files := listen.Files()
 	l.Connections = min(l.Connections, files)
 }

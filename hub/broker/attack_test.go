@@ -70,8 +70,8 @@ func TestOffencesAreToldOnceInTenSecondsWithTheirNumber(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		want := []string{"connected pi-1 ",
-			`offence pi-1 published on "x", which is not its own`,
-			`offence pi-1 published on "x", which is not its own (and 99 more since the last message)`}
+			`offence pi-1 published on "x", which is not its topic`,
+			`offence pi-1 published on "x", which is not its topic (and 99 more since the last message)`}
 		if !slices.Equal(d.all(), want) {
 			t.Errorf("heard %q, want %q", d.all(), want)
 		}
@@ -273,7 +273,7 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.greetFor = 10 * patience
+	b.handshakeTimeout = 10 * patience
 	started(t, b)
 	good := dialDev(t, dev.Addr(), "pi-1", nil)
 	before := memory()
@@ -477,7 +477,7 @@ func TestRequestsAndRepliesPass(t *testing.T) {
 		if want := []string{"connected pi-1 ", "reply pi-1 r1 0", "pods pi-1 3", "event pi-1 Pulled", "presence pi-1 b1 shutdown"}; !slices.Equal(d.all(), want) {
 			t.Errorf("heard %q, want %q", d.all(), want)
 		}
-		if err := b.Publish("pi-1", wire.ChannelDesired, make([]byte, wire.MaxToDevice+1)); err == nil || !strings.Contains(err.Error(), "at most") {
+		if err := b.Publish("pi-1", wire.ChannelDesired, make([]byte, wire.MaxToDevice+1)); err == nil || !strings.Contains(err.Error(), "exceed the limit") {
 			t.Errorf("a payload over 4 MiB: %v", err)
 		}
 	})
@@ -493,8 +493,8 @@ func TestAPanicOfAParserGivesItsPlaceBack(t *testing.T) {
 			t.Error("the parser's place is never given back")
 		}
 	}()
-	onOwnGoroutine(func() {
-		_ = parseAndTell(b, statuses, nil, func([]byte) (wire.Status, error) { panic("an accident") }, func(wire.Status) error { return nil })
+	onGoroutine(func() {
+		_ = parseAndHandle(b, statuses, nil, func([]byte) (wire.Status, error) { panic("an accident") }, func(wire.Status) error { return nil })
 	})
 }
 

@@ -1,16 +1,11 @@
-// Package broker is the hub's MQTT broker: it lets devices in by their
-// certificates, reads what they publish, and sends them what they are to do.
+// Package broker is the hub's MQTT broker: it authenticates devices by certificate, receives what
+// they publish, and sends them the hub's messages.
 //
-// It is an MQTT 3.1.1 endpoint for what shared/wire needs, on paho's codec: connections are
-// accepted, limited, identified and their CONNECT judged before there is a session; a session is
-// parked, or a goroutine with a small stack and 384 bytes; what goes out to a device goes through
-// an outbox that never blocks the sender. Nothing is retained, nothing is queued for one who is
-// away, nothing is passed on from device to device, and there are no wildcards and no QoS 2. Only
-// observers, of whom there are few, may look on. The package decides nothing about nodes: what it
-// hears it tells the Handler, which hub/serve provides, in the words of shared/wire.
-//
-// A Client is the same for a hub whose devices connect to somebody else's broker, or cluster
-// of brokers: one session of paho's, with the same Handler behind it and the same methods.
+// It is an MQTT 3.1.1 endpoint with the features of shared/wire: QoS 0 and 1, no retained messages,
+// no wildcards, nothing queued for absent devices, nothing passed between devices; observers can
+// watch. A session is either idle (package idle) or a goroutine with a small stack. An outbox that
+// never blocks the sender holds outgoing messages. The package decides nothing about nodes: it
+// passes messages to the Handler of hub/serve. A Client is the same for an external broker.
 package broker
 
 import (
@@ -33,40 +28,39 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Config is what the broker is made of. Handler and one listener are required.
+// Config configures a Broker. Handler and one listener are required.
 type Config struct {
 	Handler Handler
 	Log     *slog.Logger // nil: slog.Default()
 
-	// Listen is for devices: TLS with client certificates by TLS. The broker
-	// closes both listeners when Run ends.
+	// Listen is for devices: TLS that verifies client certificates. The broker closes both
+	// listeners when Run ends.
 	Listen net.Listener
 	TLS    *tls.Config
-	// DevListen is for development and simulation: no TLS, the user name is the
-	// node, loopback or in memory only.
+	// DevListen is for development and simulation, without TLS. The user name is the node. It must
+	// be a loopback address or in memory.
 	DevListen net.Listener
 
-	// Observers says which operators' tools may look on; nil: none.
+	// Observers authorizes observers; nil: none are allowed.
 	Observers Observers
 
-	Prefix string // of all topics; empty: wire.DefaultPrefix
+	Prefix string // of all topics; "": wire.DefaultPrefix
 
 	Limits Limits
 }
 
-// Limits bound what the other side can make the broker do. A zero is the default.
+// Limits limit what clients can make the broker do. Zero values are defaults.
 type Limits struct {
-	Connections int // at once; default 65536, and never more than the file limit allows
-	Greeting    int // at once that have not finished CONNECT; default 2048
+	Connections int // open connections; default 65536, at most what the file limit allows
+	Greeting    int // connections before the end of CONNECT; default 2048
 
-	// Per address, loopback excepted. A site is often one address: as many devices as
-	// may be behind it come in again within two lease intervals.
-	PerAddress     int     // connections at once; default 2048
-	PerAddressRate float64 // new ones per second; default 100, with a burst of four seconds
+	// Limits per client address except loopback. A site often has one address, and all of its
+	// devices must reconnect within two lease intervals.
+	PerAddress     int     // open connections; default 2048
+	PerAddressRate float64 // new connections per second; default 100, with a burst of four seconds
 
-	// Per node. Faster senders are read more slowly, nothing of theirs is lost. packets per second, of
-	// whatever type; 16 KiB, or eight filters, count as one more, a second at most; default 100, with
-	// a burst of four seconds
+	// NodeRate is packets per second of a node, with a burst of four seconds; default 100. 16 KiB
+	// or eight filters count as one more. Faster senders are read more slowly and lose nothing.
 	NodeRate float64
 }
 
@@ -76,39 +70,39 @@ var (
 	ErrBacklog = errors.New("node reads too slowly: its outbox is full")
 )
 
-// How long things may take.
+// Timeouts.
 const (
-	connectTimeout  = 10 * time.Second // from accept to the end of CONNECT
-	writeTimeout    = 5 * time.Second  // in which a device takes nothing of what is written to it
-	rememberTimeout = 30 * time.Second // for the Handler to remember something
-	closeTimeout    = 5 * time.Second  // for everything to end after Run's context has
-	farewellTimeout = 5 * time.Second  // for one who is only told something
-	farewellLinger  = 2 * time.Second  // after he was told
-	minKeepAlive    = 10               // seconds
-	maxKeepAlive    = 30
+	connectTimeout   = 10 * time.Second // from accept to the end of CONNECT
+	writeTimeout     = 5 * time.Second  // in which a device reads nothing
+	storeTimeout     = 30 * time.Second // of the Handler, to store a message
+	closeTimeout     = 5 * time.Second  // of shutdown, after Run's context ends
+	dismissedTimeout = 5 * time.Second  // of a dismissed device's connection
+	dismissedLinger  = 2 * time.Second  // after its dismissal notice is sent
+	minKeepAlive     = 10               // seconds
+	maxKeepAlive     = 30
 )
 
-// A Broker serves devices. Make it with New.
+// A Broker serves devices. Create it with New.
 type Broker struct {
 	cfg Config
 	log *slog.Logger
 
-	stats     counters
-	offences  offences
-	observers observers
-	addresses listen.Addresses
-	greeting  chan struct{} // a slot for each connection before CONNECT
-	parsers   chan struct{} // a slot for each payload that is being decoded
-	closing   atomic.Bool
-	greetFor  time.Duration // connectTimeout
-	handlers  sync.WaitGroup
+	stats            counters
+	offences         offences
+	observers        observers
+	addresses        listen.Addresses
+	handshakes       chan struct{} // slots for connections before CONNECT
+	parsers          chan struct{} // slots for decoding payloads
+	closing          atomic.Bool
+	handshakeTimeout time.Duration // connectTimeout
+	handlers         sync.WaitGroup
 
 	mu       sync.Mutex
 	open     map[net.Conn]bool
 	sessions map[string]*session // by node
 }
 
-// New checks the configuration and returns a broker that listens once it runs.
+// New checks the configuration and returns a broker. It serves once Run is called.
 func New(cfg Config) (*Broker, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = wire.DefaultPrefix
@@ -125,13 +119,13 @@ func New(cfg Config) (*Broker, error) {
 	}
 	cfg.Limits.fill()
 	b := &Broker{
-		cfg:      cfg,
-		log:      cfg.Log,
-		greeting: make(chan struct{}, cfg.Limits.Greeting),
-		parsers:  make(chan struct{}, runtime.GOMAXPROCS(0)),
-		greetFor: connectTimeout,
-		open:     map[net.Conn]bool{},
-		sessions: map[string]*session{},
+		cfg:              cfg,
+		log:              cfg.Log,
+		handshakes:       make(chan struct{}, cfg.Limits.Greeting),
+		parsers:          make(chan struct{}, runtime.GOMAXPROCS(0)),
+		handshakeTimeout: connectTimeout,
+		open:             map[net.Conn]bool{},
+		sessions:         map[string]*session{},
 	}
 	b.addresses.Most, b.addresses.Rate, b.addresses.Burst = cfg.Limits.PerAddress, cfg.Limits.PerAddressRate,
 		int(4*cfg.Limits.PerAddressRate)
@@ -140,7 +134,7 @@ func New(cfg Config) (*Broker, error) {
 
 func (c *Config) validate() error {
 	if c.Handler == nil {
-		return errors.New("no Handler to tell: this is a mistake in the program")
+		return errors.New("no Handler is configured: this is a bug in the program")
 	}
 	if c.Listen == nil && c.DevListen == nil {
 		return errors.New("no listener is configured: set an MQTT address")
@@ -149,13 +143,13 @@ func (c *Config) validate() error {
 		return errors.New("the MQTT listener needs TLS that requires and verifies client certificates")
 	}
 	if c.DevListen != nil && !private(c.DevListen.Addr()) {
-		return fmt.Errorf("--mqtt-dev-listen %s has no encryption and no passwords, so it must be on a loopback address "+
+		return fmt.Errorf("--mqtt-dev-listen %s has no encryption and no passwords: use a loopback address "+
 			"such as 127.0.0.1:1883", c.DevListen.Addr())
 	}
 	return wire.ValidPrefix(c.Prefix)
 }
 
-// private says whether an address cannot be reached from another machine.
+// private reports whether an address is unreachable from other machines.
 func private(a net.Addr) bool {
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		return tcp.IP.IsLoopback()
@@ -163,8 +157,8 @@ func private(a net.Addr) bool {
 	return a.Network() == "pipe"
 }
 
-// Run serves until the context ends, then closes listeners and connections. It
-// returns an error only if it could not serve.
+// Run serves until the context ends, then closes listeners and connections. It returns an error
+// only if it could not serve.
 func (b *Broker) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, l := range []listener{{b.cfg.Listen, b.cfg.TLS}, {b.cfg.DevListen, nil}} {
@@ -178,8 +172,7 @@ func (b *Broker) Run(ctx context.Context) error {
 	return err
 }
 
-// shutDown ends all connections. Wills that this fires are not told: it is the
-// hub that goes away, not the devices.
+// shutDown ends all connections without publishing their wills: the hub leaves, not the devices.
 func (b *Broker) shutDown() {
 	b.closing.Store(true)
 	b.mu.Lock()
@@ -196,23 +189,22 @@ func (b *Broker) shutDown() {
 	select {
 	case <-done:
 	case <-time.After(closeTimeout):
-		b.log.Warn("stop broker: some connections are still busy, leaving them behind", "after", closeTimeout)
+		b.log.Warn("stop broker: some connections are still busy; exiting without them", "after", closeTimeout)
 	}
 }
 
-// Publish sends a payload on one of the hub's channels to a node: at most once,
-// nothing retained. It never waits for the network. A desired state that was not
-// yet on its way is replaced by the newer one. ErrOffline and ErrBacklog say that
-// nothing was sent; the device's lease tells later what is missing. A desired state
-// may come in parts.
+// Publish sends a payload on one of the hub's channels to a node, at most once and not retained. It
+// never waits for the network. A newer desired state replaces one that is not yet on its way. After
+// ErrOffline and ErrBacklog nothing was sent; the device's next lease shows what is missing. A
+// desired state may have several parts.
 func (b *Broker) Publish(node string, c wire.Channel, parts ...[]byte) error {
 	if c != wire.ChannelDesired {
-		return fmt.Errorf("publish to %s: channel %q is not one that the hub publishes to alone", node, c)
+		return fmt.Errorf("publish to %s: the hub does not publish on channel %q", node, c)
 	}
 	return b.send(node, message{channel: c, topic: wire.Topic(b.cfg.Prefix, node, c), payload: parts[0], more: parts[1:]})
 }
 
-// Request asks a node for something; the answer comes to Handler.Reply under the id.
+// Request sends a request to a node. Handler.Reply receives the response with its ID.
 func (b *Broker) Request(node, id string, r wire.Request) error {
 	if err := wire.ValidID(id); err != nil {
 		return fmt.Errorf("request %s of %s: %w", r.Type, node, err)
@@ -229,7 +221,7 @@ func (b *Broker) send(node string, m message) error {
 	if len(m.payload) > wire.MaxToDevice {
 		b.stats.tooLarge.Add(1)
 		return fmt.Errorf(
-			"publish %s to %s: %d bytes, but at most %d can be sent: give the node fewer pods or smaller config maps",
+			"publish %s to %s: %d bytes exceed the limit of %d: give the node fewer pods or smaller config maps",
 			m.channel, node, len(m.payload), wire.MaxToDevice)
 	}
 	s := b.session(node)
@@ -244,9 +236,9 @@ func (b *Broker) send(node string, m message) error {
 	return nil
 }
 
-// Disconnect closes the node's session, if there is one, also one that is just
-// beginning: its certificate was revoked, its Node deleted, or another device has
-// taken its place. Handler.Connect must refuse it from now on.
+// Disconnect closes the node's session, if there is one, including one that is being established:
+// its certificate was revoked, its Node deleted, or another device has replaced it. Handler.Connect
+// must refuse it from now on.
 func (b *Broker) Disconnect(node string) {
 	b.mu.Lock()
 	s := b.sessions[node]
@@ -256,7 +248,7 @@ func (b *Broker) Disconnect(node string) {
 	}
 }
 
-// Online says whether the node has a session now.
+// Online reports whether the node has a session.
 func (b *Broker) Online(node string) bool { return b.session(node) != nil }
 
 // session returns the established session of a node, or nil.

@@ -23,61 +23,61 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A ClientConfig is what a Client is made of. Handler, Servers, Owner and Proof are required.
+// A ClientConfig configures a Client. Handler, Servers, Owner and Proof are required.
 type ClientConfig struct {
 	Handler Handler
 	Log     *slog.Logger // nil: slog.Default()
 
-	// Servers are the addresses of a broker, or of the nodes of a cluster, host:port. One is used.
+	// Servers are the addresses (host:port) of a broker or of the members of a cluster. One is
+	// used.
 	Servers []string
-	TLS     *tls.Config // the hub's certificate, and what signs the broker's; nil: none, for tests on loopback
-	Prefix  string      // of all topics; empty: wire.DefaultPrefix
+	TLS     *tls.Config // the hub's certificate and the broker's CA; nil: plain TCP, for tests on loopback
+	Prefix  string      // of all topics; "": wire.DefaultPrefix
 
-	// Owner is whose node it is, as the hub remembers it; false: nobody's. It is asked for
-	// every message.
+	// Owner returns the device of a node, as the hub stores it; false: unknown node. It is called
+	// for every message.
 	Owner func(node string) (Owner, bool)
-	// Proof returns the hash of the key that has signed that a boot is of a node.
+	// Proof returns the hash of the key that has signed that a boot belongs to a node.
 	Proof func(node, boot string, p *wire.Proof) (key string, err error)
 
-	// Silence is after how long without a word a node counts as not connected; default 40 s.
+	// Silence is after how long without a message a node counts as disconnected; default 40 s.
 	Silence  time.Duration
-	NodeRate float64 // messages per second and node, as Limits.NodeRate; what is more is dropped
+	NodeRate float64 // messages per second and node, as in Limits; more are dropped
 
 	dial func(ctx context.Context, to string) (net.Conn, error) // below TLS; nil: TCP
 }
 
-// An Owner is the device that a node is.
+// An Owner is the device of a node.
 type Owner struct {
 	Key     string // sha256 of its certificate's public key, in hex
 	Machine string
-	Boot    string // the current one; empty: none yet
+	Boot    string // the current one; "": none yet
 
-	// Silence is ClientConfig's for this node, as it may say less often that it lives; 0: that.
+	// Silence replaces ClientConfig.Silence for a node with a longer lease interval; 0: default.
 	Silence time.Duration
 }
 
-// Limits of what waits in the hub.
+// Limits of waiting messages.
 const (
-	maxQueued      = 64       // messages of a node that wait to be heard
+	maxQueued      = 64       // messages of a node that wait for the Handler
 	maxQueuedBytes = 2 << 20  // of a node
-	maxAllQueued   = 64 << 20 // bytes of all nodes
-	maxHeard       = 64       // nodes whose messages are being remembered at once
+	maxAllQueued   = 64 << 20 // of all nodes
+	maxStoring     = 64       // nodes whose messages are stored at the same time
 	maxOut         = 1 << 16  // requests that wait for the network
-	maxOutBytes    = 64 << 20 // bytes of requests and desired states that wait for the network
+	maxOutBytes    = 64 << 20 // requests and desired states that wait for the network
 )
 
-// A Client is the hub as a client of somebody else's broker: it has the same door as Broker.
+// A Client connects the hub to an external broker. It has the methods of Broker.
 //
-// The broker decides who may publish on a node's topics, by the name in its certificate, and
-// the client trusts it no further than that. A message counts if it is of the boot that the
-// hub knows as the node's; a status of another boot must prove by a signature that it is of
-// the key that joined. A status, a list of pods (each part) and an event are acknowledged by
-// the hub itself when they are remembered; the subscriptions are at QoS 0, for what is lost
-// between broker and hub is sent again. Leases are heard on the goroutine that reads the
-// connection, everything else beside it, a node's in order: a slow store holds up no lease.
+// The broker decides by certificate names who may publish on a node's topics. The client trusts it
+// no further: a message counts if it has the boot that the hub knows as the node's, and a status of
+// another boot needs a signature of the enrolled key. The hub acknowledges a status, a list of pods
+// (each part) and an event once it is stored. The subscriptions have QoS 0, since devices repeat
+// lost messages. The connection's goroutine handles leases; other messages are handled per node in
+// order, so that a slow store delays no lease.
 type Client struct {
 	cfg ClientConfig
-	b   *Broker // its counters, offences and parsers: it has no listener
+	b   *Broker // counters, offences and parsers; it has no listener
 	out outbox
 	id  string // of the MQTT client
 
@@ -88,10 +88,10 @@ type Client struct {
 
 	mu    sync.RWMutex
 	nodes map[string]*remote
-	run   context.Context // of Run
+	run   context.Context // Run's context
 }
 
-// NewClient checks the configuration and returns a client that connects once it runs.
+// NewClient checks the configuration and returns a client. It connects once Run is called.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = wire.DefaultPrefix
@@ -109,11 +109,11 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	err := wire.ValidPrefix(cfg.Prefix)
 	if cfg.Handler == nil || cfg.Owner == nil || cfg.Proof == nil || len(cfg.Servers) == 0 {
-		err = errors.Join(err, errors.New("no Handler, Owner, Proof or Servers: this is a mistake in the program"))
+		err = errors.Join(err, errors.New("Handler, Owner, Proof or Servers is not configured: this is a bug in the program"))
 	}
 	for _, s := range cfg.Servers {
 		if host, port, e := net.SplitHostPort(s); e != nil || host == "" || port == "" {
-			err = errors.Join(err, fmt.Errorf("the address %q must be like broker.example:8883", s))
+			err = errors.Join(err, fmt.Errorf("the address %q has another form than broker.example:8883", s))
 		}
 	}
 	if err != nil {
@@ -125,12 +125,12 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	b := &Broker{cfg: Config{Handler: cfg.Handler, Prefix: cfg.Prefix, Limits: limits}, log: cfg.Log,
 		parsers: make(chan struct{}, 2), sessions: map[string]*session{}}
 	c := &Client{cfg: cfg, b: b, id: "flotilla-hub-" + strings.ToLower(rand.Text()), began: time.Now(),
-		slots: make(chan struct{}, maxHeard), nodes: map[string]*remote{}}
+		slots: make(chan struct{}, maxStoring), nodes: map[string]*remote{}}
 	c.out.wake = make(chan struct{}, 1)
 	return c, nil
 }
 
-// Filters are what the hub subscribes to.
+// filters returns the hub's subscriptions.
 func (c *Client) filters() []string {
 	var all []string
 	for _, ch := range []wire.Channel{wire.ChannelLease, wire.ChannelStatus, wire.ChannelPods, wire.ChannelEvent,
@@ -140,8 +140,8 @@ func (c *Client) filters() []string {
 	return append(all, c.cfg.Prefix+"/nodes/+/"+string(wire.ChannelReply)+"/+")
 }
 
-// Run keeps the hub connected until ctx ends. That no broker can be reached ends nothing: then
-// no device is heard, which looks like the loss of all sites.
+// Run keeps the hub connected until ctx ends. An unreachable broker is not an error: no device is
+// heard, as if all sites were dark.
 func (c *Client) Run(ctx context.Context) error {
 	c.mu.Lock()
 	c.run = ctx
@@ -158,7 +158,7 @@ func (c *Client) Run(ctx context.Context) error {
 			try = 0
 		}
 		c.b.warn("broker "+c.cfg.Servers[at],
-			"the broker is out of reach: no device is heard through it; while all sites are silent nobody is evicted", "broker",
+			"the broker is out of reach: no device is heard; no pod is evicted while all sites are silent", "broker",
 			c.cfg.Servers[at], "err", err)
 		at = (at + 1) % len(c.cfg.Servers)
 		pause := line.Pause(try/len(c.cfg.Servers), line.MaxPause)
@@ -171,19 +171,19 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// connectOnce is one connection, from its CONNECT to its end.
+// connectOnce serves one connection, from CONNECT to its end.
 func (c *Client) connectOnce(ctx context.Context, server string) error {
 	lost := make(chan error, 1)
 	o := paho.NewClientOptions().
-		AddBroker("tcp://broker"). // only a name: see the next line
+		AddBroker("tcp://broker"). // a placeholder: see the next line
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return c.open(ctx, server) }).
 		SetClientID(c.id).SetProtocolVersion(4).SetCleanSession(true).SetAutoReconnect(false).SetConnectRetry(false).
 		SetConnectTimeout(connectTimeout).SetKeepAlive(minKeepAlive * time.Second).
-		SetPingTimeout(time.Hour). // the connection sees silence earlier, and takes no slow packet for it
+		SetPingTimeout(time.Hour). // brokerConn detects silence earlier, and tolerates slow packets
 		SetOrderMatters(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
-			defer panics.Catch("mqtt") // one message's must not end the connection of all
-			c.arrived(m)
+			defer panics.Catch("mqtt") // a panic must not end the connection
+			c.receive(m)
 		}).
 		SetConnectionLostHandler(func(_ paho.Client, err error) {
 			select {
@@ -208,11 +208,12 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 	for f, code := range t.Result() {
 		if code == 0x80 {
 			return fmt.Errorf(
-				"it refuses the subscription to %s: let the hub's certificate in as `flotilla-hub broker-config` writes it", f)
+				"the broker refuses the subscription to %s: allow the hub's certificate as `flotilla-hub broker-config` writes "+
+					"it", f)
 		}
 	}
 	c.b.stats.accepted.Add(1)
-	c.out.clear() // what was put in while the connection before ended
+	c.out.clear() // messages for the previous connection
 	c.up.Store(true)
 	defer c.up.Store(false)
 	c.cfg.Log.Info("connected to the broker", "broker", server)
@@ -224,7 +225,7 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 		defer panics.CatchThen("mqtt", func(err error) {
 			select {
 			case lost <- err:
-			default: // it is, already
+			default: // already pending
 			}
 		})
 		c.out.drain(writing, c, client)
@@ -255,7 +256,7 @@ func (c *Client) open(ctx context.Context, server string) (net.Conn, error) {
 	}
 	if verify := conf.VerifyConnection; verify != nil {
 		conf.VerifyConnection = func(s tls.ConnectionState) error {
-			s.ServerName = conf.ServerName // which the library leaves out where it is an IP address
+			s.ServerName = conf.ServerName // the library omits an IP address
 			return verify(s)
 		}
 	}
@@ -281,7 +282,7 @@ func settled(ctx context.Context, t paho.Token) error {
 // Publish is Broker.Publish.
 func (c *Client) Publish(node string, ch wire.Channel, parts ...[]byte) error {
 	if ch != wire.ChannelDesired {
-		return fmt.Errorf("publish to %s: channel %q is not one that the hub publishes to alone", node, ch)
+		return fmt.Errorf("publish to %s: the hub does not publish on channel %q", node, ch)
 	}
 	return c.send(node, message{channel: ch, topic: wire.Topic(c.cfg.Prefix, node, ch), payload: parts[0],
 		more: parts[1:]})
@@ -306,7 +307,7 @@ func (c *Client) send(node string, m message) error {
 		if len(p) > wire.MaxToDevice {
 			s.tooLarge.Add(1)
 			return fmt.Errorf(
-				"publish %s to %s: %d bytes, but at most %d can be sent: give the node fewer pods or smaller config maps",
+				"publish %s to %s: %d bytes exceed the limit of %d: give the node fewer pods or smaller config maps",
 				m.channel, node, len(p), wire.MaxToDevice)
 		}
 	}
@@ -325,27 +326,27 @@ func (c *Client) send(node string, m message) error {
 	return nil
 }
 
-// Disconnect forgets that a node is connected: its device may not be it any more. The broker
-// goes on letting in whom its own rules let in; what he says is not heard.
+// Disconnect marks a node as disconnected, since its device may have changed. The broker still
+// accepts devices by its own rules, but the hub ignores their messages.
 func (c *Client) Disconnect(node string) {
 	if r := c.remote(node); r != nil {
-		go func() { // the caller may be who hears what follows
+		go func() { // the caller may be the Handler, which these calls reach
 			defer panics.Catch("mqtt")
 			r.leave(c)
 		}()
 	}
 }
 
-// Online says whether the node has been heard of through the broker lately, and has not left.
+// Online reports whether the node has sent a message lately and has not left.
 func (c *Client) Online(node string) bool {
 	r := c.remote(node)
 	return r != nil && c.up.Load() && r.online.Load()
 }
 
-// Connected says whether the hub has a connection to a broker.
+// Connected reports whether the hub has a connection to a broker.
 func (c *Client) Connected() bool { return c.up.Load() }
 
-// Stats returns the counters, in the form of Broker.Stats. Connections is the hub's own.
+// Stats returns the counters, in the form of Broker.Stats. Connections is the hub's own connection.
 func (c *Client) Stats() Stats {
 	s := c.b.Stats()
 	if c.up.Load() {
@@ -367,6 +368,6 @@ func (c *Client) remote(node string) *remote {
 	return c.nodes[node]
 }
 
-// age is the time since the client was made, and since how long ago a moment of it is.
+// age returns the time since the client was created; since returns the time since such an age.
 func (c *Client) age() int64                   { return int64(time.Since(c.began)) }
 func (c *Client) since(at int64) time.Duration { return time.Duration(c.age() - at) }

@@ -330,7 +330,7 @@ func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- again.Run(ctx) }()
-	await(t, "the offence", func() bool { return heard.count("offence pi-1 a message on") == 1 }) // the others are counted, and not told
+	await(t, "the offence", func() bool { return heard.count("offence pi-1 has a retained message on") == 1 }) // the others are counted, and not told
 	await(t, "all of them", func() bool { return again.Stats().Offences["retain"] == 6 })
 	time.Sleep(20 * time.Millisecond)
 	if all := heard.all(); len(all) != 1 || again.Online("pi-1") {

@@ -14,13 +14,13 @@ import (
 
 // Limits of an outbox.
 const (
-	oneWrite    = 16 << 10     // bytes up to which a message is one write, header and payload
-	maxRecord   = 16<<10 + 512 // bytes of a record of TLS
+	oneWrite    = 16 << 10     // bytes up to which header and payload are one write
+	maxRecord   = 16<<10 + 512 // bytes of a TLS record
 	maxRequests = 256          // requests that wait for the network
 	maxWaiting  = 64 << 10     // bytes of acknowledgements that wait for the network
 )
 
-// observed is the channel of what goes to an observer.
+// observed is the channel of messages to an observer.
 const observed wire.Channel = "observed"
 
 // A message waits to be published to a node at QoS 0.
@@ -32,67 +32,65 @@ type message struct {
 	more    [][]byte // parts after the first one
 }
 
-// A conn is a device's connection once CONNECT has been judged. It gives back the bytes that were
-// read for that, sets the deadlines, and shares the way out between acknowledgements and the
-// messages of the hub. Nobody who has something to send to a device that does not read waits for
-// it: the hub's messages wait in the outbox.
+// A conn is a device's connection after CONNECT. It returns bytes that were read ahead, sets
+// deadlines, and serializes acknowledgements and the hub's messages. Senders never wait for a
+// device that does not read: the hub's messages wait in the outbox.
 //
-// A slow line is not a dead one: whoever takes nothing for 5 s, or sends nothing for one
-// and a half times the keep-alive, is cut, however small the packet; whoever takes or
-// sends something has for a whole packet as much time more as it takes at 1 KiB/s. So a
-// packet that comes slowly is life, as MQTT has it only for one that is complete.
+// A device that reads nothing for 5 s, or sends nothing for one and a half times the keep-alive, is
+// disconnected. As long as bytes move, a packet gets additional time at 1 KiB/s. So a slow packet
+// keeps the session alive, which MQTT grants to complete packets only.
 type conn struct {
-	net.Conn             // encrypted, where it is
-	raw       *line.Conn // what is below
-	stats     *counters
-	observers *observers    // of what goes to a device
-	idle      time.Duration // without a byte from the device, then it is cut
-	until     time.Time     // for the packet that is being read; zero: none is
-	sock      *idle.Conn    // not nil: the connection below can be parked
-	eager     bool          // the next read does not wait
-	seen      []byte        // read by greet, behind the CONNECT
+	net.Conn                  // with TLS, if any
+	raw            *line.Conn // below TLS
+	stats          *counters
+	observers      *observers    // receive copies of the hub's messages
+	maxSilence     time.Duration // the longest time without a byte from the device
+	packetDeadline time.Time     // deadline of the packet that is being read; zero: none
+	sock           *idle.Conn    // nil: the connection cannot become idle
+	impatient      bool          // the next read does not wait
+	readAhead      []byte        // bytes read by greet after the CONNECT
 
 	closed atomic.Bool
 
 	mu       sync.Mutex
-	busy     bool // somebody writes
+	busy     bool // a goroutine is writing
 	replies  []byte
 	requests []message
 	waiting  int // bytes of them
 	desired  *message
 }
 
-// newConn gives a connection the ends that it has from now on.
+// newConn returns the connection with its deadlines after CONNECT.
 func newConn(c net.Conn, raw *line.Conn, seen []byte, keepAlive time.Duration) *conn {
-	_ = raw.SetDeadline(time.Time{}) // that of CONNECT
+	_ = raw.SetDeadline(time.Time{}) // clear the deadline of CONNECT
 	raw.Listen(func() time.Duration { return keepAlive })
 	sock, _ := raw.Conn.(*idle.Conn)
-	return &conn{Conn: c, raw: raw, seen: seen, idle: keepAlive, sock: sock}
+	return &conn{Conn: c, raw: raw, readAhead: seen, maxSilence: keepAlive, sock: sock}
 }
 
-// Read first gives back what greet has read.
+// Read first returns what greet has read ahead.
 func (c *conn) Read(p []byte) (int, error) {
-	eager := c.eager
-	c.eager = false // with the beginning of a packet its rest is waited for
-	if len(c.seen) > 0 {
-		n := copy(p, c.seen)
-		if c.seen = c.seen[n:]; len(c.seen) == 0 {
-			c.seen = nil
+	eager := c.impatient
+	c.impatient = false // wait for the rest of a packet
+	if len(c.readAhead) > 0 {
+		n := copy(p, c.readAhead)
+		if c.readAhead = c.readAhead[n:]; len(c.readAhead) == 0 {
+			c.readAhead = nil
 		}
 		return n, nil
 	}
 	if eager && c.sock != nil {
 		return c.readAvailable(p)
 	}
-	until := c.until
+	until := c.packetDeadline
 	if until.IsZero() {
-		until = time.Now().Add(c.idle + line.Takes(maxRecord))
+		until = time.Now().Add(c.maxSilence + line.Takes(maxRecord))
 	}
 	_ = c.raw.SetReadDeadline(until)
 	return c.Conn.Read(p)
 }
 
-// readAvailable reads what is there, and waits for nothing: then it says idle.ErrNothing.
+// readAvailable reads what has arrived without waiting, or returns idle.ErrNothing.
 func (c *conn) readAvailable(p []byte) (int, error) {
 	c.sock.Impatient(true)
 	c.raw.Straight(true)
@@ -101,22 +99,22 @@ func (c *conn) readAvailable(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// expect bounds the reading of a packet of so many bytes, all of it; 0: it has come. As
-// long as none is known, TLS may be waiting for the rest of a record.
-func (c *conn) expect(size int) {
-	if c.until = (time.Time{}); size > 0 {
-		c.until = time.Now().Add(c.idle + line.Takes(size))
+// setPacketDeadline sets the deadline of a packet of size bytes; 0: it is complete. While no size
+// is known, TLS may be waiting for the rest of a record.
+func (c *conn) setPacketDeadline(size int) {
+	if c.packetDeadline = (time.Time{}); size > 0 {
+		c.packetDeadline = time.Now().Add(c.maxSilence + line.Takes(size))
 	}
 }
 
-// Close cuts the connection without a farewell that could block.
+// Close closes the connection without a blocking TLS alert.
 func (c *conn) Close() error {
 	c.closed.Store(true)
 	return c.raw.Close()
 }
 
-// Write takes one whole packet, an acknowledgement. If nobody writes, it writes at once;
-// otherwise the packet goes out before the next message of the hub.
+// Write writes an acknowledgement, one whole packet. While another goroutine writes, the packet
+// waits and goes out before the hub's next message.
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	if c.busy {
@@ -131,7 +129,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	c.busy = true
 	c.mu.Unlock()
 	if err := c.put(p); err != nil {
-		return 0, err // busy stays: the connection is closed
+		return 0, err // keep busy: the connection is closed
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,8 +141,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// tryLockWriter makes who must not wait the one who writes; false: somebody else does, or waits to.
-// Until release nothing that is written waits, not even what TLS itself has to say.
+// tryLockWriter makes the caller the writer, without waiting; false: there is another one. Until
+// unlockWriter no write blocks, not even those of TLS.
 func (c *conn) tryLockWriter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +154,7 @@ func (c *conn) tryLockWriter() bool {
 	return true
 }
 
-// unlockWriter gives back what tryLockWriter took. What there was no room for goes out first.
+// unlockWriter releases tryLockWriter. It first writes what the socket had no room for.
 func (c *conn) unlockWriter() {
 	rest := c.sock.Spill(false)
 	c.mu.Lock()
@@ -171,7 +169,7 @@ func (c *conn) unlockWriter() {
 	}
 }
 
-// flush writes what there was no room for, as it goes to the network, and then the outbox.
+// flush writes encrypted bytes that the socket had no room for, then the outbox.
 func (c *conn) flush(rest []byte) {
 	defer panics.CatchThen("mqtt", func(error) { _ = c.raw.Close() })
 	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(rest))))
@@ -182,7 +180,7 @@ func (c *conn) flush(rest []byte) {
 	c.drain()
 }
 
-// send puts a message of the hub into the outbox, and says whether there was room.
+// send adds a message to the outbox, and reports whether there was room.
 func (c *conn) send(m message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,8 +207,8 @@ func (c *conn) send(m message) bool {
 
 func (c *conn) empty() bool { return len(c.replies) == 0 && len(c.requests) == 0 && c.desired == nil }
 
-// drain writes until the outbox is empty: acknowledgements, then requests, then
-// the desired state, which can be large.
+// drain writes until the outbox is empty: acknowledgements, then requests, then the desired state,
+// which can be large.
 func (c *conn) drain() {
 	defer panics.CatchThen("mqtt", func(error) { _ = c.raw.Close() })
 	for {
@@ -224,7 +222,7 @@ func (c *conn) drain() {
 			m := c.requests[0]
 			out, c.waiting = publishPacket(m), c.waiting-len(m.payload)
 			if m.channel == wire.ChannelRequest {
-				c.stats.heard[requests].Add(1)
+				c.stats.received[requests].Add(1)
 				shown = m
 			}
 			if c.requests = c.requests[1:]; len(c.requests) == 0 {
@@ -232,19 +230,19 @@ func (c *conn) drain() {
 			}
 		case c.desired != nil:
 			out, shown = publishPacket(*c.desired), *c.desired
-			if next := c.desired; len(next.more) > 0 { // something else may go out before the next part
+			if next := c.desired; len(next.more) > 0 { // other messages may precede the next part
 				c.desired = &message{channel: next.channel, topic: next.topic, payload: next.more[0], more: next.more[1:]}
 			} else {
 				c.desired = nil
 			}
-			c.stats.heard[desireds].Add(1)
+			c.stats.received[desireds].Add(1)
 		default:
 			c.busy = false
 			c.mu.Unlock()
 			return
 		}
 		c.mu.Unlock()
-		if shown.topic != "" && c.observers.any() {
+		if shown.topic != "" && c.observers.active() {
 			c.observers.withhold(shown.topic, shown.kind, len(shown.payload))
 		}
 		for _, p := range out {
@@ -255,8 +253,8 @@ func (c *conn) drain() {
 	}
 }
 
-// put writes a packet. After an error the stream is broken in the middle of it, so the
-// connection is closed.
+// put writes a packet. After an error the stream is broken within a packet, so it closes the
+// connection.
 func (c *conn) put(p []byte) error {
 	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(p))))
 	if _, err := c.Conn.Write(p); err != nil {

@@ -21,16 +21,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Limits of what comes before a CONNECT is accepted.
+// Limits before CONNECT is accepted.
 const (
-	maxConnect   = 4 << 10  // bytes of the CONNECT itself
-	maxHandshake = 32 << 10 // bytes on the wire, those of TLS included
+	maxConnect   = 4 << 10  // bytes of the CONNECT
+	maxHandshake = 32 << 10 // bytes on the wire, including TLS
 )
 
-// Organization is what the subject of a device's certificate says beside its name.
+// Organization is the O in the subject of a device's certificate.
 const Organization = "flotilla:devices"
 
-// Codes of a CONNACK in MQTT 3.1.1.
+// CONNACK codes of MQTT 3.1.1.
 const (
 	badVersion    = 1
 	badClientID   = 2
@@ -38,20 +38,19 @@ const (
 	notAuthorized = 5
 )
 
-// A refusal is why a connection was not let in.
+// A refusal is why a connection was refused.
 type refusal struct {
 	why  reason
-	code byte   // of the CONNACK; 0: none is sent
-	node string // once it is known
+	code byte   // of the CONNACK; 0: send none
+	node string // if known
 	err  error
 }
 
 func (r *refusal) Error() string { return r.err.Error() }
 
-// readConnectFrom takes a connection up to its judged CONNECT: TLS, one packet of at most
-// 4 KiB, version, identity, client id, will, and the Handler's own word. Everything
-// that the CONNECT says has been checked here. The first byte has
-// been read already.
+// readConnectFrom reads a connection up to its CONNECT and checks it: TLS, one packet of at most 4
+// KiB, version, identity, client ID, will, and Handler.Connect. The first byte has been read
+// already.
 func (b *Broker) readConnectFrom(raw *line.Conn, first []byte, l listener) (*session, *refusal) {
 	limited := &limitedConn{Conn: raw, seen: first, left: maxHandshake}
 	peer := Peer{Addr: raw.RemoteAddr().String(), Dev: l.tls == nil}
@@ -63,7 +62,7 @@ func (b *Broker) readConnectFrom(raw *line.Conn, first []byte, l listener) (*ses
 			return nil, &refusal{why: badTLS, err: fmt.Errorf("TLS handshake: %w", err)}
 		}
 		if observer = b.observer(secure.ConnectionState(), peer.Addr); observer != nil {
-			// neither a device nor in its place
+			// neither a device nor an observer
 		} else if err := identify(secure.ConnectionState(), &peer); err != nil {
 			return nil, &refusal{why: badIdentity, code: notAuthorized, err: err}
 		}
@@ -90,11 +89,11 @@ func (b *Broker) readConnectFrom(raw *line.Conn, first []byte, l listener) (*ses
 	}
 	limited.left = -1
 	if l.tls == nil {
-		stream = raw // no more is held than has to be
+		stream = raw // free what is not needed
 	}
 	idle := time.Duration(s.keepAlive) * time.Second * 3 / 2
 	if idle == 0 {
-		idle = neverPings
+		idle = observerSilence
 	}
 	s.conn = newConn(stream, raw, seen, idle)
 	s.conn.stats = &b.stats
@@ -104,7 +103,7 @@ func (b *Broker) readConnectFrom(raw *line.Conn, first []byte, l listener) (*ses
 	return s, nil
 }
 
-// observer is who has the certificate of one, nil if it is another's.
+// observer returns the observer of a certificate; nil: it is not an observer's.
 func (b *Broker) observer(state tls.ConnectionState, addr string) *Observer {
 	if b.cfg.Observers == nil || len(state.PeerCertificates) == 0 {
 		return nil
@@ -117,8 +116,8 @@ func (b *Broker) observer(state tls.ConnectionState, addr string) *Observer {
 		Chain: state.PeerCertificates}
 }
 
-// dropCertificates takes its certificates away from a connection, which would keep them as long as it
-// lives: 8 kB that nobody asks for, once it is known whose they are.
+// dropCertificates frees the peer's certificates, which a connection would keep: 8 kB that are not
+// needed once the peer is known.
 func dropCertificates(state tls.ConnectionState) {
 	clear(state.PeerCertificates)
 	for _, chain := range state.VerifiedChains {
@@ -126,7 +125,7 @@ func dropCertificates(state tls.ConnectionState) {
 	}
 }
 
-// identify reads who the client certificate speaks of.
+// identify reads the identity from the client certificate.
 func identify(state tls.ConnectionState, p *Peer) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("no client certificate")
@@ -135,7 +134,7 @@ func identify(state tls.ConnectionState, p *Peer) error {
 	key := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	p.Key = hex.EncodeToString(key[:])
 	if !slices.Equal(cert.Subject.Organization, []string{Organization}) {
-		return fmt.Errorf("client certificate of %.100q is not a device's: its subject must say O=%s", cert.Subject.String(),
+		return fmt.Errorf("client certificate of %.100q is not a device's: its subject must have O=%s", cert.Subject.String(),
 			Organization)
 	}
 	if err := wire.ValidNode(cert.Subject.CommonName); err != nil {
@@ -145,7 +144,7 @@ func identify(state tls.ConnectionState, p *Peer) error {
 	return nil
 }
 
-// readConnect reads one CONNECT packet, and returns what came behind it.
+// readConnect reads one CONNECT packet, and returns the bytes after it.
 func readConnect(r io.Reader) (seen []byte, pk *packets.ConnectPacket, ref *refusal) {
 	buf := make([]byte, 0, 512)
 	for {
@@ -155,7 +154,7 @@ func readConnect(r io.Reader) (seen []byte, pk *packets.ConnectPacket, ref *refu
 			return nil, nil, &refusal{why: noConnect, err: err}
 		case total > maxConnect:
 			return nil, nil, &refusal{why: connectTooLarge,
-				err: fmt.Errorf("CONNECT claims %d bytes, at most %d are read", total, maxConnect)}
+				err: fmt.Errorf("CONNECT has %d bytes, but at most %d are allowed", total, maxConnect)}
 		case total > 0 && len(buf) >= total:
 			pk, ref := decodeConnect(buf[:total])
 			if len(buf) > total {
@@ -168,13 +167,12 @@ func readConnect(r io.Reader) (seen []byte, pk *packets.ConnectPacket, ref *refu
 		}
 		n, err := r.Read(buf[len(buf):cap(buf)])
 		if buf = buf[:len(buf)+n]; err != nil && n == 0 {
-			return nil, nil, &refusal{why: silent, err: fmt.Errorf("no complete CONNECT came: %w", err)}
+			return nil, nil, &refusal{why: silent, err: fmt.Errorf("no complete CONNECT received: %w", err)}
 		}
 	}
 }
 
-// packetLength is the length of the packet that buf begins with, 0 if not enough
-// is there to know.
+// packetLength returns the length of the packet at the start of buf; 0: more bytes are needed.
 func packetLength(buf []byte) (int, error) {
 	if len(buf) == 0 {
 		return 0, nil
@@ -195,7 +193,7 @@ func packetLength(buf []byte) (int, error) {
 	return 0, nil
 }
 
-// decodeConnect decodes a CONNECT of MQTT 3.1.1; of any other version it says just that.
+// decodeConnect decodes a CONNECT of MQTT 3.1.1; of another version only the version.
 func decodeConnect(packet []byte) (*packets.ConnectPacket, *refusal) {
 	_, header := packetSize(packet)
 	body := packet[header:]
@@ -210,7 +208,7 @@ func decodeConnect(packet []byte) (*packets.ConnectPacket, *refusal) {
 	}
 	pk.ProtocolName, pk.ProtocolVersion = string(body[2:2+name]), body[2+name]
 	if pk.ProtocolVersion != 4 {
-		return pk, nil // it may go on in other ways
+		return pk, nil // other versions differ from here on
 	}
 	if err := unpack(packet[0], body, pk); err != nil {
 		return nil, &refusal{why: noConnect, err: err}
@@ -218,7 +216,7 @@ func decodeConnect(packet []byte) (*packets.ConnectPacket, *refusal) {
 	return pk, nil
 }
 
-// validate says what is wrong with a CONNECT by the standard.
+// validate returns how a CONNECT violates the standard.
 func validate(pk *packets.ConnectPacket) error {
 	switch {
 	case pk.Validate() != packets.Accepted:
@@ -229,7 +227,7 @@ func validate(pk *packets.ConnectPacket) error {
 	return nil
 }
 
-// checkConnect decides on a CONNECT. The session it returns always says who asked.
+// checkConnect accepts or refuses a CONNECT. The returned session always names the peer.
 func (b *Broker) checkConnect(pk *packets.ConnectPacket, peer Peer) (*session, *refusal) {
 	s := &session{broker: b, peer: peer}
 	if pk.ProtocolVersion != 4 {
@@ -264,7 +262,7 @@ func (b *Broker) checkConnect(pk *packets.ConnectPacket, peer Peer) (*session, *
 	}
 	var f *Dismissal
 	if err := b.cfg.Handler.Connect(s.peer); errors.As(err, &f) {
-		s.farewell = f.Payload
+		s.dismissal = f.Payload
 	} else if err != nil {
 		return s, &refusal{why: refusedByHub, code: notAuthorized, err: err}
 	}
@@ -276,17 +274,17 @@ func (b *Broker) checkConnect(pk *packets.ConnectPacket, peer Peer) (*session, *
 	return s, nil
 }
 
-// checkWill allows one will: the node's own presence, lost, not retained.
+// checkWill allows one will only: the node's own presence, lost, not retained.
 func checkWill(c *packets.ConnectPacket, own string) (*wire.Presence, error) {
 	switch {
 	case c.WillTopic != own:
 		return nil, fmt.Errorf("the will's topic is %.100q, but it must be %s", c.WillTopic, own)
 	case c.WillRetain:
-		return nil, errors.New("the will is retained, but a retained presence is a lie about the present")
+		return nil, errors.New("the will must not be retained")
 	}
 	p, err := wire.ParsePresence(c.WillMessage)
 	if err == nil && p.State != wire.PresenceLost {
-		err = fmt.Errorf("state is %s, but a will says %s", p.State, wire.PresenceLost)
+		err = fmt.Errorf("the will's state is %s, but must be %s", p.State, wire.PresenceLost)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the will's payload: %w", err)
@@ -305,12 +303,12 @@ func refuse(w io.Writer, version, code byte) {
 	}
 }
 
-// A limitedConn gives back a first byte and then counts what is read, until the
-// CONNECT has been accepted.
+// A limitedConn returns the first byte, which was read before, and limits what is read until
+// CONNECT is accepted.
 type limitedConn struct {
 	net.Conn
 	seen []byte
-	left int // bytes; below zero: no limit
+	left int // bytes; negative: no limit
 }
 
 func (c *limitedConn) Read(p []byte) (n int, err error) {

@@ -14,34 +14,33 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What has no other form: connack says that no session was there before.
+// Constant packets. connack reports that no session was present.
 var (
 	connack  = []byte{packets.Connack << 4, 2, 0, packets.Accepted}
 	pingresp = []byte{packets.Pingresp << 4, 0}
 )
 
-// errOrderly is how a session ends whose device has said DISCONNECT: its will is void.
+// errOrderly ends a session after DISCONNECT, which discards its will.
 var errOrderly = errors.New("the device has disconnected")
 
-// serveUntilIdle answers a CONNECT that was judged, and then reads what the device says until
-// the connection is parked or ends.
-func (b *Broker) serveUntilIdle(s *session) (parked bool) {
+// serveUntilIdle answers an accepted CONNECT, and reads packets until the connection becomes idle
+// or ends.
+func (b *Broker) serveUntilIdle(s *session) (isIdle bool) {
 	if _, err := s.conn.Write(connack); err != nil {
 		return b.endSession(s, err)
 	}
-	if s.farewell == nil {
-		onOwnGoroutine(func() { b.cfg.Handler.Connected(s.peer) })
+	if s.dismissal == nil {
+		onGoroutine(func() { b.cfg.Handler.Connected(s.peer) })
 		s.established.Store(true)
 	}
 	return b.read(s)
 }
 
-// read reads packets until there are none for the moment and the connection can be
-// parked, or until it ends.
-func (b *Broker) read(s *session) (parked bool) {
-	r := &packetReader{from: s.conn, expect: s.conn.expect}
+// read reads packets until none is left and the connection becomes idle, or until it ends.
+func (b *Broker) read(s *session) (isIdle bool) {
+	r := &packetReader{from: s.conn, expect: s.conn.setPacketDeadline}
 	for {
-		s.conn.eager = r.have == 0 && s.farewell == nil
+		s.conn.impatient = r.have == 0 && s.dismissal == nil
 		head, body, err := r.next()
 		if err == nil {
 			err = b.handle(s, head, body)
@@ -49,7 +48,7 @@ func (b *Broker) read(s *session) (parked bool) {
 		switch {
 		case err == nil:
 		case errors.Is(err, idle.ErrNothing):
-			if s.park() {
+			if s.setIdle() {
 				return true
 			}
 		default:
@@ -58,19 +57,19 @@ func (b *Broker) read(s *session) (parked bool) {
 	}
 }
 
-// endSession ends the conversation. It tells the will, unless the device has left in order or it
-// is the hub that goes away.
-func (b *Broker) endSession(s *session, err error) (parked bool) {
+// endSession ends the session. It publishes the will, unless the device has disconnected or the hub
+// stops.
+func (b *Broker) endSession(s *session, err error) (isIdle bool) {
 	_ = s.conn.Close()
 	switch {
 	case errors.Is(err, errTooLarge):
 		b.offence(s.peer.Node, packetTooLarge,
 			fmt.Sprintf("sent a packet of more than %d bytes; the connection was closed", maxPacket))
 	case errors.Is(err, errMalformed):
-		b.offence(s.peer.Node, badPayload, fmt.Sprintf("sent what is %v; the connection was closed", err))
+		b.offence(s.peer.Node, badPayload, fmt.Sprintf("sent a packet that is %v; the connection was closed", err))
 	}
-	if !errors.Is(err, errOrderly) && s.established.Load() && s.will != nil && s.farewell == nil && !b.closing.Load() {
-		if b.observers.any() {
+	if !errors.Is(err, errOrderly) && s.established.Load() && s.will != nil && s.dismissal == nil && !b.closing.Load() {
+		if b.observers.active() {
 			if payload, err := json.Marshal(s.will); err == nil {
 				b.observers.show(s.base()+string(wire.ChannelPresence), payload)
 			}
@@ -78,14 +77,14 @@ func (b *Broker) endSession(s *session, err error) (parked bool) {
 		b.cfg.Handler.Presence(s.peer, *s.will)
 	}
 	what := "device disconnected"
-	if s.farewell != nil {
-		what = "told farewell"
+	if s.dismissal != nil {
+		what = "dismissed"
 	}
 	b.log.Debug(what, "node", s.peer.Node, "addr", s.peer.Addr, "err", err)
 	return false
 }
 
-// handle does what a packet asks for. An error ends the connection.
+// handle handles a packet. An error ends the connection.
 func (b *Broker) handle(s *session, head byte, body []byte) error {
 	if head == publish0 && b.lease(s, body) {
 		return nil
@@ -94,7 +93,7 @@ func (b *Broker) handle(s *session, head byte, body []byte) error {
 	switch kind := head >> 4; {
 	case kind == packets.Publish:
 		s.chargeRate(len(body), 0)
-		return b.published(s, head, bytes.Clone(body))
+		return b.handlePublication(s, head, bytes.Clone(body))
 	case kind == packets.Subscribe && flags == 2:
 		return b.subscribe(s, head, body)
 	case kind == packets.Unsubscribe && flags == 2:
@@ -107,13 +106,13 @@ func (b *Broker) handle(s *session, head byte, body []byte) error {
 		return errOrderly
 	case kind == packets.Puback && flags == 0, kind == packets.Pubrec && flags == 0,
 		kind == packets.Pubrel && flags == 2, kind == packets.Pubcomp && flags == 0:
-		s.chargeRate(len(body), 0) // of nothing that was sent
+		s.chargeRate(len(body), 0) // it acknowledges nothing that was sent
 		return nil
 	}
 	return fmt.Errorf("%w: type and flags 0x%02x with %d bytes", errMalformed, head, len(body))
 }
 
-// chargeRate has a packet take its part of the node's rate.
+// chargeRate charges a packet to the node's rate limit.
 func (s *session) chargeRate(bytes, filters int) {
 	s.rate.take(1 + min(float64(bytes)/(16<<10)+float64(filters)/8, s.rate.perSecond))
 }
@@ -121,10 +120,10 @@ func (s *session) chargeRate(bytes, filters int) {
 // publish0 is the first byte of a PUBLISH at QoS 0 without DUP and RETAIN.
 const publish0 = packets.Publish << 4
 
-// lease handles a PUBLISH at QoS 0 if it is one of the session's own leases. They are
-// nearly all of the traffic: nothing is copied, and little of the stack is used.
+// lease handles a PUBLISH at QoS 0 of the session's own lease. Nearly all packets are leases, so it
+// copies nothing and uses little stack.
 func (b *Broker) lease(s *session, body []byte) bool {
-	if s.farewell != nil {
+	if s.dismissal != nil {
 		return false
 	}
 	n := 2 + len(s.lease)
@@ -133,11 +132,11 @@ func (b *Broker) lease(s *session, body []byte) bool {
 	}
 	l, err := wire.ParseLease(body[n:])
 	if err != nil {
-		return false // to be told as an offence
+		return false // reported as an offence later
 	}
 	s.rate.take(1)
-	b.stats.heard[leases].Add(1)
-	if b.observers.any() {
+	b.stats.received[leases].Add(1)
+	if b.observers.active() {
 		b.observers.show(s.lease, bytes.Clone(body[n:]))
 	}
 	b.cfg.Handler.Lease(s.peer, l)
@@ -157,8 +156,8 @@ func (b *Broker) subscribe(s *session, head byte, body []byte) error {
 		switch {
 		case f == own[0], f == own[1]:
 			codes[i] = min(p.Qoss[i], 1)
-			if s.farewell == nil {
-				s.listen(f, true) // before the answer: whoever has that may be told at once
+			if s.dismissal == nil {
+				s.listen(f, true) // before the SUBACK: after it a message may follow at once
 			}
 		default:
 			codes[i] = 0x80
@@ -168,13 +167,13 @@ func (b *Broker) subscribe(s *session, head byte, body []byte) error {
 		}
 	}
 	if refused > 0 {
-		b.offence(s.peer.Node, forbiddenFilter, fmt.Sprintf("subscribed to %.80q, which is not its own", first))
+		b.offence(s.peer.Node, forbiddenFilter, fmt.Sprintf("subscribed to %.80q, which is not its topic", first))
 	}
 	if _, err := s.conn.Write(ack(packets.Suback, p.MessageID, codes...)); err != nil {
 		return err
 	}
 	for i, f := range p.Topics {
-		if codes[i] <= 1 && s.farewell != nil {
+		if codes[i] <= 1 && s.dismissal != nil {
 			b.publishDismissal(s, f)
 		}
 	}
@@ -194,24 +193,23 @@ func (b *Broker) unsubscribe(s *session, head byte, body []byte) error {
 	return err
 }
 
-// published hears a message and acknowledges it.
-func (b *Broker) published(s *session, head byte, body []byte) error {
+// handlePublication handles a message and acknowledges it.
+func (b *Broker) handlePublication(s *session, head byte, body []byte) error {
 	p, err := parsePublish(head, body)
 	if err != nil {
 		return err
 	}
 	var heard error
-	onOwnGoroutine(func() { heard = b.handlePublish(s, p) })
+	onGoroutine(func() { heard = b.handlePublish(s, p) })
 	if b.acknowledges(s, p, heard) && p.qos == 1 {
 		_, err = s.conn.Write(ack(packets.Puback, p.id))
 	}
 	return err
 }
 
-// onOwnGoroutine does what calls deep on a goroutine of its own, and waits for it: the stack that
-// it needs would stay with the connection. What it panics with ends the connection, as
-// if it were the connection's own goroutine.
-func onOwnGoroutine(do func()) {
+// onGoroutine runs do on another goroutine and waits, since its deep stack would stay with the
+// connection. It passes a panic on.
+func onGoroutine(do func()) {
 	var accident any
 	done := make(chan struct{})
 	go func() {
@@ -224,8 +222,8 @@ func onOwnGoroutine(do func()) {
 	}
 }
 
-// acknowledges says whether a message is acknowledged: not if it could not be remembered.
-// A forbidden one is, or the device would send it for ever.
+// acknowledges reports whether to acknowledge a message: only if it was stored. A forbidden message
+// is acknowledged too, since the device would repeat it forever.
 func (b *Broker) acknowledges(s *session, p publication, err error) bool {
 	var o offence
 	switch {
@@ -235,75 +233,76 @@ func (b *Broker) acknowledges(s *session, p publication, err error) bool {
 		b.offence(s.peer.Node, o.kind, o.text)
 		return true
 	case errors.Is(err, ErrStopping):
-		b.log.Debug("not remembered; the device will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
+		b.log.Debug("not stored; the device will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
 	case errors.Is(err, ErrLater):
 		b.stats.unremembered.Add(1)
-		b.log.Debug("not remembered; the device will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
+		b.log.Debug("not stored; the device will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
 	default:
 		b.stats.unremembered.Add(1)
-		b.log.Error("remember message of a device; it will send again", "node", s.peer.Node, "topic", string(p.topic), "err",
+		b.log.Error("cannot store a message of a device; it will send "+
+			"again", "node", s.peer.Node, "topic", string(p.topic), "err",
 			err)
 	}
 	return false
 }
 
-// handlePublish checks one message and tells the Handler.
+// handlePublish checks a message and passes it to the Handler.
 func (b *Broker) handlePublish(s *session, p publication) error {
 	tail, own := strings.CutPrefix(string(p.topic), s.base())
 	if !own {
-		return offence{forbiddenTopic, fmt.Sprintf("published on %.100q, which is not its own", p.topic)}
+		return offence{forbiddenTopic, fmt.Sprintf("published on %.100q, which is not its topic", p.topic)}
 	}
 	if p.retain {
-		return offence{retained, fmt.Sprintf("published %.40q with the RETAIN flag; nothing is retained here", tail)}
+		return offence{retained, fmt.Sprintf("published %.40q with the RETAIN flag, which is not supported", tail)}
 	}
 	c, id, err := wire.ParseChannel(tail)
 	if err != nil || !c.FromDevice() {
-		return offence{forbiddenTopic, fmt.Sprintf("published on its topic %.80q, which is not a device's", tail)}
+		return offence{forbiddenTopic, fmt.Sprintf("published on %.80q, which is not a device's channel", tail)}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), rememberTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	handler, peer, payload := b.cfg.Handler, s.peer, p.payload
-	if wire.Packed(payload) { // it is as much work as its text
+	if wire.Packed(payload) { // charge for the unpacked size
 		s.rate.take(min(float64(wire.TextSize(payload))/(16<<10), s.rate.perSecond))
 	}
-	if s.farewell != nil {
+	if s.dismissal != nil {
 		switch c {
 		case wire.ChannelPods:
-			return parseAndTell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error {
+			return parseAndHandle(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error {
 				return handler.Left(ctx, peer, v)
 			})
 		case wire.ChannelLease:
-			_, err := parsed(wire.ParseLease(payload))
+			_, err := orOffence(wire.ParseLease(payload))
 			return err
 		}
-		return nil // what else it says is of no interest any more
+		return nil // ignore its other messages
 	}
-	b.showHeard(string(p.topic), c, payload)
+	b.showReceived(string(p.topic), c, payload)
 	switch c {
 	case wire.ChannelLease:
-		return parseAndTell(b, leases, payload, wire.ParseLease, func(v wire.Lease) error {
+		return parseAndHandle(b, leases, payload, wire.ParseLease, func(v wire.Lease) error {
 			handler.Lease(peer, v)
 			return nil
 		})
 	case wire.ChannelStatus:
-		return parseAndTell(b, statuses, payload, wire.ParseStatus, func(v wire.Status) error {
+		return parseAndHandle(b, statuses, payload, wire.ParseStatus, func(v wire.Status) error {
 			return handler.Status(ctx, peer, v)
 		})
 	case wire.ChannelPods:
-		return parseAndTell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error {
+		return parseAndHandle(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error {
 			return handler.Pods(ctx, peer, v)
 		})
 	case wire.ChannelEvent:
-		return parseAndTell(b, events, payload, wire.ParseEvent, func(v wire.Event) error {
+		return parseAndHandle(b, events, payload, wire.ParseEvent, func(v wire.Event) error {
 			return handler.Event(ctx, peer, v)
 		})
 	case wire.ChannelPresence:
-		return parseAndTell(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error {
+		return parseAndHandle(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error {
 			handler.Presence(peer, v)
 			return nil
 		})
 	case wire.ChannelReply:
-		return parseAndTell(b, replies, payload, wire.ParseReply, func(v wire.Reply) error {
+		return parseAndHandle(b, replies, payload, wire.ParseReply, func(v wire.Reply) error {
 			handler.Reply(peer, id, v)
 			return nil
 		})
@@ -311,23 +310,25 @@ func (b *Broker) handlePublish(s *session, p publication) error {
 	return nil
 }
 
-// parseAndTell parses a payload, counts it and passes it on. Few are parsed at a time, so that a
-// fleet that comes back at once is not in memory twice.
-func parseAndTell[T any](b *Broker, k kind, payload []byte, parse func([]byte) (T, error), handle func(T) error) error {
+// parseAndHandle parses a payload, counts it and passes it on. The number of concurrent parsers is
+// limited, so that a fleet that reconnects at once does not fill the memory.
+func parseAndHandle[T any](b *Broker, k kind, payload []byte, parse func([]byte) (T, error),
+	handle func(T) error,
+) error {
 	v, err := func() (T, error) {
 		b.parsers <- struct{}{}
 		defer func() { <-b.parsers }()
-		return parsed(parse(payload))
+		return orOffence(parse(payload))
 	}()
 	if err != nil {
 		return err
 	}
-	b.stats.heard[k].Add(1)
+	b.stats.received[k].Add(1)
 	return handle(v)
 }
 
-// parsed makes a payload that cannot be read an offence.
-func parsed[T any](v T, err error) (T, error) {
+// orOffence turns a parse error into an offence.
+func orOffence[T any](v T, err error) (T, error) {
 	if err != nil {
 		return v, offence{badPayload, err.Error()}
 	}

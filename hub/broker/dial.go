@@ -10,18 +10,17 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// brokerSilence is how long a broker may say nothing: paho looks every quarter of the
-// keep-alive, so a ping goes out 12.5 s after the last byte came, and has 5 s to come back.
+// brokerSilence is how long a broker may be silent. paho checks every quarter of the keep-alive, so
+// a ping goes out 12.5 s after the last byte, and the response has 5 s.
 const brokerSilence = minKeepAlive*time.Second + minKeepAlive*time.Second/4 + 5*time.Second
 
-// A brokerConn is the hub's connection to somebody else's broker, with ends that know a slow
-// line from a dead one: 5 s in which nothing of what is written is taken, and brokerSilence
-// without a byte, longer by what was written meanwhile takes at 1 KiB/s. paho has one time for
-// each packet, whatever its size, so that a large one would never get over a slow line.
+// A brokerConn is the connection to an external broker, with timeouts that tolerate a slow network:
+// 5 s without progress of a write, and brokerSilence without a byte, plus the time for written
+// bytes at 1 KiB/s. paho's fixed timeout per packet would cut off a large packet on a slow network.
 type brokerConn struct {
-	net.Conn              // encrypted, where it is
-	raw      *line.Conn   // what is below
-	sent     atomic.Int64 // bytes since one has come
+	net.Conn              // with TLS, if any
+	raw      *line.Conn   // below TLS
+	sent     atomic.Int64 // bytes since the last received one
 	broken   atomic.Pointer[error]
 }
 
@@ -39,16 +38,16 @@ func (c *brokerConn) Read(p []byte) (int, error) {
 	var timeout net.Error
 	switch why := c.broken.Load(); {
 	case err == nil:
-	case why != nil: // the error of a closed connection paho would take for its own doing
+	case why != nil: // paho ignores the error of a closed connection
 		err = *why
 	case errors.As(err, &timeout) && timeout.Timeout():
-		err = errors.New("no answer from the broker")
+		err = errors.New("no response from the broker")
 	}
 	return n, err
 }
 
-// Write writes one packet. After a failure the stream is broken inside it: paho, which does not
-// act on every one, hears of it from the reader.
+// Write writes one packet. After an error the stream is broken within a packet. paho does not
+// handle every write error, so the reader gets it.
 func (c *brokerConn) Write(p []byte) (int, error) {
 	c.sent.Add(int64(len(p)))
 	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(p))))
@@ -61,11 +60,11 @@ func (c *brokerConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close cuts the connection without a farewell that could block.
+// Close closes the connection without a blocking TLS alert.
 func (c *brokerConn) Close() error { return c.raw.Close() }
 
-// SetDeadline is paho's, around CONNECT.
+// SetDeadline is called by paho around CONNECT.
 func (c *brokerConn) SetDeadline(t time.Time) error { return c.raw.SetReadDeadline(t) }
 
-// SetWriteDeadline is paho's around each packet, whatever its size; ours knows that.
+// SetWriteDeadline is called by paho for each packet; Write has its own timeout.
 func (c *brokerConn) SetWriteDeadline(time.Time) error { return nil }

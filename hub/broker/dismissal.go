@@ -6,21 +6,21 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// serveDismissed is the connection of one who is his node no more. It is beside the
-// node's session, which may be another device's by now, and short.
+// serveDismissed serves a device that is not its node any more, for a short time and beside the
+// node's session.
 func (b *Broker) serveDismissed(s *session) {
-	end := time.AfterFunc(farewellTimeout, func() { _ = s.conn.Close() })
+	end := time.AfterFunc(dismissedTimeout, func() { _ = s.conn.Close() })
 	defer end.Stop()
 	b.stats.accepted.Add(1)
 	b.serveUntilIdle(s)
 }
 
-// publishDismissal tells one who has subscribed to his desired topic what there is to tell.
+// publishDismissal sends the dismissal notice once the device subscribes to its desired topic.
 func (b *Broker) publishDismissal(s *session, filter string) {
 	if filter != s.filters()[0] {
 		return
 	}
 	s.conn.send(message{channel: wire.ChannelDesired, topic: wire.Topic(b.cfg.Prefix, s.peer.Node, wire.ChannelDesired),
-		payload: s.farewell})
-	time.AfterFunc(farewellLinger, func() { _ = s.conn.Close() })
+		payload: s.dismissal})
+	time.AfterFunc(dismissedLinger, func() { _ = s.conn.Close() })
 }

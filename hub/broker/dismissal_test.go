@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestOneWhoIsToldFarewellDoesNothingElse(t *testing.T) {
+func TestADismissedDeviceCanOnlyListItsPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &recorder{}
 		n := pipe.New()

@@ -7,68 +7,65 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Peer is who is at the other end of a connection. Node is what the client
-// certificate says (on the development listener: the user name), never what the
-// client says of itself.
+// A Peer is the other end of a connection. Node comes from the client certificate (on the
+// development listener: the user name), never from a message.
 type Peer struct {
 	Node    string
-	Machine string // 16 hex digits from the client id, empty: not known
-	Key     string // sha256 of the certificate's public key, in hex; empty on the development listener
-	Boot    string // of the agent, from its will; empty: not known
-	Addr    string // of the other end
-	Dev     bool   // came through the development listener
+	Machine string // 16 hex digits from the client ID; "": unknown
+	Key     string // sha256 of the certificate's public key, hex; "" on the development listener
+	Boot    string // boot of the agent, from its will; "": unknown
+	Addr    string // address of the other end
+	Dev     bool   // connected to the development listener
 }
 
-// ErrStopping is a Handler's answer while the hub stops: there is no acknowledgement,
-// the device sends again to the next hub, and nobody needs to read about it.
+// ErrStopping is a Handler's result while the hub stops. The message is not acknowledged and not
+// logged; the device repeats it to the next hub.
 var ErrStopping = errors.New("the hub is stopping")
 
-// ErrLater is a Handler's answer while the hub can remember nothing, which is told once and
-// not for each message of each device: there is no acknowledgement, the device sends again.
-var ErrLater = errors.New("nothing can be remembered for now")
+// ErrLater is a Handler's result while the hub cannot store anything, which is logged elsewhere.
+// The message is not acknowledged, and the device repeats it.
+var ErrLater = errors.New("nothing can be stored for now")
 
-// A Dismissal is a Handler's answer to one who is the node no more. He may subscribe to
-// his desired topic and gets the payload there; of what he publishes only the list of
-// his pods is told, and the connection ends by itself.
+// A Dismissal is a Handler's error for a device that is not the node any more. The device may
+// subscribe to its desired topic, where it gets the payload. Of its messages only the list of its
+// pods is handled. The connection ends soon.
 type Dismissal struct{ Payload []byte }
 
-func (f *Dismissal) Error() string { return "let in only to be told that it is this node no more" }
+func (f *Dismissal) Error() string { return "accepted only to be told that its enrolment ended" }
 
-// A Handler is what the broker tells the hub. Its methods are called on the
-// goroutine of the connection concerned: one node's calls come one after the
-// other, those of different nodes at the same time. One that blocks holds up
-// only its own node.
+// A Handler receives the broker's messages. Its methods run on the goroutine of the connection, so
+// calls for one node are sequential and those for different nodes concurrent. A blocking call
+// delays only its own node.
 type Handler interface {
-	// Connect says whether the peer may connect now. An error refuses the
-	// CONNECT; its text is logged. While the incumbent of an identity lives,
-	// another machine must be refused here: whoever is let in takes the session
-	// over. A Farewell lets the peer in beside the node's session, only to be told.
+	// Connect reports whether the peer may connect. An error refuses the CONNECT and is logged. It
+	// must refuse another machine while the current device is alive, since an accepted peer takes
+	// the session over. A *Dismissal accepts the peer beside the node's session, only to send the
+	// notice.
 	Connect(p Peer) error
-	// Speaks says whether the peer is still who may be the node. It is asked again
-	// when the session has become the node's: from then on Disconnect reaches it.
+	// Speaks reports whether the peer may still be the node. It is called again once the session is
+	// the node's; from then on Disconnect reaches the session.
 	Speaks(p Peer) bool
-	// Left is a list of its pods from one who is told farewell.
+	// Left receives the list of pods of a dismissed device.
 	Left(ctx context.Context, p Peer, pods wire.Pods) error
-	// Connected and Disconnected frame a session. The sessions of one node never
-	// overlap: Disconnected of the old one, and its will, come before Connected
-	// of the next.
+	// Connected and Disconnected enclose a session. Sessions of one node never overlap:
+	// Disconnected of the old one, and its will, precede Connected of the next.
 	Connected(p Peer)
 	Disconnected(p Peer)
 
-	// Lease is the hot path: no allocation worth naming, no waiting.
+	// Lease is the hot path: it must not wait and should not allocate.
 	Lease(p Peer, l wire.Lease)
-	// Status, Pods and Event return when what they were given is remembered, or
-	// is not worth it: the acknowledgement waits for them. After an error there
-	// is none, and the device sends again. The context ends when that takes too long.
+	// Status, Pods and Event return once the message is stored or discarded, and are then
+	// acknowledged. After an error there is no acknowledgement, and the device repeats the message.
+	// The context limits the time.
 	Status(ctx context.Context, p Peer, s wire.Status) error
 	Pods(ctx context.Context, p Peer, pods wire.Pods) error
 	Event(ctx context.Context, p Peer, e wire.Event) error
-	// Presence is an orderly stop, or the will. A will can be of an earlier boot:
-	// compare its boot with the current one, and ignore it if it differs.
+	// Presence is an orderly stop or a will. A will may come from an earlier boot: ignore it if its
+	// boot differs from the current one.
 	Presence(p Peer, state wire.Presence)
-	// Reply is a chunk of the answer to request id.
+	// Reply is a part of the response to request id.
 	Reply(p Peer, id string, r wire.Reply)
-	// Offence tells what a node did that it may not do, at most once per ten
-	// seconds and node; what was held back is counted in the next one's text.
+	// Offence reports that a node did something forbidden, at most once per ten seconds and node;
+	// the text includes the number of suppressed reports.
 	Offence(node, what string)
 }

@@ -19,60 +19,59 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// ObserverOrganization is what the subject of an observer's certificate says beside its name.
+// ObserverOrganization is the O in the subject of an observer's certificate.
 const ObserverOrganization = "flotilla:observers"
 
-// ObserverPrefix is what stands before an observer's name in it; older ones are without.
+// ObserverPrefix precedes an observer's name in the certificate; older ones lack it.
 const ObserverPrefix = "observer:"
 
-// Limits of observers. What they cost the sender of a message is to compare its topic with
-// their filters.
+// Limits of observers. They cost the sender of a message one comparison per filter.
 const (
-	maxObservers = 8       // connected at once
-	maxFilters   = 16      // of each
-	maxFilter    = 256     // bytes of a filter
-	maxObserved  = 1 << 20 // bytes that wait for an observer's network; what is more he does not get
-	askObserver  = time.Second
-	neverPings   = 24 * time.Hour // an observer without keep-alive is noticed by what is written to him
+	maxObservers    = 8       // connected at the same time
+	maxFilters      = 16      // of each
+	maxFilter       = 256     // bytes of a filter
+	maxObserved     = 1 << 20 // bytes that wait for an observer's network; more are dropped
+	askObserver     = time.Second
+	observerSilence = 24 * time.Hour // without keep-alive, only a failed write shows that an observer is gone
 )
 
-// An Observer is an operator's MQTT tool that may see what devices and the hub say to each
-// other, as a viewer may: at QoS 0, never holding anybody up. What may hold secrets
-// (desired states, questions and their answers) it sees without what is in it.
+// An Observer is an operator's MQTT tool that may read the messages between devices and hub, as a
+// viewer may: at QoS 0, without delaying any sender. Messages that may contain secrets (desired
+// states, requests and responses) reach it without their content.
 type Observer struct {
-	Name  string // what its certificate says
+	Name  string // from its certificate
 	Addr  string
-	Chain []*x509.Certificate // the certificate, and what it has shown with it
+	Chain []*x509.Certificate // the verified certificate chain
 }
 
-// Observers says who may observe. Its methods are called on the goroutine of the
-// connection concerned, or beside it.
+// Observers authorizes observers. Its methods run on the goroutine of the connection, or
+// concurrently.
 type Observers interface {
-	// May is asked at CONNECT, and each second after it: an error ends the connection.
+	// May is called at CONNECT and each second afterwards: an error ends the connection.
 	May(o Observer) error
-	// Observing is told once an observer is let in.
+	// Observing is called once an observer is connected.
 	Observing(o Observer)
 }
 
-// observers are those who are connected.
+// observers are the connected observers.
 type observers struct {
-	filters       atomic.Int64 // of all of them; 0: nobody looks, and nothing is made ready for them
+	filters       atomic.Int64 // total filters; 0: nothing is prepared for observers
 	sent, dropped atomic.Uint64
 
 	mu  sync.RWMutex
-	all []*watching
+	all []*observerState
 }
 
-type watching struct {
+type observerState struct {
 	Observer
 	conn    *conn
 	filters []string
 }
 
-// checkObserverConnect decides on an observer's CONNECT. His client id says nothing, the
-// certificate all.
+// checkObserverConnect accepts or refuses an observer's CONNECT by its certificate. The client ID
+// does not matter.
 func (b *Broker) checkObserverConnect(pk *packets.ConnectPacket, o Observer) (*session, *refusal) {
-	s := &session{watching: &watching{Observer: o}}
+	s := &session{observer: &observerState{Observer: o}}
 	refused := func(why reason, code byte, err error) (*session, *refusal) {
 		return s, &refusal{why: why, code: code, err: fmt.Errorf("observer %s: %w", o.Name, err)}
 	}
@@ -84,7 +83,7 @@ func (b *Broker) checkObserverConnect(pk *packets.ConnectPacket, o Observer) (*s
 		return refused(noConnect, 0, fmt.Errorf("CONNECT: %w", err))
 	}
 	if pk.WillFlag {
-		return refused(badWill, notAuthorized, errors.New("it has a will, but an observer publishes nothing"))
+		return refused(badWill, notAuthorized, errors.New("it has a will, but observers must not publish"))
 	}
 	if err := b.cfg.Observers.May(o); err != nil {
 		return refused(refusedByHub, notAuthorized, err)
@@ -94,7 +93,7 @@ func (b *Broker) checkObserverConnect(pk *packets.ConnectPacket, o Observer) (*s
 	return s, nil
 }
 
-func (o *observers) enter(w *watching) bool {
+func (o *observers) enter(w *observerState) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.all) >= maxObservers {
@@ -104,23 +103,23 @@ func (o *observers) enter(w *watching) bool {
 	return true
 }
 
-func (o *observers) leave(w *watching) {
+func (o *observers) leave(w *observerState) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.all = slices.DeleteFunc(o.all, func(other *watching) bool { return other == w })
+	o.all = slices.DeleteFunc(o.all, func(other *observerState) bool { return other == w })
 	o.filters.Add(-int64(len(w.filters)))
 	w.filters = nil
 }
 
-// observe is an observer's connection from its judged CONNECT to its end.
+// observe serves an observer's connection from its accepted CONNECT to its end.
 func (b *Broker) observe(s *session) error {
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
-	w := s.watching
+	w := s.observer
 	w.conn = s.conn
 	if !b.observers.enter(w) {
 		refuse(s.conn, 4, unavailable)
-		err := fmt.Errorf("observer %s: %d observers are connected, and more are not let in", w.Name, maxObservers)
+		err := fmt.Errorf("observer %s: %d observers are connected, which is the limit", w.Name, maxObservers)
 		b.refused(s.conn, &refusal{why: capacity, err: err})
 		return err
 	}
@@ -130,12 +129,12 @@ func (b *Broker) observe(s *session) error {
 	}
 	b.stats.accepted.Add(1)
 	b.cfg.Observers.Observing(w.Observer)
-	go b.ask(ctx, s)
-	r := &packetReader{from: s.conn, expect: s.conn.expect}
+	go b.checkObserver(ctx, s)
+	r := &packetReader{from: s.conn, expect: s.conn.setPacketDeadline}
 	for {
 		head, body, err := r.next()
 		if err == nil {
-			err = b.observed(s, head, body)
+			err = b.handleObserver(s, head, body)
 		}
 		if err != nil {
 			_ = s.conn.Close()
@@ -144,8 +143,8 @@ func (b *Broker) observe(s *session) error {
 	}
 }
 
-// ask ends an observer's connection when it may not go on.
-func (b *Broker) ask(ctx context.Context, s *session) {
+// checkObserver ends an observer's connection once it is not authorized any more.
+func (b *Broker) checkObserver(ctx context.Context, s *session) {
 	defer panics.CatchThen("mqtt", func(error) { _ = s.conn.Close() })
 	again := time.NewTicker(askObserver)
 	defer again.Stop()
@@ -155,16 +154,16 @@ func (b *Broker) ask(ctx context.Context, s *session) {
 			return
 		case <-again.C:
 		}
-		if err := b.cfg.Observers.May(s.watching.Observer); err != nil {
-			b.log.Info("observer disconnected", "name", s.watching.Name, "addr", s.watching.Addr, "err", err)
+		if err := b.cfg.Observers.May(s.observer.Observer); err != nil {
+			b.log.Info("observer disconnected", "name", s.observer.Name, "addr", s.observer.Addr, "err", err)
 			_ = s.conn.Close()
 			return
 		}
 	}
 }
 
-// observed does what an observer's packet asks for.
-func (b *Broker) observed(s *session, head byte, body []byte) error {
+// handleObserver handles an observer's packet.
+func (b *Broker) handleObserver(s *session, head byte, body []byte) error {
 	flags := head & 0x0f
 	switch kind := head >> 4; {
 	case kind == packets.Publish:
@@ -174,14 +173,14 @@ func (b *Broker) observed(s *session, head byte, body []byte) error {
 			return err
 		}
 		b.stats.offences[forbiddenTopic].Add(1)
-		b.warn("observer "+s.watching.Name, "drop what an observer has published: it may only subscribe", "name",
-			s.watching.Name, "addr", s.watching.Addr, "topic", fmt.Sprintf("%.100q", p.topic))
-		if p.qos == 1 { // or it would be sent for ever
+		b.warn("observer "+s.observer.Name, "drop a message of an observer: it may only subscribe", "name",
+			s.observer.Name, "addr", s.observer.Addr, "topic", fmt.Sprintf("%.100q", p.topic))
+		if p.qos == 1 { // otherwise it would be repeated forever
 			_, err = s.conn.Write(ack(packets.Puback, p.id))
 		}
 		return err
 	case kind == packets.Subscribe && flags == 2:
-		return b.watch(s, head, body)
+		return b.subscribeObserver(s, head, body)
 	case kind == packets.Unsubscribe && flags == 2:
 		return b.unwatch(s, head, body)
 	case kind == packets.Pingreq && flags == 0 && len(body) == 0:
@@ -194,20 +193,20 @@ func (b *Broker) observed(s *session, head byte, body []byte) error {
 	return fmt.Errorf("%w: type and flags 0x%02x with %d bytes", errMalformed, head, len(body))
 }
 
-// watch grants filters below the fleet's prefix, at QoS 0.
-func (b *Broker) watch(s *session, head byte, body []byte) error {
+// subscribeObserver grants filters below the fleet's prefix, at QoS 0.
+func (b *Broker) subscribeObserver(s *session, head byte, body []byte) error {
 	p, err := parseSubscribe(head, body)
 	if err != nil {
 		return err
 	}
 	s.chargeRate(len(body), len(p.Topics))
 	codes := make([]byte, len(p.Topics))
-	w := s.watching
+	w := s.observer
 	b.observers.mu.Lock()
 	for i, f := range p.Topics {
 		switch {
 		case slices.Contains(w.filters, f):
-		case len(w.filters) < maxFilters && mayWatch(b.cfg.Prefix, f):
+		case len(w.filters) < maxFilters && validFilter(b.cfg.Prefix, f):
 			w.filters = append(w.filters, f)
 			b.observers.filters.Add(1)
 		default:
@@ -226,7 +225,7 @@ func (b *Broker) unwatch(s *session, head byte, body []byte) error {
 		return err
 	}
 	s.chargeRate(len(body), len(p.Topics))
-	w := s.watching
+	w := s.observer
 	b.observers.mu.Lock()
 	before := len(w.filters)
 	w.filters = slices.DeleteFunc(w.filters, func(f string) bool { return slices.Contains(p.Topics, f) })
@@ -236,8 +235,8 @@ func (b *Broker) unwatch(s *session, head byte, body []byte) error {
 	return err
 }
 
-// mayWatch says whether a filter is one of MQTT and stays below the fleet's prefix.
-func mayWatch(prefix, filter string) bool {
+// validFilter reports whether a filter is valid and stays below the fleet's prefix.
+func validFilter(prefix, filter string) bool {
 	rest, below := strings.CutPrefix(filter, prefix+"/")
 	if !below || len(filter) > maxFilter || !utf8.ValidString(filter) || strings.ContainsRune(filter, 0) {
 		return false
@@ -251,7 +250,7 @@ func mayWatch(prefix, filter string) bool {
 	return true
 }
 
-// matches compares a topic with a filter that mayWatch has let through.
+// matches reports whether a topic matches a filter that mayWatch has allowed.
 func matches(filter, topic string) bool {
 	for {
 		f, filterRest, moreFilter := strings.Cut(filter, "/")
@@ -270,10 +269,10 @@ func matches(filter, topic string) bool {
 	}
 }
 
-// any says whether somebody looks.
-func (o *observers) any() bool { return o != nil && o.filters.Load() > 0 }
+// active reports whether there is a subscribed observer.
+func (o *observers) active() bool { return o != nil && o.filters.Load() > 0 }
 
-// show gives a message to those who look. It waits for nobody.
+// show sends a message to subscribed observers without waiting.
 func (o *observers) show(topic string, payload []byte) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -289,7 +288,7 @@ func (o *observers) show(topic string, payload []byte) {
 	}
 }
 
-// withhold shows that a message was sent, and not what is in it.
+// withhold shows observers that a message was sent, without its content.
 func (o *observers) withhold(topic, kind string, bytes int) {
 	payload, err := json.Marshal(struct {
 		Withheld bool   `json:"withheld"`
@@ -301,11 +300,11 @@ func (o *observers) withhold(topic, kind string, bytes int) {
 	}
 }
 
-// showHeard shows what a device has published: not what it answers, for that can be
-// anything that a log, a file or a shell holds.
-func (b *Broker) showHeard(topic string, c wire.Channel, payload []byte) {
+// showReceived shows observers what a device has published, except responses, which may contain
+// anything from a log, file or shell.
+func (b *Broker) showReceived(topic string, c wire.Channel, payload []byte) {
 	switch {
-	case !b.observers.any():
+	case !b.observers.active():
 	case c == wire.ChannelReply:
 		b.observers.withhold(topic, "", len(payload))
 	default:

@@ -175,7 +175,7 @@ func TestAnObserverMaySubscribeBelowThePrefixOnly(t *testing.T) {
 		}
 		o.conn.Close()
 		synctest.Wait()
-		if w.b.observers.any() || w.b.Stats().Observers != 0 {
+		if w.b.observers.active() || w.b.Stats().Observers != 0 {
 			t.Error("something is left of it")
 		}
 	})
@@ -314,7 +314,7 @@ func TestMosquittoSubObserves(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "its subscription", b.observers.any)
+	await(t, "its subscription", b.observers.active)
 	c.publish0(topicOf("pi-1", wire.ChannelLease), `{"boot":"b1","seq":1}`)
 	if err := b.Publish("pi-1", wire.ChannelDesired, []byte("hunter2")); err != nil {
 		t.Fatal(err)

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// offenceInterval is the shortest time between two tellings about one offender. It doubles
-// with each telling, up to offenceSlowest, until the offender was quiet for as long again: who
-// tries all night is a few hundred lines.
+// offenceInterval is the shortest time between two reports about one offender. It doubles with each
+// report, up to offenceSlowest, until the offender was quiet for as long: a night of attempts is a
+// few hundred lines.
 const (
 	offenceInterval = 10 * time.Second
 	offenceSlowest  = 5 * time.Minute
 )
 
-// An offence is what a device did that it may not do. It is dropped and counted,
-// never answered by cutting the connection: the device would do it again.
+// An offence is a forbidden message or subscription. It is dropped and counted. The connection
+// stays, since the device would repeat it after a reconnect.
 type offence struct {
 	kind offenceKind
 	text string
@@ -24,21 +24,21 @@ type offence struct {
 
 func (o offence) Error() string { return o.text }
 
-// offences holds back what was told a moment ago.
+// offences limits the rate of reports.
 type offences struct {
 	mu    sync.Mutex
 	by    map[string]*lastTold
-	swept time.Time // when those that may be told again were looked for
+	swept time.Time // when expired entries were last removed
 }
 
 type lastTold struct {
 	at    time.Time
-	every time.Duration // until the next may be told
-	held  int           // since then
+	every time.Duration // interval to the next report
+	held  int           // suppressed since the last report
 }
 
-// due says whether to tell now, and how many times was held back before.
-func (o *offences) due(who string) (held int, now bool) {
+// report reports whether to report now, and how many reports were suppressed before.
+func (o *offences) report(who string) (held int, now bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	t := o.by[who]
@@ -68,25 +68,24 @@ func (o *offences) due(who string) (held int, now bool) {
 	return held, true
 }
 
-// andMore is the end of a text about something that happened more often.
-func andMore(held int) string {
+// suppressedText is the end of a report after suppressed ones.
+func suppressedText(held int) string {
 	if held == 0 {
 		return ""
 	}
 	return fmt.Sprintf(" (and %d more since the last message)", held)
 }
 
-// offence counts, and tells the Handler if it is time.
+// offence counts an offence, and reports it to the Handler if it is due.
 func (b *Broker) offence(node string, kind offenceKind, text string) {
 	b.stats.offences[kind].Add(1)
-	if held, now := b.offences.due("node " + node); now {
-		b.cfg.Handler.Offence(node, text+andMore(held))
+	if held, now := b.offences.report("node " + node); now {
+		b.cfg.Handler.Offence(node, text+suppressedText(held))
 	}
 }
 
-// refused counts a connection that was not let in, and logs it. An identified
-// node whose CONNECT is wrong is an offender as well; one that the hub itself
-// refused is not, the hub knows.
+// refused counts and logs a refused connection. It is an offence if an identified node sent an
+// invalid CONNECT, but not if the hub refused it.
 func (b *Broker) refused(c net.Conn, r *refusal) {
 	b.stats.refused[r.why].Add(1)
 	if b.closing.Load() {
@@ -99,9 +98,9 @@ func (b *Broker) refused(c net.Conn, r *refusal) {
 	}
 }
 
-// warn logs, at most once per interval and key.
+// warn logs at most once per interval and key.
 func (b *Broker) warn(key, msg string, args ...any) {
-	if held, now := b.offences.due("log " + key); now {
-		b.log.Warn(msg+andMore(held), args...)
+	if held, now := b.offences.report("log " + key); now {
+		b.log.Warn(msg+suppressedText(held), args...)
 	}
 }

@@ -13,7 +13,7 @@ func TestAnOffenderOfAllNightIsAFewLines(t *testing.T) {
 		told, held := 0, 0
 		const hours = 8
 		for range hours * 3600 {
-			if more, now := o.due("x"); now {
+			if more, now := o.report("x"); now {
 				told, held = told+1, held+more
 			}
 			time.Sleep(time.Second)
@@ -26,7 +26,7 @@ func TestAnOffenderOfAllNightIsAFewLines(t *testing.T) {
 		}
 		time.Sleep(2 * offenceSlowest)
 		for range 2 { // the first at once, the second 10 s later as for anybody
-			if _, now := o.due("x"); !now {
+			if _, now := o.report("x"); !now {
 				t.Error("after a pause it is not told at once")
 			}
 			time.Sleep(offenceInterval)

@@ -9,19 +9,18 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An outbox is what waits for the connection to a broker. Who puts something in never waits.
+// An outbox holds messages for the connection to a broker. Senders never wait.
 type outbox struct {
 	wake chan struct{}
 
 	mu       sync.Mutex
 	requests []message
-	desired  map[string]*message // by node; the newest
-	order    []string            // nodes with a desired state, the oldest first
+	desired  map[string]*message // the newest by node
+	order    []string            // nodes with a desired state, oldest first
 	bytes    int
 }
 
-// put takes a message, and tells whether it has taken the place of an earlier one, and
-// whether there was room.
+// put adds a message. replaced: it replaces an earlier desired state; ok: there was room.
 func (o *outbox) put(node string, m message) (replaced, ok bool) {
 	size := len(m.payload)
 	for _, p := range m.more {
@@ -62,7 +61,7 @@ func sizeOf(m *message) int {
 	return size
 }
 
-// next takes the message that goes out next: requests, then desired states.
+// next removes the next message: requests, then desired states.
 func (o *outbox) next() (m message, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,14 +82,14 @@ func (o *outbox) next() (m message, ok bool) {
 	return m, true
 }
 
-// clear drops what was for an earlier connection: the next leases ask for it again.
+// clear drops the messages for an earlier connection; the next leases cause them again.
 func (o *outbox) clear() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.requests, o.desired, o.order, o.bytes = nil, nil, nil, 0
 }
 
-// drain publishes what is put in until ctx ends.
+// drain publishes messages until ctx ends.
 func (o *outbox) drain(ctx context.Context, c *Client, client paho.Client) {
 	defer o.clear()
 	for {
@@ -108,14 +107,14 @@ func (o *outbox) drain(ctx context.Context, c *Client, client paho.Client) {
 				return
 			}
 			if m.channel == wire.ChannelDesired {
-				c.b.stats.heard[desireds].Add(1)
+				c.b.stats.received[desireds].Add(1)
 			} else {
-				c.b.stats.heard[requests].Add(1)
+				c.b.stats.received[requests].Add(1)
 			}
 			t := client.Publish(m.topic, 0, false, p)
-			select { // paho has written it: what waits, waits here
+			select { // wait until paho has written it, so that messages queue here and not in paho
 			case <-t.Done():
-			case <-ctx.Done(): // also where the connection has ended
+			case <-ctx.Done(): // or the connection has ended
 				return
 			}
 		}

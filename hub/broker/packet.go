@@ -15,29 +15,29 @@ import (
 // maxPacket leaves room for the header and the topic beside the payload.
 const maxPacket = wire.MaxFromDevice + 1<<10
 
-// Why a connection whose CONNECT was accepted is closed for what it sends.
+// Errors that close a connection after CONNECT.
 var (
 	errTooLarge  = errors.New("packet is too large")
 	errMalformed = errors.New("not MQTT 3.1.1")
 )
 
-// A packetReader reads MQTT packets. Between two of them it holds smallPacket bytes,
-// which is enough for a lease; a larger packet gets memory as it comes, not as it says.
+// A packetReader reads MQTT packets. It keeps smallPacket bytes, enough for a lease. A larger
+// packet gets memory as its bytes arrive, not by its announced size.
 type packetReader struct {
 	from     io.Reader
-	expect   func(size int) // hears of a packet of which not all is there, and, with 0, that it is; nil: nobody
-	at, have int            // what is in buf, and not yet read
+	expect   func(size int) // called with the size of an incomplete packet, and with 0 once it is complete; may be nil
+	at, have int            // unread bytes in buf
 	buf      [smallPacket]byte
 }
 
 const (
 	smallPacket = 384
 	maxHeader   = 5
-	growth      = 16 << 10 // bytes of a large packet that are made room for at first
+	growth      = 16 << 10 // bytes first allocated for a large packet
 )
 
-// next returns a packet: the first byte of its header, and its body, which is valid until
-// the next call.
+// next returns the first header byte and the body of the next packet. The body is valid until the
+// next call.
 func (r *packetReader) next() (head byte, body []byte, err error) {
 	size, header := packetSize(r.buf[r.at:r.have])
 	for header == 0 {
@@ -73,7 +73,7 @@ func (r *packetReader) next() (head byte, body []byte, err error) {
 	return head, body, nil
 }
 
-// fill reads what there is, at least a byte.
+// fill reads at least one byte.
 func (r *packetReader) fill() error {
 	if r.at > 0 {
 		r.have, r.at = copy(r.buf[:], r.buf[r.at:r.have]), 0
@@ -88,7 +88,7 @@ func (r *packetReader) fill() error {
 	return err
 }
 
-// large reads a packet that the buffer is too small for; all that is in it is its beginning.
+// large reads a packet that exceeds the buffer, whose beginning is in the buffer.
 func (r *packetReader) large(header, size int) ([]byte, error) {
 	size -= header
 	body := append(make([]byte, 0, min(size, growth)), r.buf[r.at+header:r.have]...)
@@ -105,8 +105,8 @@ func (r *packetReader) large(header, size int) ([]byte, error) {
 	return body, nil
 }
 
-// packetSize is the size of the packet that p begins with, header included, and that of
-// its fixed header, 0 if p does not hold the whole of it.
+// packetSize returns the size of the packet at the start of p and of its fixed header; 0: p does
+// not contain the whole header.
 func packetSize(p []byte) (size, header int) {
 	length, shift := 0, 0
 	for i := 1; i < len(p) && i < maxHeader; i++ {
@@ -119,7 +119,7 @@ func packetSize(p []byte) (size, header int) {
 	return 0, 0
 }
 
-// A publication is a PUBLISH of a device; topic and payload are parts of its packet.
+// A publication is a device's PUBLISH; topic and payload point into its packet.
 type publication struct {
 	topic, payload []byte
 	qos            byte
@@ -178,8 +178,8 @@ func parseUnsubscribe(head byte, body []byte) (*packets.UnsubscribePacket, error
 	return p, unpack(head, body, p)
 }
 
-// unpack decodes a body with paho's codec, which takes what is cut short for zeroes and
-// passes over what is too much: only a packet that is written as it was read is one.
+// unpack decodes a body with paho's codec, which reads missing bytes as zero and ignores surplus
+// ones. So it encodes the result again, and refuses a packet that differs.
 func unpack(head byte, body []byte, into packets.ControlPacket) error {
 	if err := into.Unpack(bytes.NewBuffer(bytes.Clone(body))); err != nil {
 		return fmt.Errorf("%w: %s: %w", errMalformed, packets.PacketNames[head>>4], err)
@@ -190,19 +190,19 @@ func unpack(head byte, body []byte, into packets.ControlPacket) error {
 	}
 	want := append(binary.AppendUvarint([]byte{head}, uint64(len(body))), body...)
 	if !bytes.Equal(again.Bytes(), want) {
-		return fmt.Errorf("%w: in %s the lengths do not fit, or a flag is reserved", errMalformed,
+		return fmt.Errorf("%w: %s has a wrong length or a reserved flag", errMalformed,
 			packets.PacketNames[head>>4])
 	}
 	return nil
 }
 
-// ack is an acknowledgement of a packet with an identifier.
+// ack returns an acknowledgement of a packet with an identifier.
 func ack(kind byte, id uint16, codes ...byte) []byte {
 	out := binary.AppendUvarint([]byte{kind << 4}, uint64(2+len(codes)))
 	return append(binary.BigEndian.AppendUint16(out, id), codes...)
 }
 
-// publishPacket is a PUBLISH at QoS 0: its header, and the payload as it is.
+// publishPacket returns a PUBLISH at QoS 0 as header and payload.
 func publishPacket(m message) [][]byte {
 	head := binary.AppendUvarint([]byte{packets.Publish << 4}, uint64(2+len(m.topic)+len(m.payload)))
 	head = binary.BigEndian.AppendUint16(head, uint16(len(m.topic)))

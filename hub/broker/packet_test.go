@@ -95,7 +95,7 @@ func TestWhatIsNoPacketIsToldAndEndsTheConnection(t *testing.T) {
 					t.Errorf("answered with %v", pk.FixedHeader.Type)
 				}
 				synctest.Wait()
-				if b.Online("pi-1") || d.count("offence pi-1 sent what is not MQTT 3.1.1: ") != 1 {
+				if b.Online("pi-1") || d.count("offence pi-1 sent a packet that is not MQTT 3.1.1: ") != 1 {
 					t.Errorf("online %t, heard %q", b.Online("pi-1"), d.all())
 				}
 			})

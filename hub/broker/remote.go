@@ -15,48 +15,48 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A remote is a node as it is heard through somebody else's broker.
+// A remote is a node that is connected to an external broker.
 type remote struct {
-	node   string
-	heard  atomic.Int64 // when it last said something; age of the client
-	online atomic.Bool
+	node        string
+	lastMessage atomic.Int64 // age of the client at the last message
+	online      atomic.Bool
 
-	// Of the goroutine that reads the connection. Leases of the node's own boot have a bucket of
-	// their own: who has an older certificate of its name must not be able to silence it.
+	// For the connection's goroutine. Leases of the node's own boot have their own bucket: an older
+	// certificate of the same name must not be able to block them.
 	rate, leases bucket
 
 	mu    sync.Mutex
 	queue []arrival
 	bytes int
-	busy  bool // somebody hears the queue
+	busy  bool // a goroutine handles the queue
 
-	session sync.Mutex // who changes online tells the Handler before the next does
+	session sync.Mutex // guards a change of online together with its call of the Handler
 	peer    Peer       // while online
 
-	// Of whoever hears the queue: the newest connection that a status of a boot came through.
+	// For the goroutine that handles the queue: the newest connection that sent a status of a boot.
 	boot       string
 	connection uint64
-	told       time.Time // when it was last asked to find out that it is behind a broker
+	requested  time.Time // when it last received a request because it did not know of the broker
 }
 
-// An arrival is a message that waits to be heard.
+// An arrival is a message that waits for the Handler.
 type arrival struct {
 	channel wire.Channel
 	id      string
 	payload []byte
 }
 
-// arrived takes one message off the connection. It must not block.
-func (c *Client) arrived(m paho.Message) {
+// receive handles one message of the connection. It must not block.
+func (c *Client) receive(m paho.Message) {
 	rest, ours := strings.CutPrefix(m.Topic(), c.cfg.Prefix+"/nodes/")
 	node, tail, whole := strings.Cut(rest, "/")
 	if !ours || !whole {
-		return // nothing that the hub has subscribed to
+		return // not one of the hub's subscriptions
 	}
 	owner, ok := c.cfg.Owner(node)
 	if !ok {
 		c.b.stats.refused[refusedByHub].Add(1)
-		c.b.warn("stranger", "drop a message of a node that nobody is: a device joins first, or its node was removed",
+		c.b.warn("stranger", "drop a message of an unknown node: its device has not joined, or the node was removed",
 			"node", fmt.Sprintf("%.80q", node))
 		return
 	}
@@ -72,7 +72,7 @@ func (c *Client) arrived(m paho.Message) {
 	}
 	payload := m.Payload()
 	cost := 1 + min(float64(len(payload))/(16<<10), c.cfg.NodeRate)
-	if wire.Packed(payload) && len(payload) <= wire.MaxFromDevice { // it is as much work as its text
+	if wire.Packed(payload) && len(payload) <= wire.MaxFromDevice { // charge for the unpacked size
 		cost += min(float64(wire.TextSize(payload))/(16<<10), c.cfg.NodeRate)
 	}
 	ch, id, err := wire.ParseChannel(tail)
@@ -84,23 +84,23 @@ func (c *Client) arrived(m paho.Message) {
 	}
 	if !from.tryTake(cost) {
 		c.b.offence(node, badPayload,
-			fmt.Sprintf("publishes more than %.0f messages a second; what is more is dropped", c.cfg.NodeRate))
+			fmt.Sprintf("publishes more than %.0f messages a second; the rest is dropped", c.cfg.NodeRate))
 		return
 	}
 	switch {
 	case err != nil || !ch.FromDevice():
-		c.b.offence(node, forbiddenTopic, fmt.Sprintf("published on its topic %.80q, which is not a device's", tail))
+		c.b.offence(node, forbiddenTopic, fmt.Sprintf("published on %.80q, which is not a device's channel", tail))
 		return
 	case m.Retained():
 		c.b.offence(node, retained, fmt.Sprintf(
-			"a message on %.40q is retained at the broker; it is ignored, and is to be cleared there", tail))
+			"has a retained message on %.40q at the broker, which is ignored: clear it there", tail))
 		return
 	case len(payload) > wire.MaxFromDevice:
 		c.b.offence(node, packetTooLarge,
-			fmt.Sprintf("sent a %s of %d bytes, at most %d are read", ch, len(payload), wire.MaxFromDevice))
+			fmt.Sprintf("sent a %s of %d bytes, but at most %d are allowed", ch, len(payload), wire.MaxFromDevice))
 		return
 	}
-	r.heard.Store(c.age())
+	r.lastMessage.Store(c.age())
 	if ch != wire.ChannelLease {
 		c.enqueue(r, arrival{ch, id, payload})
 		return
@@ -109,13 +109,14 @@ func (c *Client) arrived(m paho.Message) {
 		c.b.offence(node, badPayload, bad.Error())
 		return
 	}
-	c.b.stats.heard[leases].Add(1)
+	c.b.stats.received[leases].Add(1)
 	p := c.peer(node, owner)
-	// a clone, or one that was followed: its status decides, and the node's device is asked for nothing
+	// The boot differs: a clone, or a replaced device. Its status decides; request nothing of the
+	// node.
 	if l.Boot != owner.Boot && r.online.Load() {
 		return
 	}
-	if r.waits() { // what the lease shows to be missing may be what waits: it is not asked for again
+	if r.waits() { // what the lease lacks may be in the queue: do not request it again
 		if l.Boot != owner.Boot {
 			return
 		}
@@ -127,19 +128,19 @@ func (c *Client) arrived(m paho.Message) {
 	c.cfg.Handler.Lease(p, l)
 }
 
-// waits tells whether messages of the node wait to be heard.
+// waits reports whether messages of the node wait for the Handler.
 func (r *remote) waits() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.busy
 }
 
-// peer is the device that a node is.
+// peer returns the device of a node.
 func (c *Client) peer(node string, o Owner) Peer {
 	return Peer{Node: node, Machine: o.Machine, Key: o.Key, Boot: o.Boot, Addr: "broker"}
 }
 
-// tryTake takes n if it is there.
+// tryTake takes n if available.
 func (b *bucket) tryTake(n float64) bool {
 	b.fill(time.Now())
 	if b.tokens < n {
@@ -149,7 +150,7 @@ func (b *bucket) tryTake(n float64) bool {
 	return true
 }
 
-// join and leave frame a session for the Handler.
+// join and leave call Connected and Disconnected.
 func (r *remote) join(c *Client, p Peer) {
 	r.session.Lock()
 	defer r.session.Unlock()
@@ -172,14 +173,14 @@ func (r *remote) leave(c *Client) {
 	}
 }
 
-// enqueue puts a message behind those of its node. What has no room is dropped: it was not
-// acknowledged, or the next lease shows that it is missing.
+// enqueue adds a message to its node's queue. Without room it is dropped: it was not acknowledged,
+// or the next lease shows that it is missing.
 func (c *Client) enqueue(r *remote, a arrival) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.queue) >= maxQueued || r.bytes+len(a.payload) > maxQueuedBytes || c.queued.Load() > maxAllQueued {
 		c.b.stats.unremembered.Add(1)
-		c.b.warn("queue", "drop messages of devices: the hub hears them too slowly; they will be sent again", "node", r.node)
+		c.b.warn("queue", "drop messages of devices: the hub is too slow; they will be sent again", "node", r.node)
 		return
 	}
 	r.queue = append(r.queue, a)
@@ -191,7 +192,7 @@ func (c *Client) enqueue(r *remote, a arrival) {
 	}
 }
 
-// deliverAll hears what waits of a node, in order.
+// deliverAll handles a node's queue in order.
 func (c *Client) deliverAll(r *remote) {
 	defer panics.CatchThen("mqtt", func(error) {
 		r.mu.Lock()
@@ -217,15 +218,15 @@ func (c *Client) deliverAll(r *remote) {
 func (c *Client) deliverOne(r *remote, a arrival) {
 	c.slots <- struct{}{}
 	defer func() { <-c.slots }()
-	defer panics.Catch("mqtt") // what could not be heard is sent again
+	defer panics.Catch("mqtt") // the device repeats it
 	c.mu.RLock()
 	run := c.run
 	c.mu.RUnlock()
-	ctx, cancel := context.WithTimeout(run, rememberTimeout)
+	ctx, cancel := context.WithTimeout(run, storeTimeout)
 	defer cancel()
 	switch err := c.deliver(ctx, r, a); {
 	case err == nil:
-	case errors.Is(err, errUnheard):
+	case errors.Is(err, errIgnored):
 		return
 	default:
 		s := &session{peer: Peer{Node: r.node}}
@@ -241,14 +242,14 @@ func (c *Client) deliverOne(r *remote, a arrival) {
 	}
 }
 
-// errUnheard is of a message that is not acknowledged, and of which nobody else is told.
-var errUnheard = errors.New("not of this node's device")
+// errUnheard: the message is not acknowledged, and the error is not logged.
+var errIgnored = errors.New("not from this node's device")
 
-// deliver tells the Handler one message, if it is of the boot that is the node's.
+// deliver passes a message to the Handler, if its boot is the node's.
 func (c *Client) deliver(ctx context.Context, r *remote, a arrival) error {
 	owner, ok := c.cfg.Owner(r.node)
 	if !ok {
-		return errUnheard
+		return errIgnored
 	}
 	handler, p := c.cfg.Handler, c.peer(r.node, owner)
 	own := func(boot string) bool {
@@ -260,40 +261,40 @@ func (c *Client) deliver(ctx context.Context, r *remote, a arrival) error {
 	}
 	switch a.channel {
 	case wire.ChannelStatus:
-		return parseAndTell(c.b, statuses, a.payload, wire.ParseStatus, func(s wire.Status) error {
+		return parseAndHandle(c.b, statuses, a.payload, wire.ParseStatus, func(s wire.Status) error {
 			return c.status(ctx, r, owner, s)
 		})
 	case wire.ChannelPods:
-		return parseAndTell(c.b, podLists, a.payload, wire.ParsePods, func(v wire.Pods) error {
+		return parseAndHandle(c.b, podLists, a.payload, wire.ParsePods, func(v wire.Pods) error {
 			if !own(v.Boot) {
-				return errUnheard
+				return errIgnored
 			}
 			return handler.Pods(ctx, p, v)
 		})
 	case wire.ChannelEvent:
-		return parseAndTell(c.b, events, a.payload, wire.ParseEvent, func(v wire.Event) error {
+		return parseAndHandle(c.b, events, a.payload, wire.ParseEvent, func(v wire.Event) error {
 			if !own(v.Boot) {
-				return errUnheard
+				return errIgnored
 			}
 			return handler.Event(ctx, p, v)
 		})
 	case wire.ChannelPresence:
-		return parseAndTell(c.b, presences, a.payload, wire.ParsePresence, func(v wire.Presence) error {
+		return parseAndHandle(c.b, presences, a.payload, wire.ParsePresence, func(v wire.Presence) error {
 			if v.Boot != owner.Boot || v.State == wire.PresenceLost && r.connectedSince(v) {
 				return nil
 			}
-			handler.Presence(p, v) // a will of an older agent can be late, and is wrong until the next lease
+			handler.Presence(p, v) // the will of an older agent can be late, and is wrong until the next lease
 			r.leave(c)
 			return nil
 		})
 	case wire.ChannelReply:
-		return parseAndTell(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error {
+		return parseAndHandle(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error {
 			if v.Boot == "" {
-				c.b.warn("reply "+r.node, "drop an answer that does not say whose it is: the agent is too old for a broker "+
-					"between it and the hub, or it is somebody else's", "node", r.node)
+				c.b.warn("reply "+r.node, "drop a response without a sender: the agent is too old for a broker "+
+					"between it and the hub, or it is another device", "node", r.node)
 			}
 			if !own(v.Boot) {
-				return errUnheard
+				return errIgnored
 			}
 			handler.Reply(p, a.id, v)
 			return nil
@@ -302,54 +303,54 @@ func (c *Client) deliver(ctx context.Context, r *remote, a arrival) error {
 	return nil
 }
 
-// againOfBroker is how long a device has to find out that it is behind a broker: one whose agent
-// is too old to prove anything says so ever again.
-const againOfBroker = time.Hour
+// behindBrokerEvery is the interval of telling a device that it is behind a broker: an agent that
+// is too old for proofs never learns it.
+const behindBrokerEvery = time.Hour
 
-// tellOfBroker asks a device for a renewal, whose answer says that it is behind a broker. One that
-// proves nothing does not know: the broker has taken over the address of the hub's own one, and
-// looks like that.
-func (c *Client) tellOfBroker(r *remote) {
-	if !r.told.IsZero() && time.Since(r.told) < againOfBroker {
+// requestProof requests a renewal, whose response tells the device that it is behind a broker. A
+// device without a proof does not know, since the broker has taken over the address of the hub's
+// own.
+func (c *Client) requestProof(r *remote) {
+	if !r.requested.IsZero() && time.Since(r.requested) < behindBrokerEvery {
 		return
 	}
-	r.told = time.Now()
+	r.requested = time.Now()
 	if err := c.Request(r.node, "renew", wire.Request{Type: wire.RequestRenew}); err != nil {
 		c.cfg.Log.Debug("tell a device that it is behind a broker", "node", r.node, "err", err)
 	}
 }
 
-// status hears a status. One of another boot than the node's is of a device that the hub has
-// not seen: it must prove that it has the node's key, and may be the node as one that connects
-// to the hub itself may. What it says else it says again until then.
+// status handles a status. A status of another boot comes from a device that the hub has not seen:
+// it must prove the node's key, and is then checked like a new connection. The device repeats what
+// it published before.
 func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Status) error {
 	p := c.peer(r.node, owner)
 	if s.Proof == nil {
-		c.tellOfBroker(r)
+		c.requestProof(r)
 	}
 	if s.Boot != owner.Boot {
 		p.Machine, p.Boot = s.MachineID, s.Boot
 		key, err := c.cfg.Proof(r.node, s.Boot, s.Proof)
 		if err == nil && key != owner.Key {
-			err = errors.New("it is another device than the one that joined last, or was removed from this hub; it must " +
+			err = errors.New("another device has joined as this node, or the node was removed; the device must " +
 				"join again with a new token")
 		}
 		if err != nil {
 			c.b.stats.refused[badIdentity].Add(1)
 			c.b.warn("identity "+r.node, "refuse a device", "node", r.node, "machine", s.MachineID, "boot", s.Boot, "err", err)
-			return errUnheard
+			return errIgnored
 		}
 		if err := c.cfg.Handler.Connect(p); err != nil {
 			c.b.stats.refused[refusedByHub].Add(1)
 			c.b.warn("refused "+r.node, "refuse a device", "node", r.node, "machine", s.MachineID, "boot", s.Boot, "err", err)
-			return errUnheard
+			return errIgnored
 		}
 	}
 	if err := c.cfg.Handler.Status(ctx, p, s); err != nil {
 		return err
 	}
 	if now, _ := c.cfg.Owner(r.node); now.Boot != s.Boot || now.Key != owner.Key {
-		return errUnheard // it was refused
+		return errIgnored // refused
 	}
 	if r.boot != s.Boot {
 		r.boot, r.connection = s.Boot, 0
@@ -359,8 +360,7 @@ func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Stat
 	return nil
 }
 
-// connectedSince tells whether the device has connected again since the connection that a will is
-// of.
+// connectedSince reports whether the device has connected again after the connection of a will.
 func (r *remote) connectedSince(will wire.Presence) bool {
 	return r.boot == will.Boot && will.Connection > 0 && will.Connection < r.connection
 }

@@ -11,30 +11,30 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A session is one node's connection from an accepted CONNECT to its end. What is
-// not atomic belongs to the goroutine that reads the connection.
+// A session is a node's connection from an accepted CONNECT to its end. Fields that are not atomic
+// belong to the goroutine that reads the connection.
 type session struct {
 	peer      Peer
 	conn      *conn
 	lease     string // topic of its leases
 	will      *wire.Presence
-	watching  *watching // not nil: an observer's, and no node's
-	farewell  []byte    // not nil: all that there is to tell; the session is not its node's
-	keepAlive uint16    // seconds
+	observer  *observerState // not nil: an observer's session
+	dismissal []byte         // not nil: the dismissal notice; the session is not the node's
+	keepAlive uint16         // seconds
 	rate      bucket
 
 	broker  *Broker
-	whose   net.Conn // of the broker's books
+	key     net.Conn // key in the broker's counts
 	ip      netip.Addr
-	claimed bool // it is its node's
+	claimed bool // it is the node's session
 
 	established atomic.Bool    // CONNACK is sent
-	listening   [2]atomic.Bool // to filters
+	subscribed  [2]atomic.Bool // subscribed filters
 
-	gone chan struct{} // the broker's, under its lock; not nil: is closed when all that the session told has been told
+	closed chan struct{} // guarded by the broker's lock; closed once all of the session's Handler calls have returned
 }
 
-// base is what the node's own topics begin with.
+// base is the common prefix of the node's topics.
 func (s *session) base() string { return strings.TrimSuffix(s.lease, string(wire.ChannelLease)) }
 
 // filters are the node's own two subscriptions.
@@ -43,21 +43,20 @@ func (s *session) filters() [2]string { return wire.Filters(s.broker.cfg.Prefix,
 func (s *session) listen(filter string, on bool) {
 	for i, f := range s.filters() {
 		if f == filter {
-			s.listening[i].Store(on)
+			s.subscribed[i].Store(on)
 		}
 	}
 }
 
 func (s *session) listens(c wire.Channel) bool {
 	if c == wire.ChannelDesired {
-		return s.listening[0].Load()
+		return s.subscribed[0].Load()
 	}
-	return s.listening[1].Load()
+	return s.subscribed[1].Load()
 }
 
-// claim makes s the session of its node. The incumbent, if there is one, is
-// closed, and everything that it has to tell (its will too) is told before claim
-// returns, so that no late will can follow the new session.
+// claim makes s the session of its node. It closes the previous one, and returns after its last
+// Handler call including the will, so that no late will can follow the new session.
 func (b *Broker) claim(s *session) error {
 	deadline := time.NewTimer(closeTimeout)
 	defer deadline.Stop()
@@ -69,19 +68,19 @@ func (b *Broker) claim(s *session) error {
 			b.mu.Unlock()
 			return nil
 		}
-		if old.gone == nil {
-			old.gone = make(chan struct{})
+		if old.closed == nil {
+			old.closed = make(chan struct{})
 		}
-		gone := old.gone
+		gone := old.closed
 		b.mu.Unlock()
 		if old.conn.sock != nil {
-			old.conn.sock.Poke() // what it has said in its last moment counts, such as DISCONNECT
+			old.conn.sock.Poke() // handle its last packets, such as DISCONNECT
 		}
 		_ = old.conn.Close()
 		select {
 		case <-gone:
 		case <-deadline.C:
-			return errors.New("its earlier session is still busy")
+			return errors.New("its previous session is still busy")
 		}
 	}
 }
@@ -94,12 +93,12 @@ func (b *Broker) release(s *session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.sessions, s.peer.Node)
-	if s.gone != nil {
-		close(s.gone)
+	if s.closed != nil {
+		close(s.closed)
 	}
 }
 
-// A bucket is a token bucket of one goroutine: who takes more than is there waits.
+// A bucket is the token bucket of one goroutine, which waits when it is empty.
 type bucket struct {
 	perSecond float64
 	tokens    float64
@@ -110,13 +109,13 @@ func newBucket(perSecond float64) bucket {
 	return bucket{perSecond: perSecond, tokens: 4 * perSecond, at: time.Now()}
 }
 
-// fill adds what has come since the last look; four seconds' worth is the most.
+// fill adds tokens for the time since the last call, up to four seconds' worth.
 func (b *bucket) fill(now time.Time) {
 	b.tokens = min(b.tokens+now.Sub(b.at).Seconds()*b.perSecond, 4*b.perSecond)
 	b.at = now
 }
 
-// has says whether so much can be taken now without waiting.
+// has reports whether n can be taken without waiting.
 func (b *bucket) has(n float64) bool {
 	b.fill(time.Now())
 	return b.tokens >= n

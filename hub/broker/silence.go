@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// sweep notes which nodes have fallen silent.
+// sweep disconnects nodes that have become silent.
 func (c *Client) sweep(ctx context.Context) error {
 	tick := time.NewTicker(c.cfg.Silence / 8)
 	defer tick.Stop()
@@ -27,7 +27,7 @@ func (c *Client) sweep(ctx context.Context) error {
 	}
 }
 
-// silent are the nodes that have said nothing for too long.
+// silent returns the nodes without a message for too long.
 func (c *Client) silent() (all []*remote) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -39,9 +39,9 @@ func (c *Client) silent() (all []*remote) {
 	return all
 }
 
-// isSilent tells whether a node has said nothing for too long.
+// isSilent reports whether a node has sent nothing for too long.
 func (c *Client) isSilent(r *remote) bool {
-	quiet := c.since(r.heard.Load())
+	quiet := c.since(r.lastMessage.Load())
 	if quiet <= c.cfg.Silence {
 		return false
 	}

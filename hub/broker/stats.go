@@ -41,7 +41,7 @@ const (
 var reasonNames = [reasons]string{"silent", "tls", "identity", "malformed", "too-large", "version", "client-id",
 	"will", "hub", "busy", "capacity", "per-address"}
 
-// An offenceKind is what kind of offence it was.
+// An offenceKind is a kind of offence.
 type offenceKind int
 
 const (
@@ -56,12 +56,12 @@ const (
 
 var sinNames = [sins]string{"topic", "filter", "retain", "payload", "packet-too-large", "connect"}
 
-// counters are what /metrics shows.
+// counters are the values of /metrics.
 type counters struct {
 	accepted     atomic.Uint64
 	acceptErrors atomic.Uint64
 	refused      [reasons]atomic.Uint64
-	heard        [kinds]atomic.Uint64 // messages from devices, and those sent to them
+	received     [kinds]atomic.Uint64 // messages from devices and to them
 	offences     [sins]atomic.Uint64
 	unremembered atomic.Uint64
 	offline      atomic.Uint64
@@ -70,19 +70,19 @@ type counters struct {
 	tooLarge     atomic.Uint64
 }
 
-// Stats are the broker's counters since it was made, and its gauges now.
+// Stats are the broker's counters since its creation, and its current gauges.
 type Stats struct {
-	Connections  int               // open now, identified or not
-	Sessions     int               // nodes connected now
-	Accepted     uint64            // CONNECTs accepted
-	AcceptErrors uint64            // failed accepts, each tried again
-	Refused      map[string]uint64 // connections refused, by reason
-	Messages     map[string]uint64 // by channel, either direction
-	Offences     map[string]uint64 // dropped messages and refused filters, by kind
-	Unremembered uint64            // messages left unacknowledged because the Handler could not remember them
+	Connections  int               // open, identified or not
+	Sessions     int               // connected nodes
+	Accepted     uint64            // accepted CONNECTs
+	AcceptErrors uint64            // failed accepts, each retried
+	Refused      map[string]uint64 // refused connections by reason
+	Messages     map[string]uint64 // by channel, in either direction
+	Offences     map[string]uint64 // dropped messages and refused filters by kind
+	Unremembered uint64            // messages that the Handler could not store, which were not acknowledged
 	Dropped      map[string]uint64 // messages to devices that were not sent, by reason
-	Observers    int               // connected now
-	Observed     map[string]uint64 // messages for observers: sent, and dropped because one reads too slowly
+	Observers    int               // connected observers
+	Observed     map[string]uint64 // messages for observers: sent, or dropped because one reads too slowly
 }
 
 // Stats returns the counters.
@@ -98,7 +98,7 @@ func (b *Broker) Stats() Stats {
 		s.Refused[n] = c.refused[i].Load()
 	}
 	for i, n := range kindNames {
-		s.Messages[n] = c.heard[i].Load()
+		s.Messages[n] = c.received[i].Load()
 	}
 	for i, n := range sinNames {
 		s.Offences[n] = c.offences[i].Load()

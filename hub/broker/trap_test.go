@@ -479,7 +479,7 @@ func TestM12ConnectionsAreCapped(t *testing.T) {
 		if s := b.Stats(); s.Connections != 3 || s.Refused["capacity"] != 5 {
 			t.Errorf("%d connections, %d refused; want 3 and 5", s.Connections, s.Refused["capacity"])
 		}
-		if !strings.Contains(said.String(), "3 connections have yet to say who they are") {
+		if !strings.Contains(said.String(), "3 connections have not finished CONNECT") {
 			t.Errorf("who looks for the reason finds %s", &said)
 		}
 		for _, c := range idle {

@@ -229,7 +229,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		imposter := &testDevice{t: t, id: kept}
 		imposter.run()
 		await(t, "the refusal", patience, func() error {
-			if !strings.Contains(h.output.String(), "it is not the device that joined last") {
+			if !strings.Contains(h.output.String(), "another device has joined as this node") {
 				return errors.New("the log does not say it")
 			}
 			return nil

@@ -14,37 +14,37 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// A Conn is a TCP connection that can be parked. Reads are one goroutine's at a time, and
-// so are writes; Close and deadlines are anybody's.
+// A Conn is a TCP connection that can be idle. One goroutine at a time may read, and one may write.
+// Close and the deadlines are safe for concurrent use.
 type Conn struct {
 	fd            int
 	at            *poller
-	number        uint64 // there
+	number        uint64 // in the poller
 	local, remote netip.AddrPort
 
-	life   sync.RWMutex // held for reading around each call of the kernel, so that fd is ours
+	fdLock sync.RWMutex // read-locked around each system call, so that fd stays valid
 	closed bool
 
 	mu          sync.Mutex
 	read, write half
-	hung        bool    // the other end has said that nothing more comes, or worse: the kernel has to be asked
-	sleeper     Sleeper // not nil: parked
-	expires     int64   // when that is parked too long, since the poller's start
+	peerClosed  bool   // the other end has closed or failed: the next read asks the kernel
+	waiter      Waiter // not nil: idle
+	expires     int64  // deadline while idle, since the poller's start
 
-	impatient bool         // the reader does not wait
-	spills    bool         // the writer does not wait: what there is no room for is kept
-	spilled   []byte       // that
-	received  atomic.Int64 // bytes, all in all
+	impatient bool         // reads do not wait
+	spills    bool         // writes do not wait: the rest goes to spilled
+	spilled   []byte       // what the socket had no room for
+	received  atomic.Int64 // total bytes
 }
 
 // A half is one direction.
 type half struct {
-	ready bool          // the kernel may have something, or room
-	wake  chan struct{} // closed when that changes, or a deadline; nil: nobody waits
-	until time.Time     // zero: none
+	ready bool          // the kernel may have data, or room
+	wake  chan struct{} // closed when ready or the deadline changes; nil: nothing waits
+	until time.Time     // deadline; zero: none
 }
 
-// New takes a connection over from Go's poller. Where that fails it is returned as it was.
+// New takes a connection over from Go's poller. If that fails it returns c unchanged.
 func New(c net.Conn) net.Conn {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
@@ -66,24 +66,24 @@ func New(c net.Conn) net.Conn {
 		_ = unix.Close(fd)
 		return c
 	}
-	_ = tcp.Close() // the file lives on as ours
+	_ = tcp.Close() // the duplicated descriptor stays open
 	return q
 }
 
-// begin guards a call of the kernel.
+// begin guards a system call; false: the connection is closed.
 func (c *Conn) begin() bool {
-	c.life.RLock()
+	c.fdLock.RLock()
 	if c.closed {
-		c.life.RUnlock()
+		c.fdLock.RUnlock()
 		return false
 	}
 	return true
 }
 
-// Read reads what there is, and waits for it unless it was told not to.
+// Read waits for data unless Impatient is set.
 func (c *Conn) Read(p []byte) (int, error) {
 	for {
-		may, hung := c.take(&c.read)
+		may, peerClosed := c.tryReady(&c.read)
 		if !may {
 			if c.impatient {
 				return 0, ErrNothing
@@ -93,7 +93,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 			}
 			continue
 		}
-		if !c.impatient && c.late(&c.read) {
+		if !c.impatient && c.expired(&c.read) {
 			c.again(&c.read)
 			return 0, c.failed("read", os.ErrDeadlineExceeded)
 		}
@@ -101,7 +101,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 			return 0, c.failed("read", net.ErrClosed)
 		}
 		n, err := ignoringEINTR(unix.Read, c.fd, p)
-		c.life.RUnlock()
+		c.fdLock.RUnlock()
 		switch {
 		case n > 0:
 			c.received.Add(int64(n))
@@ -110,10 +110,10 @@ func (c *Conn) Read(p []byte) (int, error) {
 			}
 			return n, nil
 		case err == nil && len(p) > 0:
-			c.again(&c.read) // the end stays the end
+			c.again(&c.read) // keep the end of the stream readable
 			return 0, io.EOF
 		case err == unix.EAGAIN:
-			if hung { // before it was asked: there is nothing to wait for
+			if peerClosed { // the other end had closed before: do not wait
 				return 0, c.failed("read", net.ErrClosed)
 			}
 		default:
@@ -123,14 +123,14 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// Write writes all of p; with Spill, what there is no room for is kept.
+// Write writes all of p; with Spill it keeps what the socket has no room for.
 func (c *Conn) Write(p []byte) (done int, err error) {
 	for done < len(p) {
-		if len(c.spilled) > 0 { // in order
+		if len(c.spilled) > 0 { // keep the order
 			c.spilled = append(c.spilled, p[done:]...)
 			return len(p), nil
 		}
-		if may, _ := c.take(&c.write); !may {
+		if may, _ := c.tryReady(&c.write); !may {
 			if c.spills {
 				c.spilled = append(c.spilled, p[done:]...)
 				return len(p), nil
@@ -140,7 +140,7 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 			}
 			continue
 		}
-		if !c.spills && c.late(&c.write) {
+		if !c.spills && c.expired(&c.write) {
 			c.again(&c.write)
 			return done, c.failed("write", os.ErrDeadlineExceeded)
 		}
@@ -148,7 +148,7 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 			return done, c.failed("write", net.ErrClosed)
 		}
 		n, err := ignoringEINTR(unix.Write, c.fd, p[done:])
-		c.life.RUnlock()
+		c.fdLock.RUnlock()
 		if n > 0 {
 			done += n
 			c.again(&c.write)
@@ -160,21 +160,21 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// take says whether it is worth asking the kernel, and notes that it is asked.
-func (c *Conn) take(h *half) (may, hung bool) {
+// tryReady reports whether a system call may succeed, and clears ready for it.
+func (c *Conn) tryReady(h *half) (may, peerClosed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	may = c.may(h)
+	may = c.isReady(h)
 	h.ready = false
-	return may, c.hung
+	return may, c.peerClosed
 }
 
-// may says whether the kernel may have something, or room. Where nothing more comes, it
-// says so itself; there may be no room all the same.
-func (c *Conn) may(h *half) bool { return h.ready || c.hung && h == &c.read }
+// isReady reports whether the kernel may have data or room. After the other end has closed a read
+// always succeeds, but a write may not.
+func (c *Conn) isReady(h *half) bool { return h.ready || c.peerClosed && h == &c.read }
 
-// late says whether a direction's deadline has passed.
-func (c *Conn) late(h *half) bool {
+// expired reports whether a direction's deadline has passed.
+func (c *Conn) expired(h *half) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !h.until.IsZero() && !time.Now().Before(h.until)
@@ -186,19 +186,19 @@ func (c *Conn) again(h *half) {
 	c.mu.Unlock()
 }
 
-// wait waits until a direction is ready, its deadline has passed, or the connection is closed.
+// wait waits until a direction is ready, its deadline passes, or the connection is closed.
 func (c *Conn) wait(h *half) error {
 	for {
-		c.life.RLock()
+		c.fdLock.RLock()
 		closed := c.closed
-		c.life.RUnlock()
+		c.fdLock.RUnlock()
 		c.mu.Lock()
 		left := time.Until(h.until)
 		switch {
 		case closed:
 			c.mu.Unlock()
 			return net.ErrClosed
-		case c.may(h):
+		case c.isReady(h):
 			c.mu.Unlock()
 			return nil
 		case !h.until.IsZero() && left <= 0:
@@ -221,7 +221,7 @@ func (c *Conn) wait(h *half) error {
 	}
 }
 
-// signal wakes whoever waits.
+// signal wakes the waiting goroutine.
 func (h *half) signal() {
 	if h.wake != nil {
 		close(h.wake)
@@ -229,46 +229,46 @@ func (h *half) signal() {
 	}
 }
 
-// Impatient says whether reads wait. It is the reader's to say.
+// Impatient sets whether reads return ErrNothing instead of waiting. Only the reader calls it.
 func (c *Conn) Impatient(on bool) { c.impatient = on }
 
-// Spill says that writes do not wait: what there is no room for is kept, and returned
-// when they may wait again. It is the writer's to say, and to write first.
+// Spill sets whether writes keep the rest instead of waiting. Turning it off returns what was kept,
+// which the caller has to write first. Only the writer calls it.
 func (c *Conn) Spill(on bool) (kept []byte) {
 	kept, c.spilled, c.spills = c.spilled, nil, on
 	return kept
 }
 
-// Received is how many bytes have been read.
+// Received returns how many bytes have been read.
 func (c *Conn) Received() int64 { return c.received.Load() }
 
-// Park gives a connection to the goroutine that waits for all: its Sleeper is told when
-// something comes, when nothing came by then, or when it is closed. It returns false, and
-// nothing is parked, if something may have come already. It is the reader's to say.
-func (c *Conn) Park(by time.Time, s Sleeper) bool {
-	c.life.RLock()
-	defer c.life.RUnlock()
+// SetIdle hands the connection to the poller: its Waiter is called when data arrives, at the
+// deadline, or when it is closed. It returns false, and does nothing, if data may have arrived
+// already. Only the reader calls it.
+func (c *Conn) SetIdle(by time.Time, s Waiter) bool {
+	c.fdLock.RLock()
+	defer c.fdLock.RUnlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.read.ready || c.hung {
+	if c.closed || c.read.ready || c.peerClosed {
 		return false
 	}
-	c.sleeper, c.expires = s, int64(by.Sub(c.at.began))
+	c.waiter, c.expires = s, int64(by.Sub(c.at.began))
 	return true
 }
 
-// Parked says whether the connection is parked now.
-func (c *Conn) Parked() bool {
+// Idle reports whether the connection is idle.
+func (c *Conn) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.sleeper != nil
+	return c.waiter != nil
 }
 
-// Poke tells a parked connection's Sleeper at once of what may have come, on the caller's
-// goroutine: the next tick may be too late.
+// Poke calls an idle connection's Waiter at once, on the caller's goroutine, if data may have
+// arrived: the next tick may be too late.
 func (c *Conn) Poke() {
 	c.mu.Lock()
-	s := c.unpark()
+	s := c.endIdle()
 	c.read.ready = true
 	c.mu.Unlock()
 	if s != nil {
@@ -276,45 +276,45 @@ func (c *Conn) Poke() {
 	}
 }
 
-// unpark returns who is told.
-func (c *Conn) unpark() Sleeper {
-	s := c.sleeper
-	c.sleeper = nil
+// endIdle ends the idle state and returns the Waiter.
+func (c *Conn) endIdle() Waiter {
+	s := c.waiter
+	c.waiter = nil
 	return s
 }
 
-// happened is what the kernel tells.
-func (c *Conn) happened(events uint32) Sleeper {
+// handleEvents handles the kernel's events and returns the Waiter to wake.
+func (c *Conn) handleEvents(events uint32) Waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if events&(unix.EPOLLHUP|unix.EPOLLRDHUP|unix.EPOLLERR) != 0 {
-		c.hung = true
+		c.peerClosed = true
 	}
 	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		c.write.ready = true
 		c.write.signal()
 	}
-	if events&unix.EPOLLIN == 0 && !c.hung {
+	if events&unix.EPOLLIN == 0 && !c.peerClosed {
 		return nil
 	}
 	c.read.ready = true
 	c.read.signal()
-	return c.unpark()
+	return c.endIdle()
 }
 
-// overdue returns who is told that nothing came in time, if it is so.
-func (c *Conn) overdue(now int64) Sleeper {
+// overdue returns the Waiter of an idle connection whose deadline has passed.
+func (c *Conn) overdue(now int64) Waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sleeper == nil || now < c.expires {
+	if c.waiter == nil || now < c.expires {
 		return nil
 	}
-	c.read.ready = true // whoever is told may look once more
-	return c.unpark()
+	c.read.ready = true // let the Waiter read once more
+	return c.endIdle()
 }
 
-// ExpireAt does to a parked connection what happens where at that moment nothing has come
-// in time, and says whether it was. It is for tests: that time is long.
+// ExpireAt expires an idle connection whose deadline is before now, and reports whether it did. It
+// is for tests, since deadlines are long.
 func (c *Conn) ExpireAt(now time.Time) bool {
 	s := c.overdue(int64(now.Sub(c.at.began)))
 	if s != nil {
@@ -323,22 +323,22 @@ func (c *Conn) ExpireAt(now time.Time) bool {
 	return s != nil
 }
 
-// Close closes the connection. Whoever reads, writes or is told of it hears of it.
+// Close closes the connection, and wakes its reader, writer and Waiter.
 func (c *Conn) Close() error {
-	c.life.Lock()
+	c.fdLock.Lock()
 	if c.closed {
-		c.life.Unlock()
+		c.fdLock.Unlock()
 		return c.failed("close", net.ErrClosed)
 	}
 	c.closed = true
 	c.at.remove(c)
 	err := unix.Close(c.fd)
-	c.life.Unlock()
+	c.fdLock.Unlock()
 	c.mu.Lock()
-	c.hung, c.write.ready = true, true
+	c.peerClosed, c.write.ready = true, true
 	c.read.signal()
 	c.write.signal()
-	s := c.unpark()
+	s := c.endIdle()
 	c.mu.Unlock()
 	if s != nil {
 		go func() {
@@ -349,16 +349,16 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// SetDeadline is as net.Conn's, and so are those below.
+// SetDeadline sets both deadlines, as those of net.Conn.
 func (c *Conn) SetDeadline(t time.Time) error {
 	_ = c.SetReadDeadline(t)
 	return c.SetWriteDeadline(t)
 }
 
-// SetReadDeadline bounds reads that wait; a parked connection has its own bound.
+// SetReadDeadline limits waiting reads; an idle connection has its own deadline.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.set(&c.read, t) }
 
-// SetWriteDeadline bounds writes that wait.
+// SetWriteDeadline limits waiting writes.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.set(&c.write, t) }
 
 func (c *Conn) set(h *half, t time.Time) error {

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// A Conn is what there is none of here: nothing is parked.
+// A Conn is a plain connection: without epoll none can be idle.
 type Conn struct{ net.Conn }
 
-// New returns the connection as it is.
+// New returns the connection unchanged.
 func New(c net.Conn) net.Conn { return c }
 
-func (c *Conn) Impatient(bool)               {}
-func (c *Conn) Spill(bool) (kept []byte)     { return nil }
-func (c *Conn) Received() int64              { return 0 }
-func (c *Conn) Park(time.Time, Sleeper) bool { return false }
-func (c *Conn) Parked() bool                 { return false }
-func (c *Conn) Poke()                        {}
+func (c *Conn) Impatient(bool)                 {}
+func (c *Conn) Spill(bool) (kept []byte)       { return nil }
+func (c *Conn) Received() int64                { return 0 }
+func (c *Conn) SetIdle(time.Time, Waiter) bool { return false }
+func (c *Conn) Idle() bool                     { return false }
+func (c *Conn) Poke()                          {}

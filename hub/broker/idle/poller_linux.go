@@ -12,21 +12,21 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// A poller waits for what comes on its connections, in one goroutine that lives as long as
-// the process.
+// A poller waits for events of its connections, in one goroutine that runs as long as the process.
 type poller struct {
 	epoll int
 	err   error
 	began time.Time
 
 	mu sync.Mutex
-	// of the numbers that connections have: a file's number is another's soon, while events of the former are on their way
+	// last number of a connection. File descriptors are reused while events of a closed file may be
+	// pending.
 	last  uint64
 	conns map[uint64]*Conn
 }
 
-// pollers are one for two processors: each wakes for what comes on its own connections, so
-// fewer wake more rarely.
+// pollers are one per two processors: each wakes for its own connections, so fewer pollers wake
+// less often.
 var pollers = sync.OnceValue(func() []*poller {
 	all := make([]*poller, max(1, min(4, runtime.GOMAXPROCS(0)/2)))
 	for i := range all {
@@ -63,16 +63,16 @@ func (p *poller) add(c *Conn) error {
 	return nil
 }
 
-// remove forgets a connection; the kernel does when its file is closed.
+// remove removes a connection; the kernel does so when its file is closed.
 func (p *poller) remove(c *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c.number)
 }
 
-// run waits for ever. After a mistake of a Sleeper the others go on.
+// run never returns. After a Waiter's panic the others go on.
 func (p *poller) run() {
-	defer panics.Catch("mqtt") // of once's own: those it tells of are caught there
+	defer panics.Catch("mqtt") // for once itself; it catches panics of Waiters
 	r := round{events: make([]unix.EpollEvent, 512), scratch: make([]byte, 4<<10)}
 	for {
 		p.once(&r)
@@ -80,67 +80,66 @@ func (p *poller) run() {
 }
 
 type round struct {
-	events      []unix.EpollEvent
-	scratch     []byte
-	told, count int       // of events
-	woke, swept time.Time // last
-	busy        bool      // more came, or sooner, than in every second tick
+	events         []unix.EpollEvent
+	scratch        []byte
+	handled, count int       // events handled, and in total
+	woke, swept    time.Time // times of the last wake-up and sweep
+	busy           bool      // events arrive at least every second tick
 }
 
-// looks is how often is looked for parked connections on which nothing came in time.
-const looks = time.Second
+// sweepEvery is the interval of checking the deadlines of idle connections.
+const sweepEvery = time.Second
 
 func (p *poller) once(r *round) {
 	defer panics.Catch("mqtt")
-	for ; r.told < r.count; r.told++ {
-		e := r.events[r.told]
+	for ; r.handled < r.count; r.handled++ {
+		e := r.events[r.handled]
 		p.mu.Lock()
 		c := p.conns[uint64(uint32(e.Fd))|uint64(uint32(e.Pad))<<32]
 		p.mu.Unlock()
 		if c == nil {
 			continue
 		}
-		if s := c.happened(e.Events); s != nil {
-			r.told++ // whatever becomes of it
+		if s := c.handleEvents(e.Events); s != nil {
+			r.handled++ // count it even if it panics
 			s.Wake(r.scratch)
-			r.told--
+			r.handled--
 		}
 	}
-	if now := time.Now(); now.Sub(r.swept) >= looks {
+	if now := time.Now(); now.Sub(r.swept) >= sweepEvery {
 		r.swept = now
 		p.sweep(now)
 	}
-	// To sleep is to be woken once more, which pays only where more comes meanwhile.
+	// Sleeping costs one more wake-up, which pays off only if more events arrive meanwhile.
 	if rest := tick - time.Since(r.woke); rest > 0 && r.busy && r.count < len(r.events) {
 		time.Sleep(rest)
 	}
 	n, err := unix.EpollWait(p.epoll, r.events, 0)
-	if n == 0 { // a call that waits is dearer: the scheduler has to find another use for its processor
-		n, err = unix.EpollWait(p.epoll, r.events, p.patience())
+	if n == 0 { // a blocking call costs more: the scheduler has to hand over the processor
+		n, err = unix.EpollWait(p.epoll, r.events, p.waitMillis())
 	}
 	now := time.Now()
 	r.busy = n > 1 || now.Sub(r.woke) < tick/2
-	r.told, r.count, r.woke = 0, max(n, 0), now
+	r.handled, r.count, r.woke = 0, max(n, 0), now
 	if err != nil && err != unix.EINTR {
 		slog.Error("wait for connections; trying again", "err", err)
-		time.Sleep(looks)
+		time.Sleep(sweepEvery)
 	}
 }
 
-// patience is how long, in milliseconds, the kernel is waited for: as long as there is
-// nothing to look for, without end.
-func (p *poller) patience() int {
+// waitMillis returns how long to wait for events in milliseconds; without idle connections forever.
+func (p *poller) waitMillis() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.conns) == 0 {
 		return -1
 	}
-	return int(looks / time.Millisecond)
+	return int(sweepEvery / time.Millisecond)
 }
 
-// sweep tells of those on which nothing came in time.
+// sweep expires idle connections whose deadline has passed.
 func (p *poller) sweep(now time.Time) {
-	var late []Sleeper
+	var late []Waiter
 	p.mu.Lock()
 	for _, c := range p.conns {
 		if s := c.overdue(int64(now.Sub(p.began))); s != nil {

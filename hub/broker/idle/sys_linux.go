@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addrPort is a TCP address in the form that takes the least.
+// addrPort returns a TCP address in its smallest form.
 func addrPort(a net.Addr) netip.AddrPort {
 	tcp, _ := a.(*net.TCPAddr)
 	return tcp.AddrPort()
 }
 
-// SyscallConn is for asking the kernel about the connection, not for reading or writing.
+// SyscallConn is for socket options only, not for reading or writing.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return control{c}, nil }
 
 type control struct{ c *Conn }
@@ -24,7 +24,7 @@ func (r control) Control(f func(fd uintptr)) error {
 	if !r.c.begin() {
 		return net.ErrClosed
 	}
-	defer r.c.life.RUnlock()
+	defer r.c.fdLock.RUnlock()
 	f(uintptr(r.c.fd))
 	return nil
 }

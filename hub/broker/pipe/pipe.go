@@ -1,9 +1,8 @@
-// Package pipe is a network in memory for simulations: a listener for the
-// broker and a dialler for each device, whose link can be cut, frozen and healed.
+// Package pipe is an in-memory network for simulations: a listener for the broker and a dialler for
+// each device, whose link can be cut, frozen and healed.
 //
-// It works inside a testing/synctest bubble, where a TCP listener does not. It
-// never opens a socket and knows nothing of MQTT. Its neighbours are hub/broker,
-// which listens on it, and the tests that let hub and devices meet.
+// It works inside a testing/synctest bubble, where TCP does not. It never opens a socket and knows
+// nothing of MQTT. The broker listens on it in tests.
 package pipe
 
 import (
@@ -15,8 +14,7 @@ import (
 	"time"
 )
 
-// A Net is a net.Listener, with a way to dial it. Make it inside the bubble in
-// which it is used.
+// A Net is a net.Listener with a dialler. Create it inside the bubble that uses it.
 type Net struct {
 	backlog chan net.Conn
 	closed  chan struct{}
@@ -33,7 +31,7 @@ type state int
 const (
 	up     state = iota
 	cut          // connections break, new ones are refused
-	frozen       // packets vanish without a word
+	frozen       // packets are lost without an error
 )
 
 // New returns a network without connections.
@@ -56,17 +54,17 @@ func (n *Net) Accept() (net.Conn, error) {
 	}
 }
 
-// Close stops the listener. Connections live on.
+// Close stops the listener. Connections stay open.
 func (n *Net) Close() error {
 	n.once.Do(func() { close(n.closed) })
 	return nil
 }
 
-// Addr is the address of the listener, of network "pipe".
+// Addr returns the address of the listener, of network "pipe".
 func (n *Net) Addr() net.Addr { return addr("hub") }
 
-// Dial connects a device. A cut link is refused at once; on a frozen one the
-// dial lasts until the context ends, as on a real network.
+// Dial connects a device. It fails at once on a cut link, and waits for the end of the context on a
+// frozen one, as on a real network.
 func (n *Net) Dial(ctx context.Context, device string) (net.Conn, error) {
 	n.mu.Lock()
 	now := n.state[device]
@@ -95,16 +93,13 @@ func (n *Net) Dial(ctx context.Context, device string) (net.Conn, error) {
 	return l.ends[0], nil
 }
 
-// Cut breaks the device's connections, so that both ends get an error, and
-// refuses new ones.
+// Cut breaks the device's connections, so that both ends get an error, and refuses new ones.
 func (n *Net) Cut(device string) { n.set(device, cut) }
 
-// Freeze lets all packets of the device vanish. Neither end gets an error: the
-// link is half open.
+// Freeze drops all packets of the device without an error at either end: the link is half open.
 func (n *Net) Freeze(device string) { n.set(device, frozen) }
 
-// Heal lets the device connect again. Connections that were frozen break, for
-// bytes of theirs are lost.
+// Heal lets the device connect again. Frozen connections break, since bytes of them are lost.
 func (n *Net) Heal(device string) { n.set(device, up) }
 
 func (n *Net) set(device string, to state) {
@@ -126,7 +121,7 @@ func (n *Net) set(device string, to state) {
 	}
 }
 
-// A link is one connection, with both its ends.
+// A link is one connection with both ends.
 type link struct {
 	frozen atomic.Bool
 	ends   [2]*end
@@ -147,7 +142,7 @@ type end struct {
 	local, remote addr
 }
 
-// Write sends, or lets the bytes vanish on a frozen link.
+// Write sends, or drops the bytes on a frozen link.
 func (e *end) Write(p []byte) (int, error) {
 	if e.closed.Load() {
 		return 0, net.ErrClosed
@@ -167,7 +162,7 @@ func (e *end) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends this side. On a frozen link the other side does not hear of it.
+// Close closes this end. On a frozen link the other end is not notified.
 func (e *end) Close() error {
 	e.closed.Store(true)
 	if e.link.frozen.Load() {
@@ -176,8 +171,8 @@ func (e *end) Close() error {
 	return e.Conn.Close()
 }
 
-// SetDeadline, as its two halves, does nothing on a closed end: a deadline is
-// how Close wakes the readers of a frozen link.
+// SetDeadline does nothing on a closed end, as SetReadDeadline and SetWriteDeadline: Close uses a
+// deadline to wake the readers of a frozen link.
 func (e *end) SetDeadline(t time.Time) error {
 	if e.closed.Load() {
 		return net.ErrClosed

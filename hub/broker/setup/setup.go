@@ -1,9 +1,8 @@
-// Package setup writes what an MQTT broker needs to stand between devices and a hub:
-// configuration and access rules under which a device can do what it can at the hub's own
-// broker, and nothing else. What a broker cannot be told to refuse stands in its README.
+// Package setup writes configuration files for external MQTT brokers between devices and a hub.
 //
-// It makes texts. Certificates, and where the files go, are the caller's business; it never
-// speaks to a broker.
+// Their access rules allow a device what the hub's own broker allows it, and nothing else. Each
+// README names what that broker cannot refuse. The package only writes text for package cli:
+// certificates and the place of the files are the caller's, and it never connects to a broker.
 package setup
 
 import (
@@ -21,23 +20,23 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// HubUser is the name in the hub's certificate at a broker; see pki.HubName.
+// HubUser is the name in the hub's certificate for a broker; see pki.HubName.
 const HubUser = "flotilla:hub"
 
-// Kinds are the brokers for which there is a configuration.
+// Kinds are the supported brokers.
 var Kinds = []string{"mosquitto", "nats", "emqx"}
 
-// Options say for whom it is written.
+// Options configure the files.
 type Options struct {
-	Addresses []string // of the nodes of the cluster, or of the only one; host:port
-	Path      string   // the directory that the files are in on the broker's machine
+	Addresses []string // of the broker or of each member of its cluster, host:port
+	Path      string   // directory of the files on the broker's machine
 	Prefix    string   // of all topics
-	Nodes     []string // that have joined; for a broker whose rules name each
-	Secret    string   // by which the members of a cluster know each other
+	Nodes     []string // enrolled nodes, for a broker that needs a rule for each
+	Secret    string   // shared by the members of a cluster
 }
 
-// What is written stands in the files as it is, in the words of three languages, in access rules
-// and in commands for people: only what means nothing else in any of them is.
+// Values stand unquoted in files of three languages, in access rules and in shell commands. So only
+// characters without a special meaning in any of them are allowed.
 var (
 	prefixForm = regexp.MustCompile(`^[A-Za-z0-9_:@-]+(/[A-Za-z0-9_:@-]+)*$`)
 	hostForm   = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
@@ -45,14 +44,14 @@ var (
 
 func (o Options) check() error {
 	if !prefixForm.MatchString(o.Prefix) {
-		return fmt.Errorf("the topic prefix %.150q has characters that mean something else to brokers: use levels of "+
+		return fmt.Errorf("the topic prefix %.150q has characters with a special meaning in brokers: use levels of "+
 			"letters, digits, - _ : and @ with single slashes between them, here and as --broker-prefix of the hub", o.Prefix)
 	}
 	if strings.ContainsFunc(o.Path, func(r rune) bool {
 		return unicode.IsControl(r) || strings.ContainsRune("\"\\$`", r)
 	}) {
 		return fmt.Errorf(
-			"the path %q has characters that mean something else to brokers: use one without quotes, \\, $ and line breaks",
+			"the path %q has characters with a special meaning in brokers: use one without quotes, \\, $ and line breaks",
 			o.Path)
 	}
 	return nil
@@ -61,7 +60,7 @@ func (o Options) check() error {
 // A File is one file to write.
 type File struct {
 	Name, Text string
-	Secret     bool // nobody else may read it
+	Secret     bool // only its owner may read it
 }
 
 //go:embed templates
@@ -69,11 +68,11 @@ var templates embed.FS
 
 var funcs = template.FuncMap{"subject": subject, "join": strings.Join}
 
-// Files are the configuration for a broker of a kind.
+// Files returns the configuration for a kind of broker.
 func Files(kind string, o Options) ([]File, error) {
 	t, err := template.New("").Funcs(funcs).ParseFS(templates, "templates/"+kind+"/*")
 	if err != nil {
-		return nil, fmt.Errorf("write the configuration of %s: there is none; choose one of %s", kind,
+		return nil, fmt.Errorf("write the configuration of %s: unknown broker; choose one of %s", kind,
 			strings.Join(Kinds, ", "))
 	}
 	if err := o.check(); err != nil {
@@ -124,19 +123,19 @@ func Files(kind string, o Options) ([]File, error) {
 
 type view struct {
 	Options
-	From, To  []string // channels that a device publishes, and gets
+	From, To  []string // channels that a device publishes and receives
 	HubUser   string
 	MaxPacket int // bytes
 	Members   []member
-	Member    member // the one that a file is for
+	Member    member // the member that a file is for
 }
 
 type member struct{ Name, Host, Port string }
 
-// At is the member's host with a port, its own or another.
+// At returns the member's host with a port.
 func (m member) At(port string) string { return net.JoinHostPort(m.Host, port) }
 
-// Any is what a member listens on that is reached at its host.
+// Any returns the wildcard address on which a member listens.
 func (m member) Any() string {
 	if strings.Contains(m.Host, ":") {
 		return "[::]"
@@ -144,8 +143,8 @@ func (m member) Any() string {
 	return "0.0.0.0"
 }
 
-// subject is a topic or a filter in the words of NATS: levels are parted by dots, a dot in a
-// level is two slashes, and + is *.
+// subject converts a topic or filter to NATS: levels are separated by dots, a dot in a level
+// becomes two slashes, and + becomes *.
 func subject(topic string) string {
 	levels := strings.Split(topic, "/")
 	for i, l := range levels {

@@ -13,30 +13,29 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// A device says little: a lease every ten seconds, and a ping along with it. Between two
-// packets its connection is parked, without a goroutine, and these two are answered where
-// all parked connections are waited for. Whatever else comes, or comes in part, is read by
-// a goroutine of its own, as on any connection, until it is quiet again.
+// Devices send little: a lease every ten seconds with a ping. Between packets a connection is idle,
+// without a goroutine, and the poller's goroutine answers these two packets. Another goroutine
+// reads anything else, including a partial packet, until the connection is idle again.
 
-// park parks the session's connection; false: something has come meanwhile.
-func (s *session) park() bool {
-	return s.conn.sock.Park(time.Now().Add(s.conn.idle), s)
+// setIdle makes the session's connection idle; false: something has arrived meanwhile.
+func (s *session) setIdle() bool {
+	return s.conn.sock.SetIdle(time.Now().Add(s.conn.maxSilence), s)
 }
 
-// Wake hears what came on the parked connection: idle.Sleeper.
+// Wake handles what has arrived on the idle connection. It implements idle.Waiter.
 func (s *session) Wake(scratch []byte) {
-	if !s.conn.tryLockWriter() { // somebody writes: TLS could have to wait for it
+	if !s.conn.tryLockWriter() { // another goroutine writes, and TLS might block
 		s.resume(func() bool { return s.broker.read(s) })
 		return
 	}
 	for {
-		next := s.hear(scratch)
+		next := s.handleAvailable(scratch)
 		s.conn.unlockWriter()
 		if next != nil {
 			s.resume(next)
 			return
 		}
-		if s.park() {
+		if s.setIdle() {
 			return
 		}
 		if !s.conn.tryLockWriter() {
@@ -46,9 +45,9 @@ func (s *session) Wake(scratch []byte) {
 	}
 }
 
-// hear hears all that is there for the moment, and returns how a goroutine has to go on;
-// nil: not at all.
-func (s *session) hear(scratch []byte) (next func() (parked bool)) {
+// handleAvailable handles what has arrived, and returns how a goroutine has to go on; nil: it need
+// not.
+func (s *session) handleAvailable(scratch []byte) (next func() (isIdle bool)) {
 	b := s.broker
 	defer panics.CatchThen("mqtt", func(err error) { next = func() bool { return b.endSession(s, err) } })
 	for before := s.conn.sock.Received(); ; before = s.conn.sock.Received() {
@@ -60,12 +59,12 @@ func (s *session) hear(scratch []byte) (next func() (parked bool)) {
 				return func() bool { return b.endSession(s, err) }
 			}
 			if len(rest) > 0 {
-				s.conn.seen = bytes.Clone(rest)
+				s.conn.readAhead = bytes.Clone(rest)
 				return func() bool { return b.read(s) }
 			}
 		case !errors.Is(err, idle.ErrNothing):
 			return func() bool { return b.endSession(s, err) }
-		case s.conn.sock.Received() != before: // a part of a record of TLS: it has its time
+		case s.conn.sock.Received() != before: // a part of a TLS record: wait for the rest
 			return func() bool { return b.awaitPacket(s) }
 		default:
 			return nil
@@ -73,15 +72,15 @@ func (s *session) hear(scratch []byte) (next func() (parked bool)) {
 	}
 }
 
-// Expire ends a session of which nothing was heard for too long: quiet to the last, for a
-// hub that has stood still finds what came meanwhile. idle.Sleeper.
+// Expire ends a session that was silent for too long. It first reads once more: after a pause of
+// the hub, packets may be waiting. It implements idle.Waiter.
 func (s *session) Expire() {
-	s.resume(func() (parked bool) {
+	s.resume(func() (isIdle bool) {
 		b, before, p := s.broker, s.conn.sock.Received(), make([]byte, smallPacket)
 		n, err := s.conn.readAvailable(p)
 		switch {
 		case err == nil:
-			s.conn.seen = p[:n]
+			s.conn.readAhead = p[:n]
 			return b.read(s)
 		case !errors.Is(err, idle.ErrNothing):
 			return b.endSession(s, err)
@@ -92,26 +91,25 @@ func (s *session) Expire() {
 	})
 }
 
-// resume goes on with a session on a goroutine of its own.
-func (s *session) resume(part func() (parked bool)) {
+// resume continues a session on its own goroutine.
+func (s *session) resume(part func() (isIdle bool)) {
 	go s.broker.runPart(s, part)
 }
 
-// awaitPacket waits for a packet before the connection may be parked again.
-func (b *Broker) awaitPacket(s *session) (parked bool) {
-	s.conn.until = time.Now().Add(s.conn.idle + line.Takes(maxRecord))
+// awaitPacket waits for a packet before the connection may become idle again.
+func (b *Broker) awaitPacket(s *session) (isIdle bool) {
+	s.conn.packetDeadline = time.Now().Add(s.conn.maxSilence + line.Takes(maxRecord))
 	one := make([]byte, smallPacket)
 	n, err := s.conn.Read(one)
 	if err != nil {
 		return b.endSession(s, err)
 	}
-	s.conn.until = time.Time{}
-	s.conn.seen = one[:n]
+	s.conn.packetDeadline = time.Time{}
+	s.conn.readAhead = one[:n]
 	return b.read(s)
 }
 
-// answered answers leases and pings that p begins with, and returns the rest: what has to
-// be waited for, in whatever way.
+// answered answers leases and pings at the start of p, and returns the rest.
 func (b *Broker) answered(s *session, p []byte) (rest []byte, err error) {
 	for len(p) > 0 {
 		size, header := packetSize(p)
@@ -122,7 +120,7 @@ func (b *Broker) answered(s *session, p []byte) (rest []byte, err error) {
 		case p[0] == publish0 && b.lease(s, p[header:size]):
 		case p[0] == packets.Pingreq<<4 && size == header:
 			s.chargeRate(0, 0)
-			if _, err := s.conn.Conn.Write(pingresp); err != nil { // we hold the lock of the writer
+			if _, err := s.conn.Conn.Write(pingresp); err != nil { // we hold the writer's lock
 				return nil, err
 			}
 		default:

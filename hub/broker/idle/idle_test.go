@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// two are both ends of a connection; the first can be parked.
+// two are both ends of a connection; the first can be idle.
 func two(t *testing.T) (*Conn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -30,21 +30,21 @@ func two(t *testing.T) (*Conn, net.Conn) {
 	}
 	c, ok := New(accepted).(*Conn)
 	if !ok {
-		t.Fatal("a TCP connection cannot be parked")
+		t.Fatal("a TCP connection cannot be idle")
 	}
 	t.Cleanup(func() { other.Close(); c.Close() })
 	return c, other
 }
 
-// A sleeper writes down what it is told.
-type sleeper struct {
+// A recorder is a Waiter that records its calls.
+type recorder struct {
 	c    *Conn
 	told chan string
 }
 
-func newSleeper(c *Conn) *sleeper { return &sleeper{c, make(chan string, 8)} }
+func newRecorder(c *Conn) *recorder { return &recorder{c, make(chan string, 8)} }
 
-func (s *sleeper) Wake(scratch []byte) {
+func (s *recorder) Wake(scratch []byte) {
 	s.c.Impatient(true)
 	defer s.c.Impatient(false)
 	n, err := s.c.Read(scratch)
@@ -58,9 +58,9 @@ func (s *sleeper) Wake(scratch []byte) {
 	}
 }
 
-func (s *sleeper) Expire() { s.told <- "expired" }
+func (s *recorder) Expire() { s.told <- "expired" }
 
-func (s *sleeper) is(t *testing.T, want string) {
+func (s *recorder) is(t *testing.T, want string) {
 	t.Helper()
 	select {
 	case got := <-s.told:
@@ -72,16 +72,16 @@ func (s *sleeper) is(t *testing.T, want string) {
 	}
 }
 
-// park parks once what there was has been read.
-func park(t *testing.T, c *Conn, by time.Time, s Sleeper) {
+// setIdle makes the connection idle once all data has been read.
+func setIdle(t *testing.T, c *Conn, by time.Time, s Waiter) {
 	t.Helper()
 	c.Impatient(true)
 	if _, err := c.Read(make([]byte, 8)); !errors.Is(err, ErrNothing) {
 		t.Fatalf("a read of nothing says %v", err)
 	}
 	c.Impatient(false)
-	if !c.Park(by, s) {
-		t.Fatal("it cannot be parked")
+	if !c.SetIdle(by, s) {
+		t.Fatal("it cannot be idle")
 	}
 }
 
@@ -102,15 +102,15 @@ func TestAParkedConnectionIsToldOnceWhatBecomesOfIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conn, other := two(t)
-			s := newSleeper(conn)
+			s := newRecorder(conn)
 			if c.want == "" {
 				_, _ = other.Write([]byte("early"))
-				if conn.Park(c.by, s) {
+				if conn.SetIdle(c.by, s) {
 					s.is(t, "early")
 				}
 				return
 			}
-			park(t, conn, c.by, s)
+			setIdle(t, conn, c.by, s)
 			c.do(conn, other)
 			if c.want == "reset" {
 				if got := <-s.told; got == "" || got == "expired" {

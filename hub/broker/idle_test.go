@@ -18,10 +18,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// parked says whether the node's connection has no goroutine.
-func parked(b *Broker, node string) bool {
+// isIdle reports whether the node's connection has no goroutine.
+func isIdle(b *Broker, node string) bool {
 	s := b.session(node)
-	return s != nil && s.conn.sock != nil && s.conn.sock.Parked()
+	return s != nil && s.conn.sock != nil && s.conn.sock.Idle()
 }
 
 // leaseBytes is a lease, and a ping along with it.
@@ -89,7 +89,7 @@ func TestAQuietDeviceHasNoGoroutineAndItsLeasesNeedNone(t *testing.T) {
 			c := dial(node)
 			c.subscribeOwn(node)
 			all = append(all, c)
-			await(t, node+" parked", func() bool { return parked(b, node) })
+			await(t, node+" is idle", func() bool { return isIdle(b, node) })
 		}
 		await(t, "their goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
 		for seq := range uint64(3) {
@@ -108,7 +108,7 @@ func TestAQuietDeviceHasNoGoroutineAndItsLeasesNeedNone(t *testing.T) {
 func TestAQuietDeviceHasNoCertificateInMemory(t *testing.T) {
 	both(t, func(t *testing.T, _ *recorder, b *Broker, dial func(string) *client) {
 		dial("pi-1").ping()
-		await(t, "pi-1 parked", func() bool { return parked(b, "pi-1") })
+		await(t, "pi-1 is idle", func() bool { return isIdle(b, "pi-1") })
 		secure, ok := b.session("pi-1").conn.Conn.(*tls.Conn)
 		if !ok {
 			return // nobody has shown one
@@ -128,7 +128,7 @@ func TestAQuietDeviceHasNoCertificateInMemory(t *testing.T) {
 func TestWhatComesInPiecesOrTogetherIsHeardAsItIs(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		c := dial("pi-1")
-		quietly := func() { t.Helper(); await(t, "parked", func() bool { return parked(b, "pi-1") }) }
+		quietly := func() { t.Helper(); await(t, "idle", func() bool { return isIdle(b, "pi-1") }) }
 		event := encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, ProtocolVersion: 4, PacketID: 7,
 			TopicName: topicOf("pi-1", wire.ChannelPresence), Payload: []byte(`{"boot":"b","state":"shutdown"}`)})
 		quietly()
@@ -176,7 +176,7 @@ func TestHoweverAParkedConnectionEndsItsSessionEndsOnce(t *testing.T) {
 			t.Parallel()
 			both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 				c := dial("pi-1")
-				await(t, "parked", func() bool { return parked(b, "pi-1") })
+				await(t, "idle", func() bool { return isIdle(b, "pi-1") })
 				end.do(b, c)
 				await(t, "the session's end", func() bool { return !b.Online("pi-1") && b.Stats().Connections == 0 })
 				await(t, "the end told", func() bool { return d.count("disconnected pi-1") == 1 })
@@ -193,21 +193,21 @@ func TestHoweverAParkedConnectionEndsItsSessionEndsOnce(t *testing.T) {
 func TestWhatCameInTimeIsHeardBeforeSilenceIsToldLate(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		c := dial("pi-1")
-		await(t, "parked", func() bool { return parked(b, "pi-1") })
+		await(t, "idle", func() bool { return isIdle(b, "pi-1") })
 		s := b.session("pi-1")
 		for seq := range uint64(20) { // as if the time were over: now one is first, now the other
-			end := time.Now().Add(s.conn.idle) // not of one that is parked again with what came
+			end := time.Now().Add(s.conn.maxSilence) // not of a connection that is idle again with what came
 			c.raw(leaseBytes("pi-1", seq+1))
 			for !s.conn.sock.ExpireAt(end) && d.count("lease pi-1") == int(seq) {
 				time.Sleep(time.Millisecond)
 			}
 			c.expect(packets.Pingresp)
-			await(t, "parked", func() bool { return parked(b, "pi-1") })
+			await(t, "idle", func() bool { return isIdle(b, "pi-1") })
 		}
 		if n := d.count("lease pi-1"); n != 20 || d.count("disconnected") > 0 {
 			t.Errorf("%d leases were heard, want 20: %q", n, d.all())
 		}
-		await(t, "silence", func() bool { return s.conn.sock.ExpireAt(time.Now().Add(s.conn.idle)) })
+		await(t, "silence", func() bool { return s.conn.sock.ExpireAt(time.Now().Add(s.conn.maxSilence)) })
 		await(t, "its end", func() bool { return d.count("disconnected pi-1") == 1 })
 	})
 }
@@ -218,7 +218,7 @@ func TestTheLastWordsOfAParkedSessionAreHeardBeforeTheNext(t *testing.T) {
 		other := dial("pi-2")
 		for i := range 10 {
 			c := dial("pi-1")
-			await(t, "parked", func() bool { return parked(b, "pi-1") })
+			await(t, "idle", func() bool { return isIdle(b, "pi-1") })
 			other.raw(leaseBytes("pi-2", 1)) // so that the next tick is some way off
 			other.expect(packets.Pingresp)
 			c.raw(append(leaseBytes("pi-1", uint64(i+1)), 0xe0, 0))
@@ -230,13 +230,13 @@ func TestTheLastWordsOfAParkedSessionAreHeardBeforeTheNext(t *testing.T) {
 	})
 }
 
-// A device that is parked is told what the hub wants, and one that does not read holds up
-// neither the hub nor another parked device.
+// An idle device receives the hub's messages, and a device that does not read blocks
+// neither the hub nor another idle device.
 func TestAParkedDeviceThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		deaf, other := dial("pi-1"), dial("pi-2")
 		deaf.subscribeOwn("pi-1")
-		await(t, "parked", func() bool { return parked(b, "pi-1") && parked(b, "pi-2") })
+		await(t, "idle", func() bool { return isIdle(b, "pi-1") && isIdle(b, "pi-2") })
 		large := make([]byte, wire.MaxToDevice)
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan struct{})
