@@ -1,8 +1,9 @@
-// Package enrolment keeps which device speaks for which node: enrolments stand in the fleet's records, so
-// that a Node and the rights of its device begin and end in one transaction. It also keeps the requests
-// of devices that wait for approval, and asks devices to renew certificates of a former authority.
+// Package enrolment records which device key may act for which node. Enrolments are part of the
+// fleet's records, so a Node and its device's rights change in one transaction.
 //
-// Package access asks it when a device joins; it checks no token and signs nothing itself.
+// It also keeps the requests of devices that wait for approval, and asks devices to renew
+// certificates of a former authority. It checks no token and signs nothing: package access does,
+// and calls this package when a device joins.
 package enrolment
 
 import (
@@ -20,10 +21,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Enrolments are the fleet's records as package access sees them.
+// Enrolments gives package access the enrolments in the fleet's records.
 type Enrolments struct{ Loop *node.Devices }
 
-// Enrolment returns who speaks for a node.
+// Enrolment returns the enrolment of a node.
 func (e Enrolments) Enrolment(node string) (access.Enrolment, bool) {
 	rec := e.Loop.Snapshot().Record(node)
 	if rec == nil || rec.Key == "" {
@@ -35,8 +36,8 @@ func (e Enrolments) Enrolment(node string) (access.Enrolment, bool) {
 	}, true
 }
 
-// Enrol makes a key the one that speaks for a node. When it returns, that is durable,
-// the session of any other key is closed, and nothing that it says is heard.
+// Enrol makes a key the node's only one. When it returns, the enrolment is durable, sessions of
+// other keys are closed and their messages are refused.
 func (e Enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 	_, err := e.Loop.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: en.Node, CreationTimestamp: metav1.NewTime(now)}}
@@ -49,7 +50,7 @@ func (e Enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 		if d := s.Dismissal(en.Key); d != nil {
 			return nil, fmt.Errorf("%w: the enrolment of its key has just ended: %s", access.ErrRefused, d.Reason)
 		}
-		if rec.Key != en.Key { // another device: the old one's boot has no say any more
+		if rec.Key != en.Key { // the boot ID of the replaced device means nothing now
 			changes = append(changes, node.Dismiss(s, rec, "join token "+en.Token,
 				fmt.Sprintf("node %s is another device now, machine %s", en.Node, en.MachineID), now)...)
 			node.Retire(rec)
@@ -67,12 +68,12 @@ func (e Enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 	return err
 }
 
-// Renewed notes that a node's key has a newer certificate.
+// Renewed records the newer certificate of a node's key.
 func (e Enrolments) Renewed(ctx context.Context, name, key string, expires time.Time) error {
 	_, err := e.Loop.Do(ctx, func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
 		rec := s.Record(name)
 		if rec == nil || rec.Key != key {
-			return nil, fmt.Errorf("%w: node %s is another device since a moment ago", node.ErrStranger, name)
+			return nil, fmt.Errorf("%w: node %s was just enrolled for another device", node.ErrStranger, name)
 		}
 		rec = rec.DeepCopy()
 		rec.Expires = metav1.NewTime(expires)
@@ -81,14 +82,14 @@ func (e Enrolments) Renewed(ctx context.Context, name, key string, expires time.
 	return err
 }
 
-// Dismissed returns what the holder of a key is to be told whose enrolment has ended.
+// Dismissed returns the dismissal notice for a key whose enrolment has ended.
 func (e Enrolments) Dismissed(key string) *wire.Dismissed { return e.Loop.Dismissed(key) }
 
-// metaMoved says that the enrolments are in the records.
+// metaMoved marks a database whose enrolments are in the records.
 const metaMoved = "enrolments-moved"
 
-// Move takes the enrolments of a database of an earlier version into the
-// records. One whose Node had been deleted, and which had been left behind, ends.
+// Move copies the enrolments of a database of an earlier version into the records. It ends
+// enrolments that outlived their Node.
 func Move(ctx context.Context, loop *node.Devices, st *store.Store, log *slog.Logger) error {
 	if _, err := st.Meta(ctx, metaMoved); err == nil {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Renewer asks devices that do not know the present intermediate and root yet for a renewal: they
-// learn of them with their next certificate. It carries out the rotations that commands ask for.
+// A Renewer asks devices with a certificate of a former intermediate or root to renew: the new
+// certificate brings the new chain. It also carries out the rotations that commands order.
 type Renewer struct {
 	Authority *pki.Authority
 	Loop      *node.Devices
@@ -30,15 +30,15 @@ type Renewer struct {
 
 	mu    sync.Mutex
 	stale map[string]bool // connected with an old certificate, and not asked since
-	turn  int             // of the authority, for which all that were connected are stale
+	turn  int             // the authority's rotation for which stale is filled
 }
 
 const (
 	renewEvery = 10 * time.Second
-	renewMost  = 50 // devices that are asked at once: a renewal costs the hub some milliseconds
+	renewMost  = 50 // requests per round: a renewal costs the hub some milliseconds
 )
 
-// Connected notes what certificate a device has come with.
+// Connected records whether a device's certificate is of the present authority.
 func (r *Renewer) Connected(h pki.Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,8 +52,8 @@ func (r *Renewer) Connected(h pki.Holder) {
 	}
 }
 
-// waiting are the nodes whose newest certificate is of a former intermediate, or
-// whose device has not got it.
+// waiting returns the nodes whose newest certificate is of a former intermediate, or whose device
+// has not fetched it.
 func (r *Renewer) waiting() []string {
 	st := r.Authority.Status()
 	r.mu.Lock()
@@ -67,8 +67,8 @@ func (r *Renewer) waiting() []string {
 	return nodes
 }
 
-// rotated makes all stale that are connected when there is another intermediate: by the ends of
-// their certificates it could only be told as far as clocks were right.
+// rotated marks all connected devices as stale after a rotation. Expiry times alone would not show
+// it where clocks are wrong.
 func (r *Renewer) rotated(turn int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,9 +86,9 @@ func (r *Renewer) rotated(turn int) {
 	}
 }
 
-// Run asks until ctx ends.
+// Run requests renewals until ctx ends.
 func (r *Renewer) Run(ctx context.Context) error {
-	r.turn = r.Authority.Status().Generation // who comes from now on says what it has
+	r.turn = r.Authority.Status().Generation // devices that connect from now on report their certificate
 	for {
 		select {
 		case <-ctx.Done():
@@ -97,7 +97,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 		}
 		st := r.Authority.Status()
 		if st.Former == nil && st.Olds == 0 {
-			continue // nothing to learn
+			continue // no rotation is under way
 		}
 		r.rotated(st.Generation)
 		asked := 0
@@ -118,7 +118,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 	}
 }
 
-// Order carries out what `flotilla-hub ca` asks of the running hub.
+// Order carries out a `flotilla-hub ca` command.
 func (r *Renewer) Order(what string) (string, error) {
 	waiting := r.waiting()
 	switch what {
@@ -128,8 +128,8 @@ func (r *Renewer) Order(what string) (string, error) {
 		if err := r.Authority.RotateRoot(); err != nil {
 			return "", err
 		}
-		return "The root is new; the former one stays trusted until `flotilla-hub ca revoke`.\nConnected devices learn of " +
-			"it within a minute or two, others when they come. Join tokens made until now are refused: make new " +
+		return "The root is new; the former one stays trusted until `flotilla-hub ca revoke`.\nConnected devices get " +
+			"it within a minute or two, others when they connect. Earlier join tokens are refused: make new " +
 			"ones.\nKubeconfigs work until the revocation: give out new ones before it.", nil
 	case "rotate-intermediate":
 		if err := r.Authority.RotateIntermediate(); err != nil {
@@ -141,7 +141,7 @@ func (r *Renewer) Order(what string) (string, error) {
 	case "revoke", "revoke-force":
 		if n := len(waiting); n > 0 && what == "revoke" {
 			return "", fmt.Errorf("%d devices have not renewed since the rotation, such as %s: they would have to join again "+
-				"by hand; wait for them, or say --force", n, strings.Join(waiting[:min(n, 5)], ", "))
+				"by hand; wait for them, or add --force", n, strings.Join(waiting[:min(n, 5)], ", "))
 		}
 		if err := r.Authority.Revoke(); err != nil {
 			return "", err

@@ -19,8 +19,8 @@ import (
 
 type joinRequest = certv1.CertificateSigningRequest
 
-// Await returns what was decided about a device that may not join before somebody
-// approves, and asks for that where it may begin to.
+// Await returns the decision on a device that needs approval. If the device may ask and has no
+// request yet, Await makes one.
 func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Verdict, err error) {
 	s := e.Loop.Snapshot()
 	r := requestOf(a, time.Time{})
@@ -46,7 +46,7 @@ func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Ver
 	case state.RequestApproved, state.RequestIssued:
 		v.Approved = true
 	case state.RequestDenied:
-		v.Denied = "an administrator said no; delete the request to let the device ask again"
+		v.Denied = "an administrator denied it; delete the request to let the device ask again"
 		if c := state.RequestCondition(have, certv1.CertificateDenied); c != nil && c.Message != "" &&
 			c.Reason != "KubectlDeny" && c.Reason != "AdminPage" {
 			v.Denied = bound.Text(c.Message, 500)
@@ -55,8 +55,8 @@ func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Ver
 	return v, nil
 }
 
-// denied is the request of a device that was denied: other words make no other device of
-// a key, as long as it comes with the same token.
+// denied returns the denied request of a device's key. With the same token, other claims do not
+// make it another device.
 func denied(s state.Snapshot, a access.Applicant) *joinRequest {
 	for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
 		if r.Annotations[state.RequestKey] == a.Key && r.Spec.Username == state.TokenUser(a.Token) &&
@@ -67,8 +67,8 @@ func denied(s state.Snapshot, a access.Applicant) *joinRequest {
 	return nil
 }
 
-// began is the change by which a device begins to wait. A key waits once: one that asks
-// for something else, such as another name, asks for that alone.
+// began returns the changes that make a device's request. A key has one request: if it asks for
+// something else, such as another name, the earlier request ends.
 func began(s state.Snapshot, a access.Applicant, now time.Time) (changes []state.Change, err error) {
 	r := requestOf(a, now)
 	with, all := 0, 0
@@ -116,8 +116,8 @@ func unknown(s string) string {
 	return s
 }
 
-// requestOf is a device's request. Its name follows from all that it asks for and says of
-// itself, so that nothing of what somebody has looked at changes before it is approved.
+// requestOf returns a device's request. The name is a hash of all that the device asks and claims,
+// so an administrator approves exactly what was shown.
 func requestOf(a access.Applicant, now time.Time) *joinRequest {
 	h := sha256.New()
 	for _, part := range []string{a.Key, a.Node, a.Site, a.MachineID, a.Serial, a.Token} {
@@ -149,8 +149,7 @@ func requestAt(s state.Snapshot, name string) *joinRequest {
 	return r
 }
 
-// issued is the change by which a request has got its certificate, if it is still
-// there and approved.
+// issued returns the changes that mark a request as issued, if it is still there and approved.
 func issued(s state.Snapshot, en access.Enrolment) (changes []state.Change, err error) {
 	if en.Request == "" {
 		return nil, nil
@@ -165,8 +164,7 @@ func issued(s state.Snapshot, en access.Enrolment) (changes []state.Change, err 
 	return []state.Change{state.Put(r, "")}, nil
 }
 
-// Withdraw ends the request of a device that may not join any more, with the token
-// by which it asked for that.
+// Withdraw ends the request that a key made with a token, when the device may no longer join.
 func (e Enrolments) Withdraw(ctx context.Context, key, token, why string) error {
 	find := func(s state.Snapshot) (found []state.Change) {
 		for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {

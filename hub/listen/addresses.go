@@ -11,48 +11,48 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Why an address may not have one more connection.
+// The reasons why an address gets no further connection.
 var (
 	ErrMany = errors.New("no more are taken from one address")
 	ErrFast = errors.New("it opens connections too fast")
 )
 
-// Addresses counts connections by address. Loopback, and connections in memory, are
-// not counted: programs of this machine share one address.
+// Addresses counts connections by address. Loopback and in-memory connections are not counted,
+// because local programs share one address.
 type Addresses struct {
-	Most  int     // connections of an address at once
-	Rate  float64 // new ones of an address per second
-	Burst int     // of them at once
-	Asks  float64 // requests per second of those on its connections who do not show who they are
-	Asked int     // of them at once
+	Most  int     // open connections of one address
+	Rate  float64 // new connections of one address per second
+	Burst int     // new connections at once, above Rate
+	Asks  float64 // unauthenticated requests per second from one address
+	Asked int     // unauthenticated requests at once, above AskRate
 
 	mu    sync.Mutex
 	by    map[netip.Addr]*visits
-	swept time.Time // when those that have gone were looked for
+	swept time.Time // when idle addresses were last removed
 }
 
 type visits struct {
 	open int
 	rate *rate.Limiter
-	debt float64 // requests of strangers that are not forgiven yet
+	debt float64 // unauthenticated requests, reduced over time by AskRate
 	at   time.Time
 }
 
-// owes is the debt at a moment.
+// owes returns the debt at a moment.
 func (v *visits) owes(now time.Time, forgiven float64) float64 {
 	return max(0, v.debt-forgiven*now.Sub(v.at).Seconds())
 }
 
-// forgotten tells whether nothing is held against an address that has gone.
+// forgotten tells whether an address without connections has used none of its limits.
 func (a *Addresses) forgotten(v *visits, now time.Time) bool {
 	return v.open == 0 && v.rate.TokensAt(now) >= float64(a.Burst)-1 && v.owes(now, a.Asks) < 1
 }
 
-// sweepAgain is how often all addresses are looked at for those that have gone, at most: a fleet
-// of which each device has its own leaves in one moment.
+// sweepAgain is the least time between two looks at all addresses: many devices may disconnect at
+// the same moment.
 const sweepAgain = time.Second
 
-// IP is the other end's address, invalid where it does not count.
+// IP returns the address of the client, invalid if its connections are not counted.
 func IP(c net.Conn) netip.Addr {
 	a, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok || a.IP.IsLoopback() {
@@ -62,7 +62,8 @@ func IP(c net.Conn) netip.Addr {
 	return Whose(ip)
 }
 
-// Whose is what an address counts as. An IPv6 customer has a whole /64, which counts as one.
+// Prefix returns the address under which an address is counted. An IPv6 customer has a whole /64,
+// which counts as one.
 func Whose(ip netip.Addr) netip.Addr {
 	if ip = ip.Unmap().WithZone(""); ip.Is6() {
 		p, _ := ip.Prefix(64)
@@ -71,7 +72,7 @@ func Whose(ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// Enter counts a connection, or says why there may not be one more: ErrMany or ErrFast.
+// Enter counts a connection, or refuses it with ErrMany or ErrFast.
 func (a *Addresses) Enter(ip netip.Addr) error {
 	if !ip.IsValid() {
 		return nil
@@ -96,8 +97,8 @@ func (a *Addresses) Enter(ip netip.Addr) error {
 	return nil
 }
 
-// Leave takes back an Enter. An address is forgotten with its last connection once
-// its rate is forgiven, looked at when somebody leaves.
+// Leave takes back an Enter. It also removes addresses that have no connection and have used none
+// of their limits.
 func (a *Addresses) Leave(ip netip.Addr) {
 	if !ip.IsValid() {
 		return
@@ -119,11 +120,11 @@ func (a *Addresses) Leave(ip netip.Addr) {
 	}
 }
 
-// Ask counts a request on one of an address's connections, and tells whether there may be
-// one more of somebody who has not shown who they are.
+// Ask counts an unauthenticated request on a connection of an address, and tells whether it is
+// within the limit.
 func (a *Addresses) Ask(ip netip.Addr) bool { return a.ask(ip, 1) }
 
-// Unask takes back an Ask: its sender has shown who they are.
+// Unask takes back an Ask: the request turned out to be authenticated.
 func (a *Addresses) Unask(ip netip.Addr) { a.ask(ip, -1) }
 
 func (a *Addresses) ask(ip netip.Addr, n float64) bool {
@@ -144,7 +145,7 @@ func (a *Addresses) ask(ip netip.Addr, n float64) bool {
 	return true
 }
 
-// Len is how many addresses are remembered.
+// Len returns the number of addresses that are remembered.
 func (a *Addresses) Len() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,39 +13,35 @@ import (
 )
 
 const (
-	// bodyTime is how long the body of a request may take, beside bodyRate bytes for
-	// each second more.
+	// bodyTime is how long a request's body may take, plus one second for each bodyRate bytes.
 	bodyTime = 10 * time.Second
 	bodyRate = 8 << 10
-	// answerChunk is how much of an answer a client of HTTP/2 has to take in the time
-	// that is given for reading.
+	// answerChunk is how many bytes of an answer an HTTP/2 client must take within `reading`.
 	answerChunk = 64 << 10
-	// strangersRequests is how many requests may be under way on one connection
-	// while nobody has shown on it who they are.
+	// strangersRequests is the limit of concurrent requests on an unauthenticated connection.
 	strangersRequests = 16
-	// strangersAsks is how many requests a connection serves on which nobody shows who
-	// they are. Who goes on has to open another, which costs them more than us.
+	// strangersAsks is the limit of requests in a row on one connection without authentication. A
+	// new connection costs the client more than the hub.
 	strangersAsks = 100
-	// Streams is how many requests HTTP/2 lets one connection have under way.
+	// Streams is the limit of concurrent requests on one HTTP/2 connection.
 	Streams = 100
-	// idle is how long a connection may be open without a request.
+	// idle is how long a connection may stay open without a request.
 	idle = 2 * time.Minute
 )
 
 type key struct{}
 
-// A request is one that is under way.
+// A request is a request under way.
 type request struct {
 	w    http.ResponseWriter
 	conn *Conn // nil: not from a Listener
 
 	mu       sync.Mutex
-	user     string // whose it is
-	stranger bool   // counted as one whose sender is not known
+	user     string // "" until Known
+	stranger bool   // counted as unauthenticated
 }
 
-// Serve gives a server the limits of this package: it takes its connections from a
-// Listener, over TLS.
+// Serve serves HTTPS on the connections of a Listener, with the limits of this package.
 func Serve(s *http.Server, l *Listener) error {
 	s.ReadHeaderTimeout, s.IdleTimeout, s.MaxHeaderBytes = 10*time.Second, idle, 64<<10
 	s.HTTP2 = &http.HTTP2Config{
@@ -63,11 +59,11 @@ func Serve(s *http.Server, l *Listener) error {
 	return s.Serve(tls.NewListener(l, s.TLSConfig))
 }
 
-// A handler bounds what each request can hold.
+// A handler limits the resources that each request can hold.
 type handler struct{ next http.Handler }
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("X-Content-Type-Options", "nosniff") // every answer is what it says, whoever gives it
+	w.Header().Set("X-Content-Type-Options", "nosniff") // browsers must not guess the type of any answer
 	conn, _ := r.Context().Value(key{}).(*Conn)
 	q := &request{w: w, conn: conn}
 	if !q.begin() {
@@ -84,9 +80,9 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	rc := http.NewResponseController(w)
-	if r.ContentLength != 0 { // else nothing is read that anybody would wait for
+	if r.ContentLength != 0 { // without a body there is nothing to wait for
 		b := &body{ReadCloser: r.Body, rc: rc, began: time.Now()}
-		_ = rc.SetReadDeadline(b.until()) // a writer without deadlines, as in tests, has no connection either
+		_ = rc.SetReadDeadline(b.until()) // writers of tests have no deadlines, and no connection either
 		r.Body = b
 	}
 	switch {
@@ -100,7 +96,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), key{}, q)))
 }
 
-// Busy refuses a request for now.
+// Busy answers 429 Too Many Requests.
 func Busy(w http.ResponseWriter, why string) {
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, why+"; try again", http.StatusTooManyRequests)
@@ -123,7 +119,7 @@ func (q *request) begin() bool {
 	return known
 }
 
-// asks counts a request of whom nobody knows yet.
+// asks counts an unauthenticated request, and tells whether it is within the limits.
 func (q *request) asks() bool {
 	if q.conn == nil {
 		return true
@@ -158,11 +154,11 @@ func (q *request) end() {
 	l.forget(name, u)
 }
 
-// ErrBusy: a user has as many requests under way as one may have.
+// ErrBusy refuses a request of a user who has too many requests under way.
 var ErrBusy = errors.New("too many requests of this user are under way")
 
-// Known says whose a request has turned out to be, by what could not be made up. Its
-// connection keeps its place from now on, unless the user has enough of them.
+// Known records the authenticated user of a request. Newcomers no longer displace its connection,
+// unless the user already has Limits.User such connections.
 func Known(ctx context.Context, name string) error {
 	q, _ := ctx.Value(key{}).(*request)
 	if q == nil || q.conn == nil {
@@ -180,7 +176,7 @@ func Known(ctx context.Context, name string) error {
 	if u.requests >= l.limits.Requests {
 		return ErrBusy
 	}
-	if q.user != "" { // the request of one user is never another's
+	if q.user != "" { // a request keeps its first user
 		l.forget(name, u)
 		return nil
 	}
@@ -201,7 +197,7 @@ func Known(ctx context.Context, name string) error {
 	return nil
 }
 
-// Cut ends a request's answer, and where the connection is the answer's alone that.
+// Cut ends a request's answer: the connection with HTTP/1.1, the stream with HTTP/2.
 func Cut(ctx context.Context) {
 	if c, ok := ctx.Value(key{}).(net.Conn); ok {
 		_ = c.Close()
@@ -217,14 +213,14 @@ func Cut(ctx context.Context) {
 	}
 }
 
-// One is for the ConnContext of a server without the limits of this package, whose connections
-// carry one request at a time: Cut ends it with its connection.
+// One is the ConnContext of a server without the limits of this package, whose connections carry
+// one request at a time: Cut closes the connection.
 func One(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) }
 
-// isOne tells whether an answer has a connection of its own, as in HTTP/1.1.
+// isOne tells whether an answer has a connection to itself, as in HTTP/1.1.
 func isOne(w http.ResponseWriter) bool { _, many := w.(*answer); return !many }
 
-// A body is read with a deadline that what has come moves.
+// A body extends its read deadline with each byte that arrives.
 type body struct {
 	io.ReadCloser
 	rc    *http.ResponseController
@@ -243,25 +239,25 @@ func (b *body) Read(p []byte) (int, error) {
 	case err == nil:
 		_ = b.rc.SetReadDeadline(b.until())
 	case errors.Is(err, io.EOF):
-		_ = b.rc.SetReadDeadline(time.Time{}) // the answer may take as long as it likes
+		_ = b.rc.SetReadDeadline(time.Time{}) // the answer may take as long as it needs
 	}
 	return n, err
 }
 
-// An answer over HTTP/2 shares its connection, so that the connection's own deadline
-// does not show that its client takes nothing.
+// An answer is an HTTP/2 response. It has its own write deadline: streams share a connection, whose
+// deadline does not show that one client does not read.
 type answer struct {
 	http.ResponseWriter
 	rc *http.ResponseController
 
 	mu       sync.Mutex
-	deadline time.Time // of the handler
+	deadline time.Time // set by the handler
 }
 
 // Unwrap is for http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// SetWriteDeadline is the handler's; the answer's own is beside it.
+// SetWriteDeadline sets the handler's deadline, beside the package's own.
 func (a *answer) SetWriteDeadline(t time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -269,7 +265,7 @@ func (a *answer) SetWriteDeadline(t time.Time) error {
 	return a.rc.SetWriteDeadline(t)
 }
 
-// timed does something that waits for the client.
+// timed runs a write with a deadline.
 func (a *answer) timed(do func() error) error {
 	a.mu.Lock()
 	t := time.Now().Add(reading)
@@ -280,7 +276,7 @@ func (a *answer) timed(do func() error) error {
 	a.mu.Unlock()
 	err := do()
 	a.mu.Lock()
-	_ = a.rc.SetWriteDeadline(a.deadline) // one that stays would end a stream that is only quiet
+	_ = a.rc.SetWriteDeadline(a.deadline) // a deadline left in place would end a quiet stream
 	a.mu.Unlock()
 	return err
 }

@@ -1,11 +1,9 @@
-// Package listen bounds what those who have not said who they are can hold open on
-// the hub's listeners: connections, requests, the time that these take, and file
-// descriptors.
+// Package listen limits what unauthenticated clients can hold on the hub's listeners: connections,
+// requests, time and file descriptors.
 //
-// How many connections one address may have, and how the descriptors are divided
-// among the listeners, is one rule for HTTPS and MQTT: package broker asks it, too.
-// The Listener and the Handler are for HTTPS. The package knows no protocol above
-// HTTP, no users and no secrets: who has shown who they are it is told with Known.
+// The limits by address, and the division of file descriptors, apply to HTTPS and MQTT; package
+// broker uses them too. Listener and Serve are for HTTPS. The package has no protocol above HTTP,
+// no users and no secrets: the caller reports an authenticated request with Known.
 package listen
 
 import (
@@ -15,13 +13,13 @@ import (
 )
 
 const (
-	ownFiles = 256   // for the database, logs, backups, questions to name servers …
-	maxHTTPS = 1024  // connections: a browser and a client-go have one each
-	maxMQTT  = 65536 // one for each device, and those that come back
+	ownFiles = 256   // for the database, logs, backups, DNS lookups …
+	maxHTTPS = 1024  // connections: a browser and a client-go use one each
+	maxMQTT  = 65536 // one for each device, and those that reconnect
 )
 
-// Files says how many connections the HTTPS and the MQTT listeners may have at once:
-// whatever happens on HTTPS, devices find a descriptor for their link.
+// Files returns how many connections the HTTPS and the MQTT listeners may have at once, so that
+// HTTPS clients cannot use up the devices' file descriptors.
 func Files() (https, mqtt int) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -36,8 +34,8 @@ func divide(files uint64) (https, mqtt int) {
 	return https, min(maxMQTT, free-https)
 }
 
-// Cause is the cause of a network error without the address, which who tells of it has
-// said already.
+// Cause returns the cause of a network error without its address, which the caller's message has
+// already.
 func Cause(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -10,45 +10,43 @@ import (
 	"time"
 )
 
-// Limits bound what HTTPS clients hold open. A zero is the default.
+// Limits limit what HTTPS clients can hold. Zero means the default.
 type Limits struct {
 	Connections int     // at once; default by Files
-	Address     int     // of one address at once, loopback excepted; default three quarters of them
-	Rate        float64 // new ones of an address per second, loopback excepted; default 200, with a burst of ten seconds
-	// requests per second of strangers at one address, loopback excepted; default 50, with a burst of forty seconds
+	Address     int     // connections of one address at once, loopback excepted; default three quarters of Connections
+	Rate        float64 // new connections of one address per second, loopback excepted; default 200, with a burst of ten seconds
+	// AskRate is how many unauthenticated requests one address may send per second, loopback
+	// excepted; default 50, with a burst of forty seconds.
 	Asks     float64
-	User     int // connections of one user that keep their place; default a quarter of all
-	Requests int // of one user at once, over all connections; default UserRequests
+	User     int // connections of one user that newcomers do not displace; default a quarter of Connections
+	Requests int // requests of one user at once, over all connections; default UserRequests
 }
 
-// UserRequests is how many requests one user has under way at once.
+// UserRequests is the default limit of one user's concurrent requests.
 const UserRequests = 1000
 
 const (
-	// settled is how long somebody unknown has to say who they are, or what they want,
-	// before a newcomer may take their place.
+	// settled is how long an unauthenticated connection is safe from displacement by newcomers.
 	settled = 3 * time.Second
-	// reading is how long a client may take to take the next 16 KiB, which is what
-	// TLS writes at once.
+	// reading is how long a client may take to read 16 KiB, which is one TLS record.
 	reading = 30 * time.Second
-	// pausing is the same on a connection that was upgraded: people pause their terminals.
+	// pausing replaces reading on an upgraded connection, because people pause their terminals.
 	pausing = 15 * time.Minute
-	// strangersBytes a second, after a burst, is what is read on a connection on which nobody
-	// has shown who they are: enough to log in, to join and to ask for a page. Frames and
-	// headers cost more to read than to send.
+	// strangersBytes is how many bytes per second are read from an unauthenticated connection,
+	// after a burst: enough to log in, to join and to ask for a page. Frames and headers cost more
+	// to read than to send.
 	strangersBytes = 64 << 10
 	strangersBurst = 64 << 10
 )
 
-// A Listener accepts connections, and knows which of them are of users. When there is
-// room for no more, the oldest one of a stranger gives way, and newcomers wait in the
-// kernel's queue until there is one that may: nobody is refused because others
-// came before, and who does nothing keeps no place.
+// A Listener accepts connections, and knows which of them are authenticated. When all places are
+// taken, a newcomer displaces the oldest unauthenticated connection; until that is possible it
+// waits in the kernel's queue. So early or idle connections cannot keep others out.
 type Listener struct {
 	net.Listener
 	limits    Limits
 	addresses Addresses
-	freed     chan struct{} // a place was left
+	freed     chan struct{} // signals a free place
 	closing   chan struct{}
 	once      sync.Once
 
@@ -58,7 +56,7 @@ type Listener struct {
 	users     map[string]*user
 }
 
-// A user is somebody who has shown who they are.
+// A user counts what one authenticated user holds.
 type user struct{ connections, requests int }
 
 // New returns a listener that takes connections from l.
@@ -88,7 +86,7 @@ func New(l net.Listener, limits Limits) *Listener {
 	}
 }
 
-// Accept returns the next connection for which there is a place.
+// Accept returns the next connection that gets a place.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		raw, err := l.Listener.Accept()
@@ -110,14 +108,14 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends a waiting Accept, too.
+// Close also ends a waiting Accept.
 func (l *Listener) Close() error {
 	l.once.Do(func() { close(l.closing) })
 	return l.Listener.Close()
 }
 
-// enter counts a connection for its address; where that has too many, its own oldest
-// stranger gives way.
+// enter counts a connection for its address. If the address has too many, its oldest
+// unauthenticated connection is closed.
 func (l *Listener) enter(c *Conn) bool {
 	if l.addresses.Enter(c.ip) == nil {
 		return true
@@ -128,7 +126,7 @@ func (l *Listener) enter(c *Conn) bool {
 	return l.addresses.Enter(c.ip) == nil
 }
 
-// place waits until there is room for a connection; false: the listener was closed.
+// place waits for a place; false means that the listener was closed.
 func (l *Listener) place(c *Conn) bool {
 	for !l.take(c) {
 		wait, cut := l.displace(func(*Conn) bool { return true })
@@ -159,8 +157,8 @@ func (l *Listener) take(c *Conn) bool {
 	return true
 }
 
-// displace cuts the oldest stranger's connection that is wanted, or says how long
-// until it may be.
+// displace closes the oldest unauthenticated connection that matches, or returns how long until
+// that is allowed.
 func (l *Listener) displace(wanted func(*Conn) bool) (wait time.Duration, cut bool) {
 	l.mu.Lock()
 	var oldest *Conn
@@ -180,7 +178,7 @@ func (l *Listener) displace(wanted func(*Conn) bool) (wait time.Duration, cut bo
 	return 0, true
 }
 
-// left takes a connection out of the books.
+// left removes a closed connection from all counts.
 func (l *Listener) left(c *Conn) {
 	l.mu.Lock()
 	l.open--
@@ -197,7 +195,7 @@ func (l *Listener) left(c *Conn) {
 	}
 }
 
-// release gives back the place that a connection has of its user's; l.mu is held.
+// release takes a connection off its user's count; l.mu is held.
 func (l *Listener) release(c *Conn) {
 	if u := l.users[c.user]; c.user != "" {
 		u.connections--
@@ -206,8 +204,8 @@ func (l *Listener) release(c *Conn) {
 	}
 }
 
-// unknown counts a request whose sender did not show who they are; l.mu is held. Where nobody does
-// any more, as one whose right has ended, the connection is a stranger's again.
+// unknown counts an unauthenticated request; l.mu is held. After strangersAsks in a row, for
+// example once a right has ended, the connection counts as unauthenticated again.
 func (l *Listener) unknown(c *Conn) {
 	if c.unknown++; c.user != "" && c.unknown >= strangersAsks {
 		l.release(c)
@@ -216,14 +214,14 @@ func (l *Listener) unknown(c *Conn) {
 	}
 }
 
-// forget forgets a user who holds nothing.
+// forget removes a user who holds nothing.
 func (l *Listener) forget(name string, u *user) {
 	if u.connections == 0 && u.requests == 0 {
 		delete(l.users, name)
 	}
 }
 
-// userOf is the account of a user; l.mu is held.
+// userOf returns the counts of a user; l.mu is held.
 func (l *Listener) userOf(name string) *user {
 	u := l.users[name]
 	if u == nil {
@@ -233,8 +231,7 @@ func (l *Listener) userOf(name string) *user {
 	return u
 }
 
-// A Conn is a connection that has its place. Who does not take what is written to it
-// in time is cut.
+// A Conn is a connection that has a place. It is closed if the client does not read in time.
 type Conn struct {
 	net.Conn
 	l        *Listener
@@ -243,26 +240,25 @@ type Conn struct {
 	once     sync.Once
 	patience atomic.Int64 // time.Duration
 	requests atomic.Int64 // under way
-	asked    atomic.Int64 // those of strangers, ever
-	known    atomic.Bool  // somebody on it has shown who they are
+	asked    atomic.Int64 // unauthenticated requests since it was opened
+	known    atomic.Bool  // a request on it was authenticated
 
-	// of the reader
-	read   float64 // bytes of a stranger that are not forgiven yet
+	// used by the reader alone
+	read   float64 // bytes while unauthenticated, reduced over time by strangersBytes
 	readAt time.Time
 
 	// under l.mu
-	element *list.Element // among the strangers; nil: a user's, or closed
-	user    string        // whose place it is; "": a stranger's
-	unknown int           // requests since the last whose sender had shown who they are
+	element *list.Element // in strangers; nil: authenticated, or closed
+	user    string        // the user on whose count it is; "": none
+	unknown int           // unauthenticated requests in a row
 
 	mu       sync.Mutex
-	deadline time.Time // for writing, of whoever uses the connection
+	deadline time.Time // set by the connection's user
 }
 
-// Read reads no more of a stranger than strangersBytes a second: the rest waits in the kernel.
-// After each read it is everybody else's turn: who sends without end always has something to be
-// read, and would be looked after for 10 ms at a time, as many times as there are connections,
-// before a lease is.
+// Read limits an unauthenticated client to strangersBytes per second; the rest waits in the kernel.
+// An authenticated reader yields after each read: a client that sends without pause would otherwise
+// keep its goroutine running for 10 ms at a time, ahead of the goroutines that handle leases.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.known.Load() {
@@ -273,7 +269,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// owes is how long a stranger who has sent so many bytes more has to wait.
+// owes returns how long an unauthenticated client that has sent so many more bytes must wait.
 func (c *Conn) owes(bytes int, now time.Time) time.Duration {
 	if !c.readAt.IsZero() {
 		c.read = max(c.read-now.Sub(c.readAt).Seconds()*strangersBytes, 0)
@@ -282,7 +278,7 @@ func (c *Conn) owes(bytes int, now time.Time) time.Duration {
 	return time.Duration(max(c.read-strangersBurst, 0) / strangersBytes * float64(time.Second))
 }
 
-// Write gives the client the connection's patience to take p.
+// Write gives the client `patience` to read p.
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	err := c.Conn.SetWriteDeadline(c.until())
@@ -293,7 +289,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// until is when a write that begins now must have ended.
+// until returns the deadline of a write that begins now.
 func (c *Conn) until() time.Time {
 	t := time.Now().Add(time.Duration(c.patience.Load()))
 	if !c.deadline.IsZero() && c.deadline.Before(t) {
@@ -302,7 +298,7 @@ func (c *Conn) until() time.Time {
 	return t
 }
 
-// SetWriteDeadline sets one beside the connection's patience.
+// SetWriteDeadline sets a deadline beside the one of `patience`.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,7 +306,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(c.until())
 }
 
-// SetDeadline is for both directions.
+// SetDeadline sets both deadlines.
 func (c *Conn) SetDeadline(t time.Time) error {
 	if err := c.SetWriteDeadline(t); err != nil {
 		return err

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Advertised returns the address and the port at which others reach a listener: the address that was
-// configured, the one that it is bound to, or else the machine's first.
+// Advertised returns the address and port under which others reach a listener: the configured
+// address, the bound one, or else the machine's first.
 func Advertised(configured string, at net.Addr, machine []string) (address string, port int32) {
 	bound, err := netip.ParseAddrPort(at.String())
 	if err != nil { // a pipe in a test
@@ -25,8 +25,8 @@ func Advertised(configured string, at net.Addr, machine []string) (address strin
 	return "127.0.0.1", port
 }
 
-// OwnAddress returns the one of a machine's names at which others reach it: its first IPv4 address, or
-// IPv6 where it has none; not valid where it has no address yet.
+// OwnAddress returns the first IPv4 address among a machine's names, or its first IPv6 address;
+// invalid if it has neither.
 func OwnAddress(names []string) (own netip.Addr) {
 	for _, name := range names {
 		a, err := netip.ParseAddr(name)

@@ -16,38 +16,40 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// CheckHost returns why a request is not for a hub of these names, with the status to answer; "": it is.
+// CheckHost refuses a request whose Host is not one of the names, with the status and the reason;
+// "" means accepted.
 func CheckHost(header http.Header, r *http.Request, names []string) (code int, why string) {
 	host := r.Host
 	if name, port, err := net.SplitHostPort(host); err == nil {
 		if _, err := strconv.ParseUint(port, 10, 16); err != nil && port != "" {
-			return http.StatusBadRequest, fmt.Sprintf("the request's Host has the port %.20q, which is none\n", port)
+			return http.StatusBadRequest, fmt.Sprintf("the request's Host has the port %.20q, which is not a port number\n", port)
 		}
 		host = name
 	}
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	ip, err := netip.ParseAddr(host)
-	if err == nil && ip.Zone() != "" { // it means something on one machine only, and may be any text
+	if err == nil && ip.Zone() != "" { // an address with a zone means something on one machine only
 		return http.StatusBadRequest, "the request's Host is an address with a zone: leave out what is behind the %\n"
 	}
 	if err != nil && !slices.Contains(names, host) {
 		return http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or "+
 			"start it with --advertise-address\n", host)
 	}
-	if err != nil && r.TLS != nil && host != "localhost" { // which others serve, too; and addresses cannot have it
-		header.Set("Strict-Transport-Security", "max-age=2592000") // 30 days; names below are others' business
+	if err != nil && r.TLS != nil && host != "localhost" { // other programs serve localhost too; addresses cannot have it
+		header.Set("Strict-Transport-Security", "max-age=2592000") // 30 days, without subdomains
 	}
 	return 0, ""
 }
 
-// ServeHTTPS serves until ctx ends. open is done once requests that were open then have had five seconds.
+// ServeHTTPS serves until ctx ends. open is done once the requests of that moment have had five
+// seconds.
 func ServeHTTPS(ctx context.Context, open *sync.WaitGroup, s *http.Server, l net.Listener) error {
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
 	return ServeUntil(ctx, open, s, func() error { return Serve(s, New(l, Limits{})) })
 }
 
-// ServeUntil returns when no client can come any more, so that the next server may begin. The caller waits
-// for open before it closes what requests need.
+// ServeUntil returns when the server accepts no more connections, so that the next server may
+// begin. The caller waits for open before it closes what requests need.
 func ServeUntil(ctx context.Context, open *sync.WaitGroup, s *http.Server, serve func() error) error {
 	open.Add(1)
 	stop := context.AfterFunc(ctx, func() {

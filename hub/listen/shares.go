@@ -2,16 +2,15 @@ package listen
 
 import "sync"
 
-// Shares counts what each user holds of something that there is a bounded number of for
-// all, so that one who takes all that they can get leaves others some.
+// Shares limits each user to a part of a bounded resource, so that one user cannot take all of it.
 type Shares struct {
-	Most int // that one user holds at a time
+	Most int // what one user holds at a time
 
 	mu sync.Mutex
 	by map[string]int
 }
 
-// Enter counts one more for a user until leave is called; not ok: they have their share.
+// Enter takes one for a user until leave is called; not ok: the user has Most already.
 func (s *Shares) Enter(user string) (leave func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package metrics is what a hub tells Prometheus. It reads what the hub keeps anyway when it is asked,
-// and counts nothing itself: a second counter could only be wrong. Package serve serves it, and the
-// standbys of package cluster.
+// Package metrics serves the hub's Prometheus metrics. It reads what the hub keeps anyway, at each
+// scrape, and counts nothing itself: a second counter could differ. Packages serve and cluster use
+// it.
 package metrics
 
 import (
@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Sources are what the metrics of a hub are read from.
+// Sources are what a hub's metrics are read from.
 type Sources struct {
 	Version   string
 	Loop      *node.Devices
@@ -31,7 +31,7 @@ type Sources struct {
 	Store     *store.Store
 	Authority *pki.Authority
 	Server    *pki.Server
-	Inventory *inventory.Reader // nil: there is none
+	Inventory *inventory.Reader // nil: not configured
 }
 
 type hubCollector struct{ Sources }
@@ -45,40 +45,40 @@ var (
 		"Not-ready nodes of a site that wait for their NoExecute taint.", []string{"site"}, nil)
 	metricObjects   = prometheus.NewDesc("flotilla_objects", "Objects that the hub keeps, by kind.", []string{"kind"}, nil)
 	metricRevision  = prometheus.NewDesc("flotilla_revision", "Revision of the newest change.", nil, nil)
-	metricPasses    = prometheus.NewDesc("flotilla_passes_total", "Looks of the control loop.", nil, nil)
+	metricPasses    = prometheus.NewDesc("flotilla_passes_total", "Cycles of the control loop.", nil, nil)
 	metricCommits   = prometheus.NewDesc("flotilla_commits_total", "Transactions written to the database.", nil, nil)
 	metricUnsettled = prometheus.NewDesc("flotilla_unsettled_passes_total",
-		"Looks in which the hub's rules found no end; everything was looked at again. Each is a mistake of the hub.", nil,
+		"Cycles whose rules did not settle and were run again from the start. Each is a bug of the hub.", nil,
 		nil)
 	metricSessions = prometheus.NewDesc("flotilla_mqtt_sessions", "Nodes connected now.", nil, nil)
-	metricConns    = prometheus.NewDesc("flotilla_mqtt_connections", "MQTT connections open now, identified or not.", nil,
+	metricConns    = prometheus.NewDesc("flotilla_mqtt_connections", "MQTT connections open now, authenticated or not.", nil,
 		nil)
 	metricMessages = prometheus.NewDesc("flotilla_mqtt_messages_total", "MQTT messages by channel.", []string{"channel"},
 		nil)
 	metricRefused = prometheus.NewDesc("flotilla_mqtt_refused_connections_total", "MQTT connections refused, by reason.",
 		[]string{"reason"}, nil)
 	metricOffences = prometheus.NewDesc("flotilla_mqtt_offences_total",
-		"Messages and subscriptions of devices that were not theirs to send, by kind.", []string{"kind"}, nil)
+		"Messages and subscriptions that devices were not allowed, by kind.", []string{"kind"}, nil)
 	metricDropped = prometheus.NewDesc("flotilla_mqtt_dropped_total",
-		"Messages to devices that were not sent, by reason; the next lease asks for them again.", []string{"reason"}, nil)
+		"Messages to devices that were not sent, by reason; the next lease requests them again.", []string{"reason"}, nil)
 	metricObservers = prometheus.NewDesc("flotilla_mqtt_observers", "MQTT observers connected now.", nil, nil)
 	metricObserved  = prometheus.NewDesc("flotilla_mqtt_observed_total",
 		"MQTT messages for observers: sent, or dropped because an observer reads too slowly.", []string{"result"}, nil)
 	metricBroker = prometheus.NewDesc("flotilla_broker_connected",
-		"1 while the hub is connected to the broker of --broker, 0 while it hears no device; not there without one.", nil,
+		"1 while the hub is connected to the broker of --broker, else 0; absent without --broker.", nil,
 		nil)
 	metricUnstored = prometheus.NewDesc("flotilla_mqtt_unremembered_total",
-		"Messages of devices left unacknowledged because they could not be remembered.", nil, nil)
+		"Messages of devices left unacknowledged because they could not be stored.", nil, nil)
 	metricSlow = prometheus.NewDesc("flotilla_slow_passes_total",
-		"Looks of the control loop that took more than a second, by whose news was most of it; hub where nobody's was.",
+		"Cycles of the control loop that took more than a second, by the sender of the slowest change, else hub.",
 		[]string{"sender"}, nil)
 	metricHeld = prometheus.NewDesc("flotilla_device_messages_held_total",
-		"Messages of devices that had used up what may be remembered of one device; the hub asks for them again.", nil, nil)
+		"Messages of devices over their storage limit; the hub requests them again.", nil, nil)
 	metricPanics = prometheus.NewDesc("flotilla_panics_total",
-		"Mistakes of the hub that it caught and went on after, by what it was doing. The log has the stack of each.",
+		"Panics that the hub caught and survived, by kind of work. The log has their stacks.",
 		[]string{"during"}, nil)
 	metricReadable = prometheus.NewDesc("flotilla_inventory_readable",
-		"1 if the inventory could be read at the last look, 0 if it could not and so decides nothing.", nil, nil)
+		"1 if the inventory was read at the last attempt, 0 if not: then it decides nothing.", nil, nil)
 	metricMachines = prometheus.NewDesc("flotilla_inventory_machines", "Machines that the inventory names.", nil, nil)
 	metricIncident = prometheus.NewDesc("flotilla_incident_open",
 		"1 for each incident that is open. part_of names the one that it follows from.",
@@ -90,15 +90,15 @@ var (
 	metricBehind   = prometheus.NewDesc("flotilla_nodes_behind",
 		"Connected nodes that have not stored the newest desired state yet.", nil, nil)
 	metricExpiry = prometheus.NewDesc("flotilla_certificate_expiry_timestamp_seconds",
-		"When a certificate of the hub ends: root, intermediate or server. The hub renews the last two by itself.",
+		"When a certificate of the hub expires: root, intermediate or server. The hub renews the last two by itself.",
 		[]string{"certificate"}, nil)
 	metricFull = prometheus.NewDesc("flotilla_disk_full",
-		"1 while the hub remembers nothing new because the disk of its data directory is full.", nil, nil)
+		"1 while the hub stores nothing new because the disk of its data directory is full.", nil, nil)
 	metricReach = prometheus.NewDesc("flotilla_database_reachable",
-		"1 if the database answered when it was asked last, 0 while the hub can remember nothing because its server does "+
+		"1 if the database answered the last request, 0 while the hub can store nothing because its server does "+
 			"not.", nil, nil)
 	metricFree = prometheus.NewDesc("flotilla_data_free_bytes",
-		"What the disk of the data directory leaves to the hub.", nil, nil)
+		"Bytes that the disk of the data directory has free for the hub.", nil, nil)
 	metricDatabase = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
 	metricBackup   = prometheus.NewDesc("flotilla_backup_timestamp_seconds",
 		"When the newest daily backup was made; 0 while there is none.", nil, nil)
@@ -123,7 +123,7 @@ func (m hubCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func (m hubCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
+func (m hubCollector) Collect(ch chan<- prometheus.Metric) { // runs on a goroutine of the library
 	defer panics.Catch("metrics")
 	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, t, v, labels...)
@@ -192,7 +192,7 @@ func (m hubCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine o
 
 type sender func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string)
 
-// sendWork tells of pods, and of what devices have not taken yet.
+// sendWork sends the metrics of pods, and of desired states that devices have not stored.
 func (m hubCollector) sendWork(s state.Snapshot, send sender) {
 	phases, unplaced, behind := map[corev1.PodPhase]int{}, 0, 0
 	for p := range s.Pods("") {
@@ -217,7 +217,8 @@ func (m hubCollector) sendWork(s state.Snapshot, send sender) {
 	send(metricBehind, gauge, float64(behind))
 }
 
-// sendKeeping tells of what an operator has to keep: space, backups, certificates, a version.
+// sendKeeping sends the metrics of what an operator maintains: space, backups, certificates, a
+// version.
 func (m hubCollector) sendKeeping(send sender) {
 	send(metricBuild, gauge, 1, m.Version)
 	send(metricLeader, gauge, 1)
@@ -227,7 +228,7 @@ func (m hubCollector) sendKeeping(send sender) {
 		send(metricDatabase, gauge, float64(taken))
 		send(metricFree, gauge, float64(free))
 	}
-	if last, err := m.Store.LastBackup(); err != nil || last.IsZero() { // what is not there rings no alert
+	if last, err := m.Store.LastBackup(); err != nil || last.IsZero() { // a missing metric raises no alert
 		send(metricBackup, gauge, 0)
 	} else {
 		send(metricBackup, gauge, float64(last.Unix()))
@@ -240,7 +241,7 @@ func (m hubCollector) sendKeeping(send sender) {
 	send(metricExpiry, gauge, float64(m.Server.Expires().Unix()), "server")
 }
 
-// Handler answers what a hub tells Prometheus of itself and of the fleet.
+// Handler serves the metrics of a hub and its fleet.
 func Handler(from Sources) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(hubCollector{from}, collectors.NewGoCollector(),
@@ -248,7 +249,7 @@ func Handler(from Sources) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
-// Text is what a handler of this package answers.
+// Text returns what a handler of this package answers.
 func Text(ctx context.Context, h http.Handler) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {
@@ -259,7 +260,7 @@ func Text(ctx context.Context, h http.Handler) (string, error) {
 	return p.String(), nil
 }
 
-// A page takes what a handler answers.
+// A page is a ResponseWriter that keeps the answer.
 type page struct {
 	bytes.Buffer
 	head http.Header

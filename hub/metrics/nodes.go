@@ -12,27 +12,28 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// NodesPath serves Nodes. It is not part of /metrics, because it grows with the fleet: less than 1 kB a node.
+// NodesPath serves Nodes. It is not part of /metrics, because it grows with the fleet: less than 1
+// kB a node.
 const NodesPath = "/metrics/nodes"
 
-// A nodeCollector tells what devices have said of themselves: a scrape asks no device, and so costs
-// their links nothing.
+// A nodeCollector sends what devices have reported. A scrape asks no device, so it costs their
+// links nothing.
 type nodeCollector struct{ loop *node.Devices }
 
 var (
 	ofNode    = []string{"node", "site"}
-	nodeReady = prometheus.NewDesc("flotilla_node_ready", "1 if the node is ready, 0 if it is not or is silent.",
+	nodeReady = prometheus.NewDesc("flotilla_node_ready", "1 if the node is ready, 0 if it is not ready or silent.",
 		ofNode, nil)
 	nodeConnected = prometheus.NewDesc("flotilla_node_connected", "1 while the device has an MQTT session.", ofNode, nil)
 	nodeSeen      = prometheus.NewDesc("flotilla_node_seen_timestamp_seconds",
-		"When the device was heard last, since this hub began.", ofNode, nil)
+		"When the hub last received a message of the device, since the hub started.", ofNode, nil)
 	nodeSkew = prometheus.NewDesc("flotilla_node_clock_offset_seconds",
 		"How far the device's clock is ahead of the hub's.", ofNode, nil)
 	nodePods     = prometheus.NewDesc("flotilla_node_pods", "Pods that are placed on the node.", ofNode, nil)
 	nodeRestarts = prometheus.NewDesc("flotilla_node_container_restarts",
 		"Restarts of the containers of the pods that are placed on the node now.", ofNode, nil)
 	nodeExpiry = prometheus.NewDesc("flotilla_node_certificate_expiry_timestamp_seconds",
-		"When the device's newest certificate ends.", ofNode, nil)
+		"When the device's newest certificate expires.", ofNode, nil)
 	nodeCPU = prometheus.NewDesc("flotilla_node_cpu_usage_ratio", "Share of all processors that is in use, 0 to 1.",
 		ofNode, nil)
 	nodeMemory = prometheus.NewDesc("flotilla_node_memory_usage_ratio", "Share of the memory that is in use, 0 to 1.",
@@ -43,7 +44,7 @@ var (
 		nil)
 	nodeSupply = prometheus.NewDesc("flotilla_node_supply_volts", "Supply voltage.", ofNode, nil)
 	nodeRTT    = prometheus.NewDesc("flotilla_node_round_trip_seconds",
-		"From a status of the device to the hub's acknowledgement.", ofNode, nil)
+		"Time from a status of the device to the hub's acknowledgement.", ofNode, nil)
 	allOfNode = []*prometheus.Desc{
 		nodeReady, nodeConnected, nodeSeen, nodeSkew, nodePods, nodeRestarts, nodeExpiry, nodeCPU, nodeMemory, nodeDisk,
 		nodeHeat, nodeSupply, nodeRTT,
@@ -56,7 +57,7 @@ func (m nodeCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func (m nodeCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
+func (m nodeCollector) Collect(ch chan<- prometheus.Metric) { // runs on a goroutine of the library
 	defer panics.Catch("metrics")
 	s := m.loop.Snapshot()
 	for n := range s.Nodes() {
@@ -82,7 +83,7 @@ func (m nodeCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine 
 			continue
 		}
 		send(nodeSeen, float64(v.Seen.UnixMilli())/1000)
-		if !v.Connected { // what it measured once is not how it is
+		if !v.Connected { // an old measurement does not describe the present
 			continue
 		}
 		send(nodeSkew, v.Skew.Seconds())
@@ -91,7 +92,7 @@ func (m nodeCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine 
 			is *float64
 		}{{nodeCPU, v.Vitals.CPU}, {nodeMemory, v.Vitals.Memory}, {nodeDisk, v.Vitals.Disk}, {nodeHeat, v.Vitals.Temperature},
 			{nodeSupply, v.Vitals.Supply}, {nodeRTT, v.Vitals.RTT}} {
-			if f.is != nil { // a board that does not measure it
+			if f.is != nil { // the board does not measure it
 				send(f.d, *f.is)
 			}
 		}
@@ -105,7 +106,7 @@ func number(is bool) float64 {
 	return 0
 }
 
-// Nodes answers what a hub tells Prometheus of each node.
+// Nodes serves the metrics of each node.
 func Nodes(loop *node.Devices) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(nodeCollector{loop})

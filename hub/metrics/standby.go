@@ -13,22 +13,22 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Follower is the fleet as a standby has it.
+// A Follower is a standby's copy of the fleet.
 type Follower interface {
 	Snapshot() state.Snapshot
-	Age() time.Duration // for how long it may not have been up to date
+	Age() time.Duration // the longest that the copy may be out of date
 }
 
-// A standbyCollector is what a standby tells Prometheus of itself.
+// A standbyCollector sends the metrics of a standby.
 type standbyCollector struct {
 	version string
 	fleet   Follower
 }
 
 var (
-	metricLeader = prometheus.NewDesc("flotilla_leader", "1 at the hub that leads, 0 at one that stands by.", nil, nil)
+	metricLeader = prometheus.NewDesc("flotilla_leader", "1 at the leading hub, 0 at a standby.", nil, nil)
 	metricLag    = prometheus.NewDesc("flotilla_standby_lag_seconds",
-		"How long ago a hub that stands by was up to date with the database; not there at the one that leads.", nil, nil)
+		"How long ago a standby was last up to date with the database; absent at the leading hub.", nil, nil)
 )
 
 func (standbyCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -37,7 +37,7 @@ func (standbyCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func (c standbyCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
+func (c standbyCollector) Collect(ch chan<- prometheus.Metric) { // runs on a goroutine of the library
 	defer panics.Catch("metrics")
 	ch <- prometheus.MustNewConstMetric(metricLeader, gauge, 0)
 	ch <- prometheus.MustNewConstMetric(metricLag, gauge, c.fleet.Age().Seconds())
@@ -45,7 +45,7 @@ func (c standbyCollector) Collect(ch chan<- prometheus.Metric) { // on a gorouti
 	ch <- prometheus.MustNewConstMetric(metricBuild, gauge, 1, c.version)
 }
 
-// Standby answers what a hub that stands by tells Prometheus of itself.
+// Standby serves the metrics of a standby.
 func Standby(version string, fleet Follower) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(standbyCollector{version, fleet}, collectors.NewGoCollector(),

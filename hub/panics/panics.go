@@ -1,11 +1,10 @@
-// Package panics keeps a mistake in one goroutine of the hub from ending all of it:
-// a fleet must not lose its hub because one request, one device's answer or one view
-// of the page met code that was not ready for it.
+// Package panics keeps a panic in one goroutine from ending the whole hub: one request, one
+// device's answer or one view of the page must not take the hub from its fleet.
 //
-// Every goroutine that a room starts defers Catch or CatchThen first; a test of the
-// hub's main package holds that. What was caught is logged as an error with its stack
-// and counted for the metrics. The package repairs nothing: what a goroutine held is
-// given back by its own deferred calls, and who waits for it is told by CatchThen.
+// Every goroutine that a package of the hub starts defers Catch or CatchThen first; a test of the
+// hub's main package checks that. A caught panic is logged as an error with its stack, and counted
+// for the metrics. The package repairs nothing: a goroutine's own deferred calls release what it
+// holds, and CatchThen informs those that wait for it.
 package panics
 
 import (
@@ -20,10 +19,10 @@ import (
 )
 
 const (
-	// quiet is how long the stack of a family's next panic is not logged: one that comes
-	// back with every message must not fill the log, too.
+	// quiet is how long further stacks of the same family are not logged: a panic that each message
+	// repeats must not fill the log.
 	quiet = time.Minute
-	// again is how long Keep waits before it runs something again.
+	// again is how long Keep waits before it starts something again.
 	again = time.Second
 )
 
@@ -35,27 +34,27 @@ var (
 	logged = map[string]time.Time{}
 )
 
-// Log says where panics are logged; until it is called that is slog's default.
+// Log sets the logger for panics; the default is slog.Default().
 func Log(l *slog.Logger) { logger.Store(l) }
 
-// Catch is to be deferred itself. The family names the goroutine's work in the log and
-// the metrics, so it comes from the code, never from a client; args are the log's.
+// Catch must be deferred directly. The family names the goroutine's work in the log and the
+// metrics, so it is a constant of the code, never input; args are added to the log line.
 func Catch(family string, args ...any) {
 	if p := recover(); p != nil {
 		Note(family, p, args...)
 	}
 }
 
-// CatchThen is Catch for a goroutine that somebody waits for: then is told why nothing
-// comes, or comes to the end of, what they wait for.
+// CatchThen is Catch for a goroutine with a waiting caller: then receives the error and ends the
+// wait.
 func CatchThen(family string, then func(error)) {
 	if p := recover(); p != nil {
 		Note(family, p)
-		then(fmt.Errorf("the hub made a mistake, see its log: %v", p))
+		then(fmt.Errorf("internal error, see the hub's log: %v", p))
 	}
 }
 
-// Keep runs what must not stop while the hub lives: after a panic, a second later, again.
+// Keep runs something until ctx ends, and starts it again a second after a panic.
 func Keep(ctx context.Context, family string, run func(context.Context) error) error {
 	for {
 		over, err := once(ctx, family, run)
@@ -75,14 +74,14 @@ func once(ctx context.Context, family string, run func(context.Context) error) (
 	return true, run(ctx)
 }
 
-// Counts is how many panics were caught since the process began, by family.
+// Counts returns the number of caught panics since the process began, by family.
 func Counts() map[string]uint64 {
 	mu.Lock()
 	defer mu.Unlock()
 	return maps.Clone(counts)
 }
 
-// Note logs and counts what somebody has recovered from, who has more to do with it.
+// Note logs and counts a panic that the caller has recovered from itself.
 func Note(family string, p any, args ...any) {
 	now := time.Now()
 	mu.Lock()
@@ -99,6 +98,6 @@ func Note(family string, p any, args ...any) {
 	if l == nil {
 		l = slog.Default()
 	}
-	l.With(args...).Error("the hub made a mistake and goes on, please report this: "+family+" panicked", "err", p,
+	l.With(args...).Error("bug in the hub, which goes on; please report it: "+family+" panicked", "err", p,
 		"stack", string(debug.Stack()))
 }

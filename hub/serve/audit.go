@@ -8,12 +8,11 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// exportPath gives an administrator the audit as JSON lines, with ?since= as the
-// command takes it.
+// exportPath gives an administrator the audit as JSON lines, with ?since= as in the command.
 const exportPath = "/audit/export"
 
-// exportAudit streams the audit. It asks again and again whether whoever reads
-// still may, and leaves a client that reads nothing for half a minute.
+// exportAudit streams the audit. It checks the reader's right again and again, and ends when the
+// client reads nothing for half a minute.
 func (h *Hub) exportAudit(w http.ResponseWriter, r *http.Request) {
 	since, err := store.ParseSince(r.URL.Query().Get("since"), time.Now())
 	if err != nil {
@@ -48,6 +47,6 @@ func (h *Hub) exportAudit(w http.ResponseWriter, r *http.Request) {
 	})
 	if err != nil {
 		h.log.Warn("an export of the audit was cut off", "who", u.Name, "err", err)
-		panic(http.ErrAbortHandler) // the client must not take it for whole
+		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// openAuthority opens that of the database's hubs, or the hub's own. A fleet's is made once: where it
-// is missing each device would have to join another one by hand.
+// openAuthority opens the authority that the hubs of the database share, or the hub's own. It makes
+// a new one only for a fleet without devices: otherwise each device would have to join again by
+// hand.
 func (h *Hub) openAuthority(ctx context.Context, fleet state.Snapshot) error {
 	shared, err := cluster.Authority(ctx, h.Store)
 	if err == nil && shared == nil && !pki.Made(h.cfg.DataDir) {
@@ -20,7 +21,7 @@ func (h *Hub) openAuthority(ctx context.Context, fleet state.Snapshot) error {
 	}
 	switch {
 	case err != nil:
-	case shared != nil, h.Store.Leads(): // it may be alone now, and not have been
+	case shared != nil, h.Store.Leads(): // a hub that is alone now may have shared its database before
 		h.authority, err = cluster.ShareAuthority(ctx, h.Store, h.cfg, shared)
 	default:
 		h.authority, err = pki.OpenWith(h.cfg.DataDir, h.cfg.CAPassphraseFile)
@@ -32,7 +33,7 @@ func (h *Hub) openAuthority(ctx context.Context, fleet state.Snapshot) error {
 	return err
 }
 
-// joinedOf is how many devices of a fleet have an identity.
+// joinedOf returns how many devices of a fleet have an identity.
 func joinedOf(fleet state.Snapshot) (joined int) {
 	for rec := range state.Each[*state.Record](fleet, state.Records, "") {
 		if rec.Key != "" {
@@ -53,8 +54,8 @@ func lostAuthority(dataDir string, fleet state.Snapshot) error {
 		filepath.Join(dataDir, "pki"), joined, filepath.Join(dataDir, "pki", pki.BeginAnew))
 }
 
-// firmwareKey is the key that signs boot configurations. Unlike the authority it is made anew where it is
-// missing: without it devices lack nothing but new boot configurations.
+// firmwareKey returns the key that signs boot configurations. It is made anew if it is missing:
+// without it, devices only miss new boot configurations.
 func (h *Hub) firmwareKey(fleet state.Snapshot) (ed25519.PrivateKey, error) {
 	had := h.authority.HasFirmwareKey()
 	key, err := h.authority.FirmwareKey()

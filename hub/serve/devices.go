@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// devices is the loop as the broker sees it: which devices are let in, and what becomes
-// of what is not worth remembering.
+// devices is the control loop as the broker needs it: it authorizes devices, and turns errors into
+// acknowledgements.
 type devices struct {
 	*node.Devices
 	ask *ask.Client
@@ -27,13 +27,13 @@ type devices struct {
 	farewells farewells
 }
 
-// caller is a peer in the loop's words.
+// caller converts a peer for the loop.
 func caller(p broker.Peer) node.Caller {
 	return node.Caller{Node: p.Node, Key: p.Key, Machine: p.Machine, Boot: p.Boot}
 }
 
-// Connect lets in who may speak for the node, and, to be told, who did until his
-// enrolment ended.
+// Connect accepts a device that is enrolled for its node. If the enrolment has ended, it returns a
+// Dismissal.
 func (d *devices) Connect(p broker.Peer) error {
 	err := d.Devices.Connect(caller(p))
 	if !errors.Is(err, node.ErrStranger) || p.Key == "" {
@@ -48,8 +48,8 @@ func (d *devices) Connect(p broker.Peer) error {
 		return err
 	}
 	if unsaid, ok := d.farewells.say(p.Node, time.Now()); ok {
-		d.log.Info("told a device that it is this node no more", "node", p.Node, "addr", p.Addr, "by", told.By, "why",
-			told.Reason, "unsaid", unsaid)
+		d.log.Info("sent a device its dismissal", "node", p.Node, "addr", p.Addr, "by", told.By, "why",
+			told.Reason, "suppressed", unsaid)
 	}
 	return &broker.Dismissal{Payload: payload}
 }
@@ -97,7 +97,7 @@ func (d *devices) Reply(p broker.Peer, id string, r wire.Reply) {
 	}
 }
 
-// worth turns what will not get better by being sent again into an acknowledgement.
+// worth acknowledges messages whose errors a resend cannot mend.
 func (d *devices) worth(name string, err error) error {
 	switch {
 	case errors.Is(err, node.ErrStale):
@@ -114,12 +114,12 @@ func (d *devices) worth(name string, err error) error {
 	return err
 }
 
-// farewellLines is how often the log says that a device was told that it is its node no
-// more: one that does not listen comes back every few seconds, for ever.
+// dismissalLines is the least time between two log lines about one dismissed device: an agent that
+// ignores its dismissal reconnects every few seconds.
 const farewellLines = time.Minute
 
-// farewells are the devices of whose farewell the log has said something lately. Each
-// has a certificate of ours, so there are not many.
+// dismissals are the devices whose dismissal was logged lately. Each has a certificate of this hub,
+// so there are few.
 type farewells struct {
 	mu sync.Mutex
 	by map[string]*farewell // by node
@@ -130,7 +130,7 @@ type farewell struct {
 	unsaid int       // since then
 }
 
-// say tells whether there is to be a line, and how many there were not.
+// say tells whether to write a line, and how many were suppressed before it.
 func (f *farewells) say(node string, now time.Time) (unsaid int, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// newGateway makes the broker of this hub, or its connection to another one.
+// newGateway returns the hub's own broker, or its connection to an external one.
 func (h *Hub) newGateway(identity string) (Gateway, error) {
 	cfg := h.cfg
 	handler := &devices{Devices: h.Loop, ask: h.Ask, log: h.log}
@@ -25,13 +25,13 @@ func (h *Hub) newGateway(identity string) (Gateway, error) {
 			Handler: handler, Observers: observers{h.Guard, h.log}, Log: h.log, Listen: h.o.MQTT, DevListen: h.o.Dev,
 			TLS: h.deviceTLS(),
 		})
-		if err != nil { // not a Gateway that is none
+		if err != nil { // a nil pointer in an interface is not nil
 			return nil, err
 		}
 		return b, nil
 	}
 	if h.o.MQTT != nil || h.o.Dev != nil {
-		return nil, errors.New("devices connect to the broker, and the hub listens for them too: this is a mistake in the " +
+		return nil, errors.New("devices connect to the broker, but the hub listens for them too: this is a bug in the " +
 			"program")
 	}
 	c, err := broker.NewClient(broker.ClientConfig{
@@ -46,7 +46,7 @@ func (h *Hub) newGateway(identity string) (Gateway, error) {
 	return c, nil
 }
 
-// owner is who speaks for a node, as the fleet's records have it.
+// owner returns the device that is enrolled for a node.
 func (h *Hub) owner(node string) (broker.Owner, bool) {
 	s := h.Loop.Snapshot()
 	rec := s.Record(node)
@@ -62,7 +62,7 @@ func (h *Hub) owner(node string) (broker.Owner, bool) {
 	return o, true
 }
 
-// brokerPrefix is what devices are told of the topics; "" is what every agent knows.
+// brokerPrefix returns the prefix of the MQTT topics; "" is the default of every agent.
 func brokerPrefix(cfg config.Config) string {
 	if cfg.BrokerPrefix == wire.DefaultPrefix {
 		return ""
@@ -70,7 +70,7 @@ func brokerPrefix(cfg config.Config) string {
 	return cfg.BrokerPrefix
 }
 
-// observers are the operators' MQTT tools as the broker asks about them.
+// observers answers the broker's questions about the operators' MQTT tools.
 type observers struct {
 	guard *access.Guard
 	log   *slog.Logger
@@ -97,19 +97,19 @@ func (o observers) note(who broker.Observer, code int, message string) {
 	})
 }
 
-// mqttAddresses are all that devices are told when they join.
+// mqttAddresses returns the broker addresses that joining devices receive.
 func mqttAddresses(cfg config.Config, l net.Listener) []string {
 	if len(cfg.Brokers) > 0 {
 		return cfg.BrokerAddresses()
 	}
-	if len(cfg.MQTTAddresses) > 0 { // of several hubs, of which the one that leads lets devices in
+	if len(cfg.MQTTAddresses) > 0 { // with several hubs, devices find the leader
 		return cfg.MQTTAddresses
 	}
 	return []string{mqttAddress(cfg, l)}
 }
 
-// mqttAddress is what devices are told when they join: without a host they use
-// the one that they joined through.
+// mqttAddress returns the broker address that joining devices receive. Without a host, devices use
+// the host that they joined through.
 func mqttAddress(cfg config.Config, l net.Listener) string {
 	host, _, _ := net.SplitHostPort(cfg.MQTTListen)
 	_, port, _ := net.SplitHostPort(addr(l))

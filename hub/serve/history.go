@@ -6,7 +6,7 @@ import (
 	"flotilla.dev/hub/history"
 )
 
-// newHistory remembers how nodes fared, unless nobody wants that.
+// newHistory returns the node history, nil if it is switched off.
 func (h *Hub) newHistory() *history.History {
 	if h.cfg.History <= 0 {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// machines reads the inventory, nil where there is none. How that goes is told as an
-// event about the namespace of the system, because the hub is no object itself.
+// machines returns the reader of the inventory, nil if none is configured. Its events are about the
+// namespace kube-system, because the hub itself is not an object.
 func machines(cfg config.Config, loop *node.Devices, log *slog.Logger) *inventory.Reader {
 	if cfg.Inventory == "" {
 		return nil

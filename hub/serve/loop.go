@@ -30,7 +30,7 @@ import (
 	"flotilla.dev/hub/workload"
 )
 
-// newLoop makes the loop with every decider, and with the devices.
+// newLoop returns the control loop with every decider, and with the devices.
 func newLoop(
 	cfg config.Config, start state.Snapshot, st control.Store, signing ed25519.PrivateKey, log *slog.Logger,
 ) *node.Devices {
@@ -40,7 +40,7 @@ func newLoop(
 	}, control.Config{Store: st, Log: log, Start: start, Deciders: Deciders(cfg)})
 }
 
-// Deciders are all that decide, in their order.
+// Deciders returns all deciders, in their order.
 func Deciders(cfg config.Config) []control.Decider {
 	settings := AdmissionSettings(cfg)
 	admit := func(p *corev1.Pod) { admission.DefaultPod(p, settings) }
@@ -56,23 +56,22 @@ func Deciders(cfg config.Config) []control.Decider {
 		lifecycle.Flapping{}, lifecycle.Health{Settings: nodes}, lifecycle.Sites{Settings: nodes},
 		blocks(cfg),
 		eviction.Decider{Timeouts: silence},
-		rollout.Decider{}, // before: the drains that it asks for begin in the same pass
+		rollout.Decider{}, // before the drains that it requests
 		drain.Decider{Timeouts: silence},
 		approval.Decider{},
 		publish.Decider{},
-		workload.Quotas{}, // before: what may be made follows from it
+		workload.Quotas{}, // before workloads: quotas limit what they create
 		workload.Decider{
 			Admit: admit, Complete: admission.Complete, Charge: admission.Charge, Refuse: refuse, Silence: silence,
 			FinishedPods: cfg.TerminatedPodGCThreshold,
 		},
-		volume.Decider{}, // before: what waits for a claim's class is placed in the same pass
+		volume.Decider{}, // before the scheduler: a bound claim's pod is placed in the same cycle
 		schedule.Decider{},
-		incident.Decider{LeaveBy: leaveBy}, // last: it says what is wrong once all that can be done is
+		incident.Decider{LeaveBy: leaveBy}, // last: it reports what the other deciders could not solve
 	}
 }
 
-// Foresight are the rules by which the page tells beforehand what would become of pods: the
-// hub's own.
+// Foresight returns the rules with which the page previews the fate of pods: the hub's own.
 func Foresight(cfg config.Config) preview.Rules {
 	r := preview.Rules{Follows: node.Ended}
 	for _, d := range Deciders(cfg) {
@@ -84,13 +83,13 @@ func Foresight(cfg config.Config) preview.Rules {
 	return r
 }
 
-// leaveBy tells incidents when a pod leaves its node.
+// leaveBy returns when a pod must leave its node.
 func leaveBy(n *corev1.Node, p *corev1.Pod) (time.Time, bool) {
 	leave := eviction.LeaveBy(n, p)
 	return leave.At, leave.Must
 }
 
-// blocks decides on the nodes' addresses, where the hub gives them any.
+// blocks returns the decider of node addresses.
 func blocks(cfg config.Config) (d address.Decider) {
 	if cfg.AllocateNodeCIDRs {
 		d = address.Decider{Cluster: cfg.ClusterCIDR, Bits: cfg.NodeCIDRMaskSize}
@@ -98,7 +97,7 @@ func blocks(cfg config.Config) (d address.Decider) {
 	return d
 }
 
-// AdmissionSettings are the rules for objects that follow from the configuration.
+// AdmissionSettings returns the admission rules that follow from the configuration.
 func AdmissionSettings(cfg config.Config) admission.Settings {
 	return admission.Settings{
 		NotReadySeconds: cfg.DefaultNotReadyTolerationSeconds, UnreachableSeconds: cfg.DefaultUnreachableTolerationSeconds,
@@ -106,7 +105,8 @@ func AdmissionSettings(cfg config.Config) admission.Settings {
 	}
 }
 
-// begin is the time at which the hub starts; notBefore makes it later where more is remembered.
+// begin returns the hub's time at start: the machine's, or that of the newest record if the clock
+// is behind it.
 func (h *Hub) begin(ctx context.Context) (time.Time, error) {
 	began, _, err := access.Time(ctx, h.Store)
 	if clock := time.Now(); err == nil && began.Sub(clock).Abs() > time.Minute {
@@ -116,10 +116,10 @@ func (h *Hub) begin(ctx context.Context) (time.Time, error) {
 	return began, err
 }
 
-// notBefore makes the hub's time begin no earlier than the newest thing that it
-// remembers: a gateway box without a clock battery starts in the past, and what
-// was decided must not lie in the future. noted is when the hub noted its time last, zero: never.
-// It does so with a commit of each hour: what is later than that is a client's word.
+// notBefore starts the hub's time no earlier than its newest record: a box without a clock battery
+// starts in the past, and records must not be in the future. noted is the time of the last note,
+// zero: never. The hub notes its time with a commit every hour, so a later time in an object comes
+// from a client and is ignored.
 func notBefore(s state.Snapshot, noted time.Time) state.Snapshot {
 	newest := s.Started
 	seen := func(t metav1.Time) {

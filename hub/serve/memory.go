@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// memory is the store as the loop sees it.
+// memory adapts the store for the control loop.
 type memory struct {
 	store interface {
 		Commit(ctx context.Context, c store.Commit) error
@@ -57,11 +57,11 @@ func (m memory) Room(ctx context.Context) bool {
 	return ok && s.Room(ctx)
 }
 
-// mend is the news by which what was mended is remembered so, and told.
+// mend returns the news that stores repaired objects and reports them.
 func mend(mended []state.Change) control.News {
 	return func(s state.Snapshot, _ time.Time) (changes []state.Change, err error) {
 		for _, c := range mended {
-			if have := s.Get(state.KeyOf(c.Object)); have != nil { // whatever has become of it since
+			if have := s.Get(state.KeyOf(c.Object)); have != nil { // unless it was deleted meanwhile
 				c.Object = have.DeepCopyObject().(state.Object)
 				changes = append(changes, c)
 			}
@@ -73,12 +73,12 @@ func mend(mended []state.Change) control.News {
 // namespaces exist in every fleet, as in every Kubernetes cluster.
 var namespaces = []string{metav1.NamespaceDefault, "kube-node-lease", "kube-public", metav1.NamespaceSystem}
 
-// annotationDefault marks an object that came with the hub, with the spec it had
-// then: one that nobody changed follows the next version.
+// annotationDefault holds the spec that an object had when the hub created it. If the spec is
+// unchanged, a newer hub may replace it.
 const annotationDefault = "flotilla.dev/shipped-spec"
 
-// fillDefaults is the news that adds what every fleet has: its namespaces, priority classes
-// and the board profiles that come with the hub.
+// fillDefaults is the news that adds the hub's default objects: namespaces, priority classes and
+// board profiles.
 func fillDefaults(log *slog.Logger) control.News {
 	return func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		for _, name := range namespaces {
@@ -116,7 +116,7 @@ func fillDefaults(log *slog.Logger) control.News {
 				var was fleet.BoardProfileSpec
 				if json.Unmarshal([]byte(have.Annotations[annotationDefault]), &was) != nil ||
 					!apiequality.Semantic.DeepEqual(was, have.Spec) || apiequality.Semantic.DeepEqual(p.Spec, have.Spec) {
-					continue // an administrator's, or the newest
+					continue // changed by an administrator, or up to date
 				}
 				next = have.DeepCopy()
 				next.Spec = p.Spec
@@ -129,8 +129,8 @@ func fillDefaults(log *slog.Logger) control.News {
 	}
 }
 
-// profileOf names the board profile that matches a device. Two that match alike
-// are the administrator's to tell apart; until then the device has none.
+// profileOf returns the board profile that matches a device. If two match equally well, the device
+// has none until an administrator resolves it.
 func profileOf(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string {
 	var profiles []*fleet.BoardProfile
 	for p := range state.Each[*fleet.BoardProfile](s, state.BoardProfiles, "") {

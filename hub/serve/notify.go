@@ -10,10 +10,10 @@ import (
 	"flotilla.dev/hub/notify"
 )
 
-// maxSecret is how long a file with a secret may be.
+// maxSecret is the limit in bytes of a file with a secret.
 const maxSecret = 4 << 10
 
-// newNotifier makes whoever is to be told of incidents, as the configuration says.
+// newNotifier returns the notifier of incidents that the configuration describes.
 func (h *Hub) newNotifier() (*notify.Notifier, error) {
 	n := &notify.Notifier{Fleet: h.Loop, Hub: h.url, Now: h.Loop.Now, Log: h.log}
 	var err error
@@ -23,7 +23,7 @@ func (h *Hub) newNotifier() (*notify.Notifier, error) {
 	return n, nil
 }
 
-// told are those who are told, for the page's settings.
+// told lists the recipients of incidents, for the page's settings.
 func (h *Hub) told() (all []frame.Told) {
 	for _, t := range h.notifier.Targets {
 		all = append(all, frame.Told{Name: t.Name(), To: t.To()})
@@ -57,7 +57,7 @@ func targets(cfg config.Config) (all []notify.Target, err error) {
 	return all, nil
 }
 
-// firstLine is the first line of a file, which is a secret and may not be empty.
+// firstLine returns the first line of a file, which is a secret and must not be empty.
 func firstLine(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// orders carries out what commands on this machine ask of the running hub.
+// orders carries out what commands on this machine order the running hub to do.
 type orders struct {
 	loop  *node.Devices
 	store *store.Store
 	guard *access.Guard
 	ca    *enrolment.Renewer
-	tell  http.Handler // what the hub tells Prometheus
+	tell  http.Handler // answers `metrics`
 }
 
 func (o orders) handle(ctx context.Context, by, order string) (answer string, err error) {

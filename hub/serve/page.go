@@ -25,8 +25,8 @@ func (h *Hub) newPage(api http.Handler) *frame.Server {
 	return admin.New(c)
 }
 
-// members are the hubs of this database, the one that leads first; none: this hub is alone. The request
-// of ctx came by the one that is Here.
+// members lists the hubs of this database, the leader first; none if this hub is alone. The one
+// that received the request of ctx is marked Here.
 func (h *Hub) members(ctx context.Context) (all []frame.Member) {
 	l := h.o.lead
 	if l == nil {

@@ -9,12 +9,11 @@ import (
 	"flotilla.dev/hub/kube"
 )
 
-// maxProfile is how many seconds a profile may take: it costs a little as long as it runs.
+// maxProfile is the limit in seconds of a CPU profile or trace, because it slows the hub.
 const maxProfile = 60
 
-// profiles are what `go tool pprof` reads of the running hub: for administrators only,
-// as a heap's names and a goroutine's stack tell of the inside. The command line is not
-// among them, whose flags may hold secrets.
+// profiles serves what `go tool pprof` reads, to administrators only: heaps and stacks show
+// internals. The command line is left out, because flags may hold secrets.
 func profiles() (all []other) {
 	add := func(name string, h http.Handler) {
 		all = append(all, other{kube.Other{Path: "/debug/pprof/" + name, Verb: "get", Resource: "profiles"}, bounded(h)})

@@ -1,10 +1,9 @@
-// Package serve is what a hub is made of: every room, wired in one straight function
-// that the program and every test share.
+// Package serve assembles the hub: one function creates and connects all packages, for the program
+// and for every test.
 //
-// New makes all of it and starts nothing; Run starts it in order and ends it in
-// order. Listeners, and what a test puts between the hub and its disk or its devices,
-// are parameters. The package decides nothing about the fleet: it translates between
-// rooms that do not know each other, where their words differ.
+// New creates everything and starts nothing; Run starts and stops it in order. Listeners, and fakes
+// between the hub and its disk or devices, are parameters. The package decides nothing about the
+// fleet: it only adapts packages that do not know each other.
 package serve
 
 import (
@@ -44,28 +43,28 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// Listeners are where a hub is reached.
+// Listeners are the addresses at which a hub is reached.
 type Listeners = cluster.Listeners
 
-// Options say what a hub is and where it is reached.
+// Options describe a hub and its listeners.
 type Options struct {
 	Config  config.Config
 	Version string
 	Log     *slog.Logger
 	Listeners
-	Socket string    // the commands' on this machine; "": none
-	Out    io.Writer // gets the setup link as long as there is no user; nil: none is made
-	Hurry  func()    // see control.Config; nil: nobody minds
+	Socket string    // for commands on this machine; "": none
+	Out    io.Writer // receives the setup link while there is no user; nil: none is made
+	Hurry  func()    // see control.Config; may be nil
 
-	// Disk and Net stand between the loop and its store, and between it and the broker:
-	// a test lets what is there fail, or be many. nil: nothing does.
+	// Disk and Net wrap the loop's store and its broker, so that a test can make them fail. Both
+	// may be nil.
 	Disk func(control.Store) control.Store
 	Net  func(node.Broker) node.Broker
 
-	lead *cluster.Lead // nil: it knows of no other hubs
+	lead *cluster.Lead // nil: no other hubs
 }
 
-// A Gateway is where devices are: this hub's own broker, or the connection to another one.
+// A Gateway connects devices: this hub's own broker, or the connection to an external one.
 type Gateway interface {
 	node.Broker
 	Run(ctx context.Context) error
@@ -73,7 +72,7 @@ type Gateway interface {
 	Stats() broker.Stats
 }
 
-// A Hub is made by New. What of it is exported works from then on until Run ends.
+// A Hub is made by New. Its exported fields work from then on until Run ends.
 type Hub struct {
 	Loop   *node.Devices
 	Store  *store.Store
@@ -87,21 +86,21 @@ type Hub struct {
 	authority *pki.Authority
 	server    *pki.Server
 	reached   atomic.Pointer[string] // see url
-	keptURL   string                 // what commands are told of it
+	keptURL   string                 // the URL that commands read
 	depot     *install.Depot
-	inventory *inventory.Reader // nil: there is none
+	inventory *inventory.Reader // nil: not configured
 	renewals  *enrolment.Renewer
 	notifier  *notify.Notifier
 	pauses    []store.Pause
-	history   *history.History // nil: nobody wants one
+	history   *history.History // nil: switched off
 	mended    []state.Change
-	recovered *store.Recovery // nil: the database is as the hub has written it
-	web       func() *web     // made when it is first asked for
+	recovered *store.Recovery // nil: the database is as the hub wrote it
+	web       func() *web     // made at its first use
 	answering sync.WaitGroup
 	up        chan struct{}
 }
 
-// New opens the data directory and makes a hub of it, which Run starts.
+// New opens the data directory and creates a hub, which Run starts.
 func New(ctx context.Context, o Options) (h *Hub, err error) {
 	h = &Hub{o: o, cfg: o.Config, log: o.Log, Ask: &ask.Client{}, up: make(chan struct{})}
 	cfg, log := o.Config, o.Log
@@ -143,7 +142,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if err := h.openAuthority(ctx, start); err != nil {
 		return nil, err
 	}
-	h.authority.Now = func() time.Time { return began } // until there is a Loop
+	h.authority.Now = func() time.Time { return began } // until the Loop exists
 	if h.server, err = h.authority.NewServer(func() []string { return cluster.Names(cfg) }, log); err != nil {
 		return nil, err
 	}
@@ -192,7 +191,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	return h, nil
 }
 
-// newGuard makes what says who may do what, at the hub of that identity.
+// newGuard returns the access rules of the hub with that identity.
 func (h *Hub) newGuard(identity string, signing ed25519.PublicKey) *access.Guard {
 	return access.New(access.Options{
 		Store: h.Store, Authority: h.authority, Log: h.log, Now: h.Loop.Now, Fleet: enrolment.Enrolments{Loop: h.Loop},
@@ -215,11 +214,11 @@ func NewMember(o Options) *cluster.Member {
 	})
 }
 
-// deviceTLS lets in who has a certificate of a device that is enrolled, or of an observer.
+// deviceTLS accepts certificates of enrolled devices and of observers.
 func (h *Hub) deviceTLS() *tls.Config {
 	return h.authority.MQTT(h.server, func(holder pki.Holder) error {
 		if holder.Role == pki.Observer {
-			return nil // the broker asks, at CONNECT and from then on
+			return nil // the broker checks it, at CONNECT and from then on
 		}
 		err := h.Guard.MayConnect(holder)
 		if errors.Is(err, access.ErrForbidden) {
@@ -234,8 +233,7 @@ func (h *Hub) deviceTLS() *tls.Config {
 	})
 }
 
-// Run runs the hub until ctx ends or something of it fails. The store is closed last, when the last
-// request is answered.
+// Run runs the hub until ctx ends or a part fails. The store closes last, after the last request.
 func (h *Hub) Run(ctx context.Context) (err error) {
 	defer func() {
 		h.answering.Wait()
@@ -245,11 +243,11 @@ func (h *Hub) Run(ctx context.Context) (err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		err := h.Loop.Run(ctx)
-		h.leave(ctx) // nothing is decided here any more: another hub may, while this one ends its connections
+		h.leave(ctx) // this hub decides nothing more; another may lead while this one closes its connections
 		return err
 	})
 	g.Go(func() error {
-		if err := h.prepare(ctx); err != nil { // before anybody may come in
+		if err := h.prepare(ctx); err != nil { // before the first request
 			return err
 		}
 		for _, run := range h.parts() {
@@ -264,9 +262,9 @@ func (h *Hub) Run(ctx context.Context) (err error) {
 	return g.Wait()
 }
 
-// leave notes that this hub has ended, and hands the lead over where there are others.
+// leave records that this hub has ended, and hands the lead to another hub.
 func (h *Hub) leave(ctx context.Context) {
-	if errors.Is(context.Cause(ctx), cluster.ErrDeposed) { // it has nothing to hand over, or cannot
+	if errors.Is(context.Cause(ctx), cluster.ErrDeposed) { // a deposed hub has no lead to hand over
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -274,11 +272,11 @@ func (h *Hub) leave(ctx context.Context) {
 		h.log.Warn("the next timelines take the hub's last write for its end", "err", err)
 	}
 	if err := h.Store.Leave(ctx); err != nil {
-		h.log.Warn("the other hubs are not told that this one ends: they wait for it", "err", err)
+		h.log.Warn("the other hubs were not notified that this hub ends: they wait for its lease to expire", "err", err)
 	}
 }
 
-// prepare gives the fleet what every fleet has, and what an earlier version kept elsewhere.
+// prepare adds the default objects, and moves what an earlier version stored elsewhere.
 func (h *Hub) prepare(ctx context.Context) error {
 	if _, err := h.Loop.Do(ctx, fillDefaults(h.log)); err != nil {
 		return fmt.Errorf("add namespaces and board profiles: %w", err)
@@ -287,16 +285,16 @@ func (h *Hub) prepare(ctx context.Context) error {
 		return err
 	}
 	if _, err := h.Loop.Do(ctx, mend(h.mended)); err != nil {
-		return fmt.Errorf("remember what was mended: %w", err)
+		return fmt.Errorf("store repaired objects: %w", err)
 	}
 	if h.recovered != nil && !h.recovered.Doubted {
 		if err := h.Store.Doubted(ctx, *h.recovered); err != nil {
-			return fmt.Errorf("remember that devices are asked what they have stored: %w", err)
+			return fmt.Errorf("store the request for the devices' revisions: %w", err)
 		}
 	}
 	if h.o.lead != nil {
 		if _, err := h.Loop.Do(ctx, h.o.lead.News); err != nil {
-			return fmt.Errorf("tell that this hub leads: %w", err)
+			return fmt.Errorf("publish that this hub leads: %w", err)
 		}
 	}
 	if err := enrolment.Move(ctx, h.Loop, h.Store, h.log); err != nil {
@@ -310,7 +308,7 @@ func (h *Hub) prepare(ctx context.Context) error {
 	return nil
 }
 
-// parts are what runs next to the loop, once the fleet is prepared.
+// parts returns what runs beside the loop, once the fleet is prepared.
 func (h *Hub) parts() []func(context.Context) error {
 	kept := func(what string, run func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error { return panics.Keep(ctx, what, run) }
@@ -347,22 +345,22 @@ func (h *Hub) parts() []func(context.Context) error {
 	return all
 }
 
-// Up is closed once the hub has everything that it begins with, and serves.
+// Up is closed once the hub serves requests.
 func (h *Hub) Up() <-chan struct{} { return h.up }
 
-// Fleet is how many nodes there are: where the hub has just begun, whose devices may come back.
+// Fleet returns the number of nodes, which is how many devices may reconnect after a start.
 func (h *Hub) Fleet() int { return h.Loop.Snapshot().Len(state.Nodes) }
 
-// Answers is nil when the loop answers before ctx ends: the hub lives.
+// Answers returns nil if the loop answers before ctx ends.
 func (h *Hub) Answers(ctx context.Context) error {
 	_, err := h.Loop.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil })
 	if errors.Is(err, control.ErrUnavailable) {
-		return nil // it waits for its database: to kill it for that helps nobody
+		return nil // it waits for its database: a restart would not help
 	}
 	return err
 }
 
-// addr is a listener's, "" for none.
+// addr returns a listener's address, "" for none.
 func addr(l net.Listener) string {
 	if l == nil {
 		return ""
@@ -370,7 +368,7 @@ func addr(l net.Listener) string {
 	return l.Addr().String()
 }
 
-// remembered is the fleet as the store has it: a hub that stood by has followed it.
+// remembered returns the fleet of the store. A hub that stood by has it already.
 func (h *Hub) remembered(
 	ctx context.Context, began time.Time, early *snapshot.Prefetch,
 ) (state.Snapshot, []state.Change, error) {

@@ -15,10 +15,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// endingDevices is how many of the devices whose certificates end first are shown.
+// endingDevices is how many devices are shown whose certificates end first.
 const endingDevices = 3
 
-// about is what the page's settings show of the hub itself.
+// about returns what the page's settings show of the hub itself.
 func (h *Hub) about() (a frame.About, err error) {
 	if a.Certificates, err = h.certificates(); err != nil {
 		return a, err
@@ -40,20 +40,20 @@ func (h *Hub) about() (a frame.About, err error) {
 	return a, nil
 }
 
-// devicesAt says where devices are.
+// devicesAt returns the setting that says where devices connect.
 func (h *Hub) devicesAt() frame.Fact {
 	c, external := h.Broker.(*broker.Client)
 	switch {
 	case !external:
 		return frame.Fact{Name: "Listens for devices", Value: h.cfg.MQTTListen}
 	case c.Connected():
-		return frame.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(), ", ")}
+		return frame.Fact{Name: "Devices connect to", Value: strings.Join(h.cfg.BrokerAddresses(), ", ")}
 	}
-	return frame.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(),
-		", ") + ": no connection, no device is heard"}
+	return frame.Fact{Name: "Devices connect to", Value: strings.Join(h.cfg.BrokerAddresses(),
+		", ") + ": not connected"}
 }
 
-// certificates are the hub's own, and the devices' that end first.
+// certificates lists the hub's certificates, and those of devices that end first.
 func (h *Hub) certificates() (all []frame.Certificate, err error) {
 	block, _ := pem.Decode(h.authority.RootPEM())
 	if block == nil {
@@ -64,7 +64,7 @@ func (h *Hub) certificates() (all []frame.Certificate, err error) {
 		return nil, fmt.Errorf("read the CA's certificate: %w", err)
 	}
 	all = append(all, frame.Certificate{
-		Of: "Root CA", Renewal: "by hand only: devices trust the hub because of it", Until: root.NotAfter,
+		Of: "Root CA", Renewal: "by hand only: devices trust the hub through it", Until: root.NotAfter,
 	})
 	own, err := h.server.GetCertificate(nil)
 	if err != nil {
@@ -73,7 +73,7 @@ func (h *Hub) certificates() (all []frame.Certificate, err error) {
 	if len(own.Certificate) > 1 {
 		if by, err := x509.ParseCertificate(own.Certificate[1]); err == nil {
 			all = append(all, frame.Certificate{
-				Of: "Issuing CA", Renewal: "automatic, before what it signs would outlive it", Until: by.NotAfter,
+				Of: "Issuing CA", Renewal: "automatic, before certificates that it signs could outlive it", Until: by.NotAfter,
 			})
 		}
 	}

@@ -30,16 +30,15 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// web is the hub's HTTPS side: the API, the page, joining, and what machines ask a
-// server about itself.
+// web is the hub's HTTPS side: the API, the page, joining, and what monitoring reads.
 type web struct {
 	api    *kube.Server
 	page   *frame.Server
-	routes *echo.Echo // everything that is served, whoever may have it
+	routes *echo.Echo // everything that is served
 	server *http.Server
 }
 
-// serveSchema answers editors, who have no certificate; it is no secret.
+// serveSchema serves the schema to editors, without authentication: it contains no secret.
 func serveSchema(c echo.Context) error {
 	return c.Blob(http.StatusOK, "application/schema+json", firmwareconfigs.Schema())
 }
@@ -82,7 +81,7 @@ func (h *Hub) newWeb() *web {
 	}}
 }
 
-// metrics answers what the hub tells Prometheus.
+// metrics serves the hub's metrics.
 func (h *Hub) metrics() http.Handler {
 	return metrics.Handler(metrics.Sources{
 		Version: h.o.Version, Loop: h.Loop, Broker: h.Broker, Store: h.Store, Authority: h.authority, Server: h.server,
@@ -90,7 +89,7 @@ func (h *Hub) metrics() http.Handler {
 	})
 }
 
-// An other is what the hub serves besides the API and the page.
+// An other is a path beside the API and the page.
 type other struct {
 	kube.Other
 	handler http.Handler
@@ -106,8 +105,8 @@ func pathsOf(list []other) (all []kube.Other) {
 // Handler answers HTTPS requests.
 func (h *Hub) Handler() http.Handler { return h.web().server.Handler }
 
-// caught answers for a handler that panics. What was begun cannot be mended: then the
-// connection, or with HTTP/2 the stream, is cut.
+// caught answers for a handler that panics. If the answer has begun, it cuts the connection, or
+// with HTTP/2 the stream.
 func caught(e *echo.Echo, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := echo.NewResponse(w, e)
@@ -122,17 +121,17 @@ func caught(e *echo.Echo, next http.Handler) http.Handler {
 			if p == http.ErrAbortHandler || answer.Committed {
 				panic(http.ErrAbortHandler)
 			}
-			http.Error(answer, "the hub made a mistake; see its log", http.StatusInternalServerError)
+			http.Error(answer, "internal error; see the hub's log", http.StatusInternalServerError)
 		}()
 		next.ServeHTTP(answer, r)
 	})
 }
 
-// hosts refuses requests for names that are not this hub's: a page of another
-// site must not reach it by pointing its own name here.
+// hosts refuses requests for names that are not the hub's: otherwise another site could reach the
+// hub by pointing its own name at it.
 func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if peer.Passed(c.Request().Context()) != "" { // the hub that has passed it on has looked: it is one of its names
+		if peer.Passed(c.Request().Context()) != "" { // the hub that passed the request on has checked it
 			return next(c)
 		}
 		if code, why := listen.CheckHost(c.Response().Header(), c.Request(), h.server.Names()); why != "" {
@@ -142,7 +141,7 @@ func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// only lets through who may.
+// only serves users whose role allows it.
 func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, err := h.Guard.Authenticate(r)
@@ -156,7 +155,7 @@ func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
 		case errors.Is(err, access.ErrTooMany):
 			listen.Busy(w, err.Error())
 		case err != nil:
-			http.Error(w, "the hub cannot answer now; see its log", http.StatusServiceUnavailable)
+			http.Error(w, "the hub cannot check your access now; see its log", http.StatusServiceUnavailable)
 		case !access.Allow(u.Role, verb, resource):
 			refused.Code, refused.Message = http.StatusForbidden, fmt.Sprintf("role %q does not allow it", u.Role)
 			h.Guard.Note(refused)
@@ -167,7 +166,7 @@ func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
 	})
 }
 
-// url is the address to give to people, as it was when keepURL looked.
+// url returns the page's address, as keepURL last found it.
 func (h *Hub) url() string {
 	if at := h.reached.Load(); at != nil {
 		return *at
@@ -175,7 +174,8 @@ func (h *Hub) url() string {
 	return reachedAt(h.cfg, addr(h.o.HTTPS), cluster.Names(h.cfg))
 }
 
-// reachedAt is the address to give to people where HTTPS listens at another, on a machine of so many names.
+// reachedAt returns the page's address for people, given the HTTPS listener and the machine's
+// names.
 func reachedAt(cfg config.Config, at string, machine []string) string {
 	_, port, _ := net.SplitHostPort(at)
 	host, _, _ := net.SplitHostPort(cfg.HTTPSListen)
@@ -203,8 +203,8 @@ func (h *Hub) urls() []string {
 	return all
 }
 
-// keepURL remembers where the page is, for tokens and kubeconfigs that are made here and by commands:
-// a machine may get its address, or another one, long after its hub has started.
+// keepURL stores the page's address for tokens and kubeconfigs that commands and this hub make: a
+// machine's address may come or change long after its hub has started.
 func (h *Hub) keepURL(ctx context.Context) error {
 	url := reachedAt(h.cfg, addr(h.o.HTTPS), cluster.Names(h.cfg))
 	former := h.reached.Swap(&url)
@@ -222,7 +222,7 @@ func (h *Hub) keepURL(ctx context.Context) error {
 	return nil
 }
 
-// tellURL says where the page is, and how the first administrator comes in.
+// tellURL prints the page's address, and the first administrator's setup link.
 func (h *Hub) tellURL(ctx context.Context) error {
 	if err := h.keepURL(ctx); err != nil {
 		return err
