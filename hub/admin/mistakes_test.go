@@ -18,9 +18,9 @@ func TestMistakesInYAMLAreToldWithTheirLine(t *testing.T) {
 	head := good + "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: shop\n"
 	for _, c := range []struct{ text, want string }{
 		{head + "spec:\n  replicas: three\n", "spec.replicas: expected a number, got &#34;three&#34; (line 12)"},
-		{head + "spec:\n  replica: 3\n", "spec.replica: unknown field; replicas is one (line 12)"},
-		{head + "spec:\n\treplicas: 3\n", "This is no YAML: line 12 is indented with a tab: YAML takes spaces only."},
-		{head + "spec:\n  replicas: 3\n template: 5\n", "This is no YAML: line 13 does not fit to what is above it"},
+		{head + "spec:\n  replica: 3\n", "spec.replica: unknown field; did you mean replicas? (line 12)"},
+		{head + "spec:\n\treplicas: 3\n", "This is no YAML: line 12 is indented with a tab: YAML allows only spaces."},
+		{head + "spec:\n  replicas: 3\n template: 5\n", "This is no YAML: line 13 does not fit the lines above it"},
 	} {
 		_, body := srv.ask(t, "admin", "POST", "/yaml", url.Values{"text": {c.text}, "action": {"check"}, "csrf": {csrf}}, "Cookie", nameHeader+"=admin")
 		if !strings.Contains(body, c.want) || strings.Contains(body, "Go struct") {

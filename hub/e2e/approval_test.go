@@ -48,7 +48,7 @@ func TestApproval(t *testing.T) {
 		{args: "describe csr " + name, want: []string{`Requesting User:\s+join-token:`, `Signer:\s+flotilla.dev/device`, `Status:\s+Pending`, `flotilla.dev/node=pi-1`, `WaitsForApproval`}},
 		{args: "explain csr.spec.signerName", want: []string{`signerName`}},
 		{args: "create -f -", stdin: "apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {name: mine}\nspec: {request: eA==, signerName: flotilla.dev/device, usages: [client auth]}\n",
-			code: 1, want: []string{`made by devices that join with a token`}},
+			code: 1, want: []string{`come from devices that join with a token`}},
 		{args: "label csr " + name + " a=b", code: 1, want: []string{`MethodNotAllowed`}},
 		{args: "get nodes", not: []string{`pi-1`}},
 	})

@@ -10,23 +10,23 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Limits of the answers that are encoded and not yet taken by their clients.
+// Limits of the encoded answers that clients have not read yet.
 const (
 	heldByAll  = 96 << 20 // bytes
-	heldByUser = 32 << 20 // bytes; one answer alone may be greater
-	// small answers are not counted: how many there are is bounded by the connections.
+	heldByUser = 32 << 20 // bytes; a single answer may be larger
+	// Small answers are not counted: the limit of connections bounds their number.
 	smallAnswer = 16 << 10
-	// encoders is how many lists are encoded at a time, and encoderWait how long one
-	// waits for its turn.
+	// encoders is how many lists are encoded at a time; encoderWait is how long a request waits for
+	// its turn.
 	encoders    = 2
 	encoderWait = 10 * time.Second
-	// sameFor is how long the encoding of a list serves others who ask for the same: the
-	// ages and heartbeats in it are as old.
+	// sameFor is how long an encoded list serves further requests for the same list. Its ages and
+	// heartbeats are as old.
 	sameFor = time.Second
 )
 
-// answers bounds the memory of the answers under way. Who asks for a list that is
-// being encoded, or was a moment ago and is still being sent, gets the same one.
+// answers bounds the memory of answers under way. Equal requests share an encoding while it is
+// made, and while a young one is being sent.
 type answers struct {
 	encoding chan struct{}
 
@@ -35,24 +35,24 @@ type answers struct {
 	by   map[string]int
 	made map[string]*shared
 
-	encodings int // made in all
+	encodings int // made so far
 }
 
-// A shared encoding is there as long as somebody is sent it.
+// A shared encoding exists while at least one client is reading it.
 type shared struct {
 	at      time.Time
-	done    chan struct{} // closed when it is made
+	done    chan struct{} // closed when body and err are set
 	body    []byte
 	err     error
 	refs    int
-	readers map[string]int // how many answers to whom it is counted for
+	readers map[string]int // answers being sent, by user
 }
 
 func newAnswers() *answers {
 	return &answers{encoding: make(chan struct{}, encoders), by: map[string]int{}, made: map[string]*shared{}}
 }
 
-// hold counts so many bytes for a user until they are released, or refuses them.
+// hold counts n bytes for a user until release, or refuses them.
 func (a *answers) hold(user string, n int) (release func(), err error) {
 	if n <= smallAnswer {
 		return func() {}, nil
@@ -76,12 +76,12 @@ func (a *answers) hold(user string, n int) (release func(), err error) {
 
 func errHeld(user string) error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf(
-		"answers of %d MiB wait for %s, or of %d MiB for all, to read them: read those, or ask for pages with limit",
+		"too many unread answers, %d MiB of %s or %d MiB of all users: read them, or use limit to list in pages",
 		heldByUser>>20, user, heldByAll>>20), 2)
 }
 
-// share returns the encoding of a list, by make if nobody has it now. release must be
-// called when it has been sent.
+// share returns the shared encoding of a list, or calls make. The caller calls release when the
+// body is sent.
 func (a *answers) share(user, key string, make func() ([]byte, error)) (body []byte, release func(), err error) {
 	a.mu.Lock()
 	e := a.made[key]
@@ -117,8 +117,8 @@ func newShared() *shared {
 	return &shared{at: time.Now(), done: make(chan struct{}), readers: map[string]int{}}
 }
 
-// take counts an encoding for one of those who are sent it: once in all, and once for each
-// user, whose limit it may be too much for, but for nobody else's.
+// take counts an encoding for a reader: once for all users and once for each user. It is refused
+// only to a user who is over the limit.
 func (a *answers) take(user string, e *shared) error {
 	n := e.counts()
 	a.mu.Lock()
@@ -152,7 +152,7 @@ func (a *answers) leave(user string, e *shared) {
 	}
 }
 
-// counts is how many bytes an encoding counts as.
+// counts returns the bytes that an encoding counts as.
 func (e *shared) counts() int {
 	if len(e.body) <= smallAnswer {
 		return 0
@@ -168,7 +168,7 @@ func (a *answers) encode(e *shared, make func() ([]byte, error)) {
 	select {
 	case a.encoding <- struct{}{}:
 	case <-late.C:
-		e.err = apierrors.NewTooManyRequests("many lists are asked for now", 2)
+		e.err = apierrors.NewTooManyRequests("too many list requests at once", 2)
 		return
 	}
 	defer func() { <-a.encoding }()

@@ -237,7 +237,7 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 	}
 	anna()
 	other := must(list("anna", "nodes"))
-	if _, err := list("olav", "nodes"); err == nil || !strings.Contains(err.Error(), "wait for olav") {
+	if _, err := list("olav", "nodes"); err == nil || !strings.Contains(err.Error(), "of olav or") {
 		t.Errorf("another list for who has not read: %v", err)
 	}
 	olav()
@@ -250,7 +250,7 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 	made, may := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, _, err := a.share("kari", "secrets", func() ([]byte, error) { close(made); <-may; return large, nil }); err == nil || !strings.Contains(err.Error(), "wait for kari") {
+		if _, _, err := a.share("kari", "secrets", func() ([]byte, error) { close(made); <-may; return large, nil }); err == nil || !strings.Contains(err.Error(), "of kari or") {
 			t.Errorf("a second list for kari: %v", err)
 		}
 	})

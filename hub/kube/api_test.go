@@ -351,7 +351,7 @@ func TestWarningsHaveAnEnd(t *testing.T) {
 				t.Errorf("%s: %.20q", what, line)
 			}
 		}
-		told := strings.Contains(strings.Join(w.Header()["Warning"], ""), "more warnings are left out")
+		told := strings.Contains(strings.Join(w.Header()["Warning"], ""), "more warnings are omitted")
 		if few := what == "a few" || lines == nil; size > 64<<10 || told == few || few && len(w.Header()["Warning"]) != 2*len(lines) {
 			t.Errorf("%s: %d warnings of %d bytes, and that there are more: %v", what, len(w.Header()["Warning"]), size, told)
 		}

@@ -21,7 +21,7 @@ func (c *call) body(kind schema.GroupVersionKind) (body.Body, error) {
 	return c.reader.Read(body.Want{Kind: kind, Small: c.small(), Patch: c.verb == "patch", Live: c.liveSize()})
 }
 
-// liveSize is how many bytes the object has that a patch changes.
+// liveSize returns the size in bytes of the object that a patch changes.
 func (c *call) liveSize() int {
 	if c.verb != "patch" {
 		return 0
@@ -33,7 +33,7 @@ func (c *call) liveSize() int {
 	return o.Size()
 }
 
-// small tells whether the request is of a kind whose body is always short.
+// small tells whether the request's kind always has a short body.
 func (c *call) small() bool {
 	switch {
 	case c.verb == "delete" || c.verb == "deletecollection":
@@ -44,18 +44,17 @@ func (c *call) small() bool {
 	return strings.HasSuffix(c.res.Kind, "Review")
 }
 
-// decode reads an object of the kind from b, and warns of what is wrong with it.
+// decode decodes an object of the kind from b, and adds warnings about its fields.
 func (c *call) decode(b body.Body, kind schema.GroupVersionKind) (runtime.Object, error) {
 	o, warnings, err := b.Object(kind, c.name, c.fieldValidation())
 	c.warn(warnings...)
 	return o, err
 }
 
-// fieldValidation is what the client wants done about unknown fields.
+// fieldValidation returns how the client wants unknown fields handled.
 func (c *call) fieldValidation() string { return c.r.URL.Query().Get("fieldValidation") }
 
-// object reads the request's body as an object of the resource, and checks it
-// against the path.
+// object reads the request's body as an object of the resource, and checks it against the path.
 func (c *call) object() (state.Object, error) {
 	if err := body.KnownMedia(c.r); err != nil {
 		return nil, err
@@ -70,12 +69,12 @@ func (c *call) object() (state.Object, error) {
 	}
 	obj, ok := resource.Take(o)
 	if !ok {
-		return nil, fmt.Errorf("read a %s: %T is not kept by the hub", c.res.Kind, o)
+		return nil, fmt.Errorf("read a %s: %T is not stored by the hub", c.res.Kind, o)
 	}
 	return obj, c.request().Place(obj)
 }
 
-// deleteOptions reads what a deletion is to be like, from its body and its query.
+// deleteOptions reads the options of a deletion from its body and its query.
 func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	opts := new(metav1.DeleteOptions)
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"}
@@ -106,8 +105,8 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	return opts, nil
 }
 
-// posted reads a body that is not kept as it is, such as an eviction or a question, and
-// the form in which the answer is wanted.
+// posted reads a body that is not stored as it is, such as an eviction or a review, and the form of
+// the answer.
 func (c *call) posted(kind schema.GroupVersionKind) (o runtime.Object, f resource.Form, err error) {
 	if f, err = resource.Negotiate(c.r, c.res.Media()); err != nil {
 		return nil, f, err

@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A call is one request on its way to its answer.
+// A call is one request.
 type call struct {
 	*Server
 	w http.ResponseWriter
@@ -33,12 +33,11 @@ type call struct {
 
 	who access.User
 
-	audited bool         // what was decided is in the audit already
-	reader  *body.Reader // of the body; nil: it was not read
+	audited bool         // the decision is in the audit already
+	reader  *body.Reader // nil: the body was not read
 }
 
-// errNotFound is a path that nothing is served under; it is answered in plain
-// text, as by Kubernetes.
+// errNotFound is the answer to a path that is not served: plain text, as in Kubernetes.
 var errNotFound = errors.New("404 page not found")
 
 func (c *call) serve() error {
@@ -77,21 +76,21 @@ func (c *call) serve() error {
 	return c.answer()
 }
 
-// himself refuses a request that is to be taken for somebody else's: it must not be answered as
-// that of its sender.
+// noImpersonation refuses impersonation: without support for it, the request must not run with the
+// sender's own rights.
 func (c *call) himself() error {
 	for name := range c.r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
 			e := apierrors.NewForbidden(schema.GroupResource{Resource: "users"}, c.r.Header.Get("Impersonate-User"), nil)
 			e.ErrStatus.Message = "impersonation is not implemented: leave out --as, --as-group and --as-uid, and use a " +
-				"kubeconfig or a token of the role that is meant"
+				"kubeconfig or a token of that user or role"
 			return e
 		}
 	}
 	return nil
 }
 
-// authenticate finds out who asks. What he wants changed is brought to the loop in his name.
+// authenticate sets the user. The control loop records changes under that name.
 func (c *call) authenticate() error {
 	u, err := c.Access.Authenticate(c.r)
 	switch {
@@ -102,7 +101,7 @@ func (c *call) authenticate() error {
 		return apierrors.NewTooManyRequests(err.Error(), 1)
 	case errors.Is(err, store.ErrUnavailable):
 		return c.unavailable()
-	case err != nil && c.r.Context().Err() != nil: // it ended with the hub, before anything began
+	case err != nil && c.r.Context().Err() != nil: // the hub is stopping, and nothing was begun
 		return c.stopping()
 	case err != nil:
 		return apierrors.NewInternalError(err)
@@ -112,28 +111,28 @@ func (c *call) authenticate() error {
 	}
 	if u.Role == access.Device {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(
-			"the certificate of a device is for the hub's broker: get one for kubectl with `flotilla-hub kubeconfig`"))
+			"device certificates are for the hub's broker: create a kubeconfig with `flotilla-hub kubeconfig`"))
 	}
 	c.who = u
 	c.r = c.r.WithContext(control.From(c.r.Context(), "user "+u.Name))
 	return nil
 }
 
-// unavailable answers while the hub's database does not. Where it is, and why, is for the
-// log: a stranger may ask.
+// unavailable answers while the database does not respond. Unauthenticated clients can see this
+// text, so only the log has the details.
 func (c *call) unavailable() error {
 	c.w.Header().Set("Retry-After", "1")
-	return apierrors.NewServiceUnavailable("the hub's database does not answer: nothing was changed as far as is " +
-		"known; try again in a moment, and see the hub's log")
+	return apierrors.NewServiceUnavailable("the hub's database does not respond, and a change may not be stored: " +
+		"try again in a moment, and see the hub's log")
 }
 
-// stopping answers what was surely not done while the hub stops: it is to be sent again.
+// stopping tells the client to send again what the stopping hub has certainly not done.
 func (c *call) stopping() error {
 	c.w.Header().Set("Retry-After", "1")
 	return apierrors.NewServiceUnavailable(control.ErrStopped.Error())
 }
 
-// groups are those of a person in Kubernetes' words.
+// groups returns the Kubernetes groups of a user.
 func groups(u access.User) []string {
 	return []string{groupOf(u.Role), "system:authenticated"}
 }
@@ -146,7 +145,7 @@ func (c *call) route() error {
 		return errNotFound
 	}
 	if c.res.Row.Sealed {
-		c.w.Header().Set("Cache-Control", "no-store") // not on the disk of a browser either
+		c.w.Header().Set("Cache-Control", "no-store") // keeps secrets off browsers' disks
 	}
 	if !c.res.Namespaced && c.namespace != "" || c.res.Namespaced && c.namespace == "" && c.name != "" {
 		return errNotFound
@@ -200,7 +199,7 @@ func (c *call) route() error {
 	return nil
 }
 
-// find returns the resource that a path names, nil if there is none.
+// find returns the resource that a path names, nil if none.
 func (s *Server) find(t target) *resource.Resource {
 	for _, r := range s.resources {
 		if r.Plural == t.resource && r.Group == t.group && r.Version == t.version {
@@ -210,8 +209,8 @@ func (s *Server) find(t target) *resource.Resource {
 	return nil
 }
 
-// unsupported is the answer to a verb ("": none) that the resource does not have, in the word
-// of the client.
+// unsupported refuses a verb that the resource does not have. action is the client's word for it;
+// verb is "" for an unknown one.
 func (c *call) unsupported(verb, action string) error {
 	e := apierrors.NewMethodNotSupported(c.res.GroupResource(), action)
 	switch {
@@ -220,26 +219,26 @@ func (c *call) unsupported(verb, action string) error {
 	case c.res.Row.Published != "":
 		e.ErrStatus.Message = c.res.Row.Published
 	case c.res.State == state.DeviceReports:
-		e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can " +
-			"only be read"
+		e.ErrStatus.Message = "device reports are read-only: devices send them, and they are deleted with their " +
+			"node"
 	case c.res.State == state.Incidents:
-		e.ErrStatus.Message = "incidents are what the hub finds wrong, and close when it is over: only their fields " +
+		e.ErrStatus.Message = "the hub opens and closes incidents: clients can write only their fields " +
 			"acknowledged and note can be written, with patch"
 	case c.res.State == state.Volumes && (verb == "create" || verb == ""):
-		e.ErrStatus.Message = "persistent volumes are made for claims: create a PersistentVolumeClaim, and a pod that uses it"
+		e.ErrStatus.Message = "the hub creates persistent volumes: create a PersistentVolumeClaim, and a pod that uses it"
 	case c.res.State == state.JoinRequests && verb == "create":
 		e.ErrStatus.Message = onlyAsked
 	}
 	return e
 }
 
-// onlyAsked is why nobody creates a request by hand: it would belong to no device.
-const onlyAsked = "certificate signing requests are made by devices that join with a token: type what " +
-	"`flotilla-hub token create --require-approval` prints on the device; people get a certificate with " +
+// onlyAsked explains why requests are not created by hand: such a request would belong to no
+// device.
+const onlyAsked = "certificate signing requests come from devices that join with a token: run the command of " +
+	"`flotilla-hub token create --require-approval` on the device; people get a certificate with " +
 	"`flotilla-hub kubeconfig`"
 
-// mayCreate refuses what would create an object in another way than by a POST where that one
-// would be refused.
+// mayCreate refuses an update or patch that would create an object if a POST would be refused.
 func (c *call) mayCreate() error {
 	switch {
 	case !slices.Contains(c.res.Verbs, "create"):
@@ -252,15 +251,15 @@ func (c *call) mayCreate() error {
 	return nil
 }
 
-// notServed is the answer to a subresource that this hub does not have. Tools
-// tell by the missing name in its details that the subresource is meant.
+// notServed refuses an unknown subresource. Its details have no name, which tells tools that the
+// subresource is missing, not the object.
 func (c *call) notServed() error {
 	message := fmt.Sprintf("%s/%s is not served by this hub", c.res.Plural, c.target.sub)
 	switch {
 	case c.res.State == state.ServiceAccounts && c.target.sub == "token":
-		message = "service accounts have no tokens: give a program that calls the API a token of a person, as a secret"
+		message = "service accounts have no tokens: give a program that calls the API a user's token, in a secret"
 	case c.sub != nil && c.sub.Name == "proxy":
-		message = "devices serve nothing below nodes/proxy but the log of their agent: ask for /api/v1/nodes/" + c.name +
+		message = "nodes/proxy serves only the log of the device's agent: use /api/v1/nodes/" + c.name +
 			"/proxy/logs/?query=kubelet"
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
@@ -340,7 +339,7 @@ func (c *call) plainForbidden() string {
 	return c.res.GroupResource().String() + ` "` + c.name + `" is forbidden`
 }
 
-// missing is the answer to a request about an object that is not there.
+// missing returns NotFound for the request's object.
 func (c *call) missing() error { return c.res.NotFound(c.name) }
 
 // fail answers with an error.
@@ -352,7 +351,7 @@ func (c *call) fail(err error) {
 	c.writeStatus(statusOf(err))
 }
 
-// statusOf turns any error into the Status that tells it.
+// statusOf converts any error to a Status.
 func statusOf(err error) *metav1.Status {
 	var known apierrors.APIStatus
 	if !errors.As(err, &known) {

@@ -16,21 +16,21 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// What the writer makes itself when it must be made again: more than that is made
-// outside, and tried so many times.
+// A step that takes longer than writersShare is made outside of the control loop. If its objects
+// change meanwhile it is made again, at most `remakes` times.
 const (
 	writersShare = 20 * time.Millisecond
 	remakes      = 10
 )
 
-// errMoved is the writer's word that what a step was made from has changed, and that the
-// step takes too long to be made by it.
-var errMoved = errors.New("the object has been modified while the request was carried out; please apply your " +
+// errMoved means that the objects under a step have changed, and that the step is too slow to be
+// made by the control loop.
+var errMoved = errors.New("the object has been modified; please apply your " +
 	"changes to the latest version and try again")
 
-// commit carries out what make comes to. make is called outside of the writer first, so
-// that this is not kept from its work by decoding, patching and validation, and once more
-// by the writer if what it was made from has changed since and it took no time.
+// commit carries out a step. It calls make outside of the control loop first, so that decoding,
+// patching and validation do not hold up the loop. The loop calls make again if the objects have
+// changed and make was fast.
 func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (write.Step, error)) (write.Step, error) {
 	st, err := c.attempt(dry, make)
 	for range remakes {
@@ -53,17 +53,17 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (writ
 	return st, nil
 }
 
-// longestWrite is how long a request waits to be remembered: where the database is cut off
-// in the middle of it, that can be as long as it is away.
+// longestWrite limits how long a request waits to be stored. Without it, a database outage in the
+// middle of a write would be that limit.
 const longestWrite = 20 * time.Second
 
-// attempt makes a step once and has the writer carry it out.
+// attempt makes a step once and gives it to the control loop.
 func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (write.Step, error)) (write.Step, error) {
 	began := time.Now()
 	st, err := make(c.Fleet.Snapshot(), c.Now())
 	took := time.Since(began)
 	if err == nil && dry && st.Created {
-		st.Result.SetUID(uuid.NewUUID()) // as it would have had one
+		st.Result.SetUID(uuid.NewUUID()) // a dry run's object gets a UID too
 	}
 	if err == nil && !dry && len(st.Changes) > 0 {
 		var applied []state.Applied
@@ -92,7 +92,7 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (wri
 					st.Result = a.New
 				case c.verb == "delete":
 					st.Result = a.Old
-				default: // it gave up its last finalizer: it is answered as it was last
+				default: // it lost its last finalizer: answer its last state
 					st.Result = resource.Shallow(st.Result)
 					st.Result.SetResourceVersion(resource.FormatRev(a.Rev))
 				}
@@ -102,8 +102,7 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (wri
 	return st, err
 }
 
-// writeError turns the loop's own failures into answers; those of a step are
-// answers already.
+// writeError converts the loop's errors to answers. A step's errors are answers already.
 func (c *call) writeError(err error) error {
 	var known apierrors.APIStatus
 	switch {
@@ -112,16 +111,16 @@ func (c *call) writeError(err error) error {
 	case errors.Is(err, control.ErrFull):
 		return &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage",
-			Message: "the hub's disk is full: it can remember nothing more; make room on it, or delete something, and try again",
+			Message: "the hub's disk is full: free space on it or delete objects, and try again",
 		}}
 	case errors.Is(err, control.ErrUnavailable):
 		return c.unavailable()
 	case errors.Is(err, control.ErrStopped):
 		return c.stopping()
 	case c.r.Context().Err() != nil, errors.Is(err, context.DeadlineExceeded):
-		// sent again, it would hear of its own success
+		// a client that sent it again could get a conflict with its own success
 		return apierrors.NewTimeoutError(
-			"the request ended before the hub had answered it: read the object to see whether it was changed", 0)
+			"request did not complete in time, and may have changed the object: read the object to check", 0)
 	}
 	c.Log.Error("carry out a request", "err", err)
 	return apierrors.NewInternalError(err)

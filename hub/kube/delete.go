@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// deleting reads the options of a deletion and checks them.
+// deleting reads and checks the options of a deletion.
 func (c *call) deleting() (*metav1.DeleteOptions, resource.Form, error) {
 	o, err := c.deleteOptions()
 	if err != nil {

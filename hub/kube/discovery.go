@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// Kubernetes is the release whose API this is; kubectl compares it with its own.
+// Kubernetes is the release whose API this is; kubectl compares it with its own version.
 const (
 	kubernetesMajor, kubernetesMinor = "1", "37"
 	kubernetesVersion                = "v1.37.0"
@@ -27,7 +27,7 @@ const (
 func (s *Server) version(w http.ResponseWriter, r *http.Request) {
 	c := &call{Server: s, w: w, r: r}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		http.Error(w, "read /version with GET", http.StatusMethodNotAllowed)
+		http.Error(w, "/version supports only GET", http.StatusMethodNotAllowed)
 		return
 	}
 	git := kubernetesVersion + "+flotilla"
@@ -41,8 +41,8 @@ func (s *Server) version(w http.ResponseWriter, r *http.Request) {
 	c.send(http.StatusOK, b, resource.MediaJSON)
 }
 
-// discover answers what there is: for /api and /apis in the aggregated form, if
-// the client reads it, else in the older one.
+// discover answers discovery requests: aggregated for /api and /apis if the client accepts it,
+// otherwise the older documents.
 func (c *call) discover() error {
 	if c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
 		return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, c.r.Method, schema.GroupResource{}, "", "", 0,
@@ -114,7 +114,7 @@ func (c *call) legacyRoot(f resource.Form) error {
 	}, f.Media)
 }
 
-// apiGroups returns the named groups, "" for all, with the preferred version first.
+// apiGroups returns the named group, or all for "", each with its preferred version first.
 func (c *call) apiGroups(name string) (groups []metav1.APIGroup) {
 	for _, gv := range c.versions() {
 		if gv.Group == "" || name != "" && gv.Group != name {
@@ -131,7 +131,7 @@ func (c *call) apiGroups(name string) (groups []metav1.APIGroup) {
 	return groups
 }
 
-// versions returns every group and version that is served, each once.
+// versions returns each group and version that is served, once.
 func (s *Server) versions() (list []schema.GroupVersion) {
 	for _, r := range s.resources {
 		if gv := r.GroupVersion(); !slices.Contains(list, gv) {

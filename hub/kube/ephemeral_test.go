@@ -57,7 +57,7 @@ func TestAnOldAgentGetsNoEphemeralContainers(t *testing.T) {
 	n := declare(f)
 	var st metav1.Status
 	send(t, s, "PATCH", path, smp, patch, 403, &st)
-	if want := "the agent of node " + n.Name + " does not know ephemeral containers: update flotilla-device there"; !strings.Contains(st.Message, want) {
+	if want := "the agent of node " + n.Name + " does not support ephemeral containers: update flotilla-device there"; !strings.Contains(st.Message, want) {
 		t.Errorf("it says %q, want %q", st.Message, want)
 	}
 	declare(f, fleet.FeatureEphemeralContainers)

@@ -14,22 +14,21 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// healthWait is how long the hub's only writer may need to answer that it lives. A disk
-// that is slow for a moment is no reason to restart a hub.
+// healthWait is how long the control loop may take to answer. A slow disk must not restart the hub.
 const healthWait = 10 * time.Second
 
-// A check is one thing that a healthy hub does.
+// A check is one line of /healthz.
 type check struct {
 	name  string
 	run   func(ctx context.Context) error
-	ready bool // a matter of /readyz alone: another process would not help
+	ready bool // /readyz only: a restart would not help
 }
 
-// health answers /healthz, /livez and /readyz, and each check below them, in the words
-// of Kubernetes. It asks nobody to log in.
+// health answers /healthz, /livez, /readyz and each check below them, in Kubernetes' format and
+// without authentication.
 type health struct {
 	checks []check
-	asked  singleflight.Group // whoever asks, the writer is asked once at a time
+	asked  singleflight.Group // the control loop answers one probe at a time
 }
 
 func newHealth(f Fleet) *health {
@@ -41,11 +40,11 @@ func newHealth(f Fleet) *health {
 		}},
 		{name: "disk", ready: true, run: func(context.Context) error {
 			if f.Snapshot().DiskFull() {
-				return errors.New("the hub's disk is full: it remembers changes and deletions, but nothing new; make room on it")
+				return errors.New("the hub's disk is full: it stores changes and deletions, but no new objects; free space on it")
 			}
 			return nil
 		}},
-		// Load balancers ask for it by its name, to send to the hub that leads: this is one.
+		// Load balancers ask for this check by name to find the leading hub, which is this one.
 		{name: "leader", run: func(context.Context) error { return nil }},
 	}}
 }

@@ -41,7 +41,7 @@ func TestHealth(t *testing.T) {
 		{"something that is not looked at", "/readyz/etcd", newFake(), 404, "404 page not found\n"},
 		{"a full disk is told to those who write", "/livez", full, 200, "ok"},
 		{"a hub without room lives", "/livez", outOfRoom{newFake()}, 200, "ok"},
-		{"a hub without room is not ready", "/readyz/disk", outOfRoom{newFake()}, 500, "internal server error: the hub's disk is full: it remembers changes and deletions, but nothing new; make room on it\n"},
+		{"a hub without room is not ready", "/readyz/disk", outOfRoom{newFake()}, 500, "internal server error: the hub's disk is full: it stores changes and deletions, but no new objects; free space on it\n"},
 		{"a hub with room is", "/readyz/disk", newFake(), 200, "ok"},
 		{"a loop that stands still", "/livez", stuck{newFake()}, 500, "[+]ping ok\n[-]control-loop failed: no answer within 10s\n[+]leader ok\nlivez check failed\n"},
 		{"the loop that stands still", "/healthz/control-loop", stuck{newFake()}, 500, "internal server error: no answer within 10s\n"},

@@ -1,17 +1,13 @@
-// Package kube is the hub's Kubernetes-compatible API: what kubectl, k9s,
-// Headlamp and client-go speak.
+// Package kube is the hub's Kubernetes-compatible API, for kubectl, k9s, Headlamp and client-go.
 //
-// One handler answers everything below /api, /apis, /openapi and /version, another
-// whether the hub is well. Reads
-// are answered from a snapshot of package state. Writes are news: a pure function
-// from the newest snapshot to changes, which the control loop runs, remembers and
-// only then reports back. Watchers follow the loop's bounded feed of changes.
+// It answers everything below /api, /apis, /openapi and /version, and the health checks. Reads are
+// answered from a snapshot of package state. A write is a pure function from the newest snapshot to
+// changes; the control loop runs it and stores the result before the answer.
 //
-// The package decides nothing about the fleet and keeps nothing but encodings of
-// the newest changes. Package resource is the table of what is served, body reads what is sent,
-// write says what a request to change something comes to, watch streams changes. What an object's
-// fields may be is package admission's rule, the columns of tables are package table's, the schemas
-// package openapi's, the protocols of exec, attach and port-forward package remote's.
+// The package decides nothing about the fleet. Packages below it have the table of resources
+// (resource), the reading of bodies (body), the steps of writes (write), watches (watch), tables
+// (table), OpenAPI documents (openapi) and exec, attach and port-forward (remote). Package
+// admission has the rules for objects' fields. Package serve mounts it.
 package kube
 
 import (
@@ -40,67 +36,66 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Fleet is the control loop as this package sees it.
+// A Fleet is the control loop.
 type Fleet interface {
 	watch.Fleet
-	// Do has the only writer run the news, and returns what it did once that is
-	// durable. An error of the news itself comes back as it is.
+	// Do runs the news in the control loop, and returns its changes once they are durable. It
+	// returns the news' own error unchanged.
 	Do(ctx context.Context, news control.News) ([]state.Applied, error)
 }
 
-// Logs copies a container's log to w until its end, or, with opts.Follow, until
-// the container ends or ctx does. An error before the first byte is told to the client.
+// Logs copies a container's log to w until its end or, with opts.Follow, until the container ends.
+// Before the first byte, an error becomes the answer.
 type Logs interface {
 	Logs(ctx context.Context, pod *corev1.Pod, opts corev1.PodLogOptions, w io.Writer) error
-	// NodeLogs copies the log of a node's own agent; it takes the options that do not
-	// name a container.
+	// NodeLogs copies the log of a node's agent; it uses the options that do not name a container.
 	NodeLogs(ctx context.Context, node string, opts corev1.PodLogOptions, w io.Writer) error
 }
 
-// Metrics asks a device what it and its pods use now. That may take seconds; many
-// devices may be asked at once.
+// Metrics asks a device what it and its pods use now. This may take seconds; many devices may be
+// asked at once.
 type Metrics interface {
 	Usage(ctx context.Context, node string) (wire.Usage, error)
 }
 
-// Access knows people.
+// Access authenticates people.
 type Access interface {
-	// Authenticate tells who asks; an error that is none of access's is the hub's fault.
+	// Authenticate returns the sender of a request. An error that is not one of package access is
+	// the hub's own failure.
 	Authenticate(r *http.Request) (access.User, error)
-	// CheckForm refuses what the session of a page sends and was not sent from there.
+	// CheckForm refuses requests that use a page's session but come from another site.
 	CheckForm(r *http.Request, u access.User) error
 }
 
-// An Audit keeps what people have changed, which secrets they have read, what they
-// have entered, and what was refused to them.
+// An Audit records changes, readings of secrets, entered containers and refusals.
 type Audit interface {
-	Record(ctx context.Context, a store.Audit) // before it is answered
-	Note(a store.Audit)                        // within a second
+	Record(ctx context.Context, a store.Audit) // stored before the answer
+	Note(a store.Audit)                        // stored within a second
 }
 
-// A Config is what a Server needs. Logs, Streams, Metrics and Audit may be nil: what
-// depends on them is then not served.
+// A Config is what a Server needs. Without Logs, Streams, Metrics or Audit, what depends on them is
+// not served.
 type Config struct {
 	Fleet  Fleet
 	Leases resource.Leases
 	Access Access
 	Allow  func(role access.Role, verb, resource string) bool // nil: access.Allow
-	// RoleOf is the role of the person of a name, "" for nobody; nil: no names are known.
+	// RoleOf returns the role of a user, "" for an unknown name; nil: no names are known.
 	RoleOf   func(ctx context.Context, user string) (access.Role, error)
 	Logs     Logs
 	Streams  Streams
-	Online   func(node string) bool // whether a node's device is connected; nil: that shows when it is asked
+	Online   func(node string) bool // whether a node's device is connected; nil: unknown until it is asked
 	Metrics  Metrics
 	Audit    Audit
 	Settings admission.Settings
-	Version  string           // of the hub, such as "1.0.0"; stands behind Kubernetes' version
-	Others   []Other          // what else is served at the hub's address, to be told by /
+	Version  string           // of the hub, such as "1.0.0"; follows Kubernetes' version
+	Others   []Other          // other paths of the hub, listed by /
 	OpenAPI  http.Handler     // serves /openapi; nil: the documents of package openapi
 	Log      *slog.Logger     // nil: slog.Default()
-	Now      func() time.Time // the hub's time, which objects carry; nil: the machine's
+	Now      func() time.Time // the hub's time, used in objects; nil: time.Now
 }
 
-// An Other is a path of the hub that is not the API's, and who may read it.
+// An Other is a path of the hub beside the API, with the right that it needs.
 type Other struct{ Path, Verb, Resource string }
 
 // A Server answers the API. It is an http.Handler.
@@ -138,13 +133,13 @@ func New(c Config) *Server {
 		sifting: newSifting(), health: newHealth(c.Fleet), load: body.NewLoad()}
 }
 
-// The paths that are mounted.
+// The mounted paths.
 var (
 	apiPaths    = []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version", "/version/"}
 	healthPaths = []string{"/healthz", "/livez", "/readyz"}
 )
 
-// Register mounts the API on the paths that it answers. What browsers see of / is others' matter.
+// Register mounts the API. A browser that requests / gets the page, which is mounted elsewhere.
 func (s *Server) Register(e *echo.Echo) {
 	h := echo.WrapHandler(s)
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -165,16 +160,16 @@ func (s *Server) Register(e *echo.Echo) {
 	}
 }
 
-// guarded tells browsers, which come with a session, that an answer is nothing but what it
-// says, a container's log no page, and that it is no other site's.
+// guarded sets headers against misuse of a browser's session: answers are not guessed to be pages,
+// and other sites cannot read them.
 func guarded(h http.Header) {
 	h.Set("Cache-Control", "no-cache, private")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// foreign tells browsers that an answer's content comes from a pod or a device: no script, no form,
-// and an origin that is not the hub's.
+// foreign sets the headers of content from a pod or device: no script, no form, and an origin that
+// is not the hub's.
 func foreign(h http.Header) { h.Set("Content-Security-Policy", "sandbox") }
 
 // ServeHTTP implements http.Handler.
@@ -200,7 +195,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// has tells whether the hub has what a resource needs.
+// has tells whether the hub has the part that a resource needs.
 func (c Config) has(p state.Feature) bool {
 	switch p {
 	case state.Logs:

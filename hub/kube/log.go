@@ -64,15 +64,15 @@ func (c *call) log() error {
 	return c.copied(out, c.Logs.Logs(c.r.Context(), p, opts, out), "pod", c.namespace+"/"+c.name, "node", p.Spec.NodeName)
 }
 
-// copied ends an answer into which a log was copied until err. What it is about is for
-// the hub's own log.
+// copied ends an answer into which a log was copied until err. about is added to the hub's log
+// line.
 func (c *call) copied(out *stream, err error, about ...any) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		out.begin()
 		return nil
 	case out.left:
-		c.Log.Debug("copy a log to somebody who has left", append(about, "err", err)...)
+		c.Log.Debug("the client of a log is gone", append(about, "err", err)...)
 		return nil
 	case out.begun:
 		c.Log.Warn("copy a log", append(about, "err", err)...)
@@ -81,8 +81,7 @@ func (c *call) copied(out *stream, err error, about ...any) error {
 	return deviceError(err)
 }
 
-// logOptions reads what part of a log is asked for. An option that is not known
-// is left out, as by Kubernetes.
+// logOptions reads the options of a log request. Unknown options are ignored, as in Kubernetes.
 func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
 	number := func(name string) *int64 {
 		if q.Get(name) == "" {
@@ -111,7 +110,7 @@ func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
 	if v := q.Get("stream"); v != "" {
 		switch v {
 		case corev1.LogStreamAll:
-		case corev1.LogStreamStdout, corev1.LogStreamStderr: // in Kubernetes' words, where it does not take them apart either
+		case corev1.LogStreamStdout, corev1.LogStreamStderr: // Kubernetes' text for an unsupported option
 			errs = append(errs, field.Forbidden(field.NewPath("stream"), "may not be specified"))
 		default:
 			errs = append(errs, field.NotSupported(field.NewPath("stream"), v, []string{corev1.LogStreamAll}))
@@ -120,12 +119,12 @@ func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
 	return o, errs
 }
 
-// A stream is an answer of plain text that is sent as it comes.
+// A stream is an answer of plain text that is sent as it arrives.
 type stream struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
 	begun bool
-	left  bool // nobody reads any more
+	left  bool // the client closed the connection
 }
 
 func (s *stream) begin() {

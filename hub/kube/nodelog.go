@@ -20,15 +20,15 @@ import (
 const (
 	maxTailLines = 100_000  // as in Kubernetes
 	maxPattern   = 1 << 10  // bytes
-	maxLogLine   = 64 << 10 // bytes; what is longer counts as several lines
+	maxLogLine   = 64 << 10 // bytes; a longer line counts as several
 	maxLogHeld   = 1 << 20  // bytes of the last lines, four times what an agent keeps
 )
 
-// agentNames are the names under which the one log that a device gives is asked for.
+// agentNames are the query names of the agent's log, the only log that a device has.
 var agentNames = []string{"flotilla-device", "kubelet"}
 
-// nodeLog is Kubernetes' node log query (KEP-2258) below a node's proxy. Of what a kubelet
-// serves there, devices have the log of their agent, each line with its time.
+// nodeLog is Kubernetes' node log query (KEP-2258). Devices serve the log of their agent only, each
+// line with its time.
 func (c *call) nodeLog() error {
 	if c.Fleet.Snapshot().Node(c.name) == nil {
 		return c.missing()
@@ -62,7 +62,7 @@ func (c *call) nodeLog() error {
 	defer leave()
 	ctx := c.r.Context()
 	if !q.follow {
-		o.TailLines = nil // they are counted among the lines that are wanted
+		o.TailLines = nil // the filter counts the lines that match
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, siftTime)
 		defer cancel()
@@ -75,21 +75,20 @@ func (c *call) nodeLog() error {
 	return c.copied(out, err, "node", c.name)
 }
 
-// A logQuery is what of an agent's log is wanted. Following is ours: Kubernetes has it
-// for pods only.
+// A logQuery selects lines of an agent's log. follow is ours: Kubernetes has it for pods only.
 type logQuery struct {
 	follow       bool
 	tail         *int64
-	since, until time.Time // by the times in the log, which are the device's
+	since, until time.Time // times of the device's clock
 	pattern      *regexp.Regexp
 }
 
-// sifts tells whether lines are wanted by what they are.
+// filters tells whether the query selects lines by time or pattern.
 func (q logQuery) sifts() bool {
 	return !q.since.IsZero() || !q.until.IsZero() || q.pattern != nil
 }
 
-// logQueryOf reads a query. An option that is not known is left out, as by Kubernetes.
+// logQueryOf reads a query. Unknown options are ignored, as in Kubernetes.
 func logQueryOf(v url.Values) (q logQuery, errs field.ErrorList) {
 	at := func(name string) *field.Path { return field.NewPath(name) }
 	wrong := func(name, why string) { errs = append(errs, field.Invalid(at(name), v.Get(name), why)) }
@@ -111,14 +110,14 @@ func logQueryOf(v url.Values) (q logQuery, errs field.ErrorList) {
 	}
 	if !asked {
 		errs = append(errs, field.Required(at("query"),
-			"name the service whose log is wanted: "+strings.Join(agentNames, " or ")+", which are the same here"))
+			"name a service: "+strings.Join(agentNames, " or ")+", which have the same log"))
 	}
 	q.follow, q.since, q.until = truthy(v, "follow"), moment("sinceTime"), moment("untilTime")
 	switch {
 	case !q.until.IsZero() && q.since.After(q.until):
 		wrong("untilTime", "must be after `sinceTime`")
 	case v.Get("untilTime") != "" && q.follow:
-		errs = append(errs, field.Forbidden(at("untilTime"), "a log that is followed has no end: leave out `follow`"))
+		errs = append(errs, field.Forbidden(at("untilTime"), "may not be used together with `follow`"))
 	}
 	if text := v.Get("tailLines"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
@@ -132,7 +131,7 @@ func logQueryOf(v url.Values) (q logQuery, errs field.ErrorList) {
 		case err != nil || n > 0:
 			wrong("boot", "must be a whole number less than 1")
 		case n < 0:
-			wrong("boot", "an agent keeps its log in memory, from its own start on: leave it out, or 0")
+			wrong("boot", "only the log since the agent's start exists: leave it out, or use 0")
 		}
 	}
 	if text := v.Get("pattern"); len(text) > maxPattern {
@@ -146,8 +145,7 @@ func logQueryOf(v url.Values) (q logQuery, errs field.ErrorList) {
 	return q, errs
 }
 
-// wants tells whether a line, with its time, is one of those that are wanted. One whose
-// time cannot be read is as old as nobody knows.
+// wants tells whether the query selects a line. A line without a readable time counts as the oldest.
 func (q logQuery) wants(line []byte) bool {
 	stamp, text, ok := bytes.Cut(line, []byte(" "))
 	at, err := time.Parse(time.RFC3339Nano, string(stamp))
@@ -157,16 +155,15 @@ func (q logQuery) wants(line []byte) bool {
 	return !at.Before(q.since) && (q.until.IsZero() || !at.After(q.until)) && (q.pattern == nil || q.pattern.Match(text))
 }
 
-// A sieve lets those lines through that are wanted, at once or, where the last ones of
-// them are, at the end.
+// A lineFilter writes the selected lines at once, or with tailLines the last of them at the end.
 type sieve struct {
 	logQuery
 	ctx  context.Context
 	out  *stream
-	busy time.Duration // looked since the last rest
-	rest []byte        // of a line that has not ended
-	last [][]byte      // lines that are held
-	size int           // bytes of them
+	busy time.Duration // time spent matching since the last rest
+	rest []byte        // an unfinished line
+	last [][]byte      // the newest selected lines
+	size int           // bytes in last
 }
 
 func (s *sieve) Write(b []byte) (int, error) {
@@ -199,7 +196,7 @@ func (s *sieve) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// line takes the line that has come, and returns it if it may go at once.
+// line takes the line that is complete, and returns it if it is to be written at once.
 func (s *sieve) line() []byte {
 	line := append(bytes.TrimSuffix(s.rest, []byte("\n")), '\n')
 	s.rest = nil
@@ -218,7 +215,7 @@ func (s *sieve) line() []byte {
 	return nil
 }
 
-// end lets out what is held.
+// end writes the last lines.
 func (s *sieve) end() error {
 	var last []byte
 	if len(s.rest) > 0 {

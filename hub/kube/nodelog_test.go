@@ -102,7 +102,7 @@ func TestNodeLogQuery(t *testing.T) {
 
 		{"an unknown service", "pi-1", "query=docker", 400, `BadRequest: query: Unsupported value: "docker": supported values: "flotilla-device", "kubelet"`},
 		{"a file", "pi-1", "query=/etc/shadow", 400, `Unsupported value: "/etc/shadow"`},
-		{"no service", "pi-1", "tailLines=5", 400, "BadRequest: query: Required value: name the service whose log is wanted: flotilla-device or kubelet"},
+		{"no service", "pi-1", "tailLines=5", 400, "BadRequest: query: Required value: name a service: flotilla-device or kubelet"},
 		{"an empty service", "pi-1", "query=", 400, "query: Unsupported value"},
 		{"a number of lines that is none", "pi-1", kubelet + "&tailLines=many", 400, `tailLines: Invalid value: "many": must be a whole number from 0 to 100000`},
 		{"less than no lines", "pi-1", kubelet + "&tailLines=-1", 400, `tailLines: Invalid value: "-1"`},
@@ -112,11 +112,11 @@ func TestNodeLogQuery(t *testing.T) {
 		{"an end of what is followed", "pi-1", kubelet + "&untilTime=2026-11-20T12:00:20Z&follow=true", 400, "untilTime: Forbidden"},
 		{"a pattern that is none", "pi-1", kubelet + "&pattern=(", 400, "pattern: Invalid value"},
 		{"a pattern without end", "pi-1", kubelet + "&pattern=" + strings.Repeat("a", 1025), 400, "pattern: Too long"},
-		{"the boot before", "pi-1", kubelet + "&boot=-1", 400, `boot: Invalid value: "-1": an agent keeps its log in memory`},
+		{"the boot before", "pi-1", kubelet + "&boot=-1", 400, `boot: Invalid value: "-1": only the log since the agent's start exists`},
 		{"a boot to come", "pi-1", kubelet + "&boot=1", 400, `boot: Invalid value: "1": must be a whole number less than 1`},
 		{"all mistakes at once", "pi-1", "query=x&boot=1", 400, "boot: Invalid value"},
 		{"a node that is not there", "nobody", kubelet, 404, `NotFound: nodes "nobody" not found`},
-		{"a device that is not connected", "pi-2", kubelet, 503, "ServiceUnavailable: the device of node pi-2 is not connected to the hub: it was heard last at"},
+		{"a device that is not connected", "pi-2", kubelet, 503, "ServiceUnavailable: the device of node pi-2 is not connected to the hub: it was last seen at"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			code, said := nodeLogged(t, s, "viewer", tt.node, tt.query)
@@ -137,9 +137,9 @@ func TestNothingElseIsServedBelowAProxy(t *testing.T) {
 		code         int
 		want         string
 	}{
-		{"GET", "/api/v1/nodes/pi-1/proxy", 404, "ask for /api/v1/nodes/pi-1/proxy/logs/?query=kubelet"},
-		{"GET", "/api/v1/nodes/pi-1/proxy/logs/kubelet.log", 404, "ask for /api/v1/nodes/pi-1/proxy/logs/?query=kubelet"},
-		{"GET", "/api/v1/nodes/pi-1/proxy/stats/summary", 404, "ask for /api/v1/nodes/pi-1/proxy/logs/?query=kubelet"},
+		{"GET", "/api/v1/nodes/pi-1/proxy", 404, "use /api/v1/nodes/pi-1/proxy/logs/?query=kubelet"},
+		{"GET", "/api/v1/nodes/pi-1/proxy/logs/kubelet.log", 404, "use /api/v1/nodes/pi-1/proxy/logs/?query=kubelet"},
+		{"GET", "/api/v1/nodes/pi-1/proxy/stats/summary", 404, "use /api/v1/nodes/pi-1/proxy/logs/?query=kubelet"},
 		{"GET", "/api/v1/nodes/pi-1/proxy/logs/..%2fsecret?query=kubelet", 404, "404 page not found"},
 		{"POST", "/api/v1/nodes/pi-1/proxy/run/default/web/main?cmd=ls", 405, "post is not supported"},
 		{"GET", ns + "/pods/kiosk-1/proxy/metrics", 404, "pods/proxy is not served by this hub"},

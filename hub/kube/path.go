@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// A target is what a request's path names. With no resource it is the discovery
-// document of the group and version, of the group, or (root) of everything.
+// A target is what a request's path names. Without a resource it is a discovery document: of the
+// group and version, of the group, or of all (root).
 type target struct {
 	root      string // api, apis, openapi
 	group     string
@@ -15,11 +15,10 @@ type target struct {
 	resource  string // plural
 	name      string
 	sub       string // subresource
-	below     string // what is behind a proxy
+	below     string // the path behind a proxy
 }
 
-// parsePath reads an escaped path below /api, /apis or /openapi. A path that no
-// resource can have is not ok.
+// parsePath reads an escaped path below /api, /apis or /openapi; not ok if no resource can have it.
 func parsePath(escaped string) (t target, ok bool) {
 	if !strings.HasPrefix(escaped, "/") {
 		return target{}, false
@@ -51,8 +50,8 @@ func parsePath(escaped string) (t target, ok bool) {
 	default:
 		return target{}, false
 	}
-	// /namespaces/{name} is the namespace itself; with a resource behind it, that
-	// resource's. A namespace's own subresources are told apart by their names.
+	// /namespaces/{name} is the namespace itself; with a resource behind it, a path in the
+	// namespace. A namespace's own subresources are known by name.
 	if len(parts) > 2 && parts[0] == "namespaces" && (len(parts) > 3 || parts[2] != "status" && parts[2] != "finalize") {
 		t.namespace, parts = parts[1], parts[2:]
 	}

@@ -21,11 +21,11 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A proxyTarget is what a request below pods/proxy or services/proxy asks, from a name such as
+// A proxyTarget is the target in a path below pods/proxy or services/proxy, such as
 // https:kiosk-1:8443.
 type proxyTarget struct {
 	scheme, name string
-	port         string // "": the first that the pod or service names
+	port         string // "": the first port of the pod or service
 }
 
 func parseProxyTarget(name string) (t proxyTarget, err error) {
@@ -36,13 +36,13 @@ func parseProxyTarget(name string) (t proxyTarget, err error) {
 	case 3:
 		t.scheme, t.name = parts[0], parts[1]
 	default:
-		return t, apierrors.NewBadRequest(fmt.Sprintf("%q is nothing to ask: write name, name:port or https:name:port", name))
+		return t, apierrors.NewBadRequest(fmt.Sprintf("invalid target %q: use name, name:port or https:name:port", name))
 	}
 	if t.scheme == "" {
 		t.scheme = "http"
 	}
 	if t.scheme != "http" && t.scheme != "https" {
-		return t, apierrors.NewBadRequest(fmt.Sprintf("%q is not spoken below proxy: use http or https", t.scheme))
+		return t, apierrors.NewBadRequest(fmt.Sprintf("unsupported scheme %q: use http or https", t.scheme))
 	}
 	if len(parts) > 1 {
 		t.port = parts[len(parts)-1]
@@ -50,19 +50,19 @@ func parseProxyTarget(name string) (t proxyTarget, err error) {
 	return t, nil
 }
 
-// portOf is the port at which a pod is asked.
+// portOf returns the pod's port that a text names.
 func portOf(p *corev1.Pod, text string) (int32, error) {
 	if text == "" {
 		return firstPort(p), nil
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
-		return 0, apierrors.NewBadRequest(fmt.Sprintf("%q is no port: use 1 to 65535", text))
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("%q is not a port: use 1 to 65535", text))
 	}
 	return int32(n), nil
 }
 
-// firstPort is the port that a pod is asked at unless the request says which.
+// firstPort returns a pod's default port for the proxy.
 func firstPort(p *corev1.Pod) int32 {
 	for _, c := range p.Spec.Containers {
 		if len(c.Ports) > 0 {
@@ -72,8 +72,8 @@ func firstPort(p *corev1.Pod) int32 {
 	return 80
 }
 
-// podProxy asks a web server in a pod, over its device's link, and passes its answer on. The pod
-// gets no credentials of the caller, and its answer cannot act as a page of the hub.
+// podProxy passes a request to a web server in a pod, over its device's link. The pod gets no
+// credentials of the caller, and its answer cannot act as a page of the hub.
 func (c *call) podProxy() error {
 	t, err := parseProxyTarget(c.name)
 	if err != nil {
@@ -94,7 +94,7 @@ func (c *call) podProxy() error {
 	if err := running(pod, ""); err != nil {
 		return err
 	}
-	if _, err := c.upgrades(); err != nil { // a page of another site
+	if _, err := c.upgrades(); err != nil { // refuses pages of other sites
 		return err
 	}
 	leave, err := c.enter()
@@ -107,14 +107,14 @@ func (c *call) podProxy() error {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	transport := &http.Transport{
-		DialContext: func(context.Context, string, string) (net.Conn, error) { // the connection lives as long as the request
+		DialContext: func(context.Context, string, string) (net.Conn, error) { // the connection ends with the request
 			rw, err := c.Streams.Forward(ctx, pod, port)
 			if err != nil {
 				return nil, err
 			}
 			return podConn{rw}, nil
 		},
-		// nobody vouches for a pod's certificate, as with Kubernetes
+		// a pod's certificate is not verified, as in Kubernetes
 		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives:  true,
 		DisableCompression: true,
@@ -145,8 +145,8 @@ func (c *call) podProxy() error {
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
 			if ctx.Err() == nil {
-				c.fail(apierrors.NewServiceUnavailable(fmt.Sprintf("ask pod %s/%s at port %d: %v", pod.Namespace, pod.Name, port,
-					err)))
+				c.fail(apierrors.NewServiceUnavailable(fmt.Sprintf("error trying to reach pod %s/%s at port %d: %v",
+					pod.Namespace, pod.Name, port, err)))
 			}
 		},
 	}).ServeHTTP(c.w, c.r.WithContext(ctx))
@@ -160,13 +160,13 @@ var foreignHeaders = []string{
 	"Content-Range", "Content-Type", "Etag", "Last-Modified", "Retry-After", "Vary",
 }
 
-// upgradeHeaders are what a pod may set beside them when it accepts a WebSocket.
+// upgradeHeaders are further headers that a pod may set when it accepts a WebSocket.
 var upgradeHeaders = []string{
 	"Connection", "Upgrade", "Sec-Websocket-Accept", "Sec-Websocket-Extensions", "Sec-Websocket-Protocol",
 }
 
-// foreignHeader returns the header of a pod's answer as it is passed on: the allowed fields, and
-// the guards of an answer that the hub has not written itself.
+// foreignHeader returns the headers of a pod's answer that are passed on, and adds the headers that
+// isolate foreign content.
 func foreignHeader(r *http.Response, asked *url.URL, above string) http.Header {
 	h := http.Header{}
 	allowed := foreignHeaders
@@ -178,7 +178,7 @@ func foreignHeader(r *http.Response, asked *url.URL, above string) http.Header {
 			h[name] = values
 		}
 	}
-	// A client would take its token along to wherever else it is sent.
+	// A client would send its token to wherever it is redirected.
 	if to, err := asked.Parse(r.Header.Get("Location")); err == nil && r.Header.Get("Location") != "" &&
 		to.Scheme == asked.Scheme && to.Host == asked.Host {
 		at := url.URL{Path: to.Path, RawPath: to.RawPath, RawQuery: to.RawQuery, Fragment: to.Fragment}
@@ -189,8 +189,8 @@ func foreignHeader(r *http.Response, asked *url.URL, above string) http.Header {
 	return h
 }
 
-// finalAnswers drops 1xx answers: net/http passes them on to the hook that ReverseProxy has put
-// into the request's context, which then clears the headers of the final answer.
+// finalAnswers drops 1xx answers: net/http passes them to a hook that ReverseProxy put into the
+// request's context, and the hook then clears the headers of the final answer.
 type finalAnswers struct {
 	ctx context.Context // the request's, without that hook
 	to  *http.Transport
@@ -201,7 +201,7 @@ func (f finalAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	passed := *answer // the transport writes the trailer, whose fields are headers, into its own
+	passed := *answer // the transport adds trailers to the original's map
 	passed.Trailer = nil
 	return &passed, nil
 }
@@ -213,8 +213,7 @@ func hostOf(p *corev1.Pod) string {
 	return "localhost"
 }
 
-// A podConn is a connection to a pod's port. It has no deadlines: it ends with the
-// request that it is for.
+// A podConn is a connection to a pod's port. It has no deadlines: it ends with its request.
 type podConn struct{ io.ReadWriteCloser }
 
 func (podConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
@@ -225,10 +224,9 @@ func (podConn) SetWriteDeadline(time.Time) error { return nil }
 
 type proxiedKey struct{}
 
-// serviceProxy answers what is asked through the only service that there is: kubernetes, which is
-// this API. The request goes no further than here, and is answered as if its sender had asked
-// directly: who he is, and what he may do, is looked at again. A proxy through the proxy is
-// refused.
+// serviceProxy answers requests through the one Service that exists: kubernetes, which is this API.
+// It answers them as if the sender had sent them directly, and checks authentication and rights
+// again. A proxy through the proxy is refused.
 func (c *call) serviceProxy() error {
 	t, err := parseProxyTarget(c.name)
 	if err != nil {
@@ -241,16 +239,16 @@ func (c *call) serviceProxy() error {
 		return c.missing()
 	}
 	if t.scheme != "https" {
-		return apierrors.NewBadRequest(fmt.Sprintf("service %s speaks https: write https:%s:443", t.name, t.name))
+		return apierrors.NewBadRequest(fmt.Sprintf("service %s serves only https: use https:%s:443", t.name, t.name))
 	}
-	// Tools know that it is 443; the hub's own port is what the service says.
+	// Tools use 443; the Service names the hub's own port.
 	if !slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool {
 		return t.port == "" || t.port == p.Name || t.port == strconv.Itoa(int(p.Port)) || t.port == "443"
 	}) {
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %q found for service %q", t.port, t.name))
 	}
 	if c.r.Context().Value(proxiedKey{}) != nil {
-		return apierrors.NewBadRequest("a proxy to the API through a proxy to the API: ask it directly")
+		return apierrors.NewBadRequest("the API's proxy cannot proxy the API again: send the request directly")
 	}
 	to, err := belowProxy(c.r.URL)
 	if err != nil {
@@ -266,7 +264,7 @@ func (c *call) serviceProxy() error {
 	return nil
 }
 
-// belowProxy is what a request asks of whom it is passed on to, as it was written:
+// belowProxy returns the path behind proxy, as the client wrote it:
 // /api/v1/namespaces/NAMESPACE/KIND/NAME/proxy/PATH
 func belowProxy(u *url.URL) (*url.URL, error) {
 	to := &url.URL{RawQuery: u.RawQuery, RawPath: "/"}
@@ -275,12 +273,12 @@ func belowProxy(u *url.URL) (*url.URL, error) {
 	}
 	var err error
 	if to.Path, err = url.PathUnescape(to.RawPath); err != nil {
-		return nil, apierrors.NewBadRequest("the path below proxy cannot be read: " + err.Error())
+		return nil, apierrors.NewBadRequest("invalid path below proxy: " + err.Error())
 	}
 	return to, nil
 }
 
-// aboveProxy is the other part of that path, up to proxy, without a slash at its end.
+// aboveProxy returns the path up to proxy, without a slash at its end.
 func aboveProxy(u *url.URL) string {
 	parts := strings.SplitN(u.EscapedPath(), "/", 9)
 	return strings.Join(parts[:min(len(parts), 8)], "/")

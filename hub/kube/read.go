@@ -45,7 +45,7 @@ func (c *call) get() error {
 	return c.write(http.StatusOK, c.view.One(c.res, o, f, true), f.Media)
 }
 
-// options reads and checks what a list or watch asks for.
+// options reads and checks the options of a list or watch.
 func (c *call) options(kind state.Kind) (*internalversion.ListOptions, *resource.Selection, error) {
 	var o internalversion.ListOptions
 	if err := metascheme.ParameterCodec.DecodeParameters(c.r.URL.Query(), metav1.SchemeGroupVersion, &o); err != nil {
@@ -56,7 +56,7 @@ func (c *call) options(kind state.Kind) (*internalversion.ListOptions, *resource
 	}
 	if o.Limit < 0 {
 		return nil, nil, apierrors.NewBadRequest("limit is " + strconv.FormatInt(o.Limit, 10) +
-			": use 0 for no limit, or more")
+			": it must not be negative; 0 means no limit")
 	}
 	if f := c.res.FieldNames(kind); f != nil && o.FieldSelector != nil {
 		var err error
@@ -95,8 +95,8 @@ func (c *call) list() error {
 		if from, err = parsePage(o.Continue, snap.Revision); err != nil {
 			return err
 		}
-		// Pages are cut from what is now, and all carry the revision of the first: a
-		// watch from there tells all that changed meanwhile.
+		// Pages show the present state, and all carry the first page's revision: a watch from there
+		// sends all that changed meanwhile.
 		m.ResourceVersion = resource.FormatRev(from.Rev)
 	} else {
 		from.Rev = snap.Revision
@@ -119,13 +119,13 @@ func (c *call) list() error {
 	return nil
 }
 
-// watch streams what is selected, and its changes, to the client.
+// watch streams the selected objects and their changes.
 func (c *call) watch() error {
 	o, sel, err := c.options(c.res.State)
 	if err != nil {
 		return err
 	}
-	// documents without end
+	// a stream of YAML documents has no framing
 	media := slices.DeleteFunc(c.res.Media(), func(m string) bool { return m == resource.MediaYAML })
 	f, err := resource.Negotiate(c.r, media, "Table", "PartialObjectMetadata")
 	if err != nil {
@@ -186,7 +186,7 @@ func (c *call) listOf(snap state.Snapshot, o *internalversion.ListOptions, sel *
 	return c.view.Many(c.res, objs, f, m)
 }
 
-// checkRev checks the revision that a client wants the answer to be as new as.
+// checkRev refuses a resourceVersion that is newer than the newest revision.
 func checkRev(want string, have uint64) error {
 	if want == "" {
 		return nil
@@ -204,7 +204,7 @@ func checkRev(want string, have uint64) error {
 	return nil
 }
 
-// A page is where the next page of a list begins. Clients see it as an opaque token.
+// A page is the start of the next page of a list. Clients see it as an opaque token.
 type page struct {
 	Rev       uint64 `json:"rv"`
 	Namespace string `json:"ns,omitempty"`

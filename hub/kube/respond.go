@@ -15,11 +15,10 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// compressAbove is the size in bytes from which an answer is compressed for a
-// client that can read it: the limit of Kubernetes.
+// compressAbove is the size in bytes above which answers are compressed; it is Kubernetes' limit.
 const compressAbove = 128 << 10
 
-// write answers with an object that has its kind set.
+// write answers with an object whose kind is set.
 func (c *call) write(code int, o runtime.Object, media string) error {
 	b, err := resource.Marshal(o, media)
 	if err != nil {
@@ -35,8 +34,8 @@ func (c *call) write(code int, o runtime.Object, media string) error {
 	return nil
 }
 
-// pretty indents JSON for people: where the query says so, and for the programs that
-// they type with, unless it says not to.
+// pretty indents JSON if the query says so, and for curl, wget and browsers unless the query says
+// not to.
 func (c *call) pretty(b []byte, media string) []byte {
 	var out bytes.Buffer
 	if !c.wantsPretty() || media != resource.MediaJSON || json.Indent(&out, b, "", "  ") != nil {
@@ -60,8 +59,8 @@ func (c *call) send(code int, body []byte, media string) {
 		h.Set("Content-Encoding", "gzip")
 		h.Set("Vary", "Accept-Encoding, Accept")
 		c.w.WriteHeader(code)
-		z, _ := gzip.NewWriterLevel(c.w, gzip.BestSpeed) // the level is a valid one
-		_, _ = z.Write(body)                             // the client is gone: nobody to tell
+		z, _ := gzip.NewWriterLevel(c.w, gzip.BestSpeed) // the level is valid
+		_, _ = z.Write(body)                             // an error means that the client is gone
 		_ = z.Close()
 		return
 	}
@@ -70,7 +69,7 @@ func (c *call) send(code int, body []byte, media string) {
 	_, _ = c.w.Write(body)
 }
 
-// writeStatus answers with a Status, in the encoding that the client can read.
+// writeStatus answers with a Status, in the encoding that the client accepts.
 func (c *call) writeStatus(st *metav1.Status) {
 	f, err := resource.Negotiate(c.r, []string{resource.MediaJSON, resource.MediaYAML, resource.MediaProto})
 	if err != nil {
@@ -91,14 +90,14 @@ func (c *call) writeStatus(st *metav1.Status) {
 	c.send(code, c.pretty(b, f.Media), f.Media)
 }
 
-// What of warnings goes into the header of an answer, in bytes: of one, and of all. A body
-// of 3 MB can be worth 13 MB of them, which no client reads.
+// Limits in bytes of the warnings in an answer's headers: of one, and of all. A body of 3 MB can
+// cause 13 MB of warnings, which no client reads.
 const (
 	maxWarning  = 4 << 10
 	maxWarnings = 16 << 10
 )
 
-// warn has the client print a line to its user.
+// warn adds warnings, which clients print.
 func (c *call) warn(lines ...string) {
 	h, said := c.w.Header(), 0
 	for _, line := range h["Warning"] {
@@ -115,13 +114,13 @@ func (c *call) warn(lines ...string) {
 			return r
 		}, line[:min(len(line), maxWarning)])
 		if said += len(line); said > maxWarnings {
-			line = fmt.Sprintf("%d more warnings are left out", len(lines)-i)
+			line = fmt.Sprintf("%d more warnings are omitted", len(lines)-i)
 		}
 		h.Add("Warning", `299 - `+quoted(strings.ToValidUTF8(line, "")))
 	}
 }
 
-// quoted is a quoted-string of RFC 9110, section 5.6.4.
+// quoted returns a quoted-string of RFC 9110, section 5.6.4.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// review answers a client who asks who he is, and what he may do, or an administrator who asks
-// that of others.
+// review answers questions about users and rights: about the sender, or from an administrator about
+// others.
 func (c *call) review() error {
 	o, f, err := c.posted(c.res.GroupVersionKind)
 	if err != nil {
@@ -68,13 +68,13 @@ func (c *call) review() error {
 	return c.write(http.StatusCreated, o, f.Media)
 }
 
-// unreviewable is the answer to a review that asks nothing that can be answered.
+// unreviewable refuses an invalid review.
 func (c *call) unreviewable(why *field.Error) error {
 	return apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), "", field.ErrorList{why})
 }
 
-// others judges what somebody else may do: the person of that name, as whom they are in the
-// list of people, or whoever is in one of the groups that roles are in Kubernetes' words.
+// others answers what another user, or a member of one of the groups, may do. Groups stand for
+// roles.
 func (c *call) others(spec authzv1.SubjectAccessReviewSpec) (authzv1.SubjectAccessReviewStatus, error) {
 	p := field.NewPath("spec")
 	switch {
@@ -104,11 +104,11 @@ func (c *call) others(spec authzv1.SubjectAccessReviewSpec) (authzv1.SubjectAcce
 	return c.judge(roles, spec.ResourceAttributes, spec.NonResourceAttributes), nil
 }
 
-// judge tells whether one of the roles allows what is asked.
+// judge tells whether one of the roles allows the request.
 func (c *call) judge(roles []access.Role, a *authzv1.ResourceAttributes,
 	other *authzv1.NonResourceAttributes) authzv1.SubjectAccessReviewStatus {
 	if len(roles) == 0 {
-		return authzv1.SubjectAccessReviewStatus{Reason: "nobody of that name has a role here, and none of the groups is one"}
+		return authzv1.SubjectAccessReviewStatus{Reason: "no role is known for this user or these groups"}
 	}
 	why := make([]string, 0, len(roles))
 	for _, role := range roles {
@@ -121,7 +121,7 @@ func (c *call) judge(roles []access.Role, a *authzv1.ResourceAttributes,
 	return authzv1.SubjectAccessReviewStatus{Reason: strings.Join(why, ", ")}
 }
 
-// openPaths are read by anyone who is somebody.
+// openPaths may be read by every authenticated user.
 var openPaths = []string{
 	"/", "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/healthz/*", "/livez", "/livez/*", "/openapi", "/openapi/*",
 	"/readyz", "/readyz/*", "/version", "/version/",
@@ -134,8 +134,7 @@ func open(path string) bool {
 	})
 }
 
-// allows tells whether a role may do a verb to what is served under a name;
-// "*" asks for every one of them.
+// allows tells whether a role may use a verb on a resource; "*" asks for all verbs or resources.
 func (c *call) allows(role access.Role, verb, group, resource, sub string) bool {
 	asked, all := false, true
 	for _, r := range c.resources {
@@ -158,14 +157,14 @@ func (c *call) allows(role access.Role, verb, group, resource, sub string) bool 
 		}
 	}
 	if !asked {
-		// Of what is not served, only the role can speak.
+		// For a resource that is not served, only the role decides.
 		return c.Allow(role, verb, resource)
 	}
 	return all
 }
 
-// may tells whether a role may do a verb to a resource or its subresource. What one is oneself
-// and may do, everybody may ask.
+// may tells whether a role may use a verb on a resource or subresource. Every user may review their
+// own identity and rights.
 func (s *Server) may(role access.Role, r *resource.Resource, verb, what string) bool {
 	return strings.HasPrefix(r.Plural, "selfsubject") || s.Allow(role, verb, what)
 }

@@ -41,7 +41,7 @@ func TestReviewsOfOthers(t *testing.T) {
 		{"an operator may delete", "", global, `"user":"kari",` + drop, 201, true, "role operator allows it"},
 		{"a group is a role", "", global, `"groups":["system:authenticated","flotilla:operators"],` + drop, 201, true, "role operator allows it"},
 		{"the group allows what the name does not", "", global, `"user":"ola","groups":["flotilla:admins"],"resourceAttributes":{"verb":"get","resource":"secrets"}`, 201, true, "role admin allows it"},
-		{"a stranger may nothing", "", global, `"user":"system:serviceaccount:default:e2e","groups":["system:authenticated"],` + list, 201, false, "nobody of that name has a role here"},
+		{"a stranger may nothing", "", global, `"user":"system:serviceaccount:default:e2e","groups":["system:authenticated"],` + list, 201, false, "no role is known for this user"},
 		{"a path", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 201, true, "role viewer allows it"},
 		{"a path that nobody reads", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/debug/pprof"}`, 201, false, "role viewer does not allow it"},
 		{"in one namespace", "", local, `"user":"ola",` + list, 201, true, "role viewer allows it"},

@@ -116,7 +116,7 @@ func TestAnApplyThatCreatesIsACreation(t *testing.T) {
 		{"operator", sites + "/new", fmt.Sprintf(site, "new", "x"), 403, `cannot create resource \"sites\"`},
 		{"admin", sites + "/new", fmt.Sprintf(site, "new", "x"), 201, ""},
 		{"operator", sites + "/new", fmt.Sprintf(site, "new", "y"), 409, ""}, // it is there, and the description another's
-		{"admin", volumes + "/mine", `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"mine"},"spec":{"capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce"],"persistentVolumeReclaimPolicy":"Retain","local":{"path":"persistent/x"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["pi-1"]}]}]}}}}`, 405, "persistent volumes are made for claims"},
+		{"admin", volumes + "/mine", `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"mine"},"spec":{"capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce"],"persistentVolumeReclaimPolicy":"Retain","local":{"path":"persistent/x"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["pi-1"]}]}]}}}}`, 405, "the hub creates persistent volumes"},
 	} {
 		w := request{method: "PATCH", path: c.path + "?fieldManager=" + c.role, contentType: "application/apply-patch+yaml", body: c.body, role: c.role}.do(s)
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {

@@ -13,22 +13,22 @@ import (
 	"flotilla.dev/hub/listen"
 )
 
-// What looking for a pattern may cost. RE2 takes no longer than its program's size for
-// each byte, and so the size is what counts.
+// Limits of pattern matching. RE2 takes at most the program's size in steps for each byte, so the
+// size is limited.
 const (
 	maxRepeat  = 100 // of one part of a pattern
-	maxProgram = 300 // instructions: a line of words and classes has some fifty
-	// siftRest is how many times as long as it took to look a query rests after it: it
-	// takes a fifth of a processor at most.
+	maxProgram = 300 // instructions: words and classes on one line take about fifty
+	// filterRest is the ratio of rest to matching time: a query uses at most a fifth of a
+	// processor.
 	siftRest = 4
-	// siftTime is how long a query that does not follow may take.
+	// filterTime limits a query that does not follow.
 	siftTime = time.Minute
-	maxSifts = 8 // under way, on this hub
-	nodeSift = 2 // and of one node's log
-	userSift = 3 // and of one user
+	maxSifts = 8 // filters under way on this hub
+	nodeSift = 2 // of one node's log
+	userSift = 3 // of one user
 )
 
-// compilePattern reads a pattern whose work is bounded.
+// compilePattern compiles a pattern if its cost is bounded.
 func compilePattern(text string) (*regexp.Regexp, error) {
 	tree, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -42,7 +42,7 @@ func compilePattern(text string) (*regexp.Regexp, error) {
 		return nil, err
 	}
 	if len(prog.Inst) > maxProgram {
-		return nil, fmt.Errorf("must be simpler: it takes %d steps, at most %d are taken", len(prog.Inst), maxProgram)
+		return nil, fmt.Errorf("is too complex: it compiles to %d instructions, the limit is %d", len(prog.Inst), maxProgram)
 	}
 	return regexp.Compile(text)
 }
@@ -59,7 +59,7 @@ func repeats(tree *syntax.Regexp) bool {
 	return false
 }
 
-// sifting counts the queries that look at lines, in all, by node and by user.
+// logFilters counts log queries that filter, in all, by node and by user.
 type sifting struct {
 	shares listen.Shares
 
@@ -74,7 +74,7 @@ func (s *sifting) enter(user, node string) (leave func(), err error) {
 	mine, ok := s.shares.Enter(user)
 	if !ok {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf(
-			"%d log queries with a time or a pattern of %s are under way, which is the most that one user has: end some",
+			"%d log queries with a time or a pattern are under way for user %s, which is the limit: end some",
 			userSift, user), 5)
 	}
 	defer func() {
@@ -86,7 +86,7 @@ func (s *sifting) enter(user, node string) (leave func(), err error) {
 	defer s.mu.Unlock()
 	if s.all >= maxSifts || s.by[node] >= nodeSift {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf(
-			"%d log queries with a time or a pattern are under way, %d of node %s; at most %d and %d are served: end some",
+			"%d log queries with a time or a pattern are under way, %d of node %s; the limits are %d and %d: end some",
 			s.all, s.by[node], node, maxSifts, nodeSift), 5)
 	}
 	if s.by == nil {
@@ -105,7 +105,7 @@ func (s *sifting) enter(user, node string) (leave func(), err error) {
 	}, nil
 }
 
-// rest lets others work after a look that took so long.
+// rest gives the processor to others after a time of matching.
 func rest(ctx context.Context, took time.Duration) {
 	if took < time.Millisecond {
 		return

@@ -20,27 +20,26 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Streams runs commands in containers, joins containers, and connects into pods, on
-// the devices of the pods. Each ends with ctx.
+// Streams runs commands in containers, attaches to containers, and connects to pods' ports, on the
+// pods' devices. Each ends with ctx.
 type Streams interface {
-	// Exec returns an ask.ExitError when the command has ended with another code than 0.
+	// Exec returns an ask.ExitError if the command's exit code is not 0.
 	Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s ask.IO) error
 	Attach(ctx context.Context, pod *corev1.Pod, o corev1.PodAttachOptions, s ask.IO) error
 	Forward(ctx context.Context, pod *corev1.Pod, port int32) (io.ReadWriteCloser, error)
 }
 
 const (
-	// maxSessions bounds the commands, attachments, port-forwards and followed logs
-	// under way: each holds memory for as long as its client likes.
+	// maxSessions limits concurrent commands, attachments, port-forwards and followed logs: each
+	// holds memory for as long as its client likes.
 	maxSessions = 256
-	// userSessions is how many of them one user has at most.
+	// userSessions is the limit of one user's sessions.
 	userSessions = maxSessions / 2
-	// goodbye is how long the sessions have to tell their clients that the hub ends.
+	// goodbye is how long sessions have to send their clients the reason when the hub ends.
 	goodbye = 3 * time.Second
 )
 
-// Run waits for ctx, which ends every session, and then until the clients have been
-// told so.
+// Run waits for ctx, which ends every session, and then until the clients have received the reason.
 func (s *Server) Run(ctx context.Context) error {
 	<-ctx.Done()
 	short, cancel := context.WithTimeout(context.Background(), goodbye)
@@ -49,25 +48,25 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// enter takes one of the places for sessions, until leave is called.
+// enter takes a session until leave is called, or refuses it.
 func (c *call) enter() (leave func(), err error) {
 	mine, ok := c.shares.Enter(c.who.Name)
 	if !ok {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs "+
-			"of %s are under way, which is the most that one user has: end some", userSessions, c.who.Name), 10)
+			"are open for user %s, which is the limit: end some", userSessions, c.who.Name), 10)
 	}
 	if !c.sessions.TryAcquire(1) {
 		mine()
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs "+
-			"are under way, which is the most that this hub serves: end some", maxSessions), 10)
+			"are open, which is the limit of this hub: end some", maxSessions), 10)
 	}
 	return func() { c.sessions.Release(1); mine() }, nil
 }
 
-// stream runs a command in a container, joins one, or forwards ports into a pod.
+// stream runs a command in a container, attaches to one, or forwards ports to a pod.
 func (c *call) stream() error {
-	// Kubernetes 1.35 and later want the right to create of a GET, too: a WebSocket
-	// begins with one and does the same as a POST.
+	// As in Kubernetes 1.35 and later, a GET needs the right to create too: a WebSocket begins with
+	// a GET and does the same as a POST.
 	c.verb = "create"
 	if what := c.resource + "/" + c.sub.Name; !c.Allow(c.who.Role, c.verb, what) {
 		return c.forbidden(what)
@@ -91,7 +90,7 @@ func (c *call) stream() error {
 	if err := running(pod, o.Container); err != nil {
 		return err
 	}
-	if _, err := c.upgrades(); err != nil { // a page of another site
+	if _, err := c.upgrades(); err != nil { // refuses pages of other sites
 		return err
 	}
 	leave, err := c.enter()
@@ -118,7 +117,7 @@ func (c *call) stream() error {
 	}
 }
 
-// entered says for the audit what a stream is for. A long command is cut.
+// entered describes a stream for the audit. It cuts long commands.
 func entered(o *corev1.PodExecOptions) string {
 	const most = 1000 // bytes
 	words := o.Command
@@ -132,12 +131,12 @@ func entered(o *corev1.PodExecOptions) string {
 	return strings.ToValidUTF8(text, "�")
 }
 
-// streamOptions reads what is asked for. Attaching and forwarding ask for a part of
-// what a command can.
+// streamOptions reads the options of exec, attach or portforward; attach has a part of exec's
+// options.
 func streamOptions(q url.Values, sub string) (*corev1.PodExecOptions, error) {
 	o := &corev1.PodExecOptions{}
 	if sub == "portforward" {
-		return o, nil // the streams say which ports
+		return o, nil // the streams name the ports
 	}
 	o.Container, o.Stdin, o.Stdout, o.Stderr, o.TTY = q.Get("container"), truthy(q, "stdin"), truthy(q, "stdout"),
 		truthy(q, "stderr"), truthy(q, "tty")
@@ -152,14 +151,13 @@ func streamOptions(q url.Values, sub string) (*corev1.PodExecOptions, error) {
 	return o, nil
 }
 
-// truthy tells whether a query says yes to something, as Kubernetes reads it: a client that is
-// written in Python says True and False.
+// truthy reads a boolean of a query as Kubernetes does. Python clients send True and False.
 func truthy(q url.Values, name string) bool {
 	v := q.Get(name)
 	return q.Has(name) && !strings.EqualFold(v, "false") && v != "0"
 }
 
-// containerOf is the container that a request means: the named one, or the only one.
+// containerOf returns the named container, or the pod's only one.
 func containerOf(p *corev1.Pod, name string) (string, error) {
 	names := func(list []corev1.Container) (names []string) {
 		for _, ct := range list {
@@ -191,7 +189,7 @@ func containerOf(p *corev1.Pod, name string) (string, error) {
 	return name, nil
 }
 
-// reachable tells why nobody can be asked about a pod.
+// reachable returns why a pod's device cannot be asked, nil if it can.
 func (c *call) reachable(p *corev1.Pod) error {
 	node := p.Spec.NodeName
 	if node == "" {
@@ -206,13 +204,13 @@ func (c *call) reachable(p *corev1.Pod) error {
 func (c *call) offline(node string) string {
 	text := "the device of node " + node + " is not connected to the hub"
 	if at := c.Leases.Seen(node); !at.IsZero() {
-		text += ": it was heard last at " + at.UTC().Format(time.RFC3339)
+		text += ": it was last seen at " + at.UTC().Format(time.RFC3339)
 	}
 	return text
 }
 
-// running tells why a container, or a pod when none is named, cannot be entered,
-// as far as its device has said.
+// running returns why a container, or the pod if none is named, cannot be entered according to its
+// status.
 func running(p *corev1.Pod, container string) error {
 	if state.Terminated(p) {
 		return apierrors.NewBadRequest(fmt.Sprintf("pod %s has ended: its phase is %s", p.Name, p.Status.Phase))
@@ -233,13 +231,13 @@ func running(p *corev1.Pod, container string) error {
 		case st.State.Terminated != nil:
 			why = fmt.Sprintf("it ended with code %d", st.State.Terminated.ExitCode)
 		case st.State.Waiting != nil && st.State.Waiting.Reason != "":
-			why = "it waits: " + st.State.Waiting.Reason
+			why = "it is waiting: " + st.State.Waiting.Reason
 		}
 	}
 	return apierrors.NewBadRequest(fmt.Sprintf("container %s of pod %s is not running: %s", container, p.Name, why))
 }
 
-// sentence makes an error of a device one that says which pod it is about.
+// sentence adds the pod's name to a device's error.
 func sentence(p *corev1.Pod, err error) error {
 	var exit *ask.ExitError
 	if err == nil || errors.As(err, &exit) || errors.Is(err, context.Canceled) {
@@ -248,8 +246,8 @@ func sentence(p *corev1.Pod, err error) error {
 	return fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 }
 
-// deviceError is the answer to a question that a device has not answered, before
-// anything was sent. What a device says itself is about the request.
+// deviceError converts a device's failure, before anything was sent, to an answer. An error that
+// the device reports itself is about the request.
 func deviceError(err error) error {
 	var known apierrors.APIStatus
 	switch {
@@ -263,7 +261,7 @@ func deviceError(err error) error {
 	return apierrors.NewBadRequest(err.Error())
 }
 
-// notImplemented is an answer for which Kubernetes has no reason of its own.
+// notImplemented answers 501, for which Kubernetes has no constructor.
 func notImplemented(text string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotImplemented,
 		Reason: "NotImplemented", Message: text}}

@@ -73,7 +73,7 @@ func (c *call) scale() error {
 	return c.write(http.StatusOK, scaleAs(write.ScaleOf(st.Result), f), f.Media)
 }
 
-// scaleAs shows a scale in the form that is asked for, with the columns of Kubernetes.
+// scaleAs returns a scale in the requested form, with Kubernetes' columns.
 func scaleAs(sc *scalev1.Scale, f resource.Form) runtime.Object {
 	some := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: metav1.SchemeGroupVersion.String()},
@@ -104,14 +104,14 @@ func scaleAs(sc *scalev1.Scale, f resource.Form) runtime.Object {
 	return sc
 }
 
-// done answers a request that creates nothing that could be shown.
+// done answers a request whose result has no object to show.
 func (c *call) done(f resource.Form) error {
 	return c.write(http.StatusCreated, &metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated,
 	}, f.Media)
 }
 
-// bind places a pod on a node by hand.
+// bind assigns a pod to a node by hand.
 func (c *call) bind() error {
 	w, err := c.writing("")
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *call) bind() error {
 	return c.done(f)
 }
 
-// evict deletes a pod, unless a disruption budget would not have it.
+// evict deletes a pod if its disruption budgets allow it.
 func (c *call) evict() error {
 	w, err := c.writing("")
 	if err != nil {

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// measuring is how long devices have to answer what they use. They need two
-	// seconds to measure; who is later is left out.
+	// measuring is how long devices have to answer. A measurement takes two seconds; later answers
+	// are left out.
 	measuring = 8 * time.Second
 	// measured is how many devices are asked at once.
 	measured = 2000
 )
 
-// usage answers what devices and their pods use now. Nobody measures anything
-// while nobody asks: each request asks the devices that it is about.
+// usage answers what devices and their pods use now. Nothing is measured in advance: each request
+// asks the devices that it concerns.
 func (c *call) usage() error {
 	f, err := resource.Negotiate(c.r, c.res.Media(), "Table")
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *call) usage() error {
 	if c.verb == "get" {
 		return c.usageOf(snap, about, f)
 	}
-	// Selectors select by the objects that the usage is of.
+	// Selectors apply to the node or pod, not to its metrics.
 	_, sel, err := c.options(about)
 	if err != nil {
 		return err
@@ -121,18 +121,18 @@ func (c *call) usageOf(snap state.Snapshot, about state.Kind, f resource.Form) e
 			return c.write(http.StatusOK, &m, f.Media)
 		}
 	}
-	return c.unmeasured("its device says nothing of it")
+	return c.unmeasured("its device did not report it")
 }
 
-// unmeasured is the answer where there is no measurement: tools take it as that.
+// unmeasured answers that there is no measurement, in the form that tools expect.
 func (c *call) unmeasured(why string) error {
 	e := apierrors.NewNotFound(c.res.GroupResource(), c.name)
 	e.ErrStatus.Message += ": it was not measured: " + why
 	return e
 }
 
-// asked returns the node whose device knows what an object uses, "" where nobody
-// does. A silent device is not asked: its answer would only be waited for.
+// asked returns the node whose device can measure an object, "" if it is silent or there is none:
+// the request would only wait for it.
 func asked(snap state.Snapshot, o state.Object) string {
 	n, ok := o.(*corev1.Node)
 	if p, isPod := o.(*corev1.Pod); isPod && p.Spec.NodeName != "" && !state.Terminated(p) {
@@ -144,13 +144,13 @@ func asked(snap state.Snapshot, o state.Object) string {
 	return n.Name
 }
 
-// A measurement is what one device has answered.
+// A measurement is the answer of one device.
 type measurement struct {
 	node string
 	wire.Usage
 }
 
-// measure asks devices, and returns what came in time, by name.
+// measure asks devices, and returns the answers that came in time, sorted by name.
 func (c *call) measure(nodes []string) (list []measurement) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), measuring)
 	defer cancel()
@@ -179,7 +179,7 @@ func (c *call) measure(nodes []string) (list []measurement) {
 	return list
 }
 
-// pod returns the pod that a device speaks of, nil if it is not one of its own.
+// pod returns the pod of a device's answer, nil if the pod is not on that device.
 func (s *measurement) pod(snap state.Snapshot, u wire.PodUsage) *corev1.Pod {
 	p := snap.Pod(u.Namespace, u.Name)
 	if p == nil || p.UID != u.UID || p.Spec.NodeName != s.node {
@@ -207,7 +207,7 @@ func (s *measurement) ofPod(p *corev1.Pod, u wire.PodUsage) metricsv1beta1.PodMe
 	return m
 }
 
-// A usageRow is what a row of a table of measurements shows.
+// A usageRow is a row of a table of measurements.
 type usageRow struct {
 	of     metav1.ObjectMeta
 	usage  corev1.ResourceList
@@ -215,7 +215,7 @@ type usageRow struct {
 	whole  runtime.Object
 }
 
-// usageTable lays measurements out as the metrics server does.
+// usageTable makes a table with the metrics server's columns.
 func usageTable(rows []usageRow, m metav1.ListMeta, f resource.Form) runtime.Object {
 	t := &metav1.Table{
 		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m,
@@ -261,7 +261,7 @@ func podRow(m metricsv1beta1.PodMetrics) usageRow {
 	return r
 }
 
-// usageRows are the rows of a list.
+// usageRows returns the rows of a list.
 func usageRows[T any](items []T, row func(T) usageRow) (rows []usageRow) {
 	for _, item := range items {
 		rows = append(rows, row(item))
@@ -269,7 +269,7 @@ func usageRows[T any](items []T, row func(T) usageRow) (rows []usageRow) {
 	return rows
 }
 
-// byName compares what was measured by namespace and name.
+// byName compares measurements by namespace and name.
 func byName(a, b *metav1.ObjectMeta) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

@@ -16,18 +16,16 @@ import (
 
 // Browsers watch and read logs over WebSockets: Headlamp does.
 
-// upgrades tells whether a request is to become a WebSocket. A page of another
-// site may not open one with a certificate that the browser holds: a token shows
-// that somebody meant to, and so does an origin that no site can have. Headlamp on
-// the operator's own machine passes its page's origin on beside its certificate. A
-// cookie shows nothing: browsers send it for every page, those of this machine's other
-// programs included, which are of the same site. So with one the page must be ours.
+// upgrades tells whether a request becomes a WebSocket, and refuses pages of other sites: a browser
+// sends its certificate or cookie for every page. Accepted are a token, and with a certificate an
+// origin that no site can have or one of the operator's own machine, such as Headlamp's. With a
+// cookie the page must be the hub's, because other programs of this machine are of the same site.
 func (c *call) upgrades() (bool, error) {
 	if !wsstream.IsWebSocketRequest(c.r) {
 		return false, nil
 	}
 	if _, ok := c.w.(http.Hijacker); !ok {
-		return false, apierrors.NewBadRequest("a WebSocket needs HTTP/1.1: the connection speaks " + c.r.Proto)
+		return false, apierrors.NewBadRequest("a WebSocket needs HTTP/1.1, not " + c.r.Proto)
 	}
 	origin := c.r.Header.Get("Origin")
 	token := c.r.Header.Get("Authorization") != ""
@@ -55,8 +53,7 @@ func own(origin *url.URL) bool {
 	return origin.Hostname() == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// logOverWebSocket copies a log to a WebSocket. An error is the last thing that
-// is sent: there is no other place for it any more.
+// logOverWebSocket copies a log to a WebSocket. An error is its last message.
 func (c *call) logOverWebSocket(copy func(ctx context.Context, w io.Writer) error) error {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()

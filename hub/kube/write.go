@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// request is the request to change what the path names, as package write takes it.
+// request returns the request to change the path's object, for package write.
 func (c *call) request() *write.Request {
 	return &write.Request{
 		Resource: c.res, Sub: c.sub, Namespace: c.namespace, Name: c.name, Verb: c.verb,
@@ -42,7 +42,7 @@ func (c *call) writing(patch types.PatchType) (*write.Request, error) {
 		name = "UpdateOptions"
 	}
 	if patch != types.ApplyYAMLPatchType && o.Force != nil && c.verb != "patch" {
-		o.Force = nil // means nothing there
+		o.Force = nil // has no meaning without apply
 	}
 	if errs := validation.ValidatePatchOptions(&o, patch); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: name}, "", errs)
@@ -55,7 +55,7 @@ func (c *call) writing(patch types.PatchType) (*write.Request, error) {
 	return w, nil
 }
 
-// manager is who owns fields that are set without saying: the program.
+// manager returns the default field manager: the program's name.
 func manager(userAgent string) string {
 	name := make([]rune, 0, validation.FieldManagerMaxLength)
 	for _, r := range userAgent {
@@ -72,8 +72,7 @@ func manager(userAgent string) string {
 	return string(name)
 }
 
-// changing reads how a request wants to change an object of the resource, and in which
-// form it wants the answer.
+// changing reads an update or patch, and the form of its answer.
 func (c *call) changing(patch types.PatchType) (w *write.Request, f resource.Form, err error) {
 	if w, err = c.writing(patch); err != nil {
 		return w, f, err
@@ -101,8 +100,8 @@ func (c *call) create() error {
 	return c.write(http.StatusCreated, c.view.One(c.res, st.Result, f, true), f.Media)
 }
 
-// named is the call as if its path named the object: a new call, for this one may
-// have been answered before the writer comes to it.
+// named returns a copy of the call whose path names the object: the original may have been answered
+// before the control loop uses it.
 func (c *call) named(o state.Object) *call {
 	like := *c
 	like.name = o.GetName()
@@ -125,7 +124,7 @@ func (c *call) update() error {
 	return c.changed(st, f)
 }
 
-// changed answers with what is there after an update or a patch, which may have created it.
+// changed answers an update or a patch, which may have created the object.
 func (c *call) changed(st write.Step, f resource.Form) error {
 	code := http.StatusOK
 	if st.Created {
@@ -156,7 +155,7 @@ func (c *call) patch() error {
 	return c.changed(st, f)
 }
 
-// patchType is the kind of patch that the body is.
+// patchType returns the type of the request's patch.
 func (c *call) patchType() (types.PatchType, error) {
 	kind := types.PatchType(body.ContentType(c.r))
 	switch kind {
@@ -173,5 +172,5 @@ func (c *call) ownLeases() error {
 		return nil
 	}
 	return apierrors.NewForbidden(c.res.GroupResource(), c.name, errors.New(
-		"leases of nodes are kept by the hub: they say when it last heard of each; use another namespace"))
+		"the hub itself maintains the leases in kube-node-lease: use another namespace"))
 }

@@ -246,7 +246,7 @@ func TestAFailureOfTheStoreIsToldAndChangesNothing(t *testing.T) {
 	}
 	f.fail = fmt.Errorf("remember: %w", control.ErrFull)
 	send(t, s, "POST", ns+"/configmaps", "", configMap, 507, &st)
-	if st.Reason != "InsufficientStorage" || !strings.Contains(st.Message, "make room") || f.Snapshot().Revision != before {
+	if st.Reason != "InsufficientStorage" || !strings.Contains(st.Message, "free space") || f.Snapshot().Revision != before {
 		t.Errorf("told %q, %q at revision %d", st.Reason, st.Message, f.Snapshot().Revision)
 	}
 }

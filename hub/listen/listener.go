@@ -14,7 +14,7 @@ import (
 type Limits struct {
 	Connections int     // at once; default by Files
 	Address     int     // connections of one address at once, loopback excepted; default three quarters of Connections
-	Rate        float64 // new connections of one address per second, loopback excepted; default 200, with a burst of ten seconds
+	Rate        float64 // per second and address, loopback excepted; default 200, with a burst of ten seconds
 	// AskRate is how many unauthenticated requests one address may send per second, loopback
 	// excepted; default 50, with a burst of forty seconds.
 	Asks     float64

@@ -22,7 +22,7 @@ func CheckHost(header http.Header, r *http.Request, names []string) (code int, w
 	host := r.Host
 	if name, port, err := net.SplitHostPort(host); err == nil {
 		if _, err := strconv.ParseUint(port, 10, 16); err != nil && port != "" {
-			return http.StatusBadRequest, fmt.Sprintf("the request's Host has the port %.20q, which is not a port number\n", port)
+			return http.StatusBadRequest, fmt.Sprintf("the port %.20q of the request's Host is not a number\n", port)
 		}
 		host = name
 	}

@@ -51,8 +51,8 @@ var (
 		"Cycles whose rules did not settle and were run again from the start. Each is a bug of the hub.", nil,
 		nil)
 	metricSessions = prometheus.NewDesc("flotilla_mqtt_sessions", "Nodes connected now.", nil, nil)
-	metricConns    = prometheus.NewDesc("flotilla_mqtt_connections", "MQTT connections open now, authenticated or not.", nil,
-		nil)
+	metricConns    = prometheus.NewDesc("flotilla_mqtt_connections", "MQTT connections open now, authenticated or not.",
+		nil, nil)
 	metricMessages = prometheus.NewDesc("flotilla_mqtt_messages_total", "MQTT messages by channel.", []string{"channel"},
 		nil)
 	metricRefused = prometheus.NewDesc("flotilla_mqtt_refused_connections_total", "MQTT connections refused, by reason.",

@@ -1,8 +1,8 @@
-// Package body reads the bodies of requests to the API and decodes them.
+// Package body reads and decodes the bodies of API requests.
 //
-// Nothing else of hub/kube reads a body: each is counted, bounded in size, depth and elements,
-// and its memory is reserved before it is decoded. What is wrong with one is told by field and
-// line. What an object's fields may be is package admission's rule.
+// Only this package reads bodies: it limits their size, depth and elements, and reserves memory
+// before it decodes them. Errors name the field and the line. Package admission has the rules for
+// objects' fields.
 package body
 
 import (
@@ -24,35 +24,35 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// Sizes in bytes of the greatest request that is read.
+// Limits in bytes of a request's body.
 const (
 	MaxBody  = 3 << 20  // Kubernetes' limit for JSON and YAML
 	maxSmall = 64 << 10 // of reviews, bindings, evictions, scales and delete options
 )
 
-// A Body is the body of a request, after it was counted and before it is decoded.
+// A Body is a request's body, counted but not decoded.
 type Body struct {
 	Text  []byte // as it was sent
-	Media string // of data: mediaJSON or mediaProto
-	Data  []byte // text, or the JSON of text that is YAML
-	Twice error  // lists the keys that the YAML has twice
+	Media string // of Data: mediaJSON or mediaProto
+	Data  []byte // Text, or its JSON if Text is YAML
+	Twice error  // lists the duplicate keys of YAML
 }
 
-// A Want is what the body of a request is to be.
+// A Want describes the body that a request needs.
 type Want struct {
 	Kind  schema.GroupVersionKind
 	Small bool // such bodies are always short
-	Patch bool // it may be a patch of an object of the kind
+	Patch bool // a patch of an object of the kind is accepted
 	Live  int  // bytes of the object that a patch changes
 }
 
-// A Reader reads the body of one request, whose memory is reserved until Release.
+// A Reader reads the body of one request, and reserves memory for it until Release.
 type Reader struct {
 	load *Load
 	w    http.ResponseWriter
 	r    *http.Request
 	user string
-	held []func() // gives back what the body holds of the hub's memory
+	held []func() // each releases a part of the reserved memory
 }
 
 // Reader returns the reader of a user's request.
@@ -60,7 +60,7 @@ func (l *Load) Reader(w http.ResponseWriter, r *http.Request, user string) *Read
 	return &Reader{load: l, w: w, r: r, user: user}
 }
 
-// Release gives back the memory that the body has reserved.
+// Release frees the memory that the body has reserved.
 func (r *Reader) Release() {
 	for _, release := range r.held {
 		release()
@@ -76,8 +76,7 @@ func (r *Reader) reserve(from *budget, bytes int64) error {
 	return err
 }
 
-// Read reads the request's body. Nothing else reads bodies, so every body is counted, and its
-// memory is reserved, before it is decoded.
+// Read reads the request's body. It counts it, and reserves memory before decoding.
 func (r *Reader) Read(want Want) (b Body, err error) {
 	most := int64(MaxBody)
 	if want.Small {
@@ -115,7 +114,7 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 		n, err = bound.CountProto(b.Text, into)
 	case resource.MediaJSON, string(types.JSONPatchType):
 		n = bound.CountJSON(b.Text)
-	default: // a patch may be YAML; one that is applied says each name once, as YAML
+	default: // a patch may be YAML; in an apply, duplicate keys are an error
 		written = media == string(types.ApplyYAMLPatchType)
 		if json.Valid(b.Text) {
 			n = bound.CountJSON(b.Text)
@@ -149,12 +148,12 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 		}
 	}
 	if want.Patch && media != string(types.ApplyYAMLPatchType) {
-		return b, nil // it is not of the kind; what becomes of it is looked at
+		return b, nil // it is of another kind, which the caller checks
 	}
 	return b, CheckCost(b.Data, b.Media, want.Kind)
 }
 
-// fromYAML turns YAML into JSON. twice lists the keys that the YAML has twice.
+// fromYAML converts YAML to JSON. twice lists duplicate keys.
 func fromYAML(text []byte) (data []byte, twice, err error) {
 	if data, twice = yaml.YAMLToJSONStrict(text); twice == nil {
 		return data, nil, nil
@@ -163,7 +162,7 @@ func fromYAML(text []byte) (data []byte, twice, err error) {
 	return data, twice, err
 }
 
-// ContentType returns the media type of the body; none at all is JSON.
+// ContentType returns the media type of the body; the default is JSON.
 func ContentType(r *http.Request) string {
 	header := r.Header.Get("Content-Type")
 	if header == "" {
@@ -186,9 +185,8 @@ func KnownMedia(r *http.Request) error {
 	}
 }
 
-// Decode reads a body as an object of the kind, of which it is known to be readable. It is strict:
-// the error may be one of strict decoding alone, and how strictly that is taken is the client's
-// choice.
+// Decode decodes a body as an object of the kind. It is strict: with a strict-decoding error it
+// also returns the object, and the client's fieldValidation says whether the error counts.
 func (b Body) Decode(kind schema.GroupVersionKind) (runtime.Object, *schema.GroupVersionKind, error) {
 	if b.Media == resource.MediaProto {
 		return resource.ProtoCodec.Decode(b.Data, &kind, nil)
@@ -204,11 +202,11 @@ func (b Body) Decode(kind schema.GroupVersionKind) (runtime.Object, *schema.Grou
 	return o, have, err
 }
 
-// Object reads an object of the kind from b. What is wrong with its fields is refused, returned
-// as warnings or ignored, as validation says. name is what the path calls the object.
+// Object decodes an object of the kind from b. Unknown and duplicate fields are refused, returned
+// as warnings or ignored, as validation says. name is the object's name in the path.
 func (b Body) Object(kind schema.GroupVersionKind, name,
 	validation string) (o runtime.Object, warnings []string, err error) {
-	// An empty body decodes as the default kind with no fields: say so instead.
+	// An empty body decodes as an object without fields: say so instead.
 	if len(b.Text) == 0 {
 		return nil, nil, apierrors.NewBadRequest("the body of the request is empty: send a " + kind.Kind)
 	}
@@ -238,7 +236,7 @@ func (b Body) Object(kind schema.GroupVersionKind, name,
 	return o, Messages(strict.Errors()), nil
 }
 
-// Messages are the sentences of errors, for warnings.
+// Messages returns the texts of errors, for warnings.
 func Messages(errs []error) (all []string) {
 	for _, err := range errs {
 		all = append(all, err.Error())
@@ -246,7 +244,7 @@ func Messages(errs []error) (all []string) {
 	return all
 }
 
-// WrongKind is the answer to an object of another kind than the path says.
+// WrongKind refuses an object of another kind than the path's.
 func WrongKind(have, want schema.GroupVersionKind) error {
 	if have.GroupVersion() != want.GroupVersion() {
 		return apierrors.NewBadRequest(fmt.Sprintf(

@@ -12,11 +12,11 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// CheckCost tells whether JSON or protobuf can be decoded as the kind, at a bounded cost.
+// CheckCost refuses JSON or protobuf that would cost too much to decode as the kind.
 func CheckCost(b []byte, media string, kind schema.GroupVersionKind) error {
 	into, err := resource.Scheme.New(kind)
 	if err != nil {
-		into = nil // not ours: nobody will decode it
+		into = nil // not a kind of ours: it is not decoded
 	}
 	if media == resource.MediaProto {
 		err = bound.Proto(b, into)
@@ -29,8 +29,8 @@ func CheckCost(b []byte, media string, kind schema.GroupVersionKind) error {
 	return nil
 }
 
-// CheckBounds tells whether a decoded object keeps to the limits of everything that comes in,
-// before anything is compared with it. One that is new has no name in the path: it says its own.
+// CheckBounds checks a decoded object against the limits of all input, before it is compared with
+// other objects. A new object has no name in the path and uses its own.
 func CheckBounds(o runtime.Object, kind schema.GroupVersionKind, name string) error {
 	if err := bound.Field(o); err != nil {
 		if m, ok := o.(metav1.Object); ok && name == "" {

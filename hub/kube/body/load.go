@@ -13,18 +13,18 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// Limits in bytes of memory for request bodies: of all requests together, and of one user's.
+// Limits in bytes of memory for request bodies: of all requests, and of one user's.
 const (
 	maxReading, userReading   = 32 << 20, 16 << 20
 	maxDecoding, userDecoding = 80 << 20, 48 << 20
 
-	// How long a request waits for memory before it is refused. While it waits to be read, it blocks
-	// other requests of its HTTP/2 connection, which may be those that it waits for.
+	// How long a request waits for memory before it is refused. A request that waits to be read
+	// blocks its HTTP/2 connection, which may carry the requests that hold the memory.
 	readPatience   = time.Second
 	decodePatience = 10 * time.Second
 )
 
-// A Load limits how much memory requests take while they are read and decoded.
+// A Load limits the memory that requests use while they are read and decoded.
 type Load struct{ reading, decoding budget }
 
 // NewLoad returns the limits of one hub.
@@ -35,7 +35,7 @@ func NewLoad() *Load {
 	}
 }
 
-// A budget is a number of bytes for all users, and a smaller one for each of them.
+// A budget is a number of bytes for all users, with a limit for each.
 type budget struct {
 	all      *semaphore.Weighted
 	each     int64
@@ -57,11 +57,11 @@ func (r *budget) of(user string) *semaphore.Weighted {
 	return r.by[user]
 }
 
-// take takes memory for a user until it is released. It waits if none is free.
+// take reserves memory for a user until release. It waits if too little is free.
 func (r *budget) take(ctx context.Context, user string, size int64) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
-	size = min(size, r.each) // a larger request is served while its user has no other
+	size = min(size, r.each) // a larger request needs all of its user's share
 	mine := r.of(user)
 	if mine.Acquire(ctx, size) == nil {
 		if r.all.Acquire(ctx, size) == nil {
@@ -70,23 +70,23 @@ func (r *budget) take(ctx context.Context, user string, size int64) (release fun
 		mine.Release(size)
 	}
 	return nil, apierrors.NewTooManyRequests(
-		"the hub has no memory free for this request: send fewer large requests at a time, and send this one again", 1)
+		"the hub has too little free memory for this request: send fewer large requests at once, and try again", 1)
 }
 
-// cost is about how many bytes a body takes while it is decoded, merged and encoded again.
+// cost estimates the bytes that a body uses while it is decoded, merged and encoded again.
 func cost(text []byte, n bound.Count, written bool) int64 {
 	size := 4*len(text) + 1024*n.Objects + 64*n.Values
-	if written { // YAML is a tree first, with a node for each name and value
+	if written { // YAML becomes a tree first, with a node for each name and value
 		size += 4*len(text) + 384*n.Values
 	}
 	return int64(size)
 }
 
-// patchCost is about how many bytes a patch takes beside its own. The object is encoded, patched and
-// decoded; and a JSON patch may copy what it has copied, until that has the size of a whole body.
+// patchCost estimates the further bytes that a patch uses. The object is encoded, patched and
+// decoded; a JSON patch may copy its own copies, up to the size of a body.
 func patchCost(patch []byte, media string, live int) int64 {
 	size := 8 * int64(live)
-	copies := bytes.Contains(patch, []byte("copy")) || bytes.IndexByte(patch, '\\') >= 0 // it may be escaped
+	copies := bytes.Contains(patch, []byte("copy")) || bytes.IndexByte(patch, '\\') >= 0 // or with escapes
 	if copies && media == string(types.JSONPatchType) {
 		size += 4 * MaxBody
 	}

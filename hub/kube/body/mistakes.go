@@ -20,11 +20,11 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// mostMistakes is how many of an object are told.
+// mostMistakes limits the fields in an error.
 const mostMistakes = 20
 
-// DecodeError refuses a body that is not of its kind: by its fields, in plain words and all at
-// once, where the decoder would name a Go type and only the first.
+// DecodeError refuses a body that does not decode. It names all wrong fields in plain words, where
+// the decoder would name only the first, with a Go type.
 func DecodeError(b Body, kind schema.GroupVersionKind, err error) error {
 	text, causes := Describe(b, kind, err)
 	st := metav1.Status{
@@ -37,8 +37,8 @@ func DecodeError(b Body, kind schema.GroupVersionKind, err error) error {
 	return &apierrors.StatusError{ErrStatus: st}
 }
 
-// Describe is what a decoder found wrong, in plain words: its own, where only fields are unknown,
-// as clients know these by them.
+// Describe puts a decoder's error into plain words. If only unknown fields are wrong it returns the
+// decoder's text, which clients recognize.
 func Describe(b Body, kind schema.GroupVersionKind, err error) (string, []metav1.StatusCause) {
 	causes := mistakes(b, kind)
 	var parts []string
@@ -55,7 +55,7 @@ func Describe(b Body, kind schema.GroupVersionKind, err error) (string, []metav1
 
 const unknownField metav1.CauseType = "FieldUnknown"
 
-// mistakes are the fields of a body whose values are not of their types, or that are none.
+// mistakes returns the fields of a body that are unknown or have values of a wrong type.
 func mistakes(b Body, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
 	into, err := resource.Scheme.New(kind)
 	if err != nil || b.Media == resource.MediaProto {
@@ -84,7 +84,7 @@ func mistakes(b Body, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
 	return all
 }
 
-// wrongs collects what of a value is not of its type.
+// mismatches collects the parts of a value that have a wrong type.
 type wrongs struct{ found []metav1.StatusCause }
 
 func (w *wrongs) add(kind metav1.CauseType, path, text string) {
@@ -184,7 +184,7 @@ func (w *wrongs) value(path string, v any, t reflect.Type) {
 	}
 }
 
-// special is what a type takes that reads itself.
+// special describes the input of a type with its own decoder.
 func special(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[quantity.Quantity]():
@@ -199,7 +199,7 @@ func special(t reflect.Type) string {
 	return "another form"
 }
 
-// got names a value.
+// got describes a value.
 func got(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -217,7 +217,7 @@ func got(v any) string {
 	return fmt.Sprint(v)
 }
 
-// jsonFields are the fields of a struct by their names in JSON.
+// jsonFields collects the fields of a struct by their JSON names.
 func jsonFields(t reflect.Type, into map[string]reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -238,11 +238,11 @@ func jsonFields(t reflect.Type, into map[string]reflect.Type) {
 	}
 }
 
-// meant is the field that somebody may have meant.
+// closest suggests the known field that resembles an unknown one.
 func meant(name string, known map[string]reflect.Type) string {
 	for _, have := range sorted(known) {
 		if strings.EqualFold(have, name) || have == name+"s" || have+"s" == name {
-			return fmt.Sprintf("; %s is one", have)
+			return fmt.Sprintf("; did you mean %s?", have)
 		}
 	}
 	return ""

@@ -67,7 +67,7 @@ func TestUnknownFieldsKeepTheirWords(t *testing.T) {
 	b := inYAML(t, "apiVersion: apps/v1\nkind: Deployment\nspec:\n  replica: 3\n")
 	_, _, err := b.Decode(kind)
 	said, causes := Describe(b, kind, err)
-	if !strings.Contains(said, `unknown field "spec.replica"`) || len(causes) != 1 || causes[0].Field != "spec.replica" || causes[0].Message != "unknown field; replicas is one (line 4)" {
+	if !strings.Contains(said, `unknown field "spec.replica"`) || len(causes) != 1 || causes[0].Field != "spec.replica" || causes[0].Message != "unknown field; did you mean replicas? (line 4)" {
 		t.Errorf("%s, %v", said, causes)
 	}
 }

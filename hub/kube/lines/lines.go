@@ -1,8 +1,8 @@
-// Package lines finds where in a text of YAML a field stands.
+// Package lines finds the line of a field in a YAML text.
 //
-// What is wrong with an object is said by its field's path, such as
-// spec.template.spec.containers[0].image, whoever finds it; people look for a line. The
-// package decides nothing, and what it cannot find it leaves out.
+// Errors name an object's field by its path, such as spec.template.spec.containers[0].image; people
+// look for a line. The package decides nothing, and returns nothing for a field that it cannot
+// find. Packages body and admin/manifest use it.
 package lines
 
 import (
@@ -22,8 +22,8 @@ import (
 // An Object is one object of a text.
 type Object struct{ node *yaml.Node }
 
-// Objects are those of all documents of a text, lists taken apart and empty ones left out.
-// It ends where the text is no YAML.
+// Objects returns the objects of all documents of a text, with lists split and empty documents left
+// out. It stops at invalid YAML.
 func Objects(text []byte) (all []Object) {
 	if bound.LimitYAML(text) != nil {
 		return nil
@@ -50,8 +50,8 @@ func Objects(text []byte) (all []Object) {
 	}
 }
 
-// Of returns the line of a field, counted from 1; 0: it is not there. Of a field that is
-// missing it is the line of what it is missing in.
+// Of returns the line of a field, counted from 1; 0 means not found. For a missing field it returns
+// the line of the field that should contain it.
 func (o Object) Of(path string) int {
 	if o.node == nil || path == "" {
 		return 0
@@ -70,8 +70,8 @@ func (o Object) Of(path string) int {
 	return line
 }
 
-// step takes the first part off a path. A key may have dots itself, as labels do: the
-// longest that is there counts.
+// step splits the first part off a path. A key may contain dots, as labels do, so the longest
+// matching key is used.
 func step(at *yaml.Node, path string) (next, key *yaml.Node, rest string) {
 	if inner, ok := strings.CutPrefix(path, "["); ok {
 		name, rest, ok := strings.Cut(inner, "]")
@@ -119,8 +119,8 @@ func child(at *yaml.Node, name string) (value, key *yaml.Node) {
 	return nil, nil
 }
 
-// Syntax says what makes a text no YAML, with the line; "": nothing does. Of a tab the
-// parser does not say that it is one, and of a wrong indentation only where the block begins.
+// Syntax describes the first syntax error of a text, with the line; "" means valid YAML. The parser
+// alone does not name tabs, and reports wrong indentation at the start of the block.
 func Syntax(text []byte) string {
 	if bound.LimitYAML(text) != nil || parses(text) == nil {
 		return ""
@@ -130,7 +130,7 @@ func Syntax(text []byte) string {
 		all = append(all, line)
 		if indent := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]; bytes.IndexByte(indent, '\t') >= 0 &&
 			len(bytes.TrimSpace(line)) > 0 {
-			return fmt.Sprintf("line %d is indented with a tab: YAML takes spaces only", len(all))
+			return fmt.Sprintf("line %d is indented with a tab: YAML allows only spaces", len(all))
 		}
 	}
 	good := func(n int) bool { return parses(bytes.Join(all[:n], nil)) == nil }
@@ -139,13 +139,13 @@ func Syntax(text []byte) string {
 		for n > 0 && !good(n) {
 			n--
 		}
-	} else { // what goes over several lines may mislead it
+	} else { // a value of several lines may mislead it
 		n = sort.Search(n, func(i int) bool { return !good(i + 1) })
 	}
-	return fmt.Sprintf("line %d does not fit to what is above it: look at its indentation, quotes and brackets", n+1)
+	return fmt.Sprintf("line %d does not fit the lines above it: check indentation, quotes and brackets", n+1)
 }
 
-// few is in how many lines the last good one is looked for one by one.
+// few is the number of lines in which the last good line is searched one by one.
 const few = 200
 
 func parses(text []byte) error {

@@ -50,11 +50,11 @@ func TestAFieldsLine(t *testing.T) {
 func TestWhatIsNoYAMLIsToldByLine(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{two, ""},
-		{"a: 1\n\tb: 2\n", "line 2 is indented with a tab: YAML takes spaces only"},
-		{"a: 1\n---\nb:\n  \tc: [\n", "line 4 is indented with a tab: YAML takes spaces only"},
-		{"spec:\n  replicas: 3\n template: 5\n", "line 3 does not fit to what is above it: look at its indentation, quotes and brackets"},
-		{strings.Repeat("a:\n  b: 1\n---\n", 100) + "a:\n  b: 1\n c: 2\n", "line 303 does not fit to what is above it: look at its indentation, quotes and brackets"},
-		{"a: [1\n", "line 1 does not fit to what is above it: look at its indentation, quotes and brackets"},
+		{"a: 1\n\tb: 2\n", "line 2 is indented with a tab: YAML allows only spaces"},
+		{"a: 1\n---\nb:\n  \tc: [\n", "line 4 is indented with a tab: YAML allows only spaces"},
+		{"spec:\n  replicas: 3\n template: 5\n", "line 3 does not fit the lines above it: check indentation, quotes and brackets"},
+		{strings.Repeat("a:\n  b: 1\n---\n", 100) + "a:\n  b: 1\n c: 2\n", "line 303 does not fit the lines above it: check indentation, quotes and brackets"},
+		{"a: [1\n", "line 1 does not fit the lines above it: check indentation, quotes and brackets"},
 	} {
 		if got := Syntax([]byte(c.text)); got != c.want {
 			t.Errorf("%q: %q, wants %q", c.text, got, c.want)

@@ -1,11 +1,10 @@
-// Package openapi serves the API's OpenAPI documents, in versions 2 and 3, and
-// gives the schemas by which server-side apply merges.
+// Package openapi serves the API's OpenAPI documents, in versions 2 and 3, and provides the schemas
+// for server-side apply.
 //
-// The documents are made beforehand out of Kubernetes' own (see generate): only
-// what the hub serves stands in them, and fields that devices do not honour say
-// so. They lie compressed in the program and go out as they lie, or are
-// decompressed while they are sent: nothing of them stays in memory. The room
-// knows nothing of objects and asks nobody who is asking; package kube does.
+// Program generate makes the documents from Kubernetes' own: they contain what the hub serves, and
+// mark fields that devices do not support. They are compressed in the program, and are decompressed
+// while they are sent, so they use no memory. The package knows no objects and checks no rights;
+// package kube does.
 package openapi
 
 import (
@@ -28,14 +27,14 @@ import (
 //go:embed v2.json.gz v2.pb.gz v3/*.json.gz schemas.json.gz index.json
 var files embed.FS
 
-// Media types, as clients ask for them and as they are answered.
+// Media types of requests and answers.
 const (
 	mediaJSON    = "application/json"
 	askProtobuf  = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 	sendProtobuf = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 )
 
-// Paths are where clients begin to read.
+// Paths are the documents that clients read first.
 var Paths = []string{"/openapi/v2", "/openapi/v3"}
 
 // Handler serves /openapi/v2, /openapi/v3 and the documents below it.
@@ -77,7 +76,7 @@ func index(hashes map[string]string) []byte {
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		http.Error(w, "the documents can only be read: use GET", http.StatusMethodNotAllowed)
+		http.Error(w, "the documents support only GET", http.StatusMethodNotAllowed)
 		return
 	}
 	name := strings.TrimPrefix(path.Clean(r.URL.Path), "/openapi/")
@@ -91,7 +90,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Content-Type", mediaJSON)
 		w.Header().Set("Vary", "Accept")
-		_, _ = w.Write(h.index) // the client is gone: nothing to do about it
+		_, _ = w.Write(h.index) // an error means that the client is gone
 	case h.hashes[name] != "" && strings.HasPrefix(name, "v3/"):
 		h.version3(w, r, name)
 	default:
@@ -110,9 +109,8 @@ func (h *handler) version2(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// version3 serves the document of a group and version. An address with its hash
-// never changes its content, so clients and proxies may keep it; one with another
-// hash leads to the present one.
+// version3 serves the document of a group and version. A URL with the document's hash may be cached
+// for ever; one with another hash redirects to the present one.
 func (h *handler) version3(w http.ResponseWriter, r *http.Request, name string) {
 	if media(r, mediaJSON) == "" {
 		notAcceptable(w, mediaJSON)
@@ -148,7 +146,7 @@ func send(w http.ResponseWriter, r *http.Request, d document) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	defer func() { _ = f.Close() }() // it lies in the program
+	defer func() { _ = f.Close() }() // it is part of the program
 	head.Set("Content-Type", d.media)
 	body := io.Reader(f)
 	if zips(r) {
@@ -163,10 +161,10 @@ func send(w http.ResponseWriter, r *http.Request, d document) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	_, _ = io.Copy(w, body) // the client is gone: nothing to do about it
+	_, _ = io.Copy(w, body) // an error means that the client is gone
 }
 
-// zips tells whether the client reads gzip.
+// zips tells whether the client accepts gzip.
 func zips(r *http.Request) bool {
 	for _, clause := range strings.Split(strings.Join(r.Header.Values("Accept-Encoding"), ","), ",") {
 		name, q, _ := strings.Cut(strings.ReplaceAll(clause, " ", ""), ";")
@@ -177,8 +175,7 @@ func zips(r *http.Request) bool {
 	return false
 }
 
-// media returns the first of the client's media types that is offered, the first
-// offer for a client that takes anything, "" for one that takes none.
+// media returns the first offered media type that the client accepts, "" for none.
 func media(r *http.Request, offers ...string) string {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
 	if strings.TrimSpace(accept) == "" {
@@ -201,15 +198,15 @@ func notAcceptable(w http.ResponseWriter, offers ...string) {
 	http.Error(w, "only the following media types are accepted: "+strings.Join(offers, ", "), http.StatusNotAcceptable)
 }
 
-// Schemas returns the schema of every kind that is served and of what it is made
-// of, without descriptions, by the names with which they refer to each other. Each
-// call reads them anew: keep what is made of them, and only where it is needed.
+// Schemas returns the schemas of all served kinds and of their parts, without descriptions, by the
+// names with which they refer to each other. Each call reads them anew, so keep the result only
+// where it is needed.
 func Schemas() (map[string]*spec.Schema, error) {
 	f, err := files.Open("schemas.json.gz")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it lies in the program
+	defer func() { _ = f.Close() }() // it is part of the program
 	z, err := gzip.NewReader(f)
 	if err != nil {
 		return nil, fmt.Errorf("read the schemas: %w", err)

@@ -15,10 +15,10 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// channels is a command's client on a WebSocket: the first byte of each message
-// says which stream the rest is of. In v5 the message 255, 0 ends the input; a
-// client of v4 cannot say so. In the base64 forms, for clients that have only text, the
-// first byte is a digit. Before v4 an error came as words, and success as nothing.
+// channels is a command's client on a WebSocket: the first byte of each message is the stream's
+// number. In v5 the message 255, 0 ends the input; v4 has no message for that. In the base64 forms,
+// for clients that send only text, the first byte is a digit. Before v4 an error was plain text,
+// and success an empty message.
 type channels struct {
 	*socket
 	*input
@@ -49,10 +49,10 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, er
 	c := &channels{socket: s, input: newInput(), wish: wish, v5: protocol == remotecommand.StreamProtocolV5Name,
 		old: protocol == v1 || protocol == v1Base64}
 	go c.listen()
-	if c.v5 { // its clients need none, and kubectl 1.30 to 1.32 complain of one that comes at once
+	if c.v5 { // v5 clients need no first message, and kubectl 1.30 to 1.32 report one as an error
 		return c, nil
 	}
-	// Clients wait for a first message, which says that the streams are there.
+	// Clients before v5 wait for a first message, which says that the streams are open.
 	first := channel{c.socket, remotecommand.StreamErr}
 	switch {
 	case wish.Stdout:
@@ -64,8 +64,8 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, er
 	return c, nil
 }
 
-// listen reads until the client has left. While the command does not take what was
-// typed nothing more is read: that the client has left then shows at the next ping.
+// listen reads until the client closes. While the command does not read its input, listen does not
+// read either, and the next ping finds out that the client is gone.
 func (c *channels) listen() {
 	defer panics.Catch("stream")
 	defer c.leave()
@@ -73,7 +73,7 @@ func (c *channels) listen() {
 	buf := make([]byte, 32<<10)
 	for {
 		_, message, err := c.conn.NextReader()
-		// which could not say otherwise that this was all
+		// before v5 a normal close is the end of the input
 		if websocket.IsCloseError(err, websocket.CloseNormalClosure) && !c.v5 {
 			c.input.close()
 		}
@@ -81,7 +81,7 @@ func (c *channels) listen() {
 			return
 		}
 		if _, err := io.ReadFull(message, buf[:1]); err != nil {
-			continue // empty: some clients do that to keep the connection
+			continue // some clients send empty messages to keep the connection
 		}
 		if c.text {
 			buf[0] -= '0'
@@ -109,7 +109,7 @@ func (c *channels) typed(message io.Reader, buf []byte) {
 			c.input.write(buf[:n])
 		}
 		if err != nil {
-			return // the end, or an error that the next message has too
+			return // the next message fails too
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (c *channels) end(st *metav1.Status) {
 	c.part()
 }
 
-// A channel writes one of the streams.
+// A channel writes to one of the streams.
 type channel struct {
 	*socket
 	id byte

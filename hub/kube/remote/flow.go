@@ -12,28 +12,28 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Limits of what is kept of what a client has sent and nobody has read.
+// Limits of the data that clients have sent and nothing has read yet.
 const (
 	streamRoom = 64 << 10  // bytes of a stream
 	roomOfAll  = 256 << 10 // bytes of a connection
-	// maxSend is how much is sent at once, so that others come between.
+	// maxSend limits a single write, so that streams take turns.
 	maxSend = 32 << 10
-	// firstWindow is how much either side may send at first, of a stream and of all, SPDY/3.1 section
-	// 2.6.8.
+	// firstWindow is the initial window of streams and of the connection in both directions,
+	// SPDY/3.1 section 2.6.8.
 	firstWindow = 64 << 10
-	// eatenEnough is how much is read until the client is told that it may send as much again.
+	// eatenEnough is how many bytes are read before the client gets a WINDOW_UPDATE.
 	eatenEnough = 32 << 10
 )
 
-// initialWindowSize is the setting of how much may be sent of a stream at first.
+// initialWindowSize is the ID of the setting for new streams' windows.
 const initialWindowSize = 7
 
-// A flow is what may be sent and what has come on the streams of one connection. The library
-// counts no windows, and gives what comes to the reader of its stream while the others wait.
+// A flow does flow control for the streams of one connection. The library has none: it counts no
+// windows, and one unread stream blocks the others.
 //
-// Clients that use the same library, such as kubectl, count none either, and are sent everything:
-// their own readers hold up their connection. Who gives a window, or says how great the first is,
-// is sent no more than that. What clients send is kept for its reader up to a bound.
+// kubectl uses the same library and counts no windows either; to such a client everything is sent,
+// and its connection limits the rate. A client that sends a window or an initial window gets no
+// more than that. Data from clients is buffered up to a limit.
 type flow struct {
 	write func(frame []byte) error
 
@@ -41,23 +41,23 @@ type flow struct {
 	changed *sync.Cond
 	streams map[uint32]*window
 	first   int64 // window of a new stream
-	all     int64 // what may be sent on all streams
-	counted bool  // the client counts the windows of streams
-	both    bool  // and that of all
-	kept    int   // bytes that nobody has read
+	all     int64 // window of the connection
+	counted bool  // the client counts windows of streams
+	both    bool  // the client counts the connection's window
+	kept    int   // unread bytes of all streams
 	ended   bool
 }
 
-// A window is one stream's side of it.
+// A window is the state of one stream.
 type window struct {
-	send  int64 // what may be sent
+	send  int64 // bytes that may be sent
 	in    []byte
-	fin   bool // nothing comes after that
+	fin   bool // the client sends no more
 	gone  bool
 	eaten int
 }
 
-var errUnwanted = errors.New("the client wants no more of this stream")
+var errUnwanted = errors.New("the client has closed this stream")
 
 func newFlow(write func([]byte) error) *flow {
 	f := &flow{write: write, streams: map[uint32]*window{}, first: firstWindow, all: firstWindow}
@@ -71,7 +71,7 @@ func (f *flow) open(id uint32) {
 	f.streams[id] = &window{send: f.first}
 }
 
-// forget ends a stream, whoever waits for it.
+// forget ends a stream and wakes those that wait for it.
 func (f *flow) forget(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +87,7 @@ func (f *flow) drop(id uint32) {
 	}
 }
 
-// end lets everybody go who waits.
+// end ends all streams and wakes those that wait.
 func (f *flow) end() {
 	defer panics.Catch("stream")
 	f.mu.Lock()
@@ -96,7 +96,7 @@ func (f *flow) end() {
 	f.changed.Broadcast()
 }
 
-// update hears that the client takes more of a stream, or (0) of all.
+// update handles a WINDOW_UPDATE of a stream, or with 0 of the connection.
 func (f *flow) update(id uint32, delta int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,16 +107,16 @@ func (f *flow) update(id uint32, delta int64) error {
 	} else if w := f.streams[id]; w != nil {
 		at = &w.send
 	} else {
-		return nil // it has ended
+		return nil // the stream has ended
 	}
 	if *at += delta; delta <= 0 || *at > math.MaxInt32 {
-		return errors.New("the client gives a window that cannot be")
+		return errors.New("the client sent an invalid window update")
 	}
 	f.changed.Broadcast()
 	return nil
 }
 
-// settings hears the client's settings: how much it takes of a stream at first.
+// settings handles the client's SETTINGS: the initial window of streams.
 func (f *flow) settings(payload []byte) error {
 	if len(payload) < 4 {
 		return nil
@@ -129,7 +129,7 @@ func (f *flow) settings(payload []byte) error {
 			continue
 		}
 		if first > math.MaxInt32 {
-			return errors.New("the client gives a first window that cannot be")
+			return errors.New("the client sent an invalid initial window")
 		}
 		for _, w := range f.streams {
 			w.send += first - f.first
@@ -140,7 +140,7 @@ func (f *flow) settings(payload []byte) error {
 	return nil
 }
 
-// may waits until something may be sent on a stream, and tells how much of n.
+// reserve waits until a stream may send, and returns how many of n bytes it may.
 func (f *flow) may(id uint32, n int) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,14 +165,15 @@ func (f *flow) may(id uint32, n int) (int, error) {
 	}
 }
 
-// came keeps what has come on a stream. It waits for room: so does everything that comes after it.
+// receive buffers data of a stream. While the buffers are full it waits, and the whole connection
+// with it.
 func (f *flow) came(id uint32, b []byte, fin bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for {
 		w := f.streams[id]
 		if w == nil || f.ended {
-			return // of no use to anybody
+			return // the stream is closed: drop the data
 		}
 		if len(b) == 0 || len(w.in)+len(b) <= streamRoom && f.kept+len(b) <= roomOfAll {
 			w.in = append(w.in, b...)
@@ -185,7 +186,7 @@ func (f *flow) came(id uint32, b []byte, fin bool) {
 	}
 }
 
-// read reads what has come on a stream.
+// read reads the buffered data of a stream.
 func (f *flow) read(id uint32, p []byte) (int, error) {
 	n, update, err := f.next(id, p)
 	if update > 0 {
@@ -226,7 +227,7 @@ func (f *flow) next(id uint32, p []byte) (n, update int, err error) {
 	}
 }
 
-// A flowing is a stream of which no more is sent and kept than its client and we can take.
+// A flowStream is a stream with flow control in both directions.
 type flowing struct {
 	*spdystream.Stream
 	flow *flow
@@ -251,14 +252,14 @@ func (s flowing) Write(b []byte) (sent int, err error) {
 	return sent, nil
 }
 
-// over tells whether either side has reset the stream, or given it up.
+// closed tells whether either side has reset or abandoned the stream.
 func (s flowing) over() bool {
 	s.flow.mu.Lock()
 	defer s.flow.mu.Unlock()
 	return s.flow.ended || s.flow.streams[s.Identifier()] == nil
 }
 
-// whole tells whether the client has said that nothing more comes, and all was read.
+// complete tells whether the client has ended the stream and all of it was read.
 func (s flowing) whole() bool {
 	s.flow.mu.Lock()
 	defer s.flow.mu.Unlock()

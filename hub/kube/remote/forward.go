@@ -18,17 +18,16 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// maxConnections is how many connections one client may have through one request
-// at a time.
+// maxConnections limits the concurrent connections of one request.
 const maxConnections = 128
 
-// Dial opens a connection to a port. One with a method CloseWrite is told when the
-// client has sent everything.
+// Dial opens a connection to a port. Its CloseWrite, if any, is called when the client has sent
+// everything.
 type Dial func(ctx context.Context, port int32) (io.ReadWriteCloser, error)
 
-// Forward connects a client to ports until it leaves or the request's context ends.
-// What it returns is the answer to a request that has not become streams. A
-// connection that fails is told to the client on its own.
+// Forward connects a client to ports until the client closes or the request's context ends. It
+// returns the answer to a request that did not become streams. A failed connection reports its
+// error on its own stream.
 func Forward(w http.ResponseWriter, r *http.Request, dial Dial) error {
 	var (
 		conn net.Conn
@@ -50,7 +49,7 @@ func Forward(w http.ResponseWriter, r *http.Request, dial Dial) error {
 	f := &forwarding{ctx: ctx, dial: dial, pairs: map[string]*pair{}}
 	frames, gone, err := serveSPDY(conn, f.accept)
 	if err != nil {
-		return nil // nobody to tell
+		return nil // the client is gone
 	}
 	defer context.AfterFunc(ctx, frames.flow.end)()
 	select {
@@ -75,7 +74,7 @@ func acceptTunnel(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
 	return newTunnel(s), nil
 }
 
-// A forwarding is what one client forwards.
+// A forwarding is one client's port-forward.
 type forwarding struct {
 	ctx     context.Context
 	dial    Dial
@@ -86,14 +85,14 @@ type forwarding struct {
 	over  bool
 }
 
-// A pair is the two streams of one connection: its bytes, and what went wrong.
+// A pair is the two streams of one connection: data and error.
 type pair struct {
 	port        int32
 	data, fault *flowing
 	late        *time.Timer
 }
 
-// accept takes a stream of a pair, and begins when both are there.
+// accept takes a stream of a pair, and starts the connection when both are there.
 func (f *forwarding) accept(s flowing) {
 	h := s.Headers()
 	id, kind := h.Get(corev1.PortForwardRequestIDHeader), h.Get(corev1.StreamType)
@@ -129,7 +128,7 @@ func (f *forwarding) accept(s flowing) {
 	}
 }
 
-// drop gives up a pair whose other stream has not come.
+// drop removes a pair whose other stream did not come.
 func (f *forwarding) drop(id string, p *pair) {
 	defer panics.Catch("port-forward")
 	f.forget(id)
@@ -142,7 +141,7 @@ func (f *forwarding) forget(id string) {
 	delete(f.pairs, id)
 }
 
-// end waits for what runs, and ends every other stream: the library waits for those.
+// end waits for running connections, and closes all other streams, for which the library waits.
 func (f *forwarding) end() {
 	f.mu.Lock()
 	f.over = true
@@ -164,8 +163,7 @@ func (p *pair) reset() {
 	}
 }
 
-// run is one connection, from its beginning to its end. What the client sends after
-// that is thrown away.
+// run runs one connection from its beginning to its end. It drops what the client sends afterwards.
 func (p *pair) run(ctx context.Context, dial Dial) {
 	go func() { _, _ = io.Copy(io.Discard, p.fault) }()
 	conn, err := dial(ctx, p.port)
@@ -173,10 +171,10 @@ func (p *pair) run(ctx context.Context, dial Dial) {
 		err = p.splice(ctx, conn)
 	}
 	if why := stopped(ctx); why != nil {
-		err = why // or nobody reads it
+		err = why // reset streams have no reader
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(p.fault.Stream, "%v", err) // short: in no window
+		_, _ = fmt.Fprintf(p.fault.Stream, "%v", err) // short: not counted in a window
 	}
 	_ = p.data.Close()
 	_ = p.fault.Close()
@@ -184,8 +182,8 @@ func (p *pair) run(ctx context.Context, dial Dial) {
 	p.data.flow.forget(p.fault.Identifier())
 }
 
-// splice copies both ways until the pod has sent everything, either side fails, or
-// the client does not want any more.
+// splice copies in both directions until the pod has sent everything, either side fails, or the
+// client resets the stream.
 func (p *pair) splice(ctx context.Context, conn io.ReadWriteCloser) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -200,8 +198,7 @@ func (p *pair) splice(ctx context.Context, conn io.ReadWriteCloser) error {
 	return err
 }
 
-// send copies what the client sends, and its end. A client that wants no answer any
-// more resets the stream, which reads as its end too.
+// send copies the client's data, and its end. A reset by the client reads as an end too.
 func (p *pair) send(conn io.ReadWriteCloser, done <-chan struct{}) {
 	defer panics.CatchThen("port-forward", func(error) { _ = conn.Close() })
 	if _, err := io.Copy(conn, p.data); err != nil {
@@ -215,7 +212,7 @@ func (p *pair) send(conn io.ReadWriteCloser, done <-chan struct{}) {
 		select {
 		case <-done:
 			return
-		case <-time.After(wait): // a stream may be reset after its end
+		case <-time.After(wait): // a reset may follow the end
 		}
 	}
 	_ = conn.Close()

@@ -12,15 +12,15 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Limits of what a SPDY client may send. kubectl sends frames of data of 32 KiB, and
-// three short headers to open a stream.
+// Limits of the frames that a SPDY client may send. kubectl sends data frames of 32 KiB, and three
+// short headers to open a stream.
 const (
 	frameHeader = 8       // bytes
-	maxFrame    = 1 << 20 // bytes of data behind it
-	maxControl  = 2 << 10 // bytes of anything else behind it
+	maxFrame    = 1 << 20 // bytes of a data frame's payload
+	maxControl  = 2 << 10 // bytes of a control frame's payload
 	maxHeaders  = 8       // of a stream
-	maxHeader   = 256     // bytes, of a header's name or value
-	maxEmpty    = 1000    // frames of no data in a row, without a stream that is opened
+	maxHeader   = 256     // bytes of a header's name or value
+	maxEmpty    = 1000    // frames without data in a row, if none opens a stream
 	// piece is how much data is read at once.
 	piece = 1 << 10
 )
@@ -35,34 +35,33 @@ const (
 	windowUpdate = 9
 )
 
-// dataFin is the flag of the last frame of data of a stream.
+// dataFin is the flag of a stream's last data frame.
 const dataFin = 1
 
-// framed is a connection that carries SPDY/3.1. The library writes each frame in
-// pieces: here each is one write, which is one packet or one message. It also keeps what
-// it has read until somebody takes it, frame by frame and of any length: here it gets
-// data in small pieces, and of control frames only those that a client of streams
-// needs; one that is too long, or that the library would answer from a goroutine of its own,
-// ends the connection. Its beat is a ping of its own, for the library's waits for the answer.
+// framed is a SPDY/3.1 connection that protects the library. The library writes a frame in pieces;
+// framed writes it at once, as one packet or message. The library buffers frames of any length;
+// framed gives it small pieces of data and only the control frames that a client of streams needs.
+// Other frames, too long ones, and those that the library would answer from a goroutine of its own,
+// end the connection. framed sends its own pings, because the library's wait for the answer.
 type framed struct {
 	net.Conn
 	stop chan struct{}
 	once sync.Once
 
 	// of the reader
-	next   []byte // of a frame or a piece of one, not read yet
+	next   []byte // the unread part of a frame
 	buf    [frameHeader + maxControl]byte
-	head   [frameHeader]byte // of the frame of data that goes on
-	rest   int               // bytes of it that have not come
-	stream uint32            // the newest that the client has opened
-	empty  int               // frames of no data in a row
+	head   [frameHeader]byte // header of the present data frame
+	rest   int               // its bytes that were not received yet
+	stream uint32            // newest stream of the client
+	empty  int               // frames without data in a row
 
 	flow *flow
 
 	writing sync.Mutex
-	frame   []byte // not complete yet
-	behind  []byte // frames that go behind it
-	due     bool   // a ping goes behind it
+	frame   []byte // incomplete
+	behind  []byte // frames to write after it
+	due     bool   // a ping to write after it
 	beats   uint32
 }
 
@@ -78,7 +77,7 @@ func (f *framed) Close() error {
 	return f.Conn.Close()
 }
 
-// Read reads no further than to the end of a frame or of a piece of it.
+// Read reads at most to the end of a frame, or of a piece of one.
 func (f *framed) Read(p []byte) (int, error) {
 	for len(f.next) == 0 {
 		if err := f.fill(); err != nil {
@@ -91,8 +90,7 @@ func (f *framed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads the next control frame or piece of data. It keeps nothing of a frame that
-// says nothing here.
+// fill reads the next control frame or piece of data. It skips frames that mean nothing here.
 func (f *framed) fill() error {
 	if f.rest > 0 {
 		return f.data()
@@ -103,21 +101,21 @@ func (f *framed) fill() error {
 	size := length(f.head[:])
 	if f.head[0]&0x80 == 0 {
 		if size > maxFrame {
-			return fmt.Errorf("the client sends a frame of %d bytes, at most %d are read", size, maxFrame)
+			return fmt.Errorf("the client sent a frame of %d bytes; the limit is %d", size, maxFrame)
 		}
 		if id := binary.BigEndian.Uint32(f.head[:]); id%2 == 0 || id > f.stream {
-			return fmt.Errorf("the client sends data on stream %d, which it has not opened", id)
+			return fmt.Errorf("the client sent data on stream %d, which it has not opened", id)
 		}
 		if f.empty++; size > 0 {
 			f.empty = 0
 		} else if f.empty > maxEmpty {
-			return fmt.Errorf("the client sends more than %d frames of no data in a row", maxEmpty)
+			return fmt.Errorf("the client sent more than %d frames without data in a row", maxEmpty)
 		}
 		f.rest = size
 		return f.data()
 	}
 	if size > maxControl {
-		return fmt.Errorf("the client sends a control frame of %d bytes, at most %d are read", size, maxControl)
+		return fmt.Errorf("the client sent a control frame of %d bytes; the limit is %d", size, maxControl)
 	}
 	frame := f.buf[:frameHeader+size]
 	copy(frame, f.head[:])
@@ -127,13 +125,13 @@ func (f *framed) fill() error {
 	switch kind := binary.BigEndian.Uint16(frame[2:]); kind {
 	case synStream:
 		if size < 4 {
-			return errors.New("the client opens a stream without a number")
+			return errors.New("the client opened a stream without a number")
 		}
 		id := binary.BigEndian.Uint32(frame[frameHeader:]) & 0x7fffffff
 		if id%2 == 0 || id <= f.stream {
-			return fmt.Errorf("the client opens stream %d after %d", id, f.stream)
+			return fmt.Errorf("the client opened stream %d after %d", id, f.stream)
 		}
-		f.stream, f.empty = id, 0 // each has its end, and a connection that is only tried has no data
+		f.stream, f.empty = id, 0 // each stream is closed in the end, and a connection that is only probed has no data
 		f.flow.open(id)
 	case rstStream:
 		if size >= 4 {
@@ -144,19 +142,19 @@ func (f *framed) fill() error {
 		return f.flow.settings(frame[frameHeader:])
 	case windowUpdate:
 		if size != 8 {
-			return errors.New("the client gives a window of no size")
+			return errors.New("the client sent a window update of a wrong length")
 		}
 		return f.flow.update(binary.BigEndian.Uint32(frame[frameHeader:])&0x7fffffff,
 			int64(binary.BigEndian.Uint32(frame[frameHeader+4:])&0x7fffffff))
 	default:
-		return fmt.Errorf("the client sends a control frame of type %d, which no client of streams needs", kind)
+		return fmt.Errorf("the client sent a control frame of unsupported type %d", kind)
 	}
 	f.next = frame
 	return nil
 }
 
-// data reads a piece of a frame of data, for the reader of its stream. The library is told the
-// end of the stream alone.
+// data reads a piece of a data frame into the buffer of its stream. The library receives only the
+// end of the stream.
 func (f *framed) data() error {
 	n := min(f.rest, piece)
 	b := f.buf[:n]
@@ -175,7 +173,7 @@ func (f *framed) data() error {
 	return nil
 }
 
-// Write keeps what it is given until it is a whole frame.
+// Write buffers its input until a frame is complete.
 func (f *framed) Write(p []byte) (int, error) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -203,7 +201,7 @@ func (f *framed) Write(p []byte) (int, error) {
 	return len(p), f.ping()
 }
 
-// insert writes frames of our own, between two of the library's.
+// insert writes frames between two of the library's.
 func (f *framed) insert(frames []byte) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -215,10 +213,10 @@ func (f *framed) insert(frames []byte) error {
 	return err
 }
 
-// length is that of the frame behind a header.
+// length returns the length in a frame's header.
 func length(header []byte) int { return int(binary.BigEndian.Uint32(header[4:]) & 0xffffff) }
 
-// beat sends pings, between two frames.
+// beat sends pings between frames.
 func (f *framed) beat() {
 	defer panics.CatchThen("stream", func(error) { _ = f.Close() })
 	t := time.NewTicker(beatEvery)
@@ -243,7 +241,7 @@ func (f *framed) beat() {
 	}
 }
 
-// ping writes a PING of SPDY/3.1 with an even id, as is a server's.
+// ping writes a PING of SPDY/3.1 with an even ID, as a server must.
 func (f *framed) ping() error {
 	f.beats += 2
 	f.due = false

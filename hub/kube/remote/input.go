@@ -8,15 +8,15 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// An input is what a client sends for a command: what it types, and the size of its
-// window. The newest size is the one that counts.
+// An input is a client's input for a command: its data, and the size of its terminal. Only the
+// newest size counts.
 type input struct {
 	stdin *io.PipeReader
 	in    *io.PipeWriter
 	sizes chan ask.Size
 }
 
-var errGone = errors.New("the client has gone before the end of its input")
+var errGone = errors.New("the client closed the connection before the end of its input")
 
 func newInput() *input {
 	i := &input{sizes: make(chan ask.Size, 1)}
@@ -24,30 +24,30 @@ func newInput() *input {
 	return i
 }
 
-// write hands over what the client typed, as soon as the command takes it. It is
-// thrown away when the command does not read any more.
+// write passes on the client's data and waits for the command to read it. Once the command reads no
+// more, it drops the data.
 func (i *input) write(b []byte) { _, _ = i.in.Write(b) }
 
-// maxSize is how many bytes the JSON of a size may have.
+// maxSize limits the JSON of a size, in bytes.
 const maxSize = 1 << 10
 
-// resize keeps the size of the client's window. Only one goroutine calls it. What
-// is no size is ignored: the window stays as it is.
+// resize keeps the newest size of the client's terminal, and ignores an invalid one. Only one
+// goroutine calls it.
 func (i *input) resize(d *json.Decoder) error {
 	var s ask.Size
 	if err := d.Decode(&s); err != nil {
 		return err
 	}
 	select {
-	case <-i.sizes: // one that nobody has seen is out of date
+	case <-i.sizes: // an unread size is out of date
 	default:
 	}
 	i.sizes <- s
 	return nil
 }
 
-// resizes reads sizes until one cannot be read. A decoder keeps what it has read of a value: each has
-// so many bytes at most.
+// resizes reads sizes until one cannot be read. A decoder buffers the value that it reads, so each
+// value is limited.
 func (i *input) resizes(r io.Reader) {
 	short := &io.LimitedReader{R: r}
 	for d := json.NewDecoder(short); ; {
@@ -57,17 +57,17 @@ func (i *input) resizes(r io.Reader) {
 	}
 }
 
-// close ends what the client types.
+// close ends the client's data.
 func (i *input) close() { _ = i.in.Close() }
 
-// lose ends it where the client has gone before it has said that this was all, if it has not: the
-// command must not take half of a file for the whole.
+// abort ends the data with an error if the client has gone before its end: the command must not
+// take half of a file for the whole.
 func (i *input) lose() { _ = i.in.CloseWithError(errGone) }
 
-// over says that the command reads no more.
+// stop drops further data: the command reads no more.
 func (i *input) over() { _ = i.stdin.Close() }
 
-// of is what a command gets of it.
+// of returns the parts of the input that the command gets.
 func (i *input) of(wish Wish, s ask.IO) ask.IO {
 	if wish.Stdin {
 		s.Stdin = i.stdin

@@ -1,14 +1,11 @@
-// Package remote speaks what kubectl and browsers speak when they run a command in a container,
-// join one, or forward a port: WebSockets with numbered channels (v5.channel.k8s.io,
-// v4.channel.k8s.io and the older forms, binary and base64), SPDY/3.1 (v4.channel.k8s.io and
-// portforward.k8s.io), and SPDY inside a WebSocket.
+// Package remote serves the streams of exec, attach and port-forward to kubectl and browsers:
+// WebSockets with numbered channels (v5.channel.k8s.io, v4.channel.k8s.io and older forms, binary
+// and base64), SPDY/3.1 (v4.channel.k8s.io and portforward.k8s.io), and SPDY inside a WebSocket.
 //
-// It turns an HTTP request into streams and runs on them what it is given; it knows
-// no pods, no devices and no people. A session stays open as long as its client and
-// what it runs: pings keep proxies from closing one that is silent, and nothing
-// here has a write timeout, for a client may pause: how long is the listener's rule.
-// A client that has gone ends the session, and so does the end of the request's context,
-// which is the server's, or that of the right to have it; its cause is told.
+// It turns a request into streams for the caller's function; it knows no pods, devices or people. A
+// session lasts as long as its client and its function: pings keep proxies from closing a quiet
+// one, and pauses are limited by package listen, not here. It also ends with the request's context,
+// and then sends the client the cause. Package kube calls it.
 package remote
 
 import (
@@ -30,35 +27,35 @@ import (
 )
 
 const (
-	// beatEvery is how often a silent connection says that it lives.
+	// beatEvery is the interval of pings.
 	beatEvery = 20 * time.Second
 	// opening is how long a SPDY client may take to open its streams.
 	opening = 30 * time.Second
-	// parting is how long a client may take to read what came last: one that pauses
-	// has it in its buffers still.
+	// parting is how long a client may take to read the last data, which may still be in its
+	// buffers.
 	parting = 2 * time.Minute
 )
 
-// errStopping is what ends a session with its server.
+// errStopping ends sessions when the hub stops.
 var errStopping = errors.New("the hub is shutting down")
 
-// A Wish is what a client wants of a command's streams.
+// A Wish says which streams of a command the client uses.
 type Wish struct{ Stdin, Stdout, Stderr, TTY bool }
 
-// A line is a client's side of a command.
+// A line is the client's side of a command.
 type line interface {
-	// io is where the command reads and writes.
+	// io returns the streams of the command.
 	io() ask.IO
 	// gone is closed when the client has closed the connection.
 	gone() <-chan struct{}
-	// end tells how it ended, and closes the connection when the client has read
-	// that or after a while.
+	// end sends the command's result, and closes the connection once the client has read it, or
+	// after a while.
 	end(*metav1.Status)
 }
 
-// Serve runs a command on the streams of a request. What it returns is the answer
-// to a request that has not become streams. The end of the command goes to the
-// client: an ask.ExitError as its exit code, another error in its own words.
+// Serve runs a command on the streams of a request. It returns the answer to a request that did not
+// become streams. The client receives the command's result: an ask.ExitError as its exit code,
+// another error as text.
 func Serve(w http.ResponseWriter, r *http.Request, wish Wish, run func(ctx context.Context, s ask.IO) error) error {
 	if wish.TTY {
 		wish.Stderr = false // a terminal has one output
@@ -93,7 +90,7 @@ func Serve(w http.ResponseWriter, r *http.Request, wish Wish, run func(ctx conte
 	return nil
 }
 
-// stopped is why a request's context has ended; nil: it has not.
+// stopped returns why a request's context has ended, nil if it has not.
 func stopped(ctx context.Context) error {
 	switch cause := context.Cause(ctx); {
 	case ctx.Err() == nil:
@@ -105,8 +102,8 @@ func stopped(ctx context.Context) error {
 	}
 }
 
-// outcome is the Status that tells how a command ended. What else ends with the
-// request has no other reason.
+// outcome returns the Status for the end of a command. If the request's context has ended, its
+// cause is the reason.
 func outcome(err, stopped error) *metav1.Status {
 	st := &metav1.Status{Status: metav1.StatusSuccess}
 	if err == nil {
@@ -133,21 +130,21 @@ func outcome(err, stopped error) *metav1.Status {
 
 func notUpgraded() error {
 	return apierrors.NewBadRequest(
-		"this is a stream and no document: upgrade the connection to websocket or SPDY/3.1, as kubectl does")
+		"Upgrade request required: upgrade the connection to websocket or SPDY/3.1, as kubectl does")
 }
 
-// choose returns the first protocol of the client that is spoken here.
+// choose returns the first protocol of the client that is supported.
 func choose(offered, spoken []string) (string, error) {
 	for _, p := range offered {
 		if slices.Contains(spoken, p) {
 			return p, nil
 		}
 	}
-	return "", apierrors.NewBadRequest("none of the protocols of this stream is spoken here: offered are [" +
-		strings.Join(offered, " ") + "], use one of [" + strings.Join(spoken, " ") + "]")
+	return "", apierrors.NewBadRequest("unable to negotiate protocol: client supports [" +
+		strings.Join(offered, " ") + "], server accepts [" + strings.Join(spoken, " ") + "]")
 }
 
-// hijackFailed is the answer when a connection cannot be taken over.
+// hijackFailed answers when a connection cannot be taken over.
 func hijackFailed(err error) error {
-	return apierrors.NewBadRequest("a stream needs a connection of its own, with HTTP/1.1: " + err.Error())
+	return apierrors.NewBadRequest("a stream needs HTTP/1.1: " + err.Error())
 }

@@ -368,14 +368,14 @@ func TestRequestsThatBecomeNoStream(t *testing.T) {
 		want   string
 	}{
 		{"a request that is none", run, "GET", nil, "upgrade the connection"},
-		{"a WebSocket without a protocol", run, "GET", ws, "offered are []"},
-		{"a WebSocket of a protocol of long ago", run, "GET", with(ws, "Sec-WebSocket-Protocol", "v3.channel.k8s.io"), "use one of [v5.channel.k8s.io v4.channel.k8s.io v4.base64.channel.k8s.io channel.k8s.io base64.channel.k8s.io]"},
+		{"a WebSocket without a protocol", run, "GET", ws, "client supports []"},
+		{"a WebSocket of a protocol of long ago", run, "GET", with(ws, "Sec-WebSocket-Protocol", "v3.channel.k8s.io"), "server accepts [v5.channel.k8s.io v4.channel.k8s.io v4.base64.channel.k8s.io channel.k8s.io base64.channel.k8s.io]"},
 		{"a WebSocket with a key that is none", run, "GET", with(with(ws, "Sec-WebSocket-Protocol", "v5.channel.k8s.io"), "Sec-WebSocket-Key", "x"), "Sec-WebSocket-Key"},
 		{"a WebSocket by POST", run, "POST", with(ws, "Sec-WebSocket-Protocol", "v5.channel.k8s.io"), "not GET"},
-		{"SPDY without a protocol", run, "POST", spdy, "offered are []"},
-		{"SPDY of a protocol of long ago", run, "POST", with(spdy, protocolHeader, "v2.channel.k8s.io, channel.k8s.io"), "use one of [v4.channel.k8s.io]"},
-		{"forwarding over channels", forward, "GET", with(ws, "Sec-WebSocket-Protocol", "v4.channel.k8s.io"), "use one of [SPDY/3.1+portforward.k8s.io]"},
-		{"forwarding with the protocol of commands", forward, "POST", with(spdy, protocolHeader, "v4.channel.k8s.io"), "use one of [portforward.k8s.io]"},
+		{"SPDY without a protocol", run, "POST", spdy, "client supports []"},
+		{"SPDY of a protocol of long ago", run, "POST", with(spdy, protocolHeader, "v2.channel.k8s.io, channel.k8s.io"), "server accepts [v4.channel.k8s.io]"},
+		{"forwarding over channels", forward, "GET", with(ws, "Sec-WebSocket-Protocol", "v4.channel.k8s.io"), "server accepts [SPDY/3.1+portforward.k8s.io]"},
+		{"forwarding with the protocol of commands", forward, "POST", with(spdy, protocolHeader, "v4.channel.k8s.io"), "server accepts [portforward.k8s.io]"},
 		{"forwarding without streams", forward, "POST", nil, "upgrade the connection"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

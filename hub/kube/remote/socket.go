@@ -10,9 +10,8 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// A socket is a WebSocket with one writer at a time and a beat. Nothing that it
-// writes has a deadline: a TLS connection whose write ran out of time is broken for
-// good, and a client that pauses its terminal is no reason for that.
+// A socket is a WebSocket with one writer at a time and pings. Its writes have no deadline: a TLS
+// connection is broken after a write that timed out, and a client may pause its terminal.
 type socket struct {
 	conn  *websocket.Conn
 	text  bool // messages are text
@@ -28,12 +27,12 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 	var refused error
 	u := websocket.Upgrader{
 		Subprotocols: []string{protocol},
-		CheckOrigin:  func(*http.Request) bool { return true }, // the caller has
+		CheckOrigin:  func(*http.Request) bool { return true }, // the caller has checked it
 		Error: func(_ http.ResponseWriter, _ *http.Request, _ int, reason error) {
 			refused = hijackFailed(reason)
 		},
 	}
-	// what was said of the answer goes along: by it a standby knows the caller from a stranger
+	// the headers go along: they tell a standby that the user is authenticated
 	conn, err := u.Upgrade(w, r, w.Header())
 	if err != nil {
 		return nil, refused
@@ -42,7 +41,7 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 	conn.SetPingHandler(func(data string) error {
 		select {
 		case s.pongs <- data:
-		default: // the one before is not written yet, and will do
+		default: // an earlier pong is still unwritten, and suffices
 		}
 		return nil
 	})
@@ -50,7 +49,7 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 	return s, nil
 }
 
-// beat writes pings and answers those of the client until it has left.
+// beat writes pings and pongs until the client closes.
 func (s *socket) beat() {
 	defer panics.CatchThen("stream", func(error) { s.leave() })
 	t := time.NewTicker(beatEvery)
@@ -66,7 +65,7 @@ func (s *socket) beat() {
 		}
 		switch err := s.conn.WriteControl(kind, []byte(data), time.Time{}); err {
 		case nil:
-		case websocket.ErrCloseSent: // we are parting
+		case websocket.ErrCloseSent: // the hub is closing the connection
 			return
 		default:
 			s.leave()
@@ -86,11 +85,11 @@ func (s *socket) send(message []byte) error {
 	return s.conn.WriteMessage(kind, message)
 }
 
-// leave notes that there is nobody any more.
+// leave marks the client as gone.
 func (s *socket) leave() { s.once.Do(func() { close(s.left) }) }
 
-// part says goodbye, gives the client some time to read what came before, and
-// closes the connection. Somebody has to read from it until then.
+// part sends a close message, gives the client time to read the data before it, and closes the
+// connection. The caller must keep reading until then.
 func (s *socket) part() {
 	late := time.AfterFunc(parting, func() { _ = s.conn.Close() })
 	defer late.Stop()

@@ -26,14 +26,13 @@ const (
 	protocolHeader = "X-Stream-Protocol-Version"
 )
 
-// isSPDY tells whether a request is to become SPDY.
+// isSPDY tells whether a request asks for SPDY.
 func isSPDY(r *http.Request) bool {
 	return strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade") &&
 		strings.EqualFold(r.Header.Get("Upgrade"), spdyUpgrade)
 }
 
-// switchProtocols answers with SPDY of the first of the client's protocols that is
-// spoken here.
+// switchProtocols answers with SPDY and the first of the client's protocols that is supported.
 func switchProtocols(w http.ResponseWriter, r *http.Request, spoken ...string) (net.Conn, error) {
 	var offered []string
 	for _, h := range r.Header.Values(protocolHeader) {
@@ -58,7 +57,7 @@ func switchProtocols(w http.ResponseWriter, r *http.Request, spoken ...string) (
 	return &early{conn, buffered.Reader}, nil
 }
 
-// early is a connection of which something was read already.
+// A bufferedConn is a connection with bytes that were read already.
 type early struct {
 	net.Conn
 	read *bufio.Reader
@@ -66,10 +65,9 @@ type early struct {
 
 func (e *early) Read(p []byte) (int, error) { return e.read.Read(p) }
 
-// serveSPDY has accept told each stream that the client opens, from several
-// goroutines. The channel is closed when the client has closed the connection. A client that
-// counts no windows and sends more than is kept for a stream that nobody reads holds up its other
-// streams: then only the beat finds out that it has gone.
+// serveSPDY calls accept for each stream that the client opens, from several goroutines. gone is
+// closed when the client has closed the connection. A client without windows that overfills an
+// unread stream blocks its other streams, and then only a ping finds out that it has gone.
 func serveSPDY(c net.Conn, accept func(flowing)) (conn *framed, gone <-chan struct{}, err error) {
 	conn = newFramed(c)
 	s, err := spdystream.NewConnectionWithOptions(conn, true,
@@ -90,7 +88,7 @@ func serveSPDY(c net.Conn, accept func(flowing)) (conn *framed, gone <-chan stru
 	}()
 	go func() {
 		defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
-		s.Serve(func(s *spdystream.Stream) { // on a goroutine of the library
+		s.Serve(func(s *spdystream.Stream) { // runs on a goroutine of the library
 			defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
 			accept(flowing{s, conn.flow})
 		})
@@ -98,7 +96,7 @@ func serveSPDY(c net.Conn, accept func(flowing)) (conn *framed, gone <-chan stru
 	return conn, left, nil
 }
 
-// answer accepts a stream. It must come from the goroutine that was told the stream.
+// answer accepts a stream. Only the goroutine that received the stream may call it.
 func answer(s *spdystream.Stream) bool { return s.SendReply(http.Header{}, false) == nil }
 
 // streams is a command's client on SPDY, with one stream for each purpose.
@@ -106,7 +104,7 @@ type streams struct {
 	*input
 	wish Wish
 	conn *framed
-	left <-chan struct{} // closed when the client has left
+	left <-chan struct{} // closed when the client has closed
 
 	mu      sync.Mutex
 	opened  map[string]*flowing // by type
@@ -125,7 +123,7 @@ func acceptStreams(w http.ResponseWriter, r *http.Request, wish Wish) (line, err
 		c.missing++
 	}
 	if c.conn, c.left, err = serveSPDY(conn, c.accept); err != nil {
-		return nil, nil // nobody to tell
+		return nil, nil // the client is gone
 	}
 	context.AfterFunc(r.Context(), c.conn.flow.end)
 	late := time.NewTimer(opening)
@@ -148,7 +146,7 @@ func acceptStreams(w http.ResponseWriter, r *http.Request, wish Wish) (line, err
 	return c, nil
 }
 
-// streams are the names of what the client opens.
+// streams returns the types of the streams that the client opens.
 func (w Wish) streams() []string {
 	names := []string{corev1.StreamTypeError}
 	for _, each := range []struct {
@@ -163,7 +161,7 @@ func (w Wish) streams() []string {
 	return names
 }
 
-// accept takes the streams that were asked for, each once.
+// accept takes the requested streams, each once.
 func (c *streams) accept(s flowing) {
 	kind := s.Headers().Get(corev1.StreamType)
 	c.mu.Lock()
@@ -225,7 +223,7 @@ func (c *streams) end(st *metav1.Status) {
 		}
 	}
 	b, _ := json.Marshal(st)                                // strings and numbers: cannot fail
-	_, _ = c.opened[corev1.StreamTypeError].Stream.Write(b) // short: in no window
+	_, _ = c.opened[corev1.StreamTypeError].Stream.Write(b) // short: not counted in a window
 	_ = c.opened[corev1.StreamTypeError].Close()
 	late := time.NewTimer(parting)
 	defer late.Stop()
@@ -236,7 +234,7 @@ func (c *streams) end(st *metav1.Status) {
 	c.close()
 }
 
-// close ends the connection, and each stream, for the library waits for those.
+// close closes the connection and each stream, for which the library waits.
 func (c *streams) close() {
 	_ = c.conn.Close()
 	c.mu.Lock()

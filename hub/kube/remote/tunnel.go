@@ -8,7 +8,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// A tunnel is the bytes of a WebSocket's messages as a connection.
+// A tunnel is a connection over the messages of a WebSocket.
 type tunnel struct {
 	*socket
 	net.Conn // for its addresses and deadlines
@@ -31,7 +31,7 @@ func (t *tunnel) Read(p []byte) (int, error) {
 		if n > 0 || err == nil {
 			return n, nil
 		}
-		t.message = nil // its end, or an error that the next message has too
+		t.message = nil // the next message fails too
 	}
 }
 

@@ -20,24 +20,24 @@ const (
 	MediaProto = "application/vnd.kubernetes.protobuf"
 )
 
-// A Form is how an answer is to look: the encoding, and what it is shown as.
+// A Form is the form of an answer: its encoding, and the kind that it is shown as.
 type Form struct {
 	Media string // mediaJSON, mediaYAML or mediaProto
 	As    string // "", Table, PartialObjectMetadata or PartialObjectMetadataList
 	Old   bool   // that of meta.k8s.io/v1beta1
-	// Of tables only: what a row carries of its object.
+	// What a table's row contains of its object.
 	Include metav1.IncludeObjectPolicy
 }
 
-// A Clause is one of the forms that an Accept header lists.
+// A Clause is one of the forms in an Accept header.
 type Clause struct {
 	Media  string
 	Params map[string]string
 	q      float64
 }
 
-// Clauses reads an Accept header, best first; an unreadable clause is left out.
-// No header at all asks for anything.
+// Clauses parses an Accept header, best first, without unreadable clauses. An empty header accepts
+// everything.
 func Clauses(header string) (list []Clause) {
 	if strings.TrimSpace(header) == "" {
 		return []Clause{{Media: "*/*"}}
@@ -57,14 +57,14 @@ func Clauses(header string) (list []Clause) {
 	return list
 }
 
-// encodings maps the media types that clients name to those that are written.
+// encodings maps clients' media types to those that are written.
 var encodings = map[string]string{
 	MediaJSON: MediaJSON, "application/*": MediaJSON, "*/*": MediaJSON,
 	MediaYAML: MediaYAML, MediaProto: MediaProto,
 }
 
-// Negotiate picks the first form that the client asks for and the hub can write:
-// encodings in media, shown as one of the kinds.
+// Negotiate returns the first form that the client accepts and the hub can write: encodings in
+// media, shown as one of the kinds.
 func Negotiate(r *http.Request, media []string, kinds ...string) (Form, error) {
 	for _, c := range Clauses(r.Header.Get("Accept")) {
 		f := Form{Media: encodings[c.Media]}
@@ -105,7 +105,7 @@ func notAcceptable(media []string) error {
 	}}
 }
 
-// UnsupportedMedia is the answer to a body of a media type that is not read.
+// UnsupportedMedia refuses a body's media type.
 func UnsupportedMedia(have string, want ...string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,

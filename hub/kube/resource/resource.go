@@ -1,9 +1,8 @@
-// Package resource is the table of what the API serves, and how objects of it are selected,
-// shown and encoded: resources and their subresources, forms and media types, selections, lists
-// and tables.
+// Package resource is the table of the API's resources, and how their objects are selected, shown
+// and encoded: subresources, forms and media types, selections, lists and tables.
 //
-// It answers no request and changes nothing: hub/kube does the first, hub/kube/write says what a
-// change comes to, hub/kube/watch streams changes. The columns of tables are hub/kube/table's.
+// It answers no request and changes nothing: hub/kube answers, hub/kube/write makes changes and
+// hub/kube/watch streams them. hub/kube/table has the columns of tables.
 package resource
 
 import (
@@ -21,7 +20,7 @@ import (
 // A Resource is one kind as it is served under one path.
 type Resource struct {
 	schema.GroupVersionKind
-	State      state.Kind // where it is kept; "" for what is not
+	State      state.Kind // where it is stored; "": not stored
 	Plural     string
 	Singular   string
 	Short      []string
@@ -31,28 +30,28 @@ type Resource struct {
 	Subs       []Sub
 	Generation bool // metadata.generation counts the changes of its spec
 	Plain      bool // it has no protobuf form
-	Empty      bool // it is a list that is always empty
+	Empty      bool // its list is always empty
 	Row        *state.Row
 }
 
-// A Sub is a subresource. Without a kind of its own it is of its resource's.
+// A Sub is a subresource. Without a kind it has that of its resource.
 type Sub struct {
 	Name  string
 	Kind  schema.GroupVersionKind
 	Verbs []string
 }
 
-// GroupResource names the resource in errors.
+// GroupResource returns the resource's name in errors.
 func (r *Resource) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: r.Group, Resource: r.Plural}
 }
 
-// ListKind is the kind of a list of such objects.
+// ListKind returns the kind of a list of its objects.
 func (r *Resource) ListKind() schema.GroupVersionKind {
 	return r.GroupVersion().WithKind(r.Kind + "List")
 }
 
-// Sub returns the subresource of that name, nil if there is none.
+// Sub returns the named subresource, nil if none.
 func (r *Resource) Sub(name string) *Sub {
 	i := slices.IndexFunc(r.Subs, func(s Sub) bool { return s.Name == name })
 	if i < 0 {
@@ -61,7 +60,7 @@ func (r *Resource) Sub(name string) *Sub {
 	return &r.Subs[i]
 }
 
-// Served returns every resource of a hub that has those parts, in the order of discovery.
+// Served returns the resources of a hub with those parts, in the order of discovery.
 func Served(has func(state.Feature) bool) (list []*Resource) {
 	for _, k := range state.Served() {
 		if !has(k.Needs) {
@@ -95,23 +94,23 @@ func subOf(s state.Sub) Sub {
 	return out
 }
 
-// TypeMeta says in an object that it is of this kind.
+// TypeMeta returns the kind for objects.
 func (r *Resource) TypeMeta() metav1.TypeMeta {
 	return metav1.TypeMeta{Kind: r.Kind, APIVersion: r.GroupVersion().String()}
 }
 
-// NodeLease tells whether the objects of a namespace are the leases that the hub keeps in
-// memory: they say when each node was last heard of.
+// NodeLease tells whether a namespace's objects are the nodes' leases, which the hub keeps in
+// memory.
 func (r *Resource) NodeLease(namespace string) bool {
 	return r.State == state.Leases && namespace == corev1.NamespaceNodeLease
 }
 
-// NotFound is the answer to a request about an object that is not there.
+// NotFound returns the answer for an object that is not there.
 func (r *Resource) NotFound(name string) error {
 	return apierrors.NewNotFound(r.GroupResource(), name)
 }
 
-// Media returns the encodings that a resource's objects have.
+// Media returns the encodings of a resource's objects.
 func (r *Resource) Media() []string {
 	if r.Plain {
 		return []string{MediaJSON, MediaYAML}

@@ -11,18 +11,18 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Scheme knows the types of every kind that is served.
+// Scheme has the types of every served kind.
 var Scheme = NewScheme()
 
-// Decoders of request bodies. A strict one returns the object together with what
-// was wrong with it.
+// Decoders of request bodies. A strict one returns the object together with a strict-decoding
+// error.
 var (
 	StrictJSON = json.NewSerializerWithOptions(json.DefaultMetaFactory, Scheme, Scheme,
 		json.SerializerOptions{Strict: true})
 	ProtoCodec = protobuf.NewSerializer(Scheme, Scheme)
 )
 
-// NewScheme returns the types of every kind that is served.
+// NewScheme returns the types of every served kind.
 func NewScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, g := range state.Groups() {
@@ -38,6 +38,6 @@ func NewScheme() *runtime.Scheme {
 		}
 	}
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
-	s.AddKnownTypes(metav1.SchemeGroupVersion, &metav1.DeleteOptions{}) // which each group has, too
+	s.AddKnownTypes(metav1.SchemeGroupVersion, &metav1.DeleteOptions{}) // each group has it too
 	return s
 }

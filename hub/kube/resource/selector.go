@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Selection is which objects of a kind a list or watch is about.
+// A Selection says which objects of a kind a list or watch selects.
 type Selection struct {
 	Kind      state.Kind
 	Namespace string // "" for all
@@ -21,7 +21,7 @@ type Selection struct {
 	fields    fields.Requirements
 }
 
-// fieldsOf are what objects of a kind can be selected by, beside name and namespace.
+// fieldsOf returns a kind's selectable fields beside name and namespace.
 func fieldsOf(k state.Kind) map[string]func(state.Object) string {
 	if r := k.Row(); r != nil {
 		return r.Fields
@@ -29,8 +29,8 @@ func fieldsOf(k state.Kind) map[string]func(state.Object) string {
 	return nil
 }
 
-// FieldNames says what fields are called that are asked for by another name, nil: there are no
-// other names.
+// FieldNames returns the function that translates old or other names of fields, nil if there are
+// none.
 func (r *Resource) FieldNames(kind state.Kind) fields.TransformFunc {
 	switch {
 	case kind == state.Pods:
@@ -41,7 +41,7 @@ func (r *Resource) FieldNames(kind state.Kind) fields.TransformFunc {
 	return nil
 }
 
-// podField says how a field of pods is called that had another name before v1.
+// podField translates a pod field's name from before v1.
 func podField(name, value string) (string, string, error) {
 	if name == "spec.host" {
 		name = "spec.nodeName"
@@ -49,7 +49,7 @@ func podField(name, value string) (string, string, error) {
 	return name, value, nil
 }
 
-// newEventField says how events call a field that events.k8s.io calls so.
+// newEventField translates a field of events.k8s.io to that of v1.
 func newEventField(name, value string) (string, string, error) {
 	about, isAbout := strings.CutPrefix(name, "regarding.")
 	switch {
@@ -63,17 +63,17 @@ func newEventField(name, value string) (string, string, error) {
 	return name, value, nil
 }
 
-// maxRequirements is how many requirements, and values of theirs, a selector may have:
-// each is held against each object, for each change again where it is watched.
+// maxRequirements limits the requirements and values of a selector: each is checked against each
+// object, and in a watch for each change.
 const maxRequirements = 256
 
 func tooMany(what string, n int) error {
 	return apierrors.NewBadRequest(fmt.Sprintf(
-		"the %s has %d requirements and values, at most %d are taken: select by fewer, or by another label", what, n,
+		"the %s has %d requirements and values; the limit is %d: use fewer, or another label", what, n,
 		maxRequirements))
 }
 
-// NewSelection checks what a client selects by.
+// NewSelection checks a client's selectors.
 func NewSelection(kind state.Kind, namespace string, l labels.Selector, f fields.Selector) (*Selection, error) {
 	s := &Selection{Kind: kind, Namespace: namespace, labels: labels.Everything()}
 	if l != nil {
@@ -103,7 +103,7 @@ func NewSelection(kind state.Kind, namespace string, l labels.Selector, f fields
 	return s, nil
 }
 
-// All tells whether the selection is of all objects in its namespace.
+// All tells whether all objects of the namespace are selected.
 func (s *Selection) All() bool { return s.labels.Empty() && len(s.fields) == 0 }
 
 // Matches tells whether an object is selected.
@@ -128,7 +128,7 @@ func (s *Selection) Matches(o state.Object) bool {
 	return s.labels.Empty() || s.labels.Matches(labels.Set(o.GetLabels()))
 }
 
-// exactly returns the one value that a field must have, if there is such.
+// exactly returns the one value that a field must have, if there is one.
 func (s *Selection) exactly(field string) (string, bool) {
 	for _, r := range s.fields {
 		if r.Field == field && r.Operator != selection.NotEquals {

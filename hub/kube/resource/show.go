@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Shallow returns a copy of an object whose own fields can be set; what they
-// point to is shared with the original.
+// Shallow returns a copy of an object whose own fields can be set. What they point to is shared
+// with the original.
 func Shallow(o state.Object) state.Object {
 	v := reflect.New(reflect.TypeOf(o).Elem())
 	v.Elem().Set(reflect.ValueOf(o).Elem())
@@ -32,8 +32,7 @@ func (r *Resource) Show(o state.Object) runtime.Object {
 	return o
 }
 
-// Take returns an object as it is kept; it is the inverse of show. What is not
-// kept is not ok.
+// Take returns an object as it is stored, the inverse of Show; not ok if its kind is not stored.
 func Take(o runtime.Object) (state.Object, bool) {
 	if e, ok := o.(*eventsv1.Event); ok {
 		return oldEvent(e), true
@@ -42,7 +41,7 @@ func Take(o runtime.Object) (state.Object, bool) {
 	return obj, ok && state.KindOf(obj) != ""
 }
 
-// oldEvent is an event of events.k8s.io in the shape in which events are kept.
+// oldEvent converts an event of events.k8s.io to that of v1, which is stored.
 func oldEvent(e *eventsv1.Event) *corev1.Event {
 	out := &corev1.Event{
 		TypeMeta: e.TypeMeta, ObjectMeta: e.ObjectMeta, EventTime: e.EventTime,
@@ -57,7 +56,7 @@ func oldEvent(e *eventsv1.Event) *corev1.Event {
 	return out
 }
 
-// newEvent is an event in the shape of events.k8s.io.
+// newEvent converts an event of v1 to that of events.k8s.io.
 func newEvent(e *corev1.Event) *eventsv1.Event {
 	out := &eventsv1.Event{
 		TypeMeta:   metav1.TypeMeta{Kind: "Event", APIVersion: eventsv1.SchemeGroupVersion.String()},
@@ -82,9 +81,8 @@ func partial(o state.Object) *metav1.PartialObjectMetadata {
 	}
 }
 
-// Versioned says of what is not an object itself that it is of the version of
-// meta.k8s.io that is asked for, the older of which is the same but for its name and, of
-// lists, its numbers in protobuf.
+// Versioned sets the requested version of meta.k8s.io on tables and partial objects. The older
+// version differs in its name and, for lists, in protobuf field numbers.
 func (f Form) Versioned(o runtime.Object) runtime.Object {
 	if !f.Old {
 		return o
@@ -111,5 +109,5 @@ func (f Form) Versioned(o runtime.Object) runtime.Object {
 	return o
 }
 
-// FormatRev writes a revision as resourceVersion.
+// FormatRev formats a revision as resourceVersion.
 func FormatRev(rev uint64) string { return strconv.FormatUint(rev, 10) }

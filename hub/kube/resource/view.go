@@ -19,20 +19,21 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Leases tells when nodes were last heard of, as objects of namespace kube-node-lease.
+// Leases returns when the hub last received a sign of life of nodes, as objects of namespace
+// kube-node-lease.
 type Leases interface {
 	Seen(node string) time.Time       // zero: not since the hub started
 	Lease(node string) *coordv1.Lease // nil: no such node
 	Leases() []*coordv1.Lease
 }
 
-// A View is the fleet as the API shows it: a snapshot, and what the hub knows from memory alone.
+// A View is the fleet as the API shows it: a snapshot, and the leases, which are in memory alone.
 type View struct {
 	Leases Leases
 	Now    func() time.Time // the hub's time
 }
 
-// Get returns the object of that name, nil if it is not there.
+// Get returns the named object, nil if it is not there.
 func (v *View) Get(snap state.Snapshot, r *Resource, namespace, name string) state.Object {
 	switch {
 	case r.Empty:
@@ -46,7 +47,7 @@ func (v *View) Get(snap state.Snapshot, r *Resource, namespace, name string) sta
 	return snap.Get(state.Key{Kind: r.State, Namespace: namespace, Name: name})
 }
 
-// leases returns the leases of a namespace, "" for all, those of the nodes included.
+// leases returns the leases of a namespace, "" for all, including the nodes'.
 func (v *View) leases(snap state.Snapshot, namespace string) (list []state.Object) {
 	for o := range snap.All(state.Leases, namespace) {
 		list = append(list, o)
@@ -62,15 +63,14 @@ func (v *View) leases(snap state.Snapshot, namespace string) (list []state.Objec
 	return list
 }
 
-// Stamp gives an object from memory the revision at which it is read.
+// Stamp sets an in-memory object's resourceVersion to the snapshot's revision.
 func Stamp(o state.Object, snap state.Snapshot) state.Object {
 	o = Shallow(o)
 	o.SetResourceVersion(FormatRev(snap.Revision))
 	return o
 }
 
-// Walk yields what is selected, in the order of namespace and name, beginning
-// behind the object named.
+// Walk yields the selected objects in the order of namespace and name, after the named object.
 func (v *View) Walk(snap state.Snapshot, sel *Selection, afterNamespace, afterName string) iter.Seq[state.Object] {
 	return func(yield func(state.Object) bool) {
 		for o := range v.candidates(snap, sel, afterNamespace, afterName) {
@@ -81,7 +81,7 @@ func (v *View) Walk(snap state.Snapshot, sel *Selection, afterNamespace, afterNa
 	}
 }
 
-// candidates narrows the walk down by what the snapshot has an index of.
+// candidates uses the snapshot's indexes to visit fewer objects.
 func (v *View) candidates(snap state.Snapshot, sel *Selection, afterNamespace,
 	afterName string) iter.Seq[state.Object] {
 	behind := func(o state.Object) bool {
@@ -117,7 +117,7 @@ func (v *View) candidates(snap state.Snapshot, sel *Selection, afterNamespace,
 	return snap.From(sel.Kind, sel.Namespace, afterNamespace, afterName)
 }
 
-// One returns an object in the form that is asked for.
+// One returns an object in the requested form.
 func (v *View) One(r *Resource, o state.Object, f Form, headers bool) runtime.Object {
 	switch f.As {
 	case "Table":
@@ -130,7 +130,7 @@ func (v *View) One(r *Resource, o state.Object, f Form, headers bool) runtime.Ob
 	return v.shown(r, o)
 }
 
-// Many returns a list in the form that is asked for.
+// Many returns a list in the requested form.
 func (v *View) Many(r *Resource, objs []state.Object, f Form, m metav1.ListMeta) (runtime.Object, error) {
 	switch f.As {
 	case "Table":
@@ -143,11 +143,11 @@ func (v *View) Many(r *Resource, objs []state.Object, f Form, m metav1.ListMeta)
 			Items: make([]metav1.PartialObjectMetadata, 0, len(objs)),
 		}
 		for _, o := range objs {
-			list.Items = append(list.Items, *partial(o)) // each with its kind, as Kubernetes does
+			list.Items = append(list.Items, *partial(o)) // each with its kind, as in Kubernetes
 		}
 		return f.Versioned(list), nil
 	}
-	if r.Empty && r.Plain { // whose types are not part of the hub
+	if r.Empty && r.Plain { // their types are not part of the hub
 		return &metav1.PartialObjectMetadataList{
 			TypeMeta: metav1.TypeMeta{Kind: r.Kind + "List", APIVersion: r.GroupVersion().String()}, ListMeta: m,
 			Items: []metav1.PartialObjectMetadata{},
@@ -161,7 +161,7 @@ func (v *View) Many(r *Resource, objs []state.Object, f Form, m metav1.ListMeta)
 	for _, o := range objs {
 		item := v.shown(r, o)
 		if r.Plain {
-			items = append(items, item) // as Kubernetes does for kinds of others
+			items = append(items, item) // as Kubernetes does for custom resources
 			continue
 		}
 		item.GetObjectKind().SetGroupVersionKind(noKind)
@@ -181,7 +181,7 @@ func (v *View) Many(r *Resource, objs []state.Object, f Form, m metav1.ListMeta)
 	return list, nil
 }
 
-// noKind is no kind at all: items of a list carry none.
+// noKind is an empty kind: items of a list have none.
 var noKind = schema.GroupVersionKind{}
 
 func (v *View) table(r *Resource, objs []state.Object, f Form, headers bool) *metav1.Table {
@@ -191,8 +191,7 @@ func (v *View) table(r *Resource, objs []state.Object, f Form, headers bool) *me
 	})
 }
 
-// shown returns an object as it is answered: show, and what the hub knows from
-// memory alone.
+// shown returns an object as it is answered: with Show, and with node heartbeats.
 func (v *View) shown(r *Resource, o state.Object) runtime.Object {
 	if n, ok := o.(*corev1.Node); ok {
 		o = beating(n, v.Leases.Seen(n.Name))
@@ -200,10 +199,9 @@ func (v *View) shown(r *Resource, o state.Object) runtime.Object {
 	return r.Show(o)
 }
 
-// beating gives the conditions that a device reports the heartbeat that they have: a
-// device says at once what changes, so each sign of life says them once more. That
-// is no change of the node, and is not remembered. The hub's own are as old as they
-// are.
+// withHeartbeats sets the heartbeat times of the conditions that a device reports to its last sign
+// of life, which confirms them. This is not a change of the node, and is not stored. The hub's own
+// conditions keep their times.
 func beating(n *corev1.Node, seen time.Time) *corev1.Node {
 	at := metav1.NewTime(seen.UTC().Truncate(time.Second))
 	conditions := slices.Clone(n.Status.Conditions)

@@ -34,8 +34,8 @@ func nodeCells(obj state.Object, o *Options) []any {
 	}
 }
 
-// nodeStatus says NotReady for Ready=False and Ready=Unknown alike, Unknown for a
-// node without the condition, as kube-apiserver does.
+// nodeStatus returns NotReady for Ready=False and Ready=Unknown, and Unknown for a node without the
+// condition, as kube-apiserver does.
 func nodeStatus(n *corev1.Node) string {
 	s := "Unknown"
 	switch state.ReadyOf(n) {
@@ -51,7 +51,7 @@ func nodeStatus(n *corev1.Node) string {
 	return s
 }
 
-// roles are those of the labels node-role.kubernetes.io/<role> and
+// roles returns the roles of the labels node-role.kubernetes.io/<role> and
 // kubernetes.io/role=<role>, sorted.
 func roles(n *corev1.Node) (roles []string) {
 	for key, value := range n.Labels {

@@ -74,7 +74,7 @@ func profileCells(obj state.Object, o *Options) []any {
 	}
 }
 
-// requestCells are those of Kubernetes; who the device says that it is stands behind -o wide.
+// requestCells are Kubernetes' cells, with the device's own claims behind -o wide.
 func requestCells(obj state.Object, o *Options) []any {
 	r := obj.(*certv1.CertificateSigningRequest)
 	life := "<none>"
@@ -102,7 +102,7 @@ func requestCells(obj state.Object, o *Options) []any {
 	}
 }
 
-// pairs writes a map in the order of its keys.
+// pairs formats a map in the order of its keys.
 func pairs(between string, m map[string]string) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {

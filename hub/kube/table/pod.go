@@ -17,7 +17,7 @@ func init() {
 		"(w)Readiness Gates"), podCells)
 }
 
-// PodStatus is the word in which kubectl says how a pod is, such as CrashLoopBackOff.
+// PodStatus returns kubectl's word for the state of a pod, such as CrashLoopBackOff.
 func PodStatus(p *corev1.Pod) string { return summarize(p).status }
 
 func podCells(obj state.Object, o *Options) []any {
@@ -33,7 +33,7 @@ func podCells(obj state.Object, o *Options) []any {
 	}
 }
 
-// rowConditions marks the rows of finished pods, which some clients show apart.
+// rowConditions marks the rows of finished pods, which some clients show differently.
 func rowConditions(obj state.Object) []metav1.TableRowCondition {
 	p, ok := obj.(*corev1.Pod)
 	if !ok || !state.Terminated(p) {
@@ -48,7 +48,7 @@ func rowConditions(obj state.Object) []metav1.TableRowCondition {
 	}}
 }
 
-// restarts counts restarts, and knows when the last one was.
+// restarts counts restarts, and has the time of the last one.
 type restarts struct {
 	n    int32
 	last time.Time
@@ -74,8 +74,8 @@ type podSummary struct {
 	restarts     restarts
 }
 
-// summarize tells a pod in one word: what its containers do, before that what
-// keeps its init containers, after that that it is leaving.
+// summarize returns a pod's state in one word: its deletion first, then its init containers, then
+// its containers.
 func summarize(p *corev1.Pod) podSummary {
 	s := podSummary{total: len(p.Spec.Containers), status: cmp.Or(p.Status.Reason, string(p.Status.Phase))}
 	for _, c := range p.Status.Conditions {
@@ -83,7 +83,7 @@ func summarize(p *corev1.Pod) podSummary {
 			s.status = corev1.PodReasonSchedulingGated
 		}
 	}
-	sidecars := map[string]bool{} // init containers that are meant to go on running
+	sidecars := map[string]bool{} // init containers that keep running
 	for _, c := range p.Spec.InitContainers {
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			sidecars[c.Name] = true
@@ -121,7 +121,7 @@ func summarize(p *corev1.Pod) podSummary {
 	return s
 }
 
-// initWord tells what an init container is stuck at; "" is nothing particular.
+// initWord returns the state in which an init container is stuck.
 func initWord(c corev1.ContainerStatus, sidecar bool) (word string, stuck bool) {
 	switch t, w := c.State.Terminated, c.State.Waiting; {
 	case t != nil && t.ExitCode == 0:
@@ -136,7 +136,7 @@ func initWord(c corev1.ContainerStatus, sidecar bool) (word string, stuck bool) 
 	return "", true
 }
 
-// containers adds what the containers say; the first one's word counts most.
+// containers adds the containers' states; the first container's word has precedence.
 func (s *podSummary) containers(p *corev1.Pod) {
 	running, failed := false, ""
 	for i := len(p.Status.ContainerStatuses) - 1; i >= 0; i-- {
@@ -159,7 +159,7 @@ func (s *podSummary) containers(p *corev1.Pod) {
 		return
 	}
 	ready := state.PodCondition(p, corev1.PodReady)
-	switch { // one container has ended: what do the others do?
+	switch { // one container has ended: the word depends on the others
 	case running && ready != nil && ready.Status == corev1.ConditionTrue:
 		s.status = "Running"
 	case failed != "":

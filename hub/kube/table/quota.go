@@ -15,7 +15,7 @@ func init() {
 	show(state.LimitRanges, columns("Name", "Created At"), plain.cells)
 }
 
-// quotaCells say of each resource how much is used, of how much.
+// quotaCells shows used and limit of each resource.
 func quotaCells(obj state.Object, o *Options) []any {
 	q := obj.(*corev1.ResourceQuota)
 	var requests, limits []string

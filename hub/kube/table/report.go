@@ -17,8 +17,8 @@ func init() {
 			"(w)Model (w)Processor (w)Kernel (w)Firmware (w)Reset (w)Reported"), reportCells)
 }
 
-// A report is what the cells show of a device's hardware report. What a device tells in
-// another form is shown as if it did not tell.
+// A report is the part of a device's hardware report that the cells show. Unreadable parts count as
+// missing.
 type report struct {
 	Host struct {
 		CPU    string `json:"cpu"`
@@ -64,7 +64,7 @@ func reportCells(obj state.Object, o *Options) []any {
 	}
 }
 
-// warmest is the highest of the temperatures: that of the processor, mostly.
+// warmest returns the highest temperature, which is mostly the processor's.
 func (r *report) warmest() string {
 	text, most := "<unknown>", 0.
 	for i, t := range r.Temperatures {
@@ -75,8 +75,7 @@ func (r *report) warmest() string {
 	return text
 }
 
-// power names what the firmware complains of now, else what it has complained of since the
-// boot.
+// power returns the firmware's present complaints, else those since the boot.
 func (r *report) power() string {
 	if r.Power == nil {
 		return "<unknown>"
@@ -96,7 +95,7 @@ func (r *report) power() string {
 	return cmp.Or(strings.Join(now, ","), strings.Join(append([]string{"OK"}, seen...), ","))
 }
 
-// storage names the worst of the disks.
+// storage returns the state of the worst disk.
 func (r *report) storage() string {
 	used, errors := 0, int64(0)
 	for _, d := range r.Disks {

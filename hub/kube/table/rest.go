@@ -55,8 +55,8 @@ func leaseCells(obj state.Object, o *Options) []any {
 	return []any{l.Name, holder, age(l.CreationTimestamp, o)}
 }
 
-// eventCells knows both generations of events: those with first and last
-// timestamps and a count, and those with an event time and a series.
+// eventCells handles both generations of events: with first and last timestamps and a count, and
+// with an event time and a series.
 func eventCells(obj state.Object, o *Options) []any {
 	e := obj.(*corev1.Event)
 	first, count := e.FirstTimestamp.Time, e.Count

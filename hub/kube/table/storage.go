@@ -89,7 +89,7 @@ func orUnset(s *string) string {
 	return *s
 }
 
-// accessModes are they in kubectl's short words.
+// accessModes formats access modes in kubectl's short form.
 func accessModes(modes []corev1.PersistentVolumeAccessMode) string {
 	var short []string
 	for _, m := range []struct {

@@ -1,11 +1,9 @@
-// Package table lays objects out as the API's Tables: what `kubectl get` prints.
-// Columns and cells are those of kube-apiserver, so that scripts and eyes find
-// what they know; nodes have three more (Site, Board, Last-Seen) behind `-o wide`,
-// and our own kinds have columns of their own.
+// Package table makes the API's Tables, which `kubectl get` prints. Columns and cells are those of
+// kube-apiserver, so that scripts keep working; nodes have three more (Site, Board, Last-Seen)
+// behind `-o wide`, and our own kinds have columns of their own.
 //
-// It turns values into values: it reads no clock (Options.Now), no snapshot, and
-// serves nothing; hub/kube does that. It sets no list metadata (resourceVersion,
-// continue): the caller does.
+// It reads no clock (Options.Now) and no snapshot, serves nothing and sets no list metadata:
+// hub/kube does.
 package table
 
 import (
@@ -20,35 +18,33 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Options say how a table is wanted.
+// Options describe the requested table.
 type Options struct {
-	// Include is what stands in rows[].object: metadata only ("" or Metadata),
-	// nothing (None) or the whole object (Object).
+	// Include is the content of rows[].object: metadata only ("" or Metadata), nothing (None) or
+	// the whole object (Object).
 	Include metav1.IncludeObjectPolicy
-	// NoHeaders leaves the column definitions out, as in every event of a watch but
-	// the first.
+	// NoHeaders omits the column definitions, as in every event of a watch but the first.
 	NoHeaders bool
-	// Now is the moment that ages are counted to.
+	// Now is the time to which ages are counted.
 	Now time.Time
-	// LastSeen returns when a node was last heard, the zero time for never. nil:
-	// the column says <unknown>.
+	// LastSeen returns when the hub last received a sign of life of a node, the zero time for
+	// never. nil: the column says <unknown>.
 	LastSeen func(node string) time.Time
-	// Object returns what stands in a row when the whole object is asked for: the
-	// object in the version asked for, with its kind and apiVersion. nil: the object as
-	// it is kept, with the kind and apiVersion under which it is kept.
+	// Object returns the content of a row with the whole object: in the requested version, with
+	// kind and apiVersion. nil: the stored version.
 	Object func(state.Object) runtime.Object
 }
 
-// A layout is how objects of one kind are shown.
+// A layout says how objects of one kind are shown.
 type layout struct {
 	columns []metav1.TableColumnDefinition
 	cells   func(state.Object, *Options) []any // one for each column
 }
 
-// layouts are kept by the files that know the cells.
+// layouts is filled by the files with the cells.
 var layouts = map[state.Kind]layout{}
 
-// show says how objects of a kind are shown. Without cells there are never any.
+// show registers the layout of a kind. A kind without cells has no objects.
 func show(k state.Kind, columns []metav1.TableColumnDefinition, cells func(state.Object, *Options) []any) {
 	layouts[k] = layout{columns, cells}
 }
@@ -58,8 +54,8 @@ var plain = layout{columns("Name", "Created At"), func(o state.Object, _ *Option
 	return []any{o.GetName(), o.GetCreationTimestamp().UTC().Format(time.RFC3339)}
 }}
 
-// For lays objects of one kind out. Every row has all cells: the client hides
-// those of priority 1 by itself. Objects are read, never changed.
+// For makes a table of objects of one kind. Every row has all cells, because the client hides those
+// of priority 1 itself. The objects stay unchanged.
 func For(kind state.Kind, objs []state.Object, o Options) *metav1.Table {
 	l, ok := layouts[kind]
 	if !ok || l.cells == nil && len(objs) > 0 {
@@ -98,16 +94,16 @@ func rowObject(obj state.Object, o *Options) runtime.Object {
 	}}
 	if accessor, ok := obj.(metav1.ObjectMetaAccessor); ok {
 		if meta, ok := accessor.GetObjectMeta().(*metav1.ObjectMeta); ok {
-			m.ObjectMeta = *meta  // shared with the object, which nobody changes
+			m.ObjectMeta = *meta  // shared with the stored object, which is immutable
 			m.ManagedFields = nil // long, and no table client reads them
 		}
 	}
 	return m
 }
 
-// columns makes column definitions from words such as "Name", "(w)Node" and
-// "Desired(i)": (w) is shown with -o wide only, (i) is an integer. One argument
-// may hold several words without spaces in their names.
+// columns makes column definitions from words such as "Name", "(w)Node" and "Desired(i)": (w) is
+// shown with -o wide only, (i) is an integer. One argument may hold several words without spaces in
+// their names.
 func columns(names ...string) (defs []metav1.TableColumnDefinition) {
 	if len(names) == 1 {
 		names = strings.Fields(names[0])
@@ -137,19 +133,19 @@ func columns(names ...string) (defs []metav1.TableColumnDefinition) {
 var descriptions = map[string]string{
 	"Age":                 "Time since the object was created.",
 	"Allowed Disruptions": "How many pods may be evicted now.",
-	"Board":               "The kind of board that the device is.",
-	"Held":                "Why nothing is evicted although nodes wait.",
-	"Last-Seen":           "Time since the hub last heard the device.",
+	"Board":               "The device's kind of board.",
+	"Held":                "Why nothing is evicted while nodes wait.",
+	"Last-Seen":           "Time since the device's last sign of life.",
 	"Name":                "Name of the object, unique in its namespace.",
-	"Not-Ready":           "Nodes that count and are not ready.",
-	"Power":               "What the firmware complains of, such as UnderVoltage.",
+	"Not-Ready":           "Counted nodes that are not ready.",
+	"Power":               "What the firmware reports, such as UnderVoltage.",
 	"Rate":                "Nodes per second that may be tainted NoExecute now.",
-	"Reported":            "Time since the hub heard the report that is shown.",
+	"Reported":            "Age of the report.",
 	"Restarts":            "How often containers were restarted, and when last.",
 	"Roles":               "The roles of the node, from its labels.",
 	"Site":                "The place (zone) of the node.",
-	"Storage":             "What is worst with its disks.",
-	"Temperature":         "That of the warmest sensor.",
+	"Storage":             "The worst state of its disks.",
+	"Temperature":         "Temperature of the warmest sensor.",
 	"Waiting":             "Not-ready nodes that wait for their NoExecute taint.",
 }
 

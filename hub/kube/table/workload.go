@@ -106,7 +106,7 @@ func jobCells(obj state.Object, o *Options) []any {
 		selector}
 }
 
-// jobStatus is kubectl's word for the state of a Job.
+// jobStatus returns kubectl's word for the state of a Job.
 func jobStatus(j *batchv1.Job) string {
 	for _, c := range []struct {
 		t    batchv1.JobConditionType
@@ -169,7 +169,7 @@ func revisionCells(obj state.Object, o *Options) []any {
 	r := obj.(*appsv1.ControllerRevision)
 	controller := "<none>"
 	if ref := metav1.GetControllerOf(r); ref != nil {
-		gv, _ := schema.ParseGroupVersion(ref.APIVersion) // a bad one has no group to show
+		gv, _ := schema.ParseGroupVersion(ref.APIVersion) // an invalid one has no group to show
 		controller = strings.ToLower(gv.WithKind(ref.Kind).GroupKind().String()) + "/" + ref.Name
 	}
 	return []any{r.Name, controller, r.Revision, age(r.CreationTimestamp, o)}

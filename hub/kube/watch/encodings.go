@@ -8,29 +8,29 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Encodings keeps the encodings of the newest changes, so that each is made once
-// for all watchers that want it in the same form.
+// Encodings caches the encodings of the newest changes, so that watches of the same form share
+// them.
 type Encodings struct {
 	mu    sync.Mutex
 	made  map[encodingKey]*encoding
 	queue []encodingKey // oldest first
-	bytes int           // of all that is encoded and kept
+	bytes int           // of all cached encodings
 	old   *time.Timer
 
-	encodings int // made in all
+	encodings int // made so far
 }
 
 const (
-	// maxKept bounds the encodings kept, in bytes: those of some thousand nodes that
-	// come back at once. A watcher further behind encodes for itself.
+	// maxKept limits the cache in bytes: enough for some thousand nodes that reconnect at once. A
+	// watch that is further behind encodes for itself.
 	maxKept = 16 << 20
-	// keptFor is how long nothing new may come until they are forgotten.
+	// keptFor is how long the cache lives after its last addition.
 	keptFor = 5 * time.Second
 )
 
 type encodingKey struct {
 	rev      uint64
-	old      bool // the object as it was before the change
+	old      bool // the object before the change
 	resource *resource.Resource
 	form     resource.Form
 	headers  bool
@@ -40,13 +40,13 @@ type encoding struct {
 	once sync.Once
 	body []byte
 	err  error
-	size int // as it was counted; 0 while it is being made
+	size int // its bytes in the cache's count; 0 while it is being made
 }
 
 // NewEncodings returns the encodings of one hub.
 func NewEncodings() *Encodings { return &Encodings{made: map[encodingKey]*encoding{}} }
 
-// get returns the encoding for the key, by make if it is not there.
+// get returns the cached encoding for the key, or calls make.
 func (f *Encodings) get(k encodingKey, make func() ([]byte, error)) ([]byte, error) {
 	f.mu.Lock()
 	e := f.made[k]
@@ -65,12 +65,12 @@ func (f *Encodings) get(k encodingKey, make func() ([]byte, error)) ([]byte, err
 	return e.body, e.err
 }
 
-// keep counts an encoding that was made, and forgets the oldest for it.
+// keep counts a new encoding, and removes the oldest to make room for it.
 func (f *Encodings) keep(k encodingKey, e *encoding) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.made[k] != e {
-		return // forgotten while it was made
+		return // removed while it was made
 	}
 	e.size = len(e.body)
 	f.bytes += e.size
@@ -81,8 +81,8 @@ func (f *Encodings) keep(k encodingKey, e *encoding) {
 	}
 }
 
-// later forgets everything once nothing new has come for a while: the watchers have
-// passed on.
+// later clears the cache once nothing was added for keptFor: by then the watches have sent
+// everything.
 func (f *Encodings) later() {
 	if f.old == nil {
 		f.old = time.AfterFunc(keptFor, f.forget)

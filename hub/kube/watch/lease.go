@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// renewed returns the moment of a lease's last renewal, zero for none.
+// renewed returns the time of a lease's last renewal, zero for none.
 func renewed(o state.Object) time.Time {
 	if l, ok := o.(*coordv1.Lease); ok && l.Spec.RenewTime != nil {
 		return l.Spec.RenewTime.Time
@@ -19,7 +19,7 @@ func renewed(o state.Object) time.Time {
 	return time.Time{}
 }
 
-// leaseNamed is what is left to say of the lease of a node that is no more.
+// leaseNamed returns the lease of a deleted node, for the DELETED event.
 func leaseNamed(node string, snap state.Snapshot) *coordv1.Lease {
 	return &coordv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Name: node, Namespace: corev1.NamespaceNodeLease, ResourceVersion: resource.FormatRev(snap.Revision),

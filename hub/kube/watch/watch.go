@@ -1,9 +1,8 @@
-// Package watch streams the changes of selected objects to one client: over HTTP, or as the
-// messages of a WebSocket.
+// Package watch streams changes of selected objects to one client, over HTTP or as the messages of
+// a WebSocket.
 //
-// A Watch follows the loop's bounded feed of changes; who falls behind it is told to list again.
-// Encodings are shared by all watches of a hub. The package decides nothing about who may watch
-// what, which is hub/kube's work.
+// A Watch follows the control loop's bounded history; a client that falls behind must list again.
+// All watches of a hub share encodings. hub/kube checks who may watch what.
 package watch
 
 import (
@@ -26,26 +25,25 @@ import (
 )
 
 const (
-	// bookmarkEvery is how often a watcher who wants it is told the revision that
-	// he has seen everything up to.
+	// bookmarkEvery is the interval of bookmarks for clients that want them.
 	bookmarkEvery = time.Minute
-	// stalled is how long a client may take to read what it is sent.
+	// stalled is how long a client may take to read a write.
 	stalled = 30 * time.Second
-	// leasePeriod is how often those who watch the nodes' leases are told the
-	// renewals: those are not changes of the fleet and in no feed.
+	// leasePeriod is the interval at which watches of node leases send renewals, which are not
+	// changes and not in the history.
 	leasePeriod = 10 * time.Second
 	flushAbove  = 64 << 10 // bytes
-	// telling is how long a client may take to read everything that is, or what has
-	// changed while it read: the snapshot of then is in memory that long.
+	// telling is how long a client may take to read the initial objects, or the changes since:
+	// their snapshot stays in memory meanwhile.
 	telling = 2 * time.Minute
 )
 
-// A Fleet is where changes come from.
+// A Fleet is the source of changes.
 type Fleet interface {
 	// Snapshot returns the newest snapshot.
 	Snapshot() state.Snapshot
 	// Since returns every change after the revision, in order, and a channel that is closed when
-	// there is more. It fails only when the history does not reach back that far.
+	// there is more. It fails only if the history does not reach back that far.
 	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
 }
 
@@ -56,25 +54,25 @@ type Watch struct {
 	Resource  *resource.Resource
 	Selection *resource.Selection
 	Form      resource.Form
-	Rev       uint64 // everything up to here has been told; 0: nothing
+	Rev       uint64 // all changes up to here were sent; 0: none
 	Encodings *Encodings
-	Hold      func(bytes int) (release func(), err error) // counts what the client has not taken yet
+	Hold      func(bytes int) (release func(), err error) // counts bytes that the client has not read yet
 	Log       *slog.Logger
 
 	out  sink
 	buf  bytes.Buffer
-	late time.Time // when the snapshot must be told; zero: none is being told
-	head bool      // a table's columns have been told
+	late time.Time // when the batch must be sent; zero: no batch
+	head bool      // a table's columns were sent
 
-	leases map[string]time.Time // renewal that was last told, by node; nil: not watched
+	leases map[string]time.Time // the renewal last sent, by node; nil: not watched
 }
 
-// A sink takes whole frames, one after the other.
+// A sink writes whole frames.
 type sink interface {
 	write(frames []byte) error
 }
 
-// Serve sends the stream as the answer of w until the client or ctx ends it.
+// Serve sends the stream as the answer of rw until the client or ctx ends it.
 func (w *Watch) Serve(ctx context.Context, rw http.ResponseWriter, o *internalversion.ListOptions) {
 	w.out = &flusher{w: rw, rc: http.NewResponseController(rw)}
 	kind := w.Form.Media
@@ -89,8 +87,8 @@ func (w *Watch) Serve(ctx context.Context, rw http.ResponseWriter, o *internalve
 	w.run(ctx, o)
 }
 
-// run tells what is, where that is asked for, and then what changes, until the
-// client or ctx ends it. Its errors are the client's, who has gone or been told.
+// run sends the initial objects if requested, and then the changes, until the client or ctx ends
+// it. An error ends the stream: the client has gone, or was sent the reason.
 func (w *Watch) run(ctx context.Context, o *internalversion.ListOptions) {
 	if w.Selection.Kind == state.Leases &&
 		(w.Selection.Namespace == "" || w.Selection.Namespace == corev1.NamespaceNodeLease) {
@@ -145,7 +143,7 @@ func (w *Watch) run(ctx context.Context, o *internalversion.ListOptions) {
 	}
 }
 
-// tellAll tells everything that is selected now as added.
+// sendAll sends all selected objects as ADDED.
 func (w *Watch) tellAll(end bool) bool {
 	snap := w.Fleet.Snapshot()
 	w.late = time.Now().Add(telling)
@@ -164,8 +162,8 @@ func (w *Watch) tellAll(end bool) bool {
 	return w.flush()
 }
 
-// tell tells a change, if it is about what is selected: an object may also
-// come into the selection, or leave it.
+// send sends a change of a selected object. An object that starts or stops matching is ADDED or
+// DELETED.
 func (w *Watch) tell(a state.Applied) bool {
 	if a.Key.Kind != w.Selection.Kind {
 		return true
@@ -207,8 +205,8 @@ func (w *Watch) headers() bool {
 	return first
 }
 
-// frame adds an event to what is to be sent: a line of JSON, or a WatchEvent of protobuf behind
-// its length, four bytes of big endian.
+// frame buffers an event: a line of JSON, or a WatchEvent of protobuf after its length in four
+// bytes, big endian.
 func (w *Watch) frame(verb string, body []byte) bool {
 	if w.Form.Media == resource.MediaProto {
 		event := metav1.WatchEvent{Type: verb, Object: runtime.RawExtension{Raw: body}}
@@ -229,8 +227,8 @@ func (w *Watch) frame(verb string, body []byte) bool {
 	return w.buf.Len() < flushAbove || w.flush()
 }
 
-// flush sends the frames. They are counted among the answers that their client has not
-// taken; where those are too many, this watch ends, and may go on from where it was.
+// flush sends the buffered frames. They count as an unread answer of the client; over the limit the
+// watch ends, and the client may resume it.
 func (w *Watch) flush() bool {
 	if w.buf.Len() == 0 {
 		return true
@@ -244,16 +242,16 @@ func (w *Watch) flush() bool {
 	}
 	defer release()
 	err = w.out.write(w.buf.Bytes())
-	if w.buf.Reset(); w.buf.Cap() > 2*flushAbove { // a quiet watch holds none
+	if w.buf.Reset(); w.buf.Cap() > 2*flushAbove { // a quiet watch keeps no buffer
 		w.buf = bytes.Buffer{}
 	}
 	return err == nil
 }
 
-// bookmark tells the revision up to which the client knows all.
+// bookmark sends the revision up to which the client has everything.
 func (w *Watch) bookmark(annotations map[string]string) bool {
 	m := metav1.ObjectMeta{ResourceVersion: resource.FormatRev(w.Rev), Annotations: annotations}
-	// In protobuf too, the metadata is where every kind has it.
+	// In protobuf too, every kind has its metadata in the same place.
 	some := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{Kind: w.Resource.Kind, APIVersion: w.Resource.GroupVersion().String()},
 		ObjectMeta: m,
@@ -262,7 +260,7 @@ func (w *Watch) bookmark(annotations map[string]string) bool {
 	if w.Form.As != "" {
 		some.TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}
 	}
-	if w.Form.As == "Table" { // which has no annotations itself: a row carries them
+	if w.Form.As == "Table" { // a Table has no annotations; its row carries them
 		o = &metav1.Table{
 			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"},
 			ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion},
@@ -273,8 +271,7 @@ func (w *Watch) bookmark(annotations map[string]string) bool {
 	return err == nil && w.frame("BOOKMARK", body) && w.flush()
 }
 
-// expired ends the stream of a watcher who is further behind than the history
-// reaches: it has to list again.
+// expired ends the stream of a client that is further behind than the history: it must list again.
 func (w *Watch) expired() {
 	st := apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.Rev,
 		w.Fleet.Snapshot().Revision)).Status()
@@ -285,8 +282,7 @@ func (w *Watch) expired() {
 	}
 }
 
-// tellLeases tells the nodes' leases that were renewed since the last look, that
-// are new, or that have gone.
+// sendLeases sends the nodes' leases that were added, renewed or removed since the last call.
 func (w *Watch) tellLeases() bool {
 	snap := w.Fleet.Snapshot()
 	gone := w.leases
@@ -321,23 +317,22 @@ func (w *Watch) tellLeases() bool {
 	return w.flush()
 }
 
-// remember notes which renewal of a node's lease has been told.
+// noteRenewal records which renewal of a node's lease was sent.
 func (w *Watch) remember(o state.Object) {
 	if w.leases != nil && o.GetNamespace() == corev1.NamespaceNodeLease {
 		w.leases[o.GetName()] = renewed(o)
 	}
 }
 
-// A flusher writes frames to an HTTP answer. A client that does not read is cut
-// off: it may list again.
+// A flusher writes frames to an HTTP answer. It cuts off a client that does not read.
 type flusher struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
 }
 
 func (f *flusher) write(b []byte) error {
-	// No deadline between writes: an HTTP/2 stream would be reset by it. Not every
-	// writer has one; then only the connection's own end stops it.
+	// A deadline between writes would reset an HTTP/2 stream. Writers without deadlines end with
+	// their connection.
 	_ = f.rc.SetWriteDeadline(time.Now().Add(stalled))
 	defer func() { _ = f.rc.SetWriteDeadline(time.Time{}) }()
 	if _, err := f.w.Write(b); err != nil {

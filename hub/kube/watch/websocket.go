@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// watchProtocols are those under which each event is one message: of text, or in protobuf.
+// watchProtocols name the encodings of events as messages: text, or protobuf.
 var watchProtocols = []string{"base64.binary.k8s.io", "binary.k8s.io"}
 
 // ServeWebSocket runs a watch on a WebSocket until either side or ctx ends it.
@@ -37,10 +37,10 @@ func (w *Watch) ServeWebSocket(ctx context.Context, rw http.ResponseWriter, r *h
 					return nil
 				}
 			}
-			return errors.New("no protocol that is known")
+			return errors.New("unsupported WebSocket protocol")
 		},
 		Handler: func(conn *websocket.Conn) {
-			go func() { // what the client sends is not for us, but its end is
+			go func() { // the client's messages are ignored, but not its close
 				defer panics.Catch("watch")
 				defer cancel()
 				_, _ = io.Copy(io.Discard, conn)
@@ -51,7 +51,7 @@ func (w *Watch) ServeWebSocket(ctx context.Context, rw http.ResponseWriter, r *h
 	}.ServeHTTP(rw, r)
 }
 
-// messages sends each frame as a message of its own, without what parts them elsewhere.
+// messages sends each frame as one message, without the separators of the HTTP stream.
 type messages struct {
 	conn  *websocket.Conn
 	media string

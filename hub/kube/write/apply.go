@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// applied is the step of a server-side apply: create what is not there, else
-// merge what is sent into it.
+// applied returns the step of a server-side apply: it creates a missing object, otherwise merges
+// what is sent.
 func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, now time.Time) (Step, error) {
 	patch := &unstructured.Unstructured{}
 	if err := json.Unmarshal(sent.Data, &patch.Object); err != nil {
@@ -69,7 +69,7 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	switch {
 	case errors.As(err, &known): // a conflict
 		return Step{}, err
-	case err != nil: // what is sent does not fit the schema
+	case err != nil: // the object does not fit the schema
 		return Step{}, apierrors.NewBadRequest(err.Error())
 	}
 	next, ok := resource.Take(merged)
@@ -92,7 +92,7 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	return st, err
 }
 
-// checkKeys checks that what is applied says each thing once.
+// checkKeys refuses duplicate keys in an applied object.
 func (r *Request) checkKeys(err error) ([]string, error) {
 	switch {
 	case err == nil, r.FieldValidation == metav1.FieldValidationIgnore:
@@ -111,8 +111,7 @@ func (r *Request) checkKeys(err error) ([]string, error) {
 	return warnings, nil
 }
 
-// checkFields checks that the kind has the fields that are applied, which sent has as they were
-// written.
+// checkFields refuses unknown fields in an applied object. sent is the object as written.
 func (r *Request) checkFields(patch *unstructured.Unstructured, sent body.Body) ([]string, error) {
 	b, err := patch.MarshalJSON()
 	if err != nil {

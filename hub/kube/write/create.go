@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Create is the step that creates the object, under a name that is generated where it asks for one.
+// Create returns the step that creates the object, with a generated name if it asks for one.
 func (r *Request) Create(s state.Snapshot, o state.Object, now time.Time) (Step, error) {
 	next := o.DeepCopyObject().(state.Object)
 	like := *r
@@ -32,14 +32,13 @@ func (r *Request) Create(s state.Snapshot, o state.Object, now time.Time) (Step,
 	return like.creation(s, next, now, false)
 }
 
-// generated is a name that begins as asked and that nobody has.
+// generated returns a random name with the base as its beginning.
 func generated(base string) string {
 	const room = 63 - 5
 	return base[:min(len(base), room)] + rand.String(5)
 }
 
-// creation is the step that creates an object. settled says that its managedFields are what they
-// shall be.
+// creation returns the step that creates an object. settled means that its managedFields are final.
 func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, settled bool) (Step, error) {
 	if !anyVersion(o.GetResourceVersion()) {
 		return Step{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
@@ -67,7 +66,7 @@ func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, sett
 		o.SetGeneration(1)
 	}
 	if !settled {
-		admission.Default(o, r.Settings) // who leaves a field out owns its default
+		admission.Default(o, r.Settings) // a manager that leaves a field out owns its default
 	}
 	if err := admission.Complete(o, s); err != nil {
 		return Step{}, apierrors.NewForbidden(r.Resource.GroupResource(), o.GetName(), err)
@@ -103,8 +102,7 @@ func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, sett
 	}, nil
 }
 
-// mayLower refuses a namespace whose pods are held to less than the hub's default to
-// whoever may not choose that.
+// mayLower checks the right to set a namespace's pod security below the hub's default.
 func (r *Request) mayLower(live, next state.Object) error {
 	ns, ok := next.(*corev1.Namespace)
 	if !ok || r.Allow("update", "podsecurity") {
@@ -117,19 +115,19 @@ func (r *Request) mayLower(live, next state.Object) error {
 	return nil
 }
 
-// mayOwn refuses other owners of an object to whoever may not delete it, as Kubernetes'
-// OwnerReferencesPermissionEnforcement: owners that are gone take it with them.
+// mayOwn checks that the user may delete the object if it gets new owners, as in Kubernetes'
+// OwnerReferencesPermissionEnforcement: the garbage collector deletes it with them.
 func (r *Request) mayOwn(live, next state.Object) error {
 	if equality.Semantic.DeepEqual(live.GetOwnerReferences(), next.GetOwnerReferences()) ||
 		r.Allow("delete", r.Resource.Plural) {
 		return nil
 	}
-	// The words are Kubernetes' own.
+	// This is Kubernetes' text.
 	return apierrors.NewForbidden(r.Resource.GroupResource(), next.GetName(), fmt.Errorf(
 		"cannot set an ownerRef on a resource you can't delete: role %q does not allow it", r.Role))
 }
 
-// open tells why nothing can be created in a namespace.
+// open refuses new objects in a namespace that is being deleted.
 func (r *Request) open(ns *corev1.Namespace) error {
 	if ns == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, r.Namespace)
@@ -146,7 +144,7 @@ func (r *Request) open(ns *corev1.Namespace) error {
 	return nil
 }
 
-// fresh sets what the server alone says of a new object.
+// fresh sets the fields of a new object that only the server sets.
 func fresh(o state.Object, now time.Time) {
 	o.SetUID("")
 	o.SetResourceVersion("")
@@ -157,8 +155,7 @@ func fresh(o state.Object, now time.Time) {
 	o.SetDeletionGracePeriodSeconds(nil)
 }
 
-// prepare drops what a client cannot say of a new object. A node's status stands:
-// whoever creates one may say what is known of it.
+// prepare removes fields that a client cannot set on a new object. A new node keeps its status.
 func (r *Request) prepare(o state.Object) {
 	if o, ok := o.(*corev1.Namespace); ok {
 		o.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
@@ -176,8 +173,8 @@ func (r *Request) prepare(o state.Object) {
 	}
 }
 
-// signDrain notes in the order to drain a node who has given it: whatever it says of
-// that itself. One that cannot be read is for admission to refuse.
+// signDrain writes the user's name into a drain order, whatever name it had. Admission refuses an
+// unreadable one.
 func (r *Request) signDrain(live, next state.Object) {
 	n, ok := next.(*corev1.Node)
 	if !ok {

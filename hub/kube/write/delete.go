@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Delete is the step that deletes the object.
+// Delete returns the step that deletes the object.
 func (r *Request) Delete(s state.Snapshot, o *metav1.DeleteOptions, now time.Time) (Step, error) {
 	live := r.live(s)
 	if live == nil {
@@ -30,7 +30,7 @@ func (r *Request) Delete(s state.Snapshot, o *metav1.DeleteOptions, now time.Tim
 	return st, nil
 }
 
-// DeleteAll is the step that deletes objects.
+// DeleteAll returns the step that deletes objects.
 func (r *Request) DeleteAll(all []state.Object, o *metav1.DeleteOptions, now time.Time) (st Step, err error) {
 	for _, live := range all {
 		change, ok, err := r.deletion(live, o, now)
@@ -44,8 +44,8 @@ func (r *Request) DeleteAll(all []state.Object, o *metav1.DeleteOptions, now tim
 	return st, nil
 }
 
-// deletion is the change that deletes an object: at once, or, where a finalizer
-// or a device holds it, by a mark. Where that changes nothing, ok is false.
+// deletion returns the change that deletes an object: at once, or with a deletionTimestamp while
+// finalizers or a device hold it; ok is false if that changes nothing.
 func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
 	now time.Time) (change state.Change, ok bool, err error) {
 	if p := o.Preconditions; p != nil {
@@ -64,7 +64,7 @@ func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
 	next := live.DeepCopyObject().(state.Object)
 	changed := false
 	switch next.(type) {
-	case *corev1.Pod, *corev1.Namespace: // whose end has begun, as with Kubernetes
+	case *corev1.Pod, *corev1.Namespace: // its deletion has begun, as in Kubernetes
 		if live.GetDeletionTimestamp() == nil {
 			setPropagation(next, o)
 		}
@@ -75,7 +75,7 @@ func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
 	case *corev1.Pod:
 		grace := o.GracePeriodSeconds
 		if grace != nil && *grace < 0 {
-			grace = new(int64(1)) // as Kubernetes does: it is no order to forget the pod at once
+			grace = new(int64(1)) // as in Kubernetes: a negative value is not a force-deletion
 		}
 		change, ok = state.Delete(next, now, grace, why)
 		return change, ok, nil
@@ -108,7 +108,7 @@ func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
 	return state.Put(next, why), changed, nil
 }
 
-// mark notes that an object is to go.
+// mark sets an object's deletionTimestamp.
 func mark(o state.Object, now time.Time) {
 	at := metav1.NewTime(now.UTC().Truncate(time.Second))
 	zero := int64(0)
@@ -116,10 +116,9 @@ func mark(o state.Object, now time.Time) {
 	o.SetDeletionGracePeriodSeconds(&zero)
 }
 
-// setPropagation notes in an object's finalizers what is to become of those that
-// it owns; the garbage collection of package workload does it. In the background
-// needs no note: they go when their owner has gone. Where the deletion does not say, what
-// is noted already stands, and then what is usual of the kind.
+// setPropagation sets the finalizers for the objects that it owns; the garbage collector of package
+// workload handles them. Background needs no finalizer: dependents are deleted after their owner.
+// Without an option, existing finalizers count, then the kind's default.
 func setPropagation(o state.Object, opts *metav1.DeleteOptions) bool {
 	want := ""
 	//lint:ignore SA1019 older clients still send it
@@ -145,7 +144,7 @@ func setPropagation(o state.Object, opts *metav1.DeleteOptions) bool {
 	return true
 }
 
-// propagates tells whether a finalizer says what is to become of what an object owns.
+// propagates tells whether a finalizer is one of propagation.
 func propagates(finalizer string) bool {
 	return finalizer == metav1.FinalizerOrphanDependents || finalizer == metav1.FinalizerDeleteDependents
 }

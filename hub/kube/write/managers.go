@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Managers keep managedFields: who set which field.
+// Managers maintain managedFields, which record the manager of each field.
 type Managers struct {
 	settings admission.Settings
 
@@ -27,12 +27,12 @@ type managerKey struct {
 	sub string
 }
 
-// NewManagers returns the managers of the fields of every resource.
+// NewManagers returns the field managers of all resources.
 func NewManagers(s admission.Settings) *Managers {
 	return &Managers{settings: s, managers: map[managerKey]*managedfields.FieldManager{}}
 }
 
-// Default fills in what an applied object leaves out.
+// Default sets the defaults of an applied object.
 func (a *Managers) Default(o runtime.Object) {
 	if o, ok := o.(state.Object); ok && state.KindOf(o) != "" {
 		admission.Default(o, a.settings)
@@ -60,8 +60,7 @@ func (a *Managers) of(r *resource.Resource, sub string) (*managedfields.FieldMan
 	return m, nil
 }
 
-// resets are the fields that a path leaves as they are, whatever is sent: nobody
-// comes to own them there.
+// resets returns the fields that a path never changes, and so gives no manager.
 func resets(r *resource.Resource, sub string) map[fieldpath.APIVersion]fieldpath.Filter {
 	version := fieldpath.APIVersion(r.GroupVersion().String())
 	var set *fieldpath.Set
@@ -83,10 +82,10 @@ func resets(r *resource.Resource, sub string) map[fieldpath.APIVersion]fieldpath
 	return map[fieldpath.APIVersion]fieldpath.Filter{version: fieldpath.NewExcludeSetFilter(set)}
 }
 
-// onlyEphemeral are the fields that pods/ephemeralcontainers is for.
+// onlyEphemeral are the fields that pods/ephemeralcontainers may change.
 var onlyEphemeral = fieldpath.NewIncludeMatcherFilter(fieldpath.MakePrefixMatcherOrDie("spec", "ephemeralContainers"))
 
-// onlyResources are the fields that pods/resize is for.
+// onlyResources are the fields that pods/resize may change.
 var onlyResources = fieldpath.NewIncludeMatcherFilter(
 	fieldpath.MakePrefixMatcherOrDie("spec", "containers", fieldpath.MatchAnyPathElement(), "resources"),
 	fieldpath.MakePrefixMatcherOrDie("spec", "containers", fieldpath.MatchAnyPathElement(), "resizePolicy"),
@@ -94,7 +93,7 @@ var onlyResources = fieldpath.NewIncludeMatcherFilter(
 	fieldpath.MakePrefixMatcherOrDie("spec", "initContainers", fieldpath.MatchAnyPathElement(), "resizePolicy"),
 )
 
-// update notes in next who has set what differs from live (nil: all of it).
+// update records the manager of the fields in next that differ from live (nil: all fields).
 func (a *Managers) update(r *resource.Resource, live, next state.Object, manager, sub string) error {
 	m, err := a.of(r, sub)
 	if err != nil {
@@ -116,8 +115,8 @@ func (a *Managers) update(r *resource.Resource, live, next state.Object, manager
 	return nil
 }
 
-// typeConverter has the schemas by which server-side apply merges: the same that clients are
-// shown. They are read the first time that they are needed.
+// typeConverter has the schemas for server-side apply, the same that clients get. They are read at
+// their first use.
 var typeConverter = sync.OnceValues(func() (managedfields.TypeConverter, error) {
 	schemas, err := openapi.Schemas()
 	if err != nil {

@@ -23,22 +23,21 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// maxPatchOperations bounds a JSON patch, as in Kubernetes: each may copy the
-// whole object.
+// maxPatchOperations is Kubernetes' limit for a JSON patch: each operation may copy the whole
+// object.
 const maxPatchOperations = 10000
 
-// A JSON patch may look at the whole object with each operation, and a strategic one
-// looks for each entry of a list among all others: what they may cost together.
+// Limits of a patch's cost. A JSON patch may visit the whole object with each operation, and a
+// strategic one compares each list entry with all others.
 const (
 	maxPatchBytes   = 256 << 20 // operations times the bytes of the object and the patch
 	maxPatchEntries = 8 << 20   // entries of lists times entries of the same list
 )
 
-// A patch may also copy copies of copies: the whole of what it copies is bounded
-// as a request is.
+// A patch may also copy its own copies, so their total size is limited to that of a body.
 func init() { jsonpatch.AccumulatedCopySizeLimit = body.MaxBody }
 
-// Patch is the step that a patch of that kind comes to.
+// Patch returns the step for a patch of that type.
 func (r *Request) Patch(s state.Snapshot, sent body.Body, kind types.PatchType, now time.Time) (Step, error) {
 	live := r.live(s)
 	if kind == types.ApplyYAMLPatchType {
@@ -60,7 +59,7 @@ func (r *Request) Patch(s state.Snapshot, sent body.Body, kind types.PatchType, 
 	return st, err
 }
 
-// patched returns the object that a patch makes of live.
+// patched returns live with a patch applied.
 func (r *Request) patched(live state.Object, patch []byte, kind types.PatchType) (state.Object, []string, error) {
 	shown := r.Resource.Show(live)
 	was, err := json.Marshal(shown)
@@ -84,15 +83,14 @@ func (r *Request) patched(live state.Object, patch []byte, kind types.PatchType)
 	}
 	if next.GetName() != live.GetName() || next.GetNamespace() != live.GetNamespace() {
 		return nil, nil, apierrors.NewBadRequest(
-			"the patch changes metadata.name or metadata.namespace: those are fixed; create another object instead")
+			"the patch changes metadata.name or metadata.namespace: they are immutable; create another object instead")
 	}
 	return next, warnings, nil
 }
 
-// patchJSON applies a patch to an encoded object. like is the object itself: its
-// type says how lists are merged.
+// patchJSON applies a patch to an encoded object. The type of like says how lists are merged.
 func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) (is []byte, err error) {
-	defer func() { // the libraries panic at what they do not expect, such as a list as the key of an entry
+	defer func() { // the libraries panic on unexpected values, such as a list as a merge key
 		if p := recover(); p != nil {
 			is, err = nil, unprocessable(fmt.Sprintf("it has a list, an object or nothing where a plain value is expected (%v)",
 				p))
@@ -156,7 +154,7 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) (is
 	return nil, unprocessable(err.Error())
 }
 
-// entries is how many comparisons the lists in a patch may take.
+// entries counts the comparisons that the lists in a patch may take.
 func entries(v any) (n int) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -172,11 +170,11 @@ func entries(v any) (n int) {
 	return n
 }
 
-// unprocessable is the answer to a patch that can be read, but not applied.
+// unprocessable answers 422 for a patch that is valid but cannot be applied.
 func unprocessable(why string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
-		Message: "the patch cannot be applied: " + bound.Text(why, 4096), // it may cite a path of megabytes
+		Message: "the patch cannot be applied: " + bound.Text(why, 4096), // it may quote a path of megabytes
 	}}
 }
 
@@ -188,10 +186,10 @@ func isObject(patch []byte) error {
 	return nil
 }
 
-// decodePatched reads a patched object. Unlike a body it cannot be of another
-// kind by mistake, and it has no fields unknown but those of the patch.
+// decodePatched decodes a patched object. Its kind is right, and its unknown fields come from the
+// patch.
 func (r *Request) decodePatched(b []byte, kind schema.GroupVersionKind) (runtime.Object, []string, error) {
-	if err := bound.CountJSON(b).Bounded(); err != nil { // a patch may copy what it has copied
+	if err := bound.CountJSON(b).Bounded(); err != nil { // a patch may copy its own copies
 		return nil, nil, unprocessable(err.Error())
 	}
 	if err := body.CheckCost(b, resource.MediaJSON, kind); err != nil {

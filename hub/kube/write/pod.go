@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Bind is the step that places a pod on a node by hand.
+// Bind returns the step that assigns a pod to a node by hand.
 func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time) (Step, error) {
 	node := binding.Target.Name
 	p := s.Pod(r.Namespace, r.Name)
@@ -49,8 +49,8 @@ func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time)
 		Result: next}, nil
 }
 
-// bound gives a pod the labels and annotations of what binds it, as Kubernetes does: a scheduler of
-// its own says with them what it has chosen.
+// bound adds the binding's labels and annotations to the pod, as Kubernetes does: external
+// schedulers record their choice in them.
 func (r *Request) bound(next, p *corev1.Pod, binding *corev1.Binding) error {
 	if len(binding.Labels)+len(binding.Annotations) == 0 {
 		return nil
@@ -62,7 +62,7 @@ func (r *Request) bound(next, p *corev1.Pod, binding *corev1.Binding) error {
 	return nil
 }
 
-// merged is a new map of what is in both; what the second says counts.
+// merged returns a new map with both maps' entries; the second has precedence.
 func merged(a, b map[string]string) map[string]string {
 	all := make(map[string]string, len(a)+len(b))
 	maps.Copy(all, a)
@@ -70,7 +70,7 @@ func merged(a, b map[string]string) map[string]string {
 	return all
 }
 
-// Evict is the step that deletes a pod, unless a disruption budget would not have it.
+// Evict returns the step that deletes a pod, if its disruption budgets allow it.
 func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.Time) (Step, error) {
 	p := s.Pod(r.Namespace, r.Name)
 	if p == nil {
@@ -95,9 +95,8 @@ func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.T
 	return st, nil
 }
 
-// permit tells why a pod may not be evicted now. The budget is counted on the snapshot
-// that the eviction is going to change: with one writer, no two evictions can count on the
-// same pod.
+// permit returns why a pod may not be evicted now. It counts the budget on the snapshot that the
+// eviction changes: with one writer, two evictions cannot count on the same pod.
 func permit(s state.Snapshot, p *corev1.Pod, now time.Time) error {
 	h := state.RefusalFor(s, p, now)
 	switch {

@@ -1,9 +1,9 @@
-// Package write says what a request to change something comes to: creating, replacing, patching,
-// applying, deleting, scaling, binding and evicting, and who owns which field.
+// Package write computes the changes of a request: creating, replacing, patching, applying,
+// deleting, scaling, binding and evicting, and the managers of fields.
 //
-// Each is a pure function from a snapshot and a moment to a Step, the changes and what is
-// answered. Package write reads no request and commits nothing: hub/kube does, with the control
-// loop as the only writer. What an object's fields may be is package admission's rule.
+// Each is a pure function from a snapshot and a time to a Step, which has the changes and the
+// answer. The package reads no request and stores nothing: hub/kube does, through the control loop.
+// Package admission has the rules for objects' fields.
 package write
 
 import (
@@ -19,28 +19,28 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Request is a request to change an object, as far as what it comes to depends on it.
+// A Request has what a change depends on.
 type Request struct {
 	Resource  *resource.Resource
 	Sub       *resource.Sub // nil: the resource itself
 	Namespace string
-	Name      string // "" where the object is created
+	Name      string // "" for a create
 	Verb      string
 
 	User, Role string
-	Allow      func(verb, resource string) bool // whether the role does
+	Allow      func(verb, resource string) bool // whether the role allows it
 	MayCreate  func() error                     // why the user may not create such an object
 
-	Manager         string // who owns the fields that are set
-	Force           bool   // take them from others
-	Dry             bool   // do everything, but change nothing
-	FieldValidation string // what is to be done about unknown fields
+	Manager         string // of the fields that are set
+	Force           bool   // take fields from other managers
+	Dry             bool   // a dry run, which changes nothing
+	FieldValidation string // how unknown fields are handled
 
 	Settings admission.Settings
 	Managers *Managers
 }
 
-// sub is the name of the subresource, "" for the resource itself.
+// sub returns the name of the subresource, "" for the resource itself.
 func (r *Request) sub() string {
 	if r.Sub == nil {
 		return ""
@@ -48,21 +48,21 @@ func (r *Request) sub() string {
 	return r.Sub.Name
 }
 
-// A Step is what a request comes to, on one snapshot.
+// A Step is the result of a request on one snapshot.
 type Step struct {
 	Changes  []state.Change
-	Result   state.Object // what is answered
+	Result   state.Object // the answer
 	Created  bool
 	Warnings []string
-	Audit    string // what the audit is to say beside it
-	// base are the objects that the step was made from: while they stand, so does it.
+	Audit    string // details for the audit
+	// base has the objects that the step depends on.
 	base map[state.Key]state.Object
-	// from is where it looked at all of some kinds: while they are the same, so is what it says.
+	// from is the snapshot of which the step has read all objects of the consulted kinds.
 	from      state.Snapshot
 	consulted []state.Kind
 }
 
-// Stands tells whether the step is the same on a later snapshot.
+// ValidOn tells whether a later snapshot would give the same step.
 func (st *Step) Stands(s state.Snapshot) bool {
 	for k, o := range st.base {
 		if s.Get(k) != o {
@@ -77,22 +77,22 @@ func (st *Step) Stands(s state.Snapshot) bool {
 	return st.base != nil
 }
 
-// Stable tells whether the step knows what it was made from: any other is made anew on each
+// Stable tells whether the step's dependencies are known. Any other step is made anew on each
 // snapshot.
 func (st *Step) Stable() bool { return st.base != nil }
 
-// key is where the object of the request is kept.
+// key returns the key of the request's object.
 func (r *Request) key() state.Key {
 	return state.Key{Kind: r.Resource.State, Namespace: r.Namespace, Name: r.Name}
 }
 
-// live is the object of the request, nil if it is not there.
+// live returns the request's object, nil if it is not there.
 func (r *Request) live(s state.Snapshot) state.Object { return s.Get(r.key()) }
 
-// missing is the answer where it is not there.
+// missing returns NotFound for the request's object.
 func (r *Request) missing() error { return r.Resource.NotFound(r.Name) }
 
-// otherThan refuses what is meant for an object of that name with another UID.
+// checkUID refuses a request for an object with another UID.
 func (r *Request) otherThan(live state.Object, uid types.UID) error {
 	if uid == "" || uid == live.GetUID() {
 		return nil
@@ -106,7 +106,7 @@ func (r *Request) invalid(errs ...*field.Error) error {
 	return apierrors.NewInvalid(r.Resource.GroupVersionKind.GroupKind(), r.Name, errs)
 }
 
-// why is the sentence that tells of a write.
+// why returns the reason that changes carry.
 func (r *Request) why(verb string, o state.Object) string {
 	what := r.Resource.Singular
 	if r.Sub != nil {
@@ -118,12 +118,11 @@ func (r *Request) why(verb string, o state.Object) string {
 var errModified = errors.New(
 	"the object has been modified; please apply your changes to the latest version and try again")
 
-// anyVersion tells whether the resourceVersion of an object that is sent asks for none: Kubernetes
-// reads it as a number, and none of an object is 0.
+// anyVersion tells whether a resourceVersion matches every version. Kubernetes parses it as a
+// number, so "" and "0" are equal.
 func anyVersion(rv string) bool { return rv == "" || rv == "0" }
 
-// Place checks an object's name and namespace against the path, and fills in
-// what the path says.
+// Place checks an object's name and namespace against the path, and sets those that are missing.
 func (r *Request) Place(o state.Object) error {
 	if r.Resource.Namespaced {
 		switch o.GetNamespace() {
@@ -140,7 +139,7 @@ func (r *Request) Place(o state.Object) error {
 	if r.Name != "" {
 		switch o.GetName() {
 		case "":
-			if r.Verb == "update" { // what is sent takes the whole place: it has to say whose
+			if r.Verb == "update" { // an update must name its object
 				return apierrors.NewBadRequest(fmt.Sprintf(
 					"the name of the object (%s based on URL) was undeterminable: name must be provided", r.Name))
 			}

@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// ScaleOf shows how many pods a workload wants and has.
+// ScaleOf returns how many pods a workload wants and has.
 func ScaleOf(o state.Object) *scalev1.Scale {
 	m := o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 	sc := &scalev1.Scale{
@@ -60,8 +60,8 @@ func setReplicas(o state.Object, n int32) {
 	}
 }
 
-// Scale is the step that sets how many pods a workload wants: to what is sent, or, where that is
-// nil, to what a patch of that kind makes of it.
+// Scale returns the step that sets how many pods a workload wants: to sent or, if that is nil, to
+// the result of the patch.
 func (r *Request) Scale(s state.Snapshot, sent *scalev1.Scale, patch body.Body, kind types.PatchType,
 	now time.Time) (Step, error) {
 	live := r.live(s)
@@ -98,8 +98,8 @@ func (r *Request) Scale(s state.Snapshot, sent *scalev1.Scale, patch body.Body, 
 	return st, err
 }
 
-// scaleApplied is the applied scale as it is applied to the workload itself: whoever
-// applies a scale comes to own the workload's replicas.
+// scaleApplied converts an applied scale to an apply of the workload: its manager then owns the
+// workload's replicas.
 func (r *Request) scaleApplied(sc *scalev1.Scale) body.Body {
 	b, _ := json.Marshal(map[string]any{ // strings and a number: cannot fail
 		"apiVersion": r.Resource.GroupVersion().String(), "kind": r.Resource.Kind,

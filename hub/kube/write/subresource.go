@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// decided is a request with the conditions that are sent, and nothing else of what is
-// sent. When they came is the hub's word: by that they are forgotten.
+// decided returns a request with the conditions of sent, and nothing else of it. The hub sets their
+// times, because expiry counts from them.
 func decided(live, sent *certv1.CertificateSigningRequest, now time.Time) state.Object {
 	next := live.DeepCopy()
 	next.Status.Conditions = nil
@@ -33,7 +33,7 @@ func decided(live, sent *certv1.CertificateSigningRequest, now time.Time) state.
 	return next
 }
 
-// withEphemeral is a pod with the ephemeral containers of another version of it.
+// withEphemeral returns a pod with the ephemeral containers of next.
 func withEphemeral(live, next *corev1.Pod) *corev1.Pod {
 	with := live.DeepCopy()
 	with.ResourceVersion = next.ResourceVersion
@@ -42,8 +42,8 @@ func withEphemeral(live, next *corev1.Pod) *corev1.Pod {
 	return with
 }
 
-// mayDebug says why a pod gets no ephemeral containers: an agent that is older than
-// they are leaves them out without a word.
+// mayDebug refuses ephemeral containers for an agent that is too old: it would ignore them
+// silently.
 func (r *Request) mayDebug(s state.Snapshot, next, live *corev1.Pod) error {
 	if len(next.Spec.EphemeralContainers) <= len(live.Spec.EphemeralContainers) {
 		return nil
@@ -54,6 +54,6 @@ func (r *Request) mayDebug(s state.Snapshot, next, live *corev1.Pod) error {
 		return nil
 	}
 	return apierrors.NewForbidden(r.Resource.GroupResource(), r.Name, errors.New(
-		"the agent of node "+n.Name+" does not know ephemeral containers: update flotilla-device there, or use "+
+		"the agent of node "+n.Name+" does not support ephemeral containers: update flotilla-device there, or use "+
 			"kubectl exec, or kubectl debug --copy-to"))
 }

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Update is the step that puts next in the place of what is there.
+// Update returns the step that replaces the object with o.
 func (r *Request) Update(s state.Snapshot, o state.Object, now time.Time) (Step, error) {
 	next := o.DeepCopyObject().(state.Object)
 	live := r.live(s)
@@ -40,9 +40,8 @@ func (r *Request) Update(s state.Snapshot, o state.Object, now time.Time) (Step,
 	return r.replacement(s, live, next, now)
 }
 
-// replacement is the step that puts next in the place of live, as far as the
-// path allows: the main resource leaves the status alone, /status all but that.
-// next's managedFields are settled already.
+// replacement returns the step that replaces live with next, as far as the path allows: the main
+// resource keeps the status, /status changes only that. next's managedFields are final.
 func (r *Request) replacement(s state.Snapshot, live, next state.Object, now time.Time) (Step, error) {
 	switch rv := next.GetResourceVersion(); {
 	case anyVersion(rv) && r.Resource.Row.Conditional:
@@ -108,19 +107,19 @@ func (r *Request) replacement(s state.Snapshot, live, next state.Object, now tim
 	return st, nil
 }
 
-// forbidden refuses the request for a reason that is not in the object alone.
+// forbidden refuses the request for a reason beyond the object itself.
 func (r *Request) forbidden(why error) error {
 	return apierrors.NewForbidden(r.Resource.GroupResource(), r.Name, why)
 }
 
-// keepMetadata gives next what only the server says of an object.
+// keepMetadata copies the metadata that only the server sets from live to next.
 func keepMetadata(live, next state.Object) {
 	next.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	next.SetResourceVersion(live.GetResourceVersion())
 	next.SetUID(live.GetUID())
 	next.SetSelfLink("")
 	next.SetCreationTimestamp(live.GetCreationTimestamp())
-	if next.GetDeletionTimestamp() == nil { // left out; what is said otherwise is refused
+	if next.GetDeletionTimestamp() == nil { // a missing timestamp is kept, a different one refused
 		next.SetDeletionTimestamp(live.GetDeletionTimestamp())
 	}
 	if next.GetDeletionGracePeriodSeconds() == nil {
@@ -130,7 +129,7 @@ func keepMetadata(live, next state.Object) {
 	next.SetGenerateName(live.GetGenerateName())
 }
 
-// limited is next as far as the path may change it, and live in all else.
+// limited returns next where the path may change the object, and live elsewhere.
 func (r *Request) limited(s state.Snapshot, live, next state.Object, now time.Time) (state.Object, error) {
 	switch r.sub() {
 	case "":
@@ -166,8 +165,7 @@ func (r *Request) limited(s state.Snapshot, live, next state.Object, now time.Ti
 	return next, nil
 }
 
-// admit returns what is to be said of next, and what is wrong with it, by the path that it comes
-// by.
+// admit returns the warnings and errors for next, by the rules of its path.
 func (r *Request) admit(s state.Snapshot, live, next state.Object) (warnings []string, errs field.ErrorList) {
 	switch r.sub() {
 	case "resize":
@@ -185,8 +183,7 @@ func (r *Request) admit(s state.Snapshot, live, next state.Object) (warnings []s
 	return warnings, errs
 }
 
-// same tells whether writing next over live would change nothing but times in
-// managedFields.
+// same tells whether next differs from live only in times of managedFields.
 func same(live, next state.Object) bool {
 	a, b := live.GetManagedFields(), next.GetManagedFields()
 	if !sameManagers(a, b) {

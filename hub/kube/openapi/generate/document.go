@@ -75,7 +75,7 @@ func (d document) refs() string {
 	return refs3
 }
 
-// bytes is compact JSON with sorted keys: the same input gives the same bytes.
+// bytes returns compact JSON with sorted keys, so that equal input gives equal bytes.
 func (d document) bytes() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -86,7 +86,7 @@ func (d document) bytes() []byte {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// version3 makes the document of one version.
+// version3 makes the document of one group and version.
 func version3(dir, version string, values known) (document, error) {
 	upstream := func(version string) (document, error) {
 		return load(filepath.Join(dir, "v3", strings.ReplaceAll(strings.TrimPrefix(root(version), "/"), "/", "__")+
@@ -94,7 +94,7 @@ func version3(dir, version string, values known) (document, error) {
 	}
 	from := version
 	if slices.ContainsFunc(served, func(r resource) bool { return r.version == version && r.like != "" }) {
-		from = "v1" // the paths are made after it
+		from = "v1" // its paths are made from v1's
 	}
 	d, err := upstream(from)
 	if err != nil {
@@ -112,7 +112,7 @@ func version2(dir string, values known) (document, error) {
 	return d, d.keep(func(resource) bool { return true })
 }
 
-// keep leaves of a document what is served of the resources, and what that needs.
+// keep removes all paths but those of the served resources, and all schemas that these do not need.
 func (d document) keep(mine func(resource) bool) error {
 	d.at("info")["title"] = "Flotilla, a Kubernetes-compatible API"
 	if err := d.addOwn(); err != nil {
@@ -160,7 +160,7 @@ func (d document) keep(mine func(resource) bool) error {
 	return nil
 }
 
-// addOwn adds the schemas that upstream does not have.
+// addOwn adds the schemas of our own kinds.
 func (d document) addOwn() error {
 	text := own
 	if d.refs() == refs2 {
@@ -174,8 +174,7 @@ func (d document) addOwn() error {
 	return nil
 }
 
-// renamed returns a copy of a path item, for our kind where it was made after
-// another.
+// renamed copies a path item of the like resource for our own kind.
 func (d document) renamed(item object, r resource) object {
 	text := string(document{object: item}.bytes())
 	if r.like != "" {
@@ -208,21 +207,20 @@ func (d document) renamed(item object, r resource) object {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
 	if err := dec.Decode(&out); err != nil {
-		panic(err) // the replacements keep the form
+		panic(err) // the replacements keep it valid JSON
 	}
 	return out
 }
 
-// unread are the parameters and fields, of DeleteOptions and ListMeta, that the hub does not read.
+// unread are the parameters and fields of DeleteOptions and ListMeta that the hub ignores.
 var unread = []string{"ignoreStoreReadErrorWithClusterBreakingPotential", "shardInfo", "shardSelector"}
 
-// silent tells whether the hub does not speak a media type to those who use the resource.
+// silent tells whether the hub does not serve the resource in a media type.
 func (r resource) silent(media string) bool {
 	return strings.Contains(media, "cbor") || r.plain && strings.Contains(media, "vnd.kubernetes.protobuf")
 }
 
-// truthful takes out of a path item the media types that are silent and the parameters that are
-// unread.
+// truthful removes unserved media types and ignored parameters from a path item.
 func truthful(v any, silent func(media string) bool) {
 	switch v := v.(type) {
 	case object:
@@ -233,7 +231,7 @@ func truthful(v any, silent func(media string) bool) {
 				v[key] = slices.DeleteFunc(list, func(media any) bool { return silent(fmt.Sprint(media)) })
 			case list != nil && key == "parameters":
 				v[key] = slices.DeleteFunc(list, func(p any) bool {
-					ref, _ := p.(object)["$ref"].(string) // of version 2: the name, and a hash
+					ref, _ := p.(object)["$ref"].(string) // in version 2: the name and a hash
 					name, _, _ := strings.Cut(strings.TrimPrefix(ref, "#/parameters/"), "-")
 					return slices.Contains(unread, name) || slices.Contains(unread, fmt.Sprint(p.(object)["name"]))
 				})
@@ -252,8 +250,8 @@ func truthful(v any, silent func(media string) bool) {
 
 var typeOf = regexp.MustCompile(`^io\.k8s\.api\.(core|coordination)\.v1\.(\w+)$`)
 
-// annotate says of the fields of a schema what becomes of them here. What is
-// refused needs no schema of its own.
+// annotate marks the fields of a schema that have no effect here or are refused. A refused field's
+// own schema is removed.
 func annotate(name string, schema object) {
 	m := typeOf.FindStringSubmatch(name)
 	if m == nil {
@@ -284,7 +282,7 @@ func annotate(name string, schema object) {
 	}
 }
 
-// ofServed shortens the list of the groups that share a schema, such as DeleteOptions.
+// ofServed shortens the list of groups that share a schema, such as DeleteOptions.
 func ofServed(schema object) {
 	list, _ := schema["x-kubernetes-group-version-kind"].([]any)
 	if len(list) < 2 {
@@ -297,7 +295,7 @@ func ofServed(schema object) {
 	})
 }
 
-// prune removes the schemas and parameters that nothing refers to.
+// prune removes unreferenced schemas and parameters.
 func (d document) prune() {
 	need := map[string]bool{}
 	var walk func(any)
@@ -329,7 +327,7 @@ func (d document) prune() {
 	}
 }
 
-// bare takes out of schemas what only people read: the values of a field are for admission to say.
+// bare removes what only people read from schemas, and lists of values, which admission checks.
 func bare(v any) {
 	switch v := v.(type) {
 	case object:

@@ -12,22 +12,22 @@ import (
 	"strings"
 )
 
-// Kubernetes' own documents are written without the values that fields can have; a
-// kube-apiserver serves them, from its generated code. They are read from there.
+// Kubernetes' published documents lack the values that fields can have. A kube-apiserver serves the
+// values from its generated code, so they are read from that.
 const enumSource = "pkg/generated/openapi/zz_generated.openapi.go"
 
-// An enum is the values of a field, or of the elements of one that is a list.
+// An enum lists the values of a field, or of the elements of a list.
 type enum struct {
 	values []any
-	text   string // what each means, as it stands in the field's description
+	text   string // the meaning of each value, as in the field's description
 	items  bool
 }
 
-// A known is every enum, by "io.k8s.api.core.v1.Container imagePullPolicy".
+// A known has every enum, by "io.k8s.api.core.v1.Container imagePullPolicy".
 type known map[string]enum
 
-// refusedValues are those that the hub refuses where Kubernetes takes them: package admission
-// says so of each, in its own words, and a test of package kube holds this list to it.
+// refusedValues are valid in Kubernetes but refused by the hub. Package admission refuses them, and
+// a test of package kube compares the two.
 var refusedValues = map[string][]string{
 	"core.v1.GRPCAction mode":                                    {"TLS"},
 	"apps.v1.StatefulSetUpdateStrategy type":                     {"Recreate"},
@@ -45,7 +45,7 @@ var refusedValues = map[string][]string{
 
 var schemaFunc = regexp.MustCompile(`^schema_k8sio_api_([a-z0-9]+)_([a-z0-9]+)_(\w+)$`)
 
-// enums reads the values of all fields out of Kubernetes' generated code.
+// enums reads the values of all fields from Kubernetes' generated code.
 func enums(module string) (known, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(module, filepath.FromSlash(enumSource)), nil,
 		parser.SkipObjectResolution)
@@ -106,7 +106,7 @@ func enumOf(property ast.Expr) (e enum, ok bool) {
 			}
 			switch key, _ := kv.Key.(*ast.Ident); {
 			case key == nil:
-			case key.Name == "AdditionalProperties": // of a map's, which no document has a place for
+			case key.Name == "AdditionalProperties": // values of a map, for which documents have no place
 				return false
 			case key.Name == "Items":
 				walk(kv.Value, true)
@@ -131,7 +131,7 @@ func enumOf(property ast.Expr) (e enum, ok bool) {
 	return e, ok
 }
 
-// text is what a literal of a string says.
+// text returns the value of a string literal.
 func text(e ast.Expr) (string, bool) {
 	lit, ok := e.(*ast.BasicLit)
 	if !ok || lit.Kind != token.STRING {

@@ -1,10 +1,9 @@
-// Program generate makes the API's OpenAPI documents out of Kubernetes' own: it
-// keeps the paths that the hub serves and the schemas that they reach, says of
-// every field that devices do not honour that they do not, and adds our kinds. It
-// runs under go generate in package openapi, whose directory it writes to.
+// Program generate makes the API's OpenAPI documents from Kubernetes' own. It keeps the served
+// paths and the schemas that they need, marks fields that devices do not support, and adds our
+// kinds.
 //
-// It needs the Go module proxy, from which it takes the documents as data: nothing
-// of Kubernetes' code becomes part of the hub.
+// `go generate` in package openapi runs it, and it writes into that directory. It downloads the
+// documents as data through the Go module proxy; none of Kubernetes' code gets into the hub.
 package main
 
 import (
@@ -26,7 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// source is where the documents come from.
+// source is the module with the documents.
 const source = "k8s.io/kubernetes@v1.37.0"
 
 func main() {
@@ -100,7 +99,7 @@ func run() error {
 	return os.WriteFile("index.json", append(index, '\n'), 0o644)
 }
 
-// versions returns the versions that are served, each once, sorted.
+// versions returns the served versions, each once, sorted.
 func versions() []string {
 	var out []string
 	for _, r := range served {
@@ -110,7 +109,7 @@ func versions() []string {
 	return slices.Compact(out)
 }
 
-// download fetches the source through the Go module proxy and returns where it lies.
+// download fetches the source through the Go module proxy and returns its directory.
 func download() (string, error) {
 	tmp, err := os.MkdirTemp("", "openapi")
 	if err != nil {

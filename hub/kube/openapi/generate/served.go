@@ -7,7 +7,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A resource is one that the hub serves, with the methods of its paths.
+// A resource is a resource that the hub serves, with the methods of its paths.
 type resource struct {
 	version    string // "v1", "apps/v1"
 	plural     string
@@ -16,19 +16,18 @@ type resource struct {
 	subs       map[string][]string
 	plain      bool // it has no protobuf form
 
-	// Those that upstream's documents do not have, or not as we serve them, are made
-	// after a resource of v1: like is its plural, likeKind its kind,
-	// kind our own.
+	// A resource that upstream's documents lack, or serve differently, is made from a resource of
+	// v1: like is the plural and likeKind the kind of that one, kind is our own.
 	like, likeKind, kind string
 }
 
-// absent is a version of which upstream has no document, because a version that
-// Kubernetes calls better has taken its place; discovery alone tells of it.
+// absent is a version without an upstream document, because Kubernetes replaced it. Only discovery
+// lists it.
 const absent = "authentication.k8s.io/v1beta1"
 
 var served = resources()
 
-// resources returns what discovery tells of, whatever a hub needs for it.
+// resources returns the resources of a hub with all parts.
 func resources() (all []resource) {
 	for _, k := range state.Served() {
 		r := resource{version: k.In.String(), plural: string(k.Kind), namespaced: k.Namespaced, verbs: k.Verbs,
@@ -53,11 +52,10 @@ func resources() (all []resource) {
 	return all
 }
 
-// upstream tells whether Kubernetes' documents have a group: not those that other
-// servers serve there.
+// upstream tells whether Kubernetes' documents contain a group. They lack those of other servers.
 func upstream(g *state.Group) bool { return !g.Plain && g.Group != "metrics.k8s.io" }
 
-// root is the path below which a version's resources are.
+// root returns the path below which a version's resources are.
 func root(version string) string {
 	if strings.Contains(version, "/") {
 		return "/apis/" + version
@@ -65,7 +63,7 @@ func root(version string) string {
 	return "/api/" + version
 }
 
-// paths returns the paths of a resource and the methods that are served on each.
+// paths returns the paths of a resource, with the methods of each.
 func (r resource) paths() map[string][]string {
 	out := map[string][]string{}
 	at := root(r.version)
