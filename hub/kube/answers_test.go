@@ -84,7 +84,7 @@ func TestOneUserLeavesOthersSomeLogQueries(t *testing.T) {
 	if _, err := s.enter("olav", "pi-9"); err != nil {
 		t.Error(err)
 	}
-	for range 5 { // what is refused for the node's sake is not held against the user
+	for range 5 { // a refusal for the node's limit does not count for the user
 		if _, err := s.enter("olav", "pi-9"); err == nil {
 			t.Error("three of one node")
 		}
@@ -115,7 +115,7 @@ func TestALogQueryEnds(t *testing.T) {
 	})
 }
 
-// unread is an answer that its client does not take until it may.
+// unread is an answer that its client does not read until it is told to.
 type unread struct {
 	*httptest.ResponseRecorder
 	begun chan struct{}
@@ -129,7 +129,7 @@ func (u *unread) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// bulky is a fleet whose pods make a list of some 20 MB.
+// bulky is a fleet whose list of pods has about 20 MB.
 func bulky() *fakeFleet {
 	f := seeded()
 	for i := range 40 {
@@ -142,7 +142,7 @@ func bulky() *fakeFleet {
 
 func TestListsThatNobodyReadsAreOneEncoding(t *testing.T) {
 	f := bulky()
-	synctest.Test(t, func(t *testing.T) { // in a second that lasts until all have asked
+	synctest.Test(t, func(t *testing.T) { // fake time stands still until all requests are sent
 		s := newServer(f)
 		may, begun := make(chan struct{}), make(chan struct{}, 60)
 		var wg sync.WaitGroup
@@ -154,7 +154,7 @@ func TestListsThatNobodyReadsAreOneEncoding(t *testing.T) {
 			<-begun
 			return u
 		}
-		s.answers.encoding <- struct{}{} // one at a time, so that none can be made beside another
+		s.answers.encoding <- struct{}{} // takes one of the two encoders
 		for range 60 {
 			if u := list("viewer"); u.Code != http.StatusOK {
 				t.Fatal(u.Code)
@@ -166,7 +166,8 @@ func TestListsThatNobodyReadsAreOneEncoding(t *testing.T) {
 		if s.answers.all > heldByUser+24<<20 {
 			t.Errorf("%d bytes are held for one who reads nothing", s.answers.all)
 		}
-		// Another state is another encoding, and too much for one; somebody else has it.
+		// Another revision needs another encoding, which is over this user's limit; another user
+		// gets it.
 		f.touch(fakeNode("pi-1", ""), "a", "b")
 		if u := list("viewer"); u.Code != http.StatusTooManyRequests || u.Header().Get("Retry-After") == "" {
 			t.Errorf("the second answer of 20 MB for one: %d %v", u.Code, u.Header())
@@ -228,7 +229,7 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 		}
 		return release
 	}
-	// One has it made, another one is sent the same and takes his time.
+	// One user's request makes the encoding, and a slow reader shares it.
 	anna := must(list("anna", "pods"))
 	olav := must(list("olav", "pods"))
 	again := must(list("olav", "pods"))
@@ -245,7 +246,7 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 		t.Error("he has not read the second one")
 	}
 	again()
-	// Too much for who has it made is not too much for who waits for the same.
+	// An encoding over its maker's limit still goes to others that wait for it.
 	busy := must(list("kari", "events"))
 	made, may := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
@@ -263,7 +264,7 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 		}
 		release()
 	})
-	for waits := false; !waits; time.Sleep(time.Millisecond) { // for what kari has made
+	for waits := false; !waits; time.Sleep(time.Millisecond) { // kari's encoding
 		a.mu.Lock()
 		waits = a.made["secrets"].refs == 2
 		a.mu.Unlock()
@@ -277,8 +278,8 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 	}
 }
 
-// A client sends again what is answered with Retry-After: of something that may have been done, it would
-// hear that it exists already, or has changed, and take its own success for a failure.
+// A client sends a request with Retry-After again. If the first one may have been carried out, the
+// client would get a conflict with its own success.
 func TestWhatMayHaveBeenDoneIsNotToBeSentAgain(t *testing.T) {
 	fake := seeded()
 	s := newServer(fake)
@@ -295,7 +296,7 @@ func TestWhatMayHaveBeenDoneIsNotToBeSentAgain(t *testing.T) {
 	}
 }
 
-// What was surely not done because the hub stops is sent again, to it when it is back or to another hub.
+// What a stopping hub has certainly not done gets Retry-After, for the same or another hub.
 func TestWhatAHubThatStopsHasNotDoneIsToBeSentAgain(t *testing.T) {
 	fake := seeded()
 	s := newServer(fake)
@@ -316,7 +317,7 @@ func TestWhatAHubThatStopsHasNotDoneIsToBeSentAgain(t *testing.T) {
 	})))
 }
 
-// stopped is access whose questions end with the hub.
+// stopped fails authentication as a stopping hub does.
 type stopped struct{ fakeAccess }
 
 func (stopped) Authenticate(r *http.Request) (access.User, error) {

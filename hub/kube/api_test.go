@@ -21,7 +21,7 @@ var updateGoldens = flag.Bool("update", false, "write the golden files anew")
 // A request is sent as role admin unless it says otherwise.
 type request struct {
 	role, method, path, accept, contentType, body string
-	as                                            string // whom the sender wants to be taken for
+	as                                            string // the user to impersonate
 }
 
 func (q request) do(h http.Handler) *httptest.ResponseRecorder {
@@ -61,7 +61,7 @@ const (
 
 const configMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"b"}}`
 
-// Each case stands for itself, on a fleet of two nodes and two pods.
+// Each case starts with a new fleet of two nodes and two pods.
 var cases = []struct {
 	name string
 	request
@@ -264,14 +264,14 @@ var cases = []struct {
 
 var (
 	anyTime   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
-	anyUID    = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"`) // random: those that are kept are of version 8
+	anyUID    = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"`) // random: the seed has UIDs of version 8
 	anyAge    = regexp.MustCompile(`"\d+[smhdy](\d+[smhdy])?"`)
 	anyCells  = regexp.MustCompile(`"cells":\[[^]]*\]`)
 	wellKnown = map[string]bool{"2026-11-20T12:00:00Z": true, "2026-11-20T12:01:00Z": true, "2026-11-20T12:01:00.000000Z": true}
 )
 
-// golden is an answer as it stands in the golden file: moments of this run are
-// named, not told.
+// golden returns an answer as the golden file has it: times and UIDs of this run are replaced by
+// their names.
 func golden(w *httptest.ResponseRecorder) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s\n", w.Code, w.Header().Get("Content-Type"))
@@ -332,7 +332,7 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// What is wrong with a body is told within what a client reads of a header.
+// Warnings are limited to what a client reads of a header.
 func TestWarningsHaveAnEnd(t *testing.T) {
 	for what, lines := range map[string][]string{
 		"many":        slices.Repeat([]string{"unknown field \"x\""}, 100_000),

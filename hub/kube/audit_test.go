@@ -48,7 +48,7 @@ func TestReadingsOfSecretsAndRefusalsAreKept(t *testing.T) {
 	}
 }
 
-// A change is made in the name of whoever asked for it.
+// A change carries the name of its user.
 func TestAChangeIsInTheNameOfWhoAsked(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -64,7 +64,7 @@ func TestAChangeIsInTheNameOfWhoAsked(t *testing.T) {
 	}
 }
 
-// Of a collection that was deleted no single object is named.
+// The deletion of a collection is one record without names of objects.
 func TestADeletedCollectionIsKeptAsOne(t *testing.T) {
 	s := newServer(seeded())
 	for _, name := range []string{"one", "two"} {

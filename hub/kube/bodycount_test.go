@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// TestBodiesOfTooManyElements: a decoder makes hundreds of bytes of an empty element of two. What has too
-// many is refused before anything is decoded, by every verb and in every encoding.
+// An empty element of two bytes takes hundreds of bytes once decoded. A body with too many elements
+// is refused before decoding, with every verb and encoding.
 func TestBodiesOfTooManyElements(t *testing.T) {
 	const many = 900_000
 	empties := "[" + strings.Repeat("{},", many) + "{}]"
@@ -71,7 +71,7 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 	}
 }
 
-// TestOneReaderOfBodies: what else read a request's body would not count what is in it.
+// Only package body reads request bodies: other readers would not count their elements.
 func TestOneReaderOfBodies(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -92,7 +92,7 @@ func TestOneReaderOfBodies(t *testing.T) {
 	}
 }
 
-// A patch takes memory by the object that it changes, however short it is.
+// However short it is, a patch reserves memory by the size of its object.
 func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
 	s := newServer(seeded())
 	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"a":"` + strings.Repeat("x", 900_000) + `"}}`
@@ -108,7 +108,7 @@ func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
 	}
 }
 
-// TestALongPathIsNotAnswered: what is wrong with a patch is said in few words, however long its paths are.
+// An error about a patch is short, however long its paths are.
 func TestALongPathIsNotAnswered(t *testing.T) {
 	body := `[{"op":"add","path":"` + strings.Repeat("/a", 1_000_000) + `","value":1}]`
 	w := request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: body}.do(newServer(seeded()))

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// TestBombsOfAnOperator: each of them took the processor for minutes, or would take the
-// writer with it. They are refused by every verb and in every encoding.
+// Each of these requests once kept a processor busy for minutes, or the control loop. They are
+// refused with every verb and encoding.
 func TestBombsOfAnOperator(t *testing.T) {
 	pod := func(spec string) string {
 		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i"` + spec + `}`
@@ -88,10 +88,10 @@ func TestBombsOfAnOperator(t *testing.T) {
 	}
 }
 
-// pods closes what pod has opened where a case goes on behind its container.
+// pods closes what pod has opened, in cases that continue after the container.
 func pods(s string) string { return strings.TrimSuffix(s, "}") + "}]}}" }
 
-// TestWhatLooksLikeABombIsNone: a number is only a quantity where one is meant.
+// A huge number is refused only where the field is a quantity.
 func TestWhatLooksLikeABombIsNone(t *testing.T) {
 	s := newServer(seeded())
 	send(t, s, "POST", ns+"/configmaps", "", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"n","annotations":{"a":"1e999999999"}},"data":{"a":"1e-999999999"}}`, 201, nil)

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/kube/body"
 )
 
-// What the libraries that apply patches panic at is a mistake of the patch, and not of the hub.
+// A patch on which the libraries panic is a bad request, not an error of the hub.
 func TestAPatchThatNobodyExpectsIsRefused(t *testing.T) {
 	s := newServer(seeded())
 	for _, tt := range []struct{ name, path, media, body string }{
@@ -28,7 +28,7 @@ func TestAPatchThatNobodyExpectsIsRefused(t *testing.T) {
 	}
 }
 
-// Of many objects in a file it has to be said which one keeps to no bounds, also before it has been made.
+// The error names the object that is over a limit, because a file may have many.
 func TestWhatKeepsToNoBoundsIsNamed(t *testing.T) {
 	s := newServer(seeded())
 	for name, want := range map[string]string{"settings": `ConfigMap "settings" is invalid`, strings.Repeat("x", 1000): "…\" is invalid"} {
@@ -40,7 +40,7 @@ func TestWhatKeepsToNoBoundsIsNamed(t *testing.T) {
 	}
 }
 
-// A body is read up to its bound and no further.
+// A body is not read beyond its limit.
 func TestABodyHasABound(t *testing.T) {
 	s := newServer(seeded())
 	big := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"` + strings.Repeat("x", body.MaxBody) + `"}}`
@@ -51,7 +51,7 @@ func TestABodyHasABound(t *testing.T) {
 	}
 }
 
-// A patch cannot make another object of the one that it is for.
+// A patch cannot change the name of its object.
 func TestAPatchKeepsTheName(t *testing.T) {
 	s := newServer(seeded())
 	for _, body := range []string{`{"metadata":{"name":"another"}}`, `{"metadata":{"namespace":"kube-system"}}`} {
@@ -61,15 +61,15 @@ func TestAPatchKeepsTheName(t *testing.T) {
 	}
 }
 
-// Which pages may open a WebSocket, by what shows who asks.
+// The origins of pages that may open a WebSocket, by the kind of authentication.
 func TestWhichOriginsMay(t *testing.T) {
 	for _, tt := range []struct {
 		origin              string
 		token, cookie, cert bool
-	}{ // whether it may, with each of them
+	}{ // allowed with token, certificate, cookie
 		{"", true, false, true},
 		{"https://hub.example", true, true, true},
-		{"http://hub.example", true, false, false}, // a page that anybody on the way may have changed
+		{"http://hub.example", true, false, false}, // not over TLS: anyone on the way may have changed the page
 		{"https://hub.example:8443", true, false, false},
 		{"https://evil.example", true, false, false},
 		{"https://hub.example.evil.example", true, false, false},
@@ -115,8 +115,7 @@ type hijackable struct{ *httptest.ResponseRecorder }
 
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
 
-// What is kept of who came in how: the page is the page, a token a token, and a record has
-// the code and the reason of its answer.
+// A record has the kind of authentication (page or token), and the code and reason of the answer.
 func TestARecordSaysHowAndWhy(t *testing.T) {
 	s := newServer(seeded())
 	var kept auditing

@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A logbook notes what is asked of a server.
+// A logbook records the requests to a server.
 type logbook struct {
 	mu   sync.Mutex
 	urls []string
@@ -39,8 +39,7 @@ func (a *logbook) middleware(next http.Handler) http.Handler {
 	})
 }
 
-// begun counts how often the nodes were read from the beginning: by a list's first
-// page, or by a watch that begins with all that there is.
+// begun counts full reads of the nodes: first pages of lists, and watches with initial events.
 func (a *logbook) begun() (lists, streams int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,7 +55,7 @@ func (a *logbook) begun() (lists, streams int) {
 	return lists, streams
 }
 
-// A speaker is a program that prints what it sees, line by line.
+// A speaker is a program that prints what it receives, line by line.
 type speaker struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -64,7 +63,7 @@ type speaker struct {
 	said  []string
 }
 
-// speak starts the program made of client-go against a server.
+// speak starts the program of client-go against a server.
 func speak(t *testing.T, kubeconfig string, env []string, args ...string) *speaker {
 	t.Helper()
 	s := &speaker{t: t, cmd: exec.Command(kubectltest.ClientGo(t), args...), lines: make(chan string, 1000)}
@@ -94,7 +93,7 @@ func speak(t *testing.T, kubeconfig string, env []string, args ...string) *speak
 	return s
 }
 
-// await waits until each of the lines has come, in whatever order.
+// await waits until each of the lines was printed, in any order.
 func (s *speaker) await(want ...string) {
 	s.t.Helper()
 	late := time.After(2 * time.Minute)
@@ -115,7 +114,7 @@ func (s *speaker) await(want ...string) {
 	}
 }
 
-// serveAsked is serveTLS that notes what is asked.
+// serveAsked is serveTLS with a logbook.
 func serveAsked(t *testing.T, s *Server, role string) (string, *logbook) {
 	t.Helper()
 	e, a := echo.New(), &logbook{}
@@ -135,7 +134,7 @@ func serveAsked(t *testing.T, s *Server, role string) (string, *logbook) {
 	return kubeconfig, a
 }
 
-// Informers of every kind see what is, what changes, and what they have missed.
+// Informers of every kind receive existing objects, changes, and changes that they have missed.
 func TestInformers(t *testing.T) {
 	for _, c := range []struct {
 		how, encoding string
@@ -159,8 +158,8 @@ func TestInformers(t *testing.T) {
 			if c.watchList && (lists != 0 || streams != 1) || !c.watchList && (lists != 1 || streams != 0) {
 				t.Errorf("nodes were begun with %d lists and %d watches", lists, streams)
 			}
-			// More happens at once than the history holds: watchers are told to begin
-			// again, and see what they have missed, what is gone too.
+			// More changes at once than the history holds: watches must begin again, and still
+			// receive every change, deletions too.
 			f.mu.Lock()
 			f.keep = 1
 			f.mu.Unlock()
@@ -175,8 +174,7 @@ func TestInformers(t *testing.T) {
 	}
 }
 
-// One of two candidates leads, and the other one after it, by a lease: an operator's
-// role is enough for that.
+// Two candidates lead one after the other, by a lease. The role operator suffices.
 func TestLeaderElection(t *testing.T) {
 	t.Parallel()
 	f := seeded()
@@ -197,7 +195,7 @@ func TestLeaderElection(t *testing.T) {
 	}
 }
 
-// The calls of controllers do what they say, with bodies of protobuf.
+// Controllers' calls work with protobuf bodies.
 func TestControllersCalls(t *testing.T) {
 	t.Parallel()
 	f := seeded()

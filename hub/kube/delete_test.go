@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Whoever deletes what is going already may change his mind about what it owns, as at a
-// kube-apiserver: the finalizers on it are the word where he says nothing.
+// A second deletion of an object may change the propagation policy, as in a kube-apiserver. Without
+// a policy, the object's finalizers count.
 func TestADeletionMayBeAskedForAnew(t *testing.T) {
 	policy := func(name string) string { return `{"propagationPolicy":"` + name + `"}` }
 	const foreground, orphan = metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents
@@ -22,8 +22,8 @@ func TestADeletionMayBeAskedForAnew(t *testing.T) {
 		name string
 		of   state.Key
 		on   []string // finalizers before
-		ask  []string // bodies, one after the other
-		want []string // finalizers; nil: it has gone
+		ask  []string // bodies of the requests, in order
+		want []string // finalizers; nil: deleted
 	}{
 		{"foreground, then background", web, nil, []string{policy("Foreground"), policy("Background")}, nil},
 		{"foreground, then keep what it owns", web, nil, []string{policy("Foreground"), policy("Orphan")}, []string{orphan}},
@@ -61,8 +61,8 @@ func TestADeletionMayBeAskedForAnew(t *testing.T) {
 	}
 }
 
-// The options of a deletion may say of which group they are: any that is served, as clients of it send them, and that
-// of all, as with Kubernetes.
+// DeleteOptions may name any served group, because each group's clients send their own, as in
+// Kubernetes.
 func TestTheOptionsOfADeletionAreOfAnyGroup(t *testing.T) {
 	for version, code := range map[string]int{"v1": 200, "apps/v1": 200, "policy/v1": 200, "flotilla.dev/v1alpha1": 200, "meta.k8s.io/v1": 200, "example.org/v1": 400} {
 		f := seeded()
@@ -75,7 +75,7 @@ func TestTheOptionsOfADeletionAreOfAnyGroup(t *testing.T) {
 	}
 }
 
-// Two who empty the same collection at once are both told that it is empty.
+// Two clients that empty the same collection at once both succeed.
 func TestACollectionThatSomebodyElseHasEmptied(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -89,7 +89,7 @@ func TestACollectionThatSomebodyElseHasEmptied(t *testing.T) {
 	}
 }
 
-// A pod that was given more time to leave keeps it, unless somebody says how much less it has.
+// A pod's grace period stays as it is unless a deletion asks for a shorter one.
 func TestAGraceIsShortenedByOneThatIsSaid(t *testing.T) {
 	f := seeded()
 	s := newServer(f)

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Paths are what can be done at a path: the HTTP methods, sorted.
+// paths maps each path to its HTTP methods, sorted.
 type paths map[string][]string
 
 func (p paths) add(path, method string) {
@@ -23,7 +23,7 @@ func (p paths) add(path, method string) {
 	}
 }
 
-// methods says by which method each verb comes, and whether it names an object.
+// methods maps each verb to its HTTP method, and says whether it names an object.
 var methods = map[string]struct {
 	method string
 	named  bool
@@ -32,7 +32,7 @@ var methods = map[string]struct {
 	"patch": {"patch", true}, "delete": {"delete", true}, "deletecollection": {"delete", false},
 }
 
-// entry adds what a resource or subresource of discovery promises.
+// entry adds the paths and methods of a resource or subresource in discovery.
 func (p paths) entry(gv, name string, namespaced bool, verbs []string) {
 	resource, sub, _ := strings.Cut(name, "/")
 	root := "/apis/" + gv
@@ -50,7 +50,7 @@ func (p paths) entry(gv, name string, namespaced bool, verbs []string) {
 			p.add(gv+" "+name, "unknown verb "+v)
 		case sub != "":
 			p.add(at+"/"+resource+"/{name}/"+sub, m.method)
-			if sub == "proxy" { // with all that is below it
+			if sub == "proxy" { // with all paths below it
 				p.add(at+"/"+resource+"/{name}/proxy/{path}", m.method)
 			}
 		case m.named:
@@ -75,12 +75,12 @@ func read(t *testing.T, h http.Handler, path, accept string, into any) {
 	}
 }
 
-// What the older discovery says, what the aggregated one says, what the OpenAPI
-// documents say and what the hub answers to are the same paths and methods.
+// The older discovery, the aggregated discovery, the OpenAPI documents and the hub's answers agree
+// on paths and methods.
 func TestDiscoveryAndOpenAPIAndRoutingAgree(t *testing.T) {
 	f := seeded()
 	s := New(Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{}, Settings: fakeSettings})
-	const beta = "authentication.k8s.io/v1beta1" // for kubectl 1.27; today's documents do not have it
+	const beta = "authentication.k8s.io/v1beta1" // for kubectl 1.27; today's documents lack it
 
 	older := paths{}
 	var groups metav1.APIGroupList
@@ -152,7 +152,7 @@ func TestDiscoveryAndOpenAPIAndRoutingAgree(t *testing.T) {
 			at := strings.NewReplacer("{namespace}", "nowhere", "{name}", "nothing", "{path}", "logs").Replace(path)
 			w := request{method: strings.ToUpper(method), path: at, body: "not an object"}.do(s)
 			var st metav1.Status
-			_ = json.Unmarshal(w.Body.Bytes(), &st) // what is no Status has no reason
+			_ = json.Unmarshal(w.Body.Bytes(), &st) // other answers have no reason
 			routed := w.Code != http.StatusMethodNotAllowed && !(w.Code == http.StatusNotFound && st.Reason == "")
 			if routed != slices.Contains(served, method) {
 				t.Errorf("%s %s is answered with %d %s, but discovery says %v", method, path, w.Code, w.Body, served)

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// An order to drain a node is signed by the hub, whatever it says of itself, and one
-// that cannot be meant changes nothing.
+// The hub writes the user's name into a drain order, whatever name it had. An invalid order changes
+// nothing.
 func TestWhoOrdersADrainSignsIt(t *testing.T) {
 	f := seeded()
 	s := newServer(f)

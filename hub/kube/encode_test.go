@@ -51,7 +51,7 @@ func TestALargeAnswerIsCompressedForWhoCanReadIt(t *testing.T) {
 	}
 }
 
-// What older clients send and read as JSON, newer ones do as protobuf.
+// Protobuf is decoded and encoded wherever older clients use JSON.
 func TestProtobufBothWays(t *testing.T) {
 	s := newServer(seeded())
 	send := func(method, path string, o runtime.Object) runtime.Object {

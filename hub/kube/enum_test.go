@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// manifests have each field with values as somebody would write it: VALUE is the value. A
-// field that nobody may write here has none.
+// manifests have one manifest for each field with an enum; VALUE is the value. Fields that clients
+// cannot write have "".
 var manifests = func() map[string]string {
 	pod := func(lines string) string { return "/api/v1/namespaces/default/pods\n" + podWith(lines) }
 	container := func(lines string) string { return pod("containers:\n- name: c\n  image: i:1\n" + indented(lines)) }
@@ -52,7 +52,7 @@ var manifests = func() map[string]string {
 		"core.v1.AppArmorProfile type":                             plain("securityContext: {appArmorProfile: {type: VALUE}}"),
 		"core.v1.Container imagePullPolicy":                        container("imagePullPolicy: VALUE"),
 		"core.v1.Container terminationMessagePolicy":               container("terminationMessagePolicy: VALUE"),
-		// Those of a container that is added to a pod are held by the rules of any container.
+		// Containers that are added to a pod have the rules of all containers.
 		"core.v1.EphemeralContainer imagePullPolicy":                   "",
 		"core.v1.EphemeralContainer terminationMessagePolicy":          "",
 		"core.v1.ContainerPort protocol":                               container("ports: [{containerPort: 80, protocol: VALUE}]"),
@@ -63,7 +63,7 @@ var manifests = func() map[string]string {
 		"core.v1.NodeSelectorRequirement operator":                     plain("affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: k, operator: VALUE, values: [\"1\"]}]}]}}}"),
 		"core.v1.PersistentVolumeClaimSpec accessModes":                claim("accessModes: [VALUE]"),
 		"core.v1.PersistentVolumeClaimSpec volumeMode":                 claim("accessModes: [ReadWriteOnce]\nvolumeMode: VALUE"),
-		"core.v1.PersistentVolumeSpec accessModes":                     "", // they are made for claims
+		"core.v1.PersistentVolumeSpec accessModes":                     "", // the hub makes volumes, for claims
 		"core.v1.PersistentVolumeSpec persistentVolumeReclaimPolicy":   "",
 		"core.v1.PersistentVolumeSpec volumeMode":                      "",
 		"core.v1.PodSecurityContext fsGroupChangePolicy":               plain("securityContext: {fsGroup: 1, fsGroupChangePolicy: VALUE}"),
@@ -88,13 +88,13 @@ var manifests = func() map[string]string {
 	}
 }()
 
-// notWritten are the kinds with values that clients do not write: what devices and the hub
-// report, and what is only read here.
+// notWritten are the kinds whose enums clients do not write: reported by devices and the hub, or
+// read-only.
 var notWritten = strings.Fields("ContainerStatus ModifyVolumeStatus NamespaceStatus NodeStatus PersistentVolumeClaimStatus PersistentVolumeStatus " +
 	"PodStatus PortStatus VolumeHealthCondition IngressPortStatus ServicePort ServiceSpec EndpointPort EndpointSlice HTTPIngressPath CertificateSigningRequestSpec")
 
-// The values that kubectl explain shows of a field are those that the hub takes: all of
-// Kubernetes', less those that it refuses.
+// The values that kubectl explain shows are those that the hub accepts: Kubernetes' values without
+// the refused ones.
 func TestTheValuesOfTheDocumentsAreTaken(t *testing.T) {
 	s := newServer(seeded())
 	var doc struct {
@@ -112,7 +112,7 @@ func TestTheValuesOfTheDocumentsAreTaken(t *testing.T) {
 		w := request{method: "POST", path: path + "?dryRun=All", contentType: resource.MediaYAML, body: strings.ReplaceAll(text, "VALUE", fmt.Sprintf("%q", value))}.do(s)
 		return w.Code, w.Body.String()
 	}
-	// refused is what the hub says against a value as such: what else the value needs is another matter.
+	// refused returns the hub's refusal of a value itself, without refusals for other reasons.
 	refused := func(manifest, value string) string {
 		code, said := ask(manifest, value)
 		for _, words := range []string{"nsupported ", "not supported", fmt.Sprintf(`nvalid value: \"%s\"`, value), "not a valid"} {

@@ -25,7 +25,7 @@ func TestEphemeralContainersAreAddedByTheirOwnPath(t *testing.T) {
 		t.Fatalf("generation %d, was %d: %+v", p.Generation, before, p.Spec.EphemeralContainers)
 	}
 	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "second", Image: "b:1"}})
-	p.Labels, p.Spec.Containers[0].Image = map[string]string{"changed": "yes"}, "changed" // which this path does not
+	p.Labels, p.Spec.Containers[0].Image = map[string]string{"changed": "yes"}, "changed" // fields that this path does not change
 	body, _ := json.Marshal(p)
 	p = corev1.Pod{}
 	send(t, s, "PUT", path, "", string(body), 200, &p)
@@ -39,7 +39,7 @@ func TestEphemeralContainersAreAddedByTheirOwnPath(t *testing.T) {
 	send(t, s, "PATCH", ns+"/pods/kiosk-1", smp, `{"spec":{"ephemeralContainers":[{"name":"third","image":"c"}]}}`, 422, nil)
 	send(t, s, "POST", ns+"/pods", "", `{"metadata":{"name":"new"},"spec":{"containers":[{"name":"c","image":"c"}],"ephemeralContainers":[{"name":"e","image":"c"}]}}`, 422, nil)
 	send(t, s, "PATCH", ns+"/pods/nobody/ephemeralcontainers", smp, `{}`, 404, nil)
-	// the standards of its namespace look at it
+	// with a pod security level in its namespace
 	send(t, s, "PATCH", "/api/v1/namespaces/default", mp, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`, 200, nil)
 	var st metav1.Status
 	send(t, s, "PATCH", path, smp, `{"spec":{"ephemeralContainers":[{"name":"root","image":"c"}]}}`, 403, &st)
@@ -48,7 +48,7 @@ func TestEphemeralContainersAreAddedByTheirOwnPath(t *testing.T) {
 	}
 }
 
-// An agent that does not know them would leave them out without a word.
+// An old agent would ignore ephemeral containers silently.
 func TestAnOldAgentGetsNoEphemeralContainers(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -64,7 +64,7 @@ func TestAnOldAgentGetsNoEphemeralContainers(t *testing.T) {
 	send(t, s, "PATCH", path, smp, patch, 200, nil)
 }
 
-// declare makes the node of kiosk-1 declare what its agent knows.
+// declare sets the features that the agent on kiosk-1's node reports.
 func declare(f *fakeFleet, features ...string) *corev1.Node {
 	n := f.snap.Node(f.snap.Pod("default", "kiosk-1").Spec.NodeName).DeepCopy()
 	n.Status.NodeInfo.KubeletVersion, n.Status.DeclaredFeatures = "v1.37.0+flotilla.0.0.9", features

@@ -25,8 +25,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A fakeFleet is a control loop that decides nothing: it applies what it is told,
-// in memory, and keeps the newest changes.
+// A fakeFleet is a control loop without deciders: it applies changes in memory and keeps the newest
+// ones.
 type fakeFleet struct {
 	mu      sync.Mutex
 	snap    state.Snapshot
@@ -34,9 +34,9 @@ type fakeFleet struct {
 	keep    int
 	trimmed uint64 // revisions up to here have left the history
 	more    chan struct{}
-	fail    error     // of every write
+	fail    error     // the error of every write
 	before  func()    // runs once before the next write
-	renewed time.Time // when every node was last heard of
+	renewed time.Time // the last sign of life of every node
 
 	logs     func(ctx context.Context, pod *corev1.Pod, opts corev1.PodLogOptions, w io.Writer) error
 	nodeLogs func(node string, opts corev1.PodLogOptions, w io.Writer) error // see NodeLogs
@@ -100,17 +100,17 @@ func (f *fakeFleet) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) 
 	return slices.Clone(f.history[i:]), f.more, nil
 }
 
-// put applies objects as they are.
+// put stores objects as they are.
 func (f *fakeFleet) put(objs ...state.Object) {
 	var changes []state.Change
 	for _, o := range objs {
-		admission.Default(o, fakeSettings) // as everything that is kept
+		admission.Default(o, fakeSettings) // like every stored object
 		changes = append(changes, state.Put(o, ""))
 	}
 	f.do(changes...)
 }
 
-// do makes changes, all at once.
+// do applies changes, all at once.
 func (f *fakeFleet) do(changes ...state.Change) {
 	_, err := f.Do(context.Background(), func(state.Snapshot, time.Time) ([]state.Change, error) { return changes, nil })
 	if err != nil {
@@ -151,7 +151,7 @@ func (f *fakeFleet) Logs(ctx context.Context, pod *corev1.Pod, opts corev1.PodLo
 	return err
 }
 
-// Usage is of pi-1, whose device also speaks of a pod that is not its own.
+// Usage answers for pi-1. The answer also has a pod of another node.
 func (f *fakeFleet) Usage(_ context.Context, node string) (wire.Usage, error) {
 	if node != "pi-1" {
 		return wire.Usage{}, errors.New("the device of " + node + " is not connected")
@@ -169,7 +169,7 @@ func (f *fakeFleet) Usage(_ context.Context, node string) (wire.Usage, error) {
 	}, nil
 }
 
-// A fakeAccess knows the tokens admin, operator and viewer by themselves.
+// A fakeAccess accepts the tokens admin, operator and viewer.
 type fakeAccess struct{}
 
 func (fakeAccess) Authenticate(r *http.Request) (access.User, error) {
@@ -229,7 +229,7 @@ func newServer(f *fakeFleet) *Server {
 		Settings: fakeSettings})
 }
 
-// certificate is access by what the connection shows by itself.
+// certificate authenticates by the connection's certificate.
 type certificate struct{ fakeAccess }
 
 func (certificate) Authenticate(*http.Request) (access.User, error) {

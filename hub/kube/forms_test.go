@@ -27,8 +27,8 @@ import (
 
 const kubernetesWatchList = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 
-// Older clients ask for tables and metadata of meta.k8s.io/v1beta1: these say so everywhere,
-// and nothing else of them is another.
+// Older clients ask for tables and metadata of meta.k8s.io/v1beta1, which differ from v1 in the
+// version alone.
 func TestTheOlderFormsDifferInTheirVersionAlone(t *testing.T) {
 	const newer, older = `"apiVersion":"meta.k8s.io/v1"`, `"apiVersion":"meta.k8s.io/v1beta1"`
 	accept := func(as, version string) string {
@@ -99,13 +99,13 @@ func TestTheOlderFormsDifferInTheirVersionAlone(t *testing.T) {
 	})
 }
 
-// A protoEvent is an event of a watch in protobuf, as clients read it.
+// A protoEvent is an event of a watch in protobuf, as clients decode it.
 type protoEvent struct {
 	verb string
 	runtime.Object
 }
 
-// known is what clients know.
+// known is a client's scheme.
 var known = func() *runtime.Scheme {
 	s := resource.NewScheme()
 	utilruntime.Must(metav1.AddMetaToScheme(s))
@@ -131,7 +131,7 @@ func protoEvents(t *testing.T, stream io.ReadCloser) (list []protoEvent) {
 	}
 }
 
-// take is what has come since the last call.
+// take returns what arrived since the last call.
 func (w *watching) take() io.ReadCloser {
 	synctest.Wait()
 	w.mu.Lock()

@@ -2,8 +2,8 @@ package kube
 
 import "testing"
 
-// What a browser is told of answers: that none is anything but what it says, nor another
-// site's, and that secrets are not for its disk.
+// Answers tell a browser not to guess their type, not to show them to other sites, and not to store
+// secrets.
 func TestHeadersOfAnswers(t *testing.T) {
 	s := newServer(seeded())
 	for path, cache := range map[string]string{

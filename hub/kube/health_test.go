@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// stuck is a control loop that hears nobody any more.
+// stuck is a control loop that does not answer.
 type stuck struct{ *fakeFleet }
 
 func (stuck) Do(ctx context.Context, _ control.News) ([]state.Applied, error) {

@@ -21,7 +21,7 @@ func indexOf(t *testing.T, s *Server, role string) []string {
 	return got.Paths
 }
 
-// Every path that is listed is there for whom it is listed, and what is there is listed.
+// The index lists exactly the paths that exist and that the role may read.
 func TestTheIndexListsWhatThereIs(t *testing.T) {
 	s := newServer(seeded())
 	s.Others = []Other{{"/metrics", "get", "metrics"}, {"/audit/export", "list", "audit"}}
@@ -44,7 +44,7 @@ func TestTheIndexListsWhatThereIs(t *testing.T) {
 		}
 		for _, p := range paths {
 			if s.Others[0].Path == p || s.Others[1].Path == p {
-				continue // of another room
+				continue // served by another package
 			}
 			r, _ := http.NewRequestWithContext(t.Context(), "GET", srv.URL+p, nil)
 			r.Header.Set("Authorization", "Bearer "+role)

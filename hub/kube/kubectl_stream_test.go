@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// Each kubectl speaks another protocol: 1.29 SPDY, 1.32 and 1.37 WebSockets.
+// The versions of kubectl use different protocols: 1.29 SPDY, 1.32 and 1.37 WebSockets.
 func TestKubectlStreams(t *testing.T) {
 	for _, minor := range kubectltest.Minors {
 		t.Run(minor, func(t *testing.T) {
@@ -45,8 +45,8 @@ func TestKubectlStreams(t *testing.T) {
 
 type streamer struct{ program, config string }
 
-// run runs kubectl. Up to 1.32 it drops, and says so, what comes before it has made
-// its streams, which it does in the background: it is run again then.
+// run runs kubectl. Versions up to 1.32 open their streams in the background, and drop earlier data
+// with a message: then run tries again.
 func (k *streamer) run(t *testing.T, stdin string, args ...string) (out, errs string, code int) {
 	t.Helper()
 	for range 5 {
@@ -65,7 +65,7 @@ func (k *streamer) lines(t *testing.T) {
 		stdin     string
 		code      int
 		out, errs string // all of both
-		part      bool   // or a part
+		part      bool   // out and errs are parts
 	}{
 		{args: []string{"exec", "kiosk-1", "--", "echo", "hi"}, out: "hi\n"},
 		{args: []string{"exec", "kiosk-1", "--", "sh", "-c", "echo out; echo err >&2; exit 3"}, code: 3, out: "out\n", errs: "err\ncommand terminated with exit code 3\n"},
@@ -73,7 +73,7 @@ func (k *streamer) lines(t *testing.T) {
 		{args: []string{"exec", "-i", "kiosk-1", "--", "cat"}, stdin: "what goes in", out: "what goes in"},
 		{args: []string{"exec", "-i", "kiosk-1", "--", "wc", "-c"}, stdin: long, out: fmt.Sprintln(len(long))},
 		{args: []string{"exec", "-i", "kiosk-1", "--", "cat"}, stdin: long, out: long},
-		{args: []string{"exec", "-i", "kiosk-1", "--", "true"}, stdin: long, part: true}, // kubectl may mention that nobody reads it
+		{args: []string{"exec", "-i", "kiosk-1", "--", "true"}, stdin: long, part: true}, // kubectl may report that nothing reads it
 		{args: []string{"exec", "kiosk-1", "--", "cat"}},
 		{args: []string{"exec", "deploy/none", "--", "true"}, code: 1, errs: `deployments.apps "none" not found`, part: true},
 		{args: []string{"exec", "nope", "--", "true"}, code: 1, errs: `pods "nope" not found`, part: true},
@@ -95,7 +95,7 @@ func (k *streamer) lines(t *testing.T) {
 		{args: []string{"logs", "two", "-c", "nope"}, code: 1, errs: "container nope is not valid for pod two", part: true},
 	} {
 		out, errs, code := k.run(t, c.stdin, c.args...)
-		if slices.Contains(c.args, "--all-containers") { // at once
+		if slices.Contains(c.args, "--all-containers") { // in any order
 			out = strings.Join(slices.Sorted(strings.Lines(out)), "")
 		}
 		if code != c.code || !c.part && (out != c.out || errs != c.errs) || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
@@ -118,9 +118,9 @@ func (k *streamer) terminal(t *testing.T) {
 	s.Say("cat\r")
 	s.Say("it runs\r")
 	s.Await("it runs\r\n") // the terminal's echo, which may come before the shell's prompt
-	s.Await("it runs\r\n") // cat's: a signal in the moment of its start could be lost
+	s.Await("it runs\r\n") // cat's output: a signal while it starts could be lost
 	s.Say("\x03")          // interrupts cat, not the shell
-	s.Await("^C\r\n")      // the shell's: cat may still eat what comes before it
+	s.Await("^C\r\n")      // the shell's echo: cat may still read earlier input
 	s.Say("exit 5\r")
 	if rest, code := s.End(); code != 5 || !strings.Contains(rest, "command terminated with exit code 5") {
 		t.Errorf("exit %d: %q", code, rest)
@@ -137,7 +137,7 @@ func (k *streamer) attach(t *testing.T) {
 	}
 }
 
-// copies copies files of several sizes, there and back.
+// copies copies files of several sizes, in both directions.
 func (k *streamer) copies(t *testing.T) {
 	from, there, back := t.TempDir(), t.TempDir(), t.TempDir()
 	noise := rand.NewChaCha8([32]byte{1})
@@ -172,7 +172,7 @@ func (k *streamer) forward(t *testing.T) {
 	local := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(s.Await(" -> " + port + "\n"))
 	client := &http.Client{Timeout: time.Minute}
 	answers := make(chan error)
-	for i := range 5 { // at once, each on a connection of its own
+	for i := range 5 { // at once, each on its own connection
 		go func() {
 			answers <- func() error {
 				r, _ := http.NewRequest(http.MethodGet, fmt.Sprintf("http://%s/%d", local, i), nil)
@@ -199,7 +199,7 @@ func (k *streamer) forward(t *testing.T) {
 	if rest, code := s.End(); code > 0 {
 		t.Errorf("exit %d: %s", code, rest)
 	}
-	// one where nobody listens ends kubectl, which says why
+	// A port without a listener ends kubectl, which prints the reason.
 	s = kubectltest.Start(t, k.program, k.config, "port-forward", "--address", "127.0.0.1", "pod/kiosk-1", ":1")
 	local = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(s.Await(" -> 1\n"))
 	if _, err := client.Get("http://" + local); err == nil {

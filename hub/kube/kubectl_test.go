@@ -28,17 +28,16 @@ spec:
       - {name: site, image: "nginx:1.28"}
 `
 
-// serveTLS serves over TLS, without which kubectl sends no token, and returns a
-// kubeconfig for the role.
+// serveTLS serves over TLS, because kubectl sends no token without it, and returns a kubeconfig for
+// the role.
 func serveTLS(t *testing.T, s *Server, role string) (kubeconfig string) {
 	t.Helper()
 	kubeconfig, _ = serveAsked(t, s, role)
 	return kubeconfig
 }
 
-// The newest kubectl works with the room alone, without what decides about the fleet.
-// Package e2e runs every command line with every kubectl against the whole hub. Later
-// commands need what earlier ones did.
+// The newest kubectl works with this package alone, without deciders. Package e2e runs every
+// command line with every kubectl against the whole hub. Later commands build on earlier ones.
 func TestKubectl(t *testing.T) {
 	t.Parallel()
 	program := kubectltest.Build(t, kubectltest.Newest)
@@ -52,7 +51,7 @@ func TestKubectl(t *testing.T) {
 		args  string
 		stdin string
 		code  int
-		want  []string // parts of what it prints
+		want  []string // parts of its output
 	}{
 		{args: "version", want: []string{"Server Version: " + kubernetesVersion}},
 		{args: "get --raw /", want: []string{`"paths": [`, `"/apis/apps/v1",`}},
@@ -145,7 +144,7 @@ func TestKubectl(t *testing.T) {
 	}
 }
 
-// A viewer is told what he may not do, by name.
+// The refusal of a viewer names the user, verb and resource.
 func TestKubectlAsViewer(t *testing.T) {
 	config := serveTLS(t, newServer(seeded()), "viewer")
 	_, errs, code := kubectltest.Run(t, kubectltest.Build(t, kubectltest.Newest), config, "label", "node", "pi-1", "a=b")
@@ -154,7 +153,7 @@ func TestKubectlAsViewer(t *testing.T) {
 	}
 }
 
-// kubectl get -w prints what changes while it looks.
+// kubectl get -w prints changes as they happen.
 func TestKubectlWatches(t *testing.T) {
 	f := seeded()
 	config := serveTLS(t, newServer(f), "viewer")

@@ -21,7 +21,7 @@ import (
 
 var manualObjects = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
 
-// applied is a hub as it is after its first start, and one apply of a text.
+// applied returns a newly started hub after one apply of a text.
 func applied(t *testing.T, text, how string) *fakeFleet {
 	t.Helper()
 	f := seeded()
@@ -57,7 +57,7 @@ func applied(t *testing.T, text, how string) *fakeFleet {
 	return f
 }
 
-// What the manual shows as a whole object can be copied, pasted and applied.
+// Whole objects in the manual can be copied and applied.
 func TestTheManualsObjectsApplyAsTheyStand(t *testing.T) {
 	found := 0
 	pages, err := fs.Glob(manual.Files, "*.md")
@@ -79,8 +79,8 @@ func TestTheManualsObjectsApplyAsTheyStand(t *testing.T) {
 	}
 }
 
-// One apply from the manual gives every kind of Raspberry Pi memory limits, where they are
-// missing, and takes nothing else of its profile away.
+// One apply from the manual gives every kind of Raspberry Pi without memory limits the option, and
+// keeps the rest of its profile.
 func TestOneApplyGivesMemoryLimits(t *testing.T) {
 	text, err := fs.ReadFile(manual.Files, "firmware.md")
 	if err != nil {

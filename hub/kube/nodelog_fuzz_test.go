@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzLogQuery reads a viewer's query, and sifts a line with it: what is accepted is
-// bounded in what it can cost, whatever its pattern repeats.
+// FuzzLogQuery parses a query and filters a line with it: an accepted query has a bounded cost,
+// whatever its pattern repeats.
 func FuzzLogQuery(f *testing.F) {
 	for _, pattern := range []string{"level=WARN", "(a?){1000}", "((a{1,100}){1,100}){1,100}", "(x*)*(a*)*z", "[", "(?i)a{0,100}b{0,100}", ".{100}.{100}", "\\pN{5}"} {
 		f.Add(url.Values{"query": {"kubelet"}, "pattern": {pattern}}.Encode())

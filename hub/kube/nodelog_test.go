@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// NodeLogs is the log of pi-1's agent: five lines, ten seconds apart, which come in
-// pieces. Under every other name it is the options under which it was asked for.
+// NodeLogs sends the log of pi-1's agent: five lines, ten seconds apart, in pieces. For other nodes
+// it sends the options of the request.
 func (f *fakeFleet) NodeLogs(_ context.Context, node string, o corev1.PodLogOptions, w io.Writer) error {
 	if f.nodeLogs != nil {
 		return f.nodeLogs(node, o, w)
@@ -46,7 +46,7 @@ func (f *fakeFleet) NodeLogs(_ context.Context, node string, o corev1.PodLogOpti
 	return nil
 }
 
-// nodeLogged returns what the query brings, line numbers for lines of pi-1.
+// nodeLogged returns the answer to a query; for lines of pi-1, their numbers.
 func nodeLogged(t *testing.T, s *Server, role, node, query string) (code int, said string) {
 	t.Helper()
 	w := request{role: role, method: "GET", path: "/api/v1/nodes/" + node + "/proxy/logs/?" + query}.do(s)
@@ -151,7 +151,7 @@ func TestNothingElseIsServedBelowAProxy(t *testing.T) {
 	}
 }
 
-// A device may be older than the question, away, or anybody's program.
+// A device may have an older agent, be gone, or run another program.
 func TestWhatADeviceSaysOfItsLog(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -199,7 +199,7 @@ func TestWhatADeviceSaysOfItsLog(t *testing.T) {
 	}
 }
 
-// A logReader takes so many pieces of an answer, and leaves.
+// A logReader reads so many pieces of an answer, and closes.
 type logReader struct {
 	*httptest.ResponseRecorder
 	takes int
@@ -212,7 +212,7 @@ func (r *logReader) Write(b []byte) (int, error) {
 	return r.ResponseRecorder.Write(b)
 }
 
-// Who ends kubectl logs -f is no news: the hub's log tells of a device that fails in the middle.
+// The end of kubectl logs -f is not logged; a device that fails in the middle is.
 func TestOnlyALogThatFailsIsToldOf(t *testing.T) {
 	broken := errors.New("the device is gone")
 	for _, c := range []struct {

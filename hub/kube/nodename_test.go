@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A pod that names its node passes no scheduler: who writes one is told at once what none would tell.
+// The scheduler does not see a pod with a nodeName, so the answer warns of a node that cannot run
+// it.
 func TestANodeNameThatCannotServeIsWarnedOf(t *testing.T) {
 	s := newServer(seeded())
 	node := ""

@@ -42,8 +42,8 @@ func TestParsePath(t *testing.T) {
 	}
 }
 
-// Whatever the path, its parts have no slash and are no way out of a folder, and
-// a name stands behind a resource.
+// Whatever the path, its parts contain no slash and no parent directory, and a name follows a
+// resource.
 func FuzzParsePath(f *testing.F) {
 	for _, p := range []string{"/api/v1/namespaces/a/pods/p/log", "/apis/apps/v1", "/api/v1/nodes/a%3Ab", "/api//", "/%61pi/v1", "/api/v1/nodes/%2e%2e"} {
 		f.Add(p)

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A budget keeps pods that serve; it does not keep those that have yet to begin, or are at their end.
+// A disruption budget protects serving pods, not pods that have not started or are ending.
 func TestWhomABudgetKeeps(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -36,7 +36,7 @@ func TestWhomABudgetKeeps(t *testing.T) {
 	}
 }
 
-// What is only tried is not done, however that is written.
+// A dry run of an eviction changes nothing, in the body's options as in the query.
 func TestAnEvictionIsOnlyTried(t *testing.T) {
 	const plain, tried = `{"metadata":{"name":"kiosk-2"}}`, `{"metadata":{"name":"kiosk-2"},"deleteOptions":{"dryRun":["All"]}}`
 	for _, c := range []struct {

@@ -7,7 +7,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The level of a namespace counts on every way to a pod, in Kubernetes' words.
+// A namespace's pod security level applies to every way to make pods, with Kubernetes' texts.
 func TestThePodSecurityOfANamespace(t *testing.T) {
 	f := seeded()
 	s := newServer(f)

@@ -6,7 +6,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Who acts on what he has seen says of which object: another one of that name is none of his.
+// A write with a UID does not change another object of the same name.
 func TestAnotherObjectOfThatNameIsNotMeant(t *testing.T) {
 	for _, c := range []struct {
 		name, method, path, contentType, body string
@@ -37,7 +37,7 @@ func TestAnotherObjectOfThatNameIsNotMeant(t *testing.T) {
 	send(t, s, "POST", ns+"/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","uid":"`+string(pod.UID)+`","resourceVersion":"`+pod.ResourceVersion+`"},"target":{"name":"pi-2"}}`, 201, nil)
 }
 
-// No object is of the version 0: who sends it does not say which one he means.
+// resourceVersion 0 means any version.
 func TestVersionZeroIsNone(t *testing.T) {
 	for _, c := range []struct {
 		name, method, path, contentType, body string
@@ -64,7 +64,7 @@ func TestVersionZeroIsNone(t *testing.T) {
 	}
 }
 
-// TestAPodHasWhatItWasBoundWith: labels and annotations of a Binding are the pod's, where it may have such.
+// A Binding's labels and annotations become the pod's, where they are allowed.
 func TestAPodHasWhatItWasBoundWith(t *testing.T) {
 	f := seeded()
 	s := newServer(f)

@@ -106,7 +106,7 @@ func TestHeadersOfAPodsAnswer(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		pod      http.HandlerFunc
-		to, want string // Location: what the pod says, and what is passed on behind the proxy's own path
+		to, want string // Location as the pod sends it, and as the client gets it
 	}{
 		{"a page", page(200), "", ""},
 		{"early hints before a page", page(200, 103), "", ""},

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A pod is replaced by the manifest that it was made of: what the hub added when it was made it has still.
+// A pod can be replaced with the manifest that made it; the hub's defaults stay.
 func TestAPodIsReplacedByItsManifest(t *testing.T) {
 	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata", Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{"memory": quantity.MustParse("64Mi")}}}
 	f := seeded()

@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Of what is written to pods/resize the resources count and nothing else, a quota counts them in the same transaction,
-// and the generation tells that they have changed. The pod itself is no way round.
+// pods/resize changes only resources; a quota counts them in the same transaction, and the
+// generation increases. The pod itself refuses the change.
 func TestAPodIsResized(t *testing.T) {
 	f := seeded()
 	p := fakePod("burst", "pi-1")

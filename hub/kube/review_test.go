@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// Administrators ask what others may; the answer is the one rule's.
+// Administrators review the rights of others, by the same rule that enforces them.
 func TestReviewsOfOthers(t *testing.T) {
 	s := newServer(seeded())
 	s.RoleOf = func(_ context.Context, user string) (access.Role, error) {

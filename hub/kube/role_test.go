@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// requestOf is a request of the verb: it names what is not there, so that who may ask is
-// told that, and nothing changes.
+// requestOf returns a request of the verb. It names a missing object, so that an allowed request
+// changes nothing.
 func requestOf(r *resource.Resource, sub, verb string) request {
 	q := request{path: "/apis/" + r.Group + "/" + r.Version, body: "not an object", contentType: resource.MediaJSON}
 	if r.Group == "" {
@@ -40,8 +40,8 @@ func requestOf(r *resource.Resource, sub, verb string) request {
 	return q
 }
 
-// What is enforced, what a client is told of himself in one question and in the
-// list of all: for every role, resource, subresource and verb they are the same.
+// For every role, resource, subresource and verb, three agree: enforcement, SelfSubjectAccessReview
+// and SelfSubjectRulesReview.
 func TestWhatRolesAreToldIsWhatIsEnforced(t *testing.T) {
 	f := seeded()
 	c := Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{}, Settings: fakeSettings}
@@ -93,7 +93,7 @@ func TestWhatRolesAreToldIsWhatIsEnforced(t *testing.T) {
 	}
 }
 
-// ways are the verbs of a resource, under "", and of its subresources.
+// ways returns the verbs of a resource (under "") and of its subresources.
 func ways(r *resource.Resource) map[string][]string {
 	m := map[string][]string{"": r.Verbs}
 	for _, s := range r.Subs {
@@ -102,8 +102,8 @@ func ways(r *resource.Resource) map[string][]string {
 	return m
 }
 
-// Who may change what is there but make nothing makes nothing by a server-side apply either, and
-// nobody what only the hub makes.
+// A server-side apply that creates needs the right to create. Nobody creates what only the hub
+// creates.
 func TestAnApplyThatCreatesIsACreation(t *testing.T) {
 	const site = `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Site","metadata":{"name":"%s"},"spec":{"description":"%s"}}`
 	const sites, volumes = "/apis/flotilla.dev/v1alpha1/sites", "/api/v1/persistentvolumes"
@@ -115,7 +115,7 @@ func TestAnApplyThatCreatesIsACreation(t *testing.T) {
 	}{
 		{"operator", sites + "/new", fmt.Sprintf(site, "new", "x"), 403, `cannot create resource \"sites\"`},
 		{"admin", sites + "/new", fmt.Sprintf(site, "new", "x"), 201, ""},
-		{"operator", sites + "/new", fmt.Sprintf(site, "new", "y"), 409, ""}, // it is there, and the description another's
+		{"operator", sites + "/new", fmt.Sprintf(site, "new", "y"), 409, ""}, // it exists, and another manager owns the description
 		{"admin", volumes + "/mine", `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"mine"},"spec":{"capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce"],"persistentVolumeReclaimPolicy":"Retain","local":{"path":"persistent/x"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["pi-1"]}]}]}}}}`, 405, "the hub creates persistent volumes"},
 	} {
 		w := request{method: "PATCH", path: c.path + "?fieldManager=" + c.role, contentType: "application/apply-patch+yaml", body: c.body, role: c.role}.do(s)

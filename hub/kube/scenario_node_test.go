@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// What a device has reported stands at each of its signs of life: the heartbeats say
-// so, and the node stays at its revision.
+// Each sign of life of a device confirms what it has reported: the heartbeat times show that, and
+// the node keeps its revision.
 func TestHeartbeatsOfANodeAreItsSignsOfLife(t *testing.T) {
 	f := seeded()
 	n := fakeNode("pi-3", "oslo")

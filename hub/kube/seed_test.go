@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// seeded is a fleet of two nodes, three pods and one of what else the cases need.
+// seeded returns a fleet of two nodes, three pods and one of everything else that the cases need.
 func seeded() *fakeFleet {
 	f := newFake()
 	created := metav1.NewTime(fakeStart)

@@ -35,7 +35,7 @@ func TestFieldSelectors(t *testing.T) {
 	}
 }
 
-// Each group of events has names of its own for their fields.
+// Each group of events has its own names for their fields.
 func TestFieldSelectorsOfEvents(t *testing.T) {
 	s := newServer(seeded())
 	const newer = "/apis/events.k8s.io/v1/namespaces/default/events"
@@ -62,7 +62,7 @@ func TestFieldSelectorsOfEvents(t *testing.T) {
 	}
 }
 
-// A field that Kubernetes selects by, as its clients do, can be selected by.
+// The fields by which Kubernetes selects can be selected.
 func TestFieldsOfKindsThatHaveTheirOwn(t *testing.T) {
 	s := newServer(seeded())
 	for path, selector := range map[string]string{

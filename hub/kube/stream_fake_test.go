@@ -18,9 +18,8 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// commands run what is to run in containers on this machine, as its user, with a
-// terminal where one is asked for. Attaching greets and echoes lines until one is "end".
-// Forwarding goes to this machine's own ports.
+// commands runs containers' commands on this machine, as its user, with a terminal if asked for.
+// Attach greets and echoes lines until one is "end". Port-forward connects to this machine's ports.
 type commands struct{}
 
 func (commands) Exec(ctx context.Context, _ *corev1.Pod, o corev1.PodExecOptions, s ask.IO) error {
@@ -98,9 +97,8 @@ func (commands) Forward(ctx context.Context, _ *corev1.Pod, port int32) (io.Read
 	return d.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 }
 
-// streaming is a server with commands, where the device of pi-2 is offline and
-// beside the running pod kiosk-1 there are some that cannot be entered. A log is the
-// options under which it was asked for.
+// streaming returns a server with commands. The device of pi-2 is offline, and beside the running
+// pod kiosk-1 some pods cannot be entered. A log is the options of its request.
 func streaming() *Server {
 	f := seeded()
 	f.logs = func(_ context.Context, p *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {

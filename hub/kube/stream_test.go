@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// A stream that cannot be opened is refused with a Status before anything is upgraded.
+// A stream that cannot be opened is refused with a Status before the upgrade.
 func TestStreamsThatAreRefused(t *testing.T) {
 	const out = "stdout=1&"
 	for _, tt := range []struct {
@@ -71,7 +71,7 @@ func TestStreamsThatAreRefused(t *testing.T) {
 	}
 }
 
-// Who may get what a stream is, but not create it, may open it by no method.
+// The right to get a stream's subresource does not open it, with any method.
 func TestAStreamWantsTheRightToCreateWhateverTheMethod(t *testing.T) {
 	s := streaming()
 	s.Allow = func(_ access.Role, verb, _ string) bool { return verb == "get" }
@@ -96,7 +96,7 @@ func dialCommand(t *testing.T, srv *httptest.Server, path string, header http.He
 	return conn, answer, err
 }
 
-// outcome reads to the end what a command says: its output, and how it ended.
+// outcome reads a command's output and result to the end.
 func outcome(t *testing.T, conn *websocket.Conn) (out string, st metav1.Status) {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -119,7 +119,7 @@ func outcome(t *testing.T, conn *websocket.Conn) (out string, st metav1.Status) 
 	}
 }
 
-// questioned keeps what a fake was asked to do.
+// A questioned fake records what it was asked to do.
 type questioned struct {
 	commands
 	exec   chan corev1.PodExecOptions
@@ -197,8 +197,8 @@ func TestAnErrorOfTheDeviceSaysWhichPod(t *testing.T) {
 	}
 }
 
-// A page of another site cannot use a certificate that the browser holds; a page of
-// our own can, and so can one of a program on the caller's machine, such as Headlamp.
+// A page of another site cannot use the browser's certificate. Our own page can, and so can a
+// program's page on the caller's machine, such as Headlamp.
 func TestAPageOfAnotherSiteRunsNoCommand(t *testing.T) {
 	s := streaming()
 	s.Access = certificate{}
@@ -275,7 +275,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// Run waits for the sessions to tell their clients why they end.
+// Run waits until the sessions have sent their clients the reason.
 func TestTheHubsEndEndsSessions(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	s := streaming()

@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Who writes a taint again that is there, as an apply does that knows nothing of its time, does not make it newer:
-// tolerations count from there, and would never end.
+// Writing an existing taint again, as an apply without times does, keeps its time: otherwise
+// tolerationSeconds would never end.
 func TestATaintThatIsWrittenAgainIsAsOldAsItWas(t *testing.T) {
 	const added, node = "2026-06-01T10:00:00Z", "/api/v1/nodes/pi-1"
 	taints := func(value, more string) string {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A time limit that is none is refused before anything is done, as by kube-apiserver; a watch has none.
+// An invalid timeout is refused before anything is done, as in kube-apiserver; watches ignore it.
 func TestATimeoutIsADuration(t *testing.T) {
 	s := newServer(seeded())
 	const ns = "/api/v1/namespaces/default/configmaps"
@@ -32,7 +32,7 @@ func TestATimeoutIsADuration(t *testing.T) {
 	}
 }
 
-// A list that is asked for with watch=False, as Python writes it, is a list.
+// A list with watch=False, as Python clients write it, is a list.
 func TestAWatchIsNotAskedForByNo(t *testing.T) {
 	s := newServer(seeded())
 	for _, no := range []string{"false", "False", "FALSE", "0"} {
@@ -47,7 +47,7 @@ func TestAWatchIsNotAskedForByNo(t *testing.T) {
 	}
 }
 
-// What a log or a command is asked for with False, as Python writes it, is not done.
+// Options of logs and commands with False, as Python clients write it, are off.
 func TestNoIsNoInEveryQuery(t *testing.T) {
 	for _, no := range []string{"false", "False", "0"} {
 		q := url.Values{"command": {"sh"}, "stdout": {"True"}}

@@ -17,15 +17,15 @@ const (
 	mayI       = `{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"resourceAttributes":{"namespace":"default","verb":"delete","group":"apps","resource":"deployments"}}}`
 )
 
-// What k9s and Headlamp ask beyond what kubectl does, and what they make their views
-// of. Their watches and logs over WebSockets, and informers, have tests of their own.
+// Requests of k9s and Headlamp that kubectl does not make. Their WebSockets and informers have
+// their own tests.
 func TestTracesOfPrograms(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		request
 		code int
 		want []string // parts of the answer
-		kind string   // beginning of its media type
+		kind string   // prefix of its media type
 	}{
 		{"k9s asks for the version again and again", request{method: "GET", path: "/version"}, 200, []string{`"gitVersion": "v1.37.0`}, resource.MediaJSON},
 		{"k9s reads the aggregated discovery", request{method: "GET", path: "/apis", accept: agg}, 200, []string{`"metrics.k8s.io"`, `"events.k8s.io"`, `"apiextensions.k8s.io"`}, "application/json;g=apidiscovery.k8s.io;v=v2"},
@@ -70,8 +70,7 @@ func TestTracesOfPrograms(t *testing.T) {
 const webJSON = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"default"},"spec":{"replicas":1,"selector":{"matchLabels":{"app":"web"}},` +
 	`"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","image":"nginx:1.28"}]}}}}`
 
-// k9s watches the list of custom resource definitions; an empty one has a beginning
-// too.
+// k9s watches the list of custom resource definitions, so an empty list too begins with a bookmark.
 func TestWatchListOfTheEmptyLists(t *testing.T) {
 	for _, path := range []string{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/networking.k8s.io/v1/ingresses"} {
 		bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
@@ -86,8 +85,8 @@ func TestWatchListOfTheEmptyLists(t *testing.T) {
 	}
 }
 
-// Whatever the query, it is answered by what is asked for, or by a Status that says
-// whose mistake it was; and a refusal changes nothing.
+// Whatever the query, the answer is a result or a Status with the right code, and a refusal changes
+// nothing.
 func FuzzQuery(f *testing.F) {
 	for _, c := range cases {
 		if _, q, ok := strings.Cut(c.path, "?"); ok {
@@ -99,7 +98,7 @@ func FuzzQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query string) {
 		u, err := url.Parse("/?" + query)
 		if err != nil || strings.ContainsAny(query, " \r\n\x00") || u.Query().Has("watch") || u.Query().Has("follow") {
-			return // no such request arrives, or it would not end
+			return // an impossible request, or an endless one
 		}
 		fake := seeded()
 		s := newServer(fake)
@@ -110,7 +109,7 @@ func FuzzQuery(f *testing.F) {
 			before := fake.Snapshot().Revision
 			q.path += "?" + query
 			w := q.do(s)
-			if w.Code >= 500 && w.Code != http.StatusGatewayTimeout { // a revision that is yet to come
+			if w.Code >= 500 && w.Code != http.StatusGatewayTimeout { // a future revision
 				t.Errorf("%s %s: %d %s", q.method, q.path, w.Code, w.Body)
 			}
 			if after := fake.Snapshot().Revision; w.Code >= 400 && after != before {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What the documents say of a request can be said to the hub: it speaks every media
-// type that they list, and reads every parameter.
+// The hub reads and writes every media type, and reads every parameter, that the OpenAPI documents
+// list for a request.
 func TestTheDocumentsAreTrueOfEveryRequest(t *testing.T) {
 	type operation struct {
 		Parameters  []struct{ Name, In string }
@@ -44,7 +44,7 @@ func TestTheDocumentsAreTrueOfEveryRequest(t *testing.T) {
 				for media := range op.Responses["200"].Content {
 					q := request{method: strings.ToUpper(method), path: name, accept: media}
 					if strings.Contains(media, "watch") {
-						q.path += "?watch=1&resourceVersion=no" // it would not end
+						q.path += "?watch=1&resourceVersion=no" // a watch would not end
 					}
 					if asked++; q.do(s).Code == http.StatusNotAcceptable {
 						t.Errorf("%s of %s in %s: not spoken by %s", method, path, media, version)

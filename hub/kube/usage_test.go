@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// measurers are devices that take their time to measure.
+// measurers are devices that need time to measure.
 type measurers struct {
 	takes map[string]time.Duration
 
@@ -36,8 +36,7 @@ func (m *measurers) Usage(ctx context.Context, node string) (wire.Usage, error) 
 	}
 }
 
-// All devices are asked at once, silent ones not at all, and who is late is left out
-// instead of keeping everybody waiting.
+// All devices are asked at once, silent ones not at all, and late answers are left out.
 func TestWhoMeasuresTooLateIsLeftOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -35,7 +35,7 @@ type watching struct {
 	header http.Header
 	code   int
 	buf    bytes.Buffer
-	held   chan struct{} // non-nil: no write comes through before it is closed
+	held   chan struct{} // non-nil: writes wait until it is closed
 }
 
 func (w *watching) Header() http.Header { return w.header }
@@ -110,7 +110,7 @@ type told struct {
 	}
 }
 
-// frames returns what has come since the last call.
+// frames returns what arrived since the last call.
 func (w *watching) frames() (list []told) {
 	w.t.Helper()
 	synctest.Wait()
@@ -127,7 +127,7 @@ func (w *watching) frames() (list []told) {
 	return list
 }
 
-// expect compares the frames that have come with lines such as "ADDED pi-1 4".
+// expect compares the frames that arrived with lines such as "ADDED pi-1 4".
 func (w *watching) expect(want ...string) []told {
 	w.t.Helper()
 	list := w.frames()
@@ -155,7 +155,7 @@ func (w *watching) ended() bool {
 	}
 }
 
-// touch writes the object once more, with a label set or (value "") taken away.
+// touch writes the object again, with a label set or (value "") removed.
 func (f *fakeFleet) touch(o state.Object, label, value string) {
 	o = f.Snapshot().Get(state.KeyOf(o)).DeepCopyObject().(state.Object)
 	labels := o.GetLabels()
@@ -188,7 +188,7 @@ func TestWatchTellsWhatIsThenWhatChanges(t *testing.T) {
 		w := openWatch(t, s, "/api/v1/nodes?watch=true", resource.MediaJSON)
 		defer w.cancel()
 		w.expect("ADDED pi-1 4", "ADDED pi-2 5")
-		f.put(fakePod("kiosk-1", "pi-1")) // another kind: nothing to tell
+		f.put(fakePod("kiosk-1", "pi-1")) // another kind: no event
 		f.touch(fakeNode("pi-1", ""), "a", "b")
 		f.put(fakeNode("pi-3", "oslo"))
 		f.remove(fakeNode("pi-2", ""))
@@ -220,7 +220,7 @@ func TestWatchOfASelectionTellsWhoEntersAndLeaves(t *testing.T) {
 		if got := frames[2].Object.Metadata.Labels["lamp"]; got != "on" {
 			t.Errorf("who leaves is told with lamp=%s, want its old content", got)
 		}
-		f.remove(node) // has left already
+		f.remove(node) // no longer selected: no event
 		w.expect()
 	})
 }
@@ -349,7 +349,7 @@ func TestWatchOfLeasesTellsRenewals(t *testing.T) {
 	})
 }
 
-// A client that takes nothing off the wire is cut off.
+// A client that does not read is disconnected.
 func TestAStalledClientIsCutOff(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		ended := make(chan struct{})

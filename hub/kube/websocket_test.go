@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/websocket"
 )
 
-// mounted is the API as the hub mounts it.
+// mounted serves the API as the hub mounts it.
 func mounted(s *Server) *httptest.Server {
 	e := echo.New()
 	s.Register(e)
@@ -82,8 +82,7 @@ func TestABrowserReadsALogOverAWebSocket(t *testing.T) {
 	}
 }
 
-// A browser adds a client certificate to whatever a page asks for. A token it
-// adds to nothing.
+// A browser adds its client certificate to the requests of every page, but never a token.
 func TestAPageOfAnotherSiteOpensNoWebSocketWithACertificate(t *testing.T) {
 	s := newServer(seeded())
 	s.Access = certificate{}
@@ -97,8 +96,8 @@ func TestAPageOfAnotherSiteOpensNoWebSocketWithACertificate(t *testing.T) {
 	}
 }
 
-// A page of another program on the browser's machine is of the same site as a hub
-// there, so that the browser sends the session's cookie along.
+// To the browser, other programs on the hub's machine are the same site, so it sends them the
+// session's cookie.
 func TestACookieOpensAWebSocketForOurOwnPageOnly(t *testing.T) {
 	s := streaming()
 	s.Access = certificate{}

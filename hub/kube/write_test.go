@@ -28,7 +28,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// send does a request as admin and expects its code; out, if not nil, is the answer.
+// send sends a request as admin and expects its code; out, if not nil, is the answer.
 func send(t *testing.T, s *Server, method, path, contentType, body string, code int, out any) {
 	t.Helper()
 	w := request{method: method, path: path, contentType: contentType, body: body}.do(s)
@@ -70,8 +70,8 @@ func TestTwoWritersOfOneRevision(t *testing.T) {
 	send(t, s, "PUT", "/api/v1/nodes/pi-1", "", string(body), 409, nil)
 }
 
-// The write is judged by the writer, on the state at its turn: what the handler
-// saw before may be out of date.
+// A write is checked on the state in which the control loop applies it, because the handler's
+// snapshot may be out of date.
 func TestAWriteIsJudgedOnTheNewestState(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -159,7 +159,7 @@ func TestAPodsFinalizerAndItsDevice(t *testing.T) {
 	send(t, s, "PATCH", ns+"/pods/kiosk-1", mp, `{"metadata":{"finalizers":["example.com/hold"]}}`, 200, nil)
 	send(t, s, "DELETE", ns+"/pods/kiosk-1", "", "", 200, nil)
 	send(t, s, "PATCH", ns+"/pods/kiosk-1", mp, `{"metadata":{"finalizers":null}}`, 200, nil)
-	send(t, s, "GET", ns+"/pods/kiosk-1", "", "", 200, nil) // its device has yet to stop it
+	send(t, s, "GET", ns+"/pods/kiosk-1", "", "", 200, nil) // its device must stop it first
 	send(t, s, "DELETE", ns+"/pods/kiosk-1", "", `{"gracePeriodSeconds":0}`, 200, nil)
 	send(t, s, "GET", ns+"/pods/kiosk-1", "", "", 404, nil)
 }
@@ -186,7 +186,7 @@ func TestPagesOfAListWhileThingsChange(t *testing.T) {
 			if list.RemainingItemCount == nil || *list.RemainingItemCount != 4 {
 				t.Errorf("after the first page remain %v, want 4", list.RemainingItemCount)
 			}
-			f.remove(fakeNode("pi-2", "")) // told already
+			f.remove(fakeNode("pi-2", "")) // on the page that was read already
 			f.put(fakeNode("pi-45", "oslo"))
 		}
 		if next = list.Continue; next == "" {
@@ -218,12 +218,12 @@ func TestServerSideApply(t *testing.T) {
 	}
 	send(t, s, "PATCH", path("bob", "&force=true"), ssa, head+`{"a":"2","c":"1"}}`, 200, nil)
 	cm = corev1.ConfigMap{}
-	send(t, s, "PATCH", path("ann", ""), ssa, head+`{"b":"1"}}`, 200, &cm) // ann lets go of a, which bob holds
+	send(t, s, "PATCH", path("ann", ""), ssa, head+`{"b":"1"}}`, 200, &cm) // ann gives up a, which bob owns
 	if cm.Data["a"] != "2" {
 		t.Errorf("data is %v, want bob's a=2", cm.Data)
 	}
 	cm = corev1.ConfigMap{}
-	send(t, s, "PATCH", path("ann", ""), ssa, head+`{}}`, 200, &cm) // nobody else holds b
+	send(t, s, "PATCH", path("ann", ""), ssa, head+`{}}`, 200, &cm) // ann is the only owner of b
 	if _, ok := cm.Data["b"]; ok {
 		t.Errorf("data is %v, want b gone with its last manager", cm.Data)
 	}
@@ -251,8 +251,8 @@ func TestAFailureOfTheStoreIsToldAndChangesNothing(t *testing.T) {
 	}
 }
 
-// An event is one object under two groups: what is written under one is read under
-// the other, and a write under either leaves it whole.
+// An event is one object in two groups: either group reads what the other wrote, and its writes
+// keep the other's fields.
 func TestAnEventIsTheSameUnderBothGroups(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -304,8 +304,7 @@ func TestObjectsInASnapshotAreNeverChanged(t *testing.T) {
 	}
 }
 
-// Whatever the patch, the answer is a Status or the object, and a refusal
-// changes nothing.
+// Whatever the patch, the answer is a Status or the object, and a refusal changes nothing.
 func FuzzPatch(f *testing.F) {
 	for _, c := range cases {
 		if c.method == http.MethodPatch {
@@ -336,7 +335,7 @@ func FuzzPatch(f *testing.F) {
 	})
 }
 
-// An auditing keeps what it is told.
+// An auditing keeps its records.
 type auditing struct {
 	lines []string
 	rows  []store.Audit
@@ -376,7 +375,7 @@ func TestWhatPeopleChangeIsKept(t *testing.T) {
 	}
 }
 
-// What is on its way out can be changed by who reads it and writes it back.
+// An object that is being deleted can be read, changed and written back.
 func TestWhatIsBeingDeletedIsWrittenBack(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -388,7 +387,7 @@ func TestWhatIsBeingDeletedIsWrittenBack(t *testing.T) {
 	p.Labels["c"] = "d"
 	body, _ := json.Marshal(p)
 	send(t, s, "PUT", ns+"/pods/kiosk-1", "", string(body), 200, nil)
-	p.ResourceVersion, p.DeletionTimestamp, p.DeletionGracePeriodSeconds = "", nil, nil // who does not know that it goes
+	p.ResourceVersion, p.DeletionTimestamp, p.DeletionGracePeriodSeconds = "", nil, nil // as a client writes it that ignores the deletion
 	body, _ = json.Marshal(p)
 	send(t, s, "PUT", ns+"/pods/kiosk-1", "", string(body), 200, &p)
 	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
@@ -425,15 +424,15 @@ func TestAConditionOpensAReadinessGate(t *testing.T) {
 	send(t, s, "POST", ns+"/pods/held/binding", "", `{"target":{"name":"pi-1"}}`, 201, nil)
 }
 
-// What takes long is made outside of the writer, however often it must be made again: it
-// would keep every device's news waiting.
+// A slow step is made outside of the control loop, even when it must be made again: the loop would
+// keep every device waiting.
 func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		takes time.Duration
-		moves int // times that what the step was made from changes in between
+		moves int // changes under the step while it is made
 		makes int // in all
-		there int // of them by the writer
+		there int // of them in the control loop
 		want  bool
 	}{
 		{"a slow step of what stands is made once", time.Second, 0, 1, 0, true},
@@ -473,7 +472,7 @@ func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
 	}
 }
 
-// A field that a scale does not have is refused, warned of or ignored, as in any other patch.
+// Unknown fields of a scale are refused, warned of or ignored, as in every patch.
 func TestAPatchOfAScaleHasNoFieldsOfItsOwn(t *testing.T) {
 	s := newServer(seeded())
 	const path = apps + "/deployments/web/scale"
@@ -499,7 +498,7 @@ func TestAPatchOfAScaleHasNoFieldsOfItsOwn(t *testing.T) {
 	}
 }
 
-// Whoever takes the finalizers off a namespace says nothing of its status, as at a kube-apiserver.
+// Removing a namespace's finalizers keeps its status, as in a kube-apiserver.
 func TestFinalizeLeavesTheStatusAlone(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -515,8 +514,8 @@ func TestFinalizeLeavesTheStatusAlone(t *testing.T) {
 	send(t, s, "GET", path, "", "", 404, nil)
 }
 
-// What is in no namespace may name one, as much that is rendered for a namespace does: it
-// means nothing, as at a kube-apiserver.
+// A cluster-scoped object may have a namespace, as many rendered manifests do; it is ignored, as in
+// a kube-apiserver.
 func TestWhatIsInNoNamespaceMayNameOne(t *testing.T) {
 	f := seeded()
 	s := newServer(f)

@@ -46,14 +46,14 @@ func TestPerAddressLimits(t *testing.T) {
 	})
 }
 
-// What has gone is forgotten, however many go at once.
+// Addresses without connections are removed, however many go at once.
 func TestAddressesThatHaveGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := Addresses{Most: 5, Rate: 1, Burst: 4}
 		of := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 		for range 3 {
 			for i := range 3000 {
-				for range 2 { // one connection is soon made good, a second one takes a second more
+				for range 2 { // the rate recovers from one connection at once, from a second one within a second
 					if err := a.Enter(of(i)); err != nil {
 						t.Fatal(err)
 					}
@@ -75,7 +75,7 @@ func TestAddressesThatHaveGoneAreForgotten(t *testing.T) {
 	})
 }
 
-// BenchmarkAFleetLeaves: every device has its own address.
+// Every device has its own address.
 func BenchmarkAFleetLeaves(b *testing.B) {
 	for _, fleet := range []int{1000, 18000} {
 		b.Run(fmt.Sprintf("fleet=%d", fleet), func(b *testing.B) {

@@ -15,7 +15,7 @@ func TestAStrangersConnectionServesSoManyRequests(t *testing.T) {
 	for name, closes := range map[string]bool{"": true, "anna": false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, conf, Limits{Connections: 8, User: 1})
-			if name != "" { // has her place already, on another connection
+			if name != "" { // her place is on another connection
 				if code, err := ask(h.dial("http/1.1"), get("/", name)); code != 200 {
 					t.Fatal(code, err)
 				}
@@ -83,14 +83,14 @@ func TestAnAddressPaysForItsStrangersRequests(t *testing.T) {
 	})
 }
 
-// Frames and headers of a stranger cost the hub more than they cost who sends them.
+// Frames and headers cost the hub more than the unauthenticated client that sends them.
 func TestAStrangerIsReadSlowlyAndAUserIsNot(t *testing.T) {
 	conf := certificate()
 	const size = 1 << 20
 	for name, slow := range map[string]bool{"": true, "anna": false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, conf, Limits{Connections: 8, User: 1})
-			if name != "" { // her place is on another connection: she is known on this one, too
+			if name != "" { // her place is on another connection; this one counts as authenticated too
 				if code, err := ask(h.dial("http/1.1"), get("/", name)); code != 200 {
 					t.Fatal(code, err)
 				}

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/hub/broker/pipe"
 )
 
-// certificate is some certificate; nobody here checks it.
+// certificate returns a certificate, which nothing here verifies.
 func certificate() *tls.Config {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()
@@ -30,12 +30,12 @@ func certificate() *tls.Config {
 	return &tls.Config{Certificates: s.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}
 }
 
-// A hub answers large, reads bodies, and lets those in who say a name.
+// A hub sends large answers, reads bodies, and authenticates by the header Name.
 type hub struct {
 	t      *testing.T
 	net    *pipe.Net
 	l      *Listener
-	gaveUp chan struct{} // a large answer was not taken
+	gaveUp chan struct{} // a large answer was not read
 }
 
 var large = bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
@@ -60,9 +60,9 @@ func (h hub) serve(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		}
-	case "/unread": // refuses before it reads
+	case "/unread": // refuses without reading
 		w.WriteHeader(http.StatusUnauthorized)
-	case "/cut": // what lets it in ends meanwhile
+	case "/cut": // the right ends during the answer
 		time.AfterFunc(time.Second, func() { Cut(r.Context()) })
 		for range 1000 {
 			if _, err := w.Write(large); err != nil {
@@ -124,7 +124,7 @@ func (h hub) raw() net.Conn {
 	return c
 }
 
-// dial shakes hands for a protocol.
+// dial does a TLS handshake with a protocol.
 func (h hub) dial(protocol string) *tls.Conn {
 	h.t.Helper()
 	c := tls.Client(h.raw(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}})
@@ -151,7 +151,7 @@ func get(path, name string) string {
 	return "GET " + path + " HTTP/1.1\r\nHost: hub\r\nName: " + name + "\r\n\r\n"
 }
 
-// lasts tells how long it is until the hub has closed a connection.
+// lasts returns how long it takes the hub to close a connection.
 func lasts(c net.Conn) time.Duration {
 	began := time.Now()
 	_, _ = io.Copy(io.Discard, c)
@@ -237,7 +237,7 @@ func TestWhatIsNotFinishedEnds(t *testing.T) {
 	}
 }
 
-// unread asks, reads nothing, and tells how long it was until the hub gave up.
+// unread sends a request, reads nothing, and returns how long it takes the hub to give up.
 func unread(h hub, text string) time.Duration {
 	h.t.Helper()
 	c := h.dial("http/1.1")
@@ -261,13 +261,13 @@ func TestWhoDoesNothingGivesWay(t *testing.T) {
 		for range 5 {
 			idle = append(idle, h.raw())
 		}
-		for range 20 { // newcomers, each in the place of the oldest that does nothing
+		for range 20 { // newcomers, each displacing the oldest idle connection
 			began := time.Now()
 			if code, err := ask(h.dial("http/1.1"), get("/", "")); code != 200 || time.Since(began) > settled+time.Second {
 				t.Fatalf("%d %v after %s", code, err, time.Since(began))
 			}
 		}
-		for i, c := range idle { // else there are more than there may be
+		for i, c := range idle { // otherwise there are more connections than allowed
 			_ = c.SetReadDeadline(time.Now().Add(time.Second))
 			var timeout net.Error
 			if _, err := c.Read(make([]byte, 1)); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
@@ -277,7 +277,7 @@ func TestWhoDoesNothingGivesWay(t *testing.T) {
 		if code, err := ask(anna, get("/", "anna")); code != 200 {
 			t.Error("a user's connection gave way:", code, err)
 		}
-		for range 5 { // a user keeps two places, and no more, whatever she does there
+		for range 5 { // a user keeps at most two places
 			if _, err := io.WriteString(h.dial("http/1.1"), get("/quiet", "anna")); err != nil {
 				t.Fatal(err)
 			}
@@ -303,7 +303,7 @@ type client2 struct {
 	*http2.Framer
 	t       *testing.T
 	next    uint32
-	writing chan struct{} // held by who writes
+	writing chan struct{} // held while writing
 }
 
 func (c *client2) exclusively(do func() error) error {
@@ -347,7 +347,7 @@ func (c *client2) request(method, path string, more ...string) uint32 {
 	return id
 }
 
-// read reads frames until one is what is looked for, answering pings as one who lives.
+// read reads frames until one matches, and answers pings.
 func (c *client2) read(want func(http2.Frame) bool) error {
 	for {
 		f, err := c.ReadFrame()
@@ -419,12 +419,12 @@ func TestAStrangerHasFewRequestsUnderWay(t *testing.T) {
 	}
 }
 
-// A connection keeps the place of its user as long as somebody on it shows who they are: whose right has ended
-// has the bounds of a stranger on it, too.
+// A connection counts as its user's while requests on it are authenticated. Once the right has
+// ended, the limits of unauthenticated connections apply again.
 func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
-		h := startOn(t, conf, Limits{Connections: 100, Asks: 0.5}, far) // of strangers 20 at once
+		h := startOn(t, conf, Limits{Connections: 100, Asks: 0.5}, far) // 20 unauthenticated requests at once
 		places := func(users, strangers int) {
 			t.Helper()
 			synctest.Wait()
@@ -436,7 +436,7 @@ func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
 		}
 		c := h.dial("http/1.1")
 		for range 3 {
-			for i := range strangersAsks { // a page asks for what is nobody's, too
+			for i := range strangersAsks { // a page requests files without authentication too
 				name := ""
 				if i == 0 {
 					name = "anna"
@@ -456,7 +456,7 @@ func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
 		}
 		_ = c.Close()
 		places(0, 0)
-		time.Sleep(10 * time.Second) // until strangers may ask again, as whoever comes anew is at first
+		time.Sleep(10 * time.Second) // until unauthenticated requests are allowed again
 		c = h.dial("http/1.1")
 		if code, err := ask(c, get("/", "anna")); code != http.StatusOK {
 			t.Error("a user that comes again:", code, err)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A distant listener's connections come from an address that counts.
+// A distant listener's connections come from an address that is counted.
 type distant struct {
 	net.Listener
 	ip net.IP
@@ -38,8 +38,8 @@ func (c distantConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: c.ip, Port:
 
 func far(l net.Listener) net.Listener { return distant{l, net.IPv4(192, 0, 2, 7)} }
 
-// What strangers ask is counted for their address, whatever connection it comes on; what
-// turns out to be a user's is not.
+// Unauthenticated requests count for their address, on all its connections; authenticated ones do
+// not.
 func TestAnAddressOfStrangersIsRefusedAndItsUsersAreNot(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,14 +74,14 @@ func TestAnAddressOfStrangersIsRefusedAndItsUsersAreNot(t *testing.T) {
 	})
 }
 
-// An address that holds as many connections as it may loses its own oldest, and nobody else's.
+// An address with too many connections loses its own oldest one, and no other address's.
 func TestAnAddressGivesWayToItself(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		far := &turns{}
 		h := startOn(t, conf, Limits{Connections: 100, Address: 3, Rate: 1000}, func(l net.Listener) net.Listener { far.Listener = l; return far })
 		far.ip = net.IPv4(192, 0, 2, 1)
-		other := h.dial("http/1.1") // is the oldest of all
+		other := h.dial("http/1.1") // the oldest of all
 		far.ip = net.IPv4(192, 0, 2, 2)
 		for range 3 {
 			h.dial("http/1.1")
@@ -98,7 +98,7 @@ func TestAnAddressGivesWayToItself(t *testing.T) {
 		if code, err := ask(other, get("/", "")); code != 200 {
 			t.Errorf("another address's connection gave way: %d %v", code, err)
 		}
-		// One that did not come in holds nothing, and those that have come keep their place at first.
+		// A refused connection holds nothing, and new connections are safe at first.
 		for range 10 {
 			c := h.raw()
 			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
@@ -121,7 +121,7 @@ func (l *turns) Accept() (net.Conn, error) {
 	return distantConn{c, l.ip}, nil
 }
 
-// Whoever has come a moment ago has time to say who they are, however many come.
+// A new connection has time to authenticate, however many others come.
 func TestANewcomerHasAMoment(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestANewcomerHasAMoment(t *testing.T) {
 		c := h.dial("http/1.1")
 		h.raw()
 		began := time.Now()
-		h.raw() // in whose place?
+		h.raw() // should displace none yet
 		_ = c.SetReadDeadline(began.Add(settled - time.Millisecond))
 		_, err := c.Read(make([]byte, 1))
 		if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
@@ -138,7 +138,7 @@ func TestANewcomerHasAMoment(t *testing.T) {
 	})
 }
 
-// What a user had under way is over when it has ended, whosever it turned out to be.
+// An ended request counts for no user, whoever it turned out to be.
 func TestRequestsThatHaveEndedCountForNobody(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestRequestsThatHaveEndedCountForNobody(t *testing.T) {
 	})
 }
 
-// Refused requests of a stranger are not under way.
+// Refused unauthenticated requests do not count as under way.
 func TestWhatWasRefusedIsNotUnderWay(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestWhatWasRefusedIsNotUnderWay(t *testing.T) {
 	})
 }
 
-// A header that never ends is not held.
+// An endless header is not kept.
 func TestAHeaderHasABound(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -224,12 +224,12 @@ func TestAHeaderHasABound(t *testing.T) {
 		}
 		_ = c.NetConn().Close()
 		<-over
-		time.Sleep(time.Second) // the server has its own way to part
+		time.Sleep(time.Second) // the server closes in its own way
 	})
 }
 
-// Even a user has so many requests under way on one connection, and who answers no
-// ping has gone.
+// An authenticated HTTP/2 connection too has a limit of streams, and closes if pings are not
+// answered.
 func TestAConnectionOfHTTP2HasBounds(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestAConnectionOfHTTP2HasBounds(t *testing.T) {
 		c.request("GET", "/quiet", "name", "anna")
 		began := time.Now()
 		for {
-			if _, err := c.ReadFrame(); err != nil { // reads, and answers nothing
+			if _, err := c.ReadFrame(); err != nil { // reads, but answers nothing
 				break
 			}
 		}
@@ -258,7 +258,8 @@ func TestAConnectionOfHTTP2HasBounds(t *testing.T) {
 	})
 }
 
-// Nobody has a terminal's patience who only says that there will be one.
+// The header Upgrade alone, without an upgrade, does not give a connection a terminal's patience
+// for later requests.
 func TestPatienceEndsWithTheRequestThatItWasFor(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -278,8 +279,7 @@ func TestPatienceEndsWithTheRequestThatItWasFor(t *testing.T) {
 	})
 }
 
-// Deadlines are for those who do nothing: who sends or takes slowly, and steadily, is
-// served, and an answer may take its time.
+// Deadlines are for idle clients: slow but steady ones are served, and answers may take their time.
 func TestWhoIsSlowButSteadyIsServed(t *testing.T) {
 	conf := certificate()
 	const size = 600_000
@@ -339,8 +339,7 @@ func TestWhoIsSlowButSteadyIsServed(t *testing.T) {
 	})
 }
 
-// What is cut ends at once, though its client reads all that comes; others on its
-// connection go on.
+// A cut answer ends at once even if its client reads everything; others on the connection go on.
 func TestWhatIsCutEnds(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -374,7 +373,7 @@ func TestWhatIsCutEnds(t *testing.T) {
 	})
 }
 
-// A default is a bound, too.
+// The defaults are limits too.
 func TestDefaultsAreBounds(t *testing.T) {
 	l := New(nil, Limits{Connections: 1000})
 	want := Limits{Connections: 1000, Address: 750, Rate: 200, Asks: 50, User: 250, Requests: 1000}

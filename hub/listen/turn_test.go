@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// An endless client always has something to be read.
+// An endless client always has data to read.
 type endless struct {
 	net.Conn
 	reads *atomic.Int64
@@ -18,8 +18,8 @@ func (c endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// However many clients send without end, whoever has something else to do has a turn after each
-// has been read once, and not after each has been read for 10 ms.
+// However many clients send without pause, other goroutines run after one read of each, not after
+// 10 ms of each.
 func TestWhoeverSendsWithoutEndIsReadInTurns(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const clients, turns = 50, 20
@@ -38,7 +38,7 @@ func TestWhoeverSendsWithoutEndIsReadInTurns(t *testing.T) {
 	for range turns {
 		runtime.Gosched()
 	}
-	// A few more are read where the runtime looks after itself in between.
+	// The runtime preempts sometimes, so a few more reads are allowed.
 	if n := reads.Load(); n < clients || n > 10*turns*clients {
 		t.Errorf("%d reads of %d clients while another had %d turns, want some %d", n, clients, turns, turns*clients)
 	}

@@ -19,7 +19,7 @@ import (
 
 var updateManual = flag.Bool("update", false, "write the part of the manual that is generated")
 
-// The manual lists every metric with its labels, in its own words.
+// The manual lists every metric with its labels and help.
 func TestTheManualHasTheMetrics(t *testing.T) {
 	form := regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "([^"]*)"(?:, unit: "[^"]*")?, constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
 	rows := func(all []fmt.Stringer) string {
@@ -49,8 +49,8 @@ func stringers[T fmt.Stringer](all []T) (out []fmt.Stringer) {
 	return out
 }
 
-// TestWhoIsHeldBackWaitsForNoNode: an alert goes by this figure, and says that the events of such a pod tell what it
-// wants. One that somebody holds back by a gate has none, and may wait for days as it is meant to.
+// An alert uses this metric, and says that the events of such a pod have the reason. A pod with a
+// scheduling gate has no events and may wait for days, so it does not count.
 func TestWhoIsHeldBackWaitsForNoNode(t *testing.T) {
 	var changes []state.Change
 	for name, change := range map[string]func(*corev1.Pod){

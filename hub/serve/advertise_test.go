@@ -33,7 +33,7 @@ func TestWhereAHubIsReached(t *testing.T) {
 	}
 }
 
-// A gateway may boot before the router that gives it its address, and be given another one later.
+// A gateway may boot before the router that gives it an address, and may get another address later.
 func TestWhereAHubIsReachedIsKeptAsItChanges(t *testing.T) {
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

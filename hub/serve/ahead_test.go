@@ -14,9 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A controller whose clock is wrong, and anybody who may write an event, a taint or a condition,
-// says when that was. A hub that took it for its own time would begin there after its next start,
-// where every certificate has ended.
+// Clients write times into events, taints and conditions, possibly wrong ones. A hub that took such
+// a time as its own would start in the future, where every certificate has expired.
 func TestAHubBeginsAtNoTimeThatAClientHasWritten(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A hub that is told to end answers who is being answered, with its database open, and ends after that.
+// A stopping hub finishes its answers, with its database open, before it ends.
 func TestAHubEndsWhenItHasAnswered(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -34,7 +34,7 @@ func TestAHubEndsWhenItHasAnswered(t *testing.T) {
 		c.Response().WriteHeader(http.StatusOK)
 		c.Response().Flush()
 		<-c.Request().Context().Done()
-		time.Sleep(200 * time.Millisecond) // as long as it takes to end what waits for nobody
+		time.Sleep(200 * time.Millisecond) // enough for everything that waits for no request to end
 		_, err := hub.Store.Meta(context.Background(), store.MetaURL)
 		asked <- err
 		return c.String(http.StatusOK, "all of it")

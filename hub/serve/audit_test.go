@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// after does something when the answer has so many bytes.
+// after calls a function once the answer has n bytes.
 type after struct {
 	*httptest.ResponseRecorder
 	bytes int
@@ -41,7 +41,8 @@ func (a *after) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// audited are the records since the last call, oldest first, as verb, resource, name, who, code.
+// audited returns the records since the last call, oldest first, as verb, resource, name, who,
+// code.
 func audited(t *testing.T, s *store.Store, since *int64) (lines []string) {
 	t.Helper()
 	all, err := s.Audits(t.Context(), 1000)
@@ -113,7 +114,7 @@ func TestTheAuditIsExportedToAdministratorsAndItIsAudited(t *testing.T) {
 		t.Errorf("under another's name: %d", w.Code)
 	}
 
-	// It ends with the right of who reads, and is then not to be taken for whole.
+	// The export ends with the reader's right, and the client does not take it for the whole.
 	for i := range 2000 {
 		hub.Guard.Note(store.Audit{Who: "kari", Verb: "patch", Resource: "nodes", Name: fmt.Sprint(i), Code: 200})
 	}
@@ -128,7 +129,7 @@ func TestTheAuditIsExportedToAdministratorsAndItIsAudited(t *testing.T) {
 	}
 }
 
-// What commands have the hub do is kept, failures too; what only looks is not.
+// Commands' orders are recorded, failures too, except those that only read.
 func TestOrdersOfCommandsAreAudited(t *testing.T) {
 	hub, _ := wholeHub(t)
 	var last int64
@@ -137,12 +138,12 @@ func TestOrdersOfCommandsAreAudited(t *testing.T) {
 	for _, tt := range []struct {
 		order string
 		fails bool
-		want  string // "": nothing is kept
+		want  string // "": no record
 	}{
 		{"resume", false, "resume nodes  by root: 200 0 devices"},
 		{"ca status", false, ""},
 		{"ca rotate-intermediate", false, "rotate authority intermediate by root: 200 "},
-		{"ca revoke", true, "revoke authority  by root: 500 1 devices have not renewed"}, // pi-1 has the former's
+		{"ca revoke", true, "revoke authority  by root: 500 1 devices have not renewed"}, // pi-1 has a certificate of the former one
 		{"ca rotate-root", false, "rotate authority root by root: 200 "},
 		{"ca rotate-root", true, "rotate authority root by root: 500 "},
 		{"ca revoke-force", false, "revoke authority force by root: 200 "},
@@ -156,7 +157,7 @@ func TestOrdersOfCommandsAreAudited(t *testing.T) {
 	}
 }
 
-// A device says only what is its own over its link, and its key ends with its enrolment.
+// A device can send only its own messages, and its key ends with its enrolment.
 func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	hub, _ := wholeHub(t)
 	ctx := t.Context()
@@ -222,7 +223,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		t.Errorf("what it says must be acknowledged, so that it is not said again, and not heard: %v", err)
 	}
 
-	// A Node that is deleted ends the enrolment, whoever asks for it.
+	// Deleting a Node ends its enrolment, whoever deletes it.
 	if _, err := hub.Loop.Do(ctx, func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
 		return []state.Change{state.Remove(s.Node("pi-1"), "")}, nil
 	}); err != nil {
@@ -236,8 +237,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	}
 }
 
-// What the hub serves is tied to the right of who asked for it: here a watch, through all
-// that stands before the API.
+// An answer ends with its user's right: here a watch, through every layer of the hub.
 func TestAWatchOfTheWholeHubEndsWithItsUser(t *testing.T) {
 	hub, people := wholeHub(t)
 	r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes?watch=true", nil).WithContext(t.Context())
@@ -246,7 +246,7 @@ func TestAWatchOfTheWholeHubEndsWithItsUser(t *testing.T) {
 	began, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
-		defer func() { _ = recover() }() // its client has gone
+		defer func() { _ = recover() }() // the client is gone
 		hub.Handler().ServeHTTP(&begun{ResponseRecorder: httptest.NewRecorder(), began: began}, r)
 	}()
 	select {
@@ -264,7 +264,7 @@ func TestAWatchOfTheWholeHubEndsWithItsUser(t *testing.T) {
 	}
 }
 
-// begun tells when an answer has begun.
+// begun signals the beginning of an answer.
 type begun struct {
 	*httptest.ResponseRecorder
 	began chan struct{}

@@ -27,8 +27,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A benchHub is a hub's loop with all its deciders and its store on the disk, and a
-// broker that only counts.
+// A benchHub is a hub's loop with all its deciders, a store on disk, and a broker that only counts.
 type benchHub struct {
 	*node.Devices
 	b    *testing.B
@@ -50,7 +49,7 @@ func (h *benchHub) Request(string, string, wire.Request) error { return nil }
 
 func (h *benchHub) Disconnect(string) {}
 
-// startBench starts a hub; began is the moment that its deadlines count from.
+// startBench starts a hub; began is the time that its deadlines count from.
 func startBench(b *testing.B, change func(*config.Config), objects ...state.Object) (h *benchHub, began time.Time) {
 	b.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -81,7 +80,7 @@ func startBench(b *testing.B, change func(*config.Config), objects ...state.Obje
 	return h, began
 }
 
-// await waits until something holds of the fleet that is remembered.
+// await waits until a condition holds in the stored fleet.
 func (h *benchHub) await(what string, holds func(state.Snapshot) bool) {
 	h.b.Helper()
 	for end := time.Now().Add(5 * time.Minute); !holds(h.Snapshot()); time.Sleep(time.Millisecond) {
@@ -95,7 +94,7 @@ func benchName(i int) string { return fmt.Sprintf("pi-%06d", i) }
 
 func benchSite(i int) string { return fmt.Sprintf("site-%04d", i/50) }
 
-// benchMachine is as systemd makes them: 32 hexadecimal digits of which each may be anything.
+// benchMachine returns a machine ID as systemd makes them: 32 hexadecimal digits.
 func benchMachine(i int) string { return fmt.Sprintf("%x", md5.Sum([]byte(benchName(i)))) }
 
 func benchStatus(i int) wire.Status {
@@ -112,7 +111,7 @@ func benchStatus(i int) wire.Status {
 	return st
 }
 
-// benchPod is one that runs and is ready.
+// benchPod returns a running, ready pod.
 func benchPod(node string, i int) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%d", node, i), UID: types.UID(fmt.Sprintf("%s-%d", node, i)), Labels: map[string]string{"app": "probe"}}}
 	p.Spec.Containers = []corev1.Container{{Name: "main", Image: "example/probe:1"}}
@@ -127,8 +126,8 @@ func benchPod(node string, i int) *corev1.Pod {
 	return p
 }
 
-// join lets n devices report for the first time, all at once, and waits until each
-// has been told what it is to run.
+// join lets n devices report for the first time, all at once, and waits until each has its desired
+// state.
 func (h *benchHub) join(n int) {
 	h.b.Helper()
 	var all sync.WaitGroup
@@ -151,7 +150,7 @@ func (h *benchHub) join(n int) {
 			}
 		}
 		h.mu.Unlock()
-		if len(untold) > 0 && time.Since(renewed) > h.cfg.LeaseInterval { // a hub that is busy hears it from the next lease
+		if len(untold) > 0 && time.Since(renewed) > h.cfg.LeaseInterval { // a busy hub gets it from the next lease
 			renewed, seq = time.Now(), seq+1
 			for _, name := range untold {
 				h.Lease(node.Caller{Node: name}, wire.Lease{Boot: "b", Seq: seq, Status: 1})
@@ -161,8 +160,8 @@ func (h *benchHub) join(n int) {
 	})
 }
 
-// BenchmarkJoin is a fleet that comes to a new hub all at once, as after a site's
-// power cut: until every device is registered, remembered, and told what to run.
+// BenchmarkJoin is a fleet that connects to a new hub at once, as after a power cut, until every
+// device is stored and has its desired state.
 func BenchmarkJoin(b *testing.B) {
 	for _, n := range []int{100, 1_000, 10_000} {
 		for name, with := range map[string]bool{"none": false, "blocks": true} {
@@ -182,8 +181,8 @@ func BenchmarkJoin(b *testing.B) {
 	}
 }
 
-// BenchmarkReturn is a fleet that comes back to its hub, all at once, and reports what the hub
-// knows already.
+// BenchmarkReturn is a fleet that reconnects to its hub at once and reports what the hub has stored
+// already.
 func BenchmarkReturn(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -214,8 +213,8 @@ func BenchmarkReturn(b *testing.B) {
 	}
 }
 
-// BenchmarkDaemonSet is a new DaemonSet on a fleet at rest, until every node has been
-// told of its pod; wait is the longest that an API call waited meanwhile.
+// BenchmarkDaemonSet is a new DaemonSet on a fleet at rest, until every node has its pod in its
+// desired state; wait is the longest wait of an API call meanwhile.
 func BenchmarkDaemonSet(b *testing.B) {
 	for _, n := range []int{100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -258,8 +257,8 @@ func BenchmarkDaemonSet(b *testing.B) {
 	}
 }
 
-// BenchmarkSilent is a fleet of which some nodes fall silent at once: how long after
-// the deadline all of them are Ready=Unknown, tainted, and remembered on the disk.
+// BenchmarkSilent is a fleet of which some nodes fall silent at once: the time from the deadline
+// until all of them are Ready=Unknown, tainted, and stored.
 func BenchmarkSilent(b *testing.B) {
 	const grace = 3 * time.Second
 	for _, c := range []struct{ nodes, silent, pods int }{{1_000, 1, 0}, {10_000, 1, 0}, {10_000, 5_000, 0}, {10_000, 5_000, 3}} {
@@ -301,9 +300,9 @@ func BenchmarkSilent(b *testing.B) {
 	}
 }
 
-// BenchmarkStart is a hub that starts with a fleet in its database, until it serves;
-// MB-heap is what it then holds, MB-peak the most memory that the process has had, with what made
-// the fleet. CPU is that of all goroutines.
+// BenchmarkStart is a hub that starts with a fleet in its database, until it serves. MB-heap is its
+// heap then, MB-peak the most memory that the process has had, including the making of the fleet.
+// CPU is that of all goroutines.
 func BenchmarkStart(b *testing.B) {
 	for _, c := range []struct{ nodes, pods int }{{1_000, 0}, {10_000, 0}, {10_000, 3}, {100_000, 0}} {
 		n := c.nodes
@@ -343,7 +342,7 @@ func BenchmarkStart(b *testing.B) {
 					}
 				}
 			}
-			_, stop := start() // the first gives every device a signed desired state
+			_, stop := start() // the first start gives every device a signed desired state
 			stop()
 			began := cpuTime(b)
 			heap := uint64(0)

@@ -32,7 +32,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 	if err := st.AddJoinToken(t.Context(), store.JoinToken{ID: "tok", Hash: []byte{1}, Site: "oslo", Uses: 9, Created: now, Expires: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, node := range []string{"pi-1", "left-behind"} { // the Node of the second was deleted, and the hub died
+	for _, node := range []string{"pi-1", "left-behind"} { // the Node of the second was deleted, and the hub crashed
 		if err := st.TakeUse(t.Context(), store.Use{Node: node, Key: "key of " + node, Token: "tok", At: now, Expires: now.AddDate(1, 0, 0)}); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 			t.Errorf("the one left behind is told %+v", d)
 		}
 	}
-	// What is used later is no enrolment of an earlier version.
+	// Uses after the move are not enrolments of an earlier version.
 	if err := st.TakeUse(t.Context(), store.Use{Node: "pi-9", Key: "k9", Token: "tok", At: now, Expires: now}); err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +69,8 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 	}
 }
 
-// TestAFleetThatOnlyJoinsAgainIsBounded: a device that keeps nothing over a reboot joins anew after each, with a
-// key of its own, and nobody ever deletes its Node.
+// A device that keeps nothing over a reboot joins anew after each, with a new key, and its Node is
+// never deleted.
 func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: log})
@@ -82,7 +82,7 @@ func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 	var before []state.Object
 	for i := range 10_000 {
 		until := now.Add(time.Hour)
-		if i < 100 { // no certificate of these is good for anything
+		if i < 100 { // their certificates are not valid
 			until = now.Add(-time.Hour)
 		}
 		before = append(before, &state.Dismissal{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("k%05d", i), ResourceVersion: "1"}, Node: "n", Time: metav1.NewTime(now.Add(time.Duration(i-20_000) * time.Second)), Until: metav1.NewTime(until)})
@@ -116,8 +116,8 @@ func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 	}
 }
 
-// A device that was replaced, or installed anew, has not lost the boot configuration that another had kept under its
-// name, nor did it fail to begin: it has its turn.
+// A replaced or reinstalled device starts anew in a rollout: the former device's boot configuration
+// and failures do not count for it.
 func TestADeviceThatTakesAnothersPlaceHasItsTurnOfARollout(t *testing.T) {
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
 	profile.Spec.Match.Arch = []string{"arm64"}

@@ -18,8 +18,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// hostile are objects that no hub has ever written, by what is wrong with them. NAME and
-// UID are the row's.
+// hostile are objects that no hub writes, by what is wrong with them. NAME and UID are filled in.
 var hostile = map[string][]string{
 	"nothing in it":    {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID"}}`},
 	"empty parts":      {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID"},"spec":{},"status":{}}`},
@@ -37,8 +36,7 @@ var hostile = map[string][]string{
 	"too many":         {`{"metadata":{"name":"NAME","namespace":"NS","uid":"UID"},"spec":{"taints":[` + strings.TrimSuffix(strings.Repeat(`{"key":"k","effect":"NoExecute"},`, 5000), ",") + `],"containers":[` + strings.TrimSuffix(strings.Repeat(`{"name":"c"},`, 5000), ",") + `]},"status":{"conditions":[` + strings.TrimSuffix(strings.Repeat(`{"type":"Ready"},`, 5000), ",") + `]}}`},
 }
 
-// TestARestoredDatabaseMaySayWhatItLikes: what is in it harms neither the start nor the
-// first hour, whoever wrote it.
+// A restored database, whatever it contains, harms neither the start nor the first hour.
 func TestARestoredDatabaseMaySayWhatItLikes(t *testing.T) {
 	for what, objects := range hostile {
 		t.Run(what, func(t *testing.T) {
@@ -63,7 +61,7 @@ func TestARestoredDatabaseMaySayWhatItLikes(t *testing.T) {
 							t.Fatal(err)
 						}
 						if json.Unmarshal([]byte(text), into) != nil {
-							continue // is no such object
+							continue // not an object of the kind
 						}
 						rows = append(rows, store.Row{Kind: string(kind), Namespace: ns, Name: name, UID: "u-" + name, Rev: uint64(len(rows) + 1), Object: []byte(text)})
 					}

@@ -25,7 +25,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// still is a fleet in which nothing happens, looked at by somebody with a role.
+// still is a fleet without changes, read by a user with a role.
 type still struct {
 	snap state.Snapshot
 	role access.Role
@@ -44,9 +44,8 @@ func (f still) Authenticate(*http.Request) (access.User, error) {
 }
 func (still) CheckForm(*http.Request, access.User) error { return nil }
 
-// TestARowIsAllThatAKindNeeds takes an object of every kind through the hub: into the
-// database and out of it, and, where it is served, to somebody who may look at it, as
-// JSON and as a table, and into the documents that clients read.
+// Every kind works with its row in the table alone: it is stored, loaded and, where it is served,
+// shown as JSON and as a table, and is in the documents.
 func TestARowIsAllThatAKindNeeds(t *testing.T) {
 	snap := restored(t)
 	for _, k := range state.Kinds() {
@@ -72,7 +71,7 @@ func TestARowIsAllThatAKindNeeds(t *testing.T) {
 	}
 }
 
-// one is an object of the kind with nothing but a name.
+// one returns an object of the kind with only a name.
 func one(t *testing.T, k state.Kind) state.Object {
 	t.Helper()
 	o, err := state.New(k)
@@ -87,7 +86,7 @@ func one(t *testing.T, k state.Kind) state.Object {
 	return o
 }
 
-// restored is a fleet with one of every kind, read from a database that was closed.
+// restored returns a fleet with one object of every kind, loaded from a database.
 func restored(t *testing.T) state.Snapshot {
 	t.Helper()
 	o := store.Options{Dir: t.TempDir(), Version: "test"}

@@ -18,8 +18,8 @@ import (
 	"flotilla.dev/hub/pki"
 )
 
-// A database that came to another machine without its authority, or whose authority somebody
-// has removed: with a new one every device would be shut out, and nobody told why.
+// If a database has lost its authority, the hub does not start: a new authority would lock every
+// device out, without an error anywhere.
 func TestAnAuthorityThatIsLostIsNotMadeAnew(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
@@ -46,7 +46,7 @@ func TestAnAuthorityThatIsLostIsNotMadeAnew(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	second, err := run(func(h *Hub) { // nobody has joined through it
+	second, err := run(func(h *Hub) { // no device has joined
 		if err := (enrolment.Enrolments{Loop: h.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k", MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil {
 			t.Error(err)
 		}
@@ -89,7 +89,7 @@ func TestAnAuthorityThatIsLostIsNotMadeAnew(t *testing.T) {
 	}
 }
 
-// The key of boot configurations alone is made anew, and that is said where boards may know another one.
+// A lost key of boot configurations is made anew, with a warning if boards may know the former one.
 func TestAFirmwareKeyThatIsLostIsSaid(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()

@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// TestADatabaseWithABombInIt: a hub that was attacked starts, keeps the object, says
-// which it was, and the next start finds nothing.
+// A hub with a harmful object in its database starts, repairs the object and reports it; the next
+// start finds nothing.
 func TestADatabaseWithABombInIt(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *store.Store {
@@ -79,15 +79,14 @@ func TestADatabaseWithABombInIt(t *testing.T) {
 	}
 }
 
-// A fullStore has no room.
+// A fullStore has a full disk.
 type fullStore struct{}
 
 func (fullStore) Commit(context.Context, store.Commit) error {
 	return fmt.Errorf("write: %w", store.ErrFull)
 }
 
-// A disk that is full reaches who wanted something remembered as that, and not as a
-// failure of the hub.
+// A full disk is reported to the client as that, not as an internal error.
 func TestAFullDiskIsToldAsThat(t *testing.T) {
 	loop := newLoop(config.Default(), state.Empty("test", time.Now()), memory{fullStore{}}, nil, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestAHubWithoutABackupSaysSo: FlotillaBackupOld goes by when the newest was made, and what is not there rings nothing.
+// The alert FlotillaBackupOld uses the time of the newest backup, and a missing metric would raise
+// no alert.
 func TestAHubWithoutABackupSaysSo(t *testing.T) {
 	hub, _ := wholeHub(t)
 	newest := func() string {

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// said is what a program prints while it runs.
+// said is the output of a running program.
 type said struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -40,8 +40,8 @@ func (s *said) String() string {
 	return s.text.String()
 }
 
-// An observer's life as an operator has it: a certificate from the command line, two of
-// Mosquitto's tools, and the end of both when it is revoked.
+// An observer in an operator's hands: a certificate from the command line, two of Mosquitto's
+// tools, and the end of both after its revocation.
 func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	sub, err := exec.LookPath("mosquitto_sub")
 	if err != nil && os.Getenv("CI") == "true" {
@@ -123,7 +123,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		return strings.Contains(out.String(), `fleet/v1/nodes/pi-9/status {"boot":"b1","seq":1}`)
 	})
 
-	// The certificate opens nothing else.
+	// The certificate gives no other access.
 	pair, err := tls.LoadX509KeyPair(files[1], files[2])
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 			t.Errorf("the audit lacks %q: %q", w, lines)
 		}
 	}
-	// A new one is good again.
+	// A new certificate works again.
 	if err := command("mqtt-observer", "--name", "kari", "--out", filepath.Join(t.TempDir(), "again")); err != nil {
 		t.Error(err)
 	}

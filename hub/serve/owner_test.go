@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Behind somebody else's broker the hub sees no pings: a device that says every five minutes that it
-// lives is there in between.
+// Behind an external broker the hub receives no pings: a device that reports every five minutes
+// counts as connected in between.
 func TestADeviceBehindABrokerIsThereAsLongAsItsNodeLives(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()

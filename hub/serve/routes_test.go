@@ -29,7 +29,7 @@ import (
 
 var updateRoutes = flag.Bool("update-routes", false, "write testdata/routes.txt anew; look at what has changed before it is committed")
 
-// A once is an answer that ends its request when it begins to be a stream.
+// A once is an answer that ends its request at the beginning of a stream.
 type once struct {
 	*httptest.ResponseRecorder
 	end context.CancelFunc
@@ -37,10 +37,9 @@ type once struct {
 
 func (o once) Flush() { o.ResponseRecorder.Flush(); o.end() }
 
-// TestEveryRouteHasADecision asks for every route that is registered, and for every verb
-// of every resource of the API, as everybody. Who is let in is in testdata/routes.txt, to
-// be read by people: a route that is not in it has not been decided on. POST /login and
-// /setup let nobody in without a password or the setup link.
+// Every registered route, and every verb of every resource, is requested as every kind of user.
+// testdata/routes.txt lists who gets in: a route that is not in it has not been decided on. POST
+// /login and /setup need a password or the setup link.
 func TestEveryRouteHasADecision(t *testing.T) {
 	hub, people := wholeHub(t)
 	e, h := hub.web().routes, hub.Handler()
@@ -59,7 +58,7 @@ func TestEveryRouteHasADecision(t *testing.T) {
 			show(r)
 			w := once{httptest.NewRecorder(), cancel}
 			func() {
-				defer func() { // an answer that broke off, for its client has gone
+				defer func() { // the answer broke off, because its client is gone
 					if p := recover(); p != nil && p != http.ErrAbortHandler {
 						panic(p)
 					}
@@ -80,7 +79,7 @@ func TestEveryRouteHasADecision(t *testing.T) {
 		fill := strings.NewReplacer(":name", "x", ":namespace", "default", "*", "x")
 		for _, r := range e.Routes() {
 			if strings.HasPrefix(r.Path, "/api") && r.Method != http.MethodGet || r.Method == "PROPFIND" || r.Method == "REPORT" || r.Method == http.MethodConnect || r.Method == http.MethodTrace || r.Method == http.MethodOptions {
-				continue // of any method; what they do is below
+				continue // any method; their requests are below
 			}
 			if r.Method == "echo_route_not_found" {
 				continue
@@ -120,7 +119,7 @@ func TestEveryRouteHasADecision(t *testing.T) {
 	}
 }
 
-// wholeHub is a hub that runs without listeners, and how everybody shows who they are.
+// wholeHub returns a hub without listeners, and how each kind of user authenticates.
 func wholeHub(t *testing.T) (*Hub, map[string]func(*http.Request)) {
 	ctx := t.Context()
 	cfg := config.Default()
@@ -172,7 +171,7 @@ func wholeHub(t *testing.T) (*Hub, map[string]func(*http.Request)) {
 
 type apiRoute struct{ route, method, path string }
 
-// resourcesOf are the verbs of the resources that the API says it has.
+// resourcesOf returns the resources in discovery, with their verbs.
 func resourcesOf(t *testing.T, show func(*http.Request), h http.Handler) (all []apiRoute) {
 	get := func(path string, into any) {
 		r := httptest.NewRequest(http.MethodGet, path, nil)

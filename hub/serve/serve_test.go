@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/config"
 )
 
-// A hub that cannot start says why, and leaves its directory to the next try.
+// A hub that cannot start says why, and releases its directory.
 func TestAHubThatCannotStartLetsGoOfItsDirectory(t *testing.T) {
 	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}}
 	o.Config.DataDir = filepath.Join(t.TempDir(), "hub")
@@ -22,7 +22,7 @@ func TestAHubThatCannotStartLetsGoOfItsDirectory(t *testing.T) {
 	if err := os.WriteFile(pki, nil, 0o600); err != nil { // a file where a directory should be
 		t.Fatal(err)
 	}
-	for range 2 { // the second time, too, that is what is wrong, and not that the first is still there
+	for range 2 { // the second try fails for the same reason, not because the directory is still locked
 		if h, err := New(t.Context(), o); h != nil || err == nil || !strings.Contains(err.Error(), pki) {
 			t.Fatalf("made %v, %v", h != nil, err)
 		}

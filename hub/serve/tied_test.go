@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/peer"
 )
 
-// Who asks at a standby has as many requests under way at the hub that leads as who asks there.
+// A user has the same share of the leader's requests through a standby as directly.
 func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
 	hub, people := wholeHub(t)
 	comes, release := make(chan bool), make(chan struct{})
@@ -59,8 +59,8 @@ func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
 	all.Wait()
 }
 
-// A device has the name that it has chosen, which may be a person's: to the hub that has passed its request
-// on it is no user, whose share of connections and requests it would take.
+// A device chooses its own name, which may be a user's. A passed-on request of a device must not
+// use up that user's share.
 func TestToTheHubThatPassedItOnADeviceIsNoUser(t *testing.T) {
 	hub, people := wholeHub(t)
 	leads := peer.Accept(cluster.WatchSessions(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

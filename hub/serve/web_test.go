@@ -57,7 +57,7 @@ func TestBrowsersAreToldToComeOverTLSUnderAHubsName(t *testing.T) {
 	}
 }
 
-// A program that asks / for JSON is told the paths that it may read; a browser gets the page.
+// A program that requests / as JSON gets the paths that it may read; a browser gets the page.
 func TestTheRootIsAnIndexForPrograms(t *testing.T) {
 	hub, people := wholeHub(t)
 	ask := func(who, accept string) *httptest.ResponseRecorder {

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/node"
 )
 
-// A night without a database is told by the store, and not by each device's every message.
+// The store reports a database outage once, instead of each message.
 func TestWhatHappensToAMessageThatIsNotRemembered(t *testing.T) {
 	d := &devices{log: slog.New(slog.DiscardHandler)}
 	other := errors.New("encode nodes/pi-1")

@@ -11,8 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestRequestsWaitForMemory: a request that gets none in time is refused; one user cannot take the
-// memory of all.
+// A request that gets no memory in time is refused; one user cannot take all memory.
 func TestRequestsWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLoad()
@@ -22,7 +21,7 @@ func TestRequestsWaitForMemory(t *testing.T) {
 			_, err := r.Read(Want{Kind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}})
 			return err
 		}
-		theirs, err := l.decoding.take(t.Context(), "another", maxDecoding) // one user gets no more than their own
+		theirs, err := l.decoding.take(t.Context(), "another", maxDecoding) // one user's share leaves some for others
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,8 +45,7 @@ func TestRequestsWaitForMemory(t *testing.T) {
 	})
 }
 
-// TestSmallPatchesWaitForMemory: what a patch takes is that of the object that it changes, and of
-// what it copies, however short it is.
+// A short patch reserves memory for the object that it changes and for what it copies.
 func TestSmallPatchesWaitForMemory(t *testing.T) {
 	const (
 		label = `{"metadata":{"labels":{"a":"b"}}}`

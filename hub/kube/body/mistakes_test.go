@@ -11,8 +11,7 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// TestMistakesAreToldByFieldAndLine: what people write wrong is told in plain words, with where
-// it stands; in JSON there are no lines worth naming.
+// Mistakes in objects are named in plain words, with the field and, in YAML, the line.
 func TestMistakesAreToldByFieldAndLine(t *testing.T) {
 	head := "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: x\n"
 	pod := head + "spec:\n  template:\n    spec:\n      containers:\n"
@@ -61,7 +60,8 @@ func TestMistakesAreToldByFieldAndLine(t *testing.T) {
 	}
 }
 
-// TestUnknownFieldsKeepTheirWords: clients know these by them; the causes say what may be meant.
+// Errors about unknown fields keep the decoder's text, which clients recognize; the causes suggest
+// a known field.
 func TestUnknownFieldsKeepTheirWords(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
 	b := inYAML(t, "apiVersion: apps/v1\nkind: Deployment\nspec:\n  replica: 3\n")
@@ -72,7 +72,7 @@ func TestUnknownFieldsKeepTheirWords(t *testing.T) {
 	}
 }
 
-// inYAML is the body of a request in YAML.
+// inYAML returns a body of YAML.
 func inYAML(t *testing.T, text string) Body {
 	t.Helper()
 	data, twice, err := fromYAML([]byte(text))

@@ -62,7 +62,7 @@ func TestWhatIsNoYAMLIsToldByLine(t *testing.T) {
 	}
 }
 
-// FuzzOf: no text and no path may end it.
+// FuzzOf: no text and no path makes it panic.
 func FuzzOf(f *testing.F) {
 	f.Add(two, "spec.containers[1].name")
 	f.Add("a: &a [*a]\n", "a[0][0][0]")

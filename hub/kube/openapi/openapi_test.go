@@ -256,7 +256,7 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 	}
 }
 
-// TestOurSchemasAreTheGoTypes holds what is written by hand against the types.
+// The schemas that are written by hand match the Go types.
 func TestOurSchemasAreTheGoTypes(t *testing.T) {
 	schemas, err := Schemas()
 	if err != nil {
@@ -323,7 +323,7 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 	check(reflect.TypeOf(fleet.DeviceReportList{}), own+"DeviceReportList")
 	check(reflect.TypeOf(fleet.IncidentList{}), own+"IncidentList")
 	check(reflect.TypeOf(fleet.FirmwareRolloutList{}), own+"FirmwareRolloutList")
-	check(reflect.TypeOf(hardware.Report{}), own+"Report") // the device writes what the hub shows as it is
+	check(reflect.TypeOf(hardware.Report{}), own+"Report") // the device's report is served as it is
 	check(reflect.TypeOf(metricsv1beta1.NodeMetricsList{}), metrics+"NodeMetricsList")
 	check(reflect.TypeOf(metricsv1beta1.PodMetricsList{}), metrics+"PodMetricsList")
 }

@@ -9,7 +9,8 @@ import (
 	"flotilla.dev/hub/admission"
 )
 
-// kubectl explain says of a field what admission does with it: whoever changes that runs go generate ./hub/kube/openapi.
+// kubectl explain says how admission handles a field. After a change, run go generate
+// ./hub/kube/openapi.
 func TestTheDocumentsSayWhatBecomesOfAField(t *testing.T) {
 	var doc struct {
 		Definitions map[string]struct {

@@ -21,24 +21,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 )
 
-// patience is how long a test waits for what has to come.
+// patience is how long a test waits for data.
 const patience = time.Minute
 
-// A client is one side of a command, in one of the protocols.
+// A tester is the client's side of a command, in one of the protocols.
 type client interface {
 	// send sends bytes of stdin or resize, if the command has not ended.
 	send(stream string, b []byte)
-	// shut ends stdin. In v4 over a WebSocket nothing says so.
+	// shut ends stdin. v4 over a WebSocket has no message for that.
 	shut()
 	// rest reads a stream to its end.
 	rest(stream string) string
-	// read reads so many bytes of a stream.
+	// read reads n bytes of a stream.
 	read(stream string, n int) string
-	// vanish closes the connection without a word.
+	// vanish closes the connection without a close message.
 	vanish()
 }
 
-// protocols are the ways of a client to a server.
+// protocols are the ways to connect a client to a server.
 var protocols = []struct {
 	name string
 	open func(t *testing.T, srv *httptest.Server, wish Wish) client
@@ -56,7 +56,7 @@ var ids = map[string]byte{
 	corev1.StreamTypeStdin: 0, corev1.StreamTypeStdout: 1, corev1.StreamTypeStderr: 2, corev1.StreamTypeError: 3, corev1.StreamTypeResize: 4,
 }
 
-// a socketClient keeps what came on each channel.
+// A socketClient keeps the data of each channel.
 type socketClient struct {
 	t    *testing.T
 	conn *websocket.Conn
@@ -133,7 +133,7 @@ func (c *socketClient) read(stream string, n int) string {
 
 func (c *socketClient) vanish() { _ = c.conn.NetConn().Close() }
 
-// a spdyClient has a SPDY stream for each purpose.
+// A spdyClient has a SPDY stream for each purpose.
 type spdyClient struct {
 	t       *testing.T
 	net     net.Conn
@@ -152,7 +152,7 @@ func dialSPDY(t *testing.T, srv *httptest.Server, protocol string) (net.Conn, *s
 	return c, upgradeSPDY(t, c, protocol)
 }
 
-// upgradeSPDY makes a connection one with SPDY.
+// upgradeSPDY upgrades a connection to SPDY.
 func upgradeSPDY(t *testing.T, c net.Conn, protocol string) *spdystream.Connection {
 	t.Helper()
 	_, _ = fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v9.k8s.io, %s\r\nContent-Length: 0\r\n\r\n", protocol)
@@ -221,7 +221,7 @@ func (c *spdyClient) read(stream string, n int) string {
 
 func (c *spdyClient) vanish() { _ = c.net.Close() }
 
-// status reads how it ended.
+// status reads the result of the command.
 func status(t *testing.T, c client) (st metav1.Status) {
 	t.Helper()
 	text := c.rest(corev1.StreamTypeError)
@@ -231,7 +231,7 @@ func status(t *testing.T, c client) (st metav1.Status) {
 	return st
 }
 
-// forwarders are the ways of port-forward.
+// forwarders are the protocols of port-forward.
 var forwarders = []struct {
 	name string
 	open func(t *testing.T, srv *httptest.Server) (net.Conn, *spdystream.Connection)

@@ -17,10 +17,10 @@ import (
 	"github.com/moby/spdystream/spdy"
 )
 
-// A flood is a client of SPDY that writes by hand.
+// A flood is a SPDY client that writes frames by hand.
 type flood struct {
 	conn net.Conn
-	sent atomic.Int64 // bytes that were taken
+	sent atomic.Int64 // bytes that the hub has read
 }
 
 func (c *flood) Write(b []byte) (int, error) {
@@ -29,8 +29,8 @@ func (c *flood) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// flooding lets a client write what it likes, in a bubble, until nothing of it is taken any
-// more, and calls look then. The streams that it opens are accepted, and nobody reads them.
+// flooding lets a client write in a bubble until the hub reads no more, and then calls look. The
+// client's streams are accepted, but not read.
 func flooding(t *testing.T, write func(f *spdy.Framer) error, look func(sent int64)) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -60,7 +60,7 @@ func flooding(t *testing.T, write func(f *spdy.Framer) error, look func(sent int
 		_ = here.Close()
 		_ = conn.Close()
 		for _, s := range open {
-			_ = s.Reset() // the library waits for those
+			_ = s.Reset() // the library waits for streams
 		}
 		<-gone
 	})
@@ -70,8 +70,7 @@ func opens(id spdy.StreamId, h http.Header) *spdy.SynStreamFrame {
 	return &spdy.SynStreamFrame{StreamId: id, Headers: h}
 }
 
-// What a client sends for streams that nobody reads is not kept by the hub: a connection
-// may hold a megabyte, whatever it sends.
+// The hub buffers at most a megabyte of a connection whose streams are not read.
 func TestWhatNobodyReadsIsNotKept(t *testing.T) {
 	var n int
 	flooding(t, func(f *spdy.Framer) error {
@@ -88,8 +87,8 @@ func TestWhatNobodyReadsIsNotKept(t *testing.T) {
 	})
 }
 
-// What no client of streams needs ends the connection: the library would keep it, or
-// answer it from goroutines that wait until the client reads.
+// Frames that a client of streams does not need end the connection: the library would keep them, or
+// answer them from goroutines that wait for the client.
 func TestFramesThatEndTheConnection(t *testing.T) {
 	control := func(kind uint16, payload ...byte) []byte {
 		b := binary.BigEndian.AppendUint16([]byte{0x80, 3}, kind)
@@ -100,7 +99,7 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 		return append([]byte{0, 0, 0, stream, 0, 0, 0, byte(len(b))}, b...)
 	}
 	empty := bytes.Repeat(data(3), maxEmpty)
-	var tried []byte // ports that are connected to and left, as a probe does: of each stream an empty end
+	var tried []byte // ports that are opened and closed at once, as a probe does: each stream has an empty end
 	for id := uint32(1); id < 4*maxEmpty; id += 2 {
 		open := binary.BigEndian.AppendUint32(nil, id)
 		end := append(binary.BigEndian.AppendUint32(nil, id), dataFin, 0, 0, 0)

@@ -14,12 +14,12 @@ import (
 	"github.com/moby/spdystream/spdy"
 )
 
-// A counter is a client of SPDY/3.1 that is written by hand.
+// A counter is a SPDY/3.1 client, written by hand, that counts windows.
 type counter struct {
 	*spdy.Framer
 	mu   sync.Mutex
 	got  map[spdy.StreamId]int // bytes of data
-	sums map[spdy.StreamId]int // of the windows that it was given
+	sums map[spdy.StreamId]int // sums of the windows that it received
 }
 
 func (c *counter) listen() {
@@ -46,8 +46,8 @@ func (c *counter) of(id spdy.StreamId) (got, given int) {
 	return c.got[id], c.sums[id]
 }
 
-// counting has a client that says how much may be sent at first of a stream (0: nothing) open the
-// streams 1, 3 and 5, each of which is handed to serve.
+// counting connects a client with an initial window (0: none) that opens the streams 1, 3 and 5;
+// serve handles each.
 func counting(t *testing.T, first uint32, serve func(id uint32, s flowing), client func(t *testing.T, c *counter)) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -91,8 +91,8 @@ func counting(t *testing.T, first uint32, serve func(id uint32, s flowing), clie
 	})
 }
 
-// A client that counts windows and does not read one stream is sent no more of it than its
-// window, whatever there is, and the other streams go on.
+// A client that counts windows and does not read one stream receives no more than its window of
+// that one. The other streams go on.
 func TestAStreamWithoutAWindowHoldsUpNoOther(t *testing.T) {
 	const first, more = 1000, 5000
 	counting(t, first, func(id uint32, s flowing) {
@@ -119,7 +119,7 @@ func TestAStreamWithoutAWindowHoldsUpNoOther(t *testing.T) {
 		if got, _ := c.of(1); got != first+more {
 			t.Errorf("%d bytes of it after %d more may be sent", got, more)
 		}
-		// From now on that of all streams counts too: what was sent is more than it.
+		// From now on the connection's window counts too, and more than that was sent already.
 		window(0, 1)
 		window(1, more)
 		if got, _ := c.of(1); got != first+more {
@@ -132,20 +132,20 @@ func TestAStreamWithoutAWindowHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// adding counts what is written.
+// adding counts the bytes that are written.
 type adding struct{ *atomic.Int64 }
 
 func (a adding) Write(p []byte) (int, error) { a.Add(int64(len(p))); return len(p), nil }
 
-// What a client sends on a stream that nobody reads is kept up to its window, and the other streams
-// go on. A client that sends more than its window waits.
+// Data of an unread stream is buffered up to its window, and the other streams go on. A client that
+// sends more waits.
 func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
 	const little = "still here"
 	var whole, other atomic.Int64
 	counting(t, 0, func(id uint32, s flowing) {
 		switch id {
 		case 1:
-			time.Sleep(time.Hour) // nobody reads
+			time.Sleep(time.Hour) // reads nothing
 			_, _ = io.Copy(io.Discard, s)
 		case 3:
 			_, _ = io.Copy(adding{&whole}, s)
@@ -169,7 +169,7 @@ func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
 			t.Errorf("%d bytes more may be sent of a stream that nobody reads", given)
 		}
 		sent := make(chan struct{})
-		go func() { // as kubectl does, which counts no windows
+		go func() { // like kubectl, which counts no windows
 			defer close(sent)
 			send(1, 0, []byte{1})
 			send(5, 0, []byte(little))
@@ -178,7 +178,7 @@ func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
 		if other.Load() > 0 {
 			t.Error("more was kept than the window")
 		}
-		<-sent // when the first is over
+		<-sent // once the first stream is closed
 		synctest.Wait()
 		if got := other.Load(); got != int64(len(little)) {
 			t.Errorf("then %d bytes came", got)
@@ -186,7 +186,7 @@ func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// A client that counts windows is given what is read, and can send for ever.
+// A client that counts windows gets a window for what was read, and can send for ever.
 func TestWhatIsReadMayBeSentAgain(t *testing.T) {
 	counting(t, 0, func(id uint32, s flowing) { _, _ = io.Copy(io.Discard, s) }, func(t *testing.T, c *counter) {
 		const most = 1 << 20

@@ -16,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A pod of the test listens on its ports: 7 echoes to the end, 9 takes everything and is
-// silent, 19 never stops sending, 25 says something and hangs up, others refuse.
+// A pod of the test has these ports: 7 echoes to the end, 9 reads everything and sends nothing, 19
+// never stops sending, 25 sends something and closes, others refuse.
 func fakePod(t *testing.T) (dial Dial, closed <-chan int32) {
 	ends := make(chan int32, 100)
 	return func(ctx context.Context, port int32) (io.ReadWriteCloser, error) {
@@ -50,7 +50,7 @@ func fakePod(t *testing.T) (dial Dial, closed <-chan int32) {
 	}, ends
 }
 
-// halfPipe says the end of what is sent as the byte 4, for a pipe has none.
+// halfPipe sends byte 4 as the end of data, because a pipe has no half-close.
 type halfPipe struct{ net.Conn }
 
 func (h halfPipe) CloseWrite() error { _, err := h.Write([]byte{4}); return err }
@@ -67,7 +67,7 @@ func header(kind, port, id string) http.Header {
 func connect(t *testing.T, conn *spdystream.Connection, id string, port int) (data, fault *spdystream.Stream) {
 	t.Helper()
 	fault = openStream(t, conn, header(corev1.StreamTypeError, strconv.Itoa(port), id))
-	_ = fault.Close() // as kubectl does: it only listens there
+	_ = fault.Close() // as kubectl does: it only reads there
 	return openStream(t, conn, header(corev1.StreamTypeData, strconv.Itoa(port), id)), fault
 }
 
@@ -152,8 +152,8 @@ func TestAPortThatRefusesIsToldAndTheOthersGoOn(t *testing.T) {
 	})
 }
 
-// kubectl resets the stream of a local connection that was closed. The pod's ends
-// then, whether it talks, listens or is silent.
+// kubectl resets the stream of a closed local connection. The connection to the pod then ends,
+// whether the pod sends, reads or does nothing.
 func TestAStreamThatIsResetEndsThePodsConnection(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, closed <-chan int32) {
 		for i, port := range []int{7, 9, 19} {

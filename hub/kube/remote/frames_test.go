@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A fakeWire keeps each write, and reads what it is given.
+// A fakeWire keeps each write, and reads from its input.
 type fakeWire struct {
 	net.Conn
 	in     io.Reader
@@ -26,7 +26,7 @@ func (f *fakeWire) Write(p []byte) (int, error) {
 }
 func (f *fakeWire) Close() error { return nil }
 
-// frameOf is a data frame.
+// frameOf returns a data frame.
 func frameOf(data string) []byte {
 	b := binary.BigEndian.AppendUint32(nil, 1)
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(data))), data...)
@@ -41,7 +41,7 @@ func TestAFrameIsOneWriteAndPingsGoBetweenFrames(t *testing.T) {
 		for i := range 6 {
 			_, _ = f.Write(frame[i : i+1])
 		}
-		pause := func() { // as long as a beat
+		pause := func() { // as long as the interval of pings
 			for range 2 {
 				synctest.Wait()
 				time.Sleep(beatEvery / 2)
@@ -70,7 +70,7 @@ func TestAFrameThatIsTooLongEndsTheConnection(t *testing.T) {
 	}
 }
 
-// taken is what the library is given of what came.
+// taken returns what the library receives of the input.
 func taken(b []byte) (out []byte) {
 	var newest uint32
 	empty := 0
@@ -123,8 +123,8 @@ func taken(b []byte) (out []byte) {
 	return out
 }
 
-// Whatever frames come in whatever pieces, the library gets the same of them; and what
-// is written in whatever pieces goes out in whole frames.
+// However frames are split, the library receives the same bytes; however it writes, frames are sent
+// whole.
 func FuzzFrames(f *testing.F) {
 	opened := []byte{0x80, 3, 0, synStream, 0, 0, 0, 4, 0, 0, 0, 1}
 	f.Add(slices.Concat(opened, frameOf("hello"), frameOf("")), byte(3))
@@ -153,7 +153,7 @@ func FuzzFrames(f *testing.F) {
 			t.Fatalf("read %v of %v, want %v", got, b, want)
 		}
 		if err != io.EOF && err != io.ErrUnexpectedEOF {
-			return // too long, or not to be
+			return // too long, or invalid
 		}
 		for piece := range slices.Chunk(b, size) {
 			_, _ = c.Write(piece)

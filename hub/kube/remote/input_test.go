@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// without gives the same text for ever, and counts.
+// endless repeats a text without end, and counts its bytes.
 type without struct {
 	text string
 	read int
@@ -20,7 +20,7 @@ func (w *without) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestASizeWithoutEnd: sizes may come for ever, but none of them is kept that does not end.
+// Sizes may come for ever, but an endless one is not buffered.
 func TestASizeWithoutEnd(t *testing.T) {
 	sizes := strings.Repeat(`{"Width":80,"Height":24}`+"\n", 10_000)
 	for _, text := range []string{" ", `{"Width":1,"x":"`, "[[[["} {

@@ -26,8 +26,8 @@ import (
 
 type command func(ctx context.Context, s ask.IO) error
 
-// serving serves one command under echo, as the hub does, until ctx ends. What
-// Serve returns is the body of the answer.
+// serving serves one command under echo, as the hub does, until ctx ends. Serve's error is the body
+// of the answer.
 func serving(t *testing.T, ctx context.Context, h func(w http.ResponseWriter, r *http.Request) error) *httptest.Server {
 	t.Helper()
 	e := echo.New()
@@ -52,8 +52,7 @@ func serving(t *testing.T, ctx context.Context, h func(w http.ResponseWriter, r 
 	return srv
 }
 
-// nothingLeft fails when a goroutine of a session goes on although client and server
-// are gone.
+// nothingLeft fails if a goroutine of a session runs on after client and server have ended.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	all := make([]byte, 1<<20)
@@ -134,7 +133,7 @@ func TestHowACommandEnds(t *testing.T) {
 	}
 }
 
-// What is typed arrives in order, and its end as an end, where the protocol has one.
+// Input arrives in order, and ends with an EOF if the protocol has one.
 func TestInputAndItsEnd(t *testing.T) {
 	upper := func(_ context.Context, s ask.IO) error {
 		b := make([]byte, 1000)
@@ -155,7 +154,7 @@ func TestInputAndItsEnd(t *testing.T) {
 		}
 		c.send(corev1.StreamTypeStdin, []byte(" you"))
 		c.shut()
-		if strings.HasPrefix(t.Name(), "TestInputAndItsEnd/v4") { // 255 is no channel there
+		if strings.HasPrefix(t.Name(), "TestInputAndItsEnd/v4") { // v4 has no channel 255
 			c.send(corev1.StreamTypeStdin, []byte("\x04"))
 			if got := c.rest(corev1.StreamTypeStdout); got != " YOU\x04" {
 				t.Errorf("answered %q in the end", got)
@@ -169,8 +168,7 @@ func TestInputAndItsEnd(t *testing.T) {
 	})
 }
 
-// A command that ends without having read what was typed has its answer arrive all
-// the same.
+// The output of a command arrives even if the command has not read its input.
 func TestInputThatNobodyReads(t *testing.T) {
 	begin := make(chan struct{})
 	each(t, Wish{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
@@ -194,14 +192,13 @@ func TestInputThatNobodyReads(t *testing.T) {
 	})
 }
 
-// A terminal has one output. Of the sizes of its window the newest counts, and what
-// is no size is passed over.
+// A terminal has one output. The newest size counts, and an invalid size is ignored.
 func TestATerminal(t *testing.T) {
 	each(t, Wish{Stdin: true, Stdout: true, Stderr: true, TTY: true}, func(_ context.Context, s ask.IO) error {
 		if s.Stderr != nil {
 			return errors.New("a terminal with two outputs")
 		}
-		if _, err := io.ReadFull(s.Stdin, make([]byte, 1)); err != nil { // comes although nobody has read the sizes
+		if _, err := io.ReadFull(s.Stdin, make([]byte, 1)); err != nil { // arrives although no size was read
 			return err
 		}
 		for size := range s.Resize {
@@ -239,7 +236,7 @@ func TestAClientThatVanishesEndsTheCommand(t *testing.T) {
 	})
 }
 
-// A command that was told the end of its input where its client was lost would take half of a file for all of it.
+// If a lost client looked like an EOF, the command would take half of a file for the whole.
 func TestAClientThatVanishesHasNotSaidAll(t *testing.T) {
 	ends := make(chan error)
 	each(t, Wish{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
@@ -260,7 +257,7 @@ func TestAClientThatVanishesHasNotSaidAll(t *testing.T) {
 	})
 }
 
-// The end of the server is told as such, whatever else it makes fail.
+// The client receives the hub's shutdown as the reason, whatever fails because of it.
 func TestTheServersEndIsTold(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {
@@ -283,7 +280,7 @@ func TestTheServersEndIsTold(t *testing.T) {
 	}
 }
 
-// Before anything is said to a client of v4, a message says that the streams are there.
+// The first message to a v4 client says that the streams are open.
 func TestTheFirstMessageIsEmpty(t *testing.T) {
 	for want, wish := range map[byte]Wish{1: {Stdout: true, Stderr: true}, 2: {Stderr: true}, 3: {Stdin: true}} {
 		c := openSocket(t, serve(t, wish, func(context.Context, ask.IO) error { return nil }), "v4.channel.k8s.io")
@@ -294,8 +291,8 @@ func TestTheFirstMessageIsEmpty(t *testing.T) {
 	}
 }
 
-// TestOlderForms speaks the forms that Kubernetes' own suite and browsers use: text in
-// base64, and before v4 an end that says nothing but what went wrong.
+// Kubernetes' own suite and browsers use older forms: text in base64, and before v4 an end that has
+// only an error text.
 func TestOlderForms(t *testing.T) {
 	echo := func(_ context.Context, s ask.IO) error {
 		line := make([]byte, 4)
@@ -394,8 +391,7 @@ func TestRequestsThatBecomeNoStream(t *testing.T) {
 	}
 }
 
-// TestWhatWasSaidOfAnAnswerGoesAlongWithAWebSocket: by a header of it a hub that has passed the request on knows
-// whose it is.
+// The headers of an answer are part of the upgrade: by one of them, a standby knows the user.
 func TestWhatWasSaidOfAnAnswerGoesAlongWithAWebSocket(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Flotilla-Caller", "kari")

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// A hijacked is a connection that was read as far as its request.
+// A hijacked connection was read up to the end of its request.
 type hijacked struct {
 	http.ResponseWriter
 	conn net.Conn
@@ -28,8 +28,8 @@ func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return h.conn, bufio.NewReadWriter(h.read, bufio.NewWriter(h.conn)), nil
 }
 
-// A command that does not read keeps what was typed, and with it everything behind,
-// unread: also that the client has gone. The beat finds that out.
+// If a command does not read its input, the connection behind it is not read either, not even its
+// end. The pings find out that the client is gone.
 func TestAClientThatVanishesWhileItsInputWaits(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, c net.Conn) (write func([]byte) error){
 		"WebSocket": func(t *testing.T, c net.Conn) func([]byte) error {

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzCells lays out whatever the API or a device could have brought into an object:
-// it may look odd, but every row has its cells, and no object breaks the list.
+// FuzzCells makes tables of objects with any content: each row has all cells, and no object breaks
+// the list.
 func FuzzCells(f *testing.F) {
 	for i, k := range state.Kinds() {
 		for _, o := range samples(k) {

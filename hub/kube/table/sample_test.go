@@ -37,7 +37,7 @@ var template = corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 	Containers:   []corev1.Container{{Name: "web", Image: "kiosk:1"}, {Name: "log", Image: "log:2"}},
 }}
 
-// samples are objects of a kind that show the rules of its cells.
+// samples returns objects of a kind that show the rules of its cells.
 func samples(k state.Kind) []state.Object {
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}
 	switch k {

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 var now = time.Date(2026, 11, 3, 12, 0, 0, 0, time.UTC)
 
-// render writes a table with all columns as a person would read it.
+// render formats a table with all columns for people.
 func render(t *metav1.Table) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

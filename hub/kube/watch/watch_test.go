@@ -62,7 +62,7 @@ func (f *fleet) put(nodes ...*corev1.Node) {
 	f.more = make(chan struct{})
 }
 
-// No node was heard of.
+// No node has given a sign of life.
 func (f *fleet) Seen(string) time.Time       { return time.Time{} }
 func (f *fleet) Lease(string) *coordv1.Lease { return nil }
 func (f *fleet) Leases() []*coordv1.Lease    { return nil }
@@ -74,7 +74,7 @@ var nodes = func() *resource.Resource {
 	return all[slices.IndexFunc(all, func(r *resource.Resource) bool { return r.State == state.Nodes })]
 }()
 
-// ofNodes is a watch of all nodes from the revision on, as objects or as a table.
+// ofNodes returns a watch of all nodes from the revision on, as objects or as a table.
 func (f *fleet) ofNodes(t testing.TB, rev uint64, as string, e *Encodings, out sink) *Watch {
 	t.Helper()
 	sel, err := resource.NewSelection(state.Nodes, "", nil, nil)
@@ -88,7 +88,7 @@ func (f *fleet) ofNodes(t testing.TB, rev uint64, as string, e *Encodings, out s
 	}
 }
 
-// A slowReader takes its time for each write.
+// A slowReader needs time for each write.
 type slowReader struct{ took time.Duration }
 
 func (s slowReader) write([]byte) error {
@@ -117,7 +117,7 @@ func TestASlowWatcherKeepsNoSnapshotForLong(t *testing.T) {
 	}
 }
 
-// lines counts the events that come.
+// lines counts events.
 type lines struct{ n int }
 
 func (l *lines) write(b []byte) error {
@@ -125,7 +125,7 @@ func (l *lines) write(b []byte) error {
 	return nil
 }
 
-// watchers opens so many watches of nodes from now on, in each of the forms.
+// watchers opens n watches of nodes in each of the forms.
 func (f *fleet) watchers(t *testing.T, n int, e *Encodings, forms ...string) (told []*lines) {
 	rev := f.Snapshot().Revision
 	for _, as := range forms {
@@ -140,7 +140,7 @@ func (f *fleet) watchers(t *testing.T, n int, e *Encodings, forms ...string) (to
 	return told
 }
 
-// counts waits for the timer that forgets, which has a goroutine of its own.
+// counts waits for the cache's timer, which runs on its own goroutine.
 func (f *Encodings) counts() (encodings, bytes, kept int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,8 +169,8 @@ func TestAChangeIsEncodedOnceForAllItsWatchers(t *testing.T) {
 	})
 }
 
-// A site of a thousand nodes comes back at once, and a hundred look on, some at
-// tables: each change is encoded once for either.
+// A site of a thousand nodes reconnects at once, and a hundred clients watch, some with tables:
+// each change is encoded once for each form.
 func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, e := newFleet(), NewEncodings()
@@ -188,7 +188,7 @@ func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 			}
 		}
 		encodings, bytes, _ := e.counts()
-		if encodings > 2001 { // the first row of a table comes with its columns
+		if encodings > 2001 { // a table's first row has the columns
 			t.Errorf("1000 changes were encoded %d times in two forms", encodings)
 		}
 		if bytes == 0 {
@@ -206,7 +206,7 @@ type discard struct{}
 
 func (discard) write([]byte) error { return nil }
 
-// One change of a node, and a hundred watchers of all nodes.
+// One change of a node, with a hundred watches of all nodes.
 func BenchmarkChangeFor100Watchers(b *testing.B) {
 	f, e := newFleet(), NewEncodings()
 	f.put(node("pi-1"))

@@ -12,8 +12,7 @@ import (
 	"flotilla.dev/hub/kube/body"
 )
 
-// Each bound of a patch is one of its own: what is below all of them is applied, and what
-// is above one is refused by that one.
+// Each limit of a patch has its own error; a patch below all limits is applied.
 func TestEachBoundOfAPatch(t *testing.T) {
 	object := func(n int) []byte {
 		return []byte(`{"metadata":{"name":"a","annotations":{"x":"` + strings.Repeat("x", n) + `"}}}`)
