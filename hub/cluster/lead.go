@@ -92,7 +92,7 @@ func (l *Lead) ServePeers(ctx context.Context, open *sync.WaitGroup, next http.H
 func peerServer(next http.Handler) *http.Server {
 	return &http.Server{
 		Handler: next, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
-		ConnContext: listen.One,
+		ConnContext: listen.ConnContext,
 	}
 }
 

@@ -36,7 +36,7 @@ func WatchSessions(guard *access.Guard, next http.Handler) http.Handler {
 				leave = mine
 				return nil
 			}
-			if err := listen.Known(r.Context(), u.Name); err != nil {
+			if err := listen.Authenticated(r.Context(), u.Name); err != nil {
 				return fmt.Errorf("%w: %w", access.ErrTooMany, err)
 			}
 			return nil

@@ -32,7 +32,7 @@ func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Ver
 		if !a.Begin {
 			return v, access.ErrNoRequest
 		}
-		begin := func(s state.Snapshot, now time.Time) ([]state.Change, error) { return began(s, a, now) }
+		begin := func(s state.Snapshot, now time.Time) ([]state.Change, error) { return startRequest(s, a, now) }
 		if _, err := e.Loop.Do(ctx, begin); err != nil {
 			return v, err
 		}
@@ -67,9 +67,9 @@ func denied(s state.Snapshot, a access.Applicant) *joinRequest {
 	return nil
 }
 
-// began returns the changes that make a device's request. A key has one request: if it asks for
+// startRequest returns the changes that make a device's request. A key has one request: if it asks for
 // something else, such as another name, the earlier request ends.
-func began(s state.Snapshot, a access.Applicant, now time.Time) (changes []state.Change, err error) {
+func startRequest(s state.Snapshot, a access.Applicant, now time.Time) (changes []state.Change, err error) {
 	r := requestOf(a, now)
 	with, all := 0, 0
 	for have := range state.Each[*joinRequest](s, state.JoinRequests, "") {

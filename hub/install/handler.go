@@ -65,7 +65,7 @@ func (d *Depot) file(w http.ResponseWriter, r *http.Request) {
 	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // only tests have an invalid address
 	now := time.Now()
-	l := &download{ResponseWriter: w, gate: &d.gate, source: listen.Whose(at.Addr()), began: now, size: agents[i].Size}
+	l := &download{ResponseWriter: w, gate: &d.gate, source: listen.Prefix(at.Addr()), began: now, size: agents[i].Size}
 	if !l.enter(now) {
 		w.Header().Set("Retry-After", "15")
 		http.Error(w, "too many devices download their agent now; try again in 15 s", http.StatusServiceUnavailable)

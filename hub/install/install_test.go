@@ -411,7 +411,7 @@ func TestAVersionIsOneToDebian(t *testing.T) {
 func TestDownloadsAreCounted(t *testing.T) {
 	d, began := depot(t), time.Now()
 	enter := func(from string, after time.Duration, sent int64) *download {
-		l := &download{ResponseWriter: httptest.NewRecorder(), gate: &d.gate, source: listen.Whose(netip.MustParseAddr(from)), began: began.Add(after), size: 1 << 20, sent: sent}
+		l := &download{ResponseWriter: httptest.NewRecorder(), gate: &d.gate, source: listen.Prefix(netip.MustParseAddr(from)), began: began.Add(after), size: 1 << 20, sent: sent}
 		if !l.enter(l.began) {
 			return nil
 		}

@@ -12,17 +12,17 @@ import (
 
 // Limits of the encoded answers that clients have not read yet.
 const (
-	heldByAll  = 96 << 20 // bytes
-	heldByUser = 32 << 20 // bytes; a single answer may be larger
+	maxUnread  = 96 << 20 // bytes
+	userUnread = 32 << 20 // bytes; a single answer may be larger
 	// Small answers are not counted: the limit of connections bounds their number.
 	smallAnswer = 16 << 10
 	// encoders is how many lists are encoded at a time; encoderWait is how long a request waits for
 	// its turn.
 	encoders    = 2
 	encoderWait = 10 * time.Second
-	// sameFor is how long an encoded list serves further requests for the same list. Its ages and
+	// shareFor is how long an encoded list serves further requests for the same list. Its ages and
 	// heartbeats are as old.
-	sameFor = time.Second
+	shareFor = time.Second
 )
 
 // answers bounds the memory of answers under way. Equal requests share an encoding while it is
@@ -59,8 +59,8 @@ func (a *answers) hold(user string, n int) (release func(), err error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if have := a.by[user]; have > 0 && have+n > heldByUser || a.all > 0 && a.all+n > heldByAll {
-		return nil, errHeld(user)
+	if have := a.by[user]; have > 0 && have+n > userUnread || a.all > 0 && a.all+n > maxUnread {
+		return nil, errUnread(user)
 	}
 	a.all += n
 	a.by[user] += n
@@ -74,10 +74,10 @@ func (a *answers) hold(user string, n int) (release func(), err error) {
 	}, nil
 }
 
-func errHeld(user string) error {
+func errUnread(user string) error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf(
 		"too many unread answers, %d MiB of %s or %d MiB of all users: read them, or use limit to list in pages",
-		heldByUser>>20, user, heldByAll>>20), 2)
+		userUnread>>20, user, maxUnread>>20), 2)
 }
 
 // share returns the shared encoding of a list, or calls make. The caller calls release when the
@@ -85,11 +85,11 @@ func errHeld(user string) error {
 func (a *answers) share(user, key string, make func() ([]byte, error)) (body []byte, release func(), err error) {
 	a.mu.Lock()
 	e := a.made[key]
-	mine := e == nil || time.Since(e.at) > sameFor
+	mine := e == nil || time.Since(e.at) > shareFor
 	if mine {
-		if a.by[user] > heldByUser {
+		if a.by[user] > userUnread {
 			a.mu.Unlock()
-			return nil, nil, errHeld(user)
+			return nil, nil, errUnread(user)
 		}
 		e = newShared()
 		a.made[key] = e
@@ -125,8 +125,8 @@ func (a *answers) take(user string, e *shared) error {
 	defer a.mu.Unlock()
 	if e.readers[user] == 0 {
 		if have := a.by[user]; n > 0 &&
-			(have > 0 && have+n > heldByUser || len(e.readers) == 0 && a.all > 0 && a.all+n > heldByAll) {
-			return errHeld(user)
+			(have > 0 && have+n > userUnread || len(e.readers) == 0 && a.all > 0 && a.all+n > maxUnread) {
+			return errUnread(user)
 		}
 		if len(e.readers) == 0 {
 			a.all += n

@@ -37,14 +37,14 @@ func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		rest(t.Context(), time.Second)
-		if took := time.Since(began); took != siftRest*time.Second {
+		if took := time.Since(began); took != filterRest*time.Second {
 			t.Errorf("a second's look rests %s", took)
 		}
 	})
-	s, users := newSifting(), 0
+	s, users := newLogFilters(), 0
 	user := func() string { users++; return fmt.Sprint("user-", users) }
 	var leave []func()
-	for range nodeSift {
+	for range nodeFilters {
 		l, err := s.enter(user(), "pi-1")
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
 	if _, err := s.enter(user(), "pi-1"); err == nil {
 		t.Error("one more of the same node")
 	}
-	for i := range maxSifts - nodeSift {
+	for i := range maxFilters - nodeFilters {
 		if _, err := s.enter(user(), fmt.Sprint("other-", i)); err != nil {
 			t.Fatal(err)
 		}
@@ -69,8 +69,8 @@ func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
 }
 
 func TestOneUserLeavesOthersSomeLogQueries(t *testing.T) {
-	s := newSifting()
-	for i := range userSift {
+	s := newLogFilters()
+	for i := range userFilters {
 		if _, err := s.enter("anna", fmt.Sprint("pi-", i)); err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func TestListsThatNobodyReadsAreOneEncoding(t *testing.T) {
 		if n := s.answers.encodings; n != 1 {
 			t.Errorf("60 lists were encoded %d times", n)
 		}
-		if s.answers.all > heldByUser+24<<20 {
+		if s.answers.all > userUnread+24<<20 {
 			t.Errorf("%d bytes are held for one who reads nothing", s.answers.all)
 		}
 		// Another revision needs another encoding, which is over this user's limit; another user
@@ -185,7 +185,7 @@ func TestListsThatNobodyReadsAreOneEncoding(t *testing.T) {
 
 func TestOneAnswerAloneMayBeLarge(t *testing.T) {
 	a := newAnswers()
-	release, err := a.hold("anna", 2*heldByAll)
+	release, err := a.hold("anna", 2*maxUnread)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestOneAnswerAloneMayBeLarge(t *testing.T) {
 		t.Error("small answers go on:", err)
 	}
 	release()
-	if _, err := a.hold("olav", heldByAll); err != nil {
+	if _, err := a.hold("olav", maxUnread); err != nil {
 		t.Error(err)
 	}
 }
@@ -214,7 +214,7 @@ func TestAListThatCannotBeMadeIsNobodys(t *testing.T) {
 }
 
 func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
-	a, large := newAnswers(), make([]byte, heldByUser*3/4)
+	a, large := newAnswers(), make([]byte, userUnread*3/4)
 	list := func(user, key string) (func(), error) {
 		body, release, err := a.share(user, key, func() ([]byte, error) { return large, nil })
 		if err == nil && len(body) != len(large) {

@@ -27,13 +27,13 @@ func (c *call) audit(note string, err error) {
 
 func (c *call) row(note string, err error) store.Audit {
 	row := store.Audit{
-		Who: c.who.Name, Via: "API", Source: access.Source(c.r), Verb: c.verb, Code: http.StatusOK,
-		Resource: c.what(), Namespace: c.namespace, Name: c.name, Message: note,
+		Who: c.user.Name, Via: "API", Source: access.Source(c.r), Verb: c.verb, Code: http.StatusOK,
+		Resource: c.resourceName(), Namespace: c.namespace, Name: c.name, Message: note,
 	}
 	if via := access.Via(c.r.Context()); via != "" {
 		row.Via = via
-	} else if c.who.Via != "" && c.who.Via != "session" { // a session is not the page if a program uses it
-		row.Via = c.who.Via
+	} else if c.user.Via != "" && c.user.Via != "session" { // a session is not the page if a program uses it
+		row.Via = c.user.Via
 	}
 	if err != nil {
 		row.Code, row.Message = int(statusOf(err).Code), strings.TrimPrefix(note+": "+err.Error(), ": ")
@@ -41,8 +41,8 @@ func (c *call) row(note string, err error) store.Audit {
 	return row
 }
 
-// what returns the resource, as roles and the audit name it.
-func (c *call) what() string {
+// resourceName returns the resource, as roles and the audit name it.
+func (c *call) resourceName() string {
 	if c.sub != nil {
 		return c.resource + "/" + c.sub.Name
 	}

@@ -17,7 +17,7 @@ import (
 
 // body reads the request's body: an object of that kind, or a patch of one.
 func (c *call) body(kind schema.GroupVersionKind) (body.Body, error) {
-	c.reader = c.load.Reader(c.w, c.r, c.who.Name)
+	c.reader = c.load.Reader(c.w, c.r, c.user.Name)
 	return c.reader.Read(body.Want{Kind: kind, Small: c.small(), Patch: c.verb == "patch", Live: c.liveSize()})
 }
 

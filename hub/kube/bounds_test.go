@@ -122,7 +122,7 @@ func TestARecordSaysHowAndWhy(t *testing.T) {
 	s.Audit = &kept
 	for via, want := range map[string]string{"": "API", "token": "token", "certificate": "certificate", "session": "API"} {
 		r := httptest.NewRequest(http.MethodDelete, ns+"/pods/kiosk-1", nil)
-		c := &call{Server: s, w: httptest.NewRecorder(), r: r, who: access.User{Name: "anna", Via: via}}
+		c := &call{Server: s, w: httptest.NewRecorder(), r: r, user: access.User{Name: "anna", Via: via}}
 		if row := c.row("", nil); row.Via != want || row.Who != "anna" || row.Code != 200 || row.Source == "" {
 			t.Errorf("%q: %+v", via, row)
 		}

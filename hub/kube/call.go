@@ -31,7 +31,7 @@ type call struct {
 	sub  *resource.Sub // nil: the resource itself
 	verb string
 
-	who access.User
+	user access.User
 
 	audited bool         // the decision is in the audit already
 	reader  *body.Reader // nil: the body was not read
@@ -44,7 +44,7 @@ func (c *call) serve() error {
 	if err := c.authenticate(); err != nil {
 		return err
 	}
-	if err := c.himself(); err != nil {
+	if err := c.noImpersonation(); err != nil {
 		return err
 	}
 	var ok bool
@@ -65,7 +65,7 @@ func (c *call) serve() error {
 	if c.sub != nil {
 		what += "/" + c.sub.Name
 	}
-	if !c.may(c.who.Role, c.res, c.verb, what) {
+	if !c.may(c.user.Role, c.res, c.verb, what) {
 		return c.forbidden(what)
 	}
 	if limit := c.r.URL.Query().Get("timeout"); limit != "" && c.verb != "watch" && c.target.sub != "proxy" {
@@ -78,7 +78,7 @@ func (c *call) serve() error {
 
 // noImpersonation refuses impersonation: without support for it, the request must not run with the
 // sender's own rights.
-func (c *call) himself() error {
+func (c *call) noImpersonation() error {
 	for name := range c.r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
 			e := apierrors.NewForbidden(schema.GroupResource{Resource: "users"}, c.r.Header.Get("Impersonate-User"), nil)
@@ -113,7 +113,7 @@ func (c *call) authenticate() error {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(
 			"device certificates are for the hub's broker: create a kubeconfig with `flotilla-hub kubeconfig`"))
 	}
-	c.who = u
+	c.user = u
 	c.r = c.r.WithContext(control.From(c.r.Context(), "user "+u.Name))
 	return nil
 }
@@ -227,14 +227,14 @@ func (c *call) unsupported(verb, action string) error {
 	case c.res.State == state.Volumes && (verb == "create" || verb == ""):
 		e.ErrStatus.Message = "the hub creates persistent volumes: create a PersistentVolumeClaim, and a pod that uses it"
 	case c.res.State == state.JoinRequests && verb == "create":
-		e.ErrStatus.Message = onlyAsked
+		e.ErrStatus.Message = requestsByDevices
 	}
 	return e
 }
 
-// onlyAsked explains why requests are not created by hand: such a request would belong to no
+// requestsByDevices explains why requests are not created by hand: such a request would belong to no
 // device.
-const onlyAsked = "certificate signing requests come from devices that join with a token: run the command of " +
+const requestsByDevices = "certificate signing requests come from devices that join with a token: run the command of " +
 	"`flotilla-hub token create --require-approval` on the device; people get a certificate with " +
 	"`flotilla-hub kubeconfig`"
 
@@ -243,7 +243,7 @@ func (c *call) mayCreate() error {
 	switch {
 	case !slices.Contains(c.res.Verbs, "create"):
 		return c.unsupported("create", "create")
-	case !c.may(c.who.Role, c.res, "create", c.resource):
+	case !c.may(c.user.Role, c.res, "create", c.resource):
 		like := *c
 		like.verb = "create"
 		return like.forbidden(c.resource)
@@ -327,8 +327,8 @@ func (c *call) forbidden(what string) error {
 		scope = `in the namespace "` + c.namespace + `"`
 	}
 	group := c.res.Group
-	e.ErrStatus.Message = c.plainForbidden() + `: User "` + c.who.Name + `" cannot ` + c.verb + ` resource "` + what +
-		`" in API group "` + group + `" ` + scope + `: role "` + string(c.who.Role) + `" does not allow it`
+	e.ErrStatus.Message = c.plainForbidden() + `: User "` + c.user.Name + `" cannot ` + c.verb + ` resource "` + what +
+		`" in API group "` + group + `" ` + scope + `: role "` + string(c.user.Role) + `" does not allow it`
 	return e
 }
 

@@ -16,11 +16,11 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A step that takes longer than writersShare is made outside of the control loop. If its objects
-// change meanwhile it is made again, at most `remakes` times.
+// A step that takes longer than loopShare is made outside of the control loop. If its objects
+// change meanwhile it is made again, at most maxRemakes times.
 const (
-	writersShare = 20 * time.Millisecond
-	remakes      = 10
+	loopShare  = 20 * time.Millisecond
+	maxRemakes = 10
 )
 
 // errMoved means that the objects under a step have changed, and that the step is too slow to be
@@ -33,7 +33,7 @@ var errMoved = errors.New("the object has been modified; please apply your " +
 // changed and make was fast.
 func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (write.Step, error)) (write.Step, error) {
 	st, err := c.attempt(dry, make)
-	for range remakes {
+	for range maxRemakes {
 		if !errors.Is(err, errMoved) {
 			break
 		}
@@ -53,9 +53,9 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (writ
 	return st, nil
 }
 
-// longestWrite limits how long a request waits to be stored. Without it, a database outage in the
+// writeTimeout limits how long a request waits to be stored. Without it, a database outage in the
 // middle of a write would be that limit.
-const longestWrite = 20 * time.Second
+const writeTimeout = 20 * time.Second
 
 // attempt makes a step once and gives it to the control loop.
 func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (write.Step, error)) (write.Step, error) {
@@ -67,19 +67,19 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (wri
 	}
 	if err == nil && !dry && len(st.Changes) > 0 {
 		var applied []state.Applied
-		ctx, cancel := context.WithTimeout(c.r.Context(), longestWrite)
+		ctx, cancel := context.WithTimeout(c.r.Context(), writeTimeout)
 		defer cancel()
 		applied, err = c.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 			var err error
 			switch {
-			case st.Stands(s):
-			case took > writersShare && st.Stable():
+			case st.ValidOn(s):
+			case took > loopShare && st.Stable():
 				return nil, errMoved
 			default:
 				st, err = make(s, now)
 			}
 			for i := range st.Changes {
-				st.Changes[i].By = c.who.Name
+				st.Changes[i].By = c.user.Name
 			}
 			return st.Changes, err
 		})

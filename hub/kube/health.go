@@ -63,7 +63,7 @@ func (h *health) run(c check) error {
 
 func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	guarded(w.Header())
+	setGuards(w.Header())
 	what, name, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
 	q := r.URL.Query()
 	if name != "" {

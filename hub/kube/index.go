@@ -25,7 +25,7 @@ func (c *call) index() error {
 	if err := c.authenticate(); err != nil {
 		return err
 	}
-	if err := c.himself(); err != nil {
+	if err := c.noImpersonation(); err != nil {
 		return err
 	}
 	b, err := json.MarshalIndent(metav1.RootPaths{Paths: c.paths()}, "", "  ")
@@ -60,7 +60,7 @@ func (c *call) paths() []string {
 		}
 	}
 	for _, o := range c.Others {
-		if c.Allow(c.who.Role, o.Verb, o.Resource) {
+		if c.Allow(c.user.Role, o.Verb, o.Resource) {
 			all = append(all, o.Path)
 		}
 	}

@@ -108,7 +108,7 @@ type Server struct {
 	sessions  *semaphore.Weighted
 	shares    listen.Shares // of sessions
 	answers   *answers
-	sifting   *sifting
+	filters   *logFilters
 	health    *health
 	load      *body.Load
 }
@@ -130,7 +130,7 @@ func New(c Config) *Server {
 	return &Server{Config: c, view: &resource.View{Leases: c.Leases, Now: c.Now}, resources: resource.Served(c.has),
 		encodings: watch.NewEncodings(), managers: write.NewManagers(c.Settings),
 		sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(),
-		sifting: newSifting(), health: newHealth(c.Fleet), load: body.NewLoad()}
+		filters: newLogFilters(), health: newHealth(c.Fleet), load: body.NewLoad()}
 }
 
 // The mounted paths.
@@ -160,21 +160,21 @@ func (s *Server) Register(e *echo.Echo) {
 	}
 }
 
-// guarded sets headers against misuse of a browser's session: answers are not guessed to be pages,
+// setGuards sets headers against misuse of a browser's session: answers are not guessed to be pages,
 // and other sites cannot read them.
-func guarded(h http.Header) {
+func setGuards(h http.Header) {
 	h.Set("Cache-Control", "no-cache, private")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// foreign sets the headers of content from a pod or device: no script, no form, and an origin that
+// isolate sets the headers of content from a pod or device: no script, no form, and an origin that
 // is not the hub's.
-func foreign(h http.Header) { h.Set("Content-Security-Policy", "sandbox") }
+func isolate(h http.Header) { h.Set("Content-Security-Policy", "sandbox") }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	guarded(w.Header())
+	setGuards(w.Header())
 	if strings.TrimSuffix(r.URL.Path, "/") == "/version" {
 		s.version(w, r)
 		return

@@ -71,7 +71,7 @@ func (c *call) copied(out *stream, err error, about ...any) error {
 	case err == nil, errors.Is(err, context.Canceled):
 		out.begin()
 		return nil
-	case out.left:
+	case out.closed:
 		c.Log.Debug("the client of a log is gone", append(about, "err", err)...)
 		return nil
 	case out.begun:
@@ -121,16 +121,16 @@ func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
 
 // A stream is an answer of plain text that is sent as it arrives.
 type stream struct {
-	w     http.ResponseWriter
-	rc    *http.ResponseController
-	begun bool
-	left  bool // the client closed the connection
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	begun  bool
+	closed bool // the client closed the connection
 }
 
 func (s *stream) begin() {
 	if !s.begun {
 		s.begun = true
-		foreign(s.w.Header())
+		isolate(s.w.Header())
 		s.w.Header().Set("Content-Type", "text/plain")
 		s.w.WriteHeader(http.StatusOK)
 	}
@@ -142,6 +142,6 @@ func (s *stream) Write(b []byte) (int, error) {
 	if err == nil {
 		err = s.rc.Flush()
 	}
-	s.left = s.left || err != nil
+	s.closed = s.closed || err != nil
 	return n, err
 }

@@ -52,10 +52,10 @@ func (c *call) nodeLog() error {
 	}
 	out := &stream{w: c.w, rc: http.NewResponseController(c.w)}
 	o := corev1.PodLogOptions{Follow: q.follow, Timestamps: true, TailLines: q.tail}
-	if !q.sifts() {
+	if !q.filters() {
 		return c.copied(out, c.Logs.NodeLogs(c.r.Context(), c.name, o, out), "node", c.name)
 	}
-	leave, err := c.sifting.enter(c.who.Name, c.name)
+	leave, err := c.filters.enter(c.user.Name, c.name)
 	if err != nil {
 		return err
 	}
@@ -64,10 +64,10 @@ func (c *call) nodeLog() error {
 	if !q.follow {
 		o.TailLines = nil // the filter counts the lines that match
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, siftTime)
+		ctx, cancel = context.WithTimeout(ctx, filterTime)
 		defer cancel()
 	}
-	s := &sieve{logQuery: q, ctx: ctx, out: out}
+	s := &lineFilter{logQuery: q, ctx: ctx, out: out}
 	err = c.Logs.NodeLogs(ctx, c.name, o, s)
 	if err == nil {
 		err = s.end()
@@ -84,7 +84,7 @@ type logQuery struct {
 }
 
 // filters tells whether the query selects lines by time or pattern.
-func (q logQuery) sifts() bool {
+func (q logQuery) filters() bool {
 	return !q.since.IsZero() || !q.until.IsZero() || q.pattern != nil
 }
 
@@ -156,7 +156,7 @@ func (q logQuery) wants(line []byte) bool {
 }
 
 // A lineFilter writes the selected lines at once, or with tailLines the last of them at the end.
-type sieve struct {
+type lineFilter struct {
 	logQuery
 	ctx  context.Context
 	out  *stream
@@ -166,7 +166,7 @@ type sieve struct {
 	size int           // bytes in last
 }
 
-func (s *sieve) Write(b []byte) (int, error) {
+func (s *lineFilter) Write(b []byte) (int, error) {
 	var through []byte
 	for from := b; len(from) > 0; {
 		n, whole := bytes.IndexByte(from, '\n')+1, true
@@ -197,7 +197,7 @@ func (s *sieve) Write(b []byte) (int, error) {
 }
 
 // line takes the line that is complete, and returns it if it is to be written at once.
-func (s *sieve) line() []byte {
+func (s *lineFilter) line() []byte {
 	line := append(bytes.TrimSuffix(s.rest, []byte("\n")), '\n')
 	s.rest = nil
 	switch {
@@ -216,7 +216,7 @@ func (s *sieve) line() []byte {
 }
 
 // end writes the last lines.
-func (s *sieve) end() error {
+func (s *lineFilter) end() error {
 	var last []byte
 	if len(s.rest) > 0 {
 		last = s.line()

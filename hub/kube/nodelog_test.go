@@ -180,7 +180,7 @@ func TestWhatADeviceSaysOfItsLog(t *testing.T) {
 				if _, err := w.Write(make([]byte, 32<<10)); err != nil {
 					return err
 				}
-				sv := w.(*sieve)
+				sv := w.(*lineFilter)
 				held = max(held, len(sv.rest), sv.size)
 			}
 			return nil

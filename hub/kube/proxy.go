@@ -184,8 +184,8 @@ func foreignHeader(r *http.Response, asked *url.URL, above string) http.Header {
 		at := url.URL{Path: to.Path, RawPath: to.RawPath, RawQuery: to.RawQuery, Fragment: to.Fragment}
 		h.Set("Location", above+at.String())
 	}
-	guarded(h)
-	foreign(h)
+	setGuards(h)
+	isolate(h)
 	return h
 }
 

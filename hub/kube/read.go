@@ -103,7 +103,7 @@ func (c *call) list() error {
 	}
 	key := fmt.Sprintf("%d %t %s %s %t %t %s?%s", snap.Revision, c.wantsPretty(), f.Media, f.As, f.Old,
 		from.Rev == snap.Revision, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
-	body, release, err := c.answers.share(c.who.Name, key, func() ([]byte, error) {
+	body, release, err := c.answers.share(c.user.Name, key, func() ([]byte, error) {
 		list, err := c.listOf(snap, o, sel, f, m, from)
 		if err != nil {
 			return nil, err
@@ -151,7 +151,7 @@ func (c *call) watch() error {
 	}
 	w := &watch.Watch{
 		Fleet: c.Fleet, View: c.view, Resource: c.res, Selection: sel, Form: f, Rev: from, Encodings: c.encodings, Log: c.Log,
-		Hold: func(bytes int) (func(), error) { return c.answers.hold(c.who.Name, bytes) },
+		Hold: func(bytes int) (func(), error) { return c.answers.hold(c.user.Name, bytes) },
 	}
 	if ws {
 		w.ServeWebSocket(ctx, c.w, c.r, o)

@@ -25,7 +25,7 @@ func (c *call) write(code int, o runtime.Object, media string) error {
 		return fmt.Errorf("encode the answer to %s %s: %w", c.verb, c.resource, err)
 	}
 	b = c.pretty(b, media)
-	release, err := c.answers.hold(c.who.Name, len(b))
+	release, err := c.answers.hold(c.user.Name, len(b))
 	if err != nil {
 		return err
 	}

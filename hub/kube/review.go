@@ -23,7 +23,7 @@ func (c *call) review() error {
 	if err != nil {
 		return err
 	}
-	who := authnv1.UserInfo{Username: c.who.Name, Groups: groups(c.who)}
+	who := authnv1.UserInfo{Username: c.user.Name, Groups: groups(c.user)}
 	switch o := o.(type) {
 	case *authnv1.SelfSubjectReview:
 		o.Status.UserInfo = who
@@ -35,7 +35,7 @@ func (c *call) review() error {
 				field.NewPath("spec"), o.Spec.NonResourceAttributes,
 				"exactly one of nonResourceAttributes or resourceAttributes must be specified")})
 		}
-		o.Status = c.judge([]access.Role{c.who.Role}, o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes)
+		o.Status = c.judge([]access.Role{c.user.Role}, o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes)
 	case *authzv1.SubjectAccessReview:
 		if o.Status, err = c.others(o.Spec); err != nil {
 			return err
@@ -177,7 +177,7 @@ func (c *call) myRules() authzv1.SubjectRulesReviewStatus {
 	add := func(r *resource.Resource, verbs []string, what string) {
 		var mine []string
 		for _, v := range verbs {
-			if c.may(c.who.Role, r, v, what) {
+			if c.may(c.user.Role, r, v, what) {
 				mine = append(mine, v)
 			}
 		}

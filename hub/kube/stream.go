@@ -35,14 +35,14 @@ const (
 	maxSessions = 256
 	// userSessions is the limit of one user's sessions.
 	userSessions = maxSessions / 2
-	// goodbye is how long sessions have to send their clients the reason when the hub ends.
-	goodbye = 3 * time.Second
+	// endWait is how long sessions have to send their clients the reason when the hub ends.
+	endWait = 3 * time.Second
 )
 
 // Run waits for ctx, which ends every session, and then until the clients have received the reason.
 func (s *Server) Run(ctx context.Context) error {
 	<-ctx.Done()
-	short, cancel := context.WithTimeout(context.Background(), goodbye)
+	short, cancel := context.WithTimeout(context.Background(), endWait)
 	defer cancel()
 	_ = s.sessions.Acquire(short, maxSessions)
 	return nil
@@ -50,10 +50,10 @@ func (s *Server) Run(ctx context.Context) error {
 
 // enter takes a session until leave is called, or refuses it.
 func (c *call) enter() (leave func(), err error) {
-	mine, ok := c.shares.Enter(c.who.Name)
+	mine, ok := c.shares.Enter(c.user.Name)
 	if !ok {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs "+
-			"are open for user %s, which is the limit: end some", userSessions, c.who.Name), 10)
+			"are open for user %s, which is the limit: end some", userSessions, c.user.Name), 10)
 	}
 	if !c.sessions.TryAcquire(1) {
 		mine()
@@ -68,7 +68,7 @@ func (c *call) stream() error {
 	// As in Kubernetes 1.35 and later, a GET needs the right to create too: a WebSocket begins with
 	// a GET and does the same as a POST.
 	c.verb = "create"
-	if what := c.resource + "/" + c.sub.Name; !c.Allow(c.who.Role, c.verb, what) {
+	if what := c.resource + "/" + c.sub.Name; !c.Allow(c.user.Role, c.verb, what) {
 		return c.forbidden(what)
 	}
 	pod := c.Fleet.Snapshot().Pod(c.namespace, c.name)
@@ -99,16 +99,16 @@ func (c *call) stream() error {
 	}
 	defer leave()
 	c.audit(entered(o), nil)
-	wish := remote.Wish{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY}
+	enabled := remote.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY}
 	switch c.sub.Name {
 	case "exec":
-		return remote.Serve(c.w, c.r, wish, func(ctx context.Context, s ask.IO) error {
-			return sentence(pod, c.Streams.Exec(ctx, pod, *o, s))
+		return remote.Serve(c.w, c.r, enabled, func(ctx context.Context, s ask.IO) error {
+			return nameThePod(pod, c.Streams.Exec(ctx, pod, *o, s))
 		})
 	case "attach":
 		a := corev1.PodAttachOptions{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY, Container: o.Container}
-		return remote.Serve(c.w, c.r, wish, func(ctx context.Context, s ask.IO) error {
-			return sentence(pod, c.Streams.Attach(ctx, pod, a, s))
+		return remote.Serve(c.w, c.r, enabled, func(ctx context.Context, s ask.IO) error {
+			return nameThePod(pod, c.Streams.Attach(ctx, pod, a, s))
 		})
 	default:
 		return remote.Forward(c.w, c.r, func(ctx context.Context, port int32) (io.ReadWriteCloser, error) {
@@ -237,8 +237,8 @@ func running(p *corev1.Pod, container string) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("container %s of pod %s is not running: %s", container, p.Name, why))
 }
 
-// sentence adds the pod's name to a device's error.
-func sentence(p *corev1.Pod, err error) error {
+// nameThePod adds the pod's name to a device's error.
+func nameThePod(p *corev1.Pod, err error) error {
 	var exit *ask.ExitError
 	if err == nil || errors.As(err, &exit) || errors.Is(err, context.Canceled) {
 		return err

@@ -232,11 +232,11 @@ func TestOneUserLeavesOthersSessions(t *testing.T) {
 	s := streaming()
 	mine := 0
 	for range maxSessions {
-		if _, err := (&call{Server: s, who: access.User{Name: "vera"}}).enter(); err == nil {
+		if _, err := (&call{Server: s, user: access.User{Name: "vera"}}).enter(); err == nil {
 			mine++
 		}
 	}
-	leave, err := (&call{Server: s, who: access.User{Name: "ola"}}).enter()
+	leave, err := (&call{Server: s, user: access.User{Name: "ola"}}).enter()
 	if mine != userSessions || err != nil {
 		t.Fatalf("one user has %d sessions, and another %v", mine, err)
 	}

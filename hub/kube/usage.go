@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// measuring is how long devices have to answer. A measurement takes two seconds; later answers
+	// measureTimeout is how long devices have to answer. A measurement takes two seconds; later answers
 	// are left out.
-	measuring = 8 * time.Second
-	// measured is how many devices are asked at once.
-	measured = 2000
+	measureTimeout = 8 * time.Second
+	// maxMeasured is how many devices are asked at once.
+	maxMeasured = 2000
 )
 
 // usage answers what devices and their pods use now. Nothing is measured in advance: each request
@@ -51,7 +51,7 @@ func (c *call) usage() error {
 	}
 	var nodes []string
 	for o := range c.view.Walk(snap, sel, "", "") {
-		if n := asked(snap, o); n != "" {
+		if n := nodeOf(snap, o); n != "" {
 			nodes = append(nodes, n)
 		}
 	}
@@ -92,11 +92,11 @@ func (c *call) usageOf(snap state.Snapshot, about state.Kind, f resource.Form) e
 	if o == nil {
 		return c.missing()
 	}
-	node := asked(snap, o)
+	node := nodeOf(snap, o)
 	if node == "" {
 		return c.unmeasured("it is not running, or its device is silent")
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), measuring)
+	ctx, cancel := context.WithTimeout(c.r.Context(), measureTimeout)
 	defer cancel()
 	u, err := c.Metrics.Usage(ctx, node)
 	if err != nil {
@@ -131,9 +131,9 @@ func (c *call) unmeasured(why string) error {
 	return e
 }
 
-// asked returns the node whose device can measure an object, "" if it is silent or there is none:
+// nodeOf returns the node whose device can measure an object, "" if it is silent or there is none:
 // the request would only wait for it.
-func asked(snap state.Snapshot, o state.Object) string {
+func nodeOf(snap state.Snapshot, o state.Object) string {
 	n, ok := o.(*corev1.Node)
 	if p, isPod := o.(*corev1.Pod); isPod && p.Spec.NodeName != "" && !state.Terminated(p) {
 		n, ok = snap.Node(p.Spec.NodeName), true
@@ -152,12 +152,12 @@ type measurement struct {
 
 // measure asks devices, and returns the answers that came in time, sorted by name.
 func (c *call) measure(nodes []string) (list []measurement) {
-	ctx, cancel := context.WithTimeout(c.r.Context(), measuring)
+	ctx, cancel := context.WithTimeout(c.r.Context(), measureTimeout)
 	defer cancel()
 	var (
 		mu    sync.Mutex
 		wg    sync.WaitGroup
-		slots = make(chan struct{}, measured)
+		slots = make(chan struct{}, maxMeasured)
 	)
 	for _, node := range nodes {
 		slots <- struct{}{}

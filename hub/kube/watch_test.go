@@ -405,8 +405,8 @@ func TestWatchesThatNobodyReadsAreBoundedInBytes(t *testing.T) {
 		f.touch(fakeNode("pi-1", ""), "a", strings.Repeat("x", 1<<20))
 		synctest.Wait()
 		s.answers.mu.Lock()
-		if held := s.answers.all; held > heldByUser || held < heldByUser/4 {
-			t.Errorf("%d bytes are held for 100 watches that are not read, want at most %d", held, heldByUser)
+		if held := s.answers.all; held > userUnread || held < userUnread/4 {
+			t.Errorf("%d bytes are held for 100 watches that are not read, want at most %d", held, userUnread)
 		}
 		s.answers.mu.Unlock()
 		ended := 0

@@ -37,15 +37,15 @@ func (c *call) upgrades() (bool, error) {
 	case cookie && !ours:
 		return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf(
 			"a page of %q may not open a WebSocket here with a session's cookie: use an API token", origin))
-	case token || origin == "" || ours || err == nil && own(u):
+	case token || origin == "" || ours || err == nil && isLocal(u):
 		return true, nil
 	}
 	return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf(
 		"a page of %s may not open a WebSocket here with a client certificate: use an API token", origin))
 }
 
-// own tells whether an origin is a page of a program on the caller's own machine.
-func own(origin *url.URL) bool {
+// isLocal tells whether an origin is a page of a program on the caller's own machine.
+func isLocal(origin *url.URL) bool {
 	if origin.Scheme == "file" {
 		return true
 	}

@@ -21,8 +21,8 @@ import (
 func (c *call) request() *write.Request {
 	return &write.Request{
 		Resource: c.res, Sub: c.sub, Namespace: c.namespace, Name: c.name, Verb: c.verb,
-		User: c.who.Name, Role: string(c.who.Role), MayCreate: c.mayCreate,
-		Allow:           func(verb, resource string) bool { return c.Allow(c.who.Role, verb, resource) },
+		User: c.user.Name, Role: string(c.user.Role), MayCreate: c.mayCreate,
+		Allow:           func(verb, resource string) bool { return c.Allow(c.user.Role, verb, resource) },
 		FieldValidation: c.fieldValidation(), Settings: c.Settings, Managers: c.managers,
 	}
 }

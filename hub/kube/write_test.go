@@ -438,11 +438,11 @@ func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
 		{"a slow step of what stands is made once", time.Second, 0, 1, 0, true},
 		{"a quick step of what has moved is made again by the writer", time.Millisecond, 1, 2, 1, true},
 		{"a slow step of what has moved is made again, but not by the writer", time.Second, 1, 2, 0, true},
-		{"a slow step of what moves all the time is a conflict", time.Second, 100, 1 + remakes, 0, false},
+		{"a slow step of what moves all the time is a conflict", time.Second, 100, 1 + maxRemakes, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-				caller := &call{Server: s, w: httptest.NewRecorder(), r: httptest.NewRequest("PATCH", "/api/v1/nodes/pi-1", nil), verb: "patch", who: access.User{Name: "ola", Role: access.Operator}}
+				caller := &call{Server: s, w: httptest.NewRecorder(), r: httptest.NewRequest("PATCH", "/api/v1/nodes/pi-1", nil), verb: "patch", user: access.User{Name: "ola", Role: access.Operator}}
 				caller.target, _ = parsePath("/api/v1/nodes/pi-1")
 				caller.res = s.find(caller.target)
 				change := caller.request()

@@ -20,11 +20,11 @@ var (
 // Addresses counts connections by address. Loopback and in-memory connections are not counted,
 // because local programs share one address.
 type Addresses struct {
-	Most  int     // open connections of one address
-	Rate  float64 // new connections of one address per second
-	Burst int     // new connections at once, above Rate
-	Asks  float64 // unauthenticated requests per second from one address
-	Asked int     // unauthenticated requests at once, above AskRate
+	Most     int     // open connections of one address
+	Rate     float64 // new connections of one address per second
+	Burst    int     // new connections at once, above Rate
+	AskRate  float64 // unauthenticated requests per second from one address
+	AskBurst int     // unauthenticated requests at once, above AskRate
 
 	mu    sync.Mutex
 	by    map[netip.Addr]*visits
@@ -38,19 +38,19 @@ type visits struct {
 	at   time.Time
 }
 
-// owes returns the debt at a moment.
-func (v *visits) owes(now time.Time, forgiven float64) float64 {
+// debtAt returns the debt at a moment.
+func (v *visits) debtAt(now time.Time, forgiven float64) float64 {
 	return max(0, v.debt-forgiven*now.Sub(v.at).Seconds())
 }
 
-// forgotten tells whether an address without connections has used none of its limits.
-func (a *Addresses) forgotten(v *visits, now time.Time) bool {
-	return v.open == 0 && v.rate.TokensAt(now) >= float64(a.Burst)-1 && v.owes(now, a.Asks) < 1
+// unused tells whether an address without connections has used none of its limits.
+func (a *Addresses) unused(v *visits, now time.Time) bool {
+	return v.open == 0 && v.rate.TokensAt(now) >= float64(a.Burst)-1 && v.debtAt(now, a.AskRate) < 1
 }
 
-// sweepAgain is the least time between two looks at all addresses: many devices may disconnect at
+// sweepEvery is the least time between two looks at all addresses: many devices may disconnect at
 // the same moment.
-const sweepAgain = time.Second
+const sweepEvery = time.Second
 
 // IP returns the address of the client, invalid if its connections are not counted.
 func IP(c net.Conn) netip.Addr {
@@ -59,12 +59,12 @@ func IP(c net.Conn) netip.Addr {
 		return netip.Addr{}
 	}
 	ip, _ := netip.AddrFromSlice(a.IP)
-	return Whose(ip)
+	return Prefix(ip)
 }
 
 // Prefix returns the address under which an address is counted. An IPv6 customer has a whole /64,
 // which counts as one.
-func Whose(ip netip.Addr) netip.Addr {
+func Prefix(ip netip.Addr) netip.Addr {
 	if ip = ip.Unmap().WithZone(""); ip.Is6() {
 		p, _ := ip.Prefix(64)
 		return p.Addr()
@@ -106,15 +106,15 @@ func (a *Addresses) Leave(ip netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	v, now := a.by[ip], time.Now()
-	if v.open--; a.forgotten(v, now) {
+	if v.open--; a.unused(v, now) {
 		delete(a.by, ip)
 	}
-	if now.Sub(a.swept) < sweepAgain {
+	if now.Sub(a.swept) < sweepEvery {
 		return
 	}
 	a.swept = now
 	for ip, v := range a.by {
-		if a.forgotten(v, now) {
+		if a.unused(v, now) {
 			delete(a.by, ip)
 		}
 	}
@@ -137,8 +137,8 @@ func (a *Addresses) ask(ip netip.Addr, n float64) bool {
 	if v == nil { // its connection was closed meanwhile
 		return false
 	}
-	debt := v.owes(now, a.Asks) + n
-	if debt > float64(a.Asked) {
+	debt := v.debtAt(now, a.AskRate) + n
+	if debt > float64(a.AskBurst) {
 		return false
 	}
 	v.debt, v.at = max(debt, 0), now

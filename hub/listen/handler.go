@@ -18,11 +18,11 @@ const (
 	bodyRate = 8 << 10
 	// answerChunk is how many bytes of an answer an HTTP/2 client must take within `reading`.
 	answerChunk = 64 << 10
-	// strangersRequests is the limit of concurrent requests on an unauthenticated connection.
-	strangersRequests = 16
-	// strangersAsks is the limit of requests in a row on one connection without authentication. A
+	// maxAnonymous is the limit of concurrent requests on an unauthenticated connection.
+	maxAnonymous = 16
+	// maxAnonymousRow is the limit of requests in a row on one connection without authentication. A
 	// new connection costs the client more than the hub.
-	strangersAsks = 100
+	maxAnonymousRow = 100
 	// Streams is the limit of concurrent requests on one HTTP/2 connection.
 	Streams = 100
 	// idle is how long a connection may stay open without a request.
@@ -36,9 +36,9 @@ type request struct {
 	w    http.ResponseWriter
 	conn *Conn // nil: not from a Listener
 
-	mu       sync.Mutex
-	user     string // "" until Known
-	stranger bool   // counted as unauthenticated
+	mu        sync.Mutex
+	user      string // "" until Known
+	anonymous bool   // counted as unauthenticated
 }
 
 // Serve serves HTTPS on the connections of a Listener, with the limits of this package.
@@ -71,12 +71,12 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer q.end()
-	if !q.asks() {
+	if !q.countAnonymous() {
 		w.Header().Set("Connection", "close")
 		Busy(w, "too many requests come from this address, and none shows who sends them")
 		return
 	}
-	if conn != nil && conn.asked.Load() >= strangersAsks {
+	if conn != nil && conn.anonymousRequests.Load() >= maxAnonymousRow {
 		w.Header().Set("Connection", "close")
 	}
 	rc := http.NewResponseController(w)
@@ -107,7 +107,7 @@ func (q *request) begin() bool {
 		return true
 	}
 	n := q.conn.requests.Add(1)
-	if n <= strangersRequests {
+	if n <= maxAnonymous {
 		return true
 	}
 	q.conn.l.mu.Lock()
@@ -119,18 +119,18 @@ func (q *request) begin() bool {
 	return known
 }
 
-// asks counts an unauthenticated request, and tells whether it is within the limits.
-func (q *request) asks() bool {
+// countAnonymous counts an unauthenticated request, and tells whether it is within the limits.
+func (q *request) countAnonymous() bool {
 	if q.conn == nil {
 		return true
 	}
 	q.conn.l.mu.Lock()
-	q.stranger = q.conn.user == ""
+	q.anonymous = q.conn.user == ""
 	q.conn.l.mu.Unlock()
-	if !q.stranger {
+	if !q.anonymous {
 		return true
 	}
-	q.conn.asked.Add(1)
+	q.conn.anonymousRequests.Add(1)
 	return q.conn.l.addresses.Ask(q.conn.ip)
 }
 
@@ -146,7 +146,7 @@ func (q *request) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if name == "" {
-		l.unknown(q.conn)
+		l.countAnonymous(q.conn)
 		return
 	}
 	u := l.users[name]
@@ -157,9 +157,9 @@ func (q *request) end() {
 // ErrBusy refuses a request of a user who has too many requests under way.
 var ErrBusy = errors.New("too many requests of this user are under way")
 
-// Known records the authenticated user of a request. Newcomers no longer displace its connection,
+// Authenticated records the authenticated user of a request. Newcomers no longer displace its connection,
 // unless the user already has Limits.User such connections.
-func Known(ctx context.Context, name string) error {
+func Authenticated(ctx context.Context, name string) error {
 	q, _ := ctx.Value(key{}).(*request)
 	if q == nil || q.conn == nil {
 		return nil
@@ -182,15 +182,15 @@ func Known(ctx context.Context, name string) error {
 	}
 	q.user = name
 	u.requests++
-	c.known.Store(true)
-	c.unknown = 0
-	if q.stranger {
-		q.stranger = false
-		c.asked.Add(-1)
+	c.authenticated.Store(true)
+	c.anonymousRow = 0
+	if q.anonymous {
+		q.anonymous = false
+		c.anonymousRequests.Add(-1)
 		l.addresses.Unask(c.ip)
 	}
 	if c.element != nil && u.connections < l.limits.User {
-		l.strangers.Remove(c.element)
+		l.anonymous.Remove(c.element)
 		c.element, c.user = nil, name
 		u.connections++
 	}
@@ -206,19 +206,21 @@ func Cut(ctx context.Context) {
 	q, _ := ctx.Value(key{}).(*request)
 	switch {
 	case q == nil:
-	case q.conn != nil && isOne(q.w):
+	case q.conn != nil && ownsConnection(q.w):
 		_ = q.conn.Close()
 	default:
 		_ = http.NewResponseController(q.w).SetWriteDeadline(time.Unix(1, 0))
 	}
 }
 
-// One is the ConnContext of a server without the limits of this package, whose connections carry
+// ConnContext is the ConnContext of a server without the limits of this package, whose connections carry
 // one request at a time: Cut closes the connection.
-func One(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) }
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, key{}, c)
+}
 
-// isOne tells whether an answer has a connection to itself, as in HTTP/1.1.
-func isOne(w http.ResponseWriter) bool { _, many := w.(*answer); return !many }
+// ownsConnection tells whether an answer has a connection to itself, as in HTTP/1.1.
+func ownsConnection(w http.ResponseWriter) bool { _, many := w.(*answer); return !many }
 
 // A body extends its read deadline with each byte that arrives.
 type body struct {

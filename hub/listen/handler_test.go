@@ -42,12 +42,12 @@ var large = bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 
 func (h hub) serve(w http.ResponseWriter, r *http.Request) {
 	if name := r.Header.Get("Name"); name != "" {
-		if err := Known(r.Context(), name); err != nil {
+		if err := Authenticated(r.Context(), name); err != nil {
 			Busy(w, err.Error())
 			return
 		}
 		if then := r.Header.Get("Then"); then != "" {
-			_ = Known(r.Context(), then)
+			_ = Authenticated(r.Context(), then)
 		}
 	}
 	if r.Header.Get("Drain") != "" {
@@ -384,7 +384,7 @@ func TestAnAnswerOverHTTP2ThatIsNotTakenEnds(t *testing.T) {
 
 func TestAStrangerHasFewRequestsUnderWay(t *testing.T) {
 	conf := certificate()
-	for name, want := range map[string]int{"": strangersRequests, "anna": 40} {
+	for name, want := range map[string]int{"": maxAnonymous, "anna": 40} {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, conf, Limits{Connections: 8, Requests: 40})
 			c := dial2(h, 1<<16)
@@ -424,19 +424,19 @@ func TestAStrangerHasFewRequestsUnderWay(t *testing.T) {
 func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
-		h := startOn(t, conf, Limits{Connections: 100, Asks: 0.5}, far) // 20 unauthenticated requests at once
+		h := startOn(t, conf, Limits{Connections: 100, AskRate: 0.5}, far) // 20 unauthenticated requests at once
 		places := func(users, strangers int) {
 			t.Helper()
 			synctest.Wait()
 			h.l.mu.Lock()
 			defer h.l.mu.Unlock()
-			if len(h.l.users) != users || h.l.strangers.Len() != strangers {
-				t.Errorf("%d users and %d strangers, want %d and %d", len(h.l.users), h.l.strangers.Len(), users, strangers)
+			if len(h.l.users) != users || h.l.anonymous.Len() != strangers {
+				t.Errorf("%d users and %d strangers, want %d and %d", len(h.l.users), h.l.anonymous.Len(), users, strangers)
 			}
 		}
 		c := h.dial("http/1.1")
 		for range 3 {
-			for i := range strangersAsks { // a page requests files without authentication too
+			for i := range maxAnonymousRow { // a page requests files without authentication too
 				name := ""
 				if i == 0 {
 					name = "anna"
@@ -462,7 +462,7 @@ func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
 			t.Error("a user that comes again:", code, err)
 		}
 		places(1, 0)
-		for range strangersAsks {
+		for range maxAnonymousRow {
 			_, _ = ask(c, get("/", ""))
 		}
 		places(0, 1)

@@ -43,7 +43,7 @@ func far(l net.Listener) net.Listener { return distant{l, net.IPv4(192, 0, 2, 7)
 func TestAnAddressOfStrangersIsRefusedAndItsUsersAreNot(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
-		h := startOn(t, conf, Limits{Connections: 1000, Address: 900, Asks: 0.5}, far) // 20 at once
+		h := startOn(t, conf, Limits{Connections: 1000, Address: 900, AskRate: 0.5}, far) // 20 at once
 		anna := h.dial("http/1.1")
 		served := func(name string, n int) (ok int) {
 			for i := range n {
@@ -159,8 +159,8 @@ func TestRequestsThatHaveEndedCountForNobody(t *testing.T) {
 		for name, u := range h.l.users {
 			t.Errorf("%s is remembered with %d connections and %d requests", name, u.connections, u.requests)
 		}
-		if h.l.open != 0 || h.l.strangers.Len() != 0 {
-			t.Errorf("%d connections are open, %d of them strangers'", h.l.open, h.l.strangers.Len())
+		if h.l.open != 0 || h.l.anonymous.Len() != 0 {
+			t.Errorf("%d connections are open, %d of them strangers'", h.l.open, h.l.anonymous.Len())
 		}
 	})
 }
@@ -187,21 +187,21 @@ func TestWhatWasRefusedIsNotUnderWay(t *testing.T) {
 		asked := make(chan struct{})
 		go func() {
 			defer close(asked)
-			for range strangersRequests + 40 {
+			for range maxAnonymous + 40 {
 				ids = append(ids, c.request("GET", "/quiet"))
 			}
 		}()
-		count(strangersRequests + 40)
+		count(maxAnonymous + 40)
 		<-asked
 		go func() {
-			for _, id := range ids[:strangersRequests] {
+			for _, id := range ids[:maxAnonymous] {
 				_ = c.exclusively(func() error { return c.WriteRSTStream(id, http2.ErrCodeCancel) })
 			}
 			time.Sleep(time.Second)
 			c.request("GET", "/")
 		}()
-		count(strangersRequests + 41)
-		if codes["200"] != strangersRequests+1 {
+		count(maxAnonymous + 41)
+		if codes["200"] != maxAnonymous+1 {
 			t.Errorf("answered were %v: the last one had to be served", codes)
 		}
 	})
@@ -376,8 +376,8 @@ func TestWhatIsCutEnds(t *testing.T) {
 // The defaults are limits too.
 func TestDefaultsAreBounds(t *testing.T) {
 	l := New(nil, Limits{Connections: 1000})
-	want := Limits{Connections: 1000, Address: 750, Rate: 200, Asks: 50, User: 250, Requests: 1000}
-	if l.limits != want || l.addresses.Most != 750 || l.addresses.Burst != 2000 || l.addresses.Asked != 2000 {
+	want := Limits{Connections: 1000, Address: 750, Rate: 200, AskRate: 50, User: 250, Requests: 1000}
+	if l.limits != want || l.addresses.Most != 750 || l.addresses.Burst != 2000 || l.addresses.AskBurst != 2000 {
 		t.Errorf("%+v", l.limits)
 	}
 	if l := New(nil, Limits{}); l.limits.Connections < 1 || l.limits.Connections > maxHTTPS {

@@ -17,7 +17,7 @@ type Limits struct {
 	Rate        float64 // per second and address, loopback excepted; default 200, with a burst of ten seconds
 	// AskRate is how many unauthenticated requests one address may send per second, loopback
 	// excepted; default 50, with a burst of forty seconds.
-	Asks     float64
+	AskRate  float64
 	User     int // connections of one user that newcomers do not displace; default a quarter of Connections
 	Requests int // requests of one user at once, over all connections; default UserRequests
 }
@@ -32,11 +32,11 @@ const (
 	reading = 30 * time.Second
 	// pausing replaces reading on an upgraded connection, because people pause their terminals.
 	pausing = 15 * time.Minute
-	// strangersBytes is how many bytes per second are read from an unauthenticated connection,
+	// anonymousRate is how many bytes per second are read from an unauthenticated connection,
 	// after a burst: enough to log in, to join and to ask for a page. Frames and headers cost more
 	// to read than to send.
-	strangersBytes = 64 << 10
-	strangersBurst = 64 << 10
+	anonymousRate  = 64 << 10
+	anonymousBurst = 64 << 10
 )
 
 // A Listener accepts connections, and knows which of them are authenticated. When all places are
@@ -52,7 +52,7 @@ type Listener struct {
 
 	mu        sync.Mutex
 	open      int
-	strangers list.List // of *Conn, oldest first
+	anonymous list.List // of *Conn, oldest first
 	users     map[string]*user
 }
 
@@ -70,8 +70,8 @@ func New(l net.Listener, limits Limits) *Listener {
 	if limits.Rate <= 0 {
 		limits.Rate = 200
 	}
-	if limits.Asks <= 0 {
-		limits.Asks = 50
+	if limits.AskRate <= 0 {
+		limits.AskRate = 50
 	}
 	if limits.User <= 0 {
 		limits.User = max(limits.Connections/4, 1)
@@ -81,7 +81,7 @@ func New(l net.Listener, limits Limits) *Listener {
 	}
 	return &Listener{
 		Listener: l, limits: limits, addresses: Addresses{Most: limits.Address, Rate: limits.Rate,
-			Burst: int(10 * limits.Rate), Asks: limits.Asks, Asked: int(40 * limits.Asks)},
+			Burst: int(10 * limits.Rate), AskRate: limits.AskRate, AskBurst: int(40 * limits.AskRate)},
 		freed: make(chan struct{}, 1), closing: make(chan struct{}), users: map[string]*user{},
 	}
 }
@@ -153,7 +153,7 @@ func (l *Listener) take(c *Conn) bool {
 		return false
 	}
 	l.open++
-	c.element = l.strangers.PushBack(c)
+	c.element = l.anonymous.PushBack(c)
 	return true
 }
 
@@ -162,7 +162,7 @@ func (l *Listener) take(c *Conn) bool {
 func (l *Listener) displace(wanted func(*Conn) bool) (wait time.Duration, cut bool) {
 	l.mu.Lock()
 	var oldest *Conn
-	for e := l.strangers.Front(); e != nil && oldest == nil; e = e.Next() {
+	for e := l.anonymous.Front(); e != nil && oldest == nil; e = e.Next() {
 		if c := e.Value.(*Conn); wanted(c) {
 			oldest = c
 		}
@@ -183,7 +183,7 @@ func (l *Listener) left(c *Conn) {
 	l.mu.Lock()
 	l.open--
 	if c.element != nil {
-		l.strangers.Remove(c.element)
+		l.anonymous.Remove(c.element)
 		c.element = nil
 	}
 	l.release(c)
@@ -204,13 +204,13 @@ func (l *Listener) release(c *Conn) {
 	}
 }
 
-// unknown counts an unauthenticated request; l.mu is held. After strangersAsks in a row, for
+// countAnonymous counts an unauthenticated request; l.mu is held. After maxAnonymousRow in a row, for
 // example once a right has ended, the connection counts as unauthenticated again.
-func (l *Listener) unknown(c *Conn) {
-	if c.unknown++; c.user != "" && c.unknown >= strangersAsks {
+func (l *Listener) countAnonymous(c *Conn) {
+	if c.anonymousRow++; c.user != "" && c.anonymousRow >= maxAnonymousRow {
 		l.release(c)
-		c.known.Store(false)
-		c.element = l.strangers.PushBack(c)
+		c.authenticated.Store(false)
+		c.element = l.anonymous.PushBack(c)
 	}
 }
 
@@ -234,48 +234,49 @@ func (l *Listener) userOf(name string) *user {
 // A Conn is a connection that has a place. It is closed if the client does not read in time.
 type Conn struct {
 	net.Conn
-	l        *Listener
-	ip       netip.Addr
-	since    time.Time
-	once     sync.Once
-	patience atomic.Int64 // time.Duration
-	requests atomic.Int64 // under way
-	asked    atomic.Int64 // unauthenticated requests since it was opened
-	known    atomic.Bool  // a request on it was authenticated
+	l                 *Listener
+	ip                netip.Addr
+	since             time.Time
+	once              sync.Once
+	patience          atomic.Int64 // time.Duration
+	requests          atomic.Int64 // under way
+	anonymousRequests atomic.Int64 // unauthenticated requests since it was opened
+	authenticated     atomic.Bool  // a request on it was authenticated
 
 	// used by the reader alone
-	read   float64 // bytes while unauthenticated, reduced over time by strangersBytes
+	read   float64 // bytes while unauthenticated, reduced over time by anonymousRate
 	readAt time.Time
 
 	// under l.mu
-	element *list.Element // in strangers; nil: authenticated, or closed
-	user    string        // the user on whose count it is; "": none
-	unknown int           // unauthenticated requests in a row
+	element      *list.Element // in Listener.anonymous; nil: authenticated, or closed
+	user         string        // the user on whose count it is; "": none
+	anonymousRow int           // unauthenticated requests in a row
 
 	mu       sync.Mutex
 	deadline time.Time // set by the connection's user
 }
 
-// Read limits an unauthenticated client to strangersBytes per second; the rest waits in the kernel.
-// An authenticated reader yields after each read: a client that sends without pause would otherwise
-// keep its goroutine running for 10 ms at a time, ahead of the goroutines that handle leases.
+// Read limits an unauthenticated client to anonymousRate bytes per second; the rest waits in the
+// kernel. An authenticated reader yields after each read: a client that sends without pause would
+// otherwise keep its goroutine running for 10 ms at a time, ahead of the goroutines that handle
+// leases.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if c.known.Load() {
+	if c.authenticated.Load() {
 		runtime.Gosched()
 	} else {
-		time.Sleep(c.owes(n, time.Now()))
+		time.Sleep(c.delay(n, time.Now()))
 	}
 	return n, err
 }
 
-// owes returns how long an unauthenticated client that has sent so many more bytes must wait.
-func (c *Conn) owes(bytes int, now time.Time) time.Duration {
+// delay returns how long an unauthenticated client that has sent so many more bytes must wait.
+func (c *Conn) delay(bytes int, now time.Time) time.Duration {
 	if !c.readAt.IsZero() {
-		c.read = max(c.read-now.Sub(c.readAt).Seconds()*strangersBytes, 0)
+		c.read = max(c.read-now.Sub(c.readAt).Seconds()*anonymousRate, 0)
 	}
 	c.read, c.readAt = c.read+float64(bytes), now
-	return time.Duration(max(c.read-strangersBurst, 0) / strangersBytes * float64(time.Second))
+	return time.Duration(max(c.read-anonymousBurst, 0) / anonymousRate * float64(time.Second))
 }
 
 // Write gives the client `patience` to read p.

@@ -107,7 +107,7 @@ func NewForwarder(config func(host string) *tls.Config, stands func() leader.Sta
 		},
 		ModifyResponse: func(r *http.Response) error {
 			if user := r.Header.Get(callerHeader); user != "" {
-				_ = listen.Known(r.Request.Context(), user) // of too many of one user's the leader has a say
+				_ = listen.Authenticated(r.Request.Context(), user) // of too many of one user's the leader has a say
 				r.Header.Del(callerHeader)
 			}
 			return nil

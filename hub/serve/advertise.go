@@ -33,7 +33,7 @@ func (h *Hub) advertiseAll(ctx context.Context) error {
 			if h.o.HTTPS == nil {
 				continue
 			}
-			if err := h.keepURL(ctx); err != nil && ctx.Err() == nil {
+			if err := h.storeURL(ctx); err != nil && ctx.Err() == nil {
 				h.log.Warn("tokens and kubeconfigs that commands make may name an old address", "err", err)
 			}
 		}

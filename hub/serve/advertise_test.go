@@ -48,7 +48,7 @@ func TestWhereAHubIsReachedIsKeptAsItChanges(t *testing.T) {
 	h := &Hub{Store: st, log: slog.New(slog.DiscardHandler), o: Options{Listeners: Listeners{HTTPS: listener}}}
 	for _, at := range []string{"localhost", "192.168.1.10", "192.168.1.10", "192.168.1.20"} {
 		h.cfg = config.Config{HTTPSListen: ":8443", AdvertiseAddress: at, HTTPSAddresses: []string{"other:8443"}}
-		if err := h.keepURL(t.Context()); err != nil {
+		if err := h.storeURL(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		url, err := st.Meta(t.Context(), store.MetaURL)

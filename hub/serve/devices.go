@@ -24,7 +24,7 @@ type devices struct {
 	ask *ask.Client
 	log *slog.Logger
 
-	farewells farewells
+	dismissals dismissals
 }
 
 // caller converts a peer for the loop.
@@ -47,9 +47,9 @@ func (d *devices) Connect(p broker.Peer) error {
 	if err != nil {
 		return err
 	}
-	if unsaid, ok := d.farewells.say(p.Node, time.Now()); ok {
+	if suppressed, ok := d.dismissals.shouldLog(p.Node, time.Now()); ok {
 		d.log.Info("sent a device its dismissal", "node", p.Node, "addr", p.Addr, "by", told.By, "why",
-			told.Reason, "suppressed", unsaid)
+			told.Reason, "suppressed", suppressed)
 	}
 	return &broker.Dismissal{Payload: payload}
 }
@@ -74,19 +74,19 @@ func (d *devices) Status(ctx context.Context, p broker.Peer, s wire.Status) erro
 		d.Devices.Offence(p.Node, fmt.Sprintf("status of machine %q over the link of machine %s", s.MachineID, p.Machine))
 		return nil
 	}
-	return d.worth(p.Node, d.Devices.Status(ctx, caller(p), s))
+	return d.acknowledge(p.Node, d.Devices.Status(ctx, caller(p), s))
 }
 
 func (d *devices) Pods(ctx context.Context, p broker.Peer, pods wire.Pods) error {
-	return d.worth(p.Node, d.Devices.Pods(ctx, caller(p), pods))
+	return d.acknowledge(p.Node, d.Devices.Pods(ctx, caller(p), pods))
 }
 
 func (d *devices) Left(ctx context.Context, p broker.Peer, pods wire.Pods) error {
-	return d.worth(p.Node, d.Devices.RemainingPods(ctx, caller(p), pods))
+	return d.acknowledge(p.Node, d.Devices.RemainingPods(ctx, caller(p), pods))
 }
 
 func (d *devices) Event(ctx context.Context, p broker.Peer, e wire.Event) error {
-	return d.worth(p.Node, d.Devices.Event(ctx, caller(p), e))
+	return d.acknowledge(p.Node, d.Devices.Event(ctx, caller(p), e))
 }
 
 func (d *devices) Presence(p broker.Peer, state wire.Presence) { d.Devices.Presence(caller(p), state) }
@@ -97,8 +97,8 @@ func (d *devices) Reply(p broker.Peer, id string, r wire.Reply) {
 	}
 }
 
-// worth acknowledges messages whose errors a resend cannot mend.
-func (d *devices) worth(name string, err error) error {
+// acknowledge acknowledges messages whose errors a resend cannot mend.
+func (d *devices) acknowledge(name string, err error) error {
 	switch {
 	case errors.Is(err, node.ErrStale):
 		d.log.Debug("ignored", "node", name, "err", err)
@@ -116,36 +116,36 @@ func (d *devices) worth(name string, err error) error {
 
 // dismissalLines is the least time between two log lines about one dismissed device: an agent that
 // ignores its dismissal reconnects every few seconds.
-const farewellLines = time.Minute
+const dismissalLines = time.Minute
 
 // dismissals are the devices whose dismissal was logged lately. Each has a certificate of this hub,
 // so there are few.
-type farewells struct {
+type dismissals struct {
 	mu sync.Mutex
-	by map[string]*farewell // by node
+	by map[string]*dismissal // by node
 }
 
-type farewell struct {
-	at     time.Time // of the line
-	unsaid int       // since then
+type dismissal struct {
+	at         time.Time // of the line
+	suppressed int       // since then
 }
 
-// say tells whether to write a line, and how many were suppressed before it.
-func (f *farewells) say(node string, now time.Time) (unsaid int, ok bool) {
+// shouldLog tells whether to write a line, and how many were suppressed before it.
+func (f *dismissals) shouldLog(node string, now time.Time) (suppressed int, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	last := f.by[node]
-	if last != nil && now.Sub(last.at) < farewellLines {
-		last.unsaid++
+	if last != nil && now.Sub(last.at) < dismissalLines {
+		last.suppressed++
 		return 0, false
 	}
 	if last != nil {
-		unsaid = last.unsaid
+		suppressed = last.suppressed
 	}
-	maps.DeleteFunc(f.by, func(_ string, l *farewell) bool { return now.Sub(l.at) >= 10*farewellLines })
+	maps.DeleteFunc(f.by, func(_ string, l *dismissal) bool { return now.Sub(l.at) >= 10*dismissalLines })
 	if f.by == nil {
-		f.by = map[string]*farewell{}
+		f.by = map[string]*dismissal{}
 	}
-	f.by[node] = &farewell{at: now}
-	return unsaid, true
+	f.by[node] = &dismissal{at: now}
+	return suppressed, true
 }

@@ -7,24 +7,24 @@ import (
 )
 
 func TestAFarewellIsLoggedOnceAMinuteForEachNode(t *testing.T) {
-	var f farewells
-	now, lines, unsaid := time.Unix(1e9, 0), 0, 0
+	var f dismissals
+	now, lines, suppressed := time.Unix(1e9, 0), 0, 0
 	for range 1200 { // ten minutes, twice a second
-		if n, ok := f.say("pi-1", now); ok {
+		if n, ok := f.shouldLog("pi-1", now); ok {
 			lines++
-			unsaid += n
+			suppressed += n
 		}
 		now = now.Add(time.Second / 2)
 	}
-	if lines != 10 || unsaid != 9*119 {
-		t.Errorf("%d lines, which tell of %d more; want 10 and %d", lines, unsaid, 9*119)
+	if lines != 10 || suppressed != 9*119 {
+		t.Errorf("%d lines, which tell of %d more; want 10 and %d", lines, suppressed, 9*119)
 	}
-	if _, ok := f.say("pi-2", now); !ok {
+	if _, ok := f.shouldLog("pi-2", now); !ok {
 		t.Error("another node's is not logged")
 	}
 	for i := range 1000 {
 		now = now.Add(time.Minute)
-		f.say(fmt.Sprint("pi-", i), now)
+		f.shouldLog(fmt.Sprint("pi-", i), now)
 	}
 	if len(f.by) > 11 {
 		t.Errorf("%d are remembered", len(f.by))

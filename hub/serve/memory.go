@@ -57,8 +57,8 @@ func (m memory) Room(ctx context.Context) bool {
 	return ok && s.Room(ctx)
 }
 
-// mend returns the news that stores repaired objects and reports them.
-func mend(mended []state.Change) control.News {
+// storeRepairs returns the news that stores repaired objects and reports them.
+func storeRepairs(mended []state.Change) control.News {
 	return func(s state.Snapshot, _ time.Time) (changes []state.Change, err error) {
 		for _, c := range mended {
 			if have := s.Get(state.KeyOf(c.Object)); have != nil { // unless it was deleted meanwhile

@@ -57,7 +57,7 @@ func TestADatabaseWithABombInIt(t *testing.T) {
 	}
 	loop := newLoop(config.Default(), start, memory{st}, nil, slog.New(slog.DiscardHandler))
 	go func() { _ = loop.Run(t.Context()) }()
-	if _, err := loop.Do(t.Context(), mend(mended)); err != nil {
+	if _, err := loop.Do(t.Context(), storeRepairs(mended)); err != nil {
 		t.Fatal(err)
 	}
 	told := 0

@@ -23,8 +23,8 @@ func (h *Hub) newNotifier() (*notify.Notifier, error) {
 	return n, nil
 }
 
-// told lists the recipients of incidents, for the page's settings.
-func (h *Hub) told() (all []frame.Told) {
+// recipients lists the recipients of incidents, for the page's settings.
+func (h *Hub) recipients() (all []frame.Told) {
 	for _, t := range h.notifier.Targets {
 		all = append(all, frame.Told{Name: t.Name(), To: t.To()})
 	}

@@ -17,11 +17,11 @@ import (
 
 // orders carries out what commands on this machine order the running hub to do.
 type orders struct {
-	loop  *node.Devices
-	store *store.Store
-	guard *access.Guard
-	ca    *enrolment.Renewer
-	tell  http.Handler // answers `metrics`
+	loop    *node.Devices
+	store   *store.Store
+	guard   *access.Guard
+	ca      *enrolment.Renewer
+	metrics http.Handler // answers `metrics`
 }
 
 func (o orders) handle(ctx context.Context, by, order string) (answer string, err error) {
@@ -45,7 +45,7 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 		return o.loop.Now().UTC().Format(time.RFC3339Nano), nil
 	}
 	if order == "metrics" {
-		return metrics.Text(ctx, o.tell)
+		return metrics.Text(ctx, o.metrics)
 	}
 	if order != "resume" {
 		return "", fmt.Errorf("unknown order %q", order)

@@ -86,14 +86,14 @@ type Hub struct {
 	authority *pki.Authority
 	server    *pki.Server
 	reached   atomic.Pointer[string] // see url
-	keptURL   string                 // the URL that commands read
+	storedURL string                 // the URL that commands read
 	depot     *install.Depot
 	inventory *inventory.Reader // nil: not configured
 	renewals  *enrolment.Renewer
 	notifier  *notify.Notifier
 	pauses    []store.Pause
 	history   *history.History // nil: switched off
-	mended    []state.Change
+	repaired  []state.Change
 	recovered *store.Recovery // nil: the database is as the hub wrote it
 	web       func() *web     // made at its first use
 	answering sync.WaitGroup
@@ -152,11 +152,11 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if err != nil {
 		return nil, err
 	}
-	start, h.mended = notBefore(start, noted), mended
+	start, h.repaired = notBefore(start, noted), mended
 	if h.recovered != nil && !h.recovered.Doubted {
 		unmet := node.ForgetStored(start, "")
 		start, _ = state.Apply(start, unmet)
-		h.mended = append(h.mended, unmet...)
+		h.repaired = append(h.repaired, unmet...)
 	}
 	if h.pauses, err = h.Store.Begin(ctx, start.Started); err != nil {
 		log.Warn("timelines do not show when the hub did not run", "err", err)
@@ -284,7 +284,7 @@ func (h *Hub) prepare(ctx context.Context) error {
 	if err := h.advertise(ctx); err != nil {
 		return err
 	}
-	if _, err := h.Loop.Do(ctx, mend(h.mended)); err != nil {
+	if _, err := h.Loop.Do(ctx, storeRepairs(h.repaired)); err != nil {
 		return fmt.Errorf("store repaired objects: %w", err)
 	}
 	if h.recovered != nil && !h.recovered.Doubted {
@@ -301,7 +301,7 @@ func (h *Hub) prepare(ctx context.Context) error {
 		return err
 	}
 	if h.o.HTTPS != nil {
-		if err := h.tellURL(ctx); err != nil {
+		if err := h.printURL(ctx); err != nil {
 			h.log.Warn("make the setup link", "err", err)
 		}
 	}

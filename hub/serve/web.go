@@ -166,7 +166,7 @@ func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
 	})
 }
 
-// url returns the page's address, as keepURL last found it.
+// url returns the page's address, as storeURL last found it.
 func (h *Hub) url() string {
 	if at := h.reached.Load(); at != nil {
 		return *at
@@ -203,28 +203,28 @@ func (h *Hub) urls() []string {
 	return all
 }
 
-// keepURL stores the page's address for tokens and kubeconfigs that commands and this hub make: a
+// storeURL stores the page's address for tokens and kubeconfigs that commands and this hub make: a
 // machine's address may come or change long after its hub has started.
-func (h *Hub) keepURL(ctx context.Context) error {
+func (h *Hub) storeURL(ctx context.Context) error {
 	url := reachedAt(h.cfg, addr(h.o.HTTPS), cluster.Names(h.cfg))
 	former := h.reached.Swap(&url)
 	if former != nil && *former != url {
 		h.log.Info("the hub is reached at another address", "url", url, "former", *former)
 	}
-	if h.keptURL == url {
+	if h.storedURL == url {
 		return nil
 	}
 	if err := errors.Join(h.Store.SetMeta(ctx, store.MetaURL, url),
 		h.Store.SetMeta(ctx, store.MetaURLs, strings.Join(h.urls(), ","))); err != nil {
 		return err
 	}
-	h.keptURL = url
+	h.storedURL = url
 	return nil
 }
 
-// tellURL prints the page's address, and the first administrator's setup link.
-func (h *Hub) tellURL(ctx context.Context) error {
-	if err := h.keepURL(ctx); err != nil {
+// printURL prints the page's address, and the first administrator's setup link.
+func (h *Hub) printURL(ctx context.Context) error {
+	if err := h.storeURL(ctx); err != nil {
 		return err
 	}
 	if h.o.Out == nil {

@@ -32,10 +32,10 @@ const (
 
 // A Body is a request's body, counted but not decoded.
 type Body struct {
-	Text  []byte // as it was sent
-	Media string // of Data: mediaJSON or mediaProto
-	Data  []byte // Text, or its JSON if Text is YAML
-	Twice error  // lists the duplicate keys of YAML
+	Text       []byte // as it was sent
+	Media      string // of Data: mediaJSON or mediaProto
+	Data       []byte // Text, or its JSON if Text is YAML
+	Duplicates error  // lists the duplicate keys of YAML
 }
 
 // A Want describes the body that a request needs.
@@ -48,11 +48,11 @@ type Want struct {
 
 // A Reader reads the body of one request, and reserves memory for it until Release.
 type Reader struct {
-	load *Load
-	w    http.ResponseWriter
-	r    *http.Request
-	user string
-	held []func() // each releases a part of the reserved memory
+	load     *Load
+	w        http.ResponseWriter
+	r        *http.Request
+	user     string
+	releases []func() // each releases a part of the reserved memory
 }
 
 // Reader returns the reader of a user's request.
@@ -62,16 +62,16 @@ func (l *Load) Reader(w http.ResponseWriter, r *http.Request, user string) *Read
 
 // Release frees the memory that the body has reserved.
 func (r *Reader) Release() {
-	for _, release := range r.held {
+	for _, release := range r.releases {
 		release()
 	}
-	r.held = nil
+	r.releases = nil
 }
 
 func (r *Reader) reserve(from *budget, bytes int64) error {
 	release, err := from.take(r.r.Context(), r.user, bytes)
 	if err == nil {
-		r.held = append(r.held, release)
+		r.releases = append(r.releases, release)
 	}
 	return err
 }
@@ -140,7 +140,7 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 		if err := bound.YAML(b.Text, nil); err != nil {
 			return b, unread(err)
 		}
-		if b.Data, b.Twice, err = fromYAML(b.Text); err != nil {
+		if b.Data, b.Duplicates, err = fromYAML(b.Text); err != nil {
 			return b, apierrors.NewBadRequest("error decoding YAML: error converting YAML to JSON: " + err.Error())
 		}
 		if err := bound.CountJSON(b.Data).Bounded(); err != nil {
@@ -148,18 +148,18 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 		}
 	}
 	if want.Patch && media != string(types.ApplyYAMLPatchType) {
-		return b, nil // it is of another kind, which the caller checks
+		return b, nil // the caller checks the patched object
 	}
 	return b, CheckCost(b.Data, b.Media, want.Kind)
 }
 
-// fromYAML converts YAML to JSON. twice lists duplicate keys.
-func fromYAML(text []byte) (data []byte, twice, err error) {
-	if data, twice = yaml.YAMLToJSONStrict(text); twice == nil {
+// fromYAML converts YAML to JSON. duplicates lists duplicate keys.
+func fromYAML(text []byte) (data []byte, duplicates, err error) {
+	if data, duplicates = yaml.YAMLToJSONStrict(text); duplicates == nil {
 		return data, nil, nil
 	}
 	data, err = yaml.YAMLToJSON(text)
-	return data, twice, err
+	return data, duplicates, err
 }
 
 // ContentType returns the media type of the body; the default is JSON.
@@ -192,8 +192,8 @@ func (b Body) Decode(kind schema.GroupVersionKind) (runtime.Object, *schema.Grou
 		return resource.ProtoCodec.Decode(b.Data, &kind, nil)
 	}
 	o, have, err := resource.StrictJSON.Decode(b.Data, &kind, nil)
-	if strict, ok := runtime.AsStrictDecodingError(err); b.Twice != nil && (err == nil || ok) {
-		all := []error{b.Twice}
+	if strict, ok := runtime.AsStrictDecodingError(err); b.Duplicates != nil && (err == nil || ok) {
+		all := []error{b.Duplicates}
 		if ok {
 			all = append(all, strict.Errors()...)
 		}

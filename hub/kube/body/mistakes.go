@@ -20,8 +20,8 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// mostMistakes limits the fields in an error.
-const mostMistakes = 20
+// maxMistakes limits the fields in an error.
+const maxMistakes = 20
 
 // DecodeError refuses a body that does not decode. It names all wrong fields in plain words, where
 // the decoder would name only the first, with a Go type.
@@ -73,7 +73,7 @@ func mistakes(b Body, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
 	if d.Decode(&v) != nil {
 		return nil
 	}
-	w := wrongs{}
+	w := mismatches{}
 	w.value("", v, reflect.TypeOf(into).Elem())
 	for _, c := range w.found {
 		if line := at.Of(c.Field); line > 0 {
@@ -85,21 +85,21 @@ func mistakes(b Body, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
 }
 
 // mismatches collects the parts of a value that have a wrong type.
-type wrongs struct{ found []metav1.StatusCause }
+type mismatches struct{ found []metav1.StatusCause }
 
-func (w *wrongs) add(kind metav1.CauseType, path, text string) {
-	if len(w.found) < mostMistakes {
+func (w *mismatches) add(kind metav1.CauseType, path, text string) {
+	if len(w.found) < maxMistakes {
 		w.found = append(w.found, metav1.StatusCause{Type: kind, Field: path, Message: text})
 	}
 }
 
-func (w *wrongs) expected(path, what string, v any) {
-	w.add(metav1.CauseTypeFieldValueInvalid, path, fmt.Sprintf("expected %s, got %s", what, got(v)))
+func (w *mismatches) expected(path, what string, v any) {
+	w.add(metav1.CauseTypeFieldValueInvalid, path, fmt.Sprintf("expected %s, got %s", what, describeValue(v)))
 }
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-func (w *wrongs) value(path string, v any, t reflect.Type) {
+func (w *mismatches) value(path string, v any, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -112,7 +112,7 @@ func (w *wrongs) value(path string, v any, t reflect.Type) {
 			err = json.Unmarshal(raw, reflect.New(t).Interface())
 		}
 		if err != nil {
-			w.expected(path, special(t), v)
+			w.expected(path, customFormat(t), v)
 		}
 		return
 	}
@@ -129,7 +129,7 @@ func (w *wrongs) value(path string, v any, t reflect.Type) {
 			if ft, is := known[name]; is {
 				w.value(join(path, name), fields[name], ft)
 			} else {
-				w.add(unknownField, join(path, name), "unknown field"+meant(name, known))
+				w.add(unknownField, join(path, name), "unknown field"+closest(name, known))
 			}
 		}
 	case reflect.Map:
@@ -184,8 +184,8 @@ func (w *wrongs) value(path string, v any, t reflect.Type) {
 	}
 }
 
-// special describes the input of a type with its own decoder.
-func special(t reflect.Type) string {
+// customFormat describes the input of a type with its own decoder.
+func customFormat(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[quantity.Quantity]():
 		return "an amount such as 100m, 64Mi or 2"
@@ -199,8 +199,8 @@ func special(t reflect.Type) string {
 	return "another form"
 }
 
-// got describes a value.
-func got(v any) string {
+// describeValue describes a value.
+func describeValue(v any) string {
 	switch v := v.(type) {
 	case string:
 		if r := []rune(v); len(r) > 40 {
@@ -239,7 +239,7 @@ func jsonFields(t reflect.Type, into map[string]reflect.Type) {
 }
 
 // closest suggests the known field that resembles an unknown one.
-func meant(name string, known map[string]reflect.Type) string {
+func closest(name string, known map[string]reflect.Type) string {
 	for _, have := range sorted(known) {
 		if strings.EqualFold(have, name) || have == name+"s" || have+"s" == name {
 			return fmt.Sprintf("; did you mean %s?", have)

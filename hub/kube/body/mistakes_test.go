@@ -79,5 +79,5 @@ func inYAML(t *testing.T, text string) Body {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Body{Text: []byte(text), Media: resource.MediaJSON, Data: data, Twice: twice}
+	return Body{Text: []byte(text), Media: resource.MediaJSON, Data: data, Duplicates: twice}
 }

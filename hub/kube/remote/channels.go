@@ -22,9 +22,9 @@ import (
 type channels struct {
 	*socket
 	*input
-	wish Wish
-	v5   bool
-	old  bool // before v4
+	enabled  Streams
+	v5       bool
+	beforeV4 bool // before v4
 }
 
 const (
@@ -36,7 +36,7 @@ const (
 var commandProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name, v4Base64, v1,
 	v1Base64}
 
-func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, error) {
+func acceptChannels(w http.ResponseWriter, r *http.Request, enabled Streams) (session, error) {
 	protocol, err := choose(websocket.Subprotocols(r), commandProtocols)
 	if err != nil {
 		return nil, err
@@ -46,8 +46,8 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, er
 		return nil, err
 	}
 	s.text = protocol == v4Base64 || protocol == v1Base64
-	c := &channels{socket: s, input: newInput(), wish: wish, v5: protocol == remotecommand.StreamProtocolV5Name,
-		old: protocol == v1 || protocol == v1Base64}
+	c := &channels{socket: s, input: newInput(), enabled: enabled, v5: protocol == remotecommand.StreamProtocolV5Name,
+		beforeV4: protocol == v1 || protocol == v1Base64}
 	go c.listen()
 	if c.v5 { // v5 clients need no first message, and kubectl 1.30 to 1.32 report one as an error
 		return c, nil
@@ -55,9 +55,9 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, er
 	// Clients before v5 wait for a first message, which says that the streams are open.
 	first := channel{c.socket, remotecommand.StreamErr}
 	switch {
-	case wish.Stdout:
+	case enabled.Stdout:
 		first.id = remotecommand.StreamStdOut
-	case wish.Stderr:
+	case enabled.Stderr:
 		first.id = remotecommand.StreamStdErr
 	}
 	_, _ = first.Write(nil)
@@ -68,8 +68,8 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, er
 // read either, and the next ping finds out that the client is gone.
 func (c *channels) listen() {
 	defer panics.Catch("stream")
-	defer c.leave()
-	defer c.input.lose()
+	defer c.markClosed()
+	defer c.input.abort()
 	buf := make([]byte, 32<<10)
 	for {
 		_, message, err := c.conn.NextReader()
@@ -89,7 +89,7 @@ func (c *channels) listen() {
 		}
 		switch buf[0] {
 		case remotecommand.StreamStdIn:
-			if c.wish.Stdin {
+			if c.enabled.Stdin {
 				c.typed(message, buf)
 			}
 		case remotecommand.StreamResize:
@@ -116,27 +116,27 @@ func (c *channels) typed(message io.Reader, buf []byte) {
 
 func (c *channels) io() ask.IO {
 	var s ask.IO
-	if c.wish.Stdout {
+	if c.enabled.Stdout {
 		s.Stdout = channel{c.socket, remotecommand.StreamStdOut}
 	}
-	if c.wish.Stderr {
+	if c.enabled.Stderr {
 		s.Stderr = channel{c.socket, remotecommand.StreamStdErr}
 	}
-	return c.of(c.wish, s)
+	return c.of(c.enabled, s)
 }
 
-func (c *channels) gone() <-chan struct{} { return c.left }
+func (c *channels) gone() <-chan struct{} { return c.closed }
 
 func (c *channels) end(st *metav1.Status) {
-	c.over()
+	c.stop()
 	b, _ := json.Marshal(st) // strings and numbers: cannot fail
-	if c.old {
+	if c.beforeV4 {
 		b = []byte(st.Message)
 	}
-	if !c.old || st.Status != metav1.StatusSuccess {
+	if !c.beforeV4 || st.Status != metav1.StatusSuccess {
 		_, _ = channel{c.socket, remotecommand.StreamErr}.Write(b)
 	}
-	c.part()
+	c.closeGracefully()
 }
 
 // A channel writes to one of the streams.

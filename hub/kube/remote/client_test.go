@@ -25,7 +25,7 @@ import (
 const patience = time.Minute
 
 // A tester is the client's side of a command, in one of the protocols.
-type client interface {
+type tester interface {
 	// send sends bytes of stdin or resize, if the command has not ended.
 	send(stream string, b []byte)
 	// shut ends stdin. v4 over a WebSocket has no message for that.
@@ -41,12 +41,12 @@ type client interface {
 // protocols are the ways to connect a client to a server.
 var protocols = []struct {
 	name string
-	open func(t *testing.T, srv *httptest.Server, wish Wish) client
+	open func(t *testing.T, srv *httptest.Server, enabled Streams) tester
 }{
-	{"v5 over a WebSocket", func(t *testing.T, srv *httptest.Server, _ Wish) client {
+	{"v5 over a WebSocket", func(t *testing.T, srv *httptest.Server, _ Streams) tester {
 		return openSocket(t, srv, remotecommand.StreamProtocolV5Name)
 	}},
-	{"v4 over a WebSocket", func(t *testing.T, srv *httptest.Server, _ Wish) client {
+	{"v4 over a WebSocket", func(t *testing.T, srv *httptest.Server, _ Streams) tester {
 		return openSocket(t, srv, remotecommand.StreamProtocolV4Name)
 	}},
 	{"SPDY", openSPDY},
@@ -173,12 +173,12 @@ func upgradeSPDY(t *testing.T, c net.Conn, protocol string) *spdystream.Connecti
 	return conn
 }
 
-func openSPDY(t *testing.T, srv *httptest.Server, wish Wish) client {
+func openSPDY(t *testing.T, srv *httptest.Server, enabled Streams) tester {
 	t.Helper()
 	c := &spdyClient{t: t, streams: map[string]*spdystream.Stream{}}
 	c.net, c.conn = dialSPDY(t, srv, remotecommand.StreamProtocolV4Name)
-	wish.Stderr = wish.Stderr && !wish.TTY // as kubectl does
-	for _, name := range wish.streams() {
+	enabled.Stderr = enabled.Stderr && !enabled.TTY // as kubectl does
+	for _, name := range enabled.streams() {
 		c.streams[name] = openStream(t, c.conn, http.Header{corev1.StreamType: {name}})
 	}
 	return c
@@ -222,7 +222,7 @@ func (c *spdyClient) read(stream string, n int) string {
 func (c *spdyClient) vanish() { _ = c.net.Close() }
 
 // status reads the result of the command.
-func status(t *testing.T, c client) (st metav1.Status) {
+func status(t *testing.T, c tester) (st metav1.Status) {
 	t.Helper()
 	text := c.rest(corev1.StreamTypeError)
 	if err := json.Unmarshal([]byte(text), &st); err != nil {
@@ -245,7 +245,7 @@ var forwarders = []struct {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := newTunnel(&socket{conn: ws, left: make(chan struct{})})
+		c := newTunnel(&socket{conn: ws, closed: make(chan struct{})})
 		t.Cleanup(func() { _ = ws.NetConn().Close() })
 		conn, err := spdystream.NewConnection(c, false)
 		if err != nil {

@@ -36,7 +36,7 @@ func flooding(t *testing.T, write func(f *spdy.Framer) error, look func(sent int
 		here, there := net.Pipe()
 		var mu sync.Mutex
 		var open []*spdystream.Stream
-		conn, gone, err := serveSPDY(there, func(s flowing) {
+		conn, gone, err := serveSPDY(there, func(s flowStream) {
 			mu.Lock()
 			open = append(open, s.Stream)
 			mu.Unlock()

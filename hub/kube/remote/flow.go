@@ -14,15 +14,15 @@ import (
 
 // Limits of the data that clients have sent and nothing has read yet.
 const (
-	streamRoom = 64 << 10  // bytes of a stream
-	roomOfAll  = 256 << 10 // bytes of a connection
+	streamBuffer = 64 << 10  // bytes of a stream
+	connBuffer   = 256 << 10 // bytes of a connection
 	// maxSend limits a single write, so that streams take turns.
 	maxSend = 32 << 10
-	// firstWindow is the initial window of streams and of the connection in both directions,
+	// defaultWindow is the initial window of streams and of the connection in both directions,
 	// SPDY/3.1 section 2.6.8.
-	firstWindow = 64 << 10
-	// eatenEnough is how many bytes are read before the client gets a WINDOW_UPDATE.
-	eatenEnough = 32 << 10
+	defaultWindow = 64 << 10
+	// windowUpdateThreshold is how many bytes are read before the client gets a WINDOW_UPDATE.
+	windowUpdateThreshold = 32 << 10
 )
 
 // initialWindowSize is the ID of the setting for new streams' windows.
@@ -37,30 +37,30 @@ const initialWindowSize = 7
 type flow struct {
 	write func(frame []byte) error
 
-	mu      sync.Mutex
-	changed *sync.Cond
-	streams map[uint32]*window
-	first   int64 // window of a new stream
-	all     int64 // window of the connection
-	counted bool  // the client counts windows of streams
-	both    bool  // the client counts the connection's window
-	kept    int   // unread bytes of all streams
-	ended   bool
+	mu            sync.Mutex
+	changed       *sync.Cond
+	streams       map[uint32]*window
+	initialWindow int64 // window of a new stream
+	connWindow    int64 // window of the connection
+	countsStreams bool  // the client counts windows of streams
+	countsConn    bool  // the client counts the connection's window
+	buffered      int   // unread bytes of all streams
+	ended         bool
 }
 
 // A window is the state of one stream.
 type window struct {
-	send  int64 // bytes that may be sent
-	in    []byte
-	fin   bool // the client sends no more
-	gone  bool
-	eaten int
+	send   int64 // bytes that may be sent
+	in     []byte
+	fin    bool // the client sends no more
+	closed bool
+	read   int
 }
 
-var errUnwanted = errors.New("the client has closed this stream")
+var errStreamClosed = errors.New("the client has closed this stream")
 
 func newFlow(write func([]byte) error) *flow {
-	f := &flow{write: write, streams: map[uint32]*window{}, first: firstWindow, all: firstWindow}
+	f := &flow{write: write, streams: map[uint32]*window{}, initialWindow: defaultWindow, connWindow: defaultWindow}
 	f.changed = sync.NewCond(&f.mu)
 	return f
 }
@@ -68,11 +68,11 @@ func newFlow(write func([]byte) error) *flow {
 func (f *flow) open(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.streams[id] = &window{send: f.first}
+	f.streams[id] = &window{send: f.initialWindow}
 }
 
-// forget ends a stream and wakes those that wait for it.
-func (f *flow) forget(id uint32) {
+// closeStream ends a stream and wakes those that wait for it.
+func (f *flow) closeStream(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drop(id)
@@ -80,8 +80,8 @@ func (f *flow) forget(id uint32) {
 
 func (f *flow) drop(id uint32) {
 	if w := f.streams[id]; w != nil {
-		f.kept -= len(w.in)
-		w.in, w.gone = nil, true
+		f.buffered -= len(w.in)
+		w.in, w.closed = nil, true
 		delete(f.streams, id)
 		f.changed.Broadcast()
 	}
@@ -100,10 +100,10 @@ func (f *flow) end() {
 func (f *flow) update(id uint32, delta int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.counted = true
-	at := &f.all
+	f.countsStreams = true
+	at := &f.connWindow
 	if id == 0 {
-		f.both = true
+		f.countsConn = true
 	} else if w := f.streams[id]; w != nil {
 		at = &w.send
 	} else {
@@ -132,33 +132,33 @@ func (f *flow) settings(payload []byte) error {
 			return errors.New("the client sent an invalid initial window")
 		}
 		for _, w := range f.streams {
-			w.send += first - f.first
+			w.send += first - f.initialWindow
 		}
-		f.first, f.counted = first, true
+		f.initialWindow, f.countsStreams = first, true
 		f.changed.Broadcast()
 	}
 	return nil
 }
 
 // reserve waits until a stream may send, and returns how many of n bytes it may.
-func (f *flow) may(id uint32, n int) (int, error) {
+func (f *flow) reserve(id uint32, n int) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for {
 		w := f.streams[id]
 		if w == nil || f.ended {
-			return 0, errUnwanted
+			return 0, errStreamClosed
 		}
 		free := min(int64(n), maxSend)
-		if f.counted {
+		if f.countsStreams {
 			free = min(free, w.send)
 		}
-		if f.both {
-			free = min(free, f.all)
+		if f.countsConn {
+			free = min(free, f.connWindow)
 		}
 		if free > 0 {
 			w.send -= free
-			f.all -= free
+			f.connWindow -= free
 			return int(free), nil
 		}
 		f.changed.Wait()
@@ -167,7 +167,7 @@ func (f *flow) may(id uint32, n int) (int, error) {
 
 // receive buffers data of a stream. While the buffers are full it waits, and the whole connection
 // with it.
-func (f *flow) came(id uint32, b []byte, fin bool) {
+func (f *flow) receive(id uint32, b []byte, fin bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for {
@@ -175,9 +175,9 @@ func (f *flow) came(id uint32, b []byte, fin bool) {
 		if w == nil || f.ended {
 			return // the stream is closed: drop the data
 		}
-		if len(b) == 0 || len(w.in)+len(b) <= streamRoom && f.kept+len(b) <= roomOfAll {
+		if len(b) == 0 || len(w.in)+len(b) <= streamBuffer && f.buffered+len(b) <= connBuffer {
 			w.in = append(w.in, b...)
-			f.kept += len(b)
+			f.buffered += len(b)
 			w.fin = w.fin || fin
 			f.changed.Broadcast()
 			return
@@ -207,16 +207,16 @@ func (f *flow) next(id uint32, p []byte) (n, update int, err error) {
 	w := f.streams[id]
 	for {
 		switch {
-		case w == nil || w.gone || f.ended && len(w.in) == 0:
+		case w == nil || w.closed || f.ended && len(w.in) == 0:
 			return 0, 0, io.EOF
 		case len(w.in) > 0:
 			n = copy(p, w.in)
 			if w.in = w.in[n:]; len(w.in) == 0 {
 				w.in = nil
 			}
-			f.kept -= n
-			if w.eaten += n; w.eaten >= eatenEnough && !w.fin {
-				update, w.eaten = w.eaten, 0
+			f.buffered -= n
+			if w.read += n; w.read >= windowUpdateThreshold && !w.fin {
+				update, w.read = w.read, 0
 			}
 			f.changed.Broadcast()
 			return n, update, nil
@@ -228,19 +228,19 @@ func (f *flow) next(id uint32, p []byte) (n, update int, err error) {
 }
 
 // A flowStream is a stream with flow control in both directions.
-type flowing struct {
+type flowStream struct {
 	*spdystream.Stream
 	flow *flow
 }
 
-func (s flowing) Read(p []byte) (int, error) { return s.flow.read(s.Identifier(), p) }
+func (s flowStream) Read(p []byte) (int, error) { return s.flow.read(s.Identifier(), p) }
 
-func (s flowing) Write(b []byte) (sent int, err error) {
+func (s flowStream) Write(b []byte) (sent int, err error) {
 	for len(b) > 0 {
 		if s.IsFinished() {
-			return sent, errUnwanted
+			return sent, errStreamClosed
 		}
-		n, err := s.flow.may(s.Identifier(), len(b))
+		n, err := s.flow.reserve(s.Identifier(), len(b))
 		if err == nil {
 			_, err = s.Stream.Write(b[:n])
 		}
@@ -253,14 +253,14 @@ func (s flowing) Write(b []byte) (sent int, err error) {
 }
 
 // closed tells whether either side has reset or abandoned the stream.
-func (s flowing) over() bool {
+func (s flowStream) closed() bool {
 	s.flow.mu.Lock()
 	defer s.flow.mu.Unlock()
 	return s.flow.ended || s.flow.streams[s.Identifier()] == nil
 }
 
 // complete tells whether the client has ended the stream and all of it was read.
-func (s flowing) whole() bool {
+func (s flowStream) complete() bool {
 	s.flow.mu.Lock()
 	defer s.flow.mu.Unlock()
 	w := s.flow.streams[s.Identifier()]

@@ -48,13 +48,13 @@ func (c *counter) of(id spdy.StreamId) (got, given int) {
 
 // counting connects a client with an initial window (0: none) that opens the streams 1, 3 and 5;
 // serve handles each.
-func counting(t *testing.T, first uint32, serve func(id uint32, s flowing), client func(t *testing.T, c *counter)) {
+func counting(t *testing.T, first uint32, serve func(id uint32, s flowStream), client func(t *testing.T, c *counter)) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
-		var open []flowing
+		var open []flowStream
 		var mu sync.Mutex
 		var running sync.WaitGroup
-		conn, gone, err := serveSPDY(there, func(s flowing) {
+		conn, gone, err := serveSPDY(there, func(s flowStream) {
 			answer(s.Stream)
 			mu.Lock()
 			open = append(open, s)
@@ -95,7 +95,7 @@ func counting(t *testing.T, first uint32, serve func(id uint32, s flowing), clie
 // that one. The other streams go on.
 func TestAStreamWithoutAWindowHoldsUpNoOther(t *testing.T) {
 	const first, more = 1000, 5000
-	counting(t, first, func(id uint32, s flowing) {
+	counting(t, first, func(id uint32, s flowStream) {
 		switch id {
 		case 1:
 			_, _ = s.Write(make([]byte, 64<<20))
@@ -142,7 +142,7 @@ func (a adding) Write(p []byte) (int, error) { a.Add(int64(len(p))); return len(
 func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
 	const little = "still here"
 	var whole, other atomic.Int64
-	counting(t, 0, func(id uint32, s flowing) {
+	counting(t, 0, func(id uint32, s flowStream) {
 		switch id {
 		case 1:
 			time.Sleep(time.Hour) // reads nothing
@@ -158,11 +158,11 @@ func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		send(1, 0, make([]byte, firstWindow))
+		send(1, 0, make([]byte, defaultWindow))
 		for range 300 {
 			send(3, 0, make([]byte, 1024))
 		}
-		if _, given := c.of(3); given < 300*1024-eatenEnough || whole.Load() != 300*1024 {
+		if _, given := c.of(3); given < 300*1024-windowUpdateThreshold || whole.Load() != 300*1024 {
 			t.Errorf("%d bytes of another stream were read, and a window was given for %d", whole.Load(), given)
 		}
 		if _, given := c.of(1); given > 0 {
@@ -188,17 +188,17 @@ func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
 
 // A client that counts windows gets a window for what was read, and can send for ever.
 func TestWhatIsReadMayBeSentAgain(t *testing.T) {
-	counting(t, 0, func(id uint32, s flowing) { _, _ = io.Copy(io.Discard, s) }, func(t *testing.T, c *counter) {
+	counting(t, 0, func(id uint32, s flowStream) { _, _ = io.Copy(io.Discard, s) }, func(t *testing.T, c *counter) {
 		const most = 1 << 20
 		for range most / 1024 {
 			if err := c.WriteFrame(&spdy.DataFrame{StreamId: 1, Data: make([]byte, 1024)}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, given := c.of(1); given < most-eatenEnough || given > most {
+		if _, given := c.of(1); given < most-windowUpdateThreshold || given > most {
 			t.Errorf("of %d bytes that were read %d were given back", most, given)
 		}
-		if _, given := c.of(0); given < most-eatenEnough || given > most {
+		if _, given := c.of(0); given < most-windowUpdateThreshold || given > most {
 			t.Errorf("of %d bytes that were read %d were given back of all streams", most, given)
 		}
 	})

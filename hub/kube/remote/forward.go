@@ -88,12 +88,12 @@ type forwarding struct {
 // A pair is the two streams of one connection: data and error.
 type pair struct {
 	port        int32
-	data, fault *flowing
+	data, fault *flowStream
 	late        *time.Timer
 }
 
 // accept takes a stream of a pair, and starts the connection when both are there.
-func (f *forwarding) accept(s flowing) {
+func (f *forwarding) accept(s flowStream) {
 	h := s.Headers()
 	id, kind := h.Get(corev1.PortForwardRequestIDHeader), h.Get(corev1.StreamType)
 	port, err := strconv.ParseUint(h.Get(corev1.PortHeader), 10, 16)
@@ -111,7 +111,7 @@ func (f *forwarding) accept(s flowing) {
 		return
 	case p == nil:
 		p = &pair{port: int32(port)}
-		p.late = time.AfterFunc(opening, func() { f.drop(id, p) })
+		p.late = time.AfterFunc(openTimeout, func() { f.drop(id, p) })
 		f.pairs[id] = p
 	}
 	if kind == corev1.StreamTypeData {
@@ -156,7 +156,7 @@ func (f *forwarding) end() {
 }
 
 func (p *pair) reset() {
-	for _, s := range []*flowing{p.data, p.fault} {
+	for _, s := range []*flowStream{p.data, p.fault} {
 		if s != nil {
 			_ = s.Reset()
 		}
@@ -178,8 +178,8 @@ func (p *pair) run(ctx context.Context, dial Dial) {
 	}
 	_ = p.data.Close()
 	_ = p.fault.Close()
-	p.data.flow.forget(p.data.Identifier())
-	p.data.flow.forget(p.fault.Identifier())
+	p.data.flow.closeStream(p.data.Identifier())
+	p.data.flow.closeStream(p.fault.Identifier())
 }
 
 // splice copies in both directions until the pod has sent everything, either side fails, or the
@@ -192,7 +192,7 @@ func (p *pair) splice(ctx context.Context, conn io.ReadWriteCloser) error {
 	defer func() { _ = conn.Close() }()
 	go p.send(conn, done)
 	_, err := io.Copy(p.data, conn)
-	if errors.Is(err, errUnwanted) || errors.Is(err, net.ErrClosed) || p.data.IsFinished() || p.data.over() {
+	if errors.Is(err, errStreamClosed) || errors.Is(err, net.ErrClosed) || p.data.IsFinished() || p.data.closed() {
 		return nil
 	}
 	return err
@@ -208,7 +208,7 @@ func (p *pair) send(conn io.ReadWriteCloser, done <-chan struct{}) {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
-	for wait := 10 * time.Millisecond; !p.data.IsFinished() && !p.data.over(); wait = min(2*wait, time.Minute) {
+	for wait := 10 * time.Millisecond; !p.data.IsFinished() && !p.data.closed(); wait = min(2*wait, time.Minute) {
 		select {
 		case <-done:
 			return

@@ -21,8 +21,8 @@ const (
 	maxHeaders  = 8       // of a stream
 	maxHeader   = 256     // bytes of a header's name or value
 	maxEmpty    = 1000    // frames without data in a row, if none opens a stream
-	// piece is how much data is read at once.
-	piece = 1 << 10
+	// maxRead is how much data is read at once.
+	maxRead = 1 << 10
 )
 
 // Types of control frames, SPDY/3.1 section 2.6.
@@ -60,15 +60,15 @@ type framed struct {
 
 	writing sync.Mutex
 	frame   []byte // incomplete
-	behind  []byte // frames to write after it
-	due     bool   // a ping to write after it
-	beats   uint32
+	queued  []byte // frames to write after it
+	pingDue bool   // a ping to write after it
+	pings   uint32
 }
 
 func newFramed(c net.Conn) *framed {
 	f := &framed{Conn: c, stop: make(chan struct{})}
 	f.flow = newFlow(f.insert)
-	go f.beat()
+	go f.sendPings()
 	return f
 }
 
@@ -135,7 +135,7 @@ func (f *framed) fill() error {
 		f.flow.open(id)
 	case rstStream:
 		if size >= 4 {
-			f.flow.forget(binary.BigEndian.Uint32(frame[frameHeader:]) & 0x7fffffff)
+			f.flow.closeStream(binary.BigEndian.Uint32(frame[frameHeader:]) & 0x7fffffff)
 		}
 	case ping, goAway:
 	case settings:
@@ -156,14 +156,14 @@ func (f *framed) fill() error {
 // data reads a piece of a data frame into the buffer of its stream. The library receives only the
 // end of the stream.
 func (f *framed) data() error {
-	n := min(f.rest, piece)
+	n := min(f.rest, maxRead)
 	b := f.buf[:n]
 	if _, err := io.ReadFull(f.Conn, b); err != nil {
 		return err
 	}
 	f.rest -= n
 	fin := f.rest == 0 && f.head[4]&dataFin != 0
-	f.flow.came(binary.BigEndian.Uint32(f.head[:])&0x7fffffff, b, fin)
+	f.flow.receive(binary.BigEndian.Uint32(f.head[:])&0x7fffffff, b, fin)
 	if fin {
 		frame := f.buf[:frameHeader]
 		copy(frame, f.head[:5])
@@ -185,17 +185,17 @@ func (f *framed) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	if f.frame[0]&0x80 != 0 && f.frame[3] == rstStream && len(f.frame) >= frameHeader+4 {
-		f.flow.forget(binary.BigEndian.Uint32(f.frame[frameHeader:]) & 0x7fffffff)
+		f.flow.closeStream(binary.BigEndian.Uint32(f.frame[frameHeader:]) & 0x7fffffff)
 	}
 	f.frame = f.frame[:0]
-	if len(f.behind) > 0 {
-		b := f.behind
-		f.behind = nil
+	if len(f.queued) > 0 {
+		b := f.queued
+		f.queued = nil
 		if _, err := f.Conn.Write(b); err != nil {
 			return 0, err
 		}
 	}
-	if !f.due {
+	if !f.pingDue {
 		return len(p), nil
 	}
 	return len(p), f.ping()
@@ -206,7 +206,7 @@ func (f *framed) insert(frames []byte) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	if len(f.frame) > 0 {
-		f.behind = append(f.behind, frames...)
+		f.queued = append(f.queued, frames...)
 		return nil
 	}
 	_, err := f.Conn.Write(frames)
@@ -216,10 +216,10 @@ func (f *framed) insert(frames []byte) error {
 // length returns the length in a frame's header.
 func length(header []byte) int { return int(binary.BigEndian.Uint32(header[4:]) & 0xffffff) }
 
-// beat sends pings between frames.
-func (f *framed) beat() {
+// sendPings sends pings between frames.
+func (f *framed) sendPings() {
 	defer panics.CatchThen("stream", func(error) { _ = f.Close() })
-	t := time.NewTicker(beatEvery)
+	t := time.NewTicker(pingEvery)
 	defer t.Stop()
 	for {
 		select {
@@ -228,7 +228,7 @@ func (f *framed) beat() {
 		case <-t.C:
 		}
 		f.writing.Lock()
-		f.due = true
+		f.pingDue = true
 		var err error
 		if len(f.frame) == 0 {
 			err = f.ping()
@@ -243,8 +243,8 @@ func (f *framed) beat() {
 
 // ping writes a PING of SPDY/3.1 with an even ID, as a server must.
 func (f *framed) ping() error {
-	f.beats += 2
-	f.due = false
-	_, err := f.Conn.Write(binary.BigEndian.AppendUint32([]byte{0x80, 3, 0, 6, 0, 0, 0, 4}, f.beats))
+	f.pings += 2
+	f.pingDue = false
+	_, err := f.Conn.Write(binary.BigEndian.AppendUint32([]byte{0x80, 3, 0, 6, 0, 0, 0, 4}, f.pings))
 	return err
 }

@@ -62,17 +62,17 @@ func (i *input) close() { _ = i.in.Close() }
 
 // abort ends the data with an error if the client has gone before its end: the command must not
 // take half of a file for the whole.
-func (i *input) lose() { _ = i.in.CloseWithError(errGone) }
+func (i *input) abort() { _ = i.in.CloseWithError(errGone) }
 
 // stop drops further data: the command reads no more.
-func (i *input) over() { _ = i.stdin.Close() }
+func (i *input) stop() { _ = i.stdin.Close() }
 
 // of returns the parts of the input that the command gets.
-func (i *input) of(wish Wish, s ask.IO) ask.IO {
-	if wish.Stdin {
+func (i *input) of(enabled Streams, s ask.IO) ask.IO {
+	if enabled.Stdin {
 		s.Stdin = i.stdin
 	}
-	if wish.TTY {
+	if enabled.TTY {
 		s.Resize = i.sizes
 	}
 	return s

@@ -9,12 +9,12 @@ import (
 )
 
 // endless repeats a text without end, and counts its bytes.
-type without struct {
+type endless struct {
 	text string
 	read int
 }
 
-func (w *without) Read(b []byte) (int, error) {
+func (w *endless) Read(b []byte) (int, error) {
 	n := copy(b, w.text)
 	w.read += n
 	return n, nil
@@ -24,7 +24,7 @@ func (w *without) Read(b []byte) (int, error) {
 func TestASizeWithoutEnd(t *testing.T) {
 	sizes := strings.Repeat(`{"Width":80,"Height":24}`+"\n", 10_000)
 	for _, text := range []string{" ", `{"Width":1,"x":"`, "[[[["} {
-		i, end := newInput(), &without{text: text}
+		i, end := newInput(), &endless{text: text}
 		i.resizes(io.MultiReader(strings.NewReader(sizes), end))
 		if end.read > 2*maxSize {
 			t.Errorf("%d bytes are read of %q", end.read, text)

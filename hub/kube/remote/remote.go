@@ -27,23 +27,23 @@ import (
 )
 
 const (
-	// beatEvery is the interval of pings.
-	beatEvery = 20 * time.Second
-	// opening is how long a SPDY client may take to open its streams.
-	opening = 30 * time.Second
-	// parting is how long a client may take to read the last data, which may still be in its
+	// pingEvery is the interval of pings.
+	pingEvery = 20 * time.Second
+	// openTimeout is how long a SPDY client may take to open its streams.
+	openTimeout = 30 * time.Second
+	// closeTimeout is how long a client may take to read the last data, which may still be in its
 	// buffers.
-	parting = 2 * time.Minute
+	closeTimeout = 2 * time.Minute
 )
 
 // errStopping ends sessions when the hub stops.
 var errStopping = errors.New("the hub is shutting down")
 
-// A Wish says which streams of a command the client uses.
-type Wish struct{ Stdin, Stdout, Stderr, TTY bool }
+// A Streams says which streams of a command the client uses.
+type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
 
-// A line is the client's side of a command.
-type line interface {
+// A session is the client's side of a command.
+type session interface {
 	// io returns the streams of the command.
 	io() ask.IO
 	// gone is closed when the client has closed the connection.
@@ -56,23 +56,23 @@ type line interface {
 // Serve runs a command on the streams of a request. It returns the answer to a request that did not
 // become streams. The client receives the command's result: an ask.ExitError as its exit code,
 // another error as text.
-func Serve(w http.ResponseWriter, r *http.Request, wish Wish, run func(ctx context.Context, s ask.IO) error) error {
-	if wish.TTY {
-		wish.Stderr = false // a terminal has one output
+func Serve(w http.ResponseWriter, r *http.Request, on Streams, run func(context.Context, ask.IO) error) error {
+	if on.TTY {
+		on.Stderr = false // a terminal has one output
 	}
 	var (
-		l   line
-		err error
+		client session
+		err    error
 	)
 	switch {
 	case websocket.IsWebSocketUpgrade(r):
-		l, err = acceptChannels(w, r, wish)
+		client, err = acceptChannels(w, r, on)
 	case isSPDY(r):
-		l, err = acceptStreams(w, r, wish)
+		client, err = acceptStreams(w, r, on)
 	default:
 		err = notUpgraded()
 	}
-	if err != nil || l == nil {
+	if err != nil || client == nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(r.Context())
@@ -80,13 +80,13 @@ func Serve(w http.ResponseWriter, r *http.Request, wish Wish, run func(ctx conte
 	go func() {
 		defer panics.Catch("stream")
 		select {
-		case <-l.gone():
+		case <-client.gone():
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	err = run(ctx, l.io())
-	l.end(outcome(err, stopped(r.Context())))
+	err = run(ctx, client.io())
+	client.end(outcome(err, stopped(r.Context())))
 	return nil
 }
 

@@ -74,21 +74,21 @@ func nothingLeft(t *testing.T) {
 	}
 }
 
-func serve(t *testing.T, wish Wish, run command) *httptest.Server {
-	return serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error { return Serve(w, r, wish, run) })
+func serve(t *testing.T, enabled Streams, run command) *httptest.Server {
+	return serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error { return Serve(w, r, enabled, run) })
 }
 
 // each runs a test in every protocol.
-func each(t *testing.T, wish Wish, run command, test func(t *testing.T, c client)) {
+func each(t *testing.T, enabled Streams, run command, test func(t *testing.T, c tester)) {
 	t.Helper()
 	for _, p := range protocols {
-		t.Run(p.name, func(t *testing.T) { test(t, p.open(t, serve(t, wish, run), wish)) })
+		t.Run(p.name, func(t *testing.T) { test(t, p.open(t, serve(t, enabled, run), enabled)) })
 	}
 }
 
 func TestOutputsAreSeparateAndTheExitCodeComesLast(t *testing.T) {
 	big := strings.Repeat("0123456789abcdef", 64<<10) // a MiB
-	each(t, Wish{Stdout: true, Stderr: true}, func(_ context.Context, s ask.IO) error {
+	each(t, Streams{Stdout: true, Stderr: true}, func(_ context.Context, s ask.IO) error {
 		if s.Stdin != nil || s.Resize != nil {
 			return errors.New("there is an input that nobody wished for")
 		}
@@ -96,7 +96,7 @@ func TestOutputsAreSeparateAndTheExitCodeComesLast(t *testing.T) {
 		_, _ = io.WriteString(s.Stdout, big)
 		_, _ = io.WriteString(s.Stderr, " no")
 		return &ask.ExitError{Code: 3}
-	}, func(t *testing.T, c client) {
+	}, func(t *testing.T, c tester) {
 		if got := c.rest(corev1.StreamTypeStdout); got != big {
 			t.Errorf("stdout has %d bytes, want %d", len(got), len(big))
 		}
@@ -123,7 +123,7 @@ func TestHowACommandEnds(t *testing.T) {
 		{"an answer of the API stays what it is", apierrors.NewBadRequest("no"), apierrors.NewBadRequest("no").ErrStatus},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			each(t, Wish{Stdout: true}, func(context.Context, ask.IO) error { return tt.err }, func(t *testing.T, c client) {
+			each(t, Streams{Stdout: true}, func(context.Context, ask.IO) error { return tt.err }, func(t *testing.T, c tester) {
 				got := status(t, c)
 				if got.Status != tt.want.Status || got.Reason != tt.want.Reason || got.Code != tt.want.Code || got.Message != tt.want.Message {
 					t.Errorf("ended with %+v, want %+v", got, tt.want)
@@ -147,7 +147,7 @@ func TestInputAndItsEnd(t *testing.T) {
 			}
 		}
 	}
-	each(t, Wish{Stdin: true, Stdout: true}, upper, func(t *testing.T, c client) {
+	each(t, Streams{Stdin: true, Stdout: true}, upper, func(t *testing.T, c tester) {
 		c.send(corev1.StreamTypeStdin, []byte("hello"))
 		if got := c.read(corev1.StreamTypeStdout, 5); got != "HELLO" {
 			t.Errorf("answered %q", got)
@@ -171,11 +171,11 @@ func TestInputAndItsEnd(t *testing.T) {
 // The output of a command arrives even if the command has not read its input.
 func TestInputThatNobodyReads(t *testing.T) {
 	begin := make(chan struct{})
-	each(t, Wish{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
+	each(t, Streams{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
 		<-begin
 		_, _ = io.WriteString(s.Stdout, "done")
 		return &ask.ExitError{Code: 1}
-	}, func(t *testing.T, c client) {
+	}, func(t *testing.T, c tester) {
 		for range 20 {
 			c.send(corev1.StreamTypeStdin, make([]byte, 16<<10))
 		}
@@ -194,7 +194,7 @@ func TestInputThatNobodyReads(t *testing.T) {
 
 // A terminal has one output. The newest size counts, and an invalid size is ignored.
 func TestATerminal(t *testing.T) {
-	each(t, Wish{Stdin: true, Stdout: true, Stderr: true, TTY: true}, func(_ context.Context, s ask.IO) error {
+	each(t, Streams{Stdin: true, Stdout: true, Stderr: true, TTY: true}, func(_ context.Context, s ask.IO) error {
 		if s.Stderr != nil {
 			return errors.New("a terminal with two outputs")
 		}
@@ -208,7 +208,7 @@ func TestATerminal(t *testing.T) {
 			}
 		}
 		return nil
-	}, func(t *testing.T, c client) {
+	}, func(t *testing.T, c tester) {
 		for _, size := range []string{`{"Width":80,"Height":24}`, `{"Width":81,"Height":24}`, `{"Width":132,"Height":50}`} {
 			c.send(corev1.StreamTypeResize, []byte(size))
 		}
@@ -224,12 +224,12 @@ func TestATerminal(t *testing.T) {
 
 func TestAClientThatVanishesEndsTheCommand(t *testing.T) {
 	ended := make(chan struct{})
-	each(t, Wish{Stdin: true, Stdout: true}, func(ctx context.Context, s ask.IO) error {
+	each(t, Streams{Stdin: true, Stdout: true}, func(ctx context.Context, s ask.IO) error {
 		_, _ = io.WriteString(s.Stdout, "hi")
 		<-ctx.Done()
 		ended <- struct{}{}
 		return ctx.Err()
-	}, func(t *testing.T, c client) {
+	}, func(t *testing.T, c tester) {
 		_ = c.read(corev1.StreamTypeStdout, 2)
 		c.vanish()
 		<-ended
@@ -239,7 +239,7 @@ func TestAClientThatVanishesEndsTheCommand(t *testing.T) {
 // If a lost client looked like an EOF, the command would take half of a file for the whole.
 func TestAClientThatVanishesHasNotSaidAll(t *testing.T) {
 	ends := make(chan error)
-	each(t, Wish{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
+	each(t, Streams{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
 		if _, err := io.ReadFull(s.Stdin, make([]byte, 4)); err != nil {
 			return err
 		}
@@ -247,7 +247,7 @@ func TestAClientThatVanishesHasNotSaidAll(t *testing.T) {
 		_, err := io.ReadAll(s.Stdin)
 		ends <- err
 		return err
-	}, func(t *testing.T, c client) {
+	}, func(t *testing.T, c tester) {
 		c.send(corev1.StreamTypeStdin, []byte("half"))
 		_ = c.read(corev1.StreamTypeStdout, 2)
 		c.vanish()
@@ -262,15 +262,15 @@ func TestTheServersEndIsTold(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
-			wish := Wish{Stdout: true}
+			enabled := Streams{Stdout: true}
 			srv := serving(t, ctx, func(w http.ResponseWriter, r *http.Request) error {
-				return Serve(w, r, wish, func(ctx context.Context, s ask.IO) error {
+				return Serve(w, r, enabled, func(ctx context.Context, s ask.IO) error {
 					_, _ = io.WriteString(s.Stdout, "hi")
 					<-ctx.Done()
 					return ask.ErrLost
 				})
 			})
-			c := p.open(t, srv, wish)
+			c := p.open(t, srv, enabled)
 			_ = c.read(corev1.StreamTypeStdout, 2)
 			stop()
 			if st := status(t, c); st.Status != metav1.StatusFailure || st.Message != "the hub is shutting down" {
@@ -282,11 +282,11 @@ func TestTheServersEndIsTold(t *testing.T) {
 
 // The first message to a v4 client says that the streams are open.
 func TestTheFirstMessageIsEmpty(t *testing.T) {
-	for want, wish := range map[byte]Wish{1: {Stdout: true, Stderr: true}, 2: {Stderr: true}, 3: {Stdin: true}} {
-		c := openSocket(t, serve(t, wish, func(context.Context, ask.IO) error { return nil }), "v4.channel.k8s.io")
+	for want, enabled := range map[byte]Streams{1: {Stdout: true, Stderr: true}, 2: {Stderr: true}, 3: {Stdin: true}} {
+		c := openSocket(t, serve(t, enabled, func(context.Context, ask.IO) error { return nil }), "v4.channel.k8s.io")
 		_ = status(t, c)
 		if len(c.first) != 1 || c.first[0] != want {
-			t.Errorf("%+v: the first message is %v, want one on channel %d", wish, c.first, want)
+			t.Errorf("%+v: the first message is %v, want one on channel %d", enabled, c.first, want)
 		}
 	}
 }
@@ -315,7 +315,7 @@ func TestOlderForms(t *testing.T) {
 	} {
 		t.Run(c.protocol, func(t *testing.T) {
 			d := websocket.Dialer{Subprotocols: []string{c.protocol}}
-			conn, _, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(serve(t, Wish{Stdin: true, Stdout: true}, c.run).URL, "http"), nil)
+			conn, _, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(serve(t, Streams{Stdin: true, Stdout: true}, c.run).URL, "http"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -345,7 +345,7 @@ func TestOlderForms(t *testing.T) {
 
 func TestRequestsThatBecomeNoStream(t *testing.T) {
 	run := serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error {
-		return Serve(w, r, Wish{Stdout: true}, func(context.Context, ask.IO) error { return errors.New("it ran") })
+		return Serve(w, r, Streams{Stdout: true}, func(context.Context, ask.IO) error { return errors.New("it ran") })
 	})
 	forward := serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error {
 		return Forward(w, r, func(context.Context, int32) (io.ReadWriteCloser, error) { return nil, errors.New("it ran") })
@@ -400,7 +400,7 @@ func TestWhatWasSaidOfAnAnswerGoesAlongWithAWebSocket(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		s.leave()
+		s.markClosed()
 		_ = s.conn.Close()
 	}))
 	defer srv.Close()

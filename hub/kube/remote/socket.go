@@ -19,7 +19,7 @@ type socket struct {
 
 	writing sync.Mutex
 	once    sync.Once
-	left    chan struct{} // closed when the client has closed its side, or is lost
+	closed  chan struct{} // closed when the client has closed its side, or is lost
 }
 
 // upgrade answers with a WebSocket of the protocol.
@@ -37,7 +37,7 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 	if err != nil {
 		return nil, refused
 	}
-	s := &socket{conn: conn, pongs: make(chan string, 1), left: make(chan struct{})}
+	s := &socket{conn: conn, pongs: make(chan string, 1), closed: make(chan struct{})}
 	conn.SetPingHandler(func(data string) error {
 		select {
 		case s.pongs <- data:
@@ -45,19 +45,19 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 		}
 		return nil
 	})
-	go s.beat()
+	go s.sendPings()
 	return s, nil
 }
 
-// beat writes pings and pongs until the client closes.
-func (s *socket) beat() {
-	defer panics.CatchThen("stream", func(error) { s.leave() })
-	t := time.NewTicker(beatEvery)
+// sendPings writes pings and pongs until the client closes.
+func (s *socket) sendPings() {
+	defer panics.CatchThen("stream", func(error) { s.markClosed() })
+	t := time.NewTicker(pingEvery)
 	defer t.Stop()
 	for {
 		kind, data := websocket.PingMessage, ""
 		select {
-		case <-s.left:
+		case <-s.closed:
 			return
 		case data = <-s.pongs:
 			kind = websocket.PongMessage
@@ -68,7 +68,7 @@ func (s *socket) beat() {
 		case websocket.ErrCloseSent: // the hub is closing the connection
 			return
 		default:
-			s.leave()
+			s.markClosed()
 			return
 		}
 	}
@@ -85,16 +85,16 @@ func (s *socket) send(message []byte) error {
 	return s.conn.WriteMessage(kind, message)
 }
 
-// leave marks the client as gone.
-func (s *socket) leave() { s.once.Do(func() { close(s.left) }) }
+// markClosed marks the client as gone.
+func (s *socket) markClosed() { s.once.Do(func() { close(s.closed) }) }
 
-// part sends a close message, gives the client time to read the data before it, and closes the
+// closeGracefully sends a close message, gives the client time to read the data before it, and closes the
 // connection. The caller must keep reading until then.
-func (s *socket) part() {
-	late := time.AfterFunc(parting, func() { _ = s.conn.Close() })
+func (s *socket) closeGracefully() {
+	late := time.AfterFunc(closeTimeout, func() { _ = s.conn.Close() })
 	defer late.Stop()
 	_ = s.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
 		time.Time{})
-	<-s.left
+	<-s.closed
 	_ = s.conn.Close()
 }

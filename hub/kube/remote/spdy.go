@@ -54,21 +54,21 @@ func switchProtocols(w http.ResponseWriter, r *http.Request, spoken ...string) (
 		_ = conn.Close()
 		return nil, nil
 	}
-	return &early{conn, buffered.Reader}, nil
+	return &bufferedConn{conn, buffered.Reader}, nil
 }
 
 // A bufferedConn is a connection with bytes that were read already.
-type early struct {
+type bufferedConn struct {
 	net.Conn
 	read *bufio.Reader
 }
 
-func (e *early) Read(p []byte) (int, error) { return e.read.Read(p) }
+func (e *bufferedConn) Read(p []byte) (int, error) { return e.read.Read(p) }
 
 // serveSPDY calls accept for each stream that the client opens, from several goroutines. gone is
 // closed when the client has closed the connection. A client without windows that overfills an
 // unread stream blocks its other streams, and then only a ping finds out that it has gone.
-func serveSPDY(c net.Conn, accept func(flowing)) (conn *framed, gone <-chan struct{}, err error) {
+func serveSPDY(c net.Conn, accept func(flowStream)) (conn *framed, gone <-chan struct{}, err error) {
 	conn = newFramed(c)
 	s, err := spdystream.NewConnectionWithOptions(conn, true,
 		spdy.WithMaxControlFramePayloadSize(maxControl), spdy.WithMaxHeaderFieldSize(maxHeader),
@@ -90,7 +90,7 @@ func serveSPDY(c net.Conn, accept func(flowing)) (conn *framed, gone <-chan stru
 		defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
 		s.Serve(func(s *spdystream.Stream) { // runs on a goroutine of the library
 			defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
-			accept(flowing{s, conn.flow})
+			accept(flowStream{s, conn.flow})
 		})
 	}()
 	return conn, left, nil
@@ -102,52 +102,52 @@ func answer(s *spdystream.Stream) bool { return s.SendReply(http.Header{}, false
 // streams is a command's client on SPDY, with one stream for each purpose.
 type streams struct {
 	*input
-	wish Wish
-	conn *framed
-	left <-chan struct{} // closed when the client has closed
+	enabled Streams
+	conn    *framed
+	closed  <-chan struct{} // closed when the client has closed
 
 	mu      sync.Mutex
-	opened  map[string]*flowing // by type
+	opened  map[string]*flowStream // by type
 	missing int
 	ready   chan struct{}
 }
 
-func acceptStreams(w http.ResponseWriter, r *http.Request, wish Wish) (line, error) {
+func acceptStreams(w http.ResponseWriter, r *http.Request, enabled Streams) (session, error) {
 	conn, err := switchProtocols(w, r, remotecommand.StreamProtocolV4Name)
 	if err != nil || conn == nil {
 		return nil, err
 	}
-	c := &streams{input: newInput(), wish: wish, opened: map[string]*flowing{}, ready: make(chan struct{})}
-	for _, name := range wish.streams() {
+	c := &streams{input: newInput(), enabled: enabled, opened: map[string]*flowStream{}, ready: make(chan struct{})}
+	for _, name := range enabled.streams() {
 		c.opened[name] = nil
 		c.missing++
 	}
-	if c.conn, c.left, err = serveSPDY(conn, c.accept); err != nil {
+	if c.conn, c.closed, err = serveSPDY(conn, c.accept); err != nil {
 		return nil, nil // the client is gone
 	}
 	context.AfterFunc(r.Context(), c.conn.flow.end)
-	late := time.NewTimer(opening)
+	late := time.NewTimer(openTimeout)
 	defer late.Stop()
 	select {
 	case <-c.ready:
-	case <-c.left:
+	case <-c.closed:
 		c.close()
 		return nil, nil
 	case <-late.C:
 		c.close()
 		return nil, nil
 	}
-	if wish.Stdin {
+	if enabled.Stdin {
 		go c.listen(c.opened[corev1.StreamTypeStdin])
 	}
-	if wish.TTY {
+	if enabled.TTY {
 		go c.watch(c.opened[corev1.StreamTypeResize])
 	}
 	return c, nil
 }
 
 // streams returns the types of the streams that the client opens.
-func (w Wish) streams() []string {
+func (w Streams) streams() []string {
 	names := []string{corev1.StreamTypeError}
 	for _, each := range []struct {
 		name   string
@@ -162,7 +162,7 @@ func (w Wish) streams() []string {
 }
 
 // accept takes the requested streams, each once.
-func (c *streams) accept(s flowing) {
+func (c *streams) accept(s flowStream) {
 	kind := s.Headers().Get(corev1.StreamType)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,16 +179,16 @@ func (c *streams) accept(s flowing) {
 	}
 }
 
-func (c *streams) listen(s *flowing) {
+func (c *streams) listen(s *flowStream) {
 	defer panics.CatchThen("stream", func(error) { _ = c.conn.Close() })
-	defer c.input.lose()
+	defer c.input.abort()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := s.Read(buf)
 		if n > 0 {
 			c.input.write(buf[:n])
 		}
-		if err != nil && s.whole() {
+		if err != nil && s.complete() {
 			c.input.close()
 		}
 		if err != nil {
@@ -197,26 +197,26 @@ func (c *streams) listen(s *flowing) {
 	}
 }
 
-func (c *streams) watch(s *flowing) {
+func (c *streams) watch(s *flowStream) {
 	defer panics.CatchThen("stream", func(error) { _ = c.conn.Close() })
 	c.resizes(s)
 }
 
 func (c *streams) io() ask.IO {
 	var s ask.IO
-	if c.wish.Stdout {
+	if c.enabled.Stdout {
 		s.Stdout = c.opened[corev1.StreamTypeStdout]
 	}
-	if c.wish.Stderr {
+	if c.enabled.Stderr {
 		s.Stderr = c.opened[corev1.StreamTypeStderr]
 	}
-	return c.of(c.wish, s)
+	return c.of(c.enabled, s)
 }
 
-func (c *streams) gone() <-chan struct{} { return c.left }
+func (c *streams) gone() <-chan struct{} { return c.closed }
 
 func (c *streams) end(st *metav1.Status) {
-	c.over()
+	c.stop()
 	for _, name := range []string{corev1.StreamTypeStdout, corev1.StreamTypeStderr} {
 		if s := c.opened[name]; s != nil {
 			_ = s.Close()
@@ -225,10 +225,10 @@ func (c *streams) end(st *metav1.Status) {
 	b, _ := json.Marshal(st)                                // strings and numbers: cannot fail
 	_, _ = c.opened[corev1.StreamTypeError].Stream.Write(b) // short: not counted in a window
 	_ = c.opened[corev1.StreamTypeError].Close()
-	late := time.NewTimer(parting)
+	late := time.NewTimer(closeTimeout)
 	defer late.Stop()
 	select {
-	case <-c.left:
+	case <-c.closed:
 	case <-late.C:
 	}
 	c.close()

@@ -22,7 +22,7 @@ func (t *tunnel) Read(p []byte) (int, error) {
 		if t.message == nil {
 			_, m, err := t.conn.NextReader()
 			if err != nil {
-				t.leave()
+				t.markClosed()
 				return 0, io.EOF
 			}
 			t.message = m
@@ -43,7 +43,7 @@ func (t *tunnel) Write(p []byte) (int, error) {
 }
 
 func (t *tunnel) Close() error {
-	t.leave()
+	t.markClosed()
 	_ = t.socket.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
 		time.Now().Add(time.Second))
 	return t.socket.conn.Close()

@@ -194,7 +194,7 @@ func (v *View) table(r *Resource, objs []state.Object, f Form, headers bool) *me
 // shown returns an object as it is answered: with Show, and with node heartbeats.
 func (v *View) shown(r *Resource, o state.Object) runtime.Object {
 	if n, ok := o.(*corev1.Node); ok {
-		o = beating(n, v.Leases.Seen(n.Name))
+		o = withHeartbeats(n, v.Leases.Seen(n.Name))
 	}
 	return r.Show(o)
 }
@@ -202,7 +202,7 @@ func (v *View) shown(r *Resource, o state.Object) runtime.Object {
 // withHeartbeats sets the heartbeat times of the conditions that a device reports to its last sign
 // of life, which confirms them. This is not a change of the node, and is not stored. The hub's own
 // conditions keep their times.
-func beating(n *corev1.Node, seen time.Time) *corev1.Node {
+func withHeartbeats(n *corev1.Node, seen time.Time) *corev1.Node {
 	at := metav1.NewTime(seen.UTC().Truncate(time.Second))
 	conditions := slices.Clone(n.Status.Conditions)
 	for i := range conditions {

@@ -21,11 +21,11 @@ type Encodings struct {
 }
 
 const (
-	// maxKept limits the cache in bytes: enough for some thousand nodes that reconnect at once. A
+	// maxCached limits the cache in bytes: enough for some thousand nodes that reconnect at once. A
 	// watch that is further behind encodes for itself.
-	maxKept = 16 << 20
-	// keptFor is how long the cache lives after its last addition.
-	keptFor = 5 * time.Second
+	maxCached = 16 << 20
+	// cacheFor is how long the cache lives after its last addition.
+	cacheFor = 5 * time.Second
 )
 
 type encodingKey struct {
@@ -55,18 +55,18 @@ func (f *Encodings) get(k encodingKey, make func() ([]byte, error)) ([]byte, err
 		f.encodings++
 		f.made[k] = e
 		f.queue = append(f.queue, k)
-		f.later()
+		f.expire()
 	}
 	f.mu.Unlock()
 	e.once.Do(func() {
 		e.body, e.err = make()
-		f.keep(k, e)
+		f.add(k, e)
 	})
 	return e.body, e.err
 }
 
-// keep counts a new encoding, and removes the oldest to make room for it.
-func (f *Encodings) keep(k encodingKey, e *encoding) {
+// add counts a new encoding, and removes the oldest to make room for it.
+func (f *Encodings) add(k encodingKey, e *encoding) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.made[k] != e {
@@ -74,21 +74,21 @@ func (f *Encodings) keep(k encodingKey, e *encoding) {
 	}
 	e.size = len(e.body)
 	f.bytes += e.size
-	for f.bytes > maxKept && len(f.queue) > 1 {
+	for f.bytes > maxCached && len(f.queue) > 1 {
 		f.bytes -= f.made[f.queue[0]].size
 		delete(f.made, f.queue[0])
 		f.queue = f.queue[1:]
 	}
 }
 
-// later clears the cache once nothing was added for keptFor: by then the watches have sent
+// expire clears the cache once nothing was added for cacheFor: by then the watches have sent
 // everything.
-func (f *Encodings) later() {
+func (f *Encodings) expire() {
 	if f.old == nil {
-		f.old = time.AfterFunc(keptFor, f.forget)
+		f.old = time.AfterFunc(cacheFor, f.forget)
 		return
 	}
-	f.old.Reset(keptFor)
+	f.old.Reset(cacheFor)
 }
 
 func (f *Encodings) forget() {

@@ -27,15 +27,15 @@ import (
 const (
 	// bookmarkEvery is the interval of bookmarks for clients that want them.
 	bookmarkEvery = time.Minute
-	// stalled is how long a client may take to read a write.
-	stalled = 30 * time.Second
+	// writeTimeout is how long a client may take to read a write.
+	writeTimeout = 30 * time.Second
 	// leasePeriod is the interval at which watches of node leases send renewals, which are not
 	// changes and not in the history.
 	leasePeriod = 10 * time.Second
 	flushAbove  = 64 << 10 // bytes
-	// telling is how long a client may take to read the initial objects, or the changes since:
+	// batchTimeout is how long a client may take to read the initial objects, or the changes since:
 	// their snapshot stays in memory meanwhile.
-	telling = 2 * time.Minute
+	batchTimeout = 2 * time.Minute
 )
 
 // A Fleet is the source of changes.
@@ -59,10 +59,10 @@ type Watch struct {
 	Hold      func(bytes int) (release func(), err error) // counts bytes that the client has not read yet
 	Log       *slog.Logger
 
-	out  sink
-	buf  bytes.Buffer
-	late time.Time // when the batch must be sent; zero: no batch
-	head bool      // a table's columns were sent
+	out         sink
+	buf         bytes.Buffer
+	deadline    time.Time // when the batch must be sent; zero: no batch
+	sentColumns bool      // a table's columns were sent
 
 	leases map[string]time.Time // the renewal last sent, by node; nil: not watched
 }
@@ -96,7 +96,7 @@ func (w *Watch) run(ctx context.Context, o *internalversion.ListOptions) {
 	}
 	initial := o.SendInitialEvents != nil && *o.SendInitialEvents
 	if initial || o.SendInitialEvents == nil && w.Rev == 0 {
-		if !w.tellAll(o.AllowWatchBookmarks && initial) {
+		if !w.sendAll(o.AllowWatchBookmarks && initial) {
 			return
 		}
 	} else if w.Rev == 0 {
@@ -116,14 +116,14 @@ func (w *Watch) run(ctx context.Context, o *internalversion.ListOptions) {
 			w.expired()
 			return
 		}
-		w.late = time.Now().Add(telling)
+		w.deadline = time.Now().Add(batchTimeout)
 		for _, a := range events {
-			if !w.tell(a) {
+			if !w.send(a) {
 				return
 			}
 			w.Rev = a.Rev
 		}
-		w.late = time.Time{}
+		w.deadline = time.Time{}
 		if !w.flush() {
 			return
 		}
@@ -132,7 +132,7 @@ func (w *Watch) run(ctx context.Context, o *internalversion.ListOptions) {
 		case <-ctx.Done():
 			return
 		case <-renewals:
-			if !w.tellLeases() {
+			if !w.sendLeases() {
 				return
 			}
 		case <-bookmark.C:
@@ -144,16 +144,16 @@ func (w *Watch) run(ctx context.Context, o *internalversion.ListOptions) {
 }
 
 // sendAll sends all selected objects as ADDED.
-func (w *Watch) tellAll(end bool) bool {
+func (w *Watch) sendAll(end bool) bool {
 	snap := w.Fleet.Snapshot()
-	w.late = time.Now().Add(telling)
-	defer func() { w.late = time.Time{} }()
+	w.deadline = time.Now().Add(batchTimeout)
+	defer func() { w.deadline = time.Time{} }()
 	for o := range w.View.Walk(snap, w.Selection, "", "") {
 		body, err := resource.Marshal(w.View.One(w.Resource, o, w.Form, w.headers()), w.Form.Media)
 		if err != nil || !w.frame("ADDED", body) {
 			return false
 		}
-		w.remember(o)
+		w.noteRenewal(o)
 	}
 	w.Rev = snap.Revision
 	if end && !w.bookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"}) {
@@ -164,7 +164,7 @@ func (w *Watch) tellAll(end bool) bool {
 
 // send sends a change of a selected object. An object that starts or stops matching is ADDED or
 // DELETED.
-func (w *Watch) tell(a state.Applied) bool {
+func (w *Watch) send(a state.Applied) bool {
 	if a.Key.Kind != w.Selection.Kind {
 		return true
 	}
@@ -200,8 +200,8 @@ func (w *Watch) change(verb string, a state.Applied, o state.Object) bool {
 
 // headers tells whether the next frame is a table's first, which has the columns.
 func (w *Watch) headers() bool {
-	first := !w.head && w.Form.As == "Table"
-	w.head = true
+	first := !w.sentColumns && w.Form.As == "Table"
+	w.sentColumns = true
 	return first
 }
 
@@ -233,7 +233,7 @@ func (w *Watch) flush() bool {
 	if w.buf.Len() == 0 {
 		return true
 	}
-	if !w.late.IsZero() && time.Now().After(w.late) {
+	if !w.deadline.IsZero() && time.Now().After(w.deadline) {
 		return false
 	}
 	release, err := w.Hold(w.buf.Cap())
@@ -283,7 +283,7 @@ func (w *Watch) expired() {
 }
 
 // sendLeases sends the nodes' leases that were added, renewed or removed since the last call.
-func (w *Watch) tellLeases() bool {
+func (w *Watch) sendLeases() bool {
 	snap := w.Fleet.Snapshot()
 	gone := w.leases
 	w.leases = map[string]time.Time{}
@@ -293,7 +293,7 @@ func (w *Watch) tellLeases() bool {
 			continue
 		}
 		told, known := gone[l.Name]
-		w.remember(o)
+		w.noteRenewal(o)
 		delete(gone, l.Name)
 		verb := "ADDED"
 		if known {
@@ -318,7 +318,7 @@ func (w *Watch) tellLeases() bool {
 }
 
 // noteRenewal records which renewal of a node's lease was sent.
-func (w *Watch) remember(o state.Object) {
+func (w *Watch) noteRenewal(o state.Object) {
 	if w.leases != nil && o.GetNamespace() == corev1.NamespaceNodeLease {
 		w.leases[o.GetName()] = renewed(o)
 	}
@@ -333,7 +333,7 @@ type flusher struct {
 func (f *flusher) write(b []byte) error {
 	// A deadline between writes would reset an HTTP/2 stream. Writers without deadlines end with
 	// their connection.
-	_ = f.rc.SetWriteDeadline(time.Now().Add(stalled))
+	_ = f.rc.SetWriteDeadline(time.Now().Add(writeTimeout))
 	defer func() { _ = f.rc.SetWriteDeadline(time.Time{}) }()
 	if _, err := f.w.Write(b); err != nil {
 		return err

@@ -97,7 +97,7 @@ func (s slowReader) write([]byte) error {
 }
 
 func TestASlowWatcherKeepsNoSnapshotForLong(t *testing.T) {
-	for took, all := range map[time.Duration]bool{stalled - time.Second: false, time.Second: true} {
+	for took, all := range map[time.Duration]bool{writeTimeout - time.Second: false, time.Second: true} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet()
 			for i := range 200 {
@@ -110,7 +110,7 @@ func TestASlowWatcherKeepsNoSnapshotForLong(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			w.run(ctx, &internalversion.ListOptions{})
-			if held := time.Since(began); all != (held == time.Hour) || !all && held > telling+stalled {
+			if held := time.Since(began); all != (held == time.Hour) || !all && held > batchTimeout+writeTimeout {
 				t.Errorf("with %s for each 64 KiB the watch lasted %s", took, held)
 			}
 		})
@@ -194,7 +194,7 @@ func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 		if bytes == 0 {
 			t.Error("nothing is kept for those who come a moment later")
 		}
-		time.Sleep(2 * keptFor)
+		time.Sleep(2 * cacheFor)
 		synctest.Wait()
 		if _, bytes, kept := e.counts(); bytes != 0 || kept != 0 {
 			t.Errorf("%d bytes of %d encodings are kept when nobody wants them any more", bytes, kept)
@@ -219,7 +219,7 @@ func BenchmarkChangeFor100Watchers(b *testing.B) {
 	for b.Loop() {
 		change.Rev++
 		for _, w := range watchers {
-			w.tell(change)
+			w.send(change)
 			w.flush()
 		}
 	}

@@ -59,7 +59,7 @@ type messages struct {
 
 func (m messages) write(frames []byte) error {
 	send := func(message any) error {
-		if err := m.conn.SetWriteDeadline(time.Now().Add(stalled)); err != nil {
+		if err := m.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 			return err
 		}
 		return websocket.Message.Send(m.conn, message)

@@ -24,7 +24,7 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	if err := json.Unmarshal(sent.Data, &patch.Object); err != nil {
 		return Step{}, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
-	twice, err := r.checkKeys(sent.Twice)
+	twice, err := r.checkKeys(sent.Duplicates)
 	if err != nil {
 		return Step{}, err
 	}

@@ -53,7 +53,7 @@ func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, sett
 	if r.Resource.Namespaced {
 		k := state.Key{Kind: state.Namespaces, Name: r.Namespace}
 		ns, _ = s.Get(k).(*corev1.Namespace)
-		if err := r.open(ns); err != nil {
+		if err := r.mayCreateIn(ns); err != nil {
 			return Step{}, err
 		}
 		base[k] = ns
@@ -61,7 +61,7 @@ func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, sett
 	if s.Get(key) != nil {
 		return Step{}, apierrors.NewAlreadyExists(r.Resource.GroupResource(), o.GetName())
 	}
-	fresh(o, now)
+	setServerFields(o, now)
 	if r.Resource.Generation {
 		o.SetGeneration(1)
 	}
@@ -96,8 +96,8 @@ func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, sett
 		return Step{}, apierrors.NewForbidden(r.Resource.GroupResource(), o.GetName(), err)
 	}
 	return Step{
-		Changes: append(charges, state.Put(o, r.why("create", o))),
-		Result:  o, Created: true, Warnings: v.Tell(warnings), Audit: v.Audit, base: base, from: s,
+		Changes: append(charges, state.Put(o, r.reason("create", o))),
+		Result:  o, Created: true, Warnings: v.Tell(warnings), Audit: v.Audit, dependsOn: base, from: s,
 		consulted: admission.Consulted,
 	}, nil
 }
@@ -127,8 +127,8 @@ func (r *Request) mayOwn(live, next state.Object) error {
 		"cannot set an ownerRef on a resource you can't delete: role %q does not allow it", r.Role))
 }
 
-// open refuses new objects in a namespace that is being deleted.
-func (r *Request) open(ns *corev1.Namespace) error {
+// mayCreateIn refuses new objects in a namespace that is being deleted.
+func (r *Request) mayCreateIn(ns *corev1.Namespace) error {
 	if ns == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, r.Namespace)
 	}
@@ -144,8 +144,8 @@ func (r *Request) open(ns *corev1.Namespace) error {
 	return nil
 }
 
-// fresh sets the fields of a new object that only the server sets.
-func fresh(o state.Object, now time.Time) {
+// setServerFields sets the fields of a new object that only the server sets.
+func setServerFields(o state.Object, now time.Time) {
 	o.SetUID("")
 	o.SetResourceVersion("")
 	o.SetSelfLink("")

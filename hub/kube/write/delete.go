@@ -23,7 +23,7 @@ func (r *Request) Delete(s state.Snapshot, o *metav1.DeleteOptions, now time.Tim
 	if err != nil {
 		return Step{}, err
 	}
-	st := Step{Result: live, base: map[state.Key]state.Object{state.KeyOf(live): live}}
+	st := Step{Result: live, dependsOn: map[state.Key]state.Object{state.KeyOf(live): live}}
 	if ok {
 		st.Changes, st.Result = []state.Change{change}, change.Object
 	}
@@ -60,7 +60,7 @@ func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
 					"might have been modified", *p.ResourceVersion, live.GetResourceVersion()))
 		}
 	}
-	why := r.why("delete", live)
+	why := r.reason("delete", live)
 	next := live.DeepCopyObject().(state.Object)
 	changed := false
 	switch next.(type) {

@@ -22,8 +22,8 @@ func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time)
 	switch {
 	case p == nil:
 		return Step{}, r.missing()
-	case r.otherThan(p, binding.UID) != nil:
-		return Step{}, r.otherThan(p, binding.UID)
+	case r.checkUID(p, binding.UID) != nil:
+		return Step{}, r.checkUID(p, binding.UID)
 	case binding.ResourceVersion != "" && binding.ResourceVersion != p.ResourceVersion:
 		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errModified)
 	case p.Spec.NodeName != "":
@@ -39,7 +39,7 @@ func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time)
 		return Step{}, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
 	}
 	next := p.DeepCopy()
-	if err := r.bound(next, p, binding); err != nil {
+	if err := r.withBindingMeta(next, p, binding); err != nil {
 		return Step{}, err
 	}
 	next.Spec.NodeName = node
@@ -49,9 +49,9 @@ func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time)
 		Result: next}, nil
 }
 
-// bound adds the binding's labels and annotations to the pod, as Kubernetes does: external
+// withBindingMeta adds the binding's labels and annotations to the pod, as Kubernetes does: external
 // schedulers record their choice in them.
-func (r *Request) bound(next, p *corev1.Pod, binding *corev1.Binding) error {
+func (r *Request) withBindingMeta(next, p *corev1.Pod, binding *corev1.Binding) error {
 	if len(binding.Labels)+len(binding.Annotations) == 0 {
 		return nil
 	}

@@ -55,16 +55,16 @@ type Step struct {
 	Created  bool
 	Warnings []string
 	Audit    string // details for the audit
-	// base has the objects that the step depends on.
-	base map[state.Key]state.Object
+	// dependsOn has the objects that the step depends on.
+	dependsOn map[state.Key]state.Object
 	// from is the snapshot of which the step has read all objects of the consulted kinds.
 	from      state.Snapshot
 	consulted []state.Kind
 }
 
 // ValidOn tells whether a later snapshot would give the same step.
-func (st *Step) Stands(s state.Snapshot) bool {
-	for k, o := range st.base {
+func (st *Step) ValidOn(s state.Snapshot) bool {
+	for k, o := range st.dependsOn {
 		if s.Get(k) != o {
 			return false
 		}
@@ -74,12 +74,12 @@ func (st *Step) Stands(s state.Snapshot) bool {
 			return false
 		}
 	}
-	return st.base != nil
+	return st.dependsOn != nil
 }
 
 // Stable tells whether the step's dependencies are known. Any other step is made anew on each
 // snapshot.
-func (st *Step) Stable() bool { return st.base != nil }
+func (st *Step) Stable() bool { return st.dependsOn != nil }
 
 // key returns the key of the request's object.
 func (r *Request) key() state.Key {
@@ -93,7 +93,7 @@ func (r *Request) live(s state.Snapshot) state.Object { return s.Get(r.key()) }
 func (r *Request) missing() error { return r.Resource.NotFound(r.Name) }
 
 // checkUID refuses a request for an object with another UID.
-func (r *Request) otherThan(live state.Object, uid types.UID) error {
+func (r *Request) checkUID(live state.Object, uid types.UID) error {
 	if uid == "" || uid == live.GetUID() {
 		return nil
 	}
@@ -106,8 +106,8 @@ func (r *Request) invalid(errs ...*field.Error) error {
 	return apierrors.NewInvalid(r.Resource.GroupVersionKind.GroupKind(), r.Name, errs)
 }
 
-// why returns the reason that changes carry.
-func (r *Request) why(verb string, o state.Object) string {
+// reason returns the reason that changes carry.
+func (r *Request) reason(verb string, o state.Object) string {
 	what := r.Resource.Singular
 	if r.Sub != nil {
 		what = r.Sub.Name + " of " + what

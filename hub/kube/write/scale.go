@@ -75,7 +75,7 @@ func (r *Request) Scale(s state.Snapshot, sent *scalev1.Scale, patch body.Body, 
 			return Step{}, err
 		}
 	}
-	if err := r.otherThan(live, want.UID); err != nil {
+	if err := r.checkUID(live, want.UID); err != nil {
 		return Step{}, err
 	}
 	if rv := want.ResourceVersion; !anyVersion(rv) && rv != live.GetResourceVersion() {

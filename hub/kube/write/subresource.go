@@ -14,9 +14,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// decided returns a request with the conditions of sent, and nothing else of it. The hub sets their
+// withConditions returns a request with the conditions of sent, and nothing else of it. The hub sets their
 // times, because expiry counts from them.
-func decided(live, sent *certv1.CertificateSigningRequest, now time.Time) state.Object {
+func withConditions(live, sent *certv1.CertificateSigningRequest, now time.Time) state.Object {
 	next := live.DeepCopy()
 	next.Status.Conditions = nil
 	for _, c := range sent.DeepCopy().Status.Conditions {

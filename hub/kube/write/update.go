@@ -30,8 +30,8 @@ func (r *Request) Update(s state.Snapshot, o state.Object, now time.Time) (Step,
 		return r.creation(s, next, now, false)
 	case live == nil:
 		return Step{}, r.missing()
-	case r.otherThan(live, next.GetUID()) != nil:
-		return Step{}, r.otherThan(live, next.GetUID())
+	case r.checkUID(live, next.GetUID()) != nil:
+		return Step{}, r.checkUID(live, next.GetUID())
 	}
 	admission.Default(next, r.Settings)
 	if err := r.Managers.update(r.Resource, live, next, r.Manager, r.sub()); err != nil {
@@ -72,7 +72,7 @@ func (r *Request) replacement(s state.Snapshot, live, next state.Object, now tim
 	if r.Resource.Generation && !equality.Semantic.DeepEqual(state.SpecOf(live), state.SpecOf(next)) {
 		next.SetGeneration(live.GetGeneration() + 1)
 	}
-	st := Step{Result: live, Warnings: v.Tell(warnings), Audit: v.Audit, base: base}
+	st := Step{Result: live, Warnings: v.Tell(warnings), Audit: v.Audit, dependsOn: base}
 	if same(live, next) {
 		return st, nil
 	}
@@ -100,9 +100,9 @@ func (r *Request) replacement(s state.Snapshot, live, next state.Object, now tim
 	}
 	st.Result, st.from, st.consulted = next, s, admission.Consulted
 	if state.Released(next) {
-		st.Changes = append(st.Changes, state.Remove(next, r.why("delete", next)+", and the last finalizer has gone"))
+		st.Changes = append(st.Changes, state.Remove(next, r.reason("delete", next)+", and the last finalizer has gone"))
 	} else {
-		st.Changes = append(st.Changes, state.Put(next, r.why("change", next)))
+		st.Changes = append(st.Changes, state.Put(next, r.reason("change", next)))
 	}
 	return st, nil
 }
@@ -157,7 +157,7 @@ func (r *Request) limited(s state.Snapshot, live, next state.Object, now time.Ti
 	case "resize":
 		next = admission.Resized(next.(*corev1.Pod), live.(*corev1.Pod))
 	case "approval":
-		next = decided(live.(*certv1.CertificateSigningRequest), next.(*certv1.CertificateSigningRequest), now)
+		next = withConditions(live.(*certv1.CertificateSigningRequest), next.(*certv1.CertificateSigningRequest), now)
 	}
 	if n, ok := next.(*corev1.Namespace); ok && r.sub() != "finalize" {
 		n.Spec.Finalizers = live.(*corev1.Namespace).Spec.Finalizers

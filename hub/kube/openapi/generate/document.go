@@ -133,7 +133,7 @@ func (d document) keep(mine func(resource) bool) error {
 				return fmt.Errorf("upstream has no path %s", like)
 			}
 			item = d.renamed(item, r)
-			truthful(item, r.silent)
+			removeUnserved(item, r.unserved)
 			for _, method := range []string{"get", "put", "post", "delete", "patch", "head", "options"} {
 				if !slices.Contains(methods, method) {
 					delete(item, method)
@@ -215,13 +215,13 @@ func (d document) renamed(item object, r resource) object {
 // unread are the parameters and fields of DeleteOptions and ListMeta that the hub ignores.
 var unread = []string{"ignoreStoreReadErrorWithClusterBreakingPotential", "shardInfo", "shardSelector"}
 
-// silent tells whether the hub does not serve the resource in a media type.
-func (r resource) silent(media string) bool {
+// unserved tells whether the hub does not serve the resource in a media type.
+func (r resource) unserved(media string) bool {
 	return strings.Contains(media, "cbor") || r.plain && strings.Contains(media, "vnd.kubernetes.protobuf")
 }
 
-// truthful removes unserved media types and ignored parameters from a path item.
-func truthful(v any, silent func(media string) bool) {
+// removeUnserved removes unserved media types and ignored parameters from a path item.
+func removeUnserved(v any, silent func(media string) bool) {
 	switch v := v.(type) {
 	case object:
 		for key, value := range v {
@@ -239,11 +239,11 @@ func truthful(v any, silent func(media string) bool) {
 				delete(v, key)
 				continue
 			}
-			truthful(v[key], silent)
+			removeUnserved(v[key], silent)
 		}
 	case []any:
 		for _, item := range v {
-			truthful(item, silent)
+			removeUnserved(item, silent)
 		}
 	}
 }
@@ -327,8 +327,8 @@ func (d document) prune() {
 	}
 }
 
-// bare removes what only people read from schemas, and lists of values, which admission checks.
-func bare(v any) {
+// stripDescriptions removes what only people read from schemas, and lists of values, which admission checks.
+func stripDescriptions(v any) {
 	switch v := v.(type) {
 	case object:
 		for key, value := range v {
@@ -340,11 +340,11 @@ func bare(v any) {
 				delete(v, key)
 				continue
 			}
-			bare(value)
+			stripDescriptions(value)
 		}
 	case []any:
 		for _, item := range v {
-			bare(item)
+			stripDescriptions(item)
 		}
 	}
 }

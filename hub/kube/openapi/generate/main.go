@@ -88,7 +88,7 @@ func run() error {
 	if err := write("v2.pb.gz", b); err != nil {
 		return err
 	}
-	bare(schemas)
+	stripDescriptions(schemas)
 	if err := write("schemas.json.gz", document{object: schemas}.bytes()); err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func TestAClientThatVanishesWhileItsInputWaits(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					if err := Serve(hijacked{ResponseWriter: httptest.NewRecorder(), conn: ours, read: read}, r, Wish{Stdin: true}, func(ctx context.Context, _ ask.IO) error {
+					if err := Serve(hijacked{ResponseWriter: httptest.NewRecorder(), conn: ours, read: read}, r, Streams{Stdin: true}, func(ctx context.Context, _ ask.IO) error {
 						<-ctx.Done()
 						close(ended)
 						return ctx.Err()
@@ -87,14 +87,14 @@ func TestAClientThatVanishesWhileItsInputWaits(t *testing.T) {
 				default:
 				}
 				_ = theirs.Close()
-				time.Sleep(2 * beatEvery)
+				time.Sleep(2 * pingEvery)
 				synctest.Wait()
 				select {
 				case <-ended:
 				default:
 					t.Error("the command goes on")
 				}
-				time.Sleep(parting)
+				time.Sleep(closeTimeout)
 			})
 		})
 	}

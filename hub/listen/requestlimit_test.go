@@ -22,7 +22,7 @@ func TestAStrangersConnectionServesSoManyRequests(t *testing.T) {
 			}
 			c := h.dial("http/1.1")
 			r, served := bufio.NewReader(c), 0
-			for range 3 * strangersAsks {
+			for range 3 * maxAnonymousRow {
 				if _, err := io.WriteString(c, get("/", name)); err != nil {
 					break
 				}
@@ -35,7 +35,7 @@ func TestAStrangersConnectionServesSoManyRequests(t *testing.T) {
 					break
 				}
 			}
-			if want := map[bool]int{true: strangersAsks, false: 3 * strangersAsks}[closes]; served != want {
+			if want := map[bool]int{true: maxAnonymousRow, false: 3 * maxAnonymousRow}[closes]; served != want {
 				t.Errorf("%q: %d were served, want %d", name, served, want)
 			}
 		})
@@ -44,7 +44,7 @@ func TestAStrangersConnectionServesSoManyRequests(t *testing.T) {
 
 func TestAnAddressPaysForItsStrangersRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := Addresses{Most: 5, Rate: 1, Burst: 4, Asks: 2, Asked: 10}
+		a := Addresses{Most: 5, Rate: 1, Burst: 4, AskRate: 2, AskBurst: 10}
 		ip := IP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7)}})
 		if err := a.Enter(ip); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func TestAStrangerIsReadSlowlyAndAUserIsNot(t *testing.T) {
 			if a, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || a.StatusCode != 200 {
 				t.Fatal(a, err)
 			}
-			took, want := time.Since(began), time.Duration(size-strangersBurst)*time.Second/strangersBytes
+			took, want := time.Since(began), time.Duration(size-anonymousBurst)*time.Second/anonymousRate
 			if slow && (took < want || took > want+time.Second) || !slow && took > 0 {
 				t.Errorf("%q: %d bytes took %s, a stranger's take %s", name, size, took, want)
 			}

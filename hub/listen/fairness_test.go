@@ -28,7 +28,7 @@ func TestWhoeverSendsWithoutEndIsReadInTurns(t *testing.T) {
 	defer over.Store(true)
 	for range clients {
 		c := &Conn{Conn: endless{reads: &reads}}
-		c.known.Store(true)
+		c.authenticated.Store(true)
 		go func() {
 			for b := make([]byte, 1); !over.Load(); {
 				_, _ = c.Read(b)

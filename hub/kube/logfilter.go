@@ -20,12 +20,12 @@ const (
 	maxProgram = 300 // instructions: words and classes on one line take about fifty
 	// filterRest is the ratio of rest to matching time: a query uses at most a fifth of a
 	// processor.
-	siftRest = 4
+	filterRest = 4
 	// filterTime limits a query that does not follow.
-	siftTime = time.Minute
-	maxSifts = 8 // filters under way on this hub
-	nodeSift = 2 // of one node's log
-	userSift = 3 // of one user
+	filterTime  = time.Minute
+	maxFilters  = 8 // filters under way on this hub
+	nodeFilters = 2 // of one node's log
+	userFilters = 3 // of one user
 )
 
 // compilePattern compiles a pattern if its cost is bounded.
@@ -60,7 +60,7 @@ func repeats(tree *syntax.Regexp) bool {
 }
 
 // logFilters counts log queries that filter, in all, by node and by user.
-type sifting struct {
+type logFilters struct {
 	shares listen.Shares
 
 	mu  sync.Mutex
@@ -68,14 +68,14 @@ type sifting struct {
 	by  map[string]int
 }
 
-func newSifting() *sifting { return &sifting{shares: listen.Shares{Most: userSift}} }
+func newLogFilters() *logFilters { return &logFilters{shares: listen.Shares{Most: userFilters}} }
 
-func (s *sifting) enter(user, node string) (leave func(), err error) {
+func (s *logFilters) enter(user, node string) (leave func(), err error) {
 	mine, ok := s.shares.Enter(user)
 	if !ok {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf(
 			"%d log queries with a time or a pattern are under way for user %s, which is the limit: end some",
-			userSift, user), 5)
+			userFilters, user), 5)
 	}
 	defer func() {
 		if err != nil {
@@ -84,10 +84,10 @@ func (s *sifting) enter(user, node string) (leave func(), err error) {
 	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all >= maxSifts || s.by[node] >= nodeSift {
+	if s.all >= maxFilters || s.by[node] >= nodeFilters {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf(
 			"%d log queries with a time or a pattern are under way, %d of node %s; the limits are %d and %d: end some",
-			s.all, s.by[node], node, maxSifts, nodeSift), 5)
+			s.all, s.by[node], node, maxFilters, nodeFilters), 5)
 	}
 	if s.by == nil {
 		s.by = map[string]int{}
@@ -110,7 +110,7 @@ func rest(ctx context.Context, took time.Duration) {
 	if took < time.Millisecond {
 		return
 	}
-	t := time.NewTimer(siftRest * took)
+	t := time.NewTimer(filterRest * took)
 	defer t.Stop()
 	select {
 	case <-t.C:

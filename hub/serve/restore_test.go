@@ -80,7 +80,7 @@ func TestARestoredDatabaseMaySayWhatItLikes(t *testing.T) {
 				if _, err := loop.Do(ctx, fillDefaults(log)); err != nil {
 					t.Error(err)
 				}
-				if _, err := loop.Do(ctx, mend(mended)); err != nil {
+				if _, err := loop.Do(ctx, storeRepairs(mended)); err != nil {
 					t.Error(err)
 				}
 				for range 60 {
