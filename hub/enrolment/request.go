@@ -67,8 +67,8 @@ func denied(s state.Snapshot, a access.Applicant) *joinRequest {
 	return nil
 }
 
-// startRequest returns the changes that make a device's request. A key has one request: if it asks for
-// something else, such as another name, the earlier request ends.
+// startRequest returns the changes that make a device's request. A key has one request: if it asks
+// for something else, such as another name, the earlier request ends.
 func startRequest(s state.Snapshot, a access.Applicant, now time.Time) (changes []state.Change, err error) {
 	r := requestOf(a, now)
 	with, all := 0, 0

@@ -52,7 +52,7 @@ func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
 		leave = append(leave, l)
 	}
 	if _, err := s.enter(user(), "pi-1"); err == nil {
-		t.Error("one more of the same node")
+		t.Error("a third query of one node")
 	}
 	for i := range maxFilters - nodeFilters {
 		if _, err := s.enter(user(), fmt.Sprint("other-", i)); err != nil {
@@ -60,15 +60,15 @@ func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
 		}
 	}
 	if _, err := s.enter(user(), "pi-9"); err == nil {
-		t.Error("one more in all")
+		t.Error("a query over the hub's limit")
 	}
 	leave[0]()
 	if _, err := s.enter(user(), "pi-1"); err != nil {
-		t.Error("one has left:", err)
+		t.Error("after one has ended:", err)
 	}
 }
 
-func TestOneUserLeavesOthersSomeLogQueries(t *testing.T) {
+func TestOneUserCannotTakeAllLogQueries(t *testing.T) {
 	s := newLogFilters()
 	for i := range userFilters {
 		if _, err := s.enter("anna", fmt.Sprint("pi-", i)); err != nil {
@@ -76,7 +76,7 @@ func TestOneUserLeavesOthersSomeLogQueries(t *testing.T) {
 		}
 	}
 	if _, err := s.enter("anna", "pi-9"); err == nil {
-		t.Error("anna has one more than her share")
+		t.Error("anna has more than her share")
 	}
 	if _, err := s.enter("olav", "pi-9"); err != nil {
 		t.Error(err)
@@ -86,7 +86,7 @@ func TestOneUserLeavesOthersSomeLogQueries(t *testing.T) {
 	}
 	for range 5 { // a refusal for the node's limit does not count for the user
 		if _, err := s.enter("olav", "pi-9"); err == nil {
-			t.Error("three of one node")
+			t.Error("three queries of one node")
 		}
 	}
 	if _, err := s.enter("olav", "pi-8"); err != nil {
@@ -110,7 +110,7 @@ func TestALogQueryEnds(t *testing.T) {
 		s := newServer(f)
 		w := request{method: "GET", path: "/api/v1/nodes/pi-1/proxy/logs/?query=kubelet&pattern=b"}.do(s)
 		if err := <-gone; err == nil || w.Code == 0 {
-			t.Error("it goes on")
+			t.Error("it has not ended")
 		}
 	})
 }
@@ -140,7 +140,7 @@ func bulky() *fakeFleet {
 	return f
 }
 
-func TestListsThatNobodyReadsAreOneEncoding(t *testing.T) {
+func TestUnreadListsShareAnEncoding(t *testing.T) {
 	f := bulky()
 	synctest.Test(t, func(t *testing.T) { // fake time stands still until all requests are sent
 		s := newServer(f)
@@ -164,16 +164,16 @@ func TestListsThatNobodyReadsAreOneEncoding(t *testing.T) {
 			t.Errorf("60 lists were encoded %d times", n)
 		}
 		if s.answers.all > userUnread+24<<20 {
-			t.Errorf("%d bytes are held for one who reads nothing", s.answers.all)
+			t.Errorf("%d bytes are held for a client that reads nothing", s.answers.all)
 		}
 		// Another revision needs another encoding, which is over this user's limit; another user
 		// gets it.
 		f.touch(fakeNode("pi-1", ""), "a", "b")
 		if u := list("viewer"); u.Code != http.StatusTooManyRequests || u.Header().Get("Retry-After") == "" {
-			t.Errorf("the second answer of 20 MB for one: %d %v", u.Code, u.Header())
+			t.Errorf("the second answer of 20 MB for one user: %d %v", u.Code, u.Header())
 		}
 		if u := list("operator"); u.Code != http.StatusOK {
-			t.Errorf("somebody else: %d", u.Code)
+			t.Errorf("another user: %d", u.Code)
 		}
 		close(may)
 		wg.Wait()
@@ -190,7 +190,7 @@ func TestOneAnswerAloneMayBeLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := a.hold("olav", smallAnswer+1); err == nil {
-		t.Error("there is more than room for all")
+		t.Error("more than the limit of all users")
 	}
 	if _, err := a.hold("olav", smallAnswer); err != nil {
 		t.Error("small answers go on:", err)
@@ -201,7 +201,7 @@ func TestOneAnswerAloneMayBeLarge(t *testing.T) {
 	}
 }
 
-func TestAListThatCannotBeMadeIsNobodys(t *testing.T) {
+func TestAFailedListIsMadeAgain(t *testing.T) {
 	a := newAnswers()
 	if _, _, err := a.share("anna", "k", func() ([]byte, error) { return nil, errors.New("no") }); err == nil {
 		t.Error("made")
@@ -213,7 +213,7 @@ func TestAListThatCannotBeMadeIsNobodys(t *testing.T) {
 	release()
 }
 
-func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
+func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 	a, large := newAnswers(), make([]byte, userUnread*3/4)
 	list := func(user, key string) (func(), error) {
 		body, release, err := a.share(user, key, func() ([]byte, error) { return large, nil })
@@ -239,11 +239,11 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 	anna()
 	other := must(list("anna", "nodes"))
 	if _, err := list("olav", "nodes"); err == nil || !strings.Contains(err.Error(), "of olav or") {
-		t.Errorf("another list for who has not read: %v", err)
+		t.Errorf("another list for a user with an unread one: %v", err)
 	}
 	olav()
 	if _, err := list("olav", "nodes"); err == nil {
-		t.Error("he has not read the second one")
+		t.Error("the second one is unread")
 	}
 	again()
 	// An encoding over its maker's limit still goes to others that wait for it.
@@ -259,7 +259,7 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 	wg.Go(func() {
 		release, err := list("olav", "secrets")
 		if err != nil {
-			t.Error("somebody else's limit:", err)
+			t.Error("another user's limit:", err)
 			return
 		}
 		release()
@@ -280,7 +280,7 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 
 // A client sends a request with Retry-After again. If the first one may have been carried out, the
 // client would get a conflict with its own success.
-func TestWhatMayHaveBeenDoneIsNotToBeSentAgain(t *testing.T) {
+func TestAnUncertainWriteHasNoRetryAfter(t *testing.T) {
 	fake := seeded()
 	s := newServer(fake)
 	fake.fail = context.DeadlineExceeded
@@ -297,7 +297,7 @@ func TestWhatMayHaveBeenDoneIsNotToBeSentAgain(t *testing.T) {
 }
 
 // What a stopping hub has certainly not done gets Retry-After, for the same or another hub.
-func TestWhatAHubThatStopsHasNotDoneIsToBeSentAgain(t *testing.T) {
+func TestAStoppingHubAsksForARetry(t *testing.T) {
 	fake := seeded()
 	s := newServer(fake)
 	fake.fail = control.ErrStopped
@@ -310,7 +310,7 @@ func TestWhatAHubThatStopsHasNotDoneIsToBeSentAgain(t *testing.T) {
 	}
 	again("its loop has ended", put.do(s))
 	s.Access = stopped{}
-	again("who asks could not be found out any more", put.do(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	again("authentication stopped with the hub", put.do(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())
 		cancel()
 		s.ServeHTTP(w, r.WithContext(ctx))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestReadingsOfSecretsAndRefusalsAreKept(t *testing.T) {
+func TestReadingsOfSecretsAndRefusalsAreAudited(t *testing.T) {
 	const secret = `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"a":"b"}}`
 	for _, tt := range []struct{ name, role, method, path, body, want string }{
 		{"one secret", "admin", "GET", ns + "/secrets/s", "", "admin get secrets default/s done"},
@@ -16,16 +16,16 @@ func TestReadingsOfSecretsAndRefusalsAreKept(t *testing.T) {
 		{"all", "operator", "GET", "/api/v1/secrets", "", "operator list secrets done"},
 		{"as a table", "operator", "GET", "/api/v1/secrets?limit=1", "", "operator list secrets done"},
 		{"a watch", "operator", "GET", "/api/v1/secrets?watch=1&timeoutSeconds=1&resourceVersion=1", "", "operator watch secrets done"},
-		{"what a dry run answers", "admin", "PATCH", ns + "/secrets/s?dryRun=All", `{"metadata":{"labels":{"a":"b"}}}`, "admin patch secrets default/s dry run done"},
-		{"a viewer's try", "viewer", "GET", ns + "/secrets/s", "", "viewer get secrets default/s refused"},
+		{"a dry run that returns a secret", "admin", "PATCH", ns + "/secrets/s?dryRun=All", `{"metadata":{"labels":{"a":"b"}}}`, "admin patch secrets default/s dry run done"},
+		{"a viewer's refused reading", "viewer", "GET", ns + "/secrets/s", "", "viewer get secrets default/s refused"},
 		{"a viewer's write", "viewer", "DELETE", ns + "/pods/kiosk-1", "", "viewer delete pods default/kiosk-1 refused"},
 		{"a viewer's dry run", "viewer", "DELETE", ns + "/pods/kiosk-1?dryRun=All", "", "viewer delete pods default/kiosk-1 refused"},
 		{"a viewer's eviction", "viewer", "POST", ns + "/pods/kiosk-1/eviction", "", "viewer create pods/eviction default/kiosk-1 refused"},
 		{"nobody", "nonsense", "GET", "/api/v1/nodes", "", " get nodes refused"},
-		{"nobody, at a path that is none", "nonsense", "POST", "/apis/x/y/z", "", " create z refused"},
-		{"somebody who would be another", "admin", "GET", "/api/v1/nodes", "impersonate", "admin get nodes refused"},
-		{"what is no secret", "viewer", "GET", "/api/v1/nodes", "", ""},
-		{"what is not there", "viewer", "GET", "/api/v1/nodes/none", "", ""},
+		{"no authentication, at an unknown path", "nonsense", "POST", "/apis/x/y/z", "", " create z refused"},
+		{"impersonation", "admin", "GET", "/api/v1/nodes", "impersonate", "admin get nodes refused"},
+		{"an object that is not a secret", "viewer", "GET", "/api/v1/nodes", "", ""},
+		{"a missing object", "viewer", "GET", "/api/v1/nodes/none", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newServer(seeded())
@@ -49,7 +49,7 @@ func TestReadingsOfSecretsAndRefusalsAreKept(t *testing.T) {
 }
 
 // A change carries the name of its user.
-func TestAChangeIsInTheNameOfWhoAsked(t *testing.T) {
+func TestAChangeHasTheNameOfItsUser(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	var kept auditing
@@ -65,7 +65,7 @@ func TestAChangeIsInTheNameOfWhoAsked(t *testing.T) {
 }
 
 // The deletion of a collection is one record without names of objects.
-func TestADeletedCollectionIsKeptAsOne(t *testing.T) {
+func TestADeletedCollectionIsOneRecord(t *testing.T) {
 	s := newServer(seeded())
 	for _, name := range []string{"one", "two"} {
 		send(t, s, "POST", ns+"/configmaps", "", `{"metadata":{"name":"`+name+`"}}`, 201, nil)

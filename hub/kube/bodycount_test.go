@@ -40,7 +40,7 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 	}
 	for _, c := range []struct{ name, method, path, media, body string }{
 		{"containers", "POST", ns + "/pods", "", podOf(`"initContainers":` + empties)},
-		{"containers, tried only", "POST", ns + "/pods?dryRun=All", "", podOf(`"initContainers":` + empties)},
+		{"containers in a dry run", "POST", ns + "/pods?dryRun=All", "", podOf(`"initContainers":` + empties)},
 		{"owners", "POST", ns + "/configmaps", "", owners},
 		{"owners in YAML", "POST", ns + "/configmaps", resource.MediaYAML, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, ownerReferences: " + empties + "}\n"},
 		{"owners in lines", "POST", ns + "/configmaps", resource.MediaYAML, "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b\n  ownerReferences:\n" + strings.Repeat("  - {}\n", 300_000)},
@@ -48,7 +48,7 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 		{"containers in protobuf", "POST", ns + "/pods", resource.MediaProto, string(proto)},
 		{"JSON in protobuf", "POST", apps + "/controllerrevisions", resource.MediaProto, string(revision)},
 		{"a merge patch", "PATCH", "/api/v1/nodes/pi-1", mp, `{"metadata":{"ownerReferences":` + empties + `}}`},
-		{"a merge by lists", "PATCH", "/api/v1/nodes/pi-1", smp, `{"metadata":{"ownerReferences":` + empties + `}}`},
+		{"a strategic merge patch", "PATCH", "/api/v1/nodes/pi-1", smp, `{"metadata":{"ownerReferences":` + empties + `}}`},
 		{"a JSON patch", "PATCH", "/api/v1/nodes/pi-1", jp, `[{"op":"add","path":"/metadata/ownerReferences","value":` + empties + `}]`},
 		{"an apply", "PATCH", ns + "/configmaps/b?fieldManager=t", ssa, owners},
 		{"a deletion", "DELETE", ns + "/pods/web-1", "", `{"x":` + empties + `}`},
@@ -72,7 +72,7 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 }
 
 // Only package body reads request bodies: other readers would not count their elements.
-func TestOneReaderOfBodies(t *testing.T) {
+func TestOnlyPackageBodyReadsBodies(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
 }
 
 // An error about a patch is short, however long its paths are.
-func TestALongPathIsNotAnswered(t *testing.T) {
+func TestErrorsQuoteNoLongPath(t *testing.T) {
 	body := `[{"op":"add","path":"` + strings.Repeat("/a", 1_000_000) + `","value":1}]`
 	w := request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: body}.do(newServer(seeded()))
 	if w.Code != http.StatusUnprocessableEntity || w.Body.Len() > 8<<10 {

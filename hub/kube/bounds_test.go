@@ -13,13 +13,13 @@ import (
 )
 
 // A patch on which the libraries panic is a bad request, not an error of the hub.
-func TestAPatchThatNobodyExpectsIsRefused(t *testing.T) {
+func TestAPatchOnWhichLibrariesPanicIsRefused(t *testing.T) {
 	s := newServer(seeded())
 	for _, tt := range []struct{ name, path, media, body string }{
 		{"a list as a merge key", apps + "/deployments/web", smp, `{"spec":{"template":{"spec":{"containers":[{"name":["c"],"image":"a"}]}}}}`},
 		{"an object as a merge key", "/api/v1/nodes/pi-1", smp, `{"status":{"conditions":[{"type":{},"status":"True"}]}}`},
-		{"a test of a list that has nothing in it", "/api/v1/nodes/pi-1", jp, `[{"op":"test","path":"/metadata/managedFields","value":[null]},{"op":"test","path":"/status/conditions","value":[null]}]`},
-		{"a merge key of a scale's", apps + "/deployments/web/scale", jp, `[{"op":"add","path":"/status","value":{"a":[1]}},{"op":"test","path":"/status/a","value":[null]}]`},
+		{"a test of an empty list", "/api/v1/nodes/pi-1", jp, `[{"op":"test","path":"/metadata/managedFields","value":[null]},{"op":"test","path":"/status/conditions","value":[null]}]`},
+		{"a list as a merge key of a scale", apps + "/deployments/web/scale", jp, `[{"op":"add","path":"/status","value":{"a":[1]}},{"op":"test","path":"/status/a","value":[null]}]`},
 	} {
 		w := request{method: "PATCH", path: tt.path, contentType: tt.media, body: tt.body}.do(s)
 		if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "the patch cannot be applied") {
@@ -29,7 +29,7 @@ func TestAPatchThatNobodyExpectsIsRefused(t *testing.T) {
 }
 
 // The error names the object that is over a limit, because a file may have many.
-func TestWhatKeepsToNoBoundsIsNamed(t *testing.T) {
+func TestAnObjectOverALimitIsNamed(t *testing.T) {
 	s := newServer(seeded())
 	for name, want := range map[string]string{"settings": `ConfigMap "settings" is invalid`, strings.Repeat("x", 1000): "…\" is invalid"} {
 		body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"},"data":{"a":"\u0000"}}`
@@ -41,7 +41,7 @@ func TestWhatKeepsToNoBoundsIsNamed(t *testing.T) {
 }
 
 // A body is not read beyond its limit.
-func TestABodyHasABound(t *testing.T) {
+func TestABodyHasALimit(t *testing.T) {
 	s := newServer(seeded())
 	big := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"` + strings.Repeat("x", body.MaxBody) + `"}}`
 	for _, tt := range []struct{ method, path, media string }{{"POST", ns + "/configmaps", ""}, {"PATCH", "/api/v1/nodes/pi-1", mp}, {"DELETE", ns + "/pods/kiosk-1", ""}} {
@@ -62,7 +62,7 @@ func TestAPatchKeepsTheName(t *testing.T) {
 }
 
 // The origins of pages that may open a WebSocket, by the kind of authentication.
-func TestWhichOriginsMay(t *testing.T) {
+func TestOriginsThatMayOpenAWebSocket(t *testing.T) {
 	for _, tt := range []struct {
 		origin              string
 		token, cookie, cert bool
@@ -116,7 +116,7 @@ type hijackable struct{ *httptest.ResponseRecorder }
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
 
 // A record has the kind of authentication (page or token), and the code and reason of the answer.
-func TestARecordSaysHowAndWhy(t *testing.T) {
+func TestARecordHasAuthenticationCodeAndReason(t *testing.T) {
 	s := newServer(seeded())
 	var kept auditing
 	s.Audit = &kept

@@ -232,8 +232,8 @@ func (c *call) unsupported(verb, action string) error {
 	return e
 }
 
-// requestsByDevices explains why requests are not created by hand: such a request would belong to no
-// device.
+// requestsByDevices explains why requests are not created by hand: such a request would belong to
+// no device.
 const requestsByDevices = "certificate signing requests come from devices that join with a token: run the command of " +
 	"`flotilla-hub token create --require-approval` on the device; people get a certificate with " +
 	"`flotilla-hub kubeconfig`"

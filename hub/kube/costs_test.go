@@ -16,7 +16,7 @@ import (
 
 // Each of these requests once kept a processor busy for minutes, or the control loop. They are
 // refused with every verb and encoding.
-func TestBombsOfAnOperator(t *testing.T) {
+func TestCostlyRequestsOfAnOperator(t *testing.T) {
 	pod := func(spec string) string {
 		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i"` + spec + `}`
 	}
@@ -51,15 +51,15 @@ func TestBombsOfAnOperator(t *testing.T) {
 		{"the size of an emptyDir", "POST", ns + "/pods", "", pods(pod(`}],"volumes":[{"name":"v","emptyDir":{"sizeLimit":` + bomb + `}`))},
 		{"a divisor", "POST", ns + "/pods", "", pod(`,"env":[{"name":"E","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":`+bomb+`}}}]`) + `]}}`},
 		{"a capacity", "PATCH", "/api/v1/nodes/pi-1/status", mp, `{"status":{"capacity":{"cpu":` + bomb + `}}}`},
-		{"a capacity of a merge by lists", "PATCH", "/api/v1/nodes/pi-1/status", smp, `{"status":{"capacity":{"cpu":` + bomb + `}}}`},
-		{"a capacity of a JSON patch", "PATCH", "/api/v1/nodes/pi-1/status", jp, `[{"op":"replace","path":"/status/capacity/cpu","value":` + bomb + `}]`},
-		{"a limit that is applied", "PATCH", ns + "/pods/b?fieldManager=t", ssa, limits},
+		{"a capacity in a strategic merge patch", "PATCH", "/api/v1/nodes/pi-1/status", smp, `{"status":{"capacity":{"cpu":` + bomb + `}}}`},
+		{"a capacity in a JSON patch", "PATCH", "/api/v1/nodes/pi-1/status", jp, `[{"op":"replace","path":"/status/capacity/cpu","value":` + bomb + `}]`},
+		{"a limit in an apply", "PATCH", ns + "/pods/b?fieldManager=t", ssa, limits},
 		{"the data of a revision", "POST", apps + "/controllerrevisions", "", `{"apiVersion":"apps/v1","kind":"ControllerRevision","metadata":{"name":"b"},"revision":1,"data":{"spec":{"template":{"spec":{"overhead":{"cpu":` + bomb + `}}}}}}`},
 		{"an eviction nested deep", "POST", ns + "/pods/web-1/eviction", "", `{"apiVersion":"policy/v1","kind":"Eviction","x":` + deep + `}`},
 		{"nesting", "POST", ns + "/pods", "", deep},
 		{"a patch nested deep", "PATCH", "/api/v1/nodes/pi-1", mp, deep},
 		{"aliases", "PATCH", "/api/v1/nodes/pi-1?fieldManager=t", ssa, laughs},
-		{"aliases in a merge", "PATCH", "/api/v1/nodes/pi-1", mp, laughs},
+		{"aliases in a merge patch", "PATCH", "/api/v1/nodes/pi-1", mp, laughs},
 		{"aliases in an object", "POST", ns + "/configmaps", "application/yaml", laughs},
 		{"a hundred thousand entries to be merged", "PATCH", "/api/v1/nodes/pi-1", smp, `{"status":{"conditions":[` + strings.ReplaceAll(entries, "name", "type") + `]}}`},
 		{"a hundred thousand variables to be applied", "PATCH", ns + "/pods/b?fieldManager=t", ssa, pod(`,"env":[`+entries+`]`) + `]}}`},
@@ -69,8 +69,8 @@ func TestBombsOfAnOperator(t *testing.T) {
 		{"a NUL in a variable", "POST", ns + "/pods", "", pod(`,"env":[{"name":"E","value":"a\u0000b"}]`) + `]}}`},
 		{"a NUL in a config map", "POST", ns + "/configmaps", "", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"\u0000"}}`},
 		{"a control character in a path", "POST", ns + "/pods", "", pod(`,"workingDir":"/a\u0007"`) + `]}}`},
-		{"a direction in an image", "POST", ns + "/pods", "", pod(`,"workingDir":"/a\u202e"`) + `]}}`},
-		{"a direction in a site's description", "POST", "/apis/flotilla.dev/v1alpha1/sites", "", `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Site","metadata":{"name":"s"},"spec":{"description":"a\u202eb"}}`},
+		{"a bidi control character in an image", "POST", ns + "/pods", "", pod(`,"workingDir":"/a\u202e"`) + `]}}`},
+		{"a bidi control character in a site's description", "POST", "/apis/flotilla.dev/v1alpha1/sites", "", `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Site","metadata":{"name":"s"},"spec":{"description":"a\u202eb"}}`},
 		{"a profile's reserve", "POST", "/apis/flotilla.dev/v1alpha1/boardprofiles", "", `{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","metadata":{"name":"s"},"spec":{"match":{"compatible":["a"]},"resources":{"systemReserved":{"cpu":` + bomb + `}}}}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestBombsOfAnOperator(t *testing.T) {
 func pods(s string) string { return strings.TrimSuffix(s, "}") + "}]}}" }
 
 // A huge number is refused only where the field is a quantity.
-func TestWhatLooksLikeABombIsNone(t *testing.T) {
+func TestHugeNumbersAreRefusedInQuantitiesOnly(t *testing.T) {
 	s := newServer(seeded())
 	send(t, s, "POST", ns+"/configmaps", "", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"n","annotations":{"a":"1e999999999"}},"data":{"a":"1e-999999999"}}`, 201, nil)
 	send(t, s, "POST", ns+"/pods", "", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"n"},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"E","value":"1e999999999"}],"args":["1e999999999","\u001b[31m"]}]}}`, 201, nil)

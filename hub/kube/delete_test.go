@@ -13,7 +13,7 @@ import (
 
 // A second deletion of an object may change the propagation policy, as in a kube-apiserver. Without
 // a policy, the object's finalizers count.
-func TestADeletionMayBeAskedForAnew(t *testing.T) {
+func TestASecondDeletionMayChangeThePropagation(t *testing.T) {
 	policy := func(name string) string { return `{"propagationPolicy":"` + name + `"}` }
 	const foreground, orphan = metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents
 	web := state.Key{Kind: state.Deployments, Namespace: "default", Name: "web"}
@@ -26,15 +26,15 @@ func TestADeletionMayBeAskedForAnew(t *testing.T) {
 		want []string // finalizers; nil: deleted
 	}{
 		{"foreground, then background", web, nil, []string{policy("Foreground"), policy("Background")}, nil},
-		{"foreground, then keep what it owns", web, nil, []string{policy("Foreground"), policy("Orphan")}, []string{orphan}},
-		{"keep, then in the old words not", web, nil, []string{policy("Orphan"), `{"orphanDependents":false}`}, nil},
-		{"foreground, then nothing said", web, nil, []string{policy("Foreground"), ""}, []string{foreground}},
-		{"held by somebody, then keep", web, []string{"example.com/x"}, []string{policy("Background"), policy("Orphan")}, []string{"example.com/x", orphan}},
-		{"held by somebody and foreground, then background", web, []string{"example.com/x"}, []string{policy("Foreground"), policy("Background")}, []string{"example.com/x"}},
-		{"its own finalizer says keep", web, []string{orphan}, []string{""}, []string{orphan}},
-		{"its own finalizer says keep, the deletion not", web, []string{orphan}, []string{policy("Background")}, nil},
-		{"a job, nothing said", job, nil, []string{""}, []string{orphan}},
-		{"a job, foreground, then nothing said", job, nil, []string{policy("Foreground"), ""}, []string{foreground}},
+		{"foreground, then orphan", web, nil, []string{policy("Foreground"), policy("Orphan")}, []string{orphan}},
+		{"orphan, then orphanDependents=false", web, nil, []string{policy("Orphan"), `{"orphanDependents":false}`}, nil},
+		{"foreground, then no policy", web, nil, []string{policy("Foreground"), ""}, []string{foreground}},
+		{"with another finalizer, then orphan", web, []string{"example.com/x"}, []string{policy("Background"), policy("Orphan")}, []string{"example.com/x", orphan}},
+		{"with another finalizer and foreground, then background", web, []string{"example.com/x"}, []string{policy("Foreground"), policy("Background")}, []string{"example.com/x"}},
+		{"its own finalizer orphan", web, []string{orphan}, []string{""}, []string{orphan}},
+		{"its own finalizer orphan, then background", web, []string{orphan}, []string{policy("Background")}, nil},
+		{"a job, no policy", job, nil, []string{""}, []string{orphan}},
+		{"a job, foreground, then no policy", job, nil, []string{policy("Foreground"), ""}, []string{foreground}},
 		{"a job, in the background", job, nil, []string{policy("Background")}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestADeletionMayBeAskedForAnew(t *testing.T) {
 
 // DeleteOptions may name any served group, because each group's clients send their own, as in
 // Kubernetes.
-func TestTheOptionsOfADeletionAreOfAnyGroup(t *testing.T) {
+func TestDeleteOptionsOfAnyGroup(t *testing.T) {
 	for version, code := range map[string]int{"v1": 200, "apps/v1": 200, "policy/v1": 200, "flotilla.dev/v1alpha1": 200, "meta.k8s.io/v1": 200, "example.org/v1": 400} {
 		f := seeded()
 		body := `{"kind":"DeleteOptions","apiVersion":"` + version + `","propagationPolicy":"Orphan"}`
@@ -76,7 +76,7 @@ func TestTheOptionsOfADeletionAreOfAnyGroup(t *testing.T) {
 }
 
 // Two clients that empty the same collection at once both succeed.
-func TestACollectionThatSomebodyElseHasEmptied(t *testing.T) {
+func TestTwoClientsEmptyACollection(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	const path = "/api/v1/namespaces/default/configmaps"
@@ -90,7 +90,7 @@ func TestACollectionThatSomebodyElseHasEmptied(t *testing.T) {
 }
 
 // A pod's grace period stays as it is unless a deletion asks for a shorter one.
-func TestAGraceIsShortenedByOneThatIsSaid(t *testing.T) {
+func TestOnlyADeletionWithAGracePeriodShortensIt(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	const pod = ns + "/pods/kiosk-1"
@@ -98,7 +98,7 @@ func TestAGraceIsShortenedByOneThatIsSaid(t *testing.T) {
 		t.Helper()
 		p := f.Snapshot().Pod("default", "kiosk-1")
 		if p == nil || p.DeletionGracePeriodSeconds == nil {
-			t.Fatalf("it is gone, or does not go: %v", p)
+			t.Fatalf("it was deleted, or has no deletionTimestamp: %v", p)
 		}
 		return *p.DeletionGracePeriodSeconds
 	}

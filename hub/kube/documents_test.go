@@ -10,7 +10,7 @@ import (
 
 // The hub reads and writes every media type, and reads every parameter, that the OpenAPI documents
 // list for a request.
-func TestTheDocumentsAreTrueOfEveryRequest(t *testing.T) {
+func TestTheHubServesWhatTheDocumentsList(t *testing.T) {
 	type operation struct {
 		Parameters  []struct{ Name, In string }
 		RequestBody struct{ Content map[string]any }
@@ -47,7 +47,7 @@ func TestTheDocumentsAreTrueOfEveryRequest(t *testing.T) {
 						q.path += "?watch=1&resourceVersion=no" // a watch would not end
 					}
 					if asked++; q.do(s).Code == http.StatusNotAcceptable {
-						t.Errorf("%s of %s in %s: not spoken by %s", method, path, media, version)
+						t.Errorf("%s of %s in %s: not written by %s", method, path, media, version)
 					}
 				}
 				for media := range op.RequestBody.Content {

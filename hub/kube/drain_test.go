@@ -11,7 +11,7 @@ import (
 
 // The hub writes the user's name into a drain order, whatever name it had. An invalid order changes
 // nothing.
-func TestWhoOrdersADrainSignsIt(t *testing.T) {
+func TestADrainOrderNamesItsUser(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	patch := func(value string) string {
@@ -21,7 +21,7 @@ func TestWhoOrdersADrainSignsIt(t *testing.T) {
 		name, value, want string
 	}{
 		{"as kubectl annotate writes it", `"true"`, `{"by":"admin"}`},
-		{"with options, and in another's name", `"{\"timeout\":\"1h\",\"by\":\"kari\"}"`, `{"timeout":"1h","by":"admin"}`},
+		{"with options, and another user's name", `"{\"timeout\":\"1h\",\"by\":\"kari\"}"`, `{"timeout":"1h","by":"admin"}`},
 		{"once more", `"{\"timeout\":\"1h\"}"`, `{"timeout":"1h","by":"admin"}`},
 		{"taken back", `null`, ``},
 	} {

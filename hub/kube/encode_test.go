@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-func TestALargeAnswerIsCompressedForWhoCanReadIt(t *testing.T) {
+func TestALargeAnswerIsCompressedIfAccepted(t *testing.T) {
 	f := newFake()
 	for i := range 400 {
 		f.put(fakeNode(fmt.Sprintf("pi-%d", i), "oslo"))

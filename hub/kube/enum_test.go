@@ -95,7 +95,7 @@ var notWritten = strings.Fields("ContainerStatus ModifyVolumeStatus NamespaceSta
 
 // The values that kubectl explain shows are those that the hub accepts: Kubernetes' values without
 // the refused ones.
-func TestTheValuesOfTheDocumentsAreTaken(t *testing.T) {
+func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 	s := newServer(seeded())
 	var doc struct {
 		Definitions map[string]struct {

@@ -32,20 +32,20 @@ func TestHealth(t *testing.T) {
 		code       int
 		want       string
 	}{
-		{"a hub that is well", "/healthz", newFake(), 200, "ok"},
+		{"a healthy hub", "/healthz", newFake(), 200, "ok"},
 		{"it lives", "/livez", newFake(), 200, "ok"},
-		{"it says what it has looked at", "/livez?verbose", newFake(), 200, "[+]ping ok\n[+]control-loop ok\n[+]leader ok\nlivez check passed\n"},
-		{"but for what is left out", "/readyz?verbose&exclude=control-loop", newFake(), 200, "[+]ping ok\n[+]control-loop excluded: ok\n[+]disk ok\n[+]leader ok\nreadyz check passed\n"},
-		{"that it leads", "/readyz/leader", newFake(), 200, "ok"},
+		{"verbose lists the checks", "/livez?verbose", newFake(), 200, "[+]ping ok\n[+]control-loop ok\n[+]leader ok\nlivez check passed\n"},
+		{"without excluded checks", "/readyz?verbose&exclude=control-loop", newFake(), 200, "[+]ping ok\n[+]control-loop excluded: ok\n[+]disk ok\n[+]leader ok\nreadyz check passed\n"},
+		{"the check leader", "/readyz/leader", newFake(), 200, "ok"},
 		{"one thing", "/readyz/control-loop", newFake(), 200, "ok"},
-		{"something that is not looked at", "/readyz/etcd", newFake(), 404, "404 page not found\n"},
-		{"a full disk is told to those who write", "/livez", full, 200, "ok"},
-		{"a hub without room lives", "/livez", outOfRoom{newFake()}, 200, "ok"},
-		{"a hub without room is not ready", "/readyz/disk", outOfRoom{newFake()}, 500, "internal server error: the hub's disk is full: it stores changes and deletions, but no new objects; free space on it\n"},
-		{"a hub with room is", "/readyz/disk", newFake(), 200, "ok"},
-		{"a loop that stands still", "/livez", stuck{newFake()}, 500, "[+]ping ok\n[-]control-loop failed: no answer within 10s\n[+]leader ok\nlivez check failed\n"},
-		{"the loop that stands still", "/healthz/control-loop", stuck{newFake()}, 500, "internal server error: no answer within 10s\n"},
-		{"a loop that stands still, and nobody minds", "/healthz?exclude=control-loop", stuck{newFake()}, 200, "ok"},
+		{"an unknown check", "/readyz/etcd", newFake(), 404, "404 page not found\n"},
+		{"a full disk does not fail /healthz", "/livez", full, 200, "ok"},
+		{"a hub with a full disk is live", "/livez", outOfRoom{newFake()}, 200, "ok"},
+		{"a hub with a full disk is not ready", "/readyz/disk", outOfRoom{newFake()}, 500, "internal server error: the hub's disk is full: it stores changes and deletions, but no new objects; free space on it\n"},
+		{"a hub with free space is ready", "/readyz/disk", newFake(), 200, "ok"},
+		{"a blocked control loop", "/livez", stuck{newFake()}, 500, "[+]ping ok\n[-]control-loop failed: no answer within 10s\n[+]leader ok\nlivez check failed\n"},
+		{"the check of a blocked control loop", "/healthz/control-loop", stuck{newFake()}, 500, "internal server error: no answer within 10s\n"},
+		{"a blocked control loop, excluded", "/healthz?exclude=control-loop", stuck{newFake()}, 200, "ok"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			e := echo.New()

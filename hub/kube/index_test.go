@@ -34,12 +34,12 @@ func TestTheIndexListsWhatThereIs(t *testing.T) {
 		paths := indexOf(t, s, role)
 		for p, want := range sees {
 			if slices.Contains(paths, p) != want {
-				t.Errorf("%s is told of %s: %t", role, p, !want)
+				t.Errorf("%s gets %s: %t", role, p, !want)
 			}
 		}
 		for _, p := range []string{"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/apis/flotilla.dev/v1alpha1", "/healthz", "/readyz/control-loop", "/openapi/v2", "/openapi/v3", "/version"} {
 			if !slices.Contains(paths, p) {
-				t.Errorf("%s is not told of %s", role, p)
+				t.Errorf("%s does not get %s", role, p)
 			}
 		}
 		for _, p := range paths {
@@ -54,19 +54,19 @@ func TestTheIndexListsWhatThereIs(t *testing.T) {
 			}
 			_ = w.Body.Close()
 			if w.StatusCode != http.StatusOK {
-				t.Errorf("%s is told of %s, which is %d", role, p, w.StatusCode)
+				t.Errorf("%s gets %s, which is %d", role, p, w.StatusCode)
 			}
 		}
 	}
 	if w := (request{role: "nobody", method: "GET", path: "/"}).do(s); w.Code != http.StatusUnauthorized {
-		t.Errorf("nobody gets %d", w.Code)
+		t.Errorf("no authentication: %d", w.Code)
 	}
 	if w := (request{method: "GET", path: "/", as: "kari"}).do(s); w.Code != http.StatusForbidden {
-		t.Errorf("taken for somebody else: %d %s", w.Code, w.Body)
+		t.Errorf("impersonation: %d %s", w.Code, w.Body)
 	}
 }
 
-func TestWhoAsksForTheIndex(t *testing.T) {
+func TestRequestsForTheIndex(t *testing.T) {
 	for accept, want := range map[string]bool{
 		"application/json, */*": true, "application/json": true, "": false, "*/*": false,
 		"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8": false, "text/html, application/json": false,
@@ -78,6 +78,6 @@ func TestWhoAsksForTheIndex(t *testing.T) {
 		}
 	}
 	if r := httptest.NewRequest("POST", "/", strings.NewReader("{}")); asksForIndex(r) {
-		t.Error("a POST asks for it")
+		t.Error("a POST gets the index")
 	}
 }

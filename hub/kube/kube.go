@@ -160,8 +160,8 @@ func (s *Server) Register(e *echo.Echo) {
 	}
 }
 
-// setGuards sets headers against misuse of a browser's session: answers are not guessed to be pages,
-// and other sites cannot read them.
+// setGuards sets headers against misuse of a browser's session: answers are not guessed to be
+// pages, and other sites cannot read them.
 func setGuards(h http.Header) {
 	h.Set("Cache-Control", "no-cache, private")
 	h.Set("X-Content-Type-Options", "nosniff")

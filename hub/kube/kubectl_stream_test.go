@@ -203,7 +203,7 @@ func (k *streamer) forward(t *testing.T) {
 	s = kubectltest.Start(t, k.program, k.config, "port-forward", "--address", "127.0.0.1", "pod/kiosk-1", ":1")
 	local = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(s.Await(" -> 1\n"))
 	if _, err := client.Get("http://" + local); err == nil {
-		t.Error("a port where nobody listens answers")
+		t.Error("a port without a listener answers")
 	}
 	if rest, code := s.End(); code != 1 || !strings.Contains(rest, "connection refused") {
 		t.Errorf("exit %d: %s", code, rest)

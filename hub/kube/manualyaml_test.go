@@ -75,7 +75,7 @@ func TestTheManualsObjectsApplyAsTheyStand(t *testing.T) {
 		}
 	}
 	if found < 2 {
-		t.Errorf("the manual has %d such objects: the test does not look", found)
+		t.Errorf("the manual has only %d such objects", found)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestOneApplyGivesMemoryLimits(t *testing.T) {
 	example := string(bytes.TrimSpace(manualObjects.FindAllSubmatch(text, -1)[i][1]))
 	loop := regexp.MustCompile(`for board in (.*); do`).FindSubmatch(text)
 	if loop == nil {
-		t.Fatal("nothing is said of other boards")
+		t.Fatal("there is no list of other boards")
 	}
 	boards := append(strings.Fields(string(loop[1])), "raspberrypi-4")
 	defaults, err := firmwareconfigs.Defaults()
@@ -105,7 +105,7 @@ func TestOneApplyGivesMemoryLimits(t *testing.T) {
 			continue
 		}
 		if !slices.Contains(boards, shipped.Name) {
-			t.Errorf("nothing is said of %s", shipped.Name)
+			t.Errorf("%s is not listed", shipped.Name)
 			continue
 		}
 		f := applied(t, strings.ReplaceAll(example, "raspberrypi-4", shipped.Name), "")

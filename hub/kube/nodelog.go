@@ -145,7 +145,8 @@ func logQueryOf(v url.Values) (q logQuery, errs field.ErrorList) {
 	return q, errs
 }
 
-// wants tells whether the query selects a line. A line without a readable time counts as the oldest.
+// wants tells whether the query selects a line. A line without a readable time counts as the
+// oldest.
 func (q logQuery) wants(line []byte) bool {
 	stamp, text, ok := bytes.Cut(line, []byte(" "))
 	at, err := time.Parse(time.RFC3339Nano, string(stamp))

@@ -85,35 +85,35 @@ func TestNodeLogQuery(t *testing.T) {
 	}{
 		{"the whole log", "pi-1", kubelet, 200, "0 1 2 3 4"},
 		{"under the agent's own name", "pi-1", "query=flotilla-device", 200, "0 1 2 3 4"},
-		{"under both of them it is still one", "pi-1", "query=flotilla-device.service&query=kubelet", 200, "0 1 2 3 4"},
+		{"both names give one log", "pi-1", "query=flotilla-device.service&query=kubelet", 200, "0 1 2 3 4"},
 		{"its last lines", "pi-1", kubelet + "&tailLines=2", 200, "3 4"},
 		{"none of its lines", "pi-1", kubelet + "&tailLines=0", 200, ""},
-		{"from a time on", "pi-1", kubelet + "&sinceTime=2026-11-20T12:00:20Z", 200, "2 3 4"},
+		{"since a time", "pi-1", kubelet + "&sinceTime=2026-11-20T12:00:20Z", 200, "2 3 4"},
 		{"up to a time", "pi-1", kubelet + "&untilTime=2026-11-20T12:00:20Z", 200, "0 1"},
 		{"in another time zone", "pi-1", kubelet + "&sinceTime=2026-11-20T14:00:30%2B02:00", 200, "3 4"},
-		{"those that match", "pi-1", kubelet + "&pattern=level%3DWARN", 200, "1 3"},
-		{"the time is not what must match", "pi-1", kubelet + "&pattern=^2026", 200, ""},
-		{"the last of those that match", "pi-1", kubelet + "&pattern=INFO&tailLines=2", 200, "2 4"},
+		{"lines that match", "pi-1", kubelet + "&pattern=level%3DWARN", 200, "1 3"},
+		{"the pattern is not matched with the time", "pi-1", kubelet + "&pattern=^2026", 200, ""},
+		{"the last lines that match", "pi-1", kubelet + "&pattern=INFO&tailLines=2", 200, "2 4"},
 		{"the last before a time", "pi-1", kubelet + "&untilTime=2026-11-20T12:00:35Z&tailLines=1", 200, "3"},
 		{"this boot's", "pi-1", kubelet + "&boot=0", 200, "0 1 2 3 4"},
-		{"an option that nobody knows", "pi-1", kubelet + "&colour=red", 200, "0 1 2 3 4"},
-		{"the device sends no more than is wanted", "pi-7", kubelet + "&tailLines=3", 200, `pi-7 {"timestamps":true,"tailLines":3}` + "\n"},
+		{"an unknown option", "pi-1", kubelet + "&colour=red", 200, "0 1 2 3 4"},
+		{"the device sends only the wanted lines", "pi-7", kubelet + "&tailLines=3", 200, `pi-7 {"timestamps":true,"tailLines":3}` + "\n"},
 		{"followed", "pi-7", kubelet + "&tailLines=3&follow=true", 200, `pi-7 {"follow":true,"timestamps":true,"tailLines":3}` + "\n"},
 
 		{"an unknown service", "pi-1", "query=docker", 400, `BadRequest: query: Unsupported value: "docker": supported values: "flotilla-device", "kubelet"`},
 		{"a file", "pi-1", "query=/etc/shadow", 400, `Unsupported value: "/etc/shadow"`},
 		{"no service", "pi-1", "tailLines=5", 400, "BadRequest: query: Required value: name a service: flotilla-device or kubelet"},
 		{"an empty service", "pi-1", "query=", 400, "query: Unsupported value"},
-		{"a number of lines that is none", "pi-1", kubelet + "&tailLines=many", 400, `tailLines: Invalid value: "many": must be a whole number from 0 to 100000`},
-		{"less than no lines", "pi-1", kubelet + "&tailLines=-1", 400, `tailLines: Invalid value: "-1"`},
-		{"more lines than Kubernetes gives", "pi-1", kubelet + "&tailLines=100001", 400, `tailLines: Invalid value: "100001"`},
-		{"a time that is none", "pi-1", kubelet + "&sinceTime=yesterday", 400, `sinceTime: Invalid value: "yesterday"`},
+		{"an invalid number of lines", "pi-1", kubelet + "&tailLines=many", 400, `tailLines: Invalid value: "many": must be a whole number from 0 to 100000`},
+		{"a negative number of lines", "pi-1", kubelet + "&tailLines=-1", 400, `tailLines: Invalid value: "-1"`},
+		{"more lines than Kubernetes allows", "pi-1", kubelet + "&tailLines=100001", 400, `tailLines: Invalid value: "100001"`},
+		{"an invalid time", "pi-1", kubelet + "&sinceTime=yesterday", 400, `sinceTime: Invalid value: "yesterday"`},
 		{"an end before the beginning", "pi-1", kubelet + "&sinceTime=2026-11-20T12:00:20Z&untilTime=2026-11-20T12:00:10Z", 400, "untilTime: Invalid value: \"2026-11-20T12:00:10Z\": must be after `sinceTime`"},
-		{"an end of what is followed", "pi-1", kubelet + "&untilTime=2026-11-20T12:00:20Z&follow=true", 400, "untilTime: Forbidden"},
-		{"a pattern that is none", "pi-1", kubelet + "&pattern=(", 400, "pattern: Invalid value"},
-		{"a pattern without end", "pi-1", kubelet + "&pattern=" + strings.Repeat("a", 1025), 400, "pattern: Too long"},
-		{"the boot before", "pi-1", kubelet + "&boot=-1", 400, `boot: Invalid value: "-1": only the log since the agent's start exists`},
-		{"a boot to come", "pi-1", kubelet + "&boot=1", 400, `boot: Invalid value: "1": must be a whole number less than 1`},
+		{"an end with follow", "pi-1", kubelet + "&untilTime=2026-11-20T12:00:20Z&follow=true", 400, "untilTime: Forbidden"},
+		{"an invalid pattern", "pi-1", kubelet + "&pattern=(", 400, "pattern: Invalid value"},
+		{"a pattern that is too long", "pi-1", kubelet + "&pattern=" + strings.Repeat("a", 1025), 400, "pattern: Too long"},
+		{"an earlier boot", "pi-1", kubelet + "&boot=-1", 400, `boot: Invalid value: "-1": only the log since the agent's start exists`},
+		{"a later boot", "pi-1", kubelet + "&boot=1", 400, `boot: Invalid value: "1": must be a whole number less than 1`},
 		{"all mistakes at once", "pi-1", "query=x&boot=1", 400, "boot: Invalid value"},
 		{"a node that is not there", "nobody", kubelet, 404, `NotFound: nodes "nobody" not found`},
 		{"a device that is not connected", "pi-2", kubelet, 503, "ServiceUnavailable: the device of node pi-2 is not connected to the hub: it was last seen at"},
@@ -126,11 +126,11 @@ func TestNodeLogQuery(t *testing.T) {
 		})
 	}
 	if _, said := nodeLogged(t, s, "viewer", "pi-1", "query=x&boot=1&tailLines=x"); !strings.Contains(said, "query") || !strings.Contains(said, "boot") || !strings.Contains(said, "tailLines") {
-		t.Errorf("not every mistake is told: %s", said)
+		t.Errorf("some mistakes are missing: %s", said)
 	}
 }
 
-func TestNothingElseIsServedBelowAProxy(t *testing.T) {
+func TestNodesProxyServesOnlyLogs(t *testing.T) {
 	s := newServer(seeded())
 	for _, tt := range []struct {
 		method, path string
@@ -152,7 +152,7 @@ func TestNothingElseIsServedBelowAProxy(t *testing.T) {
 }
 
 // A device may have an older agent, be gone, or run another program.
-func TestWhatADeviceSaysOfItsLog(t *testing.T) {
+func TestAnswersOfDevicesToLogQueries(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	held := 0
@@ -162,17 +162,17 @@ func TestWhatADeviceSaysOfItsLog(t *testing.T) {
 		code        int
 		want        string
 	}{
-		{"it is older than the question", "", func(io.Writer) error { return fmt.Errorf("the log of node x: %w", ask.ErrTooOld) }, 501, "NotImplemented: the log of node x: the device's agent is older"},
-		{"it goes away", "", func(io.Writer) error { return fmt.Errorf("x: %w", ask.ErrLost) }, 503, "ServiceUnavailable: x: the device's answer broke off"},
-		{"it goes away in the middle", "", func(w io.Writer) error {
+		{"an agent that is too old", "", func(io.Writer) error { return fmt.Errorf("the log of node x: %w", ask.ErrTooOld) }, 501, "NotImplemented: the log of node x: the device's agent is older"},
+		{"a device that disconnects", "", func(io.Writer) error { return fmt.Errorf("x: %w", ask.ErrLost) }, 503, "ServiceUnavailable: x: the device's answer broke off"},
+		{"a device that disconnects in the middle", "", func(w io.Writer) error {
 			_, _ = io.WriteString(w, "a\n")
 			return ask.ErrLost
 		}, 200, "a\n"},
-		{"what was sifted before it went away is not the log", "&tailLines=5&pattern=a", func(w io.Writer) error {
+		{"tail lines of an incomplete log", "&tailLines=5&pattern=a", func(w io.Writer) error {
 			_, _ = io.WriteString(w, "a\n")
 			return ask.ErrLost
 		}, 503, "broke off"},
-		{"it has no line", "", func(io.Writer) error { return nil }, 200, ""},
+		{"an empty log", "", func(io.Writer) error { return nil }, 200, ""},
 		{"a line without its end or time", "&pattern=b", func(w io.Writer) error { _, err := io.WriteString(w, "a\nb"); return err }, 200, "b\n"},
 		{"a line without a time is older than any", "&sinceTime=0001-01-01T00:00:01Z", func(w io.Writer) error { _, err := io.WriteString(w, "a\nb"); return err }, 200, ""},
 		{"a line without an end", "&tailLines=100000&pattern=.", func(w io.Writer) error {
@@ -213,17 +213,17 @@ func (r *logReader) Write(b []byte) (int, error) {
 }
 
 // The end of kubectl logs -f is not logged; a device that fails in the middle is.
-func TestOnlyALogThatFailsIsToldOf(t *testing.T) {
-	broken := errors.New("the device is gone")
+func TestOnlyAFailedLogIsLogged(t *testing.T) {
+	broken := errors.New("the device disconnected")
 	for _, c := range []struct {
 		name  string
 		takes int
 		fails error
 		told  bool
 	}{
-		{"all is read", 9, nil, false},
-		{"the logReader leaves", 1, nil, false},
-		{"the logReader leaves, and the device with it", 1, broken, false},
+		{"the whole log is read", 9, nil, false},
+		{"the client closes", 1, nil, false},
+		{"the client closes, and the device disconnects", 1, broken, false},
 		{"the device fails", 9, broken, true},
 	} {
 		var log strings.Builder

@@ -7,7 +7,7 @@ import (
 
 // The scheduler does not see a pod with a nodeName, so the answer warns of a node that cannot run
 // it.
-func TestANodeNameThatCannotServeIsWarnedOf(t *testing.T) {
+func TestAnUnusableNodeNameGivesAWarning(t *testing.T) {
 	s := newServer(seeded())
 	node := ""
 	for n := range seeded().Snapshot().Nodes() {

@@ -7,7 +7,7 @@ import (
 
 // The garbage collector deletes an object whose owner is missing. So a user who may change an
 // object but not delete it, as an operator may a site, cannot set its owners.
-func TestOwnersAreForWhoMayDelete(t *testing.T) {
+func TestOwnersNeedTheRightToDelete(t *testing.T) {
 	const site, maps = "/apis/flotilla.dev/v1alpha1/sites/oslo", "/api/v1/namespaces/default/configmaps/m"
 	const owned = `"metadata":{"name":"oslo","ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"00000000-0000-0000-0000-000000000001"}]}`
 	const whole = `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Site",` + owned + `}`
@@ -16,12 +16,12 @@ func TestOwnersAreForWhoMayDelete(t *testing.T) {
 		code                                 int
 	}{
 		{"an operator patches a site's owners", "operator", "PATCH", site, mp, "{" + owned + "}", 403},
-		{"or applies them", "operator", "PATCH", site + "?fieldManager=m", ssa, whole, 403},
-		{"or puts it in its place", "operator", "PUT", site, "application/json", whole, 403},
+		{"an operator applies a site's owners", "operator", "PATCH", site + "?fieldManager=m", ssa, whole, 403},
+		{"an operator replaces a site with owners", "operator", "PUT", site, "application/json", whole, 403},
 		{"an operator changes a site that has an owner", "operator", "PATCH", site + "2", mp, `{"metadata":{"labels":{"a":"b"}}}`, 200},
-		{"or takes it away", "operator", "PATCH", site + "2", mp, `{"metadata":{"ownerReferences":null}}`, 403},
-		{"an administrator gives it one", "admin", "PATCH", site, mp, "{" + owned + "}", 200},
-		{"an operator gives owners to what they may delete", "operator", "PATCH", maps, mp, strings.Replace("{"+owned+"}", "oslo", "m", 1), 200},
+		{"an operator removes the owner", "operator", "PATCH", site + "2", mp, `{"metadata":{"ownerReferences":null}}`, 403},
+		{"an administrator sets an owner", "admin", "PATCH", site, mp, "{" + owned + "}", 200},
+		{"an operator sets owners of an object that they may delete", "operator", "PATCH", maps, mp, strings.Replace("{"+owned+"}", "oslo", "m", 1), 200},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newServer(seeded())

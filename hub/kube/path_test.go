@@ -25,7 +25,7 @@ func TestParsePath(t *testing.T) {
 		{name: "a node's subresource", path: "/api/v1/nodes/n/status", want: target{root: "api", version: "v1", resource: "nodes", name: "n", sub: "status"}},
 		{name: "an escaped colon in a name", path: "/api/v1/nodes/a%3Ab", want: target{root: "api", version: "v1", resource: "nodes", name: "a:b"}},
 		{name: "OpenAPI has paths of its own", path: "/openapi/v3/apis/apps/v1", want: target{root: "openapi"}},
-		{name: "more segments than anything has", path: "/api/v1/namespaces/a/pods/p/log/x", bad: true},
+		{name: "too many segments", path: "/api/v1/namespaces/a/pods/p/log/x", bad: true},
 		{name: "an empty segment", path: "/api//v1/pods", bad: true},
 		{name: "an escaped slash", path: "/api/v1/nodes/a%2Fb", bad: true},
 		{name: "a parent directory", path: "/api/v1/nodes/%2e%2e", bad: true},
@@ -59,7 +59,7 @@ func FuzzParsePath(f *testing.F) {
 			}
 		}
 		if got.name != "" && got.resource == "" || got.sub != "" && got.name == "" || got.namespace != "" && got.resource == "" {
-			t.Errorf("parsePath(%q) = %+v: a part without the one before it", path, got)
+			t.Errorf("parsePath(%q) = %+v: a part is missing before another", path, got)
 		}
 	})
 }

@@ -9,18 +9,18 @@ import (
 )
 
 // A disruption budget protects serving pods, not pods that have not started or are ending.
-func TestWhomABudgetKeeps(t *testing.T) {
+func TestPodsThatABudgetProtects(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*corev1.Pod)
 		code   int
 	}{
-		{"one that runs", func(*corev1.Pod) {}, 429},
-		{"one that runs and is not ready", func(p *corev1.Pod) { p.Status.Conditions = nil }, 429},
-		{"one that is bound and has not begun", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }, 201},
-		{"one that nobody has taken", func(p *corev1.Pod) { p.Spec.NodeName, p.Status = "", corev1.PodStatus{Phase: corev1.PodPending} }, 201},
-		{"one that has ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, 201},
-		{"one that is ending", func(p *corev1.Pod) { now := p.CreationTimestamp; p.DeletionTimestamp = &now }, 201},
+		{"a running pod", func(*corev1.Pod) {}, 429},
+		{"a running pod that is not ready", func(p *corev1.Pod) { p.Status.Conditions = nil }, 429},
+		{"a bound pod that has not started", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }, 201},
+		{"a pod without a node", func(p *corev1.Pod) { p.Spec.NodeName, p.Status = "", corev1.PodStatus{Phase: corev1.PodPending} }, 201},
+		{"a pod that has ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, 201},
+		{"a pod that is being deleted", func(p *corev1.Pod) { now := p.CreationTimestamp; p.DeletionTimestamp = &now }, 201},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := seeded()
@@ -30,14 +30,14 @@ func TestWhomABudgetKeeps(t *testing.T) {
 			s := newServer(f)
 			send(t, s, "POST", ns+"/pods/guarded/eviction", "", `{"metadata":{"name":"guarded"}}`, c.code, nil)
 			if left := f.Snapshot().Get(state.KeyOf(p)); c.code == 429 && left.GetDeletionTimestamp() != nil {
-				t.Errorf("refused, and yet %+v", left)
+				t.Errorf("refused, but %+v", left)
 			}
 		})
 	}
 }
 
 // A dry run of an eviction changes nothing, in the body's options as in the query.
-func TestAnEvictionIsOnlyTried(t *testing.T) {
+func TestADryRunOfAnEviction(t *testing.T) {
 	const plain, tried = `{"metadata":{"name":"kiosk-2"}}`, `{"metadata":{"name":"kiosk-2"},"deleteOptions":{"dryRun":["All"]}}`
 	for _, c := range []struct {
 		query, body string

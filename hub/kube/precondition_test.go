@@ -7,13 +7,13 @@ import (
 )
 
 // A write with a UID does not change another object of the same name.
-func TestAnotherObjectOfThatNameIsNotMeant(t *testing.T) {
+func TestAWriteWithAnotherUIDIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, method, path, contentType, body string
 		code                                  int
 	}{
 		{"a pod is bound", "POST", ns + "/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","uid":"another"},"target":{"name":"pi-2"}}`, 409},
-		{"a pod is bound as it was", "POST", ns + "/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","resourceVersion":"1"},"target":{"name":"pi-2"}}`, 409},
+		{"a pod is bound with its UID", "POST", ns + "/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","resourceVersion":"1"},"target":{"name":"pi-2"}}`, 409},
 		{"a scale is replaced", "PUT", apps + "/deployments/web/scale", "", `{"metadata":{"name":"web","uid":"another"},"spec":{"replicas":7}}`, 409},
 		{"a scale is patched", "PATCH", apps + "/deployments/web/scale", mp, `{"metadata":{"uid":"another"},"spec":{"replicas":7}}`, 409},
 		{"a scale is patched by operations", "PATCH", apps + "/deployments/web/scale", jp, `[{"op":"replace","path":"/metadata/uid","value":"another"},{"op":"replace","path":"/spec/replicas","value":7}]`, 409},
@@ -28,7 +28,7 @@ func TestAnotherObjectOfThatNameIsNotMeant(t *testing.T) {
 				t.Errorf("%d %s, want %d", w.Code, w.Body, c.code)
 			}
 			if f.Snapshot().Revision != before {
-				t.Error("and it is done")
+				t.Error("the write succeeds")
 			}
 		})
 	}
@@ -38,7 +38,7 @@ func TestAnotherObjectOfThatNameIsNotMeant(t *testing.T) {
 }
 
 // resourceVersion 0 means any version.
-func TestVersionZeroIsNone(t *testing.T) {
+func TestVersionZeroMeansAnyVersion(t *testing.T) {
 	for _, c := range []struct {
 		name, method, path, contentType, body string
 		code                                  int
@@ -49,9 +49,9 @@ func TestVersionZeroIsNone(t *testing.T) {
 		{"a scale is replaced", "PUT", apps + "/deployments/web/scale", "", `{"metadata":{"name":"web","resourceVersion":"0"},"spec":{"replicas":7}}`, 200},
 		{"a scale is patched", "PATCH", apps + "/deployments/web/scale", mp, `{"metadata":{"resourceVersion":"0"},"spec":{"replicas":7}}`, 200},
 		{"an object is created", "POST", ns + "/configmaps", "", `{"metadata":{"name":"d","resourceVersion":"0"}}`, 201},
-		{"a kind that wants to know which is not replaced", "PUT", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", "", `{"metadata":{"name":"l","resourceVersion":"0"}}`, 422},
+		{"a kind that requires a version is not replaced", "PUT", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", "", `{"metadata":{"name":"l","resourceVersion":"0"}}`, 422},
 		{"nor patched", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", mp, `{"metadata":{"resourceVersion":"0"},"spec":{"holderIdentity":"h"}}`, 422},
-		{"but it is patched as it is", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", mp, `{"spec":{"holderIdentity":"h"}}`, 200},
+		{"a kind that requires a version is patched", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", mp, `{"spec":{"holderIdentity":"h"}}`, 200},
 		{"and applied", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l?fieldManager=m&force=true", ssa, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"holderIdentity":"h"}}`, 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestVersionZeroIsNone(t *testing.T) {
 }
 
 // A Binding's labels and annotations become the pod's, where they are allowed.
-func TestAPodHasWhatItWasBoundWith(t *testing.T) {
+func TestAPodHasItsBindingsLabels(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	const at = ns + "/pods/kiosk-2/binding"
@@ -81,7 +81,7 @@ func TestAPodHasWhatItWasBoundWith(t *testing.T) {
 	}
 	send(t, s, "POST", at+"?dryRun=All", "", with(`"labels":{"a":"b"}`), 201, nil)
 	if f.Snapshot().Pod("default", "kiosk-2") != was {
-		t.Error("what is refused, or only tried, changes the pod")
+		t.Error("a refused binding or a dry run changes the pod")
 	}
 	send(t, s, "POST", at, "", with(`"labels":{"app":"told","zone":"a"},"annotations":{"scheduler/score":"7"}`), 201, nil)
 	p := f.Snapshot().Pod("default", "kiosk-2")

@@ -181,7 +181,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			expect(t, protoEvents(t, w.take()), "ADDED *v1.PartialObjectMetadata pi-1", "ADDED *v1.PartialObjectMetadata pi-2", "BOOKMARK *v1.PartialObjectMetadata")
 		})
 	})
-	t.Run("of a history that has passed", func(t *testing.T) {
+	t.Run("from before the history", func(t *testing.T) {
 		bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 			f.keep = 2
 			for range 5 {
@@ -212,7 +212,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			})
 		}
 	})
-	t.Run("not of what has no such form", func(t *testing.T) {
+	t.Run("not for kinds without protobuf", func(t *testing.T) {
 		s := newServer(seeded())
 		for path, accept := range map[string]string{
 			"/apis/flotilla.dev/v1alpha1/sites?watch=1": resource.MediaProto,

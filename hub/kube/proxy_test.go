@@ -39,13 +39,13 @@ func TestPodProxy(t *testing.T) {
 	}{
 		{"a path", "operator", "GET", "kiosk-1:" + port(plain) + "/proxy/a/b", "", 200, `GET /a/b "" "" `},
 		{"no path", "operator", "GET", "kiosk-1:" + port(plain) + "/proxy", "", 200, `GET / "" "" `},
-		{"a slash at the end, and a query that is the pod's", "operator", "GET", "kiosk-1:" + port(plain) + "/proxy/a/?timeout=soon", "", 200, `GET /a/?timeout=soon "" "" `},
-		{"a path as it was written", "operator", "GET", "kiosk-1:" + port(plain) + "/proxy/a%20b/proxy/c", "", 200, `GET /a%20b/proxy/c "" "" `},
+		{"a slash at the end, and a query for the pod", "operator", "GET", "kiosk-1:" + port(plain) + "/proxy/a/?timeout=soon", "", 200, `GET /a/?timeout=soon "" "" `},
+		{"an escaped path", "operator", "GET", "kiosk-1:" + port(plain) + "/proxy/a%20b/proxy/c", "", 200, `GET /a%20b/proxy/c "" "" `},
 		{"a body", "operator", "POST", "kiosk-1:" + port(plain) + "/proxy/form", "words", 200, `POST /form "" "" words`},
 		{"the code is the pod's", "operator", "GET", "http:kiosk-1:" + port(plain) + "/proxy/missing", "", 404, `GET /missing`},
 		{"https", "operator", "GET", "https:kiosk-1:" + port(secure) + "/proxy/s", "", 200, `GET /s "" "" `},
 		{"nobody listens", "operator", "GET", "kiosk-1:1/proxy/", "", 503, "error trying to reach pod default/kiosk-1 at port 1: "},
-		{"a port that is none", "operator", "GET", "kiosk-1:70000/proxy/", "", 400, "is not a port"},
+		{"an invalid port", "operator", "GET", "kiosk-1:70000/proxy/", "", 400, "is not a port"},
 		{"another protocol", "operator", "GET", "ftp:kiosk-1:80/proxy/", "", 400, "use http or https"},
 		{"a pod that is not there", "operator", "GET", "nobody:80/proxy/", "", 404, `pods \"nobody\" not found`},
 		{"a viewer", "viewer", "GET", "kiosk-1:" + port(plain) + "/proxy/a", "", 403, "pods/proxy"},
@@ -70,7 +70,7 @@ func TestPodProxy(t *testing.T) {
 				return
 			}
 			if h := got.Header; h.Get("Set-Cookie") != "" || h.Get("Content-Security-Policy") != "sandbox" || len(h["Cache-Control"]) != 1 || h.Get("Cache-Control") == "public" || h.Get("X-Kiosk") != "" {
-				t.Errorf("a browser is told %v", h)
+				t.Errorf("a browser gets %v", h)
 			}
 		})
 	}
@@ -115,7 +115,7 @@ func TestHeadersOfAPodsAnswer(t *testing.T) {
 		{"a redirect within the pod, by its path", page(302), "/b%20c?d=e#f", "/b%20c?d=e#f"},
 		{"a redirect within the pod, relative", page(302), "b", "/a/b"},
 		{"a redirect to another host", page(302), "https://elsewhere.test/", ""},
-		{"a redirect to another host, by no scheme", page(302), "//elsewhere.test/", ""},
+		{"a redirect to another host without a scheme", page(302), "//elsewhere.test/", ""},
 		{"a redirect to a script", page(302), "javascript:alert(1)", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

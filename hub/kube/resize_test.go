@@ -67,6 +67,6 @@ func TestAPodIsResized(t *testing.T) {
 		owned = owned || m.Manager == "vpa" && m.Subresource == "resize"
 	}
 	if !owned {
-		t.Errorf("nobody owns what was applied: %+v", f.Snapshot().Pod("default", "burst").ManagedFields)
+		t.Errorf("the applied field has no manager: %+v", f.Snapshot().Pod("default", "burst").ManagedFields)
 	}
 }

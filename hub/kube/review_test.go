@@ -41,17 +41,17 @@ func TestReviewsOfOthers(t *testing.T) {
 		{"an operator may delete", "", global, `"user":"kari",` + drop, 201, true, "role operator allows it"},
 		{"a group is a role", "", global, `"groups":["system:authenticated","flotilla:operators"],` + drop, 201, true, "role operator allows it"},
 		{"the group allows what the name does not", "", global, `"user":"ola","groups":["flotilla:admins"],"resourceAttributes":{"verb":"get","resource":"secrets"}`, 201, true, "role admin allows it"},
-		{"a stranger may nothing", "", global, `"user":"system:serviceaccount:default:e2e","groups":["system:authenticated"],` + list, 201, false, "no role is known for this user"},
+		{"an unknown user", "", global, `"user":"system:serviceaccount:default:e2e","groups":["system:authenticated"],` + list, 201, false, "no role is known for this user"},
 		{"a path", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 201, true, "role viewer allows it"},
-		{"a path that nobody reads", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/debug/pprof"}`, 201, false, "role viewer does not allow it"},
+		{"a path that is not open", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/debug/pprof"}`, 201, false, "role viewer does not allow it"},
 		{"in one namespace", "", local, `"user":"ola",` + list, 201, true, "role viewer allows it"},
-		{"of another namespace than its own", "", local, `"user":"ola","resourceAttributes":{"verb":"list","resource":"pods","namespace":"team"}`, 422, false, "must match metadata.namespace"},
+		{"of another namespace", "", local, `"user":"ola","resourceAttributes":{"verb":"list","resource":"pods","namespace":"team"}`, 422, false, "must match metadata.namespace"},
 		{"of a path in a namespace", "", local, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 422, false, "disallowed on this kind of request"},
 		{"of nobody", "", global, list, 422, false, "at least one of user or group must be specified"},
 		{"of nothing", "", global, `"user":"ola"`, 422, false, "exactly one of nonResourceAttributes or resourceAttributes must be specified"},
-		{"what people there are cannot be read", "", global, `"user":"broken",` + list, 500, false, "the disk is gone"},
-		{"an operator asks for another", "operator", global, `"user":"ola",` + list, 403, false, "does not allow it"},
-		{"a viewer asks for another", "viewer", local, `"user":"ola",` + list, 403, false, "does not allow it"},
+		{"the list of users cannot be read", "", global, `"user":"broken",` + list, 500, false, "the disk is gone"},
+		{"an operator asks about another user", "operator", global, `"user":"ola",` + list, 403, false, "does not allow it"},
+		{"a viewer asks about another user", "viewer", local, `"user":"ola",` + list, 403, false, "does not allow it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := request{role: c.role, method: "POST", path: c.path, contentType: resource.MediaJSON, body: `{"spec":{` + c.spec + `}}`}.do(s)

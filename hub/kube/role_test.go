@@ -42,7 +42,7 @@ func requestOf(r *resource.Resource, sub, verb string) request {
 
 // For every role, resource, subresource and verb, three agree: enforcement, SelfSubjectAccessReview
 // and SelfSubjectRulesReview.
-func TestWhatRolesAreToldIsWhatIsEnforced(t *testing.T) {
+func TestReviewsMatchEnforcement(t *testing.T) {
 	f := seeded()
 	c := Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{}, Settings: fakeSettings}
 	s := New(c)
@@ -104,7 +104,7 @@ func ways(r *resource.Resource) map[string][]string {
 
 // A server-side apply that creates needs the right to create. Nobody creates what only the hub
 // creates.
-func TestAnApplyThatCreatesIsACreation(t *testing.T) {
+func TestAnApplyThatCreatesNeedsTheRightToCreate(t *testing.T) {
 	const site = `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Site","metadata":{"name":"%s"},"spec":{"description":"%s"}}`
 	const sites, volumes = "/apis/flotilla.dev/v1alpha1/sites", "/api/v1/persistentvolumes"
 	s := newServer(seeded())

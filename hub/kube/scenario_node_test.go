@@ -42,7 +42,7 @@ func TestHeartbeatsOfANodeAreItsSignsOfLife(t *testing.T) {
 	}
 	f.renewed = time.Time{}
 	if never, _, _ := beats(); !never.Equal(fakeStart) {
-		t.Errorf("unheard since the hub started: %s, want what is remembered, %s", never, fakeStart)
+		t.Errorf("no sign of life since the hub started: %s, want the stored %s", never, fakeStart)
 	}
 	if f.Snapshot().Revision != before {
 		t.Error("reading has changed the fleet")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestOnlyAnAdministratorHoldsANamespaceToLessThanTheDefault(t *testing.T) {
+func TestOnlyAnAdministratorLowersPodSecurity(t *testing.T) {
 	const all = "/api/v1/namespaces"
 	level := func(name string, labels ...string) string {
 		var said []string
@@ -21,22 +21,22 @@ func TestOnlyAnAdministratorHoldsANamespaceToLessThanTheDefault(t *testing.T) {
 		body                     string
 		code                     int
 	}{
-		{"an operator makes a privileged namespace", "operator", "POST", all, "application/json", level("new", "enforce", `"privileged"`), 403},
-		{"or applies one", "operator", "PATCH", all + "/new?fieldManager=m", ssa, level("new", "enforce", `"privileged"`), 403},
-		{"or lowers one", "operator", "PATCH", all + "/plain", mp, level("plain", "enforce", `"privileged"`), 403},
-		{"piece by piece", "operator", "PATCH", all + "/plain", jp, `[{"op":"add","path":"/metadata/labels/pod-security.kubernetes.io~1enforce","value":"privileged"}]`, 403},
-		{"in its place", "operator", "PUT", all + "/plain", "application/json", level("plain", "enforce", `"privileged"`), 403},
-		{"or takes the checks of long ago", "operator", "PATCH", all + "/plain", mp, level("plain", "enforce", `"baseline"`, "enforce-version", `"v1.0"`), 403},
-		{"an administrator does", "admin", "POST", all, "application/json", level("new", "enforce", `"privileged"`), 201},
+		{"an operator creates a privileged namespace", "operator", "POST", all, "application/json", level("new", "enforce", `"privileged"`), 403},
+		{"an operator applies one", "operator", "PATCH", all + "/new?fieldManager=m", ssa, level("new", "enforce", `"privileged"`), 403},
+		{"an operator lowers one", "operator", "PATCH", all + "/plain", mp, level("plain", "enforce", `"privileged"`), 403},
+		{"an operator lowers the version", "operator", "PATCH", all + "/plain", jp, `[{"op":"add","path":"/metadata/labels/pod-security.kubernetes.io~1enforce","value":"privileged"}]`, 403},
+		{"an operator replaces one", "operator", "PUT", all + "/plain", "application/json", level("plain", "enforce", `"privileged"`), 403},
+		{"an operator sets an old version of the checks", "operator", "PATCH", all + "/plain", mp, level("plain", "enforce", `"baseline"`, "enforce-version", `"v1.0"`), 403},
+		{"an administrator creates one", "admin", "POST", all, "application/json", level("new", "enforce", `"privileged"`), 201},
 		{"an administrator lowers one", "admin", "PATCH", all + "/plain", mp, level("plain", "enforce", `"privileged"`), 200},
-		{"an operator makes the default one", "operator", "POST", all, "application/json", level("new"), 201},
-		{"names the default", "operator", "PATCH", all + "/plain", mp, level("plain", "enforce", `"baseline"`), 200},
-		{"makes it stricter", "operator", "PATCH", all + "/plain", mp, level("plain", "enforce", `"restricted"`), 200},
-		{"and as strict as the default again", "operator", "PATCH", all + "/strict", mp, level("strict", "enforce", "null"), 200},
-		{"but no less", "operator", "PATCH", all + "/strict", mp, level("strict", "enforce", `"privileged"`), 403},
-		{"leaves a low one as it is", "operator", "PATCH", all + "/low", mp, `{"metadata":{"labels":{"team":"shop"}}}`, 200},
+		{"an operator creates one at the default", "operator", "POST", all, "application/json", level("new"), 201},
+		{"an operator names the default", "operator", "PATCH", all + "/plain", mp, level("plain", "enforce", `"baseline"`), 200},
+		{"an operator makes it stricter", "operator", "PATCH", all + "/plain", mp, level("plain", "enforce", `"restricted"`), 200},
+		{"an operator sets the default again", "operator", "PATCH", all + "/strict", mp, level("strict", "enforce", "null"), 200},
+		{"an operator goes below the default again", "operator", "PATCH", all + "/strict", mp, level("strict", "enforce", `"privileged"`), 403},
+		{"an operator keeps a low one", "operator", "PATCH", all + "/low", mp, `{"metadata":{"labels":{"team":"shop"}}}`, 200},
 		{"raises it", "operator", "PATCH", all + "/low", mp, level("low", "enforce", "null"), 200},
-		{"warns of less", "operator", "PATCH", all + "/plain", mp, level("plain", "warn", `"privileged"`), 200},
+		{"an operator lowers the warning", "operator", "PATCH", all + "/plain", mp, level("plain", "warn", `"privileged"`), 200},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newServer(seeded())

@@ -12,7 +12,7 @@ import (
 // mostRequirements is the limit of package resource.
 const mostRequirements = 256
 
-func TestASelectorHasSoManyRequirements(t *testing.T) {
+func TestTheRequirementsOfASelectorAreLimited(t *testing.T) {
 	s := newServer(seeded())
 	numbered := func(format, between string, n int) string {
 		var all []string
@@ -25,7 +25,7 @@ func TestASelectorHasSoManyRequirements(t *testing.T) {
 		name, query, value string
 		code               int
 	}{
-		{"as many labels as there may be", "labelSelector", numbered("!a%d", ",", mostRequirements), 200},
+		{"as many labels as allowed", "labelSelector", numbered("!a%d", ",", mostRequirements), 200},
 		{"one more", "labelSelector", numbered("!a%d", ",", mostRequirements+1), 400},
 		{"values count", "labelSelector", "a notin (" + numbered("v%d", ",", mostRequirements+1) + ")", 400},
 		{"fields", "fieldSelector", numbered("metadata.name!=a%d", ",", mostRequirements+1), 400},

@@ -63,7 +63,7 @@ func TestFieldSelectorsOfEvents(t *testing.T) {
 }
 
 // The fields by which Kubernetes selects can be selected.
-func TestFieldsOfKindsThatHaveTheirOwn(t *testing.T) {
+func TestFieldSelectorsOfOtherKinds(t *testing.T) {
 	s := newServer(seeded())
 	for path, selector := range map[string]string{
 		"/apis/certificates.k8s.io/v1/certificatesigningrequests": "spec.signerName=kubernetes.io/kube-apiserver-client-kubelet",

@@ -36,24 +36,24 @@ func TestStreamsThatAreRefused(t *testing.T) {
 		{"a viewer may not run a command", request{role: "viewer", path: "kiosk-1/exec?command=a&" + out}, 403, `resource "pods/exec" in API group "" in the namespace "default": role "viewer" does not allow it`},
 		{"a viewer may not attach", request{role: "viewer", path: "kiosk-1/attach?" + out}, 403, `resource "pods/attach" in API group "" in the namespace "default": role "viewer" does not allow it`},
 		{"a viewer may not forward", request{role: "viewer", path: "kiosk-1/portforward"}, 403, `resource "pods/portforward" in API group "" in the namespace "default": role "viewer" does not allow it`},
-		{"nobody is asked who he is", request{role: "nobody", path: "kiosk-1/exec?command=a&" + out}, 401, "Unauthorized"},
+		{"no authentication", request{role: "nobody", path: "kiosk-1/exec?command=a&" + out}, 401, "Unauthorized"},
 		{"no command", request{path: "kiosk-1/exec?" + out}, 400, "you must specify a command"},
 		{"an empty command", request{path: "kiosk-1/exec?command=&" + out}, 400, "you must specify a command"},
 		{"no stream", request{path: "kiosk-1/exec?command=a&stdout=false&stdin=0"}, 400, "at least 1 of stdin, stdout, stderr"},
 		{"no stream to attach to", request{path: "kiosk-1/attach"}, 400, "at least 1 of stdin, stdout, stderr"},
-		{"a container that the pod does not have", request{path: "kiosk-1/exec?command=a&container=x&" + out}, 400, "container x is not valid for pod kiosk-1"},
-		{"one of several containers", request{path: "two/exec?command=a&" + out}, 400, "a container name must be specified for pod two, choose one of: [main side] or one of the init containers: [first]"},
-		{"a pod that is not placed", request{path: "kiosk-2/exec?command=a&" + out}, 400, "pod kiosk-2 does not have a host assigned"},
+		{"an unknown container", request{path: "kiosk-1/exec?command=a&container=x&" + out}, 400, "container x is not valid for pod kiosk-1"},
+		{"no name with several containers", request{path: "two/exec?command=a&" + out}, 400, "a container name must be specified for pod two, choose one of: [main side] or one of the init containers: [first]"},
+		{"a pod without a node", request{path: "kiosk-2/exec?command=a&" + out}, 400, "pod kiosk-2 does not have a host assigned"},
 		{"a device that is not connected", request{path: "guarded/exec?command=a&" + out}, 503, "the device of node pi-2 is not connected to the hub: it was last seen at 2026-11-20T12:01:00Z"},
-		{"forwarding to a device that is not connected", request{path: "guarded/portforward"}, 503, "the device of node pi-2 is not connected"},
-		{"a container that waits", request{path: "two/exec?container=side&command=a&" + out}, 400, "container side of pod two is not running: it is waiting: CrashLoopBackOff"},
+		{"port-forward to a device that is not connected", request{path: "guarded/portforward"}, 503, "the device of node pi-2 is not connected"},
+		{"a waiting container", request{path: "two/exec?container=side&command=a&" + out}, 400, "container side of pod two is not running: it is waiting: CrashLoopBackOff"},
 		{"a container that has ended", request{path: "two/exec?container=first&command=a&" + out}, 400, "container first of pod two is not running: it ended with code 0"},
 		{"a container that has not started", request{path: "fresh/attach?" + out}, 400, "container main of pod fresh is not running: it has not started yet"},
 		{"a pod that has ended", request{path: "done/exec?command=a&" + out}, 400, "pod done has ended: its phase is Succeeded"},
-		{"forwarding to a pod that has not started", request{path: "fresh/portforward"}, 400, "pod fresh is not running: its phase is Pending"},
-		{"a request that is no stream", request{path: "kiosk-1/exec?command=a&" + out}, 400, "upgrade the connection"},
-		{"forwarding without a stream", request{path: "kiosk-1/portforward"}, 400, "upgrade the connection"},
-		{"a method that streams do not have", request{method: "PUT", path: "kiosk-1/exec?command=a&" + out}, 405, "not"},
+		{"port-forward to a pod that has not started", request{path: "fresh/portforward"}, 400, "pod fresh is not running: its phase is Pending"},
+		{"exec without an upgrade", request{path: "kiosk-1/exec?command=a&" + out}, 400, "upgrade the connection"},
+		{"port-forward without an upgrade", request{path: "kiosk-1/portforward"}, 400, "upgrade the connection"},
+		{"an unsupported method", request{method: "PUT", path: "kiosk-1/exec?command=a&" + out}, 405, "not"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, method := range []string{"GET", "POST"} {
@@ -72,7 +72,7 @@ func TestStreamsThatAreRefused(t *testing.T) {
 }
 
 // The right to get a stream's subresource does not open it, with any method.
-func TestAStreamWantsTheRightToCreateWhateverTheMethod(t *testing.T) {
+func TestAStreamNeedsTheRightToCreate(t *testing.T) {
 	s := streaming()
 	s.Allow = func(_ access.Role, verb, _ string) bool { return verb == "get" }
 	for _, sub := range []string{"exec?command=a&stdout=1", "attach?stdout=1", "portforward"} {
@@ -144,7 +144,7 @@ func (a *questioned) Attach(_ context.Context, _ *corev1.Pod, o corev1.PodAttach
 	return a.err
 }
 
-func TestWhatIsAskedForReachesTheDevice(t *testing.T) {
+func TestOptionsReachTheDevice(t *testing.T) {
 	s := streaming()
 	a := &questioned{exec: make(chan corev1.PodExecOptions, 1), attach: make(chan corev1.PodAttachOptions, 1), err: &ask.ExitError{Code: 1}}
 	s.Streams = a
@@ -183,7 +183,7 @@ func TestTheAuditCutsLongCommands(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfTheDeviceSaysWhichPod(t *testing.T) {
+func TestAnErrorOfTheDeviceNamesThePod(t *testing.T) {
 	s := streaming()
 	s.Streams = &questioned{exec: make(chan corev1.PodExecOptions, 1), err: fmt.Errorf("exec of node pi-1: %w", ask.ErrLost)}
 	srv := mounted(s)
@@ -228,7 +228,7 @@ func TestAPageOfAnotherSiteRunsNoCommand(t *testing.T) {
 	}
 }
 
-func TestOneUserLeavesOthersSessions(t *testing.T) {
+func TestOneUserCannotTakeAllSessions(t *testing.T) {
 	s := streaming()
 	mine := 0
 	for range maxSessions {
@@ -246,7 +246,7 @@ func TestOneUserLeavesOthersSessions(t *testing.T) {
 func TestSessionsAreBounded(t *testing.T) {
 	s := streaming()
 	if !s.sessions.TryAcquire(maxSessions - 1) {
-		t.Fatal("there is no room at all")
+		t.Fatal("no session is free")
 	}
 	a := &questioned{exec: make(chan corev1.PodExecOptions, 1)}
 	s.Streams = a
@@ -262,21 +262,21 @@ func TestSessionsAreBounded(t *testing.T) {
 		t.Errorf("one more than %d: %v", maxSessions, err)
 	}
 	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log?follow=1"}).do(s); w.Code != http.StatusTooManyRequests {
-		t.Errorf("a log that is followed is one, too: %d %s", w.Code, w.Body)
+		t.Errorf("a followed log counts as a session: %d %s", w.Code, w.Body)
 	}
 	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log"}).do(s); w.Code != http.StatusOK {
-		t.Errorf("a log that ends is none: %d %s", w.Code, w.Body)
+		t.Errorf("a log that ends counts as a session: %d %s", w.Code, w.Body)
 	}
 	_ = conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := s.sessions.Acquire(ctx, 1); err != nil {
-		t.Errorf("a client that has gone keeps its place: %v", err)
+		t.Errorf("a closed session keeps its place: %v", err)
 	}
 }
 
 // Run waits until the sessions have sent their clients the reason.
-func TestTheHubsEndEndsSessions(t *testing.T) {
+func TestAShutdownEndsSessions(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	s := streaming()
 	a := &questioned{exec: make(chan corev1.PodExecOptions, 1)}
@@ -307,15 +307,15 @@ func TestTheHubsEndEndsSessions(t *testing.T) {
 	}
 }
 
-func TestALogThatCannotBeHad(t *testing.T) {
+func TestALogThatFails(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		err  error
 		code int
 	}{
-		{"the device is not there", fmt.Errorf("logs of node pi-1: %w", ask.ErrOffline), 503},
+		{"the device is not connected", fmt.Errorf("logs of node pi-1: %w", ask.ErrOffline), 503},
 		{"the device does not answer", fmt.Errorf("logs of node pi-1: %w", ask.ErrLost), 503},
-		{"the device says why not", errors.New(`previous terminated container "main" in pod "kiosk-1" not found`), 400},
+		{"the device refuses", errors.New(`previous terminated container "main" in pod "kiosk-1" not found`), 400},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := seeded()

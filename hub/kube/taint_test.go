@@ -8,7 +8,7 @@ import (
 
 // Writing an existing taint again, as an apply without times does, keeps its time: otherwise
 // tolerationSeconds would never end.
-func TestATaintThatIsWrittenAgainIsAsOldAsItWas(t *testing.T) {
+func TestARewrittenTaintKeepsItsTime(t *testing.T) {
 	const added, node = "2026-06-01T10:00:00Z", "/api/v1/nodes/pi-1"
 	taints := func(value, more string) string {
 		return `{"spec":{"taints":[{"key":"rain","value":"` + value + `","effect":"NoExecute"` + more + `},{"key":"rain","effect":"NoSchedule"}]}}`

@@ -33,7 +33,7 @@ func TestATimeoutIsADuration(t *testing.T) {
 }
 
 // A list with watch=False, as Python clients write it, is a list.
-func TestAWatchIsNotAskedForByNo(t *testing.T) {
+func TestWatchFalseIsAList(t *testing.T) {
 	s := newServer(seeded())
 	for _, no := range []string{"false", "False", "FALSE", "0"} {
 		w := request{method: "GET", path: "/api/v1/nodes?timeoutSeconds=1&watch=" + no}.do(s)
@@ -48,7 +48,7 @@ func TestAWatchIsNotAskedForByNo(t *testing.T) {
 }
 
 // Options of logs and commands with False, as Python clients write it, are off.
-func TestNoIsNoInEveryQuery(t *testing.T) {
+func TestFalseInQueries(t *testing.T) {
 	for _, no := range []string{"false", "False", "0"} {
 		q := url.Values{"command": {"sh"}, "stdout": {"True"}}
 		for _, name := range []string{"follow", "previous", "timestamps", "stdin", "stderr", "tty"} {

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// measureTimeout is how long devices have to answer. A measurement takes two seconds; later answers
-	// are left out.
+	// measureTimeout is how long devices have to answer. A measurement takes two seconds; later
+	// answers are left out.
 	measureTimeout = 8 * time.Second
 	// maxMeasured is how many devices are asked at once.
 	maxMeasured = 2000

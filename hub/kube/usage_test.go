@@ -37,7 +37,7 @@ func (m *measurers) Usage(ctx context.Context, node string) (wire.Usage, error) 
 }
 
 // All devices are asked at once, silent ones not at all, and late answers are left out.
-func TestWhoMeasuresTooLateIsLeftOut(t *testing.T) {
+func TestLateMeasurementsAreLeftOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		silent := fakeNode("silent", "oslo")

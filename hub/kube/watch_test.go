@@ -183,7 +183,7 @@ func bubble(t *testing.T, f func(*testing.T, *fakeFleet, *Server)) {
 	})
 }
 
-func TestWatchTellsWhatIsThenWhatChanges(t *testing.T) {
+func TestWatchSendsObjectsThenChanges(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		w := openWatch(t, s, "/api/v1/nodes?watch=true", resource.MediaJSON)
 		defer w.cancel()
@@ -196,7 +196,7 @@ func TestWatchTellsWhatIsThenWhatChanges(t *testing.T) {
 	})
 }
 
-func TestWatchFromARevisionTellsOnlyWhatCameAfterIt(t *testing.T) {
+func TestWatchFromARevisionSendsLaterChanges(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		w := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaJSON)
 		defer w.cancel()
@@ -206,7 +206,7 @@ func TestWatchFromARevisionTellsOnlyWhatCameAfterIt(t *testing.T) {
 	})
 }
 
-func TestWatchOfASelectionTellsWhoEntersAndLeaves(t *testing.T) {
+func TestWatchOfASelectionSendsAddedAndDeleted(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		w := openWatch(t, s, "/api/v1/nodes?watch=1&labelSelector=lamp%3Don&resourceVersion=5", resource.MediaJSON)
 		defer w.cancel()
@@ -239,7 +239,7 @@ func TestWatchOfATableHasItsColumnsOnce(t *testing.T) {
 	})
 }
 
-func TestWatchTellsTheRevisionEachMinuteIfAsked(t *testing.T) {
+func TestWatchSendsBookmarksEachMinute(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		w := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5&allowWatchBookmarks=true", resource.MediaJSON)
 		defer w.cancel()
@@ -278,7 +278,7 @@ func TestWatchListOfATableEndsTheBeginningInARow(t *testing.T) {
 	})
 }
 
-func TestWatchFromBeforeTheHistoryIsToldToListAgain(t *testing.T) {
+func TestWatchFromBeforeTheHistoryExpires(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		f.keep = 2
 		for range 5 {
@@ -288,10 +288,10 @@ func TestWatchFromBeforeTheHistoryIsToldToListAgain(t *testing.T) {
 		defer w.cancel()
 		frames := w.expect("ERROR")
 		if o := frames[0].Object; o.Code != 410 || o.Reason != "Expired" || o.Message != "too old resource version: 4 (10)" {
-			t.Errorf("told %d %s %q", o.Code, o.Reason, o.Message)
+			t.Errorf("got %d %s %q", o.Code, o.Reason, o.Message)
 		}
 		if !w.ended() {
-			t.Error("the stream goes on")
+			t.Error("the stream has not ended")
 		}
 	})
 }
@@ -306,12 +306,12 @@ func TestWatchEndsAtItsTimeout(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 		if !w.ended() {
-			t.Error("the stream goes on")
+			t.Error("the stream has not ended")
 		}
 	})
 }
 
-func TestASlowWatcherHarmsNobody(t *testing.T) {
+func TestASlowWatchBlocksNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		f.keep = 10
 		slow := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
@@ -335,7 +335,7 @@ func TestASlowWatcherHarmsNobody(t *testing.T) {
 	})
 }
 
-func TestWatchOfLeasesTellsRenewals(t *testing.T) {
+func TestWatchOfLeasesSendsRenewals(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		w := openWatch(t, s, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases?watch=1", resource.MediaJSON)
 		defer w.cancel()
@@ -376,7 +376,7 @@ func TestAStalledClientIsCutOff(t *testing.T) {
 		select {
 		case <-ended:
 		default:
-			t.Error("the stream of a client that reads nothing goes on")
+			t.Error("the stream of a client that reads nothing has not ended")
 		}
 	})
 }
@@ -393,7 +393,7 @@ func (l pipeListener) Accept() (net.Conn, error) {
 func (l pipeListener) Close() error   { close(l); return nil }
 func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-func TestWatchesThatNobodyReadsAreBoundedInBytes(t *testing.T) {
+func TestUnreadWatchesAreLimitedInBytes(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		var all []*watching
 		for range 100 {
@@ -416,7 +416,7 @@ func TestWatchesThatNobodyReadsAreBoundedInBytes(t *testing.T) {
 			}
 		}
 		if ended == 0 || ended == len(all) {
-			t.Errorf("%d of %d watches have ended, want those for which there was no room", ended, len(all))
+			t.Errorf("%d of %d watches have ended, want those over the limit", ended, len(all))
 		}
 	})
 }

@@ -42,13 +42,13 @@ func send(t *testing.T, s *Server, method, path, contentType, body string, code 
 	}
 }
 
-func TestAWriteThatChangesNothingIsNoChange(t *testing.T) {
+func TestAnUnchangedObjectKeepsItsRevision(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	for _, c := range []struct{ name, contentType, path, body string }{
-		{"a cordon that stands", smp, "/api/v1/nodes/pi-1", `{"spec":{"unschedulable":null}}`},
+		{"a cordon of a cordoned node", smp, "/api/v1/nodes/pi-1", `{"spec":{"unschedulable":null}}`},
 		{"an empty patch", mp, "/api/v1/nodes/pi-1", `{}`},
-		{"a scale that stands", mp, apps + "/deployments/web/scale", `{"spec":{"replicas":2}}`},
+		{"a scale to the same number", mp, apps + "/deployments/web/scale", `{"spec":{"replicas":2}}`},
 		{"a quantity written differently", mp, "/api/v1/nodes/pi-1/status", `{"status":{"capacity":{"memory":"4096Mi"}}}`},
 	} {
 		before := f.Snapshot().Revision
@@ -72,7 +72,7 @@ func TestTwoWritersOfOneRevision(t *testing.T) {
 
 // A write is checked on the state in which the control loop applies it, because the handler's
 // snapshot may be out of date.
-func TestAWriteIsJudgedOnTheNewestState(t *testing.T) {
+func TestAWriteIsCheckedOnTheNewestState(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	f.before = func() {
@@ -100,7 +100,7 @@ func TestGenerationCountsTheSpec(t *testing.T) {
 		{"a label", "/deployments/web", `{"metadata":{"labels":{"a":"b"}}}`, 1},
 		{"a spec", "/deployments/web", `{"spec":{"replicas":3}}`, 2},
 		{"a deployment's annotation", "/deployments/web", `{"metadata":{"annotations":{"a":"b"}}}`, 3},
-		{"a generation of the client's", "/deployments/web", `{"metadata":{"generation":99,"labels":{"a":"c"}}}`, 3},
+		{"a generation that the client sets", "/deployments/web", `{"metadata":{"generation":99,"labels":{"a":"c"}}}`, 3},
 	} {
 		var d appsv1.Deployment
 		send(t, s, "PATCH", apps+c.path, mp, c.body, 200, &d)
@@ -115,7 +115,7 @@ func TestGenerationCountsTheSpec(t *testing.T) {
 	}
 }
 
-func TestWhatOnlyTheServerSays(t *testing.T) {
+func TestFieldsThatOnlyTheServerSets(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	var n corev1.Node
@@ -131,7 +131,7 @@ func TestWhatOnlyTheServerSays(t *testing.T) {
 	}
 }
 
-func TestAFinalizerHoldsUntilItGoes(t *testing.T) {
+func TestAFinalizerKeepsAnObject(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	var cm corev1.ConfigMap
@@ -148,7 +148,7 @@ func TestAFinalizerHoldsUntilItGoes(t *testing.T) {
 	var last corev1.ConfigMap
 	send(t, s, "PATCH", ns+"/configmaps/c", mp, `{"metadata":{"finalizers":null}}`, 200, &last)
 	if len(last.Finalizers) > 0 || last.ResourceVersion != resource.FormatRev(f.Snapshot().Revision) {
-		t.Errorf("who takes the last finalizer is answered %+v at revision %d", last.ObjectMeta, f.Snapshot().Revision)
+		t.Errorf("removing the last finalizer is answered %+v at revision %d", last.ObjectMeta, f.Snapshot().Revision)
 	}
 	send(t, s, "GET", ns+"/configmaps/c", "", "", 404, nil)
 }
@@ -214,7 +214,7 @@ func TestServerSideApply(t *testing.T) {
 	var st metav1.Status
 	send(t, s, "PATCH", path("bob", ""), ssa, head+`{"a":"2","c":"1"}}`, 409, &st)
 	if st.Details == nil || len(st.Details.Causes) != 1 || st.Details.Causes[0].Type != metav1.CauseTypeFieldManagerConflict {
-		t.Errorf("the conflict is told as %+v", st)
+		t.Errorf("the conflict is %+v", st)
 	}
 	send(t, s, "PATCH", path("bob", "&force=true"), ssa, head+`{"a":"2","c":"1"}}`, 200, nil)
 	cm = corev1.ConfigMap{}
@@ -225,7 +225,7 @@ func TestServerSideApply(t *testing.T) {
 	cm = corev1.ConfigMap{}
 	send(t, s, "PATCH", path("ann", ""), ssa, head+`{}}`, 200, &cm) // ann is the only owner of b
 	if _, ok := cm.Data["b"]; ok {
-		t.Errorf("data is %v, want b gone with its last manager", cm.Data)
+		t.Errorf("data is %v, want b removed with its last manager", cm.Data)
 	}
 	before := f.Snapshot().Revision
 	send(t, s, "PATCH", path("ann", ""), ssa, head+`{}}`, 200, nil)
@@ -234,7 +234,7 @@ func TestServerSideApply(t *testing.T) {
 	}
 }
 
-func TestAFailureOfTheStoreIsToldAndChangesNothing(t *testing.T) {
+func TestAFailureOfTheStoreIsReported(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	f.fail = errors.New("write the change: disk full")
@@ -359,7 +359,7 @@ func (a *auditing) Note(row store.Audit) {
 	a.lines = append(a.lines, strings.Join([]string{row.Who, row.Verb, what, result}, " "))
 }
 
-func TestWhatPeopleChangeIsKept(t *testing.T) {
+func TestChangesAreAudited(t *testing.T) {
 	s := newServer(seeded())
 	var kept auditing
 	s.Audit = &kept
@@ -376,7 +376,7 @@ func TestWhatPeopleChangeIsKept(t *testing.T) {
 }
 
 // An object that is being deleted can be read, changed and written back.
-func TestWhatIsBeingDeletedIsWrittenBack(t *testing.T) {
+func TestAnObjectThatIsBeingDeletedIsUpdated(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	send(t, s, "PATCH", ns+"/pods/kiosk-1", mp, `{"metadata":{"finalizers":["example.com/hold"]}}`, 200, nil)
@@ -391,7 +391,7 @@ func TestWhatIsBeingDeletedIsWrittenBack(t *testing.T) {
 	body, _ = json.Marshal(p)
 	send(t, s, "PUT", ns+"/pods/kiosk-1", "", string(body), 200, &p)
 	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
-		t.Errorf("it stays: %+v", p.ObjectMeta)
+		t.Errorf("it was not deleted: %+v", p.ObjectMeta)
 	}
 }
 
@@ -411,7 +411,7 @@ func TestAConditionOpensAReadinessGate(t *testing.T) {
 		send(t, s, "POST", ns+"/pods", "", body("gated-"+node, node), 201, nil)
 		send(t, s, "PATCH", ns+"/pods/gated-"+node+"/status", smp, closed, 200, &p)
 		if node == "pi-1" && ready(p) != "False ReadinessGatesNotReady" {
-			t.Errorf("behind its gate it is %s", ready(p))
+			t.Errorf("with its gate it is %s", ready(p))
 		}
 		send(t, s, "PATCH", ns+"/pods/gated-"+node+"/status", smp, open, 200, &p)
 		if ready(p) != want {
@@ -426,7 +426,7 @@ func TestAConditionOpensAReadinessGate(t *testing.T) {
 
 // A slow step is made outside of the control loop, even when it must be made again: the loop would
 // keep every device waiting.
-func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
+func TestTheLoopDoesNotRemakeSlowSteps(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		takes time.Duration
@@ -435,10 +435,10 @@ func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
 		there int // of them in the control loop
 		want  bool
 	}{
-		{"a slow step of what stands is made once", time.Second, 0, 1, 0, true},
-		{"a quick step of what has moved is made again by the writer", time.Millisecond, 1, 2, 1, true},
-		{"a slow step of what has moved is made again, but not by the writer", time.Second, 1, 2, 0, true},
-		{"a slow step of what moves all the time is a conflict", time.Second, 100, 1 + maxRemakes, 0, false},
+		{"a slow step on unchanged objects is made once", time.Second, 0, 1, 0, true},
+		{"a quick step on changed objects is made again by the control loop", time.Millisecond, 1, 2, 1, true},
+		{"a slow step on changed objects is made again, but not by the control loop", time.Second, 1, 2, 0, true},
+		{"a slow step on objects that keep changing is a conflict", time.Second, 100, 1 + maxRemakes, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
@@ -462,7 +462,7 @@ func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
 				}
 				_, err := caller.commit(false, step)
 				if (err == nil) != c.want || !c.want && !apierrors.IsConflict(err) || makes != c.makes || there != c.there {
-					t.Errorf("made %d times, %d of them by the writer, %v; want %d, %d, done %v", makes, there, err, c.makes, c.there, c.want)
+					t.Errorf("made %d times, %d of them by the control loop, %v; want %d, %d, done %v", makes, there, err, c.makes, c.there, c.want)
 				}
 				if done := f.Snapshot().Node("pi-1").Labels["a"] == "b"; done != c.want {
 					t.Errorf("done: %v", done)
@@ -473,7 +473,7 @@ func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
 }
 
 // Unknown fields of a scale are refused, warned of or ignored, as in every patch.
-func TestAPatchOfAScaleHasNoFieldsOfItsOwn(t *testing.T) {
+func TestUnknownFieldsInAPatchOfAScale(t *testing.T) {
 	s := newServer(seeded())
 	const path = apps + "/deployments/web/scale"
 	for _, c := range []struct {
@@ -516,7 +516,7 @@ func TestFinalizeLeavesTheStatusAlone(t *testing.T) {
 
 // A cluster-scoped object may have a namespace, as many rendered manifests do; it is ignored, as in
 // a kube-apiserver.
-func TestWhatIsInNoNamespaceMayNameOne(t *testing.T) {
+func TestAClusterScopedObjectMayNameANamespace(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	const all = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -539,6 +539,6 @@ func TestWhatIsInNoNamespaceMayNameOne(t *testing.T) {
 		}
 	}
 	if !strings.Contains(request{method: "PATCH", path: ns + "/pods/kiosk-1", contentType: mp, body: `{"metadata":{"namespace":"other"}}`}.do(s).Body.String(), "metadata.namespace") {
-		t.Error("a pod may go to another namespace")
+		t.Error("a pod can name another namespace")
 	}
 }

@@ -47,7 +47,7 @@ func TestPerAddressLimits(t *testing.T) {
 }
 
 // Addresses without connections are removed, however many go at once.
-func TestAddressesThatHaveGoneAreForgotten(t *testing.T) {
+func TestUnusedAddressesAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := Addresses{Most: 5, Rate: 1, Burst: 4}
 		of := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
@@ -64,13 +64,13 @@ func TestAddressesThatHaveGoneAreForgotten(t *testing.T) {
 				a.Leave(of(i))
 			}
 			if a.Len() != 3000 {
-				t.Errorf("%d of 3000 that come back at once are known", a.Len())
+				t.Errorf("%d of 3000 that reconnect at once are remembered", a.Len())
 			}
 			time.Sleep(time.Minute)
 		}
 		_ = a.Enter(of(0))
 		if a.Leave(of(0)); a.Len() != 0 {
-			t.Errorf("%d are remembered for ever", a.Len())
+			t.Errorf("%d are never removed", a.Len())
 		}
 	})
 }
@@ -106,14 +106,14 @@ func (f *fakeConn) RemoteAddr() net.Addr { return f.addr }
 func TestOneNetworkOfIPv6IsOneAddress(t *testing.T) {
 	at := func(text string) any { return IP(&fakeConn{addr: &net.TCPAddr{IP: net.ParseIP(text)}}) }
 	if at("2001:db8::1") != at("2001:db8::ffff:1") || at("2001:db8::1") == at("2001:db8:0:1::1") {
-		t.Error("a /64 is not one")
+		t.Error("a /64 does not count as one")
 	}
 	if at("::ffff:192.0.2.7") != at("192.0.2.7") || at("192.0.2.7") == at("192.0.2.8") {
-		t.Error("IPv4 addresses count each")
+		t.Error("IPv4 addresses do not count each")
 	}
 }
 
-func TestFilesAreKeptForMQTT(t *testing.T) {
+func TestFileDescriptorsAreReservedForMQTT(t *testing.T) {
 	for _, tt := range []struct {
 		files       uint64
 		https, mqtt int

@@ -20,7 +20,7 @@ func (c endless) Read(p []byte) (int, error) {
 
 // However many clients send without pause, other goroutines run after one read of each, not after
 // 10 ms of each.
-func TestWhoeverSendsWithoutEndIsReadInTurns(t *testing.T) {
+func TestBusyClientsAreReadInTurns(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const clients, turns = 50, 20
 	var reads atomic.Int64
@@ -40,6 +40,6 @@ func TestWhoeverSendsWithoutEndIsReadInTurns(t *testing.T) {
 	}
 	// The runtime preempts sometimes, so a few more reads are allowed.
 	if n := reads.Load(); n < clients || n > 10*turns*clients {
-		t.Errorf("%d reads of %d clients while another had %d turns, want some %d", n, clients, turns, turns*clients)
+		t.Errorf("%d reads of %d clients while another ran %d times, want some %d", n, clients, turns, turns*clients)
 	}
 }

@@ -157,8 +157,8 @@ func (q *request) end() {
 // ErrBusy refuses a request of a user who has too many requests under way.
 var ErrBusy = errors.New("too many requests of this user are under way")
 
-// Authenticated records the authenticated user of a request. Newcomers no longer displace its connection,
-// unless the user already has Limits.User such connections.
+// Authenticated records the authenticated user of a request. Newcomers no longer displace its
+// connection, unless the user already has Limits.User such connections.
 func Authenticated(ctx context.Context, name string) error {
 	q, _ := ctx.Value(key{}).(*request)
 	if q == nil || q.conn == nil {
@@ -213,8 +213,8 @@ func Cut(ctx context.Context) {
 	}
 }
 
-// ConnContext is the ConnContext of a server without the limits of this package, whose connections carry
-// one request at a time: Cut closes the connection.
+// ConnContext is the ConnContext of a server without the limits of this package, whose connections
+// carry one request at a time: Cut closes the connection.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, key{}, c)
 }

@@ -158,7 +158,7 @@ func lasts(c net.Conn) time.Duration {
 	return time.Since(began)
 }
 
-func TestWhatIsNotFinishedEnds(t *testing.T) {
+func TestUnfinishedRequestsEnd(t *testing.T) {
 	conf := certificate()
 	post := "POST %s HTTP/1.1\r\nHost: hub\r\nContent-Length: 1000000\r\n\r\n{"
 	for _, tt := range []struct {
@@ -166,7 +166,7 @@ func TestWhatIsNotFinishedEnds(t *testing.T) {
 		do   func(h hub) time.Duration
 		most time.Duration
 	}{
-		{"a connection that says nothing", func(h hub) time.Duration { return lasts(h.raw()) }, 10 * time.Second},
+		{"a silent connection", func(h hub) time.Duration { return lasts(h.raw()) }, 10 * time.Second},
 		{"half of a TLS handshake", func(h hub) time.Duration {
 			c := h.raw()
 			_, _ = c.Write([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3})
@@ -182,7 +182,7 @@ func TestWhatIsNotFinishedEnds(t *testing.T) {
 			_, _ = fmt.Fprintf(c, post, "/body")
 			return lasts(c)
 		}, 11 * time.Second},
-		{"half of a body that nobody reads", func(h hub) time.Duration {
+		{"half of an unread body", func(h hub) time.Duration {
 			c := h.dial("http/1.1")
 			_, _ = fmt.Fprintf(c, post, "/unread")
 			return lasts(c)
@@ -217,9 +217,9 @@ func TestWhatIsNotFinishedEnds(t *testing.T) {
 			}
 			return lasts(c)
 		}, idle},
-		{"an answer that is not read", func(h hub) time.Duration { return unread(h, get("/large", "")) }, reading + 5*time.Second},
-		{"an answer to a user that is not read", func(h hub) time.Duration { return unread(h, get("/large", "anna")) }, reading + 5*time.Second},
-		{"an upgraded connection that is not read may pause longer", func(h hub) time.Duration {
+		{"an unread answer", func(h hub) time.Duration { return unread(h, get("/large", "")) }, reading + 5*time.Second},
+		{"an unread answer to a user", func(h hub) time.Duration { return unread(h, get("/large", "anna")) }, reading + 5*time.Second},
+		{"an unread upgraded connection may pause longer", func(h hub) time.Duration {
 			return unread(h, "GET /upgrade HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 		}, pausing + time.Second},
 	} {
@@ -249,7 +249,7 @@ func unread(h hub, text string) time.Duration {
 	return time.Since(began)
 }
 
-func TestWhoDoesNothingGivesWay(t *testing.T) {
+func TestIdleConnectionsAreDisplaced(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, conf, Limits{Connections: 6, User: 2})
@@ -271,11 +271,11 @@ func TestWhoDoesNothingGivesWay(t *testing.T) {
 			_ = c.SetReadDeadline(time.Now().Add(time.Second))
 			var timeout net.Error
 			if _, err := c.Read(make([]byte, 1)); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
-				t.Errorf("connection %d, which does nothing, has kept its place: %v", i, err)
+				t.Errorf("idle connection %d has kept its place: %v", i, err)
 			}
 		}
 		if code, err := ask(anna, get("/", "anna")); code != 200 {
-			t.Error("a user's connection gave way:", code, err)
+			t.Error("a user's connection was displaced:", code, err)
 		}
 		for range 5 { // a user keeps at most two places
 			if _, err := io.WriteString(h.dial("http/1.1"), get("/quiet", "anna")); err != nil {
@@ -363,7 +363,7 @@ func (c *client2) read(want func(http2.Frame) bool) error {
 	}
 }
 
-func TestAnAnswerOverHTTP2ThatIsNotTakenEnds(t *testing.T) {
+func TestAnUnreadHTTP2AnswerEnds(t *testing.T) {
 	conf := certificate()
 	for path, wants := range map[string]time.Duration{"/large": reading, "/quiet": time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -382,7 +382,7 @@ func TestAnAnswerOverHTTP2ThatIsNotTakenEnds(t *testing.T) {
 	}
 }
 
-func TestAStrangerHasFewRequestsUnderWay(t *testing.T) {
+func TestConcurrentAnonymousRequestsAreLimited(t *testing.T) {
 	conf := certificate()
 	for name, want := range map[string]int{"": maxAnonymous, "anna": 40} {
 		synctest.Test(t, func(t *testing.T) {
@@ -421,7 +421,7 @@ func TestAStrangerHasFewRequestsUnderWay(t *testing.T) {
 
 // A connection counts as its user's while requests on it are authenticated. Once the right has
 // ended, the limits of unauthenticated connections apply again.
-func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
+func TestAConnectionIsAnonymousAgainAfterItsUsersEnd(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := startOn(t, conf, Limits{Connections: 100, AskRate: 0.5}, far) // 20 unauthenticated requests at once
@@ -431,7 +431,7 @@ func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
 			h.l.mu.Lock()
 			defer h.l.mu.Unlock()
 			if len(h.l.users) != users || h.l.anonymous.Len() != strangers {
-				t.Errorf("%d users and %d strangers, want %d and %d", len(h.l.users), h.l.anonymous.Len(), users, strangers)
+				t.Errorf("%d users and %d unauthenticated connections, want %d and %d", len(h.l.users), h.l.anonymous.Len(), users, strangers)
 			}
 		}
 		c := h.dial("http/1.1")
@@ -452,14 +452,14 @@ func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
 			code, _ = ask(c, get("/", ""))
 		}
 		if most := 22 + int(time.Since(began).Seconds()/2); served > most {
-			t.Errorf("%d more are served of whom nobody knows, want %d at most", served, most)
+			t.Errorf("%d more unauthenticated requests are served, want %d at most", served, most)
 		}
 		_ = c.Close()
 		places(0, 0)
 		time.Sleep(10 * time.Second) // until unauthenticated requests are allowed again
 		c = h.dial("http/1.1")
 		if code, err := ask(c, get("/", "anna")); code != http.StatusOK {
-			t.Error("a user that comes again:", code, err)
+			t.Error("a user that authenticates again:", code, err)
 		}
 		places(1, 0)
 		for range maxAnonymousRow {
@@ -467,7 +467,7 @@ func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
 		}
 		places(0, 1)
 		if code, err := ask(c, get("/", "anna")); code != http.StatusOK {
-			t.Error("a user on a connection that was given up:", code, err)
+			t.Error("a user on a connection that counted as unauthenticated:", code, err)
 		}
 		places(1, 0)
 	})

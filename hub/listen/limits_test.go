@@ -40,7 +40,7 @@ func far(l net.Listener) net.Listener { return distant{l, net.IPv4(192, 0, 2, 7)
 
 // Unauthenticated requests count for their address, on all its connections; authenticated ones do
 // not.
-func TestAnAddressOfStrangersIsRefusedAndItsUsersAreNot(t *testing.T) {
+func TestAnAddressOverItsLimitStillServesUsers(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := startOn(t, conf, Limits{Connections: 1000, Address: 900, AskRate: 0.5}, far) // 20 at once
@@ -49,7 +49,7 @@ func TestAnAddressOfStrangersIsRefusedAndItsUsersAreNot(t *testing.T) {
 			for i := range n {
 				if i%20 == 0 {
 					if code, err := ask(anna, get("/", "anna")); code != http.StatusOK {
-						t.Fatalf("a user's own connection pays for the strangers of her address: %d %v", code, err)
+						t.Fatalf("a user's own connection is refused for others of her address: %d %v", code, err)
 					}
 				}
 				c := h.dial("http/1.1")
@@ -69,13 +69,13 @@ func TestAnAddressOfStrangersIsRefusedAndItsUsersAreNot(t *testing.T) {
 		began := time.Now()
 		n := served("", 200)
 		if most := 20 + int(time.Since(began).Seconds()/2) + 1; n < 20 || n > most {
-			t.Errorf("%d of a stranger's 200 are served, want 20 to %d", n, most)
+			t.Errorf("%d of 200 unauthenticated requests are served, want 20 to %d", n, most)
 		}
 	})
 }
 
 // An address with too many connections loses its own oldest one, and no other address's.
-func TestAnAddressGivesWayToItself(t *testing.T) {
+func TestAnAddressDisplacesItsOwnConnections(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		far := &turns{}
@@ -88,7 +88,7 @@ func TestAnAddressGivesWayToItself(t *testing.T) {
 		}
 		time.Sleep(settled + time.Second)
 		if code, err := ask(h.dial("http/1.1"), get("/", "")); code != 200 {
-			t.Errorf("the fourth finds no place: %d %v", code, err)
+			t.Errorf("the fourth gets no place: %d %v", code, err)
 		}
 		h.l.mu.Lock()
 		if h.l.open != 4 {
@@ -96,7 +96,7 @@ func TestAnAddressGivesWayToItself(t *testing.T) {
 		}
 		h.l.mu.Unlock()
 		if code, err := ask(other, get("/", "")); code != 200 {
-			t.Errorf("another address's connection gave way: %d %v", code, err)
+			t.Errorf("another address's connection was displaced: %d %v", code, err)
 		}
 		// A refused connection holds nothing, and new connections are safe at first.
 		for range 10 {
@@ -122,7 +122,7 @@ func (l *turns) Accept() (net.Conn, error) {
 }
 
 // A new connection has time to authenticate, however many others come.
-func TestANewcomerHasAMoment(t *testing.T) {
+func TestANewConnectionIsSafeAtFirst(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, conf, Limits{Connections: 2})
@@ -139,7 +139,7 @@ func TestANewcomerHasAMoment(t *testing.T) {
 }
 
 // An ended request counts for no user, whoever it turned out to be.
-func TestRequestsThatHaveEndedCountForNobody(t *testing.T) {
+func TestEndedRequestsDoNotCount(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, conf, Limits{Connections: 8, Requests: 3})
@@ -160,13 +160,13 @@ func TestRequestsThatHaveEndedCountForNobody(t *testing.T) {
 			t.Errorf("%s is remembered with %d connections and %d requests", name, u.connections, u.requests)
 		}
 		if h.l.open != 0 || h.l.anonymous.Len() != 0 {
-			t.Errorf("%d connections are open, %d of them strangers'", h.l.open, h.l.anonymous.Len())
+			t.Errorf("%d connections are open, %d of them unauthenticated", h.l.open, h.l.anonymous.Len())
 		}
 	})
 }
 
 // Refused unauthenticated requests do not count as under way.
-func TestWhatWasRefusedIsNotUnderWay(t *testing.T) {
+func TestRefusedRequestsDoNotCount(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, conf, Limits{Connections: 8})
@@ -202,13 +202,13 @@ func TestWhatWasRefusedIsNotUnderWay(t *testing.T) {
 		}()
 		count(maxAnonymous + 41)
 		if codes["200"] != maxAnonymous+1 {
-			t.Errorf("answered were %v: the last one had to be served", codes)
+			t.Errorf("answers were %v: the last one should be 200", codes)
 		}
 	})
 }
 
 // An endless header is not kept.
-func TestAHeaderHasABound(t *testing.T) {
+func TestAHeaderHasALimit(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, conf, Limits{Connections: 8})
@@ -230,7 +230,7 @@ func TestAHeaderHasABound(t *testing.T) {
 
 // An authenticated HTTP/2 connection too has a limit of streams, and closes if pings are not
 // answered.
-func TestAConnectionOfHTTP2HasBounds(t *testing.T) {
+func TestAnHTTP2ConnectionHasLimits(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, conf, Limits{Connections: 8})
@@ -260,7 +260,7 @@ func TestAConnectionOfHTTP2HasBounds(t *testing.T) {
 
 // The header Upgrade alone, without an upgrade, does not give a connection a terminal's patience
 // for later requests.
-func TestPatienceEndsWithTheRequestThatItWasFor(t *testing.T) {
+func TestTheTimeoutOfAnUpgradeEndsWithItsRequest(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, conf, Limits{Connections: 8})
@@ -280,7 +280,7 @@ func TestPatienceEndsWithTheRequestThatItWasFor(t *testing.T) {
 }
 
 // Deadlines are for idle clients: slow but steady ones are served, and answers may take their time.
-func TestWhoIsSlowButSteadyIsServed(t *testing.T) {
+func TestASlowSteadyClientIsServed(t *testing.T) {
 	conf := certificate()
 	const size = 600_000
 	post := "POST %s HTTP/1.1\r\nHost: hub\r\nContent-Length: %d\r\n\r\n"
@@ -340,7 +340,7 @@ func TestWhoIsSlowButSteadyIsServed(t *testing.T) {
 }
 
 // A cut answer ends at once even if its client reads everything; others on the connection go on.
-func TestWhatIsCutEnds(t *testing.T) {
+func TestACutAnswerEnds(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, conf, Limits{Connections: 8})
@@ -374,7 +374,7 @@ func TestWhatIsCutEnds(t *testing.T) {
 }
 
 // The defaults are limits too.
-func TestDefaultsAreBounds(t *testing.T) {
+func TestDefaultLimits(t *testing.T) {
 	l := New(nil, Limits{Connections: 1000})
 	want := Limits{Connections: 1000, Address: 750, Rate: 200, AskRate: 50, User: 250, Requests: 1000}
 	if l.limits != want || l.addresses.Most != 750 || l.addresses.Burst != 2000 || l.addresses.AskBurst != 2000 {

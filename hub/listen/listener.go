@@ -204,8 +204,8 @@ func (l *Listener) release(c *Conn) {
 	}
 }
 
-// countAnonymous counts an unauthenticated request; l.mu is held. After maxAnonymousRow in a row, for
-// example once a right has ended, the connection counts as unauthenticated again.
+// countAnonymous counts an unauthenticated request; l.mu is held. After maxAnonymousRow in a row,
+// for example once a right has ended, the connection counts as unauthenticated again.
 func (l *Listener) countAnonymous(c *Conn) {
 	if c.anonymousRow++; c.user != "" && c.anonymousRow >= maxAnonymousRow {
 		l.release(c)

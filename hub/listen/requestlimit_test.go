@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestAStrangersConnectionServesSoManyRequests(t *testing.T) {
+func TestAnonymousRequestsOfAConnectionAreLimited(t *testing.T) {
 	conf := certificate()
 	for name, closes := range map[string]bool{"": true, "anna": false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestAStrangersConnectionServesSoManyRequests(t *testing.T) {
 	}
 }
 
-func TestAnAddressPaysForItsStrangersRequests(t *testing.T) {
+func TestAnonymousRequestsOfAnAddressAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := Addresses{Most: 5, Rate: 1, Burst: 4, AskRate: 2, AskBurst: 10}
 		ip := IP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7)}})
@@ -66,16 +66,16 @@ func TestAnAddressPaysForItsStrangersRequests(t *testing.T) {
 		}
 		a.Unask(ip)
 		if n := count(30); n != 1 {
-			t.Errorf("%d after one turned out to be a user's, want 1", n)
+			t.Errorf("%d after one was authenticated, want 1", n)
 		}
 		a.Leave(ip)
 		if a.Len() != 1 {
-			t.Error("who reconnects is forgiven")
+			t.Error("a reconnect resets the count")
 		}
 		time.Sleep(time.Minute)
 		_ = a.Enter(ip)
 		if a.Leave(ip); a.Len() != 0 {
-			t.Error("it is remembered for ever")
+			t.Error("it is never removed")
 		}
 		if !a.Ask(IP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv6loopback}})) {
 			t.Error("loopback is limited")
@@ -84,7 +84,7 @@ func TestAnAddressPaysForItsStrangersRequests(t *testing.T) {
 }
 
 // Frames and headers cost the hub more than the unauthenticated client that sends them.
-func TestAStrangerIsReadSlowlyAndAUserIsNot(t *testing.T) {
+func TestAnonymousConnectionsAreReadSlowly(t *testing.T) {
 	conf := certificate()
 	const size = 1 << 20
 	for name, slow := range map[string]bool{"": true, "anna": false} {

@@ -2,7 +2,7 @@ package listen
 
 import "testing"
 
-func TestOneUserHasTheirShareAndNoMore(t *testing.T) {
+func TestSharesAreLimitedPerUser(t *testing.T) {
 	s := Shares{Most: 2}
 	first, ok := s.Enter("anna")
 	_, again := s.Enter("anna")
@@ -15,9 +15,9 @@ func TestOneUserHasTheirShareAndNoMore(t *testing.T) {
 	}
 	first()
 	if _, ok := s.Enter("anna"); !ok {
-		t.Error("what anna has left is not hers again")
+		t.Error("anna cannot take what she has released")
 	}
 	if other(); len(s.by) != 1 {
-		t.Errorf("who holds nothing is remembered: %v", s.by)
+		t.Errorf("users without a share are remembered: %v", s.by)
 	}
 }

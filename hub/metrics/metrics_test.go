@@ -51,7 +51,7 @@ func stringers[T fmt.Stringer](all []T) (out []fmt.Stringer) {
 
 // An alert uses this metric, and says that the events of such a pod have the reason. A pod with a
 // scheduling gate has no events and may wait for days, so it does not count.
-func TestWhoIsHeldBackWaitsForNoNode(t *testing.T) {
+func TestAGatedPodDoesNotWaitForANode(t *testing.T) {
 	var changes []state.Change
 	for name, change := range map[string]func(*corev1.Pod){
 		"waits":  func(*corev1.Pod) {},

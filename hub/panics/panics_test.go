@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestWhatPanicsIsLoggedWithItsStackOnceAMinuteAndCounted(t *testing.T) {
+func TestAPanicIsLoggedOnceAMinuteAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		Log(slog.New(slog.NewTextHandler(&out, nil)))
@@ -40,7 +40,7 @@ func TestWhatPanicsIsLoggedWithItsStackOnceAMinuteAndCounted(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsIsTold(t *testing.T) {
+func TestAWaitingCallerGetsThePanic(t *testing.T) {
 	var err error
 	func() {
 		defer CatchThen("test", func(e error) { err = e })
@@ -51,7 +51,7 @@ func TestWhoWaitsIsTold(t *testing.T) {
 	}
 }
 
-func TestWhatMustNotStopRunsAgain(t *testing.T) {
+func TestKeepRunsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended, runs := errors.New("ended"), 0
 		err := Keep(t.Context(), "test", func(context.Context) error {

@@ -12,7 +12,7 @@ import (
 )
 
 // The store reports a database outage once, instead of each message.
-func TestWhatHappensToAMessageThatIsNotRemembered(t *testing.T) {
+func TestMessagesThatCannotBeStored(t *testing.T) {
 	d := &devices{log: slog.New(slog.DiscardHandler)}
 	other := errors.New("encode nodes/pi-1")
 	for err, want := range map[error]error{

@@ -19,10 +19,10 @@ func TestWhereAHubIsReached(t *testing.T) {
 		{"at its first address", ":8443", "", []string{"192.168.1.10", "10.8.0.2"}, "https://192.168.1.10:8443"},
 		{"of IPv4, if it has one", ":8443", "", []string{"fd77::1", "192.168.1.10"}, "https://192.168.1.10:8443"},
 		{"at one of IPv6 where there is no other", "[::]:8443", "", []string{"fd77::1", "fd77::2"}, "https://[fd77::1]:8443"},
-		{"at none yet: before the router is up", "0.0.0.0:8443", "", nil, "https://localhost:8443"},
-		{"where it is bound", "192.168.1.11:8443", "", []string{"192.168.1.10", "192.168.1.11"}, "https://192.168.1.11:8443"},
+		{"at no address: before the router is up", "0.0.0.0:8443", "", nil, "https://localhost:8443"},
+		{"at the address that it is bound to", "192.168.1.11:8443", "", []string{"192.168.1.10", "192.168.1.11"}, "https://192.168.1.11:8443"},
 		{"at the name that it is bound to", "gateway.local:8443", "", []string{"192.168.1.10"}, "https://gateway.local:8443"},
-		{"as it is told", ":8443", "hub.example", []string{"192.168.1.10"}, "https://hub.example:8443"},
+		{"at the configured address", ":8443", "hub.example", []string{"192.168.1.10"}, "https://hub.example:8443"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := config.Config{HTTPSListen: tt.listen, AdvertiseAddress: tt.advertise}
@@ -34,7 +34,7 @@ func TestWhereAHubIsReached(t *testing.T) {
 }
 
 // A gateway may boot before the router that gives it an address, and may get another address later.
-func TestWhereAHubIsReachedIsKeptAsItChanges(t *testing.T) {
+func TestTheHubsURLIsStoredAsItChanges(t *testing.T) {
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestWhereAHubIsReachedIsKeptAsItChanges(t *testing.T) {
 		}
 		url, err := st.Meta(t.Context(), store.MetaURL)
 		if err != nil || url != h.url() || url != reachedAt(h.cfg, listener.Addr().String(), nil) {
-			t.Errorf("at %s commands are told %q, and the page says %q: %v", at, url, h.url(), err)
+			t.Errorf("at %s commands get %q, and the page %q: %v", at, url, h.url(), err)
 		}
 		if all, err := st.Meta(t.Context(), store.MetaURLs); err != nil || all != url+",https://other:8443" {
 			t.Errorf("at %s all are %q: %v", at, all, err)

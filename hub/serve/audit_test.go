@@ -88,7 +88,7 @@ func TestTheAuditIsExportedToAdministratorsAndItIsAudited(t *testing.T) {
 		t.Errorf("%v %+v", err, r)
 	}
 	if got := audited(t, hub.Store, &last); len(got) != 1 || got[0] != "get audit export by admin-1: 200 " {
-		t.Errorf("kept is %q", got)
+		t.Errorf("the records are %q", got)
 	}
 	for who, want := range map[string]struct {
 		code int
@@ -97,7 +97,7 @@ func TestTheAuditIsExportedToAdministratorsAndItIsAudited(t *testing.T) {
 		w := httptest.NewRecorder()
 		get(who, own, exportPath, w)
 		if got := audited(t, hub.Store, &last); w.Code != want.code || strings.Contains(w.Body.String(), `"hash"`) || len(got) != 1 || !strings.HasPrefix(got[0], want.kept) {
-			t.Errorf("%s: %d, kept is %q", who, w.Code, got)
+			t.Errorf("%s: %d, the records are %q", who, w.Code, got)
 		}
 	}
 	for _, since := range []string{"yesterday", "-1h", "2026-13-01"} {
@@ -108,10 +108,10 @@ func TestTheAuditIsExportedToAdministratorsAndItIsAudited(t *testing.T) {
 	}
 	w = &after{ResponseRecorder: httptest.NewRecorder()}
 	if get("admin", own, exportPath+"?since=2100-01-01", w); w.Code != 200 || w.Body.Len() != 0 {
-		t.Errorf("what is to come: %d %s", w.Code, w.Body)
+		t.Errorf("a future time: %d %s", w.Code, w.Body)
 	}
 	if w := httptest.NewRecorder(); get("admin", "evil.example", exportPath, w) || w.Code != http.StatusMisdirectedRequest {
-		t.Errorf("under another's name: %d", w.Code)
+		t.Errorf("impersonation: %d", w.Code)
 	}
 
 	// The export ends with the reader's right, and the client does not take it for the whole.
@@ -125,7 +125,7 @@ func TestTheAuditIsExportedToAdministratorsAndItIsAudited(t *testing.T) {
 	}}
 	aborted := get("admin", own, exportPath, w)
 	if n := bytes.Count(w.Body.Bytes(), []byte("\n")); !aborted || n > 1500 {
-		t.Errorf("%d records were given to one who may not any more; aborted %t", n, aborted)
+		t.Errorf("%d records were sent after the right had ended; aborted %t", n, aborted)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestOrdersOfCommandsAreAudited(t *testing.T) {
 		_, err := o.handle(t.Context(), "root", tt.order)
 		got := audited(t, hub.Store, &last)
 		if (err != nil) != tt.fails || (tt.want == "") != (len(got) == 0) || len(got) > 1 || len(got) == 1 && !strings.HasPrefix(got[0], tt.want) {
-			t.Errorf("%s: %v, kept is %q", tt.order, err, got)
+			t.Errorf("%s: %v, the records are %q", tt.order, err, got)
 		}
 	}
 }
@@ -166,10 +166,10 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	peer := broker.Peer{Node: "pi-1", Key: rec.Key, Machine: rec.MachineID, Boot: "b"}
 	report := func(boot, machine string) wire.Status { return wire.Status{Boot: boot, Seq: 1, MachineID: machine} }
 	if err := d.Status(ctx, peer, report("b", "another")); err != nil || hub.Loop.Snapshot().Node("pi-1") != nil {
-		t.Errorf("a status of another machine is heard: %v", err)
+		t.Errorf("a status of another machine is accepted: %v", err)
 	}
 	if err := d.Status(ctx, peer, report("b", rec.MachineID)); err != nil || hub.Loop.Snapshot().Node("pi-1") == nil {
-		t.Fatalf("its own is not: %v", err)
+		t.Fatalf("its own is refused: %v", err)
 	}
 
 	e := enrolment.Enrolments{Loop: hub.Loop}
@@ -178,7 +178,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		t.Fatalf("%+v", en)
 	}
 	if _, ok := e.Enrolment("nobody"); ok {
-		t.Error("nobody is enrolled")
+		t.Error("no device is enrolled")
 	}
 	later := metav1.NewTime(time.Now().Add(100 * 24 * time.Hour))
 	if err := e.Renewed(ctx, "pi-1", "another", later.Time); err == nil {
@@ -199,28 +199,28 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	var farewell *broker.Dismissal
 	err := d.Connect(peer)
 	if f, ok := err.(*broker.Dismissal); !ok {
-		t.Errorf("the former device is told %v", err)
+		t.Errorf("the former device gets %v", err)
 	} else {
 		farewell = f
 	}
 	var told struct{ Dismissed *wire.Dismissed }
 	if farewell != nil && (json.Unmarshal(farewell.Payload, &told) != nil || told.Dismissed == nil || told.Dismissed.By != "join token other") {
-		t.Errorf("it is told %s", farewell.Payload)
+		t.Errorf("it gets %s", farewell.Payload)
 	}
 	for name, p := range map[string]broker.Peer{
 		"the development listener": {Node: "pi-1", Machine: "m2", Boot: "c", Dev: true}, "a key that never was": {Node: "pi-1", Key: "k9", Boot: "c"},
 	} {
 		if err := d.Connect(p); err == nil || d.Speaks(p) {
-			t.Errorf("%s is let in: %v", name, err)
+			t.Errorf("%s is accepted: %v", name, err)
 		} else if _, ok := err.(*broker.Dismissal); ok {
-			t.Errorf("%s is told what is another's to hear", name)
+			t.Errorf("%s gets another device's dismissal", name)
 		}
 	}
 	if err := e.Enrol(ctx, en); err == nil || hub.Loop.Snapshot().Record("pi-1").Key != "k2" {
 		t.Errorf("the former key is the node's again: %v", err)
 	}
 	if err := d.Status(ctx, peer, report("c", rec.MachineID)); err != nil || hub.Loop.Snapshot().Record("pi-1").Boot != "" {
-		t.Errorf("what it says must be acknowledged, so that it is not said again, and not heard: %v", err)
+		t.Errorf("its message must be acknowledged, so that it is not sent again, and ignored: %v", err)
 	}
 
 	// Deleting a Node ends its enrolment, whoever deletes it.
@@ -230,10 +230,10 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d.Speaks(broker.Peer{Node: "pi-1", Key: "k2"}) || hub.Loop.Dismissed("k2") == nil {
-		t.Error("the key of a deleted Node speaks")
+		t.Error("the key of a deleted Node is accepted")
 	}
 	if err := e.Renewed(ctx, "pi-1", "k2", later.Time); err == nil {
-		t.Error("and is renewed")
+		t.Error("its certificate is renewed")
 	}
 }
 
@@ -260,7 +260,7 @@ func TestAWatchOfTheWholeHubEndsWithItsUser(t *testing.T) {
 	select {
 	case <-over:
 	case <-time.After(2 * time.Minute):
-		t.Error("it goes on")
+		t.Error("it has not ended")
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestAFarewellIsLoggedOnceAMinuteForEachNode(t *testing.T) {
+func TestADismissalIsLoggedOnceAMinuteForEachNode(t *testing.T) {
 	var f dismissals
 	now, lines, suppressed := time.Unix(1e9, 0), 0, 0
 	for range 1200 { // ten minutes, twice a second
@@ -17,7 +17,7 @@ func TestAFarewellIsLoggedOnceAMinuteForEachNode(t *testing.T) {
 		now = now.Add(time.Second / 2)
 	}
 	if lines != 10 || suppressed != 9*119 {
-		t.Errorf("%d lines, which tell of %d more; want 10 and %d", lines, suppressed, 9*119)
+		t.Errorf("%d lines, with %d suppressed; want 10 and %d", lines, suppressed, 9*119)
 	}
 	if _, ok := f.shouldLog("pi-2", now); !ok {
 		t.Error("another node's is not logged")

@@ -47,7 +47,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 	defer func() { cancel(); <-over }()
 	speaks := func(name string) bool { return loop.Speaks(node.Caller{Node: name, Key: "key of " + name}) }
 	if speaks("pi-1") {
-		t.Fatal("before it was taken over")
+		t.Fatal("before the move")
 	}
 	for range 2 {
 		if err := enrolment.Move(t.Context(), loop, st, log); err != nil {
@@ -57,7 +57,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 			t.Errorf("%+v", rec)
 		}
 		if d := loop.Dismissed("key of left-behind"); speaks("left-behind") || d == nil || d.Reason != "Node left-behind was deleted" {
-			t.Errorf("the one left behind is told %+v", d)
+			t.Errorf("the device left behind gets %+v", d)
 		}
 	}
 	// Uses after the move are not enrolments of an earlier version.
@@ -106,10 +106,10 @@ func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 		}
 	}
 	if n := loop.Snapshot().Len(state.Dismissals); n != 10_000 {
-		t.Errorf("%d devices can still be told that they are a node no more", n)
+		t.Errorf("%d devices can still get a dismissal", n)
 	}
 	if loop.Dismissed("k00000") != nil || loop.Dismissed("key 0") == nil || loop.Dismissed(fmt.Sprint("key ", joins-2)) == nil {
-		t.Error("it is not the oldest who can be told no more")
+		t.Error("the oldest device can still get a dismissal")
 	}
 	if boots := loop.Snapshot().Record("pi-1").PastBoots; len(boots) != 8 || boots[7] != fmt.Sprint("boot ", joins-2) {
 		t.Errorf("it remembers the boots %q", boots)
@@ -118,7 +118,7 @@ func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 
 // A replaced or reinstalled device starts anew in a rollout: the former device's boot configuration
 // and failures do not count for it.
-func TestADeviceThatTakesAnothersPlaceHasItsTurnOfARollout(t *testing.T) {
+func TestAReplacedDeviceStartsAnewInARollout(t *testing.T) {
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
 	profile.Spec.Match.Arch = []string{"arm64"}
 	profile.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}

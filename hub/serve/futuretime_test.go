@@ -16,7 +16,7 @@ import (
 
 // Clients write times into events, taints and conditions, possibly wrong ones. A hub that took such
 // a time as its own would start in the future, where every certificate has expired.
-func TestAHubBeginsAtNoTimeThatAClientHasWritten(t *testing.T) {
+func TestTheHubsTimeIgnoresClientsTimes(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
 	far := metav1.NewTime(time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC))

@@ -52,7 +52,7 @@ func TestARowIsAllThatAKindNeeds(t *testing.T) {
 		t.Run(string(k), func(t *testing.T) {
 			o := one(t, k)
 			if got := snap.Get(state.KeyOf(o)); got == nil || got.GetUID() != o.GetUID() || state.KindOf(got) != k {
-				t.Fatalf("of what was remembered there is %v", got)
+				t.Fatalf("loaded was %v", got)
 			}
 			if !k.Served() {
 				return
@@ -64,7 +64,7 @@ func TestARowIsAllThatAKindNeeds(t *testing.T) {
 			}
 			roles := slices.DeleteFunc([]access.Role{access.Viewer, access.Operator}, func(r access.Role) bool { return !access.Allow(r, "list", string(k)) })
 			if len(roles) == 0 {
-				t.Fatal("nobody but administrators may look at it")
+				t.Fatal("only administrators may read it")
 			}
 			served(t, kube.New(kube.Config{Fleet: still{snap, roles[0]}, Leases: still{}, Access: still{role: roles[0]}}), k)
 		})
@@ -143,12 +143,12 @@ func served(t *testing.T, s http.Handler, k state.Kind) {
 	var table metav1.Table
 	get(root+"/"+string(k), "application/json;as=Table;g=meta.k8s.io;v=v1", &table)
 	if len(table.Rows) != 1 || k != state.LimitRanges && slices.ContainsFunc(table.ColumnDefinitions, func(c metav1.TableColumnDefinition) bool { return c.Name == "Created At" }) {
-		t.Errorf("kubectl prints no columns of its own: %v", table.ColumnDefinitions)
+		t.Errorf("kubectl prints only default columns: %v", table.ColumnDefinitions)
 	}
 	var found metav1.APIResourceList
 	get(root, "application/json", &found)
 	if !slices.ContainsFunc(found.APIResources, func(r metav1.APIResource) bool { return r.Name == string(k) && r.Kind == gvk.Kind }) {
-		t.Errorf("discovery does not know it")
+		t.Errorf("discovery does not list it")
 	}
 	var doc struct {
 		Paths      map[string]any
@@ -160,7 +160,7 @@ func served(t *testing.T, s http.Handler, k state.Kind) {
 	}
 	get("/openapi/v3"+root, "application/json", &doc)
 	if doc.Paths[root+"/"+string(k)] == nil {
-		t.Errorf("the documents do not know %s/%s: run go generate ./hub/kube/openapi", root, k)
+		t.Errorf("the documents lack %s/%s: run go generate ./hub/kube/openapi", root, k)
 	}
 	for _, s := range doc.Components.Schemas {
 		if slices.Contains(s.Kinds, gvk) {

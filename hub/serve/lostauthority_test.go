@@ -20,7 +20,7 @@ import (
 
 // If a database has lost its authority, the hub does not start: a new authority would lock every
 // device out, without an error anywhere.
-func TestAnAuthorityThatIsLostIsNotMadeAnew(t *testing.T) {
+func TestALostAuthorityIsNotReplaced(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
 	dir := filepath.Join(cfg.DataDir, "pki")
@@ -72,25 +72,25 @@ func TestAnAuthorityThatIsLostIsNotMadeAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := run(nil); err != nil || again != second {
-		t.Fatalf("with what was put back: %v", err)
+		t.Fatalf("with the restored authority: %v", err)
 	}
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, pki.BeginAnew), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	third, err := run(nil)
 	if err != nil || third == second {
-		t.Fatalf("somebody wants a new one: %v", err)
+		t.Fatalf("with the file that asks for a new one: %v", err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := run(nil); !errors.Is(err, pki.ErrKey) {
-		t.Fatalf("that was said once: %v", err)
+		t.Fatalf("the file is used once: %v", err)
 	}
 }
 
 // A lost key of boot configurations is made anew, with a warning if boards may know the former one.
-func TestAFirmwareKeyThatIsLostIsSaid(t *testing.T) {
+func TestALostFirmwareKeyGivesAWarning(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
 	start := func() (*Hub, string) {
@@ -104,7 +104,7 @@ func TestAFirmwareKeyThatIsLostIsSaid(t *testing.T) {
 	for _, joined := range []bool{false, true, true} {
 		hub, said := start()
 		if told := strings.Contains(said, "boot configurations was missing"); told != joined {
-			t.Errorf("devices have joined: %t; it is told: %t\n%s", joined, told, said)
+			t.Errorf("devices have joined: %t; warned: %t\n%s", joined, told, said)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan error, 1)

@@ -21,7 +21,7 @@ import (
 
 // A hub with a harmful object in its database starts, repairs the object and reports it; the next
 // start finds nothing.
-func TestADatabaseWithABombInIt(t *testing.T) {
+func TestADatabaseWithAHarmfulObject(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *store.Store {
 		st, err := store.Open(t.Context(), store.Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
@@ -67,7 +67,7 @@ func TestADatabaseWithABombInIt(t *testing.T) {
 		}
 	}
 	if told != 3 {
-		t.Errorf("%d events tell of it", told)
+		t.Errorf("%d events report it", told)
 	}
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestADatabaseWithABombInIt(t *testing.T) {
 	st = open()
 	defer st.Close()
 	if _, mended, err = snapshot.Load(t.Context(), st, time.Now()); err != nil || len(mended) != 0 {
-		t.Errorf("the next start mends %v, %v", mended, err)
+		t.Errorf("the next start repairs %v, %v", mended, err)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 // The alert FlotillaBackupOld uses the time of the newest backup, and a missing metric would raise
 // no alert.
-func TestAHubWithoutABackupSaysSo(t *testing.T) {
+func TestTheBackupMetricWithoutABackup(t *testing.T) {
 	hub, _ := wholeHub(t)
 	newest := func() string {
 		w := httptest.NewRecorder()

@@ -19,7 +19,7 @@ func TestSecretsAreReadFromTheirFiles(t *testing.T) {
 	}
 	cfg := config.Default()
 	if all, err := targets(cfg); err != nil || len(all) != 0 {
-		t.Errorf("by default %v are told (%v)", all, err)
+		t.Errorf("by default the recipients are %v (%v)", all, err)
 	}
 	cfg.IncidentWebhook, cfg.IncidentWebhookSecretFile = "https://alerts.example.org/x", file("key \nmore\n")
 	cfg.IncidentMailServer, cfg.IncidentMailUser, cfg.IncidentMailPasswordFile = "smtp://mail.example.org:587", "hub", file("word")
@@ -36,7 +36,7 @@ func TestSecretsAreReadFromTheirFiles(t *testing.T) {
 	for _, bad := range []string{file(""), "/nowhere"} {
 		cfg.IncidentWebhookSecretFile = bad
 		if _, err := targets(cfg); err == nil {
-			t.Errorf("%s is taken for a secret", bad)
+			t.Errorf("%s is accepted as a secret", bad)
 		}
 	}
 }

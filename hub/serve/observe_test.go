@@ -112,12 +112,12 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("waited 30s for %s; the tool says %q", what, out.String())
+				t.Fatalf("waited 30s for %s; the tool prints %q", what, out.String())
 			}
 		}
 	}
 	_, dev, _ := net.SplitHostPort(o.Dev.Addr().String())
-	await("a status that it sees", func() bool {
+	await("a status that it receives", func() bool {
 		_ = exec.CommandContext(ctx, strings.Replace(sub, "mosquitto_sub", "mosquitto_pub", 1), "-h", "127.0.0.1", "-p", dev, "-u", "pi-9", "-i", "pi-9",
 			"-q", "1", "-t", wire.Topic(wire.DefaultPrefix, "pi-9", wire.ChannelStatus), "-m", `{"boot":"b1","seq":1}`).Run()
 		return strings.Contains(out.String(), `fleet/v1/nodes/pi-9/status {"boot":"b1","seq":1}`)
@@ -150,7 +150,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	began := time.Now()
 	await("the end of its connection", func() bool { return hub.Broker.Stats().Observers == 0 })
 	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("a revoked one was cut after %s", took)
+		t.Errorf("a revoked one was disconnected after %s", took)
 	}
 	<-ended
 	if again, err := exec.CommandContext(ctx, sub, args...).CombinedOutput(); err == nil || !strings.Contains(strings.ToLower(string(again)), "not authori") {

@@ -51,7 +51,7 @@ func TestADeviceBehindABrokerIsThereAsLongAsItsNodeLives(t *testing.T) {
 		}
 		o, ok := hub.owner(name)
 		if least := max(cfg.NodeMonitorGracePeriod, state.LeasesPerGrace*every); !ok || o.Silence < least {
-			t.Errorf("on site %s it counts as gone after %s, and its node lives for %s", site, o.Silence, least)
+			t.Errorf("on site %s it counts as gone after %s, and its node is ready for %s", site, o.Silence, least)
 		}
 	}
 }

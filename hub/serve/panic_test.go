@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-func TestAHandlerThatPanicsIsAnsweredFor(t *testing.T) {
+func TestAPanicInAHandlerIsAnswered(t *testing.T) {
 	e := echo.New()
 	e.GET("/before", func(echo.Context) error { panic("ouch") })
 	e.GET("/amid", func(c echo.Context) error {

@@ -17,7 +17,7 @@ import (
 )
 
 // A user has the same share of the leader's requests through a standby as directly.
-func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
+func TestPassedOnRequestsCountForTheirUser(t *testing.T) {
 	hub, people := wholeHub(t)
 	comes, release := make(chan bool), make(chan struct{})
 	leads := peer.Accept(cluster.WatchSessions(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -45,15 +45,15 @@ func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
 		}
 	}
 	if ask("viewer") {
-		t.Error("one has more requests than one may have")
+		t.Error("a user has too many requests")
 	}
 	if !ask("operator") {
-		t.Error("another user pays for it")
+		t.Error("another user is refused")
 	}
 	close(release)
 	all.Wait()
 	if release = make(chan struct{}); !ask("viewer") {
-		t.Error("requests that have ended are held against their sender")
+		t.Error("ended requests still count for their user")
 	}
 	close(release)
 	all.Wait()
@@ -61,7 +61,7 @@ func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
 
 // A device chooses its own name, which may be a user's. A passed-on request of a device must not
 // use up that user's share.
-func TestToTheHubThatPassedItOnADeviceIsNoUser(t *testing.T) {
+func TestAPassedOnDeviceIsNotAUser(t *testing.T) {
 	hub, people := wholeHub(t)
 	leads := peer.Accept(cluster.WatchSessions(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := hub.Guard.Authenticate(r); err != nil {
@@ -82,7 +82,7 @@ func TestToTheHubThatPassedItOnADeviceIsNoUser(t *testing.T) {
 		w := httptest.NewRecorder()
 		leads.ServeHTTP(w, r)
 		if got := w.Header().Get("Flotilla-Caller"); w.Code != http.StatusOK || got != name {
-			t.Errorf("a %s is told as user %q, want %q: %d %s", who, got, name, w.Code, w.Body)
+			t.Errorf("a %s is passed on as user %q, want %q: %d %s", who, got, name, w.Code, w.Body)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func TestProfilesAreForAdministrators(t *testing.T) {
 	}
 	for _, name := range []string{"heap", "goroutine", "allocs"} {
 		if w := ask("admin", "/debug/pprof/"+name); w.Code != 200 || w.Body.Len() < 100 || w.Body.Bytes()[0] != 0x1f {
-			t.Errorf("%s is no profile: %d, %d bytes", name, w.Code, w.Body.Len())
+			t.Errorf("%s is not a profile: %d, %d bytes", name, w.Code, w.Body.Len())
 		}
 	}
 	for _, path := range []string{"/debug/pprof/cmdline", "/debug/pprof/", "/debug/vars"} {

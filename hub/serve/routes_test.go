@@ -109,12 +109,12 @@ func TestEveryRouteHasADecision(t *testing.T) {
 	decided := strings.Split(strings.TrimSpace(string(want)), "\n")
 	for _, l := range lines {
 		if !slices.Contains(decided, l) {
-			t.Errorf("not as decided in %s: %s", file, l)
+			t.Errorf("is not in %s: %s", file, l)
 		}
 	}
 	for _, l := range decided {
 		if !slices.Contains(lines, l) {
-			t.Errorf("is decided in %s, and not so: %s", file, l)
+			t.Errorf("is in %s, but not so: %s", file, l)
 		}
 	}
 }

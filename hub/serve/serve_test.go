@@ -12,7 +12,7 @@ import (
 )
 
 // A hub that cannot start says why, and releases its directory.
-func TestAHubThatCannotStartLetsGoOfItsDirectory(t *testing.T) {
+func TestAFailedStartReleasesTheDirectory(t *testing.T) {
 	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}}
 	o.Config.DataDir = filepath.Join(t.TempDir(), "hub")
 	pki := filepath.Join(o.Config.DataDir, "pki")

@@ -18,7 +18,7 @@ import (
 )
 
 // A stopping hub finishes its answers, with its database open, before it ends.
-func TestAHubEndsWhenItHasAnswered(t *testing.T) {
+func TestAStoppingHubFinishesItsAnswers(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/pki"
 )
 
-func TestBrowsersAreToldToComeOverTLSUnderAHubsName(t *testing.T) {
+func TestStrictTransportSecurity(t *testing.T) {
 	authority, err := pki.Open(t.TempDir() + "/pki")
 	if err != nil {
 		t.Fatal(err)
@@ -35,12 +35,12 @@ func TestBrowsersAreToldToComeOverTLSUnderAHubsName(t *testing.T) {
 		{"a name of the hub", "gateway.example:8443", false, 204, "max-age=2592000"},
 		{"a name of the hub, written in capitals", "GATEWAY.example", false, 204, "max-age=2592000"},
 		{"an address has no such policy (RFC 6797, 8.1.1)", "192.0.2.1:8443", false, 204, ""},
-		{"nor has one of IPv6", "[2001:db8::1]:8443", false, 204, ""},
-		{"localhost is other programs', too", "localhost:8443", false, 204, ""},
-		{"who has not come over TLS is told nothing", "gateway.example", true, 204, ""},
+		{"an address of IPv6 has no such policy either", "[2001:db8::1]:8443", false, 204, ""},
+		{"localhost belongs to other programs too", "localhost:8443", false, 204, ""},
+		{"without TLS there is no policy", "gateway.example", true, 204, ""},
 		{"a name that is not the hub's is not served", "evil.example", false, 421, ""},
 		{"an address with a zone, which may be any text, is not served", "[fe80::1%';touch x;']:8443", false, 400, ""},
-		{"a port that is none is not served", "127.0.0.1:8443';touch x;'", false, 400, ""},
+		{"an invalid port is not served", "127.0.0.1:8443';touch x;'", false, 400, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -81,10 +81,10 @@ func TestTheRootIsAnIndexForPrograms(t *testing.T) {
 		t.Errorf("a device: %d %s", w.Code, w.Body)
 	}
 	if w := ask("stranger", kubectl); w.Code != http.StatusUnauthorized {
-		t.Errorf("a stranger's program: %d", w.Code)
+		t.Errorf("a program without authentication: %d", w.Code)
 	}
 	if w := ask("stranger", browser); w.Header().Get("Location") == "" {
-		t.Errorf("a stranger's browser: %d %s", w.Code, w.Body)
+		t.Errorf("a browser without authentication: %d %s", w.Code, w.Body)
 	}
 	if w := ask("viewer", browser); w.Code != http.StatusOK || !strings.Contains(w.Header().Get("Content-Type"), "text/html") {
 		t.Errorf("a viewer's browser: %d %s", w.Code, w.Header())

@@ -26,7 +26,7 @@ func TestRequestsWaitForMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := create(); err != nil {
-			t.Fatal("beside one user:", err)
+			t.Fatal("with another user:", err)
 		}
 		thirds, err := l.decoding.take(t.Context(), "a third", maxDecoding-userDecoding)
 		if err != nil {
@@ -35,12 +35,12 @@ func TestRequestsWaitForMemory(t *testing.T) {
 		began := time.Now()
 		err = create()
 		if _, again := apierrors.SuggestsClientDelay(err); !apierrors.IsTooManyRequests(err) || !again || time.Since(began) != decodePatience {
-			t.Errorf("without memory: %v after %v", err, time.Since(began))
+			t.Errorf("without free memory: %v after %v", err, time.Since(began))
 		}
 		theirs()
 		thirds()
 		if err := create(); err != nil {
-			t.Error("with memory again:", err)
+			t.Error("with free memory again:", err)
 		}
 	})
 }

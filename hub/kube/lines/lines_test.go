@@ -47,7 +47,7 @@ func TestAFieldsLine(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoYAMLIsToldByLine(t *testing.T) {
+func TestInvalidYAMLIsNamedByLine(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{two, ""},
 		{"a: 1\n\tb: 2\n", "line 2 is indented with a tab: YAML allows only spaces"},

@@ -177,7 +177,7 @@ func TestDocumentsAreTrue(t *testing.T) {
 	text := string(body(t, get(t, "/openapi/v3/api/v1")))
 	for _, never := range []string{"cbor", "NFSVolumeSource", "ServicePort\"}}}}}}", "/watch/"} {
 		if strings.Contains(text, never) {
-			t.Errorf("the document speaks of %s", never)
+			t.Errorf("the document mentions %s", never)
 		}
 	}
 	pod := doc.Components.Schemas["io.k8s.api.core.v1.PodSpec"]["properties"].(map[string]any)
@@ -207,7 +207,7 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Contains(gv, "v1alpha1") && (bytes.Contains(text, []byte("CoreV1")) || bytes.Contains(text, []byte(`v1.Node"`)) || bytes.Contains(text, []byte("core_v1"))) {
-			t.Errorf("%s still speaks of nodes", gv)
+			t.Errorf("%s still mentions nodes", gv)
 		}
 		ids := map[string]bool{}
 		for path, item := range doc.Paths {
@@ -366,7 +366,7 @@ func TestSchemasTellServerSideApplyHowToMerge(t *testing.T) {
 	}
 	wrong := unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "spec": map[string]any{"foo": "bar"}}}
 	if _, err := converter.ObjectToTyped(&wrong); err == nil {
-		t.Error("a field that no pod has is accepted")
+		t.Error("an unknown field is accepted")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // kubectl explain says how admission handles a field. After a change, run go generate
 // ./hub/kube/openapi.
-func TestTheDocumentsSayWhatBecomesOfAField(t *testing.T) {
+func TestTheDocumentsSayHowAFieldIsHandled(t *testing.T) {
 	var doc struct {
 		Definitions map[string]struct {
 			Properties map[string]struct{ Description string }

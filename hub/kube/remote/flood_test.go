@@ -71,7 +71,7 @@ func opens(id spdy.StreamId, h http.Header) *spdy.SynStreamFrame {
 }
 
 // The hub buffers at most a megabyte of a connection whose streams are not read.
-func TestWhatNobodyReadsIsNotKept(t *testing.T) {
+func TestUnreadStreamsAreBufferedToALimit(t *testing.T) {
 	var n int
 	flooding(t, func(f *spdy.Framer) error {
 		n++
@@ -111,20 +111,20 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 		want  string // "": it is read to its end
 	}{
 		{"streams in their order", append(slices.Clone(good), control(synStream, 0, 0, 0, 5)...), ""},
-		{"a stream of the server's", control(synStream, 0, 0, 0, 2), "opened stream 2 after 0"},
-		{"a stream for the second time", append(slices.Clone(good), good...), "opened stream 3 after 3"},
+		{"a stream number of the server", control(synStream, 0, 0, 0, 2), "opened stream 2 after 0"},
+		{"a stream number used twice", append(slices.Clone(good), good...), "opened stream 3 after 3"},
 		{"a stream without a number", control(synStream, 0, 0), "without a number"},
-		{"an answer to what nobody asked", control(2, 0, 0, 0, 1), "type 2"},
-		{"headers of a stream that is open", control(8, 0, 0, 0, 1), "type 8"},
-		{"settings are passed over", control(settings, make([]byte, maxControl)...), ""},
+		{"an answer without a request", control(2, 0, 0, 0, 1), "type 2"},
+		{"headers on an open stream", control(8, 0, 0, 0, 1), "type 8"},
+		{"settings are ignored", control(settings, make([]byte, maxControl)...), ""},
 		{"settings without end", control(settings, make([]byte, maxControl+1)...), "the limit is 2048"},
 		{"an unknown type", control(12), "type 12"},
 		{"nothing but zeros", make([]byte, frameHeader), "data on stream 0, which"},
-		{"data on a stream of the server's", slices.Concat(good, data(2, 1)), "data on stream 2, which"},
+		{"data on a stream number of the server", slices.Concat(good, data(2, 1)), "data on stream 2, which"},
 		{"data on a stream that is not open yet", slices.Concat(good, data(5, 1)), "data on stream 5, which"},
-		{"frames of no data, and one that has some, again and again", slices.Concat(good, empty, data(3, 1), empty, data(3, 1)), ""},
-		{"ends of many streams without data", tried, ""},
-		{"frames of no data without end", slices.Concat(good, empty, data(3)), "more than 1000 frames without data"},
+		{"frames without data, each followed by one with data", slices.Concat(good, empty, data(3, 1), empty, data(3, 1)), ""},
+		{"many streams that end without data", tried, ""},
+		{"endless frames without data", slices.Concat(good, empty, data(3)), "more than 1000 frames without data"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFramed(&fakeWire{in: bytes.NewReader(tt.bytes)})

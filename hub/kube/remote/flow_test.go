@@ -93,7 +93,7 @@ func counting(t *testing.T, first uint32, serve func(id uint32, s flowStream), c
 
 // A client that counts windows and does not read one stream receives no more than its window of
 // that one. The other streams go on.
-func TestAStreamWithoutAWindowHoldsUpNoOther(t *testing.T) {
+func TestAStreamWithoutAWindowBlocksNoOther(t *testing.T) {
 	const first, more = 1000, 5000
 	counting(t, first, func(id uint32, s flowStream) {
 		switch id {
@@ -139,7 +139,7 @@ func (a adding) Write(p []byte) (int, error) { a.Add(int64(len(p))); return len(
 
 // Data of an unread stream is buffered up to its window, and the other streams go on. A client that
 // sends more waits.
-func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
+func TestAnUnreadStreamBlocksNoOther(t *testing.T) {
 	const little = "still here"
 	var whole, other atomic.Int64
 	counting(t, 0, func(id uint32, s flowStream) {
@@ -187,7 +187,7 @@ func TestAStreamThatNobodyReadsHoldsUpNoOther(t *testing.T) {
 }
 
 // A client that counts windows gets a window for what was read, and can send for ever.
-func TestWhatIsReadMayBeSentAgain(t *testing.T) {
+func TestReadDataGivesAWindow(t *testing.T) {
 	counting(t, 0, func(id uint32, s flowStream) { _, _ = io.Copy(io.Discard, s) }, func(t *testing.T, c *counter) {
 		const most = 1 << 20
 		for range most / 1024 {

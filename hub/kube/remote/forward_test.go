@@ -106,7 +106,7 @@ func TestConnectionsAreForwardedSideBySide(t *testing.T) {
 		}
 		_ = data.Close()
 		if got := rest(t, data); got != "\x04" {
-			t.Errorf("the pod says %q at the end of what it was sent", got)
+			t.Errorf("the pod sends %q at the end of its input", got)
 		}
 		if got := rest(t, fault); got != "" {
 			t.Errorf("the error stream says %q", got)
@@ -124,7 +124,7 @@ func TestConnectionsAreForwardedSideBySide(t *testing.T) {
 	})
 }
 
-func TestWhatThePodSaysLastArrivesAndThenTheEnd(t *testing.T) {
+func TestThePodsLastDataArrivesBeforeTheEnd(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, _ <-chan int32) {
 		data, fault := connect(t, conn, "1", 25)
 		if got := rest(t, data); got != "bye" {
@@ -136,7 +136,7 @@ func TestWhatThePodSaysLastArrivesAndThenTheEnd(t *testing.T) {
 	})
 }
 
-func TestAPortThatRefusesIsToldAndTheOthersGoOn(t *testing.T) {
+func TestARefusedPortIsReportedAndOthersGoOn(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, _ <-chan int32) {
 		data, fault := connect(t, conn, "1", 80)
 		if got := rest(t, fault); got != "connection refused by port 80" {
@@ -182,7 +182,7 @@ func TestAClientThatVanishesEndsItsConnections(t *testing.T) {
 	})
 }
 
-func TestTheServersEndIsToldToEachConnection(t *testing.T) {
+func TestEachConnectionGetsTheShutdown(t *testing.T) {
 	for _, f := range forwarders {
 		t.Run(f.name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
@@ -200,7 +200,7 @@ func TestTheServersEndIsToldToEachConnection(t *testing.T) {
 	}
 }
 
-func TestStreamsThatAreNoPairAreRefused(t *testing.T) {
+func TestStreamsWithoutAPairAreRefused(t *testing.T) {
 	dial, _ := fakePod(t)
 	for _, tt := range []struct {
 		name           string
@@ -209,11 +209,11 @@ func TestStreamsThatAreNoPairAreRefused(t *testing.T) {
 		{"a stream of another type", "stdin", "7", "1"},
 		{"a stream without a port", "data", "", "1"},
 		{"port 0", "data", "0", "1"},
-		{"a port above all", "data", "65536", "1"},
+		{"a port above 65535", "data", "65536", "1"},
 		{"a port that is a name", "data", "http", "1"},
 		{"a stream without an id", "data", "7", ""},
 		{"a second stream of one type", "error", "7", "taken"},
-		{"another port than that of the pair", "data", "9", "taken"},
+		{"another port than the pair's first stream", "data", "9", "taken"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, conn := forwarders[0].open(t, forwardTo(t, t.Context(), dial))

@@ -21,7 +21,7 @@ func (w *endless) Read(b []byte) (int, error) {
 }
 
 // Sizes may come for ever, but an endless one is not buffered.
-func TestASizeWithoutEnd(t *testing.T) {
+func TestAnEndlessTerminalSize(t *testing.T) {
 	sizes := strings.Repeat(`{"Width":80,"Height":24}`+"\n", 10_000)
 	for _, text := range []string{" ", `{"Width":1,"x":"`, "[[[["} {
 		i, end := newInput(), &endless{text: text}

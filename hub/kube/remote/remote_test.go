@@ -90,7 +90,7 @@ func TestOutputsAreSeparateAndTheExitCodeComesLast(t *testing.T) {
 	big := strings.Repeat("0123456789abcdef", 64<<10) // a MiB
 	each(t, Streams{Stdout: true, Stderr: true}, func(_ context.Context, s ask.IO) error {
 		if s.Stdin != nil || s.Resize != nil {
-			return errors.New("there is an input that nobody wished for")
+			return errors.New("there is an input that was not requested")
 		}
 		_, _ = io.WriteString(s.Stderr, "oh")
 		_, _ = io.WriteString(s.Stdout, big)
@@ -118,9 +118,9 @@ func TestHowACommandEnds(t *testing.T) {
 		want metav1.Status
 	}{
 		{"code 0 is success", nil, metav1.Status{Status: "Success"}},
-		{"an error is told in its own words", fmt.Errorf("pod a/b: %w", ask.ErrLost),
+		{"an error keeps its text", fmt.Errorf("pod a/b: %w", ask.ErrLost),
 			metav1.Status{Status: "Failure", Reason: "InternalError", Code: 500, Message: "pod a/b: the device's answer broke off"}},
-		{"an answer of the API stays what it is", apierrors.NewBadRequest("no"), apierrors.NewBadRequest("no").ErrStatus},
+		{"an API error stays as it is", apierrors.NewBadRequest("no"), apierrors.NewBadRequest("no").ErrStatus},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			each(t, Streams{Stdout: true}, func(context.Context, ask.IO) error { return tt.err }, func(t *testing.T, c tester) {
@@ -169,7 +169,7 @@ func TestInputAndItsEnd(t *testing.T) {
 }
 
 // The output of a command arrives even if the command has not read its input.
-func TestInputThatNobodyReads(t *testing.T) {
+func TestUnreadInput(t *testing.T) {
 	begin := make(chan struct{})
 	each(t, Streams{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
 		<-begin
@@ -237,7 +237,7 @@ func TestAClientThatVanishesEndsTheCommand(t *testing.T) {
 }
 
 // If a lost client looked like an EOF, the command would take half of a file for the whole.
-func TestAClientThatVanishesHasNotSaidAll(t *testing.T) {
+func TestALostClientIsNotTheEndOfInput(t *testing.T) {
 	ends := make(chan error)
 	each(t, Streams{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
 		if _, err := io.ReadFull(s.Stdin, make([]byte, 4)); err != nil {
@@ -258,7 +258,7 @@ func TestAClientThatVanishesHasNotSaidAll(t *testing.T) {
 }
 
 // The client receives the hub's shutdown as the reason, whatever fails because of it.
-func TestTheServersEndIsTold(t *testing.T) {
+func TestTheClientGetsTheShutdown(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
@@ -343,7 +343,7 @@ func TestOlderForms(t *testing.T) {
 	}
 }
 
-func TestRequestsThatBecomeNoStream(t *testing.T) {
+func TestRequestsThatCannotBeUpgraded(t *testing.T) {
 	run := serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error {
 		return Serve(w, r, Streams{Stdout: true}, func(context.Context, ask.IO) error { return errors.New("it ran") })
 	})
@@ -364,16 +364,16 @@ func TestRequestsThatBecomeNoStream(t *testing.T) {
 		header http.Header
 		want   string
 	}{
-		{"a request that is none", run, "GET", nil, "upgrade the connection"},
+		{"a plain request", run, "GET", nil, "upgrade the connection"},
 		{"a WebSocket without a protocol", run, "GET", ws, "client supports []"},
-		{"a WebSocket of a protocol of long ago", run, "GET", with(ws, "Sec-WebSocket-Protocol", "v3.channel.k8s.io"), "server accepts [v5.channel.k8s.io v4.channel.k8s.io v4.base64.channel.k8s.io channel.k8s.io base64.channel.k8s.io]"},
-		{"a WebSocket with a key that is none", run, "GET", with(with(ws, "Sec-WebSocket-Protocol", "v5.channel.k8s.io"), "Sec-WebSocket-Key", "x"), "Sec-WebSocket-Key"},
+		{"a WebSocket with an old protocol", run, "GET", with(ws, "Sec-WebSocket-Protocol", "v3.channel.k8s.io"), "server accepts [v5.channel.k8s.io v4.channel.k8s.io v4.base64.channel.k8s.io channel.k8s.io base64.channel.k8s.io]"},
+		{"a WebSocket with an invalid key", run, "GET", with(with(ws, "Sec-WebSocket-Protocol", "v5.channel.k8s.io"), "Sec-WebSocket-Key", "x"), "Sec-WebSocket-Key"},
 		{"a WebSocket by POST", run, "POST", with(ws, "Sec-WebSocket-Protocol", "v5.channel.k8s.io"), "not GET"},
 		{"SPDY without a protocol", run, "POST", spdy, "client supports []"},
-		{"SPDY of a protocol of long ago", run, "POST", with(spdy, protocolHeader, "v2.channel.k8s.io, channel.k8s.io"), "server accepts [v4.channel.k8s.io]"},
-		{"forwarding over channels", forward, "GET", with(ws, "Sec-WebSocket-Protocol", "v4.channel.k8s.io"), "server accepts [SPDY/3.1+portforward.k8s.io]"},
-		{"forwarding with the protocol of commands", forward, "POST", with(spdy, protocolHeader, "v4.channel.k8s.io"), "server accepts [portforward.k8s.io]"},
-		{"forwarding without streams", forward, "POST", nil, "upgrade the connection"},
+		{"SPDY with an old protocol", run, "POST", with(spdy, protocolHeader, "v2.channel.k8s.io, channel.k8s.io"), "server accepts [v4.channel.k8s.io]"},
+		{"port-forward with channels", forward, "GET", with(ws, "Sec-WebSocket-Protocol", "v4.channel.k8s.io"), "server accepts [SPDY/3.1+portforward.k8s.io]"},
+		{"port-forward with the protocol of exec", forward, "POST", with(spdy, protocolHeader, "v4.channel.k8s.io"), "server accepts [portforward.k8s.io]"},
+		{"port-forward without an upgrade", forward, "POST", nil, "upgrade the connection"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, _ := http.NewRequestWithContext(t.Context(), tt.method, tt.srv.URL, nil)
@@ -392,7 +392,7 @@ func TestRequestsThatBecomeNoStream(t *testing.T) {
 }
 
 // The headers of an answer are part of the upgrade: by one of them, a standby knows the user.
-func TestWhatWasSaidOfAnAnswerGoesAlongWithAWebSocket(t *testing.T) {
+func TestHeadersArePartOfAnUpgrade(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Flotilla-Caller", "kari")
 		s, err := upgrade(w, r, "v4.channel.k8s.io")

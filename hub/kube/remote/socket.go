@@ -88,8 +88,8 @@ func (s *socket) send(message []byte) error {
 // markClosed marks the client as gone.
 func (s *socket) markClosed() { s.once.Do(func() { close(s.closed) }) }
 
-// closeGracefully sends a close message, gives the client time to read the data before it, and closes the
-// connection. The caller must keep reading until then.
+// closeGracefully sends a close message, gives the client time to read the data before it, and
+// closes the connection. The caller must keep reading until then.
 func (s *socket) closeGracefully() {
 	late := time.AfterFunc(closeTimeout, func() { _ = s.conn.Close() })
 	defer late.Stop()

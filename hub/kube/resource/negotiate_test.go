@@ -16,19 +16,19 @@ func TestNegotiate(t *testing.T) {
 	}{
 		{name: "kubectl get asks for a table", accept: kubectlGet, media: all, want: Form{Media: MediaJSON, As: "Table", Include: "Metadata"}},
 		{name: "the order of parameters does not matter", accept: "application/json;g=meta.k8s.io;v=v1;as=Table", media: all, want: Form{Media: MediaJSON, As: "Table", Include: "Metadata"}},
-		{name: "an older table", accept: "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", media: all, want: Form{Media: MediaJSON, As: "Table", Old: true, Include: "Metadata"}},
-		{name: "older metadata in protobuf", accept: "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1beta1", media: all, want: Form{Media: MediaProto, As: "PartialObjectMetadata", Old: true}},
-		{name: "a table of a version that is none is passed over", accept: "application/json;as=Table;v=v1alpha1;g=meta.k8s.io,application/json", media: all, want: Form{Media: MediaJSON}},
+		{name: "a v1beta1 table", accept: "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", media: all, want: Form{Media: MediaJSON, As: "Table", Old: true, Include: "Metadata"}},
+		{name: "v1beta1 metadata in protobuf", accept: "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1beta1", media: all, want: Form{Media: MediaProto, As: "PartialObjectMetadata", Old: true}},
+		{name: "a table of an unknown version is skipped", accept: "application/json;as=Table;v=v1alpha1;g=meta.k8s.io,application/json", media: all, want: Form{Media: MediaJSON}},
 		{name: "no header means JSON", media: all, want: Form{Media: MediaJSON}},
 		{name: "anything means JSON", accept: "*/*", media: all, want: Form{Media: MediaJSON}},
 		{name: "protobuf first", accept: "application/vnd.kubernetes.protobuf,application/json", media: all, want: Form{Media: MediaProto}},
-		{name: "protobuf is passed over where there is none", accept: "application/vnd.kubernetes.protobuf,application/json", media: []string{MediaJSON}, want: Form{Media: MediaJSON}},
+		{name: "protobuf is skipped where there is none", accept: "application/vnd.kubernetes.protobuf,application/json", media: []string{MediaJSON}, want: Form{Media: MediaJSON}},
 		{name: "a table has no protobuf form", accept: "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json", media: all, want: Form{Media: MediaJSON}},
 		{name: "metadata in protobuf", accept: "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json", media: all, want: Form{Media: MediaProto, As: "PartialObjectMetadata"}},
 		{name: "the quality decides", accept: "application/json;q=0.1, application/yaml;q=0.9", media: all, want: Form{Media: MediaYAML}},
-		{name: "a clause that cannot be read is passed over", accept: ";;,application/yaml", media: all, want: Form{Media: MediaYAML}},
-		{name: "nothing that can be written", accept: "text/html", media: all, bad: true},
-		{name: "a kind that is not one", accept: "application/json;as=Poem;v=v1;g=meta.k8s.io", media: all, bad: true},
+		{name: "an unreadable clause is skipped", accept: ";;,application/yaml", media: all, want: Form{Media: MediaYAML}},
+		{name: "no supported type", accept: "text/html", media: all, bad: true},
+		{name: "an unknown kind", accept: "application/json;as=Poem;v=v1;g=meta.k8s.io", media: all, bad: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := httptest.NewRequest("GET", "/api/v1/nodes", nil)

@@ -114,7 +114,7 @@ func TestEveryRowHasACellForEveryColumnOfTheRightType(t *testing.T) {
 	}
 }
 
-func TestWhatStandsInARow(t *testing.T) {
+func TestTheObjectOfARow(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "shop", ResourceVersion: "7"}}
 	before := pod.DeepCopy()
 	for _, c := range []struct {

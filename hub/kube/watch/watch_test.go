@@ -192,12 +192,12 @@ func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 			t.Errorf("1000 changes were encoded %d times in two forms", encodings)
 		}
 		if bytes == 0 {
-			t.Error("nothing is kept for those who come a moment later")
+			t.Error("the cache is empty at once")
 		}
 		time.Sleep(2 * cacheFor)
 		synctest.Wait()
 		if _, bytes, kept := e.counts(); bytes != 0 || kept != 0 {
-			t.Errorf("%d bytes of %d encodings are kept when nobody wants them any more", bytes, kept)
+			t.Errorf("%d bytes of %d encodings are cached without watches", bytes, kept)
 		}
 	})
 }

@@ -35,15 +35,15 @@ func TestEachBoundOfAPatch(t *testing.T) {
 		want       string // "": it is applied
 	}{
 		{"a few operations", object(10), operations(10, test), types.JSONPatchType, ""},
-		{"many operations on little", object(10), operations(1000, test), types.JSONPatchType, ""},
-		{"more operations than there may be", object(10), operations(maxPatchOperations+1, `{"op":"x","path":""}`), types.JSONPatchType, "maximum operations"},
-		{"operations on much", object(1 << 20), operations(300, test), types.JSONPatchType, "too much work"},
-		{"operations of a great patch on little", object(10), operations(400, `{"op":"test","path":"/metadata/name","value":"`+strings.Repeat("y", 2000)+`"}`), types.JSONPatchType, "too much work"},
+		{"many operations on a small object", object(10), operations(1000, test), types.JSONPatchType, ""},
+		{"too many operations", object(10), operations(maxPatchOperations+1, `{"op":"x","path":""}`), types.JSONPatchType, "maximum operations"},
+		{"operations on a large object", object(1 << 20), operations(300, test), types.JSONPatchType, "too much work"},
+		{"operations of a large patch on a small object", object(10), operations(400, `{"op":"test","path":"/metadata/name","value":"`+strings.Repeat("y", 2000)+`"}`), types.JSONPatchType, "too much work"},
 		{"copies of copies", object(60_000), operations(60, `{"op":"copy","from":"/metadata/annotations/x","path":"/metadata/labels"}`), types.JSONPatchType, "copy"},
 		{"a list to be merged", []byte(`{"status":{}}`), list(100), types.StrategicMergePatchType, ""},
-		{"a list that takes for ever to be merged", []byte(`{"status":{}}`), list(3000), types.StrategicMergePatchType, "too many entries"},
-		{"a list in the place of an object", object(1), []byte(`[1]`), types.MergePatchType, "not a JSON object"},
-		{"nothing in the place of an object", object(1), []byte(`null`), types.StrategicMergePatchType, "not a JSON object"},
+		{"a list that costs too much to merge", []byte(`{"status":{}}`), list(3000), types.StrategicMergePatchType, "too many entries"},
+		{"a list instead of an object", object(1), []byte(`[1]`), types.MergePatchType, "not a JSON object"},
+		{"null instead of an object", object(1), []byte(`null`), types.StrategicMergePatchType, "not a JSON object"},
 	} {
 		_, err := patchJSON(tt.was, tt.patch, tt.kind, &corev1.Node{})
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {

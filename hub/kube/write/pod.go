@@ -49,8 +49,8 @@ func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time)
 		Result: next}, nil
 }
 
-// withBindingMeta adds the binding's labels and annotations to the pod, as Kubernetes does: external
-// schedulers record their choice in them.
+// withBindingMeta adds the binding's labels and annotations to the pod, as Kubernetes does:
+// external schedulers record their choice in them.
 func (r *Request) withBindingMeta(next, p *corev1.Pod, binding *corev1.Binding) error {
 	if len(binding.Labels)+len(binding.Annotations) == 0 {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// withConditions returns a request with the conditions of sent, and nothing else of it. The hub sets their
-// times, because expiry counts from them.
+// withConditions returns a request with the conditions of sent, and nothing else of it. The hub
+// sets their times, because expiry counts from them.
 func withConditions(live, sent *certv1.CertificateSigningRequest, now time.Time) state.Object {
 	next := live.DeepCopy()
 	next.Status.Conditions = nil

@@ -327,7 +327,8 @@ func (d document) prune() {
 	}
 }
 
-// stripDescriptions removes what only people read from schemas, and lists of values, which admission checks.
+// stripDescriptions removes what only people read from schemas, and lists of values, which
+// admission checks.
 func stripDescriptions(v any) {
 	switch v := v.(type) {
 	case object:
