@@ -25,6 +25,8 @@ const (
 	maxAnonymousRow = 100
 	// Streams is the limit of concurrent requests on one HTTP/2 connection.
 	Streams = 100
+	// maxDrain is how much of a body is read after an answer that closes the connection.
+	maxDrain = 1 << 20
 	// idle is how long a connection may stay open without a request.
 	idle = 2 * time.Minute
 )
@@ -66,24 +68,25 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff") // browsers must not guess the type of any answer
 	conn, _ := r.Context().Value(key{}).(*Conn)
 	q := &request{w: w, conn: conn}
-	if !q.begin() {
-		Busy(w, "too many requests are under way on this connection, and none has shown who sends them")
-		return
-	}
-	defer q.end()
-	if !q.countAnonymous() {
-		w.Header().Set("Connection", "close")
-		Busy(w, "too many requests come from this address, and none shows who sends them")
-		return
-	}
-	if conn != nil && conn.anonymousRequests.Load() >= maxAnonymousRow {
-		w.Header().Set("Connection", "close")
-	}
 	rc := http.NewResponseController(w)
 	if r.ContentLength != 0 { // without a body there is nothing to wait for
 		b := &body{ReadCloser: r.Body, rc: rc, began: time.Now()}
 		_ = rc.SetReadDeadline(b.until()) // writers of tests have no deadlines, and no connection either
 		r.Body = b
+	}
+	if !q.begin() {
+		Busy(w, "too many unauthenticated requests are under way on this connection")
+		return
+	}
+	defer q.end()
+	if !q.countAnonymous() {
+		closeAfter(w, r)
+		Busy(w, "too many unauthenticated requests from this address")
+		drain(w, r)
+		return
+	}
+	if conn != nil && conn.anonymousRequests.Load() >= maxAnonymousRow {
+		closeAfter(w, r)
 	}
 	switch {
 	case r.ProtoMajor == 2:
@@ -94,6 +97,24 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer conn.patience.Store(int64(reading))
 	}
 	h.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), key{}, q)))
+	drain(w, r)
+}
+
+// closeAfter closes the connection after the answer. HTTP/1.1 does so anyway if the body is long
+// and unread, and half-closes first.
+func closeAfter(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 2 || r.ContentLength <= maxDrain {
+		w.Header().Set("Connection", "close")
+	}
+}
+
+// drain reads the rest of the body after an answer that closes the connection: a close with unread
+// input resets the connection, and the client may lose the answer.
+func drain(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 && w.Header().Get("Connection") == "close" {
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.CopyN(io.Discard, r.Body, maxDrain)
+	}
 }
 
 // Busy answers 429 Too Many Requests.

@@ -2,6 +2,7 @@ package listen
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -40,6 +41,33 @@ func TestAnonymousRequestsOfAConnectionAreLimited(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A connection is closed after its last answer once a short body was read: a close with unread
+// input resets the connection, and the client may lose the answer.
+func TestABodyIsReadBeforeTheConnectionCloses(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t, conf, Limits{Connections: 8}).dial("http/1.1")
+		for range maxAnonymousRow - 1 {
+			if code, err := ask(c, get("/", "")); code != 200 {
+				t.Fatal(code, err)
+			}
+		}
+		sent := make(chan error, 1)
+		go func() {
+			_, err := fmt.Fprintf(c, "POST /unread HTTP/1.1\r\nHost: hub\r\nContent-Length: 900000\r\n\r\n%0900000d", 0)
+			sent <- err
+		}()
+		a, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || a.StatusCode != http.StatusUnauthorized || !a.Close {
+			t.Fatal(a, err)
+		}
+		if err := <-sent; err != nil {
+			t.Error("the rest of the body was not read:", err)
+		}
+		lasts(c)
+	})
 }
 
 func TestAnonymousRequestsOfAnAddressAreLimited(t *testing.T) {
