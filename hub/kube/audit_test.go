@@ -21,7 +21,7 @@ func TestReadingsOfSecretsAndRefusalsAreAudited(t *testing.T) {
 		{"a viewer's write", "viewer", "DELETE", ns + "/pods/kiosk-1", "", "viewer delete pods default/kiosk-1 refused"},
 		{"a viewer's dry run", "viewer", "DELETE", ns + "/pods/kiosk-1?dryRun=All", "", "viewer delete pods default/kiosk-1 refused"},
 		{"a viewer's eviction", "viewer", "POST", ns + "/pods/kiosk-1/eviction", "", "viewer create pods/eviction default/kiosk-1 refused"},
-		{"nobody", "nonsense", "GET", "/api/v1/nodes", "", " get nodes refused"},
+		{"no authentication", "nonsense", "GET", "/api/v1/nodes", "", " get nodes refused"},
 		{"no authentication, at an unknown path", "nonsense", "POST", "/apis/x/y/z", "", " create z refused"},
 		{"impersonation", "admin", "GET", "/api/v1/nodes", "impersonate", "admin get nodes refused"},
 		{"an object that is not a secret", "viewer", "GET", "/api/v1/nodes", "", ""},

@@ -85,7 +85,7 @@ func TestTwoClientsEmptyACollection(t *testing.T) {
 	var list corev1.ConfigMapList
 	send(t, s, "DELETE", path, "", "", 200, &list)
 	if len(list.Items) > 0 {
-		t.Errorf("what somebody else has deleted is answered as deleted: %v", list.Items)
+		t.Errorf("another client's deletions are in the answer: %v", list.Items)
 	}
 }
 

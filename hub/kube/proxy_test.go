@@ -44,7 +44,7 @@ func TestPodProxy(t *testing.T) {
 		{"a body", "operator", "POST", "kiosk-1:" + port(plain) + "/proxy/form", "words", 200, `POST /form "" "" words`},
 		{"the code is the pod's", "operator", "GET", "http:kiosk-1:" + port(plain) + "/proxy/missing", "", 404, `GET /missing`},
 		{"https", "operator", "GET", "https:kiosk-1:" + port(secure) + "/proxy/s", "", 200, `GET /s "" "" `},
-		{"nobody listens", "operator", "GET", "kiosk-1:1/proxy/", "", 503, "error trying to reach pod default/kiosk-1 at port 1: "},
+		{"a port without a listener", "operator", "GET", "kiosk-1:1/proxy/", "", 503, "error trying to reach pod default/kiosk-1 at port 1: "},
 		{"an invalid port", "operator", "GET", "kiosk-1:70000/proxy/", "", 400, "is not a port"},
 		{"another protocol", "operator", "GET", "ftp:kiosk-1:80/proxy/", "", 400, "use http or https"},
 		{"a pod that is not there", "operator", "GET", "nobody:80/proxy/", "", 404, `pods \"nobody\" not found`},

@@ -47,7 +47,7 @@ func TestReviewsOfOthers(t *testing.T) {
 		{"in one namespace", "", local, `"user":"ola",` + list, 201, true, "role viewer allows it"},
 		{"of another namespace", "", local, `"user":"ola","resourceAttributes":{"verb":"list","resource":"pods","namespace":"team"}`, 422, false, "must match metadata.namespace"},
 		{"of a path in a namespace", "", local, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 422, false, "disallowed on this kind of request"},
-		{"of nobody", "", global, list, 422, false, "at least one of user or group must be specified"},
+		{"without user and group", "", global, list, 422, false, "at least one of user or group must be specified"},
 		{"of nothing", "", global, `"user":"ola"`, 422, false, "exactly one of nonResourceAttributes or resourceAttributes must be specified"},
 		{"the list of users cannot be read", "", global, `"user":"broken",` + list, 500, false, "the disk is gone"},
 		{"an operator asks about another user", "operator", global, `"user":"ola",` + list, 403, false, "does not allow it"},

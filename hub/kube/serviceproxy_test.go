@@ -40,7 +40,7 @@ func TestServiceProxy(t *testing.T) {
 		{"without https", "viewer", "GET", "kubernetes:443/proxy/version", 400, "use https:kubernetes:443"},
 		{"another port", "viewer", "GET", "https:kubernetes:80/proxy/version", 503, "no service port"},
 		{"another service", "viewer", "GET", "https:dashboard:443/proxy/", 404, `services \"dashboard\" not found`},
-		{"of nobody", "nobody", "GET", "https:kubernetes:443/proxy/version", 401, "Unauthorized"},
+		{"no authentication", "nobody", "GET", "https:kubernetes:443/proxy/version", 401, "Unauthorized"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), tt.method, srv.URL+svc+tt.path, strings.NewReader(""))

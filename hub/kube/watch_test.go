@@ -218,7 +218,7 @@ func TestWatchOfASelectionSendsAddedAndDeleted(t *testing.T) {
 		f.touch(node, "lamp", "off")
 		frames := w.expect("ADDED pi-1 7", "MODIFIED pi-1 8", "DELETED pi-1 9")
 		if got := frames[2].Object.Metadata.Labels["lamp"]; got != "on" {
-			t.Errorf("who leaves is told with lamp=%s, want its old content", got)
+			t.Errorf("DELETED has lamp=%s, want the old content", got)
 		}
 		f.remove(node) // no longer selected: no event
 		w.expect()

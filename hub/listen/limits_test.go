@@ -138,7 +138,7 @@ func TestANewConnectionIsSafeAtFirst(t *testing.T) {
 	})
 }
 
-// An ended request counts for no user, whoever it turned out to be.
+// An ended request counts for no user.
 func TestEndedRequestsDoNotCount(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {

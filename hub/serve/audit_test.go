@@ -223,7 +223,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		t.Errorf("its message must be acknowledged, so that it is not sent again, and ignored: %v", err)
 	}
 
-	// Deleting a Node ends its enrolment, whoever deletes it.
+	// Deleting a Node ends its enrolment.
 	if _, err := hub.Loop.Do(ctx, func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
 		return []state.Change{state.Remove(s.Node("pi-1"), "")}, nil
 	}); err != nil {

@@ -82,7 +82,7 @@ func TestUnreadStreamsAreBufferedToALimit(t *testing.T) {
 		return f.WriteFrame(&spdy.DataFrame{StreamId: id, Data: make([]byte, 1<<20)})
 	}, func(sent int64) {
 		if sent > 2<<20 {
-			t.Errorf("%d KiB were taken of a client that nobody reads", sent>>10)
+			t.Errorf("%d KiB were read of unread streams", sent>>10)
 		}
 	})
 }

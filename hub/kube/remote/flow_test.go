@@ -113,7 +113,7 @@ func TestAStreamWithoutAWindowBlocksNoOther(t *testing.T) {
 			t.Errorf("%d bytes of the stream that is read", got)
 		}
 		if got, _ := c.of(1); got != first {
-			t.Errorf("%d bytes of the stream that nobody reads", got)
+			t.Errorf("%d bytes of the unread stream", got)
 		}
 		window(1, more)
 		if got, _ := c.of(1); got != first+more {
@@ -166,7 +166,7 @@ func TestAnUnreadStreamBlocksNoOther(t *testing.T) {
 			t.Errorf("%d bytes of another stream were read, and a window was given for %d", whole.Load(), given)
 		}
 		if _, given := c.of(1); given > 0 {
-			t.Errorf("%d bytes more may be sent of a stream that nobody reads", given)
+			t.Errorf("%d bytes more may be sent of an unread stream", given)
 		}
 		sent := make(chan struct{})
 		go func() { // like kubectl, which counts no windows
