@@ -178,7 +178,7 @@ func TestUnreadListsShareAnEncoding(t *testing.T) {
 		close(may)
 		wg.Wait()
 		if s.answers.all != 0 || len(s.answers.by) != 0 || len(s.answers.made) != 0 {
-			t.Errorf("what was read is held: %+v", s.answers)
+			t.Errorf("read answers are still counted: %+v", s.answers)
 		}
 	})
 }
@@ -234,7 +234,7 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 	olav := must(list("olav", "pods"))
 	again := must(list("olav", "pods"))
 	if a.all != len(large) {
-		t.Errorf("%d bytes are held, want the one encoding", a.all)
+		t.Errorf("%d bytes are counted, want those of one encoding", a.all)
 	}
 	anna()
 	other := must(list("anna", "nodes"))
@@ -274,7 +274,7 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 	other()
 	busy()
 	if a.all != 0 || len(a.by) != 0 || len(a.made) != 0 {
-		t.Errorf("what was read is held: %d bytes, %v, %d lists", a.all, a.by, len(a.made))
+		t.Errorf("read answers are still counted: %d bytes, %v, %d lists", a.all, a.by, len(a.made))
 	}
 }
 

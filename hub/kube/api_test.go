@@ -89,8 +89,8 @@ var cases = []struct {
 	{"an error for people to read", request{method: "GET", path: "/api/v1/nodes/nope?pretty=true"}},
 	{"a lease for programs to read", request{method: "GET", path: "/apis/coordination.k8s.io/v1/namespaces/default/leases/leader?pretty=0"}},
 	{"a node as YAML", request{method: "GET", path: "/api/v1/nodes/pi-2", accept: "application/yaml"}},
-	{"a node that is not there", request{method: "GET", path: "/api/v1/nodes/nope"}},
-	{"a deployment that is not there is named with its group", request{method: "GET", path: apps + "/deployments/nope"}},
+	{"a missing node", request{method: "GET", path: "/api/v1/nodes/nope"}},
+	{"a missing deployment is named with its group", request{method: "GET", path: apps + "/deployments/nope"}},
 	{"an unknown format", request{method: "GET", path: "/api/v1/nodes", accept: "text/html"}},
 	{"nodes as a table", request{method: "GET", path: "/api/v1/nodes", accept: aTab}},
 	{"a table without its objects", request{method: "GET", path: "/api/v1/nodes?includeObject=None&limit=1", accept: aTab}},
@@ -154,7 +154,7 @@ var cases = []struct {
 	{"an object without a name", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{}}`}},
 	{"an invalid name", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"A_b"}}`}},
 	{"a resourceVersion at creation", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"c","resourceVersion":"1"}}`}},
-	{"a namespace that is not there", request{method: "POST", path: "/api/v1/namespaces/nope/configmaps", body: configMap}},
+	{"a missing namespace", request{method: "POST", path: "/api/v1/namespaces/nope/configmaps", body: configMap}},
 	{"a namespace that is being deleted", request{method: "POST", path: "/api/v1/namespaces/leaving/configmaps", body: configMap}},
 	{"a pod that exists", request{method: "POST", path: ns + "/pods", body: `{"metadata":{"name":"kiosk-1"},"spec":{"containers":[{"name":"a","image":"b"}]}}`}},
 	{"a creation without a namespace", request{method: "POST", path: "/api/v1/configmaps", body: configMap}},
@@ -237,7 +237,7 @@ var cases = []struct {
 	{"a disruption budget protects a pod", request{method: "POST", path: ns + "/pods/guarded/eviction", body: `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"guarded"}}`}},
 
 	{"a log", request{method: "GET", path: ns + "/pods/kiosk-1/log"}},
-	{"the log of a container that is not there", request{method: "GET", path: ns + "/pods/kiosk-1/log?container=x"}},
+	{"the log of an unknown container", request{method: "GET", path: ns + "/pods/kiosk-1/log?container=x"}},
 	{"the log of a pod without a node", request{method: "GET", path: ns + "/pods/kiosk-2/log"}},
 	{"invalid options of a log", request{method: "GET", path: ns + "/pods/kiosk-1/log?tailLines=-1&sinceSeconds=x&sinceTime=yesterday"}},
 	{"a log of stdout alone", request{method: "GET", path: ns + "/pods/kiosk-1/log?stream=Stderr"}},
@@ -253,13 +253,13 @@ var cases = []struct {
 	{"the metrics of a pod without a node", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/kiosk-2"}},
 	{"the metrics of a missing node", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes/nope"}},
 	{"the metrics of a node that was not measured", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes/pi-2"}},
-	{"who I am", request{role: "viewer", method: "POST", path: "/apis/authentication.k8s.io/v1/selfsubjectreviews", body: `{}`}},
-	{"what I may not do", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"spec":{"resourceAttributes":{"verb":"delete","resource":"pods"}}}`}},
-	{"what I may do", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"spec":{"resourceAttributes":{"verb":"list","group":"apps","resource":"deployments"}}}`}},
+	{"the user's own identity", request{role: "viewer", method: "POST", path: "/apis/authentication.k8s.io/v1/selfsubjectreviews", body: `{}`}},
+	{"a self access review that is denied", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"spec":{"resourceAttributes":{"verb":"delete","resource":"pods"}}}`}},
+	{"a self access review that is allowed", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"spec":{"resourceAttributes":{"verb":"list","group":"apps","resource":"deployments"}}}`}},
 	{"an access review without attributes", request{method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"spec":{}}`}},
 	{"an access review with both kinds of attributes", request{method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: `{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"},"nonResourceAttributes":{"verb":"get","path":"/"}}}`}},
 	{"a rules review without a namespace", request{method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body: `{"spec":{}}`}},
-	{"all that I may do", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body: `{"spec":{"namespace":"default"}}`}},
+	{"a self rules review", request{role: "viewer", method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body: `{"spec":{"namespace":"default"}}`}},
 }
 
 var (
@@ -351,9 +351,9 @@ func TestWarningsAreLimited(t *testing.T) {
 				t.Errorf("%s: %.20q", what, line)
 			}
 		}
-		told := strings.Contains(strings.Join(w.Header()["Warning"], ""), "more warnings are omitted")
-		if few := what == "a few" || lines == nil; size > 64<<10 || told == few || few && len(w.Header()["Warning"]) != 2*len(lines) {
-			t.Errorf("%s: %d warnings of %d bytes, and that there are more: %v", what, len(w.Header()["Warning"]), size, told)
+		more := strings.Contains(strings.Join(w.Header()["Warning"], ""), "more warnings are omitted")
+		if few := what == "a few" || lines == nil; size > 64<<10 || more == few || few && len(w.Header()["Warning"]) != 2*len(lines) {
+			t.Errorf("%s: %d warnings of %d bytes, and that more are omitted: %v", what, len(w.Header()["Warning"]), size, more)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func (c *call) row(note string, err error) store.Audit {
 	}
 	if via := access.Via(c.r.Context()); via != "" {
 		row.Via = via
-	} else if c.user.Via != "" && c.user.Via != "session" { // a session is not the page if a program uses it
+	} else if c.user.Via != "" && c.user.Via != "session" { // a program with a session's cookie is not the page
 		row.Via = c.user.Via
 	}
 	if err != nil {

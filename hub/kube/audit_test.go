@@ -11,7 +11,7 @@ func TestReadingsOfSecretsAndRefusalsAreAudited(t *testing.T) {
 	const secret = `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"a":"b"}}`
 	for _, tt := range []struct{ name, role, method, path, body, want string }{
 		{"one secret", "admin", "GET", ns + "/secrets/s", "", "admin get secrets default/s done"},
-		{"one that is not there", "admin", "GET", ns + "/secrets/none", "", "admin get secrets default/none refused"},
+		{"a missing secret", "admin", "GET", ns + "/secrets/none", "", "admin get secrets default/none refused"},
 		{"all of a namespace", "operator", "GET", ns + "/secrets", "", "operator list secrets default/ done"},
 		{"all", "operator", "GET", "/api/v1/secrets", "", "operator list secrets done"},
 		{"as a table", "operator", "GET", "/api/v1/secrets?limit=1", "", "operator list secrets done"},

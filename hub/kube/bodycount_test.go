@@ -104,7 +104,7 @@ func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
 		t.Errorf("the object has %d bytes, want at least 900,000", got)
 	}
 	if c.verb = "update"; c.liveSize() != 0 {
-		t.Errorf("what replaces an object is read with %d bytes of it", c.liveSize())
+		t.Errorf("a replacement is read with %d bytes of the old object", c.liveSize())
 	}
 }
 

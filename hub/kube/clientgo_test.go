@@ -183,7 +183,7 @@ func TestLeaderElection(t *testing.T) {
 	ann := speak(t, config, nil, "elect", "ann")
 	ann.await("ann leads")
 	bob := speak(t, config, nil, "elect", "bob")
-	bob.await("bob hears of ann")
+	bob.await("bob sees the leader ann")
 	if err := ann.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func TestCostlyRequestsOfAnOperator(t *testing.T) {
 				t.Errorf("%d %.300s", w.Code, w.Body)
 			}
 			if w.Code == http.StatusNotFound || w.Code == http.StatusUnsupportedMediaType {
-				t.Errorf("the test does not come to it: %d %.300s", w.Code, w.Body)
+				t.Errorf("the test does not reach its check: %d %.300s", w.Code, w.Body)
 			}
 			t.Logf("%d %.200s", w.Code, w.Body)
 		})

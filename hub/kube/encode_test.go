@@ -77,7 +77,7 @@ func TestProtobufBothWays(t *testing.T) {
 		t.Errorf("listed %d nodes", len(got.Items))
 	}
 	if got := send("GET", "/api/v1/nodes/nope", nil).(*metav1.Status); got.Code != 404 {
-		t.Errorf("told %+v", got)
+		t.Errorf("got %+v", got)
 	}
 	grace := int64(0)
 	opts := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"}, GracePeriodSeconds: &grace}

@@ -115,7 +115,7 @@ func TestNodeLogQuery(t *testing.T) {
 		{"an earlier boot", "pi-1", kubelet + "&boot=-1", 400, `boot: Invalid value: "-1": only the log since the agent's start exists`},
 		{"a later boot", "pi-1", kubelet + "&boot=1", 400, `boot: Invalid value: "1": must be a whole number less than 1`},
 		{"all mistakes at once", "pi-1", "query=x&boot=1", 400, "boot: Invalid value"},
-		{"a node that is not there", "nobody", kubelet, 404, `NotFound: nodes "nobody" not found`},
+		{"a missing node", "nobody", kubelet, 404, `NotFound: nodes "nobody" not found`},
 		{"a device that is not connected", "pi-2", kubelet, 503, "ServiceUnavailable: the device of node pi-2 is not connected to the hub: it was last seen at"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -216,10 +216,10 @@ func (r *logReader) Write(b []byte) (int, error) {
 func TestOnlyAFailedLogIsLogged(t *testing.T) {
 	broken := errors.New("the device disconnected")
 	for _, c := range []struct {
-		name  string
-		takes int
-		fails error
-		told  bool
+		name   string
+		takes  int
+		fails  error
+		logged bool
 	}{
 		{"the whole log is read", 9, nil, false},
 		{"the client closes", 1, nil, false},
@@ -244,7 +244,7 @@ func TestOnlyAFailedLogIsLogged(t *testing.T) {
 		if got := strings.Count(w.Body.String(), "a line"); got != min(c.takes, 3) {
 			t.Errorf("%s: %d lines were read: %d %s", c.name, got, w.Code, w.Body)
 		}
-		if told := strings.Contains(log.String(), "copy a log"); told != c.told {
+		if logged := strings.Contains(log.String(), "copy a log"); logged != c.logged {
 			t.Errorf("%s: the hub says %q", c.name, log.String())
 		}
 	}

@@ -69,19 +69,19 @@ func TestTheOlderFormsDifferInTheirVersionAlone(t *testing.T) {
 		t.Run("a watch as "+as, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer(seeded())
-				told := map[string]string{}
+				streams := map[string]string{}
 				for _, version := range []string{"v1", "v1beta1"} {
 					w := openWatch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, accept(as, version))
 					synctest.Wait()
 					w.mu.Lock()
-					told[version] = w.buf.String()
+					streams[version] = w.buf.String()
 					w.mu.Unlock()
 					w.cancel()
 				}
-				if n := strings.Count(told["v1"], "\n"); n != 3 {
-					t.Errorf("%d frames, want two nodes and a bookmark: %s", n, told["v1"])
+				if n := strings.Count(streams["v1"], "\n"); n != 3 {
+					t.Errorf("%d frames, want two nodes and a bookmark: %s", n, streams["v1"])
 				}
-				same(t, told["v1"], told["v1beta1"])
+				same(t, streams["v1"], streams["v1beta1"])
 			})
 		})
 	}
@@ -153,7 +153,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			said = append(said, strings.TrimSpace(fmt.Sprintf("%s %T %s", e.verb, e.Object, m.GetName())))
 		}
 		if !slices.Equal(said, want) {
-			t.Errorf("told %q, want %q", said, want)
+			t.Errorf("got %q, want %q", said, want)
 		}
 	}
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
@@ -191,7 +191,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			defer w.cancel()
 			got := protoEvents(t, w.take())
 			if len(got) != 1 || got[0].verb != "ERROR" || got[0].Object.(*metav1.Status).Code != http.StatusGone || !w.ended() {
-				t.Errorf("told %+v, want that it is gone", got)
+				t.Errorf("got %+v, want that it is gone", got)
 			}
 		})
 	})
@@ -243,7 +243,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 				t.Fatalf("%d %v %.100q", kind, err, b)
 			}
 			if o, _, err := resource.ProtoCodec.Decode(e.Object.Raw, nil, nil); err != nil || o.(*corev1.Node).Name != want {
-				t.Errorf("told %v of %v, want %s", err, o, want)
+				t.Errorf("got %v of %v, want %s", err, o, want)
 			}
 		}
 	})

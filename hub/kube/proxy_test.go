@@ -47,7 +47,7 @@ func TestPodProxy(t *testing.T) {
 		{"a port without a listener", "operator", "GET", "kiosk-1:1/proxy/", "", 503, "error trying to reach pod default/kiosk-1 at port 1: "},
 		{"an invalid port", "operator", "GET", "kiosk-1:70000/proxy/", "", 400, "is not a port"},
 		{"another protocol", "operator", "GET", "ftp:kiosk-1:80/proxy/", "", 400, "use http or https"},
-		{"a pod that is not there", "operator", "GET", "nobody:80/proxy/", "", 404, `pods \"nobody\" not found`},
+		{"a missing pod", "operator", "GET", "nobody:80/proxy/", "", 404, `pods \"nobody\" not found`},
 		{"a viewer", "viewer", "GET", "kiosk-1:" + port(plain) + "/proxy/a", "", 403, "pods/proxy"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

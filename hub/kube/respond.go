@@ -34,8 +34,7 @@ func (c *call) write(code int, o runtime.Object, media string) error {
 	return nil
 }
 
-// pretty indents JSON if the query says so, and for curl, wget and browsers unless the query says
-// not to.
+// pretty indents JSON if the query says so, and for curl and wget unless the query says not to.
 func (c *call) pretty(b []byte, media string) []byte {
 	var out bytes.Buffer
 	if !c.wantsPretty() || media != resource.MediaJSON || json.Indent(&out, b, "", "  ") != nil {

@@ -52,7 +52,7 @@ func TestReviewsMatchEnforcement(t *testing.T) {
 		var mine authzv1.SelfSubjectRulesReview
 		w := request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body: `{"spec":{"namespace":"default"}}`}.do(s)
 		if err := json.Unmarshal(w.Body.Bytes(), &mine); err != nil || w.Code != 201 {
-			t.Fatalf("%s asks for all his rules: %d %s", role, w.Code, w.Body)
+			t.Fatalf("%s: rules review: %d %s", role, w.Code, w.Body)
 		}
 		for _, r := range s.resources {
 			for sub, verbs := range ways(r) {
@@ -73,7 +73,7 @@ func TestReviewsMatchEnforcement(t *testing.T) {
 					var one authzv1.SelfSubjectAccessReview
 					w = request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: body}.do(s)
 					if err := json.Unmarshal(w.Body.Bytes(), &one); err != nil || one.Status.Allowed != may {
-						t.Errorf("%s: enforced %v, told %s", name, may, w.Body)
+						t.Errorf("%s: enforced %v, review %s", name, may, w.Body)
 					}
 					listed := slices.ContainsFunc(mine.Status.ResourceRules, func(rule authzv1.ResourceRule) bool {
 						return slices.Contains(rule.APIGroups, r.Group) && slices.Contains(rule.Resources, what) && slices.Contains(rule.Verbs, verb)

@@ -238,7 +238,7 @@ func TestOneUserCannotTakeAllSessions(t *testing.T) {
 	}
 	leave, err := (&call{Server: s, user: access.User{Name: "ola"}}).enter()
 	if mine != userSessions || err != nil {
-		t.Fatalf("one user has %d sessions, and another %v", mine, err)
+		t.Fatalf("one user has %d sessions, and another got %v", mine, err)
 	}
 	leave()
 }
@@ -259,7 +259,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 	<-a.exec
 	if _, answer, err := dialCommand(t, srv, path, nil); err == nil || answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") != "10" {
-		t.Errorf("one more than %d: %v", maxSessions, err)
+		t.Errorf("a session more than %d: %v", maxSessions, err)
 	}
 	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log?follow=1"}).do(s); w.Code != http.StatusTooManyRequests {
 		t.Errorf("a followed log counts as a session: %d %s", w.Code, w.Body)

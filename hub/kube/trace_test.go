@@ -29,21 +29,21 @@ func TestTracesOfPrograms(t *testing.T) {
 	}{
 		{"k9s asks for the version again and again", request{method: "GET", path: "/version"}, 200, []string{`"gitVersion": "v1.37.0`}, resource.MediaJSON},
 		{"k9s reads the aggregated discovery", request{method: "GET", path: "/apis", accept: agg}, 200, []string{`"metrics.k8s.io"`, `"events.k8s.io"`, `"apiextensions.k8s.io"`}, "application/json;g=apidiscovery.k8s.io;v=v2"},
-		{"k9s asks for each view what is allowed", request{method: "POST", path: reviews + "/selfsubjectaccessreviews", accept: protoFirst, contentType: resource.MediaJSON, body: mayI}, 201, []string{"k8s\x00", "SelfSubjectAccessReview"}, resource.MediaProto},
+		{"k9s reviews access for each view", request{method: "POST", path: reviews + "/selfsubjectaccessreviews", accept: protoFirst, contentType: resource.MediaJSON, body: mayI}, 201, []string{"k8s\x00", "SelfSubjectAccessReview"}, resource.MediaProto},
 		{"k9s lists nodes by their metadata", request{method: "GET", path: "/api/v1/nodes", accept: protoMeta}, 200, []string{"k8s\x00", "PartialObjectMetadataList", "pi-1"}, resource.MediaProto},
-		{"k9s lists what nodes use", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes", accept: protoFirst}, 200, []string{"k8s\x00", "NodeMetricsList", "250m"}, resource.MediaProto},
-		{"k9s lists what pods use", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods", accept: protoFirst}, 200, []string{"k8s\x00", "PodMetricsList", "kiosk-1"}, resource.MediaProto},
+		{"k9s lists the metrics of nodes", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes", accept: protoFirst}, 200, []string{"k8s\x00", "NodeMetricsList", "250m"}, resource.MediaProto},
+		{"k9s lists the metrics of pods", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods", accept: protoFirst}, 200, []string{"k8s\x00", "PodMetricsList", "kiosk-1"}, resource.MediaProto},
 		{"k9s lists events of their own group", request{method: "GET", path: "/apis/events.k8s.io/v1/events", accept: aTab}, 200, []string{`"kind":"Table"`, `"Last Seen"`, "Started container main"}, resource.MediaJSON},
 		{"k9s looks for custom resources", request{method: "GET", path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", accept: resource.MediaJSON}, 200, []string{`"items":[]`}, resource.MediaJSON},
 		{"k9s' pulses list jobs", request{method: "GET", path: "/apis/batch/v1/jobs"}, 200, []string{`"kind":"JobList"`}, resource.MediaJSON},
 		{"k9s asks a node in a namespace", request{method: "GET", path: "/api/v1/namespaces/default/nodes"}, 404, nil, "text/plain"},
 
 		{"Headlamp reads the discovery with its parameters in another order", request{method: "GET", path: "/apis", accept: aggSwapped}, 200, []string{`"APIGroupDiscoveryList"`}, "application/json;g=apidiscovery.k8s.io;v=v2"},
-		{"Headlamp asks for all rules at login", request{method: "POST", path: reviews + "/selfsubjectrulesreviews", contentType: resource.MediaJSON, body: `{"kind":"SelfSubjectRulesReview","apiVersion":"authorization.k8s.io/v1","spec":{"namespace":"default"}}`}, 201, []string{`"resourceRules":[`, `"incomplete":false`}, resource.MediaJSON},
-		{"Headlamp asks who it is", request{method: "POST", path: "/apis/authentication.k8s.io/v1/selfsubjectreviews", contentType: resource.MediaJSON, body: `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`}, 201, []string{`"username":"admin"`}, resource.MediaJSON},
-		{"Headlamp asks for each button", request{role: "viewer", method: "POST", path: reviews + "/selfsubjectaccessreviews", contentType: resource.MediaJSON, body: mayI}, 201, []string{`"allowed":false`}, resource.MediaJSON},
+		{"Headlamp reviews all rules at login", request{method: "POST", path: reviews + "/selfsubjectrulesreviews", contentType: resource.MediaJSON, body: `{"kind":"SelfSubjectRulesReview","apiVersion":"authorization.k8s.io/v1","spec":{"namespace":"default"}}`}, 201, []string{`"resourceRules":[`, `"incomplete":false`}, resource.MediaJSON},
+		{"Headlamp reads its identity", request{method: "POST", path: "/apis/authentication.k8s.io/v1/selfsubjectreviews", contentType: resource.MediaJSON, body: `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`}, 201, []string{`"username":"admin"`}, resource.MediaJSON},
+		{"Headlamp reviews access for each button", request{role: "viewer", method: "POST", path: reviews + "/selfsubjectaccessreviews", contentType: resource.MediaJSON, body: mayI}, 201, []string{`"allowed":false`}, resource.MediaJSON},
 		{"Headlamp shows the documents", request{method: "GET", path: "/openapi/v2", accept: resource.MediaJSON}, 200, []string{`"swagger":"2.0"`, `io.k8s.api.core.v1.Pod"`}, resource.MediaJSON},
-		{"Headlamp shows what nodes use", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes", accept: resource.MediaJSON}, 200, []string{`"usage":{"cpu":"250m"`}, resource.MediaJSON},
+		{"Headlamp lists the metrics of nodes", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes", accept: resource.MediaJSON}, 200, []string{`"usage":{"cpu":"250m"`}, resource.MediaJSON},
 		{"Headlamp's scale button", request{method: "PATCH", path: apps + "/deployments/web/scale", contentType: mp, body: `{"spec":{"replicas":3}}`}, 200, []string{`"kind":"Scale"`, `"replicas":3`}, resource.MediaJSON},
 		{"Headlamp edits with a POST first", request{method: "POST", path: apps + "/deployments", contentType: resource.MediaJSON, body: webJSON}, 409, []string{`"AlreadyExists"`}, resource.MediaJSON},
 		{"Headlamp edits with a PUT then", request{method: "PUT", path: apps + "/deployments/web", contentType: resource.MediaJSON, body: webJSON}, 200, []string{`"replicas":1`, `"generation":2`}, resource.MediaJSON},
@@ -51,7 +51,7 @@ func TestTracesOfPrograms(t *testing.T) {
 		{"Headlamp looks for claims", request{method: "GET", path: "/api/v1/persistentvolumeclaims"}, 200, []string{`"PersistentVolumeClaimList"`}, resource.MediaJSON},
 		{"Headlamp looks for ingresses", request{method: "GET", path: "/apis/networking.k8s.io/v1/ingresses"}, 200, []string{`"items":[]`}, resource.MediaJSON},
 		{"Headlamp looks for gateways", request{method: "GET", path: "/apis/gateway.networking.k8s.io/v1/gateways"}, 404, nil, "text/plain"},
-		{"Headlamp asks the kubelet what a node stores", request{method: "GET", path: "/api/v1/nodes/pi-1/proxy/stats/summary"}, 404, nil, resource.MediaJSON},
+		{"Headlamp reads the kubelet's storage", request{method: "GET", path: "/api/v1/nodes/pi-1/proxy/stats/summary"}, 404, nil, resource.MediaJSON},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := c.do(newServer(seeded()))

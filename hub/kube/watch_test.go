@@ -85,8 +85,8 @@ func openWatch(t *testing.T, s *Server, path, accept string) *watching {
 	return w
 }
 
-// A told is a frame as the tests compare it.
-type told struct {
+// A watchEvent is a frame as the tests compare it.
+type watchEvent struct {
 	Type   string
 	Object struct {
 		Kind     string
@@ -111,13 +111,13 @@ type told struct {
 }
 
 // frames returns what arrived since the last call.
-func (w *watching) frames() (list []told) {
+func (w *watching) frames() (list []watchEvent) {
 	w.t.Helper()
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for line := range strings.Lines(w.buf.String()) {
-		var f told
+		var f watchEvent
 		if err := json.Unmarshal([]byte(line), &f); err != nil {
 			w.t.Fatalf("frame %q: %v", line, err)
 		}
@@ -128,7 +128,7 @@ func (w *watching) frames() (list []told) {
 }
 
 // expect compares the frames that arrived with lines such as "ADDED pi-1 4".
-func (w *watching) expect(want ...string) []told {
+func (w *watching) expect(want ...string) []watchEvent {
 	w.t.Helper()
 	list := w.frames()
 	var got []string
@@ -140,7 +140,7 @@ func (w *watching) expect(want ...string) []told {
 		got = append(got, strings.Join(strings.Fields(f.Type+" "+name+" "+f.Object.Metadata.ResourceVersion), " "))
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		w.t.Fatalf("told\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+		w.t.Fatalf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 	return list
 }
@@ -325,12 +325,12 @@ func TestASlowWatchBlocksNoOther(t *testing.T) {
 			seen += len(quick.frames())
 		}
 		if seen != 50 {
-			t.Errorf("the quick watcher was told %d changes of 50", seen)
+			t.Errorf("the quick watch got %d changes of 50", seen)
 		}
 		release()
 		frames := slow.frames()
 		if last := frames[len(frames)-1]; last.Type != "ERROR" || last.Object.Code != 410 || len(frames) > 2 {
-			t.Errorf("the slow watcher was told %d frames, at last %s %d", len(frames), last.Type, last.Object.Code)
+			t.Errorf("the slow watch got %d frames, at last %s %d", len(frames), last.Type, last.Object.Code)
 		}
 	})
 }

@@ -57,12 +57,12 @@ func TestABrowserWatchesOverAWebSocket(t *testing.T) {
 	}
 	for _, want := range []string{`{"type":"ADDED","object":{"kind":"Node"`, `{"type":"ADDED","object":{"kind":"Node"`} {
 		if got := receive(t, conn); !strings.HasPrefix(got, want) || strings.HasSuffix(got, "\n") {
-			t.Errorf("told %q, want one event that begins with %s", got, want)
+			t.Errorf("got %q, want one event that begins with %s", got, want)
 		}
 	}
 	f.touch(fakeNode("pi-1", ""), "a", "b")
 	if got := receive(t, conn); !strings.HasPrefix(got, `{"type":"MODIFIED"`) {
-		t.Errorf("told %q", got)
+		t.Errorf("got %q", got)
 	}
 }
 

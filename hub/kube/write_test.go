@@ -242,12 +242,12 @@ func TestAFailureOfTheStoreIsReported(t *testing.T) {
 	var st metav1.Status
 	send(t, s, "POST", ns+"/configmaps", "", configMap, 500, &st)
 	if !strings.Contains(st.Message, "disk full") || f.Snapshot().Revision != before {
-		t.Errorf("told %q at revision %d", st.Message, f.Snapshot().Revision)
+		t.Errorf("got %q at revision %d", st.Message, f.Snapshot().Revision)
 	}
-	f.fail = fmt.Errorf("remember: %w", control.ErrFull)
+	f.fail = fmt.Errorf("store: %w", control.ErrFull)
 	send(t, s, "POST", ns+"/configmaps", "", configMap, 507, &st)
 	if st.Reason != "InsufficientStorage" || !strings.Contains(st.Message, "free space") || f.Snapshot().Revision != before {
-		t.Errorf("told %q, %q at revision %d", st.Reason, st.Message, f.Snapshot().Revision)
+		t.Errorf("got %q, %q at revision %d", st.Reason, st.Message, f.Snapshot().Revision)
 	}
 }
 

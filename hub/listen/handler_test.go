@@ -298,7 +298,7 @@ func TestIdleConnectionsAreDisplaced(t *testing.T) {
 	})
 }
 
-// A client2 speaks HTTP/2 frame by frame.
+// A client2 uses HTTP/2 frame by frame.
 type client2 struct {
 	*http2.Framer
 	t       *testing.T

@@ -11,7 +11,7 @@ func TestSharesAreLimitedPerUser(t *testing.T) {
 	}
 	other, ok := s.Enter("olav")
 	if !ok {
-		t.Error("olav has one of his own")
+		t.Error("olav gets his own share")
 	}
 	first()
 	if _, ok := s.Enter("anna"); !ok {

@@ -86,12 +86,12 @@ func Note(family string, p any, args ...any) {
 	now := time.Now()
 	mu.Lock()
 	counts[family]++
-	tell := logged[family].IsZero() || now.Sub(logged[family]).Abs() >= quiet
-	if tell {
+	logs := logged[family].IsZero() || now.Sub(logged[family]).Abs() >= quiet
+	if logs {
 		logged[family] = now
 	}
 	mu.Unlock()
-	if !tell {
+	if !logs {
 		return
 	}
 	l := logger.Load()

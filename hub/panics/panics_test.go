@@ -47,7 +47,7 @@ func TestAWaitingCallerGetsThePanic(t *testing.T) {
 		panic("ouch")
 	}()
 	if err == nil || !strings.Contains(err.Error(), "ouch") {
-		t.Errorf("told %v", err)
+		t.Errorf("got %v", err)
 	}
 }
 

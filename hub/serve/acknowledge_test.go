@@ -22,7 +22,7 @@ func TestMessagesThatCannotBeStored(t *testing.T) {
 		node.ErrStale:          nil,
 		other:                  other,
 	} {
-		if got := d.acknowledge("pi-1", fmt.Errorf("remember 1 changes: %w", err)); !errors.Is(got, want) || want == nil && got != nil {
+		if got := d.acknowledge("pi-1", fmt.Errorf("store 1 change: %w", err)); !errors.Is(got, want) || want == nil && got != nil {
 			t.Errorf("%v becomes %v, want %v", err, got, want)
 		}
 	}

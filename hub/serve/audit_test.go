@@ -196,16 +196,16 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	if now.Key != "k2" || now.MachineID != "m2" || now.Boot != "" || !slices.Contains(now.PastBoots, "b") {
 		t.Errorf("after another joined the record is %+v", now)
 	}
-	var farewell *broker.Dismissal
+	var dismissal *broker.Dismissal
 	err := d.Connect(peer)
 	if f, ok := err.(*broker.Dismissal); !ok {
 		t.Errorf("the former device gets %v", err)
 	} else {
-		farewell = f
+		dismissal = f
 	}
-	var told struct{ Dismissed *wire.Dismissed }
-	if farewell != nil && (json.Unmarshal(farewell.Payload, &told) != nil || told.Dismissed == nil || told.Dismissed.By != "join token other") {
-		t.Errorf("it gets %s", farewell.Payload)
+	var notice struct{ Dismissed *wire.Dismissed }
+	if dismissal != nil && (json.Unmarshal(dismissal.Payload, &notice) != nil || notice.Dismissed == nil || notice.Dismissed.By != "join token other") {
+		t.Errorf("it gets %s", dismissal.Payload)
 	}
 	for name, p := range map[string]broker.Peer{
 		"the development listener": {Node: "pi-1", Machine: "m2", Boot: "c", Dev: true}, "a key that never was": {Node: "pi-1", Key: "k9", Boot: "c"},

@@ -35,13 +35,13 @@ type benchHub struct {
 	cfg  config.Config
 	stop func()
 	mu   sync.Mutex
-	told map[string]bool
+	sent map[string]bool
 }
 
 func (h *benchHub) Publish(node string, _ wire.Channel, _ ...[]byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.told[node] = true
+	h.sent[node] = true
 	return nil
 }
 
@@ -53,7 +53,7 @@ func (h *benchHub) Disconnect(string) {}
 func startBench(b *testing.B, change func(*config.Config), objects ...state.Object) (h *benchHub, began time.Time) {
 	b.Helper()
 	log := slog.New(slog.DiscardHandler)
-	h = &benchHub{b: b, dir: b.TempDir(), cfg: config.Default(), told: map[string]bool{}}
+	h = &benchHub{b: b, dir: b.TempDir(), cfg: config.Default(), sent: map[string]bool{}}
 	st, err := store.Open(b.Context(), store.Options{Dir: h.dir, Version: "bench", Log: log})
 	if err != nil {
 		b.Fatal(err)
@@ -144,8 +144,8 @@ func (h *benchHub) join(n int) {
 	h.await("desired state for everybody", func(state.Snapshot) bool {
 		var untold []string
 		h.mu.Lock()
-		for i := 0; len(h.told) < n && i < n; i++ {
-			if name := benchName(i); !h.told[name] {
+		for i := 0; len(h.sent) < n && i < n; i++ {
+			if name := benchName(i); !h.sent[name] {
 				untold = append(untold, name)
 			}
 		}

@@ -39,17 +39,17 @@ func (d *devices) Connect(p broker.Peer) error {
 	if !errors.Is(err, node.ErrStranger) || p.Key == "" {
 		return err
 	}
-	told := d.Devices.Dismissed(p.Key)
-	if told == nil {
+	notice := d.Devices.Dismissed(p.Key)
+	if notice == nil {
 		return err
 	}
-	payload, err := json.Marshal(map[string]any{"dismissed": told})
+	payload, err := json.Marshal(map[string]any{"dismissed": notice})
 	if err != nil {
 		return err
 	}
 	if suppressed, ok := d.dismissals.shouldLog(p.Node, time.Now()); ok {
-		d.log.Info("sent a device its dismissal", "node", p.Node, "addr", p.Addr, "by", told.By, "why",
-			told.Reason, "suppressed", suppressed)
+		d.log.Info("sent a device its dismissal", "node", p.Node, "addr", p.Addr, "by", notice.By, "why",
+			notice.Reason, "suppressed", suppressed)
 	}
 	return &broker.Dismissal{Payload: payload}
 }

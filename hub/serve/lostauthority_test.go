@@ -65,7 +65,7 @@ func TestALostAuthorityIsNotReplaced(t *testing.T) {
 			t.Fatalf("without the authority: %v", err)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "root.crt")); err == nil {
-			t.Fatal("another one was made")
+			t.Fatal("a new authority was made")
 		}
 	}
 	if err := errors.Join(os.Remove(dir), os.Rename(dir+".kept", dir)); err != nil {
@@ -103,8 +103,8 @@ func TestALostFirmwareKeyGivesAWarning(t *testing.T) {
 	}
 	for _, joined := range []bool{false, true, true} {
 		hub, said := start()
-		if told := strings.Contains(said, "boot configurations was missing"); told != joined {
-			t.Errorf("devices have joined: %t; warned: %t\n%s", joined, told, said)
+		if warned := strings.Contains(said, "boot configurations was missing"); warned != joined {
+			t.Errorf("devices have joined: %t; warned: %t\n%s", joined, warned, said)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan error, 1)

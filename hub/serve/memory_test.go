@@ -60,14 +60,14 @@ func TestADatabaseWithAHarmfulObject(t *testing.T) {
 	if _, err := loop.Do(t.Context(), storeRepairs(mended)); err != nil {
 		t.Fatal(err)
 	}
-	told := 0
+	events := 0
 	for e := range state.Each[*corev1.Event](loop.Snapshot(), state.Events, metav1.NamespaceDefault) {
 		if e.Reason == "OutOfBounds" && strings.Contains(e.Message, "quantities") {
-			told++
+			events++
 		}
 	}
-	if told != 3 {
-		t.Errorf("%d events report it", told)
+	if events != 3 {
+		t.Errorf("%d events report it", events)
 	}
 	if err := st.Close(); err != nil {
 		t.Fatal(err)

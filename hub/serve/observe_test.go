@@ -89,7 +89,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := command("mqtt-observer", "--name", "kari", "--out", dir); err == nil || !strings.Contains(err.Error(), "there already") {
-		t.Errorf("a second one over the first: %v", err)
+		t.Errorf("a second certificate over the first: %v", err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "client.key")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key: %v, %v", info, err)
@@ -150,7 +150,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	began := time.Now()
 	await("the end of its connection", func() bool { return hub.Broker.Stats().Observers == 0 })
 	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("a revoked one was disconnected after %s", took)
+		t.Errorf("a revoked observer was disconnected after %s", took)
 	}
 	<-ended
 	if again, err := exec.CommandContext(ctx, sub, args...).CombinedOutput(); err == nil || !strings.Contains(strings.ToLower(string(again)), "not authori") {

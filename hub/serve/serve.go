@@ -135,7 +135,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if err != nil {
 		return nil, err
 	}
-	start, mended, err := h.remembered(ctx, began, &early)
+	start, repaired, err := h.loadFleet(ctx, began, &early)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if err != nil {
 		return nil, err
 	}
-	start, h.repaired = notBefore(start, noted), mended
+	start, h.repaired = notBefore(start, noted), repaired
 	if h.recovered != nil && !h.recovered.Doubted {
 		unmet := node.ForgetStored(start, "")
 		start, _ = state.Apply(start, unmet)
@@ -368,16 +368,16 @@ func addr(l net.Listener) string {
 	return l.Addr().String()
 }
 
-// remembered returns the fleet of the store. A hub that stood by has it already.
-func (h *Hub) remembered(
+// loadFleet returns the fleet of the store. A hub that stood by has it already.
+func (h *Hub) loadFleet(
 	ctx context.Context, began time.Time, early *snapshot.Prefetch,
 ) (state.Snapshot, []state.Change, error) {
-	if s, mended, ok := early.Take(ctx, h.Store, began); ok {
-		return s, mended, nil
+	if s, repaired, ok := early.Take(ctx, h.Store, began); ok {
+		return s, repaired, nil
 	}
 	if h.o.lead != nil {
-		if s, mended, ok := h.o.lead.Fleet(ctx, h.Store, began); ok {
-			return s, mended, nil
+		if s, repaired, ok := h.o.lead.Fleet(ctx, h.Store, began); ok {
+			return s, repaired, nil
 		}
 	}
 	return snapshot.Load(ctx, h.Store, began)

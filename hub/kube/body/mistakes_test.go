@@ -46,7 +46,7 @@ func TestMistakesAreNamedByFieldAndLine(t *testing.T) {
 				t.Fatalf("%v is not a refusal", err)
 			}
 			if want := `Deployment in version "v1" cannot be handled as a Deployment: ` + c.want; no.ErrStatus.Message != want {
-				t.Errorf("told\n%s\nwants\n%s", no.ErrStatus.Message, want)
+				t.Errorf("got\n%s\nwants\n%s", no.ErrStatus.Message, want)
 			}
 			b.Text = b.Data
 			if _, _, err = b.Decode(kind); err == nil {

@@ -102,7 +102,7 @@ func TestConnectionsAreForwardedSideBySide(t *testing.T) {
 		}()
 		got := make([]byte, len(sent))
 		if _, err := io.ReadFull(data, got); err != nil || !bytes.Equal(got, sent) {
-			t.Errorf("what came back is something else, %v", err)
+			t.Errorf("the echo differs: %v", err)
 		}
 		_ = data.Close()
 		if got := rest(t, data); got != "\x04" {
@@ -128,7 +128,7 @@ func TestThePodsLastDataArrivesBeforeTheEnd(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, _ <-chan int32) {
 		data, fault := connect(t, conn, "1", 25)
 		if got := rest(t, data); got != "bye" {
-			t.Errorf("told %q", got)
+			t.Errorf("got %q", got)
 		}
 		if got := rest(t, fault); got != "" {
 			t.Errorf("the error stream says %q", got)
@@ -193,7 +193,7 @@ func TestEachConnectionGetsTheShutdown(t *testing.T) {
 			_, _ = data.Read(make([]byte, 1))
 			stop()
 			if got := rest(t, fault); got != "the hub is shutting down" {
-				t.Errorf("told %q", got)
+				t.Errorf("got %q", got)
 			}
 			<-conn.CloseChan()
 		})
@@ -240,6 +240,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 		err = s.WaitTimeout(patience)
 	}
 	if err == nil || !strings.Contains(err.Error(), "reset") {
-		t.Errorf("one more than %d: %v", maxConnections, err)
+		t.Errorf("a connection more than %d: %v", maxConnections, err)
 	}
 }

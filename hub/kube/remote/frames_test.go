@@ -161,7 +161,7 @@ func FuzzFrames(f *testing.F) {
 		var out []byte
 		for _, p := range w.writes {
 			if len(p) < frameHeader || len(p) < frameHeader+length(p) {
-				t.Fatalf("written %v, which is no frame", p)
+				t.Fatalf("written %v, which is not a frame", p)
 			}
 			out = append(out, p...)
 		}

@@ -134,14 +134,14 @@ func notUpgraded() error {
 }
 
 // choose returns the first protocol of the client that is supported.
-func choose(offered, spoken []string) (string, error) {
+func choose(offered, supported []string) (string, error) {
 	for _, p := range offered {
-		if slices.Contains(spoken, p) {
+		if slices.Contains(supported, p) {
 			return p, nil
 		}
 	}
 	return "", apierrors.NewBadRequest("unable to negotiate protocol: client supports [" +
-		strings.Join(offered, " ") + "], server accepts [" + strings.Join(spoken, " ") + "]")
+		strings.Join(offered, " ") + "], server accepts [" + strings.Join(supported, " ") + "]")
 }
 
 // hijackFailed answers when a connection cannot be taken over.

@@ -252,7 +252,7 @@ func TestALostClientIsNotTheEndOfInput(t *testing.T) {
 		_ = c.read(corev1.StreamTypeStdout, 2)
 		c.vanish()
 		if err := <-ends; err == nil {
-			t.Error("its input has come to its end")
+			t.Error("its input has ended without an error")
 		}
 	})
 }

@@ -33,14 +33,14 @@ func isSPDY(r *http.Request) bool {
 }
 
 // switchProtocols answers with SPDY and the first of the client's protocols that is supported.
-func switchProtocols(w http.ResponseWriter, r *http.Request, spoken ...string) (net.Conn, error) {
+func switchProtocols(w http.ResponseWriter, r *http.Request, supported ...string) (net.Conn, error) {
 	var offered []string
 	for _, h := range r.Header.Values(protocolHeader) {
 		for p := range strings.SplitSeq(h, ",") {
 			offered = append(offered, strings.TrimSpace(p))
 		}
 	}
-	protocol, err := choose(offered, spoken)
+	protocol, err := choose(offered, supported)
 	if err != nil {
 		return nil, err
 	}

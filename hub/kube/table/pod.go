@@ -121,7 +121,7 @@ func summarize(p *corev1.Pod) podSummary {
 	return s
 }
 
-// initWord returns the state in which an init container is stuck.
+// initWord tells whether the pod waits for an init container, and why; "" shows the count alone.
 func initWord(c corev1.ContainerStatus, sidecar bool) (word string, stuck bool) {
 	switch t, w := c.State.Terminated, c.State.Waiting; {
 	case t != nil && t.ExitCode == 0:

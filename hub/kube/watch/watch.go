@@ -292,13 +292,13 @@ func (w *Watch) sendLeases() bool {
 		if !w.Selection.Matches(o) {
 			continue
 		}
-		told, known := gone[l.Name]
+		sent, known := gone[l.Name]
 		w.noteRenewal(o)
 		delete(gone, l.Name)
 		verb := "ADDED"
 		if known {
 			verb = "MODIFIED"
-			if told.Equal(w.leases[l.Name]) {
+			if sent.Equal(w.leases[l.Name]) {
 				continue
 			}
 		}

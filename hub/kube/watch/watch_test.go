@@ -126,18 +126,18 @@ func (l *lines) write(b []byte) error {
 }
 
 // watchers opens n watches of nodes in each of the forms.
-func (f *fleet) watchers(t *testing.T, n int, e *Encodings, forms ...string) (told []*lines) {
+func (f *fleet) watchers(t *testing.T, n int, e *Encodings, forms ...string) (watches []*lines) {
 	rev := f.Snapshot().Revision
 	for _, as := range forms {
 		for range n {
 			l := new(lines)
 			w := f.ofNodes(t, rev, as, e, l)
 			go w.run(t.Context(), &internalversion.ListOptions{})
-			told = append(told, l)
+			watches = append(watches, l)
 		}
 	}
 	synctest.Wait()
-	return told
+	return watches
 }
 
 // counts waits for the cache's timer, which runs on its own goroutine.
@@ -151,16 +151,16 @@ func TestAChangeIsEncodedOnceForAllItsWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, e := newFleet(), NewEncodings()
 		f.put(node("pi-1"))
-		told := f.watchers(t, 20, e, "")
+		watches := f.watchers(t, 20, e, "")
 		for _, value := range []string{"b", "c"} {
 			n := node("pi-1")
 			n.Annotations = map[string]string{"a": value}
 			f.put(n)
 			synctest.Wait()
 		}
-		for _, l := range told {
+		for _, l := range watches {
 			if l.n != 2 {
-				t.Errorf("a watcher was told %d changes of two", l.n)
+				t.Errorf("a watch got %d changes of two", l.n)
 			}
 		}
 		if n, _, _ := e.counts(); n != 2 {
@@ -175,16 +175,16 @@ func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, e := newFleet(), NewEncodings()
 		f.put(node("pi-0"))
-		told := f.watchers(t, 50, e, "", "Table")
+		watches := f.watchers(t, 50, e, "", "Table")
 		var all []*corev1.Node
 		for i := range 1000 {
 			all = append(all, node(fmt.Sprintf("pi-%04d", i)))
 		}
 		f.put(all...)
 		synctest.Wait()
-		for _, l := range told {
+		for _, l := range watches {
 			if l.n != 1000 {
-				t.Fatalf("a watcher was told %d changes", l.n)
+				t.Fatalf("a watch got %d changes", l.n)
 			}
 		}
 		encodings, bytes, _ := e.counts()

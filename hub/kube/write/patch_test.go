@@ -51,6 +51,6 @@ func TestEachBoundOfAPatch(t *testing.T) {
 		}
 	}
 	if jsonpatch.AccumulatedCopySizeLimit != body.MaxBody {
-		t.Errorf("copies may come to %d bytes", jsonpatch.AccumulatedCopySizeLimit)
+		t.Errorf("the limit of copies is %d bytes", jsonpatch.AccumulatedCopySizeLimit)
 	}
 }

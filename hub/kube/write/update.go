@@ -183,7 +183,7 @@ func (r *Request) admit(s state.Snapshot, live, next state.Object) (warnings []s
 	return warnings, errs
 }
 
-// same tells whether next differs from live only in times of managedFields.
+// same tells whether next differs from live at most in times of managedFields.
 func same(live, next state.Object) bool {
 	a, b := live.GetManagedFields(), next.GetManagedFields()
 	if !sameManagers(a, b) {

@@ -129,7 +129,7 @@ func elect(ctx context.Context, config *rest.Config, id string) error {
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { say(id, "leads") },
 			OnStoppedLeading: func() { say(id, "is out") },
-			OnNewLeader:      func(who string) { say(id, "hears of", who) },
+			OnNewLeader:      func(who string) { say(id, "sees the leader", who) },
 		},
 	})
 	return nil
