@@ -1,6 +1,7 @@
 package frame
 
 import (
+	"context"
 	"hash/maphash"
 	"net/http"
 	"net/url"
@@ -41,6 +42,7 @@ type Request struct {
 	History  func(uid types.UID, from time.Time, n int) []history.Word
 
 	Foresight preview.Rules
+	audits    func(now time.Time) ([]store.Audit, error)
 }
 
 // rendered is what a view shows at a revision and a moment.
@@ -171,7 +173,7 @@ func (s *Server) RequestFor(q Question) *Request {
 		May: func(verb, resource string) bool { return s.Allow(q.Role, verb, resource) }, Liveness: s.Liveness,
 		Uses:    s.uses,
 		Actions: s.actions, listings: s.listings, Jobs: s.jobs, Pauses: s.Pauses, History: s.History,
-		Foresight: s.Foresight,
+		Foresight: s.Foresight, audits: s.audits.newest,
 	}
 }
 
@@ -212,4 +214,46 @@ func UsageTopic(node string) string { return "usage/" + node }
 func (s *Server) uses(node string) wire.Usage {
 	u, _ := s.Usage(node, func() { s.live.touch(UsageTopic(node)) })
 	return u
+}
+
+const (
+	// MostAudits is how many of the newest changes in the audit the views look through.
+	MostAudits = 1000
+	// auditsFresh is how long these records are good: views are rendered often, and the database is
+	// asked seldom.
+	auditsFresh = 5 * time.Second
+	auditsWait  = 2 * time.Second // for the database
+)
+
+// Reading are the verbs of audit records that changed nothing.
+var Reading = []string{"get", "list", "watch", "connect", "renew"}
+
+// audits keeps the newest audit records for the views.
+type audits struct {
+	archive Archive
+
+	mu      sync.Mutex
+	at      time.Time
+	records []store.Audit
+	err     error
+}
+
+func (k *audits) newest(now time.Time) ([]store.Audit, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if since := now.Sub(k.at); k.at.IsZero() || since < 0 || since >= auditsFresh {
+		ctx, cancel := context.WithTimeout(context.Background(), auditsWait)
+		defer cancel()
+		k.records, k.err = k.archive.FindAudits(ctx, store.AuditQuery{NotVerbs: Reading, Limit: MostAudits})
+		k.at = now
+	}
+	return k.records, k.err
+}
+
+// Audits are the newest changes in the audit, the newest first; none for a role that may not read it.
+func (a *Request) Audits() ([]store.Audit, error) {
+	if a.audits == nil || !a.May("list", "audit") {
+		return nil, nil
+	}
+	return a.audits(a.Now)
 }

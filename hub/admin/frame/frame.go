@@ -29,6 +29,7 @@ type Server struct {
 
 	actions  []*Action
 	jobs     *jobs
+	audits   *audits
 	listings map[state.Kind]Listing
 	routes   []Route
 }
@@ -56,7 +57,7 @@ func New(c Config, does func(now func() time.Time) []*Action, listings map[state
 	}
 	l := newLive(c.Fleet, c.Now)
 	s := &Server{Config: c, look: newLook(), Tools: newTools(), cache: newCache(c.Now), live: l, actions: does(c.Now),
-		jobs: newJobs(l, c.Now), listings: listings}
+		jobs: newJobs(l, c.Now), audits: &audits{archive: c.Archive}, listings: listings}
 	s.routes = s.actionRoutes()
 	return s
 }

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/admin/changes"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
@@ -21,7 +23,9 @@ import (
 type line struct {
 	At, After string // by the clock, and since it began
 	Text      string
-	Href      string // of the incident that the line is about; "": of this one
+	Href      string // the page of the incident or object that the line is about; "": this incident
+
+	moment time.Time
 }
 
 type incidentData struct {
@@ -68,24 +72,66 @@ func Incident(a *frame.Request) (frame.Page, error) {
 		Poll: 10, Data: d}, nil
 }
 
-// timelineOf are the lines of an incident's timeline; those of another day have their date.
+// before is how long before an incident began its timeline starts: what somebody changed then may be
+// the cause.
+const before = time.Hour
+
+// timelineOf are the lines of an incident's timeline: what the incident has been through, joined with
+// the versions, drains and boot configurations of that time, and with what people changed. Lines of
+// another day have their date.
 func timelineOf(a *frame.Request, i *fleet.Incident) (lines []line) {
 	today := a.Now.UTC().Format(time.DateOnly)
-	for _, m := range incident.Timeline(a.Snapshot, i) {
-		at := m.At.UTC()
-		l := line{At: strings.TrimPrefix(at.Format(time.DateTime), today+" "), Text: m.Text}
-		if i.Acknowledged == nil || !strings.HasPrefix(m.Text, i.Acknowledged.By) { // a name stays as it is
-			l.Text = format.Capital(m.Text)
-		}
-		if after := m.At.Sub(i.Since.Time); after >= time.Second {
+	add := func(at time.Time, text, href string) {
+		l := line{moment: at, At: strings.TrimPrefix(at.UTC().Format(time.DateTime), today+" "), Text: text, Href: href}
+		switch after := at.Sub(i.Since.Time); {
+		case after >= time.Second:
 			l.After = "+" + duration.HumanDuration(after)
-		}
-		if m.Of != "" {
-			l.Href = frame.IncidentHref(m.Of)
+		case after <= -time.Second:
+			l.After = "−" + duration.HumanDuration(-after)
 		}
 		lines = append(lines, l)
 	}
+	for _, m := range incident.Timeline(a.Snapshot, i) {
+		text, href := m.Text, ""
+		if i.Acknowledged == nil || !strings.HasPrefix(text, i.Acknowledged.By) { // a name stays as it is
+			text = format.Capital(text)
+		}
+		if m.Of != "" {
+			href = frame.IncidentHref(m.Of)
+		}
+		add(m.At, text, href)
+	}
+	end := a.Now
+	if i.Closed != nil {
+		end = i.Closed.Time
+	}
+	for _, e := range changesOf(a, i) {
+		switch e.Kind {
+		case changes.Version, changes.Boot, changes.Drain, changes.People:
+			if !e.At.Before(i.Since.Add(-before)) && !e.At.After(end) {
+				add(e.At, e.Text, e.Href)
+			}
+		}
+	}
+	slices.SortStableFunc(lines, func(x, y line) int { return x.moment.Compare(y.moment) })
 	return lines
+}
+
+// changesOf are the changes of the object that an incident is in, or of its site.
+func changesOf(a *frame.Request, i *fleet.Incident) []changes.Entry {
+	var sub changes.Subject
+	o := a.Get(state.Key{Kind: state.KindNamed(i.About.Kind), Namespace: i.About.Namespace, Name: i.About.Name})
+	site := a.Site(i.Site)
+	switch {
+	case o != nil && state.KindOf(o) != state.Sites:
+		sub = changes.Subject{Object: o, Workloads: []state.Object{o}}
+	case site != nil:
+		sub = changes.SiteSubject(a.Snapshot, site)
+	default:
+		return nil
+	}
+	audits, _ := a.Audits() // the page links to the audit, which says why it cannot be read
+	return changes.Of(a.Snapshot, sub, audits, a.Now)
 }
 
 // named returns an incident, nil if there is none.

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/changes"
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
@@ -63,6 +64,7 @@ type nodeData struct {
 	Going      *Drain
 	DrainEnd   string
 	Boot       *rollouts.NodeBoot
+	Changes    changes.Shown
 }
 
 // Node shows everything that is known of one node.
@@ -81,6 +83,7 @@ func Node(a *frame.Request) (frame.Page, error) {
 		Link: frame.Pill{Kind: "idle", Text: "No connection"},
 		Help: nodeHelp(n, told), Timeline: timelineOf(a, n), Charts: chartsOf(a, name), Menu: frame.MenuOf(a, n),
 		Did: frame.JustDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
+		Changes: changes.Show(a, changes.NodeSubject(a.Snapshot, n)),
 	}
 	if a.May("get", "nodes/proxy") {
 		d.Logs = d.Href + "/logs"

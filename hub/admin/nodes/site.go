@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"flotilla.dev/hub/admin/changes"
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
@@ -110,6 +111,7 @@ type siteData struct {
 	Rows      []nodeRow
 	MoreNodes int
 	Events    []frame.EventRow
+	Changes   changes.Shown
 }
 
 // Site shows one site with its nodes, those with trouble first.
@@ -119,7 +121,8 @@ func Site(a *frame.Request) (frame.Page, error) {
 	if s == nil {
 		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no site %s.", name))
 	}
-	d := siteData{siteRow: siteRowOf(a, s), Did: frame.JustDone(a)}
+	d := siteData{siteRow: siteRowOf(a, s), Did: frame.JustDone(a),
+		Changes: changes.Show(a, changes.SiteSubject(a.Snapshot, s))}
 	nodes := slices.Collect(a.NodesIn(name))
 	frame.Sort(a, nodes, nodeOrders)
 	for _, n := range nodes[:min(len(nodes), frame.PerPage)] {

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/changes"
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
@@ -50,6 +51,7 @@ type workloadData struct {
 	Menu       frame.Menu
 	Did        *frame.Done
 	YAML       string
+	Changes    changes.Shown
 }
 
 // Workload shows a deployment, a stateful set or a daemon set: what it wants, what it has, and why
@@ -96,6 +98,7 @@ func Workload(a *frame.Request) (frame.Page, error) {
 	d.workloadRow = quietened(d.workloadRow, pods, a.Now)
 	d.PodCount, d.Chain = len(pods), workloadChain(a, o, pods)
 	d.Pods = worstPods(a, pods)
+	d.Changes = changes.Show(a, changes.Subject{Object: o, Pods: pods, Workloads: []state.Object{o}})
 	for _, e := range frame.EventsOf(a.Snapshot, about, namespace, name) {
 		if len(d.Events) == 20 {
 			break

@@ -1,4 +1,4 @@
-package settings
+package changes
 
 import (
 	"testing"
@@ -25,7 +25,7 @@ func TestDeeds(t *testing.T) {
 	} {
 		r := store.Audit{Verb: tt.verb, Resource: tt.resource, Namespace: tt.namespace, Name: tt.name,
 			Code: map[bool]int{false: 200, true: 403}[tt.refused]}
-		if got := deed(r); got != tt.want {
+		if got := Deed(r); got != tt.want {
 			t.Errorf("%+v is %q, want %q", r, got, tt.want)
 		}
 	}

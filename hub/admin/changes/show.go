@@ -1,0 +1,73 @@
+package changes
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
+)
+
+// A Shown is a list of changes as the template "changes" shows it.
+type Shown struct {
+	Lanes  []Lane
+	Rows   []Row
+	More   int // changes that are not shown
+	Ticks  []string
+	Unread bool // the audit could not be read
+	Hidden bool // the role may not read the audit
+}
+
+// A Lane is the line of one kind on the time axis. A unit of its drawing is a minute.
+type Lane struct {
+	Kind Kind
+	D    string
+	Bad  string // the marks of failures
+}
+
+// A Row is one change in the list.
+type Row struct {
+	When       *format.Moment
+	UTC        string
+	Kind       Kind
+	Text, Href string
+	Bad        bool
+}
+
+// mostRows is how many changes are shown.
+const mostRows = 60
+
+// Show lists the changes of a subject.
+func Show(a *frame.Request, sub Subject) (shown Shown) {
+	shown.Hidden = !a.May("list", "audit")
+	audits, err := a.Audits()
+	shown.Unread = err != nil
+	all := Of(a.Snapshot, sub, audits, a.Now)
+	begin := a.Now.Add(-Window)
+	for _, k := range kinds {
+		var good, bad strings.Builder
+		for _, e := range all {
+			d := &good
+			if e.Bad {
+				d = &bad
+			}
+			if e.Kind == k {
+				fmt.Fprintf(d, "M%d 0v8", int(e.At.Sub(begin)/time.Minute))
+			}
+		}
+		if good.Len()+bad.Len() > 0 {
+			shown.Lanes = append(shown.Lanes, Lane{k, good.String(), bad.String()})
+		}
+	}
+	for _, e := range all[:min(len(all), mostRows)] {
+		shown.Rows = append(shown.Rows, Row{When: format.Time(e.At, a.Now), UTC: e.At.UTC().Format(time.TimeOnly),
+			Kind: e.Kind, Text: e.Text, Href: e.Href, Bad: e.Bad})
+	}
+	shown.More = len(all) - len(shown.Rows)
+	for i := range 5 {
+		shown.Ticks = append(shown.Ticks, begin.Add(time.Duration(i)*Window/4).UTC().Format("15:04"))
+	}
+	shown.Ticks[4] = "now"
+	return shown
+}
