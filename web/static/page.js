@@ -102,6 +102,45 @@ function skipText(at) {
   return at;
 }
 
+// ---- a card that has the focus or is pressed stays where it is: what is new waits behind a button
+
+let waiting = ''; // the newest page, while some of it waits
+
+const heldCard = () => root.querySelector('.incidents > li:is(:focus-within, :active)');
+
+function show(page) {
+  const body = new DOMParser().parseFromString(page, 'text/html').body;
+  const card = heldCard(), top = card?.getBoundingClientRect().top;
+  const text = card ? keepCards(card, body) : '';
+  waiting = text && page;
+  morphChildren(root, body);
+  if (card) scrollBy(0, card.getBoundingClientRect().top - top);
+  const news = document.getElementById('news');
+  if (news && news.textContent !== text) {
+    news.replaceChildren(...text ? [Object.assign(document.createElement('button'), { textContent: text, title: 'Show the list as it is now' })] : []);
+  }
+  tick();
+  showTab();
+}
+
+// keepCards gives a page that has come the cards that are shown, in their order, and returns what waits.
+function keepCards(card, body) {
+  const list = card.parentElement, next = body.querySelector('ul.incidents');
+  if (!next) return '';
+  const come = new Map([...next.children].map((li) => [keyOf(li), li])), shown = [...list.children].map(keyOf);
+  const arrived = [...come.keys()].filter((key) => !shown.includes(key)).length;
+  const same = shown.join() === [...come.keys()].join();
+  next.replaceChildren(...[...list.children].map((li) => !li.matches(':active') && come.get(keyOf(li)) || li.cloneNode(true)));
+  if (same) return '';
+  return arrived ? `${arrived} new` : 'Show changes';
+}
+
+root?.addEventListener('click', (event) => {
+  if (!waiting || !event.target.closest('#news button')) return;
+  document.getElementById('cards').focus(); // the button goes away
+  show(waiting);
+});
+
 // ---- hearing
 
 const silence = 25_000; // ms without a word, after which the connection counts as lost
@@ -163,9 +202,7 @@ function listen() {
   source.addEventListener('show', (event) => {
     heard();
     shown = event.lastEventId;
-    morphChildren(root, new DOMParser().parseFromString(event.data, 'text/html').body);
-    tick();
-    showTab();
+    show(event.data);
   });
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) { reconnect(); return; }

@@ -12,7 +12,8 @@ import (
 // A Shown is a list of changes as the template "changes" shows it.
 type Shown struct {
 	Lanes  []Lane
-	Rows   []Row
+	Rows   []Row // the newest
+	Older  []Row
 	More   int // changes that are not shown
 	Ticks  []string
 	Unread bool // the audit could not be read
@@ -32,11 +33,10 @@ type Row struct {
 	UTC        string
 	Kind       Kind
 	Text, Href string
-	Bad        bool
 }
 
-// mostRows is how many changes are shown.
-const mostRows = 60
+// fewRows is how many changes stand open, mostRows how many are shown at all.
+const fewRows, mostRows = 12, 100
 
 // Show lists the changes of a subject.
 func Show(a *frame.Request, sub Subject) (shown Shown) {
@@ -60,11 +60,15 @@ func Show(a *frame.Request, sub Subject) (shown Shown) {
 			shown.Lanes = append(shown.Lanes, Lane{k, good.String(), bad.String()})
 		}
 	}
-	for _, e := range all[:min(len(all), mostRows)] {
-		shown.Rows = append(shown.Rows, Row{When: format.Time(e.At, a.Now), UTC: e.At.UTC().Format(time.TimeOnly),
-			Kind: e.Kind, Text: e.Text, Href: e.Href, Bad: e.Bad})
+	for i, e := range all[:min(len(all), mostRows)] {
+		rows := &shown.Rows
+		if i >= fewRows {
+			rows = &shown.Older
+		}
+		*rows = append(*rows, Row{When: format.Time(e.At, a.Now), UTC: e.At.UTC().Format(time.TimeOnly), Kind: e.Kind,
+			Text: e.Text, Href: e.Href})
 	}
-	shown.More = len(all) - len(shown.Rows)
+	shown.More = max(len(all)-mostRows, 0)
 	for i := range 5 {
 		shown.Ticks = append(shown.Ticks, begin.Add(time.Duration(i)*Window/4).UTC().Format("15:04"))
 	}
