@@ -189,7 +189,11 @@ func (s *Server) render(v View, a *Request, touched uint64) rendered {
 	if err != nil {
 		var why string
 		r.code, why = s.explainOf(a.Path, err)
-		r.page = Page{Template: "message", Title: "Not found", Data: messageData{"Not found", why, listAbove(a.Path)}}
+		title := "Not found"
+		if r.code != http.StatusNotFound {
+			title = "Not understood"
+		}
+		r.page = Page{Template: "message", Title: title, Data: messageData{title, why, listAbove(a.Path)}}
 		if live, err = s.look.live.main(r.page); err != nil {
 			panic(err) // it has no more than two texts
 		}

@@ -138,6 +138,11 @@ type MissingError string
 
 func (e MissingError) Error() string { return string(e) }
 
+// An InputError is a request that the page cannot answer as it is asked; its text says what would do.
+type InputError string
+
+func (e InputError) Error() string { return string(e) }
+
 // Explain turns an error into a code and a sentence, and logs what is the hub's own fault.
 func (c *Call) Explain(err error) (code int, sentence string) {
 	return c.explainOf(c.Request().URL.Path, err)
@@ -147,6 +152,10 @@ func (s *Server) explainOf(path string, err error) (code int, sentence string) {
 	var missing MissingError
 	if errors.As(err, &missing) {
 		return http.StatusNotFound, missing.Error()
+	}
+	var input InputError
+	if errors.As(err, &input) {
+		return http.StatusBadRequest, input.Error()
 	}
 	var no *APIRefusal
 	if errors.As(err, &no) {

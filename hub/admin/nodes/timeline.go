@@ -211,6 +211,24 @@ func stretches(turns []state.HealthChange, pauses []store.Pause, begin, now time
 	return all
 }
 
+// StateAt is how a node was at a moment: ok, bad, unknown, out (its pods had to leave), off (the hub
+// did not run), or none: it is not known.
+func StateAt(a *frame.Request, n *corev1.Node, at time.Time) string {
+	for _, p := range a.Pauses {
+		if p.To.Sub(p.From) >= noticed && p.From.Before(at) && p.To.After(at) {
+			return "off"
+		}
+	}
+	kind := "none"
+	for _, turn := range turnsOf(a.Snapshot, n) {
+		if turn.At.After(at) {
+			break
+		}
+		kind = turnKind(turn)
+	}
+	return kind
+}
+
 // percent never rounds up to all of it.
 func percent(part, whole time.Duration) string {
 	if part == whole {

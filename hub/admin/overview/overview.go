@@ -30,6 +30,7 @@ type overviewData struct {
 	Jobs    []frame.JobRow // in progress
 	Goings  []nodes.Drain
 	Picture fleetPicture
+	Replay  replay
 	Well    bool   // nothing is wrong, and all runs that should
 	Yet     string // what is on its way
 	Waiting int    // devices that wait for approval
@@ -42,14 +43,23 @@ type overviewData struct {
 func Show(a *frame.Request) (frame.Page, error) {
 	d := overviewData{Waiting: nodes.WaitingCount(a), Empty: a.Len(state.Nodes) == 0,
 		MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL}
+	var err error
+	if d.Replay, err = replayOf(a); err != nil {
+		return frame.Page{}, err
+	}
+	d.Picture = pictureOf(a, &d.Replay)
 	d.Board = incidents.BoardOf(a)
+	if d.Replay.Past {
+		d.Tiles = tilesAt(&d.Picture)
+		return frame.Page{Template: "overview", Title: "Overview at " + d.Replay.At, Tab: d.Tab.Kind, Poll: 60,
+			Watch: []string{frame.IncidentsTopic}, Data: d}, nil
+	}
 	nodesUp, podsUp := nodeTile(a), podTile(a)
 	d.Tiles = []tile{nodesUp, siteTile(a), workloadTile(a), podsUp}
 	d.Well = nodesUp.full && podsUp.full && len(d.Cards) == 0
 	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodesUp.Value,
 		podsUp.Value)
 	d.Goings = nodes.Drains(a)
-	d.Picture = pictureOf(a)
 	for _, r := range frame.JobRows(a) {
 		if r.Took == "" {
 			d.Jobs = append(d.Jobs, r)

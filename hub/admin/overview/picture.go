@@ -37,6 +37,14 @@ var marks = [markKinds]struct{ Class, Text, Status string }{
 	markDark: {"dark", "Unknown", "unknown"},
 }
 
+// textOf names a kind. At an earlier moment the hub may not have known how a node was.
+func textOf(k markKind, r *replay) string {
+	if r.Past && k == markNever {
+		return "Not known"
+	}
+	return marks[k].Text
+}
+
 func lookOf(n *corev1.Node) markKind {
 	switch f := diagnose.FirstOf(n); {
 	case f.Cause == diagnose.NodeNeverReported:
@@ -71,6 +79,8 @@ type fleetPicture struct {
 	Keys  []fleetKey
 
 	RestNodes, RestReady int
+
+	replay *replay
 }
 
 type fleetKey struct {
@@ -108,9 +118,10 @@ type markLink struct {
 	Href, Text string
 }
 
-// pictureOf draws the fleet. Where there are more sites than are drawn, those with trouble
-// come first; the order is that of their names in any case.
-func pictureOf(a *frame.Request) (f fleetPicture) {
+// pictureOf draws the fleet as it is, or as it was at the replayed moment. Of too many sites those with
+// trouble are drawn, in the order of their names.
+func pictureOf(a *frame.Request, r *replay) (f fleetPicture) {
+	f.replay = r
 	f.Nodes, f.Few, f.Size = a.Len(state.Nodes), a.Len(state.Nodes) <= fewNodes, 8
 	switch {
 	case f.Nodes <= 60:
@@ -124,6 +135,9 @@ func pictureOf(a *frame.Request) (f fleetPicture) {
 		s := siteMarks{Name: site, Href: "/nodes?" + url.Values{"site": {site}}.Encode()}
 		for n := range a.NodesIn(site) {
 			k := lookOf(n)
+			if r.Past {
+				k = lookAt(a, n, r.at)
+			}
 			s.Counts[k]++
 			s.kinds, s.names = append(s.kinds, k), append(s.names, n.Name)
 		}
@@ -135,7 +149,7 @@ func pictureOf(a *frame.Request) (f fleetPicture) {
 			continue
 		}
 		s.Ready = s.Counts[markOK] + s.Counts[markRest] + s.Counts[markWarn]
-		s.Said = saidOf(s.Counts)
+		s.Said = saidOf(s.Counts, r)
 		all = append(all, s)
 	}
 	drawn := drawnOf(all)
@@ -145,13 +159,18 @@ func pictureOf(a *frame.Request) (f fleetPicture) {
 			f.Rest, f.RestNodes, f.RestReady = f.Rest+1, f.RestNodes+s.Nodes, f.RestReady+s.Ready
 			continue
 		}
-		s.Blocks = blocksOf(s, f.Few, f.Size)
+		s.Blocks = f.blocksOf(s)
 		f.Sites = append(f.Sites, *s)
 	}
 	for k, n := range total {
-		if n > 0 {
-			f.Keys = append(f.Keys, fleetKey{marks[k].Class, marks[k].Text, "/nodes?status=" + marks[k].Status, n})
+		if n == 0 {
+			continue
 		}
+		key := fleetKey{marks[k].Class, textOf(markKind(k), r), "/nodes?status=" + marks[k].Status, n}
+		if r.Past {
+			key.Href = "" // the list tells of now
+		}
+		f.Keys = append(f.Keys, key)
 	}
 	return f
 }
@@ -171,30 +190,30 @@ func drawnOf(all []siteMarks) []bool {
 }
 
 // saidOf says how the nodes of a site are that are not simply ready.
-func saidOf(counts [markKinds]int) string {
+func saidOf(counts [markKinds]int, r *replay) string {
 	var said []string
 	for k := markKinds - 1; k > markOK; k-- {
 		if counts[k] > 0 {
-			said = append(said, fmt.Sprintf("%d %s", counts[k], strings.ToLower(marks[k].Text)))
+			said = append(said, fmt.Sprintf("%d %s", counts[k], strings.ToLower(textOf(k, r))))
 		}
 	}
 	return strings.Join(said, ", ")
 }
 
-func blocksOf(s *siteMarks, few bool, size int) (blocks []block) {
+func (f *fleetPicture) blocksOf(s *siteMarks) (blocks []block) {
 	for i := 0; i < len(s.kinds); i += perBlock {
 		end := min(i+perBlock, len(s.kinds))
-		blocks = append(blocks, blockOf(i, s.kinds[i:end], s.names[i:end], s.Href, few, size))
+		blocks = append(blocks, f.blockOf(i, s.kinds[i:end], s.names[i:end], s.Href))
 	}
 	return blocks
 }
 
-func blockOf(first int, kinds []markKind, names []string, href string, few bool, size int) block {
+func (f *fleetPicture) blockOf(first int, kinds []markKind, names []string, href string) block {
 	lines := (len(kinds) + perLine - 1) / perLine
 	b := block{
 		First: first, Href: href + "&page=" + strconv.Itoa(first/perBlock+1), Wide: min(len(kinds), perLine) * cell,
 		High:   lines * cell,
-		Pixels: min(len(kinds), perLine) * size, HighPx: lines * size, Title: names[0],
+		Pixels: min(len(kinds), perLine) * f.Size, HighPx: lines * f.Size, Title: names[0],
 	}
 	if last := names[len(names)-1]; last != b.Title {
 		b.Title += " to " + last
@@ -214,9 +233,9 @@ func blockOf(first int, kinds []markKind, names []string, href string, few bool,
 		}
 	}
 	for i, name := range names {
-		if few {
+		if f.Few {
 			b.Links = append(b.Links, markLink{i % perLine * cell, i / perLine * cell, frame.NodeHref(name),
-				name + ": " + marks[kinds[i]].Text})
+				name + ": " + textOf(kinds[i], f.replay)})
 		}
 	}
 	return b

@@ -63,7 +63,7 @@ func marked(t *testing.T, b block) []string {
 func TestEveryNodeHasItsMark(t *testing.T) {
 	for _, c := range []struct{ nodes, dark int }{{1, 0}, {45, 10}, {999, 400}, {2001, 2001}} {
 		m := admintest.Silent(admintest.Many(c.nodes), c.dark)
-		f := pictureOf(pictureRequest(m))
+		f := pictureOf(pictureRequest(m), &replay{})
 		if f.Nodes != c.nodes || f.Few != (c.nodes <= fewNodes) {
 			t.Errorf("%d nodes: %d, few: %v", c.nodes, f.Nodes, f.Few)
 		}
@@ -117,7 +117,7 @@ func TestOfManySitesThoseWithTroubleAreDrawn(t *testing.T) {
 	}
 	m := admintest.New()
 	m.Apply(objects)
-	f := pictureOf(pictureRequest(m))
+	f := pictureOf(pictureRequest(m), &replay{})
 	bad, names := 0, []string{}
 	for _, s := range f.Sites {
 		bad += s.Counts[markBad]
@@ -136,7 +136,7 @@ func BenchmarkFleetPicture(b *testing.B) {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
 			a := pictureRequest(admintest.Silent(admintest.Many(n), n*3/5))
 			for b.Loop() {
-				pictureOf(a)
+				pictureOf(a, &replay{})
 			}
 		})
 	}

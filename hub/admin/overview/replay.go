@@ -1,0 +1,139 @@
+package overview
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/admin/finding"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/nodes"
+	"flotilla.dev/hub/incident"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+const (
+	// replayed is how far back the fleet's picture can be replayed, in steps of replayStep.
+	replayed   = 12 * time.Hour
+	replayStep = 10 * time.Minute
+)
+
+// A replay is the slider over the fleet's picture, and the moment that it stands at.
+type replay struct {
+	Past             bool   // it stands at an earlier moment than now
+	Min, Value, Step int    // of the slider, in minutes after now
+	At, Ago          string // the moment in words
+	Here             string // the address of the moment
+	Earlier, Later   string // the addresses of the steps before and after; "": none
+	Open             []openIncident
+
+	at time.Time
+}
+
+// An openIncident is an incident that was open at the moment.
+type openIncident struct {
+	Key, Href, Message, Since string
+	Pill                      frame.Pill
+}
+
+// replayOf reads the query's moment: minutes after now, as the slider sends them, or an RFC 3339 time.
+func replayOf(a *frame.Request) (r replay, err error) {
+	r = replay{Min: -int(replayed / time.Minute), Step: int(replayStep / time.Minute), at: a.Now}
+	text := strings.TrimSpace(a.Query("at"))
+	if text == "" {
+		return r, nil
+	}
+	if minutes, err := strconv.Atoi(text); err == nil && minutes >= r.Min && minutes <= 0 {
+		if minutes == 0 {
+			return r, nil
+		}
+		r.at = a.Now.Add(time.Duration(minutes) * time.Minute).Truncate(replayStep)
+	} else if r.at, err = time.Parse(time.RFC3339, text); err != nil {
+		return r, frame.InputError(fmt.Sprintf("at=%.40s is not a moment of the last 12 hours. Use for example at=%s.",
+			text, momentText(a.Now.Add(-time.Hour).Truncate(replayStep))))
+	}
+	first := a.Now.Add(-replayed).Truncate(replayStep)
+	if r.at.Before(first) || r.at.After(a.Now) {
+		return r, frame.InputError(fmt.Sprintf("at=%.40s is outside of the last 12 hours. Use a moment from %s on.",
+			text, momentText(first)))
+	}
+	r.Past, r.Value = true, -int(a.Now.Sub(r.at)/time.Minute)
+	r.At, r.Ago = r.at.UTC().Format("15:04 UTC"), format.Duration(a.Now.Sub(r.at).Truncate(time.Minute))
+	r.Here = momentHref(r.at)
+	if earlier := r.at.Add(-replayStep); !earlier.Before(first) {
+		r.Earlier = momentHref(earlier)
+	}
+	if later := r.at.Add(replayStep); later.Before(a.Now) {
+		r.Later = momentHref(later)
+	}
+	r.Open = openAt(a, r.at)
+	return r, nil
+}
+
+func momentText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+func momentHref(t time.Time) string { return "/?" + url.Values{"at": {momentText(t)}}.Encode() }
+
+// openAt lists the incidents that were open at a moment, the worst first. Those that closed over a day
+// ago are not kept.
+func openAt(a *frame.Request, at time.Time) (open []openIncident) {
+	var found []*fleet.Incident
+	for i := range state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "") {
+		if !i.Opened.After(at) && (i.Closed == nil || i.Closed.After(at)) && i.Severity != fleet.SeverityInfo {
+			found = append(found, i)
+		}
+	}
+	slices.SortStableFunc(found, incident.Compare)
+	for _, i := range found {
+		open = append(open, openIncident{Key: i.Name, Href: frame.IncidentHref(i.Name), Message: i.Message,
+			Since: i.Since.UTC().Format("15:04"), Pill: finding.SeverityPill(i.Severity)})
+	}
+	return open
+}
+
+// lookAt is how a node looked at a moment. Only its readiness is kept.
+func lookAt(a *frame.Request, n *corev1.Node, at time.Time) markKind {
+	switch nodes.StateAt(a, n, at) {
+	case "ok":
+		return markOK
+	case "bad":
+		return markBad
+	case "unknown", "out":
+		return markDark
+	}
+	return markNever
+}
+
+// tilesAt are the tiles at an earlier moment, from the picture of then. Pods and workloads are not kept.
+func tilesAt(f *fleetPicture) []tile {
+	up, sites := f.RestReady, f.Rest
+	dark := 0
+	for _, s := range f.Sites {
+		if up += s.Ready; s.Counts[markNever] == s.Nodes {
+			continue // nothing is known of the site
+		}
+		if sites++; s.Ready == 0 {
+			dark++
+		}
+	}
+	count := func(label, note, href string, good, all int) tile {
+		t := tile{Label: label, Value: fmt.Sprintf("%d/%d", good, all), Note: note, Href: href, Kind: "ok"}
+		if good < all {
+			t.Kind = "bad"
+		}
+		return t
+	}
+	unknown := func(label, href string) tile {
+		return tile{Label: label, Value: "–", Note: "not kept", Href: href, Kind: "idle"}
+	}
+	return []tile{count("Nodes", "ready then", "/nodes", up, f.Nodes),
+		count("Sites", "answered then", "/sites", sites-dark, sites),
+		unknown("Workloads", "/workloads"), unknown("Pods", "/pods")}
+}
