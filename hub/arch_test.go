@@ -84,7 +84,7 @@ var mayImport = map[string][]string{
 	"hub/admin/manifest":  {"shared/bound", "hub/state", "hub/kube/lines", "hub/admin/diff", "hub/admin/format", "hub/admin/frame"},
 	"hub/admin/nodes":     {"shared/fleet", "shared/wire", "hub/access", "hub/state", "hub/store", "hub/eviction", "hub/install", "hub/diagnose", "hub/history", "hub/preview", "hub/search", "hub/admin/changes", "hub/admin/finding", "hub/admin/format", "hub/admin/frame", "hub/admin/rollouts", "hub/admin/workloads"},
 	"hub/admin/overview":  {"shared/fleet", "hub/state", "hub/diagnose", "hub/incident", "hub/search", "hub/admin/finding", "hub/admin/format", "hub/admin/frame", "hub/admin/incidents", "hub/admin/nodes", "hub/admin/workloads"},
-	"hub/admin/rollouts":  {"shared/fleet", "shared/wire", "hub/state", "hub/admin/diff", "hub/admin/finding", "hub/admin/format", "hub/admin/frame"},
+	"hub/admin/rollouts":  {"shared/fleet", "shared/wire", "hub/state", "hub/diagnose", "hub/admin/diff", "hub/admin/finding", "hub/admin/format", "hub/admin/frame"},
 	"hub/admin/settings":  {"hub/access", "hub/config", "hub/state", "hub/store", "hub/admin/changes", "hub/admin/format", "hub/admin/frame"},
 	"hub/admin/workloads": {"shared/wire", "hub/state", "hub/kube/table", "hub/diagnose", "hub/search", "hub/admin/changes", "hub/admin/finding", "hub/admin/format", "hub/admin/frame"},
 

@@ -82,9 +82,15 @@ func siteTile(a *frame.Request) tile {
 			normal++
 		}
 	}
-	t := tile{Label: "Sites", Value: fmt.Sprintf("%d/%d", normal, total), Note: "normal", Href: "/sites", Kind: "ok"}
-	if normal < total {
-		t.Kind = "bad"
+	return countTile("Sites", "normal", "/sites", "bad", normal, total)
+}
+
+// countTile says how many of all are good; kind is its pill where some are not.
+func countTile(label, note, href, kind string, good, all int) tile {
+	t := tile{Label: label, Value: fmt.Sprintf("%d/%d", good, all), Note: note, Href: href, Kind: kind,
+		full: good == all}
+	if t.full {
+		t.Kind = "ok"
 	}
 	return t
 }
@@ -97,12 +103,7 @@ func nodeTile(a *frame.Request) tile {
 			ready++
 		}
 	}
-	t := tile{Label: "Nodes", Value: fmt.Sprintf("%d/%d", ready, total), Note: "ready", Href: "/nodes", Kind: "ok",
-		full: ready == total}
-	if ready < total {
-		t.Kind = "bad"
-	}
-	return t
+	return countTile("Nodes", "ready", "/nodes", "bad", ready, total)
 }
 
 // podTile counts the pods that should run.
@@ -123,8 +124,9 @@ func podTile(a *frame.Request) tile {
 			running++
 		}
 	}
-	return tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind,
-		full: running == total}
+	t := countTile("Pods", "running", "/pods", kind, running, total)
+	t.Kind = kind // a pod that starts is not trouble, one that runs may be
+	return t
 }
 
 func workloadTile(a *frame.Request) tile {
@@ -140,10 +142,5 @@ func workloadTile(a *frame.Request) tile {
 			}
 		}
 	}
-	t := tile{Label: "Workloads", Value: fmt.Sprintf("%d/%d", good, total), Note: "complete", Href: "/workloads",
-		Kind: "ok"}
-	if good < total {
-		t.Kind = "warn"
-	}
-	return t
+	return countTile("Workloads", "complete", "/workloads", "warn", good, total)
 }

@@ -123,17 +123,10 @@ func tilesAt(f *fleetPicture) []tile {
 			dark++
 		}
 	}
-	count := func(label, note, href string, good, all int) tile {
-		t := tile{Label: label, Value: fmt.Sprintf("%d/%d", good, all), Note: note, Href: href, Kind: "ok"}
-		if good < all {
-			t.Kind = "bad"
-		}
-		return t
-	}
 	unknown := func(label, href string) tile {
 		return tile{Label: label, Value: "–", Note: "not kept", Href: href, Kind: "idle"}
 	}
-	return []tile{count("Nodes", "ready then", "/nodes", up, f.Nodes),
-		count("Sites", "answered then", "/sites", sites-dark, sites),
+	return []tile{countTile("Nodes", "ready then", "/nodes", "bad", up, f.Nodes),
+		countTile("Sites", "answered then", "/sites", "bad", sites-dark, sites),
 		unknown("Workloads", "/workloads"), unknown("Pods", "/pods")}
 }

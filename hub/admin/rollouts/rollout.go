@@ -11,6 +11,7 @@ import (
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -255,7 +256,7 @@ func rolloutSites(a *frame.Request, r *fleet.FirmwareRollout) (sites []rolloutSi
 			by[n.Site] = i
 			x := rolloutSite{Name: cmp.Or(n.Site, "none"), Href: frame.SiteHref(n.Site)}
 			site := a.Site(n.Site)
-			if site != nil && site.Status.State != fleet.SiteNormal {
+			if site != nil && diagnose.Disrupted(site) {
 				x.Pill = finding.SitePill(site)
 			}
 			if site != nil && r.Spec.Window != nil && st.Phase == fleet.RolloutWaiting {
