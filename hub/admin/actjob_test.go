@@ -147,6 +147,7 @@ func TestWorkloadsArePages(t *testing.T) {
 			&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("once-%03d", i), Namespace: "default", CreationTimestamp: at}},
 			&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("then-%03d", i), Namespace: "default", CreationTimestamp: at}})
 	}
+	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 	srv := start(t, configOf(admintest.New(objects...)))
 	var rows []string
 	bodies := map[string]string{}

@@ -14,11 +14,13 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/fleet"
 )
 
 // keys presses keys, whatever has the focus.
@@ -340,13 +342,13 @@ func TestAListOnAPhone(t *testing.T) {
 	}
 }
 
-// What a list is filtered by stays chosen in its menu, though nothing is of it any more: the
-// next filter that somebody adds would take it away otherwise.
-func TestAFilterThatNothingIsOfStaysChosen(t *testing.T) {
-	m := admintest.New(admintest.Sample()...)
+// A list's filter stays chosen in its menu, also that of a site without nodes.
+func TestAFilterStaysChosen(t *testing.T) {
+	m := admintest.New(append(admintest.Sample(), &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "narvik"}})...)
 	srv := start(t, configOf(m))
 	for path, chosen := range map[string]string{
-		"/nodes?site=narvik": "narvik", "/nodes?site=oslo": "oslo", "/pods?namespace=gone": "gone", "/workloads?namespace=gone": "gone", "/pods?namespace=default": "default",
+		"/nodes?site=narvik": "narvik", "/nodes?site=oslo": "oslo", "/pods?namespace=default": "default",
+		"/events?since=2h": "2h", "/incidents?cause=CrashLoop": "CrashLoop",
 	} {
 		_, body := srv.ask(t, "viewer", "GET", path, nil)
 		if !strings.Contains(body, `<option value="`+chosen+`" selected>`) || strings.Count(body, `<option value="`+chosen+`"`) != 1 {

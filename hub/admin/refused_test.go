@@ -47,6 +47,13 @@ func TestAFormOverItsLimitsIsRefusedWithTheLimit(t *testing.T) {
 			}
 		}
 	}
+	for path, limit := range map[string]string{"/settings": "64 KiB", "/login": "64 KiB", "/yaml": "4096 KiB"} {
+		form := url.Values{"csrf": {csrf}, "text": {strings.Repeat("x", 5<<20)}}
+		if resp, body := srv.ask(t, "admin", "POST", path, form); resp.StatusCode != http.StatusRequestEntityTooLarge ||
+			!strings.Contains(body, limit) {
+			t.Errorf("%s, far too long: %d %.600s", path, resp.StatusCode, mainOf(body))
+		}
+	}
 	for _, path := range []string{"/devices/add", "/settings", "/nodes"} {
 		if resp, body := srv.ask(t, "admin", "GET", path, nil); resp.StatusCode != http.StatusOK || strings.Contains(body, " pattern=") {
 			t.Errorf("%s has the browser say what is wrong", path)

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -183,7 +184,9 @@ func (s *Server) render(v View, a *Request, touched uint64) rendered {
 	r := rendered{code: http.StatusOK, rev: a.Revision, touched: touched, at: a.Now}
 	var err error
 	var live []byte
-	if r.page, err = v(a); err == nil {
+	if why := a.wrongFilter(strings.TrimPrefix(a.Path, "/")); why != "" {
+		err = InputError(why)
+	} else if r.page, err = v(a); err == nil {
 		live, err = s.look.live.main(r.page)
 	}
 	if err != nil {
@@ -193,7 +196,7 @@ func (s *Server) render(v View, a *Request, touched uint64) rendered {
 		if r.code != http.StatusNotFound {
 			title = "Not understood"
 		}
-		r.page = Page{Template: "message", Title: title, Data: messageData{title, why, listAbove(a.Path)}}
+		r.page = Page{Template: "message", Title: title, Data: messageOf(r.code, title, why, a.Path)}
 		if live, err = s.look.live.main(r.page); err != nil {
 			panic(err) // it has no more than two texts
 		}

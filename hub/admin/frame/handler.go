@@ -77,6 +77,11 @@ func (s *Server) handler(rt Route) echo.HandlerFunc {
 			}
 		}
 		if r.Method != http.MethodGet {
+			var large *http.MaxBytesError
+			if errors.As(r.ParseForm(), &large) {
+				return c.Message(http.StatusRequestEntityTooLarge, "Too long",
+					fmt.Sprintf("The form has more than %d KiB: shorten it, and send it again.", limit>>10))
+			}
 			if err := s.Sessions.CheckForm(r, c.User); err != nil {
 				c.refused(rt, c.User, http.StatusForbidden, err)
 				return c.Refuse("Not accepted", err)

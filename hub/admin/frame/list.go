@@ -212,7 +212,7 @@ func NamespaceOptions(a *Request, chosen string) []Option {
 	for ns := range a.All(state.Namespaces, "") {
 		o = append(o, Option{ns.GetName(), ns.GetName(), ns.GetName() == chosen})
 	}
-	return WithChosen(o, chosen)
+	return o
 }
 
 // ---- sorting where the heads of columns are not shown

@@ -333,21 +333,28 @@ func (c *Call) ShowPage(code int, p Page) error {
 
 type messageData struct {
 	Title, Text string
-	List        string // the list of such things, where one that is missing is asked for; "": there is none
+	Back, List  string // the list that the address belongs to, and its name; "": it belongs to none
 }
 
 // Message answers with one sentence.
 func (c *Call) Message(code int, title, text string) error {
-	return c.ShowPage(code, Page{Template: "message", Title: title, Data: messageData{Title: title, Text: text}})
+	return c.ShowPage(code, Page{Template: "message", Title: title,
+		Data: messageOf(code, title, text, c.Request().URL.Path)})
 }
 
-// listAbove names the list that an address is below; "": it is below none.
-func listAbove(path string) string {
-	list, _, below := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	if !below || viewParams["/"+list] == nil {
-		return ""
+// lists are the lists to which a message leads back.
+var lists = map[string]string{"/nodes": "All nodes", "/pods": "All pods", "/workloads": "All workloads",
+	"/sites": "All sites", "/events": "All events", "/incidents": "All incidents", "/audit": "All of the audit",
+	"/rollouts": "All boot configurations", "/help": "The manual", "/actions": "Actions"}
+
+// messageOf leads back to the list above an address where something is missing or not understood.
+func messageOf(code int, title, text, path string) messageData {
+	d := messageData{Title: title, Text: text}
+	list, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if name := lists["/"+list]; name != "" && (code == http.StatusNotFound || code == http.StatusBadRequest) {
+		d.Back, d.List = "/"+list, name
 	}
-	return list
+	return d
 }
 
 // rows keeps the rows of the lists as they were rendered: of a list that is rendered

@@ -48,11 +48,11 @@ func (f Finder[T]) Matcher(a *Request, q search.Query) func(T) bool {
 	}
 }
 
-// WrongSearch is what is not understood of the search by which things of a kind are chosen,
-// "" where all is: what a wrong search shows is chosen by nobody.
+// WrongSearch says what is wrong with the filter and the search by which objects of a kind are chosen,
+// "" where nothing is. What a wrong search finds is not acted on.
 func (a *Request) WrongSearch(kind state.Kind) string {
 	if list := shownAs(kind).list; list != "" {
-		return a.Searched(list).Wrong
+		return cmp.Or(a.wrongFilter(list), a.Searched(list).Wrong)
 	}
 	return ""
 }

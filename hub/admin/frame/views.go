@@ -2,12 +2,19 @@ package frame
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
+	"flotilla.dev/hub/diagnose"
+	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/fleet"
 )
 
 // Views are the searches that people have given names.
@@ -25,6 +32,55 @@ var viewParams = map[string][]string{
 	"/workloads": {"q", "namespace", "status"},
 	"/sites":     {"q", "state"}, "/events": {"q", "type", "since", "reason"},
 	"/incidents": {"q", "site", "status", "cause", "severity"},
+}
+
+// Severities are what the list of incidents can be filtered by.
+var Severities = [][2]string{{"", "Any severity"}, {string(fleet.SeverityCritical), "Critical"},
+	{string(fleet.SeverityWarning), "Warning"}, {string(fleet.SeverityInfo), "Info"}}
+
+// wrongFilter says what is wrong with the filter of a list's address, "" where nothing is. An unknown
+// value must not find everything: somebody may act on all that is found.
+func (a *Request) wrongFilter(list string) string {
+	for _, param := range append(viewParams["/"+list], "page") {
+		value := a.Query(param)
+		if value == "" || viewParams["/"+list] == nil {
+			continue
+		}
+		ok, use := true, ""
+		switch param {
+		case "status", "state", "type":
+			ok, use = inMenu(StatusesOf(list), value)
+		case "severity":
+			ok, use = inMenu(Severities, value)
+		case "cause":
+			ok = slices.Contains(diagnose.Causes(), fleet.IncidentCause(value))
+		case "site":
+			ok = a.Site(value) != nil || a.Count(value).Nodes > 0
+		case "namespace":
+			ok = a.Get(state.Key{Kind: state.Namespaces, Name: value}) != nil
+		case "since":
+			d, err := time.ParseDuration(value)
+			ok, use = err == nil && d > 0, " Use for example 1h."
+		case "page":
+			n, err := strconv.Atoi(value)
+			ok, use = err == nil && n > 0, " Use a number from 1 on."
+		}
+		if !ok {
+			return fmt.Sprintf("The filter's %s “%s” does not exist.%s", param, bound.Text(value, 60), use)
+		}
+	}
+	return ""
+}
+
+// inMenu tells whether a menu has a value, and which values it has.
+func inMenu(menu [][2]string, value string) (ok bool, use string) {
+	var values []string
+	for _, p := range menu {
+		if ok = ok || p[0] == value; p[0] != "" {
+			values = append(values, p[0])
+		}
+	}
+	return ok, " Use " + strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1] + "."
 }
 
 // viewHref is the address of a list as a view keeps it, "" where it is of no list.

@@ -16,10 +16,6 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// severities are what the list can be filtered by.
-var severities = [][2]string{{"", "Any severity"}, {string(fleet.SeverityCritical), "Critical"},
-	{string(fleet.SeverityWarning), "Warning"}, {string(fleet.SeverityInfo), "Info"}}
-
 // overPill is the pill of an incident that is over.
 var overPill = frame.Pill{Kind: "ok", Text: "Over"}
 
@@ -55,9 +51,9 @@ func List(a *frame.Request) (frame.Page, error) {
 	}
 	d := listData{
 		Search: text, Wrong: a.WrongSearch(state.Incidents), Empty: a.Len(state.Incidents) == 0,
-		Statuses: frame.WithChosen(frame.Options(filter.Get("status"), frame.IncidentStatuses...), filter.Get("status")),
+		Statuses: frame.Options(filter.Get("status"), frame.IncidentStatuses...),
 		Causes:   causeOptions(a, filter.Get("cause")), At: frame.SiteOptions(a, filter.Get("site")),
-		Severities: frame.WithChosen(frame.Options(filter.Get("severity"), severities...), filter.Get("severity")),
+		Severities: frame.Options(filter.Get("severity"), frame.Severities...),
 	}
 	for _, v := range filter {
 		d.Filtered = d.Filtered || v[0] != ""

@@ -20,6 +20,7 @@ import (
 	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -73,6 +74,11 @@ func Node(a *frame.Request) (frame.Page, error) {
 	n := a.Node(name)
 	if n == nil {
 		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no node %s.", name))
+	}
+	if span := a.Query("span"); span != "" && !slices.ContainsFunc(lookbacks,
+		func(l lookback) bool { return l.name == span }) {
+		return frame.Page{}, frame.InputError(fmt.Sprintf("The span “%s” does not exist. Use 1h, 6h, 24h, 7d or 30d.",
+			bound.Text(span, 60)))
 	}
 	_, told := finding.NodeWhy(a.Snapshot, n)
 	live := a.Liveness(name)

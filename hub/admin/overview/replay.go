@@ -16,6 +16,7 @@ import (
 	"flotilla.dev/hub/admin/nodes"
 	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -56,13 +57,13 @@ func replayOf(a *frame.Request) (r replay, err error) {
 		}
 		r.at = a.Now.Add(time.Duration(minutes) * time.Minute).Truncate(replayStep)
 	} else if r.at, err = time.Parse(time.RFC3339, text); err != nil {
-		return r, frame.InputError(fmt.Sprintf("at=%.40s is not a moment of the last 12 hours. Use for example at=%s.",
-			text, momentText(a.Now.Add(-time.Hour).Truncate(replayStep))))
+		return r, frame.InputError(fmt.Sprintf("at=%s is not a moment of the last 12 hours. Use for example at=%s.",
+			bound.Text(text, 40), momentText(a.Now.Add(-time.Hour).Truncate(replayStep))))
 	}
 	first := a.Now.Add(-replayed).Truncate(replayStep)
 	if r.at.Before(first) || r.at.After(a.Now) {
-		return r, frame.InputError(fmt.Sprintf("at=%.40s is outside of the last 12 hours. Use a moment from %s on.",
-			text, momentText(first)))
+		return r, frame.InputError(fmt.Sprintf("at=%s is outside of the last 12 hours. Use a moment from %s on.",
+			bound.Text(text, 40), momentText(first)))
 	}
 	r.Past, r.Value = true, -int(a.Now.Sub(r.at)/time.Minute)
 	r.At, r.Ago = r.at.UTC().Format("15:04 UTC"), format.Duration(a.Now.Sub(r.at).Truncate(time.Minute))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/bound"
 )
 
 type auditRow struct {
@@ -83,7 +85,12 @@ func Audit(c *frame.Call) error {
 	search, result, from := strings.TrimSpace(c.QueryParam("q")), c.QueryParam("result"), c.QueryParam("from")
 	q := store.AuditQuery{Words: strings.Fields(strings.ToLower(search)), Refused: result == "refused",
 		Limit: auditRows + 1}
-	q.Before, _ = strconv.ParseInt(c.QueryParam("before"), 10, 64)
+	if text := c.QueryParam("before"); text != "" {
+		var err error
+		if q.Before, err = strconv.ParseInt(text, 10, 64); err != nil || q.Before < 1 {
+			return c.Refuse("Not understood", wrongFilter("record", text))
+		}
+	}
 	kind, kindChoices := c.QueryParam("kind"), [][2]string{{"", "Everything"}}
 	for _, k := range kinds {
 		kindChoices = append(kindChoices, [2]string{k.name, k.text})
@@ -96,6 +103,15 @@ func Audit(c *frame.Call) error {
 		choices = append(choices, [2]string{s.name, s.text})
 		if s.name == from {
 			q.Via = s.via
+		}
+	}
+	for _, f := range []struct {
+		param, value string
+		known        bool
+	}{{"kind", kind, chosen(kind, kindChoices)},
+		{"source", from, chosen(from, choices)}, {"result", result, result == "" || q.Refused}} {
+		if !f.known {
+			return c.Refuse("Not understood", wrongFilter(f.param, f.value))
 		}
 	}
 	records, err := c.Archive.FindAudits(c.Request().Context(), q)
@@ -156,4 +172,14 @@ func auditRowOf(r store.Audit, now time.Time) auditRow {
 		row.Pill = frame.Pill{Kind: "warn", Text: "Refused"}
 	}
 	return row
+}
+
+// chosen tells whether a value is one of the choices.
+func chosen(value string, choices [][2]string) bool {
+	return slices.ContainsFunc(choices, func(c [2]string) bool { return c[0] == value })
+}
+
+// wrongFilter is the refusal of a filter's value.
+func wrongFilter(param, value string) error {
+	return frame.InputError(fmt.Sprintf("The filter's %s “%s” does not exist.", param, bound.Text(value, 60)))
 }
