@@ -35,8 +35,8 @@ func (b Machine) Boots() (backend, dir string, err error) {
 		return "", "", errors.New("GRUB's files are in /boot/grub2, as on Fedora and openSUSE: only the layout of " +
 			"Debian and Ubuntu is supported, /boot/grub")
 	}
-	return "", "", errors.New("cannot tell how this board boots: there is no config.txt in /boot/firmware or " +
-		"/boot, no /boot/uEnv.txt and no /boot/grub/grub.cfg, or the boot partition is not mounted")
+	return "", "", errors.New("cannot tell how this board boots: neither config.txt in /boot/firmware or " +
+		"/boot nor /boot/uEnv.txt nor /boot/grub/grub.cfg exists, or the boot partition is not mounted")
 }
 
 func (b Machine) has(name string) bool {

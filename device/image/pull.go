@@ -24,7 +24,7 @@ const (
 	silentAfter   = 3 * time.Second  // a pull that fails later than this had no answer
 )
 
-var errNoAnswer = errors.New("there is no answer from its registry")
+var errNoAnswer = errors.New("its registry does not answer")
 
 // untilTimes are names with the time until which each is left alone.
 type untilTimes struct {

@@ -87,19 +87,19 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 			l = l.DeepCopy()
 		}
 	}
-	if l == nil || !p.current.Before(backoffEnd(l).Add(backoffReset)) {
+	if l == nil || !p.now.Before(backoffEnd(l).Add(backoffReset)) {
 		l = &state.Backoff{ObjectMeta: metav1.ObjectMeta{
 			Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
 		}}
 	}
 	switch {
-	case l.Count > 0 && p.current.Before(backoffEnd(l)):
+	case l.Count > 0 && p.now.Before(backoffEnd(l)):
 		l.Pending++
 	case l.Count > 0 && bound.Before(l.Last.Time):
 		return
 	default:
-		l.Count, l.Last, l.Pending = l.Count+1, metav1.NewMicroTime(p.current), 1
+		l.Count, l.Last, l.Pending = l.Count+1, metav1.NewMicroTime(p.now), 1
 		l.Failed = failedItself(pod)
 	}
 	w.losses[k] = l

@@ -162,7 +162,7 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	}
 	refused := p.lossOf(c, "")
 	if refused != nil {
-		if again = refused.Last.Add(jobBackoff(refused.Count)); p.current.Before(again) {
+		if again = refused.Last.Add(jobBackoff(refused.Count)); p.now.Before(again) {
 			return again
 		}
 	}
@@ -229,7 +229,7 @@ func (p *pass) refuseJob(c *batchv1.CronJob, job *batchv1.Job, was *state.Backof
 		change.About, change.Source = c, cronJobSource
 	}
 	p.do(change)
-	return p.current.Add(jobBackoff(l.Count))
+	return p.now.Add(jobBackoff(l.Count))
 }
 
 // waitEvent emits one event per start that waits for a running Job.

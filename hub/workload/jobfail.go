@@ -82,7 +82,7 @@ func (r *run) strikes() {
 		default:
 			l = l.DeepCopy()
 		}
-		l.Count, l.Last, l.Failed = l.Count+1, metav1.NewMicroTime(r.current), l.Failed || failedItself(pod)
+		l.Count, l.Last, l.Failed = l.Count+1, metav1.NewMicroTime(r.now), l.Failed || failedItself(pod)
 		if action, _, _ := r.failurePolicy(pod); r.job.Spec.BackoffLimitPerIndex != nil &&
 			action != batchv1.PodFailurePolicyActionIgnore {
 			l.Failures = max(l.Failures, failures(pod)+1) // the pod may be gone before its index has another

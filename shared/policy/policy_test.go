@@ -131,7 +131,7 @@ func TestADocumentThatSaysSomethingElseIsRefused(t *testing.T) {
 		"more processes than a kernel has":      "podPidsLimit: 99999999999",
 		"a rule of signatures without keys":     "signatures: [{images: [registry.example.org]}]",
 		"a rule with keys that wants none":      "signatures: [{unsigned: true, keys: [" + quoted(policytest.Ed25519) + "]}]",
-		"an invalid key":                    "signatures: [{keys: [abc]}]",
+		"an invalid key":                        "signatures: [{keys: [abc]}]",
 		"a key with something behind it":        "signatures: [{keys: [" + quoted(policytest.Ed25519+"abc") + "]}]",
 		"a damaged key before another":          "signatures: [{keys: [" + quoted(strings.Replace(policytest.ECDSA, "M", "*", 1)+policytest.Ed25519) + "]}]",
 		"a key that is cut before another":      "signatures: [{keys: [" + quoted(policytest.ECDSA[:60]+"\n"+policytest.Ed25519) + "]}]",

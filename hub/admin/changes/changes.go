@@ -177,7 +177,7 @@ func (l *list) readiness(n *corev1.Node) {
 }
 
 // became says what a node's health became.
-func became(t state.Turn) string {
+func became(t state.HealthChange) string {
 	switch {
 	case t.Out:
 		return "given up, its pods leave"

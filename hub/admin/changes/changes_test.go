@@ -34,10 +34,10 @@ func shopFleet(t *testing.T) state.Snapshot {
 	crashed := admintest.Crashed("shop-1", "pi-8", nil)
 	crashed.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs,
 		appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
-	turns := []state.Turn{{At: ago(30 * time.Hour), Ready: "Unknown"}, {At: ago(20 * time.Hour), Ready: "True"}}
+	turns := []state.HealthChange{{At: ago(30 * time.Hour), Ready: "Unknown"}, {At: ago(20 * time.Hour), Ready: "True"}}
 	for i := range 6 {
 		ready := []corev1.ConditionStatus{"Unknown", "True"}[i%2]
-		turns = append(turns, state.Turn{At: ago(2*time.Hour - time.Duration(i)*time.Minute), Ready: ready})
+		turns = append(turns, state.HealthChange{At: ago(2*time.Hour - time.Duration(i)*time.Minute), Ready: ready})
 	}
 	n := m.Snapshot().Node("pi-8").DeepCopy()
 	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, TimeAdded: new(admintest.Ago(time.Hour))}}
@@ -46,7 +46,7 @@ func shopFleet(t *testing.T) state.Snapshot {
 			Evicted: []state.Evicted{{At: ago(90 * time.Minute), Pod: "default/a"},
 				{At: ago(90*time.Minute - time.Second), Pod: "press/b"}}},
 		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-9"},
-			History: []state.Turn{{At: ago(20*time.Hour - time.Second), Ready: "True"}}},
+			History: []state.HealthChange{{At: ago(20*time.Hour - time.Second), Ready: "True"}}},
 		admintest.Event("Node", "pi-8", "Rebooted", "node pi-8 has another boot id", 5*time.Hour),
 		admintest.Event("Node", "pi-8", "NodeReady", "the turns tell this", 20*time.Hour),
 		&fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "cgroups"}, Status: fleet.FirmwareRolloutStatus{

@@ -25,8 +25,8 @@ func at(m *admintest.Memory, moment string) *frame.Request {
 	return a
 }
 
-func turn(d time.Duration, ready corev1.ConditionStatus) state.Turn {
-	return state.Turn{At: metav1.NewMicroTime(admintest.Now.Add(-d)), Ready: ready}
+func turn(d time.Duration, ready corev1.ConditionStatus) state.HealthChange {
+	return state.HealthChange{At: metav1.NewMicroTime(admintest.Now.Add(-d)), Ready: ready}
 }
 
 // The picture at an earlier moment has each node as it was then, in the place that it has now.
@@ -37,7 +37,7 @@ func TestTheNightIsReplayed(t *testing.T) {
 			n.CreationTimestamp, n.Status.Conditions[4].LastTransitionTime = admintest.Ago(time.Hour), admintest.Ago(time.Hour)
 		}),
 		admintest.Node("pi-3", "oslo", nil),
-		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-3"}, History: []state.Turn{turn(20*time.Hour, "True"),
+		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-3"}, History: []state.HealthChange{turn(20*time.Hour, "True"),
 			turn(9*time.Hour, "Unknown"), turn(6*time.Hour, "False"), turn(3*time.Hour, "True")}},
 		&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "a"}, State: fleet.IncidentClosed, Severity: fleet.SeverityWarning,
 			Message: "pi-3 did not answer", Since: admintest.Ago(9 * time.Hour), Opened: admintest.Ago(9 * time.Hour),
