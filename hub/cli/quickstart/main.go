@@ -12,6 +12,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -129,6 +131,8 @@ func run(ctx context.Context, p layout) error {
 	if err != nil {
 		return err
 	}
+	// Created earlier, the workloads would be reported as impossible to place.
+	api.awaitNodes(ctx, 9, 20*time.Second)
 	if err := p.create(ctx, api); err != nil {
 		return err
 	}
@@ -290,6 +294,42 @@ func (a *api) ready(ctx context.Context) error {
 		return errors.New(answer.Status)
 	}
 	return nil
+}
+
+// awaitNodes waits until at least count nodes are Ready, at most for limit: without Docker or Podman
+// this machine's node never is.
+func (a *api) awaitNodes(ctx context.Context, count int, limit time.Duration) {
+	for end := time.Now().Add(limit); a.readyNodes(ctx) < count && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func (a *api) readyNodes(ctx context.Context) (count int) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/api/v1/nodes", nil)
+	if err != nil {
+		return 0
+	}
+	answer, err := a.client.Do(r)
+	if err != nil {
+		return 0
+	}
+	defer answer.Body.Close()
+	var nodes corev1.NodeList
+	if json.NewDecoder(answer.Body).Decode(&nodes) != nil {
+		return 0
+	}
+	for _, n := range nodes.Items {
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+				count++
+			}
+		}
+	}
+	return count
 }
 
 // create creates a workload if it does not exist.
