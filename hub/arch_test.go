@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 	"hub/inventory":       {"shared/fleet", "shared/bound", "hub/state"},
 	"hub/volume":          {"hub/state"},
 	"hub/publish":         {"hub/state"},
+	"hub/registry":        {"shared/bound", "shared/fsync"},
 	"hub/workload":        {"shared/fleet", "hub/state"},
 	"hub/schedule":        {"shared/fleet", "hub/state"},
 	"hub/diagnose":        {"shared/fleet", "hub/state"},

@@ -36,13 +36,16 @@ type Rule struct {
 }
 
 // rules is the whole table: the rules of the kinds, and those of the hub's own resources: users,
-// jointokens, apitokens, audit, settings, metrics, backups, joinrenewals, podsecurity (a
-// namespace's level below the default) and account (a user's own password and API tokens).
+// jointokens, apitokens, audit, settings, metrics, backups, joinrenewals, images,
+// podsecurity (a namespace's level below the default) and account (a user's own password and API
+// tokens).
 var rules = append(ofKinds(),
 	Rule{[]Role{Admin}, []string{"*"}, []string{"*"}},
 	Rule{[]Role{Operator, Viewer}, []string{"get", "list", "watch"}, []string{"metrics"}},
 	Rule{[]Role{Operator, Viewer}, []string{"get", "update"}, []string{"account"}},
 	Rule{[]Role{Device}, []string{"create"}, []string{"joinrenewals"}},
+	Rule{[]Role{Operator, Viewer, Device}, []string{"get"}, []string{"images"}},
+	Rule{[]Role{Operator}, []string{"update"}, []string{"images"}},
 )
 
 // ofKinds converts the rules in the rows of the kinds.

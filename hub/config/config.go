@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/policy"
 )
@@ -34,6 +36,7 @@ type Config struct {
 	Brokers          []string
 	BrokerPrefix     string // of all topics at the external broker
 	AgentsDir        string // agents for devices that join
+	ImageQuota       int64  // bytes of images that the hub keeps for its devices; 0: none
 	AdvertiseAddress string // host or IP address of the hub for devices and users; "": derived
 	LogLevel         slog.Level
 	LogFormat        string // text or json
@@ -156,6 +159,19 @@ var settings = []setting{
 		"that joining devices download, one file for each processor architecture", func(c *Config) *string {
 		return &c.AgentsDir
 	}),
+	{
+		name: "image-quota", kind: "size", fallback: "10Gi", usage: "most space that the images pushed to this hub may " +
+			"take in the data directory, such as 500Mi or 20Gi; 0: the hub keeps no images",
+		set: func(c *Config, v string) error {
+			q, err := resource.ParseQuantity(v)
+			if err != nil || q.Sign() < 0 {
+				return errors.New("write a size with its unit, such as 500Mi or 20Gi, or 0")
+			}
+			c.ImageQuota = q.Value()
+			return nil
+		},
+		get: func(c *Config) string { return resource.NewQuantity(c.ImageQuota, resource.BinarySI).String() },
+	},
 	{
 		name: "log-level", kind: "level", fallback: "info", usage: "lowest level that is logged: debug, info, warn or error",
 		set: func(c *Config, v string) error { return oneOf(v, levels, &c.LogLevel) },

@@ -59,7 +59,7 @@ func parseManifest(text []byte, contentType string) (m manifest, err error) {
 	if err != nil {
 		return m, invalid("the manifest is not valid: %v", err)
 	}
-	if m.Config == nil && len(m.Manifests) == 0 {
+	if m.Config == nil && m.Manifests == nil {
 		return m, invalid("the manifest has neither config nor manifests: it is not an image or an index " +
 			"(schema 1 of Docker is not supported)")
 	}
@@ -72,7 +72,7 @@ func parseManifest(text []byte, contentType string) (m manifest, err error) {
 	m.MediaType = contentType
 	if m.MediaType == "" {
 		m.MediaType = ociManifest
-		if len(m.Manifests) > 0 {
+		if m.Manifests != nil {
 			m.MediaType = ociIndex
 		}
 	}

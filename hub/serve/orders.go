@@ -22,6 +22,7 @@ type orders struct {
 	guard   *access.Guard
 	ca      *enrolment.Renewer
 	metrics http.Handler // answers `metrics`
+	image   func(order string) (string, error)
 }
 
 func (o orders) handle(ctx context.Context, by, order string) (answer string, err error) {
@@ -38,6 +39,13 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 		answer, err := o.ca.Order(what)
 		if verb, which, _ := strings.Cut(what, "-"); verb != "status" {
 			did(verb, "authority", which, "", err)
+		}
+		return answer, err
+	}
+	if what, ok := strings.CutPrefix(order, "image "); ok {
+		answer, err := o.image(what)
+		if verb, name, _ := strings.Cut(what, " "); verb != "list" {
+			did(verb, "images", name, "", err)
 		}
 		return answer, err
 	}

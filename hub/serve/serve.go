@@ -38,6 +38,7 @@ import (
 	"flotilla.dev/hub/notify"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/registry"
 	"flotilla.dev/hub/snapshot"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -88,7 +89,8 @@ type Hub struct {
 	reached   atomic.Pointer[string] // see url
 	storedURL string                 // the URL that commands read
 	depot     *install.Depot
-	inventory *inventory.Reader // nil: not configured
+	images    *registry.Registry // nil: the quota is 0
+	inventory *inventory.Reader  // nil: not configured
 	renewals  *enrolment.Renewer
 	notifier  *notify.Notifier
 	pauses    []store.Pause
@@ -148,6 +150,9 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	}
 
 	h.depot = &install.Depot{Dir: cfg.AgentsDir, Version: o.Version, Now: time.Now, Log: log}
+	if err := h.openImages(); err != nil {
+		return nil, err
+	}
 	noted, err := h.Store.LastTime(ctx)
 	if err != nil {
 		return nil, err
@@ -334,12 +339,15 @@ func (h *Hub) parts() []func(context.Context) error {
 	if h.inventory != nil {
 		all = append(all, kept("inventory", h.inventory.Run))
 	}
+	if h.images != nil {
+		all = append(all, kept("images", h.runImages))
+	}
 	if h.history != nil {
 		all = append(all, kept("history", h.history.Run))
 	}
 	if h.o.Socket != "" {
 		all = append(all, kept("socket", func(ctx context.Context) error {
-			return socket.Serve(ctx, h.o.Socket, orders{h.Loop, h.Store, h.Guard, h.renewals, h.metrics()}.handle)
+			return socket.Serve(ctx, h.o.Socket, orders{h.Loop, h.Store, h.Guard, h.renewals, h.metrics(), h.imageOrder}.handle)
 		}))
 	}
 	return all

@@ -68,6 +68,8 @@ func (h *Hub) newWeb() *web {
 	join := echo.WrapHandler(h.Guard.Handler())
 	e.Any("/join", join)
 	e.Any("/join/*", join)
+	e.Any("/v2", echo.WrapHandler(http.HandlerFunc(h.serveImages)))
+	e.Any("/v2/*", echo.WrapHandler(http.HandlerFunc(h.serveImages)))
 	e.GET(firmwareconfigs.SchemaPath, serveSchema)
 	depot := echo.WrapHandler(h.depot.Handler())
 	e.GET(install.Path, depot)
