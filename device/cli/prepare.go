@@ -16,6 +16,7 @@ import (
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/mirror"
 	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
@@ -33,6 +34,7 @@ type prepared struct {
 	status   time.Duration
 	journal  *request.Journal
 	helper   string
+	mirror   string
 	grace    grace
 }
 
@@ -103,6 +105,28 @@ func (p *prepared) adopt(id join.Identity) {
 	p.identity, p.node, p.server = &id, id.Node, id.Server()
 	if p.lease == 0 {
 		p.lease = time.Duration(id.LeaseIntervalSeconds) * time.Second
+	}
+}
+
+// hubOf returns how the hub's HTTPS is reached now, by the identity that was renewed last.
+func (p prepared) hubOf(m *memory.Memory) func() (mirror.Hub, error) {
+	return func() (mirror.Hub, error) {
+		id, err := join.Load(p.stateDir)
+		if err != nil {
+			return mirror.Hub{}, err
+		}
+		last, _ := m.Desired()
+		conf, err := id.TLS(last.Time)
+		if err != nil {
+			return mirror.Hub{}, err
+		}
+		addresses := []string{strings.TrimPrefix(id.HubURL, "https://")}
+		for _, h := range id.Hubs {
+			if h != addresses[0] {
+				addresses = append(addresses, h)
+			}
+		}
+		return mirror.Hub{Addresses: addresses, TLS: conf}, nil
 	}
 }
 

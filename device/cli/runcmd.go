@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"runtime/debug"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/link"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/mirror"
 	"flotilla.dev/device/plan"
 	"flotilla.dev/device/request"
 	"flotilla.dev/shared/policy"
@@ -35,6 +37,7 @@ type runFlags struct {
 	swap, topology, scope    string
 	cpuManager               string
 	bootHelper               string // the helper's socket
+	mirror                   string // address
 	grace                    grace  // pods' time before a shutdown
 	hub, node, site          string // for the development listener
 	labels, taints           []string
@@ -91,6 +94,9 @@ func runCommand() *cobra.Command {
 		"part of --shutdown-grace-period for the critical pods, which end last")
 	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper,
 		"socket of the boot helper; empty: boot configurations are not changed")
+	fl.StringVar(&f.mirror, "image-mirror", "127.0.0.1:5443",
+		"loopback address at which the container engine pulls the hub's images, which pods name hub/…; empty: they "+
+			"cannot be used")
 	fl.StringVar(&f.hub, "hub", "",
 		"development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "",
@@ -146,6 +152,10 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if f.maxPods < 0 || f.maxPods > wire.MaxPods {
 		return usagef("--max-pods %d must be between 1 and %d", f.maxPods, wire.MaxPods)
 	}
+	if at, err := netip.ParseAddrPort(f.mirror); f.mirror != "" && (err != nil || !at.Addr().IsLoopback()) {
+		return usagef("--image-mirror %q is not a loopback address with a port, such as 127.0.0.1:5443", f.mirror)
+	}
+	policy.Mirror = f.mirror
 	ips, err := hardware.ParseAddresses(f.nodeIP)
 	if err != nil {
 		return usagef("--node-ip: %w", err)
@@ -229,6 +239,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		return link.ErrDismissed
 	}
 	p.journal, p.helper, p.status, p.grace = journal, f.bootHelper, f.status, f.grace
+	p.mirror = f.mirror
 	board := &machine{where: o.where, periph: &hardware.Periph{}}
 	a, err := agent.New(agent.Config{
 		Node: p.node, Memory: m, Hardware: board, Connected: board.connected,
@@ -294,6 +305,9 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 	}
 	if p.helper != "" {
 		g.Go(func() error { return bootRunner(p.helper, p, a, m, isOnline(l), log).Run(agentCtx) })
+	}
+	if p.identity != nil && p.mirror != "" {
+		g.Go(func() error { return mirror.New(p.hubOf(m), log).Run(agentCtx, p.mirror) })
 	}
 	if p.grace.total > 0 {
 		g.Go(func() error { return inhibit(agentCtx, a, p.grace, log) })

@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
 	"slices"
 	"sort"
 	"strings"
@@ -173,7 +177,7 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 	defer cancel(nil)
 	stalled := time.AfterFunc(a.stall, func() { cancel(fmt.Errorf("no progress for %s; the agent tries again", a.stall)) })
 	defer stalled.Stop()
-	stream, err := a.client().ImagePull(pulling, ref, options)
+	stream, err := a.beginPull(pulling, ref, options)
 	if err == nil {
 		defer stream.Close()
 		err = follow(stream, func(p Progress) {
@@ -201,6 +205,34 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 		err = fmt.Errorf("pull image %s: %w: the engine stopped before the end; the agent tries again", ref, ErrUnavailable)
 	}
 	return err
+}
+
+// beginPull returns the progress of a pull. Docker takes a registry on loopback without TLS; Podman
+// has to be told, which only its own API can do.
+func (a *api) beginPull(ctx context.Context, ref string, options client.ImagePullOptions) (io.ReadCloser, error) {
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return nil, err
+	}
+	at, err := netip.ParseAddrPort(reference.Domain(named))
+	if err != nil || !at.Addr().IsLoopback() || !a.podman() {
+		return a.client().ImagePull(ctx, ref, options)
+	}
+	query := url.Values{"reference": {ref}, "tlsVerify": {"false"}}
+	for _, p := range options.Platforms {
+		query.Set("Variant", p.Variant)
+	}
+	answer, err := a.libpodStream(ctx, http.MethodPost, "images/pull?"+query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode >= http.StatusBadRequest {
+		defer answer.Body.Close()
+		var refusal struct{ Message string }
+		_ = json.NewDecoder(io.LimitReader(answer.Body, 64<<10)).Decode(&refusal)
+		return nil, errors.New(cmp.Or(refusal.Message, answer.Status))
+	}
+	return answer.Body, nil
 }
 
 // pullStall is the longest pause between progress messages: a slow card takes minutes for a large

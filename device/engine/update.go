@@ -70,20 +70,24 @@ func (a *api) updatePodman(ctx context.Context, id string, r container.Resources
 
 // libpod sends a request to Podman's own API and returns the status and body of the answer.
 func (a *api) libpod(ctx context.Context, method, path string, body []byte) (status int, text []byte, err error) {
-	request, err := http.NewRequestWithContext(ctx, method, "http://podman/v4.0.0/libpod/"+path, bytes.NewReader(body))
-	if err != nil {
-		return 0, nil, err
-	}
-	dial := a.client().Dialer()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dial(ctx)
-	}}
-	defer transport.CloseIdleConnections()
-	answer, err := transport.RoundTrip(request)
+	answer, err := a.libpodStream(ctx, method, path, body)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer answer.Body.Close()
 	text, err = io.ReadAll(io.LimitReader(answer.Body, 1<<20))
 	return answer.StatusCode, text, err
+}
+
+// libpodStream sends a request to Podman's own API; the caller closes the answer's body.
+func (a *api) libpodStream(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://podman/v4.0.0/libpod/"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	dial := a.client().Dialer()
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dial(ctx)
+	}}
+	return transport.RoundTrip(request)
 }

@@ -290,15 +290,19 @@ func asksAppArmor(pod *corev1.Pod) bool {
 
 // A Policy is what the device's owner lets the hub run; the hub cannot change it. The zero value
 // allows nothing beyond the container, DefaultPolicy only host ports.
-type Policy struct{ policy.Document }
+type Policy struct {
+	policy.Document
+	// Mirror is the address at which the engine finds the hub's images; "": nowhere.
+	Mirror string
+}
 
 // DefaultPolicy is the policy of a device without a policy file.
-func DefaultPolicy() Policy { return Policy{policy.Default()} }
+func DefaultPolicy() Policy { return Policy{Document: policy.Default()} }
 
 // ParsePolicy parses a policy file.
 func ParsePolicy(body []byte) (Policy, error) {
 	d, err := policy.Parse(body)
-	return Policy{d}, err
+	return Policy{Document: d}, err
 }
 
 // Forbids returns why a pod may not run here; empty if it may. Ephemeral containers are checked one
@@ -338,7 +342,11 @@ func capability(name string) string { return policy.Capability(name) }
 
 // ImageOf is the image name for the engine. If the policy has rules for images it is the full name,
 // since an engine may resolve a short name or id to an image that the policy has not checked.
+// An image of the hub, such as hub/app:1.2, is found at the device's mirror.
 func (p Policy) ImageOf(image string) string {
+	if path, ok := strings.CutPrefix(strings.TrimPrefix(image, "docker.io/"), "hub/"); ok && p.Mirror != "" {
+		return p.Mirror + "/" + path
+	}
 	if p.JudgesImages() {
 		if whole, err := policy.Canonical(image); err == nil {
 			return whole

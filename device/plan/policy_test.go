@@ -16,7 +16,7 @@ func underPolicy(c policytest.Case, spec corev1.PodSpec) (corev1.Pod, Policy) {
 	pod.Spec.Volumes, pod.Spec.SecurityContext = spec.Volumes, spec.SecurityContext
 	pod.Spec.HostNetwork, pod.Spec.HostPID = spec.HostNetwork, spec.HostPID
 	pod.Spec.InitContainers, pod.Spec.Containers = spec.InitContainers, spec.Containers
-	return pod, Policy{c.Policy()}
+	return pod, Policy{Document: c.Policy()}
 }
 
 // The hub tests the same table: see package policytest. A forbidden pod does not run, however it
@@ -121,6 +121,23 @@ func TestTheEngineGetsTheImageNameThatWasChecked(t *testing.T) {
 			if got := p.ImageOf(image); got != want {
 				t.Errorf("%q: %s is %s, want %s", document, image, got, want)
 			}
+		}
+	}
+}
+
+func TestAnImageOfTheHubIsPulledFromTheMirror(t *testing.T) {
+	for image, want := range map[string]string{
+		"hub/app:1.2":                 "127.0.0.1:5443/app:1.2",
+		"docker.io/hub/shop/till@x":   "127.0.0.1:5443/shop/till@x",
+		"hubble/app:1":                "hubble/app:1",
+		"ghcr.io/hub/app:1":           "ghcr.io/hub/app:1",
+		"registry.local/hub/hub/hub:": "registry.local/hub/hub/hub:",
+	} {
+		if got := (Policy{Mirror: "127.0.0.1:5443"}).ImageOf(image); got != want {
+			t.Errorf("%s becomes %s, want %s", image, got, want)
+		}
+		if got := (Policy{}).ImageOf(image); got != image {
+			t.Errorf("without a mirror %s becomes %s", image, got)
 		}
 	}
 }
