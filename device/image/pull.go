@@ -58,7 +58,7 @@ func (p *Puller) pull(ctx context.Context, w Want, image, had string) error {
 	switch {
 	case err == nil:
 		p.notePulled(ctx, w.Engine, image, had)
-		p.event(corev1.EventTypeNormal, "Pulled", w, "Successfully pulled image %q in %s", image,
+		p.event(corev1.EventTypeNormal, "Pulled", w, "Successfully pulled image %q in %s", w.Container.Image,
 			time.Since(began).Round(time.Millisecond))
 		return nil
 	case ctx.Err() != nil:
@@ -67,10 +67,10 @@ func (p *Puller) pull(ctx context.Context, w Want, image, had string) error {
 		return err
 	case had != "":
 		p.event(corev1.EventTypeWarning, pullFailedUsePresent, w,
-			"Failed to pull image %q: %v; the image that is on the device is used", image, err)
+			"Failed to pull image %q: %v; the image that is on the device is used", w.Container.Image, err)
 		return nil
 	}
-	p.event(corev1.EventTypeWarning, "Failed", w, "Failed to pull image %q: %v", image, err)
+	p.event(corev1.EventTypeWarning, "Failed", w, "Failed to pull image %q: %v", w.Container.Image, err)
 	return plan.NewRunError(errImagePull, err)
 }
 
@@ -105,9 +105,9 @@ func (p *Puller) pullInTurn(ctx context.Context, w Want, image, had string) erro
 			cancel(errNoAnswer)
 		}
 	})
-	p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q", image)
+	p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q", w.Container.Image)
 	began, answered := time.Now(), false
-	report := p.progress(w, image, began)
+	report := p.progress(w, began)
 	err = withEach(pulling, credentials(w.Sources, image), func(auth *engine.RegistryAuth) error {
 		return w.Engine.Pull(pulling, image, auth, func(now engine.Progress) {
 			if now.Layers > 0 && !answered {
@@ -133,7 +133,7 @@ func (p *Puller) pullInTurn(ctx context.Context, w Want, image, had string) erro
 
 // progress reports a long pull as an event after half a minute, then at doubling intervals of at
 // most ten minutes.
-func (p *Puller) progress(w Want, image string, began time.Time) func(engine.Progress) {
+func (p *Puller) progress(w Want, began time.Time) func(engine.Progress) {
 	const first, longest = 30 * time.Second, 10 * time.Minute
 	wait, last := first, began
 	return func(at engine.Progress) {
@@ -142,7 +142,7 @@ func (p *Puller) progress(w Want, image string, began time.Time) func(engine.Pro
 			return
 		}
 		wait, last = min(2*wait, longest), now
-		p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q: %.1f of %.1f MiB, %d of %d layers, since %s", image,
-			float64(at.Bytes)/(1<<20), float64(at.Total)/(1<<20), at.Done, at.Layers, now.Sub(began).Round(time.Second))
+		p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q: %.1f of %.1f MiB, %d of %d layers, since %s",
+			w.Container.Image, float64(at.Bytes)/(1<<20), float64(at.Total)/(1<<20), at.Done, at.Layers, now.Sub(began).Round(time.Second))
 	}
 }

@@ -1,0 +1,65 @@
+package serve
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// Docker sends an API token as the password of a basic login; what it may do is its user's role.
+func TestWhoMayPullAndPushImages(t *testing.T) {
+	hub, people := wholeHub(t)
+	for _, c := range []struct {
+		who          string
+		pull, upload int
+	}{
+		{"stranger", 401, 401}, {"viewer", 200, 403}, {"operator", 200, 202}, {"admin", 200, 202}, {"device", 200, 403},
+	} {
+		for path, want := range map[string]int{"GET /v2/": c.pull, "POST /v2/app/blobs/uploads/": c.upload} {
+			method, path, _ := strings.Cut(path, " ")
+			q := httptest.NewRequest(method, "https://127.0.0.1"+path, nil)
+			people[c.who](q)
+			if token, ok := strings.CutPrefix(q.Header.Get("Authorization"), "Bearer "); ok {
+				q.SetBasicAuth("anything", token)
+			}
+			w := httptest.NewRecorder()
+			hub.Handler().ServeHTTP(w, q)
+			if w.Code != want {
+				t.Errorf("%s: %s %s: %d %s, want %d", c.who, method, path, w.Code, w.Body, want)
+			}
+			if basic := w.Header().Get("WWW-Authenticate"); (w.Code == http.StatusUnauthorized) != strings.HasPrefix(basic, "Basic ") {
+				t.Errorf("%s: %s %s: WWW-Authenticate %q", c.who, method, path, basic)
+			}
+		}
+	}
+	q := httptest.NewRequest("GET", "https://127.0.0.1/v2/", nil)
+	q.SetBasicAuth("root", "FLA1.wrong.wrong")
+	w := httptest.NewRecorder()
+	hub.Handler().ServeHTTP(w, q)
+	if w.Code != http.StatusUnauthorized || !strings.Contains(w.Body.String(), "wrong, revoked or has ended") {
+		t.Errorf("a wrong token: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestAnImageThatAPodUsesIsKept(t *testing.T) {
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = "shop", "till"
+	pod.Spec.Containers = []corev1.Container{{Name: "a", Image: "hub/till:1.2"}, {Name: "b", Image: "hub/b@sha256:bb"}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{ImageID: "docker-pullable://127.0.0.1:5443/till@sha256:aa"}}
+	s, _ := state.Apply(state.Empty("test", time.Now()), []state.Change{{Object: pod}})
+	if got := strings.Join(imagesUsed(s), " "); got != "sha256:aa sha256:bb" {
+		t.Errorf("images in use: %s", got)
+	}
+	if by := imageUser(s, "hub/till:1.2"); !strings.Contains(by, "shop/till") {
+		t.Errorf("hub/till:1.2 is used by %q", by)
+	}
+	if by := imageUser(s, "hub/till:1.3"); by != "" {
+		t.Errorf("hub/till:1.3 is used by %q", by)
+	}
+}
