@@ -162,6 +162,7 @@ type device struct {
 	node   string
 	dir    string
 	engine *engine
+	mirror string // address at which the engine pulls the hub's images; "": it does not
 }
 
 var devicesMade atomic.Int32
@@ -206,5 +207,6 @@ func (d *device) run() {
 	if d.engine != nil {
 		socket = d.engine.socket
 	}
-	d.process = start(d.t, program(d.t, "device", here), "run", "--state-dir", d.dir, "--engine", socket, "--eviction-hard", anyDisk)
+	d.process = start(d.t, program(d.t, "device", here), "run", "--state-dir", d.dir, "--engine", socket, "--eviction-hard", anyDisk,
+		"--image-mirror", d.mirror)
 }

@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+const hubImageYAML = `apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: till}
+spec:
+  selector: {matchLabels: {app: till}}
+  template:
+    metadata: {labels: {app: till}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: till, image: "hub/shop/till:1", imagePullPolicy: Always, args: [wait]}]
+`
+
+// A device without internet runs an image that was pushed to its hub, and starts it again while the
+// hub is away.
+func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
+	engines(t, func(t *testing.T, e *engine) {
+		h := newHub(t)
+		pushTool(t, h, e, "shop/till:1")
+		d := h.join("oslo", e)
+		d.mirror = freePort(t)
+		d.run()
+		t.Cleanup(func() {
+			_, _ = e.ask(http.MethodDelete, "/images/"+d.mirror+"/shop/till:1?force=1")
+		})
+		await(t, "the node", patience, func() error { return h.ready(d.node, "True") })
+		h.kubectlWith(hubImageYAML, "apply", "-f", "-")
+		var before []container
+		await(t, "the hub's image on the device", patience, func() (err error) {
+			if before, err = e.running(d.node); err == nil && len(before) != 1 {
+				err = fmt.Errorf("%d containers run: %s", len(before), h.kubectl("get", "pods,events"))
+			}
+			return err
+		})
+		list := output(t, program(t, "hub", here), "image", "list", "--data-dir", h.dir)
+		if !strings.Contains(list, "hub/shop/till:1 ") {
+			t.Errorf("image list does not have hub/shop/till:1:\n%s", list)
+		}
+		r := command{path: program(t, "hub", here), args: []string{"image", "rm", "hub/shop/till:1", "--data-dir", h.dir}}.run(t)
+		if r.code == 0 || !strings.Contains(r.err, "is used by") {
+			t.Errorf("image rm of an image that runs: %d %s%s", r.code, r.out, r.err)
+		}
+
+		h.kill()
+		if _, err := e.ask(http.MethodPost, "/containers/"+before[0].ID+"/kill"); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the container again, without the hub", patience, func() error {
+			now, err := e.running(d.node)
+			if err == nil && (len(now) != 1 || now[0].Started == before[0].Started) {
+				err = fmt.Errorf("%d containers run", len(now))
+			}
+			return err
+		})
+	})
+}
+
+// pushTool pushes the tests' image to a hub, with the administrator's certificate.
+func pushTool(t *testing.T, h *hub, e *engine, as string) {
+	t.Helper()
+	saved, err := e.ask(http.MethodGet, "/images/"+toolImage+"/get")
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(saved)), nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := name.ParseReference(h.https + "/" + as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := https{h.client.Transport}
+	if err := remote.Write(to, im, remote.WithTransport(at)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// https sends over TLS what the library would send to loopback without.
+type https struct{ http.RoundTripper }
+
+func (s https) RoundTrip(q *http.Request) (*http.Response, error) {
+	q = q.Clone(q.Context())
+	q.URL.Scheme = "https"
+	return s.RoundTripper.RoundTrip(q)
+}
