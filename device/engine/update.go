@@ -86,8 +86,9 @@ func (a *api) libpodStream(ctx context.Context, method, path string, body []byte
 		return nil, err
 	}
 	dial := a.client().Dialer()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dial(ctx)
-	}}
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dial(ctx)
+		}}
 	return transport.RoundTrip(request)
 }

@@ -143,6 +143,7 @@ func (p *Puller) progress(w Want, began time.Time) func(engine.Progress) {
 		}
 		wait, last = min(2*wait, longest), now
 		p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q: %.1f of %.1f MiB, %d of %d layers, since %s",
-			w.Container.Image, float64(at.Bytes)/(1<<20), float64(at.Total)/(1<<20), at.Done, at.Layers, now.Sub(began).Round(time.Second))
+			w.Container.Image, float64(at.Bytes)/(1<<20), float64(at.Total)/(1<<20), at.Done, at.Layers,
+			now.Sub(began).Round(time.Second))
 	}
 }

@@ -81,7 +81,8 @@ func (m *Mirror) Run(ctx context.Context, address string) error {
 func (m *Mirror) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	below := strings.HasPrefix(q.URL.Path, "/v2/") && path.Clean(q.URL.Path) == strings.TrimSuffix(q.URL.Path, "/")
 	if q.Method != http.MethodGet && q.Method != http.MethodHead || !below {
-		refuse(w, http.StatusMethodNotAllowed, "UNSUPPORTED", "the mirror only serves images of the hub; push them to the hub")
+		refuse(w, http.StatusMethodNotAllowed, "UNSUPPORTED",
+			"the mirror only serves images of the hub; push them to the hub")
 		return
 	}
 	answer, err := m.ask(q, 0)
@@ -89,7 +90,8 @@ func (m *Mirror) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		refuse(w, http.StatusBadGateway, "UNKNOWN", err.Error())
 		return
 	}
-	for _, name := range []string{"Content-Type", "Content-Length", "Content-Range", "Docker-Content-Digest", "Etag", "Link",
+	for _, name := range []string{"Content-Type", "Content-Length", "Content-Range", "Docker-Content-Digest", "Etag",
+		"Link",
 		"Docker-Distribution-Api-Version", "Accept-Ranges", "Oci-Filters-Applied"} {
 		if v := answer.Header.Get(name); v != "" {
 			w.Header().Set(name, v)

@@ -51,7 +51,8 @@ func (r *Registry) Images() (all []Image, err error) {
 	return all, err
 }
 
-// reach visits all that a manifest is made of, each part once. What is damaged or missing is left out.
+// reach visits all that a manifest is made of, each part once. What is damaged or missing is left
+// out.
 func (r *Registry) reach(name, digest string, seen map[string]bool, visit func(d Descriptor, depth int)) {
 	r.reachAt(name, digest, seen, visit, 0)
 }
@@ -82,7 +83,8 @@ func (r *Registry) reachAt(name, digest string, seen map[string]bool, visit func
 	}
 }
 
-// Remove removes a tag; or, by its digest, a manifest with its tags. Blobs go with the next Collect.
+// Remove removes a tag; or, by its digest, a manifest with its tags. Blobs go with the next
+// Collect.
 func (r *Registry) Remove(name, reference string) error {
 	digest, _, err := r.resolve(name, reference)
 	if err != nil {
@@ -111,8 +113,8 @@ type Collection struct {
 	Bytes            int64
 }
 
-// Collect removes what nothing names any more: manifests without a tag that are older than a day and
-// not among used (digests), then blobs of no manifest that are older than an hour.
+// Collect removes what nothing names any more: manifests without a tag that are older than a day
+// and not among used (digests), then blobs of no manifest that are older than an hour.
 func (r *Registry) Collect(used []string) (c Collection, err error) {
 	r.DropIdle()
 	r.collecting.Lock()
@@ -142,7 +144,8 @@ func (r *Registry) Collect(used []string) (c Collection, err error) {
 	return c, err
 }
 
-// collectManifests removes unused manifests of a repository, and adds to live what the others reach.
+// collectManifests removes unused manifests of a repository, and adds to live what the others
+// reach.
 func (r *Registry) collectManifests(name string, used []string, live map[string]bool) (removed int, err error) {
 	digests, err := r.digests(name)
 	if err != nil {

@@ -34,7 +34,8 @@ func Refuse(w http.ResponseWriter, status int, code, message string) {
 	_ = json.NewEncoder(w).Encode(map[string][]entry{"errors": {{code, message}}})
 }
 
-// Writes tells whether a request changes images, for which other rights are needed than for reading.
+// Writes tells whether a request changes images, for which other rights are needed than for
+// reading.
 func Writes(q *http.Request) bool { return q.Method != http.MethodGet && q.Method != http.MethodHead }
 
 // ServeHTTP answers requests below /v2/.

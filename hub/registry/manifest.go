@@ -100,7 +100,8 @@ func (m *manifest) blobs() (all []Descriptor) {
 func (m *manifest) all() []Descriptor { return slices.Concat(m.blobs(), m.Manifests) }
 
 // putManifest stores a manifest under a tag or its digest, and returns its digest.
-func (r *Registry) putManifest(name, reference string, text []byte, contentType string) (digest string, m manifest, err error) {
+func (r *Registry) putManifest(name, reference string, text []byte,
+	contentType string) (digest string, m manifest, err error) {
 	if m, err = parseManifest(text, contentType); err != nil {
 		return "", m, err
 	}
@@ -247,7 +248,8 @@ func (r *Registry) referrers(name, digest, artifactType string) ([]Descriptor, e
 		if err != nil || m.Subject == nil || m.Subject.Digest != digest {
 			continue
 		}
-		of := Descriptor{MediaType: m.MediaType, Digest: d, Size: size, Annotations: m.Annotations, ArtifactType: m.ArtifactType}
+		of := Descriptor{MediaType: m.MediaType, Digest: d, Size: size, Annotations: m.Annotations,
+			ArtifactType: m.ArtifactType}
 		if of.ArtifactType == "" && m.Config != nil {
 			of.ArtifactType = m.Config.MediaType
 		}

@@ -145,7 +145,8 @@ func diskError(err error) error {
 func (r *Registry) finish(u *upload, digest string) error {
 	defer r.drop(u)
 	if got := fmt.Sprintf("sha256:%x", u.sum.Sum(nil)); got != digest {
-		return refusal{http.StatusBadRequest, "DIGEST_INVALID", fmt.Sprintf("the blob has the digest %s, not %s", got, digest)}
+		return refusal{http.StatusBadRequest, "DIGEST_INVALID",
+			fmt.Sprintf("the blob has the digest %s, not %s", got, digest)}
 	}
 	r.collecting.RLock()
 	defer r.collecting.RUnlock()

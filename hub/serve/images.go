@@ -28,8 +28,8 @@ func (h *Hub) openImages() (err error) {
 	return err
 }
 
-// serveImages checks the right of each request to the image registry. Docker and its kin send an API
-// token as the password of a basic login, with any user name; devices have their certificates.
+// serveImages checks the right of each request to the image registry. Docker and its kin send an
+// API token as the password of a basic login, with any user name; devices have their certificates.
 func (h *Hub) serveImages(w http.ResponseWriter, q *http.Request) {
 	if h.images == nil {
 		registry.Refuse(w, http.StatusNotFound, "UNSUPPORTED", "this hub keeps no images: its --image-quota is 0")
@@ -122,7 +122,8 @@ func (h *Hub) imageOrder(order string) (string, error) {
 		return h.listImages()
 	case "gc":
 		c, err := h.images.Collect(imagesUsed(h.Loop.Snapshot()))
-		return fmt.Sprintf("removed %d manifests and %d blobs: %.1f MiB\n", c.Manifests, c.Blobs, float64(c.Bytes)/(1<<20)), err
+		return fmt.Sprintf("removed %d manifests and %d blobs: %.1f MiB\n", c.Manifests, c.Blobs, float64(c.Bytes)/(1<<20)),
+			err
 	case "rm":
 		return h.removeImage(name)
 	}
@@ -137,7 +138,8 @@ func (h *Hub) listImages() (string, error) {
 	}
 	var lines strings.Builder
 	for _, im := range all {
-		fmt.Fprintf(&lines, "hub/%s:%s\t%s\t%.1f MiB\t%s\t%s\n", im.Name, im.Tag, cmp.Or(strings.Join(im.Platforms, ","), "one"),
+		fmt.Fprintf(&lines, "hub/%s:%s\t%s\t%.1f MiB\t%s\t%s\n", im.Name, im.Tag,
+			cmp.Or(strings.Join(im.Platforms, ","), "one"),
 			float64(im.Size)/(1<<20), im.Pushed.UTC().Format(time.RFC3339), im.Digest)
 	}
 	used, quota := h.images.Usage()
