@@ -49,8 +49,11 @@ main() { # a function, so that nothing runs before the whole script has arrived
 	armv6*) arch=armv6 ;;
 	*) fail "no agent for the processor $(uname -m)" ;;
 	esac
-	# A 32-bit kernel of a 64-bit processor calls itself armv8l.
-	[ "$(uname -m)" != armv8l ] || arch=armv7
+	# The system decides, not the kernel: 32-bit Raspberry Pi OS runs on a 64-bit kernel. A 32-bit kernel of
+	# a 64-bit processor calls itself armv8l.
+	if [ $arch = arm64 ] && { [ "$(uname -m)" = armv8l ] || [ "$(getconf LONG_BIT 2>/dev/null)" = 32 ]; }; then
+		arch=armv7
+	fi
 	case " $agents " in
 	*" $arch "*) ;;
 	*) fail "the hub has no agent for $arch ($(uname -m)): put it into its --agents-dir" ;;

@@ -525,6 +525,40 @@ func (l line) Accept() (net.Conn, error) {
 func (l line) Close() error   { close(l); return nil }
 func (l line) Addr() net.Addr { return &net.TCPAddr{} }
 
+// The system's word size decides which agent is installed, not the kernel's.
+func TestTheAgentFitsTheSystem(t *testing.T) {
+	text, err := os.ReadFile("install.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ system, kernel, bits, want string }{
+		{"a PC", "x86_64", "64", "amd64"},
+		{"64-bit Raspberry Pi OS", "aarch64", "64", "arm64"},
+		{"32-bit Raspberry Pi OS on a 64-bit kernel", "aarch64", "32", "armv7"},
+		{"a system without getconf", "aarch64", "", "arm64"},
+		{"a 32-bit kernel of a 64-bit processor", "armv8l", "32", "armv7"},
+		{"a Pi 2", "armv7l", "32", "armv7"},
+		{"a Pi Zero", "armv6l", "32", "armv6"},
+	} {
+		dir := t.TempDir()
+		for name, answer := range map[string]string{
+			"uname":   "case $1 in -s) echo Linux ;; *) echo " + c.kernel + " ;; esac",
+			"getconf": "echo " + c.bits, "id": "echo 0",
+		} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+answer+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("sh", "-s", "--", "ca.crt")
+		cmd.Stdin = bytes.NewReader(text)
+		cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "no agent for "+c.want+" ("+c.kernel+")") {
+			t.Errorf("%s: %v: %s, want the agent for %s", c.system, err, out, c.want)
+		}
+	}
+}
+
 // A real shell runs the line of the page, which installs and joins. The test has its own
 // directories, a hub with only the needed paths, and a systemctl that records its arguments.
 func TestTheLineInstallsAndJoins(t *testing.T) {
