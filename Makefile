@@ -9,7 +9,7 @@ export GOFLAGS := $(shell go env GOFLAGS) -trimpath -gcflags=all=-dwarf=false
 # Before a command: real engines, databases and brokers, installed and running.
 SERVICES = .ci/services .ci/services.env && set -a && . ./.ci/services.env && set +a &&
 
-.PHONY: build agents release run check test test-long attack faults conformance bench bench-fleet bench-broker soak fuzz clean
+.PHONY: build agents release packages run check test test-long attack faults conformance bench bench-fleet bench-broker soak fuzz clean
 
 # By one go build, which compiles for the next program while it links the last.
 build:
@@ -20,6 +20,10 @@ build:
 # devices that join (--agents-dir), into bin/agents/.
 release agents:
 	VERSION=$(VERSION) .ci/platforms $@
+
+# Debian packages of both programs, with bills of materials and checksums, into dist/.
+packages: release agents
+	go run ./hub/install/packages -version $(VERSION) -time $$(git log -1 --format=%ct)
 
 # A hub, this machine as a node, eight simulated devices, a sample workload: all in ./data.
 # SCRIPT=night lets a bad night happen to the simulated ones, in ten minutes; SCRIPT=FILE what that

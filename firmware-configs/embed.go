@@ -43,6 +43,12 @@ func Unit(name string) (text string, ok bool) {
 	return string(data), err == nil
 }
 
+//go:embed systemd/flotilla-hub.service
+var hubUnit string
+
+// HubUnit is the text of the hub's unit for systemd.
+func HubUnit() string { return hubUnit }
+
 // Defaults returns the profiles that come with this program, sorted by name. A
 // file must be named like its profile, so that one can be found from the other.
 func Defaults() ([]*fleet.BoardProfile, error) {

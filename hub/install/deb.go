@@ -5,9 +5,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/md5" //nolint:gosec // what dpkg --verify compares
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,102 +99,165 @@ func (d *Depot) pack(program io.Reader, a Agent) (debian, error) {
 	return made, nil
 }
 
-// packed builds the package of a program, which it reads once for the checksum. A package is an ar
-// archive of two tars (deb(5)).
-func packed(program io.Reader, a Agent, version string) (d debian, err error) {
-	sum := md5.New() //nolint:gosec // see above
-	if _, err := io.Copy(sum, program); err != nil {
-		return d, fmt.Errorf("read %s: %w", a.File, err)
+// packed builds the package of an agent, whose program it reads once for the checksum.
+func packed(program io.Reader, a Agent, version string) (debian, error) {
+	p := DevicePackage(a.Arch, version, a.when)
+	l, err := p.layout(program, a.File, a.Size)
+	if err != nil {
+		return debian{}, err
 	}
+	head := p.archive(l.control)
+	p.member(head, "data.tar", int64(len(l.before))+a.Size+int64(len(l.after)))
+	head.Write(l.before)
+	return debian{head.Bytes(), l.after}, nil // a tar has an even size
+}
 
-	var data bytes.Buffer // everything before and after the program
-	t := tar.NewWriter(&data)
-	for _, dir := range []string{"./", "./lib/", "./lib/systemd/", "./lib/systemd/system/", "./usr/", "./usr/bin/"} {
-		if err := t.WriteHeader(entry(a, dir, 0o755, 0)); err != nil {
-			return d, err
-		}
-	}
-	sums, installed := fmt.Sprintf("%x  %s\n", sum.Sum(nil), packageBin), a.Size
+// A Package is a Debian package of one large program and small files.
+type Package struct {
+	Name, Version, Arch string // Arch is Debian's
+	Recommends          string
+	Description         string
+	Program             string            // path in the package
+	Files               map[string]string // path in the package → content
+	Programs            map[string]string // more programs: path in the package → file on this machine
+	Scripts             map[string]string // maintainer scripts by name
+	When                time.Time         // of every file, so that the same input makes the same bytes
+}
+
+// DevicePackage describes the agent's package for one of our architectures.
+func DevicePackage(arch, version string, when time.Time) Package {
+	files := map[string]string{}
 	for _, name := range firmwareconfigs.Units() {
 		unit, _ := firmwareconfigs.Unit(name)
-		unit = strings.ReplaceAll(unit, "/usr/local/bin", "/"+path.Dir(packageBin))
-		if err := write(t, a, "./"+packageUnits+name, 0o644, unit); err != nil {
-			return d, err
-		}
-		sums += fmt.Sprintf("%x  %s\n", md5.Sum([]byte(unit)), packageUnits+name) //nolint:gosec // see above
-		installed += int64(len(unit))
+		files[packageUnits+name] = strings.ReplaceAll(unit, "/usr/local/bin", "/usr/bin")
 	}
-	if err := t.WriteHeader(entry(a, "./"+packageBin, 0o755, a.Size)); err != nil { // written now
-		return d, err
+	return Package{
+		Name: "flotilla-device", Version: version, Arch: arches[arch], When: when, Program: packageBin, Files: files,
+		Recommends: "docker.io | podman | docker-ce",
+		Description: `Flotilla's agent for devices
+ It runs the containers that a Flotilla hub wants on this device, and goes on
+ without the hub.`,
+		Scripts: map[string]string{"postinst": postinst, "prerm": prerm},
+	}
+}
+
+// A layout is the two tars of a package; the program belongs between before and after.
+type layout struct{ control, before, after []byte }
+
+// layout reads the program once for the checksum.
+func (p Package) layout(program io.Reader, file string, size int64) (l layout, err error) {
+	sum := md5.New() //nolint:gosec // see above
+	if _, err := io.Copy(sum, program); err != nil {
+		return l, fmt.Errorf("read %s: %w", file, err)
+	}
+	sums, installed := fmt.Sprintf("%x  %s\n", sum.Sum(nil), p.Program), size
+	var data bytes.Buffer // everything before the program
+	t := tar.NewWriter(&data)
+	for _, dir := range p.directories() {
+		if err := t.WriteHeader(p.entry(dir, 0o755, 0)); err != nil {
+			return l, err
+		}
+	}
+	add := func(name, content string, mode int64) error {
+		sums += fmt.Sprintf("%x  %s\n", md5.Sum([]byte(content)), name) //nolint:gosec // see above
+		installed += int64(len(content))
+		return p.write(t, "./"+name, mode, content)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Files)) {
+		if err := add(name, p.Files[name], 0o644); err != nil {
+			return l, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Programs)) {
+		content, err := os.ReadFile(p.Programs[name])
+		if err == nil {
+			err = add(name, string(content), 0o755)
+		}
+		if err != nil {
+			return l, err
+		}
+	}
+	if err := t.WriteHeader(p.entry("./"+p.Program, 0o755, size)); err != nil { // written now
+		return l, err
 	}
 	const block = 512
-	end := make([]byte, (block-a.Size%block)%block+2*block) // pads the program's last block, and ends the tar
+	l.before = data.Bytes()
+	l.after = make([]byte, (block-size%block)%block+2*block) // pads the program's last block, and ends the tar
+	l.control, err = p.control(sums, installed)
+	return l, err
+}
 
+// archive begins a package, which is an ar archive of two tars (deb(5)).
+func (p Package) archive(control []byte) *bytes.Buffer {
+	head := bytes.NewBufferString("!<arch>\n")
+	p.member(head, "debian-binary", 4)
+	head.WriteString("2.0\n")
+	p.member(head, "control.tar.gz", int64(len(control)))
+	head.Write(control)
+	if len(control)%2 == 1 {
+		head.WriteByte('\n')
+	}
+	return head
+}
+
+// control returns the compressed tar of what dpkg reads: description, checksums, scripts.
+func (p Package) control(sums string, installed int64) ([]byte, error) {
 	var control bytes.Buffer
 	z := gzip.NewWriter(&control)
-	t = tar.NewWriter(z)
-	files := []struct {
-		name, text string
-		mode       int64
-	}{
-		{"./control", fmt.Sprintf(`Package: flotilla-device
+	t := tar.NewWriter(z)
+	recommends := ""
+	if p.Recommends != "" {
+		recommends = "Recommends: " + p.Recommends + "\n"
+	}
+	err := errors.Join(
+		p.write(t, "./control", 0o644, fmt.Sprintf(`Package: %s
 Version: %s
 Architecture: %s
 Maintainer: Flotilla <root@localhost>
 Installed-Size: %d
 Section: admin
 Priority: optional
-Recommends: docker.io | podman | docker-ce
-Description: Flotilla's agent for devices
- It runs the containers that a Flotilla hub wants on this device, and goes on
- without the hub.
-`, debianVersion(version), arches[a.Arch], installed/1024+1), 0o644},
-		{"./md5sums", sums, 0o644},
-		{"./postinst", postinst, 0o755},
-		{"./prerm", prerm, 0o755},
+%sDescription: %s
+`, p.Name, debianVersion(p.Version), p.Arch, installed/1024+1, recommends, p.Description)),
+		p.write(t, "./md5sums", 0o644, sums))
+	for _, name := range slices.Sorted(maps.Keys(p.Scripts)) {
+		err = errors.Join(err, p.write(t, "./"+name, 0o755, p.Scripts[name]))
 	}
-	for _, f := range files {
-		if err := write(t, a, f.name, f.mode, f.text); err != nil {
-			return d, err
+	err = errors.Join(err, t.Close(), z.Close())
+	return control.Bytes(), err
+}
+
+// directories returns every directory of the package, parents first.
+func (p Package) directories() []string {
+	dirs := map[string]bool{}
+	for _, names := range [][]string{{p.Program}, slices.Collect(maps.Keys(p.Files)),
+		slices.Collect(maps.Keys(p.Programs))} {
+		for _, name := range names {
+			for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+				dirs["./"+dir+"/"] = true
+			}
 		}
 	}
-	if err := t.Close(); err != nil {
-		return d, err
-	}
-	if err := z.Close(); err != nil {
-		return d, err
-	}
-
-	var head bytes.Buffer
-	head.WriteString("!<arch>\n")
-	member(&head, a, "debian-binary", 4)
-	head.WriteString("2.0\n")
-	member(&head, a, "control.tar.gz", int64(control.Len()))
-	head.Write(control.Bytes())
-	if control.Len()%2 == 1 {
-		head.WriteByte('\n')
-	}
-	member(&head, a, "data.tar", int64(data.Len())+a.Size+int64(len(end)))
-	head.Write(data.Bytes())
-	return debian{head.Bytes(), end}, nil // a tar has an even size
+	dirs["./"] = true
+	return slices.Sorted(maps.Keys(dirs))
 }
 
 // member writes the header of a file in an ar archive.
-func member(b *bytes.Buffer, a Agent, name string, size int64) {
-	fmt.Fprintf(b, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", name, a.when.Unix(), 0, 0, "100644", size)
+func (p Package) member(b *bytes.Buffer, name string, size int64) {
+	fmt.Fprintf(b, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", name, p.When.Unix(), 0, 0, "100644", size)
 }
 
-func write(t *tar.Writer, a Agent, name string, mode int64, text string) error {
-	if err := t.WriteHeader(entry(a, name, mode, int64(len(text)))); err != nil {
+func (p Package) write(t *tar.Writer, name string, mode int64, text string) error {
+	if err := t.WriteHeader(p.entry(name, mode, int64(len(text)))); err != nil {
 		return err
 	}
 	_, err := io.WriteString(t, text)
 	return err
 }
 
-func entry(a Agent, name string, mode, size int64) *tar.Header {
+func (p Package) entry(name string, mode, size int64) *tar.Header {
 	h := &tar.Header{Name: name, Mode: mode, Size: size, Uname: "root", Gname: "root",
-		ModTime: a.when.Truncate(time.Second), Typeflag: tar.TypeReg, Format: tar.FormatGNU}
+		ModTime: p.When.Truncate(time.Second), Typeflag: tar.TypeReg, Format: tar.FormatGNU}
 	if strings.HasSuffix(name, "/") {
 		h.Typeflag = tar.TypeDir
 	}
