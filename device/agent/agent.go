@@ -93,8 +93,8 @@ type Config struct {
 	MemoryDir string
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
 	// whether the device has an address now; nil: by its interfaces, or always true if Dial is set
-	Holds func(address string) bool
-	Log   *slog.Logger
+	HasAddress func(address string) bool
+	Log        *slog.Logger
 	// time since the boot that the hardware's boot id names, on the monotonic clock; nil: the
 	// system's
 	Uptime  func() time.Duration
@@ -107,19 +107,19 @@ type Agent struct {
 	disk notebook
 	log  *slog.Logger
 
-	inbox       chan func() // functions that the loop runs
-	ended       chan struct{}
-	work        sync.WaitGroup
-	images      *image.Puller
-	statusKnown chan struct{}             // see StatusKnown
-	lastCycle   atomic.Pointer[time.Time] // start of the loop's last cycle
-	published   published
-	requests    *request.Server
-	prober      probe.Prober
-	usages      usages
-	stops       preStopHooks
-	storing     sync.Mutex
-	joining     sync.RWMutex // read-locked while containers join the pods' network
+	inbox        chan func() // functions that the loop runs
+	ended        chan struct{}
+	work         sync.WaitGroup
+	images       *image.Puller
+	statusKnown  chan struct{}             // see StatusKnown
+	lastCycle    atomic.Pointer[time.Time] // start of the loop's last cycle
+	published    published
+	requests     *request.Server
+	prober       probe.Prober
+	usages       usages
+	preStops     preStopHooks
+	desiredMutex sync.Mutex
+	networkMutex sync.RWMutex // read-locked while containers join the pods' network
 
 	loop loop // for the loop's goroutine only
 }
@@ -150,9 +150,9 @@ func New(c Config) (*Agent, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Holds == nil {
-		if c.Holds = probe.Holds; c.Dial != nil {
-			c.Holds = func(string) bool { return true }
+	if c.HasAddress == nil {
+		if c.HasAddress = probe.HasAddress; c.Dial != nil {
+			c.HasAddress = func(string) bool { return true }
 		}
 	}
 	if c.Dial == nil {
@@ -175,7 +175,7 @@ func New(c Config) (*Agent, error) {
 		c: c, log: c.Log, disk: notebook{volume.Disk{Root: c.VolumesDir, Memory: c.MemoryDir, MayMount: mayMount,
 			Log: c.Log}},
 		inbox: make(chan func(), 16), ended: make(chan struct{}), statusKnown: make(chan struct{}),
-		prober: probe.Prober{Dial: c.Dial, Holds: c.Holds},
+		prober: probe.Prober{Dial: c.Dial, HasAddress: c.HasAddress},
 	}
 	a.images = image.NewPuller(image.Config{Policy: c.Policy, Memory: c.Memory, Verify: c.Verify, Event: a.event,
 		Log: c.Log})
@@ -192,10 +192,10 @@ func New(c Config) (*Agent, error) {
 	a.loop.o.Node.SwapUse, a.loop.o.Node.Topology, a.loop.o.Node.Scope = c.Swap, c.Topology, c.Scope
 	a.loop.o.Pods = map[types.UID]*plan.Record{}
 	a.loop.cancels = map[flight]context.CancelFunc{}
-	a.loop.podTimes = map[types.UID][]corev1.PodCondition{}
+	a.loop.podConditions = map[types.UID][]corev1.PodCondition{}
 	a.loadInfo()
 	d, known := c.Memory.Desired()
-	a.loop.known = known
+	a.loop.desiredKnown = known
 	a.loop.desired, a.loop.o.Requested = plan.SplitGrants(d)
 	a.loop.o.Node.Generation = a.loop.desired.Generation
 	for _, n := range c.Memory.Notes() {

@@ -28,7 +28,7 @@ func (a *Agent) Desired(d wire.Desired) {
 // Store stores a desired state durably, follows it, and reports that to the hub. memory.ErrOlder:
 // the device has a newer one of the same hub.
 func (a *Agent) Store(d wire.Desired) error {
-	d, left := podspec.Sift(d)
+	d, left := podspec.DropInvalid(d)
 	for _, why := range left[:min(len(left), 10)] {
 		a.event(corev1.EventTypeWarning, "DesiredStateInvalid", nil, "", "left out of the desired state: %s", why)
 	}
@@ -36,7 +36,7 @@ func (a *Agent) Store(d wire.Desired) error {
 		return err
 	}
 	a.post(func() {
-		d, a.loop.known = a.c.Memory.Desired() // or a newer one by now
+		d, a.loop.desiredKnown = a.c.Memory.Desired() // or a newer one by now
 		a.applyDesired(d)
 	})
 	a.published.Lock()
@@ -60,8 +60,8 @@ func (a *Agent) applyDesired(d wire.Desired) {
 // storeDesired stores a desired state with the resources that the device has granted. It holds no
 // lock that the loop's grants wait for.
 func (a *Agent) storeDesired(d wire.Desired) error {
-	a.storing.Lock()
-	defer a.storing.Unlock()
+	a.desiredMutex.Lock()
+	defer a.desiredMutex.Unlock()
 	was, _ := a.c.Memory.Desired()
 	return a.c.Memory.SetDesired(plan.KeepGrants(was, d))
 }

@@ -53,12 +53,12 @@ func (a *Agent) pollEngine(now time.Time) (next time.Time) {
 			defer cancel()
 			list, err := e.Containers(asking, plan.LabelAgent+"="+a.c.Node)
 			if err == nil {
-				list = Made(a.disk.Root, list)
+				list = OwnContainers(a.disk.Root, list)
 				messages = a.readMessages(ctx, e, list, node, ofLog, messages)
 			}
 			return func() {
 				if l.messages = messages; err == nil {
-					l.listed = steps
+					l.listedSteps = steps
 				}
 				a.listed(list, now, err)
 			}
@@ -109,7 +109,7 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	left := a.disk.leftover()                        // before this agent runs any
 	ctx, state := l.ctx, l.o.Node.StateDir
 	a.work.Go(func() { a.endExecs(ctx, e, left) })
-	a.work.Go(func() { a.disk.EndReaders(ctx, e, state) })
+	a.work.Go(func() { a.disk.EndImageReaders(ctx, e, state) })
 	a.work.Go(func() { a.followEvents(ctx, e) })
 }
 
@@ -146,7 +146,7 @@ func (a *Agent) engineFailed(err error, asked time.Time) {
 	l.engineErr = err
 	if l.downSince.IsZero() {
 		l.downSince = asked
-		if !l.seen {
+		if !l.everListed {
 			l.downSince = asked.Add(-graceDown) // it has never responded
 		}
 	}
@@ -204,11 +204,11 @@ func (a *Agent) listed(list []engine.Container, asked time.Time, err error) {
 	if l.engineErr != nil {
 		a.log.Info("the container engine answers")
 	}
-	first := !l.seen
-	l.engineErr, l.downSince, l.seen = nil, time.Time{}, true
+	first := !l.everListed
+	l.engineErr, l.downSince, l.everListed = nil, time.Time{}, true
 	l.pingAt = now.Add(pingTime)
 	l.o.SetContainers(list, now)
-	a.stops.see(l.o.Containers)
+	a.preStops.see(l.o.Containers)
 	a.endHooks()
 	if first {
 		a.loadHookNotes()

@@ -76,7 +76,7 @@ func (a *Agent) stop(ctx context.Context, j job) error {
 		return j.engine.Stop(ctx, j.step.ID, j.step.Grace)
 	}
 	left := a.preStop(ctx, j)
-	left = a.stops.waitFor(ctx, j.step.StopAfter, left)
+	left = a.preStops.waitFor(ctx, j.step.StopAfter, left)
 	return j.engine.Stop(ctx, j.step.ID, max(left, minGrace))
 }
 
@@ -106,10 +106,10 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.Grace)
 	defer cancel()
-	a.stops.Lock()
-	run := a.stops.hooks[s.ID]
+	a.preStops.Lock()
+	run := a.preStops.hooks[s.ID]
 	if run != nil {
-		a.stops.Unlock()
+		a.preStops.Unlock()
 		select {
 		case <-run.ended:
 		case <-ctx.Done():
@@ -117,11 +117,11 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 		}
 	} else {
 		run = &stopHook{cancel, make(chan struct{})}
-		if a.stops.hooks == nil {
-			a.stops.hooks = map[string]*stopHook{}
+		if a.preStops.hooks == nil {
+			a.preStops.hooks = map[string]*stopHook{}
 		}
-		a.stops.hooks[s.ID] = run
-		a.stops.Unlock()
+		a.preStops.hooks[s.ID] = run
+		a.preStops.Unlock()
 		err := a.hook(ctx, j, h)
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -135,9 +135,9 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 		if !errors.Is(ctx.Err(), context.Canceled) {
 			a.disk.noteHook(s, podspec.PreStop)
 		}
-		a.stops.Lock()
-		delete(a.stops.hooks, s.ID)
-		a.stops.Unlock()
+		a.preStops.Lock()
+		delete(a.preStops.hooks, s.ID)
+		a.preStops.Unlock()
 		close(run.ended)
 	}
 	return s.Grace - time.Since(began)

@@ -19,7 +19,7 @@ func (a *Agent) want(j job, c *corev1.Container) image.Want {
 	return image.Want{Engine: j.engine, Sources: j.src, Container: c, Sandbox: j.step.Spec == nil,
 		Stopped: func(ctx context.Context, image string) (ids []string, err error) {
 			list, err := j.engine.Containers(ctx, plan.LabelAgent+"="+a.c.Node)
-			for _, made := range Made(a.disk.Root, list) {
+			for _, made := range OwnContainers(a.disk.Root, list) {
 				if in, ok := plan.InstanceOf(made, j.node); ok && plan.HasStopped(in) && in.Image == image {
 					ids = append(ids, in.ID)
 				}
@@ -56,8 +56,8 @@ func (a *Agent) bringImages(ctx context.Context, j job) (map[string]string, erro
 			return nil, plan.NewRunError("CreateContainerError", err)
 		}
 	}
-	if a.disk.UsesOnly(s.Pod.UID, s.Spec.Name, copies) {
-		a.disk.TidyImages()
+	if a.disk.SetUsedImages(s.Pod.UID, s.Spec.Name, copies) {
+		a.disk.RemoveUnusedImages()
 	}
 	return copies, nil
 }

@@ -32,12 +32,12 @@ const (
 
 // loop is the state of the loop.
 type loop struct {
-	ctx     context.Context
-	desired wire.Desired
-	known   bool // desired is; otherwise nothing is removed
-	o       plan.Observed
-	cancels map[flight]context.CancelFunc
-	vital   vitalSample // at the newest vitals
+	ctx          context.Context
+	desired      wire.Desired
+	desiredKnown bool // desired is; otherwise nothing is removed
+	o            plan.Observed
+	cancels      map[flight]context.CancelFunc
+	vital        vitalSample // at the newest vitals
 
 	engine                engine.Engine
 	info                  engine.Info
@@ -48,44 +48,44 @@ type loop struct {
 	listing               bool
 	dirty                 bool      // something may have changed since the list was requested
 	steps                 int       // number of the agent's own changes
-	listed                int       // steps when the newest list was requested
+	listedSteps           int       // steps when the newest list was requested
 	settledAt             time.Time // last settle, or the engine's first connection
 	listAt                time.Time
 	pinging               bool
 	pingAt                time.Time
-	seen                  bool              // the engine has been listed since the start
+	everListed            bool              // the engine has been listed since the start
 	startedWithoutDesired bool              // see startWithoutDesired
-	noting                bool              // the final statuses are being stored, see note
+	savingNotes           bool              // the final statuses are being stored, see note
 	noteAt                time.Time         // the next try
-	granting              bool              // a grant is being stored, see grant
+	savingGrant           bool              // a grant is being stored, see grant
 	grantAt               time.Time         // the next try
 	messages              map[string]string // termination messages by container id; copied on change
 	images                []engine.Image
 	imagesAt              time.Time
-	imaging               bool
-	held                  []heldStep // failed steps that wait for their next try
+	listingImages         bool
+	heldSteps             []heldStep // failed steps that wait for their next try
 	report                *hardware.Report
 	reportAt              time.Time
-	looked                bool // the hardware has reported once, so the boot id is known if there is one
-	probing               bool
+	hardwareKnown         bool // the hardware has reported once, so the boot id is known if there is one
+	reportingHardware     bool
 	stats                 hardware.Stats
 	statsAt               time.Time
 	measuring             bool
-	heldP                 hardware.Held
+	pressure              hardware.Held
 	conditions            []corev1.NodeCondition
 	health                []corev1.NodeCondition
 	evictAt               time.Time
 	reclaiming            bool                 // see reclaim
 	nextReport            map[string]time.Time // see mayReport
 
-	peripherals peripherals
-	podTimes    map[types.UID][]corev1.PodCondition
-	network     podNetwork
-	stopped     chan struct{}           // closed when no container runs, see StopPods
-	storing     bool                    // pods are being measured, see checkStorage
-	storageAt   map[types.UID]time.Time // the next measurement
-	dropping    bool                    // volumes are being removed, see dropVolumes
-	dropAt      time.Time
+	peripherals   peripherals
+	podConditions map[types.UID][]corev1.PodCondition
+	network       podNetwork
+	stopped       chan struct{}           // closed when no container runs, see StopPods
+	measuringPods bool                    // pods are being measured, see checkStorage
+	storageAt     map[types.UID]time.Time // the next measurement
+	dropping      bool                    // volumes are being removed, see dropVolumes
+	dropAt        time.Time
 }
 
 // A flight is a run or a postStart hook in progress.
@@ -128,7 +128,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			r.ContainerOf(name).Attempt = attempt
 		}
 	}
-	a.work.Go(a.disk.TidyImages)
+	a.work.Go(a.disk.RemoveUnusedImages)
 	a.watch(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -177,7 +177,7 @@ func (a *Agent) cycle(now time.Time) time.Time {
 			next = t
 		}
 	}
-	l.held = slices.DeleteFunc(l.held, func(h heldStep) bool {
+	l.heldSteps = slices.DeleteFunc(l.heldSteps, func(h heldStep) bool {
 		if now.Before(h.until) {
 			at(h.until)
 			return false
@@ -194,7 +194,7 @@ func (a *Agent) cycle(now time.Time) time.Time {
 		l.o.Node.Allocatable = hardware.NodeStatus(*l.report, a.limits(), hardware.Software{}, l.o.Node.Offers...).Allocatable
 	}
 	l.o.Stale = l.stale(now)
-	if l.seen && l.known && l.looked && !l.o.Stale && l.engineErr == nil {
+	if l.everListed && l.desiredKnown && l.hardwareKnown && !l.o.Stale && l.engineErr == nil {
 		l.settledAt = now
 		at(a.settle(now))
 		at(a.checkNetwork(now))
@@ -203,14 +203,14 @@ func (a *Agent) cycle(now time.Time) time.Time {
 		a.removeNetwork()
 		l.signalStopped()
 	}
-	if l.seen && !l.known && l.looked && !l.o.Stale && l.engineErr == nil && !l.startedWithoutDesired {
+	if l.everListed && !l.desiredKnown && l.hardwareKnown && !l.o.Stale && l.engineErr == nil && !l.startedWithoutDesired {
 		a.startWithoutDesired()
 	}
 	if t := l.downSince.Add(graceDown); !l.downSince.IsZero() && t.After(now) {
 		at(t)
 	}
 	a.publish(now)
-	if l.looked && (l.seen || l.engineErr != nil) {
+	if l.hardwareKnown && (l.everListed || l.engineErr != nil) {
 		select {
 		case <-a.statusKnown:
 		default:
@@ -227,7 +227,7 @@ func (l *loop) changed() { l.dirty, l.steps = true, l.steps+1 }
 // last change is always stale. If only others change containers, the newest list will do after
 // maxIdle: a slow engine may never return an unchanged one.
 func (l *loop) stale(now time.Time) bool {
-	return (l.dirty || l.listing) && (l.listed != l.steps || now.Before(l.settledAt.Add(maxIdle)))
+	return (l.dirty || l.listing) && (l.listedSteps != l.steps || now.Before(l.settledAt.Add(maxIdle)))
 }
 
 // settle computes steps until none of them only changes the agent's records, then starts them.
@@ -300,13 +300,13 @@ func (a *Agent) note(now time.Time) {
 		if pod == nil {
 			if r.Cleaned && r.LeftFiles == nil {
 				delete(l.o.Pods, uid)
-				delete(l.podTimes, uid)
+				delete(l.podConditions, uid)
 			}
 			continue
 		}
 		if l.o.Finished(pod, r) {
 			st := plan.PodStatus(pod, r, &l.o, l.info.Name, now)
-			plan.MergeConditions(l.podTimes[uid], st.Conditions, now)
+			plan.MergeConditions(l.podConditions[uid], st.Conditions, now)
 			r.Final, r.SavingFinal = &st, true
 		}
 		if r.Final != nil {
@@ -314,10 +314,10 @@ func (a *Agent) note(now time.Time) {
 		}
 		due = due || r.SavingFinal
 	}
-	if l.noting || !due || a.c.Memory.Noted(notes) {
+	if l.savingNotes || !due || a.c.Memory.Noted(notes) {
 		return
 	}
-	l.noting = true
+	l.savingNotes = true
 	a.work.Go(func() {
 		err := a.c.Memory.SetNotes(notes)
 		a.post(func() { a.noted(notes, err) })
@@ -327,7 +327,7 @@ func (a *Agent) note(now time.Time) {
 // noted records whether these notes are stored.
 func (a *Agent) noted(notes []memory.PodNote, err error) {
 	l := &a.loop
-	l.noting, l.noteAt = false, time.Time{}
+	l.savingNotes, l.noteAt = false, time.Time{}
 	for _, n := range notes {
 		if r := l.o.Pods[n.UID]; r != nil {
 			r.SavingFinal = false

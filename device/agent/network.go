@@ -69,8 +69,8 @@ func (a *Agent) checkNetwork(now time.Time) (next time.Time) {
 	n.asking = true
 	e, want := l.engine, Network(l.o.Node.Name, l.o.Node.StateDir, block)
 	a.async(askTimeout, func(ctx context.Context) func() {
-		a.joining.RLock()
-		defer a.joining.RUnlock()
+		a.networkMutex.RLock()
+		defer a.networkMutex.RUnlock()
 		err := e.EnsureNetwork(ctx, want)
 		lost := err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable))
 		return func() {
@@ -111,8 +111,8 @@ func (a *Agent) removeNetwork() {
 	l.network.absent = true
 	e, n := l.engine, Network(l.o.Node.Name, l.o.Node.StateDir, "")
 	a.async(askTimeout, func(ctx context.Context) func() {
-		a.joining.Lock()
-		defer a.joining.Unlock()
+		a.networkMutex.Lock()
+		defer a.networkMutex.Unlock()
 		err := e.RemoveNetwork(ctx, n)
 		return func() {
 			if err != nil && ctx.Err() == nil {

@@ -32,13 +32,13 @@ const maxImages = 50
 func (a *Agent) measureDue(now time.Time) (next time.Time) {
 	l := &a.loop
 	root := l.info.Root
-	if !l.probing && !now.Before(l.reportAt) {
-		l.probing = true
+	if !l.reportingHardware && !now.Before(l.reportAt) {
+		l.reportingHardware = true
 		l.reportAt = now.Add(reportTime)
 		a.async(time.Minute, func(ctx context.Context) func() {
 			r, err := a.c.Hardware.Probe(ctx, root)
 			return func() {
-				l.probing, l.looked = false, true
+				l.reportingHardware, l.hardwareKnown = false, true
 				if a.trouble("read the hardware", err); err != nil {
 					l.reportAt = time.Now().Add(time.Minute)
 					return
@@ -79,14 +79,14 @@ func (a *Agent) measureDue(now time.Time) (next time.Time) {
 			}
 		})
 	}
-	if l.engine != nil && l.engineErr == nil && !l.imaging && !now.Before(l.imagesAt) {
-		l.imaging = true
+	if l.engine != nil && l.engineErr == nil && !l.listingImages && !now.Before(l.imagesAt) {
+		l.listingImages = true
 		l.imagesAt = now.Add(imagesTime)
 		e := l.engine
 		a.async(askTimeout, func(ctx context.Context) func() {
 			images, err := e.Images(ctx)
 			return func() {
-				l.imaging = false
+				l.listingImages = false
 				if err != nil {
 					images = nil // rather no list than an old one
 				}
@@ -114,7 +114,7 @@ func (a *Agent) limits() hardware.Limits {
 // updatePressure computes the pressure conditions and starts to reclaim.
 func (a *Agent) updatePressure(now time.Time) {
 	l := &a.loop
-	l.conditions, l.heldP = hardware.Pressure(l.stats, a.limits(), l.heldP, now)
+	l.conditions, l.pressure = hardware.Pressure(l.stats, a.limits(), l.pressure, now)
 	is := func(t corev1.NodeConditionType, s corev1.ConditionStatus) bool {
 		return slices.ContainsFunc(l.conditions, func(c corev1.NodeCondition) bool { return c.Type == t && c.Status == s })
 	}
@@ -221,16 +221,16 @@ func (a *Agent) publish(now time.Time) {
 	l := &a.loop
 	st, ok := a.nodeStatus(now)
 	var pods = a.published.pods
-	if l.seen && l.known {
+	if l.everListed && l.desiredKnown {
 		pods = plan.Statuses(l.desired, &l.o, cmp.Or(l.info.Name, "docker"), now)
 		for i := range pods {
 			uid := pods[i].UID
 			if r := l.o.Pods[uid]; r == nil || r.Final == nil {
-				plan.MergeConditions(l.podTimes[uid], pods[i].Status.Conditions, now)
+				plan.MergeConditions(l.podConditions[uid], pods[i].Status.Conditions, now)
 			}
-			l.podTimes[uid] = pods[i].Status.Conditions
+			l.podConditions[uid] = pods[i].Status.Conditions
 		}
-	} else if !l.seen {
+	} else if !l.everListed {
 		pods = plan.Unobserved(l.desired, l.o.Node.HostIP)
 	}
 

@@ -60,7 +60,7 @@ func (a *Agent) lookForPeripherals(now time.Time) (next time.Time) {
 		return now.Add(peripheralsTime)
 	}
 	changed := !reflect.DeepEqual(p.wanted, want) || !reflect.DeepEqual(p.devices, l.report.Devices)
-	if p.looking || !l.seen || !changed && now.Before(p.at) { // not seen: a container may hold the bus
+	if p.looking || !l.everListed || !changed && now.Before(p.at) { // not seen: a container may hold the bus
 		return now.Add(missingTime)
 	}
 	if !reflect.DeepEqual(p.wanted, want) {

@@ -226,7 +226,7 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 				d := newDevice(t)
 				var cut atomic.Bool
 				d.config.Policy.HostNetwork = true
-				d.config.Holds = func(address string) bool { return address == "127.0.0.1" || !cut.Load() }
+				d.config.HasAddress = func(address string) bool { return address == "127.0.0.1" || !cut.Load() }
 				d.config.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
 					host, _, _ := net.SplitHostPort(address)
 					switch {

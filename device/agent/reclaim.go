@@ -30,12 +30,12 @@ const freeTime = time.Minute
 // ones keep the grace period. If one shortage has no victim, the next is tried.
 func (a *Agent) reclaim(now time.Time) {
 	l := &a.loop
-	if l.engine == nil || l.engineErr != nil || !l.seen || !l.known || l.reclaiming || now.Before(l.evictAt) {
+	if l.engine == nil || l.engineErr != nil || !l.everListed || !l.desiredKnown || l.reclaiming || now.Before(l.evictAt) {
 		return
 	}
 	var short []shortage
-	for _, r := range []shortage{{l.heldP.Memory.Due, a.evictForMemory}, {l.heldP.Disk.Due, a.freeDisk},
-		{l.heldP.Heat.Due, a.evictForHeat}} {
+	for _, r := range []shortage{{l.pressure.Memory.Due, a.evictForMemory}, {l.pressure.Disk.Due, a.freeDisk},
+		{l.pressure.Heat.Due, a.evictForHeat}} {
 		if r.due != hardware.NotDue {
 			short = append(short, r)
 		}
@@ -114,7 +114,7 @@ func (a *Agent) trouble(what string, err error, more ...any) {
 func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 	l := &a.loop
 	name := corev1.ResourceEphemeralStorage
-	if s := l.heldP.Disk.For; s == fleet.SignalNodeFsInodesFree || s == fleet.SignalImageFsInodesFree {
+	if s := l.pressure.Disk.For; s == fleet.SignalNodeFsInodesFree || s == fleet.SignalImageFsInodesFree {
 		name = inodes
 	}
 	dead, needed := a.deadContainers(), a.neededImages()

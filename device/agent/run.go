@@ -60,7 +60,7 @@ func (a *Agent) do(ctx context.Context, j job) error {
 		return a.disk.Refresh(j.src)
 	case plan.Clean:
 		err := a.disk.Clean(s.Place.Pod)
-		a.disk.TidyImages()
+		a.disk.RemoveUnusedImages()
 		return err
 	case plan.Hook:
 		return a.postStart(ctx, j)
@@ -147,8 +147,8 @@ func (a *Agent) run(ctx context.Context, j job) error {
 // begin creates a container and starts it.
 func (a *Agent) begin(ctx context.Context, j job, spec engine.Spec, fail func(reason string, err error) error) error {
 	s := j.step
-	a.joining.RLock()
-	defer a.joining.RUnlock()
+	a.networkMutex.RLock()
+	defer a.networkMutex.RUnlock()
 	if err := a.join(ctx, j, &spec); err != nil {
 		return fail("CreatePodSandboxError", err)
 	}

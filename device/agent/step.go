@@ -87,7 +87,7 @@ func (a *Agent) stepDone(d plan.RunningStep, err error) {
 	if s.Action == plan.Hook {
 		delete(l.cancels, flightOf(s))
 		if errors.Is(err, engine.ErrUnavailable) { // not the container's fault
-			l.held = append(l.held, heldStep{d, now.Add(plan.HoldFailed)})
+			l.heldSteps = append(l.heldSteps, heldStep{d, now.Add(plan.HoldFailed)})
 			return
 		}
 		a.release(d)
@@ -133,7 +133,7 @@ func (a *Agent) stepDone(d plan.RunningStep, err error) {
 		return
 	}
 	if err != nil && l.ctx.Err() == nil {
-		l.held = append(l.held, heldStep{d, now.Add(plan.HoldFailed)})
+		l.heldSteps = append(l.heldSteps, heldStep{d, now.Add(plan.HoldFailed)})
 		return
 	}
 	a.release(d)
@@ -208,15 +208,15 @@ const (
 // grant stores a pod's resize before it is applied. If storing fails, the resize stays requested.
 func (a *Agent) grant(pod *corev1.Pod, now time.Time) {
 	l := &a.loop
-	if l.granting || now.Before(l.grantAt) {
+	if l.savingGrant || now.Before(l.grantAt) {
 		return
 	}
-	l.granting = true
+	l.savingGrant = true
 	hub, generation := l.desired.Hub, l.desired.Generation
 	a.work.Go(func() {
 		done, err := a.storeGrant(pod.UID, hub, generation)
 		a.post(func() {
-			l.granting, l.grantAt = false, time.Time{}
+			l.savingGrant, l.grantAt = false, time.Time{}
 			if a.trouble("store the resize of a pod; the resize stays requested", err, "pod", pod.UID); err != nil {
 				l.grantAt = time.Now().Add(maxIdle)
 			}
@@ -229,8 +229,8 @@ func (a *Agent) grant(pod *corev1.Pod, now time.Time) {
 
 // storeGrant stores the granted resize of a pod. Not done: the desired state has changed.
 func (a *Agent) storeGrant(uid types.UID, hub string, generation int64) (done bool, err error) {
-	a.storing.Lock()
-	defer a.storing.Unlock()
+	a.desiredMutex.Lock()
+	defer a.desiredMutex.Unlock()
 	d, _ := a.c.Memory.Desired()
 	i := slices.IndexFunc(d.Pods, func(p corev1.Pod) bool { return p.UID == uid })
 	if i < 0 || d.Hub != hub || d.Generation != generation {

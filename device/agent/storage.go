@@ -75,7 +75,7 @@ func OverLimit(pod *corev1.Pod, s Stored) string {
 // first.
 func (a *Agent) checkStorage(now time.Time) {
 	l := &a.loop
-	if l.storing || a.disk.Root == "" {
+	if l.measuringPods || a.disk.Root == "" {
 		return
 	}
 	var pods []*corev1.Pod
@@ -95,7 +95,7 @@ func (a *Agent) checkStorage(now time.Time) {
 	}
 	sort.SliceStable(pods, func(i, j int) bool { return due[pods[i].UID].Before(due[pods[j].UID]) })
 	running := l.instancesOf(pods)
-	l.storing = true
+	l.measuringPods = true
 	e := l.engine
 	a.async(maxMeasureTime+judgeAfter, func(ctx context.Context) func() {
 		var done []measurement
@@ -103,7 +103,7 @@ func (a *Agent) checkStorage(now time.Time) {
 			done = append(done, a.measure(ctx, e, pods[len(done)], running[len(done)]))
 		}
 		return func() {
-			l.storing = false
+			l.measuringPods = false
 			for _, m := range done {
 				a.judgeStorage(m)
 			}

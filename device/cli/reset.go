@@ -112,7 +112,7 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	list = agent.Made(o.dir, list)
+	list = agent.OwnContainers(o.dir, list)
 	turn := map[string]int{podspec.KindInit: 1, podspec.KindApp: 1, podspec.KindSandbox: 2}
 	sort.SliceStable(list, func(i, j int) bool {
 		return turn[list[i].Labels[plan.LabelKind]] < turn[list[j].Labels[plan.LabelKind]]
@@ -129,7 +129,7 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 		}
 		fmt.Println("removed", c.Name)
 	}
-	errs = append(errs, volume.RemoveReaders(ctx, o.engine, o.id))
+	errs = append(errs, volume.RemoveImageReaders(ctx, o.engine, o.id))
 	nodes := map[string]bool{o.node: true} // a network may exist without containers
 	for _, c := range list {
 		nodes[c.Labels[plan.LabelAgent]] = true

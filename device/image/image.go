@@ -78,7 +78,7 @@ func (p *Puller) event(kind, reason string, w Want, format string, args ...any) 
 // Always and the registry does not answer: a device must start again without network.
 func (p *Puller) Bring(ctx context.Context, w Want) (string, error) {
 	c := w.Container
-	if _, err := reference.ParseDockerRef(c.Image); err != nil { // it would be part of a path of the engine's API
+	if _, err := reference.ParseDockerRef(c.Image); err != nil { // it becomes part of a URL
 		err = fmt.Errorf("failed to parse image name %q: %w", c.Image, err)
 		p.event(corev1.EventTypeWarning, "InspectFailed", w, "%v", err)
 		return "", plan.NewRunError("InvalidImageName", err)

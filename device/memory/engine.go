@@ -30,7 +30,7 @@ func (m *Memory) SetEngine(text json.RawMessage) error {
 		return nil
 	}
 	err := write(m.disk, filepath.Join(m.dir, engineFile), text)
-	if m.note(engineFile, err); err != nil {
+	if m.setTrouble(engineFile, err); err != nil {
 		return fmt.Errorf(
 			"store the container engine's description: %w; after a restart it is unknown until the engine responds", err)
 	}

@@ -58,7 +58,7 @@ func takeLock(path string) (*os.File, error) {
 		f, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the lock of the state directory: %w; %s", err, instead(err, os.Geteuid()))
+		return nil, fmt.Errorf("open the lock of the state directory: %w; %s", err, advice(err, os.Geteuid()))
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		owner, _ := os.ReadFile(path)
@@ -104,8 +104,8 @@ func checkForeign(dir string) error {
 	return nil
 }
 
-// instead is the advice for a state directory that cannot be opened.
-func instead(err error, user int) string {
+// advice is the advice for a state directory that cannot be opened.
+func advice(err error, user int) string {
 	if errors.Is(err, os.ErrPermission) && user != 0 {
 		return "run this as root, with sudo before it, or choose a directory of your own with --state-dir"
 	}

@@ -13,7 +13,7 @@ var errKilled = errors.New("the agent was killed")
 // A mortal disk stops after so many calls, as if the agent were killed. If it tears, half of the
 // last write is done.
 type mortal struct {
-	kernel
+	realDisk
 	left  int
 	tears bool
 }
@@ -24,52 +24,52 @@ func (d *mortal) Open(path string) (*os.File, error) {
 	if d.dead() {
 		return nil, errKilled
 	}
-	return d.kernel.Open(path)
+	return d.realDisk.Open(path)
 }
 
 func (d *mortal) Room(f *os.File, bytes int64) error {
 	if d.dead() {
 		return errKilled
 	}
-	return d.kernel.Room(f, bytes)
+	return d.realDisk.Room(f, bytes)
 }
 
 func (d *mortal) WriteAt(f *os.File, text []byte) error {
 	if d.dead() {
 		if d.tears && d.left == -1 {
-			_ = d.kernel.WriteAt(f, text[:len(text)/2])
+			_ = d.realDisk.WriteAt(f, text[:len(text)/2])
 		}
 		return errKilled
 	}
-	return d.kernel.WriteAt(f, text)
+	return d.realDisk.WriteAt(f, text)
 }
 
 func (d *mortal) Sync(f *os.File) error {
 	if d.dead() {
 		return errKilled
 	}
-	return d.kernel.Sync(f)
+	return d.realDisk.Sync(f)
 }
 
 func (d *mortal) SyncDir(path string) error {
 	if d.dead() {
 		return errKilled
 	}
-	return d.kernel.SyncDir(path)
+	return d.realDisk.SyncDir(path)
 }
 
 func (d *mortal) Replace(path string, text []byte) error {
 	if d.dead() {
 		return errKilled
 	}
-	return d.kernel.Replace(path, text)
+	return d.realDisk.Replace(path, text)
 }
 
 func (d *mortal) Remove(path string) error {
 	if d.dead() {
 		return errKilled
 	}
-	return d.kernel.Remove(path)
+	return d.realDisk.Remove(path)
 }
 
 // After a kill at every call that changes a file, the next start has what was acknowledged, or the

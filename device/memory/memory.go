@@ -88,7 +88,7 @@ func Volatile() *Memory { return &Memory{log: slog.New(slog.DiscardHandler)} }
 
 // Open locks the state directory for this process and reads its files. It fails if the directory is
 // unusable or another agent's, but not for a broken file in it.
-func Open(dir string, log *slog.Logger) (*Memory, error) { return openOn(kernel{}, dir, log) }
+func Open(dir string, log *slog.Logger) (*Memory, error) { return openOn(realDisk{}, dir, log) }
 
 func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
 	dir, err := filepath.Abs(dir)
@@ -96,7 +96,7 @@ func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
 		return nil, fmt.Errorf("find the state directory %s: %w", dir, err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w; %s", err, instead(err, os.Geteuid()))
+		return nil, fmt.Errorf("make the state directory: %w; %s", err, advice(err, os.Geteuid()))
 	}
 	if err := checkForeign(dir); err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 	if m.desired != nil && m.desired.Hub == d.Hub && d.Generation < m.desired.Generation {
 		return fmt.Errorf("generation %d from hub %s is %w (%d)", d.Generation, d.Hub, ErrOlder, m.desired.Generation)
 	}
-	if last := m.lastOf(d.Hub); d.Generation > maxCounted && d.Generation-last > maxLeap {
+	if last := m.generationOf(d.Hub); d.Generation > maxCounted && d.Generation-last > maxLeap {
 		return fmt.Errorf("generation %d from hub %s is too far above the stored one, %d",
 			d.Generation, d.Hub, last)
 	}
@@ -175,7 +175,7 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 			err = fmt.Errorf("store the desired state of generation %d: %w; the device goes on with the one that it has",
 				d.Generation, err)
 		}
-		m.note(desiredFile, err)
+		m.setTrouble(desiredFile, err)
 		if err != nil && !once {
 			return err
 		}
@@ -192,8 +192,8 @@ func (m *Memory) change(what func()) {
 	what()
 }
 
-// lastOf is the stored generation of a hub.
-func (m *Memory) lastOf(hub string) int64 {
+// generationOf is the stored generation of a hub.
+func (m *Memory) generationOf(hub string) int64 {
 	if m.desired == nil || m.desired.Hub != hub {
 		return 0
 	}
@@ -214,22 +214,22 @@ func (m *Memory) readDesired() {
 	})
 	switch {
 	case found && err != nil:
-		m.damaged(desiredFile, fmt.Errorf(
+		m.logDamage(desiredFile, fmt.Errorf(
 			"one of the two copies of the desired state is damaged; the device uses the other, of generation %d: %w",
 			m.desired.Generation, err))
 	case found:
 	case err != nil:
-		m.damaged(desiredFile, fmt.Errorf(
+		m.logDamage(desiredFile, fmt.Errorf(
 			"the desired state is lost; the device waits for the hub, and until then changes no container: %w", err))
 	default:
 		m.readOlder()
 	}
 }
 
-// damaged logs that a file is damaged.
-func (m *Memory) damaged(file string, err error) {
+// logDamage logs that a file is damaged.
+func (m *Memory) logDamage(file string, err error) {
 	m.log.Error("a file of the agent's memory is unreadable", "err", err)
-	m.note(file, err)
+	m.setTrouble(file, err)
 }
 
 // newest passes the newest intact text of the slots to take, and returns what is wrong with the
@@ -277,9 +277,9 @@ func (m *Memory) readOlder() {
 	}
 }
 
-// note records what is wrong with a file; nil: nothing any more. The caller holds writing, or is
+// setTrouble records what is wrong with a file; nil: nothing any more. The caller holds writing, or is
 // alone.
-func (m *Memory) note(file string, err error) {
+func (m *Memory) setTrouble(file string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err == nil {
@@ -310,11 +310,11 @@ func (m *Memory) readJournal() {
 	found, err := newest(&m.journal, take)
 	switch {
 	case found && err != nil:
-		m.damaged(journalFile, fmt.Errorf("one of the two copies of the journal is damaged; the pod that ended last may "+
+		m.logDamage(journalFile, fmt.Errorf("one of the two copies of the journal is damaged; the pod that ended last may "+
 			"run once more, unless its containers still exist: %w", err))
 	case found:
 	case err != nil:
-		m.damaged(journalFile, fmt.Errorf(
+		m.logDamage(journalFile, fmt.Errorf(
 			"the journal is lost; a pod that had ended for good may run once more, unless its containers still exist: %w", err))
 	default:
 		var notes []PodNote
@@ -346,6 +346,6 @@ func (m *Memory) read(path string, into any, consequence string) bool {
 		moved = "it could not be moved aside: " + e.Error()
 	}
 	m.log.Error("a file of the agent's memory is unreadable: "+consequence, "file", path, "err", err, "moved", moved)
-	m.note(filepath.Base(path), fmt.Errorf("%s was unreadable, %s: %w; %s", path, consequence, err, moved))
+	m.setTrouble(filepath.Base(path), fmt.Errorf("%s was unreadable, %s: %w; %s", path, consequence, err, moved))
 	return false
 }

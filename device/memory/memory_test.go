@@ -266,7 +266,7 @@ func TestTheErrorSuggestsSudo(t *testing.T) {
 		{fs.ErrPermission, 0, false}, // a read-only mount, or a security module
 		{syscall.EROFS, 1000, false},
 	} {
-		if said := instead(fmt.Errorf("mkdir: %w", c.err), c.user); strings.Contains(said, "sudo") != c.sudo || !strings.Contains(said, "--state-dir") {
+		if said := advice(fmt.Errorf("mkdir: %w", c.err), c.user); strings.Contains(said, "sudo") != c.sudo || !strings.Contains(said, "--state-dir") {
 			t.Errorf("user %d, %v: %q", c.user, c.err, said)
 		}
 	}
@@ -312,7 +312,7 @@ func TestFilesAreWrittenIntoTheStateDirectoryOnly(t *testing.T) {
 	if err := os.Chtimes(elsewhere, old, old); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(kernel{}, filepath.Join(dir, pulledFile), []byte("[]")); err != nil {
+	if err := write(realDisk{}, filepath.Join(dir, pulledFile), []byte("[]")); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {

@@ -49,7 +49,7 @@ func (m *Memory) SetNotes(notes []PodNote) error {
 		if err != nil {
 			err = fmt.Errorf("write the journal: %w; a pod that has ended would run again after a restart of the agent", err)
 		}
-		if m.note(journalFile, err); err != nil && !errors.Is(err, errOnce) {
+		if m.setTrouble(journalFile, err); err != nil && !errors.Is(err, errOnce) {
 			return err
 		}
 		m.dropOlder(journalFile)

@@ -58,7 +58,7 @@ func (m *Memory) setPulled(next []Pulled) error {
 	if err == nil {
 		err = write(m.disk, filepath.Join(m.dir, pulledFile), body)
 	}
-	if m.note(pulledFile, err); err != nil {
+	if m.setTrouble(pulledFile, err); err != nil {
 		return fmt.Errorf("store which images were pulled: %w; after a restart the others count as the "+
 			"owner's, and stay", err)
 	}

@@ -37,27 +37,27 @@ type disk interface {
 	Remove(path string) error
 }
 
-// kernel is the real disk.
-type kernel struct{}
+// realDisk is the real disk.
+type realDisk struct{}
 
-func (kernel) Open(path string) (*os.File, error) {
+func (realDisk) Open(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 }
-func (kernel) Room(f *os.File, bytes int64) error { return unix.Fallocate(int(f.Fd()), 0, 0, bytes) }
-func (kernel) WriteAt(f *os.File, text []byte) error {
+func (realDisk) Room(f *os.File, bytes int64) error { return unix.Fallocate(int(f.Fd()), 0, 0, bytes) }
+func (realDisk) WriteAt(f *os.File, text []byte) error {
 	_, err := f.WriteAt(text, 0)
 	return err
 }
-func (kernel) Sync(f *os.File) error     { return f.Sync() }
-func (kernel) SyncDir(path string) error { return fsync.Dir(path) }
-func (kernel) Remove(path string) error  { return os.Remove(path) }
-func (kernel) Replace(path string, text []byte) error {
+func (realDisk) Sync(f *os.File) error     { return f.Sync() }
+func (realDisk) SyncDir(path string) error { return fsync.Dir(path) }
+func (realDisk) Remove(path string) error  { return os.Remove(path) }
+func (realDisk) Replace(path string, text []byte) error {
 	return renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path)))
 }
 
 const (
 	slotSeal = "flotilla-slot v1 seq:%020d length:%010d sha256:%s\n"
-	minSlot  = 64 << 10 // bytes reserved for a text; twice the size of a larger one
+	minSlot  = 64 << 10 // bytes reserved for a text; doubled until it fits
 	maxSlot  = 64 << 20
 )
 
@@ -140,7 +140,7 @@ var errOnce = errors.New("only one of the two copies could be written")
 
 // write stores a text durably in both slots. If the first write fails, the previous text remains,
 // and the next write does not overwrite it. If the second fails, the new text is stored and the
-// error is errOnce; the previous text is removed, since it would stop newer workloads.
+// error is errOnce. Both have the new text, since the previous one would stop newer workloads.
 func (s *slots) write(body []byte) error {
 	if err := s.writeNext(body); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (s *slots) writeNext(body []byte) error {
 	return nil
 }
 
-// put writes a text to a slot and reserves room for the next; nil: reserves only.
+// put reserves room in a slot and writes a text to it; nil: it only reserves.
 func (s *slots) put(i int, text []byte, room int64) (err error) {
 	_, missing := os.Lstat(s.path(i))
 	f, err := s.disk.Open(s.path(i))

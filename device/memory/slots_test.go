@@ -189,7 +189,7 @@ func (b *badBlock) WriteAt(f *os.File, text []byte) error {
 // that there is one copy until there are two again.
 func TestATextWithOneCopyIsUsed(t *testing.T) {
 	dir := t.TempDir()
-	bad := &badBlock{disk: kernel{}, left: 4} // the second copy of generation 2
+	bad := &badBlock{disk: realDisk{}, left: 4} // the second copy of generation 2
 	m, err := openOn(bad, dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestAFullDiskTakesTheNextDesiredState(t *testing.T) {
 // The file of an agent without slots counts until there is newer content.
 func TestAnOlderAgentsDesiredStateIsRead(t *testing.T) {
 	dir := t.TempDir()
-	if err := write(kernel{}, filepath.Join(dir, desiredFile), []byte(`{"generation":7,"hub":"hub","pods":[]}`)); err != nil {
+	if err := write(realDisk{}, filepath.Join(dir, desiredFile), []byte(`{"generation":7,"hub":"hub","pods":[]}`)); err != nil {
 		t.Fatal(err)
 	}
 	m, _ := open(t, dir)

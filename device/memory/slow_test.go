@@ -11,20 +11,20 @@ import (
 
 // A slowDisk syncs as slowly as a test wants.
 type slowDisk struct {
-	kernel
+	realDisk
 	begun, over chan struct{}
 }
 
 func (d slowDisk) Sync(f *os.File) error {
 	d.begun <- struct{}{}
 	<-d.over
-	return d.kernel.Sync(f)
+	return d.realDisk.Sync(f)
 }
 
 func (d slowDisk) SyncDir(path string) error {
 	d.begun <- struct{}{}
 	<-d.over
-	return d.kernel.SyncDir(path)
+	return d.realDisk.SyncDir(path)
 }
 
 // The lease contains the stored generation. Neither it nor other readers wait for a card that needs

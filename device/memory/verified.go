@@ -49,7 +49,7 @@ func (m *Memory) SetVerified(v Verified) error {
 	if err == nil {
 		err = write(m.disk, filepath.Join(m.dir, verifiedFile), body)
 	}
-	if m.note(verifiedFile, err); err != nil {
+	if m.setTrouble(verifiedFile, err); err != nil {
 		return fmt.Errorf(
 			"store that image %s is signed: %w; after a restart it is verified again, which needs its registry", v.Asked, err)
 	}

@@ -172,7 +172,7 @@ func (r *Record) Peek(name string) *ContainerRecord {
 	return &ContainerRecord{Attempt: -1}
 }
 
-// InstanceOf parses the labels of a container from Made; false: it is of another agent.
+// InstanceOf parses the labels of a container from OwnContainers; false: it is of another agent.
 func InstanceOf(c engine.Container, node Facts) (Instance, bool) {
 	if c.Labels[LabelAgent] != node.Name || c.Labels[LabelStateDir] != node.StateDir || c.Labels[LabelPodUID] == "" {
 		return Instance{}, false

@@ -184,7 +184,7 @@ func TestPodsWithoutAValidIdentityAreLeftOut(t *testing.T) {
 	good := aPod("good")
 	twin, noUID, noName, nul := aPod("twin"), aPod("a"), aPod("b"), aPod("c")
 	twin.UID, noUID.UID, noName.Name, nul.UID = good.UID, "", "", "a\x00b"
-	kept, left := Sift(wire.Desired{Generation: 3, Pods: []corev1.Pod{good, twin, noUID, noName, nul}})
+	kept, left := DropInvalid(wire.Desired{Generation: 3, Pods: []corev1.Pod{good, twin, noUID, noName, nul}})
 	if len(kept.Pods) != 1 || kept.Pods[0].Name != "good" || kept.Generation != 3 || len(left) != 4 {
 		t.Errorf("kept %v, left out %q", kept.Pods, left)
 	}
@@ -192,7 +192,7 @@ func TestPodsWithoutAValidIdentityAreLeftOut(t *testing.T) {
 	for i := range many {
 		many[i].ObjectMeta = metav1.ObjectMeta{Name: "x", Namespace: "y", UID: types.UID(fmt.Sprint(i))}
 	}
-	if kept, left := Sift(wire.Desired{Pods: many}); len(kept.Pods) != wire.MaxPods || len(left) != 1 {
+	if kept, left := DropInvalid(wire.Desired{Pods: many}); len(kept.Pods) != wire.MaxPods || len(left) != 1 {
 		t.Errorf("kept %d, left out %q", len(kept.Pods), left)
 	}
 }

@@ -39,9 +39,9 @@ func hasIdentity(pod *corev1.Pod) bool {
 	return true
 }
 
-// Sift returns a desired state without duplicate pods and pods without a valid identity, and the
+// DropInvalid returns a desired state without duplicate pods and pods without a valid identity, and the
 // reasons against these.
-func Sift(d wire.Desired) (kept wire.Desired, left []string) {
+func DropInvalid(d wire.Desired) (kept wire.Desired, left []string) {
 	kept = d
 	kept.Pods = make([]corev1.Pod, 0, len(d.Pods))
 	seen := make(map[types.UID]bool, len(d.Pods))

@@ -47,8 +47,8 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // A Prober runs probes.
 type Prober struct {
-	Dial  dialer
-	Holds func(address string) bool // whether the device has an address now
+	Dial       dialer
+	HasAddress func(address string) bool // whether the device has an address now
 }
 
 // A Target is the container to probe.
@@ -128,7 +128,7 @@ func (a *Prober) probeHTTP(ctx context.Context, s Target, h *corev1.HTTPGetActio
 func (a *Prober) addressOf(s Target, host string) (string, dialer, error) {
 	own := host == "" && s.HostNetwork
 	switch host = cmp.Or(host, s.IP); {
-	case own && (host == "" || !a.Holds(host)):
+	case own && (host == "" || !a.HasAddress(host)):
 		return "127.0.0.1", func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := a.Dial(ctx, network, address)
 			if err != nil {
@@ -142,8 +142,8 @@ func (a *Prober) addressOf(s Target, host string) (string, dialer, error) {
 	return host, a.Dial, nil
 }
 
-// Holds reports whether the device has an address now.
-func Holds(address string) bool {
+// HasAddress reports whether the device has an address now.
+func HasAddress(address string) bool {
 	all, err := net.InterfaceAddrs()
 	return err != nil || slices.ContainsFunc(all, func(a net.Addr) bool {
 		ip, _, _ := strings.Cut(a.String(), "/")

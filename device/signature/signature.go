@@ -113,7 +113,7 @@ func (r *source) signer(ctx context.Context, signed manifest, digest string, key
 			if !k.Signed(payload, signature) {
 				continue
 			}
-			if names(payload, digest) {
+			if namesDigest(payload, digest) {
 				return k.ID, nil
 			}
 			other++
@@ -131,8 +131,8 @@ func (r *source) signer(ctx context.Context, signed manifest, digest string, key
 		ErrUntrusted, len(keys))
 }
 
-// names reports whether a payload names the image's digest.
-func names(payload []byte, digest string) bool {
+// namesDigest reports whether a payload names the image's digest.
+func namesDigest(payload []byte, digest string) bool {
 	var p struct {
 		Critical struct {
 			Type  string

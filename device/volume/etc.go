@@ -100,7 +100,7 @@ func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts [
 	if len(files) == 0 {
 		return nil, nil
 	}
-	defer d.making.take(pod.UID)()
+	defer d.locks.take(pod.UID)()
 	dir := filepath.Join(d.Memory, PodsDir, string(pod.UID), etcDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

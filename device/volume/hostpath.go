@@ -56,27 +56,27 @@ func hostPath(h *corev1.HostPathVolumeSource, owner policy.Document) (f *os.File
 
 // openAllowed opens an allowed path of the device, starting at the allowed directory.
 func openAllowed(owner policy.Document, name string, kind corev1.HostPathType) (*os.File, bool, error) {
-	var create *making
+	var create *creation
 	switch kind {
 	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate: // engines treat a missing path differently
-		create = &making{mode: 0o755}
+		create = &creation{mode: 0o755}
 	case corev1.HostPathFileOrCreate:
-		create = &making{mode: 0o755, file: true}
+		create = &creation{mode: 0o755, file: true}
 	}
 	places := placesOf(owner)
 	for _, place := range places {
-		if _, ok := below(place, name); ok && create != nil {
+		if _, ok := relativeTo(place, name); ok && create != nil {
 			if err := create.place(place, place == name); err != nil {
 				return nil, false, err
 			}
 		}
 	}
-	real, err := follow(name)
+	real, err := resolveLinks(name)
 	if err != nil {
 		return nil, false, err
 	}
 	for _, place := range places {
-		root, err := hold(place)
+		root, err := openPath(place)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -98,12 +98,12 @@ func openAllowed(owner policy.Document, name string, kind corev1.HostPathType) (
 }
 
 // openBelow opens a real path at or below a directory; nil: it is elsewhere.
-func openBelow(root *os.File, real string, create *making) (*os.File, bool, error) {
+func openBelow(root *os.File, real string, create *creation) (*os.File, bool, error) {
 	at, err := pathOf(root)
 	if err != nil {
 		return nil, false, err
 	}
-	rel, ok := below(at, real)
+	rel, ok := relativeTo(at, real)
 	if !ok {
 		return nil, false, nil
 	}
@@ -112,7 +112,7 @@ func openBelow(root *os.File, real string, create *making) (*os.File, bool, erro
 }
 
 // place creates a missing allowed directory; its parents are the owner's to create.
-func (m *making) place(path string, whole bool) error {
+func (m *creation) place(path string, whole bool) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return nil // opening it reports other errors
 	}
@@ -142,8 +142,8 @@ func placesOf(owner policy.Document) []string {
 		for _, link := range linksOf(h) {
 			if slices.ContainsFunc(outer.HostPaths, func(o string) bool {
 				real, _ := filepath.EvalSymlinks(o) // empty: it does not exist
-				_, in := below(o, link)
-				_, really := below(real, link)
+				_, in := relativeTo(o, link)
+				_, really := relativeTo(real, link)
 				return o != h && (in || really && real != "")
 			}) {
 				return true

@@ -91,7 +91,7 @@ func (d *Disk) CopyImage(ctx context.Context, e engine.Engine, c ImageCopy) (str
 		defer func() {
 			<-copying
 			if d.images.untidy.Swap(false) {
-				d.TidyImages()
+				d.RemoveUnusedImages()
 			}
 		}()
 	case <-ctx.Done():
@@ -115,7 +115,7 @@ func (d *Disk) CopyImage(ctx context.Context, e engine.Engine, c ImageCopy) (str
 	if info, err := os.Lstat(filepath.Join(dir, name)); err == nil && info.IsDir() {
 		return name, nil
 	}
-	if err := private(dir); err != nil {
+	if err := makePrivate(dir); err != nil {
 		return "", err
 	}
 	root, err := os.OpenRoot(dir)
@@ -157,7 +157,7 @@ func (d *Disk) fillImage(ctx context.Context, e engine.Engine, c ImageCopy, root
 		err = u.end()
 	}
 	if err == nil {
-		err = settleDisk(in)
+		err = syncDisk(in)
 	}
 	if err = errors.Join(err, in.Close()); err != nil {
 		return err
@@ -191,8 +191,8 @@ func roomFor(in *os.Root, hard hardware.Thresholds) (int64, error) {
 	return int64(st.Bavail)*block - least, nil
 }
 
-// settleDisk syncs the file system.
-func settleDisk(in *os.Root) error {
+// syncDisk syncs the file system.
+func syncDisk(in *os.Root) error {
 	dir, err := in.Open(".")
 	if err != nil {
 		return err
@@ -212,14 +212,14 @@ func (d *Disk) useImage(pod types.UID, container, name string) error {
 	return os.WriteFile(filepath.Join(dir, usesImage+name+"."+container), nil, 0o600)
 }
 
-// UsesOnly records that a container that is about to start uses only these copies: an earlier start
+// SetUsedImages records that a container that is about to start uses only these copies: an earlier start
 // may have used another image under a moving tag. It reports whether it dropped any.
-func (d *Disk) UsesOnly(pod types.UID, container string, copies map[string]string) (let bool) {
+func (d *Disk) SetUsedImages(pod types.UID, container string, copies map[string]string) (let bool) {
 	if !podspec.IsUID(pod) || len(copies) == 0 {
 		return false
 	}
 	dir := filepath.Join(d.Root, PodsDir, string(pod))
-	for _, file := range entries(dir) {
+	for _, file := range namesIn(dir) {
 		mark, ours := strings.CutPrefix(file, usesImage)
 		name, by, _ := strings.Cut(mark, ".")
 		if ours && by == container && !slices.Contains(slices.Collect(maps.Values(copies)), name) &&
@@ -237,20 +237,20 @@ func (d *Disk) imageVolume(src podspec.Sources, v *corev1.Volume) (p volumePlace
 		return p, errors.New("its image was not copied")
 	}
 	p.fixed, p.readOnly = true, true
-	p.file, err = hold(filepath.Join(d.Root, imagesDir, name))
+	p.file, err = openPath(filepath.Join(d.Root, imagesDir, name))
 	return p, err
 }
 
 // dropImages removes unused copies and remains of interrupted ones. No copy may be in progress.
 func (d *Disk) dropImages() error {
 	dir := filepath.Join(d.Root, imagesDir)
-	names := entries(dir)
+	names := namesIn(dir)
 	if d.Root == "" || len(names) == 0 {
 		return nil
 	}
 	used := map[string]bool{}
 	for _, pod := range d.Pods() {
-		for _, name := range entries(filepath.Join(d.Root, PodsDir, string(pod))) {
+		for _, name := range namesIn(filepath.Join(d.Root, PodsDir, string(pod))) {
 			if mark, ok := strings.CutPrefix(name, usesImage); ok {
 				name, _, _ := strings.Cut(mark, ".")
 				used[name] = true
@@ -278,8 +278,8 @@ func (d *Disk) dropImages() error {
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// TidyImages removes unused copies. While a copy is in progress its maker does that afterwards.
-func (d *Disk) TidyImages() {
+// RemoveUnusedImages removes unused copies. While a copy is in progress its maker does that afterwards.
+func (d *Disk) RemoveUnusedImages() {
 	copying := d.images.copying()
 	select {
 	case copying <- struct{}{}:
@@ -293,21 +293,21 @@ func (d *Disk) TidyImages() {
 	<-copying
 }
 
-// EndReaders removes containers that an earlier agent made to read images, and logs errors.
-func (d *Disk) EndReaders(ctx context.Context, e engine.Engine, state string) {
+// EndImageReaders removes containers that an earlier agent made to read images, and logs errors.
+func (d *Disk) EndImageReaders(ctx context.Context, e engine.Engine, state string) {
 	copying := d.images.copying()
 	copying <- struct{}{}
 	defer func() { <-copying }()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := RemoveReaders(ctx, e, state); err != nil {
+	if err := RemoveImageReaders(ctx, e, state); err != nil {
 		d.logger().Warn("remove containers with which an earlier agent read images; the next start tries again",
 			"err", err)
 	}
 }
 
-// RemoveReaders removes containers made to read images.
-func RemoveReaders(ctx context.Context, e engine.Engine, state string) error {
+// RemoveImageReaders removes containers made to read images.
+func RemoveImageReaders(ctx context.Context, e engine.Engine, state string) error {
 	list, err := e.Containers(ctx, LabelImageOf+"="+state)
 	for _, c := range list {
 		if strings.HasPrefix(c.Name, "flotilla-image-"+state+"-") { // an image may have the label too

@@ -81,13 +81,13 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 	if n < 7 {
 		t.Fatalf("it was killed %d times", n)
 	}
-	for _, moment := range entries(moments) {
-		for start, do := range map[string]func(*Disk){"copies": func(*Disk) {}, "cleans up, and copies": (*Disk).TidyImages} {
+	for _, moment := range namesIn(moments) {
+		for start, do := range map[string]func(*Disk){"copies": func(*Disk) {}, "cleans up, and copies": (*Disk).RemoveUnusedImages} {
 			state := filepath.Join(t.TempDir(), "state")
 			made(t, os.CopyFS(state, os.DirFS(filepath.Join(moments, moment))))
 			d := newDisk(state)
 			do(d)
-			for _, left := range entries(filepath.Join(state, imagesDir)) {
+			for _, left := range namesIn(filepath.Join(state, imagesDir)) {
 				if left == name {
 					whole(d, name)
 				} else if start != "copies" {
@@ -100,8 +100,8 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 			}
 			whole(d, name)
 			made(t, d.Clean(pod.UID))
-			d.TidyImages()
-			if left := entries(filepath.Join(state, imagesDir)); len(left) != 0 {
+			d.RemoveUnusedImages()
+			if left := namesIn(filepath.Join(state, imagesDir)); len(left) != 0 {
 				t.Errorf("killed at %s, then %s: a removed pod has left %q", moment, start, left)
 			}
 		}

@@ -48,7 +48,7 @@ func (m *mounting) condition() corev1.NodeCondition {
 
 // prepare makes the directory, private to the agent's user and root.
 func (m *mounting) prepare() error {
-	if err := private(m.dir); err != nil {
+	if err := makePrivate(m.dir); err != nil {
 		return err
 	}
 	switch {
@@ -65,13 +65,13 @@ func (m *mounting) prepare() error {
 	}
 	// Running containers may mount an older agent's plain directories: keep them until those have
 	// ended.
-	if !isMounted(m.dir) && len(entries(filepath.Join(m.dir, "pods"))) == 0 {
+	if !isMounted(m.dir) && len(namesIn(filepath.Join(m.dir, "pods"))) == 0 {
 		if m.refused(mountTmpfs(m.dir, "mode=0700,size=25%")) {
 			return nil
 		}
 	}
 	binds := filepath.Join(m.dir, bindsDir)
-	if err := private(binds); err != nil {
+	if err := makePrivate(binds); err != nil {
 		return err
 	}
 	// Private, so that binds appear and disappear only here.
@@ -98,7 +98,7 @@ func (m *mounting) bind(f *os.File) (path string, release func() error, err erro
 	if err != nil {
 		return "", nil, err
 	}
-	if _, above := below(real, filepath.Join(m.dir, bindsDir)); above {
+	if _, above := relativeTo(real, filepath.Join(m.dir, bindsDir)); above {
 		// The agent may mount its own directory without a bind: no link leads out of it.
 		return real, func() error { return nil }, nil
 	}
@@ -138,17 +138,17 @@ func unbind(path string) error {
 func (m *mounting) clear() error {
 	binds := filepath.Join(m.dir, bindsDir)
 	var errs []error
-	for _, name := range entries(binds) {
+	for _, name := range namesIn(binds) {
 		errs = append(errs, unbind(filepath.Join(binds, name)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return takeOff(binds)
+	return unmountAll(binds)
 }
 
-// takeOff unmounts everything mounted on a directory.
-func takeOff(dir string) error {
+// unmountAll unmounts everything mounted on a directory.
+func unmountAll(dir string) error {
 	for isMounted(dir) {
 		if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("unmount %s: %w", dir, err)
@@ -185,8 +185,8 @@ func inFirstNamespace() bool {
 	return err == nil && id(first) == id(own)
 }
 
-// private makes a directory with mode 0700, also if it exists.
-func private(dir string) error {
+// makePrivate makes a directory with mode 0700, also if it exists.
+func makePrivate(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -202,8 +202,8 @@ func private(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// entries are the names in a directory; empty: it is missing.
-func entries(dir string) (names []string) {
+// namesIn are the names in a directory; empty: it is missing.
+func namesIn(dir string) (names []string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {
 		names = append(names, e.Name())

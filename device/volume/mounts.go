@@ -57,7 +57,7 @@ func (d *Disk) mount(src podspec.Sources, v *corev1.Volume, owner policy.Documen
 	if errors.As(err, &notWritten{}) {
 		dir := d.Dir(v, src.Pod.UID)
 		if _, e := os.Stat(filepath.Join(dir, dataLink)); e == nil {
-			p.file, err = hold(dir)
+			p.file, err = openPath(dir)
 		}
 	}
 	if err != nil {
@@ -112,7 +112,7 @@ func (d *Disk) PrepareMounts(src podspec.Sources, c *corev1.Container, owner pol
 			}
 		}
 		if sub != "" {
-			p.file, err = within(p.file, sub, p.readOnly)
+			p.file, err = openInside(p.file, sub, p.readOnly)
 			if of := objectsOf(v); of != "" && errors.Is(err, fs.ErrNotExist) {
 				err = fmt.Errorf("%s has no key for the path %q: add it there, or correct the subPath", of, sub)
 			}

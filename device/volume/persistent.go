@@ -24,8 +24,8 @@ import (
 // each: a volume that the hub does not name stays.
 const PersistentDir = "persistent"
 
-// A claimed records, by volume, the pod whose group owns its files.
-type claimed struct {
+// A groupOwners records, by volume, the pod whose group owns its files.
+type groupOwners struct {
 	keyedLocks // by volume
 	given      struct {
 		sync.Mutex
@@ -34,13 +34,13 @@ type claimed struct {
 }
 
 // has reports whether a volume was given last to this pod's group.
-func (c *claimed) has(volume, pod types.UID) bool {
+func (c *groupOwners) has(volume, pod types.UID) bool {
 	c.given.Lock()
 	defer c.given.Unlock()
 	return c.given.to[volume] == pod
 }
 
-func (c *claimed) give(volume, pod types.UID) {
+func (c *groupOwners) give(volume, pod types.UID) {
 	c.given.Lock()
 	defer c.given.Unlock()
 	if c.given.to == nil {
@@ -64,7 +64,7 @@ func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 	}
 	defer d.claims.take(want.UID)()
 	parent, name := filepath.Join(d.Root, PersistentDir), string(want.UID)
-	if err := private(parent); err != nil {
+	if err := makePrivate(parent); err != nil {
 		return p, err
 	}
 	root, err := os.OpenRoot(parent)
@@ -77,7 +77,7 @@ func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 	case e == nil && !info.IsDir():
 		return p, fmt.Errorf("%s is not a directory", filepath.Join(parent, name))
 	case e == nil:
-		if err := d.regroup(root, want.UID, info, src.Pod); err != nil {
+		if err := d.setGroup(root, want.UID, info, src.Pod); err != nil {
 			return p, fmt.Errorf("give the volume to group %d: %w", group, err)
 		}
 	case !errors.Is(e, fs.ErrNotExist):
@@ -95,16 +95,16 @@ func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 		}
 	}
 	p.fixed, p.readOnly = true, claim.ReadOnly
-	p.file, err = hold(filepath.Join(parent, name))
+	p.file, err = openPath(filepath.Join(parent, name))
 	return p, err
 }
 
-// deepest is the highest depth of directories in a volume that is given to a group.
-const deepest = 256
+// maxDepth is the highest depth of directories in a volume that is given to a group.
+const maxDepth = 256
 
-// regroup gives a volume's files to a pod's group, like the kubelet: once for each pod, or with
+// setGroup gives a volume's files to a pod's group, like the kubelet: once for each pod, or with
 // fsGroupChangePolicy OnRootMismatch if the volume's root has another group.
-func (d *Disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *corev1.Pod) (err error) {
+func (d *Disk) setGroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *corev1.Pod) (err error) {
 	group := groupOf(pod)
 	if group < 0 || d.claims.has(volume, pod.UID) {
 		return nil
@@ -141,8 +141,8 @@ func (d *Disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *co
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // removed meanwhile
 		}
-		if strings.Count(name, "/") >= deepest {
-			return fmt.Errorf("more than %d nested directories", deepest)
+		if strings.Count(name, "/") >= maxDepth {
+			return fmt.Errorf("more than %d nested directories", maxDepth)
 		}
 		return err
 	})

@@ -98,7 +98,7 @@ func TestPersistentVolumes(t *testing.T) {
 			}
 		},
 		"a link is not a volume": func(t *testing.T, d *Disk) {
-			made(t, private(filepath.Join(d.Root, PersistentDir)))
+			made(t, makePrivate(filepath.Join(d.Root, PersistentDir)))
 			out := t.TempDir()
 			made(t, os.WriteFile(filepath.Join(out, "canary"), nil, 0o600))
 			made(t, os.Symlink(out, filepath.Join(d.Root, PersistentDir, dataUID)))

@@ -43,10 +43,10 @@ func TestDeeplyNestedFilesOfAPodAreRemoved(t *testing.T) {
 	}
 	err := d.Clean("u")
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
-	if left := entries(filepath.Join(d.Root, PodsDir)); err != nil || len(left) > 0 {
+	if left := namesIn(filepath.Join(d.Root, PodsDir)); err != nil || len(left) > 0 {
 		t.Errorf("%.200v, left is %q", err, left)
 	}
-	if left := entries(far); len(left) != 1 {
+	if left := namesIn(far); len(left) != 1 {
 		t.Errorf("the links' target is %q", left)
 	}
 	if err := d.Clean("u"); err != nil { // a second time

@@ -20,8 +20,8 @@ import (
 // errMoving means that a path has changed between two looks.
 var errMoving = errors.New("it is changing while it is mounted")
 
-// hold opens a path that only the device's owner and the agent can change, with O_PATH.
-func hold(path string) (*os.File, error) {
+// openPath opens a path that only the device's owner and the agent can change, with O_PATH.
+func openPath(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
@@ -35,15 +35,15 @@ func pathOf(f *os.File) (string, error) { return os.Readlink(viaProc(f)) }
 // viaProc is a path of an open file that cannot be redirected.
 func viaProc(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// A making says how to create a missing path; nil: not at all.
-type making struct {
+// A creation says how to create a missing path; nil: not at all.
+type creation struct {
 	mode fs.FileMode // of the directories
 	file bool        // the last name is a file
 }
 
 // walk opens a path below a directory, and creates what is missing. A symbolic link is an error:
 // see follow.
-func walk(root *os.File, rel string, make *making) (*os.File, error) {
+func walk(root *os.File, rel string, make *creation) (*os.File, error) {
 	at, err := unix.Openat(int(root.Fd()), ".", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if rel == "." {
 		at, err = unix.Dup(int(root.Fd())) // root may be a file
@@ -60,7 +60,7 @@ func walk(root *os.File, rel string, make *making) (*os.File, error) {
 	}
 	names := strings.Split(filepath.Clean(rel), "/")
 	for i, name := range names {
-		next, err := enter(cur, name, make, i == len(names)-1)
+		next, err := openName(cur, name, make, i == len(names)-1)
 		if err := errors.Join(err, cur.Close()); err != nil {
 			return nil, err
 		}
@@ -69,8 +69,8 @@ func walk(root *os.File, rel string, make *making) (*os.File, error) {
 	return cur, nil
 }
 
-// enter opens one name of a walk.
-func enter(dir *os.File, name string, make *making, last bool) (*os.File, error) {
+// openName opens one name of a walk.
+func openName(dir *os.File, name string, make *creation, last bool) (*os.File, error) {
 	path := filepath.Join(dir.Name(), name)
 	wrong := func(op string, err error) (*os.File, error) { return nil, &fs.PathError{Op: op, Path: path, Err: err} }
 	open := func() (int, error) {
@@ -116,9 +116,9 @@ func enter(dir *os.File, name string, make *making, last bool) (*os.File, error)
 	return f, nil
 }
 
-// follow resolves the symbolic links of a path, as a hint that walk does not rely on. A missing
+// resolveLinks resolves the symbolic links of a path, as a hint that walk does not rely on. A missing
 // last part stays.
-func follow(path string) (string, error) {
+func resolveLinks(path string) (string, error) {
 	rest := ""
 	for {
 		real, err := filepath.EvalSymlinks(path)
@@ -135,15 +135,15 @@ func follow(path string) (string, error) {
 	}
 }
 
-// below is the relative path from dir to path; not ok: path is elsewhere.
-func below(dir, path string) (rel string, ok bool) {
+// relativeTo is the relative path from dir to path; not ok: path is elsewhere.
+func relativeTo(dir, path string) (rel string, ok bool) {
 	rel, err := filepath.Rel(dir, path)
 	return rel, err == nil && (rel == "." || filepath.IsLocal(rel))
 }
 
-// within opens a path inside a volume, and creates missing directories with the volume's mode, like
+// openInside opens a path inside a volume, and creates missing directories with the volume's mode, like
 // the kubelet. Links may lead only inside the volume.
-func within(volume *os.File, sub string, readOnly bool) (*os.File, error) {
+func openInside(volume *os.File, sub string, readOnly bool) (*os.File, error) {
 	if !filepath.IsLocal(sub) {
 		return nil, fmt.Errorf("%q must be a relative path that stays in the volume", sub)
 	}
@@ -151,11 +151,11 @@ func within(volume *os.File, sub string, readOnly bool) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	real, err := follow(filepath.Join(root, sub))
+	real, err := resolveLinks(filepath.Join(root, sub))
 	if err != nil {
 		return nil, err
 	}
-	rel, ok := below(root, real)
+	rel, ok := relativeTo(root, real)
 	if !ok {
 		return nil, fmt.Errorf("%q leads out of the volume", sub)
 	}
@@ -166,5 +166,5 @@ func within(volume *os.File, sub string, readOnly bool) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return walk(volume, rel, &making{mode: info.Mode() & (fs.ModePerm | fs.ModeSetgid)})
+	return walk(volume, rel, &creation{mode: info.Mode() & (fs.ModePerm | fs.ModeSetgid)})
 }

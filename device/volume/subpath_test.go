@@ -74,10 +74,10 @@ func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
 			link(t, "self", filepath.Join(root, "self"))
 			link(t, "none", filepath.Join(root, "nowhere"))
 			link(t, "/proc/self/cwd", filepath.Join(root, "magic"))
-			v, err := hold(root)
+			v, err := openPath(root)
 			made(t, err)
 			defer v.Close()
-			f, err := within(v, c.sub, c.readOnly)
+			f, err := openInside(v, c.sub, c.readOnly)
 			if err != nil {
 				if c.leads != "" {
 					t.Fatal(err)
@@ -102,11 +102,11 @@ func TestAWalkFollowsNoLink(t *testing.T) {
 	tree(t, root, "a/b/")
 	link(t, out, filepath.Join(root, "out"))
 	link(t, "a", filepath.Join(root, "in"))
-	dir, err := hold(root)
+	dir, err := openPath(root)
 	made(t, err)
 	defer dir.Close()
 	for _, rel := range []string{"out", "out/canary", "out/new", "in", "in/b", "..", "../x", "a/../..", "/etc"} {
-		if f, err := walk(dir, rel, &making{mode: 0o755}); err == nil {
+		if f, err := walk(dir, rel, &creation{mode: 0o755}); err == nil {
 			t.Errorf("%s leads to %s", rel, viaProc(f))
 		}
 	}
@@ -119,10 +119,10 @@ func TestModesDoNotDependOnTheUmask(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077, 0o777} {
 		root := t.TempDir()
 		made(t, os.Chmod(root, 0o777|os.ModeSetgid))
-		dir, err := hold(root)
+		dir, err := openPath(root)
 		made(t, err)
 		old := umask(mask)
-		f, err := within(dir, "a/b", false)
+		f, err := openInside(dir, "a/b", false)
 		umask(old)
 		made(t, err)
 		for _, name := range []string{"a", "a/b"} {

@@ -125,7 +125,7 @@ func TestUnpackingAHostileArchive(t *testing.T) {
 			if after := treeOf(t, elsewhere); !slices.Equal(after, before) {
 				t.Errorf("outside there was %q, now %q", before, after)
 			}
-			if all := entries(base); len(all) != 2 {
+			if all := namesIn(base); len(all) != 2 {
 				t.Errorf("beside it there is %q", all)
 			}
 		})

@@ -33,8 +33,8 @@ type Disk struct {
 	Log      *slog.Logger // nil: no logs
 	mounts   mounting
 
-	making keyedLocks // by pod, since its containers start at the same time
-	claims claimed
+	locks  keyedLocks // by pod, since its containers start at the same time
+	claims groupOwners
 	images copies
 }
 
@@ -87,9 +87,9 @@ const PodsDir = "pods"
 // Prepare makes the disk private, and mounts its tmpfs if the agent may mount.
 func (d *Disk) Prepare() error {
 	d.mounts.dir, d.mounts.may = d.Memory, d.MayMount
-	err := errors.Join(private(filepath.Join(d.Root, PodsDir)), d.mounts.prepare())
+	err := errors.Join(makePrivate(filepath.Join(d.Root, PodsDir)), d.mounts.prepare())
 	if err == nil {
-		err = private(filepath.Join(d.Memory, PodsDir))
+		err = makePrivate(filepath.Join(d.Memory, PodsDir))
 	}
 	if err != nil && d.mounts.why == "" {
 		d.mounts.why = err.Error()
@@ -128,11 +128,11 @@ func (d *Disk) Clean(pod types.UID) error {
 	if !podspec.IsUID(pod) {
 		return nil
 	}
-	defer d.making.take(pod)()
+	defer d.locks.take(pod)()
 	of := filepath.Join(d.Memory, PodsDir, string(pod))
 	if info, err := os.Lstat(of); err == nil && info.IsDir() {
-		for _, name := range entries(of) {
-			if err := takeOff(filepath.Join(of, name)); err != nil {
+		for _, name := range namesIn(of) {
+			if err := unmountAll(filepath.Join(of, name)); err != nil {
 				return err
 			}
 		}
@@ -162,7 +162,7 @@ func RemoveVolumes(root, memory string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := takeOff(memory); err != nil {
+	if err := unmountAll(memory); err != nil {
 		return err
 	}
 	return errors.Join(os.RemoveAll(memory), os.RemoveAll(filepath.Join(root, PodsDir)),
@@ -173,7 +173,7 @@ func RemoveVolumes(root, memory string) error {
 func (d *Disk) Pods() []types.UID {
 	var out []types.UID
 	for _, root := range []string{d.Root, d.Memory} {
-		for _, name := range entries(filepath.Join(root, PodsDir)) {
+		for _, name := range namesIn(filepath.Join(root, PodsDir)) {
 			out = append(out, types.UID(name))
 		}
 	}
@@ -202,7 +202,7 @@ func (d *Disk) volume(src podspec.Sources, v *corev1.Volume, owner policy.Docume
 	case v.Image != nil:
 		return d.imageVolume(src, v)
 	}
-	defer d.making.take(src.Pod.UID)()
+	defer d.locks.take(src.Pod.UID)()
 	root, err := os.OpenRoot(d.rootOf(v))
 	if err != nil {
 		return p, err
@@ -223,7 +223,7 @@ func (d *Disk) volume(src podspec.Sources, v *corev1.Volume, owner policy.Docume
 	if err != nil {
 		return p, err
 	}
-	p.file, err = hold(d.Dir(v, src.Pod.UID))
+	p.file, err = openPath(d.Dir(v, src.Pod.UID))
 	return p, err
 }
 
@@ -243,7 +243,7 @@ func (d *Disk) emptyDir(root *os.Root, src podspec.Sources, v *corev1.Volume) er
 		if isMounted(path) {
 			return nil
 		}
-		if err := root.Mkdir(name, 0o700); err == nil || errors.Is(err, fs.ErrExist) && len(entries(path)) == 0 {
+		if err := root.Mkdir(name, 0o700); err == nil || errors.Is(err, fs.ErrExist) && len(namesIn(path)) == 0 {
 			options := fmt.Sprintf("mode=0777,%s", memorySize(src, v))
 			if group >= 0 {
 				options = fmt.Sprintf("mode=02777,gid=%d,%s", group, memorySize(src, v))

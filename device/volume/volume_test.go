@@ -381,7 +381,7 @@ func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
 	claim := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}}}
 	pod := makePod("web", "wait")
 	src := podspec.Sources{Pod: &pod, Volumes: []wire.Volume{{UID: "volume", Namespace: pod.Namespace, Claim: "mine"}}}
-	defer d.making.take("uid-of-another")() // another pod's removal
+	defer d.locks.take("uid-of-another")() // another pod's removal
 	defer d.claims.take("volume-of-another")()
 	for _, v := range []*corev1.Volume{&files, &claim} {
 		p, err := d.volume(src, v, policy.Document{})
@@ -398,14 +398,14 @@ func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
 	if err := d.Clean(pod.UID); err != nil {
 		t.Error(err)
 	}
-	leave := d.making.take(pod.UID)
+	leave := d.locks.take(pod.UID)
 	came := make(chan error)
 	go func() { came <- d.Clean(pod.UID) }()
 	leave()
 	if err := <-came; err != nil { // after its own lock is free
 		t.Error(err)
 	}
-	if n := len(d.making.by); n != 1 {
+	if n := len(d.locks.by); n != 1 {
 		t.Errorf("%d locks are left", n)
 	}
 }
