@@ -71,7 +71,7 @@ func TestADamagedImageIsNotRemovedIfItCannotBePulled(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				d.wantContainers("web/c0#0 exited")
 				if slices.ContainsFunc(d.fake.Calls(), func(c string) bool { return strings.HasPrefix(c, "Remove") }) {
-					t.Errorf("it did %q", d.fake.Calls())
+					t.Errorf("it called %q", d.fake.Calls())
 				}
 				if count(d.reasons(), "ImageDamaged") == 0 {
 					t.Errorf("there is no event: %q", d.reasons())

@@ -13,10 +13,10 @@ import (
 // time since the boot.
 func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) {
 	for name, c := range map[string]struct {
-		passes time.Duration // on the wall clock, while the agent is off
-		passed time.Duration // real time
+		wall   time.Duration // while the agent is off, by the wall clock
+		real   time.Duration // the same in real time
 		reboot bool
-		lives  time.Duration // after that; 0: it ends at once
+		left   time.Duration // of the deadline; 0: it has passed
 	}{
 		"a correct clock":                             {20 * time.Second, 20 * time.Second, false, 40 * time.Second},
 		"a clock that jumps ahead":                    {24 * time.Hour, 20 * time.Second, false, 40 * time.Second},
@@ -38,16 +38,16 @@ func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) 
 				time.Sleep(40 * time.Second)
 				d.wantPhase("job", corev1.PodRunning, "")
 				d.end()
-				time.Sleep(c.passes)
-				wrong = c.passes - c.passed
+				time.Sleep(c.wall)
+				wrong = c.wall - c.real
 				if c.reboot {
 					d.fake.PowerCut()
 					d.board.set(func(b *board) { b.boot = "boot-2" })
 					born, wrong = time.Now(), time.Hour
 				}
 				d.start()
-				if c.lives > 0 {
-					time.Sleep(c.lives - 2*time.Second)
+				if c.left > 0 {
+					time.Sleep(c.left - 2*time.Second)
 					d.wantPhase("job", corev1.PodRunning, "")
 				}
 				time.Sleep(40 * time.Second) // including its grace

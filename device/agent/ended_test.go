@@ -40,9 +40,7 @@ func endingPods() map[string]corev1.Pod {
 	}
 }
 
-// The hub gets a pod's final phase once none of its containers runs, and only then another pod gets
-// its port: a replacement could collide on volumes and ports. As with the kubelet an ended pod
-// keeps its addresses.
+// As with the kubelet an ended pod keeps its addresses.
 func TestAPodKeepsItsAddressWhenItHasEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		one, two := makePod("one", "sleep 10s"), makePod("two", "sleep 10s", "sleep 12s then exit 1")
@@ -68,6 +66,8 @@ func TestAPodKeepsItsAddressWhenItHasEnded(t *testing.T) {
 	})
 }
 
+// The hub gets a pod's final phase once none of its containers runs, and only then another pod gets
+// its port: a replacement could collide on volumes and ports.
 func TestAPodHasEndedWhenItsContainersHaveStopped(t *testing.T) {
 	for name, p := range endingPods() {
 		for _, restart := range []bool{false, true} {

@@ -105,7 +105,7 @@ func TestAPostStartHookDelaysProbesReadinessAndTheNextContainer(t *testing.T) {
 		d.start()
 		time.Sleep(5 * time.Second)
 		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].State.Running == nil {
-			t.Errorf("under another agent: %+v", st.ContainerStatuses[0].State)
+			t.Errorf("after a restart of the agent: %+v", st.ContainerStatuses[0].State)
 		}
 		y.want(t, "0s start c0/0", "0s hook in c0", "20s start c1/0", "21s check in c0", "25s check in c0")
 	})

@@ -81,7 +81,7 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 		d.start()
 		time.Sleep(5 * time.Second)
 		if got := d.copies(); !slices.Equal(got, names) {
-			t.Errorf("under another agent there are %q", got)
+			t.Errorf("after a restart of the agent there are %q", got)
 		}
 		d.desire(3)
 		time.Sleep(5 * time.Second)

@@ -37,7 +37,7 @@ func (b rooted) Probe(ctx context.Context, _ string) (hardware.Report, error) {
 
 func (b rooted) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d.Look() }
 
-// fakeChip adds a GPIO chip to a root, with the node of another memory device, for this group only.
+// fakeChip adds a GPIO chip to a root. Its node is that of a memory device, for this group only.
 func fakeChip(t *testing.T, root, name, label string, minor uint32, group int) {
 	t.Helper()
 	node := filepath.Join(root, "dev", name)
@@ -48,7 +48,7 @@ func fakeChip(t *testing.T, root, name, label string, minor uint32, group int) {
 	}
 	dir := os.Getenv(testNodes)
 	if dir == "" {
-		t.Skip("making device nodes takes root")
+		t.Skip("making device nodes needs root")
 	}
 	class := filepath.Join(root, "sys/class/gpio", strings.TrimPrefix(name, "gpio"))
 	if err := os.MkdirAll(class, 0o755); err != nil {

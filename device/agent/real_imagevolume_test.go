@@ -84,7 +84,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 		d.start()
 		d.await("the second one still runs", func() bool { return ready(d.pod("runner")) })
 		if got := namesIn(images); !slices.Equal(got, []string{id}) {
-			t.Errorf("under another agent there are the copies %q", got)
+			t.Errorf("after a restart of the agent there are the copies %q", got)
 		}
 		made(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h"}))
 		d.await("the copy is gone with its last pod", func() bool { return len(namesIn(images)) == 0 })
