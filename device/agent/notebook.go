@@ -28,10 +28,10 @@ import (
 // that it made, hooks and probes that have passed, termination messages.
 type notebook struct{ volume.Disk }
 
-// OwnContainers returns the containers of a list that the agent with this directory made. Labels may come
-// from an image, and names can be changed, so the agent notes each container's id before its start.
-// A container with its labels and exact name but without a note is of an earlier version or was
-// interrupted, and gets a note.
+// OwnContainers returns the containers of a list that the agent with this directory made. Labels
+// may come from an image, and names can be changed, so the agent notes each container's id before
+// its start. A container with its labels and exact name but without a note is of an earlier version
+// or was interrupted, and gets a note.
 func OwnContainers(dir string, list []engine.Container) []engine.Container {
 	d := notebook{volume.Disk{Root: dir}}
 	return slices.DeleteFunc(list, func(c engine.Container) bool {

@@ -277,8 +277,8 @@ func (m *Memory) readOlder() {
 	}
 }
 
-// setTrouble records what is wrong with a file; nil: nothing any more. The caller holds writing, or is
-// alone.
+// setTrouble records what is wrong with a file; nil: nothing any more. The caller holds writing, or
+// is alone.
 func (m *Memory) setTrouble(file string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -39,22 +39,22 @@ func hasIdentity(pod *corev1.Pod) bool {
 	return true
 }
 
-// DropInvalid returns a desired state without duplicate pods and pods without a valid identity, and the
-// reasons against these.
+// DropInvalid returns a desired state without duplicate pods and pods without a valid identity, and
+// the reasons against these.
 func DropInvalid(d wire.Desired) (kept wire.Desired, left []string) {
 	kept = d
 	kept.Pods = make([]corev1.Pod, 0, len(d.Pods))
 	seen := make(map[types.UID]bool, len(d.Pods))
 	for i := range d.Pods {
 		pod := &d.Pods[i]
-		who := fmt.Sprintf("pod %.64q in namespace %.64q with uid %.64q", pod.Name, pod.Namespace, pod.UID)
+		subject := fmt.Sprintf("pod %.64q in namespace %.64q with uid %.64q", pod.Name, pod.Namespace, pod.UID)
 		switch {
 		case len(kept.Pods) == wire.MaxPods:
 			return kept, append(left, fmt.Sprintf("the limit of pods is exceeded: the first %d are run", wire.MaxPods))
 		case !hasIdentity(pod):
-			left = append(left, who+": these are not valid names")
+			left = append(left, subject+": these are not valid names")
 		case seen[pod.UID]:
-			left = append(left, who+": another pod has that uid")
+			left = append(left, subject+": another pod has that uid")
 		default:
 			seen[pod.UID] = true
 			kept.Pods = append(kept.Pods, *pod)

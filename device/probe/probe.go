@@ -153,7 +153,7 @@ func HasAddress(address string) bool {
 
 // Get sends an HTTP request to a container or to a given host. The caller closes the response's
 // body.
-func (a *Prober) Get(ctx context.Context, s Target, h *corev1.HTTPGetAction, who string) (*http.Response, error) {
+func (a *Prober) Get(ctx context.Context, s Target, h *corev1.HTTPGetAction, userAgent string) (*http.Response, error) {
 	port, err := portOf(s.Spec, h.Port)
 	if err != nil {
 		return nil, &Error{err}
@@ -182,7 +182,7 @@ func (a *Prober) Get(ctx context.Context, s Target, h *corev1.HTTPGetAction, who
 		req.Header.Add(x.Name, x.Value)
 	}
 	if _, has := req.Header["User-Agent"]; !has {
-		req.Header.Set("User-Agent", who)
+		req.Header.Set("User-Agent", userAgent)
 	}
 	if _, has := req.Header["Accept"]; !has {
 		req.Header.Set("Accept", "*/*")

@@ -212,8 +212,8 @@ func (d *Disk) useImage(pod types.UID, container, name string) error {
 	return os.WriteFile(filepath.Join(dir, usesImage+name+"."+container), nil, 0o600)
 }
 
-// SetUsedImages records that a container that is about to start uses only these copies: an earlier start
-// may have used another image under a moving tag. It reports whether it dropped any.
+// SetUsedImages records that a container that is about to start uses only these copies: an earlier
+// start may have used another image under a moving tag. It reports whether it dropped any.
 func (d *Disk) SetUsedImages(pod types.UID, container string, copies map[string]string) (let bool) {
 	if !podspec.IsUID(pod) || len(copies) == 0 {
 		return false
@@ -278,7 +278,8 @@ func (d *Disk) dropImages() error {
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// RemoveUnusedImages removes unused copies. While a copy is in progress its maker does that afterwards.
+// RemoveUnusedImages removes unused copies. While a copy is in progress its maker does that
+// afterwards.
 func (d *Disk) RemoveUnusedImages() {
 	copying := d.images.copying()
 	select {

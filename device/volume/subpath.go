@@ -116,8 +116,8 @@ func openName(dir *os.File, name string, make *creation, last bool) (*os.File, e
 	return f, nil
 }
 
-// resolveLinks resolves the symbolic links of a path, as a hint that walk does not rely on. A missing
-// last part stays.
+// resolveLinks resolves the symbolic links of a path, as a hint that walk does not rely on. A
+// missing last part stays.
 func resolveLinks(path string) (string, error) {
 	rest := ""
 	for {
@@ -141,8 +141,8 @@ func relativeTo(dir, path string) (rel string, ok bool) {
 	return rel, err == nil && (rel == "." || filepath.IsLocal(rel))
 }
 
-// openInside opens a path inside a volume, and creates missing directories with the volume's mode, like
-// the kubelet. Links may lead only inside the volume.
+// openInside opens a path inside a volume, and creates missing directories with the volume's mode,
+// like the kubelet. Links may lead only inside the volume.
 func openInside(volume *os.File, sub string, readOnly bool) (*os.File, error) {
 	if !filepath.IsLocal(sub) {
 		return nil, fmt.Errorf("%q must be a relative path that stays in the volume", sub)
