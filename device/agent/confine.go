@@ -109,7 +109,8 @@ func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) 
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot use AppArmor profile %q: %w: the device's owner allows it by a file of that name in %s", name, err, folder)
+		return "", fmt.Errorf("cannot use AppArmor profile %q: %w: the device's owner allows it by a file of that name "+
+			"in %s", name, err, folder)
 	}
 	if err := loaded(a.c.SysDir, name); err != nil {
 		return "", fmt.Errorf("cannot use AppArmor profile %q: %w: the device's owner loads it with apparmor_parser", name,

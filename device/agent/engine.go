@@ -83,13 +83,13 @@ func (a *Agent) pollEngine(now time.Time) (next time.Time) {
 
 // pinged records the result of a ping. Without pings a hanging engine would go unnoticed until the
 // next list.
-func (a *Agent) pinged(asked time.Time, err error) {
+func (a *Agent) pinged(began time.Time, err error) {
 	l := &a.loop
 	l.pinging = false
 	l.pingAt = time.Now().Add(pingTime)
 	if err != nil {
 		l.dirty = true
-		a.engineFailed(err, asked)
+		a.engineFailed(err, began)
 	}
 }
 
@@ -137,17 +137,17 @@ func (a *Agent) loadInfo() {
 	}
 }
 
-// engineFailed records that the engine did not respond to a call begun at asked.
-func (a *Agent) engineFailed(err error, asked time.Time) {
+// engineFailed records that a call of the engine failed; began is its start.
+func (a *Agent) engineFailed(err error, began time.Time) {
 	l := &a.loop
 	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) { // not when the agent stops
 		a.log.Warn("the container engine does not answer", "err", err)
 	}
 	l.engineErr = err
 	if l.downSince.IsZero() {
-		l.downSince = asked
+		l.downSince = began
 		if !l.everListed {
-			l.downSince = asked.Add(-graceDown) // it has never responded
+			l.downSince = began.Add(-graceDown) // it has never responded
 		}
 	}
 }
@@ -191,14 +191,14 @@ func (a *Agent) refreshInfo(ctx context.Context, e engine.Engine) {
 	})
 }
 
-// listed records the list of containers, or the error of a call begun at asked.
-func (a *Agent) listed(list []engine.Container, asked time.Time, err error) {
+// listed records the list of containers, or the error; began is the start of the call.
+func (a *Agent) listed(list []engine.Container, began time.Time, err error) {
 	l := &a.loop
 	now := time.Now()
 	l.listing = false
 	if err != nil {
 		l.dirty, l.listAt = true, now.Add(retryEngine)
-		a.engineFailed(err, asked)
+		a.engineFailed(err, began)
 		return
 	}
 	if l.engineErr != nil {

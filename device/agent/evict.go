@@ -46,19 +46,19 @@ func (c Candidate) low(name corev1.ResourceName) string {
 	if name == inodes {
 		format = resource.DecimalSI
 	}
-	said := fmt.Sprintf("The node was low on resource: %s. ", name)
+	message := fmt.Sprintf("The node was low on resource: %s. ", name)
 	text := func(n int64) string { return resource.NewQuantity(n, format).String() }
 	for _, w := range podspec.Containers(c.Pod) { // the kubelet's message
 		request := w.Spec.Resources.Requests[name]
 		if use := c.In[w.Spec.Name]; use > request.Value() {
-			said += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %s. ",
+			message += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %s. ",
 				w.Spec.Name, text(use), text(request.Value()), name)
 		}
 	}
 	if c.In == nil {
-		said += fmt.Sprintf("The pod was using %s, request is %s. ", text(c.Usage), text(c.Request))
+		message += fmt.Sprintf("The pod was using %s, request is %s. ", text(c.Usage), text(c.Request))
 	}
-	return said
+	return message
 }
 
 // Victim returns the pod to evict when memory or disk is short, in the kubelet's order: usage above
@@ -85,7 +85,7 @@ func Victim(all []Candidate) (Candidate, bool) {
 
 // evictForHeat evicts the least important pod: heat per pod is not measured, and each eviction
 // cools the processor.
-func (a *Agent) evictForHeat(within *time.Duration, done func(found bool)) {
+func (a *Agent) evictForHeat(maxGrace *time.Duration, done func(found bool)) {
 	pods := slices.DeleteFunc(a.loop.evictable(),
 		func(p *corev1.Pod) bool { return podspec.Priority(p) >= podspec.SystemCritical })
 	if len(pods) == 0 {
@@ -103,7 +103,7 @@ func (a *Agent) evictForHeat(within *time.Duration, done func(found bool)) {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(podspec.Priority(a), podspec.Priority(b)),
 			b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
 	})
-	a.evict(v, "The node was too hot: "+fleet.SignalTemperature+". ", within)
+	a.evict(v, "The node was too hot: "+fleet.SignalTemperature+". ", maxGrace)
 	done(true)
 }
 
@@ -121,7 +121,7 @@ func (l *loop) evictable() []*corev1.Pod {
 	return out
 }
 
-func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
+func (a *Agent) evictForMemory(maxGrace *time.Duration, done func(found bool)) {
 	l := &a.loop
 	pods, e := l.evictable(), l.engine
 	var ids []string
@@ -157,7 +157,7 @@ func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 				done(false)
 				return
 			}
-			a.evict(v.Pod, v.low(corev1.ResourceMemory), within)
+			a.evict(v.Pod, v.low(corev1.ResourceMemory), maxGrace)
 			done(true)
 		}
 	})
@@ -165,10 +165,10 @@ func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 
 // evict ends a pod here, with a grace of at most within; nil: its own. The hub creates a
 // replacement elsewhere.
-func (a *Agent) evict(pod *corev1.Pod, why string, within *time.Duration) {
+func (a *Agent) evict(pod *corev1.Pod, why string, maxGrace *time.Duration) {
 	r := a.loop.o.RecordOf(pod.UID)
 	if r.Verdict == nil && r.Final == nil {
-		r.Verdict, r.MaxGrace = &plan.Verdict{Reason: plan.Evicted, Message: why}, within
+		r.Verdict, r.MaxGrace = &plan.Verdict{Reason: plan.Evicted, Message: why}, maxGrace
 		a.event(corev1.EventTypeWarning, plan.Evicted, pod, "", "%s", why)
 	}
 }

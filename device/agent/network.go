@@ -72,10 +72,10 @@ func (a *Agent) checkNetwork(now time.Time) (next time.Time) {
 		a.networkMutex.RLock()
 		defer a.networkMutex.RUnlock()
 		err := e.EnsureNetwork(ctx, want)
-		lost := err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable))
+		unknown := err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable))
 		return func() {
 			n.asking = false
-			if n.askAt = time.Now().Add(networkRetry); !lost {
+			if n.askAt = time.Now().Add(networkRetry); !unknown {
 				a.networkDone(block, err)
 			}
 		}

@@ -170,24 +170,24 @@ func (d *notebook) readMessage(at plan.Place, attempt int) string {
 // readMessages reads the termination messages of ended containers into the Error field of the list.
 // known are those read before, by id.
 func (a *Agent) readMessages(ctx context.Context, e engine.Engine, list []engine.Container, node plan.Facts,
-	ofLog map[plan.Place]bool, known map[string]string) map[string]string {
+	logFallback map[plan.Place]bool, known map[string]string) map[string]string {
 	now := map[string]string{}
 	for i, c := range list {
 		in, ok := plan.InstanceOf(c, node)
 		if !ok || in.Place.Container == "" || in.State != engine.Exited && in.State != engine.Dead {
 			continue
 		}
-		said, has := known[c.ID]
+		message, has := known[c.ID]
 		if !has {
-			said = a.disk.readMessage(in.Place, in.Attempt)
-			if said == "" && in.ExitCode != 0 && ofLog[in.Place] {
-				said = lastOfLog(ctx, e, c.ID)
+			message = a.disk.readMessage(in.Place, in.Attempt)
+			if message == "" && in.ExitCode != 0 && logFallback[in.Place] {
+				message = lastOfLog(ctx, e, c.ID)
 			}
 		}
-		if now[c.ID] = said; said != "" && c.Error != "" {
-			said = c.Error + ": " + said
+		if now[c.ID] = message; message != "" && c.Error != "" {
+			message = c.Error + ": " + message
 		}
-		list[i].Error = cmp.Or(said, c.Error)
+		list[i].Error = cmp.Or(message, c.Error)
 	}
 	return now
 }

@@ -202,7 +202,7 @@ func (a *Agent) reportPlugged(before, now *hardware.Report) {
 	if before == nil {
 		return
 	}
-	gone := func(from, to []hardware.Device) (list []hardware.Device) {
+	minus := func(from, to []hardware.Device) (list []hardware.Device) {
 		for _, d := range from {
 			if !slices.ContainsFunc(to, d.Same) {
 				list = append(list, d)
@@ -211,11 +211,11 @@ func (a *Agent) reportPlugged(before, now *hardware.Report) {
 		return list
 	}
 	l := &a.loop
-	lost, come := gone(before.Devices, now.Devices), gone(now.Devices, before.Devices)
-	for _, d := range lost {
+	unplugged, plugged := minus(before.Devices, now.Devices), minus(now.Devices, before.Devices)
+	for _, d := range unplugged {
 		a.event(corev1.EventTypeWarning, "DeviceUnplugged", nil, "", "%s (%s) is gone", fleet.ResourceName(d.Resource), d.ID)
 	}
-	for _, d := range come {
+	for _, d := range plugged {
 		a.event(corev1.EventTypeNormal, "DevicePlugged", nil, "", "%s (%s) is there", fleet.ResourceName(d.Resource), d.ID)
 	}
 	for i := range l.desired.Pods {
@@ -226,17 +226,17 @@ func (a *Agent) reportPlugged(before, now *hardware.Report) {
 			}
 			for _, d := range plan.DevicesOf(in) {
 				switch {
-				case slices.ContainsFunc(lost, d.Same):
+				case slices.ContainsFunc(unplugged, d.Same):
 					a.event(corev1.EventTypeWarning, "DeviceUnplugged", pod, in.Place.Container,
 						"%s (%s), which the container has, is unplugged", fleet.ResourceName(d.Resource), d.ID)
-				case slices.ContainsFunc(come, d.Same):
+				case slices.ContainsFunc(plugged, d.Same):
 					a.event(corev1.EventTypeNormal, "DevicePlugged", pod, in.Place.Container,
 						"%s (%s), which the container has, is plugged in again", fleet.ResourceName(d.Resource), d.ID)
 				}
 			}
 		}
 	}
-	if len(lost)+len(come) > 0 {
+	if len(unplugged)+len(plugged) > 0 {
 		l.o.RetryWaiting()
 	}
 }

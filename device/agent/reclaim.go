@@ -52,7 +52,7 @@ func (a *Agent) reclaim(now time.Time) {
 // freed.
 type shortage struct {
 	due hardware.Due
-	do  func(within *time.Duration, done func(found bool))
+	do  func(maxGrace *time.Duration, done func(found bool))
 }
 
 // reclaimFirst reclaims for the first shortage with something to free.
@@ -61,14 +61,14 @@ func (a *Agent) reclaimFirst(short []shortage) {
 		a.loop.reclaiming, a.loop.evictAt = false, time.Now().Add(evictPause)
 		return
 	}
-	within := new(time.Duration)
+	maxGrace := new(time.Duration)
 	if short[0].due == hardware.SoftDue {
-		if within = nil; a.limits().MaxGrace > 0 {
+		if maxGrace = nil; a.limits().MaxGrace > 0 {
 			most := a.limits().MaxGrace
-			within = &most
+			maxGrace = &most
 		}
 	}
-	short[0].do(within, func(found bool) {
+	short[0].do(maxGrace, func(found bool) {
 		if short = short[1:]; found {
 			short = nil
 		}
@@ -111,7 +111,7 @@ func (a *Agent) trouble(what string, err error, more ...any) {
 
 // freeDisk removes dead containers and unused images, or else evicts a pod. Only images that the
 // agent pulled are removed: the owner may use the same engine.
-func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
+func (a *Agent) freeDisk(maxGrace *time.Duration, done func(found bool)) {
 	l := &a.loop
 	name := corev1.ResourceEphemeralStorage
 	if s := l.pressure.Disk.For; s == fleet.SignalNodeFsInodesFree || s == fleet.SignalImageFsInodesFree {
@@ -135,11 +135,11 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			}
 			return err
 		}
-		removed, gone := 0, 0
+		containersRemoved, imagesRemoved := 0, 0
 		clearing, cleared := context.WithTimeout(ctx, 2*freeTime) // if containers hang, images still get their time
 		for _, id := range dead {
 			if try(clearing, func(ctx context.Context) error { return e.Remove(ctx, id) }) == nil {
-				removed++
+				containersRemoved++
 			}
 		}
 		cleared()
@@ -158,14 +158,14 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 				continue
 			}
 			if try(tidying, func(ctx context.Context) error { return e.RemoveImage(ctx, im.ID) }) == nil {
-				gone++
+				imagesRemoved++
 				a.images.Removed(im)
 			}
 		}
 		tidied()
 		var all []Candidate
 		for i, p := range pods {
-			if removed+gone == 0 && down == nil { // after a time-out what was measured counts
+			if containersRemoved+imagesRemoved == 0 && down == nil { // after a time-out what was measured counts
 				ctx, cancel := context.WithTimeout(ctx, maxMeasureTime/time.Duration(len(pods)))
 				usage := int64(0)
 				if name == inodes {
@@ -180,9 +180,9 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 		return func() {
 			l.changed()
 			l.imagesAt = time.Time{}
-			if removed+gone > 0 {
+			if containersRemoved+imagesRemoved > 0 {
 				a.event(corev1.EventTypeNormal, "DiskFreed", nil, "",
-					"The disk is short of space: removed %d dead containers and %d unused images", removed, gone)
+					"The disk is short of space: removed %d dead containers and %d unused images", containersRemoved, imagesRemoved)
 				done(true)
 				return
 			}
@@ -192,12 +192,12 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			}
 			v, ok := Victim(all)
 			if !ok {
-				a.reportNoVictim("The disk is short of space, and this device has neither an unused image that the agent pulled nor a " +
-					"pod whose eviction would help")
+				a.reportNoVictim("The disk is short of space, and this device has neither an unused image that the agent " +
+					"pulled nor a pod whose eviction would help")
 				done(false)
 				return
 			}
-			a.evict(v.Pod, v.low(name), within)
+			a.evict(v.Pod, v.low(name), maxGrace)
 			done(true)
 		}
 	})

@@ -187,12 +187,12 @@ func (a *Agent) probeDone(s plan.Step, err error, now time.Time) {
 		return
 	}
 	was := c.Probe[s.Probe].Passed
-	told := c.Probed(s, err, now)
+	message := c.Probed(s, err, now)
 	if is := c.Probe[s.Probe].Passed; is != was && s.Probe != podspec.Liveness {
 		a.work.Go(func() { a.disk.noteProbe(s, is) })
 	}
-	if told != "" {
-		a.event(corev1.EventTypeWarning, "Unhealthy", s.Pod, s.Place.Container, "%s", told)
+	if message != "" {
+		a.event(corev1.EventTypeWarning, "Unhealthy", s.Pod, s.Place.Container, "%s", message)
 	}
 	if c.KillReason != "" {
 		a.event(corev1.EventTypeNormal, "Killing", s.Pod, s.Place.Container, "%s", c.KillReason)

@@ -133,7 +133,7 @@ type measurement struct {
 	sum   int64         // bytes
 	disk  int64         // of them, on the disk
 	took  time.Duration // at most storageMost
-	wrong error         // of volumes that could not be measured
+	err   error         // of volumes that could not be measured
 }
 
 // measure measures what a pod has written. On a time-out the part that was measured counts.
@@ -151,7 +151,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 		}
 		n, err := engine.SizeOf(ctx, a.disk.Dir(v, p.UID))
 		if err != nil && ctx.Err() == nil {
-			m.wrong = errors.Join(m.wrong, fmt.Errorf("volume %s: %w", v.Name, err))
+			m.err = errors.Join(m.err, fmt.Errorf("volume %s: %w", v.Name, err))
 		}
 		s.Volumes[v.Name] = n.Bytes
 		m.sum += n.Bytes
@@ -167,10 +167,10 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 		if err != nil { // an unmeasured container counts as 0
 			continue
 		}
-		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.Root, messageName(plan.Place{Pod: p.UID, Container: name},
+		message, _ := engine.SizeOf(ctx, filepath.Join(a.disk.Root, messageName(plan.Place{Pod: p.UID, Container: name},
 			c.Attempt)))
-		s.Containers[name] = n + said.Bytes
-		m.sum += n + said.Bytes
+		s.Containers[name] = n + message.Bytes
+		m.sum += n + message.Bytes
 	}
 	m.whole, m.took = !errors.Is(ctx.Err(), context.DeadlineExceeded), time.Since(began)
 	m.disk, m.why = s.disk(p), cmp.Or(OverLimit(p, s), m.why)
@@ -200,7 +200,7 @@ func (a *Agent) judgeStorage(m measurement) {
 	if r == nil || !plan.HasRunning(r) {
 		return
 	}
-	a.trouble("measure the volumes of pod "+m.pod.Namespace+"/"+m.pod.Name, m.wrong)
+	a.trouble("measure the volumes of pod "+m.pod.Namespace+"/"+m.pod.Name, m.err)
 	wait := max(storageTime, measureRatio*m.took)
 	l.storageAt[m.pod.UID] = time.Now().Add(wait)
 	switch {

@@ -170,18 +170,19 @@ func (p *pass) movedDevice(in Instance) string {
 }
 
 // unplugged names the missing devices of a pod.
-func unplugged(pod *corev1.Pod, o *Observed) (lost []string) {
+func unplugged(pod *corev1.Pod, o *Observed) (missing []string) {
 	for _, in := range o.Containers {
 		if in.Place.Pod != pod.UID || in.State != engine.Running && in.State != engine.Paused {
 			continue
 		}
 		for _, d := range DevicesOf(in) {
 			if _, ok := o.Node.current(d); !ok {
-				lost = append(lost, fmt.Sprintf("%s/%s (%s) of container %s", fleet.Group, d.Resource, d.ID, in.Place.Container))
+				missing = append(missing, fmt.Sprintf("%s/%s (%s) of container %s", fleet.Group, d.Resource, d.ID,
+					in.Place.Container))
 			}
 		}
 	}
-	return lost
+	return missing
 }
 
 // devicesCondition says whether the devices of a pod are plugged in; false: the pod requests none.
@@ -192,9 +193,9 @@ func devicesCondition(pod *corev1.Pod, o *Observed) (corev1.PodCondition, bool) 
 		o.Node.Allocatable == nil {
 		return c, false
 	}
-	if lost := unplugged(pod, o); len(lost) > 0 {
+	if missing := unplugged(pod, o); len(missing) > 0 {
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "Unplugged",
-			strings.Join(lost, ", ")+" is unplugged: plug it in again"
+			strings.Join(missing, ", ")+" is unplugged: plug it in again"
 	}
 	return c, true
 }

@@ -70,7 +70,7 @@ var errPaused = errors.New(
 // Probed records the result of a probe and returns a message for an event, or "". As with the
 // kubelet a liveness or startup probe at its failure threshold restarts the container, a readiness
 // probe only makes it not ready. An engine failure does not count.
-func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string) {
+func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (message string) {
 	pr := podspec.ProbeOf(s.Spec, s.Probe)
 	if pr == nil || c.ID != s.ID || !c.Running() {
 		return ""

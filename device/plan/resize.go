@@ -137,7 +137,8 @@ func (p *pass) refuseResize(want, has *corev1.Pod, others []*corev1.Pod) *Verdic
 		for _, w := range podspec.Containers(want) {
 			if c := podspec.Find(has, w.Spec.Name); c == nil ||
 				c.Resources.Limits.Cpu().Cmp(*w.Spec.Resources.Limits.Cpu()) != 0 {
-				why = fmt.Sprintf("Resize is infeasible for the processors of Guaranteed Pods alongside topology manager policy %q", node.Topology)
+				why = fmt.Sprintf("Resize is infeasible for the processors of Guaranteed Pods alongside topology manager "+
+					"policy %q", node.Topology)
 				if !pinned {
 					why = "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy"
 				}

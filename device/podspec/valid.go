@@ -41,29 +41,29 @@ func hasIdentity(pod *corev1.Pod) bool {
 
 // DropInvalid returns a desired state without duplicate pods and pods without a valid identity, and
 // the reasons against these.
-func DropInvalid(d wire.Desired) (kept wire.Desired, left []string) {
-	kept = d
-	kept.Pods = make([]corev1.Pod, 0, len(d.Pods))
+func DropInvalid(d wire.Desired) (valid wire.Desired, reasons []string) {
+	valid = d
+	valid.Pods = make([]corev1.Pod, 0, len(d.Pods))
 	seen := make(map[types.UID]bool, len(d.Pods))
 	for i := range d.Pods {
 		pod := &d.Pods[i]
 		subject := fmt.Sprintf("pod %.64q in namespace %.64q with uid %.64q", pod.Name, pod.Namespace, pod.UID)
 		switch {
-		case len(kept.Pods) == wire.MaxPods:
-			return kept, append(left, fmt.Sprintf("the limit of pods is exceeded: the first %d are run", wire.MaxPods))
+		case len(valid.Pods) == wire.MaxPods:
+			return valid, append(reasons, fmt.Sprintf("the limit of pods is exceeded: the first %d are run", wire.MaxPods))
 		case !hasIdentity(pod):
-			left = append(left, subject+": these are not valid names")
+			reasons = append(reasons, subject+": these are not valid names")
 		case seen[pod.UID]:
-			left = append(left, subject+": another pod has that uid")
+			reasons = append(reasons, subject+": another pod has that uid")
 		default:
 			seen[pod.UID] = true
-			kept.Pods = append(kept.Pods, *pod)
+			valid.Pods = append(valid.Pods, *pod)
 		}
 	}
-	if len(d.Pods) == len(kept.Pods) {
-		kept.Pods = d.Pods
+	if len(d.Pods) == len(valid.Pods) {
+		valid.Pods = d.Pods
 	}
-	return kept, left
+	return valid, reasons
 }
 
 func ptr(s *string) string {
@@ -254,7 +254,8 @@ func Unsupported(pod *corev1.Pod) string {
 			}
 		}
 		if l := w.Spec.Lifecycle; l != nil && l.StopSignal != nil {
-			return fmt.Sprintf("container %s: lifecycle.stopSignal is not supported on devices: write STOPSIGNAL into the image", w.Spec.Name)
+			return fmt.Sprintf("container %s: lifecycle.stopSignal is not supported on devices: "+
+				"write STOPSIGNAL into the image", w.Spec.Name)
 		}
 		for k := Startup; k < ProbeKinds; k++ {
 			if pr := ProbeOf(w.Spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil &&
