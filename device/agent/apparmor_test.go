@@ -21,8 +21,8 @@ func aKernel(t *testing.T, enabled string, loaded ...string) string {
 		"kernel/security/apparmor/profiles":  strings.Join(loaded, "\n") + "\n",
 	} {
 		path := filepath.Join(sys, name)
-		made(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		made(t, os.WriteFile(path, []byte(text), 0o644))
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	return sys
 }
@@ -35,12 +35,12 @@ func localhost(name string) *corev1.AppArmorProfile {
 func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 	folder := t.TempDir()
 	for _, name := range []string{"web-strict", "not-loaded", "named with (words)", "a.b"} {
-		made(t, os.WriteFile(filepath.Join(folder, name), nil, 0o644))
+		must(t, os.WriteFile(filepath.Join(folder, name), nil, 0o644))
 	}
-	made(t, os.Mkdir(filepath.Join(folder, "dir"), 0o755))
+	must(t, os.Mkdir(filepath.Join(folder, "dir"), 0o755))
 	outside := filepath.Join(t.TempDir(), "docker-default")
-	made(t, os.WriteFile(outside, nil, 0o644))
-	made(t, os.Symlink(outside, filepath.Join(folder, "docker-default")))
+	must(t, os.WriteFile(outside, nil, 0o644))
+	must(t, os.Symlink(outside, filepath.Join(folder, "docker-default")))
 	sys := aKernel(t, "Y", "docker-default (enforce)", "web-strict (enforce)", "dir (enforce)", "lxc (unconfined)", "named with (words) (complain)", "web-strict//child (enforce)")
 	plain, free := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
 	for name, c := range map[string]struct {
@@ -98,7 +98,7 @@ func TestWithoutAppArmorPodsThatRequestItAreRejected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
-			made(t, os.WriteFile(filepath.Join(folder, "web-strict"), nil, 0o644))
+			must(t, os.WriteFile(filepath.Join(folder, "web-strict"), nil, 0o644))
 			sys := aKernel(t, c.enabled, "web-strict (enforce)")
 			bubble(t, func(t *testing.T, d *device) {
 				d.end()

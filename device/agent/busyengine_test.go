@@ -46,7 +46,7 @@ func TestConstantEventsOfTheEngineDelayNothing(t *testing.T) {
 		d.stop("web")
 		time.Sleep(time.Minute)
 		d.wantContainers("job/c0#0 exited", "web/c0#0 exited", "web/c0#1 running")
-		d.desire(2, leaving(web, 1), job)
+		d.desire(2, deletedPod(web, 1), job)
 		time.Sleep(2 * time.Minute)
 		d.wantContainers("job/c0#0 exited")
 	})

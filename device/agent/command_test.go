@@ -17,18 +17,18 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A speaker is a hub with a stream for each request.
-type speaker struct {
+// A requestHub is a hub with a stream for each request.
+type requestHub struct {
 	*device
-	talks map[string]*requesttest.Stream
+	streams map[string]*requesttest.Stream
 }
 
-func (s speaker) Stream(id string) request.Stream { return s.talks[id] }
+func (s requestHub) Stream(id string) request.Stream { return s.streams[id] }
 
-// asks sends a request to the agent.
-func (d *device) asks(id string, r wire.Request) *requesttest.Stream {
+// request sends a request to the agent.
+func (d *device) request(id string, r wire.Request) *requesttest.Stream {
 	a := requesttest.New()
-	d.agent.SetHub(speaker{d, map[string]*requesttest.Stream{id: a}})
+	d.agent.SetHub(requestHub{d, map[string]*requesttest.Stream{id: a}})
 	d.agent.Request(id, r)
 	return a
 }
@@ -81,7 +81,7 @@ func TestCommands(t *testing.T) {
 				none.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "missing"}}}}
 				d.desire(1, makePod("web", "serve 127.0.0.1:8080"), done, talker, none)
 				time.Sleep(10 * time.Second)
-				a := d.asks("r1", c.r)
+				a := d.request("r1", c.r)
 				for _, in := range c.inputs {
 					a.Inputs <- in
 				}
@@ -111,7 +111,7 @@ func TestUsageIsMeasuredOnRequest(t *testing.T) {
 		d.fake.Use(d.name("web"), 250, 20<<20)
 		ask := func() wire.Usage {
 			t.Helper()
-			a := d.asks("r1", wire.Request{Type: wire.RequestUsage})
+			a := d.request("r1", wire.Request{Type: wire.RequestUsage})
 			if end := <-a.End; end.Error != "" {
 				t.Fatal(end.Error)
 			}
@@ -147,13 +147,13 @@ func TestUsageIsMeasuredOnRequest(t *testing.T) {
 	})
 }
 
-// An unmeasured engine does not return the usage of one pod's container.
-type unmeasured struct {
+// A hangingUsage engine does not return the usage of one pod's container.
+type hangingUsage struct {
 	engine.Engine
 	name string
 }
 
-func (u unmeasured) Usage(ctx context.Context, id string) (engine.Usage, error) {
+func (u hangingUsage) Usage(ctx context.Context, id string) (engine.Usage, error) {
 	list, err := u.Containers(ctx, plan.LabelAgent+"=pi-1")
 	if err != nil || slices.ContainsFunc(list, func(c engine.Container) bool { return c.ID == id && c.Labels[plan.LabelPodName] == u.name }) {
 		<-ctx.Done()
@@ -167,11 +167,11 @@ func (u unmeasured) Usage(ctx context.Context, id string) (engine.Usage, error) 
 func TestUsageSkipsAHangingContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
-		d.engine = unmeasured{d.fake, "hangs"}
+		d.engine = hangingUsage{d.fake, "hangs"}
 		d.start()
 		d.desire(1, makePod("web", "wait"), makePod("hangs", "wait"))
 		time.Sleep(5 * time.Second)
-		a, began := d.asks("r1", wire.Request{Type: wire.RequestUsage}), time.Now()
+		a, began := d.request("r1", wire.Request{Type: wire.RequestUsage}), time.Now()
 		end := <-a.End
 		u, err := wire.ParseUsage([]byte(a.Stdout()))
 		if took := time.Since(began); end.Error != "" || err != nil || len(u.Pods) != 1 || u.Pods[0].Name != "web" || took >= 15*time.Second {

@@ -27,10 +27,10 @@ func withCPUs(t *testing.T, policy plan.CPUManagerPolicy, flags hardware.Limits,
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		sys := t.TempDir()
-		made(t, os.MkdirAll(filepath.Join(sys, "devices/system/cpu"), 0o755))
-		made(t, os.WriteFile(filepath.Join(sys, "devices/system/cpu/online"), []byte("0-3\n"), 0o644))
+		must(t, os.MkdirAll(filepath.Join(sys, "devices/system/cpu"), 0o755))
+		must(t, os.WriteFile(filepath.Join(sys, "devices/system/cpu/online"), []byte("0-3\n"), 0o644))
 		info, err := d.fake.Info(t.Context())
-		made(t, err)
+		must(t, err)
 		info.CPUSet = true
 		d.fake.SetInfo(info)
 		d.config.SysDir, d.config.CPUManager = sys, policy

@@ -60,7 +60,7 @@ func TestAnEphemeralContainerRunsOnceBesideTheOthers(t *testing.T) {
 		if st := d.wantPhase("web", corev1.PodRunning, ""); !ready(&st) {
 			t.Errorf("a pod is not ready because of an ephemeral container: %+v", st.Conditions)
 		}
-		d.desire(4, leaving(p, 5))
+		d.desire(4, deletedPod(p, 5))
 		time.Sleep(time.Minute)
 		d.wantContainers()
 	})

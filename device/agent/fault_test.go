@@ -16,9 +16,9 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A killer kills the agent at its nth changing call, before or after the engine executes it. The
-// agent gets no result.
-type killer struct {
+// A killingEngine kills the agent at its nth changing call, before or after the engine executes it.
+// The agent gets no result.
+type killingEngine struct {
 	engine.Engine
 	mu    sync.Mutex
 	left  int
@@ -26,7 +26,7 @@ type killer struct {
 	kill  func()
 }
 
-func (k *killer) at(ctx context.Context, call func()) (killed bool) {
+func (k *killingEngine) at(ctx context.Context, call func()) (killed bool) {
 	k.mu.Lock()
 	k.left--
 	killed = k.left == 0
@@ -41,28 +41,28 @@ func (k *killer) at(ctx context.Context, call func()) (killed bool) {
 	return killed
 }
 
-func (k *killer) Create(ctx context.Context, s engine.Spec) (string, error) {
+func (k *killingEngine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if k.at(ctx, func() { _, _ = k.Engine.Create(ctx, s) }) {
 		return "", ctx.Err()
 	}
 	return k.Engine.Create(ctx, s)
 }
 
-func (k *killer) Start(ctx context.Context, id string) error {
+func (k *killingEngine) Start(ctx context.Context, id string) error {
 	if k.at(ctx, func() { _ = k.Engine.Start(ctx, id) }) {
 		return ctx.Err()
 	}
 	return k.Engine.Start(ctx, id)
 }
 
-func (k *killer) Stop(ctx context.Context, id string, grace time.Duration) error {
+func (k *killingEngine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if k.at(ctx, func() { _ = k.Engine.Stop(ctx, id, grace) }) {
 		return ctx.Err()
 	}
 	return k.Engine.Stop(ctx, id, grace)
 }
 
-func (k *killer) Remove(ctx context.Context, id string) error {
+func (k *killingEngine) Remove(ctx context.Context, id string) error {
 	if k.at(ctx, func() { _ = k.Engine.Remove(ctx, id) }) {
 		return ctx.Err()
 	}
@@ -92,7 +92,7 @@ func TestAnAgentKilledAtAnyStepConverges(t *testing.T) {
 func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	d := newDevice(t)
 	dead := make(chan struct{})
-	k := &killer{Engine: d.fake, left: n, after: after, kill: func() { close(dead) }}
+	k := &killingEngine{Engine: d.fake, left: n, after: after, kill: func() { close(dead) }}
 	d.engine = k
 	restarted := make(chan struct{})
 	d.start()
@@ -119,7 +119,7 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	time.Sleep(time.Minute)
 	d.wantContainers("gone/POD#0 running", "gone/c0#0 running", "gone/c1#0 running",
 		"keep/POD#0 running", "keep/c0#0 running", "keep/c1#0 running", "keep/init#0 exited")
-	d.desire(2, keep, leaving(gone, 5))
+	d.desire(2, keep, deletedPod(gone, 5))
 	time.Sleep(10 * time.Second)
 	revive()
 	time.Sleep(time.Minute)
@@ -141,10 +141,10 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	return reached
 }
 
-// A mute engine never returns from Start.
-type mute struct{ engine.Engine }
+// A hangingStart engine never returns from Start.
+type hangingStart struct{ engine.Engine }
 
-func (m mute) Start(ctx context.Context, id string) error {
+func (m hangingStart) Start(ctx context.Context, id string) error {
 	<-ctx.Done()
 	return fmt.Errorf("start container %s: %w", id, ctx.Err())
 }
@@ -154,7 +154,7 @@ func (m mute) Start(ctx context.Context, id string) error {
 func TestAHangingStartIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
-		d.engine = mute{d.fake}
+		d.engine = hangingStart{d.fake}
 		d.start()
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(makeTimeout + time.Second)

@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-func made(t *testing.T, err error) {
+func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -30,8 +30,8 @@ func secretVolume(name string) corev1.Volume {
 
 const dataUID = "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"
 
-// nest makes directories of that depth and returns a descriptor of the last.
-func nest(t *testing.T, dir string, depth int) int {
+// nestDirs makes directories of that depth and returns a descriptor of the last.
+func nestDirs(t *testing.T, dir string, depth int) int {
 	t.Helper()
 	fd, err := unix.Open(dir, unix.O_RDONLY, 0)
 	for i := 0; err == nil && i < depth; i++ {
@@ -47,7 +47,7 @@ func nest(t *testing.T, dir string, depth int) int {
 	return fd
 }
 
-func packed(kind byte, name, data string, change ...func(*tar.Header)) (e enginetest.Entry) {
+func tarEntry(kind byte, name, data string, change ...func(*tar.Header)) (e enginetest.Entry) {
 	e.Header, e.Data = tar.Header{Typeflag: kind, Name: name, Mode: 0o755, Size: int64(len(data)), ModTime: time.Unix(1e9, 0)}, data
 	if kind == tar.TypeSymlink || kind == tar.TypeLink {
 		e.Header.Linkname, e.Header.Size, e.Data = data, 0, ""
@@ -58,7 +58,7 @@ func packed(kind byte, name, data string, change ...func(*tar.Header)) (e engine
 	return e
 }
 
-func moded(mode int64) func(*tar.Header) { return func(h *tar.Header) { h.Mode = mode } }
+func withMode(mode int64) func(*tar.Header) { return func(h *tar.Header) { h.Mode = mode } }
 
 // namesIn are the names in a directory; empty: it is missing.
 func namesIn(dir string) (names []string) {
@@ -71,7 +71,7 @@ func namesIn(dir string) (names []string) {
 
 func with(p corev1.Pod, f func(*corev1.Pod)) corev1.Pod { f(&p); return p }
 
-func asking(name, cpu, memory string) corev1.Pod {
+func requestingPod(name, cpu, memory string) corev1.Pod {
 	return with(makePod(name, "wait"), func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 	})

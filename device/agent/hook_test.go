@@ -25,20 +25,20 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// A diary is the commands that the containers of a device ran, with their times.
-type diary struct {
+// A commandLog is the commands that the containers of a device ran, with their times.
+type commandLog struct {
 	mu    sync.Mutex
 	began time.Time
 	lines []string
 }
 
-func (y *diary) note(format string, args ...any) {
+func (y *commandLog) note(format string, args ...any) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.lines = append(y.lines, fmt.Sprintf("%.0fs ", time.Since(y.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
-func (y *diary) want(t *testing.T, want ...string) {
+func (y *commandLog) want(t *testing.T, want ...string) {
 	t.Helper()
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -48,10 +48,10 @@ func (y *diary) want(t *testing.T, want ...string) {
 	y.lines = nil
 }
 
-// hooking offers the image "app": a command takes as many seconds as its second word and exits with
-// the third. It stops at once.
-func (d *device) hooking() *diary {
-	y := &diary{began: time.Now()}
+// offerHookApp offers the image "app": a command takes as many seconds as its second word and exits
+// with the third. It stops at once.
+func (d *device) offerHookApp() *commandLog {
+	y := &commandLog{began: time.Now()}
 	d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
@@ -87,7 +87,7 @@ func hookPod(l *corev1.Lifecycle, containers int) corev1.Pod {
 
 func TestAPostStartHookDelaysProbesReadinessAndTheNextContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		y := d.hooking()
+		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "20", "0")}, 2)
 		p.Spec.Containers[0].ReadinessProbe = execProbe(corev1.Probe{InitialDelaySeconds: 21, PeriodSeconds: 100})
 		d.desire(1, p)
@@ -114,7 +114,7 @@ func TestAPostStartHookDelaysProbesReadinessAndTheNextContainer(t *testing.T) {
 // A pod that restarts every five minutes for years has notes only for its existing containers.
 func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.hooking()
+		d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "0", "0"), PreStop: execHook("bye", "0", "0")}, 1)
 		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
 		p.Spec.Containers[0].LivenessProbe.Exec.Command = []string{"check", "0", "1"}
@@ -156,7 +156,7 @@ func TestAPostStartHookWithoutAResponseEndsWithItsContainer(t *testing.T) {
 			return ours, nil
 		}
 		d.start()
-		d.hooking()
+		d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}}, 1)
 		d.desire(1, p)
 		time.Sleep(20 * time.Second)
@@ -181,14 +181,14 @@ func TestAPostStartHookWithoutAResponseEndsWithItsContainer(t *testing.T) {
 	})
 }
 
-// An endless engine does not notice that the container of a command has ended, like Docker with a
-// shared PID namespace.
-type endless struct {
+// An endlessExec engine does not notice that the container of a command has ended, like Docker with
+// a shared PID namespace.
+type endlessExec struct {
 	engine.Engine
 	began, running atomic.Int32
 }
 
-func (e *endless) Exec(ctx context.Context, _ string, _ []string, s engine.Streams) (int, error) {
+func (e *endlessExec) Exec(ctx context.Context, _ string, _ []string, s engine.Streams) (int, error) {
 	s.Began(fmt.Sprint("exec-", e.began.Add(1)))
 	e.running.Add(1)
 	defer e.running.Add(-1)
@@ -199,10 +199,10 @@ func (e *endless) Exec(ctx context.Context, _ string, _ []string, s engine.Strea
 func TestACommandOfAPostStartHookEndsWithItsContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
-		e := &endless{Engine: d.fake}
+		e := &endlessExec{Engine: d.fake}
 		d.engine = e
 		d.start()
-		d.hooking()
+		d.offerHookApp()
 		notes := func() int { return len(namesIn(d.agent.disk.execs())) }
 		d.desire(1, hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1))
 		time.Sleep(20 * time.Second)
@@ -223,7 +223,7 @@ func TestACommandOfAPostStartHookEndsWithItsContainer(t *testing.T) {
 
 func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		y := d.hooking()
+		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "2", "3"), PreStop: execHook("bye", "1", "0")}, 1)
 		d.desire(1, p)
 		time.Sleep(10 * time.Second)
@@ -243,7 +243,7 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 // The next agent runs a hook again that was interrupted.
 func TestAnInterruptedHookRunsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		y := d.hooking()
+		y := d.offerHookApp()
 		d.desire(1, hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "20", "0")}, 1))
 		time.Sleep(10 * time.Second)
 		d.end()
@@ -270,12 +270,12 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.hooking()
+				d.offerHookApp()
 				p := hookPod(&corev1.Lifecycle{PreStop: c.hook}, 1)
 				d.desire(1, p)
 				time.Sleep(5 * time.Second)
 				d.fake.Record()
-				d.desire(2, leaving(p, c.grace))
+				d.desire(2, deletedPod(p, c.grace))
 				if c.at > 0 {
 					time.Sleep(time.Duration(c.at)*time.Second - time.Millisecond)
 					if calls := strings.Join(d.fake.Calls(), "; "); strings.Contains(calls, "Stop") {
@@ -301,7 +301,7 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 // its pod's grace, and each has two seconds from TERM to KILL.
 func TestAfterAFailedProbeWithoutAGraceNoHookRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		y := d.hooking()
+		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
@@ -317,15 +317,15 @@ func TestAfterAFailedProbeWithoutAGraceNoHookRuns(t *testing.T) {
 
 func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		y := d.hooking()
+		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "60", "0")}, 1)
 		d.desire(1, p)
 		time.Sleep(5 * time.Second)
-		d.desire(2, leaving(p, 100))
+		d.desire(2, deletedPod(p, 100))
 		time.Sleep(5 * time.Second)
-		d.desire(3, leaving(p, 20))
+		d.desire(3, deletedPod(p, 20))
 		time.Sleep(10 * time.Second)
-		d.desire(4, leaving(p, 3))
+		d.desire(4, deletedPod(p, 3))
 		time.Sleep(5 * time.Second)
 		y.want(t, "0s start c0/0", "5s bye in c0")
 		if _, held := d.pod("app"); held {
@@ -337,12 +337,12 @@ func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {
 // A stop that another agent repeats does not run an ended hook again.
 func TestAnEndedPreStopHookDoesNotRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		y := d.hooking()
+		y := d.offerHookApp()
 		d.fake.Fail("Stop", engine.ErrUnavailable)
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "4", "0")}, 1)
 		d.desire(1, p)
 		time.Sleep(5 * time.Second)
-		d.desire(2, leaving(p, 30))
+		d.desire(2, deletedPod(p, 30))
 		time.Sleep(5 * time.Second)
 		d.end()
 		d.start()
@@ -356,7 +356,7 @@ func TestAnEndedPreStopHookDoesNotRunAgain(t *testing.T) {
 
 func TestALivenessFailureRunsThePreStopHook(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		y := d.hooking()
+		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
 		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
 		d.desire(1, p)
@@ -368,7 +368,7 @@ func TestALivenessFailureRunsThePreStopHook(t *testing.T) {
 // As with the kubelet any HTTP response is a success, and the request goes to the pod.
 func TestAnHTTPHookCallsThePod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.hooking()
+		d.offerHookApp()
 		var mu sync.Mutex
 		var asked []string
 		d.config.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
@@ -395,7 +395,7 @@ func TestAnHTTPHookCallsThePod(t *testing.T) {
 		if slices.Contains(d.reasons(), "FailedPostStartHook") {
 			t.Errorf("events %q", d.reasons())
 		}
-		d.desire(2, leaving(p, 30))
+		d.desire(2, deletedPod(p, 30))
 		time.Sleep(5 * time.Second)
 		mu.Lock()
 		defer mu.Unlock()
@@ -410,7 +410,7 @@ func TestAnHTTPHookCallsThePod(t *testing.T) {
 
 func TestProbesWaitForThePostStartHook(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		y := d.hooking()
+		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "12", "0")}, 1)
 		p.Spec.Containers[0].StartupProbe = execProbe(corev1.Probe{PeriodSeconds: 60})
 		d.desire(1, p)

@@ -22,8 +22,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A notary is a registry with signatures.
-type notary struct {
+// A fakeRegistry is a registry with signatures.
+type fakeRegistry struct {
 	mu     sync.Mutex
 	digest string // of the tag, now
 	err    error
@@ -31,7 +31,7 @@ type notary struct {
 	key    string
 }
 
-func (n *notary) verify(_ context.Context, image string, keys []policy.Key, _ signature.Credentials) (signature.Verified, error) {
+func (n *fakeRegistry) verify(_ context.Context, image string, keys []policy.Key, _ signature.Credentials) (signature.Verified, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked++
@@ -42,15 +42,15 @@ func (n *notary) verify(_ context.Context, image string, keys []policy.Key, _ si
 	return signature.Verified{Image: "registry.example.org/" + name + "@" + n.digest, Digest: n.digest, Key: n.key}, nil
 }
 
-// says changes its response.
-func (n *notary) says(change func()) {
+// set changes its response.
+func (n *fakeRegistry) set(change func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	change()
 }
 
-// times is the number of requests.
-func (n *notary) times() int {
+// requests is the number of requests.
+func (n *fakeRegistry) requests() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.asked
@@ -76,9 +76,9 @@ func TestSignedImages(t *testing.T) {
 	untrusted := fmt.Errorf("image registry.example.org/web:1: %w: it is not signed", signature.ErrUntrusted)
 	offline := errors.New("dial tcp: no route to host")
 	offered := enginetest.Offer{Program: toolOrPause}
-	setUp := func(t *testing.T, pull corev1.PullPolicy, commands ...string) (*device, *notary, corev1.Pod) {
+	setUp := func(t *testing.T, pull corev1.PullPolicy, commands ...string) (*device, *fakeRegistry, corev1.Pod) {
 		d := newDevice(t)
-		n := &notary{digest: digestOf("a"), key: keyID(policytest.Ed25519)}
+		n := &fakeRegistry{digest: digestOf("a"), key: keyID(policytest.Ed25519)}
 		d.config.Policy, d.config.Verify = plan.Policy{Document: sign(policytest.Ed25519)}, n.verify
 		for _, letter := range []string{"a", "b"} {
 			d.fake.OfferImage("registry.example.org/web@"+digestOf(letter), offered)
@@ -127,7 +127,7 @@ func TestSignedImages(t *testing.T) {
 		}},
 		{"an unsigned image waits, and runs once it is signed", func(t *testing.T) {
 			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
-			n.says(func() { n.err = untrusted })
+			n.set(func() { n.err = untrusted })
 			d.start()
 			defer func() { d.end() }()
 			d.desire(1, pod)
@@ -138,7 +138,7 @@ func TestSignedImages(t *testing.T) {
 			if got := images(d); len(got) != 0 || !slices.Contains(d.reasons(), "Failed") {
 				t.Errorf("images %q, events %q", got, d.reasons())
 			}
-			n.says(func() { n.err = nil })
+			n.set(func() { n.err = nil })
 			time.Sleep(6 * time.Minute)
 			if got := images(d); !slices.Equal(got, []string{first + " running"}) {
 				t.Errorf("images %q", got)
@@ -154,7 +154,7 @@ func TestSignedImages(t *testing.T) {
 				d.desire(1, pod)
 				time.Sleep(20 * time.Second)
 				d.end()
-				n.says(func() { n.err = offline })
+				n.set(func() { n.err = offline })
 				d.fake.PowerCut()
 				d.board.set(func(b *board) { b.boot = "boot-2" })
 				d.start()
@@ -171,7 +171,7 @@ func TestSignedImages(t *testing.T) {
 		{"without network an unverified image waits with ErrImagePull", func(t *testing.T) {
 			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
 			d.fake.AddImage("registry.example.org/web:1", 1, toolOrPause) // loaded by hand
-			n.says(func() { n.err = offline })
+			n.set(func() { n.err = offline })
 			d.start()
 			defer func() { d.end() }()
 			d.desire(1, pod)
@@ -186,7 +186,7 @@ func TestSignedImages(t *testing.T) {
 				d.start()
 				d.desire(1, pod)
 				time.Sleep(20 * time.Second)
-				n.says(func() { n.digest = digestOf("b") })
+				n.set(func() { n.digest = digestOf("b") })
 				d.fake.Exit(d.newest(t, "web"), 1)
 				time.Sleep(time.Minute)
 				if got := images(d); !slices.Contains(got, want+" running") {
@@ -201,7 +201,7 @@ func TestSignedImages(t *testing.T) {
 			defer func() { d.end() }()
 			d.desire(1, pod)
 			time.Sleep(20 * time.Second)
-			n.says(func() { n.err = untrusted })
+			n.set(func() { n.err = untrusted })
 			d.fake.Exit(d.newest(t, "web"), 1)
 			time.Sleep(15 * time.Second)
 			waiting(t, d, "SignatureValidationFailed")
@@ -231,8 +231,8 @@ func TestSignedImages(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			d.fake.Exit(d.newest(t, "web"), 1)
 			time.Sleep(time.Minute)
-			if n.times() != 1 {
-				t.Errorf("asked %d times", n.times())
+			if n.requests() != 1 {
+				t.Errorf("asked %d times", n.requests())
 			}
 		}},
 	} {

@@ -20,7 +20,7 @@ import (
 )
 
 var modelTree = []enginetest.Entry{
-	packed(tar.TypeDir, "model/", ""), packed(tar.TypeReg, "model/weights", strings.Repeat("w", 5000), moded(0o644)), packed(tar.TypeSymlink, "latest", "model"),
+	tarEntry(tar.TypeDir, "model/", ""), tarEntry(tar.TypeReg, "model/weights", strings.Repeat("w", 5000), withMode(0o644)), tarEntry(tar.TypeSymlink, "latest", "model"),
 }
 
 // imagePod mounts the image "model:1".
@@ -141,12 +141,12 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 		"its policy is Never": {nil, corev1.PullNever, "", "ErrImageNeverPull", `container image "model:1" is not present with pull policy of Never`},
 		"its name is invalid": {nil, corev1.PullIfNotPresent, "MODEL", "InvalidImageName", `failed to parse image name "MODEL"`},
 		"a path leads out of it": {func(d *device) {
-			d.fake.OfferImage("model:1", enginetest.Offer{Tree: []enginetest.Entry{packed(tar.TypeReg, "a", "x"), packed(tar.TypeReg, "../a", "x")}})
+			d.fake.OfferImage("model:1", enginetest.Offer{Tree: []enginetest.Entry{tarEntry(tar.TypeReg, "a", "x"), tarEntry(tar.TypeReg, "../a", "x")}})
 		}, corev1.PullIfNotPresent, "", "CreateContainerError", `ImageVolumeMountFailed: volume "m": image model:1: read image model:1: "../a" leads out of the image`},
 		"it is too large": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Size: 1 << 50}) }, corev1.PullIfNotPresent, "", "CreateContainerError", "its files have 1125899906842624 bytes, and "},
 		"it is not signed": {func(d *device) {
 			d.config.Policy = plan.Policy{Document: sign}
-			d.config.Verify = (&notary{err: errors.New("registry.example.org/model:1: it is not signed")}).verify
+			d.config.Verify = (&fakeRegistry{err: errors.New("registry.example.org/model:1: it is not signed")}).verify
 		}, corev1.PullIfNotPresent, "registry.example.org/model:1", "ErrImagePull", "its signature cannot be checked"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -45,7 +45,7 @@ func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				d.desire(1, makePod("web", "wait"))
 				time.Sleep(5 * time.Second)
-				a := d.asks("r1", interactive("/tool wait"))
+				a := d.request("r1", interactive("/tool wait"))
 				time.Sleep(time.Second)
 				if n := len(notes(t, d.dir)); n != 1 {
 					t.Fatalf("%d commands are noted while one runs", n)
@@ -67,7 +67,7 @@ func TestRealKilledAgent(t *testing.T) {
 		d := &realDevice{t: t, board: newBoard(), socket: os.Getenv("FLOTILLA_TEST_SOCKET"), dir: dir, node: os.Getenv("FLOTILLA_TEST_NODE")}
 		d.start()
 		d.await("the container runs", func() bool { return ready(d.pod("left")) })
-		a := d.asks(wire.Request{Type: wire.RequestExec, Pod: "uid-left-" + d.node, Command: strings.Fields("/tool print ours-" + d.node + " then wait")})
+		a := d.request(wire.Request{Type: wire.RequestExec, Pod: "uid-left-" + d.node, Command: strings.Fields("/tool print ours-" + d.node + " then wait")})
 		d.await("the command has begun", func() bool { return a.Stdout() != "" })
 		fmt.Println("begun")
 		select {} // until it is killed

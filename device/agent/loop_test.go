@@ -167,7 +167,7 @@ func toolOrPause(s engine.Spec, run int) enginetest.Play {
 }
 
 func (d *device) StatusChanged()               { d.mu.Lock(); d.status++; d.mu.Unlock() }
-func (d *device) podsTold() int                { d.mu.Lock(); defer d.mu.Unlock(); return d.pods }
+func (d *device) podChanges() int              { d.mu.Lock(); defer d.mu.Unlock(); return d.pods }
 func (d *device) PodsChanged()                 { d.mu.Lock(); d.pods++; d.mu.Unlock() }
 func (d *device) DesiredStored()               {}
 func (d *device) Stream(string) request.Stream { return nil }
@@ -242,7 +242,7 @@ func (d *device) desire(generation int64, pods ...corev1.Pod) {
 
 // pod is the status of a pod; false: it is not reported.
 func (d *device) pod(name string) (corev1.PodStatus, bool) {
-	for _, p := range held(d.agent) {
+	for _, p := range heldPods(d.agent) {
 		if p.Name == name {
 			return p.Status, true
 		}
@@ -268,8 +268,8 @@ func (d *device) containers() []string {
 	return out
 }
 
-// held are the reported pods without deleted ones that have ended.
-func held(a *Agent) []wire.PodStatus {
+// heldPods are the reported pods without deleted ones that have ended.
+func heldPods(a *Agent) []wire.PodStatus {
 	deleted := map[types.UID]bool{}
 	d, _ := a.c.Memory.Desired()
 	for _, p := range d.Pods {
@@ -305,7 +305,7 @@ func makePod(name string, commands ...string) corev1.Pod {
 	return p
 }
 
-func leaving(p corev1.Pod, grace int64) corev1.Pod {
+func deletedPod(p corev1.Pod, grace int64) corev1.Pod {
 	now := metav1.Now()
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace
 	return p
@@ -352,7 +352,7 @@ func TestADeletedPodIsStoppedWithinItsGraceAndThenAbsent(t *testing.T) {
 		p := makePod("web", "stubborn")
 		d.desire(1, p)
 		time.Sleep(time.Second)
-		d.desire(2, leaving(p, 20))
+		d.desire(2, deletedPod(p, 20))
 		time.Sleep(19 * time.Second)
 		d.wantPhase("web", corev1.PodRunning, "")
 		time.Sleep(2 * time.Second)
@@ -386,7 +386,7 @@ func TestHowADeletedPodEndedIsReportedUntilTheHubDropsIt(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				d.desire(1, c.pod)
 				time.Sleep(25 * time.Second)
-				d.desire(2, leaving(c.pod, 5))
+				d.desire(2, deletedPod(c.pod, 5))
 				for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 					if st, held := d.pod("web"); !held && len(d.containers()) > 0 {
 						t.Fatalf("reported as %s while there is %q", st.Phase, d.containers())
@@ -460,9 +460,9 @@ func TestASecondDeletionShortensTheGrace(t *testing.T) {
 		p := makePod("web", "stubborn")
 		d.desire(1, p)
 		time.Sleep(time.Second)
-		d.desire(2, leaving(p, 600))
+		d.desire(2, deletedPod(p, 600))
 		time.Sleep(5 * time.Second)
-		d.desire(3, leaving(p, 1))
+		d.desire(3, deletedPod(p, 1))
 		time.Sleep(3 * time.Second)
 		d.wantContainers()
 	})
@@ -697,13 +697,13 @@ func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 	})
 }
 
-// A hung engine accepts every call and never returns.
-type hung struct {
+// A hangingEngine accepts every call and never returns.
+type hangingEngine struct {
 	engine.Engine
 	hangs atomic.Bool
 }
 
-func (h *hung) Ping(ctx context.Context) error {
+func (h *hangingEngine) Ping(ctx context.Context) error {
 	if h.hangs.Load() {
 		<-ctx.Done()
 		return ctx.Err()
@@ -711,7 +711,7 @@ func (h *hung) Ping(ctx context.Context) error {
 	return h.Engine.Ping(ctx)
 }
 
-func (h *hung) Containers(ctx context.Context, label string) ([]engine.Container, error) {
+func (h *hangingEngine) Containers(ctx context.Context, label string) ([]engine.Container, error) {
 	if h.hangs.Load() {
 		ctx, cancel := context.WithTimeout(ctx, engine.AnswerTime)
 		defer cancel()
@@ -721,10 +721,10 @@ func (h *hung) Containers(ctx context.Context, label string) ([]engine.Container
 	return h.Engine.Containers(ctx, label)
 }
 
-// A slowly engine needs a long time to list many containers, as on a board with a slow card.
-type slowly struct{ engine.Engine }
+// A slowList engine needs a long time to list many containers, as on a board with a slow card.
+type slowList struct{ engine.Engine }
 
-func (s slowly) Containers(ctx context.Context, label string) ([]engine.Container, error) {
+func (s slowList) Containers(ctx context.Context, label string) ([]engine.Container, error) {
 	select {
 	case <-time.After(45 * time.Second):
 	case <-ctx.Done():
@@ -736,7 +736,7 @@ func (s slowly) Containers(ctx context.Context, label string) ([]engine.Containe
 func TestAnEngineThatTakesLongForManyContainersIsNotDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		d.engine = slowly{d.fake}
+		d.engine = slowList{d.fake}
 		d.start()
 		defer func() { d.end() }()
 		d.desire(1, makePod("web", "wait"))
@@ -796,7 +796,7 @@ func TestTheLoopWaitsForHardwareThatIsSlow(t *testing.T) {
 func TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		h := &hung{Engine: d.fake}
+		h := &hangingEngine{Engine: d.fake}
 		d.engine = h
 		d.start()
 		d.desire(1, makePod("web", "wait"))

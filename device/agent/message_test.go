@@ -16,9 +16,9 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// writing offers the image "app": a container writes its first argument into the file in its
-// second, prints its third, and exits with 1 after a second.
-func (d *device) writing(t *testing.T) {
+// offerMessageApp offers the image "app": a container writes its first argument into the file in
+// its second, prints its third, and exits with 1 after a second.
+func (d *device) offerMessageApp(t *testing.T) {
 	d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
@@ -64,7 +64,7 @@ func TestTheTerminationMessageIsInTheStatus(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.writing(t)
+				d.offerMessageApp(t)
 				p := messagePod(corev1.RestartPolicyNever, c.container)
 				p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 				d.desire(1, p)
@@ -84,7 +84,7 @@ func TestTheTerminationMessageIsInTheStatus(t *testing.T) {
 
 func TestTerminationMessagesOfAPodAreLimitedTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.writing(t)
+		d.offerMessageApp(t)
 		long := corev1.Container{Args: []string{strings.Repeat("a", 5000), "/dev/termination-log", ""}}
 		d.desire(1, messagePod(corev1.RestartPolicyNever, long, long, long, long))
 		time.Sleep(5 * time.Second)
@@ -99,7 +99,7 @@ func TestTerminationMessagesOfAPodAreLimitedTogether(t *testing.T) {
 // The message files of earlier instances are removed with them; the status keeps the messages.
 func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.writing(t)
+		d.offerMessageApp(t)
 		d.desire(1, messagePod(corev1.RestartPolicyAlways, corev1.Container{Args: []string{"bye", "/dev/termination-log", ""}}))
 		time.Sleep(3 * time.Minute)
 		st, _ := d.pod("app")

@@ -22,8 +22,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// block stores a desired state of these pods for a node with a block of addresses.
-func (d *device) block(generation int64, block string, pods ...corev1.Pod) {
+// desireBlock stores a desired state of these pods for a node with a block of addresses.
+func (d *device) desireBlock(generation int64, block string, pods ...corev1.Pod) {
 	d.t.Helper()
 	if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", PodCIDR: block, Pods: pods}); err != nil {
 		d.t.Fatal(err)
@@ -68,7 +68,7 @@ func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 		d.config.Policy.HostNetwork = true
 		d.start()
 		d.fake.Record()
-		d.block(1, "10.64.3.0/24", makePod("one", "wait"), makePod("two", "wait", "wait"), host)
+		d.desireBlock(1, "10.64.3.0/24", makePod("one", "wait"), makePod("two", "wait", "wait"), host)
 		d.wantAddress("one", "10.64.3.0/24")
 		d.wantAddress("two", "10.64.3.0/24") // through its sandbox
 		if st, ok := d.pod("host"); !ok || st.PodIP != "192.0.2.7" {
@@ -97,7 +97,7 @@ func TestWithoutItsNetworkAPodRunsOnTheDefaultOne(t *testing.T) {
 		for range 3 { // two containers, and the agent's own check
 			d.fake.Fail("EnsureNetwork", overlap)
 		}
-		d.block(1, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"))
+		d.desireBlock(1, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"))
 		d.wantAddress("a", engines)
 		d.wantAddress("b", engines)
 		d.wantNetwork(corev1.ConditionTrue, "through eth0")
@@ -110,7 +110,7 @@ func TestWithoutItsNetworkAPodRunsOnTheDefaultOne(t *testing.T) {
 		if told != 1 {
 			t.Errorf("it is reported %d times, want once", told)
 		}
-		d.block(2, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"), makePod("c", "wait"))
+		d.desireBlock(2, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"), makePod("c", "wait"))
 		d.wantAddress("c", "10.64.3.0/24") // the conflict is over
 		d.wantAddress("a", engines)        // without a restart
 		d.wantNetwork(corev1.ConditionFalse, "those that ran before keep theirs")
@@ -123,7 +123,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		d.wantAddress("a", engines)
 		before := d.containers()
-		d.block(2, "10.64.3.0/24", makePod("a", "wait"))
+		d.desireBlock(2, "10.64.3.0/24", makePod("a", "wait"))
 		if got := d.containers(); !slices.Equal(got, before) {
 			t.Fatalf("containers were %q and are %q", before, got)
 		}
@@ -134,7 +134,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 		d.wantAddress("a", "10.64.3.0/24")
 
 		// A new block is for new pods: the old network is in use.
-		d.block(3, "10.64.9.0/24", makePod("a", "wait"), makePod("b", "wait"))
+		d.desireBlock(3, "10.64.9.0/24", makePod("a", "wait"), makePod("b", "wait"))
 		d.wantAddress("a", "10.64.3.0/24")
 		d.wantAddress("b", engines)
 		d.wantNetwork(corev1.ConditionTrue, "is on it")
@@ -144,7 +144,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 func TestAnUnavailableEngineChangesNoNetwork(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.Fail("EnsureNetwork", engine.ErrUnavailable)
-		d.block(1, "10.64.3.0/24", makePod("a", "wait"))
+		d.desireBlock(1, "10.64.3.0/24", makePod("a", "wait"))
 		time.Sleep(time.Minute)
 		d.wantAddress("a", "10.64.3.0/24")
 		if slices.Contains(d.reasons(), "PodNetworkUnavailable") {
@@ -157,20 +157,20 @@ func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.Record()
 		a, b := makePod("a", "wait"), makePod("b", "wait")
-		d.block(1, "10.64.3.0/24", a, b)
-		d.block(2, "10.64.3.0/24", a)
+		d.desireBlock(1, "10.64.3.0/24", a, b)
+		d.desireBlock(2, "10.64.3.0/24", a)
 		time.Sleep(time.Minute)
 		if got := d.networks(); len(got) != 1 {
 			t.Fatalf("with one pod left: %v", got)
 		}
 		d.end() // a restarted agent knows the network
 		d.start()
-		d.block(3, "10.64.3.0/24")
+		d.desireBlock(3, "10.64.3.0/24")
 		time.Sleep(2 * time.Minute)
 		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24", "RemoveNetwork flotilla-pi-1"}) {
 			t.Fatalf("with none left: %v", got)
 		}
-		d.block(4, "10.64.9.0/24", b)
+		d.desireBlock(4, "10.64.9.0/24", b)
 		d.wantAddress("b", "10.64.9.0/24")
 	})
 }
@@ -185,7 +185,7 @@ func TestANodeReportsItsNetworkBeforeTheFirstPod(t *testing.T) {
 		for range 3 {
 			d.fake.Fail("EnsureNetwork", inTheWay)
 		}
-		d.block(1, "10.64.3.0/24")
+		d.desireBlock(1, "10.64.3.0/24")
 		d.wantNetwork(corev1.ConditionTrue, "through wlan0")
 		d.end() // a restarted agent detects it too
 		d.start()
@@ -193,22 +193,22 @@ func TestANodeReportsItsNetworkBeforeTheFirstPod(t *testing.T) {
 		d.wantNetwork(corev1.ConditionTrue, "through wlan0")
 		time.Sleep(3 * time.Minute) // the conflict is over
 		d.wantNetwork(corev1.ConditionFalse, "containers use the addresses 10.64.3.0/24")
-		d.block(2, "10.64.3.0/24", makePod("a", "wait"))
+		d.desireBlock(2, "10.64.3.0/24", makePod("a", "wait"))
 		d.wantAddress("a", "10.64.3.0/24")
 		d.fake.Fail("EnsureNetwork", inTheWay)
 		time.Sleep(6 * time.Minute) // the device has moved, with its network
-		d.block(3, "engine's choice", makePod("a", "wait"))
+		d.desireBlock(3, "engine's choice", makePod("a", "wait"))
 		d.wantNetwork(corev1.ConditionTrue, "engine's choice")
-		d.block(4, "10.64.9.0/24", makePod("a", "wait"))
+		d.desireBlock(4, "10.64.9.0/24", makePod("a", "wait"))
 		d.wantNetwork(corev1.ConditionTrue, "is on it")
-		d.block(5, "", makePod("a", "wait"))
+		d.desireBlock(5, "", makePod("a", "wait"))
 		d.wantNetwork(corev1.ConditionFalse, "engine's own")
 	})
 }
 
 func TestWithoutAnEngineThePodsNetworkIsMissing(t *testing.T) {
 	bubbleWithoutEngine(t, func(t *testing.T, d *device) {
-		d.block(1, "10.64.3.0/24", makePod("a", "wait"))
+		d.desireBlock(1, "10.64.3.0/24", makePod("a", "wait"))
 		time.Sleep(time.Minute)
 		d.wantNetwork(corev1.ConditionTrue, "the pods' network is missing")
 		d.fake.SetDown(false)
@@ -274,7 +274,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		}
 
 		// Without pods there is no network.
-		store(2, block.String(), leaving(web, 0), leaving(caller, 0))
+		store(2, block.String(), deletedPod(web, 0), deletedPod(caller, 0))
 		d.await("they are gone", func() bool { return d.pod("web") == nil && d.pod("pair") == nil })
 		store(3, block.String())
 		d.await("the network is gone", func() bool {

@@ -110,7 +110,7 @@ func TestUnderMemoryPressureTheRightPodIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		hog := func(_ engine.Spec, _ int) enginetest.Play { return enginetest.Play{MemoryBytes: 200 << 20} }
 		d.fake.AddImage("hog", 1, hog)
-		best, asked := makePod("best-effort", ""), asking("asked", "100m", "64Mi")
+		best, asked := makePod("best-effort", ""), requestingPod("asked", "100m", "64Mi")
 		for _, p := range []*corev1.Pod{&best, &asked} {
 			p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "hog", corev1.PullNever
 		}
@@ -222,7 +222,7 @@ func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					d.config.Policy, d.config.Verify = plan.Policy{Document: doc}, (&notary{digest: digestOf("b"), key: keys[0].ID}).verify
+					d.config.Policy, d.config.Verify = plan.Policy{Document: doc}, (&fakeRegistry{digest: digestOf("b"), key: keys[0].ID}).verify
 				}
 				d.start()
 				d.fake.OfferImage(model, enginetest.Offer{Size: 5000, Tree: modelTree})
@@ -252,13 +252,13 @@ func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 	}
 }
 
-// A stopped engine does not return from Images until it continues.
-type stopped struct {
+// A pausedEngine does not return from Images until it continues.
+type pausedEngine struct {
 	engine.Engine
 	until time.Time
 }
 
-func (s stopped) Images(ctx context.Context) ([]engine.Image, error) {
+func (s pausedEngine) Images(ctx context.Context) ([]engine.Image, error) {
 	if time.Now().After(s.until) {
 		return s.Engine.Images(ctx)
 	}
@@ -266,10 +266,10 @@ func (s stopped) Images(ctx context.Context) ([]engine.Image, error) {
 	return nil, fmt.Errorf("list the images: %w", ctx.Err())
 }
 
-// A stuck engine does not return from Remove, as at a busy mount.
-type stuck struct{ engine.Engine }
+// A hangingRemove engine does not return from Remove, as at a busy mount.
+type hangingRemove struct{ engine.Engine }
 
-func (stuck) Remove(ctx context.Context, id string) error {
+func (hangingRemove) Remove(ctx context.Context, id string) error {
 	<-ctx.Done()
 	return fmt.Errorf("remove container %s: %w", id, ctx.Err())
 }
@@ -284,11 +284,11 @@ func TestUnderDiskPressureAnEngineFailureEvictsNoPod(t *testing.T) {
 		"it stops before it lists the images":       {func(d *device) { d.fake.Fail("Images", fmt.Errorf("list images: %w", engine.ErrUnavailable)) }, time.Minute},
 		"it stops before it looks up needed images": {func(d *device) { d.fake.Fail("HasImage", fmt.Errorf("look for image: %w", engine.ErrUnavailable)) }, time.Minute},
 		"it stops while it removes an image":        {func(d *device) { d.fake.Fail("RemoveImage", fmt.Errorf("remove image: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it hangs at an ended container":            {func(d *device) { d.end(); d.engine = stuck{d.fake}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
-		"it hangs at nine ended containers":         {func(d *device) { d.end(); d.engine = stuck{d.fake}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
+		"it hangs at an ended container":            {func(d *device) { d.end(); d.engine = hangingRemove{d.fake}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
+		"it hangs at nine ended containers":         {func(d *device) { d.end(); d.engine = hangingRemove{d.fake}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
 		"it is paused before it lists the images": {func(d *device) {
 			d.end()
-			d.engine = stopped{d.fake, time.Now().Add(8 * time.Minute)}
+			d.engine = pausedEngine{d.fake, time.Now().Add(8 * time.Minute)}
 			d.start()
 			time.Sleep(time.Second)
 		}, 15 * time.Minute},
@@ -340,7 +340,7 @@ func TestALastingShortageIsReportedOnceAnHour(t *testing.T) {
 			b.stats.Memory = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30}
 		})
 		time.Sleep(10*time.Hour + time.Minute)
-		if told := d.told("EvictionThresholdMet"); len(told) != 2*11 {
+		if told := d.messagesOf("EvictionThresholdMet"); len(told) != 2*11 {
 			t.Errorf("two shortages of ten hours were reported %d times: %q", len(told), slices.Compact(told))
 		}
 	})
@@ -402,7 +402,7 @@ func TestRequests(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				d.desire(1, makePod("web", "lines 5 then wait"))
 				time.Sleep(5 * time.Second)
-				a := d.asks("r1", c.r)
+				a := d.request("r1", c.r)
 				if end := <-a.End; end.Error != c.err {
 					t.Errorf("it ends with %q, want %q", end.Error, c.err)
 				}
@@ -418,7 +418,7 @@ func TestAFollowedLogEndsWhenItIsCancelled(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "print one then sleep 10s then print two then wait"))
 		time.Sleep(5 * time.Second)
-		a := d.asks("r1", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true})
+		a := d.request("r1", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true})
 		time.Sleep(20 * time.Second)
 		if got := a.Stdout(); got != "one\ntwo\n" {
 			t.Errorf("followed %q", got)

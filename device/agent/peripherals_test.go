@@ -16,15 +16,15 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A wired is the peripherals of a board, and the number of queries.
-type wired struct {
+// fakePeripherals is the peripherals of a board, and the number of queries.
+type fakePeripherals struct {
 	mu    sync.Mutex
 	gone  bool
 	asked int
 	held  []string
 }
 
-func (w *wired) connected(_ context.Context, list []fleet.Peripheral, held []string) (out []hardware.Presence) {
+func (w *fakePeripherals) connected(_ context.Context, list []fleet.Peripheral, held []string) (out []hardware.Presence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked++
@@ -39,7 +39,7 @@ func (w *wired) connected(_ context.Context, list []fleet.Peripheral, held []str
 	return out
 }
 
-func (w *wired) set(gone bool) (asked int) {
+func (w *fakePeripherals) set(gone bool) (asked int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gone = gone
@@ -61,7 +61,7 @@ func (d *device) node(kind corev1.NodeConditionType) corev1.NodeCondition {
 // and a resource.
 func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		w, one := &wired{}, int64(1)
+		w, one := &fakePeripherals{}, int64(1)
 		d.end()
 		d.config.Connected = w.connected
 		d.board.set(func(b *board) {

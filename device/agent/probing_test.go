@@ -150,13 +150,13 @@ func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 				c.ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
 				d.desire(1, p)
 				time.Sleep(10 * time.Second)
-				told := d.podsTold()
+				told := d.podChanges()
 				away(d)
 				before := asked.Load()
 				time.Sleep(20 * time.Second)
 				st := d.wantPhase("app", corev1.PodRunning, "")
-				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.podsTold() != told {
-					t.Errorf("restarted %d times, ready %v, announced %d times, events %q", s.RestartCount, s.Ready, d.podsTold()-told, d.reasons())
+				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.podChanges() != told {
+					t.Errorf("restarted %d times, ready %v, announced %d times, events %q", s.RestartCount, s.Ready, d.podChanges()-told, d.reasons())
 				}
 				if n := asked.Load() - before; n < 20 || n > 42 {
 					t.Errorf("it was probed %d times in the 20 s after that", n)
@@ -255,7 +255,7 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 				p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: &get}}
 				d.desire(1, p)
 				time.Sleep(20 * time.Second)
-				if n := len(d.told("Unhealthy")); n > 0 {
+				if n := len(d.messagesOf("Unhealthy")); n > 0 {
 					t.Fatalf("%d probes have failed with the cable in", n)
 				}
 				cut.Store(true)
@@ -264,7 +264,7 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 				if n := st.ContainerStatuses[0].RestartCount; (n > 0) != c.dies {
 					t.Errorf("restarted %d times", n)
 				}
-				told := d.told("Unhealthy")
+				told := d.messagesOf("Unhealthy")
 				if (len(told) > 0) != (c.fails != "") || len(told) > 0 && !strings.Contains(told[0], c.fails) {
 					t.Errorf("it says %q", told)
 				}
@@ -274,8 +274,8 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 	}
 }
 
-// told are the messages of the events with this reason.
-func (d *device) told(reason string) (out []string) {
+// messagesOf are the messages of the events with this reason.
+func (d *device) messagesOf(reason string) (out []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, e := range d.events {

@@ -16,19 +16,19 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A realSpeaker is a hub with one stream.
-type realSpeaker struct {
+// A realRequestHub is a hub with one stream.
+type realRequestHub struct {
 	*device
-	talk *requesttest.Stream
+	stream *requesttest.Stream
 }
 
-func (s realSpeaker) Stream(string) request.Stream { return s.talk }
+func (s realRequestHub) Stream(string) request.Stream { return s.stream }
 
-// asks sends a request to the agent of a device with a real engine.
-func (d *realDevice) asks(r wire.Request) *requesttest.Stream {
+// request sends a request to the agent of a device with a real engine.
+func (d *realDevice) request(r wire.Request) *requesttest.Stream {
 	d.t.Helper()
 	a := requesttest.New()
-	d.agent.SetHub(realSpeaker{&device{}, a})
+	d.agent.SetHub(realRequestHub{&device{}, a})
 	d.agent.Request("r"+time.Now().Format("150405.000000000"), r)
 	return a
 }
@@ -77,14 +77,14 @@ func TestRealEngineServesRequests(t *testing.T) {
 			return wire.Request{Type: kind, Pod: string(p.UID), Container: container, Command: strings.Fields(words)}
 		}
 
-		a := d.asks(request(wire.RequestExec, "c2", "/tool print out then complain err then exit 5"))
+		a := d.request(request(wire.RequestExec, "c2", "/tool print out then complain err then exit 5"))
 		if end := ends(t, a); a.Stdout() != "out\n" || a.Stderr() != "err\n" || end.ExitCode != 5 || end.Error != "" {
 			t.Errorf("a command says %q and %q, and ends with %+v", a.Stdout(), a.Stderr(), end)
 		}
 
 		r := request(wire.RequestExec, "c2", "/tool sum")
 		r.Stdin = true
-		a = d.asks(r)
+		a = d.request(r)
 		for range 100 {
 			send(t, a, wire.Request{Type: wire.RequestStdin, Data: bytes.Repeat([]byte{0x10, 0x11, 0}, 10_000)})
 		}
@@ -95,7 +95,7 @@ func TestRealEngineServesRequests(t *testing.T) {
 
 		r = request(wire.RequestExec, "c2", "/tool size 123 45")
 		r.Stdin, r.TTY = true, true
-		a = d.asks(r)
+		a = d.request(r)
 		send(t, a, wire.Request{Type: wire.RequestResize, Width: 80, Height: 24})
 		send(t, a, wire.Request{Type: wire.RequestResize, Width: 123, Height: 45})
 		if end := ends(t, a); a.Stdout() != "the terminal is 123 by 45\r\n" || end.ExitCode != 0 {
@@ -103,27 +103,27 @@ func TestRealEngineServesRequests(t *testing.T) {
 		}
 
 		r = request(wire.RequestExec, "c2", "/tool print "+marker+" then wait")
-		a = d.asks(r)
+		a = d.request(r)
 		d.await("the command has begun", func() bool { return a.Stdout() == marker+"\n" && runs(marker) })
 		close(a.Lost)
 		d.await("the command has ended with its client", func() bool { return !runs(marker) })
 
-		a = d.asks(wire.Request{Type: wire.RequestAttach, Pod: string(p.UID), Container: "c1", Stdin: true})
+		a = d.request(wire.Request{Type: wire.RequestAttach, Pod: string(p.UID), Container: "c1", Stdin: true})
 		send(t, a, wire.Request{Type: wire.RequestStdin, Data: []byte("hello\n")})
 		d.await("the container's output", func() bool { return strings.Count(a.Stdout(), "hello") == 2 }) // the terminal's echo, and the program's output
 		close(a.Lost)
 
-		a = d.asks(wire.Request{Type: wire.RequestPortForward, Pod: string(p.UID), Port: 8080})
+		a = d.request(wire.Request{Type: wire.RequestPortForward, Pod: string(p.UID), Port: 8080})
 		send(t, a, wire.Request{Type: wire.RequestStdin, Data: []byte("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")})
 		if end := ends(t, a); !strings.HasPrefix(a.Stdout(), "HTTP/1.1 200 OK") || end.Error != "" {
 			t.Errorf("the port says %q, and ends with %+v", a.Stdout(), end)
 		}
-		a = d.asks(wire.Request{Type: wire.RequestPortForward, Pod: string(p.UID), Port: 8081})
+		a = d.request(wire.Request{Type: wire.RequestPortForward, Pod: string(p.UID), Port: 8081})
 		if end := ends(t, a); end.Error != "connection refused: nothing listens on port 8081" {
 			t.Errorf("another port ends with %+v", end)
 		}
 
-		a = d.asks(wire.Request{Type: wire.RequestUsage})
+		a = d.request(wire.Request{Type: wire.RequestUsage})
 		end := ends(t, a)
 		u, err := wire.ParseUsage([]byte(a.Stdout()))
 		if err != nil || end.Error != "" || len(u.Pods) != 1 || len(u.Pods[0].Containers) != 3 {

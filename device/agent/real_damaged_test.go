@@ -31,12 +31,12 @@ func layerOf(t *testing.T, socket, image string) string {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
 	r, err := c.Get("http://engine/v1.41/images/" + image + "/json")
-	made(t, err)
+	must(t, err)
 	var at struct {
 		GraphDriver struct{ Data struct{ UpperDir string } }
 	}
-	made(t, json.NewDecoder(r.Body).Decode(&at))
-	made(t, r.Body.Close())
+	must(t, json.NewDecoder(r.Body).Decode(&at))
+	must(t, r.Body.Close())
 	return filepath.Dir(at.GraphDriver.Data.UpperDir)
 }
 
@@ -47,8 +47,8 @@ func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 		server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 		defer server.Close()
 		tag, err := name.NewTag(fmt.Sprintf("%s/team-%d/web:1", strings.TrimPrefix(server.URL, "http://"), time.Now().UnixNano()))
-		made(t, err)
-		made(t, remote.Write(tag, pauseImage(t, tag.String())))
+		must(t, err)
+		must(t, remote.Write(tag, pauseImage(t, tag.String())))
 		t.Cleanup(func() { // when no container uses it
 			if eng, err := openReal(socket); err == nil {
 				_ = eng.RemoveImage(context.Background(), tag.String())
@@ -62,17 +62,17 @@ func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 		for i := range pod.Spec.Containers {
 			pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy, pod.Spec.Containers[i].Args = tag.String(), corev1.PullIfNotPresent, nil
 		}
-		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{pod}}))
+		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{pod}}))
 		d.await("the pod runs", func() bool { return ready(d.pod("web")) })
 		d.end()
 		for _, c := range d.list() {
-			made(t, d.eng.Stop(t.Context(), c.ID, 0))
+			must(t, d.eng.Stop(t.Context(), c.ID, 0))
 		}
 		layer := layerOf(t, socket, tag.String())
 		if _, err := os.Stat(filepath.Join(layer, "diff")); err != nil {
 			t.Skip("its layers cannot be found here: ", err)
 		}
-		made(t, os.RemoveAll(layer))
+		must(t, os.RemoveAll(layer))
 		d.start()
 		d.await("the pod runs again", func() bool { return ready(d.pod("web")) })
 		for _, c := range d.pod("web").ContainerStatuses {

@@ -19,13 +19,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A rooted board has the devices of a root directory with real device nodes.
-type rooted struct {
+// A rootedBoard has the devices of a root directory with real device nodes.
+type rootedBoard struct {
 	*board
 	root string
 }
 
-func (b rooted) Probe(ctx context.Context, _ string) (hardware.Report, error) {
+func (b rootedBoard) Probe(ctx context.Context, _ string) (hardware.Report, error) {
 	r, err := b.board.Probe(ctx, "")
 	if err != nil {
 		return r, err
@@ -35,7 +35,9 @@ func (b rooted) Probe(ctx context.Context, _ string) (hardware.Report, error) {
 	return r, err
 }
 
-func (b rooted) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d.Look() }
+func (b rootedBoard) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) {
+	return d.Look()
+}
 
 // fakeChip adds a GPIO chip to a root. Its node is that of a memory device, for this group only.
 func fakeChip(t *testing.T, root, name, label string, minor uint32, group int) {
@@ -97,7 +99,7 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		root := t.TempDir()
 		fakeChip(t, root, "gpiochip0", "pinctrl-bcm2711", 3, group) // null
 		fakeChip(t, root, "gpiochip1", "pinctrl-rp1", 5, group)     // zero
-		d.board = rooted{newBoard(), root}
+		d.board = rootedBoard{newBoard(), root}
 		d.start()
 
 		user := int64(1000)
@@ -107,7 +109,7 @@ func TestRealEngineGivesDevices(t *testing.T) {
 			pods[i].Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
 			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
 		}
-		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
+		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
 		d.await("all run, and can write to their devices", func() bool {
 			return ready(d.pod("one")) && ready(d.pod("two")) && ready(d.pod("stranger"))
 		})
@@ -128,7 +130,7 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		d.start()
 		late := requesting("late", "gpiochip", "1", "wait")
 		late.UID = types.UID("uid-late" + d.node)
-		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: append(pods, late)}))
+		must(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: append(pods, late)}))
 		d.await("the pod that comes last is rejected", func() bool {
 			st := d.pod("late")
 			return st != nil && st.Reason == "OutOfflotilla.dev/gpiochip"
@@ -137,11 +139,11 @@ func TestRealEngineGivesDevices(t *testing.T) {
 			t.Errorf("after a restart of the agent it has %s", got)
 		}
 
-		made(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h", Pods: []corev1.Pod{pods[1], late}}))
+		must(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h", Pods: []corev1.Pod{pods[1], late}}))
 		heir := requesting("heir", "gpiochip", "1", "write /dev/gpiochip0 x then wait")
 		heir.UID = types.UID("uid-heir" + d.node)
 		heir.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
-		made(t, d.agent.Store(wire.Desired{Generation: 4, Hub: "h", Pods: []corev1.Pod{pods[1], late, heir}}))
+		must(t, d.agent.Store(wire.Desired{Generation: 4, Hub: "h", Pods: []corev1.Pod{pods[1], late, heir}}))
 		d.await("a returned device is given again", func() bool { return ready(d.pod("heir")) })
 
 		// The kernel gives the node of a running container to another chip: no other container gets
@@ -158,8 +160,8 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		next := requesting("next", "gpiochip", "1", "write /dev/gpiochip1 x then wait")
 		next.UID = types.UID("uid-next" + d.node)
 		next.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
-		made(t, d.agent.Store(wire.Desired{Generation: 5, Hub: "h", Pods: []corev1.Pod{late, heir}}))
-		made(t, d.agent.Store(wire.Desired{Generation: 6, Hub: "h", Pods: []corev1.Pod{late, heir, next}}))
+		must(t, d.agent.Store(wire.Desired{Generation: 5, Hub: "h", Pods: []corev1.Pod{late, heir}}))
+		must(t, d.agent.Store(wire.Desired{Generation: 6, Hub: "h", Pods: []corev1.Pod{late, heir, next}}))
 		d.await("the next pod gets the other chip", func() bool { return ready(d.pod("next")) })
 	})
 }

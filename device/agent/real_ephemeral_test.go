@@ -78,7 +78,7 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 			})
 		}
 		d.await("it has ended with its target", func() bool { return state("two", 0).Terminated != nil })
-		store(3, leaving(one, 5), leaving(two, 5))
+		store(3, deletedPod(one, 5), deletedPod(two, 5))
 		d.await("the pods are gone", func() bool { return d.pod("one") == nil && d.pod("two") == nil && len(d.list()) == 0 })
 	})
 }

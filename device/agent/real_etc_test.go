@@ -46,7 +46,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		d.policy.HostNetwork = true
 		d.start()
 		own := filepath.Join(d.shared, "hosts")
-		made(t, os.WriteFile(own, []byte("its own\n"), 0o644))
+		must(t, os.WriteFile(own, []byte("its own\n"), 0o644))
 		const show = "cat /etc/hosts then wait"
 		p := makePod("names", show, show, show)
 		user, yes := int64(1234), true
@@ -67,7 +67,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 			pods[i].UID = types.UID("uid-" + pods[i].Name + "-" + d.node)
 			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
 		}
-		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
+		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
 		d.await("all are ready", func() bool {
 			return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !ready(d.pod(p.Name)) })
 		})
@@ -75,13 +75,13 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 			out := probe.Limited{Max: 1 << 16}
 			for _, c := range d.list() {
 				if c.Labels[plan.LabelPodName] == pod && c.Labels[plan.LabelContainer] == container && c.State == engine.Running {
-					made(t, d.eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, &out))
+					must(t, d.eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, &out))
 				}
 			}
 			return string(out.Bytes)
 		}
 		device, err := os.ReadFile("/etc/hosts")
-		made(t, err)
+		must(t, err)
 		const entries = "\n# Entries added by HostAliases.\n192.0.2.1\tfoo\tbar\n"
 		const resolv = "search fleet.test\nnameserver 192.0.2.53\n"
 		ip := func(name string) string { return d.pod(name).PodIP }
@@ -106,10 +106,10 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		d.end()
 		for _, c := range d.list() {
 			if c.Labels[plan.LabelPodName] == "names" {
-				made(t, d.eng.Stop(t.Context(), c.ID, 0))
+				must(t, d.eng.Stop(t.Context(), c.ID, 0))
 			}
 		}
-		made(t, (&volume.Disk{Root: d.dir, Memory: filepath.Join(d.dir, "volatile")}).Clean(pods[0].UID))
+		must(t, (&volume.Disk{Root: d.dir, Memory: filepath.Join(d.dir, "volatile")}).Clean(pods[0].UID))
 		d.start()
 		d.await("it runs again", func() bool {
 			st := d.pod("names")
@@ -121,10 +121,10 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 				t.Errorf("%s says %q, want %q", c, got, want)
 			}
 		}
-		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h"}))
+		must(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h"}))
 		d.await("all has gone", func() bool { return len(d.list()) == 0 && len(d.agent.disk.Pods()) == 0 })
 		b, err := os.ReadFile("/proc/self/mountinfo")
-		made(t, err)
+		must(t, err)
 		for line := range strings.Lines(string(b)) { // other tests have mounts too
 			if strings.Contains(line, d.dir+"/") && strings.Contains(line, "/.etc ") {
 				t.Errorf("a mount is left over: %s", line)

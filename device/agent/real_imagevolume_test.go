@@ -27,7 +27,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
 		id, _, err := d.eng.HasImage(t.Context(), enginetest.ToolImage)
-		made(t, err)
+		must(t, err)
 		id = strings.TrimPrefix(id, "sha256:")
 		pod := func(name string, args ...string) corev1.Pod {
 			p := makePod(name, "wait")
@@ -41,10 +41,10 @@ func TestRealEngineMountsImages(t *testing.T) {
 		}
 		said := func(name string) string {
 			list, err := d.eng.Containers(t.Context(), plan.LabelPodUID+"=uid-"+name+"-"+d.node)
-			made(t, err)
+			must(t, err)
 			var out strings.Builder
 			for _, c := range list {
-				made(t, d.eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, io.Discard))
+				must(t, d.eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, io.Discard))
 			}
 			return out.String()
 		}
@@ -55,14 +55,14 @@ func TestRealEngineMountsImages(t *testing.T) {
 		// remains of a killed agent: half a copy, and the container that read the image
 		d.end()
 		images := filepath.Join(d.dir, "images")
-		made(t, os.MkdirAll(filepath.Join(images, ".new-"+id, "half"), 0o700))
+		must(t, os.MkdirAll(filepath.Join(images, ".new-"+id, "half"), 0o700))
 		state := StateDirID(d.dir)
 		left, err := d.eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12], Image: enginetest.ToolImage, Labels: map[string]string{volume.LabelImageOf: state}})
-		made(t, err)
+		must(t, err)
 		t.Cleanup(func() { _ = d.eng.Remove(context.Background(), left) })
 		d.start()
 
-		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{
+		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{
 			pod("reader", "ls", "/v", "then", "cat", "/v/etc/group", "then", "cat", "/sub/group", "then", "cat", "/one"), pod("runner", "wait")}}))
 		ended("reader", corev1.PodSucceeded)
 		group := "root:x:0:\napp:x:1000:\n"
@@ -78,7 +78,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 		if list, err := d.eng.Containers(t.Context(), volume.LabelImageOf+"="+state); err != nil || len(list) != 0 {
 			t.Errorf("containers that read images are left: %v, %v", list, err)
 		}
-		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{pod("intruder", "write", "/v/etc/group", "no"), pod("runner", "wait")}}))
+		must(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{pod("intruder", "write", "/v/etc/group", "no"), pod("runner", "wait")}}))
 		ended("intruder", corev1.PodFailed)
 		d.end()
 		d.start()
@@ -86,7 +86,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 		if got := namesIn(images); !slices.Equal(got, []string{id}) {
 			t.Errorf("after a restart of the agent there are the copies %q", got)
 		}
-		made(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h"}))
+		must(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h"}))
 		d.await("the copy is gone with its last pod", func() bool { return len(namesIn(images)) == 0 })
 	})
 }

@@ -35,7 +35,7 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 		tell := func(volumes []wire.Volume, pods ...corev1.Pod) {
 			t.Helper()
 			generation++
-			made(t, d.agent.Store(wire.Desired{Generation: generation, Hub: "h", Pods: pods, Volumes: volumes}))
+			must(t, d.agent.Store(wire.Desired{Generation: generation, Hub: "h", Pods: pods, Volumes: volumes}))
 		}
 		ended := func(name string, phase corev1.PodPhase) {
 			t.Helper()
@@ -49,7 +49,7 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 			return len(got) == 1 && got[0] == wire.VolumeState{UID: "data-uid"}
 		})
 		tell(nil)
-		d.await("the pod is gone", func() bool { return len(held(d.agent)) == 0 && len(d.list()) == 0 })
+		d.await("the pod is gone", func() bool { return len(heldPods(d.agent)) == 0 && len(d.list()) == 0 })
 		d.end()
 		d.start() // the hub does not name the volume, and it stays
 

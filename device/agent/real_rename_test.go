@@ -21,8 +21,8 @@ func byHand(t *testing.T, socket, path string) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
 	r, err := c.Post("http://engine/v1.41"+path, "application/json", nil)
-	made(t, err)
-	made(t, r.Body.Close())
+	must(t, err)
+	must(t, r.Body.Close())
 	if r.StatusCode >= 300 {
 		t.Fatalf("POST %s: %s", path, r.Status)
 	}
@@ -36,7 +36,7 @@ func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
 		pod := makePod("web", "wait", "wait")
 		pod.UID = types.UID("uid-web-" + d.node)
 		pod.Spec.TerminationGracePeriodSeconds = new(int64)
-		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{pod}}))
+		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{pod}}))
 		d.await("the pod runs", func() bool { return ready(d.pod("web")) })
 		for i, c := range d.list() { // app containers and the sandbox
 			byHand(t, socket, "/containers/"+c.ID+"/rename?name="+d.node+"-"+string(rune('a'+i)))
@@ -47,7 +47,7 @@ func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
 		if list := d.list(); len(list) != 3 {
 			t.Errorf("there are %d containers: %+v", len(list), list)
 		}
-		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h"}))
+		must(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h"}))
 		d.await("nothing is left", func() bool { return len(d.list()) == 0 })
 	})
 }
@@ -69,7 +69,7 @@ func TestRealEngineRestartsAPausedContainerByItsLivenessProbe(t *testing.T) {
 			pods[i].UID = types.UID("uid-" + pods[i].Name + "-" + d.node)
 			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
 		}
-		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
+		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
 		for _, pod := range pods {
 			d.await(pod.Name+" runs", func() bool { return ready(d.pod(pod.Name)) })
 		}

@@ -59,23 +59,23 @@ func TestRealEngineResizesAPod(t *testing.T) {
 				t.Errorf("the containers were restarted %d and %d times, want %d and %d", st[0].RestartCount, st[1].RestartCount, first, second)
 			}
 		}
-		want(has(has(p, 0, "20m/30m 35Mi/45Mi"), 1, "20m/- 35Mi/-"))
+		want(withResources(withResources(p, 0, "20m/30m 35Mi/45Mi"), 1, "20m/- 35Mi/-"))
 		holds("memory 45Mi cpu 3000", "memory max cpu max")
-		want(has(has(p, 0, "25m/35m 40Mi/50Mi"), 1, "30m/40m 35Mi/-"))
+		want(withResources(withResources(p, 0, "25m/35m 40Mi/50Mi"), 1, "30m/40m 35Mi/-"))
 		holds("memory 50Mi cpu 3500", "memory max cpu 4000")
 		restarts(0, 0)
-		want(has(has(p, 0, "15m/25m 30Mi/40Mi"), 1, "30m/40m 35Mi/60Mi"))
+		want(withResources(withResources(p, 0, "15m/25m 30Mi/40Mi"), 1, "30m/40m 35Mi/60Mi"))
 		holds("memory 40Mi cpu 2500", "memory 60Mi cpu 4000")
 		restarts(0, 1)
 		d.end()
 		d.start()
 		holds("memory 40Mi cpu 2500", "memory 60Mi cpu 4000")
-		want(has(has(p, 0, "20m/30m 35Mi/45Mi"), 1, "30m/40m 35Mi/60Mi"))
+		want(withResources(withResources(p, 0, "20m/30m 35Mi/45Mi"), 1, "30m/40m 35Mi/60Mi"))
 		d.end()
 		d.start()
 		holds("memory 45Mi cpu 3000", "memory 60Mi cpu 4000")
 		restarts(0, 1)
-		want(has(has(p, 0, "20m/30m 10Ki/10Ki"), 1, "30m/40m 35Mi/60Mi"))
+		want(withResources(withResources(p, 0, "20m/30m 10Ki/10Ki"), 1, "30m/40m 35Mi/60Mi"))
 		d.await("a limit below the usage is refused", func() bool {
 			st := d.pod("sized")
 			return st.ObservedGeneration == generation && strings.Contains(shown(*st), "PodResizeInProgress=True Error: cannot decrease memory limits")
@@ -83,7 +83,7 @@ func TestRealEngineResizesAPod(t *testing.T) {
 		if got := d.kernel("c0"); got != "memory 45Mi cpu 3000" {
 			t.Errorf("then the kernel's limits are %s", got)
 		}
-		want(has(has(p, 0, "20m/30m 35Mi/40Mi"), 1, "30m/40m 35Mi/60Mi"))
+		want(withResources(withResources(p, 0, "20m/30m 35Mi/40Mi"), 1, "30m/40m 35Mi/60Mi"))
 		holds("memory 40Mi cpu 3000", "memory 60Mi cpu 4000")
 		restarts(0, 1)
 	})

@@ -59,7 +59,7 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 		if st := d.pod("share"); st.ContainerStatuses[1].RestartCount != 0 {
 			t.Error("the other container was restarted too")
 		}
-		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{leaving(p, 5), alone}}); err != nil {
+		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{deletedPod(p, 5), alone}}); err != nil {
 			t.Fatal(err)
 		}
 		d.await("the pod is gone", func() bool { return d.pod("share") == nil })

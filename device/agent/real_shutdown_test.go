@@ -23,7 +23,7 @@ func TestRealEngineStopsPodsBeforeTheDeviceGoesDown(t *testing.T) {
 			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
 			*pods[i].Spec.TerminationGracePeriodSeconds = 60
 		}
-		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
+		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
 		d.await("the pods run", func() bool { return ready(d.pod("one")) && ready(d.pod("two")) })
 		d.agent.StopPods(t.Context(), 2*time.Minute, time.Minute)
 		if i := slices.IndexFunc(d.list(), func(c engine.Container) bool { return c.State != engine.Exited }); i >= 0 {

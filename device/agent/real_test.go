@@ -172,7 +172,7 @@ func (d *realDevice) list() []engine.Container {
 }
 
 func (d *realDevice) pod(name string) *corev1.PodStatus {
-	for _, p := range held(d.agent) {
+	for _, p := range heldPods(d.agent) {
 		if p.Name == name {
 			return &p.Status
 		}
@@ -304,7 +304,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		})
 
 		// after its deletion nothing is left
-		want.Generation, want.Pods = 3, []corev1.Pod{leaving(p, 5)}
+		want.Generation, want.Pods = 3, []corev1.Pod{deletedPod(p, 5)}
 		if err := d.agent.Store(want); err != nil {
 			t.Fatal(err)
 		}

@@ -232,7 +232,7 @@ func TestTheUnitsPrivilegesAreInForce(t *testing.T) {
 		}
 	}
 	unit, err := os.ReadFile("../../firmware-configs/systemd/flotilla-device.service")
-	made(t, err)
+	must(t, err)
 	left := 0
 	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
 		has, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, c, 0, 0, 0, 0)

@@ -103,7 +103,7 @@ func TestRealEngineMountsOnlyCheckedPaths(t *testing.T) {
 				d.await("every container runs", func() bool {
 					if time.Since(told) > time.Second { // a new desired state retries failed mounts at once
 						generation, told = generation+1, time.Now()
-						made(t, d.agent.Store(wire.Desired{Generation: generation, Hub: "h", Pods: []corev1.Pod{p}}))
+						must(t, d.agent.Store(wire.Desired{Generation: generation, Hub: "h", Pods: []corev1.Pod{p}}))
 					}
 					return ready(d.pod("evil"))
 				})
@@ -130,7 +130,7 @@ func TestRealEngineSecretsArePrivate(t *testing.T) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
 		for dir := d.dir; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
-			made(t, os.Chmod(dir, 0o755)) // only the agent's own modes protect
+			must(t, os.Chmod(dir, 0o755)) // only the agent's own modes protect
 		}
 		p := makePod("private", "wait")
 		p.UID = types.UID("uid-private-" + d.node)
@@ -152,7 +152,7 @@ func TestRealEngineSecretsArePrivate(t *testing.T) {
 		}
 		d.await("the pod is ready", func() bool { return ready(d.pod("private")) })
 		d.await("the container has read its secret", func() bool {
-			a := d.asks(wire.Request{Type: wire.RequestLogs, Pod: string(p.UID), Container: "c0"})
+			a := d.request(wire.Request{Type: wire.RequestLogs, Pod: string(p.UID), Container: "c0"})
 			ends(t, a)
 			return a.Stdout() == "hushhush\n"
 		})
@@ -168,7 +168,7 @@ func TestRealEngineSecretsArePrivate(t *testing.T) {
 			}
 		}
 		var st unix.Statfs_t
-		if made(t, unix.Statfs(pods+"/m", &st)); uint64(st.Blocks)*uint64(st.Bsize) != 1<<20 {
+		if must(t, unix.Statfs(pods+"/m", &st)); uint64(st.Blocks)*uint64(st.Bsize) != 1<<20 {
 			t.Errorf("the volume in memory has %d blocks of %d, want 1 MiB", st.Blocks, st.Bsize)
 		}
 		if left := names(t, d.agent.disk.Binds()); len(left) > 0 {

@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// has gives a container resources, as "cpu/limit memory/limit"; - for none.
-func has(p corev1.Pod, container int, text string) corev1.Pod {
+// withResources gives a container resources, as "cpu/limit memory/limit"; - for none.
+func withResources(p corev1.Pod, container int, text string) corev1.Pod {
 	p.Spec.Containers = slices.Clone(p.Spec.Containers)
 	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	for i, pair := range strings.Fields(text) {
@@ -70,11 +70,11 @@ func TestARunningContainerIsResized(t *testing.T) {
 				d.start()
 				p := makePod("p", "wait", "wait")
 				p.Generation = 1
-				d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))
+				d.desire(1, withResources(p, 0, "20m/30m 35Mi/45Mi"))
 				d.wantShown("p", "#0 granted 20m 35Mi has 20m/30m 35Mi/45Mi")
 				d.fake.Record()
 				p.Generation = 2
-				d.desire(2, has(p, 0, "25m/35m 40Mi/50Mi"))
+				d.desire(2, withResources(p, 0, "25m/35m 40Mi/50Mi"))
 				d.wantShown("p", "#0 granted 25m 40Mi has 25m/35m 40Mi/50Mi")
 				if st, _ := d.pod("p"); st.ObservedGeneration != 2 {
 					t.Errorf("it has seen generation %d", st.ObservedGeneration)
@@ -95,7 +95,7 @@ func TestARunningContainerIsResized(t *testing.T) {
 				// Back to the limits that Podman reports; the agent ends before the update. The
 				// kernel's limits count.
 				d.fake.Fail("Update", errors.New("killed"))
-				d.desire(3, has(p, 0, "20m/30m 35Mi/45Mi"))
+				d.desire(3, withResources(p, 0, "20m/30m 35Mi/45Mi"))
 				time.Sleep(time.Second)
 				d.end()
 				before := len(d.fake.Calls())
@@ -117,13 +117,13 @@ func TestAContainerIsRestartedForOtherResources(t *testing.T) {
 		p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{
 			{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
-		d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))
+		d.desire(1, withResources(p, 0, "20m/30m 35Mi/45Mi"))
 		d.wantShown("p", "#0 granted 20m 35Mi has 20m/30m 35Mi/45Mi")
-		d.desire(2, has(p, 0, "25m/35m 35Mi/45Mi"))
+		d.desire(2, withResources(p, 0, "25m/35m 35Mi/45Mi"))
 		d.wantShown("p", "#0 granted 25m 35Mi has 25m/35m 35Mi/45Mi")
-		d.desire(3, has(p, 0, "25m/35m 40Mi/45Mi"))
+		d.desire(3, withResources(p, 0, "25m/35m 40Mi/45Mi"))
 		d.wantShown("p", "#1 granted 25m 40Mi has 25m/35m 40Mi/45Mi")
-		d.desire(4, has(p, 0, "25m/35m 40Mi/45Mi"), makePod("other"))
+		d.desire(4, withResources(p, 0, "25m/35m 40Mi/45Mi"), makePod("other"))
 		d.wantShown("p", "#1 granted 25m 40Mi has 25m/35m 40Mi/45Mi")
 		if got := d.containers(); !slices.Contains(got, "p/c1#0 running") {
 			t.Errorf("the engine holds %q", got)
@@ -135,23 +135,23 @@ func TestAContainerIsRestartedForOtherResources(t *testing.T) {
 // there is room it is granted.
 func TestAResizeWaitsForRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		p, q := has(makePod("p", "wait"), 0, "1/- 100Mi/-"), has(makePod("q", "wait"), 0, "2/- 100Mi/-")
+		p, q := withResources(makePod("p", "wait"), 0, "1/- 100Mi/-"), withResources(makePod("q", "wait"), 0, "2/- 100Mi/-")
 		d.desire(1, p, q)
 		d.wantShown("p", "#0 granted 1 100Mi has 1/0 100Mi/0")
-		big := has(p, 0, "3/- 100Mi/-")
+		big := withResources(p, 0, "3/- 100Mi/-")
 		const waits = "#0 granted 1 100Mi has 1/0 100Mi/0 PodResizePending=True Deferred: Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000"
 		d.desire(2, big, q)
 		d.wantShown("p", waits)
 		d.end()
 		d.start()
 		d.wantShown("p", waits)
-		d.desire(3, big, q, has(makePod("small", "wait"), 0, "1/- 1Mi/-")) // there is room, since the deferred resize holds none
+		d.desire(3, big, q, withResources(makePod("small", "wait"), 0, "1/- 1Mi/-")) // there is room, since the deferred resize holds none
 		d.wantShown("p", strings.Replace(waits, "used: 2000", "used: 3000", 1))
 		d.wantPhase("small", corev1.PodRunning, "")
-		d.desire(4, has(p, 0, "9/- 100Mi/-"), q)
+		d.desire(4, withResources(p, 0, "9/- 100Mi/-"), q)
 		time.Sleep(time.Minute)
 		d.wantShown("p", "#0 granted 1 100Mi has 1/0 100Mi/0 PodResizePending=True Infeasible: Node didn't have enough resource: cpu, requested: 9000, used: 0, capacity: 4000")
-		d.desire(5, big, leaving(q, 1))
+		d.desire(5, big, deletedPod(q, 1))
 		time.Sleep(time.Minute)
 		d.desire(6, big)
 		d.wantShown("p", "#0 granted 3 100Mi has 3/0 100Mi/0")
@@ -170,26 +170,26 @@ func TestAResizeWaitsForRoom(t *testing.T) {
 func TestAResizeThatFailsIsReportedAndTriedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("p", "wait")
-		d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))
+		d.desire(1, withResources(p, 0, "20m/30m 35Mi/45Mi"))
 		time.Sleep(time.Second)
 		name := plan.NameOf("c0", p.Name, p.Namespace, string(p.UID), "0")
 		d.fake.Use(name, 1, 20<<20)
-		d.desire(2, has(p, 0, "20m/30m 10Mi/10Mi"))
+		d.desire(2, withResources(p, 0, "20m/30m 10Mi/10Mi"))
 		d.wantShown("p", `#0 granted 20m 10Mi has 20m/30m 10Mi/45Mi PodResizeInProgress=True Error: cannot decrease memory limits: attempting to set container "c0" memory limit (10485760) below current usage (20971520)`)
 		d.fake.Use(name, 1, 5<<20)
 		time.Sleep(2 * time.Minute)
 		d.wantShown("p", "#0 granted 20m 10Mi has 20m/30m 10Mi/10Mi")
 		d.fake.Fail("Update", errors.New("runc did run unsuccessfully"))
-		d.desire(3, has(p, 0, "20m/40m 10Mi/10Mi"))
+		d.desire(3, withResources(p, 0, "20m/40m 10Mi/10Mi"))
 		const failed = "#0 granted 20m 10Mi has 20m/30m 10Mi/10Mi PodResizeInProgress=True Error: Update "
 		time.Sleep(time.Second)
 		if st, _ := d.pod("p"); !strings.HasPrefix(shown(st), failed) {
 			t.Errorf("it shows %s", shown(st))
 		}
-		d.desire(4, has(p, 0, "20m/50m 10Mi/10Mi"))
+		d.desire(4, withResources(p, 0, "20m/50m 10Mi/10Mi"))
 		d.wantShown("p", "#0 granted 20m 10Mi has 20m/50m 10Mi/10Mi")
 		d.fake.Fail("Update", errors.New("killed in the middle"))
-		d.desire(5, has(p, 0, "20m/60m 10Mi/10Mi"))
+		d.desire(5, withResources(p, 0, "20m/60m 10Mi/10Mi"))
 		time.Sleep(time.Second)
 		d.end()
 		d.start()

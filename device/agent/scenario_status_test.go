@@ -218,7 +218,7 @@ func TestScenarioAdmission(t *testing.T) {
 		{"S12.admission.1 one that asks for more memory with OutOfmemory", corev1.ResourceList{"memory": resource.MustParse("2Gi")}, "OutOfmemory"},
 	} {
 		playing(t, c.name, func(t *testing.T, d *device) {
-			held := asking("held", "3", "1Gi")
+			held := requestingPod("held", "3", "1Gi")
 			d.desire(1, held)
 			time.Sleep(5 * time.Second)
 			over := with(makePod("over", "wait"), func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = c.ask })

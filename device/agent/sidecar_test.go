@@ -39,8 +39,8 @@ func sidecarPod(stopTakes map[string]time.Duration, d *device) corev1.Pod {
 	return p
 }
 
-// alive are the names of the running containers without the sandbox.
-func (d *device) alive() string {
+// runningNames are the names of the running containers without the sandbox.
+func (d *device) runningNames() string {
 	var names []string
 	for _, c := range d.containers() {
 		if name, ok := strings.CutSuffix(c, "#0 running"); ok && !strings.HasSuffix(name, "/POD") {
@@ -51,18 +51,18 @@ func (d *device) alive() string {
 	return strings.Join(names, " ")
 }
 
-// An atThen is the running containers some time after a pod began to end.
-type atThen struct {
+// A runningAt is the running containers some time after a pod began to end.
+type runningAt struct {
 	after time.Duration
 	run   string
 }
 
-func (d *device) wantRunning(t *testing.T, all ...atThen) {
+func (d *device) wantRunning(t *testing.T, all ...runningAt) {
 	t.Helper()
 	began := time.Now()
 	for _, w := range all {
 		time.Sleep(w.after - time.Since(began))
-		if got := d.alive(); got != w.run {
+		if got := d.runningNames(); got != w.run {
 			t.Errorf("after %s %q run, want %q", w.after, got, w.run)
 		}
 	}
@@ -73,22 +73,22 @@ func TestSidecarsEndAfterTheOthersInReverseOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes map[string]time.Duration
 		grace int64
-		want  []atThen
+		want  []runningAt
 	}{
 		"one after the other": {map[string]time.Duration{"c0": 4 * s, "s1": 3 * s, "s0": 3 * s}, 30,
-			[]atThen{{2 * s, "c0 s0 s1"}, {5 * s, "s0 s1"}, {8500 * time.Millisecond, "s0"}, {12 * s, ""}}},
+			[]runningAt{{2 * s, "c0 s0 s1"}, {5 * s, "s0 s1"}, {8500 * time.Millisecond, "s0"}, {12 * s, ""}}},
 		"when the grace is over, in any case": {map[string]time.Duration{"c0": time.Hour, "s1": time.Hour, "s0": time.Hour}, 10,
-			[]atThen{{9 * s, "c0 s0 s1"}, {11 * s, "s0 s1"}, {13 * s, ""}}},
+			[]runningAt{{9 * s, "c0 s0 s1"}, {11 * s, "s0 s1"}, {13 * s, ""}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				p := sidecarPod(c.takes, d)
 				d.desire(1, p)
 				time.Sleep(10 * time.Second)
-				if got := d.alive(); got != "c0 c1 s0 s1" {
+				if got := d.runningNames(); got != "c0 c1 s0 s1" {
 					t.Fatalf("at first %q run", got)
 				}
-				d.desire(2, leaving(p, c.grace))
+				d.desire(2, deletedPod(p, c.grace))
 				d.wantRunning(t, c.want...)
 			})
 		})
@@ -107,11 +107,11 @@ func TestASidecarsHookAndItsRestartDoNotWait(t *testing.T) {
 		d.fake.AddImage("other", 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{} })
 		d.desire(2, again)
 		time.Sleep(time.Second)
-		if got := d.alive(); got != "c0 c1 s0" || !slices.Contains(d.containers(), "app/s1#1 running") {
+		if got := d.runningNames(); got != "c0 c1 s0" || !slices.Contains(d.containers(), "app/s1#1 running") {
 			t.Errorf("after another definition %q run, and there are %q", got, d.containers())
 		}
-		d.desire(3, leaving(again, 30))
-		d.wantRunning(t, atThen{3 * time.Second, "c0 s0"}, atThen{5 * time.Second, ""}) // the hook took 2 s of the 4
+		d.desire(3, deletedPod(again, 30))
+		d.wantRunning(t, runningAt{3 * time.Second, "c0 s0"}, runningAt{5 * time.Second, ""}) // the hook took 2 s of the 4
 	})
 }
 
@@ -125,6 +125,6 @@ func TestSidecarsOfADroppedPodEndAfterTheOthers(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		d.end()
 		d.start()
-		d.wantRunning(t, atThen{2 * time.Second, "c0 s0 s1"}, atThen{6 * time.Second, ""})
+		d.wantRunning(t, runningAt{2 * time.Second, "c0 s0 s1"}, runningAt{6 * time.Second, ""})
 	})
 }

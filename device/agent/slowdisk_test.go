@@ -70,12 +70,12 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 			d.eventually("the final status is not reported", d.isPhase("job", corev1.PodSucceeded))
 		},
 		"a resize is granted": func(d *device) {
-			small, large := has(makePod("small", "wait"), 0, "100m/100m 500Mi/500Mi"), has(makePod("large", "wait"), 0, "100m/100m 1Gi/1Gi")
+			small, large := withResources(makePod("small", "wait"), 0, "100m/100m 500Mi/500Mi"), withResources(makePod("large", "wait"), 0, "100m/100m 1Gi/1Gi")
 			web := makePod("web", "wait")
 			d.desire(1, small, large, web)
 			d.eventually("large does not run", d.isPhase("large", corev1.PodRunning))
 			d.eventually("web does not run", d.isPhase("web", corev1.PodRunning))
-			small = has(small, 0, "100m/100m 1200Mi/1200Mi")
+			small = withResources(small, 0, "100m/100m 1200Mi/1200Mi")
 			d.desire(2, small, large, web)
 			d.eventually("it is not deferred", func() bool {
 				st, _ := d.pod("small")

@@ -116,7 +116,7 @@ func TestEveryWritablePlaceIsMeasured(t *testing.T) {
 		if err := os.WriteFile(message, make([]byte, 5<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_ = unix.Close(nest(t, filepath.Join(d.dir, volume.PodsDir, "uid-deep", "data"), engine.MaxDepth+1))
+		_ = unix.Close(nestDirs(t, filepath.Join(d.dir, volume.PodsDir, "uid-deep", "data"), engine.MaxDepth+1))
 		time.Sleep(90 * time.Second)
 		for name, want := range map[string]string{
 			"app":  "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. ",
@@ -129,20 +129,20 @@ func TestEveryWritablePlaceIsMeasured(t *testing.T) {
 	})
 }
 
-// A slow engine never finishes measuring the pods named slow.
-type slow struct {
+// A slowFiles engine never finishes measuring the pods named slow.
+type slowFiles struct {
 	engine.Engine
 	mu    sync.Mutex
 	asked map[string]int // measurements by pod
 }
 
-func (s *slow) times(pod string) int {
+func (s *slowFiles) times(pod string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked[pod]
 }
 
-func (s *slow) Written(ctx context.Context, id string) (int64, error) {
+func (s *slowFiles) Written(ctx context.Context, id string) (int64, error) {
 	list, err := s.Containers(context.Background(), plan.LabelAgent+"=pi-1")
 	if err != nil {
 		return 0, err
@@ -165,7 +165,7 @@ func (s *slow) Written(ctx context.Context, id string) (int64, error) {
 func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		s := &slow{Engine: d.fake, asked: map[string]int{}}
+		s := &slowFiles{Engine: d.fake, asked: map[string]int{}}
 		d.engine = s
 		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 1 << 20} })
 		d.start()

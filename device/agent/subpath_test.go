@@ -53,7 +53,7 @@ func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
 				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: c.volume}}
 				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: ".key"}}
 				meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
-				made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p},
+				must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p},
 					Secrets:    []corev1.Secret{{ObjectMeta: meta("web-tls"), Data: map[string][]byte{"there": nil}}},
 					ConfigMaps: []corev1.ConfigMap{{ObjectMeta: meta("web-conf"), Data: map[string]string{"there": ""}}}}))
 				time.Sleep(time.Second)

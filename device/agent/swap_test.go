@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// sized is a pod of one container with a memory request and limit; empty: none.
-func sized(name, request, limit string) corev1.Pod {
+// memoryPod is a pod of one container with a memory request and limit; empty: none.
+func memoryPod(name, request, limit string) corev1.Pod {
 	p := makePod(name, "wait")
 	r := &p.Spec.Containers[0].Resources
 	if request != "" {
@@ -27,14 +27,14 @@ func sized(name, request, limit string) corev1.Pod {
 	return p
 }
 
-// A noting engine records the specs of created containers.
-type noting struct {
+// A recordingEngine records the specs of created containers.
+type recordingEngine struct {
 	engine.Engine
 	mu    sync.Mutex
 	specs map[string]engine.Spec // by name in the pod
 }
 
-func (n *noting) Create(ctx context.Context, s engine.Spec) (string, error) {
+func (n *recordingEngine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	n.mu.Lock()
 	if n.specs == nil {
 		n.specs = map[string]engine.Spec{}
@@ -45,7 +45,7 @@ func (n *noting) Create(ctx context.Context, s engine.Spec) (string, error) {
 }
 
 // spec is the last spec of a container.
-func (n *noting) spec(name string) engine.Spec {
+func (n *recordingEngine) spec(name string) engine.Spec {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.specs[name]
@@ -55,7 +55,7 @@ func (n *noting) spec(name string) engine.Spec {
 func TestSwapOfContainersIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		seen := &noting{Engine: d.fake}
+		seen := &recordingEngine{Engine: d.fake}
 		d.engine = seen
 		info, _ := d.fake.Info(t.Context())
 		info.SwapLimit, info.CgroupV2 = true, true
@@ -64,7 +64,7 @@ func TestSwapOfContainersIsLimited(t *testing.T) {
 		d.board.swap = 512 << 20
 		d.start()
 		defer func() { d.end() }()
-		d.desire(1, sized("burstable", "256Mi", "1Gi"), sized("effortless", "", ""))
+		d.desire(1, memoryPod("burstable", "256Mi", "1Gi"), memoryPod("effortless", "", ""))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		d.wantPhase("burstable", corev1.PodRunning, "")

@@ -127,7 +127,7 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 				wanted(old)
 				d.board.set(c.is)
 				time.Sleep(15 * time.Second)
-				best, asked := makePod("best-effort", "wait"), asking("asked", "100m", "64Mi")
+				best, asked := makePod("best-effort", "wait"), requestingPod("asked", "100m", "64Mi")
 				wanted(old, best, asked, tolerant(c.key), critical)
 				refused := func(name string) {
 					t.Helper()
@@ -240,13 +240,13 @@ func TestTheLargestPodIsEvictedWithASlowEngine(t *testing.T) {
 	})
 }
 
-// A busy engine is slow to measure what a container has written.
-type busy struct {
+// A slowSize engine is slow to measure what a container has written.
+type slowSize struct {
 	engine.Engine
 	now, most atomic.Int32
 }
 
-func (b *busy) Written(ctx context.Context, id string) (int64, error) {
+func (b *slowSize) Written(ctx context.Context, id string) (int64, error) {
 	if n := b.now.Add(1); n > b.most.Load() {
 		b.most.Store(n)
 	}
@@ -260,7 +260,7 @@ func (b *busy) Written(ctx context.Context, id string) (int64, error) {
 func TestADiskIsReclaimedOnceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		b := &busy{Engine: d.fake}
+		b := &slowSize{Engine: d.fake}
 		d.engine = b
 		d.start()
 		defer func() { d.end() }()

@@ -16,16 +16,16 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// on is a device on a NUMA node; -1: on none.
-func on(d hardware.Device, node int) hardware.Device {
+// onNode is a device on a NUMA node; -1: on none.
+func onNode(d hardware.Device, node int) hardware.Device {
 	if node >= 0 {
 		d.NUMA = &node
 	}
 	return d
 }
 
-// entire makes a pod guaranteed, with so many CPUs.
-func entire(p corev1.Pod, cpus string) corev1.Pod {
+// guaranteedPod makes a pod guaranteed, with so many CPUs.
+func guaranteedPod(p corev1.Pod, cpus string) corev1.Pod {
 	for i := range p.Spec.Containers {
 		r := &p.Spec.Containers[i].Resources
 		if r.Limits == nil {
@@ -46,7 +46,7 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		d.config.Topology = plan.SingleNUMANode
-		d.board.numa, d.board.devices = twoNodes, []hardware.Device{on(chip("0"), 0), on(chip("1"), 1), on(port("a", "ttyS0"), 0)}
+		d.board.numa, d.board.devices = twoNodes, []hardware.Device{onNode(chip("0"), 0), onNode(chip("1"), 1), onNode(port("a", "ttyS0"), 0)}
 		d.start()
 		defer func() { d.end() }()
 		first := requesting("first", "gpiochip", "1", "stubborn")
@@ -55,7 +55,7 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 		d.desire(1, first)
 		time.Sleep(time.Second)
 		d.wantDevices("first", "/dev/gpiochip0")
-		d.desire(2, leaving(first, 10), second)
+		d.desire(2, deletedPod(first, 10), second)
 		time.Sleep(time.Second)
 		if st, _ := d.pod("second"); st.Phase != corev1.PodPending || slices.Contains(d.reasons(), plan.DeviceUnavailable) {
 			t.Fatalf("it is %+v; events %q", st, d.reasons())
@@ -80,7 +80,7 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 func TestAlignmentSurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		seen := &noting{Engine: d.fake}
+		seen := &recordingEngine{Engine: d.fake}
 		d.engine = seen
 		info, _ := d.fake.Info(t.Context())
 		info.CPUSet = true
@@ -89,8 +89,8 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		d.board.numa = twoNodes
 		d.start()
 		defer func() { d.end() }()
-		low, high := entire(makePod("low", "wait"), "1"), entire(makePod("high", "wait", "sleep 40s then exit 1"), "1")
-		filler := entire(makePod("filler", "wait"), "1")
+		low, high := guaranteedPod(makePod("low", "wait"), "1"), guaranteedPod(makePod("high", "wait", "sleep 40s then exit 1"), "1")
+		filler := guaranteedPod(makePod("filler", "wait"), "1")
 		d.desire(1, low, filler)
 		time.Sleep(time.Second)
 		d.desire(2, low, filler, high)
@@ -111,14 +111,14 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		if got := cpus(); !strings.HasSuffix(got, " 2-3 2-3") {
 			t.Errorf("after a restart processors are %s", got)
 		}
-		another := entire(makePod("another", "wait"), "2")
+		another := guaranteedPod(makePod("another", "wait"), "2")
 		d.desire(4, high, another)
 		time.Sleep(time.Second)
 		d.wantPhase("another", corev1.PodRunning, "")
 		if got := seen.spec("another/c0").CPUs; got != "0-1" {
 			t.Errorf("beside it there are processors %s", got)
 		}
-		third := entire(makePod("third", "wait"), "1")
+		third := guaranteedPod(makePod("third", "wait"), "1")
 		third.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU] = resource.MustParse("1")
 		d.desire(5, high, third)
 		time.Sleep(time.Minute)

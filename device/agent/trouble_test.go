@@ -51,7 +51,7 @@ func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 		},
 		"remove the data of persistent volumes": func(t *testing.T, d *device, want *wire.Desired) {
 			dir := filepath.Join(d.dir, volume.PersistentDir, dataUID)
-			made(t, os.MkdirAll(dir, 0o700))
+			must(t, os.MkdirAll(dir, 0o700))
 			if err := unix.Mount("test", dir, "tmpfs", 0, "size=1m"); err != nil {
 				t.Skip("mounting is not possible here: ", err)
 			}
@@ -62,25 +62,25 @@ func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 			p := &want.Pods[0]
 			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
 			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
-			made(t, d.agent.Store(*want))
+			must(t, d.agent.Store(*want))
 			time.Sleep(time.Second)
 			where := filepath.Dir(d.agent.disk.Dir(&p.Spec.Volumes[0], p.UID))
-			made(t, errors.Join(os.Rename(where, where+"-was"), os.WriteFile(where, nil, 0o600)))
+			must(t, errors.Join(os.Rename(where, where+"-was"), os.WriteFile(where, nil, 0o600)))
 		},
 		"remove default/gone container c0 failed": func(t *testing.T, d *device, want *wire.Desired) {
 			d.end()
 			d.engine = fullEngine{d.fake}
 			d.start()
 			want.Pods = append(want.Pods, makePod("gone", "exit 0"))
-			made(t, d.agent.Store(*want))
+			must(t, d.agent.Store(*want))
 			time.Sleep(time.Second)
-			want.Pods[1] = leaving(want.Pods[1], 1)
+			want.Pods[1] = deletedPod(want.Pods[1], 1)
 		},
 		"the desired state was not stored": func(t *testing.T, d *device, _ *wire.Desired) {
 			go func() { // the hub sends it again until it is stored
 				time.Sleep(time.Minute)
 				for _, slot := range []string{"desired.0.state", "desired.1.state"} {
-					made(t, errors.Join(os.Remove(filepath.Join(d.dir, slot)), os.Mkdir(filepath.Join(d.dir, slot), 0o700)))
+					must(t, errors.Join(os.Remove(filepath.Join(d.dir, slot)), os.Mkdir(filepath.Join(d.dir, slot), 0o700)))
 				}
 				for range 170 {
 					time.Sleep(time.Minute)
@@ -104,7 +104,7 @@ func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 				want := wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{makePod("app", "wait")}}
 				begin(t, d, &want)
 				want.Generation++
-				made(t, d.agent.Store(want))
+				must(t, d.agent.Store(want))
 				time.Sleep(3 * time.Hour)
 				d.end()
 				if n := strings.Count(log.String(), said); n == 0 || n > 4 {

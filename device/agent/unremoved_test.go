@@ -18,21 +18,21 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// refusing is an engine that does not remove some containers.
-type refusing struct {
+// refusingEngine is an engine that does not remove some containers.
+type refusingEngine struct {
 	engine.Engine
 	refuses func(id string) bool
 }
 
-func (r refusing) Remove(ctx context.Context, id string) error {
+func (r refusingEngine) Remove(ctx context.Context, id string) error {
 	if r.refuses(id) {
 		return errors.New("remove container " + id + ": removal of container is already in progress (409)")
 	}
 	return r.Engine.Remove(ctx, id)
 }
 
-// toldOfNode counts the node's events with a reason: events of a dropped pod would not be shown.
-func (d *device) toldOfNode(reason string) (n int) {
+// nodeEvents counts the node's events with a reason: events of a dropped pod would not be shown.
+func (d *device) nodeEvents(reason string) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, e := range d.events {
@@ -62,7 +62,7 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 				var refuse atomic.Bool
 				refuse.Store(true)
 				d.end()
-				d.engine = refusing{d.fake, func(id string) bool {
+				d.engine = refusingEngine{d.fake, func(id string) bool {
 					list, _ := d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 					at := slices.IndexFunc(list, func(o engine.Container) bool { return o.ID == id })
 					if at < 0 || !refuse.Load() {
@@ -95,7 +95,7 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 						t.Errorf("an ended pod is reported as %s", st.Phase)
 					}
 				}
-				if d.toldOfNode("FailedRemoveContainer") == 0 {
+				if d.nodeEvents("FailedRemoveContainer") == 0 {
 					t.Errorf("it is not reported: %q", d.reasons())
 				}
 				if c.restart {
@@ -141,7 +141,7 @@ func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
 					d.desire(3)
 					time.Sleep(2 * time.Minute)
 				}
-				tries := d.toldOfNode("FailedRemoveVolumes")
+				tries := d.nodeEvents("FailedRemoveVolumes")
 				if tries == 0 || tries > 10 {
 					t.Errorf("it is reported %d times: %q", tries, d.reasons())
 				}

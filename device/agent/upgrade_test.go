@@ -36,7 +36,7 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 				for range 2 { // and of this version
 					d.start()
 					time.Sleep(3 * time.Minute)
-					for _, p := range held(d.agent) {
+					for _, p := range heldPods(d.agent) {
 						if p.Status.Phase != corev1.PodRunning || !ready(&p.Status) {
 							t.Errorf("%s is %s: %+v", p.Name, p.Status.Phase, p.Status.Conditions)
 						}
@@ -46,7 +46,7 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 							}
 						}
 					}
-					if n := len(held(d.agent)); n != 3 {
+					if n := len(heldPods(d.agent)); n != 3 {
 						t.Errorf("it has %d pods, want 3", n)
 					}
 					d.end()

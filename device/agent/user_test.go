@@ -52,18 +52,18 @@ func withUser(t *testing.T, socket, user string) string {
 	call := func(method, path string, body any, into any) {
 		t.Helper()
 		b, err := json.Marshal(body)
-		made(t, err)
+		must(t, err)
 		r, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, "http://engine/v1.41"+path, bytes.NewReader(b))
-		made(t, err)
+		must(t, err)
 		r.Header.Set("Content-Type", "application/json")
 		a, err := c.Do(r)
-		made(t, err)
+		must(t, err)
 		defer func() { _ = a.Body.Close() }()
 		if a.StatusCode >= 300 {
 			t.Fatalf("%s %s: %s", method, path, a.Status)
 		}
 		if into != nil {
-			made(t, json.NewDecoder(a.Body).Decode(into))
+			must(t, json.NewDecoder(a.Body).Decode(into))
 		}
 	}
 	var of struct{ ID string }
@@ -85,7 +85,7 @@ func TestRealEngineReadsTheImagesUser(t *testing.T) {
 		good, bad := notRootPod("good", image), notRootPod("bad", enginetest.ToolImage)
 		good.UID, bad.UID = types.UID("uid-good-"+d.node), types.UID("uid-bad-"+d.node)
 		good.Spec.TerminationGracePeriodSeconds = new(int64)
-		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{good, bad}}))
+		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{good, bad}}))
 		d.await("the image's user runs", func() bool { return ready(d.pod("good")) })
 		d.await("the image of root does not", func() bool {
 			st := d.pod("bad")

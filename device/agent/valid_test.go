@@ -95,10 +95,10 @@ func TestAnInvalidPodIsRejectedAlone(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				bad := makePod("bad", "wait")
 				spoil(&bad)
-				d.desire(2, leaving(old, 1), bad, makePod("good", "wait"))
+				d.desire(2, deletedPod(old, 1), bad, makePod("good", "wait"))
 				time.Sleep(10 * time.Second)
 				var names []string
-				for _, p := range held(d.agent) {
+				for _, p := range heldPods(d.agent) {
 					names = append(names, p.Name)
 					if p.Name != bad.Name || p.UID != bad.UID {
 						continue
@@ -181,7 +181,7 @@ func TestALongGraceDoesNotOverflow(t *testing.T) {
 		if g := podspec.Grace(&p); g < 24*time.Hour {
 			t.Errorf("%d s of grace are %s", seconds, g)
 		}
-		if g := podspec.Grace(new(leaving(p, seconds))); g < 24*time.Hour {
+		if g := podspec.Grace(new(deletedPod(p, seconds))); g < 24*time.Hour {
 			t.Errorf("%d s of grace of its deletion are %s", seconds, g)
 		}
 		bubble(t, func(t *testing.T, d *device) {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// A double is a bus with the part of logind that Take uses.
-type double struct {
+// A fakeBus is a bus with the part of logind that Take uses.
+type fakeBus struct {
 	conn  *net.UnixConn
 	in    *bufio.Reader
 	asked []string
@@ -39,7 +39,7 @@ func encodeAnswer(kind byte, replyTo uint32, member, signature string, body []by
 	return append(pad(append(head, fields...), 8), body...)
 }
 
-func (d *double) serve(t *testing.T) {
+func (d *fakeBus) serve(t *testing.T) {
 	line := func(want, say string) {
 		if got, err := d.in.ReadString('\n'); err != nil || !strings.Contains(got, want) {
 			t.Errorf("it says %q, %v, want %s", got, err, want)
@@ -98,7 +98,7 @@ func TestTheLockIsTakenWaitedForAndReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	d, done := &double{lock: make(chan *os.File, 1)}, make(chan bool)
+	d, done := &fakeBus{lock: make(chan *os.File, 1)}, make(chan bool)
 	go func() {
 		defer close(done)
 		conn, err := listener.AcceptUnix()

@@ -10,31 +10,31 @@ import (
 
 var errKilled = errors.New("the agent was killed")
 
-// A mortal disk stops after so many calls, as if the agent were killed. If it tears, half of the
+// A killedDisk stops after so many calls, as if the agent were killed. If it tears, half of the
 // last write is done.
-type mortal struct {
+type killedDisk struct {
 	realDisk
 	left  int
 	tears bool
 }
 
-func (d *mortal) dead() bool { d.left--; return d.left < 0 }
+func (d *killedDisk) dead() bool { d.left--; return d.left < 0 }
 
-func (d *mortal) Open(path string) (*os.File, error) {
+func (d *killedDisk) Open(path string) (*os.File, error) {
 	if d.dead() {
 		return nil, errKilled
 	}
 	return d.realDisk.Open(path)
 }
 
-func (d *mortal) Room(f *os.File, bytes int64) error {
+func (d *killedDisk) Room(f *os.File, bytes int64) error {
 	if d.dead() {
 		return errKilled
 	}
 	return d.realDisk.Room(f, bytes)
 }
 
-func (d *mortal) WriteAt(f *os.File, text []byte) error {
+func (d *killedDisk) WriteAt(f *os.File, text []byte) error {
 	if d.dead() {
 		if d.tears && d.left == -1 {
 			_ = d.realDisk.WriteAt(f, text[:len(text)/2])
@@ -44,28 +44,28 @@ func (d *mortal) WriteAt(f *os.File, text []byte) error {
 	return d.realDisk.WriteAt(f, text)
 }
 
-func (d *mortal) Sync(f *os.File) error {
+func (d *killedDisk) Sync(f *os.File) error {
 	if d.dead() {
 		return errKilled
 	}
 	return d.realDisk.Sync(f)
 }
 
-func (d *mortal) SyncDir(path string) error {
+func (d *killedDisk) SyncDir(path string) error {
 	if d.dead() {
 		return errKilled
 	}
 	return d.realDisk.SyncDir(path)
 }
 
-func (d *mortal) Replace(path string, text []byte) error {
+func (d *killedDisk) Replace(path string, text []byte) error {
 	if d.dead() {
 		return errKilled
 	}
 	return d.realDisk.Replace(path, text)
 }
 
-func (d *mortal) Remove(path string) error {
+func (d *killedDisk) Remove(path string) error {
 	if d.dead() {
 		return errKilled
 	}
@@ -78,7 +78,7 @@ func TestAnAgentKilledAtAnyFileOperationLosesNothing(t *testing.T) {
 	for _, tears := range []bool{false, true} {
 		for n := 0; ; n++ {
 			dir := t.TempDir()
-			d := &mortal{left: n, tears: tears}
+			d := &killedDisk{left: n, tears: tears}
 			m, err := openOn(d, dir, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)

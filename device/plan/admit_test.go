@@ -93,7 +93,7 @@ func TestAPodWaitsForTheResourcesOfALeavingPod(t *testing.T) {
 	a, b := onPort("a", 80), onPort("b", 80)
 	w := newWorld(a)
 	w.settle(t)
-	w.d.Pods = []corev1.Pod{leaving(a, 5), b}
+	w.d.Pods = []corev1.Pod{deletedPod(a, 5), b}
 	if got, want := sentences(w.look()), []string{"stop default/a container c0 within 5s: the pod is being deleted"}; !slices.Equal(got, want) {
 		t.Fatalf("steps %q, want %q", got, want)
 	}

@@ -24,7 +24,7 @@ func makePod(name string, commands ...string) corev1.Pod {
 	return p
 }
 
-func leaving(p corev1.Pod, grace int64) corev1.Pod {
+func deletedPod(p corev1.Pod, grace int64) corev1.Pod {
 	now := metav1.Now()
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace
 	return p
@@ -59,7 +59,7 @@ func hookPod(l *corev1.Lifecycle, containers int) corev1.Pod {
 	return p
 }
 
-func sized(name, request, limit string) corev1.Pod {
+func memoryPod(name, request, limit string) corev1.Pod {
 	p := makePod(name, "wait")
 	r := &p.Spec.Containers[0].Resources
 	if request != "" {
@@ -71,7 +71,7 @@ func sized(name, request, limit string) corev1.Pod {
 	return p
 }
 
-func entire(p corev1.Pod, cpus string) corev1.Pod {
+func guaranteedPod(p corev1.Pod, cpus string) corev1.Pod {
 	for i := range p.Spec.Containers {
 		r := &p.Spec.Containers[i].Resources
 		if r.Limits == nil {
@@ -83,14 +83,14 @@ func entire(p corev1.Pod, cpus string) corev1.Pod {
 	return p
 }
 
-func on(d hardware.Device, node int) hardware.Device {
+func onNode(d hardware.Device, node int) hardware.Device {
 	if node >= 0 {
 		d.NUMA = &node
 	}
 	return d
 }
 
-func has(p corev1.Pod, container int, text string) corev1.Pod {
+func withResources(p corev1.Pod, container int, text string) corev1.Pod {
 	p.Spec.Containers = slices.Clone(p.Spec.Containers)
 	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	for i, pair := range strings.Fields(text) {

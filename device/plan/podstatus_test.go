@@ -17,7 +17,7 @@ import (
 func TestARequestedResizeIsNotObserved(t *testing.T) {
 	was, now := makePod("p", "wait"), makePod("p", "wait")
 	was.Generation, now.Generation = 1, 2
-	d := KeepGrants(wire.Desired{Pods: []corev1.Pod{has(was, 0, "20m/30m 35Mi/45Mi")}}, wire.Desired{Pods: []corev1.Pod{has(now, 0, "25m/35m 40Mi/50Mi")}})
+	d := KeepGrants(wire.Desired{Pods: []corev1.Pod{withResources(was, 0, "20m/30m 35Mi/45Mi")}}, wire.Desired{Pods: []corev1.Pod{withResources(now, 0, "25m/35m 40Mi/50Mi")}})
 	run, asked := SplitGrants(d)
 	pod := &run.Pods[0]
 	if len(asked) != 1 {
@@ -60,7 +60,7 @@ func TestTheStatusOfAFailedPostStartHook(t *testing.T) {
 
 // A pod's containers are removed once its final status is stored.
 func TestAPodIsRemovedAfterItsFinalStatusIsStored(t *testing.T) {
-	pod := leaving(makePod("job", "exit 0"), 1)
+	pod := deletedPod(makePod("job", "exit 0"), 1)
 	o := &Observed{Pods: map[types.UID]*Record{}, Containers: []Instance{{Container: engine.Container{ID: "1", State: engine.Exited}, Place: Place{pod.UID, "c0"}}}}
 	r := o.RecordOf(pod.UID)
 	r.Admitted, r.Final, r.SavingFinal = true, &corev1.PodStatus{Phase: corev1.PodSucceeded}, true

@@ -15,7 +15,7 @@ import (
 // A container of an earlier agent has another hash; it must not restart on an upgrade of the agent.
 func TestAnUpgradeOfTheAgentRestartsNothing(t *testing.T) {
 	p := makePod("p", "wait")
-	c := &has(p, 0, "20m/30m 35Mi/45Mi").Spec.Containers[0]
+	c := &withResources(p, 0, "20m/30m 35Mi/45Mi").Spec.Containers[0]
 	earlier := specHash(c)
 	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
 	if strings.Contains(earlier, "-") || resized(earlier, c) || !strings.HasPrefix(specHash(c), earlier+"-") {
@@ -34,7 +34,7 @@ func TestGrantedResourcesAreStoredWithRequestedOnes(t *testing.T) {
 		return wire.Desired{Generation: generation, Hub: "h", Pods: pods}
 	}
 	p := makePod("p", "wait", "wait")
-	first, second, third := has(p, 0, "1/2 1Mi/2Mi"), has(p, 0, "2/2 1Mi/2Mi"), has(p, 0, "3/3 1Mi/2Mi")
+	first, second, third := withResources(p, 0, "1/2 1Mi/2Mi"), withResources(p, 0, "2/2 1Mi/2Mi"), withResources(p, 0, "3/3 1Mi/2Mi")
 	at := func(d wire.Desired) (run, asked string) {
 		r, a := SplitGrants(d)
 		run = DescribeSizes(&r.Pods[0])
@@ -49,7 +49,7 @@ func TestGrantedResourcesAreStoredWithRequestedOnes(t *testing.T) {
 	one := KeepGrants(wire.Desired{}, state(1, first))
 	two := KeepGrants(one, state(2, second))
 	three := KeepGrants(two, state(3, third))
-	back := KeepGrants(three, state(4, has(p, 0, "1000m/2 1Mi/2048Ki")))
+	back := KeepGrants(three, state(4, withResources(p, 0, "1000m/2 1Mi/2048Ki")))
 	for i, c := range []struct {
 		d          wire.Desired
 		run, asked corev1.Pod
@@ -81,13 +81,13 @@ func TestGrantedResourcesAreStoredWithRequestedOnes(t *testing.T) {
 // The CPUs of a guaranteed pod are near its devices and memory: they do not change.
 func TestPinnedCPUsAreNotResized(t *testing.T) {
 	p := makePod("p", "wait")
-	w := newWorld(has(p, 0, "1/1 100Mi/100Mi"))
+	w := newWorld(withResources(p, 0, "1/1 100Mi/100Mi"))
 	w.o.Node.Topology = SingleNUMANode
 	w.o.Node.NUMA = []hardware.NUMANode{{ID: 0, CPUs: "0-1"}, {ID: 1, CPUs: "2-3"}}
 	w.settle(t)
 	ask := func(text string, want ...string) {
 		t.Helper()
-		asked := has(p, 0, text)
+		asked := withResources(p, 0, text)
 		w.o.Requested = map[types.UID]*corev1.Pod{p.UID: &asked}
 		w.o.RecordOf(p.UID).ResizePending = nil
 		if got := sentences(w.look()); !slices.Equal(got, want) {

@@ -209,10 +209,10 @@ func TestSteps(t *testing.T) {
 		{"an ended pod that never restarts needs no step", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })}, end("c0", 1), []string{}},
 		{"when every container has ended, the sandbox is stopped", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })},
 			func(w *world) { end("c0", 0)(w); end("c1", 0)(w) }, []string{"stop default/two sandbox within 30s: the pod has ended"}},
-		{"a pod that is being deleted is stopped within its grace", []corev1.Pod{one}, set(leaving(one, 7)), []string{"stop default/one container c0 within 7s: the pod is being deleted"}},
-		{"the sandbox is stopped after the containers", []corev1.Pod{two}, set(leaving(two, 7)),
+		{"a pod that is being deleted is stopped within its grace", []corev1.Pod{one}, set(deletedPod(one, 7)), []string{"stop default/one container c0 within 7s: the pod is being deleted"}},
+		{"the sandbox is stopped after the containers", []corev1.Pod{two}, set(deletedPod(two, 7)),
 			[]string{"stop default/two container c0 within 7s: the pod is being deleted", "stop default/two container c1 within 7s: the pod is being deleted"}},
-		{"a pod that was deleted before it started leaves nothing", nil, set(leaving(one, 7)), []string{"clean default/one"}},
+		{"a pod that was deleted before it started leaves nothing", nil, set(deletedPod(one, 7)), []string{"clean default/one"}},
 		{"an undesired pod is stopped with the grace in its labels", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = seconds(9) })}, set(),
 			[]string{"stop uid-one container c0 within 9s: the pod is no longer desired on this node"}},
 		{"a container whose image has changed is replaced", []corev1.Pod{one}, set(With(one, func(p *corev1.Pod) {
@@ -277,16 +277,16 @@ func TestSteps(t *testing.T) {
 			w.o.Busy = []RunningStep{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
 		}, []string{}},
 		{"a pull for a deleted pod is cancelled", nil, func(w *world) {
-			w.d.Pods = []corev1.Pod{leaving(one, 7)}
+			w.d.Pods = []corev1.Pod{deletedPod(one, 7)}
 			w.o.RecordOf("uid-one").Admitted = true
 			w.o.Busy = []RunningStep{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
 		}, []string{"cancel default/one container c0"}},
 		{"a stop in progress is shortened", []corev1.Pod{one}, func(w *world) {
-			w.d.Pods = []corev1.Pod{leaving(one, 2)}
+			w.d.Pods = []corev1.Pod{deletedPod(one, 2)}
 			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
 		}, []string{"stop default/one container c0 within 2s: the pod is being deleted"}},
 		{"a stop in progress is not extended", []corev1.Pod{one}, func(w *world) {
-			w.d.Pods = []corev1.Pod{leaving(one, 90)}
+			w.d.Pods = []corev1.Pod{deletedPod(one, 90)}
 			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
 		}, []string{}},
 	} {
@@ -366,7 +366,7 @@ func FuzzSteps(f *testing.F) {
 				}
 			case 2: // a pod is deleted
 				if p, has := pods[name]; has {
-					pods[name] = leaving(p, int64(arg%5))
+					pods[name] = deletedPod(p, int64(arg%5))
 				}
 			case 3: // a pod is dropped
 				delete(pods, name)

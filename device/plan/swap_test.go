@@ -18,7 +18,7 @@ func TestSwapOfContainers(t *testing.T) {
 	v1, uncounted, unlimited := v2, v2, v2
 	v1.CgroupV2, uncounted.SwapLimit, unlimited.MemLimit = false, false, false
 	of := func(change func(*corev1.Pod), request, limit string) corev1.Pod {
-		p := sized("p", request, limit)
+		p := memoryPod("p", request, limit)
 		if change != nil {
 			change(&p)
 		}
@@ -50,7 +50,7 @@ func TestSwapOfContainers(t *testing.T) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "other"})
 		}, "", "1Gi"), LimitedSwap, 1 << 30, v2, 1 << 30, 0},
 		{"burstable by another container, without a request", of(func(p *corev1.Pod) {
-			p.Spec.Containers = append(p.Spec.Containers, sized("x", "1Gi", "2Gi").Spec.Containers[0])
+			p.Spec.Containers = append(p.Spec.Containers, memoryPod("x", "1Gi", "2Gi").Spec.Containers[0])
 		}, "", ""), LimitedSwap, 1 << 30, v2, all, 0},
 		{"critical for the system", of(func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 0},
 		{"nearly critical", of(func(p *corev1.Pod) { n := int32(podspec.SystemCritical - 1); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 256 << 20},

@@ -138,10 +138,10 @@ func TestTopologyPolicies(t *testing.T) {
 }
 
 func TestPodsAreAlignedOrRejected(t *testing.T) {
-	each := []hardware.Device{on(chip("0"), 0), on(chip("1"), 1)}
-	both := slices.Concat(each, []hardware.Device{on(port("a", "ttyS0"), 0), on(port("b", "ttyS1"), 1)})
-	onOne := []hardware.Device{on(chip("0"), 1), on(port("a", "ttyS0"), 1), on(port("b", "ttyS1"), 0)}
-	apart := []hardware.Device{on(chip("0"), 0), on(port("a", "ttyS0"), 1)}
+	each := []hardware.Device{onNode(chip("0"), 0), onNode(chip("1"), 1)}
+	both := slices.Concat(each, []hardware.Device{onNode(port("a", "ttyS0"), 0), onNode(port("b", "ttyS1"), 1)})
+	onOne := []hardware.Device{onNode(chip("0"), 1), onNode(port("a", "ttyS0"), 1), onNode(port("b", "ttyS1"), 0)}
+	apart := []hardware.Device{onNode(chip("0"), 0), onNode(port("a", "ttyS0"), 1)}
 	with := func(p corev1.Pod, device, n string) corev1.Pod {
 		r := p.Spec.Containers[0].Resources
 		r.Limits[fleet.ResourceName(device)] = resource.MustParse(n)
@@ -166,15 +166,15 @@ func TestPodsAreAlignedOrRejected(t *testing.T) {
 		{"two resources on different nodes, because another pod has the near one", SingleNUMANode, twoNodes, both, []corev1.Pod{
 			requesting("a", "gpiochip", "1", "wait"), with(requesting("b", "gpiochip", "1", "wait"), "serial", "2"), with(requesting("c", "gpiochip", "1", "wait"), "serial", "1")}, "a[0] b no c[1]"},
 		{"a device without a node is near to all", SingleNUMANode, twoNodes, []hardware.Device{chip("0"), chip("1")}, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
-		{"whole processors of a guaranteed pod", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "2"), entire(makePod("b", "wait"), "2")}, "a[0] b[1]"},
-		{"CPUs of one node in use by others", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait"), "2"), entire(makePod("c", "wait"), "1")}, "a[0] b[1] c[0]"},
-		{"no node has two left", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
-		{"three are on no node", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "3")}, "a no"},
-		{"three, from both", Restricted, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "3"), entire(makePod("b", "wait"), "1")}, "a[] b[1]"},
-		{"two left, but not on one node", Restricted, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait"), "1"), entire(makePod("c", "wait"), "2")}, "a[0] b[0] c[1]"},
-		{"half a CPU is not exclusive", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1500m")}, "a[]"},
-		{"processors and a device", SingleNUMANode, twoNodes, []hardware.Device{on(chip("0"), 1)}, []corev1.Pod{entire(requesting("a", "gpiochip", "1", "wait"), "2")}, "a[1]"},
-		{"no free CPUs on the device's node", SingleNUMANode, twoNodes, []hardware.Device{on(chip("0"), 0)}, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(requesting("b", "gpiochip", "1", "wait"), "2")}, "a[0] b no"},
+		{"whole processors of a guaranteed pod", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "2"), guaranteedPod(makePod("b", "wait"), "2")}, "a[0] b[1]"},
+		{"CPUs of one node in use by others", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait"), "2"), guaranteedPod(makePod("c", "wait"), "1")}, "a[0] b[1] c[0]"},
+		{"no node has two left", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
+		{"three are on no node", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "3")}, "a no"},
+		{"three, from both", Restricted, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "3"), guaranteedPod(makePod("b", "wait"), "1")}, "a[] b[1]"},
+		{"two left, but not on one node", Restricted, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait"), "1"), guaranteedPod(makePod("c", "wait"), "2")}, "a[0] b[0] c[1]"},
+		{"half a CPU is not exclusive", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1500m")}, "a[]"},
+		{"processors and a device", SingleNUMANode, twoNodes, []hardware.Device{onNode(chip("0"), 1)}, []corev1.Pod{guaranteedPod(requesting("a", "gpiochip", "1", "wait"), "2")}, "a[1]"},
+		{"no free CPUs on the device's node", SingleNUMANode, twoNodes, []hardware.Device{onNode(chip("0"), 0)}, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(requesting("b", "gpiochip", "1", "wait"), "2")}, "a[0] b no"},
 		{"one node: everything is near", SingleNUMANode, nil, each[:1], []corev1.Pod{requesting("a", "gpiochip", "1", "wait")}, "a[]"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -227,14 +227,14 @@ func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
 		pods  []corev1.Pod
 		want  string
 	}{
-		{"two containers that fit on one node together", PodScope, twoNodes, []corev1.Pod{entire(makePod("a", "wait", "wait"), "1")}, "a[0][0]"},
+		{"two containers that fit on one node together", PodScope, twoNodes, []corev1.Pod{guaranteedPod(makePod("a", "wait", "wait"), "1")}, "a[0][0]"},
 		{"beside a pod with half of the lower node: both on the other", PodScope, twoNodes, []corev1.Pod{
-			entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[1][1]"},
+			guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")}, "a[0] b[1][1]"},
 		{"each container alone", ContainerScope, twoNodes, []corev1.Pod{
-			entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
-		{"two containers that do not fit on one node together", PodScope, three, []corev1.Pod{entire(makePod("a", "wait", "wait"), "2")}, "a no"},
-		{"an init container returns its resources", PodScope, twoNodes, []corev1.Pod{inInit(entire(makePod("a", "wait"), "1"), "2")}, "a[0]"},
-		{"an init container needs more than a node has", PodScope, twoNodes, []corev1.Pod{inInit(entire(makePod("a", "wait"), "1"), "3")}, "a no"},
+			guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
+		{"two containers that do not fit on one node together", PodScope, three, []corev1.Pod{guaranteedPod(makePod("a", "wait", "wait"), "2")}, "a no"},
+		{"an init container returns its resources", PodScope, twoNodes, []corev1.Pod{inInit(guaranteedPod(makePod("a", "wait"), "1"), "2")}, "a[0]"},
+		{"an init container needs more than a node has", PodScope, twoNodes, []corev1.Pod{inInit(guaranteedPod(makePod("a", "wait"), "1"), "3")}, "a no"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			w := newWorld(c.pods...)
@@ -268,7 +268,7 @@ func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
 func TestDevicesComeFromThePodsNodes(t *testing.T) {
 	w := newWorld()
 	w.o.Node.Topology, w.o.Node.NUMA = Restricted, twoNodes
-	w.o.Node.Offers = hardware.Resources([]hardware.Device{on(chip("0"), 0), on(chip("1"), 1)}, nil)
+	w.o.Node.Offers = hardware.Resources([]hardware.Device{onNode(chip("0"), 0), onNode(chip("1"), 1)}, nil)
 	p := requesting("a", "gpiochip", "1", "wait")
 	at := Place{p.UID, "c0"}
 	w.o.Pods = map[types.UID]*Record{p.UID: {Admitted: true, NUMA: map[string][]int{"c0": {1}}}}
@@ -276,7 +276,7 @@ func TestDevicesComeFromThePodsNodes(t *testing.T) {
 	if d, lacks := pass.assignDevices(at, &p.Spec.Containers[0]); lacks != "" || len(d) != 1 || d[0].ID != "gpiochip1" {
 		t.Errorf("%+v %s", d, lacks)
 	}
-	w.o.Node.Offers = hardware.Resources([]hardware.Device{on(chip("0"), 0)}, nil)
+	w.o.Node.Offers = hardware.Resources([]hardware.Device{onNode(chip("0"), 0)}, nil)
 	if d, lacks := pass.assignDevices(at, &p.Spec.Containers[0]); lacks == "" {
 		t.Errorf("far away: %+v", d)
 	}

@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// said makes a journal in which "line n" was logged n times ten seconds after its start.
-func said(lines int) *Journal {
+// journalOf makes a journal in which "line n" was logged n times ten seconds after its start.
+func journalOf(lines int) *Journal {
 	j := NewJournal(JournalSize)
 	log := slog.New(j.Handler(slog.LevelInfo))
 	for n := range lines {
@@ -53,7 +53,7 @@ func TestLinesOfAJournal(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
-				if err := said(5).Copy(t.Context(), c.r, &out); err != nil {
+				if err := journalOf(5).Copy(t.Context(), c.r, &out); err != nil {
 					t.Fatal(err)
 				}
 				var have []string
@@ -116,13 +116,13 @@ func TestAJournalIsLimited(t *testing.T) {
 	}
 }
 
-// A chatterbox logs while the journal is read.
-type chatterbox struct {
+// A loggingWriter logs while the journal is read.
+type loggingWriter struct {
 	bytes.Buffer
 	log *slog.Logger
 }
 
-func (c *chatterbox) Write(b []byte) (int, error) {
+func (c *loggingWriter) Write(b []byte) (int, error) {
 	c.log.Info("more")
 	return c.Buffer.Write(b)
 }
@@ -133,7 +133,7 @@ func TestWithoutFollowACopyEndsWithTheLastLine(t *testing.T) {
 	for range 3*readAtOnce - 1 {
 		log.Info("x")
 	}
-	w := &chatterbox{log: log}
+	w := &loggingWriter{log: log}
 	if err := j.Copy(t.Context(), wire.Request{}, w); err != nil || strings.Count(w.String(), "\n") != 3*readAtOnce-1 {
 		t.Errorf("%d lines, %v", strings.Count(w.String(), "\n"), err)
 	}
@@ -153,7 +153,7 @@ func following(j *Journal, r wire.Request, w io.Writer) (stop func() error) {
 
 func TestAJournalIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := said(2)
+		j := journalOf(2)
 		log := slog.New(j.Handler(slog.LevelInfo))
 		var a, b bytes.Buffer
 		none := int64(0)
@@ -172,13 +172,13 @@ func TestAJournalIsFollowed(t *testing.T) {
 	})
 }
 
-// A stalled reader waits until it may continue.
-type stalled struct {
+// A stalledWriter waits until it may continue.
+type stalledWriter struct {
 	may chan struct{}
 	bytes.Buffer
 }
 
-func (s *stalled) Write(b []byte) (int, error) {
+func (s *stalledWriter) Write(b []byte) (int, error) {
 	<-s.may
 	return s.Buffer.Write(b)
 }
@@ -188,7 +188,7 @@ func TestASlowReaderGetsTheNumberOfLostLines(t *testing.T) {
 		j := NewJournal(4096)
 		log := slog.New(j.Handler(slog.LevelInfo))
 		log.Info("first")
-		w := &stalled{may: make(chan struct{})}
+		w := &stalledWriter{may: make(chan struct{})}
 		stop := following(j, wire.Request{Timestamps: true}, w)
 		synctest.Wait()
 		for n := range 1000 {
@@ -244,7 +244,7 @@ func TestTheHubReadsTheAgentsOwnLog(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, "wait", func(t *testing.T, d *fixture) {
-				d.server.device.Journal = said(3)
+				d.server.device.Journal = journalOf(3)
 				c.r.Type = wire.RequestNodeLogs
 				s := d.serve("r1", c.r)
 				if end := <-s.End; end.Error != c.err || s.Stdout() != c.data {

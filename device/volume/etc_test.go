@@ -54,8 +54,8 @@ func TestFilesInEtcMatchTheKubelets(t *testing.T) {
 func TestFilesInEtcKeepTheirInodesAndFollowThePod(t *testing.T) {
 	for _, mounts := range []bool{false, true} {
 		d := Disk{Root: t.TempDir(), Memory: filepath.Join(t.TempDir(), "volatile"), MayMount: mounts}
-		made(t, d.Prepare())
-		t.Cleanup(func() { made(t, RemoveVolumes(d.Root, d.Memory)) })
+		must(t, d.Prepare())
+		t.Cleanup(func() { must(t, RemoveVolumes(d.Root, d.Memory)) })
 		if mounts && d.mounts.why != "" {
 			t.Log("without mounts only: ", d.mounts.why)
 			continue
@@ -64,14 +64,14 @@ func TestFilesInEtcKeepTheirInodesAndFollowThePod(t *testing.T) {
 		look := func(ip, want string) fs.FileInfo {
 			t.Helper()
 			m, err := d.Etc(&p, &p.Spec.Containers[0], ip)
-			made(t, err)
+			must(t, err)
 			if len(m) != 1 || m[0].Target != "/etc/hosts" || m[0].ReadOnly {
 				t.Fatalf("%+v", m)
 			}
 			b, err := os.ReadFile(m[0].Source)
-			made(t, err)
+			must(t, err)
 			info, err := os.Stat(m[0].Source)
-			made(t, err)
+			must(t, err)
 			if !strings.Contains(string(b), want) || info.Mode().Perm() != 0o644 {
 				t.Errorf("%v: %s", info.Mode(), b)
 			}
@@ -82,17 +82,17 @@ func TestFilesInEtcKeepTheirInodesAndFollowThePod(t *testing.T) {
 		}
 		first := look("10.0.0.1", "10.0.0.1\tapp\n")
 		m, err := d.Etc(&p, &p.Spec.Containers[0], "10.0.0.1")
-		made(t, err)
+		must(t, err)
 		if mounts { // a container may fill only its own tmpfs
 			if err := os.WriteFile(m[0].Source, make([]byte, 4<<20), 0o600); err == nil {
 				t.Error("a container may fill the memory of the device")
 			}
 		}
-		made(t, os.Chmod(m[0].Source, 0))
+		must(t, os.Chmod(m[0].Source, 0))
 		if again := look("10.0.0.2", "10.0.0.2\tapp\n"); !os.SameFile(first, again) {
 			t.Error("the file of running containers was replaced")
 		}
-		made(t, d.Clean(p.UID))
+		must(t, d.Clean(p.UID))
 		if _, err := os.Stat(m[0].Source); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("it is left over: %v", err)
 		}

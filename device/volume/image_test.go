@@ -19,13 +19,13 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A telling engine reports each file of an image before it returns it.
-type telling struct {
+// A reportingEngine reports each file of an image before it returns it.
+type reportingEngine struct {
 	engine.Engine
 	at func()
 }
 
-func (w telling) ImageTree(ctx context.Context, ref string, s engine.Spec, take func(int64) (func(*tar.Header, io.Reader) error, error)) error {
+func (w reportingEngine) ImageTree(ctx context.Context, ref string, s engine.Spec, take func(int64) (func(*tar.Header, io.Reader) error, error)) error {
 	w.at()
 	return w.Engine.ImageTree(ctx, ref, s, func(size int64) (func(*tar.Header, io.Reader) error, error) {
 		w.at()
@@ -54,7 +54,7 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 	twin.SetImageTree("model:1", copiedTree...)
 	newDisk := func(root string) *Disk {
 		d := &Disk{Root: root}
-		made(t, os.MkdirAll(filepath.Join(root, PodsDir), 0o700))
+		must(t, os.MkdirAll(filepath.Join(root, PodsDir), 0o700))
 		return d
 	}
 	pod := showing("model:1")
@@ -62,10 +62,10 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 	n := 0
 	killed := func() {
 		n++
-		made(t, os.CopyFS(filepath.Join(moments, string(rune('a'+n))), os.DirFS(root)))
+		must(t, os.CopyFS(filepath.Join(moments, string(rune('a'+n))), os.DirFS(root)))
 	}
 	none, err := hardware.ParseThresholds("nodefs.available<0,outofdisk.available<0")
-	made(t, err)
+	must(t, err)
 	work := ImageCopy{Image: "model:1", Pod: pod.UID, Container: "c0", State: "abc", Hard: none}
 	whole := func(d *Disk, name string) {
 		t.Helper()
@@ -74,8 +74,8 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 		}
 	}
 	first := newDisk(root)
-	name, err := first.CopyImage(t.Context(), telling{twin, killed}, work)
-	made(t, err)
+	name, err := first.CopyImage(t.Context(), reportingEngine{twin, killed}, work)
+	must(t, err)
 	whole(first, name)
 	killed()
 	if n < 7 {
@@ -84,7 +84,7 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 	for _, moment := range namesIn(moments) {
 		for start, do := range map[string]func(*Disk){"copies": func(*Disk) {}, "cleans up, and copies": (*Disk).RemoveUnusedImages} {
 			state := filepath.Join(t.TempDir(), "state")
-			made(t, os.CopyFS(state, os.DirFS(filepath.Join(moments, moment))))
+			must(t, os.CopyFS(state, os.DirFS(filepath.Join(moments, moment))))
 			d := newDisk(state)
 			do(d)
 			for _, left := range namesIn(filepath.Join(state, imagesDir)) {
@@ -95,11 +95,11 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 				}
 			}
 			again, err := d.CopyImage(t.Context(), twin, work)
-			if made(t, err); again != name {
+			if must(t, err); again != name {
 				t.Errorf("its name is %s, and then %s", name, again)
 			}
 			whole(d, name)
-			made(t, d.Clean(pod.UID))
+			must(t, d.Clean(pod.UID))
 			d.RemoveUnusedImages()
 			if left := namesIn(filepath.Join(state, imagesDir)); len(left) != 0 {
 				t.Errorf("killed at %s, then %s: a removed pod has left %q", moment, start, left)
@@ -112,10 +112,10 @@ func TestOnlyTheCopyIsMountedAndReadOnly(t *testing.T) {
 	d := newDisk(t)
 	id := strings.Repeat("ab", 32)
 	dir := filepath.Join(d.Root, imagesDir, id)
-	made(t, os.MkdirAll(filepath.Join(dir, "model"), 0o755))
-	made(t, os.WriteFile(filepath.Join(dir, "model", "weights"), []byte("w"), 0o644))
-	made(t, os.Symlink("model", filepath.Join(dir, "latest")))
-	made(t, os.Symlink("/etc", filepath.Join(dir, "out")))
+	must(t, os.MkdirAll(filepath.Join(dir, "model"), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "model", "weights"), []byte("w"), 0o644))
+	must(t, os.Symlink("model", filepath.Join(dir, "latest")))
+	must(t, os.Symlink("/etc", filepath.Join(dir, "out")))
 	p := showing("model:1")
 	for sub, want := range map[string]string{"": dir, "model": dir + "/model", "model/weights": dir + "/model/weights", "latest": dir + "/model", "out": "!leads out of the volume", "../..": "!must be a relative path", "none": "!no such file"} {
 		c := &p.Spec.Containers[0]
@@ -128,7 +128,7 @@ func TestOnlyTheCopyIsMountedAndReadOnly(t *testing.T) {
 		} else if err != nil || len(m.List) != 1 || m.List[0].Source != want || !m.List[0].ReadOnly {
 			t.Errorf("%q: %v, %v", sub, m.List, err)
 		}
-		made(t, m.Close())
+		must(t, m.Close())
 	}
 	if _, err := imageID("sha256:../../" + strings.Repeat("a", 58)); err == nil {
 		t.Error("an id with a path is accepted")

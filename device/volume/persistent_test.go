@@ -36,7 +36,7 @@ func (d *Disk) claim(t *testing.T, pod string, volume wire.Volume, change ...fun
 		return "", err
 	}
 	path, err := pathOf(p.file)
-	made(t, err)
+	must(t, err)
 	return path, p.file.Close()
 }
 
@@ -50,13 +50,13 @@ func TestPersistentVolumes(t *testing.T) {
 	owner := func(t *testing.T, path string) (uint32, os.FileMode) {
 		t.Helper()
 		info, err := os.Lstat(path)
-		made(t, err)
+		must(t, err)
 		return info.Sys().(*syscall.Stat_t).Gid, info.Mode()
 	}
 	for name, story := range map[string]func(t *testing.T, d *Disk){
 		"a new volume is made for all users in a private directory": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
-			made(t, err)
+			must(t, err)
 			if path != filepath.Join(d.Root, PersistentDir, dataUID) {
 				t.Errorf("it is %s", path)
 			}
@@ -94,37 +94,37 @@ func TestPersistentVolumes(t *testing.T) {
 				if _, err := d.claim(t, "a", wire.Volume{UID: uid}); err == nil {
 					t.Errorf("%q is mounted", uid)
 				}
-				made(t, d.RemovePersistent(wire.Volume{UID: uid, Remove: true}))
+				must(t, d.RemovePersistent(wire.Volume{UID: uid, Remove: true}))
 			}
 		},
 		"a link is not a volume": func(t *testing.T, d *Disk) {
-			made(t, makePrivate(filepath.Join(d.Root, PersistentDir)))
+			must(t, makePrivate(filepath.Join(d.Root, PersistentDir)))
 			out := t.TempDir()
-			made(t, os.WriteFile(filepath.Join(out, "canary"), nil, 0o600))
-			made(t, os.Symlink(out, filepath.Join(d.Root, PersistentDir, dataUID)))
+			must(t, os.WriteFile(filepath.Join(out, "canary"), nil, 0o600))
+			must(t, os.Symlink(out, filepath.Join(d.Root, PersistentDir, dataUID)))
 			if _, err := d.claim(t, "a", volume); err == nil {
 				t.Error("it is mounted")
 			}
-			made(t, d.RemovePersistent(wire.Volume{UID: dataUID, Remove: true}))
+			must(t, d.RemovePersistent(wire.Volume{UID: dataUID, Remove: true}))
 			if _, err := os.Stat(filepath.Join(out, "canary")); err != nil {
 				t.Error(err)
 			}
 		},
 		"it outlives its pod and its agent": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
-			made(t, err)
-			made(t, os.WriteFile(filepath.Join(path, "f"), []byte("x"), 0o600))
-			made(t, d.Clean("a"))
-			made(t, RemoveVolumes(d.Root, d.Memory))
+			must(t, err)
+			must(t, os.WriteFile(filepath.Join(path, "f"), []byte("x"), 0o600))
+			must(t, d.Clean("a"))
+			must(t, RemoveVolumes(d.Root, d.Memory))
 			if _, err := os.Stat(filepath.Join(path, "f")); err != nil {
 				t.Error(err)
 			}
 		},
 		"only a removal request removes it": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
-			made(t, err)
-			made(t, os.MkdirAll(filepath.Join(path, "d", "e"), 0o700))
-			made(t, d.RemovePersistent(volume))
+			must(t, err)
+			must(t, os.MkdirAll(filepath.Join(path, "d", "e"), 0o700))
+			must(t, d.RemovePersistent(volume))
 			if _, err := os.Stat(filepath.Join(path, "d", "e")); err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +132,7 @@ func TestPersistentVolumes(t *testing.T) {
 			if got := d.States(told); len(got) != 0 {
 				t.Errorf("the state is %v before the removal", got)
 			}
-			made(t, d.RemovePersistent(told[0]))
+			must(t, d.RemovePersistent(told[0]))
 			if got := d.States(told); len(got) != 1 || !got[0].Gone {
 				t.Errorf("it says %v", got)
 			}
@@ -142,7 +142,7 @@ func TestPersistentVolumes(t *testing.T) {
 		},
 		"only the state of named volumes is reported": func(t *testing.T, d *Disk) {
 			_, err := d.claim(t, "a", volume)
-			made(t, err)
+			must(t, err)
 			other := wire.Volume{UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"}
 			if got := d.States([]wire.Volume{volume, other}); len(got) != 1 || got[0] != (wire.VolumeState{UID: dataUID}) {
 				t.Errorf("it says %v", got)
@@ -153,25 +153,25 @@ func TestPersistentVolumes(t *testing.T) {
 		},
 		"its files get the pod's group, once for each pod": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume, group(1234, corev1.FSGroupChangeAlways))
-			made(t, err)
+			must(t, err)
 			if gid, mode := owner(t, path); gid != 1234 || mode&os.ModeSetgid == 0 {
 				t.Errorf("its group is %d, mode %v", gid, mode)
 			}
 			f, sub := filepath.Join(path, "f"), filepath.Join(path, "sub")
-			made(t, os.WriteFile(f, nil, 0o600))
-			made(t, os.Chmod(f, 0o600))
-			made(t, os.Lchown(f, 0, 0))
-			made(t, os.Mkdir(sub, 0o700))
+			must(t, os.WriteFile(f, nil, 0o600))
+			must(t, os.Chmod(f, 0o600))
+			must(t, os.Lchown(f, 0, 0))
+			must(t, os.Mkdir(sub, 0o700))
 			out := filepath.Join(t.TempDir(), "out")
-			made(t, os.WriteFile(out, nil, 0o600))
-			made(t, os.Symlink(out, filepath.Join(path, "link")))
+			must(t, os.WriteFile(out, nil, 0o600))
+			must(t, os.Symlink(out, filepath.Join(path, "link")))
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeOnRootMismatch))
-			made(t, err)
+			must(t, err)
 			if gid, _ := owner(t, f); gid != 0 {
 				t.Errorf("its file was given to %d although the volume has the group", gid)
 			}
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))
-			made(t, err)
+			must(t, err)
 			if gid, mode := owner(t, f); gid != 1234 || mode.Perm() != 0o660 {
 				t.Errorf("the group of its file is %d, mode %v", gid, mode)
 			}
@@ -181,9 +181,9 @@ func TestPersistentVolumes(t *testing.T) {
 			if gid, mode := owner(t, out); gid == 1234 || mode.Perm() != 0o600 {
 				t.Errorf("the group of a link's target is %d, mode %v", gid, mode)
 			}
-			made(t, os.Lchown(f, 0, 0))
+			must(t, os.Lchown(f, 0, 0))
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))
-			made(t, err)
+			must(t, err)
 			if gid, _ := owner(t, f); gid != 0 {
 				t.Error("the group is set at each start of a container")
 			}

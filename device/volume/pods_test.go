@@ -20,7 +20,7 @@ func makePod(name string, commands ...string) corev1.Pod {
 	return p
 }
 
-func made(t *testing.T, err error) {
+func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func secretVolume(name string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}
 }
 
-func nest(t *testing.T, dir string, depth int) int {
+func nestDirs(t *testing.T, dir string, depth int) int {
 	t.Helper()
 	fd, err := unix.Open(dir, unix.O_RDONLY, 0)
 	for i := 0; err == nil && i < depth; i++ {

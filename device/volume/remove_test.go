@@ -23,7 +23,7 @@ func TestDeeplyNestedFilesOfAPodAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fd := nest(t, volume, 3000)
+	fd := nestDirs(t, volume, 3000)
 	if err := unix.Symlinkat(far, fd, "out"); err != nil {
 		t.Fatal(err)
 	}

@@ -14,18 +14,18 @@ func tree(t *testing.T, root string, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		path := filepath.Join(root, name)
-		made(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		if name[len(name)-1] == '/' {
-			made(t, os.MkdirAll(path, 0o755))
+			must(t, os.MkdirAll(path, 0o755))
 		} else {
-			made(t, os.WriteFile(path, []byte(name), 0o644))
+			must(t, os.WriteFile(path, []byte(name), 0o644))
 		}
 	}
 }
 
 func link(t *testing.T, target, name string) {
 	t.Helper()
-	made(t, os.Symlink(target, name))
+	must(t, os.Symlink(target, name))
 }
 
 func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
@@ -61,7 +61,7 @@ func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, err := filepath.EvalSymlinks(t.TempDir())
-			made(t, err)
+			must(t, err)
 			root := filepath.Join(dir, "v")
 			tree(t, root, "a/b/", "a/f")
 			link(t, "a", filepath.Join(root, "in"))
@@ -75,7 +75,7 @@ func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
 			link(t, "none", filepath.Join(root, "nowhere"))
 			link(t, "/proc/self/cwd", filepath.Join(root, "magic"))
 			v, err := openPath(root)
-			made(t, err)
+			must(t, err)
 			defer v.Close()
 			f, err := openInside(v, c.sub, c.readOnly)
 			if err != nil {
@@ -103,7 +103,7 @@ func TestAWalkFollowsNoLink(t *testing.T) {
 	link(t, out, filepath.Join(root, "out"))
 	link(t, "a", filepath.Join(root, "in"))
 	dir, err := openPath(root)
-	made(t, err)
+	must(t, err)
 	defer dir.Close()
 	for _, rel := range []string{"out", "out/canary", "out/new", "in", "in/b", "..", "../x", "a/../..", "/etc"} {
 		if f, err := walk(dir, rel, &creation{mode: 0o755}); err == nil {
@@ -118,29 +118,29 @@ func TestAWalkFollowsNoLink(t *testing.T) {
 func TestModesDoNotDependOnTheUmask(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077, 0o777} {
 		root := t.TempDir()
-		made(t, os.Chmod(root, 0o777|os.ModeSetgid))
+		must(t, os.Chmod(root, 0o777|os.ModeSetgid))
 		dir, err := openPath(root)
-		made(t, err)
+		must(t, err)
 		old := umask(mask)
 		f, err := openInside(dir, "a/b", false)
 		umask(old)
-		made(t, err)
+		must(t, err)
 		for _, name := range []string{"a", "a/b"} {
 			info, err := os.Stat(filepath.Join(root, name))
-			made(t, err)
+			must(t, err)
 			if info.Mode() != os.ModeDir|0o777|os.ModeSetgid {
 				t.Errorf("under umask %03o, %s is %v, want that of its volume", mask, name, info.Mode())
 			}
 		}
-		made(t, f.Close())
-		made(t, dir.Close())
+		must(t, f.Close())
+		must(t, dir.Close())
 	}
 }
 
 func TestAHostPathIsCheckedByItsRealPath(t *testing.T) {
 	kind := func(k corev1.HostPathType) *corev1.HostPathType { return &k }
 	base, err := filepath.EvalSymlinks(t.TempDir())
-	made(t, err)
+	must(t, err)
 	allowed, also, other := base+"/allowed", base+"/also", base+"/other"
 	tree(t, base, "allowed/dir/", "allowed/f", "also/x/", "other/canary", "owner/real/x/")
 	link(t, other, allowed+"/out")

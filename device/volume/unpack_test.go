@@ -18,7 +18,7 @@ import (
 // treeOf lists a directory tree, a line for each entry: name, mode, and content or target.
 func treeOf(t *testing.T, dir string) (lines []string) {
 	t.Helper()
-	made(t, filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+	must(t, filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil || name == dir {
 			return err
 		}
@@ -93,12 +93,12 @@ func TestUnpackingAHostileArchive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			base := t.TempDir()
 			in, elsewhere := filepath.Join(base, "in"), filepath.Join(base, "elsewhere")
-			made(t, os.Mkdir(in, 0o755))
-			made(t, os.Mkdir(elsewhere, 0o755))
-			made(t, os.WriteFile(filepath.Join(elsewhere, "kept"), []byte("kept"), 0o600))
+			must(t, os.Mkdir(in, 0o755))
+			must(t, os.Mkdir(elsewhere, 0o755))
+			must(t, os.WriteFile(filepath.Join(elsewhere, "kept"), []byte("kept"), 0o600))
 			before := treeOf(t, elsewhere)
 			root, err := os.OpenRoot(in)
-			made(t, err)
+			must(t, err)
 			defer root.Close()
 			u := &unpacking{root: root, left: 64 << 20, owned: os.Geteuid() == 0, closed: map[string]fs.FileMode{}}
 			for _, e := range c.in {
@@ -139,15 +139,15 @@ func TestUnpackingKeepsOwnersAndTimes(t *testing.T) {
 	}
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
-	made(t, err)
+	must(t, err)
 	defer root.Close()
 	u := &unpacking{root: root, left: 1 << 20, owned: true, closed: map[string]fs.FileMode{}}
 	for _, e := range []enginetest.Entry{entryOf(tar.TypeDir, "d", "", of(1000, 1001)), entryOf(tar.TypeReg, "d/f", "x", of(7, 8), modedAs(0o4755)), entryOf(tar.TypeSymlink, "d/l", "f", of(9, 10))} {
-		made(t, u.put(&e.Header, strings.NewReader(e.Data)))
+		must(t, u.put(&e.Header, strings.NewReader(e.Data)))
 	}
 	for name, want := range map[string]string{"d": "1000:1001", "d/f": "7:8", "d/l": "9:10"} {
 		info, err := os.Lstat(filepath.Join(dir, name))
-		made(t, err)
+		must(t, err)
 		st := info.Sys().(*syscall.Stat_t)
 		if got := fmt.Sprintf("%d:%d", st.Uid, st.Gid); got != want {
 			t.Errorf("%s belongs to %s, want %s", name, got, want)

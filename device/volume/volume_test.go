@@ -26,14 +26,14 @@ func umask(mask int) int { return syscall.Umask(mask) }
 func newDisk(t *testing.T) *Disk {
 	t.Helper()
 	base, err := filepath.EvalSymlinks(t.TempDir())
-	made(t, err)
+	must(t, err)
 	d := &Disk{Root: filepath.Join(base, "state"), Memory: filepath.Join(base, "run"), MayMount: true}
 	t.Cleanup(func() {
 		if err := RemoveVolumes(d.Root, d.Memory); err != nil {
 			t.Error(err)
 		}
 	})
-	made(t, d.Prepare())
+	must(t, d.Prepare())
 	if d.mounts.why != "" {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(d.mounts.why)
@@ -47,16 +47,16 @@ func newDisk(t *testing.T) *Disk {
 func sameFile(t *testing.T, a, b string) bool {
 	t.Helper()
 	x, err := os.Stat(a)
-	made(t, err)
+	must(t, err)
 	y, err := os.Stat(b)
-	made(t, err)
+	must(t, err)
 	return os.SameFile(x, y)
 }
 
 func mountsUnder(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
-	made(t, err)
+	must(t, err)
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); f[4] == dir || strings.HasPrefix(f[4], dir+"/") {
 			list = append(list, f[4])
@@ -90,10 +90,10 @@ func TestTheMountIsTheFoundFile(t *testing.T) {
 	tree(t, empty, "d/file")
 	tree(t, shared, "d/inside")
 	m, err := d.PrepareMounts(src, c, policy)
-	made(t, err)
+	must(t, err)
 	tree(t, out, "file")
 	for _, dir := range []string{empty, shared} {
-		made(t, os.Rename(dir+"/d", dir+"/was"))
+		must(t, os.Rename(dir+"/d", dir+"/was"))
 		link(t, out, dir+"/d")
 	}
 	if got := m.List[0].Source; !sameFile(t, got, empty+"/was/file") {
@@ -107,7 +107,7 @@ func TestTheMountIsTheFoundFile(t *testing.T) {
 			t.Errorf("%s lies where containers write", x.Source)
 		}
 	}
-	made(t, m.Close())
+	must(t, m.Close())
 	if left := names(t, filepath.Join(d.Memory, bindsDir)); len(left) > 0 {
 		t.Errorf("binds are left: %v", left)
 	}
@@ -124,8 +124,8 @@ func TestBindsOfACrashedAgentAreUnmounted(t *testing.T) {
 	d := newDisk(t)
 	shared := t.TempDir()
 	tree(t, shared, "d/precious")
-	made(t, unix.Mount("x", shared+"/d", "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() { made(t, unix.Unmount(shared+"/d", unix.MNT_DETACH)) })
+	must(t, unix.Mount("x", shared+"/d", "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { must(t, unix.Unmount(shared+"/d", unix.MNT_DETACH)) })
 	tree(t, shared, "d/on-another-disk")
 	src := sourcesFor("uid-1", corev1.Volume{Name: "h", VolumeSource: onHost(shared + "/sub/..")}, secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory))
 	src.Pod.Spec.Volumes[0].HostPath.Path = shared + "/d"
@@ -136,7 +136,7 @@ func TestBindsOfACrashedAgentAreUnmounted(t *testing.T) {
 		t.Fatalf("mounts before: %v", got)
 	}
 	next := &Disk{Root: d.Root, Memory: d.Memory, MayMount: true}
-	made(t, next.Prepare())
+	must(t, next.Prepare())
 	if got := mountsUnder(t, filepath.Join(d.Memory, bindsDir)); len(got) != 1 {
 		t.Errorf("mounts after: %v", got)
 	}
@@ -146,7 +146,7 @@ func TestBindsOfACrashedAgentAreUnmounted(t *testing.T) {
 	if b, err := os.ReadFile(next.Dir(&src.Pod.Spec.Volumes[1], "uid-1") + "/key"); err != nil || string(b) != "hush" {
 		t.Errorf("the secret is %q (%v)", b, err)
 	}
-	made(t, next.Clean("uid-1"))
+	must(t, next.Clean("uid-1"))
 	if got := names(t, shared+"/d"); !slices.Equal(got, []string{"on-another-disk"}) {
 		t.Errorf("the device's own directory holds %v", got)
 	}
@@ -157,21 +157,21 @@ func TestBindsOfACrashedAgentAreUnmounted(t *testing.T) {
 func TestVolumesArePrivate(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077} {
 		d := newDisk(t)
-		made(t, RemoveVolumes(d.Root, d.Memory))
+		must(t, RemoveVolumes(d.Root, d.Memory))
 		tree(t, d.Root, "pods/old/data/x")
 		tree(t, d.Memory, "pods/")
 		for _, dir := range []string{d.Root + "/pods", d.Memory, d.Memory + "/pods"} {
-			made(t, os.Chmod(dir, 0o755))
+			must(t, os.Chmod(dir, 0o755))
 		}
 		old := umask(mask)
 		t.Cleanup(func() { umask(old) })
-		made(t, d.Prepare())
+		must(t, d.Prepare())
 		group := int64(4321)
 		src := sourcesFor("uid-1", emptyDir("v", ""), emptyDir("m", corev1.StorageMediumMemory), secretVolume("s"))
 		src.Pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 		m, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{})
-		made(t, err)
-		made(t, m.Close())
+		must(t, err)
+		must(t, m.Close())
 		umask(old)
 		for path, want := range map[string]os.FileMode{
 			d.Root + "/pods":                  0o700,
@@ -192,12 +192,12 @@ func TestVolumesArePrivate(t *testing.T) {
 		}
 		for _, path := range []string{d.Memory + "/pods/uid-1/s/key", d.Memory + "/pods/uid-1/m"} {
 			var st unix.Statfs_t
-			made(t, unix.Statfs(path, &st))
+			must(t, unix.Statfs(path, &st))
 			if st.Type != unix.TMPFS_MAGIC {
 				t.Errorf("%s is on file system %x, want a tmpfs", path, st.Type)
 			}
 		}
-		made(t, d.Clean("uid-1"))
+		must(t, d.Clean("uid-1"))
 		if got := mountsUnder(t, d.Memory+"/pods"); len(got) > 0 {
 			t.Errorf("mounts are left: %v", got)
 		}
@@ -232,8 +232,8 @@ func TestAVolumeInMemoryHasItsSize(t *testing.T) {
 	src := sourcesFor("uid-1", emptyDir("m", corev1.StorageMediumMemory))
 	src.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = limit("1Mi")
 	m, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{})
-	made(t, err)
-	defer func() { made(t, m.Close()) }()
+	must(t, err)
+	defer func() { must(t, m.Close()) }()
 	if err := os.WriteFile(m.List[0].Source+"/big", make([]byte, 2<<20), 0o600); err == nil {
 		t.Error("2 MiB fit into a volume of one")
 	}
@@ -242,9 +242,9 @@ func TestAVolumeInMemoryHasItsSize(t *testing.T) {
 // An agent that cannot mount runs what is safe without mounts, and says why it refuses the rest.
 func TestWithoutMountsAnAgentRefusesPathsThatPodsCanRedirect(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
-	made(t, err)
+	must(t, err)
 	d := &Disk{Root: base, Memory: filepath.Join(base, "volatile")}
-	made(t, d.Prepare())
+	must(t, d.Prepare())
 	if c := d.mounts.condition(); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "run it as root") {
 		t.Errorf("the node says %s, %s: %s", c.Type, c.Status, c.Message)
 	}
@@ -274,7 +274,7 @@ func TestWithoutMountsAnAgentRefusesPathsThatPodsCanRedirect(t *testing.T) {
 			if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "does not run as root") {
 				t.Error(err)
 			}
-			made(t, m.Close())
+			must(t, m.Close())
 		})
 	}
 }
@@ -288,7 +288,7 @@ func TestNamesFromAHostileHubAreConfined(t *testing.T) {
 		for _, kind := range []corev1.Volume{emptyDir(c.volume, ""), emptyDir(c.volume, corev1.StorageMediumMemory), secretVolume(c.volume)} {
 			base := t.TempDir()
 			d := &Disk{Root: filepath.Join(base, "x/state"), Memory: filepath.Join(base, "x/run")}
-			made(t, d.Prepare())
+			must(t, d.Prepare())
 			tree(t, base, "precious", "x/precious", "x/state/precious", "x/run/precious", "x/state/pods/precious", "x/run/pods/other/precious")
 			src := sourcesFor(c.uid, kind)
 			if m, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{}); err == nil {
@@ -298,7 +298,7 @@ func TestNamesFromAHostileHubAreConfined(t *testing.T) {
 				t.Log(err)
 			}
 			if !podspec.IsUID(types.UID(c.uid)) {
-				made(t, d.Clean(types.UID(c.uid)))
+				must(t, d.Clean(types.UID(c.uid)))
 			}
 			for _, name := range []string{"precious", "x/precious", "x/state/precious", "x/run/precious", "x/state/pods/precious", "x/run/pods/other/precious"} {
 				if _, err := os.Stat(filepath.Join(base, name)); err != nil {
@@ -317,8 +317,8 @@ func TestCleaningFollowsNoLink(t *testing.T) {
 	link(t, out, d.Memory+"/pods/uid-1")
 	tree(t, d.Root, "pods/uid-2/v/")
 	link(t, out, d.Root+"/pods/uid-2/v/link")
-	made(t, d.Clean("uid-1"))
-	made(t, d.Clean("uid-2"))
+	must(t, d.Clean("uid-1"))
+	must(t, d.Clean("uid-2"))
 	if got := names(t, d.Root+"/pods"); len(got) > 0 {
 		t.Errorf("left: %v", got)
 	}
@@ -338,7 +338,7 @@ func TestFilesAreWrittenInsideTheirVolumeOnly(t *testing.T) {
 		tree(t, dir, "x")
 		link(t, out, filepath.Join(dir, plant))
 		_, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{})
-		made(t, err)
+		must(t, err)
 		if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
 			t.Errorf("behind a planted %s: %v", plant, got)
 		}
@@ -362,7 +362,7 @@ func TestAVolumeOfFilesIsLimited(t *testing.T) {
 	}
 	v.Secret.Items = v.Secret.Items[:16]
 	_, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{})
-	made(t, err)
+	must(t, err)
 }
 
 // allowing is a policy that allows these host paths.
