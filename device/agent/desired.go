@@ -57,8 +57,8 @@ func (a *Agent) applyDesired(d wire.Desired) {
 	l.o.RetryWaiting()
 }
 
-// storeDesired stores a desired state with the resources that the device has granted. It holds no
-// lock that the loop's grants wait for.
+// storeDesired stores a desired state with the resources that the device has granted. It
+// never waits for the loop, which grants more.
 func (a *Agent) storeDesired(d wire.Desired) error {
 	a.desiredMutex.Lock()
 	defer a.desiredMutex.Unlock()

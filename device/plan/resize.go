@@ -83,18 +83,18 @@ func granted(pod *corev1.Pod) *corev1.Pod {
 }
 
 // SplitGrants separates what the device runs from the resizes requested beyond that, by pod.
-func SplitGrants(d wire.Desired) (run wire.Desired, asked map[types.UID]*corev1.Pod) {
-	asked = map[types.UID]*corev1.Pod{}
+func SplitGrants(d wire.Desired) (run wire.Desired, requested map[types.UID]*corev1.Pod) {
+	requested = map[types.UID]*corev1.Pod{}
 	run = d
 	run.Pods = slices.Clone(d.Pods)
 	for i := range run.Pods {
 		if pod := granted(&d.Pods[i]); pod != &d.Pods[i] {
 			want := d.Pods[i]
 			want.Status.ContainerStatuses = nil
-			run.Pods[i], asked[pod.UID] = *pod, &want
+			run.Pods[i], requested[pod.UID] = *pod, &want
 		}
 	}
-	return run, asked
+	return run, requested
 }
 
 // grantResizes grants or defers the requested resizes of admitted pods, those that need no more

@@ -147,7 +147,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 
 // isOwn reports whether an address is one of the device's own.
 func isOwn(addr netip.Addr) bool {
-	all, _ := net.InterfaceAddrs() // without a list no address is
+	all, _ := net.InterfaceAddrs() // an empty list after an error
 	return slices.ContainsFunc(all, func(a net.Addr) bool {
 		p, err := netip.ParsePrefix(a.String())
 		return err == nil && p.Addr().Unmap() == addr

@@ -69,7 +69,7 @@ func (t *removal) empty(dir *os.File, room int) error {
 func (t *removal) remove(dir *os.File, name string, room int) error {
 	at := int(dir.Fd())
 	err := unix.Unlinkat(at, name, 0)
-	if err != unix.EISDIR && err != unix.EPERM { // POSIX returns one for a directory, Linux the other
+	if err != unix.EISDIR && err != unix.EPERM { // of a directory: EISDIR on Linux, EPERM in POSIX
 		return err
 	}
 	if err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR); err != unix.ENOTEMPTY && err != unix.EEXIST {
