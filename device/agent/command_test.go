@@ -179,3 +179,51 @@ func TestUsageSkipsAHangingContainer(t *testing.T) {
 		}
 	})
 }
+
+func TestRequests(t *testing.T) {
+	three := int64(3)
+	bytes5 := int64(5)
+	for _, c := range []struct {
+		name string
+		r    wire.Request
+		data string
+		err  string
+	}{
+		{"the whole log", wire.Request{Type: wire.RequestLogs, Pod: "uid-web"}, "line 1\nline 2\nline 3\nline 4\nline 5\n", ""},
+		{"its last lines", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Container: "c0", TailLines: &three}, "line 3\nline 4\nline 5\n", ""},
+		{"its first bytes", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", LimitBytes: &bytes5}, "line ", ""},
+		{"a container that the pod does not have", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Container: "x"}, "", "container x is not valid for pod web"},
+		{"an instance before the first", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Previous: true}, "", `previous terminated container "c0" in pod "web" not found`},
+		{"an unknown request", wire.Request{Type: "dance"}, "", `unsupported request "dance"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.desire(1, makePod("web", "lines 5 then wait"))
+				time.Sleep(5 * time.Second)
+				a := d.request("r1", c.r)
+				if end := <-a.End; end.Error != c.err {
+					t.Errorf("it ends with %q, want %q", end.Error, c.err)
+				}
+				if got := a.Stdout(); got != c.data {
+					t.Errorf("it is %q, want %q", got, c.data)
+				}
+			})
+		})
+	}
+}
+
+func TestAFollowedLogEndsWhenItIsCancelled(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "print one then sleep 10s then print two then wait"))
+		time.Sleep(5 * time.Second)
+		a := d.request("r1", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true})
+		time.Sleep(20 * time.Second)
+		if got := a.Stdout(); got != "one\ntwo\n" {
+			t.Errorf("followed %q", got)
+		}
+		d.agent.Request("r2", wire.Request{Type: wire.RequestCancel, Of: "r1"})
+		if end := <-a.End; end.Error != "" {
+			t.Errorf("it ends with %q", end.Error)
+		}
+	})
+}

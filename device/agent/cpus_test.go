@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/plan"
 )
@@ -117,6 +121,39 @@ func TestWithoutTheStaticCPUManagerContainersRunOnAllCPUs(t *testing.T) {
 		d.wantCPUs(map[string]string{"shared": "", "whole": ""})
 		if slices.Contains(d.fake.Calls(), "Update") {
 			t.Error("it was updated")
+		}
+	})
+}
+
+// After a reboot slow hardware is measured after the first list of containers. Restarted containers
+// still get the device's values, such as the number of CPUs.
+func TestContainersRestartedAfterARebootGetTheDevicesValues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		d.board.slow = 3 * time.Second
+		var told []string
+		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
+			told = append(told, fmt.Sprint(s.Env, s.OOMScoreAdj))
+			return enginetest.Play{}
+		})
+		d.start()
+		defer func() { d.end() }()
+		p := makePod("one", "wait")
+		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+		for _, name := range []string{"limits.cpu", "limits.memory"} {
+			p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: name}}})
+		}
+		d.desire(1, p)
+		time.Sleep(10 * time.Second)
+		d.end()
+		d.fake.PowerCut()
+		d.board.set(func(b *board) { b.boot = "boot-2" })
+		d.start()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if len(told) != 2 || told[0] != told[1] || strings.Contains(told[0], "=0") {
+			t.Errorf("the container was started with %q", told)
 		}
 	})
 }

@@ -308,3 +308,62 @@ func pullSecret(name, server, user string) corev1.Secret {
 	s.Data = map[string][]byte{corev1.DockerConfigJsonKey: fmt.Appendf(nil, `{"auths":{%q:{"username":%q,"password":"p"}}}`, server, user)}
 	return s
 }
+
+func TestImagesThatCannotBePulled(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "wait")
+		p.Spec.Containers[0].Image = "registry.test/none:1"
+		d.desire(1, p)
+		time.Sleep(time.Second)
+		waiting := func() string {
+			st, _ := d.pod("web")
+			if w := st.ContainerStatuses[0].State.Waiting; w != nil {
+				return w.Reason
+			}
+			return "none"
+		}
+		if w := waiting(); w != "ErrImagePull" {
+			t.Errorf("it waits with %s, want ErrImagePull", w)
+		}
+		time.Sleep(15 * time.Second)
+		if w := waiting(); w != "ImagePullBackOff" {
+			t.Errorf("it waits with %s, want ImagePullBackOff", w)
+		}
+		d.wantPhase("web", corev1.PodPending, "")
+		d.fake.OfferImage("registry.test/none:1", enginetest.Offer{Program: enginetest.ToolProgram})
+		time.Sleep(time.Minute)
+		d.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
+// An image name becomes part of a path of the engine's API: an invalid one is not sent to an
+// engine.
+func TestAnInvalidImageNameIsNotSentToTheEngine(t *testing.T) {
+	for _, image := range []string{"../../containers/json", "a/../../b:1", "a:1?all=1", "a b", "A", "a@sha256:00", "a/./b", "http://a/b"} {
+		bubble(t, func(t *testing.T, d *device) {
+			p := makePod("web", "wait")
+			p.Spec.Containers[0].Image = image
+			d.fake.OfferImage(image, enginetest.Offer{Program: enginetest.ToolProgram})
+			d.desire(1, p)
+			time.Sleep(time.Minute)
+			st, _ := d.pod("web")
+			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "InvalidImageName" {
+				t.Errorf("%q: %+v", image, st.ContainerStatuses[0].State)
+			}
+		})
+	}
+}
+
+func TestAPresentImageIsUsedWhenTheRegistryFails(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		p := makePod("web", "wait")
+		p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
+		d.fake.OfferImage(enginetest.ToolImage, enginetest.Offer{Err: errors.New("no route to host")})
+		d.desire(1, p)
+		time.Sleep(time.Second)
+		d.wantPhase("web", corev1.PodRunning, "")
+		if !slices.Contains(d.reasons(), "PullFailedUsingPresent") {
+			t.Errorf("events %q do not say that the image could not be pulled", d.reasons())
+		}
+	})
+}

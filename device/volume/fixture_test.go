@@ -3,12 +3,17 @@ package volume
 import (
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/podspec"
 )
 
 // makePod makes a pod with a container for each command.
@@ -78,3 +83,60 @@ func onHost(path string) corev1.VolumeSource {
 }
 
 const dataUID = "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"
+
+func umask(mask int) int { return syscall.Umask(mask) }
+
+// newDisk is the disk of an agent that mounts, which needs root.
+func newDisk(t *testing.T) *Disk {
+	t.Helper()
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	d := &Disk{Root: filepath.Join(base, "state"), Memory: filepath.Join(base, "run"), MayMount: true}
+	t.Cleanup(func() {
+		if err := RemoveVolumes(d.Root, d.Memory); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, d.Prepare())
+	if d.mounts.why != "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(d.mounts.why)
+		}
+		t.Skip(d.mounts.why)
+	}
+	return d
+}
+
+// sameFile reports whether two paths lead to one file.
+func sameFile(t *testing.T, a, b string) bool {
+	t.Helper()
+	x, err := os.Stat(a)
+	must(t, err)
+	y, err := os.Stat(b)
+	must(t, err)
+	return os.SameFile(x, y)
+}
+
+func mountsUnder(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	must(t, err)
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); f[4] == dir || strings.HasPrefix(f[4], dir+"/") {
+			list = append(list, f[4])
+		}
+	}
+	return list
+}
+
+// sourcesFor are the sources of a pod with some volumes, mounted by its first container.
+func sourcesFor(uid string, volumes ...corev1.Volume) podspec.Sources {
+	p := makePod("p", "wait")
+	p.UID = types.UID(uid)
+	p.Spec.Volumes = volumes
+	for _, v := range volumes {
+		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+	}
+	return podspec.Sources{Pod: &p, Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
+		Secrets: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}}}}
+}

@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+)
+
+func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
+	for name, c := range map[string]struct {
+		hook   *corev1.LifecycleHandler
+		grace  int64
+		stop   string // the call to the engine
+		at     int    // when the container has gone
+		failed bool
+	}{
+		"after a short hook the rest of the grace follows TERM": {execHook("bye", "4", "0"), 30, "26s", 4, false},
+		"a failed hook is reported":                             {execHook("bye", "4", "1"), 30, "26s", 4, true},
+		"a hook that uses the whole grace leaves two seconds":   {execHook("bye", "100", "0"), 10, "2s", 10, true},
+		"sleep": {&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}, 30, "23s", 7, false},
+		"without a grace the hook has one second": {execHook("bye", "4", "0"), 0, "2s", 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.offerHookApp()
+				p := hookPod(&corev1.Lifecycle{PreStop: c.hook}, 1)
+				d.desire(1, p)
+				time.Sleep(5 * time.Second)
+				d.fake.Record()
+				d.desire(2, deletedPod(p, c.grace))
+				if c.at > 0 {
+					time.Sleep(time.Duration(c.at)*time.Second - time.Millisecond)
+					if calls := strings.Join(d.fake.Calls(), "; "); strings.Contains(calls, "Stop") {
+						t.Errorf("stopped during the hook: %s", calls)
+					}
+				}
+				time.Sleep(2 * time.Second)
+				if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, " "+c.stop) || strings.Count(calls, "Stop") != 1 {
+					t.Errorf("%s, want it stopped within %s", calls, c.stop)
+				}
+				if _, held := d.pod("app"); held {
+					t.Error("it is still there")
+				}
+				if got := slices.Contains(d.reasons(), "FailedPreStopHook"); got != c.failed {
+					t.Errorf("events %q", d.reasons())
+				}
+			})
+		})
+	}
+}
+
+// As with the kubelet an ending pod has at least one second, a container with a failed probe has
+// its pod's grace, and each has two seconds from TERM to KILL.
+func TestAfterAFailedProbeWithoutAGraceNoHookRuns(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.offerHookApp()
+		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
+		p.Spec.TerminationGracePeriodSeconds = new(int64)
+		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
+		d.fake.Record()
+		d.desire(1, p)
+		time.Sleep(8 * time.Second)
+		y.want(t, "0s start c0/0", "5s alive in c0", "5s start c0/0")
+		if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, "Stop") || !strings.Contains(calls, " 2s") {
+			t.Errorf("%s, want it stopped within 2s", calls)
+		}
+	})
+}
+
+func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.offerHookApp()
+		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "60", "0")}, 1)
+		d.desire(1, p)
+		time.Sleep(5 * time.Second)
+		d.desire(2, deletedPod(p, 100))
+		time.Sleep(5 * time.Second)
+		d.desire(3, deletedPod(p, 20))
+		time.Sleep(10 * time.Second)
+		d.desire(4, deletedPod(p, 3))
+		time.Sleep(5 * time.Second)
+		y.want(t, "0s start c0/0", "5s bye in c0")
+		if _, held := d.pod("app"); held {
+			t.Error("it is still there")
+		}
+	})
+}
+
+// A stop that another agent repeats does not run an ended hook again.
+func TestAnEndedPreStopHookDoesNotRunAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.offerHookApp()
+		d.fake.Fail("Stop", engine.ErrUnavailable)
+		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "4", "0")}, 1)
+		d.desire(1, p)
+		time.Sleep(5 * time.Second)
+		d.desire(2, deletedPod(p, 30))
+		time.Sleep(5 * time.Second)
+		d.end()
+		d.start()
+		time.Sleep(5 * time.Second)
+		y.want(t, "0s start c0/0", "5s bye in c0")
+		if _, held := d.pod("app"); held {
+			t.Error("it is still there")
+		}
+	})
+}
+
+func TestALivenessFailureRunsThePreStopHook(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		y := d.offerHookApp()
+		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
+		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
+		d.desire(1, p)
+		time.Sleep(8 * time.Second)
+		y.want(t, "0s start c0/0", "5s alive in c0", "5s bye in c0", "5s start c0/0")
+	})
+}
