@@ -246,7 +246,7 @@ func (s *preStopHooks) see(all []plan.Instance) {
 	defer s.Unlock()
 	s.running = make(map[string]bool, len(all))
 	for _, in := range all {
-		if in.State == engine.Running || in.State == engine.Paused {
+		if plan.IsRunning(in) {
 			s.running[in.ID] = true
 		}
 	}

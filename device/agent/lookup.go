@@ -121,7 +121,7 @@ func (l *loop) logOf(uid types.UID, name string, previous bool) (engine.Engine, 
 			return l.engine, in.ID, nil
 		}
 		// While a container waits for its restart, the ended one is already the previous one.
-		if n == 0 && previous && in.State != engine.Running && in.State != engine.Paused {
+		if n == 0 && previous && !plan.IsRunning(in) {
 			return l.engine, in.ID, nil
 		}
 		n++

@@ -69,7 +69,7 @@ func (a *Agent) lookForPeripherals(now time.Time) (next time.Time) {
 	p.wanted, p.devices, p.looking, p.at = want, l.report.Devices, true, now.Add(peripheralsTime)
 	var held []string
 	for _, in := range l.o.Containers {
-		if in.State == engine.Running || in.State == engine.Paused {
+		if plan.IsRunning(in) {
 			for _, d := range plan.DevicesOf(in) {
 				held = append(held, d.Nodes...)
 			}

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
@@ -77,7 +76,7 @@ func (p *pass) assignDevices(at Place, c *corev1.Container) (devices []hardware.
 			for _, in := range p.o.Containers {
 				devices := DevicesOf(in)
 				switch own := in.Place == at; {
-				case !own && (in.State == engine.Running || in.State == engine.Paused):
+				case !own && IsRunning(in):
 					hold(devices)
 				case !slices.ContainsFunc(devices, d.Same):
 				case own:
@@ -172,7 +171,7 @@ func (p *pass) movedDevice(in Instance) string {
 // unplugged names the missing devices of a pod.
 func unplugged(pod *corev1.Pod, o *Observed) (missing []string) {
 	for _, in := range o.Containers {
-		if in.Place.Pod != pod.UID || in.State != engine.Running && in.State != engine.Paused {
+		if in.Place.Pod != pod.UID || !IsRunning(in) {
 			continue
 		}
 		for _, d := range DevicesOf(in) {

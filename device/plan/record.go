@@ -194,7 +194,7 @@ func InstanceOf(c engine.Container, node Facts) (Instance, bool) {
 // mayRun reports whether anything of a pod, its sandbox included, runs or is about to.
 func (o *Observed) mayRun(uid types.UID) bool {
 	return o.Stale || slices.ContainsFunc(o.Containers, func(in Instance) bool {
-		return in.Place.Pod == uid && (in.State == engine.Running || in.State == engine.Paused)
+		return in.Place.Pod == uid && IsRunning(in)
 	}) || slices.ContainsFunc(o.Busy, func(b RunningStep) bool {
 		return b.Step.Place.Pod == uid && !b.Step.Action.RunsBeside()
 	})

@@ -74,9 +74,9 @@ func (p *pass) removeOld(pod *corev1.Pod) {
 		}
 		switch n++; {
 		case n == 1:
-		case in.State == engine.Running || in.State == engine.Paused:
+		case IsRunning(in):
 			if !slices.ContainsFunc(p.instances[pod.UID], func(other Instance) bool {
-				return (other.State == engine.Running || other.State == engine.Paused) && IsShared([]Instance{other}, in)
+				return IsRunning(other) && IsShared([]Instance{other}, in)
 			}) {
 				p.stop(in, pod, podspec.Find(pod, at.Container), podspec.Grace(pod),
 					"an older instance of the container runs beside it")
@@ -94,13 +94,13 @@ func (p *pass) stopEnded(pod *corev1.Pod, grace time.Duration, why string) {
 	p.cancel(pod.UID, pod)
 	others := false
 	for _, in := range p.instances[pod.UID] {
-		if in.Place.Container != "" && in.State != engine.Exited && in.State != engine.Dead && in.State != engine.Created {
+		if in.Place.Container != "" && !HasStopped(in) {
 			others = true
 			p.stop(in, pod, podspec.Find(pod, in.Place.Container), grace, why, p.stopsBefore(in, pod)...)
 		}
 	}
 	for _, in := range p.instances[pod.UID] {
-		if in.Place.Container == "" && !others && (in.State == engine.Running || in.State == engine.Paused) {
+		if in.Place.Container == "" && !others && IsRunning(in) {
 			p.stop(in, pod, nil, grace, why)
 		}
 	}
@@ -129,7 +129,7 @@ func (p *pass) removePod(uid types.UID, pod *corev1.Pod, grace time.Duration, wh
 
 // remove stops and removes an instance.
 func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
-	if in.State == engine.Running || in.State == engine.Paused {
+	if IsRunning(in) {
 		p.stop(in, pod, podspec.Find(pod, in.Place.Container), grace, why, p.stopsBefore(in, pod)...)
 	} else if p.free(in.Place) && !IsShared(p.instances[in.Place.Pod], in) {
 		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Attempt: in.Attempt, Why: why})
@@ -188,7 +188,7 @@ func (p *pass) stopsBefore(in Instance, pod *corev1.Pod) (ids []string) {
 		}
 	}
 	for _, other := range p.instances[in.Place.Pod] {
-		if (other.State == engine.Running || other.State == engine.Paused) &&
+		if IsRunning(other) &&
 			(other.Kind == podspec.KindApp || last[other.Place.Container]) {
 			ids = append(ids, other.ID)
 		}
