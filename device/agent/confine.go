@@ -147,7 +147,7 @@ func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, err
 	class, handler := *pod.Spec.RuntimeClassName, pod.Annotations[fleet.RuntimeHandlerAnnotation]
 	switch {
 	case handler == "":
-		return "", fmt.Errorf("the hub did not say which runtime RuntimeClass %q names", class)
+		return "", fmt.Errorf("the hub did not send the runtime of RuntimeClass %q", class)
 	case handler == info.DefaultRuntime:
 		return "", nil
 	case !slices.Contains(allowed, handler):

@@ -176,7 +176,7 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 			return context.Cause(ctx)
 		}
 	default:
-		return errors.New("use exec, httpGet or sleep")
+		return errors.New("this type of hook is not supported on devices: use exec, httpGet or sleep")
 	}
 	return nil
 }

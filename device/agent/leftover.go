@@ -28,8 +28,8 @@ func (a *Agent) removeFailed(s plan.Step, err error, now time.Time) bool {
 		l.Wait = min(2*l.Wait, fleet.MaxBackOff)
 		l.RetryAt = now.Add(l.Wait)
 		a.event(corev1.EventTypeWarning, "FailedRemoveContainer", nil, "",
-			"container %s of pod %s/%s has stopped, but the engine does not remove it: %v; the pod ends without it, and it "+
-				"is tried again",
+			"container %s of pod %s/%s has stopped, but the engine does not remove it: %v; the pod ends without it, and "+
+				"the removal is tried again",
 			s.ID, l.Labels[plan.LabelNamespace], l.Labels[plan.LabelPodName], err)
 		return true
 	}
@@ -58,7 +58,7 @@ func (a *Agent) cleanFailed(s plan.Step, r *plan.Record, err error, now time.Tim
 			of = s.Pod.Namespace + "/" + s.Pod.Name + " (" + of + ")"
 		}
 		a.event(corev1.EventTypeWarning, "FailedRemoveVolumes", nil, "",
-			"files of pod %s are left on the device: %v; the pod ends without them, and it is tried again", of, err)
+			"files of pod %s are left on the device: %v; the pod ends without them, and the removal is tried again", of, err)
 	}
 	l.RetryAt = now.Add(l.Wait)
 	r.LeftFiles = &l

@@ -29,7 +29,7 @@ func TestRuntimesThatPodsMayHave(t *testing.T) {
 		{"an allowed runtime", docker, "safe", "runsc", "nvidia runsc", "runsc", ""},
 		{"a runtime that is not allowed", docker, "fast", "nvidia", "runsc", "", "the device's owner does not allow runtime \"nvidia\""},
 		{"an allowed but missing runtime", docker, "vm", "kata", "kata", "", "has no runtime \"kata\", it has nvidia, runc, runsc"},
-		{"a class that the hub did not resolve", docker, "safe", "", "runsc", "", "the hub did not say"},
+		{"a class that the hub did not resolve", docker, "safe", "", "runsc", "", "the hub did not send"},
 		{"Podman's default", podman, "plain", "crun", "", "", ""},
 		{"another runtime of Podman", podman, "old", "runc", "runc", "", "Podman's API runs every container with the engine's default runtime, crun"},
 	} {

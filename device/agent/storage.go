@@ -208,7 +208,7 @@ func (a *Agent) judgeStorage(m measurement) {
 		a.evict(m.pod, m.why, nil)
 	case !m.whole && !r.Unmeasured:
 		a.event(corev1.EventTypeWarning, "StorageNotMeasured", m.pod, "",
-			"What the pod has written could not be measured whole within %s, %d bytes of it were counted: it has too many "+
+			"What the pod has written could not be measured completely within %s, only %d bytes were counted: it has too many "+
 				"files, or the disk is slow; it is measured again in %s", maxMeasureTime, m.sum, wait)
 	}
 	r.Unmeasured = !m.whole

@@ -99,7 +99,7 @@ func (b *bus) authenticate() error {
 			return err
 		}
 		if line, err := b.in.ReadString('\n'); err != nil || !strings.HasPrefix(line, step[1]) {
-			return errors.Join(fmt.Errorf("it says %q", line), err)
+			return errors.Join(fmt.Errorf("unexpected response %q", line), err)
 		}
 	}
 	if _, err := io.WriteString(b.conn, "BEGIN\r\n"); err != nil {
