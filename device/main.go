@@ -1,8 +1,8 @@
-// Flotilla-device is the agent of a device: it runs the containers that its hub
-// wants here, and reports how they and the device are.
+// Flotilla-device is the agent of a device: it runs the containers that its hub wants and reports
+// their status and the device's.
 //
-// This package is the program alone: its version, the licenses of what is linked, and the child
-// process that asks for peripherals. What people type stands in package cli.
+// This package has the version, the licenses of linked modules, and the child process that looks
+// for peripherals. Package cli has the commands.
 package main
 
 import (
@@ -19,13 +19,13 @@ import (
 var version string
 
 //go:embed licenses.gz
-var licenses []byte // licenses_test.go writes it
+var licenses []byte // written by licenses_test.go
 
 func main() {
 	if version != "" {
 		agent.Version = version
 	}
-	// The child that asks periph does nothing else: it must be small and quick.
+	// The child of periph does nothing else, so that it is small and fast.
 	if len(os.Args) > 1 && os.Args[1] == hardware.ChildCommand {
 		if err := hardware.RunChild(os.Stdout, os.Args[2:]...); err != nil {
 			fmt.Fprintln(os.Stderr, err)

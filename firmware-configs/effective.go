@@ -18,7 +18,7 @@ import (
 //go:embed overlays/*.yaml
 var overlayFiles embed.FS
 
-// overlays are the mix-ins that come with this program, by name.
+// overlays are the built-in mix-ins by name.
 var overlays = sync.OnceValues(func() (map[string]*fleet.BoardProfile, error) {
 	entries, err := overlayFiles.ReadDir("overlays")
 	if err != nil {
@@ -38,7 +38,7 @@ var overlays = sync.OnceValues(func() (map[string]*fleet.BoardProfile, error) {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		case o.Name+".yaml" != e.Name() || o.Kind != "BoardOverlay":
-			errs = append(errs, fmt.Errorf("%s holds the %s %q: rename one of them", name, o.Kind, o.Name))
+			errs = append(errs, fmt.Errorf("%s contains the %s %q: rename one of them", name, o.Kind, o.Name))
 		default:
 			all[o.Name] = o
 		}
@@ -46,16 +46,16 @@ var overlays = sync.OnceValues(func() (map[string]*fleet.BoardProfile, error) {
 	return all, errors.Join(errs...)
 })
 
-// Overlays are the names of the mix-ins that a profile can extend, sorted.
+// Overlays returns the names of the mix-ins that a profile can extend, sorted.
 func Overlays() []string {
 	all, _ := overlays()
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Effective is a profile with what it extends: later overlays win over earlier ones, and
-// the profile over all. Lists are joined by what their entries are about: a device tree
-// parameter or overlay by its name, a taint by key and effect, a word of the command line
-// by itself. An overlay extends nothing, so there are no circles.
+// Effective returns a profile merged with its overlays: later overlays override earlier ones, and
+// the profile overrides all. Lists are merged by the subject of their entries: device tree
+// parameters and overlays by name, taints by key and effect, words of the command line by
+// themselves. Overlays extend nothing, so there are no cycles.
 func Effective(p *fleet.BoardProfile) (*fleet.BoardProfile, error) {
 	if len(p.Spec.Extends) == 0 {
 		return p, nil
@@ -70,7 +70,7 @@ func Effective(p *fleet.BoardProfile) (*fleet.BoardProfile, error) {
 	for _, name := range p.Spec.Extends {
 		o := all[name]
 		if o == nil {
-			return nil, fmt.Errorf("spec.extends: there is no overlay %q: use some of %s", name, strings.Join(Overlays(), ", "))
+			return nil, fmt.Errorf("spec.extends: unknown overlay %q: use some of %s", name, strings.Join(Overlays(), ", "))
 		}
 		base = over(base, o.DeepCopy().Spec)
 	}
@@ -82,7 +82,7 @@ func Effective(p *fleet.BoardProfile) (*fleet.BoardProfile, error) {
 	return out, nil
 }
 
-// over is a with b over it, so far as overlays can say anything.
+// over returns a with b applied, for the fields that an overlay can have.
 func over(a, b fleet.BoardProfileSpec) fleet.BoardProfileSpec {
 	a.Labels = merged(a.Labels, b.Labels)
 	a.Taints = lists(a.Taints, b.Taints, taintKey)
@@ -110,7 +110,7 @@ func taintKey(t corev1.Taint) string { return t.Key + ":" + string(t.Effect) }
 
 func itself(s string) string { return s }
 
-// parameter is what a dtparam is about: i2c_arm of i2c_arm=on.
+// parameter returns the name of a dtparam: i2c_arm of i2c_arm=on.
 func parameter(s string) string {
 	name, _, _ := strings.Cut(s, "=")
 	return name
@@ -120,7 +120,7 @@ func without(list, gone []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(gone, s) })
 }
 
-// merged is a with b over it.
+// merged returns a with b applied.
 func merged[T any](a, b map[string]T) map[string]T {
 	if len(a) == 0 {
 		return b
@@ -130,8 +130,7 @@ func merged[T any](a, b map[string]T) map[string]T {
 	return out
 }
 
-// lists is a with b over it: the first entry of b takes the place of those in a that are about the
-// same.
+// lists returns a with b applied: an entry of b replaces the entries of a with the same subject.
 func lists[T any](a, b []T, about func(T) string) (out []T) {
 	placed := make([]bool, len(b))
 	for _, x := range a {
@@ -151,9 +150,8 @@ func lists[T any](a, b []T, about func(T) string) (out []T) {
 	return out
 }
 
-// Render is the boot configuration that a profile gives its boards: the exact bytes that
-// are signed, and the configuration that they say. A profile that says nothing of the boot
-// is an error.
+// Render returns the boot configuration of a profile's boards: the exact bytes to sign, and the
+// decoded configuration. A profile without spec.boot is an error.
 func Render(p *fleet.BoardProfile) ([]byte, *fleet.BootConfig, error) {
 	whole, err := Effective(p)
 	if err != nil {
@@ -161,7 +159,7 @@ func Render(p *fleet.BoardProfile) ([]byte, *fleet.BootConfig, error) {
 	}
 	c := whole.BootConfig()
 	if c == nil {
-		return nil, nil, errors.New("it says nothing of the boot: give it spec.boot")
+		return nil, nil, errors.New("it has no boot configuration: add spec.boot")
 	}
 	if err := c.Validate(); err != nil {
 		return nil, nil, err

@@ -43,7 +43,7 @@ func TestOverlaysAreMixedIn(t *testing.T) {
 	}
 }
 
-// Some overlays are loaded more than once, each with pins of its own: a bus of 1-Wire on each of two.
+// Some overlays are loaded several times with different pins, such as one 1-Wire bus on each.
 func TestAProfileHasAllOverlaysOfAName(t *testing.T) {
 	p, err := Parse([]byte(pi + `  extends: [onewire, can-hat]
   boot:
@@ -65,7 +65,7 @@ func TestAProfileHasAllOverlaysOfAName(t *testing.T) {
 	}
 }
 
-// A label is no boot configuration: whoever changes one reboots nobody.
+// Labels are not part of the boot configuration, so a change of labels reboots no board.
 func TestOnlyWhatIsBootedIsInTheDigest(t *testing.T) {
 	const boot = "  boot: {backend: rpi-config-txt, config: {dtparam: [spi=on]}}\n"
 	a, errA := Parse([]byte(pi + boot))
@@ -82,8 +82,8 @@ func TestOnlyWhatIsBootedIsInTheDigest(t *testing.T) {
 
 func TestAHostileProfileIsRefusedWithItsPlace(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"an overlay that is none", "  extends: [../../etc/passwd]\n", `spec.extends[0]: is "../../etc/passwd": use one of can-hat, low-memory, onewire`},
-		{"one overlay twice", "  extends: [onewire, onewire]\n  boot: {backend: rpi-config-txt}\n", "spec.extends[1]: repeats"},
+		{"an unknown overlay", "  extends: [../../etc/passwd]\n", `spec.extends[0]: is "../../etc/passwd": use one of can-hat, low-memory, onewire`},
+		{"a repeated overlay", "  extends: [onewire, onewire]\n  boot: {backend: rpi-config-txt}\n", "spec.extends[1]: repeats"},
 		{"an overlay without a backend", "  extends: [onewire]\n", "spec.boot.backend: is missing"},
 		{"a backend that is not supported", "  boot: {backend: extlinux}\n", `spec.boot: backend: "extlinux" is not supported`},
 		{"another kernel", "  boot: {backend: rpi-config-txt, config: {all: {kernel: evil.img}}}\n", "spec.boot: config.all.\"kernel\": is refused"},
@@ -92,7 +92,7 @@ func TestAHostileProfileIsRefusedWithItsPlace(t *testing.T) {
 		{"a path as overlay", "  boot: {backend: rpi-config-txt, config: {dtoverlay: [../evil]}}\n", "spec.boot: config.dtoverlay[0]"},
 		{"another init", "  boot: {backend: rpi-config-txt, cmdline: {add: [init=/bin/sh]}}\n", "spec.boot: cmdline.add[0]: \"init=/bin/sh\" is refused"},
 		{"another root", "  boot: {backend: rpi-config-txt, cmdline: {remove: [root=/dev/mmcblk0p2]}}\n", "spec.boot: cmdline.remove[0]"},
-		{"a check that is none", "  boot: {backend: rpi-config-txt}\n  health: {checks: [all-good]}\n", `spec: health.checks[0]: "all-good" is not supported`},
+		{"an unknown check", "  boot: {backend: rpi-config-txt}\n  health: {checks: [all-good]}\n", `spec: health.checks[0]: "all-good" is not supported`},
 		{"a deadline of a day", "  boot: {backend: rpi-config-txt}\n  health: {deadline: 24h}\n", "spec: health.deadline: is 24h0m0s"},
 		{"an invalid key", "  boot: {backend: rpi-config-txt, eeprom: {}}\n", "spec.boot.eeprom (line 6): unknown key"},
 		{"a word where yes or no is asked", "  boot: {backend: rpi-config-txt}\n  watchdog: {hardware: sure}\n", `spec.watchdog.hardware (line 7): is "sure": write true or false`},

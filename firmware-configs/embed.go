@@ -1,12 +1,9 @@
-// Package firmwareconfigs holds the board profiles that come with Flotilla: how
-// each kind of board is recognised, what is kept back on it for the system, and
-// when it sends pods away. It reads profiles strictly and decides which one a
-// board gets.
+// Package firmwareconfigs has Flotilla's board profiles: how each kind of board is recognised, what
+// is reserved for its system, and when it evicts pods. It parses profiles strictly and selects the
+// profile of a board.
 //
-// It holds files and pure functions. It never talks to a device, and it does not
-// remember which profile was chosen: the hub does, serves the defaults read-only
-// and lets administrators apply changed copies. What is known of a board comes
-// from package hardware on the device.
+// It has files and pure functions, and never talks to a device. The hub calls it, stores the
+// selected profile, serves the defaults read-only and lets administrators apply changed copies.
 package firmwareconfigs
 
 import (
@@ -24,12 +21,12 @@ var files embed.FS
 //go:embed systemd/flotilla-device.service systemd/flotilla-boot-*
 var units embed.FS
 
-// Units are the names of a device's units for systemd: the agent's, and those of its boot
-// helper, which an administrator of the device enables.
+// Units are the names of a device's systemd units: the agent's and the boot helper's. An
+// administrator of the device enables them.
 func Units() (names []string) {
 	entries, err := units.ReadDir("systemd")
 	if err != nil {
-		return nil // it is in the program
+		return nil // it is embedded
 	}
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -37,7 +34,7 @@ func Units() (names []string) {
 	return names
 }
 
-// Unit is the text of one of them; ok is false if it is none.
+// Unit returns the text of a unit; ok is false for another name.
 func Unit(name string) (text string, ok bool) {
 	data, err := units.ReadFile(path.Join("systemd", name))
 	return string(data), err == nil
@@ -49,8 +46,7 @@ var hubUnit string
 // HubUnit is the text of the hub's unit for systemd.
 func HubUnit() string { return hubUnit }
 
-// Defaults returns the profiles that come with this program, sorted by name. A
-// file must be named like its profile, so that one can be found from the other.
+// Defaults returns the built-in profiles, sorted by name. A file has the name of its profile.
 func Defaults() ([]*fleet.BoardProfile, error) {
 	entries, err := files.ReadDir("profiles")
 	if err != nil {
@@ -71,7 +67,7 @@ func Defaults() ([]*fleet.BoardProfile, error) {
 			continue
 		}
 		if p.Name+".yaml" != e.Name() {
-			errs = append(errs, fmt.Errorf("%s holds the profile %q: rename one of them", name, p.Name))
+			errs = append(errs, fmt.Errorf("%s contains the profile %q: rename one of them", name, p.Name))
 		}
 		profiles = append(profiles, p)
 	}

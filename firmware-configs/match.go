@@ -12,16 +12,15 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Board is what a device reports of itself, as far as a profile can ask.
+// A Board is the part of a device's report that a profile can match.
 type Board struct {
 	Compatible []string // device-tree names, the most specific first
 	Arch       string   // GOARCH
 	MemoryMiB  int64
 }
 
-// BoardOf takes the board out of a device's status and its hardware report.
-// What the report does not tell, or tells in a form that cannot be read, is
-// unknown.
+// BoardOf returns the board of a device's status and hardware report. Missing and invalid fields
+// are unknown.
 func BoardOf(status corev1.NodeStatus, hardware json.RawMessage) Board {
 	var report struct {
 		Board struct {
@@ -35,18 +34,16 @@ func BoardOf(status corev1.NodeStatus, hardware json.RawMessage) Board {
 	return b
 }
 
-// Match returns the profile of a board, and nil where none fits. All criteria
-// that a profile sets must hold, and where it lists platforms, the agent must be built
-// for one of them; of the profiles that fit, the most specific
-// wins:
+// Match returns the profile of a board, or nil. All criteria of a profile must hold, and the agent
+// must be built for one of its platforms, if it lists some. Of several profiles the most specific
+// one wins:
 //
-//  1. the one whose compatible name stands first in the board's list (a board
-//     names itself before its family and chip), any name before none;
+//  1. the one whose compatible name is first in the board's list (a board's own name comes before its family and chip), any name before none;
 //  2. the one that bounds the memory at more ends;
 //  3. the one that names the architecture, fewer before more.
 //
-// Two that are equal in all three are an error that names them: which one is
-// meant is the administrator's choice.
+// Two that are equal in all three are an error that names them, since the administrator must
+// choose.
 func Match(profiles []*fleet.BoardProfile, board Board) (*fleet.BoardProfile, error) {
 	var best []*fleet.BoardProfile
 	var bestRank rank
@@ -77,7 +74,7 @@ func Match(profiles []*fleet.BoardProfile, board Board) (*fleet.BoardProfile, er
 		strings.Join(names, " and "), cmp.Or(strings.Join(board.Compatible, " "), board.Arch))
 }
 
-// A rank orders the profiles that fit a board: lower is more specific.
+// A rank orders matching profiles: lower is more specific.
 type rank [3]int
 
 func rankOf(m fleet.BoardMatch, b Board) (r rank, ok bool) {
@@ -109,8 +106,8 @@ func rankOf(m fleet.BoardMatch, b Board) (r rank, ok bool) {
 	return r, true
 }
 
-// runsOn tells whether an agent of the board's architecture is built for one of the
-// platforms. Which ARM version it is built for, it does not say.
+// runsOn reports whether an agent of the board's architecture is built for one of the platforms.
+// The board does not report its ARM version.
 func runsOn(platforms []string, b Board) bool {
 	return len(platforms) == 0 || b.Arch == "" || slices.ContainsFunc(platforms, func(platform string) bool {
 		return strings.HasPrefix(platform+"/", "linux/"+b.Arch+"/")

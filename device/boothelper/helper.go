@@ -275,7 +275,7 @@ func (h *Helper) mayBeInTrial() bool {
 
 // argsApplied reports whether the kernel runs with every word that the candidate adds. After a deadman's
 // swap the board may boot from other files, such as another card. Consoles do not count: the
-// firmware of Raspberry Pis renames them.
+// firmware Raspberry Pis only renames them.
 func (h *Helper) argsApplied() bool {
 	s := h.state
 	if s.Way != fleet.TrialDeadman {

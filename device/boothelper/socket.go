@@ -92,7 +92,7 @@ func (s *Server) answer(conn *net.UnixConn) error {
 	}
 	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
 		return errors.Join(
-			fmt.Errorf("refused a request of process %d of user %d: only root may use the boot helper", peer.Pid, peer.Uid),
+			fmt.Errorf("refused process %d of user %d: only root may use the boot helper", peer.Pid, peer.Uid),
 			reply(conn, Reply{Error: "only root may use the boot helper"}))
 	}
 	r, err := readRequest(conn)

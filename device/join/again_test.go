@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// answers are what a hub says, one after the other; the last one for ever.
+// answers returns a hub's answers one after the other, then repeats the last.
 type answers []*http.Response
 
 func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
@@ -34,11 +34,11 @@ func TestADeviceComesAgainWhenTheHubSays(t *testing.T) {
 		took time.Duration
 		code int
 	}{
-		{"a crowd is waited for", answers{answerOf(429, "7"), answerOf(503, "9"), answerOf(409, "")}, 16 * time.Second, 409},
-		{"a no is one", answers{answerOf(403, "7")}, 0, 403},
+		{"a busy hub is asked again", answers{answerOf(429, "7"), answerOf(503, "9"), answerOf(409, "")}, 16 * time.Second, 409},
+		{"a refusal is final", answers{answerOf(403, "7")}, 0, 403},
 		{"a hub that does not say when is not asked again", answers{answerOf(503, "")}, 0, 503},
-		{"a crowd without an end is given up on", answers{answerOf(429, "60")}, 5 * time.Minute, 429},
-		{"nonsense is no time", answers{answerOf(429, "-5")}, 0, 429},
+		{"a hub that stays busy is given up", answers{answerOf(429, "60")}, 5 * time.Minute, 429},
+		{"an invalid Retry-After is ignored", answers{answerOf(429, "-5")}, 0, 429},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -53,13 +53,13 @@ func TestADeviceComesAgainWhenTheHubSays(t *testing.T) {
 	}
 }
 
-// broken is the beginning of an answer.
+// A broken body is cut off.
 type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 func (broken) Close() error             { return nil }
 
-// A hub that ends, or whose leader does, may be in the middle of an answer.
+// A hub that stops, or whose leader does, may cut off an answer.
 func TestAnAnswerThatBreaksOffIsAskedForAgain(t *testing.T) {
 	cut := func(code int) *http.Response { return &http.Response{StatusCode: code, Body: broken{}} }
 	waits := &http.Response{StatusCode: http.StatusAccepted, Body: io.NopCloser(strings.NewReader(`{"error":"wait","waiting":"csr-1"}`))}
@@ -70,7 +70,7 @@ func TestAnAnswerThatBreaksOffIsAskedForAgain(t *testing.T) {
 		hubs []*url.URL
 		at   *url.URL
 	}{
-		{"one that waits for approval waits on", answers{waits, cut(202), cut(200), answerOf(409, "")}, []*url.URL{first}, first},
+		{"a join that waits for approval continues", answers{waits, cut(202), cut(200), answerOf(409, "")}, []*url.URL{first}, first},
 		{"the next hub is asked", answers{cut(200), answerOf(409, "")}, []*url.URL{first, second}, second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

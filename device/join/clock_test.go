@@ -20,19 +20,19 @@ func TestByWhatTimeTheHubsCertificatesAreJudged(t *testing.T) {
 	for _, c := range []struct {
 		name               string
 		from, until, heard float64 // years from the device's time
-		between            float64 // since when the one in the middle is good
+		between            float64 // start of the intermediate's validity
 		kept               bool
 		good               bool
 	}{
 		{"good", -1, 1, -1, -2, false, true},
-		{"good, and kept", -1, 1, -1, -2, true, true},
-		{"ended, and the clock is kept", -2, -1, -2, -3, true, false},
-		{"ended by a clock that nobody keeps", 0.01, 13, 0, -3, false, true}, // what built says is before all of these
-		{"ended before the hub was heard last", -2, -1, -0.5, -3, false, false},
-		{"ended after the hub was heard last, by a clock that is ahead", -2, 0.1, 0.05, -3, false, true},
-		{"not begun by a clock that stands where it was switched off", 1, 2, -1, -3, false, true},
-		{"not begun, and the clock is kept", 1, 2, -1, -3, true, false},
-		{"that in the middle is younger", 1, 3, -1, 2, false, true},
+		{"valid by an adjusted clock", -1, 1, -1, -2, true, true},
+		{"expired by an adjusted clock", -2, -1, -2, -3, true, false},
+		{"expired by an unadjusted clock", 0.01, 13, 0, -3, false, true}, // the build time is before all of these
+		{"expired before the last contact with the hub", -2, -1, -0.5, -3, false, false},
+		{"expired after the last contact, by a clock that is ahead", -2, 0.1, 0.05, -3, false, true},
+		{"not valid yet by the clock of the last shutdown", 1, 2, -1, -3, false, true},
+		{"not valid yet by an adjusted clock", 1, 2, -1, -3, true, false},
+		{"the intermediate is younger", 1, 3, -1, 2, false, true},
 	} {
 		keep(t, c.kept)
 		leaf := &x509.Certificate{NotBefore: at(c.from), NotAfter: at(c.until)}
@@ -45,7 +45,7 @@ func TestByWhatTimeTheHubsCertificatesAreJudged(t *testing.T) {
 	}
 }
 
-// Ahead by decades: what this program knows is when it was built.
+// If the clock is decades ahead, the build time counts.
 func TestAClockFarAheadIsJudgedByWhenTheHubWasHeard(t *testing.T) {
 	keep(t, false)
 	heard := built().Add(24 * time.Hour)
@@ -61,8 +61,8 @@ func TestAClockFarAheadIsJudgedByWhenTheHubWasHeard(t *testing.T) {
 	}
 }
 
-// A clock that stands beyond the end of each certificate, or beyond the half of its life, would have each renewed as soon
-// as it is there.
+// A clock beyond the end or the half of every certificate's life must not renew each certificate as
+// soon as it arrives.
 func TestACertificateIsRenewedOnceByAClockThatIsAdrift(t *testing.T) {
 	now := time.Now()
 	leaf := func(from, until time.Duration) *x509.Certificate {
@@ -73,17 +73,17 @@ func TestACertificateIsRenewedOnceByAClockThatIsAdrift(t *testing.T) {
 		leaf           *x509.Certificate
 		kept, renewed  bool
 		least, most    time.Duration
-		first, seventh time.Duration // the pauses after failures
+		first, seventh time.Duration // pauses after failures
 	}{
 		{"good", leaf(-time.Hour, 3*time.Hour), false, false, time.Hour, time.Hour, time.Hour, time.Hour},
-		{"half of it is over", leaf(-4*time.Hour, 2*time.Hour), false, false, -time.Hour, -time.Hour, time.Hour, time.Hour},
+		{"half of its life is over", leaf(-4*time.Hour, 2*time.Hour), false, false, -time.Hour, -time.Hour, time.Hour, time.Hour},
 		{"renewed by a clock that is ahead", leaf(-4*time.Hour, 2*time.Hour), false, true, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Hour},
-		{"renewed by one that is kept, at a hub that is behind", leaf(-4*time.Hour, 2*time.Hour), true, true, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Hour},
+		{"renewed by an adjusted clock, from a hub that is behind", leaf(-4*time.Hour, 2*time.Hour), true, true, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Hour},
 		{"about to end", leaf(-350*time.Minute, 10*time.Minute), true, false, -170 * time.Minute, -170 * time.Minute, 10 * time.Minute, 10 * time.Minute},
-		{"ended, and the clock is kept", leaf(-4*time.Hour, -2*time.Hour), true, false, -3 * time.Hour, -3 * time.Hour, 30 * time.Second, 30 * time.Second},
-		{"ended at once, and the clock is kept", leaf(-4*time.Hour, -2*time.Hour), true, true, time.Hour, time.Hour, 30 * time.Second, 30 * time.Second},
-		{"ended by a clock that is adrift", leaf(-4*time.Hour, -2*time.Hour), false, false, 0, 30 * time.Second, 30 * time.Second, 32 * time.Minute},
-		{"renewed by one", leaf(-4*time.Hour, -2*time.Hour), false, true, time.Hour, time.Hour, 30 * time.Second, 32 * time.Minute},
+		{"expired by an adjusted clock", leaf(-4*time.Hour, -2*time.Hour), true, false, -3 * time.Hour, -3 * time.Hour, 30 * time.Second, 30 * time.Second},
+		{"expired at once, by an adjusted clock", leaf(-4*time.Hour, -2*time.Hour), true, true, time.Hour, time.Hour, 30 * time.Second, 30 * time.Second},
+		{"expired by an unknown clock", leaf(-4*time.Hour, -2*time.Hour), false, false, 0, 30 * time.Second, 30 * time.Second, 32 * time.Minute},
+		{"renewed by an unknown clock", leaf(-4*time.Hour, -2*time.Hour), false, true, time.Hour, time.Hour, 30 * time.Second, 32 * time.Minute},
 	} {
 		keep(t, c.kept)
 		if in := due(c.leaf, now, .5, c.renewed); in < c.least || in > c.most {
@@ -98,8 +98,8 @@ func TestACertificateIsRenewedOnceByAClockThatIsAdrift(t *testing.T) {
 	}
 }
 
-// A board that was switched off for months begins with the day on which it was, and its clock is set as soon as it has a
-// network. What it reckoned before that was by the wrong day.
+// A board that was off for months starts with the day of its shutdown, and its clock is set once it
+// has a network. Deadlines of before are then wrong.
 func TestARenewalGoesByTheClockAsItIsSet(t *testing.T) {
 	keep(t, true)
 	synctest.Test(t, func(t *testing.T) {

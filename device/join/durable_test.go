@@ -10,11 +10,12 @@ import (
 	"time"
 )
 
-// keeper is what a process of TestWhatAJoinKeepsSurvivesAPowerCut is told to do it in.
+// keeper is the environment variable that makes the child process of
+// TestWhatAJoinKeepsSurvivesAPowerCut store an identity.
 const keeper = "FLOTILLA_TEST_KEEP_IN"
 
-// The hub counts a token as used and a certificate as given: a device whose power is cut the moment after must know of
-// both, as what it was told must not be asked for again. A name that a file was given is on the disk when its directory is.
+// The hub counts a token as used and a certificate as issued. A device whose power is cut right
+// after must have both on the disk; a file's name is durable only when its directory is synced.
 func TestWhatAJoinKeepsSurvivesAPowerCut(t *testing.T) {
 	if dir := os.Getenv(keeper); dir != "" {
 		key, _, err := pendingKey(dir)
@@ -53,8 +54,7 @@ func TestWhatAJoinKeepsSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
-// The key of a device lies in its state directory and nowhere else, not for a moment: a process that is killed then leaves
-// it where nobody looks for it.
+// The key exists only in the state directory: a killed process leaves no copy elsewhere.
 func TestAKeyIsWrittenIntoTheStateDirectoryOnly(t *testing.T) {
 	elsewhere, dir, old := t.TempDir(), t.TempDir(), time.Unix(1, 0)
 	t.Setenv("TMPDIR", elsewhere)

@@ -33,7 +33,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A hub is the other side of joining: a root, a server, and what came in.
+// A hub has a root, a server, and a record of its requests.
 type hub struct {
 	*httptest.Server
 	root *x509.Certificate
@@ -42,11 +42,11 @@ type hub struct {
 	mu       sync.Mutex
 	requests []string // "METHOD path"
 	bodies   bytes.Buffer
-	keys     map[string]int // sha of each CSR's key
+	keys     map[string]int // hash of each CSR's key
 	refuse   *refusal
 	life     time.Duration
 	node     string
-	drop     bool // the answer to /join gets lost
+	drop     bool // the answer to /join is lost
 	brokers  []string
 	hubs     []string
 	shown    [][]byte // client certificates of renewals
@@ -55,7 +55,7 @@ type hub struct {
 type hubOptions struct {
 	serverFrom, serverUntil time.Time
 	names                   []net.IP
-	showRoot                *x509.Certificate // at /join/ca instead of its own
+	showRoot                *x509.Certificate // served at /join/ca instead of the root
 	date                    time.Time
 }
 
@@ -250,7 +250,7 @@ func TestASecretGoesToNobodyElse(t *testing.T) {
 		says string
 	}{
 		{"a hub with another root", func() *hub { return newHub(t, hubOptions{}) }, "this is not the hub of the token"},
-		{"one that shows the right root but has no key of it", func() *hub { return newHub(t, hubOptions{showRoot: right.root}) }, "another server answers"},
+		{"a hub that shows the right root without its key", func() *hub { return newHub(t, hubOptions{showRoot: right.root}) }, "another server answers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rogue := c.hub()
@@ -275,7 +275,7 @@ func TestASecretGoesToNobodyElse(t *testing.T) {
 	}
 }
 
-// The rogue comes between the two steps: the root was right, the POST goes elsewhere.
+// An attacker intercepts the second request: the root was right.
 func TestARogueThatComesLaterGetsNothing(t *testing.T) {
 	right, rogue := newHub(t, hubOptions{}), newHub(t, hubOptions{})
 	n := 0
@@ -317,7 +317,7 @@ func TestWrongArgumentsAreNamed(t *testing.T) {
 		{"a token with a short hash", h.URL, "FLT1.abcd.x.y", "", ErrUsage, "32 hex digits"},
 		{"a node name with capitals", h.URL, h.token(), "Pi 1", ErrUsage, "--node-name"},
 		{"a server without TLS", "https" + strings.TrimPrefix(plain.URL, "http"), h.token(), "", ErrWrongHub, "--https-listen"},
-		{"a web server that is no hub", other.URL, h.token(), "", ErrWrongHub, "not a Flotilla hub"},
+		{"another web server", other.URL, h.token(), "", ErrWrongHub, "not a Flotilla hub"},
 		{"a name that the hub's certificate lacks", elsewhere.URL, elsewhere.token(), "", ErrUsage, "is for 10.0.0.1, not for 127.0.0.1"},
 		{"nobody there", "https://" + closed, h.token(), "", ErrUnreachable, "is it running"},
 	} {
@@ -379,7 +379,7 @@ func TestASecondTryHasTheSameKey(t *testing.T) {
 }
 
 func TestAClockThatIsBehindDoesNotMatter(t *testing.T) {
-	// The hub lives in a far future; for it this device is in 1970.
+	// By this device's clock, 1970, the hub is in a far future.
 	future := time.Now().AddDate(5, 0, 0)
 	h := newHub(t, hubOptions{serverFrom: future.Add(-time.Hour), serverUntil: future.AddDate(1, 0, 0), date: future})
 	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err != nil {
@@ -387,7 +387,7 @@ func TestAClockThatIsBehindDoesNotMatter(t *testing.T) {
 	}
 }
 
-// keep says for a test whether a time service keeps this machine's clock.
+// keep sets whether a time service adjusts the clock.
 func keep(t *testing.T, is bool) {
 	was := kept
 	kept = func() bool { return is }
@@ -397,7 +397,7 @@ func keep(t *testing.T, is bool) {
 func TestAClockThatIsAheadAndThatNobodyKeepsDoesNotMatter(t *testing.T) {
 	keep(t, false)
 	past := time.Now().AddDate(-5, 0, 0)
-	heard := built() // the device has never heard of a later time
+	heard := built() // the device knows no later time
 	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: heard.Add(time.Hour), date: past})
 	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err != nil {
 		t.Fatal(err)
@@ -422,7 +422,7 @@ func TestAClockThatIsAheadAndThatIsKeptIsNamed(t *testing.T) {
 }
 
 func TestTheClockNeverGoesBehindWhatIsKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // a bubble begins in the year 2000
+	synctest.Test(t, func(t *testing.T) { // a synctest bubble begins in the year 2000
 		if now := Clock(time.Time{})(); now.Before(built()) || built().Year() < 2026 {
 			t.Fatal(now)
 		}
@@ -494,9 +494,9 @@ func TestARenewalGoesToAnotherHub(t *testing.T) {
 		times int
 		says  string
 	}{
-		{http.StatusServiceUnavailable, 2, "not now"}, // a standby, while nobody leads
+		{http.StatusServiceUnavailable, 2, "not now"}, // a standby without a leader
 		{http.StatusBadGateway, 2, "not now"},
-		{http.StatusForbidden, 1, "not now"}, // the fleet's no
+		{http.StatusForbidden, 1, "not now"}, // a final refusal
 		{http.StatusTooManyRequests, 1, "not now"},
 	} {
 		h.refuse, asked = &refusal{code: c.code, text: c.says}, nil
@@ -511,8 +511,9 @@ func TestARenewalGoesToAnotherHub(t *testing.T) {
 	}
 }
 
-// A join line names each hub of a database. It is asked in this order: past one that is not there, one that is
-// somebody else's, and one that is lost between the two questions; nobody but the token's hub hears a secret.
+// A join command names each hub of a database. They are tried in order, past one that is down,
+// another fleet's, and one that goes down between the two requests. Only the token's hub receives
+// the secret.
 func TestAJoinGoesToAnotherHub(t *testing.T) {
 	h, rogue := newHub(t, hubOptions{}), newHub(t, hubOptions{})
 	const gone, foreign, one, two = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"
@@ -582,7 +583,7 @@ func TestRunRenewsAtHalfOfTheLife(t *testing.T) {
 	}
 }
 
-// After a change of the hub's authority, or of its addresses, the one before is good for nothing.
+// After a change of the hub's authority or addresses, the former ones are not used any more.
 func TestEachRenewalGoesOnFromTheOneBefore(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
@@ -609,7 +610,7 @@ func TestEachRenewalGoesOnFromTheOneBefore(t *testing.T) {
 	h.mu.Lock()
 	h.refuse = &refusal{code: http.StatusServiceUnavailable, text: "not now"}
 	h.mu.Unlock()
-	asked <- struct{}{} // fails, and the next one is taken all the same
+	asked <- struct{}{} // it fails, and the next one is used all the same
 	asked <- struct{}{}
 	cancel()
 	if err := <-done; err != nil {
@@ -617,7 +618,7 @@ func TestEachRenewalGoesOnFromTheOneBefore(t *testing.T) {
 	}
 }
 
-// A disk that is full, or that the kernel has made read-only, cuts nobody off.
+// A full or read-only disk does not cut a device off.
 func TestARenewedIdentityThatCannotBeKeptIsUsed(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
@@ -625,7 +626,7 @@ func TestARenewedIdentityThatCannotBeKeptIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := filepath.Join(t.TempDir(), "state")
-	if err := os.WriteFile(full, nil, 0o600); err != nil { // no directory
+	if err := os.WriteFile(full, nil, 0o600); err != nil { // not a directory
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -670,7 +671,7 @@ func TestABrokenIdentityIsNamed(t *testing.T) {
 	}
 }
 
-// A block of the card that has gone bad does not cut a device off from its hub. Whoever removes the file means it.
+// A damaged block does not cut a device off from its hub; a removed file does.
 func TestAnIdentityThatIsDamagedIsReadFromItsCopy(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	dir := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// authority is a root and a certificate of a host that it has signed.
+// authority returns a root and a host certificate signed by it.
 func authority(t *testing.T, host string) (root, leaf *x509.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -46,10 +46,10 @@ func TestALiveLinkBelievesTheRootsOfThisMoment(t *testing.T) {
 	for _, tt := range []struct {
 		name, roots, dialled string
 		shown                *x509.Certificate
-		want                 string // "": believed
+		want                 string // "": accepted
 	}{
-		{"the root that it has", string(encodeCert(before)), "gateway", beforeLeaf, ""},
-		{"one that it does not know", string(encodeCert(before)), "gateway", afterLeaf, "--keep-workloads"},
+		{"the known root", string(encodeCert(before)), "gateway", beforeLeaf, ""},
+		{"an unknown root", string(encodeCert(before)), "gateway", afterLeaf, "--keep-workloads"},
 		{"both in a rotation: the former", both, "gateway", beforeLeaf, ""},
 		{"both in a rotation: the new one", both, "gateway", afterLeaf, ""},
 		{"a revoked one", string(encodeCert(after)), "gateway", beforeLeaf, "flotilla-hub token create --site oslo --node pi-1"},

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// count is how many messages of a kind the hub has heard.
+// count returns how many messages of a kind the hub has received.
 func (h *hub) count(what string) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -62,8 +62,8 @@ func TestBehindABrokerWhatTheHubHasNotAcknowledgedIsSentAgain(t *testing.T) {
 	})
 }
 
-// A broker that has lost its hub looks like a good one. The device tries another connection,
-// and does so ever less often: the hub may be what is away.
+// A broker without its hub looks like a good one. The device tries another connection, and does so
+// less and less often, since the hub may be down.
 func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 	h := &hub{external: true}
 	h.silent.Store(true)
@@ -86,7 +86,7 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 			t.Errorf("%d statuses a day", n)
 		}
 		h.silent.Store(false)
-		time.Sleep(6 * time.Minute) // or at once: a lease shows what it lacks
+		time.Sleep(6 * time.Minute) // or at once, if a lease shows that it lacks something
 		agree(t, h, a, "when the hub is back")
 		if l.Unheard() {
 			t.Error("it says that nobody hears it, and the hub does")
@@ -94,8 +94,8 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 	})
 }
 
-// A broker takes over the address of the hub's own one, and gives it back: what listens there is
-// another thing than before, and a device that stayed connected would not be heard.
+// A broker takes over the hub's own address and gives it back. A device that stayed connected would
+// not reach its hub.
 func TestABrokerTakesOverTheHubsAddress(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
@@ -115,14 +115,14 @@ func TestABrokerTakesOverTheHubsAddress(t *testing.T) {
 			if n := h.count("connect"); external && n != 2 || !external && n != 3 {
 				t.Errorf("behind a broker %v: %d connections", external, n)
 			}
-			if err := l.SetServer("mqtt://hub:1883", external); err != nil { // the same again
+			if err := l.SetServer("mqtt://hub:1883", external); err != nil { // the same kind of server
 				t.Fatal(err)
 			}
 		}
 	})
 }
 
-// Behind a broker an answer says whose it is; where the hub sees the connection it need not.
+// Behind a broker a reply has its boot id; the hub's own connection does not need it.
 func TestBehindABrokerAnAnswerNamesItsBoot(t *testing.T) {
 	for external, want := range map[bool]string{true: "b1", false: ""} {
 		h := &hub{external: external}
@@ -146,8 +146,8 @@ func TestBehindABrokerAnAnswerNamesItsBoot(t *testing.T) {
 	}
 }
 
-// A broker lets in every copy of a device's certificate, and delivers to each what the hub sends to
-// the node. Whom the hub does not take for the node does nothing of it.
+// A broker lets in each copy of a device's certificate and delivers the node's messages to all. A
+// device that the hub does not acknowledge acts on none of them.
 func TestBehindABrokerADeviceHeedsOnlyAHubThatHasHeardIt(t *testing.T) {
 	h := &hub{external: true}
 	h.silent.Store(true)
@@ -171,7 +171,7 @@ func TestBehindABrokerADeviceHeedsOnlyAHubThatHasHeardIt(t *testing.T) {
 			t.Errorf("a device that its hub does not acknowledge has stored generation %d and did %q", stored, requests)
 		}
 		h.silent.Store(false)
-		time.Sleep(10 * time.Minute) // or when its status is next due
+		time.Sleep(10 * time.Minute) // or when its next status is due
 		order("q2")
 		time.Sleep(time.Second)
 		if stored, requests := did(a); stored != 7 || requests != "q2 reboot" {
@@ -179,7 +179,7 @@ func TestBehindABrokerADeviceHeedsOnlyAHubThatHasHeardIt(t *testing.T) {
 		}
 		h.silent.Store(true)
 		with(h, func(h *hub) bool { _ = h.conn.Close(); return true })
-		time.Sleep(5 * time.Second) // it is connected again
+		time.Sleep(5 * time.Second) // it has reconnected
 		order("q3")
 		time.Sleep(5 * time.Second)
 		if _, requests := did(a); requests != "q2 reboot" {

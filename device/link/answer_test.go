@@ -10,12 +10,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A chunk that the hub never acknowledges makes room for others as soon as one that
-// went after it is acknowledged.
+// A chunk without an acknowledgement makes room once a later one is acknowledged.
 func TestALostChunkHoldsUpNothingBehindIt(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		lost []int // of the chunks on the line at once, from 0
+		lost []int // the lost chunks among those in flight, from 0
 	}{
 		{"the first of four", []int{0}},
 		{"the first and the last of four", []int{0, 3}},
@@ -26,7 +25,7 @@ func TestALostChunkHoldsUpNothingBehindIt(t *testing.T) {
 	} {
 		for _, what := range []string{"chunk", "acknowledgement"} {
 			t.Run(c.name+", "+what, func(t *testing.T) {
-				h := &hub{rate: 100 << 10, buffer: 1 << 20} // all four are on their way before one is acknowledged
+				h := &hub{rate: 100 << 10, buffer: 1 << 20} // all four are in flight before the first acknowledgement
 				bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 					time.Sleep(time.Second)
 					send := func(s *Stream, n int) {
@@ -36,7 +35,7 @@ func TestALostChunkHoldsUpNothingBehindIt(t *testing.T) {
 							}
 						}
 					}
-					send(l.Stream("r1"), 10) // the line is quick: four at once
+					send(l.Stream("r1"), 10) // a fast line: four at once
 					time.Sleep(time.Second)
 					seen := 0
 					hit := func(what string) bool {
@@ -62,7 +61,7 @@ func TestALostChunkHoldsUpNothingBehindIt(t *testing.T) {
 	}
 }
 
-// When nothing goes after it, and on a line that takes one at a time, only time tells.
+// Without a later chunk, or one at a time, only a timeout shows the loss.
 func TestAChunkThatIsNotAcknowledgedIsGivenUp(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// A lease takes a ping along, in the same write; no other packet does.
+// A lease carries a ping in the same write; no other packet does.
 func TestALeaseTakesAPingAlong(t *testing.T) {
 	for _, tt := range []struct {
 		name       string

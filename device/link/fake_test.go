@@ -23,8 +23,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// hub is the other side of the protocol, as small as it can be: it speaks MQTT
-// with one device, believes what it is told, and asks for what it lacks. It can
+// A hub is a minimal peer of one device: it accepts its messages, requests what it lacks, and can
 // lose messages.
 type hub struct {
 	t *testing.T
@@ -34,31 +33,31 @@ type hub struct {
 	heard    []heard
 	connects int
 	wills    []wire.Presence
-	refuse   byte                      // code of the CONNACK
-	brief    int                       // so many connections end with their CONNACK
-	lose     func(message string) bool // asked for every message, either way
-	mute     func(message string) bool // no PUBACK for it
-	external bool                      // a broker is before it
-	silent   atomic.Bool               // and the hub acknowledges nothing
-	desired  wire.Desired              // what the device is to have
+	refuse   byte                      // return code of the CONNACK
+	brief    int                       // number of connections that end after their CONNACK
+	lose     func(message string) bool // called for every message in both directions
+	mute     func(message string) bool // sends no PUBACK for it
+	external bool                      // behind a broker
+	silent   atomic.Bool               // the hub acknowledges nothing
+	desired  wire.Desired              // the desired state
 	resent   time.Time
 	boot     string
 	lease    wire.Lease
 	status   wire.Status
 	pods     wire.Pods
-	part     wire.Pods // of a list of which there are more
+	part     wire.Pods // of an incomplete list
 	events   []wire.Event
 	replies  []wire.Reply
 	presence []wire.Presence
-	frozen   atomic.Bool  // packets vanish, both ways
-	deaf     atomic.Bool  // the hub reads nothing: writes to it block
-	rate     int          // bytes per second on the way to the hub; 0: any
-	buffer   int          // bytes that wait on that way before a write blocks
-	fail     func() error // of every dial
-	log      paper        // the link's
+	frozen   atomic.Bool  // packets vanish in both directions
+	deaf     atomic.Bool  // the hub does not read: writes block
+	rate     int          // bytes per second to the hub; 0: unlimited
+	buffer   int          // buffered bytes before a write blocks
+	fail     func() error // times of every dial
+	log      paper        // the link's log
 }
 
-// A paper takes what a link logs.
+// A paper collects log lines.
 type paper struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -76,7 +75,7 @@ func (p *paper) String() string {
 	return p.text.String()
 }
 
-// heard is a message with the moment at which it came.
+// A heard is a received message with its time.
 type heard struct {
 	at   time.Time
 	what string
@@ -86,7 +85,7 @@ func (h *hub) note(what string) { h.heard = append(h.heard, heard{time.Now(), wh
 
 func (h *hub) losing(what string) bool { return h.lose != nil && h.lose(what) }
 
-// dial is the Dial of the link under test.
+// dial is the link's Config.Dial.
 func (h *hub) dial(context.Context) (net.Conn, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,15 +106,14 @@ func (h *hub) dial(context.Context) (net.Conn, error) {
 	return narrow(c, h.rate, max(h.buffer, 4<<10)), nil
 }
 
-// A narrowed connection sends so many bytes per second, and has a buffer before that,
-// as systems do.
+// A narrowed connection has a limited rate and a buffer before it, as in an operating system.
 type narrowed struct {
 	net.Conn
 	rate, buffer int
 
 	mu    sync.Mutex
-	until time.Time // of a write
-	free  time.Time // when all that was written has been sent
+	until time.Time // write deadline
+	free  time.Time // when the buffer is empty
 	queue chan dated
 	ended chan struct{}
 	once  sync.Once
@@ -160,7 +158,7 @@ func (n *narrowed) Write(p []byte) (done int, err error) {
 			done += some
 		}
 		left := len(p) - done
-		until := now.Add(n.takes(min(left, max(n.buffer/4, 1))) + time.Microsecond) // then there is room again
+		until := now.Add(n.takes(min(left, max(n.buffer/4, 1))) + time.Microsecond) // then the buffer has room
 		late := !n.until.IsZero() && n.until.Before(until)
 		if late {
 			until = n.until
@@ -187,7 +185,7 @@ func (n *narrowed) Close() error {
 	return n.Conn.Close()
 }
 
-// freezing is a connection whose packets can vanish, both ways.
+// A freezing connection can lose all packets in both directions.
 type freezing struct {
 	net.Conn
 	frozen *atomic.Bool
@@ -200,7 +198,7 @@ func (f *freezing) Write(p []byte) (int, error) {
 	return f.Conn.Write(p)
 }
 
-// Read fails like a socket's, whose words paho knows.
+// Read fails with a socket's error, which paho knows.
 func (f *freezing) Read(p []byte) (int, error) {
 	n, err := f.Conn.Read(p)
 	if errors.Is(err, io.ErrClosedPipe) {
@@ -276,7 +274,7 @@ func (h *hub) serve(c net.Conn) {
 	}
 }
 
-// published believes a message and returns its PUBACK.
+// published stores a message and returns its PUBACK.
 func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
 	a, err := wire.ParseTopic(wire.DefaultPrefix, p.TopicName)
 	if err != nil || p.Retain {
@@ -337,11 +335,11 @@ func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
 	return ack
 }
 
-// list takes in a list of pods: entries that are as before, and parts until all are there.
+// list stores a list of pods: unchanged entries stay, and parts wait for the others.
 func (h *hub) list(v wire.Pods) {
 	if v.Base > 0 && v.Base != h.pods.Seq {
 		h.note("baseless")
-		return // its next lease shows that something is missing
+		return // the next lease shows that something is missing
 	}
 	for i, p := range v.Pods {
 		if at := slices.IndexFunc(h.pods.Pods, func(q wire.PodStatus) bool { return q.UID == p.UID }); p.AsBefore() {
@@ -371,7 +369,7 @@ func (h *hub) check(err error) {
 	}
 }
 
-// send publishes to the device at QoS 0, on another goroutine.
+// send publishes to the device at QoS 0 from another goroutine.
 func (h *hub) send(topic, what string, v any) {
 	if h.losing(what) {
 		return
@@ -389,7 +387,7 @@ func (h *hub) send(topic, what string, v any) {
 	}
 }
 
-// want changes what the device is to have, and tells it.
+// want changes the desired state and publishes it.
 func (h *hub) want(generation int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -405,14 +403,14 @@ func (h *hub) request(id string, r wire.Request) {
 	h.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", id), "request", r)
 }
 
-// with reads the hub's state.
+// with reads the hub's state under its lock.
 func with[T any](h *hub, f func(h *hub) T) T {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return f(h)
 }
 
-// times returns when messages of a kind came, since a moment.
+// times returns when messages of a kind came since a time.
 func (h *hub) times(what string, since time.Time) (at []time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -424,7 +422,7 @@ func (h *hub) times(what string, since time.Time) (at []time.Duration) {
 	return at
 }
 
-// agent is Source and Sink: its truth is a few numbers.
+// An agent is a Source and Sink whose facts are a few numbers.
 type agent struct {
 	mu       sync.Mutex
 	link     *Link
@@ -472,7 +470,7 @@ func (a *agent) Request(id string, r wire.Request) {
 	a.requests = append(a.requests, id+" "+r.Type)
 }
 
-// change changes the whole truth and says so.
+// change changes all facts and notifies the link.
 func (a *agent) change(to string) {
 	a.mu.Lock()
 	a.load, a.pod = to, to
@@ -481,7 +479,7 @@ func (a *agent) change(to string) {
 	a.link.PodsChanged()
 }
 
-// bubble runs a link against a hub in fake time.
+// bubble runs a link with a hub in fake time.
 func bubble(t *testing.T, h *hub, test func(t *testing.T, l *Link, a *agent)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -509,11 +507,11 @@ func bubble(t *testing.T, h *hub, test func(t *testing.T, l *Link, a *agent)) {
 			h.conn.Close()
 		}
 		h.mu.Unlock()
-		time.Sleep(time.Minute) // everything of paho's has ended
+		time.Sleep(time.Minute) // paho's goroutines have ended
 	})
 }
 
-// agree fails the test unless the hub believes what is true.
+// agree fails the test unless the hub has the agent's facts.
 func agree(t *testing.T, h *hub, a *agent, when string) {
 	t.Helper()
 	synctest.Wait()

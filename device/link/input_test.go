@@ -22,7 +22,7 @@ func typed(seq uint64, text string) wire.Request {
 	return wire.Request{Type: wire.RequestStdin, Seq: seq, Data: []byte(text)}
 }
 
-// taken is what the newest chunk says of inputs, and how many chunks came.
+// taken returns the input acknowledgement of the newest chunk, and the number of chunks.
 func (h *hub) taken() (ack uint64, chunks int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,7 +50,7 @@ func TestInputIsGivenOutInItsOrderAndAcknowledged(t *testing.T) {
 		h.give("r1", typed(1, "a"))
 		h.give("r1", typed(2, "b"))
 		h.give("r1", wire.Request{Type: wire.RequestResize, Seq: 3, Width: 80, Height: 24})
-		h.give("r1", typed(2, "b")) // again
+		h.give("r1", typed(2, "b")) // a repeated input
 		h.give("r1", wire.Request{Type: wire.RequestCloseStdin, Seq: 4})
 		for range 4 {
 			next()
@@ -99,7 +99,7 @@ func TestOutputCarriesTheAcknowledgementOfInput(t *testing.T) {
 				t.Fatalf("after input %d, %d is acknowledged", seq, ack)
 			}
 		}
-		h.give("r1", typed(20, "x")) // our acknowledgement was lost
+		h.give("r1", typed(20, "x")) // the device's acknowledgement is lost
 		time.Sleep(time.Second)
 		_, before := h.taken()
 		h.give("r1", typed(20, "x"))
@@ -115,8 +115,8 @@ func TestInputWithAHoleIsNoInput(t *testing.T) {
 		name, want string
 		seqs       []uint64
 	}{
-		{"one was lost", "input 3 came after 1: what lies between was lost", []uint64{1, 3, 4}},
-		{"more than may come", "more than 8 inputs ahead", []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}},
+		{"a lost input", "input 3 came after 1: what lies between was lost", []uint64{1, 3, 4}},
+		{"too many inputs", "more than 8 inputs ahead", []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := &hub{}
@@ -156,7 +156,7 @@ func TestInputEndsWithItsConnection(t *testing.T) {
 	})
 }
 
-// acknowledging takes every chunk at once, as a hub with a quick reader does.
+// acknowledging acknowledges every chunk at once, as a hub with a fast reader.
 func (h *hub) acknowledging(ctx context.Context, id string) {
 	for seen := uint64(0); ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
 		n := with(h, func(h *hub) uint64 { return uint64(len(h.replies)) })
@@ -168,7 +168,7 @@ func (h *hub) acknowledging(ctx context.Context, id string) {
 }
 
 func TestALongAnswerOverASlowLineHoldsUpNoLease(t *testing.T) {
-	h := &hub{rate: 16 << 10, buffer: 4 << 20} // a modem whose system buffers megabytes
+	h := &hub{rate: 16 << 10, buffer: 4 << 20} // a modem with megabytes of buffer
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(time.Second)
 		began := time.Now()
@@ -196,7 +196,7 @@ func TestALongAnswerOverASlowLineHoldsUpNoLease(t *testing.T) {
 		if n := with(h, func(h *hub) int { return h.connects }); n != 1 {
 			t.Errorf("%d connections", n)
 		}
-		time.Sleep(time.Minute) // the line empties
+		time.Sleep(time.Minute) // the buffer drains
 	})
 }
 
@@ -216,15 +216,15 @@ func TestNoChunkIsLeftOutWhereTheLineIsBusy(t *testing.T) {
 			n++
 		}
 		for range 3 {
-			for range 6 { // a quick line, as far as can be seen
+			for range 6 { // the line seems to be fast
 				send()
 				time.Sleep(200 * time.Millisecond)
 			}
 			a.mu.Lock()
-			a.load = strings.Repeat("x", 60<<10) // takes longer to write than paho waits for its turn
+			a.load = strings.Repeat("x", 60<<10) // a write longer than paho's timeout
 			a.mu.Unlock()
 			l.StatusChanged()
-			time.Sleep(100 * time.Millisecond) // it is on its way
+			time.Sleep(100 * time.Millisecond) // now it is in flight
 			for range 4 {
 				send()
 			}

@@ -119,8 +119,8 @@ func TestChangesAreToldAtOnceAndNeverPileUp(t *testing.T) {
 	})
 }
 
-// A hub that stood still takes a queue of connections that have long been given up, ends each with
-// its CONNACK, and a device that waits for an answer on such a one is deaf meanwhile.
+// A hub that stood still accepts its queue of abandoned connections and ends each after its
+// CONNACK. A device that waits for an answer on such a connection misses messages meanwhile.
 func TestAConnectionThatEndsWithItsConnackIsMadeAnewAtOnce(t *testing.T) {
 	for range 20 {
 		h := &hub{brief: 20}
@@ -198,13 +198,13 @@ func TestLossesWhileConnectingHealByTryingAgain(t *testing.T) {
 
 func TestAHalfOpenLinkIsNoticedWithinTwentySeconds(t *testing.T) {
 	for name, breakIt := range map[string]func(h *hub){
-		"packets vanish":        func(h *hub) { h.frozen.Store(true) },
-		"writes to it block":    func(h *hub) { h.deaf.Store(true) },
-		"pings are unanswered":  func(h *hub) {},
-		"the other end is gone": func(h *hub) { h.conn.Close() },
+		"packets vanish":       func(h *hub) { h.frozen.Store(true) },
+		"writes to it block":   func(h *hub) { h.deaf.Store(true) },
+		"pings are unanswered": func(h *hub) {},
+		"the peer is gone":     func(h *hub) { h.conn.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			for i := range 20 { // at different moments of the lease interval
+			for i := range 20 { // at different times within the lease interval
 				h := &hub{}
 				bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 					time.Sleep(40*time.Second + time.Duration(i)*500*time.Millisecond)
@@ -226,7 +226,7 @@ func TestAHalfOpenLinkIsNoticedWithinTwentySeconds(t *testing.T) {
 	}
 }
 
-// A desired state of 4 MiB over a slow line takes two minutes; that is not silence.
+// A desired state of 4 MiB takes two minutes on a slow line, which is not silence.
 func TestASlowDownloadIsNotTakenForSilence(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
@@ -245,7 +245,7 @@ func TestASlowDownloadIsNotTakenForSilence(t *testing.T) {
 			}
 		}
 		packet = append(append(append(packet, 0, byte(len(topic))), topic...), payload...)
-		h.mu.Lock() // the line is busy: no PINGRESP in between
+		h.mu.Lock() // no PINGRESP while the line is busy
 		h.lose = func(what string) bool { return what == "pingresp" }
 		h.mu.Unlock()
 		for len(packet) > 0 {
@@ -321,8 +321,8 @@ func TestReconnectsBackOffWithFullJitter(t *testing.T) {
 	})
 }
 
-// Whoever is away for a day must not fill a card with it: the causes of failed tries have
-// ports in them, and no two are the same.
+// An outage of a day must not fill a card with log lines, although each error has another port
+// number.
 func TestALongOutageIsAFewLinesOfTheLog(t *testing.T) {
 	tries := 0
 	h := &hub{fail: func() error {
@@ -331,7 +331,7 @@ func TestALongOutageIsAFewLinesOfTheLog(t *testing.T) {
 	}}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(2 * time.Hour)
-		synctest.Wait() // a try may be under way at this very moment
+		synctest.Wait() // a try may be under way
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		said := h.log.String()
@@ -408,7 +408,7 @@ func TestEventsWaitForTheHubInOrderAndTheirOverflowIsTold(t *testing.T) {
 		}
 		h.mu.Lock()
 		acks := 0
-		h.lose = func(what string) bool { // one event and one acknowledgement get lost
+		h.lose = func(what string) bool { // one event and one acknowledgement are lost
 			if what == "puback" {
 				acks++
 			}
@@ -482,7 +482,7 @@ func TestRequestsArriveAndRefreshIsAnsweredHere(t *testing.T) {
 	})
 }
 
-// Each is written to flash. What is held back is the newest, and nothing else waits for it.
+// Each desired state is written to flash. The newest one waits, and nothing waits behind it.
 func TestAFloodOfDesiredStatesIsHeldToABudget(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
@@ -518,8 +518,8 @@ func TestAFloodOfDesiredStatesIsHeldToABudget(t *testing.T) {
 	})
 }
 
-// 100 pods of 8 containers are more than a message holds as text: the hub hears of all
-// of them, and not of every change of one of them at once.
+// 100 pods of 8 containers need more than one message. The hub learns of all of them, but not of
+// every single change at once.
 func TestALongListOfPodsReachesTheHub(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
@@ -537,7 +537,7 @@ func TestALongListOfPodsReachesTheHub(t *testing.T) {
 		a.others = others
 		a.mu.Unlock()
 		began := time.Now()
-		for i := range 100 { // in ten seconds
+		for i := range 100 { // within ten seconds
 			a.mu.Lock()
 			others = slices.Clone(others)
 			for n := range others {
@@ -565,13 +565,14 @@ func TestALongListOfPodsReachesTheHub(t *testing.T) {
 	})
 }
 
-// A browser that opens all at once, and leaves: the agent says what it has room for, and not the queue before it.
+// A browser opens many requests and leaves. The agent refuses what it has no room for; the queue
+// before it does not.
 func TestACrowdOfSmallRequestsIsHandedOverWhole(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
-		const crowd = 400 // all that the agent has room for, of each kind
-		a.mu.Lock()       // the agent is busy: what comes now waits
+		const crowd = 400 // the agent's limits of each kind together
+		a.mu.Lock()       // the agent is busy: requests wait
 		for i := range crowd {
 			l.arrivedRequest(fmt.Sprint("r", i), []byte(`{"type":"port-forward","port":80}`))
 			l.arrivedRequest(fmt.Sprint("c", i), fmt.Appendf(nil, `{"type":"cancel","of":"r%d"}`, i))
@@ -591,7 +592,7 @@ func TestAFloodOfRequestsIsBoundedInBytes(t *testing.T) {
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
 		const size = 400 << 10
-		a.mu.Lock() // the agent is busy: what comes now waits
+		a.mu.Lock() // the agent is busy: requests wait
 		held := 0
 		for i := range 64 {
 			l.arrivedRequest(fmt.Sprint("large", i), fmt.Appendf(nil, `{"type":"exec","command":["%s"]}`, strings.Repeat("a", size)))

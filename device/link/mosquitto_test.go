@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// mosquitto runs a real broker on a port of its own until the test ends.
+// mosquitto runs a real broker until the test ends.
 func mosquitto(t *testing.T) (port int) {
 	t.Helper()
 	path, err := exec.LookPath("mosquitto")
@@ -72,8 +72,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// The link against a real broker, with a bystander that plays the hub: what
-// another MQTT broker makes of our messages, wills and subscriptions.
+// The link works with a real broker; a client takes the part of the hub.
 func TestALinkOverMosquitto(t *testing.T) {
 	port := mosquitto(t)
 	server := fmt.Sprintf("mqtt://127.0.0.1:%d", port)
@@ -140,7 +139,7 @@ func TestALinkOverMosquitto(t *testing.T) {
 	await(t, "the desired state to be stored and acknowledged by a lease", func() bool { mu.Lock(); defer mu.Unlock(); return last.Desired == 5 })
 
 	mu.Lock()
-	conns[0].Close() // the cable is pulled
+	conns[0].Close() // the network is cut
 	seq := last.Seq
 	mu.Unlock()
 	await(t, "the will", said("presence lost"))

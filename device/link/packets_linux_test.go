@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/shared/line/linetest"
 )
 
-// A broker between hub and device knows nothing of lines that lose what is large: its packets are
-// small because the device asks for that.
+// Some lines lose large packets. A broker sends small ones because the device asks for that in its
+// SYN.
 func TestABrokerIsAskedForSmallPackets(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

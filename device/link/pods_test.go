@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// many are pods whose statuses gzip makes hardly shorter, each of some bytes.
+// many returns pods of that size whose statuses hardly compress.
 func many(n, size int) (out []wire.PodStatus) {
 	for i := range n {
 		p := wire.PodStatus{UID: types.UID(fmt.Sprint("other", i)), Namespace: "default", Name: fmt.Sprint("other", i)}
@@ -36,7 +36,7 @@ func (a *agent) hold(others []wire.PodStatus) {
 	a.link.PodsChanged()
 }
 
-// knows fails the test unless the hub knows every pod as it is.
+// knows fails the test unless the hub has every pod as it is.
 func knows(t *testing.T, h *hub, a *agent, when string) {
 	t.Helper()
 	synctest.Wait()
@@ -66,7 +66,7 @@ func TestOnlyPodsThatHaveChangedAreSaidAgain(t *testing.T) {
 		time.Sleep(time.Second)
 		knows(t, h, a, "when one is gone")
 
-		// The hub forgets: it has not what the next list leaves to an earlier one.
+		// The hub loses the list to which the next list refers.
 		h.mu.Lock()
 		h.pods = wire.Pods{Seq: 1}
 		h.mu.Unlock()
@@ -80,7 +80,7 @@ func TestOnlyPodsThatHaveChangedAreSaidAgain(t *testing.T) {
 	})
 }
 
-// An acknowledgement that is lost leaves open whether the hub has the list.
+// After a lost acknowledgement it is unknown whether the hub has the list.
 func TestAfterALostAcknowledgementAllPodsAreSaid(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
@@ -107,11 +107,11 @@ func TestAfterALostAcknowledgementAllPodsAreSaid(t *testing.T) {
 	})
 }
 
-// On lines that take a minute or more for it, with leases in between: no lease makes the hub
-// ask for what is coming, and no part takes longer than the wait for its acknowledgement.
+// On lines that need a minute or more for the list, no lease makes the hub request parts that are
+// on their way, and no part takes longer than its timeout.
 func TestALongListComesInPartsAndIsNotBegunAgain(t *testing.T) {
 	for _, c := range []struct {
-		pods, rate int // bytes a second
+		pods, rate int // bytes per second
 		within     time.Duration
 	}{
 		{350, 20 << 10, 4 * time.Minute},
@@ -167,7 +167,7 @@ func TestADesiredStateInPartsIsTakenWhenAllAreThere(t *testing.T) {
 	})
 }
 
-// A hub packs each desired state that is longer than a device's messages.
+// A hub compresses each desired state that is longer than a message.
 func TestOfDesiredStatesThatAreHeldBackTheNewestIsTaken(t *testing.T) {
 	for _, parts := range []int{1, 2} {
 		h := &hub{}

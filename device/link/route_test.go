@@ -25,8 +25,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An address of a hub of several: a listener with a certificate of its own, which can be closed
-// with all its connections.
+// An address is a listener of a hub with its own certificate; it can be closed with its
+// connections.
 type address struct {
 	net.Listener
 	url string
@@ -55,7 +55,7 @@ func (a *address) connected() bool {
 	return len(a.conns) > 0
 }
 
-// addresses are listeners whose certificates are for the names, of one authority.
+// addresses returns listeners with certificates of one authority for these names.
 func addresses(t *testing.T, names ...string) ([]*address, *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -120,7 +120,7 @@ func addresses(t *testing.T, names ...string) ([]*address, *tls.Config) {
 	return all, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{issue("pi-1")}}
 }
 
-// over runs a link over addresses until the test ends.
+// over runs a link with these addresses until the test ends.
 func over(t *testing.T, conf *tls.Config, urls ...string) *Link {
 	t.Helper()
 	a := &agent{load: "x", pod: "x"}
@@ -265,7 +265,7 @@ func TestTheDevicesOfAnAddressThatFailsGoToAllOthers(t *testing.T) {
 	}
 }
 
-// An address behind which nobody is takes 4 s of the grace, not 10.
+// A dead address takes 4 s of the grace period, not 10.
 func TestAnAddressThatSwallowsPacketsHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hub{t: t}
@@ -297,8 +297,8 @@ func TestAnAddressThatSwallowsPacketsHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// A path that loses what is long, or a hub that stands still behind its kernel, answers when a line
-// is made and then says nothing; how long that takes to see grows with what was sent.
+// A path that loses large packets, or a hub that stands still, accepts a connection and then is
+// silent. The time to detect that grows with the bytes sent.
 func TestAnAddressThatAcknowledgesNothingIsLeft(t *testing.T) {
 	for _, external := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -349,7 +349,8 @@ func TestAnAddressThatAcknowledgesNothingIsLeft(t *testing.T) {
 	}
 }
 
-// The library leaves an IP address out of what VerifyConnection gets; join.Live needs it.
+// The TLS library leaves an IP address out of the state of VerifyConnection, and join.Live needs
+// it.
 func TestWhoChecksTheHubIsToldWhatWasDialled(t *testing.T) {
 	all, conf := addresses(t, "127.0.0.1")
 	told := make(chan string, 16)

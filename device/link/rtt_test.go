@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// How long a status took to be acknowledged comes with the next one.
+// A status reports how long the acknowledgement of the one before took.
 func TestAStatusSaysHowLongTheOneBeforeTook(t *testing.T) {
 	h := &hub{rate: 10_000, buffer: 1 << 20}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {

@@ -48,7 +48,7 @@ func TestAReplyStopsAtSixtyFourChunksUntilTheHubAcknowledges(t *testing.T) {
 		if count() != 74 {
 			t.Fatalf("%d chunks after ten were acknowledged, want 74", count())
 		}
-		// The next acknowledgement gets lost: the newest chunk comes again.
+		// The next acknowledgement is lost: the newest chunk is sent again.
 		time.Sleep(probeAfter)
 		if last := with(h, func(h *hub) wire.Reply { return h.replies[len(h.replies)-1] }); count() < 75 || last.Seq != 73 {
 			t.Fatalf("no second try of the newest chunk: %d chunks, the last is %d", count(), last.Seq)
@@ -127,13 +127,13 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 	}{
 		{"a node name in upper case", "DNS-1123", func(c *Config) { c.Node = "PI" }},
 		{"no boot", "boot is missing", func(c *Config) { c.Boot = "" }},
-		{"a machine that is none", "16 lower case hex", func(c *Config) { c.Machine = "x" }},
+		{"an invalid machine id", "16 lower case hex", func(c *Config) { c.Machine = "x" }},
 		{"no address", "must be like mqtts://", func(c *Config) { c.Server = "hub" }},
 		{"HTTP", `scheme "https" is not known`, func(c *Config) { c.Server = "https://hub" }},
 		{"no certificate", "join the fleet first", func(c *Config) { c.TLS = nil }},
 		{"no encryption over the network", "use mqtts://192.0.2.1:1883", func(c *Config) { c.Server = "mqtt://192.0.2.1:1883" }},
 		{"a prefix with a wildcard", "prefix", func(c *Config) { c.Prefix = "#" }},
-		{"nobody to ask", "no Source", func(c *Config) { c.Source = nil }},
+		{"no Source", "no Source", func(c *Config) { c.Source = nil }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := good()
@@ -150,8 +150,7 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-// paho writes its pings beside everything else; one that got into the middle of a
-// large packet would end the connection.
+// paho writes its pings concurrently; one inside a large packet would break the connection.
 func TestPacketsDoNotGetIntoEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		under := &slowLine{}
@@ -167,7 +166,7 @@ func TestPacketsDoNotGetIntoEachOther(t *testing.T) {
 	})
 }
 
-// slowLine takes 4 KiB a second.
+// A slowLine has 4 KiB per second.
 type slowLine struct {
 	net.Conn
 	mu  sync.Mutex

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/device/hardware"
 )
 
-// A board is a board that is made up. It implements agent.Hardware.
+// A board is a simulated board. It implements agent.Hardware.
 type board struct {
 	name, model, compatible string
 	arch, variant           string
@@ -28,21 +28,21 @@ type board struct {
 
 	mu    sync.Mutex
 	boots int
-	since time.Time // the boot
+	since time.Time // of the present boot
 	now   fares
 	seen  hardware.Power // since the boot
-	look  func()         // lets the agent look at the board soon; nil: nobody watches
+	look  func()         // notifies the agent of a change; may be nil
 }
 
-// fares is how a script lets a board fare.
+// fares is the state of a board as a script sets it.
 type fares struct {
-	low, throttles       bool // the supply's voltage, the processor
+	low, throttles       bool // low supply voltage, hot processor
 	celsius              float64
-	disk, memory         bool // are short
+	disk, memory         bool // shortages
 	diskFree, memoryFree float64
 }
 
-// boards are what fleets are made of, roughly as often.
+// boards are the boards of the simulated fleet, in realistic proportions.
 var boards = []board{
 	{name: "raspberrypi4", model: "Raspberry Pi 4 Model B Rev 1.4", compatible: "raspberrypi,4-model-b", arch: "arm64",
 		variant: "v8", cpus: 4, mib: 3792, gib: 29},
@@ -61,7 +61,7 @@ var boards = []board{
 		variant: "v7", cpus: 1, mib: 484, gib: 3},
 }
 
-// began is when the made-up processors began to count.
+// began is when the simulated processors started to count time.
 var began = time.Now()
 
 func boardOf(n int, node string) *board {
@@ -70,10 +70,10 @@ func boardOf(n int, node string) *board {
 		cpus: of.cpus, mib: of.mib, gib: of.gib, n: n, node: node, since: time.Now()}
 }
 
-// pi tells whether it is a Raspberry Pi, whose firmware tells of the supply.
+// pi reports whether the board is a Raspberry Pi, whose firmware reports the supply voltage.
 func (b *board) pi() bool { return strings.HasPrefix(b.name, "raspberrypi") }
 
-// fare says how the board fares from now on. Whoever watches is told, as by the kernel.
+// fare sets the state of the board and notifies the agent, as the kernel does.
 func (b *board) fare(f fares) {
 	b.mu.Lock()
 	look := b.look
@@ -100,14 +100,14 @@ func (b *board) boot() {
 		SoftTemperatureSeen: b.now.throttles}
 }
 
-// uptime is the time since the boot.
+// uptime returns the time since the boot.
 func (b *board) uptime() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return time.Since(b.since)
 }
 
-// watch is the agent's Config.Watch.
+// watch implements the agent's Config.Watch.
 func (b *board) watch(ctx context.Context, look func()) error {
 	b.mu.Lock()
 	b.look = look
@@ -161,10 +161,10 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 // Look implements agent.Hardware.
 func (b *board) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d, nil, nil }
 
-// How long a day and an hour of a made-up board are: its figures go up and down.
+// Periods of the simulated values, which go up and down.
 const day, hour = 24 * time.Hour, time.Hour
 
-// phase is where in a period the board is now, each board somewhere else.
+// phase returns the board's present position in a period; boards differ.
 func (b *board) phase(period time.Duration) float64 {
 	return 2 * math.Pi * (float64(time.Since(began)%period)/float64(period) + float64(b.n%31)/31)
 }
@@ -172,9 +172,8 @@ func (b *board) phase(period time.Duration) float64 {
 // wave goes from -1 to 1 and back.
 func (b *board) wave(period time.Duration) float64 { return math.Sin(b.phase(period)) }
 
-// Measure implements agent.Hardware: there is enough, unless a script says otherwise. The
-// processors are busy for a share m of the time that goes up and down with the hour, and this is
-// its integral.
+// Measure implements agent.Hardware. Resources are sufficient unless a script sets otherwise. The
+// share m of processor time goes up and down within an hour; Busy is its integral.
 func (b *board) Measure(context.Context, string) hardware.Stats {
 	half := func(n int64) hardware.Amount { return hardware.Amount{Available: n / 2, Capacity: n} }
 	left := func(n int64, share float64) hardware.Amount {
@@ -204,7 +203,7 @@ func newEngine(b *board, trouble func(verb string, is func(going) bool) (effect,
 	return &stocked{t, trouble}
 }
 
-// answering is the network of simulated pods, for probes: it is the same.
+// answering is the network of simulated pods for probes.
 func answering(ctx context.Context, _, address string) (net.Conn, error) {
 	_, port, _ := net.SplitHostPort(address)
 	number, _ := strconv.Atoi(port)

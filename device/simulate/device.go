@@ -27,7 +27,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A device is a simulated one: its board, its engine and what it remembers outlive the agent.
+// A device is a simulated device. Its board, engine and memory survive restarts of the agent.
 type device struct {
 	o       Options
 	node    string
@@ -38,25 +38,25 @@ type device struct {
 	memory  *memory.Memory
 	journal *request.Journal
 	log     *slog.Logger
-	line    *line // nil: nothing happens to it
+	line    *line // nil: no script
 
 	mu      sync.Mutex
-	going   []going // what a script has begun here, the oldest first
-	flaps   bool    // its line is cut by flapping now
+	going   []going // what a script has started here, the oldest first
+	flaps   bool    // flapping has cut its line
 	flapper func()  // stops the flapping; nil: it does not flap
-	off     bool    // it has no power
-	version string  // of its agent
+	off     bool    // it is powered off
+	version string  // the agent's version
 	next    chan life
 }
 
-// A going is what a script has begun on a device.
+// A going is an effect that a script has started on a device.
 type going struct {
 	line       int
 	verb, word string // word: the pods or the image; "": the device
 	how        effect
 }
 
-// A life is how an agent's next life begins.
+// A life is one run of the agent.
 type life struct {
 	reboot bool
 	down   time.Duration
@@ -75,7 +75,7 @@ func newDevice(ctx context.Context, o Options, n int, dir string) *device {
 	return d
 }
 
-// dial opens a connection to the hub over a line to which nothing happens.
+// dial connects to the hub without the simulated line.
 func (d *device) dial(ctx context.Context) (net.Conn, error) {
 	if d.o.Dial != nil {
 		return d.o.Dial(ctx, d.node)
@@ -108,7 +108,7 @@ func (d *device) run(ctx context.Context) error {
 	return nil
 }
 
-// live is the life of one agent: until ctx ends, or the device is restarted or the agent updated.
+// live runs the agent until ctx ends, the device restarts, or the agent is updated.
 func (d *device) live(ctx context.Context) (again life, err error) {
 	d.mu.Lock()
 	version := d.version
@@ -148,7 +148,7 @@ func (d *device) live(ctx context.Context) (again life, err error) {
 	linkCtx, unlink := context.WithCancel(ctx)
 	defer unlink()
 	watching, heard := make(chan struct{}), make(chan struct{})
-	go func() { // for what ends this life
+	go func() { // for what ends this run
 		defer close(heard)
 		select {
 		case again = <-d.next:
@@ -172,7 +172,7 @@ func (d *device) live(ctx context.Context) (again life, err error) {
 	return again, errors.Join(err, <-done)
 }
 
-// versioned is an agent of another version.
+// versioned reports another version of the agent.
 type versioned struct {
 	*agent.Agent
 	version string
@@ -188,28 +188,28 @@ func (v versioned) Status() wire.Status {
 	return st
 }
 
-// restart cuts the power, and gives it back after a while.
+// restart cuts the power for a while.
 func (d *device) restart(down time.Duration) {
 	d.change(func() { d.off = true })
 	d.line.drop()
 	select {
 	case d.next <- life{reboot: true, down: down}:
-	default: // it restarts
+	default: // it is restarting already
 	}
 }
 
-// update lets another version of the agent take over; containers go on.
+// update replaces the agent by another version; containers keep running.
 func (d *device) update(version string) {
 	d.mu.Lock()
 	d.version = version
 	d.mu.Unlock()
 	select {
 	case d.next <- life{}:
-	default: // it begins anyway
+	default: // it is starting anyway
 	}
 }
 
-// begin lets something happen until it is ended.
+// begin starts an effect.
 func (d *device) begin(g going) {
 	d.change(func() { d.going = append(d.going, g) })
 	if g.verb != "crash" {
@@ -217,7 +217,7 @@ func (d *device) begin(g going) {
 	}
 	list, err := d.engine.Containers(context.Background(), plan.LabelPodName)
 	if err != nil {
-		return // a fake that is switched off runs nothing
+		return // a fake engine that is off runs nothing
 	}
 	for _, c := range list {
 		if c.State == engine.Running && g.means(c.Labels) {
@@ -226,16 +226,16 @@ func (d *device) begin(g going) {
 	}
 }
 
-// end ends what has begun here and is meant.
+// end ends the matching effects.
 func (d *device) end(is func(going) bool) {
 	d.change(func() { d.going = slices.DeleteFunc(d.going, is) })
 }
 
-// change changes what goes on, and lets line and board follow.
+// change changes the effects and updates line and board.
 func (d *device) change(what func()) {
 	d.mu.Lock()
 	what()
-	how := map[string]effect{} // the newest of each verb
+	how := map[string]effect{} // the newest of each verb counts
 	for _, g := range d.going {
 		how[g.verb] = g.how
 	}
@@ -257,7 +257,7 @@ func (d *device) change(what func()) {
 	d.board.fare(fares)
 }
 
-// flap cuts the line and mends it again and again; d.mu is held.
+// flap cuts and restores the line in turn; d.mu is held.
 func (d *device) flap(how effect) {
 	over := make(chan struct{})
 	d.flapper, d.flaps = func() { close(over) }, true
@@ -281,14 +281,13 @@ func (d *device) flap(how effect) {
 	}()
 }
 
-// means tells whether a crash is that of a container: what says the pod's name, or that of
-// the workload that it is of.
+// means reports whether a crash is for a container: the event names its pod or its workload.
 func (g going) means(labels map[string]string) bool {
 	name := labels[plan.LabelPodName]
 	return labels[plan.LabelContainer] != "" && (name == g.word || strings.HasPrefix(name, g.word+"-"))
 }
 
-// lines are what a container says until it crashes.
+// lines are a container's output before its crash.
 func (e effect) lines(until time.Duration) (out []enginetest.Line) {
 	for _, text := range e.log {
 		out = append(out, enginetest.Line{After: until, Stderr: true, Text: text})
@@ -296,7 +295,7 @@ func (e effect) lines(until time.Duration) (out []enginetest.Line) {
 	return out
 }
 
-// trouble is what goes wrong with a container, or with the pull of an image.
+// trouble returns the fault of a container, or of the pull of an image.
 func (d *device) trouble(verb string, is func(going) bool) (effect, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -308,14 +307,13 @@ func (d *device) trouble(verb string, is func(going) bool) (effect, bool) {
 	return effect{}, false
 }
 
-// A stocked engine has every image that is asked for, unless a script says otherwise.
+// A stocked engine has every image, unless a script sets otherwise.
 type stocked struct {
 	*enginetest.Fake
 	trouble func(verb string, is func(going) bool) (effect, bool)
 }
 
-// Pull implements engine.Engine. An image that is missing is said to be in the words in
-// which Docker says it.
+// Pull implements engine.Engine. The error for a missing image is Docker's.
 func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
 	if how, missing := s.trouble("missing", func(g going) bool { return g.word == ref }); missing {
 		unknown := "manifest for " + ref + " not found: manifest unknown: manifest unknown"
@@ -328,12 +326,12 @@ func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAut
 	return s.Fake.Pull(ctx, ref, auth, told)
 }
 
-// stopTakes is how long a simulated program takes to end when it is told to. One that ended at once
-// would be gone before anybody who changes a pod can look at it.
+// stopTakes is the time of a simulated program to stop, so that users who change a pod can see it
+// terminate.
 const stopTakes = 500 * time.Millisecond
 
-// program is what every simulated container does: it says hello and waits, or crashes. Every
-// port of it is open, and commands can be run in it.
+// program is the program of every simulated container: it prints a line and waits, or crashes.
+// Every port is open, and commands can run in it.
 func (s *stocked) program(spec engine.Spec, run int) enginetest.Play {
 	p := enginetest.Play{
 		StopTakes:   stopTakes,

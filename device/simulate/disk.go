@@ -16,14 +16,14 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// maxFiles bounds what is copied into one simulated container, in bytes.
+// maxFiles bounds the bytes copied into one simulated container.
 const maxFiles = 32 << 20
 
 // A disk holds the files of one simulated container.
 type disk struct {
 	mu    sync.Mutex
-	files map[string][]byte // by clean absolute name; directories end with a slash
-	size  int               // of all of them
+	files map[string][]byte // by absolute name; directories end with a slash
+	size  int               // total bytes
 }
 
 func (d *disk) get(name string) ([]byte, bool) {
@@ -37,7 +37,7 @@ func absolute(name string) string { return path.Clean("/" + name) }
 
 func directory(name string) string { return strings.TrimSuffix(absolute(name), "/") + "/" }
 
-// is answers test -e, -f and -d.
+// is implements test -e, -f and -d.
 func (d *disk) is(what, name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +91,7 @@ func (d *disk) remove(args []string) {
 	}
 }
 
-// put writes a file, and makes its directories.
+// put writes a file and creates its directories.
 func (d *disk) put(name string, data []byte, dir bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -110,7 +110,7 @@ func (d *disk) put(name string, data []byte, dir bool) error {
 	return nil
 }
 
-// tar knows what kubectl cp asks for: tar cf - NAME and tar -xmf - -C DIRECTORY.
+// tar implements the calls of kubectl cp: tar cf - NAME and tar -xmf - -C DIRECTORY.
 func (d *disk) tar(args []string, s engine.Streams) error {
 	dir, name, flags := "/", "", ""
 	for i := 0; i < len(args); i++ {
@@ -130,7 +130,7 @@ func (d *disk) tar(args []string, s engine.Streams) error {
 	case strings.Contains(flags, "c") && name != "":
 		return d.pack(path.Join(dir, name), name, s.Stdout)
 	}
-	return errors.New("this one is simulated: it knows cf - NAME and xf - -C DIRECTORY")
+	return errors.New("this simulated tar supports cf - NAME and xf - -C DIRECTORY")
 }
 
 func (d *disk) unpack(dir string, from io.Reader) error {

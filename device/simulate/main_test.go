@@ -13,11 +13,11 @@ func TestMistakesOnTheCommandLineAreNamed(t *testing.T) {
 		{"no hub", "", `--hub "" must be mqtt://127.0.0.1:PORT`},
 		{"a hub elsewhere", "--hub mqtt://192.0.2.1:1883", "is not on this machine"},
 		{"nobody", hub + "--count 0 --sites 1", "--count 0 must be from 1 to"},
-		{"a count that is none", hub + "--count many", `invalid value "many" for flag -count`},
+		{"an invalid count", hub + "--count many", `invalid value "many" for flag -count`},
 		{"more sites than devices", hub + "--count 2 --sites 3", "--sites 3 must be from 1 to the number of devices, 2"},
 		{"an unknown log level", hub + "--log-level loud", `invalid value "loud" for flag -log-level`},
-		{"a script that is not there", hub + "--script /none", "night is built in"},
-		{"an argument", hub + "now", `"now" was given`},
+		{"a missing script", hub + "--script /none", "night is built in"},
+		{"an argument", hub + "now", `got "now"`},
 	} {
 		if _, err := options(strings.Fields(c.args), t.Output()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: it says %v, wants %q", c.name, err, c.want)

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A step is a moment of a script: something begins or ends.
+// A step is the start or end of an event.
 type step struct {
 	at   time.Duration
 	ends bool
 	event
 }
 
-// steps are what is to be done, in order. What ends at a moment ends before anything begins.
+// steps returns a script's steps in order. At one time, ends come before starts.
 func (s *Script) steps() (all []step) {
 	for _, e := range s.events {
 		all = append(all, step{at: e.at, ends: e.end, event: e})
@@ -28,7 +28,7 @@ func (s *Script) steps() (all []step) {
 	return all
 }
 
-// String is the step as it is logged.
+// String returns the step for the log.
 func (s step) String() string {
 	if s.ends && !s.end {
 		return "end " + s.event.String()
@@ -36,7 +36,7 @@ func (s step) String() string {
 	return s.event.String()
 }
 
-// play lets a script happen to devices until ctx ends.
+// play runs a script on the devices until ctx ends.
 func (s *Script) play(ctx context.Context, o Options, devices []*device) {
 	steps, last := s.steps(), time.Duration(0)
 	began := time.Now()
@@ -58,13 +58,13 @@ func (s *Script) play(ctx context.Context, o Options, devices []*device) {
 			step.do(o, devices)
 		}
 		if s.loop == 0 {
-			o.Log.Info("script", "at", last, "event", "it is over")
+			o.Log.Info("script", "at", last, "event", "the script has ended")
 			return
 		}
 		if !wait(s.loop) {
 			return
 		}
-		o.Log.Info("script", "at", s.loop, "event", "it begins anew")
+		o.Log.Info("script", "at", s.loop, "event", "the script starts again")
 		for _, d := range devices {
 			d.change(func() { d.going = nil })
 		}
@@ -72,7 +72,7 @@ func (s *Script) play(ctx context.Context, o Options, devices []*device) {
 	}
 }
 
-// real is how long a time of the script takes.
+// real converts a time of the script.
 func (o Options) real(d time.Duration) time.Duration {
 	if o.Speed > 0 {
 		return time.Duration(float64(d) / o.Speed)
@@ -80,7 +80,7 @@ func (o Options) real(d time.Duration) time.Duration {
 	return d
 }
 
-// do does a step to the devices that it is about.
+// do applies a step to its devices.
 func (s step) do(o Options, devices []*device) {
 	v := verbs[s.verb]
 	h := s.how
@@ -91,7 +91,7 @@ func (s step) do(o Options, devices []*device) {
 			names, word = []string{word}, ""
 		}
 		for _, name := range names {
-			of, _ := o.targets(name) // the options were checked
+			of, _ := o.targets(name) // Check has parsed the options
 			for _, n := range of {
 				d, g := devices[n-1], going{line: s.line, verb: s.verb, word: word, how: h}
 				switch {

@@ -13,41 +13,41 @@ import (
 	"unicode/utf8"
 )
 
-// Night is the script that is built in, under this name.
+// Night is the name of the built-in script.
 const Night = "night"
 
 //go:embed night.txt
 var night []byte
 
-// What a script may have at most.
+// Limits of a script.
 const (
 	maxScript = 256 << 10 // bytes
 	maxEvents = 2000
 	maxTime   = 7 * 24 * time.Hour
-	maxLines  = 20 // of one container's log
+	maxLines  = 20 // of a container's log
 )
 
-// A Script says what happens to simulated devices, and when. A line of it is a moment
-// since the start, a verb, what it is done to, and how:
+// A Script is what happens to simulated devices. A line has a time since the start, a verb, its
+// targets, and options:
 //
 //	1m  silence site-02 for=7m
 //
-// The lines stand in the order of their time. What begins ends after its for=, or by a line
-// such as "8m end silence site-02", or with the script's loop; else never.
+// Lines are sorted by time. An event ends after its for=, by a line such as "8m end silence
+// site-02", with the script's loop, or never.
 type Script struct {
 	name   string
 	events []event
-	loop   time.Duration // it begins anew then; 0: never
+	loop   time.Duration // when the script starts again; 0: never
 }
 
 // An event is a line of a script.
 type event struct {
 	line   int
 	at     time.Duration
-	end    bool // of what an earlier line began
+	end    bool // ends an earlier event
 	verb   string
 	what   []string // nodes and sites, or pods, or images
-	on     []string // nodes and sites on which pods are meant; none: all
+	on     []string // nodes and sites of the pods; empty: all
 	length time.Duration
 	how    effect
 }
@@ -63,14 +63,14 @@ func (e event) String() string {
 	return s
 }
 
-// An effect is how an event is.
+// An effect has the options of an event.
 type effect struct {
 	exit           int
 	oom            bool
 	after          time.Duration
 	log            []string
 	down, up       time.Duration
-	rate           int64 // bytes a second
+	rate           int64 // bytes per second
 	latency        time.Duration
 	celsius        float64
 	free           float64 // share
@@ -79,15 +79,15 @@ type effect struct {
 	throttles, low bool
 }
 
-// A verb is what can happen: to what, with which options.
+// A verb is a kind of event, with its targets and options.
 type verb struct {
-	of      string // nodes, pods or images
-	lasts   bool   // it has an end
-	options string // each between spaces
-	begins  effect // where no option says otherwise
+	of      string // kind of target: nodes, pods or images
+	lasts   bool   // the event can end
+	options string // option names, each between spaces
+	begins  effect // defaults
 }
 
-// verbs are all that there are. Silence and return are those of the hub's stories.
+// verbs are all verbs. The hub's stories use silence and return too.
 var verbs = map[string]verb{
 	"silence": {of: "nodes", lasts: true},
 	"flap": {of: "nodes", lasts: true, options: " down up ",
@@ -106,8 +106,8 @@ var verbs = map[string]verb{
 	"missing": {of: "images", lasts: true, options: " says "},
 }
 
-// LoadScript reads the script that is built in, by its name, or a file. The error has every
-// mistake with its line.
+// LoadScript reads the built-in script, by its name, or a file. The error lists every mistake with
+// its line.
 func LoadScript(name string) (*Script, error) {
 	if name == Night {
 		return ParseScript(name, night)
@@ -119,7 +119,7 @@ func LoadScript(name string) (*Script, error) {
 	return ParseScript(name, text)
 }
 
-// ParseScript reads a script; name stands before its mistakes.
+// ParseScript parses a script; errors begin with name.
 func ParseScript(name string, text []byte) (*Script, error) {
 	s := &Script{name: name}
 	if len(text) > maxScript || !utf8.Valid(text) {
@@ -147,16 +147,16 @@ func ParseScript(name string, text []byte) (*Script, error) {
 		at, err := duration(words[0], 0, maxTime)
 		switch {
 		case err != nil:
-			wrong("a line begins with its time since the start, such as 1m30s: %w", err)
+			wrong("a line must begin with its time since the start, such as 1m30s: %w", err)
 			continue
 		case at < last:
-			wrong("%s comes after %s: lines stand in the order of their time", at, last)
+			wrong("%s comes after %s: sort the lines by time", at, last)
 		}
 		e.at = at
 		last = max(at, last)
 		if len(words) == 2 && words[1] == "loop" {
 			if s.loop = at; at < time.Second {
-				wrong("loop at %s: a script takes a second at least", at)
+				wrong("loop at %s: a script lasts at least a second", at)
 				s.loop = time.Second
 			}
 			continue
@@ -168,7 +168,7 @@ func ParseScript(name string, text []byte) (*Script, error) {
 		}
 	}
 	if len(s.events) == 0 && len(errs) == 0 {
-		wrong("nothing happens in it")
+		wrong("the script has no events")
 	}
 	if len(s.events) > maxEvents {
 		wrong("it has %d events: at most %d", len(s.events), maxEvents)
@@ -176,7 +176,7 @@ func ParseScript(name string, text []byte) (*Script, error) {
 	return s, errors.Join(errs...)
 }
 
-// read reads what stands after the time.
+// read parses a line after its time.
 func (e *event) read(words []string, wrong func(format string, args ...any)) {
 	if len(words) > 0 && words[0] == "end" {
 		e.end, words = true, words[1:]
@@ -189,10 +189,10 @@ func (e *event) read(words []string, wrong func(format string, args ...any)) {
 	v, known := verbs[e.verb]
 	switch {
 	case !known:
-		wrong("%q is no verb: there are %s, end and loop", e.verb, strings.Join(sortedVerbs(), ", "))
+		wrong("unknown verb %q: use %s, end or loop", e.verb, strings.Join(sortedVerbs(), ", "))
 		return
 	case e.end && !v.lasts:
-		wrong("%s has no end", e.verb)
+		wrong("%s cannot be ended", e.verb)
 		return
 	}
 	e.how = v.begins
@@ -202,13 +202,13 @@ func (e *event) read(words []string, wrong func(format string, args ...any)) {
 		switch {
 		case !option:
 			if slices.Contains(e.what, w) {
-				wrong("%s stands here twice", w)
+				wrong("%s is given twice", w)
 			}
 			e.what = append(e.what, w)
 		case given[key] && key != "log":
-			wrong("%s= stands here twice", key)
+			wrong("%s= is given twice", key)
 		case e.end && key != "on" || key == "for" && !v.lasts || key != "for" && !strings.Contains(v.options, " "+key+" "):
-			wrong("%s= says nothing about %s", key, e)
+			wrong("%s= is not an option of %s", key, e)
 		default:
 			given[key] = true
 			if err := e.set(key, value); err != nil {
@@ -224,7 +224,7 @@ func (e *event) read(words []string, wrong func(format string, args ...any)) {
 	}
 }
 
-// set reads an option.
+// set parses an option.
 func (e *event) set(key, value string) (err error) {
 	h := &e.how
 	switch key {
@@ -257,23 +257,23 @@ func (e *event) set(key, value string) (err error) {
 	case "rate":
 		h.rate, err = strconv.ParseInt(strings.TrimSuffix(value, "B"), 10, 64)
 		if err != nil || h.rate < 100 {
-			err = errors.New("it is bytes a second, 100 at least")
+			err = errors.New("it must be bytes per second, at least 100")
 		}
 	case "celsius":
 		h.celsius, err = strconv.ParseFloat(value, 64)
 		if err != nil || !(h.celsius > -60 && h.celsius < 150) {
-			err = errors.New("it is degrees Celsius, such as 84")
+			err = errors.New("it must be degrees Celsius, such as 84")
 		}
 		h.throttles = h.celsius >= 80
 	case "free":
 		number, percent := strings.CutSuffix(value, "%")
 		h.free, err = strconv.ParseFloat(number, 64)
 		if h.free /= 100; err != nil || !percent || !(h.free >= 0 && h.free <= 1) {
-			err = errors.New("it is a share, such as 4%")
+			err = errors.New("it must be a percentage, such as 4%")
 		}
 	case "version":
 		if h.version = value; value == "" || len(value) > 40 {
-			err = errors.New("it has 1 to 40 characters")
+			err = errors.New("it must have 1 to 40 characters")
 		}
 	case "says":
 		h.says = value
@@ -281,7 +281,7 @@ func (e *event) set(key, value string) (err error) {
 	return err
 }
 
-// split takes a line apart. Quotes keep words together, and a # begins a comment.
+// split splits a line into words. Quotes keep words together, and # begins a comment.
 func split(line string) (words []string, err error) {
 	var word []rune
 	quoted, has := false, false
@@ -305,7 +305,7 @@ func split(line string) (words []string, err error) {
 		}
 	}
 	if quoted {
-		return nil, errors.New(`a " has no end`)
+		return nil, errors.New(`a " is not closed`)
 	}
 	if has {
 		words = append(words, string(word))
@@ -316,7 +316,7 @@ func split(line string) (words []string, err error) {
 func duration(text string, least, most time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no time", text)
+		return 0, fmt.Errorf("%q is not a duration", text)
 	}
 	if d < least || d > most {
 		return 0, fmt.Errorf("%s is not between %s and %s", text, least, most)

@@ -25,31 +25,31 @@ var update = flag.Bool("update", false, "write the night into the manual")
 
 func TestEveryMistakeOfAScriptHasItsLine(t *testing.T) {
 	for line, want := range map[string]string{
-		"silence 3":                  `"silence" is no time`,
+		"silence 3":                  `"silence" is not a duration`,
 		"-1s silence 3":              "not between 0s and",
 		"200h silence 3":             "not between 0s and",
 		"1m":                         "a verb is missing",
 		"1m end":                     "a verb is missing",
-		"1m melt 3":                  `"melt" is no verb: there are crash, disk,`,
+		"1m melt 3":                  `unknown verb "melt": use crash, disk,`,
 		"1m silence":                 "silence which nodes?",
 		"1m crash exit=1":            "crash which pods?",
-		"1m silence 3 3":             "3 stands here twice",
-		"1m silence 3 for=1m for=2m": "for= stands here twice",
-		"1m silence 3 exit=1":        "exit= says nothing about silence 3",
-		"1m restart 3 for=1m":        "for= says nothing about restart 3",
-		"1m end restart 3":           "restart has no end",
+		"1m silence 3 3":             "3 is given twice",
+		"1m silence 3 for=1m for=2m": "for= is given twice",
+		"1m silence 3 exit=1":        "exit= is not an option of silence 3",
+		"1m restart 3 for=1m":        "for= is not an option of restart 3",
+		"1m end restart 3":           "restart cannot be ended",
 		"1m crash till exit=256":     "an exit code is 0 to 255",
 		"1m crash till oom=maybe":    "invalid syntax",
-		`1m crash till log="no end`:  `a " has no end`,
+		`1m crash till log="no end`:  `a " is not closed`,
 		"1m heat 3 celsius=hot":      "degrees Celsius",
 		"1m heat 3 celsius=NaN":      "degrees Celsius",
-		"1m disk 3 free=4":           "it is a share",
-		"1m memory 3 free=104%":      "it is a share",
-		"1m slow 3 rate=1":           "100 at least",
+		"1m disk 3 free=4":           "it must be a percentage",
+		"1m memory 3 free=104%":      "it must be a percentage",
+		"1m slow 3 rate=1":           "at least 100",
 		"1m update 3":                "update needs version=",
 		"1m flap 3 down=0s":          "not between 1ms and",
-		"0s loop":                    "a script takes a second at least",
-		"":                           "nothing happens in it",
+		"0s loop":                    "a script lasts at least a second",
+		"":                           "the script has no events",
 		"\x01 silence":               "control character",
 		"1m silence 3\n30s return 3": "30s comes after 1m0s",
 		"1m loop\n2m silence 3":      "nothing comes after loop",
@@ -95,15 +95,15 @@ func TestAScriptIsHeldToItsFleet(t *testing.T) {
 
 func TestWhatGoesOnIsJudgedByItsDevices(t *testing.T) {
 	for text, want := range map[string]string{
-		"end silence 3":                                       "x:1: end silence 3: nothing is there to end",
-		"silence 3\n2m silence 3":                             "x:2: silence 3: it goes on for sim-0003 since line 1",
-		"silence 3\n2m silence sim-0003":                      "x:2: silence sim-0003: it goes on for sim-0003 since line 1",
-		"silence 2..4 for=5m\n2m silence all":                 "x:2: silence all: it goes on for sim-0002 since line 1",
-		"crash a on=1\n2m crash a":                            "x:2: crash a: it goes on for sim-0001 since line 1",
-		"silence site-03\n2m end silence 1":                   "nothing is there to end",
-		"crash a on=1\n2m end crash b":                        "nothing is there to end",
-		"crash a on=1\n2m end crash a on=2":                   "nothing is there to end",
-		"silence 3\n2m return sim-0003\n3m end silence 3":     "nothing is there to end",
+		"end silence 3":                                       "x:1: end silence 3: nothing to end",
+		"silence 3\n2m silence 3":                             "x:2: silence 3: it has been active for sim-0003 since line 1",
+		"silence 3\n2m silence sim-0003":                      "x:2: silence sim-0003: it has been active for sim-0003 since line 1",
+		"silence 2..4 for=5m\n2m silence all":                 "x:2: silence all: it has been active for sim-0002 since line 1",
+		"crash a on=1\n2m crash a":                            "x:2: crash a: it has been active for sim-0001 since line 1",
+		"silence site-03\n2m end silence 1":                   "nothing to end",
+		"crash a on=1\n2m end crash b":                        "nothing to end",
+		"crash a on=1\n2m end crash a on=2":                   "nothing to end",
+		"silence 3\n2m return sim-0003\n3m end silence 3":     "nothing to end",
 		"silence 3\n2m end silence sim-0003\n3m silence 3":    "",
 		"silence 2..4\n2m end silence 3\n3m silence sim-0003": "",
 		"silence 3 for=1m\n2m silence sim-0003":               "",
@@ -125,7 +125,7 @@ func TestWhatGoesOnIsJudgedByItsDevices(t *testing.T) {
 	}
 }
 
-// The night fits the fleet of make run, shows every verb, and everything is well after it.
+// The night fits the fleet of make run, uses every verb, and ends with a healthy fleet.
 func TestTheNight(t *testing.T) {
 	s, err := LoadScript(Night)
 	if err != nil {
@@ -140,7 +140,7 @@ func TestTheNight(t *testing.T) {
 	if err := o.Check(); err == nil || !strings.Contains(err.Error(), "night:") {
 		t.Errorf("with four devices: %v", err)
 	}
-	shown, goes := map[string]bool{"return": true}, 0 // what ends by its for= needs none
+	shown, goes := map[string]bool{"return": true}, 0 // an event with for= ends by itself
 	for _, x := range s.steps() {
 		shown[x.verb] = true
 		switch {
@@ -167,7 +167,7 @@ func TestTheNight(t *testing.T) {
 	}
 }
 
-// The manual shows the night as it is.
+// The manual shows the present script.
 func TestTheManualHasTheNight(t *testing.T) {
 	manualtest.Block(t, "../../web/manual/start.md", "night", "\n```\n"+string(night)+"```\n\n", *update)
 }
@@ -208,7 +208,7 @@ func FuzzParseScript(f *testing.F) {
 	})
 }
 
-// echo is a hub that says what it hears.
+// echo is a hub that repeats what it receives.
 func echo(context.Context) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	go func() {
@@ -270,7 +270,7 @@ func TestALine(t *testing.T) {
 	})
 }
 
-// run runs a container on a device: what it has said, and its exit code once it has ended.
+// run runs a container on a device and returns its output, and its exit code once it has ended.
 func started(t *testing.T, d *device, pod, image string) (said func() (string, engine.Container)) {
 	t.Helper()
 	if err := d.engine.Pull(t.Context(), image, nil, nil); err != nil {
@@ -303,7 +303,7 @@ func parsed(t *testing.T, text string) *Script {
 	return s
 }
 
-// TestAScriptHappens lets a script happen to devices that no agent runs on.
+// A script changes devices, here without agents.
 func TestAScriptHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -402,7 +402,7 @@ func TestAScriptHappens(t *testing.T) {
 		if cut(3) {
 			t.Error("it flaps after its return")
 		}
-		time.Sleep(3 * time.Second) // it has begun anew
+		time.Sleep(3 * time.Second) // the script has started again
 		if r, s := looks(2); r.Power.Throttled || s.Memory.Available < s.Memory.Capacity/4 {
 			t.Errorf("device 2 after the loop: %+v %+v", r.Power, s.Memory)
 		}

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A shell is what runs commands in one simulated container: the handful that people
-// and kubectl cp try first, and a disk in memory for them.
+// A shell runs commands in one simulated container: the few that users and kubectl cp need, with a
+// disk in memory.
 type shell struct {
 	spec engine.Spec
 	disk disk
@@ -95,8 +95,8 @@ func (sh *shell) run(ctx context.Context, words []string, s engine.Streams) int 
 	return 0
 }
 
-// script runs commands that are separated by ; && or ||, until one of them is exit.
-// Quotes keep words together; there are neither variables nor pipes.
+// script runs commands separated by ; && or ||, until exit. Quotes keep words together; there are
+// no variables or pipes.
 func (sh *shell) script(ctx context.Context, text string, s engine.Streams) (code int, exit bool) {
 	for _, c := range parse(text) {
 		if ctx.Err() != nil || len(c.words) == 0 || c.after == "&&" && code != 0 || c.after == "||" && code == 0 {
@@ -109,8 +109,8 @@ func (sh *shell) script(ctx context.Context, text string, s engine.Streams) (cod
 	return code, false
 }
 
-// interactive runs line after line of stdin; at a terminal it echoes and prompts, as
-// a terminal's line discipline and a shell do together.
+// interactive runs the lines of stdin. At a terminal it echoes and prompts, as a line discipline
+// and a shell do.
 func (sh *shell) interactive(ctx context.Context, s engine.Streams) (code int) {
 	prompt := func() {
 		if s.TTY {
@@ -132,7 +132,7 @@ func (sh *shell) interactive(ctx context.Context, s engine.Streams) (code int) {
 			continue
 		case s.TTY && c == 4 && len(line) == 0: // ^D
 			return code
-		case s.TTY && (c == 8 || c == 127): // rub out
+		case s.TTY && (c == 8 || c == 127): // backspace
 			if len(line) > 0 {
 				line = line[:len(line)-1]
 				_, _ = io.WriteString(s.Stdout, "\b \b")
@@ -156,13 +156,13 @@ func (sh *shell) interactive(ctx context.Context, s engine.Streams) (code int) {
 	}
 }
 
-// A command is one of a script, with what stands before it.
+// A command is a command of a script and the operator before it.
 type command struct {
 	after string // ; && ||
 	words []string
 }
 
-// parse takes a script apart.
+// parse splits a script into commands.
 func parse(text string) []command {
 	all := []command{{after: ";"}}
 	var word []byte

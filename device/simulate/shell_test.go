@@ -22,14 +22,14 @@ func TestTheShellOfASimulatedContainer(t *testing.T) {
 	}{
 		{"echo", []string{"echo", "hi", "you"}, "", false, "hi you\n", 0},
 		{"an exit code", []string{"sh", "-c", "exit 3"}, "", false, "", 3},
-		{"commands after one another", []string{"sh", "-c", "echo a; false || echo 'b  c'; true && echo d; false && echo e"}, "", false, "a\nb  c\nd\n", 1},
+		{"a sequence of commands", []string{"sh", "-c", "echo a; false || echo 'b  c'; true && echo d; false && echo e"}, "", false, "a\nb  c\nd\n", 1},
 		{"nothing comes after exit", []string{"/bin/sh", "-c", "exit 2; echo a"}, "", false, "", 2},
 		{"cat", []string{"cat"}, "from stdin", false, "from stdin", 0},
 		{"the environment", []string{"sh", "-c", "env"}, "", false, "PATH=/bin\nHOSTNAME=web\nA=b\n", 0},
-		{"a file of its own", []string{"cat", "/etc/hostname"}, "", false, "web\n", 0},
+		{"its own file", []string{"cat", "/etc/hostname"}, "", false, "web\n", 0},
 		{"a directory", []string{"ls", "/"}, "", false, "etc\ntmp\n", 0},
-		{"a command that it does not have", []string{"vim"}, "", false, "exec: \"vim\": executable file not found in $PATH (this container is simulated)\n", 127},
-		{"what is typed into it", []string{"sh"}, "echo a\nfalse\n", false, "a\n", 1},
+		{"an unknown command", []string{"vim"}, "", false, "exec: \"vim\": executable file not found in $PATH (this container is simulated)\n", 127},
+		{"input on stdin", []string{"sh"}, "echo a\nfalse\n", false, "a\n", 1},
 		{"a terminal echoes and prompts", []string{"sh"}, "echx\x7fo a\rexit 4\r", true, "/ # echx\b \bo a\na\n/ # exit 4\n", 4},
 		{"^C drops the line, ^D ends", []string{"sh"}, "exit 9\x03\x04", true, "/ # exit 9^C\n/ # ", 0},
 	} {
@@ -44,7 +44,7 @@ func TestTheShellOfASimulatedContainer(t *testing.T) {
 	}
 }
 
-// What kubectl cp does: test -d, then a tar file goes in; a tar file comes out.
+// kubectl cp works in both directions: test -d, then a tar archive in or out.
 func TestFilesAreCopiedIntoASimulatedContainerAndBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sh := newShell(engine.Spec{Hostname: "web"})

@@ -1,10 +1,9 @@
-// Flotilla-simulate runs many devices in one process: the real agent and the real
-// link, each with a container engine in memory and a board that is made up.
+// Flotilla-simulate runs many devices in one process: the real agent and link, each with a
+// container engine in memory and a simulated board.
 //
-// It is for trying a hub, its page and its limits without hardware. Nothing here
-// decides anything: what a simulated device does is what package agent does. A Script
-// says what happens to boards, lines, images and containers; what comes of that the
-// agent finds out for itself. It talks to a hub's development listener only.
+// It is for trying a hub, its page and its limits without hardware. It decides nothing: package
+// agent reacts to what a Script does to boards, lines, images and containers. It connects to a
+// hub's development listener only.
 package main
 
 import (
@@ -23,38 +22,39 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// MaxCount is the most devices in one process: each needs two file descriptors of
-// the hub's machine and some 100 kB of memory here.
+// MaxCount bounds the devices of one process: each needs two file descriptors on the hub's machine
+// and about 100 kB of memory here.
 const MaxCount = 20_000
 
-// journalSize is how much of its log a simulated device keeps, in bytes: there are many.
+// journalSize bounds the bytes of a simulated device's log.
 const journalSize = 16 << 10
 
-// Options say what to simulate.
+// Options describe a simulation.
 type Options struct {
 	Hub    string // mqtt://127.0.0.1:PORT
-	Count  int    // devices
-	Sites  int    // the devices are spread over, one after the other
+	Count  int    // number of devices
+	Sites  int    // number of sites; devices are assigned in turn
 	Prefix string // of the nodes' names
 	Log    *slog.Logger
 
-	Script *Script // what happens to the devices; nil: nothing
-	Speed  float64 // of the script's times; 0: 1
+	Script *Script // nil: nothing happens
+	Speed  float64 // divides the script's times; 0: 1
 
-	// Dial opens the connection of a device; nil: TCP to Hub.
+	// Dial connects a device; nil: TCP to Hub.
 	Dial func(ctx context.Context, node string) (net.Conn, error)
 }
 
-// Check says everything that is wrong with the options.
+// Check returns every mistake in the options.
 func (o Options) Check() error {
 	var errs []error
-	for hub := range strings.SplitSeq(o.Hub, ",") { // several hubs, of which one leads
+	for hub := range strings.SplitSeq(o.Hub, ",") { // several hubs of one database
 		u, err := url.Parse(hub)
 		if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
 			errs = append(errs, fmt.Errorf(
 				"--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub))
 		} else if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			errs = append(errs, fmt.Errorf("--hub %q is not on this machine: the development listener is on loopback only", hub))
+			errs = append(errs, fmt.Errorf("--hub %q is not on this machine: the development listener is on loopback "+
+				"only", hub))
 		}
 	}
 	if o.Count < 1 || o.Count > MaxCount {
@@ -75,13 +75,13 @@ func (o Options) Check() error {
 	return errors.Join(errs...)
 }
 
-// NodeName is the name of device n, counted from 1.
+// NodeName returns the name of device n, counted from 1.
 func NodeName(prefix string, n int) string { return fmt.Sprintf("%s-%04d", prefix, n) }
 
-// SiteName is the name of the site of device n among so many sites.
+// SiteName returns the name of the site of device n.
 func SiteName(n, sites int) string { return fmt.Sprintf("site-%02d", (n-1)%sites+1) }
 
-// Run runs the devices until ctx ends. They forget everything then.
+// Run runs the devices until ctx ends. Their state is lost then.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Check(); err != nil {
 		return err
@@ -110,13 +110,13 @@ func Run(ctx context.Context, o Options) error {
 	return g.Wait()
 }
 
-// hub is the link as the agent wants it.
+// hub adapts the link to agent.Hub.
 type hub struct{ *link.Link }
 
 // Stream implements agent.Hub.
 func (h hub) Stream(id string) request.Stream { return h.Link.Stream(id) }
 
-// quiet drops what every one of a thousand devices would say all the time.
+// quiet drops the routine log lines of a thousand devices.
 type quiet struct{ slog.Handler }
 
 // Enabled implements slog.Handler.

@@ -41,8 +41,7 @@ func TestDevicesAreSpreadOverTheSitesAndDiffer(t *testing.T) {
 	}
 }
 
-// Every device of a simulation tries to reach the hub by itself, and all of them end
-// when they are told to.
+// Every simulated device connects to the hub, and all of them stop with ctx.
 func TestEveryDeviceDialsAndEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

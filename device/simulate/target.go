@@ -10,8 +10,8 @@ import (
 // A target is a device of a script.
 type target = int
 
-// targets returns the devices, counted from 1, that a word of a script means: 3, 4..6,
-// sim-0003, site-02 or all.
+// targets returns the devices, counted from 1, for a word of a script: 3, 4..6, sim-0003, site-02
+// or all.
 func (o Options) targets(word string) ([]target, error) {
 	first, last, many := strings.Cut(word, "..")
 	from, err := strconv.Atoi(first)
@@ -33,9 +33,8 @@ func (o Options) targets(word string) ([]target, error) {
 	return out, nil
 }
 
-// checkScript says what of the script these devices cannot do, and holds every end to what it ends
-// and every beginning to what has begun already: by the devices that are meant, however they are
-// written.
+// checkScript checks a script against the devices: that they can do it, that each end matches an
+// event, and that no event starts twice on a device, whatever words name it.
 func (o Options) checkScript() (errs []error) {
 	if o.Script == nil {
 		return nil
@@ -63,7 +62,7 @@ func (o Options) checkScript() (errs []error) {
 			devices = append(devices, of...)
 		}
 		if !tells {
-			wrong(fmt.Errorf("%s: only Raspberry Pis tell of their supply, and none of these is one", e))
+			wrong(fmt.Errorf("%s: only Raspberry Pis report their supply voltage, and these devices include none", e))
 		}
 		if e.verb == "return" {
 			for _, n := range devices {
@@ -85,7 +84,7 @@ func (o Options) checkScript() (errs []error) {
 				b := since[at]
 				goes := b != nil && b.line != e.line && (b.length == 0 || b.at+b.length > e.at)
 				if ended = ended || goes; goes && !e.end && twice == nil {
-					twice = fmt.Errorf("%s: it goes on for %s since line %d", e, NodeName(o.Prefix, n), b.line)
+					twice = fmt.Errorf("%s: it has been active for %s since line %d", e, NodeName(o.Prefix, n), b.line)
 				}
 				if since[at] = e; e.end {
 					delete(since, at)
@@ -94,7 +93,7 @@ func (o Options) checkScript() (errs []error) {
 		}
 		switch {
 		case e.end && !ended && len(devices) > 0:
-			wrong(fmt.Errorf("%s: nothing is there to end: no line before it has begun that", e))
+			wrong(fmt.Errorf("%s: nothing to end: no earlier line starts it", e))
 		case twice != nil:
 			wrong(twice)
 		}
@@ -102,10 +101,10 @@ func (o Options) checkScript() (errs []error) {
 	return errs
 }
 
-// returns are the verbs whose effects return ends.
+// returns are the verbs that the verb return ends.
 var returns = []string{"silence", "flap", "slow"}
 
-// devices are the words that say on which devices an event happens.
+// devices returns the words that name an event's devices.
 func (v verb) devices(e event) []string {
 	switch {
 	case v.of == "nodes":
@@ -116,21 +115,21 @@ func (v verb) devices(e event) []string {
 	return []string{"all"}
 }
 
-// Words is what a script can say, for people.
+// Words describes scripts for users.
 func Words() string {
 	return `  30s    crash till exit=1 after=4s log="no prices"   the pods of workload till crash, now and after each start (oom=true; on=site-02)
   0s     missing example.org/menu:2                   the registry does not have that image (says="..." for another error)
-  1m     silence site-02 for=7m                       the line of a site or a node is dead; return site-02 mends it
-  2m     flap 3 down=60s up=30s for=6m                the line dies and comes back
-  4m     slow 6 rate=2000 latency=900ms               bytes a second, and one way's time
-  45s    undervoltage 1 for=5m                        of Raspberry Pis
-  90s    heat 6 celsius=84                            from 80 on the processor is throttled
-  150s   disk 7 free=4%                               memory 7 free=2% likewise
+  1m     silence site-02 for=7m                       the line of a site or a node is dead; return site-02 restores it
+  2m     flap 3 down=60s up=30s for=6m                the line is cut and restored in turn
+  4m     slow 6 rate=2000 latency=900ms               bytes per second, and the latency of one way
+  45s    undervoltage 1 for=5m                        Raspberry Pis only
+  90s    heat 6 celsius=84                            from 80 °C on the processor is throttled
+  150s   disk 7 free=4%                               also memory 7 free=2%
   6m     restart 1 down=20s                           a power cut and a boot
-  7m     update 4 version=0.2.0                       of the agent; containers go on
-  8m     end crash till                               what lasts ends so, or after its for=
-  10m    loop                                         all of it begins anew
+  7m     update 4 version=0.2.0                       of the agent; containers keep running
+  8m     end crash till                               an event ends so, or after its for=
+  10m    loop                                         the script starts again
 
-Nodes are 3, 4..6, sim-0003, site-02 or all. Lines stand in the order of their time, and # begins a comment.
---speed divides every time but latency; the hub's and the agent's own (grace, toleration, back-off) stay what they are.`
+Nodes are 3, 4..6, sim-0003, site-02 or all. Lines are sorted by time, and # begins a comment.
+--speed divides every time but latency; the hub's and the agent's own times (grace, toleration, back-off) stay unchanged.`
 }

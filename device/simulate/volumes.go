@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	volumesDir  = "flotilla-simulate-" // in the directory for temporary files, and a random part
-	volumesLock = "lock"               // held as long as the process lives
+	volumesDir  = "flotilla-simulate-" // in the directory for temporary files, with a random part
+	volumesLock = "lock"               // locked while the process runs
 )
 
-// makeVolumes makes the directory for the volumes of simulated pods, and removes those of
-// processes that were killed: nobody else would.
+// makeVolumes creates the directory for the volumes of simulated pods, and removes the directories
+// of killed processes.
 func makeVolumes(log *slog.Logger) (dir string, end func(), err error) {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), volumesDir+"*"))
 	if err != nil {
@@ -25,7 +25,7 @@ func makeVolumes(log *slog.Logger) (dir string, end func(), err error) {
 	for _, old := range left {
 		removeLeft(old, log)
 	}
-	for range 10 { // somebody else who starts may take it for left before it is locked
+	for range 10 { // another process may remove it before it is locked
 		if dir, err = os.MkdirTemp("", volumesDir); err != nil {
 			break
 		}
@@ -45,13 +45,12 @@ func makeVolumes(log *slog.Logger) (dir string, end func(), err error) {
 			}, nil
 		}
 		_ = lock.Close()
-		err = errors.New("others remove what is made there")
+		err = errors.New("other processes remove directories there")
 	}
 	return "", nil, fmt.Errorf("make a directory for the volumes of simulated pods: %w", err)
 }
 
-// removeLeft removes a directory of ours whose process has ended. One without a lock is not
-// known to have ended.
+// removeLeft removes a directory whose process has ended. Without a lock file that is unknown.
 func removeLeft(dir string, log *slog.Logger) {
 	info, err := os.Lstat(dir)
 	if err != nil || !info.IsDir() {
@@ -77,7 +76,7 @@ func locked(f *os.File) bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
-// isStill tells whether the lock that we have is the one that others would find.
+// isStill reports whether the locked file is still the one in the directory.
 func isStill(dir string, lock *os.File) bool {
 	there, err := os.Lstat(filepath.Join(dir, volumesLock))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A child of this test holds a directory until it is killed.
+// A child process of this test holds a directory until it is killed.
 func TestMain(m *testing.M) {
 	if os.Getenv("FLOTILLA_TEST_HOLD") != "" {
 		dir, end, err := makeVolumes(slog.New(slog.DiscardHandler))
@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		_, _ = os.Stdout.WriteString(dir + "\n")
-		_, _ = io.Copy(io.Discard, os.Stdin) // a program that waits for nothing is ended by Go
+		_, _ = io.Copy(io.Discard, os.Stdin) // Go ends a program in which nothing can happen
 		end()
 	}
 	os.Exit(m.Run())
@@ -48,7 +48,7 @@ func TestTheVolumesOfAKilledSimulationAreRemovedByTheNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	strange, somebodys := filepath.Join(tmp, volumesDir+"strange"), filepath.Join(t.TempDir(), "kept")
-	for _, dir := range []string{strange, somebodys} { // one without a lock, and what a link leads to
+	for _, dir := range []string{strange, somebodys} { // one without a lock file, and the target of a link
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -64,7 +64,7 @@ func TestWrongValuesAreToldByField(t *testing.T) {
 		{"a desired below zero", `{"boot":"b","seq":1,"desired":-1}`, "generations start at 0", anyParser(ParseLease)},
 		{"a lease over 1 KiB", `{"boot":"b","x":"` + strings.Repeat("x", 1024) + `"}`, "at most 1024", anyParser(ParseLease)},
 		{"a time that is none", status(`"time":"yesterday"`), "yesterday", anyParser(ParseStatus)},
-		{"a machine that is none", status(`"machineID":"../etc"`), "16 lower case hex", anyParser(ParseStatus)},
+		{"an invalid machine id", status(`"machineID":"../etc"`), "16 lower case hex", anyParser(ParseStatus)},
 		{"labels in a list", status(`"registration":{"labels":[]}`), "registration.labels is an array", anyParser(ParseStatus)},
 		{"a capacity that is no quantity", status(`"status":{"capacity":{"cpu":"four"}}`), "quantities must match", anyParser(ParseStatus)},
 		{"a label twice", status(`"registration":{"labels":{"a":"1","a":"2"}}`), "duplicate field", anyParser(ParseStatus)},
