@@ -38,7 +38,8 @@ func BoardOf(status corev1.NodeStatus, hardware json.RawMessage) Board {
 // must be built for one of its platforms, if it lists some. Of several profiles the most specific
 // one wins:
 //
-//  1. the one whose compatible name is first in the board's list (a board's own name comes before its family and chip), any name before none;
+//  1. the one whose compatible name is first in the board's list (a board's own name comes before
+//     its family and chip), any name before none;
 //  2. the one that bounds the memory at more ends;
 //  3. the one that names the architecture, fewer before more.
 //

@@ -55,7 +55,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"two documents", head + ok + "---\n" + head + ok, []string{"one profile per file"}},
 		{"too large", head + ok + "# " + strings.Repeat("x", MaxSize), []string{"65536"}},
 		{"another kind", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n" + ok, []string{`apiVersion: is "v1"`, `kind: is "Pod"`}},
-		{"a name that is none", strings.Replace(head, "board}", "Board_1}", 1) + ok, []string{`metadata.name: is "Board_1"`}},
+		{"an invalid name", strings.Replace(head, "board}", "Board_1}", 1) + ok, []string{`metadata.name: is "Board_1"`}},
 		{"no name", "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\n" + ok, []string{"metadata.name"}},
 		{"no criterion", head + "spec: {title: x}\n", []string{"spec.match: is empty"}},
 		{"an unknown key, with its place and the known ones", head + "spec:\n  match: {arch: [arm], board: x}\n", []string{"spec.match.board (line 5): unknown key: use one of arch, compatible, memoryMiB"}},

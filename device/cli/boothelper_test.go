@@ -73,7 +73,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	good := signedBoot(t, 5, bootConfig("psi=1"))
 	other := ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", ed25519.SeedSize)))
 
-	refused("before any hub is known", arm(good), "no hub's key")
+	refused("before any hub is known", arm(good), "no hub key")
 	if err := ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-1", Key: bootKey.Public().(ed25519.PublicKey)}); err != nil {
 		t.Fatal(err)
 	}

@@ -48,8 +48,8 @@ func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
 		{"a value that is too long", true, []string{"a=" + strings.Repeat("x", 64)}, "refused: 63"},
 		{"a value with a slash", true, []string{"a=b/c"}, "refused: a valid label must"},
 		{"one key twice", true, []string{"a=b", "a=c"}, "refused: give it once"},
-		{"Kubernetes' own", true, []string{"node-restriction.kubernetes.io/a=b"}, "refused: Kubernetes' own"},
-		{"what the hub sets itself", true, []string{"kubernetes.io/hostname=x"}, "refused: the device's own"},
+		{"Kubernetes' own", true, []string{"node-restriction.kubernetes.io/a=b"}, "refused: reserved for Kubernetes"},
+		{"what the hub sets itself", true, []string{"kubernetes.io/hostname=x"}, "refused: set by the hub"},
 		{"the site", true, []string{"topology.kubernetes.io/zone=oslo"}, "refused: --site"},
 		{"a taint", false, []string{"camera=true:NoSchedule"}, "[{camera true NoSchedule}]"},
 		{"two taints separated by a comma, one without a value", false, []string{"a:NoExecute,b=c:PreferNoSchedule"}, "[{a  NoExecute} {b c PreferNoSchedule}]"},
@@ -60,7 +60,7 @@ func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
 		{"an invalid value", false, []string{"a=b c:NoSchedule"}, "refused: a valid label must"},
 		{"a second colon", false, []string{"a=b:c:NoSchedule"}, "refused: has the effect"},
 		{"one twice", false, []string{"a=b:NoSchedule", "a=c:NoSchedule"}, "refused: twice"},
-		{"a taint of the hub", false, []string{"node.kubernetes.io/unreachable:NoExecute"}, "refused: Kubernetes' own"},
+		{"a taint of the hub", false, []string{"node.kubernetes.io/unreachable:NoExecute"}, "refused: reserved for Kubernetes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""

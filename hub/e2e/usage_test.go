@@ -129,7 +129,7 @@ func TestMistakesWithTheDevice(t *testing.T) {
 		{name: "an invalid node name", args: run + hub + "--node-name Kiosk_7", want: []string{`--node-name: node name "Kiosk_7" must be a DNS-1123 subdomain`}},
 		{name: "a label without a value", args: run + hub + "--node-name a --label floor", want: []string{`--label "floor" must be key=value`}},
 		{name: "a taint without an effect", args: run + hub + "--node-name a --taint camera=true", want: []string{`--taint "camera=true" must be key=value:Effect`}},
-		{name: "a name for a device that has one by joining", args: run + "--node-name a", want: []string{"go with --hub"}},
+		{name: "a name for a device that has one by joining", args: run + "--node-name a", want: []string{"need --hub"}},
 		{name: "joining nothing", args: "join", want: []string{"join needs the address of the hub"}},
 		{name: "joining without a token", args: "join https://127.0.0.1:1 --state-dir DIR/state", want: []string{"--token is missing; flotilla-hub token create prints the whole command"}},
 		{name: "joining with half a token", args: "join https://127.0.0.1:1 --state-dir DIR/state --token FLT1.62f4d7", want: []string{"a join token has the form FLT1."}},

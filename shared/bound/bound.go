@@ -1,23 +1,20 @@
-// Package bound is the one place that says how much of anything a stranger, a device,
-// a file, a person or a restored database may say: sizes of quantities and numbers,
-// nesting, lengths, counts, and which characters.
+// Package bound limits all input: sizes of quantities and numbers, nesting, lengths, counts, and
+// allowed characters.
 //
-// JSON, YAML and Proto look at text before it is decoded, because decoding itself can be
-// the attack: 1e-999999999 is a quantity that takes minutes to read, and 1e999999999 one
-// that takes minutes to compare. They know the type that the text is for, so that an
-// environment variable or an annotation may look like whatever it likes. Object looks at
-// what was decoded. Text and Clean make harmless what people will read.
-//
-// The package refuses and never repairs, but for the two last; what an object means, and
-// whether somebody may say it, is the rule of others.
+// JSON, YAML and Proto check a text before it is decoded, because decoding itself can be the
+// attack: 1e-999999999 is a quantity that takes minutes to parse, and 1e999999999 one that takes
+// minutes to compare. They know the target type, so that other strings may look like a quantity.
+// Object checks decoded values. Text and Clean make a text safe for readers; everything else
+// refuses and never repairs. The package does not know what an object means. Hub and devices call
+// it.
 package bound
 
-// Limits of everything that comes in.
+// Limits of all input.
 const (
 	Depth     = 32      // nesting of JSON and YAML
 	MaxString = 1 << 20 // bytes of one string
-	MaxList   = 8192    // entries of a list that has no limit of its own
-	MaxMap    = 16384   // entries of a map that has no limit of its own
+	MaxList   = 8192    // entries of a list without its own limit
+	MaxMap    = 16384   // entries of a map without its own limit
 	MaxNumber = 64      // characters of a number
 
 	MaxConditions = 64
@@ -27,5 +24,5 @@ const (
 	MaxLabels     = 64
 	MaxHardware   = 32 << 10 // bytes of a device's hardware report
 
-	MaxExpanded = 4 << 20 // bytes of YAML with its aliases written out
+	MaxExpanded = 4 << 20 // bytes of YAML with its aliases expanded
 )

@@ -15,11 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 )
 
-// bombs are quantities that take minutes to read or to compare.
+// bombs are quantities that take minutes to parse or to compare.
 var bombs = []string{
 	"1e999999999", "1e-999999999", "-1E+999999999", "0e999999999", ".1e-00999999999", "1e9999999999999999999",
 	"1e4294967277", strings.Repeat("9", 65), "0." + strings.Repeat("0", 100) + "1",
-	" 1e999999999", "1e-999999999 ", "1e999999999\u00a0", // the decoder of JSON takes the blanks away
+	" 1e999999999", "1e-999999999 ", "1e999999999\u00a0", // the JSON decoder removes the blanks
 }
 
 func TestQuantityText(t *testing.T) {
@@ -58,7 +58,7 @@ func TestQuantity(t *testing.T) {
 	}
 }
 
-// TestText looks at text for a type: where it has quantities, and nowhere else.
+// Texts are checked where their type has quantities, and nowhere else.
 func TestText(t *testing.T) {
 	const bomb = "1e999999999"
 	cases := []struct {
@@ -111,13 +111,13 @@ func TestText(t *testing.T) {
 		{"aliases of aliases", laughs(), false},
 		{"an alias of itself", "a: &a [*a]\n", false},
 		{"nesting in flow", "a: " + strings.Repeat("[", 100) + strings.Repeat("]", 100), false},
-		{"an honest alias", "a: &a {b: c}\nd: *a\n", true},
+		{"a harmless alias", "a: &a {b: c}\nd: *a\n", true},
 	} {
 		if err := YAML([]byte(c.yaml), &corev1.Pod{}); (err == nil) != c.ok {
 			t.Errorf("YAML: %s: %v", c.name, err)
 		}
 	}
-	// Where nobody says what it is for, nothing but its size and its depth is looked at.
+	// Without a type only size and depth are checked.
 	for name, yaml := range map[string]string{
 		"nesting in flow":    "a: " + strings.Repeat("[", 100) + strings.Repeat("]", 100),
 		"aliases of aliases": laughs(),
@@ -129,7 +129,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// laughs is YAML that is a billion times as big as it looks.
+// laughs is YAML that expands to a billion times its size.
 func laughs() string {
 	s := "a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol]\n"
 	for i := range 8 {
@@ -151,7 +151,7 @@ func TestProto(t *testing.T) {
 		}
 		return b
 	}
-	like := resource.MustParse("1e123456789") // its text is its own: nothing is computed
+	like := resource.MustParse("1e123456789") // it has its own decoder: nothing is computed
 	env := encode(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{"a": "1e999999999", "1e999999999": ""}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Env: []corev1.EnvVar{{Name: "1e999999999"}}}}}})
 	if err := Proto(env, &corev1.Pod{}); err != nil {
@@ -180,9 +180,9 @@ func TestObject(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    any
-		want string // "" taken
+		want string // "": accepted
 	}{
-		{"a node as it should be", node(func(*corev1.Node) {}), ""},
+		{"a valid node", node(func(*corev1.Node) {}), ""},
 		{"a capacity", node(func(n *corev1.Node) { n.Status.Capacity["cpu"] = far }), "status.capacity[cpu]: quantity"},
 		{"65 conditions", node(func(n *corev1.Node) { n.Status.Conditions = make([]corev1.NodeCondition, 65) }), "status.conditions: it has 65 entries"},
 		{"257 images", node(func(n *corev1.Node) { n.Status.Images = make([]corev1.ContainerImage, 257) }), "status.images: it has 257"},
@@ -196,10 +196,10 @@ func TestObject(t *testing.T) {
 		}), "metadata.labels: it has 65"},
 		{"a NUL", &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Env: []corev1.EnvVar{{Value: "a\x00b"}}}}}}, "spec.containers[0].env[0].value: \"a\\x00b\" has a NUL"},
 		{"bytes with a NUL", &corev1.Secret{Data: map[string][]byte{"k": {0}}}, ""},
-		{"text that is none", &corev1.ConfigMap{Data: map[string]string{"k": "\xff"}}, "data[k]: \"\\xff\" is not valid UTF-8"},
+		{"invalid UTF-8", &corev1.ConfigMap{Data: map[string]string{"k": "\xff"}}, "data[k]: \"\\xff\" is not valid UTF-8"},
 		{"an invalid key", &corev1.ConfigMap{Data: map[string]string{"\xff": ""}}, "is not valid UTF-8"},
-		{"a number that is none", struct{ Load float64 }{math.NaN()}, "Load: NaN is no number"},
-		{"a number without end", struct{ Load float64 }{math.Inf(-1)}, "Load: -Inf is no number"},
+		{"NaN", struct{ Load float64 }{math.NaN()}, "Load: NaN is not a number"},
+		{"an infinite number", struct{ Load float64 }{math.Inf(-1)}, "Load: -Inf is not a number"},
 		{"a long string", &corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", MaxString+1)}}, "data[k]: it has 1048577 bytes"},
 		{"a revision with a bomb in its data", &appsv1.ControllerRevision{Data: runtime.RawExtension{
 			Raw: []byte(`{"spec":{"template":{"spec":{"overhead":{"cpu":"1e-999999999"}}}}}`)}}, "data: quantity"},
@@ -264,8 +264,7 @@ func TestTextShowsEveryCharacter(t *testing.T) {
 	}
 }
 
-// FuzzQuantity: what is taken is cheap: its digits, as they are written and as they are
-// summed up and compared, are few.
+// An accepted quantity is cheap: it has few digits, as written, added and compared.
 func FuzzQuantity(f *testing.F) {
 	for _, s := range append(bombs, "1", "100m", "1.5Gi", "-0.000000001e-9", "1e18", "8Ei", "0e0") {
 		f.Add(s)
@@ -290,8 +289,7 @@ func FuzzQuantity(f *testing.F) {
 	})
 }
 
-// What a uid or a digest looks like is no number, and costs no look at where it stands; what
-// could be one does.
+// Uids and digests are not checked as numbers; other texts that may be numbers are.
 func TestWhatIsWorthALook(t *testing.T) {
 	for text, want := range map[string]bool{
 		`"uid":"0f3e12b7-8c1d-8e44-9a2e-11e45d0c2e99"`: false, `"digest":"a12e34"`: false, `"x-1e99"`: false,
@@ -307,8 +305,8 @@ func TestWhatIsWorthALook(t *testing.T) {
 	}
 }
 
-// A quantity with a letter before its number, or behind its exponent, is refused at once, however
-// large that is.
+// A quantity with a letter before its number or after its exponent is refused at once, however
+// large.
 func FuzzAWordIsNoQuantity(f *testing.F) {
 	for _, s := range []string{"a", "k", "e", "E", "Ki", "n-", "x."} {
 		f.Add(s, "1e999999999", "")
@@ -326,8 +324,8 @@ func FuzzAWordIsNoQuantity(f *testing.F) {
 	})
 }
 
-// FuzzJSON: text that is taken can be decoded, and what Object takes of that can be
-// encoded, decoded and compared again, and is taken again.
+// Accepted text can be decoded, and an accepted object can be encoded, decoded, compared and
+// accepted again.
 func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"spec":{"overhead":{"cpu":"1e9"},"containers":[{"env":[{"name":"a","value":"1e999999999"}],"resources":{"limits":{"cpu":"1\u0065-9"}}}]}}`))
 	for _, s := range bombs {
@@ -348,7 +346,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// FuzzYAML: text that is taken is small with its aliases written out.
+// Accepted text is small with its aliases expanded.
 func FuzzYAML(f *testing.F) {
 	f.Add([]byte(laughs()))
 	f.Add([]byte("a: &a [*a]"))
@@ -356,7 +354,7 @@ func FuzzYAML(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) { _ = YAML(data, &corev1.Pod{}) })
 }
 
-// FuzzProto: text that is taken can be decoded.
+// Accepted text can be decoded.
 func FuzzProto(f *testing.F) {
 	scheme := runtime.NewScheme()
 	_ = corev1.AddToScheme(scheme)
@@ -380,7 +378,7 @@ func FuzzProto(f *testing.F) {
 	})
 }
 
-// A text that is damaged anywhere is read to an end: the test hangs otherwise.
+// A damaged text is read to its end; otherwise the test hangs.
 func TestDamagedTextEnds(t *testing.T) {
 	whole := `{"spec":{"overhead":{"cpu":"1e9"},"containers":[{"name":"a","env":[{"name":"a","value":"1\u0065-9"}],"ports":[{"containerPort":8e01}]}]}}`
 	for i := range whole {
@@ -390,7 +388,7 @@ func TestDamagedTextEnds(t *testing.T) {
 					if json.Unmarshal([]byte(text), into) == nil {
 						continue
 					}
-					_ = JSON([]byte(text), into) // whoever decodes it says that it is no JSON
+					_ = JSON([]byte(text), into) // the decoder refuses it
 				}
 			}
 		}

@@ -12,18 +12,18 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// What the body of a request may hold, however few bytes it has: a decoder makes of an empty
-// object of two bytes a value of up to a thousand.
+// Limits of a request body's values, however few bytes it has: an empty object of two bytes becomes
+// a value of up to a thousand.
 const (
 	MaxObjects = 16384 // objects and lists
-	MaxValues  = 65536 // those, names, and entries of lists
+	MaxValues  = 65536 // objects, lists, names, and list entries
 )
 
-// A Count says how many objects and values a decoder will make of a text. It is taken from the
-// bytes, before anything is decoded, and is never too small.
+// A Count is how many objects and values a decoder makes of a text. It is counted in the bytes
+// before decoding and is never too small.
 type Count struct{ Objects, Values int }
 
-// Bounded returns an error if the count is over the limits.
+// Bounded returns an error if the count exceeds the limits.
 func (c Count) Bounded() error {
 	if c.Objects > MaxObjects || c.Values > MaxValues {
 		return fmt.Errorf(
@@ -53,7 +53,7 @@ func CountJSON(data []byte) (c Count) {
 	return c
 }
 
-// CountProto counts Kubernetes' protobuf of a value of that type.
+// CountProto counts Kubernetes' protobuf of a value of into's type.
 func CountProto(data []byte, into any) (c Count, err error) {
 	data, _ = bytes.CutPrefix(data, protoMagic)
 	p := protoWalk{fields: map[reflect.Type]map[protowire.Number]reflect.Type{}, count: &c}
@@ -69,15 +69,15 @@ func CountProto(data []byte, into any) (c Count, err error) {
 // errEncoding: marks cannot be counted in another encoding.
 var errEncoding = errors.New("it is not UTF-8: save it as UTF-8")
 
-// CountYAML counts YAML by its marks, such as "-", ":" and ",": there is one before each value but
-// the first. Marks inside of a text are counted as well, which is safe. Only those in a block text
-// (key: |) are not, as files in a ConfigMap have many, and only if every line before it is simple
-// enough to be sure that the block begins there.
+// CountYAML counts YAML by its marks, such as "-", ":" and ",": each value but the first has one
+// before it. Marks inside strings count too, which is safe. Marks in a block text (key: |) do not,
+// since files in a ConfigMap have many; but only if every line before is simple enough to be sure
+// that the block begins there.
 func CountYAML(data []byte) (c Count, err error) {
 	if !utf8.Valid(data) {
 		return c, errEncoding
 	}
-	// YAML also ends lines at these.
+	// YAML also ends lines at these characters.
 	usual := !bytes.ContainsAny(data, "\u0085\u2028\u2029") &&
 		bytes.Count(data, []byte("\r")) == bytes.Count(data, []byte("\r\n"))
 	for len(data) > 0 {
@@ -96,7 +96,7 @@ func CountYAML(data []byte) (c Count, err error) {
 	return c, nil
 }
 
-// LimitYAML returns an error if YAML, or JSON, is over the limits.
+// LimitYAML returns an error if YAML or JSON exceeds the limits.
 func LimitYAML(text []byte) error {
 	c, err := CountYAML(text)
 	switch {
@@ -108,7 +108,7 @@ func LimitYAML(text []byte) error {
 	return c.Bounded()
 }
 
-// marks adds the marks of a line. A block mapping has no mark of its own, only those of its keys.
+// marks counts the marks of a line. A block mapping has no mark of its own, only those of its keys.
 func (c *Count) marks(line []byte) {
 	for i, b := range line {
 		switch b {
@@ -126,9 +126,9 @@ func (c *Count) marks(line []byte) {
 	}
 }
 
-// afterBlock returns what follows a block text whose parent is in that column.
+// afterBlock returns the text after a block whose parent is in that column.
 func afterBlock(data []byte, column int) []byte {
-	indent, begun := column+1, false // the first line says how far its text is indented
+	indent, begun := column+1, false // the first line sets the indentation
 	for len(data) > 0 {
 		line, rest, _ := bytes.Cut(data, []byte("\n"))
 		spaces := len(line) - len(bytes.TrimLeft(line, " "))
@@ -144,9 +144,9 @@ func afterBlock(data []byte, column int) []byte {
 	return data
 }
 
-// lineOf reads a simple line of YAML: list dashes, a key, and a value that ends on this line or
-// begins a block text. column is that of the key, or of the last dash. usual is false for any
-// other line: it may begin a quoted text or a list that goes on below.
+// lineOf parses a simple line of YAML: list dashes, a key, and a value that ends on this line or
+// begins a block. column is that of the key, or of the last dash. usual is false for other lines,
+// which may begin a quoted string or a list of several lines.
 func lineOf(line string) (column int, block, usual bool) {
 	value := strings.TrimLeft(line, " ")
 	if strings.Contains(line, "\t") {
@@ -184,7 +184,7 @@ func lineOf(line string) (column int, block, usual bool) {
 	return column, false, nameRune(rune(value[0])) && !strings.Contains(value, ": ") && !strings.HasSuffix(value, ":")
 }
 
-// nameRune tells whether a character has no meaning of its own in YAML.
+// nameRune reports whether a character has no special meaning in YAML.
 func nameRune(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '.' || r == '/' ||
 		r == '-'

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// nodes are the values of a tree of YAML, and those of them that hold others.
+// nodes counts the values of a YAML tree, and those with children.
 func nodes(n *yamlnode.Node) (all, holders int) {
 	all = 1
 	if n.Kind != yamlnode.ScalarNode && n.Kind != yamlnode.AliasNode {
@@ -27,7 +27,7 @@ func nodes(n *yamlnode.Node) (all, holders int) {
 	return all, holders
 }
 
-// FuzzCountYAML: the count is never too small, whatever hides what.
+// The count is never too small.
 func FuzzCountYAML(f *testing.F) {
 	for _, text := range []string{
 		"a: 1\nb: [1, 2]\n", "- - - a\n- b\n", "a: |\n  {[,:\n  x\nb: {c: d}\n", "- |\n [\n- {}\n",
@@ -54,7 +54,7 @@ func FuzzCountYAML(f *testing.F) {
 	})
 }
 
-// FuzzCountJSON: nor is that of JSON.
+// Nor is that of JSON.
 func FuzzCountJSON(f *testing.F) {
 	f.Add(`{"a":[{},"[{\"",[]],"b\\":{"c":1}}`)
 	f.Fuzz(func(t *testing.T, text string) {
@@ -84,7 +84,7 @@ func FuzzCountJSON(f *testing.F) {
 	})
 }
 
-// TestLongTextsInYAML: what is in a text is not counted, as files in a ConfigMap are.
+// The content of block texts, such as files in a ConfigMap, does not count.
 func TestLongTextsInYAML(t *testing.T) {
 	text := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c\ndata:\n  dashboard.json: |\n" +
 		strings.Repeat("    {\"a\": [{\"b\": 1}, {\"c\": 2}],\n\n", 40_000) + "  Makefile: |-\n    all:\n    \tmake -j {a,b}\n  more: x\n"
@@ -94,7 +94,7 @@ func TestLongTextsInYAML(t *testing.T) {
 	}
 }
 
-// TestCountsAreBounded: the same, in each form, is too much.
+// The same excess is refused in each format.
 func TestCountsAreBounded(t *testing.T) {
 	for name, text := range map[string]string{
 		"in braces":      "a: [" + strings.Repeat("{},", 500_000) + "{}]\n",
@@ -115,7 +115,7 @@ func TestCountsAreBounded(t *testing.T) {
 	}
 }
 
-// TestJSONInProtobufIsCounted: both kinds of raw JSON that protobuf carries are decoded later.
+// Both kinds of raw JSON in protobuf are decoded later, so they count.
 func TestJSONInProtobufIsCounted(t *testing.T) {
 	many := []byte(`{"f:a":[` + strings.Repeat("{},", 20_000) + "{}]}")
 	fields := new(metav1.FieldsV1)

@@ -11,10 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// JSON tells whether decoding JSON into a value of that type has a bounded cost:
-// nesting, numbers, and the quantities where the type has them. into may be nil: then
-// the text is not for a type with quantities. Text that is no JSON is for the decoder
-// to refuse.
+// JSON checks that decoding JSON into a value of into's type has a bounded cost: nesting, numbers,
+// and quantities where the type has them. into may be nil for a type without quantities. Invalid
+// JSON is left to the decoder.
 func JSON(data []byte, into any) error {
 	if err := nesting(data); err != nil {
 		return err
@@ -30,7 +29,7 @@ func JSON(data []byte, into any) error {
 	return nil
 }
 
-// nesting refuses what is nested too deep, before anything recurses into it.
+// nesting checks the depth without recursion.
 func nesting(data []byte) error {
 	depth, inString := 0, false
 	for i := 0; i < len(data); i++ {
@@ -51,9 +50,9 @@ func nesting(data []byte) error {
 	return nil
 }
 
-// suspicious tells whether a text has a number in it, or what becomes one when it is
-// unescaped, that is worth a look at where it stands. What has an exponent that part is true of
-// is none; nil: everything may be one. A hub that starts looks at each byte that it remembers so.
+// suspicious reports whether a text may have a number that is too large, also after unescaping.
+// part excludes an exponent that is part of a word; nil: every exponent counts. A starting hub
+// scans every stored byte with it.
 func suspicious(data []byte, part func(data []byte, letter int) bool) bool {
 	run := 0
 	for i, c := range data {
@@ -79,7 +78,7 @@ func suspicious(data []byte, part func(data []byte, letter int) bool) bool {
 	return false
 }
 
-// exponential tells whether what follows the letter of an exponent has two digits or more.
+// exponential reports whether the letter of an exponent is followed by two digits or more.
 func exponential(data []byte, letter int) bool {
 	at := letter + 1
 	for at < len(data) && (data[at] == '+' || data[at] == '-') {
@@ -88,7 +87,7 @@ func exponential(data []byte, letter int) bool {
 	return at+1 < len(data) && class[data[at]] == digit && class[data[at+1]] == digit
 }
 
-// What a byte may be of a number.
+// Classes of bytes in numbers.
 const (
 	plain = iota
 	digit
@@ -96,7 +95,7 @@ const (
 	escape
 )
 
-// class is what each byte is.
+// class is the class of each byte.
 var class = func() (of [256]uint8) {
 	for _, c := range "0123456789._" {
 		of[c] = digit
@@ -105,9 +104,9 @@ var class = func() (of [256]uint8) {
 	return of
 }()
 
-// inWord tells of an exponent in JSON that a letter stands before its number, or a letter or dash
-// behind it, which no decoder reads as one then: uids and digests are full of such. The letter of
-// an escape before it is not one.
+// inWord reports whether a letter stands before the number of an exponent, or a letter or dash
+// after it: uids and digests have many, and no decoder reads them as numbers. The letter of an
+// escape sequence does not count.
 func inWord(data []byte, exponent int) bool {
 	end := exponent + 1
 	for end < len(data) && (data[end] == '+' || data[end] == '-') {
@@ -131,7 +130,7 @@ func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
 var quantityType = reflect.TypeFor[resource.Quantity]()
 
-// typeOf is the type that a value points to.
+// typeOf returns the type that a value points to.
 func typeOf(into any) reflect.Type {
 	t := reflect.TypeOf(into)
 	for t != nil && t.Kind() == reflect.Pointer {
@@ -140,20 +139,20 @@ func typeOf(into any) reflect.Type {
 	return t
 }
 
-// errNoJSON ends a walk: the text is no JSON, or ends too early, which the decoder will say. A
-// walk that went on would never end, because what follows is there for ever.
+// errNoJSON ends a walk through invalid or incomplete JSON, which the decoder will report.
+// Continuing could loop for ever.
 var errNoJSON = errors.New("no JSON")
 
-// A walk goes through a text and the type that it is for, side by side.
+// A walk goes through a text and its target type together.
 type walk struct {
 	json   *json.Decoder
-	shapes map[reflect.Type]*shape // of the types that it has met
+	shapes map[reflect.Type]*shape // cache of types
 }
 
-// A shape is what a walk knows of a type.
+// A shape is what a walk needs of a type.
 type shape struct {
-	opaque bool                    // it reads itself, and has no members
-	fields map[string]reflect.Type // a struct's, by their folded names
+	opaque bool                    // it decodes itself and has no members
+	fields map[string]reflect.Type // of a struct, by folded names
 }
 
 func (w *walk) shape(t reflect.Type) *shape {
@@ -172,7 +171,7 @@ func (w *walk) shape(t reflect.Type) *shape {
 	return s
 }
 
-// value reads one value. A type of nil has no quantities.
+// value checks one value. A type of nil has no quantities.
 func (w *walk) value(t reflect.Type) error {
 	tok, err := w.json.Token()
 	if err != nil {
@@ -222,7 +221,7 @@ func (w *walk) value(t reflect.Type) error {
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// member is the type of what stands under a name in an object.
+// member returns the type of an object's member.
 func (w *walk) member(t reflect.Type, name string) reflect.Type {
 	if t == nil {
 		return nil
@@ -258,10 +257,10 @@ func members(t reflect.Type, into map[string]reflect.Type) {
 	}
 }
 
-// fold makes names alike that a decoder may take for one.
+// fold maps names that a decoder may treat as equal to the same text.
 func fold(name string) string { return strings.ToUpper(strings.ToLower(name)) }
 
 var errDeep = fmt.Errorf("it is nested deeper than %d", Depth)
 
-// errAliases is of YAML that is small only as long as nobody reads it.
-var errAliases = errors.New("its aliases make it bigger than is read: write the values out")
+// errAliases refuses YAML that is small only with its aliases.
+var errAliases = errors.New("its aliases expand beyond the limit: write the values out")

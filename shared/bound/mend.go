@@ -8,13 +8,11 @@ import (
 	"slices"
 )
 
-// A Repairer mends many texts, and knows the types that it has met. It is for one goroutine.
+// A Repairer repairs many texts and caches their types. It is for one goroutine.
 type Repairer struct{ walk walk }
 
-// Repair makes stored JSON that is for a value of that type harmless: every quantity in it
-// that cannot be kept becomes 0. It names their places; where there are none, the text is
-// returned as it is. An older program has let such a thing in, and the rest of the object
-// must not be lost for it.
+// Repair replaces each quantity beyond the limits in stored JSON by 0 and returns their places, if
+// any. An older version may have stored one, and the rest of the object must not be lost for it.
 func (k *Repairer) Repair(data []byte, into any) (mended []byte, places []string) {
 	if !suspicious(data, inWord) {
 		return data, nil
@@ -23,7 +21,7 @@ func (k *Repairer) Repair(data []byte, into any) (mended []byte, places []string
 	d.UseNumber()
 	var tree any
 	if d.Decode(&tree) != nil {
-		return data, nil // the decoder will say so
+		return data, nil // the decoder will report it
 	}
 	m := repairer{walk: &k.walk}
 	tree = m.value(tree, typeOf(into), "")
@@ -33,7 +31,7 @@ func (k *Repairer) Repair(data []byte, into any) (mended []byte, places []string
 	slices.Sort(m.places)
 	mended, err := json.Marshal(tree)
 	if err != nil {
-		return data, nil // it was JSON a moment ago
+		return data, nil // it was valid JSON before
 	}
 	return mended, m.places
 }
@@ -43,7 +41,7 @@ type repairer struct {
 	places []string
 }
 
-// value returns what a value of a tree becomes.
+// value returns the repaired value.
 func (m *repairer) value(v any, t reflect.Type, place string) any {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A FieldError says which field of an object goes beyond a limit; "": the object itself.
+// A FieldError names the field of an object that exceeds a limit; "": the object itself.
 type FieldError struct {
 	Field string
 	Err   error
@@ -24,9 +24,8 @@ type FieldError struct {
 func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
 func (e *FieldError) Unwrap() error { return e.Err }
 
-// Object tells whether a decoded value keeps to the limits: every quantity, number,
-// string, list and map in it. The error is a *FieldError. What it accepts is cheap
-// to compare, to add up and to encode.
+// Object checks every quantity, number, string, list and map of a decoded value. The error is a
+// *FieldError. A value that passes is cheap to compare, add up and encode.
 func Object(o any) error {
 	if err := Field(o); err != nil {
 		return err
@@ -34,7 +33,7 @@ func Object(o any) error {
 	return nil
 }
 
-// Field is Object with the field apart.
+// Field is Object with a *FieldError as its result.
 func Field(o any) *FieldError {
 	v := reflect.ValueOf(o)
 	for v.Kind() == reflect.Pointer && !v.IsNil() {
@@ -60,7 +59,7 @@ var (
 	fieldsV1     = reflect.TypeFor[metav1.FieldsV1]()
 )
 
-// template is what the hub reads out of the data of a ControllerRevision.
+// template is the part of a ControllerRevision's data that the hub reads.
 type template struct {
 	Spec struct {
 		Template corev1.PodTemplateSpec `json:"template"`
@@ -81,7 +80,7 @@ func check(v reflect.Value, depth int) *FieldError {
 		return text(v.String())
 	case reflect.Float32, reflect.Float64:
 		if f := v.Float(); math.IsNaN(f) || math.IsInf(f, 0) {
-			return wrong("%v is no number that can be kept", f)
+			return wrong("%v is not a number that can be stored", f)
 		}
 	case reflect.Slice, reflect.Array:
 		return checkList(v, depth)
@@ -96,7 +95,7 @@ func check(v reflect.Value, depth int) *FieldError {
 func checkList(v reflect.Value, depth int) *FieldError {
 	e := v.Type().Elem()
 	if e.Kind() == reflect.Uint8 {
-		return nil // bytes say what they like; what may come together is bounded
+		return nil // bytes may be anything; their number is bounded elsewhere
 	}
 	limit := MaxList
 	if n, ok := counts[e]; ok {
@@ -184,7 +183,7 @@ func wrong(format string, args ...any) *FieldError {
 	return &FieldError{Err: fmt.Errorf(format, args...)}
 }
 
-// under puts the name of what it is in before the field that is wrong.
+// under prefixes the field of an error with a name.
 func under(name string, err *FieldError) *FieldError {
 	sep := "."
 	if err.Field == "" || err.Field[0] == '[' {
@@ -198,7 +197,7 @@ func text(s string) *FieldError {
 	case len(s) > MaxString:
 		return wrong("it has %d bytes, at most %d are kept", len(s), MaxString)
 	case strings.IndexByte(s, 0) >= 0:
-		return wrong("%.40q has a NUL character, which no program can be given", s)
+		return wrong("%.40q has a NUL character: remove it", s)
 	case !utf8.ValidString(s):
 		return wrong("%.40q is not valid UTF-8", s)
 	}

@@ -9,12 +9,12 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protoMagic begins Kubernetes' protobuf: an envelope (runtime.Unknown) whose second
-// field is the object.
+// protoMagic begins Kubernetes' protobuf: an envelope (runtime.Unknown) whose second field is the
+// object.
 var protoMagic = []byte("k8s\x00")
 
-// Proto tells whether decoding Kubernetes' protobuf into a value of that type has a
-// bounded cost; see JSON.
+// Proto checks that decoding Kubernetes' protobuf into a value of into's type has a bounded cost;
+// see JSON.
 func Proto(data []byte, into any) error {
 	data, ok := bytes.CutPrefix(data, protoMagic)
 	if !ok || !suspicious(data, nil) {
@@ -29,8 +29,8 @@ func Proto(data []byte, into any) error {
 	})
 }
 
-// each calls fn for every field of a message that has a length. Whatever is malformed
-// ends it: the decoder will say so.
+// each calls fn for every length-delimited field of a message. It stops at malformed input, which
+// the decoder will report.
 func each(data []byte, fn func(num protowire.Number, body []byte) error) error {
 	for len(data) > 0 {
 		num, kind, n := protowire.ConsumeTag(data)
@@ -53,17 +53,17 @@ func each(data []byte, fn func(num protowire.Number, body []byte) error) error {
 	return nil
 }
 
-// A protoWalk goes through messages and their types side by side.
+// A protoWalk goes through messages and their types together.
 type protoWalk struct {
-	fields map[reflect.Type]map[protowire.Number]reflect.Type // of each type, by their numbers
-	count  *Count                                             // of what it meets
+	fields map[reflect.Type]map[protowire.Number]reflect.Type // of each type by number
+	count  *Count                                             // of the visited values
 }
 
 func (p protoWalk) message(data []byte, t reflect.Type) error {
 	for t != nil && (t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice) {
 		t = t.Elem()
 	}
-	if t == nil { // no decoder reads it
+	if t == nil { // decoders skip it
 		return nil
 	}
 	p.count.Values++
@@ -78,7 +78,7 @@ func (p protoWalk) message(data []byte, t reflect.Type) error {
 			}
 			return nil
 		})
-	case t == fieldsV1 || t == rawExtension: // JSON in bytes, which is decoded as well
+	case t == fieldsV1 || t == rawExtension: // JSON in bytes, which is decoded too
 		return each(data, func(_ protowire.Number, body []byte) error {
 			in := CountJSON(body)
 			p.count.Objects += in.Objects

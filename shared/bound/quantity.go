@@ -9,16 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Digits is how far a quantity may be from 1: between 1e-18 and 1e18, and 0.
+// Digits bounds a quantity: 0, or between 1e-18 and 1e18.
 const Digits = 18
 
-// most is the greatest quantity, and what scale and digits beyond it are for: a number
-// that is written in an unusual way.
+// most is the largest quantity. An unscaled value or a scale beyond it is refused.
 var most = new(big.Int).Exp(big.NewInt(10), big.NewInt(Digits), nil)
 
 const written = 2 * Digits
 
-// ParseQuantity reads a quantity such as 100Mi in bounded time.
+// ParseQuantity parses a quantity such as 100Mi in bounded time.
 func ParseQuantity(s string) (resource.Quantity, error) {
 	if err := QuantityText(s); err != nil {
 		return resource.Quantity{}, err
@@ -30,9 +29,8 @@ func ParseQuantity(s string) (resource.Quantity, error) {
 	return q, Quantity(q)
 }
 
-// QuantityText tells whether a text can be read as a quantity in bounded time. One that
-// is none at all can: that is for the one who reads it to say. Blanks around it count for
-// nothing, as in JSON.
+// QuantityText checks that a text can be parsed as a quantity in bounded time. Text that is not a
+// quantity passes; the parser refuses it. Surrounding blanks are ignored, as in JSON.
 func QuantityText(s string) error {
 	s = strings.TrimSpace(s)
 	if len(s) > MaxNumber {
@@ -44,7 +42,7 @@ func QuantityText(s string) error {
 	}
 	exponent := strings.TrimLeft(strings.TrimLeft(s[at+1:], "+-"), "0")
 	if strings.Trim(exponent, "0123456789") != "" {
-		return nil // no exponent: a suffix such as Ei, or no quantity
+		return nil // no exponent: a suffix such as Ei, or not a quantity
 	}
 	if n, _ := strconv.Atoi(exponent); len(exponent) > 2 || n > written {
 		return beyond(s)
@@ -52,9 +50,8 @@ func QuantityText(s string) error {
 	return nil
 }
 
-// Quantity tells whether a quantity is 0, or between 1e-18 and 1e18, and written so that
-// comparing, adding and encoding it is cheap: it looks at how it is written, for any
-// arithmetic could be what must not be done.
+// Quantity checks that a quantity is 0 or between 1e-18 and 1e18, in a form that is cheap to
+// compare, add and encode. It looks at the form only, since any arithmetic could be expensive.
 func Quantity(q resource.Quantity) error {
 	d := q.AsDec() // of a copy; unscaled * 10^-scale
 	scale, unscaled := int64(d.Scale()), d.UnscaledBig()

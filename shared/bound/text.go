@@ -8,18 +8,16 @@ import (
 	"unicode/utf8"
 )
 
-// hidden tells whether a character is one that people do not see, or that changes what
-// they see of others: control characters but line feed and tab, directions of writing,
-// widths of zero.
+// hidden reports whether a character is invisible or changes how others look: control characters
+// except line feed and tab, text directions, zero widths.
 func hidden(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// Hidden tells whether a text has a character that deceives who reads it.
+// Hidden reports whether a text has hidden characters or invalid UTF-8.
 func Hidden(s string) bool { return strings.ContainsFunc(s, hidden) || !utf8.ValidString(s) }
 
-// Text returns a text of at most so many bytes in which every character shows: one that
-// would not is written as its number.
+// Text returns a text of at most that many bytes, with hidden characters written as numbers.
 func Text(s string, most int) string {
 	if !Hidden(s) && len(s) <= most {
 		return s
@@ -39,7 +37,7 @@ func Text(s string, most int) string {
 	return b.String()
 }
 
-// Clean does so, in place, with every string of what o points to.
+// Clean applies Text to every string that o points to, in place.
 func Clean(o any, most int) { clean(reflect.ValueOf(o), most, 0) }
 
 func clean(v reflect.Value, most, depth int) {
@@ -79,7 +77,7 @@ func clean(v reflect.Value, most, depth int) {
 	}
 }
 
-// cleaned is a key or a value of a map, and whether it is another than it was.
+// cleaned returns a map's key or value after Clean, and whether it changed.
 func cleaned(v reflect.Value, most int) (reflect.Value, bool) {
 	if v.Kind() != reflect.String || len(v.String()) <= most && !Hidden(v.String()) {
 		return v, false

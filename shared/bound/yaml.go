@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// YAML tells whether decoding YAML (or JSON, which is YAML) into a value of that type
-// has a bounded cost; see JSON. Aliases count as what they stand for.
+// YAML checks that decoding YAML (or JSON) into a value of into's type has a bounded cost; see
+// JSON. Aliases count as their targets.
 func YAML(data []byte, into any) error {
 	if t := bytes.TrimLeft(data, " \t\r\n"); len(t) > 0 && t[0] == '{' && json.Valid(data) {
 		return JSON(data, into)
@@ -19,19 +19,18 @@ func YAML(data []byte, into any) error {
 	}
 	text, err := yaml.YAMLToJSON(data)
 	if err != nil {
-		return nil // the decoder will say so
+		return nil // the decoder will report it
 	}
 	return JSON(text, into)
 }
 
-// Document is YAML for whatever is decoded from it. It needs no second decoder of YAML,
-// for which a device has no room.
+// Document is YAML for any type. It needs no second YAML decoder, for which a device has no room.
 func Document(data []byte) error {
 	aliases := bytes.IndexByte(data, '&') >= 0 && bytes.IndexByte(data, '*') >= 0
 	if aliases || bytes.Count(data, []byte{'['})+bytes.Count(data, []byte{'{'}) > Depth {
 		var doc yamlnode.Node
 		if yamlnode.Unmarshal(data, &doc) != nil {
-			return nil // the decoder will say so
+			return nil // the decoder will report it
 		}
 		if aliases && expanded(&doc, map[*yamlnode.Node]int{}) > MaxExpanded {
 			return errAliases
@@ -43,8 +42,7 @@ func Document(data []byte) error {
 	return nil
 }
 
-// expanded is the size of a node with its aliases written out, each value of which takes room
-// by itself; more than MaxExpanded is just that.
+// expanded returns the size of a node with its aliases expanded; MaxExpanded+1 if it is larger.
 func expanded(n *yamlnode.Node, known map[*yamlnode.Node]int) int {
 	if n == nil {
 		return 0
@@ -52,7 +50,7 @@ func expanded(n *yamlnode.Node, known map[*yamlnode.Node]int) int {
 	if size, ok := known[n]; ok {
 		return size
 	}
-	known[n] = MaxExpanded + 1 // one that contains itself has no end
+	known[n] = MaxExpanded + 1 // a node that contains itself is infinite
 	size := len(n.Value) + MaxExpanded/MaxValues
 	if n.Kind == yamlnode.AliasNode {
 		size = expanded(n.Alias, known)
@@ -64,7 +62,7 @@ func expanded(n *yamlnode.Node, known map[*yamlnode.Node]int) int {
 	return size
 }
 
-// deep tells whether a node without endless aliases is nested deeper than so much.
+// deep reports whether a node without cycles is nested deeper than most.
 func deep(n *yamlnode.Node, most int) bool {
 	if n == nil || most < 0 {
 		return n != nil

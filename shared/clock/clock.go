@@ -1,13 +1,12 @@
-// Package clock asks the kernel about the time of day.
+// Package clock reads from the kernel whether the time is reliable.
 package clock
 
 import "golang.org/x/sys/unix"
 
-// Kept tells whether a time service keeps the time of day right; known is false where the kernel
-// does not say.
+// Kept reports whether a time service adjusts the clock; known is false if the kernel does not say.
 func Kept() (kept, known bool) {
 	var tx unix.Timex
-	state, err := unix.Adjtimex(&tx) // modes 0: only reads
+	state, err := unix.Adjtimex(&tx) // modes 0: read only
 	if err != nil {
 		return false, false
 	}

@@ -1,6 +1,6 @@
 package commands
 
-// Closest is the name that differs from another by a few letters only; "": none does.
+// Closest returns the most similar name, or "" if all differ by more than a few letters.
 func Closest(name string, names []string) string {
 	best, least := "", max(2, len(name)/5)+1
 	for _, n := range names {
@@ -11,7 +11,7 @@ func Closest(name string, names []string) string {
 	return best
 }
 
-// distance is Levenshtein's: how many letters must be put in, taken out or changed.
+// distance is the Levenshtein distance.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -1,10 +1,10 @@
-// Package commands is what the command lines of both programs have in common.
+// Package commands has what the command lines of both programs share.
 package commands
 
 import "github.com/spf13/cobra"
 
-// Strict has Cobra's own commands refuse what they do not know, as only does of a command that has
-// others below it: they would show their help, as if that had been asked for.
+// Strict makes Cobra's own commands refuse unknown arguments, as only does for commands with
+// subcommands. By default they would print their help as if it had been requested.
 func Strict(root *cobra.Command, only cobra.PositionalArgs) {
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()

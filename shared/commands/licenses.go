@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Licenses returns the command that prints the licences of what the program is built from.
-// The notices are gzip; package noticestest writes them.
+// Licenses returns the command that prints the licences of the linked modules. The notices are
+// gzip; package noticestest writes them.
 func Licenses(notices []byte, args cobra.PositionalArgs) *cobra.Command {
 	return &cobra.Command{
 		Use:   "licenses",

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Plainly says what to write in the place of a value that a flag cannot take.
+// Plainly says what to write instead of an invalid flag value.
 func Plainly(err error) error {
 	wrong := &pflag.InvalidValueError{}
 	if !errors.As(err, &wrong) {

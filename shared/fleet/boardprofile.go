@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// A BoardProfile says how a kind of board is to be treated: what it is known
-// by, what is kept back for the system, and when the device sends pods away.
+// A BoardProfile describes a kind of board: how it is recognised, what is reserved for its system,
+// and when the device evicts pods.
 type BoardProfile struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -25,26 +25,26 @@ type BoardProfile struct {
 	Spec BoardProfileSpec `json:"spec,omitempty"`
 }
 
-// A BoardProfileSpec is the body of a BoardProfile.
+// A BoardProfileSpec is the specification of a BoardProfile.
 type BoardProfileSpec struct {
 	Title     string            `json:"title,omitempty"`
 	Match     BoardMatch        `json:"match,omitempty"`
 	Platforms []string          `json:"platforms,omitempty"` // such as linux/arm/v7
 	Resources BoardResources    `json:"resources,omitempty"`
-	Labels    map[string]string `json:"labels,omitempty"` // become board.flotilla.dev/<key>
+	Labels    map[string]string `json:"labels,omitempty"` // they become board.flotilla.dev/<key>
 	Taints    []corev1.Taint    `json:"taints,omitempty"`
 
 	Peripherals []Peripheral `json:"peripherals,omitempty"`
 
-	// overlays that come with the hub; later ones win, the profile itself over all
+	// built-in overlays; later ones override earlier ones, and the profile overrides all
 	Extends  []string      `json:"extends,omitempty"`
 	Boot     *BoardBoot    `json:"boot,omitempty"`
 	Watchdog *BootWatchdog `json:"watchdog,omitempty"`
 	Health   *BootHealth   `json:"health,omitempty"`
 }
 
-// A BoardBoot is the boot configuration of a profile. A FirmwareRollout gives it to nodes; by
-// itself it changes nothing.
+// A BoardBoot is the boot configuration of a profile. It takes effect on nodes of a
+// FirmwareRollout.
 type BoardBoot struct {
 	Backend string       `json:"backend,omitempty"` // one of BootBackends
 	Trial   string       `json:"trial,omitempty"`   // one of BootTrials
@@ -52,8 +52,8 @@ type BoardBoot struct {
 	Cmdline BootCmdline  `json:"cmdline,omitzero"`
 }
 
-// BootConfig is what of a profile is tried on a board, nil for nothing. What else the
-// profile says does not change its digest.
+// BootConfig returns the boot configuration of a profile, nil without one. Other fields of the
+// profile do not change its digest.
 func (b *BoardProfile) BootConfig() *BootConfig {
 	s := &b.Spec
 	if s.Boot == nil && s.Watchdog == nil && s.Health == nil {
@@ -69,27 +69,27 @@ func (b *BoardProfile) BootConfig() *BootConfig {
 	return c.DeepCopy()
 }
 
-// ResourceName is the extended resource by which pods ask for a device.
+// ResourceName returns the extended resource of a device.
 func ResourceName(device string) corev1.ResourceName {
 	return corev1.ResourceName(Group + "/" + device)
 }
 
-// A BoardMatch selects boards: all that is set must hold, and the most specific
-// profile wins.
+// A BoardMatch selects boards: all fields that are set must match, and the most specific profile
+// wins.
 type BoardMatch struct {
 	Compatible []string   `json:"compatible,omitempty"` // any of the board's device-tree compatible strings
 	Arch       []string   `json:"arch,omitempty"`       // GOARCH of the device
 	MemoryMiB  *MiBBounds `json:"memoryMiB,omitempty"`
 }
 
-// MiBBounds bounds an amount of memory in MiB, both ends included; 0 means open.
+// MiBBounds bounds an amount of memory in MiB, ends included; 0 means unbounded.
 type MiBBounds struct {
 	Min int64 `json:"min,omitempty"`
 	Max int64 `json:"max,omitempty"`
 }
 
 // Signals that a threshold can watch; the first five are the kubelet's. SignalTemperature is
-// another of ours.
+// another one.
 const (
 	SignalMemoryAvailable    = "memory.available"    // bytes
 	SignalNodeFsAvailable    = "nodefs.available"    // bytes
@@ -97,7 +97,7 @@ const (
 	SignalImageFsAvailable   = "imagefs.available"   // bytes
 	SignalImageFsInodesFree  = "imagefs.inodesFree"  // count
 	SignalPIDAvailable       = "pid.available"       // count
-	SignalOutOfDiskAvailable = "outofdisk.available" // bytes; ours: below it condition OutOfDisk is True
+	SignalOutOfDiskAvailable = "outofdisk.available" // bytes; not in Kubernetes: below it condition OutOfDisk is True
 )
 
 // Signals lists every signal, sorted.
@@ -106,16 +106,15 @@ var Signals = []string{
 	SignalNodeFsInodesFree, SignalOutOfDiskAvailable, SignalPIDAvailable, SignalTemperature,
 }
 
-// A Threshold is the amount of a signal below which a device is under pressure, or
-// for SignalTemperature above which: a quantity, or a percentage of the capacity. Zero
-// switches the signal off.
+// A Threshold is the amount of a signal below which a device is under pressure (above which, for
+// SignalTemperature): a quantity, or a percentage of the capacity. Zero switches the signal off.
 type Threshold struct {
 	Signal   string
 	Quantity resource.Quantity
-	Percent  float64 // above 0: this counts, Quantity does not
+	Percent  float64 // if above 0, it replaces Quantity
 }
 
-// Of is the threshold in units of the signal, for a device of that capacity.
+// Of returns the threshold in units of the signal for a device of that capacity.
 func (t Threshold) Of(capacity int64) int64 {
 	if t.Percent > 0 {
 		return int64(float64(capacity) * t.Percent / 100)
@@ -123,8 +122,8 @@ func (t Threshold) Of(capacity int64) int64 {
 	return t.Quantity.Value()
 }
 
-// ParseThreshold reads a signal's threshold: a quantity such as 100Mi, or a
-// percentage such as 10%.
+// ParseThreshold parses a signal's threshold: a quantity such as 100Mi, or a percentage such as
+// 10%.
 func ParseThreshold(signal, value string) (Threshold, error) {
 	if !slices.Contains(Signals, signal) {
 		return Threshold{}, fmt.Errorf("unknown signal %q: use one of %s", signal, strings.Join(Signals, ", "))
@@ -155,11 +154,11 @@ func ParseThreshold(signal, value string) (Threshold, error) {
 	return t, nil
 }
 
-// ReservableResources are what can be kept back from pods, sorted.
+// ReservableResources are the resources that can be reserved, sorted.
 var ReservableResources = []string{string(corev1.ResourceCPU), string(corev1.ResourceEphemeralStorage),
 	string(corev1.ResourceMemory)}
 
-// ParseReserved reads how much of a resource is kept back from pods.
+// ParseReserved parses a reserved amount of a resource.
 func ParseReserved(name, value string) (resource.Quantity, error) {
 	if !slices.Contains(ReservableResources, name) {
 		return resource.Quantity{},
@@ -173,19 +172,19 @@ func ParseReserved(name, value string) (resource.Quantity, error) {
 	return q, nil
 }
 
-// BoardResources are a profile's reservations and thresholds. Quantities are
-// Kubernetes quantities; thresholds are quantities or percentages ("10%").
+// BoardResources are a profile's reservations and thresholds, as Kubernetes quantities; thresholds
+// may be percentages ("10%").
 type BoardResources struct {
 	SystemReserved map[string]string `json:"systemReserved,omitempty"`
 	AgentReserved  map[string]string `json:"agentReserved,omitempty"`
 	EvictionHard   map[string]string `json:"evictionHard,omitempty"`
 
 	EvictionSoft map[string]SoftThreshold `json:"evictionSoft,omitempty"`
-	// seconds that a pod has at most to end for a soft threshold; 0: its own
+	// longest grace period in seconds of a pod that is evicted for a soft threshold; 0: its own
 	EvictionMaxPodGracePeriod int64 `json:"evictionMaxPodGracePeriod,omitempty"`
 
-	// Sharing says how many containers may have a device of a resource at a time, such as i2c-1: 4;
-	// without it one.
+	// Sharing is how many containers may share a device of a resource, such as i2c-1: 4. The
+	// default is one.
 	Sharing map[string]int64 `json:"sharing,omitempty"`
 }
 

@@ -14,12 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A BootConfig is the boot configuration of a board, as a profile gives it: what is
-// changed, how the change is tried, and by what it is judged. Hub and device check it by
-// the same rules (Validate), and its digest is that of its Encode.
+// A BootConfig is a board's boot configuration from a profile: the changes, how they are tried, and
+// the checks that judge them. Hub and device use the same Validate, and the digest is that of
+// Encode.
 type BootConfig struct {
-	Profile  string        `json:"profile"`         // its name
-	Revision int64         `json:"revision"`        // of the profile: +1 with each change of it
+	Profile  string        `json:"profile"`         // the profile's name
+	Revision int64         `json:"revision"`        // of the profile: incremented with each change
 	Backend  string        `json:"backend"`         // one of BootBackends
 	Trial    string        `json:"trial,omitempty"` // one of BootTrials; empty: auto
 	Config   BootSettings  `json:"config,omitzero"`
@@ -37,8 +37,8 @@ type BootSettings struct {
 
 // A BootCmdline changes the kernel's command line.
 type BootCmdline struct {
-	Add    []string `json:"add,omitempty"`    // at its end, unless it is there
-	Remove []string `json:"remove,omitempty"` // as the whole word stands there
+	Add    []string `json:"add,omitempty"`    // appended, unless present
+	Remove []string `json:"remove,omitempty"` // whole words
 }
 
 // A BootWatchdog is the board's hardware watchdog.
@@ -48,24 +48,24 @@ type BootWatchdog struct {
 	RebootSec  int32 `json:"rebootSec,omitempty"`
 }
 
-// BootHealth is by what a board that was booted for a trial is judged.
+// BootHealth has the checks that judge a trial.
 type BootHealth struct {
 	Deadline  metav1.Duration `json:"deadline,omitzero"`  // since the boot; 0: 10m
-	StableFor metav1.Duration `json:"stableFor,omitzero"` // all checks hold for so long; 0: 60s
-	Checks    []string        `json:"checks,omitempty"`   // of BootChecks; none: DefaultBootChecks
+	StableFor metav1.Duration `json:"stableFor,omitzero"` // how long all checks must hold; 0: 60s
+	Checks    []string        `json:"checks,omitempty"`   // from BootChecks; empty: DefaultBootChecks
 }
 
 // Backends and trials of a BootConfig.
 const (
 	BootConfigTxt = "rpi-config-txt" // config.txt and cmdline.txt of a Raspberry Pi
-	BootGrub      = "grub-dropin"    // words of the kernel's command line, by GRUB's custom.cfg
-	BootUEnv      = "uboot-uenv"     // cmdline of the uEnv.txt that U-Boot reads on a BeagleBone
-	BootNone      = "none"           // nothing of the boot is Flotilla's
+	BootGrub      = "grub-dropin"    // words of the kernel's command line, in GRUB's custom.cfg
+	BootUEnv      = "uboot-uenv"     // cmdline of uEnv.txt, which U-Boot reads on a BeagleBone
+	BootNone      = "none"           // no boot configuration
 
 	TrialAuto    = "auto"
-	TrialTryboot = "tryboot" // the firmware reads tryboot.txt once
-	TrialDeadman = "deadman" // the files are replaced, and an early unit puts the old ones back at the second boot
-	TrialGrub    = "grubenv" // GRUB takes a variable from its environment block once
+	TrialTryboot = "tryboot" // the firmware boots tryboot.txt once
+	TrialDeadman = "deadman" // the files are replaced, and an early unit restores the old ones at the second boot
+	TrialGrub    = "grubenv" // GRUB takes a variable of its environment block once
 )
 
 // Checks of BootHealth.
@@ -79,7 +79,7 @@ const (
 	CheckUndervoltage   = "no-undervoltage"
 )
 
-// What this version carries out; all else is refused by name.
+// Values that this version supports; others are refused by name.
 var (
 	BootBackends = []string{BootNone, BootConfigTxt, BootGrub, BootUEnv}
 	BootTrials   = []string{TrialAuto, TrialTryboot, TrialDeadman}
@@ -91,9 +91,9 @@ var (
 
 // Limits of a BootConfig.
 const (
-	MaxBootConfig  = 64 << 10 // bytes of its Encode
+	MaxBootConfig  = 64 << 10 // bytes of Encode
 	MaxBootEntries = 64       // of each list
-	// characters of a line that the firmware of a Raspberry Pi reads (its documentation of config.txt)
+	// characters of a line in config.txt that a Raspberry Pi's firmware reads (its documentation)
 	MaxBootLine = 98
 
 	DefaultBootDeadline  = 10 * time.Minute
@@ -106,38 +106,38 @@ var (
 	bootName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 	bootProfile = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
 
-	// bootKeys are the keys of config.txt that a profile may set: none that names another
-	// file to be loaded, none that changes voltages, and none by which the trial itself
-	// would not be one any more.
+	// bootKeys are the keys of config.txt that a profile may set. They do not load other files,
+	// change voltages, or undermine the trial.
 	bootKeys = []string{
 		"arm_64bit", "arm_boost", "arm_freq", "arm_freq_min", "auto_initramfs", "avoid_warnings", "camera_auto_detect",
 		"core_freq_min",
 		"disable_audio_dither", "disable_fw_kms_setup", "disable_overscan", "disable_poe_fan", "disable_splash",
 		"display_auto_detect",
-		"dtdebug", "enable_jtag_gpio", "enable_tvout", "enable_uart", "gpu_mem", "gpu_mem_1024", "gpu_mem_256", "gpu_mem_512",
+		"dtdebug", "enable_jtag_gpio", "enable_tvout", "enable_uart", "gpu_mem", "gpu_mem_1024", "gpu_mem_256",
+		"gpu_mem_512",
 		"hdmi_blanking", "hdmi_drive", "hdmi_force_hotplug", "hdmi_group", "hdmi_ignore_hotplug", "hdmi_mode",
 		"kernel_watchdog_timeout",
 		"max_framebuffers", "start_x", "temp_limit", "temp_soft_limit", "total_mem", "uart_2ndstage",
 		"usb_max_current_enable",
 	}
-	// bootRefused are never set, also where somebody widens bootKeys.
+	// bootRefused are refused even if a later version adds them to bootKeys.
 	bootRefused = []string{
 		"avoid_safe_mode", "boot_ramdisk", "cmdline", "device_tree", "device_tree_address", "disable_commandline_tags",
 		"fixup_file",
 		"force_eeprom_read", "include", "init_emmc_clock", "initramfs", "kernel", "kernel_address", "kernel_old", "os_prefix",
 		"overlay_prefix", "ramfsaddr", "ramfsfile", "start_file", "tryboot_a_b",
 	}
-	// cmdlineRefused would start something else than what the board runs, or hand the rest of the line
-	// to it.
+	// cmdlineRefused are words that start another system or pass the rest of the line to it.
 	cmdlineRefused = []string{
-		"--", "-b", "1", "2", "3", "4", "5", "S", "break", "emergency", "init", "initrd", "mount", "noinitrd", "overlayroot",
+		"--", "-b", "1", "2", "3", "4", "5", "S", "break", "emergency", "init", "initrd", "mount", "noinitrd",
+		"overlayroot",
 		"rdinit", "rescue", "resume", "root",
 		"rootdelay", "rootflags", "rootfstype", "rootwait", "s", "single", "boot", "nfsroot", "ip",
 	}
 	cmdlineRefusedPrefixes = []string{"systemd.", "rd.", "luks.", "dm-mod.", "flotilla."}
 )
 
-// Encode returns the canonical JSON of the configuration: the bytes of which the digest is.
+// Encode returns the configuration as canonical JSON: the bytes of the digest.
 func (b *BootConfig) Encode() ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -148,9 +148,9 @@ func (b *BootConfig) Encode() ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// ParseBootConfig reads what Encode has written, and nothing else: unknown keys, another
-// order or white space are mistakes, for the digest is of the bytes. What it returns is
-// valid, and its command line has the word of the watchdog.
+// ParseBootConfig parses the output of Encode only: unknown keys, another order and white space are
+// errors, since the digest is of the bytes. The result is valid and includes the watchdog's word on
+// its command line.
 func ParseBootConfig(document []byte) (*BootConfig, error) {
 	if len(document) > MaxBootConfig {
 		return nil, fmt.Errorf("the boot configuration has %d bytes: at most %d are read", len(document), MaxBootConfig)
@@ -167,14 +167,14 @@ func ParseBootConfig(document []byte) (*BootConfig, error) {
 	if err := b.Validate(); err != nil {
 		return b, err
 	}
-	// so that every backend boots it as it boots the other words
+	// as a word, every backend tries it like the others
 	if w := b.Watchdog.word(); w != "" && !slices.Contains(b.Cmdline.Add, w) {
 		b.Cmdline.Add = append(b.Cmdline.Add, w)
 	}
 	return b, nil
 }
 
-// Deadline and StableFor are those of Health, with their defaults.
+// Deadline returns Health.Deadline or its default.
 func (b *BootConfig) Deadline() time.Duration {
 	return orDefault(b.Health.Deadline.Duration, DefaultBootDeadline)
 }
@@ -182,7 +182,7 @@ func (b *BootConfig) StableFor() time.Duration {
 	return orDefault(b.Health.StableFor.Duration, DefaultBootStableFor)
 }
 
-// Checks are those of Health, with their default.
+// Checks returns Health.Checks or their default.
 func (b *BootConfig) Checks() []string {
 	if len(b.Health.Checks) == 0 {
 		return DefaultBootChecks
@@ -197,7 +197,7 @@ func orDefault(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// Validate says everything that is wrong with a boot configuration, each with its place.
+// Validate returns every mistake in a boot configuration, each with its place.
 func (b *BootConfig) Validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -240,18 +240,18 @@ func (b *BootConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// onlyCmdline refuses what only config.txt has, and what GRUB cannot take away.
+// onlyCmdline refuses fields that only config.txt has, and removals with GRUB.
 func (b *BootConfig) onlyCmdline() (errs []error) {
 	if len(b.Config.All)+len(b.Config.DTParam)+len(b.Config.DTOverlay) > 0 {
 		errs = append(errs, fmt.Errorf(
 			"config: has settings of config.txt, which backend %s does not know: use cmdline, or %s", b.Backend, BootConfigTxt))
 	}
 	if b.Backend == BootGrub && len(b.Cmdline.Remove) > 0 {
-		errs = append(errs, errors.New("cmdline.remove: GRUB's entries have words of their own, to which Flotilla only "+
-			"adds: add a word that takes the old one back, or remove it from /etc/default/grub"))
+		errs = append(errs, errors.New("cmdline.remove: Flotilla cannot remove words of GRUB's "+
+			"entries: add a word that overrides the old one, or remove it from /etc/default/grub"))
 	}
 	if b.Trial == TrialTryboot || b.Trial == TrialDeadman && b.Backend == BootGrub {
-		errs = append(errs, fmt.Errorf("trial: %s is not how backend %s tries anything: use %s", b.Trial, b.Backend,
+		errs = append(errs, fmt.Errorf("trial: %s is not supported by backend %s: use %s", b.Trial, b.Backend,
 			TrialAuto))
 	}
 	return errs
@@ -268,7 +268,7 @@ func (s *BootSettings) validate() (errs []error) {
 		case slices.Contains(bootRefused, k):
 			wrong("%s: is refused: with it the board would boot something else than what is tried", at)
 		case !slices.Contains(bootKeys, k):
-			wrong("%s: is none of the keys that a profile may set: %s", at, strings.Join(bootKeys, " "))
+			wrong("%s: is not a key that a profile may set: %s", at, strings.Join(bootKeys, " "))
 		case !bootValue.MatchString(v):
 			wrong("%s: has the value %.40q: use 1 to 128 of letters, digits and _.,:=@/+-", at, v)
 		case len(k)+1+len(v) > MaxBootLine:
@@ -303,7 +303,7 @@ func (s *BootSettings) validate() (errs []error) {
 	return errs
 }
 
-// OverlayOf returns the name of the overlay that a dtoverlay loads; "" where it has none.
+// OverlayOf returns the name of the overlay that a dtoverlay loads, or "".
 func OverlayOf(dtoverlay string) string {
 	name, _, _ := strings.Cut(dtoverlay, ",")
 	if !bootName.MatchString(name) {
@@ -312,7 +312,7 @@ func OverlayOf(dtoverlay string) string {
 	return name
 }
 
-// validate lets the one word in that is the watchdog's, whatever else is refused.
+// validate checks the words; ours, the watchdog's word, is allowed.
 func (c *BootCmdline) validate(ours string) (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, list := range []struct {

@@ -47,24 +47,24 @@ func TestWhatABootConfigMayNotSay(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*BootConfig)
-		want   string // empty: nothing is wrong
+		want   string // empty: valid
 	}{
 		{"all of it is right", func(*BootConfig) {}, ""},
 		{"nothing is changed", func(b *BootConfig) { b.Backend, b.Config, b.Cmdline = BootNone, BootSettings{}, BootCmdline{} }, ""},
 		{"none with a change", func(b *BootConfig) { b.Backend = BootNone }, "backend: is none"},
-		{"a backend that nobody has tried", func(b *BootConfig) { b.Backend = "systemd-boot" }, `backend: "systemd-boot" is not supported`},
+		{"an unsupported backend", func(b *BootConfig) { b.Backend = "systemd-boot" }, `backend: "systemd-boot" is not supported`},
 		{"GRUB has no config.txt", func(b *BootConfig) { b.Backend = BootGrub }, "config: has settings of config.txt"},
-		{"GRUB takes no word away", func(b *BootConfig) { b.Backend, b.Config = BootGrub, BootSettings{} }, "cmdline.remove: GRUB's entries"},
+		{"GRUB cannot remove words", func(b *BootConfig) { b.Backend, b.Config = BootGrub, BootSettings{} }, "cmdline.remove: Flotilla cannot remove words"},
 		{"GRUB has no tryboot", func(b *BootConfig) {
 			b.Backend, b.Config, b.Cmdline.Remove, b.Trial = BootGrub, BootSettings{}, nil, TrialTryboot
-		}, "trial: tryboot is not how"},
+		}, "trial: tryboot is not supported by"},
 		{"uEnv.txt has a command line", func(b *BootConfig) { b.Backend, b.Config, b.Trial = BootUEnv, BootSettings{}, TrialDeadman }, ""},
-		{"a word of Flotilla's own", func(b *BootConfig) { b.Cmdline.Add = []string{"flotilla.trial=x"} }, "is refused"},
-		{"a trial of later", func(b *BootConfig) { b.Trial = "altboot" }, `trial: "altboot" is not supported`},
+		{"a reserved word", func(b *BootConfig) { b.Cmdline.Add = []string{"flotilla.trial=x"} }, "is refused"},
+		{"an unknown trial", func(b *BootConfig) { b.Trial = "altboot" }, `trial: "altboot" is not supported`},
 		{"no name", func(b *BootConfig) { b.Profile = "../x" }, "profile:"},
 		{"a file to be loaded", func(b *BootConfig) { b.Config.All["kernel"] = "evil.img" }, `config.all."kernel": is refused`},
 		{"another command line", func(b *BootConfig) { b.Config.All["cmdline"] = "x" }, `config.all."cmdline": is refused`},
-		{"an unknown key", func(b *BootConfig) { b.Config.All["over_voltage"] = "6" }, `config.all."over_voltage": is none`},
+		{"an unknown key", func(b *BootConfig) { b.Config.All["over_voltage"] = "6" }, `config.all."over_voltage": is not a key`},
 		{"a second line", func(b *BootConfig) { b.Config.All["gpu_mem"] = "16\nkernel=x" }, "has the value"},
 		{"a value that ends in a line break", func(b *BootConfig) { b.Config.All["gpu_mem"] = "16\n" }, "has the value"},
 		{"a long line", func(b *BootConfig) { b.Config.DTParam = []string{"a=" + strings.Repeat("b", 100)} }, "more than 98"},
@@ -81,14 +81,14 @@ func TestWhatABootConfigMayNotSay(t *testing.T) {
 		{"two words", func(b *BootConfig) { b.Cmdline.Add = []string{"a b"} }, "cmdline.add[0]"},
 		{"in both lists", func(b *BootConfig) { b.Cmdline.Remove = b.Cmdline.Add }, "choose one"},
 		{"many", func(b *BootConfig) { b.Cmdline.Add = make([]string, 65) }, "has 65 entries"},
-		{"a check of later", func(b *BootConfig) { b.Health.Checks = []string{"bluetooth-paired"} }, "is not supported"},
+		{"an unknown check", func(b *BootConfig) { b.Health.Checks = []string{"bluetooth-paired"} }, "is not supported"},
 		{"a short deadline", func(b *BootConfig) { b.Health.Deadline.Duration = time.Second }, "health.deadline"},
 		{"stable for longer than the deadline", func(b *BootConfig) { b.Health.StableFor.Duration = 3 * time.Minute }, "health.stableFor"},
 		{"a watchdog that a Raspberry Pi does not have", func(b *BootConfig) { b.Watchdog = &BootWatchdog{Hardware: true, RuntimeSec: 16} }, "watchdog.runtimeSec: is 16: use 5 to 15"},
-		{"a watchdog without hardware", func(b *BootConfig) { b.Watchdog = &BootWatchdog{RuntimeSec: 14} }, "watchdog.runtimeSec: says nothing without hardware"},
+		{"a watchdog without hardware", func(b *BootConfig) { b.Watchdog = &BootWatchdog{RuntimeSec: 14} }, "watchdog.runtimeSec: has no effect without hardware"},
 		{"a watchdog for reboots", func(b *BootConfig) { b.Watchdog = &BootWatchdog{Hardware: true, RebootSec: 120} }, "watchdog.rebootSec: is not supported"},
 		{"the watchdog's word by hand", func(b *BootConfig) { b.Cmdline.Add = []string{"systemd.watchdog_sec=14"} }, "is refused"},
-		{"another than the watchdog's word", func(b *BootConfig) {
+		{"another word of the watchdog", func(b *BootConfig) {
 			b.Cmdline.Add, b.Watchdog = []string{"systemd.watchdog_sec=off"}, &BootWatchdog{Hardware: true, RuntimeSec: 14}
 		}, "is refused"},
 		{"a watchdog that systemd feeds", func(b *BootConfig) { b.Watchdog = &BootWatchdog{Hardware: true, RuntimeSec: 14} }, ""},

@@ -2,17 +2,17 @@ package fleet
 
 import "fmt"
 
-// How long systemd may not feed the hardware watchdog before the board is reset, in seconds. The
-// one of a Raspberry Pi cannot count beyond 15 s, and systemd then has none at all (systemd#27427).
+// Bounds of the watchdog's timeout in seconds. A Raspberry Pi's watchdog cannot count beyond 15 s,
+// and systemd then uses none (systemd#27427).
 const (
 	minWatchdog            = 5
 	maxWatchdog            = 600
 	maxWatchdogRaspberryPi = 15
 )
 
-// word is what makes systemd (250 and newer) feed the watchdog: a word of the kernel's command
-// line, so that it is tried, judged and undone as all that is booted. Who feeds is systemd, and the
-// agent feeds systemd while its loop turns (WatchdogSec of its unit).
+// word returns the kernel parameter that makes systemd (250 and newer) feed the watchdog, so that
+// it is tried and undone like other words. systemd itself watches the agent (WatchdogSec of its
+// unit).
 func (w *BootWatchdog) word() string {
 	if w == nil || !w.Hardware || w.RuntimeSec == 0 {
 		return ""
@@ -36,7 +36,7 @@ func (w *BootWatchdog) validate(backend string) (errs []error) {
 	switch {
 	case w.RuntimeSec == 0:
 	case !w.Hardware:
-		wrong("watchdog.runtimeSec: says nothing without hardware: true")
+		wrong("watchdog.runtimeSec: has no effect without hardware: true")
 	case w.RuntimeSec < minWatchdog || w.RuntimeSec > most:
 		wrong("watchdog.runtimeSec: is %d: use %d to %d, as far as the board's watchdog counts", w.RuntimeSec, minWatchdog,
 			most)

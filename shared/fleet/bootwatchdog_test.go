@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The word of the watchdog is on the command line that is booted, and not in what is signed.
+// The watchdog's word is on the booted command line, and not in the signed document.
 func TestTheWatchdogIsAWordOfTheCommandLine(t *testing.T) {
 	for _, c := range []struct {
 		w    *BootWatchdog

@@ -2,35 +2,34 @@ package fleet
 
 import corev1 "k8s.io/api/core/v1"
 
-// Conditions that devices report beside those of Kubernetes.
+// Conditions of devices in addition to those of Kubernetes.
 const (
-	ConditionPowerOK        = "PowerOK"        // the supply holds its voltage
-	ConditionStorageHealthy = "StorageHealthy" // no disk or card wears out
-	ConditionClockSynced    = "ClockSynced"    // the clock follows a time server
+	ConditionPowerOK        = "PowerOK"        // the supply voltage is sufficient
+	ConditionStorageHealthy = "StorageHealthy" // no disk or card is worn out
+	ConditionClockSynced    = "ClockSynced"    // a time service adjusts the clock
 	ConditionMemoryLimits   = "MemoryLimits"   // the kernel can limit the memory of containers
-	ConditionSwapLimits     = "SwapLimits"     // containers are held to the swap that they may have
-	// the processor is not too hot, where the board profile says what that is
+	ConditionSwapLimits     = "SwapLimits"     // the swap of containers is limited as configured
+	// the processor's temperature is below the board profile's threshold
 	ConditionTemperatureOK      = "TemperatureOK"
-	ConditionPeripheralsPresent = "PeripheralsPresent" // all peripherals of the board profile are there
-	// its boot configuration is the one that its rollout wants; the hub makes it of what the device says
+	ConditionPeripheralsPresent = "PeripheralsPresent" // all peripherals of the board profile are connected
+	// the boot configuration is that of the rollout; the hub sets it from the device's status
 	ConditionFirmwareReady = "FirmwareReady"
-	// what the device must know after a reboot without network is on its disk, whole
+	// the data for a reboot without network is completely on the disk
 	ConditionStateStored = "StateStored"
 )
 
-// ConditionDevicesPresent is the condition of a pod that has devices: whether all of them are
-// plugged in.
+// ConditionDevicesPresent is a pod's condition: all its devices are plugged in.
 const ConditionDevicesPresent corev1.PodConditionType = "flotilla.dev/DevicesPresent"
 
-// A Meaning is what it means that a node's condition is True.
+// A Meaning is what status True of a node condition means.
 type Meaning int
 
-// What conditions mean.
+// Values of Meaning.
 const (
-	Unjudged Meaning = iota // whoever reads it has to know
-	Trouble                 // True is bad, as of Kubernetes' pressures
-	Health                  // anything but True is bad
-	Feature                 // some boards lack it for good
+	Unjudged Meaning = iota // unknown condition
+	Trouble                 // True is bad, as for Kubernetes' pressures
+	Health                  // False and Unknown are bad
+	Feature                 // some boards never have it
 )
 
 var meanings = map[corev1.NodeConditionType]Meaning{
@@ -44,5 +43,5 @@ var meanings = map[corev1.NodeConditionType]Meaning{
 	ConditionSwapLimits: Feature,
 }
 
-// MeaningOf returns what it means that a condition is True.
+// MeaningOf returns the meaning of a condition type.
 func MeaningOf(t corev1.NodeConditionType) Meaning { return meanings[t] }

@@ -7,20 +7,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A DeviceReport is what a device says of its hardware, under its node's name. The hub
-// writes it and nobody else; it goes with the node.
+// A DeviceReport is a device's hardware report, with the node's name. Only the hub writes it, and
+// deletes it with the node.
 type DeviceReport struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Reported is when the hub heard it, by the hub's clock: the device is looked at more
-	// often than what is told here is worth writing anew.
+	// Reported is when the hub received it, by the hub's clock. Small changes are not written each
+	// time.
 	Reported metav1.Time `json:"reported"`
-	// Hardware is the report as the device wrote it: what a newer device adds is kept.
+	// Hardware is the report as the device sent it, including fields of newer versions.
 	Hardware runtime.RawExtension `json:"hardware"`
 }
 
-// DeepCopy returns a copy that shares nothing that anyone changes.
+// DeepCopy returns a copy that shares no mutable data.
 func (r *DeviceReport) DeepCopy() *DeviceReport {
 	out := *r
 	r.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
@@ -30,7 +30,7 @@ func (r *DeviceReport) DeepCopy() *DeviceReport {
 // DeepCopyObject implements runtime.Object.
 func (r *DeviceReport) DeepCopyObject() runtime.Object { return r.DeepCopy() }
 
-// Text is the report as the device wrote it, nil where there is none.
+// Text returns the report as the device sent it, or nil.
 func (r *DeviceReport) Text() json.RawMessage {
 	if r == nil {
 		return nil
@@ -38,7 +38,7 @@ func (r *DeviceReport) Text() json.RawMessage {
 	return r.Hardware.Raw
 }
 
-// A DeviceReportList is a list of what devices say.
+// A DeviceReportList is a list of device reports.
 type DeviceReportList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A FirmwareRollout gives the boot configuration of a board profile to nodes, a few at a
-// time: each device tries it once, judges it, and keeps it or goes back.
+// A FirmwareRollout applies a board profile's boot configuration to nodes, a few at a time. Each
+// device tries it once, judges it, and keeps it or goes back.
 type FirmwareRollout struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -18,101 +18,101 @@ type FirmwareRollout struct {
 	Status FirmwareRolloutStatus `json:"status,omitempty"`
 }
 
-// A FirmwareRolloutSpec is what an administrator wants.
+// A FirmwareRolloutSpec is the specification of a rollout.
 type FirmwareRolloutSpec struct {
-	Selector *metav1.LabelSelector `json:"selector"` // the nodes; an empty one is refused
-	// Condition narrows them to nodes with a condition that is not True, such as MemoryLimits, until
-	// they have their turn.
+	Selector *metav1.LabelSelector `json:"selector"` // selects nodes; an empty selector is refused
+	// Condition restricts the rollout to nodes on which this condition, such as MemoryLimits, is
+	// not True before their turn.
 	Condition string `json:"condition,omitempty"`
-	Profile   string `json:"profile"` // name of the BoardProfile; nodes whose own it is not are left out
+	Profile   string `json:"profile"` // name of the BoardProfile; nodes with another profile are left out
 
-	// nodes of a batch, all of one site; the first batch is one node. Default 5
+	// nodes of a batch, all of one site; the first batch has one node. Default 5
 	BatchSize int32 `json:"batchSize,omitempty"`
-	// nodes of the site that may be unavailable, whatever the reason. Default 1
+	// nodes of the site that may be unavailable for any reason. Default 1
 	MaxUnavailablePerSite int32 `json:"maxUnavailablePerSite,omitempty"`
-	// percent of the nodes with an end that must have kept it. Default 100
+	// percentage of finished nodes that must have kept it. Default 100
 	SuccessThreshold int32 `json:"successThreshold,omitempty"`
 	// stop at the first node that goes back. Default true
 	PauseOnFailure *bool           `json:"pauseOnFailure,omitempty"`
 	Window         *FirmwareWindow `json:"window,omitempty"` // nil: always
-	Canary         string          `json:"canary,omitempty"` // the node that goes first; empty: the first by name
-	Paused         bool            `json:"paused,omitempty"` // no node begins; those under way end
-	Retry          int64           `json:"retry,omitempty"`  // raised: nodes that went back may try the same again
-	// nodes that have kept it go back to what they had before, in turns as they came
+	Canary         string          `json:"canary,omitempty"` // the first node; empty: the first by name
+	Paused         bool            `json:"paused,omitempty"` // no further node begins
+	Retry          int64           `json:"retry,omitempty"`  // increment it to let failed nodes try again
+	// nodes that have kept it go back to their earlier configuration, in the same kind of batches
 	Undo bool `json:"undo,omitempty"`
 }
 
-// A FirmwareWindow is when nodes may begin, in the time zone of their site.
+// A FirmwareWindow is when nodes may begin, in the site's time zone.
 type FirmwareWindow struct {
-	Days []string `json:"days,omitempty"` // Mon, Tue … on which it opens; empty: every day
+	Days []string `json:"days,omitempty"` // days on which it opens, such as Mon; empty: every day
 	From string   `json:"from"`           // such as 22:00
-	To   string   `json:"to"`             // such as 04:30; not after from: of the next day
+	To   string   `json:"to"`             // such as 04:30; if not after from, on the next day
 }
 
-// AnnotationTimeZone of a Site names its time zone, such as Europe/Oslo; without it UTC.
+// AnnotationTimeZone of a Site names its time zone, such as Europe/Oslo. The default is UTC.
 const AnnotationTimeZone = "flotilla.dev/time-zone"
 
 // WindowDays are the days of a window, by time.Weekday.
 var WindowDays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"}
 
-// A RolloutPhase is where a rollout is.
+// A RolloutPhase is the phase of a rollout.
 type RolloutPhase string
 
-// The phases.
+// Phases of a rollout.
 const (
-	RolloutPending     RolloutPhase = "Pending"     // it cannot begin: the sentence says why
+	RolloutPending     RolloutPhase = "Pending"     // it cannot begin; Sentence says why
 	RolloutProgressing RolloutPhase = "Progressing" //
 	RolloutWaiting     RolloutPhase = "Waiting"     // for a window, a site, or a node
 	RolloutPaused      RolloutPhase = "Paused"      // by spec.paused
-	RolloutStopped     RolloutPhase = "Stopped"     // because of nodes that went back
-	RolloutComplete    RolloutPhase = "Complete"    // every node has its end
+	RolloutStopped     RolloutPhase = "Stopped"     // because nodes went back
+	RolloutComplete    RolloutPhase = "Complete"    // every node is finished
 )
 
-// A FirmwareNodeState is where a node of a rollout is.
+// A FirmwareNodeState is the state of a node in a rollout.
 type FirmwareNodeState string
 
-// The states of a node. Kept, Bad and Unsupported are ends; Undone is one, and Kept none, where the
-// rollout is undone.
+// States of a node. Kept, Bad and Unsupported are final; with spec.undo, Undone is final and Kept
+// is not.
 const (
-	FirmwareWaiting     FirmwareNodeState = "Waiting"     // its device has not staged it yet
-	FirmwareStaged      FirmwareNodeState = "Staged"      // it can have its turn
+	FirmwareWaiting     FirmwareNodeState = "Waiting"     // the device has not staged it yet
+	FirmwareStaged      FirmwareNodeState = "Staged"      // ready for its turn
 	FirmwareDraining    FirmwareNodeState = "Draining"    // its turn has begun
-	FirmwareTrying      FirmwareNodeState = "Trying"      // its device may reboot into it
-	FirmwareOverdue     FirmwareNodeState = "Overdue"     // it has not said in time how that ended
+	FirmwareTrying      FirmwareNodeState = "Trying"      // the device may reboot into it
+	FirmwareOverdue     FirmwareNodeState = "Overdue"     // the result is overdue
 	FirmwareKept        FirmwareNodeState = "Kept"        //
-	FirmwareBad         FirmwareNodeState = "Bad"         // its device went back, or could not stage it
-	FirmwareUnsupported FirmwareNodeState = "Unsupported" // its device cannot do it, and says why
-	// of a rollout that is undone: it does not have the configuration
+	FirmwareBad         FirmwareNodeState = "Bad"         // the device went back, or could not stage it
+	FirmwareUnsupported FirmwareNodeState = "Unsupported" // the device cannot do it, and says why
+	// with spec.undo: the device does not have the configuration
 	FirmwareUndone FirmwareNodeState = "Undone"
 )
 
-// A FirmwareRolloutStatus is how far a rollout is.
+// A FirmwareRolloutStatus is the progress of a rollout.
 type FirmwareRolloutStatus struct {
 	ObservedGeneration int64        `json:"observedGeneration,omitempty"`
 	Phase              RolloutPhase `json:"phase,omitempty"`
-	Sentence           string       `json:"sentence,omitempty"` // for people: what it does now, or waits for
+	Sentence           string       `json:"sentence,omitempty"` // for users: the present action, or what it waits for
 
 	Digest   string `json:"digest,omitempty"`   // of Document
-	Document string `json:"document,omitempty"` // the boot configuration, as it is signed for each node
+	Document string `json:"document,omitempty"` // the boot configuration, as signed for each node
 
-	Nodes       int32 `json:"nodes"` // that are selected
+	Nodes       int32 `json:"nodes"` // selected nodes
 	Kept        int32 `json:"kept"`
 	Bad         int32 `json:"bad,omitempty"`
 	Unsupported int32 `json:"unsupported,omitempty"`
-	Trying      int32 `json:"trying,omitempty"` // have their turn
+	Trying      int32 `json:"trying,omitempty"` // nodes whose turn it is
 	Staged      int32 `json:"staged,omitempty"`
 	Waiting     int32 `json:"waiting,omitempty"`
-	Undone      int32 `json:"undone,omitempty"` // do not have it, where the rollout is undone
+	Undone      int32 `json:"undone,omitempty"` // with spec.undo: nodes without the configuration
 
-	// the turns are for going back: spec.undo, once nobody has a turn of the other kind
+	// the turns are for undoing: spec.undo is set, and no forward turn is left
 	Undoing bool `json:"undoing,omitempty"`
 
-	Batches []FirmwareBatch `json:"batches,omitempty"` // the newest 20; the last may be under way
-	// first those with a turn, then Bad, Unsupported, the others; 100 at most
+	Batches []FirmwareBatch `json:"batches,omitempty"` // the newest 20; the last may be in progress
+	// at most 100: nodes with a turn, then Bad, Unsupported, the others
 	NodeStates []FirmwareNode `json:"nodeStates,omitempty"`
-	// what would change on the nodes, as they say themselves; 3 at most
+	// what would change on the nodes, as devices report it; at most 3
 	Changes    []FirmwareChange   `json:"changes,omitempty"`
-	Conditions []metav1.Condition `json:"conditions,omitempty"` // Available: nothing went back; Progressing; Complete
+	Conditions []metav1.Condition `json:"conditions,omitempty"` // Available: no node went back; Progressing; Complete
 }
 
 // Limits of a rollout's status.
@@ -123,7 +123,7 @@ const (
 	MaxBatchSize       = 100
 )
 
-// A FirmwareBatch is nodes of one site that have their turn together.
+// A FirmwareBatch is a group of nodes of one site whose turn is at the same time.
 type FirmwareBatch struct {
 	Number int32        `json:"number"`
 	Site   string       `json:"site"`
@@ -134,20 +134,20 @@ type FirmwareBatch struct {
 	Bad    int32        `json:"bad,omitempty"`
 }
 
-// A FirmwareNode is one node of a rollout.
+// A FirmwareNode is a node of a rollout.
 type FirmwareNode struct {
 	Name    string            `json:"name"`
 	Site    string            `json:"site,omitempty"`
 	State   FirmwareNodeState `json:"state"`
-	Since   *metav1.Time      `json:"since,omitempty"` // of its turn
+	Since   *metav1.Time      `json:"since,omitempty"` // start of its turn
 	Message string            `json:"message,omitempty"`
 }
 
-// A FirmwareChange is what staging would change, with the nodes that say so.
+// A FirmwareChange is what staging would change, and the nodes that report it.
 type FirmwareChange struct {
 	Diff  string `json:"diff"`
 	Nodes int32  `json:"nodes"`
-	First string `json:"first"` // the first of them
+	First string `json:"first"` // the first node
 }
 
 // Defaults of a FirmwareRollout.
@@ -157,7 +157,7 @@ const (
 	DefaultSuccessThreshold = 100
 )
 
-// Default fills in what is not said.
+// Default fills in the defaults.
 func (s *FirmwareRolloutSpec) Default() {
 	for _, f := range []struct {
 		of   *int32
@@ -174,7 +174,7 @@ func (s *FirmwareRolloutSpec) Default() {
 	}
 }
 
-// ParseClock reads a time of a window, such as 22:00, into minutes of the day.
+// ParseClock parses a time of a window, such as 22:00, into minutes of the day.
 func ParseClock(text string) (minutes int, ok bool) {
 	t, err := time.Parse("15:04", text)
 	if err != nil || len(text) != len("15:04") {
@@ -183,8 +183,8 @@ func ParseClock(text string) (minutes int, ok bool) {
 	return t.Hour()*60 + t.Minute(), true
 }
 
-// Open tells whether the window is open at a moment, whose location is the site's time
-// zone, and when that changes next. Days are those of the wall clock, however long they are.
+// Open reports whether the window is open at a time in the site's time zone, and when that changes
+// next. Days are those of the wall clock, however long they are.
 func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 	from, ok := ParseClock(w.From)
 	to, also := ParseClock(w.To)
@@ -199,7 +199,7 @@ func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 			last++
 		}
 		end := firstAt(time.Date(y, m, last, to/60, to%60, 0, 0, time.UTC), now.Location())
-		// At noon no clock changes: the day is meant, not the moment.
+		// Use noon, at which no clock changes, to get the weekday.
 		weekday := time.Date(y, m, d+day, 12, 0, 0, 0, now.Location()).Weekday()
 		if len(w.Days) > 0 && !slices.Contains(w.Days, WindowDays[weekday]) || !start.Before(end) {
 			continue
@@ -214,8 +214,8 @@ func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 	return false, time.Time{}
 }
 
-// firstAt is the first moment at which the clock of a place shows what another shows in UTC, or
-// more: it may skip that, or show it twice, where time.Date promises neither moment.
+// firstAt returns the first moment at which a place's clock shows that time or a later one: it may
+// skip the time or show it twice, and time.Date then promises neither moment.
 func firstAt(clock time.Time, place *time.Location) time.Time {
 	t := time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), 0, 0, place)
 	_, offset := t.Zone()

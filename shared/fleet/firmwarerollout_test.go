@@ -6,7 +6,7 @@ import (
 	_ "time/tzdata"
 )
 
-// A clock time that a day does not have, or has twice, comes when the clock shows it or more for the first time.
+// A clock time that a day skips or repeats counts when the clock first shows it or a later one.
 func TestAWindowOnADayOnWhichTheClockIsChanged(t *testing.T) {
 	for _, c := range []struct {
 		rule     string
@@ -16,17 +16,17 @@ func TestAWindowOnADayOnWhichTheClockIsChanged(t *testing.T) {
 		open     bool
 		until    string // UTC
 	}{
-		{"what begins in the hour that is skipped is closed before it", "America/New_York", "02:00", "04:00", "2026-03-08 06:30", false, "2026-03-08 07:00"},
-		{"and is open after it", "America/New_York", "02:30", "04:00", "2026-03-08 07:00", true, "2026-03-08 08:00"},
-		{"what ends in it is open until then", "America/New_York", "01:00", "02:30", "2026-03-08 06:45", true, "2026-03-08 07:00"},
-		{"what is inside of it does not open", "America/New_York", "02:15", "02:45", "2026-03-08 06:20", false, "2026-03-09 06:15"},
+		{"a window that begins in the skipped hour is closed before it", "America/New_York", "02:00", "04:00", "2026-03-08 06:30", false, "2026-03-08 07:00"},
+		{"it is open after that hour", "America/New_York", "02:30", "04:00", "2026-03-08 07:00", true, "2026-03-08 08:00"},
+		{"a window that ends in it is open until then", "America/New_York", "01:00", "02:30", "2026-03-08 06:45", true, "2026-03-08 07:00"},
+		{"a window inside it does not open", "America/New_York", "02:15", "02:45", "2026-03-08 06:20", false, "2026-03-09 06:15"},
 		{"the same east of Greenwich: it begins there", "Europe/Oslo", "02:30", "04:00", "2026-03-29 01:00", true, "2026-03-29 02:00"},
 		{"it ends there", "Europe/Oslo", "01:00", "02:30", "2026-03-29 00:45", true, "2026-03-29 01:00"},
 		{"it is inside", "Europe/Oslo", "02:15", "02:45", "2026-03-29 01:20", false, "2026-03-30 00:15"},
-		{"a midnight that is skipped is none of the day before", "America/Santiago", "00:00", "03:00", "2026-09-06 03:30", false, "2026-09-06 04:00"},
-		{"what ends in the hour that comes twice ends the first time", "Europe/Oslo", "01:00", "02:30", "2026-10-25 00:15", true, "2026-10-25 00:30"},
-		{"and is closed the second time", "Europe/Oslo", "01:00", "02:30", "2026-10-25 01:15", false, "2026-10-26 00:00"},
-		{"what begins in it begins the first time", "Europe/Oslo", "02:30", "04:00", "2026-10-25 00:45", true, "2026-10-25 03:00"},
+		{"a skipped midnight does not count for the day before", "America/Santiago", "00:00", "03:00", "2026-09-06 03:30", false, "2026-09-06 04:00"},
+		{"a window that ends in the repeated hour ends the first time", "Europe/Oslo", "01:00", "02:30", "2026-10-25 00:15", true, "2026-10-25 00:30"},
+		{"it is closed the second time", "Europe/Oslo", "01:00", "02:30", "2026-10-25 01:15", false, "2026-10-26 00:00"},
+		{"a window that begins in it begins the first time", "Europe/Oslo", "02:30", "04:00", "2026-10-25 00:45", true, "2026-10-25 03:00"},
 		{"the same west of Greenwich", "America/New_York", "00:30", "01:30", "2026-11-01 05:15", true, "2026-11-01 05:30"},
 	} {
 		zone, err := time.LoadLocation(c.zone)

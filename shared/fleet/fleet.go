@@ -1,12 +1,11 @@
-// Package fleet is the vocabulary of Flotilla beside Kubernetes' own: its API
-// kinds (flotilla.dev/v1alpha1), its label, taint and condition names, and the
-// few rules that the hub and its devices must read alike.
+// Package fleet has Flotilla's API kinds (flotilla.dev/v1alpha1), the names of its labels, taints
+// and conditions, and the few rules that hub and devices must apply alike.
 //
-// It holds values and pure functions. It never reads a clock, the network or the
-// disk. Everything that Kubernetes has a word for is in k8s.io/api.
+// It has values and pure functions, and never uses a clock, the network or the disk. Kubernetes'
+// own types are in k8s.io/api. Hub and devices import it.
 package fleet
 
-// Names under which Flotilla writes into Kubernetes objects.
+// Names in Kubernetes objects.
 const (
 	Group   = "flotilla.dev"
 	Version = "v1alpha1"
@@ -15,12 +14,12 @@ const (
 	LabelProfile     = "flotilla.dev/profile" // name of the matched BoardProfile
 	LabelBoardPrefix = "board.flotilla.dev/"  // labels of a BoardProfile
 
-	LabelHardwarePrefix = "hardware.flotilla.dev/" // what a device has measured of itself; they follow it
-	// RuntimeHandlerAnnotation is the handler of a pod's RuntimeClass, which the hub has found when it
-	// took the pod.
+	LabelHardwarePrefix = "hardware.flotilla.dev/" // measured by the device, and updated with it
+	// RuntimeHandlerAnnotation has the handler of a pod's RuntimeClass, which the hub sets at
+	// admission.
 	RuntimeHandlerAnnotation = "flotilla.dev/runtime-handler"
 
-	// FeatureEphemeralContainers is what an agent declares that adds containers to pods that run.
+	// FeatureEphemeralContainers is declared by an agent that can add containers to running pods.
 	FeatureEphemeralContainers = "EphemeralContainers"
 
 	TaintFlapping = "flotilla.dev/flapping" // PreferNoSchedule
@@ -29,11 +28,10 @@ const (
 	ConditionFlapping         = "Flapping"
 	ConditionIdentityConflict = "IdentityConflict"
 	ConditionOutOfDisk        = "OutOfDisk"
-	// ConditionPodCIDRAvailable is False where a node has no block of addresses for its
-	// pods, or one that is not its own alone.
+	// ConditionPodCIDRAvailable is False if a node has no pod CIDR, or shares it with another node.
 	ConditionPodCIDRAvailable = "PodCIDRAvailable"
 
-	// LabelExcludeDisruption keeps a node out of the count of its site.
+	// LabelExcludeDisruption excludes a node from its site's disruption state.
 	LabelExcludeDisruption = "node.kubernetes.io/exclude-disruption"
 	TaintOutOfDisk         = "node.kubernetes.io/out-of-disk"
 	TaintOutOfService      = "node.kubernetes.io/out-of-service"

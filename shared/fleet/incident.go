@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// An Incident is one cause of trouble with all that follows from it: a dark site with its
-// nodes, their pods and the workloads that are short of them. The hub opens, counts and
-// closes it, and nobody else; a closed one stays a day.
+// An Incident is one cause of trouble and its consequences: a dark site with its nodes, their pods
+// and the workloads short of pods. Only the hub opens, updates and closes it; a closed one is kept
+// for a day.
 type Incident struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -17,50 +17,50 @@ type Incident struct {
 	State    IncidentState    `json:"state"`
 	Cause    IncidentCause    `json:"cause"`
 	Severity IncidentSeverity `json:"severity"`
-	Site     string           `json:"site,omitempty"` // "": of none, or of several
-	About    IncidentObject   `json:"about"`          // what the cause is in
-	Message  string           `json:"message"`        // one sentence for people
+	Site     string           `json:"site,omitempty"` // "": no site, or several
+	About    IncidentObject   `json:"about"`          // the affected object
+	Message  string           `json:"message"`        // one sentence for users
 	Detail   string           `json:"detail,omitempty"`
-	PartOf   string           `json:"partOf,omitempty"`   // the incident that this one follows from
-	Followed string           `json:"followed,omitempty"` // the one that it followed from before
+	PartOf   string           `json:"partOf,omitempty"`   // the incident that causes this one
+	Followed string           `json:"followed,omitempty"` // the earlier value of PartOf
 
-	Since  metav1.Time  `json:"since"`            // of the cause; what happens again and again has begun once
-	Opened metav1.Time  `json:"opened"`           // when the hub saw it
-	Closed *metav1.Time `json:"closed,omitempty"` // when the hub saw that it is over
+	Since  metav1.Time  `json:"since"`            // first occurrence of the cause
+	Opened metav1.Time  `json:"opened"`           // when the hub noticed it
+	Closed *metav1.Time `json:"closed,omitempty"` // when the hub noticed its end
 
-	Count    IncidentCount `json:"count"`              // now
-	Examples []string      `json:"examples,omitempty"` // the first nodes, pods or sites, by name
+	Count    IncidentCount `json:"count"`              // present counts
+	Examples []string      `json:"examples,omitempty"` // the first nodes, pods or sites by name
 
-	Held     string           `json:"held,omitempty"`     // why no pod is moved away
-	NextMove *metav1.Time     `json:"nextMove,omitempty"` // when the first pods leave
-	Actions  []IncidentAction `json:"actions,omitempty"`  // what would help, of the site's actions
+	Held     string           `json:"held,omitempty"`     // why no pod is evicted
+	NextMove *metav1.Time     `json:"nextMove,omitempty"` // when the first pods are evicted
+	Actions  []IncidentAction `json:"actions,omitempty"`  // useful actions of the site
 
-	Most         IncidentCount `json:"most"`                   // the largest counts that there were
-	Evicted      int32         `json:"evicted,omitempty"`      // pods told to leave
-	ShortSeconds int64         `json:"shortSeconds,omitempty"` // how long workloads were short of pods, until ShortSince
-	ShortSince   *metav1.Time  `json:"shortSince,omitempty"`   // since when some are again
-	NodeSeconds  int64         `json:"nodeSeconds,omitempty"`  // Count.Nodes over time, until Counted
-	PodSeconds   int64         `json:"podSeconds,omitempty"`   // Count.Pods over time, until Counted
+	Most         IncidentCount `json:"most"`                   // largest counts so far
+	Evicted      int32         `json:"evicted,omitempty"`      // evicted pods
+	ShortSeconds int64         `json:"shortSeconds,omitempty"` // time in which workloads were short of pods, until ShortSince
+	ShortSince   *metav1.Time  `json:"shortSince,omitempty"`   // since when workloads are short again
+	NodeSeconds  int64         `json:"nodeSeconds,omitempty"`  // Count.Nodes integrated over time, until Counted
+	PodSeconds   int64         `json:"podSeconds,omitempty"`   // Count.Pods integrated over time, until Counted
 
-	Tainted *metav1.Time `json:"tainted,omitempty"` // when the first of its nodes got its NoExecute taint
-	Moved   *metav1.Time `json:"moved,omitempty"`   // when the first pod was told to leave
-	Back    *metav1.Time `json:"back,omitempty"`    // when the first of its nodes was back
+	Tainted *metav1.Time `json:"tainted,omitempty"` // first NoExecute taint of one of its nodes
+	Moved   *metav1.Time `json:"moved,omitempty"`   // first eviction of a pod
+	Back    *metav1.Time `json:"back,omitempty"`    // first return of one of its nodes
 
-	Latest     metav1.MicroTime `json:"latest"`               // when the last of its nodes failed
-	QuietSince *metav1.Time     `json:"quietSince,omitempty"` // since when the cause has not been seen
-	Counted    metav1.MicroTime `json:"counted"`              // when it was last written by the hub's rules
+	Latest     metav1.MicroTime `json:"latest"`               // last failure of one of its nodes
+	QuietSince *metav1.Time     `json:"quietSince,omitempty"` // since when the cause has not occurred
+	Counted    metav1.MicroTime `json:"counted"`              // last update by the hub
 
-	// Acknowledged says who takes care of it: nobody is reminded then. Acknowledged and Note are what
-	// people write; all else is the hub's.
+	// Acknowledged names the user who takes care of it; then no reminders are sent. Users write
+	// only Acknowledged and Note.
 	Acknowledged *IncidentAcknowledged `json:"acknowledged,omitempty"`
 	Note         string                `json:"note,omitempty"`
 
-	// nobody outside is told before: it may be over, or part of another
+	// earliest notification: the incident may end, or become part of another, before
 	NotifyAfter *metav1.Time   `json:"notifyAfter,omitempty"`
-	Told        []IncidentTold `json:"told,omitempty"` // who outside was told
+	Told        []IncidentTold `json:"told,omitempty"` // sent notifications
 }
 
-// An IncidentState is whether an incident goes on.
+// An IncidentState says whether an incident is open.
 type IncidentState string
 
 // States of an incident.
@@ -69,61 +69,61 @@ const (
 	IncidentClosed IncidentState = "Closed"
 )
 
-// An IncidentCause is what has happened, in one word.
+// An IncidentCause is the cause in one word.
 type IncidentCause string
 
-// An IncidentSeverity is how much an incident matters.
+// An IncidentSeverity is the severity of an incident.
 type IncidentSeverity string
 
-// Severities. Info is told to nobody outside.
+// Severities. No notifications are sent for Info.
 const (
 	SeverityCritical IncidentSeverity = "Critical"
 	SeverityWarning  IncidentSeverity = "Warning"
 	SeverityInfo     IncidentSeverity = "Info"
 )
 
-// An IncidentAction is one of the actions on a site.
+// An IncidentAction is an action on a site.
 type IncidentAction string
 
-// Actions that help.
+// Actions on a site.
 const (
 	ActionHold        IncidentAction = "Hold"
 	ActionMaintenance IncidentAction = "Maintenance"
 	ActionRelease     IncidentAction = "Release"
 )
 
-// An IncidentObject is what a cause is in: a Site, a workload, an Image, or the Fleet.
+// An IncidentObject is the affected object: a Site, a workload, an Image, or the Fleet.
 type IncidentObject struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 }
 
-// An IncidentCount counts what an incident touches.
+// An IncidentCount counts the affected objects.
 type IncidentCount struct {
-	Nodes     int32 `json:"nodes"`     // that the cause is on
-	Pods      int32 `json:"pods"`      // on them, or that do not run because of it
-	Workloads int32 `json:"workloads"` // that have fewer pods than they want
+	Nodes     int32 `json:"nodes"`     // with the cause
+	Pods      int32 `json:"pods"`      // on those nodes, or not running because of the cause
+	Workloads int32 `json:"workloads"` // with fewer pods than wanted
 }
 
-// An IncidentAcknowledged is who has taken an incident up, and when: the hub writes both.
+// An IncidentAcknowledged is who has acknowledged an incident and when. The hub writes both.
 type IncidentAcknowledged struct {
 	By   string      `json:"by,omitempty"`
 	Time metav1.Time `json:"time,omitempty"`
 }
 
-// An IncidentTold is what somebody outside knows of an incident.
+// An IncidentTold is the state of an incident's notifications.
 type IncidentTold struct {
 	Whom   string       `json:"whom"`             // webhook or mail
-	Opened *metav1.Time `json:"opened,omitempty"` // when they were told that it is open
-	Closed *metav1.Time `json:"closed,omitempty"` // and that it is not any more
-	Failed int32        `json:"failed,omitempty"` // attempts in a row
-	Next   *metav1.Time `json:"next,omitempty"`   // when it is tried again
+	Opened *metav1.Time `json:"opened,omitempty"` // when its opening was sent
+	Closed *metav1.Time `json:"closed,omitempty"` // when its end was sent
+	Failed int32        `json:"failed,omitempty"` // failed attempts in a row
+	Next   *metav1.Time `json:"next,omitempty"`   // next attempt
 	Error  string       `json:"error,omitempty"`  // of the last attempt
-	Missed []string     `json:"missed,omitempty"` // of them: whom the last did not reach, and who are tried again
+	Missed []string     `json:"missed,omitempty"` // recipients of the last attempt that failed, to be tried again
 }
 
-// DeepCopy returns a copy that shares nothing that anyone changes.
+// DeepCopy returns a copy that shares no mutable data.
 func (i *Incident) DeepCopy() *Incident {
 	if i == nil {
 		return nil

@@ -5,21 +5,20 @@ import (
 	"slices"
 )
 
-// A Peripheral is something connected to the board that has a name of its own: the device looks
-// whether it is there, and pods ask for flotilla.dev/<name>. A serial port or a camera is not
-// counted with others of its type any more; what hangs on a bus or a GPIO chip comes with that,
-// which others may have as well.
+// A Peripheral is a named, connected device. The agent checks that it is present, and pods request
+// flotilla.dev/<name>. A named serial port or camera no longer counts among its type's resource. On
+// a bus or GPIO chip, other peripherals share the bus's nodes.
 type Peripheral struct {
 	Name string `json:"name"`
 	Type string `json:"type"` // one of PeripheralTypes
-	// gpiochip, serial, video, codec: the device's id, as flotilla-device probe prints it; * and ?
-	// stand for any characters
+	// gpiochip, serial, video, codec: the device's id as flotilla-device probe prints it; * and ?
+	// are wildcards
 	ByID    string `json:"byID,omitempty"`
-	Bus     *int64 `json:"bus,omitempty"`     // i2c: its number, 1 for i2c-1
-	Address int64  `json:"address,omitempty"` // i2c: of the chip, 7 bits
-	Family  string `json:"family,omitempty"`  // onewire: with which the ids of such chips begin, two hex digits
-	Line    string `json:"line,omitempty"`    // gpio-in, gpio-out: its name
-	Pull    string `json:"pull,omitempty"`    // gpio-in: one of Pulls; empty: as it is
+	Bus     *int64 `json:"bus,omitempty"`     // i2c: the bus number, 1 for i2c-1
+	Address int64  `json:"address,omitempty"` // i2c: the chip's address, 7 bits
+	Family  string `json:"family,omitempty"`  // onewire: the first two hex digits of the chip's id
+	Line    string `json:"line,omitempty"`    // gpio-in, gpio-out: the line's name
+	Pull    string `json:"pull,omitempty"`    // gpio-in: one of Pulls; empty: unchanged
 }
 
 // Types of a Peripheral.
@@ -30,15 +29,15 @@ const (
 	PeripheralOneWire = "onewire"
 )
 
-// PeripheralBy says by which keys a peripheral of each type is found.
+// PeripheralBy lists the keys that identify a peripheral of each type.
 var PeripheralBy = map[string][]string{
 	PeripheralGPIOIn: {"line", "pull"}, PeripheralGPIOOut: {"line"}, PeripheralI2C: {"bus", "address"},
 	PeripheralOneWire: {"family"},
 	"gpiochip":        {"byID"}, "serial": {"byID"}, "video": {"byID"}, "codec": {"byID"},
 }
 
-// PeripheralTypes are the types of a Peripheral, sorted.
+// PeripheralTypes returns the types of a Peripheral, sorted.
 func PeripheralTypes() []string { return slices.Sorted(maps.Keys(PeripheralBy)) }
 
-// Pulls of a line that is an input, sorted.
+// Pulls are the pulls of an input line, sorted.
 var Pulls = []string{"down", "none", "up"}

@@ -5,9 +5,8 @@ import (
 	"math"
 )
 
-// readings are what a hardware report measures, by the name of the field, and how far each moves
-// from what was last told or remembered of it before that is news. They never stand still; whatever
-// is no reading is news when it is another.
+// readings are the measured fields of a hardware report and the change from which each is reported.
+// Other fields are reported at any change.
 var readings = map[string]float64{
 	"celsius": 5,
 	"rpm":     1000,
@@ -21,8 +20,8 @@ var readings = map[string]float64{
 	"full60":  25,
 }
 
-// HardwareChanged tells whether a hardware report says more than that readings have moved a little.
-// By it a device tells its hub at once, and the hub writes it down.
+// HardwareChanged reports whether two hardware reports differ by more than small changes of
+// readings. Then a device reports at once, and the hub writes it to its store.
 func HardwareChanged(have, said json.RawMessage) bool {
 	var a, b any
 	if json.Unmarshal(have, &a) != nil || json.Unmarshal(said, &b) != nil {

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// SameStatus compares the statuses of a node but for heartbeat times and the order of conditions.
-// What every device says is looked at field by field, which costs a tenth of what reflection does:
-// of a fleet that comes back all but a few say what they said before.
+// SameStatus compares node statuses, except heartbeat times and the order of conditions. The common
+// fields are compared without reflection, at a tenth of its cost: when a fleet reconnects, most
+// statuses are unchanged.
 func SameStatus(a, b corev1.NodeStatus) bool {
 	if !SameResources(a.Capacity, b.Capacity) || !SameResources(a.Allocatable, b.Allocatable) ||
 		!slices.Equal(a.Addresses, b.Addresses) || !sameConditions(a.Conditions, b.Conditions) {
@@ -24,7 +24,7 @@ func SameStatus(a, b corev1.NodeStatus) bool {
 	return apiequality.Semantic.DeepEqual(a, b)
 }
 
-// SameResources compares amounts, however they are written.
+// SameResources compares amounts, in any notation.
 func SameResources(a, b corev1.ResourceList) bool {
 	return maps.EqualFunc(a, b, func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })
 }
@@ -48,8 +48,8 @@ func sameCondition(a, b corev1.NodeCondition) bool {
 		a.Reason == b.Reason && a.Message == b.Message
 }
 
-// Recent is what is kept of a history: its last turns, at most so many, and of those that are older
-// than age the one that still held when the age began.
+// Recent returns the end of a history: at most so many entries, and of those older than age only
+// the one that was valid when the age began.
 func Recent[T any](history []T, at func(T) time.Time, most int, age time.Duration) []T {
 	last := at(history[len(history)-1])
 	for len(history) > 1 && (len(history) > most || last.Sub(at(history[1])) >= age) {
@@ -58,16 +58,15 @@ func Recent[T any](history []T, at func(T) time.Time, most int, age time.Duratio
 	return history
 }
 
-// A container that crashes is started again at once, then after 10 s, twice as long after each
-// crash, 5 min at most; what has run for 10 min begins anew. As the kubelet does.
+// Back-off of crashing containers, as in the kubelet: 10 s after the second crash, doubled after
+// each crash up to 5 min, reset after a run of 10 min.
 const (
 	FirstBackOff = 10 * time.Second
 	MaxBackOff   = 5 * time.Minute
 	ForgiveAfter = 10 * time.Minute
 )
 
-// NextBackOff is how long a container waits after a crash, when it waited so long after the one
-// before.
+// NextBackOff returns the wait after a crash, given the previous one.
 func NextBackOff(last time.Duration) time.Duration {
 	return min(max(2*last, FirstBackOff), MaxBackOff)
 }

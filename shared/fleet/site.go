@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A Site is a place with its own uplink: a zone in Kubernetes' words. Its name is
-// the value of the label topology.kubernetes.io/zone (behind "<region>." where
-// nodes have a region), "default" for nodes without one. The hub creates it with the first node.
+// A Site is a place with its own uplink: a zone in Kubernetes. Its name is the value of the label
+// topology.kubernetes.io/zone (after "<region>." if nodes have a region), or "default". The hub
+// creates it with its first node.
 type Site struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -19,13 +19,12 @@ type Site struct {
 	Status SiteStatus `json:"status,omitempty"`
 }
 
-// A SiteSpec is what an administrator wants of a site; nil fields mean the
-// hub's own settings.
+// A SiteSpec has the settings of a site; nil fields use the hub's.
 type SiteSpec struct {
 	Description string `json:"description,omitempty"`
 	Location    string `json:"location,omitempty"`
 
-	// whole seconds, 1s to 5m; the graces are four of them at least
+	// whole seconds, 1s to 5m; grace periods must be at least four of them
 	LeaseInterval             *metav1.Duration `json:"leaseInterval,omitempty"`
 	NodeMonitorGracePeriod    *metav1.Duration `json:"nodeMonitorGracePeriod,omitempty"`
 	NodeStartupGracePeriod    *metav1.Duration `json:"nodeStartupGracePeriod,omitempty"`
@@ -38,23 +37,23 @@ type SiteSpec struct {
 	Maintenance      *Maintenance     `json:"maintenance,omitempty"`
 }
 
-// A DisruptionPolicy is what happens to a fully disrupted site while another
-// one lives: Evict (as Kubernetes does) or Hold.
+// A DisruptionPolicy is what happens to a fully disrupted site while another site has ready nodes:
+// Evict (as in Kubernetes) or Hold.
 type DisruptionPolicy string
 
-// The two disruption policies.
+// Disruption policies.
 const (
 	Evict DisruptionPolicy = "Evict"
 	Hold  DisruptionPolicy = "Hold"
 )
 
-// Maintenance keeps a site from evictions until a moment.
+// Maintenance stops evictions on a site until a time.
 type Maintenance struct {
 	Until  metav1.Time `json:"until"`
 	Reason string      `json:"reason,omitempty"`
 }
 
-// A SiteState is the disruption state of a site, in Kubernetes' words.
+// A SiteState is the disruption state of a site, as in Kubernetes.
 type SiteState string
 
 // States of a site.
@@ -64,43 +63,43 @@ const (
 	SiteFullDisruption    SiteState = "FullDisruption"
 )
 
-// A SiteHold is the reason why a site evicts nothing.
+// A SiteHold is why a site evicts no pods.
 type SiteHold string
 
-// Reasons of a hold.
+// Values of SiteHold.
 const (
 	HeldForMaintenance     SiteHold = "Maintenance"
-	HeldPartialDisruption  SiteHold = "PartialDisruption" // of a site that is not large
+	HeldPartialDisruption  SiteHold = "PartialDisruption" // the site is not large
 	HeldByDisruptionPolicy SiteHold = "DisruptionPolicy"
-	// no site has a ready node: the hub itself is more likely cut off than every site at once
+	// no site has a ready node: more likely the hub is cut off than every site at once
 	HeldInMasterDisruption SiteHold = "MasterDisruption"
 )
 
-// A SiteStatus is what the hub concludes about a site.
+// A SiteStatus is the hub's view of a site.
 type SiteStatus struct {
 	State        SiteState    `json:"state,omitempty"`
-	Since        *metav1.Time `json:"since,omitempty"` // of State
+	Since        *metav1.Time `json:"since,omitempty"` // start of State
 	Ready        int32        `json:"ready"`           // nodes with Ready=True
-	NotReady     int32        `json:"notReady"`        // all others that count
+	NotReady     int32        `json:"notReady"`        // all other counted nodes
 	NeverSeen    int32        `json:"neverSeen,omitempty"`
-	EvictionRate string       `json:"evictionRate,omitempty"` // nodes per second now, as a decimal
-	HeldReason   SiteHold     `json:"heldReason,omitempty"`   // why nothing is evicted although nodes wait
-	Held         string       `json:"held,omitempty"`         // HeldReason in words, for people
+	EvictionRate string       `json:"evictionRate,omitempty"` // present rate in nodes per second, as a decimal
+	HeldReason   SiteHold     `json:"heldReason,omitempty"`   // why no pods are evicted although nodes are waiting
+	Held         string       `json:"held,omitempty"`         // HeldReason as a sentence for users
 	Waiting      int32        `json:"waiting,omitempty"`      // not-ready nodes that wait for their NoExecute taint
-	// when a node was last given its NoExecute taint: the site's token bucket
+	// last NoExecute taint of a node: the site's token bucket
 	LastEviction *metav1.MicroTime `json:"lastEviction,omitempty"`
-	NextEviction *metav1.MicroTime `json:"nextEviction,omitempty"` // when the next one can be
-	// History are the changes of State of the last 30 days, oldest first, with the last
-	// one before, so far as there are not more than 100. Events come and go; these stay.
+	NextEviction *metav1.MicroTime `json:"nextEviction,omitempty"` // earliest next one
+	// History has the changes of State of the last 30 days, oldest first, and the one before; at
+	// most 100. It outlives events.
 	History []SiteTurn `json:"history,omitempty"`
 }
 
-// A SiteTurn is a moment at which the state of a site changed.
+// A SiteTurn is a change of a site's state.
 type SiteTurn struct {
 	Time     metav1.Time `json:"time"`
-	State    SiteState   `json:"state"`           // from then on
-	Ready    int32       `json:"ready"`           // nodes then
-	NotReady int32       `json:"notReady"`        // nodes then
+	State    SiteState   `json:"state"`           // the new state
+	Ready    int32       `json:"ready"`           // nodes at that time
+	NotReady int32       `json:"notReady"`        // nodes at that time
 	Given    int32       `json:"given,omitempty"` // nodes that got their NoExecute taint in this state
 }
 
@@ -109,7 +108,7 @@ const (
 	siteTurns      = 100
 )
 
-// Turn adds a turn to the history and forgets what is too old.
+// Turn appends a change to the history and drops old ones.
 func (st *SiteStatus) Turn(t SiteTurn) {
 	st.History = append(slices.Clip(st.History), t)
 	st.History = Recent(st.History, func(t SiteTurn) time.Time { return t.Time.Time }, siteTurns, siteHistoryAge)

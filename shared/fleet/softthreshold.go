@@ -9,35 +9,35 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SignalTemperature is how warm the processor is, in degrees Celsius: the one signal that is short
-// above its threshold.
+// SignalTemperature is the processor's temperature in degrees Celsius, the only signal whose
+// pressure is above its threshold.
 const SignalTemperature = "temperature.celsius"
 
-// A SoftThreshold has to be crossed for a while before pods go, and they go with their grace.
+// A SoftThreshold evicts pods with a grace period once it has been crossed for a while.
 type SoftThreshold struct {
-	Value string          `json:"value"` // as that of a hard one
+	Value string          `json:"value"` // as for a hard threshold
 	For   metav1.Duration `json:"for"`
 }
 
 // MaxSoftFor bounds a SoftThreshold's For.
 const MaxSoftFor = time.Hour
 
-// A Soft is a SoftThreshold that was read.
+// A Soft is a parsed SoftThreshold.
 type Soft struct {
 	Threshold
 	For time.Duration
 }
 
-// SoftSignals are the signals with soft thresholds: all but that of OutOfDisk, for which nothing is
-// evicted.
+// SoftSignals returns the signals with soft thresholds: all except that of OutOfDisk, for which no
+// pods are evicted.
 func SoftSignals() []string {
 	return slices.DeleteFunc(slices.Clone(Signals), func(s string) bool { return s == SignalOutOfDiskAvailable })
 }
 
-// ParseSoft reads a signal's soft threshold.
+// ParseSoft parses a signal's soft threshold.
 func ParseSoft(signal string, s SoftThreshold) (Soft, error) {
 	if !slices.Contains(SoftSignals(), signal) {
-		return Soft{}, fmt.Errorf("there is no soft threshold of %q: use one of %s", signal,
+		return Soft{}, fmt.Errorf("%q has no soft threshold: use one of %s", signal,
 			strings.Join(SoftSignals(), ", "))
 	}
 	t, err := ParseThreshold(signal, s.Value)
@@ -50,7 +50,7 @@ func ParseSoft(signal string, s SoftThreshold) (Soft, error) {
 	return Soft{t, s.For.Duration}, nil
 }
 
-// Crossed tells whether so much of a capacity is beyond the threshold.
+// Crossed reports whether an amount of a capacity is beyond the threshold.
 func (t Threshold) Crossed(amount, capacity int64) bool {
 	if t.Signal == SignalTemperature { // in thousandths of a degree
 		return amount > t.Quantity.MilliValue()
@@ -58,7 +58,7 @@ func (t Threshold) Crossed(amount, capacity int64) bool {
 	return amount < t.Of(capacity)
 }
 
-// Softer tells whether a soft threshold is crossed before the hard one, where that can be told
+// Softer reports whether a soft threshold is crossed before the hard one, as far as that is known
 // without a board.
 func (s Soft) Softer(hard Threshold) bool {
 	switch {
@@ -66,7 +66,7 @@ func (s Soft) Softer(hard Threshold) bool {
 		return true
 	case s.Percent > 0:
 		return s.Percent > hard.Percent
-	case hard.Quantity.IsZero() || s.Quantity.IsZero(): // one of them is switched off
+	case hard.Quantity.IsZero() || s.Quantity.IsZero(): // one of them is off
 		return true
 	case s.Signal == SignalTemperature:
 		return s.Quantity.Cmp(hard.Quantity) < 0

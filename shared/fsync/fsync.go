@@ -1,4 +1,4 @@
-// Package fsync makes what is on a disk survive a power cut.
+// Package fsync makes changes of directories durable.
 package fsync
 
 import (
@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Dir makes the names in a directory durable: that a file is there, or is not any more.
+// Dir makes the names in a directory durable: created, renamed and removed files.
 func Dir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

@@ -1,16 +1,11 @@
-// Package line tells a slow line from a dead one.
+// Package line distinguishes a slow connection from a dead one.
 //
-// A Conn sits below TLS, on what accept or dial returned. What it goes by is bytes, not
-// packets and not TLS records: a write lives as long as the other end takes something,
-// a read as long as something comes. What the kernel has taken says little: on a line of
-// 20 kbit/s its queue is full for seconds before there is room for the next piece, and
-// the peer acknowledges all the while. So on Linux the queue is asked (SIOCOUTQ: bytes
-// that the peer has not acknowledged). Elsewhere, and where there is no such queue,
-// progress is what was written.
-//
-// It knows no protocol. How long a whole packet may take is the business of those above,
-// who say it with a deadline, as on any connection. An idle Conn has no goroutine and no
-// timer.
+// A Conn wraps a TCP connection, below TLS. It counts bytes: a write continues while the peer
+// accepts data, a read while data arrives. What the kernel has accepted says little, since at 20
+// kbit/s its queue is full for seconds while the peer acknowledges. So on Linux the Conn reads the
+// queue's length (SIOCOUTQ: unacknowledged bytes); elsewhere written bytes count. It knows no
+// protocol: callers limit a whole packet by a deadline, as on any connection. An idle Conn has no
+// goroutine and no timer. Hub and devices use it.
 package line
 
 import (
@@ -23,55 +18,55 @@ import (
 	"time"
 )
 
-// Pace is the slowest line that is taken for one, in bytes a second. By it those above
-// bound a whole packet: who takes, or sends, one byte now and then would stay for ever.
+// Pace is the rate, in bytes per second, of the slowest accepted connection. Callers bound whole
+// packets by it, since a peer could otherwise keep a connection with one byte now and then.
 const Pace = 1 << 10
 
-// Takes is how long so many bytes take on the slowest line.
+// Takes returns the time for that many bytes at Pace.
 func Takes(bytes int) time.Duration { return time.Duration(bytes) * time.Second / Pace }
 
-// A Conn is a connection whose writes and reads end when nothing moves. Make it with New.
+// A Conn is a connection whose writes and reads fail when no data moves. Make it with New.
 type Conn struct {
 	net.Conn
-	patience time.Duration // of a write
-	received atomic.Int64  // nanoseconds in which something was coming
-	straight bool          // the reader's
+	patience time.Duration // of a write without progress
+	received atomic.Int64  // nanoseconds in which data arrived
+	straight bool          // used by the reader only
 
 	mu          sync.Mutex
 	silence     func() time.Duration
 	read, write half
 }
 
-// A half is one direction. The deadline of the connection below is the earlier one of
-// those that those above have set and the moment at which we look again.
+// A half is one direction. The deadline of the wrapped connection is the earlier of the caller's
+// deadline and the next check.
 type half struct {
 	busy        bool
 	look, until time.Time // zero: none
 }
 
-// New wraps a connection. A write to it ends with os.ErrDeadlineExceeded when for so long
-// nothing of it, or of what was written before it, got anywhere.
+// New wraps a connection. A write fails with os.ErrDeadlineExceeded if neither it nor earlier data
+// makes progress for patience.
 func New(c net.Conn, patience time.Duration) *Conn { return &Conn{Conn: c, patience: patience} }
 
-// Listen gives reads an end, too: a read for which nothing comes for so long ends with
-// os.ErrDeadlineExceeded. It is asked before each read, and again when that has passed.
-// Before Listen, reads have the deadline that is set, or none.
+// Listen limits reads too: a read fails with os.ErrDeadlineExceeded if no data arrives for
+// silence(), which is called before each read and again when that time has passed. Before Listen,
+// only the deadline that is set limits reads.
 func (c *Conn) Listen(silence func() time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.silence = silence
 }
 
-// Received is for how long something has been coming, all in all: the time that reads
-// have waited, but no more than what came takes on the slowest line.
+// Received returns the total time in which data arrived: the time that reads have waited, but at
+// most that of the data at Pace.
 func (c *Conn) Received() time.Duration { return time.Duration(c.received.Load()) }
 
-// looks is how often a write that waits looks whether the queue has shrunk, in its patience.
+// looks is how often a waiting write checks the queue within its patience.
 const looks = 8
 
-// Write writes all of p, or says why it could not.
+// Write writes all of p or fails.
 func (c *Conn) Write(p []byte) (done int, err error) {
-	defer c.end(&c.write, c.Conn.SetWriteDeadline) // what is left behind would wake the process for nothing
+	defer c.end(&c.write, c.Conn.SetWriteDeadline) // a deadline left behind would wake the process
 	now := time.Now()
 	moved, before := now, -1
 	for {
@@ -98,11 +93,11 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 	}
 }
 
-// Straight lets reads through to the connection below as they are: whoever reads has an
-// eye on silence in another way. It is the reader's to say.
+// Straight passes reads through unchanged, for a reader that detects silence itself. Only the
+// reader calls it.
 func (c *Conn) Straight(on bool) { c.straight = on }
 
-// Read reads what there is, at least a byte.
+// Read reads at least one byte.
 func (c *Conn) Read(p []byte) (n int, err error) {
 	if c.straight {
 		return c.Conn.Read(p)
@@ -134,7 +129,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	}
 }
 
-// begin goes on in one direction until it is time to look.
+// begin waits in one direction until the next check.
 func (c *Conn) begin(h *half, look time.Time, set func(time.Time) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,14 +144,14 @@ func (c *Conn) end(h *half, set func(time.Time) error) {
 	_ = set(time.Time{})
 }
 
-// over says whether the deadline of those above has passed.
+// over reports whether the caller's deadline has passed.
 func (c *Conn) over(h *half, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !h.until.IsZero() && !now.Before(h.until)
 }
 
-// SetWriteDeadline is as net.Conn's: for a write that is going on as well.
+// SetWriteDeadline works as in net.Conn, also during a write.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +161,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(earlier(c.write.look, t))
 }
 
-// SetReadDeadline is as net.Conn's: for a read that is going on as well.
+// SetReadDeadline works as in net.Conn, also during a read.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +179,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.SetWriteDeadline(t)
 }
 
-// earlier is the earlier of two deadlines; zero is none.
+// earlier returns the earlier of two deadlines; zero means none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

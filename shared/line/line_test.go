@@ -17,10 +17,9 @@ import (
 	"flotilla.dev/shared/line/linetest"
 )
 
-const slow = 20_000 / 8 // bytes a second of a line of 20 kbit/s
+const slow = 20_000 / 8 // bytes per second of a 20 kbit/s line
 
-// ends are the two ends of a connection over a slow line; what is written to the first
-// one waits in a small queue.
+// ends returns the two ends of a slow connection; data written to the first waits in a small queue.
 func ends(t *testing.T, rate int64) (near, far net.Conn, l *linetest.Line) {
 	t.Helper()
 	there := linetest.Listen(t)
@@ -37,8 +36,8 @@ func ends(t *testing.T, rate int64) (near, far net.Conn, l *linetest.Line) {
 	return near, far, l
 }
 
-// The kernel says that there is room again when a third of its queue is, which takes longer
-// than the patience; the other end acknowledges all the while.
+// The kernel reports room when a third of its queue is free, which takes longer than the patience,
+// while the peer acknowledges.
 func TestAWriteOverASlowLineLivesAsLongAsSomethingMoves(t *testing.T) {
 	t.Parallel()
 	near, far, _ := ends(t, 4*slow)
@@ -90,7 +89,7 @@ func TestAWriteWhoseLineDiesOnTheWayEnds(t *testing.T) {
 	}
 }
 
-// Whoever acknowledges a byte now and then ends with the deadline of the whole packet.
+// A peer that acknowledges a byte now and then fails at the deadline of the whole packet.
 func TestADeadlineOfThoseAboveHoldsHoweverMuchMoves(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -151,12 +150,12 @@ func TestAReadLivesAsLongAsSomethingComes(t *testing.T) {
 		if took := time.Since(began); took != 20*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		// Ten bytes take ten thousandths of a second on the slowest line.
+		// At Pace, ten bytes take ten thousandths of a second.
 		if got := conn.Received(); got < 9*time.Millisecond || got > 10*time.Millisecond {
 			t.Errorf("something was coming for %s", got)
 		}
 		began = time.Now()
-		time.AfterFunc(2*time.Second, func() { silence.Store(int64(5 * time.Second)) }) // the line is slower than it was thought
+		time.AfterFunc(2*time.Second, func() { silence.Store(int64(5 * time.Second)) }) // the line is slower than assumed
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 5*time.Second {
 			t.Errorf("after %s of silence: %v", time.Since(began), err)
 		}
@@ -172,7 +171,7 @@ func TestAReadLivesAsLongAsSomethingComes(t *testing.T) {
 			}
 			_ = conn.SetReadDeadline(time.Time{})
 		}
-		began = time.Now() // taking a deadline back does not take the silence away
+		began = time.Now() // removing a deadline does not remove the limit of silence
 		time.AfterFunc(time.Second, func() { _ = conn.SetReadDeadline(time.Time{}) })
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 5*time.Second {
 			t.Errorf("after %s of silence: %v", time.Since(began), err)
@@ -180,7 +179,7 @@ func TestAReadLivesAsLongAsSomethingComes(t *testing.T) {
 	})
 }
 
-// noted is a connection that takes everything and knows its write deadline.
+// A noted connection accepts everything and records its write deadlines.
 type noted struct {
 	net.Conn
 	set      int
@@ -193,8 +192,8 @@ func (n *noted) SetWriteDeadline(until time.Time) error {
 	return nil
 }
 
-// A deadline that is left behind wakes the process when it passes: for each answer to a
-// device a second time, which costs more than the answer.
+// A deadline left behind wakes the process when it passes, for each answer to a device, which costs
+// more than the answer.
 func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
 	n := &noted{}
 	c := New(n, time.Second)
@@ -207,7 +206,7 @@ func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
 	}
 }
 
-// full is a connection whose queue has no room, as long as it is not empty.
+// A full connection has no room in its queue until the queue is empty.
 type full struct {
 	*net.TCPConn
 	until atomic.Pointer[time.Time]
@@ -223,7 +222,7 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// No room appears for many times the patience; what was written before is acknowledged.
+// The queue has no room for many times the patience, while earlier data is acknowledged.
 func TestAnAcknowledgementIsProgressWhereThereIsNoRoom(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("there is no queue to ask")

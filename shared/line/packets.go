@@ -2,18 +2,17 @@ package line
 
 import "net"
 
-// Packet is how much of what is said a packet carries at most: what Linux itself goes back to
-// (tcp_base_mss) where larger ones are lost. Tunnels and mobile lines often carry less than the
-// 1,460 bytes of an Ethernet without saying so, and then whatever is short arrives, and neither a
-// handshake nor a desired state ever does.
+// Packet bounds the payload of a packet, as Linux does after losses (tcp_base_mss). Tunnels and
+// mobile networks often carry less than Ethernet's 1,460 bytes without reporting it; then short
+// messages arrive, but no TLS handshake and no desired state.
 const Packet = 1024
 
-// Dialer makes connections in which neither end sends larger packets than that.
+// Dialer makes connections whose packets are at most Packet in both directions.
 func Dialer() *net.Dialer { return &net.Dialer{Control: packets} }
 
-// Listener is one whose connections are alike.
+// Listener does the same for accepted connections.
 func Listener() *net.ListenConfig {
 	l := &net.ListenConfig{Control: packets}
-	l.SetMultipathTCP(false) // which takes no size of packets
+	l.SetMultipathTCP(false) // MPTCP has no limit of packet sizes
 	return l
 }

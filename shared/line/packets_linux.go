@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packets bounds what this end sends, and what it lets the other end send. A kernel that does not
-// do it has connections still.
+// packets bounds the packets that this end sends and accepts. If the kernel refuses, the connection
+// still works.
 func packets(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, Packet) })
 }

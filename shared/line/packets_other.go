@@ -4,5 +4,5 @@ package line
 
 import "syscall"
 
-// packets are as large here as the kernel makes them.
+// packets does nothing on other systems.
 func packets(_, _ string, _ syscall.RawConn) error { return nil }

@@ -5,17 +5,16 @@ import (
 	"time"
 )
 
-// Pauses before a line is made anew.
+// Pauses before a reconnection.
 const (
-	MinPause = 200 * time.Millisecond // at most, before the first try; doubles
+	MinPause = 200 * time.Millisecond // upper bound before the first try; doubles
 	MaxPause = 5 * time.Second
 )
 
-// Pause is how long to wait before a try, counted from 0, to make a line anew that was lost: at
-// most most, and never more than MaxPause. It is any part of what doubles (full jitter), so that
-// those who lost a hub at one moment do not come back at one moment; once it has grown, the second
-// half of the longest. So who tries for days tries every four seconds, and a line that comes and
-// goes is not missed for long: no time of five seconds in which it is there passes without a try.
+// Pause returns the wait before a reconnection; try counts from 0. It is at most most, and at most
+// MaxPause. It is a random part of a doubling bound (full jitter), so that devices that lost a hub
+// at once do not return at once; at the maximum it is between half and all of it. So a link that is
+// up for five seconds is never missed.
 func Pause(try int, most time.Duration) time.Duration {
 	most = max(min(most, MaxPause), MinPause)
 	if p := MinPause << min(max(try, 0), 10); p < most {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queued is how many bytes the peer has not acknowledged; -1: there is nobody to ask.
+// queued returns the number of unacknowledged bytes; -1: unknown.
 func (c *Conn) queued() int {
 	n := -1
 	if s, ok := c.Conn.(syscall.Conn); ok {

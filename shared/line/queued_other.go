@@ -2,5 +2,5 @@
 
 package line
 
-// queued is not known here: what was written counts.
+// queued is unknown here: written bytes count.
 func (c *Conn) queued() int { return -1 }

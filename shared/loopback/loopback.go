@@ -1,5 +1,5 @@
-// Package loopback gives tests and measuring tools addresses on this machine for the
-// programs that they start. It is in none of those programs.
+// Package loopback gives tests and measuring tools free ports on this machine for the programs that
+// they start. It is not part of those programs.
 package loopback
 
 import (
@@ -11,27 +11,26 @@ import (
 	"sync"
 )
 
-// The ports are below those that the kernel gives to outgoing connections (32768 and up on
-// Linux): while a program is down, one that dials its port again and again could otherwise
-// meet itself, or somebody else the port.
+// The ports are below those of outgoing connections (32768 and up on Linux). Otherwise a client
+// that dials a stopped program's port could connect to itself, or another program could get the
+// port.
 const first, count = 20_000, 12_000
 
 var (
 	mu   sync.Mutex
 	next = os.Getpid() % count
-	kept []net.Listener // each says which port is taken, until this process ends
+	kept []net.Listener // each reserves a port until this process ends
 )
 
-// Address returns 127.0.0.1 with a port that nothing listens on, and that no other caller gets
-// as long as this process lives, in whatever process that caller is: many tests run at a time,
-// and a program that is killed and started again finds its port free.
+// Address returns 127.0.0.1 with a free port that no other caller, in any process, gets while this
+// process runs. So parallel tests do not collide, and a restarted program finds its port free.
 func Address() (string, error) {
 	mu.Lock()
 	defer mu.Unlock()
 	for range count {
 		port := first + next
 		next = (next + 1) % count
-		// A name in the kernel, which is gone with the process however that ends.
+		// An abstract socket name disappears with the process.
 		taken, err := net.Listen("unix", fmt.Sprintf("@flotilla-port-%d", port))
 		if err != nil {
 			continue

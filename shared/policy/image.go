@@ -9,14 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// JudgesImages tells whether the document says anything of images. Where it does, an
-// image must be asked for by its Canonical name: engines also take ids and short
-// names, and mean by them what no rule has looked at.
+// JudgesImages reports whether the document restricts images. Then an image must be requested by
+// its Canonical name: engines also accept ids and short names, which no rule has checked.
 func (d Document) JudgesImages() bool {
 	return len(d.Registries) > 0 || d.RequireDigest || len(d.Signatures) > 0
 }
 
-// Canonical is the whole name of an image, with its registry and its tag or digest.
+// Canonical returns the full name of an image, with registry and tag or digest.
 func Canonical(image string) (string, error) {
 	ref, err := reference.ParseDockerRef(image)
 	if err != nil {
@@ -43,13 +42,13 @@ func (v *verdict) image(image string, p *field.Path) {
 		v.no(p, "requireDigest: false", "image %q has no digest: write name@sha256:…", image)
 	}
 	if _, ok := v.Signers(image); !ok {
-		v.no(p, fmt.Sprintf("signatures: [{images: [%s], keys: …}]", name), "no rule says who must have signed image %q",
+		v.no(p, fmt.Sprintf("signatures: [{images: [%s], keys: …}]", name), "no signature rule covers image %q",
 			image)
 	}
 }
 
-// Signers are the keys of which one must have signed an image; none where it needs no
-// signature. False: no rule names the image, so it may not run.
+// Signers returns the keys one of which must have signed an image; nil if it needs no signature.
+// False: no rule names the image, so it may not run.
 func (d Document) Signers(image string) ([]Key, bool) {
 	if len(d.Signatures) == 0 {
 		return nil, true
@@ -68,7 +67,7 @@ func (d Document) Signers(image string) ([]Key, bool) {
 	return nil, false
 }
 
-// placeOf is the registry and repository of an image, in one spelling.
+// placeOf returns the registry and repository of an image in canonical form.
 func placeOf(ref reference.Named) string {
 	host := strings.TrimSuffix(strings.ToLower(reference.Domain(ref)), ":443")
 	if host == "registry-1.docker.io" || host == "index.docker.io" {
@@ -77,13 +76,13 @@ func placeOf(ref reference.Named) string {
 	return host + "/" + reference.Path(ref)
 }
 
-// within tells whether an image lies in one of the registries or repositories, by
-// whole path elements.
+// within reports whether an image is in one of the registries or repositories, by whole path
+// elements.
 func within(name string, places []string) bool {
 	return slices.ContainsFunc(places, func(p string) bool { return name == p || strings.HasPrefix(name, p+"/") })
 }
 
-// validPlace checks a registry or a repository in one.
+// validPlace checks a registry, or a repository in one.
 func validPlace(place string) error {
 	ref, err := reference.ParseNormalizedNamed(place + "/x")
 	host, _, _ := strings.Cut(place, "/")

@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// A Refusal is one thing of a pod that may not be.
+// A Refusal is one part of a pod that is not allowed.
 type Refusal struct {
 	Field *field.Path
 	Why   string
-	Allow string // the line of the document that would allow it; empty: none would
+	Allow string // the line of the document that would allow it; empty: no line does
 }
 
-// Judge tells what of a pod may not run. p is where the spec stands in its object.
+// Judge returns what the document does not allow in a pod. p is the path of the spec in its object.
 func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 	v := verdict{Document: d, hostNetwork: spec.HostNetwork}
 	if spec.HostNetwork && !d.HostNetwork {
@@ -31,11 +31,11 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 		if h := volume.HostPath; h != nil && !d.AllowsPath(h.Path) {
 			at, resource := p.Child("volumes").Index(i).Child("hostPath", "path"), resourceAt(h.Path)
 			if resource != "" && !privileged(spec) {
-				v.no(at, "", "%q is a device, which a container cannot open by a hostPath: leave the volume out, and ask in "+
+				v.no(at, "", "%q is a device, which a container cannot open by a hostPath: remove the volume, and request it in "+
 					"the container's resources for limits: {flotilla.dev/%s: 1}",
 					h.Path, resource)
 			} else {
-				v.no(at, fmt.Sprintf("hostPaths: [%s]", h.Path), "%q is outside %s", h.Path, orNone(d.HostPaths, "mounted"))
+				v.no(at, fmt.Sprintf("hostPaths: [%s]", h.Path), "%q is outside %s", h.Path, orNone(d.HostPaths))
 			}
 		}
 		if im := volume.Image; im != nil {
@@ -43,14 +43,14 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 		}
 		if volume.PersistentVolumeClaim != nil && !d.LocalVolumes {
 			v.no(p.Child("volumes").Index(i).Child("persistentVolumeClaim"), "localVolumes: true",
-				"pods may not keep data on the device that outlives them")
+				"pods may not use persistent volumes on the device")
 		}
 	}
 	if c := spec.SecurityContext; c != nil {
 		at := p.Child("securityContext")
 		v.profiles(c.SeccompProfile, c.AppArmorProfile, at)
 		for i, s := range c.Sysctls {
-			// as Kubernetes: they would be the device's
+			// As in Kubernetes: such a sysctl would be the device's.
 			if name := strings.ReplaceAll(s.Name, "/", "."); spec.HostNetwork && strings.HasPrefix(name, "net.") {
 				v.no(at.Child("sysctls").Index(i).Child("name"), "",
 					"%s may not be set where hostNetwork is true: it would be the device's", s.Name)
@@ -73,16 +73,15 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 	return v.refusals
 }
 
-// deviceNodes are the beginnings of the paths of devices that pods can ask for, with the resource
-// that each is. A bus has its number behind that.
+// deviceNodes maps the prefixes of device paths to the resources that pods can request. The number
+// of a bus follows.
 var deviceNodes = []struct{ path, resource string }{
 	{"ttyUSB", "serial"}, {"ttyACM", "serial"}, {"ttyAMA", "serial"}, {"ttyS", "serial"}, {"serial", "serial"},
 	{"gpiochip", "gpiochip"},
 	{"i2c-", "i2c-"}, {"spidev", "spi"}, {"video", "video"}, {"v4l/", "video"}, {"dri/", "render"},
 }
 
-// resourceAt is the resource that has the device at a path; "" where no pod can ask for what is
-// there.
+// resourceAt returns the resource of the device at a path; "" if there is none.
 func resourceAt(name string) string {
 	name, isDev := strings.CutPrefix(path.Clean(name), "/dev/")
 	for _, d := range deviceNodes {
@@ -98,7 +97,7 @@ func resourceAt(name string) string {
 	return ""
 }
 
-// privileged tells whether a container of a pod opens whatever device it likes.
+// privileged reports whether a container of a pod is privileged, and so opens any device.
 func privileged(spec *corev1.PodSpec) bool {
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		if c.SecurityContext != nil && is(c.SecurityContext.Privileged) {
@@ -108,10 +107,10 @@ func privileged(spec *corev1.PodSpec) bool {
 	return false
 }
 
-// A verdict gathers everything that may not be.
+// A verdict collects refusals.
 type verdict struct {
 	Document
-	hostNetwork bool // the pod takes every port of the device: its host ports only name them
+	hostNetwork bool // the pod has the device's network: its host ports restrict nothing
 	refusals    []Refusal
 }
 
@@ -125,7 +124,7 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 	for i, port := range c.Ports {
 		if port.HostPort != 0 && !v.hostNetwork && !v.AllowsHostPort(port.HostPort) {
 			v.no(p.Child("ports").Index(i).Child("hostPort"), fmt.Sprintf("hostPorts: [%d]", port.HostPort),
-				"port %d of the device is outside %s", port.HostPort, orNone(v.HostPorts, "taken"))
+				"port %d of the device is outside %s", port.HostPort, orNone(v.HostPorts))
 		}
 	}
 	s := c.SecurityContext
@@ -138,10 +137,10 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 		v.no(p.Child("privileged"), "privileged: true", "privileged containers are not allowed")
 	}
 	if is(s.AllowPrivilegeEscalation) && !is(s.Privileged) && !v.NewPrivileges {
-		v.no(p.Child("allowPrivilegeEscalation"), "allowNewPrivileges: true", "containers never gain rights: leave it out")
+		v.no(p.Child("allowPrivilegeEscalation"), "allowNewPrivileges: true", "containers never gain privileges: omit it")
 	}
 	if s.ProcMount != nil && *s.ProcMount != corev1.DefaultProcMount {
-		v.no(p.Child("procMount"), "", "is not supported: use Default, or leave it out")
+		v.no(p.Child("procMount"), "", "is not supported: use Default, or omit it")
 	}
 	if s.Capabilities == nil {
 		return
@@ -154,17 +153,18 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 	}
 }
 
-// asks judges whom the device asks for a container. It asks from its own network, and what
-// is answered shows in events: another host than the pod is, for one, the device itself.
+// asks checks the hosts that probes and hooks connect to. The agent connects from the device's
+// network and the answer appears in events, so only the pod itself is allowed, not for example the
+// device.
 func (v *verdict) asks(c *corev1.Container, p *field.Path) {
 	host := func(p *field.Path, h *corev1.HTTPGetAction, t *corev1.TCPSocketAction) {
 		if h != nil && h.Host != "" && !v.HostNetwork {
 			v.no(p.Child("httpGet", "host"), "hostNetwork: true",
-				"the device asks %q from its own network: leave it out, which means the pod", h.Host)
+				"the device would connect to %q from its own network: omit it to use the pod", h.Host)
 		}
 		if t != nil && t.Host != "" && !v.HostNetwork {
 			v.no(p.Child("tcpSocket", "host"), "hostNetwork: true",
-				"the device asks %q from its own network: leave it out, which means the pod", t.Host)
+				"the device would connect to %q from its own network: omit it to use the pod", t.Host)
 		}
 	}
 	probe := func(name string, b *corev1.Probe) {
@@ -186,36 +186,35 @@ func (v *verdict) asks(c *corev1.Container, p *field.Path) {
 	}
 }
 
-// profiles knows the engine's own profiles, which are in force anyway, and those that the device's
-// owner has put or named in a folder of theirs: who names one cannot be freer than the owner has
-// written.
+// profiles allows the engine's default profiles and those in the directories of the device's owner,
+// so that a pod is never less confined than the owner has configured.
 func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, p *field.Path) {
 	switch at := p.Child("seccompProfile"); {
 	case c == nil || c.Type == corev1.SeccompProfileTypeRuntimeDefault:
 	case c.Type != corev1.SeccompProfileTypeLocalhost:
-		v.no(at.Child("type"), "", "is not supported: use RuntimeDefault, which is in force without it too, or Localhost")
+		v.no(at.Child("type"), "", "is not supported: use RuntimeDefault, which is the default, or Localhost")
 	case c.LocalhostProfile == nil || !filepath.IsLocal(*c.LocalhostProfile) || *c.LocalhostProfile == ".":
-		v.no(at.Child("localhostProfile"), "", "must be a path below the folder of the device's profiles, without ..")
+		v.no(at.Child("localhostProfile"), "", "must be a path below the directory of the device's profiles, without ..")
 	}
 	switch at := p.Child("appArmorProfile"); {
 	case a == nil || a.Type == corev1.AppArmorProfileTypeRuntimeDefault:
 	case a.Type == corev1.AppArmorProfileTypeUnconfined && !v.Privileged:
 		v.no(at.Child("type"), "privileged: true",
-			"containers keep a profile of AppArmor: use RuntimeDefault or Localhost, or leave it out")
+			"a container needs an AppArmor profile: use RuntimeDefault or Localhost, or omit it")
 	case a.Type == corev1.AppArmorProfileTypeUnconfined:
 	case a.Type != corev1.AppArmorProfileTypeLocalhost:
-		v.no(at.Child("type"), "", "is not supported: use RuntimeDefault or Localhost, or leave it out")
+		v.no(at.Child("type"), "", "is not supported: use RuntimeDefault or Localhost, or omit it")
 	case a.LocalhostProfile == nil || !filepath.IsLocal(*a.LocalhostProfile) || *a.LocalhostProfile == "." ||
 		*a.LocalhostProfile == "unconfined":
-		v.no(at.Child("localhostProfile"), "", "must be a name in the folder of the device's profiles, without ..")
+		v.no(at.Child("localhostProfile"), "", "must be a name in the directory of the device's profiles, without ..")
 	}
 }
 
 func is(b *bool) bool { return b != nil && *b }
 
-func orNone(s []string, done string) string {
-	if len(s) == 0 {
-		return "what may be " + done + ", which is nothing"
+func orNone(allowed []string) string {
+	if len(allowed) == 0 {
+		return "the allowed ones (none)"
 	}
-	return strings.Join(s, ", ")
+	return strings.Join(allowed, ", ")
 }

@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// A Key is the public half of one that signs images.
+// A Key is a public key that verifies image signatures.
 type Key struct {
 	ID     string // SHA-256 of its SubjectPublicKeyInfo, in hex
 	public any
 }
 
-// keys are those of a rule.
+// keys parses the keys of a rule.
 func (s Signature) keys() (keys []Key, err error) {
 	for _, text := range s.Keys {
 		more, err := ParseKeys(text)
@@ -31,8 +31,7 @@ func (s Signature) keys() (keys []Key, err error) {
 	return keys, nil
 }
 
-// ParseKeys reads public keys in PEM, such as cosign's cosign.pub: ECDSA on P-256 or
-// Ed25519.
+// ParseKeys parses public keys in PEM, such as cosign's cosign.pub: ECDSA on P-256 or Ed25519.
 func ParseKeys(text string) (keys []Key, err error) {
 	rest := []byte(text)
 	for {
@@ -60,15 +59,15 @@ func ParseKeys(text string) (keys []Key, err error) {
 		sum := sha256.Sum256(block.Bytes)
 		keys = append(keys, Key{ID: hex.EncodeToString(sum[:]), public: public})
 	}
-	// Decode passes over a block that it cannot read.
+	// Decode skips invalid blocks.
 	if len(keys) == 0 || strings.TrimSpace(string(rest)) != "" || strings.Count(text, "-----BEGIN") != len(keys) {
-		return nil, errors.New("there is something that is no public key in PEM (-----BEGIN PUBLIC KEY-----)")
+		return nil, errors.New("the text is not a public key in PEM (-----BEGIN PUBLIC KEY-----)")
 	}
 	return keys, nil
 }
 
-// Signed tells whether the key has signed a message: its SHA-256 with ECDSA, the
-// message itself with Ed25519.
+// Signed reports whether the key has signed a message: its SHA-256 with ECDSA, the message itself
+// with Ed25519.
 func (k Key) Signed(message, signature []byte) bool {
 	switch public := k.public.(type) {
 	case *ecdsa.PublicKey:

@@ -6,16 +6,15 @@ import (
 	"unicode"
 )
 
-// MountPath says what is wrong with a place in a container where a volume is to be
-// mounted; empty: nothing. Beside what Kubernetes refuses these are characters that
-// engines read as the end of a path and the beginning of another wish, such as
-// Podman's commas, and places that are the container itself.
+// MountPath returns why a volume cannot be mounted at a place in a container, or "". In addition to
+// Kubernetes it refuses characters that engines parse as the end of a path, such as commas in
+// Podman, and the container's root.
 func MountPath(name string) string {
 	switch clean := path.Clean(name); {
 	case strings.Contains(name, ":"):
 		return "must not contain ':'"
 	case strings.ContainsAny(name, `,"`) || strings.ContainsFunc(name, unicode.IsControl):
-		return "must not contain commas, quotes or control characters, which container engines take for more than a path"
+		return "must not contain commas, quotes or control characters, which container engines misread"
 	case !path.IsAbs(name):
 		return "must be an absolute path"
 	case clean == "/":
@@ -26,8 +25,8 @@ func MountPath(name string) string {
 	return ""
 }
 
-// WorkingDir says what is wrong with the directory in which a container is to begin; empty:
-// nothing. Through /proc/self/fd older runtimes let a container out (CVE-2024-21626).
+// WorkingDir returns why a directory cannot be a container's working directory, or "". With
+// /proc/self/fd, older runtimes let a container escape (CVE-2024-21626).
 func WorkingDir(name string) string {
 	if inProc(path.Clean("/" + name)) {
 		return "must not be /proc or below it"

@@ -1,11 +1,10 @@
-// Package policy says what may run: one document, which an administrator gives to
-// the hub and a device's owner to the device, and one rule that judges a pod by it.
+// Package policy decides which pods may run, by a document that an administrator gives to the hub
+// and an owner to the device.
 //
-// The hub asks it before it remembers a workload (package admission), the device
-// before it runs one (package agent), of the same code, so that they cannot differ
-// in what a field means. Both documents count: the hub cannot widen the device's.
-// The room is pure: it reads no file, pulls no image, and knows neither namespaces
-// nor who asks. What of a pod no device can do at all is said elsewhere.
+// The hub applies it before it stores a workload (package admission), and the device before it runs
+// a pod (package plan), so that both understand every field alike. Both documents count: the hub
+// cannot widen the device's. The package is pure: it reads no files, pulls no images, and knows
+// neither namespaces nor users. What no device supports is refused elsewhere.
 package policy
 
 import (
@@ -24,51 +23,50 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// VolumesRoot is the only place on a device that pods may mount from unless a
-// document says otherwise.
+// VolumesRoot is the only directory of a device that pods may mount by default.
 const VolumesRoot = "/var/lib/flotilla/volumes"
 
-// DefaultPidsLimit is how many processes and threads a container may have where
-// nobody says otherwise; Unlimited takes the limit away.
+// DefaultPidsLimit is the default number of processes and threads of a container; Unlimited removes
+// the limit.
 const (
 	DefaultPidsLimit = 1024
 	Unlimited        = -1
 
-	leastPids = 32      // fewer, and an engine cannot even start a shell in it
-	mostPids  = 1 << 22 // the kernel's own end
+	leastPids = 32      // an engine needs more to start a shell
+	mostPids  = 1 << 22 // the kernel's limit
 )
 
-// A Document is what may run. Its zero value and Default allow nothing that reaches out of a
-// container but host ports; the zero value allows no host path and no persistent volume at all.
+// A Document says what pods may use. Its zero value and Default allow nothing outside of a
+// container except host ports; the zero value also allows no host paths and no persistent volumes.
 type Document struct {
-	Privileged    bool     `yaml:"privileged"`         // privileged containers, and with them every capability and sysctl
+	Privileged    bool     `yaml:"privileged"`         // privileged containers, which include every capability and sysctl
 	HostNetwork   bool     `yaml:"hostNetwork"`        // pods on the device's own network
-	HostPID       bool     `yaml:"hostPID"`            // pods that see the device's processes
+	HostPID       bool     `yaml:"hostPID"`            // pods in the device's process namespace
 	HostPaths     []string `yaml:"hostPaths"`          // prefixes, by whole path elements
 	HostPorts     []string `yaml:"hostPorts"`          // of the device: 8080, or 8000-8100; nil: every port
-	Capabilities  []string `yaml:"capabilities"`       // beyond the engine's default set; ALL for every one
-	NewPrivileges bool     `yaml:"allowNewPrivileges"` // set-user-ID programs may gain rights
-	UnsafeSysctls []string `yaml:"unsafeSysctls"`      // beyond the safe ones; a * at the end stands for the rest
+	Capabilities  []string `yaml:"capabilities"`       // in addition to the engine's default set; ALL for every one
+	NewPrivileges bool     `yaml:"allowNewPrivileges"` // set-user-ID programs may gain privileges
+	UnsafeSysctls []string `yaml:"unsafeSysctls"`      // in addition to the safe ones; a trailing * is a wildcard
 
-	// registries, or repositories in them, that images come from; empty: any
+	// registries of images, or repositories in them; empty: any
 	Registries    []string    `yaml:"registries"`
 	RequireDigest bool        `yaml:"requireDigest"` // images by digest only
-	Signatures    []Signature `yaml:"signatures"`    // whose signature an image needs; empty: nobody's
+	Signatures    []Signature `yaml:"signatures"`    // required signatures; empty: none
 
-	LocalVolumes bool `yaml:"localVolumes"` // pods keep data on the device that outlives them: persistent volumes
+	LocalVolumes bool `yaml:"localVolumes"` // pods may use persistent volumes on the device
 
-	PodPidsLimit int64 `yaml:"podPidsLimit"` // processes and threads of a container; 0: DefaultPidsLimit, -1: no limit
+	PodPidsLimit int64 `yaml:"podPidsLimit"` // processes and threads of a container; 0: DefaultPidsLimit, -1: unlimited
 }
 
-// A Signature says whose signature images need. The first that names an image
-// counts; an image that none names may not run.
+// A Signature is a rule about signatures. The first rule that names an image counts; an image
+// without a rule may not run.
 type Signature struct {
 	Images   []string `yaml:"images"`   // registries, or repositories in them; empty: every image
-	Keys     []string `yaml:"keys"`     // public keys in PEM, of which one must have signed
-	Unsigned bool     `yaml:"unsigned"` // these need none
+	Keys     []string `yaml:"keys"`     // public keys in PEM; one of them must have signed
+	Unsigned bool     `yaml:"unsigned"` // no signature is needed
 }
 
-// Default is the document of whoever has written none.
+// Default is the policy without a document.
 func Default() Document {
 	return Document{HostPaths: []string{VolumesRoot}, LocalVolumes: true, PodPidsLimit: DefaultPidsLimit}
 }
@@ -77,7 +75,7 @@ const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, hostPorts, capab
 	"unsafeSysctls, " +
 	"registries, requireDigest, signatures, localVolumes, podPidsLimit"
 
-// Parse reads a document: YAML, strict, so that a typing mistake opens nothing.
+// Parse parses a document: YAML, strict, so that a typing mistake allows nothing.
 func Parse(body []byte) (Document, error) {
 	if err := bound.Document(body); err != nil {
 		return Document{}, fmt.Errorf("parse the policy: %w", err)
@@ -89,7 +87,7 @@ func Parse(body []byte) (Document, error) {
 		return Document{}, fmt.Errorf("parse the policy: %w; known keys are %s", err, knownKeys)
 	}
 	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return Document{}, errors.New("parse the policy: there is something behind its end (---): write one document")
+		return Document{}, errors.New("parse the policy: it has more than one document (---): write one")
 	}
 	if err := d.Validate(); err != nil {
 		return Document{}, fmt.Errorf("parse the policy: %w", err)
@@ -102,14 +100,13 @@ var (
 	sysctlForm     = regexp.MustCompile(`^([a-z0-9][-_a-z0-9]*[./])*([a-z0-9][-_a-z0-9]*)?\*?$`)
 )
 
-// ValidCapability tells whether a name without a prefix can be that of a capability.
+// ValidCapability reports whether a name without prefix has the form of a capability.
 func ValidCapability(name string) bool { return capabilityForm.MatchString(name) }
 
-// ValidPath tells whether a path can stand for all that is below it: it is absolute, and
-// goes no way round.
+// ValidPath reports whether a path can stand for everything below it: it is absolute and clean.
 func ValidPath(p string) bool { return path.IsAbs(p) && path.Clean(p) == p }
 
-// Validate names every value that means nothing, each with what to write instead.
+// Validate returns every invalid value, each with what to write instead.
 func (d Document) Validate() error {
 	var wrong []error
 	no := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
@@ -130,7 +127,7 @@ func (d Document) Validate() error {
 	}
 	for _, s := range d.UnsafeSysctls {
 		if s == "" || !sysctlForm.MatchString(s) {
-			no("unsafeSysctls: %q must be a name such as kernel.msgmax, or the beginning of one with a * behind it", s)
+			no("unsafeSysctls: %q must be a name such as kernel.msgmax, or a prefix of one followed by *", s)
 		}
 	}
 	for _, r := range d.Registries {
@@ -158,7 +155,7 @@ func (d Document) Validate() error {
 	return errors.Join(wrong...)
 }
 
-// PidsLimit is how many processes and threads a container may have; Unlimited: any.
+// PidsLimit returns the number of processes and threads of a container, or Unlimited.
 func (d Document) PidsLimit() int64 {
 	if d.PodPidsLimit == 0 {
 		return DefaultPidsLimit
@@ -166,7 +163,7 @@ func (d Document) PidsLimit() int64 {
 	return d.PodPidsLimit
 }
 
-// AllowsPath tells whether a pod may mount a path of the device.
+// AllowsPath reports whether a pod may mount a path of the device.
 func (d Document) AllowsPath(name string) bool {
 	if !path.IsAbs(name) || slices.Contains(strings.Split(name, "/"), "..") {
 		return false
@@ -177,7 +174,7 @@ func (d Document) AllowsPath(name string) bool {
 	})
 }
 
-// AllowsHostPort tells whether a pod may take a port of the device.
+// AllowsHostPort reports whether a pod may use a port of the device.
 func (d Document) AllowsHostPort(port int32) bool {
 	return d.HostPorts == nil || slices.ContainsFunc(d.HostPorts, func(h string) bool {
 		first, last, ok := portRange(h)
@@ -185,7 +182,7 @@ func (d Document) AllowsHostPort(port int32) bool {
 	})
 }
 
-// portRange reads a port, or a range of ports with its ends.
+// portRange parses a port or a range of ports.
 func portRange(text string) (first, last int32, ok bool) {
 	from, to, isRange := strings.Cut(text, "-")
 	if !isRange {
@@ -196,17 +193,16 @@ func portRange(text string) (first, last int32, ok bool) {
 	return int32(a), int32(b), errA == nil && errB == nil && 0 < a && a <= b
 }
 
-// DefaultCapabilities are what an engine gives a container that asks for nothing: a
-// pod may name them without leave.
+// defaultCapabilities are those that an engine gives every container: a pod may always add them.
 var defaultCapabilities = []string{
 	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD",
 	"NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 }
 
-// Capability writes a capability's name without its prefix.
+// Capability returns a capability's name without its prefix.
 func Capability(name string) string { return strings.TrimPrefix(strings.ToUpper(name), "CAP_") }
 
-// AllowsCapability tells whether a container may add a capability.
+// AllowsCapability reports whether a container may add a capability.
 func (d Document) AllowsCapability(name string) bool {
 	name = Capability(name)
 	if d.Privileged || slices.Contains(defaultCapabilities, name) {
@@ -217,8 +213,7 @@ func (d Document) AllowsCapability(name string) bool {
 	})
 }
 
-// safeSysctls are those that Kubernetes calls safe: they act on the pod's own
-// namespaces and can harm nobody else.
+// safeSysctls are those that Kubernetes calls safe: they affect only the pod's own namespaces.
 var safeSysctls = []string{
 	"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports",
 	"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
@@ -226,7 +221,7 @@ var safeSysctls = []string{
 	"net.ipv4.tcp_rmem", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_wmem",
 }
 
-// AllowsSysctl tells whether a pod may set a sysctl.
+// AllowsSysctl reports whether a pod may set a sysctl.
 func (d Document) AllowsSysctl(name string) bool {
 	dotted := func(s string) string { return strings.ReplaceAll(s, "/", ".") }
 	name = dotted(name)

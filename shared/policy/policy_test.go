@@ -27,14 +27,14 @@ func TestWhatMayRun(t *testing.T) {
 	}
 }
 
-// Whatever kind of container wishes it, it is the same wish.
+// Every kind of container is judged alike.
 func TestEveryContainerOfAPodIsJudged(t *testing.T) {
 	for _, c := range policytest.Table {
 		want := c.Field("")
 		inEphemeral := c.InInit()
 		inEphemeral.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(inEphemeral.InitContainers[0])}}
 		inEphemeral.InitContainers = nil
-		if c.OfImage() { // only the one that is looked at
+		if c.OfImage() { // keep only this one
 			inEphemeral.Containers = nil
 		}
 		inInit := c.InInit()
@@ -50,7 +50,7 @@ func TestEveryContainerOfAPodIsJudged(t *testing.T) {
 	}
 }
 
-// The table has one of each kind; this is all of them.
+// The table has some default capabilities; this test has all of them.
 func TestEveryQuestionOfTheDeviceIsJudged(t *testing.T) {
 	h := &corev1.HTTPGetAction{Host: "127.0.0.1"}
 	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: h, TCPSocket: &corev1.TCPSocketAction{Host: "::1"}}}
@@ -61,7 +61,7 @@ func TestEveryQuestionOfTheDeviceIsJudged(t *testing.T) {
 	}
 }
 
-// What a refusal says that would allow it does so, and nothing less does.
+// The line in a refusal allows exactly what was refused.
 func TestTheLineThatARefusalNamesAllowsIt(t *testing.T) {
 	for _, c := range policytest.Table {
 		spec := c.Spec()
@@ -71,7 +71,7 @@ func TestTheLineThatARefusalNamesAllowsIt(t *testing.T) {
 			}
 			d, err := policy.Parse([]byte(r.Allow))
 			if err != nil {
-				if !strings.Contains(c.Pod, "..") && !strings.Contains(c.Pod, "path: 'var") { // nothing allows these
+				if !strings.Contains(c.Pod, "..") && !strings.Contains(c.Pod, "path: 'var") { // no line allows these
 					t.Errorf("%s: %q is no line of a document: %v", c.Name, r.Allow, err)
 				}
 				continue
@@ -106,7 +106,7 @@ func TestTheZeroDocumentAllowsNothingThatReachesOut(t *testing.T) {
 
 func TestADocumentThatSaysSomethingElseIsRefused(t *testing.T) {
 	for name, bad := range map[string]string{
-		"a host port that is not one":           "hostPorts: [0]",
+		"an invalid host port":                  "hostPorts: [0]",
 		"host ports from high to low":           "hostPorts: [90-80]",
 		"host ports without an end":             "hostPorts: [80-]",
 		"a misspelt key":                        "privileges: true",
@@ -114,10 +114,10 @@ func TestADocumentThatSaysSomethingElseIsRefused(t *testing.T) {
 		"a key twice":                           "privileged: false\nprivileged: true",
 		"a relative path":                       "hostPaths: [relative]",
 		"a path that is not clean":              "hostPaths: [/a/../b]",
-		"a word for a truth":                    "privileged: perhaps",
+		"a word instead of a boolean":           "privileged: perhaps",
 		"a list":                                "[]",
 		"a second document":                     "privileged: false\n---\nprivileged: true",
-		"a capability that is none":             "capabilities: ['*']",
+		"an invalid capability":                 "capabilities: ['*']",
 		"an empty sysctl, which means all":      "unsafeSysctls: ['']",
 		"a sysctl with a space":                 "unsafeSysctls: ['a b']",
 		"a registry with a scheme":              "registries: ['https://registry.example.org']",
@@ -125,21 +125,21 @@ func TestADocumentThatSaysSomethingElseIsRefused(t *testing.T) {
 		"a registry in capitals":                "registries: [Registry.example.org]",
 		"a registry under another name":         "registries: [index.docker.io]",
 		"a repository with a tag":               "registries: ['registry.example.org/team:1']",
-		"a registry with a slash behind":        "registries: [registry.example.org/]",
+		"a registry with a trailing slash":      "registries: [registry.example.org/]",
 		"no processes":                          "podPidsLimit: -2",
 		"too few processes to start":            "podPidsLimit: 1",
 		"more processes than a kernel has":      "podPidsLimit: 99999999999",
 		"a rule of signatures without keys":     "signatures: [{images: [registry.example.org]}]",
-		"a rule with keys that wants none":      "signatures: [{unsigned: true, keys: [" + quoted(policytest.Ed25519) + "]}]",
+		"an unsigned rule with keys":            "signatures: [{unsigned: true, keys: [" + quoted(policytest.Ed25519) + "]}]",
 		"an invalid key":                        "signatures: [{keys: [abc]}]",
-		"a key with something behind it":        "signatures: [{keys: [" + quoted(policytest.Ed25519+"abc") + "]}]",
+		"a key with text after it":              "signatures: [{keys: [" + quoted(policytest.Ed25519+"abc") + "]}]",
 		"a damaged key before another":          "signatures: [{keys: [" + quoted(strings.Replace(policytest.ECDSA, "M", "*", 1)+policytest.Ed25519) + "]}]",
 		"a key that is cut before another":      "signatures: [{keys: [" + quoted(policytest.ECDSA[:60]+"\n"+policytest.Ed25519) + "]}]",
 		"a private key":                         "signatures: [{keys: [" + quoted(strings.ReplaceAll(policytest.Ed25519, "PUBLIC", "PRIVATE")) + "]}]",
-		"a rule for images that are no place":   "signatures: [{images: ['*'], unsigned: true}]",
+		"a rule for an invalid place":           "signatures: [{images: ['*'], unsigned: true}]",
 		"a key of another curve":                "signatures: [{keys: [" + quoted(p384Key) + "]}]",
 		"more than it looks like":               "hostPaths: &a [&b [*b]]",
-		"a hundred lists in each other":         "hostPaths: " + strings.Repeat("[", 100) + strings.Repeat("]", 100),
+		"a hundred nested lists":                "hostPaths: " + strings.Repeat("[", 100) + strings.Repeat("]", 100),
 		"an RSA key":                            "signatures: [{keys: [" + quoted(rsaKey) + "]}]",
 		"an empty list of keys":                 "signatures: [{keys: []}]",
 		"a tab":                                 "\tprivileged: true",
@@ -181,7 +181,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, c := range policytest.Table { // whatever it says, judging ends, and what is valid stays it
+		for _, c := range policytest.Table { // judging terminates, and a valid document stays valid
 			spec := c.Spec()
 			d.Judge(&spec, nil)
 		}

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// Allowed is how much memory this process may have, in bytes, as its machine says at root
-// ("/" of the machine): the least that a control group that it is in allows (v2 and v1),
-// or what the machine has. 0: nobody says.
+// Allowed returns how much memory this process may use, in bytes: the lowest limit of its control
+// groups (v2 and v1), or the machine's memory; 0 if unknown. root is the machine's "/".
 func Allowed(root fs.FS) int64 {
 	least := int64(0)
 	consider := func(file string, unit int64, field func(string) string) {
@@ -17,7 +16,7 @@ func Allowed(root fs.FS) int64 {
 		if err != nil {
 			return
 		}
-		// "max" is v2's word for no limit; v1's is a number that no machine has.
+		// "max" means no limit in v2; in v1 it is a number larger than any memory.
 		if n, err := strconv.ParseInt(field(string(text)), 10, 64); err == nil && n > 0 && n < 1<<50/unit &&
 			(least == 0 || n*unit < least) {
 			least = n * unit
@@ -40,8 +39,8 @@ func Allowed(root fs.FS) int64 {
 		default:
 			continue
 		}
-		// A limit of a group holds for all groups in it. Inside a container the path may be
-		// the host's, while the mount begins at the container's own group: that is the last.
+		// A limit of a group applies to all groups in it. In a container the path may be the host's
+		// while the mount begins at the container's group, which is then the last one.
 		for at := path.Clean("/" + group); ; at = path.Dir(at) {
 			consider(path.Join(mount, at, file), 1, first)
 			if at == "/" {
@@ -52,7 +51,7 @@ func Allowed(root fs.FS) int64 {
 	return least
 }
 
-// first is the first word.
+// first returns the first word.
 func first(text string) string {
 	if words := strings.Fields(text); len(words) > 0 {
 		return words[0]

@@ -12,8 +12,8 @@ func TestTheMemoryThatAProcessMayHave(t *testing.T) {
 		files map[string]string
 		want  int64
 	}{
-		"nobody says it":                     {nil, 0},
-		"the machine has it":                 {map[string]string{"proc/meminfo": meminfo}, 8000000 << 10},
+		"unknown memory":                     {nil, 0},
+		"the machine's memory":               {map[string]string{"proc/meminfo": meminfo}, 8000000 << 10},
 		"v2 has no limit":                    {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": v2, "sys/fs/cgroup/system.slice/hub.service/memory.max": "max\n"}, 8000000 << 10},
 		"v2, its own":                        {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": v2, "sys/fs/cgroup/system.slice/hub.service/memory.max": "536870912\n"}, 512 << 20},
 		"v2, of the slice that it is in":     {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": v2, "sys/fs/cgroup/system.slice/hub.service/memory.max": "536870912\n", "sys/fs/cgroup/system.slice/memory.max": "268435456"}, 256 << 20},
@@ -22,7 +22,7 @@ func TestTheMemoryThatAProcessMayHave(t *testing.T) {
 		"v1, in a container":                 {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": v1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "134217728\n"}, 128 << 20},
 		"v1 without a limit":                 {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": v1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 8000000 << 10},
 		"a limit above what the machine has": {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "1099511627776\n"}, 8000000 << 10},
-		"files that say nothing":             {map[string]string{"proc/meminfo": "", "proc/self/cgroup": "0\nx:y\n\n", "sys/fs/cgroup/memory.max": ""}, 0},
+		"empty files":                        {map[string]string{"proc/meminfo": "", "proc/self/cgroup": "0\nx:y\n\n", "sys/fs/cgroup/memory.max": ""}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := fstest.MapFS{}

@@ -7,17 +7,15 @@ import (
 	"time"
 )
 
-// What may lie idle or be garbage before it is given back, and how many garbage
-// collections make a burst.
+// Limits of idle memory and garbage, and the number of garbage collections in a burst.
 const (
 	spare = 4 << 20
 	burst = 8
 )
 
-// GiveBack returns memory that nobody uses to the operating system: a gateway box
-// has other uses for it. It begins with what the start of the process has left; after a
-// burst, such as a fleet that registers, it does so as soon as that is over; otherwise it
-// thinks of it once a minute. With a thousand nodes each time takes some 30 ms.
+// GiveBack returns unused memory to the operating system: after the start of the process, after a
+// burst such as a fleet that registers, and otherwise once a minute. It takes about 30 ms with a
+// thousand nodes.
 func GiveBack(ctx context.Context) error {
 	m := []runtimemetrics.Sample{
 		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
@@ -26,7 +24,7 @@ func GiveBack(ctx context.Context) error {
 	const look = 5 * time.Second
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	var then, last uint64 // collections when memory was given back, and at the last look
+	var then, last uint64 // number of collections at the last release, and at the last check
 	SmallPages()
 	debug.FreeOSMemory()
 	DropProgram()
@@ -41,7 +39,7 @@ func GiveBack(ctx context.Context) error {
 		over := cycles == last && cycles >= then+burst
 		minute := n%int(time.Minute/look) == 0
 		if over || minute && free+objects > live+spare {
-			debug.FreeOSMemory() // it also makes stacks small again
+			debug.FreeOSMemory() // it also shrinks stacks
 			then = cycles
 		}
 		if over || minute || n == 2 {

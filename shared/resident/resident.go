@@ -1,5 +1,5 @@
-// Package resident makes small what a process keeps in memory for nothing.
-// It knows nothing of Flotilla.
+// Package resident reduces the unused memory of a process. It knows nothing of Flotilla; hub and
+// device call it.
 package resident
 
 import (
@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DropProgram lets go of the pages of the program itself, code and constants:
-// most were needed once, at the start. Those in use come back by themselves from
-// the page cache; the others the kernel may then take away. Without /proc it does
-// nothing.
+// DropProgram releases the pages of the program's code and constants, most of which are needed only
+// at the start. Pages in use return from the page cache, and the kernel may reclaim the others.
+// Without /proc it does nothing.
 func DropProgram() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -24,20 +23,18 @@ func DropProgram() {
 		return
 	}
 	for _, p := range program(string(maps), exe) {
-		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.from, p.to-p.from, unix.MADV_DONTNEED) // no more than a hint
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.from, p.to-p.from, unix.MADV_DONTNEED) // only a hint
 	}
 }
 
-// SmallPages has memory that this process is given from now on come in pages of their size, also
-// where the system is for transparent huge pages, as Debian's is: khugepaged fills what lies free
-// between what is used (max_ptes_none), as often as it has been given back. The price is a fault
-// for each page. It holds for the process' children, too. A kernel that does not know it does as it
-// did.
+// SmallPages switches transparent huge pages off for this process and its children. With them,
+// khugepaged fills the free memory between used pages (max_ptes_none) as often as it is released.
+// The price is one fault per page. An old kernel ignores it.
 func SmallPages() { _ = unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0) }
 
 type pages struct{ from, to uintptr }
 
-// program are the pages of a file that nobody can write to.
+// program returns the read-only mappings of a file.
 func program(maps, exe string) (all []pages) {
 	for line := range strings.Lines(maps) {
 		var p pages

@@ -47,7 +47,7 @@ func TestNoHugePagesFillWhatLiesFree(t *testing.T) {
 	}
 }
 
-// fileRSS is how much of this process's memory are pages of files, in kB.
+// fileRSS returns the process's resident pages of files, in kB.
 func fileRSS(t *testing.T) int {
 	t.Helper()
 	n, said := status(t, "RssFile:")
@@ -57,7 +57,7 @@ func fileRSS(t *testing.T) int {
 	return n
 }
 
-// status is a number that the kernel says of this process.
+// status returns a number from /proc/self/status.
 func status(t *testing.T, name string) (n int, said bool) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/status")

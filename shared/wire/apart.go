@@ -9,12 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Unreadable is the annotation of a pod, config map or secret that could not be read,
-// with the reason. Of such an object there is nothing but its names: one that is wrong
-// must not keep a device from what its hub wants of the others, deletions included.
+// Unreadable is the annotation, with the reason, of a pod, config map or secret that could not be
+// parsed. Only its names are known. An invalid object must not stop a device from applying the
+// others, including deletions.
 const Unreadable = "flotilla.dev/unreadable"
 
-// desiredApart is a desired state whose objects are still to be read.
+// desiredApart is a desired state whose objects are not parsed yet.
 type desiredApart struct {
 	Desired
 	Pods       []json.RawMessage `json:"pods"`
@@ -22,9 +22,8 @@ type desiredApart struct {
 	Secrets    []json.RawMessage `json:"secrets"`
 }
 
-// joined reads the objects. Characters and amounts in those that can be read are the
-// device's to judge, and so are pods beyond the most that a device takes: of them there
-// is one, for it to see.
+// joined parses the objects. The device checks their characters and amounts. Of pods beyond the
+// limit it keeps one, so that the device sees the excess.
 func (a *desiredApart) joined() Desired {
 	d := a.Desired
 	d.Pods = eachApart[corev1.Pod]("pods", a.Pods[:min(len(a.Pods), MaxPods+1)])
@@ -33,7 +32,7 @@ func (a *desiredApart) joined() Desired {
 	return d
 }
 
-// eachApart reads objects one by one.
+// eachApart parses objects one by one.
 func eachApart[T any, P interface {
 	*T
 	metav1.Object
@@ -51,7 +50,7 @@ func eachApart[T any, P interface {
 	return out
 }
 
-// unreadable notes what can be known of an object that could not be read.
+// unreadable sets what is known of an object that could not be parsed.
 func unreadable(o metav1.Object, raw []byte, why error) {
 	var known struct {
 		Metadata struct {
@@ -61,7 +60,7 @@ func unreadable(o metav1.Object, raw []byte, why error) {
 			DeletionGracePeriodSeconds *int64
 		}
 	}
-	_ = json.Unmarshal(raw, &known) // what of it can be read is read
+	_ = json.Unmarshal(raw, &known) // parse as much as possible
 	m := known.Metadata
 	o.SetName(m.Name)
 	o.SetNamespace(m.Namespace)

@@ -13,8 +13,8 @@ func TestAPodThatIsWrongLeavesTheOthersAlone(t *testing.T) {
 		{"a list where text should be", `{` + meta + `},"spec":{"nodeName":[]}}`, "must be a string"},
 		{"a field twice", `{` + meta + `},"spec":{},"spec":{}}`, "duplicate field"},
 		{"an amount that takes minutes to compare", `{` + meta + `},"spec":{"containers":[{"resources":{"limits":{"cpu":"1e999999999"}}}]}}`, "1e999999999"},
-		{"an amount that is none", `{` + meta + `},"spec":{"containers":[{"resources":{"limits":{"cpu":"four"}}}]}}`, "quantities"},
-		{"a time that is none", `{` + meta + `,"creationTimestamp":"yesterday"}}`, "yesterday"},
+		{"an invalid amount", `{` + meta + `},"spec":{"containers":[{"resources":{"limits":{"cpu":"four"}}}]}}`, "quantities"},
+		{"an invalid time", `{` + meta + `,"creationTimestamp":"yesterday"}}`, "yesterday"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[{"metadata":{"name":"good","uid":"u1"}},` + c.pod + `,
@@ -30,13 +30,13 @@ func TestAPodThatIsWrongLeavesTheOthersAlone(t *testing.T) {
 			}
 		})
 	}
-	t.Run("one of which nothing is known", func(t *testing.T) {
+	t.Run("one without a known name", func(t *testing.T) {
 		d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[5,null,"x",[]]}`))
 		if err != nil || len(d.Pods) != 4 || d.Pods[3].Annotations[Unreadable] == "" {
 			t.Errorf("%+v, %v", d.Pods, err)
 		}
 	})
-	t.Run("one that is unreadable and leaves, leaves", func(t *testing.T) {
+	t.Run("an unreadable pod can be deleted", func(t *testing.T) {
 		d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[{"metadata":{"uid":"u","deletionTimestamp":"2026-11-20T10:02:11Z","deletionGracePeriodSeconds":5},"spec":1}]}`))
 		if err != nil || d.Pods[0].DeletionTimestamp == nil || *d.Pods[0].DeletionGracePeriodSeconds != 5 {
 			t.Errorf("%+v, %v", d.Pods, err)
@@ -44,7 +44,7 @@ func TestAPodThatIsWrongLeavesTheOthersAlone(t *testing.T) {
 	})
 	t.Run("outside of what pods use, a NUL is refused", func(t *testing.T) {
 		if _, err := ParseDesired([]byte(`{"generation":7,"hub":"h\u0000"}`)); err == nil {
-			t.Error("it is taken")
+			t.Error("it is accepted")
 		}
 	})
 }
@@ -77,24 +77,24 @@ func TestAConfigMapOrSecretThatIsWrongLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
-// Four megabytes of braces became two gigabytes of empty pods, containers or secrets.
+// Four megabytes of braces would become two gigabytes of empty pods, containers or secrets.
 func TestAPayloadOfBracesCostsLittle(t *testing.T) {
 	braces := func(n int) string { return strings.Repeat("{},", n) + "{}" }
 	for name, text := range map[string]string{
-		"pods":                         `{"generation":1,"hub":"h","pods":[` + braces(1_300_000) + `]}`,
-		"containers":                   `{"generation":1,"hub":"h","pods":[{"spec":{"containers":[` + braces(1_300_000) + `]}}]}`,
-		"in many":                      `{"generation":1,"hub":"h","pods":[` + strings.Repeat(`{"spec":{"containers":[`+braces(100)+`]}},`, 4000) + `{}]}`,
-		"secrets":                      `{"generation":1,"hub":"h","secrets":[` + braces(1_300_000) + `]}`,
-		"lists":                        `{"generation":1,"hub":"h","pods":[` + strings.Repeat("[],", 1_300_000) + `[]]}`,
-		"as many containers as may be": `{"generation":1,"hub":"h","pods":[{"spec":{"containers":[` + braces(131_000) + `]}}]}`,
-		"as many pods as may be":       `{"generation":1,"hub":"h","pods":[` + braces(131_000) + `]}`,
+		"pods":                `{"generation":1,"hub":"h","pods":[` + braces(1_300_000) + `]}`,
+		"containers":          `{"generation":1,"hub":"h","pods":[{"spec":{"containers":[` + braces(1_300_000) + `]}}]}`,
+		"in many":             `{"generation":1,"hub":"h","pods":[` + strings.Repeat(`{"spec":{"containers":[`+braces(100)+`]}},`, 4000) + `{}]}`,
+		"secrets":             `{"generation":1,"hub":"h","secrets":[` + braces(1_300_000) + `]}`,
+		"lists":               `{"generation":1,"hub":"h","pods":[` + strings.Repeat("[],", 1_300_000) + `[]]}`,
+		"the most containers": `{"generation":1,"hub":"h","pods":[{"spec":{"containers":[` + braces(131_000) + `]}}]}`,
+		"the most pods":       `{"generation":1,"hub":"h","pods":[` + braces(131_000) + `]}`,
 	} {
 		data := []byte(text)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		d, err := ParseDesired(data)
 		runtime.ReadMemStats(&after)
-		if (err == nil) != strings.HasPrefix(name, "as many") || len(d.Pods) > MaxPods+1 {
+		if (err == nil) != strings.HasPrefix(name, "the most") || len(d.Pods) > MaxPods+1 {
 			t.Errorf("%s: %d pods, %v", name, len(d.Pods), err)
 		}
 		if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; mb > 400 {

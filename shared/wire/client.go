@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// ClientID is the MQTT client id of a node on a machine. An empty machine means
-// that it is not known, and the id is the node's name alone.
+// ClientID returns the MQTT client id of a node on a machine. Without a machine id it is the node's
+// name.
 func ClientID(node, machine string) string {
 	if machine == "" {
 		return node
@@ -14,9 +14,9 @@ func ClientID(node, machine string) string {
 	return node + ":" + machine
 }
 
-// ClientIDAtBroker is that of a node at a broker between it and its hub, which does not check
-// it: secret is random, for some brokers let whoever knows a client id take its session over.
-// Without dots, which NATS does not take.
+// ClientIDAtBroker returns a node's client id at an external broker, which does not check it.
+// secret is random, since some brokers let any client take over the session of a known client id.
+// It has no dots, which NATS refuses.
 func ClientIDAtBroker(node, secret string) string {
 	return strings.ReplaceAll(node, ".", "_") + ":" + strings.ToLower(secret)
 }
@@ -37,8 +37,7 @@ func ParseClientID(id string) (node, machine string, err error) {
 	return node, machine, nil
 }
 
-// ValidMachine checks a machine id: empty (not known), or the first 16 hex
-// digits of a sha256.
+// ValidMachine checks a machine id: empty (unknown), or the first 16 hex digits of a SHA-256.
 func ValidMachine(machine string) error {
 	if machine == "" {
 		return nil

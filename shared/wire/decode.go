@@ -13,25 +13,24 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// A payload is bytes to be read, with what the error is to call them.
+// A payload is bytes to parse and their name for errors.
 type payload struct {
 	name string
 	data []byte
 	max  int // bytes
 }
 
-// bytesPerValue: a payload as long as it may be can have as many objects and lists as
-// if each took so many bytes. In those that hubs and devices send one takes 50 or more.
+// bytesPerValue limits objects and lists: a payload of maximal length may have one per so many
+// bytes. Hubs and devices send 50 bytes or more for each.
 const bytesPerValue = 32
 
-// decode reads a payload as Kubernetes reads its own: field names are case
-// sensitive, unknown ones are ignored, doubled ones are refused. Size, encoding
-// and nesting are checked before anything is allocated for the content.
+// decode parses a payload as Kubernetes does: field names are case sensitive, unknown ones are
+// ignored, repeated ones are refused. Size, encoding and nesting are checked before any allocation.
 func decode(p payload, into any) error {
 	if len(p.data) > p.max {
 		return fmt.Errorf("%s: payload has %d bytes, at most %d are read", p.name, len(p.data), p.max)
 	}
-	apart := false // pod by pod: the device runs those that can be
+	apart := false // pods are parsed one by one: the device runs the valid ones
 	switch into.(type) {
 	case *desiredApart, *corev1.Pod, *corev1.ConfigMap, *corev1.Secret:
 		apart = true
@@ -66,15 +65,14 @@ func decode(p payload, into any) error {
 	return nil
 }
 
-// A payload that is sanitizer says more than is kept of it, or what people cannot read: that
-// is no reason not to hear the rest of it. A NUL that it leaves is refused by bound.Object.
+// A sanitizer is a payload that may contain more than is kept, or hidden characters: it is
+// shortened, not refused. bound.Object refuses a remaining NUL.
 type sanitizer interface{ sanitize() }
 
 var nulEscape = []byte(`\u0000`)
 
-// scan refuses what a JSON decoder would let through: invalid UTF-8 (it is
-// replaced silently), NUL in strings unless that is left to the reader, and anything
-// but an object.
+// scan refuses what a JSON decoder accepts: invalid UTF-8 (it is replaced silently), NUL in strings
+// unless the caller allows it, and values other than an object.
 func scan(data []byte, nul bool) error {
 	if !utf8.Valid(data) {
 		return errors.New("payload is not valid UTF-8")
@@ -88,7 +86,7 @@ func scan(data []byte, nul bool) error {
 	return nil
 }
 
-// hasNUL tells whether JSON has a NUL character in a string.
+// hasNUL reports whether a JSON string has a NUL character.
 func hasNUL(data []byte) bool {
 	for i := 0; i < len(data); i++ {
 		if data[i] != '\\' {
@@ -97,13 +95,12 @@ func hasNUL(data []byte) bool {
 		if bytes.HasPrefix(data[i:], nulEscape) {
 			return true
 		}
-		i++ // outside of strings there is no backslash
+		i++ // backslashes are only in strings
 	}
 	return false
 }
 
-// plainWords turns a decoder's error into words for the one who wrote the
-// payload: JSON's types instead of Go's.
+// plainWords rewrites a decoder's error with JSON's types instead of Go's.
 func plainWords(err error) string {
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	rest, ok := strings.CutPrefix(text, "cannot unmarshal ")
@@ -147,7 +144,7 @@ func plainWords(err error) string {
 	return clip(fmt.Sprintf("%s is %s %s, but must be %s", field, article, got, want))
 }
 
-// clip keeps an error, which may quote the payload, to a line.
+// clip shortens an error, which may quote the payload, to one line.
 func clip(s string) string {
 	const most = 300
 	if len(s) <= most {

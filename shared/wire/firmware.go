@@ -15,40 +15,40 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Limits of what is said about boot configurations.
+// Limits of boot configurations.
 const (
 	MaxFirmwareMessage = 256     // bytes
 	MaxFirmwareDiff    = 4 << 10 // bytes
 	MaxFirmwareBad     = 8       // digests
 )
 
-// A Firmware is the boot configuration that a device is to have.
+// A Firmware is the boot configuration that a device should have.
 type Firmware struct {
-	Generation int64  `json:"generation"` // of this: a device takes none that is older than one it has taken
-	Digest     string `json:"digest"`     // of Document, see FirmwareDigest
+	Generation int64  `json:"generation"` // a device refuses an older one than its last
+	Digest     string `json:"digest"`     // FirmwareDigest of Document
 	Document   []byte `json:"document"`   // canonical JSON of a fleet.BootConfig; at most fleet.MaxBootConfig bytes
 	Signature  []byte `json:"signature"`  // Ed25519 over FirmwareText
-	// Try is the hub's permission: the window is open, the node drained, it is its turn.
+	// Try is the hub's permission: the window is open, the node is drained, and it is its turn.
 	Try   bool  `json:"try,omitempty"`
-	Retry int64 `json:"retry,omitempty"` // raised by an administrator: what has failed may be tried again
-	// Undo: back to what was kept before this.
+	Retry int64 `json:"retry,omitempty"` // incremented by an administrator: a failed configuration may be tried again
+	// Undo: go back to the configuration before this one.
 	Undo bool `json:"undo,omitempty"`
 }
 
-// A FirmwareStatus is how far a device is with its boot configuration.
+// A FirmwareStatus is the state of a device's boot configuration.
 type FirmwareStatus struct {
-	Digest    string    `json:"digest,omitempty"`    // of what is kept now; empty: what the board had itself
-	Candidate string    `json:"candidate,omitempty"` // digest of what is staged or tried
+	Digest    string    `json:"digest,omitempty"`    // digest of the kept configuration; empty: the board's original files
+	Candidate string    `json:"candidate,omitempty"` // digest of the staged or tried one
 	State     string    `json:"state"`               // one of the Firmware… constants
 	Backend   string    `json:"backend,omitempty"`
 	Trial     string    `json:"trial,omitempty"`
 	Message   string    `json:"message,omitempty"` // at most MaxFirmwareMessage bytes
 	Diff      string    `json:"diff,omitempty"`    // the lines that would change, at most MaxFirmwareDiff bytes
-	Bad       []string  `json:"bad,omitempty"`     // digests that have failed here, at most MaxFirmwareBad
+	Bad       []string  `json:"bad,omitempty"`     // digests that failed here, at most MaxFirmwareBad
 	Since     time.Time `json:"since,omitzero"`    // by the device's clock
 }
 
-// States of a FirmwareStatus, which are the reasons of the condition FirmwareReady.
+// States of a FirmwareStatus; they are also reasons of the condition FirmwareReady.
 const (
 	FirmwareUpToDate       = "UpToDate"
 	FirmwareStaged         = "Staged"
@@ -63,15 +63,15 @@ const (
 
 var firmwareDigest = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// FirmwareDigest is the name of a document.
+// FirmwareDigest returns the digest of a document.
 func FirmwareDigest(document []byte) string {
 	sum := sha256.Sum256(document)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// FirmwareText is what the hub signs: it binds a document to one node, to one of the names
-// in its /proc/device-tree/compatible ("" where a board has none), and to a generation, so
-// that nothing can be sent to another device, or again later.
+// FirmwareText returns the text that the hub signs. It binds a document to one node, to a name of
+// its board in /proc/device-tree/compatible ("" without one), and to a generation, so that it
+// cannot be sent to another device or replayed.
 func FirmwareText(node, compatible string, generation int64, digest string) []byte {
 	return []byte(strings.Join([]string{"flotilla.dev/firmware/v1", node, compatible, strconv.FormatInt(generation, 10),
 		digest}, "\n"))
@@ -84,12 +84,12 @@ func SignFirmware(key ed25519.PrivateKey, node, compatible string, generation in
 	return f
 }
 
-// Verify checks that the hub whose key it is has meant the document for this node and one
-// of the names of its board, and reads it.
+// Verify checks that the hub with that key has signed the document for this node and a name of its
+// board, and parses it.
 func (f *Firmware) Verify(key ed25519.PublicKey, node string, compatible []string) (*fleet.BootConfig, error) {
 	switch {
 	case len(key) != ed25519.PublicKeySize:
-		return nil, errors.New("no hub's key for boot configurations is known here")
+		return nil, errors.New("this device has no hub key for boot configurations yet")
 	case f.Generation < 1:
 		return nil, fmt.Errorf("generation is %d, but generations start at 1", f.Generation)
 	case !firmwareDigest.MatchString(f.Digest) || FirmwareDigest(f.Document) != f.Digest:
@@ -110,8 +110,8 @@ func (f *Firmware) Verify(key ed25519.PublicKey, node string, compatible []strin
 		strings.Join(compatible, " or "))
 }
 
-// sanitize keeps of what a hub says what can be carried out at all. One that is too long is no
-// reason not to hear what else the hub wants: without its document it is refused later.
+// sanitize drops parts that cannot be carried out. A document that is too long is removed: then it
+// is refused later, and the rest of the desired state counts.
 func (f *Firmware) sanitize() {
 	if f == nil {
 		return
@@ -133,7 +133,7 @@ var firmwareStates = map[string]bool{
 	FirmwareVerifying: true, FirmwareRolledBack: true, FirmwareFailed: true, FirmwareUnsupported: true,
 }
 
-// sanitize keeps what the hub shows and decides by; a state that it does not know is none.
+// tameFirmware keeps what the hub shows and uses; an unknown state counts as none.
 func (s *Status) tameFirmware() {
 	f := s.Firmware
 	if f == nil {

@@ -39,13 +39,13 @@ func TestABootConfigurationIsTakenFromItsHubForItsNodeAndBoardOnly(t *testing.T)
 		{"another node", nil, public, "pi-2", pi4, "not signed"},
 		{"another board", nil, public, "pi-1", []string{"raspberrypi,5-model-b"}, "not signed"},
 		{"another hub", nil, other, "pi-1", pi4, "not signed"},
-		{"no hub", nil, nil, "pi-1", pi4, "no hub's key"},
+		{"no hub", nil, nil, "pi-1", pi4, "no hub key"},
 		{"another generation", func(f *Firmware) { f.Generation++ }, public, "pi-1", pi4, "not signed"},
 		{"no generation", func(f *Firmware) { f.Generation = 0 }, public, "pi-1", pi4, "generation is 0"},
 		{"another document", func(f *Firmware) { f.Document = []byte(`{}`) }, public, "pi-1", pi4, "the digest is not"},
 		{"another document and digest", func(f *Firmware) { f.Document = []byte(`{}`); f.Digest = FirmwareDigest(f.Document) }, public, "pi-1", pi4, "not signed"},
 		{"no signature", func(f *Firmware) { f.Signature = nil }, public, "pi-1", pi4, "not signed"},
-		{"signed, and nothing that may be", func(f *Firmware) { *f = *SignFirmware(bootKey, "pi-1", pi4[0], 7, []byte(`{}`)) }, public, "pi-1", pi4, "canonical"},
+		{"signed, but invalid", func(f *Firmware) { *f = *SignFirmware(bootKey, "pi-1", pi4[0], 7, []byte(`{}`)) }, public, "pi-1", pi4, "canonical"},
 		{"a line break in the board's name", func(f *Firmware) { *f = *SignFirmware(bootKey, "pi-1", "a\nb", 7, bootDocument) }, public, "pi-1", []string{"a\nb"}, "not signed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -85,6 +85,6 @@ func TestWhatADeviceSaysOfItsBootIsBounded(t *testing.T) {
 		t.Errorf("kept %+v", f)
 	}
 	if s := read(t, ParseStatus, Status{Boot: boot, MachineID: "3f2a9c0d1e4b5a67", Firmware: &FirmwareStatus{State: "Fine"}}); s.Firmware != nil || s.TooMuch == "" {
-		t.Errorf("a state that is none is kept: %+v, %q", s.Firmware, s.TooMuch)
+		t.Errorf("an unknown state is kept: %+v, %q", s.Firmware, s.TooMuch)
 	}
 }

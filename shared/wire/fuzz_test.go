@@ -37,8 +37,7 @@ func FuzzParseReply(f *testing.F) {
 	fuzz(f, "reply", anyParser(ParseReply), write)
 }
 
-// FuzzParseLease holds the fast path against the decoder: what the one reads,
-// the other reads alike.
+// The fast path and the decoder accept the same leases with the same result.
 func FuzzParseLease(f *testing.F) {
 	f.Add(golden(f, "lease"))
 	for _, seed := range []string{

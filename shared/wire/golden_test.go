@@ -26,12 +26,12 @@ var moment = time.Date(2026, 11, 20, 10, 2, 11, 123456000, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
 
-// anyParser hides the type of a parser.
+// An anyParser hides a parser's result type.
 func anyParser[T any](parse func([]byte) (T, error)) func([]byte) (any, error) {
 	return func(b []byte) (any, error) { v, err := parse(b); return v, err }
 }
 
-// goldens is one payload of every kind, as they stand in testdata.
+// goldens has one payload of each kind, as in testdata.
 var goldens = []struct {
 	name  string
 	value any

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Joining happens over HTTPS, before a device has a certificate for MQTT. The
-// bodies are JSON of at most MaxJoin bytes.
+// Joining uses HTTPS, before a device has a certificate for MQTT. Bodies are JSON of at most
+// MaxJoin bytes.
 const (
 	PathCA    = "/join/ca"    // GET: the hub's root certificate, PEM
 	PathJoin  = "/join"       // POST a JoinRequest, answered by a JoinAnswer
@@ -21,58 +21,57 @@ const (
 	MaxBrokers = 16 // addresses of a JoinAnswer
 )
 
-// A JoinRequest asks for a node's certificate. A device sends it only to a hub
-// whose root has the hash that stands in the token.
+// A JoinRequest requests a node's certificate. A device sends it only to a hub whose root matches
+// the token's hash.
 type JoinRequest struct {
 	Token        string `json:"token"`
-	Node         string `json:"node,omitempty"`      // the name that the device's owner asks for
-	Hostname     string `json:"hostname,omitempty"`  // where neither the token nor the owner names one
+	Node         string `json:"node,omitempty"`      // the name that the device's owner requests
+	Hostname     string `json:"hostname,omitempty"`  // used if neither the token nor the owner gives a name
 	MachineID    string `json:"machineID,omitempty"` // 16 hex digits, see ClientID
-	Serial       string `json:"serial,omitempty"`    // of the board, for whoever is to approve; at most MaxSerial bytes
+	Serial       string `json:"serial,omitempty"`    // of the board, for the administrator who approves; at most MaxSerial bytes
 	AgentVersion string `json:"agentVersion,omitempty"`
-	Waiting      string `json:"waiting,omitempty"` // the request for approval that the device waits with already
+	Waiting      string `json:"waiting,omitempty"` // the request for approval that the device already waits for
 	CSR          string `json:"csr"`               // PEM; its subject is ignored
 }
 
-// A RenewRequest asks for a new certificate for the same node. The same key
-// signs it as the certificate that the connection shows.
+// A RenewRequest requests a new certificate for the same node. It is signed by the key of the
+// connection's certificate.
 type RenewRequest struct {
 	CSR string `json:"csr"` // PEM
 }
 
-// A JoinAnswer is everything that a device must know of its hub.
+// A JoinAnswer has what a device must know of its hub.
 type JoinAnswer struct {
 	Node string `json:"node"`
 	Site string `json:"site"`
-	Hub  string `json:"hub"`  // identity of the hub, as in Desired
-	MQTT string `json:"mqtt"` // host:port; without a host it is the one that the device asked
-	// Brokers are all addresses, in the form of MQTT, where there is more than that one: a
-	// device uses one after the other. Agents that do not know this use MQTT.
+	Hub  string `json:"hub"`  // the hub's id, as in Desired
+	MQTT string `json:"mqtt"` // host:port; without a host, that of the request
+	// Brokers are all addresses, in the form of MQTT, if there are several; a device tries one
+	// after the other. Older agents use MQTT.
 	Brokers []string `json:"brokers,omitempty"`
-	// Hubs are the HTTPS addresses of all hubs, host:port, where several share a database: a
-	// device renews at the next one where its own does not answer. At most MaxBrokers.
+	// Hubs are the HTTPS addresses, host:port, of all hubs of a database, if there are several: a
+	// device renews at the next one if its own does not answer. At most MaxBrokers.
 	Hubs        []string `json:"hubs,omitempty"`
 	Certificate string   `json:"certificate"` // PEM: the node's, the intermediate's
 	CA          string   `json:"ca"`          // PEM: the root
-	// External: the addresses are those of a broker, not of the hub; see Proof.
+	// External: the addresses are those of a broker; see Proof.
 	External             bool      `json:"external,omitempty"`
 	Prefix               string    `json:"prefix,omitempty"` // of all topics; empty: DefaultPrefix
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
 	Time                 time.Time `json:"time"` // the hub's clock
-	// by which the hub signs boot configurations: Ed25519, public
+	// public Ed25519 key by which the hub signs boot configurations
 	FirmwareKey []byte `json:"firmwareKey,omitempty"`
 }
 
-// A JoinRefusal says in one sentence why there is no JoinAnswer, and what to do.
-// One whose code is 202 says that the device is to come again, as Retry-After says, until
-// somebody has approved of it.
+// A JoinRefusal says why there is no JoinAnswer and what to do. With status 202 the device asks
+// again after Retry-After, until an administrator has approved it.
 type JoinRefusal struct {
 	Error     string     `json:"error"`
-	Dismissed *Dismissed `json:"dismissed,omitempty"` // to a renewal: the enrolment has ended
-	Waiting   string     `json:"waiting,omitempty"`   // with 202: the request by which an administrator approves
+	Dismissed *Dismissed `json:"dismissed,omitempty"` // answer to a renewal: the enrolment has ended
+	Waiting   string     `json:"waiting,omitempty"`   // with 202: the request that an administrator approves
 }
 
-// ParseJoinRequest reads a JoinRequest: at most MaxJoin bytes.
+// ParseJoinRequest parses a JoinRequest of at most MaxJoin bytes.
 func ParseJoinRequest(data []byte) (JoinRequest, error) {
 	var r JoinRequest
 	if err := decode(payload{"join request", data, MaxJoin}, &r); err != nil {
@@ -86,14 +85,14 @@ func ParseJoinRequest(data []byte) (JoinRequest, error) {
 	return r, check("join request", err)
 }
 
-// ParseRenewRequest reads a RenewRequest: at most MaxJoin bytes.
+// ParseRenewRequest parses a RenewRequest of at most MaxJoin bytes.
 func ParseRenewRequest(data []byte) (RenewRequest, error) {
 	var r RenewRequest
 	err := decode(payload{"renew request", data, MaxJoin}, &r)
 	return r, err
 }
 
-// ParseJoinAnswer reads a JoinAnswer: at most MaxJoin bytes.
+// ParseJoinAnswer parses a JoinAnswer of at most MaxJoin bytes.
 func ParseJoinAnswer(data []byte) (JoinAnswer, error) {
 	var a JoinAnswer
 	if err := decode(payload{"join answer", data, MaxJoin}, &a); err != nil {
@@ -116,14 +115,13 @@ func ParseJoinAnswer(data []byte) (JoinAnswer, error) {
 	return a, check("join answer", ValidNode(a.Node), prefix)
 }
 
-// A JoinToken is what an administrator gives to a device:
-// FLT1.<pin>.<id>.<secret>. The pin is the first 16 bytes of the sha256 over the
-// public key of the hub's root, in hex: by it the device knows its hub before
-// it says the secret.
+// A JoinToken is what an administrator gives to a device: FLT1.<pin>.<id>.<secret>. The pin is the
+// first 16 bytes of the SHA-256 of the public key of the hub's root, in hex; with it the device
+// verifies the hub before it sends the secret.
 type JoinToken struct {
 	Pin    string // 32 hex digits
 	ID     string
-	Secret string `json:"-"` // not even where somebody logs it as JSON
+	Secret string `json:"-"` // never in JSON, for example in logs
 }
 
 const (
@@ -131,7 +129,7 @@ const (
 	pinDigits        = 32
 )
 
-// ParseJoinToken reads a token as it was copied, with blanks around it.
+// ParseJoinToken parses a copied token; surrounding blanks are ignored.
 func ParseJoinToken(text string) (JoinToken, error) {
 	parts := strings.Split(strings.TrimSpace(text), ".")
 	if len(parts) != 4 || parts[0] != joinTokenVersion {
@@ -142,10 +140,10 @@ func ParseJoinToken(text string) (JoinToken, error) {
 	t := JoinToken{Pin: strings.ToLower(parts[1]), ID: parts[2], Secret: parts[3]}
 	if _, err := hex.DecodeString(t.Pin); err != nil || len(t.Pin) != pinDigits {
 		return JoinToken{}, fmt.Errorf(
-			"the hash in the join token has not %d hex digits: copy all of what `flotilla-hub token create` printed", pinDigits)
+			"the hash in the join token does not have %d hex digits: copy all of what `flotilla-hub token create` printed", pinDigits)
 	}
 	if !alphanumeric(t.ID, 32) || !alphanumeric(t.Secret, 64) {
-		return JoinToken{}, errors.New("the join token is cut or has letters that do not belong to it: copy all of what " +
+		return JoinToken{}, errors.New("the join token is incomplete or has invalid characters: copy all of what " +
 			"`flotilla-hub token create` printed")
 	}
 	return t, nil
@@ -160,12 +158,12 @@ func alphanumeric(s string, most int) bool {
 	return s != "" && len(s) <= most
 }
 
-// Text is the token with its secret. It is for the one who joins, never for a log.
+// Text returns the token with its secret, for the device, never for a log.
 func (t JoinToken) Text() string {
 	return strings.Join([]string{joinTokenVersion, t.Pin, t.ID, t.Secret}, ".")
 }
 
-// String leaves the secret out, wherever a token is printed.
+// String returns the token without its secret.
 func (t JoinToken) String() string {
 	return strings.Join([]string{joinTokenVersion, t.Pin, t.ID, "…"}, ".")
 }

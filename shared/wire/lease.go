@@ -6,15 +6,12 @@ import (
 	"time"
 )
 
-// maxStored leaves room for the hub, which goes on from what a device says it has stored.
+// maxStored leaves room above it: the hub continues from the generation that a device reports.
 const maxStored = 1 << 62
 
-// ParseLease reads a lease payload: at most MaxLease bytes.
-//
-// Leases are the hot path: thousands a second. So a payload in the form that
-// Go's encoder writes (fields in order, no white space) is read directly, and
-// everything else by the same decoder as the other payloads. Both give the same
-// answer; a fuzz test holds them against each other.
+// ParseLease parses a lease payload of at most MaxLease bytes. Thousands of leases arrive per
+// second, so the form of Go's encoder (fields in order, no white space) is parsed directly, and
+// other forms by the common decoder. A fuzz test compares both.
 func ParseLease(data []byte) (Lease, error) {
 	if l, ok := scanLease(data); ok {
 		return l, nil
@@ -34,7 +31,7 @@ func decodeLease(data []byte) (Lease, error) {
 	return l, check("lease", err)
 }
 
-// scanLease reads the usual form of a lease, or says that this is not it.
+// scanLease parses the usual form of a lease; ok is false for another form.
 func scanLease(data []byte) (l Lease, ok bool) {
 	if len(data) > MaxLease {
 		return l, false
@@ -74,8 +71,7 @@ var word = func() (w [256]bool) {
 	return w
 }()
 
-// A reader takes a payload of a known form from the left; ok falls at the first
-// difference and stays so.
+// A reader parses a payload of a known form; ok becomes false at the first difference.
 type reader struct {
 	rest []byte
 	ok   bool
@@ -89,8 +85,8 @@ func (r *reader) literal(s string) {
 	r.rest = r.rest[len(s):]
 }
 
-// text takes what stands between the literal and the next quote. Escapes and
-// control characters are not of the usual form.
+// text reads the text between a literal and the next quote. Escapes and control characters are not
+// of the usual form.
 func (r *reader) text(before string) []byte {
 	r.literal(before)
 	end := bytes.IndexByte(r.rest, '"')
@@ -109,7 +105,7 @@ func (r *reader) text(before string) []byte {
 	return s
 }
 
-// number takes up to 18 digits, which fit an int64 whatever they are.
+// number reads up to 18 digits, which always fit an int64.
 func (r *reader) number(before string) (n uint64) {
 	r.literal(before)
 	i := 0
@@ -124,8 +120,7 @@ func (r *reader) number(before string) (n uint64) {
 	return n
 }
 
-// AppendLease appends the payload of a lease, in the form that ParseLease reads
-// fastest.
+// AppendLease appends a lease in the form that ParseLease parses fastest.
 func AppendLease(b []byte, l Lease) []byte {
 	return fmt.Appendf(b, `{"boot":%q,"seq":%d,"status":%d,"pods":%d,"desired":%d,"time":%q}`,
 		l.Boot, l.Seq, l.Status, l.Pods, l.Desired, l.Time.UTC().Format(time.RFC3339Nano))

@@ -9,30 +9,30 @@ import (
 	"io"
 )
 
-// Limits of what is packed, and of what comes in parts.
+// Limits of compressed payloads and of parts.
 const (
-	// MaxUnpacked is the most bytes that a packed payload of a device may have as text.
-	// 100 pods of 8 containers, each with an end behind it, have a third of it.
+	// MaxUnpacked bounds the text of a compressed payload of a device. 100 pods of 8 containers
+	// with exit messages have a third of it.
 	MaxUnpacked = 2 << 20
-	MaxParts    = 16       // of one truth
-	MaxDesired  = 16 << 20 // bytes of a desired state as text, in all its parts
-	worthwhile  = 512      // bytes of text; less is hardly less as gzip
-	// smallPart is how long a part of a device's list becomes where MaxParts of them are
-	// enough: 13 s on a link of 20 kbit/s, with room for a lease behind it.
+	MaxParts    = 16       // of one list or desired state
+	MaxDesired  = 16 << 20 // bytes of a desired state as text, all parts together
+	worthwhile  = 512      // bytes of text; shorter text hardly compresses
+	// smallPart is the size of a part of a device's list if MaxParts suffice: 13 s on a link of 20
+	// kbit/s, with time for a lease after it.
 	smallPart = 32 << 10
 )
 
-// gzipMagic begins a packed payload. No JSON does.
+// gzipMagic begins a compressed payload, and never JSON.
 var gzipMagic = []byte{0x1f, 0x8b}
 
-// Packed tells whether a payload is gzip.
+// Packed reports whether a payload is gzip.
 func Packed(payload []byte) bool { return bytes.HasPrefix(payload, gzipMagic) }
 
-// errTooLong says that a payload does not fit into a message, but its parts may.
+// errTooLong means that a payload does not fit into one message; its parts may.
 var errTooLong = errors.New("too long for one message")
 
-// Pack makes a status or pods payload fit into a message: as it is where it is short, or
-// as gzip, which is a fourth of it.
+// Pack encodes a status or pods payload: short text unchanged, other text as gzip, a fourth of its
+// size.
 func Pack(text []byte) ([]byte, error) {
 	if len(text) <= worthwhile {
 		return text, nil
@@ -40,13 +40,13 @@ func Pack(text []byte) ([]byte, error) {
 	return pack(text, MaxUnpacked, MaxFromDevice)
 }
 
-// pack is a text of at most so many bytes as gzip, of at most so many.
+// pack compresses a text of at most most bytes to at most packed bytes.
 func pack(text []byte, most, packed int) ([]byte, error) {
 	if len(text) > most {
 		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are read", errTooLong, len(text), most)
 	}
 	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, gzip.DefaultCompression) // takes less memory than BestSpeed
+	w, err := gzip.NewWriterLevel(&b, gzip.DefaultCompression) // it needs less memory than BestSpeed
 	if err == nil {
 		_, err = w.Write(text)
 	}
@@ -59,14 +59,14 @@ func pack(text []byte, most, packed int) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// A packing is how objects become messages.
+// A packing has the limits for encoding objects.
 type packing struct {
 	most   int // bytes of text in a message
-	packed int // of it as gzip; of a list they grow where MaxParts are too few
-	plain  int // of the text of one object, which goes as it is where gzip makes it no shorter
+	packed int // bytes as gzip; for a list it grows if MaxParts are too few
+	plain  int // bytes of an object that is sent uncompressed because gzip does not shorten it
 }
 
-// pack is the text of so many objects as a message.
+// pack encodes the text of so many objects as a message.
 func (p packing) pack(text []byte, objects int) ([]byte, error) {
 	b, err := pack(text, p.most, p.packed)
 	if errors.Is(err, errTooLong) && objects == 1 && len(text) <= p.plain {
@@ -75,8 +75,8 @@ func (p packing) pack(text []byte, objects int) ([]byte, error) {
 	return b, err
 }
 
-// inParts encodes n objects in as few messages as hold them. encode returns the text of the
-// objects from lo to hi as one part of so many; of one part there is no word in it.
+// inParts encodes n objects in as few messages as possible. encode returns the text of the objects
+// lo to hi as one part of parts; a single part has no part number.
 func inParts(n int, how packing, encode func(lo, hi, part, parts int) ([]byte, error)) ([][]byte, error) {
 	text, err := encode(0, n, 0, 0)
 	if err != nil {
@@ -113,10 +113,10 @@ func inParts(n int, how packing, encode func(lo, hi, part, parts int) ([]byte, e
 	return parts, nil
 }
 
-// A span is objects of a list, from lo to hi.
+// A span is the objects of a list from lo to hi.
 type span struct{ lo, hi int }
 
-// spans halves n objects until each span fits, into MaxParts at most.
+// spans halves n objects until each span fits, into at most MaxParts.
 func spans(n int, fits func(span) error) (fit []span, err error) {
 	for open := []span{{0, n}}; len(open) > 0; {
 		s := open[0]
@@ -135,8 +135,8 @@ func spans(n int, fits func(span) error) (fit []span, err error) {
 	return fit, nil
 }
 
-// TextSize is how many bytes of text a payload says that it has. One that has more is
-// not read any further.
+// TextSize returns the number of bytes of text that a payload declares. A payload with more text is
+// refused.
 func TextSize(payload []byte) int {
 	if !Packed(payload) || len(payload) < 4 {
 		return len(payload)
@@ -144,8 +144,8 @@ func TextSize(payload []byte) int {
 	return int(min(binary.LittleEndian.Uint32(payload[len(payload)-4:]), MaxDesired+1))
 }
 
-// unpack is the text of a payload that may be packed: at most MaxFromDevice bytes, and so
-// many of text in them.
+// unpack returns the text of a payload that may be compressed: at most MaxFromDevice bytes, and at
+// most most bytes of text.
 func unpack(p payload, most int) (payload, error) {
 	if !Packed(p.data) || len(p.data) > MaxFromDevice {
 		return p, nil
@@ -161,9 +161,9 @@ func unpack(p payload, most int) (payload, error) {
 	case err == nil && len(text) > most:
 		return payload{}, fmt.Errorf("%s: payload has more than %d bytes when unpacked", name, most)
 	case err == nil && len(text) > size:
-		return payload{}, fmt.Errorf("%s: payload has more than the %d bytes that it says when unpacked", name, size)
+		return payload{}, fmt.Errorf("%s: payload unpacks to more than its declared %d bytes", name, size)
 	case err != nil:
-		return payload{}, fmt.Errorf("%s: payload begins like gzip and cannot be read as such: %w", name, err)
+		return payload{}, fmt.Errorf("%s: payload begins like gzip and is invalid: %w", name, err)
 	case Packed(text):
 		return payload{}, errors.New(name + ": payload is packed twice")
 	}

@@ -16,13 +16,13 @@ import (
 func zip(text string) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	_, _ = w.Write([]byte(text)) // into memory
+	_, _ = w.Write([]byte(text)) // a buffer does not fail
 	_ = w.Close()
 	return b.Bytes()
 }
 
-// crowd is the list of a device with pods of 8 containers, which have their own ids.
-func crowd(pods int) Pods {
+// fullList returns the list of a device with pods of 8 containers with their own ids.
+func fullList(pods int) Pods {
 	random := rand.New(rand.NewPCG(1, 2))
 	id := func() string {
 		return fmt.Sprintf("%016x%016x%016x%016x", random.Uint64(), random.Uint64(), random.Uint64(), random.Uint64())
@@ -44,7 +44,7 @@ func crowd(pods int) Pods {
 
 func TestALongListOfPodsIsPackedAndRead(t *testing.T) {
 	for _, pods := range []int{1, 110, 250} {
-		text, err := json.Marshal(crowd(pods))
+		text, err := json.Marshal(fullList(pods))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestALongListOfPodsIsPackedAndRead(t *testing.T) {
 			t.Errorf("%d pods: %d bytes are not packed", pods, len(text))
 		}
 		read, err := ParsePods(payload)
-		if err != nil || len(read.Pods) != pods || read.Pods[pods-1].Status.ContainerStatuses[7].ContainerID != crowd(pods).Pods[pods-1].Status.ContainerStatuses[7].ContainerID {
+		if err != nil || len(read.Pods) != pods || read.Pods[pods-1].Status.ContainerStatuses[7].ContainerID != fullList(pods).Pods[pods-1].Status.ContainerStatuses[7].ContainerID {
 			t.Errorf("%d pods: read %d, %v", pods, len(read.Pods), err)
 		}
 	}
@@ -89,20 +89,20 @@ func TestPackedPayloadsAreBounded(t *testing.T) {
 	copy(liar[len(liar)-4:], []byte{7, 0, 0, 0})
 	for name, c := range map[string]struct {
 		data []byte
-		want string // "": it is read
+		want string // "": accepted
 	}{
-		"as text":                          {[]byte(good), ""},
-		"as gzip":                          {zip(good), ""},
-		"more text than is read":           {zip(long), "more than"},
-		"a bomb":                           {zip(strings.Repeat(" ", 200<<20)), "more than"},
-		"a bomb that says that it is none": {liar, "more than the 7 bytes"},
-		"packed twice":                     {zip(string(zip(good))), "twice"},
-		"with another sum":                 {broken, "cannot be read"},
-		"cut off":                          {zip(good)[:40], "cannot be read"},
-		"only its first two bytes":         {[]byte{0x1f, 0x8b}, "cannot be read"},
-		"no JSON":                          {zip("hello"), "not a JSON object"},
-		"as long as no message may":        {append(zip(good), make([]byte, MaxFromDevice)...), "at most"},
-		"too long as text, unpacked":       {[]byte(`{"boot":"b","x":"` + strings.Repeat("y", MaxFromDevice) + `"}`), "at most"},
+		"as text":                    {[]byte(good), ""},
+		"as gzip":                    {zip(good), ""},
+		"more text than is read":     {zip(long), "more than"},
+		"a bomb":                     {zip(strings.Repeat(" ", 200<<20)), "more than"},
+		"more text than declared":    {liar, "more than its declared 7 bytes"},
+		"packed twice":               {zip(string(zip(good))), "twice"},
+		"with another sum":           {broken, "is invalid"},
+		"cut off":                    {zip(good)[:40], "is invalid"},
+		"only its first two bytes":   {[]byte{0x1f, 0x8b}, "is invalid"},
+		"no JSON":                    {zip("hello"), "not a JSON object"},
+		"longer than a message":      {append(zip(good), make([]byte, MaxFromDevice)...), "at most"},
+		"too long as text, unpacked": {[]byte(`{"boot":"b","x":"` + strings.Repeat("y", MaxFromDevice) + `"}`), "at most"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParsePods(c.data)

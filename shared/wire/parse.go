@@ -12,21 +12,21 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// Limits of what is in a payload.
+// Limits of payloads.
 const (
 	MaxBoot      = 64 // bytes of a boot id
 	MaxDepth     = bound.Depth
 	MaxPods      = 1024 // pods in one list
 	MaxVolumes   = 1024 // persistent volumes in one list
-	MaxUID       = 128  // bytes of a pod's uid, as a device says it
+	MaxUID       = 128  // bytes of a pod's uid in a device's list
 	MaxReason    = 128  // bytes of an event's reason
 	MaxMessage   = 4096 // bytes of an event's message
-	MaxLeaseSecs = 300  // longest lease interval that a hub may ask for
-	MaxWords     = 4096 // of a command
+	MaxLeaseSecs = 300  // seconds of the longest lease interval of a hub
+	MaxWords     = 4096 // words of a command
 )
 
-// ParseStatus reads a status payload: at most MaxFromDevice bytes of JSON, or of gzip.
-// Unknown fields are ignored; what is wrong is told in one sentence.
+// ParseStatus parses a status payload: at most MaxFromDevice bytes of JSON or gzip. Unknown fields
+// are ignored.
 func ParseStatus(data []byte) (Status, error) {
 	var s Status
 	p, err := unpack(payload{"status", data, MaxFromDevice}, MaxUnpacked)
@@ -42,8 +42,8 @@ func ParseStatus(data []byte) (Status, error) {
 	return s, check("status", ValidBoot(s.Boot), ValidMachine(s.MachineID), s.Proof.valid(), err)
 }
 
-// ParsePods reads a pods payload: at most MaxFromDevice bytes of JSON or gzip, MaxPods
-// pods, each with uid, namespace and name.
+// ParsePods parses a pods payload: at most MaxFromDevice bytes of JSON or gzip and MaxPods pods,
+// each with uid, namespace and name.
 func ParsePods(data []byte) (Pods, error) {
 	var p Pods
 	text, err := unpack(payload{"pods", data, MaxFromDevice}, MaxUnpacked)
@@ -56,7 +56,7 @@ func ParsePods(data []byte) (Pods, error) {
 	return p, check("pods", ValidBoot(p.Boot), p.valid())
 }
 
-// valid checks what makes a list of pods useless as a whole.
+// valid checks the list as a whole.
 func (p *Pods) valid() error {
 	if len(p.Pods) > MaxPods {
 		return fmt.Errorf("%d pods in one list, at most %d are read", len(p.Pods), MaxPods)
@@ -74,8 +74,8 @@ func (p *Pods) valid() error {
 	for i, pod := range p.Pods {
 		switch {
 		case seen[pod.UID]:
-			return fmt.Errorf("pods[%d]: uid %.64q stands twice in one list", i, pod.UID)
-		case len(pod.UID) > MaxUID: // the hub makes them, and keeps those of a list until all of it is there
+			return fmt.Errorf("pods[%d]: uid %.64q is repeated in one list", i, pod.UID)
+		case len(pod.UID) > MaxUID: // the hub creates uids, and stores those of a list until all parts are there
 			return fmt.Errorf("pods[%d]: uid has %d bytes, at most %d are read", i, len(pod.UID), MaxUID)
 		case pod.AsBefore() && p.Base > 0:
 		case pod.UID == "" || pod.Namespace == "" || pod.Name == "":
@@ -86,7 +86,7 @@ func (p *Pods) valid() error {
 	return nil
 }
 
-// ParseEvent reads an event payload: at most MaxFromDevice bytes.
+// ParseEvent parses an event payload of at most MaxFromDevice bytes.
 func ParseEvent(data []byte) (Event, error) {
 	var e Event
 	if err := decode(payload{"event", data, MaxFromDevice}, &e); err != nil {
@@ -100,14 +100,13 @@ func ParseEvent(data []byte) (Event, error) {
 		err = fmt.Errorf("reason %.150q must be 1 to %d letters and digits in CamelCase", e.Reason, MaxReason)
 	case len(e.Message) > MaxMessage:
 		err = fmt.Errorf("message has %d bytes, at most %d are read", len(e.Message), MaxMessage)
-	case e.Container != "" && len(validation.IsDNS1123Label(e.Container)) > 0: // it is shown beside the pod, as it stands
+	case e.Container != "" && len(validation.IsDNS1123Label(e.Container)) > 0: // it is shown unchanged
 		err = fmt.Errorf("container %.40q must be the name of one, such as web", e.Container)
 	}
 	return e, check("event", err)
 }
 
-// ParsePresence reads a presence payload, also that of a will: at most MaxWill
-// bytes.
+// ParsePresence parses a presence payload, or that of a will, of at most MaxWill bytes.
 func ParsePresence(data []byte) (Presence, error) {
 	var p Presence
 	if err := decode(payload{"presence", data, MaxWill}, &p); err != nil {
@@ -120,7 +119,7 @@ func ParsePresence(data []byte) (Presence, error) {
 	return p, check("presence", err)
 }
 
-// validPart checks the number of a part: 1 to parts, or nothing where all is in one.
+// validPart checks a part number: 1 to parts, or 0 for an undivided payload.
 func validPart(part, parts int) error {
 	if part == 0 && parts == 0 || part >= 1 && part <= parts && parts <= MaxParts {
 		return nil
@@ -129,8 +128,8 @@ func validPart(part, parts int) error {
 		MaxParts)
 }
 
-// ParseDesired reads a desired payload, or a part of one: at most MaxToDevice bytes of
-// JSON, or MaxFromDevice of gzip. Its pods are read one by one: see Unreadable.
+// ParseDesired parses a desired payload or a part of one: at most MaxToDevice bytes of JSON, or
+// MaxFromDevice of gzip. Its pods are parsed one by one: see Unreadable.
 func ParseDesired(data []byte) (Desired, error) {
 	var all desiredApart
 	p, err := unpack(payload{"desired", data, MaxToDevice}, MaxToDevice)
@@ -146,7 +145,7 @@ func ParseDesired(data []byte) (Desired, error) {
 	d := all.joined()
 	d.Firmware.sanitize()
 	rest := d
-	rest.Pods, rest.ConfigMaps, rest.Secrets = nil, nil, nil // what these hold is a matter of the pods that use them
+	rest.Pods, rest.ConfigMaps, rest.Secrets = nil, nil, nil // the pods that use them check their content
 	err = bound.Object(rest)
 	switch {
 	case err != nil:
@@ -168,8 +167,8 @@ func ParseDesired(data []byte) (Desired, error) {
 	return d, check("desired", err)
 }
 
-// ParseRequest reads a request payload: at most MaxRequest bytes. A type that
-// this version does not know is no error here: the device answers it.
+// ParseRequest parses a request payload of at most MaxRequest bytes. An unknown type is not an
+// error: the device answers it.
 func ParseRequest(data []byte) (Request, error) {
 	var r Request
 	if err := decode(payload{"request", data, MaxRequest}, &r); err != nil {
@@ -178,8 +177,7 @@ func ParseRequest(data []byte) (Request, error) {
 	return r, check("request", r.Valid())
 }
 
-// Valid says what of a request no device can do. A type that is not known is not
-// wrong.
+// Valid returns what is wrong with a request. An unknown type is not wrong.
 func (r *Request) Valid() error {
 	switch {
 	case r.Type == "" || len(r.Type) > MaxID || !plain(r.Type):
@@ -201,12 +199,12 @@ func (r *Request) Valid() error {
 	case r.Type == RequestPortForward && (r.Port < 1 || r.Port > 65535):
 		return fmt.Errorf("port %d is not one of 1 to 65535", r.Port)
 	case r.DeadlineSeconds < 0:
-		return fmt.Errorf("deadlineSeconds is %d, but a deadline lies ahead", r.DeadlineSeconds)
+		return fmt.Errorf("deadlineSeconds is %d, but must be positive", r.DeadlineSeconds)
 	}
 	return nil
 }
 
-// ParseReply reads a reply payload: at most MaxFromDevice bytes.
+// ParseReply parses a reply payload of at most MaxFromDevice bytes.
 func ParseReply(data []byte) (Reply, error) {
 	var r Reply
 	if err := decode(payload{"reply", data, MaxFromDevice}, &r); err != nil {
@@ -214,13 +212,12 @@ func ParseReply(data []byte) (Reply, error) {
 	}
 	var err error
 	if !r.EOF && (r.Error != "" || r.ExitCode != 0) {
-		err = errors.New("error and exitCode stand in the last chunk only, which has eof")
+		err = errors.New("only the last chunk, with eof, may have error and exitCode")
 	}
 	return r, check("reply", err)
 }
 
-// ParseUsage reads what answers a usage request: at most MaxUsage bytes, MaxPods
-// pods.
+// ParseUsage parses the answer to a usage request: at most MaxUsage bytes and MaxPods pods.
 func ParseUsage(data []byte) (Usage, error) {
 	var u Usage
 	if err := decode(payload{"usage", data, MaxUsage}, &u); err != nil {
@@ -248,7 +245,7 @@ func ValidBoot(boot string) error {
 	return nil
 }
 
-// check returns the first error, with the name of the payload in front.
+// check returns the first error, prefixed with the payload's name.
 func check(name string, errs ...error) error {
 	for _, err := range errs {
 		if err != nil {

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// PackPods encodes a list of pods for the hub: in one message, or in parts where it does
-// not fit. entries are its pods as they were encoded already, p.Pods is not looked at.
+// PackPods encodes a list of pods for the hub in one message, or in parts if it is too long.
+// entries are its encoded pods; p.Pods is ignored.
 func PackPods(p Pods, entries []json.RawMessage) ([][]byte, error) {
 	type list struct {
 		Pods
@@ -32,9 +32,8 @@ func PackPods(p Pods, entries []json.RawMessage) ([][]byte, error) {
 	return inParts(len(entries), packing{most: MaxUnpacked, packed: smallPart}, encode)
 }
 
-// PackDesired encodes a desired state for a device that does not fit into MaxFromDevice
-// bytes as it is: as gzip, in parts where even that is longer. An object of its own part that
-// gzip makes no shorter goes as it is.
+// PackDesired encodes a desired state that exceeds MaxFromDevice bytes: as gzip, and in parts if
+// that is too long. A part with one object that gzip does not shorten is sent uncompressed.
 func PackDesired(d Desired) ([][]byte, error) {
 	pods, maps, secrets := len(d.Pods), len(d.ConfigMaps), len(d.Secrets)
 	total := 0
@@ -55,11 +54,11 @@ func PackDesired(d Desired) ([][]byte, error) {
 	return payloads, err
 }
 
-// headBytes of a desired state's text are read to know what it goes to.
+// headBytes of a desired state's text are parsed by DesiredHead.
 const headBytes = 1 << 10
 
-// DesiredHead tells what a payload goes to, by its first fields alone: hub, generation, part and
-// parts. False: it begins with others, as no hub of ours writes it.
+// DesiredHead parses only the first fields of a payload: hub, generation, part and parts. False:
+// the payload begins with other fields, as no known hub writes it.
 func DesiredHead(payload []byte) (head Desired, known bool) {
 	var text io.Reader = bytes.NewReader(payload)
 	if Packed(payload) {
@@ -93,22 +92,21 @@ func DesiredHead(payload []byte) (head Desired, known bool) {
 	}
 }
 
-// within returns what of a list lies between two places that may be outside of it.
+// within returns the part of a list between two indexes that may be out of range.
 func within[T any](list []T, lo, hi int) []T {
 	lo, hi = min(max(lo, 0), len(list)), min(max(hi, 0), len(list))
 	return append([]T{}, list[lo:hi]...)
 }
 
-// DesiredParts puts together a desired state that comes in parts. Parts of one that comes
-// again fill the gaps of the first time.
+// DesiredParts collects the parts of a desired state. Repeated parts fill gaps.
 type DesiredParts struct {
-	of   Desired // what its parts have in common
+	of   Desired // the common fields of its parts
 	have [MaxParts]*Desired
-	size int // bytes of their text
+	size int // total bytes of text
 }
 
-// Add takes what ParseDesired has read of a payload, and returns the whole desired state,
-// once it is there. What goes to another one than the parts before replaces them.
+// Add adds a payload parsed by ParseDesired and returns the whole desired state once it is
+// complete. A part of another desired state replaces the earlier parts.
 func (p *DesiredParts) Add(d Desired, payload []byte) (whole Desired, ok bool, err error) {
 	if d.Parts <= 1 {
 		*p = DesiredParts{}

@@ -26,7 +26,7 @@ func entriesOf(t *testing.T, p Pods) (out []json.RawMessage) {
 
 func TestAListOfPodsThatFitsIntoNoMessageComesInParts(t *testing.T) {
 	for pods, least := range map[int]int{0: 1, 30: 1, 110: 2, 900: 2} {
-		p := crowd(pods)
+		p := fullList(pods)
 		payloads, err := PackPods(p, entriesOf(t, p))
 		if err != nil || len(payloads) < least || least == 1 && len(payloads) > 1 {
 			t.Fatalf("%d pods: %d parts, %v", pods, len(payloads), err)
@@ -51,7 +51,7 @@ func TestAListOfPodsThatFitsIntoNoMessageComesInParts(t *testing.T) {
 	}
 }
 
-// noise is text that gzip makes no shorter than three quarters.
+// noise returns text that gzip hardly shortens.
 func noise(bytes int) string {
 	random := rand.NewChaCha8([32]byte{})
 	raw := make([]byte, bytes/4*3)
@@ -60,7 +60,7 @@ func noise(bytes int) string {
 	return string(text[1 : len(text)-1])
 }
 
-// largeDesired has more than two messages hold.
+// largeDesired returns a desired state that needs more than two messages.
 func largeDesired() Desired {
 	d := Desired{Generation: 7, Hub: "h", LeaseIntervalSeconds: 10, Time: moment, PodCIDR: "10.64.0.0/24", Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}}
 	for i := range 8 {
@@ -90,7 +90,7 @@ func TestADesiredStateThatFitsIntoNoMessageComesInPartsInAnyOrder(t *testing.T) 
 		}
 		return d, whole
 	}
-	for i := len(payloads) - 1; i > 0; i-- { // the first one is lost
+	for i := len(payloads) - 1; i > 0; i-- { // the first part is lost
 		if _, whole := add(i); whole {
 			t.Fatalf("whole without %d parts", i)
 		}
@@ -107,7 +107,8 @@ func TestADesiredStateThatFitsIntoNoMessageComesInPartsInAnyOrder(t *testing.T) 
 	}
 }
 
-// A secret of a MiB of noise, as Kubernetes takes one, is longer as gzip than a packed payload may be.
+// A secret of a MiB of noise, which Kubernetes accepts, is longer as gzip than a compressed payload
+// may be.
 func TestAnObjectThatCannotBePackedComesAsItIs(t *testing.T) {
 	data := make([]byte, 1<<20)
 	for i := range data {
@@ -197,7 +198,7 @@ func TestWhatIsTooMuchInAllItsPartsSaysSo(t *testing.T) {
 	var parts DesiredParts
 	bomb := make([]byte, 8)
 	copy(bomb, gzipMagic)
-	bomb[7] = 0x01 // says that it has 16 MiB of text
+	bomb[7] = 0x01 // it declares 16 MiB of text
 	for i := 1; i <= 2; i++ {
 		_, _, err := parts.Add(Desired{Hub: "h", Part: i, Parts: 3}, bomb)
 		if (err != nil) != (i == 2) {
@@ -212,7 +213,7 @@ func TestAPodThatIsAsBeforeNeedsAListBefore(t *testing.T) {
 		`{"boot":"b","seq":2,"generation":1,"pods":[{"uid":"u"}]}`:                                                           "must have uid",
 		`{"boot":"b","seq":2,"generation":1,"base":2,"pods":[{"uid":"u"}]}`:                                                  "base is 2",
 		`{"boot":"b","seq":2,"generation":1,"base":1,"pods":[{"uid":"u","name":"n"}]}`:                                       "must have uid",
-		`{"boot":"b","seq":2,"generation":1,"base":1,"pods":[{"uid":"u"},{"uid":"u"}]}`:                                      "twice",
+		`{"boot":"b","seq":2,"generation":1,"base":1,"pods":[{"uid":"u"},{"uid":"u"}]}`:                                      "is repeated",
 		`{"boot":"b","seq":2,"generation":1,"part":1,"parts":17,"pods":[]}`:                                                  "part 1 of 17",
 		`{"boot":"b","seq":2,"generation":1,"part":3,"parts":2,"pods":[]}`:                                                   "part 3 of 2",
 		`{"boot":"b","seq":2,"generation":1,"parts":2,"pods":[]}`:                                                            "part 0 of 2",

@@ -9,21 +9,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// ReportedLabels are the labels of Kubernetes that devices report and the hub sets itself, by
-// what it knows of the device.
+// ReportedLabels are Kubernetes' labels that the hub sets from what it knows of the device.
 var ReportedLabels = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable,
 	"beta.kubernetes.io/os", "beta.kubernetes.io/arch"}
 
-// CheckLabel tells why a device may not give itself a label when it registers: it cannot be
-// one, or is Kubernetes' own, such as those that decide where pods may run.
+// CheckLabel returns why a device may not register with a label: it is invalid, or reserved for
+// Kubernetes, such as labels that decide where pods may run.
 func CheckLabel(key, value string) error {
 	if slices.Contains(ReportedLabels, key) {
-		return fmt.Errorf("label %q is the device's own, which the hub sets by what it reports: leave it out", key)
+		return fmt.Errorf("label %q is set by the hub from the device's report: omit it", key)
 	}
 	return checkPair("label", key, value)
 }
 
-// CheckTaint tells why a device may not give itself a taint when it registers.
+// CheckTaint returns why a device may not register with a taint.
 func CheckTaint(t corev1.Taint) error {
 	switch t.Effect {
 	case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
@@ -36,7 +35,7 @@ func CheckTaint(t corev1.Taint) error {
 func checkPair(what, key, value string) error {
 	if Reserved(key) {
 		return fmt.Errorf(
-			"%s %q is Kubernetes' own, and not for a device to give itself: use another prefix, or set it on the Node", what,
+			"%s %q is reserved for Kubernetes: use another prefix, or set it on the Node", what,
 			key)
 	}
 	if msgs := validation.IsQualifiedName(key); len(msgs) > 0 {
@@ -48,7 +47,7 @@ func checkPair(what, key, value string) error {
 	return nil
 }
 
-// Reserved tells whether a key is one of Kubernetes' own.
+// Reserved reports whether a key is reserved for Kubernetes.
 func Reserved(key string) bool {
 	prefix, _, ok := strings.Cut(key, "/")
 	if !ok {

@@ -6,17 +6,17 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// Limits of what is kept of a status, in bytes.
+// Limits in bytes of the kept parts of a status.
 const (
-	maxWord    = 512  // of what is shown in a line: a version, a name, an address
-	maxSaid    = 1024 // of a condition's or a container's message
-	maxNames   = 8    // of an image
-	maxVersion = 128  // of an agent
-	maxEnded   = 4096 // of what a container says when it ends
+	maxWord    = 512  // a version, a name, an address
+	maxSaid    = 1024 // a message of a condition or container
+	maxNames   = 8    // names of an image
+	maxVersion = 128  // an agent's version
+	maxEnded   = 4096 // a container's termination message
 )
 
-// sanitize keeps of a status what the hub shows, and makes every character of it show. A
-// device with three hundred images or a chatty driver is still a node.
+// sanitize keeps the parts of a status that the hub shows, and makes hidden characters visible. A
+// device with three hundred images or a talkative driver is still a node.
 func (s *Status) sanitize() {
 	switch n := len(s.Hardware); {
 	case n > bound.MaxHardware:
@@ -49,15 +49,15 @@ func (s *Status) sanitize() {
 			st.Images[i].Names = names[:maxNames]
 		}
 	}
-	// No device of ours has these.
+	// Flotilla's agents never send these.
 	st.Config, st.VolumesInUse, st.VolumesAttached = nil, nil, nil
 	bound.Clean(st, maxSaid)
 	bound.Clean(&st.NodeInfo, maxWord)
 	bound.Clean(&st.Images, maxWord)
 }
 
-// sanitize makes every character of the pods' statuses show. What a container says when it
-// ends may be as long as Kubernetes has it.
+// sanitize makes hidden characters in the pods' statuses visible. A termination message may have
+// Kubernetes' length.
 func (p *Pods) sanitize() {
 	for i := range p.Pods {
 		bound.Clean(&p.Pods[i].Status, maxEnded)

@@ -15,14 +15,14 @@ import (
 
 const hiding = "a\u202eb\u200b\x1b[31m\x00"
 
-// hides tells whether somewhere in a text there is a character that does not show.
+// hides reports whether a text has a hidden character.
 func hides(t *testing.T, o any) bool {
 	t.Helper()
 	b, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// JSON itself writes control characters as numbers, and a backslash as two.
+	// JSON escapes control characters and backslashes.
 	return bound.Hidden(string(b)) || strings.Contains(strings.ReplaceAll(string(b), `\\`, ""), `\u`)
 }
 
@@ -50,12 +50,12 @@ func TestOfAStatusIsKeptWhatTheHubShows(t *testing.T) {
 		right   func(s Status) bool
 		tooMuch string
 	}{
-		{"a report of hardware as big as may be", Status{Hardware: report(bound.MaxHardware)}, func(s Status) bool { return len(s.Hardware) == bound.MaxHardware }, ""},
+		{"the largest hardware report", Status{Hardware: report(bound.MaxHardware)}, func(s Status) bool { return len(s.Hardware) == bound.MaxHardware }, ""},
 		{"a bigger one", Status{Hardware: report(bound.MaxHardware + 1)}, func(s Status) bool { return s.Hardware == nil }, "its hardware report has 32769 bytes"},
 		{"many images", Status{Status: corev1.NodeStatus{Images: images}}, func(s Status) bool {
 			return len(s.Status.Images) == bound.MaxImages && len(s.Status.Images[0].Names) == maxNames && s.Status.Images[0].Names[0] == "i0"
 		}, "it names 257 images"},
-		{"what no device of ours has", Status{Status: corev1.NodeStatus{
+		{"fields that agents never send", Status{Status: corev1.NodeStatus{
 			Config: &corev1.NodeConfigStatus{Error: "x"}, VolumesInUse: []corev1.UniqueVolumeName{"v"}, VolumesAttached: []corev1.AttachedVolume{{Name: "v"}},
 		}}, func(s Status) bool {
 			return s.Status.Config == nil && s.Status.VolumesInUse == nil && s.Status.VolumesAttached == nil
@@ -68,13 +68,13 @@ func TestOfAStatusIsKeptWhatTheHubShows(t *testing.T) {
 		}}, func(s Status) bool {
 			return len(s.AgentVersion) == maxVersion && len(s.Status.NodeInfo.OSImage) == maxWord && len(s.Status.Images[0].Names[0]) == maxWord
 		}, ""},
-		{"characters that do not show", Status{AgentVersion: hiding, Status: corev1.NodeStatus{
+		{"hidden characters", Status{AgentVersion: hiding, Status: corev1.NodeStatus{
 			Phase: hiding, Conditions: []corev1.NodeCondition{{Type: hiding, Reason: hiding, Message: hiding}}, Addresses: []corev1.NodeAddress{{Type: hiding, Address: hiding}},
 			NodeInfo: corev1.NodeSystemInfo{OSImage: hiding, KernelVersion: hiding}, Images: []corev1.ContainerImage{{Names: []string{hiding}}},
 			Capacity: corev1.ResourceList{hiding: resource.MustParse("1")}, Allocatable: corev1.ResourceList{hiding: resource.MustParse("1")},
 		}}, func(s Status) bool { return !hides(t, s) && s.AgentVersion == `a\u202eb\u200b\u001b[31m\u0000` }, ""},
 		{"a report of hardware with a NUL", Status{Hardware: json.RawMessage(`{"x":"a\u0000"}`)}, func(s Status) bool { return s.Hardware == nil }, "its hardware report has a NUL character"},
-		{"one with a word that looks like it", Status{Hardware: json.RawMessage(`{"x":"a\\u0000"}`)}, func(s Status) bool { return s.Hardware != nil }, ""},
+		{"a text that looks like one", Status{Hardware: json.RawMessage(`{"x":"a\\u0000"}`)}, func(s Status) bool { return s.Hardware != nil }, ""},
 	} {
 		c.status.Boot, c.status.MachineID = "b", "00000000000000aa"
 		if s := read(t, ParseStatus, c.status); !c.right(s) || !strings.Contains(s.TooMuch, c.tooMuch) || c.tooMuch == "" && s.TooMuch != "" {
@@ -83,7 +83,7 @@ func TestOfAStatusIsKeptWhatTheHubShows(t *testing.T) {
 	}
 }
 
-// report is one of so many bytes.
+// report returns a report of that many bytes.
 func report(size int) json.RawMessage {
 	return json.RawMessage(`{"x":"` + strings.Repeat("x", size-len(`{"x":""}`)) + `"}`)
 }
@@ -121,7 +121,7 @@ func TestWhatADeviceSaysShowsEveryCharacter(t *testing.T) {
 	}
 }
 
-// What of a payload is decoded is bounded in number and value, whatever its type.
+// Decoded payloads are bounded in number and value, whatever their type.
 func TestWhatIsDecodedKeepsToTheLimits(t *testing.T) {
 	many := func(n int, one string) string { return strings.Repeat(one+",", n-1) + one }
 	for name, c := range map[string]struct {

@@ -7,15 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// DefaultPrefix is the first part of every topic unless the fleet shares its
-// broker with others.
+// DefaultPrefix begins every topic by default; a fleet that shares its broker uses another prefix.
 const DefaultPrefix = "fleet/v1"
 
-// A Channel is the last part of a topic: what a message is about.
+// A Channel is the last part of a topic: the kind of message.
 type Channel string
 
-// The channels. Those of the first group are published by devices, those of the
-// second by the hub. Reply and Request are followed by "/<id>" in the topic.
+// Channels of devices, then of the hub. In the topic, "/<id>" follows Reply and Request.
 const (
 	ChannelLease    Channel = "lease"
 	ChannelStatus   Channel = "status"
@@ -28,14 +26,14 @@ const (
 	ChannelRequest Channel = "request"
 )
 
-// Limits of the names in a topic, in bytes.
+// Limits of names in a topic, in bytes.
 const (
 	MaxNode   = 253 // a DNS-1123 subdomain
 	MaxID     = 64  // a request id
 	MaxPrefix = 128
 )
 
-// FromDevice says whether devices publish on the channel.
+// FromDevice reports whether devices publish on the channel.
 func (c Channel) FromDevice() bool {
 	switch c {
 	case ChannelLease, ChannelStatus, ChannelPods, ChannelEvent, ChannelPresence, ChannelReply:
@@ -44,33 +42,33 @@ func (c Channel) FromDevice() bool {
 	return false
 }
 
-// FromHub says whether the hub publishes on the channel.
+// FromHub reports whether the hub publishes on the channel.
 func (c Channel) FromHub() bool { return c == ChannelDesired || c == ChannelRequest }
 
-// numbered says whether the channel's topic ends with a request id.
+// numbered reports whether the channel's topic ends with a request id.
 func (c Channel) numbered() bool { return c == ChannelReply || c == ChannelRequest }
 
-// NodePrefix is what all topics of a node begin with, the last slash included.
+// NodePrefix begins all topics of a node, including the last slash.
 func NodePrefix(prefix, node string) string { return prefix + "/nodes/" + node + "/" }
 
-// Topic returns the topic of a channel of a node. Channels with a request id
-// have their own function: RequestTopic, ReplyTopic.
+// Topic returns the topic of a node's channel. For channels with a request id see RequestTopic and
+// ReplyTopic.
 func Topic(prefix, node string, c Channel) string { return NodePrefix(prefix, node) + string(c) }
 
-// RequestTopic is where the hub publishes request id to a node.
+// RequestTopic returns the topic of a request to a node.
 func RequestTopic(prefix, node, id string) string {
 	return Topic(prefix, node, ChannelRequest) + "/" + id
 }
 
-// ReplyTopic is where a node publishes what answers request id.
+// ReplyTopic returns the topic of the answer to a request.
 func ReplyTopic(prefix, node, id string) string { return Topic(prefix, node, ChannelReply) + "/" + id }
 
-// Filters are the two subscriptions of a node, and the only ones it may have.
+// Filters returns a node's two subscriptions; it may have no others.
 func Filters(prefix, node string) [2]string {
 	return [2]string{Topic(prefix, node, ChannelDesired), Topic(prefix, node, ChannelRequest) + "/+"}
 }
 
-// An Address is a topic taken apart.
+// An Address is a parsed topic.
 type Address struct {
 	Node    string
 	Channel Channel
@@ -94,13 +92,13 @@ func ParseTopic(prefix, topic string) (Address, error) {
 	return Address{Node: node, Channel: c, ID: id}, nil
 }
 
-// ParseChannel takes apart what follows NodePrefix in a topic.
+// ParseChannel parses the part of a topic after NodePrefix.
 func ParseChannel(tail string) (Channel, string, error) {
 	name, id, more := strings.Cut(tail, "/")
 	c := Channel(name)
 	switch {
 	case !c.FromDevice() && !c.FromHub():
-		return "", "", fmt.Errorf("%.40q is no channel of this protocol", name)
+		return "", "", fmt.Errorf("unknown channel %.40q", name)
 	case c.numbered() != more:
 		return "", "", fmt.Errorf("channel %s: a request id must follow reply and request, and nothing the others", c)
 	case more:
@@ -119,8 +117,7 @@ func ValidID(id string) error {
 	return nil
 }
 
-// ValidPrefix checks the part of the topics that can be configured: levels
-// without wildcards, control characters or a leading '$'.
+// ValidPrefix checks a topic prefix: levels without wildcards, control characters or a leading '$'.
 func ValidPrefix(prefix string) error {
 	bad := prefix == "" || len(prefix) > MaxPrefix || strings.HasPrefix(prefix, "$")
 	for level := range strings.SplitSeq(prefix, "/") {
@@ -143,7 +140,7 @@ func ValidNode(node string) error {
 	return nil
 }
 
-// plain says whether s is made of letters, digits, '-' and '_' only.
+// plain reports whether s has only letters, digits, '-' and '_'.
 func plain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '-' && c != '_' {

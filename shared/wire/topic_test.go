@@ -35,7 +35,7 @@ func TestTopicsThatAreNone(t *testing.T) {
 		"a node in upper case":   "fleet/v1/nodes/PI-1/lease",
 		"a control character":    "fleet/v1/nodes/pi\x01/lease",
 		"an unknown channel":     "fleet/v1/nodes/pi-1/leases",
-		"a level too many":       "fleet/v1/nodes/pi-1/lease/1",
+		"one level too many":     "fleet/v1/nodes/pi-1/lease/1",
 		"a reply without id":     "fleet/v1/nodes/pi-1/reply",
 		"a reply with two ids":   "fleet/v1/nodes/pi-1/reply/1/2",
 		"an id of 65":            "fleet/v1/nodes/pi-1/reply/" + strings.Repeat("1", 65),

@@ -1,5 +1,5 @@
-// Package noticestest compares the notices that a program prints with the modules that it is
-// linked from, and writes them anew. Only tests call it; it reads the module cache.
+// Package noticestest compares a program's license notices with its linked modules, and writes
+// them. Only tests call it; it reads the module cache.
 package noticestest
 
 import (
@@ -17,19 +17,18 @@ import (
 	"testing"
 )
 
-// architectures are those that are released: each may link modules that the others do not.
+// architectures are the released ones: each may link other modules.
 var architectures = []string{"amd64", "arm64", "arm"}
 
-// states matches the files that state terms, others those of documentation and logos, which do not
-// apply to a program.
+// states matches files with license terms; others matches those for documentation and logos, which
+// do not apply to a program.
 var (
 	states = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
 	others = regexp.MustCompile(`(?i)\.docs$|-logo$|\.go$`)
 )
 
-// Check compares file, which is gzip, with the notices of the package in the working directory,
-// and writes it if update is set. Beside are directories of this repository whose files are
-// embedded and come from elsewhere.
+// Check compares the gzip file with the notices of the package in the working directory, and writes
+// it with update. beside are directories of this repository with embedded files of other authors.
 func Check(t *testing.T, program, file string, update bool, beside ...string) {
 	t.Helper()
 	want := notices(t, program, beside)
@@ -137,7 +136,7 @@ func notices(t *testing.T, program string, beside []string) string {
 	return b.String()
 }
 
-// alike orders texts so that those with much in common are neighbours, which gzip makes small.
+// alike sorts similar texts next to each other, which gzip compresses well.
 func alike(a, b string) int {
 	rank := func(text string) string {
 		for _, words := range []string{"Apache License", "Mozilla", "Permission is hereby granted",
@@ -151,7 +150,8 @@ func alike(a, b string) int {
 	return strings.Compare(rank(a)+a, rank(b)+b)
 }
 
-// packages returns module, module's directory and directory of all that is linked and not ours.
+// packages returns the module, the module's directory and the directory of each linked package of
+// other authors.
 func packages(t *testing.T, arch string) (found [][3]string) {
 	t.Helper()
 	c := exec.Command("go", "list", "-deps", "-f",

@@ -1,6 +1,6 @@
-// Package linetest is a slow line between two programs of a test: a TCP proxy on loopback
-// that passes on so many bytes a second each way, or none, and whose buffers are small, so
-// that what is not passed on waits in the sender's own queue, as on a real line.
+// Package linetest simulates a slow line: a TCP proxy on loopback with a rate for each direction.
+// Its buffers are small, so that delayed data waits in the sender's queue, as on a real line. Only
+// tests call it.
 package linetest
 
 import (
@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// Buffer is what the sockets of a line, and of Listen, hold; the kernel doubles it.
+// Buffer is the socket buffer of a line and of Listen; the kernel doubles it.
 const Buffer = 4 << 10
 
-// segment is what TCP acknowledges at a time on a radio line. That of loopback is larger
-// than the buffers: windows would open in jumps of seconds.
+// segment is the size that TCP acknowledges at a time on a radio line. Loopback's is larger than
+// the buffers, so windows would open in jumps of seconds.
 const segment = 536
 
-// A Line passes on what comes in at Addr, and what is answered.
+// A Line forwards connections to Addr in both directions.
 type Line struct {
 	Addr     string
 	Up, Down Way
-	Dials    atomic.Int64 // connections that came
+	Dials    atomic.Int64 // number of connections
 
 	l  net.Listener
 	wg sync.WaitGroup
@@ -35,14 +35,14 @@ type Line struct {
 
 // A Way is one direction of a line.
 type Way struct {
-	rate   atomic.Int64 // bytes a second; 0: nothing is taken
+	rate   atomic.Int64 // bytes per second; 0: stopped
 	Passed atomic.Int64 // bytes
 }
 
-// Set changes how many bytes a second pass; 0 stops the reading.
+// Set changes the rate in bytes per second; 0 stops it.
 func (w *Way) Set(rate int64) { w.rate.Store(rate) }
 
-// New makes a line to a TCP address, and ends it with the test.
+// New makes a line to a TCP address; the test's cleanup closes it.
 func New(t testing.TB, to string, up, down int64) *Line {
 	t.Helper()
 	l := &Line{open: map[net.Conn]bool{}, l: Listen(t)}
@@ -72,7 +72,7 @@ func New(t testing.TB, to string, up, down int64) *Line {
 	return l
 }
 
-// Listen listens on loopback, with small buffers in what it accepts.
+// Listen listens on loopback; accepted connections have small buffers.
 func Listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := (&net.ListenConfig{Control: small}).Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -89,7 +89,7 @@ func Dial(ctx context.Context, to string) (net.Conn, error) {
 
 func small(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
-		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) // the least that there is, 2,304
+		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) // the minimum, 2,304
 		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, Buffer)
 		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, segment)
 	})
@@ -113,7 +113,7 @@ func (l *Line) carry(from net.Conn, to string) {
 	end := func() {
 		from.Close()
 		there.Close()
-		ended <- struct{}{} // for the other way
+		ended <- struct{}{} // ends the other direction
 	}
 	var both sync.WaitGroup
 	both.Go(func() { defer end(); l.Up.pass(there, from, ended) })
@@ -125,8 +125,7 @@ func (l *Line) carry(from net.Conn, to string) {
 	l.mu.Unlock()
 }
 
-// pass copies at the rate, in pieces of a twentieth of a second; its end is the end of
-// the other one.
+// pass copies at the rate, in pieces of a twentieth of a second. Its end ends the other direction.
 func (w *Way) pass(to, from net.Conn, ended <-chan struct{}) {
 	const tick = 50 * time.Millisecond
 	buf := make([]byte, 64<<10)

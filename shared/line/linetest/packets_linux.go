@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sends is how much of what is said on a connection of TCP a packet carries at most.
+// Sends returns the most payload bytes in a packet of a TCP connection.
 func Sends(t testing.TB, c net.Conn) (size int) {
 	t.Helper()
 	raw, err := c.(syscall.Conn).SyscallConn()

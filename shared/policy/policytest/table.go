@@ -1,5 +1,5 @@
-// Package policytest is the table of what may run: what the rule of package policy
-// must say, whoever asks it. The hub and the device are tested with all of it.
+// Package policytest is a table of pods, policies and expected refusals. Hub and device run all of
+// it in their tests.
 package policytest
 
 import (
@@ -12,16 +12,16 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A Case is a pod, a document, and what is refused.
+// A Case is a pod, a document, and the expected refusal.
 type Case struct {
 	Name     string
-	Document string // of the policy, in YAML
-	Pod      string // lines of the pod's spec beside its one container
-	Web      string // lines of that container beside its name
-	Refused  string // "field: why", the beginning of it; empty: it may run
+	Document string // policy in YAML
+	Pod      string // lines of the pod's spec, besides its one container
+	Web      string // lines of that container, besides its name
+	Refused  string // beginning of "field: reason"; empty: allowed
 }
 
-// Keys are a public key of each kind, and somebody else's.
+// A public key of each kind, and another one.
 const (
 	ECDSA   = "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEQUPwyfSCVMBFfhrG8AJWBcEg3u7N\ncNP7orpf1t8vrcQN9IzP/8J2NqDf3R8jXzZx52Gj1uKsfK3bnCwQ6JM4hw==\n-----END PUBLIC KEY-----\n"
 	Ed25519 = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA21pH8j/5r0SJr/OpXaaTBLTdkWERZPdTImd+IMII/e0=\n-----END " +
@@ -50,10 +50,10 @@ var Table = []Case{
 	{"a privileged container", "", "", "securityContext: {privileged: true}",
 		"WEB.securityContext.privileged: privileged containers are not allowed"},
 	{"a privileged container where that is allowed", "privileged: true", "", "securityContext: {privileged: true}", ""},
-	{"a container that says that it is not privileged", "", "",
+	{"an explicitly unprivileged container", "", "",
 		"securityContext: {privileged: false, allowPrivilegeEscalation: false}", ""},
 	{"privilege escalation", "", "", "securityContext: {allowPrivilegeEscalation: true}",
-		"WEB.securityContext.allowPrivilegeEscalation: containers never gain rights"},
+		"WEB.securityContext.allowPrivilegeEscalation: containers never gain privileges"},
 	{"privilege escalation where that is allowed", "allowNewPrivileges: true", "",
 		"securityContext: {allowPrivilegeEscalation: true}", ""},
 	{"the device's network", "", "hostNetwork: true", "", "spec.hostNetwork: pods may not use the device's network"},
@@ -97,8 +97,8 @@ var Table = []Case{
 		"spec.volumes[0].hostPath.path: "},
 
 	{"a persistent volume", "", claim, "", ""},
-	{"a persistent volume where the owner keeps none", "localVolumes: false", claim, "",
-		"spec.volumes[0].persistentVolumeClaim: pods may not keep data on the device"},
+	{"a persistent volume where they are not allowed", "localVolumes: false", claim, "",
+		"spec.volumes[0].persistentVolumeClaim: pods may not use persistent volumes on the device"},
 
 	{"one of the engine's own capabilities", "", "",
 		"securityContext: {capabilities: {add: [CAP_NET_BIND_SERVICE], drop: [ALL]}}", ""},
@@ -128,7 +128,7 @@ var Table = []Case{
 		"securityContext: {seccompProfile: {type: Unconfined}}", "WEB.securityContext.seccompProfile.type: is not supported"},
 	{"a profile of the device's owner", "",
 		"securityContext: {seccompProfile: {type: Localhost, localhostProfile: web/strict.json}}", "", ""},
-	{"a profile of nobody", "", "securityContext: {seccompProfile: {type: Localhost}}", "",
+	{"a profile without a name", "", "securityContext: {seccompProfile: {type: Localhost}}", "",
 		"spec.securityContext.seccompProfile.localhostProfile: must be a path below"},
 	{"a profile from elsewhere", "", "",
 		"securityContext: {seccompProfile: {type: Localhost, localhostProfile: ../../../tmp/mine.json}}",
@@ -137,12 +137,12 @@ var Table = []Case{
 		"securityContext: {seccompProfile: {type: Localhost, localhostProfile: /tmp/mine.json}}",
 		"WEB.securityContext.seccompProfile.localhostProfile: must be a path below"},
 	{"a container without AppArmor", "", "", "securityContext: {appArmorProfile: {type: Unconfined}}",
-		"WEB.securityContext.appArmorProfile.type: containers keep a profile"},
+		"WEB.securityContext.appArmorProfile.type: a container needs an AppArmor profile"},
 	{"a pod without AppArmor where privileged containers are allowed", "privileged: true",
 		"securityContext: {appArmorProfile: {type: Unconfined}}", "", ""},
 	{"an AppArmor profile that the device's owner names", "",
 		"securityContext: {appArmorProfile: {type: Localhost, localhostProfile: web-strict}}", "", ""},
-	{"an AppArmor profile of nobody", "", "", "securityContext: {appArmorProfile: {type: Localhost}}",
+	{"an AppArmor profile without a name", "", "", "securityContext: {appArmorProfile: {type: Localhost}}",
 		"WEB.securityContext.appArmorProfile.localhostProfile: must be a name in"},
 	{"an AppArmor profile from elsewhere", "", "",
 		"securityContext: {appArmorProfile: {type: Localhost, localhostProfile: ../seccomp/a}}",
@@ -155,8 +155,8 @@ var Table = []Case{
 
 	{"a probe of the pod", "", "", "livenessProbe: {httpGet: {port: 80, path: /}}", ""},
 	{"a probe of the device itself", "", "", "livenessProbe: {httpGet: {port: 80, path: /, host: 127.0.0.1}}",
-		`WEB.livenessProbe.httpGet.host: the device asks "127.0.0.1" from its own network`},
-	{"a probe of whatever the device can reach", "", "", "readinessProbe: {tcpSocket: {port: 80, host: 169.254.169.254}}",
+		`WEB.livenessProbe.httpGet.host: the device would connect to "127.0.0.1" from its own network`},
+	{"a probe of any host that the device can reach", "", "", "readinessProbe: {tcpSocket: {port: 80, host: 169.254.169.254}}",
 		"WEB.readinessProbe.tcpSocket.host: "},
 	{"a hook that asks the device itself", "", "",
 		"lifecycle: {preStop: {httpGet: {port: 80, path: /, host: localhost}}}", "WEB.lifecycle.preStop.httpGet.host: "},
@@ -196,9 +196,9 @@ var Table = []Case{
 	{"a volume of an image from a registry that is allowed", "registries: [docker.io]", imageVolume("web:1"), "", ""},
 	{"a volume of an image without a digest", "requireDigest: true", imageVolume("web:1"), "image: nginx" + digest,
 		`spec.volumes[0].image.reference: image "web:1" has no digest`},
-	{"a volume of an image that no rule of signatures names", signed("registry.example.org/team/before"),
+	{"a volume of an image without a signature rule", signed("registry.example.org/team/before"),
 		imageVolume("registry.example.org/team:1"), "image: registry.example.org/team/before:1",
-		"spec.volumes[0].image.reference: no rule says who must have signed"},
+		"spec.volumes[0].image.reference: no signature rule covers"},
 	{"an image without a digest", "requireDigest: true", "", "image: nginx:1", `WEB.image: image "nginx:1" has no digest`},
 	{"an image with a digest", "requireDigest: true", "", "image: nginx" + digest, ""},
 	{"an image with a tag and a digest", "requireDigest: true", "", "image: registry.example.org:5000/web:1" + digest, ""},
@@ -206,21 +206,21 @@ var Table = []Case{
 		"image: 'sha256:" + strings.TrimPrefix(digest, "@sha256:") + "'", "WEB.image: "},
 	{"an image by an id where registries are listed", "registries: [registry.example.org]", "",
 		"image: 'sha256:" + strings.TrimPrefix(digest, "@sha256:") + "'", "WEB.image: "},
-	{"a name that is none", "requireDigest: true", "", "image: 'NGINX:1'",
+	{"an invalid name", "requireDigest: true", "", "image: 'NGINX:1'",
 		"WEB.image: image \"NGINX:1\" is not a valid reference"},
-	{"an image that no rule of signatures names", signed("registry.example.org"), "", "image: nginx:1",
-		`WEB.image: no rule says who must have signed image "nginx:1"`},
-	{"an image that a rule of signatures names", signed("registry.example.org"), "", "image: registry.example.org/web:1",
+	{"an image without a signature rule", signed("registry.example.org"), "", "image: nginx:1",
+		`WEB.image: no signature rule covers image "nginx:1"`},
+	{"an image with a signature rule", signed("registry.example.org"), "", "image: registry.example.org/web:1",
 		""},
 	{"every image where a rule names none", signed(""), "", "image: nginx:1", ""},
 	{"an image that needs no signature", signed("registry.example.org")[:len(signed("registry.example.org"))-1] +
 		", {unsigned: true}]", "", "image: nginx:1", ""},
 }
 
-// Field is where Refused says that it is, with the container at p.
+// Field returns Refused with p as the path of the container.
 func (c Case) Field(p string) string { return strings.Replace(c.Refused, "WEB", p, 1) }
 
-// Policy is the document of the case.
+// Policy returns the document of the case.
 func (c Case) Policy() policy.Document {
 	d, err := policy.Parse([]byte(c.Document))
 	if err != nil {
@@ -229,7 +229,7 @@ func (c Case) Policy() policy.Document {
 	return d
 }
 
-// Spec is the pod of the case.
+// Spec returns the pod of the case.
 func (c Case) Spec() (s corev1.PodSpec) {
 	web := c.Web
 	if !strings.HasPrefix(web, "image:") {
@@ -242,14 +242,14 @@ func (c Case) Spec() (s corev1.PodSpec) {
 	return s
 }
 
-// InInit is the pod with its container's wishes in an init container instead.
+// InInit returns the pod with its container's fields in an init container.
 func (c Case) InInit() corev1.PodSpec {
 	s := c.Spec()
 	first := *s.Containers[0].DeepCopy()
 	first.Name = "prepare"
 	s.InitContainers = []corev1.Container{first}
 	s.Containers[0].SecurityContext, s.Containers[0].Ports = nil, nil
-	if first.LivenessProbe != nil || first.ReadinessProbe != nil || first.Lifecycle != nil { // others have none
+	if first.LivenessProbe != nil || first.ReadinessProbe != nil || first.Lifecycle != nil { // init containers have no probes or hooks
 		s.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 		s.Containers[0].LivenessProbe, s.Containers[0].ReadinessProbe, s.Containers[0].Lifecycle = nil, nil, nil
 	}
@@ -259,5 +259,5 @@ func (c Case) InInit() corev1.PodSpec {
 	return s
 }
 
-// OfImage tells whether the case is about the container's image.
+// OfImage reports whether the case is about the container's image.
 func (c Case) OfImage() bool { return strings.HasPrefix(c.Web, "image:") }
