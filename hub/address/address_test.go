@@ -22,7 +22,7 @@ var (
 	small = Decider{netip.MustParsePrefix("10.64.0.0/22"), 24} // four blocks
 )
 
-// node is a node made by the minute-th minute, with blocks that somebody gave it.
+// node returns a node created at a minute, with blocks that a user wrote.
 func node(name string, minute int, blocks ...string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute))}}
 	if len(blocks) > 0 {
@@ -37,13 +37,13 @@ type world struct {
 	t *testing.T
 	d Decider
 	s state.Snapshot
-	// said are the warnings so far.
+	// the warnings so far
 	said []string
 }
 
 func begin(t *testing.T, d Decider) *world { return &world{t: t, d: d, s: state.Empty("test", noon)} }
 
-// do makes changes and lets the decider answer until it wants nothing.
+// do makes changes and runs the decider until it settles.
 func (w *world) do(changes ...state.Change) {
 	w.t.Helper()
 	next, log := state.Apply(w.s, changes)
@@ -53,7 +53,7 @@ func (w *world) do(changes ...state.Change) {
 			break
 		}
 		if round == 3 {
-			w.t.Fatalf("it finds no end: %v", plan.Changes)
+			w.t.Fatalf("it does not settle: %v", plan.Changes)
 		}
 		for _, c := range plan.Changes {
 			if c.Warn {
@@ -63,7 +63,7 @@ func (w *world) do(changes ...state.Change) {
 		next, log = state.Apply(next, plan.Changes)
 	}
 	if plan := w.d.Decide(next, w.d.Subjects(next), noon); len(plan.Changes) > 0 {
-		w.t.Fatalf("asked about everything it wants more: %v", plan.Changes)
+		w.t.Fatalf("asked about everything, it still wants %v", plan.Changes)
 	}
 	w.s = next
 }
@@ -124,7 +124,7 @@ func TestEachNodeGetsTheFirstFreeBlockForItsLife(t *testing.T) {
 	w.warned()
 }
 
-func TestOnlyWhatConcernsBlocksIsLookedAt(t *testing.T) {
+func TestTouchesOnlyChangesOfBlocks(t *testing.T) {
 	s, log := state.Apply(state.Empty("test", noon), []state.Change{state.Put(node("a", 0), ""), state.Put(node("far", 0, "10.64.2.0/24"), "")})
 	for _, c := range []struct {
 		rule   string
@@ -132,10 +132,10 @@ func TestOnlyWhatConcernsBlocksIsLookedAt(t *testing.T) {
 		want   string
 	}{
 		{"a node without one, and one with one", func() []state.Change { return nil }, "[a far]"},
-		{"its own gift", func() []state.Change { return small.Decide(s, small.Subjects(s), noon).Changes }, "[]"},
+		{"the decider's own change", func() []state.Change { return small.Decide(s, small.Subjects(s), noon).Changes }, "[]"},
 		{"another change of a node", func() []state.Change { return []state.Change{state.Put(s.Node("a").DeepCopy(), "")} }, "[]"},
 		{"a node that had one is deleted", func() []state.Change { return []state.Change{state.Remove(s.Node("a"), "")} }, "[a]"},
-		{"a node that somebody gave one, and whom it touches", func() []state.Change { return []state.Change{state.Put(node("b", 0, "10.64.2.0/23"), "")} }, "[b far]"},
+		{"a user's block, and the node that it overlaps", func() []state.Change { return []state.Change{state.Put(node("b", 0, "10.64.2.0/23"), "")} }, "[b far]"},
 	} {
 		if changes := c.change(); changes != nil {
 			s, log = state.Apply(s, changes)
@@ -147,7 +147,7 @@ func TestOnlyWhatConcernsBlocksIsLookedAt(t *testing.T) {
 	}
 }
 
-func TestAFullRangeIsSaidOnceAndAFreedBlockGoesToWhoWaitsLongest(t *testing.T) {
+func TestAFreedBlockGoesToTheLongestWaiting(t *testing.T) {
 	w := begin(t, small)
 	w.add(node("a", 0), node("b", 0), node("c", 0), node("d", 0))
 	w.add(node("young", 2))
@@ -155,34 +155,34 @@ func TestAFullRangeIsSaidOnceAndAFreedBlockGoesToWhoWaitsLongest(t *testing.T) {
 	w.warned("young CIDRNotAvailable", "old CIDRNotAvailable")
 	w.has("a 10.64.0.0/24", "b 10.64.1.0/24", "c 10.64.2.0/24", "d 10.64.3.0/24", "old  CIDRNotAvailable", "young  CIDRNotAvailable")
 	if c := state.NodeCondition(w.s.Node("old"), fleet.ConditionPodCIDRAvailable); !strings.Contains(c.Message, "all 4 are taken") || !strings.Contains(c.Message, "--cluster-cidr") {
-		t.Errorf("the message does not say what to do: %s", c.Message)
+		t.Errorf("the message has no advice: %s", c.Message)
 	}
 	w.remove("b")
 	w.has("a 10.64.0.0/24", "c 10.64.2.0/24", "d 10.64.3.0/24", "old 10.64.1.0/24", "young  CIDRNotAvailable")
 	w.warned()
 }
 
-func TestABlockThatSomebodyWroteStands(t *testing.T) {
+func TestABlockWrittenByAUserStays(t *testing.T) {
 	for _, c := range []struct {
 		rule         string
 		nodes        []*corev1.Node
 		want, warned []string
 	}{
-		{"it is taken out of the pool", []*corev1.Node{node("hand", 5, "10.64.0.0/24"), node("pi", 0)},
+		{"a user's block is not assigned again", []*corev1.Node{node("hand", 5, "10.64.0.0/24"), node("pi", 0)},
 			[]string{"hand 10.64.0.0/24", "pi 10.64.1.0/24"}, nil},
-		{"a larger one takes every block that it covers", []*corev1.Node{node("hand", 5, "10.64.0.0/23"), node("pi", 0)},
+		{"a larger block takes every block that it covers", []*corev1.Node{node("hand", 5, "10.64.0.0/23"), node("pi", 0)},
 			[]string{"hand 10.64.0.0/23", "pi 10.64.2.0/24"}, nil},
-		{"a part of a block takes the whole of it, and two parts do not meet", []*corev1.Node{node("h1", 5, "10.64.0.0/26"), node("h2", 5, "10.64.0.64/26"), node("pi", 0)},
+		{"a part of a block takes all of it, and two parts do not overlap", []*corev1.Node{node("h1", 5, "10.64.0.0/26"), node("h2", 5, "10.64.0.64/26"), node("pi", 0)},
 			[]string{"h1 10.64.0.0/26", "h2 10.64.0.64/26", "pi 10.64.1.0/24"}, nil},
-		{"of two with the same block the younger is told", []*corev1.Node{node("h1", 6, "10.64.0.0/24"), node("h2", 5, "10.64.0.0/24")},
+		{"of two nodes with one block the younger has a condition", []*corev1.Node{node("h1", 6, "10.64.0.0/24"), node("h2", 5, "10.64.0.0/24")},
 			[]string{"h1 10.64.0.0/24 CIDRConflict", "h2 10.64.0.0/24"}, []string{"h1 CIDRConflict"}},
-		{"of two that overlap the younger is told", []*corev1.Node{node("h1", 5, "10.64.0.128/25"), node("h2", 6, "10.64.0.0/23")},
+		{"of two overlapping nodes the younger has a condition", []*corev1.Node{node("h1", 5, "10.64.0.128/25"), node("h2", 6, "10.64.0.0/23")},
 			[]string{"h1 10.64.0.128/25", "h2 10.64.0.0/23 CIDRConflict"}, []string{"h2 CIDRConflict"}},
-		{"one outside of the range is told", []*corev1.Node{node("hand", 5, "192.168.7.0/24"), node("pi", 0)},
+		{"a node outside the range has a condition", []*corev1.Node{node("hand", 5, "192.168.7.0/24"), node("pi", 0)},
 			[]string{"hand 192.168.7.0/24 CIDROutOfRange", "pi 10.64.0.0/24"}, []string{"hand CIDROutOfRange"}},
-		{"one that covers more than the range is told, and leaves nothing", []*corev1.Node{node("hand", 5, "10.0.0.0/8"), node("pi", 0)},
+		{"a block larger than the range has a condition and takes everything", []*corev1.Node{node("hand", 5, "10.0.0.0/8"), node("pi", 0)},
 			[]string{"hand 10.0.0.0/8 CIDROutOfRange", "pi  CIDRNotAvailable"}, []string{"hand CIDROutOfRange", "pi CIDRNotAvailable"}},
-		{"a second family is the administrator's own", []*corev1.Node{node("hand", 5, "10.64.0.0/24", "fd00::/64"), node("pi", 0)},
+		{"a second address family belongs to the administrator", []*corev1.Node{node("hand", 5, "10.64.0.0/24", "fd00::/64"), node("pi", 0)},
 			[]string{"hand 10.64.0.0/24,fd00::/64", "pi 10.64.1.0/24"}, nil},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestABlockThatSomebodyWroteStands(t *testing.T) {
 	}
 }
 
-func TestAConflictEndsWithOneOfTheTwo(t *testing.T) {
+func TestAConflictEndsWithOneOfItsNodes(t *testing.T) {
 	w := begin(t, small)
 	w.add(node("a", 0))
 	w.add(node("hand", 1, "10.64.0.0/24"))
@@ -204,13 +204,13 @@ func TestAConflictEndsWithOneOfTheTwo(t *testing.T) {
 	w.warned()
 }
 
-func TestAnIPv6RangeIsCountedTheSameWay(t *testing.T) {
+func TestAnIPv6RangeWorksAlike(t *testing.T) {
 	w := begin(t, Decider{netip.MustParsePrefix("fd64:1:2::/63"), 64})
 	w.add(node("a", 0), node("b", 1), node("c", 2))
 	w.has("a fd64:1:2::/64", "b fd64:1:2:1::/64", "c  CIDRNotAvailable")
 }
 
-func TestWithoutAllocationNothingIsGivenAndOldComplaintsGo(t *testing.T) {
+func TestWithoutARangeOldConditionsAreRemoved(t *testing.T) {
 	w := begin(t, small)
 	w.add(node("a", 0), node("out", 1, "192.168.7.0/24"))
 	w.warned("out CIDROutOfRange")
@@ -220,10 +220,9 @@ func TestWithoutAllocationNothingIsGivenAndOldComplaintsGo(t *testing.T) {
 	w.has("a 10.64.0.0/24", "b", "out 192.168.7.0/24")
 }
 
-// Whatever happens: no two blocks of ours overlap, every node has the first one that
-// was free as long as there was one, what is wrong is said of whom it is true, and
-// deciding step by step leaves nothing to do for a decision about everything (do
-// checks that).
+// Invariants: our blocks never overlap; every node gets the first free block if there is one; each
+// problem is reported at the right node; and deciding change by change equals deciding everything
+// (do checks that).
 func FuzzBlocks(f *testing.F) {
 	for seed := range int64(20) {
 		f.Add(seed)
@@ -261,7 +260,7 @@ func FuzzBlocks(f *testing.F) {
 					}
 				}
 				if c == nil && want != "" || c != nil && c.Reason != want && want != outOfRange {
-					t.Fatalf("seed %d step %d: of %s %s it is said %v, want %q", seed, step, n.Name, n.Spec.PodCIDR, c, want)
+					t.Fatalf("seed %d step %d: %s %s has the conditions %v, want %q", seed, step, n.Name, n.Spec.PodCIDR, c, want)
 				}
 				if want == notAvailable && slices.Contains(taken(d, w.s), false) {
 					t.Fatalf("seed %d step %d: %s waits although a block is free", seed, step, n.Name)
@@ -271,7 +270,7 @@ func FuzzBlocks(f *testing.F) {
 	})
 }
 
-// taken counts one by one which blocks of the range are not free.
+// taken marks which blocks of the range are not free, one by one.
 func taken(d Decider, s state.Snapshot) []bool {
 	out := make([]bool, d.size())
 	for n := range s.Nodes() {
@@ -284,8 +283,7 @@ func taken(d Decider, s state.Snapshot) []bool {
 	return out
 }
 
-// What one more node costs in a fleet of that many, where the last block is the one
-// that is free.
+// The cost of one more node in a large fleet whose only free block is the last.
 func BenchmarkOneMoreNode(b *testing.B) {
 	for _, size := range []int{100, 1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
@@ -308,7 +306,7 @@ func BenchmarkOneMoreNode(b *testing.B) {
 	}
 }
 
-// What a change costs that has nothing to do with addresses: nothing worth naming.
+// A change without addresses must cost almost nothing.
 func BenchmarkAnotherChange(b *testing.B) {
 	s, log := state.Apply(state.Empty("test", noon), []state.Change{state.Put(node("a", 0, "10.64.0.0/24"), "")})
 	s, log = state.Apply(s, []state.Change{state.Put(log[0].New.(*corev1.Node).DeepCopy(), "")})

@@ -13,7 +13,7 @@ import (
 
 var start = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// request was made at the start; what was decided was decided after a while.
+// request returns a request that was created at the start and decided after a while.
 func request(decided time.Duration, conditions ...certv1.RequestConditionType) *certv1.CertificateSigningRequest {
 	r := &certv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "pi-1-00", CreationTimestamp: metav1.NewTime(start), Annotations: map[string]string{}}}
 	for _, c := range conditions {
@@ -22,7 +22,7 @@ func request(decided time.Duration, conditions ...certv1.RequestConditionType) *
 	return r
 }
 
-func TestARequestEndsInItsTime(t *testing.T) {
+func TestARequestEndsOnTime(t *testing.T) {
 	token := func(ends time.Duration) *certv1.CertificateSigningRequest {
 		r := request(0)
 		r.Annotations[state.RequestUntil] = start.Add(ends).Format(time.RFC3339)
@@ -39,16 +39,16 @@ func TestARequestEndsInItsTime(t *testing.T) {
 		ends time.Duration
 		said bool
 	}{
-		{"one that nobody decides on waits for a day", request(0), state.RequestPending, 24 * time.Hour, true},
-		{"it waits no longer than its token is good", token(2 * time.Hour), state.RequestPending, 2 * time.Hour, true},
-		{"a token that is good for a year makes no difference", token(8760 * time.Hour), state.RequestPending, 24 * time.Hour, true},
-		{"nonsense in a restored database makes none either", odd, state.RequestPending, 24 * time.Hour, true},
-		{"an approved device has an hour to come", request(5*time.Hour, certv1.CertificateApproved), state.RequestApproved, 6 * time.Hour, true},
-		{"one that has joined is shown for an hour", issued, state.RequestIssued, 6 * time.Hour, false},
-		{"a denial is told for an hour", request(5*time.Hour, certv1.CertificateDenied), state.RequestDenied, 6 * time.Hour, false},
-		{"what failed is told for an hour", request(5*time.Hour, certv1.CertificateApproved, certv1.CertificateFailed), state.RequestDenied, 6 * time.Hour, false},
+		{"an undecided request waits for a day", request(0), state.RequestPending, 24 * time.Hour, true},
+		{"it ends with its token", token(2 * time.Hour), state.RequestPending, 2 * time.Hour, true},
+		{"a token valid for a year does not extend it", token(8760 * time.Hour), state.RequestPending, 24 * time.Hour, true},
+		{"an invalid time from a restored database does not extend it", odd, state.RequestPending, 24 * time.Hour, true},
+		{"an approved request stays for an hour", request(5*time.Hour, certv1.CertificateApproved), state.RequestApproved, 6 * time.Hour, true},
+		{"the request of a joined device stays for an hour", issued, state.RequestIssued, 6 * time.Hour, false},
+		{"a denied request stays for an hour", request(5*time.Hour, certv1.CertificateDenied), state.RequestDenied, 6 * time.Hour, false},
+		{"a failed request stays for an hour", request(5*time.Hour, certv1.CertificateApproved, certv1.CertificateFailed), state.RequestDenied, 6 * time.Hour, false},
 		{"a denial beats an approval", request(time.Hour, certv1.CertificateApproved, certv1.CertificateDenied), state.RequestDenied, 2 * time.Hour, false},
-		{"a decision of a clock that runs ahead ends too", request(9000*time.Hour, certv1.CertificateDenied), state.RequestDenied, 25 * time.Hour, false},
+		{"a decision with a future time ends too", request(9000*time.Hour, certv1.CertificateDenied), state.RequestDenied, 25 * time.Hour, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := state.DecisionOn(tt.r); got != tt.is {
@@ -57,7 +57,7 @@ func TestARequestEndsInItsTime(t *testing.T) {
 			s := state.Load(state.Empty("test", start), []state.Object{tt.r}, 1)
 			key := state.KeyOf(tt.r)
 			for what, subjects := range map[string][]state.Subject{
-				"at a start": Decider{}.Subjects(s), "when it changed": Decider{}.Touches(state.Applied{Key: key}), "when it rings": {state.About(key)},
+				"at a start": Decider{}.Subjects(s), "when it changed": Decider{}.Touches(state.Applied{Key: key}), "when its alarm is due": {state.About(key)},
 			} {
 				ends := start.Add(tt.ends)
 				p := Decider{}.Decide(s, subjects, ends.Add(-time.Second))
@@ -77,8 +77,8 @@ func TestARequestEndsInItsTime(t *testing.T) {
 	}
 }
 
-// An approved device has its hour of a hub that it can ask.
-func TestAnHourInWhichTheHubWasOffIsNone(t *testing.T) {
+// The hour of an approval counts only while the hub runs.
+func TestTheHourAfterAnApprovalNeedsARunningHub(t *testing.T) {
 	issued := request(5*time.Hour, certv1.CertificateApproved)
 	issued.Status.Certificate = []byte("x")
 	for _, c := range []struct {

@@ -20,13 +20,13 @@ var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
 
-func TestEveryCauseHasAllThatIsSaidOfIt(t *testing.T) {
+func TestEveryCauseHasACompleteRule(t *testing.T) {
 	f := diagnose.Finding{Args: diagnose.Args{Node: "pi-1", Container: "web", Image: "shop:1", Reason: "Because", Message: "it says so"}}
 	ofFamily := map[diagnose.Family]map[int]fleet.IncidentCause{}
 	for _, c := range diagnose.Causes() {
 		r := diagnose.RuleOf(c)
 		if f.Cause = c; r.Severity == "" || r.Family == "" || r.Card == "" || r.Fix == "" || r.Row == nil {
-			t.Errorf("%s lacks a part: %+v", c, r)
+			t.Errorf("%s is incomplete: %+v", c, r)
 		}
 		if f.End = (diagnose.End{Known: true, Code: 1}); f.Row() == "" {
 			t.Errorf("%s has no row", c)
@@ -46,8 +46,8 @@ func TestEveryCauseHasAllThatIsSaidOfIt(t *testing.T) {
 	}
 }
 
-// A condition that the fleet's types say is trouble has a cause.
-func TestEveryConditionThatFailsIsACause(t *testing.T) {
+// A condition that counts as bad in package fleet has a cause.
+func TestEveryBadConditionHasACause(t *testing.T) {
 	found := 0
 	for _, name := range []corev1.NodeConditionType{
 		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable,
@@ -83,7 +83,7 @@ func ready(status corev1.ConditionStatus, reason string, since time.Duration) fu
 	}
 }
 
-func TestWhatIsWrongWithAPod(t *testing.T) {
+func TestPodFindings(t *testing.T) {
 	state1 := func(c corev1.ContainerStatus) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { c.Name = "web"; p.Status.ContainerStatuses = []corev1.ContainerStatus{c} }
 	}
@@ -131,13 +131,13 @@ func TestWhatIsWrongWithAPod(t *testing.T) {
 		due     time.Duration // after since
 	}{
 		{rule: "it runs and is ready"},
-		{rule: "it has done its work", changes: []change{phase(corev1.PodSucceeded)}},
-		{"it has failed and is nobody's", nil, []change{phase(corev1.PodFailed)}, diagnose.PodFailed, 26 * time.Hour, 0},
-		{"it has failed and its owner makes no pods", nil, []change{phase(corev1.PodFailed), by("ConfigMap")}, diagnose.PodFailed, 26 * time.Hour, 0},
-		{"it has failed and its workload makes another", nil, []change{phase(corev1.PodFailed), by("ReplicaSet")}, diagnose.PodReplaced, 26 * time.Hour, 0},
+		{rule: "it has completed", changes: []change{phase(corev1.PodSucceeded)}},
+		{"it has failed without a controller", nil, []change{phase(corev1.PodFailed)}, diagnose.PodFailed, 26 * time.Hour, 0},
+		{"it has failed and its owner creates no pods", nil, []change{phase(corev1.PodFailed), by("ConfigMap")}, diagnose.PodFailed, 26 * time.Hour, 0},
+		{"it has failed and its workload replaces it", nil, []change{phase(corev1.PodFailed), by("ReplicaSet")}, diagnose.PodReplaced, 26 * time.Hour, 0},
 		{"it has failed on a node that is dark now", ready("Unknown", "", time.Hour), []change{phase(corev1.PodFailed)}, diagnose.PodFailed, 26 * time.Hour, 0},
 		{"no node takes it", nil, []change{scheduled("Unschedulable", time.Hour)}, diagnose.CannotBePlaced, time.Hour, 0},
-		{"nobody has tried to place it", nil, []change{unplaced}, diagnose.CannotBePlaced, 26 * time.Hour, 2 * time.Minute},
+		{"the scheduler has not tried it", nil, []change{unplaced}, diagnose.CannotBePlaced, 26 * time.Hour, 2 * time.Minute},
 		{"gates hold it", nil, []change{scheduled("SchedulingGated", time.Hour), gates}, diagnose.PodGated, time.Hour, 0},
 		{"gates hold it, and no condition says so", nil, []change{unplaced, gates}, diagnose.PodGated, 26 * time.Hour, 0},
 		{"its node is dark", ready("Unknown", "", time.Hour), []change{notReady(time.Minute)}, diagnose.NodeDark, time.Hour, 0},
@@ -146,20 +146,20 @@ func TestWhatIsWrongWithAPod(t *testing.T) {
 		{"its node has never reported", ready("Unknown", "NodeStatusNeverUpdated", time.Hour), nil, diagnose.NodeNeverReported, 48 * time.Hour, 0},
 		{"its node is gone", nil, []change{func(p *corev1.Pod) { p.Spec.NodeName = "gone" }}, diagnose.NodeGone, 26 * time.Hour, 0},
 		{"it leaves", nil, []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Hour, time.Minute},
-		{"it leaves a dark node", ready("Unknown", "", 2*time.Hour), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Hour, time.Minute},
-		{"it leaves a node that was away", ready("True", "", time.Minute), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Minute, time.Minute},
-		{"it has no image", nil, []change{state1(corev1.ContainerStatus{State: waiting("ErrImagePull")}), notReady(time.Hour)}, diagnose.ImageNotPulled, time.Hour, 0},
+		{"it is being deleted on a dark node", ready("Unknown", "", 2*time.Hour), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Hour, time.Minute},
+		{"it is being deleted on a node that was away", ready("True", "", time.Minute), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Minute, time.Minute},
+		{"its image cannot be pulled", nil, []change{state1(corev1.ContainerStatus{State: waiting("ErrImagePull")}), notReady(time.Hour)}, diagnose.ImageNotPulled, time.Hour, 0},
 		{"it crashes", nil, []change{state1(corev1.ContainerStatus{State: waiting("CrashLoopBackOff")}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
-		{"it cannot be made", nil, []change{state1(corev1.ContainerStatus{State: waiting("CreateContainerError")}), notReady(time.Hour)}, diagnose.CannotStart, time.Hour, 0},
-		{"it is made", nil, []change{state1(corev1.ContainerStatus{State: waiting("ContainerCreating")}), notReady(time.Hour), phase(corev1.PodPending)}, diagnose.NotStarting, time.Hour, 2 * time.Minute},
-		{"its device has not said anything", nil, []change{phase("")}, diagnose.NotStarting, 26 * time.Hour, 2 * time.Minute},
+		{"its container cannot be created", nil, []change{state1(corev1.ContainerStatus{State: waiting("CreateContainerError")}), notReady(time.Hour)}, diagnose.CannotStart, time.Hour, 0},
+		{"its container is being created", nil, []change{state1(corev1.ContainerStatus{State: waiting("ContainerCreating")}), notReady(time.Hour), phase(corev1.PodPending)}, diagnose.NotStarting, time.Hour, 2 * time.Minute},
+		{"its device has not reported", nil, []change{phase("")}, diagnose.NotStarting, 26 * time.Hour, 2 * time.Minute},
 		{"it has crashed before", nil, []change{state1(corev1.ContainerStatus{State: ended(1), RestartCount: 1}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
-		{"it has crashed once, and is started again", nil, []change{state1(corev1.ContainerStatus{State: ended(1)}), notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
+		{"it has crashed once and restarted", nil, []change{state1(corev1.ContainerStatus{State: ended(1)}), notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
 		{"a container has failed, and is not started again", nil, []change{never, state1(corev1.ContainerStatus{State: ended(1)}), notReady(time.Hour)}, diagnose.ContainerExited, time.Hour, 0},
-		{"a container of its own policy is started again", nil, []change{never, func(p *corev1.Pod) {
+		{"a container with its own restart policy restarts", nil, []change{never, func(p *corev1.Pod) {
 			p.Spec.Containers = []corev1.Container{{Name: "web", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
 		}, state1(corev1.ContainerStatus{State: ended(1), RestartCount: 1}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
-		{"a container has done its work", nil, []change{never, state1(corev1.ContainerStatus{State: ended(0)})}, "", 0, 0},
+		{"a container has completed", nil, []change{never, state1(corev1.ContainerStatus{State: ended(0)})}, "", 0, 0},
 		{"it is not ready", nil, []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
 		{"it is not ready since before its node came back", ready("True", "", time.Minute), []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Minute, 2 * time.Minute},
 	} {
@@ -185,12 +185,12 @@ func TestWhatIsWrongWithAPod(t *testing.T) {
 			t.Errorf("%s: since %s, due %s", c.rule, since, f.Due)
 		}
 		if f != diagnose.Pod(s, s.Pod("default", "p").DeepCopy()) {
-			t.Errorf("%s: of the same pod it is another finding", c.rule)
+			t.Errorf("%s: the finding of the same pod differs", c.rule)
 		}
 	}
 }
 
-func TestHowFarAWorkloadIs(t *testing.T) {
+func TestProgressOfAWorkload(t *testing.T) {
 	three := int32(3)
 	deployment := func(change func(*appsv1.Deployment)) state.Object {
 		d := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &three}, Status: appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3}}
@@ -207,17 +207,17 @@ func TestHowFarAWorkloadIs(t *testing.T) {
 		o    state.Object
 		want diagnose.Stage
 	}{
-		{"all are there", deployment(func(*appsv1.Deployment) {}), diagnose.Complete},
-		{"one is not available", deployment(func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 2 }), diagnose.Incomplete},
-		{"one is of an older version", deployment(func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 2 }), diagnose.RollingOut},
-		{"an old one is still to go", deployment(func(d *appsv1.Deployment) { d.Status.Replicas = 4 }), diagnose.RollingOut},
-		{"none is wanted, and one is still to go", deployment(func(d *appsv1.Deployment) { d.Spec.Replicas, d.Status.UpdatedReplicas = new(int32(0)), 0 }), diagnose.RollingOut},
-		{"the newest version is not seen yet", deployment(func(d *appsv1.Deployment) { d.Generation = 2 }), diagnose.RollingOut},
-		{"none is wanted", deployment(func(d *appsv1.Deployment) {
+		{"all pods are available", deployment(func(*appsv1.Deployment) {}), diagnose.Complete},
+		{"one pod is not available", deployment(func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 2 }), diagnose.Incomplete},
+		{"one pod is of an older version", deployment(func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 2 }), diagnose.RollingOut},
+		{"an old pod has to go", deployment(func(d *appsv1.Deployment) { d.Status.Replicas = 4 }), diagnose.RollingOut},
+		{"no pod is wanted, and one has to go", deployment(func(d *appsv1.Deployment) { d.Spec.Replicas, d.Status.UpdatedReplicas = new(int32(0)), 0 }), diagnose.RollingOut},
+		{"the newest generation is not observed yet", deployment(func(d *appsv1.Deployment) { d.Generation = 2 }), diagnose.RollingOut},
+		{"no pod is wanted", deployment(func(d *appsv1.Deployment) {
 			d.Spec.Replicas, d.Status = new(int32(0)), appsv1.DeploymentStatus{}
 		}), diagnose.None},
 		{"it is paused", deployment(func(d *appsv1.Deployment) { d.Spec.Paused, d.Status.UpdatedReplicas = true, 0 }), diagnose.Paused},
-		{"it does not get on, though it is paused", deployment(func(d *appsv1.Deployment) {
+		{"it makes no progress although it is paused", deployment(func(d *appsv1.Deployment) {
 			d.Spec.Paused = true
 			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse}}
 		}), diagnose.Stuck},
@@ -230,9 +230,9 @@ func TestHowFarAWorkloadIs(t *testing.T) {
 		}), diagnose.Complete},
 		{"a stateful set has too many", set(func(s *appsv1.StatefulSet) { s.Status.Replicas = 4 }), diagnose.ScalingDown},
 		{"a daemon set is on no node", &appsv1.DaemonSet{}, diagnose.None},
-		{"a daemon set may not make a pod", &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberAvailable: 1,
+		{"a daemon set cannot create a pod", &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberAvailable: 1,
 			Conditions: []appsv1.DaemonSetCondition{{Type: "ReplicaFailure", Status: corev1.ConditionTrue}}}}, diagnose.Stuck},
-		{"a replication controller lacks one", &corev1.ReplicationController{Status: corev1.ReplicationControllerStatus{}}, diagnose.Incomplete},
+		{"a replication controller lacks a pod", &corev1.ReplicationController{Status: corev1.ReplicationControllerStatus{}}, diagnose.Incomplete},
 		{"a Job has its own end", &batchv1.Job{}, ""},
 	} {
 		if p := diagnose.ProgressOf(c.o); p.Stage != c.want {
@@ -241,7 +241,7 @@ func TestHowFarAWorkloadIs(t *testing.T) {
 	}
 }
 
-func TestHowFarAJobIs(t *testing.T) {
+func TestProgressOfAJob(t *testing.T) {
 	with := func(kind batchv1.JobConditionType, message string) batchv1.JobStatus {
 		return batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: kind, Status: corev1.ConditionTrue, Reason: "Because", Message: message}}}
 	}
@@ -250,14 +250,14 @@ func TestHowFarAJobIs(t *testing.T) {
 		stage   diagnose.Stage
 		message string
 	}{
-		"one whose pods run is running":                {batchv1.JobStatus{Active: 1, Failed: 2}, diagnose.Running, ""},
-		"one between two pods backs off":               {batchv1.JobStatus{Failed: 2}, diagnose.BackingOff, ""},
-		"one that has done its work is complete":       {with(batchv1.JobComplete, ""), diagnose.Complete, ""},
-		"one that has failed says why":                 {with(batchv1.JobFailed, "too often"), diagnose.GaveUp, "too often"},
-		"one that has failed without words has reason": {with(batchv1.JobFailed, ""), diagnose.GaveUp, "Because"},
-		"one whose pods still end gives up":            {with(batchv1.JobFailureTarget, "too often"), diagnose.GivingUp, "too often"},
-		"one that is suspended says so":                {with(batchv1.JobSuspended, ""), diagnose.Suspended, ""},
-		"one whose pods may not be made is stuck":      {with("FailedCreate", "quota"), diagnose.Stuck, "quota"},
+		"a Job with running pods is running":          {batchv1.JobStatus{Active: 1, Failed: 2}, diagnose.Running, ""},
+		"a Job between two pods backs off":            {batchv1.JobStatus{Failed: 2}, diagnose.BackingOff, ""},
+		"a finished Job is complete":                  {with(batchv1.JobComplete, ""), diagnose.Complete, ""},
+		"a failed Job has a message":                  {with(batchv1.JobFailed, "too often"), diagnose.GaveUp, "too often"},
+		"without a message the reason is shown":       {with(batchv1.JobFailed, ""), diagnose.GaveUp, "Because"},
+		"a failed Job with running pods is giving up": {with(batchv1.JobFailureTarget, "too often"), diagnose.GivingUp, "too often"},
+		"a suspended Job is suspended":                {with(batchv1.JobSuspended, ""), diagnose.Suspended, ""},
+		"a Job that cannot create pods is stuck":      {with("FailedCreate", "quota"), diagnose.Stuck, "quota"},
 	} {
 		if p := diagnose.JobProgress(&batchv1.Job{Status: c.status}); p.Stage != c.stage || p.Message != c.message {
 			t.Errorf("%s: %+v", name, p)
@@ -265,16 +265,16 @@ func TestHowFarAJobIs(t *testing.T) {
 	}
 }
 
-func TestWhetherACronJobMakesJobs(t *testing.T) {
+func TestProgressOfACronJob(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec  batchv1.CronJobSpec
 		stage diagnose.Stage
 		next  time.Time
 	}{
-		"one that is due has a next time":          {batchv1.CronJobSpec{Schedule: "30 12 * * *"}, diagnose.Scheduled, noon.Add(30 * time.Minute)},
-		"one that is suspended has none":           {batchv1.CronJobSpec{Schedule: "30 12 * * *", Suspend: new(true)}, diagnose.Suspended, time.Time{}},
-		"one that no day is like is never due":     {batchv1.CronJobSpec{Schedule: "0 0 31 2 *"}, diagnose.NeverDue, time.Time{}},
-		"one whose schedule says nothing is stuck": {batchv1.CronJobSpec{Schedule: "at tea time"}, diagnose.Stuck, time.Time{}},
+		"an active schedule has a next time":      {batchv1.CronJobSpec{Schedule: "30 12 * * *"}, diagnose.Scheduled, noon.Add(30 * time.Minute)},
+		"a suspended one has no next time":        {batchv1.CronJobSpec{Schedule: "30 12 * * *", Suspend: new(true)}, diagnose.Suspended, time.Time{}},
+		"a date that does not exist is never due": {batchv1.CronJobSpec{Schedule: "0 0 31 2 *"}, diagnose.NeverDue, time.Time{}},
+		"an invalid schedule is stuck":            {batchv1.CronJobSpec{Schedule: "at tea time"}, diagnose.Stuck, time.Time{}},
 	} {
 		p, next := diagnose.CronJobProgress(&batchv1.CronJob{Spec: c.spec}, noon)
 		if p.Stage != c.stage || !next.Equal(c.next) || (p.Message != "") != (c.stage == diagnose.Stuck) {
@@ -283,7 +283,7 @@ func TestWhetherACronJobMakesJobs(t *testing.T) {
 	}
 }
 
-func TestWhichSitesNeedSomebody(t *testing.T) {
+func TestTroubledSites(t *testing.T) {
 	for _, c := range []struct {
 		status              fleet.SiteStatus
 		disrupted, troubled bool

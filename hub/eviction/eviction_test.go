@@ -35,8 +35,8 @@ func TestLeaveBy(t *testing.T) {
 		tolerations []corev1.Toleration
 		want        time.Duration
 	}{
-		{"no taint moves nobody", nil, nil, never},
-		{"NoSchedule moves nobody", []corev1.Taint{taint("a", corev1.TaintEffectNoSchedule, 0)}, nil, never},
+		{"without taints no pod leaves", nil, nil, never},
+		{"NoSchedule evicts no pod", []corev1.Taint{taint("a", corev1.TaintEffectNoSchedule, 0)}, nil, never},
 		{"an untolerated taint: now", []corev1.Taint{a}, nil, 0},
 		{"a toleration of another taint does not help", []corev1.Taint{a}, []corev1.Toleration{tolerate("b")}, 0},
 		{"a toleration without seconds: never", []corev1.Taint{a}, []corev1.Toleration{tolerate("a")}, never},
@@ -53,7 +53,7 @@ func TestLeaveBy(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := eviction.LeaveBy(&corev1.Node{Spec: corev1.NodeSpec{Taints: tt.taints}}, pod("pi-1", tt.tolerations...))
-			at := max(got.At.Sub(noon), 0) // the past is now
+			at := max(got.At.Sub(noon), 0) // the past counts as now
 			if got.Must != (tt.want != never) || got.Must && at != tt.want {
 				t.Errorf("LeaveBy = %+v, want %s", got, tt.want)
 			}
@@ -68,7 +68,7 @@ func fleet(pod *corev1.Pod, taints ...corev1.Taint) state.Snapshot {
 	return s
 }
 
-// whole is the decider, asked about everything.
+// whole is a decider that is asked about everything.
 type whole struct{ eviction.Decider }
 
 func (d whole) Decide(s state.Snapshot, now time.Time) state.Plan {
@@ -99,18 +99,18 @@ func TestDecide(t *testing.T) {
 			t.Errorf("says %q, want %q", c.String(), want)
 		}
 	})
-	t.Run("before the deadline it asks to be asked again just then", func(t *testing.T) {
+	t.Run("before the deadline it sets an alarm for it", func(t *testing.T) {
 		plan := d.Decide(fleet(pod("pi-1", tolerate("a", 60)), taint("a", corev1.TaintEffectNoExecute, 0)), noon.Add(59*time.Second))
 		if len(plan.Changes) != 0 || len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(noon.Add(time.Minute)) {
 			t.Errorf("plan %+v", plan)
 		}
 	})
-	t.Run("a pod without a node is nobody's to evict", func(t *testing.T) {
+	t.Run("a pod without a node is not evicted", func(t *testing.T) {
 		if plan := d.Decide(fleet(pod(""), taint("a", corev1.TaintEffectNoExecute, 0)), noon); len(plan.Changes) != 0 {
 			t.Errorf("changes %v", plan.Changes)
 		}
 	})
-	t.Run("a restarted hub listens for its grace before it evicts from a silent node", func(t *testing.T) {
+	t.Run("a restarted hub waits for the grace period before it evicts from a silent node", func(t *testing.T) {
 		s := fleet(pod("pi-1", tolerate(corev1.TaintNodeUnreachable, 300)), taint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute, -10*time.Minute))
 		s.Started = noon
 		if plan := d.Decide(s, noon.Add(39*time.Second)); len(plan.Changes) != 0 || !plan.Alarms[0].At.Equal(noon.Add(40*time.Second)) {
@@ -120,14 +120,14 @@ func TestDecide(t *testing.T) {
 			t.Errorf("after its grace: plan %+v", plan)
 		}
 	})
-	t.Run("a restarted hub does not forget a user's taint", func(t *testing.T) {
+	t.Run("a restarted hub evicts at once for a user's taint", func(t *testing.T) {
 		s := fleet(pod("pi-1"), taint("a", corev1.TaintEffectNoExecute, -time.Minute))
 		s.Started = noon
 		if plan := d.Decide(s, noon); len(plan.Changes) != 1 {
 			t.Errorf("plan %+v", plan)
 		}
 	})
-	t.Run("nor one on a node that it holds for silent: whom somebody sends away does not wait for it to listen", func(t *testing.T) {
+	t.Run("even on a silent node a user's taint evicts without waiting", func(t *testing.T) {
 		silent := taint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute, -10*time.Minute)
 		for _, c := range []struct {
 			pod    *corev1.Pod

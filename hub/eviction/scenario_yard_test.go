@@ -16,13 +16,13 @@ import (
 	sites "flotilla.dev/shared/fleet"
 )
 
-// A yard is a fleet that only eviction decides about, and a clock.
+// A yard is a fleet with only the eviction decider, and a clock.
 type yard struct {
 	t      *testing.T
 	s      state.Snapshot
 	now    time.Time
 	alarms map[state.Subject]time.Time
-	left   map[string]time.Duration // when a pod was told to leave, since noon
+	left   map[string]time.Duration // when a pod was evicted, since noon
 	said   []state.Change
 }
 
@@ -76,7 +76,7 @@ func (y *yard) settle(recent []state.Applied) {
 	y.t.Fatal("eviction does not settle")
 }
 
-// whole holds what was decided bit by bit against the full recomputation.
+// whole compares the incremental decisions with a full one.
 func (y *yard) whole() {
 	y.t.Helper()
 	d := eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}
@@ -85,7 +85,7 @@ func (y *yard) whole() {
 	}
 }
 
-// wait lets time pass, from alarm to alarm.
+// wait advances the time from alarm to alarm.
 func (y *yard) wait(d time.Duration) *yard {
 	y.t.Helper()
 	end := y.now.Add(d)
@@ -106,7 +106,7 @@ func (y *yard) wait(d time.Duration) *yard {
 	}
 }
 
-// gone says which pods were told to leave, and when, such as "a@0s b@1s".
+// gone lists which pods were evicted and when, such as "a@0s b@1s".
 func (y *yard) gone() string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(y.left)) {
@@ -122,7 +122,7 @@ func (y *yard) want(gone string) {
 	}
 }
 
-// pi is the node pi-1 with the taints, given now.
+// pi returns the node pi-1 with taints added now.
 func (y *yard) pi(keys ...string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}}
 	for _, key := range keys {
@@ -131,16 +131,16 @@ func (y *yard) pi(keys ...string) *corev1.Node {
 	return n
 }
 
-// calling is a pod by name; it is on pi-1.
+// calling returns a pod with a name, on pi-1.
 func calling(name string, tolerations ...corev1.Toleration) *corev1.Pod {
 	p := pod("pi-1", tolerations...)
 	p.Name = name
 	return p
 }
 
-// A hub that has just started listens for as long as a node may be silent. Where that becomes shorter
-// meanwhile, nobody is kept on a dead node for as long as it was before.
-func TestAGraceThatIsShortenedCountsAtOnce(t *testing.T) {
+// After its start a hub waits for the grace period of a node. If that becomes shorter meanwhile, no
+// pod stays longer on a dead node than the new one.
+func TestAShorterGraceCountsAtOnce(t *testing.T) {
 	const shop, ship = "shop", "ship"
 	in := func(site string, n *corev1.Node) *corev1.Node {
 		n.Labels = map[string]string{corev1.LabelTopologyZone: site}

@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The swap of not-ready and unreachable, as Kubernetes' taint manager does it.
-func TestASwapOfNotReadyAndUnreachable(t *testing.T) {
+// not-ready and unreachable replace each other as in Kubernetes' taint manager.
+func TestNotReadyAndUnreachableReplaceEachOther(t *testing.T) {
 	const (
 		never = time.Duration(-1)
 		now   = time.Duration(0)
@@ -27,25 +27,25 @@ func TestASwapOfNotReadyAndUnreachable(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name        string
-		keys        []string // one after the other, each for 100 s; the last is there
+		keys        []string // in order, each for 100 s; the last one stays
 		bound       time.Duration
 		tolerations []corev1.Toleration
 		want        time.Duration // since the first
 	}{
 		{"300 s and 300 s: 300 s after the first", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 300), tolerate(dark, 300)}, 300 * time.Second},
-		{"180 s, then 30 s: the deadline that runs is not shortened", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 30)}, 180 * time.Second},
-		{"180 s, then 0 s: neither by none at all", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 0)}, 180 * time.Second},
-		{"180 s, then 900 s: nor is it restarted", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 900)}, 180 * time.Second},
+		{"180 s, then 30 s: the running deadline is not shortened", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 30)}, 180 * time.Second},
+		{"180 s, then 0 s: not shortened either", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 0)}, 180 * time.Second},
+		{"180 s, then 900 s: not restarted", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 900)}, 180 * time.Second},
 		{"180 s, then for ever: it ends", []string{sick, dark}, 0, append(forever(dark), tolerate(sick, 180)), never},
-		{"the other way round too", []string{dark, sick}, 0, append(forever(sick), tolerate(dark, 180)), never},
+		{"the same from unreachable to not-ready", []string{dark, sick}, 0, append(forever(sick), tolerate(dark, 180)), never},
 		{"180 s, for ever, then 180 s again: it counts from the third", []string{sick, dark, sick}, 0, append(forever(dark), tolerate(sick, 180)), 380 * time.Second},
 		{"for ever, then 180 s: it counts from the second", []string{sick, dark}, 0, append(forever(sick), tolerate(dark, 180)), 280 * time.Second},
-		{"180 s, then not tolerated: with the swap", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180)}, now},
-		{"for ever, then not tolerated: with the swap", []string{sick, dark}, 0, forever(sick), now},
+		{"180 s, then not tolerated: at the replacement", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180)}, now},
+		{"for ever, then not tolerated: at the replacement", []string{sick, dark}, 0, forever(sick), now},
 		{"to and fro many times, 300 s: from the first", []string{sick, dark, sick, dark, sick, dark, sick, dark, sick, dark, sick, dark}, 0, []corev1.Toleration{tolerate(sick, 9000), tolerate(dark, 9000)}, 9000 * time.Second},
 		{"to and fro many times, one for ever: from the last", []string{dark, sick, dark, sick, dark, sick, dark, sick, dark, sick, dark, sick}, 0, append(forever(dark), tolerate(sick, 180)), 1280 * time.Second},
-		{"a pod bound under the second knows nothing of the first", []string{sick, dark}, 150 * time.Second, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 30)}, 180 * time.Second},
-		{"another's taint counts beside them", []string{sick, "mine"}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate("mine", 30)}, 130 * time.Second},
+		{"for a pod bound under the second the first does not count", []string{sick, dark}, 150 * time.Second, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 30)}, 180 * time.Second},
+		{"another taint counts as well", []string{sick, "mine"}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate("mine", 30)}, 130 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := &corev1.Node{}
@@ -57,7 +57,7 @@ func TestASwapOfNotReadyAndUnreachable(t *testing.T) {
 				} else {
 					outage.TaintPeriods = append(outage.TaintPeriods, state.TaintPeriod{Key: key, From: metav1.NewTime(noon.Add(from)), To: metav1.NewTime(noon.Add(from + 100*time.Second))})
 				}
-				state.SetOutage(n, outage) // as it is remembered
+				state.SetOutage(n, outage) // in its stored form
 				outage = state.OutageOf(n)
 			}
 			p := pod("pi-1", tt.tolerations...)

@@ -33,7 +33,7 @@ func sampleOf(figures map[Kind]float64) Sample {
 	return s
 }
 
-func TestAFigureIsReadAsItWasWrittenToTheStepOfItsScale(t *testing.T) {
+func TestAFigureIsDecodedWithinItsStep(t *testing.T) {
 	for _, c := range []struct {
 		kind      Kind
 		is, reads float64
@@ -52,7 +52,7 @@ func TestAFigureIsReadAsItWasWrittenToTheStepOfItsScale(t *testing.T) {
 	}
 }
 
-func TestWhatIsAbsentIsNotNothing(t *testing.T) {
+func TestAbsentIsNotZero(t *testing.T) {
 	if w := Pack(Nothing()); w != 0 {
 		t.Errorf("nothing is written as %x", w)
 	}
@@ -72,7 +72,7 @@ func TestWhatIsAbsentIsNotNothing(t *testing.T) {
 	}
 }
 
-func TestTwoLooksAtOneSlot(t *testing.T) {
+func TestTwoSamplesOfOneSlotAreMerged(t *testing.T) {
 	w := Pack(sampleOf(map[Kind]float64{CPU: .1, Temperature: 50, Silence: 30, Losses: 2})).with(Pack(sampleOf(map[Kind]float64{CPU: .4, Silence: 11, Losses: 3, RTT: .1})))
 	for k, want := range map[Kind]string{CPU: "0.40", Temperature: "50.00", Losses: "5.00", Silence: "29.", RTT: "0.1"} {
 		if v, _ := w.Value(k); !strings.HasPrefix(fmt.Sprintf("%.2f", v), want) {
@@ -84,7 +84,7 @@ func TestTwoLooksAtOneSlot(t *testing.T) {
 	}
 }
 
-// A world is a fleet whose nodes say what the test wants.
+// A world is a fleet whose nodes report what the test sets.
 type world struct {
 	mu     sync.Mutex
 	t      *testing.T
@@ -130,7 +130,7 @@ func (w *world) jump(to time.Duration) {
 	w.skew = to
 }
 
-// Write is the log's.
+// Write implements io.Writer for the log.
 func (w *world) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,7 +180,7 @@ func (w *world) stop() {
 	}
 }
 
-// temperatures writes the last n slots down: a number, or a dot for a gap.
+// temperatures returns the last n slots: a number, or a dot for a gap.
 func temperatures(h *History, node string, n int) string {
 	var b strings.Builder
 	for _, word := range h.Window(types.UID("uid-of-"+node), h.Now().Add(-time.Duration(n-1)*Slot), n) {
@@ -193,11 +193,11 @@ func temperatures(h *History, node string, n int) string {
 	return strings.TrimSpace(b.String())
 }
 
-func TestAWeekOfANode(t *testing.T) {
+func TestANodesWeek(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "pi-1", "pi-2")
 		h := w.start()
-		time.Sleep(30 * time.Second) // changes come between two looks
+		time.Sleep(30 * time.Second) // changes come between two samples
 		at := func(celsius float64, slots int) {
 			w.say("pi-1", sampleOf(map[Kind]float64{Temperature: celsius}))
 			time.Sleep(time.Duration(slots) * Slot)
@@ -231,13 +231,13 @@ func TestAWeekOfANode(t *testing.T) {
 		oldest := h.nodes["uid-of-pi-1"].at(slotOf(h.Now().Add(-9 * 24 * time.Hour)))
 		h.mu.RUnlock()
 		if week := h.Window("uid-of-pi-1", h.Now().Add(-9*24*time.Hour), 3000); oldest != 0 || week[0] != 0 || week[2500] == 0 {
-			t.Error("what is older than a week is there, or what is not is gone")
+			t.Error("old samples are kept, or new ones are lost")
 		}
 		w.stop()
 	})
 }
 
-func TestADeletedNodeIsForgottenAndItsNameBeginsAnew(t *testing.T) {
+func TestANewNodeDoesNotInheritSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "pi-1")
 		w.say("pi-1", sampleOf(map[Kind]float64{Temperature: 50}))
@@ -248,7 +248,7 @@ func TestADeletedNodeIsForgottenAndItsNameBeginsAnew(t *testing.T) {
 		w.hush("pi-1")
 		h := w.start()
 		if len(h.nodes) != 0 {
-			t.Errorf("%d nodes are remembered that are not there", len(h.nodes))
+			t.Errorf("%d missing nodes have samples", len(h.nodes))
 		}
 		w.say("pi-1", sampleOf(map[Kind]float64{Temperature: 60}))
 		time.Sleep(2 * Slot)
@@ -259,15 +259,15 @@ func TestADeletedNodeIsForgottenAndItsNameBeginsAnew(t *testing.T) {
 		time.Sleep(Slot)
 		synctest.Wait()
 		if h.mu.RLock(); len(h.nodes) != 0 {
-			t.Error("a node is remembered that was deleted")
+			t.Error("a deleted node has samples")
 		}
 		h.mu.RUnlock()
 		w.stop()
 	})
 }
 
-// A hub that is killed loses what it had not written: an hour at most.
-func TestAfterAKillAnHourIsMissingAtMost(t *testing.T) {
+// A killed hub loses what it had not stored: at most an hour.
+func TestAKilledHubLosesAtMostAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "pi-1")
 		w.say("pi-1", sampleOf(map[Kind]float64{Temperature: 50}))
@@ -311,15 +311,15 @@ func TestClockThatJumpsAhead(t *testing.T) {
 			t.Errorf("after 40 days: %s", got)
 		}
 		w.stop()
-		w.jump(0) // as a hub never does by itself: it begins no earlier than it ended
+		w.jump(0) // a clock that is set back, which Run never sees
 		if h := w.open(); strings.Contains(temperatures(h, "pi-1", 2000), "50 50 50 50 50 50 50") {
-			t.Error("what is still to come is believed")
+			t.Error("samples of the future are accepted")
 		}
 	})
 }
 
-// Whatever a power cut or a bad disk leaves of a file, the hub starts, keeps what stands
-// before the damage, and what it writes afterwards is read again.
+// After any damage to a file the hub starts, keeps the samples before the damage, and reads later
+// samples again.
 func TestATornFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "pi-1")
@@ -363,7 +363,7 @@ func TestATornFile(t *testing.T) {
 	})
 }
 
-func TestAFileThatCannotBeWrittenStopsNothing(t *testing.T) {
+func TestAnUnwritableFileStopsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "pi-1")
 		w.say("pi-1", sampleOf(map[Kind]float64{Temperature: 50}))
@@ -425,7 +425,7 @@ func crowd(n int) (*History, string) {
 		Now: func() time.Time { now = now.Add(time.Minute); return now }, Measure: func(string) (Sample, bool) { return of, true }}), dir
 }
 
-// BenchmarkLook is what a minute costs.
+// BenchmarkLook is the cost of one minute.
 func BenchmarkLook(b *testing.B) {
 	for _, n := range []int{100, 1000, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -439,7 +439,7 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// BenchmarkSave is what an hour costs.
+// BenchmarkSave is the cost of one hour.
 func BenchmarkSave(b *testing.B) {
 	for _, n := range []int{100, 1000, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {

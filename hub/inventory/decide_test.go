@@ -30,17 +30,17 @@ func TestAListIsReadStrictly(t *testing.T) {
 	for _, c := range []struct{ rule, text, wrong string }{
 		{"YAML", "- name: pi-1\n  site: oslo\n- name: pi-2\n  state: shutdown\n- {name: pi-3, state: gone}\n", ""},
 		{"JSON", `[{"name": "pi-1", "site": "oslo", "state": "present"}, {"name": "pi-2", "state": "shutdown"}, {"name": "pi-3", "state": "gone"}]`, ""},
-		{"an empty file is not a fleet without machines", "", "it lists no machine"},
-		{"nor is an empty list", "[]", "it lists no machine"},
-		{"nor are comments alone", "# machines\n", "it lists no machine"},
+		{"an empty file is refused", "", "it lists no machine"},
+		{"an empty list is refused", "[]", "it lists no machine"},
+		{"a list of comments is refused", "# machines\n", "it lists no machine"},
 		{"a misspelt field", "- name: pi-1\n  sate: gone\n", "field sate not found"},
 		{"a misspelt state", "- name: pi-1\n  state: gnoe\n", `entry 1: state of pi-1 is "gnoe"; write present, shutdown or gone`},
 		{"an entry without a name", "- name: pi-1\n- site: oslo\n", "entry 2: it has no name"},
 		{"a name that no node can have", "- name: Pi_1\n", `entry 1: "Pi_1" is not a valid node name`},
 		{"one machine twice", "- name: pi-1\n- name: pi-1\n  state: gone\n", "entry 2: pi-1 is listed twice"},
 		{"one field twice", "- name: pi-1\n  name: pi-2\n", "already defined"},
-		{"a site that cannot be", "- name: pi-1\n  site: a b\n", `"a b" is not a valid site name`},
-		{"something else than a list", "pi-1: present\n", "it is not a list of machines"},
+		{"an invalid site name", "- name: pi-1\n  site: a b\n", `"a b" is not a valid site name`},
+		{"not a list", "pi-1: present\n", "it is not a list of machines"},
 		{"a page of HTML", "<!doctype html><html><body>Sign in</body></html>", "it is not a list of machines"},
 		{"a second document", "- name: pi-1\n---\n- name: pi-2\n", "there is more after the list"},
 		{"half a JSON list", `[{"name": "pi-1"}, {"name": "pi`, "it is not a list of machines"},
@@ -88,35 +88,35 @@ func made(ago time.Duration) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(noon.Add(-ago)) }
 }
 
-func TestWhatFollowsFromTheList(t *testing.T) {
+func TestChangesFromTheList(t *testing.T) {
 	held := func(n *corev1.Node) { n.Finalizers = []string{"example.org/wait"} }
 	for _, c := range []struct {
 		rule string
 		list string
 		node *corev1.Node
-		want string // the sentence; empty: nothing
+		want string // the sentence; empty: no change
 	}{
 		{"a silent node whose machine is gone is deleted", "- {name: pi-1, state: gone}", node("pi-1", "Unknown"), "delete node pi-1: it is not ready, and the inventory says that its machine is gone"},
-		{"and so is one that is not ready by its own word", "- {name: pi-1, state: gone}", node("pi-1", "False"), "delete node pi-1"},
-		{"and one that was never heard of", "- {name: pi-1, state: gone}", node("pi-1", ""), "delete node pi-1"},
+		{"a node that reports not ready is deleted", "- {name: pi-1, state: gone}", node("pi-1", "False"), "delete node pi-1"},
+		{"a node that has never reported is deleted", "- {name: pi-1, state: gone}", node("pi-1", ""), "delete node pi-1"},
 		{"a machine that is not in the list is gone", "- name: another", node("pi-1", "Unknown"), "delete node pi-1: it is not ready, and the inventory does not list its machine"},
 		{"a ready node is never deleted, whatever the list says", "- {name: pi-1, state: gone}", node("pi-1", "True"), ""},
-		{"nor is one that the list does not name", "- name: another", node("pi-1", "True"), ""},
+		{"a ready node that is missing in the list is not deleted", "- name: another", node("pi-1", "True"), ""},
 		{"a silent node whose machine is present stays", "- name: pi-1", node("pi-1", "Unknown"), ""},
-		{"a node has its startup grace", "- name: another", node("pi-1", "", made(startup)), ""},
-		{"and no more", "- name: another", node("pi-1", "", made(startup+time.Second)), "delete node pi-1"},
-		{"a site's own startup grace comes first", "- name: another", node("pi-1", "", at("slow"), made(10*time.Minute)), ""},
-		{"a list that was not read says nothing", "", node("pi-1", "Unknown"), ""},
-		{"nor that a node is shut down which is not", "", node("pi-1", "Unknown", off), ""},
-		{"but one that is ready again loses the taint, whatever can be read", "", node("pi-1", "True", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: it is ready"},
+		{"a node in its startup grace period stays", "- name: another", node("pi-1", "", made(startup)), ""},
+		{"after the startup grace period it is deleted", "- name: another", node("pi-1", "", made(startup+time.Second)), "delete node pi-1"},
+		{"a site's startup grace period comes first", "- name: another", node("pi-1", "", at("slow"), made(10*time.Minute)), ""},
+		{"an unread list changes nothing", "", node("pi-1", "Unknown"), ""},
+		{"a missing list adds no taint", "", node("pi-1", "Unknown", off), ""},
+		{"without a list a ready node still loses the taint", "", node("pi-1", "True", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: it is ready"},
 		{"a finalizer holds a deletion", "- {name: pi-1, state: gone}", node("pi-1", "Unknown", held), "delete node pi-1"},
 		{"a silent node whose machine has been shut down is tainted", "- {name: pi-1, state: shutdown}", node("pi-1", "Unknown"), "taint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule"},
 		{"once", "- {name: pi-1, state: shutdown}", node("pi-1", "Unknown", off), ""},
-		{"a ready node is not, the list is late", "- {name: pi-1, state: shutdown}", node("pi-1", "True"), ""},
-		{"one that is ready again loses the taint", "- {name: pi-1, state: shutdown}", node("pi-1", "True", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: it is ready"},
-		{"and so does one whose machine is present again", "- name: pi-1", node("pi-1", "Unknown", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: the inventory says that its machine is present"},
-		{"a node that says of no site gets that of the list", "- {name: pi-1, site: oslo}", node("pi-1", "True"), "node pi-1 is on site oslo, as the inventory says"},
-		{"one that has a site keeps it", "- {name: pi-1, site: oslo}", node("pi-1", "True", at("bergen")), ""},
+		{"a ready node is not tainted", "- {name: pi-1, state: shutdown}", node("pi-1", "True"), ""},
+		{"a node that is ready again loses the taint", "- {name: pi-1, state: shutdown}", node("pi-1", "True", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: it is ready"},
+		{"a node whose machine is present again loses the taint", "- name: pi-1", node("pi-1", "Unknown", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: the inventory says that its machine is present"},
+		{"a node without a site gets that of the list", "- {name: pi-1, site: oslo}", node("pi-1", "True"), "node pi-1 is on site oslo, as the inventory says"},
+		{"a node with a site keeps it", "- {name: pi-1, site: oslo}", node("pi-1", "True", at("bergen")), ""},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			s := state.Empty("test", noon.Add(-24*time.Hour))
@@ -152,7 +152,7 @@ func TestWhatFollowsFromTheList(t *testing.T) {
 	}
 }
 
-func TestAHubThatHasJustBegunToListenDeletesNobody(t *testing.T) {
+func TestAStartingHubDeletesNoNode(t *testing.T) {
 	l := list(t, "- name: another")
 	for why, s := range map[string]state.Snapshot{
 		"it has just started":      state.Empty("test", noon.Add(-startup)),
@@ -163,12 +163,12 @@ func TestAHubThatHasJustBegunToListenDeletesNobody(t *testing.T) {
 			t.Errorf("%s: it wants to %s", why, changes[0])
 		}
 		if changes := Decide(s, l, startup, noon.Add(time.Second)); len(changes) != 1 {
-			t.Errorf("%s: after its grace it wants %v", why, changes)
+			t.Errorf("%s: after the grace period it wants %v", why, changes)
 		}
 	}
 }
 
-// The walk that each look makes, beside the loop.
+// The walk of each read, outside the loop.
 func BenchmarkDecide(b *testing.B) {
 	var puts []state.Change
 	var text strings.Builder

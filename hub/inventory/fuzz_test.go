@@ -11,9 +11,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzParse reads any text. A list that is accepted names machines that can be
-// nodes; whatever it says, no node that is ready is deleted or tainted, and a second
-// look at the same moment changes nothing.
+// FuzzParse parses any text. An accepted list has valid node names; no list deletes or taints a
+// ready node; and a second decision at the same moment changes nothing.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"- name: pi-1\n  site: oslo\n- name: pi-2\n  state: shutdown\n- {name: pi-3, state: gone}\n", `[{"name":"pi-1","state":"present"}]`, "", "[]",
@@ -53,7 +52,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("a node that is ready became %+v", n)
 		}
 		if again := Decide(s, l, startup, now); len(again) > 0 {
-			t.Fatalf("a second look wants %v", again)
+			t.Fatalf("a second decision wants %v", again)
 		}
 	})
 }

@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A plainLoop is a fleet that does what it is told, and counts.
+// A plainLoop applies every change and counts the calls.
 type plainLoop struct {
 	mu   sync.Mutex
 	s    state.Snapshot
@@ -54,7 +54,7 @@ func (l *plainLoop) names() (names []string) {
 	return names
 }
 
-// follow runs a reader of source on a fleet of silent nodes that are an hour old.
+// follow runs a reader of a source with a fleet of silent nodes that are an hour old.
 func follow(t *testing.T, where string, client *http.Client, nodes ...string) (*plainLoop, *Reader) {
 	l := &plainLoop{s: state.Empty("test", time.Now().Add(-time.Hour))}
 	for _, name := range nodes {
@@ -102,7 +102,7 @@ func (l *plainLoop) heard(t *testing.T, warn bool, text string) {
 	}
 }
 
-// so is how many jobs there were so far, and what was told.
+// so returns the number of calls and the messages so far.
 func (l *plainLoop) so() (jobs int, said []string) {
 	synctest.Wait()
 	l.mu.Lock()
@@ -110,7 +110,7 @@ func (l *plainLoop) so() (jobs int, said []string) {
 	return l.jobs, slices.Clone(l.said)
 }
 
-func TestAFileIsFollowedAndAMistakeInItDecidesNothing(t *testing.T) {
+func TestAFileIsFollowedAndAnInvalidOneChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(dir, "machines.yaml")
@@ -123,7 +123,7 @@ func TestAFileIsFollowedAndAMistakeInItDecidesNothing(t *testing.T) {
 
 		write(t, path, "- name: a\n- name: b\n- name: c\n")
 		time.Sleep(fileLook)
-		l.has(t, "a", "b", "c", "d") // it may be half of what is to come
+		l.has(t, "a", "b", "c", "d") // the file may be half written
 		time.Sleep(fileLook)
 		l.has(t, "a", "b", "c")
 		l.heard(t, false, "names 3 machines")
@@ -144,7 +144,7 @@ func TestAFileIsFollowedAndAMistakeInItDecidesNothing(t *testing.T) {
 			time.Sleep(3 * fileLook)
 			l.has(t, "a", "b", "c")
 			l.heard(t, true, "changes nothing")
-			_, _ = l.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { // the last list that could be read would delete it
+			_, _ = l.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { // the last valid list would delete it
 				return []state.Change{state.Put(node("aa", "Unknown", func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) }), "")}, nil
 			})
 			time.Sleep(3 * fileLook)
@@ -174,7 +174,7 @@ func TestAFileIsFollowedAndAMistakeInItDecidesNothing(t *testing.T) {
 		time.Sleep(2 * fileLook)
 		l.heard(t, true, "no such file")
 		write(t, path, "- name: another\n")
-		if err := os.Chtimes(path, time.Time{}, time.Now()); err != nil { // also one of the same age and size as before
+		if err := os.Chtimes(path, time.Time{}, time.Now()); err != nil { // with the same age and size as before
 			t.Fatal(err)
 		}
 		time.Sleep(2 * fileLook)
@@ -211,9 +211,9 @@ func answer(code int, tag, text string) *http.Response {
 	return &http.Response{StatusCode: code, Status: fmt.Sprint(code, " ", http.StatusText(code)), Header: http.Header{"Etag": {tag}}, Body: io.NopCloser(strings.NewReader(text))}
 }
 
-func TestAPageIsFollowedByItsTag(t *testing.T) {
+func TestAURLIsFollowedByItsETag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // of what the server does
+		var mu sync.Mutex // guards the server's behaviour
 		set := func(f func()) { mu.Lock(); defer mu.Unlock(); f() }
 		var asked []string
 		tag, text := `"1"`, "- name: a\n- name: b\n"
@@ -260,13 +260,13 @@ func TestAPageIsFollowedByItsTag(t *testing.T) {
 		_, said := l.so()
 		for _, s := range said {
 			if strings.Contains(s, "word") {
-				t.Errorf("the password is told: %s", s)
+				t.Errorf("the message contains the password: %s", s)
 			}
 		}
 	})
 }
 
-// ends answers with these bytes, after which the connection is closed.
+// ends answers with these bytes and closes the connection.
 func ends(with string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()
@@ -287,21 +287,21 @@ func TestAListComesOnlyByTLS(t *testing.T) {
 		want string
 	}{
 		{"a page", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "- name: a") }, ""},
-		{"one that sends on to a page without TLS", func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, plain.URL, http.StatusFound) }, "without TLS"},
-		{"one that never ends", func(w http.ResponseWriter, q *http.Request) {
+		{"a redirect to a URL without TLS", func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, plain.URL, http.StatusFound) }, "without TLS"},
+		{"a response without an end", func(w http.ResponseWriter, q *http.Request) {
 			for range MaxSize/1024 + 2 {
 				_, _ = w.Write(make([]byte, 1024))
 			}
 		}, "more than 4194304 bytes"},
-		{"one that breaks off", func(w http.ResponseWriter, q *http.Request) {
+		{"a truncated response", func(w http.ResponseWriter, q *http.Request) {
 			w.Header().Set("Content-Length", "1000")
 			fmt.Fprintln(w, "- name: a")
 		}, "unexpected EOF"},
-		{"one that would not say that it breaks off", ends("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n- name: a\n"), "no Content-Length"},
-		{"the same by an old server", ends("HTTP/1.0 200 OK\r\n\r\n- name: a\n"), "no Content-Length"},
-		{"JSON, whose end can be seen", ends("HTTP/1.0 200 OK\r\n\r\n [{\"name\": \"a\"}]"), ""},
-		{"one of known length by an old server", ends("HTTP/1.0 200 OK\r\nContent-Length: 10\r\n\r\n- name: a\n"), ""},
-		{"one in pieces", func(w http.ResponseWriter, _ *http.Request) {
+		{"a response without a length", ends("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n- name: a\n"), "no Content-Length"},
+		{"a response without a length, HTTP/1.0", ends("HTTP/1.0 200 OK\r\n\r\n- name: a\n"), "no Content-Length"},
+		{"JSON without a length is complete", ends("HTTP/1.0 200 OK\r\n\r\n [{\"name\": \"a\"}]"), ""},
+		{"HTTP/1.0 with a length", ends("HTTP/1.0 200 OK\r\nContent-Length: 10\r\n\r\n- name: a\n"), ""},
+		{"a chunked response", func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintln(w, "- name: a")
 			_ = http.NewResponseController(w).Flush()
 			fmt.Fprintln(w, "- name: b")
@@ -319,26 +319,26 @@ func TestAListComesOnlyByTLS(t *testing.T) {
 				t.Errorf("the error is %v, want %q", err, c.want)
 			}
 			if _, err := open(secure.URL, newClient()).read(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
-				t.Errorf("a server that nobody vouches for: %v", err)
+				t.Errorf("an unknown certificate authority: %v", err)
 			}
 		})
 	}
 }
 
-func TestSomethingThatIsNoFileIsNotRead(t *testing.T) {
+func TestADirectoryIsNotRead(t *testing.T) {
 	if _, err := open(t.TempDir(), nil).read(t.Context()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
 }
 
-// What the log and an event say of an inventory, everybody reads who may look at the fleet.
-func TestASourceIsToldWithoutItsSecrets(t *testing.T) {
+// The log and events of an inventory are readable for every user of the fleet.
+func TestASourceIsShownWithoutItsSecrets(t *testing.T) {
 	for where, want := range map[string]string{
 		"https://hub:s3cret@machines.example.org:8443/s3cret/list?token=s3cret": "https://machines.example.org:8443/…",
 		"/etc/flotilla/machines.yaml":                                           "/etc/flotilla/machines.yaml",
 	} {
 		if got := displayName(where); got != want {
-			t.Errorf("%s is told of as %s", where, got)
+			t.Errorf("%s is shown as %s", where, got)
 		}
 	}
 }

@@ -16,19 +16,19 @@ func TestDecide(t *testing.T) {
 		now    time.Duration
 		want   Step
 	}{
-		{"nobody has read the row", View{}, time.Hour, Wait},
-		{"nobody ever led", View{Known: true}, 0, Take},
-		{"the row is news", View{Known: true, Row: row}, 0, Wait},
-		{"the row stands still for less than the lease", View{Known: true, Row: row, Read: Lease - 1}, Lease - 1, Wait},
-		{"the row stands still for the lease", View{Known: true, Row: row, Read: Lease}, Lease, Take},
-		{"the row stood still when it was last looked at, which is long ago", View{Known: true, Row: row, Read: Lease}, Lease + Beat + 1, Wait},
+		{"the row has not been read", View{}, time.Hour, Wait},
+		{"there has never been a leader", View{Known: true}, 0, Take},
+		{"the row has just changed", View{Known: true, Row: row}, 0, Wait},
+		{"the row is unchanged for less than the lease", View{Known: true, Row: row, Read: Lease - 1}, Lease - 1, Wait},
+		{"the row is unchanged for the lease", View{Known: true, Row: row, Read: Lease}, Lease, Take},
+		{"the row was unchanged, but the last read is long ago", View{Known: true, Row: row, Read: Lease}, Lease + Beat + 1, Wait},
 		{"the leader has left", View{Known: true, Row: left}, 0, Take},
-		{"the leader had left when that was last looked at, which is long ago", View{Known: true, Row: left}, Beat + 1, Wait},
-		{"a leader that has just beaten", View{Mine: 3}, Beat - 1, Wait},
-		{"a leader whose beat is due", View{Mine: 3}, Beat, Renew},
-		{"a leader that reaches no database for the lease", View{Mine: 3}, Lease, StepDown},
+		{"the leader had left, but the last read is long ago", View{Known: true, Row: left}, Beat + 1, Wait},
+		{"a leader that has just renewed", View{Mine: 3}, Beat - 1, Wait},
+		{"a leader whose renewal is due", View{Mine: 3}, Beat, Renew},
+		{"a leader without the database for the lease", View{Mine: 3}, Lease, StepDown},
 		{"a leader that sees another's token", View{Mine: 2, Known: true, Row: row}, 0, StepDown},
-		{"a leader that remembers the token before its own", View{Mine: 4, Known: true, Row: row}, 0, Wait},
+		{"a leader that still sees the token before its own", View{Mine: 4, Known: true, Row: row}, 0, Wait},
 	} {
 		if got := c.belief.Decide(c.now); got != c.want {
 			t.Errorf("%s: %v, want %v", c.rule, got, c.want)
@@ -36,34 +36,34 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestAHubThatDidNotLookHasNotSeenTheRowStandStill(t *testing.T) {
+func TestAPauseBetweenReadsProvesNothing(t *testing.T) {
 	row := Row{Token: 1, Beat: 1}
 	b := View{}.Saw(row, 0).Saw(row, Beat)
 	if b.Changed != 0 {
-		t.Fatal("looked in time, and begins again")
+		t.Fatal("the time starts again although the reads were in time")
 	}
 	if b = b.Saw(row, 3*Beat+1); b.Changed != 3*Beat+1 || b.Decide(3*Beat+1) != Wait {
-		t.Fatal("did not look in time, and counts that")
+		t.Fatal("a pause between reads counts as time without change")
 	}
 	row.Beat++
 	if b = b.Saw(row, 4*Beat); b.Changed != 4*Beat {
-		t.Fatal("the row changed, and its time goes on")
+		t.Fatal("the row changed, but its time goes on")
 	}
 }
 
 func TestARowThatIsLockedHasALeader(t *testing.T) {
 	row := Row{Token: 1, Beat: 1}
 	b := View{}
-	for at := time.Duration(0); at < 10*Lease; at += Look { // one transaction that long
+	for at := time.Duration(0); at < 10*Lease; at += Look { // one transaction of that length
 		if b = b.Saw(row, at); b.Decide(at) == Take {
 			b = b.SawChange(at)
 		}
 		if !b.HasLeader(at) {
-			t.Fatalf("at %s nobody is believed to lead", at)
+			t.Fatalf("at %s there seems to be no leader", at)
 		}
 	}
 	if b.LeaderActive() {
-		t.Error("a leader of which one transaction was seen is taken for one that lives")
+		t.Error("one transaction counts as an active leader")
 	}
 	for i := range 3 {
 		row.Beat++
@@ -73,29 +73,29 @@ func TestARowThatIsLockedHasALeader(t *testing.T) {
 	}
 	row.Token, row.Beat = 2, row.Beat+1
 	if b = b.Saw(row, 10*Lease+Beat); b.LeaderActive() {
-		t.Error("the beats of one leader are taken for another's")
+		t.Error("the beats of one leader count for another")
 	}
 }
 
-// A world of hubs, each with a clock of its own, and of one database that carries out one
-// request at a time; what a hub does between asking and hearing the answer may take any time.
+// A world is several hubs with their own clocks, and one database that runs one request at a time.
+// A hub may take any time between a request and handling its response.
 type world struct {
 	row     Row
 	hubs    []*hub
 	commits []uint64 // tokens
 	r       *rand.Rand
 	now     time.Duration
-	busy    bool // whoever leads commits whenever it can
+	busy    bool // every leader commits whenever it can
 }
 
 type hub struct {
 	b      View
-	start  time.Duration // its clock's beginning: another for each
-	next   time.Duration // when it does something again
-	frozen time.Duration // SIGSTOP until then
-	cut    time.Duration // reaches no database until then
-	down   time.Duration // does not run until then
-	seen   *Row          // an answer that it has not heard yet
+	start  time.Duration // start of its clock
+	next   time.Duration // time of its next action
+	frozen time.Duration // stopped until then
+	cut    time.Duration // no database until then
+	down   time.Duration // not running until then
+	seen   *Row          // a response that it has not handled yet
 }
 
 func (w *world) commit(h *hub) bool {
@@ -108,11 +108,11 @@ func (w *world) commit(h *hub) bool {
 	return true
 }
 
-// step lets one hub do what it does at its next moment.
+// step runs the next action of one hub.
 func (w *world) step(h *hub) {
 	clock := w.now - h.start
 	if w.now < h.down {
-		h.b, h.seen = View{}, nil // a new process knows nothing
+		h.b, h.seen = View{}, nil // a new process has no view
 		h.next = h.down
 		return
 	}
@@ -126,7 +126,7 @@ func (w *world) step(h *hub) {
 	if h.seen == nil && h.b.Mine == 0 {
 		row := w.row
 		h.seen = &row
-		h.next = w.now + time.Duration(w.r.IntN(100))*time.Millisecond // the answer is on its way
+		h.next = w.now + time.Duration(w.r.IntN(100))*time.Millisecond // the response is on its way
 		return
 	}
 	if h.seen != nil {
@@ -152,7 +152,7 @@ func (w *world) step(h *hub) {
 	if h.b.Mine != 0 && (w.busy || w.r.IntN(4) == 0) && !w.commit(h) {
 		h.b = View{}
 	}
-	if h.b.Mine != 0 && w.r.IntN(400) == 0 { // ends in order
+	if h.b.Mine != 0 && w.r.IntN(400) == 0 { // an orderly stop
 		if w.row.Token == h.b.Mine {
 			w.row.Left = true
 		}
@@ -160,7 +160,7 @@ func (w *world) step(h *hub) {
 	}
 }
 
-// trouble befalls hubs until a moment.
+// trouble disturbs hubs until a moment.
 func (w *world) trouble() {
 	h := w.hubs[w.r.IntN(len(w.hubs))]
 	until := w.now + time.Duration(w.r.IntN(70_000))*time.Millisecond
@@ -190,9 +190,9 @@ func (w *world) run(until time.Duration, troubled bool) {
 	}
 }
 
-// TestAnyInterleavingHasOneWriterAtATime lets two to four hubs stop, freeze, lose their
-// database and come back: tokens of commits never go back, and once the trouble is over
-// one hub leads within ten seconds.
+// TestAnyInterleavingHasOneWriterAtATime lets two to four hubs stop, freeze, lose their database
+// and come back. The tokens of commits never decrease, and after the trouble one hub leads within
+// ten seconds.
 func TestAnyInterleavingHasOneWriterAtATime(t *testing.T) {
 	changes := 0
 	for seed := range uint64(400) {
@@ -203,7 +203,7 @@ func TestAnyInterleavingHasOneWriterAtATime(t *testing.T) {
 		for range 5 {
 			w.run(w.now+5*time.Minute, true)
 			survivor := w.hubs[w.r.IntN(len(w.hubs))]
-			for _, h := range w.hubs { // one is well, the others may stay as they are
+			for _, h := range w.hubs { // one hub is well, the others may stay as they are
 				if h == survivor {
 					h.cut, h.frozen, h.down, h.next = w.now, w.now, min(h.down, w.now), w.now
 				}
@@ -227,12 +227,12 @@ func TestAnyInterleavingHasOneWriterAtATime(t *testing.T) {
 		}
 	}
 	if changes < 1000 {
-		t.Errorf("leaders changed %d times only: the test tests nothing", changes)
+		t.Errorf("leaders changed only %d times: the test is too weak", changes)
 	}
 }
 
-// TestALeaderThatIsWellStays: nobody takes the row of a leader that beats.
-func TestALeaderThatIsWellStays(t *testing.T) {
+// TestAWorkingLeaderStays: no hub takes the row of a leader that renews it.
+func TestAWorkingLeaderStays(t *testing.T) {
 	w := &world{r: rand.New(rand.NewPCG(1, 1)), hubs: []*hub{{}, {start: -time.Hour}, {start: time.Hour}}}
 	clock := time.Duration(0)
 	w.row = Row{Token: 9}

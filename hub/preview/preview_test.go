@@ -34,8 +34,8 @@ import (
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// A world is the whole hub's deciders, asked about everything, and devices that obey each
-// second: what really happens.
+// A world runs all deciders of the hub with devices that obey each second: it shows what really
+// happens.
 type world struct {
 	testing.TB
 	s       state.Snapshot
@@ -179,7 +179,7 @@ func atMost(n string) func(*policyv1.PodDisruptionBudgetSpec) {
 	return func(b *policyv1.PodDisruptionBudgetSpec) { b.MaxUnavailable = ptr.To(intstr.Parse(n)) }
 }
 
-// tell writes a forecast in lines, by what makes the pods: names are random.
+// tell writes a forecast as lines with the names of workloads, because pod names are random.
 func tell(f preview.Forecast) string {
 	var lines []string
 	for _, x := range f.Fates {
@@ -224,7 +224,7 @@ func app(p *corev1.Pod) string {
 
 var rules = serve.Foresight(config.Default())
 
-func TestADrainIsForetold(t *testing.T) {
+func TestForecastOfADrain(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		order state.DrainOrder
@@ -238,18 +238,18 @@ func TestADrainIsForetold(t *testing.T) {
 			w.node("b", "oslo", "4")
 			w.node("c", "oslo", "4")
 		}, "web Moves to b\nweb Moves to c"},
-		{"where no node has room they wait", state.DrainOrder{}, func(w *world) {
+		{"without space they stay pending", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 1, "3"))
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "2")
 		}, "web Pending: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable."},
-		{"daemon sets' pods stay, and bare ones unless they are said to go", state.DrainOrder{}, func(w *world) {
+		{"pods of daemon sets stay, and bare pods without force", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(daemons("watch"), bare("lonely", "a"))
 			w.wait(3 * time.Second)
 		}, "lonely Remains: nothing recreates it: set force, or delete it\nwatch Daemon"},
-		{"a bare pod that goes is not made again", state.DrainOrder{Force: true}, func(w *world) {
+		{"nothing recreates a bare pod", state.DrainOrder{Force: true}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.node("b", "oslo", "4")
 			w.put(bare("lonely", "a"))
@@ -261,25 +261,25 @@ func TestADrainIsForetold(t *testing.T) {
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "4")
 		}, "web Moves to b\nweb Moves to b, held by web\nbudget web holds 1, never false"},
-		{"a budget that allows none holds all for ever", state.DrainOrder{}, func(w *world) {
+		{"a budget that allows no disruption blocks all pods for ever", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 2, "1"), budget("web", atMost("0")))
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "4")
 		}, "web Remains, held by web\nweb Remains, held by web\nbudget web holds 2, never true"},
-		{"so does one that wants as many as there are", state.DrainOrder{}, func(w *world) {
+		{"a budget that needs all pods blocks them for ever", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 2, "1"), budget("web", atLeast("2")))
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "4")
 		}, "web Remains, held by web\nweb Remains, held by web\nbudget web holds 2, never true"},
-		{"a budget waits for ever where the other finds no room", state.DrainOrder{}, func(w *world) {
+		{"a budget blocks for ever if the replacement has no space", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 2, "2"), budget("web", atMost("1")))
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "1")
 		}, "web Pending: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.\nweb Remains, held by web\nbudget web holds 1, never false"},
-		{"without evictions no budget is asked", state.DrainOrder{DisableEviction: true}, func(w *world) {
+		{"without evictions budgets do not count", state.DrainOrder{DisableEviction: true}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 1, "1"), budget("web", atMost("0")))
 			w.wait(3 * time.Second)
@@ -291,19 +291,19 @@ func TestADrainIsForetold(t *testing.T) {
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "4")
 		}, "db-0 Pending: 0/2 nodes are available: 1 node(s) had volume node affinity conflict, 1 node(s) were unschedulable."},
-		{"one without a volume comes again elsewhere", state.DrainOrder{}, func(w *world) {
+		{"a stateful pod without a volume moves", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(stateful("db", 1, false))
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "4")
 		}, "db-0 Moves to b"},
-		{"a job's pod comes again after a while", state.DrainOrder{}, func(w *world) {
+		{"a job's pod is recreated after its back-off", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(task("night", 1))
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "4")
 		}, "night Moves to b"},
-		{"a higher pod sends others away", state.DrainOrder{}, func(w *world) {
+		{"a pod of higher priority preempts others", state.DrainOrder{}, func(w *world) {
 			w.put(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000})
 			w.node("a", "oslo", "4")
 			high := deployment("high", 1, "3")
@@ -316,7 +316,7 @@ func TestADrainIsForetold(t *testing.T) {
 			w.wait(3 * time.Second)
 			w.do(state.Put(cordoned(w.s.Node("a"), false), ""))
 		}, "high Moves to b\nalso low"},
-		{"where a device is silent its pods are replaced, and stay Terminating", state.DrainOrder{}, func(w *world) {
+		{"pods of a silent device are replaced and stay Terminating", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 1, "1"))
 			w.wait(3 * time.Second)
@@ -341,7 +341,7 @@ func cordoned(n *corev1.Node, is bool) *corev1.Node {
 	return n
 }
 
-func TestADeletionIsForetold(t *testing.T) {
+func TestForecastOfADeletion(t *testing.T) {
 	w := newWorld(t)
 	w.node("a", "oslo", "4")
 	w.put(deployment("web", 2, "1"), daemons("watch"), bare("lonely", "a"), stateful("db", 1, true), budget("web", atMost("0")))
@@ -354,8 +354,8 @@ func TestADeletionIsForetold(t *testing.T) {
 	}
 }
 
-// TestTooManyAreOnlyCounted: of those that leave nobody looks where they go.
-func TestTooManyAreOnlyCounted(t *testing.T) {
+// TestTooManyPodsAreOnlyCounted: above the limit the forecast does not search new nodes.
+func TestTooManyPodsAreOnlyCounted(t *testing.T) {
 	s := crowd(50, preview.MaxPods/50+1)
 	var all []string
 	for n := range s.Nodes() {
@@ -373,7 +373,7 @@ func TestTooManyAreOnlyCounted(t *testing.T) {
 	}
 }
 
-// FuzzADrainGoesAsForetold holds forecasts of random fleets against what then happens.
+// FuzzADrainGoesAsForetold compares forecasts of random fleets with what then happens.
 func FuzzADrainGoesAsForetold(f *testing.F) {
 	for seed := range int64(60) {
 		f.Add(seed)
@@ -444,11 +444,11 @@ func FuzzADrainGoesAsForetold(f *testing.F) {
 			changes = append(changes, state.Put(next, ""))
 		}
 		w.do(changes...)
-		for range 90 { // nobody falls silent any more: where one is, it is not judged further
+		for range 90 { // no more nodes fall silent; silent ones are not evicted further
 			w.wait(time.Second)
 		}
 		if len(w.silent) > 0 {
-			return // the forecast ends where evictions begin; that none of it fails is enough
+			return // the forecast ends where evictions begin; it is enough that nothing fails before
 		}
 		var want, got []string
 		for _, x := range told.Fates {
@@ -461,13 +461,13 @@ func FuzzADrainGoesAsForetold(f *testing.F) {
 				}
 			case preview.Remains, preview.Daemon:
 				if now := w.s.Pod(x.Pod.Namespace, x.Pod.Name); now == nil || now.UID != x.Pod.UID || now.DeletionTimestamp != nil {
-					t.Errorf("seed %d: %s was told to stay (%s), and left", seed, x.Pod.Name, x.End)
+					t.Errorf("seed %d: %s was forecast to stay (%s), and left", seed, x.Pod.Name, x.End)
 				}
 			case preview.Open:
-				t.Errorf("seed %d: of %s nothing is told", seed, x.Pod.Name)
+				t.Errorf("seed %d: the forecast lacks %s", seed, x.Pod.Name)
 			}
 			if now := w.s.Pod(x.Pod.Namespace, x.Pod.Name); x.End != preview.Remains && x.End != preview.Daemon && now != nil && now.UID == x.Pod.UID {
-				t.Errorf("seed %d: %s was told to leave (%s), and is there", seed, x.Pod.Name, x.End)
+				t.Errorf("seed %d: %s was forecast to leave (%s), and stayed", seed, x.Pod.Name, x.End)
 			}
 		}
 		for p := range w.s.Pods("") {
@@ -482,13 +482,12 @@ func FuzzADrainGoesAsForetold(f *testing.F) {
 		slices.Sort(want)
 		slices.Sort(got)
 		if len(told.Others) == 0 && !slices.Equal(want, got) {
-			t.Errorf("seed %d, draining %v: foretold\n%s\nand then happened\n%s", seed, drained, strings.Join(want, "\n"), strings.Join(got, "\n"))
+			t.Errorf("seed %d, draining %v: forecast\n%s\nand then happened\n%s", seed, drained, strings.Join(want, "\n"), strings.Join(got, "\n"))
 		}
 	})
 }
 
-// crowd is a fleet of nodes with so many pods on each, fifty of each deployment, all of
-// which run.
+// crowd returns a fleet with a number of running pods on each node, fifty of each deployment.
 func crowd(nodes, each int) state.Snapshot {
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("250")}
 	var objects []state.Object
@@ -520,8 +519,8 @@ func crowd(nodes, each int) state.Snapshot {
 	return state.Load(state.Empty("crowd", noon), objects, uint64(len(objects)))
 }
 
-// BenchmarkDrain is the forecast of draining one of 5,000 nodes (200 ms are allowed), and
-// of the most pods that a forecast is made of.
+// BenchmarkDrain forecasts a drain of one of 5,000 nodes (200 ms are allowed), and of the most pods
+// whose new nodes are searched.
 func BenchmarkDrain(b *testing.B) {
 	held := budget("web-0", atMost("1"))
 	held.UID = "held"

@@ -25,7 +25,7 @@ func hub(address string) *state.Advertisement {
 	return &state.Advertisement{ObjectMeta: at(state.HubName, ""), Address: address, Port: 8443, Root: "PEM"}
 }
 
-// settled applies changes and what the decider wants of them, told only what has changed, until it wants nothing.
+// settled applies changes and the decider's answers, asking only about changes, until it settles.
 func settled(t *testing.T, s state.Snapshot, changes ...state.Change) state.Snapshot {
 	t.Helper()
 	s, done := state.Apply(s, changes)
@@ -33,13 +33,13 @@ func settled(t *testing.T, s state.Snapshot, changes ...state.Change) state.Snap
 		plan := Decider{}.Decide(s, state.Touched(Decider{}.Touches, done), start)
 		if len(plan.Changes) == 0 {
 			if all := (Decider{}).Decide(s, Decider{}.Subjects(s), start); len(all.Changes) > 0 {
-				t.Errorf("asked about everything it wants %v", all.Changes)
+				t.Errorf("asked about everything, it wants %v", all.Changes)
 			}
 			return s
 		}
 		s, done = state.Apply(s, plan.Changes)
 	}
-	t.Fatal("it finds no end")
+	t.Fatal("it does not settle")
 	return s
 }
 
@@ -54,7 +54,7 @@ func with(t *testing.T, objects ...state.Object) state.Snapshot {
 
 func ns(name string) *corev1.Namespace { return &corev1.Namespace{ObjectMeta: at(name, "")} }
 
-// all are the keys of everything but namespaces and the advertisement.
+// all returns the keys of all objects but namespaces and the advertisement.
 func all(s state.Snapshot) (keys []string) {
 	for _, k := range state.Kinds() {
 		if k == state.Namespaces || k == state.Advertisements {
@@ -82,16 +82,16 @@ func of(ns string) []string {
 
 var kubernetes = []string{"services/default/kubernetes", "endpoints/default/kubernetes", "endpointslices/default/kubernetes"}
 
-func TestEveryNamespaceHasItsAccountAndTheRoot(t *testing.T) {
+func TestEveryNamespaceHasItsServiceAccountAndCA(t *testing.T) {
 	s := with(t, hub("10.0.0.5"), ns("default"), ns("shop"))
 	expect(t, s, slices.Concat(of("default"), of("shop"), kubernetes)...)
 	s = settled(t, s, state.Put(ns("new"), ""))
 	expect(t, s, slices.Concat(of("default"), of("shop"), of("new"), kubernetes)...)
 	s = settled(t, s, state.Remove(ns("shop"), ""))
-	expect(t, s, slices.Concat(of("default"), of("new"), kubernetes, of("shop")[1:])...) // a ConfigMap may be anybody's: package workload empties namespaces
+	expect(t, s, slices.Concat(of("default"), of("new"), kubernetes, of("shop")[1:])...) // ConfigMaps stay: package workload empties namespaces
 }
 
-func TestANamespaceThatIsBeingEmptiedGetsNothing(t *testing.T) {
+func TestADeletedNamespaceGetsNothing(t *testing.T) {
 	s := with(t, hub("10.0.0.5"), ns("shop"))
 	dying := ns("shop")
 	dying.DeletionTimestamp = &metav1.Time{Time: start}
@@ -100,7 +100,7 @@ func TestANamespaceThatIsBeingEmptiedGetsNothing(t *testing.T) {
 	expect(t, s)
 }
 
-func TestWhoDeletesOrChangesOneGetsItBack(t *testing.T) {
+func TestDeletedAndChangedObjectsAreRestored(t *testing.T) {
 	s := with(t, hub("10.0.0.5"), ns("default"))
 	want := all(s)
 	for _, text := range want {
@@ -124,7 +124,7 @@ func TestWhoDeletesOrChangesOneGetsItBack(t *testing.T) {
 	}
 }
 
-func TestTheServiceIsWhereTheHubAnswers(t *testing.T) {
+func TestTheServicePointsToTheHub(t *testing.T) {
 	key := func(k state.Kind) state.Key { return state.Key{Kind: k, Namespace: "default", Name: "kubernetes"} }
 	s := with(t, ns("default"))
 	expect(t, s, of("default")[0])
@@ -152,7 +152,7 @@ func TestTheServiceIsWhereTheHubAnswers(t *testing.T) {
 	}
 }
 
-func TestWhatNobodyCanHaveMadeIsRemoved(t *testing.T) {
+func TestObjectsThatUsersCannotCreateAreRemoved(t *testing.T) {
 	s := with(t, hub("10.0.0.5"), ns("default"), &corev1.ServiceAccount{ObjectMeta: at("robot", "default")}, &corev1.Service{ObjectMeta: at("web", "default")},
 		&corev1.Service{ObjectMeta: at("kubernetes", "default"), Spec: corev1.ServiceSpec{ExternalName: "evil"}},
 		&corev1.ServiceAccount{ObjectMeta: at("default", "gone")}, &discoveryv1.EndpointSlice{ObjectMeta: at("x", "gone")},
@@ -167,9 +167,9 @@ func TestWhatNobodyCanHaveMadeIsRemoved(t *testing.T) {
 	}
 }
 
-// TestItIsToldWhatConcernsIt changes what is published in every way that a restored database or a person can, each time
-// as one change of many: the incremental decision is the one of a start.
-func TestItIsToldWhatConcernsIt(t *testing.T) {
+// TestTouchesEveryChangeOfPublishedObjects changes published objects as a restored database or a user could, one
+// change at a time. The incremental decision equals that of a start.
+func TestTouchesEveryChangeOfPublishedObjects(t *testing.T) {
 	s := with(t, hub("10.0.0.5"), ns("default"), ns("shop"))
 	for i := range 40 {
 		var o state.Object

@@ -10,24 +10,24 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-func TestWhereANodeIsByWhatItsDeviceSays(t *testing.T) {
+func TestStateOfANodeFromItsReport(t *testing.T) {
 	const d, other = "sha256:d", "sha256:other"
 	for _, c := range []struct {
 		rule string
 		said *state.FirmwareReport
 		want fleet.FirmwareNodeState
 	}{
-		{"an old agent says nothing", nil, fleet.FirmwareWaiting},
+		{"an old agent reports nothing", nil, fleet.FirmwareWaiting},
 		{"it has something else", &state.FirmwareReport{Digest: other, State: "UpToDate"}, fleet.FirmwareWaiting},
 		{"it has staged it", &state.FirmwareReport{Digest: other, Candidate: d, State: "Staged"}, fleet.FirmwareStaged},
-		{"it keeps it", &state.FirmwareReport{Digest: d, State: "UpToDate"}, fleet.FirmwareKept},
-		{"it went back", &state.FirmwareReport{Candidate: d, State: "RolledBack", Bad: []string{other, d}}, fleet.FirmwareBad},
-		{"it went back, and has nothing staged", &state.FirmwareReport{State: "UpToDate", Bad: []string{d}}, fleet.FirmwareBad},
-		{"it went back from another one", &state.FirmwareReport{Candidate: d, State: "Staged", Bad: []string{other}}, fleet.FirmwareStaged},
-		{"it has staged it again, for the retry was raised", &state.FirmwareReport{Candidate: d, State: "Staged", Bad: []string{d}}, fleet.FirmwareStaged},
+		{"it has kept it", &state.FirmwareReport{Digest: d, State: "UpToDate"}, fleet.FirmwareKept},
+		{"it rolled back", &state.FirmwareReport{Candidate: d, State: "RolledBack", Bad: []string{other, d}}, fleet.FirmwareBad},
+		{"it rolled back, and has nothing staged", &state.FirmwareReport{State: "UpToDate", Bad: []string{d}}, fleet.FirmwareBad},
+		{"it rolled another one back", &state.FirmwareReport{Candidate: d, State: "Staged", Bad: []string{other}}, fleet.FirmwareStaged},
+		{"it has staged it again after a retry", &state.FirmwareReport{Candidate: d, State: "Staged", Bad: []string{d}}, fleet.FirmwareStaged},
 		{"it could not stage it", &state.FirmwareReport{Candidate: d, State: "Failed"}, fleet.FirmwareBad},
 		{"it could not stage another one", &state.FirmwareReport{Candidate: other, State: "Failed"}, fleet.FirmwareWaiting},
-		{"it cannot do it", &state.FirmwareReport{State: "Unsupported"}, fleet.FirmwareUnsupported},
+		{"it does not support it", &state.FirmwareReport{State: "Unsupported"}, fleet.FirmwareUnsupported},
 		{"it tries it without a turn", &state.FirmwareReport{Candidate: d, State: "Trial"}, fleet.FirmwareWaiting},
 	} {
 		if got, _ := reported(c.said, &fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d}}); got != c.want {
@@ -36,23 +36,23 @@ func TestWhereANodeIsByWhatItsDeviceSays(t *testing.T) {
 	}
 }
 
-func TestWhereANodeIsThatGoesBack(t *testing.T) {
+func TestStateOfANodeDuringAnUndo(t *testing.T) {
 	const d, other = "sha256:d", "sha256:other"
 	for _, c := range []struct {
 		rule string
 		said *state.FirmwareReport
 		want fleet.FirmwareNodeState
 	}{
-		{"nothing is known of an old agent's board", nil, fleet.FirmwareWaiting},
+		{"an old agent reports nothing", nil, fleet.FirmwareWaiting},
 		{"it has it", &state.FirmwareReport{Digest: d, State: "UpToDate"}, fleet.FirmwareKept},
-		{"it has it, and failed at another one", &state.FirmwareReport{Digest: d, Candidate: other, State: "Failed"}, fleet.FirmwareKept},
-		{"it could not go back", &state.FirmwareReport{Digest: d, State: "Failed"}, fleet.FirmwareBad},
-		{"it is about to go back", &state.FirmwareReport{Digest: d, State: "Trial"}, fleet.FirmwareKept},
-		{"its files are back, and it has not rebooted", &state.FirmwareReport{State: "Trial"}, fleet.FirmwareWaiting},
-		{"it has what it had", &state.FirmwareReport{Digest: other, State: "UpToDate"}, fleet.FirmwareUndone},
-		{"it has what it had, and stages it anew", &state.FirmwareReport{Candidate: d, State: "Staged"}, fleet.FirmwareUndone},
-		{"it went back by itself", &state.FirmwareReport{Candidate: d, State: "RolledBack", Bad: []string{d}}, fleet.FirmwareUndone},
-		{"nobody can ask its boot helper", &state.FirmwareReport{State: "Unsupported"}, fleet.FirmwareUnsupported},
+		{"it has it, and failed with another one", &state.FirmwareReport{Digest: d, Candidate: other, State: "Failed"}, fleet.FirmwareKept},
+		{"it could not be undone", &state.FirmwareReport{Digest: d, State: "Failed"}, fleet.FirmwareBad},
+		{"the undo is pending", &state.FirmwareReport{Digest: d, State: "Trial"}, fleet.FirmwareKept},
+		{"its files are restored, before the reboot", &state.FirmwareReport{State: "Trial"}, fleet.FirmwareWaiting},
+		{"it has its previous configuration", &state.FirmwareReport{Digest: other, State: "UpToDate"}, fleet.FirmwareUndone},
+		{"it has its previous configuration and stages it again", &state.FirmwareReport{Candidate: d, State: "Staged"}, fleet.FirmwareUndone},
+		{"it rolled back by itself", &state.FirmwareReport{Candidate: d, State: "RolledBack", Bad: []string{d}}, fleet.FirmwareUndone},
+		{"its boot helper cannot be asked", &state.FirmwareReport{State: "Unsupported"}, fleet.FirmwareUnsupported},
 	} {
 		if got, _ := reported(c.said, &fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d, Undoing: true}}); got != c.want {
 			t.Errorf("%s: %s; want %s", c.rule, got, c.want)
@@ -60,8 +60,8 @@ func TestWhereANodeIsThatGoesBack(t *testing.T) {
 	}
 }
 
-// While it has its turn, what a device does is what it says itself.
-func TestWhatANodeSaysThatHasItsTurn(t *testing.T) {
+// During its turn, a node's state comes from its device's report.
+func TestStateOfANodeWithItsTurn(t *testing.T) {
 	const d = "sha256:d"
 	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Status: fleet.FirmwareRolloutStatus{Digest: d}}
 	for _, c := range []struct {

@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// TestADeadlineIsNoShorterForAPauseOfTheHub: a device cannot begin, or say how its trial ended, while
-// nobody hears it, or tells it anything.
-func TestADeadlineIsNoShorterForAPauseOfTheHub(t *testing.T) {
+// TestAPauseOfTheHubExtendsDeadlines: a device cannot begin or report while the hub can
+// neither receive nor publish.
+func TestAPauseOfTheHubExtendsDeadlines(t *testing.T) {
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	long := fleet.DefaultBootDeadline + afterDeadline
 	for _, c := range []struct {
@@ -28,11 +28,11 @@ func TestADeadlineIsNoShorterForAPauseOfTheHub(t *testing.T) {
 		{"in time", fleet.FirmwareTrying, false, long - time.Second, 24 * time.Hour, fleet.FirmwareTrying},
 		{"late", fleet.FirmwareTrying, false, long, 24 * time.Hour, fleet.FirmwareOverdue},
 		{"the hub was away", fleet.FirmwareTrying, false, 24 * time.Hour, time.Second, fleet.FirmwareTrying},
-		{"late since the hub is back", fleet.FirmwareTrying, false, 24 * time.Hour, long, fleet.FirmwareOverdue},
-		{"it did not begin to go back", fleet.FirmwareTrying, true, undoBegins, 24 * time.Hour, fleet.FirmwareOverdue},
+		{"late even since the hub is back", fleet.FirmwareTrying, false, 24 * time.Hour, long, fleet.FirmwareOverdue},
+		{"it did not begin to undo", fleet.FirmwareTrying, true, undoBegins, 24 * time.Hour, fleet.FirmwareOverdue},
 		{"the hub was away before it could", fleet.FirmwareTrying, true, undoBegins, time.Second, fleet.FirmwareTrying},
-		{"it heard that it may not begin any more", fleet.FirmwareOverdue, false, cancelDelay, 24 * time.Hour, ""},
-		{"it cannot have heard it yet", fleet.FirmwareOverdue, false, cancelDelay, time.Second, fleet.FirmwareOverdue},
+		{"it has received that it may not begin", fleet.FirmwareOverdue, false, cancelDelay, 24 * time.Hour, ""},
+		{"it cannot have received that yet", fleet.FirmwareOverdue, false, cancelDelay, time.Second, fleet.FirmwareOverdue},
 	} {
 		profile, r := cgroup(t)
 		r.Spec.Undo, r.Status.Undoing = c.undo, c.undo
@@ -52,7 +52,7 @@ func TestADeadlineIsNoShorterForAPauseOfTheHub(t *testing.T) {
 	}
 }
 
-// cgroup is a profile, and a rollout of it that has begun.
+// cgroup returns a profile and a rollout of it that has begun.
 func cgroup(t *testing.T) (*fleet.BoardProfile, *fleet.FirmwareRollout) {
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi-4"}}
 	profile.Spec.Match.Arch = []string{"arm64"}
@@ -67,18 +67,18 @@ func cgroup(t *testing.T) (*fleet.BoardProfile, *fleet.FirmwareRollout) {
 	return profile, r
 }
 
-// TestNoTurnBeginsWhereNothingIsSent: after a restore, say, a drain would move pods that the device
-// has and keeps.
-func TestNoTurnBeginsWhereNothingIsSent(t *testing.T) {
+// TestNoTurnBeginsWhilePublishingIsPaused: for example after a restore, a drain would move pods that the
+// paused device keeps.
+func TestNoTurnBeginsWhilePublishingIsPaused(t *testing.T) {
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		rule   string
 		rec    state.Record
 		begins bool
 	}{
-		{"it is told what is wanted", state.Record{}, true},
+		{"its desired state is published", state.Record{}, true},
 		{"the device has a newer desired state", state.Record{Paused: true}, false},
-		{"the device has not been heard yet", state.Record{StoredUnknown: true}, false},
+		{"the device has not reported yet", state.Record{StoredUnknown: true}, false},
 	} {
 		profile, r := cgroup(t)
 		r.Spec.Default()
@@ -100,9 +100,9 @@ func TestNoTurnBeginsWhereNothingIsSent(t *testing.T) {
 	}
 }
 
-// TestARolloutStopsWhereANodeGoesSilentAfterItsTurn: a configuration that a device keeps, and that takes it down
-// a moment later, would take one site after the other.
-func TestARolloutStopsWhereANodeGoesSilentAfterItsTurn(t *testing.T) {
+// TestARolloutStopsWhenANodeFallsSilentAfterItsTurn: a configuration that the device keeps and that
+// takes it down later must not take site after site.
+func TestARolloutStopsWhenANodeFallsSilentAfterItsTurn(t *testing.T) {
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		rule             string
@@ -113,7 +113,7 @@ func TestARolloutStopsWhereANodeGoesSilentAfterItsTurn(t *testing.T) {
 		{rule: "it answers", ready: corev1.ConditionTrue, done: true, begins: true},
 		{rule: "it does not answer", ready: corev1.ConditionUnknown, done: true},
 		{rule: "it had no turn of this rollout", ready: corev1.ConditionUnknown, begins: true},
-		{rule: "it may be silent by its label", ready: corev1.ConditionUnknown, done: true, excl: true, begins: true},
+		{rule: "its label excludes it", ready: corev1.ConditionUnknown, done: true, excl: true, begins: true},
 		{rule: "failures do not stop the rollout, and too few have kept it", ready: corev1.ConditionUnknown, done: true, goOn: true},
 	} {
 		profile, r := cgroup(t)

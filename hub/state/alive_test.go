@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FuzzOutage: an outage is read and written as encoding/json does it.
+// FuzzOutage checks that an outage is encoded and decoded as by encoding/json.
 func FuzzOutage(f *testing.F) {
 	for _, said := range []string{
 		`{"since":"2026-11-25T03:04:45.124000Z"}`, `{"since":"2026-11-25T03:04:45.124999Z"}`,

@@ -15,8 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestCountBudget holds what kube-controller-manager's disruption controller computes: the
-// cases are those of its own tests and of a rollout.
+// TestCountBudget has the cases of kube-controller-manager's disruption controller, and a rollout.
 func TestCountBudget(t *testing.T) {
 	app := map[string]string{"app": "kiosk"}
 	meta := func(name string, owner types.UID, kind string) metav1.ObjectMeta {
@@ -72,7 +71,7 @@ func TestCountBudget(t *testing.T) {
 		spec                                policyv1.PodDisruptionBudgetSpec
 		fleet                               []state.Object
 		expected, desired, healthy, allowed int32
-		ready, unready                      bool // whether such a pod may be evicted
+		ready, unready                      bool // whether a ready, or an unready, pod may be evicted
 	}{
 		{
 			"in the middle of a rollout two replica sets of one deployment are one workload", most("1"), rollout, 4, 3, 3, 0,
@@ -88,21 +87,21 @@ func TestCountBudget(t *testing.T) {
 			0, 4, 0, false, false,
 		},
 		{
-			"a percentage of what may be missing is rounded up", most("30%"),
+			"a percentage in maxUnavailable is rounded up", most("30%"),
 			all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 3, 5, 2, true, true,
 		},
 		{
-			"a percentage of what must be there is rounded up", least("30%"),
+			"a percentage in minAvailable is rounded up", least("30%"),
 			all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 2, 5, 3, true, true,
 		},
 		{"100 % may be missing", most("100%"), all(one(replicaSet("r", "", new(int32(5)))),
 			pods("r", "r", "ReplicaSet", 5, 0)), 5, 0, 5, 5, true, true},
 		{
-			"more may be missing than there are", most("9"),
+			"maxUnavailable may exceed the number of pods", most("9"),
 			all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 0, 5, 5, true, true,
 		},
 		{
-			"a replica set that says no number wants one", most("1"),
+			"a replica set without replicas wants one pod", most("1"),
 			all(one(replicaSet("r", "", nil)), pods("r", "r", "ReplicaSet", 1, 0)), 1, 0, 1, 1, true, true,
 		},
 		{
@@ -110,44 +109,44 @@ func TestCountBudget(t *testing.T) {
 			all(one(replicaSet("r", "", new(int32(2)))), pods("r", "r", "ReplicaSet", 5, 0)), 2, 1, 5, 4, true, true,
 		},
 		{
-			"pods without a controller count only for a whole minAvailable", least("2"), pods("bare", "", "", 3, 0), 3, 2, 3, 1,
+			"pods without a controller count only for an absolute minAvailable", least("2"), pods("bare", "", "", 3, 0), 3, 2, 3, 1,
 			true, true,
 		},
 		{
-			"of pods without a controller nobody knows what may be missing", most("1"), pods("bare", "", "", 3, 0), 0, 0, 3, 0,
+			"without controllers the expected count is unknown for maxUnavailable", most("1"), pods("bare", "", "", 3, 0), 0, 0, 3, 0,
 			false, false,
 		},
 		{
-			"a pod without a controller does not say how many there should be", most("1"),
+			"without controllers the expected count is unknown for a percentage", most("1"),
 			all(one(replicaSet("r", "", new(int32(2)))), pods("r", "r", "ReplicaSet", 2, 0), pods("bare", "", "", 1, 0)), 2, 1,
 			3, 2, true, true,
 		},
 		{
-			"a controller that is gone leaves it unknown", most("1"), pods("r", "gone", "ReplicaSet", 3, 0), 0, 0, 3, 0, false,
+			"a missing controller makes the expected count unknown", most("1"), pods("r", "gone", "ReplicaSet", 3, 0), 0, 0, 3, 0, false,
 			false,
 		},
 		{
-			"a deployment that is gone leaves it unknown", least("10%"),
+			"a missing deployment makes the expected count unknown", least("10%"),
 			all(one(replicaSet("r", "gone", new(int32(3)))), pods("r", "r", "ReplicaSet", 3, 0)), 0, 0, 3, 0, false, false,
 		},
 		{
-			"a whole minAvailable needs no controller", least("1"), pods("r", "gone", "ReplicaSet", 3, 0), 3, 1, 3, 2, true,
+			"an absolute minAvailable needs no controller", least("1"), pods("r", "gone", "ReplicaSet", 3, 0), 3, 1, 3, 2, true,
 			true,
 		},
 		{
-			"a pod that does not work may go while enough do", least("2"),
+			"an unready pod may be evicted while enough pods are ready", least("2"),
 			all(one(replicaSet("r", "", new(int32(3)))), pods("r", "r", "ReplicaSet", 2, 1)), 3, 2, 2, 0, false, true,
 		},
 		{
-			"a pod that does not work may not go while too few do", least("3"),
+			"an unready pod may not be evicted while too few pods are ready", least("3"),
 			all(one(replicaSet("r", "", new(int32(3)))), pods("r", "r", "ReplicaSet", 2, 1)), 3, 3, 2, 0, false, false,
 		},
 		{
-			"unless the budget always lets it", always(least("3")),
+			"an unready pod may always be evicted under AlwaysAllow", always(least("3")),
 			all(one(replicaSet("r", "", new(int32(3)))), pods("r", "r", "ReplicaSet", 2, 1)), 3, 3, 2, 0, false, true,
 		},
 		{
-			"ours: a daemon set wants as many as it has nodes", most("1"),
+			"unlike Kubernetes, a daemon set counts with its nodes", most("1"),
 			all(one(&appsv1.DaemonSet{ObjectMeta: meta("d", "", ""),
 				Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 3}}), pods("d", "d", "DaemonSet", 3, 0)), 3, 2, 3, 1, true,
 			true,
@@ -166,7 +165,7 @@ func TestCountBudget(t *testing.T) {
 			tt.spec.Selector = &metav1.LabelSelector{MatchLabels: app}
 			b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b"}, Spec: tt.spec}
 			c := state.CountBudget(s, b, now)
-			if c.Unknown != "" { // then the numbers say nothing
+			if c.Unknown != "" { // the counts have no meaning then
 				c.Expected, c.Desired = 0, 0
 			}
 			if c.Expected != tt.expected || c.Desired != tt.desired || c.Healthy != tt.healthy || c.Allowed != tt.allowed {
@@ -174,10 +173,10 @@ func TestCountBudget(t *testing.T) {
 			}
 			working, broken := pods("w", "", "", 1, 0)[0].(*corev1.Pod), pods("b", "", "", 0, 1)[0].(*corev1.Pod)
 			if got := c.MayEvict(b, working); got != tt.ready {
-				t.Errorf("a pod that works may be evicted: %v", got)
+				t.Errorf("a ready pod may be evicted: %v", got)
 			}
 			if got := c.MayEvict(b, broken); got != tt.unready {
-				t.Errorf("a pod that does not work may be evicted: %v", got)
+				t.Errorf("an unready pod may be evicted: %v", got)
 			}
 		})
 	}

@@ -13,9 +13,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestWhatIsFollowedIsWhatWasDone holds a snapshot that follows another one against it: any
-// changes, looked at after any number of them.
-func TestWhatIsFollowedIsWhatWasDone(t *testing.T) {
+// TestFollowReachesTheOtherHubsState compares a snapshot that follows another hub with that hub's own,
+// after any number of changes.
+func TestFollowReachesTheOtherHubsState(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	leads := state.Empty("salt", time.Unix(0, 0))
 	follows := leads
@@ -63,7 +63,7 @@ func TestWhatIsFollowedIsWhatWasDone(t *testing.T) {
 			k := state.KeyOf(o)
 			if have := follows.Get(k); have == nil || have.GetUID() != o.GetUID() ||
 				have.GetResourceVersion() != o.GetResourceVersion() {
-				t.Fatalf("%s is not as it was made", k)
+				t.Fatalf("%s differs from the original", k)
 			}
 		}
 		for n := range 3 {
@@ -80,6 +80,6 @@ func TestWhatIsFollowedIsWhatWasDone(t *testing.T) {
 		}
 	}
 	if again == 0 {
-		t.Error("nothing was ever deleted and made again: the test tests less than it says")
+		t.Error("no object was deleted and recreated: the test is too weak")
 	}
 }

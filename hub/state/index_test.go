@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzIndexes holds every index against a full count after random changes.
+// FuzzIndexes compares every index with a full count after random changes.
 func FuzzIndexes(f *testing.F) {
 	for seed := range int64(20) {
 		f.Add(seed)
@@ -46,7 +46,7 @@ func FuzzIndexes(f *testing.F) {
 		}
 		empty := state.Empty("x", noon)
 		l := state.Loading(empty)
-		for range 2 { // in any order, a few at a time, and again in the place of what was there
+		for range 2 { // in any order, in batches, and once more as replacements
 			r.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 			l.Add(objects[:len(objects)/2])
 			l.Add(objects[len(objects)/2:])
@@ -60,7 +60,7 @@ func FuzzIndexes(f *testing.F) {
 	})
 }
 
-// indexed is what the indexes say of the fleet.
+// indexed returns a text of the fleet from its indexes.
 func indexed(s state.Snapshot) string {
 	w := &words{}
 	for i := range s.Len(state.Nodes) {
@@ -127,7 +127,7 @@ func indexed(s state.Snapshot) string {
 	return w.String()
 }
 
-// full is what its tables say of the fleet.
+// full returns the same text from the tables.
 func full(s state.Snapshot) string {
 	w := &words{}
 	usage, counts := map[string]*state.Usage{}, map[string]state.SiteCount{}
@@ -183,7 +183,7 @@ func full(s state.Snapshot) string {
 		c.Nodes++
 		rec := s.Record(n.Name)
 		switch heard := rec != nil && rec.Boot != ""; {
-		case !heard: // whatever somebody has written into its status
+		case !heard: // whatever its status says
 			c.NeverSeen++
 		case state.ReadyOf(n) == corev1.ConditionTrue:
 			c.Ready++
@@ -224,7 +224,7 @@ func full(s state.Snapshot) string {
 	return w.String()
 }
 
-// words are facts in an order of their own.
+// words count facts; their text is sorted.
 type words map[string]int
 
 func (w *words) say(words ...any) {
@@ -321,9 +321,8 @@ func anything(r *rand.Rand) state.Change {
 	return state.Put(p, "")
 }
 
-// The order of the nodes that wait, and of those without a block, is what a decider
-// relies on.
-func TestNodesThatWaitStandInTheOrderOfTheirNeed(t *testing.T) {
+// Deciders rely on the order of waiting nodes and of nodes without a block.
+func TestWaitingNodesAreInOrder(t *testing.T) {
 	s := state.Empty("x", noon)
 	for i, name := range []string{"c", "a", "b"} {
 		at := metav1.NewTime(noon.Add(-time.Duration(i) * time.Millisecond))

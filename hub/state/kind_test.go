@@ -9,45 +9,44 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Whoever adds a kind fills in a row. What is left out where it is needed, or said
-// twice, shows here.
-func TestARowIsWhole(t *testing.T) {
+// A new kind needs a complete row. This test finds missing and contradicting fields.
+func TestEveryRowIsComplete(t *testing.T) {
 	names := map[string]bool{}
 	for _, k := range state.Kinds() {
 		r := k.Row()
 		if r.Kind != k || r.New == nil {
-			t.Fatalf("%s: the row is of %s, or makes no object", k, r.Kind)
+			t.Fatalf("%s: the row belongs to %s, or New returns nothing", k, r.Kind)
 		}
 		o := r.New()
 		if r.Group == nil {
 			if r.Name != "" || len(r.Verbs)+len(r.Subs) > 0 {
-				t.Errorf("%s is the hub's own, but says how it is served", k)
+				t.Errorf("%s is internal, but has fields for the API", k)
 			}
 			continue
 		}
 		if r.Name == "" || names[r.Name] || len(r.Verbs) == 0 {
-			t.Errorf("%s: another kind is called %q too, or nobody can do anything with it", k, r.Name)
+			t.Errorf("%s: the name %q is used twice, or the kind has no verbs", k, r.Name)
 		}
 		names[r.Name] = true
 		if state.KindNamed(r.Name) != k {
-			t.Errorf("a reference to a %s is not to %s", r.Name, k)
+			t.Errorf("a reference to a %s does not mean %s", r.Name, k)
 		}
 		if (r.Group.AddToScheme == nil) != (r.List != nil) {
-			t.Errorf("%s: its list has to be known from the scheme of its group or from its row", k)
+			t.Errorf("%s: neither the group's scheme nor the row has its list type", k)
 		}
 		hasStatus := slices.ContainsFunc(r.Subs, func(s state.Sub) bool { return s.Name == "status" })
 		if hasStatus != (r.Status != nil) {
-			t.Errorf("%s: it has a status for the API (%v) and for the hub (%v)", k, hasStatus, r.Status != nil)
+			t.Errorf("%s: it has a status subresource: %v; it has a Status function: %v", k, hasStatus, r.Status != nil)
 		}
 		if r.Status != nil {
 			r.Status(o, nil)
 			r.Status(o, r.New())
 		}
 		if r.Spec != nil && r.Spec(o) == nil {
-			t.Errorf("%s: its spec is nothing", k)
+			t.Errorf("%s: Spec returns nil", k)
 		}
 		if c, ok := o.(*corev1.ReplicationController); ok {
-			c.Spec.Template = new(corev1.PodTemplateSpec) // the only one that may have none
+			c.Spec.Template = new(corev1.PodTemplateSpec) // only a ReplicationController may lack a template
 		}
 		if r.Template != nil && (r.Template(o) == nil || state.PodSpecOf(o) == nil) ||
 			r.Pod != nil && r.Pod(o) != state.PodSpecOf(o) {
@@ -62,8 +61,8 @@ func TestARowIsWhole(t *testing.T) {
 	}
 }
 
-// Each verb that a role may do is one that is served: a right to nothing is a mistake.
-func TestWhatARowAllowsIsServed(t *testing.T) {
+// Every verb of a role must be served: a right to nothing is a mistake.
+func TestEveryVerbOfARoleIsServed(t *testing.T) {
 	for _, r := range state.Served() {
 		for _, v := range slices.Concat(r.Viewer, r.Operator) {
 			if !slices.Contains(r.Verbs, v) && !(r.Kind == state.Namespaces && v == "deletecollection") {

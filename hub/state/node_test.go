@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// What a decider may change of a fork is not the old version's, which others read.
-func TestForksLeaveTheirOriginalAsItIs(t *testing.T) {
+// Changing a fork must not change the original, which readers use.
+func TestForksDoNotChangeTheOriginal(t *testing.T) {
 	meta := metav1.ObjectMeta{
 		Name: "x", Labels: map[string]string{"a": "1"}, Annotations: map[string]string{"a": "1"}, Finalizers: []string{"a"},
 	}
@@ -40,6 +40,6 @@ func TestForksLeaveTheirOriginalAsItIs(t *testing.T) {
 		t.Errorf("the pod has become %v", pod)
 	}
 	if more := pod.Status.Conditions[:2:2]; more[1].Type != "" {
-		t.Errorf("the fork has written behind the pod's conditions: %v", more)
+		t.Errorf("the fork has written into the pod's conditions: %v", more)
 	}
 }

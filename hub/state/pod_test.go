@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Who is asked to leave again has no more time than before, and who is forced to has none, whenever that is.
-func TestAPodIsAskedToLeaveAgain(t *testing.T) {
+// A second deletion never extends the grace period, and a forced one ends it.
+func TestASecondDeletionOnlyShortensTheGrace(t *testing.T) {
 	at := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name  string
@@ -21,12 +21,12 @@ func TestAPodIsAskedToLeaveAgain(t *testing.T) {
 		left  int64
 		ok    bool
 	}{
-		{"by nobody's grace", 5 * time.Second, nil, 0, 0, false},
-		{"with more grace", 5 * time.Second, new(int64(60)), 0, 0, false},
+		{"without a given grace", 5 * time.Second, nil, 0, 0, false},
+		{"with a longer grace", 5 * time.Second, new(int64(60)), 0, 0, false},
 		{"with less", 5 * time.Second, new(int64(10)), 15 * time.Second, 10, true},
-		{"with less that ends later", 25 * time.Second, new(int64(10)), 0, 0, false},
+		{"with a shorter grace that ends later", 25 * time.Second, new(int64(10)), 0, 0, false},
 		{"by force", 5 * time.Second, new(int64(0)), 5 * time.Second, 0, true},
-		{"by force when its time is over", time.Hour, new(int64(0)), 30 * time.Second, 0, true},
+		{"by force after the deadline", time.Hour, new(int64(0)), 30 * time.Second, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p",
@@ -44,7 +44,7 @@ func TestAPodIsAskedToLeaveAgain(t *testing.T) {
 				t.Errorf("it has %d s until %s", *p.DeletionGracePeriodSeconds, p.DeletionTimestamp)
 			}
 			if _, ok := state.Delete(p, at.Add(c.after+time.Minute), c.grace, ""); ok {
-				t.Error("a third time changes something")
+				t.Error("a third deletion changes something")
 			}
 		})
 	}

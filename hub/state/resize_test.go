@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A pod that is being resized takes the most of what it is to have, what it was granted and what it
-// has: its node has not
-// got back yet what it gives up, and must not give away what it is about to give. What can never be is not counted.
-func TestAPodThatIsBeingResizedCountsTheMost(t *testing.T) {
+// A pod that is being resized counts with the largest of its requested, granted and actual
+// resources: its node must not give away what is still in use. A request that cannot be granted
+// does not count.
+func TestAResizingPodCountsItsLargestResources(t *testing.T) {
 	cpu := func(v string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(v)}
 	}
@@ -27,7 +27,7 @@ func TestAPodThatIsBeingResizedCountsTheMost(t *testing.T) {
 		{"shrinking, not granted", "1", "2", "2", "", "2"},
 		{"shrinking, granted", "1", "1", "2", "", "2"},
 		{"shrunk", "1", "1", "1", "", "1"},
-		{"of an old agent", "1", "", "", "", "1"},
+		{"from an old agent", "1", "", "", "", "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := &corev1.Pod{Spec: corev1.PodSpec{

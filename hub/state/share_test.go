@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// What objects share says what it said, and is one in memory.
-func TestObjectsShareWhatTheyHaveInCommon(t *testing.T) {
+// Objects are unchanged by sharing, and equal strings are one string in memory.
+func TestObjectsShareEqualStrings(t *testing.T) {
 	node := func(name string, cpu, memory string) *corev1.Node {
 		of := strings.Clone
 		list := func() corev1.ResourceList {
@@ -55,13 +55,13 @@ func TestObjectsShareWhatTheyHaveInCommon(t *testing.T) {
 		!same(a.Status.NodeInfo.OSImage, b.Status.NodeInfo.OSImage) ||
 		!same(a.Status.Conditions[0].Message, b.Status.Conditions[0].Message) ||
 		!same(a.Status.Images[0].Names[0], b.Status.Images[0].Names[0]) {
-		t.Error("they do not share their words")
+		t.Error("they do not share their strings")
 	}
 	at := func(l corev1.ResourceList) uintptr { return reflect.ValueOf(l).Pointer() }
 	if at(a.Status.Capacity) != at(b.Status.Allocatable) {
-		t.Error("they do not share their resources")
+		t.Error("they do not share their resource lists")
 	}
-	for i := range 20_000 { // more than are known
+	for i := range 20_000 { // more than the limit
 		n := node(fmt.Sprint("n-", i), fmt.Sprint(i), "1Gi")
 		n.Labels["i"] = fmt.Sprint(i)
 		if k.Share(n); n.Labels["i"] != fmt.Sprint(i) || n.Status.Capacity.Cpu().Value() != int64(i) {
@@ -70,6 +70,6 @@ func TestObjectsShareWhatTheyHaveInCommon(t *testing.T) {
 	}
 	var none corev1.Node
 	if k.Share(&none); !reflect.DeepEqual(none, corev1.Node{}) {
-		t.Errorf("of nothing it makes %+v", none)
+		t.Errorf("an empty node becomes %+v", none)
 	}
 }

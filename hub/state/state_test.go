@@ -49,7 +49,7 @@ func TestApplyLeavesTheOldSnapshotAsItWas(t *testing.T) {
 	gone, done := state.Apply(after, []state.Change{state.Remove(pod(""), ""), state.Remove(pod(""), "")})
 	if gone.Pod("default", "a") != nil || len(done) != 1 || done[0].Old.GetResourceVersion() != "3" ||
 		after.Pod("default", "a").ResourceVersion != "2" {
-		t.Errorf("a removal has its own revision, and a second one is nothing: %+v", done)
+		t.Errorf("a removal has its own revision, and a second one does nothing: %+v", done)
 	}
 }
 
@@ -102,17 +102,17 @@ func TestWalksAreInOrderOfNamespaceAndName(t *testing.T) {
 	}
 }
 
-func TestAHistoryForgetsWhatIsOldAndTooMuch(t *testing.T) {
+func TestAHistoryIsBounded(t *testing.T) {
 	var r state.Record
 	begin := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	at := func(after time.Duration, ready corev1.ConditionStatus) state.HealthChange {
 		return state.HealthChange{At: metav1.NewMicroTime(begin.Add(after)), Ready: ready}
 	}
 	r.AddHealthChange(at(0, "True"))
-	r.AddHealthChange(at(time.Hour, "True"))       // as it was
-	r.AddHealthChange(at(time.Hour, "False"))      //
-	r.AddHealthChange(at(time.Minute, "True"))     // known already
-	r.AddHealthChange(at(32*24*time.Hour, "True")) // the one before still tells how it was a month ago
+	r.AddHealthChange(at(time.Hour, "True")) // no change
+	r.AddHealthChange(at(time.Hour, "False"))
+	r.AddHealthChange(at(time.Minute, "True"))     // earlier than the last
+	r.AddHealthChange(at(32*24*time.Hour, "True")) // the one before shows the state a month ago
 	if len(r.History) != 2 || r.History[0].Ready != "False" || r.History[1].Ready != "True" {
 		t.Errorf("the history is %v", r.History)
 	}
@@ -120,7 +120,7 @@ func TestAHistoryForgetsWhatIsOldAndTooMuch(t *testing.T) {
 		r.AddHealthChange(at(32*24*time.Hour+time.Duration(i)*time.Second, []corev1.ConditionStatus{"False", "True"}[i%2]))
 	}
 	if len(r.History) != 200 {
-		t.Errorf("a node that flaps has a history of %d turns, want %d", len(r.History), 200)
+		t.Errorf("a flapping node has a history of %d changes, want %d", len(r.History), 200)
 	}
 	for i := range 300 {
 		r.Evict(state.Evicted{
@@ -130,10 +130,10 @@ func TestAHistoryForgetsWhatIsOldAndTooMuch(t *testing.T) {
 	}
 	if n := len(r.Evicted); n != 250 || r.Evicted[n-1].Pod != "default/p-299" ||
 		r.Evicted[0].Text != strings.Repeat("ø", 80) {
-		t.Errorf("a node that loses pods all the time remembers %d of them, the last %v", n, r.Evicted[n-1])
+		t.Errorf("a node that loses many pods keeps %d of them, the last %v", n, r.Evicted[n-1])
 	}
 	r.Evict(state.Evicted{At: metav1.NewMicroTime(begin.Add(36 * 24 * time.Hour)), Pod: "default/last"})
 	if n := len(r.Evicted); n == 0 || begin.Add(6*24*time.Hour).After(r.Evicted[0].At.Time) {
-		t.Errorf("what is older than 30 days is kept: %v", r.Evicted[0])
+		t.Errorf("entries older than 30 days are kept: %v", r.Evicted[0])
 	}
 }

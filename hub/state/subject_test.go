@@ -11,7 +11,7 @@ func subject(name, part string, was any) state.Subject {
 	return state.Subject{Key: state.Key{Kind: state.Nodes, Name: name}, Part: part, Was: was}
 }
 
-func TestASubjectComesOnceAndWhatItWasAsOftenAsItWasSomething(t *testing.T) {
+func TestDistinctKeepsEverySubjectOnce(t *testing.T) {
 	a, b := subject("a", "", nil), subject("b", "", nil)
 	part, was, again := subject("a", "Deadline", nil), subject("a", "", 1), subject("a", "", 2)
 	for _, c := range []struct {
@@ -19,12 +19,12 @@ func TestASubjectComesOnceAndWhatItWasAsOftenAsItWasSomething(t *testing.T) {
 		lists [][]state.Subject
 		want  []state.Subject
 	}{
-		{"nothing is nothing", [][]state.Subject{nil, {}}, nil},
-		{"one is one", [][]state.Subject{nil, {a}}, []state.Subject{a}},
-		{"the first of those that are alike stays where it is", [][]state.Subject{{b, a}, {a, b}}, []state.Subject{b, a}},
+		{"no list gives none", [][]state.Subject{nil, {}}, nil},
+		{"one list is returned", [][]state.Subject{nil, {a}}, []state.Subject{a}},
+		{"the first of equal subjects keeps its place", [][]state.Subject{{b, a}, {a, b}}, []state.Subject{b, a}},
 		{"a part is another subject", [][]state.Subject{{a}, {part}}, []state.Subject{a, part}},
 		{
-			"what is handed over is never left out", [][]state.Subject{{a, was}, {was, again}},
+			"a subject with Was is never dropped", [][]state.Subject{{a, was}, {was, again}},
 			[]state.Subject{a, was, was, again},
 		},
 	} {
@@ -34,7 +34,7 @@ func TestASubjectComesOnceAndWhatItWasAsOftenAsItWasSomething(t *testing.T) {
 	}
 }
 
-func TestWhatChangesTouchIsInTheirOrder(t *testing.T) {
+func TestTouchedKeepsTheOrderOfChanges(t *testing.T) {
 	touches := func(c state.Applied) []state.Subject {
 		return []state.Subject{subject(c.Key.Name, "", nil), subject("z", "", nil)}
 	}

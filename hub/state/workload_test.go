@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestHowManyPodsAWorkloadHas(t *testing.T) {
+func TestPodsOfAWorkload(t *testing.T) {
 	s := Empty("x", time.Time{})
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		s, _ = Apply(s, []Change{Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}, "")})
@@ -25,7 +25,7 @@ func TestHowManyPodsAWorkloadHas(t *testing.T) {
 		{&appsv1.StatefulSet{Status: appsv1.StatefulSetStatus{Replicas: 3}}, 3},
 		{&appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{CurrentNumberScheduled: 3}}, 3},
 		{&batchv1.Job{Status: batchv1.JobStatus{Active: 1, Terminating: new(int32(1)), Succeeded: 2, Failed: 1}}, 5},
-		{&batchv1.Job{Status: batchv1.JobStatus{Succeeded: 100_000}}, 7}, // most of them are kept no more
+		{&batchv1.Job{Status: batchv1.JobStatus{Succeeded: 100_000}}, 7}, // most of them were cleaned up
 		{&corev1.Pod{}, 0},
 		{nil, 0},
 	} {

@@ -18,8 +18,7 @@ import (
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// A stage is a fleet on which only volumes are decided on: where pods run and what
-// devices say is told by the test.
+// A stage is a fleet with only the volume decider; the test places pods and reports for devices.
 type stage struct {
 	t   *testing.T
 	s   state.Snapshot
@@ -35,8 +34,8 @@ func newStage(t *testing.T) *stage {
 	return g
 }
 
-// settle asks the decider until it wants nothing more, and then whether it would want
-// anything of everything.
+// settle runs the decider until it settles, and checks that asking about everything changes
+// nothing.
 func (g *stage) settle(subjects []state.Subject) {
 	g.t.Helper()
 	for range 20 {
@@ -46,12 +45,12 @@ func (g *stage) settle(subjects []state.Subject) {
 		g.log = append(g.log, done...)
 		if subjects = state.Touched(volume.Decider{}.Touches, done); len(subjects) == 0 {
 			if rest := (volume.Decider{}).Decide(g.s, volume.Decider{}.Subjects(g.s), noon); len(rest.Changes) > 0 {
-				g.t.Fatalf("asked about everything it wants more: %v", rest.Changes)
+				g.t.Fatalf("asked about everything, it still wants %v", rest.Changes)
 			}
 			return
 		}
 	}
-	g.t.Fatal("it finds no end")
+	g.t.Fatal("it does not settle")
 }
 
 func (g *stage) apply(c state.Change) {
@@ -63,7 +62,7 @@ func (g *stage) apply(c state.Change) {
 
 func (g *stage) put(o state.Object) { g.t.Helper(); g.apply(state.Put(o, "")) }
 
-// delete is what the API does: what has finalizers is marked.
+// delete does what the API does: an object with finalizers is only marked.
 func (g *stage) delete(o state.Object) {
 	g.t.Helper()
 	if len(o.GetFinalizers()) == 0 {
@@ -97,7 +96,7 @@ func (g *stage) pod(name, node, claim string) {
 
 func (g *stage) of(claim string) *corev1.PersistentVolumeClaim { return g.s.Claim("default", claim) }
 
-// says is how the claims and volumes are.
+// says returns the state of the claims and volumes as text.
 func (g *stage) says() string {
 	var all []string
 	for c := range state.Each[*corev1.PersistentVolumeClaim](g.s, state.Claims, "") {
@@ -152,10 +151,10 @@ func class(name string) func(*corev1.PersistentVolumeClaim) {
 
 func TestVolumes(t *testing.T) {
 	for name, story := range map[string]func(g *stage){
-		"a claim waits for its first pod, and gets its volume where that is placed": func(g *stage) {
+		"a claim waits for its first pod and gets its volume on that pod's node": func(g *stage) {
 			g.claim("data")
 			if c := g.of("data"); c.Spec.StorageClassName == nil || *c.Spec.StorageClassName != state.LocalClass || !g.told("WaitForFirstConsumer") {
-				g.t.Errorf("the claim has no class, or nobody is told that it waits: %+v", c)
+				g.t.Errorf("the claim has no class, or no event says that it waits: %+v", c)
 			}
 			g.pod("a", "", "data")
 			g.want("data Pending")
@@ -165,7 +164,7 @@ func TestVolumes(t *testing.T) {
 			if !g.told("ProvisioningSucceeded") || v.UID != state.VolumeUID(g.of("data")) || v.Spec.Local.Path != "persistent/"+string(v.UID) {
 				g.t.Errorf("the volume is %+v", v)
 			}
-			g.pod("b", "pi-2", "data") // whoever named the node by hand
+			g.pod("b", "pi-2", "data") // its node name was set by hand
 			g.want("data Bound, volume Bound pi-1")
 		},
 		"the volume outlives its pods": func(g *stage) {
@@ -179,7 +178,7 @@ func TestVolumes(t *testing.T) {
 			g.claim("data")
 			g.want("data Bound, volume Bound pi-2")
 		},
-		"a claim in use goes with its last pod, and its data when the device has been told": func(g *stage) {
+		"a claim in use is removed with its last pod, and its data after the device's report": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			g.delete(g.of("data"))
@@ -187,13 +186,13 @@ func TestVolumes(t *testing.T) {
 			g.delete(g.s.Pod("default", "a"))
 			g.want("volume Released pi-1 terminating remove")
 		},
-		"a pod that is not placed holds no claim": func(g *stage) {
+		"a pod without a node does not keep a claim": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "", "data")
 			g.delete(g.of("data"))
 			g.want("")
 		},
-		"what is to be retained is retained, and has to be given away by hand": func(g *stage) {
+		"a retained volume becomes available only by hand": func(g *stage) {
 			g.claim("data", retain(g))
 			g.pod("a", "pi-1", "data")
 			g.delete(g.s.Pod("default", "a"))
@@ -208,7 +207,7 @@ func TestVolumes(t *testing.T) {
 			g.claim("again", class("keeps"), func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = v.Name })
 			g.want("again Bound, data Pending, volume Bound pi-1")
 		},
-		"what is retained goes to the claim that names it, whichever comes first": func(g *stage) {
+		"a retained volume goes to the claim that names it, in any order": func(g *stage) {
 			g.claim("data", retain(g))
 			g.pod("a", "pi-1", "data")
 			g.delete(g.s.Pod("default", "a"))
@@ -221,7 +220,7 @@ func TestVolumes(t *testing.T) {
 			g.put(v)
 			g.want("again Bound, volume Bound pi-1")
 		},
-		"a volume that is retained goes without its data": func(g *stage) {
+		"a retained volume is removed without its data": func(g *stage) {
 			g.claim("data", retain(g))
 			g.pod("a", "pi-1", "data")
 			g.delete(g.s.Pod("default", "a"))
@@ -229,13 +228,13 @@ func TestVolumes(t *testing.T) {
 			g.delete(g.only())
 			g.want("")
 		},
-		"a volume that is bound does not go before its claim": func(g *stage) {
+		"a bound volume is not removed before its claim": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			g.delete(g.only())
 			g.want("data Bound, volume Bound pi-1 terminating")
 		},
-		"who thinks better of it in time keeps the data": func(g *stage) {
+		"changing the policy to Retain in time keeps the data": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			g.delete(g.s.Pod("default", "a"))
@@ -246,50 +245,50 @@ func TestVolumes(t *testing.T) {
 			g.put(v)
 			g.want("")
 		},
-		"a claim whose volume somebody takes away is lost, and gets no other": func(g *stage) {
+		"a claim whose volume is removed by hand is lost and gets no other": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			g.apply(state.Remove(g.only(), ""))
 			g.want("data Lost")
 			if !g.told("ClaimLost") {
-				g.t.Error("nobody is told")
+				g.t.Error("there is no event")
 			}
 			g.pod("b", "pi-2", "data")
 			g.want("data Lost")
 		},
-		"a volume stays when its node goes": func(g *stage) {
+		"a volume outlives its node": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			g.delete(g.s.Pod("default", "a"))
 			g.apply(state.Remove(g.s.Node("pi-1"), ""))
 			g.want("data Bound, volume Bound pi-1")
 		},
-		"a pod that names a node which comes later has its volume then": func(g *stage) {
+		"a pod with a node name gets its volume when that node appears": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-3", "data")
 			g.want("data Pending")
 			g.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-3"}})
 			g.want("data Bound, volume Bound pi-3")
 		},
-		"a claim of a class that is not there waits for it": func(g *stage) {
+		"a claim with a missing class waits for it": func(g *stage) {
 			g.claim("data", class("keeps"))
 			g.pod("a", "pi-1", "data")
 			g.want("data Pending")
 			retain(g)
 			g.want("data Bound, volume Bound pi-1")
 		},
-		"a claim of no class waits for ever": func(g *stage) {
+		"a claim with the empty class waits for ever": func(g *stage) {
 			g.claim("data", class(""))
 			g.pod("a", "pi-1", "data")
 			g.want("data Pending")
 		},
-		"the class that is always there comes back": func(g *stage) {
+		"the built-in class is restored": func(g *stage) {
 			g.delete(g.s.StorageClass(state.LocalClass))
 			if g.s.StorageClass(state.LocalClass) == nil {
 				g.t.Error("it is gone")
 			}
 		},
-		"a finalizer that somebody takes off is put on again": func(g *stage) {
+		"a removed finalizer is added again": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			c, v := g.of("data").DeepCopy(), g.only().DeepCopy()
