@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A narrow store has no room for Pods, as long as it is narrow.
+// A narrow store refuses Pods while it is narrow.
 type narrow struct{ is atomic.Bool }
 
 func (n *narrow) Commit(_ context.Context, rows []Row, _ uint64) error {
@@ -23,9 +23,9 @@ func (n *narrow) Commit(_ context.Context, rows []Row, _ uint64) error {
 	return nil
 }
 
-// TestWhatNewsHandsOverIsNotLost where only the news could be remembered: a deadline that ran when a
-// node was deleted goes on.
-func TestWhatNewsHandsOverIsNotLost(t *testing.T) {
+// TestSubjectsOfNewsCommittedAloneAreNotLost: if only the news could be committed, a deadline that ran when a
+// node was deleted stays.
+func TestSubjectsOfNewsCommittedAloneAreNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &narrow{}
 		store.is.Store(true)
@@ -43,7 +43,7 @@ func TestWhatNewsHandsOverIsNotLost(t *testing.T) {
 		store.is.Store(false)
 		time.Sleep(5 * time.Minute)
 		if l.Snapshot().Pod("default", "kiosk").DeletionTimestamp == nil {
-			t.Error("the deadline that ran when the node was deleted is forgotten")
+			t.Error("the deadline of the deleted node is lost")
 		}
 		cancel()
 		if err := <-over; err != nil {

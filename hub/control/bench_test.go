@@ -25,12 +25,12 @@ import (
 
 var sizes = []int{100, 1_000, 10_000, 100_000}
 
-// bigDeciders are the hub's own with a range that has a block for every node.
+// bigDeciders are the hub's deciders with an address range that has a block for every node.
 func bigDeciders() []control.Decider {
 	return decidersWith("10.0.0.0/8", 26)
 }
 
-// a fleet of n nodes on n/50 sites, each with one pod of a DaemonSet's kind.
+// bigFleet returns n nodes on n/50 sites, each with one pod like a DaemonSet's.
 func bigFleet(n int, now time.Time) state.Snapshot {
 	var objects []state.Object
 	for i := range n {
@@ -53,10 +53,10 @@ func bigNode(i int, now time.Time, ready corev1.ConditionStatus) *corev1.Node {
 	}
 }
 
-// BenchmarkPassAfterOneChange is a whole pass after one node's report has changed
-// it: it must cost what changed, not what exists. MB-heap is what the fleet holds, without
-// connections; MB-peak the most memory that the process has had. FLOTILLA_BENCH_LARGE=1000000 adds a fleet of that size: half a minute to
-// make it, and some 8 GB.
+// BenchmarkPassAfterOneChange is a whole pass after one node's report: it must cost what changed,
+// not what exists. MB-heap is the heap of the fleet without connections, MB-peak the peak of the
+// process. FLOTILLA_BENCH_LARGE=1000000 adds a fleet of that size: half a minute to make it, and
+// some 8 GB.
 func BenchmarkPassAfterOneChange(b *testing.B) {
 	sizes := sizes
 	if n, err := strconv.Atoi(os.Getenv("FLOTILLA_BENCH_LARGE")); err == nil {
@@ -93,8 +93,8 @@ func BenchmarkPassAfterOneChange(b *testing.B) {
 	}
 }
 
-// BenchmarkOneSilentAmongAll is the pass a grace after the hub's start, in which the
-// deadline of every node comes at once: all but one have been heard of.
+// BenchmarkOneSilentAmongAll is the pass one grace period after the hub's start: every node is due,
+// and all but one have sent a heartbeat.
 func BenchmarkOneSilentAmongAll(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -120,8 +120,8 @@ func BenchmarkOneSilentAmongAll(b *testing.B) {
 	}
 }
 
-// BenchmarkManySilentAtOnce is a pass in which 5,000 of 10,000 nodes turn Unknown
-// and are tainted, remembered by a store that takes no time.
+// BenchmarkManySilentAtOnce is a pass in which 5,000 of 10,000 nodes become Unknown and are
+// tainted, with an instant store.
 func BenchmarkManySilentAtOnce(b *testing.B) {
 	now := time.Now()
 	fleet := bigFleet(10_000, now)
@@ -141,7 +141,7 @@ func BenchmarkManySilentAtOnce(b *testing.B) {
 	}
 }
 
-// BenchmarkLease is what a lease costs behind the broker.
+// BenchmarkLease is the cost of a lease behind the broker.
 func BenchmarkLease(b *testing.B) {
 	for _, n := range sizes[:3] {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -161,7 +161,7 @@ func BenchmarkLease(b *testing.B) {
 	}
 }
 
-// BenchmarkMemoryPerIdleNode reports the heap that a node costs the loop.
+// BenchmarkMemoryPerIdleNode reports the loop's heap per node.
 func BenchmarkMemoryPerIdleNode(b *testing.B) {
 	const n = 10_000
 	var before, after runtime.MemStats

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A budget is counted by how many pods its workloads should have, also where no pod comes or goes when that changes.
+// A budget follows the wanted pods of its workloads, even if no pod comes or goes when they change.
 func TestABudgetFollowsTheScaleOfItsWorkloads(t *testing.T) {
 	spec := template("web", nil)
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "web", Generation: 1}
@@ -25,15 +25,15 @@ func TestABudgetFollowsTheScaleOfItsWorkloads(t *testing.T) {
 		change func(o state.Object)
 		want   int32
 	}{
-		{"a Deployment that may not make more", &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(3)), Selector: spec.selector, Template: spec.template}},
+		{"a Deployment that cannot create more", &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(3)), Selector: spec.selector, Template: spec.template}},
 			func(o state.Object) { o.(*appsv1.Deployment).Spec.Replicas = ptr.To(int32(8)) }, 8},
-		{"a ReplicaSet that may not make more", &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(3)), Selector: spec.selector, Template: spec.template}},
+		{"a ReplicaSet that cannot create more", &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(3)), Selector: spec.selector, Template: spec.template}},
 			func(o state.Object) { o.(*appsv1.ReplicaSet).Spec.Replicas = ptr.To(int32(8)) }, 8},
-		{"a ReplicationController that may not make more", &corev1.ReplicationController{ObjectMeta: meta, Spec: corev1.ReplicationControllerSpec{Replicas: ptr.To(int32(3)), Selector: spec.selector.MatchLabels, Template: &spec.template}},
+		{"a ReplicationController that cannot create more", &corev1.ReplicationController{ObjectMeta: meta, Spec: corev1.ReplicationControllerSpec{Replicas: ptr.To(int32(3)), Selector: spec.selector.MatchLabels, Template: &spec.template}},
 			func(o state.Object) { o.(*corev1.ReplicationController).Spec.Replicas = ptr.To(int32(8)) }, 8},
-		{"a StatefulSet that may not make more", &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(3)), Selector: spec.selector, Template: spec.template, PodManagementPolicy: appsv1.ParallelPodManagement}},
+		{"a StatefulSet that cannot create more", &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(3)), Selector: spec.selector, Template: spec.template, PodManagementPolicy: appsv1.ParallelPodManagement}},
 			func(o state.Object) { o.(*appsv1.StatefulSet).Spec.Replicas = ptr.To(int32(8)) }, 8},
-		{"a DaemonSet, one of whose nodes takes no more", &appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Selector: spec.selector, Template: spec.template}}, nil, 2},
+		{"a DaemonSet with a node that accepts no pod any more", &appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Selector: spec.selector, Template: spec.template}}, nil, 2},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			g := newStage(t, acting()...)

@@ -6,10 +6,10 @@ import (
 	"unsafe"
 )
 
-// NTP sets the clock of a gateway box by an hour while the hub runs. A synctest bubble has no
-// monotonic clock, so this is held outside one: all that the hub decides by is Age, and its time
-// is made of that.
-func TestAClockThatIsSetWhileTheHubRunsMovesNoDeadline(t *testing.T) {
+// NTP may set the clock by an hour while the hub runs. Because a synctest bubble has no monotonic
+// clock, this test runs outside of one: the hub decides only by Age, and computes its time from
+// that.
+func TestSettingTheClockMovesNoDeadline(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour} {
 		l := New(Config{})
 		before, now := l.Age(), l.Now()
@@ -23,9 +23,9 @@ func TestAClockThatIsSetWhileTheHubRunsMovesNoDeadline(t *testing.T) {
 	}
 }
 
-// setClock makes a moment that was noted what it is for a clock that is then set by a step: its
-// wall clock was another, its monotonic clock the same. A moment of Go's with both holds seconds
-// from the 31st bit of its first word on.
+// setClock changes a noted moment to what it would be if the clock were then set by a step: another
+// wall clock, the same monotonic clock. In a time.Time with both, the seconds start at the 31st bit
+// of the first word.
 func setClock(noted *time.Time, step time.Duration) {
 	*(*uint64)(unsafe.Pointer(noted)) -= uint64(step/time.Second) << 30
 }

@@ -9,7 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzAlarms: whatever is set, one by one or together, rings once, at its time, and the soonest first.
+// FuzzAlarms: each alarm is due once, at its time, in order, whether it was set alone or with
+// others.
 func FuzzAlarms(f *testing.F) {
 	f.Add([]byte{0, 1, 5, 0, 2, 3, 3, 2, 4, 1, 7, 2, 9, 1, 0, 3, 9})
 	f.Add([]byte{1, 1, 9, 1, 2, 8, 1, 3, 7, 2, 0, 0, 1, 1, 0, 0, 2, 0, 3, 20})
@@ -73,7 +74,7 @@ func FuzzAlarms(f *testing.F) {
 			for _, s := range q.due(now) {
 				r := ref{s.Key, s.Part}
 				if model[r].Before(last) {
-					t.Fatalf("%v rings after one that is later", r)
+					t.Fatalf("%v is due after a later one", r)
 				}
 				last = model[r]
 				got = append(got, rung{model[r], r.key.Name + r.part})

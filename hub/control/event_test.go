@@ -11,15 +11,16 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestTheOldestEventMakesRoom: which one that is says what was told last, in whichever form it was told.
-func TestTheOldestEventMakesRoom(t *testing.T) {
+// TestTheOldestEventIsRemoved: the oldest event is the one that occurred last the longest ago, in
+// either form of times.
+func TestTheOldestEventIsRemoved(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name string
 		tell func(e *corev1.Event, at time.Time)
 	}{
-		{"of the older kind", func(e *corev1.Event, at time.Time) { e.LastTimestamp = metav1.NewTime(at) }},
-		{"of the newer kind", func(e *corev1.Event, at time.Time) { e.EventTime = metav1.NewMicroTime(at) }},
+		{"old times", func(e *corev1.Event, at time.Time) { e.LastTimestamp = metav1.NewTime(at) }},
+		{"new times", func(e *corev1.Event, at time.Time) { e.EventTime = metav1.NewMicroTime(at) }},
 		{"a series", func(e *corev1.Event, at time.Time) {
 			e.EventTime = metav1.NewMicroTime(now.Add(-3 * time.Hour))
 			e.Series = &corev1.EventSeries{Count: 2, LastObservedTime: metav1.NewMicroTime(at)}
@@ -47,7 +48,7 @@ func TestTheOldestEventMakesRoom(t *testing.T) {
 				}
 			}
 			if want := fmt.Sprintf("[kiosk.%03d]", eventsAbout-1); fmt.Sprint(gone) != want {
-				t.Errorf("%v make room, want %s", gone, want)
+				t.Errorf("%v are removed, want %s", gone, want)
 			}
 		})
 	}

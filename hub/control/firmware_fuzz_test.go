@@ -13,10 +13,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// FuzzFirmware plays random rollouts on random fleets, and holds every moment against what
-// may never be: too many nodes of a site at once, nodes of two sites at once, a turn that
-// begins while the site is disrupted, its window closed, or the rollout paused or stopped.
-// In the end, when nothing disturbs it any more, every node has kept it or gone back.
+// FuzzFirmware plays random rollouts on random fleets. Never may too many nodes of a site have a
+// turn, or nodes of two sites, and no turn may begin while the site is disrupted, its window is
+// closed, or the rollout is paused or stopped. At the end, without disturbances, every node has
+// kept the configuration or rolled it back.
 func FuzzFirmware(f *testing.F) {
 	seeds := int64(8)
 	switch {
@@ -80,7 +80,7 @@ func FuzzFirmware(f *testing.F) {
 				}
 			}
 		}
-		switch r.Intn(3) { // now and then the clocks change while it goes on
+		switch r.Intn(3) { // sometimes the clocks change while it runs
 		case 0:
 			g.now = time.Date(2027, 3, 27, 23, 50, 0, 0, time.UTC)
 		case 1:
@@ -107,7 +107,7 @@ func FuzzFirmware(f *testing.F) {
 		}
 		firmware := func(more ...string) {
 			limit := int32(1 + r.Intn(6))
-			most["a"] = max(most["a"], limit) // those under way under the limit before may end
+			most["a"] = max(most["a"], limit) // running turns of the old limit may end
 			g.do("firmware", append([]string{"a", "profile=pi", part, fmt.Sprint("batch=", 1+r.Intn(4)), fmt.Sprint("unavailable=", limit), fmt.Sprint("pause=", r.Intn(2) == 0), fmt.Sprint("threshold=", 1+r.Intn(100))}, more...))
 		}
 		if r.Intn(2) == 0 {
@@ -115,7 +115,7 @@ func FuzzFirmware(f *testing.F) {
 		} else {
 			firmware()
 		}
-		if part != "" { // another one has the other sites
+		if part != "" { // the other rollout has the other sites
 			most["b"] = 1
 			g.do("firmware", []string{"b", "profile=pi", "pause=false", "threshold=1"})
 		}
@@ -153,7 +153,7 @@ func FuzzFirmware(f *testing.F) {
 				g.do("drain", []string{n})
 			case 10:
 				firmware("undo=true")
-			case 11: // a site is disrupted, and one of it lives
+			case 11: // disrupt a site with one node alive
 				for i := sites; i < size; i += sites {
 					if b := g.boards[fmt.Sprint("n-", i)]; b == nil || b.until.IsZero() {
 						g.do("silence", []string{fmt.Sprint("n-", i)})
@@ -165,14 +165,14 @@ func FuzzFirmware(f *testing.F) {
 					g.do("delete-firmware", []string{"a"})
 					firmware()
 				}
-			case 13: // a device lies, or tells the truth again
+			case 13: // a device lies, or stops lying
 				lie := [][]string{nil, {"state=UpToDate", "has=yes"}, {"state=Staged", "wants=yes"}, {"state=Trial", "wants=yes"}, {"state=RolledBack"}, {"state=Failed", "wants=yes"}}[r.Intn(6)]
 				g.do("lie", append([]string{n}, lie...))
 			default:
 				g.do("wait", []string{fmt.Sprintf("%ds", 1+r.Intn(400))})
 			}
 		}
-		// Nothing disturbs it any more.
+		// Nothing disturbs it from here on.
 		for i := range size {
 			n := fmt.Sprint("n-", i)
 			g.do("lie", []string{n})
@@ -189,7 +189,7 @@ func FuzzFirmware(f *testing.F) {
 		g.do("firmware", []string{"a", "profile=pi", part, "unavailable=2", "pause=false", "threshold=1", fmt.Sprint("undo=", undone)})
 		for range 60 {
 			g.do("wait", []string{"10m"})
-			for i := range size { // what was cordoned by others while it had its turn
+			for i := range size { // cordoned by others during its turn
 				n := fmt.Sprint("n-", i)
 				if a := g.s.Record(n).Assigned; others[n] && g.s.Node(n).Spec.Unschedulable && (a == nil || a.Step == "") {
 					g.do("stop-drain", []string{n})
@@ -205,7 +205,7 @@ func FuzzFirmware(f *testing.F) {
 			}
 		}
 		st := g.s.Rollout("a").Status
-		if st.Phase == fleet.RolloutStopped && (st.Kept == 0 || undone) { // the first ones went back: the threshold
+		if st.Phase == fleet.RolloutStopped && (st.Kept == 0 || undone) { // the first nodes rolled back: the threshold
 			return
 		}
 		for _, n := range st.NodeStates {

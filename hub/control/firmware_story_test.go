@@ -16,19 +16,19 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A board is what a device does with boot configurations: it stages what it is told,
-// reboots into it when it may, and says after a minute what came of it.
+// A board is a device's handling of boot configurations: it stages what it receives, reboots when
+// it is allowed to, and reports the result after a minute.
 type board struct {
 	said  state.FirmwareReport
-	fate  string    // of its next trial: "" it is kept, "breaks" it goes back, "dies" it never comes back, "refuses" it does not begin
-	until time.Time // of the reboot that it is in, zero: none
+	fate  string    // result of its next trial: "" kept, "breaks" rolled back, "dies" never returns, "refuses" does not begin
+	until time.Time // end of the running reboot, zero: none
 	tries int
-	undo  bool // the reboot is into what it had before
+	undo  bool // the reboot restores the previous configuration
 
-	lies, has, wants string // what it says whatever is so: a state, and whether it has and tries what its node is told
+	lies, has, wants string // reported in place of the truth: a state, and whether it has and tries the configuration of its node
 }
 
-// doFirmware is what happens with boot configurations.
+// doFirmware runs the verbs of boot configurations.
 func (g *stage) doFirmware(verb string, names []string, opts map[string]string) bool {
 	switch verb {
 	case "profile": // of boards, with words for the command line
@@ -81,7 +81,7 @@ func (g *stage) doFirmware(verb string, names []string, opts map[string]string) 
 		for _, n := range g.nodes(names[:1]) {
 			g.board(n).fate = names[1]
 		}
-	case "lie": // the device says this from now on, whatever is so; without a state it says the truth again
+	case "lie": // the device reports this from now on; without a state it reports the truth again
 		b := g.board(names[0])
 		b.lies, b.has, b.wants = opts["state"], opts["has"], opts["wants"]
 	case "rollouts":
@@ -105,7 +105,7 @@ func (g *stage) board(node string) *board {
 	return g.boards[node]
 }
 
-// bootBoards is what the boards do in a second: what they say by then.
+// bootBoards advances the boards by a second and returns their reports.
 func (g *stage) bootBoards() (changes []state.Change) {
 	for n := range g.s.Nodes() {
 		rec := g.s.Record(n.Name)
@@ -191,7 +191,7 @@ func same(a, b state.FirmwareReport) bool {
 	return slices.Equal(a.Bad, b.Bad) && a.Digest == b.Digest && a.Candidate == b.Candidate && a.State == b.State && a.Message == b.Message
 }
 
-// unavailable are the nodes of each site with a turn.
+// turns returns the nodes with a turn by site.
 func turns(s state.Snapshot) map[string][]string {
 	out := map[string][]string{}
 	for n := range s.Nodes() {

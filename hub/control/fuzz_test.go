@@ -13,15 +13,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzSettle plays random stories and holds every moment of them against the
-// invariants. The stage itself holds every incremental decision against the full recomputation.
+// FuzzSettle plays random stories and checks the invariants at every moment. The stage itself
+// compares every incremental decision with a full one.
 func FuzzSettle(f *testing.F) {
 	for seed := range int64(8) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed int64) {
 		r := rand.New(rand.NewSource(seed))
-		// So few blocks of addresses that a fleet of more than four nodes has too few.
+		// Few address blocks, so that a fleet of more than four nodes does not have enough.
 		g := newStage(t, decidersWith("10.64.0.0/22", 24)...)
 		v := &invariants{t: t, seed: seed, given: map[string]time.Time{}, model: newModel(), bound: map[types.UID]time.Time{}}
 		g.watch = v.check
@@ -83,17 +83,17 @@ func FuzzSettle(f *testing.F) {
 	})
 }
 
-// invariants are what holds at every moment of every story.
+// invariants holds what must be true at every moment of every story.
 type invariants struct {
 	t     *testing.T
 	seed  int64
-	given map[string]time.Time // site: when a node of it was last given NoExecute
+	given map[string]time.Time // site: when one of its nodes last got NoExecute
 	model *model
 	bound map[types.UID]time.Time
 }
 
-// window is when a pod must leave a node, by the model's arithmetic: from taints and
-// bindings as this has seen them come.
+// window returns when a pod must leave a node by the model's arithmetic, from the taints and
+// bindings that this has seen.
 func (v *invariants) window(s state.Snapshot, n *corev1.Node, p *corev1.Pod) window {
 	seen := v.model.nodes[n.Name]
 	at, ok := v.bound[p.UID]
@@ -104,7 +104,7 @@ func (v *invariants) window(s state.Snapshot, n *corev1.Node, p *corev1.Pod) win
 	return v.model.window(&modelPod{pod: p, bound: at}, seen)
 }
 
-// see notes when taints and bindings came.
+// see notes new taints and bindings.
 func (v *invariants) see(s state.Snapshot, now time.Time) {
 	for n := range v.model.nodes {
 		if s.Node(n) == nil {
@@ -148,14 +148,14 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 		}
 		site := state.SiteOf(new)
 		if last, ok := v.given[site]; ok && now.Sub(last) < 10*time.Second-time.Millisecond {
-			wrong("site %s gives NoExecute to %s only %s after the last one", site, new.Name, now.Sub(last))
+			wrong("site %s taints %s only %s after the last node", site, new.Name, now.Sub(last))
 		}
 		v.given[site] = now
 		if dark == counting {
-			wrong("%s is given NoExecute while no site has a ready node", new.Name)
+			wrong("%s gets NoExecute while no site has a ready node", new.Name)
 		}
 		if st := s.Site(site); st != nil && st.Spec.DisruptionPolicy == "Hold" && s.Count(site).Full() {
-			wrong("%s is given NoExecute while its site is held", new.Name)
+			wrong("%s gets NoExecute while its site is on hold", new.Name)
 		}
 	}
 	for n := range s.Nodes() {
@@ -189,7 +189,7 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 			continue
 		}
 		if w := v.window(s, n, p); p.DeletionTimestamp == nil && !w.hi.IsZero() && now.After(w.hi) {
-			wrong("%s overstays on %s: it had to leave by %s", p.Name, n.Name, w.hi)
+			wrong("%s stays too long on %s: it had to leave by %s", p.Name, n.Name, w.hi)
 		}
 	}
 	for _, a := range made {
@@ -217,7 +217,7 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 			}
 		}
 		if u, a := s.Usage(n.Name), n.Status.Allocatable; u.Requests.Cpu().Cmp(*a.Cpu()) > 0 {
-			wrong("%s is asked for %s cpu and has %s", n.Name, u.Requests.Cpu(), a.Cpu())
+			wrong("%s has requests of %s cpu, and only %s", n.Name, u.Requests.Cpu(), a.Cpu())
 		}
 	}
 }

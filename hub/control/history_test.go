@@ -19,14 +19,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// TestANightOfDarkNodesIsHistory lets 3,000 nodes with a pod each fall dark, with so many
-// events that most are pushed out: what happened to each node is on the disk all the same.
-func TestANightOfDarkNodesIsHistory(t *testing.T) {
+// TestHistoriesOutliveTheirEvents lets 3,000 nodes with a pod each go dark, with so many events that
+// most are removed. The history of each node is stored all the same.
+func TestHistoriesOutliveTheirEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const dark = 1000
 		now := time.Now()
 		var objects []state.Object
-		for i := range dark + 1 { // one on a site of its own that stays
+		for i := range dark + 1 { // one node on a site that stays up
 			n := bigNode(i, now, corev1.ConditionTrue)
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p-" + n.Name, UID: n.UID, CreationTimestamp: metav1.NewTime(now)}}
 			p.Spec = template("p", map[string]string{"tolerate": "20s"}).template.Spec
@@ -54,7 +54,7 @@ func TestANightOfDarkNodesIsHistory(t *testing.T) {
 		stop()
 		<-over
 		if have := l.Snapshot().Len(state.Events); have > 600 {
-			t.Fatalf("%d events are kept: none was pushed out", have)
+			t.Fatalf("%d events are kept: none was removed", have)
 		}
 		missing, rows := 0, book.Rows()
 		for i := range dark {
@@ -67,12 +67,12 @@ func TestANightOfDarkNodesIsHistory(t *testing.T) {
 			if len(h) != 3 || h[0].Ready != corev1.ConditionTrue || h[1].Ready != corev1.ConditionUnknown || h[1].Out || !h[2].Out ||
 				len(rec.Evicted) != 1 || rec.Evicted[0].Pod != "default/p-"+name || rec.Evicted[0].Reason != "DeletionByTaintManager" {
 				if missing++; missing < 4 {
-					t.Errorf("%s remembers %v and %v", name, h, rec.Evicted)
+					t.Errorf("%s has the history %v and %v", name, h, rec.Evicted)
 				}
 			}
 		}
 		if missing > 0 {
-			t.Errorf("%d of %d nodes do not remember what happened", missing, dark)
+			t.Errorf("%d of %d nodes lack their history", missing, dark)
 		}
 	})
 }

@@ -71,7 +71,7 @@ func TestLeasesKeepANodeAliveAndCostNothing(t *testing.T) {
 	})
 }
 
-func TestWhatALeaseShowsToBeBehindIsAskedForOrSentAgain(t *testing.T) {
+func TestALeaseTriggersWhatIsOutdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -80,7 +80,7 @@ func TestWhatALeaseShowsToBeBehindIsAskedForOrSentAgain(t *testing.T) {
 			t.Errorf("a lease of an unknown boot: %d requests, want a refresh", requests)
 		}
 		if l.Snapshot().Node("pi-1") != nil {
-			t.Error("a lease alone made a node")
+			t.Error("a lease alone created a node")
 		}
 		nodetest.Greet(t, l, "pi-1")
 		gen := book.LastDesired(t).Generation
@@ -98,7 +98,7 @@ func TestWhatALeaseShowsToBeBehindIsAskedForOrSentAgain(t *testing.T) {
 	})
 }
 
-func TestADeviceThatLivesByAnotherHubsDesiredStateIsLeftAlone(t *testing.T) {
+func TestADeviceWithAnotherHubsDesiredStateIsPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -107,7 +107,7 @@ func TestADeviceThatLivesByAnotherHubsDesiredStateIsLeftAlone(t *testing.T) {
 		}
 		synctest.Wait()
 		if _, sent, _ := book.Counts(); sent != 0 {
-			t.Error("something was sent before the device said what it has")
+			t.Error("something was published before the device reported what it has")
 		}
 		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1, Desired: 6})
 		time.Sleep(time.Minute)
@@ -155,7 +155,7 @@ func TestBoots(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeRememberedHasNotHappened(t *testing.T) {
+func TestWhatCannotBeStoredHasNotHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -167,7 +167,7 @@ func TestWhatCannotBeRememberedHasNotHappened(t *testing.T) {
 			t.Error("Do answered without an error")
 		}
 		if l.Snapshot().Len(state.ConfigMaps) != 0 {
-			t.Error("readers see what was not remembered")
+			t.Error("readers see what was not stored")
 		}
 		book.FailWith(nil)
 		if _, err := l.Do(t.Context(), put); err != nil {
@@ -190,7 +190,7 @@ func TestAFailedWriteDelaysADecisionAndLosesNone(t *testing.T) {
 		book.FailWith(errors.New("disk full"))
 		time.Sleep(5 * time.Second)
 		if got := state.ReadyOf(l.Snapshot().Node("pi-1")); got != corev1.ConditionTrue {
-			t.Errorf("Ready = %s was shown before it was remembered", got)
+			t.Errorf("Ready = %s was shown before it was stored", got)
 		}
 		book.FailWith(nil)
 		time.Sleep(2 * time.Second)
@@ -200,7 +200,7 @@ func TestAFailedWriteDelaysADecisionAndLosesNone(t *testing.T) {
 	})
 }
 
-func TestAPodIsGoneOnlyWhenItsDeviceSaysSo(t *testing.T) {
+func TestAPodIsRemovedOnlyAfterItsDevicesReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -237,13 +237,13 @@ func TestAPodIsGoneOnlyWhenItsDeviceSaysSo(t *testing.T) {
 		if told.Pods[0].DeletionTimestamp == nil || told.Generation <= bound.Generation {
 			t.Errorf("the device was not told to stop it: %+v", told)
 		}
-		list(2, bound.Generation) // absent, but the list is older than the wish
+		list(2, bound.Generation) // absent, but the list is older than the deletion
 		if l.Snapshot().Pod("default", "kiosk") == nil {
-			t.Error("gone by a list that does not reflect the deletion")
+			t.Error("removed by a list that is older than the deletion")
 		}
 		list(3, told.Generation, running)
 		if l.Snapshot().Pod("default", "kiosk") == nil {
-			t.Error("gone although the device still holds it")
+			t.Error("removed although the device still has it")
 		}
 		list(4, told.Generation)
 		if l.Snapshot().Pod("default", "kiosk") != nil {
@@ -252,7 +252,7 @@ func TestAPodIsGoneOnlyWhenItsDeviceSaysSo(t *testing.T) {
 	})
 }
 
-func TestTheFeedForgetsAfterFiveMinutes(t *testing.T) {
+func TestTheFeedDropsChangesAfterFiveMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -274,7 +274,7 @@ func TestTheFeedForgetsAfterFiveMinutes(t *testing.T) {
 	})
 }
 
-func TestTheFeedIsBoundedAndTellsWhoFellBehind(t *testing.T) {
+func TestTheFeedIsBoundedAndReportsExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := nodetest.NewNotebook()
 		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()), History: 10})
@@ -305,7 +305,7 @@ func TestTheFeedIsBoundedAndTellsWhoFellBehind(t *testing.T) {
 	})
 }
 
-// An endless decider wants to be asked again at once, for ever, and changes nothing.
+// An endless decider always wants to be asked again at once, and changes nothing.
 type endless struct{ concerned }
 
 func (endless) Decide(s state.Snapshot, _ []state.Subject, now time.Time) (plan state.Plan) {
@@ -313,7 +313,7 @@ func (endless) Decide(s state.Snapshot, _ []state.Subject, now time.Time) (plan 
 	return plan
 }
 
-func TestADeciderThatFindsNoEndDoesNotEndTheHub(t *testing.T) {
+func TestADeciderThatNeverSettlesDoesNotEndTheHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := nodetest.NewNotebook()
 		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()), Deciders: []control.Decider{endless{}}})
@@ -325,10 +325,10 @@ func TestADeciderThatFindsNoEndDoesNotEndTheHub(t *testing.T) {
 		}); err != nil {
 			t.Error(err)
 		}
-		// It is asked again with a pause that grows, not as fast as the machine can.
+		// It is asked again after growing pauses, not as fast as the machine can.
 		time.Sleep(10 * time.Minute)
 		if n, passes := l.Unsettled(), l.Passes(); n < 5 || n > 20 || passes > 100 {
-			t.Errorf("in 10 min %d of %d passes found no end", n, passes)
+			t.Errorf("in 10 min %d of %d passes did not settle", n, passes)
 		}
 		stop()
 		if err := <-over; err != nil {
@@ -337,13 +337,13 @@ func TestADeciderThatFindsNoEndDoesNotEndTheHub(t *testing.T) {
 	})
 }
 
-// concerned is what every change touches.
+// concerned is touched by every change.
 type concerned struct{}
 
 func (concerned) Touches(c state.Applied) []state.Subject { return []state.Subject{{Key: c.Key}} }
 func (concerned) Subjects(state.Snapshot) []state.Subject { return []state.Subject{{}} }
 
-// A binder binds every pod to pi-1, and does not come to rest for so many asks.
+// A binder binds every pod to pi-1, and does not settle for a number of asks.
 type binder struct {
 	concerned
 	asks *int
@@ -361,7 +361,7 @@ func (b binder) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan s
 	return plan
 }
 
-// A hearer counts which pods it has heard of; it is asked after a decider that finds no end.
+// A hearer counts the pods that it has seen; it runs after a decider that does not settle.
 type hearer struct {
 	heard map[string]bool
 	gone  map[string]bool
@@ -383,7 +383,7 @@ func (h hearer) Decide(_ state.Snapshot, subjects []state.Subject, _ time.Time) 
 	return plan
 }
 
-func TestWhatAPassWithoutAnEndHasDoneIsHeardByAll(t *testing.T) {
+func TestChangesOfAnUnsettledPassReachAllDeciders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		nodetest.Greet(t, l, "pi-1")
@@ -403,14 +403,14 @@ func TestWhatAPassWithoutAnEndHasDoneIsHeardByAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l.Unsettled() != 1 {
-			t.Fatalf("%d passes found no end", l.Unsettled())
+			t.Fatalf("%d passes did not settle", l.Unsettled())
 		}
 		time.Sleep(1500 * time.Millisecond)
 		if l.Unsettled() != 1 || l.Snapshot().Record("pi-1").Generation < 2 {
-			t.Errorf("after %d passes without an end: the node's desired state is %d, and has the pod", l.Unsettled(), l.Snapshot().Record("pi-1").Generation)
+			t.Errorf("after %d passes that did not settle: the node's desired state is %d, and has the pod", l.Unsettled(), l.Snapshot().Record("pi-1").Generation)
 		}
 		if !h.heard["kiosk on pi-1"] {
-			t.Errorf("the other decider has heard %v", h.heard)
+			t.Errorf("the other decider has seen %v", h.heard)
 		}
 		found := false
 		for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
@@ -426,7 +426,7 @@ func TestWhatAPassWithoutAnEndHasDoneIsHeardByAll(t *testing.T) {
 	})
 }
 
-func TestASettlerLosesNothingOfAPassWithoutAnEnd(t *testing.T) {
+func TestASettlerLosesNothingOfAnUnsettledPass(t *testing.T) {
 	s := state.Empty("x", time.Unix(0, 0))
 	now := time.Unix(100, 0)
 	h := hearer{map[string]bool{}, map[string]bool{}}
@@ -436,19 +436,19 @@ func TestASettlerLosesNothingOfAPassWithoutAnEnd(t *testing.T) {
 	s, log := state.Apply(s, []state.Change{state.Put(pod, "")})
 	s, _, settled := settler.Settle(s, log, now)
 	if settled {
-		t.Fatal("it found an end")
+		t.Fatal("it settled")
 	}
-	// Somebody's news in between is decided at once, and ends nothing of the wait.
+	// News in between is decided at once, and does not shorten the wait.
 	s, log = state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other"}}, "")})
 	asks = 0
 	if s, _, settled = settler.Settle(s, log, now.Add(time.Millisecond)); !settled || !h.heard["other on pi-1"] {
-		t.Errorf("news in between: settled %v, heard %v", settled, h.heard)
+		t.Errorf("news in between: settled %v, seen %v", settled, h.heard)
 	}
 	if at := settler.Wake(); !at.Equal(now.Add(time.Second)) {
 		t.Errorf("it wakes at %s, want a second after the pass", at)
 	}
 	if settler.AsksAll(now.Add(999*time.Millisecond)) || !settler.AsksAll(now.Add(time.Second)) {
-		t.Error("it does not ask about everything just then")
+		t.Error("it does not ask about everything at that moment")
 	}
 	clear(h.heard)
 	if _, _, settled = settler.Settle(s, nil, now.Add(time.Second)); !settled || !settler.Wake().IsZero() {
@@ -456,7 +456,7 @@ func TestASettlerLosesNothingOfAPassWithoutAnEnd(t *testing.T) {
 	}
 }
 
-func TestNewsThatComesWhenTheHubStopsIsRefusedAtOnce(t *testing.T) {
+func TestNewsToAStoppingHubIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		nodetest.Greet(t, l, "pi-1")
@@ -475,7 +475,7 @@ func TestNewsThatComesWhenTheHubStopsIsRefusedAtOnce(t *testing.T) {
 		}
 		stop()
 		if err := l.Status(t.Context(), node.Caller{Node: "late"}, nodetest.Report("b", 1, "True")); !errors.Is(err, control.ErrStopped) {
-			t.Errorf("after the end: %v", err)
+			t.Errorf("after the stop: %v", err)
 		}
 		wg.Wait()
 		if waited := time.Since(begin); waited != 0 {
@@ -493,7 +493,7 @@ func TestNewsThatComesWhenTheHubStopsIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// A remover finds no end in one pass, and takes a pod away in its last ask.
+// A remover does not settle in one pass, and deletes a pod in its last ask.
 type remover struct {
 	concerned
 	asks *int
@@ -509,8 +509,8 @@ func (r remover) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan 
 	return plan
 }
 
-// What is no more cannot be seen by looking at everything: it has to be told.
-func TestWhatIsGoneAtTheEndOfAPassWithoutAnEndIsStillTold(t *testing.T) {
+// A full decision cannot see deleted objects: their subjects must be passed on.
+func TestDeletionsOfAnUnsettledPassAreStillSeen(t *testing.T) {
 	now := time.Unix(100, 0)
 	h := hearer{map[string]bool{}, map[string]bool{}}
 	asks := 0
@@ -518,23 +518,23 @@ func TestWhatIsGoneAtTheEndOfAPassWithoutAnEndIsStillTold(t *testing.T) {
 	s, log := state.Apply(state.Empty("x", now), []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}}, "")})
 	s, _, settled := settler.Settle(s, log, now)
 	if settled || s.Pod("default", "kiosk") != nil || h.gone["kiosk"] {
-		t.Fatalf("settled %v after %d asks, heard %v", settled, asks, h.gone)
+		t.Fatalf("settled %v after %d asks, seen %v", settled, asks, h.gone)
 	}
 	if _, _, settled = settler.Settle(s, nil, settler.Wake()); !settled || !h.gone["kiosk"] {
-		t.Errorf("then: settled %v, heard %v", settled, h.gone)
+		t.Errorf("then: settled %v, seen %v", settled, h.gone)
 	}
 	clear(h.gone)
-	settler.AskAll() // what was made of it could not be remembered
+	settler.AskAll() // the plan could not be stored
 	if _, _, settled = settler.Settle(s, nil, now.Add(time.Minute)); !settled || !h.gone["kiosk"] {
-		t.Errorf("after a plan that could not be remembered: settled %v, heard %v", settled, h.gone)
+		t.Errorf("after a plan that could not be stored: settled %v, seen %v", settled, h.gone)
 	}
 	clear(h.gone)
 	if _, _, settled = settler.Settle(s, nil, now.Add(2*time.Minute)); !settled || h.gone["kiosk"] {
-		t.Errorf("in the end: settled %v, heard %v once more", settled, h.gone)
+		t.Errorf("at the end: settled %v, seen %v once more", settled, h.gone)
 	}
 }
 
-// A noter wants nothing, and notes what it is asked about.
+// A noter changes nothing, and notes its subjects.
 type noter struct {
 	every []state.Subject
 	asked *[]string
@@ -578,7 +578,7 @@ func TestASettlerAsksAboutEachSubjectOnce(t *testing.T) {
 	}
 	s, log = put(s, "c")
 	_, _, _ = settler.Settle(s, append(log, log...), now.Add(time.Second))
-	if got := fmt.Sprint(asked); got != "[c c handed over c handed over c]" { // the last is another: it has no namespace
+	if got := fmt.Sprint(asked); got != "[c c handed over c handed over c]" { // the last is distinct: it has no namespace
 		t.Errorf("about what changed and what is due: %s", got)
 	}
 	asked = nil
@@ -588,8 +588,8 @@ func TestASettlerAsksAboutEachSubjectOnce(t *testing.T) {
 	}
 }
 
-// Where many nodes are looked at at once, the collector of garbage is told; where a few are, it is not.
-func TestTheLoopIsInAHurryWhereManyFallSilentAtOnce(t *testing.T) {
+// OnBurst is called if many nodes are due at once, and not for a few.
+func TestOnBurstIsCalledWhenManyFallSilent(t *testing.T) {
 	for _, c := range []struct{ nodes, hurries int }{{1200, 1}, {400, 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			cfg, began, hurries := config.Default(), time.Now(), atomic.Int64{}
@@ -602,7 +602,7 @@ func TestTheLoopIsInAHurryWhereManyFallSilentAtOnce(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if got := int(hurries.Load()); got != c.hurries {
-				t.Errorf("%d nodes that fall silent: it was in a hurry %d times, want %d", c.nodes, got, c.hurries)
+				t.Errorf("%d nodes fall silent: OnBurst was called %d times, want %d", c.nodes, got, c.hurries)
 			}
 			if n := l.Snapshot().Node("pi-000000"); state.ReadyOf(n) != corev1.ConditionUnknown {
 				t.Errorf("they are %s", state.ReadyOf(n))

@@ -13,12 +13,11 @@ import (
 type modelPod struct {
 	pod     *corev1.Pod
 	created time.Time
-	bound   time.Time // zero: it has no node
-	leave   *window   // of one whose Node is gone, as it was then
+	bound   time.Time // zero: no node
+	leave   *window   // of a pod whose Node was deleted, as it was then
 }
 
-// A window is when a pod must leave: not before lo, and not after hi, zero: it may stay
-// for ever.
+// A window is when a pod must leave: not before lo, and not after hi; zero: it may stay for ever.
 type window struct{ lo, hi time.Time }
 
 // A modelSet is a deployment.
@@ -32,8 +31,8 @@ type modelSet struct {
 	gone     bool
 }
 
-// deployment is what one wants from now on. It counts once it is remembered: until then
-// the hub may still make pods for what was wanted before.
+// deployment sets what a deployment wants from now on. It counts once it is stored: until then the
+// hub may still create pods for the old version.
 func (m *model) deployment(d *appsv1.Deployment) {
 	app, replicas := d.Spec.Template.Labels["app"], int(*d.Spec.Replicas)
 	set := m.sets[app]
@@ -54,7 +53,7 @@ func active(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
 
-// tolerates is the rule of the API: empty effect and key mean all of them.
+// tolerates is the rule of the API: an empty effect and key match all.
 func tolerates(tol corev1.Toleration, key, value string, effect corev1.TaintEffect) bool {
 	if tol.Effect != "" && tol.Effect != effect || tol.Key != "" && tol.Key != key {
 		return false
@@ -65,7 +64,7 @@ func tolerates(tol corev1.Toleration, key, value string, effect corev1.TaintEffe
 	return tol.Key != "" && tol.Value == value
 }
 
-// stay adds what one taint makes of a pod's window.
+// stay narrows a pod's window by one taint.
 func (w *window) stay(p *modelPod, key string, since time.Time) {
 	lo, hi := p.bound, p.bound
 	if since.After(lo) {
@@ -80,7 +79,7 @@ func (w *window) stay(p *modelPod, key string, since time.Time) {
 		}
 		if *tol.TolerationSeconds > 0 {
 			lo = lo.Add(time.Duration(*tol.TolerationSeconds) * time.Second)
-			hi = lo.Add(time.Second) // the API has whole seconds, rounded up
+			hi = lo.Add(time.Second) // API times are rounded up to whole seconds
 		}
 		break
 	}
@@ -92,7 +91,7 @@ func (w *window) stay(p *modelPod, key string, since time.Time) {
 	}
 }
 
-// window is when a pod must leave its node.
+// window returns when a pod must leave its node.
 func (m *model) window(p *modelPod, n *modelNode) (w window) {
 	if p.leave != nil {
 		return *p.leave
@@ -106,7 +105,7 @@ func (m *model) window(p *modelPod, n *modelNode) (w window) {
 	if n.key == "" {
 		return w
 	}
-	// A pod that was bound as one taint gave way to the other may have known the first or not.
+	// A pod that was bound as one taint replaced the other may have seen either.
 	early, late := p.spells(n, -time.Second), p.spells(n, time.Second)
 	ours := early
 	if !late.lo.IsZero() && (ours.lo.IsZero() || late.lo.Before(ours.lo)) {
@@ -116,7 +115,7 @@ func (m *model) window(p *modelPod, n *modelNode) (w window) {
 		ours.hi = late.hi
 	}
 	if !ours.hi.IsZero() {
-		if again := m.started.Add(m.grace(n)); ours.hi.Before(again) { // a hub that starts listens first
+		if again := m.started.Add(m.grace(n)); ours.hi.Before(again) { // a starting hub waits first
 			ours.hi = again
 		}
 	}
@@ -129,8 +128,8 @@ func (m *model) window(p *modelPod, n *modelNode) (w window) {
 	return w
 }
 
-// spells is what not-ready and unreachable make of a pod: the first that bounds it counts, until one
-// is tolerated for ever or not at all. The pod is taken to have come by so much later.
+// spells returns the window from not-ready and unreachable: the first limit counts, until a taint
+// is tolerated for ever or not at all. later shifts the pod's binding.
 func (p *modelPod) spells(n *modelNode, later time.Duration) (w window) {
 	for _, s := range append(slices.Clone(n.spells), modelSpell{key: n.key, from: n.since}) {
 		if !s.to.IsZero() && !p.bound.Add(later).Before(s.to) {
@@ -146,8 +145,7 @@ func (p *modelPod) spells(n *modelNode, later time.Duration) (w window) {
 	return w
 }
 
-// leftBehind is what becomes of the pods of a Node that is deleted: a deadline that runs
-// goes on.
+// leftBehind keeps the running deadlines of the pods of a deleted Node.
 func (m *model) leftBehind(node string, now time.Time) {
 	for _, p := range m.pods {
 		if p.pod.Spec.NodeName == node {
@@ -157,7 +155,7 @@ func (m *model) leftBehind(node string, now time.Time) {
 	}
 }
 
-// pod takes a pod over as it is now.
+// pod updates a pod.
 func (m *model) pod(key types.NamespacedName, o *corev1.Pod, now time.Time) {
 	p := m.pods[key]
 	if p != nil && (o == nil || o.UID != p.pod.UID) {
@@ -186,7 +184,7 @@ func (m *model) pod(key types.NamespacedName, o *corev1.Pod, now time.Time) {
 	}
 }
 
-// placed holds a binding against the taints of the node.
+// placed checks a binding against the taints of the node.
 func (m *model) placed(p *modelPod, now time.Time) {
 	n := m.nodes[p.pod.Spec.NodeName]
 	if n == nil {
@@ -215,7 +213,7 @@ func (m *model) placed(p *modelPod, now time.Time) {
 	}
 }
 
-// asked holds the end that a pod is asked for against the reasons that there are.
+// asked checks the deletion of a pod against the possible reasons.
 func (m *model) asked(p *modelPod, now time.Time) {
 	name, why := p.pod.Name, corev1.PodCondition{}
 	for _, c := range p.pod.Status.Conditions {
@@ -241,7 +239,7 @@ func (m *model) asked(p *modelPod, now time.Time) {
 		}
 	case "EvictionByEvictionAPI":
 		if !m.drained[p.pod.Spec.NodeName] {
-			m.fail(now, "%s is evicted from %s, which nobody drains", name, p.pod.Spec.NodeName)
+			m.fail(now, "%s is evicted from %s without a drain", name, p.pod.Spec.NodeName)
 		}
 	case "":
 		switch {
@@ -249,7 +247,7 @@ func (m *model) asked(p *modelPod, now time.Time) {
 		case set.credit > 0:
 			set.credit--
 		default:
-			m.fail(now, "%s is deleted, and nobody wanted that", name)
+			m.fail(now, "%s is deleted without a reason", name)
 		}
 	default:
 		m.fail(now, "%s is made to leave for %s", name, why.Reason)
@@ -260,13 +258,13 @@ func (m *model) outOfService(node string) bool {
 	return m.tainted[node]["node.kubernetes.io/out-of-service:NoExecute"] && m.nodes[node].ready != corev1.ConditionTrue
 }
 
-// gone holds the end of a pod against what its device has confirmed.
+// gone checks the removal of a pod against its device's reports.
 func (m *model) gone(p *modelPod, now time.Time) {
 	node := p.pod.Spec.NodeName
 	if set := m.sets[setOf(p.pod)]; set != nil && active(p.pod) {
 		switch {
 		case m.forced[p.pod.UID], set.gone:
-		case m.nodes[node] != nil && m.outOfService(node): // evicted and gone in one moment
+		case m.nodes[node] != nil && m.outOfService(node): // evicted and removed at one moment
 			m.asked(p, now)
 			return
 		case m.nodes[node] == nil && node != "":
@@ -274,7 +272,7 @@ func (m *model) gone(p *modelPod, now time.Time) {
 		case set.credit > 0:
 			set.credit--
 		default:
-			m.fail(now, "%s is gone, and nobody wanted that", p.pod.Name)
+			m.fail(now, "%s is removed without a reason", p.pod.Name)
 		}
 	}
 	if node == "" || m.forced[p.pod.UID] || !active(p.pod) && p.pod.DeletionTimestamp == nil {
@@ -295,7 +293,7 @@ func (m *model) gone(p *modelPod, now time.Time) {
 	}
 }
 
-// lookAtPods finds those that overstay, and the deployments that are not as they should be.
+// lookAtPods finds pods that stay too long, and deployments with a wrong number of pods.
 func (m *model) lookAtPods(now time.Time, later bool) {
 	count := map[string]int{}
 	for _, p := range m.pods {
@@ -310,7 +308,7 @@ func (m *model) lookAtPods(now time.Time, later bool) {
 			continue
 		}
 		if w := m.window(p, m.nodes[node]); active(p.pod) && !w.hi.IsZero() && now.After(w.hi.Add(theLater)) {
-			m.fail(now, "%s overstays on %s: it was to leave by %s", p.pod.Name, node, w.hi.Format("15:04:05.000"))
+			m.fail(now, "%s stays too long on %s: it had to leave by %s", p.pod.Name, node, w.hi.Format("15:04:05.000"))
 		}
 		if since, gone := m.absent[node]; gone {
 			if since.Before(m.started) {
@@ -332,8 +330,8 @@ func (m *model) lookAtPods(now time.Time, later bool) {
 	}
 }
 
-// few finds a deployment that has too few pods although nothing holds it back: only one
-// whose pods were made to leave again and again waits, and never longer than 5 min.
+// few finds a deployment with too few pods and no reason. Only a deployment that loses pods again
+// and again may wait, and at most 5 min.
 func (m *model) few(name string, set *modelSet, have int, now time.Time) {
 	if have >= set.replicas || set.gone {
 		set.under = time.Time{}
@@ -361,8 +359,8 @@ func (m *model) few(name string, set *modelSet, have int, now time.Time) {
 	}
 }
 
-// storm bounds what a workload may have made and lost in an hour: with waits of 1 s,
-// doubling to 5 min, there are some twenty rounds of its replicas.
+// storm limits the pods that a workload creates and loses in an hour: with waits of 1 s, doubling
+// to 5 min, some twenty rounds of its replicas.
 func (m *model) storm(name string, set *modelSet, now time.Time) {
 	recent := func(all []time.Time) []time.Time {
 		for len(all) > 0 && now.Sub(all[0]) > time.Hour {
@@ -372,11 +370,11 @@ func (m *model) storm(name string, set *modelSet, now time.Time) {
 	}
 	set.made, set.driven = recent(set.made), recent(set.driven)
 	if most := 25 * set.most; len(set.made) > most || len(set.driven) > most {
-		m.fail(now, "%s has had %d pods made and %d driven out in an hour, of %d", name, len(set.made), len(set.driven), set.most)
+		m.fail(now, "%s created %d pods and lost %d in an hour, of %d", name, len(set.made), len(set.driven), set.most)
 	}
 }
 
-// atRest holds a fleet that was left in peace against what everybody wants.
+// atRest checks an undisturbed fleet against everything that is wanted.
 func (m *model) atRest(now time.Time) {
 	count := map[string]int{}
 	for _, p := range m.pods {
@@ -387,7 +385,7 @@ func (m *model) atRest(now time.Time) {
 		}
 		switch {
 		case p.pod.DeletionTimestamp != nil:
-			m.fail(now, "%s is still to go", p.pod.Name)
+			m.fail(now, "%s is still being deleted", p.pod.Name)
 		case n == nil, n.ready != corev1.ConditionTrue, p.pod.Status.Phase != corev1.PodRunning, !ready:
 			m.fail(now, "%s does not run on %q: it is %s, ready %v", p.pod.Name, p.pod.Spec.NodeName, p.pod.Status.Phase, ready)
 		case !m.held(n.node.Name, p.pod.UID):

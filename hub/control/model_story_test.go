@@ -19,12 +19,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-var modelSeed = flag.Uint64("model.seed", 0, "tell the random story of this seed only")
+var modelSeed = flag.Uint64("model.seed", 0, "play the random story of this seed only")
 
-// TestTheHubDoesAsTheModel tells random stories to a whole loop, 200 of them in make test-long, and
-// holds what it makes of them against the model.
+// TestTheHubDoesAsTheModel plays random stories with a whole loop (200 in make test-long), and
+// compares the result with the model.
 func TestTheHubDoesAsTheModel(t *testing.T) {
-	from, to := uint64(1), uint64(16) // two of each group: the goroutines are the same in every story
+	from, to := uint64(1), uint64(16) // two of each group: each story has the same goroutines
 	switch {
 	case nodetest.Long:
 		to = 200
@@ -34,7 +34,7 @@ func TestTheHubDoesAsTheModel(t *testing.T) {
 	if *modelSeed != 0 {
 		from, to = *modelSeed, *modelSeed
 	}
-	const together = 8 // groups, which share the processors
+	const together = 8 // groups that share the processors
 	for group := range uint64(together) {
 		t.Run(fmt.Sprint("group ", group), func(t *testing.T) {
 			t.Parallel()
@@ -45,7 +45,7 @@ func TestTheHubDoesAsTheModel(t *testing.T) {
 	}
 }
 
-// FuzzTheHubDoesAsTheModel tells random stories for as long as one likes.
+// FuzzTheHubDoesAsTheModel plays random stories without limit.
 func FuzzTheHubDoesAsTheModel(f *testing.F) {
 	f.Add(uint64(1001))
 	f.Fuzz(modelStory)
@@ -96,7 +96,7 @@ func (w *modelWorld) join(r *robot) {
 	r.reboot()
 }
 
-// edit changes a Node as a person does.
+// edit changes a Node as a user does.
 func (w *modelWorld) edit(node, what string, change func(n *corev1.Node)) {
 	w.do(node+": "+what, func(s state.Snapshot, _ time.Time) []state.Change {
 		n := s.Node(node)
@@ -109,7 +109,7 @@ func (w *modelWorld) edit(node, what string, change func(n *corev1.Node)) {
 	})
 }
 
-// taint gives a node a person's taint, or takes it away.
+// taint adds or removes a user's taint.
 func (w *modelWorld) taint(node string, taint corev1.Taint, give bool) {
 	if w.loop == nil || w.loop.Snapshot().Node(node) == nil {
 		return
@@ -140,7 +140,7 @@ var modelTaints = []corev1.Taint{
 	{Key: "mine", Effect: corev1.TaintEffectNoSchedule}, {Key: "mine", Effect: corev1.TaintEffectPreferNoSchedule},
 }
 
-// deploy makes a deployment, or makes it larger or smaller.
+// deploy creates a deployment, or scales it.
 func (w *modelWorld) deploy() {
 	w.deployAs(fmt.Sprint("d", w.rand.IntN(3)), w.rand.IntN(7))
 }
@@ -173,7 +173,7 @@ func (w *modelWorld) deployAs(name string, replicas int) {
 				tol.Effect = ""
 			}
 			made.Spec.Template.Spec.Tolerations = append(made.Spec.Template.Spec.Tolerations, tol)
-			if w.rand.IntN(3) == 0 { // a second one, which does not count
+			if w.rand.IntN(3) == 0 { // a second toleration, which does not count
 				again := tol
 				again.Effect, again.TolerationSeconds = "", ptr.To(w.rand.Int64N(200))
 				made.Spec.Template.Spec.Tolerations = append(made.Spec.Template.Spec.Tolerations, again)
@@ -196,7 +196,7 @@ func tolerationsOf(spec corev1.PodSpec) (out []string) {
 	return out
 }
 
-// something is what happens in a night.
+// something does one random thing.
 func (w *modelWorld) something(sites int) {
 	r := w.robots[w.rand.IntN(len(w.robots))]
 	site := fmt.Sprint("s", w.rand.IntN(sites))
@@ -278,7 +278,7 @@ func (w *modelWorld) something(sites int) {
 	}
 }
 
-// remove deletes a Node: its device is told, and stops.
+// remove deletes a Node: its device receives that and stops.
 func (w *modelWorld) remove(r *robot) {
 	w.do("delete node "+r.name, func(s state.Snapshot, _ time.Time) []state.Change {
 		if n := s.Node(r.name); n != nil {
@@ -289,7 +289,7 @@ func (w *modelWorld) remove(r *robot) {
 	})
 }
 
-// byHand makes the Node of a device that has not joined.
+// byHand creates the Node of a device that has not joined.
 func (w *modelWorld) byHand(r *robot) {
 	ready := w.rand.IntN(2) == 0
 	if r.joined {
@@ -350,7 +350,7 @@ func (w *modelWorld) restart() {
 	w.say("the hub is up")
 }
 
-// override writes a Site's spec anew, or gives it up.
+// override replaces a Site's spec, or deletes the Site.
 func (w *modelWorld) override(site string) {
 	var spec fleet.SiteSpec
 	seconds := func(least, more int) *metav1.Duration {
@@ -401,7 +401,7 @@ func (w *modelWorld) drain(node string) {
 	w.edit(node, "drain "+order, func(n *corev1.Node) { metav1.SetMetaDataAnnotation(&n.ObjectMeta, "flotilla.dev/drain", order) })
 }
 
-// heal ends everything that is wrong.
+// heal ends every disturbance.
 func (w *modelWorld) heal() {
 	w.say("all is well again")
 	clear(w.dark)

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// The settings that the stories run with, as numbers of their own.
+// The settings of the stories, as independent numbers.
 const (
 	theGrace     = 40 * time.Second
 	theStartup   = 60 * time.Second
@@ -24,37 +24,36 @@ const (
 	theLarge     = 50
 	judgedFrom   = 10400 * time.Millisecond // one lease interval with its jitter
 	judgedBy     = 12 * time.Second
-	theLater     = 60 * time.Millisecond // how late a deadline may be met
-	theLost      = 40 * time.Second      // quarantine of the pods of a Node that is gone
+	theLater     = 60 * time.Millisecond // tolerance for deadlines
+	theLost      = 40 * time.Second      // quarantine of the pods of a deleted Node
 )
 
-// A model is what a hub must do, told a second time: it watches what is remembered, knows
-// what the devices really said and when, and holds each against the other. It calls
-// nothing of what decides: its site states, token buckets, tolerations and deadlines
-// are its own arithmetic.
+// A model is a second implementation of what a hub must do. It watches what is stored, knows what
+// the devices really sent and when, and compares both. It calls no decider: its site states, token
+// buckets, tolerations and deadlines are its own arithmetic.
 type model struct {
-	wrong    string // the first thing that is
+	wrong    string // the first error
 	up       bool
 	started  time.Time
 	forgiven time.Time // every node counts as seen then
 	master   bool
 	nodes    map[string]*modelNode
-	heard    map[string]time.Time // by those who have ever reported
+	heard    map[string]time.Time // of nodes that have ever reported
 	ready    map[string]said      // the newest report
 	sites    map[string]*modelSite
 	pods     map[types.NamespacedName]*modelPod
 	sets     map[string]*modelSet // deployments
-	drained  map[string]bool      // an order was given
+	drained  map[string]bool      // nodes with a drain order
 	forced   map[types.UID]bool   // deleted by force
-	over     map[types.UID]bool   // their devices are said to have stopped them
-	absent   map[string]time.Time // since when there is no such Node
+	over     map[types.UID]bool   // pods that their devices report as stopped
+	absent   map[string]time.Time // since when the Node is missing
 	held     func(node string, uid types.UID) bool
-	tainted  map[string]map[string]bool // what people have written, key:effect
-	written  []written                  // in the pass that goes on: it counts once that is remembered
+	tainted  map[string]map[string]bool // users' taints, key:effect
+	written  []written                  // in the running pass; it counts once stored
 	lastRev  uint64
 }
 
-// written is a taint that somebody has given a node, or taken away.
+// written is a taint that a user has added or removed.
 type written struct {
 	node, key string
 	given     bool
@@ -72,7 +71,7 @@ type modelNode struct {
 	key     string    // of the lifecycle's NoExecute taint, "": none
 	since   time.Time
 	spells  []modelSpell         // earlier keys of this outage
-	noexec  map[string]time.Time // a person's NoExecute taints, key=value: since when
+	noexec  map[string]time.Time // users' NoExecute taints, key=value: since when
 	created time.Time
 }
 
@@ -86,7 +85,7 @@ type modelSite struct {
 	rate     float64
 	tokens   float64
 	at       time.Time // of both
-	eligible time.Time // since when a node is overdue for its taint
+	eligible time.Time // since when a node is due for its taint
 }
 
 func newModel() *model {
@@ -107,7 +106,7 @@ func (m *model) start(now time.Time) {
 	m.settle(now)
 }
 
-// saw is what a commit has made of the fleet.
+// saw updates the model after a commit.
 func (m *model) saw(rows []control.Row, rev uint64, now time.Time) {
 	if !m.up {
 		m.fail(now, "%d rows are written while the hub is down", len(rows))
@@ -149,7 +148,7 @@ func (m *model) saw(rows []control.Row, rev uint64, now time.Time) {
 	}
 	m.settle(now)
 	m.gave(given, now)
-	for _, gone := range []bool{true, false} { // whose room others are bound into
+	for _, gone := range []bool{true, false} { // others may be bound in their place
 		for _, r := range rows {
 			if o, _ := r.State.(*corev1.Pod); r.Key.Kind == state.Pods && (o == nil) == gone {
 				m.pod(types.NamespacedName{Namespace: r.Key.Namespace, Name: r.Key.Name}, o, now)
@@ -182,7 +181,7 @@ func conditionOf(n *corev1.Node, t corev1.NodeConditionType) (status corev1.Cond
 	return status
 }
 
-// deadline is the last moment at which a node that says nothing counts as alive.
+// deadline returns the last moment at which a silent node counts as alive.
 func (m *model) deadline(name string, n *modelNode) time.Time {
 	at := m.heard[name]
 	if at.Before(m.forgiven) {
@@ -208,7 +207,7 @@ func (m *model) grace(n *modelNode) time.Duration {
 	return theGrace
 }
 
-// node takes a node over as it is now, and returns it if it was given up just now.
+// node updates a node, and returns it if it was tainted just now.
 func (m *model) node(name string, o *corev1.Node, now time.Time) (given *modelNode) {
 	n := m.nodes[name]
 	if o == nil {
@@ -278,7 +277,7 @@ func (m *model) node(name string, o *corev1.Node, now time.Time) (given *modelNo
 	return given
 }
 
-// count is a site in numbers: nodes that have never reported and those left out do not count.
+// count counts a site's nodes, without excluded ones and those that have never reported.
 func (m *model) count(site string) (ready, not int) {
 	for name, n := range m.nodes {
 		_, out := n.node.Labels["node.kubernetes.io/exclude-disruption"]
@@ -294,7 +293,7 @@ func (m *model) count(site string) (ready, not int) {
 	return ready, not
 }
 
-// settle brings states, rates and buckets up to now.
+// settle updates states, rates and buckets.
 func (m *model) settle(now time.Time) {
 	counting, full := 0, 0
 	for name := range m.sites {
@@ -323,7 +322,7 @@ func (m *model) settle(now time.Time) {
 	}
 }
 
-// rate is how many nodes of a site may be given up in a second.
+// rate returns how many nodes of a site may be tainted per second.
 func (m *model) rate(name string, s *modelSite, now time.Time) float64 {
 	rate, second, threshold, large := theRate, theSecondary, theThreshold, theLarge
 	if v := s.spec.NodeEvictionRate; v != nil {
@@ -366,27 +365,27 @@ func (s *modelSite) change(rate float64, now time.Time) {
 	}
 }
 
-// gave holds those that were given up now against rate, mode, order and the judging of
-// their site.
+// gave checks the nodes that were tainted now against the rate, state, order and judgement of their
+// site.
 func (m *model) gave(given []*modelNode, now time.Time) {
 	for _, n := range given {
 		name := n.node.Name
 		s := m.sites[modelZone(n.node)]
 		switch {
 		case n.ready != corev1.ConditionFalse && n.ready != corev1.ConditionUnknown:
-			m.fail(now, "%s is given up, and it is Ready=%s", name, n.ready)
+			m.fail(now, "%s is tainted, and it is Ready=%s", name, n.ready)
 		case s.rate == 0:
 			ready, not := m.count(modelZone(n.node))
-			m.fail(now, "%s is given up, and its site gives up nobody (%d ready, %d not, master %v)", name, ready, not, m.master)
+			m.fail(now, "%s is tainted, and its site must not evict (%d ready, %d not, master %v)", name, ready, not, m.master)
 		case now.Sub(n.left) < judgedFrom:
-			m.fail(now, "%s is given up %s after it failed: its site was not judged", name, now.Sub(n.left))
+			m.fail(now, "%s is tainted %s after it failed: its site was not judged", name, now.Sub(n.left))
 		case s.tokens < 1-1e-4:
-			m.fail(now, "%s is given up too soon: %.3f of a token at %g a second", name, s.tokens, s.rate)
+			m.fail(now, "%s is tainted too soon: %.3f of a token at %g a second", name, s.tokens, s.rate)
 		}
 		s.tokens--
 		for _, other := range m.nodes {
 			if other.key == "" && m.waits(other) && modelZone(other.node) == modelZone(n.node) && before(other, n) {
-				m.fail(now, "%s is given up before %s, which failed before it", name, other.node.Name)
+				m.fail(now, "%s is tainted before %s, which failed earlier", name, other.node.Name)
 			}
 		}
 	}
@@ -401,8 +400,7 @@ func before(a, b *modelNode) bool {
 	return x.Before(y) || x.Equal(y) && a.node.Name < b.node.Name
 }
 
-// look holds everything against the rules; later: nothing was written just now, so what is
-// due must have been done.
+// look checks all rules. later: nothing was written just now, so everything due must be done.
 func (m *model) look(now time.Time, later bool) {
 	for name, n := range m.nodes {
 		if d := m.deadline(name, n).Add(theLater); now.After(d) && n.ready != corev1.ConditionUnknown {
@@ -420,7 +418,7 @@ func (m *model) look(now time.Time, later bool) {
 	m.lookAtPods(now, later)
 }
 
-// taints holds the taints of a node against its conditions and what people wrote.
+// taints checks the taints of a node against its conditions and users' taints.
 func (m *model) taints(name string, n *modelNode, now time.Time) {
 	want := map[string]bool{
 		"node.kubernetes.io/not-ready:NoSchedule":     n.ready == corev1.ConditionFalse || n.ready == "",
@@ -444,11 +442,11 @@ func (m *model) taints(name string, n *modelNode, now time.Time) {
 	}
 	delete(have, "flotilla.dev/flapping:PreferNoSchedule")
 	for t := range have {
-		m.fail(now, "%s has a taint %s that nobody gave", name, t)
+		m.fail(now, "%s has a taint %s that nobody added", name, t)
 	}
 }
 
-// overdue finds the site whose next node should have been given up.
+// overdue finds the site whose next node should have been tainted.
 func (m *model) overdue(now time.Time) {
 	for name, s := range m.sites {
 		var head *modelNode
@@ -460,7 +458,7 @@ func (m *model) overdue(now time.Time) {
 		due := head != nil && s.rate > 0 && s.tokens >= 1
 		if due {
 			from := head.left
-			if again := m.started.Add(m.grace(head)); again.After(from) { // a hub that starts listens first
+			if again := m.started.Add(m.grace(head)); again.After(from) { // a starting hub waits first
 				from = again
 			}
 			due = now.After(from.Add(judgedBy))
@@ -471,7 +469,7 @@ func (m *model) overdue(now time.Time) {
 		case s.eligible.IsZero():
 			s.eligible = now
 		case now.Sub(s.eligible) > 2*time.Second:
-			m.fail(now, "%s should have been given up %s ago: its site gives up %g a second", head.node.Name, now.Sub(s.eligible), s.rate)
+			m.fail(now, "%s should have been tainted %s ago: its site has a rate of %g a second", head.node.Name, now.Sub(s.eligible), s.rate)
 		}
 	}
 }

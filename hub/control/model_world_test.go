@@ -23,8 +23,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A modelWorld is a hub's loop with all its deciders, a store that remembers what a disk
-// would, and devices that do as they are told; the model watches.
+// A modelWorld is a hub's loop with all its deciders, a store in memory, and obedient devices; the
+// model watches.
 type modelWorld struct {
 	t      *testing.T
 	seed   uint64
@@ -33,16 +33,16 @@ type modelWorld struct {
 	loop   *node.Devices // nil: the hub is down
 	stop   func()
 	robots []*robot
-	dark   map[string]bool // sites that are cut
+	dark   map[string]bool // sites that are cut off
 	tags   int
 
-	mu   sync.Mutex // of all below, and of the model while the loop runs
+	mu   sync.Mutex // guards all fields below, and the model while the loop runs
 	rows map[state.Key][]byte
 	rev  uint64
 	did  []string
 }
 
-// A robot is a device: it says what a device says, when a device says it.
+// A robot is a device with its usual messages at their usual times.
 type robot struct {
 	name, site string
 	boot       string
@@ -58,14 +58,14 @@ type robot struct {
 	has        map[types.UID]*robotPod
 	dirty      bool
 
-	inbox []wire.Desired // under the world's lock, as all below
+	inbox []wire.Desired // under the world's lock, like all below
 	asked bool
 	anew  bool // under a new boot
 }
 
 type robotPod struct {
 	pod  corev1.Pod
-	stop time.Time // zero: it is to run
+	stop time.Time // zero: it should run
 }
 
 func newModelWorld(t *testing.T, seed uint64) *modelWorld {
@@ -84,7 +84,7 @@ func newModelWorld(t *testing.T, seed uint64) *modelWorld {
 	return w
 }
 
-// Commit implements control.Store. It runs while the world stands still.
+// Commit implements control.Store. The world stands still meanwhile.
 func (w *modelWorld) Commit(_ context.Context, rows []control.Row, rev uint64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,7 +127,7 @@ func (w *modelWorld) Request(node, _ string, r wire.Request) error {
 
 func (w *modelWorld) Disconnect(string) {}
 
-// up starts the hub from what is remembered.
+// up starts the hub from the stored rows.
 func (w *modelWorld) up() {
 	w.t.Helper()
 	var objects []state.Object
@@ -162,7 +162,7 @@ func (w *modelWorld) up() {
 	}
 }
 
-// do hands news to the hub, if it is up.
+// do passes news to the hub if it is up.
 func (w *modelWorld) do(what string, news func(s state.Snapshot, now time.Time) []state.Change) {
 	if w.loop == nil {
 		return
@@ -179,21 +179,21 @@ func (w *modelWorld) say(format string, args ...any) {
 	w.did = append(w.did, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// story is what happened last; with -model.seed, with what the hub says of it.
+// story returns the last events; with -model.seed also the hub's log.
 func (w *modelWorld) story() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.Join(w.did[max(0, len(w.did)-150):], "\n")
 }
 
-// Write takes a line of the hub's log.
+// Write appends a line of the hub's log.
 func (w *modelWorld) Write(line []byte) (int, error) {
 	_, text, _ := strings.Cut(string(line), " msg=")
 	w.say("    = %s", strings.TrimSpace(text))
 	return len(line), nil
 }
 
-// wait lets time pass: once a second everybody does what is due, and the model looks.
+// wait advances the time: once a second everything due is done, and the model checks.
 func (w *modelWorld) wait(d time.Duration) {
 	for end := time.Now().Add(d); ; {
 		rest := time.Until(end)
@@ -216,7 +216,7 @@ func (w *modelWorld) wait(d time.Duration) {
 	}
 }
 
-// robot lets a device do what is due.
+// robot runs what is due on a device.
 func (w *modelWorld) robot(r *robot) {
 	now := time.Now()
 	reach := w.loop != nil && r.joined && !r.cut && !w.dark[r.site]
@@ -294,7 +294,7 @@ func (w *modelWorld) report(r *robot) {
 	}
 }
 
-// list sends which pods a device holds.
+// list sends the pods of a device.
 func (w *modelWorld) list(r *robot) {
 	r.listed++
 	pods := wire.Pods{Boot: r.boot, Seq: r.listed, Generation: r.stored}
@@ -308,8 +308,7 @@ func (w *modelWorld) list(r *robot) {
 	}
 }
 
-// obey takes a desired state over: what is new starts, what is to go is asked to, and
-// stops after a while.
+// obey takes over a desired state: it starts new pods, and stops deleted ones after a while.
 func (r *robot) obey(d wire.Desired, now time.Time, rand *rand.Rand) (starts []types.UID) {
 	if d.Generation <= r.stored {
 		return nil
@@ -331,7 +330,7 @@ func (r *robot) obey(d wire.Desired, now time.Time, rand *rand.Rand) (starts []t
 	return starts
 }
 
-// reboot starts the agent of a device again: it knows what it was to run.
+// reboot restarts the agent of a device, which keeps its desired state.
 func (r *robot) reboot() {
 	r.boots++
 	r.boot = fmt.Sprintf("%s-%d", r.name, r.boots)

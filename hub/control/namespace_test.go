@@ -12,8 +12,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// What may make no pods is no trouble any more once its namespace is deleted, however long that waits for a device.
-func TestNothingIsMissedInANamespaceThatGoes(t *testing.T) {
+// A workload that cannot create pods is no problem once its namespace is deleted, however long that
+// waits for a device.
+func TestADeletedNamespaceHasNoMissingPods(t *testing.T) {
 	g := newStage(t, deciders()...)
 	g.do("node", []string{"pi-1", "site=oslo"})
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}

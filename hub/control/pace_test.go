@@ -13,10 +13,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// heavy is the namespace that takes long.
+// heavy is the namespace whose objects take long.
 const heavy = "heavy"
 
-// A slowDisk takes so long for what is heavy.
+// A slowDisk takes this long for heavy objects.
 type slowDisk time.Duration
 
 func (d slowDisk) Commit(_ context.Context, rows []Row, _ uint64) error {
@@ -28,7 +28,7 @@ func (d slowDisk) Commit(_ context.Context, rows []Row, _ uint64) error {
 	return nil
 }
 
-// A ponderer decides nothing, and thinks so long about what is heavy.
+// A ponderer decides nothing, and takes this long for heavy objects.
 type ponderer time.Duration
 
 func (ponderer) Touches(c state.Applied) []state.Subject {
@@ -43,9 +43,8 @@ func (d ponderer) Decide(_ state.Snapshot, subjects []state.Subject, _ time.Time
 	return state.Plan{}
 }
 
-// Who brings news is slowed down for what it costs, and not for what everybody's costs, the hub's
-// rules or a slow disk.
-func TestWhoseNewsMakesAPassSlow(t *testing.T) {
+// Senders wait for what their news costs, but not for rules, many requests at once or a slow disk.
+func TestTheSenderOfSlowNewsWaits(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
 		hears, thinks, writes time.Duration
@@ -58,7 +57,7 @@ func TestWhoseNewsMakesAPassSlow(t *testing.T) {
 		{name: "rules that take long", thinks: 2 * time.Second, blames: "hub", says: "a pass of the control loop took 2s: there was much to decide at once"},
 		{name: "a slow disk", writes: 2 * time.Second, blames: "hub", says: "most of it to store 1 objects; check the disk"},
 		{name: "much to write", writes: 2 * time.Second, bytes: 5 << 20, blames: "user kari", says: "news of user kari"},
-		{name: "less to write than any disk takes", writes: 20 * time.Second, bytes: 5 << 20, blames: "hub", says: "check the disk"},
+		{name: "less to write than a healthy disk writes", writes: 20 * time.Second, bytes: 5 << 20, blames: "hub", says: "check the disk"},
 		{name: "a pass that is not slow", hears: 300 * time.Millisecond, thinks: 300 * time.Millisecond, writes: 300 * time.Millisecond, bytes: 5 << 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -84,7 +83,7 @@ func TestWhoseNewsMakesAPassSlow(t *testing.T) {
 				began := time.Now()
 				do(0)
 				if waited := time.Since(began); (waited > 0) != (c.blames == "user kari") {
-					t.Errorf("her next news waits for %s", waited)
+					t.Errorf("the next news waits for %s", waited)
 				}
 				slow := l.SlowPasses()
 				if c.blames == "" && len(slow) > 0 || c.blames != "" && (len(slow) != 1 || slow[c.blames] != 1) {

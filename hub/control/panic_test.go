@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A breaker panics while a pod of a name exists.
+// A breaker panics while a pod with a name exists.
 type breaker struct {
 	concerned
 	name string
@@ -24,7 +24,7 @@ func (b breaker) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) state.
 	return state.Plan{}
 }
 
-func TestADeciderThatPanicsHoldsUpNobodyAndIsAskedAgainLater(t *testing.T) {
+func TestADeciderThatPanicsIsAskedAgainLater(t *testing.T) {
 	s, now := state.Empty("x", time.Unix(0, 0)), time.Unix(100, 0)
 	h := hearer{map[string]bool{}, map[string]bool{}}
 	asks := 0

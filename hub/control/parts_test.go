@@ -18,10 +18,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// undivided is a decider that is asked about all at once.
+// undivided is a decider that is asked about everything at once.
 type undivided struct{ control.Decider }
 
-// FuzzParts: what is decided in parts, at once, is what is decided of all, change by change.
+// FuzzParts: sharded decisions equal undivided ones, change by change.
 func FuzzParts(f *testing.F) {
 	f.Add(int64(1), uint16(1201))
 	f.Add(int64(2), uint16(501))
@@ -40,7 +40,7 @@ func FuzzParts(f *testing.F) {
 		site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: state.SiteOf(bigNode(0, began, ""))}}
 		site.Spec.NodeMonitorGracePeriod = &metav1.Duration{Duration: lifecycle.Defaults.Grace - time.Second}
 		seen := map[string]time.Time{}
-		blocks := r.Intn(3) // of which few have none, or all have one
+		blocks := r.Intn(3) // few nodes have none, or all have one
 		for i := range int(size) % 3000 {
 			n := bigNode(i, began, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[r.Intn(3)])
 			rec := &state.Record{Boot: "b", StoredUnknown: r.Intn(5) == 0}
@@ -75,7 +75,7 @@ func FuzzParts(f *testing.F) {
 				t.Errorf("not at rest: %v, %d more", settled, len(again))
 			}
 			now, done := now.Add(2*lifecycle.Defaults.Grace), []state.Applied(nil)
-			if size%2 == 0 { // and one of the nodes that are due is also meant by something else
+			if size%2 == 0 { // also one of the due nodes is a subject of something else
 				s, done = state.Apply(s, []state.Change{state.Put(site, "")})
 			}
 			_, late, settled := settler.Settle(s, done, now)
@@ -96,7 +96,7 @@ func FuzzParts(f *testing.F) {
 	})
 }
 
-// A dud is a decider in parts that panics about one of the nodes.
+// A dud is a sharded decider that panics for one node.
 type dud struct{ lifecycle.Health }
 
 func (d dud) Sharded(state.Snapshot, []state.Subject) state.Decide { return d.Decide }
@@ -110,8 +110,8 @@ func (d dud) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) s
 	return d.Health.Decide(s, subjects, now)
 }
 
-// A mistake in a decider that is asked in parts does not end the hub either.
-func TestAPartThatPanics(t *testing.T) {
+// A panic in a sharded decider does not end the hub either.
+func TestAShardThatPanics(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	settler := control.NewSettler(node.Ended, dud{lifecycle.Health{Settings: lifecycle.Defaults}})
 	if _, _, settled := settler.Settle(bigFleet(1200, now), nil, now); settled {

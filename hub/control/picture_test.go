@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// pictured are the stories whose pictures stand in the manual.
+// pictured are the stories of the manual's pictures.
 var pictured = map[string]string{
 	"silent-node": "node oslo-1..2 site=oslo\ndeployment kiosk replicas=2\nwait 2s\nsilence oslo-1\nwait 6m\nreturn oslo-1\nwait 1m",
 	"cut-site":    "node oslo-1..3 site=oslo\nnode bergen-1 site=bergen\ndeployment kiosk replicas=4\nwait 2s\nsilence oslo-1..3\nwait 6m8s\nreturn oslo-1..3\nwait 1m",
@@ -22,11 +22,11 @@ var pictured = map[string]string{
 	"all-dark":    "node oslo-1..2 site=oslo\nnode bergen-1..2 site=bergen\ndeployment kiosk replicas=4\nwait 2s\nsilence oslo-1..2\nwait 42s\nsilence bergen-1..2\nwait 5m30s\nreturn oslo-1..2 bergen-1..2\nwait 1m",
 }
 
-// drawn is the picture of the whole, in the glossary; it shows no story.
+// drawn is the overview picture of the glossary, which shows no story.
 const drawn = "whole"
 
-// TestThePicturesOfTheManual plays them, draws what the hub decides and compares that with
-// the files: go test ./hub/control -run Pictures -update draws them anew.
+// TestThePicturesOfTheManual plays the stories, draws the hub's decisions and compares the result
+// with the files. go test ./hub/control -run Pictures -update draws them again.
 func TestThePicturesOfTheManual(t *testing.T) {
 	for name, story := range pictured {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestThePicturesOfTheManual(t *testing.T) {
 				}
 			}
 			if have, err := os.ReadFile(file); err != nil || string(have) != got {
-				t.Errorf("%s shows something else than the hub decides (%v): go test ./hub/control -run Pictures -update", file, err)
+				t.Errorf("%s does not show what the hub decides (%v): go test ./hub/control -run Pictures -update", file, err)
 			}
 		})
 	}
@@ -48,19 +48,19 @@ func TestThePicturesOfTheManual(t *testing.T) {
 	}
 	for _, e := range entries {
 		if name := strings.TrimSuffix(e.Name(), ".svg"); pictured[name] == "" && name != drawn {
-			t.Errorf("web/manual/pictures/%s is of no story", e.Name())
+			t.Errorf("web/manual/pictures/%s belongs to no story", e.Name())
 		}
 	}
 }
 
-// A strip is what something was, one after the other.
+// A strip is the states of something in order.
 type strip struct {
 	name  string
 	kinds []string
 	since []time.Duration
 }
 
-// is notes what it is from now on; "": it is no more.
+// is adds the next state; "": it no longer exists.
 func (s *strip) is(kind string, now time.Duration) {
 	if n := len(s.kinds); n > 0 && s.kinds[n-1] == kind || n == 0 && kind == "" {
 		return
@@ -68,7 +68,7 @@ func (s *strip) is(kind string, now time.Duration) {
 	s.kinds, s.since = append(s.kinds, kind), append(s.since, now)
 }
 
-// A picture is a story's nodes, and the pods on each.
+// A picture is a story's nodes with the pods on each.
 type picture struct {
 	nodes []*strip
 	pods  map[string][]*strip // by node
@@ -134,15 +134,14 @@ func (p *picture) see(s state.Snapshot, silent map[string]bool, now time.Duratio
 	}
 }
 
-// How large things are, in the picture's own units.
+// Sizes in the picture's units.
 const (
-	left, width = 90, 640 // of the time's beginning, and to its end
+	left, width = 90, 640 // x of the start of the time axis, and its width
 	barHeight   = 18
 	podHeight   = 7
 )
 
-// looks are the classes of what is drawn, whose colours are the style sheet's, with one
-// for where there is none.
+// looks maps states to classes of the style sheet, with a colour for viewers without it.
 var looks = map[string][2]string{
 	"ready": {"ok-back", "#e2f3e8"}, "silent": {"idle", "#e9edf1"}, "Unknown": {"warn-back", "#fbf0d5"}, "NoExecute": {"bad-back", "#fbe6e4"},
 	"runs": {"ok", "#14713d"}, "Terminating": {"bad", "#b3261e"},
@@ -171,7 +170,7 @@ func (p *picture) svg() string {
 		for _, pod := range p.pods[n.name] {
 			p.each(pod, func(kind string, from, to time.Duration) {
 				h := float64(podHeight)
-				if kind == "Terminating" { // told by its shape, too
+				if kind == "Terminating" { // also marked by its shape
 					h = 2
 				}
 				rect(kind, from, to, y+(podHeight-h)/2, h, fmt.Sprintf("%s %s from %s to %s", pod.name, kind, clock(from), clock(to)))
@@ -206,7 +205,7 @@ func (p *picture) svg() string {
 	return fmt.Sprintf("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" font-family=\"sans-serif\">\n%s%s</svg>\n", left+width+24, y+10, grid.String(), b.String())
 }
 
-// each shows what something was, from when to when.
+// each calls show for each state with its start and end.
 func (p *picture) each(s *strip, show func(kind string, from, to time.Duration)) {
 	for i, kind := range s.kinds {
 		to := p.end
@@ -219,7 +218,7 @@ func (p *picture) each(s *strip, show func(kind string, from, to time.Duration))
 	}
 }
 
-// clock is a time since the beginning, as minutes and seconds.
+// clock formats a time since the start as minutes and seconds.
 func clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", int(d.Minutes()), int(d.Seconds())%60)
 }

@@ -21,9 +21,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzRich does whatever may be done to a fleet, as people, devices and other programs do it, with every kind of workload
-// and what these lean on. There is nothing to hold it against but the stage's own look: what is decided from changes is
-// what is decided of all.
+// FuzzRich does random things of users, devices and other programs, with every kind of workload.
+// Its only check is the stage's: incremental decisions equal a full one.
 func FuzzRich(f *testing.F) {
 	if nodetest.Raced {
 		f.Skip("a stage is one goroutine: make test plays this without the race detector")
@@ -32,8 +31,8 @@ func FuzzRich(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Add(int64(143)) // a Deployment is deleted after its pod
-	f.Add(int64(134)) // a namespace goes, in which no pods could be made
-	f.Add(int64(956)) // a ReplicaSet is kept by a finalizer without its Deployment
+	f.Add(int64(134)) // a namespace without creatable pods is deleted
+	f.Add(int64(956)) // a finalizer keeps a ReplicaSet without its Deployment
 	f.Fuzz(rich)
 }
 
@@ -296,7 +295,8 @@ func rich(t *testing.T, seed int64) {
 		case 30:
 			drop(random([]state.Kind{state.Deployments, state.StatefulSets, state.DaemonSets, state.Jobs, state.ReplicaSets}[r.Intn(5)]))
 		case 31:
-			// With room for all: what is refused is tried again after a while, and asked about all at once.
+			// With space for all: refused pods are retried after a while, and all at once when
+			// everything is asked about.
 			q := &corev1.ResourceQuota{ObjectMeta: meta("q"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse(fmt.Sprint(900 + r.Intn(12))), "persistentvolumeclaims": resource.MustParse(fmt.Sprint(900 + r.Intn(5)))}}}
 			if r.Intn(2) == 0 {
 				upsert(q)
@@ -334,7 +334,7 @@ func rich(t *testing.T, seed int64) {
 				say("delete namespace")
 				g.put(gone)
 			}
-		case 37: // somebody's finalizer comes or goes
+		case 37: // somebody adds or removes a finalizer
 			kind := []state.Kind{state.Deployments, state.StatefulSets, state.DaemonSets, state.Jobs, state.ReplicaSets, state.Claims, state.Pods}[r.Intn(7)]
 			if o := random(kind); o != nil {
 				o = o.DeepCopyObject().(state.Object)

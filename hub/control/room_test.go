@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A choosy store refuses rows with an error, as long as there is one.
+// A choosy store refuses rows with an error while one is set.
 type choosy struct {
 	with    atomic.Pointer[error]
 	refuses func(Row) bool
@@ -31,7 +31,7 @@ func (c *choosy) Commit(_ context.Context, rows []Row, _ uint64) error {
 
 func (c *choosy) refuse(err error) { c.with.Store(&err) }
 
-// A roomy store says itself whether there is room.
+// A roomy store can be asked whether it has space.
 type roomy struct {
 	*choosy
 	room atomic.Bool
@@ -43,8 +43,8 @@ func podNamed(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 }
 
-// TestAFullDiskIsToldUntilThereIsRoom: that nothing more is to be added is no sign of room.
-func TestAFullDiskIsToldUntilThereIsRoom(t *testing.T) {
+// TestAFullDiskIsReportedUntilThereIsSpace: a pass without additions does not prove that there is space.
+func TestAFullDiskIsReportedUntilThereIsSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &roomy{choosy: &choosy{refuses: func(r Row) bool { return r.Key.Kind == state.Pods && r.Key.Name != "kiosk" }}}
 		disk.refuse(fmt.Errorf("write: %w", ErrFull))
@@ -64,7 +64,7 @@ func TestAFullDiskIsToldUntilThereIsRoom(t *testing.T) {
 		for range 120 {
 			time.Sleep(time.Second)
 			if !l.Snapshot().DiskFull() {
-				t.Error("it says that there is room, and nothing was added")
+				t.Error("it reports space although nothing was added")
 				break
 			}
 		}
@@ -72,7 +72,7 @@ func TestAFullDiskIsToldUntilThereIsRoom(t *testing.T) {
 		disk.room.Store(true)
 		time.Sleep(11 * time.Second)
 		if l.Snapshot().DiskFull() {
-			t.Error("11 s later it says still that the disk is full")
+			t.Error("11 s later it still reports a full disk")
 		}
 		if err := add(); err != nil {
 			t.Error(err)
@@ -84,7 +84,7 @@ func TestAFullDiskIsToldUntilThereIsRoom(t *testing.T) {
 	})
 }
 
-// wanting is a decider that wants to add a pod.
+// wanting is a decider that adds a pod.
 type wanting struct{}
 
 func (wanting) Touches(state.Applied) []state.Subject { return nil }
@@ -98,8 +98,9 @@ func (wanting) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (p state
 	return p
 }
 
-// TestWhatTheStoreRefusesHoldsUpNothingElse: a row that is too large, a constraint of the database.
-func TestWhatTheStoreRefusesHoldsUpNothingElse(t *testing.T) {
+// TestARefusedRowDelaysNothingElse: for example a row that is too large, or a constraint
+// of the database.
+func TestARefusedRowDelaysNothingElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &choosy{refuses: func(r Row) bool { return r.Key.Name == "large" && r.State != nil }}
 		disk.refuse(errors.New("write pods default/large: row is too big"))
@@ -113,12 +114,12 @@ func TestWhatTheStoreRefusesHoldsUpNothingElse(t *testing.T) {
 			t.Error("the pod on the silent node is not evicted")
 		}
 		if l.Snapshot().DiskFull() {
-			t.Error("it says that the disk is full")
+			t.Error("it reports a full disk")
 		}
 		disk.with.Store(nil)
 		time.Sleep(11 * time.Second)
 		if l.Snapshot().Pod("default", "large") == nil {
-			t.Error("what was refused is not tried again")
+			t.Error("refused additions are not tried again")
 		}
 		cancel()
 		if err := <-over; err != nil {

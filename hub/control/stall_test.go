@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-func TestAStallIsATimeInWhichTheLoopDidNotLook(t *testing.T) {
+func TestAStallIsATimeWithoutChecks(t *testing.T) {
 	var s stalls
 	s.begin(3 * time.Second)
 	for _, c := range []struct {
@@ -22,12 +22,12 @@ func TestAStallIsATimeInWhichTheLoopDidNotLook(t *testing.T) {
 		ended time.Duration
 		found bool
 	}{
-		{"what was before the beginning counts as one", 3 * time.Second, 3 * time.Second, false},
-		{"a second later all is well", 4 * time.Second, 3 * time.Second, false},
-		{"a late check is none", 9 * time.Second, 3 * time.Second, false},
-		{"a very late one is", 9*time.Second + maxBeatGap + 1, 9*time.Second + maxBeatGap + 1, true},
-		{"it is found once", 9*time.Second + maxBeatGap + 2, 9*time.Second + maxBeatGap + 1, false},
-		{"the next one counts for itself", 300 * time.Second, 300 * time.Second, true},
+		{"the time before the start counts as a stall", 3 * time.Second, 3 * time.Second, false},
+		{"a check a second later finds none", 4 * time.Second, 3 * time.Second, false},
+		{"a late check is not a stall", 9 * time.Second, 3 * time.Second, false},
+		{"a very late check is a stall", 9*time.Second + maxBeatGap + 1, 9*time.Second + maxBeatGap + 1, true},
+		{"a stall is found once", 9*time.Second + maxBeatGap + 2, 9*time.Second + maxBeatGap + 1, false},
+		{"the next stall is found separately", 300 * time.Second, 300 * time.Second, true},
 		{"two checks at one moment may come in any order", 299 * time.Second, 300 * time.Second, false},
 	} {
 		if ended, _, found := s.check(c.at); ended != c.ended || found != c.found {
@@ -36,11 +36,11 @@ func TestAStallIsATimeInWhichTheLoopDidNotLook(t *testing.T) {
 	}
 }
 
-func TestAfterAStallEverybodyHasTheirFullGrace(t *testing.T) {
+func TestAfterAStallEveryNodeHasItsFullGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		l := New(Config{Start: state.Empty("salt", began)})
-		time.Sleep(20 * time.Second) // a slow start: nobody could be heard
+		time.Sleep(20 * time.Second) // a slow start without connections
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
 		go func() { over <- l.Run(ctx) }()
@@ -51,7 +51,7 @@ func TestAfterAStallEverybodyHasTheirFullGrace(t *testing.T) {
 			return l.Snapshot().SeenReset().Sub(began)
 		}
 		if got := look(); got != 20*time.Second {
-			t.Errorf("the grace counts from %s after the process began, wants from when devices could be heard", got)
+			t.Errorf("the grace period counts from %s after the process began, want from when devices could connect", got)
 		}
 		time.Sleep(10 * time.Minute)
 		if got := look(); got != 20*time.Second {
@@ -59,11 +59,11 @@ func TestAfterAStallEverybodyHasTheirFullGrace(t *testing.T) {
 		}
 		time.Sleep(stallBeat / 2)
 		l.stalls.mu.Lock()
-		l.stalls.beat -= 200 * time.Second // as after SIGSTOP and SIGCONT: it has not looked for so long
+		l.stalls.beat -= 200 * time.Second // as after SIGSTOP and SIGCONT: no check for so long
 		l.stalls.mu.Unlock()
 		at := time.Since(began)
 		if got := look(); got != at {
-			t.Errorf("everybody is forgiven at %s, wants %s", got, at)
+			t.Errorf("every node counts as seen at %s, want %s", got, at)
 		}
 		cancel()
 		if err := <-over; err != nil {
@@ -72,9 +72,9 @@ func TestAfterAStallEverybodyHasTheirFullGrace(t *testing.T) {
 	})
 }
 
-// A device that came back while the hub stood still has the time to say so, as after a restart of the
-// hub: its pods, whose deadline is over, do not leave in the moment in which the hub goes on.
-func TestAfterAStallNobodyIsEvictedUnheard(t *testing.T) {
+// A device that came back while the hub stood still has time to report, as after a restart of the
+// hub. Its pods, whose deadline has passed, do not leave at once.
+func TestAfterAStallNoPodIsEvictedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		l := withAKiosk(began, forgetful{})
@@ -101,8 +101,8 @@ func TestAfterAStallNobodyIsEvictedUnheard(t *testing.T) {
 	})
 }
 
-// withAKiosk is a hub with a node that has just fallen silent, and on it a pod that tolerates that for
-// five minutes.
+// withAKiosk returns a hub with a node that has just fallen silent, and a pod there that tolerates
+// that for five minutes.
 func withAKiosk(now time.Time, store Store) *Loop {
 	at := metav1.NewTime(now)
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}

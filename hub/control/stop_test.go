@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A slowCard takes as long as that to remember something.
+// A slowCard takes this long for a commit.
 type slowCard struct{ long time.Duration }
 
 func (c slowCard) Commit(context.Context, []Row, uint64) error {
@@ -21,9 +21,9 @@ func (c slowCard) Commit(context.Context, []Row, uint64) error {
 	return nil
 }
 
-// Whoever is asking while the hub is told to end, with a context that ends with it, hears what became of it: it was
-// carried out, or surely not.
-func TestWhoAsksWhileTheHubStopsHearsWhatBecameOfIt(t *testing.T) {
+// A client that waits while the hub stops learns the result, even if its context ends with the hub:
+// the change was made, or certainly not.
+func TestClientsOfAStoppingHubLearnTheResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		l := New(Config{Store: slowCard{time.Second}, Start: state.Empty("x", time.Now())})
@@ -45,13 +45,13 @@ func TestWhoAsksWhileTheHubStopsHearsWhatBecameOfIt(t *testing.T) {
 		underWay, waiting, left := put(ctx, "under-way"), put(ctx, "waiting"), put(request, "left")
 		gone()
 		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("who went away while the hub goes on is told %v", err)
+			t.Errorf("a client that gave up on a running hub gets %v", err)
 		}
 		stop()
 		synctest.Wait()
 		late := put(ctx, "late")
 		if err := <-underWay; err != nil {
-			t.Errorf("of what was under way is told: %v", err)
+			t.Errorf("a running request gets: %v", err)
 		}
 		told := map[string]error{"waiting": <-waiting, "late": <-late}
 		if err := <-over; err != nil {
@@ -60,14 +60,14 @@ func TestWhoAsksWhileTheHubStopsHearsWhatBecameOfIt(t *testing.T) {
 		for name, err := range told {
 			kept := l.Snapshot().Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}) != nil
 			if kept != (err == nil) || err != nil && !errors.Is(err, ErrStopped) {
-				t.Errorf("%s is told %v, kept is %v", name, err, kept)
+				t.Errorf("%s gets %v, stored is %v", name, err, kept)
 			}
 		}
 	})
 }
 
-// A store that does not come back keeps nobody longer than the hub answers when it ends.
-func TestWhoAsksWhileAHubStopsThatHangsIsLetGo(t *testing.T) {
+// A hanging store delays clients of a stopping hub no longer than the hub's own limit.
+func TestClientsOfAHangingHubAreReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		l := New(Config{Store: slowCard{time.Hour}, Start: state.Empty("x", time.Now())})

@@ -34,7 +34,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the stories' outcomes")
 
-// TestStories plays every story of testdata and compares what the hub says.
+// TestStories plays every story of testdata and compares the hub's sentences.
 func TestStories(t *testing.T) {
 	if nodetest.Raced {
 		t.Skip("a stage is one goroutine: make test plays the stories without the race detector")
@@ -59,13 +59,13 @@ func TestStories(t *testing.T) {
 				}
 				return
 			}
-			t.Errorf("the story goes otherwise:\n%s\nwants:\n%s", got, want)
+			t.Errorf("the story differs:\n%s\nwant:\n%s", got, want)
 		})
 	}
 }
 
-// A stage plays stories: the hub's deciders are real, devices are those that obey
-// within a second and renew their leases unless they are silent.
+// A stage plays stories with the hub's deciders. Devices obey within a second and renew their
+// leases unless they are silent.
 type stage struct {
 	t       *testing.T
 	all     []control.Decider
@@ -76,26 +76,26 @@ type stage struct {
 	silent  map[string]bool
 	boards  map[string]*board
 	rejects map[string]bool
-	hush    bool           // write nothing down but counts
-	unsaid  map[string]int // first words of what was not written down
+	hush    bool           // write nothing but the counts
+	unsaid  map[string]int // first words of the lines that were not written
 	counted map[string]int
 	out     strings.Builder
 	quiet   int
-	watch   func(s state.Snapshot, made []state.Applied, now time.Time) // nil: nobody
+	watch   func(s state.Snapshot, made []state.Applied, now time.Time) // nil: no observer
 }
 
 var storyNoon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// deciders are the hub's own with its defaults.
+// deciders returns the hub's deciders with default settings.
 func deciders() []control.Decider { return serve.Deciders(config.Default()) }
 
-// acting are those that do something: what incidents say of it, package incident tells, and
-// their revisions would count in the names of pods.
+// acting returns the deciders that act. Incidents are tested in package incident, and their
+// revisions would change the names of pods.
 func acting() []control.Decider {
 	return slices.DeleteFunc(deciders(), func(d control.Decider) bool { _, says := d.(incident.Decider); return says })
 }
 
-// decidersWith are those with another range of addresses.
+// decidersWith returns the deciders with another address range.
 func decidersWith(cluster string, bits int) []control.Decider {
 	cfg := config.Default()
 	cfg.ClusterCIDR, cfg.NodeCIDRMaskSize = netip.MustParsePrefix(cluster), bits
@@ -104,7 +104,7 @@ func decidersWith(cluster string, bits int) []control.Decider {
 
 func newStage(t *testing.T, all ...control.Decider) *stage {
 	all = append(all, node.Deliver{})
-	// The class that is always there has been there before, so that it counts for nothing in names.
+	// The built-in class exists from the start, so that it does not change names.
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: state.LocalClass, UID: "local", Annotations: map[string]string{state.DefaultClassAnnotation: "true"}}, Provisioner: state.LocalProvisioner}
 	return &stage{
 		t: t, all: all, s: state.Load(state.Empty("story", storyNoon), []state.Object{class}, 0), start: storyNoon, now: storyNoon, silent: map[string]bool{}, rejects: map[string]bool{}, unsaid: map[string]int{}, counted: map[string]int{},
@@ -148,7 +148,7 @@ func (g *stage) do(verb string, args []string) {
 		for _, n := range g.nodes(names) {
 			g.silent[n] = true
 		}
-	case "return": // the devices are back: they report, and stop what they are to stop
+	case "return": // the devices are back: they report, and stop deleted pods
 		for _, n := range g.nodes(names) {
 			delete(g.silent, n)
 			g.report(n, corev1.ConditionTrue)
@@ -168,7 +168,7 @@ func (g *stage) do(verb string, args []string) {
 		}
 		site.Spec.DisruptionPolicy = fleet.DisruptionPolicy(opts["policy"])
 		g.put(site)
-	case "drain": // as by kubectl annotate, for one node or for several at one moment
+	case "drain": // as by kubectl annotate, for one or several nodes at one moment
 		order := strings.Join(args[1:], " ")
 		var changes []state.Change
 		for _, name := range expand(args[0]) {
@@ -189,7 +189,7 @@ func (g *stage) do(verb string, args []string) {
 	case "budget":
 		g.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1}, Spec: policyv1.PodDisruptionBudgetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": names[0]}}, MinAvailable: ptr.To(intstr.Parse(opts["min"]))}})
-	case "pod": // that nobody makes again
+	case "pod": // without a controller
 		t := template(names[0], opts)
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], CreationTimestamp: metav1.NewTime(g.now)}, Spec: t.template.Spec}
 		p.Spec.NodeName = opts["node"]
@@ -207,7 +207,7 @@ func (g *stage) do(verb string, args []string) {
 		if c, ok := state.Delete(g.s.Pod("default", names[0]), g.now, nil, ""); ok {
 			g.apply(c)
 		}
-	case "drains": // what the nodes say of theirs
+	case "drains": // the drain statuses of the nodes
 		for n := range g.s.NodesWithDrain() {
 			_, ordered := n.Annotations[state.DrainAnnotation]
 			if st := state.DrainStatusOf(n); st != nil {
@@ -241,7 +241,7 @@ func (g *stage) do(verb string, args []string) {
 		spec := template(names[0], opts)
 		g.put(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1}, Spec: appsv1.DaemonSetSpec{
 			Selector: spec.selector, Template: spec.template, UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType}}})
-	case "rejects", "accepts": // the devices do not start what they are sent, as when something else takes their memory
+	case "rejects", "accepts": // the devices reject new pods, as without memory
 		for _, n := range g.nodes(names) {
 			g.rejects[n] = verb == "rejects"
 		}
@@ -253,7 +253,7 @@ func (g *stage) do(verb string, args []string) {
 		g.hush = verb == "hush"
 	case "delete-node":
 		g.apply(state.Remove(g.s.Node(names[0]), "delete node "+names[0]))
-	case "restart": // of the hub, which may have been off: what is remembered stays, and everybody counts as seen now
+	case "restart": // of the hub, possibly after a while: stored state stays, and every node counts as seen now
 		off, _ := time.ParseDuration(opts["after"])
 		g.now = g.now.Add(off)
 		g.s = g.s.ResetSeen(g.now)
@@ -267,7 +267,7 @@ func (g *stage) do(verb string, args []string) {
 	}
 }
 
-// expand makes pi-1..3 into three names.
+// expand turns pi-1..3 into three names.
 func expand(name string) (out []string) {
 	head, last, ok := strings.Cut(name, "..")
 	if !ok {
@@ -372,7 +372,7 @@ func (g *stage) report(node string, ready corev1.ConditionStatus) {
 	g.apply(c)
 }
 
-// settle lets the hub come to rest, and writes down what it says.
+// settle lets the hub settle, and writes down its sentences.
 func (g *stage) settle(recent []state.Applied) {
 	g.t.Helper()
 	for n := range g.s.Nodes() {
@@ -394,12 +394,12 @@ func (g *stage) settle(recent []state.Applied) {
 	if g.watch != nil {
 		g.watch(g.s, made, g.now)
 	}
-	// Asked about everything at the same moment they want nothing: incremental = full.
-	// Where nothing happened, only some of the quiet moments are held against it.
+	// A full decision at the same moment must change nothing. If nothing happened, only some
+	// moments are checked.
 	if g.quiet++; len(recent)+len(made) == 0 && g.quiet%60 != 0 {
 		return
 	}
-	// Nor is what comes in two steps, of which the second follows at once.
+	// The same holds for a second step that follows at once.
 	if wake := g.settler.Wake(); !wake.IsZero() && wake.Sub(g.now) <= time.Millisecond {
 		return
 	}
@@ -416,7 +416,7 @@ func (g *stage) say(a state.Applied) {
 	}
 }
 
-// wait lets time pass: alarms ring, and every second the devices obey.
+// wait advances the time: alarms are due, and devices obey every second.
 func (g *stage) wait(d time.Duration) {
 	end := g.now.Add(d)
 	for g.now.Before(end) {
@@ -432,7 +432,7 @@ func (g *stage) wait(d time.Duration) {
 	}
 }
 
-// obey is what the devices that can hear did since.
+// obey does what reachable devices have to do.
 func (g *stage) obey() (done []state.Applied) {
 	changes := g.bootBoards()
 	for n := range g.s.Nodes() {

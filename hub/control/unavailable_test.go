@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// away is a store whose database does not say whether it has committed.
+// away is a store whose database does not confirm commits.
 type away struct{ back chan struct{} }
 
 func (a away) Commit(context.Context, []Row, uint64) error {
@@ -21,7 +21,7 @@ func (a away) Commit(context.Context, []Row, uint64) error {
 	return nil
 }
 
-func TestWhoComesWhileACommitHangsIsToldAtOnce(t *testing.T) {
+func TestRequestsDuringAHangingCommitFailAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := away{make(chan struct{})}
 		l := New(Config{Store: store, Start: state.Empty("hub", time.Now())})
@@ -41,7 +41,7 @@ func TestWhoComesWhileACommitHangsIsToldAtOnce(t *testing.T) {
 		}
 		close(store.back)
 		if err := <-first; err != nil {
-			t.Fatal("what was under way was remembered in the end:", err)
+			t.Fatal("the running commit was stored in the end:", err)
 		}
 		if _, err := l.Do(t.Context(), create("c")); err != nil {
 			t.Fatal(err)

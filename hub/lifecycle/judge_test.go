@@ -15,15 +15,15 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// judging is a world in which a site is judged before its first node is given up.
+// judging returns a world in which a site is judged before its first node is tainted.
 func judging(t *testing.T) *world {
 	w := newWorld(t, lifecycle.Defaults)
 	w.set.JudgeDelay = lifecycle.Defaults.JudgeDelay
 	return w
 }
 
-// TestACutSiteIsJudgedFirst silences nodes of a site in one moment, each at another time
-// after its last lease, as leases come every 10 to 10.4 s.
+// TestACutSiteIsJudgedFirst silences nodes of a site at one moment, each at another time after its
+// last lease: leases come every 10 to 10.4 s.
 func TestACutSiteIsJudgedFirst(t *testing.T) {
 	for _, tt := range []struct{ of, silent int }{{20, 11}, {40, 22}, {60, 33}, {100, 55}, {3, 3}, {5, 3}, {4, 4}, {200, 110}} {
 		for seed := range int64(3) {
@@ -46,32 +46,32 @@ func TestACutSiteIsJudgedFirst(t *testing.T) {
 				w.wait(51*time.Second, alive...)
 				got := w.expel()
 				if st := w.s.Site("oslo").Status; tt.silent < tt.of && len(got) > 0 && tt.of <= 50 {
-					t.Errorf("%v are given up while the site becomes %s", got, st.State)
+					t.Errorf("%v are tainted while the site becomes %s", got, st.State)
 				} else if st.State == fleet.SiteNormal {
 					t.Errorf("the site is %s", st.State)
 				}
 				if len(got) > 1 {
-					t.Errorf("%d are given up", len(got))
+					t.Errorf("%d are tainted", len(got))
 				}
 			})
 		}
 	}
 }
 
-// judges gives a up when b and c have had their grace, and not before.
+// judges checks that a is tainted once the grace periods of b and c have passed, and not before.
 func judges(t *testing.T, w *world) {
 	t.Helper()
 	w.wait(40*time.Second+lifecycle.Defaults.JudgeDelay-time.Millisecond, "b", "c")
 	if got := w.expel(); len(got) > 0 {
-		t.Errorf("%v given up too early", got)
+		t.Errorf("%v tainted too early", got)
 	}
 	w.wait(time.Millisecond, "b", "c")
 	if got := w.expel(); len(got) != 1 {
-		t.Errorf("%v given up, want a", got)
+		t.Errorf("%v tainted, want a", got)
 	}
 }
 
-func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
+func TestNoNodeIsTaintedBeforeItsSiteIsJudged(t *testing.T) {
 	w := judging(t)
 	w.put(node("a", "oslo", up), node("b", "oslo", up))
 	w.wait(40*time.Second+1, "b")
@@ -80,27 +80,27 @@ func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
 	}
 	w.wait(lifecycle.Defaults.JudgeDelay-2*time.Millisecond, "b")
 	if got := w.expel(); len(got) > 0 {
-		t.Errorf("%v given up too early", got)
+		t.Errorf("%v tainted too early", got)
 	}
 	w.wait(2*time.Millisecond, "b")
 	if got := w.expel(); len(got) != 1 {
-		t.Errorf("%v given up, want a", got)
+		t.Errorf("%v tainted, want a", got)
 	}
-	t.Run("a hub that starts judges a site only when every node of it has had its grace", func(t *testing.T) {
+	t.Run("a starting hub judges a site only after every node's grace period", func(t *testing.T) {
 		w := judging(t)
 		n := node("a", "oslo", down)
 		n.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
 		w.put(n, node("b", "oslo", up), node("c", "oslo", up))
 		judges(t, w)
 	})
-	t.Run("so does one that stood still", func(t *testing.T) {
+	t.Run("so does a hub that stood still", func(t *testing.T) {
 		w := judging(t)
 		w.put(node("a", "oslo", up), node("b", "oslo", up), node("c", "oslo", up))
 		w.wait(40*time.Second+1, "b", "c")
 		w.s = w.s.Listen(w.now)
 		judges(t, w)
 	})
-	t.Run("a site's own grace is the one that counts", func(t *testing.T) {
+	t.Run("a site's own grace period counts", func(t *testing.T) {
 		w := judging(t)
 		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 5 * time.Minute}}})
 		for _, n := range names("oslo", 5) {
@@ -111,7 +111,7 @@ func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
 		w.s = w.s.Listen(w.now)
 		w.wait(5*time.Minute+lifecycle.Defaults.JudgeDelay+time.Second, append(names("oslo", 5)[3:], names("bergen", 2)...)...)
 		if got, st := w.expel(), w.s.Site("oslo").Status; len(got) > 0 || st.State != fleet.SitePartialDisruption {
-			t.Errorf("%v given up, the site is %s", got, st.State)
+			t.Errorf("%v tainted, the site is %s", got, st.State)
 		}
 	})
 	for _, tt := range []struct {
@@ -128,9 +128,8 @@ func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
 	}
 }
 
-// TestARateThatChangesGivesNobodyUpAtOnce: what a bucket holds is worth nothing at
-// another rate, unless it was full.
-func TestARateThatChangesGivesNobodyUpAtOnce(t *testing.T) {
+// A token bucket is worth nothing at another rate, unless it was full.
+func TestAChangedRateTaintsNoNodeAtOnce(t *testing.T) {
 	spec := func(change func(*fleet.SiteSpec)) func(*world) {
 		return func(w *world) {
 			site := w.s.Site("oslo").DeepCopy()
@@ -144,9 +143,9 @@ func TestARateThatChangesGivesNobodyUpAtOnce(t *testing.T) {
 		size, silent   int
 		before, change func(*world)
 		alive          func() []string
-		wait           time.Duration // after the change, until the next one goes
-		within         time.Duration // from the first to the change
-		first          int           // given up before
+		wait           time.Duration // from the change to the next taint
+		within         time.Duration // from the first taint to the change
+		first          int           // nodes tainted before
 	}{
 		{"maintenance that ends", 10, 2, spec(func(s *fleet.SiteSpec) { s.Maintenance = &fleet.Maintenance{Until: until} }),
 			func(w *world) { w.wait(until.Sub(w.now), append(names("oslo", 10)[2:], "bergen-00")...) }, nil, 10 * time.Second, 0, 0},
@@ -154,7 +153,7 @@ func TestARateThatChangesGivesNobodyUpAtOnce(t *testing.T) {
 		{"a faster rate", 10, 3, nil, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.5) }), nil, 2 * time.Second, 5 * time.Second, 1},
 		{"no rate and one again", 10, 3, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.0) }),
 			spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = nil }), nil, 10 * time.Second, time.Hour, 0},
-		{"a small partly disrupted site that is Normal again", 5, 3, nil, func(w *world) { w.becomes("oslo-00", up) }, func() []string { return []string{"oslo-00", "oslo-03", "oslo-04"} }, 10 * time.Second, time.Hour, 0},
+		{"a small partially disrupted site that is Normal again", 5, 3, nil, func(w *world) { w.becomes("oslo-00", up) }, func() []string { return []string{"oslo-00", "oslo-03", "oslo-04"} }, 10 * time.Second, time.Hour, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, lifecycle.Defaults)
@@ -167,7 +166,7 @@ func TestARateThatChangesGivesNobodyUpAtOnce(t *testing.T) {
 			w.wait(40*time.Second+1, alive...)
 			w.wait(tt.within, alive...)
 			if got := w.expel(); len(got) != tt.first {
-				t.Fatalf("%v are given up, want %d", got, tt.first)
+				t.Fatalf("%v are tainted, want %d", got, tt.first)
 			}
 			if tt.alive != nil {
 				alive = append(tt.alive(), "bergen-00")
@@ -175,11 +174,11 @@ func TestARateThatChangesGivesNobodyUpAtOnce(t *testing.T) {
 			tt.change(w)
 			w.wait(tt.wait-2*time.Millisecond, alive...)
 			if got := w.expel(); len(got) != tt.first {
-				t.Errorf("%v are given up within %s, want %d", got, tt.wait, tt.first)
+				t.Errorf("%v are tainted within %s, want %d", got, tt.wait, tt.first)
 			}
 			w.wait(4*time.Millisecond, alive...)
 			if got := w.expel(); len(got) != tt.first+1 {
-				t.Errorf("%v are given up after %s, want %d", got, tt.wait, tt.first+1)
+				t.Errorf("%v are tainted after %s, want %d", got, tt.wait, tt.first+1)
 			}
 		})
 	}

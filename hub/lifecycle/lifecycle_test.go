@@ -17,7 +17,7 @@ import (
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// A world is a fleet that only lifecycle decides about.
+// A world is a fleet with only the lifecycle deciders.
 type world struct {
 	t      *testing.T
 	s      state.Snapshot
@@ -25,10 +25,10 @@ type world struct {
 	set    lifecycle.Settings
 	alarms [3]map[state.Subject]time.Time // by decider
 	said   []string
-	byHand bool // nodes are only written, and no device has reported
+	byHand bool // nodes are only written by hand; no device has reported
 }
 
-// newWorld is one in which nobody waits for the site's judgement; see judge_test.go.
+// newWorld returns a world in which no node waits for the judgement of its site; see judge_test.go.
 func newWorld(t *testing.T, set lifecycle.Settings) *world {
 	set.JudgeDelay = 0
 	return &world{t: t, s: state.Empty("test", noon), now: noon, set: set, alarms: noAlarms()}
@@ -41,7 +41,7 @@ type decider interface {
 	Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan
 }
 
-// deciders are the three in their order.
+// deciders returns the three deciders in order.
 func (w *world) deciders() [3]decider {
 	return [3]decider{lifecycle.Flapping{}, lifecycle.Health{Settings: w.set}, lifecycle.Sites{Settings: w.set}}
 }
@@ -64,13 +64,13 @@ func node(name, site string, ready corev1.ConditionStatus) *corev1.Node {
 	return n
 }
 
-// put changes objects and lets the decider settle, as the loop would.
+// put changes objects and settles, as the loop does.
 func (w *world) put(objects ...state.Object) {
 	w.t.Helper()
 	var changes []state.Change
 	for _, o := range objects {
 		if n, ok := o.(*corev1.Node); ok && state.ReadyOf(n) != "" && w.s.Record(n.Name) == nil && !w.byHand {
-			changes = append(changes, state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Boot: "b"}, "")) // a device has said so
+			changes = append(changes, state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Boot: "b"}, "")) // a device has reported
 		}
 		changes = append(changes, state.Put(o.DeepCopyObject().(state.Object), ""))
 	}
@@ -137,7 +137,7 @@ func (w *world) wake(i int, alarms []state.Alarm) {
 	}
 }
 
-// wait lets time pass, with a look at each alarm; alive nodes renew their leases.
+// wait advances the time from alarm to alarm; alive nodes renew their leases.
 func (w *world) wait(d time.Duration, alive ...string) {
 	w.t.Helper()
 	end := w.now.Add(d)
@@ -258,7 +258,7 @@ func TestANodeThatNeverReported(t *testing.T) {
 		t.Errorf("Ready = %+v", c)
 	}
 	if got := w.s.Site("oslo").Status; got.NeverSeen != 1 || got.NotReady != 0 || got.State != fleet.SiteNormal {
-		t.Errorf("a node that was never seen counts: %+v", got)
+		t.Errorf("a node that has never reported counts: %+v", got)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestTaintsByCondition(t *testing.T) {
 		{corev1.NodeMemoryPressure, corev1.ConditionUnknown, ""},
 		{corev1.NodeDiskPressure, corev1.ConditionFalse, ""},
 	} {
-		t.Run(fmt.Sprintf("%s=%s gives %q and takes it back", tt.condition, tt.status, tt.want), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s=%s adds %q and removes it again", tt.condition, tt.status, tt.want), func(t *testing.T) {
 			w := newWorld(t, lifecycle.Defaults)
 			n := node("a", "oslo", corev1.ConditionTrue)
 			n.Spec.Taints = []corev1.Taint{{Key: "mine", Effect: corev1.TaintEffectNoSchedule}}
@@ -311,7 +311,7 @@ func TestTaintsByCondition(t *testing.T) {
 			}
 		})
 	}
-	t.Run("cordon gives the taint unschedulable, uncordon takes it", func(t *testing.T) {
+	t.Run("cordon adds the taint unschedulable, uncordon removes it", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		n := node("a", "", corev1.ConditionTrue)
 		n.Spec.Unschedulable = true
@@ -328,7 +328,7 @@ func TestTaintsByCondition(t *testing.T) {
 	})
 }
 
-func TestAnotherKeyHasItsOwnMomentAndTheNodeRemembersTheFirst(t *testing.T) {
+func TestAReplacedTaintHasItsOwnTimeAndTheFirstIsStored(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.put(node("a", "oslo", corev1.ConditionTrue), node("b", "oslo", corev1.ConditionTrue))
 	w.wait(41*time.Second, "b")
@@ -346,23 +346,23 @@ func TestAnotherKeyHasItsOwnMomentAndTheNodeRemembersTheFirst(t *testing.T) {
 	}
 	past := state.OutageOf(w.s.Node("a"))
 	if past == nil || len(past.TaintPeriods) != 1 || past.TaintPeriods[0].Key != first.Key || !past.TaintPeriods[0].From.Equal(first.TimeAdded) || !past.TaintPeriods[0].To.Equal(got.TimeAdded) {
-		t.Errorf("it remembers %v of %v", past, first)
+		t.Errorf("it stores %v of %v", past, first)
 	}
-	for range 30 { // a device that goes to and fro
+	for range 30 { // a device that alternates
 		for _, ready := range []corev1.ConditionStatus{corev1.ConditionUnknown, corev1.ConditionFalse} {
 			w.wait(time.Second, "b")
 			w.becomes("a", ready)
 		}
 	}
 	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) > 8 || !past.TaintPeriods[0].From.Equal(first.TimeAdded) {
-		t.Errorf("it remembers %d spells, the first since %s", len(past.TaintPeriods), past.TaintPeriods[0].From)
+		t.Errorf("it stores %d periods, the first since %s", len(past.TaintPeriods), past.TaintPeriods[0].From)
 	}
 	if n := w.s.Node("a"); !past.Since.Time.Equal(state.OutageOf(n).Since.Time) {
-		t.Errorf("the outage began at %s and now at %s", past.Since, state.OutageOf(n).Since)
+		t.Errorf("the outage began at %s, and later at %s", past.Since, state.OutageOf(n).Since)
 	}
 	w.becomes("a", up)
 	if past := state.OutageOf(w.s.Node("a")); past != nil {
-		t.Errorf("a ready node remembers %v", past)
+		t.Errorf("a ready node stores %v", past)
 	}
 }
 
@@ -416,7 +416,7 @@ func TestRates(t *testing.T) {
 			t.Errorf("tainted %v, want 2 after 10 s", got)
 		}
 	})
-	t.Run("Hold keeps a fully disrupted site as it is", func(t *testing.T) {
+	t.Run("Hold stops evictions in a fully disrupted site", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{DisruptionPolicy: fleet.Hold}})
 		w.site("oslo", 3, 0)
@@ -425,7 +425,7 @@ func TestRates(t *testing.T) {
 			t.Errorf("tainted %v", got)
 		}
 	})
-	t.Run("maintenance holds, and its end lets go", func(t *testing.T) {
+	t.Run("maintenance stops evictions, and its end resumes them", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{Maintenance: &fleet.Maintenance{Until: metav1.NewTime(noon.Add(10 * time.Minute))}}})
 		w.site("oslo", 3, 0)
@@ -437,7 +437,7 @@ func TestRates(t *testing.T) {
 			t.Errorf("tainted %v after maintenance, want one", got)
 		}
 	})
-	t.Run("a node that heals while it waits costs no token", func(t *testing.T) {
+	t.Run("a node that recovers while it waits uses no token", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.site("oslo", 10, 0)
 		alive := names("oslo", 10)[3:]
@@ -449,7 +449,7 @@ func TestRates(t *testing.T) {
 			t.Errorf("tainted %v", got)
 		}
 	})
-	t.Run("a new rate counts from the next look", func(t *testing.T) {
+	t.Run("a new rate counts from the next pass", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.site("oslo", 10, 0)
 		alive := names("oslo", 10)[4:]
@@ -484,7 +484,7 @@ func TestMasterDisruption(t *testing.T) {
 	if got := w.expel(); len(got) != 0 {
 		t.Errorf("tainted %v", got)
 	}
-	// E5: one device back
+	// E5: one device returns
 	w.put(node("bergen-00", "bergen", corev1.ConditionTrue))
 	if got := w.expel(); len(got) != 0 {
 		t.Errorf("on leaving, %v are tainted at once: the first waits 1/rate", got)
@@ -536,28 +536,28 @@ func TestFlapping(t *testing.T) {
 	}
 }
 
-func TestLeavingTheDarkEveryNodeCountsAsSeen(t *testing.T) {
+func TestAfterMasterDisruptionEveryNodeCountsAsSeen(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
-	out := node("b", "bergen", corev1.ConditionTrue) // ready, and no part of any site's state
+	out := node("b", "bergen", corev1.ConditionTrue) // ready, but excluded from every site's state
 	out.Labels[fleet.LabelExcludeDisruption] = ""
 	w.put(node("a", "oslo", corev1.ConditionTrue), out)
 	w.wait(time.Minute, "b") // a falls silent: every site that counts is dark
 	if got := w.s.Site("oslo").Status.HeldReason; got != fleet.HeldInMasterDisruption {
 		t.Fatalf("held: %q", got)
 	}
-	w.wait(30 * time.Second) // b falls silent, too
+	w.wait(30 * time.Second) // b falls silent too
 	w.put(node("a", "oslo", corev1.ConditionTrue))
 	w.wait(40*time.Second, "a")
 	if got := w.ready("b"); got != corev1.ConditionTrue {
-		t.Errorf("after 70 s of silence, 40 of them in the light, Ready = %s, want True", got)
+		t.Errorf("after 70 s of silence, 40 of them since the disruption ended, Ready = %s, want True", got)
 	}
 	w.wait(1, "a")
 	if got := w.ready("b"); got != corev1.ConditionUnknown {
-		t.Errorf("after more than a grace in the light Ready = %s, want Unknown", got)
+		t.Errorf("a grace period after the disruption ended Ready = %s, want Unknown", got)
 	}
 }
 
-func TestSilenceTouchesOnlyTheConditionsThatADeviceHasToRenew(t *testing.T) {
+func TestSilenceChangesOnlyWatchedConditions(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	n := node("a", "oslo", corev1.ConditionTrue)
 	earlier := metav1.NewTime(noon.Add(-time.Hour))
@@ -586,11 +586,11 @@ func TestSilenceTouchesOnlyTheConditionsThatADeviceHasToRenew(t *testing.T) {
 		t.Errorf("the last heartbeat of DiskPressure is %s, want as it was", c.LastHeartbeatTime)
 	}
 	if got, want := w.taints("a"), "unreachable:NoExecute unreachable:NoSchedule"; got != want {
-		t.Errorf("taints %q, want %q: pressure is not known any more", got, want)
+		t.Errorf("taints %q, want %q: the pressure is unknown now", got, want)
 	}
 }
 
-func TestATaintIsItsKeyAndItsEffect(t *testing.T) {
+func TestATaintIsItsKeyAndEffect(t *testing.T) {
 	at := func(d time.Duration) *metav1.Time { t := metav1.NewTime(noon.Add(d)); return &t }
 	w := newWorld(t, lifecycle.Defaults)
 	n := node("a", "oslo", corev1.ConditionUnknown)
@@ -605,10 +605,10 @@ func TestATaintIsItsKeyAndItsEffect(t *testing.T) {
 		t.Errorf("taints %q, want %q: of not-ready and unreachable one NoExecute, and the user's own", got, want)
 	}
 	if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.Equal(at(-time.Second)) {
-		t.Errorf("it counts from %s, want its own moment", got)
+		t.Errorf("its time is %s, want its own", got)
 	}
 	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) != 1 || !past.TaintPeriods[0].From.Equal(at(-time.Minute)) {
-		t.Errorf("it remembers %v, want the other of the two", past)
+		t.Errorf("it stores %v, want the other taint", past)
 	}
 	w.becomes("a", up)
 	if got, want := w.taints("a"), "unreachable:PreferNoSchedule"; got != want {
@@ -629,10 +629,10 @@ func TestARateOfExactlyOneResumesAfterADisruption(t *testing.T) {
 	w.becomes("bergen-00", up)
 	w.wait(3*time.Second, "bergen-00")
 	if got := w.expel(); len(got) != 3 {
-		t.Errorf("3 s after the dark %v are tainted, want 3", got)
+		t.Errorf("3 s after the disruption %v are tainted, want 3", got)
 	}
 	w.becomes("oslo-04", up)
-	w.becomes("oslo-05", up) // 4 of 6: partially disrupted, and small
+	w.becomes("oslo-05", up) // 4 of 6: partially disrupted and small
 	if st := w.s.Site("oslo").Status; st.EvictionRate != "0" {
 		t.Fatalf("status %+v", st)
 	}
@@ -646,15 +646,15 @@ func TestARateOfExactlyOneResumesAfterADisruption(t *testing.T) {
 	}
 	w.wait(time.Second, "bergen-00", "oslo-01", "oslo-02", "oslo-04", "oslo-05")
 	if got := w.expel(); !slices.Equal(got, []string{"oslo-00", "oslo-03"}) {
-		t.Errorf("a second later %v are tainted, want the one that waits", got)
+		t.Errorf("a second later %v are tainted, want the waiting one", got)
 	}
 }
 
-func TestTheHistoryOfANodeIsNoted(t *testing.T) {
+func TestTheHistoryOfANodeIsStored(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.put(node("a", "oslo", corev1.ConditionTrue), node("b", "oslo", corev1.ConditionTrue))
 	begin := w.now
-	w.wait(time.Minute, "b") // a falls silent, and is given up
+	w.wait(time.Minute, "b") // a falls silent and is tainted
 	n := w.s.Node("a").DeepCopy()
 	*state.NodeCondition(n, corev1.NodeReady) = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: metav1.NewTime(w.now)}
 	w.put(n)
@@ -664,7 +664,7 @@ func TestTheHistoryOfANodeIsNoted(t *testing.T) {
 	for _, turn := range w.s.Record("a").History {
 		got = append(got, fmt.Sprintf("%s/%v", turn.Ready, turn.Out))
 		if turn.At.Before(&metav1.MicroTime{Time: last}) || turn.At.After(w.now) {
-			t.Errorf("the turn to %s is noted at %s, after %s", turn.Ready, turn.At, last)
+			t.Errorf("the change to %s is stored at %s, after %s", turn.Ready, turn.At, last)
 		}
 		last = turn.At.Time
 	}

@@ -25,7 +25,8 @@ func (w *world) podReady(name string) bool {
 	return state.PodCondition(w.s.Pod("default", name), corev1.PodReady).Status == up
 }
 
-// conditions names the watched conditions that are not True, such as "Ready=Unknown/NodeStatusUnknown".
+// conditions lists the watched conditions that are not True, such as
+// "Ready=Unknown/NodeStatusUnknown".
 func (w *world) conditions(name string) string {
 	var out []string
 	for _, c := range w.s.Node(name).Status.Conditions {
@@ -41,13 +42,13 @@ const (
 	stoppedReady = "Ready=Unknown/NodeStatusUnknown MemoryPressure=Unknown/NodeStatusNeverUpdated DiskPressure=Unknown/NodeStatusNeverUpdated PIDPressure=Unknown/NodeStatusNeverUpdated"
 )
 
-// old is a node that was made an hour before the hub's noon.
+// old returns the node as if it was made an hour before noon.
 func old(n *corev1.Node) *corev1.Node {
 	n.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
 	return n
 }
 
-// conditionWrites counts the writes of a node's conditions that one look at d from noon wants.
+// conditionWrites counts the writes of a node's conditions in one pass at d after noon.
 func (w *world) conditionWrites(name string, after time.Duration) (count int) {
 	have := w.s.Node(name)
 	about := []state.Subject{state.About(state.KeyOf(have))}
@@ -63,7 +64,7 @@ func (w *world) conditionWrites(name string, after time.Duration) (count int) {
 }
 
 func TestScenarioUnknownPosting(t *testing.T) {
-	// beside it lives a node, so that the hub does not blame itself
+	// another node is alive, so that the hub does not suspect its own link
 	begin := func(t *testing.T, n *corev1.Node) *world {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("b", "oslo", up))
@@ -125,7 +126,7 @@ func TestScenarioTwoHeartbeats(t *testing.T) {
 		node   *corev1.Node
 		lease  bool          // is renewed
 		status bool          // is reported every half minute
-		after  time.Duration // when to look
+		after  time.Duration // when to decide
 		want   string
 		podUp  bool
 	}{
@@ -233,7 +234,7 @@ func TestScenarioPodsOfASilentNode(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("a", "oslo", up), node("b", "oslo", up))
 		w.wait(time.Minute, "b")
-		w.put(readyPod("p", "a")) // heard from the device: so it is not silent
+		w.put(readyPod("p", "a")) // a message of the device, so it is not silent
 		if w.ready("a") != down || !w.podReady("p") {
 			t.Errorf("node %s, pod ready %v", w.ready("a"), w.podReady("p"))
 		}
@@ -241,7 +242,7 @@ func TestScenarioPodsOfASilentNode(t *testing.T) {
 }
 
 func TestScenarioTaints(t *testing.T) {
-	// two nodes that may fail, and enough that live
+	// two nodes that may fail, and enough live ones
 	begin := func(t *testing.T) (*world, []string) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("a", "oslo", up), node("b", "oslo", up))
@@ -269,7 +270,7 @@ func TestScenarioTaints(t *testing.T) {
 	t.Run("T1 a node that loses its Ready condition while it waits is not given NoExecute", func(t *testing.T) {
 		w, alive := begin(t)
 		w.becomes("a", corev1.ConditionFalse)
-		w.becomes("b", corev1.ConditionFalse) // waits for its turn
+		w.becomes("b", corev1.ConditionFalse) // waits for its taint
 		n := w.s.Node("b").DeepCopy()
 		n.Status.Conditions = nil
 		w.put(n)
@@ -362,7 +363,7 @@ func TestScenarioTaints(t *testing.T) {
 			w.put(node("c", "oslo", ready))
 			grace := 40 * time.Second
 			if ready == "" {
-				grace = time.Minute // the startup grace
+				grace = time.Minute // the startup grace period
 			}
 			alive = append(alive, "a", "b")
 			w.wait(grace, alive...)

@@ -20,7 +20,7 @@ const (
 	down = corev1.ConditionUnknown
 )
 
-// states are the disruption states of all sites.
+// states returns the disruption states of all sites.
 func (w *world) states() map[string]fleet.SiteState {
 	out := map[string]fleet.SiteState{}
 	for site := range state.Each[*fleet.Site](w.s, state.Sites, "") {
@@ -29,7 +29,7 @@ func (w *world) states() map[string]fleet.SiteState {
 	return out
 }
 
-// becomes sets a node's Ready as a report would (down: as silence would).
+// becomes sets a node's Ready as a report does (down: as silence does).
 func (w *world) becomes(name string, ready corev1.ConditionStatus) {
 	w.t.Helper()
 	n := w.s.Node(name).DeepCopy()
@@ -38,7 +38,7 @@ func (w *world) becomes(name string, ready corev1.ConditionStatus) {
 	w.put(n)
 }
 
-// alive are the nodes that are Ready, and so renew their leases.
+// alive returns the ready nodes, which renew their leases.
 func (w *world) alive() (out []string) {
 	for n := range w.s.Nodes() {
 		if state.ReadyOf(n) == up {
@@ -69,7 +69,7 @@ func TestScenarioStateOfSites(t *testing.T) {
 		name          string
 		nodes         []*corev1.Node
 		first, second states
-		change        func(*world) // an hour after the first look
+		change        func(*world) // an hour after the first pass
 	}{
 		{"Z1 one ready node that says of no site makes the default site Normal, and it stays so",
 			[]*corev1.Node{node("n0", "", up)}, states{"default": normal}, states{"default": normal}, nil},
@@ -163,13 +163,13 @@ func TestScenarioExcludedNode(t *testing.T) {
 	})
 }
 
-// The queue of Kubernetes' rate limiter is, here, the order in which a site's nodes
-// wait for their NoExecute taint.
+// The queue of Kubernetes' rate limiter corresponds to the order in which a site's nodes wait for
+// their NoExecute taint.
 func TestScenarioQueue(t *testing.T) {
-	// a site of 20, whose first n are silent, looked at when they have just failed
+	// a site of 20 nodes whose first n have just fallen silent
 	silent := func(t *testing.T, n int, spec fleet.SiteSpec) (w *world, alive []string) {
 		w = newWorld(t, lifecycle.Defaults)
-		spec.Description = "x" // a site that somebody wrote stays
+		spec.Description = "x" // a site with a spec stays
 		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "z"}, Spec: spec})
 		w.site("z", 20, 0)
 		alive = names("z", 20)[n:]

@@ -13,32 +13,32 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A site whose last node is deleted and comes back has its rate as if it had never
-// been gone, and nothing of it is kept for longer than that takes.
-func TestASiteThatIsEmptiedAndFilledAgainKeepsItsRate(t *testing.T) {
+// A site whose last node is deleted and recreated keeps its rate. It is stored no longer than that
+// takes.
+func TestARecreatedSiteKeepsItsRate(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.put(node("other", "bergen", up), node("pi", "oslo", up))
 	w.put(node("pi", "oslo", corev1.ConditionFalse))
 	if state.NoExecuteOf(w.s.Node("pi")) == nil {
-		t.Fatal("the first one of a quiet site does not go at once")
+		t.Fatal("the first node of a quiet site is not tainted at once")
 	}
 	w.wait(time.Second, "other")
 	w.apply([]state.Change{state.Remove(w.s.Node("pi"), "")})
 	w.put(node("pi", "oslo", corev1.ConditionFalse))
 	if state.NoExecuteOf(w.s.Node("pi")) != nil {
-		t.Error("the next one goes after a second, and one in ten is allowed")
+		t.Error("the next node is tainted after one second, want ten")
 	}
 	w.wait(8*time.Second, "other", "pi")
 	if len(w.expel()) > 0 {
-		t.Error("it goes too early")
+		t.Error("it is tainted too early")
 	}
 	w.wait(time.Second, "other", "pi")
 	if len(w.expel()) != 1 {
-		t.Error("it does not go when it is its turn")
+		t.Error("it is not tainted in time")
 	}
 	w.apply([]state.Change{state.Remove(w.s.Node("pi"), "")})
 	if w.s.Site("oslo") == nil {
-		t.Fatal("the site is forgotten before its time")
+		t.Fatal("the site is removed too early")
 	}
 	w.wait(10*time.Second, "other")
 	if w.s.Site("oslo") != nil {
@@ -46,9 +46,9 @@ func TestASiteThatIsEmptiedAndFilledAgainKeepsItsRate(t *testing.T) {
 	}
 }
 
-// What somebody has written of a site is kept without nodes, too: its time zone is an annotation, and
-// a device that is replaced is the last of its site for a moment.
-func TestASiteThatIsEmptyKeepsWhatSomebodyHasWritten(t *testing.T) {
+// A site that a user has written stays without nodes: its time zone is an annotation, and a
+// replaced device may be the last of its site for a moment.
+func TestAnEmptySiteKeepsWhatAUserWrote(t *testing.T) {
 	for what, write := range map[string]func(*fleet.Site){
 		"an annotation": func(s *fleet.Site) { s.Annotations = map[string]string{fleet.AnnotationTimeZone: "Europe/Oslo"} },
 		"a label":       func(s *fleet.Site) { s.Labels = map[string]string{"country": "no"} },
@@ -75,12 +75,12 @@ func TestASiteThatIsEmptyKeepsWhatSomebodyHasWritten(t *testing.T) {
 	early := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo", Annotations: map[string]string{fleet.AnnotationTimeZone: "Europe/Oslo"}}}
 	w.put(early)
 	if w.s.Site("oslo") == nil {
-		t.Error("a site that is written before its first node is gone at once")
+		t.Error("a site that was written before its first node is removed at once")
 	}
 }
 
-// One node in three hundred years is a rate as any other.
-func TestARateThatIsNextToNothingIsNotWithoutBounds(t *testing.T) {
+// One node in three hundred years is a valid rate.
+func TestATinyRateIsBounded(t *testing.T) {
 	for _, rate := range []float64{1e-9, 1e-10, 1e-300, 5e-324} {
 		set := lifecycle.Defaults
 		set.Rate = rate
@@ -95,7 +95,7 @@ func TestARateThatIsNextToNothingIsNotWithoutBounds(t *testing.T) {
 			}
 		}
 		if given != 1 {
-			t.Errorf("at a rate of %g nodes per second %d of two are given up in an hour, want the first", rate, given)
+			t.Errorf("at a rate of %g nodes per second %d of two are tainted in an hour, want the first", rate, given)
 		}
 	}
 }

@@ -10,9 +10,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// TestASiteRemembersItsNights: what happened to a site stays for a month, whatever
-// becomes of the events.
-func TestASiteRemembersItsNights(t *testing.T) {
+// TestTheHistoryOfASiteIsStored: a site's history stays for a month, even without its events.
+func TestTheHistoryOfASiteIsStored(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.site("oslo", 4, 0)
 	w.site("bergen", 1, 0)
@@ -35,7 +34,7 @@ func TestASiteRemembersItsNights(t *testing.T) {
 	for _, h := range w.s.Site("oslo").Status.History {
 		got = append(got, turn{h.State, h.NotReady, h.Given})
 		if h.Time.Time.Before(last) || h.Time.After(w.now) {
-			t.Errorf("a turn at %s after one at %s", h.Time, last)
+			t.Errorf("a change at %s after one at %s", h.Time, last)
 		}
 		last = h.Time.Time
 	}
@@ -47,7 +46,7 @@ func TestASiteRemembersItsNights(t *testing.T) {
 		gaveUp += g.gaveUp
 	}
 	if gaveUp != 4 {
-		t.Errorf("%d nodes were given up, want 4: %+v", gaveUp, got)
+		t.Errorf("%d nodes were tainted, want 4: %+v", gaveUp, got)
 	}
 }
 
@@ -58,12 +57,12 @@ func TestTheHistoryOfASiteIsBounded(t *testing.T) {
 		st.Turn(at(time.Duration(i) * time.Minute))
 	}
 	if n := len(st.History); n != 100 || !st.History[99].Time.Equal(new(at(999*time.Minute).Time)) {
-		t.Errorf("%d turns are kept, the last of %s", n, st.History[n-1].Time)
+		t.Errorf("%d changes are kept, the last of %s", n, st.History[n-1].Time)
 	}
 	before := (&fleet.Site{Status: st}).DeepCopy().Status.History
 	st.Turn(at(40 * 24 * time.Hour))
-	if n := len(st.History); n != 2 { // what it was before, and this
-		t.Errorf("after forty days %d turns are left", n)
+	if n := len(st.History); n != 2 { // the state before, and this change
+		t.Errorf("after forty days %d changes are left", n)
 	}
 	if len(before) != 100 {
 		t.Error("a copy has changed")

@@ -15,7 +15,7 @@ import (
 
 var midday = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// Where a pod with a claim may go, and why it may not, in Kubernetes' words.
+// TestClaims: the nodes of a pod with a claim, or the reason without one, in Kubernetes' words.
 func TestClaims(t *testing.T) {
 	class, gone := state.LocalClass, metav1.NewTime(midday)
 	claim := func(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
@@ -49,18 +49,18 @@ func TestClaims(t *testing.T) {
 			`0/2 nodes are available: persistentvolumeclaim "data" is being deleted.`},
 		{"a claim that is lost", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName, c.Status.Phase = "v", corev1.ClaimLost })},
 			`0/2 nodes are available: persistentvolumeclaim "data" bound to non-existent persistentvolume "v".`},
-		{"a claim of no class", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil })},
+		{"a claim without a class", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil })},
 			"0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims."},
-		{"a claim of a class that is not there", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = &[]string{"other"}[0] })},
+		{"a claim with a missing class", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = &[]string{"other"}[0] })},
 			"0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims."},
-		{"a claim that names a volume that is another's", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.UID, c.Spec.VolumeName = "other", "v" }), volume},
+		{"a claim that names another claim's volume", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.UID, c.Spec.VolumeName = "other", "v" }), volume},
 			"0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims."},
-		{"a claim that is still to be bound", []state.Object{claim(func(*corev1.PersistentVolumeClaim) {})}, "a"},
+		{"a claim that is not bound yet", []state.Object{claim(func(*corev1.PersistentVolumeClaim) {})}, "a"},
 		{"a volume on b", []state.Object{claim(bound), volume}, "b"},
 		{"a volume on b, which is cordoned", []state.Object{claim(bound), volume, func() state.Object { n := full("b"); n.Spec.Unschedulable = true; return n }()},
 			"0/2 nodes are available: 1 node(s) had volume node affinity conflict, 1 node(s) were unschedulable."},
-		{"a volume that another pod on b is about to get", []state.Object{claim(func(*corev1.PersistentVolumeClaim) {}), pod("other", "b")}, "b"},
-		{"a volume on b that one pod alone may use", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) {
+		{"a volume that will be made for another pod on b", []state.Object{claim(func(*corev1.PersistentVolumeClaim) {}), pod("other", "b")}, "b"},
+		{"a volume on b with exclusive use", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) {
 			bound(c)
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 		}), volume, pod("other", "b")},

@@ -135,7 +135,7 @@ func TestMessageCountsEveryReason(t *testing.T) {
 	}
 	more := "0/7 nodes are available: 1 node(s) were unschedulable, 2 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, 4 Insufficient memory."
 	if !slices.Equal(told, []string{want, more, want}) {
-		t.Errorf("told %q: a sentence is told when it changes, and only then", told)
+		t.Errorf("the messages are %q: a message is written only when it changes", told)
 	}
 }
 
@@ -143,11 +143,11 @@ func TestTerminatingPodsCountUntilTheyAreGone(t *testing.T) {
 	gone := metav1.NewTime(start)
 	f := newFleet(t).put(node("pi", "oslo"), pod("old", asks("3", ""), onNode("pi"), func(p *corev1.Pod) { p.DeletionTimestamp = &gone }), pod("new", asks("3", ""))).settle().quiet()
 	if f.on("new") != "" {
-		t.Fatal("placed beside one that still runs")
+		t.Fatal("placed beside a pod that still runs")
 	}
 	f.removePod("old").settle().quiet()
 	if f.on("new") != "pi" {
-		t.Errorf("not placed when room is free: %s", f.why("new"))
+		t.Errorf("not placed when there is space: %s", f.why("new"))
 	}
 }
 
@@ -157,11 +157,11 @@ func TestPodsThatAreNotForThisScheduler(t *testing.T) {
 		pod("foreign", func(p *corev1.Pod) { p.Spec.SchedulerName = "mine" }),
 		pod("named", onNode("nowhere"))).settle().quiet()
 	if f.on("gated") != "" || f.on("foreign") != "" || f.on("named") != "nowhere" {
-		t.Error("touched a pod that is not its own")
+		t.Error("changed another scheduler's pod")
 	}
 	f.editPod("gated", func(p *corev1.Pod) { p.Spec.SchedulingGates = nil }).settle().quiet()
 	if f.on("gated") != "pi" {
-		t.Error("not placed when its gate has gone")
+		t.Error("not placed after its gate was removed")
 	}
 }
 
@@ -173,13 +173,13 @@ func TestAffinityToOtherPods(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		pod  *corev1.Pod
-		want map[string]bool // nodes that will do
+		want map[string]bool // nodes that fit
 		why  string
 	}{
 		{"near: in the same zone", pod("x", nearTo("db", zone)), map[string]bool{"a1": true, "a2": true}, ""},
 		{"near: on the same node", pod("x", nearTo("db", host)), map[string]bool{"a1": true}, ""},
-		{"near: nobody there", pod("x", nearTo("web", host)), nil, "0/3 nodes are available: 3 node(s) didn't match pod affinity rules."},
-		{"near: its own kind, and it is the first", pod("x", app("web"), nearTo("web", host)), map[string]bool{"a1": true, "a2": true, "b1": true}, ""},
+		{"near: no pod there", pod("x", nearTo("web", host)), nil, "0/3 nodes are available: 3 node(s) didn't match pod affinity rules."},
+		{"near: it matches itself and is the first", pod("x", app("web"), nearTo("web", host)), map[string]bool{"a1": true, "a2": true, "b1": true}, ""},
 		{"away: not in the same zone", pod("x", awayFrom("db", zone)), map[string]bool{"b1": true}, ""},
 		{"away: not on the same node", pod("x", awayFrom("db", host)), map[string]bool{"a2": true, "b1": true}, ""},
 	} {
@@ -190,7 +190,7 @@ func TestAffinityToOtherPods(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a pod that keeps others away is respected", func(t *testing.T) {
+	t.Run("the anti-affinity of a placed pod counts", func(t *testing.T) {
 		f := newFleet(t).put(node("a1", "a"), node("b1", "b"), pod("loner", app("loner"), onNode("a1"), awayFrom("kiosk", zone)), pod("x")).settle().quiet()
 		if f.on("x") != "b1" {
 			t.Errorf("on %q", f.on("x"))
@@ -201,21 +201,21 @@ func TestAffinityToOtherPods(t *testing.T) {
 		}
 		f.removePod("loner").settle().quiet()
 		if f.on("y") != "a2" {
-			t.Errorf("not placed when the other has gone: %s", f.why("y"))
+			t.Errorf("not placed when the other pod is gone: %s", f.why("y"))
 		}
 	})
-	t.Run("an empty label is a value as any other, and none is none", func(t *testing.T) {
+	t.Run("an empty label is a domain, a missing label is not", func(t *testing.T) {
 		const role = "node-role.kubernetes.io/gateway"
 		gateway := func(n *corev1.Node) { n.Labels[role] = "" }
 		for _, first := range []*corev1.Pod{pod("first", app("db"), onNode("g1")), pod("first", onNode("g1"), awayFrom("web", role))} {
 			f := newFleet(t).put(node("g1", "a", gateway), node("g2", "b", gateway), node("n", "c"), first)
 			f.put(pod("x", app("web"), awayFrom("db", role))).settle().quiet()
 			if got := f.on("x"); got != "n" {
-				t.Errorf("on %q, a domain with somebody whom it avoids", got)
+				t.Errorf("on %q, a domain with a pod that it avoids", got)
 			}
 		}
 	})
-	t.Run("each of three that avoid each other gets its own node in one pass, the fourth none", func(t *testing.T) {
+	t.Run("three pods that avoid each other get three nodes in one pass, the fourth none", func(t *testing.T) {
 		f := fleetOf(t)
 		for _, name := range names("p", 4) {
 			f.put(pod(name, awayFrom("kiosk", host)))
@@ -259,6 +259,6 @@ func TestMinDomains(t *testing.T) {
 	}
 	f := newFleet(t).put(node("a1", "a"), pod("p", few), pod("q", few)).settle().quiet()
 	if f.on("p") != "a1" || f.on("q") != "" {
-		t.Errorf("p on %q, q on %q: with one zone of two that there must be, a second pod waits", f.on("p"), f.on("q"))
+		t.Errorf("p on %q, q on %q: with one of two minimum domains, a second pod waits", f.on("p"), f.on("q"))
 	}
 }

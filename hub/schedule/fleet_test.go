@@ -17,7 +17,7 @@ import (
 
 var start = time.Date(2026, 1, 5, 12, 0, 0, 0, time.UTC)
 
-// A fleet is a snapshot and a clock: what control does, without control.
+// A fleet is a snapshot and a clock: a minimal version of package control.
 type fleet struct {
 	t      testing.TB
 	s      state.Snapshot
@@ -68,10 +68,10 @@ func (f *fleet) settle() *fleet {
 	return f
 }
 
-// touched is what the recent changes are about.
+// touched returns the subjects of the recent changes.
 func (f *fleet) touched() []state.Subject { return state.Touched(Decider{}.Touches, f.recent) }
 
-// rest lets time pass until nothing is put off any more.
+// rest advances the time until nothing is postponed.
 func (f *fleet) rest() *fleet {
 	f.t.Helper()
 	for range 100 {
@@ -84,7 +84,7 @@ func (f *fleet) rest() *fleet {
 	return f
 }
 
-// quiet holds the incremental decisions against the full recomputation.
+// quiet compares the incremental decisions with a full one.
 func (f *fleet) quiet() *fleet {
 	f.t.Helper()
 	for _, c := range (Decider{}).Decide(f.s, Decider{}.Subjects(f.s), f.now).Changes {

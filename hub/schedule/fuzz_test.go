@@ -12,9 +12,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzSchedule changes a fleet at random and holds after each settling that a
-// question about everything wants nothing more, that no node is overfull and that no
-// pod was bound onto a taint that it does not tolerate.
+// FuzzSchedule changes a fleet at random. After each settling a full decision must change nothing,
+// no node is overfull, and no pod was bound to a node with an untolerated taint.
 func FuzzSchedule(f *testing.F) {
 	for seed := range uint64(40) {
 		f.Add(seed)
@@ -116,8 +115,8 @@ func randomPod(r *rand.Rand, name string, step int, nodes []string) *corev1.Pod 
 	return p
 }
 
-// In a large fleet room that becomes free is used at once, while the sentences
-// about why pods wait follow within seconds.
+// In a large fleet free space is used at once, and the messages of pending pods follow within
+// seconds.
 func TestLargeFleet(t *testing.T) {
 	f := newFleet(t)
 	for _, n := range names("n", 300) {
@@ -135,8 +134,7 @@ func TestLargeFleet(t *testing.T) {
 	}
 }
 
-// In a large fleet, with many pods waiting, the same holds as soon as what has been
-// put off is done.
+// In a large fleet with many pending pods the same holds once postponed work is done.
 func FuzzLargeFleet(f *testing.F) {
 	for seed := range uint64(2) {
 		f.Add(seed)
@@ -171,9 +169,8 @@ func FuzzLargeFleet(f *testing.F) {
 	})
 }
 
-// What is asked for at once is more than one pass may do: the rest comes in the
-// next ones, and nobody is forgotten.
-func TestAPassDoesNoMoreThanSoMuch(t *testing.T) {
+// What exceeds the limits of one pass is done in the next ones, and no pod is lost.
+func TestAPassIsLimited(t *testing.T) {
 	f := newFleet(t)
 	for _, n := range names("n", 30) {
 		f.put(node(n, "oslo"))
@@ -188,7 +185,7 @@ func TestAPassDoesNoMoreThanSoMuch(t *testing.T) {
 	}
 	f.rest().quiet()
 	if n := waiting(f); n > 0 {
-		t.Errorf("%d pods are forgotten", n)
+		t.Errorf("%d pods are lost", n)
 	}
 	for site, n := range count(f, func(n *corev1.Node) string { return n.Name }) {
 		if n < many/30-1 || n > many/30+1 {
@@ -204,9 +201,9 @@ func waiting(f *fleet) (n int) {
 	return n
 }
 
-// In a fleet of thousands a pod looks at some hundreds of nodes, of every site; one
-// that few nodes will have finds them nevertheless.
-func TestAPodLooksAtSomeNodesOfEverySite(t *testing.T) {
+// In a fleet of thousands a pod checks some hundreds of nodes, of every site. A pod that fits on
+// few nodes still finds them.
+func TestAPodChecksSomeNodesOfEverySite(t *testing.T) {
 	f := newFleet(t)
 	for i := range 6_000 {
 		f.put(node(fmt.Sprintf("n-%05d", i), fmt.Sprint("site-", i/600), func(n *corev1.Node) {
@@ -237,8 +234,7 @@ func TestAPodLooksAtSomeNodesOfEverySite(t *testing.T) {
 	}
 }
 
-// A node that only reports its condition, and a pod that only reports that it
-// runs, make nobody look at the pods that wait.
+// Reports of a node's conditions, or of a running pod, must not retry pending pods.
 func TestReportsCostNothing(t *testing.T) {
 	f := newFleet(t).put(node("pi", "oslo"), pod("run", onNode("pi")), pod("wait", asks("9", ""))).settle()
 	f.editNode("pi", func(n *corev1.Node) {
@@ -301,7 +297,7 @@ func BenchmarkDaemonPod(b *testing.B) {
 	}
 }
 
-// One node becomes tainted; 5,000 pods wait for something else.
+// One node gets a taint while 5,000 pods wait for something else.
 func BenchmarkOneNodeChanges(b *testing.B) {
 	for _, n := range sizes {
 		for _, waiting := range []int{0, 5_000} {
@@ -342,8 +338,7 @@ func BenchmarkPlaceThousand(b *testing.B) {
 	}
 }
 
-// A hundred new pods for which no node has room, unless one of the two that it has
-// goes.
+// A hundred new pods that fit only if one of two pods of a node leaves.
 func BenchmarkPreemptHundred(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -359,7 +354,7 @@ func BenchmarkPreemptHundred(b *testing.B) {
 	}
 }
 
-// A thousand new pods that are to be spread evenly over the sites.
+// A thousand new pods with a spread constraint over the sites.
 func BenchmarkSpreadThousand(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -378,7 +373,7 @@ func BenchmarkSpreadThousand(b *testing.B) {
 	}
 }
 
-// A pod that is to be near another one gets there soon after it, in a large fleet too.
+// Also in a large fleet, a pod with an affinity is placed soon after its neighbor.
 func TestInALargeFleetAPodFollowsItsNeighbor(t *testing.T) {
 	f := newFleet(t)
 	for i, n := range names("n", 300) {

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// placedOn are the pods that are on nodes and have not finished, with their nodes.
+// placedOn returns the placed, unfinished pods with their nodes.
 func placedOn(s state.Snapshot) map[*corev1.Pod]*corev1.Node {
 	out := map[*corev1.Pod]*corev1.Node{}
 	for p := range s.Pods("") {
@@ -80,8 +80,8 @@ func bears(p *corev1.Pod, n *corev1.Node) bool {
 	return true
 }
 
-// mayBeOn is Kubernetes' rules, one by one and from nothing, for a fleet without nominated pods: "" where the
-// pod may be on the node.
+// mayBeOn implements Kubernetes' rules a second time, for a fleet without nominated pods; "": the
+// pod fits the node.
 func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 	all := placedOn(s)
 	if !bears(p, n) {
@@ -107,7 +107,7 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 	if cpu > n.Status.Allocatable.Cpu().MilliValue() && p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue() > 0 {
 		return "cpu"
 	}
-	for name := range state.ClaimsOf(p) { // bound ones
+	for name := range state.ClaimsOf(p) { // bound claims
 		c := s.Claim(p.Namespace, name)
 		if state.NodeOfVolume(s.Volume(c.Spec.VolumeName)) != n.Name {
 			return "volume"
@@ -213,8 +213,8 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 	return ""
 }
 
-// FuzzPlacementsFollowTheRules changes a fleet at random, and holds every placement, and every pod that waits,
-// against the rules as they are written down.
+// FuzzPlacementsFollowTheRules changes a fleet at random, and checks every placement and every
+// pending pod against that second implementation.
 func FuzzPlacementsFollowTheRules(f *testing.F) {
 	for seed := range uint64(60) {
 		f.Add(seed)

@@ -36,21 +36,21 @@ func TestPreemption(t *testing.T) {
 		room    string
 	}{
 		{"one lower pod leaves", []*corev1.Pod{pod("l1", asks("3", ""), onNode("a"))}, pod("p", asks("4", ""), priority(10), toNode("a")), []string{"l1"}, "a"},
-		{"nobody of the same priority leaves", []*corev1.Pod{pod("l1", asks("3", ""), onNode("a"), priority(10))}, pod("p", asks("4", ""), priority(10), toNode("a")), nil, ""},
-		{"as few as will do, the least important", []*corev1.Pod{pod("l1", asks("2", ""), onNode("a"), priority(1)), pod("l2", asks("2", ""), onNode("a"), priority(5))},
+		{"no pod of the same priority leaves", []*corev1.Pod{pod("l1", asks("3", ""), onNode("a"), priority(10))}, pod("p", asks("4", ""), priority(10), toNode("a")), nil, ""},
+		{"as few as possible leave, the least important", []*corev1.Pod{pod("l1", asks("2", ""), onNode("a"), priority(1)), pod("l2", asks("2", ""), onNode("a"), priority(5))},
 			pod("p", asks("2", ""), priority(10), toNode("a")), []string{"l1"}, "a"},
 		{"the node whose most important victim is the least important", []*corev1.Pod{pod("l1", asks("4", ""), onNode("a"), priority(5)), pod("l2", asks("2", ""), onNode("b"), priority(1)), pod("l3", asks("2", ""), onNode("b"), priority(1))},
 			pod("p", asks("4", ""), priority(10)), []string{"l2", "l3"}, "b"},
-		{"then the node with the fewest", []*corev1.Pod{pod("l1", asks("4", ""), onNode("a"), priority(1)), pod("l2", asks("2", ""), onNode("b"), priority(1)), pod("l3", asks("2", ""), onNode("b"), priority(1))},
+		{"of equal nodes the one with the fewest victims", []*corev1.Pod{pod("l1", asks("4", ""), onNode("a"), priority(1)), pod("l2", asks("2", ""), onNode("b"), priority(1)), pod("l3", asks("2", ""), onNode("b"), priority(1))},
 			pod("p", asks("4", ""), priority(10)), []string{"l1"}, "a"},
-		{"nobody leaves where that would not help", []*corev1.Pod{pod("l1", asks("4", ""), onNode("a")), pod("l2", asks("4", ""), onNode("b"))}, pod("p", asks("5", ""), priority(10)), nil, ""},
+		{"no pod leaves if that does not help", []*corev1.Pod{pod("l1", asks("4", ""), onNode("a")), pod("l2", asks("4", ""), onNode("b"))}, pod("p", asks("5", ""), priority(10)), nil, ""},
 		{"a pod that never preempts waits", []*corev1.Pod{pod("l1", asks("3", ""), onNode("a"))},
 			pod("p", asks("4", ""), priority(10), toNode("a"), func(p *corev1.Pod) { p.Spec.PreemptionPolicy = new(corev1.PreemptNever) }), nil, ""},
-		{"the one that was placed last, whatever its device's clock says", []*corev1.Pod{
+		{"the pod that was placed last leaves, whatever its device's clock says", []*corev1.Pod{
 			pod("l1", asks("2", ""), onNode("a"), placedAt(time.Hour), func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: time.Unix(0, 0)} }),
 			pod("l2", asks("2", ""), onNode("a"), placedAt(time.Minute), func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: start} })},
 			pod("p", asks("2", ""), priority(10), toNode("a")), []string{"l1"}, "a"},
-		{"the one that keeps it away leaves", []*corev1.Pod{pod("l1", onNode("a"), awayFrom("vip", corev1.LabelHostname)), pod("l2", onNode("a"))}, pod("p", app("vip"), priority(10), toNode("a")), []string{"l1"}, "a"},
+		{"the pod with the anti-affinity leaves", []*corev1.Pod{pod("l1", onNode("a"), awayFrom("vip", corev1.LabelHostname)), pod("l2", onNode("a"))}, pod("p", app("vip"), priority(10), toNode("a")), []string{"l1"}, "a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(node("a", "x"), node("b", "x"))
@@ -81,7 +81,7 @@ func TestPreemption(t *testing.T) {
 			if c.room == "" {
 				return
 			}
-			// a lower pod may not take the room that is being made
+			// a lower pod may not take the space that is being made
 			f.put(pod("thief", asks("2", ""), toNode(c.room)))
 			for _, v := range left {
 				f.removePod(v).settle()
@@ -97,8 +97,8 @@ func TestPreemption(t *testing.T) {
 	}
 }
 
-// Nobody leaves a node for a pod whose volume is elsewhere, or that one which stays has for itself alone.
-func TestNoRoomIsMadeWhereTheVolumeIsNot(t *testing.T) {
+// No pod leaves a node for a pod whose volume is elsewhere or in exclusive use by a pod that stays.
+func TestNoPreemptionAwayFromTheVolume(t *testing.T) {
 	uses := func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 	}
@@ -121,10 +121,10 @@ func TestNoRoomIsMadeWhereTheVolumeIsNot(t *testing.T) {
 		{"its volume is on b, where all are as important", claim("on-b", once), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("4", ""), onNode("b"), priority(10))}, ""},
 		{"its volume is on b, which is cordoned", claim("on-b", once), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a"), func(p *corev1.Pod) { p.Labels = map[string]string{"cordon": "b"} })}, ""},
 		{"its volume is on b, where one is less important", claim("on-b", once), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("4", ""), onNode("b"), priority(5))}, "b1"},
-		{"its volume is still to be made", claim("", once), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("4", ""), onNode("b"), priority(5))}, "a1"},
-		{"who stays uses it alone", claim("on-b", alone), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("2", ""), onNode("b")), pod("b2", uses, asks("2", ""), onNode("b"), priority(10))}, ""},
-		{"who leaves uses it alone", claim("on-b", alone), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("2", ""), onNode("b")), pod("b2", uses, asks("2", ""), onNode("b"))}, "b1 b2"},
-		{"who leaves uses it alone, and there is room", claim("on-b", alone), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b2", uses, onNode("b"))}, "b2"},
+		{"its volume is not made yet", claim("", once), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("4", ""), onNode("b"), priority(5))}, "a1"},
+		{"a pod that stays has exclusive use", claim("on-b", alone), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("2", ""), onNode("b")), pod("b2", uses, asks("2", ""), onNode("b"), priority(10))}, ""},
+		{"a pod that leaves has exclusive use", claim("on-b", alone), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("2", ""), onNode("b")), pod("b2", uses, asks("2", ""), onNode("b"))}, "b1 b2"},
+		{"a pod that leaves has exclusive use, and there is space", claim("on-b", alone), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b2", uses, onNode("b"))}, "b2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(node("a", "x"), node("b", "x"), volume.DeepCopy(), c.claim,
@@ -153,8 +153,8 @@ func TestNoRoomIsMadeWhereTheVolumeIsNot(t *testing.T) {
 	}
 }
 
-// Budgets decide who leaves before importance does, and each that leaves counts.
-func TestPreemptionSparesWhomABudgetKeeps(t *testing.T) {
+// Disruption budgets count before importance, and each eviction counts.
+func TestPreemptionRespectsBudgets(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "default"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}}
 	for _, c := range []struct {
 		name    string
@@ -190,7 +190,7 @@ func TestPreemptionSparesWhomABudgetKeeps(t *testing.T) {
 	}
 }
 
-// A node that lacks the key of one hard constraint is in no domain of another.
+// A node without the key of one hard constraint is in no domain of another one.
 func TestANodeWithoutEveryKeyIsInNoDomain(t *testing.T) {
 	spread := func(key string) corev1.TopologySpreadConstraint {
 		return corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}
@@ -207,15 +207,15 @@ func TestANodeWithoutEveryKeyIsInNoDomain(t *testing.T) {
 	}
 }
 
-// TestNoPromiseOutlivesItsNode: who is to make room on a device that fell silent may never be
-// gone, and so room is made elsewhere.
-func TestNoPromiseOutlivesItsNode(t *testing.T) {
+// TestNoNominationOutlivesItsNode: pods on a silent device may never end, so the space is made
+// elsewhere.
+func TestNoNominationOutlivesItsNode(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*corev1.Node)
 		room   string
 	}{
-		{"the room is still being made", func(n *corev1.Node) { n.Labels["other"] = "x" }, "a"},
+		{"the space is still being made", func(n *corev1.Node) { n.Labels["other"] = "x" }, "a"},
 		{"the node fell silent", taint(corev1.TaintNodeUnreachable, "", corev1.TaintEffectNoExecute), "b"},
 		{"the node was cordoned", func(n *corev1.Node) { n.Spec.Unschedulable = true }, "b"},
 	} {
@@ -233,22 +233,21 @@ func TestNoPromiseOutlivesItsNode(t *testing.T) {
 	}
 	f := newFleet(t).put(node("a", "x"), pod("low-a", asks("4", ""), onNode("a")), pod("p", asks("4", ""), priority(10))).settle()
 	if f.removeNode("a").rest().quiet(); f.s.Pod("default", "p").Status.NominatedNodeName != "" {
-		t.Error("it is promised room on a node that is no more")
+		t.Error("it is nominated to a deleted node")
 	}
 }
 
-// TestAPromiseIsAsGoodAsTheRoom that those make who were asked to leave for it: who leaves for
-// another reason may take an hour.
-func TestAPromiseIsAsGoodAsTheRoom(t *testing.T) {
+// TestANominationHoldsOnlyWithEnoughSpace: only pods that leave for it count; others may take an hour.
+func TestANominationHoldsOnlyWithEnoughSpace(t *testing.T) {
 	leaving := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: newFleet(t).now} }
 	for _, c := range []struct {
 		name  string
-		there []*corev1.Pod // when the room has been made
+		there []*corev1.Pod // when the space has been made
 		room  string
 	}{
-		{"another takes the room, and one leaves by itself", []*corev1.Pod{pod("vip", asks("4", ""), onNode("a"), priority(20)), pod("slow", onNode("a"), leaving)}, "b"},
-		{"one that leaves by itself leaves too little room", []*corev1.Pod{pod("vip", asks("3", ""), onNode("a"), priority(20)), pod("slow", asks("1", ""), onNode("a"), leaving)}, "b"},
-		{"another that was to make room for somebody makes too little", []*corev1.Pod{pod("vip", asks("3", ""), onNode("a"), priority(20)), pod("slow", asks("1", ""), onNode("a"), leaving, func(p *corev1.Pod) {
+		{"another pod takes the space, and one leaves for another reason", []*corev1.Pod{pod("vip", asks("4", ""), onNode("a"), priority(20)), pod("slow", onNode("a"), leaving)}, "b"},
+		{"a pod that leaves for another reason leaves too little space", []*corev1.Pod{pod("vip", asks("3", ""), onNode("a"), priority(20)), pod("slow", asks("1", ""), onNode("a"), leaving)}, "b"},
+		{"a victim of another pod leaves too little space", []*corev1.Pod{pod("vip", asks("3", ""), onNode("a"), priority(20)), pod("slow", asks("1", ""), onNode("a"), leaving, func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}}
 		})}, "b"},
 	} {
@@ -270,10 +269,10 @@ func TestAPromiseIsAsGoodAsTheRoom(t *testing.T) {
 	}
 }
 
-// TestRoomIsMadeForThoseWhoMayStayTogether: who waits for the room that is being made for it counts as if it were
-// there already. Its like that must be elsewhere would else have somebody leave for nothing, and a pod
-// that it keeps away would take its place.
-func TestRoomIsMadeForThoseWhoMayStayTogether(t *testing.T) {
+// TestANominatedPodCountsAsPlaced: a nominated pod counts as if it were placed. Otherwise
+// a pod that must be elsewhere would preempt for nothing, or a pod that it forbids would take its
+// place.
+func TestANominatedPodCountsAsPlaced(t *testing.T) {
 	spread := func(p *corev1.Pod) {
 		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "vip"}}}}
 	}
@@ -281,7 +280,7 @@ func TestRoomIsMadeForThoseWhoMayStayTogether(t *testing.T) {
 		name  string
 		apart func(*corev1.Pod)
 	}{
-		{"they keep away from each other", awayFrom("vip", corev1.LabelHostname)},
+		{"they have an anti-affinity to each other", awayFrom("vip", corev1.LabelHostname)},
 		{"they are spread", spread},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -292,7 +291,7 @@ func TestRoomIsMadeForThoseWhoMayStayTogether(t *testing.T) {
 			f.put(pod("p-1", asks("1", ""), app("vip"), priority(10), c.apart), pod("p-2", asks("1", ""), app("vip"), priority(10), c.apart)).settle().quiet()
 			one, two := f.s.Pod("default", "p-1").Status.NominatedNodeName, f.s.Pod("default", "p-2").Status.NominatedNodeName
 			if one == "" || two == "" || one == two {
-				t.Errorf("they are promised room on %q and %q", one, two)
+				t.Errorf("they are nominated to %q and %q", one, two)
 			}
 			for range 3 {
 				for p := range f.s.Pods("") {
@@ -307,7 +306,7 @@ func TestRoomIsMadeForThoseWhoMayStayTogether(t *testing.T) {
 			}
 		})
 	}
-	t.Run("who is kept away takes nobody's place", func(t *testing.T) {
+	t.Run("a forbidden pod does not take the place", func(t *testing.T) {
 		f := newFleet(t).put(node("a", "x"), pod("low", asks("4", ""), onNode("a")))
 		f.put(pod("vip", asks("2", ""), app("vip"), priority(10), awayFrom("noisy", corev1.LabelHostname))).settle()
 		f.put(pod("noisy", asks("1", ""), app("noisy"), priority(10)), pod("thief", asks("1", ""), app("noisy"))).settle()
@@ -322,13 +321,13 @@ func TestRoomIsMadeForThoseWhoMayStayTogether(t *testing.T) {
 		}
 		f.put(pod("noisy", asks("1", ""), app("noisy"), priority(10))).settle().quiet()
 		if f.on("noisy") != "" {
-			t.Errorf("noisy is on %q while room is made there for one who cannot be with it", f.on("noisy"))
+			t.Errorf("noisy is on %q while space is made there for a pod that forbids it", f.on("noisy"))
 		}
 		if e := Why(f.s, f.s.Pod("default", "noisy"), f.now); len(e.Obstacles) == 0 || !slices.ContainsFunc(e.Obstacles, func(o Obstacle) bool { return o.Reason == Repelled }) {
 			t.Errorf("it is explained by %+v", e.Obstacles)
 		}
 	})
-	t.Run("nobody is near to who has not come", func(t *testing.T) {
+	t.Run("an affinity does not count nominated pods", func(t *testing.T) {
 		f := newFleet(t).put(node("a", "x"), pod("low", asks("3", ""), onNode("a")))
 		f.put(pod("vip", asks("2", ""), app("vip"), priority(10))).settle()
 		f.put(pod("friend", asks("1", ""), priority(10), nearTo("vip", corev1.LabelHostname))).settle().quiet()

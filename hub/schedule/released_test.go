@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// In a large fleet a class of pods remembers what it has seen of the nodes. Who was promised room
-// on one and goes to another leaves that room to those who come next, in the same pass.
-func TestRoomThatIsNotNeededAnyMoreIsFree(t *testing.T) {
+// In a large fleet a class caches what it knows of nodes. If a nominated pod goes to another node,
+// its reserved space is free for the next pods of the same pass.
+func TestReservedSpaceIsReleased(t *testing.T) {
 	f := newFleet(t)
 	for n := range 2 * minCandidates {
 		f.put(node(fmt.Sprintf("closed-%04d", n), "x", func(n *corev1.Node) { n.Spec.Unschedulable = true }))
@@ -38,7 +38,7 @@ func TestRoomThatIsNotNeededAnyMoreIsFree(t *testing.T) {
 		t.Fatalf("promised is on %q: %s", f.on("promised"), f.why("promised"))
 	}
 	if f.on("one") == "" && f.on("two") == "" {
-		t.Errorf("neither has the room: %s", f.why("two"))
+		t.Errorf("no pod got the space: %s", f.why("two"))
 	}
 	leaving := 0
 	for _, name := range []string{"tiny", "low-b", "low-c"} {
@@ -47,6 +47,6 @@ func TestRoomThatIsNotNeededAnyMoreIsFree(t *testing.T) {
 		}
 	}
 	if leaving > 1 {
-		t.Errorf("%d had to leave for one", leaving)
+		t.Errorf("%d pods had to leave for one", leaving)
 	}
 }

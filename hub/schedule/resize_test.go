@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What a container gives back counts when its device says that it has: then it is somebody else's.
-func TestRoomThatAShrunkPodGivesBackIsUsed(t *testing.T) {
+// Space that a shrinking container frees counts once its device reports it.
+func TestSpaceOfAShrunkPodIsUsed(t *testing.T) {
 	says := func(p *corev1.Pod, cpu string) {
 		p.Status.Phase = corev1.PodRunning
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", AllocatedResources: list(cpu, ""), Resources: &corev1.ResourceRequirements{Requests: list(cpu, "")}}}

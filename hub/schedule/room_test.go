@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// without is the fleet when some pods have gone.
+// without returns the fleet without some pods.
 func without(s state.Snapshot, pods ...*corev1.Pod) state.Snapshot {
 	var gone []state.Change
 	for _, p := range pods {
@@ -23,8 +23,8 @@ func without(s state.Snapshot, pods ...*corev1.Pod) state.Snapshot {
 	return s
 }
 
-// FuzzRoomIsMadeByTheRules fills a small fleet at random, and holds for whom one more pod makes those leave
-// that are less important, and which, against everything that could be tried.
+// FuzzRoomIsMadeByTheRules fills a small fleet at random, and compares the preempted pods with all
+// possible choices.
 func FuzzRoomIsMadeByTheRules(f *testing.F) {
 	for seed := range uint64(400) {
 		f.Add(seed)
@@ -70,7 +70,7 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 			fl.now = fl.now.Add(time.Second)
 			fl.put(newPod(fmt.Sprintf("p%02d", i), int32(r.IntN(4))))
 			fl.settle()
-			// those that make room leave at once
+			// preempted pods leave at once
 			var leave []*corev1.Pod
 			for p := range fl.s.Pods("") {
 				if p.DeletionTimestamp != nil || p.Spec.NodeName == "" {
@@ -100,7 +100,7 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 		fits := func(s state.Snapshot, n *corev1.Node) bool {
 			return mayBeOn(s, x, n) == "" && int64(len(on(s, n.Name))) < n.Status.Allocatable.Pods().Value()
 		}
-		// what could be, by trying everything
+		// the best result, by trying everything
 		best := int32(99)
 		free := false
 		for n := range with.Nodes() {
@@ -140,7 +140,7 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 			}
 			return
 		case len(victims) == 0:
-			t.Fatalf("seed %d: nobody is evicted, and priority %d would do: %s", seed, best, fl.why("x"))
+			t.Fatalf("seed %d: no pod is evicted, although priority %d is enough: %s", seed, best, fl.why("x"))
 		}
 		where := victims[0].Spec.NodeName
 		most := int32(-1)
@@ -163,7 +163,7 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 			return
 		}
 		if len(x.Spec.TopologySpreadConstraints) > 0 && is.Spec.NodeName != "" {
-			return // those that leave do not count any more
+			return // pods that leave do not count any more
 		}
 		if is.Status.NominatedNodeName != where || most != best || !fits(without(with, victims...), with.Node(where)) {
 			t.Fatalf("seed %d: nominated %q, victims on %s, at most %d, best %d", seed, is.Status.NominatedNodeName, where, most, best)
@@ -177,7 +177,7 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 		fl.now = fl.now.Add(time.Minute)
 		fl.settle()
 		linked := func(p *corev1.Pod) bool { return p.Spec.Affinity != nil || len(p.Spec.TopologySpreadConstraints) > 0 }
-		if at := fl.s.Pod("default", "x").Spec.NodeName; at != where && !linked(x) && !slices.ContainsFunc(victims, linked) { // else the first that leaves may let it in elsewhere
+		if at := fl.s.Pod("default", "x").Spec.NodeName; at != where && !linked(x) && !slices.ContainsFunc(victims, linked) { // otherwise the first that leaves may let it in elsewhere
 			t.Fatalf("seed %d: it goes to %q, and room was made on %s", seed, at, where)
 		}
 		for _, c := range fl.told[evicted:] {

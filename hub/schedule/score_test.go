@@ -39,7 +39,7 @@ func TestBestNode(t *testing.T) {
 	near := affine(func(a *corev1.Affinity) {
 		a.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: termOf("db", corev1.LabelTopologyZone)}}}
 	})
-	loves := affine(func(a *corev1.Affinity) { // a cache that would like to be where the kiosk is
+	loves := affine(func(a *corev1.Affinity) { // a cache that prefers the node of the kiosk
 		a.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: termOf("kiosk", corev1.LabelHostname)}}}
 	})
 	shies := affine(func(a *corev1.Affinity) {
@@ -62,33 +62,33 @@ func TestBestNode(t *testing.T) {
 		pod   *corev1.Pod
 		want  string
 	}{
-		{"of equals, the first by name", []*corev1.Node{node("b", "x"), node("a", "x")}, nil, pod("p"), "a"},
-		{"of equals, the site with the fewest pods", []*corev1.Node{node("a1", "a"), node("a2", "a"), node("b1", "b")}, []*corev1.Pod{pod("o", onNode("a1"))}, pod("p"), "b1"},
-		{"a sidecar runs as long as its pod, and takes as much as a container", []*corev1.Node{node("a", "x"), node("b", "x")},
+		{"of equal nodes, the first by name", []*corev1.Node{node("b", "x"), node("a", "x")}, nil, pod("p"), "a"},
+		{"of equal nodes, the site with the fewest pods", []*corev1.Node{node("a1", "a"), node("a2", "a"), node("b1", "b")}, []*corev1.Pod{pod("o", onNode("a1"))}, pod("p"), "b1"},
+		{"a sidecar counts like a container", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("o", asks("1", "1Gi"), first("1", "1Gi", true), onNode("a")), pod("q", asks("1500m", "1536Mi"), onNode("b"))}, pod("p", asks("1", "1Gi")), "b"},
-		{"a container that goes first does so beside the sidecars before it", []*corev1.Node{node("a", "x"), node("b", "x")},
+		{"an init container counts with the sidecars before it", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("o", asks("100m", "100Mi"), first("1", "1Gi", true), first("1", "1Gi", false), onNode("a")), pod("q", asks("1500m", "1536Mi"), onNode("b"))}, pod("p", asks("1", "1Gi")), "b"},
-		{"and not beside those that come after it", []*corev1.Node{node("a", "x"), node("b", "x")},
+		{"an init container counts without the sidecars after it", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("o", asks("100m", "100Mi"), first("1", "1Gi", false), first("1", "1Gi", true), onNode("b")), pod("q", asks("1500m", "1536Mi"), onNode("a"))}, pod("p", asks("1", "1Gi")), "b"},
-		{"what its runtime takes counts", []*corev1.Node{node("a", "x"), node("b", "x")},
+		{"overhead counts", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("o", asks("1", "1Gi"), func(p *corev1.Pod) { p.Spec.Overhead = list("1", "1Gi") }, onNode("a")), pod("q", asks("1500m", "1536Mi"), onNode("b"))}, pod("p", asks("1", "1Gi")), "b"},
-		{"the one with the most room", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", asks("2", "2Gi"), onNode("a"))}, pod("p", asks("1", "1Gi")), "b"},
-		{"pods that ask for nothing take room all the same", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", onNode("a"))}, pod("p"), "b"},
-		{"the one whose processor and memory stay in balance", []*corev1.Node{
+		{"the node with the most free resources", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", asks("2", "2Gi"), onNode("a"))}, pod("p", asks("1", "1Gi")), "b"},
+		{"pods without requests count as well", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", onNode("a"))}, pod("p"), "b"},
+		{"the node whose CPU and memory stay balanced", []*corev1.Node{
 			node("a", "x", func(n *corev1.Node) {
 				n.Status.Allocatable[corev1.ResourceMemory] = list("", "64Gi")[corev1.ResourceMemory]
 			}), node("b", "x")}, nil, pod("p", asks("3", "3Gi")), "b"},
-		{"not the one with a PreferNoSchedule taint", []*corev1.Node{node("a", "x", taint("flotilla.dev/flapping", "", corev1.TaintEffectPreferNoSchedule)), node("b", "x")}, nil, pod("p"), "b"},
-		{"the one that its affinity prefers", []*corev1.Node{node("a", "x"), node("b", "y")}, nil, pod("p", prefer(1, "y")), "b"},
-		{"the one that has the image", []*corev1.Node{node("a", "x"), node("b", "x", image)}, nil, pod("p"), "b"},
-		{"near those that it prefers", []*corev1.Node{node("a", "x"), node("b1", "y"), node("b2", "y")}, []*corev1.Pod{pod("db", app("db"), onNode("b1"))}, pod("p", near), "b2"},
-		{"where those are that prefer to be near it", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), loves, onNode("b"))}, pod("p"), "b"},
-		{"where those are that must be near it", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), nearTo("kiosk", corev1.LabelHostname), onNode("b"))}, pod("p"), "b"},
-		{"not where those are that prefer to be away from it", []*corev1.Node{node("a", "x"), node("b", "x")},
+		{"not the node with a PreferNoSchedule taint", []*corev1.Node{node("a", "x", taint("flotilla.dev/flapping", "", corev1.TaintEffectPreferNoSchedule)), node("b", "x")}, nil, pod("p"), "b"},
+		{"the node that its affinity prefers", []*corev1.Node{node("a", "x"), node("b", "y")}, nil, pod("p", prefer(1, "y")), "b"},
+		{"the node that has the image", []*corev1.Node{node("a", "x"), node("b", "x", image)}, nil, pod("p"), "b"},
+		{"near pods that it prefers", []*corev1.Node{node("a", "x"), node("b1", "y"), node("b2", "y")}, []*corev1.Pod{pod("db", app("db"), onNode("b1"))}, pod("p", near), "b2"},
+		{"near pods that prefer it", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), loves, onNode("b"))}, pod("p"), "b"},
+		{"near pods that require it", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), nearTo("kiosk", corev1.LabelHostname), onNode("b"))}, pod("p"), "b"},
+		{"away from pods that prefer to avoid it", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("c", app("cache"), shies, onNode("a")), pod("o1", app("o"), onNode("b")), pod("o2", app("o"), onNode("b"))}, pod("p"), "b"},
-		{"those that have finished prefer nothing", []*corev1.Node{node("a", "x"), node("b", "x")},
+		{"finished pods prefer nothing", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("c", app("cache"), loves, onNode("b"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, pod("p"), "a"},
-		{"those of another namespace mean their own", []*corev1.Node{node("a", "x"), node("b", "x")},
+		{"preferences of another namespace mean pods of that namespace", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("c", app("cache"), loves, onNode("b"), func(p *corev1.Pod) { p.Namespace = "other" })}, pod("p"), "a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -118,13 +118,13 @@ func TestSoftSpread(t *testing.T) {
 	}
 	f.settle().quiet()
 	if got := count(f, state.SiteOf); got["b"] != 2 {
-		t.Errorf("%v: the second goes to b though that has less room", got)
+		t.Errorf("%v: the second goes to b although that has fewer free resources", got)
 	}
 }
 
-// TestSoftSpreadKnowsWhichDomainsThereAre: a node without the key is in none, and what is on nodes where the
-// pod may not be does not count.
-func TestSoftSpreadKnowsWhichDomainsThereAre(t *testing.T) {
+// TestSoftSpreadCountsOnlyEligibleNodes: a node without the key has no domain, and nodes that do
+// not allow the pod do not count.
+func TestSoftSpreadCountsOnlyEligibleNodes(t *testing.T) {
 	soft := func(p *corev1.Pod) {
 		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "rack",
 			WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
@@ -132,7 +132,7 @@ func TestSoftSpreadKnowsWhichDomainsThereAre(t *testing.T) {
 	rack := func(n *corev1.Node, name string) *corev1.Node { n.Labels["rack"] = name; return n }
 	f := newFleet(t).put(rack(node("r1", "a"), "1"), rack(node("r2", "a"), "2"), node("none", "a"), pod("there", onNode("r1")), pod("too", onNode("r2")))
 	if f.put(pod("p", soft)).settle().quiet(); f.on("p") == "none" {
-		t.Error("where there is no rack there is no even one")
+		t.Error("without racks the constraint does not count")
 	}
 
 	ssd := func(n *corev1.Node) *corev1.Node { n.Labels["disk"] = "ssd"; return n }
@@ -140,7 +140,7 @@ func TestSoftSpreadKnowsWhichDomainsThereAre(t *testing.T) {
 		pod("x", onNode("h1")), pod("y", onNode("h1")), pod("z", onNode("s2")))
 	f.put(pod("p", soft, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })).settle().quiet()
 	if on := f.on("p"); on != "s1" {
-		t.Errorf("it goes to %s: where it may be, rack 1 has none", on)
+		t.Errorf("it goes to %s: of the allowed nodes rack 1 has no pod", on)
 	}
 }
 

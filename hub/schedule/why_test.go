@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// brief writes an objection, and what can be done about it, in one line.
+// brief returns an objection with its ways in one line.
 func brief(o Objection) string {
 	parts := []string{o.Reason.String()}
 	switch o.Reason {
@@ -69,7 +69,7 @@ func daemon(p *corev1.Pod) {
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "d", Controller: new(true)}}
 }
 
-func TestWhyTellsWhatIsNeededAndWhatThereIs(t *testing.T) {
+func TestWhyNamesTheObjections(t *testing.T) {
 	in := func(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorRequirement {
 		return corev1.NodeSelectorRequirement{Key: key, Operator: op, Values: values}
 	}
@@ -77,38 +77,38 @@ func TestWhyTellsWhatIsNeededAndWhatThereIs(t *testing.T) {
 		name string
 		pod  *corev1.Pod
 		with []state.Object
-		best string // the candidate on top
+		best string // the first candidate
 		want []string
 	}{
 		{"a label that no node has", pod("a", selects(map[string]string{"gpu": "true"})), []state.Object{node("n", "oslo")}, "n",
 			[]string{"NodeAffinity gpu In true /SetLabel /DropSelector"}},
-		{"a label that Kubernetes keeps for itself is not to be set", pod("a", selects(map[string]string{corev1.LabelArchStable: "arm64"})), []state.Object{node("n", "oslo")}, "n",
+		{"a label reserved by Kubernetes cannot be set", pod("a", selects(map[string]string{corev1.LabelArchStable: "arm64"})), []state.Object{node("n", "oslo")}, "n",
 			[]string{"NodeAffinity kubernetes.io/arch In arm64 /DropSelector"}},
 		{"a label that must not be there", pod("a", expression([]corev1.NodeSelectorRequirement{in("old", corev1.NodeSelectorOpDoesNotExist)})), []state.Object{node("n", "oslo", labelled("old", "1"))}, "n",
 			[]string{"NodeAffinity old DoesNotExist /RemoveLabel /DropSelector"}},
-		{"of two terms the one that comes nearer", pod("a", expression([]corev1.NodeSelectorRequirement{in("x", corev1.NodeSelectorOpExists), in("y", corev1.NodeSelectorOpExists)}, []corev1.NodeSelectorRequirement{in("z", corev1.NodeSelectorOpExists)})),
+		{"of two terms the closer one", pod("a", expression([]corev1.NodeSelectorRequirement{in("x", corev1.NodeSelectorOpExists), in("y", corev1.NodeSelectorOpExists)}, []corev1.NodeSelectorRequirement{in("z", corev1.NodeSelectorOpExists)})),
 			[]state.Object{node("n", "oslo")}, "n", []string{"NodeAffinity z Exists /SetLabel /DropSelector"}},
 		{"an affinity that nothing matches", pod("a", expression([]corev1.NodeSelectorRequirement{})), []state.Object{node("n", "oslo")}, "n", []string{"NodeAffinity"}},
-		{"too little memory, and who could go", pod("a", asks("", "3Gi")), []state.Object{node("n", "oslo"), node("o", "oslo", memory("1Gi")), pod("big", asks("", "2Gi"), onNode("n")), pod("small", asks("", "1Gi"), onNode("n"))}, "n",
+		{"too little memory, with a pod that could go", pod("a", asks("", "3Gi")), []state.Object{node("n", "oslo"), node("o", "oslo", memory("1Gi")), pod("big", asks("", "2Gi"), onNode("n")), pod("small", asks("", "1Gi"), onNode("n"))}, "n",
 			[]string{"InsufficientResource memory 3Gi of 1Gi /LowerRequest 1Gi /MakeRoom big"}},
-		{"too little for all that there is", pod("a", asks("", "64Gi")), []state.Object{node("n", "oslo", memory("7372Mi")), node("o", "oslo", memory("1Gi"))}, "n",
+		{"more memory than any node has", pod("a", asks("", "64Gi")), []state.Object{node("n", "oslo", memory("7372Mi")), node("o", "oslo", memory("1Gi"))}, "n",
 			[]string{"InsufficientResource memory 64Gi of 7372Mi /LowerRequest 7372Mi"}},
-		{"what a daemon set has stays", pod("a", asks("", "3Gi")), []state.Object{node("n", "oslo"), pod("d", asks("", "2Gi"), onNode("n"), daemon)}, "n",
+		{"pods of daemon sets stay", pod("a", asks("", "3Gi")), []state.Object{node("n", "oslo"), pod("d", asks("", "2Gi"), onNode("n"), daemon)}, "n",
 			[]string{"InsufficientResource memory 3Gi of 2Gi /LowerRequest 2Gi"}},
-		{"a resource that nobody has", pod("a", requests(corev1.ResourceList{"example.com/tpu": resource.MustParse("1")})), []state.Object{node("n", "oslo")}, "n",
+		{"a resource that no node has", pod("a", requests(corev1.ResourceList{"example.com/tpu": resource.MustParse("1")})), []state.Object{node("n", "oslo")}, "n",
 			[]string{"InsufficientResource example.com/tpu 1 of 0 /LowerRequest 0"}},
 		{"cordoned, with its taint, is one objection", pod("a"), []state.Object{node("n", "oslo", cordoned)}, "n", []string{"NodeUnschedulable /Uncordon"}},
-		{"two things at once, and cordoned is the lesser one", pod("a", asks("", "5Gi"), selects(map[string]string{"gpu": "true"})),
+		{"two objections: a cordoned node is closer", pod("a", asks("", "5Gi"), selects(map[string]string{"gpu": "true"})),
 			[]state.Object{node("n", "oslo", cordoned, labelled("gpu", "true"), memory("8Gi")), node("o", "oslo", memory("8Gi")), node("p", "oslo")}, "n", []string{"NodeUnschedulable /Uncordon"}},
-		{"a taint of people's", pod("a"), []state.Object{node("n", "oslo", taint("camera", "broken", "NoSchedule"))}, "n", []string{"UntoleratedTaint camera=broken:NoSchedule /Tolerate /RemoveTaint"}},
+		{"a user's taint", pod("a"), []state.Object{node("n", "oslo", taint("camera", "broken", "NoSchedule"))}, "n", []string{"UntoleratedTaint camera=broken:NoSchedule /Tolerate /RemoveTaint"}},
 		{"a node that is silent needs its device", pod("a"), []state.Object{node("n", "oslo", taint(corev1.TaintNodeUnreachable, "", "NoExecute"))}, "n", []string{"NodeNotReady node.kubernetes.io/unreachable:NoExecute"}},
-		{"and so does one under pressure", pod("a"), []state.Object{node("n", "oslo", taint(corev1.TaintNodeMemoryPressure, "", "NoSchedule"))}, "n", []string{"NodePressure node.kubernetes.io/memory-pressure:NoSchedule"}},
+		{"a node under pressure needs its device", pod("a"), []state.Object{node("n", "oslo", taint(corev1.TaintNodeMemoryPressure, "", "NoSchedule"))}, "n", []string{"NodePressure node.kubernetes.io/memory-pressure:NoSchedule"}},
 		{"a port that is taken", pod("a", hostPort("", "TCP", 80)), []state.Object{node("n", "oslo"), pod("web", hostPort("", "TCP", 80), onNode("n"))}, "n", []string{"NodePorts 80 /DropHostPort /MakeRoom web"}},
 		{"as many pods as it may have", pod("a"), []state.Object{node("n", "oslo", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }), pod("b", onNode("n"))}, "n",
 			[]string{"TooManyPods pods 1 of 0 /MakeRoom b"}},
-		{"pods that it must be away from", pod("a", awayFrom("db", corev1.LabelHostname)), []state.Object{node("n", "oslo"), pod("db", app("db"), onNode("n"))}, "n", []string{"PodAntiAffinity kubernetes.io/hostname /Soften"}},
-		{"pods that must be away from it", pod("a"), []state.Object{node("n", "oslo"), pod("shy", awayFrom("kiosk", corev1.LabelHostname), onNode("n"))}, "n", []string{"Repelled kubernetes.io/hostname"}},
-		{"pods that it must be near to", pod("a", nearTo("db", corev1.LabelTopologyZone)), []state.Object{node("n", "oslo")}, "n", []string{"PodAffinity topology.kubernetes.io/zone /Soften"}},
+		{"its anti-affinity to pods there", pod("a", awayFrom("db", corev1.LabelHostname)), []state.Object{node("n", "oslo"), pod("db", app("db"), onNode("n"))}, "n", []string{"PodAntiAffinity kubernetes.io/hostname /Soften"}},
+		{"the anti-affinity of pods there", pod("a"), []state.Object{node("n", "oslo"), pod("shy", awayFrom("kiosk", corev1.LabelHostname), onNode("n"))}, "n", []string{"Repelled kubernetes.io/hostname"}},
+		{"its affinity to pods elsewhere", pod("a", nearTo("db", corev1.LabelTopologyZone)), []state.Object{node("n", "oslo")}, "n", []string{"PodAffinity topology.kubernetes.io/zone /Soften"}},
 		{"one node by name", pod("a", toNode("n")), []state.Object{node("n", "oslo", cordoned), node("o", "oslo")}, "n", []string{"NodeUnschedulable /Uncordon"}},
 		{"one node by name that is not there", pod("a", toNode("x")), []state.Object{node("o", "oslo")}, "", nil},
 		{"a node that would take it, and another", pod("a"), []state.Object{node("n", "oslo", cordoned), node("o", "oslo")}, "", nil},
@@ -143,7 +143,7 @@ func TestWhyCountsTheNodesOfEachObjection(t *testing.T) {
 		switch o.Reason {
 		case NodeAffinity:
 			if o.Nodes != 31 || !slices.Equal(o.Others, []string{"hdd", "nvme"}) {
-				t.Errorf("%d nodes have not the label, others are %v", o.Nodes, o.Others)
+				t.Errorf("%d nodes lack the label, other values are %v", o.Nodes, o.Others)
 			}
 		case InsufficientResource:
 			if o.Nodes != 31 || o.Node != "nvme" || o.Free.String() != "6Gi" {
@@ -163,8 +163,8 @@ func TestWhyCountsTheNodesOfEachObjection(t *testing.T) {
 	}
 }
 
-// FuzzWhy holds explanations against the scheduler: a node has no objection exactly where it
-// would take the pod, and each way takes its objection away.
+// FuzzWhy compares explanations with the scheduler: a node has no objection exactly if it accepts
+// the pod, and each way removes its objection.
 func FuzzWhy(f *testing.F) {
 	for seed := range uint64(150) {
 		f.Add(seed)
@@ -253,7 +253,7 @@ func FuzzWhy(f *testing.F) {
 		}
 		e := Why(fl.s, p, fl.now)
 		if fits != (len(e.Candidates)+len(e.Obstacles) == 0) {
-			t.Fatalf("seed %d: a node takes it: %v; the explanation: %+v", seed, fits, e)
+			t.Fatalf("seed %d: a node accepts it: %v; the explanation: %+v", seed, fits, e)
 		}
 		for _, c := range e.Candidates {
 			for _, o := range c.Against {
@@ -270,7 +270,7 @@ func FuzzWhy(f *testing.F) {
 	})
 }
 
-// done goes a way: it is what people would do, and does not ask the scheduler how.
+// done carries out a way as a user would, without calling the scheduler.
 func done(s state.Snapshot, n *corev1.Node, p *corev1.Pod, w Way) (state.Snapshot, *corev1.Pod) {
 	n, p = n.DeepCopy(), p.DeepCopy()
 	changes := []state.Change{}
@@ -315,7 +315,7 @@ func done(s state.Snapshot, n *corev1.Node, p *corev1.Pod, w Way) (state.Snapsho
 			for i := range terms {
 				had := len(terms[i].MatchExpressions)
 				terms[i].MatchExpressions = slices.DeleteFunc(terms[i].MatchExpressions, func(r corev1.NodeSelectorRequirement) bool { return reflect.DeepEqual(r, w.Label) })
-				if had > 0 && len(terms[i].MatchExpressions) == 0 { // nothing is asked for any more
+				if had > 0 && len(terms[i].MatchExpressions) == 0 { // no requirement is left
 					spec.Affinity = nil
 					break
 				}
@@ -326,8 +326,8 @@ func done(s state.Snapshot, n *corev1.Node, p *corev1.Pod, w Way) (state.Snapsho
 	return s, s.Pod(p.Namespace, p.Name)
 }
 
-// BenchmarkWhy explains why a pod finds no place among 5,000 nodes: with a selector that no
-// node has, with more memory than there is, and one that is to be spread.
+// BenchmarkWhy explains why a pod fits none of 5,000 nodes: a selector that no node matches, more
+// memory than exists, and a spread constraint.
 func BenchmarkWhy(b *testing.B) {
 	f := fleetOf(b, 5_000)
 	for name, p := range map[string]*corev1.Pod{

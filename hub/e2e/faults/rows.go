@@ -131,7 +131,7 @@ var rows = []row{
 			of("hub/e2e", "TestAPausedHub"),
 			of("hub/sim", "TestFleetACutSiteLosesItsPodsAtItsRateAndKeepsThemWithHold",
 				"TestFleetWhenEverySiteIsDarkNobodyIsEvicted", "TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly"),
-			of("hub/control", "TestStories", "TestAfterAStallEverybodyHasTheirFullGrace"),
+			of("hub/control", "TestStories", "TestAfterAStallEveryNodeHasItsFullGrace"),
 			of("hub/lifecycle", "TestScenarioStateOfSites"))},
 	{id: "F10", fault: "a thousand devices that come back at once after the hub's death",
 		criterion: "all have their lease within 60 s, none is Unknown, the hub needs less than 128 MiB",
@@ -185,7 +185,7 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestClocksThatAreWrong"),
 			of("hub/sim", "TestFleetTheClockOfADeviceDecidesNothing", "TestFleetTheHubsOwnClockMayStartInThePast"),
-			of("hub/control", "TestAClockThatIsSetWhileTheHubRunsMovesNoDeadline"),
+			of("hub/control", "TestSettingTheClockMovesNoDeadline"),
 			of("hub/pki", "TestCertificatesAreValidByBothClocks"),
 			of("hub/store", "TestBackupsOfAHubWhoseClockBeginsInThePast", "TestRecordsOfAHubWhoseClockIsBehindAreKept"),
 			of("device/plan", "TestTheStartOfAPodAfterAClockChange", "TestBackOffIgnoresTheEnginesClock"),
