@@ -89,7 +89,7 @@ func TestTheHourAfterAnApprovalNeedsARunningHub(t *testing.T) {
 		{"approved", request(5*time.Hour, certv1.CertificateApproved), 11 * time.Hour},
 		{"denied", request(5*time.Hour, certv1.CertificateDenied), 11 * time.Hour},
 		{"it has joined", issued, 6 * time.Hour},
-		{"nobody has decided", request(0), 24 * time.Hour},
+		{"undecided", request(0), 24 * time.Hour},
 	} {
 		s := state.Load(state.Empty("test", start), []state.Object{c.r}, 1).Listen(start.Add(10 * time.Hour))
 		for at, gone := range map[time.Duration]bool{c.ends - time.Second: false, c.ends: true} {

@@ -13,7 +13,7 @@ import (
 var ErrExpired = errors.New("the changes since that revision are no longer in memory")
 
 // A Feed holds the newest changes in the order of their revisions, for watchers. It is bounded: a
-// slow watcher gets ErrExpired and delays nobody.
+// slow watcher gets ErrExpired and delays no other.
 type Feed struct {
 	mu    sync.Mutex
 	size  int

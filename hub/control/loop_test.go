@@ -235,7 +235,7 @@ func TestAPodIsRemovedOnlyAfterItsDevicesReport(t *testing.T) {
 		}
 		told := book.LastDesired(t)
 		if told.Pods[0].DeletionTimestamp == nil || told.Generation <= bound.Generation {
-			t.Errorf("the device was not told to stop it: %+v", told)
+			t.Errorf("the desired state still has the pod: %+v", told)
 		}
 		list(2, bound.Generation) // absent, but the list is older than the deletion
 		if l.Snapshot().Pod("default", "kiosk") == nil {

@@ -234,7 +234,7 @@ func (m *model) node(name string, o *corev1.Node, now time.Time) (given *modelNo
 		switch {
 		case is == corev1.ConditionUnknown:
 			if d := m.deadline(name, n); !now.After(d) {
-				m.fail(now, "%s is Unknown early: it was to be heard until %s", name, d.Format("15:04:05.000"))
+				m.fail(now, "%s is Unknown early: its deadline is %s", name, d.Format("15:04:05.000"))
 			}
 		case was != "" && (m.ready[name].status != is || !m.ready[name].at.Equal(now)):
 			m.fail(now, "%s is Ready=%s after %s, which its device has not just said", name, is, was)
@@ -404,7 +404,7 @@ func before(a, b *modelNode) bool {
 func (m *model) look(now time.Time, later bool) {
 	for name, n := range m.nodes {
 		if d := m.deadline(name, n).Add(theLater); now.After(d) && n.ready != corev1.ConditionUnknown {
-			m.fail(now, "%s is Ready=%s late: it was to be heard until %s", name, n.ready, d.Format("15:04:05.000"))
+			m.fail(now, "%s is Ready=%s late: its deadline is %s", name, n.ready, d.Format("15:04:05.000"))
 		}
 		m.taints(name, n, now)
 		if m.master && n.key != "" {

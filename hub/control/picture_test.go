@@ -187,7 +187,7 @@ func (p *picture) svg() string {
 		h          float64
 	}{
 		{"silent", "silent, not known yet", barHeight - 4}, {"Unknown", "Unknown: no new pods", barHeight - 4}, {"NoExecute", "NoExecute: the pods' time runs", barHeight - 4},
-		{"runs", "a pod runs", podHeight}, {"Terminating", "evicted, and not heard that it has stopped", 2},
+		{"runs", "a pod runs", podHeight}, {"Terminating", "evicted, and its stop is not confirmed", 2},
 	} {
 		if i == 3 {
 			at, y = 0, y+22

@@ -22,7 +22,7 @@ func TestScenarioPodsComeAndChange(t *testing.T) {
 		{"S8.create.2 a pod on a node without taints stays", func(y *yard) { y.put(y.pi(), calling("p")) }, ""},
 		{"S8.create.3 a pod that does not tolerate its node's taint leaves now", func(y *yard) { y.put(y.pi("a"), calling("p")) }, "p@0s"},
 		{"S8.create.4 a pod that tolerates the taint for 100 s is still there at 99 s", func(y *yard) { y.put(y.pi("a"), calling("p", tolerate("a", 100))).wait(99 * time.Second) }, ""},
-		{"S8.create.4 and leaves at 100 s", func(y *yard) { y.put(y.pi("a"), calling("p", tolerate("a", 100))).wait(hour) }, "p@1m40s"},
+		{"S8.create.4 a pod that tolerates the taint for 100 s leaves at 100 s", func(y *yard) { y.put(y.pi("a"), calling("p", tolerate("a", 100))).wait(hour) }, "p@1m40s"},
 		{"S8.create.5 a pod that tolerates the taint for ever never leaves", func(y *yard) { y.put(y.pi("a"), calling("p", tolerate("a"))).wait(1000 * hour) }, ""},
 		{"S8.create.6 a pod that tolerates another taint leaves now", func(y *yard) { y.put(y.pi("a"), calling("p", tolerate("b"))) }, "p@0s"},
 
@@ -54,48 +54,48 @@ func TestScenarioTaintsComeAndGo(t *testing.T) {
 		play func(*yard)
 		gone string
 	}{
-		{"S8.node.1 a taint that is added sends away who does not tolerate it", func(y *yard) {
+		{"S8.node.1 an added taint evicts a pod that does not tolerate it", func(y *yard) {
 			y.put(y.pi(), calling("p")).wait(time.Second).put(y.pi("a")).wait(hour)
 		}, "p@1s"},
-		{"S8.node.2 who tolerates it stays", func(y *yard) { y.put(y.pi(), calling("p", tolerate("a"))).put(y.pi("a")).wait(hour) }, ""},
-		{"S8.node.3 who tolerates one of two leaves", func(y *yard) {
+		{"S8.node.2 a pod that tolerates it stays", func(y *yard) { y.put(y.pi(), calling("p", tolerate("a"))).put(y.pi("a")).wait(hour) }, ""},
+		{"S8.node.3 a pod that tolerates one of two taints leaves", func(y *yard) {
 			y.put(y.pi(), calling("p", tolerate("a", 100))).put(y.pi("a", "b")).wait(hour)
 		}, "p@0s"},
-		{"S8.node.4 a taint that is removed before 1 s is over sends nobody away", func(y *yard) {
+		{"S8.node.4 a taint that is removed within 1 s evicts no pod", func(y *yard) {
 			y.put(y.pi("a"), calling("p", tolerate("a", 1))).wait(time.Second - 1).put(y.pi()).wait(hour)
 		}, ""},
 		{"S8.node.5 of 1 s and 100 s for two taints the smaller counts", func(y *yard) {
 			y.put(y.pi("a", "b"), calling("p", tolerate("a", 1), tolerate("b", 100))).wait(hour)
 		}, "p@1s"},
-		{"S8.pods.1 each pod leaves in its own time: now, after 1 s, never", func(y *yard) {
+		{"S8.pods.1 each pod leaves at its own time: now, after 1 s, never", func(y *yard) {
 			y.put(y.pi(), calling("now"), calling("one", tolerate("a", 1)), calling("stays", tolerate("a"))).put(y.pi("a")).wait(hour)
 		}, "now@0s one@1s"},
-		{"S8.pods.2 with a second taint that nobody tolerates all leave now", func(y *yard) {
+		{"S8.pods.2 with a second taint that no pod tolerates all leave now", func(y *yard) {
 			y.put(y.pi(), calling("now"), calling("one", tolerate("a", 1)), calling("stays", tolerate("a"))).put(y.pi("a", "b")).wait(hour)
 		}, "now@0s one@0s stays@0s"},
-		{"S8.late.1 pods that are seen later than their node's taint leave too", func(y *yard) {
+		{"S8.late.1 pods that arrive after their node's taint leave too", func(y *yard) {
 			y.put(calling("early")).put(y.pi("a")).wait(time.Second).put(calling("late")).wait(hour)
 		}, "early@0s late@1s"},
-		{"S8.timer.1 a pod that is looked at again and again is told once, in its time", func(y *yard) {
+		{"S8.timer.1 a pod is evicted once, at its time, after any number of passes", func(y *yard) {
 			y.put(y.pi("a"), calling("p", tolerate("a", 10)))
 			for range 8 {
 				y.wait(time.Second).put(calling("p", tolerate("a", 10)))
 			}
 			y.wait(hour)
 		}, "p@10s"},
-		{"S8.timer.2 of five that wait, two lose their reason and three leave", func(y *yard) {
+		{"S8.timer.2 of five waiting pods two lose their reason and three leave", func(y *yard) {
 			y.put(y.pi("a"))
 			for _, name := range []string{"p1", "p2", "p3", "p4", "p5"} {
 				y.put(calling(name, tolerate("a", 10)))
 			}
 			y.wait(time.Second).put(calling("p2", tolerate("a")), calling("p4", tolerate("a"))).wait(hour)
 		}, "p1@10s p3@10s p5@10s"},
-		{"S8.timer.3 a reason that goes and comes back counts anew", func(y *yard) {
+		{"S8.timer.3 a taint that is removed and added again counts anew", func(y *yard) {
 			y.put(y.pi("a"), calling("p", tolerate("a", 10))).wait(5 * time.Second).put(y.pi()).wait(time.Second).put(y.pi("a")).wait(hour)
 		}, "p@16s"},
 
 		{"S8.e2e.2 a pod that tolerates a user's taint stays", func(y *yard) { y.put(y.pi(), calling("p", tolerate("mine"))).put(y.pi("mine")).wait(hour) }, ""},
-		{"S8.life.1 a user's NoExecute taint evicts, though the node is well", func(y *yard) { y.put(y.pi(), calling("p")).put(y.pi("mine")) }, "p@0s"},
+		{"S8.life.1 a user's NoExecute taint evicts from a ready node", func(y *yard) { y.put(y.pi(), calling("p")).put(y.pi("mine")) }, "p@0s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			y := newYard(t)
@@ -131,7 +131,7 @@ func TestScenarioSmallestToleration(t *testing.T) {
 		want        time.Duration
 	}{
 		{"S8.min.1 no toleration at all: now", []corev1.Taint{a}, nil, 0},
-		{"S8.min.2 one without seconds: never", []corev1.Taint{a}, []corev1.Toleration{tolerate("a")}, never},
+		{"S8.min.2 a toleration without seconds: never", []corev1.Taint{a}, []corev1.Toleration{tolerate("a")}, never},
 		{"S8.min.3 1 s and 2 s: 1 s", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a", 1), tolerate("b", 2)}, time.Second},
 		{"S8.min.4 1 s and one without seconds: 1 s", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a", 1), tolerate("b")}, time.Second},
 		{"S8.min.5 one without seconds and 1 s: 1 s", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a"), tolerate("b", 1)}, time.Second},
@@ -160,7 +160,7 @@ func TestScenarioWhatAnEvictionSays(t *testing.T) {
 			t.Errorf("said %+v", y.said)
 		}
 	})
-	t.Run("S8.event.2 ours: an eviction that is called off was only a date, so there is nothing to tell", func(t *testing.T) {
+	t.Run("S8.event.2 ours: a cancelled deadline makes no event", func(t *testing.T) {
 		y := newYard(t)
 		y.put(y.pi("a"), calling("p", tolerate("a", 60))).wait(time.Second).put(y.pi()).wait(hour)
 		if len(y.said) != 0 || len(y.alarms) != 0 {

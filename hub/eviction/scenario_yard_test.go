@@ -66,7 +66,7 @@ func (y *yard) settle(recent []state.Applied) {
 		}
 		for _, c := range plan.Changes {
 			if at, twice := y.left[c.Object.GetName()]; twice {
-				y.t.Errorf("%s is told to leave at %s and again at %s", c.Object.GetName(), at, y.now.Sub(noon))
+				y.t.Errorf("%s is evicted at %s and again at %s", c.Object.GetName(), at, y.now.Sub(noon))
 			}
 			y.left[c.Object.GetName()] = y.now.Sub(noon)
 			y.said = append(y.said, c)
@@ -118,7 +118,7 @@ func (y *yard) gone() string {
 func (y *yard) want(gone string) {
 	y.t.Helper()
 	if got := y.gone(); got != gone {
-		y.t.Errorf("told to leave: %q, want %q", got, gone)
+		y.t.Errorf("evicted: %q, want %q", got, gone)
 	}
 }
 

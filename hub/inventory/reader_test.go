@@ -98,7 +98,7 @@ func (l *plainLoop) heard(t *testing.T, warn bool, text string) {
 	t.Helper()
 	_, said := l.so()
 	if len(said) == 0 || !strings.HasPrefix(said[len(said)-1], fmt.Sprint(warn)) || !strings.Contains(said[len(said)-1], text) {
-		t.Errorf("told was %q, want %v %q", said, warn, text)
+		t.Errorf("the messages are %q, want %v %q", said, warn, text)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestAFileIsFollowedAndAnInvalidOneChangesNothing(t *testing.T) {
 				return []state.Change{state.Remove(s.Node("aa"), "")}, nil
 			})
 			if _, said := l.so(); len(said) != len(told)+1 {
-				t.Errorf("it is told %d times, want once: %q", len(said)-len(told), said)
+				t.Errorf("there are %d messages, want one: %q", len(said)-len(told), said)
 			}
 			if _, said := l.so(); strings.Contains(said[len(said)-1], "\n") {
 				t.Errorf("it is not one line: %q", said[len(said)-1])

@@ -73,7 +73,7 @@ func (b View) Saw(row Row, at time.Duration) View {
 }
 
 // SawChange returns the view after the row was found locked or changed: its owner is in a
-// transaction, so nobody can take the row from it.
+// transaction, so no hub can take the row from it.
 func (b View) SawChange(at time.Duration) View {
 	b.Changed = at
 	return b

@@ -214,7 +214,7 @@ func TestAnyInterleavingHasOneWriterAtATime(t *testing.T) {
 			w.run(w.now+10*time.Second, false)
 			w.busy = false
 			if len(w.commits) == before {
-				t.Fatalf("seed %d: nobody has committed for 10 s at %s; the hub that is well: %+v, row %+v", seed, w.now, quiet.b, w.row)
+				t.Fatalf("seed %d: no commit for 10 s at %s; the hub that is well: %+v, row %+v", seed, w.now, quiet.b, w.row)
 			}
 		}
 		for i := 1; i < len(w.commits); i++ {

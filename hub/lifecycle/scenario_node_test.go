@@ -89,13 +89,13 @@ func TestScenarioUnknownPosting(t *testing.T) {
 			t.Errorf("%d more writes later", got)
 		}
 	})
-	t.Run("U2 a new node that has not reported yet is left alone", func(t *testing.T) {
+	t.Run("U2 a new node that has not reported yet does not change", func(t *testing.T) {
 		w := begin(t, node("a", "oslo", ""))
 		if got := w.conditionWrites("a", time.Minute); got != 0 || w.conditions("a") != "" {
 			t.Errorf("%d writes, conditions %s", got, w.conditions("a"))
 		}
 	})
-	t.Run("U3 a silent node becomes Unknown and keeps its heartbeat, what it never reported is never updated, its pods are not ready", func(t *testing.T) {
+	t.Run("U3 a silent node becomes Unknown and keeps its heartbeat; conditions that it never reported are never updated; its pods are not ready", func(t *testing.T) {
 		w := begin(t, old(node("a", "oslo", up)))
 		if got := w.conditionWrites("a", time.Hour); got != 1 {
 			t.Errorf("%d writes", got)
@@ -111,7 +111,7 @@ func TestScenarioUnknownPosting(t *testing.T) {
 			t.Errorf("its pod: %+v", w.s.Pod("default", "p").Status)
 		}
 	})
-	t.Run("U4 a node that is heard is left alone", func(t *testing.T) {
+	t.Run("U4 a node with heartbeats does not change", func(t *testing.T) {
 		w := begin(t, old(node("a", "oslo", up)))
 		w.wait(time.Hour, "a", "b")
 		if got := w.conditionWrites("a", time.Hour); got != 0 || w.conditions("a") != "" || !w.podReady("p") {
@@ -171,7 +171,7 @@ func TestScenarioPodsOfASilentNode(t *testing.T) {
 		want bool
 	}{
 		{"S5.1 a new node without status leaves its pods ready", node("a", "oslo", ""), 30 * time.Second, true},
-		{"S5.2 a node that was just heard leaves its pods ready", old(node("a", "oslo", up)), 0, true},
+		{"S5.2 a node with a recent heartbeat leaves its pods ready", old(node("a", "oslo", up)), 0, true},
 		{"S5.3 after a minute of silence its pods are not ready", old(node("a", "oslo", up)), time.Minute, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestScenarioPodsOfASilentNode(t *testing.T) {
 			}
 		}
 	})
-	t.Run("S5.8 a pod of a node that the hub does not know is left alone", func(t *testing.T) {
+	t.Run("S5.8 a pod of an unknown node does not change", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("b", "oslo", up), readyPod("p", "nowhere"))
 		w.wait(time.Hour, "b")
@@ -221,7 +221,7 @@ func TestScenarioPodsOfASilentNode(t *testing.T) {
 			t.Error("not ready")
 		}
 	})
-	t.Run("S5.9 a pod that comes to a ready node is left alone", func(t *testing.T) {
+	t.Run("S5.9 a pod that comes to a ready node does not change", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("a", "oslo", up))
 		w.put(readyPod("p", "a"))
@@ -230,7 +230,7 @@ func TestScenarioPodsOfASilentNode(t *testing.T) {
 			t.Error("not ready")
 		}
 	})
-	t.Run("S5.10 ours: what a device tells of its pods stands, although its own status is still on the way", func(t *testing.T) {
+	t.Run("S5.10 ours: a device's list of pods counts before its status arrives", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("a", "oslo", up), node("b", "oslo", up))
 		w.wait(time.Minute, "b")
@@ -256,7 +256,7 @@ func TestScenarioTaints(t *testing.T) {
 			t.Errorf("taints %q", got)
 		}
 	})
-	t.Run("T1 a node that reports Ready=False gets not-ready:NoExecute, and none of either kind when it is Ready again", func(t *testing.T) {
+	t.Run("T1 a node that reports Ready=False gets not-ready:NoExecute, and loses it when it is Ready again", func(t *testing.T) {
 		w, _ := begin(t)
 		w.becomes("a", corev1.ConditionFalse)
 		if got := w.taints("a"); got != "not-ready:NoExecute not-ready:NoSchedule" {
@@ -267,7 +267,7 @@ func TestScenarioTaints(t *testing.T) {
 			t.Errorf("afterwards taints %q", got)
 		}
 	})
-	t.Run("T1 a node that loses its Ready condition while it waits is not given NoExecute", func(t *testing.T) {
+	t.Run("T1 a node that loses its Ready condition while it waits does not get NoExecute", func(t *testing.T) {
 		w, alive := begin(t)
 		w.becomes("a", corev1.ConditionFalse)
 		w.becomes("b", corev1.ConditionFalse) // waits for its taint
@@ -279,14 +279,14 @@ func TestScenarioTaints(t *testing.T) {
 			t.Errorf("tainted %v", got)
 		}
 	})
-	t.Run("T2 at the start nobody is tainted, a second after the grace the silent one only, after its report nobody", func(t *testing.T) {
+	t.Run("T2 only the silent node is tainted, a second after its grace period, until its report", func(t *testing.T) {
 		w, alive := begin(t)
 		if got := w.expel(); len(got) != 0 {
 			t.Errorf("at the start %v", got)
 		}
 		w.wait(41*time.Second, append(alive, "b")...)
 		if got := w.expel(); !slices.Equal(got, []string{"a"}) {
-			t.Errorf("a second after the grace %v", got)
+			t.Errorf("a second after the grace period %v", got)
 		}
 		w.becomes("a", up)
 		for n := range w.s.Nodes() {
@@ -295,7 +295,7 @@ func TestScenarioTaints(t *testing.T) {
 			}
 		}
 	})
-	t.Run("T3 a node that heals while it waits does not hold up those behind it", func(t *testing.T) {
+	t.Run("T3 a node that recovers while it waits does not delay those behind it", func(t *testing.T) {
 		w, alive := begin(t)
 		w.put(node("c", "oslo", up))
 		w.wait(40*time.Second+1, alive...)
@@ -308,7 +308,7 @@ func TestScenarioTaints(t *testing.T) {
 			t.Errorf("then %v", got)
 		}
 	})
-	t.Run("T4 unreachable becomes not-ready and back at once, one NoExecute at a time, each with its own moment", func(t *testing.T) {
+	t.Run("T4 unreachable becomes not-ready and back at once, one NoExecute at a time, each with its own time", func(t *testing.T) {
 		w, alive := begin(t)
 		w.wait(40*time.Second+1, append(alive, "b")...)
 		first := state.NoExecuteOf(w.s.Node("a")).TimeAdded
@@ -322,10 +322,10 @@ func TestScenarioTaints(t *testing.T) {
 			t.Errorf("and back: taints %q", got)
 		}
 		if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.After(first.Time) {
-			t.Errorf("its moment was %s and is %s", first, got)
+			t.Errorf("its time was %s and is %s", first, got)
 		}
 		if past := state.OutageOf(w.s.Node("a")); past == nil || len(past.TaintPeriods) != 2 || !past.TaintPeriods[0].From.Equal(first) {
-			t.Errorf("it remembers %v", past)
+			t.Errorf("it stores %v", past)
 		}
 	})
 	for _, tt := range []struct {
@@ -358,7 +358,7 @@ func TestScenarioTaints(t *testing.T) {
 		})
 	}
 	for _, ready := range []corev1.ConditionStatus{up, corev1.ConditionFalse, down, ""} {
-		t.Run(fmt.Sprintf("T6 Ready=%q stays as saved within the grace, and is Unknown after it", ready), func(t *testing.T) {
+		t.Run(fmt.Sprintf("T6 Ready=%q stays as stored within the grace period, and is Unknown after it", ready), func(t *testing.T) {
 			w, alive := begin(t)
 			w.put(node("c", "oslo", ready))
 			grace := 40 * time.Second
@@ -368,11 +368,11 @@ func TestScenarioTaints(t *testing.T) {
 			alive = append(alive, "a", "b")
 			w.wait(grace, alive...)
 			if got := w.ready("c"); got != ready {
-				t.Errorf("within the grace %q", got)
+				t.Errorf("within the grace period %q", got)
 			}
 			w.wait(1, alive...)
 			if got := w.ready("c"); got != down {
-				t.Errorf("after the grace %q", got)
+				t.Errorf("after the grace period %q", got)
 			}
 		})
 	}

@@ -71,12 +71,12 @@ func TestScenarioStateOfSites(t *testing.T) {
 		first, second states
 		change        func(*world) // an hour after the first pass
 	}{
-		{"Z1 one ready node that says of no site makes the default site Normal, and it stays so",
+		{"Z1 one ready node without a site makes the default site Normal",
 			[]*corev1.Node{node("n0", "", up)}, states{"default": normal}, states{"default": normal}, nil},
-		{"Z2 two sites with one silent node each are fully disrupted, and the one that is heard again is Normal",
+		{"Z2 two sites with one silent node each are fully disrupted, and a site whose node returns is Normal",
 			[]*corev1.Node{node("n0", "a", down), node("n1", "b", down)}, states{"a": full, "b": full}, states{"a": full, "b": normal},
 			func(w *world) { w.becomes("n1", up) }},
-		{"Z3 ours: nodes that were never seen do not count, so their site is Normal; then three of four silent make it Partial",
+		{"Z3 ours: nodes that never reported do not count, so their site is Normal; then three of four silent make it Partial",
 			five("", "", "", ""), states{"z": normal}, states{"z": partial},
 			func(w *world) {
 				for i, r := range []corev1.ConditionStatus{down, down, down, up} {
@@ -87,12 +87,12 @@ func TestScenarioStateOfSites(t *testing.T) {
 			five(down, down, up, up, up), states{"z": normal}, states{"z": partial}, func(w *world) { w.becomes("n2", down) }},
 		{"Z5 two silent of three are Normal, as at least three must fail; the last one makes the site Full",
 			five(down, down, up), states{"z": normal}, states{"z": full}, func(w *world) { w.becomes("n2", down) }},
-		{"Z6 a site that is down and one that is up stay so",
+		{"Z6 a dark site and a healthy site keep their states",
 			[]*corev1.Node{node("n0", "a", down), node("n1", "b", up)}, states{"a": full, "b": normal}, states{"a": full, "b": normal}, nil},
 		{"Z7 one zone name in two regions is two sites, both down",
 			[]*corev1.Node{region(node("n0", "z", down), "r1"), region(node("n1", "z", down), "r2")},
 			states{"r1.z": full, "r2.z": full}, states{"r1.z": full, "r2.z": full}, nil},
-		{"Z8 ours: a node without a Ready condition has never been seen, so its site stays Normal when the condition goes",
+		{"Z8 ours: a node without a Ready condition counts as never seen, so its site stays Normal",
 			five(up), states{"z": normal}, states{"z": normal}, func(w *world) {
 				n := w.s.Node("n0").DeepCopy()
 				n.Status.Conditions = nil
@@ -133,8 +133,8 @@ func TestScenarioRateOfASmallSite(t *testing.T) {
 		large *int32
 		want  int
 	}{
-		{"E6' three silent of five stop evictions at the defaults, for the site is not larger than 50", nil, 0},
-		{"E6 three silent of five are evicted where the site's own threshold calls it large", new(int32(4)), 3},
+		{"E6' three silent of five stop evictions at the defaults, as the site has at most 50 nodes", nil, 0},
+		{"E6 three silent of five are evicted if the site's own threshold makes it large", new(int32(4)), 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, lifecycle.Defaults)
@@ -150,7 +150,7 @@ func TestScenarioRateOfASmallSite(t *testing.T) {
 }
 
 func TestScenarioExcludedNode(t *testing.T) {
-	t.Run("E4 where the only healthy node is excluded nobody is evicted", func(t *testing.T) {
+	t.Run("E4 if the only healthy node is excluded, no pod is evicted", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		healthy := node("healthy", "oslo", up)
 		healthy.Labels[fleet.LabelExcludeDisruption] = ""
@@ -186,7 +186,7 @@ func TestScenarioQueue(t *testing.T) {
 		w.becomes(name, up)
 		return append(alive, name)
 	}
-	t.Run("S7.1 a node waits once, however often it is looked at", func(t *testing.T) {
+	t.Run("S7.1 a node waits once, however many passes there are", func(t *testing.T) {
 		w, alive := silent(t, 3, fleet.SiteSpec{})
 		for range 5 {
 			w.put(w.s.Node("z-01"), w.s.Node("z-02"))
@@ -198,14 +198,14 @@ func TestScenarioQueue(t *testing.T) {
 		expect(t, w, "z-00", "z-01")
 	})
 	for place, name := range []string{"z-01", "z-02", "z-03"} {
-		t.Run(fmt.Sprintf("S7.2 a node that heals leaves the line from any place, here %d of 3, and the others keep theirs", place+1), func(t *testing.T) {
+		t.Run(fmt.Sprintf("S7.2 a node that recovers leaves the queue from any place, here %d of 3, and the others keep theirs", place+1), func(t *testing.T) {
 			w, alive := silent(t, 4, fleet.SiteSpec{})
 			alive = heal(w, alive, name)
 			w.wait(20*time.Second, alive...)
 			expect(t, w, slices.DeleteFunc(names("z", 4), func(n string) bool { return n == name })...)
 		})
 	}
-	t.Run("S7.3 each has its turn once, in the order of failure", func(t *testing.T) {
+	t.Run("S7.3 each node is tainted once, in the order of failure", func(t *testing.T) {
 		w, alive := silent(t, 3, fleet.SiteSpec{})
 		expect(t, w, "z-00")
 		w.wait(10*time.Second, alive...)
@@ -223,14 +223,14 @@ func TestScenarioQueue(t *testing.T) {
 			t.Errorf("NoExecute was given %d times: %q", given, w.said)
 		}
 	})
-	t.Run("S7.5 a node that is heard just before its turn is not tainted, nor tried again", func(t *testing.T) {
+	t.Run("S7.5 a node that recovers just before its turn is not tainted", func(t *testing.T) {
 		w, alive := silent(t, 2, fleet.SiteSpec{})
 		w.wait(10*time.Second-time.Millisecond, alive...)
 		alive = heal(w, alive, "z-01")
 		w.wait(time.Hour, alive...)
 		expect(t, w, "z-00")
 	})
-	t.Run("S7.6 when no site has a ready node the line is dissolved, whoever waits", func(t *testing.T) {
+	t.Run("S7.6 when no site has a ready node the queue is emptied", func(t *testing.T) {
 		w, _ := silent(t, 5, fleet.SiteSpec{})
 		w.wait(time.Hour)
 		expect(t, w)
@@ -243,7 +243,7 @@ func TestScenarioQueue(t *testing.T) {
 		w.wait(24*time.Hour, alive...)
 		expect(t, w)
 	})
-	t.Run("S7.8 a rate of 5.5 is one at once and five and a half per second", func(t *testing.T) {
+	t.Run("S7.8 a rate of 5.5 taints one node at once and then 5.5 per second", func(t *testing.T) {
 		w, alive := silent(t, 9, fleet.SiteSpec{NodeEvictionRate: new(5.5), UnhealthyZoneThreshold: new(1.0)})
 		expect(t, w, "z-00")
 		w.wait(time.Second, alive...)
@@ -251,7 +251,7 @@ func TestScenarioQueue(t *testing.T) {
 		w.wait(time.Second, alive...)
 		expect(t, w, names("z", 9)...)
 	})
-	t.Run("S7.8 ours: a rate that was 0 and is 5.5 gives nobody up at once, and then counts", func(t *testing.T) {
+	t.Run("S7.8 ours: after a change from 0 to 5.5 no node is tainted at once", func(t *testing.T) {
 		w, alive := silent(t, 3, fleet.SiteSpec{NodeEvictionRate: new(0.0)})
 		w.wait(time.Minute, alive...)
 		site := w.s.Site("z").DeepCopy()
@@ -261,7 +261,7 @@ func TestScenarioQueue(t *testing.T) {
 		w.wait(time.Second, alive...)
 		expect(t, w, "z-00", "z-01", "z-02")
 	})
-	t.Run("S7.9 the same rate written again moves nobody's turn", func(t *testing.T) {
+	t.Run("S7.9 writing the same rate again delays no node", func(t *testing.T) {
 		w, alive := silent(t, 2, fleet.SiteSpec{NodeEvictionRate: new(0.1)})
 		w.wait(5*time.Second, alive...)
 		before := w.s.Site("z").Status.NextEviction
@@ -269,14 +269,14 @@ func TestScenarioQueue(t *testing.T) {
 		site.Spec.Location = "elsewhere"
 		w.put(site)
 		if after := w.s.Site("z").Status.NextEviction; before == nil || !before.Equal(after) {
-			t.Errorf("the next turn was %v and is %v", before, after)
+			t.Errorf("the next eviction was %v and is %v", before, after)
 		}
 		w.wait(5*time.Second-time.Millisecond, alive...)
 		expect(t, w, "z-00")
 		w.wait(time.Millisecond, alive...)
 		expect(t, w, "z-00", "z-01")
 	})
-	t.Run("S7.10 a node that has its taint does not queue up again while it stays silent", func(t *testing.T) {
+	t.Run("S7.10 a tainted node is not queued again while it stays silent", func(t *testing.T) {
 		w, alive := silent(t, 1, fleet.SiteSpec{})
 		first := state.NoExecuteOf(w.s.Node("z-00")).TimeAdded
 		w.put(w.s.Node("z-00"))

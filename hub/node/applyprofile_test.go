@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-func TestWhatABoardProfileGivesAndTakes(t *testing.T) {
+func TestLabelsAndTaintsOfABoardProfile(t *testing.T) {
 	set := func(text string) (g state.ProfileGrants) { // a=1 is a label, camera=yes:NoSchedule a taint
 		for word := range strings.FieldsSeq(text) {
 			k, v, _ := strings.Cut(word, "=")
@@ -29,21 +29,21 @@ func TestWhatABoardProfileGivesAndTakes(t *testing.T) {
 		return g
 	}
 	for _, c := range []struct{ rule, was, want, have, then string }{
-		{"a new label is given", "", "a=1", "", "a=1"},
-		{"one that left the profile is taken", "a=1 b=2", "b=2", "a=1 b=2", "b=2"},
-		{"one that somebody gave stays", "", "", "x=1", "x=1"},
-		{"one that left and was changed since stays", "a=1", "", "a=mine", "a=mine"},
-		{"one with a new value gets it", "a=1", "a=2", "a=1", "a=2"},
-		{"one that somebody changed stays", "a=1", "a=2", "a=mine", "a=mine"},
-		{"one that somebody removed stays away", "a=1", "a=1", "", ""},
-		{"also with a new value", "a=1", "a=2", "", ""},
-		{"a new label goes over what was there", "", "a=1", "a=mine", "a=1"},
-		{"a new taint is given", "", "c=y:NoSchedule", "", "c=y:NoSchedule"},
-		{"a taint that left is taken, and no other", "c=y:NoSchedule", "", "c=y:NoSchedule c=y:NoExecute", "c=y:NoExecute"},
-		{"a taint with a new value gets it", "c=y:NoSchedule", "c=z:NoSchedule", "c=y:NoSchedule", "c=z:NoSchedule"},
-		{"a taint that somebody changed stays", "c=y:NoSchedule", "", "c=mine:NoSchedule", "c=mine:NoSchedule"},
-		{"a taint that somebody removed stays away", "c=y:NoSchedule", "c=y:NoSchedule", "", ""},
-		{"a taint that was there is somebody's", "", "c=y:NoSchedule", "c=mine:NoSchedule", "c=mine:NoSchedule"},
+		{"a new label is added", "", "a=1", "", "a=1"},
+		{"a label that left the profile is removed", "a=1 b=2", "b=2", "a=1 b=2", "b=2"},
+		{"a user's label stays", "", "", "x=1", "x=1"},
+		{"a label that a user changed stays after it left the profile", "a=1", "", "a=mine", "a=mine"},
+		{"a label gets its new value", "a=1", "a=2", "a=1", "a=2"},
+		{"a label that a user changed stays", "a=1", "a=2", "a=mine", "a=mine"},
+		{"a label that a user removed stays away", "a=1", "a=1", "", ""},
+		{"a removed label with a new value stays away", "a=1", "a=2", "", ""},
+		{"a new label overwrites a user's", "", "a=1", "a=mine", "a=1"},
+		{"a new taint is added", "", "c=y:NoSchedule", "", "c=y:NoSchedule"},
+		{"a taint that left the profile is removed, and no other", "c=y:NoSchedule", "", "c=y:NoSchedule c=y:NoExecute", "c=y:NoExecute"},
+		{"a taint gets its new value", "c=y:NoSchedule", "c=z:NoSchedule", "c=y:NoSchedule", "c=z:NoSchedule"},
+		{"a taint that a user changed stays", "c=y:NoSchedule", "", "c=mine:NoSchedule", "c=mine:NoSchedule"},
+		{"a taint that a user removed stays away", "c=y:NoSchedule", "c=y:NoSchedule", "", ""},
+		{"a taint that existed before belongs to the user", "", "c=y:NoSchedule", "c=mine:NoSchedule", "c=mine:NoSchedule"},
 	} {
 		was, want, have := set(c.was), set(c.want), set(c.have)
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have.Labels}, Spec: corev1.NodeSpec{Taints: have.Taints}}
@@ -64,7 +64,7 @@ func TestWhatABoardProfileGivesAndTakes(t *testing.T) {
 	}
 }
 
-// What a profile gives leaves room in the Node: nobody could change it any more.
+// A profile leaves space in the Node, because otherwise users could not change the Node any more.
 func TestABoardProfileDoesNotFillItsNodes(t *testing.T) {
 	n, want := &corev1.Node{}, &state.ProfileGrants{Labels: map[string]string{}}
 	for i := range 64 {

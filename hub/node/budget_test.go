@@ -21,7 +21,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// noise is text that nobody can compress or share.
+// noise returns text that cannot be compressed or shared.
 func noise(r *rand.Rand, n int) string {
 	b := make([]byte, n)
 	for i := range b {
@@ -38,9 +38,10 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// TestOneDeviceHasABudget: whatever one device says, and however often, five minutes of
-// it cost the hub a bounded number of bytes, on disk and in memory.
-// budgetSeconds is how long somebody tries to spend more than a budget.
+// TestOneDeviceHasABudget: five minutes of any messages of one device cost the hub a limited number
+// of bytes, on disk and in memory.
+//
+// budgetSeconds is how long a test tries to exceed a limit.
 func budgetSeconds() int {
 	if !nodetest.Long {
 		return 15
@@ -73,13 +74,13 @@ func TestOneDeviceHasABudget(t *testing.T) {
 			st.Status.Conditions[0].Message = noise(r, 1000)
 			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
 		}},
-		{"Ready that comes and goes, and a boot id that nobody has seen", func(r *rand.Rand, st *wire.Status) {
+		{"alternating Ready, and new boot ids", func(r *rand.Rand, st *wire.Status) {
 			st.Status.Conditions[0].Status = []corev1.ConditionStatus{"True", "False"}[st.Seq%2]
 			st.Status.Conditions[0].Message = noise(r, 1000)
 			st.Status.NodeInfo.BootID = noise(r, 500)
 			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
 		}},
-		{"ever new nonsense", func(r *rand.Rand, st *wire.Status) {
+		{"ever new implausible values", func(r *rand.Rand, st *wire.Status) {
 			for range 32 {
 				st.Status.Addresses = append(st.Status.Addresses, corev1.NodeAddress{Type: "Hostname", Address: "-" + noise(r, 300)})
 			}
@@ -96,7 +97,7 @@ func TestOneDeviceHasABudget(t *testing.T) {
 				for seq := range uint64(seconds * perSecond) {
 					st := nodetest.Report("b", seq+2, "True")
 					attack.say(r, &st)
-					_ = l.Status(t.Context(), node.Caller{Node: "pi-1"}, st) // whether it is heard is not the question
+					_ = l.Status(t.Context(), node.Caller{Node: "pi-1"}, st) // whether it is accepted does not matter here
 					if seq%100 == 0 {
 						l.Lease(node.Caller{Node: "pi-2"}, wire.Lease{Boot: "b", Seq: seq + 2, Status: 1})
 					}
@@ -119,7 +120,7 @@ func TestOneDeviceHasABudget(t *testing.T) {
 	}
 }
 
-// TestPodsOfOneDeviceHaveABudget as well: what it says of them is remembered as objects.
+// TestPodsOfOneDeviceHaveABudget: the statuses of pods are stored as objects and limited too.
 func TestPodsOfOneDeviceHaveABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
@@ -149,8 +150,8 @@ func TestPodsOfOneDeviceHaveABudget(t *testing.T) {
 	})
 }
 
-// TestWhatIsHeldIsAskedForAgain: a device that has used up its budget is not forgotten.
-func TestWhatIsHeldIsAskedForAgain(t *testing.T) {
+// TestDeferredMessagesAreRequestedAgain: the hub asks a device for its deferred messages later.
+func TestDeferredMessagesAreRequestedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -170,30 +171,30 @@ func TestWhatIsHeldIsAskedForAgain(t *testing.T) {
 		}
 		for l.DeferredMessages() == 0 {
 			if say("True"); seq > 2000 { // 62 MB
-				t.Fatal("it may say whatever it likes")
+				t.Fatal("its messages are not limited")
 			}
 		}
-		say("False") // heard nevertheless
+		say("False") // accepted nevertheless
 		if got := state.ReadyOf(l.Snapshot().Node("pi-1")); got != corev1.ConditionFalse {
-			t.Errorf("Ready=%s: that a node is not ready must be heard whatever it said before", got)
+			t.Errorf("Ready=%s: a report of not ready must be accepted in spite of the limit", got)
 		}
 		_, _, asked := book.Counts()
 		time.Sleep(time.Minute)
 		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 9, Status: seq - 1})
 		synctest.Wait()
 		if _, _, again := book.Counts(); again == asked {
-			t.Fatal("the hub does not ask for what it has not heard")
+			t.Fatal("the hub does not ask for the deferred status")
 		}
 		last := say("True")
 		n := l.Snapshot().Node("pi-1")
 		if len(n.Status.Images) != len(last.Status.Images) || n.Status.Images[0].Names[0] != last.Status.Images[0].Names[0] || state.ReadyOf(n) != corev1.ConditionTrue {
-			t.Error("the answer is not heard")
+			t.Error("the answer is not accepted")
 		}
 	})
 }
 
-// TestEventsOfOneDevicePushOutNobodyElses: it has so many, about one object and in all.
-func TestEventsOfOneDevicePushOutNobodyElses(t *testing.T) {
+// TestEventsOfOneDeviceRemoveOnlyItsOwn: events per object and in all are limited.
+func TestEventsOfOneDeviceRemoveOnlyItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -220,7 +221,7 @@ func TestEventsOfOneDevicePushOutNobodyElses(t *testing.T) {
 			}
 		}
 		if of["pi-2"] != 20 || of["pi-1"] == 0 || of["pi-1"] > 100 {
-			t.Errorf("events are kept of %v", of)
+			t.Errorf("the stored events are of %v", of)
 		}
 		if got := book.Written() - before; got > 8<<20 {
 			t.Errorf("%d MiB were written", got>>20)
@@ -235,7 +236,7 @@ func TestEventsOfOneDevicePushOutNobodyElses(t *testing.T) {
 	})
 }
 
-// TestSlowNewsNamesItsSenderAndWaits, and nobody else does.
+// TestSlowNewsNamesItsSenderAndWaits: only the sender of slow news waits.
 func TestSlowNewsNamesItsSenderAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
@@ -264,7 +265,7 @@ func TestSlowNewsNamesItsSenderAndWaits(t *testing.T) {
 		do("user kari", news(3*time.Second))
 		synctest.Wait()
 		if took := do("user ola", news(0)); took != 0 {
-			t.Errorf("somebody else waits for %s", took)
+			t.Errorf("another sender waits for %s", took)
 		}
 		if took := do("user kari", news(0)); took < 9*time.Second || took > 10*time.Second {
 			t.Errorf("kari waits for %s", took)

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestTheEndOfAnEnrolmentIsInTheTransactionOfItsNode(t *testing.T) {
+func TestAnEnrolmentEndsInTheTransactionOfItsNode(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   control.News
@@ -27,7 +27,7 @@ func TestTheEndOfAnEnrolmentIsInTheTransactionOfItsNode(t *testing.T) {
 			c.By = "kari"
 			return []state.Change{c}, nil
 		}},
-		{"and makes it again in the same moment", func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+		{"and recreates it at the same moment", func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
 			c := state.Remove(s.Node("pi-1"), "replace node pi-1")
 			c.By = "kari"
 			return []state.Change{c, state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, "")}, nil
@@ -44,7 +44,7 @@ func TestTheEndOfAnEnrolmentIsInTheTransactionOfItsNode(t *testing.T) {
 				}
 				book.FailWith(errors.New("the power fails"))
 				if _, err := l.Do(t.Context(), c.do); err == nil || !l.Speaks(who) || l.Dismissed("k1") != nil {
-					t.Errorf("it ended before it was remembered: %v", err)
+					t.Errorf("it ended before it was stored: %v", err)
 				}
 				book.FailWith(nil)
 				before, _, _ := book.Counts()
@@ -55,12 +55,12 @@ func TestTheEndOfAnEnrolmentIsInTheTransactionOfItsNode(t *testing.T) {
 					t.Errorf("%d transactions, speaks %t, rows %v", after-before, l.Speaks(who), book.Rows())
 				}
 				if d := l.Dismissed("k1"); d == nil || d.By != "kari" || d.Reason != "Node pi-1 was deleted" {
-					t.Errorf("it is told %+v", d)
+					t.Errorf("its dismissal is %+v", d)
 				}
 				if len(book.Cut()) == 0 {
 					t.Error("its session was not closed")
 				}
-				// What was under way is not heard any more.
+				// Messages under way are refused.
 				for what, err := range map[string]error{
 					"status": l.Status(t.Context(), who, nodetest.Report("b2", 1, "True")), "event": l.Event(t.Context(), who, wire.Event{Boot: "b", Type: "Normal", Reason: "Pulled"}),
 				} {
@@ -69,7 +69,7 @@ func TestTheEndOfAnEnrolmentIsInTheTransactionOfItsNode(t *testing.T) {
 					}
 				}
 				if l.Lease(who, wire.Lease{Boot: "b", Seq: 9}); !l.Liveness("pi-1").Seen.IsZero() {
-					t.Error("its lease counts")
+					t.Error("its lease is accepted")
 				}
 				if rec := l.Snapshot().Record("pi-1"); rec != nil {
 					t.Errorf("record %+v", rec)
@@ -79,7 +79,7 @@ func TestTheEndOfAnEnrolmentIsInTheTransactionOfItsNode(t *testing.T) {
 	}
 }
 
-func TestAliveIsWhatTheSiteSays(t *testing.T) {
+func TestTheSitesGracePeriodDecidesAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -90,19 +90,19 @@ func TestAliveIsWhatTheSiteSays(t *testing.T) {
 		clone := nodetest.Report("c", 1, "True")
 		clone.MachineID = other.Machine
 		if err := l.Connect(other); !errors.Is(err, node.ErrConflict) {
-			t.Errorf("a clone may connect although the site's grace runs: %v", err)
+			t.Errorf("a clone may connect within the site's grace period: %v", err)
 		}
 		if err := l.Status(t.Context(), other, clone); !errors.Is(err, node.ErrConflict) {
-			t.Errorf("a clone may report although the site's grace runs: %v", err)
+			t.Errorf("a clone may report within the site's grace period: %v", err)
 		}
 		time.Sleep(3*time.Minute + time.Second)
 		if err := errors.Join(l.Connect(other), l.Status(t.Context(), other, clone)); err != nil {
-			t.Errorf("after the grace: %v", err)
+			t.Errorf("after the grace period: %v", err)
 		}
 	})
 }
 
-func TestOneWhoDoesNotTellItsMachineFollowsOnlyItsLike(t *testing.T) {
+func TestADeviceWithoutAMachineFollowsOnlyAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()

@@ -16,10 +16,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What is encoded to decide is what is told: as if all of it had been encoded together.
-func TestAFramedDesiredStateIsTheSameAsAnEncodedOne(t *testing.T) {
+// The framed payload equals one that is encoded as a whole.
+func TestAFramedDesiredStateEqualsAnEncodedOne(t *testing.T) {
 	said := wire.Desired{Generation: 7, Hub: `hub "a"`, Time: time.Date(2026, 6, 1, 12, 0, 0, 5, time.UTC), LeaseIntervalSeconds: 10}
-	tricky := `"pods":null,"configMaps":null,"secrets":null,` // what frames are cut at
+	tricky := `"pods":null,"configMaps":null,"secrets":null,` // the text at which frame cuts
 	for _, c := range []wire.Desired{
 		{},
 		{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}},
@@ -44,11 +44,11 @@ func TestAFramedDesiredStateIsTheSameAsAnEncodedOne(t *testing.T) {
 		}
 	}
 	if _, err := frame([]byte(`{"pods":[]}`), said); err == nil {
-		t.Error("what was encoded otherwise is told")
+		t.Error("content in another form is framed")
 	}
 }
 
-func TestADesiredStateIsEncodedOnceToDecideAndToTell(t *testing.T) {
+func TestADesiredStateIsEncodedOnce(t *testing.T) {
 	v := Deliver{encoded: new(sync.Map)}
 	now := time.Unix(100, 0)
 	s := state.Load(state.Empty("x", now), []state.Object{
@@ -70,12 +70,12 @@ func TestADesiredStateIsEncodedOnceToDecideAndToTell(t *testing.T) {
 	}
 	v.forget()
 	if _, kept := v.encoded.Load(digest); kept {
-		t.Error("it is kept after it was told")
+		t.Error("it is cached after it was published")
 	}
 }
 
-// TestAnEncoderWritesAsJSONDoes: whatever a desired state has, before and after others of its form.
-func TestAnEncoderWritesAsJSONDoes(t *testing.T) {
+// TestAnEncoderEqualsJSON: for any desired state, before and after others of its form.
+func TestAnEncoderEqualsJSON(t *testing.T) {
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "board"}}
 	profile.Spec.Labels = map[string]string{"podCIDR": "10.0.0.0/26", "a": "b"}
 	empty := wire.Desired{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}, PodCIDR: "10.0.0.0/26", LeaseIntervalSeconds: 10, FirmwareKey: []byte("key")}

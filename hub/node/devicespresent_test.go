@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Whether a pod's hardware is there is for its device to say, again and again, and to say no more.
-func TestADeviceSaysWhetherItsDevicesArePresent(t *testing.T) {
+// A pod's device alone sets, changes and removes the condition for present hardware.
+func TestADeviceReportsPresentHardware(t *testing.T) {
 	p := &corev1.Pod{}
 	hear := func(c ...corev1.PodCondition) []corev1.PodCondition {
 		mergeStatus(p, corev1.PodStatus{Conditions: c}, time.Now())
@@ -23,6 +23,6 @@ func TestADeviceSaysWhetherItsDevicesArePresent(t *testing.T) {
 		t.Errorf("unplugged, the pod has %+v", got)
 	}
 	if got := hear(); len(got) != 0 {
-		t.Errorf("the device says nothing of it any more, and the pod has %+v", got)
+		t.Errorf("the device reports it no longer, and the pod has %+v", got)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Whoever watches a pod that is deleted sees first how it ended, then that it is gone.
-func TestHowADeletedPodEndedIsSeen(t *testing.T) {
+// A watcher of a deleted pod first sees how it ended, then its deletion.
+func TestWatchersSeeHowADeletedPodEnded(t *testing.T) {
 	code := func(name string, phase corev1.PodPhase, code int32) wire.PodStatus {
 		p := said(name, phase)
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
@@ -60,18 +60,19 @@ func TestHowADeletedPodEndedIsSeen(t *testing.T) {
 			"p1": {"changed Failed", "deleted Failed"}, "p2": {"changed Running"}, "p3": {"changed Succeeded"},
 		} {
 			if !slices.Equal(seen[name], want) {
-				h.t.Errorf("of %s was seen %q, want %q", name, seen[name], want)
+				h.t.Errorf("watchers of %s saw %q, want %q", name, seen[name], want)
 			}
 		}
 		if n := left(); n != 2 {
-			h.t.Errorf("%d pods are left, want the one that runs and the one that somebody keeps", n)
+			h.t.Errorf("%d pods are left, want the running one and the one with a finalizer", n)
 		}
 	})
 }
 
-// A device that does not hold a pod any more which is to go, as one that has never started it, says no phase of it. Where
-// somebody holds the pod until it has one, as a Job that replaces what has ended, it has failed: nobody else would say so.
-func TestAPodThatIsHeldHasFailedWhenItsDeviceHasItNoMore(t *testing.T) {
+// A device that does not have a deleted pod, for example because it never started it, reports no
+// phase. A pod with a finalizer, as of a Job that waits for the end of its pod, is marked as failed
+// then.
+func TestAKeptPodFailsWhenItsDeviceNoLongerHasIt(t *testing.T) {
 	listening(t, "it fails once", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		tell := func(seq uint64, pods ...wire.PodStatus) {
@@ -107,7 +108,7 @@ func TestAPodThatIsHeldHasFailedWhenItsDeviceHasItNoMore(t *testing.T) {
 			h.t.Errorf("the same list again has changed something: %d, %d", since, is)
 		}
 	})
-	listening(t, "and the Job that waited for that makes another", func(h *listener) {
+	listening(t, "the waiting Job creates another pod", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		failed := batchv1.Failed
 		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "copy"}, Spec: batchv1.JobSpec{

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An event whose acknowledgement was lost comes again, and a broker may deliver it twice. What happened
-// once counts once; what happened twice alike counts twice.
+// An event with a lost acknowledgement is sent again, and a broker may deliver it twice: it counts
+// once. Two equal occurrences count twice.
 func TestAnEventThatIsDeliveredTwiceCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)

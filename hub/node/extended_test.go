@@ -51,7 +51,7 @@ func TestExtendedResourcesOfAnAdministratorStay(t *testing.T) {
 				}
 			}
 			if commits, _, _ := book.Counts(); seq > 3 && commits == 0 {
-				t.Error("nothing was remembered")
+				t.Error("nothing was stored")
 			}
 		}
 		check("after a report", "4")
@@ -60,7 +60,7 @@ func TestExtendedResourcesOfAnAdministratorStay(t *testing.T) {
 		patch("example.com/dongle", "0")
 		check("none left", "0")
 		before, _, _ := book.Counts()
-		check("a report that says nothing new", "0")
+		check("a report without news", "0")
 		if after, _, _ := book.Counts(); after != before {
 			t.Errorf("it cost %d writes", after-before)
 		}

@@ -17,9 +17,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A device verifies what it is told by the rules that both sides share: it is for this
-// node, this board and this generation, and may be tried only in its turn.
-func TestADeviceCanVerifyTheBootConfigurationThatItIsTold(t *testing.T) {
+// A device verifies its boot configuration by shared rules: it is for this node, board and
+// generation, and may be tried only during the node's turn.
+func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestADeviceCanVerifyTheBootConfigurationThatItIsTold(t *testing.T) {
 		s, _ := state.Apply(s, []state.Change{state.Put(rec, ""), state.Put(rollout, "")})
 		d := Deliver{signing: key}.wantedOf(s, "pi-1", profiles{})
 		if !bytes.Equal(d.FirmwareKey, public) {
-			t.Error("it is not told the key")
+			t.Error("it does not receive the key")
 		}
 		return d.Firmware
 	}
@@ -55,10 +55,10 @@ func TestADeviceCanVerifyTheBootConfigurationThatItIsTold(t *testing.T) {
 		t.Errorf("verified: %+v, %v", config, err)
 	}
 	if _, err := f.Verify(public, "pi-2", []string{"brcm,bcm2711"}); err == nil {
-		t.Error("another node takes it")
+		t.Error("another node accepts it")
 	}
 	if _, err := f.Verify(public, "pi-1", []string{"raspberrypi,5-model-b", "brcm,bcm2712"}); err == nil {
-		t.Error("another board takes it")
+		t.Error("another board accepts it")
 	}
 	for step, want := range map[fleet.FirmwareNodeState]bool{"": false, fleet.FirmwareDraining: false, fleet.FirmwareTrying: true, fleet.FirmwareOverdue: false} {
 		if f := told(func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Step = step }); f.Try != want {
@@ -71,24 +71,24 @@ func TestADeviceCanVerifyTheBootConfigurationThatItIsTold(t *testing.T) {
 	}
 	evil := []byte(`{"profile":"pi","revision":0,"backend":"rpi-config-txt","cmdline":{"add":["init=/bin/sh"]}}`)
 	for name, change := range map[string]func(*state.Record, *fleet.FirmwareRollout){
-		"is part of no rollout":          func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned = nil },
-		"is part of one that is gone":    func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Rollout = "gone" },
-		"has been told of none":          func(r *state.Record, _ *fleet.FirmwareRollout) { r.FirmwareGeneration = 0 },
-		"is to have another one now":     func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Digest = "sha256:0" },
-		"has a document with other text": func(_ *state.Record, ro *fleet.FirmwareRollout) { ro.Status.Document += " " },
+		"belongs to no rollout":                 func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned = nil },
+		"belongs to a deleted rollout":          func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Rollout = "gone" },
+		"has received no configuration":         func(r *state.Record, _ *fleet.FirmwareRollout) { r.FirmwareGeneration = 0 },
+		"should have another configuration now": func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Digest = "sha256:0" },
+		"has a document with other text":        func(_ *state.Record, ro *fleet.FirmwareRollout) { ro.Status.Document += " " },
 		"has a document that is refused": func(r *state.Record, ro *fleet.FirmwareRollout) {
 			ro.Status.Document, ro.Status.Digest = string(evil), wire.FirmwareDigest(evil)
 			r.Assigned.Digest = ro.Status.Digest
 		},
 	} {
 		if f := told(change); f != nil {
-			t.Errorf("a node that %s is told %s", name, f.Document)
+			t.Errorf("a node that %s receives %s", name, f.Document)
 		}
 	}
 }
 
-// A machine that takes the place of another, or a card that is put into another board, is told the boot
-// configuration as one of its own board, although its profile is the same.
+// A machine in the place of another, or a card in another board, receives its configuration bound
+// to its own board, even under the same profile.
 func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -120,11 +120,11 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 		s, log = state.Apply(s, []state.Change{state.Put(report(said.board, said.temperature), "")})
 		changes := d.Decide(s, state.Touched(d.Touches, log), s.Started).Changes
 		if told := len(changes) > 0; told != said.told {
-			t.Errorf("with the board %s it is told: %v", said.board, told)
+			t.Errorf("with the board %s it receives: %v", said.board, told)
 		}
 		s, _ = state.Apply(s, changes)
 		if again := d.Decide(s, d.Subjects(s), s.Started).Changes; len(again) > 0 {
-			t.Errorf("with the board %s it is not told what it would be told after a start", said.board)
+			t.Errorf("with the board %s it does not receive what it would after a start", said.board)
 		}
 		if _, err := d.wantedOf(s, "pi-1", profiles{}).Firmware.Verify(public, "pi-1", []string{said.board, "brcm,bcm2837"}); err != nil {
 			t.Error(err)
@@ -132,8 +132,8 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 	}
 }
 
-// A card that is put into another board takes along what the board before it was in a rollout: nothing.
-func TestAnotherMachineHasItsTurnOfARollout(t *testing.T) {
+// A card in another board does not keep the rollout's results of the board before it.
+func TestAnotherMachineStartsTheRolloutAnew(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	began := state.FirmwareAssignment{Rollout: "r", Digest: "sha256:1", Step: fleet.FirmwareTrying, Since: metav1.NewTime(now)}
 	for _, c := range []struct {
@@ -159,8 +159,8 @@ func TestAnotherMachineHasItsTurnOfARollout(t *testing.T) {
 	}
 }
 
-// A raised retry changes no record: it is told all the same.
-func TestARaisedRetryIsTold(t *testing.T) {
+// A raised retry changes no record, and is published all the same.
+func TestARaisedRetryIsPublished(t *testing.T) {
 	named := metav1.ObjectMeta{Name: "pi-1"}
 	ro := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{
@@ -169,22 +169,22 @@ func TestARaisedRetryIsTold(t *testing.T) {
 	raised.Spec.Retry = 1
 	s, done := state.Apply(s, []state.Change{state.Put(raised, "")})
 	if got := concerned(s, Deliver{}.Touches(done[0])); len(got) != 1 || got[0] != "pi-1" {
-		t.Errorf("it concerns %v", got)
+		t.Errorf("its subjects are %v", got)
 	}
 	paused := raised.DeepCopy()
 	paused.Spec.Paused = true
 	if _, done = state.Apply(s, []state.Change{state.Put(paused, "")}); len(Deliver{}.Touches(done[0])) != 0 {
-		t.Error("a pause makes desired states anew")
+		t.Error("a pause creates new desired states")
 	}
 }
 
-func TestWhatADeviceSaysOfItsBootConfigurationIsACondition(t *testing.T) {
+func TestAReportOfTheBootConfigurationIsACondition(t *testing.T) {
 	for said, want := range map[string]corev1.ConditionStatus{
 		wire.FirmwareUpToDate: corev1.ConditionTrue, wire.FirmwareStaged: corev1.ConditionUnknown, wire.FirmwareVerifying: corev1.ConditionUnknown,
 		wire.FirmwareRolledBack: corev1.ConditionFalse, wire.FirmwareFailed: corev1.ConditionFalse, wire.FirmwareUnsupported: corev1.ConditionFalse,
 	} {
 		st := wire.Status{Firmware: &wire.FirmwareStatus{State: said, Message: "m", Bad: []string{"x"}}}
-		st.Status.Conditions = []corev1.NodeCondition{{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionTrue, Message: "its own word"}}
+		st.Status.Conditions = []corev1.NodeCondition{{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionTrue, Message: "its own FirmwareReady"}}
 		rec := new(state.Record)
 		firmwareChange(rec, &st)
 		if c := st.Status.Conditions; len(c) != 1 || c[0].Status != want || c[0].Reason != said || c[0].Message != "m" || reasonOf(said) != "Firmware"+said {
@@ -192,7 +192,7 @@ func TestWhatADeviceSaysOfItsBootConfigurationIsACondition(t *testing.T) {
 		}
 		st.Firmware = nil
 		if firmwareChange(rec, &st); rec.Firmware != nil || len(st.Status.Conditions) != 0 {
-			t.Errorf("one that says nothing of it: %+v, %v", rec.Firmware, st.Status.Conditions)
+			t.Errorf("a status without a report: %+v, %v", rec.Firmware, st.Status.Conditions)
 		}
 	}
 }

@@ -12,29 +12,29 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-func TestAReportIsRememberedWhenItSaysMoreThanReadingsThatMovedALittle(t *testing.T) {
+func TestAReportIsStoredWhenItDiffersEnough(t *testing.T) {
 	const first = `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":48}],"disks":[{"name":"mmcblk0","written":1000}],
 		"radios":[{"name":"wlan0","kind":"wifi","signal":-50}],"stalls":{"io":{"some10":1,"some60":1}},"power":{"underVoltage":false}}`
 	for _, c := range []struct {
 		name, said string
 		news       bool
 	}{
-		{"the same says nothing new", first, false},
-		{"four degrees are none", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":52}],"disks":[{"name":"mmcblk0","written":1000}],
+		{"an equal report is not written", first, false},
+		{"a difference of four degrees is not written", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":52}],"disks":[{"name":"mmcblk0","written":1000}],
 			"radios":[{"name":"wlan0","kind":"wifi","signal":-50}],"stalls":{"io":{"some10":1,"some60":1}},"power":{"underVoltage":false}}`, false},
-		{"five degrees are", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":43}],"disks":[{"name":"mmcblk0","written":1000}],
+		{"a difference of five degrees is written", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":43}],"disks":[{"name":"mmcblk0","written":1000}],
 			"radios":[{"name":"wlan0","kind":"wifi","signal":-50}],"stalls":{"io":{"some10":1,"some60":1}},"power":{"underVoltage":false}}`, true},
-		{"what is written, heard and stalled a little more is none", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":48}],"disks":[{"name":"mmcblk0","written":900000000}],
+		{"slightly higher counters are not written", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":48}],"disks":[{"name":"mmcblk0","written":900000000}],
 			"radios":[{"name":"wlan0","kind":"wifi","signal":-59}],"stalls":{"io":{"some10":99,"some60":20}},"power":{"underVoltage":false}}`, false},
-		{"a low voltage is", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":48}],"disks":[{"name":"mmcblk0","written":1000}],
+		{"a low voltage is written", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":48}],"disks":[{"name":"mmcblk0","written":1000}],
 			"radios":[{"name":"wlan0","kind":"wifi","signal":-50}],"stalls":{"io":{"some10":1,"some60":1}},"power":{"underVoltage":true}}`, true},
-		{"another sensor is", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"gpu","celsius":48}],"disks":[{"name":"mmcblk0","written":1000}],
+		{"another sensor is written", `{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"gpu","celsius":48}],"disks":[{"name":"mmcblk0","written":1000}],
 			"radios":[{"name":"wlan0","kind":"wifi","signal":-50}],"stalls":{"io":{"some10":1,"some60":1}},"power":{"underVoltage":false}}`, true},
-		{"one field more is", `{"board":{"name":"raspberrypi4","serial":"7"},"temperatures":[{"name":"cpu","celsius":48}],"disks":[{"name":"mmcblk0","written":1000}],
+		{"a new field is written", `{"board":{"name":"raspberrypi4","serial":"7"},"temperatures":[{"name":"cpu","celsius":48}],"disks":[{"name":"mmcblk0","written":1000}],
 			"radios":[{"name":"wlan0","kind":"wifi","signal":-50}],"stalls":{"io":{"some10":1,"some60":1}},"power":{"underVoltage":false}}`, true},
-		{"another kind of value is", `{"board":"raspberrypi4","temperatures":"warm","disks":7,"radios":null,"stalls":[],"power":{"underVoltage":false}}`, true},
-		{"a status without a report says nothing", ``, false},
-		{"nor does one that is no object", `[1,2]`, false},
+		{"another kind of value is written", `{"board":"raspberrypi4","temperatures":"warm","disks":7,"radios":null,"stalls":[],"power":{"underVoltage":false}}`, true},
+		{"a status without a report is not written", ``, false},
+		{"a report that is not an object is not written", `[1,2]`, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestAReportIsRememberedWhenItSaysMoreThanReadingsThatMovedALittle(t *testin
 				say(1, first)
 				have := l.Snapshot().Report("pi-1")
 				if string(have.Text()) != first || !have.Reported.Time.Equal(time.Now()) {
-					t.Fatalf("remembered is %s at %s", have.Text(), have.Reported)
+					t.Fatalf("stored is %s at %s", have.Text(), have.Reported)
 				}
 				time.Sleep(20 * time.Second)
 				commits, _, _ := book.Counts()
@@ -60,7 +60,7 @@ func TestAReportIsRememberedWhenItSaysMoreThanReadingsThatMovedALittle(t *testin
 				}
 				now := l.Snapshot().Report("pi-1")
 				if got := string(now.Text()); got != want || now.Reported.Time.Equal(time.Now()) != c.news {
-					t.Errorf("remembered is %s at %s", got, now.Reported)
+					t.Errorf("stored is %s at %s", got, now.Reported)
 				}
 				if after, _, _ := book.Counts(); after-commits != wrote {
 					t.Errorf("it was written %d times, want %d", after-commits, wrote)
@@ -94,7 +94,7 @@ func TestAReportIsWrittenOnceAMinuteAtMost(t *testing.T) {
 	})
 }
 
-func TestAReportGoesWithItsNode(t *testing.T) {
+func TestAReportIsRemovedWithItsNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -112,9 +112,9 @@ func TestAReportGoesWithItsNode(t *testing.T) {
 			t.Error("another node's report is gone")
 		}
 		if row, ok := book.Rows()[state.Key{Kind: state.DeviceReports, Name: "pi-1"}]; !ok || row != nil {
-			t.Errorf("in the store stands %s", row)
+			t.Errorf("the store has %s", row)
 		}
-		st := from("b2", 1) // who says that it is there is a node again, with a report
+		st := from("b2", 1) // a device that reports again is a node again, with a report
 		st.Hardware = json.RawMessage(`{"a":1}`)
 		if err := l.Status(t.Context(), node.Caller{Node: "pi-1"}, st); err != nil || string(l.Snapshot().Report("pi-1").Text()) != `{"a":1}` {
 			t.Errorf("it came back with %s: %v", l.Snapshot().Report("pi-1").Text(), err)

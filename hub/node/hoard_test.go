@@ -20,8 +20,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What a device says again and again takes the place of what it has said: nothing of it is piled up.
-func TestWhatADeviceSaysOfAPodIsNotPiledUp(t *testing.T) {
+// Repeated reports of a device replace earlier ones and do not accumulate.
+func TestReportsOfAPodDoNotAccumulate(t *testing.T) {
 	gate := corev1.PodCondition{Type: "example.org/gate", Status: corev1.ConditionFalse, Message: "an operator's"}
 	p := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{gate, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}}
 	for list := range 10 {
@@ -41,11 +41,11 @@ func TestWhatADeviceSaysOfAPodIsNotPiledUp(t *testing.T) {
 		}
 	}
 	if err := bound.Object(p); err != nil {
-		t.Error("it would not be read again:", err)
+		t.Error("it cannot be decoded again:", err)
 	}
 }
 
-func TestADeviceSaysThatItHasEvictedAPod(t *testing.T) {
+func TestADeviceReportsAnEviction(t *testing.T) {
 	scheduled := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}
 	evicted := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: "The node was low on resource: memory. "}
 	drained := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}
@@ -53,8 +53,8 @@ func TestADeviceSaysThatItHasEvictedAPod(t *testing.T) {
 		had  []corev1.PodCondition
 		want string
 	}{
-		"it is new":                    {[]corev1.PodCondition{scheduled}, evicted.Reason},
-		"the hub has told it to leave": {[]corev1.PodCondition{scheduled, drained}, drained.Reason},
+		"it is new":              {[]corev1.PodCondition{scheduled}, evicted.Reason},
+		"the hub has deleted it": {[]corev1.PodCondition{scheduled, drained}, drained.Reason},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &corev1.Pod{Status: corev1.PodStatus{Conditions: c.had}}
@@ -68,7 +68,7 @@ func TestADeviceSaysThatItHasEvictedAPod(t *testing.T) {
 	}
 }
 
-func TestAPartOfAListThatComesAgainIsNotPiledUp(t *testing.T) {
+func TestARepeatedPartOfAListDoesNotAccumulate(t *testing.T) {
 	const lists, pods = 50, 10
 	part := func(n, list int) wire.Pods {
 		p := wire.Pods{Boot: "b", Seq: 2, Part: n, Parts: 2}
@@ -90,7 +90,8 @@ func TestAPartOfAListThatComesAgainIsNotPiledUp(t *testing.T) {
 	}
 }
 
-// A Node that a device has filled to the last place nobody could change any more: neither cordon nor drain it.
+// A Node that a device has filled completely could not be changed by users: neither cordoned nor
+// drained.
 func TestADeviceLeavesRoomInItsNode(t *testing.T) {
 	var d Devices
 	st := wire.Status{Boot: "b", Seq: 1, Registration: wire.Registration{Labels: map[string]string{}}}
@@ -105,7 +106,7 @@ func TestADeviceLeavesRoomInItsNode(t *testing.T) {
 	s, now := state.Empty("test", time.Now()), time.Now()
 	n, refused := d.register(s, "pi-1", rec, st, now)
 	if len(refused) == 0 {
-		t.Error("it is not told what it does not get")
+		t.Error("the refused labels are not reported")
 	}
 	room := func(when string) {
 		t.Helper()
@@ -134,8 +135,8 @@ func TestADeviceLeavesRoomInItsNode(t *testing.T) {
 	room("with what it has measured:")
 }
 
-// A Node that was made by hand may be as full as it may be; the device that takes it over does not make it one that nobody
-// could change. What the hub finds its way by comes first.
+// A Node made by hand may be full; the device that takes it over must not exceed the limit. The
+// labels that the hub needs come first.
 func TestADeviceDoesNotOverfillANodeMadeByHand(t *testing.T) {
 	profile := func(state.Snapshot, corev1.NodeStatus, json.RawMessage) string { return "rpi-4" }
 	d := Devices{Config: Config{Profile: profile}}
@@ -167,7 +168,7 @@ func TestADeviceDoesNotOverfillANodeMadeByHand(t *testing.T) {
 	}
 }
 
-// Nor does the token that it joined with.
+// The device's token must leave space in its Node too.
 func TestATokenLeavesRoomInTheNodesThatJoinWithIt(t *testing.T) {
 	var d Devices
 	rec := &state.Record{Site: "oslo", Labels: map[string]string{}}
@@ -188,12 +189,13 @@ func TestATokenLeavesRoomInTheNodesThatJoinWithIt(t *testing.T) {
 		t.Error(n.Labels)
 	}
 	if !slices.Contains(refused, `label "t-63" of its token`) {
-		t.Errorf("it is told that it does not get %q", refused)
+		t.Errorf("the refused label %q is not reported", refused)
 	}
 }
 
-// A pod's status is as long as the pod is: of a hundred pods a device could make gigabytes that everybody who lists pods gets.
-func TestWhatADeviceSaysOfAPodIsOfThatPod(t *testing.T) {
+// A pod's status is limited by the pod. Otherwise a device could store gigabytes, which every list
+// of pods returns.
+func TestAStatusIsLimitedToItsPod(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	p := &corev1.Pod{Spec: corev1.PodSpec{
 		InitContainers:      []corev1.Container{{Name: "init"}, {Name: "side", RestartPolicy: &always}},
@@ -240,7 +242,7 @@ func TestWhatADeviceSaysOfAPodIsOfThatPod(t *testing.T) {
 	}
 }
 
-// A device whose state was lost counts from 0 again.
+// A device that lost its state counts from 0 again.
 func TestARestartCountNeverGoesBack(t *testing.T) {
 	p := &corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: "init"}}, Containers: []corev1.Container{{Name: "web"}}}}
 	for _, said := range []struct{ says, want int32 }{{-1, 0}, {5, 5}, {0, 5}, {6, 6}} {
@@ -254,7 +256,7 @@ func TestARestartCountNeverGoesBack(t *testing.T) {
 	}
 }
 
-func TestWhatADeviceSaysOfAPodIsInTheAPIsWords(t *testing.T) {
+func TestAStatusHasOnlyValuesOfTheAPI(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	at := func(t time.Time) metav1.Time { return metav1.NewTime(t) }
 	late, skewed := at(now.AddDate(73, 0, 0)), at(now.Add(10*time.Second))
@@ -298,17 +300,18 @@ func TestWhatADeviceSaysOfAPodIsInTheAPIsWords(t *testing.T) {
 	}
 }
 
-// No device has more granted a container than somebody has asked for it, now or before: a quota would be used up by it.
-func TestADeviceGrantsNoMoreThanIsAskedFor(t *testing.T) {
+// A device must not grant a container more than was requested now or before: that could use up a
+// quota.
+func TestADeviceGrantsNoMoreThanRequested(t *testing.T) {
 	list := func(cpu string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	}
 	for _, c := range []struct{ rule, spec, had, says, want string }{
-		{"as much as it is to have", "1", "", "1", "1"},
-		{"less, as long as it has not grown", "2", "1", "1", "1"},
-		{"more, as long as it has not shrunk", "1", "2", "2", "2"},
+		{"as much as requested", "1", "", "1", "1"},
+		{"less, before it has grown", "2", "1", "1", "1"},
+		{"more, before it has shrunk", "1", "2", "2", "2"},
 		{"no more than it had", "1", "2", "3", "2"},
-		{"no more than it is to have", "1", "", "4096", "1"},
+		{"no more than requested", "1", "", "4096", "1"},
 		{"no more than it has grown to", "3", "2", "9", "3"},
 	} {
 		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "web", Resources: corev1.ResourceRequirements{Requests: list(c.spec), Limits: list(c.spec)}}}}}

@@ -22,8 +22,8 @@ import (
 
 const machine = "0123456789abcdef"
 
-// Who is not the node's device is heard by none of the doors, and gets no word out of the hub.
-func TestWhoDoesNotSpeakForANodeIsNotHeard(t *testing.T) {
+// A caller that is not the node's device can change nothing, and receives nothing.
+func TestAForeignCallerIsRefusedEverywhere(t *testing.T) {
 	for _, tt := range []struct {
 		name, enrolled string
 		caller         node.Caller
@@ -32,8 +32,8 @@ func TestWhoDoesNotSpeakForANodeIsNotHeard(t *testing.T) {
 		{"the key that joined", "k1", node.Caller{Key: "k1"}, true},
 		{"another key", "k1", node.Caller{Key: "k2"}, false},
 		{"the development listener, for a node that has joined with a certificate", "k1", node.Caller{}, false},
-		{"the development listener, for a node that nobody has joined as", "", node.Caller{}, true},
-		{"a key, for a node that nobody has joined as", "", node.Caller{Key: "k2"}, false},
+		{"the development listener, for a node without an enrolment", "", node.Caller{}, true},
+		{"a key, for a node without an enrolment", "", node.Caller{Key: "k2"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -99,12 +99,12 @@ func TestWhoDoesNotSpeakForANodeIsNotHeard(t *testing.T) {
 	}
 }
 
-// Who may be a node while its device is alive.
-func TestWhoMayTakeAnIdentityOver(t *testing.T) {
+// Which device may be a node while the node's device is alive.
+func TestWhichDeviceMayTakeANodeOver(t *testing.T) {
 	const other = "fedcba9876543210"
 	for _, tt := range []struct {
 		name    string
-		unknown bool // the incumbent's machine
+		unknown bool // the incumbent's machine is unknown
 		linked  bool // the incumbent is connected
 		wait    time.Duration
 		caller  node.Caller
@@ -113,14 +113,14 @@ func TestWhoMayTakeAnIdentityOver(t *testing.T) {
 	}{
 		{name: "the same agent, over a new link", linked: true, caller: node.Caller{Machine: machine, Boot: "b"}},
 		{name: "the same agent's boot, from another machine", linked: true, caller: node.Caller{Machine: other, Boot: "b"}, refused: true, shown: true},
-		{name: "another agent of the machine, while the first is connected and heard", linked: true, caller: node.Caller{Machine: machine, Boot: "c"}, refused: true},
-		{name: "another agent of the machine, where no link is left", caller: node.Caller{Machine: machine, Boot: "c"}},
-		{name: "another agent of the machine, when the first has fallen silent", linked: true, wait: 16 * time.Second, caller: node.Caller{Machine: machine, Boot: "c"}},
-		{name: "the machine, of whose agent nothing is known", linked: true, caller: node.Caller{Machine: machine}},
-		{name: "another machine, where no link is left", caller: node.Caller{Machine: other, Boot: "c"}, refused: true, shown: true},
-		{name: "another machine, when the first is no more", wait: time.Hour, caller: node.Caller{Machine: other, Boot: "c"}},
-		{name: "a machine that is known, after one that was not", unknown: true, caller: node.Caller{Machine: other, Boot: "c"}},
-		{name: "a machine that is not known, after one that was", caller: node.Caller{Boot: "b"}, refused: true, shown: true},
+		{name: "another agent of the machine, while the first is connected and sends", linked: true, caller: node.Caller{Machine: machine, Boot: "c"}, refused: true},
+		{name: "another agent of the machine, without a link of the first", caller: node.Caller{Machine: machine, Boot: "c"}},
+		{name: "another agent of the machine, after the first fell silent", linked: true, wait: 16 * time.Second, caller: node.Caller{Machine: machine, Boot: "c"}},
+		{name: "the same machine, without a boot", linked: true, caller: node.Caller{Machine: machine}},
+		{name: "another machine, without a link of the first", caller: node.Caller{Machine: other, Boot: "c"}, refused: true, shown: true},
+		{name: "another machine, after the first's grace period", wait: time.Hour, caller: node.Caller{Machine: other, Boot: "c"}},
+		{name: "a known machine after an unknown one", unknown: true, caller: node.Caller{Machine: other, Boot: "c"}},
+		{name: "an unknown machine after a known one", caller: node.Caller{Boot: "b"}, refused: true, shown: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -149,9 +149,9 @@ func TestWhoMayTakeAnIdentityOver(t *testing.T) {
 	}
 }
 
-// Two agents of one machine's id are one that came back until the first is heard again;
-// what is shown is written once, and goes when nobody has tried for a while.
-func TestTwoAgentsWithOneIdentityAreShownOnceAndForAWhile(t *testing.T) {
+// Two agents of one machine look like one that returned, until the first sends again. The conflict
+// is written once, and removed when no other agent has tried for a while.
+func TestTwoAgentsWithOneIdentityAreAConflictForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -178,12 +178,12 @@ func TestTwoAgentsWithOneIdentityAreShownOnceAndForAWhile(t *testing.T) {
 		}
 		try()
 		if shown() {
-			t.Error("a link whose end nobody has noticed yet is shown as a conflict")
+			t.Error("a dead link that was not noticed yet is shown as a conflict")
 		}
 		live(5 * time.Second)
 		try()
 		if !shown() {
-			t.Error("the first was heard since the second tried, and it is not shown")
+			t.Error("the first sent after the second tried, and no conflict is shown")
 		}
 		before, _, _ := book.Counts()
 		for range 10 {
@@ -191,7 +191,7 @@ func TestTwoAgentsWithOneIdentityAreShownOnceAndForAWhile(t *testing.T) {
 			try()
 		}
 		if after, _, _ := book.Counts(); after != before {
-			t.Errorf("that it goes on trying is written %d times", after-before)
+			t.Errorf("further tries are written %d times", after-before)
 		}
 		report := func() {
 			t.Helper()
@@ -204,24 +204,24 @@ func TestTwoAgentsWithOneIdentityAreShownOnceAndForAWhile(t *testing.T) {
 		}
 		live(time.Minute)
 		if report(); !shown() {
-			t.Error("it is shown no more a minute after the last try")
+			t.Error("the conflict is removed a minute after the last try")
 		}
 		live(2 * time.Minute)
 		if report(); shown() {
-			t.Error("it is shown for ever")
+			t.Error("the conflict is never removed")
 		}
-		// One that tries again after a minute is a new one, whose link may have broken.
+		// A try after a minute is a new one, because the link may have broken.
 		l.Connected("pi-1")
 		live(time.Minute)
 		if try(); shown() {
-			t.Error("who comes after so long has not tried before")
+			t.Error("a try after so long counts as a repeated one")
 		}
 	})
 }
 
-// A card that was copied for a whole site: those that are refused are shown, and what is written of
-// that does not grow with how many they are and how often they try.
-func TestManyClonesOfOneNodeAreNotWrittenOfEachTime(t *testing.T) {
+// A card that was copied for a whole site: the conflict is shown, and the writes do not grow with
+// the number of clones and tries.
+func TestManyClonesCauseFewWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -242,7 +242,7 @@ func TestManyClonesOfOneNodeAreNotWrittenOfEachTime(t *testing.T) {
 		}
 		after, _, _ := book.Counts()
 		if n := after - before; n < 1 || n > 100 {
-			t.Errorf("39 clones are written of %d times in an hour", n)
+			t.Errorf("39 clones cause %d writes in an hour", n)
 		}
 		if c := state.NodeCondition(l.Snapshot().Node("pi-1"), fleet.ConditionIdentityConflict); c == nil || c.Status != corev1.ConditionTrue {
 			t.Errorf("the conflict shown is %+v", c)
@@ -250,9 +250,8 @@ func TestManyClonesOfOneNodeAreNotWrittenOfEachTime(t *testing.T) {
 	})
 }
 
-// What was said once is not said again: neither by a past boot, nor with an old number, nor
-// of what is another's.
-func TestOldWordsAndOthersPodsAreNotHeard(t *testing.T) {
+// Messages are refused from a past boot, with an old number, or about other nodes' objects.
+func TestOldMessagesAndOtherNodesPodsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -277,20 +276,20 @@ func TestOldWordsAndOthersPodsAreNotHeard(t *testing.T) {
 			}
 		}
 		if err := tell("c", 6, mine, corev1.PodFailed); !errors.Is(err, node.ErrStale) || phase(mine) != corev1.PodRunning {
-			t.Errorf("a list of a boot that nobody knows: %v", err)
+			t.Errorf("a list of an unknown boot: %v", err)
 		}
 		if err := tell("b", 7, theirs, corev1.PodFailed); err != nil || phase(theirs) == corev1.PodFailed {
-			t.Errorf("of another node's pod: %v, %s", err, phase(theirs))
+			t.Errorf("about another node's pod: %v, %s", err, phase(theirs))
 		}
 		former := mine.DeepCopy()
 		former.UID = "of the pod before it"
 		if err := tell("b", 8, former, corev1.PodFailed); err != nil || phase(mine) != corev1.PodRunning {
-			t.Errorf("of the pod that had its name before: %v, %s", err, phase(mine))
+			t.Errorf("about the earlier pod with its name: %v, %s", err, phase(mine))
 		}
 		for what, e := range map[string]wire.Event{
-			"another node's pod":              {Namespace: "default", Pod: "theirs", PodUID: theirs.UID},
-			"the pod that had its name":       {Namespace: "default", Pod: "mine", PodUID: "of the pod before it"},
-			"a pod that nobody has ever seen": {Namespace: "default", Pod: "nobody's", PodUID: "u"},
+			"another node's pod":            {Namespace: "default", Pod: "theirs", PodUID: theirs.UID},
+			"the earlier pod with its name": {Namespace: "default", Pod: "mine", PodUID: "of the pod before it"},
+			"an unknown pod":                {Namespace: "default", Pod: "nobody's", PodUID: "u"},
 		} {
 			e.Boot, e.Type, e.Reason, e.Message = "b", "Warning", "Lied", what
 			if err := l.Event(t.Context(), one, e); err != nil || len(events(l, "Lied")) != 0 {
@@ -298,22 +297,22 @@ func TestOldWordsAndOthersPodsAreNotHeard(t *testing.T) {
 			}
 		}
 		if err := l.Event(t.Context(), one, wire.Event{Boot: "b", Type: "Warning", Reason: "Lied", Namespace: "default", Pod: "mine", PodUID: mine.UID, Message: "x"}); err != nil || len(events(l, "Lied")) != 1 {
-			t.Errorf("of its own: %v", err)
+			t.Errorf("about its own pod: %v", err)
 		}
 
 		hear(t, l, "pi-1", nodetest.Report("b", 7, "True"))
 		if err := l.Status(t.Context(), one, nodetest.Report("b", 7, "False")); !errors.Is(err, node.ErrStale) || state.ReadyOf(l.Snapshot().Node("pi-1")) != corev1.ConditionTrue {
-			t.Errorf("a status said once more: %v", err)
+			t.Errorf("a repeated status: %v", err)
 		}
-		for i := range 20 { // more boots than are remembered
+		for i := range 20 { // more boots than are stored
 			hear(t, l, "pi-1", nodetest.Report(fmt.Sprint("boot-", i), 1, "True"))
 		}
 		if n := len(l.Snapshot().Record("pi-1").PastBoots); n != 8 {
-			t.Errorf("%d past boots are remembered", n)
+			t.Errorf("%d past boots are stored", n)
 		}
 		for _, boot := range []string{"boot-18", "boot-12"} {
 			if err := l.Status(t.Context(), one, nodetest.Report(boot, 99, "False")); !errors.Is(err, node.ErrStale) || l.Snapshot().Record("pi-1").Boot != "boot-19" {
-				t.Errorf("a boot that was followed is back: %v, %s", err, l.Snapshot().Record("pi-1").Boot)
+				t.Errorf("an earlier boot is accepted: %v, %s", err, l.Snapshot().Record("pi-1").Boot)
 			}
 		}
 		if err := tell("boot-18", 100, mine, corev1.PodFailed); !errors.Is(err, node.ErrStale) {
@@ -325,17 +324,17 @@ func TestOldWordsAndOthersPodsAreNotHeard(t *testing.T) {
 	})
 }
 
-// Who was a node tells of what it still runs, as long as that is nobody else's business.
-func TestWhoLeftTellsOfHisOwnPodsOnly(t *testing.T) {
+// A dismissed device reports the pods that it still runs, until the name is used again.
+func TestADismissedDeviceReportsOnlyItsOwnPods(t *testing.T) {
 	for what, tt := range map[string]struct {
 		caller node.Caller
-		again  bool // there is a Node of that name again
-		gone   bool // the pod that the list has not
+		again  bool // a Node of that name exists again
+		gone   bool // the pod that is not in the list
 	}{
-		"of his node":              {node.Caller{Node: "pi-1", Key: "k1"}, false, true},
-		"of another":               {node.Caller{Node: "pi-2", Key: "k1"}, false, false},
-		"with another's key":       {node.Caller{Node: "pi-1", Key: "k2"}, false, false},
-		"where there is one again": {node.Caller{Node: "pi-1", Key: "k1"}, true, false},
+		"of its own node":             {node.Caller{Node: "pi-1", Key: "k1"}, false, true},
+		"of another":                  {node.Caller{Node: "pi-2", Key: "k1"}, false, false},
+		"with another's key":          {node.Caller{Node: "pi-1", Key: "k2"}, false, false},
+		"with a new Node of the name": {node.Caller{Node: "pi-1", Key: "k1"}, true, false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -352,22 +351,22 @@ func TestWhoLeftTellsOfHisOwnPodsOnly(t *testing.T) {
 				}
 				before := l.Snapshot()
 				if before.Pod("default", "on-pi-1") == nil || before.Pod("default", "on-pi-2") == nil {
-					t.Skip("the hub itself has ended pods of nodes that are not there")
+					t.Skip("the hub itself has removed pods of missing nodes")
 				}
 				if err := l.RemainingPods(t.Context(), tt.caller, wire.Pods{Boot: "b", Seq: 1}); err != nil {
 					t.Fatal(err)
 				}
 				if gone := l.Snapshot().Pod("default", "on-pi-1") == nil; gone != tt.gone || l.Snapshot().Pod("default", "on-pi-2") == nil {
-					t.Errorf("pi-1's pod is gone: %t", gone)
+					t.Errorf("pi-1's pod is removed: %t", gone)
 				}
 			})
 		})
 	}
 }
 
-// Those who can still be told that they are a node no more are bounded, and each is told
-// for as long as its certificate may be renewed, and no less.
-func TestThoseWhoAreDismissedAreBounded(t *testing.T) {
+// The number of dismissals is limited, and each stays exactly as long as the device's certificate
+// can be renewed.
+func TestDismissalsAreLimited(t *testing.T) {
 	now := time.Now()
 	s := state.Empty("test", now)
 	var changes []state.Change
@@ -392,14 +391,14 @@ func TestThoseWhoAreDismissedAreBounded(t *testing.T) {
 		}
 	}
 	if put == nil || put.Name != "mine" || put.Until.Sub(now) < 90*24*time.Hour-time.Minute {
-		t.Errorf("it is told %+v", put)
+		t.Errorf("its dismissal is %+v", put)
 	}
 	if len(gone) != 51 || !gone["k0"] || !gone["k50"] {
-		t.Errorf("%d others are told no more; the oldest: %t", len(gone), gone["k0"])
+		t.Errorf("%d others have no dismissal; the oldest: %t", len(gone), gone["k0"])
 	}
 }
 
-// A device that has joined since its Node was deleted is another matter: its enrolment stays.
+// A device that has joined since the deletion of its Node keeps its enrolment.
 func TestADeletionEndsNoLaterEnrolment(t *testing.T) {
 	now := time.Now()
 	rec := func(key string) *state.Record {
@@ -412,6 +411,6 @@ func TestADeletionEndsNoLaterEnrolment(t *testing.T) {
 	}
 	s, _ = state.Apply(s, []state.Change{state.Put(rec("k2"), "")})
 	if changes := node.Ended(s, log, now); len(changes) != 0 {
-		t.Errorf("the newer one is ended as well: %v", changes)
+		t.Errorf("the newer enrolment is ended as well: %v", changes)
 	}
 }

@@ -13,9 +13,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// What a device does not know at the moment is what it knew last: its architecture and engine while that has not
-// answered, and its board profile while the memory cannot be read. Another machine under its name has known nothing.
-func TestWhatADeviceDoesNotKnowIsWhatItKnewLast(t *testing.T) {
+// Facts that a device does not know at the moment keep their last value: its architecture and
+// engine until the engine answers, its board profile until its memory can be read. Another machine
+// with the name starts without them.
+func TestUnknownFactsKeepTheirLastValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -36,7 +37,7 @@ func TestWhatADeviceDoesNotKnowIsWhatItKnewLast(t *testing.T) {
 		delete(st.Status.Capacity, corev1.ResourceMemory)
 		n := hear(t, l, "pi-1", st)
 		if i := n.Status.NodeInfo; i.Architecture != "arm64" || i.ContainerRuntimeVersion != "docker://29.1.0" || len(n.Status.RuntimeHandlers) != 1 {
-			t.Errorf("it is said to be %+v with %v", i, n.Status.RuntimeHandlers)
+			t.Errorf("it is %+v with %v", i, n.Status.RuntimeHandlers)
 		}
 		if n.Labels[corev1.LabelArchStable] != "arm64" || n.Labels[fleet.LabelProfile] != "big" {
 			t.Errorf("its labels are %v", n.Labels)
@@ -47,12 +48,12 @@ func TestWhatADeviceDoesNotKnowIsWhatItKnewLast(t *testing.T) {
 		st.Status.Capacity[corev1.ResourceMemory] = resource.MustParse("2Gi")
 		n = hear(t, l, "pi-1", st)
 		if i := n.Status.NodeInfo; i.Architecture != "arm" || i.ContainerRuntimeVersion != "docker://30.0.0" || len(n.Status.RuntimeHandlers) != 0 || n.Labels[fleet.LabelProfile] != "" {
-			t.Errorf("what it knows now does not count: %+v with %v, labels %v", i, n.Status.RuntimeHandlers, n.Labels)
+			t.Errorf("its new values do not count: %+v with %v, labels %v", i, n.Status.RuntimeHandlers, n.Labels)
 		}
 
 		st.Seq, st.Status.NodeInfo = 4, corev1.NodeSystemInfo{OperatingSystem: "linux", MachineID: "another"}
 		if n = hear(t, l, "pi-1", st); n.Status.NodeInfo.Architecture != "" {
-			t.Errorf("another machine is said to be what the first was: %+v", n.Status.NodeInfo)
+			t.Errorf("another machine has the facts of the first: %+v", n.Status.NodeInfo)
 		}
 	})
 }

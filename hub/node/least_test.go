@@ -16,9 +16,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Of a device that has used up its budget is heard whether it is ready, and nothing else: what is
-// known of it stays, what it has measured and what an administrator has written.
-func TestOfADeviceThatIsHeldBackAllElseStays(t *testing.T) {
+// Of a device beyond its limit only Ready is accepted. Everything else stays: earlier reports,
+// measurements, and what an administrator wrote.
+func TestADeviceBeyondItsLimitKeepsItsState(t *testing.T) {
 	const measured, dongle = fleet.LabelHardwarePrefix + "camera", "example.com/dongle"
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
@@ -59,7 +59,7 @@ func TestOfADeviceThatIsHeldBackAllElseStays(t *testing.T) {
 				t.Fatal("it may say whatever it likes")
 			}
 		}
-		check("when it is held back")
+		check("beyond the limit")
 		say("False", 80)
 		if got := state.ReadyOf(l.Snapshot().Node("pi-1")); got != corev1.ConditionFalse {
 			t.Fatalf("Ready=%s", got)
@@ -67,13 +67,13 @@ func TestOfADeviceThatIsHeldBackAllElseStays(t *testing.T) {
 		check("when it is not ready")
 		time.Sleep(time.Hour)
 		say("True", 0)
-		check("when it may say all again")
+		check("within the limit again")
 	})
 }
 
-// A second device with a node's identity that says more than is remembered does not keep alive the
-// node of the device that has fallen silent: no more than its leases do.
-func TestWhatIsHeldOfAnotherBootIsNoSignOfLife(t *testing.T) {
+// A second device with a node's identity that exceeds the limit does not keep the node of a silent
+// device alive, just as its leases do not.
+func TestADeferredStatusOfAnotherBootIsNoHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -93,7 +93,7 @@ func TestWhatIsHeldOfAnotherBootIsNoSignOfLife(t *testing.T) {
 			}
 		}
 		boot := func() string { return l.Liveness("pi-1").Boot }
-		for n := 0; ; n++ { // until no turn is left
+		for n := 0; ; n++ { // until its limit is reached
 			next := fmt.Sprint("other-", n)
 			if say(next, 0); boot() != next {
 				break
@@ -107,7 +107,7 @@ func TestWhatIsHeldOfAnotherBootIsNoSignOfLife(t *testing.T) {
 			t.Fatalf("its boot is %s, want %s", boot(), last)
 		}
 		if seen := l.Liveness("pi-1").Seen; !seen.Equal(silent) {
-			t.Errorf("the node lives on for %s", seen.Sub(silent))
+			t.Errorf("the node stays alive for %s", seen.Sub(silent))
 		}
 	})
 }

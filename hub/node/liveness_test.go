@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// What is said again is said at 0, 2, 6, 14 s and so on; a reset ends that, but nothing
-// is said twice within two seconds.
-func TestRepetitionsBackOffUntilAllIsWell(t *testing.T) {
-	said := func(well ...int) (at []int) { // the seconds at which it is said, and those at which all is well
+// Repetitions come at 0, 2, 6, 14 s and so on. A reset ends that, but the least gap is two seconds.
+func TestRepetitionsBackOffUntilAReset(t *testing.T) {
+	said := func(well ...int) (at []int) { // the seconds of the repetitions, for resets at some seconds
 		var b backoff
 		for s := range 300 {
 			switch {
@@ -27,12 +26,12 @@ func TestRepetitionsBackOffUntilAllIsWell(t *testing.T) {
 		want []int
 	}{
 		{"nothing helps", nil, []int{0, 2, 6, 14, 30, 62, 122, 182, 242}},
-		{"all is well after the longest gap has begun", []int{130}, []int{0, 2, 6, 14, 30, 62, 122, 131, 133, 137, 145, 161, 193, 253}},
-		{"all is well right after it was said", []int{123}, []int{0, 2, 6, 14, 30, 62, 122, 124, 128, 136, 152, 184, 244}},
-		{"all is well before it is said at all", []int{0, 1}, []int{2, 4, 8, 16, 32, 64, 124, 184, 244}},
+		{"a reset after the longest gap has begun", []int{130}, []int{0, 2, 6, 14, 30, 62, 122, 131, 133, 137, 145, 161, 193, 253}},
+		{"a reset right after a repetition", []int{123}, []int{0, 2, 6, 14, 30, 62, 122, 124, 128, 136, 152, 184, 244}},
+		{"a reset before the first repetition", []int{0, 1}, []int{2, 4, 8, 16, 32, 64, 124, 184, 244}},
 	} {
 		if got := said(c.well...); !slices.Equal(got, c.want) {
-			t.Errorf("%s: it is said at %v, want %v", c.name, got, c.want)
+			t.Errorf("%s: repetitions at %v, want %v", c.name, got, c.want)
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// leaving makes pods that are bound to pi-1 and are to stop, and returns how many of them
-// there still are.
+// leaving creates deleted pods that are bound to pi-1, and returns the number of those that are
+// left.
 func (h *listener) leaving(names ...string) (left func() int, generation int64) {
 	h.t.Helper()
 	now, grace := metav1.Now(), int64(30)
@@ -47,7 +47,7 @@ func TestAListOfPodsInParts(t *testing.T) {
 		}
 		synctest.Wait()
 	}
-	listening(t, "says that a pod has stopped when all parts are there", func(h *listener) {
+	listening(t, "a pod has stopped when all parts have arrived", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		left, g := h.leaving("p1", "p2", "p3")
 		part := func(seq uint64, n int, pods ...wire.PodStatus) {
@@ -58,7 +58,7 @@ func TestAListOfPodsInParts(t *testing.T) {
 			t.Fatalf("%d pods are left after one of two parts, want 3", n)
 		}
 		if p := h.l.Snapshot().Pod("default", "p1"); p.Status.Phase != corev1.PodRunning {
-			t.Errorf("its status is not heard with its part: %s", p.Status.Phase)
+			t.Errorf("its status is not accepted with its part: %s", p.Status.Phase)
 		}
 		part(3, 2, said("p2", corev1.PodRunning)) // of another list: the second part of the first one is lost
 		if n := left(); n != 3 {
@@ -66,11 +66,11 @@ func TestAListOfPodsInParts(t *testing.T) {
 		}
 		part(3, 1, said("p1", corev1.PodRunning))
 		if n := left(); n != 2 {
-			t.Errorf("%d pods are left when all is said, want 2", n)
+			t.Errorf("%d pods are left after all parts, want 2", n)
 		}
 		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Pods: 3})
 		if _, _, asked := h.book.Counts(); asked > 0 {
-			t.Errorf("it is asked %d times for what it has said", asked)
+			t.Errorf("it is asked %d times for an accepted list", asked)
 		}
 	})
 	listening(t, "an entry as before keeps its pod and its status", func(h *listener) {
@@ -82,18 +82,18 @@ func TestAListOfPodsInParts(t *testing.T) {
 			t.Errorf("%d pods are left, want p1, as it was", n)
 		}
 	})
-	listening(t, "what is left to a list that was not heard is asked for", func(h *listener) {
+	listening(t, "a list that refers to a lost one is requested again", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		left, g := h.leaving("p1")
 		tell(h, wire.Pods{Seq: 5, Generation: g, Base: 4, Pods: []wire.PodStatus{}})
 		if n := left(); n != 1 {
-			t.Error("a pod has stopped by a list that cannot be understood")
+			t.Error("an invalid list removed a pod")
 		}
 		if _, _, asked := h.book.Counts(); asked != 1 {
 			t.Errorf("it is asked %d times, want once", asked)
 		}
 	})
-	listening(t, "is not heard with a part that could not be remembered", func(h *listener) {
+	listening(t, "a part that could not be stored is not accepted", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		for _, name := range []string{"p1", "p2"} {
 			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid(name)}, Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
@@ -105,20 +105,20 @@ func TestAListOfPodsInParts(t *testing.T) {
 		}
 		h.book.FailWith(errors.New("disk full"))
 		if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, part(1, "p1")); err == nil {
-			h.t.Fatal("what is not remembered is acknowledged")
+			h.t.Fatal("a part that is not stored is acknowledged")
 		}
 		h.book.FailWith(nil)
 		tell(h, part(2, "p2"))
 		if phase := h.l.Snapshot().Pod("default", "p2").Status.Phase; phase != corev1.PodRunning {
-			h.t.Fatalf("the second part is heard as %s", phase)
+			h.t.Fatalf("the second part gives %s", phase)
 		}
 		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Pods: 2, Desired: g})
 		if _, _, asked := h.book.Counts(); asked != 1 {
-			h.t.Errorf("it is asked %d times for what was not heard, want once", asked)
+			h.t.Errorf("it is asked %d times for the lost part, want once", asked)
 		}
-		tell(h, part(1, "p1")) // which was not acknowledged
+		tell(h, part(1, "p1")) // it was not acknowledged
 		if phase := h.l.Snapshot().Pod("default", "p1").Status.Phase; phase != corev1.PodRunning {
-			h.t.Errorf("the first part, said again, is heard as %s", phase)
+			h.t.Errorf("the first part, sent again, gives %s", phase)
 		}
 	})
 }

@@ -25,9 +25,9 @@ func amounts(kv ...string) corev1.ResourceList {
 	return l
 }
 
-// TestWhatADeviceSaysOfItself: it cannot be another node, nor have less than nothing or
-// more than there is.
-func TestWhatADeviceSaysOfItself(t *testing.T) {
+// TestImplausibleReportsAreRejected: a device cannot claim another node's name or address, or impossible
+// amounts.
+func TestImplausibleReportsAreRejected(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
 		addresses             []corev1.NodeAddress
@@ -43,17 +43,17 @@ func TestWhatADeviceSaysOfItself(t *testing.T) {
 		{name: "another node's external address as its own", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "203.0.113.7"}}, told: "is that of node pi-2"},
 		{name: "another node's address, written as one of IPv6", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "::ffff:10.0.0.2"}}, told: "is that of node pi-2"},
 		{name: "an address of many machines", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "224.0.0.1"}, {Type: "InternalIP", Address: "ff02::1"}}, told: "is not the address of one machine"},
-		{name: "an address of none", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "::"}}, told: "is not the address of one machine"},
+		{name: "the unspecified address", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "::"}}, told: "is not the address of one machine"},
 		{name: "the same address twice", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.9"}, {Type: "InternalIP", Address: "::ffff:10.0.0.9"}}, keeps: 1},
-		{name: "what is no resource", capacity: amounts("a b", "1", "-", "1", "cpu", "1"), want: amounts("cpu", "1"), told: "which is not a resource"},
-		{name: "more huge pages than there is memory anywhere", capacity: amounts("hugepages-2Mi", "8Pi"), want: amounts("hugepages-2Mi", "1Pi"), told: "above the limit of 1Pi"},
+		{name: "invalid resource names", capacity: amounts("a b", "1", "-", "1", "cpu", "1"), want: amounts("cpu", "1"), told: "which is not a resource"},
+		{name: "too many huge pages", capacity: amounts("hugepages-2Mi", "8Pi"), want: amounts("hugepages-2Mi", "1Pi"), told: "above the limit of 1Pi"},
 		{name: "its own name and address", addresses: []corev1.NodeAddress{{Type: "Hostname", Address: "raspberrypi"}, {Type: "InternalIP", Address: "10.0.0.1"}, {Type: "InternalIP", Address: "fd00::1"}}, keeps: 3},
-		{name: "addresses of no machine", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}, {Type: "InternalIP", Address: "0.0.0.0"}, {Type: "InternalIP", Address: "fe80::1%eth0"}, {Type: "InternalIP", Address: "x"}, {Type: "Odd", Address: "a"}}, told: "and 2 more"},
-		{name: "less than nothing", capacity: amounts("cpu", "-4", "memory", "1Gi"), allocatable: amounts("cpu", "-4", "memory", "-1"), want: amounts("memory", "1Gi"), wantAlloc: amounts("memory", "0"), told: "which is negative"},
+		{name: "invalid addresses", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}, {Type: "InternalIP", Address: "0.0.0.0"}, {Type: "InternalIP", Address: "fe80::1%eth0"}, {Type: "InternalIP", Address: "x"}, {Type: "Odd", Address: "a"}}, told: "and 2 more"},
+		{name: "negative amounts", capacity: amounts("cpu", "-4", "memory", "1Gi"), allocatable: amounts("cpu", "-4", "memory", "-1"), want: amounts("memory", "1Gi"), wantAlloc: amounts("memory", "0"), told: "which is negative"},
 		{name: "more than any device has", capacity: amounts("cpu", "1e6", "pods", "1e9", "memory", "1e18", "x.org/usb", "1e9"), allocatable: amounts("cpu", "1e6"), want: amounts("cpu", "4096", "pods", "1024", "memory", "64Ti", "x.org/usb", "1000000"), wantAlloc: amounts("cpu", "4096"), told: "above the limit of 4096"},
 		{name: "allocatable beyond capacity", capacity: amounts("cpu", "4"), allocatable: amounts("cpu", "8", "memory", "1Gi"), want: amounts("cpu", "4"), wantAlloc: amounts("cpu", "4"), told: "more than its capacity of 4"},
-		{name: "nothing, of what is no resource", allocatable: amounts("cpu", "0", "a\u202eb", "0", "b\u202ea", "-1", strings.Repeat("x", 9000), "0"), told: "without a capacity"},
-		{name: "what is plausible", capacity: amounts("cpu", "4", "memory", "8Gi"), allocatable: amounts("cpu", "3800m", "memory", "7Gi"), want: amounts("cpu", "4", "memory", "8Gi"), wantAlloc: amounts("cpu", "3800m", "memory", "7Gi")},
+		{name: "zero amounts of invalid resource names", allocatable: amounts("cpu", "0", "a\u202eb", "0", "b\u202ea", "-1", strings.Repeat("x", 9000), "0"), told: "without a capacity"},
+		{name: "plausible values", capacity: amounts("cpu", "4", "memory", "8Gi"), allocatable: amounts("cpu", "3800m", "memory", "7Gi"), want: amounts("cpu", "4", "memory", "8Gi"), wantAlloc: amounts("cpu", "3800m", "memory", "7Gi")},
 	} {
 		listening(t, c.name, func(h *listener) {
 			other := nodetest.Report("b", 1, "True")
@@ -90,7 +90,7 @@ func TestWhatADeviceSaysOfItself(t *testing.T) {
 			}
 		})
 	}
-	listening(t, "a condition that is not in the API's words", func(h *listener) {
+	listening(t, "a condition with a status outside the API", func(h *listener) {
 		h.hear()
 		h.hear(func(st *wire.Status) {
 			st.Status.Phase, st.Status.DaemonEndpoints.KubeletEndpoint.Port = "Bogus", 70000
@@ -106,7 +106,7 @@ func TestWhatADeviceSaysOfItself(t *testing.T) {
 			h.t.Errorf("told %q", told)
 		}
 	})
-	listening(t, "the address of a node that is not ready is given out again", func(h *listener) {
+	listening(t, "the address of a node that is not ready is assigned again", func(h *listener) {
 		other := nodetest.Report("b", 1, "False")
 		other.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}
 		_ = h.l.Status(h.t.Context(), node.Caller{Node: "pi-2"}, other)
@@ -118,9 +118,8 @@ func TestWhatADeviceSaysOfItself(t *testing.T) {
 	})
 }
 
-// An address that two nodes have had in turn is taken from neither, and across sites the
-// same address is two.
-func TestAnAddressThatIsSharedInTurn(t *testing.T) {
+// Two nodes that had one address in turn both keep it, and across sites equal addresses differ.
+func TestAnAddressUsedInTurn(t *testing.T) {
 	has := func(st *wire.Status) {
 		st.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}
 	}
@@ -152,9 +151,9 @@ func TestAnAddressThatIsSharedInTurn(t *testing.T) {
 	})
 }
 
-// A device's site is the one of its token, whatever it says, and what it says of its
-// system becomes a label only where it can be one.
-func TestADeviceDoesNotSayItsSiteOrNonsense(t *testing.T) {
+// A device's site is that of its token, and facts about its system become labels only if they are
+// valid.
+func TestADeviceCannotSetItsSiteOrInvalidLabels(t *testing.T) {
 	listening(t, "labels", func(h *listener) {
 		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"}
 		apply(h.t, h.l, rec)

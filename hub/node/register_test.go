@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// apply puts objects into the fleet as an administrator does.
+// apply puts objects as an administrator does.
 func apply(t *testing.T, l *node.Devices, objects ...state.Object) {
 	t.Helper()
 	if _, err := l.Do(t.Context(), func(_ state.Snapshot, now time.Time) (changes []state.Change, err error) {
@@ -57,7 +57,7 @@ func hear(t *testing.T, l *node.Devices, name string, st wire.Status) *corev1.No
 	return l.Snapshot().Node(name)
 }
 
-// a device's own report of itself.
+// from returns a device's own status.
 func from(boot string, seq uint64) wire.Status {
 	st := nodetest.Report(boot, seq, "True")
 	st.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "arm64"}
@@ -83,18 +83,18 @@ func events(l *node.Devices, reason string) (messages []string) {
 	return messages
 }
 
-func TestANodeMadeByHandIsKeptAndCheckedUntilItIsDeleted(t *testing.T) {
+func TestANodeMadeByHandIsKeptUntilItIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
 		apply(t, l, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "hand"}})
 		if got := taintKeys(l.Snapshot().Node("hand")); !slices.Equal(got, []string{"node.kubernetes.io/not-ready:NoSchedule"}) {
-			t.Errorf("at first its taints are %v: nothing may be sent there yet", got)
+			t.Errorf("at first its taints are %v: no pod may be placed there yet", got)
 		}
 		time.Sleep(lifecycle.Defaults.StartupGrace)
 		synctest.Wait()
 		if got := state.ReadyOf(l.Snapshot().Node("hand")); got != "" {
-			t.Errorf("within its startup grace Ready is %q", got)
+			t.Errorf("within its startup grace period Ready is %q", got)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -109,21 +109,21 @@ func TestANodeMadeByHandIsKeptAndCheckedUntilItIsDeleted(t *testing.T) {
 		time.Sleep(30 * 24 * time.Hour)
 		synctest.Wait()
 		if l.Snapshot().Node("hand") == nil {
-			t.Error("after a month it is gone by itself")
+			t.Error("after a month it was removed")
 		}
 		remove(t, l, "hand")
 		time.Sleep(time.Hour)
 		if l.Snapshot().Node("hand") != nil || l.Snapshot().Site("default") != nil {
-			t.Error("deleted, and something of it is left")
+			t.Error("deleted, but objects of it are left")
 		}
 	})
 }
 
-func TestADeviceThatJoinsLaterAdoptsItsNode(t *testing.T) {
+func TestADeviceAdoptsANodeMadeByHand(t *testing.T) {
 	for _, when := range []struct {
 		rule string
 		wait time.Duration
-	}{{"at once", 0}, {"after its startup grace, when it is Unknown", 5 * time.Minute}} {
+	}{{"at once", 0}, {"after its startup grace period, when it is Unknown", 5 * time.Minute}} {
 		t.Run(when.rule, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, _, stop := nodetest.Start(t, nil)
@@ -156,16 +156,16 @@ func TestADeviceThatJoinsLaterAdoptsItsNode(t *testing.T) {
 					t.Errorf("taints are %v", got)
 				}
 				if !n.Spec.Unschedulable || n.Spec.PodCIDR != "10.9.0.0/24" || n.Annotations["note"] != "shelf 4" || n.UID != uid {
-					t.Errorf("of the administrator's node is left %+v", n)
+					t.Errorf("the administrator's node is now %+v", n)
 				}
 				if state.ReadyOf(n) != corev1.ConditionTrue || n.Status.Capacity.Cpu().Value() != 4 {
-					t.Errorf("of the device's report is taken %+v", n.Status)
+					t.Errorf("the device's report became %+v", n.Status)
 				}
 				if got := events(l, "RegisteredNode"); len(got) != 1 || !strings.Contains(got[0], "which was made by hand") {
 					t.Errorf("events are %q", got)
 				}
 
-				// What the administrator changes afterwards stays as well.
+				// Later changes of the administrator stay as well.
 				next := n.DeepCopy()
 				next.Labels["shop"] = "narvik"
 				next.Spec.Unschedulable = false
@@ -199,7 +199,7 @@ func TestWithoutRegistrationOnlyNodesMadeByHandJoin(t *testing.T) {
 		synctest.Wait()
 		c := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable)
 		if n.Spec.PodCIDR != "" || c == nil || c.Status != corev1.ConditionFalse || state.ReadyOf(n) != corev1.ConditionTrue || len(n.Spec.Taints) > 0 {
-			t.Errorf("a full range is no failed registration: %+v %+v", n.Spec, n.Status.Conditions)
+			t.Errorf("a full range made the registration fail: %+v %+v", n.Spec, n.Status.Conditions)
 		}
 		if got := events(l, "CIDRNotAvailable"); len(got) != 1 || !strings.HasPrefix(got[0], corev1.EventTypeWarning) {
 			t.Errorf("events are %q", got)
@@ -211,17 +211,17 @@ func TestWithoutRegistrationOnlyNodesMadeByHandJoin(t *testing.T) {
 		}
 		for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
 			if e.Reason == "CIDRNotAvailable" && e.Count != 1 {
-				t.Errorf("with the next report it is told again: %d times", e.Count)
+				t.Errorf("the next report publishes it again: %d times", e.Count)
 			}
 		}
 		remove(t, l, "pi-1")
 		n = l.Snapshot().Node("pi-2")
 		if n.Spec.PodCIDR != "10.64.0.0/24" || state.NodeCondition(n, fleet.ConditionPodCIDRAvailable) != nil {
-			t.Errorf("given back, the block is not pi-2's: %+v %+v", n.Spec, n.Status.Conditions)
+			t.Errorf("the released block is not pi-2's: %+v %+v", n.Spec, n.Status.Conditions)
 		}
 		synctest.Wait()
 		if d := book.LastDesired(t); d.PodCIDR != "10.64.0.0/24" || d.Generation != 2 {
-			t.Errorf("told was generation %d with the addresses %q", d.Generation, d.PodCIDR)
+			t.Errorf("generation %d was published with the addresses %q", d.Generation, d.PodCIDR)
 		}
 		if n = hear(t, l, "pi-2", from("b", 3)); n.Spec.PodCIDR != "10.64.0.0/24" || len(n.Spec.PodCIDRs) != 1 {
 			t.Errorf("after a report its block is %q", n.Spec.PodCIDR)
@@ -229,7 +229,7 @@ func TestWithoutRegistrationOnlyNodesMadeByHandJoin(t *testing.T) {
 	})
 }
 
-// What a device has measured follows it; what an administrator has written elsewhere does not.
+// Measured labels follow the device; an administrator's labels do not.
 func TestMeasuredLabelsFollowTheDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
@@ -245,8 +245,8 @@ func TestMeasuredLabelsFollowTheDevice(t *testing.T) {
 	})
 }
 
-// A profile that changes reaches the nodes that are there, and takes back what it gave.
-func TestAProfileReachesItsNodes(t *testing.T) {
+// A changed profile updates existing nodes and removes its old labels and taints.
+func TestAChangedProfileUpdatesItsNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -272,9 +272,8 @@ func TestAProfileReachesItsNodes(t *testing.T) {
 	})
 }
 
-// What a device says of itself when it registers is its own to say or is named; what its
-// token says counts more.
-func TestWhatADeviceMayGiveItself(t *testing.T) {
+// Labels that a registering device may not set are named. Those of its token take precedence.
+func TestLabelsThatARegisteringDeviceMaySet(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		rec    *state.Record // nil: through the development listener
@@ -282,9 +281,9 @@ func TestWhatADeviceMayGiveItself(t *testing.T) {
 		labels map[string]string
 	}{
 		{"with a token", &state.Record{Key: "k1", Enrolled: metav1.Now(), Site: "oslo", Labels: map[string]string{"tier": "token's", "rack": "4"}}, "bergen", map[string]string{corev1.LabelTopologyZone: "oslo", "tier": "token's", "rack": "4", "room": "attic"}},
-		{"with a token of no site", &state.Record{Key: "k1", Enrolled: metav1.Now()}, "bergen", map[string]string{"tier": "mine", "room": "attic"}},
+		{"with a token without a site", &state.Record{Key: "k1", Enrolled: metav1.Now()}, "bergen", map[string]string{"tier": "mine", "room": "attic"}},
 		{"without one", nil, "bergen", map[string]string{corev1.LabelTopologyZone: "bergen", "tier": "mine", "room": "attic"}},
-		{"without one, on a site that is no name", nil, "not a site!", map[string]string{"tier": "mine", "room": "attic"}},
+		{"without a token, with an invalid site", nil, "not a site!", map[string]string{"tier": "mine", "room": "attic"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -311,7 +310,7 @@ func TestWhatADeviceMayGiveItself(t *testing.T) {
 				got := maps.Clone(n.Labels)
 				delete(got, corev1.LabelHostname)
 				if tt.labels[corev1.LabelTopologyZone] == "" && got[corev1.LabelTopologyZone] != tt.zone {
-					delete(got, corev1.LabelTopologyZone) // the hub's word for none
+					delete(got, corev1.LabelTopologyZone) // the hub's default site
 				}
 				if n.Labels[corev1.LabelHostname] != "pi-1" || !maps.Equal(got, tt.labels) {
 					t.Errorf("its labels are %v, want %v", n.Labels, tt.labels)
@@ -328,9 +327,9 @@ func TestWhatADeviceMayGiveItself(t *testing.T) {
 	}
 }
 
-// That a device has become the Node that somebody made by hand is told once: also where it joined with
-// a token, which says what machine it is before it reports, and where nobody knows its machine.
-func TestADeviceBecomesANodeMadeByHandOnce(t *testing.T) {
+// The event for a device that takes over a Node made by hand comes once, also with a token that
+// names the machine before the first report, and for an unknown machine.
+func TestTakingOverANodeIsReportedOnce(t *testing.T) {
 	for name, machine := range map[string]string{"a machine that is known": "0123456789abcdef", "a machine that is not known": ""} {
 		for _, joined := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, joined: %t", name, joined), func(t *testing.T) {
@@ -357,7 +356,7 @@ func TestADeviceBecomesANodeMadeByHandOnce(t *testing.T) {
 						}
 					}
 					if times != 1 || len(said) != 1 || !strings.Contains(said[0], "made by hand") {
-						t.Errorf("it is told %d times, %q", times, said)
+						t.Errorf("there are %d events, %q", times, said)
 					}
 				})
 			})

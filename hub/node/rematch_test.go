@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Nodes have the profile that fits them as soon as the profiles change, those whose hardware is known.
-func TestProfilesAreMatchedAgainWhenTheyChange(t *testing.T) {
+// When profiles change, nodes with known hardware get the profile that matches now.
+func TestChangedProfilesAreMatchedAgain(t *testing.T) {
 	fits := ""
 	r := Rematch{func(state.Snapshot, corev1.NodeStatus, json.RawMessage) string { return fits }}
 	for _, c := range []struct {
@@ -22,11 +22,11 @@ func TestProfilesAreMatchedAgainWhenTheyChange(t *testing.T) {
 		unknown         bool
 		then            string
 	}{
-		{"a better one", "generic", "my-pi", false, "my-pi"},
+		{"a better match", "generic", "my-pi", false, "my-pi"},
 		{"the first", "", "my-pi", false, "my-pi"},
-		{"none any more", "my-pi", "", false, ""},
+		{"no match any more", "my-pi", "", false, ""},
 		{"the same", "my-pi", "my-pi", false, "my-pi"},
-		{"a device that has not said what it is", "generic", "", true, "generic"},
+		{"a device without a hardware report", "generic", "", true, "generic"},
 	} {
 		fits = c.fits
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{"mine": "yes"}}}
@@ -54,7 +54,7 @@ func TestProfilesAreMatchedAgainWhenTheyChange(t *testing.T) {
 		title := p.DeepCopy()
 		title.Spec.Title = "other"
 		if got := r.Touches(state.Applied{Key: state.KeyOf(p), Old: p, New: title}); got != nil {
-			t.Errorf("what has nothing to do with matching touches %v", got)
+			t.Errorf("a change that does not affect matching touches %v", got)
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// That a device had stored a newer desired state than this hub's says nothing of the machine that has taken its
-// place: that one is told what is wanted of it, unless it says the same of itself.
-func TestWhatADeviceHadStoredDoesNotHoldItsReplacement(t *testing.T) {
+// That a device had stored a newer desired state does not pause the machine that replaced it,
+// unless that one reports the same.
+func TestAPauseDoesNotApplyToAReplacement(t *testing.T) {
 	for name, stored := range map[string]int64{"a new card": 0, "a card of another hub": 1 << 40} {
 		listening(t, name, func(h *listener) {
 			nodetest.Greet(h.t, h.l, "pi-1")
@@ -25,7 +25,7 @@ func TestWhatADeviceHadStoredDoesNotHoldItsReplacement(t *testing.T) {
 			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Desired: 1 << 50})
 			synctest.Wait()
 			if rec := h.l.Snapshot().Record("pi-1"); !rec.Paused {
-				h.t.Fatalf("it is not left alone: %+v", rec)
+				h.t.Fatalf("it is not paused: %+v", rec)
 			}
 			time.Sleep(time.Hour) // it is thrown away
 			st := nodetest.Report("c", 1, "True")
@@ -40,7 +40,7 @@ func TestWhatADeviceHadStoredDoesNotHoldItsReplacement(t *testing.T) {
 			}
 			_, after, _ := h.book.Counts()
 			if rec := h.l.Snapshot().Record("pi-1"); rec.Paused != (stored > 0) || rec.Stored != stored || rec.StoredUnknown || (after > before) != (stored == 0) {
-				h.t.Errorf("it has stored %d: told %d times, %+v", stored, after-before, rec)
+				h.t.Errorf("it has stored %d: published %d times, %+v", stored, after-before, rec)
 			}
 			if c := state.NodeCondition(h.node(), corev1.NodeReady); c.Status != corev1.ConditionTrue {
 				h.t.Error(c)
@@ -49,19 +49,19 @@ func TestWhatADeviceHadStoredDoesNotHoldItsReplacement(t *testing.T) {
 	}
 }
 
-// A device that is put back in its life, as a virtual machine to a snapshot of its memory, counts its leases on from
-// there: it is asked for a new boot, in which they count, before it is given up.
-func TestADeviceThatIsPutBackIsAskedForANewBoot(t *testing.T) {
+// A device that was reset, as a virtual machine to a snapshot, continues counting its leases from
+// there. It is asked for a new boot before its grace period ends.
+func TestAResetDeviceIsAskedForANewBoot(t *testing.T) {
 	for _, c := range []struct {
 		rule string
 		seqs []uint64
 		anew bool
 	}{
-		{"counting on from there", []uint64{60, 61, 62}, true},
-		{"one that comes twice", []uint64{100, 100, 100, 100}, false},
-		{"one that comes again and again", []uint64{60, 60, 60, 60}, false},
-		{"some that come late", []uint64{98, 99, 101, 97, 100, 102}, false},
-		{"some that come again out of turn", []uint64{60, 61, 60, 61, 60, 61}, false},
+		{"it continues counting from there", []uint64{60, 61, 62}, true},
+		{"one lease comes twice", []uint64{100, 100, 100, 100}, false},
+		{"one lease comes again and again", []uint64{60, 60, 60, 60}, false},
+		{"some leases come late", []uint64{98, 99, 101, 97, 100, 102}, false},
+		{"some leases come again out of order", []uint64{60, 61, 60, 61, 60, 61}, false},
 	} {
 		listening(t, c.rule, func(h *listener) {
 			nodetest.Greet(h.t, h.l, "pi-1")

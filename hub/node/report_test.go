@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestAStatusIsTheSameOnlyIfEveryFieldIs(t *testing.T) {
+func TestStatusesAreEqualOnlyIfEveryFieldIs(t *testing.T) {
 	node := func() *corev1.Node {
 		list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Status: corev1.NodeStatus{
@@ -24,36 +24,36 @@ func TestAStatusIsTheSameOnlyIfEveryFieldIs(t *testing.T) {
 		"only the heartbeat": func(n *corev1.Node) {
 			n.Status.Conditions[0].LastHeartbeatTime = metav1.Unix(110, 0)
 		},
-		"only how a quantity is written": func(n *corev1.Node) {
+		"only the form of a quantity": func(n *corev1.Node) {
 			n.Status.Capacity[corev1.ResourceCPU] = resource.MustParse("4000m")
 		},
 		"only another time zone": func(n *corev1.Node) {
 			c := &n.Status.Conditions[0]
 			c.LastTransitionTime = metav1.NewTime(c.LastTransitionTime.In(time.FixedZone("there", 3600)))
 		},
-		"an empty list instead of none": func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{} },
+		"an empty list instead of a missing one": func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{} },
 	} {
 		n := node()
 		if change(n); !sameNode(node(), n) || !sameNode(n, node()) {
-			t.Errorf("%s has changed, and it counts as another", name)
+			t.Errorf("%s has changed, and the status counts as changed", name)
 		}
 	}
 	for name, change := range map[string]func(*corev1.Node){
-		"a label":      func(n *corev1.Node) { n.Labels["a"] = "c" },
-		"a label more": func(n *corev1.Node) { n.Labels["c"] = "" },
-		"a resource":   func(n *corev1.Node) { n.Status.Capacity[corev1.ResourceCPU] = resource.MustParse("3") },
-		"a resource more": func(n *corev1.Node) {
+		"a label":        func(n *corev1.Node) { n.Labels["a"] = "c" },
+		"one more label": func(n *corev1.Node) { n.Labels["c"] = "" },
+		"a resource":     func(n *corev1.Node) { n.Status.Capacity[corev1.ResourceCPU] = resource.MustParse("3") },
+		"one more resource": func(n *corev1.Node) {
 			n.Status.Allocatable[corev1.ResourceMemory] = resource.MustParse("0")
 		},
-		"a condition less": func(n *corev1.Node) { n.Status.Conditions = nil },
-		"the moment of a condition": func(n *corev1.Node) {
+		"one condition less": func(n *corev1.Node) { n.Status.Conditions = nil },
+		"the time of a condition": func(n *corev1.Node) {
 			n.Status.Conditions[0].LastTransitionTime = metav1.Unix(51, 0)
 		},
 		"an address": func(n *corev1.Node) { n.Status.Addresses[0].Address = "pi-2" },
 	} {
 		n := node()
 		if change(n); sameNode(node(), n) || sameNode(n, node()) {
-			t.Errorf("%s has changed, and it counts as the same", name)
+			t.Errorf("%s has changed, and the status counts as equal", name)
 		}
 	}
 	for _, of := range []func(*corev1.Node) reflect.Value{
@@ -68,13 +68,13 @@ func TestAStatusIsTheSameOnlyIfEveryFieldIs(t *testing.T) {
 			}
 			other(field)
 			if sameNode(node(), n) || sameNode(n, node()) {
-				t.Errorf("%s has changed, and it counts as the same", name)
+				t.Errorf("%s has changed, and the status counts as equal", name)
 			}
 		}
 	}
 }
 
-// other gives a value another one.
+// other sets a value to another one.
 func other(v reflect.Value) {
 	if at, ok := v.Addr().Interface().(*metav1.Time); ok {
 		*at = metav1.Unix(1, 0)

@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A listener is a running hub, its notebook, and what a test says to it.
+// A listener is a running hub with its store in memory, to which a test sends messages.
 type listener struct {
 	t    *testing.T
 	l    *node.Devices
@@ -42,7 +42,7 @@ func listening(t *testing.T, name string, play func(*listener)) {
 	})
 }
 
-// hear is a status of pi-1.
+// hear sends a status of pi-1.
 func (h *listener) hear(edits ...func(*wire.Status)) {
 	h.t.Helper()
 	h.seq++
@@ -57,7 +57,7 @@ func (h *listener) hear(edits ...func(*wire.Status)) {
 
 func (h *listener) node() *corev1.Node { return h.l.Snapshot().Node("pi-1") }
 
-// write is what a person writes.
+// write puts an object as a user does.
 func (h *listener) write(o state.Object) {
 	h.t.Helper()
 	if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{state.Put(o, "")}, nil }); err != nil {
@@ -65,7 +65,7 @@ func (h *listener) write(o state.Object) {
 	}
 }
 
-// events are the messages of the events about pi-1 with the reason.
+// events returns the messages of the events about pi-1 with a reason.
 func (h *listener) events(reason string) (out []string) {
 	for e := range state.Each[*corev1.Event](h.l.Snapshot(), state.Events, "") {
 		if e.Reason == reason && e.InvolvedObject.UID == h.node().UID && e.InvolvedObject.Kind == "Node" {
@@ -120,7 +120,7 @@ func TestScenarioDefaultLabels(t *testing.T) {
 			}
 		}
 	}
-	listening(t, "T7 the beta labels of system and processor follow the stable ones", func(h *listener) {
+	listening(t, "T7 the beta labels of OS and architecture follow the stable ones", func(h *listener) {
 		h.hear(system("linux", "arm64"))
 		n := h.node().DeepCopy()
 		n.Labels[betaOS] = "wrong"
@@ -129,7 +129,7 @@ func TestScenarioDefaultLabels(t *testing.T) {
 		h.hear(system("linux", "arm64"))
 		want(h, corev1.LabelOSStable, "linux", betaOS, "linux", corev1.LabelArchStable, "arm64", betaArch, "arm64")
 	})
-	listening(t, "S11.labels.1 labels of the administrator are never taken away", func(h *listener) {
+	listening(t, "S11.labels.1 labels of the administrator are never removed", func(h *listener) {
 		h.hear(system("linux", "arm64"))
 		n := h.node().DeepCopy()
 		n.Labels["mine"] = "yes"
@@ -137,7 +137,7 @@ func TestScenarioDefaultLabels(t *testing.T) {
 		h.hear(system("linux", "arm64"))
 		want(h, "mine", "yes", corev1.LabelHostname, "pi-1", corev1.LabelTopologyZone, "oslo")
 	})
-	listening(t, "S11.labels.2 a stale hostname is put right", func(h *listener) {
+	listening(t, "S11.labels.2 a wrong hostname is corrected", func(h *listener) {
 		h.hear()
 		n := h.node().DeepCopy()
 		n.Labels[corev1.LabelHostname] = "old-name"
@@ -160,7 +160,7 @@ func TestScenarioRegistration(t *testing.T) {
 			t.Errorf("events %q", got)
 		}
 	})
-	listening(t, "S5.11 so does the first status of a Node that was made by hand and is Unknown", func(h *listener) {
+	listening(t, "S5.11 the first status of an Unknown Node made by hand makes one event too", func(h *listener) {
 		h.write(byHand(nil, corev1.NodeSpec{}))
 		time.Sleep(time.Hour)
 		if got := state.ReadyOf(h.node()); got != corev1.ConditionUnknown {
@@ -172,7 +172,7 @@ func TestScenarioRegistration(t *testing.T) {
 			h.t.Errorf("events %q", got)
 		}
 	})
-	listening(t, "S11.register.1 a device that nobody knows becomes a Node", func(h *listener) {
+	listening(t, "S11.register.1 an unknown device becomes a Node", func(h *listener) {
 		h.hear()
 		if n := h.node(); n == nil || state.ReadyOf(n) != corev1.ConditionTrue || keys(n) != "" {
 			h.t.Errorf("node %+v", n)
@@ -187,7 +187,7 @@ func TestScenarioRegistration(t *testing.T) {
 			h.t.Errorf("labels %v, taints %s", n.Labels, keys(n))
 		}
 	})
-	listening(t, "S11.register.3 ours: a hub that registers nobody refuses with what to do, and a Node made by hand is adopted all the same", func(h *listener) {
+	listening(t, "S11.register.3 ours: without registration a device is refused with the next step, and a Node made by hand is adopted", func(h *listener) {
 		book := nodetest.NewNotebook()
 		l := node.New(node.Config{Broker: book, LeaseInterval: 10 * time.Second, Grace: 40 * time.Second, Manual: true}, control.Config{Store: book, Start: state.Empty("x", time.Now())})
 		ctx, stop := context.WithCancel(h.t.Context())
@@ -206,13 +206,13 @@ func TestScenarioRegistration(t *testing.T) {
 			h.t.Errorf("adopted with %v", err)
 		}
 	})
-	listening(t, "S11.lease.4 a lease of a device without a Node makes neither a Node nor a lease, but is answered with the wish for a status", func(h *listener) {
+	listening(t, "S11.lease.4 a lease of a device without a Node creates neither a Node nor a lease, and a status is requested", func(h *listener) {
 		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1})
 		if _, _, requests := h.book.Counts(); requests != 1 || h.node() != nil || h.l.NodeLease("pi-1") != nil || len(h.l.NodeLeases()) != 0 {
 			h.t.Errorf("%d requests, node %v", requests, h.node())
 		}
 	})
-	listening(t, "S11.extended.1 an extended resource that the device does not report any more is not the Node's any more", func(h *listener) {
+	listening(t, "S11.extended.1 an extended resource that the device no longer reports is removed from the Node", func(h *listener) {
 		h.hear(func(st *wire.Status) {
 			st.Status.Capacity = corev1.ResourceList{"example.com/door": resource.MustParse("2"), "cpu": resource.MustParse("4")}
 			st.Status.Allocatable = st.Status.Capacity
@@ -230,7 +230,7 @@ func TestScenarioRegistration(t *testing.T) {
 			return func(st *wire.Status) { st.Boot, st.Status.NodeInfo.BootID = boot, id }
 		}
 		h.hear(boot("b", "first"))
-		h.hear(boot("c", "first")) // only the agent started anew
+		h.hear(boot("c", "first")) // only the agent restarted
 		if got := h.events("Rebooted"); len(got) != 0 {
 			h.t.Errorf("events %q", got)
 		}
@@ -266,26 +266,26 @@ func TestScenarioWhatADeviceMay(t *testing.T) {
 			h.t.Errorf("Ready %s", got)
 		}
 	})
-	listening(t, "S9.restrict.2 a device may come with taints", func(h *listener) {
+	listening(t, "S9.restrict.2 a device may register with taints", func(h *listener) {
 		h.hear(taints(mine))
 		if got := keys(h.node()); got != "mine=v:NoSchedule" {
 			h.t.Errorf("taints %s", got)
 		}
 	})
-	listening(t, "S9.restrict.3 a device may come with labels of its own", func(h *listener) {
+	listening(t, "S9.restrict.3 a device may register with labels", func(h *listener) {
 		h.hear(labels("camera", "yes", "example.com/door", "north"))
 		if l := h.node().Labels; l["camera"] != "yes" || l["example.com/door"] != "north" {
 			h.t.Errorf("labels %v", l)
 		}
 	})
-	listening(t, "S9.restrict.4 ours: after its registration a device changes no label of its Node, not even one of its own", func(h *listener) {
+	listening(t, "S9.restrict.4 ours: after its registration a device changes no label of its Node, not even its own", func(h *listener) {
 		h.hear(labels("camera", "yes"))
 		h.hear(labels("camera", "no", "more", "x"))
 		if l := h.node().Labels; l["camera"] != "yes" || l["more"] != "" {
 			h.t.Errorf("labels %v", l)
 		}
 	})
-	listening(t, "S9.restrict.5 labels that are forbidden to devices stay where an administrator put them", func(h *listener) {
+	listening(t, "S9.restrict.5 an administrator's labels that are forbidden to devices stay", func(h *listener) {
 		h.hear()
 		n := h.node().DeepCopy()
 		for _, k := range forbidden {
@@ -315,7 +315,7 @@ func TestScenarioWhatADeviceMay(t *testing.T) {
 			}
 		})
 	}
-	listening(t, "S9.restrict.9 forbidden labels are not taken at registration", func(h *listener) {
+	listening(t, "S9.restrict.9 forbidden labels are refused at registration", func(h *listener) {
 		h.hear(labels(forbidden[0], "x", forbidden[1], "x", forbidden[2], "x", forbidden[3], "x"))
 		for _, k := range forbidden {
 			if got, ok := h.node().Labels[k]; ok {
@@ -323,7 +323,7 @@ func TestScenarioWhatADeviceMay(t *testing.T) {
 			}
 		}
 	})
-	listening(t, "S9.restrict.10 forbidden labels are not taken later", func(h *listener) {
+	listening(t, "S9.restrict.10 forbidden labels are refused later", func(h *listener) {
 		h.hear()
 		before := fmt.Sprint(h.node().Labels)
 		h.hear(labels(forbidden[0], "x", forbidden[3], "x", corev1.LabelTopologyZone, "bergen"))
@@ -331,7 +331,7 @@ func TestScenarioWhatADeviceMay(t *testing.T) {
 			h.t.Errorf("labels %s became %s", before, got)
 		}
 	})
-	listening(t, "S9.restrict.15 a device says nothing of conditions that are the hub's, and one that says nothing of Ready is not ready", func(h *listener) {
+	listening(t, "S9.restrict.15 a device cannot set the hub's conditions, and without Ready it is not ready", func(h *listener) {
 		h.hear()
 		h.hear(func(st *wire.Status) {
 			st.Status.Conditions = []corev1.NodeCondition{{Type: "Flapping", Status: corev1.ConditionTrue}, {Type: "IdentityConflict", Status: corev1.ConditionTrue}}
@@ -342,13 +342,13 @@ func TestScenarioWhatADeviceMay(t *testing.T) {
 		}
 		h.hear(func(st *wire.Status) { st.Status.Conditions[0].Status = corev1.ConditionUnknown })
 		if got := state.ReadyOf(h.node()); got != corev1.ConditionFalse {
-			h.t.Errorf("a device that speaks is not Unknown: Ready %s", got)
+			h.t.Errorf("a device that reports is not Unknown: Ready %s", got)
 		}
 	})
 }
 
 func TestScenarioPodsAreMarkedAgain(t *testing.T) {
-	listening(t, "S5.5 what could not be written is tried again: the pods of a silent node are not ready once the disk is back", func(h *listener) {
+	listening(t, "S5.5 a failed write is repeated: the pods of a silent node are not ready once the disk is back", func(h *listener) {
 		h.hear()
 		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"},
 			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}})
@@ -359,7 +359,7 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 		h.book.FailWith(errors.New("disk full"))
 		time.Sleep(5 * time.Second)
 		if got := ready(); got != corev1.ConditionTrue {
-			h.t.Errorf("Ready=%s was shown before it was remembered", got)
+			h.t.Errorf("Ready=%s was shown before it was stored", got)
 		}
 		h.book.FailWith(nil)
 		time.Sleep(2 * time.Second)
@@ -367,7 +367,7 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 			h.t.Errorf("Ready=%s once the disk is back", got)
 		}
 	})
-	listening(t, "ours: a condition that somebody else put on a pod stays, and opens its readiness gate", func(h *listener) {
+	listening(t, "ours: a condition of another writer stays on a pod, and opens its readiness gate", func(h *listener) {
 		h.hear()
 		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1})
 		synctest.Wait()
@@ -408,10 +408,10 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 		say(corev1.ConditionFalse)
 		expect(corev1.ConditionFalse, "")
 		if c := state.PodCondition(now(), "example.org/served"); c == nil || c.Message != "by hand" {
-			h.t.Errorf("the condition of somebody else is %+v", c)
+			h.t.Errorf("the condition of the other writer is %+v", c)
 		}
 	})
-	listening(t, "S5.10 ours: a device that is heard is not silent, so its list of pods stands although the hub still calls it Unknown", func(h *listener) {
+	listening(t, "S5.10 ours: a device with heartbeats is not silent, so its list of pods counts although its node is still Unknown", func(h *listener) {
 		h.hear()
 		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1}) // it has stored nothing yet
 		synctest.Wait()
@@ -430,9 +430,9 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 	})
 }
 
-// What somebody writes into the status of a node stands until its device says otherwise, as a kubelet does in ten
-// seconds: by a Ready=False that nobody but a person says a node loses its pods.
-func TestADeviceIsAskedForWhatSomebodyHasWrittenOverIt(t *testing.T) {
+// What somebody writes into the status of a node stays until its device reports again, as a kubelet
+// does within ten seconds. A Ready=False that only a person wrote would evict the node's pods.
+func TestAnOverwrittenStatusIsRequestedAgain(t *testing.T) {
 	ready := func(n *corev1.Node) { state.NodeCondition(n, corev1.NodeReady).Status = corev1.ConditionFalse }
 	for _, c := range []struct {
 		what  string
@@ -472,7 +472,7 @@ func TestADeviceIsAskedForWhatSomebodyHasWrittenOverIt(t *testing.T) {
 			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{put}, nil }); err != nil {
 				h.t.Fatal(err)
 			}
-			list(2) // its pods have changed: that says nothing of its status
+			list(2) // its pods have changed, which does not concern its status
 			asked := lease(2)
 			if (asked > before) != c.asked {
 				h.t.Fatalf("its device is asked %d times, before %d", asked, before)
@@ -489,9 +489,10 @@ func TestADeviceIsAskedForWhatSomebodyHasWrittenOverIt(t *testing.T) {
 	}
 }
 
-// Of a node's conditions a device says its own, as a kubelet: those of others, such as of a program that watches the
-// kernel, stay. What it has said itself and says no more goes.
-func TestTheConditionsOfOthersStayOnANode(t *testing.T) {
+// A device reports only its own conditions, as a kubelet does. Conditions of other writers, such as
+// a kernel monitor, stay. A condition that the device reported earlier and no longer reports is
+// removed.
+func TestConditionsOfOtherWritersStay(t *testing.T) {
 	listening(t, "", func(h *listener) {
 		of := func(n *corev1.Node) (out []string) {
 			for _, c := range n.Status.Conditions {
@@ -524,7 +525,7 @@ func TestTheConditionsOfOthersStayOnANode(t *testing.T) {
 		h.hear(says("KernelDeadlock"))
 		want("when its device says the same,", "KernelDeadlock=False Ready=True")
 		h.hear()
-		want("when its device does not any more,", "Ready=True")
+		want("when its device reports it no longer,", "Ready=True")
 
 		n = h.node().DeepCopy()
 		for i := range bound.MaxConditions - len(n.Status.Conditions) {
@@ -544,9 +545,10 @@ func TestTheConditionsOfOthersStayOnANode(t *testing.T) {
 
 const mostConditions = bound.MaxConditions - 8 // of a status
 
-// The pods of a node that was silent count as not ready until its device lists them. A list that leaves some to one
-// from before the silence says nothing of those, as from a device whose link to a broker stood while the hub's did not.
-func TestAListThatLeavesPodsToAnEarlierOneDoesNotAnswerForASilence(t *testing.T) {
+// The pods of a node that was silent count as not ready until its device lists them. A list that
+// refers to one from before the silence says nothing about those pods. This happens if the device's
+// link to an external broker lasted while the hub's broke.
+func TestAListThatRefersToAnEarlierOneDoesNotEndASilence(t *testing.T) {
 	listening(t, "ours: a list of what has changed", func(h *listener) {
 		h.hear()
 		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}})
@@ -593,9 +595,10 @@ func TestAListThatLeavesPodsToAnEarlierOneDoesNotAnswerForASilence(t *testing.T)
 	})
 }
 
-// What somebody writes over what a device has said of its pods stands until that says it again, as a kubelet does
-// by itself. What is for others to write, as what opens a readiness gate, is nothing to ask for.
-func TestADeviceIsAskedForWhatSomebodyHasWrittenOverItsPods(t *testing.T) {
+// What somebody writes over a device's part of a pod's status stays until the device reports it
+// again, as a kubelet does. Conditions of other writers, such as those that open readiness gates,
+// need no new report.
+func TestOverwrittenPodsAreRequestedAgain(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		by    string
@@ -644,7 +647,7 @@ func TestADeviceIsAskedForWhatSomebodyHasWrittenOverItsPods(t *testing.T) {
 			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{put}, nil }); err != nil {
 				h.t.Fatal(err)
 			}
-			list(2, 1, wire.PodStatus{UID: p.UID}) // to the device nothing has become of it
+			list(2, 1, wire.PodStatus{UID: p.UID}) // for the device nothing has changed
 			asked := lease(2, 2)
 			if (asked > before) != c.asked {
 				h.t.Fatalf("its device is asked %d times, before %d", asked, before)

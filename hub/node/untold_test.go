@@ -14,10 +14,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A node whose pods read more than a desired state may hold is told nothing any more, neither what
-// it is to run nor what it is to stop: people must get to know.
-func TestADesiredStateThatCannotBeSentIsToldOf(t *testing.T) {
-	listening(t, "once for each that cannot", func(h *listener) {
+// A node whose pods need more than one desired state can hold receives nothing, neither pods to run
+// nor pods to stop. Users must learn that.
+func TestADesiredStateThatIsTooLargeIsReported(t *testing.T) {
+	listening(t, "once for each state that is too large", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		large := func(name string) {
 			h.write(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}, Data: map[string]string{"k": name + strings.Repeat("x", wire.MaxDesired)}})
@@ -32,17 +32,17 @@ func TestADesiredStateThatCannotBeSentIsToldOf(t *testing.T) {
 		if got := said(); len(got) != 1 || !strings.Contains(got[0], "config maps") {
 			t.Fatalf("the events are %q", got)
 		}
-		for seq := uint64(2); seq < 10; seq++ { // it is behind, and asks
+		for seq := uint64(2); seq < 10; seq++ { // its leases are behind, so it is due again
 			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: 1, Pods: 1})
 			time.Sleep(10 * time.Second)
 		}
 		synctest.Wait()
 		if got := said(); len(got) != 1 {
-			t.Errorf("of one that cannot be sent it is told %d times", len(got))
+			t.Errorf("one state that is too large is reported %d times", len(got))
 		}
 		large("b")
 		if got := said(); len(got) != 2 {
-			t.Errorf("of two that cannot be sent it is told %d times", len(got))
+			t.Errorf("two states that are too large are reported %d times", len(got))
 		}
 	})
 }

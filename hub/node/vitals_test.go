@@ -10,12 +10,12 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestWhatGathersOfANodeUntilItIsTaken(t *testing.T) {
+func TestVitalsAreCollectedUntilTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
 		if v, heard := l.TakeVitals("pi-1"); heard {
-			t.Errorf("nobody is there, and says %+v", v)
+			t.Errorf("a missing node has %+v", v)
 		}
 		warm := 48.5
 		st := from("b", 1)
@@ -25,16 +25,16 @@ func TestWhatGathersOfANodeUntilItIsTaken(t *testing.T) {
 			time.Sleep(after)
 			l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: 1})
 		}
-		lease(5, 10*time.Second) // the first that this hub hears: nothing is known of those before
+		lease(5, 10*time.Second) // the first lease of this hub: earlier ones are unknown
 		synctest.Wait()
 		commits, _, _ := book.Counts()
 		lease(6, 10*time.Second)
 		lease(9, 30*time.Second)
-		lease(9, 20*time.Second) // twice is no sign of life
+		lease(9, 20*time.Second) // a repeated one is not a heartbeat
 		lease(10, 5*time.Second)
 		v, heard := l.TakeVitals("pi-1")
 		if !heard || v.Temperature == nil || *v.Temperature != warm || v.CPU != nil || v.Lost != 2 || v.Silence != 30*time.Second {
-			t.Errorf("gathered is %+v, %v", v, heard)
+			t.Errorf("the vitals are %+v, %v", v, heard)
 		}
 		if v, heard = l.TakeVitals("pi-1"); heard || v.Temperature != nil || v.Lost != 0 || v.Silence != 0 {
 			t.Errorf("taken twice: %+v, %v", v, heard)
@@ -50,12 +50,12 @@ func TestWhatGathersOfANodeUntilItIsTaken(t *testing.T) {
 			t.Errorf("leases and figures were written: %d times", after-commits)
 		}
 
-		stale := from("b", 1) // said already
+		stale := from("b", 1) // an old status
 		cold := 1.
 		stale.Vitals = &wire.Vitals{Temperature: &cold}
 		_ = l.Status(t.Context(), node.Caller{Node: "pi-1"}, stale)
 		if is := l.Liveness("pi-1").Vitals; *is.Temperature != warm {
-			t.Error("a status that is not news is believed")
+			t.Error("an old status is accepted")
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// claimed is a claim of a pod on pi-1 with its volume there.
+// claimed returns a fleet with a claim of a pod on pi-1 with its volume there.
 func claimed(edit func(*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, *corev1.Pod)) state.Snapshot {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "v-1", Finalizers: []string{state.VolumeProtection, state.DataProtection}}}
 	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
@@ -39,24 +39,24 @@ func leaving(v *corev1.PersistentVolume) {
 	v.DeletionTimestamp, v.Finalizers = &at, []string{state.DataProtection}
 }
 
-// A device is told to remove the data of a volume that is to go and that no pod of its
-// uses, and of no other: not of one that somebody has taken the protection off.
-func TestWhichDataADeviceIsToRemove(t *testing.T) {
+// A device must remove exactly the data of its volumes that are being deleted and that no pod uses,
+// even if somebody removed a volume's finalizer.
+func TestDataThatADeviceMustRemove(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod)
 		want string
 	}{
 		{"its pod uses it", func(*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, *corev1.Pod) {}, "use data made=false"},
-		{"it was there before", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, _ *corev1.Pod) {
+		{"its directory existed before", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, _ *corev1.Pod) {
 			v.Annotations = map[string]string{state.MadeAnnotation: "true"}
 		}, "use data made=true"},
 		{"the pod is gone", func(_ *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, p *corev1.Pod) { p.Name = "" }, ""},
 		{"the pod is elsewhere", func(_ *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, p *corev1.Pod) {
 			p.Spec.NodeName = "pi-2"
 		}, ""},
-		{"the claim is another of that name", func(_ *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, _ *corev1.Pod) { c.UID = "c-2" }, ""},
-		{"all is deleted", func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
+		{"the claim is a new one with the name", func(_ *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, _ *corev1.Pod) { c.UID = "c-2" }, ""},
+		{"everything is deleted", func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
 			leaving(v)
 			c.Name, p.Name = "", ""
 		}, "remove"},
@@ -64,11 +64,11 @@ func TestWhichDataADeviceIsToRemove(t *testing.T) {
 			leaving(v)
 			v.Finalizers, p.Name = append(v.Finalizers, state.VolumeProtection), ""
 		}, ""},
-		{"its data is to stay", func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
+		{"its data must stay", func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
 			leaving(v)
 			v.Spec.PersistentVolumeReclaimPolicy, c.Name, p.Name = corev1.PersistentVolumeReclaimRetain, "", ""
 		}, ""},
-		{"somebody took its protection away while a pod uses it", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, _ *corev1.Pod) { leaving(v) }, "use data made=false"},
+		{"somebody removed its finalizer while a pod uses it", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, _ *corev1.Pod) { leaving(v) }, "use data made=false"},
 		{"it is another device's", func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
 			leaving(v)
 			v.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0] = "pi-2"
@@ -87,8 +87,8 @@ func TestWhichDataADeviceIsToRemove(t *testing.T) {
 	}
 }
 
-// Of volumes a device is believed what concerns its own, and that data is gone only if it was to go.
-func TestWhatADeviceSaysOfVolumes(t *testing.T) {
+// A device may report only its own volumes, and data as removed only if removal was requested.
+func TestReportsOfVolumes(t *testing.T) {
 	whole := func(*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, *corev1.Pod) {}
 	gone := func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
 		leaving(v)
@@ -102,13 +102,13 @@ func TestWhatADeviceSaysOfVolumes(t *testing.T) {
 		gone bool
 		want string
 	}{
-		{"it is there", claimed(whole), "pi-1", "v-1", false, "made"},
-		{"somebody else's is there", claimed(whole), "pi-2", "v-1", false, ""},
-		{"one that nobody knows", claimed(whole), "pi-1", "v-2", false, ""},
-		{"what is no volume", claimed(whole), "pi-1", "p-1", true, ""},
-		{"it is gone, and was not to go", claimed(whole), "pi-1", "v-1", true, ""},
-		{"it is gone as it was to go", claimed(gone), "pi-1", "v-1", true, "removed"},
-		{"somebody else says that it is gone", claimed(gone), "pi-2", "v-1", true, ""},
+		{"its directory exists", claimed(whole), "pi-1", "v-1", false, "made"},
+		{"another device's directory exists", claimed(whole), "pi-2", "v-1", false, ""},
+		{"an unknown volume", claimed(whole), "pi-1", "v-2", false, ""},
+		{"an invalid volume", claimed(whole), "pi-1", "p-1", true, ""},
+		{"its data is gone without a request", claimed(whole), "pi-1", "v-1", true, ""},
+		{"its data is gone as requested", claimed(gone), "pi-1", "v-1", true, "removed"},
+		{"another device reports its data as gone", claimed(gone), "pi-2", "v-1", true, ""},
 	} {
 		got := ""
 		for _, change := range volumeChanges(c.s, c.node, []wire.VolumeState{{UID: c.uid, Gone: c.gone}}) {
@@ -124,6 +124,6 @@ func TestWhatADeviceSaysOfVolumes(t *testing.T) {
 	v.Annotations = map[string]string{state.MadeAnnotation: "true"}
 	s, _ := state.Apply(claimed(whole), []state.Change{state.Put(v, "")})
 	if changes := volumeChanges(s, "pi-1", []wire.VolumeState{{UID: "v-1"}}); len(changes) > 0 {
-		t.Error("what is known is written again")
+		t.Error("a known state is written again")
 	}
 }

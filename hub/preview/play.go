@@ -23,7 +23,7 @@ type simulation struct {
 	deviceQueue []types.UID // pods that devices have to start or stop, in order
 	known       map[types.UID]state.Key
 	left        map[types.UID]bool        // gone or being deleted
-	order       []types.UID               // in which they left
+	order       []types.UID               // the order of leaving
 	created     []types.UID               // pods that the simulation created, in order
 	by          map[types.UID]*corev1.Pod // set at the end: see replacements
 }

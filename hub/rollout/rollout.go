@@ -123,7 +123,7 @@ type pass struct {
 	work []*work
 	wake time.Time
 
-	trying []string // nodes whose device reports a trial, whoever started it
+	trying []string // nodes whose device reports a trial, with or without a turn
 }
 
 // work is one rollout with its nodes.

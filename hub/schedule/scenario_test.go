@@ -30,24 +30,24 @@ func TestScenarioFilters(t *testing.T) {
 		why  string // of the one node; "" if it fits
 	}{
 		{"S12.taint.1 a pod without tolerations fits on a node without taints", node("pi", "oslo"), pod("p"), ""},
-		{"S12.taint.2 a pod without tolerations is kept off by NoSchedule", node("pi", "oslo", dedicated), pod("p"), "node(s) had untolerated taint {dedicated: user1}"},
+		{"S12.taint.2 a pod without tolerations does not fit on NoSchedule", node("pi", "oslo", dedicated), pod("p"), "node(s) had untolerated taint {dedicated: user1}"},
 		{"S12.taint.3 the same key, value and effect tolerate", node("pi", "oslo", dedicated), pod("p", tol("dedicated", equal, "user1", no)), ""},
-		{"S12.taint.4 another value does not", node("pi", "oslo", dedicated), pod("p", tol("dedicated", equal, "user2", no)), "node(s) had untolerated taint {dedicated: user1}"},
+		{"S12.taint.4 another value does not tolerate", node("pi", "oslo", dedicated), pod("p", tol("dedicated", equal, "user2", no)), "node(s) had untolerated taint {dedicated: user1}"},
 		{"S12.taint.5 Exists needs no value", node("pi", "oslo", dedicated), pod("p", tol("dedicated", exists, "", no)), ""},
 		{"S12.taint.6 one of two taints that is not tolerated is enough", node("pi", "oslo", dedicated, taint("foo", "bar", no)), pod("p", tol("dedicated", exists, "", no)), "node(s) had untolerated taint {foo: bar}"},
 		{"S12.taint.7 another effect does not tolerate", node("pi", "oslo", dedicated), pod("p", tol("dedicated", equal, "user1", corev1.TaintEffectNoExecute)), "node(s) had untolerated taint {dedicated: user1}"},
 		{"S12.taint.8 no effect means every effect", node("pi", "oslo", dedicated), pod("p", tol("dedicated", equal, "user1", "")), ""},
-		{"S12.taint.9 PreferNoSchedule keeps nobody off", node("pi", "oslo", taint("dedicated", "user1", corev1.TaintEffectPreferNoSchedule)), pod("p"), ""},
-		{"S12.unschedulable.1 an unschedulable node takes nobody", node("pi", "oslo", cordoned), pod("p"), "node(s) were unschedulable"},
-		{"S12.unschedulable.2 a schedulable one does", node("pi", "oslo"), pod("p"), ""},
-		{"S12.unschedulable.3 who tolerates it is taken all the same", node("pi", "oslo", cordoned), pod("p", tol(corev1.TaintNodeUnschedulable, exists, "", no)), ""},
+		{"S12.taint.9 PreferNoSchedule refuses no pod", node("pi", "oslo", taint("dedicated", "user1", corev1.TaintEffectPreferNoSchedule)), pod("p"), ""},
+		{"S12.unschedulable.1 an unschedulable node accepts no pod", node("pi", "oslo", cordoned), pod("p"), "node(s) were unschedulable"},
+		{"S12.unschedulable.2 a schedulable node accepts pods", node("pi", "oslo"), pod("p"), ""},
+		{"S12.unschedulable.3 a pod that tolerates it fits", node("pi", "oslo", cordoned), pod("p", tol(corev1.TaintNodeUnschedulable, exists, "", no)), ""},
 		{"S12.fit.1 what just fits, fits", node("pi", "oslo"), pod("p", asks("4", "4Gi")), ""},
-		{"S12.fit.1 a byte more does not", node("pi", "oslo"), pod("p", asks("4", "4294967297")), "Insufficient memory"},
-		{"S12.fit.2 of init containers the greatest counts, not their sum", node("pi", "oslo"), pod("p", asks("1", ""), init("3"), init("4")), ""},
-		{"S12.fit.2 a single one that is too great does not fit", node("pi", "oslo"), pod("p", asks("1", ""), init("3"), init("5")), "Insufficient cpu"},
+		{"S12.fit.1 a byte more does not fit", node("pi", "oslo"), pod("p", asks("4", "4294967297")), "Insufficient memory"},
+		{"S12.fit.2 the largest init container counts, not the sum", node("pi", "oslo"), pod("p", asks("1", ""), init("3"), init("4")), ""},
+		{"S12.fit.2 a single init container that is too large does not fit", node("pi", "oslo"), pod("p", asks("1", ""), init("3"), init("5")), "Insufficient cpu"},
 		{"S12.fit.3 an unknown resource of quantity 0 is ignored", node("pi", "oslo"), pod("p", requests(corev1.ResourceList{"example.com/door": resource.MustParse("0")})), ""},
 		{"S12.fit.4 an extended resource that the node does not have fails", node("pi", "oslo"), pod("p", requests(corev1.ResourceList{"example.com/door": resource.MustParse("1")})), "Insufficient example.com/door"},
-		{"S12.fit.5 too many pods, even for one that asks for nothing", node("pi", "oslo", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("0") }), pod("p"), "Too many pods"},
+		{"S12.fit.5 too many pods, even for a pod without requests", node("pi", "oslo", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("0") }), pod("p"), "Too many pods"},
 		{"S12.conformance.2 a pod whose node selector matches is placed", node("pi", "oslo"), pod("p", zone("oslo")), ""},
 		{"S12.conformance.3 a pod whose node selector matches no node stays pending", node("pi", "oslo"), pod("p", zone("bergen")), "node(s) didn't match Pod's node affinity/selector"},
 	} {
@@ -62,7 +62,7 @@ func TestScenarioFilters(t *testing.T) {
 			}
 		})
 	}
-	t.Run("S12.conformance.1 pods within their limits are placed until every node is full, and one more is not", func(t *testing.T) {
+	t.Run("S12.conformance.1 pods are placed until every node is full, and one more stays pending", func(t *testing.T) {
 		f := newFleet(t).put(node("a", "oslo"), node("b", "oslo"))
 		for _, name := range names("p", 4) {
 			f.put(pod(name, asks("2", "1Gi")))

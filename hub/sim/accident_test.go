@@ -15,7 +15,7 @@ type accident struct {
 
 	mu   sync.Mutex
 	left int
-	at   time.Time // when it happened; zero: not yet
+	at   time.Time // time of the accident; zero: not yet
 }
 
 func (a *accident) tap(p *packet) []time.Duration {
@@ -37,7 +37,7 @@ func (a *accident) happened() time.Time {
 	return a.at
 }
 
-// fates are what can become of a message.
+// fates are what can happen to a message.
 var fates = func() []fate {
 	all := []fate{
 		{"lost", nil},
@@ -56,7 +56,7 @@ type fate struct {
 	is   []time.Duration
 }
 
-// accidents prepares a world for accidents: arm lets the next one happen, nil none.
+// accidents prepares a world for accidents: arm starts one, nil none.
 func (w *world) accidents() (arm func(*accident)) {
 	var now *accident
 	w.tap = func(p *packet) []time.Duration {

@@ -25,7 +25,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// approvalToken makes a token for oslo whose devices wait for approval.
+// approvalToken creates a token for oslo whose devices need approval.
 func (w *world) approvalToken(n access.NewJoinToken) (id, text string) {
 	w.t.Helper()
 	n.Site, n.Uses, n.By, n.Approval = "oslo", max(n.Uses, 1), "someone", true
@@ -39,14 +39,14 @@ func (w *world) approvalToken(n access.NewJoinToken) (id, text string) {
 	return k.ID, k.Text()
 }
 
-// A joining is a device's join that goes on: what it waits with, and what came of it.
+// A joining is a running join of a device: its request, and the result.
 type joining struct {
 	waits  chan string
 	over   chan error
 	cancel context.CancelFunc
 }
 
-// joins begins to join, as the command does, until it is interrupted.
+// joins starts to join, as the command does, until it is interrupted.
 func (d *simDevice) joins(token string) *joining {
 	ctx, cancel := context.WithCancel(context.Background())
 	j := &joining{make(chan string, 100), make(chan error, 1), cancel}
@@ -69,7 +69,7 @@ func (j *joining) came() error {
 	}
 }
 
-// requests are the names of the requests that are there, with what was decided on them.
+// requests returns the requests by name with their decisions.
 func (w *world) requests() map[string]state.Decision {
 	all := map[string]state.Decision{}
 	for r := range state.Each[*certv1.CertificateSigningRequest](w.snapshot(), state.JoinRequests, "") {
@@ -92,7 +92,7 @@ func requestAt(s state.Snapshot, name string) *certv1.CertificateSigningRequest 
 	return r
 }
 
-// spare is a device that is none of the fleet's yet.
+// spare returns a device that does not belong to the fleet yet.
 func (w *world) spare(key, name string) *simDevice {
 	d := w.newClone(key, name, "oslo")
 	w.alter(func() { w.devices = w.devices[:len(w.devices)-1] })
@@ -125,7 +125,7 @@ func TestFleetADeviceWaitsForApprovalThroughARestartOfTheHub(t *testing.T) {
 		if got := w.requests(); len(got) != 1 || got[name] != state.RequestPending || w.snapshot().Record("pi-2") != nil || w.used(id) != 0 {
 			t.Fatalf("after a restart: %v, %d uses", got, w.used(id))
 		}
-		// Somebody interrupts it, and types the same line again: that is the same request.
+		// A user interrupts the command and repeats it: it is the same request.
 		j.cancel()
 		if err := j.came(); !errors.Is(err, join.ErrWaits) {
 			t.Fatal(err)
@@ -149,7 +149,8 @@ func TestFleetADeviceWaitsForApprovalThroughARestartOfTheHub(t *testing.T) {
 		}
 		d.start()
 		w.settleWithin(15*time.Second, "joining")
-		// The answer gets lost: the same key asks again, and needs neither approval nor use.
+		// The response is lost: the same key asks again, without another approval or use of the
+		// token.
 		o := d.options()
 		have, err := join.Load(o.StateDir)
 		if err != nil {
@@ -166,7 +167,7 @@ func TestFleetADeviceWaitsForApprovalThroughARestartOfTheHub(t *testing.T) {
 	})
 }
 
-func TestFleetADeviceThatIsNotApprovedStaysOut(t *testing.T) {
+func TestFleetADeviceWithoutApprovalStaysOut(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.secured()
@@ -199,11 +200,12 @@ func TestFleetADeviceThatIsNotApprovedStaysOut(t *testing.T) {
 			t.Errorf("deleted: %v, %v", err, w.requests())
 		}
 
-		// Nobody decides for a day. Who still waits is told, and does not ask anew by itself.
+		// Without a decision for a day the request ends. The device learns that and does not ask
+		// again by itself.
 		d = w.spare("c", "forgotten")
 		j = d.joins(token)
 		name = <-j.waits
-		j.cancel() // what asks every few seconds is asked for a minute, not for a day
+		j.cancel() // a poll every few seconds is simulated for a minute, not for a day
 		_ = j.came()
 		time.Sleep(state.RequestWaits - time.Minute)
 		j = d.joins(token)
@@ -217,7 +219,7 @@ func TestFleetADeviceThatIsNotApprovedStaysOut(t *testing.T) {
 			t.Errorf("forgotten: %v, %v", err, w.requests())
 		}
 
-		// An approved device that does not come within the hour has to ask again.
+		// An approved device that does not return within the hour has to ask again.
 		d = w.spare("d", "late")
 		j = d.joins(token)
 		name = <-j.waits
@@ -231,7 +233,7 @@ func TestFleetADeviceThatIsNotApprovedStaysOut(t *testing.T) {
 		}
 		none("late", "late")
 
-		// The token is revoked while it waits, which ends the request of whoever comes.
+		// A revoked token ends the request of a waiting device.
 		if err := w.hub.Guard.RevokeJoinToken(context.Background(), id); err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +241,7 @@ func TestFleetADeviceThatIsNotApprovedStaysOut(t *testing.T) {
 			t.Errorf("revoked: %v, %v", err, w.requests())
 		}
 
-		// It is revoked after the approval, before the device comes.
+		// The token is revoked after the approval, before the device returns.
 		id, token = w.approvalToken(access.NewJoinToken{})
 		j = d.joins(token)
 		w.decide(<-j.waits, certv1.CertificateApproved)
@@ -253,12 +255,12 @@ func TestFleetADeviceThatIsNotApprovedStaysOut(t *testing.T) {
 	})
 }
 
-func TestFleetApprovalDecidesBetweenRivals(t *testing.T) {
+func TestFleetApprovalDecidesBetweenTwoDevices(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.secured("pi-1")
 		_, token := w.approvalToken(access.NewJoinToken{Uses: 2})
-		// Two devices want to be one node, and somebody approves of both.
+		// Two devices want to be one node, and both requests are approved.
 		one, two := w.newClone("one", "kiosk", "oslo"), w.spare("two", "kiosk")
 		first, second := one.joins(token), two.joins(token)
 		a, b := <-first.waits, <-second.waits
@@ -271,7 +273,7 @@ func TestFleetApprovalDecidesBetweenRivals(t *testing.T) {
 		}
 		one.start()
 		w.settleWithin(15*time.Second, "joining")
-		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) { // before it hears of it
+		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) { // before the device learns it
 			r := requestAt(s, b)
 			if r == nil {
 				return nil, nil
@@ -281,20 +283,20 @@ func TestFleetApprovalDecidesBetweenRivals(t *testing.T) {
 			return []state.Change{state.Put(r, "")}, nil
 		})
 		if err := second.came(); !refusedWith(err, "another machine") {
-			t.Errorf("the second is told %v", err)
+			t.Errorf("the second gets %v", err)
 		}
 		if rec := w.snapshot().Record("kiosk"); rec.MachineID != one.machine || w.requests()[b] != "" {
 			t.Errorf("kiosk is %s, requests %v", rec.MachineID, w.requests())
 		}
 
-		// Its hardware is replaced, with approval: the old one stays the node until then.
+		// Hardware is replaced with approval: the old device stays the node until then.
 		_, token = w.approvalToken(access.NewJoinToken{Node: "kiosk"})
 		fresh := w.spare("fresh", "kiosk")
 		j := fresh.joins(token)
 		name := <-j.waits
 		time.Sleep(time.Minute)
 		if rec := w.snapshot().Record("kiosk"); rec.MachineID != one.machine || !w.hub.Broker.Online("kiosk") {
-			t.Error("the old device is the node no more, though nobody has approved")
+			t.Error("the old device is no longer the node, without an approval")
 		}
 		w.decide(name, certv1.CertificateApproved)
 		if err := j.came(); err != nil {
@@ -310,7 +312,7 @@ func TestFleetApprovalDecidesBetweenRivals(t *testing.T) {
 	})
 }
 
-func TestFleetAValidTokenFloodsNobodysList(t *testing.T) {
+func TestFleetAValidTokenCannotFloodTheList(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.secured()
@@ -325,7 +327,7 @@ func TestFleetAValidTokenFloodsNobodysList(t *testing.T) {
 				t.Errorf("device %d with a token for three: %v", i, err)
 			}
 		}
-		// The same key asks for one thing at a time, however many it tries.
+		// A key has one request at a time, however often it tries.
 		for i := range 20 {
 			a := applicant(0, "three", 3)
 			a.Node = fmt.Sprintf("other-%d", i)
@@ -342,9 +344,9 @@ func TestFleetAValidTokenFloodsNobodysList(t *testing.T) {
 			}
 		}
 		if _, err := loop.Await(ctx, applicant(state.MaxRequests, "many", 10_000)); !errors.Is(err, access.ErrBusy) || len(w.requests()) != state.MaxRequests {
-			t.Errorf("one more than there can be: %v, %d", err, len(w.requests()))
+			t.Errorf("one more than the limit: %v, %d", err, len(w.requests()))
 		}
-		// Those who are there go on.
+		// Existing requests continue.
 		if v, err := loop.Await(ctx, applicant(5, "many", 10_000)); err != nil || v.Waiting != state.MaxRequests {
 			t.Errorf("%+v, %v", v, err)
 		}
@@ -356,7 +358,7 @@ func TestFleetAValidTokenFloodsNobodysList(t *testing.T) {
 	})
 }
 
-// emptyRequest is a certificate request that names nobody.
+// emptyRequest is a certificate request without a name.
 func emptyRequest(t testing.TB) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

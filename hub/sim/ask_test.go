@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// chatty is what the image of that name prints: more than a device sends before it
-// has heard that the hub has taken some.
+// chatty is the output of the image with that name: more than a device sends before the hub
+// acknowledges.
 var chatty = func() (lines []enginetest.Line) {
 	for n := range 3000 {
 		lines = append(lines, enginetest.Line{Text: fmt.Sprintf("%04d %s", n, strings.Repeat("flotilla ", 90))})
@@ -24,10 +24,10 @@ var chatty = func() (lines []enginetest.Line) {
 	return lines
 }()
 
-// TestFleetAQuestionIsAnsweredWholeOrNotAtAll loses, doubles and delays single
-// messages of a question to a device and of its answer: whoever asks gets all of it,
-// or hears within two lease intervals that he did not, and may ask again.
-func TestFleetAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
+// TestFleetARequestIsAnsweredWholeOrNotAtAll loses, doubles and delays single messages of a
+// request to a device and of its response. The client gets all of it, or an error within two lease
+// intervals, and may try again.
+func TestFleetARequestIsAnsweredWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		arm := w.accidents()
@@ -43,9 +43,9 @@ func TestFleetAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 		}
 		questions := []struct {
 			name     string
-			requests []int // which of its messages are hit
+			requests []int // which of its messages are affected
 			replies  []int
-			ask      func() (time.Time, error) // when it was asked
+			ask      func() (time.Time, error) // time of the request
 			again    func() error
 		}{
 			{"log", []int{1, 2}, []int{1, 70}, func() (time.Time, error) {
@@ -63,7 +63,7 @@ func TestFleetAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 				return err
 			}},
 			{"usage", []int{1}, []int{1}, func() (time.Time, error) {
-				time.Sleep(30 * time.Second) // an answer is good for a while
+				time.Sleep(30 * time.Second) // a response is cached for a while
 				at := time.Now()
 				use, err := w.hub.Ask.Usage(context.Background(), "oslo-1")
 				if err == nil && len(use.Pods) != 1 {
@@ -100,9 +100,9 @@ func TestFleetAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 						}
 						arm(nil)
 						if err = q.again(); err != nil {
-							t.Errorf("%s; asked again: %v", what, err)
+							t.Errorf("%s; second request: %v", what, err)
 						}
-						time.Sleep(15 * time.Second) // late copies come
+						time.Sleep(15 * time.Second) // late copies arrive
 					}
 				}
 			}
@@ -110,9 +110,9 @@ func TestFleetAQuestionIsAnsweredWholeOrNotAtAll(t *testing.T) {
 		t.Log(hits)
 		for _, k := range []string{"log request", "log reply", "usage request", "usage reply"} {
 			if hits[k] < len(fates) {
-				t.Errorf("only %d messages of %s were hit", hits[k], k)
+				t.Errorf("only %d messages of %s were affected", hits[k], k)
 			}
 		}
-		w.settleWithin(twoLeases, "all these questions")
+		w.settleWithin(twoLeases, "all these requests")
 	})
 }

@@ -17,22 +17,21 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A bootBoard is the boot of a simulated Raspberry Pi: its files, and a firmware that takes
-// tryboot.txt once. What asks it is the real thing: the boot helper, and the runner in the
-// agent that stages, tries, judges, and keeps or goes back.
+// A bootBoard is the boot of a simulated Raspberry Pi: its files, and a firmware that uses
+// tryboot.txt once. The boot helper and the agent's runner are the real ones.
 type bootBoard struct {
 	d *simDevice
 
 	mu     sync.Mutex
 	files  map[string][]byte
 	boots  int
-	try    bool // the argument of the reboot was "0 tryboot"
+	try    bool // the reboot had the argument "0 tryboot"
 	trying bool // this boot is a trial
 	line   string
-	wants  bool      // somebody has asked for a reboot
-	back   time.Time // when it is up again; zero: it is up
-	cursed string    // with this word on its kernel's command line it has no network
-	stop   func()    // of what runs on it
+	wants  bool      // a reboot was requested
+	back   time.Time // end of the reboot; zero: running
+	cursed string    // a word on the kernel's command line that breaks the network
+	stop   func()    // stops what runs on it
 }
 
 const bootDir = "/boot/firmware"
@@ -47,7 +46,7 @@ func newBootBoard(d *simDevice) *bootBoard {
 	return b
 }
 
-// boot is what the firmware does.
+// boot does what the firmware does.
 func (b *bootBoard) boot() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +65,7 @@ func (b *bootBoard) boot() {
 	b.boots++
 }
 
-// run starts the helper as its early unit does, and the agent's runner.
+// run starts the helper, as its early unit does, and the agent's runner.
 func (b *bootBoard) run() {
 	t := b.d.w.t
 	helper, err := boothelper.New(b, b, "/var/helper")
@@ -91,7 +90,7 @@ func (b *bootBoard) run() {
 			return d.Firmware, d.FirmwareKey
 		},
 		Health: func(context.Context) firmware.Health {
-			f := firmware.Health{Disk: func() string { return "" }, Engine: "the agent has not looked yet"}
+			f := firmware.Health{Disk: func() string { return "" }, Engine: "the agent has not checked yet"}
 			f.Hub, _ = l.Online()
 			for _, c := range a.Status().Status.Conditions {
 				if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
@@ -112,7 +111,7 @@ func (b *bootBoard) run() {
 	}
 }
 
-// live lets the board go down and come up as it wants; dark tells that its site has no network.
+// live reboots the board as requested; dark: its site has no network.
 func (b *bootBoard) live(dark bool) {
 	b.mu.Lock()
 	wants, back := b.wants, b.back
@@ -140,24 +139,24 @@ func (b *bootBoard) isCursed() bool {
 	return b.cursed != "" && strings.Contains(b.line, b.cursed)
 }
 
-// risk tells whether the board is down, about to go down, or in a trial.
+// risk tells whether the board is down, about to reboot, or in a trial.
 func (b *bootBoard) risk() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.wants || b.tries() || !b.back.IsZero()
 }
 
-// tries tells whether this boot is a trial that is not over: what is kept runs on, as it has booted.
+// tries tells whether this boot is a running trial: a kept configuration runs on without a reboot.
 func (b *bootBoard) tries() bool { return b.trying && b.files[bootDir+"/tryboot.txt"] != nil }
 
-// runs is what the board has booted with, and whether it only tries that.
+// runs returns the command line of the boot, and whether it is a trial.
 func (b *bootBoard) runs() (line string, trial bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.line, b.tries() || b.wants || !b.back.IsZero()
 }
 
-// Its disk: what is written is there, power cuts are tried in the room of the device.
+// Its disk: writes are durable; power cuts are tested in package firmware of the device.
 
 func (b *bootBoard) Read(name string) ([]byte, error) {
 	b.mu.Lock()
@@ -193,7 +192,7 @@ func (b *bootBoard) Remove(name string) error {
 func (b *bootBoard) Sync(string) error    { return nil }
 func (b *bootBoard) SyncDir(string) error { return nil }
 
-// What the helper asks of the board.
+// What the helper needs of the board.
 
 func (b *bootBoard) Compatible() []string  { return []string{"raspberrypi,4-model-b"} }
 func (b *bootBoard) Uptime() time.Duration { return time.Since(b.d.booted) + 20*time.Second }

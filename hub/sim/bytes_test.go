@@ -13,16 +13,16 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// tlsRecord is what TLS 1.3 adds to a packet: a header of 5, a byte of type, a tag of 16.
+// tlsRecord is the overhead of TLS 1.3 per packet: a header of 5, a type byte, a tag of 16.
 const tlsRecord = 22
 
-// A meter counts what goes over the links, both ways, as it would stand in TCP.
+// A meter counts the bytes on the links, both ways, as in TCP.
 type meter struct {
 	mu    sync.Mutex
 	bytes map[string]int
 }
 
-// tap counts a packet and lets it through.
+// tap counts a packet and passes it on.
 func (m *meter) tap(p *packet) []time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -30,7 +30,7 @@ func (m *meter) tap(p *packet) []time.Duration {
 	return untouched
 }
 
-// take returns what was counted since the last time, in all and by kind.
+// take returns the bytes since the last call, in all and by kind.
 func (m *meter) take() (total int, kinds string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -42,7 +42,7 @@ func (m *meter) take() (total int, kinds string) {
 	return total, kinds
 }
 
-// metered is a world of one device with ten containers, each a pod.
+// metered runs a world of one device with ten containers, each a pod.
 func metered(t *testing.T, interval time.Duration, play func(w *world, m *meter)) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -75,7 +75,7 @@ func TestFleetAnIdleDeviceCostsFewBytes(t *testing.T) {
 				total, kinds := m.take()
 				w.t.Logf("%d bytes in an hour: %s", total, kinds)
 				if total > c.most {
-					w.t.Errorf("%d bytes in an hour, wants %d at most: %s", total, c.most, kinds)
+					w.t.Errorf("%d bytes in an hour, want at most %d: %s", total, c.most, kinds)
 				}
 			})
 		})
@@ -98,10 +98,10 @@ func TestFleetAPodThatCrashesAmongTenCostsFewBytes(t *testing.T) {
 			worst = max(worst, total)
 		}
 		if worst > 10_000 {
-			w.t.Errorf("%d bytes in a minute, wants 10000 at most", worst)
+			w.t.Errorf("%d bytes in a minute, want at most 10000", worst)
 		}
 	})
 }
 
-// endsAtOnce tells whether an image is one whose program ends at once, and is started again.
+// endsAtOnce tells whether an image's program ends at once and is restarted.
 func endsAtOnce(image string) bool { return strings.Contains(image, "crashing") }

@@ -12,12 +12,11 @@ import (
 )
 
 var (
-	simSeed  = flag.Uint64("sim.seed", 0, "repeat the simulations of chance with this seed only")
-	simHours = flag.Int("sim.hours", 0, "length of the day of two hundred devices (default 3, with FLOTILLA_LONG 24)")
+	simSeed  = flag.Uint64("sim.seed", 0, "repeat the random simulations with this seed only")
+	simHours = flag.Int("sim.hours", 0, "hours of the day of two hundred devices (default 3, with FLOTILLA_LONG 24)")
 )
 
-// TestFleetChance loses, doubles and delays messages at random, while people and
-// devices do at random what they do.
+// TestFleetChance loses, doubles and delays messages at random during random events.
 func TestFleetChance(t *testing.T) {
 	seeds := []uint64{1, 2, 3, 4, 5, 6}
 	if !long {
@@ -68,7 +67,7 @@ func TestFleetChance(t *testing.T) {
 					mu.Unlock()
 					w.heal(w.devices...)
 					w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
-					// Questions back off to a minute while nothing comes back.
+					// Requests back off to a minute while there is no response.
 					w.settleWithin(time.Minute+twoLeases, "the weather got better")
 				}
 			})
@@ -76,7 +75,7 @@ func TestFleetChance(t *testing.T) {
 	}
 }
 
-// something is what happens to a fleet on an ordinary day.
+// something does one random thing of an ordinary day.
 func (w *world) something() {
 	d := w.devices[w.rand.IntN(len(w.devices))]
 	switch w.rand.IntN(9) {

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// parrot is every command in a chatty container: it says what it is told.
+// parrot is every command in a chatty container: it echoes its input.
 func parrot([]string) enginetest.ExecResult {
 	return enginetest.ExecResult{Run: func(_ context.Context, s engine.Streams) int {
 		_, _ = io.Copy(s.Stdout, s.Stdin)
@@ -25,10 +25,10 @@ func parrot([]string) enginetest.ExecResult {
 	}}
 }
 
-// TestFleetACommandIsToldTheTruthOrEnds loses, doubles and delays single messages of
-// a command under way, in both directions: not a byte is missing, doubled or moved, or
-// the command ends with an error that says so.
-func TestFleetACommandIsToldTheTruthOrEnds(t *testing.T) {
+// TestFleetACommandsOutputIsCompleteOrItEnds loses, doubles and delays single messages of a running
+// command in both directions: no byte is missing, doubled or moved, or the command ends with an
+// error.
+func TestFleetACommandsOutputIsCompleteOrItEnds(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		arm := w.accidents()
@@ -59,7 +59,7 @@ func TestFleetACommandIsToldTheTruthOrEnds(t *testing.T) {
 					arm(nil)
 					what := fmt.Sprintf("the %s no. %d was %s", k.kind, nth, f.name)
 					if a.happened().IsZero() {
-						t.Errorf("%s: it did not happen", what)
+						t.Errorf("%s: the accident did not happen", what)
 					}
 					exit := &ask.ExitError{}
 					switch {
@@ -74,13 +74,13 @@ func TestFleetACommandIsToldTheTruthOrEnds(t *testing.T) {
 					default:
 						broken++
 					}
-					time.Sleep(20 * time.Second) // late copies come
+					time.Sleep(20 * time.Second) // late copies arrive
 				}
 			}
 		}
-		t.Logf("%d commands went on as if nothing had happened, %d ended", whole, broken)
+		t.Logf("%d commands went on undisturbed, %d ended", whole, broken)
 		if whole < wholes || broken < brokens {
-			t.Errorf("%d commands went on as if nothing had happened, %d ended", whole, broken)
+			t.Errorf("%d commands went on undisturbed, %d ended", whole, broken)
 		}
 		w.settleWithin(twoLeases, "all these commands")
 	})

@@ -21,7 +21,7 @@ func TestFleetLeasesCauseNoCommitAndNoPass(t *testing.T) {
 		w.fleet(2, "oslo", "bergen")
 		w.deploy("kiosk", 4)
 		w.settleWithin(10*time.Second, "the deployment")
-		time.Sleep(15 * time.Minute) // they tell which images they have
+		time.Sleep(15 * time.Minute) // they report their images
 		loop := w.hub.Loop
 		commits, passes, before := loop.Commits(), loop.Passes(), w.hub.Broker.Stats().Messages
 		time.Sleep(time.Hour)
@@ -33,7 +33,7 @@ func TestFleetLeasesCauseNoCommitAndNoPass(t *testing.T) {
 		if n := loop.Commits() - commits; n > 0 {
 			t.Errorf("%d commits in a quiet hour", n)
 		}
-		// A node's deadline is looked at once per grace less the age of its lease.
+		// A node's deadline is checked once per grace period less the age of its lease.
 		if n, looks := loop.Passes()-passes, uint64(4*3600/29); n > looks+others {
 			t.Errorf("%d passes in a quiet hour with %d leases, %d other messages and at most %d deadlines", n, leases, others, looks)
 		}
@@ -48,9 +48,8 @@ func TestFleetLeasesCauseNoCommitAndNoPass(t *testing.T) {
 	})
 }
 
-// TestFleetADay is a day of two hundred devices on eight sites, one of them with
-// Hold: devices lose power or their link, sites their uplink, the hub is restarted,
-// and once nobody can reach it.
+// TestFleetADay is a day of two hundred devices on eight sites, one with Hold: devices lose power
+// or their link, sites their uplink, the hub restarts, and once it is unreachable.
 func TestFleetADay(t *testing.T) {
 	t.Parallel()
 	hours := 24
@@ -66,7 +65,7 @@ func TestFleetADay(t *testing.T) {
 	}
 	simulate(t, func(t *testing.T, w *world) {
 		w.seeded(seed)
-		// Rarer leases, so that a day passes in seconds.
+		// A longer lease interval, so that a day passes in seconds.
 		w.cfg.LeaseInterval, w.cfg.NodeMonitorGracePeriod = time.Minute, 4*time.Minute
 		w.look.every = 53 * time.Second
 		const sites = 8
@@ -123,7 +122,7 @@ func TestFleetADay(t *testing.T) {
 				w.deploy("kiosk", int32(10*each+w.rand.IntN(4*each)))
 			}
 		}
-		time.Sleep(45 * time.Minute) // everything that was to come back is back
+		time.Sleep(45 * time.Minute) // everything that was to return has returned
 		w.join(true, all...)
 		time.Sleep(2 * w.cfg.LeaseInterval * 104 / 100)
 		w.allLightsRight()
@@ -146,7 +145,7 @@ func (w *world) allLightsRight() {
 		}
 		n, rec := s.Node(name), s.Record(name)
 		if n == nil || state.ReadyOf(n) != corev1.ConditionTrue || ours(n) != nil {
-			w.t.Errorf("at %s: node %s is not right: %+v", w.clock(), name, n)
+			w.t.Errorf("at %s: node %s is wrong: %+v", w.clock(), name, n)
 			return
 		}
 		if v := w.hub.Loop.Liveness(name); v.Stored != rec.Generation {
@@ -160,7 +159,7 @@ func (w *world) allLightsRight() {
 			delete(live, p.UID)
 		}
 		if len(live) > 0 {
-			w.t.Errorf("at %s: %s runs %v, which nobody wants", w.clock(), name, live)
+			w.t.Errorf("at %s: %s runs %v, which should not run", w.clock(), name, live)
 		}
 	}
 	for d := range s.All(state.Deployments, metav1.NamespaceDefault) {

@@ -27,8 +27,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A simDevice is a device: what of it survives the death of its agent, and the
-// agent, when one runs.
+// A simDevice is a device: what survives the death of its agent, and the agent while one runs.
 type simDevice struct {
 	booted  time.Time
 	w       *world
@@ -44,7 +43,7 @@ type simDevice struct {
 	link  *link.Link
 	mem   *devmemory.Memory
 	boots int
-	boot  string // of the agent that runs
+	boot  string // of the running agent
 	stop  func()
 
 	mu     sync.Mutex
@@ -52,14 +51,14 @@ type simDevice struct {
 	told   *wire.Dismissed
 }
 
-// dismissed is what the device was told of the end of its enrolment.
+// dismissed returns the dismissal that the device received.
 func (d *simDevice) dismissed() *wire.Dismissed {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.told
 }
 
-// leave does what the agent's main does when the enrolment has ended.
+// leave does what the agent's main does after a dismissal.
 func (d *simDevice) leave(told wire.Dismissed) {
 	d.mu.Lock()
 	d.told = &told
@@ -70,7 +69,7 @@ func (d *simDevice) leave(told wire.Dismissed) {
 	d.link.Leave()
 }
 
-// newDevice makes a device that is switched off.
+// newDevice returns a device that is switched off.
 func (w *world) newDevice(name, site string) *simDevice { return w.newClone(name, name, site) }
 
 func (w *world) newClone(key, name, site string) *simDevice {
@@ -81,7 +80,7 @@ func (w *world) newClone(key, name, site string) *simDevice {
 	return d
 }
 
-// fleet makes and starts so many devices on each site, and waits until they are ready.
+// fleet starts a number of devices on each site, and waits until they are ready.
 func (w *world) fleet(each int, sites ...string) {
 	w.t.Helper()
 	for _, site := range sites {
@@ -92,7 +91,7 @@ func (w *world) fleet(each int, sites ...string) {
 	w.settleWithin(15*time.Second, "the start of the fleet")
 }
 
-// fewPIDs makes a device tell that it is short of process ids.
+// fewPIDs makes a device report a lack of process ids.
 var fewPIDs, _ = hardware.ParseThresholds("pid.available<100")
 
 // start switches the agent on.
@@ -161,7 +160,7 @@ func (d *simDevice) start() {
 	}
 }
 
-// kill ends the agent as kill -9 does: no farewell gets out. Containers run on.
+// kill ends the agent as kill -9 does: nothing more is sent, and containers run on.
 func (d *simDevice) kill() {
 	if d.agent == nil {
 		return
@@ -181,7 +180,7 @@ func (d *simDevice) kill() {
 	w.mu.Unlock()
 }
 
-// powerCut takes the power from the device: its link is half open for the hub.
+// powerCut cuts the power of the device: for the hub its link stays half open.
 func (d *simDevice) powerCut() {
 	d.w.freeze(d)
 	d.stop()
@@ -220,7 +219,7 @@ func (d *simDevice) containers() (out []engine.Container) {
 	return out
 }
 
-// containersOf counts those of a pod.
+// containersOf counts the containers of a pod.
 func (d *simDevice) containersOf(uid types.UID) (n int) {
 	for _, c := range d.containers() {
 		if c.Labels[plan.LabelPodUID] == string(uid) {
@@ -230,11 +229,11 @@ func (d *simDevice) containersOf(uid types.UID) (n int) {
 	return n
 }
 
-// container returns the name of the container of a pod that runs.
+// container returns the name of the container of a running pod.
 func (d *simDevice) container(uid string) string {
 	list, _ := d.fake.Containers(context.Background(), plan.LabelPodUID+"="+uid)
 	for _, c := range list {
-		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp { // the end of a sandbox is the pod's
+		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp { // the end of a sandbox ends the pod
 			return c.Name
 		}
 	}
@@ -253,12 +252,12 @@ func (d *simDevice) says(t corev1.NodeConditionType) bool {
 
 func (d *simDevice) runs(uid types.UID) bool { _, ok := d.running()[uid]; return ok }
 
-// simAgentHub is the link as the agent wants it.
+// simAgentHub adapts the link to the agent's interface.
 type simAgentHub struct{ *link.Link }
 
 func (h simAgentHub) Stream(id string) request.Stream { return h.Link.Stream(id) }
 
-// A simEngine is a fake that has every image, and an eye on what the agent asks of it.
+// A simEngine is a fake that has every image, and checks what the agent requests.
 type simEngine struct {
 	*enginetest.Fake
 	d *simDevice
@@ -288,7 +287,7 @@ func (e simEngine) find(id string) (engine.Container, bool) {
 	return engine.Container{}, false
 }
 
-// Start counts: a container that was started is not started again without cause.
+// Start counts: a started container must not be started again without cause.
 func (e simEngine) Start(ctx context.Context, id string) error {
 	c, ok := e.find(id)
 	err := e.Fake.Start(ctx, id)
@@ -305,7 +304,7 @@ func (e simEngine) Start(ctx context.Context, id string) error {
 	return err
 }
 
-// Stop checks that somebody wanted it.
+// Stop checks that the pod was to be stopped.
 func (e simEngine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if c, ok := e.find(id); ok {
 		e.d.w.look.stopping(e.d, types.UID(c.Labels[plan.LabelPodUID]), c.Labels[plan.LabelPodName])
@@ -320,7 +319,7 @@ type simBoard struct {
 	machine string
 	bootID  int
 	pids    bool // it is short of process ids
-	sensors bool // it measures what a good board measures
+	sensors bool // its sensors have good values
 }
 
 func newSimBoard(node, machine string) *simBoard {
@@ -353,7 +352,7 @@ func (b *simBoard) Probe(context.Context, string) (hardware.Report, error) {
 	return r, nil
 }
 
-// Measure implements agent.Hardware.
+// Look implements agent.Hardware.
 func (b *simBoard) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) {
 	return d, nil, nil
 }

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// ail makes the hub's disk fail in some way; nil heals it.
+// ail makes the hub's disk fail in some way; nil repairs it.
 func (w *world) ail(how func(rows []control.Row) error) {
 	if how == nil {
 		w.sick.Store(nil)
@@ -26,7 +26,7 @@ func (w *world) ail(how func(rows []control.Row) error) {
 	w.sick.Store(&how)
 }
 
-// known tells whether a row's object is one that the hub had before.
+// known tells whether the hub had a row's object before.
 func (w *world) known(r control.Row) bool { return w.snapshot().Get(r.Key) != nil }
 
 // isNew tells whether a row adds an object that a full disk refuses.
@@ -34,9 +34,9 @@ func (w *world) isNew(r control.Row) bool {
 	return r.Object != nil && !r.Key.Kind.Row().Expendable && !w.known(r)
 }
 
-// Whatever a disk does: a lease that came is not forgotten, a device that lives is
-// not called Unknown, and the hub tries once a second and says so once a minute.
-func TestFleetADiskThatFailsSilencesNobody(t *testing.T) {
+// Whatever the disk does, no lease is lost, no live device becomes Unknown, and the hub tries once
+// a second and logs once a minute.
+func TestFleetAFailingDiskMakesNoNodeUnknown(t *testing.T) {
 	t.Parallel()
 	third := func(err error) func(*world) func([]control.Row) error {
 		return func(*world) func([]control.Row) error {
@@ -55,13 +55,13 @@ func TestFleetADiskThatFailsSilencesNobody(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		how     func(w *world) func([]control.Row) error
-		lasting bool // as long as it lasts, nothing is remembered
+		lasting bool // nothing is stored while it lasts
 	}{
 		{"it is full", always(store.ErrFull), true},
-		{"it is mounted again read-only", always(syscall.EROFS), true},
+		{"it is remounted read-only", always(syscall.EROFS), true},
 		{"it answers with an I/O error", always(syscall.EIO), true},
 		{"every third commit fails", third(syscall.EIO), false},
-		{"it takes what there was, and nothing new", func(w *world) func([]control.Row) error {
+		{"it accepts changes, but no new objects", func(w *world) func([]control.Row) error {
 			return func(rows []control.Row) error {
 				if slices.ContainsFunc(rows, w.isNew) {
 					return store.ErrFull
@@ -81,18 +81,18 @@ func TestFleetADiskThatFailsSilencesNobody(t *testing.T) {
 				newcomer := w.newLight("bergen-new", "bergen")
 				w.lightUp(lights, int32(2*each))
 				silent := lights[0]
-				w.join(false, silent) // whose deadline makes the hub want to write
+				w.join(false, silent) // its deadline makes the hub write
 				time.Sleep(25 * time.Second)
 				w.ail(c.how(w))
-				w.light(newcomer) // a registration in the middle of it
+				w.light(newcomer) // a registration meanwhile
 				began := time.Now()
 				for n := range rounds {
 					time.Sleep(3 * time.Second)
-					w.restart(n, silent) // a device that has to say something new, too
+					w.restart(n, silent) // also a device with a new status
 				}
 				synctest.Wait()
 				if tries, most := w.sickened.Load(), int64(3*time.Since(began)/time.Second); tries > most {
-					t.Errorf("%d commits failed in %s, wants at most three a second", tries, time.Since(began))
+					t.Errorf("%d commits failed in %s, want at most three a second", tries, time.Since(began))
 				}
 				if n := w.lines.excuse("pass failed, will try again"); n > 6 && c.lasting || n > int(w.sickened.Load()) {
 					t.Errorf("the log says %d times in at most five minutes that it failed", n)
@@ -103,7 +103,7 @@ func TestFleetADiskThatFailsSilencesNobody(t *testing.T) {
 					}
 				}
 				if n := w.snapshot().Node(newcomer.name); c.lasting && n != nil {
-					t.Error("a node that is not remembered is shown")
+					t.Error("a node that is not stored is shown")
 				}
 				w.ail(nil)
 				time.Sleep(2 * time.Second)
@@ -119,7 +119,7 @@ func TestFleetADiskThatFailsSilencesNobody(t *testing.T) {
 				}
 				w.rejoin(silent)
 				if w.ready(newcomer.name) != corev1.ConditionTrue {
-					t.Error("the newcomer has not come in")
+					t.Error("the new device is not registered")
 				}
 			})
 		})
@@ -143,9 +143,8 @@ func (w *world) restart(n int, but *light) {
 	})
 }
 
-// People can make room although the deciders want to add something for which there
-// is none.
-func TestFleetAFullDiskLetsPeopleMakeRoom(t *testing.T) {
+// Users can free space although the deciders want to add something.
+func TestFleetUsersCanFreeSpaceOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		lights := w.newLights("oslo", 3)
@@ -158,7 +157,7 @@ func TestFleetAFullDiskLetsPeopleMakeRoom(t *testing.T) {
 			}
 			return nil
 		})
-		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) { // whose replacement cannot be remembered
+		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) { // its replacement cannot be stored
 			d := s.Deployment("default", "kiosk").DeepCopy()
 			five := int32(5)
 			d.Spec.Replicas = &five
@@ -178,18 +177,18 @@ func TestFleetAFullDiskLetsPeopleMakeRoom(t *testing.T) {
 			return []state.Change{state.Put(d, "")}, nil
 		})
 		if !errors.Is(err, store.ErrFull) {
-			t.Errorf("what adds something is answered with %v", err)
+			t.Errorf("an addition gets the error %v", err)
 		}
 		w.ail(nil)
 		time.Sleep(30 * time.Second)
 		w.lines.excuse("pass failed, will try again")
 		if n := len(w.pods("kiosk")); n != 5 {
-			t.Errorf("there is room again, and %d pods", n)
+			t.Errorf("there is space again, and %d pods", n)
 		}
 	})
 }
 
-// A hub that starts while its disk takes nothing new starts, and believes in its fleet.
+// A hub can start while its disk accepts nothing new, and keeps its fleet.
 func TestFleetAHubStartsOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	for _, with := range []error{store.ErrFull, syscall.EIO} {

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// annotate asks for nodes to be drained, as kubectl annotate does.
+// annotate requests drains of nodes, as kubectl annotate does.
 func (w *world) annotate(order string, nodes ...string) {
 	w.t.Helper()
 	w.do(func(s state.Snapshot, _ time.Time) (changes []state.Change, err error) {
@@ -28,9 +28,8 @@ func (w *world) annotate(order string, nodes ...string) {
 	})
 }
 
-// A drain goes on across the hub's end at any moment of it, keeps to the budget all
-// the while, and ends.
-func TestFleetADrainSurvivesTheHubInEveryStateOfIt(t *testing.T) {
+// A drain continues after the hub's crash at any moment, keeps to the budget, and ends.
+func TestFleetADrainSurvivesACrashInEveryState(t *testing.T) {
 	t.Parallel()
 	for _, away := range []time.Duration{0, time.Second, 30 * time.Second, 10 * time.Minute} {
 		t.Run(away.String(), func(t *testing.T) {
@@ -60,10 +59,10 @@ func TestFleetADrainSurvivesTheHubInEveryStateOfIt(t *testing.T) {
 				crashes := 0
 				for end := time.Now().Add(2 * time.Hour); !over(); {
 					if time.Now().After(end) {
-						t.Fatal("it finds no end")
+						t.Fatal("it does not end")
 					}
 					if n := ready(); n < 11 {
-						t.Errorf("%d pods work, and the budget wants 11", n)
+						t.Errorf("%d pods are ready, and the budget needs 11", n)
 					}
 					time.Sleep(time.Duration(w.rand.Int64N(int64(time.Second))))
 					if crashes++; crashes < 8 {

@@ -18,13 +18,13 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A bootFleet is the boards of a world, and what may never be with them.
+// A bootFleet is the boards of a world, with the invariants of their rollouts.
 type bootFleet struct {
 	*world
 	boards map[string]*bootBoard
 	dark   map[string]bool // sites without network
 	most   int             // nodes of a site that may be at risk
-	first  string          // the node that goes first, and what shows that it is done
+	first  string          // the canary, and a check that it is done
 	done   func(line string) bool
 }
 
@@ -36,7 +36,7 @@ func (w *world) bootFleet(most int) *bootFleet {
 	return f
 }
 
-// goFirst says who goes first from now on, and what its command line shows when it has.
+// goFirst sets the canary, and the check of its command line when it is done.
 func (f *bootFleet) goFirst(name string, done func(line string) bool) {
 	f.first, f.done = name, done
 }
@@ -56,7 +56,7 @@ func (f *bootFleet) end() {
 	}
 }
 
-// pass lets so much time pass, in steps of a second, and looks at each of them.
+// pass advances the time in steps of a second, and checks each.
 func (f *bootFleet) pass(t time.Duration) {
 	f.t.Helper()
 	for end := time.Now().Add(t); time.Now().Before(end); {
@@ -64,7 +64,7 @@ func (f *bootFleet) pass(t time.Duration) {
 	}
 }
 
-// goes lets time pass until something is so.
+// goes advances the time until a condition holds.
 func (f *bootFleet) goes(most time.Duration, what string, is func() bool) {
 	f.t.Helper()
 	for end := time.Now().Add(most); !is(); f.step() {
@@ -84,8 +84,8 @@ func (f *bootFleet) step() {
 	f.holds()
 }
 
-// holds is what may never be otherwise: boards of one site at most are down, tried or have
-// their turn, and no more of them than may be.
+// holds checks the invariant: boards of at most one site are down, in a trial or have their turn,
+// within the limit.
 func (f *bootFleet) holds() {
 	f.t.Helper()
 	at := map[string][]string{}
@@ -135,7 +135,7 @@ func (f *bootFleet) over() bool {
 	return true
 }
 
-// profile is what the boards of the fleet shall boot with.
+// profile sets the boot configuration of the fleet's boards.
 func (f *bootFleet) profile(words ...string) {
 	f.t.Helper()
 	p := &fleet.BoardProfile{TypeMeta: metav1.TypeMeta{APIVersion: "flotilla.dev/v1alpha1", Kind: "BoardProfile"}, ObjectMeta: metav1.ObjectMeta{Name: "raspberrypi-4"}}
@@ -144,7 +144,7 @@ func (f *bootFleet) profile(words ...string) {
 	f.put(p)
 }
 
-// rollouts changes both of them: one has bergen, the other one the rest, with a canary.
+// rollouts changes both rollouts: one has bergen, the other the rest, with a canary.
 func (f *bootFleet) rollouts(edit func(*fleet.FirmwareRolloutSpec)) {
 	f.t.Helper()
 	for name, sites := range map[string][]string{"cgroup": {"oslo", "perth"}, "east": {"bergen"}} {
@@ -163,7 +163,7 @@ func (f *bootFleet) rollouts(edit func(*fleet.FirmwareRolloutSpec)) {
 	}
 }
 
-// trying is the first board whose boot is a trial now, "" for none.
+// trying returns the first board in a trial, "" for none.
 func (f *bootFleet) trying() string {
 	for _, name := range slices.Sorted(maps.Keys(f.boards)) {
 		b := f.boards[name]
@@ -177,7 +177,7 @@ func (f *bootFleet) trying() string {
 	return ""
 }
 
-// boots are the boards that run with a word, and do not only try it.
+// boots returns the boards that have kept a configuration with a word.
 func (f *bootFleet) boots(word string) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(f.boards)) {
 		if line, trial := f.boards[name].runs(); !trial && has(word)(line) {
@@ -187,9 +187,9 @@ func (f *bootFleet) boots(word string) (names []string) {
 	return names
 }
 
-// A night with boot configurations on three sites, with all that can come between: a site
-// that is cut off while its boards try, a hub that crashes while others do, a configuration
-// that takes the network away from one board, and an undo.
+// A night with boot configurations on three sites and disturbances: a site is cut off while its
+// boards are in a trial, the hub crashes during others, a configuration breaks the network of one
+// board, and it is undone.
 func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -209,7 +209,8 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 			t.Fatalf("%v have it", have)
 		}
 
-		// The site on which a board tries is cut off for four minutes: that is no reason to go back.
+		// The site of a board in a trial is cut off for four minutes: that is no reason to roll
+		// back.
 		f.goes(20*time.Minute, "a board of oslo tries", func() bool { return strings.HasPrefix(f.trying(), "oslo") })
 		f.dark["oslo"] = true
 		w.cut(w.at("oslo")...)
@@ -234,7 +235,8 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 			t.Fatalf("in the end %+v", st)
 		}
 
-		// A second one, with which oslo-2 has no network, and in which the hub crashes.
+		// A second configuration, with which oslo-2 has no network, and during which the hub
+		// crashes.
 		f.boards["oslo-2"].cursed = "fbcon=map:2"
 		f.goFirst("perth-2", has("fbcon=map:2"))
 		f.profile("cgroup_enable=memory", "fbcon=map:2")
@@ -258,7 +260,7 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 			}
 		}
 
-		// Back: the canary first.
+		// The undo: the canary first.
 		f.goFirst("perth-2", lacks("fbcon=map:2"))
 		f.rollouts(func(s *fleet.FirmwareRolloutSpec) { s.Undo = true })
 		f.goes(30*time.Minute, "the canary is back", func() bool { return f.status().Undoing && !slices.Contains(f.boots("fbcon=map:2"), "perth-2") })
@@ -272,10 +274,10 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 	})
 }
 
-// A backup is restored on a new machine with a copy of the directory pki: devices, which have
-// kept the key and the newest generation that they were told, take what the hub signs then.
-// Without that copy they take nothing, and say why.
-func TestFleetARestoredHubSignsWhatDevicesTake(t *testing.T) {
+// A backup is restored on a new machine with a copy of the directory pki. Devices keep the key and
+// their newest generation, and accept what that hub signs. Without the copy they accept nothing,
+// and say why.
+func TestFleetDevicesAcceptARestoredHubsSignature(t *testing.T) {
 	t.Parallel()
 	for name, keys := range map[string]bool{"with the keys": true, "without them": false} {
 		t.Run(name, func(t *testing.T) {
@@ -326,7 +328,7 @@ func TestFleetARestoredHubSignsWhatDevicesTake(t *testing.T) {
 					}
 					return
 				}
-				f.goes(time.Hour, "what the backup says is kept", func() bool { return len(f.boots("quiet=1")) == 2 && f.status().Kept == 2 })
+				f.goes(time.Hour, "the backup's configuration is kept", func() bool { return len(f.boots("quiet=1")) == 2 && f.status().Kept == 2 })
 			})
 		})
 	}

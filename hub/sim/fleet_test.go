@@ -36,13 +36,13 @@ func TestFleetASilentDeviceLosesItsPodAndStopsItFirstWhenItReturns(t *testing.T)
 			t.Errorf("Unknown %s after the grace", late)
 		}
 		if ours(w.node(lost.name)) != nil {
-			t.Error("a node is given up before its site is judged")
+			t.Error("a node is tainted before its site is judged")
 		}
 		judge := lifecycle.JudgeAfter(w.cfg.NodeMonitorPeriod, w.cfg.LeaseInterval)
 		w.until(judge+detection, "NoExecute", func() bool { return ours(w.node(lost.name)) != nil })
 		taint := ours(w.node(lost.name)).TimeAdded.Time
-		if after := w.hub.Loop.Now().Sub(unknown.Truncate(time.Millisecond)); after < judge { // as it is remembered
-			t.Errorf("NoExecute %s after Ready left True, wants %s", after, judge)
+		if after := w.hub.Loop.Now().Sub(unknown.Truncate(time.Millisecond)); after < judge { // as it is stored
+			t.Errorf("NoExecute %s after Ready left True, want %s", after, judge)
 		}
 		if w.pods("kiosk")[0].DeletionTimestamp != nil {
 			t.Error("the pod has to go at once, although it tolerates that for 5 min")
@@ -51,7 +51,7 @@ func TestFleetASilentDeviceLosesItsPodAndStopsItFirstWhenItReturns(t *testing.T)
 		w.until(6*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod.Name)) > 0 })
 		evicted := w.look.sentences("evict " + pod.Name)[0].at
 		if after := w.born.Add(evicted).Sub(taint); after < 5*time.Minute || after > 5*time.Minute+detection {
-			t.Errorf("evicted %s after the taint, wants 5 min", after)
+			t.Errorf("evicted %s after the taint, want 5 min", after)
 		}
 		w.until(5*time.Second, "a replacement that runs", func() bool {
 			live := 0
@@ -110,7 +110,7 @@ func TestFleetACutSiteLosesItsPodsAtItsRateAndKeepsThemWithHold(t *testing.T) {
 				case site.Status.State != fleet.SiteFullDisruption:
 					t.Errorf("the site is %s", site.Status.State)
 				case policy == fleet.Evict && (evicted < 4 || tainted != 6):
-					t.Errorf("%d nodes tainted, %d pods evicted, wants 6 and all", tainted, evicted)
+					t.Errorf("%d nodes tainted, %d pods evicted, want 6 and all", tainted, evicted)
 				case policy == fleet.Hold && (evicted > 0 || tainted > 0):
 					t.Errorf("%d nodes tainted and %d pods evicted although the site holds its pods", tainted, evicted)
 				}
@@ -129,7 +129,7 @@ func TestFleetACutSiteLosesItsPodsAtItsRateAndKeepsThemWithHold(t *testing.T) {
 	}
 }
 
-func TestFleetWhenEverySiteIsDarkNobodyIsEvicted(t *testing.T) {
+func TestFleetWhenEverySiteIsDarkNoPodIsEvicted(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.startHub()
@@ -148,7 +148,7 @@ func TestFleetWhenEverySiteIsDarkNobodyIsEvicted(t *testing.T) {
 			}
 		}
 
-		w.heal(w.on("bergen-2")) // the others are given NoExecute one by one
+		w.heal(w.on("bergen-2")) // the others get NoExecute one by one
 		w.until(70*time.Second, "bergen-2 ready", func() bool { return w.ready("bergen-2") == corev1.ConditionTrue })
 		light := w.clock()
 		w.until(time.Minute, "all of oslo tainted", func() bool {
@@ -169,7 +169,7 @@ func TestFleetWhenEverySiteIsDarkNobodyIsEvicted(t *testing.T) {
 					live++
 				}
 			}
-			return live >= 4 // those of bergen itself stay: two of three not ready are Normal, and evict too
+			return live >= 4 // pods of bergen stay there: with two of three not ready it is Normal, and evicts too
 		})
 		w.heal(w.devices...)
 		w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
@@ -177,7 +177,7 @@ func TestFleetWhenEverySiteIsDarkNobodyIsEvicted(t *testing.T) {
 	})
 }
 
-func TestFleetAFlappingLinkDisturbsNobody(t *testing.T) {
+func TestFleetAFlappingLinkEvictsNoPod(t *testing.T) {
 	t.Parallel()
 	for _, f := range []struct {
 		name        string
@@ -185,8 +185,8 @@ func TestFleetAFlappingLinkDisturbsNobody(t *testing.T) {
 		transitions int // at most, in the hour
 		flapping    bool
 	}{
-		{"of 5 s down and 5 s up does not even show", 5 * time.Second, 5 * time.Second, 0, false},
-		{"of 90 s down and 70 s up is told as flapping", 90 * time.Second, 70 * time.Second, 2*23 + 1, true},
+		{"5 s down and 5 s up is not visible", 5 * time.Second, 5 * time.Second, 0, false},
+		{"90 s down and 70 s up is flapping", 90 * time.Second, 70 * time.Second, 2*23 + 1, true},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
@@ -205,10 +205,10 @@ func TestFleetAFlappingLinkDisturbsNobody(t *testing.T) {
 					flapped = flapped || c != nil && c.Status == corev1.ConditionTrue
 				}
 				if n := w.look.transitions(d.name); n > f.transitions {
-					t.Errorf("%d changes of Ready, wants at most %d", n, f.transitions)
+					t.Errorf("%d changes of Ready, want at most %d", n, f.transitions)
 				}
 				if flapped != f.flapping {
-					t.Errorf("told as flapping: %v, wants %v", flapped, f.flapping)
+					t.Errorf("flapping: %v, want %v", flapped, f.flapping)
 				}
 				if said := w.look.sentences("evict "); len(said) > 0 {
 					t.Errorf("evicted: %v", said)
@@ -227,7 +227,7 @@ func TestFleetAFlappingLinkDisturbsNobody(t *testing.T) {
 	}
 }
 
-// connected counts the devices that the hub has a link to.
+// connected counts the devices with a link to the hub.
 func (w *world) connected() (n int) {
 	for _, d := range w.devices {
 		if w.hub.Loop.Liveness(d.name).Connected && w.reached(d) && w.hub.Broker.Online(d.name) {
@@ -274,7 +274,7 @@ func TestFleetTheClockOfADeviceDecidesNothing(t *testing.T) {
 			t.Errorf("%d commits in an hour because clocks jump", n)
 		}
 		if skew := w.hub.Loop.Liveness("oslo-1").Skew; skew > -29*365*24*time.Hour {
-			t.Errorf("the skew of a clock at 1970 is told as %s", skew)
+			t.Errorf("the skew of a clock at 1970 is %s", skew)
 		}
 	})
 }
@@ -291,7 +291,7 @@ func TestFleetOfTwoDevicesOfOneNameTheIncumbentStays(t *testing.T) {
 		clone.start()
 		time.Sleep(time.Hour)
 		if rec := w.snapshot().Record("oslo-1"); rec.Boot != incumbent.boot || rec.MachineID != incumbent.machine {
-			t.Errorf("the hub believes in machine %s, boot %s", rec.MachineID, rec.Boot)
+			t.Errorf("the hub has machine %s, boot %s", rec.MachineID, rec.Boot)
 		}
 		c := state.NodeCondition(w.node("oslo-1"), fleet.ConditionIdentityConflict)
 		if c == nil || c.Status != corev1.ConditionTrue || !strings.Contains(c.Message, clone.machine) || !strings.Contains(c.Message, incumbent.machine) {
@@ -305,7 +305,7 @@ func TestFleetOfTwoDevicesOfOneNameTheIncumbentStays(t *testing.T) {
 		}
 		w.settleWithin(twoLeases, "the newcomer was refused")
 
-		// A hub that has just started knows nobody's link, and does not fall for it either.
+		// A hub that has just started knows no link, and still refuses the other device.
 		incumbent.kill()
 		w.crashHub()
 		w.startHub()
@@ -313,12 +313,12 @@ func TestFleetOfTwoDevicesOfOneNameTheIncumbentStays(t *testing.T) {
 		incumbent.start()
 		w.until(5*time.Second, "the incumbent connected", func() bool { return w.hub.Loop.Liveness("oslo-1").Connected })
 		if rec := w.snapshot().Record("oslo-1"); rec.Boot != incumbent.boot {
-			t.Errorf("after a restart the hub believes in boot %s", rec.Boot)
+			t.Errorf("after a restart the hub has boot %s", rec.Boot)
 		}
 		clone.kill()
 		w.settleWithin(twoLeases, "the newcomer was switched off")
 
-		// Broken hardware: once the incumbent's lease has ended, another machine takes its place.
+		// Broken hardware: after the incumbent's lease has ended, another machine takes its place.
 		incumbent.kill()
 		time.Sleep(45 * time.Second)
 		clone.start()

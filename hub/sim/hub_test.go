@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-func TestFleetARestartOfTheHubMovesNoDeadlineAndEvictsNobody(t *testing.T) {
+func TestFleetARestartOfTheHubMovesNoDeadline(t *testing.T) {
 	t.Parallel()
 	t.Run("in the middle of a toleration the deadline stands", func(t *testing.T) {
 		simulate(t, func(t *testing.T, w *world) {
@@ -35,7 +35,7 @@ func TestFleetARestartOfTheHubMovesNoDeadlineAndEvictsNobody(t *testing.T) {
 			}
 		})
 	})
-	t.Run("past a deadline the hub listens for a grace first", func(t *testing.T) {
+	t.Run("past a deadline the hub first waits for the grace period", func(t *testing.T) {
 		simulate(t, func(t *testing.T, w *world) {
 			_, pod, _ := w.oneSilent()
 			time.Sleep(4*time.Minute + 50*time.Second)
@@ -45,11 +45,11 @@ func TestFleetARestartOfTheHubMovesNoDeadlineAndEvictsNobody(t *testing.T) {
 			began := w.clock()
 			w.until(time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod)) > 0 })
 			if after := w.look.sentences("evict " + pod)[0].at - began; after < 40*time.Second || after > 40*time.Second+detection {
-				t.Errorf("evicted %s after the start, wants 40 s", after)
+				t.Errorf("evicted %s after the start, want 40 s", after)
 			}
 		})
 	})
-	t.Run("a device that returns in that grace keeps its pod", func(t *testing.T) {
+	t.Run("a device that returns in that time keeps its pod", func(t *testing.T) {
 		simulate(t, func(t *testing.T, w *world) {
 			d, pod, _ := w.oneSilent()
 			time.Sleep(4*time.Minute + 50*time.Second)
@@ -89,8 +89,7 @@ func TestFleetARestartOfTheHubMovesNoDeadlineAndEvictsNobody(t *testing.T) {
 	})
 }
 
-// oneSilent brings the world to the moment at which a node that runs a pod is
-// given NoExecute.
+// oneSilent advances to the moment at which a node with a pod gets NoExecute.
 func (w *world) oneSilent() (d *simDevice, pod string, tainted time.Time) {
 	w.t.Helper()
 	w.startHub()
@@ -104,9 +103,9 @@ func (w *world) oneSilent() (d *simDevice, pod string, tainted time.Time) {
 	return d, p.Name, ours(w.node(d.name)).TimeAdded.Time
 }
 
-func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
+func TestFleetARestoredHubChangesNothingBeforeResume(t *testing.T) {
 	t.Parallel()
-	for _, lost := range []string{"restored from a backup", "its disk put back to an older image", "began empty"} {
+	for _, lost := range []string{"restored from a backup", "its disk reset to an older image", "began empty"} {
 		t.Run(lost, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
 				slow := make(chan bool, 1)
@@ -126,7 +125,7 @@ func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
 					t.Fatal(err)
 				}
 				old := w.saveDisk("older")
-				for n := range 5 { // generations that the copy does not know
+				for n := range 5 { // generations that the copy does not have
 					w.deploy(fmt.Sprint("later-", n), 2)
 					w.settleWithin(10*time.Second, "a later deployment")
 				}
@@ -142,14 +141,14 @@ func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
 				default:
 					w.loadDisk(old)
 				}
-				slow <- true // it decides something before it hears what they have
+				slow <- true // it decides something before the devices report
 				w.startHub()
 				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
 				w.deploy("hasty", 2)
 				<-slow
 				time.Sleep(10 * time.Minute)
 				if now := w.running(); now != had {
-					t.Errorf("without leave the devices run\n%s\ninstead of\n%s", now, had)
+					t.Errorf("without a resume the devices run\n%s\ninstead of\n%s", now, had)
 				}
 				for _, d := range w.devices {
 					if rec := w.snapshot().Record(d.name); !rec.Paused {
@@ -165,11 +164,10 @@ func TestFleetAHubThatForgotTouchesNothingBeforeResume(t *testing.T) {
 	}
 }
 
-// The generations of a hub that has forgotten some go on from an earlier one: one that devices have
-// stored comes again, with something else in it.
-func TestFleetAHubThatForgotDoesNotCatchUpWithItsDevices(t *testing.T) {
+// A hub that lost generations repeats their numbers with other content.
+func TestFleetARestoredHubDoesNotRepeatGenerations(t *testing.T) {
 	t.Parallel()
-	for _, lost := range []string{"restored from a backup", "the end of its database lost", "its machine put back, and one device says so"} {
+	for _, lost := range []string{"restored from a backup", "the end of its database lost", "its machine reset, and one device reports it"} {
 		t.Run(lost, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
 				w.startHub()
@@ -186,7 +184,7 @@ func TestFleetAHubThatForgotDoesNotCatchUpWithItsDevices(t *testing.T) {
 				w.settleWithin(10*time.Second, "a later deployment")
 				had := w.running()
 				w.stopHub()
-				away := w.devices // while it goes on
+				away := w.devices // while it continues
 				switch lost {
 				case "restored from a backup":
 					if err := store.Restore(context.Background(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log}, backup); err != nil {
@@ -215,13 +213,13 @@ func TestFleetAHubThatForgotDoesNotCatchUpWithItsDevices(t *testing.T) {
 					w.deploy(fmt.Sprint("hasty-", n), 2)
 					time.Sleep(2 * time.Second)
 				}
-				w.stopHub() // what it knows of them is remembered
+				w.stopHub() // its knowledge of them is stored
 				w.startHub()
 				w.heal(w.devices...)
 				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
 				time.Sleep(10 * time.Minute)
 				if now := w.running(); now != had {
-					t.Errorf("without leave the devices run\n%s\ninstead of\n%s", now, had)
+					t.Errorf("without a resume the devices run\n%s\ninstead of\n%s", now, had)
 				}
 				for _, d := range w.devices {
 					if rec := w.snapshot().Record(d.name); !rec.Paused {
@@ -251,13 +249,13 @@ func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
 		w.settleWithin(10*time.Second, "another deployment")
 		newest = w.hub.Loop.Now()
 	})
-	// Every bubble begins at the same moment: this one is an hour in the past.
+	// Every bubble begins at the same moment; this one is an hour in the past.
 	simulateIn(t, dir, func(t *testing.T, w *world) {
 		w.life = 2
 		w.startHub()
 		w.fleet(2, "oslo", "bergen")
 		if now := w.hub.Loop.Now(); now.Before(newest.Add(-10 * time.Second)) {
-			t.Errorf("the hub's time is %s, and it remembers %s", now, newest)
+			t.Errorf("the hub's time is %s, and it has stored %s", now, newest)
 		}
 		time.Sleep(time.Minute)
 		if v := w.hub.Loop.Liveness("oslo-1"); w.hub.Loop.Now().Sub(v.Seen) > 11*time.Second || v.Skew > -time.Hour/2 {
@@ -274,9 +272,9 @@ func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
 	})
 }
 
-// A hub whose disk takes nothing new goes on with all that changes or deletes: nodes become Unknown,
-// pods are evicted, people delete. What it cannot add it adds when there is room again.
-func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
+// A hub whose disk accepts nothing new continues with changes and deletions: nodes become Unknown,
+// pods are evicted, users delete. Additions follow when there is space again.
+func TestFleetAHubWithAFullDiskKeepsHeartbeats(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 20), w.newLights("bergen", 20)
@@ -320,20 +318,20 @@ func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
 			return open
 		}
 		if !told() || !w.snapshot().DiskFull() {
-			t.Error("nobody is told that the disk is full")
+			t.Error("there is no event of the full disk")
 		}
 		w.until(7*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict kiosk")) > 0 })
 		if n := len(w.pods("kiosk")); n > 40 {
-			t.Errorf("there is no room, and %d pods", n)
+			t.Errorf("there is no space, and %d pods", n)
 		}
 		if n := w.lines.excuse("pass failed, will try again"); n > 0 {
 			t.Errorf("the log says %d times that a pass failed", n)
 		}
 		w.full.Store(false)
-		w.until(time.Minute, "the pod for which there was no room", func() bool { return len(w.pods("kiosk")) >= 41 })
+		w.until(time.Minute, "the pod that could not be added", func() bool { return len(w.pods("kiosk")) >= 41 })
 		time.Sleep(2 * time.Minute)
 		if told() || w.snapshot().DiskFull() {
-			t.Error("there is room again, and nobody is told")
+			t.Error("there is space again, and no event")
 		}
 		w.rejoin(oslo[0])
 	})

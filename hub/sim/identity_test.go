@@ -17,10 +17,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// secured starts a hub whose devices come over TLS, and so many of them on oslo.
+// secured starts a hub with TLS, and devices on oslo.
 func (w *world) secured(names ...string) []*simDevice {
 	w.t.Helper()
-	time.Sleep(40 * 365 * 24 * time.Hour) // devices believe in no time before their program was made
+	time.Sleep(40 * 365 * 24 * time.Hour) // devices do not accept a time before their program was built
 	w.tls = true
 	w.startHub()
 	for _, name := range names {
@@ -34,7 +34,7 @@ func (w *world) secured(names ...string) []*simDevice {
 	return w.devices
 }
 
-// token makes a join token for oslo, on wish for one node.
+// token creates a join token for oslo, optionally for one node.
 func (w *world) token(node string) string {
 	w.t.Helper()
 	k, err := w.hub.Guard.CreateJoinToken(context.Background(), access.NewJoinToken{Site: "oslo", Node: node, Uses: 1, Life: time.Hour, By: "someone"})
@@ -44,7 +44,7 @@ func (w *world) token(node string) string {
 	return k.Text()
 }
 
-// deleteNode deletes a Node, as kari.
+// deleteNode deletes a Node as user kari.
 func (w *world) deleteNode(name string) {
 	w.t.Helper()
 	w.do(func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
@@ -61,7 +61,7 @@ func (w *world) cloned(d *simDevice, key string) *simDevice {
 	if err := os.CopyFS(filepath.Join(c.dir, "state"), os.DirFS(filepath.Join(d.dir, "state"))); err != nil {
 		w.t.Fatal(err)
 	}
-	w.alter(func() { w.devices = w.devices[:len(w.devices)-1] }) // it is none of the fleet's
+	w.alter(func() { w.devices = w.devices[:len(w.devices)-1] }) // it does not belong to the fleet
 	return c
 }
 
@@ -72,8 +72,8 @@ func (w *world) conflict(node string) string {
 	return ""
 }
 
-// Who needs no key, as through the development listener, is a node again at once, and is told what
-// to run: its hub knows that it made what the device lives by.
+// A device without a key, as through the development listener, becomes a node again at once and
+// gets its pods: the hub knows that it made the device's desired state.
 func TestFleetADeviceWithoutAKeyComesBackWhenItsNodeIsDeleted(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -94,7 +94,7 @@ func TestFleetADeviceWithoutAKeyComesBackWhenItsNodeIsDeleted(t *testing.T) {
 	})
 }
 
-func TestFleetADeviceWhoseNodeIsDeletedIsTold(t *testing.T) {
+func TestFleetADeviceWhoseNodeIsDeletedIsDismissed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -109,7 +109,7 @@ func TestFleetADeviceWhoseNodeIsDeletedIsTold(t *testing.T) {
 		}},
 		{"while it is cut off for a day", func(w *world, d *simDevice) {
 			w.cut(d)
-			half := 10 * time.Minute // nothing of it ends with time
+			half := 10 * time.Minute // nothing of it expires
 			if long {
 				half = 12 * time.Hour
 			}
@@ -122,7 +122,7 @@ func TestFleetADeviceWhoseNodeIsDeletedIsTold(t *testing.T) {
 		{"although a Node of that name was made by hand since", func(w *world, d *simDevice) {
 			w.cut(d)
 			w.deleteNode(d.name)
-			time.Sleep(time.Minute) // its pods are taken for gone
+			time.Sleep(time.Minute) // its pods count as gone
 			w.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: d.name, Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}}})
 			time.Sleep(time.Minute)
 			w.heal(d)
@@ -165,9 +165,9 @@ func TestFleetADeviceWhoseNodeIsDeletedIsTold(t *testing.T) {
 				w.deploy("kiosk", 4)
 				w.settleWithin(10*time.Second, "the deployment")
 				c.do(w, d)
-				w.until(2*time.Minute, "it is told", func() bool { return d.dismissed() != nil })
+				w.until(2*time.Minute, "it is dismissed", func() bool { return d.dismissed() != nil })
 				if told := d.dismissed(); told.By != "kari" || told.Reason != "Node pi-1 was deleted" || told.Time.IsZero() {
-					t.Errorf("it was told %+v", told)
+					t.Errorf("its dismissal is %+v", told)
 				}
 				w.until(45*time.Second, "its workloads are gone", func() bool { return len(d.running()) == 0 })
 				if s := w.hub.Broker; s.Online("pi-1") && w.snapshot().Record("pi-1") == nil {
@@ -177,7 +177,7 @@ func TestFleetADeviceWhoseNodeIsDeletedIsTold(t *testing.T) {
 				if n := len(d.running()); n != 0 {
 					t.Errorf("%d pods run again", n)
 				}
-				// And it joins again: the agent's main waits for that.
+				// It joins again: the agent's main waits for that.
 				d.stop()
 				if err := os.RemoveAll(filepath.Join(d.dir, "state")); err != nil {
 					t.Fatal(err)
@@ -195,7 +195,7 @@ func TestFleetADeviceWhoseNodeIsDeletedIsTold(t *testing.T) {
 	}
 }
 
-func TestFleetTheConfirmationOfOneWhoLeftEndsItsPods(t *testing.T) {
+func TestFleetADismissedDevicesReportEndsItsPods(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		d := w.secured("pi-1", "pi-2")[0]
@@ -216,7 +216,7 @@ func TestFleetTheConfirmationOfOneWhoLeftEndsItsPods(t *testing.T) {
 	})
 }
 
-func TestFleetAReplacedDeviceIsBelievedNoMore(t *testing.T) {
+func TestFleetAReplacedDeviceIsRefused(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		stolen := w.secured("pi-1", "pi-2")[0]
@@ -228,9 +228,9 @@ func TestFleetAReplacedDeviceIsBelievedNoMore(t *testing.T) {
 		if err := fresh.join(w.token("pi-1")); err != nil {
 			t.Fatal(err)
 		}
-		// The join is answered: from this moment nothing counts that the old key says.
+		// The join was answered: from now on messages of the old key do not count.
 		if w.hub.Loop.Speaks(thief) || w.hub.Loop.Connect(thief) == nil {
-			t.Error("the replaced device may speak")
+			t.Error("the replaced device may act for the node")
 		}
 		w.until(5*time.Second, "its session is closed", func() bool { return !w.hub.Broker.Online("pi-1") })
 		boot := w.snapshot().Record("pi-1").Boot
@@ -239,7 +239,7 @@ func TestFleetAReplacedDeviceIsBelievedNoMore(t *testing.T) {
 			t.Errorf("it made itself the node again: boot %q", rec.Boot)
 		}
 		if told := stolen.dismissed(); told == nil || !strings.HasPrefix(told.By, "join token ") || len(stolen.running()) != 0 {
-			t.Errorf("it was told %+v and runs %d pods", told, len(stolen.running()))
+			t.Errorf("its dismissal is %+v and runs %d pods", told, len(stolen.running()))
 		}
 		fresh.start()
 		w.until(time.Minute, "the new one is the node", func() bool {
@@ -249,12 +249,12 @@ func TestFleetAReplacedDeviceIsBelievedNoMore(t *testing.T) {
 		w.startHub()
 		w.until(time.Minute, "after a crash too", func() bool { return w.hub.Broker.Online("pi-1") && w.ready("pi-1") == corev1.ConditionTrue })
 		if w.hub.Loop.Speaks(thief) {
-			t.Error("after a crash the replaced device may speak")
+			t.Error("after a crash the replaced device may act for the node")
 		}
 	})
 }
 
-func TestFleetACloneDisturbsNobodyAndEverythingHeals(t *testing.T) {
+func TestFleetACloneIsRefusedAndReported(t *testing.T) {
 	t.Parallel()
 	for _, same := range []bool{false, true} {
 		name := "with another machine id"
@@ -285,18 +285,18 @@ func TestFleetACloneDisturbsNobodyAndEverythingHeals(t *testing.T) {
 				if rec := w.snapshot().Record("pi-1"); rec.Boot != boot {
 					t.Error("the clone took the node over")
 				}
-				// The original goes away: after its grace the clone may be the node.
+				// The original is cut off: after its grace period the clone may be the node.
 				w.cut(d)
 				w.until(2*time.Minute, "the clone is the node", func() bool { return w.snapshot().Record("pi-1").Boot != boot })
 				w.until(time.Minute, "it is ready", func() bool { return w.ready("pi-1") == corev1.ConditionTrue })
-				// And back: nobody has to be restarted, although its boot is past.
+				// And back: no device has to restart, although its boot is past.
 				w.heal(d)
 				clone.kill()
 				w.until(3*time.Minute, "the original is the node again", func() bool {
 					rec := w.snapshot().Record("pi-1")
 					return rec.MachineID == d.machine && w.hub.Broker.Online("pi-1") && w.ready("pi-1") == corev1.ConditionTrue && rec.Boot != clone.boot
 				})
-				w.until(15*time.Minute, "and nothing is left of it", func() bool { return w.conflict("pi-1") == "" })
+				w.until(15*time.Minute, "and the conflict is removed", func() bool { return w.conflict("pi-1") == "" })
 				for _, b := range w.snapshot().Record("pi-1").PastBoots {
 					if b == w.snapshot().Record("pi-1").Boot {
 						t.Error("a past boot is current again")
@@ -307,13 +307,13 @@ func TestFleetACloneDisturbsNobodyAndEverythingHeals(t *testing.T) {
 	}
 }
 
-func TestFleetTheDevelopmentListenerDoesNotSpeakForThoseWhoHaveJoined(t *testing.T) {
+func TestFleetTheDevelopmentListenerIsRefusedForJoinedNodes(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.secured("pi-1")
 		for _, c := range []node.Caller{{Node: "pi-1"}, {Node: "pi-1", Machine: w.devices[0].machine}, {Node: "pi-1", Key: "another"}} {
 			if err := w.hub.Loop.Connect(c); err == nil || w.hub.Loop.Speaks(c) {
-				t.Errorf("%+v may speak: %v", c, err)
+				t.Errorf("%+v may act for the node: %v", c, err)
 			}
 		}
 		if err := w.hub.Loop.Connect(node.Caller{Node: "new"}); err != nil {

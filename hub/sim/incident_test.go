@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A postbox is somebody who is told of incidents.
+// A postbox receives notifications of incidents.
 type postbox struct {
 	mu   sync.Mutex
 	have []string
@@ -40,12 +40,12 @@ func (b *postbox) read() []string {
 	return slices.Clone(b.have)
 }
 
-// cards are what the page shows of incidents now.
+// cards returns the page's incident cards.
 func (w *world) cards() []incident.Card {
 	return incident.Cards(state.Each[*fleet.Incident](w.snapshot(), state.Incidents, ""))
 }
 
-// silent counts the nodes that the hub does not hear.
+// silent counts the nodes whose heartbeats have stopped.
 func (w *world) silent() (n int) {
 	for node := range w.snapshot().Nodes() {
 		if state.ReadyOf(node) == corev1.ConditionUnknown {
@@ -55,14 +55,14 @@ func (w *world) silent() (n int) {
 	return n
 }
 
-// All sites go dark, node by node as their leases run out. From the moment at which most nodes are silent that is one card of
-// the fleet, before anybody is told; then it is one message, and one more when all are back. Who has taken an incident up, and
-// what they noted, outlives the hub's restart.
+// All sites go dark, node by node as their leases expire. Once most nodes are silent there is one
+// card of the fleet, before any notification; then one message, and another when all are back. An
+// acknowledgement and its note survive the hub's restart.
 func TestFleetAllDarkIsOneCardAndOneMessage(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.startHub()
-		for _, site := range []string{"bergen", "oslo", "stavanger", "tromso", "vadso"} { // whose leases end one after the other
+		for _, site := range []string{"bergen", "oslo", "stavanger", "tromso", "vadso"} { // the leases end one after the other
 			w.fleet(3, site)
 			time.Sleep(1500 * time.Millisecond)
 		}
@@ -100,11 +100,11 @@ func TestFleetAllDarkIsOneCardAndOneMessage(t *testing.T) {
 			}
 			folded = true
 			if len(box.read()) > 0 && cards[0].Provisional(time.Now()) {
-				t.Errorf("people were told too early: %q", box.read())
+				t.Errorf("notified too early: %q", box.read())
 			}
 		}
 		if got := box.read(); !folded || len(got) != 1 || got[0] != "opened FleetDark" {
-			t.Errorf("people were told %q, want one message about the fleet", got)
+			t.Errorf("the messages are %q, want one about the fleet", got)
 		}
 
 		name := w.cards()[0].Key
@@ -125,11 +125,11 @@ func TestFleetAllDarkIsOneCardAndOneMessage(t *testing.T) {
 		w.until(5*time.Minute, "all nodes are back", func() bool { return w.silent() == 0 })
 		time.Sleep(3 * time.Minute)
 		if got := box.read(); len(got) != 2 || got[1] != "closed FleetDark" && got[1] != "closed FleetMostlyDark" {
-			t.Errorf("people were told %q, want one message that it is over", got)
+			t.Errorf("the messages are %q, want one about the end", got)
 		}
 		i := w.snapshot().Get(key).(*fleet.Incident)
 		if i.Closed == nil || i.Acknowledged == nil || i.Acknowledged.By != "kari" || i.Note == "" || i.NodeSeconds == 0 {
-			t.Errorf("it is remembered as %+v", i)
+			t.Errorf("it is stored as %+v", i)
 		}
 		if all := incident.Timeline(w.snapshot(), i); len(all) < 8 || !slices.IsSortedFunc(all, func(a, b incident.Moment) int { return a.At.Compare(b.At) }) {
 			t.Errorf("its timeline is %v", all)

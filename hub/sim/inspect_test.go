@@ -14,19 +14,17 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// An inspector watches every change that the hub makes, and from time to time the
-// whole fleet, for what must never be:
+// An inspector watches every change of the hub, and from time to time the whole fleet, for
+// violations:
 //
-//   - NoExecute given faster than the site's rate, or in a site whose rate is 0, or
-//     while every site is dark, or before its turn after that;
-//   - that taint's moment moved, from which every pod's deadline counts;
-//   - a pod evicted before its deadline, or after it still there, or while its site
-//     holds its pods or is under maintenance;
-//   - a pod that the hub takes for stopped and that runs;
-//   - a container that is stopped although nobody wanted it, or started again;
-//   - two containers of one pod on devices that the hub believes in.
+//   - NoExecute faster than the site's rate, in a site with rate 0, while every site is dark, or too early after that;
+//   - a change of that taint's time, from which every pod's deadline counts;
+//   - a pod evicted before its deadline, still there after it, or evicted while its site is on hold or in maintenance;
+//   - a pod that the hub considers stopped but that runs;
+//   - a container stopped without a reason, or started again;
+//   - two containers of one pod on devices of current nodes.
 //
-// It computes all of it by itself from the changes, not with the deciders' code.
+// It computes everything from the changes, without the deciders' code.
 type inspector struct {
 	w     *world
 	every time.Duration // between two surveys
@@ -36,7 +34,7 @@ type inspector struct {
 	pods     map[state.Key]*corev1.Pod
 	sites    map[string]*fleet.Site
 	before   map[string][]corev1.Taint // by node: earlier NoExecute taints of its outage
-	expelled map[string]time.Time      // by site: when a node was last given NoExecute
+	expelled map[string]time.Time      // by site: when a node last got NoExecute
 	dark     bool                      // no site has a ready node
 	lightAt  time.Time                 // when that ended
 	ready    map[string]int            // changes of Ready, by node
@@ -46,25 +44,25 @@ type inspector struct {
 	over   sync.WaitGroup
 }
 
-// A sentence is what the hub said of a change.
+// A sentence is the hub's sentence about a change.
 type sentence struct {
 	at   time.Duration // since the world began
 	text string
 }
 
-// of tells whether the sentence is of a pod's eviction from this node.
+// of tells whether the sentence is a pod's eviction from the node.
 func (s sentence) of(node string) bool { return strings.Contains(s.text, " from "+node+":") }
 
 func newInspector(w *world) *inspector {
 	return &inspector{w: w, every: 7 * time.Second, before: map[string][]corev1.Taint{}, expelled: map[string]time.Time{}, ready: map[string]int{}}
 }
 
-// broken tells of a broken promise.
+// broken reports a violation.
 func (i *inspector) broken(format string, args ...any) {
 	i.w.t.Errorf("at %s: %s", i.w.clock(), fmt.Sprintf(format, args...))
 }
 
-// follow begins to watch a hub that starts from a snapshot.
+// follow starts to watch a hub from a snapshot.
 func (i *inspector) follow(ctx context.Context, h *simHub, start state.Snapshot) {
 	ctx, i.cancel = context.WithCancel(ctx)
 	i.mu.Lock()
@@ -117,7 +115,7 @@ func (i *inspector) unfollow() {
 	i.over.Wait()
 }
 
-// changed looks at the changes of a pass.
+// changed checks the changes of a pass.
 func (i *inspector) changed(changes []state.Applied, now time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -140,7 +138,7 @@ func (i *inspector) changed(changes []state.Applied, now time.Time) {
 			case t == nil:
 			case old == nil || ours(old) == nil:
 				i.expelling(n, now)
-			case t.Key != ours(old).Key: // its own moment; the deadlines of the first stand, see deadline
+			case t.Key != ours(old).Key: // its own time; the first deadlines stay, see deadline
 				i.before[n.Name] = append(i.before[n.Name], *ours(old))
 			case !t.TimeAdded.Equal(ours(old).TimeAdded):
 				i.broken("%s had NoExecute since %s, and has it since %s", n.Name, ours(old).TimeAdded, t.TimeAdded)
@@ -176,24 +174,24 @@ func (i *inspector) changed(changes []state.Applied, now time.Time) {
 	}
 }
 
-// expelling checks that a node may be given NoExecute now.
+// expelling checks that a node may get NoExecute now.
 func (i *inspector) expelling(n *corev1.Node, now time.Time) {
 	site := siteOf(n)
 	rate, none := i.allowed(site, now)
 	if rate == 0 {
-		i.broken("%s was given NoExecute although the rate is 0: %s", n.Name, none)
+		i.broken("%s got NoExecute although the rate is 0: %s", n.Name, none)
 	}
 	interval := time.Duration(float64(time.Second)/rate) - time.Millisecond
 	if last, ok := i.expelled[site]; ok && now.Sub(last) < interval {
-		i.broken("%s was given NoExecute %s after another one of %s; the rate is %g/s", n.Name, now.Sub(last), site, rate)
+		i.broken("%s got NoExecute %s after another node of %s; the rate is %g/s", n.Name, now.Sub(last), site, rate)
 	}
 	if !i.lightAt.IsZero() && now.Sub(i.lightAt) < interval {
-		i.broken("%s was given NoExecute %s after every site was dark; the rate is %g/s", n.Name, now.Sub(i.lightAt), rate)
+		i.broken("%s got NoExecute %s after every site was dark; the rate is %g/s", n.Name, now.Sub(i.lightAt), rate)
 	}
 	i.expelled[site] = now
 }
 
-// leaving checks that a pod that is evicted had to go.
+// leaving checks that an evicted pod had to leave.
 func (i *inspector) leaving(p *corev1.Pod, now time.Time) {
 	c := state.PodCondition(p, corev1.DisruptionTarget)
 	if c == nil || c.Reason != "DeletionByTaintManager" {
@@ -207,27 +205,27 @@ func (i *inspector) leaving(p *corev1.Pod, now time.Time) {
 		i.broken("pod %s was evicted from %s, whose taints it tolerates: %v", p.Name, n.Name, n.Spec.Taints)
 	case now.Before(until):
 		i.broken("pod %s was evicted from %s %s before its deadline", p.Name, n.Name, until.Sub(now))
-	case ours(n) == nil: // a person's taint, which counts whatever the state of the site
+	case ours(n) == nil: // a user's taint, which counts in every state of the site
 	case i.isDark():
 		i.broken("pod %s was evicted from %s although no site has a ready node", p.Name, n.Name)
 	case i.holds(site):
-		i.broken("pod %s was evicted from %s although %s holds its pods", p.Name, n.Name, site)
+		i.broken("pod %s was evicted from %s although %s is on hold", p.Name, n.Name, site)
 	case now.Before(i.wishOf(site).maintained):
 		i.broken("pod %s was evicted from %s during the maintenance of %s", p.Name, n.Name, site)
 	}
 }
 
-// gone checks that a pod that the hub takes for stopped does not run.
+// gone checks that a removed pod does not run.
 func (i *inspector) gone(p *corev1.Pod) {
 	if p == nil || p.Spec.NodeName == "" {
 		return
 	}
 	if i.w.runningOn(p.Spec.NodeName)[p.UID] != "" && i.nodes[p.Spec.NodeName] != nil {
-		i.broken("pod %s is gone from the hub, and runs on %s", p.Name, p.Spec.NodeName)
+		i.broken("pod %s is removed from the hub, and runs on %s", p.Name, p.Spec.NodeName)
 	}
 }
 
-// stopping checks that a container that is stopped was to be stopped.
+// stopping checks that a stopped container was to be stopped.
 func (i *inspector) stopping(d *simDevice, uid types.UID, name string) {
 	i.w.mu.Lock()
 	h := i.w.hub
@@ -245,11 +243,11 @@ func (i *inspector) stopping(d *simDevice, uid types.UID, name string) {
 		i.mu.Unlock()
 	}
 	if p != nil && p.DeletionTimestamp == nil && !state.Terminated(p) && d.dismissed() == nil {
-		i.broken("a container of pod %s is stopped on %s, and nobody wanted that", name, d.key)
+		i.broken("a container of pod %s is stopped on %s without a reason", name, d.key)
 	}
 }
 
-// survey looks at the whole fleet.
+// survey checks the whole fleet.
 func (i *inspector) survey(h *simHub) {
 	s, now := h.Loop.Snapshot(), h.Loop.Now()
 	lives := map[string]string{}
@@ -278,7 +276,7 @@ func (i *inspector) survey(h *simHub) {
 	}
 }
 
-// sentences returns what the hub has said so far that contains part.
+// sentences returns the hub's sentences so far that contain part.
 func (i *inspector) sentences(part string) (out []sentence) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

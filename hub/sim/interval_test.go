@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// interval asks the devices of a site to say so often that they live; 0: as the hub's own.
+// interval sets the lease interval of a site; 0: the hub's default.
 func (w *world) interval(site string, d time.Duration) {
 	w.t.Helper()
 	w.site(site, func(s *fleet.SiteSpec) {
@@ -20,8 +20,8 @@ func (w *world) interval(site string, d time.Duration) {
 	})
 }
 
-// The grace follows the interval by which a device lives, not the one that is wanted: it
-// never takes a device that has not heard of the change for silent.
+// The grace period follows the interval that a device uses, not the wanted one: a device that has
+// not received the change does not become silent.
 func TestFleetALeaseIntervalOfASite(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -44,7 +44,7 @@ func TestFleetALeaseIntervalOfASite(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		lives("at a minute")
 
-		// Its agent starts again, and goes on with a minute.
+		// The agent restarts and keeps the interval of a minute.
 		first.kill()
 		first.start()
 		time.Sleep(5 * time.Minute)
@@ -53,33 +53,33 @@ func TestFleetALeaseIntervalOfASite(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		lives("after a restart of the hub")
 
-		// The second one does not hear that it is ten seconds again, and then two.
+		// The second device does not receive the change to ten seconds, and then two.
 		w.cut(second)
 		w.interval("oslo", 0)
 		time.Sleep(2 * time.Minute)
-		lives("while a device has not heard of a shorter interval")
+		lives("while a device has not received a shorter interval")
 		w.heal(second)
 		w.until(20*time.Second, "both have ten seconds", func() bool { return stored(first) == 10*time.Second && stored(second) == 10*time.Second })
 		time.Sleep(2 * time.Minute)
 		lives("at ten seconds again")
 
-		// Now that it lives by ten seconds, silence is known after forty.
+		// With ten seconds silence is detected after forty.
 		w.cut(second)
 		after := w.until(time.Minute, "it is unknown", func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
 		if after < 29*time.Second || after > 41*time.Second {
-			t.Errorf("silent devices are known after %s, want 30 to 40 s", after)
+			t.Errorf("silence is detected after %s, want 30 to 40 s", after)
 		}
 		w.heal(second)
 		w.settleWithin(twoLeases, "the heal")
 
-		// By a minute, after four.
+		// With a minute it is detected after four.
 		w.interval("oslo", time.Minute)
 		w.until(10*time.Second, "both have a minute", func() bool { return stored(first) == time.Minute && stored(second) == time.Minute })
 		time.Sleep(time.Minute)
 		w.cut(second)
 		after = w.until(5*time.Minute, "it is unknown", func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
 		if after < 2*time.Minute+55*time.Second || after > 4*time.Minute+time.Second {
-			t.Errorf("silent devices are known after %s, want 3 to 4 min", after)
+			t.Errorf("silence is detected after %s, want 3 to 4 min", after)
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// options are those of a device that joins, or renews its certificate.
+// options returns the options of a device that joins or renews its certificate.
 func (d *simDevice) options() join.Options {
 	return join.Options{
 		URL: "https://127.0.0.1:8443", Node: d.name, MachineID: d.machine, StateDir: filepath.Join(d.dir, "state"), Log: d.w.log.With("device", d.key),
@@ -37,7 +37,7 @@ func (d *simDevice) options() join.Options {
 	}
 }
 
-// join gets the device an identity.
+// join gives the device an identity.
 func (d *simDevice) join(token string) error {
 	o := d.options()
 	o.Token = token
@@ -45,7 +45,7 @@ func (d *simDevice) join(token string) error {
 	return err
 }
 
-// secure makes the device use its identity, and returns what keeps it fresh.
+// secure makes the device use its identity, and returns the function that renews it.
 func (d *simDevice) secure(ctx context.Context, c *link.Config) func() error {
 	w := d.w
 	w.t.Helper()
@@ -74,10 +74,10 @@ func (d *simDevice) secure(ctx context.Context, c *link.Config) func() error {
 	}
 }
 
-func TestFleetDevicesJoinWithATokenAndLiveByTheirCertificates(t *testing.T) {
+func TestFleetDevicesJoinWithATokenAndUseCertificates(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
-		time.Sleep(40 * 365 * 24 * time.Hour) // devices believe in no time before their program was made
+		time.Sleep(40 * 365 * 24 * time.Hour) // devices do not accept a time before their program was built
 		w.tls = true
 		w.startHub()
 		ctx := context.Background()
@@ -100,7 +100,7 @@ func TestFleetDevicesJoinWithATokenAndLiveByTheirCertificates(t *testing.T) {
 		}
 		third := w.newDevice("pi-3", "oslo")
 		if err := third.join(both); !errors.Is(err, join.ErrRefused) {
-			t.Errorf("a token for two devices lets in a third: %v", err)
+			t.Errorf("a token for two devices accepts a third: %v", err)
 		}
 		w.alter(func() { w.devices = w.devices[:2] })
 		w.settleWithin(15*time.Second, "joining")
@@ -116,8 +116,8 @@ func TestFleetDevicesJoinWithATokenAndLiveByTheirCertificates(t *testing.T) {
 		w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
 		w.settleWithin(twoLeases, "the hub's restart")
 
-		// Nobody was there for a year and a fortnight: the certificates of both sides
-		// have ended. The containers run at once, and the rest follows.
+		// A year and a fortnight without power: the certificates of both sides have expired. The
+		// containers start at once, and the rest follows.
 		for _, d := range w.devices {
 			d.powerCut()
 		}
@@ -128,11 +128,11 @@ func TestFleetDevicesJoinWithATokenAndLiveByTheirCertificates(t *testing.T) {
 		}
 		w.until(time.Minute, "everything runs again", func() bool { return len(w.devices[0].running())+len(w.devices[1].running()) == 4 })
 		w.startHub()
-		w.until(2*time.Hour, "all connected", func() bool { return w.connected() == 2 }) // a renewal that failed is tried again in an hour
+		w.until(2*time.Hour, "all connected", func() bool { return w.connected() == 2 }) // a failed renewal is retried in an hour
 		w.settleWithin(twoLeases, "a year away")
 
-		// A Node that is deleted takes its device's rights: it is told so, stops what it
-		// runs, and stays out.
+		// The deletion of a Node ends its device's rights: the device is dismissed, stops its pods,
+		// and cannot connect.
 		out := w.devices[0]
 		w.do(func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
 			return []state.Change{state.Remove(s.Node(out.name), "delete "+out.name)}, nil
@@ -142,7 +142,7 @@ func TestFleetDevicesJoinWithATokenAndLiveByTheirCertificates(t *testing.T) {
 			t.Error("a device whose Node was deleted is back")
 		}
 		if n := len(out.running()); n != 0 || out.dismissed() == nil {
-			t.Errorf("%d of its pods run, and it was told %+v", n, out.dismissed())
+			t.Errorf("%d of its pods run, and its dismissal is %+v", n, out.dismissed())
 		}
 		live := 0
 		for _, p := range w.pods("kiosk") {
@@ -154,7 +154,7 @@ func TestFleetDevicesJoinWithATokenAndLiveByTheirCertificates(t *testing.T) {
 			t.Errorf("%d of 4 pods run on the node that is left", live)
 		}
 
-		// Replacing broken hardware: another machine comes as pi-2, and gets its pods.
+		// Replacing broken hardware: another machine joins as pi-2 and gets its pods.
 		broken := w.devices[1]
 		wanted := broken.running()
 		broken.powerCut()

@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A simHub is one life of the hub.
+// A simHub is one run of the hub.
 type simHub struct {
 	*serve.Hub
 	cancel context.CancelFunc
@@ -27,7 +27,7 @@ type simHub struct {
 	began  time.Time
 }
 
-// A disk is the hub's store. A full one takes changes and deletions, and nothing new.
+// A disk is the hub's store. When full it accepts changes and deletions, but no new objects.
 type disk struct {
 	control.Store
 	w *world
@@ -49,10 +49,10 @@ func (d disk) Commit(ctx context.Context, rows []control.Row, rev uint64) error 
 	return d.Store.Commit(ctx, rows, rev)
 }
 
-// Room implements control.Roomer.
+// Room implements control.SpaceProber.
 func (d disk) Room(context.Context) bool { return !d.w.full.Load() }
 
-// A listener is one in memory under the address of a real one.
+// A listener is in memory, with the address of a real one.
 type listener struct {
 	*pipe.Net
 	port int
@@ -60,7 +60,7 @@ type listener struct {
 
 func (l listener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4zero, Port: l.port} }
 
-// startHub starts the hub that the program starts, without its sockets.
+// startHub starts the hub as the program does, without its sockets.
 func (w *world) startHub() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -109,8 +109,7 @@ func (w *world) stopHub() {
 	w.look.unfollow()
 }
 
-// crashHub ends the hub as a power cut does: what it does while it goes down does
-// not reach the disk.
+// crashHub ends the hub as a power cut does: nothing it does meanwhile reaches the disk.
 func (w *world) crashHub() {
 	w.t.Helper()
 	synctest.Wait()
@@ -119,7 +118,7 @@ func (w *world) crashHub() {
 	w.loadDisk(saved)
 }
 
-// saveDisk copies the hub's data directory as it is on the disk now.
+// saveDisk copies the hub's data directory in its present state.
 func (w *world) saveDisk(name string) string {
 	w.t.Helper()
 	to := filepath.Join(w.dir, name)
@@ -130,7 +129,7 @@ func (w *world) saveDisk(name string) string {
 	return to
 }
 
-// loadDisk puts a saved data directory into the place of the hub's.
+// loadDisk replaces the hub's data directory by a saved one.
 func (w *world) loadDisk(from string) {
 	w.t.Helper()
 	if err := os.RemoveAll(w.cfg.DataDir); err != nil {
@@ -139,7 +138,7 @@ func (w *world) loadDisk(from string) {
 	copyDir(w.t, w.cfg.DataDir, from)
 }
 
-// copyDir copies a directory, all of it fit for nobody else's eyes.
+// copyDir copies a directory with files that only the owner may read.
 func copyDir(t *testing.T, to, from string) {
 	t.Helper()
 	files, err := os.ReadDir(from)

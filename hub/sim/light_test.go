@@ -16,9 +16,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A light is a device that speaks the protocol with the hub's node.Devices directly,
-// without MQTT and without an engine: two hundred of them live a day in seconds.
-// Its pods run as soon as it wants them to, and stop within two seconds.
+// A light is a device that calls the hub's node.Devices directly, without MQTT and without an
+// engine: two hundred of them simulate a day in seconds. Its pods run at once and stop within two
+// seconds.
 type light struct {
 	w          *world
 	name, site string
@@ -28,7 +28,7 @@ type light struct {
 
 	lit bool // switched on for the first time
 
-	// Only its own goroutine looks at these.
+	// Only for its own goroutine.
 	boots              int
 	seq, status, pods  uint64
 	desired            wire.Desired
@@ -47,7 +47,7 @@ func (w *world) newLight(name, site string) *light {
 	return l
 }
 
-// newLights makes so many on a site, called SITE-01 and so on.
+// newLights creates a number of lights on a site, called SITE-01 and so on.
 func (w *world) newLights(site string, count int) (made []*light) {
 	for n := range count {
 		made = append(made, w.newLight(fmt.Sprintf("%s-%02d", site, n+1), site))
@@ -55,8 +55,8 @@ func (w *world) newLights(site string, count int) (made []*light) {
 	return made
 }
 
-// light switches lights on for the first time, and waits until the hub has heard of
-// them. They go out with the world.
+// light switches lights on for the first time, and waits until the hub has received from them. They
+// end with the world.
 func (w *world) light(all ...*light) {
 	for _, l := range all {
 		l.lit = true
@@ -65,8 +65,7 @@ func (w *world) light(all ...*light) {
 	time.Sleep(3 * time.Second)
 }
 
-// lightUp starts the hub, lights and so many kiosks on them, and waits until all is
-// right.
+// lightUp starts the hub, lights and a number of kiosks, and waits until all is right.
 func (w *world) lightUp(all []*light, kiosks int32, edits ...func(*corev1.PodSpec)) {
 	w.t.Helper()
 	w.startHub()
@@ -78,7 +77,7 @@ func (w *world) lightUp(all []*light, kiosks int32, edits ...func(*corev1.PodSpe
 	w.allLightsRight()
 }
 
-// rejoin brings links back, and waits until all is right.
+// rejoin restores links, and waits until all is right.
 func (w *world) rejoin(all ...*light) {
 	w.t.Helper()
 	w.join(true, all...)
@@ -86,7 +85,7 @@ func (w *world) rejoin(all ...*light) {
 	w.allLightsRight()
 }
 
-// join changes the links of many.
+// join changes the links of many lights.
 func (w *world) join(up bool, all ...*light) {
 	for _, l := range all {
 		l.link(up)
@@ -105,7 +104,7 @@ func (l *light) running() map[types.UID]string {
 
 func (l *light) boot() string { return fmt.Sprint(l.name, "-", l.boots) }
 
-// post tells the device something; one that has too much to do does not hear.
+// post passes a message to the device; an overloaded one drops it.
 func (l *light) post(f func()) {
 	select {
 	case l.inbox <- f:
@@ -128,7 +127,7 @@ func (l *light) run(ctx context.Context) {
 	}
 }
 
-// hub is the loop if the device can reach it now.
+// hub returns the loop if the device can reach it now.
 func (l *light) hub() *node.Devices {
 	if l.off || l.cut {
 		return nil
@@ -152,7 +151,7 @@ func (l *light) turn(now time.Time) time.Duration {
 			l.greeted = true
 			l.nextSay = now.Add(time.Duration(float64(5*time.Minute) * (0.5 + 0.5*l.rand.Float64())))
 			l.nextLease = now
-		} else { // the hub could not remember it; that it lives is another matter
+		} else { // the hub could not store it; the heartbeat is independent of that
 			l.nextSay = now.Add(time.Second)
 		}
 	}
@@ -207,7 +206,7 @@ func (l *light) runs(uid types.UID) bool {
 	return l.live[uid] != ""
 }
 
-// told is what the hub publishes to the device.
+// told handles what the hub publishes to the device.
 func (l *light) told(payload []byte) {
 	var d wire.Desired
 	if err := json.Unmarshal(payload, &d); err != nil {
@@ -232,7 +231,7 @@ func (l *light) told(payload []byte) {
 	})
 }
 
-// obey runs what is desired; what is to stop stops when its time has come.
+// obey runs the desired pods, and stops others when their time has passed.
 func (l *light) obey(stop bool) {
 	if l.off {
 		return
@@ -253,7 +252,7 @@ func (l *light) obey(stop bool) {
 	}
 }
 
-// power switches the device off, or boots it again: its pods run from memory.
+// power switches the device off, or boots it: its pods run from memory.
 func (l *light) power(on bool) {
 	l.post(func() {
 		l.off, l.greeted = !on, false
@@ -271,7 +270,7 @@ func (l *light) power(on bool) {
 
 func (l *light) link(up bool) { l.post(func() { l.cut, l.greeted = !up, false }) }
 
-// A switchboard reaches lights beside the devices of the broker.
+// A switchboard reaches lights and devices of the broker.
 type switchboard struct {
 	node.Broker
 	w *world

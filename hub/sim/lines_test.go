@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// lines is what the hub and the devices log.
+// lines is the log of the hub and the devices.
 type lines struct {
 	mu    sync.Mutex
 	kept  []string
@@ -51,8 +51,7 @@ func (l *lines) tail(n int) string {
 	return strings.Join(l.kept[max(0, len(l.kept)-n):], "\n")
 }
 
-// excuse forgets the lines that say that something is broken in these words, and
-// returns how many there were.
+// excuse removes the error lines that contain words, and returns their number.
 func (l *lines) excuse(words string) (count int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +65,7 @@ func (l *lines) excuse(words string) (count int) {
 	return count
 }
 
-// wrong returns the lines that say that something is broken.
+// wrong returns the remaining error lines.
 func (l *lines) wrong() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

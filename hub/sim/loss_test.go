@@ -14,9 +14,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// kinds are all messages of the protocol, and what the broker says to them. Those
-// of connecting are not there: without them there is no link, and the next one
-// begins anew.
+// kinds are all messages of the protocol, and the broker's packets. Those of connecting are left
+// out: without them there is no link, and the next one begins anew.
 var kinds = []struct {
 	dir  direction
 	kind string
@@ -25,12 +24,12 @@ var kinds = []struct {
 	{toDevice, "desired"}, {toDevice, "request"}, {toDevice, "puback"}, {toDevice, "pingresp"},
 }
 
-// happenings are what makes hub and devices talk. Each ends with everything as it
-// was, so that it can happen again.
+// happenings are causes of messages between hub and devices. Each ends in the initial state, so
+// that it can be repeated.
 var happenings = []struct {
 	name string
 	do   func(w *world)
-	slow int // 1: it takes minutes, so only the first message of a kind is hit, as with the race detector
+	slow int // 1: takes minutes, so only the first message of a kind is affected, as with the race detector
 }{
 	{"a deployment grows and shrinks", func(w *world) {
 		n := int32(4)
@@ -54,8 +53,8 @@ var happenings = []struct {
 		d := w.devices[0]
 		was := d.says(corev1.NodePIDPressure)
 		d.board.set(func(b *simBoard) { b.pids = !was })
-		// The end of pressure is told after five minutes.
-		w.until(6*time.Minute, "the device knows", func() bool { return d.says(corev1.NodePIDPressure) != was })
+		// The end of pressure is reported after five minutes.
+		w.until(6*time.Minute, "the device reports it", func() bool { return d.says(corev1.NodePIDPressure) != was })
 	}, 1},
 	{"a container crashes", func(w *world) { w.devices[0].crash() }, 0},
 	{"the hub asks a device to report", func(w *world) {
@@ -97,7 +96,7 @@ func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 	t.Cleanup(func() {
 		for _, k := range kinds {
 			if hits[k.kind] < least && !t.Failed() {
-				t.Errorf("only %d messages of kind %s were hit", hits[k.kind], k.kind)
+				t.Errorf("only %d messages of kind %s were affected", hits[k.kind], k.kind)
 			}
 		}
 	})
@@ -114,7 +113,7 @@ func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 				for m, k := range kinds {
 					for l, f := range fates {
 						if !long && (n+m+l)%len(fates) > 0 {
-							continue // a kind meets another fate in the next happening, and see long
+							continue // a kind has another fate in the next happening, and see long
 						}
 						for nth := 1; nth == 1 || nth == 2 && h.slow == 0 && long; nth++ {
 							time.Sleep(time.Duration(w.rand.Int64N(int64(10 * time.Second))))
@@ -159,8 +158,8 @@ func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 	}
 }
 
-// heardOfStarts tells whether the hub has heard of the start of every container
-// that runs, which the device tells once, in an event.
+// heardOfStarts tells whether the hub has received the start event of every running container,
+// which the device sends once.
 func (w *world) heardOfStarts() bool {
 	s := w.snapshot()
 	heard := map[types.UID]bool{}

@@ -24,15 +24,15 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// Every metric that an alert or a panel names is told by a hub to which everything has
-// happened, with every label by which it is chosen.
-func TestFleetAlertsAndPanelsNameWhatThereIs(t *testing.T) {
+// Every metric in an alert or panel exists in a hub that has seen every event, with every label
+// that selects it.
+func TestFleetAlertsAndPanelsUseExistingMetrics(t *testing.T) {
 	t.Parallel()
 	texts := map[string]string{}
 	defer inPrometheusManners(t, texts)
 	simulate(t, func(t *testing.T, w *world) {
 		ctx := context.Background()
-		time.Sleep(40 * 365 * 24 * time.Hour) // devices believe in no time before their program was made
+		time.Sleep(40 * 365 * 24 * time.Hour) // devices do not accept a time before their program was built
 		w.tls = true
 		w.cfg.Inventory = filepath.Join(w.dir, "machines.yaml")
 		if err := os.WriteFile(w.cfg.Inventory, []byte("- {name: pi-1, site: oslo, state: present}\n- {name: pi-2, site: oslo, state: present}\n"), 0o600); err != nil {
@@ -63,7 +63,7 @@ func TestFleetAlertsAndPanelsNameWhatThereIs(t *testing.T) {
 		}
 		func() { defer panics.Catch("test"); panic("on purpose") }()
 		w.lines.excuse("on purpose")
-		time.Sleep(10 * time.Minute) // the second vitals have the processor's figure
+		time.Sleep(10 * time.Minute) // the second vitals include CPU
 		w.cut(w.devices[1])
 		time.Sleep(2 * time.Minute)
 
@@ -82,7 +82,7 @@ func TestFleetAlertsAndPanelsNameWhatThereIs(t *testing.T) {
 		}
 		named := regexp.MustCompile(`\b((?:flotilla|process|go)_[a-z_]+)(?:\{([^}]*)\})?`)
 		chosen := regexp.MustCompile(`([a-z_]+)(?:=|!=|=~|!~)"`)
-		// What only hubs of another set-up tell.
+		// Metrics of hubs with another set-up.
 		elsewhere := []string{"flotilla_broker_connected", "flotilla_standby_lag_seconds"}
 		count := 0
 		for _, q := range queries(t) {
@@ -90,7 +90,7 @@ func TestFleetAlertsAndPanelsNameWhatThereIs(t *testing.T) {
 				if count++; slices.Contains(elsewhere, m[1]) {
 					continue
 				} else if !said[m[1]] {
-					t.Errorf("no hub tells of %s: %s", m[1], q)
+					t.Errorf("no hub has the metric %s: %s", m[1], q)
 					continue
 				}
 				for _, l := range chosen.FindAllStringSubmatch(m[2], -1) {
@@ -101,12 +101,12 @@ func TestFleetAlertsAndPanelsNameWhatThereIs(t *testing.T) {
 			}
 		}
 		if count < 50 {
-			t.Errorf("%d metrics are named: the test does not look", count)
+			t.Errorf("%d metrics are named: the test is broken", count)
 		}
 		told := manualPage(t, "monitoring")
 		for _, name := range told {
 			if strings.HasPrefix(name, "flotilla_") && !said[name] && !slices.Contains(elsewhere, name) {
-				t.Errorf("the manual tells of %s, and this hub does not", name)
+				t.Errorf("the manual describes %s, and this hub does not have it", name)
 			}
 		}
 		for name := range said {
@@ -116,27 +116,27 @@ func TestFleetAlertsAndPanelsNameWhatThereIs(t *testing.T) {
 		}
 		for _, name := range elsewhere {
 			if said[name] || !slices.Contains(told, name) {
-				t.Errorf("%s: is it of another set-up, and described?", name)
+				t.Errorf("%s: does it belong to another set-up, and is it described?", name)
 			}
 		}
 	})
 }
 
-// The causes that alerts choose by are those that there are.
-func TestAlertsNameCausesThatThereAre(t *testing.T) {
+// The causes in alerts exist.
+func TestAlertsUseExistingCauses(t *testing.T) {
 	causes := manualPage(t, "incidents")
 	count := 0
 	for _, q := range queries(t) {
 		for _, in := range regexp.MustCompile(`cause(?:=|!=|=~|!~)"([^"]*)"`).FindAllStringSubmatch(q, -1) {
 			for _, c := range strings.Split(in[1], "|") {
 				if count++; !slices.Contains(causes, c) {
-					t.Errorf("there is no cause %s: %s", c, q)
+					t.Errorf("unknown cause %s: %s", c, q)
 				}
 			}
 		}
 	}
 	if count < 10 {
-		t.Errorf("%d causes are named: the test does not look", count)
+		t.Errorf("%d causes are named: the test is broken", count)
 	}
 }
 
@@ -149,7 +149,7 @@ func manualPage(t *testing.T, name string) []string {
 	return m.Page(name).Entries()
 }
 
-// inPrometheusManners has names, units and help lines judged by Prometheus' own tool.
+// inPrometheusManners checks names, units and help texts with promtool.
 func inPrometheusManners(t *testing.T, texts map[string]string) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
@@ -167,7 +167,7 @@ func inPrometheusManners(t *testing.T, texts map[string]string) {
 	}
 }
 
-// queries are those of the alerts and of the dashboard, its variables too.
+// queries returns the queries of the alerts and of the dashboard with its variables.
 func queries(t *testing.T) (all []string) {
 	var rules struct {
 		Groups []struct{ Rules []struct{ Expr string } }
@@ -203,7 +203,7 @@ func queries(t *testing.T) (all []string) {
 	return all
 }
 
-// asViewer asks the hub as somebody who may look.
+// asViewer sends a request to the hub as a viewer.
 func (w *world) asViewer(path string) string {
 	w.t.Helper()
 	ctx, name := context.Background(), "viewer"

@@ -22,14 +22,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A ledger counts the bytes that a log gets as text, and by what.
+// A ledger counts the bytes of a text log by line.
 type ledger struct {
 	mu    sync.Mutex
 	bytes int
 	by    map[string]int
 }
 
-// anyName is what differs in lines that say the same.
+// anyName matches the variable parts of equal lines.
 var anyName = regexp.MustCompile(`[0-9a-z-]*[0-9][0-9a-z.:µ/-]*`)
 
 func (l *ledger) Write(line []byte) (int, error) {
@@ -47,14 +47,14 @@ func (l *ledger) size() int {
 	return l.bytes
 }
 
-// begin forgets what was counted.
+// begin resets the counts.
 func (l *ledger) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bytes, l.by = 0, map[string]int{}
 }
 
-// most lists what took the most bytes.
+// most lists the lines with the most bytes.
 func (l *ledger) most(n int) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,9 +85,9 @@ func (w *world) count(into slog.Handler) *ledger {
 	return l
 }
 
-// The log of a hub's bad night has 10 MB at most: eight hours of a thousand nodes, of
-// which whole sites go dark and come back, some flap all night, containers crash on a
-// hundred of them, and strangers try certificates and names all the time.
+// The log of a hub's bad night has at most 10 MB: eight hours of a thousand nodes, where whole
+// sites go dark and return, some nodes flap all night, containers crash on a hundred, and strangers
+// try certificates and names all the time.
 func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 	if !long {
 		t.Skip("a thousand nodes: make test-long")
@@ -97,7 +97,7 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 	simulate(t, func(t *testing.T, w *world) {
 		w.seeded(7)
 		log := w.count(&w.lines)
-		// Rarer leases, so that the night passes in seconds.
+		// A longer lease interval, so that the night passes in seconds.
 		w.cfg.LeaseInterval, w.cfg.NodeMonitorGracePeriod = time.Minute, 4*time.Minute
 		w.look.every = 10 * time.Minute
 		var all []*light
@@ -124,7 +124,7 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 			busy.Go(func() {
 				for i := 0; ctx.Err() == nil; i++ {
 					do(i)
-					select { // the night ends when it ends: who sleeps on would leave the others as they are
+					select { // a longer sleep would not end the others
 					case <-time.After(every):
 					case <-ctx.Done():
 					}
@@ -140,21 +140,21 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 				time.AfterFunc(30*time.Minute, func() { l.link(true) })
 			}
 		})
-		each1(5*time.Minute, func(i int) { // lights that lose their power in turn
+		each1(5*time.Minute, func(i int) { // lights lose power in turn
 			one := all[i*7%len(all)]
 			one.power(false)
 			time.AfterFunc(6*time.Minute, func() { one.power(true) })
 		})
-		each1(30*time.Second, func(i int) { // containers that crash, and engines that fail, on a tenth
+		each1(30*time.Second, func(i int) { // containers crash and engines fail on a tenth
 			for n := 0; n < len(all); n += 10 {
 				l := all[n]
-				l.post(func() { // which boot it is, it alone knows
+				l.post(func() { // only the light knows its boot
 					w.hub.Loop.Event(ctx, node.Caller{Node: l.name}, wire.Event{Boot: l.boot(), Time: time.Now(), Type: corev1.EventTypeWarning, Reason: "BackOff", Message: fmt.Sprint("back-off restarting failed container: try ", i), PodUID: types.UID(fmt.Sprint("u-", n)), Namespace: metav1.NamespaceDefault, Pod: fmt.Sprint("crash-", n)})
 				})
 			}
 		})
 		var tried atomic.Int64
-		for s := range 20 { // strangers: no certificate, no MQTT, others' names
+		for s := range 20 { // strangers: no certificate, no MQTT, names of others
 			each1(5*time.Second, func(i int) {
 				w.mu.Lock()
 				net := w.net
@@ -182,7 +182,7 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 		busy.Wait()
 		t.Logf("%d nodes, %s: %d kB; strangers tried %d times\n%s", len(all)+len(names), hours, log.size()/1000, tried.Load(), log.most(25))
 		if most := int(most * hours.Hours() / 8); log.size() > most {
-			t.Errorf("the log has %d bytes, wants %d at most", log.size(), most)
+			t.Errorf("the log has %d bytes, want at most %d", log.size(), most)
 		}
 		if tried.Load() < 1000 || log.size() < 10_000 {
 			t.Error("it was a quiet night")
@@ -190,8 +190,8 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 	})
 }
 
-// An agent that nobody answers for eight hours (see long) says so in a few lines, whatever its link
-// does: refuse, swallow everything, or come and go.
+// An agent without a hub for eight hours (see long) logs a few lines, whatever its link does:
+// refuse, accept and lose everything, or come and go.
 func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
 	t.Parallel()
 	hours := 8
@@ -199,8 +199,8 @@ func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
 		hours = 1
 	}
 	for name, lose := range map[string]func(w *world, d *simDevice){
-		"the hub is gone":          func(w *world, _ *simDevice) { w.crashHub() },
-		"the link takes and loses": func(w *world, d *simDevice) { w.freeze(d) },
+		"the hub is gone":                       func(w *world, _ *simDevice) { w.crashHub() },
+		"the link accepts and loses everything": func(w *world, d *simDevice) { w.freeze(d) },
 		"the link comes and goes": func(w *world, d *simDevice) {
 			for range hours * 60 * 2 {
 				w.cut(d)
@@ -228,10 +228,10 @@ func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
 				time.Sleep(time.Until(w.born.Add(time.Duration(hours)*time.Hour + time.Minute)))
 				t.Logf("%d bytes in %d h\n%s", log.size(), hours, log.most(10))
 				if most := hours * 8 << 10; log.size() > most {
-					t.Errorf("the agent's log has %d bytes, wants %d at most", log.size(), most)
+					t.Errorf("the agent's log has %d bytes, want at most %d", log.size(), most)
 				}
 				if log.size() == 0 {
-					t.Error("it says nothing of a hub that is gone")
+					t.Error("it does not log the missing hub")
 				}
 			})
 		})

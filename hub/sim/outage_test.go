@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A thin device is a real link and nothing else: no engine, no workloads. A
-// thousand of them ride out a hub's outage in seconds.
+// A thin device is only a real link, without engine and workloads. A thousand of them simulate a
+// hub's outage in seconds.
 type thin struct {
 	w    *world
 	name string
@@ -39,7 +39,7 @@ func (d *thin) StoredGeneration() int64      { return 0 }
 func (d *thin) Desired(wire.Desired)         {}
 func (d *thin) Request(string, wire.Request) {}
 
-// thinFleet starts so many devices, spread over two sites, and returns what ends them.
+// thinFleet starts a number of thin devices on two sites, and returns the function that ends them.
 func (w *world) thinFleet(count int) (names []string, end func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -58,14 +58,14 @@ func (w *world) thinFleet(count int) (names []string, end func()) {
 		late := time.Duration(w.rand.Int64N(int64(10 * time.Second)))
 		over.Go(func() {
 			select {
-			case <-time.After(late): // they do not renew as one
+			case <-time.After(late): // they do not renew at one moment
 				_ = l.Run(ctx)
 			case <-ctx.Done():
 			}
 		})
 	}
 	return names, func() {
-		w.relinkAll(names, linkCut) // without farewells: it is not they that end
+		w.relinkAll(names, linkCut) // without disconnect messages: the devices do not end
 		cancel()
 		over.Wait()
 	}
@@ -80,7 +80,7 @@ func (w *world) relinkAll(names []string, to linkState) {
 	}
 }
 
-// notReady lists the nodes that the hub does not believe in.
+// notReady lists the nodes that are not ready for the hub.
 func (w *world) notReady() (out []string) {
 	for n := range w.snapshot().Nodes() {
 		if state.ReadyOf(n) != corev1.ConditionTrue {
@@ -90,9 +90,9 @@ func (w *world) notReady() (out []string) {
 	return out
 }
 
-// However long the hub was away, and however large the fleet: no device that lives
-// is called Unknown because of it.
-func TestFleetAnOutageOfTheHubIsNobodysSilence(t *testing.T) {
+// No live device becomes Unknown because of the hub's absence, however long it is and however large
+// the fleet.
+func TestFleetAnOutageOfTheHubMakesNoNodeUnknown(t *testing.T) {
 	t.Parallel()
 	few := 41
 	if !long {
@@ -101,7 +101,7 @@ func TestFleetAnOutageOfTheHubIsNobodysSilence(t *testing.T) {
 	outages := []time.Duration{5 * time.Second, 14 * time.Second, 40 * time.Second, 60 * time.Second, 200 * time.Second, 10 * time.Minute, time.Hour, 24 * time.Hour}
 	for _, size := range []int{1, few, 60, 1000} {
 		for _, away := range outages {
-			switch { // the pause between two tries does not grow after the first seconds: size and length need not meet
+			switch { // the pause between two tries stops growing after seconds: size and length are tested separately
 			case size > 1 && away > time.Hour, size > 60 && away != 40*time.Second:
 				continue
 			case !long && (size > few || away != 40*time.Second):
@@ -134,7 +134,7 @@ func TestFleetAnOutageOfTheHubIsNobodysSilence(t *testing.T) {
 			}
 		}},
 		{"its links stay half open", func(w *world, names []string) {
-			w.relinkAll(names, linkFrozen) // nobody is told that it is gone
+			w.relinkAll(names, linkFrozen) // no device learns that it is gone
 			w.crashHub()
 			time.Sleep(5 * time.Second)
 			w.startHub()
@@ -173,7 +173,7 @@ func TestFleetAnOutageOfTheHubIsNobodysSilence(t *testing.T) {
 	}
 }
 
-// outage is the hub killed and started again.
+// outage kills and restarts the hub.
 func (w *world) outage(away time.Duration) func(*world, []string) {
 	return func(w *world, _ []string) {
 		w.crashHub()
@@ -182,7 +182,7 @@ func (w *world) outage(away time.Duration) func(*world, []string) {
 	}
 }
 
-// rideOut lets a fleet live through something that is not its fault.
+// rideOut disturbs a fleet that is not at fault, and checks it afterwards.
 func (w *world) rideOut(size int, hit func(*world, []string)) {
 	t := w.t
 	t.Helper()
@@ -193,7 +193,7 @@ func (w *world) rideOut(size int, hit func(*world, []string)) {
 	time.Sleep(37 * time.Second)
 	hit(w, names)
 	began := time.Now()
-	w.until(25*time.Second, "all heard again", func() bool {
+	w.until(25*time.Second, "heartbeats of all devices", func() bool {
 		for _, name := range names {
 			if w.hub.Loop.Liveness(name).Seen.IsZero() {
 				return false
@@ -201,7 +201,7 @@ func (w *world) rideOut(size int, hit func(*world, []string)) {
 		}
 		return true
 	})
-	t.Logf("all heard %s after the return", time.Since(began).Round(time.Millisecond))
+	t.Logf("heartbeats of all devices %s after the return", time.Since(began).Round(time.Millisecond))
 	time.Sleep(2 * time.Minute)
 	synctest.Wait()
 	if wrong := w.notReady(); len(wrong) > 0 {
@@ -209,7 +209,7 @@ func (w *world) rideOut(size int, hit func(*world, []string)) {
 	}
 	for _, what := range []string{"Ready=Unknown", "NoExecute", "evict "} {
 		if said := w.look.sentences(what); len(said) > 0 {
-			t.Errorf("said %d times, first %q", len(said), said[0].text)
+			t.Errorf("logged %d times, first %q", len(said), said[0].text)
 		}
 	}
 }

@@ -52,14 +52,14 @@ func TestFleetAPodOfSeveralContainersComesAndGoesAsOne(t *testing.T) {
 		}
 		each()
 		d := w.on(w.pods("kiosk")[0].Spec.NodeName)
-		d.kill() // the agent comes back to containers that run: it starts none again
+		d.kill() // the agent returns to running containers: it starts none again
 		w.restartHub(10 * time.Second)
 		d.start()
 		w.until(70*time.Second, "connected", func() bool { return w.connected() == len(w.devices) })
 		w.settleWithin(twoLeases, "agent and hub started again")
 		each()
 
-		d.crash() // one container of three: that one alone is started again
+		d.crash() // one of three containers crashes: only that one restarts
 		w.until(time.Minute, "it runs again", func() bool {
 			for uid := range d.running() {
 				if d.containersOf(uid) != 3 {
@@ -97,7 +97,7 @@ func TestFleetAPodOfSeveralContainersComesAndGoesAsOne(t *testing.T) {
 	})
 }
 
-// tolerate changes how long a pod that exists tolerates that its node is gone.
+// tolerate changes how long an existing pod tolerates a missing node.
 func (w *world) tolerate(p *corev1.Pod, d time.Duration) {
 	w.t.Helper()
 	now := w.snapshot().Pod(p.Namespace, p.Name).DeepCopy()
@@ -114,17 +114,17 @@ func TestFleetATolerationThatChangesMovesTheDeadline(t *testing.T) {
 	const first = 5 * time.Minute
 	for _, tt := range []struct {
 		name    string
-		after   time.Duration // of the taint
+		after   time.Duration // after the taint
 		to      time.Duration
 		restart bool
 		want    time.Duration // after the taint
 	}{
-		{"lengthened, it counts from the taint all the same", 2 * time.Minute, 10 * time.Minute, false, 10 * time.Minute},
+		{"lengthened: it still counts from the taint", 2 * time.Minute, 10 * time.Minute, false, 10 * time.Minute},
 		{"lengthened, and the hub restarted", 2 * time.Minute, 10 * time.Minute, true, 10 * time.Minute},
-		{"shortened to a moment that is to come", time.Minute, 3 * time.Minute, false, 3 * time.Minute},
+		{"shortened to a future moment", time.Minute, 3 * time.Minute, false, 3 * time.Minute},
 		{"shortened, and the hub restarted", time.Minute, 3 * time.Minute, true, 3 * time.Minute},
-		{"shortened to a moment that is past, it ends at once", 2 * time.Minute, time.Minute, false, 2 * time.Minute},
-		{"shortened to nothing, it ends at once", 2 * time.Minute, 0, false, 2 * time.Minute},
+		{"shortened to a past moment: it ends at once", 2 * time.Minute, time.Minute, false, 2 * time.Minute},
+		{"shortened to 0: it ends at once", 2 * time.Minute, 0, false, 2 * time.Minute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
@@ -138,13 +138,13 @@ func TestFleetATolerationThatChangesMovesTheDeadline(t *testing.T) {
 				w.until(20*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+name)) > 0 })
 				at := w.born.Add(w.look.sentences("evict " + name)[0].at).Sub(tainted)
 				if at < tt.want || at > tt.want+detection {
-					t.Errorf("evicted %s after the taint, wants %s", at, tt.want)
+					t.Errorf("evicted %s after the taint, want %s", at, tt.want)
 				}
-				for _, other := range w.pods("kiosk") { // of the same device, unchanged
+				for _, other := range w.pods("kiosk") { // on the same device, unchanged
 					if other.Name != name && other.Spec.NodeName == p.Spec.NodeName {
 						w.until(20*time.Minute, "the other's eviction", func() bool { return len(w.look.sentences("evict "+other.Name)) > 0 })
 						if at := w.born.Add(w.look.sentences("evict " + other.Name)[0].at).Sub(tainted); at < first || at > first+detection {
-							t.Errorf("%s was evicted %s after the taint, wants 5 min", other.Name, at)
+							t.Errorf("%s was evicted %s after the taint, want 5 min", other.Name, at)
 						}
 					}
 				}
@@ -164,11 +164,11 @@ func (w *world) api(method, path, body string) (code int, answer metav1.Status) 
 	}
 	rec := httptest.NewRecorder()
 	w.hub.Handler().ServeHTTP(rec, r)
-	_ = json.Unmarshal(rec.Body.Bytes(), &answer) // what is no Status says so by its code
+	_ = json.Unmarshal(rec.Body.Bytes(), &answer) // anything but a Status is known by its code
 	return rec.Code, answer
 }
 
-// administrator is the chain of a certificate that may do everything.
+// administrator returns the certificate chain of an administrator.
 func (w *world) administrator() (chain []*x509.Certificate) {
 	w.t.Helper()
 	text, _, err := w.hub.Guard.Authority.IssueClient(pki.Admin, "someone", time.Hour)
@@ -185,8 +185,8 @@ func (w *world) administrator() (chain []*x509.Certificate) {
 	return chain
 }
 
-// drain evicts what runs on a node but the pods of daemon sets, as kubectl does: each
-// again every five seconds while a budget refuses. It returns the refusals.
+// drain evicts the pods of a node without those of daemon sets, as kubectl does: it repeats refused
+// ones every five seconds. It returns the refusals.
 func (w *world) drain(node string, most time.Duration) (refused []metav1.Status) {
 	w.t.Helper()
 	if code, answer := w.api(http.MethodPatch, "/api/v1/nodes/"+node, `{"spec":{"unschedulable":true}}`); code != http.StatusOK {
@@ -258,7 +258,7 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 		had := oslo.running()
 		refused := w.drain("oslo-1", 2*time.Minute)
 		if len(refused) == 0 {
-			t.Fatal("two pods left at once, although five of six have to work")
+			t.Fatal("two pods left at once, although five of six must be ready")
 		}
 		first := refused[0]
 		if first.Message != "Cannot evict pod as it would violate the pod's disruption budget." || first.Details == nil || len(first.Details.Causes) != 1 ||
@@ -267,7 +267,7 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 		}
 		w.settleWithin(twoLeases, "the drain")
 		if n := len(w.runningOn("oslo-1")); n != 1 {
-			t.Errorf("%d pods run on the node that was drained, wants that of the daemon set", n)
+			t.Errorf("%d pods run on the drained node, want only the daemon set's", n)
 		}
 		for uid, name := range had {
 			if strings.HasPrefix(name, "default/kiosk") && oslo.runs(uid) {
@@ -275,8 +275,8 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 			}
 		}
 
-		// The next device falls silent while it is drained: its pods stay Terminating
-		// until it says that they have stopped, across a restart of the hub.
+		// The next device falls silent while it is drained: its pods stay Terminating until it
+		// reports that they stopped, also across a restart of the hub.
 		bergen := w.on("bergen-1")
 		w.freeze(bergen)
 		left := []types.UID{}
@@ -292,7 +292,7 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 		for _, uid := range left {
 			p, _ := w.snapshot().ByUID(uid).(*corev1.Pod)
 			if p == nil || p.DeletionTimestamp == nil || !bergen.runs(uid) {
-				t.Errorf("a pod of the silent device: %v, runs %v; wants Terminating, as it runs", p, bergen.runs(uid))
+				t.Errorf("a pod of the silent device: %v, runs %v; want Terminating, as it runs", p, bergen.runs(uid))
 			}
 		}
 		if n := working(w.snapshot()); n != 6 {
@@ -301,7 +301,7 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 		close(over)
 		<-watched
 		if fewest < 5 {
-			t.Errorf("at some moment only %d pods worked, and the budget wants 5", fewest)
+			t.Errorf("at some moment only %d pods were ready, and the budget needs 5", fewest)
 		}
 		w.heal(bergen)
 		w.until(70*time.Second, "all connected", func() bool { return w.connected() == 3 })

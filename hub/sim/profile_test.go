@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A device that joins can give less once it has its board profile. A pod that waits for room is
-// not placed on it before: there is none for it.
-func TestFleetADeviceThatJoinsIsGivenNothingBeforeItsBoardProfile(t *testing.T) {
+// A joining device may have less capacity once it has its board profile. Until then no pending pod
+// is placed on it.
+func TestFleetAJoiningDeviceGetsNoPodBeforeItsBoardProfile(t *testing.T) {
 	t.Parallel()
 	for what, before := range map[string]*corev1.Node{
 		"a new node":          nil,
@@ -51,7 +51,7 @@ func TestFleetADeviceThatJoinsIsGivenNothingBeforeItsBoardProfile(t *testing.T) 
 				if n := len(w.look.sentences("node " + d.name + " Ready=")); n > 1 {
 					t.Errorf("it became ready %d times", n)
 				}
-				// Another profile later is no reason to call it not ready.
+				// A later change of the profile must not make it not ready.
 				p = w.snapshot().Get(state.KeyOf(p)).(*fleet.BoardProfile).DeepCopy()
 				p.Spec.Resources.SystemReserved["cpu"] = "400m"
 				w.put(p)

@@ -11,10 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestFleetALostQuestionIsAskedAgain lets a device's leases vanish on a link that
-// stays, so that nothing but the hub's question makes it report, and loses the
-// question too.
-func TestFleetALostQuestionIsAskedAgain(t *testing.T) {
+// TestFleetALostRequestIsRepeated drops a device's leases on a working link, so that only the
+// hub's request makes it report, and drops that request too.
+func TestFleetALostRequestIsRepeated(t *testing.T) {
 	t.Parallel()
 	for _, questions := range []int{0, 1} {
 		t.Run(fmt.Sprint(questions, " lost"), func(t *testing.T) {
@@ -47,7 +46,7 @@ func TestFleetALostQuestionIsAskedAgain(t *testing.T) {
 				mute(false)
 				took := w.settleWithin(time.Duration(questions+1)*twoLeases/2, "leases pass again")
 				if mu.Lock(); lost != questions {
-					t.Errorf("%d questions were lost, right after %s", lost, took)
+					t.Errorf("%d requests were lost, right after %s", lost, took)
 				}
 				mu.Unlock()
 			})
@@ -55,12 +54,12 @@ func TestFleetALostQuestionIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestFleetAQuestionAnsweredEndsItsBackOff loses a question until the hub asks it once a
-// minute; when it was answered at last, the next one does not wait for that minute.
-func TestFleetAQuestionAnsweredEndsItsBackOff(t *testing.T) {
+// TestFleetAResponseResetsTheBackOff drops a request until it is repeated once a minute;
+// after the response, the next request does not wait for that minute.
+func TestFleetAResponseResetsTheBackOff(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
-		var silent, deaf atomic.Bool // oslo-1, on a link that stays
+		var silent, deaf atomic.Bool // oslo-1, on a working link
 		w.tap = func(p *packet) []time.Duration {
 			if p.device == "oslo-1" && (silent.Load() && (p.kind == "lease" || p.kind == "status") || deaf.Load() && p.kind == "request") {
 				return nil
@@ -77,23 +76,23 @@ func TestFleetAQuestionAnsweredEndsItsBackOff(t *testing.T) {
 		w.fleet(2, "oslo")
 		deaf.Store(true)
 		fallsSilent()
-		time.Sleep(85 * time.Second) // a little longer, and it would report by itself
+		time.Sleep(85 * time.Second) // shortly before it would report by itself
 		if w.ready("oslo-1") != corev1.ConditionUnknown {
-			t.Fatal("it has reported although it was not asked")
+			t.Fatal("it has reported without a request")
 		}
 		deaf.Store(false)
-		if took := w.settleWithin(40*time.Second, "it hears again"); took < time.Second {
-			t.Fatalf("the question came after %s: there was no back-off", took)
+		if took := w.settleWithin(40*time.Second, "it receives again"); took < time.Second {
+			t.Fatalf("the request came after %s: there was no back-off", took)
 		}
-		time.Sleep(twoLeases / 2) // a lease says that all is well
+		time.Sleep(twoLeases / 2) // a lease confirms it
 		fallsSilent()
-		w.settleWithin(5*time.Second, "the question before was answered") // with its next lease
+		w.settleWithin(5*time.Second, "the earlier request was answered") // with its next lease
 	})
 }
 
-// TestFleetANewLinkOwesNothingToTheLastOne lets everything vanish that the hub says,
-// so that it repeats itself ever more seldom, until the link breaks.
-func TestFleetANewLinkOwesNothingToTheLastOne(t *testing.T) {
+// TestFleetANewLinkResetsTheBackOff drops all messages of the hub, so that its repetitions
+// back off, until the link breaks.
+func TestFleetANewLinkResetsTheBackOff(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		var deaf atomic.Bool
@@ -113,7 +112,7 @@ func TestFleetANewLinkOwesNothingToTheLastOne(t *testing.T) {
 		w.deploy("kiosk", 5)
 		time.Sleep(30 * time.Minute)
 		if n := repeated.Load(); n < 10 || n > 45 {
-			t.Errorf("the hub said it %d times in half an hour", n)
+			t.Errorf("the hub sent it %d times in half an hour", n)
 		}
 		for range 10 { // at any moment of the minute between two repetitions
 			w.cut(w.devices[0])

@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// wrong says what the hub believes that is not so, or what is so and should not
-// be; "" when all is right: every device that can talk is Ready with what it
-// reports, runs what it should and nothing else, and the hub knows.
+// wrong returns the first difference between the hub's state and what is or should be, "" if there
+// is none: every reachable device is Ready with what it reports, runs exactly its pods, and the hub
+// knows that.
 func (w *world) wrong() string {
 	if w.hub == nil {
 		return "there is no hub"
@@ -57,18 +57,18 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 	}
 	st, pods := d.agent.Status(), d.agent.Pods()
 	switch {
-	case rec.Boot != d.link.Boot(): // the hub may have asked it for another than that of its start
-		return fmt.Sprintf("the hub believes in boot %s, and it is %s", rec.Boot, d.link.Boot())
+	case rec.Boot != d.link.Boot(): // the hub may have requested another boot than that of its start
+		return fmt.Sprintf("the hub has boot %s, and it is %s", rec.Boot, d.link.Boot())
 	case rec.Paused:
 		return "it is paused"
 	case d.agent.StoredGeneration() != rec.Generation || pods.Generation != rec.Generation:
-		return fmt.Sprintf("it has stored generation %d, lives by %d, and should by %d", d.agent.StoredGeneration(), pods.Generation, rec.Generation)
+		return fmt.Sprintf("it has stored generation %d, runs %d, and should run %d", d.agent.StoredGeneration(), pods.Generation, rec.Generation)
 	case !apiequality.Semantic.DeepEqual(n.Status.Addresses, st.Status.Addresses):
-		return "the hub has other addresses of it"
+		return "the hub has other addresses for it"
 	}
 	for _, c := range st.Status.Conditions {
 		if have := state.NodeCondition(n, c.Type); have == nil || have.Status != c.Status {
-			return fmt.Sprintf("it reports %s=%s, and the hub believes %v", c.Type, c.Status, have)
+			return fmt.Sprintf("it reports %s=%s, and the hub has %v", c.Type, c.Status, have)
 		}
 	}
 	if state.ReadyOf(n) == corev1.ConditionTrue {
@@ -89,15 +89,15 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 		case p.DeletionTimestamp != nil:
 			return fmt.Sprintf("pod %s is still terminating", p.Name)
 		case !ok:
-			return fmt.Sprintf("it does not hold pod %s", p.Name)
+			return fmt.Sprintf("it does not have pod %s", p.Name)
 		case p.Status.Phase != is.Status.Phase:
-			return fmt.Sprintf("pod %s is %s, and the hub believes %s", p.Name, is.Status.Phase, p.Status.Phase)
+			return fmt.Sprintf("pod %s is %s, and the hub has %s", p.Name, is.Status.Phase, p.Status.Phase)
 		case !w.clocksLie && written(p.Status.ContainerStatuses) != written(is.Status.ContainerStatuses):
 			return fmt.Sprintf("the hub has another status of the containers of pod %s", p.Name)
 		case readyOf(&p.Status) != readyOf(&is.Status):
-			return fmt.Sprintf("pod %s Ready=%s, and the hub believes %s", p.Name, readyOf(&is.Status), readyOf(&p.Status))
+			return fmt.Sprintf("pod %s Ready=%s, and the hub has %s", p.Name, readyOf(&is.Status), readyOf(&p.Status))
 		case crashing(is.Status):
-			continue // it will be started again, later
+			continue // it restarts later
 		case state.Terminated(p):
 			continue
 		case p.Status.Phase != corev1.PodRunning:
@@ -111,15 +111,15 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 		delete(reported, p.UID)
 	}
 	for uid, name := range running {
-		return fmt.Sprintf("it runs pod %s (%s), which nobody wants", name, uid)
+		return fmt.Sprintf("it runs pod %s (%s), which should not run", name, uid)
 	}
 	for _, p := range reported {
-		return fmt.Sprintf("it reports pod %s, which nobody wants", p.Name)
+		return fmt.Sprintf("it reports pod %s, which should not exist", p.Name)
 	}
 	return ""
 }
 
-// crashing tells whether a container waits for its back-off to end.
+// crashing tells whether a container waits for its back-off.
 func crashing(s corev1.PodStatus) bool {
 	for _, c := range s.ContainerStatuses {
 		if c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" {
@@ -138,7 +138,7 @@ func (w *world) anyCrashing(s state.Snapshot) bool {
 	return false
 }
 
-// written is a value as it goes over the wire: times in whole seconds.
+// written returns a value in its wire form, with times in whole seconds.
 func written(v any) string {
 	b, _ := json.Marshal(v)
 	return string(b)

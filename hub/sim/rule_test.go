@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// What may be done when, as the specification says it, for the inspector.
+// The rules of the specification, for the inspector.
 
 // A tally counts a site's nodes, as the specification does.
 type tally struct{ ready, not int }
@@ -59,7 +59,7 @@ func ours(n *corev1.Node) *corev1.Taint {
 	return nil
 }
 
-// A wish is what counts for a site: its own settings, and the hub's for the rest.
+// A wish is the effective settings of a site: its own, or the hub's.
 type wish struct {
 	rate, secondary, unhealthy float64
 	large                      int
@@ -91,8 +91,7 @@ func (i *inspector) wishOf(site string) wish {
 	return out
 }
 
-// allowed returns how many nodes of a site may be given NoExecute per second now,
-// and, where that is none, why.
+// allowed returns how many nodes of a site may get NoExecute per second now, and why if that is 0.
 func (i *inspector) allowed(site string, now time.Time) (float64, string) {
 	c, is := i.tallies()[site], i.wishOf(site)
 	partly := c.ready > 0 && c.not > 2 && float64(c.not)/float64(c.not+c.ready) >= is.unhealthy
@@ -102,7 +101,7 @@ func (i *inspector) allowed(site string, now time.Time) (float64, string) {
 	case now.Before(is.maintained):
 		return 0, site + " is under maintenance"
 	case c.ready == 0 && is.policy == fleet.Hold:
-		return 0, site + " holds its pods"
+		return 0, site + " is on hold"
 	case partly && c.ready+c.not <= is.large:
 		return 0, fmt.Sprintf("%d of %d nodes of %s are not ready", c.not, c.not+c.ready, site)
 	case partly:
@@ -111,16 +110,15 @@ func (i *inspector) allowed(site string, now time.Time) (float64, string) {
 	return is.rate, ""
 }
 
-// holds tells whether a site is dark, and its policy is Hold.
+// holds tells whether a site is dark and has the policy Hold.
 func (i *inspector) holds(site string) bool {
 	c := i.tallies()[site]
 	return c.ready == 0 && c.not > 0 && i.wishOf(site).policy == fleet.Hold
 }
 
-// deadline returns until when a pod may stay on a node, and whether there is such a
-// moment: the earliest that any NoExecute taint sets, a user's as well, and one that gave
-// way to the other. It counts from the taint or from when the pod was bound, which both are
-// rounded up to whole seconds. Its caller holds the inspector's lock.
+// deadline returns until when a pod may stay on a node, if there is a limit: the earliest of all
+// NoExecute taints, users' and replaced ones included. It counts from the taint or the pod's
+// binding, both rounded up to whole seconds. The caller holds the inspector's lock.
 func (i *inspector) deadline(p *corev1.Pod, n *corev1.Node) (first time.Time, bounded bool) {
 	bound := p.CreationTimestamp.Time
 	for _, c := range p.Status.Conditions {
@@ -147,7 +145,7 @@ func (i *inspector) deadline(p *corev1.Pod, n *corev1.Node) (first time.Time, bo
 			}
 		}
 		if !tolerated && !matched {
-			until = t.TimeAdded.Add(-time.Second) // now: the taint's moment is rounded up
+			until = t.TimeAdded.Add(-time.Second) // now: the taint's time is rounded up
 		}
 		if !tolerated && (!bounded || until.Before(first)) {
 			first, bounded = until, true

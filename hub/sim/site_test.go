@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// tainted returns the nodes of a site that carry NoExecute.
+// tainted returns the nodes of a site with NoExecute.
 func (w *world) tainted(site string) (names []string) {
 	for n := range w.snapshot().NodesIn(site) {
 		if ours(n) != nil {
@@ -24,8 +24,7 @@ func (w *world) tainted(site string) (names []string) {
 	return names
 }
 
-// status returns what the hub concludes about a site, after checking that the
-// counts are those of its nodes.
+// status returns a site's status, after checking its counts against the nodes.
 func (w *world) status(site string) fleet.SiteStatus {
 	w.t.Helper()
 	synctest.Wait()
@@ -49,15 +48,15 @@ func (w *world) status(site string) fleet.SiteStatus {
 	return is
 }
 
-// stands checks the state and the rate of a site, as kubectl shows them.
+// stands checks the state and rate of a site, as kubectl shows them.
 func (w *world) stands(what, site string, want fleet.SiteState, rate string) {
 	w.t.Helper()
 	if is := w.status(site); is.State != want || is.EvictionRate != rate {
-		w.t.Errorf("at %s, %s: site %s is %s, rate %s; wants %s, rate %s", w.clock(), what, site, is.State, is.EvictionRate, want, rate)
+		w.t.Errorf("at %s, %s: site %s is %s, rate %s; want %s, rate %s", w.clock(), what, site, is.State, is.EvictionRate, want, rate)
 	}
 }
 
-// given counts the NoExecute taints that a site's nodes are given in a while.
+// given counts the nodes of a site that get NoExecute within a time.
 func (w *world) given(site string, in time.Duration) int {
 	before := len(w.look.sentences("taint " + site + "-"))
 	time.Sleep(in)
@@ -65,7 +64,7 @@ func (w *world) given(site string, in time.Duration) int {
 	return len(w.look.sentences("taint "+site+"-")) - before
 }
 
-// restartHub is a power cut of the hub, and its return after a while.
+// restartHub cuts the hub's power for a while.
 func (w *world) restartHub(away time.Duration) {
 	w.t.Helper()
 	w.crashHub()
@@ -92,7 +91,7 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 		w.becomes("oslo", fleet.SitePartialDisruption)
 		w.stands("33 of 60 silent", "oslo", fleet.SitePartialDisruption, "0.01")
 		if n := w.given("oslo", 1000*time.Second); n < 9 || n > 10 {
-			t.Errorf("%d nodes were given NoExecute in 1000 s, at 0.01/s", n)
+			t.Errorf("%d nodes got NoExecute in 1000 s, at 0.01/s", n)
 		}
 
 		// It shrinks to the threshold: from then on it is a small site.
@@ -107,14 +106,15 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 			t.Errorf("held because %q", held)
 		}
 		if n := w.given("oslo", 20*time.Minute); n > 0 {
-			t.Errorf("%d nodes were given NoExecute although the site is small now", n)
+			t.Errorf("%d nodes got NoExecute although the site is small now", n)
 		}
 		w.restartHub(20 * time.Second)
 		if n := w.given("oslo", 20*time.Minute); n > 0 {
-			t.Errorf("%d nodes were given NoExecute after the hub's restart", n)
+			t.Errorf("%d nodes got NoExecute after the hub's restart", n)
 		}
 
-		// It grows over the threshold: the next one goes 1/rate later, as a rate of 0 fills no bucket.
+		// It grows over the threshold: the next node follows after 1/rate, as a rate of 0 fills no
+		// bucket.
 		before := len(w.tainted("oslo"))
 		w.light(oslo[60])
 		w.until(5*time.Second, "the new node is ready", func() bool {
@@ -123,7 +123,7 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 		})
 		w.stands("33 of 51 silent", "oslo", fleet.SitePartialDisruption, "0.01")
 		if n := len(w.tainted("oslo")); n != before {
-			t.Errorf("%d nodes carry NoExecute, wants %d", n, before)
+			t.Errorf("%d nodes have NoExecute, want %d", n, before)
 		}
 		next := w.status("oslo").NextEviction
 		w.restartHub(20 * time.Second)
@@ -131,7 +131,7 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 			t.Errorf("the next eviction was to be at %v, and after the hub's restart at %v", next, after)
 		}
 		if n := w.given("oslo", 5*time.Minute); n != 3 {
-			t.Errorf("%d nodes were given NoExecute in 300 s around the hub's restart, at 0.01/s", n)
+			t.Errorf("%d nodes got NoExecute in 300 s around the hub's restart, at 0.01/s", n)
 		}
 
 		// Fewer than 55 %: Normal.
@@ -157,12 +157,12 @@ func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
 		w.stands("12 of 20 silent", "oslo", fleet.SitePartialDisruption, "0")
 		first := w.tainted("oslo")
 		if len(first) > 0 || len(w.look.sentences("taint oslo")) > 0 {
-			t.Errorf("%v are given up while it was still Normal: it is judged first", first)
+			t.Errorf("%v are tainted while it was still Normal: it is judged first", first)
 		}
 		if n := w.given("oslo", time.Hour); n > 0 {
 			t.Errorf("%d nodes of a small site that is partly dark were given NoExecute", n)
 		}
-		for _, said := range w.look.sentences("evict ") { // those that were tainted before lose theirs
+		for _, said := range w.look.sentences("evict ") { // nodes that were tainted before lose the taint
 			if !slices.ContainsFunc(first, func(n string) bool { return said.of(n) }) {
 				t.Errorf("%s", said.text)
 			}
@@ -172,46 +172,46 @@ func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
 			t.Helper()
 			before := len(w.tainted("oslo"))
 			if is := w.site("oslo", edit); is.EvictionRate != rate {
-				t.Errorf("%s: the rate is %s in the same pass, wants %s", what, is.EvictionRate, rate)
+				t.Errorf("%s: the rate is %s in the same pass, want %s", what, is.EvictionRate, rate)
 			}
 			return len(w.tainted("oslo")) - before
 		}
 		if n := spec("it is called large", "0.01", func(s *fleet.SiteSpec) { s.LargeClusterSizeThreshold = new(int32(19)) }); n != 0 {
-			t.Errorf("%d nodes were given NoExecute at once, wants none: a rate of 0 fills no bucket", n)
+			t.Errorf("%d nodes got NoExecute at once, want none: a rate of 0 fills no bucket", n)
 		}
 		w.restartHub(15 * time.Second)
 		if n := w.given("oslo", 190*time.Second); n != 2 {
-			t.Errorf("%d nodes were given NoExecute in 205 s at 0.01/s", n)
+			t.Errorf("%d nodes got NoExecute in 205 s at 0.01/s", n)
 		}
 		if n := spec("its secondary rate is raised", "0.05", func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.05) }); n > 1 {
-			t.Errorf("%d nodes were given NoExecute at once", n)
+			t.Errorf("%d nodes got NoExecute at once", n)
 		}
 		if n := w.given("oslo", 40*time.Second); n != 2 {
-			t.Errorf("%d nodes were given NoExecute in 40 s at 0.05/s", n)
+			t.Errorf("%d nodes got NoExecute in 40 s at 0.05/s", n)
 		}
 		if n := spec("its rate is 0", "0", func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.0) }); n > 0 {
-			t.Errorf("%d nodes were given NoExecute at rate 0", n)
+			t.Errorf("%d nodes got NoExecute at rate 0", n)
 		}
 		if n := w.given("oslo", time.Hour); n > 0 {
-			t.Errorf("%d nodes were given NoExecute in an hour at rate 0", n)
+			t.Errorf("%d nodes got NoExecute in an hour at rate 0", n)
 		}
-		spec("60 % are no disruption", "0.1", func(s *fleet.SiteSpec) { s.UnhealthyZoneThreshold = new(0.61) })
-		w.stands("60 % are no disruption", "oslo", fleet.SiteNormal, "0.1")
+		spec("60 % count as Normal", "0.1", func(s *fleet.SiteSpec) { s.UnhealthyZoneThreshold = new(0.61) })
+		w.stands("60 % count as Normal", "oslo", fleet.SiteNormal, "0.1")
 		spec("its rate is 1", "1", func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(1.0) })
 		before := len(w.tainted("oslo"))
 		w.given("oslo", 1500*time.Millisecond)
 		if n := len(w.tainted("oslo")) - before; n < 1 || n > 2 {
-			t.Errorf("%d nodes were given NoExecute in 1.5 s at 1/s", n)
+			t.Errorf("%d nodes got NoExecute in 1.5 s at 1/s", n)
 		}
 		if n := spec("everything is as before", "0", func(s *fleet.SiteSpec) { *s = fleet.SiteSpec{} }); n > 0 {
-			t.Errorf("%d nodes were given NoExecute", n)
+			t.Errorf("%d nodes got NoExecute", n)
 		}
 		w.stands("everything is as before", "oslo", fleet.SitePartialDisruption, "0")
 		w.rejoin(oslo...)
 	})
 }
 
-func TestFleetAGraceThatChangesCountsForTheSilenceUnderWay(t *testing.T) {
+func TestFleetAChangedGraceCountsForARunningSilence(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 4), w.newLights("bergen", 2)
@@ -220,7 +220,7 @@ func TestFleetAGraceThatChangesCountsForTheSilenceUnderWay(t *testing.T) {
 			t.Helper()
 			w.site("oslo", func(s *fleet.SiteSpec) { s.NodeMonitorGracePeriod = &metav1.Duration{Duration: d} })
 		}
-		// silent returns for how long the hub has not heard of a node.
+		// silent returns the time since the node's last heartbeat.
 		silent := func(l *light) time.Duration { return w.hub.Loop.Now().Sub(w.hub.Loop.Liveness(l.name).Seen) }
 		unknown := func(l *light) func() bool {
 			return func() bool { return w.ready(l.name) == corev1.ConditionUnknown }
@@ -229,7 +229,7 @@ func TestFleetAGraceThatChangesCountsForTheSilenceUnderWay(t *testing.T) {
 			t.Helper()
 			w.until(10*time.Minute, l.name+" Unknown", unknown(l))
 			if late := silent(l) - after; late < 0 || late > 2*detection+50*time.Millisecond {
-				t.Errorf("%s is Unknown after %s of silence, wants %s", l.name, silent(l), after)
+				t.Errorf("%s is Unknown after %s of silence, want %s", l.name, silent(l), after)
 			}
 		}
 		w.join(false, oslo[0])
@@ -244,19 +244,19 @@ func TestFleetAGraceThatChangesCountsForTheSilenceUnderWay(t *testing.T) {
 		}
 		grace(time.Minute)
 		if !unknown(oslo[1])() {
-			t.Error("a grace that is over already does not count at once")
+			t.Error("a grace period that has already passed does not count at once")
 		}
 
 		w.join(false, oslo[2])
 		time.Sleep(20 * time.Second)
 		grace(2 * time.Minute)
-		w.crashHub() // whoever is silent has a full grace from the start of the hub
+		w.crashHub() // every silent node gets a full grace period from the hub's start
 		time.Sleep(20 * time.Second)
 		w.startHub()
 		began := w.clock()
 		w.until(3*time.Minute, "Unknown after the restart", unknown(oslo[2]))
 		if took := w.clock() - began; took < 2*time.Minute || took > 2*time.Minute+detection+50*time.Millisecond {
-			t.Errorf("Unknown %s after the hub's start, wants the site's 2 min", took)
+			t.Errorf("Unknown %s after the hub's start, want the site's 2 min", took)
 		}
 		w.rejoin(oslo...)
 	})
@@ -270,7 +270,7 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 				oslo, bergen := w.newLights("oslo", 6), w.newLights("bergen", 3)
 				w.lightUp(slices.Concat(oslo, bergen), 18, tolerating(2*time.Minute))
 				w.join(false, oslo...)
-				w.until(2*time.Minute, "three of six are given NoExecute", func() bool { return len(w.tainted("oslo")) == 3 })
+				w.until(2*time.Minute, "three of six get NoExecute", func() bool { return len(w.tainted("oslo")) == 3 })
 				until := w.hub.Loop.Now().Add(time.Hour).Truncate(time.Second)
 				w.site("oslo", func(s *fleet.SiteSpec) {
 					s.Maintenance = &fleet.Maintenance{Until: metav1.NewTime(until), Reason: "the mast is painted"}
@@ -308,15 +308,15 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 				}
 				w.stands("the end of maintenance", "oslo", fleet.SiteFullDisruption, "0.1")
 				if n := len(w.tainted("oslo")); n != 0 {
-					t.Errorf("%d nodes carry NoExecute at the end of maintenance, wants none: a rate of 0 fills no bucket", n)
+					t.Errorf("%d nodes carry NoExecute at the end of maintenance, want none: a rate of 0 fills no bucket", n)
 				}
 				first := 10 * time.Second
-				if end == "at its time, with the hub away then" { // it listens first, and judges the site
+				if end == "at its time, with the hub away then" { // the hub first waits for the grace period, and judges the site
 					first = 51 * time.Second
 				}
 				time.Sleep(first + 41*time.Second)
 				if n := len(w.tainted("oslo")); n != 5 {
-					t.Errorf("%d nodes carry NoExecute %s after the end of maintenance, wants 5", n, first+41*time.Second)
+					t.Errorf("%d nodes carry NoExecute %s after the end of maintenance, want 5", n, first+41*time.Second)
 				}
 				w.until(4*time.Minute, "every pod on bergen", func() bool {
 					for _, p := range w.pods("kiosk") {
@@ -327,7 +327,7 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 					return true
 				})
 				if at := w.look.sentences("evict ")[0].at - over; at < first+2*time.Minute || at > first+2*time.Minute+time.Second+detection {
-					t.Errorf("the first pod was evicted %s after the end of maintenance, wants its toleration of 2 min after %s", at, first)
+					t.Errorf("the first pod was evicted %s after the end of maintenance, want its toleration of 2 min after %s", at, first)
 				}
 				w.rejoin(oslo...)
 			})
@@ -341,7 +341,7 @@ func TestFleetHoldMayBeTurnedOnAndOffDuringADisruption(t *testing.T) {
 		oslo, bergen := w.newLights("oslo", 6), w.newLights("bergen", 3)
 		w.lightUp(slices.Concat(oslo, bergen), 18)
 		w.join(false, oslo...)
-		w.until(2*time.Minute, "three of six are given NoExecute", func() bool { return len(w.tainted("oslo")) == 3 })
+		w.until(2*time.Minute, "three of six get NoExecute", func() bool { return len(w.tainted("oslo")) == 3 })
 		time.Sleep(time.Minute)
 		w.policy("oslo", fleet.Hold)
 		if names := w.tainted("oslo"); len(names) > 0 {
@@ -357,10 +357,10 @@ func TestFleetHoldMayBeTurnedOnAndOffDuringADisruption(t *testing.T) {
 		w.policy("oslo", fleet.Evict)
 		w.stands("Evict", "oslo", fleet.SiteFullDisruption, "0.1")
 		if names := w.tainted("oslo"); len(names) > 0 {
-			t.Errorf("%v are given NoExecute at once; the first waits its turn", names)
+			t.Errorf("%v get NoExecute at once; the first has to wait", names)
 		}
 		if n := w.given("oslo", 60500*time.Millisecond); n != 6 {
-			t.Errorf("%d nodes were given NoExecute in the first minute", n)
+			t.Errorf("%d nodes got NoExecute in the first minute", n)
 		}
 		w.rejoin(oslo...)
 		if said := w.look.sentences("evict "); len(said) > 0 {

@@ -27,13 +27,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// heard is a hub, and a device, that count what comes to them.
+// heard is a hub, and a device, that count their messages.
 type heard struct {
 	mu     sync.Mutex
 	times  map[string]int
 	status wire.Status
 	kept   int64  // generation that the device stores
-	stored func() // tells the link of it
+	stored func() // reports it to the link
 }
 
 func (h *heard) count(what string) {
@@ -89,23 +89,23 @@ func (d slowDevice) Desired(w wire.Desired) {
 	d.stored()
 }
 
-// noise is text that no gzip makes shorter than so many bytes.
+// noise returns text of a size that gzip cannot reduce.
 func noise(bytes int) string {
 	raw := make([]byte, bytes)
 	_, _ = rand.Read(raw)
 	return base64.StdEncoding.EncodeToString(raw)
 }
 
-// A site behind 20 kbit/s: a status of 40 kB up and a desired state of 200 kB down, at the
-// same time, arrive once, over one connection, and leases go on.
+// A site behind 20 kbit/s: a status of 40 kB up and a desired state of 200 kB down, at the same
+// time, each arrive once over one connection, and leases continue.
 func TestALineOf20KilobitsCarriesBothWaysAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes the minute and a half that 200 kB take on such a line")
 	}
-	t.Parallel() // it waits, while what is played in a bubble does not
+	t.Parallel() // it waits in real time, unlike plays in a bubble
 	for _, secure := range []bool{false, true} {
 		rate := int64(20_000 / 8)
-		if !secure { // for development: the same, on a line that is four times as fast
+		if !secure { // for development: the same on a line four times as fast
 			rate *= 4
 		}
 		t.Run(fmt.Sprintf("TLS=%v", secure), func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestALineOf20KilobitsCarriesBothWaysAtOnce(t *testing.T) {
 						h.mu.Lock()
 						defer h.mu.Unlock()
 						_, err := lk.Online()
-						t.Fatalf("waited %s for %s; heard %v; %v", within, what, h.times, err)
+						t.Fatalf("waited %s for %s; received %v; %v", within, what, h.times, err)
 					}
 				}
 			}
@@ -170,7 +170,7 @@ func TestALineOf20KilobitsCarriesBothWaysAtOnce(t *testing.T) {
 			up := time.Since(began)
 			await("the desired state", 3*time.Minute, func() bool { return h.of("desired") > 0 })
 			down := time.Since(began)
-			time.Sleep(12 * time.Second) // what was taken for lost would come again
+			time.Sleep(12 * time.Second) // a message that seemed lost would be repeated
 			t.Logf("status after %s, desired state of %d bytes after %s, %d leases", up, len(desired), down, h.of("lease")-leases)
 			if n := h.of("status with 100 images"); n != 1 {
 				t.Errorf("the status came %d times", n)
@@ -179,16 +179,16 @@ func TestALineOf20KilobitsCarriesBothWaysAtOnce(t *testing.T) {
 				t.Errorf("the desired state came %d times", n)
 			}
 			if c, d := h.of("connected"), h.of("disconnected"); c != 1 || d != 0 || over.Dials.Load() != 1 {
-				t.Errorf("%d connections, %d of which the hub accepted and %d ended; want one that lives", over.Dials.Load(), c, d)
+				t.Errorf("%d connections, %d of which the hub accepted and %d ended; want one that stays", over.Dials.Load(), c, d)
 			}
 			if n := h.of("lease") - leases; n < int(time.Since(began)/(18*time.Second)) {
-				t.Errorf("%d leases were heard in %s", n, time.Since(began))
+				t.Errorf("%d leases arrived in %s", n, time.Since(began))
 			}
 		})
 	}
 }
 
-// certified are a hub's and a device's sides of TLS.
+// certified returns the TLS settings of a hub and a device.
 func certified(t *testing.T, log *slog.Logger) (hub, device *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A direction is the way that a packet takes.
+// A direction is the way of a packet.
 type direction string
 
 const (
@@ -22,26 +22,25 @@ const (
 	toDevice direction = "hub to device"
 )
 
-// A packet is one MQTT packet on its way. kind is the channel of a PUBLISH, and
-// the packet's own name for all others.
+// A packet is one MQTT packet in transit. kind is the channel of a PUBLISH, and the packet's own
+// name for all others.
 type packet struct {
 	device  string // the key of its cable
 	dir     direction
 	kind    string
 	raw     []byte
-	payload int // where it begins in raw; 0: no PUBLISH
+	payload int // offset in raw; 0: no PUBLISH
 }
 
-// A tap decides what becomes of a packet: when copies of it arrive, from now. None:
-// it is lost. Two: it is doubled. It may replace the packet's bytes.
+// A tap decides when copies of a packet arrive, from now. None: it is lost. Two: it is doubled. It
+// may replace the packet's bytes.
 type tap func(p *packet) []time.Duration
 
 var untouched = []time.Duration{0}
 
 var packetNames = [16]string{1: "connect", 2: "connack", 3: "publish", 4: "puback", 8: "subscribe", 9: "suback", 10: "unsubscribe", 11: "unsuback", 12: "pingreq", 13: "pingresp", 14: "disconnect"}
 
-// tapped puts a tap on a device's connection to the hub, and returns the end that
-// the device gets.
+// tapped puts a tap on a device's connection to the hub, and returns the device's end.
 func tapped(hub net.Conn, device string, t tap) net.Conn {
 	ours, theirs := net.Pipe()
 	up := &lane{from: theirs, to: hub, device: device, dir: toHub, tap: t}
@@ -84,8 +83,7 @@ func (l *lane) run() {
 	}
 }
 
-// wholePacket returns the length of the packet that buf begins with, 0 if there is
-// none yet.
+// wholePacket returns the length of the first packet in buf, 0 if it is incomplete.
 func wholePacket(buf []byte) int {
 	if len(buf) < 2 {
 		return 0
@@ -124,13 +122,13 @@ func (l *lane) pass(raw []byte) {
 func (l *lane) send(raw []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, _ = io.Copy(l.to, bytes.NewReader(raw)) // a broken connection shows at its reader
+	_, _ = io.Copy(l.to, bytes.NewReader(raw)) // the reader sees a broken connection
 }
 
-// body is what a PUBLISH carries.
+// body returns the payload of a PUBLISH.
 func (p *packet) body() []byte { return p.raw[p.payload:] }
 
-// replace gives a PUBLISH another payload.
+// replace replaces the payload of a PUBLISH.
 func (p *packet) replace(body []byte) {
 	_, used := binary.Uvarint(p.raw[1:])
 	head := p.raw[1+used : p.payload]
@@ -139,13 +137,13 @@ func (p *packet) replace(body []byte) {
 	p.raw = append(append(raw, head...), body...)
 }
 
-// withClock sets the times that a device's clock has put into a payload: its own,
-// and those of conditions and containers.
+// withClock sets the times in a payload that come from the device's clock: its own, and those of
+// conditions and containers.
 func withClock(body []byte, now time.Time) []byte {
 	var v any
 	text := body
 	if z, err := gzip.NewReader(bytes.NewReader(body)); err == nil {
-		text, _ = io.ReadAll(z) // what cannot be read is no JSON either
+		text, _ = io.ReadAll(z) // unreadable data is not JSON either
 	}
 	if json.Unmarshal(text, &v) != nil {
 		return body

@@ -1,9 +1,7 @@
-// Package sim is the simulated fleet: the hub that everybody runs, and real agents, in
-// a bubble of fake time.
+// Package sim is the simulated fleet: the real hub and real agents in a bubble of fake time.
 //
-// It has tests only. What of a hub is not real here is its network and its disk's
-// failures, which package serve takes as parameters; everything else is what the
-// program itself starts.
+// It has tests only. The hub's network and its disk's failures are simulated, which package serve
+// takes as parameters; everything else is what the program starts.
 package sim
 
 import (
@@ -35,13 +33,14 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// long is set by make test-long: tests of a whole day, or of hundreds of cases, play a part otherwise.
+// long is set by make test-long: otherwise tests of a whole day, or of hundreds of cases, run only
+// a part.
 var long = os.Getenv("FLOTILLA_LONG") != ""
 
-// A world is a hub and its devices in one bubble of fake time. Everything is
-// real but the network, which is in memory, and the container engines, which are
-// their twins: the loop with every decider, the broker, SQLite, the agents, their
-// links. Invariants are checked at every change (see inspector).
+// A world is a hub and its devices in one bubble of fake time. Everything is real (the loop with
+// every decider, the broker, SQLite, the agents, their links), except the network, which is in
+// memory, and the container engines, which are fakes. Invariants are checked at every change (see
+// inspector).
 type world struct {
 	t    *testing.T
 	dir  string
@@ -52,26 +51,26 @@ type world struct {
 	born time.Time
 
 	life      int  // of the world: part of the names of boots
-	clocksLie bool // devices report other times than they hold
+	clocksLie bool // devices report other times than they have
 
 	hub     *simHub    // nil: away
-	made    sync.Mutex // of devices: they may be made while the fleet is looked at
+	made    sync.Mutex // guards devices: some are made while the fleet is checked
 	devices []*simDevice
-	lights  map[string]*light // see there; made before the hub starts
-	day     context.Context   // of the lights
+	lights  map[string]*light // see light; made before the hub starts
+	day     context.Context   // context of the lights
 	night   context.CancelFunc
 	shining sync.WaitGroup
 	look    *inspector
 
-	full     atomic.Bool                               // the hub's disk takes nothing more
-	sick     atomic.Pointer[func([]control.Row) error] // it fails so
-	sickened atomic.Int64                              // and has failed so often
-	tls      bool                                      // devices join with tokens, and come with certificates of their own
+	full     atomic.Bool                               // the hub's disk accepts nothing new
+	sick     atomic.Pointer[func([]control.Row) error] // how it fails
+	sickened atomic.Int64                              // and how often it has failed
+	tls      bool                                      // devices join with tokens and use certificates
 
 	mu    sync.Mutex
-	net   *pipe.Net // of the hub that runs; nil: none
+	net   *pipe.Net // of the running hub; nil: none
 	web   *pipe.Net // its HTTPS
-	tap   tap       // nil: packets go through untouched
+	tap   tap       // nil: packets pass unchanged
 	links map[string]linkState
 	lines lines
 }
@@ -84,8 +83,7 @@ const (
 	linkFrozen
 )
 
-// simulate runs a play in a bubble of its own, and looks at the end whether every
-// promise was kept.
+// simulate runs a play in a bubble, and checks all invariants at the end.
 func simulate(t *testing.T, play func(t *testing.T, w *world)) {
 	t.Helper()
 	simulateIn(t, t.TempDir(), play)
@@ -110,11 +108,10 @@ func newWorld(t *testing.T, dir string) *world {
 	return w
 }
 
-// seeded makes what is random in the world follow from a seed, which is told when
-// the test fails.
+// seeded makes the world's random choices follow from a seed, which a failing test prints.
 func (w *world) seeded(seed uint64) { w.seed, w.rand = seed, rand.New(rand.NewPCG(seed, seed)) }
 
-// end takes the world down, and tells of a failed play how it went.
+// end stops the world, and prints the log of a failed play.
 func (w *world) end() {
 	for _, d := range w.devices {
 		d.kill()
@@ -123,20 +120,20 @@ func (w *world) end() {
 	w.shining.Wait()
 	w.stopHub()
 	if w.tls {
-		time.Sleep(10 * time.Second) // connections over TLS take their time to close
+		time.Sleep(10 * time.Second) // TLS connections take time to close
 	}
 	for _, l := range w.lines.wrong() {
 		w.t.Errorf("logged: %s", l)
 	}
 	if w.t.Failed() {
-		w.t.Logf("seed %d; the hub said at last:\n%s", w.seed, w.lines.tail(150))
+		w.t.Logf("seed %d; the end of the hub's log:\n%s", w.seed, w.lines.tail(150))
 	}
 }
 
-// clock is the time since the world began.
+// clock returns the time since the world began.
 func (w *world) clock() time.Duration { return time.Since(w.born) }
 
-// dial is the network as a device sees it.
+// dial is the network of a device.
 func (w *world) dial(ctx context.Context, d *simDevice) (net.Conn, error) {
 	w.mu.Lock()
 	n, tap := w.net, w.tap
@@ -179,7 +176,7 @@ func (w *world) apply(key string, to linkState) {
 	}
 }
 
-// reached tells whether a device can talk to the hub.
+// reached tells whether a device can reach the hub.
 func (w *world) reached(d *simDevice) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,14 +193,14 @@ func (w *world) at(site string) (out []*simDevice) {
 	return out
 }
 
-// alter changes the list of devices, which the inspector reads meanwhile.
+// alter changes the list of devices, which the inspector reads concurrently.
 func (w *world) alter(change func()) {
 	w.made.Lock()
 	defer w.made.Unlock()
 	change()
 }
 
-// on returns the device whose node is called name.
+// on returns the device of a node.
 func (w *world) on(name string) *simDevice {
 	w.made.Lock()
 	defer w.made.Unlock()
@@ -214,7 +211,7 @@ func (w *world) on(name string) *simDevice {
 	return w.devices[i]
 }
 
-// runningOn returns the pods that run on a node's device, nil for one without.
+// runningOn returns the pods that run on a node's device, nil without one.
 func (w *world) runningOn(name string) map[types.UID]string {
 	if d := w.on(name); d != nil {
 		return d.running()
@@ -247,7 +244,7 @@ func (w *world) pods(app string) (out []*corev1.Pod) {
 	return out
 }
 
-// do lets a person change the fleet.
+// do changes the fleet as a user does.
 func (w *world) do(news control.News) {
 	w.t.Helper()
 	if _, err := w.hub.Loop.Do(context.Background(), news); err != nil {
@@ -300,8 +297,7 @@ func (w *world) daemonSet(app string, edits ...func(*corev1.PodSpec)) {
 	}})
 }
 
-// site changes what an administrator wants of a site, and returns what the hub
-// concludes about it in the very pass that hears of it.
+// site changes a site's spec, and returns its status after the pass that handles it.
 func (w *world) site(name string, edit func(*fleet.SiteSpec)) fleet.SiteStatus {
 	w.t.Helper()
 	o := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -316,13 +312,13 @@ func (w *world) site(name string, edit func(*fleet.SiteSpec)) fleet.SiteStatus {
 	return fleet.SiteStatus{}
 }
 
-// policy gives a site a disruption policy.
+// policy sets a site's disruption policy.
 func (w *world) policy(site string, p fleet.DisruptionPolicy) {
 	w.t.Helper()
 	w.site(site, func(s *fleet.SiteSpec) { s.DisruptionPolicy = p })
 }
 
-// tolerating sets how long a pod stays on a node that is gone.
+// tolerating sets how long a pod stays on a missing node.
 func tolerating(d time.Duration) func(*corev1.PodSpec) {
 	return func(s *corev1.PodSpec) {
 		seconds := int64(d / time.Second)
@@ -332,7 +328,7 @@ func tolerating(d time.Duration) func(*corev1.PodSpec) {
 	}
 }
 
-// until waits for something, at most so long, and returns how long it took.
+// until waits for a condition, up to a limit, and returns how long it took.
 func (w *world) until(most time.Duration, what string, is func() bool) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -363,5 +359,5 @@ func (w *world) settleWithin(most time.Duration, after string) time.Duration {
 	}
 }
 
-// twoLeases is how long the anti-entropy may take: two lease intervals.
+// twoLeases is how long repairs of lost messages may take: two lease intervals.
 const twoLeases = 2 * 10400 * time.Millisecond
