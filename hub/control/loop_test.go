@@ -305,10 +305,10 @@ func TestTheFeedIsBoundedAndReportsExpiry(t *testing.T) {
 	})
 }
 
-// An endless decider always wants to be asked again at once, and changes nothing.
-type endless struct{ concerned }
+// An endlessDecider decider always wants to be asked again at once, and changes nothing.
+type endlessDecider struct{ concerned }
 
-func (endless) Decide(s state.Snapshot, _ []state.Subject, now time.Time) (plan state.Plan) {
+func (endlessDecider) Decide(s state.Snapshot, _ []state.Subject, now time.Time) (plan state.Plan) {
 	plan.Wake(state.Key{Kind: state.Nodes, Name: "x"}, now)
 	return plan
 }
@@ -316,7 +316,7 @@ func (endless) Decide(s state.Snapshot, _ []state.Subject, now time.Time) (plan 
 func TestADeciderThatNeverSettlesDoesNotEndTheHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := nodetest.NewNotebook()
-		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()), Deciders: []control.Decider{endless{}}})
+		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()), Deciders: []control.Decider{endlessDecider{}}})
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- l.Run(ctx) }()
@@ -343,13 +343,13 @@ type concerned struct{}
 func (concerned) Touches(c state.Applied) []state.Subject { return []state.Subject{{Key: c.Key}} }
 func (concerned) Subjects(state.Snapshot) []state.Subject { return []state.Subject{{}} }
 
-// A binder binds every pod to pi-1, and does not settle for a number of asks.
-type binder struct {
+// A endlessBinder binds every pod to pi-1, and does not settle for a number of asks.
+type endlessBinder struct {
 	concerned
 	asks *int
 }
 
-func (b binder) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan state.Plan) {
+func (b endlessBinder) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan state.Plan) {
 	for p := range s.PodsOn("") {
 		p = p.DeepCopy()
 		p.Spec.NodeName = "pi-1"
@@ -361,18 +361,18 @@ func (b binder) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan s
 	return plan
 }
 
-// A hearer counts the pods that it has seen; it runs after a decider that does not settle.
-type hearer struct {
+// A recorder counts the pods that it has seen; it runs after a decider that does not settle.
+type recorder struct {
 	heard map[string]bool
 	gone  map[string]bool
 }
 
-func (h hearer) Touches(c state.Applied) []state.Subject {
+func (h recorder) Touches(c state.Applied) []state.Subject {
 	return []state.Subject{{Key: c.Key, Was: c}}
 }
-func (h hearer) Subjects(state.Snapshot) []state.Subject { return nil }
+func (h recorder) Subjects(state.Snapshot) []state.Subject { return nil }
 
-func (h hearer) Decide(_ state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
+func (h recorder) Decide(_ state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
 	for _, q := range subjects {
 		if p, ok := q.Was.(state.Applied).New.(*corev1.Pod); ok {
 			h.heard[p.Name+" on "+p.Spec.NodeName] = true
@@ -389,10 +389,10 @@ func TestChangesOfAnUnsettledPassReachAllDeciders(t *testing.T) {
 		nodetest.Greet(t, l, "pi-1")
 		from := l.Snapshot()
 		stop()
-		h := hearer{map[string]bool{}, map[string]bool{}}
+		h := recorder{map[string]bool{}, map[string]bool{}}
 		book := nodetest.NewNotebook()
 		asks := 60
-		l = node.New(node.Config{Broker: book}, control.Config{Store: book, Start: from, Deciders: []control.Decider{hearer{h.heard, h.gone}, binder{asks: &asks}}})
+		l = node.New(node.Config{Broker: book}, control.Config{Store: book, Start: from, Deciders: []control.Decider{recorder{h.heard, h.gone}, endlessBinder{asks: &asks}}})
 		ctx, stop2 := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- l.Run(ctx) }()
@@ -429,9 +429,9 @@ func TestChangesOfAnUnsettledPassReachAllDeciders(t *testing.T) {
 func TestASettlerLosesNothingOfAnUnsettledPass(t *testing.T) {
 	s := state.Empty("x", time.Unix(0, 0))
 	now := time.Unix(100, 0)
-	h := hearer{map[string]bool{}, map[string]bool{}}
+	h := recorder{map[string]bool{}, map[string]bool{}}
 	asks := 100
-	settler := control.NewSettler(node.Ended, binder{asks: &asks}, h)
+	settler := control.NewSettler(node.Ended, endlessBinder{asks: &asks}, h)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}}
 	s, log := state.Apply(s, []state.Change{state.Put(pod, "")})
 	s, _, settled := settler.Settle(s, log, now)
@@ -493,13 +493,13 @@ func TestNewsToAStoppingHubIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// A remover does not settle in one pass, and deletes a pod in its last ask.
-type remover struct {
+// A endlessRemover does not settle in one pass, and deletes a pod in its last ask.
+type endlessRemover struct {
 	concerned
 	asks *int
 }
 
-func (r remover) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan state.Plan) {
+func (r endlessRemover) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan state.Plan) {
 	*r.asks++
 	if p := s.Pod("default", "kiosk"); *r.asks == 50 && p != nil {
 		plan.Do(state.Remove(p, "remove kiosk"))
@@ -512,9 +512,9 @@ func (r remover) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (plan 
 // A full decision cannot see deleted objects: their subjects must be passed on.
 func TestDeletionsOfAnUnsettledPassAreStillSeen(t *testing.T) {
 	now := time.Unix(100, 0)
-	h := hearer{map[string]bool{}, map[string]bool{}}
+	h := recorder{map[string]bool{}, map[string]bool{}}
 	asks := 0
-	settler := control.NewSettler(node.Ended, h, remover{asks: &asks})
+	settler := control.NewSettler(node.Ended, h, endlessRemover{asks: &asks})
 	s, log := state.Apply(state.Empty("x", now), []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}}, "")})
 	s, _, settled := settler.Settle(s, log, now)
 	if settled || s.Pod("default", "kiosk") != nil || h.gone["kiosk"] {
@@ -534,17 +534,17 @@ func TestDeletionsOfAnUnsettledPassAreStillSeen(t *testing.T) {
 	}
 }
 
-// A noter changes nothing, and notes its subjects.
-type noter struct {
+// A subjectRecorder changes nothing, and notes its subjects.
+type subjectRecorder struct {
 	every []state.Subject
 	asked *[]string
 }
 
-func (n noter) Touches(c state.Applied) []state.Subject {
+func (n subjectRecorder) Touches(c state.Applied) []state.Subject {
 	return []state.Subject{{Key: c.Key}, {Key: c.Key, Was: c}}
 }
-func (n noter) Subjects(state.Snapshot) []state.Subject { return n.every }
-func (n noter) Decide(_ state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
+func (n subjectRecorder) Subjects(state.Snapshot) []state.Subject { return n.every }
+func (n subjectRecorder) Decide(_ state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	*n.asked = nil
 	for _, q := range subjects {
 		what := q.Name
@@ -563,7 +563,7 @@ func TestASettlerAsksAboutEachSubjectOnce(t *testing.T) {
 	}
 	var asked []string
 	every := []state.Subject{pod("a"), pod("b")}
-	settler := control.NewSettler(node.Ended, noter{every[:1:2], &asked})
+	settler := control.NewSettler(node.Ended, subjectRecorder{every[:1:2], &asked})
 	now := time.Unix(100, 0)
 	put := func(s state.Snapshot, name string) (state.Snapshot, []state.Applied) {
 		return state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}, "")})

@@ -117,7 +117,7 @@ func (w *modelWorld) taint(node string, taint corev1.Taint, give bool) {
 	key := taint.Key + ":" + string(taint.Effect)
 	w.edit(node, fmt.Sprintf("taint %s %v", key, give), func(n *corev1.Node) {
 		w.mu.Lock()
-		w.model.written = append(w.model.written, written{node, key, give})
+		w.model.written = append(w.model.written, commitResult{node, key, give})
 		w.mu.Unlock()
 		var keep []corev1.Taint
 		for _, t := range n.Spec.Taints {

@@ -49,12 +49,12 @@ type model struct {
 	absent   map[string]time.Time // since when the Node is missing
 	held     func(node string, uid types.UID) bool
 	tainted  map[string]map[string]bool // users' taints, key:effect
-	written  []written                  // in the running pass; it counts once stored
+	written  []commitResult             // in the running pass; it counts once stored
 	lastRev  uint64
 }
 
-// written is a taint that a user has added or removed.
-type written struct {
+// commitResult is a taint that a user has added or removed.
+type commitResult struct {
 	node, key string
 	given     bool
 }

@@ -39,7 +39,7 @@ const (
 	slowPass     = time.Second      // a longer pass is logged
 	longestPause = 10 * time.Second // before the next news of its sender; leases are not news
 	maxSenders   = 256              // that are counted separately
-	hub          = "hub"            // the name of the loop itself
+	hubSender    = "hub"            // the name of the loop itself
 )
 
 // A pace delays senders whose news took long, so that others get their turn.
@@ -104,8 +104,8 @@ func (l *Loop) SlowPasses() map[string]uint64 {
 	return maps.Clone(l.pace.slow)
 }
 
-// written is what a pass stored: the time that took, and the size of each object.
-type written struct {
+// commitResult is what a pass stored: the time that took, and the size of each object.
+type commitResult struct {
 	took  time.Duration
 	sizes map[state.Key]int
 }
@@ -114,9 +114,9 @@ type written struct {
 // fault.
 const minDiskRate = 1 << 20
 
-// watch checks how long a pass took. A sender that caused most of it is named and delayed; for many
+// checkDuration checks how long a pass took. A sender that caused most of it is named and delayed; for many
 // requests at once, or a slow disk, there is no such sender.
-func (l *Loop) watch(took time.Duration, w written, jobs []*job) {
+func (l *Loop) checkDuration(took time.Duration, w commitResult, jobs []*job) {
 	if took <= slowPass {
 		return
 	}
@@ -136,13 +136,13 @@ func (l *Loop) watch(took time.Duration, w written, jobs []*job) {
 		}
 	}
 	if from == (sender{}) || worst < took/2 {
-		from = sender{name: hub}
+		from = sender{name: hubSender}
 	}
 	why := fmt.Sprintf("a pass of the control loop took %s: ", took.Round(100*time.Millisecond))
 	switch pause := l.pace.note(from.name, took); {
-	case from.name == hub && w.took >= took/2:
+	case from.name == hubSender && w.took >= took/2:
 		why += fmt.Sprintf("most of it to store %d objects; check the disk", len(w.sizes))
-	case from.name == hub:
+	case from.name == hubSender:
 		why += "there was much to decide at once"
 	default:
 		why += fmt.Sprintf("most of it for news of %s, whose next request waits for %s", from.name,

@@ -28,17 +28,17 @@ func (d slowDisk) Commit(_ context.Context, rows []Row, _ uint64) error {
 	return nil
 }
 
-// A ponderer decides nothing, and takes this long for heavy objects.
-type ponderer time.Duration
+// A slowDecider decides nothing, and takes this long for heavy objects.
+type slowDecider time.Duration
 
-func (ponderer) Touches(c state.Applied) []state.Subject {
+func (slowDecider) Touches(c state.Applied) []state.Subject {
 	if c.Key.Name != heavy {
 		return nil
 	}
 	return []state.Subject{{Key: c.Key}}
 }
-func (ponderer) Subjects(state.Snapshot) []state.Subject { return nil }
-func (d ponderer) Decide(_ state.Snapshot, subjects []state.Subject, _ time.Time) state.Plan {
+func (slowDecider) Subjects(state.Snapshot) []state.Subject { return nil }
+func (d slowDecider) Decide(_ state.Snapshot, subjects []state.Subject, _ time.Time) state.Plan {
 	time.Sleep(time.Duration(d) * time.Duration(len(subjects)))
 	return state.Plan{}
 }
@@ -62,7 +62,7 @@ func TestTheSenderOfSlowNewsWaits(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := New(Config{Store: slowDisk(c.writes), Deciders: []Decider{ponderer(c.thinks)}, Start: state.Empty("hub", time.Now())})
+				l := New(Config{Store: slowDisk(c.writes), Deciders: []Decider{slowDecider(c.thinks)}, Start: state.Empty("hub", time.Now())})
 				ctx, stop := context.WithCancel(t.Context())
 				over := make(chan error)
 				go func() { over <- l.Run(ctx) }()

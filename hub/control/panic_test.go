@@ -11,13 +11,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A breaker panics while a pod with a name exists.
-type breaker struct {
+// A panickingDecider panics while a pod with a name exists.
+type panickingDecider struct {
 	concerned
 	name string
 }
 
-func (b breaker) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) state.Plan {
+func (b panickingDecider) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) state.Plan {
 	if s.Pod("default", b.name) != nil {
 		panic("ouch")
 	}
@@ -26,9 +26,9 @@ func (b breaker) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) state.
 
 func TestADeciderThatPanicsIsAskedAgainLater(t *testing.T) {
 	s, now := state.Empty("x", time.Unix(0, 0)), time.Unix(100, 0)
-	h := hearer{map[string]bool{}, map[string]bool{}}
+	h := recorder{map[string]bool{}, map[string]bool{}}
 	asks := 0
-	settler := control.NewSettler(nil, breaker{name: "bad"}, binder{asks: &asks}, h)
+	settler := control.NewSettler(nil, panickingDecider{name: "bad"}, endlessBinder{asks: &asks}, h)
 	s, log := state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "bad"}}, "")})
 	s, _, settled := settler.Settle(s, log, now)
 	if settled || !h.heard["bad on "] {

@@ -24,8 +24,8 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	l.passes.Add(1)
 	heard := l.stalled()
 	began := time.Now()
-	var wrote written
-	defer func() { l.watch(time.Since(began), wrote, jobs) }()
+	var wrote commitResult
+	defer func() { l.checkDuration(time.Since(began), wrote, jobs) }()
 	now := l.Now()
 	s := *l.current.Load()
 	if heard.After(s.Listening()) {
@@ -54,7 +54,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 			l.space.failed(l.space.err, now)
 		}
 	}
-	wrote = written{time.Since(at), sizes}
+	wrote = commitResult{time.Since(at), sizes}
 	if err != nil {
 		l.settler.AskAll()
 		l.commitNewsOnly(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))
@@ -63,7 +63,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		measureDisk(log, jobs, sizes)
 		l.carryOut(s, log, now)
 	}
-	l.note(err, l.Now())
+	l.noteResult(err, l.Now())
 	for _, j := range jobs {
 		if j.err != nil {
 			j.done = nil

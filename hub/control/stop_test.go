@@ -13,10 +13,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A slowCard takes this long for a commit.
-type slowCard struct{ long time.Duration }
+// A slowStore takes this long for a commit.
+type slowStore struct{ long time.Duration }
 
-func (c slowCard) Commit(context.Context, []Row, uint64) error {
+func (c slowStore) Commit(context.Context, []Row, uint64) error {
 	time.Sleep(c.long)
 	return nil
 }
@@ -26,7 +26,7 @@ func (c slowCard) Commit(context.Context, []Row, uint64) error {
 func TestClientsOfAStoppingHubLearnTheResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		l := New(Config{Store: slowCard{time.Second}, Start: state.Empty("x", time.Now())})
+		l := New(Config{Store: slowStore{time.Second}, Start: state.Empty("x", time.Now())})
 		put := func(ctx context.Context, name string) <-chan error {
 			said := make(chan error, 1)
 			go func() {
@@ -70,7 +70,7 @@ func TestClientsOfAStoppingHubLearnTheResult(t *testing.T) {
 func TestClientsOfAHangingHubAreReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		l := New(Config{Store: slowCard{time.Hour}, Start: state.Empty("x", time.Now())})
+		l := New(Config{Store: slowStore{time.Hour}, Start: state.Empty("x", time.Now())})
 		over := make(chan error, 1)
 		go func() { over <- l.Run(ctx) }()
 		time.AfterFunc(time.Second, stop)

@@ -13,17 +13,17 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// away is a store whose database does not confirm commits.
-type away struct{ back chan struct{} }
+// hangingStore is a store whose database does not confirm commits.
+type hangingStore struct{ back chan struct{} }
 
-func (a away) Commit(context.Context, []Row, uint64) error {
+func (a hangingStore) Commit(context.Context, []Row, uint64) error {
 	<-a.back
 	return nil
 }
 
 func TestRequestsDuringAHangingCommitFailAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := away{make(chan struct{})}
+		store := hangingStore{make(chan struct{})}
 		l := New(Config{Store: store, Start: state.Empty("hub", time.Now())})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})

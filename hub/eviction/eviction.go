@@ -93,7 +93,7 @@ func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave
 	node := s.Node(p.Spec.NodeName)
 	switch {
 	case node == nil && old == nil:
-		return remembered(p), false
+		return storedLeave(p), false
 	case node == nil:
 		leave, written = LeaveBy(old, p), true
 		node = old
@@ -123,7 +123,7 @@ func withLeaveBy(p *corev1.Pod, at time.Time) *corev1.Pod {
 	return p
 }
 
-func remembered(p *corev1.Pod) Leave {
+func storedLeave(p *corev1.Pod) Leave {
 	at, err := time.Parse(time.RFC3339, p.Annotations[annotationLeaveBy])
 	if err != nil {
 		return Leave{}

@@ -37,7 +37,7 @@ type Reader struct {
 	source  source
 	list    List
 	problem string // the last reported one
-	begun   bool   // a read has succeeded or failed
+	hasRead bool   // a read has succeeded or failed
 	told    atomic.Pointer[Health]
 }
 
@@ -105,13 +105,13 @@ func (r *Reader) look(ctx context.Context) {
 	}
 	if err == nil {
 		r.told.Store(&Health{Readable: true, Machines: r.list.Len(), Read: r.Loop.Now()})
-		if r.problem != "" || !r.begun {
+		if r.problem != "" || !r.hasRead {
 			r.recordEvent(ctx, false, fmt.Sprintf("the inventory %s names %d machines", displayName(r.Source), r.list.Len()))
 		}
-		r.problem, r.begun = "", true
+		r.problem, r.hasRead = "", true
 		return
 	}
-	r.list, r.begun = List{}, true
+	r.list, r.hasRead = List{}, true
 	h, _ := r.Health()
 	h.Readable, h.Machines = false, 0
 	r.told.Store(&h)

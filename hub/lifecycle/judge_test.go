@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// judging returns a world in which a site is judged before its first node is tainted.
-func judging(t *testing.T) *world {
+// newJudgingWorld returns a world in which a site is judged before its first node is tainted.
+func newJudgingWorld(t *testing.T) *world {
 	w := newWorld(t, lifecycle.Defaults)
 	w.set.JudgeDelay = lifecycle.Defaults.JudgeDelay
 	return w
@@ -29,7 +29,7 @@ func TestACutSiteIsJudgedFirst(t *testing.T) {
 		for seed := range int64(3) {
 			t.Run(fmt.Sprintf("%d of %d nodes, seed %d", tt.silent, tt.of, seed), func(t *testing.T) {
 				r := rand.New(rand.NewSource(seed))
-				w := judging(t)
+				w := newJudgingWorld(t)
 				w.site("oslo", tt.of, 0)
 				w.site("bergen", 2, 0)
 				all := names("oslo", tt.of)
@@ -58,8 +58,8 @@ func TestACutSiteIsJudgedFirst(t *testing.T) {
 	}
 }
 
-// judges checks that a is tainted once the grace periods of b and c have passed, and not before.
-func judges(t *testing.T, w *world) {
+// checkJudgement checks that a is tainted once the grace periods of b and c have passed, and not before.
+func checkJudgement(t *testing.T, w *world) {
 	t.Helper()
 	w.wait(40*time.Second+lifecycle.Defaults.JudgeDelay-time.Millisecond, "b", "c")
 	if got := w.expel(); len(got) > 0 {
@@ -72,7 +72,7 @@ func judges(t *testing.T, w *world) {
 }
 
 func TestNoNodeIsTaintedBeforeItsSiteIsJudged(t *testing.T) {
-	w := judging(t)
+	w := newJudgingWorld(t)
 	w.put(node("a", "oslo", up), node("b", "oslo", up))
 	w.wait(40*time.Second+1, "b")
 	if w.ready("a") != down || w.taints("a") != "unreachable:NoSchedule" {
@@ -87,21 +87,21 @@ func TestNoNodeIsTaintedBeforeItsSiteIsJudged(t *testing.T) {
 		t.Errorf("%v tainted, want a", got)
 	}
 	t.Run("a starting hub judges a site only after every node's grace period", func(t *testing.T) {
-		w := judging(t)
+		w := newJudgingWorld(t)
 		n := node("a", "oslo", down)
 		n.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
 		w.put(n, node("b", "oslo", up), node("c", "oslo", up))
-		judges(t, w)
+		checkJudgement(t, w)
 	})
 	t.Run("so does a hub that stood still", func(t *testing.T) {
-		w := judging(t)
+		w := newJudgingWorld(t)
 		w.put(node("a", "oslo", up), node("b", "oslo", up), node("c", "oslo", up))
 		w.wait(40*time.Second+1, "b", "c")
 		w.s = w.s.Listen(w.now)
-		judges(t, w)
+		checkJudgement(t, w)
 	})
 	t.Run("a site's own grace period counts", func(t *testing.T) {
-		w := judging(t)
+		w := newJudgingWorld(t)
 		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 5 * time.Minute}}})
 		for _, n := range names("oslo", 5) {
 			w.put(node(n, "oslo", up))

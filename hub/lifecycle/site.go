@@ -70,11 +70,11 @@ func (d Sites) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return plan
 }
 
-// A hold is why a site does not evict; the zero hold: it evicts.
-type hold struct {
-	reason fleet.SiteHold
-	why    string // a sentence
-	free   bool   // also remove the NoExecute taints of its nodes
+// An evictionHold is why a site does not evict; zero: it evicts.
+type evictionHold struct {
+	reason      fleet.SiteHold
+	why         string // a sentence
+	clearTaints bool   // also remove the NoExecute taints of its nodes
 }
 
 // StateOf returns the disruption state of a site.
@@ -89,19 +89,20 @@ func StateOf(c state.SiteCount, unhealthy float64) fleet.SiteState {
 }
 
 // rate returns how many nodes of a site get NoExecute per second, and why if that is 0.
-func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintenance, now time.Time) (float64, hold) {
+func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintenance,
+	now time.Time) (float64, evictionHold) {
 	switch {
 	case m != nil && now.Before(m.Until.Time):
-		return 0, hold{fleet.HeldForMaintenance, "maintenance until " + m.Until.UTC().Format(time.RFC3339), true}
+		return 0, evictionHold{fleet.HeldForMaintenance, "maintenance until " + m.Until.UTC().Format(time.RFC3339), true}
 	case st == fleet.SitePartialDisruption && c.Ready+c.NotReady <= set.LargeSite:
-		return 0, hold{fleet.HeldPartialDisruption,
+		return 0, evictionHold{fleet.HeldPartialDisruption,
 			fmt.Sprintf("partially disrupted, and not larger than %d nodes", set.LargeSite), false}
 	case st == fleet.SitePartialDisruption:
-		return set.SecondaryRate, hold{}
+		return set.SecondaryRate, evictionHold{}
 	case st == fleet.SiteFullDisruption && set.Policy == fleet.Hold:
-		return 0, hold{fleet.HeldByDisruptionPolicy, "fully disrupted, and its disruptionPolicy is Hold", true}
+		return 0, evictionHold{fleet.HeldByDisruptionPolicy, "fully disrupted, and its disruptionPolicy is Hold", true}
 	}
-	return set.Rate, hold{}
+	return set.Rate, evictionHold{}
 }
 
 // site updates one site. master: no site has a ready node.
@@ -129,10 +130,10 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 		wake = m.Until.Time
 	}
 	if master {
-		perSecond, held = 0, hold{fleet.HeldInMasterDisruption, "no site has a ready node: the hub itself may be cut off",
-			true}
+		perSecond, held = 0, evictionHold{fleet.HeldInMasterDisruption,
+			"no site has a ready node: the hub itself may be cut off", true}
 	}
-	if held.free {
+	if held.clearTaints {
 		d.removeNoExecute(s, name, held.why, plan)
 	}
 	if old != nil {

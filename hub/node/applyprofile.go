@@ -156,7 +156,7 @@ func applyProfile(n *corev1.Node, was, want *state.ProfileGrants) (changed bool)
 		v := want.Labels[k]
 		had, ours := was.Labels[k]
 		now, has := n.Labels[k]
-		if ours && (had == v || !has || now != had) || has && now == v || !has && len(n.Labels) >= mostLabels {
+		if ours && (had == v || !has || now != had) || has && now == v || !has && len(n.Labels) >= maxLabels {
 			continue // not changed by the profile, or changed by a user since
 		}
 		if n.Labels == nil {
@@ -175,7 +175,7 @@ func applyProfile(n *corev1.Node, was, want *state.ProfileGrants) (changed bool)
 		w, i := taintOf(was.Taints, t), taintOf(n.Spec.Taints, t)
 		switch {
 		case w >= 0 && (was.Taints[w].Value == t.Value || i < 0 || n.Spec.Taints[i].Value != was.Taints[w].Value):
-		case i < 0 && len(n.Spec.Taints) >= mostTaints:
+		case i < 0 && len(n.Spec.Taints) >= maxTaints:
 		case i < 0:
 			n.Spec.Taints = append(n.Spec.Taints, t)
 			changed = true

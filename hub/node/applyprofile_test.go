@@ -72,7 +72,7 @@ func TestABoardProfileDoesNotFillItsNodes(t *testing.T) {
 		want.Taints = append(want.Taints, corev1.Taint{Key: fmt.Sprint("t", i), Effect: corev1.TaintEffectNoSchedule})
 	}
 	applyProfile(n, &state.ProfileGrants{}, want)
-	if len(n.Labels) != mostLabels || len(n.Spec.Taints) != mostTaints || n.Labels["l00"] != "v" || n.Labels["l63"] != "" {
+	if len(n.Labels) != maxLabels || len(n.Spec.Taints) != maxTaints || n.Labels["l00"] != "v" || n.Labels["l63"] != "" {
 		t.Errorf("it has %d labels and %d taints", len(n.Labels), len(n.Spec.Taints))
 	}
 	if applyProfile(n, want, want) {

@@ -13,7 +13,7 @@ import (
 const (
 	budgetBytes  = 8 << 20
 	bytesPerSec  = 16 << 10
-	budgetTurns  = 10 // changes of boot or Ready, which are accepted even when the bytes are used up
+	budgetHealth = 10 // changes of boot or Ready, which are accepted even when the bytes are used up
 	turnsPerSec  = 0.2
 	budgetEvents = 500
 	eventsPerSec = 0.5
@@ -46,7 +46,7 @@ func (p *liveness) allows(at time.Duration) bool {
 
 // historyAllowed uses up one change of boot or Ready, if one is left.
 func (p *liveness) historyAllowed(at time.Duration) bool {
-	return p.allowOne(&p.turns, at, budgetTurns, turnsPerSec)
+	return p.allowOne(&p.turns, at, budgetHealth, turnsPerSec)
 }
 
 // eventAllowed uses up one event, if one is left.

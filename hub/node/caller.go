@@ -47,9 +47,9 @@ func (d *Devices) Speaks(c Caller) bool { return speaks(d.Snapshot(), c) == nil 
 
 // Limits that distinguish two devices with one identity from one that restarts.
 const (
-	quiet  = 3 // halves of a lease interval without a message after which a link counts as dead
-	peace  = 2 * time.Minute
-	within = time.Second // for messages that were sent before the newcomer connected
+	deadLinkHalfIntervals = 3 // halves of a lease interval without a message after which a link counts as dead
+	claimantMemory        = 2 * time.Minute
+	underWay              = time.Second // for messages that were sent before the newcomer connected
 )
 
 // A claimant is a second device that claims a node.
@@ -80,7 +80,7 @@ func (d *Devices) Connect(c Caller) error {
 		return errors.Join(err, d.noteConflict(c.Node, c.Machine))
 	}
 	heard := time.Duration(p.seen.Load())
-	if c.Boot == "" || !p.link.Load() || now-heard > state.Lease(rec, d.LeaseInterval)*quiet/2 {
+	if c.Boot == "" || !p.link.Load() || now-heard > state.Lease(rec, d.LeaseInterval)*deadLinkHalfIntervals/2 {
 		return nil
 	}
 	r := &claimant{c.Boot, now, now}
@@ -90,7 +90,7 @@ func (d *Devices) Connect(c Caller) error {
 	p.refusedClaimant.Store(r)
 	err := fmt.Errorf("%w: another agent is connected as node %s, and sent its last message %s ago; stop that agent first",
 		ErrConflict, c.Node, (now - heard).Round(time.Millisecond))
-	if heard > r.at+within { // the link is alive, not a dead one that was not noticed yet
+	if heard > r.at+underWay { // the link is alive, not a dead one that was not noticed yet
 		err = errors.Join(err, d.noteConflict(c.Node, c.Machine))
 	}
 	return err
@@ -125,7 +125,7 @@ func (d *Devices) noRecentClaimant(node string) bool {
 	if r := d.nodes.get(node).refusedClaimant.Load(); r != nil {
 		last = r.last
 	}
-	return d.Age() > last+peace
+	return d.Age() > last+claimantMemory
 }
 
 // noteConflict stores that a second machine claims a node.

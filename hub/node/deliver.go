@@ -131,7 +131,7 @@ func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 // addresses, and their states differ in nothing else.
 type encoder struct {
 	text  []byte
-	forms map[form]filled
+	forms map[form]template
 }
 
 // A form is what nodes with only addresses have in common.
@@ -140,8 +140,8 @@ type form struct {
 	lease   int32
 }
 
-// filled is an encoded state of a form, with the position of its addresses.
-type filled struct {
+// template is an encoded state of a form, with the position of its addresses.
+type template struct {
 	text       []byte
 	first, end int
 	key        []byte
@@ -164,9 +164,9 @@ func (e *encoder) desired(d wire.Desired) ([]byte, error) {
 	first := bytes.LastIndex(text, []byte(name)) + len(name)
 	if end := first + len(d.PodCIDR); first >= len(name) && bytes.HasPrefix(text[first:], []byte(d.PodCIDR+`"`)) {
 		if e.forms == nil {
-			e.forms = map[form]filled{}
+			e.forms = map[form]template{}
 		}
-		e.forms[f] = filled{text, first, end, d.FirmwareKey}
+		e.forms[f] = template{text, first, end, d.FirmwareKey}
 	}
 	return text, nil
 }
@@ -245,8 +245,8 @@ func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.De
 // forget clears the cache.
 func (v Deliver) forget() { v.encoded.Clear() }
 
-// middle is the part of an empty desired state at which frame joins content and metadata.
-const middle = `"pods":null,"configMaps":null,"secrets":null,`
+// emptyMiddle is the part of an empty desired state at which frame joins content and metadata.
+const emptyMiddle = `"pods":null,"configMaps":null,"secrets":null,`
 
 // frame joins encoded content with the metadata of a generation, so that the content is encoded
 // only once.
@@ -259,8 +259,8 @@ func frame(content []byte, d wire.Desired) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, last, ok := bytes.Cut(bare, []byte(middle))
-	head, tail, fits := bytes.Cut(told, []byte(middle))
+	first, last, ok := bytes.Cut(bare, []byte(emptyMiddle))
+	head, tail, fits := bytes.Cut(told, []byte(emptyMiddle))
 	rest, begins := bytes.CutPrefix(content, first)
 	rest, ends := bytes.CutSuffix(rest, last)
 	if !ok || !fits || !begins || !ends {

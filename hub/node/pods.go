@@ -211,7 +211,7 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 // status is not longer than the pod requires. Our own devices never send that.
 func dropForeign(p *corev1.Pod, old *corev1.PodStatus) {
 	st := &p.Status
-	st.PodIPs, st.HostIPs = st.PodIPs[:min(len(st.PodIPs), mostIPs)], st.HostIPs[:min(len(st.HostIPs), mostIPs)]
+	st.PodIPs, st.HostIPs = st.PodIPs[:min(len(st.PodIPs), maxIPs)], st.HostIPs[:min(len(st.HostIPs), maxIPs)]
 	st.AllocatedResources, st.Resources, st.Resize = nil, nil, ""
 	st.ResourceClaimStatuses, st.ExtendedResourceClaimStatus, st.NodeAllocatableResourceClaimStatuses,
 		st.VolumeHealth = nil, nil, nil, nil
@@ -224,8 +224,8 @@ func dropForeign(p *corev1.Pod, old *corev1.PodStatus) {
 	st.EphemeralContainerStatuses = knownContainers(debug, old.EphemeralContainerStatuses, st.EphemeralContainerStatuses)
 }
 
-// mostIPs is the limit of addresses of a pod or host: one per family, and spare ones.
-const mostIPs = 8
+// maxIPs is the limit of addresses of a pod or host: one per family, and spare ones.
+const maxIPs = 8
 
 // knownContainers returns one status for each existing container.
 func knownContainers(list []corev1.Container, old, said []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {

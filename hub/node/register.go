@@ -23,9 +23,9 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 	now time.Time) (n *corev1.Node, refused []string) {
 	n = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
 	n.Labels, n.Spec.Taints, refused = allowedRegistration(st.Registration, !rec.Enrolled.IsZero(),
-		mostLabels-hubsLabels-len(rec.Labels))
+		maxLabels-hubLabels-len(rec.Labels))
 	for i, k := range slices.Sorted(maps.Keys(rec.Labels)) {
-		if i >= mostLabels-hubsLabels {
+		if i >= maxLabels-hubLabels {
 			refused = append(refused, fmt.Sprintf("label %q of its token", k))
 			continue
 		}
@@ -43,10 +43,10 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 // A device, its token and its board profile may not use up the space for labels, taints and
 // conditions of its Node: the hub and users need some of it.
 const (
-	mostLabels     = bound.MaxLabels - 8     // limit for all of these
-	hubsLabels     = 8                       // set by refreshLabels
-	mostTaints     = bound.MaxTaints - 24    // limit for those of a registration and a profile
-	mostConditions = bound.MaxConditions - 8 // of a status
+	maxLabels     = bound.MaxLabels - 8     // limit for all of these
+	hubLabels     = 8                       // set by refreshLabels
+	maxTaints     = bound.MaxTaints - 24    // limit for those of a registration and a profile
+	maxConditions = bound.MaxConditions - 8 // of a status
 )
 
 // allowedRegistration returns the labels and taints that a registering device may set, and names
@@ -70,7 +70,7 @@ func allowedRegistration(r wire.Registration, placed bool,
 	}
 	for _, t := range r.Taints {
 		t.TimeAdded = nil
-		if wire.CheckTaint(t) != nil || len(taints) >= mostTaints {
+		if wire.CheckTaint(t) != nil || len(taints) >= maxTaints {
 			refused = append(refused, fmt.Sprintf("taint %q", t.Key))
 		} else {
 			taints = addTaint(taints, t)

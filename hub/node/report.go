@@ -55,7 +55,7 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 		return measured(k) && !still
 	})
 	for _, k := range slices.Sorted(maps.Keys(st.Registration.Labels)) {
-		if _, has := n.Labels[k]; measured(k) && (has || len(n.Labels) < mostLabels) {
+		if _, has := n.Labels[k]; measured(k) && (has || len(n.Labels) < maxLabels) {
 			set(k, st.Registration.Labels[k])
 		}
 	}
@@ -83,12 +83,12 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 	intern(&next)
 	kept := 0
 	next.Conditions = slices.DeleteFunc(next.Conditions, func(c corev1.NodeCondition) bool {
-		if hubs(c.Type) || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue &&
+		if hubCondition(c.Type) || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue &&
 			c.Status != corev1.ConditionFalse {
 			return true
 		}
 		kept++
-		return kept > mostConditions && c.Type != corev1.NodeReady
+		return kept > maxConditions && c.Type != corev1.NodeReady
 	})
 	if !slices.ContainsFunc(next.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
 		next.Conditions = append(next.Conditions, corev1.NodeCondition{
@@ -105,10 +105,10 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 	}
 	for _, c := range n.Status.Conditions { // the hub's own conditions stay, others if there is space
 		others := isUnknownCondition(c.Type) && !slices.Contains(old.Conditions, string(c.Type)) &&
-			len(next.Conditions) < mostConditions
+			len(next.Conditions) < maxConditions
 		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool {
 			return d.Type == c.Type
-		}) && (hubs(c.Type) || others) {
+		}) && (hubCondition(c.Type) || others) {
 			next.Conditions = append(next.Conditions, c)
 		}
 	}
@@ -192,7 +192,7 @@ func unknownConditions(list []corev1.NodeCondition) (types []string) {
 	return types
 }
 
-func hubs(t corev1.NodeConditionType) bool {
+func hubCondition(t corev1.NodeConditionType) bool {
 	return t == fleet.ConditionFlapping || t == fleet.ConditionIdentityConflict || t == fleet.ConditionPodCIDRAvailable
 }
 

@@ -537,13 +537,13 @@ func TestConditionsOfOtherWritersStay(t *testing.T) {
 			many = append(many, corev1.NodeConditionType(fmt.Sprint("Y", i)))
 		}
 		h.hear(says(many...))
-		if n := h.node(); len(n.Status.Conditions) != mostConditions || state.ReadyOf(n) != corev1.ConditionTrue {
-			h.t.Errorf("it has %d conditions, want %d at most", len(n.Status.Conditions), mostConditions)
+		if n := h.node(); len(n.Status.Conditions) != maxConditions || state.ReadyOf(n) != corev1.ConditionTrue {
+			h.t.Errorf("it has %d conditions, want %d at most", len(n.Status.Conditions), maxConditions)
 		}
 	})
 }
 
-const mostConditions = bound.MaxConditions - 8 // of a status
+const maxConditions = bound.MaxConditions - 8 // of a status
 
 // The pods of a node that was silent count as not ready until its device lists them. A list that
 // refers to one from before the silence says nothing about those pods. This happens if the device's

@@ -12,13 +12,13 @@ import (
 
 // A simulation is the copy of the fleet for one forecast.
 type simulation struct {
-	settler *control.Settler
-	start   state.Snapshot
-	s       state.Snapshot
-	now     time.Time
-	short   bool
-	there   []*corev1.Pod // on the nodes in question
-	over    func() bool
+	settler   *control.Settler
+	start     state.Snapshot
+	s         state.Snapshot
+	now       time.Time
+	short     bool
+	startPods []*corev1.Pod // on the nodes in question
+	over      func() bool
 
 	deviceQueue []types.UID // pods that devices have to start or stop, in order
 	known       map[types.UID]state.Key
@@ -28,15 +28,15 @@ type simulation struct {
 	by          map[types.UID]*corev1.Pod // set at the end: see replacements
 }
 
-func newPlay(r Rules, s state.Snapshot, nodes []string, now time.Time) *simulation {
+func newSimulation(r Rules, s state.Snapshot, nodes []string, now time.Time) *simulation {
 	p := &simulation{settler: control.NewSettled(r.Follows, r.Deciders...), start: s, s: s, now: now,
 		known: map[types.UID]state.Key{}, left: map[types.UID]bool{}}
 	for _, name := range nodes {
 		for pod := range s.PodsOn(name) {
-			p.there = append(p.there, pod)
+			p.startPods = append(p.startPods, pod)
 			if pod.DeletionTimestamp != nil {
 				p.leaves(pod)
-				p.obey(pod)
+				p.queueForDevice(pod)
 			}
 		}
 	}
@@ -50,7 +50,7 @@ func (p *simulation) leaves(pod *corev1.Pod) {
 	}
 }
 
-func (p *simulation) obey(pod *corev1.Pod) {
+func (p *simulation) queueForDevice(pod *corev1.Pod) {
 	p.known[pod.UID] = state.KeyOf(pod)
 	p.deviceQueue = append(p.deviceQueue, pod.UID)
 }
@@ -85,7 +85,7 @@ func (p *simulation) observe(log []state.Applied) {
 			p.leaves(pod)
 		}
 		if pod.Spec.NodeName != "" && (pod.DeletionTimestamp != nil || !running(pod) && !state.Terminated(pod)) {
-			p.obey(pod)
+			p.queueForDevice(pod)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func (p *simulation) done() bool {
 		return false
 	}
 	by := p.replacements()
-	for _, pod := range p.there {
+	for _, pod := range p.startPods {
 		if !p.left[pod.UID] || !p.replaceable(pod) {
 			continue
 		}

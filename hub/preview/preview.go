@@ -88,15 +88,15 @@ type Forecast struct {
 // Drain forecasts a drain of the nodes with an order.
 func (r Rules) Drain(s state.Snapshot, nodes []string, order state.DrainOrder, now time.Time) (f Forecast) {
 	order.Timeout = state.MaxDrainTimeout.String() // the duration is not forecast
-	p := newPlay(r, s, nodes, now)
+	p := newSimulation(r, s, nodes, now)
 	leave := 0
-	for _, pod := range p.there {
+	for _, pod := range p.startPods {
 		if is, _ := drain.OutcomeOf(pod, order); is == drain.Leaves {
 			leave++
 		}
 	}
 	if leave > MaxPods {
-		for _, pod := range p.there {
+		for _, pod := range p.startPods {
 			if fate := (Fate{Pod: pod, End: Open}); fate.stays(order) || fate.End == Open {
 				f.Fates = append(f.Fates, fate)
 			}
@@ -131,7 +131,7 @@ func (r Rules) Drain(s state.Snapshot, nodes []string, order state.DrainOrder, n
 		return true
 	}
 	p.run(len(budgets(s, holds, now)))
-	for _, pod := range p.there {
+	for _, pod := range p.startPods {
 		fate := Fate{Pod: pod, Hold: holds[pod.UID]}
 		n := s.Node(pod.Spec.NodeName)
 		fate.Silent = n != nil && state.ReadyOf(n) != corev1.ConditionTrue
@@ -170,9 +170,9 @@ func (b *Budget) stuck(fates []Fate) {
 // Delete forecasts the deletion of nodes. Budgets do not count: the pods are removed with their
 // nodes.
 func (r Rules) Delete(s state.Snapshot, nodes []string, now time.Time) (f Forecast) {
-	p := newPlay(r, s, nodes, now)
-	if f.Many = len(p.there) > MaxPods; f.Many {
-		for _, pod := range p.there {
+	p := newSimulation(r, s, nodes, now)
+	if f.Many = len(p.startPods) > MaxPods; f.Many {
+		for _, pod := range p.startPods {
 			f.Fates = append(f.Fates, Fate{Pod: pod, End: Open})
 		}
 		return f
@@ -184,9 +184,11 @@ func (r Rules) Delete(s state.Snapshot, nodes []string, now time.Time) (f Foreca
 		}
 	}
 	p.do(changes)
-	p.over = func() bool { return !slices.ContainsFunc(p.there, func(pod *corev1.Pod) bool { return !p.gone(pod) }) }
+	p.over = func() bool {
+		return !slices.ContainsFunc(p.startPods, func(pod *corev1.Pod) bool { return !p.gone(pod) })
+	}
 	p.run(0)
-	for _, pod := range p.there {
+	for _, pod := range p.startPods {
 		fate := Fate{Pod: pod}
 		owner := metav1.GetControllerOfNoCopy(pod)
 		switch {
@@ -231,7 +233,7 @@ func (p *simulation) holds(order state.DrainOrder) map[types.UID]*state.Eviction
 	if order.DisableEviction {
 		return holds
 	}
-	for _, pod := range p.there {
+	for _, pod := range p.startPods {
 		if is, _ := drain.OutcomeOf(pod, order); is == drain.Leaves && !p.gone(pod) {
 			if h := now.For(pod); h != nil {
 				holds[pod.UID] = h
@@ -269,7 +271,7 @@ func budgets(s state.Snapshot, holds map[types.UID]*state.EvictionRefusal, now t
 func (p *simulation) finish(f Forecast) Forecast {
 	f.Short = p.short
 	there := map[types.UID]bool{}
-	for _, pod := range p.there {
+	for _, pod := range p.startPods {
 		there[pod.UID] = true
 	}
 	for _, uid := range p.order {

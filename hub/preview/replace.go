@@ -34,8 +34,8 @@ func (p *simulation) replacements() map[types.UID]*corev1.Pod {
 			free[p.maker(pod)] = append(free[p.maker(pod)], pod)
 		}
 	}
-	there := make(map[types.UID]*corev1.Pod, len(p.there))
-	for _, pod := range p.there {
+	there := make(map[types.UID]*corev1.Pod, len(p.startPods))
+	for _, pod := range p.startPods {
 		there[pod.UID] = pod
 	}
 	for _, named := range []bool{true, false} {

@@ -86,13 +86,13 @@ func current(r *fleet.FirmwareRollout) *fleet.FirmwareBatch {
 func (p *pass) begin(w *work) {
 	p.endBatch(w)
 	switch {
-	case w.wrong != "" || w.r.Spec.Paused:
+	case w.problem != "" || w.r.Spec.Paused:
 		return
 	case w.stale:
-		w.wait = w.superseded() + ": this applies when the running turns have ended"
+		w.waiting = w.superseded() + ": this applies when the running turns have ended"
 		return
 	}
-	if w.wait = p.stopped(w); w.wait != "" {
+	if w.waiting = p.stopped(w); w.waiting != "" {
 		return
 	}
 	b := current(w.r)
@@ -110,7 +110,7 @@ func (p *pass) begin(w *work) {
 			why = p.siteBlocked(w.r, b.Site)
 		}
 		if why != "" {
-			w.wait = why
+			w.waiting = why
 			p.at(until)
 			return
 		}
@@ -202,7 +202,7 @@ func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
 		size = 1
 		if canary != "" {
 			if !slices.Contains(open, canary) {
-				w.wait = fmt.Sprintf("the canary %s goes first: %s", canary, p.canary(w))
+				w.waiting = fmt.Sprintf("the canary %s goes first: %s", canary, p.canary(w))
 				return nil
 			}
 			open = []string{canary}
@@ -245,8 +245,8 @@ func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
 			}
 			return current(w.r)
 		}
-		if w.wait == "" {
-			w.wait = why
+		if w.waiting == "" {
+			w.waiting = why
 		}
 		p.at(until)
 		open = open[end:]

@@ -128,13 +128,13 @@ type pass struct {
 
 // work is one rollout with its nodes.
 type work struct {
-	r     *fleet.FirmwareRollout // with a new status
-	nodes []string               // selected nodes, by name
-	older string                 // an older rollout that selects some of the same nodes
-	wrong string                 // why it can do nothing
-	wait  string                 // what it waits for: the first reason found
-	trial time.Duration          // time for a device to report the result of its trial
-	stale bool                   // its profile has changed; the change applies when no node has a turn
+	r       *fleet.FirmwareRollout // with a new status
+	nodes   []string               // selected nodes, by name
+	older   string                 // an older rollout that selects some of the same nodes
+	problem string                 // why it can do nothing
+	waiting string                 // what it waits for: the first reason found
+	trial   time.Duration          // time for a device to report the result of its trial
+	stale   bool                   // its profile has changed; the change applies when no node has a turn
 }
 
 func (p *pass) do(c ...state.Change) {
@@ -164,9 +164,9 @@ func (p *pass) assign() {
 		sel, err := metav1.LabelSelectorAsSelector(w.r.Spec.Selector)
 		switch {
 		case err != nil:
-			w.wrong = fmt.Sprintf("its selector is invalid: %v", err)
+			w.problem = fmt.Sprintf("its selector is invalid: %v", err)
 		case w.r.DeletionTimestamp != nil:
-			w.wrong = "it is being deleted"
+			w.problem = "it is being deleted"
 		default:
 			selectors[i] = sel
 		}
@@ -232,7 +232,7 @@ func (p *pass) needsFirmware(r *fleet.FirmwareRollout, n *corev1.Node, rec *stat
 // target updates the configuration of a rollout from its profile. The old one stays while a node
 // has its turn to try it.
 func (p *pass) target(w *work) {
-	if w.wrong != "" {
+	if w.problem != "" {
 		return
 	}
 	if st := &w.r.Status; st.Undoing != w.r.Spec.Undo {
@@ -250,19 +250,19 @@ func (p *pass) target(w *work) {
 	}
 	if w.r.Status.Undoing { // the undo uses the configuration that was kept, even if the profile has changed
 		if w.r.Status.Digest == "" {
-			w.wrong = "there is nothing to undo: no node has received a configuration"
+			w.problem = "there is nothing to undo: no node has received a configuration"
 		}
 		p.assigned(w)
 		return
 	}
 	profile, _ := p.s.Get(state.Key{Kind: state.BoardProfiles, Name: w.r.Spec.Profile}).(*fleet.BoardProfile)
 	if profile == nil {
-		w.wrong = fmt.Sprintf("board profile %s not found", w.r.Spec.Profile)
+		w.problem = fmt.Sprintf("board profile %s not found", w.r.Spec.Profile)
 		return
 	}
 	document, _, err := firmwareconfigs.Render(profile)
 	if err != nil {
-		w.wrong = fmt.Sprintf("board profile %s: %v", w.r.Spec.Profile, err)
+		w.problem = fmt.Sprintf("board profile %s: %v", w.r.Spec.Profile, err)
 		return
 	}
 	switch st := &w.r.Status; {

@@ -111,8 +111,8 @@ func (p *pass) count(w *work) {
 func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 	st := &w.r.Status
 	switch {
-	case w.wrong != "":
-		return fleet.RolloutPending, w.wrong
+	case w.problem != "":
+		return fleet.RolloutPending, w.problem
 	case st.Nodes == 0 && w.older != "":
 		return fleet.RolloutPending, fmt.Sprintf(
 			"its nodes belong to the older rollout %s: delete that one, or select others", w.older)
@@ -156,8 +156,8 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 			return fleet.RolloutWaiting, text
 		}
 		return fleet.RolloutProgressing, text
-	case w.wait != "":
-		return fleet.RolloutWaiting, w.wait
+	case w.waiting != "":
+		return fleet.RolloutWaiting, w.waiting
 	}
 	for _, n := range st.NodeStates {
 		if !ends(w.r, n.State) {

@@ -180,8 +180,8 @@ func idle(f *state.FirmwareReport) bool {
 func (p *pass) blockedBy(w *work, node string, at fleet.FirmwareNodeState) (string, time.Time) {
 	n := p.s.Node(node)
 	switch {
-	case w.wrong != "":
-		return w.wrong, time.Time{}
+	case w.problem != "":
+		return w.problem, time.Time{}
 	case w.r.Spec.Paused:
 		return "the rollout is paused", time.Time{}
 	case w.stale:

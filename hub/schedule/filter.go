@@ -100,7 +100,7 @@ func (t try) missingResources(node *corev1.Node, usage state.Usage) []refusal {
 	}
 	for _, need := range t.needs {
 		if free, ok := freeOf(node, usage, need.name); !ok || need.amount.Cmp(free) > 0 {
-			reasons = append(reasons, refusal{Reason: InsufficientResource, of: string(need.name)})
+			reasons = append(reasons, refusal{Reason: InsufficientResource, object: string(need.name)})
 		}
 	}
 	t.reasons = reasons

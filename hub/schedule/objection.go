@@ -135,7 +135,7 @@ func (t try) objections(l labelRequirements, node *corev1.Node, all []Objection)
 
 func (t try) shortages(node *corev1.Node, usage state.Usage, all []Objection) []Objection {
 	for _, r := range t.missingResources(node, usage) {
-		o := Objection{Reason: InsufficientResource, Resource: corev1.ResourceName(r.of)}
+		o := Objection{Reason: InsufficientResource, Resource: corev1.ResourceName(r.object)}
 		if r.Reason == TooManyPods {
 			o.Reason, o.Resource = TooManyPods, corev1.ResourcePods
 			o.Want.Set(1)

@@ -35,7 +35,7 @@ func (p *pass) preempt(t try) string {
 	}
 	var best *offer
 	offers := 0
-	for _, name := range t.tally.curable {
+	for _, name := range t.tally.preemptable {
 		p.looks++
 		o := p.offerOf(t, name)
 		if o == nil {
@@ -67,7 +67,7 @@ func (p *pass) preempt(t try) string {
 // pod for another reason, such as silence, or if another pod took the space.
 func (t try) victimsLeaving() bool {
 	room := t.pod.Status.NominatedNodeName
-	if room == "" || !slices.Contains(t.tally.curable, room) {
+	if room == "" || !slices.Contains(t.tally.preemptable, room) {
 		return false
 	}
 	var leave []*corev1.Pod

@@ -74,20 +74,20 @@ func (r Reason) String() string {
 // sentence.
 type refusal struct {
 	Reason
-	of, value string
+	object, value string
 }
 
 func (r refusal) String() string {
 	switch words := reasons[r.Reason].words; r.Reason {
 	case NodeNotReady, NodePressure, UntoleratedTaint:
-		return fmt.Sprintf("%s {%s: %s}", words, r.of, r.value)
+		return fmt.Sprintf("%s {%s: %s}", words, r.object, r.value)
 	case InsufficientResource:
-		return words + " " + r.of
+		return words + " " + r.object
 	case NoVolume:
-		return r.of
+		return r.object
 	default:
 		return words
 	}
 }
 
-func (r Reason) curable() bool { return reasons[r].curable }
+func (r Reason) preemptable() bool { return reasons[r].curable }

@@ -19,8 +19,8 @@ const minCandidates = 500
 type tally struct {
 	nodes int
 	count map[refusal]int
-	// curable are the nodes that would fit after preemption.
-	curable []string
+	// preemptable are the nodes that would fit after preemption.
+	preemptable []string
 }
 
 func (c tally) String() string {
@@ -30,7 +30,7 @@ func (c tally) String() string {
 	var parts []string
 	for reason, n := range c.count {
 		if reason.Reason == NoVolume {
-			parts = append(parts, reason.of)
+			parts = append(parts, reason.object)
 			continue
 		}
 		parts = append(parts, fmt.Sprintf("%d %s", n, reason))
@@ -43,10 +43,10 @@ func (c *tally) add(node string, reasons []refusal) {
 	curable := true
 	for _, r := range reasons {
 		c.count[r]++
-		curable = curable && r.curable()
+		curable = curable && r.preemptable()
 	}
 	if curable {
-		c.curable = append(c.curable, node)
+		c.preemptable = append(c.preemptable, node)
 	}
 }
 

@@ -96,12 +96,12 @@ func FuzzParts(f *testing.F) {
 	})
 }
 
-// A dud is a sharded decider that panics for one node.
-type dud struct{ lifecycle.Health }
+// A panickingShard is a sharded decider that panics for one node.
+type panickingShard struct{ lifecycle.Health }
 
-func (d dud) Sharded(state.Snapshot, []state.Subject) state.Decide { return d.Decide }
+func (d panickingShard) Sharded(state.Snapshot, []state.Subject) state.Decide { return d.Decide }
 
-func (d dud) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
+func (d panickingShard) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
 	for _, q := range subjects {
 		if q.Name == "pi-000700" {
 			panic("a mistake")
@@ -113,7 +113,7 @@ func (d dud) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) s
 // A panic in a sharded decider does not end the hub either.
 func TestAShardThatPanics(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	settler := control.NewSettler(node.Ended, dud{lifecycle.Health{Settings: lifecycle.Defaults}})
+	settler := control.NewSettler(node.Ended, panickingShard{lifecycle.Health{Settings: lifecycle.Defaults}})
 	if _, _, settled := settler.Settle(bigFleet(1200, now), nil, now); settled {
 		t.Error("it counts as decided")
 	}

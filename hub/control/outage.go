@@ -29,9 +29,9 @@ const (
 	maxUnseenNews = 10_000
 )
 
-// note counts a pass and logs what an operator must know. A pass without a commit says nothing
+// noteResult counts a pass and logs what an operator must know. A pass without a commit says nothing
 // about the store.
-func (l *Loop) note(err error, now time.Time) {
+func (l *Loop) noteResult(err error, now time.Time) {
 	h := &l.outage
 	switch {
 	case err != nil:
@@ -113,7 +113,7 @@ type storeSpace struct {
 	wait       time.Duration // pause between the last try and next
 }
 
-const leastRoomWait, mostRoomWait = time.Second, 10 * time.Second
+const minSpaceWait, maxSpaceWait = time.Second, 10 * time.Second
 
 // skipsAdditions tells whether a pass leaves additions out.
 func (r *storeSpace) skipsAdditions(now time.Time) bool { return r.full && now.Before(r.next) }
@@ -124,7 +124,7 @@ func (r *storeSpace) out() bool { return r.full && errors.Is(r.err, ErrFull) }
 
 // failed stores that the store has refused additions.
 func (r *storeSpace) failed(err error, now time.Time) {
-	r.full, r.err, r.wait = true, err, min(max(2*r.wait, leastRoomWait), mostRoomWait)
+	r.full, r.err, r.wait = true, err, min(max(2*r.wait, minSpaceWait), maxSpaceWait)
 	r.next = now.Add(r.wait)
 }
 
@@ -137,7 +137,7 @@ func (l *Loop) noteNoSpace(err error, now time.Time) {
 		l.space = storeSpace{}
 	case r.lastLogged.IsZero() || now.Sub(r.lastLogged) >= logInterval:
 		l.Log.Error("new objects cannot be stored and are tried again; changes and deletions go on", "err", r.err, "every",
-			mostRoomWait)
+			maxSpaceWait)
 		r.lastLogged = now
 	}
 }

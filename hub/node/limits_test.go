@@ -162,7 +162,7 @@ func TestADeviceDoesNotOverfillANodeMadeByHand(t *testing.T) {
 				t.Errorf("with %d labels of an administrator's it has %s: %v", own, k, has)
 			}
 		}
-		if _, has := n.Labels[fleet.LabelProfile]; own <= bound.MaxLabels-hubsLabels && !has {
+		if _, has := n.Labels[fleet.LabelProfile]; own <= bound.MaxLabels-hubLabels && !has {
 			t.Errorf("with %d labels of an administrator's it has no profile", own)
 		}
 	}

@@ -11,10 +11,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A narrow store refuses Pods while it is narrow.
-type narrow struct{ is atomic.Bool }
+// A podlessStore store refuses Pods while it is narrow.
+type podlessStore struct{ is atomic.Bool }
 
-func (n *narrow) Commit(_ context.Context, rows []Row, _ uint64) error {
+func (n *podlessStore) Commit(_ context.Context, rows []Row, _ uint64) error {
 	for _, r := range rows {
 		if n.is.Load() && r.Key.Kind == state.Pods {
 			return fmt.Errorf("write a pod: %w", ErrFull)
@@ -27,7 +27,7 @@ func (n *narrow) Commit(_ context.Context, rows []Row, _ uint64) error {
 // node was deleted stays.
 func TestSubjectsOfNewsCommittedAloneAreNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &narrow{}
+		store := &podlessStore{}
 		store.is.Store(true)
 		l := withAKiosk(time.Now(), store)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -16,28 +16,28 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A choosy store refuses rows with an error while one is set.
-type choosy struct {
+// A refusingStore store refuses rows with an error while one is set.
+type refusingStore struct {
 	with    atomic.Pointer[error]
 	refuses func(Row) bool
 }
 
-func (c *choosy) Commit(_ context.Context, rows []Row, _ uint64) error {
+func (c *refusingStore) Commit(_ context.Context, rows []Row, _ uint64) error {
 	if err := c.with.Load(); err != nil && slices.ContainsFunc(rows, c.refuses) {
 		return *err
 	}
 	return nil
 }
 
-func (c *choosy) refuse(err error) { c.with.Store(&err) }
+func (c *refusingStore) refuse(err error) { c.with.Store(&err) }
 
-// A roomy store can be asked whether it has space.
-type roomy struct {
-	*choosy
+// A probingStore store can be asked whether it has space.
+type probingStore struct {
+	*refusingStore
 	room atomic.Bool
 }
 
-func (r *roomy) Room(context.Context) bool { return r.room.Load() }
+func (r *probingStore) Room(context.Context) bool { return r.room.Load() }
 
 func podNamed(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
@@ -46,7 +46,7 @@ func podNamed(name string) *corev1.Pod {
 // TestAFullDiskIsReportedUntilThereIsSpace: a pass without additions does not prove that there is space.
 func TestAFullDiskIsReportedUntilThereIsSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := &roomy{choosy: &choosy{refuses: func(r Row) bool { return r.Key.Kind == state.Pods && r.Key.Name != "kiosk" }}}
+		disk := &probingStore{refusingStore: &refusingStore{refuses: func(r Row) bool { return r.Key.Kind == state.Pods && r.Key.Name != "kiosk" }}}
 		disk.refuse(fmt.Errorf("write: %w", ErrFull))
 		l := withAKiosk(time.Now(), disk)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -84,14 +84,14 @@ func TestAFullDiskIsReportedUntilThereIsSpace(t *testing.T) {
 	})
 }
 
-// wanting is a decider that adds a pod.
-type wanting struct{}
+// podAdder is a decider that adds a pod.
+type podAdder struct{}
 
-func (wanting) Touches(state.Applied) []state.Subject { return nil }
-func (wanting) Subjects(state.Snapshot) []state.Subject {
+func (podAdder) Touches(state.Applied) []state.Subject { return nil }
+func (podAdder) Subjects(state.Snapshot) []state.Subject {
 	return []state.Subject{{Key: state.Key{Kind: state.Pods, Namespace: "default", Name: "large"}}}
 }
-func (wanting) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (p state.Plan) {
+func (podAdder) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (p state.Plan) {
 	if s.Pod("default", "large") == nil {
 		p.Changes = []state.Change{state.Put(podNamed("large"), "add pod large")}
 	}
@@ -102,10 +102,10 @@ func (wanting) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (p state
 // of the database.
 func TestARefusedRowDelaysNothingElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := &choosy{refuses: func(r Row) bool { return r.Key.Name == "large" && r.State != nil }}
+		disk := &refusingStore{refuses: func(r Row) bool { return r.Key.Name == "large" && r.State != nil }}
 		disk.refuse(errors.New("write pods default/large: row is too big"))
 		l := withAKiosk(time.Now(), disk)
-		l = New(Config{Start: l.Snapshot(), Store: disk, Deciders: []Decider{l.settler.deciders[0], wanting{}}})
+		l = New(Config{Start: l.Snapshot(), Store: disk, Deciders: []Decider{l.settler.deciders[0], podAdder{}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
 		go func() { over <- l.Run(ctx) }()
