@@ -1,13 +1,10 @@
-// Package ask puts questions to devices over their MQTT link and brings the
-// answers back as streams: the log of a container or of the agent itself, a command
-// in a container, a connection into a pod, what a device uses.
+// Package ask sends requests to devices over MQTT and returns the responses as streams: logs of
+// containers and agents, commands in containers, connections into pods, resource usage.
 //
-// Both directions are flow controlled: a device stops at 64 chunks that the reader
-// has not taken, and input waits here until the device has taken what came before.
-// Chunks are numbered, so that one that got lost ends the stream with an error and
-// never leaves a hole. The package knows nothing of the fleet but the pod that
-// it is asked about, and decides nothing. What it sends goes through package
-// broker; replies come from there.
+// Both directions are flow controlled: a device sends at most 64 unread chunks, and input waits
+// until the device has read the previous one. Chunks are numbered, so that a lost one ends the
+// stream with an error instead of leaving a gap. The package decides nothing, and knows only the
+// pod of a request. Package broker carries its messages; packages kube and admin call it.
 package ask
 
 import (
@@ -23,7 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Broker carries requests to devices without waiting for them, in their order.
+// A Broker sends requests to devices in order, without waiting.
 type Broker interface {
 	Request(node, id string, r wire.Request) error
 }
@@ -31,76 +28,75 @@ type Broker interface {
 // Errors by what the caller can do.
 var (
 	ErrOffline = errors.New("the node's device is not connected to the hub")
-	ErrLost    = errors.New("the device's answer broke off")
-	ErrTooOld  = errors.New("the device's agent is older than this question")
+	ErrLost    = errors.New("the device's response was interrupted")
+	ErrTooOld  = errors.New("the device's agent is too old for this request")
 )
 
-// A Client asks devices, and keeps the questions under way.
+// A Client sends requests to devices, and keeps those that are open.
 type Client struct {
 	Broker Broker
 
-	mu     sync.Mutex
-	open   map[string]*question // by id
-	held   map[string]int       // bytes that nobody has taken yet, by node
-	all    int                  // of them
-	usages usages
+	mu          sync.Mutex
+	open        map[string]*request // by ID
+	unread      map[string]int      // unread bytes by node
+	unreadTotal int                 // unread bytes in total
+	usages      usages
 }
 
-// hold counts so many bytes of an answer until they are taken. Where too much waits, of the node's
-// answers or of all, full is the one of which most does: whoever reads is not held up by whoever
-// does not.
-func (c *Client) hold(q *question, n int) (full *question) {
+// countUnread counts unread bytes. If a limit of the node or of all nodes is exceeded, full is the
+// request with the most unread bytes, so that a slow reader does not block others.
+func (c *Client) countUnread(q *request, n int) (full *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held == nil {
-		c.held = map[string]int{}
+	if c.unread == nil {
+		c.unread = map[string]int{}
 	}
-	c.held[q.node] += n
-	c.all += n
-	q.held += n
-	ofNode := c.held[q.node] > nodeHeld
-	if !ofNode && c.all <= allHeld {
+	c.unread[q.node] += n
+	c.unreadTotal += n
+	q.unread += n
+	ofNode := c.unread[q.node] > maxNodeUnread
+	if !ofNode && c.unreadTotal <= maxUnread {
 		return nil
 	}
 	full = q
 	for _, o := range c.open {
-		if o.held > full.held && (!ofNode || o.node == q.node) {
+		if o.unread > full.unread && (!ofNode || o.node == q.node) {
 			full = o
 		}
 	}
 	return full
 }
 
-func (c *Client) release(q *question, n int) {
+func (c *Client) release(q *request, n int) {
 	if n == 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all -= n
-	q.held -= n
-	if c.held[q.node] -= n; c.held[q.node] <= 0 {
-		delete(c.held, q.node)
+	c.unreadTotal -= n
+	q.unread -= n
+	if c.unread[q.node] -= n; c.unread[q.node] <= 0 {
+		delete(c.unread, q.node)
 	}
 }
 
-// Reply takes a chunk of an answer. It never blocks.
+// Reply handles a chunk of a response. It never blocks.
 func (c *Client) Reply(node, id string, r wire.Reply) {
 	c.mu.Lock()
 	q := c.open[id]
 	c.mu.Unlock()
 	switch {
 	case q == nil && !r.EOF && r.Seq%ackEvery == 0:
-		c.cancel(node, id) // nobody waits for it any more, and the device does not know
+		c.cancel(node, id) // the request has ended, and the device does not know
 	case q != nil && q.node == node:
-		q.hear(r)
+		q.receive(r)
 	}
 }
 
-// Disconnected ends the questions to a node: nobody will answer them.
+// Disconnected ends the requests to a node.
 func (c *Client) Disconnected(node string) {
 	c.mu.Lock()
-	var lost []*question
+	var lost []*request
 	for _, q := range c.open {
 		if q.node == node {
 			lost = append(lost, q)
@@ -112,16 +108,14 @@ func (c *Client) Disconnected(node string) {
 	}
 }
 
-// Logs writes the log of a pod's container to w until its end, or, following,
-// until ctx ends.
+// Logs writes a container's log to w until its end; if it follows, until ctx ends.
 func (c *Client) Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
 	r := logRequest(wire.RequestLogs, o)
 	r.Pod, r.Container, r.Previous = string(pod.UID), o.Container, o.Previous
 	return c.copyLog(ctx, pod.Spec.NodeName, r, w)
 }
 
-// NodeLogs writes what the agent of a node keeps of its own log to w, as Logs does
-// with a container's. ErrTooOld: that agent keeps none.
+// NodeLogs writes the log of a node's agent to w, as Logs does. ErrTooOld: that agent keeps none.
 func (c *Client) NodeLogs(ctx context.Context, node string, o corev1.PodLogOptions, w io.Writer) error {
 	r := logRequest(wire.RequestNodeLogs, o)
 	err := c.copyLog(ctx, node, r, w)
@@ -149,9 +143,9 @@ func (c *Client) copyLog(ctx context.Context, node string, r wire.Request, w io.
 		return err
 	}
 	defer q.close()
-	most := patience
+	most := chunkTimeout
 	if r.Follow {
-		most = 0 // silence is no sign of anything
+		most = 0 // a followed log may be silent
 	}
 	for {
 		reply, err := q.next(ctx, most)

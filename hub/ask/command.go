@@ -10,17 +10,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Exec runs a command in a container, to its end or that of ctx; then the command
-// is hung up on. An ExitError says that it ended with another code than 0. A Read
-// of s.Stdin may still be under way when Exec returns: the caller ends it.
+// Exec runs a command in a container until it or ctx ends; then it is hung up. An ExitError says
+// that its exit code was not 0. A Read of s.Stdin may still be blocked when Exec returns: the
+// caller ends it.
 func (c *Client) Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s IO) error {
 	return c.command(ctx, pod,
 		wire.Request{Type: wire.RequestExec, Container: o.Container, Command: o.Command, TTY: o.TTY}, s)
 }
 
-// Attach joins in with what a container's first process says and is told, until it
-// ends or ctx does; the container goes on then. What it has said before is not
-// repeated. s.Stdin is as in Exec.
+// Attach connects to a container's first process until it or ctx ends; the container goes on.
+// Earlier output is not repeated. s.Stdin is as in Exec.
 func (c *Client) Attach(ctx context.Context, pod *corev1.Pod, o corev1.PodAttachOptions, s IO) error {
 	return c.command(ctx, pod, wire.Request{Type: wire.RequestAttach, Container: o.Container, TTY: o.TTY}, s)
 }
@@ -65,7 +64,7 @@ func (c *Client) command(ctx context.Context, pod *corev1.Pod, r wire.Request, s
 	}
 }
 
-// resize sends each size of a window.
+// resize sends each window size.
 func (i *input) resize(ctx context.Context, sizes <-chan Size) {
 	defer panics.CatchThen("input", i.q.fail)
 	for {

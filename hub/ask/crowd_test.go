@@ -95,7 +95,7 @@ func TestWhoReadsIsNotHeldUpByWhoDoesNot(t *testing.T) {
 					t.Errorf("%d of those that did not read have ended, want %d", n, c.lost)
 				}
 				for range len(ended) {
-					if err := <-ended; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "waits to be read, and most of this") {
+					if err := <-ended; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "most of them of this one") {
 						t.Errorf("one of them ends with %v", err)
 					}
 				}

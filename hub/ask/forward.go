@@ -13,13 +13,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Forward opens one TCP connection to a port of a pod, as seen from inside the
-// pod. It lasts until it is closed or ctx ends, and has a CloseWrite, too.
+// Forward opens a TCP connection to a port inside a pod. It lasts until it is closed or ctx ends.
+// The connection also has a CloseWrite.
 func (c *Client) Forward(ctx context.Context, pod *corev1.Pod, port int32) (io.ReadWriteCloser, error) {
 	q, err := c.ask(ctx, pod.Spec.NodeName, wire.Request{Type: wire.RequestPortForward, Pod: string(pod.UID), Port: port})
 	var first wire.Reply
 	if err == nil {
-		if first, err = q.next(ctx, patience); err != nil {
+		if first, err = q.next(ctx, chunkTimeout); err != nil {
 			q.close()
 		}
 	}
@@ -32,15 +32,15 @@ func (c *Client) Forward(ctx context.Context, pod *corev1.Pod, port int32) (io.R
 	return conn, nil
 }
 
-// A connection is a TCP connection into a pod. Read is for one goroutine at a time.
+// A connection is a TCP connection into a pod. Only one goroutine may read.
 type connection struct {
-	q      *question
+	q      *request
 	ctx    context.Context
 	cancel context.CancelFunc
 	stop   func() bool
 	once   sync.Once
 
-	rest []byte // received and not read
+	rest []byte // received, but unread
 	eof  bool
 	err  error
 }
@@ -76,7 +76,7 @@ func (c *connection) Write(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// CloseWrite says that no more will be written.
+// CloseWrite ends the output direction.
 func (c *connection) CloseWrite() error { return c.put(wire.Request{Type: wire.RequestCloseStdin}) }
 
 func (c *connection) put(r wire.Request) error {

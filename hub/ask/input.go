@@ -13,26 +13,25 @@ import (
 )
 
 const (
-	quick     = time.Second            // a device that takes its input in this time may have more of it under way
-	probeMin  = 5 * time.Second        // without an acknowledgement the newest input is sent again; doubles
-	probeMax  = 30 * time.Second       //
-	tryAgain  = 100 * time.Millisecond // when there is no room on the way to the device
-	firstRoom = 2                      // inputs under way, until it is known how quick the device is
+	growBelow   = time.Second            // below this latency the window grows
+	probeMin    = 5 * time.Second        // the newest unacknowledged input is sent again after this time, which doubles
+	probeMax    = 30 * time.Second       // at most
+	retryAfter  = 100 * time.Millisecond // retry when the broker's outbox is full
+	firstWindow = 2                      // initial window
 )
 
-// An input is what goes to a device for a question under way: at most so many
-// chunks ahead of what the device has taken, few where it or its line is slow, so
-// that nothing else waits behind them for long. A device refuses input with a gap;
-// that the newest was lost shows when it is sent again.
+// An input is the input of an open request. Its window limits unacknowledged chunks, and is small
+// for a slow device or network, so that other messages do not wait behind them. A device refuses
+// input with a gap; sending the newest chunk again shows whether it was lost.
 type input struct {
-	q     *question
-	order chan struct{} // held by the one who sends
+	q     *request
+	order chan struct{} // held by the sender
 	room  chan struct{}
 
 	mu     sync.Mutex
 	sent   uint64
 	taken  uint64
-	limit  uint64 // 1 to wire.InputWindow
+	window uint64 // window, 1 to wire.InputWindow
 	times  [wire.InputWindow]time.Time
 	newest wire.Request
 	probe  *time.Timer
@@ -40,13 +39,12 @@ type input struct {
 	ended  bool
 }
 
-func (i *input) begin(q *question) {
-	i.q, i.limit = q, firstRoom
+func (i *input) begin(q *request) {
+	i.q, i.window = q, firstWindow
 	i.order, i.room = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
-// acked notes that the device has taken the inputs up to seq, and says whether so
-// many were sent.
+// acked handles an acknowledgement up to seq; false: so many were not sent.
 func (i *input) acked(seq uint64) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -56,10 +54,10 @@ func (i *input) acked(seq uint64) bool {
 	if seq > i.sent {
 		return false
 	}
-	if time.Since(i.times[seq%wire.InputWindow]) < quick {
-		i.limit = min(i.limit+1, wire.InputWindow)
+	if time.Since(i.times[seq%wire.InputWindow]) < growBelow {
+		i.window = min(i.window+1, wire.InputWindow)
 	} else {
-		i.limit = max(i.limit/2, 1)
+		i.window = max(i.window/2, 1)
 	}
 	i.taken = seq
 	i.watch(probeMin)
@@ -67,7 +65,7 @@ func (i *input) acked(seq uint64) bool {
 	return true
 }
 
-// watch sees to it that the newest input is sent again while it is not taken.
+// watch sends the newest input again while it is not acknowledged.
 func (i *input) watch(wait time.Duration) {
 	if i.probe != nil {
 		i.probe.Stop()
@@ -97,13 +95,13 @@ func (i *input) stop() {
 	i.watch(probeMin)
 }
 
-// put sends an input when there is room for it.
+// put sends an input once the window allows it.
 func (i *input) put(ctx context.Context, r wire.Request) error {
 	q := i.q
 	select {
 	case i.order <- struct{}{}:
 		defer func() { <-i.order }()
-	case <-q.over:
+	case <-q.done:
 		return io.ErrClosedPipe
 	case <-ctx.Done():
 		return ctx.Err()
@@ -111,7 +109,7 @@ func (i *input) put(ctx context.Context, r wire.Request) error {
 	for ctx.Err() != nil || !i.number(&r) {
 		select {
 		case <-i.room:
-		case <-q.over:
+		case <-q.done:
 			return io.ErrClosedPipe
 		case <-ctx.Done():
 			return ctx.Err()
@@ -119,11 +117,11 @@ func (i *input) put(ctx context.Context, r wire.Request) error {
 	}
 	for q.client.Broker.Request(q.node, q.id, r) != nil {
 		select {
-		case <-time.After(tryAgain):
-		case <-q.over: // also when the link is lost
+		case <-time.After(retryAfter):
+		case <-q.done: // or the link is lost
 			return io.ErrClosedPipe
 		case <-ctx.Done():
-			q.fail(ErrLost) // what was numbered is missing now
+			q.fail(ErrLost) // the numbered chunk is missing
 			return ctx.Err()
 		}
 	}
@@ -133,11 +131,11 @@ func (i *input) put(ctx context.Context, r wire.Request) error {
 	return nil
 }
 
-// number gives an input its number if there is room for it.
+// number assigns the next number if the window allows it.
 func (i *input) number(r *wire.Request) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.ended || i.sent-i.taken >= i.limit {
+	if i.ended || i.sent-i.taken >= i.window {
 		return false
 	}
 	i.sent++
@@ -146,15 +144,15 @@ func (i *input) number(r *wire.Request) bool {
 	return true
 }
 
-// feed sends what r gives, and its end. A reader that fails ends the question: the
-// command must not take that for the end of its input.
+// feed sends what r returns, and its end. An error of r ends the request, since the command must
+// not take it for the end of its input.
 func (i *input) feed(ctx context.Context, r io.Reader) {
 	defer panics.CatchThen("input", i.q.fail)
 	buf := make([]byte, wire.MaxInput)
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
-			data := append([]byte(nil), buf[:n]...) // it may have to be sent again
+			data := append([]byte(nil), buf[:n]...) // kept in case it is sent again
 			if i.put(ctx, wire.Request{Type: wire.RequestStdin, Data: data}) != nil {
 				return
 			}

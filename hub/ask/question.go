@@ -15,49 +15,49 @@ import (
 )
 
 const (
-	ackEvery   = 16               // chunks
-	patience   = 15 * time.Second // for the first chunk, and between chunks of an answer that does not follow
-	maxWaiting = 8 << 20          // bytes of chunks that wait for a slow reader; devices send 2 MiB ahead
-	nodeHeld   = 16 << 20         // and of all the answers of one node
-	allHeld    = 64 << 20         // and of all nodes
+	ackEvery      = 16               // chunks
+	chunkTimeout  = 15 * time.Second // for the first chunk, and between chunks unless the response follows a log
+	maxWaiting    = 8 << 20          // unread bytes of one response; devices send 2 MiB ahead
+	maxNodeUnread = 16 << 20         // unread bytes of a node
+	maxUnread     = 64 << 20         // unread bytes of all nodes
 )
 
-// A question is a request to a device and what it answers. One goroutine takes the
-// chunks; inputs may come from several.
-type question struct {
+// A request is a request to a device with its response. One goroutine reads the chunks; several
+// may send input.
+type request struct {
 	client   *Client
 	node, id string
 	what     string // such as "exec"
 	input    input
-	held     int // bytes that nobody has taken yet; the client's mutex guards it
+	unread   int // unread bytes; guarded by the client's mutex
 
 	mu      sync.Mutex
-	waiting []wire.Reply // chunks that nobody has taken yet
-	bytes   int          // of their data
-	arrived uint64       // chunks that came
-	taken   uint64       // chunks that were taken
-	acked   uint64       // chunks of which the device knows that
-	again   bool         // the device has missed our acknowledgement
-	ended   bool         // the last chunk was taken
-	err     error        // why no more will come
+	waiting []wire.Reply // unread chunks
+	bytes   int          // bytes of waiting
+	arrived uint64       // received chunks
+	taken   uint64       // read chunks
+	acked   uint64       // chunks that were acknowledged to the device
+	again   bool         // acknowledge again: the device missed it
+	ended   bool         // the last chunk was read
+	err     error        // why no more chunks follow
 	news    chan struct{}
-	over    chan struct{} // closed with err
+	done    chan struct{} // closed with err
 }
 
-// ask puts a question to a node, and waits until the device begins to answer.
-func (c *Client) ask(ctx context.Context, node string, r wire.Request) (*question, error) {
+// ask sends a request to a node, and waits for the start of the response.
+func (c *Client) ask(ctx context.Context, node string, r wire.Request) (*request, error) {
 	if err := r.Valid(); err != nil {
 		return nil, err
 	}
 	if node == "" {
-		return nil, fmt.Errorf("%s: %w: the pod is on no node yet", r.Type, ErrOffline)
+		return nil, fmt.Errorf("%s: %w: the pod has no node yet", r.Type, ErrOffline)
 	}
-	q := &question{client: c, node: node, id: strings.ToLower(ulid.Make().String()), what: r.Type,
-		news: make(chan struct{}, 1), over: make(chan struct{})}
+	q := &request{client: c, node: node, id: strings.ToLower(ulid.Make().String()), what: r.Type,
+		news: make(chan struct{}, 1), done: make(chan struct{})}
 	q.input.begin(q)
 	c.mu.Lock()
 	if c.open == nil {
-		c.open = map[string]*question{}
+		c.open = map[string]*request{}
 	}
 	c.open[q.id] = q
 	c.mu.Unlock()
@@ -65,15 +65,15 @@ func (c *Client) ask(ctx context.Context, node string, r wire.Request) (*questio
 		q.forget()
 		return nil, q.wrap(errors.Join(ErrOffline, err))
 	}
-	if err := q.await(ctx, patience); err != nil {
+	if err := q.await(ctx, chunkTimeout); err != nil {
 		q.close()
 		return nil, err
 	}
 	return q, nil
 }
 
-// close ends a question, also on the device, unless that has ended it.
-func (q *question) close() {
+// close ends a request, also on the device unless the device has ended it.
+func (q *request) close() {
 	q.mu.Lock()
 	ended := q.ended
 	q.mu.Unlock()
@@ -87,60 +87,59 @@ func (q *question) close() {
 	}
 }
 
-func (q *question) forget() {
+func (q *request) forget() {
 	q.client.mu.Lock()
 	defer q.client.mu.Unlock()
 	delete(q.client.open, q.id)
 }
 
-// cancel tells a device that nobody waits for an answer. Should that get lost, the
-// next chunk of the answer is replied to with another cancel.
+// cancel tells a device to stop a response. If that is lost, the next chunk causes another cancel.
 func (c *Client) cancel(node, id string) {
 	_ = c.Broker.Request(node, id+"c", wire.Request{Type: wire.RequestCancel, Of: id})
 }
 
-// drop lets go of what nobody takes any more.
-func (q *question) drop() {
+// drop discards unread chunks.
+func (q *request) drop() {
 	q.client.release(q, q.bytes)
 	q.waiting, q.bytes = nil, 0
 }
 
-// cut ends a question of which too much waits, with all that does.
-func (q *question) cut() {
+// overflow ends a request with too many unread bytes, and discards them.
+func (q *request) overflow() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.failLocked(fmt.Errorf("too much of what this device or others have answered waits to be read, and most of this: %w",
+	q.failLocked(fmt.Errorf("too many unread bytes of responses wait, most of them of this one: %w",
 		ErrLost))
 	q.drop()
 }
 
-// fail ends a question for a reason. The first one counts.
-func (q *question) fail(err error) {
+// fail ends a request for a reason. The first reason stands.
+func (q *request) fail(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.failLocked(err)
 }
 
-func (q *question) failLocked(err error) {
+func (q *request) failLocked(err error) {
 	if q.err == nil {
 		q.err = err
-		close(q.over)
+		close(q.done)
 		q.input.stop()
 	}
 }
 
-func (q *question) wrap(err error) error { return fmt.Errorf("%s of node %s: %w", q.what, q.node, err) }
+func (q *request) wrap(err error) error { return fmt.Errorf("%s of node %s: %w", q.what, q.node, err) }
 
-// hear takes a chunk in. It never waits: a device that sends more than its window
-// loses the question.
-func (q *question) hear(r wire.Reply) {
+// receive handles a received chunk without waiting. A device that exceeds its window loses the
+// request.
+func (q *request) receive(r wire.Reply) {
 	if full := q.keep(r); full != nil {
-		full.cut()
+		full.overflow()
 	}
 }
 
-// keep keeps a chunk until it is taken; full is the question of which too much waits now.
-func (q *question) keep(r wire.Reply) (full *question) {
+// keep stores a chunk until it is read; full is a request with too many unread bytes.
+func (q *request) keep(r wire.Reply) (full *request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.err != nil {
@@ -154,11 +153,11 @@ func (q *question) keep(r wire.Reply) (full *question) {
 	case r.Seq < q.arrived:
 		q.again = true
 	case r.Seq > q.arrived:
-		q.failLocked(fmt.Errorf("chunk %d came where %d was expected, so something was lost: %w", r.Seq, q.arrived, ErrLost))
+		q.failLocked(fmt.Errorf("received chunk %d instead of %d: %w", r.Seq, q.arrived, ErrLost))
 	case len(q.waiting) >= 2*wire.ReplyWindow || q.bytes+len(r.Data) > maxWaiting:
-		q.failLocked(fmt.Errorf("the device sends more than it may: %w", ErrLost))
+		q.failLocked(fmt.Errorf("the device exceeds its window: %w", ErrLost))
 	default:
-		full = q.client.hold(q, len(r.Data))
+		full = q.client.countUnread(q, len(r.Data))
 		q.waiting = append(q.waiting, r)
 		q.bytes += len(r.Data)
 		q.arrived++
@@ -167,17 +166,16 @@ func (q *question) keep(r wire.Reply) (full *question) {
 	return full
 }
 
-// next takes the next chunk. Taking it says that the one before has been dealt
-// with, and so makes room for more. An answer that has broken off is taken to its
-// last chunk before next says so.
-func (q *question) next(ctx context.Context, most time.Duration) (wire.Reply, error) {
+// next returns the next chunk, and acknowledges the previous one. After a failure it first returns
+// the chunks that were received.
+func (q *request) next(ctx context.Context, most time.Duration) (wire.Reply, error) {
 	q.acknowledge()
 	if err := q.await(ctx, most); err != nil {
 		return wire.Reply{}, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) == 0 { // closed or cut in this moment
+	if len(q.waiting) == 0 { // just closed or cut
 		if q.err == nil || errors.Is(q.err, io.ErrClosedPipe) {
 			return wire.Reply{}, io.ErrClosedPipe
 		}
@@ -195,8 +193,8 @@ func (q *question) next(ctx context.Context, most time.Duration) (wire.Reply, er
 	return r, r.Err(q.what)
 }
 
-// await waits until there is a chunk to take.
-func (q *question) await(ctx context.Context, most time.Duration) error {
+// await waits for an unread chunk.
+func (q *request) await(ctx context.Context, most time.Duration) error {
 	var late <-chan time.Time
 	if most > 0 {
 		timer := time.NewTimer(most)
@@ -219,18 +217,18 @@ func (q *question) await(ctx context.Context, most time.Duration) error {
 		}
 		select {
 		case <-q.news:
-		case <-q.over:
+		case <-q.done:
 		case <-late:
-			return q.wrap(fmt.Errorf("no answer for %s: %w", most, ErrLost))
+			return q.wrap(fmt.Errorf("no response for %s: %w", most, ErrLost))
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// acknowledge tells the device how far the reader is, every now and then. One that
-// cannot be told now is told with the next chunk, or when it repeats itself.
-func (q *question) acknowledge() {
+// acknowledge sends the reader's progress to the device at intervals. If it cannot be sent now, it
+// goes with a later chunk, or when the device asks again.
+func (q *request) acknowledge() {
 	q.mu.Lock()
 	taken, due := q.taken, q.taken > 0 && (q.again || q.taken-q.acked >= ackEvery)
 	q.again = false

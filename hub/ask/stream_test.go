@@ -147,7 +147,7 @@ func TestExec(t *testing.T) {
 				g.next++
 				g.says(id, wire.Reply{Data: []byte("c"), EOF: true})
 			}
-		}, nil, "a", "", "exec of node pi-1: chunk 2 came where 1 was expected, so something was lost: the device's answer broke off"},
+		}, nil, "a", "", "exec of node pi-1: received chunk 2 instead of 1: the device's response was interrupted"},
 		{"a chunk that comes twice counts once", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{Data: []byte("a")})
@@ -160,14 +160,14 @@ func TestExec(t *testing.T) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{Ack: 1})
 			}
-		}, nil, "", "", "exec of node pi-1: the device acknowledges input 1, which was not sent: the device's answer broke off"},
-		{"a device that does not begin", func(*gadget, string, wire.Request) {}, nil, "", "", "exec of node pi-1: no answer for 15s: the device's answer broke off"},
+		}, nil, "", "", "exec of node pi-1: the device acknowledges input 1, which was not sent: the device's response was interrupted"},
+		{"a device that does not begin", func(*gadget, string, wire.Request) {}, nil, "", "", "exec of node pi-1: no response for 15s: the device's response was interrupted"},
 		{"a link that is lost", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{Data: []byte("a")})
 				g.client.Disconnected("pi-1")
 			}
-		}, nil, "a", "", "exec of node pi-1: the link to the device was lost: the device's answer broke off"},
+		}, nil, "a", "", "exec of node pi-1: the link to the device was lost: the device's response was interrupted"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -337,7 +337,7 @@ func TestADeviceThatSendsMoreThanItMayLosesItsReader(t *testing.T) {
 				go func() { done <- g.exec(t.Context(), ask.IO{Stdout: w}) }()
 				synctest.Wait()
 				close(w.may)
-				if err := <-done; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "more than it may") {
+				if err := <-done; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "exceeds its window") {
 					t.Error(err)
 				}
 			})

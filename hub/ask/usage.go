@@ -12,38 +12,36 @@ import (
 )
 
 const (
-	// usageFor is how long a measurement is good for. Nobody measures anything, or
-	// sends it, while nobody asks.
-	usageFor = 15 * time.Second
-	// usageShown is how long one is better than none.
+	// usageValid is how long a measurement is reused. Devices measure on request only.
+	usageValid = 15 * time.Second
+	// usageShown is how long an old measurement is still shown.
 	usageShown = time.Minute
 )
 
-// usages are the newest measurements, and those under way.
+// usages are the newest measurements and those in progress.
 type usages struct {
 	mu     sync.Mutex
 	byNode map[string]*nodeUsage
 	swept  time.Time
 }
 
-// A nodeUsage is what is known of one node.
+// A nodeUsage is the usage of one node.
 type nodeUsage struct {
-	newest *measurement // nil: none, or the last one failed
-	last   wire.Usage   // that came
-	shown  time.Time    // when LastUsage last asked
+	newest *measurement // nil: none, or it failed
+	last   wire.Usage   // the last received usage
+	shown  time.Time    // last call of LastUsage
 }
 
 type measurement struct {
-	done  chan struct{} // closed when the rest is there
-	at    time.Time     // of the question
+	done  chan struct{} // closed when the result is set
+	at    time.Time     // time of the request
 	usage wire.Usage
 	err   error
 }
 
-// Usage asks a node what it and its pods use now. The device takes some two
-// seconds to measure if it has not been asked lately; whoever asks within 15 s gets
-// the same answer, which must not be changed. Its Time is the hub's. Many nodes may
-// be asked at once. ErrOffline comes at once.
+// Usage returns the current resource usage of a node and its pods. An idle device takes two seconds
+// to measure. Calls within 15 s share one result, which must not be modified. Its Time is the
+// hub's. Concurrent calls for many nodes are fine. ErrOffline is returned at once.
 func (c *Client) Usage(ctx context.Context, node string) (wire.Usage, error) {
 	m, mine := c.usages.begin(node, time.Now())
 	if mine {
@@ -53,7 +51,7 @@ func (c *Client) Usage(ctx context.Context, node string) (wire.Usage, error) {
 				m.err = err
 				c.usages.end(node, m)
 			})
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*patience)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*chunkTimeout)
 			defer cancel()
 			m.usage, m.err = c.measure(ctx, node)
 			c.usages.end(node, m)
@@ -67,15 +65,14 @@ func (c *Client) Usage(ctx context.Context, node string) (wire.Usage, error) {
 	}
 }
 
-// LastUsage returns what is known of a node, of the last minute, and does not wait.
-// Where it is not of the last seconds the device is asked besides, and heard is called
-// when it has answered.
+// LastUsage returns the newest usage of the last minute without waiting. If it is older than a few
+// seconds it also requests a new one, and calls heard when that arrives.
 func (c *Client) LastUsage(node string, heard func()) (wire.Usage, bool) {
 	now := time.Now()
 	c.usages.mu.Lock()
 	defer c.usages.mu.Unlock()
-	g := c.usages.of(node, now)
-	if now.Sub(g.shown) >= usageFor {
+	g := c.usages.entry(node, now)
+	if now.Sub(g.shown) >= usageValid {
 		g.shown = now
 		go func() {
 			defer panics.Catch("usage")
@@ -98,7 +95,7 @@ func (c *Client) measure(ctx context.Context, node string) (wire.Usage, error) {
 	defer q.close()
 	var all bytes.Buffer
 	for {
-		r, err := q.next(ctx, patience)
+		r, err := q.next(ctx, chunkTimeout)
 		if err == nil && all.Len()+len(r.Data) > wire.MaxUsage {
 			err = fmt.Errorf("more than %d bytes: %w", wire.MaxUsage, ErrLost)
 		}
@@ -118,8 +115,8 @@ func (c *Client) measure(ctx context.Context, node string) (wire.Usage, error) {
 	return u, nil
 }
 
-// of is a node's gauge; the caller holds mu. Those that nobody has asked for are forgotten.
-func (u *usages) of(node string, now time.Time) *nodeUsage {
+// entry returns a node's entry, and removes those that were not used lately. The caller holds mu.
+func (u *usages) entry(node string, now time.Time) *nodeUsage {
 	if now.Sub(u.swept) > usageShown {
 		for n, g := range u.byNode {
 			if now.Sub(g.shown) > usageShown && (g.newest == nil || now.Sub(g.newest.at) > usageShown) {
@@ -139,19 +136,19 @@ func (u *usages) of(node string, now time.Time) *nodeUsage {
 	return g
 }
 
-// begin finds a measurement that is good, or makes one for the caller to do.
+// begin returns a valid measurement, or a new one that the caller has to do (mine).
 func (u *usages) begin(node string, now time.Time) (m *measurement, mine bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	g := u.of(node, now)
-	if g.newest != nil && now.Sub(g.newest.at) < usageFor {
+	g := u.entry(node, now)
+	if g.newest != nil && now.Sub(g.newest.at) < usageValid {
 		return g.newest, false
 	}
 	g.newest = &measurement{done: make(chan struct{}), at: now}
 	return g.newest, true
 }
 
-// end keeps a measurement. One that failed is forgotten: the next one who asks asks anew.
+// end stores a measurement. A failed one is removed, so that the next call measures again.
 func (u *usages) end(node string, m *measurement) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -10,23 +10,23 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// An acceptor is a listener that two servers use one after the other, without a moment at which
-// the port is closed: a client that comes in between waits.
+// An acceptor is a listener that two servers use one after the other. The port stays open in
+// between, so that clients wait.
 type acceptor struct {
 	net.Listener
-	comes chan net.Conn
-	shut  chan struct{} // the port is closed
-	over  chan struct{}
-	once  sync.Once
-	err   error // why the listener ended; known once over is closed
+	comes  chan net.Conn
+	closed chan struct{} // closed when the port is closed
+	over   chan struct{}
+	once   sync.Once
+	err    error // why the listener ended; valid once over is closed
 }
 
-// newAcceptor accepts from l; nil: there is no such listener.
+// newAcceptor accepts from l, which may be nil.
 func newAcceptor(l net.Listener) *acceptor {
 	if l == nil {
 		return nil
 	}
-	a := &acceptor{Listener: l, comes: make(chan net.Conn), shut: make(chan struct{}), over: make(chan struct{})}
+	a := &acceptor{Listener: l, comes: make(chan net.Conn), closed: make(chan struct{}), over: make(chan struct{})}
 	go a.accept()
 	return a
 }
@@ -37,20 +37,20 @@ func (a *acceptor) accept() {
 		c, err := a.Listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			select {
-			case <-a.shut:
+			case <-a.closed:
 				return
 			default:
 			}
 			a.once.Do(func() { a.err = err; close(a.over) })
 			return
 		}
-		if err != nil { // too many files are open, for a moment
+		if err != nil { // temporary, such as too many open files
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
 		select {
 		case a.comes <- c:
-		case <-a.shut:
+		case <-a.closed:
 			_ = c.Close()
 			return
 		case <-a.over:
@@ -60,7 +60,7 @@ func (a *acceptor) accept() {
 	}
 }
 
-// Close ends the listener itself.
+// Close closes the listener.
 func (a *acceptor) Close() error {
 	if a == nil {
 		return nil
@@ -70,13 +70,12 @@ func (a *acceptor) Close() error {
 	return err
 }
 
-// end closes the port, once. The server that has its slot is not told: it ends by itself, and no client
-// comes any more.
+// end closes the port, once. The current server is not notified: it ends by itself.
 func (a *acceptor) end() {
 	if a == nil {
 		return
 	}
-	close(a.shut)
+	close(a.closed)
 	_ = a.Listener.Close()
 }
 
@@ -88,7 +87,7 @@ func (a *acceptor) open() net.Listener {
 	return &slot{acceptor: a, closed: make(chan struct{})}
 }
 
-// A slot is the time of one server at an acceptor.
+// A slot is one server's use of an acceptor.
 type slot struct {
 	*acceptor
 	closed chan struct{}
@@ -116,8 +115,7 @@ func (s *slot) Close() error {
 	return nil
 }
 
-// refuse closes every connection that comes, until ctx ends: a client that knows another address
-// goes there.
+// refuse closes every new connection until ctx ends, so that clients try another address.
 func (a *acceptor) refuse(ctx context.Context) error {
 	if a == nil {
 		return nil

@@ -11,10 +11,10 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// keptAuthority is the name under which the hubs of a database keep their authority.
+// keptAuthority is the name of the shared authority in the database.
 const keptAuthority = "authority"
 
-// Authority reads the certificate authority that the hubs of a database share; nil: none was made.
+// Authority reads the certificate authority that the hubs of a database share; nil: there is none.
 func Authority(ctx context.Context, from interface {
 	Kept(ctx context.Context, name string) ([]byte, error)
 }) (files map[string][]byte, err error) {
@@ -31,8 +31,8 @@ func Authority(ctx context.Context, from interface {
 	return files, nil
 }
 
-// ShareAuthority opens the authority of these files, which the hubs of the database share, and stores
-// every change of it there. nil: the first hub gives the others its own.
+// ShareAuthority opens the shared authority from files, and stores each change in the database.
+// nil: the first hub shares its own authority.
 func ShareAuthority(
 	ctx context.Context, st *store.Store, cfg config.Config, files map[string][]byte,
 ) (*pki.Authority, error) {
@@ -59,7 +59,7 @@ func ShareAuthority(
 			err = keep(files)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("give the other hubs the certificate authority: %w", err)
+			return nil, fmt.Errorf("share the certificate authority: %w", err)
 		}
 	}
 	if err := pki.Install(cfg.DataDir, id, files); err != nil {

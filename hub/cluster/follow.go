@@ -12,53 +12,53 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A follower keeps the fleet as the hub that leads has written it, so that a standby can
-// take over, and answer, without reading all of it.
+// A follower keeps a copy of the leader's fleet, so that a standby can answer reads and take over
+// without reading everything.
 type follower struct {
 	from interface {
-		// Follow returns what has changed since a revision, or all that there is.
+		// Follow returns the changes since a revision, or everything.
 		Follow(ctx context.Context, rev uint64) (store.Delta, error)
 	}
-	current atomic.Pointer[state.Snapshot]
-	mended  map[state.Key]state.Change
-	began   time.Time
-	read    atomic.Int64 // when it was last up to date, since began
-	turn    sync.Mutex   // one catches up at a time
+	current  atomic.Pointer[state.Snapshot]
+	repaired map[state.Key]state.Change
+	began    time.Time
+	read     atomic.Int64 // when it was last up to date, since began
+	catching sync.Mutex   // serializes catching up
 }
 
-// newFollower begins with nothing.
+// newFollower returns an empty follower.
 func newFollower(id string, from interface {
 	Follow(ctx context.Context, rev uint64) (store.Delta, error)
 }) *follower {
-	f := &follower{from: from, began: time.Now(), mended: map[state.Key]state.Change{}}
+	f := &follower{from: from, began: time.Now(), repaired: map[state.Key]state.Change{}}
 	s := state.Empty(id, time.Now())
 	f.current.Store(&s)
 	return f
 }
 
-// Snapshot is the fleet as of the revision that was followed last.
+// Snapshot returns the fleet of the newest followed revision.
 func (f *follower) Snapshot() state.Snapshot { return *f.current.Load() }
 
-// Age is for how long it may not have been up to date.
+// Age returns the longest time since the copy was up to date.
 func (f *follower) Age() time.Duration {
 	return time.Since(f.began) - time.Duration(f.read.Load())
 }
 
-// catchUp returns when the follower has all that was committed when it was called.
+// catchUp returns once the copy contains everything that was committed before the call.
 func (f *follower) catchUp(ctx context.Context) error {
 	asked := time.Since(f.began)
-	f.turn.Lock()
-	defer f.turn.Unlock()
-	if f.read.Load() > int64(asked) { // for somebody else
+	f.catching.Lock()
+	defer f.catching.Unlock()
+	if f.read.Load() > int64(asked) { // another call has caught up
 		return nil
 	}
 	return f.followOne(ctx)
 }
 
-// follow catches up.
+// follow reads the newest changes.
 func (f *follower) follow(ctx context.Context) error {
-	f.turn.Lock()
-	defer f.turn.Unlock()
+	f.catching.Lock()
+	defer f.catching.Unlock()
 	return f.followOne(ctx)
 }
 
@@ -79,25 +79,25 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 	}
 	if d.All {
 		s = state.Empty(s.Salt, s.Started)
-		clear(f.mended)
+		clear(f.repaired)
 	}
 	var decoder snapshot.Decoder
 	var objects []state.Object
 	for _, r := range d.Rows {
-		if err := ctx.Err(); err != nil { // of a whole fleet, this is most of the work
+		if err := ctx.Err(); err != nil { // decoding a whole fleet takes long
 			return err
 		}
 		key := state.Key{Kind: state.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
-		delete(f.mended, key)
+		delete(f.repaired, key)
 		if r.Object == nil {
 			continue
 		}
 		o, mended, err := decoder.Decode(r)
 		if err != nil {
-			return fmt.Errorf("follow the hub that leads: %w", err)
+			return fmt.Errorf("follow the leader: %w", err)
 		}
 		if mended != nil {
-			f.mended[key] = *mended
+			f.repaired[key] = *mended
 		}
 		objects = append(objects, o)
 	}
@@ -110,8 +110,8 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 	return nil
 }
 
-// take is what is followed, as a hub begins with that leads from now on.
-func (f *follower) take(now time.Time) (s state.Snapshot, mended []state.Change) {
+// fleet returns the fleet with which this hub begins to lead.
+func (f *follower) fleet(now time.Time) (s state.Snapshot, mended []state.Change) {
 	was := f.Snapshot()
 	var objects []state.Object
 	for _, k := range state.Kinds() {
@@ -119,7 +119,7 @@ func (f *follower) take(now time.Time) (s state.Snapshot, mended []state.Change)
 			objects = append(objects, o)
 		}
 	}
-	for _, c := range f.mended {
+	for _, c := range f.repaired {
 		mended = append(mended, c)
 	}
 	return state.Load(state.Empty(was.Salt, now), objects, was.Revision), mended

@@ -25,46 +25,46 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// ErrDeposed: this hub has led, and another one leads now.
-var ErrDeposed = errors.New("this hub leads no more: it ends, and stands by when it is started again")
+// ErrDeposed: another hub has taken the lead.
+var ErrDeposed = errors.New("this hub no longer leads: it exits, and is a standby after its restart")
 
-// A Lead is what a hub that leads others begins with, and what it tells them.
+// A Lead is the state with which a leader begins, and its connection to the standbys.
 type Lead struct {
-	Member    store.Member // as which it leads
+	Member    store.Member // its identity
 	Listeners              // until it ends
 
 	cfg      config.Config
 	log      *slog.Logger
-	fleet    *follower                // nil: the hub reads the fleet anew
+	fleet    *follower                // nil: read the fleet from the database
 	beat     func(store *store.Store) // see Beat
-	before   leader.Row               // who led until now
+	before   leader.Row               // the previous leader
 	standbys standbys
-	address  atomic.Pointer[string] // where standbys are told that they reach this hub
+	address  atomic.Pointer[string] // where standbys reach this hub
 }
 
-// Beat begins to show the other hubs that this one lives.
+// Beat starts the heartbeat for the other hubs.
 func (l *Lead) Beat(st *store.Store) { l.beat(st) }
 
-// Fleet returns the fleet as the standby has followed it, and what of it had to be mended; false: it is
-// not what the database holds.
+// Fleet returns the fleet that the standby followed, and the objects that it had to repair; false:
+// the database has other content.
 func (l *Lead) Fleet(
 	ctx context.Context, st *store.Store, began time.Time,
 ) (s state.Snapshot, mended []state.Change, ok bool) {
 	if l.fleet == nil {
 		return s, nil, false
 	}
-	s, mended = l.fleet.take(began)
+	s, mended = l.fleet.fleet(began)
 	rev, err := st.Revision(ctx)
 	return s, mended, err == nil && rev == s.Revision
 }
 
-// Address is where standbys are told that they reach this hub.
+// Address returns where standbys reach this hub.
 func (l *Lead) Address() string { return *l.address.Load() }
 
-// Standbys are the hubs that stand by now.
+// Standbys returns the current standbys.
 func (l *Lead) Standbys() []leader.Status { return l.standbys.list() }
 
-// KeepAddress tells the hubs that stand by where they reach this one, if that has changed.
+// KeepAddress publishes the address of this hub if it has changed.
 func (l *Lead) KeepAddress(ctx context.Context, st *store.Store) {
 	at, former := peerAddress(l.cfg, l.Peer, Names(l.cfg)), l.Address()
 	if former == at {
@@ -72,23 +72,23 @@ func (l *Lead) KeepAddress(ctx context.Context, st *store.Store) {
 	}
 	if err := st.ReachedAt(ctx, at); err != nil {
 		if ctx.Err() == nil {
-			l.log.Warn("standbys may look for this hub at an old address", "err", err)
+			l.log.Warn("standbys may use an old address of this hub", "err", err)
 		}
 		return
 	}
-	l.log.Info("standbys reach this hub at another address", "address", at, "former", former)
+	l.log.Info("standbys reach this hub at a new address", "address", at, "former", former)
 	l.address.Store(&at)
 }
 
-// ServePeers answers the requests that standbys pass on.
+// ServePeers serves the requests that standbys forward.
 func (l *Lead) ServePeers(ctx context.Context, open *sync.WaitGroup, next http.Handler, config *tls.Config) error {
-	s := peerServer(peer.Accept(next, l.standbys.hear))
+	s := peerServer(peer.Accept(next, l.standbys.announced))
 	s.ErrorLog, s.BaseContext = slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
 		func(net.Listener) context.Context { return ctx }
 	return listen.ServeUntil(ctx, open, s, func() error { return s.Serve(peer.Listen(l.Peer, config)) })
 }
 
-// peerServer serves other hubs, which bound their clients themselves.
+// peerServer serves other hubs, which limit their own clients.
 func peerServer(next http.Handler) *http.Server {
 	return &http.Server{
 		Handler: next, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
@@ -96,8 +96,8 @@ func peerServer(next http.Handler) *http.Server {
 	}
 }
 
-// News makes an event of the change of leaders, about the system's namespace: the hub is not an object
-// itself.
+// News returns an event about the change of leaders. It belongs to the system namespace, since the
+// hub is not an object.
 func (l *Lead) News(s state.Snapshot, now time.Time) ([]state.Change, error) {
 	about := s.Get(state.Key{Kind: state.Namespaces, Name: metav1.NamespaceSystem})
 	if about == nil {
@@ -105,9 +105,9 @@ func (l *Lead) News(s state.Snapshot, now time.Time) ([]state.Change, error) {
 	}
 	why := fmt.Sprintf("hub %s (%s) leads from now on", l.Member.Name, l.Member.Address)
 	if before := l.before; before.Address != "" && before.Left {
-		why += fmt.Sprintf("; %s (%s), which led before, ended in order", before.Holder, before.Address)
+		why += fmt.Sprintf("; %s (%s), which led before, stopped normally", before.Holder, before.Address)
 	} else if before.Address != "" {
-		why += fmt.Sprintf("; nothing was heard of %s (%s), which led before", before.Holder, before.Address)
+		why += fmt.Sprintf("; %s (%s), which led before, was silent", before.Holder, before.Address)
 	}
 	said := control.EventText{Type: corev1.EventTypeNormal, Reason: "LeaderElection", Message: why}
 	return control.AddEvent(s, control.About(about), said, now), nil
@@ -117,7 +117,7 @@ func (l *Lead) News(s state.Snapshot, now time.Time) ([]state.Change, error) {
 func (m *Member) lead(ctx context.Context, at *Lead) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	context.AfterFunc(ctx, func() { // at once, and not when the last of what it waits for has answered
+	context.AfterFunc(ctx, func() { // at once, without waiting for open requests
 		defer panics.Catch("acceptor")
 		for _, a := range []*acceptor{m.https, m.mqtt, m.dev, m.peers} {
 			a.end()
@@ -146,10 +146,9 @@ func (m *Member) lead(ctx context.Context, at *Lead) error {
 	return err
 }
 
-// beat shows the others that this hub lives, and ends it when it leads no more: it has been
-// overtaken, or cannot reach the database for so long that it may have been. A transaction that
-// takes long, before which it cannot change the row, is no such thing: meanwhile it looks
-// whether its token is there.
+// beat writes the heartbeat. It ends the hub when another one leads, or when the database is
+// unreachable for so long that another one may lead. A long transaction may delay the heartbeat:
+// then it checks whether the token is still in the row.
 func (m *Member) beat(ctx context.Context, st *store.Store, token uint64) error {
 	b := leader.View{}.Took(token, m.clock())
 	tick := time.NewTicker(leader.Look)

@@ -1,9 +1,9 @@
-// Package cluster is several hubs on one database: one leads, the others stand by, follow what it
-// writes, answer reads, pass everything else on to it (package peer), and take over when it is silent.
+// Package cluster runs several hubs on one database: one leads, the others are standbys.
 //
-// A Member stands by, takes the leader's row (package leader decides when, package store holds it)
-// and then runs the Hub that package serve makes. It never decides about the fleet, and never
-// writes while it stands by.
+// A standby follows what the leader writes, answers reads, forwards other requests (package peer),
+// and takes over when the leader is silent. Package leader decides when, and package store holds
+// the leader's row. A leading Member runs the Hub of package serve. The package never decides about
+// the fleet, and a standby never writes.
 package cluster
 
 import (
@@ -33,23 +33,23 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// Config says what a member is, where it is reached, and what it becomes when it leads.
+// Config configures a member.
 type Config struct {
 	Config   config.Config
-	Settings admission.Settings // of the API that it serves while it stands by
+	Settings admission.Settings // of the standby's API
 	Version  string
 	Log      *slog.Logger
 	Listeners
-	Socket string // the commands' on this machine; "": none
+	Socket string // for commands on this machine; "": none
 
-	// Lead makes the hub that leads.
+	// Lead creates the leading hub.
 	Lead func(ctx context.Context, l *Lead) (Hub, error)
 }
 
-// Listeners are where a hub is reached. Those that are nil are not served.
+// Listeners are a hub's listeners; each may be nil.
 type Listeners struct {
 	HTTPS, MQTT, Dev net.Listener
-	Peer             net.Listener // for the other hubs of its database
+	Peer             net.Listener // for other hubs of the database
 }
 
 // Close closes all of them.
@@ -61,7 +61,7 @@ func (l Listeners) Close() {
 	}
 }
 
-// A Hub is what a member runs while it leads.
+// A Hub is what a leading member runs.
 type Hub interface {
 	Run(ctx context.Context) error
 	Up() <-chan struct{}
@@ -69,8 +69,8 @@ type Hub interface {
 	Answers(ctx context.Context) error
 }
 
-// A Member is a hub that shares its database with others. It stands by until it leads, and then
-// runs a Hub. One that is deposed ends: it is started again, and stands by.
+// A Member is one of several hubs on a database. It is a standby until it leads, and then runs a
+// Hub. A deposed one exits, and is a standby after its restart.
 type Member struct {
 	c     Config
 	log   *slog.Logger
@@ -81,15 +81,15 @@ type Member struct {
 
 	passer *peer.Forwarder
 	client atomic.Pointer[pki.PeerClient]
-	fleet  atomic.Pointer[follower] // while it stands by
-	hub    atomic.Pointer[Hub]      // once it leads
+	fleet  atomic.Pointer[follower] // of a standby
+	hub    atomic.Pointer[Hub]      // of a leader
 	up     chan struct{}
 	once   sync.Once
 
-	answering sync.WaitGroup // as a standby
+	answering sync.WaitGroup // open requests of a standby
 }
 
-// New makes a member of the listeners in c.
+// New creates a member with the listeners in c.
 func New(c Config) *Member {
 	m := &Member{c: c, log: c.Log, began: time.Now(), up: make(chan struct{})}
 	m.https, m.mqtt, m.dev, m.peers = newAcceptor(c.HTTPS), newAcceptor(c.MQTT), newAcceptor(c.Dev), newAcceptor(c.Peer)
@@ -100,10 +100,10 @@ func New(c Config) *Member {
 
 func (m *Member) names() []string { return Names(m.c.Config) }
 
-// address is where other hubs reach this one now.
+// address returns where other hubs reach this one.
 func (m *Member) address() string { return peerAddress(m.c.Config, m.c.Peer, m.names()) }
 
-// Names are those under which a hub is reached.
+// Names returns the host names of a hub.
 func Names(cfg config.Config) []string {
 	all := pki.LocalNames(cfg.AdvertiseAddress)
 	if host, _, err := net.SplitHostPort(cfg.PeerAddress); err == nil && host != "" {
@@ -112,7 +112,7 @@ func Names(cfg config.Config) []string {
 	return all
 }
 
-// peerAddress is where other hubs reach the one that listens at l, on a machine of so many names.
+// peerAddress returns where other hubs reach the listener l on a machine with these names.
 func peerAddress(cfg config.Config, l net.Listener, machine []string) string {
 	if cfg.PeerAddress != "" || l == nil {
 		return cfg.PeerAddress
@@ -125,10 +125,10 @@ func peerAddress(cfg config.Config, l net.Listener, machine []string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// clock is the member's monotonic one.
+// clock returns the member's monotonic time.
 func (m *Member) clock() time.Duration { return time.Since(m.began) }
 
-// Run stands by, leads, and returns when ctx ends, or with ErrDeposed.
+// Run is a standby, then leads. It returns when ctx ends, or with ErrDeposed.
 func (m *Member) Run(ctx context.Context) (err error) {
 	defer func() {
 		for _, g := range []*acceptor{m.https, m.mqtt, m.dev, m.peers} {
@@ -139,7 +139,7 @@ func (m *Member) Run(ctx context.Context) (err error) {
 	if err != nil || s == nil {
 		return err
 	}
-	at, err := m.stand(ctx, s)
+	at, err := m.runStandby(ctx, s)
 	if err != nil || at == nil {
 		m.answering.Wait()
 		return errors.Join(err, s.Close())
@@ -158,7 +158,7 @@ func (m *Member) storeOptions() store.Options {
 	}
 }
 
-// open opens the database, however long that takes; nil: ctx has ended.
+// open opens the database, and retries until it can; nil: ctx has ended.
 func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 	refusing, end := context.WithCancel(ctx)
 	defer end()
@@ -176,7 +176,7 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 			return s, nil
 		case ctx.Err() != nil:
 			return nil, nil
-		// another hub is making the database
+		// another hub is creating the database
 		case errors.Is(err, store.ErrLocked) && (busy.IsZero() || time.Since(busy) < 20*time.Second):
 			if busy.IsZero() {
 				busy = time.Now()
@@ -184,7 +184,7 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 		case !errors.Is(err, store.ErrUnavailable):
 			return nil, err
 		case told.IsZero() || time.Since(told) > time.Minute:
-			m.log.Warn("the database cannot be opened, will try again", "err", err)
+			m.log.Warn("cannot open the database; trying again", "err", err)
 			told = time.Now()
 		}
 		select {
@@ -195,9 +195,9 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 	}
 }
 
-// stand follows the hub that leads and serves what a standby can, until this one has taken the
-// lead; nil: ctx has ended.
-func (m *Member) stand(ctx context.Context, s *store.Standby) (*Lead, error) {
+// runStandby follows the leader and serves as a standby until this hub has taken the lead; nil: ctx
+// has ended.
+func (m *Member) runStandby(ctx context.Context, s *store.Standby) (*Lead, error) {
 	id, err := s.HubID(ctx)
 	if err != nil {
 		return nil, err
@@ -220,7 +220,7 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*Lead, error) {
 	if m.c.Socket != "" {
 		g.Go(func() error {
 			return panics.Keep(sub, "socket", func(ctx context.Context) error {
-				return socket.Serve(ctx, m.c.Socket, m.orders(f))
+				return socket.Serve(ctx, m.c.Socket, m.commandHandler(f))
 			})
 		})
 	}
@@ -228,7 +228,7 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*Lead, error) {
 	g.Go(func() error {
 		return panics.Keep(sub, "leader", func(ctx context.Context) (err error) {
 			defer end()
-			at, err = m.await(ctx, s, f)
+			at, err = m.awaitLead(ctx, s, f)
 			return err
 		})
 	})
@@ -239,8 +239,9 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*Lead, error) {
 	return at, nil
 }
 
-// orders answers the commands of this machine: what a standby knows of itself, and for all else who leads.
-func (m *Member) orders(f *follower) socket.Handler {
+// commandHandler handles commands on this machine: a standby answers for itself, and otherwise
+// names the leader.
+func (m *Member) commandHandler(f *follower) socket.Handler {
 	text := metrics.Standby(m.c.Version, f)
 	return func(ctx context.Context, _, order string) (string, error) {
 		switch name, address := m.passer.Leader(); {
@@ -250,14 +251,14 @@ func (m *Member) orders(f *follower) socket.Handler {
 		case order == "metrics":
 			return metrics.Text(ctx, text)
 		case name == "":
-			return "", errors.New("this hub stands by, and nobody leads: try again in a few seconds")
+			return "", errors.New("this hub is a standby, and no hub leads: try again in a few seconds")
 		default:
-			return "", fmt.Errorf("this hub stands by: run the command where %s is, which leads (%s)", name, address)
+			return "", fmt.Errorf("this hub is a standby: run the command on the machine of the leader %s (%s)", name, address)
 		}
 	}
 }
 
-// standing is what this hub says of itself while it stands by.
+// standing returns the standby's announcement.
 func (m *Member) standing() leader.Status {
 	s := leader.Status{Name: m.name, Address: m.address(), Version: m.c.Version, Since: m.began}
 	if f := m.fleet.Load(); f != nil {
@@ -274,13 +275,13 @@ func (m *Member) standing() leader.Status {
 	return s
 }
 
-// announce tells the hub that leads of this one, again and again. That it cannot be reached is said to
-// whoever wants something of it.
+// announce sends the standby's announcement to the leader at intervals. Requests report an
+// unreachable leader, so it only logs.
 func (m *Member) announce(ctx context.Context) error {
 	for {
 		short, cancel := context.WithTimeout(ctx, leader.Beat)
 		if err := m.passer.Announce(short); err != nil && ctx.Err() == nil {
-			m.log.Debug("the hub that leads was not told of this one", "err", err)
+			m.log.Debug("cannot announce this standby to the leader", "err", err)
 		}
 		cancel()
 		select {
@@ -291,12 +292,12 @@ func (m *Member) announce(ctx context.Context) error {
 	}
 }
 
-// follow keeps the fleet as the leader has written it.
+// follow keeps the copy of the fleet up to date.
 func (m *Member) follow(ctx context.Context, f *follower) error {
 	var told time.Time
 	for {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil && time.Since(told) > time.Minute {
-			m.log.Warn("what the hub that leads writes cannot be followed", "err", err)
+			m.log.Warn("cannot follow the leader", "err", err)
 			told = time.Now()
 		}
 		select {
@@ -307,8 +308,8 @@ func (m *Member) follow(ctx context.Context, f *follower) error {
 	}
 }
 
-// await takes the lead when it is its turn; nil: ctx has ended before.
-func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lead, error) {
+// awaitLead takes the lead when it is this hub's turn; nil: ctx has ended.
+func (m *Member) awaitLead(ctx context.Context, s *store.Standby, f *follower) (*Lead, error) {
 	var b leader.View
 	var told leader.Row
 	for ctx.Err() == nil {
@@ -319,12 +320,13 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lea
 			b = b.Saw(row, m.clock())
 		}
 		if err == nil && (row.Token != told.Token || row.Left != told.Left) {
-			m.log.Info("this hub stands by", "leader", row.Holder, "address", row.Address, "token", row.Token, "left", row.Left)
+			m.log.Info("this hub is a "+
+				"standby", "leader", row.Holder, "address", row.Address, "token", row.Token, "left", row.Left)
 			told = row
 		}
 		if b.LeaderActive() && row.Address == m.address() {
-			return nil, fmt.Errorf("hub %s leads, and others reach it at %s, which is where they would reach this one: give "+
-				"each hub an --advertise-address or a --peer-address of its own", row.Holder, row.Address)
+			return nil, fmt.Errorf("leader %s has the address %s, which is also this hub's: give "+
+				"each hub another --advertise-address or --peer-address", row.Holder, row.Address)
 		}
 		if b.Decide(m.clock()) == leader.Take {
 			at := &Lead{
@@ -336,7 +338,7 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lea
 			cancel()
 			if err == nil {
 				at.Member.Token = token
-				m.passer.Lead("", "") // what was passed on to another hub ends
+				m.passer.Lead("", "") // cancel the requests to the former leader
 				m.log.Info("this hub leads from now on", "token", token, "before", b.Row.Holder, "silent",
 					(m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
 				return at, nil
@@ -344,7 +346,7 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lea
 			m.log.Info("this hub does not take the lead", "err", err)
 			if errors.Is(err, store.ErrExists) {
 				b = b.SawChange(m.clock())
-			} else { // it may not have stood still
+			} else { // the leader may have changed
 				b = leader.View{}
 			}
 		}
@@ -361,22 +363,22 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lea
 	return nil, nil
 }
 
-// caughtUp is what is followed with all that the former leader has committed; nil: it has to be
-// read anew, by a hub that the others see at work: until then they wait for a lease and no longer.
+// caughtUp returns the copy with everything that the former leader has committed. nil: the hub has
+// to read it from the database after its first heartbeat, since the others wait for one lease only.
 func (m *Member) caughtUp(ctx context.Context, f *follower) *follower {
 	ctx, cancel := context.WithTimeout(ctx, leader.Beat)
 	defer cancel()
 	if err := f.follow(ctx); err != nil {
-		m.log.Warn("the fleet is read anew", "err", err)
+		m.log.Warn("reading the fleet from the database", "err", err)
 		return nil
 	}
 	return f
 }
 
-// Up is closed once the hub serves, leading or not.
+// Up is closed once the hub serves, as leader or standby.
 func (m *Member) Up() <-chan struct{} { return m.up }
 
-// Fleet is how many nodes there are at a hub that leads: to one that stands by no device comes.
+// Fleet returns the number of nodes of a leader. No device connects to a standby.
 func (m *Member) Fleet() int {
 	if h := m.hub.Load(); h != nil {
 		return (*h).Fleet()
@@ -384,7 +386,7 @@ func (m *Member) Fleet() int {
 	return 0
 }
 
-// Answers is nil when the hub lives.
+// Answers returns nil while the hub is alive.
 func (m *Member) Answers(ctx context.Context) error {
 	if h := m.hub.Load(); h != nil {
 		select {

@@ -21,11 +21,11 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// revisionHeader says up to which revision a standby knows the fleet that answers.
+// revisionHeader is the revision of the fleet in a standby's response.
 const revisionHeader = "Flotilla-Revision"
 
-// reads answers reads of what the database has. It only answers callers that it knows and that may
-// read; everything else goes to the hub that leads, which refuses with a reason and audits that.
+// reads answers read requests from the database's copy, for known users who may read. It forwards
+// everything else to the leader, which refuses with a reason and audits that.
 type reads struct {
 	guard   *access.Guard
 	api     *kube.Server
@@ -47,33 +47,33 @@ func (m *Member) reads(s *store.Standby, authority *pki.Authority, f *follower) 
 	}
 }
 
-// A followed is the fleet as the API of a standby sees it.
+// A followed is the fleet as a standby's API sees it.
 type followed struct{ *follower }
 
-// Do refuses: it is never asked, as only reads come here.
+// Do refuses: a standby only handles reads.
 func (followed) Do(context.Context, control.News) ([]state.Applied, error) {
 	return nil, store.ErrStandby
 }
 
-// Since is never asked: who watches wants each change, and a standby sees what became of several.
+// Since is never called: a watch needs each change, but a standby sees combined ones.
 func (followed) Since(uint64) ([]state.Applied, <-chan struct{}, error) {
 	return nil, nil, control.ErrExpired
 }
 
-// noFleet is for a guard that lets no device in.
+// noFleet is for a guard that admits no device.
 type noFleet struct{ access.Fleet }
 
 func (noFleet) Enrolment(string) (access.Enrolment, bool) { return access.Enrolment{}, false }
 
-// noLeases: when a node was last heard of only the leader knows.
+// noLeases: only the leader knows the time of the last lease.
 type noLeases struct{}
 
 func (noLeases) Seen(string) time.Time       { return time.Time{} }
 func (noLeases) Lease(string) *coordv1.Lease { return nil }
 func (noLeases) Leases() []*coordv1.Lease    { return nil }
 
-// readable are the resources that a standby shows: those that are kept, but secrets, whose readers
-// are written down, and nodes and leases, in which stands what only the leader hears.
+// readable are the resources that a standby serves: stored ones, except secrets, whose readers are
+// audited, and nodes and leases, whose status only the leader knows.
 var readable = func() (all []string) {
 	for _, r := range state.Served() {
 		if r.New != nil && !r.Sealed && r.Kind != state.Nodes && r.Kind != state.Leases {
@@ -83,8 +83,8 @@ var readable = func() (all []string) {
 	return all
 }()
 
-// asks says what a request reads; "": nothing that a standby shows.
-func asks(r *http.Request) (verb, resource string) {
+// readOf returns what a request reads; "": nothing that a standby serves.
+func readOf(r *http.Request) (verb, resource string) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != "" || r.URL.RawPath != "" {
 		return "", ""
 	}
@@ -119,10 +119,10 @@ func asks(r *http.Request) (verb, resource string) {
 	return verb, parts[0]
 }
 
-// ServeHTTP implements http.Handler. Who does not say that any version will do gets one that is no
-// older than his question: the standby asks the database first how far it is.
+// ServeHTTP implements http.Handler. Unless a request accepts any version, the standby first
+// catches up with the database, so that the response is not older than the request.
 func (s *reads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	verb, resource := asks(r)
+	verb, resource := readOf(r)
 	if r.URL.Path == "/metrics" && r.Method == http.MethodGet {
 		verb, resource = "get", "metrics"
 	}

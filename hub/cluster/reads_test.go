@@ -46,14 +46,14 @@ func TestWhatAStandbyShows(t *testing.T) {
 		{"GET", "/api/v1//pods", "", ""},
 	} {
 		r := httptest.NewRequest(c.method, c.path, nil)
-		if verb, resource := asks(r); verb != c.verb || resource != c.resource {
+		if verb, resource := readOf(r); verb != c.verb || resource != c.resource {
 			t.Errorf("%s %s: %q %q, want %q %q", c.method, c.path, verb, resource, c.verb, c.resource)
 		}
 	}
 	for _, header := range []string{"Impersonate-User", "impersonate-group", "Upgrade"} {
 		r := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
 		r.Header.Set(header, "x")
-		if verb, _ := asks(r); verb != "" {
+		if verb, _ := readOf(r); verb != "" {
 			t.Errorf("with %s a standby answers", header)
 		}
 	}

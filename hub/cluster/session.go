@@ -13,18 +13,18 @@ import (
 	"flotilla.dev/hub/peer"
 )
 
-// closeGrace is how long a response may take to end once the right to it has ended.
+// closeGrace is how long a response may take to end after its user's access has ended.
 const closeGrace = 2 * time.Second
 
-// WatchSessions ends a request, and what it has opened, when the right of its sender ends. It counts the
-// requests of a user that another hub has passed on as it counts those that come here.
+// WatchSessions cancels a request when its user's access ends. It counts forwarded requests of a
+// user with the direct ones.
 func WatchSessions(guard *access.Guard, next http.Handler) http.Handler {
-	passed := listen.Shares{Most: listen.UserRequests} // over the connections of other hubs, which belong to no user
+	passed := listen.Shares{Most: listen.UserRequests} // of forwarded requests, whose connections belong to no user
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		leave := func() {}
 		defer func() { leave() }()
 		r, end := guard.WatchSession(r, func(u access.User) error {
-			if u.Role == access.Device { // has no business here but its renewals
+			if u.Role == access.Device { // only for renewals
 				return nil
 			}
 			peer.Known(r.Context(), w, u.Name)
@@ -53,7 +53,7 @@ func WatchSessions(guard *access.Guard, next http.Handler) http.Handler {
 			defer late.Stop()
 			select {
 			case <-served:
-			case <-late.C: // its client does not read, or has not gone
+			case <-late.C: // the client does not read, or has not closed
 				listen.Cut(ctx)
 			}
 		})()

@@ -19,19 +19,18 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// authorityEvery is how often a standby looks whether the authority has changed.
+// authorityEvery is how often a standby checks for a change of the authority.
 const authorityEvery = 5 * time.Second
 
-// peerTLS is how this hub shows itself to the one that leads.
+// peerTLS returns the TLS configuration of connections to the leader.
 func (m *Member) peerTLS(host string) *tls.Config {
 	if c := m.client.Load(); c != nil {
 		return c.Config(host)
 	}
-	return &tls.Config{ServerName: host} // knows nobody
+	return &tls.Config{ServerName: host} // trusts no certificate
 }
 
-// serve answers HTTPS as a standby, by the authority that the hubs share, and begins anew when
-// that changes.
+// serve serves HTTPS as a standby with the shared authority, and restarts when that changes.
 func (m *Member) serve(ctx context.Context, s *store.Standby, f *follower) error {
 	if m.https == nil {
 		return nil
@@ -46,7 +45,7 @@ func (m *Member) serve(ctx context.Context, s *store.Standby, f *follower) error
 			return nil
 		}
 		if err != nil && (last == nil || last.Error() != err.Error()) {
-			m.log.Warn("a standby cannot serve HTTPS, will try again", "err", err)
+			m.log.Warn("a standby cannot serve HTTPS; trying again", "err", err)
 		}
 		last = err
 		select {
@@ -57,7 +56,7 @@ func (m *Member) serve(ctx context.Context, s *store.Standby, f *follower) error
 	}
 }
 
-// serveWith serves until the authority is another one.
+// serveWith serves until the authority changes.
 func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, files map[string][]byte) error {
 	cfg := m.c.Config
 	id, err := s.HubID(ctx)
@@ -84,7 +83,7 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 	defer end()
 	go m.watchAuthority(sub, s, files, end)
 	reads, over := m.reads(s, authority, f), make(chan struct{})
-	defer func() { <-over }() // it asks the database
+	defer func() { <-over }() // it reads the database
 	defer end()
 	go func() {
 		defer close(over)
@@ -97,7 +96,7 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 	}, m.https.open())
 }
 
-// watchAuthority ends what is served by an authority that is no more the one of the database.
+// watchAuthority calls end when the database has another authority than files.
 func (m *Member) watchAuthority(ctx context.Context, s *store.Standby, files map[string][]byte, end func()) {
 	defer panics.Catch("standby")
 	defer end()
@@ -115,7 +114,7 @@ func (m *Member) watchAuthority(ctx context.Context, s *store.Standby, files map
 	}
 }
 
-// handler answers what a standby can answer, and passes the rest on.
+// handler answers what a standby can answer, and forwards the rest.
 func (m *Member) handler(server *pki.Server, reads *reads) http.Handler {
 	known := WatchSessions(reads.guard, reads)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -132,8 +131,8 @@ func (m *Member) handler(server *pki.Server, reads *reads) http.Handler {
 	})
 }
 
-// health says whether this hub lives, whether it can serve (by passing on), and that it does not
-// lead.
+// health reports whether this hub is alive, whether it can serve by forwarding, and that it is not
+// the leader.
 func (m *Member) health(w http.ResponseWriter, what, below string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache, private")
@@ -143,9 +142,9 @@ func (m *Member) health(w http.ResponseWriter, what, below string) {
 	}
 	switch {
 	case below == "leader" && name != "":
-		http.Error(w, fmt.Sprintf("this hub stands by: %s leads", name), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("this hub is a standby: %s leads", name), http.StatusServiceUnavailable)
 	case below == "leader", what == "readyz" && below == "" && name == "":
-		http.Error(w, "this hub stands by: nobody leads", http.StatusServiceUnavailable)
+		http.Error(w, "this hub is a standby: no hub leads", http.StatusServiceUnavailable)
 	case below != "" && below != "ping":
 		http.Error(w, "404 page not found", http.StatusNotFound)
 	default:

@@ -10,52 +10,53 @@ import (
 )
 
 const (
-	// silentStandby is after how long without a word a standby counts as gone: five of its announcements.
-	silentStandby = 5 * leader.Beat
-	maxStandbys   = 16
+	// standbyTimeout is after how long without an announcement a standby counts as gone: five
+	// intervals.
+	standbyTimeout = 5 * leader.Beat
+	maxStandbys    = 16
 )
 
-// standbys are the hubs that stand by, as the one that leads has heard of them. They are not remembered:
-// the next leader hears of them within seconds.
+// standbys are the announced standbys. They are not stored: the next leader receives announcements
+// within seconds.
 type standbys struct {
 	mu  sync.Mutex
-	all map[string]heardStandby // by address: two hubs of one machine have one name
+	all map[string]announcement // by address: two hubs on one machine have the same name
 }
 
-type heardStandby struct {
+type announcement struct {
 	leader.Status
 	at time.Time
 }
 
-// hear takes what a standby says of itself.
-func (s *standbys) hear(st leader.Status) {
+// announced handles a standby's announcement.
+func (s *standbys) announced(st leader.Status) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(now)
+	s.removeSilent(now)
 	if _, known := s.all[st.Address]; !known && len(s.all) >= maxStandbys {
 		return
 	}
 	if s.all == nil {
-		s.all = map[string]heardStandby{}
+		s.all = map[string]announcement{}
 	}
-	s.all[st.Address] = heardStandby{st, now}
+	s.all[st.Address] = announcement{st, now}
 }
 
-// forget drops those that are gone.
-func (s *standbys) forget(now time.Time) {
+// removeSilent removes standbys that are gone.
+func (s *standbys) removeSilent(now time.Time) {
 	for address, h := range s.all {
-		if now.Sub(h.at) > silentStandby {
+		if now.Sub(h.at) > standbyTimeout {
 			delete(s.all, address)
 		}
 	}
 }
 
-// list are those that are there, by name and address.
+// list returns the current standbys by name and address.
 func (s *standbys) list() (all []leader.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(time.Now())
+	s.removeSilent(time.Now())
 	for _, h := range s.all {
 		all = append(all, h.Status)
 	}

@@ -14,18 +14,18 @@ func TestAStandbyThatIsSilentIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s standbys
 		for i := range 2 * maxStandbys {
-			s.hear(leader.Status{Name: "hub", Address: fmt.Sprintf("hub-%02d:8444", i)})
+			s.announced(leader.Status{Name: "hub", Address: fmt.Sprintf("hub-%02d:8444", i)})
 		}
 		if all := s.list(); len(all) != maxStandbys || all[3].Address != "hub-03:8444" {
 			t.Errorf("%d hubs are kept, %+v", len(all), all)
 		}
-		time.Sleep(silentStandby - time.Second)
-		s.hear(leader.Status{Name: "hub", Address: "hub-03:8444", Revision: 9})
+		time.Sleep(standbyTimeout - time.Second)
+		s.announced(leader.Status{Name: "hub", Address: "hub-03:8444", Revision: 9})
 		time.Sleep(2 * time.Second)
 		if all := s.list(); len(all) != 1 || all[0].Revision != 9 {
 			t.Errorf("of them there are %+v", all)
 		}
-		s.hear(leader.Status{Address: "hub-99:8444"})
+		s.announced(leader.Status{Address: "hub-99:8444"})
 		if all := s.list(); len(all) != 2 {
 			t.Errorf("another one found no place: %+v", all)
 		}

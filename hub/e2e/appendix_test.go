@@ -283,7 +283,7 @@ var appendix = []row{
 	{args: words("delete job j once"), want: []string{`job.batch "once" deleted`}, not: []string{`Warning`}},
 	{args: words("delete cj nightly"), want: []string{`cronjob.batch "nightly" deleted`}},
 	{args: words("apply -f -"), stdin: "apiVersion: flotilla.dev/v1alpha1\nkind: FirmwareRollout\nmetadata: {name: fr1}\nspec: {selector: {matchLabels: {nobody: here}}, profile: raspberrypi-4}\n", want: []string{`firmwarerollout.flotilla.dev/fr1 created`}},
-	{args: words("apply -f -"), stdin: "apiVersion: flotilla.dev/v1alpha1\nkind: FirmwareRollout\nmetadata: {name: fr2}\nspec: {selector: {}, profile: raspberrypi-4}\n", code: 1, want: []string{`spec.selector: Required value: an empty one would take every node`}},
+	{args: words("apply -f -"), stdin: "apiVersion: flotilla.dev/v1alpha1\nkind: FirmwareRollout\nmetadata: {name: fr2}\nspec: {selector: {}, profile: raspberrypi-4}\n", code: 1, want: []string{`spec.selector: Required value: an empty selector would select every node`}},
 	{args: words("get firmwarerollouts"), want: []string{`NAME\s+PHASE\s+NODES\s+KEPT\s+BAD\s+TRYING\s+SITE\s+AGE\s+MESSAGE`, `fr1\s+Pending\s+0`}},
 	{args: words("describe fr fr1"), want: []string{`Phase:\s+Pending`, `Max Unavailable Per Site:\s+1`}},
 	{args: []string{"patch", "fr", "fr1", "--type", "merge", "-p", `{"spec":{"undo":true}}`}, want: []string{`firmwarerollout.flotilla.dev/fr1 patched`}},

@@ -396,7 +396,7 @@ func TestAFormerLeaderAcceptsNoClients(t *testing.T) {
 		}
 		return nil
 	})
-	if said := h.output.String(); !strings.Contains(said, "this hub leads no more") {
+	if said := h.output.String(); !strings.Contains(said, "this hub no longer leads") {
 		t.Errorf("the hub ended without a word of why: %s", tail(said, 5))
 	}
 	<-held

@@ -205,7 +205,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 		}
 		return nil
 	})
-	if said := was.output.String(); !strings.Contains(said, "this hub leads no more") {
+	if said := was.output.String(); !strings.Contains(said, "this hub no longer leads") {
 		t.Errorf("the frozen hub ended without a word of why: %s", tail(said, 5))
 	}
 	if !leads(other) {

@@ -162,8 +162,8 @@ func TestAnswersOfDevicesToLogQueries(t *testing.T) {
 		code        int
 		want        string
 	}{
-		{"an agent that is too old", "", func(io.Writer) error { return fmt.Errorf("the log of node x: %w", ask.ErrTooOld) }, 501, "NotImplemented: the log of node x: the device's agent is older"},
-		{"a device that disconnects", "", func(io.Writer) error { return fmt.Errorf("x: %w", ask.ErrLost) }, 503, "ServiceUnavailable: x: the device's answer broke off"},
+		{"an agent that is too old", "", func(io.Writer) error { return fmt.Errorf("the log of node x: %w", ask.ErrTooOld) }, 501, "NotImplemented: the log of node x: the device's agent is too old"},
+		{"a device that disconnects", "", func(io.Writer) error { return fmt.Errorf("x: %w", ask.ErrLost) }, 503, "ServiceUnavailable: x: the device's response was interrupted"},
 		{"a device that disconnects in the middle", "", func(w io.Writer) error {
 			_, _ = io.WriteString(w, "a\n")
 			return ask.ErrLost
@@ -171,7 +171,7 @@ func TestAnswersOfDevicesToLogQueries(t *testing.T) {
 		{"tail lines of an incomplete log", "&tailLines=5&pattern=a", func(w io.Writer) error {
 			_, _ = io.WriteString(w, "a\n")
 			return ask.ErrLost
-		}, 503, "broke off"},
+		}, 503, "was interrupted"},
 		{"an empty log", "", func(io.Writer) error { return nil }, 200, ""},
 		{"a line without its end or time", "&pattern=b", func(w io.Writer) error { _, err := io.WriteString(w, "a\nb"); return err }, 200, "b\n"},
 		{"a line without a time is older than any", "&sinceTime=0001-01-01T00:00:01Z", func(w io.Writer) error { _, err := io.WriteString(w, "a\nb"); return err }, 200, ""},

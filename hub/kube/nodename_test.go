@@ -13,7 +13,7 @@ func TestAnUnusableNodeNameGivesAWarning(t *testing.T) {
 	for n := range seeded().Snapshot().Nodes() {
 		node = n.Name
 	}
-	const none, mismatch = `no node is called \"nowhere\"`, "does not match"
+	const none, mismatch = `node \"nowhere\" does not exist`, "does not match"
 	spec := func(more string) string {
 		return `{"containers":[{"name":"web","image":"web:1"}]` + more + `}`
 	}

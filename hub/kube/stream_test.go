@@ -192,7 +192,7 @@ func TestAnErrorOfTheDeviceNamesThePod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, st := outcome(t, conn); st.Message != "pod default/kiosk-1: exec of node pi-1: the device's answer broke off" {
+	if _, st := outcome(t, conn); st.Message != "pod default/kiosk-1: exec of node pi-1: the device's response was interrupted" {
 		t.Errorf("ended with %+v", st)
 	}
 }

@@ -12,16 +12,15 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Whoever reaches the listener of hubs may be anybody until their handshake is done: then they have
-// shown a hub's certificate. Of those few are open at once, and what they hold is nobody's that
-// devices need.
+// Limits of handshakes. Until its handshake a client may be anybody; afterwards it has shown a
+// hub's certificate. These slots are separate from those that devices need.
 const (
-	greeting     = 128 // at once
-	greetingEach = 64  // of one address
-	greetTime    = 5 * time.Second
+	maxHandshakes     = 128 // concurrent handshakes
+	maxHandshakesEach = 64  // of one address
+	greetTime         = 5 * time.Second
 )
 
-// A listener hands over connections whose handshake is done.
+// A listener returns connections after their handshake.
 type listener struct {
 	net.Listener
 	config    *tls.Config
@@ -30,14 +29,14 @@ type listener struct {
 	comes     chan net.Conn
 	over      chan struct{}
 	once      sync.Once
-	err       error // why it ended; known once over is closed
+	err       error // why it ended; valid once over is closed
 }
 
-// Listen returns a listener whose connections are of whom a configuration lets in.
+// Listen returns a listener of connections that have passed the TLS handshake of config.
 func Listen(l net.Listener, config *tls.Config) net.Listener {
 	g := &listener{
-		Listener: l, config: config, addresses: listen.Addresses{Most: greetingEach, Rate: 200, Burst: 2000},
-		slots: make(chan struct{}, greeting), comes: make(chan net.Conn), over: make(chan struct{}),
+		Listener: l, config: config, addresses: listen.Addresses{Most: maxHandshakesEach, Rate: 200, Burst: 2000},
+		slots: make(chan struct{}, maxHandshakes), comes: make(chan net.Conn), over: make(chan struct{}),
 	}
 	go g.accept()
 	return g
@@ -47,7 +46,7 @@ func (l *listener) accept() {
 	defer panics.CatchThen("peer", l.end)
 	for {
 		select {
-		case l.slots <- struct{}{}: // who comes when there is none waits in the kernel's queue
+		case l.slots <- struct{}{}: // without a slot, clients wait in the kernel's queue
 		case <-l.over:
 			return
 		}
@@ -56,7 +55,7 @@ func (l *listener) accept() {
 		case errors.Is(err, net.ErrClosed):
 			l.end(err)
 			return
-		case err != nil: // too many files are open, for a moment
+		case err != nil: // temporary, such as too many open files
 			<-l.slots
 			time.Sleep(50 * time.Millisecond)
 			continue
@@ -75,7 +74,7 @@ func (l *listener) accept() {
 	}
 }
 
-// handshake does the handshake, and hands the connection over.
+// handshake performs the handshake, and passes the connection to Accept.
 func (l *listener) handshake(c net.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), greetTime)
 	defer cancel()
@@ -91,7 +90,7 @@ func (l *listener) handshake(c net.Conn) {
 	}
 }
 
-// Accept returns the next of those who were let in.
+// Accept returns the next authenticated connection.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.comes:
@@ -101,7 +100,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends a waiting Accept, too.
+// Close also ends a waiting Accept.
 func (l *listener) Close() error {
 	err := l.Listener.Close()
 	l.end(net.ErrClosed)

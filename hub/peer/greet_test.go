@@ -70,7 +70,7 @@ func TestStrangersHoldFewOfAHubsConnections(t *testing.T) {
 	go func() { over <- s.Serve(Listen(l, h.authority.Peers(server))) }()
 	defer func() { _ = s.Close(); <-over }()
 	var strangers []net.Conn
-	for range 2 * greeting {
+	for range 2 * maxHandshakes {
 		c, err := net.Dial("tcp", raw.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -79,7 +79,7 @@ func TestStrangersHoldFewOfAHubsConnections(t *testing.T) {
 		strangers = append(strangers, c)
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if open, _ := l.counts(); open >= greeting {
+		if open, _ := l.counts(); open >= maxHandshakes {
 			break
 		}
 		if time.Now().After(end) {
@@ -87,8 +87,8 @@ func TestStrangersHoldFewOfAHubsConnections(t *testing.T) {
 		}
 	}
 	time.Sleep(100 * time.Millisecond) // in which all would have come
-	if _, most := l.counts(); most > greeting {
-		t.Errorf("%d strangers have a connection, want %d at most", most, greeting)
+	if _, most := l.counts(); most > maxHandshakes {
+		t.Errorf("%d strangers have a connection, want %d at most", most, maxHandshakes)
 	}
 	for _, c := range strangers {
 		_ = c.Close()

@@ -23,13 +23,13 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// StandbyHeader says of an answer that a standby gave or passed it, and who leads.
+// StandbyHeader names the leader in a response that a standby gave or forwarded.
 const StandbyHeader = "Flotilla-Standby-Of"
 
-// reachTime is how long a leader may take to be reached.
-const reachTime = 3 * time.Second
+// dialTimeout is the timeout for connecting to the leader.
+const dialTimeout = 3 * time.Second
 
-// A Forwarder passes requests on to the hub that leads.
+// A Forwarder forwards requests to the leader.
 type Forwarder struct {
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport
@@ -38,13 +38,13 @@ type Forwarder struct {
 
 	mu      sync.Mutex
 	name    string
-	address string // of the leader's peer listener; "": nobody leads
+	address string // of the leader's peer listener; "": there is no leader
 	ends    context.Context
 	end     context.CancelFunc
 }
 
 // errReach: the leader was not reached, so nothing was done.
-var errReach = errors.New("the hub that leads cannot be reached")
+var errReach = errors.New("the leader cannot be reached")
 
 type lead struct {
 	name, address string
@@ -53,14 +53,14 @@ type lead struct {
 
 type leadKey struct{}
 
-// NewForwarder returns one that shows itself to the leader by the TLS that config makes for its
-// host, and says what stands returns of itself. Nobody leads yet.
+// NewForwarder returns a Forwarder without a leader. config returns the TLS configuration for the
+// leader's host, and stands this hub's announcement.
 func NewForwarder(config func(host string) *tls.Config, stands func() leader.Status, log *slog.Logger) *Forwarder {
 	p := &Forwarder{stands: stands, log: log}
 	p.ends, p.end = context.WithCancel(context.Background())
 	p.transport = &http.Transport{
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, reachTime)
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 			defer cancel()
 			raw, err := line.Dialer().DialContext(ctx, network, address)
 			if err != nil {
@@ -81,7 +81,7 @@ func NewForwarder(config func(host string) *tls.Config, stands func() leader.Sta
 		Rewrite: func(r *httputil.ProxyRequest) {
 			to, _ := r.In.Context().Value(leadKey{}).(lead)
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "https", to.address, r.In.Host
-			r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the leader judges it
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged: the leader checks it
 			Strip(r.Out.Header)
 			source, _, err := net.SplitHostPort(r.In.RemoteAddr)
 			if err != nil {
@@ -107,18 +107,17 @@ func NewForwarder(config func(host string) *tls.Config, stands func() leader.Sta
 		},
 		ModifyResponse: func(r *http.Response) error {
 			if user := r.Header.Get(callerHeader); user != "" {
-				_ = listen.Authenticated(r.Request.Context(), user) // of too many of one user's the leader has a say
+				_ = listen.Authenticated(r.Request.Context(), user) // the leader limits the requests of one user
 				r.Header.Del(callerHeader)
 			}
 			return nil
 		},
-		ErrorHandler: p.failed,
+		ErrorHandler: p.refuseFailed,
 	}
 	return p
 }
 
-// Lead says who leads from now on, and where. What was passed on to another hub ends: it
-// leads no more, and may never answer.
+// Lead sets the leader and its address. It cancels requests to another hub, which may never answer.
 func (p *Forwarder) Lead(name, address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +129,7 @@ func (p *Forwarder) Lead(name, address string) {
 	p.ends, p.end = context.WithCancel(context.Background())
 }
 
-// Leader is who leads; "": nobody does.
+// Leader returns the leader; "": there is none.
 func (p *Forwarder) Leader() (name, address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,11 +142,11 @@ func (p *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to := lead{p.name, p.address, p.ends}
 	p.mu.Unlock()
 	if to.address == "" {
-		Unavailable(w, r, "no hub leads at the moment: the others wait a few seconds before one takes over")
+		Unavailable(w, r, "no hub leads at the moment: a standby takes over in a few seconds")
 		return
 	}
 	ctx := r.Context()
-	if changes(r) {
+	if mayChange(r) {
 		ctx = context.WithoutCancel(ctx)
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, leadKey{}, to))
@@ -160,21 +159,21 @@ func (p *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// changes tells whether a request is one that the leader has done or has not, and its sender is to
-// know: neither that this hub ends nor that the sender leaves takes it back. A read can be asked
-// again, and a stream ends with the hub that passes it on.
-func changes(r *http.Request) bool {
+// mayChange reports whether a request may change something, so that its client needs the result: it
+// goes on when this hub stops or the client leaves. A read can be repeated, and a stream ends with
+// this hub.
+func mayChange(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get("Upgrade") == ""
 }
 
-// addHubHeaders says what this hub is.
+// addHubHeaders adds this hub's announcement.
 func (p *Forwarder) addHubHeaders(h http.Header) {
 	if text, err := json.Marshal(p.stands()); err == nil {
 		h.Set(standHeader, string(text))
 	}
 }
 
-// Announce tells the hub that leads of this one, which may have nothing to pass on.
+// Announce sends this hub's announcement to the leader.
 func (p *Forwarder) Announce(ctx context.Context) error {
 	_, address := p.Leader()
 	if address == "" {
@@ -194,30 +193,30 @@ func (p *Forwarder) Announce(ctx context.Context) error {
 	return answer.Body.Close()
 }
 
-// failed answers for a leader that did not.
-func (p *Forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
+// refuseFailed answers a request that could not be forwarded.
+func (p *Forwarder) refuseFailed(w http.ResponseWriter, r *http.Request, err error) {
 	to, _ := r.Context().Value(leadKey{}).(lead)
-	p.log.Debug("a request was not passed on", "leader", to.name, "address", to.address, "err", err)
+	p.log.Debug("cannot forward a request", "leader", to.name, "address", to.address, "err", err)
 	switch {
 	case errors.Is(err, errReach), r.Method == http.MethodGet, r.Method == http.MethodHead:
-		Unavailable(w, r, fmt.Sprintf("hub %s leads and does not answer at %s: another one takes over in a few seconds",
+		Unavailable(w, r, fmt.Sprintf("leader %s does not answer at %s: a standby takes over in a few seconds",
 			to.name, to.address))
-	default: // whoever sends it again may do it twice
+	default: // repeating it might do it twice
 		refuse(w, r, http.StatusBadGateway, metav1.StatusReasonInternalError, fmt.Sprintf(
-			"hub %s, which leads, was lost while it answered: look whether it was done before you try again", to.name))
+			"leader %s was lost during its response: check whether the request was done before you repeat it", to.name))
 	}
 }
 
-// Unavailable answers that nothing was done, and that the same will work in a moment.
+// Unavailable answers that nothing was done, and that a retry will work soon.
 func Unavailable(w http.ResponseWriter, r *http.Request, why string) {
 	w.Header().Set("Retry-After", "1")
-	if r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") { // browsers do not heed that
+	if r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") { // browsers ignore Retry-After
 		w.Header().Set("Refresh", "2")
 	}
 	refuse(w, r, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, why)
 }
 
-// refuse answers programs of the API as they understand it, and others in plain text.
+// refuse answers API clients with a Status, and others in plain text.
 func refuse(w http.ResponseWriter, r *http.Request, code int, reason metav1.StatusReason, why string) {
 	w.Header().Set("Cache-Control", "no-store")
 	path, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")

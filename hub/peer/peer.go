@@ -1,12 +1,11 @@
-// Package peer is how hubs that share a database speak with each other: a standby passes on
-// what only the leader can answer, and the leader believes who a standby says that it is from.
+// Package peer forwards requests between hubs of one database: a standby forwards what only the
+// leader can answer, with the caller's identity.
 //
-// Requests come on a listener of their own, whose TLS lets in nobody but hubs of the fleet
-// (package pki): the public one never looks at what is said here in headers, so there is
-// nothing to forge there. A standby hands on the caller's credential and judges nobody: a
-// token or a session stands in the request anyway, and a client certificate, of which it has
-// seen the proof, goes along in the headers of RFC 9440. So the leader verifies every caller
-// itself, as if he had come to it, and what is revoked is revoked at every hub.
+// The leader accepts forwarded requests on a separate listener, whose TLS admits only hubs. The
+// public listener ignores the headers of this package, so they cannot be forged there. A standby
+// forwards the caller's credential without a decision: a token or cookie is in the request, and a
+// client certificate goes in the headers of RFC 9440. The leader verifies every caller itself, so
+// that a revocation applies at every hub. Package cluster uses it.
 package peer
 
 import (
@@ -25,27 +24,27 @@ import (
 	"flotilla.dev/hub/leader"
 )
 
-// The headers between hubs.
+// Headers between hubs.
 const (
 	certHeader   = "Client-Cert"       // RFC 9440
 	chainHeader  = "Client-Cert-Chain" // RFC 9440
-	sourceHeader = "X-Forwarded-For"   // the caller's address; one
-	standHeader  = "Flotilla-Standing" // what the standby says of itself, as JSON
-	callerHeader = "Flotilla-Caller"   // of the answer: who the leader found the caller to be
-	maxChain     = 8                   // certificates that a caller shows
-	maxStanding  = 2 << 10             // bytes of what a standby says of itself
+	sourceHeader = "X-Forwarded-For"   // the caller's address, exactly one
+	standHeader  = "Flotilla-Standing" // the standby's announcement, as JSON
+	callerHeader = "Flotilla-Caller"   // in the response: the caller's user name, as the leader verified it
+	maxChain     = 8                   // certificates of a caller
+	maxStanding  = 2 << 10             // bytes of an announcement
 )
 
-// told are the headers by which proxies say who sends a request: nobody but a hub may, and
-// of those none but the first four are believed.
-var told = []string{certHeader, chainHeader, sourceHeader, standHeader, "X-Forwarded-Host", "X-Forwarded-Proto",
-	"X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Uid"}
+// callerHeaders are the headers by which proxies name a caller. Only hubs may send them, and only
+// the first four are used.
+var callerHeaders = []string{certHeader, chainHeader, sourceHeader, standHeader, "X-Forwarded-Host",
+	"X-Forwarded-Proto", "X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Uid"}
 
 func wantsStatus(header string) bool {
 	if strings.HasPrefix(header, "X-Remote-Extra-") {
 		return true
 	}
-	for _, h := range told {
+	for _, h := range callerHeaders {
 		if h == header {
 			return true
 		}
@@ -53,7 +52,7 @@ func wantsStatus(header string) bool {
 	return false
 }
 
-// Strip removes what only a hub may say from a request.
+// Strip removes the headers that only a hub may send.
 func Strip(h http.Header) {
 	for name := range h {
 		if wantsStatus(http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
@@ -64,26 +63,26 @@ func Strip(h http.Header) {
 
 type passedKey struct{}
 
-// Passed is the name of the hub that a request was passed on by; "": it came by itself.
+// Passed returns the name of the hub that forwarded a request; "": it came directly.
 func Passed(ctx context.Context) string { return By(ctx).Name }
 
-// By is what the hub that has passed a request on says of itself; one of an older version says no
-// more than its name.
+// By returns the announcement of the hub that forwarded a request; an older version sends only its
+// name.
 func By(ctx context.Context) leader.Status {
 	s, _ := ctx.Value(passedKey{}).(leader.Status)
 	return s
 }
 
-// Known tells the hub that has passed a request on who its sender is, so that it knows its
-// users from strangers, too.
+// Known returns the verified user name to the hub that forwarded a request, so that it can
+// distinguish users from unauthenticated clients.
 func Known(ctx context.Context, w http.ResponseWriter, user string) {
 	if Passed(ctx) != "" {
 		w.Header().Set(callerHeader, user)
 	}
 }
 
-// Accept serves what peers pass on, as if it had come from its sender. The TLS of its listener
-// lets in peers only, and heard is told what they say of themselves.
+// Accept serves forwarded requests as if they came from their callers. The TLS of its listener
+// admits hubs only. heard is called with each announcement.
 func Accept(next http.Handler, heard func(leader.Status)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
@@ -97,7 +96,7 @@ func Accept(next http.Handler, heard func(leader.Status)) http.Handler {
 		source := said.Values(sourceHeader)
 		var from netip.Addr
 		if err == nil && len(source) != 1 {
-			err = errors.New("it does not say where it comes from")
+			err = errors.New("it has no address of its caller")
 		}
 		if err == nil {
 			from, err = netip.ParseAddr(source[0])
@@ -110,7 +109,7 @@ func Accept(next http.Handler, heard func(leader.Status)) http.Handler {
 			}
 		}
 		if err != nil {
-			http.Error(w, fmt.Sprintf("hub %.100q has passed on what cannot be understood: %v", by, err), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("hub %.100q has forwarded an invalid request: %v", by, err), http.StatusBadRequest)
 			return
 		}
 		own := tls.ConnectionState{Version: r.TLS.Version, HandshakeComplete: true, ServerName: r.TLS.ServerName,
@@ -121,22 +120,22 @@ func Accept(next http.Handler, heard func(leader.Status)) http.Handler {
 	})
 }
 
-// standing reads what a standby says of itself.
+// standing parses an announcement.
 func standing(text string) (s leader.Status, err error) {
 	if len(text) > maxStanding {
-		return s, fmt.Errorf("it says %d bytes of itself, and may %d", len(text), maxStanding)
+		return s, fmt.Errorf("its announcement has %d bytes, but at most %d are allowed", len(text), maxStanding)
 	}
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return s, fmt.Errorf("what it says of itself: %w", err)
+		return s, fmt.Errorf("its announcement: %w", err)
 	}
 	return s, nil
 }
 
-// certificates reads what the caller has shown; none: he has shown none.
+// certificates parses the caller's certificates; none: the caller has shown none.
 func certificates(h http.Header) (chain []*x509.Certificate, err error) {
 	leaf, rest := h.Values(certHeader), h.Values(chainHeader)
 	if len(leaf) > 1 || len(rest) > 1 || len(leaf) == 0 && len(rest) > 0 {
-		return nil, errors.New("its client certificate stands there twice")
+		return nil, errors.New("its client certificate is repeated")
 	}
 	var items []string
 	if len(leaf) == 1 {
@@ -158,10 +157,10 @@ func certificates(h http.Header) (chain []*x509.Certificate, err error) {
 	return chain, nil
 }
 
-// decode reads a byte sequence of RFC 8941.
+// decode parses a byte sequence of RFC 8941.
 func decode(item string) (*x509.Certificate, error) {
 	if len(item) < 2 || item[0] != ':' || item[len(item)-1] != ':' {
-		return nil, errors.New("it is no byte sequence of RFC 8941")
+		return nil, errors.New("it is not a byte sequence of RFC 8941")
 	}
 	der, err := base64.StdEncoding.DecodeString(item[1 : len(item)-1])
 	if err != nil {

@@ -22,26 +22,27 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// A row may hold what a request may, and who set each of it.
+// Limits of a row: those of a request, plus its managed fields.
 const (
 	maxRowObjects = 8 * bound.MaxObjects
-	longRow       = 128 << 10 // bytes; what is shorter is not counted
+	longRow       = 128 << 10 // bytes; shorter rows are not counted
 )
 
-// A Decoder makes objects of rows, which share what they have in common. It is for one goroutine.
+// A Decoder decodes rows, and shares equal values between objects. It is not safe for concurrent
+// use.
 type Decoder struct {
 	repairer bound.Repairer
 	interner state.Interner
 }
 
-// Decode returns the object of a row. repaired is nil unless the row held quantities that no machine
-// can have: an older hub, or someone who changed the database, let them in.
+// Decode returns the object of a row. repaired is not nil if the row had impossible quantities,
+// which an older hub or a manual change of the database let in.
 func (d *Decoder) Decode(r store.Row) (o state.Object, repaired *state.Change, err error) {
 	if o, err = state.New(state.Kind(r.Kind)); err != nil {
 		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
 	}
 	if len(r.Object) > longRow && countRow(r.Object, o) > maxRowObjects {
-		return nil, nil, fmt.Errorf("%s %s/%s has more than %d objects and lists: that many are not read; restore a "+
+		return nil, nil, fmt.Errorf("%s %s/%s has more than %d objects and lists; restore a "+
 			"backup, or delete the row",
 			r.Kind, r.Namespace, r.Name, maxRowObjects)
 	}
@@ -58,14 +59,14 @@ func (d *Decoder) Decode(r store.Row) (o state.Object, repaired *state.Change, e
 		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name,
 			err)
 	}
-	// else the row outlives it, and comes back at every start
+	// Otherwise deleting the object would leave the row, which returns at every start.
 	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace {
 		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row",
 			r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
 	}
 	d.interner.Share(o)
 	if n := len(places); n > 0 {
-		c := state.Put(o, fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
+		c := state.Put(o, fmt.Sprintf("%s was stored with %d impossible quantities, which are now 0: %s",
 			state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))).Warning("OutOfBounds")
 		repaired = &c
 	}
@@ -103,7 +104,7 @@ func Load(
 	return loading.Loaded(rev), repaired, nil
 }
 
-// A Prefetch is the fleet as it was read while the database was being checked.
+// A Prefetch is the fleet as read during the check of the database.
 type Prefetch struct {
 	fleet    state.Snapshot
 	repaired []state.Change
@@ -117,8 +118,8 @@ func (r *Prefetch) Read(ctx context.Context, st *store.Store) {
 	r.done = err == nil
 }
 
-// Take returns the fleet at the start of a hub, and what had to be repaired; false: it was not read as
-// the store has it now.
+// Take returns the fleet at the start of a hub, and the repaired objects; false: the store has
+// changed since.
 func (r *Prefetch) Take(
 	ctx context.Context, st *store.Store, started time.Time,
 ) (s state.Snapshot, repaired []state.Change, ok bool) {
@@ -131,15 +132,15 @@ func (r *Prefetch) Take(
 	return s.ResetSeen(started), r.repaired, true
 }
 
-// decodeAll decodes the rows that load yields, on all processors and while more are read, and adds
-// the objects in the order of the rows: most of a start is this.
+// decodeAll decodes the rows of load on all processors while more are read, and adds the objects in
+// order. It takes most of the time of a start.
 func decodeAll(
 	ctx context.Context, load func(context.Context, func(store.Row) error) error, add func([]state.Object),
 ) (repaired []state.Change, err error) {
 	const together = 256
 	type batch struct {
 		rows     []store.Row
-		text     []byte // of the rows, which load lends only
+		text     []byte // load only lends the text of its rows
 		objects  []state.Object
 		repaired []state.Change
 		decoded  chan struct{}
@@ -147,7 +148,7 @@ func decodeAll(
 	work, ctx := errgroup.WithContext(ctx)
 	processors := runtime.GOMAXPROCS(0)
 	todo, ordered := make(chan *batch), make(chan *batch, 4*processors)
-	type buffers struct { // that a decoded batch leaves to another
+	type buffers struct { // reused by the next batch
 		rows []store.Row
 		text []byte
 	}
@@ -214,7 +215,7 @@ func decodeAll(
 		}
 		begin := len(now.text)
 		now.text = append(now.text, r.Object...)
-		r.Object = slices.Clip(now.text[begin:]) // nobody appends to the next one's
+		r.Object = slices.Clip(now.text[begin:]) // clipped: appending must not overwrite the next row
 		if now.rows = append(now.rows, r); len(now.rows) < together {
 			return nil
 		}

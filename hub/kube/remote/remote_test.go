@@ -119,7 +119,7 @@ func TestHowACommandEnds(t *testing.T) {
 	}{
 		{"code 0 is success", nil, metav1.Status{Status: "Success"}},
 		{"an error keeps its text", fmt.Errorf("pod a/b: %w", ask.ErrLost),
-			metav1.Status{Status: "Failure", Reason: "InternalError", Code: 500, Message: "pod a/b: the device's answer broke off"}},
+			metav1.Status{Status: "Failure", Reason: "InternalError", Code: 500, Message: "pod a/b: the device's response was interrupted"}},
 		{"an API error stays as it is", apierrors.NewBadRequest("no"), apierrors.NewBadRequest("no").ErrStatus},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
