@@ -24,7 +24,7 @@ func messages(errs field.ErrorList) []string {
 	return out
 }
 
-// expect wants exactly one error, or none for "", that begins so.
+// expect wants exactly one error with a prefix, or none for "".
 func expect(t *testing.T, errs field.ErrorList, want string) {
 	t.Helper()
 	switch got := messages(errs); {
@@ -57,7 +57,7 @@ func TestAnotherKindCannotReplaceAnObject(t *testing.T) {
 	expect(t, ValidateUpdate(&corev1.ConfigMap{}, &corev1.Pod{}, normal), "kind: Invalid value")
 }
 
-// holds checks what is true of any object that can be decoded.
+// holds checks the properties of any object that can be decoded.
 func holds(t testing.TB, o state.Object) {
 	t.Helper()
 	Default(o, normal)
@@ -77,7 +77,7 @@ func holds(t testing.TB, o state.Object) {
 	}
 }
 
-// TestAnyObject mutates the samples at random, always the same way.
+// TestAnyObject mutates the samples at random, with a fixed seed.
 func TestAnyObject(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	values := []any{nil, "", "x", "a/b", "-1", "../..", "ALL", true, false, -1.0, 0.0, 1.0, 70000.0, 1e18, "100%", "999999999999%", map[string]any{}, []any{}, "metadata.labels['']", "1e3"}
@@ -165,7 +165,7 @@ func FuzzAdmission(f *testing.F) {
 	})
 }
 
-func TestWhatWasAdmittedStaysAdmitted(t *testing.T) {
+func TestAnAdmittedObjectStaysAdmitted(t *testing.T) {
 	open := normal
 	open.Policy.Privileged = true
 	pod := aContainer(t, "securityContext: {privileged: true}")

@@ -19,7 +19,7 @@ func asYAML(t *testing.T, v any) string {
 	return string(b)
 }
 
-func TestAPodIsMadeComplete(t *testing.T) {
+func TestThePodsDefaults(t *testing.T) {
 	p := parse[*corev1.Pod](t, `
 metadata: {name: kiosk, namespace: shop}
 spec:
@@ -125,7 +125,7 @@ status:
 	}
 }
 
-func TestATemplateIsCompletedLessThanAPod(t *testing.T) {
+func TestTheTemplatesDefaults(t *testing.T) {
 	d := parse[*appsv1.Deployment](t, `
 metadata: {name: kiosk, namespace: shop}
 spec:
@@ -150,7 +150,7 @@ spec:
 	}
 }
 
-func TestOtherKindsAreMadeComplete(t *testing.T) {
+func TestTheDefaultsOfOtherKinds(t *testing.T) {
 	s := sample(t, state.Secrets).(*corev1.Secret)
 	if s.StringData != nil || string(s.Data[".dockerconfigjson"]) != `{"auths":{}}` {
 		t.Errorf("stringData has not become data: %v", s)
@@ -215,7 +215,7 @@ func TestPriorityClasses(t *testing.T) {
 	expect(t, Validate(aPod(t, "priority: -5"), normal), "")
 }
 
-// Admission of default tolerations, scenario by scenario (S9).
+// The default tolerations, scenario by scenario (S9).
 func TestDefaultTolerations(t *testing.T) {
 	const (
 		notReady    = "{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}"

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-func TestAPodToleratesTheTaintOfTheHardwareThatItAsksFor(t *testing.T) {
+func TestAPodToleratesTheTaintOfItsHardware(t *testing.T) {
 	one := corev1.ResourceList{"flotilla.dev/gpiochip": resource.MustParse("1"), corev1.ResourceCPU: resource.MustParse("1")}
 	for _, c := range []struct {
 		rule string

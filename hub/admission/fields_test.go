@@ -16,8 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the manual's tables of pod fields")
 
-// A podField is a field of a pod's types, with the way to one of it: what leads there
-// is honoured.
+// A podField is a field of a pod's types, with a path of honoured fields that leads to it.
 type podField struct {
 	owner, name string
 	support     Support
@@ -25,7 +24,7 @@ type podField struct {
 	at          []reflect.StructField // from PodSpec; the last one is the field
 }
 
-// podFields walks through every field of PodSpec and of what is honoured in it.
+// podFields visits every field of PodSpec and of the honoured types in it.
 func podFields() (all []podField) {
 	seen := map[string]bool{}
 	var walk func(reflect.Type, string, []reflect.StructField)
@@ -54,7 +53,7 @@ func podFields() (all []podField) {
 	return all
 }
 
-// asked is a pod spec that asks for something in the field f, and the field's path.
+// asked returns a pod spec that sets the field f, and the field's path.
 func asked(f podField) (*corev1.PodSpec, string) {
 	spec := &corev1.PodSpec{}
 	v, p := reflect.ValueOf(spec).Elem(), field.NewPath("spec")
@@ -80,7 +79,7 @@ func asked(f podField) (*corev1.PodSpec, string) {
 	return spec, p.String()
 }
 
-// ask writes something that is not what happens without it.
+// ask sets a value that differs from the default behaviour.
 func ask(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -110,14 +109,14 @@ func ask(v reflect.Value) {
 	}
 }
 
-// Nothing that is accepted is without effect and without a word: every field is honoured,
-// or warned of with its sentence, or refused with its.
+// No field is accepted without effect and without a message: each is honoured, ignored with its
+// warning, or refused with its error.
 func TestEveryFieldOfAPodIsHonouredWarnedOfOrRefused(t *testing.T) {
 	n := map[Support]int{}
 	for _, f := range podFields() {
 		n[f.support]++
 		spec, at := asked(f)
-		if f.name == "hostUsers" { // true is what happens without it
+		if f.name == "hostUsers" { // true is the default behaviour
 			spec.HostUsers = new(bool)
 		}
 		errs := field.ErrorList{}
@@ -147,8 +146,8 @@ func TestEveryFieldOfAPodIsHonouredWarnedOfOrRefused(t *testing.T) {
 	}
 }
 
-// The manual's tables are what the walk finds: a row for all fields of a type that fare alike, and one
-// table for all types whose every field is honoured. go test ./hub/admission -run Manual -update
+// The manual's tables match the code: a row for all fields of a type that are handled alike, and
+// one table for types whose fields are all honoured. go test ./hub/admission -run Manual -update
 // writes them.
 func TestTheManualsTablesOfPodFields(t *testing.T) {
 	type row struct{ owner, here string }

@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Of an incident people write who takes care of it, and a note: nothing else, and nobody in another's name.
-func TestWhatPeopleWriteOfAnIncident(t *testing.T) {
+// Users may change an incident's acknowledgement and note only, and only in their own name.
+func TestUsersMayAcknowledgeAnIncident(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 5e8, time.UTC)
 	live := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "oslo-dark-1a2b3c", UID: "u", ResourceVersion: "7", CreationTimestamp: metav1.NewTime(now)}, State: fleet.IncidentOpen, Cause: "SiteDark", Since: metav1.NewTime(now), Opened: metav1.NewTime(now), Latest: metav1.NowMicro()}
 	taken := live.DeepCopy()

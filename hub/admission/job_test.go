@@ -12,7 +12,7 @@ import (
 
 const aJob = "metadata: {name: j, namespace: shop}\nspec:\n  template: {spec: {restartPolicy: Never, containers: [{name: c, image: 'kiosk:1'}]}}\n"
 
-// What is wrong with a Job is said by its field, in Kubernetes' words.
+// Errors of a Job name its field, in Kubernetes' words.
 func TestAJobIsRefusedByItsField(t *testing.T) {
 	for lines, want := range map[string]string{
 		"parallelism: -1":                                         "spec.parallelism: Invalid value: -1",
@@ -61,8 +61,7 @@ func TestAJobIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-// Of a Job only how much of it runs may change, and what its pods are placed by while none has run.
-// TestTheNameOfAJobIsALabelOfItsPods: a Job whose name can be none is refused, but one that stands may change.
+// A Job whose name cannot be a label of its pods is refused, but an existing one may change.
 func TestTheNameOfAJobIsALabelOfItsPods(t *testing.T) {
 	for _, c := range []struct {
 		name, more, want string
@@ -70,7 +69,7 @@ func TestTheNameOfAJobIsALabelOfItsPods(t *testing.T) {
 		{strings.Repeat("j", 63), "", ""},
 		{"daily.report", "", ""},
 		{strings.Repeat("j", 64), "", "metadata.name: Invalid value: \"" + strings.Repeat("j", 64) + "\": must be no more than 63 characters"},
-		{strings.Repeat("j", 64), "  manualSelector: true\n  selector: {matchLabels: {a: b}}\n", ""}, // its pods have no label of it
+		{strings.Repeat("j", 64), "  manualSelector: true\n  selector: {matchLabels: {a: b}}\n", ""}, // its pods do not have the label
 	} {
 		job := func() *batchv1.Job {
 			j := parse[*batchv1.Job](t, strings.Replace(aJob, "name: j,", "name: "+c.name+",", 1)+c.more)
@@ -95,7 +94,7 @@ func TestTheNameOfAJobIsALabelOfItsPods(t *testing.T) {
 	}
 }
 
-func TestAJobsTemplateStands(t *testing.T) {
+func TestAJobsTemplateIsImmutable(t *testing.T) {
 	old := parse[*batchv1.Job](t, aJob)
 	if _, errs := Admit(old, nil, normal); errs.ToAggregate() != nil {
 		t.Fatal(errs)
@@ -141,7 +140,7 @@ func TestAJobsTemplateStands(t *testing.T) {
 	}); err == nil {
 		t.Error("suspended, another image, too: it may change")
 	}
-	began := metav1.Now() // it has been suspended, and its pods have yet to be asked to leave
+	began := metav1.Now() // it is suspended, and its pods are not deleted yet
 	old.Status.StartTime = &began
 	if err := change(more); err == nil {
 		t.Error("suspended while its pods run: their resources may change")

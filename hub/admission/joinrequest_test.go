@@ -12,7 +12,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// named is a certificate request whose subject is pi with a character that turns the text around.
+// named is a certificate request whose subject is pi with a character that changes the text
+// direction.
 const named = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlITE1ISUNBUUF3RURFT01Bd0dBMVVFQXd3RmNHbmlnSzR3V1RBVEJnY3Foa2pPUFFJQkJnZ3Foa2pPUFFNQgpCd05DQUFRSWNlV1EwWmV0eTk5emFsVFo2S0xQSUMxY05zK3dNelBmTnZFMUJDYmtDTUNWSGtzbG1ZekFKRUE1CnFmNEJJN3dXQ1N6NmVLVDdFTytFbEhjb2tpRlRvQUF3Q2dZSUtvWkl6ajBFQXdJRFNRQXdSZ0loQU5OU3FTL3gKYmVpNTFxT1RhVTVPdDVoS3ZEK1MwSUpiY01lZjc1MGRVYmlYQWlFQXVFSGpvU3BMdkVSMnYvSVBBSjZqZFFuUwprZkRJOW9ENU0rN2Z0Nk5CS3hZPQotLS0tLUVORCBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0K"
 
 func TestJoinRequests(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// What an administrator writes into a Node by hand is checked before anything acts on
-// it, and the answer names the field.
-func TestANodeMadeByHandThatCannotBeIsRefused(t *testing.T) {
+// A Node that an administrator writes is checked before anything uses it, and errors name the
+// field.
+func TestAnInvalidNodeIsRefused(t *testing.T) {
 	capacity := func(name corev1.ResourceName, q string) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Status.Capacity[name], n.Status.Allocatable = *quantity(q), nil }
 	}

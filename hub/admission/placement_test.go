@@ -14,9 +14,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// What the only writer looks at for every node and every pod has an end: three megabytes of
-// affinities were ten seconds of it with two hundred nodes.
-func TestWhereAPodWantsToBeIsSaidInBoundedWords(t *testing.T) {
+// The placement rules that the single writer evaluates for each node and pod are limited: three
+// megabytes of affinities would take ten seconds with two hundred nodes.
+func TestPlacementRulesAreLimited(t *testing.T) {
 	selector := func(n int) *metav1.LabelSelector {
 		s := &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "e", Operator: metav1.LabelSelectorOpExists}}}
 		if n > 2 {

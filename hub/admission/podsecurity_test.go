@@ -87,7 +87,7 @@ func TestPodSecurity(t *testing.T) {
 					t.Errorf("got  %+v\nwant %+v", got, c.want)
 				}
 			}
-			// A workload is warned of what its pods are refused for.
+			// A workload gets a warning with the reason why its pods would be refused.
 			d := sample(t, state.Deployments).(*appsv1.Deployment)
 			d.Spec.Template.Spec = pod.Spec
 			of := PodSecurity(d, nil, c.ns, c.s)
@@ -114,9 +114,9 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// What a template gives its pods beside their spec is not looked at when the template is admitted, as with Kubernetes:
-// a pod with a finalizer that is none could not be changed by anybody.
-func TestAWorkloadsPodHasFinalizersThatSomebodyTakesAway(t *testing.T) {
+// As in Kubernetes, the metadata of a template is not checked with the template. But nobody could
+// change a pod with an invalid finalizer, so that is checked when the pod is created.
+func TestAWorkloadsPodHasValidFinalizers(t *testing.T) {
 	for finalizers, want := range map[string]string{
 		"":                                   "",
 		"example.org/a orphan":               "",
@@ -134,16 +134,16 @@ func TestAWorkloadsPodHasFinalizersThatSomebodyTakesAway(t *testing.T) {
 	}
 }
 
-func TestTheLabelsOfANamespaceMustMeanSomething(t *testing.T) {
+func TestTheLevelLabelsOfANamespaceMustBeValid(t *testing.T) {
 	expect(t, Validate(shop("enforce=strict"), normal), `metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: "strict": must be one of privileged, baseline, restricted`)
 	expect(t, Validate(shop("warn-version=1.24"), normal), `metadata.labels[pod-security.kubernetes.io/warn-version]: Invalid value: "1.24": must be "latest" or "v1.x"`)
 	expect(t, Validate(shop("enforce=restricted", "enforce-version=v1.30", "audit=baseline", "warn=privileged"), normal), "")
 	old, now := shop("enforce=strict"), shop("enforce=strict", "warn=baseline")
 	old.ResourceVersion, now.ResourceVersion = "1", "1"
-	expect(t, ValidateUpdate(now, old, normal), "") // one that was there before is no reason to refuse another change
+	expect(t, ValidateUpdate(now, old, normal), "") // an unchanged invalid label does not block another change
 }
 
-func TestANewLevelWarnsOfThePodsThatAreAgainstIt(t *testing.T) {
+func TestANewLevelWarnsAboutViolatingPods(t *testing.T) {
 	named := func(name, owner string, lines string) *corev1.Pod {
 		p := aContainer(t, lines)
 		p.Name = name

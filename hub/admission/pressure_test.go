@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A node that is short of memory takes no more BestEffort pods. All others tolerate it, as Kubernetes' page on
-// taints says: scheduler and device decide by the same toleration.
+// A node with memory pressure takes no BestEffort pods. All others tolerate it, as Kubernetes
+// documents; scheduler and device use the same toleration.
 func TestMemoryPressureIsToleratedByAllButBestEffortPods(t *testing.T) {
 	some := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"), corev1.ResourceCPU: resource.MustParse("100m")}
 	pressure := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
@@ -32,7 +32,7 @@ func TestMemoryPressureIsToleratedByAllButBestEffortPods(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1", Resources: *c.resources.DeepCopy()}}, Tolerations: c.have}}
 			Default(p, normal)
-			if what == "one of a limit range's requests" { // which comes after the defaults
+			if what == "one of a limit range's requests" { // which is applied after the defaults
 				p.Spec.Containers[0].Resources.Requests = some
 				p.Status.QOSClass = ""
 			}

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// having is a fleet with objects.
+// having returns a fleet with objects.
 func having(objects ...state.Object) state.Snapshot {
 	var changes []state.Change
 	for _, o := range objects {

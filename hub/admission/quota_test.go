@@ -24,7 +24,7 @@ func quotaOf(hard corev1.ResourceList, scopes ...corev1.ResourceQuotaScope) *cor
 	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "default"}, Spec: corev1.ResourceQuotaSpec{Hard: hard, Scopes: scopes}}
 }
 
-// TestAQuotaIsNeverExceeded creates pods until one is refused: what is used is what there is, at every step.
+// Pods are created until one is refused: at every step the usage equals the objects.
 func TestAQuotaIsNeverExceeded(t *testing.T) {
 	const asks = "resources: {requests: {cpu: 100m, example.org/gpu: 1}, limits: {cpu: 200m, example.org/gpu: 1}}"
 	const nothing = "stdin: false"
@@ -130,8 +130,8 @@ func TestALimitRange(t *testing.T) {
 	}
 }
 
-// What a pod may ask for as a whole is what its containers ask for: what its runtime takes beside them comes from its
-// class, and whoever writes the pod cannot ask for less of it.
+// A limit range of pods applies to the sum of their containers. The overhead comes from the runtime
+// class, so that a user cannot reduce it.
 func TestALimitRangeOfPodsIsForTheirContainers(t *testing.T) {
 	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata", Overhead: &nodev1.Overhead{PodFixed: amounts("memory", "120Mi")}}
 	for _, c := range []struct {

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/shared/policy/policytest"
 )
 
-// The table is the device's too: see package policytest.
+// Devices use the same table: see package policytest.
 func TestWhatMayRun(t *testing.T) {
 	for _, c := range policytest.Table {
 		t.Run(c.Name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestWhatMayRun(t *testing.T) {
 				return p
 			}
 			expectFirst(t, Validate(pod(c.Spec()), s), want("spec.containers[0]", ""))
-			if strings.Contains(c.Refused, "WEB") { // the rule is one: init containers too
+			if strings.Contains(c.Refused, "WEB") { // init containers have the same rule
 				expectFirst(t, Validate(pod(c.InInit()), s), want("spec.initContainers[0]", ""))
 			}
 			d := sample(t, state.Deployments).(*appsv1.Deployment)
@@ -56,7 +56,7 @@ func TestWhatMayRun(t *testing.T) {
 	}
 }
 
-// expectFirst wants a mistake that begins so, or none at all.
+// expectFirst wants a first error with a prefix, or no error for "".
 func expectFirst(t *testing.T, errs field.ErrorList, want string) {
 	t.Helper()
 	if i := slices.IndexFunc(messages(errs), func(m string) bool { return strings.HasPrefix(m, want) }); i >= 0 {
@@ -81,7 +81,7 @@ func TestARefusalSaysHowTheHubWouldAllowIt(t *testing.T) {
 	}
 }
 
-func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
+func TestUnsupportedFieldsAreRefusedByName(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		container bool
@@ -137,7 +137,7 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 	expect(t, Validate(n, normal), "spec.podPreemptionPolicy: Forbidden: is not supported")
 }
 
-func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
+func TestIgnoredFieldsCauseAWarning(t *testing.T) {
 	p := aContainer(t, "stdin: true\nstdinOnce: true")
 	p.Spec.ServiceAccountName = "robot"
 	p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}, {}}
@@ -161,8 +161,8 @@ func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
 	}
 }
 
-// A field that a newer Kubernetes adds to a type must be thought about: is it
-// supported? Types of pods refuse it until then, these are checked here.
+// A field that a newer Kubernetes adds needs a decision whether it is supported. Types of pods
+// refuse it until then; this checks the other types.
 func TestNoFieldOfAWorkloadIsNew(t *testing.T) {
 	for _, c := range []struct {
 		of    any
@@ -188,7 +188,7 @@ func TestNoFieldOfAWorkloadIsNew(t *testing.T) {
 	}
 }
 
-// The allow-list must name fields that exist, or it allows nothing by mistake.
+// Every name in the allow-list must be a real field.
 func TestTheAllowListNamesRealFields(t *testing.T) {
 	types := map[string]reflect.Type{}
 	var walk func(reflect.Type)
@@ -249,7 +249,7 @@ func TestTheAllowListNamesRealFields(t *testing.T) {
 	}
 }
 
-// However much is wrong, and however long it is: what is said of it can be read.
+// However many and long the errors are, the response is short and readable.
 func TestARefusalCanBeRead(t *testing.T) {
 	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 	r.Spec.Profile, r.Spec.Canary, r.Spec.Selector = strings.Repeat("A", 9000), strings.Repeat("é", 9000), &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// res is a container's resources: requests and limits of cpu and memory, "" for none.
+// res returns a container's requests and limits of cpu and memory; "" omits one.
 func res(cpu, cpuMost, memory, memoryMost string) corev1.ResourceRequirements {
 	list := func(cpu, memory string) corev1.ResourceList {
 		var pairs []string
@@ -93,8 +93,8 @@ func give(r corev1.ResourceRequirements) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources = r }
 }
 
-// TestAResizeIsCounted resizes a pod up and down in a namespace with a quota and a limit range: what the quota says is used
-// is what is used, and what its device has not given back yet is.
+// A pod is resized up and down in a namespace with a quota and a limit range: the quota's usage
+// includes what the device has not released yet.
 func TestAResizeIsCounted(t *testing.T) {
 	quota := quotaOf(amounts("requests.cpu", "50m", "limits.memory", "100Mi", "pods", "1"))
 	within := &corev1.LimitRange{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Max: amounts("memory", "80Mi")}}}}
@@ -135,9 +135,9 @@ func TestAResizeIsCounted(t *testing.T) {
 	resize(res("51m", "", "35Mi", "80Mi"), "exceeded quota: q, requested: requests.cpu=1m, used: requests.cpu=50m, limited: requests.cpu=50m", "", "")
 	resize(res("20m", "", "35Mi", "90Mi"), "maximum memory usage per Container is 80Mi, but limit is 90Mi", "", "")
 	had := s.Pod("default", live.Name).DeepCopy()
-	status(had, res("50m", "", "35Mi", "80Mi")) // its device has done that
+	status(had, res("50m", "", "35Mi", "80Mi")) // its device has applied it
 	s, _ = state.Apply(s, []state.Change{state.Put(had, "")})
-	resize(res("10m", "", "35Mi", "40Mi"), "", "50m", "80Mi") // until its device has done this too
+	resize(res("10m", "", "35Mi", "40Mi"), "", "50m", "80Mi") // until its device has applied this too
 	resize(res("10m", "", "35Mi", "45Mi"), "", "50m", "80Mi")
 }
 

@@ -12,10 +12,10 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// normal is what a hub runs with unless somebody says otherwise.
+// normal are the default settings.
 var normal = Settings{NotReadySeconds: 300, UnreachableSeconds: 300, Policy: policy.Default()}
 
-// parse reads an object of a kind as a client would write it.
+// parse decodes an object as a client writes it.
 func parse[T state.Object](t testing.TB, text string) T {
 	t.Helper()
 	var o T
@@ -25,7 +25,7 @@ func parse[T state.Object](t testing.TB, text string) T {
 	return o
 }
 
-// aPod is a pod with one container, and the given lines in its spec.
+// aPod returns a pod with one container and these lines in its spec.
 func aPod(t testing.TB, spec string) *corev1.Pod {
 	t.Helper()
 	p := parse[*corev1.Pod](t, "metadata: {name: kiosk, namespace: shop}\nspec:\n  containers: [{name: web, image: 'kiosk:1'}]\n"+indent(spec))
@@ -33,7 +33,7 @@ func aPod(t testing.TB, spec string) *corev1.Pod {
 	return p
 }
 
-// aContainer is a pod whose one container has the given lines.
+// aContainer returns a pod whose one container has these lines.
 func aContainer(t testing.TB, lines string) *corev1.Pod {
 	t.Helper()
 	p := parse[*corev1.Pod](t, "metadata: {name: kiosk, namespace: shop}\nspec:\n  volumes: [{name: data, emptyDir: {}}]\n  containers:\n  - name: web\n    image: kiosk:1\n"+indent(indent(lines)))
@@ -56,7 +56,7 @@ func indent(text string) string {
 	return out + "\n"
 }
 
-// samples are valid objects as people write them, by kind.
+// samples are valid objects as users write them, by kind.
 var samples = map[state.Kind]string{
 	state.Pods: `
 metadata: {name: kiosk, namespace: shop, labels: {app: kiosk}}
@@ -291,7 +291,7 @@ status:
 `,
 }
 
-// sample returns a sample, complete.
+// sample returns a sample with defaults.
 func sample(t testing.TB, k state.Kind) state.Object {
 	t.Helper()
 	o, err := state.New(k)

@@ -26,7 +26,7 @@ func aStatefulSet(t *testing.T, lines string) *appsv1.StatefulSet {
 	return s
 }
 
-// What is wrong with a StatefulSet is said by its field, in Kubernetes' words.
+// Errors of a StatefulSet name its field, in Kubernetes' words.
 func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 	const claim = "volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]"
 	mounting := "template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c, image: 'db:1', volumeMounts: [{name: data, mountPath: /data}]}]}}"
@@ -38,7 +38,7 @@ func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 		"ordinals: {start: 2147483647}":    "spec.ordinals.start: Invalid value",
 		"serviceName: a.b":                 "spec.serviceName: Invalid value",
 		"podManagementPolicy: Chaos":       "spec.podManagementPolicy: Unsupported value",
-		"revisionHistoryLimit: -1":         "", // Kubernetes keeps them all then
+		"revisionHistoryLimit: -1":         "", // Kubernetes keeps all of them then
 		"updateStrategy: {type: Recreate}": "spec.updateStrategy.type: Unsupported value",
 		"updateStrategy: {type: OnDelete, rollingUpdate: {partition: 1}}": "only allowed for updateStrategy 'RollingUpdate'",
 		"updateStrategy: {type: RollingUpdate}":                           "",
@@ -82,7 +82,7 @@ func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-func TestAStatefulSetIsFilledIn(t *testing.T) {
+func TestTheStatefulSetsDefaults(t *testing.T) {
 	s := aStatefulSet(t, "volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]")
 	if _, errs := Admit(s, nil, normal); len(errs) > 0 {
 		t.Fatal(errs)
@@ -94,7 +94,7 @@ func TestAStatefulSetIsFilledIn(t *testing.T) {
 	}
 }
 
-func TestAClaimTemplateThatStandsIsInNobodysWay(t *testing.T) {
+func TestAnUnchangedClaimTemplateDoesNotBlockChanges(t *testing.T) {
 	was := aStatefulSet(t, "volumeClaimTemplates: [{metadata: {name: data, finalizers: [foo]}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]")
 	Default(was, normal)
 	was.ResourceVersion = "7"
@@ -105,7 +105,7 @@ func TestAClaimTemplateThatStandsIsInNobodysWay(t *testing.T) {
 	}
 }
 
-func TestOfAStatefulSetLittleMayChange(t *testing.T) {
+func TestMostFieldsOfAStatefulSetAreImmutable(t *testing.T) {
 	const claim = "volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]\n"
 	was := aStatefulSet(t, claim+"serviceName: db")
 	Default(was, normal)
@@ -160,9 +160,9 @@ func TestControllersAndPodTemplatesAreRefusedByTheirField(t *testing.T) {
 	}
 }
 
-// TestARevisionsDataIsWhatItSays: another spelling of the same data is no change of it, and what is written back as it
-// was read may carry another number or label.
-func TestARevisionsDataIsWhatItSays(t *testing.T) {
+// Another formatting of the same data is not a change. An object that is written back as it was
+// read may change its number or labels.
+func TestARevisionsDataIsComparedByValue(t *testing.T) {
 	for _, c := range []struct {
 		name, was, is string
 		same          bool

@@ -10,9 +10,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestAPodSpecThatStandsIsNotInTheWay: whatever today's rules say of a pod spec that was kept before them, or that
-// the hub has made of a template, everything beside it can be changed: labels, finalizers, numbers.
-func TestAPodSpecThatStandsIsNotInTheWay(t *testing.T) {
+// An unchanged pod spec that violates today's rules does not block other changes of its object:
+// labels, finalizers, replicas.
+func TestAnUnchangedPodSpecDoesNotBlockChanges(t *testing.T) {
 	refused := map[string]func(*corev1.PodSpec){
 		"a hostname that is none": func(s *corev1.PodSpec) { s.Hostname = "task.north-0" },
 		"more wishes than are taken": func(s *corev1.PodSpec) {
@@ -56,8 +56,8 @@ func TestAPodSpecThatStandsIsNotInTheWay(t *testing.T) {
 	}
 }
 
-// TestWhatDependsOnAPodSpecIsStillAsked though the spec stands.
-func TestWhatDependsOnAPodSpecIsStillAsked(t *testing.T) {
+// Rules that relate other fields to the pod spec are still checked.
+func TestRulesThatDependOnAnUnchangedPodSpecApply(t *testing.T) {
 	was := parse[*batchv1.Job](t, aJob)
 	Default(was, normal)
 	was.Spec.Template.Spec.Hostname = "task.north-0"
@@ -68,9 +68,9 @@ func TestWhatDependsOnAPodSpecIsStillAsked(t *testing.T) {
 	}
 }
 
-// TestARuleThatAPodSpecIsAgainstIsNotAddedToIt though the spec stands: a CronJob's rules may change, and its Jobs
-// would be none.
-func TestARuleThatAPodSpecIsAgainstIsNotAddedToIt(t *testing.T) {
+// A new policy that conflicts with an unchanged pod spec is refused: a CronJob with it could create
+// no Job.
+func TestANewRuleMustFitAnUnchangedPodSpec(t *testing.T) {
 	was := &batchv1.CronJob{Spec: batchv1.CronJobSpec{Schedule: "@daily"}}
 	was.Name, was.Namespace, was.ResourceVersion = "c", "shop", "7"
 	was.Spec.JobTemplate.Spec = parse[*batchv1.Job](t, strings.Replace(aJob, "Never", "OnFailure", 1)).Spec

@@ -125,7 +125,7 @@ func TestPodSpecs(t *testing.T) {
 			Default(p, normal)
 			errs := Validate(p, normal)
 			switch c.name {
-			case "a host path with steps", "a negative limit", "privileged that may not escalate": // said more than once
+			case "a host path with steps", "a negative limit", "privileged that may not escalate": // reported more than once
 				if len(errs) < 2 {
 					t.Errorf("got %v", errs)
 				}
@@ -347,7 +347,7 @@ func needs(all ...corev1.NodeSelectorRequirement) *corev1.Affinity {
 	}}}
 }
 
-func TestAGateIsToldInThePodsCondition(t *testing.T) {
+func TestASchedulingGateSetsThePodsCondition(t *testing.T) {
 	p := aPod(t, "schedulingGates: [{name: example.org/quota}]\nreadinessGates: [{conditionType: example.org/served}]")
 	p.Status = corev1.PodStatus{}
 	Default(p, normal)
@@ -370,7 +370,7 @@ func TestASitesGraceIsFourOfItsHubsLeases(t *testing.T) {
 	site := sample(t, state.Sites).(*fleet.Site)
 	for _, c := range []struct {
 		every, grace time.Duration
-		want         string // "": it is well
+		want         string // "": valid
 	}{
 		{30 * time.Second, 2 * time.Minute, ""},
 		{30 * time.Second, 2*time.Minute - 1, "must be at least 2m0s: devices renew every 30s, and two lost leases must not evict"},
@@ -389,8 +389,8 @@ func TestASitesGraceIsFourOfItsHubsLeases(t *testing.T) {
 
 func TestASitesLeaseInterval(t *testing.T) {
 	for _, c := range []struct {
-		every, grace time.Duration // grace 0: the hub's own, which follows
-		want         string        // "": it is well
+		every, grace time.Duration // grace 0: the hub's default
+		want         string        // "": valid
 	}{
 		{time.Minute, 0, ""},
 		{time.Minute, 4 * time.Minute, ""},

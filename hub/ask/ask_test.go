@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A device answers each question as it was told to.
+// A device answers each request as configured.
 type device struct {
 	client  *ask.Client
 	answer  func(id string)
@@ -84,7 +84,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-func TestFollowingWaitsAsLongAsItsReader(t *testing.T) {
+func TestAFollowedLogWaitsForItsReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &device{}
 		d.answer = func(id string) { d.client.Reply("pi-1", id, wire.Reply{Data: []byte("a")}) }
@@ -141,7 +141,7 @@ func TestNodeLogs(t *testing.T) {
 	}
 }
 
-// unready is a reader who takes nothing until it is closed.
+// unready is a reader that reads nothing until it is closed.
 type unready chan struct{}
 
 func (u unready) Write(b []byte) (int, error) {
@@ -149,7 +149,7 @@ func (u unready) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A pusher answers every question for a log with 5 MiB at once.
+// A pusher answers every log request with 5 MiB at once.
 type pusher struct{ client *ask.Client }
 
 func (p *pusher) Request(node, id string, r wire.Request) error {
@@ -161,7 +161,7 @@ func (p *pusher) Request(node, id string, r wire.Request) error {
 	return nil
 }
 
-func TestAnswersThatNobodyReadsAreBoundedByNodeAndInAll(t *testing.T) {
+func TestUnreadResponsesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pusher{}
 		p.client = &ask.Client{Broker: p}
@@ -197,10 +197,10 @@ func TestAnswersThatNobodyReadsAreBoundedByNodeAndInAll(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if whole < 3 || whole > 12 { // of 5 MiB in 64; what came of the others is held, too
+		if whole < 3 || whole > 12 { // of 5 MiB in 64; parts of the others count too
 			t.Errorf("%d of 90 unread answers were kept", whole)
 		}
-		for range 20 { // what was held is free again
+		for range 20 { // the counted bytes are free again
 			if err := on("pi-1", &bytes.Buffer{}); err != nil {
 				t.Fatal(err)
 			}

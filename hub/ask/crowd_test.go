@@ -16,11 +16,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// devices answer on as many nodes as are asked.
+// devices answer for any node.
 type devices struct {
 	client *ask.Client
 	mu     sync.Mutex
-	asked  [][2]string // node and id of each command
+	asked  [][2]string // node and ID of each command
 }
 
 func (d *devices) Request(node, id string, r wire.Request) error {
@@ -33,14 +33,14 @@ func (d *devices) Request(node, id string, r wire.Request) error {
 	return nil
 }
 
-// Answers that nobody reads cost those of which most waits, and nobody who reads.
-func TestWhoReadsIsNotHeldUpByWhoDoesNot(t *testing.T) {
+// Unread responses end those with the most unread bytes, and none that is being read.
+func TestUnreadResponsesDoNotBlockReaders(t *testing.T) {
 	const chunk = 32 << 10
 	for _, c := range []struct {
 		name         string
-		nodes, slow  int // answers that nobody reads, a node: each keeps 2 MiB but for the chunk that is being written
-		rest         int // chunks of one more of them, with which there is no room for another chunk
-		lost, reader int // how many of them end; on which node somebody reads
+		nodes, slow  int // unread responses per node: each keeps 2 MiB except for the chunk that is being written
+		rest         int // chunks of another one, after which there is no room for a chunk
+		lost, reader int // how many of them end; the node with a reader
 	}{
 		{"of one node", 1, 8, 9, 1, 0},
 		{"of another node", 1, 8, 9, 0, 1},
@@ -71,7 +71,7 @@ func TestWhoReadsIsNotHeldUpByWhoDoesNot(t *testing.T) {
 					at := begin(n%c.nodes, ask.IO{Stdout: &slowWriter{may: never}}, ended)
 					for seq := range uint64(chunks) {
 						d.client.Reply(at[0], at[1], wire.Reply{Seq: seq + 1, Data: make([]byte, chunk)})
-						synctest.Wait() // the first is on its way to whoever does not take it
+						synctest.Wait() // the first chunk is on its way to the blocked reader
 					}
 				}
 				if n := len(ended); n > 0 {
@@ -104,8 +104,8 @@ func TestWhoReadsIsNotHeldUpByWhoDoesNot(t *testing.T) {
 	}
 }
 
-// A device that sends more than honest ones do is the first to lose its reader.
-func TestTheGreatestBacklogGoesFirst(t *testing.T) {
+// A device that exceeds its window loses its reader first.
+func TestTheLargestBacklogEndsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

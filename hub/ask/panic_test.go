@@ -12,10 +12,10 @@ type broken struct{}
 
 func (broken) Request(string, string, wire.Request) error { panic("ouch") }
 
-func TestAMeasurementThatPanicsIsAnErrorOfWhoAsked(t *testing.T) {
+func TestAPanicOfAMeasurementIsAnError(t *testing.T) {
 	before := panics.Counts()["usage"]
 	d := &Client{Broker: broken{}}
-	for range 2 { // nobody else waits for what will never come
+	for range 2 { // no caller waits forever
 		if _, err := d.Usage(t.Context(), "pi-1"); err == nil || !strings.Contains(err.Error(), "ouch") {
 			t.Errorf("it said %v", err)
 		}

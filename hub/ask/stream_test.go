@@ -24,8 +24,8 @@ import (
 
 var onPi = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
 
-// A gadget is a device that follows the protocol: hears is called for every request
-// that reaches it, and says answers it.
+// A gadget is a device that follows the protocol: hears is called for every received request, and
+// says sends a response.
 type gadget struct {
 	client *ask.Client
 	hears  func(g *gadget, id string, r wire.Request)
@@ -68,7 +68,7 @@ func (g *gadget) says(id string, r wire.Reply) {
 	g.client.Reply("pi-1", id, r)
 }
 
-// count is how many requests of a type it has heard.
+// count returns the number of received requests of a type.
 func (g *gadget) count(kind string) (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,7 +96,7 @@ func echo(g *gadget, id string, r wire.Request) {
 	}
 }
 
-// inOrder makes hears deaf to what does not come in its order, as a device is.
+// inOrder ignores input that is out of order, as a device does.
 func inOrder(hears func(g *gadget, id string, r wire.Request)) func(g *gadget, id string, r wire.Request) {
 	var mu sync.Mutex
 	var last uint64
@@ -121,7 +121,7 @@ func TestExec(t *testing.T) {
 		stdin io.Reader
 		out   string
 		err   string // of stderr
-		want  string // what Exec says
+		want  string // Exec's error
 	}{
 		{"what is typed comes back, however long it is", inOrder(echo), bytes.NewReader(long), string(long), "", "<nil>"},
 		{"an input that breaks off is no end of input", func(g *gadget, id string, r wire.Request) {
@@ -181,12 +181,12 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// A reader that counts what was taken from it.
+// A reader that counts what was read from it.
 type endless struct{ taken atomic.Int64 }
 
 func (e *endless) Read(p []byte) (int, error) { e.taken.Add(int64(len(p))); return len(p), nil }
 
-func TestInputWaitsUntilTheDeviceHasTakenWhatCameBefore(t *testing.T) {
+func TestInputWaitsForTheDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var g *gadget
@@ -237,7 +237,7 @@ func TestInputWaitsUntilTheDeviceHasTakenWhatCameBefore(t *testing.T) {
 	})
 }
 
-// inputs are the numbers of the inputs that were heard.
+// inputs returns the numbers of the received inputs.
 func inputs(g *gadget) (seqs []uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -249,7 +249,7 @@ func inputs(g *gadget) (seqs []uint64) {
 	return seqs
 }
 
-func TestTheLastInputIsSentAgainWhenItWasLost(t *testing.T) {
+func TestALostInputIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGadget(inOrder(echo))
 		losses := 2
@@ -271,7 +271,7 @@ func TestTheLastInputIsSentAgainWhenItWasLost(t *testing.T) {
 	})
 }
 
-// A slowWriter takes nothing until it may.
+// A slowWriter blocks until it is released.
 type slowWriter struct {
 	may chan struct{}
 	got bytes.Buffer
@@ -282,7 +282,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	return w.got.Write(p)
 }
 
-func TestASlowReaderHoldsTheDeviceBack(t *testing.T) {
+func TestASlowReaderSlowsTheDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g *gadget
 		var id string
@@ -316,7 +316,7 @@ func TestASlowReaderHoldsTheDeviceBack(t *testing.T) {
 	})
 }
 
-func TestADeviceThatSendsMoreThanItMayLosesItsReader(t *testing.T) {
+func TestADeviceThatExceedsItsWindowLosesItsReader(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		chunks int
@@ -345,7 +345,7 @@ func TestADeviceThatSendsMoreThanItMayLosesItsReader(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatNobodyWaitsForIsCancelled(t *testing.T) {
+func TestAnAbandonedResponseIsCancelled(t *testing.T) {
 	g := newGadget(nil)
 	for seq := range uint64(40) {
 		g.client.Reply("pi-1", "old", wire.Reply{Seq: seq})
@@ -356,7 +356,7 @@ func TestAnAnswerThatNobodyWaitsForIsCancelled(t *testing.T) {
 	}
 }
 
-func TestResizeTellsEverySize(t *testing.T) {
+func TestResizeSendsEverySize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGadget(func(g *gadget, id string, r wire.Request) {
 			switch {
@@ -368,7 +368,7 @@ func TestResizeTellsEverySize(t *testing.T) {
 		})
 		sizes := make(chan ask.Size, 3)
 		sizes <- ask.Size{Width: 80, Height: 24}
-		sizes <- ask.Size{} // a window that is no window
+		sizes <- ask.Size{} // an empty size
 		sizes <- ask.Size{Width: 132, Height: 43}
 		if err := g.exec(t.Context(), ask.IO{Resize: sizes}); err != nil {
 			t.Error(err)

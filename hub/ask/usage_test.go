@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestADeviceIsMeasuredWhileSomebodyLooks(t *testing.T) {
+func TestADeviceIsMeasuredOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told atomic.Int32
 		var deaf atomic.Bool

@@ -14,10 +14,10 @@ import (
 	"flotilla.dev/hub/broker/pipe"
 )
 
-// A distant network's connections come from the address that is set.
+// distant connects from the address that is set.
 type distant struct {
 	*pipe.Net
-	last atomic.Uint32 // byte of 192.0.2.0/24
+	last atomic.Uint32 // last byte, in 192.0.2.0/24
 }
 
 type distantConn struct {
@@ -37,7 +37,7 @@ func (c distantConn) RemoteAddr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, c.last), Port: 4711}
 }
 
-// from dials from an address, and tells whether the connection is open a second later.
+// from dials from an address, and reports whether the connection is still open a second later.
 func (d *distant) from(t *testing.T, last byte) (c net.Conn, open bool) {
 	t.Helper()
 	d.last.Store(uint32(last))
@@ -52,7 +52,7 @@ func (d *distant) from(t *testing.T, last byte) (c net.Conn, open bool) {
 	return c, errors.As(err, &timeout) && timeout.Timeout()
 }
 
-func TestOneAddressHasSoManyConnections(t *testing.T) {
+func TestConnectionsOfOneAddressAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &distant{Net: pipe.New()}
 		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{PerAddress: 3, PerAddressRate: 100}})
@@ -78,7 +78,7 @@ func TestOneAddressHasSoManyConnections(t *testing.T) {
 	})
 }
 
-func TestOneAddressOpensConnectionsNoFaster(t *testing.T) {
+func TestTheConnectionRateOfOneAddressIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &distant{Net: pipe.New()}
 		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{PerAddressRate: 5}})
@@ -97,8 +97,8 @@ func TestOneAddressOpensConnectionsNoFaster(t *testing.T) {
 	})
 }
 
-// Whoever finds no room holds none of their address's places either.
-func TestWhoFindsNoRoomHoldsNone(t *testing.T) {
+// A refused connection does not count against its address.
+func TestARefusedConnectionDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &distant{Net: pipe.New()}
 		start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 2, PerAddress: 5, PerAddressRate: 100}})
@@ -117,9 +117,8 @@ func TestWhoFindsNoRoomHoldsNone(t *testing.T) {
 	})
 }
 
-// The hub is told which boot of an agent connects, and a CONNECT that breaks the protocol
-// gets no session.
-func TestWhatAConnectSays(t *testing.T) {
+// The Handler receives the agent's boot, and a CONNECT that violates the protocol gets no session.
+func TestConnectNamesTheBoot(t *testing.T) {
 	var seen atomic.Pointer[Peer]
 	d := &recorder{refuse: func(p Peer) error { seen.Store(&p); return nil }}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {

@@ -57,15 +57,15 @@ func TestS1PublishingForOthersIsDroppedCountedAndTold(t *testing.T) {
 		if d.count("offence pi-1") != 1 {
 			t.Errorf("%d offences told at one moment, want 1", d.count("offence pi-1"))
 		}
-		victim.ping() // nothing came to the victim before the answer
+		victim.ping() // the victim received nothing before the response
 	})
 }
 
-func TestOffencesAreToldOnceInTenSecondsWithTheirNumber(t *testing.T) {
+func TestOffencesAreReportedOnceInTenSecondsWithTheirNumber(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		bad := dialPipe(t, n, "pi-1", nil)
-		for range 101 { // once per 100 ms: from 0s to 10s
+		for range 101 { // every 100 ms from 0 s to 10 s
 			bad.publish0("x", "y")
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -104,7 +104,7 @@ func TestS2ForeignSubscriptionsAreRefused(t *testing.T) {
 		if pk, err := other.read(); err != nil || string(pk.Payload) != "x" {
 			t.Fatalf("pi-2 got %v %v", pk, err)
 		}
-		c.ping() // and pi-1 nothing
+		c.ping() // and pi-1 received nothing
 	})
 }
 
@@ -123,7 +123,7 @@ func TestS3SeeM1AndS4TheIncumbentStays(t *testing.T) {
 			t.Errorf("the clone got CONNACK %d, want 5", code)
 		}
 		incumbent.ping()
-		synctest.Wait() // the answer goes out before it is counted
+		synctest.Wait() // it is counted after the response is sent
 		if b.Stats().Refused["hub"] != 1 {
 			t.Errorf("refused %v", b.Stats().Refused)
 		}
@@ -131,7 +131,7 @@ func TestS3SeeM1AndS4TheIncumbentStays(t *testing.T) {
 	})
 }
 
-func TestOtherVersionsOfMQTTAreRefusedInTheirOwnWords(t *testing.T) {
+func TestOtherVersionsOfMQTTAreRefusedInTheirOwnFormat(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
 		bytes      []byte
@@ -160,7 +160,7 @@ func TestOtherVersionsOfMQTTAreRefusedInTheirOwnWords(t *testing.T) {
 	}
 }
 
-func TestS5OnlyOurCertificatesAreLetIn(t *testing.T) {
+func TestS5OnlyOurCertificatesAreAccepted(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	hour := time.Now().Add(time.Hour)
 	device := pkix.Name{CommonName: "pi-1", Organization: []string{Organization}}
@@ -206,7 +206,7 @@ func TestS5OnlyOurCertificatesAreLetIn(t *testing.T) {
 			}
 			defer raw.Close()
 			cl, code := connect(t, tls.Client(raw, c.cfg), connectPacket(c.node, func(pk *packets.Packet) {
-				pk.Connect.Username, pk.Connect.UsernameFlag = []byte("pi-2"), true // says nothing here
+				pk.Connect.Username, pk.Connect.UsernameFlag = []byte("pi-2"), true // ignored with a certificate
 			}))
 			if code != c.code {
 				t.Fatalf("CONNACK %d, want %d", code, c.code)
@@ -263,8 +263,8 @@ func TestListenersThatWouldBeOpenAreRefusedAtStart(t *testing.T) {
 
 const idleConns = 5000 // connections of S6
 
-// How long it takes to dial so many says nothing, on a machine that has other work: here
-// they have as long as that takes. That they end is the next test.
+// Dialling so many takes long on a busy machine, so that they get enough time here. The next test
+// checks that they end.
 func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	ca := newAuthority(t)
 	l, dev := loopback(t), loopback(t)
@@ -277,7 +277,7 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	started(t, b)
 	good := dialDev(t, dev.Addr(), "pi-1", nil)
 	before := memory()
-	for range idleConns { // sockets, and nothing of this process's memory
+	for range idleConns { // raw sockets, which use no memory of this process
 		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 		if err == nil {
 			defer syscall.Close(fd)
@@ -329,7 +329,7 @@ func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
 	})
 }
 
-func TestS7BadPayloadsAreAcknowledgedDroppedAndTold(t *testing.T) {
+func TestS7BadPayloadsAreAcknowledgedDroppedAndReported(t *testing.T) {
 	for _, payload := range []string{"", "x", "null", `{"boot":"b1","seq":1e308}`, "{\"boot\":\"\xff\"}", `{"boot":"b1"`, `{"x":"` + strings.Repeat("x", 250<<10) + `"}`} {
 		t.Run(fmt.Sprintf("%.20q", payload), func(t *testing.T) {
 			d := &recorder{}
@@ -348,7 +348,7 @@ func TestS7BadPayloadsAreAcknowledgedDroppedAndTold(t *testing.T) {
 	}
 }
 
-func TestS8AFloodIsReadSlowlyAndOthersAreNotHeldUp(t *testing.T) {
+func TestS8AFloodIsReadSlowlyAndOthersAreNotDelayed(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		flood, good := dialPipe(t, n, "pi-1", nil), dialPipe(t, n, "pi-2", nil)
@@ -398,7 +398,7 @@ func TestASiteBehindOneAddressIsBackWithinTwoLeaseIntervals(t *testing.T) {
 	})
 }
 
-func TestRunEndsAlthoughTheDoorHangs(t *testing.T) {
+func TestRunEndsAlthoughAHandlerBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
 		free := make(chan struct{})
@@ -421,7 +421,7 @@ func TestRunEndsAlthoughTheDoorHangs(t *testing.T) {
 	})
 }
 
-func TestAtTheHubsEndNoWillsAreTold(t *testing.T) {
+func TestNoWillsArePublishedWhenTheHubStops(t *testing.T) {
 	d := &recorder{}
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
@@ -483,7 +483,7 @@ func TestRequestsAndRepliesPass(t *testing.T) {
 	})
 }
 
-func TestAPanicOfAParserGivesItsPlaceBack(t *testing.T) {
+func TestAPanicOfAParserReleasesItsSlot(t *testing.T) {
 	b := &Broker{parsers: make(chan struct{}, 1)}
 	defer func() {
 		if p := recover(); p != "an accident" {
@@ -528,7 +528,7 @@ func TestPacketsWithoutNewsAreReadAsSlowlyAsNews(t *testing.T) {
 				for b.Online("pi-1") {
 					time.Sleep(10 * time.Millisecond)
 				}
-				// but for the burst of four seconds
+				// except for the burst of four seconds
 				if least, took := time.Duration((count*c.least/100-4)*float64(time.Second)), time.Since(began); took < least-100*time.Millisecond {
 					t.Errorf("%d packets were read in %s, want no less than %s", count, took, least)
 				}

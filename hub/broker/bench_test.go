@@ -23,8 +23,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// ledger is a Handler with the bookkeeping that a hub needs for a lease: look the
-// node up, compare boot and seq, store the moment.
+// ledger is a Handler that does the hub's work for a lease: it looks the node up, compares boot and
+// sequence number, and stores the time.
 type ledger struct {
 	recorder
 	leases atomic.Int64
@@ -56,15 +56,15 @@ func (l *ledger) Lease(p Peer, lease wire.Lease) {
 	}
 }
 
-// cpu is what this process has used of the processors.
+// cpu returns the processor time of this process.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestMain is also the other end of the benchmarks: a process that is many
-// devices, so that its processor time is not counted as the hub's.
+// TestMain also runs the other end of the benchmarks: a process with many devices, whose processor
+// time does not count as the hub's.
 func TestMain(m *testing.M) {
 	if addr := os.Getenv("FLOTILLA_BENCH_DEVICES"); addr != "" {
 		if err := devices(addr); err != nil {
@@ -76,9 +76,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// devices connects os.Getenv("FLOTILLA_BENCH_COUNT") nodes, says "ready", and then
-// obeys lines: "burst <n>" sends n leases as fast as they go, "pace <seconds>"
-// sends one per node every ten seconds.
+// devices connects FLOTILLA_BENCH_COUNT nodes, prints "ready", and then reads commands: "burst N"
+// sends N leases at full speed, "pace SECONDS" sends one per node every ten seconds.
 func devices(addr string) error {
 	count, _ := strconv.Atoi(os.Getenv("FLOTILLA_BENCH_COUNT"))
 	conns, topics := make([]net.Conn, count), make([]string, count)
@@ -133,7 +132,7 @@ func leasePacket(topic string, payload []byte) []byte {
 	return append(append(p, topic...), payload...)
 }
 
-// fleet starts the process of devices.
+// fleet starts the process with the devices.
 func fleet(b *testing.B, addr string, count int) io.Writer {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "FLOTILLA_BENCH_DEVICES="+addr, fmt.Sprintf("FLOTILLA_BENCH_COUNT=%d", count), "GOMAXPROCS=1")
@@ -163,9 +162,8 @@ func serve(b *testing.B, l net.Listener) (*ledger, *Broker) {
 	return d, br
 }
 
-// BenchmarkLease is the whole path of a lease through the hub's process: TCP on
-// loopback, packets, access rules, decoding, bookkeeping. The devices are another
-// process. cpu-µs/lease is what the budget of 20 µs is about.
+// BenchmarkLease measures the whole path of a lease in the hub's process: TCP on loopback, packets,
+// access rules, decoding, bookkeeping. The budget is 20 cpu-µs/lease.
 func BenchmarkLease(b *testing.B) {
 	for _, connections := range []int{1, 1000} {
 		b.Run(fmt.Sprintf("tcp/connections=%d", connections), func(b *testing.B) {
@@ -202,8 +200,8 @@ func BenchmarkLease(b *testing.B) {
 	})
 }
 
-// BenchmarkFleet is the real rate: FLOTILLA_BENCH_LARGE nodes (10000 is the
-// budget's number) with a lease per ten seconds each, for 20 seconds.
+// BenchmarkFleet measures FLOTILLA_BENCH_LARGE nodes (the budget's number is 10000) with a lease
+// every ten seconds, for 20 seconds.
 func BenchmarkFleet(b *testing.B) {
 	connections, err := strconv.Atoi(os.Getenv("FLOTILLA_BENCH_LARGE"))
 	if err != nil {

@@ -27,7 +27,7 @@ func (*allow) Provides(b byte) bool                                    { return 
 func (*allow) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
 func (*allow) OnACLCheck(*mqtt.Client, string, bool) bool              { return true }
 
-// elsewhere is somebody else's broker, which lets everybody do everything.
+// elsewhere is an external broker that allows everything.
 func elsewhere(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -67,7 +67,7 @@ func (o *owners) set(node string, w Owner) {
 	o.by[node] = w
 }
 
-// A hubBehind is a client with who hears it, and a device by hand.
+// A hubBehind is a Client with a recording Handler, and a device that the test controls.
 type hubBehind struct {
 	*Client
 	heard   *recorder
@@ -76,7 +76,7 @@ type hubBehind struct {
 	address string // of the broker
 
 	mu   sync.Mutex
-	told []string // what the device got: channel, and of an acknowledgement what it is of
+	told []string // what the device received: the channel, and for an acknowledgement its message
 }
 
 func (h *hubBehind) got(part string) (n int) {
@@ -142,7 +142,7 @@ func behindBroker(t *testing.T, change func(*ClientConfig)) *hubBehind {
 
 func lease(boot string, seq int) wire.Lease { return wire.Lease{Boot: boot, Seq: uint64(seq)} }
 
-// What the hub has remembered it acknowledges itself, and only that.
+// The hub acknowledges stored messages, and no others.
 func TestBehindABrokerTheHubAcknowledges(t *testing.T) {
 	var fails atomic.Bool
 	h := behindBroker(t, nil)
@@ -172,8 +172,9 @@ func TestBehindABrokerTheHubAcknowledges(t *testing.T) {
 	}
 }
 
-// Only who proves the key that joined last becomes the node; nothing of another boot is heard.
-func TestBehindABrokerABootIsProved(t *testing.T) {
+// Only a device that proves the enrolled key becomes the node. Messages of another boot are
+// ignored.
+func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 	h := behindBroker(t, nil)
 	refused := func(name string, s wire.Status) {
 		t.Helper()
@@ -182,7 +183,7 @@ func TestBehindABrokerABootIsProved(t *testing.T) {
 		h.say("pods", wire.Pods{Boot: s.Boot, Seq: 9})
 		h.say("presence", wire.Presence{Boot: s.Boot, State: wire.PresenceShutdown})
 		h.say("event", wire.Event{Boot: s.Boot, Type: "Normal", Reason: "X"})
-		// In the line of what is remembered it is the last: the lease passes that line.
+		// It is the last one in the queue; the lease overtakes the queue.
 		h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: fmt.Sprintf("Marker%dX", before)})
 		h.say("lease", lease("b1", before+1))
 		await(t, "what came after it", func() bool {
@@ -217,7 +218,7 @@ func TestBehindABrokerABootIsProved(t *testing.T) {
 	if !h.Online("pi-1") || h.heard.count("status pi-1 1") != 1 {
 		t.Errorf("%q", h.heard.all())
 	}
-	h.say("lease", lease("b1", 98)) // a clone's, while the node's device is there: that one is asked for nothing by it
+	h.say("lease", lease("b1", 98)) // a clone's lease while the node's device is connected: the hub requests nothing
 	h.say("lease", lease("b5", 7))
 	await(t, "the lease after it", func() bool { return h.heard.count("lease pi-1 7") == 1 })
 	if h.heard.count("lease pi-1 98") != 0 {
@@ -225,13 +226,13 @@ func TestBehindABrokerABootIsProved(t *testing.T) {
 	}
 	h.say("presence", wire.Presence{Boot: "b5", State: wire.PresenceLost})
 	await(t, "the will", func() bool { return !h.Online("pi-1") })
-	h.say("lease", lease("b1", 99)) // the hub is to see that there is another one
+	h.say("lease", lease("b1", 99)) // the hub must notice another boot
 	await(t, "the lease of another boot", func() bool { return h.heard.count("lease pi-1 99") == 1 })
 }
 
-// A broker finds a dead link out when its keep-alive has passed, and the device may be back through
-// another one since then: the will of the former one ends nothing.
-func TestBehindABrokerTheWillOfAFormerConnectionEndsNothing(t *testing.T) {
+// A broker detects a dead connection after its keep-alive, when the device may have reconnected
+// elsewhere: that late will is ignored.
+func TestBehindABrokerALateWillIsIgnored(t *testing.T) {
 	h := behindBroker(t, nil)
 	status := func(boot string, seq, connection uint64) {
 		body := h.say("status", wire.Status{Boot: boot, Seq: seq, Connection: connection})
@@ -258,12 +259,12 @@ func TestBehindABrokerTheWillOfAFormerConnectionEndsNothing(t *testing.T) {
 	will(2)
 	await(t, "the will of the newest connection", func() bool { return !h.Online("pi-1") && h.heard.count("disconnected") == 1 })
 	status("b1", 4, 3)
-	will(0) // of an agent that does not number them
+	will(0) // of an agent that does not number its connections
 	await(t, "the will without a number", func() bool { return !h.Online("pi-1") && h.heard.count("disconnected") == 2 })
 }
 
-// An answer is the device's if it names the boot that only the hub has heard: who has a
-// certificate of the node's name hears the questions, and could answer them.
+// A reply must name a boot that only the hub knows: another client with a certificate of the node's
+// name receives the requests too, and could answer them.
 func TestBehindABrokerAReplyNamesItsBoot(t *testing.T) {
 	h := behindBroker(t, nil)
 	for name, r := range map[string]wire.Reply{"no boot": {Seq: 1}, "another": {Boot: "b0", Seq: 2}, "one that is ended": {Boot: "b2", Seq: 3, EOF: true}} {
@@ -278,7 +279,7 @@ func TestBehindABrokerAReplyNamesItsBoot(t *testing.T) {
 	await(t, "the answer of the node's boot", func() bool { return h.heard.count("reply pi-1 q 4") == 1 })
 }
 
-func TestBehindABrokerASlowStoreHoldsUpNoLease(t *testing.T) {
+func TestBehindABrokerASlowStoreDelaysNoLease(t *testing.T) {
 	h := behindBroker(t, nil)
 	release := make(chan struct{})
 	h.heard.status = func(context.Context) error { <-release; return nil }
@@ -288,7 +289,7 @@ func TestBehindABrokerASlowStoreHoldsUpNoLease(t *testing.T) {
 	for i := range 100 {
 		h.say("lease", wire.Lease{Boot: "b1", Seq: uint64(i + 1), Status: 2 * maxQueued, Pods: 1})
 	}
-	h.say("lease", lease("b2", 101)) // of one whose first status may be among those that wait
+	h.say("lease", lease("b2", 101)) // its first status may still be in the queue
 	await(t, "the leases", func() bool { return h.heard.count("lease pi-1") >= 100 })
 	if ahead := h.heard.ahead.Load(); ahead != 0 {
 		t.Errorf("%d leases show what waits as missing", ahead)
@@ -310,7 +311,7 @@ func TestBehindABrokerASlowStoreHoldsUpNoLease(t *testing.T) {
 	}
 }
 
-func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
+func TestBehindABrokerRetainedMessagesAreIgnored(t *testing.T) {
 	h := behindBroker(t, func(c *ClientConfig) { c.NodeRate = 10 })
 	keep := paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + h.cfg.Servers[0]).SetClientID("keeper"))
 	keep.Connect().WaitTimeout(patience)
@@ -318,9 +319,9 @@ func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
 	for _, channel := range []string{"lease", "status", "pods", "event", "presence", "reply/x"} {
 		keep.Publish("fleet/v1/nodes/pi-1/"+channel, 1, true, `{"boot":"b1","seq":1,"type":"Normal","reason":"R","state":"shutdown"}`).WaitTimeout(patience)
 	}
-	// A broker may acknowledge a message before it passes it on, but takes them in turn.
+	// A broker may acknowledge a message before it delivers it, but keeps the order.
 	keep.Publish("elsewhere", 1, false, "").WaitTimeout(patience)
-	// A retained message comes with the flag to who subscribes after it.
+	// A retained message has the flag only for later subscriptions.
 	again, err := NewClient(h.cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -330,7 +331,7 @@ func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- again.Run(ctx) }()
-	await(t, "the offence", func() bool { return heard.count("offence pi-1 has a retained message on") == 1 }) // the others are counted, and not told
+	await(t, "the offence", func() bool { return heard.count("offence pi-1 has a retained message on") == 1 }) // the others are counted, but not reported
 	await(t, "all of them", func() bool { return again.Stats().Offences["retain"] == 6 })
 	time.Sleep(20 * time.Millisecond)
 	if all := heard.all(); len(all) != 1 || again.Online("pi-1") {
@@ -339,8 +340,8 @@ func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
 	cancel()
 	<-done
 
-	// Counted, not told: a broker may say what is retained to a hub that has only just subscribed,
-	// and then that was told of the node a moment ago.
+	// They are counted but not reported: the broker may deliver them again to a new subscription,
+	// shortly after the last report about this node.
 	began, before := time.Now(), h.heard.count("lease")
 	for i := range 500 {
 		h.say("lease", lease("b1", i+1))
@@ -358,8 +359,8 @@ func TestBehindABrokerWhatIsNotSaidNowIsIgnored(t *testing.T) {
 	}
 }
 
-// Whoever else the broker lets publish as a node, its own device is heard.
-func TestBehindABrokerAFloodInANodesNameSilencesItNot(t *testing.T) {
+// Whoever the broker allows to publish as a node, the messages of its own device arrive.
+func TestBehindABrokerAFloodDoesNotBlockTheNode(t *testing.T) {
 	h := behindBroker(t, func(c *ClientConfig) { c.NodeRate = 10 })
 	for i := range 300 {
 		h.say([]string{"lease", "event", "reply/x"}[i%3], []byte(`{"boot":"b0","seq":1,"type":"Normal","reason":"Noise"}`))
@@ -371,7 +372,7 @@ func TestBehindABrokerAFloodInANodesNameSilencesItNot(t *testing.T) {
 	await(t, "the leases of the node's own boot", func() bool { return h.heard.count("lease pi-1 10") == 10 && h.Online("pi-1") })
 }
 
-func TestBehindABrokerANodeComesAndGoes(t *testing.T) {
+func TestBehindABrokerANodeConnectsAndDisconnects(t *testing.T) {
 	h := behindBroker(t, func(c *ClientConfig) { c.Silence = 400 * time.Millisecond })
 	if err := h.Request("pi-1", "x", wire.Request{Type: wire.RequestRefresh}); !errors.Is(err, ErrOffline) {
 		t.Errorf("to one that was never heard: %v", err)
@@ -406,8 +407,8 @@ func TestBehindABrokerANodeComesAndGoes(t *testing.T) {
 	}
 }
 
-// A site may have its devices say that they live every five minutes: between two leases they are there.
-func TestBehindABrokerANodeMaySayLittle(t *testing.T) {
+// A site may have a lease interval of five minutes: its nodes stay online between two leases.
+func TestBehindABrokerALongLeaseIntervalIsAllowed(t *testing.T) {
 	h := behindBroker(t, func(c *ClientConfig) { c.Silence = 400 * time.Millisecond })
 	h.owners.mu.Lock()
 	h.owners.by["pi-1"] = Owner{Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Silence: time.Hour}
@@ -423,7 +424,7 @@ func TestBehindABrokerANodeMaySayLittle(t *testing.T) {
 	}
 }
 
-// mistaken makes a mistake with each thing that it is told once.
+// mistaken panics once for each kind of message.
 type mistaken struct {
 	*recorder
 	lease, disconnected atomic.Bool
@@ -443,8 +444,8 @@ func (c *mistaken) Disconnected(p Peer) {
 	c.recorder.Disconnected(p)
 }
 
-// A mistake in the hub with one message, or with one node, is not the end of hearing the others.
-func TestBehindABrokerAMistakeEndsNothing(t *testing.T) {
+// A panic for one message or node does not affect the others.
+func TestBehindABrokerAPanicAffectsOneMessageOnly(t *testing.T) {
 	var hub mistaken
 	h := behindBroker(t, func(c *ClientConfig) {
 		c.Silence = 400 * time.Millisecond
@@ -461,7 +462,7 @@ func TestBehindABrokerAMistakeEndsNothing(t *testing.T) {
 	await(t, "that this is told", func() bool { return h.heard.count("disconnected") == 1 })
 }
 
-func TestTheHubGoesOnToTheNextMemberOfACluster(t *testing.T) {
+func TestTheHubConnectsToTheNextMemberOfACluster(t *testing.T) {
 	first, stop := elsewhere(t)
 	second, _ := elsewhere(t)
 	h := behindBroker(t, func(c *ClientConfig) { c.Servers = []string{first, second} })

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// noted is a connection that takes everything and knows its write deadline.
+// noted is a connection that accepts everything and records its write deadline.
 type noted struct {
 	net.Conn
 	set      int
@@ -21,8 +21,7 @@ func (n *noted) SetWriteDeadline(until time.Time) error {
 	return nil
 }
 
-// A deadline that is left behind wakes the process when it passes: for each answer to a
-// device a second time, which costs more than the answer.
+// A deadline that is not cleared wakes the process when it passes, which costs more than the write.
 func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
 	n := &noted{}
 	raw := line.New(n, writeTimeout)

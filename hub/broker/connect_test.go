@@ -9,8 +9,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// FuzzConnect reads what strangers send first: it is refused, or it is a CONNECT whose
-// session says who it is, with a will that is its own.
+// FuzzConnect reads the first bytes of a client: they are refused, or they are a CONNECT whose
+// session has an identity and only its own will.
 func FuzzConnect(f *testing.F) {
 	for _, change := range []func(*packets.Packet){
 		nil,

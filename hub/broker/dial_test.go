@@ -14,7 +14,7 @@ import (
 
 const radio = 20_000 / 8 // bytes a second of a line of 20 kbit/s
 
-// across is a hub behind a broker at the other end of a line, and how often it has connected.
+// across is a hub that reaches its broker over a slow line, and counts its connections.
 func across(t *testing.T) (h *hubBehind, over *linetest.Line) {
 	h = behindBroker(t, func(c *ClientConfig) {
 		over = linetest.New(t, c.Servers[0], 1<<20, 1<<20)
@@ -26,9 +26,9 @@ func across(t *testing.T) (h *hubBehind, over *linetest.Line) {
 	return h, over
 }
 
-// A desired state of 10 s is no reason to hang up on the broker, or it would never arrive. One
-// of more than 15 s the broker hangs up on: to it only a whole packet is life.
-func TestTheHubsLineToTheBrokerMayBeSlow(t *testing.T) {
+// A desired state that takes 10 s keeps the connection. After more than 15 s the broker closes it,
+// since only complete packets count for its keep-alive.
+func TestTheConnectionToABrokerMayBeSlow(t *testing.T) {
 	t.Parallel()
 	h, over := across(t)
 	var got atomic.Int64
@@ -52,13 +52,13 @@ func TestTheHubsLineToTheBrokerMayBeSlow(t *testing.T) {
 	}
 }
 
-// A broker that says nothing any more, and takes nothing, is left well inside of any grace.
-func TestTheHubLeavesABrokerThatIsSilent(t *testing.T) {
+// The hub leaves a silent broker long before any grace period ends.
+func TestTheHubLeavesASilentBroker(t *testing.T) {
 	t.Parallel()
 	h, over := across(t)
 	over.Up.Set(0)
 	over.Down.Set(0)
-	h.say("lease", lease("b1", 2)) // either way passes on what it waits for already
+	h.say("lease", lease("b1", 2)) // both directions deliver what they have already
 	_ = h.Request("pi-1", "x", wire.Request{Type: wire.RequestRefresh})
 	began := time.Now()
 	await(t, "the hub to notice", func() bool { return !h.Connected() })

@@ -57,7 +57,7 @@ func TestADismissedDeviceCanOnlyListItsPods(t *testing.T) {
 	})
 }
 
-func TestOneWhoDoesNotAskToBeToldIsClosedAllTheSame(t *testing.T) {
+func TestADismissedDeviceWithoutASubscriptionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &recorder{refuse: func(Peer) error { return &Dismissal{[]byte("{}")} }}
 		n := pipe.New()
@@ -74,7 +74,7 @@ func TestOneWhoDoesNotAskToBeToldIsClosedAllTheSame(t *testing.T) {
 	})
 }
 
-func TestOneWhoseNodeWasTakenBetweenConnectAndSessionGetsNone(t *testing.T) {
+func TestADeviceReplacedDuringConnectGetsNoSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &recorder{}
 		d.stranger.Store(true)

@@ -15,9 +15,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What MQTT Explorer sends, recorded of its library (MQTT.js 5.16.0) with the options that it gives it:
-// a CONNECT of 3.1.1 with a keep-alive of a minute, and each subscription in a packet of its own, all at
-// once. Its first two are those that it has by itself.
+// Packets of MQTT Explorer, recorded from its library (MQTT.js 5.16.0) with its options: a CONNECT
+// of 3.1.1 with a keep-alive of a minute, and each subscription in its own packet. The first two
+// subscriptions are its own.
 var explorer = map[string]string{
 	"connect":   "102200044d5154540402003c00166d7174742d6578706c6f7265722d3466326139633064",
 	"subscribe": "8206a7d600012300" + "820ba7d70006245359532f2300" + "820fa7d8000a666c6565742f76312f2300",
@@ -25,9 +25,9 @@ var explorer = map[string]string{
 	"end":       "e000",
 }
 
-// TestMQTTExplorerLooksOn: it comes in with an observer's certificate. What it subscribes to by itself is
-// refused without ending the connection, and the fleet's topics are granted.
-func TestMQTTExplorerLooksOn(t *testing.T) {
+// MQTT Explorer connects with an observer's certificate. Its own subscriptions are refused without
+// closing the connection, and the fleet's topics are granted.
+func TestMQTTExplorerObserves(t *testing.T) {
 	observing(t, func(w *world) {
 		dev := w.device("pi-1")
 		raw, err := w.n.Dial(w.Context(), "explorer")

@@ -29,13 +29,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// recorder is a Handler that writes down what it hears.
+// recorder is a Handler that records its calls.
 type recorder struct {
 	mu       sync.Mutex
 	heard    []string
 	refuse   func(Peer) error
-	ahead    atomic.Int64 // leases that show a status or a list of pods
-	stranger atomic.Bool  // whoever connects is the node no more since his CONNECT
+	ahead    atomic.Int64 // leases that announce a newer status or list of pods
+	stranger atomic.Bool  // every peer has lost its node since its CONNECT
 	status   func(ctx context.Context) error
 	lease    func(wire.Lease)
 }
@@ -52,7 +52,7 @@ func (d *recorder) all() []string {
 	return slices.Clone(d.heard)
 }
 
-// count says how often something was heard that begins so.
+// count returns the number of records with a prefix.
 func (d *recorder) count(prefix string) (n int) {
 	for _, s := range d.all() {
 		if strings.HasPrefix(s, prefix) {
@@ -125,7 +125,7 @@ func start(t testing.TB, cfg Config) *Broker {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// started runs a broker that was made until the test ends.
+// started runs an existing broker until the test ends.
 func started(t testing.TB, b *Broker) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -139,7 +139,7 @@ func started(t testing.TB, b *Broker) {
 	})
 }
 
-// loopback listens on a port of its own.
+// loopback listens on a free port.
 func loopback(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -149,7 +149,7 @@ func loopback(t testing.TB) net.Listener {
 	return l
 }
 
-// client is a device made of packets, so that it can misbehave.
+// client is a device that sends raw packets, so that it can misbehave.
 type client struct {
 	t    testing.TB
 	conn net.Conn
@@ -157,7 +157,7 @@ type client struct {
 	id   uint16
 }
 
-// connectPacket is a CONNECT of a well-behaved device; mod makes it another.
+// connectPacket returns a device's correct CONNECT; mod changes it.
 func connectPacket(node string, mod func(*packets.Packet)) packets.Packet {
 	pk := packets.Packet{
 		FixedHeader:     packets.FixedHeader{Type: packets.Connect},
@@ -179,8 +179,7 @@ func willOf(topic, payload string) func(*packets.Packet) {
 	}
 }
 
-// connect sends a CONNECT on a connection and returns the code of the CONNACK,
-// -1 if there was none.
+// connect sends a CONNECT and returns the code of the CONNACK, -1 if there was none.
 func connect(t testing.TB, c net.Conn, pk packets.Packet) (*client, int) {
 	t.Helper()
 	cl := &client{t: t, conn: c, r: bufio.NewReader(c)}
@@ -192,7 +191,7 @@ func connect(t testing.TB, c net.Conn, pk packets.Packet) (*client, int) {
 	return cl, int(ack.ReasonCode)
 }
 
-// dialDev connects a node over a development listener at an address.
+// dialDev connects a node to a development listener.
 func dialDev(t testing.TB, addr net.Addr, node string, mod func(*packets.Packet)) *client {
 	t.Helper()
 	c, err := net.Dial("tcp", addr.String())
@@ -244,7 +243,7 @@ func encode(pk packets.Packet) []byte {
 	return buf.Bytes()
 }
 
-// deadline is far away where time is real: the machine may be busy.
+// deadline is far away in real time: the machine may be busy.
 func (c *client) deadline() time.Time {
 	if c.conn.RemoteAddr().Network() == "tcp" {
 		return time.Now().Add(patience)
@@ -306,7 +305,7 @@ func (c *client) subscribe(filters ...string) []byte {
 	return ack.ReasonCodes
 }
 
-// subscribeOwn subscribes what a device subscribes.
+// subscribeOwn subscribes to a device's own filters.
 func (c *client) subscribeOwn(node string) {
 	c.t.Helper()
 	f := wire.Filters(wire.DefaultPrefix, node)
@@ -322,7 +321,7 @@ func (c *client) publish0(topic, payload string) {
 	c.ping()
 }
 
-// publish1 publishes at QoS 1 and says whether a PUBACK came.
+// publish1 publishes at QoS 1 and reports whether a PUBACK came.
 func (c *client) publish1(topic, payload string, retain bool) bool {
 	c.t.Helper()
 	c.id++
@@ -331,7 +330,7 @@ func (c *client) publish1(topic, payload string, retain bool) bool {
 	return err == nil && ack.FixedHeader.Type == packets.Puback && ack.PacketID == c.id
 }
 
-// ping fails the test if the connection does not live.
+// ping fails the test unless the connection is alive.
 func (c *client) ping() {
 	c.t.Helper()
 	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}, ProtocolVersion: 4})
@@ -341,13 +340,13 @@ func (c *client) ping() {
 	}
 }
 
-// topicOf is a topic of a node.
+// topicOf returns a topic of a node.
 func topicOf(node string, c wire.Channel) string { return wire.Topic(wire.DefaultPrefix, node, c) }
 
-// patience is how long a test waits for what has to come.
+// patience is how long a test waits for an expected event.
 const patience = 2 * time.Minute
 
-// await waits for something that happens on another goroutine.
+// await waits for a change by another goroutine.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
@@ -357,7 +356,7 @@ func await(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// authority makes certificates for tests.
+// authority issues certificates for tests.
 type authority struct {
 	t    testing.TB
 	cert *x509.Certificate
@@ -378,7 +377,7 @@ func newAuthority(t testing.TB) *authority {
 	return a
 }
 
-// issue makes a certificate; until is its end.
+// issue issues a certificate that expires at until.
 func (a *authority) issue(subject pkix.Name, until time.Time) tls.Certificate {
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	template := &x509.Certificate{SerialNumber: big.NewInt(0xbeef), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: until, DNSNames: []string{"hub.test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature}

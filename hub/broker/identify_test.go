@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Whom a certificate speaks of: its node's name, and the key, by which a replaced device
-// is told from the one that took its place.
-func TestWhomACertificateSpeaksOf(t *testing.T) {
+// A certificate yields the node's name and its key, which distinguishes a replaced device from its
+// replacement.
+func TestACertificateYieldsNodeAndKey(t *testing.T) {
 	key := []byte("the public key, as it stands in the certificate")
 	sum := sha256.Sum256(key)
 	for _, tt := range []struct {

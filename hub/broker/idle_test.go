@@ -24,7 +24,7 @@ func isIdle(b *Broker, node string) bool {
 	return s != nil && s.conn.sock != nil && s.conn.sock.Idle()
 }
 
-// leaseBytes is a lease, and a ping along with it.
+// leaseBytes is a lease followed by a ping.
 func leaseBytes(node string, seq uint64) []byte {
 	p := leasePacket(topicOf(node, wire.ChannelLease), wire.AppendLease(nil, wire.Lease{Boot: "b", Seq: seq, Time: time.Now()}))
 	return append(p, 0xc0, 0)
@@ -50,7 +50,7 @@ func clumsy(l wire.Lease) {
 	}
 }
 
-// both runs a test on connections as they are, and over TLS.
+// both runs a test with and without TLS.
 func both(t *testing.T, test func(t *testing.T, d *recorder, b *Broker, dial func(node string) *client)) {
 	t.Run("plain", func(t *testing.T) {
 		d, l := &recorder{lease: clumsy}, loopback(t)
@@ -80,7 +80,7 @@ func both(t *testing.T, test func(t *testing.T, d *recorder, b *Broker, dial fun
 	})
 }
 
-func TestAQuietDeviceHasNoGoroutineAndItsLeasesNeedNone(t *testing.T) {
+func TestAnIdleDeviceHasNoGoroutine(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		dial("warm-up").ping()
 		before := runtime.NumGoroutine()
@@ -105,13 +105,13 @@ func TestAQuietDeviceHasNoGoroutineAndItsLeasesNeedNone(t *testing.T) {
 	})
 }
 
-func TestAQuietDeviceHasNoCertificateInMemory(t *testing.T) {
+func TestAnIdleDeviceHasNoCertificateInMemory(t *testing.T) {
 	both(t, func(t *testing.T, _ *recorder, b *Broker, dial func(string) *client) {
 		dial("pi-1").ping()
 		await(t, "pi-1 is idle", func() bool { return isIdle(b, "pi-1") })
 		secure, ok := b.session("pi-1").conn.Conn.(*tls.Conn)
 		if !ok {
-			return // nobody has shown one
+			return // the peer has no certificate
 		}
 		state := secure.ConnectionState()
 		for _, chain := range append(state.VerifiedChains, state.PeerCertificates) {
@@ -124,8 +124,8 @@ func TestAQuietDeviceHasNoCertificateInMemory(t *testing.T) {
 	})
 }
 
-// However the bytes come, what they say is heard once and in order.
-func TestWhatComesInPiecesOrTogetherIsHeardAsItIs(t *testing.T) {
+// However the bytes are split, each message is handled once and in order.
+func TestMessagesMayArriveInPieces(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		c := dial("pi-1")
 		quietly := func() { t.Helper(); await(t, "idle", func() bool { return isIdle(b, "pi-1") }) }
@@ -135,7 +135,7 @@ func TestWhatComesInPiecesOrTogetherIsHeardAsItIs(t *testing.T) {
 		for seq, cut := range []int{1, 2, 3, 40, 100} { // in the header, the topic, the payload
 			p := leaseBytes("pi-1", uint64(seq+1))
 			c.raw(p[:cut])
-			time.Sleep(30 * time.Millisecond) // so that the hub sees it alone
+			time.Sleep(30 * time.Millisecond) // so that the hub reads it separately
 			c.raw(p[cut:])
 			c.expect(packets.Pingresp)
 			quietly()
@@ -145,7 +145,7 @@ func TestWhatComesInPiecesOrTogetherIsHeardAsItIs(t *testing.T) {
 		c.expect(packets.Puback)
 		c.expect(packets.Pingresp)
 		quietly()
-		c.raw(bytes.Repeat(leaseBytes("pi-1", 8), 60)) // more than is read at once
+		c.raw(bytes.Repeat(leaseBytes("pi-1", 8), 60)) // more than one read returns
 		for range 60 {
 			c.expect(packets.Pingresp)
 		}
@@ -156,7 +156,7 @@ func TestWhatComesInPiecesOrTogetherIsHeardAsItIs(t *testing.T) {
 	})
 }
 
-func TestHoweverAParkedConnectionEndsItsSessionEndsOnce(t *testing.T) {
+func TestTheSessionOfAnIdleConnectionEndsOnce(t *testing.T) {
 	for name, end := range map[string]struct {
 		do   func(b *Broker, c *client)
 		will bool
@@ -183,19 +183,19 @@ func TestHoweverAParkedConnectionEndsItsSessionEndsOnce(t *testing.T) {
 				if will := d.count("presence pi-1 b lost"); will != map[bool]int{true: 1}[end.will] {
 					t.Errorf("the will was told %d times: %q", will, d.all())
 				}
-				dial("pi-1").ping() // its place is free
+				dial("pi-1").ping() // its slot is free
 			})
 		})
 	}
 }
 
-// A hub that has stood still hears what came meanwhile before it calls anybody silent.
-func TestWhatCameInTimeIsHeardBeforeSilenceIsToldLate(t *testing.T) {
+// After a pause the hub reads what has arrived before it expires a session.
+func TestPendingDataIsReadBeforeASessionExpires(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		c := dial("pi-1")
 		await(t, "idle", func() bool { return isIdle(b, "pi-1") })
 		s := b.session("pi-1")
-		for seq := range uint64(20) { // as if the time were over: now one is first, now the other
+		for seq := range uint64(20) { // simulate the deadline; either of the two may come first
 			end := time.Now().Add(s.conn.maxSilence) // not of a connection that is idle again with what came
 			c.raw(leaseBytes("pi-1", seq+1))
 			for !s.conn.sock.ExpireAt(end) && d.count("lease pi-1") == int(seq) {
@@ -212,14 +212,14 @@ func TestWhatCameInTimeIsHeardBeforeSilenceIsToldLate(t *testing.T) {
 	})
 }
 
-// A device that leaves in order and is back at once has left in order.
-func TestTheLastWordsOfAParkedSessionAreHeardBeforeTheNext(t *testing.T) {
+// A device that disconnects and reconnects at once has disconnected in order.
+func TestAnIdleSessionsLastPacketsPrecedeTheNextSession(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		other := dial("pi-2")
 		for i := range 10 {
 			c := dial("pi-1")
 			await(t, "idle", func() bool { return isIdle(b, "pi-1") })
-			other.raw(leaseBytes("pi-2", 1)) // so that the next tick is some way off
+			other.raw(leaseBytes("pi-2", 1)) // so that the next tick is some time away
 			other.expect(packets.Pingresp)
 			c.raw(append(leaseBytes("pi-1", uint64(i+1)), 0xe0, 0))
 		}
@@ -232,7 +232,7 @@ func TestTheLastWordsOfAParkedSessionAreHeardBeforeTheNext(t *testing.T) {
 
 // An idle device receives the hub's messages, and a device that does not read blocks
 // neither the hub nor another idle device.
-func TestAParkedDeviceThatDoesNotReadHoldsUpNobody(t *testing.T) {
+func TestAnIdleDeviceThatDoesNotReadBlocksNobody(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		deaf, other := dial("pi-1"), dial("pi-2")
 		deaf.subscribeOwn("pi-1")
@@ -241,7 +241,7 @@ func TestAParkedDeviceThatDoesNotReadHoldsUpNobody(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan struct{})
 		defer func() { cancel(); <-over }()
-		go func() { // until its socket is full, and further
+		go func() { // fill its socket, and more
 			defer close(over)
 			for ctx.Err() == nil {
 				_ = b.Publish("pi-1", wire.ChannelDesired, large)
@@ -251,13 +251,13 @@ func TestAParkedDeviceThatDoesNotReadHoldsUpNobody(t *testing.T) {
 		longest := time.Duration(0)
 		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
 			_ = deaf.conn.SetWriteDeadline(time.Now().Add(time.Second))
-			_, _ = deaf.conn.Write(leaseBytes("pi-1", 1)) // answers that it does not read
+			_, _ = deaf.conn.Write(leaseBytes("pi-1", 1)) // responses that it does not read
 			began := time.Now()
 			other.raw(leaseBytes("pi-2", 1))
 			other.expect(packets.Pingresp)
 			longest = max(longest, time.Since(began))
 		}
-		if longest > 1500*time.Millisecond { // five seconds is what it would be
+		if longest > 1500*time.Millisecond { // blocking would take five seconds
 			t.Errorf("another device waited %s", longest)
 		}
 	})

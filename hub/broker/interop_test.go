@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// tool finds a program of Mosquitto's. Where CI is true it must be there.
+// tool finds a program of Mosquitto. In CI it must exist.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -21,7 +21,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// lookouts let every observer in, until they do not.
+// lookouts allow every observer until they are told otherwise.
 type lookouts struct {
 	revoked atomic.Bool
 	came    atomic.Int32
@@ -35,8 +35,7 @@ func (l *lookouts) May(Observer) error {
 }
 func (l *lookouts) Observing(Observer) { l.came.Add(1) }
 
-// world is a broker in a bubble with its authority, to which devices and observers come
-// over TLS.
+// world is a broker in a bubble, with an authority for devices and observers over TLS.
 type world struct {
 	*testing.T
 	b    *Broker
@@ -82,7 +81,7 @@ func (w *world) observer(name string, mod func(*packets.Packet)) (*client, int) 
 	return c, code
 }
 
-// next are the publications that an observer has got, "topic payload", until nothing comes.
+// next returns an observer's messages as "topic payload", until none is left.
 func (c *client) next() (all []string) {
 	for {
 		_ = c.conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
@@ -97,7 +96,7 @@ func (c *client) next() (all []string) {
 	}
 }
 
-func TestAnObserverSeesBothWaysAndNoSecret(t *testing.T) {
+func TestAnObserverSeesBothDirectionsWithoutSecrets(t *testing.T) {
 	observing(t, func(w *world) {
 		dev := w.device("pi-1")
 		w.device("pi-2")
@@ -113,7 +112,7 @@ func TestAnObserverSeesBothWaysAndNoSecret(t *testing.T) {
 		dev.publish1(topicOf("pi-1", wire.ChannelStatus), `{"boot":"b1","seq":1}`, false)
 		dev.publish1(topicOf("pi-1", wire.ChannelEvent), `{"boot":"b1","type":"Normal","reason":"Pulled","message":"m"}`, false)
 		dev.publish1(wire.ReplyTopic(wire.DefaultPrefix, "pi-1", "r1"), `{"seq":0,"data":"`+secret+`"}`, false)
-		dev.publish1(topicOf("pi-2", wire.ChannelStatus), secret, false) // not its own, and shown to nobody
+		dev.publish1(topicOf("pi-2", wire.ChannelStatus), secret, false) // a forbidden topic: not shown
 		dev.publish1(topicOf("pi-1", wire.ChannelStatus), secret, true)  // retained
 		if err := w.b.Publish("pi-1", wire.ChannelDesired, []byte(secret), []byte(secret+secret)); err != nil {
 			t.Fatal(err)
@@ -210,7 +209,7 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 			}
 			o.publish0(topic, `{"boot":"b1","seq":9}`)
 		}
-		dev.ping() // nothing came before the answer
+		dev.ping() // nothing arrived before the response
 		if w.d.count("status") > 0 || w.d.count("offence") > 0 || len(other.next()) > 0 || w.b.Stats().Offences["topic"] != 12 {
 			t.Errorf("heard %q; %v", w.d.all(), w.b.Stats().Offences)
 		}
@@ -226,7 +225,7 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 				t.Errorf("%s: CONNACK %d", name, code)
 			}
 		}
-		// Its name does not make it a device, nor its client id.
+		// Neither its name nor its client ID makes it a device.
 		if c, code := w.observer("pi-1", nil); code != 0 || w.d.count("connected pi-1") != 1 || w.d.count("disconnected pi-1") != 0 {
 			t.Errorf("CONNACK %d; heard %q", code, w.d.all())
 		} else if got := c.subscribe(topicOf("pi-1", wire.ChannelDesired)); got[0] != 0 {
@@ -236,7 +235,7 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 	})
 }
 
-func TestASlowObserverHoldsUpNobodyMissesMessagesAndIsCut(t *testing.T) {
+func TestASlowObserverDelaysNobodyAndIsDisconnected(t *testing.T) {
 	observing(t, func(w *world) {
 		dev := w.device("pi-1")
 		o, _ := w.observer("kari", func(pk *packets.Packet) { pk.Connect.Keepalive = 0 })
@@ -263,7 +262,7 @@ func TestASlowObserverHoldsUpNobodyMissesMessagesAndIsCut(t *testing.T) {
 	})
 }
 
-func TestObserversAreFewAndEndWhenTheyMayNoMore(t *testing.T) {
+func TestObserversAreLimitedAndEndWithTheirAccess(t *testing.T) {
 	observing(t, func(w *world) {
 		all := make([]*client, maxObservers)
 		for i := range all {
@@ -273,7 +272,7 @@ func TestObserversAreFewAndEndWhenTheyMayNoMore(t *testing.T) {
 		if _, code := w.observer("one-more", nil); code != unavailable || w.b.Stats().Refused["capacity"] != 1 {
 			t.Errorf("CONNACK %d; %v", code, w.b.Stats().Refused)
 		}
-		time.Sleep(85 * time.Second) // a tool that pings once a minute stays
+		time.Sleep(85 * time.Second) // a tool that pings once a minute stays connected
 		if got := w.b.Stats().Observers; got != maxObservers {
 			t.Fatalf("%d observers", got)
 		}
@@ -334,7 +333,7 @@ func TestAnObserverWhoReadsMissesNothing(t *testing.T) {
 		o, _ := w.observer("kari", nil)
 		o.subscribe("fleet/v1/+/+/status")
 		status := `{"boot":"b1","seq":1,"x":"` + strings.Repeat("x", 200<<10) + `"}`
-		for i := range 10 { // 2 MB in all
+		for i := range 10 { // 2 MB in total
 			dev.ping()
 			o.ping()
 			dev.publish1(topicOf("pi-1", wire.ChannelStatus), status, false)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Who tries all night is told of ever less often, and at once again after a pause.
-func TestAnOffenderOfAllNightIsAFewLines(t *testing.T) {
+// Repeated offences are reported at growing intervals, and at once again after a pause.
+func TestRepeatedOffencesAreReportedAtGrowingIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o offences
 		told, held := 0, 0
@@ -25,7 +25,7 @@ func TestAnOffenderOfAllNightIsAFewLines(t *testing.T) {
 			t.Errorf("%d of %d are told of", said, hours*3600)
 		}
 		time.Sleep(2 * offenceSlowest)
-		for range 2 { // the first at once, the second 10 s later as for anybody
+		for range 2 { // the first at once, the second after 10 s
 			if _, now := o.report("x"); !now {
 				t.Error("after a pause it is not told at once")
 			}

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// FuzzPacketReader reads a stream of packets that comes in any pieces: each is read whole
-// and as it was sent, and what is too large or no length is told.
+// FuzzPacketReader reads packets in pieces: each is returned complete and unchanged, and a packet
+// that is too large or has an invalid length is an error.
 func FuzzPacketReader(f *testing.F) {
 	f.Add(int64(1), uint8(7))
 	f.Add(int64(2), uint8(1))
@@ -48,7 +48,7 @@ func FuzzPacketReader(f *testing.F) {
 	})
 }
 
-// pieces gives a few bytes at a time.
+// pieces returns a few bytes per read.
 type pieces struct {
 	from io.Reader
 	rand *rand.Rand
@@ -59,7 +59,7 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return p.from.Read(b[:min(len(b), 1+p.rand.Intn(p.most))])
 }
 
-func TestWhatIsNoPacketIsToldAndEndsTheConnection(t *testing.T) {
+func TestAnInvalidPacketIsReportedAndEndsTheConnection(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		packet []byte
@@ -118,8 +118,8 @@ func TestALeaseDoesNotOvertakeTheStatusBeforeIt(t *testing.T) {
 	})
 }
 
-// What a device sends behind its CONNECT, without waiting for the answer, is heard.
-func TestADeviceNeedNotWaitForTheAnswerToItsConnect(t *testing.T) {
+// Messages that a device sends right after CONNECT, before the CONNACK, are handled.
+func TestADeviceNeedNotWaitForConnack(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c, _ := n.Dial(t.Context(), "pi-1")
@@ -136,7 +136,7 @@ func TestADeviceNeedNotWaitForTheAnswerToItsConnect(t *testing.T) {
 	})
 }
 
-// Whoever does not want to hear any more is asked no more.
+// After UNSUBSCRIBE a device receives no more requests.
 func TestUnsubscribe(t *testing.T) {
 	bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
 		dev := dialPipe(t, n, "pi-1", nil)

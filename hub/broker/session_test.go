@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Whose right has ended is cut at once, and nobody else.
+// Disconnect closes one session at once, and no other.
 func TestDisconnectEndsOneSession(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
@@ -26,7 +26,7 @@ func TestDisconnectEndsOneSession(t *testing.T) {
 	})
 }
 
-// Who was quiet for a day may send for four seconds at once, and no more.
+// After a day of silence a node may send four seconds' worth at once.
 func TestABucketHoldsFourSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(10)
@@ -48,8 +48,8 @@ func TestABucketHoldsFourSeconds(t *testing.T) {
 	})
 }
 
-// What the hub publishes goes to one topic of one node.
-func TestWhatIsPublishedHasOnePlace(t *testing.T) {
+// Each of the hub's messages goes to one topic of one node.
+func TestAMessageGoesToOneTopicOfOneNode(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		dialPipe(t, n, "pi-1", nil)

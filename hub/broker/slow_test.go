@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// dropByDrop is a connection that writes so many bytes at a time, and pauses.
+// dropByDrop is a connection that writes in small pieces with pauses.
 type dropByDrop struct {
 	net.Conn
 	drop  int
@@ -35,8 +35,8 @@ func (d *dropByDrop) Write(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// Keep-alive of MQTT counts packets that are complete; here bytes of one are life too, as
-// long as all of it comes at 1 KiB a second.
+// MQTT's keep-alive counts complete packets. Here the bytes of a packet keep the session alive too,
+// as long as it arrives at 1 KiB a second.
 func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
 	const size = 60 << 10
 	for _, c := range []struct {
@@ -48,7 +48,7 @@ func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
 		{"1.2 kB a second", 1200, time.Second, 0},
 		{"16 KiB every fourteen seconds", 16 << 10, 14 * time.Second, 0},
 		{"half a kB a second", 512, time.Second, 75 * time.Second},
-		{"one byte every fourteen seconds", 1, 14 * time.Second, 75 * time.Second}, // from when its length has come
+		{"one byte every fourteen seconds", 1, 14 * time.Second, 75 * time.Second}, // once its length has arrived
 		{"ten bytes a second", 10, time.Second, 75 * time.Second},
 		{"a pause of more than one and a half times the keep-alive", 8 << 10, 16 * time.Second, 15 * time.Second},
 	} {
@@ -57,7 +57,7 @@ func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
 			if secure {
 				name += ", in TLS"
 				if c.drop > 8<<10 {
-					continue // each record, most of which are smaller, would have its pause
+					continue // each record, most of which are smaller, would have its own pause
 				}
 			}
 			t.Run(name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
 					}
 					took, most := time.Since(began), c.cut
 					if secure {
-						most += 32 * time.Second // there is no length before all of a record is there
+						most += 32 * time.Second // the length is known only after a whole record
 					}
 					switch {
 					case c.cut == 0 && d.count("status pi-1 1") != 1:
@@ -110,7 +110,7 @@ func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
 	}
 }
 
-// Whoever takes a little now and then is bounded by the whole packet.
+// The time for a whole packet limits a device that reads a little now and then.
 func TestAReaderOfAHundredBytesASecondDoesNotStay(t *testing.T) {
 	bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
 		dev := dialPipe(t, n, "pi-1", nil)
@@ -134,12 +134,12 @@ func TestAReaderOfAHundredBytesASecondDoesNotStay(t *testing.T) {
 		if took := time.Since(began); took < 100*time.Second || took > 2*time.Minute {
 			t.Errorf("cut after %s, want about %s", took, writeTimeout+100*time.Second)
 		}
-		time.Sleep(2 * time.Second) // the reader hears of it
+		time.Sleep(2 * time.Second) // the reader notices it
 	})
 }
 
-// The same over sockets, where the kernel takes what nobody reads: a line that dies while
-// much is to be sent is left at the latest after twice the patience.
+// The same over sockets, where the kernel buffers unread data: a dead connection with pending data
+// is closed after at most twice the timeout.
 func TestALineThatDiesIsLeftInTime(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		name := "plain"
@@ -168,7 +168,7 @@ func TestALineThatDiesIsLeftInTime(t *testing.T) {
 				t.Fatalf("refused with %d", code)
 			}
 			dev.subscribeOwn("pi-1")
-			go func() { // what comes is taken, and pings go out: only the way down is dead
+			go func() { // packets arrive and pings are sent: only the way to the device is dead
 				buf := make([]byte, 4<<10)
 				for {
 					_ = conn.SetReadDeadline(time.Time{})

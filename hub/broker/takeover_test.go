@@ -7,9 +7,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A broker that has taken over the address of the hub's own one looks like that to a device, which
-// proves nothing then, and is not heard after its next start. It is asked to find out, once in a while.
-func TestADeviceThatTakesABrokerForTheHubIsTold(t *testing.T) {
+// A broker that has taken over the address of the hub's own looks like the hub to a device. The
+// device then sends no proofs, and is ignored after its restart. So the hub requests a proof at
+// intervals.
+func TestADeviceThatTakesABrokerForTheHubIsAskedForAProof(t *testing.T) {
 	h := behindBroker(t, nil)
 	asked := func(want int, status wire.Status) {
 		t.Helper()
@@ -25,5 +26,5 @@ func TestADeviceThatTakesABrokerForTheHubIsTold(t *testing.T) {
 	asked(1, wire.Status{Boot: "b1", Seq: 3})
 	asked(1, wire.Status{Boot: "b2", Seq: 4})
 	h = behindBroker(t, nil)
-	asked(1, wire.Status{Boot: "b2", Seq: 5}) // it was off meanwhile
+	asked(1, wire.Status{Boot: "b2", Seq: 5}) // it was off in between
 }

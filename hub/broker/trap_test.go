@@ -22,11 +22,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// The tests of this file are named after traps of MQTT brokers, known from mochi and
-// others: each fails when its counter-measure is taken out. Their devices speak with
-// mochi's codec, so that a mistake of the broker's own is not on both sides.
+// These tests are named after known weaknesses of MQTT brokers: each fails without its
+// counter-measure. Their devices use mochi's codec, so that a bug of the broker's codec is not on
+// both sides.
 
-// bubble runs a test in fake time, with a broker on a network in memory.
+// bubble runs a test in fake time, with a broker on an in-memory network.
 func bubble(t *testing.T, d *recorder, test func(t *testing.T, b *Broker, n *pipe.Net)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestM1WillsAreCheckedAgainstTheIdentity(t *testing.T) {
 	}
 }
 
-func TestM2AWillIsToldBeforeTheNextSessionAndCarriesItsBoot(t *testing.T) {
+func TestM2AWillPrecedesTheNextSessionAndHasItsBoot(t *testing.T) {
 	const sessions = 300
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, _ *Broker, n *pipe.Net) {
@@ -131,8 +131,8 @@ func TestM3ADeviceThatStopsReadingHoldsUpNobodyAndIsCut(t *testing.T) {
 	})
 }
 
-// A large desired state over a slow line: every 16 KiB has its own deadline, and
-// what the device sends meanwhile is heard.
+// A large desired state over a slow connection: every 16 KiB has its own deadline, and the device's
+// messages are handled meanwhile.
 func TestM3ASlowReaderGetsItAllAndIsHeardMeanwhile(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
@@ -203,10 +203,10 @@ func TestM4TLSCannotBeUsedToHoldMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	// A handshake message of 64 KiB, in records of 16 KiB, of which three come.
+	// A handshake message of 64 KiB in records of 16 KiB, of which three are sent.
 	record := append([]byte{22, 3, 1, 0x40, 0}, make([]byte, 0x4000)...)
 	copy(record[5:], []byte{1, 0, 0xff, 0xff})
-	for range 3 { // more than is read before CONNECT, less than TLS itself would read
+	for range 3 { // more than is read before CONNECT, less than TLS would read
 		_, _ = c.Write(record)
 	}
 	began := time.Now()
@@ -266,7 +266,7 @@ func TestM6TheClientIDMustBelongToTheIdentity(t *testing.T) {
 				if code != c.code {
 					t.Errorf("CONNACK %d, want %d", code, c.code)
 				}
-				victim.ping() // its session was not stolen
+				victim.ping() // its session was not taken over
 				conn.Close()
 			})
 		})
@@ -313,7 +313,7 @@ func TestM7AndM11NothingIsRetained(t *testing.T) {
 	})
 }
 
-func TestM8AnAcknowledgementWaitsUntilItIsRemembered(t *testing.T) {
+func TestM8AnAcknowledgementWaitsForTheStore(t *testing.T) {
 	d := &recorder{status: func(context.Context) error { time.Sleep(time.Second); return nil }}
 	bubble(t, d, func(t *testing.T, _ *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
@@ -327,7 +327,7 @@ func TestM8AnAcknowledgementWaitsUntilItIsRemembered(t *testing.T) {
 	})
 }
 
-func TestM8WhatCannotBeRememberedIsNotAcknowledged(t *testing.T) {
+func TestM8AMessageThatCannotBeStoredIsNotAcknowledged(t *testing.T) {
 	var broken atomic.Bool
 	broken.Store(true)
 	d := &recorder{status: func(context.Context) error {
@@ -365,7 +365,7 @@ func TestM9AConnectionCostsLittleMemory(t *testing.T) {
 		node := fmt.Sprintf("pi-%d", i)
 		dialDev(t, l.Addr(), node, nil).subscribeOwn(node)
 	}
-	// The test's own ends cost about 5 KiB each.
+	// The test's own ends use about 5 KiB each.
 	if each := (heap() - before) / connections; each > 24<<10 {
 		t.Errorf("a connection holds %d bytes of heap, both ends counted", each)
 	}
@@ -374,7 +374,7 @@ func TestM9AConnectionCostsLittleMemory(t *testing.T) {
 	}
 }
 
-func TestM10NothingIsQueuedForWhoIsAway(t *testing.T) {
+func TestM10NothingIsQueuedForAnAbsentDevice(t *testing.T) {
 	bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
 		persistent := func(pk *packets.Packet) { pk.Connect.Clean = false }
 		c := dialPipe(t, n, "pi-1", persistent)
@@ -398,7 +398,7 @@ func TestM10NothingIsQueuedForWhoIsAway(t *testing.T) {
 		if err := b.Publish("pi-1", wire.ChannelDesired, []byte("x")); !errors.Is(err, ErrOffline) {
 			t.Errorf("the old subscription lives: %v", err)
 		}
-		again.ping() // the next packet is the answer, nothing old comes first
+		again.ping() // the next packet is the response: no old message precedes it
 		if b.Stats().Sessions != 1 {
 			t.Errorf("%d sessions", b.Stats().Sessions)
 		}
@@ -432,7 +432,7 @@ func TestM11SubscriptionsAreTwo(t *testing.T) {
 	})
 }
 
-// moody fails to accept a few times, as under a file limit.
+// moody fails to accept a few times, as at a file limit.
 type moody struct {
 	net.Listener
 	failures atomic.Int32
@@ -445,7 +445,7 @@ func (m *moody) Accept() (net.Conn, error) {
 	return m.Listener.Accept()
 }
 
-func TestM12AFailedAcceptIsTriedAgain(t *testing.T) {
+func TestM12AFailedAcceptIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
 		l := &moody{Listener: n}
@@ -462,13 +462,13 @@ func TestM12AFailedAcceptIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestM12ConnectionsAreCapped(t *testing.T) {
+func TestM12ConnectionsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
 		var said bytes.Buffer
 		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 10, Greeting: 3}, Log: slog.New(slog.NewTextHandler(&said, nil))})
 		var idle []net.Conn
-		for range 8 { // three may greet, five are turned away
+		for range 8 { // three may handshake, five are refused
 			c, err := n.Dial(t.Context(), "idle")
 			if err != nil {
 				t.Fatal(err)
@@ -486,7 +486,7 @@ func TestM12ConnectionsAreCapped(t *testing.T) {
 			c.Close()
 		}
 		synctest.Wait()
-		time.Sleep(time.Hour) // the next refusal is told anew
+		time.Sleep(time.Hour) // the next refusal is logged again
 		for i := range 10 {
 			dialPipe(t, n, fmt.Sprintf("pi-%d", i), nil)
 		}
@@ -510,7 +510,7 @@ func TestM13SilenceIsNoticedWhateverKeepAliveIsAskedFor(t *testing.T) {
 			d := &recorder{}
 			bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 				dialPipe(t, n, "pi-1", func(pk *packets.Packet) { pk.Connect.Keepalive = c.asked })
-				n.Freeze("pi-1") // half open: no error reaches the broker
+				n.Freeze("pi-1") // half open: the broker gets no error
 				time.Sleep(c.cut - time.Millisecond)
 				synctest.Wait()
 				if !b.Online("pi-1") {
@@ -526,7 +526,7 @@ func TestM13SilenceIsNoticedWhateverKeepAliveIsAskedFor(t *testing.T) {
 	}
 }
 
-// memory is what the process has asked of the system and uses.
+// memory returns the memory that the process has obtained and uses.
 func memory() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

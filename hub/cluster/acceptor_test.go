@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestAnAcceptorIsNeverClosedBetweenTwoServers: a client that comes in between waits for the second.
-func TestAnAcceptorIsNeverClosedBetweenTwoServers(t *testing.T) {
+// A client that connects between two servers waits for the second one.
+func TestAnAcceptorStaysOpenBetweenTwoServers(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -61,8 +61,8 @@ func TestAnAcceptorIsNeverClosedBetweenTwoServers(t *testing.T) {
 	}
 }
 
-// A port that is closed lets nobody in, and the server behind it ends by itself and not with an error.
-func TestAnAcceptorThatEndsTellsNoServer(t *testing.T) {
+// A closed port accepts no client, and its server ends without an error.
+func TestAClosedAcceptorIsNotAnErrorOfItsServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A standby passes on what it is asked to where the hub that leads is now.
-func TestWhereAHubThatLeadsIsReachedIsKeptAsItChanges(t *testing.T) {
+// Standbys always forward to the leader's current address.
+func TestTheLeadersAddressFollowsChanges(t *testing.T) {
 	server, log := postgrestest.Start(t), slog.New(slog.DiscardHandler)
 	o := store.Options{Dir: t.TempDir(), Database: server.Database(), Version: "test", Log: log}
 	standby, err := store.StandBy(t.Context(), o)
@@ -46,7 +46,7 @@ func TestWhereAHubThatLeadsIsReachedIsKeptAsItChanges(t *testing.T) {
 	}
 }
 
-func TestWhereHubsReachAnother(t *testing.T) {
+func TestThePeerAddress(t *testing.T) {
 	listener, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// slowly is a database that takes longer to read than a lead lasts that nobody sees.
+// slowly is a database that takes longer to read than a lease lasts.
 type slowly struct{}
 
 func (slowly) Follow(ctx context.Context, _ uint64) (store.Delta, error) {
@@ -23,9 +23,9 @@ func (slowly) Follow(ctx context.Context, _ uint64) (store.Delta, error) {
 	}
 }
 
-// TestWhoHasTakenTheLeadDoesNotReadOnUnseen: a standby that has not read the fleet yet, when it takes the lead, reads it
-// as a hub that the others see at work. They would take the lead from it, and have as much to read.
-func TestWhoHasTakenTheLeadDoesNotReadOnUnseen(t *testing.T) {
+// A standby that has not read the fleet when it takes the lead reads it while it writes heartbeats.
+// Otherwise the others would take the lead from it, and have as much to read.
+func TestANewLeaderReadsTheFleetWhileItBeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &Member{log: slog.New(slog.DiscardHandler)}
 		began := time.Now()

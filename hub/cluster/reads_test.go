@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// TestWhatAStandbyShows: what is kept in the database, to who only reads it. The rest is the
-// leader's to answer.
-func TestWhatAStandbyShows(t *testing.T) {
+// A standby serves what the database contains to readers; the leader answers everything else.
+func TestWhatAStandbyServes(t *testing.T) {
 	for _, c := range []struct{ method, path, verb, resource string }{
 		{"GET", "/api/v1/pods", "list", "pods"},
 		{"HEAD", "/api/v1/pods", "list", "pods"},

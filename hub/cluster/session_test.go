@@ -19,9 +19,9 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// Streams end with the right to them on real connections, and those whose handlers
-// cannot end, because their clients do not read, are cut.
-func TestStreamsEndWithTheRightToThem(t *testing.T) {
+// Streams end with their user's access on real connections. Those whose handlers cannot end,
+// because their clients do not read, are closed.
+func TestStreamsEndWithTheirUsersAccess(t *testing.T) {
 	dir := t.TempDir()
 	st, err := store.Open(t.Context(), store.Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -66,7 +66,7 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 			<-r.Context().Done()
 			return
 		}
-		for b := make([]byte, 64<<10); ; { // deaf to its context
+		for b := make([]byte, 64<<10); ; { // it ignores its context
 			if _, err := out.Write(b); err != nil {
 				return
 			}
@@ -83,7 +83,7 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The same as it comes from a hub that stands by, whose own client does not read either.
+	// The same for a forwarded request of a standby whose client does not read.
 	passed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 			upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
 		}
 		_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hub\r\nX-Forwarded-For: 192.0.2.7\r\nAuthorization: Bearer %s\r\n%s\r\n", path, token, upgrade)
-		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil { // and no more
+		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil { // no response follows
 			t.Fatal(line, err)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/leader"
 )
 
-// TestAStandbyThatIsSilentIsGone, however many there were, and one that says something new is one.
-func TestAStandbyThatIsSilentIsGone(t *testing.T) {
+// A silent standby is removed, however many there were, and a new announcement adds one.
+func TestASilentStandbyIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s standbys
 		for i := range 2 * maxStandbys {

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/leader"
 )
 
-// counted counts the connections of a listener that are open.
+// counted counts the open connections of a listener.
 type counted struct {
 	net.Listener
 	mu         sync.Mutex
@@ -52,9 +52,9 @@ func (l *counted) counts() (open, most int) {
 	return l.open, l.most
 }
 
-// TestStrangersHoldFewOfAHubsConnections: who has shown no hub's certificate takes no file from those
-// that devices and the database need, and keeps no hub out.
-func TestStrangersHoldFewOfAHubsConnections(t *testing.T) {
+// Clients without a hub's certificate use few connections: devices, the database and other hubs are
+// not affected.
+func TestUnauthenticatedClientsUseFewConnections(t *testing.T) {
 	h := newHubs(t)
 	server, err := h.authority.NewServer(func() []string { return []string{"127.0.0.1"} }, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -86,7 +86,7 @@ func TestStrangersHoldFewOfAHubsConnections(t *testing.T) {
 			t.Fatal("nobody comes")
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // in which all would have come
+	time.Sleep(100 * time.Millisecond) // long enough for all of them
 	if _, most := l.counts(); most > maxHandshakes {
 		t.Errorf("%d strangers have a connection, want %d at most", most, maxHandshakes)
 	}

@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// hubs are a leader and a standby, of which the leader says who it takes a caller for.
+// hubs are a leader, which answers with the caller's identity, and a standby.
 type hubs struct {
 	authority *pki.Authority
 	leader    *httptest.Server // its peer listener
@@ -75,7 +75,7 @@ func newHubs(t *testing.T) *hubs {
 	return h
 }
 
-// client is somebody with the certificate of a role, "" for none.
+// client returns a client with the certificate of a role; "": without one.
 func (h *hubs) client(t *testing.T, role pki.Role, http2 bool) *http.Client {
 	t.Helper()
 	c := &tls.Config{InsecureSkipVerify: true}
@@ -116,9 +116,8 @@ func ask(t *testing.T, c *http.Client, url string, header http.Header) (int, str
 	return answer.StatusCode, string(text), answer.Header
 }
 
-// TestTheLeaderKnowsWhoSendsWhatAStandbyPassesOn: the certificate that the caller has proved to
-// have, his address, his token and cookies, and the host that he asked for.
-func TestTheLeaderKnowsWhoSendsWhatAStandbyPassesOn(t *testing.T) {
+// The leader receives the caller's proven certificate, address, token, cookies and host.
+func TestTheLeaderKnowsTheCallerOfAForwardedRequest(t *testing.T) {
 	h := newHubs(t)
 	host := h.standby.Listener.Addr().String()
 	for _, http2 := range []bool{false, true} {
@@ -132,9 +131,9 @@ func TestTheLeaderKnowsWhoSendsWhatAStandbyPassesOn(t *testing.T) {
 	}
 }
 
-// TestNobodyButAHubSaysWhoSendsARequest tries every header by which proxies do so, as people who
-// have no, and who have a certificate, in any case and with underscores.
-func TestNobodyButAHubSaysWhoSendsARequest(t *testing.T) {
+// Clients with and without a certificate cannot forge any header by which proxies name a caller, in
+// any case and with underscores.
+func TestOnlyHubsNameTheCallerOfARequest(t *testing.T) {
 	h := newHubs(t)
 	forged := forgedAdmin(t, h.authority)
 	for _, role := range []pki.Role{"", pki.Viewer} {
@@ -161,7 +160,7 @@ func TestNobodyButAHubSaysWhoSendsARequest(t *testing.T) {
 			}
 		}
 	}
-	// To the leader's peer listener nobody comes at all who is no hub.
+	// Only hubs reach the leader's peer listener.
 	for _, role := range []pki.Role{"", pki.Viewer, pki.Admin, pki.Observer} {
 		if answer, err := h.client(t, role, false).Get(h.leader.URL); err == nil {
 			answer.Body.Close()
@@ -183,7 +182,7 @@ func forgedAdmin(t *testing.T, a *pki.Authority) string {
 	return encode(pair.Leaf)
 }
 
-func TestAPeerThatSaysNonsenseIsRefused(t *testing.T) {
+func TestAnInvalidForwardedRequestIsRefused(t *testing.T) {
 	h := newHubs(t)
 	tr := &http.Transport{TLSClientConfig: h.authority.NewPeerClient("hub-b").Config("127.0.0.1")}
 	defer tr.CloseIdleConnections()
@@ -211,8 +210,8 @@ func TestAPeerThatSaysNonsenseIsRefused(t *testing.T) {
 	}
 }
 
-// TestWithoutALeaderNothingIsDone: it is said in a way that kubectl tries again, and so
-// is a leader that cannot be reached; but not one that was lost with a change in its hands.
+// Without a leader, or with an unreachable one, the response makes kubectl retry. If the leader was
+// lost during a change it does not.
 func TestWithoutALeaderNothingIsDone(t *testing.T) {
 	h := newHubs(t)
 	c := h.client(t, "", false)
@@ -238,7 +237,7 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 	if code, again, s := send(http.MethodPost); code != 503 || again != "1" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
 		t.Errorf("nobody leads: %d %q %+v", code, again, s)
 	}
-	for accept, want := range map[string]string{"text/html,*/*": "2", "application/json": ""} { // a browser looks again
+	for accept, want := range map[string]string{"text/html,*/*": "2", "application/json": ""} { // a browser reloads
 		if code, _, header := ask(t, c, h.standby.URL+"/nodes", http.Header{"Accept": {accept}}); code != 503 || header.Get("Refresh") != want {
 			t.Errorf("who takes %s is answered %d, %v", accept, code, header)
 		}
@@ -261,8 +260,8 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 	}
 }
 
-// TestWhatWasPassedOnToAFormerLeaderEnds: it may never answer.
-func TestWhatWasPassedOnToAFormerLeaderEnds(t *testing.T) {
+// Requests to a former leader are cancelled: it may never answer.
+func TestRequestsToAFormerLeaderAreCancelled(t *testing.T) {
 	h := newHubs(t)
 	asked := make(chan struct{})
 	h.answer = func(_ http.ResponseWriter, r *http.Request) {
@@ -278,8 +277,8 @@ func TestWhatWasPassedOnToAFormerLeaderEnds(t *testing.T) {
 	}
 }
 
-// TestAHubThatEndsPassesOnWhatTheLeaderSays of a change: it is done, and nobody is to wonder. A stream ends.
-func TestAHubThatEndsPassesOnWhatTheLeaderSays(t *testing.T) {
+// A hub that stops still returns the leader's response to a change. A stream ends.
+func TestAStoppingHubReturnsTheLeadersResponse(t *testing.T) {
 	for _, c := range []struct {
 		method, upgrade string
 		ends            bool
@@ -293,7 +292,7 @@ func TestAHubThatEndsPassesOnWhatTheLeaderSays(t *testing.T) {
 			h := newHubs(t)
 			asked, gone := make(chan bool), make(chan bool)
 			h.answer = func(w http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body) // so that the server looks whether the other one goes
+				_, _ = io.Copy(io.Discard, r.Body) // so that the server notices the client's end
 				asked <- true
 				if c.ends {
 					<-r.Context().Done()
@@ -351,9 +350,9 @@ func TestAHubThatEndsPassesOnWhatTheLeaderSays(t *testing.T) {
 	}
 }
 
-// TestTheLeaderHearsOfWhoStandsBy: from what is passed on, and where there is nothing to pass on. The name is
-// that of the certificate, and nobody but a hub has a say in it.
-func TestTheLeaderHearsOfWhoStandsBy(t *testing.T) {
+// Forwarded requests and announcements tell the leader of its standbys. The name comes from the
+// certificate, and only hubs can announce.
+func TestTheLeaderKnowsItsStandbys(t *testing.T) {
 	h := newHubs(t)
 	var by leader.Status
 	h.answer = func(_ http.ResponseWriter, r *http.Request) { by = By(r.Context()) }

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A workload of thousands is made burst by burst, and made whole.
-func TestALargeWorkloadIsMadeInBursts(t *testing.T) {
+// A workload of thousands of pods is created in bursts, completely.
+func TestALargeWorkloadIsCreatedInBursts(t *testing.T) {
 	const many = burst + 300
 	for _, c := range []struct {
 		kind  string
@@ -44,8 +44,7 @@ func TestALargeWorkloadIsMadeInBursts(t *testing.T) {
 	}
 }
 
-// Of a large workload what becomes of its pods is looked at once a second, and what is wanted of
-// it at once.
+// The pods of a large workload are checked once a second, but a change of its spec applies at once.
 func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
 	const many = burst + 200
 	set := aSet(many, parallel)
@@ -113,9 +112,8 @@ func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
 	}
 }
 
-// A zero too many costs pods that wait for a node, but not without end; where they get
-// one, more are made.
-func TestReplicasThatNoNodeCanHaveAreNotMadeWithoutEnd(t *testing.T) {
+// The number of unplaced pods is limited. Once they get a node, more are created.
+func TestUnplacedReplicasAreLimited(t *testing.T) {
 	f := newFleet(t)
 	f.put(replicaSet("kiosk", 2147483647))
 	f.settle()
@@ -160,8 +158,8 @@ func TestReplicasThatNoNodeCanHaveAreNotMadeWithoutEnd(t *testing.T) {
 	}
 }
 
-// Ten thousand names of five characters meet now and then: no two pods get one.
-func TestNoTwoPodsOfAPassGetOneName(t *testing.T) {
+// Some of ten thousand generated names collide: no two pods get the same one.
+func TestPodsOfOnePassHaveDifferentNames(t *testing.T) {
 	p := &pass{s: state.Empty("x", start), base: state.Empty("x", start)}
 	seen := map[string]bool{}
 	for range 20_000 {

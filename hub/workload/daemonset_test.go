@@ -143,9 +143,9 @@ func TestDaemonSetRollout(t *testing.T) {
 	}
 }
 
-// A node that goes silent with the new template's pod, or while its pod is replaced, counts as
-// unavailable: the new template may be what took it. One that was silent before holds nothing up.
-func TestADaemonSetsRolloutStopsAtTheFirstNodeThatGoesSilent(t *testing.T) {
+// A node that becomes silent with the new template's pod, or during its replacement, counts as
+// unavailable: the new template may be the cause. A node that was silent before delays nothing.
+func TestADaemonSetRolloutStopsAtASilentNode(t *testing.T) {
 	goSilent := func(f *fleet, name string) {
 		f.edit(state.Key{Kind: state.Nodes, Name: name}, func(o state.Object) {
 			o.(*corev1.Node).Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}, {Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}}
@@ -159,8 +159,8 @@ func TestADaemonSetsRolloutStopsAtTheFirstNodeThatGoesSilent(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		surge, gone int
-		replacing   bool // silent before the device has said that the old pod stopped
-		before      int  // nodes that are silent already
+		replacing   bool // silent before the device has reported that the old pod stopped
+		before      int  // nodes that are silent before
 	}{
 		{"with the new pod", 0, 1, false, 0},
 		{"while its pod is replaced", 0, 1, true, 0},
@@ -223,7 +223,7 @@ func TestADaemonSetsRolloutStopsAtTheFirstNodeThatGoesSilent(t *testing.T) {
 	}
 }
 
-// A surge whose pods a device rejects is no storm, and goes on when they are taken.
+// A surge whose pods the device rejects backs off, and continues once they are accepted.
 func TestDaemonSetSurgeBacksOff(t *testing.T) {
 	f := newFleet(t)
 	nodes(f, 1)
@@ -262,9 +262,9 @@ func TestDaemonSetSurgeBacksOff(t *testing.T) {
 	}
 }
 
-// An old pod that does not serve does not stand in the way of its replacement, which may wait
-// for its ports; one that serves stays until that one does.
-func TestADaemonSetsSurgeEndsWhatDoesNotServe(t *testing.T) {
+// A surge deletes an old pod that is not ready, which may hold the ports that its replacement
+// needs. A ready one stays until its replacement is ready.
+func TestADaemonSetSurgeDeletesAnUnreadyPod(t *testing.T) {
 	for _, serves := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse} {
 		f := newFleet(t)
 		nodes(f, 1)
@@ -286,7 +286,7 @@ func TestADaemonSetsSurgeEndsWhatDoesNotServe(t *testing.T) {
 	}
 }
 
-func TestDaemonSetOnDeleteWaitsForThePerson(t *testing.T) {
+func TestDaemonSetOnDeleteWaitsForADeletion(t *testing.T) {
 	f := newFleet(t)
 	nodes(f, 2)
 	ds := daemonSet()
@@ -375,8 +375,9 @@ func TestCriticalDaemonsTolerateAFullDisk(t *testing.T) {
 	}
 }
 
-// A DaemonSet that is deleted without its pods and made again takes them, and its history, back as they are.
-func TestADaemonSetThatIsMadeAgainReplacesNothing(t *testing.T) {
+// A DaemonSet that is deleted without its pods and created again adopts its pods and history
+// unchanged.
+func TestARecreatedDaemonSetAdoptsItsPods(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), node("pi-2"), daemonSet()).settle().run().settle().quiet()
 	before := f.pods()
 	ds := f.daemonSet()

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-func TestDeploymentMakesItsPods(t *testing.T) {
+func TestADeploymentCreatesItsPods(t *testing.T) {
 	f := newFleet(t).put(deployment(3)).settle().quiet()
 	rs := f.sets("default")
 	if len(rs) != 1 || !strings.HasPrefix(rs[0].Name, "kiosk-") || rs[0].Labels["pod-template-hash"] == "" || rs[0].Name != "kiosk-"+rs[0].Labels["pod-template-hash"] {
@@ -127,8 +127,8 @@ func TestRollbackReusesTheReplicaSetAndGivesItTheNewestRevision(t *testing.T) {
 	}
 }
 
-// The revisions that a ReplicaSet has had are as many as Kubernetes keeps, however often a
-// rollout goes back and forth.
+// The past revisions of a ReplicaSet are limited as in Kubernetes, however often rollouts
+// alternate.
 func TestPastRevisionsAreLimited(t *testing.T) {
 	f := newFleet(t).put(deployment(1)).settle().run("pi-1").settle()
 	f.edit(state.KeyOf(f.sets("default")[0]), func(o state.Object) {
@@ -180,9 +180,9 @@ func TestRecreateWaitsForTheLastOldPod(t *testing.T) {
 	}
 }
 
-// A rollout that recreates waits for old pods on a device that does not answer. It says so, is late in
-// its time, and is not done because the one before was.
-func TestRecreateBehindADeviceThatDoesNotAnswer(t *testing.T) {
+// A Recreate rollout waits for old pods on a silent device. It reports that, misses its deadline,
+// and is not complete because of the previous rollout.
+func TestRecreateWaitsForASilentDevice(t *testing.T) {
 	reach := func(f *fleet, status corev1.ConditionStatus) {
 		f.edit(state.Key{Kind: state.Nodes, Name: "pi-2"}, func(o state.Object) { o.(*corev1.Node).Status.Conditions[0].Status = status }).settle().quiet()
 	}
@@ -267,7 +267,7 @@ func TestPausedDeploymentScalesButDoesNotRoll(t *testing.T) {
 
 func TestScalingDuringARolloutKeepsProportions(t *testing.T) {
 	f := newFleet(t).put(deployment(10)).settle().run("pi-1").settle()
-	// 25 %: 13 in all, 8 available at least; the new ones never get ready
+	// 25 %: 13 in total, at least 8 available; the new ones never become ready
 	f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") }).settle().quiet()
 	sets := f.sets("default")
 	if *sets[0].Spec.Replicas != 8 || *sets[1].Spec.Replicas != 5 {
@@ -296,9 +296,9 @@ func TestProgressDeadline(t *testing.T) {
 	}
 }
 
-// A rollout whose deadline passed while the hub heard nobody is not late before its devices have been heard:
-// they may have got on, and who waits for it would give up.
-func TestARolloutIsNotLateUnheard(t *testing.T) {
+// A rollout whose deadline passed while the hub could not receive reports is not late before its
+// devices have reported: they may have made progress.
+func TestARolloutIsLateOnlyAfterItsDevicesReport(t *testing.T) {
 	still := func() *fleet {
 		f := newFleet(t)
 		f.d.Silence = state.Timeouts{Grace: 40 * time.Second}

@@ -21,10 +21,9 @@ func told(kind, name, reason string, at time.Time) *corev1.Event {
 	}
 }
 
-// TestAStormPushesOutOnlyItself: after a day like any other, 3,000 nodes go dark and come
-// back, and what becomes of their pods makes 50,000 events within half an hour, of the
-// reasons of every day.
-func TestAStormPushesOutOnlyItself(t *testing.T) {
+// After an ordinary day, 3,000 nodes become silent and return. Their pods cause 50,000 events with
+// ordinary reasons within half an hour.
+func TestAStormOfEventsReplacesOnlyItself(t *testing.T) {
 	f := newFleet(t)
 	put := func(events ...*corev1.Event) {
 		var changes []state.Change
@@ -65,7 +64,7 @@ func TestAStormPushesOutOnlyItself(t *testing.T) {
 		}
 		put(events...)
 		most = max(most, f.s.Len(state.Events))
-		// What a pass a second later would do; that it comes is TestEvents'.
+		// This is what a pass one second later does; TestEvents checks that it runs.
 		if f.s.Len(state.Events) > DefaultEventLimit+DefaultEventLimit/20 {
 			f.s, _ = state.Apply(f.s, f.d.Decide(f.s, []state.Subject{allEvents}, f.now).Changes)
 		}
@@ -97,9 +96,9 @@ func TestAStormPushesOutOnlyItself(t *testing.T) {
 	}
 }
 
-// TestSpareIsFair: whatever there is, no more than the limit stays, of a bucket the newest,
-// none loses while a larger one keeps two more, and who asks twice gets nothing new.
-func TestSpareIsFair(t *testing.T) {
+// At most limit events remain, of each bucket the newest. No bucket loses one while a larger one
+// keeps two more. A second call removes nothing.
+func TestEventsAreRemovedFairly(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var all []*corev1.Event

@@ -20,7 +20,7 @@ import (
 
 var start = time.Date(2026, 1, 5, 12, 0, 0, 0, time.UTC)
 
-// A fleet is a snapshot, a clock and the alarms: what control does, without control.
+// A fleet is a snapshot, a clock and the alarms: package control without its loop.
 type fleet struct {
 	t      testing.TB
 	d      Decider
@@ -63,7 +63,7 @@ func (f *fleet) remove(k state.Key) *fleet {
 	return f
 }
 
-// settle asks the decider until it wants nothing more.
+// settle calls the decider until it changes nothing more.
 func (f *fleet) settle() *fleet {
 	f.t.Helper()
 	for range 200 {
@@ -99,13 +99,13 @@ func (f *fleet) carry(plan state.Plan) {
 	}
 	for _, c := range plan.Changes {
 		f.apply(c)
-		if c.Reason != "" { // control tells it as an event, which takes a revision too
+		if c.Reason != "" { // control writes an event, which takes a revision too
 			f.apply(state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("event-%d", f.s.Revision), Namespace: "default", CreationTimestamp: metav1.NewTime(f.now)}}, ""))
 		}
 	}
 }
 
-// quiet holds the incremental decisions against the full recomputation.
+// quiet compares the incremental decisions with a full recomputation.
 func (f *fleet) quiet() *fleet {
 	f.t.Helper()
 	for _, c := range f.d.Decide(f.s, f.d.Subjects(f.s), f.now).Changes {
@@ -114,7 +114,7 @@ func (f *fleet) quiet() *fleet {
 	return f
 }
 
-// pass lets time go by, from alarm to alarm.
+// pass advances the clock from alarm to alarm.
 func (f *fleet) pass(d time.Duration) *fleet {
 	f.t.Helper()
 	f.settle()
@@ -148,7 +148,7 @@ func (f *fleet) edit(k state.Key, change func(state.Object)) *fleet {
 	return f
 }
 
-// run binds every pending pod and makes it run and ready, as devices do; a DaemonSet's on its node.
+// run binds every pending pod and makes it running and ready; a DaemonSet's pod on its own node.
 func (f *fleet) run(nodes ...string) *fleet {
 	i := 0
 	var pods []*corev1.Pod
@@ -296,7 +296,7 @@ func (f *fleet) progressing() *appsv1.DeploymentCondition {
 	return &appsv1.DeploymentCondition{}
 }
 
-// rolledOut is kubectl's formula of "rollout status".
+// rolledOut is the formula of "kubectl rollout status".
 func (f *fleet) rolledOut() bool {
 	d := f.deploy()
 	st := d.Status

@@ -15,9 +15,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzWorkload changes a fleet at random and holds after each settling that a
-// question about everything wants nothing more, that nothing that was deleted is
-// written again, and that no ReplicaSet has more live pods than it asks for.
+// FuzzWorkload changes a fleet at random. After each settling a full recomputation changes nothing,
+// nothing deleted is written again, and no ReplicaSet has more live pods than it wants.
 func FuzzWorkload(f *testing.F) {
 	for seed := range uint64(40) {
 		f.Add(seed)
@@ -60,7 +59,7 @@ func disturb(f *fleet, r *rand.Rand) {
 	image := fmt.Sprintf("kiosk:%d", r.IntN(3))
 	key := state.Key{Kind: state.Deployments, Namespace: "default", Name: fmt.Sprintf("d%d", r.IntN(2))}
 	switch r.IntN(14) {
-	case 0: // a Deployment comes
+	case 0: // create a Deployment
 		if f.s.Get(key) == nil {
 			d := deployment(int32(r.IntN(5)))
 			d.Name, d.Spec.Template = key.Name, template(image)
@@ -72,7 +71,7 @@ func disturb(f *fleet, r *rand.Rand) {
 			}
 			f.put(d)
 		}
-	case 1: // it goes, one way or another
+	case 1: // delete it in one of several ways
 		if o := f.s.Get(key); o != nil && o.GetDeletionTimestamp() == nil {
 			if how := r.IntN(3); how == 0 {
 				f.remove(key)
@@ -84,7 +83,7 @@ func disturb(f *fleet, r *rand.Rand) {
 				})
 			}
 		}
-	case 2, 3: // it is changed
+	case 2, 3: // change it
 		if f.s.Get(key) != nil {
 			f.edit(key, func(o state.Object) {
 				d := o.(*appsv1.Deployment)
@@ -101,7 +100,7 @@ func disturb(f *fleet, r *rand.Rand) {
 				}
 			})
 		}
-	case 4: // a DaemonSet comes, changes or goes
+	case 4: // create, change or delete a DaemonSet
 		if f.s.Get(probeKey) == nil {
 			ds := daemonSet()
 			ds.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "probe"}}
@@ -120,7 +119,7 @@ func disturb(f *fleet, r *rand.Rand) {
 				ds.Spec.Template.Spec.Containers[0].Image = image
 			})
 		}
-	case 5, 6: // a node comes, goes or is tainted
+	case 5, 6: // create, delete or taint a node
 		if n := f.s.Node(name); n == nil {
 			f.put(node(name))
 		} else if r.IntN(3) == 0 {
@@ -140,10 +139,10 @@ func disturb(f *fleet, r *rand.Rand) {
 				}
 			})
 		}
-	case 7, 8, 9: // devices do their work
+	case 7, 8, 9: // devices run pods
 		f.now = f.now.Add(time.Second)
 		f.run("pi-1", "pi-2", "pi-3")
-	default: // something happens to a pod
+	default: // change a pod
 		if len(pods) == 0 {
 			return
 		}

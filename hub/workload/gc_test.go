@@ -22,7 +22,7 @@ func running(node string) func(*corev1.Pod) {
 
 func leaving(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} }
 
-// forced is a pod that is to be forgotten whatever its device does, as soon as nothing holds it.
+// forced is a force-deleted pod: it goes once its last finalizer is gone.
 func forced(finalizers ...string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &metav1.Time{Time: start}, new(int64(0)), finalizers
@@ -122,7 +122,7 @@ func TestTerminatingPods(t *testing.T) {
 			if got := f.s.Pod("default", "p") != nil; got != c.left {
 				t.Errorf("left=%v", got)
 			}
-			f = newFleet(t).put(c.node.DeepCopy(), c.pod.DeepCopy()).settle().quiet() // in the other order
+			f = newFleet(t).put(c.node.DeepCopy(), c.pod.DeepCopy()).settle().quiet() // in the opposite order
 			if got := f.s.Pod("default", "p") != nil; got != c.left {
 				t.Errorf("in the other order: left=%v", got)
 			}
@@ -188,9 +188,9 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// What is in no namespace goes with no owner that is in one: as with Kubernetes, that is no
-// reference that could be followed.
-func TestNothingOfTheFleetGoesWithAnOwnerInANamespace(t *testing.T) {
+// A cluster-scoped object stays when it names an owner of a namespaced kind, as in Kubernetes: such
+// a reference cannot be resolved.
+func TestAClusterScopedObjectIgnoresANamespacedOwner(t *testing.T) {
 	f := newFleet(t).put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "default"}})
 	key := state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "owner"}
 	for name, uid := range map[string]types.UID{"of-one-that-lives": f.s.Get(key).GetUID(), "of-one-that-is-not": "gone"} {
@@ -218,12 +218,12 @@ func TestNothingOfTheFleetGoesWithAnOwnerInANamespace(t *testing.T) {
 	whole("when the owner has gone in the foreground")
 }
 
-// As Kubernetes does: an owner that goes in the foreground takes along what is its alone,
-// and lets go of what another one keeps that does not go itself.
-func TestAnotherOwnerKeepsWhatGoesInTheForeground(t *testing.T) {
+// As in Kubernetes, foreground deletion deletes dependents that have no other owner, and releases
+// those that another owner keeps.
+func TestForegroundDeletionReleasesSharedDependents(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		other func(o state.Object) // what happens to the other owner
+		other func(o state.Object) // change of the other owner
 		left  bool
 	}{
 		{"it lives", func(state.Object) {}, true},
@@ -273,7 +273,7 @@ func TestAnotherOwnerKeepsWhatGoesInTheForeground(t *testing.T) {
 	}
 }
 
-func TestOwnersInACircleGo(t *testing.T) {
+func TestOwnersInACycleAreDeleted(t *testing.T) {
 	const size = 3
 	for _, start := range []string{"p-0", "p-1", "p-2"} {
 		for _, running := range []bool{false, true} {
@@ -358,9 +358,8 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
-// However a namespace comes to go, it is there until it is empty: nothing that runs is left behind in a namespace that
-// is none.
-func TestANamespaceIsEmptiedWhateverMakesItGo(t *testing.T) {
+// A terminating namespace exists until it is empty, whatever deletes it.
+func TestATerminatingNamespaceIsAlwaysEmptied(t *testing.T) {
 	const owner = "of-it"
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: owner}}
 	leave := func(finalizers ...string) func(*fleet, state.Key) {
@@ -415,8 +414,8 @@ func leaveForeground(f *fleet, k state.Key) {
 	})
 }
 
-// The namespaces that nobody may delete do not go with an owner either.
-func TestWhatIsAlwaysThereGoesWithNoOwner(t *testing.T) {
+// Permanent namespaces are not deleted with an owner either.
+func TestPermanentNamespacesIgnoreOwners(t *testing.T) {
 	f := newFleet(t)
 	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
@@ -434,7 +433,7 @@ func TestWhatIsAlwaysThereGoesWithNoOwner(t *testing.T) {
 	}
 }
 
-// A namespace that somebody else holds is there until he lets it go, as with Kubernetes.
+// As in Kubernetes, a namespace stays until its last finalizer is removed.
 func TestANamespaceWaitsForAllItsFinalizers(t *testing.T) {
 	f := newFleet(t)
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"example.com/keep", corev1.FinalizerKubernetes}}}
@@ -453,8 +452,8 @@ func TestANamespaceWaitsForAllItsFinalizers(t *testing.T) {
 	}
 }
 
-// An event is kept for its time after it was told last, whatever a client says of when that will be.
-func TestAnEventsTimeIsNotWhatAClientSays(t *testing.T) {
+// An event expires after its last occurrence, whatever time a client writes into it.
+func TestAnEventExpiresByItsLastOccurrence(t *testing.T) {
 	f := newFleet(t)
 	made, later, before := metav1.NewTime(f.now), f.now.Add(10*365*24*time.Hour), f.now.Add(-time.Hour)
 	again := metav1.NewMicroTime(f.now.Add(12 * time.Hour))

@@ -44,7 +44,7 @@ func (f *fleet) job() *batchv1.Job {
 	return j
 }
 
-// end lets the oldest pods that run end so, by their index where one is given.
+// end ends the oldest n running pods with a code, or those of the given indexes.
 func (f *fleet) end(n int, code int32, index ...int) *fleet {
 	f.t.Helper()
 	for _, pod := range f.livePods() {
@@ -70,7 +70,7 @@ func (f *fleet) end(n int, code int32, index ...int) *fleet {
 	return f.settle().quiet()
 }
 
-// A tally is a Job's status as a line.
+// tally returns a Job's status as a line.
 func (f *fleet) tally() string {
 	f.t.Helper()
 	j := f.job()
@@ -116,8 +116,8 @@ func TestAJobRunsToItsEnd(t *testing.T) {
 	f.pass(24 * time.Hour).is("0 active, 5 succeeded, 0 failed, Complete CompletionsReached")
 }
 
-// What failed is tried again after 10 s, 20 s and so on, until the limit; nothing is made in between.
-func TestAJobThatFailsIsTriedEverMoreSlowly(t *testing.T) {
+// Failed pods are retried after 10 s, 20 s and so on up to the limit, and not in between.
+func TestAFailingJobBacksOff(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.BackoffLimit = new(int32(3)) })).settle().quiet()
 	for i, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
 		f.end(1, 3).is(fmt.Sprintf("0 active, 0 succeeded, %d failed", i+1))
@@ -130,8 +130,8 @@ func TestAJobThatFailsIsTriedEverMoreSlowly(t *testing.T) {
 	}
 }
 
-// Its patience ends with a success and with nothing else: not with a pod that runs for long before it fails.
-func TestAJobThatFailsAfterLongIsTriedEverMoreSlowly(t *testing.T) {
+// Only a success resets the back-off, not a pod that runs for long before it fails.
+func TestOnlyASuccessResetsAJobsBackOff(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.Completions = new(int32(2)) })).settle().quiet()
 	for i, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
 		f.pass(time.Hour).end(1, 3).is(fmt.Sprintf("0 active, 0 succeeded, %d failed", i+1))
@@ -141,8 +141,9 @@ func TestAJobThatFailsAfterLongIsTriedEverMoreSlowly(t *testing.T) {
 	f.end(1, 0).is("1 active, 1 succeeded, 3 failed").end(1, 3).pass(10 * time.Second).is("1 active, 1 succeeded, 4 failed")
 }
 
-// A Job that runs for months on devices that are cut off each night has its pod again soon each time.
-func TestAJobThatIsDrivenAwayEachNightIsTriedSoon(t *testing.T) {
+// A Job that runs for months on devices that are off each night gets its pod back quickly each
+// time.
+func TestAnEvictedJobIsRetriedSoon(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.BackoffLimit = new(int32(99)) })).settle()
 	for i := range 20 {
 		f.pass(24*time.Hour).edit(state.KeyOf(f.livePods()[0]), func(o state.Object) {
@@ -154,9 +155,9 @@ func TestAJobThatIsDrivenAwayEachNightIsTriedSoon(t *testing.T) {
 	}
 }
 
-// A pod that leaves with its node counts once, is replaced with the same patience, and is no
-// storm, whatever the rules ignore.
-func TestAJobsPodsThatAreDrivenAwayAreNoStorm(t *testing.T) {
+// A pod that is lost with its node counts once and is replaced with the same back-off, whatever the
+// failure policy ignores.
+func TestEvictedPodsOfAJobBackOff(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
 		s.PodReplacementPolicy = new(batchv1.Failed)
 		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
@@ -178,7 +179,7 @@ func TestAJobsPodsThatAreDrivenAwayAreNoStorm(t *testing.T) {
 	f.is("0 active, 0 succeeded, 0 failed")
 }
 
-// A pod that somebody deletes counts as failed in the moment in which it is let go: once.
+// A pod that a user deletes counts as failed once, when its finalizer is removed.
 func TestADeletedPodOfAJobCountsOnce(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob()).settle()
 	pod := f.livePods()[0]
@@ -191,7 +192,7 @@ func TestADeletedPodOfAJobCountsOnce(t *testing.T) {
 	}
 	f.pass(10 * time.Second).is("1 active, 0 succeeded, 1 failed")
 
-	waits := f.livePods()[0] // it has no node: nobody would let it go but the job
+	waits := f.livePods()[0] // without a node, only the Job can remove its finalizer
 	c, _ = state.Delete(waits, f.now, nil, "")
 	f.apply(c)
 	f.settle().quiet().is("0 active, 0 succeeded, 2 failed")
@@ -200,9 +201,9 @@ func TestADeletedPodOfAJobCountsOnce(t *testing.T) {
 	}
 }
 
-// A Job whose pods are replaced when they have failed waits for none on a node that is out of service,
-// whether that was said before the pod was asked to leave or after.
-func TestAJobGoesOnWithoutItsNode(t *testing.T) {
+// A Job that replaces pods only after their end does not wait for one on an out-of-service node,
+// whether the taint comes before or after the deletion.
+func TestAJobContinuesWithoutAnOutOfServiceNode(t *testing.T) {
 	out := func(f *fleet, _ *corev1.Pod) {
 		f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, func(o state.Object) {
 			n := o.(*corev1.Node)
@@ -250,7 +251,7 @@ func TestAnIndexedJob(t *testing.T) {
 	f.end(1, 0, 3).is("0 active, 4 succeeded, 1 failed, indexes 0-3, Complete CompletionsReached")
 }
 
-// An Indexed Job that is scaled down ends with the indexes that are left, whatever the others came to.
+// An Indexed Job that is scaled down completes with the remaining indexes.
 func TestAnIndexedJobIsScaled(t *testing.T) {
 	scale := func(f *fleet, n int32) *fleet {
 		return f.edit(taskKey, func(o state.Object) {
@@ -293,9 +294,9 @@ func TestALimitForEachIndex(t *testing.T) {
 	}
 }
 
-// What an index has failed is counted when nothing is left of its pods, however long ago that was, and
-// what a rule ignores is not, though its pod is there.
-func TestALimitForEachIndexOutlivesItsPods(t *testing.T) {
+// The failures of an index count after its pods are gone, however long ago. A failure that the
+// policy ignores does not count while its pod exists.
+func TestFailuresOfAnIndexOutliveItsPods(t *testing.T) {
 	limited := func(s *batchv1.JobSpec) { s.BackoffLimitPerIndex, s.BackoffLimit = new(int32(2)), new(int32(1<<31-1)) }
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(2, 2), limited)).settle().quiet()
 	for i, want := range []string{"2 active, 0 succeeded, 1 failed", "2 active, 0 succeeded, 2 failed", "1 active, 0 succeeded, 3 failed, failed 0"} {
@@ -348,7 +349,7 @@ func TestARuleEndsAJob(t *testing.T) {
 	}
 }
 
-// A Job that fails has ended when nothing of it runs any more, and not before.
+// A failed Job ends only when none of its pods runs any more.
 func TestADeadlineEndsAJob(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
 		s.ActiveDeadlineSeconds, s.TTLSecondsAfterFinished = new(int64(60)), new(int32(30))
@@ -381,14 +382,13 @@ func TestAJobIsSuspendedAndResumed(t *testing.T) {
 		t.Errorf("%+v", f.job().Status.Conditions)
 	}
 	suspend(false)
-	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed") // its deadline counts anew
+	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed") // its deadline starts again
 	f.end(1, 0).is("0 active, 1 succeeded, 0 failed, Complete CompletionsReached")
 }
 
-// The pods of a Job that is deleted are held by nobody, with and without it.
-// TestAJobOfAnothersIsForgottenInTime: whoever keeps it, what has ended goes after its ttlSecondsAfterFinished, and
-// nothing else of it is touched.
-func TestAJobOfAnothersIsForgottenInTime(t *testing.T) {
+// A finished Job with an external controller is deleted after its ttlSecondsAfterFinished. Nothing
+// else of it changes.
+func TestAnExternallyManagedJobExpires(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  batchv1.JobConditionType
@@ -418,7 +418,7 @@ func TestAJobOfAnothersIsForgottenInTime(t *testing.T) {
 	}
 }
 
-func TestADeletedJobHoldsNoPods(t *testing.T) {
+func TestADeletedJobReleasesItsPods(t *testing.T) {
 	for _, orphan := range []bool{false, true} {
 		f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = new(int32(3)), new(int32(3)) })).settle()
 		f.end(1, 0)
@@ -443,15 +443,15 @@ func TestADeletedJobHoldsNoPods(t *testing.T) {
 				t.Errorf("orphan=%v: %s: %v %v", orphan, pod.Name, pod.Finalizers, pod.OwnerReferences)
 			}
 		}
-		if want := map[bool]int{false: 1, true: 3}[orphan]; n != want { // the one that runs has to stop first
+		if want := map[bool]int{false: 1, true: 3}[orphan]; n != want { // the running one has to stop first
 			t.Errorf("orphan=%v: %d pods are left", orphan, n)
 		}
 	}
 }
 
-// A Job whose deadline passed while the hub heard nobody is judged when its devices have had the time to
-// say what has become of its pods.
-func TestAJobIsNotLateUnheard(t *testing.T) {
+// A Job whose deadline passed while the hub could not receive reports is judged after its devices
+// have had time to report.
+func TestAJobIsLateOnlyAfterItsDevicesReport(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		does func(*fleet)
@@ -480,8 +480,8 @@ func TestAJobIsNotLateUnheard(t *testing.T) {
 	}
 }
 
-// A Job takes pods that its selector matches, and lets go those that it does not.
-func TestAJobTakesAndLetsGo(t *testing.T) {
+// A Job adopts matching pods, and releases others.
+func TestAJobAdoptsAndReleasesPods(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob()).settle()
 	k := state.KeyOf(f.livePods()[0])
 	f.edit(k, func(o state.Object) { o.SetOwnerReferences(nil) }).settle().quiet()
@@ -502,8 +502,8 @@ func TestIndexesAreWrittenAsKubernetesDoes(t *testing.T) {
 	}
 }
 
-// A Job as nothing has admitted it, from a restored database, ends nothing.
-func TestABareJobIsDecidedToo(t *testing.T) {
+// A Job without defaults, from a restored database, does not panic.
+func TestAJobWithoutDefaultsIsDecided(t *testing.T) {
 	newFleet(t).put(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "task", Namespace: "default"}}, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default"}}).settle()
 }
 
@@ -527,7 +527,7 @@ func (f *fleet) jobs() (names []string) {
 	return names
 }
 
-// deleteJob deletes the jobs in the foreground, while their pods run.
+// deleteJob deletes the Jobs in the foreground while their pods run.
 func (f *fleet) deleteJob() *fleet {
 	f.run("pi-1")
 	for j := range state.Each[*batchv1.Job](f.s, state.Jobs, "default") {
@@ -539,8 +539,8 @@ func (f *fleet) deleteJob() *fleet {
 	return f.settle()
 }
 
-// A pod that somebody says will never be heard of again is counted, and gone: its Job's hold is no reason to keep it.
-func TestAPodOfAJobThatIsForcedToGoIsGone(t *testing.T) {
+// A force-deleted pod counts and goes, despite its Job's finalizer.
+func TestAForceDeletedPodOfAJobIsGone(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob()).settle().run("pi-1").settle()
 	pod := f.livePods()[0]
 	c, _ := state.Delete(pod, f.now, new(int64(0)), "")
@@ -560,9 +560,9 @@ func TestAPodOfAJobThatIsForcedToGoIsGone(t *testing.T) {
 	}
 }
 
-// Nor is it where the Job waits for the end of its pods, as one with a podFailurePolicy does, or where the pod was
-// evicted long ago from a device that does not answer.
-func TestAPodOfAJobThatWaitsForItsEndIsForcedToGo(t *testing.T) {
+// The same holds when the Job waits for the end of its pods, as with a podFailurePolicy, and for a
+// pod that was evicted long ago from a silent device.
+func TestAForceDeletedPodOfAWaitingJobIsGone(t *testing.T) {
 	for _, policy := range []batchv1.PodReplacementPolicy{batchv1.TerminatingOrFailed, batchv1.Failed} {
 		for _, before := range []bool{false, true} {
 			t.Run(fmt.Sprint(policy, " evicted before ", before), func(t *testing.T) {
@@ -586,7 +586,7 @@ func TestAPodOfAJobThatWaitsForItsEndIsForcedToGo(t *testing.T) {
 	}
 }
 
-// stopped has the devices say that the pods that are to leave have stopped.
+// stopped reports that the terminating pods have stopped.
 func (f *fleet) stopped() *fleet {
 	for p := range f.s.Pods("") {
 		if p.DeletionTimestamp != nil {
@@ -596,7 +596,7 @@ func (f *fleet) stopped() *fleet {
 	return f.settle()
 }
 
-// byHand starts a job of a cron job as "kubectl create job --from" does.
+// byHand creates a Job as "kubectl create job --from" does.
 func (f *fleet) byHand(cron string) *fleet {
 	c := f.s.Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: cron}).(*batchv1.CronJob)
 	job := aJob()
@@ -605,8 +605,8 @@ func (f *fleet) byHand(cron string) *fleet {
 	return f.put(job).settle()
 }
 
-// What becomes of a CronJob's Jobs is told of it, in Kubernetes' words and once.
-func TestACronJobTellsOfItsJobs(t *testing.T) {
+// A CronJob gets one event for each end of its Jobs, in Kubernetes' words.
+func TestACronJobHasEventsForItsJobs(t *testing.T) {
 	forbid := func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent }
 	for _, c := range []struct {
 		name string
@@ -718,7 +718,7 @@ func TestACronJobStartsItsJobs(t *testing.T) {
 	}
 }
 
-// A Job that somebody deletes is not started again for the same minute.
+// A deleted Job is not started again for the same minute.
 func TestAStartIsNotRepeated(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aCronJob("*/10 * * * *")).pass(10 * time.Minute)
 	for j := range state.Each[*batchv1.Job](f.s, state.Jobs, "default") {
@@ -730,7 +730,7 @@ func TestAStartIsNotRepeated(t *testing.T) {
 	}
 }
 
-// However long nobody looked, the last start is found, and found soon.
+// The last missed start is found quickly, however long the pause was.
 func TestTheLastMissedStartIsFound(t *testing.T) {
 	p := &pass{now: time.Date(2026, 2, 15, 9, 30, 30, 0, time.UTC)}
 	for schedule, want := range map[string]string{
@@ -749,7 +749,7 @@ func TestTheLastMissedStartIsFound(t *testing.T) {
 	}
 }
 
-// A Job without labels of its own has those of its pods, by which clients list it.
+// A Job without labels gets those of its pods, by which clients list it.
 func TestAJobWithoutLabelsHasThoseOfItsPods(t *testing.T) {
 	bare, labelled := aJob(), aJob()
 	bare.Name, bare.Labels, bare.Spec.Template.Labels = "bare", nil, map[string]string{"app": "kiosk"}
@@ -766,8 +766,8 @@ func TestAJobWithoutLabelsHasThoseOfItsPods(t *testing.T) {
 	}
 }
 
-// What ends a Job without success goes before what ends it with, where both come at once.
-func TestAFailureGoesBeforeARuleOfSuccess(t *testing.T) {
+// A failure takes precedence over a success policy when both apply in the same pass.
+func TestAFailureTakesPrecedenceOverASuccessPolicy(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(2, 2), func(s *batchv1.JobSpec) {
 		s.BackoffLimitPerIndex, s.BackoffLimit = new(int32(0)), new(int32(6))
 		s.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededCount: new(int32(1))}}}

@@ -13,10 +13,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzJobs plays with Jobs at random, and holds after each step that a question about
-// everything wants nothing more, that what has succeeded is counted once and stays counted
-// whoever deletes its pod, that no more runs than is asked for, and that nobody holds a pod
-// whose Job is over.
+// FuzzJobs changes Jobs at random. After each step a full recomputation changes nothing, each
+// success counts exactly once whoever deletes its pod, no more pods run than wanted, and no pod of
+// a finished Job has a finalizer.
 func FuzzJobs(f *testing.F) {
 	for seed := range uint64(60) {
 		f.Add(seed)
@@ -25,7 +24,7 @@ func FuzzJobs(f *testing.F) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		fl := newFleet(t).put(node("pi-1"))
 		fl.d = Decider{FinishedPods: 20}
-		done := map[types.UID]int32{} // succeeded pods, counted by hand
+		done := map[types.UID]int32{} // succeeded pods, counted independently
 		for range 80 {
 			disturbJobs(fl, r, done)
 			fl.settle().quiet()
@@ -77,7 +76,7 @@ func holdJob(t *testing.T, seed uint64, f *fleet, j *batchv1.Job, done map[types
 		t.Fatalf("seed %d: %d pods of %s have succeeded, it says %d", seed, done[j.UID], j.Name, st.Succeeded)
 	case state.JobCondition(j, batchv1.JobComplete) != nil && st.Succeeded < *j.Spec.Completions && j.Spec.SuccessPolicy == nil:
 		t.Fatalf("seed %d: %s is complete with %d of %d", seed, j.Name, st.Succeeded, *j.Spec.Completions)
-	case st.Failed > *j.Spec.BackoffLimit+4: // so many run at once
+	case st.Failed > *j.Spec.BackoffLimit+4: // as many may run at once
 		t.Fatalf("seed %d: %d pods of %s have failed, %d may", seed, st.Failed, j.Name, *j.Spec.BackoffLimit)
 	}
 }
@@ -90,7 +89,7 @@ func disturbJobs(f *fleet, r *rand.Rand, done map[types.UID]int32) {
 		pods = append(pods, pod)
 	}
 	switch r.IntN(12) {
-	case 0, 1: // a Job comes
+	case 0, 1: // create a Job
 		if job != nil {
 			return
 		}
@@ -114,7 +113,7 @@ func disturbJobs(f *fleet, r *rand.Rand, done map[types.UID]int32) {
 		})
 		j.Name = key.Name
 		f.put(j)
-	case 2: // it goes, one way or another
+	case 2: // delete it in one of several ways
 		if job == nil || job.DeletionTimestamp != nil {
 			return
 		}
@@ -127,7 +126,7 @@ func disturbJobs(f *fleet, r *rand.Rand, done map[types.UID]int32) {
 				o.SetFinalizers([]string{[]string{"", metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents}[how]})
 			})
 		}
-	case 3: // it is changed
+	case 3: // change it
 		if job != nil && job.DeletionTimestamp == nil {
 			f.edit(key, func(o state.Object) {
 				s := &o.(*batchv1.Job).Spec
@@ -138,7 +137,7 @@ func disturbJobs(f *fleet, r *rand.Rand, done map[types.UID]int32) {
 				}
 			})
 		}
-	case 4: // a CronJob comes or goes
+	case 4: // create or delete a CronJob
 		k := state.Key{Kind: state.CronJobs, Namespace: "default", Name: "nightly"}
 		if f.s.Get(k) != nil {
 			f.remove(k)
@@ -147,7 +146,7 @@ func disturbJobs(f *fleet, r *rand.Rand, done map[types.UID]int32) {
 				s.ConcurrencyPolicy = []batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent}[r.IntN(3)]
 			}))
 		}
-	default: // something happens to a pod
+	default: // change a pod
 		if len(pods) == 0 {
 			return
 		}

@@ -13,9 +13,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestWhatIsMadeHasNamesThatItMayHave: whatever a workload is called, the names of all that is made for it are
-// names, and so its objects can be read back, changed and let go.
-func TestWhatIsMadeHasNamesThatItMayHave(t *testing.T) {
+// Whatever a workload's name is, the names of all objects created for it are valid, so that they
+// can be read, changed and deleted.
+func TestCreatedObjectsHaveValidNames(t *testing.T) {
 	for name, called := range map[string]string{
 		"short":                           "kiosk",
 		"dots":                            "kiosk.north.example",

@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A pod that names its node itself is seen by no scheduler.
-func TestAPodThatNamesItsNode(t *testing.T) {
+// No scheduler handles a pod that is created with a nodeName.
+func TestAPodWithANodeName(t *testing.T) {
 	named := func(selector map[string]string) *corev1.Pod {
 		t := template("kiosk:1")
 		t.Spec.NodeName, t.Spec.NodeSelector = "pi-9", selector

@@ -14,13 +14,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestWhatIsUsedIsCounted holds the status against what there is, told only what changes.
-func TestWhatIsUsedIsCounted(t *testing.T) {
+// The status that is updated incrementally equals a full count.
+func TestQuotaUsageEqualsAFullCount(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	s := state.Empty("hub", now)
 	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "a"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
 		"pods": resource.MustParse("2"), "count/pods": resource.MustParse("9"), "requests.cpu": resource.MustParse("1"), "resourcequotas": resource.MustParse("5")}},
-		Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{"pods": resource.MustParse("77")}}} // as a strange database may say
+		Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{"pods": resource.MustParse("77")}}} // a wrong value, as in a restored database
 	pod := func(name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}}}}
@@ -44,7 +44,7 @@ func TestWhatIsUsedIsCounted(t *testing.T) {
 	ended := pod("x")
 	ended.Status.Phase = corev1.PodFailed
 	step(now, "1 3 100m 1", state.Put(ended, ""))
-	step(now.Add(time.Minute), "1 3 100m 1") // nobody has told: the alarm does
+	step(now.Add(time.Minute), "1 3 100m 1") // no change: the alarm causes it
 	plan := Quotas{}.Decide(s, Quotas{}.Subjects(s), now)
 	if len(plan.Changes) > 0 || len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(now.Add(20*time.Second+1)) {
 		t.Errorf("it wants %v and is woken %v", plan.Changes, plan.Alarms)
@@ -59,9 +59,8 @@ func TestWhatIsUsedIsCounted(t *testing.T) {
 	step(now, "0 1 0 1", state.Remove(leaving, ""), state.Remove(ended, ""))
 }
 
-// TestALargeNamespaceIsCountedOnceInAWhile: what is given back is so at once, never more than that, and once in a while
-// all that is used is counted.
-func TestALargeNamespaceIsCountedOnceInAWhile(t *testing.T) {
+// Freed usage is available at once but never overestimated. At intervals all usage is counted.
+func TestALargeNamespaceIsCountedAtIntervals(t *testing.T) {
 	key := state.Key{Kind: state.ResourceQuotas, Namespace: "a", Name: "q"}
 	hard := corev1.ResourceList{"pods": resource.MustParse("1000"), "count/pods": resource.MustParse("1000"), "requests.cpu": resource.MustParse("100"), "configmaps": resource.MustParse("50")}
 	for seed := range uint64(4) {
@@ -87,7 +86,7 @@ func TestALargeNamespaceIsCountedOnceInAWhile(t *testing.T) {
 			}
 			return turn
 		}
-		// do makes changes as the API does, which charges what is new.
+		// do makes changes as the API does, which charges new objects.
 		do := func(changes ...state.Change) {
 			for _, c := range changes {
 				if s.Get(state.KeyOf(c.Object)) == nil {
@@ -143,7 +142,7 @@ func TestALargeNamespaceIsCountedOnceInAWhile(t *testing.T) {
 					do(state.Put(m, ""))
 				}
 			}
-			if r.IntN(50) == 0 { // somebody writes nonsense into it
+			if r.IntN(50) == 0 { // a client writes wrong usage
 				q := quota().DeepCopy()
 				q.Status.Used["pods"] = resource.MustParse("999")
 				do(state.Put(q, ""))
@@ -168,8 +167,8 @@ func TestALargeNamespaceIsCountedOnceInAWhile(t *testing.T) {
 	}
 }
 
-// What is given back in a large namespace can be had at once.
-func TestRoomInALargeNamespaceIsGivenBackAtOnce(t *testing.T) {
+// Freed usage of a large namespace is available at once.
+func TestFreedUsageOfALargeNamespaceIsAvailableAtOnce(t *testing.T) {
 	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "a"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("200")}}}
 	changes := []state.Change{state.Put(q, "")}
 	for i := range 200 {

@@ -20,7 +20,7 @@ import (
 
 var quotaKey = state.Key{Kind: state.ResourceQuotas, Namespace: "default", Name: "q"}
 
-// limited is a fleet whose namespace has a quota, with the rules that the API has.
+// limited is a fleet whose namespace has a quota, with the API's rules.
 func limited(t *testing.T, pairs ...string) *fleet {
 	f := newFleet(t)
 	f.d.Complete, f.d.Charge = admission.Complete, admission.Charge
@@ -39,7 +39,7 @@ func amounts(pairs ...string) corev1.ResourceList {
 	return list
 }
 
-// raise changes what the quota limits; the status follows as the decider before has it.
+// raise changes the quota's limits. The status follows, as the earlier decider writes it.
 func (f *fleet) raise(pairs ...string) {
 	f.edit(quotaKey, func(o state.Object) {
 		q := o.(*corev1.ResourceQuota)
@@ -48,7 +48,7 @@ func (f *fleet) raise(pairs ...string) {
 	})
 }
 
-// within settles, and holds what the quota says against what there is and may be.
+// within settles, and compares the quota's status with the objects and the limits.
 func (f *fleet) within() *fleet {
 	f.t.Helper()
 	f.settle().quiet()
@@ -63,7 +63,7 @@ func (f *fleet) within() *fleet {
 	return f
 }
 
-// refusals are what was told of pods and claims that were not made.
+// refusals returns the events about pods and claims that were not created.
 func (f *fleet) refusals() (all []string) {
 	for _, c := range f.told {
 		if c.Reason == failedCreate {
@@ -81,14 +81,14 @@ func (f *fleet) claimNames() (names []string) {
 	return names
 }
 
-// Of every workload as many pods are made as the quota has room for; that it is full is told once, it is tried again
-// later and later, and what is missing comes when there is room, without anybody asking.
-func TestAFullQuotaHoldsEveryWorkload(t *testing.T) {
+// Each workload gets as many pods as the quota allows. There is one event, retries at growing
+// intervals, and the missing pods are created as soon as there is room.
+func TestAFullQuotaLimitsEveryWorkload(t *testing.T) {
 	three := new(int32(3))
 	for name, c := range map[string]struct {
 		workload state.Object
 		source   string
-		wait     time.Duration // until its first pod is made
+		wait     time.Duration // until its first pod is created
 	}{
 		"Deployment":            {deployment(3), "replicaset-controller replicasets", 0},
 		"ReplicationController": {&corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", Generation: 1}, Spec: corev1.ReplicationControllerSpec{Replicas: three, Selector: selector.MatchLabels, Template: new(template("kiosk:1"))}}, "replication-controller replicationcontrollers", 0},
@@ -112,7 +112,7 @@ func TestAFullQuotaHoldsEveryWorkload(t *testing.T) {
 				return decided(o, s)
 			}
 			f.pass(2 * time.Hour).within()
-			// 10 s, 10 s, 20 s, 40 s … 10 min: some twenty times, and a few questions each.
+			// 10 s, 10 s, 20 s, 40 s … 10 min: about twenty passes with a few checks each.
 			if f.d.Complete = decided; passes < 5 || passes > 150 {
 				t.Errorf("it is tried %d times in two hours", passes)
 			}
@@ -138,8 +138,8 @@ func TestAFullQuotaHoldsEveryWorkload(t *testing.T) {
 	}
 }
 
-// The claims of a StatefulSet are counted and refused in the same step in which they are made, and its pods wait for them.
-func TestAFullQuotaHoldsAStatefulSetsClaims(t *testing.T) {
+// A StatefulSet's claims are counted and refused in the step that creates them, and its pods wait.
+func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 	of := func(size string, change ...func(*appsv1.StatefulSetSpec)) *appsv1.StatefulSet {
 		return aSet(3, append(change, func(s *appsv1.StatefulSetSpec) {
 			withClaims(keepClaims, keepClaims)(s)
@@ -209,8 +209,8 @@ func TestAFullQuotaHoldsAStatefulSetsClaims(t *testing.T) {
 	})
 }
 
-// A claim that is missing beside a pod that waits for it is refused and told as well.
-func TestAFullQuotaHoldsTheClaimOfAPodThatWaits(t *testing.T) {
+// A missing claim of an existing pod is refused with an event too.
+func TestAFullQuotaLimitsTheClaimOfAWaitingPod(t *testing.T) {
 	f := limited(t, "persistentvolumeclaims", "1").put(aSet(1, withClaims(keepClaims, keepClaims))).within().has("db-0")
 	f.raise("persistentvolumeclaims", "0")
 	f.remove(state.Key{Kind: state.Claims, Namespace: "default", Name: "data-db-0"})
@@ -225,8 +225,8 @@ func TestAFullQuotaHoldsTheClaimOfAPodThatWaits(t *testing.T) {
 	}
 }
 
-// A quota with scopes counts the pods of workloads that are in all of them, and no others.
-func TestScopesOfAQuotaAreThoseOfWorkloadsPods(t *testing.T) {
+// A quota with scopes counts exactly the workloads' pods that match all of them.
+func TestScopesOfAQuotaMatchWorkloadsPods(t *testing.T) {
 	selects := func(op corev1.ScopeSelectorOperator, values ...string) func(*corev1.ResourceQuota) {
 		return func(q *corev1.ResourceQuota) {
 			q.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
@@ -283,7 +283,7 @@ func TestScopesOfAQuotaAreThoseOfWorkloadsPods(t *testing.T) {
 	}
 }
 
-// A claim that gets its class later is counted for that from then on.
+// A claim that gets its class later counts for that class from then on.
 func TestAClaimsClassIsCounted(t *testing.T) {
 	f := limited(t, "local.storageclass.storage.k8s.io/requests.storage", "9Gi")
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data", Namespace: "default"}}
@@ -301,9 +301,9 @@ func TestAClaimsClassIsCounted(t *testing.T) {
 	}
 }
 
-// A quota of Jobs holds CronJobs, too: what has no room is told once, and started when there is
-// some, if it is not too late then.
-func TestAQuotaOfJobsHoldsCronJobs(t *testing.T) {
+// A quota of Jobs also limits CronJobs: a refused Job gets one event, and starts once there is
+// room, unless it is too late.
+func TestAQuotaOfJobsLimitsCronJobs(t *testing.T) {
 	const jobs = "count/jobs.batch"
 	for _, c := range []struct {
 		name string
@@ -316,7 +316,7 @@ func TestAQuotaOfJobsHoldsCronJobs(t *testing.T) {
 		{"the newest when there is room", nil, func(f *fleet) {
 			f.pass(45 * time.Minute)
 			f.raise(jobs, "3")
-			f.pass(6 * time.Minute) // it is tried each ten minutes at last
+			f.pass(6 * time.Minute) // retried every ten minutes in the end
 		}, "[12:10 12:20 12:50]", 1},
 		{"none that it is too late for", func(s *batchv1.CronJobSpec) { s.StartingDeadlineSeconds = new(int64(60)) }, func(f *fleet) {
 			f.pass(33 * time.Minute)
@@ -350,9 +350,9 @@ func TestAQuotaOfJobsHoldsCronJobs(t *testing.T) {
 	}
 }
 
-// A quota of what a workload keeps its versions in holds the workload, too: nothing is made of a template
-// whose version there is no room for, what runs goes on, and with room the rollout does.
-func TestAQuotaOfVersionsHoldsWhoeverMakesThem(t *testing.T) {
+// A quota of ReplicaSets or ControllerRevisions limits rollouts: a template whose revision is
+// refused is not rolled out, existing pods stay, and the rollout continues once there is room.
+func TestAQuotaOfRevisionsLimitsRollouts(t *testing.T) {
 	const sets, revisions = "count/replicasets.apps", "count/controllerrevisions.apps"
 	deploy := func(edit func(*appsv1.DeploymentSpec)) state.Object {
 		d := deployment(2)
@@ -433,9 +433,9 @@ func TestAQuotaOfVersionsHoldsWhoeverMakesThem(t *testing.T) {
 	}
 }
 
-// A node that came while a DaemonSet's version had no room has its pod as soon as there is some, whatever it is by which
-// that is seen.
-func TestANodeThatCameWhileAVersionHadNoRoomHasItsPod(t *testing.T) {
+// A node that joined while a DaemonSet's revision was refused gets its pod as soon as there is
+// room.
+func TestANodeThatJoinedBeforeAQuotaAllowsTheRevisionGetsItsPod(t *testing.T) {
 	f := limited(t, "count/controllerrevisions.apps", "1").put(daemonSet()).settle().run()
 	f.edit(state.KeyOf(f.daemonSet()), func(o state.Object) {
 		o.SetGeneration(o.GetGeneration() + 1)
@@ -453,9 +453,9 @@ func TestANodeThatCameWhileAVersionHadNoRoomHasItsPod(t *testing.T) {
 	f.quiet()
 }
 
-// In a large fleet the nodes of a DaemonSet whose version has no room are looked at once in a while, too, and not
-// whenever something becomes of one of its pods.
-func TestADaemonSetWithoutRoomForItsVersionIsLookedAtInTurn(t *testing.T) {
+// In a large fleet the nodes of a DaemonSet with a refused revision are checked at intervals only,
+// not at each change of its pods.
+func TestADaemonSetWithARefusedRevisionIsCheckedAtIntervals(t *testing.T) {
 	f := limited(t, "count/controllerrevisions.apps", "1")
 	nodes(f, state.LargeSet+10)
 	f.put(daemonSet()).pass(5 * time.Second).run().pass(5 * time.Second)

@@ -11,9 +11,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// What a namespace forbids is not created by a workload either, and comes when the
-// namespace allows it; it is told once, and not asked by the clock.
-func TestRefusedPodsAreToldAndComeWhenTheirNamespaceAllowsThem(t *testing.T) {
+// A workload creates no pod that its namespace forbids. There is one event, no polling, and the
+// pods are created once the namespace allows them.
+func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 	f := newFleet(t)
 	f.d.Refuse = func(pod *corev1.Pod, ns *corev1.Namespace) string {
 		if ns == nil || pod.Namespace != ns.Name || len(pod.Spec.Containers) == 0 {
@@ -67,15 +67,15 @@ func TestRefusedPodsAreToldAndComeWhenTheirNamespaceAllowsThem(t *testing.T) {
 	if got := failure(); len(got) != 0 {
 		t.Errorf("conditions %q, want none", got)
 	}
-	// What runs stays when the level rises; what is missing then does not come.
+	// Running pods stay when the level rises; missing ones are not created.
 	f.edit(state.Key{Kind: state.Namespaces, Name: "default"}, func(o state.Object) { o.SetLabels(map[string]string{"level": "strict"}) }).settle().quiet()
 	if got := f.pods(); len(got) != 3 {
 		t.Errorf("pods %v, want 3", got)
 	}
 }
 
-// What a template gives its pods beside their spec is asked of, too: it may be what nobody could take off them again.
-func TestOfAWorkloadsPodTheFinalizersAreAskedOf(t *testing.T) {
+// The finalizers of a template are checked too: nobody might be able to remove them from its pods.
+func TestTheFinalizersOfATemplateAreChecked(t *testing.T) {
 	f := newFleet(t)
 	f.d.Refuse = func(pod *corev1.Pod, _ *corev1.Namespace) string { return strings.Join(pod.Finalizers, " ") }
 	d, ds := deployment(1), daemonSet()
@@ -86,8 +86,8 @@ func TestOfAWorkloadsPodTheFinalizersAreAskedOf(t *testing.T) {
 	}
 }
 
-// Of two templates that may not run a Deployment tells why the one does not that it is to have.
-func TestADeploymentTellsOfItsNewTemplateFirst(t *testing.T) {
+// If two templates are refused, a Deployment reports the reason of the new one.
+func TestADeploymentReportsItsNewTemplateFirst(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), deployment(4)).settle().run("pi-1").settle()
 	f.d.Refuse = func(pod *corev1.Pod, _ *corev1.Namespace) string { return "no " + pod.Spec.Containers[0].Image }
 	for range 2 {

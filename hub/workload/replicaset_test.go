@@ -28,7 +28,7 @@ func up(node string, since time.Duration) func(*corev1.Pod) {
 	}
 }
 
-func TestWhichPodIsSpared(t *testing.T) {
+func TestWhichPodIsDeletedFirst(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		pods []*corev1.Pod
@@ -60,7 +60,7 @@ func TestWhichPodIsSpared(t *testing.T) {
 	}
 }
 
-func TestReplicaSetTakesAndLetsGo(t *testing.T) {
+func TestAReplicaSetAdoptsAndReleasesPods(t *testing.T) {
 	f := newFleet(t).put(bare("stray")).put(replicaSet("kiosk", 2)).settle().quiet()
 	if !slices.Contains(f.pods(), "stray") || len(f.pods()) != 2 {
 		t.Fatalf("pods: %v; the stray counts", f.pods())
@@ -111,8 +111,8 @@ func TestCreatedPods(t *testing.T) {
 	}
 }
 
-// A device that rejects every pod must not make the hub create thousands.
-func TestRejectedPodsAreReplacedEverMoreSlowly(t *testing.T) {
+// A device that rejects every pod does not make the hub create thousands.
+func TestRejectedPodsAreReplacedWithBackOff(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		owner    state.Object
@@ -149,7 +149,7 @@ func TestRejectedPodsAreReplacedEverMoreSlowly(t *testing.T) {
 			if made > c.most || made < c.replicas+5 {
 				t.Errorf("%d pods in %d min, want %d at most and some at all", made, c.in, c.most)
 			}
-			// and when it accepts them again, all are there soon
+			// once it accepts them again, all are created soon
 			for range 1200 {
 				f.run("pi-1")
 				f.pass(time.Second)
@@ -189,7 +189,7 @@ func TestBudget(t *testing.T) {
 			if st.ExpectedPods != c.expected || st.DesiredHealthy != c.desired || st.DisruptionsAllowed != c.allowed || st.CurrentHealthy != int32(c.ready) {
 				t.Fatalf("%+v", st)
 			}
-			// an eviction that was allowed counts until its pod leaves, or 2 min
+			// an allowed eviction counts until its pod is gone, or for 2 min
 			f.edit(key, func(o state.Object) {
 				o.(*policyv1.PodDisruptionBudget).Status.DisruptedPods = map[string]metav1.Time{f.pods()[0]: metav1.NewTime(f.now)}
 			}).settle().quiet()

@@ -19,7 +19,7 @@ import (
 
 var setKey = state.Key{Kind: state.StatefulSets, Namespace: "default", Name: "db"}
 
-// aSet is a StatefulSet as admission leaves it.
+// aSet is a StatefulSet with defaults.
 func aSet(replicas int32, change ...func(*appsv1.StatefulSetSpec)) *appsv1.StatefulSet {
 	s := &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "default", Generation: 1},
@@ -63,7 +63,7 @@ func (f *fleet) setSpec(change func(*appsv1.StatefulSetSpec)) *fleet {
 	})
 }
 
-// up runs what is pending until nothing changes any more, and returns each pod's name in the order in which they came up.
+// up runs pending pods until nothing changes, and returns their names in the order of their start.
 func (f *fleet) up(nodes ...string) (order []string) {
 	f.t.Helper()
 	for range 100 {
@@ -82,7 +82,7 @@ func (f *fleet) up(nodes ...string) (order []string) {
 	return nil
 }
 
-// leave lets the device confirm that a pod has stopped.
+// leave reports that a pod has stopped.
 func (f *fleet) leave(name string) *fleet {
 	f.t.Helper()
 	pod := f.s.Pod("default", name)
@@ -107,7 +107,7 @@ func (f *fleet) has(want ...string) *fleet {
 	return f
 }
 
-// images returns the pods' images and those of them that leave, by name.
+// images returns the pods' images by name, and which pods are terminating.
 func (f *fleet) images() string {
 	var all []string
 	for pod := range f.s.Pods("") {
@@ -121,7 +121,7 @@ func (f *fleet) images() string {
 }
 
 // Specs "Scaling should happen in predictable order and halt if any stateful pod is unhealthy".
-func TestPodsComeInOrderEachWhenThoseBeforeServe(t *testing.T) {
+func TestOrderedPodsWaitForThoseBeforeThem(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(3)).settle().quiet().has("db-0")
 	pod := f.s.Pod("default", "db-0")
 	for _, label := range [][2]string{
@@ -150,7 +150,7 @@ func TestPodsComeInOrderEachWhenThoseBeforeServe(t *testing.T) {
 	}
 	unready("db-1")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(5)) }).settle().quiet().has("db-0", "db-1", "db-2")
-	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet() // db-1 is the first in trouble, and db-2 serves
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet() // db-1 is the first with a problem, and db-2 is available
 	if !slices.Equal(f.leaving(), []string{"db-2"}) {
 		t.Errorf("leaving %v", f.leaving())
 	}
@@ -182,11 +182,11 @@ func (f *fleet) leaving() (names []string) {
 }
 
 // Spec "Burst scaling should run to completion even with unhealthy pods".
-func TestParallelPodsWaitForNobody(t *testing.T) {
+func TestParallelPodsDoNotWait(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(3, parallel, func(s *appsv1.StatefulSetSpec) { s.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} })).settle().quiet().has("db-5", "db-6", "db-7")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Ordinals.Start = 6 }).settle().quiet().has("db-6", "db-7", "db-8")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet().has()
-	// A zero too many fills no memory.
+	// A mistyped number of replicas must not fill the memory.
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(2_000_000_000)) }).pass(time.Minute).quiet()
 	if n := len(f.pods()); n != maxUnplaced {
 		t.Errorf("%d pods wait for a node", n)
@@ -196,7 +196,7 @@ func TestParallelPodsWaitForNobody(t *testing.T) {
 	}
 }
 
-func TestMinReadySecondsHoldTheNextOneBack(t *testing.T) {
+func TestMinReadySecondsDelayTheNextPod(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(2, func(s *appsv1.StatefulSetSpec) { s.MinReadySeconds = 30 })).settle()
 	f.ready("db-0", "pi-1").pass(29 * time.Second).quiet().has("db-0")
 	if st := f.set().Status; st.ReadyReplicas != 1 || st.AvailableReplicas != 0 {
@@ -245,7 +245,7 @@ func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 	if st := f.set().Status; st.CurrentRevision != first || st.CurrentReplicas != 2 || st.UpdatedReplicas != 1 {
 		t.Errorf("status %+v", st)
 	}
-	for _, name := range []string{"db-0", "db-2"} { // they come again as they were
+	for _, name := range []string{"db-0", "db-2"} { // they return with their old revision
 		f.delete(name).leave(name)
 	}
 	f.up("pi-1")
@@ -306,7 +306,7 @@ func TestHistoryIsKeptToItsLimit(t *testing.T) {
 }
 
 // Spec "Should recreate evicted statefulset".
-func TestAFailedPodIsMadeAgainUnderItsName(t *testing.T) {
+func TestAFailedPodIsRecreatedUnderItsName(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(2))
 	f.up("pi-1")
 	was := f.s.Pod("default", "db-0").UID
@@ -314,7 +314,8 @@ func TestAFailedPodIsMadeAgainUnderItsName(t *testing.T) {
 	if pod := f.s.Pod("default", "db-0"); pod.UID == was || pod.Status.Phase != corev1.PodPending {
 		t.Fatalf("%s is %s", pod.Name, pod.Status.Phase)
 	}
-	// One that fails again and again comes ever more rarely, and tells why until then.
+	// A pod that fails repeatedly is replaced at growing intervals, and shows its reason until
+	// then.
 	made := 0
 	for range 3600 {
 		if f.s.Pod("default", "db-0").Status.Phase == corev1.PodPending {
@@ -328,8 +329,7 @@ func TestAFailedPodIsMadeAgainUnderItsName(t *testing.T) {
 	}
 }
 
-// At most one: what has been asked to leave, and what is on a device that does not answer,
-// keeps its name, for ever; a person ends that.
+// A terminating pod, or one on a silent device, keeps its name until a user decides otherwise.
 func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), node("pi-2"), aSet(2))
 	f.settle().ready("db-0", "pi-1").settle().ready("db-1", "pi-2").settle()
@@ -376,9 +376,9 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	}
 }
 
-// In order, the next pod is made or updated when those before it are ready: behind a broken revision nothing
-// gets on, whatever the template says now. Kubernetes has this too, and says nothing.
-func TestARolloutBehindABrokenRevisionSaysWhatHelps(t *testing.T) {
+// With ordered pods a broken revision blocks every later template, as in Kubernetes. The hub
+// reports it and what helps.
+func TestARolloutBlockedByABrokenRevisionSaysWhatHelps(t *testing.T) {
 	roll := func(f *fleet, image string) *fleet {
 		return f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = image }).settle().quiet()
 	}
@@ -419,7 +419,7 @@ func TestARolloutBehindABrokenRevisionSaysWhatHelps(t *testing.T) {
 	if got := blocked(f); got != "" || !strings.Contains(f.images(), "db-2=db:2") {
 		t.Errorf("it says %q of %s", got, f.images())
 	}
-	// What only starts is not broken, nor is what the partition keeps.
+	// A starting pod does not count as broken, nor does one that the partition keeps.
 	f = newFleet(t).put(node("pi-1"), aSet(2, func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(2)) })).settle()
 	if got := blocked(roll(f, "db:2").pass(time.Hour).quiet()); got != "" {
 		t.Errorf("below the partition it says %q", got)
@@ -444,7 +444,7 @@ func (f *fleet) claims() (all []string) {
 	return all
 }
 
-func TestClaimsAreMadeAndGoAsTheirPolicySays(t *testing.T) {
+func TestClaimsFollowTheirRetentionPolicy(t *testing.T) {
 	for _, c := range []struct {
 		deleted, scaled           appsv1.PersistentVolumeClaimRetentionPolicyType
 		running, smaller, without []string
@@ -475,8 +475,8 @@ func TestClaimsAreMadeAndGoAsTheirPolicySays(t *testing.T) {
 	}
 }
 
-// A pod does not begin on data that is about to go.
-func TestAPodWaitsForItsOldClaimToGo(t *testing.T) {
+// A pod does not start with a claim that is being deleted.
+func TestAPodWaitsForTheDeletionOfItsOldClaim(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(1, withClaims(keepClaims, keepClaims)))
 	f.up("pi-1")
 	key := state.Key{Kind: state.Claims, Namespace: "default", Name: "data-db-0"}
@@ -492,16 +492,16 @@ func TestAPodWaitsForItsOldClaimToGo(t *testing.T) {
 	if got := f.claims(); len(got) != 1 || len(f.set().Status.Conditions) != 0 {
 		t.Errorf("claims %q, conditions %+v", got, f.set().Status.Conditions)
 	}
-	// One that is missing is made again while its pod has yet to start.
+	// A missing claim is created again while its pod has not started.
 	f.remove(key).settle().quiet()
 	if got := f.claims(); len(got) != 1 {
 		t.Errorf("claims %q", got)
 	}
 }
 
-// Deleted without its pods and made again, as is done to change what cannot be changed, a
-// StatefulSet takes up its pods, their history and where it stood.
-func TestASetThatIsMadeAgainTakesUpWhatItLeft(t *testing.T) {
+// A StatefulSet that is deleted without its pods and created again, as for an immutable field,
+// adopts its pods and history, and continues its rollout.
+func TestARecreatedStatefulSetAdoptsItsPods(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(2))
 	f.up("pi-1")
 	uids := []any{f.s.Pod("default", "db-0").UID, f.s.Pod("default", "db-1").UID}
@@ -522,7 +522,7 @@ func TestASetThatIsMadeAgainTakesUpWhatItLeft(t *testing.T) {
 	}
 }
 
-func TestAStrangerHasTheName(t *testing.T) {
+func TestAnotherPodHasTheName(t *testing.T) {
 	stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: "default", Labels: map[string]string{"app": "other"}}}
 	f := newFleet(t).put(node("pi-1"), stranger, aSet(1)).settle().quiet().has("db-0")
 	if c := f.set().Status.Conditions; len(c) != 1 || !strings.Contains(c[0].Message, `"db-0" already exists`) || f.set().Status.Replicas != 0 {
@@ -532,7 +532,7 @@ func TestAStrangerHasTheName(t *testing.T) {
 	if len(f.set().Status.Conditions) != 0 || !controlledBy(f.s.Pod("default", "db-0"), f.set()) {
 		t.Errorf("status %+v", f.set().Status)
 	}
-	// One whose labels match is taken, one whose labels do not any more is let go.
+	// A matching pod is adopted, one that no longer matches is released.
 	f.edit(podKey("db-0"), func(o state.Object) { o.SetLabels(nil) }).settle().quiet()
 	if metav1.GetControllerOf(f.s.Pod("default", "db-0")) != nil {
 		t.Error("db-0 is still its")
@@ -541,15 +541,15 @@ func TestAStrangerHasTheName(t *testing.T) {
 	if !controlledBy(f.s.Pod("default", "db-0"), f.set()) {
 		t.Error("db-0 was not taken")
 	}
-	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(1)) }) // it is of no revision
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(1)) }) // it has no revision
 	f.up("pi-1")
 	if pod := f.s.Pod("default", "db-0"); pod.Labels[appsv1.StatefulSetPodNameLabel] != "db-0" || pod.Labels[appsv1.PodIndexLabel] != "0" {
 		t.Errorf("labels %v", pod.Labels)
 	}
 }
 
-// What a namespace's levels forbid is told, and comes when they allow it.
-func TestAForbiddenSetTellsWhy(t *testing.T) {
+// What a namespace's level forbids is reported, and created once it is allowed.
+func TestAForbiddenStatefulSetReportsWhy(t *testing.T) {
 	f := newFleet(t)
 	open := false
 	f.d.Refuse = func(*corev1.Pod, *corev1.Namespace) string {
@@ -569,8 +569,8 @@ func TestAForbiddenSetTellsWhy(t *testing.T) {
 	}
 }
 
-// Whether the pod of an ordinal may be made is asked of the template that it is made of: of the older one below the partition.
-func TestAForbiddenTemplateHoldsThePodsOfItsOwnRevisionAlone(t *testing.T) {
+// The check of a new pod uses the template of its ordinal: below the partition the older one.
+func TestAForbiddenTemplateBlocksPodsOfItsRevisionOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		change    func(*appsv1.StatefulSetSpec)
 		forbidden string
@@ -628,14 +628,14 @@ func TestABudgetCountsAStatefulSetAndAController(t *testing.T) {
 	f.edit(podKey("db-0"), func(o state.Object) {
 		state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
 	}).settle().quiet()
-	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(4)) }).settle().quiet() // no pod comes, as db-0 is in trouble
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(4)) }).settle().quiet() // no pod is created, since db-0 is not available
 	if st := budget(); st.ExpectedPods != 4 || st.DisruptionsAllowed != 0 {
 		t.Errorf("%+v", st)
 	}
 }
 
-// What a restored database says of a StatefulSet is believed in nothing.
-func TestAStatefulSetOfADatabaseThatIsAnybodys(t *testing.T) {
+// Any status of a StatefulSet in a restored database is corrected.
+func TestAnyStatusOfARestoredStatefulSetIsCorrected(t *testing.T) {
 	for name, spoil := range map[string]func(*appsv1.StatefulSet){
 		"no selector":      func(s *appsv1.StatefulSet) { s.Spec.Selector = nil },
 		"no replicas":      func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil },
@@ -726,9 +726,9 @@ func TestAReplicationControllerKeepsItsPods(t *testing.T) {
 	}
 }
 
-// A pod that does not serve holds no update up of a set whose pods come all at once: it goes
-// first, as its replacement may serve. Those that serve keep to the bound.
-func TestWhatDoesNotServeIsUpdatedFirst(t *testing.T) {
+// With parallel pods, an unavailable pod does not block an update: it is updated first, since its
+// replacement may become available. Available ones respect maxUnavailable.
+func TestUnavailablePodsAreUpdatedFirst(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(4, parallel, func(s *appsv1.StatefulSetSpec) {
 		s.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(1))
 	}))
@@ -755,7 +755,7 @@ func TestWhatDoesNotServeIsUpdatedFirst(t *testing.T) {
 	if f.leave("db-3").up("pi-1"); f.images() != "db-0=db:2 db-1=db:2 db-2=db:2 db-3=db:2" {
 		t.Errorf("at last: %s", f.images())
 	}
-	// Of several none waits for another, nor for those that serve; below the partition all stay.
+	// Several unavailable pods do not wait for each other; below the partition all stay.
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(1)) })
 	for _, name := range []string{"db-0", "db-1", "db-2"} {
 		unready(name)

@@ -15,11 +15,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzStatefulSets plays with a StatefulSet at random: people, devices that go dark, claims
-// that go, hubs that start again. It holds after each step that a question about everything
-// wants nothing more, and of each decision that no pod comes while another has its name or
-// before those below it serve, that none leaves out of turn or for an update below the
-// partition, and that nobody but the device ends a pod that may run.
+// FuzzStatefulSets changes a StatefulSet at random: users, silent devices, deleted claims,
+// restarted hubs. After each step a full recomputation changes nothing. No decision creates a pod
+// whose name exists or before lower ordinals are available, deletes one out of order or below the
+// partition, or ends a pod that may run, which only its device does.
 func FuzzStatefulSets(f *testing.F) {
 	for seed := range uint64(80) {
 		f.Add(seed)
@@ -34,7 +33,7 @@ func FuzzStatefulSets(f *testing.F) {
 			if r.IntN(3) == 0 {
 				w.pass(time.Duration(r.IntN(90)) * time.Second)
 			}
-			if r.IntN(10) == 0 { // another hub starts with what the first has remembered
+			if r.IntN(10) == 0 { // another hub starts with the stored state
 				var all []state.Object
 				for _, k := range state.Kinds() {
 					for o := range fl.s.All(k, "") {
@@ -50,7 +49,7 @@ func FuzzStatefulSets(f *testing.F) {
 	})
 }
 
-// watchSets looks at each plan before it is carried out.
+// watchSets checks each plan before it is applied.
 type watchSets struct {
 	t    *testing.T
 	seed uint64
@@ -107,7 +106,7 @@ func (w watchSets) pass(d time.Duration) {
 	}
 }
 
-// hold judges what is done to a pod, by rules that are written here without looking at the decider's.
+// hold checks a change of a pod by rules that are written independently of the decider's.
 func (w watchSets) hold(s state.Snapshot, pod *corev1.Pod, c state.Change) {
 	w.t.Helper()
 	set, _ := s.Get(setKey).(*appsv1.StatefulSet)
@@ -196,7 +195,7 @@ func disturbSets(f *fleet, r *rand.Rand) {
 	}
 	at := metav1.NewTime(f.now)
 	switch r.IntN(16) {
-	case 0: // it comes
+	case 0: // create it
 		if set != nil {
 			return
 		}
@@ -214,7 +213,7 @@ func disturbSets(f *fleet, r *rand.Rand) {
 			s.MinReadySeconds = int32(r.IntN(2) * 10)
 			s.RevisionHistoryLimit = new(int32(r.IntN(3)))
 		}))
-	case 1: // it goes, one way or another
+	case 1: // delete it in one of several ways
 		if set == nil || set.DeletionTimestamp != nil || r.IntN(3) > 0 {
 			return
 		}
@@ -226,7 +225,7 @@ func disturbSets(f *fleet, r *rand.Rand) {
 				o.SetFinalizers([]string{[]string{"", metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents}[how]})
 			})
 		}
-	case 2, 3: // it is changed
+	case 2, 3: // change it
 		if set == nil || set.DeletionTimestamp != nil {
 			return
 		}
@@ -244,11 +243,11 @@ func disturbSets(f *fleet, r *rand.Rand) {
 				}
 			}
 		})
-	case 4: // a device goes dark, or answers again
+	case 4: // a device becomes silent, or answers again
 		f.edit(state.Key{Kind: state.Nodes, Name: []string{"pi-1", "pi-2"}[r.IntN(2)]}, func(o state.Object) {
 			o.(*corev1.Node).Status.Conditions[0].Status = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionUnknown}[r.IntN(2)]
 		})
-	case 5: // a claim is deleted, or gone
+	case 5: // a claim is being deleted, or gone
 		for c := range state.Each[*corev1.PersistentVolumeClaim](f.s, state.Claims, "") {
 			if r.IntN(3) > 0 {
 				continue
@@ -263,7 +262,7 @@ func disturbSets(f *fleet, r *rand.Rand) {
 			}
 			return
 		}
-	case 6: // a stranger takes a name, or loses it
+	case 6: // another pod takes a name, or releases it
 		k := podKey("db-" + itoa(int64(r.IntN(4))))
 		if f.s.Get(k) == nil {
 			labels := map[string]string{}
@@ -272,7 +271,7 @@ func disturbSets(f *fleet, r *rand.Rand) {
 			}
 			f.put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: k.Name, Namespace: k.Namespace, Labels: labels, UID: types.UID("")}, Status: corev1.PodStatus{Phase: corev1.PodPending}})
 		}
-	default: // something happens to a pod
+	default: // change a pod
 		if len(pods) == 0 {
 			return
 		}
@@ -297,7 +296,7 @@ func disturbSets(f *fleet, r *rand.Rand) {
 		case how == 3:
 			f.edit(state.KeyOf(pod), func(o state.Object) { o.SetLabels(map[string]string{"app": []string{"kiosk", "x"}[r.IntN(2)]}) })
 		case pod.DeletionTimestamp != nil:
-			f.apply(state.Remove(pod, "")) // the device confirms, or somebody forces it
+			f.apply(state.Remove(pod, "")) // the device confirms, or a user forces it
 		case !state.Terminated(pod):
 			f.ready(pod.Name, node)
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// two are both ends of a connection; the first can be idle.
+// two returns both ends of a connection; the first can be idle.
 func two(t *testing.T) (*Conn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,7 +85,7 @@ func setIdle(t *testing.T, c *Conn, by time.Time, s Waiter) {
 	}
 }
 
-func TestAParkedConnectionIsToldOnceWhatBecomesOfIt(t *testing.T) {
+func TestAnIdleConnectionWakesItsWaiterOnce(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	for name, c := range map[string]struct {
 		by   time.Time
@@ -128,8 +128,8 @@ func TestAParkedConnectionIsToldOnceWhatBecomesOfIt(t *testing.T) {
 	}
 }
 
-// The end comes with the last bytes, in one event: a short read must not hide it.
-func TestTheEndBehindTheLastBytesIsSeen(t *testing.T) {
+// The last bytes and the end of the stream may be one event: a short read must not hide the end.
+func TestTheEndAfterTheLastBytesIsRead(t *testing.T) {
 	for range 20 {
 		c, other := two(t)
 		_, _ = other.Write([]byte("bye"))
@@ -142,7 +142,7 @@ func TestTheEndBehindTheLastBytesIsSeen(t *testing.T) {
 	}
 }
 
-func TestADeadlineEndsWhatWaitsAndOneThatIsSetMeanwhileToo(t *testing.T) {
+func TestADeadlineEndsAWaitingCall(t *testing.T) {
 	c, _ := two(t)
 	for name, set := range map[string]func(){
 		"before":    func() { _ = c.SetDeadline(time.Now().Add(20 * time.Millisecond)) },
@@ -164,8 +164,8 @@ func TestADeadlineEndsWhatWaitsAndOneThatIsSetMeanwhileToo(t *testing.T) {
 	}
 }
 
-// What there is no room for is kept, in order, and nothing waits.
-func TestAWriteThatMustNotWaitKeepsWhatThereIsNoRoomFor(t *testing.T) {
+// A write that must not wait keeps the rest, in order.
+func TestASpillingWriteKeepsTheRest(t *testing.T) {
 	c, other := two(t)
 	var want bytes.Buffer
 	c.Spill(true)
@@ -189,7 +189,7 @@ func TestAWriteThatMustNotWaitKeepsWhatThereIsNoRoomFor(t *testing.T) {
 	}
 }
 
-func TestCloseEndsWhoeverWaits(t *testing.T) {
+func TestCloseEndsWaitingCalls(t *testing.T) {
 	c, _ := two(t)
 	over := make(chan error, 2)
 	go func() { _, err := c.Read(make([]byte, 1)); over <- err }()

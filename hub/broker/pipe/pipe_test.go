@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// pair connects a device, and gives both ends.
+// pair connects a device, and returns both ends.
 func pair(t *testing.T, n *Net) (device, hub net.Conn) {
 	t.Helper()
 	accepted := make(chan net.Conn, 1)

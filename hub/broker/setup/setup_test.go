@@ -45,7 +45,8 @@ func TestTheRulesNameOnlyWhatADeviceMay(t *testing.T) {
 	}
 }
 
-// An address of IPv6 is one wherever a host and a port stand together, and a broker that is reached by one listens there.
+// IPv6 addresses are written in brackets with a port, and a broker with an IPv6 address listens on
+// it.
 func TestAnAddressOfIPv6IsWrittenAsOne(t *testing.T) {
 	o := Options{Addresses: []string{"[fd00::1]:8883", "[fd00::2]:8883", "10.0.0.3:8883"}, Path: "/etc/broker", Prefix: wire.DefaultPrefix, Secret: "s3cret"}
 	for kind, want := range map[string][]string{
@@ -72,7 +73,7 @@ func TestAnAddressOfIPv6IsWrittenAsOne(t *testing.T) {
 	}
 }
 
-// What is written stands in the files as it is: what would be more than it says there is refused.
+// Values with characters that are special in any of the files are refused.
 func TestWhatIsWrittenMeansNothingElse(t *testing.T) {
 	good := Options{Addresses: []string{"a.example:8883"}, Path: "/etc/our broker", Prefix: "our-fleet/v1:a@b_c"}
 	for what, edit := range map[string]func(*Options){
