@@ -42,7 +42,7 @@ func aNode(name string) *corev1.Node {
 	return n
 }
 
-// What a Node is stored as says all that it said, and what no hub has written is refused by its name.
+// A Node in protobuf decodes to the same Node. Errors name it.
 func TestNodesAreStoredInProtobuf(t *testing.T) {
 	want := aNode("pi-1")
 	data, err := state.Encode(want)
@@ -66,7 +66,7 @@ func TestNodesAreStoredInProtobuf(t *testing.T) {
 	}
 }
 
-// BenchmarkDecode is the part of a start that one row takes.
+// BenchmarkDecode measures one row's part of a start.
 func BenchmarkDecode(b *testing.B) {
 	cpu := func() float64 {
 		var u syscall.Rusage

@@ -19,8 +19,7 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// FuzzRows: what is read of a row is what encoding/json reads of it when it is repaired, and what
-// that refuses is refused.
+// FuzzRows compares decoding a row with encoding/json on the repaired text.
 func FuzzRows(f *testing.F) {
 	for _, row := range []string{
 		`nodes {"metadata":{"name":"a","creationTimestamp":"2026-11-24T06:45:49Z","labels":{"a":"b","c":"a"},"managedFields":[{"time":null,"fieldsV1":{"f:a":{}}}]},"spec":{"podCIDRs":["10.0.0.0/26"],"taints":[{"key":"k","effect":"NoExecute","timeAdded":"2026-11-24T06:45:49+01:00"}]},"status":{"capacity":{"cpu":"4","memory":"3884Mi","pods":110,"x":null,"y":0.5},"allocatable":{"cpu":"1500m"},"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":null,"lastTransitionTime":"2026-11-24T06:45:49.123456789Z"}],"images":[{"names":["x"],"sizeBytes":12}]}}`,
@@ -85,7 +84,7 @@ func FuzzRows(f *testing.F) {
 			Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: lent,
 		})
 		for i := range lent {
-			lent[i] = 'x' // the text of the next row
+			lent[i] = 'x' // overwrite the text, as the next row does
 		}
 		if (err == nil) != (std == nil) || err == nil && (zeroed != nil) != (len(broken) > 0) {
 			t.Fatalf("%s: %v, repaired in %q, want %v, in %q", text, err, zeroed, std, broken)
@@ -98,7 +97,7 @@ func FuzzRows(f *testing.F) {
 	})
 }
 
-// Objects that are read share their lists of resources, and what is odd in one row changes no other's.
+// Decoded objects share equal resource lists, and one row does not change another row's list.
 func TestRowsShareTheirResources(t *testing.T) {
 	var d Decoder
 	read := func(kind, text string) state.Object {
@@ -134,8 +133,8 @@ func TestRowsShareTheirResources(t *testing.T) {
 	}
 }
 
-// Rows are decoded on all processors, and come out as they went in, though their text is lent only.
-func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
+// Rows are decoded in parallel and returned in order, although their text is only lent.
+func TestParallelDecodingKeepsTheOrder(t *testing.T) {
 	const n = 1000
 	load := func(bad int) func(context.Context, func(store.Row) error) error {
 		return func(_ context.Context, fn func(store.Row) error) error {
@@ -176,7 +175,7 @@ func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 		add); !errors.Is(err, lost) {
 		t.Errorf("a store that cannot be read: %v", err)
 	}
-	for range 100 { // whoever is faster, half a fleet is not taken for all of it
+	for range 100 { // whatever finishes first, a part of the fleet is never taken for all of it
 		ctx, cancel := context.WithCancel(t.Context())
 		objects = nil
 		_, err := decodeAll(ctx, func(ctx context.Context, fn func(store.Row) error) error {
@@ -189,8 +188,8 @@ func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 	}
 }
 
-// What was read while the database was checked is the fleet at a start, as long as nothing has been written since.
-func TestAPrefetchCountsAsLongAsNothingIsWritten(t *testing.T) {
+// The fleet that was read during the check is valid until the next write.
+func TestAPrefetchIsValidUntilTheNextWrite(t *testing.T) {
 	o := store.Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}
 	row := func(name string, rev uint64) store.Commit {
 		return store.Commit{Rev: rev, Rows: []store.Row{{
@@ -229,8 +228,8 @@ func TestAPrefetchCountsAsLongAsNothingIsWritten(t *testing.T) {
 	}
 }
 
-// TestARowThatIsAnothersIsRefused: the hub does not start, and says which row it is.
-func TestARowThatIsAnothersIsRefused(t *testing.T) {
+// A row with another object's name is refused: the hub does not start, and names the row.
+func TestARowWithAnotherNameIsRefused(t *testing.T) {
 	for what, r := range map[string]store.Row{
 		"another name": {
 			Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"b","namespace":"default","uid":"u"}}`),
@@ -262,8 +261,8 @@ func TestARowThatIsAnothersIsRefused(t *testing.T) {
 	}
 }
 
-// TestARowOfTooManyElements: a row, as of somebody's backup, is counted before it is decoded.
-func TestARowOfTooManyElements(t *testing.T) {
+// The objects in a row, such as one of a manipulated backup, are counted before it is decoded.
+func TestARowWithTooManyObjectsIsRefused(t *testing.T) {
 	r := store.Row{Kind: string(state.Pods), Namespace: "default", Name: "a",
 		Object: json.RawMessage(`{"metadata":{"name":"a","namespace":"default"},"spec":{"containers":[` + strings.Repeat("{},", 1<<20) + "{}]}}")}
 	if _, _, err := new(Decoder).Decode(r); err == nil || !strings.Contains(err.Error(), "objects and lists") ||
@@ -272,8 +271,8 @@ func TestARowOfTooManyElements(t *testing.T) {
 	}
 }
 
-// Nodes share their words: all but what is a node's own.
-func TestNodesShareTheirWords(t *testing.T) {
+// Nodes share equal strings, except those that are unique to a node.
+func TestNodesShareEqualStrings(t *testing.T) {
 	var d Decoder
 	read := func(name string) *corev1.Node {
 		text := fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"kubernetes.io/hostname":%q,"kubernetes.io/os":"linux"}},"status":{"conditions":[{"type":"Ready","status":"True","message":"is posting"}],"nodeInfo":{"machineID":"m","osImage":"Debian"},"images":[{"names":["example.com/a:1"]}]}}`, name, name)

@@ -15,11 +15,10 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// What objects look like has no number in the schema: fields come, and none may go or get
-// another name, for databases hold them. kept-N.txt has objects of every kind as hubs of
-// schema N have written them; each is read as a hub reads it at its start, and everything
-// that it said is there.
-func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
+// Objects have no version in the schema: fields may be added, but not removed or renamed.
+// kept-N.txt has objects of every kind as hubs of schema N wrote them; each is read as at a start,
+// and nothing of it is lost.
+func TestObjectsOfOlderHubsAreReadCompletely(t *testing.T) {
 	files, err := filepath.Glob("testdata/kept-*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
@@ -62,7 +61,7 @@ func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			key := state.Key{Kind: state.Kind(kind), Namespace: m.Namespace, Name: m.Name}
-			all = slices.DeleteFunc(all, func(k kept) bool { return k.key == key }) // a later line is its newer state
+			all = slices.DeleteFunc(all, func(k kept) bool { return k.key == key }) // a later line has the newer state
 			all = append(all, kept{key, object})
 			seen[key.Kind] = true
 		}
@@ -96,7 +95,7 @@ func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
 	}
 }
 
-// lostOf lists what is said in was and not in is.
+// lostOf lists the values in was that is lacks.
 func lostOf(at string, was, is any) (lost []string) {
 	switch was := was.(type) {
 	case nil:

@@ -39,7 +39,7 @@ func export(t *testing.T, s *Store, since time.Time) []byte {
 	return b.Bytes()
 }
 
-func TestAChangedOrMissingRecordShows(t *testing.T) {
+func TestAChangedOrMissingRecordIsDetected(t *testing.T) {
 	for _, tt := range []struct{ name, sql, want string }{
 		{"nothing was done", "", ""},
 		{"a name was changed", "UPDATE audit SET who = 'bob' WHERE id = 5", "record 5 ("},
@@ -86,12 +86,13 @@ func TestAChangedOrMissingRecordShows(t *testing.T) {
 			if tt.want != "" && (r.Breaks == 0 || !strings.Contains(strings.Join(r.Broken, "\n"), tt.want)) {
 				t.Fatalf("%q is not in %q", tt.want, r.Broken)
 			}
-			// An export says the same, but for what is missing at its ends: that shows against the hub.
+			// An export reports the same, except for records that are missing at its ends: those
+			// need the hub.
 			if f, err := VerifyAuditExport(bytes.NewReader(export(t, s, time.Time{}))); err != nil ||
 				(f.Breaks == 0) != (tt.want == "" || strings.Contains(tt.want, "at the end")) {
 				t.Fatalf("the export: %v %+v", err, f)
 			}
-			// It goes on after a damage.
+			// The audit goes on after damage.
 			if err := s.AddAudit(t.Context(), did("later")); err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +100,7 @@ func TestAChangedOrMissingRecordShows(t *testing.T) {
 	}
 }
 
-func TestTheChainGoesOnAfterRestartsCommandsAndOldRecords(t *testing.T) {
+func TestTheChainContinuesAfterRestartsAndCommands(t *testing.T) {
 	dir := fromDump(t, "testdata/v1.sql")
 	s := openIn(t, dir)
 	before, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99})
@@ -116,7 +117,7 @@ func TestTheChainGoesOnAfterRestartsCommandsAndOldRecords(t *testing.T) {
 		g.Go(func() { _ = other.AddAudit(t.Context(), did(fmt.Sprint("cli-", i))) })
 	}
 	g.Wait()
-	other.NoteAudit(did("noted")) // a command ends at once
+	other.NoteAudit(did("noted")) // a command exits at once
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestTheChainGoesOnAfterRestartsCommandsAndOldRecords(t *testing.T) {
 	}
 }
 
-func TestWhatIsTooOldOrTooMuchGoesAndTheRestStaysVerifiable(t *testing.T) {
+func TestPrunedAuditsStayVerifiable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openIn(t, t.TempDir())
 		s.auditKept, s.auditRows = 24*time.Hour, 50
@@ -145,7 +146,7 @@ func TestWhatIsTooOldOrTooMuchGoesAndTheRestStaysVerifiable(t *testing.T) {
 			t.Fatalf("rows: %v %+v", err, r)
 		}
 		time.Sleep(25 * time.Hour)
-		for i, want := range []int{50, 2} { // the first one alone might be by a clock that is wrong
+		for i, want := range []int{50, 2} { // the first record alone might have a wrong clock
 			if err := s.AddAudit(t.Context(), did("next day")); err != nil {
 				t.Fatal(err)
 			}
@@ -174,7 +175,7 @@ func TestWhatIsTooOldOrTooMuchGoesAndTheRestStaysVerifiable(t *testing.T) {
 	})
 }
 
-func TestAFloodIsAFewRecordsThatSayHowManyThereWere(t *testing.T) {
+func TestAFloodIsFolded(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		make func(i int) Audit
@@ -253,7 +254,7 @@ func TestAFloodIsAFewRecordsThatSayHowManyThereWere(t *testing.T) {
 	}
 }
 
-// writes is how often the audit was written.
+// writes returns how often the audit was written.
 func (s *Store) writes(t *testing.T) int {
 	var n sql.NullInt64
 	if err := s.read.QueryRow("SELECT count(DISTINCT at) FROM audit").Scan(&n); err != nil {
@@ -262,8 +263,8 @@ func (s *Store) writes(t *testing.T) int {
 	return int(n.Int64)
 }
 
-// Strangers say their names themselves, and an administrator reads them on a terminal.
-func TestWhatIsKeptShowsEveryCharacter(t *testing.T) {
+// Unauthenticated clients choose their names, and an administrator reads them in a terminal.
+func TestStoredRecordsArePrintable(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	const hiding = "a\u202eb\u200b\x1b[31m\x00"
 	if err := s.AddAudit(t.Context(), Audit{At: time.Now(), Who: hiding, Via: hiding, Source: hiding, Verb: hiding,
@@ -294,13 +295,13 @@ func TestChangesAreNeverFolded(t *testing.T) {
 	for i := range 3000 {
 		s.NoteAudit(did(fmt.Sprint(i)))
 	}
-	mustCommit(t, s, 1, pod("a", 1)) // takes them along
+	mustCommit(t, s, 1, pod("a", 1)) // also writes the queued record
 	if found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 9999}); err != nil || len(found) != 3001 {
 		t.Fatal(len(found), err)
 	}
 }
 
-func TestARecordGoesWithTheWriteThatIsMadeAnyway(t *testing.T) {
+func TestARecordIsWrittenWithTheNextTransaction(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	mustCommit(t, s, 1, pod("a", 1))
 	frames := func() (n int) {
@@ -319,7 +320,7 @@ func TestARecordGoesWithTheWriteThatIsMadeAnyway(t *testing.T) {
 	if found, _ := s.FindAudits(t.Context(), AuditQuery{Limit: 9}); len(found) != 2 {
 		t.Fatal("it did not go along:", found)
 	}
-	// A write that fails takes nothing with it.
+	// A failed write loses no queued record.
 	s.NoteAudit(did("pi-2"))
 	if err := s.SetRole(t.Context(), "nobody", "admin", time.Now()); err == nil {
 		t.Fatal("it did not fail")
@@ -332,7 +333,7 @@ func TestARecordGoesWithTheWriteThatIsMadeAnyway(t *testing.T) {
 	}
 }
 
-func TestARestoredBackupSaysSoInTheChain(t *testing.T) {
+func TestARestoreIsRecordedInTheChain(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
 	for range 3 {
@@ -372,10 +373,10 @@ func TestADamagedAuditStopsNoCommit(t *testing.T) {
 	mustCommit(t, s, 1, pod("a", 1))
 }
 
-func TestAnExportBeginsWhenAskedAndVerifiesAlone(t *testing.T) {
+func TestAnExportIsVerifiedWithoutTheHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openIn(t, t.TempDir())
-		for i := range 1200 { // more than one step of reading
+		for i := range 1200 { // more than one page
 			s.NoteAudit(did(fmt.Sprint(i)))
 		}
 		time.Sleep(time.Hour)
@@ -406,8 +407,7 @@ func TestAnExportBeginsWhenAskedAndVerifiesAlone(t *testing.T) {
 	})
 }
 
-// Whatever column a record has, that it was changed shows: but for the sum of bytes, which
-// is for what is removed next.
+// A change of any column is detected, except of total, which only serves to prune records.
 func TestEveryColumnIsInTheChain(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	for i := range 5 {
@@ -457,9 +457,9 @@ func TestEveryColumnIsInTheChain(t *testing.T) {
 	}
 }
 
-// Who can write the database can also compute hashes: what was made up with a right one
-// shows by what follows it, and at the end by where the chain ended.
-func TestARecordMadeUpWithItsHashShows(t *testing.T) {
+// An attacker with access to the database can compute hashes. A forged record with a correct hash
+// is detected by the following record, and the last one by the stored end of the chain.
+func TestAForgedRecordWithItsHashIsDetected(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	for i := range 10 {
 		if err := s.AddAudit(t.Context(), did(fmt.Sprint("pi-", i))); err != nil {
@@ -512,8 +512,8 @@ func TestARecordMadeUpWithItsHashShows(t *testing.T) {
 	})
 }
 
-// A chain that was cut, as it is when records are too old, has a beginning and an end as well.
-func TestOfAChainThatWasCutBothEndsShow(t *testing.T) {
+// A pruned chain has a stored beginning too.
+func TestBothEndsOfAPrunedChainAreVerified(t *testing.T) {
 	for what, tt := range map[string]struct{ sql, want string }{
 		"its first is missing": {"DELETE FROM audit WHERE id = (SELECT min(id) FROM audit)", "missing at the beginning"},
 		"its last is missing":  {"DELETE FROM audit WHERE id = (SELECT max(id) FROM audit)", "at the end are missing"},
@@ -539,7 +539,7 @@ func TestOfAChainThatWasCutBothEndsShow(t *testing.T) {
 	}
 }
 
-// However much is broken, the report is short.
+// The report of many breaks is short.
 func TestAReportOfManyBreaksIsShort(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	for i := range 100 {
@@ -554,7 +554,7 @@ func TestAReportOfManyBreaksIsShort(t *testing.T) {
 	}
 }
 
-// How old a record is the hub's time tells, which may be far from the machine's.
+// The hub's time, which may differ from the machine's, determines the age of records.
 func TestRecordsOfAHubWhoseClockIsBehindAreKept(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	then := time.Now().Add(-2 * AuditKept)
@@ -565,7 +565,7 @@ func TestRecordsOfAHubWhoseClockIsBehindAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := s.exec(t.Context(), "UPDATE audit SET at = ? WHERE verb = ?", stamp(then), auditBegins); err != nil {
-			t.Fatal(err) // it began by that clock as well
+			t.Fatal(err) // the chain began with that clock too
 		}
 	}
 	if found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99, NotVerbs: []string{auditBegins}}); err != nil ||
@@ -574,7 +574,7 @@ func TestRecordsOfAHubWhoseClockIsBehindAreKept(t *testing.T) {
 	}
 }
 
-// What a full disk cannot take is counted, and said when there is room again.
+// Records that a full disk could not store are counted, and reported once there is space.
 func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	full := func(is bool) {
@@ -592,7 +592,7 @@ func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
 	if err := s.AddAudit(t.Context(), did("kept")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Close(); err != nil { // writes what is still being counted
+	if err := s.Close(); err != nil { // writes the folded records
 		t.Fatal(err)
 	}
 	s = openIn(t, s.dir)
@@ -613,8 +613,8 @@ func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
 	}
 }
 
-// An export ends with the right to it, between two records.
-func TestAnExportEndsWithTheRightToIt(t *testing.T) {
+// An export ends between two records when the user's access ends.
+func TestAnExportEndsWithTheUsersAccess(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	for i := range 10 {
 		s.NoteAudit(did(fmt.Sprint(i)))
@@ -637,8 +637,8 @@ func TestAnExportEndsWithTheRightToIt(t *testing.T) {
 	}
 }
 
-// The notes of where the audit ends and begins are a line each: a damaged one loses no record that comes later.
-func TestAuditGoesOnWhereANoteOfItsEndsIsDamaged(t *testing.T) {
+// A damaged end or beginning of the chain, one line each, loses no later record.
+func TestTheAuditContinuesAfterADamagedEnd(t *testing.T) {
 	for _, note := range []string{metaAuditHead, metaAuditAnchor} {
 		for _, damaged := range []string{"", "11 zz 5", "11", "x 00 5"} {
 			t.Run(note+" "+damaged, func(t *testing.T) {
@@ -677,10 +677,9 @@ func TestAuditGoesOnWhereANoteOfItsEndsIsDamaged(t *testing.T) {
 	}
 }
 
-// A restore goes by the clock of a machine on which no hub runs. One that is far ahead, as without
-// a battery, takes nothing
-// away of who did what: that is done by the second record of such a time, which a hub writes that believes it.
-func TestARestoreByAWrongClockKeepsTheAudit(t *testing.T) {
+// A restore uses the machine's clock, since no hub runs. A clock that is far ahead prunes no
+// records: only a second record with such a time does, which a hub with that clock writes.
+func TestARestoreWithAWrongClockKeepsTheAudit(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
 	for i := range 5 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// flood puts so many records and returns how many were kept one by one.
+// flood puts n records and returns how many were not folded.
 func flood(q *auditor, n int, make func(i int) Audit) (kept int) {
 	for i := range n {
 		if q.put(make(i)) != nil {
@@ -18,15 +18,15 @@ func flood(q *auditor, n int, make func(i int) Audit) (kept int) {
 	return kept
 }
 
-// taken empties the queue, as a write does, and returns what was in it.
+// taken empties the queue as a write does, and returns its records.
 func taken(q *auditor, all bool) []*queued {
 	rows := q.gather(time.Now(), all)
 	q.written(rows, true, time.Now())
 	return rows
 }
 
-// Whose flood is counted together: what can be made up makes no new source.
-func TestWhoseFloodItIs(t *testing.T) {
+// Floods are counted per source. Values that a client can make up are not part of a source.
+func TestTheSourceOfAFlood(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		edit func(a *Audit, i int)
@@ -70,9 +70,9 @@ func TestWhoseFloodItIs(t *testing.T) {
 	}
 }
 
-// What is remembered of those who flood is bounded, whatever they are called, and what
-// was left out of one is never lost to make room for another.
-func TestSourcesAreBounded(t *testing.T) {
+// The memory for sources is limited, and a source with folded events is never removed for another
+// one.
+func TestSourcesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, n := &auditor{}, 0
 		put := func(source string, times int) {
@@ -100,7 +100,7 @@ func TestSourcesAreBounded(t *testing.T) {
 		}
 		count()
 		first := q.folds["the first"]
-		time.Sleep(2 * foldLongest) // those who are quiet are forgotten, but for what was left out of them
+		time.Sleep(2 * foldLongest) // quiet sources without folded events are removed
 		put("a new one", 1)
 		if first == nil || first.n > 0 && q.folds["the first"] != first {
 			t.Error("what was left out of the first is lost")
@@ -118,9 +118,9 @@ func TestSourcesAreBounded(t *testing.T) {
 	})
 }
 
-// Who floods for a day is told of less and less often, and the record says only what all
-// that it stands for have in common.
-func TestALongFloodIsToldOfEverLessOften(t *testing.T) {
+// A flood of a day is recorded at growing intervals. The record has only the fields that all events
+// share.
+func TestALongFloodIsRecordedAtGrowingIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &auditor{}
 		flood(q, foldBurst, func(int) Audit { return refused("x") })
@@ -151,8 +151,8 @@ func TestALongFloodIsToldOfEverLessOften(t *testing.T) {
 	})
 }
 
-// What strangers type is short in the audit: its bound in bytes is weeks of it.
-func TestAStrangersRecordIsShort(t *testing.T) {
+// Records of unauthenticated clients are short, so that the limit in bytes covers weeks of them.
+func TestRecordsOfUnauthenticatedClientsAreShort(t *testing.T) {
 	long := strings.Repeat("x", 4096)
 	for _, a := range []Audit{
 		{Who: long, Via: "password", Source: "2001:db8::1", Verb: "create", Resource: "sessions", Code: 401, Message: long},
@@ -178,8 +178,8 @@ func TestAStrangersRecordIsShort(t *testing.T) {
 	}
 }
 
-// While the disk takes nothing, so many wait, and the rest is counted.
-func TestSoManyWaitForTheDisk(t *testing.T) {
+// The queue is limited while the disk accepts nothing; further records are counted.
+func TestTheQueueIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &auditor{}
 		flood(q, auditQueue+500, func(i int) Audit { return did(fmt.Sprint(i)) })
@@ -189,11 +189,10 @@ func TestSoManyWaitForTheDisk(t *testing.T) {
 	})
 }
 
-// Who comes from ever new addresses, slowly enough that each is a source of its own, does not
-// push out what people did.
-func TestAFloodFromEverywhereLeavesRoomForNinetyDays(t *testing.T) {
+// A slow flood from new addresses all the time does not push out users' records.
+func TestAFloodFromEverywhereFitsIntoNinetyDays(t *testing.T) {
 	for _, perMinute := range []int{1, 3, 10} {
-		for _, often := range []int{1, 2, 2 * foldBurst} { // from each address
+		for _, often := range []int{1, 2, 2 * foldBurst} { // per address
 			t.Run(fmt.Sprintf("%d a minute, %d of each address", perMinute, often), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					q, n, records := &auditor{}, 0, 0

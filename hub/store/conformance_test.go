@@ -15,15 +15,15 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// What every store does, whatever database is behind it.
+// The behaviour of every store, with either database.
 
-// onBoth runs a test with a store in SQLite, and with one in PostgreSQL.
+// onBoth runs a test with SQLite and with PostgreSQL.
 func onBoth(t *testing.T, test func(t *testing.T, o Options)) {
 	t.Run("sqlite", func(t *testing.T) { test(t, options(t, t.TempDir())) })
 	t.Run("postgres", func(t *testing.T) { test(t, onPostgres(t, postgrestest.Shared(t))) })
 }
 
-// onPostgres is a new hub with a new database of a server.
+// onPostgres returns the options of a new hub with a new PostgreSQL database.
 func onPostgres(t *testing.T, server *postgrestest.Server) Options {
 	o := options(t, t.TempDir())
 	o.Database = server.Database()
@@ -48,14 +48,15 @@ func reopened(t *testing.T, s *Store, o Options) *Store {
 	return opened(t, o)
 }
 
-func TestObjectsAreAsTheyWereCommitted(t *testing.T) {
+func TestObjectsAreStoredUnchanged(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		s := opened(t, o)
 		hub, err := s.HubID(t.Context())
 		if err != nil || len(hub) < 20 {
 			t.Fatalf("hub id %q %v", hub, err)
 		}
-		// Bytes that a database which reads JSON would change: order, blanks, escapes, long numbers, twice the same name.
+		// A database that parses JSON would change these bytes: order, blanks, escapes, long
+		// numbers, duplicate names.
 		odd := []byte(`{ "b":1, "a":2 ,"a": 1e400, "u":"\u0000\ud83d\ude00é", "s":"it''s ? $1 {kind}"}`)
 		secret := Row{
 			Kind: "secrets", Namespace: "default", Name: "wifi", UID: "u-w", Rev: 2,
@@ -81,7 +82,7 @@ func TestObjectsAreAsTheyWereCommitted(t *testing.T) {
 	})
 }
 
-func TestOrderIsThatOfBytes(t *testing.T) {
+func TestObjectsAreOrderedByBytes(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		s := opened(t, o)
 		names := []string{"A", "Z", "_", "a", "a-b", "a.b", "a1", "ab", "z", "Ä", "é"}
@@ -153,7 +154,7 @@ func TestACommitIsAllOrNothing(t *testing.T) {
 			t.Fatal("accepted")
 		}
 		expect(t, contents(t, s), before...)
-		mustCommit(t, s, 9, pod("c", 9)) // and it goes on
+		mustCommit(t, s, 9, pod("c", 9)) // and the store goes on
 	})
 }
 
@@ -261,7 +262,7 @@ func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
 		}
 		use := Use{Node: "pi-1", Key: "k", Site: "oslo", Token: "jtrue", At: now, Expires: now.Add(time.Hour)}
 		must(s.TakeUse(ctx, use))
-		must(s.TakeUse(ctx, use)) // the same again
+		must(s.TakeUse(ctx, use)) // the same use again
 		use.Key = "other"
 		if err := s.TakeUse(ctx, use); !errors.Is(err, ErrUsedUp) {
 			t.Fatal(err)
@@ -335,7 +336,7 @@ func TestACommandWorksBesideAHubOnBoth(t *testing.T) {
 			t.Fatal(err)
 		}
 		hub := opened(t, o)
-		o.Database = "" // the data directory says where it is
+		o.Database = "" // the data directory has the address
 		cli, err := OpenShared(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -345,7 +346,7 @@ func TestACommandWorksBesideAHubOnBoth(t *testing.T) {
 			t.Fatal("a second writer of objects")
 		}
 		var all sync.WaitGroup
-		for i, s := range []*Store{hub, cli, hub, cli} { // both write at once: one chain comes of it
+		for i, s := range []*Store{hub, cli, hub, cli} { // both write at once, into one chain
 			all.Go(func() {
 				for n := range 25 {
 					a := did("pi-1")
@@ -389,7 +390,7 @@ func TestPausesOnBoth(t *testing.T) {
 	})
 }
 
-// The hub's own time goes with what is committed anyway, an hour apart.
+// The hub's time is stored with commits that happen anyway, at most once an hour.
 func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		begin := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -418,7 +419,7 @@ func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
 		_ = s.disconnect() // killed
 		_ = s.lock.Close()
 		s = opened(t, o)
-		mustCommit(t, s, 7, pod("a", 7)) // a command's: it has no time to tell
+		mustCommit(t, s, 7, pod("a", 7)) // a command has no time of its own
 		if at := last(); !at.Equal(begin.Add(3 * time.Hour)) {
 			t.Errorf("after a kill the last time is %s", at)
 		}
@@ -433,8 +434,8 @@ func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
 
 func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
 
-// The key of the secrets is the hub's: a command reads the rest of the fleet without it.
-func TestACommandReadsAllButTheSecrets(t *testing.T) {
+// A command reads everything except secrets, since only the hub has the key.
+func TestACommandReadsEverythingExceptSecrets(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		hub := opened(t, o)
 		mustCommit(t, hub, 1, Row{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 1, Object: []byte("{}")},

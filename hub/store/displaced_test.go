@@ -15,7 +15,7 @@ func rename(t *testing.T, from, to string) {
 	}
 }
 
-// Somebody moves the database of a running hub, and puts it back.
+// The database of a running hub is moved away and back.
 func TestADatabaseThatIsMovedTakesNothingUntilItIsBack(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
@@ -40,7 +40,7 @@ func TestADatabaseThatIsMovedTakesNothingUntilItIsBack(t *testing.T) {
 		if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
 			t.Fatalf("another one was made in its place: %v", err)
 		}
-		if round == 1 { // a copy is another file: what is written into one of them is not in the other
+		if round == 1 { // a copy is another file: writes to one are not in the other
 			if err := copyFile(file+".bak", file); err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +64,7 @@ func TestADatabaseThatIsMovedTakesNothingUntilItIsBack(t *testing.T) {
 	}
 }
 
-// Somebody removes it: the next start has all that was acknowledged.
+// The database is removed: the next start has everything that was acknowledged.
 func TestADatabaseThatIsRemovedIsBackAtTheNextStart(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
@@ -92,7 +92,8 @@ func TestADatabaseThatIsRemovedIsBackAtTheNextStart(t *testing.T) {
 	}
 }
 
-// Of one that was moved while its hub was killed the log is left, in which everything new may be.
+// If the database is moved while its hub is down, its log, which may hold the newest commits, is
+// kept.
 func TestTheLogOfADatabaseThatIsGoneIsKept(t *testing.T) {
 	dir, killed, kept := t.TempDir(), t.TempDir(), t.TempDir()
 	s := openIn(t, dir)

@@ -24,7 +24,7 @@ func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelF
 	return context.WithTimeout(t.Context(), d)
 }
 
-// TestMain lets this binary be the child that is killed.
+// TestMain can also be the child process that is killed.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("FLOTILLA_STORE_CHILD"); dir != "" {
 		writeForEver(dir)
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// writeForEver commits pods and says each on stdout once it is acknowledged.
+// writeForEver commits pods, and prints each once it is acknowledged.
 func writeForEver(dir string) {
 	ctx := context.Background()
 	s, err := Open(ctx, Options{Dir: dir, Database: os.Getenv("FLOTILLA_STORE_DATABASE")})
@@ -96,7 +96,7 @@ func nothingIsLostByKill9(t *testing.T, o Options) {
 	t.Logf("%d acknowledged", acked)
 }
 
-// smallDisk mounts a file system of its own, 24 MiB.
+// smallDisk mounts a file system of 24 MiB.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -141,7 +141,7 @@ func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
 	if err := s.AddAudit(t.Context(), Audit{}); !errors.Is(err, ErrFull) {
 		t.Fatal(err)
 	}
-	// What exists changes and goes; a new event is left out.
+	// Changes and deletions work; a new event is dropped.
 	small := big(0, rev+1)
 	small.Object = []byte(`{}`)
 	event := Row{Kind: "events", Namespace: "default", Name: "e", Rev: rev + 1, Object: []byte("{}")}
@@ -171,9 +171,9 @@ func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
 	expect(t, contents(t, s), fmt.Sprintf(`pods default/new u-new %d pi-1 Running {"kind":"Pod","metadata":{"name":"new"}}`, rev+3))
 }
 
-// A backup, a copy from another database and a restore for which there is no room leave nothing of themselves, neither
-// halves nor what SQLite has beside them: the disk would be full of them, and the next one would not fit either.
-func TestWhatDoesNotFitLeavesNothing(t *testing.T) {
+// A backup, a copy from another database and a restore that do not fit leave no files. Otherwise
+// these would fill the disk.
+func TestAnInterruptedCopyLeavesNoFiles(t *testing.T) {
 	dir := smallDisk(t)
 	s := openIn(t, dir)
 	big := pod("big", 1)
@@ -226,7 +226,7 @@ func TestWhatDoesNotFitLeavesNothing(t *testing.T) {
 	}
 	must(t, os.Remove(fill))
 	before = there()
-	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore"), make([]byte, 1<<10), 0o600)) // one that was killed
+	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore"), make([]byte, 1<<10), 0o600)) // an interrupted one
 	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore-wal"), nil, 0o600))
 	must(t, openIn(t, dir).Close())
 	if got := there(); got != before {
@@ -234,9 +234,9 @@ func TestWhatDoesNotFitLeavesNothing(t *testing.T) {
 	}
 }
 
-// A backup for which there is room once older ones are gone takes their place: a database that has grown, or a small
-// disk, would have seven old backups and no new one for ever. Where something else has filled the disk, they stay.
-func TestANewBackupIsWorthMoreThanOldOnes(t *testing.T) {
+// If removing old backups makes room for a new one, it replaces them: a grown database or a small
+// disk would otherwise never get a new backup. If something else has filled the disk, they stay.
+func TestANewBackupReplacesOldOnes(t *testing.T) {
 	dir := smallDisk(t)
 	s := openIn(t, dir)
 	big := pod("big", 1)
@@ -282,8 +282,8 @@ func TestANewBackupIsWorthMoreThanOldOnes(t *testing.T) {
 	}
 }
 
-// So is the copy that is made before a migration: a hub that was upgraded on such a disk would not start.
-func TestAnUpgradeTakesTheRoomOfOldBackups(t *testing.T) {
+// The copy before a migration does the same, since an upgraded hub could not start otherwise.
+func TestAnUpgradeReplacesOldBackups(t *testing.T) {
 	dumps, err := filepath.Glob("testdata/v*.sql")
 	must(t, err)
 	dir := smallDisk(t)
@@ -306,9 +306,9 @@ func TestAnUpgradeTakesTheRoomOfOldBackups(t *testing.T) {
 	must(t, quickCheck(t.Context(), s.conn))
 }
 
-// What lies in the place of the ballast says nothing of the space that there is, and what copies it without
-// its holes, as `cp --sparse` and `tar -S`, takes its space away.
-func TestABallastIsTheSpaceThatItHolds(t *testing.T) {
+// Another file in the place of the ballast is no evidence of a full disk, and a sparse copy (`cp
+// --sparse`, `tar -S`) does not reserve space.
+func TestTheBallastReservesSpace(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		do   func(file string) error
@@ -338,7 +338,7 @@ func TestABallastIsTheSpaceThatItHolds(t *testing.T) {
 				tt.made && (st.Size != ballastBytes || st.Blocks*512 < ballastBytes) {
 				t.Errorf("the ballast is of %d bytes and takes %d: %v", st.Size, st.Blocks*512, err)
 			}
-			s.full.Store(true) // as it was on a bad day
+			s.full.Store(true) // the state on a full disk
 			mustCommit(t, s, 1, pod("new", 1))
 			if s.Full() {
 				t.Error("it goes on to take the disk for full")
@@ -347,7 +347,7 @@ func TestABallastIsTheSpaceThatItHolds(t *testing.T) {
 	}
 }
 
-// engines runs a benchmark with each database, as durable as it is for a hub.
+// engines runs a benchmark with each database, with a hub's durability.
 func engines(b *testing.B, run func(b *testing.B, o Options)) {
 	b.Run("sqlite", func(b *testing.B) { run(b, Options{Dir: b.TempDir(), Log: slog.New(slog.DiscardHandler)}) })
 	b.Run("postgres", func(b *testing.B) {
@@ -356,7 +356,7 @@ func engines(b *testing.B, run func(b *testing.B, o Options)) {
 	})
 }
 
-// BenchmarkCommit is one commit of so many 2 kB objects, durable, in a database of 10,000.
+// BenchmarkCommit measures one durable commit of 2 kB objects in a database of 10,000.
 func BenchmarkCommit(b *testing.B) {
 	engines(b, func(b *testing.B, o Options) {
 		s, err := Open(b.Context(), o)
@@ -386,7 +386,7 @@ func BenchmarkCommit(b *testing.B) {
 	})
 }
 
-// tenThousand objects of 2 kB.
+// tenThousand returns 10,000 objects of 2 kB.
 func tenThousand(kind string) []Row {
 	rows := make([]Row, 10_000)
 	for i := range rows {
@@ -396,7 +396,7 @@ func tenThousand(kind string) []Row {
 	return rows
 }
 
-// BenchmarkOpen is a start with a database of 10,000 nodes of 2 kB: checked, migrated, loaded.
+// BenchmarkOpen measures a start with 10,000 nodes of 2 kB: check, migration, load.
 func BenchmarkOpen(b *testing.B) {
 	engines(b, func(b *testing.B, o Options) {
 		s, err := Open(b.Context(), o)

@@ -59,7 +59,7 @@ func TestAuditIsFoundByWordsAndPage(t *testing.T) {
 	}
 }
 
-func TestABackupOnWishIsOneOfTheDaily(t *testing.T) {
+func TestAManualBackupCountsAsDaily(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	file, err := s.BackUpNow(t.Context())
 	if err != nil {
@@ -72,8 +72,8 @@ func TestABackupOnWishIsOneOfTheDaily(t *testing.T) {
 	}
 }
 
-// TestWhateverADirectoryIsCalled: no name of one is a pattern.
-func TestWhateverADirectoryIsCalled(t *testing.T) {
+// No name of a directory is a pattern.
+func TestADirectoryNameIsNotAPattern(t *testing.T) {
 	for _, name := range []string{"hub[1]", "hub[", `hub*?\`} {
 		s := openIn(t, filepath.Join(t.TempDir(), name))
 		file, err := s.BackUpNow(t.Context())
@@ -89,8 +89,9 @@ func TestWhateverADirectoryIsCalled(t *testing.T) {
 	}
 }
 
-// TestABackupOfAClockThatWasAheadIsNotTheNewest: nobody knows how old it is, and it may be there for years.
-func TestABackupOfAClockThatWasAheadIsNotTheNewest(t *testing.T) {
+// A backup from a clock that was ahead is not the newest: its age is unknown, and it may exist for
+// years.
+func TestABackupFromTheFutureIsNotTheNewest(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	if at, err := s.LastBackup(); !at.IsZero() || err != nil {
 		t.Fatal(at, err)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A command that comes while the hub makes its database leaves that to it.
-func TestACommandMakesNoDatabase(t *testing.T) {
+// A command never creates the database while the hub does.
+func TestACommandDoesNotCreateTheDatabase(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, database)
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -25,7 +25,7 @@ func TestACommandMakesNoDatabase(t *testing.T) {
 		t.Errorf("the empty file is now %v, %v", info.Size(), err)
 	}
 
-	// A database in which the hub has not yet said how it is kept: as it begins, or as a restore left it.
+	// A database without a journal mode: a new one, or one after a restore.
 	db, err := sql.Open("sqlite", dsn(file))
 	if err != nil {
 		t.Fatal(err)

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzRestore restores a backup that somebody else has written to: it is refused, or
-// it opens, and what is in it can be read to the end; the database that the hub had
-// is kept either way.
+// FuzzRestore restores a manipulated backup: it is refused, or it opens and can be read completely.
+// The former database is kept either way.
 func FuzzRestore(f *testing.F) {
 	quiet := slog.New(slog.DiscardHandler)
 	work := f.TempDir()
@@ -72,7 +71,7 @@ func FuzzRestore(f *testing.F) {
 		}
 		s, err := Open(t.Context(), o)
 		if err != nil {
-			return // what nobody could know before it was read
+			return // could only be found by reading it
 		}
 		_ = s.Load(t.Context(), func(Row) error { return nil })
 		_, _ = s.JoinTokens(t.Context())

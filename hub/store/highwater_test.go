@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// killed is the directory of a hub that was killed: its newest commits are in the log.
+// killed returns the directory of a killed hub, whose newest commits are in the log.
 func killed(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,8 +30,8 @@ func killed(t *testing.T) string {
 	return dir
 }
 
-// A log that was cut or damaged is a sound and older database for SQLite. The hub says it
-// loudly, goes on beyond all the revisions that it has given out, and holds still.
+// For SQLite a cut or damaged log is a sound, older database. The hub logs an error, continues with
+// a larger revision than all earlier ones, and pauses.
 func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 	wal := func(dir string) string { return filepath.Join(dir, database+"-wal") }
 	flip := func(at func(size int) int) func(t *testing.T, dir string) {
@@ -111,8 +111,8 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 	}
 }
 
-// A restore goes back on purpose, and says that once.
-func TestARestoreIsNoDatabaseThatIsOlderThanItWas(t *testing.T) {
+// A restore goes back on purpose, and is reported once.
+func TestARestoredDatabaseIsNotReportedAsOlder(t *testing.T) {
 	dir := history(t, true)
 	must(t, Restore(t.Context(), options(t, dir), filepath.Join(dir, "backups", "hub-20261101T000000Z.db")))
 	for _, end := range []string{"-wal", "-shm"} {
@@ -131,8 +131,8 @@ func TestARestoreIsNoDatabaseThatIsOlderThanItWas(t *testing.T) {
 	}
 }
 
-// Who may do what is no object and has no revision: an older database of the same objects
-// lets in again whom somebody has shut out.
+// Users and tokens have no revision: an older database with the same objects would admit users who
+// were removed.
 func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 	for _, where := range []string{"sqlite", "postgres"} {
 		var server *postgrestest.Server
@@ -216,7 +216,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 				rev := s.rev
 				must(t, s.Close())
 				said.Reset()
-				s = opened(t, o) // and it says so once
+				s = opened(t, o) // reported once only
 				if strings.Contains(said.String(), "OLDER") || s.rev != rev {
 					t.Error(said.String(), s.rev, rev)
 				}
@@ -226,8 +226,8 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 	}
 }
 
-// A program that counted revisions only has left its file.
-func TestAWitnessOfAnEarlierVersionCounts(t *testing.T) {
+// A version that only counted revisions has written the file.
+func TestAHighWaterMarkOfAnEarlierVersionIsRead(t *testing.T) {
 	dir := killed(t)
 	must(t, os.Remove(filepath.Join(dir, database+"-wal")))
 	must(t, os.WriteFile(filepath.Join(dir, highWaterFile), []byte("00000000000000000010 a15d25e1\n"), 0o600))
@@ -242,9 +242,9 @@ func TestAWitnessOfAnEarlierVersionCounts(t *testing.T) {
 	}
 }
 
-// Somebody asks for a kubeconfig while the hub starts, as make run does: what a command writes then
-// is in the database, and the witness knows of it.
-func TestACommandThatWritesWhileTheHubStartsLosesNothing(t *testing.T) {
+// A command writes while the hub starts, such as kubeconfig in make run. The write is in the
+// database and in the high-water mark.
+func TestACommandDuringAStartLosesNothing(t *testing.T) {
 	for _, where := range []string{"sqlite", "postgres"} {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
@@ -271,7 +271,7 @@ func TestACommandThatWritesWhileTheHubStartsLosesNothing(t *testing.T) {
 					case <-time.After(10 * time.Millisecond):
 					}
 					err = command.tx(t.Context(), func(ctx context.Context, c *conn) error {
-						_, err := c.ExecContext(ctx, setMeta, metaVersion, "somebody's") // which the hub writes when it starts
+						_, err := c.ExecContext(ctx, setMeta, metaVersion, "somebody's") // which the hub writes at its start
 						time.Sleep(20 * time.Millisecond)
 						return err
 					})

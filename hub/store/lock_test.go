@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A program that is being started has a copy of each open file until it is another program.
-func TestALockThatIsGivenBackIsFreeWhoeverHasACopyOfItsFile(t *testing.T) {
+// A child process between fork and exec has a copy of each open file.
+func TestAReleasedLockIsFreeDespiteCopiesOfItsFile(t *testing.T) {
 	dir := t.TempDir()
 	lock, err := takeLock(dir, anotherHub)
 	if err != nil {
@@ -36,8 +36,8 @@ func TestALockThatIsGivenBackIsFreeWhoeverHasACopyOfItsFile(t *testing.T) {
 	_ = again.Close()
 }
 
-// A command for a hub that is down does not need a data directory of its own.
-func TestWhatHelpsWhereAHubRuns(t *testing.T) {
+// The error of a command that needs a stopped hub does not propose another data directory.
+func TestTheErrorOfALockedDirectorySaysWhatHelps(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Version: "test"}
 	s, err := Open(t.Context(), o)
 	if err != nil {
@@ -62,8 +62,8 @@ func TestWhatHelpsWhereAHubRuns(t *testing.T) {
 	}
 }
 
-// A file called hub.lock looks like something that is left over.
-func TestADatabaseHasOneHubThoughTheLockWasRemoved(t *testing.T) {
+// Users may remove hub.lock as a leftover.
+func TestADatabaseHasOneHubWithoutItsLockFile(t *testing.T) {
 	dir := t.TempDir()
 	open := func() (*Store, error) { return Open(t.Context(), Options{Dir: dir, Version: "test"}) }
 	first, err := open()

@@ -20,7 +20,7 @@ import (
 	"modernc.org/sqlite"
 )
 
-// rowsOf is every row of every table, as "table column=value ...", of the columns given, or of all.
+// rowsOf returns every row as "table column=value ...", with the given columns or all.
 func rowsOf(
 	t *testing.T, file string, columns map[string][]string,
 ) (all map[string][]string, have map[string][]string) {
@@ -60,8 +60,8 @@ func rowsOf(
 	return all, have
 }
 
-// Every row of every table that any schema ever had is there after the upgrade, as it was,
-// but for where the audit ends, and for the key of secrets, which is no part of a dump.
+// An upgrade keeps every row of every schema, except the end of the audit and the ID of the key,
+// which are not in the dumps.
 func TestAnUpgradeKeepsEveryRow(t *testing.T) {
 	dumps, err := filepath.Glob("testdata/v*.sql")
 	must(t, err)
@@ -93,12 +93,12 @@ func TestAnUpgradeKeepsEveryRow(t *testing.T) {
 	}
 }
 
-// filesOf are the files of a directory with their contents, but for the lock's pid.
+// filesOf returns the hashes of a directory's files, except the lock with its pid.
 func filesOf(t *testing.T, dir string) map[string][32]byte {
 	t.Helper()
 	all := map[string][32]byte{}
 	must(t, filepath.WalkDir(dir, func(file string, d os.DirEntry, err error) error {
-		// an index that SQLite makes anew at every start
+		// SQLite recreates this index at every start.
 		if err != nil || d.IsDir() || d.Name() == "hub.lock" || strings.HasSuffix(file, "-shm") {
 			return err
 		}
@@ -109,8 +109,8 @@ func filesOf(t *testing.T, dir string) map[string][32]byte {
 	return all
 }
 
-// A hub that meets the database of a newer one says so in one sentence, and leaves every
-// byte as it is: also what a power cut has left in the log.
+// A hub refuses the database of a newer one in one sentence, and changes no byte, not even of the
+// log.
 func TestADowngradeIsRefusedAndChangesNothing(t *testing.T) {
 	tooNew := latest() + 1
 	for _, c := range []struct {
@@ -169,8 +169,7 @@ func TestADowngradeIsRefusedAndChangesNothing(t *testing.T) {
 	}
 }
 
-// dieAt makes the process kill itself when a migration comes to its n-th point: one after
-// each of its statements.
+// dieAt kills the process at the n-th point of a migration; there is one after each statement.
 func dieAt(dir string, n int) {
 	points := 0
 	sqlite.MustRegisterScalarFunction("point", 0, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
@@ -208,9 +207,9 @@ func dieAt(dir string, n int) {
 	os.Exit(0)
 }
 
-// A migration that is killed after any of its statements has not begun: the database is of
-// the former schema with every row, and the next start migrates it.
-func TestAMigrationThatIsKilledHasNotBegun(t *testing.T) {
+// A migration that is killed after any statement leaves the former schema with every row, and the
+// next start migrates it.
+func TestAKilledMigrationChangesNothing(t *testing.T) {
 	run := func(dir string, n int) (string, error) {
 		child := exec.Command(os.Args[0])
 		child.Env = append(os.Environ(), "FLOTILLA_STORE_MIGRATE="+dir, "FLOTILLA_STORE_POINT="+strconv.Itoa(n))
@@ -229,7 +228,7 @@ func TestAMigrationThatIsKilledHasNotBegun(t *testing.T) {
 				dir := fromDump(t, dump)
 				file := filepath.Join(dir, database)
 				before, columns := rowsOf(t, file, nil)
-				for range 3 { // it dies at each start
+				for range 3 { // it is killed at each start
 					if out, err := run(dir, n); err == nil || out != "" {
 						t.Fatalf("killed at %d of %d: %q %v", n, points, out, err)
 					}

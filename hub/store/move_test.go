@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// everything is all that a store holds, in words, but for what a move itself adds.
+// everything returns the content of a store as text, without what a move adds.
 func everything(t *testing.T, s *Store) string {
 	t.Helper()
 	var b strings.Builder
@@ -56,7 +56,7 @@ func everything(t *testing.T, s *Store) string {
 	return b.String()
 }
 
-// filled is a store with something of everything.
+// filled fills a store with something of each kind.
 func filled(t *testing.T, s *Store) {
 	t.Helper()
 	ctx, now := t.Context(), time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
@@ -128,7 +128,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(o.Dir, database)); !errors.Is(err, os.ErrNotExist) {
 		t.Fatal("the hub could begin with the old one", err)
 	}
-	s = opened(t, o) // the directory says where it is now
+	s = opened(t, o) // the data directory has the new address
 	if s.pg == nil {
 		t.Fatal("it is SQLite still")
 	}
@@ -176,7 +176,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// What is in PostgreSQL is not the hub's any more, and is not written over.
+	// The former PostgreSQL database is not the hub's any more, and is not overwritten.
 	if _, err := Move(t.Context(), o, url); err == nil || !strings.Contains(err.Error(), "was moved to") {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func differs(before, after string) string {
 	return fmt.Sprintf("%d lines, and then %d", len(a), len(b))
 }
 
-func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
+func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	o := options(t, t.TempDir())
@@ -284,7 +284,7 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 		mustCommit(t, s, s.rev+1, pod("newer", s.rev+1))
 		rev := s.rev
 		must(t, s.Close())
-		// Who goes back to the former file by hand gives up what was written since, and is told.
+		// Using the former file by hand loses what was written since, and is reported.
 		must(t, os.Remove(filepath.Join(o.Dir, placeFile)))
 		must(t, os.Rename(m.Kept, filepath.Join(o.Dir, database)))
 		s = opened(t, o)
@@ -311,9 +311,9 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 	})
 }
 
-// Of a move to a file that is cut off in the middle of its last COMMIT nobody knows whether PostgreSQL has
-// noted it: the hub goes on in one of the two, and never in both.
-func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
+// If a move to a file is interrupted during its last COMMIT, it is unknown whether PostgreSQL has
+// recorded it: the hub uses one of the two databases, never both.
+func TestAnInterruptedMoveToAFileIsUndoneOrFinished(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for name, does := range map[string]fault{
@@ -379,7 +379,7 @@ func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 	}
 }
 
-func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
+func TestABackupIsAFileWithEitherDatabase(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
@@ -456,7 +456,7 @@ func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(o, false)
-	// And it is a database of SQLite as it stands.
+	// It is an SQLite database that can be opened directly.
 	plain := options(t, t.TempDir())
 	key, _ := os.ReadFile(filepath.Join(o.Dir, secretsKey))
 	for name, text := range map[string][]byte{secretsKey: key, database: mustRead(t, file)} {
@@ -468,7 +468,7 @@ func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
 	if after := everything(t, s); after != before {
 		t.Fatal(differs(before, after))
 	}
-	// What one of them has backed up, the other takes: from SQLite into PostgreSQL, and back.
+	// A backup of either database can be restored into the other.
 	ofFile := filepath.Join(t.TempDir(), "of-file.db")
 	must(t, s.Backup(t.Context(), ofFile))
 	mustCommit(t, s, s.rev+1, pod("later", s.rev+1))
@@ -492,7 +492,7 @@ func mustRead(t *testing.T, file string) []byte {
 	return text
 }
 
-// whileWriting does something while a command writes, and returns what the command was told in the end.
+// whileWriting calls do while a command writes, and returns the command's error.
 func whileWriting(write func() error, do func()) error {
 	enough, done, over := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
@@ -501,7 +501,7 @@ func whileWriting(write func() error, do func()) error {
 			select {
 			case <-done:
 				last = true
-			case <-time.After(20 * time.Millisecond): // others want to write, too
+			case <-time.After(20 * time.Millisecond): // let others write too
 			}
 			if err := write(); err != nil || last {
 				over <- err
@@ -518,8 +518,8 @@ func whileWriting(write func() error, do func()) error {
 	return <-over
 }
 
-// commands are run one after the other while something is done, and once afterwards; what they were told
-// is done is counted.
+// commands writes repeatedly while do runs, and once afterwards. It returns how many writes were
+// acknowledged.
 func commands(t *testing.T, o Options, write func(s *Store, n int) error, do func()) (told int) {
 	t.Helper()
 	if err := whileWriting(func() error {
@@ -538,9 +538,9 @@ func commands(t *testing.T, o Options, write func(s *Store, n int) error, do fun
 	return told
 }
 
-// Commands write until the very moment of a move, and go on after it: what was acknowledged is where the
-// hub goes on.
-func TestAMoveLosesNothingThatACommandWrites(t *testing.T) {
+// Commands write until and after a move: acknowledged writes are in the database that the hub uses
+// then.
+func TestAMoveLosesNoWriteOfACommand(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	o := options(t, t.TempDir())
@@ -571,9 +571,9 @@ func TestAMoveLosesNothingThatACommandWrites(t *testing.T) {
 	}
 }
 
-// A database in PostgreSQL may be open on another machine while it is moved: a command there is told that
-// it is not the hub's any more.
-func TestACommandElsewhereWritesNothingToAFormerDatabase(t *testing.T) {
+// A command on another machine may have a PostgreSQL database open while it is moved: its writes
+// are refused.
+func TestARemoteCommandCannotWriteToAFormerDatabase(t *testing.T) {
 	t.Parallel()
 	o := options(t, t.TempDir())
 	o.Database = postgrestest.Shared(t).Database()
@@ -611,16 +611,16 @@ func TestACommandElsewhereWritesNothingToAFormerDatabase(t *testing.T) {
 	must(t, s.Close())
 }
 
-// What a command was told is done until the moment of a restore is among the rights that stay, and what comes
-// after it is written to what is read from then on. So it is where a hub replaces a damaged database.
-func TestARestoreLosesNothingThatACommandWrites(t *testing.T) {
+// Acknowledged writes of commands before a restore are among the rights that stay; later ones go to
+// the restored database. The same holds when a hub replaces a damaged database.
+func TestARestoreLosesNoWriteOfACommand(t *testing.T) {
 	for name, replace := range map[string]func(t *testing.T, o Options){
 		"restored": func(t *testing.T, o Options) {
 			must(t, Restore(t.Context(), o, filepath.Join(o.Dir, "backups", "hub-20261101T000000Z.db")))
 		},
 		"damaged": func(t *testing.T, o Options) {
 			s := newStore(o, filepath.Join(o.Dir, database))
-			must(t, s.recover(t.Context(), o, errCorrupt)) // as far as the hub knows
+			must(t, s.recover(t.Context(), o, errCorrupt)) // what the hub believes
 			must(t, s.disconnect())
 		},
 	} {
@@ -628,7 +628,7 @@ func TestARestoreLosesNothingThatACommandWrites(t *testing.T) {
 			t.Parallel()
 			o := options(t, history(t, true))
 			all := 0
-			for range 40 { // now and then one meets the moment between what is read and what is replaced
+			for range 40 { // some hit the moment between reading and replacing
 				before := all
 				all += commands(t, o, func(s *Store, n int) error {
 					return s.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", before+n), Role: "admin", Created: time.Now()})
@@ -643,7 +643,8 @@ func TestARestoreLosesNothingThatACommandWrites(t *testing.T) {
 	}
 }
 
-// What is damaged is not moved, and neither is the backup that a hub would go on with: somebody has to look first.
+// Neither a damaged database nor its replacement by a backup is moved: an administrator has to look
+// first.
 func TestADamagedDatabaseIsNotMoved(t *testing.T) {
 	t.Parallel()
 	o := options(t, history(t, true))
@@ -664,8 +665,9 @@ func TestADamagedDatabaseIsNotMoved(t *testing.T) {
 	must(t, s.Close())
 }
 
-// Nobody replaces a database that a command has open, and says so; and no command opens one that is being replaced.
-func TestADatabaseThatIsOpenIsNotReplaced(t *testing.T) {
+// A database that a command has open is not replaced, and no command opens one that is being
+// replaced.
+func TestAnOpenDatabaseIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	dir := history(t, true)
 	o, file := options(t, dir), filepath.Join(dir, "backups", "hub-20261101T000000Z.db")
@@ -706,7 +708,7 @@ func TestADatabaseThatIsOpenIsNotReplaced(t *testing.T) {
 }
 
 // In PostgreSQL a command of another machine need not wait: a restore that would lose what it wrote is none.
-func TestARestoreInPostgresIsNoneWhileACommandWrites(t *testing.T) {
+func TestARestoreInPostgresIsRefusedWhileACommandWrites(t *testing.T) {
 	t.Parallel()
 	o := options(t, t.TempDir())
 	o.Database = postgrestest.Shared(t).Database()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestWhenTheHubDidNotRun(t *testing.T) {
+func TestPausesOfTheHub(t *testing.T) {
 	dir := t.TempDir()
 	noon := time.Now().UTC().Truncate(time.Second).Add(-6 * time.Hour)
 	after := func(d time.Duration) time.Time { return noon.Add(d) }
@@ -36,7 +36,7 @@ func TestWhenTheHubDidNotRun(t *testing.T) {
 		}
 	}
 	dies := func(*Store) {}
-	touched := func(at time.Duration) { // the files are as old as they would be then
+	touched := func(at time.Duration) { // give the files the age that they would have
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(dir, "hub.db*"))
 		if err != nil {
@@ -59,15 +59,15 @@ func TestWhenTheHubDidNotRun(t *testing.T) {
 	expect(t, run(3*time.Hour, ends(4*time.Hour)), "1h0m0s to 2h0m0s", "2h30m0s to 3h0m0s")
 	// the clock went back
 	expect(t, run(3*time.Hour, ends(4*time.Hour)), "1h0m0s to 2h0m0s", "2h30m0s to 3h0m0s")
-	// old ones are forgotten
+	// old pauses expire
 	expect(t, run(10*24*time.Hour, ends(11*24*time.Hour)), "4h0m0s to 240h0m0s")
-	// nobody's hub fails for this
+	// unreadable pauses do not stop a hub
 	if s := openIn(t, dir); s.SetMeta(t.Context(), metaPauses, "{") != nil || s.End(t.Context(), noon) != nil {
 		t.Error("what is not readable is in the way")
 	}
 }
 
-func TestManyStartsAreForgotten(t *testing.T) {
+func TestPausesAreLimited(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	at := time.Now()
 	var got []Pause

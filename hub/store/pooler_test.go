@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// bouncer is the address of a database of o's server behind PgBouncer.
+// bouncer returns the address of o's database behind PgBouncer.
 func bouncer(t *testing.T, o Options, mode string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
@@ -86,7 +86,7 @@ func TestAPoolerKeepsASessionTogetherOrIsRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Log(err)
-				// Nor does one hide behind a database that is there.
+				// A pooler in front of an existing database is refused too.
 				o.Database = direct
 				_ = opened(t, o).Close()
 				o.Database = bouncer(t, o, mode)
@@ -109,7 +109,8 @@ func TestAPoolerKeepsASessionTogetherOrIsRefused(t *testing.T) {
 			if _, err := Open(t.Context(), elsewhere); !errors.Is(err, ErrLocked) {
 				t.Fatal(err)
 			}
-			// Its connection ends: the new one gets the lock, though another process of the server answers.
+			// Its connection ends: the new one gets the lock, though another server process
+			// answers.
 			server.Do("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+postgrestest.Name(direct)+"'")
 			mustCommit(t, s, 21, pod("q", 21))
 			if n := len(names(t, s)); n != 21 {

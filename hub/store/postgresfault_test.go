@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A line is the network between a hub and its server: it can be cut in the middle of a COMMIT.
+// A line is the network between a hub and its server. It can be cut during a COMMIT.
 type line struct {
 	t      *testing.T
 	to     string
@@ -33,7 +33,7 @@ type line struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	fault fault
-	once  string // the fault is of the first COMMIT after this was said; "": of the next
+	once  string // affects the first COMMIT after this text; "": the next one
 	down  bool   // no new connections
 	hits  int
 }
@@ -43,10 +43,10 @@ type fault int
 
 const (
 	none       fault = iota
-	cutBefore        // the server does not get it
-	cutAfter         // the hub does not get the answer
-	swallow          // the same, and the connection looks alive to both
-	cutAndDown       // cutAfter, and nobody gets through from then on
+	cutBefore        // the server does not receive it
+	cutAfter         // the hub does not receive the response
+	swallow          // like cutAfter, but both ends stay open
+	cutAndDown       // cutAfter, and no new connections
 	cutBeforeAndDown
 )
 
@@ -105,14 +105,14 @@ func (l *line) serve(c net.Conn) {
 	l.conns[c], l.conns[s] = true, true
 	l.mu.Unlock()
 	silent := make(chan struct{})
-	go func() { // answers
+	go func() { // responses
 		b := make([]byte, 64<<10)
 		for {
 			n, err := s.Read(b)
 			select {
 			case <-silent:
 				if err != nil {
-					return // and the hub's end stays open
+					return // the hub's end stays open
 				}
 				continue
 			default:
@@ -160,13 +160,13 @@ func (l *line) serve(c net.Conn) {
 		case cutAfter, cutAndDown:
 			close(silent)
 			_, _ = s.Write(b[:n])
-			time.Sleep(100 * time.Millisecond) // it has done it by then
+			time.Sleep(100 * time.Millisecond) // the server has committed by then
 			_, _ = c.Close(), s.Close()
 			return
 		case swallow:
 			close(silent)
 			_, _ = s.Write(b[:n])
-			_, _ = io.Copy(io.Discard, c) // whatever else comes, nobody hears of it
+			_, _ = io.Copy(io.Discard, c) // drop everything else
 			return
 		}
 		if _, err := s.Write(b[:n]); err != nil {
@@ -176,7 +176,7 @@ func (l *line) serve(c net.Conn) {
 	}
 }
 
-// impatient is how long a store of these tests waits.
+// impatient are short timeouts for tests.
 var impatient = timeouts{response: time.Second, reconnect: 2 * time.Second, resolve: time.Minute}
 
 func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
@@ -202,9 +202,9 @@ func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 				if l.happened() != i+1 {
 					t.Fatal("nothing was cut")
 				}
-				l.set(does) // in a transaction that is not a plan, too
+				l.set(does) // also in a transaction without objects
 				if err := s.AddUser(t.Context(), User{Name: fmt.Sprint("u", i), Role: "viewer", Created: time.Now()}); err != nil {
-					t.Fatal(err) // ErrExists: it was made twice
+					t.Fatal(err) // ErrExists: it ran twice
 				}
 				l.mu.Lock()
 				l.hits = i + 1
@@ -251,11 +251,11 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 			s.NoteAudit(a)
 			over := make(chan error, 1)
 			go func() { over <- s.Commit(context.Background(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}) }()
-			for range 5 { // nobody else waits for it
+			for range 5 { // other calls do not wait for it
 				time.Sleep(200 * time.Millisecond)
 				begin := time.Now()
 				err := s.AddUser(t.Context(), User{Name: "anna", Role: "viewer", Created: begin})
-				if !errors.Is(err, ErrUnavailable) || time.Since(begin) > 20*time.Second { // not the minute of who is in doubt
+				if !errors.Is(err, ErrUnavailable) || time.Since(begin) > 20*time.Second { // much less than the timeout of the unresolved commit
 					t.Fatal(time.Since(begin), err)
 				}
 				_ = s.Full()
@@ -306,7 +306,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 	})
 }
 
-func TestWhatIsInDoubtButNoPlanIsToldAndHappensOnce(t *testing.T) {
+func TestAnUnresolvedWriteIsReportedAndHappensOnce(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for does, want := range map[fault]error{cutBeforeAndDown: nil, cutAndDown: ErrExists} {
@@ -328,7 +328,7 @@ func TestWhatIsInDoubtButNoPlanIsToldAndHappensOnce(t *testing.T) {
 	}
 }
 
-// names are those of all objects.
+// names returns the names of all objects.
 func names(t *testing.T, s *Store) (all []string) {
 	t.Helper()
 	if err := s.Load(t.Context(), func(r Row) error { all = append(all, r.Name); return nil }); err != nil {
@@ -337,14 +337,13 @@ func names(t *testing.T, s *Store) (all []string) {
 	return all
 }
 
-// TestNothingAcknowledgedIsLostByKill9OfTheServer writes while the server is killed again
-// and again: afterwards exactly that is there which was acknowledged.
+// The server is killed repeatedly during writes: exactly the acknowledged objects exist afterwards.
 func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
 	t.Parallel()
-	// The server's own default would lose the newest at each of them.
+	// The server's own default would lose the newest commits each time.
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on", "synchronous_commit=off", "wal_writer_delay=10s")
 	o := onPostgres(t, server)
-	o.timeouts = timeouts{response: 2 * time.Second, reconnect: 300 * time.Millisecond, resolve: time.Minute} // some writers are told, too
+	o.timeouts = timeouts{response: 2 * time.Second, reconnect: 300 * time.Millisecond, resolve: time.Minute} // some writes fail too
 	s := opened(t, o)
 	ctx, stop := context.WithCancel(t.Context())
 	var acked, failed []string
@@ -381,7 +380,7 @@ func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
 		time.Sleep(time.Duration(200+50*i) * time.Millisecond)
 		server.Kill()
 		if i%2 == 1 {
-			time.Sleep(600 * time.Millisecond) // longer than a writer waits
+			time.Sleep(600 * time.Millisecond) // longer than a write waits
 		}
 		server.Run()
 	}
@@ -407,7 +406,7 @@ func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
 		t.Fatalf("%d objects, and %d were acknowledged", len(got), len(acked))
 	}
 	users, err := s.Users(t.Context())
-	if err != nil || len(users) < len(people) || len(users) > len(people)+rounds { // who was told that it is not known may be there
+	if err != nil || len(users) < len(people) || len(users) > len(people)+rounds { // an unresolved user may exist
 		t.Fatalf("%d people, and %d were acknowledged: %v", len(users), len(people), err)
 	}
 	for _, name := range people {
@@ -422,7 +421,7 @@ func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
 	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
-	ends := make(chan struct{}, 1) // at most one end per round: a reader retries only a few times
+	ends := make(chan struct{}, 1) // at most one end per round: a read retries only a few times
 	var all sync.WaitGroup
 	all.Go(func() {
 		for range ends {
@@ -449,7 +448,7 @@ func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
 	}
 }
 
-func TestACommandInDoubtIsNotDoneTwice(t *testing.T) {
+func TestAnUnresolvedCommandIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
@@ -500,13 +499,13 @@ func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
 	expect(t, names(t, s), "a", "c")
 }
 
-func TestAHubThatWasOvertakenWritesNothing(t *testing.T) {
+func TestAHubThatLostTheLeadWritesNothing(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
-	// While it has no connection, another has taken the lock and its own token.
+	// Without a connection of this hub another one has taken the lock and a new token.
 	server.Do(postgrestest.Name(o.Database), "UPDATE leader SET token = token + 1")
 	if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrLocked) {
 		t.Fatal(err)
@@ -520,7 +519,7 @@ func TestAHubThatWasOvertakenWritesNothing(t *testing.T) {
 	expect(t, names(t, s), "a")
 }
 
-func TestADatabaseThatIsOlderThanItWasIsNotWrittenOn(t *testing.T) {
+func TestAnOlderDatabaseIsNotWritten(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
@@ -550,7 +549,7 @@ func TestADatabaseThatIsOlderThanItWasIsNotWrittenOn(t *testing.T) {
 	}
 }
 
-func TestAConflictIsTriedAgain(t *testing.T) {
+func TestAConflictIsRetried(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for _, state := range []string{"40001", "40P01"} {
@@ -571,7 +570,7 @@ func TestAConflictIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestWhatTheServerCannotBe(t *testing.T) {
+func TestUnusableServersAreRefused(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
 	for name, c := range map[string]struct {
@@ -669,7 +668,7 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 		t.Error("nobody is told that fsync is off:", log.String())
 	}
 	var is string
-	if _, err := s.conn.ExecContext(t.Context(), "SET synchronous_commit = off"); err != nil { // whoever has done that
+	if _, err := s.conn.ExecContext(t.Context(), "SET synchronous_commit = off"); err != nil { // a client has done that
 		t.Fatal(err)
 	}
 	if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
@@ -684,9 +683,9 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 	}
 }
 
-// The note where the database is may be damaged as any file. A hub that took that for no note would go on with a
-// backup, or with nothing, beside its database.
-func TestADamagedNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
+// The file with the database's address may be damaged. A hub that ignored it would use a backup or
+// an empty database.
+func TestADamagedAddressFileIsNotIgnored(t *testing.T) {
 	t.Parallel()
 	o := onPostgres(t, postgrestest.Shared(t))
 	address, note := o.Database, o.Dir+"/"+placeFile
@@ -715,7 +714,7 @@ func TestADamagedNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 		if _, err := os.Stat(o.Dir + "/" + database); err == nil {
 			t.Fatalf("%q: there is another database", text)
 		}
-		o.Database = address // who says it needs no note, and has a new one
+		o.Database = address // an explicit address replaces the file
 		s := opened(t, o)
 		expect(t, names(t, s), "a")
 		must(t, s.Close())
@@ -724,9 +723,9 @@ func TestADamagedNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 	}
 }
 
-// Two gateways are taken to one server, and one is given the name of the other's database: its own fleet would be
-// out of sight at once, and the other's locked out.
-func TestAHubThatHasAFleetTakesNoOthersDatabase(t *testing.T) {
+// A hub gets the address of another hub's database by mistake. Taking it would hide this hub's
+// fleet and lock out the other hub.
+func TestAHubWithAFleetRefusesAnotherHubsDatabase(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	other := onPostgres(t, server)
@@ -762,16 +761,16 @@ func TestAHubThatHasAFleetTakesNoOthersDatabase(t *testing.T) {
 	own = openIn(t, dir)
 	expect(t, names(t, own), "ours")
 	must(t, own.Close())
-	must(t, os.Rename(filepath.Join(dir, database), filepath.Join(t.TempDir(), "away"))) // who says so
+	must(t, os.Rename(filepath.Join(dir, database), filepath.Join(t.TempDir(), "away"))) // an explicit decision
 	must(t, copyFile(filepath.Join(other.Dir, secretsKey), filepath.Join(dir, secretsKey)))
 	s = opened(t, o)
 	expect(t, names(t, s), "theirs")
 	must(t, s.Close())
 }
 
-// Nor does one whose own is in PostgreSQL, too: it would end the other hub, take its database for an older one of its own,
-// end its sessions and join tokens, and then its own for an older one of the other's.
-func TestAHubWithADatabaseTakesNoOthers(t *testing.T) {
+// The same for a hub that is itself in PostgreSQL. Otherwise it would end the other hub, treat that
+// database as an older one of its own, and end its sessions and join tokens.
+func TestAHubInPostgresRefusesAnotherHubsDatabase(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for _, far := range []uint64{3, 100} {
@@ -809,7 +808,7 @@ func TestAHubWithADatabaseTakesNoOthers(t *testing.T) {
 		}
 		expect(t, names(t, own), "ours")
 		must(t, own.Close())
-		// Whoever takes the other's fleet over says so, by its backup.
+		// Restoring the other hub's backup takes its fleet over on purpose.
 		must(t, copyFile(filepath.Join(other.Dir, secretsKey), filepath.Join(o.Dir, secretsKey)))
 		must(t, Restore(t.Context(), o, backup))
 		own = opened(t, o)
@@ -820,8 +819,8 @@ func TestAHubWithADatabaseTakesNoOthers(t *testing.T) {
 	}
 }
 
-// A file of a hub of before does not say whose the database was; one that such a hub wrote over says nothing, too.
-func TestAWitnessOfAHubOfBeforeRefusesNoDatabase(t *testing.T) {
+// The file of an older version, or one that it overwrote, has no hub ID.
+func TestAHighWaterMarkWithoutAHubIDRefusesNoDatabase(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
@@ -856,9 +855,9 @@ func TestAWitnessOfAHubOfBeforeRefusesNoDatabase(t *testing.T) {
 	}
 }
 
-// So may it be gone, as after a copy of the directory that left it out. The directory then looks as one whose hub.db was
-// lost, and a hub that took it for that would go on with yesterday's backup, or with nothing, beside its database.
-func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
+// The file with the address may be missing, as after a partial copy of the directory. A hub that
+// took that for a lost hub.db would use an old backup or an empty database.
+func TestAMissingAddressFileIsNotIgnored(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for _, backup := range []bool{false, true} {
@@ -872,7 +871,7 @@ func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 			}
 		}
 		must(t, s.Close())
-		c, err := OpenShared(t.Context(), o) // a command raises the count there, too
+		c, err := OpenShared(t.Context(), o) // a command also raises the count
 		must(t, err)
 		must(t, c.AddUser(t.Context(), User{Name: "anna", Role: "admin"}))
 		must(t, c.Close())
@@ -890,7 +889,7 @@ func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 				t.Fatalf("backup %v, --database %q: there is another database", backup, said)
 			}
 		}
-		if files, _ := backups(o.Dir); backup { // who gives up what is there holds still
+		if files, _ := backups(o.Dir); backup { // giving the database up pauses the hub
 			given := options(t, t.TempDir())
 			must(t, copyFile(o.Dir+"/"+highWaterFile, given.Dir+"/"+highWaterFile))
 			must(t, copyFile(o.Dir+"/"+secretsKey, given.Dir+"/"+secretsKey))
@@ -901,13 +900,13 @@ func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 			}
 			must(t, s.Close())
 		}
-		o.Database = address // who says it has a new note
+		o.Database = address // an explicit address creates the file again
 		s = opened(t, o)
 		expect(t, names(t, s), "a")
 		must(t, s.Close())
 		o.Database = ""
 		must(t, opened(t, o).Close())
-		// And what was brought back is a directory's own again, whose loss is one.
+		// After a move back, the loss of hub.db is a loss again.
 		if _, err := Move(t.Context(), o, SQLite); err != nil {
 			t.Fatal(err)
 		}
@@ -981,7 +980,7 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 		t.Skipf("a disk that fills up needs root to mount a tmpfs: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(mount, unix.MNT_DETACH) })
-	if err := os.Chmod(filepath.Dir(mount), 0o755); err != nil { // the server's user has to get through
+	if err := os.Chmod(filepath.Dir(mount), 0o755); err != nil { // so that the server's user can enter
 		t.Fatal(err)
 	}
 	server := postgrestest.Make(t, mount)
@@ -990,7 +989,7 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 	o.timeouts = timeouts{response: 5 * time.Second, reconnect: 5 * time.Second, resolve: time.Minute}
 	s := opened(t, o)
 	noise := rand.NewChaCha8([32]byte{1})
-	big := func(i int, rev uint64) Row { // that nothing compresses
+	big := func(i int, rev uint64) Row { // incompressible
 		raw := make([]byte, 100<<10)
 		_, _ = noise.Read(raw)
 		r := pod(fmt.Sprintf("big-%04d", i), rev)
@@ -1025,7 +1024,7 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 		t.Fatal("what is there cannot be changed, or an event is in its way:", err)
 	}
 	rev++
-	for i := range 20 { // changes need room, too: what was held back
+	for i := range 20 { // changes need the space of the ballast
 		if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(i, rev+1)}}); err != nil {
 			t.Fatal("of what is there, ", i, " can be changed: ", err)
 		}
@@ -1063,7 +1062,7 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 	wholeAudit(t, s)
 }
 
-// pair is a server with one that follows it, and an address that has both.
+// pair returns a server with a standby, and options with both in the address.
 func pair(t *testing.T) (first, second *postgrestest.Server, o Options) {
 	first = postgrestest.Start(t)
 	o = onPostgres(t, first)
@@ -1076,7 +1075,7 @@ func pair(t *testing.T) (first, second *postgrestest.Server, o Options) {
 func TestAStandbyThatTakesOver(t *testing.T) {
 	t.Parallel()
 	first, second, o := pair(t)
-	s := opened(t, o) // the first in its address takes no writes: that is not where it writes
+	s := opened(t, o) // the first one in its address is read-only, so it writes to the other
 	for rev := uint64(1); rev <= 20; rev++ {
 		mustCommit(t, s, rev, pod(fmt.Sprintf("p-%02d", rev), rev))
 	}
@@ -1085,7 +1084,7 @@ func TestAStandbyThatTakesOver(t *testing.T) {
 		return err == nil && out == "20"
 	})
 	first.Kill()
-	for range 2 { // the standby alone is no server to write to
+	for range 2 { // the standby alone is not writable
 		if err := s.Commit(t.Context(), Commit{Rev: 21, Rows: []Row{pod("lost", 21)}}); !errors.Is(err, ErrUnavailable) {
 			t.Fatal(err)
 		}
@@ -1120,7 +1119,7 @@ func TestAStandbyThatTakesOverAndLacksTheNewest(t *testing.T) {
 	await(t, "the standby follows no more", func() bool {
 		return first.Do("postgres", "SELECT count(*) FROM pg_stat_replication") == "0"
 	})
-	mustCommit(t, s, 2, pod("b", 2)) // acknowledged, by a server that then is lost
+	mustCommit(t, s, 2, pod("b", 2)) // acknowledged by a server that is then lost
 	first.Kill()
 	second.Do("postgres", "SELECT pg_promote()")
 	await(t, "the hub sees it", func() bool {

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/hub/owner"
 )
 
-// An issuer makes the certificates of a test.
+// An issuer issues certificates for a test.
 type issuer struct {
 	t    *testing.T
 	dir  string
@@ -38,7 +38,7 @@ func newIssuer(t *testing.T, dir, name string) *issuer {
 	return i
 }
 
-// issue makes NAME.crt and NAME.key.
+// issue writes NAME.crt and NAME.key.
 func (i *issuer) issue(name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	i.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -62,9 +62,9 @@ func (i *issuer) issue(name string, c *x509.Certificate) (*x509.Certificate, *ec
 	return made, key
 }
 
-// TestTheWayToTheServer tries how a hub shows who it is, and finds out who the server is.
-func TestTheWayToTheServer(t *testing.T) { // not parallel: libpq's variables are the process's
-	dir, err := os.MkdirTemp("", "flotilla-tls-") // the server's user has to get through
+// TestServerAuthentication tests how hub and server authenticate each other.
+func TestServerAuthentication(t *testing.T) { // not parallel: libpq's variables belong to the process
+	dir, err := os.MkdirTemp("", "flotilla-tls-") // so that the server's user can enter
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	must(t, os.Chmod(dir, 0o755))
@@ -109,7 +109,7 @@ host    all flotilla  127.0.0.1/32   trust
 	for name, c := range map[string]struct {
 		url  string // with a verb for the name of the database
 		env  map[string]string
-		says string // "": it is let in
+		says string // "": it connects
 	}{
 		"verify-full": {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?%s", server.Port,
 			full)},
@@ -165,7 +165,7 @@ host    all flotilla  127.0.0.1/32   trust
 				at = plain
 			}
 			o.Database = fmt.Sprintf(c.url, postgrestest.Name(at.Database()))
-			for key, value := range c.env { // after that: psql heeds them, too
+			for key, value := range c.env { // set after psql has run, which reads them too
 				t.Setenv(key, value)
 			}
 			s, err := Open(t.Context(), o)
@@ -191,7 +191,7 @@ host    all flotilla  127.0.0.1/32   trust
 	}
 }
 
-func TestAnAddressThatCannotBeReadTellsNoPassword(t *testing.T) {
+func TestAnInvalidAddressShowsNoPassword(t *testing.T) {
 	t.Setenv("PGPASSFILE", "/nowhere")
 	for address, says := range map[string]string{
 		"postgres://a@h/x?password=geheim&sslmode=verify-ful":                                  "sslmode is invalid",
@@ -217,7 +217,7 @@ func TestAnAddressThatCannotBeReadTellsNoPassword(t *testing.T) {
 	}
 }
 
-func TestWhoMayListenOnTheWayToTheServer(t *testing.T) {
+func TestTheNetworkRiskOfAnAddress(t *testing.T) {
 	for address, says := range map[string]string{
 		"postgres://a@db/x":                                        "not encrypted",
 		"postgres://a@db/x?sslmode=disable":                        "not encrypted",

@@ -17,12 +17,12 @@ import (
 	"flotilla.dev/hub/owner"
 )
 
-func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
+func TestTheDataDirectoryIsPrivate(t *testing.T) {
 	root := os.Geteuid() == 0
 	const other = 4242
 	for _, tt := range []struct {
 		name  string
-		root  bool // to be tried as root only
+		root  bool // needs root
 		do    func(parent, dir string) error
 		wants string // of the error; "": it opens
 	}{
@@ -144,7 +144,7 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 	}
 }
 
-// listed is the mode of a directory and what is in it.
+// listed returns the mode of a directory and its files.
 func listed(t *testing.T, dir string) (mode fs.FileMode, names []string) {
 	info, err := os.Stat(dir)
 	must(t, err)
@@ -156,8 +156,8 @@ func listed(t *testing.T, dir string) (mode fs.FileMode, names []string) {
 	return info.Mode(), names
 }
 
-// A hub that is a user of its own can go on with whatever root does in its data directory.
-func TestWhatRootMakesInADataDirectoryBelongsToTheHub(t *testing.T) {
+// A hub with its own user can use the files that root creates in its data directory.
+func TestFilesThatRootCreatesBelongToTheHub(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -213,9 +213,9 @@ func TestWhatRootMakesInADataDirectoryBelongsToTheHub(t *testing.T) {
 	}
 }
 
-// Whoever stops the hub, takes its database elsewhere and starts it again is root: the hub is a user that
-// systemd makes, of which there is none meanwhile.
-func TestRootTakesADatabaseElsewhereForTheHub(t *testing.T) {
+// Root moves the database of a stopped hub, whose user is created by systemd and does not exist
+// meanwhile.
+func TestRootMovesADatabaseForTheHub(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -252,7 +252,7 @@ func TestRootTakesADatabaseElsewhereForTheHub(t *testing.T) {
 			return err
 		}},
 	} {
-		for _, name := range []string{"hub.lock", highWaterFile, secretsKey, "ballast"} { // what is not there is made
+		for _, name := range []string{"hub.lock", highWaterFile, secretsKey, "ballast"} { // missing files are created
 			must(t, remove(filepath.Join(dir, name)))
 		}
 		if err := step.do(); err != nil {
@@ -276,9 +276,9 @@ func TestRootTakesADatabaseElsewhereForTheHub(t *testing.T) {
 	}
 }
 
-// The address of the database may stand in a file that is root's: a hub that is another user could not read it,
-// and has to be told what it says.
-func TestWhereRootHasTakenADatabaseTheHubCanRead(t *testing.T) {
+// The address of the database may be in a file of root that the hub cannot read: its content is
+// stored instead.
+func TestTheHubCanReadAnAddressThatRootStored(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -286,7 +286,7 @@ func TestWhereRootHasTakenADatabaseTheHubCanRead(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		hub  int
-		says bool // what the file says is noted, and not where it is
+		says bool // the file's content is stored, not its path
 	}{{"the hub is root", 0, false}, {"the hub is another user", 4242, true}} {
 		dir, file, url := history(t, false), filepath.Join(t.TempDir(), "database"), server.Database()
 		must(t, os.WriteFile(file, []byte(url+"\n"), 0o600))

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A database of schema 3 has its Nodes as JSON: they are read, and stay so until they change.
+// A database of schema 3 has Nodes as JSON. They are readable, and stay JSON until they change.
 func TestNodesOfOlderDatabasesAreReadAndRewrittenWhenTheyChange(t *testing.T) {
 	server := postgrestest.Start(t)
 	for name, address := range map[string]string{"SQLite": "", "PostgreSQL": server.Database()} {
@@ -38,7 +38,7 @@ func TestNodesOfOlderDatabasesAreReadAndRewrittenWhenTheyChange(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if address == "" { // the column takes anything: text, as schema 3 wrote it
+			if address == "" { // the column accepts anything: text, as schema 3 wrote it
 				mustWrite(s, 1, pod("p", 1))
 				for _, name := range []string{"a", "b"} {
 					if err := s.openKind(t.Context(), "nodes"); err != nil {

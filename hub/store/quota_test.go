@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A quota is a full disk: what is there can be changed and deleted. Everything else that a server
-// says of its resources may be over soon.
+// A quota of the server is a full disk: changes and deletions work. Other resource errors of a
+// server are temporary.
 func TestAQuotaOfTheServerIsAFullDisk(t *testing.T) {
 	for _, c := range []struct {
 		code, message string

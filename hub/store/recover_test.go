@@ -31,7 +31,7 @@ func damage(t *testing.T, file string) {
 	}
 }
 
-// history is a closed hub with a backup at revision 10 and a newer object at 20.
+// history returns a closed hub with a backup at revision 10 and a newer object at 20.
 func history(t *testing.T, withBackup bool) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		spoil  func(t *testing.T, file string)
-		aside  int // files kept
+		aside  int // number of kept files
 		backup bool
 	}{
 		{"flipped bytes, with a backup", damage, 1, true},
@@ -103,8 +103,8 @@ func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
 	}
 }
 
-// What is read while a database is checked is what the store has once it is open: a damage that
-// no reader meets, or that one does, is mended first.
+// The result of reading during the check equals the opened store: any damage is repaired first,
+// whether a reader meets it or not.
 func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, file string)
@@ -124,7 +124,7 @@ func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
 			clear(raw[page : page+8])
 			must(t, os.WriteFile(f, raw, 0o600))
 		}, 2},
-		// Of these there is nothing that could be read.
+		// Nothing of these is readable.
 		"flipped bytes": {damage, 1},
 		"cut in half":   {func(t *testing.T, f string) { must(t, os.Truncate(f, 8192)) }, 1},
 		"gone":          {func(t *testing.T, f string) { must(t, os.Remove(f)) }, 1},
@@ -163,8 +163,8 @@ func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
 	}
 }
 
-// Who reads a damaged database and makes a mistake about it does not keep it from being replaced.
-func TestAMistakeAboutADamagedDatabase(t *testing.T) {
+// A panic while reading a damaged database does not prevent its replacement.
+func TestAPanicDuringTheCheckOfADamagedDatabase(t *testing.T) {
 	dir := history(t, true)
 	raw, err := os.ReadFile(filepath.Join(dir, database))
 	must(t, err)
@@ -225,7 +225,7 @@ func TestRestoreRefusesWhatIsNoBackupAndChangesNothing(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "letter.txt")
 	must(t, os.WriteFile(text, []byte("dear hub, this is no database, whatever its name says ..."), 0o600))
 	pipe := filepath.Join(t.TempDir(), "pipe.db")
-	must(t, unix.Mkfifo(pipe, 0o600)) // nobody ever writes to it
+	must(t, unix.Mkfifo(pipe, 0o600)) // nothing ever writes to it
 	for _, file := range []string{text, filepath.Join(dir, "missing.db"), pipe, dir} {
 		if err := Restore(t.Context(), options(t, dir), file); err == nil || !strings.Contains(err.Error(), file) {
 			t.Fatal(err)
@@ -252,8 +252,8 @@ func TestABackupDoesNotOverwrite(t *testing.T) {
 	}
 }
 
-// Whatever a name looks like to SQLite, it is that of a file.
-func TestABackupIsInTheFileOfItsName(t *testing.T) {
+// Whatever a name means to SQLite, the backup is in the file of that name.
+func TestABackupIsInTheNamedFile(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	mustCommit(t, s, 1, pod("a", 1))
 	t.Chdir(t.TempDir())
@@ -273,9 +273,8 @@ func TestABackupIsInTheFileOfItsName(t *testing.T) {
 	must(t, Restore(t.Context(), options(t, t.TempDir()), names[0]))
 }
 
-// TestWhatAKilledHubWasBackingUpGoes: one that is killed again and again in the middle of it, as by a bad
-// supply, must not fill its disk with halves.
-func TestWhatAKilledHubWasBackingUpGoes(t *testing.T) {
+// A hub that is killed repeatedly during backups does not fill its disk with partial ones.
+func TestPartialBackupsAreRemoved(t *testing.T) {
 	o := options(t, t.TempDir())
 	must(t, opened(t, o).Close())
 	must(t, os.MkdirAll(filepath.Join(o.Dir, "backups"), 0o700))
@@ -333,9 +332,9 @@ func TestADailyBackupIsKeptForAWeek(t *testing.T) {
 	})
 }
 
-// Backups may be on a stick, which somebody pulls. The hub runs without them; what it does not do is to
-// begin empty while they are away.
-func TestAHubWhoseBackupsAreAway(t *testing.T) {
+// The backups may be on an unplugged stick. The hub runs without them, but does not start empty
+// while they are missing.
+func TestBackupsOnAnUnpluggedStick(t *testing.T) {
 	dir, stick := t.TempDir(), filepath.Join(t.TempDir(), "stick")
 	link := filepath.Join(dir, "backups")
 	must(t, errors.Join(os.Mkdir(stick, 0o700), os.Symlink(stick, link)))
@@ -386,12 +385,12 @@ func TestAHubThatRestartsOftenStillBacksUpDaily(t *testing.T) {
 	})
 }
 
-// A gateway box without a clock battery begins in the past every time: its backups are
-// of the hub's time, which goes on, or the newest would be the first to be removed.
+// A machine without a clock battery always starts in the past. Backups use the hub's time, which
+// goes on; otherwise the newest would be removed first.
 func TestBackupsOfAHubWhoseClockBeginsInThePast(t *testing.T) {
 	dir := t.TempDir()
 	for life := range 10 {
-		synctest.Test(t, func(t *testing.T) { // each begins at the same moment
+		synctest.Test(t, func(t *testing.T) { // each starts at the same time
 			s, err := Open(t.Context(), options(t, dir))
 			must(t, err)
 			defer s.Close()
@@ -410,9 +409,9 @@ func TestBackupsOfAHubWhoseClockBeginsInThePast(t *testing.T) {
 	}
 }
 
-// TestBackupsFromTheFutureAreNoNewOnes: those of a clock that was ahead until somebody restored an earlier one
-// must not be kept in the place of each new one, nor be what a damaged database is replaced by.
-func TestBackupsFromTheFutureAreNoNewOnes(t *testing.T) {
+// Backups from a clock that was ahead, before an earlier backup was restored, are neither kept
+// instead of new ones nor used for a damaged database.
+func TestBackupsFromTheFutureAreNotTheNewest(t *testing.T) {
 	dir := history(t, true)
 	synctest.Test(t, func(t *testing.T) {
 		old, err := os.ReadFile(filepath.Join(dir, database))
@@ -484,7 +483,7 @@ func TestOneTokenUsePerDevice(t *testing.T) {
 	if err != nil || len(all) != 5 {
 		t.Fatal(all, err)
 	}
-	// The same key again is the same join: its answer may have been lost.
+	// The same key again is the same join: its response may have been lost.
 	must(t, s.TakeUse(t.Context(), all[0]))
 	stolen := all[0]
 	stolen.Key = "another"
@@ -497,8 +496,8 @@ func TestOneTokenUsePerDevice(t *testing.T) {
 	}
 }
 
-// Nothing that was put aside is written over.
-func TestWhatIsPutAsideHasANameOfItsOwn(t *testing.T) {
+// A file that was put aside is never overwritten.
+func TestFilesPutAsideHaveUniqueNames(t *testing.T) {
 	s := newStore(options(t, t.TempDir()), filepath.Join(t.TempDir(), database))
 	seen := map[string]bool{}
 	for range 3 {

@@ -28,8 +28,8 @@ func dismissalOf(key string, rev uint64) Row {
 
 func hashOf(s string) []byte { return []byte(strings.Repeat(s, 32)[:32]) }
 
-// outlived is a closed hub with a backup, since which most of those who had a right have
-// lost it.
+// outlived returns a closed hub with a backup. Most users, tokens and devices were removed after
+// it.
 func outlived(t *testing.T) (dir, backup string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -70,7 +70,7 @@ func outlived(t *testing.T) (dir, backup string) {
 	return dir, filepath.Join(dir, "backups", "hub-20261101T120000Z.db")
 }
 
-// A restore brings objects back, and nobody who was shut out since the backup.
+// A restore brings back objects, but no user, token or device that was removed since the backup.
 func TestARestoreLetsNobodyInAgain(t *testing.T) {
 	dir, file := outlived(t)
 	must(t, Restore(t.Context(), options(t, dir), file))
@@ -97,7 +97,7 @@ func TestARestoreLetsNobodyInAgain(t *testing.T) {
 			t.Errorf("the join token %s is %+v, %v", id, j, err)
 		}
 	}
-	// or its join, whose answer got lost, costs another use
+	// otherwise a repeated join would take another use
 	if all, err := s.Enrolments(ctx); len(all) != 1 || all[0].Key != "fresh" {
 		t.Errorf("who joined is %+v, %v", all, err)
 	}
@@ -110,13 +110,13 @@ func TestARestoreLetsNobodyInAgain(t *testing.T) {
 		`records /pi-4 u-pi-4 20   {"key":"since","machineID":"m4","metadata":{"name":"pi-4"}}`)
 }
 
-// A backup of a hub that had no devices yet is no reason to shut those out that came since.
+// A backup of a hub without devices does not remove devices that were enrolled later.
 func TestARestoreKeepsThoseWhoWereEnrolledSince(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
 	mustCommit(t, s, 1, pod("a", 1))
 	must(t, s.backupNow(t.Context(), noon))
-	// came in without a certificate
+	// enrolled without a certificate
 	nobody := Row{
 		Kind: recordsTable, Name: "pi-5", UID: "u-pi-5", Rev: 2,
 		Object: []byte(`{"metadata":{"name":"pi-5"},"generation":7}`),
@@ -130,8 +130,8 @@ func TestARestoreKeepsThoseWhoWereEnrolledSince(t *testing.T) {
 	mustCommit(t, s, s.rev+1, recordOf("pi-4", "since", s.rev+1, ""))
 }
 
-// What several hubs have in common is no object either: a root that was revoked since the backup is not trusted
-// again. Where it cannot be opened any more, that of the backup is better than none.
+// The shared authority is not restored either: a root that was revoked since the backup is not
+// trusted. If it cannot be decrypted any more, the backup's is better than none.
 func TestARestoreBringsNoAuthorityBack(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		s, ctx := opened(t, o), t.Context()
@@ -151,7 +151,7 @@ func TestARestoreBringsNoAuthorityBack(t *testing.T) {
 		if _, err := s.Kept(ctx, "since then gone"); !errors.Is(err, ErrNotFound) {
 			t.Error(err)
 		}
-		other := s.pg == nil // in PostgreSQL a restore opens the database, and would say so
+		other := s.pg == nil // in PostgreSQL a restore opens the database, and would report it
 		must(t, s.SetMeta(ctx, metaKeyID, "another"))
 		must(t, s.Close())
 		if !other {
@@ -166,9 +166,9 @@ func TestARestoreBringsNoAuthorityBack(t *testing.T) {
 	})
 }
 
-// Without its key nobody opens what is sealed: no hub makes another one as long as something is, whatever it
-// is, and what it says one can do instead, one can.
-func TestAKeyIsMissedByAllThatIsSealed(t *testing.T) {
+// Sealed values need their key: no hub creates another one while there are any, and the proposed
+// command works.
+func TestAMissingKeyNamesTheSealedValues(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		for _, c := range []struct {
 			rows []Row
@@ -210,9 +210,9 @@ func TestAKeyIsMissedByAllThatIsSealed(t *testing.T) {
 	})
 }
 
-// Where the former database says nothing, people and devices are as in the backup; sessions
-// and join tokens, which are made again in a minute, have ended, and it is said.
-func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {
+// If the former database is unreadable, users and devices come from the backup. Sessions and join
+// tokens end, and the log says so.
+func TestARestoreWithoutFormerRightsSaysSo(t *testing.T) {
 	cases := map[string]func(t *testing.T, dir string){
 		"it is lost":    func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, database))) },
 		"it is damaged": func(t *testing.T, dir string) { damage(t, filepath.Join(dir, database)) },
@@ -261,8 +261,8 @@ func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {
 	}
 }
 
-// scratch makes the first page of a table say another number of free bytes than it has: its
-// rows can be read, and who looks closely sees that somebody else has written there.
+// scratch changes the number of free bytes in a table's first page: its rows are readable, but the
+// check detects a foreign write.
 func scratch(t *testing.T, file, table string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", dsn(file))
@@ -278,7 +278,7 @@ func scratch(t *testing.T, file, table string) {
 	must(t, f.Close())
 }
 
-// newHub is the directory of another one.
+// newHub returns the directory of another hub.
 func newHub(t *testing.T) string {
 	dir := t.TempDir()
 	must(t, openIn(t, dir).Close())

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Whoever has had a backup in the hand may have put more than rows into it.
-func TestARestoreCarriesNothingOutThatABackupBrings(t *testing.T) {
+// A manipulated backup may contain more than rows.
+func TestARestoreRunsNothingOfABackup(t *testing.T) {
 	for what, change := range map[string]string{
 		"a trigger": "CREATE TRIGGER back AFTER INSERT ON users BEGIN UPDATE users SET role = " +
 			"'admin' WHERE name = new.name; END",
@@ -30,7 +30,7 @@ func TestARestoreCarriesNothingOutThatABackupBrings(t *testing.T) {
 			must(t, err)
 			_, err = db.Exec(change)
 			must(t, err)
-			_, err = db.Exec("PRAGMA journal_mode = DELETE") // all of it in the one file
+			_, err = db.Exec("PRAGMA journal_mode = DELETE") // keep everything in one file
 			must(t, err)
 			must(t, db.Close())
 			if err := Restore(t.Context(), options(t, dir), file); err == nil ||
@@ -45,7 +45,7 @@ func TestARestoreCarriesNothingOutThatABackupBrings(t *testing.T) {
 	}
 }
 
-// Every schema that was ever released can be restored.
+// Every released schema can be restored.
 func TestAnOlderBackupIsGenuine(t *testing.T) {
 	dumps, err := filepath.Glob("testdata/v*.sql")
 	must(t, err)
@@ -57,12 +57,9 @@ func TestAnOlderBackupIsGenuine(t *testing.T) {
 	}
 }
 
-// SQLite takes a file without a byte for a database without a table. A copy of a backup that was
-// cut off at its beginning,
-// as by a full disk, is no backup: a restore would put an empty fleet in the place of one, and a
-// start that looks for the
-// newest backup would take it for one.
-func TestAnEmptyFileIsNoBackup(t *testing.T) {
+// For SQLite an empty file is an empty database. A copy that was cut off at its beginning must not
+// count as a backup, neither for a restore nor as the newest backup at a start.
+func TestAnEmptyFileIsRefused(t *testing.T) {
 	empty, bare := filepath.Join(t.TempDir(), "empty.db"), filepath.Join(t.TempDir(), "bare.db")
 	must(t, os.WriteFile(empty, nil, 0o600))
 	must(t, os.WriteFile(bare, nil, 0o600))
@@ -85,7 +82,7 @@ func TestAnEmptyFileIsNoBackup(t *testing.T) {
 		if file == os.DevNull {
 			continue
 		}
-		// Nor does a start go on from one, which is the newest by its name.
+		// A start does not use it either, though its name is the newest.
 		must(t, os.MkdirAll(filepath.Join(dir, "backups"), 0o700))
 		must(t, copyFile(file, filepath.Join(dir, "backups", "hub-20991231T000000Z.db")))
 		must(t, os.WriteFile(filepath.Join(dir, database), []byte(strings.Repeat("damaged", 5000)), 0o600))

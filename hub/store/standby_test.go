@@ -68,13 +68,13 @@ func (m *members) row(s *Standby) leader.Row {
 	return row
 }
 
-// lead makes a hub the leader, whoever was before.
+// lead makes a hub the leader.
 func (m *members) lead(s *Standby, name string) *Store {
 	m.t.Helper()
 	member := Member{Name: name, Address: name + ":8444"}
 	var err error
 	member.Token, err = s.Take(m.t.Context(), m.row(s), member)
-	for range 600 { // the server may not have noticed yet that somebody has closed his connection
+	for range 600 { // the server may not have noticed a closed connection
 		if !errors.Is(err, ErrExists) {
 			break
 		}
@@ -92,8 +92,8 @@ func (m *members) lead(s *Standby, name string) *Store {
 	return opened(m.t, o)
 }
 
-// TestADeposedLeaderWritesNothing: no object, no person, no token, no audit, however little it
-// knows of it.
+// A deposed leader writes nothing: no object, user, token or audit record, even if it does not
+// know.
 func TestADeposedLeaderWritesNothing(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
@@ -151,7 +151,7 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 	}
 }
 
-// TestALeaderThatIsFrozenInATransactionHoldsNobodyUp: the server ends it.
+// The server ends the transaction of a frozen leader.
 func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
@@ -161,7 +161,7 @@ func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
 	go func() {
 		over <- a.tx(t.Context(), func(ctx context.Context, c *conn) error {
 			select {
-			case <-inside: // the second try
+			case <-inside: // the second attempt
 			default:
 				close(inside)
 				<-thaw
@@ -195,9 +195,9 @@ func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestALeaderInALongTransactionLeads: it finds its token while it cannot change the row, and nobody can take
-// that from it.
-func TestALeaderInALongTransactionLeads(t *testing.T) {
+// A leader in a long transaction cannot write heartbeats, but finds its token, and nobody can take
+// the lead.
+func TestALeaderInALongTransactionKeepsTheLead(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
 	b := m.standby("b")
@@ -228,8 +228,8 @@ func TestALeaderInALongTransactionLeads(t *testing.T) {
 	}
 }
 
-// TestAStandbyFollowsOnceAnotherHasMigrated: of hubs that are upgraded one after the other, one that stood by when
-// the schema was older is as good a standby as any once another one of its version leads.
+// After an upgrade of one hub after the other, a standby that opened the older schema follows a
+// leader of its version.
 func TestAStandbyFollowsOnceAnotherHasMigrated(t *testing.T) {
 	t.Parallel()
 	m := newMembers(t)
@@ -247,9 +247,8 @@ func TestAStandbyFollowsOnceAnotherHasMigrated(t *testing.T) {
 	}
 }
 
-// TestALeadersBackupMayWaitForItsDisk: a card that takes seconds for what it is given ends no backup. Only who
-// holds the row may not be silent.
-func TestALeadersBackupMayWaitForItsDisk(t *testing.T) {
+// A slow disk does not end a leader's backup, which does not hold the row.
+func TestALeadersBackupMayBeSlow(t *testing.T) {
 	t.Parallel()
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
@@ -271,8 +270,9 @@ func TestALeadersBackupMayWaitForItsDisk(t *testing.T) {
 	must(t, <-over)
 }
 
-// TestAHubThatLeavesIsOvertakenAtOnce, though it is still there: it writes what is left of the audit, and no object.
-func TestAHubThatLeavesIsOvertakenAtOnce(t *testing.T) {
+// A leaving leader is replaced at once, although it still runs: it writes the rest of the audit,
+// but no object.
+func TestALeavingLeaderIsReplacedAtOnce(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
 	mustCommit(t, a, 1, pod("a", 1))
@@ -308,9 +308,8 @@ func TestAHubThatLeavesIsOvertakenAtOnce(t *testing.T) {
 	}
 }
 
-// TestAStandbyHasWhatTheLeaderWrote follows random commits, and compares with what all of it is.
-// A hub that leads may be given another address. One that has left says nothing any more.
-func TestAHubThatLeadsSaysWhereItIsReached(t *testing.T) {
+// The address of a leader may change. A leader that has left publishes nothing any more.
+func TestALeaderPublishesItsAddress(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
 	b := m.standby("b")
@@ -333,7 +332,7 @@ func TestAHubThatLeadsSaysWhereItIsReached(t *testing.T) {
 	}
 }
 
-func TestAStandbyHasWhatTheLeaderWrote(t *testing.T) {
+func TestAStandbyFollowsTheLeader(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
 	b := m.standby("b")
@@ -400,7 +399,7 @@ func TestAStandbyHasWhatTheLeaderWrote(t *testing.T) {
 	}
 }
 
-// followed is what a standby has, by the revisions that it followed.
+// followed is a standby's copy, by revision.
 type followed struct {
 	t   *testing.T
 	s   *Standby
@@ -430,8 +429,8 @@ func (f *followed) all() string {
 	return strings.Join(all, "\n")
 }
 
-// Whoever writes without noting it for standbys, they have what he wrote: a restore, a move, a hub that knows
-// of no others. Who has just begun to read what is replaced reads that, and nothing else.
+// Standbys also get writes that are not in the change log: a restore, a move, a single hub. A
+// reader with an older snapshot keeps reading that snapshot.
 func TestAStandbyHasWhatSomebodyElseWrote(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(t *testing.T, m *members, backup string){
@@ -478,9 +477,9 @@ func TestAStandbyHasWhatSomebodyElseWrote(t *testing.T) {
 	}
 }
 
-// A leader that shows that it lives writes nothing that could be missed: a server that takes over without the last
-// beat is not older. What waits of the audit goes along, and is.
-func TestABeatIsMissedByNobody(t *testing.T) {
+// A heartbeat contains nothing that could be lost: a server that takes over without the last one is
+// not older. Queued audit records are written with it, and count.
+func TestALostHeartbeatLosesNothing(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
 	b := m.standby("b")
@@ -510,9 +509,9 @@ func must1(t *testing.T) func(progress, error) progress {
 	}
 }
 
-// A standby has seen how far the database was. Where it leads one that is older, as where a server took over
-// that had not got everything, it says so as the hub would that wrote it.
-func TestAStandbyThatLeadsKnowsHowFarTheDatabaseWas(t *testing.T) {
+// A standby knows the database's high-water mark. If it leads an older database, it reports that as
+// the writing hub would.
+func TestALeadingStandbyDetectsAnOlderDatabase(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
 	for name, change := range map[string]func(t *testing.T, a *Store){
@@ -548,7 +547,7 @@ func TestAStandbyThatLeadsKnowsHowFarTheDatabaseWas(t *testing.T) {
 			}
 			b := open()
 			m.row(b)
-			if again { // and all of them begin anew after the power cut
+			if again { // all of them restart after the power cut
 				must(t, b.Close())
 			}
 			if change != nil {
@@ -558,7 +557,7 @@ func TestAStandbyThatLeadsKnowsHowFarTheDatabaseWas(t *testing.T) {
 			if again {
 				b = open()
 			}
-			for range readers + 2 { // those that were open have ended
+			for range readers + 2 { // open connections have ended
 				_, _ = b.Row(t.Context())
 			}
 			if n := strings.Count(said.String(), "DATABASE IS OLDER"); n != 0 && change == nil || n != 1 && change != nil {
@@ -576,7 +575,7 @@ func TestAStandbyThatLeadsKnowsHowFarTheDatabaseWas(t *testing.T) {
 	}
 }
 
-// TestASecondHubNeedsTheKeyOfTheFirst, and is told where it is.
+// A second hub needs the key of the first, and says where it is.
 func TestASecondHubNeedsTheKeyOfTheFirst(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")

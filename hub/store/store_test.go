@@ -46,7 +46,7 @@ func mustCommit(t *testing.T, s *Store, rev uint64, rows ...Row) {
 	}
 }
 
-// contents is every object as "kind namespace/name rev node phase object".
+// contents returns every object as "kind namespace/name rev node phase object".
 func contents(t *testing.T, s *Store) []string {
 	t.Helper()
 	var all []string
@@ -67,7 +67,7 @@ func expect(t *testing.T, got []string, want ...string) {
 	}
 }
 
-func TestWhatWasCommittedIsThereAfterAReopen(t *testing.T) {
+func TestCommitsSurviveAReopen(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
 	hub, err := s.HubID(t.Context())
@@ -143,7 +143,7 @@ func TestACommandWorksBesideARunningHub(t *testing.T) {
 	}
 }
 
-func TestNobodyElseMayReadTheFiles(t *testing.T) {
+func TestFilesAreReadableByTheHubOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "hub")
 	s := openIn(t, dir)
 	mustCommit(t, s, 1, pod("a", 1))
@@ -205,7 +205,7 @@ func TestSchemaIsTheGoldenOne(t *testing.T) {
 	}
 }
 
-// fromDump makes a data directory whose database is an SQL dump.
+// fromDump creates a data directory with the database of an SQL dump.
 func fromDump(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -310,7 +310,7 @@ func TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	migrations = old
-	openIn(t, dir) // nothing of the failed migration stayed
+	openIn(t, dir) // the failed migration left nothing
 }
 
 func TestSecretsAreSealed(t *testing.T) {
@@ -393,12 +393,12 @@ func TestTheKeyMayComeFromSystemd(t *testing.T) {
 	}
 }
 
-// That a database is read ahead takes nothing away: SQLite keeps its lock on the file, without
-// which a command that ends would take the log for nobody's.
-func TestWhatIsReadAheadStaysLocked(t *testing.T) {
+// Reading the file ahead does not drop SQLite's lock. Without the lock a command would remove the
+// log at its end.
+func TestReadingAheadKeepsTheLock(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
-	var large []Row // it takes a while to read them, and SQLite has its lock before that is over
+	var large []Row // SQLite takes its lock before these are read
 	for i := range 64 {
 		r := pod(fmt.Sprint(i), 1)
 		r.Object = fmt.Appendf(nil, `{"data":"%s"}`, strings.Repeat("x", 1<<20))
@@ -410,7 +410,7 @@ func TestWhatIsReadAheadStaysLocked(t *testing.T) {
 	s.readAhead.Wait()
 	f, err := os.Open(filepath.Join(dir, database))
 	must(t, err)
-	t.Cleanup(func() { _ = f.Close() })                                   // it takes the lock away
+	t.Cleanup(func() { _ = f.Close() })                                   // closing drops the lock
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // SQLite's SHARED_FIRST and SHARED_SIZE
 	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
 	if lock.Type != unix.F_RDLCK {
@@ -418,9 +418,9 @@ func TestWhatIsReadAheadStaysLocked(t *testing.T) {
 	}
 }
 
-// A command that reads waits for nobody and writes nothing. Who wants to write is told, after a while, that
-// somebody else does: a command, to run again, and a hub, which tries again by itself.
-func TestWhoOnlyReadsWaitsForNobody(t *testing.T) {
+// A command that only reads neither waits nor writes. A write fails after some time if another
+// process writes: a command asks the user to run it again, and a hub retries.
+func TestReadingDoesNotWait(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	hub := openIn(t, dir)
@@ -462,7 +462,7 @@ func TestWhoOnlyReadsWaitsForNobody(t *testing.T) {
 			strings.Count(err.Error(), "another process has been writing") != 1 {
 			t.Errorf("while another one writes the hub is told %v", err)
 		}
-		patience(hub, 100) // one transaction has waited: those behind it do not, too
+		patience(hub, 100) // one transaction has waited; those after it do not
 		patience(second, 5000)
 		return nil
 	}))
@@ -471,8 +471,8 @@ func TestWhoOnlyReadsWaitsForNobody(t *testing.T) {
 	must(t, hub.Close())
 }
 
-// Whatever way a database was made, what is deleted from it can go back to the disk.
-func TestEveryDatabaseGivesSpaceBack(t *testing.T) {
+// However a database was created, it can return the space of deleted objects.
+func TestEveryDatabaseReturnsSpace(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
 	backup := filepath.Join(t.TempDir(), "backup.db")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestViewsArePeoplesOwnAndGoWithThem(t *testing.T) {
+func TestViewsBelongToAUser(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	ctx := t.Context()
 	for _, name := range []string{"anna", "bo"} {
