@@ -29,9 +29,9 @@ func TestJoinRequests(t *testing.T) {
 	}{
 		{"a denial is a decision too", func(r *request) { r.Status.Conditions[0].Type = certv1.CertificateDenied }, ""},
 		{"another signer is not the hub", func(r *request) { r.Spec.SignerName = certv1.KubeAPIServerClientSignerName }, "spec.signerName: Invalid value"},
-		{"a device's certificate is no server's", func(r *request) { r.Spec.Usages = append(r.Spec.Usages, certv1.UsageServerAuth) }, "spec.usages: Invalid value"},
+		{"a device's certificate is not for a server", func(r *request) { r.Spec.Usages = append(r.Spec.Usages, certv1.UsageServerAuth) }, "spec.usages: Invalid value"},
 		{"a subject would be read as a name", func(r *request) { r.Spec.Request, _ = base64.StdEncoding.DecodeString(named) }, "spec.request: Invalid value: must be empty"},
-		{"what is no request is refused", func(r *request) { r.Spec.Request = []byte("x") }, "spec.request: Invalid value: must be one PEM"},
+		{"invalid data is refused", func(r *request) { r.Spec.Request = []byte("x") }, "spec.request: Invalid value: must be one PEM"},
 		{"nothing may follow the request", func(r *request) { r.Spec.Request = append(slices.Clone(r.Spec.Request), "\x1b[2J"...) }, "spec.request: Invalid value: must be one PEM"},
 		{"a request is small", func(r *request) { r.Spec.Request = []byte(strings.Repeat("x", 5000)) }, "spec.request: Too long"},
 		{"a serial number shows as it is", func(r *request) { r.Annotations[state.RequestSerial] = "1\u202e2" }, "metadata.annotations[flotilla.dev/serial]: Invalid value"},

@@ -46,7 +46,7 @@ func TestAnInvalidNodeIsRefused(t *testing.T) {
 		{"an address inside of a block for the block", blocks("10.64.1.5/24"), `spec.podCIDRs[0]: Invalid value: "10.64.1.5/24"`},
 		{"two blocks of one family", blocks("10.64.1.0/24", "10.64.2.0/24"), `spec.podCIDRs[1]: Invalid value: "10.64.2.0/24"`},
 		{"a block of each family", blocks("10.64.1.0/24", "fd64::/64"), ""},
-		{"a block that is no room for a pod", blocks("10.64.1.0/32"), `spec.podCIDRs[0]: Invalid value: "10.64.1.0/32"`},
+		{"a block that is too small for a pod", blocks("10.64.1.0/32"), `spec.podCIDRs[0]: Invalid value: "10.64.1.0/32"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := sample(t, state.Nodes).(*corev1.Node)

@@ -71,8 +71,8 @@ func TestPodSecurity(t *testing.T) {
 			Verdict{Warning: `would violate PodSecurity "restricted:v1.24": allowPrivilegeEscalation != false`}},
 		{"a warning is to the letter although nothing is enforced", shop("warn=baseline"), normal, true, "ports: [{containerPort: 80, hostPort: 80}]",
 			Verdict{Warning: `would violate PodSecurity "baseline:latest": hostPort`}},
-		{"what only the audit hears of", shop("audit=restricted"), normal, true, "", Verdict{Audit: `would violate PodSecurity "restricted:latest": allow`}},
-		{"who is refused is not warned too", shop("enforce=baseline", "warn=restricted"), open, true, privileged, Verdict{Refused: `violates PodSecurity "baseline:latest": privileged`}},
+		{"a violation for the audit only", shop("audit=restricted"), normal, true, "", Verdict{Audit: `would violate PodSecurity "restricted:latest": allow`}},
+		{"a refusal has no additional warning", shop("enforce=baseline", "warn=restricted"), open, true, privileged, Verdict{Refused: `violates PodSecurity "baseline:latest": privileged`}},
 		{"a label that is none means restricted", shop("enforce=strict"), normal, true, "", Verdict{Refused: `violates PodSecurity "restricted:latest": `}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

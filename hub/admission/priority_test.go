@@ -55,7 +55,7 @@ func TestAPodHasThePriorityOfItsClass(t *testing.T) {
 		{"of two defaults the lower one counts", usual, "", 10, corev1.PreemptLowerPriority, "usual", ""},
 		{"a number without a class is refused", having(), "priority: 7", 0, "", "", "the integer value of priority (7) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name"},
 		{"a number beside the default class is refused", usual, "priority: -7", 0, "", "", "the integer value of priority (-7) must not be provided in pod spec; priority admission controller computed 10 from the given PriorityClass name"},
-		{"none is none", gold, "priority: 0", 0, corev1.PreemptLowerPriority, "", ""},
+		{"no class", gold, "priority: 0", 0, corev1.PreemptLowerPriority, "", ""},
 		{"its own policy without a class", gold, "preemptionPolicy: Never", 0, corev1.PreemptNever, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

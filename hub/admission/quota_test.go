@@ -41,7 +41,7 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 			"exceeded quota: q, requested: cpu=100m,limits.cpu=200m, used: cpu=200m,limits.cpu=400m, limited: cpu=250m,limits.cpu=500m"},
 		{"extended resources", quotaOf(amounts("requests.example.org/gpu", "1")), asks, 1,
 			"exceeded quota: q, requested: requests.example.org/gpu=1, used: requests.example.org/gpu=1, limited: requests.example.org/gpu=1"},
-		{"who limits the processor wants it named", quotaOf(amounts("limits.cpu", "1", "requests.memory", "1Gi")), nothing, 0,
+		{"a quota of cpu requires cpu limits", quotaOf(amounts("limits.cpu", "1", "requests.memory", "1Gi")), nothing, 0,
 			"failed quota: q: must specify limits.cpu for: web; requests.memory for: web"},
 		{"a scope that the pod is not in", quotaOf(amounts("pods", "0"), corev1.ResourceQuotaScopeBestEffort), asks, 5, ""},
 		{"a scope that it is in", quotaOf(amounts("pods", "1"), corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotTerminating), nothing, 1,
@@ -98,7 +98,7 @@ func TestALimitRange(t *testing.T) {
 		limit   string
 		refused string
 	}{
-		{"the most is the limit of who names none", container(func(i *corev1.LimitRangeItem) { i.Max = amounts("cpu", "300m") }), "stdin: false", "300m", "300m", ""},
+		{"the maximum is the default limit", container(func(i *corev1.LimitRangeItem) { i.Max = amounts("cpu", "300m") }), "stdin: false", "300m", "300m", ""},
 		{"defaults", container(func(i *corev1.LimitRangeItem) {
 			i.Default, i.DefaultRequest = amounts("cpu", "2"), amounts("cpu", "50m")
 		}), "stdin: false", "50m", "2", ""},

@@ -122,7 +122,7 @@ func TestUnsupportedFieldsAreRefusedByName(t *testing.T) {
 		{"network volumes", false, "volumes: [{name: v, nfs: {server: s, path: /}}]", "spec.volumes[0].nfs: Forbidden: is not supported: use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected"},
 		{"service account tokens", false, "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: is not supported"},
 		{"resources of a pod", false, "resources: {limits: {cpu: 1}}", "spec.resources: Forbidden: is not supported: devices limit containers, not pods"},
-		{"what asks for nothing is no wish", false, "shareProcessNamespace: false\nhostUsers: true\nsetHostnameAsFQDN: false\nautomountServiceAccountToken: false\nreadinessGates: []", ""},
+		{"values equal to the default", false, "shareProcessNamespace: false\nhostUsers: true\nsetHostnameAsFQDN: false\nautomountServiceAccountToken: false\nreadinessGates: []", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			make := aPod
@@ -224,7 +224,7 @@ func TestTheAllowListNamesRealFields(t *testing.T) {
 	}
 	for name, list := range supported {
 		if types[name] == nil {
-			t.Errorf("%s is no type of a pod, a node, a lease, a claim or a volume", name)
+			t.Errorf("%s is not a type of a pod, a node, a lease, a claim or a volume", name)
 			continue
 		}
 		have := fields(types[name])
@@ -237,7 +237,7 @@ func TestTheAllowListNamesRealFields(t *testing.T) {
 	for name := range why {
 		owner, f, _ := strings.Cut(name, ".")
 		if types[owner] == nil || !slices.Contains(fields(types[owner]), f) {
-			t.Errorf("there is no field %s", name)
+			t.Errorf("unknown field %s", name)
 		}
 	}
 	for name, list := range supported {

@@ -44,7 +44,7 @@ func TestPodSpecs(t *testing.T) {
 		{"an unknown restart policy", "restartPolicy: Sometimes", `spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"`},
 		{"a deadline of 0", "activeDeadlineSeconds: 0", "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"},
 		{"DNS None without a server", "dnsPolicy: None", "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"},
-		{"a DNS server that is no address", "dnsConfig: {nameservers: [dns]}", `spec.dnsConfig.nameservers[0]: Invalid value: "dns": must be a valid IP address`},
+		{"a DNS server that is not an address", "dnsConfig: {nameservers: [dns]}", `spec.dnsConfig.nameservers[0]: Invalid value: "dns": must be a valid IP address`},
 		{"a host alias without an address", "hostAliases: [{ip: '', hostnames: [a]}]", `spec.hostAliases[0].ip: Invalid value: "": must be a valid IP address`},
 		{"a negative user", "securityContext: {runAsUser: -1}", "spec.securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive"},
 		{"privileged that may not escalate", "containers: [{name: a, image: a, securityContext: {privileged: true, allowPrivilegeEscalation: false}}]", "spec.containers[0].securityContext: Invalid value"},
@@ -58,7 +58,7 @@ func TestPodSpecs(t *testing.T) {
 		{"a variable with =", "containers: [{name: a, image: a, env: [{name: 'a=b'}]}]", "spec.containers[0].env[0].name: Invalid value"},
 		{"a variable from nothing", "containers: [{name: a, image: a, env: [{name: A, valueFrom: {}}]}]", `spec.containers[0].env[0].valueFrom: Invalid value: "": must specify one of`},
 		{"a divisor of memory that divides by no whole bytes", "containers: [{name: a, image: a, env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1500m}}}]}]", "spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor: Forbidden: is not supported: "},
-		{"a divisor of memory that is no unit", "initContainers: [{name: i, image: a, env: [{name: A, valueFrom: {resourceFieldRef: {resource: requests.memory, divisor: '1024'}}}]}]", "spec.initContainers[0].env[0].valueFrom.resourceFieldRef.divisor: Forbidden: is not supported: "},
+		{"a divisor of memory that is not a unit", "initContainers: [{name: i, image: a, env: [{name: A, valueFrom: {resourceFieldRef: {resource: requests.memory, divisor: '1024'}}}]}]", "spec.initContainers[0].env[0].valueFrom.resourceFieldRef.divisor: Forbidden: is not supported: "},
 		{"a divisor of processors below a thousandth", "containers: [{name: a, image: a, env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1n}}}]}]", "spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor: Forbidden: is not supported: "},
 		{"a divisor of a file", "volumes: [{name: v, downwardAPI: {items: [{path: a, resourceFieldRef: {containerName: web, resource: limits.cpu, divisor: 1Ki}}]}}]", "spec.volumes[0].downwardAPI.items[0].resourceFieldRef.divisor: Forbidden: is not supported: "},
 		{"a divisor of a projected file", "volumes: [{name: v, projected: {sources: [{downwardAPI: {items: [{path: a, resourceFieldRef: {containerName: web, resource: limits.memory, divisor: 3M}}]}}]}}]", "spec.volumes[0].projected.sources[0].downwardAPI.items[0].resourceFieldRef.divisor: Forbidden: is not supported: "},
@@ -151,12 +151,12 @@ func TestOtherObjects(t *testing.T) {
 		{"a namespace with a dot", state.Namespaces, func(o state.Object) { o.SetName("a.b") }, `metadata.name: Invalid value: "a.b"`},
 		{"a site with a slash", state.Sites, func(o state.Object) { o.SetName("a/b") }, `metadata.name: Invalid value: "a/b": may not contain '/'`},
 		{"a label that is none", state.Sites, func(o state.Object) { o.SetLabels(map[string]string{"a": "b c"}) }, "metadata.labels: Invalid value"},
-		{"a namespace's finalizer of nobody", state.Namespaces, func(o state.Object) {
+		{"a namespace's finalizer without a domain", state.Namespaces, func(o state.Object) {
 			o.(*corev1.Namespace).Spec.Finalizers = []corev1.FinalizerName{"kubernetes", "x"}
 		}, `spec.finalizers[1]: Invalid value: "x": name is neither`},
-		{"a namespace that nobody deletes, and that ends", state.Namespaces, func(o state.Object) { o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating }, "status.phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"},
+		{"a namespace that terminates without a deletion", state.Namespaces, func(o state.Object) { o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating }, "status.phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"},
 		{"a namespace that goes, and stays", state.Namespaces, func(o state.Object) { now := o.GetCreationTimestamp(); o.SetDeletionTimestamp(&now) }, "status.phase: Invalid value: \"Active\": may only be 'Terminating'"},
-		{"a finalizer of nobody", state.ConfigMaps, func(o state.Object) { o.SetFinalizers([]string{"foregroundDeletion", "example.org/x", "x"}) }, `metadata.finalizers[2]: Invalid value: "x": name is neither a standard finalizer name nor is it fully qualified`},
+		{"a finalizer without a domain", state.ConfigMaps, func(o state.Object) { o.SetFinalizers([]string{"foregroundDeletion", "example.org/x", "x"}) }, `metadata.finalizers[2]: Invalid value: "x": name is neither a standard finalizer name nor is it fully qualified`},
 		{"a finalizer that is none", state.Pods, func(o state.Object) { o.SetFinalizers([]string{"example.org/a b"}) }, "metadata.finalizers"},
 
 		{"no selector", state.Deployments, func(o state.Object) { o.(*appsv1.Deployment).Spec.Selector = nil }, "spec.selector: Required value"},
@@ -182,7 +182,7 @@ func TestOtherObjects(t *testing.T) {
 		{"a daemonset that surges and lacks", state.DaemonSets, func(o state.Object) { o.(*appsv1.DaemonSet).Spec.UpdateStrategy.RollingUpdate.MaxSurge = intOr("10%") }, "spec.updateStrategy.rollingUpdate.maxSurge: Invalid value"},
 		{"a revision of nothing", state.ControllerRevisions, func(o state.Object) { o.(*appsv1.ControllerRevision).Data.Raw = []byte("3") }, "data: Required value"},
 
-		{"a key that is no file name", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).Data["a/b"] = "" }, `data[a/b]: Invalid value: "a/b"`},
+		{"a key that is not a file name", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).Data["a/b"] = "" }, `data[a/b]: Invalid value: "a/b"`},
 		{"one key twice", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).Data["b"] = "" }, `data[b]: Invalid value: "b": duplicate of key present in binaryData`},
 		{"more than a megabyte", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).BinaryData["b"] = big }, "data: Too long: may not be more than 1048576 bytes"},
 		{"a registry secret without JSON", state.Secrets, func(o state.Object) { o.(*corev1.Secret).Data[".dockerconfigjson"] = []byte("hunter2") }, `data[.dockerconfigjson]: Invalid value: "<secret contents redacted>"`},

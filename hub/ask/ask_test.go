@@ -57,7 +57,7 @@ func TestLogs(t *testing.T) {
 				d.client.Reply("pi-1", id, wire.Reply{Seq: uint64(seq), Data: []byte(text), EOF: seq == 2})
 			}
 		}, false, "abc", nil},
-		{"a chunk that is missing is no log with a hole", func(d *device, id string) {
+		{"a missing chunk ends the log", func(d *device, id string) {
 			d.client.Reply("pi-1", id, wire.Reply{Seq: 0, Data: []byte("a")})
 			d.client.Reply("pi-1", id, wire.Reply{Seq: 2, Data: []byte("c"), EOF: true})
 		}, false, "a", ask.ErrLost},
@@ -65,7 +65,7 @@ func TestLogs(t *testing.T) {
 			d.client.Reply("pi-2", id, wire.Reply{Data: []byte("x"), EOF: true})
 		}, false, "", ask.ErrLost},
 		{"a device that goes away ends it", func(d *device, id string) { d.client.Disconnected("pi-1") }, false, "", ask.ErrLost},
-		{"a device that is not there is told at once", nil, true, "", ask.ErrOffline},
+		{"an offline device is an error at once", nil, true, "", ask.ErrOffline},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestAFollowedLogWaitsForItsReader(t *testing.T) {
 			t.Errorf("ended after %s: %v", time.Since(began), err)
 		}
 		if last := d.types[len(d.types)-1]; last != wire.RequestCancel {
-			t.Errorf("the device was told %v, want a cancel at the end", d.types)
+			t.Errorf("the device received %v, want a cancel at the end", d.types)
 		}
 	})
 }
@@ -186,7 +186,7 @@ func TestUnreadResponsesAreLimited(t *testing.T) {
 		}
 		synctest.Wait()
 		if err := on("pi-2", &bytes.Buffer{}); err != nil {
-			t.Errorf("whoever reads, beside more than there is room for: %v", err)
+			t.Errorf("a reader beside too many unread responses: %v", err)
 		}
 		close(w)
 		whole := 0

@@ -87,7 +87,7 @@ func TestUnreadResponsesDoNotBlockReaders(t *testing.T) {
 				}
 				d.client.Reply(at[0], at[1], wire.Reply{Seq: chunks + 1, EOF: true})
 				if err := <-over; err != nil || read.Len() != chunks*chunk {
-					t.Errorf("whoever reads got %d bytes of %d, %v", read.Len(), chunks*chunk, err)
+					t.Errorf("the reader got %d bytes of %d, %v", read.Len(), chunks*chunk, err)
 				}
 				close(never) // they read what they still have
 				synctest.Wait()

@@ -124,7 +124,7 @@ func TestExec(t *testing.T) {
 		want  string // Exec's error
 	}{
 		{"what is typed comes back, however long it is", inOrder(echo), bytes.NewReader(long), string(long), "", "<nil>"},
-		{"an input that breaks off is no end of input", func(g *gadget, id string, r wire.Request) {
+		{"a failing reader is not the end of input", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestCloseStdin {
 				g.says(id, wire.Reply{Data: []byte("end")})
 			}
@@ -232,7 +232,7 @@ func TestInputWaitsForTheDevice(t *testing.T) {
 		}
 		synctest.Wait()
 		if g.count(wire.RequestCancel) != 1 {
-			t.Error("the device was not told that nobody listens any more")
+			t.Error("the device received no cancel")
 		}
 	})
 }
@@ -299,7 +299,7 @@ func TestASlowReaderSlowsTheDevice(t *testing.T) {
 		go func() { done <- g.exec(t.Context(), ask.IO{Stdout: w}) }()
 		time.Sleep(time.Hour)
 		if g.count(wire.RequestAck) != 0 {
-			t.Error("chunks were acknowledged that nobody has taken")
+			t.Error("unread chunks were acknowledged")
 		}
 		for range 100 { // the device repeats its newest chunk all the time
 			g.client.Reply("pi-1", id, wire.Reply{Seq: g.next - 1, Data: []byte("x")})
@@ -374,7 +374,7 @@ func TestResizeSendsEverySize(t *testing.T) {
 			t.Error(err)
 		}
 		if n := g.count(wire.RequestResize); n != 2 {
-			t.Errorf("%d sizes were told", n)
+			t.Errorf("%d sizes were sent", n)
 		}
 	})
 }
@@ -401,7 +401,7 @@ func TestForward(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a port where nobody listens", func(t *testing.T) {
+	t.Run("a closed port", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGadget(func(g *gadget, id string, _ wire.Request) {
 				g.says(id, wire.Reply{EOF: true, Error: "connection refused: nothing listens on port 8080"})
@@ -438,8 +438,8 @@ func TestForward(t *testing.T) {
 		})
 	})
 	for name, end := range map[string]func(c io.Closer, cancel func()){
-		"who closes it is heard by the device":     func(c io.Closer, _ func()) { _ = c.Close() },
-		"so is he whose request ends":              func(_ io.Closer, cancel func()) { cancel() },
+		"the device receives a close":              func(c io.Closer, _ func()) { _ = c.Close() },
+		"and the end of the caller's context":      func(_ io.Closer, cancel func()) { cancel() },
 		"closing twice is as good as closing once": func(c io.Closer, cancel func()) { _ = c.Close(); cancel(); _ = c.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -513,7 +513,7 @@ func TestUsage(t *testing.T) {
 		}
 		g.away = false
 		if _, err := g.client.Usage(t.Context(), "pi-1"); err != nil {
-			t.Errorf("a failure is remembered: %v", err)
+			t.Errorf("a failure is cached: %v", err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -524,7 +524,7 @@ func TestUsage(t *testing.T) {
 			t.Error(err)
 		}
 		if _, err := g.client.Usage(t.Context(), "pi-1"); err != nil || g.count(wire.RequestUsage) != 1 {
-			t.Errorf("one who has no patience spoils it for the next: %v", err)
+			t.Errorf("a cancelled call fails the next one: %v", err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

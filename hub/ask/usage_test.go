@@ -36,7 +36,7 @@ func TestADeviceIsMeasuredOnRequest(t *testing.T) {
 			u, ok := g.client.LastUsage("pi-1", func() { told.Add(1) })
 			synctest.Wait()
 			if n := u.Node.Pods().Value(); ok != (wantNo > 0) || n != wantNo || g.count(wire.RequestUsage) != wantAsked || int(told.Load()) != wantTold {
-				t.Errorf("%s: shows measurement %d (%v) of %d, told %d times; want %d of %d, %d times", when, n, ok, g.count(wire.RequestUsage), told.Load(), wantNo, wantAsked, wantTold)
+				t.Errorf("%s: shows measurement %d (%v) of %d, notified %d times; want %d of %d, %d times", when, n, ok, g.count(wire.RequestUsage), told.Load(), wantNo, wantAsked, wantTold)
 			}
 		}
 		look(0, 1, 0, "at first")
@@ -48,7 +48,7 @@ func TestADeviceIsMeasuredOnRequest(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		look(2, 2, 2, "when it has again")
 		if _, err := g.client.Usage(t.Context(), "pi-1"); err != nil || g.count(wire.RequestUsage) != 2 {
-			t.Errorf("who asks at that time has the device measure anew: %v", err)
+			t.Errorf("a call at that time measures again: %v", err)
 		}
 		deaf.Store(true)
 		time.Sleep(15 * time.Second)

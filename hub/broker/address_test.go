@@ -112,7 +112,7 @@ func TestARefusedConnectionDoesNotCount(t *testing.T) {
 		_ = first.Close()
 		synctest.Wait()
 		if _, open := n.from(t, 1); !open {
-			t.Error("those who were turned away are counted for ever")
+			t.Error("refused connections still count")
 		}
 	})
 }
@@ -124,7 +124,7 @@ func TestConnectNamesTheBoot(t *testing.T) {
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		dialPipe(t, n, "pi-1", willOf(topicOf("pi-1", "presence"), `{"boot":"b1","state":"lost"}`))
 		if p := seen.Load(); p == nil || p.Node != "pi-1" || p.Boot != "b1" || !p.Dev || p.Key != "" {
-			t.Errorf("the hub was told %+v", p)
+			t.Errorf("the Handler received %+v", p)
 		}
 		for name, mod := range map[string]func(*packets.Packet){
 			"another protocol's name":     func(pk *packets.Packet) { pk.Connect.ProtocolName = []byte("MQTX") },

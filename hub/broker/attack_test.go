@@ -48,14 +48,14 @@ func TestS1PublishingForOthersIsDroppedCountedAndTold(t *testing.T) {
 		}
 		for _, s := range d.all() {
 			if !strings.HasPrefix(s, "connected") && !strings.HasPrefix(s, "offence pi-1") {
-				t.Errorf("the hub heard %q", s)
+				t.Errorf("the Handler received %q", s)
 			}
 		}
 		if got, want := b.Stats().Offences["topic"], uint64(2*len(topics)); got != want {
 			t.Errorf("%d counted, want %d", got, want)
 		}
 		if d.count("offence pi-1") != 1 {
-			t.Errorf("%d offences told at one moment, want 1", d.count("offence pi-1"))
+			t.Errorf("%d offences reported at once, want 1", d.count("offence pi-1"))
 		}
 		victim.ping() // the victim received nothing before the response
 	})
@@ -73,7 +73,7 @@ func TestOffencesAreReportedOnceInTenSecondsWithTheirNumber(t *testing.T) {
 			`offence pi-1 published on "x", which is not its topic`,
 			`offence pi-1 published on "x", which is not its topic (and 99 more since the last message)`}
 		if !slices.Equal(d.all(), want) {
-			t.Errorf("heard %q, want %q", d.all(), want)
+			t.Errorf("received %q, want %q", d.all(), want)
 		}
 	})
 }
@@ -185,7 +185,7 @@ func TestS5OnlyOurCertificatesAreAccepted(t *testing.T) {
 		{"one of another authority", ca.client(other.issue(device, hour)), "pi-1", -1},
 		{"a person's", ca.client(ca.issue(pkix.Name{CommonName: "pi-1", Organization: []string{"flotilla:users"}}, hour)), "pi-1", -1},
 		{"one with a second organization", ca.client(ca.issue(pkix.Name{CommonName: "pi-1", Organization: []string{Organization, "system:masters"}}, hour)), "pi-1", -1},
-		{"one whose name is no node's", ca.client(ca.issue(pkix.Name{CommonName: "PI_1", Organization: []string{Organization}}, hour)), "pi-1", -1},
+		{"one whose name is not a node's", ca.client(ca.issue(pkix.Name{CommonName: "PI_1", Organization: []string{Organization}}, hour)), "pi-1", -1},
 		{"another node's", ca.client(ca.device("pi-2")), "pi-1", 2},
 		{"a revoked one", ca.client(ca.device("pi-9")), "pi-9", 5},
 		{"TLS 1.1", func() *tls.Config {
@@ -226,7 +226,7 @@ func TestS5OnlyOurCertificatesAreAccepted(t *testing.T) {
 		await(t, "the session", func() bool { return b.Online("pi-3") })
 		b.Disconnect("pi-3")
 		if _, err := cl.read(); err == nil {
-			t.Error("the session lives")
+			t.Error("the session exists")
 		}
 		await(t, "the end of the session", func() bool { return !b.Online("pi-3") && d.count("disconnected pi-3") == 1 })
 	})
@@ -290,7 +290,7 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	await(t, "5,000 connections", func() bool { return b.Stats().Connections == idleConns+1 })
 	good.publish0(topicOf("pi-1", wire.ChannelLease), `{"boot":"b1","seq":1}`)
 	if d.count("lease pi-1") != 1 {
-		t.Errorf("a good node's lease is not heard: %q", d.all())
+		t.Errorf("a good node's lease is not received: %q", d.all())
 	}
 	grown := memory() - before
 	t.Logf("%d idle connections: %.1f MiB", idleConns, float64(grown)/(1<<20))
@@ -341,7 +341,7 @@ func TestS7BadPayloadsAreAcknowledgedDroppedAndReported(t *testing.T) {
 					}
 				}
 				if got := b.Stats().Offences["payload"]; got != 5 || d.count("offence pi-1 lease: ") != 1 {
-					t.Errorf("%d counted; told %.300q", got, d.all())
+					t.Errorf("%d counted; reported %.300q", got, d.all())
 				}
 			})
 		})
@@ -434,7 +434,7 @@ func TestNoWillsArePublishedWhenTheHubStops(t *testing.T) {
 		cancel()
 		<-done
 		if !slices.Equal(d.all(), []string{"connected pi-1 ", "disconnected pi-1 "}) {
-			t.Errorf("heard %q", d.all())
+			t.Errorf("received %q", d.all())
 		}
 	})
 }
@@ -450,7 +450,7 @@ func TestAPanicEndsOneConnectionOnly(t *testing.T) {
 		good.ping()
 		dialPipe(t, n, "pi-1", nil).ping()
 		if d.count("disconnected pi-1") != 1 {
-			t.Errorf("heard %q", d.all())
+			t.Errorf("received %q", d.all())
 		}
 	})
 }
@@ -475,7 +475,7 @@ func TestRequestsAndRepliesPass(t *testing.T) {
 		c.publish0(topicOf("pi-1", wire.ChannelEvent), `{"boot":"b1","type":"Normal","reason":"Pulled"}`)
 		c.publish0(topicOf("pi-1", wire.ChannelPresence), `{"boot":"b1","state":"shutdown"}`)
 		if want := []string{"connected pi-1 ", "reply pi-1 r1 0", "pods pi-1 3", "event pi-1 Pulled", "presence pi-1 b1 shutdown"}; !slices.Equal(d.all(), want) {
-			t.Errorf("heard %q, want %q", d.all(), want)
+			t.Errorf("received %q, want %q", d.all(), want)
 		}
 		if err := b.Publish("pi-1", wire.ChannelDesired, make([]byte, wire.MaxToDevice+1)); err == nil || !strings.Contains(err.Error(), "exceed the limit") {
 			t.Errorf("a payload over 4 MiB: %v", err)
@@ -487,7 +487,7 @@ func TestAPanicOfAParserReleasesItsSlot(t *testing.T) {
 	b := &Broker{parsers: make(chan struct{}, 1)}
 	defer func() {
 		if p := recover(); p != "an accident" {
-			t.Errorf("the connection's goroutine is told %v, want the accident", p)
+			t.Errorf("the connection's goroutine gets %v, want the panic", p)
 		}
 		if len(b.parsers) > 0 {
 			t.Error("the parser's place is never given back")

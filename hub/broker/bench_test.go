@@ -194,7 +194,7 @@ func BenchmarkLease(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			if !br.lease(s, body) {
-				b.Fatal("it is no lease")
+				b.Fatal("it is not a lease")
 			}
 		}
 	})

@@ -163,7 +163,7 @@ func TestBehindABrokerTheHubAcknowledges(t *testing.T) {
 	marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker"})
 	await(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
 	if h.got(wire.AckOf(lost)) != 0 {
-		t.Error("a status that could not be remembered was acknowledged")
+		t.Error("a status that could not be stored was acknowledged")
 	}
 	bad := h.say("event", []byte(`{"boot":"b1"}`))
 	await(t, "the acknowledgement of nonsense, which would be sent for ever", func() bool { return h.got("ack "+wire.AckOf(bad)) == 1 })
@@ -191,7 +191,7 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 		})
 		for _, what := range h.heard.all()[before:] {
 			if !strings.HasPrefix(what, "lease") && !strings.HasPrefix(what, "event pi-1 Marker") && !strings.HasPrefix(what, "connected pi-1 3f2a9c0d1e4b5a67") {
-				t.Errorf("%s: heard %q", name, what)
+				t.Errorf("%s: received %q", name, what)
 			}
 		}
 		if h.got(wire.AckOf(body)) != 0 {
@@ -204,7 +204,7 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 		if p.Key != "key-1" || p.Boot != "b4" || p.Machine != "00112233445566aa" {
 			t.Errorf("asked for %+v", p)
 		}
-		return errors.New("another machine lives")
+		return errors.New("another machine is connected")
 	}
 	refused("one that the hub refuses", wire.Status{Boot: "b4", Seq: 1, MachineID: "00112233445566aa", Proof: &wire.Proof{Key: []byte("key-1")}})
 	h.heard.refuse = nil
@@ -222,7 +222,7 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 	h.say("lease", lease("b5", 7))
 	await(t, "the lease after it", func() bool { return h.heard.count("lease pi-1 7") == 1 })
 	if h.heard.count("lease pi-1 98") != 0 {
-		t.Error("the lease of another boot was heard while the node's device is there")
+		t.Error("the lease of another boot was handled while the node's device is connected")
 	}
 	h.say("presence", wire.Presence{Boot: "b5", State: wire.PresenceLost})
 	await(t, "the will", func() bool { return !h.Online("pi-1") })
@@ -272,7 +272,7 @@ func TestBehindABrokerAReplyNamesItsBoot(t *testing.T) {
 		marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker", Message: name})
 		await(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
 		if n := h.heard.count("reply"); n != 0 {
-			t.Errorf("%s: heard %q", name, h.heard.all())
+			t.Errorf("%s: received %q", name, h.heard.all())
 		}
 	}
 	h.say("reply/q", wire.Reply{Boot: "b1", Seq: 4})
@@ -296,10 +296,10 @@ func TestBehindABrokerASlowStoreDelaysNoLease(t *testing.T) {
 	}
 	time.Sleep(20 * time.Millisecond)
 	if h.heard.count("lease pi-1 101") != 0 {
-		t.Error("the lease of another boot was heard before the statuses that wait")
+		t.Error("the lease of another boot was handled before the queued statuses")
 	}
 	if n := h.heard.count("status"); n != 0 {
-		t.Errorf("%d statuses were heard", n)
+		t.Errorf("%d statuses were received", n)
 	}
 	if n := h.Stats().Unremembered; n == 0 {
 		t.Error("nothing was dropped of what had no room")
@@ -349,11 +349,11 @@ func TestBehindABrokerRetainedMessagesAreIgnored(t *testing.T) {
 	heardOf := func() int { return h.heard.count("lease") - before }
 	await(t, "the end of a flood", func() bool { return heardOf()+int(h.Stats().Offences["payload"]) == 500 })
 	if n, most := heardOf(), 10*(4+time.Since(began).Seconds())+1; float64(n) > most {
-		t.Errorf("%d leases of a flood were heard, want at most %.0f", n, most)
+		t.Errorf("%d leases of a flood were received, want at most %.0f", n, most)
 	}
 	stranger := h.Stats().Refused["hub"]
 	h.device.Publish("fleet/v1/nodes/nobody/lease", 1, false, `{"boot":"b1","seq":1}`).WaitTimeout(patience)
-	await(t, "the refusal of a node that nobody is", func() bool { return h.Stats().Refused["hub"] > stranger })
+	await(t, "the refusal of an unknown node", func() bool { return h.Stats().Refused["hub"] > stranger })
 	if h.remote("nobody") != nil {
 		t.Error("a stranger takes memory")
 	}
@@ -375,7 +375,7 @@ func TestBehindABrokerAFloodDoesNotBlockTheNode(t *testing.T) {
 func TestBehindABrokerANodeConnectsAndDisconnects(t *testing.T) {
 	h := behindBroker(t, func(c *ClientConfig) { c.Silence = 400 * time.Millisecond })
 	if err := h.Request("pi-1", "x", wire.Request{Type: wire.RequestRefresh}); !errors.Is(err, ErrOffline) {
-		t.Errorf("to one that was never heard: %v", err)
+		t.Errorf("to a node that was never online: %v", err)
 	}
 	h.say("lease", lease("b1", 1))
 	await(t, "the first lease", func() bool { return h.Online("pi-1") })
@@ -432,14 +432,14 @@ type mistaken struct {
 
 func (c *mistaken) Lease(p Peer, l wire.Lease) {
 	if !c.lease.Swap(true) {
-		panic("a lease that nobody was ready for")
+		panic("a panic for a lease")
 	}
 	c.recorder.Lease(p, l)
 }
 
 func (c *mistaken) Disconnected(p Peer) {
 	if !c.disconnected.Swap(true) {
-		panic("an end that nobody was ready for")
+		panic("a panic for a disconnect")
 	}
 	c.recorder.Disconnected(p)
 }
@@ -459,7 +459,7 @@ func TestBehindABrokerAPanicAffectsOneMessageOnly(t *testing.T) {
 	h.say("lease", lease("b1", 1000))
 	await(t, "the next lease", func() bool { return h.Online("pi-1") })
 	await(t, "that it is silent again", func() bool { return !h.Online("pi-1") })
-	await(t, "that this is told", func() bool { return h.heard.count("disconnected") == 1 })
+	await(t, "the report of it", func() bool { return h.heard.count("disconnected") == 1 })
 }
 
 func TestTheHubConnectsToTheNextMemberOfACluster(t *testing.T) {

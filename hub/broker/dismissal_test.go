@@ -23,7 +23,7 @@ func TestADismissedDeviceCanOnlyListItsPods(t *testing.T) {
 		old.subscribeOwn("pi-1")
 		pk, err := old.read()
 		if err != nil || pk.TopicName != "fleet/v1/nodes/pi-1/desired" || string(pk.Payload) != `{"dismissed":{}}` {
-			t.Fatalf("it is told %q on %q: %v", pk.Payload, pk.TopicName, err)
+			t.Fatalf("it receives %q on %q: %v", pk.Payload, pk.TopicName, err)
 		}
 		old.publish0("fleet/v1/nodes/pi-1/lease", `{"boot":"b","seq":1}`)
 		old.publish1("fleet/v1/nodes/pi-1/status", `{"boot":"b","seq":1}`, false)
@@ -47,11 +47,11 @@ func TestADismissedDeviceCanOnlyListItsPods(t *testing.T) {
 		synctest.Wait()
 		for _, said := range d.all() {
 			if said != "connected pi-1 " && said != "left pi-1 0" {
-				t.Errorf("the hub heard %q", said)
+				t.Errorf("the Handler received %q", said)
 			}
 		}
 		if d.count("left pi-1") != 1 || !b.Online("pi-1") {
-			t.Errorf("heard %q", d.all())
+			t.Errorf("received %q", d.all())
 		}
 		_ = rightful.conn.Close()
 	})

@@ -37,6 +37,6 @@ func TestACertificateYieldsNodeAndKey(t *testing.T) {
 		}
 	}
 	if err := identify(tls.ConnectionState{}, new(Peer)); err == nil {
-		t.Error("nobody is somebody")
+		t.Error("a certificate without a name was accepted")
 	}
 }

@@ -100,7 +100,7 @@ func TestAnIdleDeviceHasNoGoroutine(t *testing.T) {
 			}
 		}
 		if n := d.count("lease pi-"); n != 30 {
-			t.Errorf("%d leases were heard, want 30", n)
+			t.Errorf("%d leases were received, want 30", n)
 		}
 	})
 }
@@ -151,7 +151,7 @@ func TestMessagesMayArriveInPieces(t *testing.T) {
 		}
 		want := "lease pi-1 1,lease pi-1 2,lease pi-1 3,lease pi-1 4,lease pi-1 5,lease pi-1 6,presence pi-1 b shutdown,lease pi-1 7" + strings.Repeat(",lease pi-1 8", 60)
 		if got := strings.Join(d.all(), ","); !strings.HasSuffix(got, want) {
-			t.Errorf("heard %s\nwant %s", got, want)
+			t.Errorf("received %s\nwant %s", got, want)
 		}
 	})
 }
@@ -179,9 +179,9 @@ func TestTheSessionOfAnIdleConnectionEndsOnce(t *testing.T) {
 				await(t, "idle", func() bool { return isIdle(b, "pi-1") })
 				end.do(b, c)
 				await(t, "the session's end", func() bool { return !b.Online("pi-1") && b.Stats().Connections == 0 })
-				await(t, "the end told", func() bool { return d.count("disconnected pi-1") == 1 })
+				await(t, "the disconnect reported", func() bool { return d.count("disconnected pi-1") == 1 })
 				if will := d.count("presence pi-1 b lost"); will != map[bool]int{true: 1}[end.will] {
-					t.Errorf("the will was told %d times: %q", will, d.all())
+					t.Errorf("the will was published %d times: %q", will, d.all())
 				}
 				dial("pi-1").ping() // its slot is free
 			})
@@ -205,7 +205,7 @@ func TestPendingDataIsReadBeforeASessionExpires(t *testing.T) {
 			await(t, "idle", func() bool { return isIdle(b, "pi-1") })
 		}
 		if n := d.count("lease pi-1"); n != 20 || d.count("disconnected") > 0 {
-			t.Errorf("%d leases were heard, want 20: %q", n, d.all())
+			t.Errorf("%d leases were received, want 20: %q", n, d.all())
 		}
 		await(t, "silence", func() bool { return s.conn.sock.ExpireAt(time.Now().Add(s.conn.maxSilence)) })
 		await(t, "its end", func() bool { return d.count("disconnected pi-1") == 1 })
@@ -225,7 +225,7 @@ func TestAnIdleSessionsLastPacketsPrecedeTheNextSession(t *testing.T) {
 		}
 		await(t, "the last one's end", func() bool { return !b.Online("pi-1") })
 		if leases, wills := d.count("lease pi-1"), d.count("presence"); leases != 10 || wills != 0 {
-			t.Errorf("%d leases and %d wills were heard, want 10 and 0", leases, wills)
+			t.Errorf("%d leases and %d wills were received, want 10 and 0", leases, wills)
 		}
 	})
 }

@@ -102,7 +102,7 @@ func TestAnObserverSeesBothDirectionsWithoutSecrets(t *testing.T) {
 		w.device("pi-2")
 		o, code := w.observer("kari", nil)
 		if code != 0 || w.look.came.Load() != 1 {
-			t.Fatalf("CONNACK %d, told %d", code, w.look.came.Load())
+			t.Fatalf("CONNACK %d, reported %d", code, w.look.came.Load())
 		}
 		if got := o.subscribe("fleet/v1/#", "fleet/v1/nodes/pi-1/#"); !bytes.Equal(got, []byte{0, 0}) {
 			t.Fatalf("SUBACK %v", got)
@@ -211,7 +211,7 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 		}
 		dev.ping() // nothing arrived before the response
 		if w.d.count("status") > 0 || w.d.count("offence") > 0 || len(other.next()) > 0 || w.b.Stats().Offences["topic"] != 12 {
-			t.Errorf("heard %q; %v", w.d.all(), w.b.Stats().Offences)
+			t.Errorf("received %q; %v", w.d.all(), w.b.Stats().Offences)
 		}
 		o.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 2}, ProtocolVersion: 4, PacketID: 3, TopicName: "x", Payload: []byte("x")})
 		if _, err := o.read(); err == nil {
@@ -227,7 +227,7 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 		}
 		// Neither its name nor its client ID makes it a device.
 		if c, code := w.observer("pi-1", nil); code != 0 || w.d.count("connected pi-1") != 1 || w.d.count("disconnected pi-1") != 0 {
-			t.Errorf("CONNACK %d; heard %q", code, w.d.all())
+			t.Errorf("CONNACK %d; received %q", code, w.d.all())
 		} else if got := c.subscribe(topicOf("pi-1", wire.ChannelDesired)); got[0] != 0 {
 			t.Errorf("SUBACK %d", got[0])
 		}

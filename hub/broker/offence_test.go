@@ -19,15 +19,15 @@ func TestRepeatedOffencesAreReportedAtGrowingIntervals(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if told < 90 || told > 110 {
-			t.Errorf("told %d times in %d hours", told, hours)
+			t.Errorf("reported %d times in %d hours", told, hours)
 		}
 		if said := told + held; said < (hours-1)*3600 {
-			t.Errorf("%d of %d are told of", said, hours*3600)
+			t.Errorf("%d of %d are reported", said, hours*3600)
 		}
 		time.Sleep(2 * offenceSlowest)
 		for range 2 { // the first at once, the second after 10 s
 			if _, now := o.report("x"); !now {
-				t.Error("after a pause it is not told at once")
+				t.Error("after a pause it is not reported at once")
 			}
 			time.Sleep(offenceInterval)
 		}

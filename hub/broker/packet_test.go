@@ -96,7 +96,7 @@ func TestAnInvalidPacketIsReportedAndEndsTheConnection(t *testing.T) {
 				}
 				synctest.Wait()
 				if b.Online("pi-1") || d.count("offence pi-1 sent a packet that is not MQTT 3.1.1: ") != 1 {
-					t.Errorf("online %t, heard %q", b.Online("pi-1"), d.all())
+					t.Errorf("online %t, received %q", b.Online("pi-1"), d.all())
 				}
 			})
 		})
@@ -113,7 +113,7 @@ func TestALeaseDoesNotOvertakeTheStatusBeforeIt(t *testing.T) {
 		_, _ = dev.conn.Write(slices.Concat(publish(wire.ChannelStatus, `{"boot":"b1","seq":1}`), publish(wire.ChannelLease, `{"boot":"b1","seq":2}`), publish(wire.ChannelStatus, `{"boot":"b1","seq":3}`)))
 		dev.ping()
 		if want := []string{"connected pi-1 ", "status pi-1 1", "lease pi-1 2", "status pi-1 3"}; !slices.Equal(d.all(), want) {
-			t.Errorf("heard %q, want %q", d.all(), want)
+			t.Errorf("received %q, want %q", d.all(), want)
 		}
 	})
 }
@@ -131,7 +131,7 @@ func TestADeviceNeedNotWaitForConnack(t *testing.T) {
 		_, _ = io.ReadFull(c, make([]byte, 4))
 		synctest.Wait()
 		if d.count("lease pi-1 2") != 20 {
-			t.Errorf("heard %q", d.all())
+			t.Errorf("received %q", d.all())
 		}
 	})
 }

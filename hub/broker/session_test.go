@@ -21,7 +21,7 @@ func TestDisconnectEndsOneSession(t *testing.T) {
 		b.Disconnect("nobody")
 		synctest.Wait()
 		if b.Online("pi-1") || !b.Online("pi-2") || d.count("disconnected pi-1") != 1 || d.count("disconnected") != 1 {
-			t.Errorf("online: %t %t, heard %q", b.Online("pi-1"), b.Online("pi-2"), d.all())
+			t.Errorf("online: %t %t, received %q", b.Online("pi-1"), b.Online("pi-2"), d.all())
 		}
 	})
 }

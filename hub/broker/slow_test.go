@@ -100,7 +100,7 @@ func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
 					case c.cut == 0 && d.count("status pi-1 1") != 1:
 						t.Errorf("cut after %s", took)
 					case c.cut > 0 && (d.count("status pi-1 1") > 0 || !secure && took < c.cut-time.Second || took > most+3*c.pause+time.Second):
-						t.Errorf("cut after %s, want %s; heard %q", took, c.cut, d.all())
+						t.Errorf("disconnected after %s, want %s; received %q", took, c.cut, d.all())
 					}
 					raw.Close()
 					time.Sleep(20 * time.Second)

@@ -82,7 +82,7 @@ func TestM2AWillPrecedesTheNextSessionAndHasItsBoot(t *testing.T) {
 			}
 		}
 		if !slices.Equal(heard, want) {
-			t.Errorf("takeovers were told in another order:\n got %.600q\nwant %.600q", heard, want)
+			t.Errorf("takeovers were reported in another order:\n got %.600q\nwant %.600q", heard, want)
 		}
 	})
 }
@@ -94,7 +94,7 @@ func TestM2AnOrderlyDisconnectFiresNoWill(t *testing.T) {
 		c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ProtocolVersion: 4})
 		synctest.Wait()
 		if got := d.all(); !slices.Equal(got, []string{"connected pi-1 ", "disconnected pi-1 "}) {
-			t.Errorf("heard %q", got)
+			t.Errorf("received %q", got)
 		}
 	})
 }
@@ -154,7 +154,7 @@ func TestM3ASlowReaderGetsItAllAndIsHeardMeanwhile(t *testing.T) {
 			got += m
 		}
 		if leases := d.count("lease pi-1"); leases < 60 {
-			t.Errorf("%d leases were heard in more than 60 seconds of reading", leases)
+			t.Errorf("%d leases were received in more than 60 seconds of reading", leases)
 		}
 	})
 }
@@ -190,7 +190,7 @@ func TestM4AnIdentifiedDeviceCannotEither(t *testing.T) {
 		t.Errorf("a header of 5 bytes made the process grow by %d MiB", grown>>20)
 	}
 	if b.Stats().Offences["packet-too-large"] != 1 || d.count("offence pi-1 sent a packet of more than") != 1 {
-		t.Errorf("the reason was not told: %q", d.all())
+		t.Errorf("the reason was not reported: %q", d.all())
 	}
 }
 
@@ -283,7 +283,7 @@ func TestM6OneNodeHasOneSessionWhateverItsMachine(t *testing.T) {
 		second := dialPipe(t, n, "pi-1", machine("0000000000000000"))
 		second.ping()
 		if want := []string{"connected pi-1 3f2a9c0d1e4b5a67", "disconnected pi-1 3f2a9c0d1e4b5a67", "connected pi-1 0000000000000000"}; !slices.Equal(d.all(), want) {
-			t.Errorf("heard %q, want %q", d.all(), want)
+			t.Errorf("received %q, want %q", d.all(), want)
 		}
 		if s := b.Stats(); s.Sessions != 1 || s.Connections != 1 {
 			t.Errorf("%d sessions, %d connections, want one", s.Sessions, s.Connections)
@@ -339,7 +339,7 @@ func TestM8AMessageThatCannotBeStoredIsNotAcknowledged(t *testing.T) {
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
 		if c.publish1(topicOf("pi-1", wire.ChannelStatus), `{"boot":"b1","seq":1}`, false) {
-			t.Error("a status that was not remembered was acknowledged")
+			t.Error("a status that was not stored was acknowledged")
 		}
 		c.ping() // and the device is still connected
 		broken.Store(false)
@@ -382,11 +382,11 @@ func TestM10NothingIsQueuedForAnAbsentDevice(t *testing.T) {
 		n.Cut("pi-1")
 		synctest.Wait()
 		if kept := b.Stats().Sessions; kept != 0 {
-			t.Errorf("%d sessions are kept for one who is away", kept)
+			t.Errorf("%d sessions are kept for an absent device", kept)
 		}
 		for range 100 {
 			if err := b.Publish("pi-1", wire.ChannelDesired, []byte("old")); !errors.Is(err, ErrOffline) {
-				t.Fatalf("publish to one who is away: %v, want ErrOffline", err)
+				t.Fatalf("publish to an absent device: %v, want ErrOffline", err)
 			}
 		}
 		n.Heal("pi-1")
@@ -396,7 +396,7 @@ func TestM10NothingIsQueuedForAnAbsentDevice(t *testing.T) {
 			t.Fatalf("CONNACK %d", code)
 		}
 		if err := b.Publish("pi-1", wire.ChannelDesired, []byte("x")); !errors.Is(err, ErrOffline) {
-			t.Errorf("the old subscription lives: %v", err)
+			t.Errorf("the old subscription exists: %v", err)
 		}
 		again.ping() // the next packet is the response: no old message precedes it
 		if b.Stats().Sessions != 1 {
@@ -480,7 +480,7 @@ func TestM12ConnectionsAreLimited(t *testing.T) {
 			t.Errorf("%d connections, %d refused; want 3 and 5", s.Connections, s.Refused["capacity"])
 		}
 		if !strings.Contains(said.String(), "3 connections have not finished CONNECT") {
-			t.Errorf("who looks for the reason finds %s", &said)
+			t.Errorf("the log is %s", &said)
 		}
 		for _, c := range idle {
 			c.Close()
@@ -496,7 +496,7 @@ func TestM12ConnectionsAreLimited(t *testing.T) {
 		}
 		synctest.Wait()
 		if !strings.Contains(said.String(), "10 connections are open") || !strings.Contains(said.String(), "LimitNOFILE=") {
-			t.Errorf("who looks for the reason finds %s", &said)
+			t.Errorf("the log is %s", &said)
 		}
 	})
 }

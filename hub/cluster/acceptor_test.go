@@ -46,7 +46,7 @@ func TestAnAcceptorStaysOpenBetweenTwoServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := between.Read(make([]byte, 1)); err != nil {
-		t.Errorf("who came in between was not served: %v", err)
+		t.Errorf("a client that came in between was not served: %v", err)
 	}
 	if err := second.Close(); err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestAClosedAcceptorIsNotAnErrorOfItsServer(t *testing.T) {
 		t.Error("the port is open")
 	}
 	if _, err := waiting.Read(make([]byte, 1)); err == nil {
-		t.Error("who waited still waits")
+		t.Error("the waiting client still waits")
 	}
 	slot := a.open()
 	accepted := make(chan error, 1)
@@ -90,7 +90,7 @@ func TestAClosedAcceptorIsNotAnErrorOfItsServer(t *testing.T) {
 	}()
 	select {
 	case err := <-accepted:
-		t.Errorf("the server was told %v", err)
+		t.Errorf("the server's error is %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	_ = slot.Close()

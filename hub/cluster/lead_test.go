@@ -41,7 +41,7 @@ func TestTheLeadersAddressFollowsChanges(t *testing.T) {
 		l.cfg.PeerAddress = at
 		l.KeepAddress(t.Context(), st)
 		if said, err := st.Meta(t.Context(), "leader"); err != nil || !strings.Contains(said, at) {
-			t.Errorf("at %s standbys are told %s, %v", at, said, err)
+			t.Errorf("at %s standbys read %s, %v", at, said, err)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestANewLeaderReadsTheFleetWhileItBeats(t *testing.T) {
 			t.Error("what was not read is taken for the fleet")
 		}
 		if took := time.Since(began); took > leader.Lease/2 {
-			t.Errorf("for %s nobody could see that it leads; others wait for %s", took, leader.Lease)
+			t.Errorf("no heartbeat for %s; others wait for %s", took, leader.Lease)
 		}
 	})
 }

@@ -83,7 +83,7 @@ func TestUnauthenticatedClientsUseFewConnections(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("nobody comes")
+			t.Fatal("no client connects")
 		}
 	}
 	time.Sleep(100 * time.Millisecond) // long enough for all of them
@@ -95,6 +95,6 @@ func TestUnauthenticatedClientsUseFewConnections(t *testing.T) {
 	}
 	h.passer.Lead("hub-a", raw.Addr().String())
 	if code, text, _ := ask(t, h.client(t, "", false), h.standby.URL+"/nodes", nil); code != http.StatusOK || !strings.Contains(text, "by hub-b") {
-		t.Errorf("a hub is told %d %s", code, text)
+		t.Errorf("a hub gets %d %s", code, text)
 	}
 }

@@ -235,11 +235,11 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 	}
 	h.passer.Lead("", "")
 	if code, again, s := send(http.MethodPost); code != 503 || again != "1" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
-		t.Errorf("nobody leads: %d %q %+v", code, again, s)
+		t.Errorf("no hub leads: %d %q %+v", code, again, s)
 	}
 	for accept, want := range map[string]string{"text/html,*/*": "2", "application/json": ""} { // a browser reloads
 		if code, _, header := ask(t, c, h.standby.URL+"/nodes", http.Header{"Accept": {accept}}); code != 503 || header.Get("Refresh") != want {
-			t.Errorf("who takes %s is answered %d, %v", accept, code, header)
+			t.Errorf("a client that accepts %s gets %d, %v", accept, code, header)
 		}
 	}
 	closed, err := loopback.Address()
@@ -256,7 +256,7 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 		t.Errorf("the leader was lost with a change in its hands: %d %q %+v", code, again, s)
 	}
 	if code, again, _ := send(http.MethodGet); code != 503 || again != "1" {
-		t.Errorf("the leader was lost while somebody read: %d %q", code, again)
+		t.Errorf("the leader was lost during a read: %d %q", code, again)
 	}
 }
 
@@ -359,7 +359,7 @@ func TestTheLeaderKnowsItsStandbys(t *testing.T) {
 	want := leader.Status{Name: "hub-b", Address: "hub-b:8444", Behind: time.Second}
 	ask(t, h.client(t, "", false), h.standby.URL, http.Header{standHeader: {`{"address": "hub-z:8444"}`}})
 	if by != want || len(h.heard) != 1 || h.heard[0] != want {
-		t.Errorf("a request is by %+v, and heard was %+v", by, h.heard)
+		t.Errorf("a request is by %+v, and the announcement is %+v", by, h.heard)
 	}
 	if err := h.passer.Announce(t.Context()); err != nil || len(h.heard) != 2 || h.heard[1] != want {
 		t.Errorf("announced was %+v, %v", h.heard, err)

@@ -182,7 +182,7 @@ func TestAFloodIsFolded(t *testing.T) {
 		most int
 	}{
 		{"a viewer's refusals in a loop", func(i int) Audit { return refused(fmt.Sprint("pi-", i)) }, foldBurst + 20},
-		{"malformed tokens with names of their own", func(i int) Audit {
+		{"malformed tokens with different names", func(i int) Audit {
 			a := refused("x")
 			a.Who, a.Via, a.Code = fmt.Sprint("guess-", i), "join token", 400
 			return a
@@ -197,10 +197,10 @@ func TestAFloodIsFolded(t *testing.T) {
 			foldBurst + 20,
 		},
 		{
-			"readings of secrets", func(i int) Audit { a := did("s"); a.Resource, a.Verb = "secrets", "get"; return a },
+			"reads of secrets", func(i int) Audit { a := did("s"); a.Resource, a.Verb = "secrets", "get"; return a },
 			foldBurst + 20,
 		},
-		{"refusals from ever new addresses", func(i int) Audit {
+		{"refusals from new addresses all the time", func(i int) Audit {
 			a := refused("x")
 			a.Source = fmt.Sprintf("2001:db8:%x::1", i)
 			return a
@@ -314,11 +314,11 @@ func TestARecordIsWrittenWithTheNextTransaction(t *testing.T) {
 	before := frames()
 	s.NoteAudit(did("pi-1"))
 	if n := frames(); n != before {
-		t.Fatal("it was written by itself:", n, before)
+		t.Fatal("it was written separately:", n, before)
 	}
 	mustCommit(t, s, 2, pod("b", 2))
 	if found, _ := s.FindAudits(t.Context(), AuditQuery{Limit: 9}); len(found) != 2 {
-		t.Fatal("it did not go along:", found)
+		t.Fatal("it was not written with the transaction:", found)
 	}
 	// A failed write loses no queued record.
 	s.NoteAudit(did("pi-2"))
@@ -329,7 +329,7 @@ func TestARecordIsWrittenWithTheNextTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found, _ := s.FindAudits(t.Context(), AuditQuery{Limit: 9}); len(found) != 3 || found[0].Name != "pi-2" {
-		t.Fatal("it was lost with another's write:", found)
+		t.Fatal("it was lost with another write:", found)
 	}
 }
 
@@ -443,7 +443,7 @@ func TestEveryColumnIsInTheChain(t *testing.T) {
 			t.Fatal(column, err)
 		}
 		if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks == 0 {
-			t.Errorf("%s was changed, and it does not show: %v %+v", column, err, r)
+			t.Errorf("a change of %s is not detected: %v %+v", column, err, r)
 		}
 		if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
 			_, err := c.ExecContext(ctx, "DELETE FROM audit; INSERT INTO audit SELECT * FROM was; DROP TABLE was")
@@ -467,7 +467,7 @@ func TestAForgedRecordWithItsHashIsDetected(t *testing.T) {
 		}
 	}
 	forge := func(a Audit, prev []byte) Audit {
-		a.Who, a.Prev = "somebody else", prev
+		a.Who, a.Prev = "mallory", prev
 		a.Hash = a.link(prev)
 		return a
 	}
@@ -550,7 +550,7 @@ func TestAReportOfManyBreaksIsShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r, err := s.VerifyAudit(t.Context()); err != nil || len(r.Broken) != maxBroken || r.Breaks < 100 {
-		t.Errorf("%v: %d of %d are told", err, len(r.Broken), r.Breaks)
+		t.Errorf("%v: %d of %d are reported", err, len(r.Broken), r.Breaks)
 	}
 }
 

@@ -33,15 +33,15 @@ func TestTheSourceOfAFlood(t *testing.T) {
 		kept int
 	}{
 		{"one person from one address", func(*Audit, int) {}, foldBurst},
-		{"two people who have shown who they are", func(a *Audit, i int) { a.Who = fmt.Sprint("anna-", i%2) }, 2 * foldBurst},
+		{"two authenticated users", func(a *Audit, i int) { a.Who = fmt.Sprint("anna-", i%2) }, 2 * foldBurst},
 		{
-			"names with tokens that are not good", func(a *Audit, i int) { a.Who, a.Code = fmt.Sprint("anna-", i), 401 },
+			"names with invalid tokens", func(a *Audit, i int) { a.Who, a.Code = fmt.Sprint("anna-", i), 401 },
 			foldBurst,
 		},
 		{"names with passwords", func(a *Audit, i int) { a.Who, a.Via = fmt.Sprint("anna-", i), "password" }, foldBurst},
 		{"names with join tokens", func(a *Audit, i int) { a.Who, a.Via = fmt.Sprint("pi-", i), "join token" }, foldBurst},
 		{
-			"readings, which cost nothing", func(a *Audit, i int) { a.Verb, a.Resource, a.Code = "get", "secrets", 200 },
+			"reads, which cost nothing", func(a *Audit, i int) { a.Verb, a.Resource, a.Code = "get", "secrets", 200 },
 			foldBurst,
 		},
 		{"renewals", func(a *Audit, i int) { a.Verb, a.Code = "renew", 200 }, foldBurst},
@@ -56,7 +56,7 @@ func TestTheSourceOfAFlood(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := &auditor{}
 				if kept := flood(q, 200, func(i int) Audit { a := refused("x"); tt.edit(&a, i); return a }); kept != tt.kept {
-					t.Errorf("%d are kept one by one, want %d", kept, tt.kept)
+					t.Errorf("%d are not folded, want %d", kept, tt.kept)
 				}
 				sum := 0
 				for _, r := range taken(q, true) {
@@ -79,7 +79,7 @@ func TestSourcesAreLimited(t *testing.T) {
 			n += times
 			flood(q, times, func(int) Audit { a := refused("x"); a.Source, a.Who, a.Via = source, "", "password"; return a })
 			if len(q.waiting) > 1000 {
-				t.Fatal("no flood at all")
+				t.Fatal("nothing was folded")
 			}
 		}
 		put("the first", foldBurst+5)
@@ -90,7 +90,7 @@ func TestSourcesAreLimited(t *testing.T) {
 			t.Errorf("%d sources are known", len(q.folds))
 		}
 		if folding := q.folding(); folding > foldSources+1 {
-			t.Errorf("%d sources have something left out", folding)
+			t.Errorf("%d sources have folded events", folding)
 		}
 		sum := 0
 		count := func() {
@@ -103,7 +103,7 @@ func TestSourcesAreLimited(t *testing.T) {
 		time.Sleep(2 * foldLongest) // quiet sources without folded events are removed
 		put("a new one", 1)
 		if first == nil || first.n > 0 && q.folds["the first"] != first {
-			t.Error("what was left out of the first is lost")
+			t.Error("the folded events of the first are lost")
 		}
 		if q.folds["a new one"] == nil || len(q.folds) > foldSources+2 {
 			t.Errorf("%d sources are known after two hours", len(q.folds))
@@ -174,7 +174,7 @@ func TestRecordsOfUnauthenticatedClientsAreShort(t *testing.T) {
 	known := Audit{Who: "anna", Via: "session", Source: "2001:db8::1", Verb: "update", Resource: "nodes", Name: long,
 		Code: 403, Message: long}.bounded()
 	if len(known.Message) != maxAuditMessage || len(known.Name) != maxAuditText {
-		t.Errorf("of somebody known %d bytes are kept", known.bytes())
+		t.Errorf("%d bytes of an authenticated user are stored", known.bytes())
 	}
 }
 

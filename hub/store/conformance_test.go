@@ -117,10 +117,10 @@ func TestACommitIsAllOrNothing(t *testing.T) {
 		mustCommit(t, s, 7, pod("a", 7))
 		before := contents(t, s)
 		for name, c := range map[string]Commit{
-			"a revision that goes back":     {Rev: 6, Rows: []Row{pod("z", 6)}},
+			"a decreasing revision":         {Rev: 6, Rows: []Row{pod("z", 6)}},
 			"an object beyond the revision": {Rev: 8, Rows: []Row{pod("b", 8), pod("z", 9)}},
 			"an object without a name":      {Rev: 8, Rows: []Row{pod("b", 8), pod("", 8)}},
-			"a kind that is no table name": {
+			"a kind that is not a valid table name": {
 				Rev: 8, Rows: []Row{pod("b", 8), {Kind: `x"; DROP TABLE pods`, Name: "z", Object: []byte("{}")}},
 			},
 			"a kind that is one of our own tables": {
@@ -215,10 +215,10 @@ func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
 		for who, before := range map[string]string{"anna": "another", "nobody": "p"} {
 			if err := s.AddSession(ctx, Session{Hash: []byte(who), User: who, Created: now, Expires: now.Add(time.Hour)},
 				before); !errors.Is(err, ErrNotFound) {
-				t.Errorf("a session of %s with a password that is not theirs: %v", who, err)
+				t.Errorf("a session of %s with another password: %v", who, err)
 			}
 			if err := s.ReplacePassword(ctx, who, before, "q"); !errors.Is(err, ErrNotFound) {
-				t.Errorf("the password of %s, which is another than was said, is replaced: %v", who, err)
+				t.Errorf("the password of %s was replaced despite a wrong former one: %v", who, err)
 			}
 		}
 		if v, err := s.Session(ctx, []byte{0, 1, 255}); err != nil || v.Role != "admin" || v.CSRF != "c" ||
@@ -244,7 +244,7 @@ func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
 		must(err)
 		must(s.SetRole(ctx, "anna", "viewer", now))
 		if after, err := s.RightsTaken(ctx); err != nil || after == before {
-			t.Errorf("rights were taken: %s before, %s after: %v", before, after, err)
+			t.Errorf("revoked rights: %s before, %s after: %v", before, after, err)
 		}
 		if at, err := s.ClientsRevokedBefore(ctx, "anna"); err != nil || !at.Equal(now) {
 			t.Fatal(at, err)
@@ -273,10 +273,10 @@ func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
 		}
 		must(s.DeleteUser(ctx, "anna", now))
 		if _, err := s.Session(ctx, []byte{0, 1, 255}); !errors.Is(err, ErrNotFound) {
-			t.Fatal("a session outlived its user", err)
+			t.Fatal("a session of a deleted user exists", err)
 		}
 		if v, err := s.APITokens(ctx); err != nil || len(v) > 0 {
-			t.Fatal("a token outlived its user", v, err)
+			t.Fatal("a token of a deleted user exists", v, err)
 		}
 		if v, err := s.Views(ctx, "anna"); err != nil || len(v) > 0 {
 			t.Fatal(v, err)
@@ -406,7 +406,7 @@ func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
 			return at
 		}
 		if at := last(); !at.IsZero() {
-			t.Fatalf("a new database is of %s", at)
+			t.Fatalf("the time of a new database is %s", at)
 		}
 		for i, c := range []struct{ after, want time.Duration }{{0, 0}, {59 * time.Minute, 0}, {time.Hour, time.Hour},
 			{90 * time.Minute, time.Hour}, {-time.Hour, time.Hour}, {3 * time.Hour, 3 * time.Hour}} {

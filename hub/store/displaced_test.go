@@ -88,7 +88,7 @@ func TestADatabaseThatIsRemovedIsBackAtTheNextStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r, err := again.Recovered(t.Context()); err != nil || r == nil {
-		t.Fatalf("nobody is told that it was replaced: %v", err)
+		t.Fatalf("the replacement is not logged: %v", err)
 	}
 }
 

@@ -165,7 +165,7 @@ func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
 		t.Fatal("still full")
 	}
 	if info, err := os.Stat(s.ballast()); err != nil || info.Size() != ballastBytes {
-		t.Fatal("the ballast was not made again", err)
+		t.Fatal("the ballast was not created again", err)
 	}
 	must(t, quickCheck(t.Context(), s.conn))
 	expect(t, contents(t, s), fmt.Sprintf(`pods default/new u-new %d pi-1 Running {"kind":"Pod","metadata":{"name":"new"}}`, rev+3))
@@ -275,10 +275,10 @@ func TestANewBackupReplacesOldOnes(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "other"), make([]byte, free-256<<10), 0o600))
 	before := there()
 	if err := s.backupNow(t.Context(), day(13)); !errors.Is(err, ErrFull) {
-		t.Error("a backup for which there is no room:", err)
+		t.Error("a backup that does not fit:", err)
 	}
 	if got := there(); !slices.Equal(got, before) {
-		t.Errorf("there are %v, want %v: none was given up for nothing", got, before)
+		t.Errorf("there are %v, want %v: a backup was removed in vain", got, before)
 	}
 }
 
@@ -314,14 +314,14 @@ func TestTheBallastReservesSpace(t *testing.T) {
 		do   func(file string) error
 		made bool
 	}{
-		{"a directory in its place is no full disk", func(file string) error {
+		{"a directory in its place is taken for a full disk", func(file string) error {
 			return os.MkdirAll(filepath.Join(file, "x"),
 				0o700)
 		}, false},
-		{"a copy of it that takes no space is filled", func(file string) error {
+		{"a sparse copy is not filled", func(file string) error {
 			return errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, ballastBytes))
 		}, true},
-		{"one of another size is made anew", func(file string) error {
+		{"a file of another size is not replaced", func(file string) error {
 			return os.WriteFile(file, make([]byte, ballastBytes+1),
 				0o600)
 		}, true},
@@ -331,7 +331,7 @@ func TestTheBallastReservesSpace(t *testing.T) {
 			must(t, tt.do(filepath.Join(dir, "ballast")))
 			s := openIn(t, dir)
 			if s.Full() {
-				t.Error("it takes the disk for full")
+				t.Error("the disk counts as full")
 			}
 			var st unix.Stat_t
 			if err := unix.Stat(s.ballast(), &st); err != nil ||
@@ -341,7 +341,7 @@ func TestTheBallastReservesSpace(t *testing.T) {
 			s.full.Store(true) // the state on a full disk
 			mustCommit(t, s, 1, pod("new", 1))
 			if s.Full() {
-				t.Error("it goes on to take the disk for full")
+				t.Error("the disk still counts as full")
 			}
 		})
 	}

@@ -35,10 +35,10 @@ func TestAuditIsFoundByWordsAndPage(t *testing.T) {
 		},
 		{"only what was refused", AuditQuery{Refused: true, Limit: 9}, "pi-9 pi-6 pi-3 pi-0"},
 		{"only what came in certain ways", AuditQuery{Via: []string{"token", "command line"}, Limit: 9}, "pi-5"},
-		{"a way is no SQL", AuditQuery{Via: []string{`session') OR ('a' = 'a`}, Limit: 9}, ""},
-		{"every word must occur, whatever its case", AuditQuery{Words: []string{"ANNA", "pi-4"}, Limit: 9}, "pi-4"},
-		{"a word is no pattern", AuditQuery{Words: []string{"%"}, Limit: 2}, "pi-9 pi-6"},
-		{"a word is no SQL", AuditQuery{Words: []string{`') OR 1=1 --`}, Limit: 9}, ""},
+		{"a way of access is not SQL", AuditQuery{Via: []string{`session') OR ('a' = 'a`}, Limit: 9}, ""},
+		{"every word must occur, in any case", AuditQuery{Words: []string{"ANNA", "pi-4"}, Limit: 9}, "pi-4"},
+		{"a word is not a pattern", AuditQuery{Words: []string{"%"}, Limit: 2}, "pi-9 pi-6"},
+		{"a word is not SQL", AuditQuery{Words: []string{`') OR 1=1 --`}, Limit: 9}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			found, err := s.FindAudits(t.Context(), tt.q)

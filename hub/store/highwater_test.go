@@ -47,8 +47,8 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 		spoil func(t *testing.T, dir string)
 		lost  bool
 	}{
-		{"nothing is wrong", func(*testing.T, string) {}, false},
-		{"the log is gone", func(t *testing.T, dir string) { must(t, os.Remove(wal(dir))) }, true},
+		{"no damage", func(*testing.T, string) {}, false},
+		{"the log is missing", func(t *testing.T, dir string) { must(t, os.Remove(wal(dir))) }, true},
 		{"the log is empty", func(t *testing.T, dir string) { must(t, os.Truncate(wal(dir), 0)) }, true},
 		{"the log is cut in half", func(t *testing.T, dir string) {
 			info, err := os.Stat(wal(dir))
@@ -57,21 +57,21 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 		}, true},
 		{"a bit in the middle of the log is flipped", flip(func(size int) int { return size / 2 }), true},
 		{"a bit of the newest commit is flipped", flip(func(size int) int { return size - 100 }), true},
-		{"the database and its log are gone", func(t *testing.T, dir string) {
+		{"the database and its log are missing", func(t *testing.T, dir string) {
 			must(t, errors.Join(os.Remove(wal(dir)), os.Remove(filepath.Join(dir, database))))
 		}, true},
 		{
-			"the witness is gone", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, highWaterFile))) }, false,
+			"the high-water mark is missing", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, highWaterFile))) }, false,
 		},
 		{
-			"the witness is empty", func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, highWaterFile), 0)) },
+			"the high-water mark is empty", func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, highWaterFile), 0)) },
 			false,
 		},
-		{"the witness is damaged", func(t *testing.T, dir string) {
+		{"the high-water mark is damaged", func(t *testing.T, dir string) {
 			must(t, os.WriteFile(filepath.Join(dir, highWaterFile),
 				[]byte(strings.Replace(progress{10, 99}.text(), "0000", "0900", 1)), 0o600))
 		}, false},
-		{"the witness is behind, as after a power cut", func(t *testing.T, dir string) {
+		{"the high-water mark is behind, as after a power cut", func(t *testing.T, dir string) {
 			must(t, os.WriteFile(filepath.Join(dir, highWaterFile), []byte(progress{7, 1}.text()), 0o600))
 		}, false},
 	} {
@@ -97,7 +97,7 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 			mustCommit(t, s, rev+1, pod("next", rev+1))
 			must(t, s.Close())
 			if got := readHighWater(dir).rev; got != rev+1 {
-				t.Errorf("after revision %d the witness says %d", rev+1, got)
+				t.Errorf("after revision %d the high-water mark is %d", rev+1, got)
 			}
 			said.Reset()
 			s, err = Open(t.Context(), o)
@@ -144,7 +144,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 			do   func(t *testing.T, hub, command *Store) error
 			lost bool
 		}{
-			"nothing has happened since": {func(*testing.T, *Store, *Store) error { return nil }, false},
+			"no write since": {func(*testing.T, *Store, *Store) error { return nil }, false},
 			"the hub has deleted a user": {func(t *testing.T, hub,
 				_ *Store) error {
 				return hub.DeleteUser(t.Context(), "anna", now)
@@ -155,7 +155,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 			"a command, and then the hub again": {func(t *testing.T, hub, command *Store) error {
 				return errors.Join(command.RevokeClients(t.Context(), "eve", now), hub.RevokeClients(t.Context(), "mallory", now))
 			}, true},
-			"somebody was noted in the audit": {func(t *testing.T, hub,
+			"an audit record was added": {func(t *testing.T, hub,
 				_ *Store) error {
 				return hub.AddAudit(t.Context(), did("pi-1"))
 			}, true},
@@ -193,7 +193,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 					counted, err := s.found(t.Context())
 					must(t, err)
 					if saw := readHighWater(o.Dir); saw != counted || saw.writes <= began {
-						t.Errorf("the witness says %+v, and the database is at %+v", saw, counted)
+						t.Errorf("the high-water mark is %+v, and the database is at %+v", saw, counted)
 					}
 					must(t, errors.Join(command.Close(), s.Close()))
 				}
@@ -211,7 +211,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 				must(t, err)
 				if _, err := s.Session(t.Context(), []byte{1}); token.Revoked.IsZero() == c.lost ||
 					errors.Is(err, ErrNotFound) != c.lost {
-					t.Error("who was shut out is in again:", token, err)
+					t.Error("a removed user has access again:", token, err)
 				}
 				rev := s.rev
 				must(t, s.Close())

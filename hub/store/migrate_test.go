@@ -137,7 +137,7 @@ func TestADowngradeIsRefusedAndChangesNothing(t *testing.T) {
 				must(t, copyFile(filepath.Join(other, name), filepath.Join(dir, name)))
 			}
 			if info, err := os.Stat(filepath.Join(dir, database+"-wal")); err != nil || info.Size() == 0 {
-				t.Fatal("there is no log", err)
+				t.Fatal("no log exists", err)
 			}
 		}},
 		{"a copy without a log", func(t *testing.T, dir string) {

@@ -126,7 +126,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 		t.Fatal(m, err)
 	}
 	if _, err := os.Stat(filepath.Join(o.Dir, database)); !errors.Is(err, os.ErrNotExist) {
-		t.Fatal("the hub could begin with the old one", err)
+		t.Fatal("a hub could open the former database", err)
 	}
 	s = opened(t, o) // the data directory has the new address
 	if s.pg == nil {
@@ -140,7 +140,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 		t.Fatal(rev)
 	}
 	if r, err := s.Recovered(t.Context()); err != nil || r != nil {
-		t.Fatal("a move is no recovery: nothing is older than it was", r, err)
+		t.Fatal("a move must not count as a recovery", r, err)
 	}
 	found, err := s.FindAudits(t.Context(), AuditQuery{Verbs: []string{"migrate"}, Limit: 9})
 	if err != nil || len(found) != 1 || found[0].Who != "anna" {
@@ -182,7 +182,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	}
 	elsewhere.Dir = t.TempDir()
 	if _, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was moved to") {
-		t.Fatal("another hub goes on from it", err)
+		t.Fatal("another hub opens it", err)
 	}
 	s = opened(t, o)
 	if rev, _ := s.Revision(t.Context()); rev != 10+2*revisionJump {
@@ -220,7 +220,7 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 		}
 		s := opened(t, o)
 		if s.pg != nil || everything(t, s) != before {
-			t.Fatal("it is not as it was")
+			t.Fatal("the content differs")
 		}
 		_ = s.Close()
 		l.isDown(false)
@@ -232,7 +232,7 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 	p := o
 	p.Database = server.Database()
 	l := newLine(t, &p)
-	t.Run("after it, before anybody knows", func(t *testing.T) {
+	t.Run("after it, before the hub gets the result", func(t *testing.T) {
 		l.set(cutAndDown)
 		if _, err := Move(t.Context(), o, p.Database); err == nil || !strings.Contains(err.Error(), "check whether") {
 			t.Fatal(err)
@@ -243,7 +243,7 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 		}
 		s := opened(t, o)
 		if s.pg == nil || everything(t, s) != before {
-			t.Fatal("it is not as it was")
+			t.Fatal("the content differs")
 		}
 		wholeAudit(t, s)
 		if err := s.Close(); err != nil {
@@ -267,7 +267,7 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 			t.Fatal(m, err)
 		}
 		if _, err := os.Stat(filepath.Join(o.Dir, database)); !errors.Is(err, os.ErrNotExist) {
-			t.Fatal("the hub could begin with the old one", err)
+			t.Fatal("a hub could open the former database", err)
 		}
 		for _, again := range []string{at, server.Database()} {
 			if _, err := Move(t.Context(), o, again); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "already") {
@@ -276,7 +276,7 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 		}
 		s = opened(t, o)
 		if s.pg == nil || everything(t, s) != before {
-			t.Fatal("it is not as it was")
+			t.Fatal("the content differs")
 		}
 		if _, err := Move(t.Context(), o, at); !errors.Is(err, ErrLocked) {
 			t.Fatal("the hub runs", err)
@@ -289,11 +289,11 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 		must(t, os.Rename(m.Kept, filepath.Join(o.Dir, database)))
 		s = opened(t, o)
 		if r, err := s.Recovered(t.Context()); err != nil || r == nil || s.pg != nil || s.rev <= rev {
-			t.Fatal("a second truth began without a word:", r, err)
+			t.Fatal("the former file was opened without an error:", r, err)
 		}
 		must(t, s.Close())
 	})
-	t.Run("into what holds something", func(t *testing.T) {
+	t.Run("into a database that is not empty", func(t *testing.T) {
 		other := options(t, t.TempDir())
 		_ = opened(t, other).Close()
 		if _, err := Move(t.Context(), other, p.Database); !errors.Is(err, ErrExists) {
@@ -317,9 +317,9 @@ func TestAnInterruptedMoveToAFileIsUndoneOrFinished(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for name, does := range map[string]fault{
-		"before the server has noted it":     cutBeforeAndDown,
-		"after it, before anybody knows":     cutAndDown,
-		"between hub.db and where it is now": none,
+		"before the server has noted it":           cutBeforeAndDown,
+		"after it, before the hub gets the result": cutAndDown,
+		"between hub.db and where it is now":       none,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
@@ -345,7 +345,7 @@ func TestAnInterruptedMoveToAFileIsUndoneOrFinished(t *testing.T) {
 			if does == cutBeforeAndDown {
 				must(t, err)
 				if s.pg == nil || everything(t, s) != before {
-					t.Error("a hub that starts meanwhile is not where it was")
+					t.Error("a hub that starts meanwhile uses another database")
 				}
 				must(t, s.Close())
 			} else if err == nil || !strings.Contains(err.Error(), "was moved to") ||
@@ -358,7 +358,7 @@ func TestAnInterruptedMoveToAFileIsUndoneOrFinished(t *testing.T) {
 			}
 			s = opened(t, o)
 			if s.pg != nil || everything(t, s) != before || s.rev <= revisionJump {
-				t.Error("it is not as it was")
+				t.Error("the content differs")
 			}
 			wholeAudit(t, s)
 			must(t, s.Close())
@@ -369,11 +369,11 @@ func TestAnInterruptedMoveToAFileIsUndoneOrFinished(t *testing.T) {
 			elsewhere.Dir, elsewhere.Database = t.TempDir(), address
 			if s, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was moved to") ||
 				!strings.Contains(err.Error(), "name another database") {
-				t.Errorf("another hub goes on from where it was: %v, %v", s, err)
+				t.Errorf("another hub opens the former database: %v, %v", s, err)
 			}
 			o.Database = address
 			if s, err := Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), "name another database") {
-				t.Errorf("the hub goes back to where it was: %v, %v", s, err)
+				t.Errorf("the hub opens the former database: %v, %v", s, err)
 			}
 		})
 	}
@@ -438,7 +438,7 @@ func TestABackupIsAFileWithEitherDatabase(t *testing.T) {
 			}
 		}
 		if _, err := s.User(t.Context(), "anna"); rights != errors.Is(err, ErrNotFound) {
-			t.Fatal("who was shut out since the backup is in again, or nobody is in:", err)
+			t.Fatal("a removed user has access again, or no user has:", err)
 		}
 		wholeAudit(t, s)
 		mustCommit(t, s, s.rev+1, pod("z", 1))
@@ -533,7 +533,7 @@ func commands(t *testing.T, o Options, write func(s *Store, n int) error, do fun
 		}
 		return errors.Join(err, s.Close())
 	}, do); err != nil {
-		t.Errorf("after %d commands one was told %v", told, err)
+		t.Errorf("after %d commands one failed: %v", told, err)
 	}
 	return told
 }
@@ -599,7 +599,7 @@ func TestARemoteCommandCannotWriteToAFormerDatabase(t *testing.T) {
 	for refused, want := range map[error]string{during: "nothing was changed; run this again",
 		write(): "is no longer the hub's database"} {
 		if refused == nil || !strings.Contains(refused.Error(), want) { // the first may have waited too long
-			t.Errorf("a command that writes to the former database is told %v", refused)
+			t.Errorf("a command that writes to the former database: %v", refused)
 		}
 	}
 	must(t, command.Close())

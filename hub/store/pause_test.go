@@ -63,7 +63,7 @@ func TestPausesOfTheHub(t *testing.T) {
 	expect(t, run(10*24*time.Hour, ends(11*24*time.Hour)), "4h0m0s to 240h0m0s")
 	// unreadable pauses do not stop a hub
 	if s := openIn(t, dir); s.SetMeta(t.Context(), metaPauses, "{") != nil || s.End(t.Context(), noon) != nil {
-		t.Error("what is not readable is in the way")
+		t.Error("unreadable pauses are an error")
 	}
 }
 

@@ -183,9 +183,9 @@ func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for name, does := range map[string]fault{
-		"before the server had it":                        cutBefore,
-		"after it, before its answer":                     cutAfter,
-		"and the network swallows all that is said there": swallow,
+		"before the server had it":         cutBefore,
+		"after it, before its answer":      cutAfter,
+		"and the network drops everything": swallow,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
@@ -236,8 +236,8 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 		does fault
 		done bool
 	}{
-		"it was not carried out, and is then":  {cutBeforeAndDown, false},
-		"it was carried out, and is not again": {cutAndDown, true},
+		"it was not committed, and is committed then": {cutBeforeAndDown, false},
+		"it was committed, and not again":             {cutAndDown, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
@@ -262,7 +262,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 			}
 			select {
 			case err := <-over:
-				t.Fatal("it was told before anybody knew", err)
+				t.Fatal("it returned before the result was known", err)
 			default:
 			}
 			l.isDown(false)
@@ -281,7 +281,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 			}
 		})
 	}
-	t.Run("or the hub begins anew", func(t *testing.T) {
+	t.Run("or the hub restarts", func(t *testing.T) {
 		o := onPostgres(t, server)
 		o.timeouts = timeouts{response: 5 * time.Second, reconnect: 100 * time.Millisecond, resolve: 300 * time.Millisecond}
 		l := newLine(t, &o)
@@ -435,10 +435,10 @@ func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
 		}
 		mustCommit(t, s, rev, pod(fmt.Sprint("p", rev), rev))
 		if _, err := s.User(t.Context(), "nobody"); !errors.Is(err, ErrNotFound) {
-			t.Fatal("a reader is told of it", err)
+			t.Fatal("a read failed", err)
 		}
 		if _, err := s.ClientsRevokedBefore(t.Context(), "nobody"); err != nil {
-			t.Fatal("a reader is told of it", err)
+			t.Fatal("a read failed", err)
 		}
 	}
 	close(ends)
@@ -564,7 +564,7 @@ func TestAConflictIsRetried(t *testing.T) {
 			expect(t, names(t, s), "a", "b")
 			server.Do(postgrestest.Name(o.Database), "ALTER SEQUENCE tries RESTART MINVALUE -1000 START -1000")
 			if err := s.Commit(t.Context(), Commit{Rev: 3, Rows: []Row{pod("c", 3)}}); !errors.Is(err, ErrUnavailable) {
-				t.Fatal("it is tried for ever, or not told as what passes", err)
+				t.Fatal("it is retried forever, or not reported as temporary", err)
 			}
 		})
 	}
@@ -586,7 +586,7 @@ func TestUnusableServersAreRefused(t *testing.T) {
 			server.Do(postgrestest.Name(o.Database), "CREATE TABLE users (x int); CREATE TABLE orders (x int)")
 		}, []string{"2 tables in schema public that are not a hub's", "search_path"}, nil},
 		"without a schema": {func(o *Options) { server.Do(postgrestest.Name(o.Database), "DROP SCHEMA public") }, []string{"CREATE SCHEMA"}, nil},
-		"a role that may make nothing there": {func(o *Options) {
+		"a role without CREATE": {func(o *Options) {
 			server.Do("postgres", "CREATE ROLE weak LOGIN")
 			o.Database = strings.Replace(o.Database, "flotilla@", "weak@", 1)
 		}, []string{"refuses this role", "OWNER TO"}, nil},
@@ -597,7 +597,7 @@ func TestUnusableServersAreRefused(t *testing.T) {
 		"not there":                {func(o *Options) { o.Database = server.URL("nowhere") }, []string{"nowhere", "does not exist", "createdb"}, ErrUnavailable},
 		"no server":                {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" }, []string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
 		"no address":               {func(o *Options) { o.Database = "mysql://x" }, []string{"postgres://USER@HOST"}, nil},
-		"an address that is odd":   {func(o *Options) { o.Database = "postgres://a:geheim@h:port/x" }, []string{"postgres://USER@HOST"}, nil},
+		"an invalid address":       {func(o *Options) { o.Database = "postgres://a:geheim@h:port/x" }, []string{"postgres://USER@HOST"}, nil},
 		"a file that is not there": {func(o *Options) { o.Database = "/nowhere/url" }, []string{"/nowhere/url", "first line"}, nil},
 		"of a newer program": {func(o *Options) {
 			_ = opened(t, *o).Close()
@@ -606,7 +606,7 @@ func TestUnusableServersAreRefused(t *testing.T) {
 		"empty, where the hub has a database": {func(o *Options) {
 			_ = openIn(t, o.Dir).Close()
 		}, []string{"it is empty", "hub.db", "migrate --to"}, nil},
-		"empty, where it had one elsewhere": {func(o *Options) {
+		"empty, but its database was elsewhere": {func(o *Options) {
 			s := opened(t, *o)
 			mustCommit(t, s, 3, pod("a", 3))
 			_ = s.Close()
@@ -635,10 +635,10 @@ func TestUnusableServersAreRefused(t *testing.T) {
 				}
 			}
 			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("it is more than a line: %q", err)
+				t.Errorf("it has several lines: %q", err)
 			}
 			if strings.Contains(err.Error(), "geheim") {
-				t.Error("the password stands in the message:", err)
+				t.Error("the message contains the password:", err)
 			}
 			if after := server.Do("postgres", "SELECT count(*) FROM pg_database"); after != before {
 				t.Error("databases were made")
@@ -665,7 +665,7 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 		}
 	}
 	if !strings.Contains(log.String(), "THE DATABASE LOSES DATA") || !strings.Contains(log.String(), "fsync=off") {
-		t.Error("nobody is told that fsync is off:", log.String())
+		t.Error("fsync=off is not logged:", log.String())
 	}
 	var is string
 	if _, err := s.conn.ExecContext(t.Context(), "SET synchronous_commit = off"); err != nil { // a client has done that
@@ -674,12 +674,12 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 	if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
 		return c.QueryRowContext(ctx, "SHOW synchronous_commit").Scan(&is)
 	}); err != nil || is != "on" {
-		t.Error("a transaction relies on what its connection was told", is, err)
+		t.Error("a transaction relies on the settings of its connection", is, err)
 	}
 	server.Do("postgres", "ALTER ROLE flotilla SET synchronous_commit = remote_apply")
 	s = reopened(t, s, o)
 	if err := s.conn.QueryRowContext(t.Context(), "SHOW synchronous_commit").Scan(&is); err != nil || is != "remote_apply" {
-		t.Error("more than on is made less", is, err)
+		t.Error("remote_apply was reduced to on", is, err)
 	}
 }
 
@@ -753,7 +753,7 @@ func TestAHubWithAFleetRefusesAnotherHubsDatabase(t *testing.T) {
 		t.Error("a restore:", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, placeFile)); err == nil {
-		t.Error("it has noted the other's database")
+		t.Error("it has stored the other hub's address")
 	}
 	s = opened(t, other)
 	expect(t, names(t, s), "theirs")
@@ -830,8 +830,8 @@ func TestAHighWaterMarkWithoutAHubIDRefusesNoDatabase(t *testing.T) {
 	file := filepath.Join(o.Dir, highWaterFile)
 	before := progress{1, 1}.text() + "in PostgreSQL\n"
 	for what, write := range map[string]func() error{
-		"a file of before": func() error { return os.WriteFile(file, []byte(before), 0o600) },
-		"one that such a hub wrote over": func() error {
+		"a file of an older version": func() error { return os.WriteFile(file, []byte(before), 0o600) },
+		"one that such a version overwrote": func() error {
 			f, err := os.OpenFile(file, os.O_WRONLY, 0o600)
 			if err == nil {
 				_, err = f.WriteAt([]byte(before), 0)
@@ -850,7 +850,7 @@ func TestAHighWaterMarkWithoutAHubIDRefusesNoDatabase(t *testing.T) {
 		}
 		must(t, s.Close())
 		if !lastInPostgres(o.Dir) {
-			t.Errorf("%s is not one any more", what)
+			t.Errorf("%s still counts as one", what)
 		}
 	}
 }
@@ -916,7 +916,7 @@ func TestAMissingAddressFileIsNotIgnored(t *testing.T) {
 		must(t, err)
 		must(t, s.Close())
 		if saw := readHighWater(o.Dir); saw.rev != rev || lastInPostgres(o.Dir) {
-			t.Errorf("backup %v: the witness of the file is of %+v, PostgreSQL: %v", backup, saw, lastInPostgres(o.Dir))
+			t.Errorf("backup %v: the high-water mark of the file is %+v, PostgreSQL: %v", backup, saw, lastInPostgres(o.Dir))
 		}
 		must(t, os.Remove(o.Dir+"/"+database))
 		s = opened(t, o)
@@ -1021,7 +1021,7 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 	first := event(1, rev+1)
 	first.Kind = string(state.Incidents) // which has no table yet
 	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{old, event(1, rev+1), first}}); err != nil {
-		t.Fatal("what is there cannot be changed, or an event is in its way:", err)
+		t.Fatal("an object cannot be changed, or an event prevents it:", err)
 	}
 	rev++
 	for i := range 20 { // changes need the space of the ballast
@@ -1079,7 +1079,7 @@ func TestAStandbyThatTakesOver(t *testing.T) {
 	for rev := uint64(1); rev <= 20; rev++ {
 		mustCommit(t, s, rev, pod(fmt.Sprintf("p-%02d", rev), rev))
 	}
-	await(t, "the standby has all of it", func() bool {
+	await(t, "the standby has everything", func() bool {
 		out, err := second.Try(postgrestest.Name(o.Database), "SELECT count(*) FROM pods")
 		return err == nil && out == "20"
 	})
@@ -1116,7 +1116,7 @@ func TestAStandbyThatTakesOverAndLacksTheNewest(t *testing.T) {
 	})
 	second.Do("postgres", "ALTER SYSTEM SET primary_conninfo = ''")
 	second.Do("postgres", "SELECT pg_reload_conf()")
-	await(t, "the standby follows no more", func() bool {
+	await(t, "the standby does not follow any more", func() bool {
 		return first.Do("postgres", "SELECT count(*) FROM pg_stat_replication") == "0"
 	})
 	mustCommit(t, s, 2, pod("b", 2)) // acknowledged by a server that is then lost
@@ -1133,7 +1133,7 @@ func TestAStandbyThatTakesOverAndLacksTheNewest(t *testing.T) {
 	expect(t, names(t, s), "a")
 	r, err := s.Recovered(t.Context())
 	if rev, _ := s.Revision(t.Context()); err != nil || r == nil || rev < 2+revisionJump || !strings.Contains(r.Cause, "standby") || strings.Contains(r.Cause, "wal") {
-		t.Fatalf("devices would be told what is older than they have: %+v %v %d", r, err, rev)
+		t.Fatalf("devices would receive an older state than they have: %+v %v %d", r, err, rev)
 	}
 }
 
@@ -1141,7 +1141,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for until := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(until) {
-			t.Fatal("it does not come to that: ", what)
+			t.Fatal("it never happens: ", what)
 		}
 	}
 }

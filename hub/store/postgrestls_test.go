@@ -171,7 +171,7 @@ host    all flotilla  127.0.0.1/32   trust
 			s, err := Open(t.Context(), o)
 			for _, secret := range []string{"geheim", "ge/hei", "ge%2Fhei"} {
 				if strings.Contains(log.String(), secret) || err != nil && strings.Contains(err.Error(), secret) {
-					t.Error("the password stands there:", err, log.String())
+					t.Error("the message contains the password:", err, log.String())
 				}
 			}
 			if c.says != "" {

@@ -26,14 +26,14 @@ func TestTheDataDirectoryIsPrivate(t *testing.T) {
 		do    func(parent, dir string) error
 		wants string // of the error; "": it opens
 	}{
-		{"one that others may read is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o755) }, ""},
-		{"one that all may write is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o777) }, ""},
+		{"a directory that others may read is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o755) }, ""},
+		{"a directory that all may write is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o777) }, ""},
 		{
-			"one of somebody else is refused", true, func(_, dir string) error { return os.Chown(dir, other, other) },
+			"one of another user is refused", true, func(_, dir string) error { return os.Chown(dir, other, other) },
 			"belongs to user 4242",
 		},
 		{
-			"so is one that others can move away", false, func(parent, _ string) error { return os.Chmod(parent, 0o777) },
+			"a directory that others can replace is refused", false, func(parent, _ string) error { return os.Chmod(parent, 0o777) },
 			"other users may write",
 		},
 		{"or another group", true, func(parent, _ string) error {
@@ -43,59 +43,59 @@ func TestTheDataDirectoryIsPrivate(t *testing.T) {
 			return os.Chmod(parent, 0o775)
 		}, "other users may write"},
 		{
-			"not where only owners may, as in /tmp", false,
+			"a sticky parent directory, such as /tmp, is fine", false,
 			func(parent, _ string) error { return os.Chmod(parent, 0o777|os.ModeSticky) }, "",
 		},
 		{
-			"or somebody else's directory around it", true,
+			"or a parent directory of another user", true,
 			func(parent, _ string) error { return os.Chown(parent, other, other) }, "belongs to user 4242",
 		},
-		{"one that something else uses is left alone", false, func(_, dir string) error {
+		{"another program's directory is not changed", false, func(_, dir string) error {
 			return errors.Join(os.WriteFile(filepath.Join(dir, "thesis.txt"), nil, 0o644), os.Chmod(dir, 0o755))
 		}, "not empty and not a hub's (thesis.txt)"},
-		{"such as a directory for all users", false, func(_, dir string) error {
+		{"a directory for all users is not changed", false, func(_, dir string) error {
 			return errors.Join(os.Mkdir(filepath.Join(dir, "socket"), 0o700), os.Chmod(dir, 0o777|os.ModeSticky))
 		}, "not empty and not a hub's (socket)"},
 		{
-			"also an empty one", false, func(_, dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
+			"an empty directory for all users is not changed", false, func(_, dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
 			"shared by all users (1777)",
 		},
-		{"or one with certificates, as /etc", false, func(_, dir string) error {
+		{"a directory with certificates, such as /etc, is not changed", false, func(_, dir string) error {
 			return errors.Join(os.Mkdir(filepath.Join(dir, "pki"), 0o755), os.WriteFile(filepath.Join(dir, "fstab"), nil, 0o644))
 		}, "not empty and not a hub's (fstab)"},
 		{"the root of a disk is fine", false, func(_, dir string) error {
 			return os.Mkdir(filepath.Join(dir, "lost+found"),
 				0o700)
 		}, ""},
-		{"so is what somebody added to a hub's", false, func(_, dir string) error {
+		{"so is an additional file in a hub's directory", false, func(_, dir string) error {
 			return errors.Join(os.WriteFile(filepath.Join(dir, "hub.lock"), nil, 0o600),
 				os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600))
 		}, ""},
-		{"a file of somebody else in it", true, func(_, dir string) error {
+		{"a file of another user in it", true, func(_, dir string) error {
 			if err := os.WriteFile(filepath.Join(dir, "hub.db"), nil, 0o666); err != nil {
 				return err
 			}
 			return os.Chown(filepath.Join(dir, "hub.db"), other, other)
 		}, "hub.db belongs to user 4242"},
-		{"a file that leads elsewhere", false, func(parent, dir string) error {
+		{"a link to a file elsewhere", false, func(parent, dir string) error {
 			return os.Symlink(filepath.Join(parent, "victim"), filepath.Join(dir, "ballast"))
 		}, "ballast is a link"},
-		{"a pipe in the place of a file, for which the hub would wait for ever", false, func(_, dir string) error {
+		{"a pipe in the place of a file, which would block the hub", false, func(_, dir string) error {
 			return unix.Mkfifo(filepath.Join(dir, highWaterFile), 0o600)
 		}, "hub.rev is a pipe"},
-		{"a socket, as the hub's own, is fine", false, func(_, dir string) error {
+		{"a socket, like the hub's, is fine", false, func(_, dir string) error {
 			return unix.Mknod(filepath.Join(dir, "hub.sock"), unix.S_IFSOCK|0o600, 0)
 		}, ""},
 		{"backups on another disk are fine", false, func(parent, dir string) error {
 			return os.Symlink(parent, filepath.Join(dir, "backups"))
 		}, ""},
-		{"so is history on one that is away", false, func(parent, dir string) error {
+		{"history on an unplugged disk is fine", false, func(parent, dir string) error {
 			return os.Symlink(filepath.Join(parent, "stick"), filepath.Join(dir, "history"))
 		}, ""},
-		{"not what only looks so, such as the authority", false, func(parent, dir string) error {
+		{"a link to the authority is refused", false, func(parent, dir string) error {
 			return os.Symlink(filepath.Join(parent, "stick"), filepath.Join(dir, "pki"))
 		}, "pki is a link"},
-		{"but not where they would be written through to a file", false, func(parent, dir string) error {
+		{"a link from backups to a file is refused", false, func(parent, dir string) error {
 			return os.Symlink(filepath.Join(parent, "victim"), filepath.Join(dir, "backups"))
 		}, "backups is a link"},
 	} {
@@ -272,7 +272,7 @@ func TestRootMovesADatabaseForTheHub(t *testing.T) {
 	must(t, os.Chown(filepath.Join(dir, "planted"), hub+1, hub+1))
 	if _, err := Move(t.Context(), options(t, dir), SQLite); err == nil ||
 		!strings.Contains(err.Error(), "planted belongs to user 4243") {
-		t.Errorf("with somebody else's file in it: %v", err)
+		t.Errorf("with another user's file in it: %v", err)
 	}
 }
 

@@ -111,13 +111,13 @@ func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
 		reads int
 	}{
 		"whole": {func(*testing.T, string) {}, 1},
-		"a list of free pages that leads nowhere": {func(t *testing.T, f string) {
+		"an invalid list of free pages": {func(t *testing.T, f string) {
 			raw, err := os.ReadFile(f)
 			must(t, err)
 			copy(raw[32:40], []byte{0, 0x7f, 0xff, 0xff, 0, 0, 0, 5})
 			must(t, os.WriteFile(f, raw, 0o600))
 		}, 2},
-		"a page of objects that is none": {func(t *testing.T, f string) {
+		"a page of objects that is invalid": {func(t *testing.T, f string) {
 			raw, err := os.ReadFile(f)
 			must(t, err)
 			page := bytes.LastIndex(raw, []byte(`"name":"new"`)) / 4096 * 4096
@@ -183,7 +183,7 @@ func TestAPanicDuringTheCheckOfADamagedDatabase(t *testing.T) {
 	must(t, s.Close())
 	o.Reads = func(context.Context, *Store) { panic("what is this?") }
 	if s, err := Open(t.Context(), o); err == nil || errors.Is(err, errCorrupt) {
-		t.Errorf("a mistake about a whole one is told as %v", err)
+		t.Errorf("a panic with a sound database: %v", err)
 		if err == nil {
 			_ = s.Close()
 		}

@@ -99,7 +99,7 @@ func TestARestoreLetsNobodyInAgain(t *testing.T) {
 	}
 	// otherwise a repeated join would take another use
 	if all, err := s.Enrolments(ctx); len(all) != 1 || all[0].Key != "fresh" {
-		t.Errorf("who joined is %+v, %v", all, err)
+		t.Errorf("the enrolments are %+v, %v", all, err)
 	}
 	expect(t, contents(t, s),
 		`dismissals /before u-before 4   {"metadata":{"name":"before"},"node":"pi-2"}`,
@@ -216,7 +216,7 @@ func TestARestoreWithoutFormerRightsSaysSo(t *testing.T) {
 	cases := map[string]func(t *testing.T, dir string){
 		"it is lost":    func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, database))) },
 		"it is damaged": func(t *testing.T, dir string) { damage(t, filepath.Join(dir, database)) },
-		"it is that of a hub that began anew": func(t *testing.T, dir string) {
+		"it is a new hub's": func(t *testing.T, dir string) {
 			for _, file := range []string{database, database + "-wal", database + "-shm"} {
 				_ = os.Remove(filepath.Join(dir, file))
 			}

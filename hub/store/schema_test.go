@@ -15,14 +15,14 @@ func TestARestoreRunsNothingOfABackup(t *testing.T) {
 			"'admin' WHERE name = new.name; END",
 		"a view": "ALTER TABLE revoked_clients RENAME TO r; CREATE VIEW revoked_clients AS SELECT " +
 			"* FROM r WHERE 0",
-		"a column that says what is not": "DROP TABLE revoked_clients; CREATE TABLE revoked_clients (name TEXT PRIMARY " +
+		"a generated column": "DROP TABLE revoked_clients; CREATE TABLE revoked_clients (name TEXT PRIMARY " +
 			"KEY, before TEXT GENERATED ALWAYS AS ('')) STRICT",
-		"a table of another's":       "CREATE TABLE mine (x)",
+		"an additional table":        "CREATE TABLE mine (x)",
 		"an index":                   "CREATE UNIQUE INDEX one ON users (name, role)",
-		"a table less":               "DROP TABLE revoked_clients",
+		"a missing table":            "DROP TABLE revoked_clients",
 		"a kind that is a statement": `INSERT INTO kinds VALUES ('x" (y); CREATE TABLE other (z); --')`,
 		"a schema below zero":        "PRAGMA user_version = -1",
-		"a schema that it has not":   "PRAGMA user_version = 1; DELETE FROM kinds",
+		"a wrong schema number":      "PRAGMA user_version = 1; DELETE FROM kinds",
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir, file := outlived(t)

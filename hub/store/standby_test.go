@@ -107,7 +107,7 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Take(t.Context(), before, Member{Name: "b"}); !errors.Is(err, ErrExists) {
-		t.Fatalf("the lead of one that has just beaten was taken: %v", err)
+		t.Fatalf("the lead was taken right after a heartbeat: %v", err)
 	}
 	if err := b.People().SetMeta(t.Context(), "x", "y"); !errors.Is(err, ErrStandby) {
 		t.Errorf("a standby wrote: %v", err)
@@ -129,7 +129,7 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := a.Ended(ctx); !errors.Is(err, ErrLocked) {
-		t.Errorf("a deposed leader was told %v", err)
+		t.Errorf("a deposed leader's error is %v", err)
 	}
 	mustCommit(t, led, 2, pod("c", 2))
 	if err := a.Close(); err != nil && !errors.Is(err, ErrLocked) {
@@ -224,7 +224,7 @@ func TestALeaderInALongTransactionKeepsTheLead(t *testing.T) {
 	}
 	m.lead(b, "b")
 	if err := a.Holds(t.Context()); !errors.Is(err, ErrLocked) {
-		t.Errorf("a leader that was overtaken finds its token: %v", err)
+		t.Errorf("a former leader finds its token: %v", err)
 	}
 }
 
@@ -395,7 +395,7 @@ func TestAStandbyFollowsTheLeader(t *testing.T) {
 		}
 	}
 	if anew < 1 || anew > 3 {
-		t.Errorf("everything was read anew %d times", anew)
+		t.Errorf("everything was read again %d times", anew)
 	}
 }
 
@@ -466,7 +466,7 @@ func TestAStandbyHasWhatSomebodyElseWrote(t *testing.T) {
 			var old int
 			must(t, reading.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM pods) + (SELECT count(*) FROM sites)").Scan(&old))
 			if old != 3 {
-				t.Errorf("who reads as of before finds %d objects of 3", old)
+				t.Errorf("a reader with an older snapshot finds %d objects of 3", old)
 			}
 			must(t, reading.Close())
 			all := followed{t: t, s: b.s}
@@ -488,16 +488,16 @@ func TestALostHeartbeatLosesNothing(t *testing.T) {
 		must(t, a.Beat(t.Context()))
 	}
 	if after, is := must1(t)(a.found(t.Context())), m.row(b); after != before || is.Beat != row.Beat+3 {
-		t.Errorf("three beats make of %+v %+v, and of %d %d", before, after, row.Beat, is.Beat)
+		t.Errorf("three heartbeats change %+v to %+v, and %d to %d", before, after, row.Beat, is.Beat)
 	}
 	a.audits.put(did("pi-1"))
 	must(t, a.Beat(t.Context()))
 	if after := must1(t)(a.found(t.Context())); after.writes != before.writes+1 || readHighWater(m.o.Dir) != after {
-		t.Errorf("a beat with an audit makes of %+v %+v, and the witness says %+v", before, after, readHighWater(m.o.Dir))
+		t.Errorf("a heartbeat with an audit record changes %+v to %+v, and the high-water mark is %+v", before, after, readHighWater(m.o.Dir))
 	}
 	m.row(b)
 	if saw := readHighWater(m.dir["b"]); saw.writes != before.writes+1 {
-		t.Errorf("the standby's witness says %+v", saw)
+		t.Errorf("the standby's high-water mark is %+v", saw)
 	}
 }
 
@@ -561,7 +561,7 @@ func TestALeadingStandbyDetectsAnOlderDatabase(t *testing.T) {
 				_, _ = b.Row(t.Context())
 			}
 			if n := strings.Count(said.String(), "DATABASE IS OLDER"); n != 0 && change == nil || n != 1 && change != nil {
-				t.Errorf("while it stands by it says %d times that it is older: %s", n, said.String())
+				t.Errorf("as a standby it logs %d times that it is older: %s", n, said.String())
 			}
 			led := m.lead(b, "b")
 			r, err := led.Recovered(t.Context())

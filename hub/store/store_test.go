@@ -335,7 +335,7 @@ func TestSecretsAreSealed(t *testing.T) {
 			t.Errorf("%s holds the secret in clear", file)
 		}
 		if !bytes.Contains(raw, []byte(`"name":"p"`)) {
-			t.Errorf("%s does not hold the pod: the test looks in the wrong place", file)
+			t.Errorf("%s does not contain the pod: the test looks in the wrong place", file)
 		}
 	}
 
@@ -375,7 +375,7 @@ func TestSecretsAreSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Load(t.Context(), func(Row) error { return nil }); !errors.Is(err, ErrKey) {
-		t.Fatal("one secret stands in the place of another:", err)
+		t.Fatal("one secret replaces another:", err)
 	}
 }
 
@@ -414,7 +414,7 @@ func TestReadingAheadKeepsTheLock(t *testing.T) {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // SQLite's SHARED_FIRST and SHARED_SIZE
 	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
 	if lock.Type != unix.F_RDLCK {
-		t.Errorf("nobody has locked the database that is open: type %d, want %d", lock.Type, unix.F_RDLCK)
+		t.Errorf("the open database is not locked: type %d, want %d", lock.Type, unix.F_RDLCK)
 	}
 }
 
@@ -428,7 +428,7 @@ func TestReadingDoesNotWait(t *testing.T) {
 		t.Helper()
 		var is int
 		if must(t, s.conn.QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&is)); is != want {
-			t.Errorf("whoever writes is waited for by %d ms, want %d", is, want)
+			t.Errorf("the busy timeout is %d ms, want %d", is, want)
 		}
 	}
 	patience(hub, 5000)
@@ -456,11 +456,11 @@ func TestReadingDoesNotWait(t *testing.T) {
 		}
 		if err := second.AddUser(t.Context(), User{Name: "anna", Role: "admin"}); err == nil ||
 			errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "another process has been writing") {
-			t.Errorf("while another one writes a command is told %v", err)
+			t.Errorf("a command while another process writes: %v", err)
 		}
 		if err := hub.Commit(t.Context(), Commit{Rev: 1, Rows: []Row{pod("a", 1)}}); !errors.Is(err, ErrUnavailable) ||
 			strings.Count(err.Error(), "another process has been writing") != 1 {
-			t.Errorf("while another one writes the hub is told %v", err)
+			t.Errorf("the hub while another process writes: %v", err)
 		}
 		patience(hub, 100) // one transaction has waited; those after it do not
 		patience(second, 5000)

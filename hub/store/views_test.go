@@ -21,7 +21,7 @@ func TestViewsBelongToAUser(t *testing.T) {
 		t.Error("a change that is refused is kept")
 	}
 	if err := s.ChangeViews(ctx, "nobody", add(View{"x", "/"})); !errors.Is(err, ErrNotFound) {
-		t.Errorf("views of nobody: %v", err)
+		t.Errorf("views of an unknown user: %v", err)
 	}
 	want := []View{{"dark", "/nodes?q=status:unknown"}, {"oslo", "/pods?q=site:oslo"}}
 	if got, err := s.Views(ctx, "anna"); err != nil || !slices.Equal(got, want) {

@@ -76,7 +76,7 @@ func TestDaemonSetFollowsItsNodes(t *testing.T) {
 	}
 	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, tainted(corev1.TaintEffectNoSchedule)).settle().quiet()
 	if st := f.daemonSet().Status; len(f.livePods()) != 3 || st.NumberMisscheduled != 1 || st.DesiredNumberScheduled != 2 {
-		t.Errorf("S12: a NoSchedule taint evicts nobody: %+v", st)
+		t.Errorf("S12: a NoSchedule taint evicts no pod: %+v", st)
 	}
 	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, tainted(corev1.TaintEffectNoExecute)).settle().quiet()
 	if len(f.livePods()) != 2 {

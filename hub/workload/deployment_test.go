@@ -229,7 +229,7 @@ func TestRecreateWaitsForASilentDevice(t *testing.T) {
 				}
 			}
 			if told != 1 {
-				t.Errorf("told %d times", told)
+				t.Errorf("%d events", told)
 			}
 			if c := f.pass(599 * time.Second).quiet().progressing(); c.Reason != "ReplicaSetUpdated" {
 				t.Errorf("before its deadline: %+v", c)
@@ -315,7 +315,7 @@ func TestARolloutIsLateOnlyAfterItsDevicesReport(t *testing.T) {
 		t.Errorf("its pod is ready: %+v", c)
 	}
 	if c := still().pass(40 * time.Second).quiet().progressing(); c.Reason != "ProgressDeadlineExceeded" {
-		t.Errorf("nobody has got on: %+v", c)
+		t.Errorf("no progress: %+v", c)
 	}
 }
 

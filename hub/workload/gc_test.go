@@ -111,9 +111,9 @@ func TestTerminatingPods(t *testing.T) {
 		{"finished and terminating: delete", node("pi-1"), bare("p", running("pi-1"), in(corev1.PodFailed), leaving), false},
 		{"forced, and held by what it owned nothing for: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(metav1.FinalizerDeleteDependents)), false},
 		{"forced, and what it owns is to stay: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(metav1.FinalizerOrphanDependents)), false},
-		{"forced, and held by nobody any more: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced()), false},
+		{"force-deleted, without finalizers: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced()), false},
 		{"forced, and held by a Job that is not: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(batchv1.JobTrackingFinalizer)), false},
-		{"forced, and held by somebody: keep", notReady(node("pi-1")), bare("p", running("pi-1"), forced("example.com/wait", metav1.FinalizerDeleteDependents)), true},
+		{"force-deleted, with a finalizer: keep", notReady(node("pi-1")), bare("p", running("pi-1"), forced("example.com/wait", metav1.FinalizerDeleteDependents)), true},
 		{"not forced, and held by what it owned nothing for: keep", notReady(node("pi-1")), bare("p", running("pi-1"), leaving, func(p *corev1.Pod) { p.Finalizers = []string{metav1.FinalizerDeleteDependents} }), true},
 		{"a finalizer blocks", node("pi-1"), bare("p", leaving, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/wait"} }), true},
 	} {
@@ -173,7 +173,7 @@ func TestOwners(t *testing.T) {
 		return f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}) != nil
 	}
 	if !has("one") || !has("two") || !has("foreign") || !has("blocked") || !has("namesake") {
-		t.Fatal("removed while the owner lives, or though the kind is not known")
+		t.Fatal("removed although the owner exists, or its kind is unknown")
 	}
 	f.remove(state.KeyOf(a)).settle().quiet()
 	if has("one") || !has("two") || !has("foreign") || !has("blocked") {
@@ -193,14 +193,14 @@ func TestOwners(t *testing.T) {
 func TestAClusterScopedObjectIgnoresANamespacedOwner(t *testing.T) {
 	f := newFleet(t).put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "default"}})
 	key := state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "owner"}
-	for name, uid := range map[string]types.UID{"of-one-that-lives": f.s.Get(key).GetUID(), "of-one-that-is-not": "gone"} {
+	for name, uid := range map[string]types.UID{"of-an-existing-owner": f.s.Get(key).GetUID(), "of-one-that-is-not": "gone"} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
 		ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: uid}}
 		f.put(ns)
 	}
 	whole := func(when string) {
 		t.Helper()
-		for _, name := range []string{"of-one-that-lives", "of-one-that-is-not"} {
+		for _, name := range []string{"of-an-existing-owner", "of-one-that-is-not"} {
 			if ns := f.s.Get(state.Key{Kind: state.Namespaces, Name: name}); ns == nil || ns.GetDeletionTimestamp() != nil {
 				t.Errorf("%s: namespace %s goes", when, name)
 			}
@@ -226,7 +226,7 @@ func TestForegroundDeletionReleasesSharedDependents(t *testing.T) {
 		other func(o state.Object) // change of the other owner
 		left  bool
 	}{
-		{"it lives", func(state.Object) {}, true},
+		{"it exists", func(state.Object) {}, true},
 		{"it is deleted, but waits for something else", func(o state.Object) {
 			o.SetDeletionTimestamp(&metav1.Time{Time: start})
 			o.SetFinalizers([]string{"example.com/wait"})
@@ -444,11 +444,11 @@ func TestANamespaceWaitsForAllItsFinalizers(t *testing.T) {
 	}).settle().quiet()
 	left, _ := f.s.Get(state.KeyOf(ns)).(*corev1.Namespace)
 	if left == nil || f.s.Len(state.Secrets) != 0 || !slices.Equal(left.Spec.Finalizers, []corev1.FinalizerName{"example.com/keep"}) {
-		t.Fatalf("empty, and held by somebody: %+v", left)
+		t.Fatalf("empty, with a finalizer: %+v", left)
 	}
 	f.edit(state.KeyOf(ns), func(o state.Object) { o.(*corev1.Namespace).Spec.Finalizers = nil }).settle().quiet()
 	if f.s.Get(state.KeyOf(ns)) != nil {
-		t.Error("held by nobody it stays")
+		t.Error("without finalizers it stays")
 	}
 }
 

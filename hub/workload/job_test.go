@@ -623,9 +623,9 @@ func TestACronJobHasEventsForItsJobs(t *testing.T) {
 			"JobAlreadyActive Not starting job because prior execution is running and concurrency policy is Forbid"}},
 		{"and is then made", forbid, func(f *fleet) { f.pass(25*time.Minute).end(1, 0) },
 			[]string{"SuccessfulCreate Created job nightly-", "JobAlreadyActive Not starting job", "SuccessfulCreate Created job nightly-", "SawCompletedJob Saw completed job: nightly-"}},
-		{"one that somebody made", nil, func(f *fleet) { f.settle().byHand("nightly").settle() },
+		{"one that a user created", nil, func(f *fleet) { f.settle().byHand("nightly").settle() },
 			[]string{"UnexpectedJob Saw a job that the controller did not create or forgot: "}},
-		{"one that somebody deleted", nil, func(f *fleet) {
+		{"one that a user deleted", nil, func(f *fleet) {
 			f.pass(15 * time.Minute)
 			for j := range state.Each[*batchv1.Job](f.s, state.Jobs, "default") {
 				f.remove(state.KeyOf(j))
@@ -653,7 +653,7 @@ func TestACronJobHasEventsForItsJobs(t *testing.T) {
 				}
 			}
 			if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
-				t.Errorf("told %q, want %q", got, c.want)
+				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
 	}
@@ -681,9 +681,9 @@ func TestACronJobStartsItsJobs(t *testing.T) {
 			func(f *fleet) { f.pass(15 * time.Minute).deleteJob().pass(20 * time.Minute) }, "[12:10]"},
 		{"late, when they have", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
 			func(f *fleet) { f.pass(15 * time.Minute).deleteJob().pass(20 * time.Minute).stopped() }, "[12:30]"},
-		{"whatever somebody starts by hand", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+		{"despite a manually started job", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
 			func(f *fleet) { f.settle().byHand("nightly").pass(15 * time.Minute) }, "[00:00 12:10]"},
-		{"in the place of none that somebody has started by hand", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent },
+		{"not replacing a manually started job", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent },
 			func(f *fleet) { f.settle().byHand("nightly").pass(25 * time.Minute) }, "[00:00 12:20]"},
 		{"in its time zone", func(s *batchv1.CronJobSpec) { s.Schedule, s.TimeZone = "0 15 * * *", new("Europe/Oslo") },
 			func(f *fleet) { f.pass(3 * time.Hour) }, "[15:00]"},
@@ -695,7 +695,7 @@ func TestACronJobStartsItsJobs(t *testing.T) {
 		}, "[13:00 14:00 15:00 16:00]"},
 		{"an interval later than that it is not too late for", func(s *batchv1.CronJobSpec) { s.Schedule, s.StartingDeadlineSeconds = "@every 1h", new(int64(60)) },
 			func(f *fleet) { f.pass(130 * time.Minute) }, "[13:00 14:00]"},
-		{"none of an interval that it is too late for", func(s *batchv1.CronJobSpec) { s.Schedule, s.StartingDeadlineSeconds = "@every 1h", new(int64(60)) },
+		{"not after the starting deadline of an interval", func(s *batchv1.CronJobSpec) { s.Schedule, s.StartingDeadlineSeconds = "@every 1h", new(int64(60)) },
 			func(f *fleet) { f.settle().now = start.Add(90 * time.Minute); f.settle().pass(30 * time.Minute) }, "[14:00]"},
 		{"three that succeeded are kept", nil, func(f *fleet) {
 			for range 6 {

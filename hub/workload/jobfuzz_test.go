@@ -37,7 +37,7 @@ func FuzzJobs(f *testing.F) {
 			for pod := range fl.s.Pods("") {
 				ref := metav1.GetControllerOf(pod)
 				if tracked(pod) && (ref == nil || fl.s.ByUID(ref.UID) == nil) {
-					t.Fatalf("seed %d: %s is held for nobody", seed, pod.Name)
+					t.Fatalf("seed %d: %s has a useless finalizer", seed, pod.Name)
 				}
 			}
 		}

@@ -38,11 +38,11 @@ func TestAPodWithANodeName(t *testing.T) {
 	one := func(t *testing.T, got []string, want ...string) {
 		t.Helper()
 		if len(got) != 1 {
-			t.Fatalf("told %q", got)
+			t.Fatalf("got %q", got)
 		}
 		for _, w := range want {
 			if !strings.Contains(got[0], w) {
-				t.Errorf("told %q, without %q", got[0], w)
+				t.Errorf("events %q, without %q", got[0], w)
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func TestAPodWithANodeName(t *testing.T) {
 			}
 			for _, text := range got {
 				if what == "NodeNotFound" && !strings.HasPrefix(text, "replicasets kiosk-") {
-					t.Errorf("told %q", text)
+					t.Errorf("got %q", text)
 				}
 			}
 		}

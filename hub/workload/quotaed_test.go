@@ -119,7 +119,7 @@ func TestAFullQuotaLimitsEveryWorkload(t *testing.T) {
 			told := f.refusals()
 			if len(told) != 1 || !strings.HasPrefix(told[0], c.source+": Error creating: pods ") ||
 				!strings.HasSuffix(told[0], "is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1") {
-				t.Errorf("told %q", told)
+				t.Errorf("got %q", told)
 			}
 			f.raise("pods", "2")
 			if f.pass(10 * time.Minute).within(); len(f.pods()) != 2 {
@@ -174,7 +174,7 @@ func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 			f.pass(2 * time.Hour).within()
 			want := `statefulset-controller statefulsets: Error creating: persistentvolumeclaims "data-db-1" is forbidden: exceeded quota: q, ` + c.refused
 			if got := f.refusals(); len(got) != 1 || got[0] != want {
-				t.Errorf("told %q, want %q", got, want)
+				t.Errorf("got %q, want %q", got, want)
 			}
 			if got := f.set().Status.Conditions; len(got) != 1 || got[0].Reason != failedCreate {
 				t.Errorf("conditions %+v", got)
@@ -204,7 +204,7 @@ func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 			{Type: corev1.LimitTypePersistentVolumeClaim, Max: amounts("storage", "1Gi")}}}})
 		f.put(of("2Gi")).within().has()
 		if got := f.refusals(); len(got) != 1 || !strings.Contains(got[0], "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi") {
-			t.Errorf("told %q", got)
+			t.Errorf("got %q", got)
 		}
 	})
 }
@@ -217,7 +217,7 @@ func TestAFullQuotaLimitsTheClaimOfAWaitingPod(t *testing.T) {
 	f.raise("persistentvolumeclaims", "0")
 	f.within().has("db-0")
 	if len(f.claimNames()) > 0 || len(f.refusals()) != 1 {
-		t.Errorf("claims %v, told %q", f.claimNames(), f.refusals())
+		t.Errorf("claims %v, events %q", f.claimNames(), f.refusals())
 	}
 	f.raise("persistentvolumeclaims", "1")
 	if f.pass(10 * time.Minute).within(); len(f.claimNames()) != 1 {
@@ -248,19 +248,19 @@ func TestScopesOfAQuotaMatchWorkloadsPods(t *testing.T) {
 		"Terminating, of one without":              {scopes(corev1.ResourceQuotaScopeTerminating), nil, false},
 		"NotTerminating, of one without":           {scopes(corev1.ResourceQuotaScopeNotTerminating), nil, true},
 		"NotTerminating, of a Job with a deadline": {scopes(corev1.ResourceQuotaScopeNotTerminating), ends, false},
-		"BestEffort":                                  {scopes(corev1.ResourceQuotaScopeBestEffort), nil, true},
-		"BestEffort, of who asks for something":       {scopes(corev1.ResourceQuotaScopeBestEffort), asks, false},
-		"NotBestEffort":                               {scopes(corev1.ResourceQuotaScopeNotBestEffort), asks, true},
-		"NotBestEffort, of who asks for nothing":      {scopes(corev1.ResourceQuotaScopeNotBestEffort), nil, false},
-		"two scopes, of which it is in one":           {scopes(corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopeTerminating), ends, false},
-		"PriorityClass in":                            {selects(corev1.ScopeSelectorOpIn, "low", "high"), high, true},
-		"PriorityClass in others":                     {selects(corev1.ScopeSelectorOpIn, "low"), high, false},
-		"PriorityClass not in":                        {selects(corev1.ScopeSelectorOpNotIn, "low"), high, true},
-		"PriorityClass not in, and it is":             {selects(corev1.ScopeSelectorOpNotIn, "high"), high, false},
-		"PriorityClass exists":                        {selects(corev1.ScopeSelectorOpExists), high, true},
-		"PriorityClass exists, of who has none":       {selects(corev1.ScopeSelectorOpExists), nil, false},
-		"PriorityClass does not exist":                {selects(corev1.ScopeSelectorOpDoesNotExist), nil, true},
-		"PriorityClass does not exist, of who has it": {selects(corev1.ScopeSelectorOpDoesNotExist), high, false},
+		"BestEffort":                                 {scopes(corev1.ResourceQuotaScopeBestEffort), nil, true},
+		"BestEffort, with requests":                  {scopes(corev1.ResourceQuotaScopeBestEffort), asks, false},
+		"NotBestEffort":                              {scopes(corev1.ResourceQuotaScopeNotBestEffort), asks, true},
+		"NotBestEffort, without requests":            {scopes(corev1.ResourceQuotaScopeNotBestEffort), nil, false},
+		"two scopes, of which it is in one":          {scopes(corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopeTerminating), ends, false},
+		"PriorityClass in":                           {selects(corev1.ScopeSelectorOpIn, "low", "high"), high, true},
+		"PriorityClass in others":                    {selects(corev1.ScopeSelectorOpIn, "low"), high, false},
+		"PriorityClass not in":                       {selects(corev1.ScopeSelectorOpNotIn, "low"), high, true},
+		"PriorityClass not in, and it is":            {selects(corev1.ScopeSelectorOpNotIn, "high"), high, false},
+		"PriorityClass exists":                       {selects(corev1.ScopeSelectorOpExists), high, true},
+		"PriorityClass exists, without a class":      {selects(corev1.ScopeSelectorOpExists), nil, false},
+		"PriorityClass does not exist":               {selects(corev1.ScopeSelectorOpDoesNotExist), nil, true},
+		"PriorityClass does not exist, with a class": {selects(corev1.ScopeSelectorOpDoesNotExist), high, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := limited(t, "pods", "1")
@@ -277,7 +277,7 @@ func TestScopesOfAQuotaMatchWorkloadsPods(t *testing.T) {
 				want = 1
 			}
 			if got := f.within().pods(); len(got) != want || (len(f.refusals()) > 0) != c.held {
-				t.Errorf("pods %v, want %d; told %q", got, want, f.refusals())
+				t.Errorf("pods %v, want %d; events %q", got, want, f.refusals())
 			}
 		})
 	}
@@ -344,7 +344,7 @@ func TestAQuotaOfJobsLimitsCronJobs(t *testing.T) {
 			told := f.refusals()
 			if len(told) != c.told || !strings.HasPrefix(told[0], "cronjob-controller ") || !strings.Contains(told[0], `Error creating job: jobs.batch "nightly-`) ||
 				!strings.Contains(told[0], `is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=`) {
-				t.Errorf("told %q", told)
+				t.Errorf("got %q", told)
 			}
 		})
 	}
@@ -408,7 +408,7 @@ func TestAQuotaOfRevisionsLimitsRollouts(t *testing.T) {
 			}
 			if len(told) != 1 || !strings.HasPrefix(told[0], c.source+": "+c.why) ||
 				!strings.Contains(told[0], fmt.Sprintf("is forbidden: exceeded quota: q, requested: %s=1, used: %s=1, limited: %s=1", c.counted, c.counted, c.counted)) {
-				t.Errorf("told %q", told)
+				t.Errorf("got %q", told)
 			}
 			f.raise(string(c.counted), "2")
 			f.pass(10 * time.Minute)
@@ -466,7 +466,7 @@ func TestADaemonSetWithARefusedRevisionIsCheckedAtIntervals(t *testing.T) {
 	f.pass(5 * time.Second)
 	was := f.daemonSet()
 	if len(f.refusals()) != 1 || was.Status.NumberReady != state.LargeSet+10 {
-		t.Fatalf("told %q, status %+v", f.refusals(), was.Status)
+		t.Fatalf("got %q, status %+v", f.refusals(), was.Status)
 	}
 	for _, name := range f.pods()[:5] {
 		f.edit(podKey(name), func(o state.Object) { o.(*corev1.Pod).Status.Conditions = nil }).settle()

@@ -40,7 +40,7 @@ func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 	}
 	slices.Sort(told)
 	if len(told) != 2 || !strings.HasPrefix(told[0], "daemonset-controller: Error creating: pods ") || !strings.HasSuffix(told[1], "-\" is forbidden: the level is strict") {
-		t.Errorf("told %q", told)
+		t.Errorf("got %q", told)
 	}
 	failure := func() (all []string) {
 		for o := range f.s.All(state.Deployments, "") {

@@ -106,7 +106,7 @@ func TestCreatedPods(t *testing.T) {
 	}
 	for _, c := range f.told {
 		if _, is := c.Object.(*corev1.Pod); is && c.Why != "" && (c.Reason != "SuccessfulCreate" || c.About == nil) {
-			t.Errorf("told: %+v", c)
+			t.Errorf("events: %+v", c)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestBudget(t *testing.T) {
 		allowed           int32
 	}{
 		{"minAvailable: what is above may leave", policyv1.PodDisruptionBudgetSpec{MinAvailable: num("3")}, 5, 5, 3, 2},
-		{"minAvailable: nobody while too few are healthy", policyv1.PodDisruptionBudgetSpec{MinAvailable: num("3")}, 2, 5, 3, 0},
+		{"minAvailable: no eviction while too few are healthy", policyv1.PodDisruptionBudgetSpec{MinAvailable: num("3")}, 2, 5, 3, 0},
 		{"a percentage rounds up", policyv1.PodDisruptionBudgetSpec{MinAvailable: num("50%")}, 5, 5, 3, 2},
 		{"maxUnavailable", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: num("1")}, 5, 5, 4, 1},
 		{"maxUnavailable with one down already", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: num("1")}, 4, 5, 4, 0},

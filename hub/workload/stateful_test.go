@@ -348,7 +348,7 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 		}
 	}
 	if told != 1 {
-		t.Errorf("told %d times", told)
+		t.Errorf("%d events", told)
 	}
 	f.delete("db-1").pass(48*time.Hour).quiet().has("db-0", "db-1")
 	if got := f.leaving(); !slices.Equal(got, []string{"db-1"}) {
@@ -413,7 +413,7 @@ func TestARolloutBlockedByABrokenRevisionSaysWhatHelps(t *testing.T) {
 		}
 	}
 	if told != 1 {
-		t.Errorf("told %d times", told)
+		t.Errorf("%d events", told)
 	}
 	f.delete("db-2").settle().up("pi-1")
 	if got := blocked(f); got != "" || !strings.Contains(f.images(), "db-2=db:2") {

@@ -65,10 +65,10 @@ func (s *recorder) is(t *testing.T, want string) {
 	select {
 	case got := <-s.told:
 		if got != want {
-			t.Errorf("told %q, want %q", got, want)
+			t.Errorf("got %q, want %q", got, want)
 		}
 	case <-time.After(time.Minute):
-		t.Fatalf("nothing is told, want %q", want)
+		t.Fatalf("no call, want %q", want)
 	}
 }
 
@@ -114,14 +114,14 @@ func TestAnIdleConnectionWakesItsWaiterOnce(t *testing.T) {
 			c.do(conn, other)
 			if c.want == "reset" {
 				if got := <-s.told; got == "" || got == "expired" {
-					t.Errorf("told %q", got)
+					t.Errorf("got %q", got)
 				}
 			} else {
 				s.is(t, c.want)
 			}
 			select {
 			case more := <-s.told:
-				t.Errorf("told again: %q", more)
+				t.Errorf("called again: %q", more)
 			case <-time.After(30 * time.Millisecond):
 			}
 		})
@@ -178,7 +178,7 @@ func TestASpillingWriteKeepsTheRest(t *testing.T) {
 	}
 	rest := c.Spill(false)
 	if len(rest) == 0 {
-		t.Fatal("12 MB went into a socket that nobody reads: the test does not look")
+		t.Fatal("12 MB went into an unread socket: the test does not work")
 	}
 	go func() {
 		_, _ = c.Write(rest)
@@ -210,7 +210,7 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 				t.Error("it ended without an error")
 			}
 		case <-time.After(time.Minute):
-			t.Fatal("somebody waits for a connection that is closed")
+			t.Fatal("a call still waits for a closed connection")
 		}
 	}
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {

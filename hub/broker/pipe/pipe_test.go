@@ -59,7 +59,7 @@ func TestAFrozenLinkLosesEverythingWithoutAWord(t *testing.T) {
 		}
 		_ = hub.SetReadDeadline(time.Now().Add(time.Hour))
 		if _, err := hub.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("the hub heard of it: %v", err)
+			t.Errorf("the hub was notified: %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -69,7 +69,7 @@ func TestAFrozenLinkLosesEverythingWithoutAWord(t *testing.T) {
 		}
 		n.Heal("pi-1")
 		if _, err := hub.Write([]byte("x")); err == nil {
-			t.Error("a connection that lost bytes lives on")
+			t.Error("a connection that lost bytes stays open")
 		}
 	})
 }

@@ -37,7 +37,7 @@ func TestTheRulesNameOnlyWhatADeviceMay(t *testing.T) {
 		}
 	}
 	if _, err := Files("rabbit", o); err == nil {
-		t.Error("there is a configuration of a broker that nobody knows")
+		t.Error("an unknown kind of broker has a configuration")
 	}
 	o.Addresses = []string{"a.example"}
 	if _, err := Files("nats", o); err == nil {
@@ -77,20 +77,20 @@ func TestAnAddressOfIPv6IsWrittenAsOne(t *testing.T) {
 func TestWhatIsWrittenMeansNothingElse(t *testing.T) {
 	good := Options{Addresses: []string{"a.example:8883"}, Path: "/etc/our broker", Prefix: "our-fleet/v1:a@b_c"}
 	for what, edit := range map[string]func(*Options){
-		"a rule more":                 func(o *Options) { o.Prefix = `a/nodes/x"]}.{allow,all}.%` },
-		"somebody's name in the rule": func(o *Options) { o.Prefix = "a/%u" },
-		"a placeholder":               func(o *Options) { o.Prefix = "a/${clientid}" },
-		"a level of NATS":             func(o *Options) { o.Prefix = "a/b.c" },
-		"every subject of NATS":       func(o *Options) { o.Prefix = "a/>" },
-		"a command":                   func(o *Options) { o.Prefix = "a`reboot`" },
-		"no level":                    func(o *Options) { o.Prefix = "a//b" },
-		"nothing":                     func(o *Options) { o.Prefix = "" },
-		"a path that ends":            func(o *Options) { o.Path = `/etc/a"b` },
-		"a path of two lines":         func(o *Options) { o.Path = "/etc/a\nallow_anonymous true" },
-		"a host that is a path":       func(o *Options) { o.Addresses = []string{"../../a:8883"} },
-		"a host with a quote":         func(o *Options) { o.Addresses = []string{`a"b:8883`} },
-		"a port with a word":          func(o *Options) { o.Addresses = []string{"a:8883 x"} },
-		"port 0":                      func(o *Options) { o.Addresses = []string{"a:0"} },
+		"an additional rule":           func(o *Options) { o.Prefix = `a/nodes/x"]}.{allow,all}.%` },
+		"a name that changes the rule": func(o *Options) { o.Prefix = "a/%u" },
+		"a placeholder":                func(o *Options) { o.Prefix = "a/${clientid}" },
+		"a level of NATS":              func(o *Options) { o.Prefix = "a/b.c" },
+		"every subject of NATS":        func(o *Options) { o.Prefix = "a/>" },
+		"a command":                    func(o *Options) { o.Prefix = "a`reboot`" },
+		"no level":                     func(o *Options) { o.Prefix = "a//b" },
+		"nothing":                      func(o *Options) { o.Prefix = "" },
+		"a path that ends":             func(o *Options) { o.Path = `/etc/a"b` },
+		"a path of two lines":          func(o *Options) { o.Path = "/etc/a\nallow_anonymous true" },
+		"a host that is a path":        func(o *Options) { o.Addresses = []string{"../../a:8883"} },
+		"a host with a quote":          func(o *Options) { o.Addresses = []string{`a"b:8883`} },
+		"a port with a word":           func(o *Options) { o.Addresses = []string{"a:8883 x"} },
+		"port 0":                       func(o *Options) { o.Addresses = []string{"a:0"} },
 	} {
 		for _, kind := range Kinds {
 			o := good
