@@ -90,9 +90,9 @@ func wholeOnNode(name corev1.ResourceName) bool {
 	return name == corev1.ResourcePods || !isNative(name)
 }
 
-// Named warns about pods with a nodeName that cannot run there now. No scheduler checks them, so no
+// NodeNameWarnings warns about pods with a nodeName that cannot run there now. No scheduler checks them, so no
 // other message comes before they are removed.
-func Named(o state.Object, s state.Snapshot) []string {
+func NodeNameWarnings(o state.Object, s state.Snapshot) []string {
 	spec, p := podSpecOf(o)
 	if spec == nil || spec.NodeName == "" {
 		return nil

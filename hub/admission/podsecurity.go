@@ -91,8 +91,8 @@ type Verdict struct {
 	Audit   string // for the audit
 }
 
-// Tell appends the warning to others.
-func (v Verdict) Tell(warnings []string) []string {
+// AppendWarning appends the warning to others.
+func (v Verdict) AppendWarning(warnings []string) []string {
 	if v.Warning == "" {
 		return warnings
 	}
@@ -163,8 +163,8 @@ func (l *list) podSecurityLabels(ns *corev1.Namespace, old state.Object) {
 	l.all(errs)
 }
 
-// Relabelled warns about pods in a namespace that violate its new level. They stay.
-func Relabelled(ns, old *corev1.Namespace, pods func(func(*corev1.Pod) bool), s Settings) (warnings []string) {
+// LevelWarnings warns about pods in a namespace that violate its new level. They stay.
+func LevelWarnings(ns, old *corev1.Namespace, pods func(func(*corev1.Pod) bool), s Settings) (warnings []string) {
 	const most = 3000 // pods, as in Kubernetes
 	now, was := enforcedBy(ns, s), enforcedBy(old, s)
 	if now == was || now.Level == api.LevelPrivileged ||
@@ -225,10 +225,10 @@ func Relabelled(ns, old *corev1.Namespace, pods func(func(*corev1.Pod) bool), s 
 	return append(warnings, lines...)
 }
 
-// Lowered says how a namespace's new labels allow more than the hub's default; "": they do not.
+// LoweredLevel says how a namespace's new labels allow more than the hub's default; "": they do not.
 // Only administrators may do that, since such pods can take over their devices. old is nil for a
 // new namespace.
-func Lowered(ns, old *corev1.Namespace, s Settings) string {
+func LoweredLevel(ns, old *corev1.Namespace, s Settings) string {
 	least := enforcedBy(&corev1.Namespace{}, s)
 	was := least
 	if old != nil {

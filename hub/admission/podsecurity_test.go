@@ -172,11 +172,11 @@ func TestANewLevelWarnsAboutViolatingPods(t *testing.T) {
 		{"no longer said", shop("enforce=baseline"), shop(), nil},
 		{"privileged", shop("enforce=baseline"), shop("enforce=privileged"), nil},
 	} {
-		if got := Relabelled(c.now, c.old, pods, normal); !slices.Equal(got, c.want) {
+		if got := LevelWarnings(c.now, c.old, pods, normal); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	if got := Relabelled(shop("enforce=restricted"), shop("enforce=privileged"), maps.Keys(map[*corev1.Pod]bool{named("c", "", hardened): true}), normal); got != nil {
+	if got := LevelWarnings(shop("enforce=restricted"), shop("enforce=privileged"), maps.Keys(map[*corev1.Pod]bool{named("c", "", hardened): true}), normal); got != nil {
 		t.Errorf("%q of a hardened pod", got)
 	}
 }

@@ -301,7 +301,7 @@ func TestBehindABrokerASlowStoreDelaysNoLease(t *testing.T) {
 	if n := h.heard.count("status"); n != 0 {
 		t.Errorf("%d statuses were received", n)
 	}
-	if n := h.Stats().Unremembered; n == 0 {
+	if n := h.Stats().NotStored; n == 0 {
 		t.Error("nothing was dropped of what had no room")
 	}
 	close(release)

@@ -79,7 +79,7 @@ type Stats struct {
 	Refused      map[string]uint64 // refused connections by reason
 	Messages     map[string]uint64 // by channel, in either direction
 	Offences     map[string]uint64 // dropped messages and refused filters by kind
-	Unremembered uint64            // messages that the Handler could not store, which were not acknowledged
+	NotStored    uint64            // messages that the Handler could not store, which were not acknowledged
 	Dropped      map[string]uint64 // messages to devices that were not sent, by reason
 	Observers    int               // connected observers
 	Observed     map[string]uint64 // messages for observers: sent, or dropped because one reads too slowly
@@ -89,7 +89,7 @@ type Stats struct {
 func (b *Broker) Stats() Stats {
 	c := &b.stats
 	s := Stats{
-		Accepted: c.accepted.Load(), AcceptErrors: c.acceptErrors.Load(), Unremembered: c.unremembered.Load(),
+		Accepted: c.accepted.Load(), AcceptErrors: c.acceptErrors.Load(), NotStored: c.unremembered.Load(),
 		Refused: map[string]uint64{}, Messages: map[string]uint64{}, Offences: map[string]uint64{},
 		Dropped: map[string]uint64{"offline": c.offline.Load(), "backlog": c.backlog.Load(),
 			"superseded": c.superseded.Load(), "too-large": c.tooLarge.Load()},

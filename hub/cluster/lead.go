@@ -64,13 +64,13 @@ func (l *Lead) Address() string { return *l.address.Load() }
 // Standbys returns the current standbys.
 func (l *Lead) Standbys() []leader.Status { return l.standbys.list() }
 
-// KeepAddress publishes the address of this hub if it has changed.
-func (l *Lead) KeepAddress(ctx context.Context, st *store.Store) {
+// UpdateAddress publishes the address of this hub if it has changed.
+func (l *Lead) UpdateAddress(ctx context.Context, st *store.Store) {
 	at, former := peerAddress(l.cfg, l.Peer, Names(l.cfg)), l.Address()
 	if former == at {
 		return
 	}
-	if err := st.ReachedAt(ctx, at); err != nil {
+	if err := st.SetAddress(ctx, at); err != nil {
 		if ctx.Err() == nil {
 			l.log.Warn("standbys may use an old address of this hub", "err", err)
 		}

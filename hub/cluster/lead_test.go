@@ -39,7 +39,7 @@ func TestTheLeadersAddressFollowsChanges(t *testing.T) {
 	l.address.Store(&own.Address)
 	for _, at := range []string{"192.168.1.10:8444", "192.168.1.10:8444", "192.168.1.20:8444"} {
 		l.cfg.PeerAddress = at
-		l.KeepAddress(t.Context(), st)
+		l.UpdateAddress(t.Context(), st)
 		if said, err := st.Meta(t.Context(), "leader"); err != nil || !strings.Contains(said, at) {
 			t.Errorf("at %s standbys read %s, %v", at, said, err)
 		}

@@ -338,7 +338,7 @@ func (m *Member) awaitLead(ctx context.Context, s *store.Standby, f *follower) (
 			cancel()
 			if err == nil {
 				at.Member.Token = token
-				m.passer.Lead("", "") // cancel the requests to the former leader
+				m.passer.SetLeader("", "") // cancel the requests to the former leader
 				m.log.Info("this hub leads from now on", "token", token, "before", b.Row.Holder, "silent",
 					(m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
 				return at, nil
@@ -351,9 +351,9 @@ func (m *Member) awaitLead(ctx context.Context, s *store.Standby, f *follower) (
 			}
 		}
 		if b.HasLeader(m.clock()) {
-			m.passer.Lead(b.Row.Holder, b.Row.Address)
+			m.passer.SetLeader(b.Row.Holder, b.Row.Address)
 		} else {
-			m.passer.Lead("", "")
+			m.passer.SetLeader("", "")
 		}
 		select {
 		case <-ctx.Done():

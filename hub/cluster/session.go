@@ -27,8 +27,8 @@ func WatchSessions(guard *access.Guard, next http.Handler) http.Handler {
 			if u.Role == access.Device { // only for renewals
 				return nil
 			}
-			peer.Known(r.Context(), w, u.Name)
-			if peer.Passed(r.Context()) != "" {
+			peer.ReturnUser(r.Context(), w, u.Name)
+			if peer.ForwardedBy(r.Context()) != "" {
 				mine, ok := passed.Enter(u.Name)
 				if !ok {
 					return fmt.Errorf("%w: %w", access.ErrTooMany, listen.ErrBusy)

@@ -177,7 +177,7 @@ func (m hubCollector) Collect(ch chan<- prometheus.Metric) { // runs on a gorout
 	if c, external := m.Broker.(*broker.Client); external {
 		send(metricBroker, gauge, number(c.Connected()))
 	}
-	send(metricUnstored, counting, float64(st.Unremembered))
+	send(metricUnstored, counting, float64(st.NotStored))
 	send(metricObservers, gauge, float64(st.Observers))
 	for _, each := range []struct {
 		d      *prometheus.Desc

@@ -93,7 +93,7 @@ func TestUnauthenticatedClientsUseFewConnections(t *testing.T) {
 	for _, c := range strangers {
 		_ = c.Close()
 	}
-	h.passer.Lead("hub-a", raw.Addr().String())
+	h.passer.SetLeader("hub-a", raw.Addr().String())
 	if code, text, _ := ask(t, h.client(t, "", false), h.standby.URL+"/nodes", nil); code != http.StatusOK || !strings.Contains(text, "by hub-b") {
 		t.Errorf("a hub gets %d %s", code, text)
 	}

@@ -117,8 +117,8 @@ func NewForwarder(config func(host string) *tls.Config, stands func() leader.Sta
 	return p
 }
 
-// Lead sets the leader and its address. It cancels requests to another hub, which may never answer.
-func (p *Forwarder) Lead(name, address string) {
+// SetLeader sets the leader and its address. It cancels requests to another hub, which may never answer.
+func (p *Forwarder) SetLeader(name, address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.name == name && p.address == address {

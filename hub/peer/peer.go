@@ -63,20 +63,20 @@ func Strip(h http.Header) {
 
 type passedKey struct{}
 
-// Passed returns the name of the hub that forwarded a request; "": it came directly.
-func Passed(ctx context.Context) string { return By(ctx).Name }
+// ForwardedBy returns the name of the hub that forwarded a request; "": it came directly.
+func ForwardedBy(ctx context.Context) string { return Announcement(ctx).Name }
 
-// By returns the announcement of the hub that forwarded a request; an older version sends only its
+// Announcement returns the announcement of the hub that forwarded a request; an older version sends only its
 // name.
-func By(ctx context.Context) leader.Status {
+func Announcement(ctx context.Context) leader.Status {
 	s, _ := ctx.Value(passedKey{}).(leader.Status)
 	return s
 }
 
-// Known returns the verified user name to the hub that forwarded a request, so that it can
+// ReturnUser returns the verified user name to the hub that forwarded a request, so that it can
 // distinguish users from unauthenticated clients.
-func Known(ctx context.Context, w http.ResponseWriter, user string) {
-	if Passed(ctx) != "" {
+func ReturnUser(ctx context.Context, w http.ResponseWriter, user string) {
+	if ForwardedBy(ctx) != "" {
 		w.Header().Set(callerHeader, user)
 	}
 }

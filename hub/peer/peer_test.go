@@ -52,7 +52,7 @@ func newHubs(t *testing.T) *hubs {
 			holder, err := a.Verify(r.TLS.PeerCertificates)
 			who = fmt.Sprint(holder.Role, " ", holder.Name, " ", err)
 		}
-		fmt.Fprintf(w, "%s by %s from %s to %s: %s", who, Passed(r.Context()), r.RemoteAddr, r.Host, r.Header)
+		fmt.Fprintf(w, "%s by %s from %s to %s: %s", who, ForwardedBy(r.Context()), r.RemoteAddr, r.Host, r.Header)
 	}
 	h.leader = httptest.NewUnstartedServer(Accept(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.answer(w, r) }), func(s leader.Status) {
 		h.mu.Lock()
@@ -71,7 +71,7 @@ func newHubs(t *testing.T) *hubs {
 	h.standby.EnableHTTP2 = true
 	h.standby.StartTLS()
 	t.Cleanup(h.standby.Close)
-	h.passer.Lead("hub-a", h.leader.Listener.Addr().String())
+	h.passer.SetLeader("hub-a", h.leader.Listener.Addr().String())
 	return h
 }
 
@@ -233,7 +233,7 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 		}
 		return answer.StatusCode, answer.Header.Get("Retry-After"), s
 	}
-	h.passer.Lead("", "")
+	h.passer.SetLeader("", "")
 	if code, again, s := send(http.MethodPost); code != 503 || again != "1" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
 		t.Errorf("no hub leads: %d %q %+v", code, again, s)
 	}
@@ -246,12 +246,12 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.passer.Lead("hub-a", closed)
+	h.passer.SetLeader("hub-a", closed)
 	if code, again, _ := send(http.MethodPost); code != 503 || again != "1" {
 		t.Errorf("the leader cannot be reached: %d %q", code, again)
 	}
 	h.answer = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-	h.passer.Lead("hub-a", h.leader.Listener.Addr().String())
+	h.passer.SetLeader("hub-a", h.leader.Listener.Addr().String())
 	if code, again, s := send(http.MethodPost); code != 502 || again != "" {
 		t.Errorf("the leader was lost with a change in its hands: %d %q %+v", code, again, s)
 	}
@@ -270,7 +270,7 @@ func TestRequestsToAFormerLeaderAreCancelled(t *testing.T) {
 	}
 	go func() {
 		<-asked
-		h.passer.Lead("hub-c", "127.0.0.1:1")
+		h.passer.SetLeader("hub-c", "127.0.0.1:1")
 	}()
 	if code, _, _ := ask(t, h.client(t, "", false), h.standby.URL, nil); code != 503 {
 		t.Errorf("%d", code)
@@ -355,7 +355,7 @@ func TestAStoppingHubReturnsTheLeadersResponse(t *testing.T) {
 func TestTheLeaderKnowsItsStandbys(t *testing.T) {
 	h := newHubs(t)
 	var by leader.Status
-	h.answer = func(_ http.ResponseWriter, r *http.Request) { by = By(r.Context()) }
+	h.answer = func(_ http.ResponseWriter, r *http.Request) { by = Announcement(r.Context()) }
 	want := leader.Status{Name: "hub-b", Address: "hub-b:8444", Behind: time.Second}
 	ask(t, h.client(t, "", false), h.standby.URL, http.Header{standHeader: {`{"address": "hub-z:8444"}`}})
 	if by != want || len(h.heard) != 1 || h.heard[0] != want {
@@ -364,7 +364,7 @@ func TestTheLeaderKnowsItsStandbys(t *testing.T) {
 	if err := h.passer.Announce(t.Context()); err != nil || len(h.heard) != 2 || h.heard[1] != want {
 		t.Errorf("announced was %+v, %v", h.heard, err)
 	}
-	h.passer.Lead("", "")
+	h.passer.SetLeader("", "")
 	if err := h.passer.Announce(t.Context()); err != nil || len(h.heard) != 2 {
 		t.Errorf("without a leader announced was %+v, %v", h.heard, err)
 	}

@@ -28,7 +28,7 @@ func (h *Hub) advertiseAll(ctx context.Context) error {
 				h.log.Warn("the Service kubernetes and the ConfigMaps kube-root-ca.crt may be old", "err", err)
 			}
 			if h.o.lead != nil {
-				h.o.lead.KeepAddress(ctx, h.Store)
+				h.o.lead.UpdateAddress(ctx, h.Store)
 			}
 			if h.o.HTTPS == nil {
 				continue

@@ -59,7 +59,7 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 		return "", fmt.Errorf("unknown order %q", order)
 	}
 	n, err := o.loop.Resume(ctx)
-	err = errors.Join(err, o.store.Resumed(ctx))
+	err = errors.Join(err, o.store.ClearRecovery(ctx))
 	did("resume", "nodes", "", fmt.Sprintf("%d devices", n), err)
 	if err != nil {
 		return "", fmt.Errorf("nothing was resumed: %w", err)

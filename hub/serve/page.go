@@ -32,7 +32,7 @@ func (h *Hub) members(ctx context.Context) (all []frame.Member) {
 	if l == nil {
 		return nil
 	}
-	by := peer.By(ctx)
+	by := peer.Announcement(ctx)
 	all = append(all, frame.Member{
 		Name: l.Member.Name, Address: l.Address(), Version: h.o.Version, Since: h.Loop.Snapshot().Started, Leads: true,
 		Here: by.Name == "",

@@ -158,7 +158,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, err
 	}
 	start, h.repaired = notBefore(start, noted), repaired
-	if h.recovered != nil && !h.recovered.Doubted {
+	if h.recovered != nil && !h.recovered.Unverified {
 		unmet := node.ForgetStored(start, "")
 		start, _ = state.Apply(start, unmet)
 		h.repaired = append(h.repaired, unmet...)
@@ -292,8 +292,8 @@ func (h *Hub) prepare(ctx context.Context) error {
 	if _, err := h.Loop.Do(ctx, storeRepairs(h.repaired)); err != nil {
 		return fmt.Errorf("store repaired objects: %w", err)
 	}
-	if h.recovered != nil && !h.recovered.Doubted {
-		if err := h.Store.Doubted(ctx, *h.recovered); err != nil {
+	if h.recovered != nil && !h.recovered.Unverified {
+		if err := h.Store.MarkUnverified(ctx, *h.recovered); err != nil {
 			return fmt.Errorf("store the request for the devices' revisions: %w", err)
 		}
 	}

@@ -133,7 +133,7 @@ func caught(e *echo.Echo, next http.Handler) http.Handler {
 // hub by pointing its own name at it.
 func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if peer.Passed(c.Request().Context()) != "" { // the hub that passed the request on has checked it
+		if peer.ForwardedBy(c.Request().Context()) != "" { // the hub that passed the request on has checked it
 			return next(c)
 		}
 		if code, why := listen.CheckHost(c.Response().Header(), c.Request(), h.server.Names()); why != "" {

@@ -124,8 +124,8 @@ func (s *Store) Leave(ctx context.Context) error {
 	return s.explain(err)
 }
 
-// ReachedAt publishes the address at which other hubs reach this leader.
-func (s *Store) ReachedAt(ctx context.Context, address string) error {
+// SetAddress publishes the address at which other hubs reach this leader.
+func (s *Store) SetAddress(ctx context.Context, address string) error {
 	if !s.Leads() {
 		return nil
 	}

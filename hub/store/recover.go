@@ -23,11 +23,11 @@ type Recovery struct {
 	Cause string    `json:"cause"`
 	// Rights: users and their rights come from the former database, not from the backup.
 	Rights bool `json:"rights,omitempty"`
-	// Doubted: a hub has started with it, and has marked each device's stored state as unknown.
-	Doubted bool `json:"doubted,omitempty"`
+	// Unverified: a hub has started with it, and has marked each device's stored state as unknown.
+	Unverified bool `json:"doubted,omitempty"`
 }
 
-// Recovered returns the recovery since the last Resumed; nil: there was none.
+// Recovered returns the recovery since the last ClearRecovery; nil: there was none.
 func (s *Store) Recovered(ctx context.Context) (*Recovery, error) {
 	v, err := s.Meta(ctx, metaRecovered)
 	if errors.Is(err, ErrNotFound) {
@@ -40,9 +40,9 @@ func (s *Store) Recovered(ctx context.Context) (*Recovery, error) {
 	return &r, json.Unmarshal([]byte(v), &r)
 }
 
-// Doubted records that each device's stored state is marked as unknown.
-func (s *Store) Doubted(ctx context.Context, r Recovery) error {
-	r.Doubted = true
+// MarkUnverified records that each device's stored state is marked as unknown.
+func (s *Store) MarkUnverified(ctx context.Context, r Recovery) error {
+	r.Unverified = true
 	text, err := json.Marshal(r)
 	if err == nil {
 		err = s.SetMeta(ctx, metaRecovered, string(text))
@@ -50,8 +50,8 @@ func (s *Store) Doubted(ctx context.Context, r Recovery) error {
 	return err
 }
 
-// Resumed clears the recovery, after an administrator has looked at it.
-func (s *Store) Resumed(ctx context.Context) error {
+// ClearRecovery clears the recovery, after an administrator has looked at it.
+func (s *Store) ClearRecovery(ctx context.Context) error {
 	_, err := s.exec(ctx, "DELETE FROM meta WHERE key = ?", metaRecovered)
 	return err
 }

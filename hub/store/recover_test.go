@@ -90,7 +90,7 @@ func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
 				t.Fatalf("kept aside: %v", aside)
 			}
 			mustCommit(t, s, rev+1, pod("more", rev+1))
-			must(t, s.Resumed(t.Context()))
+			must(t, s.ClearRecovery(t.Context()))
 			must(t, s.Close())
 			s = openIn(t, dir)
 			if r, _ := s.Recovered(t.Context()); r != nil {

@@ -314,7 +314,7 @@ func TestALeaderPublishesItsAddress(t *testing.T) {
 	a := m.lead(m.standby("a"), "a")
 	b := m.standby("b")
 	for _, address := range []string{"192.168.1.10:8444", "192.168.1.20:8444"} {
-		if err := a.ReachedAt(t.Context(), address); err != nil {
+		if err := a.SetAddress(t.Context(), address); err != nil {
 			t.Fatal(err)
 		}
 		if row := m.row(b); row.Left || row.Holder != "a" || row.Address != address {
@@ -324,7 +324,7 @@ func TestALeaderPublishesItsAddress(t *testing.T) {
 	if err := a.Leave(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.ReachedAt(t.Context(), "192.168.1.30:8444"); err != nil {
+	if err := a.SetAddress(t.Context(), "192.168.1.30:8444"); err != nil {
 		t.Error(err)
 	}
 	if row := m.row(b); !row.Left || row.Address != "192.168.1.20:8444" {

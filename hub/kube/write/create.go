@@ -80,7 +80,7 @@ func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, sett
 	r.signDrain(nil, o)
 	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	warnings, errs := admission.Admit(o, nil, r.Settings)
-	warnings = append(warnings, admission.Named(o, s)...)
+	warnings = append(warnings, admission.NodeNameWarnings(o, s)...)
 	v := admission.PodSecurity(o, nil, ns, r.Settings)
 	if v.Refused != "" {
 		return Step{Audit: v.Audit}, apierrors.NewForbidden(r.Resource.GroupResource(), o.GetName(), errors.New(v.Refused))
@@ -97,7 +97,7 @@ func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, sett
 	}
 	return Step{
 		Changes: append(charges, state.Put(o, r.reason("create", o))),
-		Result:  o, Created: true, Warnings: v.Tell(warnings), Audit: v.Audit, dependsOn: base, from: s,
+		Result:  o, Created: true, Warnings: v.AppendWarning(warnings), Audit: v.Audit, dependsOn: base, from: s,
 		consulted: admission.Consulted,
 	}, nil
 }
@@ -109,7 +109,7 @@ func (r *Request) mayLower(live, next state.Object) error {
 		return nil
 	}
 	old, _ := live.(*corev1.Namespace)
-	if why := admission.Lowered(ns, old, r.Settings); why != "" {
+	if why := admission.LoweredLevel(ns, old, r.Settings); why != "" {
 		return apierrors.NewForbidden(r.Resource.GroupResource(), ns.Name, errors.New(why))
 	}
 	return nil

@@ -72,7 +72,7 @@ func (r *Request) replacement(s state.Snapshot, live, next state.Object, now tim
 	if r.Resource.Generation && !equality.Semantic.DeepEqual(state.SpecOf(live), state.SpecOf(next)) {
 		next.SetGeneration(live.GetGeneration() + 1)
 	}
-	st := Step{Result: live, Warnings: v.Tell(warnings), Audit: v.Audit, dependsOn: base}
+	st := Step{Result: live, Warnings: v.AppendWarning(warnings), Audit: v.Audit, dependsOn: base}
 	if same(live, next) {
 		return st, nil
 	}
@@ -175,10 +175,10 @@ func (r *Request) admit(s state.Snapshot, live, next state.Object) (warnings []s
 	}
 	warnings, errs = admission.Admit(next, live, r.Settings)
 	if r.Sub == nil && state.KindOf(next) != state.Pods {
-		warnings = append(warnings, admission.Named(next, s)...)
+		warnings = append(warnings, admission.NodeNameWarnings(next, s)...)
 	}
 	if ns, ok := next.(*corev1.Namespace); ok && len(errs) == 0 {
-		warnings = append(warnings, admission.Relabelled(ns, live.(*corev1.Namespace), s.Pods(ns.Name), r.Settings)...)
+		warnings = append(warnings, admission.LevelWarnings(ns, live.(*corev1.Namespace), s.Pods(ns.Name), r.Settings)...)
 	}
 	return warnings, errs
 }
