@@ -219,11 +219,10 @@ func (c *call) unsupported(verb, action string) error {
 	case c.res.Row.Published != "":
 		e.ErrStatus.Message = c.res.Row.Published
 	case c.res.State == state.DeviceReports:
-		e.ErrStatus.Message = "device reports are read-only: devices send them, and they are deleted with their " +
-			"node"
+		e.ErrStatus.Message = "device reports are read-only: devices send them, and they are deleted with their node"
 	case c.res.State == state.Incidents:
-		e.ErrStatus.Message = "the hub opens and closes incidents: clients can write only their fields " +
-			"acknowledged and note can be written, with patch"
+		e.ErrStatus.Message = "the hub opens and closes incidents: clients can patch only their fields " +
+			"acknowledged and note"
 	case c.res.State == state.Volumes && (verb == "create" || verb == ""):
 		e.ErrStatus.Message = "the hub creates persistent volumes: create a PersistentVolumeClaim, and a pod that uses it"
 	case c.res.State == state.JoinRequests && verb == "create":
@@ -234,8 +233,8 @@ func (c *call) unsupported(verb, action string) error {
 
 // requestsByDevices explains why requests are not created by hand: such a request would belong to
 // no device.
-const requestsByDevices = "certificate signing requests come from devices that join with a token: run the command of " +
-	"`flotilla-hub token create --require-approval` on the device; people get a certificate with " +
+const requestsByDevices = "certificate signing requests come from devices that join with a token: run on the device " +
+	"the command that `flotilla-hub token create --require-approval` prints; people get a certificate with " +
 	"`flotilla-hub kubeconfig`"
 
 // mayCreate refuses an update or patch that would create an object if a POST would be refused.

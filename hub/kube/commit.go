@@ -25,8 +25,8 @@ const (
 
 // errMoved means that the objects under a step have changed, and that the step is too slow to be
 // made by the control loop.
-var errMoved = errors.New("the object has been modified; please apply your " +
-	"changes to the latest version and try again")
+var errMoved = errors.New(
+	"the object has been modified; please apply your changes to the latest version and try again")
 
 // commit carries out a step. It calls make outside of the control loop first, so that decoding,
 // patching and validation do not hold up the loop. The loop calls make again if the objects have

@@ -58,7 +58,7 @@ func applied(t *testing.T, text, how string) *fakeFleet {
 }
 
 // Whole objects in the manual can be copied and applied.
-func TestTheManualsObjectsApplyAsTheyStand(t *testing.T) {
+func TestTheManualsObjectsCanBeApplied(t *testing.T) {
 	found := 0
 	pages, err := fs.Glob(manual.Files, "*.md")
 	if err != nil {
@@ -117,7 +117,7 @@ func TestOneApplyGivesMemoryLimits(t *testing.T) {
 		without := now.DeepCopy()
 		without.Spec.Boot = shipped.Spec.Boot
 		if a, b := must(t, without.Spec), must(t, shipped.Spec); !bytes.Equal(a, b) {
-			t.Errorf("%s: the profile says something else than it did:\n%s\n%s", shipped.Name, a, b)
+			t.Errorf("%s: the rest of the profile has changed:\n%s\n%s", shipped.Name, a, b)
 		}
 		for name, has := range map[string]corev1.ConditionStatus{"lacks": corev1.ConditionFalse, "limits": corev1.ConditionTrue} {
 			n := fakeNode(name, "oslo")

@@ -102,7 +102,7 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 	}
 	b.Media, b.Data = resource.MediaJSON, b.Text
 	media := ContentType(r.r)
-	written := false // as YAML
+	isYAML := false
 	var n bound.Count
 	switch media {
 	case resource.MediaProto:
@@ -115,12 +115,12 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 	case resource.MediaJSON, string(types.JSONPatchType):
 		n = bound.CountJSON(b.Text)
 	default: // a patch may be YAML; in an apply, duplicate keys are an error
-		written = media == string(types.ApplyYAMLPatchType)
+		isYAML = media == string(types.ApplyYAMLPatchType)
 		if json.Valid(b.Text) {
 			n = bound.CountJSON(b.Text)
 			break
 		}
-		written = true
+		isYAML = true
 		n, err = bound.CountYAML(b.Text)
 	}
 	if err == nil {
@@ -129,14 +129,14 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 	if err != nil {
 		return b, unread(err)
 	}
-	need := cost(b.Text, n, written)
+	need := cost(b.Text, n, isYAML)
 	if want.Patch {
 		need += patchCost(b.Text, media, want.Live)
 	}
 	if err := r.reserve(&r.load.decoding, need); err != nil {
 		return b, err
 	}
-	if written && len(b.Text) > 0 {
+	if isYAML && len(b.Text) > 0 {
 		if err := bound.YAML(b.Text, nil); err != nil {
 			return b, unread(err)
 		}

@@ -74,9 +74,9 @@ func (r *budget) take(ctx context.Context, user string, size int64) (release fun
 }
 
 // cost estimates the bytes that a body uses while it is decoded, merged and encoded again.
-func cost(text []byte, n bound.Count, written bool) int64 {
+func cost(text []byte, n bound.Count, isYAML bool) int64 {
 	size := 4*len(text) + 1024*n.Objects + 64*n.Values
-	if written { // YAML becomes a tree first, with a node for each name and value
+	if isYAML { // YAML becomes a tree first, with a node for each name and value
 		size += 4*len(text) + 384*n.Values
 	}
 	return int64(size)

@@ -98,10 +98,10 @@ func TestEveryDocumentOfTheIndexIsServedUnderItsHash(t *testing.T) {
 		}
 		plain := get(t, "/openapi/v3/"+gv)
 		if !bytes.Equal(plain.Body.Bytes(), b) || plain.Header().Get("Content-Encoding") != "" || plain.Header().Get("Cache-Control") != "" {
-			t.Errorf("%s: without gzip and hash it is another document, or to be kept", gv)
+			t.Errorf("%s: without gzip and hash the document differs, or may be cached", gv)
 		}
 		if w := get(t, url, "If-None-Match", `"`+hash+`"`); w.Code != http.StatusNotModified || w.Body.Len() > 0 {
-			t.Errorf("%s: a client that has it gets %d and %d bytes", gv, w.Code, w.Body.Len())
+			t.Errorf("%s: a client with the document gets %d and %d bytes", gv, w.Code, w.Body.Len())
 		}
 		if w := get(t, "/openapi/v3/"+gv+"?hash=OLD"); w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != url {
 			t.Errorf("%s: an old hash leads to %d %s", gv, w.Code, w.Header().Get("Location"))
@@ -109,7 +109,7 @@ func TestEveryDocumentOfTheIndexIsServedUnderItsHash(t *testing.T) {
 	}
 }
 
-func TestVersion2SpeaksJSONAndProtobuf(t *testing.T) {
+func TestVersion2HasJSONAndProtobuf(t *testing.T) {
 	w := get(t, "/openapi/v2", "Accept", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf, application/json", "Accept-Encoding", "gzip")
 	if got := w.Header().Get("Content-Type"); got != "application/com.github.proto-openapi.spec.v2.v1.0+protobuf" {
 		t.Errorf("the content type is %q", got)
@@ -135,7 +135,7 @@ func TestVersion2SpeaksJSONAndProtobuf(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereIsNotFound(t *testing.T) {
+func TestUnknownPathsAreNotFound(t *testing.T) {
 	for _, url := range []string{"/openapi", "/openapi/v4", "/openapi/v3/apis/rbac.authorization.k8s.io/v1", "/openapi/v3/../index.json", "/openapi/v2.pb", "/openapi/v3/api/v1/x"} {
 		if w := get(t, url); w.Code != http.StatusNotFound {
 			t.Errorf("%s: %d", url, w.Code)
@@ -148,7 +148,7 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 	}
 }
 
-func TestDocumentsAreTrue(t *testing.T) {
+func TestDocumentsMatchTheHub(t *testing.T) {
 	var doc document3
 	if err := json.Unmarshal(body(t, get(t, "/openapi/v3/api/v1")), &doc); err != nil {
 		t.Fatal(err)
@@ -328,7 +328,7 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 	check(reflect.TypeOf(metricsv1beta1.PodMetricsList{}), metrics+"PodMetricsList")
 }
 
-func TestSchemasTellServerSideApplyHowToMerge(t *testing.T) {
+func TestSchemasForServerSideApply(t *testing.T) {
 	schemas, err := Schemas()
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	if err := json.Unmarshal(sent.Data, &patch.Object); err != nil {
 		return Step{}, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
-	twice, err := r.checkKeys(sent.Duplicates)
+	duplicates, err := r.checkKeys(sent.Duplicates)
 	if err != nil {
 		return Step{}, err
 	}
@@ -41,7 +41,7 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	if err != nil {
 		return Step{}, err
 	}
-	warnings = append(twice, warnings...)
+	warnings = append(duplicates, warnings...)
 	m, err := r.Managers.of(r.Resource, r.sub())
 	if err != nil {
 		return Step{}, err
@@ -92,7 +92,7 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	return st, err
 }
 
-// checkKeys refuses duplicate keys in an applied object.
+// checkKeys handles duplicate keys of an applied object by its fieldValidation.
 func (r *Request) checkKeys(err error) ([]string, error) {
 	switch {
 	case err == nil, r.FieldValidation == metav1.FieldValidationIgnore:
@@ -111,7 +111,8 @@ func (r *Request) checkKeys(err error) ([]string, error) {
 	return warnings, nil
 }
 
-// checkFields refuses unknown fields in an applied object. sent is the object as written.
+// checkFields handles unknown fields of an applied object by its fieldValidation. sent is the object
+// as it was written.
 func (r *Request) checkFields(patch *unstructured.Unstructured, sent body.Body) ([]string, error) {
 	b, err := patch.MarshalJSON()
 	if err != nil {
