@@ -25,7 +25,7 @@ func (h *Hub) advertiseAll(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			if err := h.advertise(ctx); err != nil && ctx.Err() == nil {
-				h.log.Warn("the Service kubernetes and the ConfigMaps kube-root-ca.crt may be old", "err", err)
+				h.log.Warn("the Service kubernetes and the ConfigMaps kube-root-ca.crt may be out of date", "err", err)
 			}
 			if h.o.lead != nil {
 				h.o.lead.UpdateAddress(ctx, h.Store)

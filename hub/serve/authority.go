@@ -48,9 +48,9 @@ func lostAuthority(dataDir string, fleet state.Snapshot) error {
 	if joined == 0 {
 		return nil
 	}
-	return fmt.Errorf("open the certificate authority: %w: %s is missing, through which the devices of this fleet (%d) "+
-		"have joined; put back your copy of it, as backups of the database do not hold it. "+
-		"To begin with a new one, which each of them has to join by hand, make an empty file %s", pki.ErrKey,
+	return fmt.Errorf("open the certificate authority: %w: %s is missing, and devices of this fleet (%d) have joined with it; "+
+		"restore your copy, which backups of the database do not contain. "+
+		"For a new authority, which each device must join by hand, create an empty file %s", pki.ErrKey,
 		filepath.Join(dataDir, "pki"), joined, filepath.Join(dataDir, "pki", pki.BeginAnew))
 }
 
@@ -60,9 +60,9 @@ func (h *Hub) firmwareKey(fleet state.Snapshot) (ed25519.PrivateKey, error) {
 	had := h.authority.HasFirmwareKey()
 	key, err := h.authority.FirmwareKey()
 	if joined := joinedOf(fleet); err == nil && !had && joined > 0 {
-		h.log.Warn("the key that signs boot configurations was missing, and another one was made: boards that know the "+
-			"former take no boot configuration of this hub until `flotilla-device boot-helper --forget` on each. Put the "+
-			"former back if you have a copy, and start the hub again",
+		h.log.Warn("the key that signs boot configurations was missing, and a new one was made: boards that know the "+
+			"former one refuse boot configurations of this hub until `flotilla-device boot-helper --forget` on each. Restore "+
+			"the former one if you have a copy, and restart the hub",
 			"file", filepath.Join(h.cfg.DataDir, "pki", "firmware.key"), "joined", joined)
 	}
 	return key, err

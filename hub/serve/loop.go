@@ -110,8 +110,8 @@ func AdmissionSettings(cfg config.Config) admission.Settings {
 func (h *Hub) begin(ctx context.Context) (time.Time, error) {
 	began, _, err := access.Time(ctx, h.Store)
 	if clock := time.Now(); err == nil && began.Sub(clock).Abs() > time.Minute {
-		h.log.Warn("this machine's clock cannot be right: the hub goes on from when it was there last; set the clock, and "+
-			"start the hub again", "clock", clock.UTC().Format(time.RFC3339), "hub", began.UTC().Format(time.RFC3339))
+		h.log.Warn("this machine's clock is behind the hub's newest record, from whose time the hub continues; set the clock, and "+
+			"restart the hub", "clock", clock.UTC().Format(time.RFC3339), "hub", began.UTC().Format(time.RFC3339))
 	}
 	return began, err
 }

@@ -61,7 +61,7 @@ func TestALostAuthorityIsNotReplaced(t *testing.T) {
 		if err := lose(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := run(nil); !errors.Is(err, pki.ErrKey) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "(1) have joined") {
+		if _, err := run(nil); !errors.Is(err, pki.ErrKey) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "(1) have joined with it") {
 			t.Fatalf("without the authority: %v", err)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "root.crt")); err == nil {

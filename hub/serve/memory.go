@@ -124,7 +124,7 @@ func fillDefaults(log *slog.Logger) control.News {
 			metav1.SetMetaDataAnnotation(&next.ObjectMeta, annotationDefault, string(shipped))
 			changes = append(changes, state.Put(next, ""))
 		}
-		log.Debug("added what every fleet has", "changes", len(changes))
+		log.Debug("added the default objects", "changes", len(changes))
 		return changes, nil
 	}
 }

@@ -164,7 +164,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		h.repaired = append(h.repaired, unmet...)
 	}
 	if h.pauses, err = h.Store.Begin(ctx, start.Started); err != nil {
-		log.Warn("timelines do not show when the hub did not run", "err", err)
+		log.Warn("timelines cannot show when the hub was down", "err", err)
 	}
 	var disk control.Store = memory{h.Store}
 	if o.Disk != nil {

@@ -39,7 +39,7 @@ const (
 // errStopping ends sessions when the hub stops.
 var errStopping = errors.New("the hub is shutting down")
 
-// A Streams says which streams of a command the client uses.
+// Streams says which streams of a command the client uses.
 type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
 
 // A session is the client's side of a command.

@@ -1,6 +1,6 @@
-// Program clientgo does with client-go what controllers and operators do, and prints
-// what it sees: what the tests of the hub's API drive. It is a module of its own, so
-// that nothing of it becomes a dependency of the product.
+// Program clientgo does what controllers and operators do with client-go, and prints its results,
+// for the tests of the hub's API. It is a separate module, so that the product does not depend on
+// it.
 //
 //	clientgo informers typed|dynamic|metadata json|protobuf
 //	clientgo elect ID
@@ -61,7 +61,7 @@ func main() {
 
 var mu sync.Mutex
 
-// say prints a line whole, from whatever goroutine.
+// say prints a whole line, from any goroutine.
 func say(words ...any) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -118,7 +118,7 @@ func inform(ctx context.Context, config *rest.Config, how, encoding string) erro
 	return nil
 }
 
-// elect takes part in an election, and gives the office back at the end.
+// elect takes part in a leader election, and releases the lease at the end.
 func elect(ctx context.Context, config *rest.Config, id string) error {
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, "default", "office", resourcelock.ResourceLockConfig{Identity: id}, config, time.Minute)
 	if err != nil {
@@ -135,7 +135,7 @@ func elect(ctx context.Context, config *rest.Config, id string) error {
 	return nil
 }
 
-// calls makes the calls that controllers make, and prints what came of each.
+// calls makes the calls of controllers, and prints the results.
 func calls(ctx context.Context, config *rest.Config) error {
 	config.ContentType = runtime.ContentTypeProtobuf
 	c := kubernetes.NewForConfigOrDie(config)

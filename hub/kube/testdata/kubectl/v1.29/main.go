@@ -1,6 +1,5 @@
-// Program kubectl is the real kubectl, built from its module: what the tests of
-// the hub's API drive. It is a module of its own, so that nothing of it becomes
-// a dependency of the product.
+// Program kubectl is the real kubectl, built from its module, for the tests of the hub's API. It is
+// a separate module, so that the product does not depend on it.
 package main
 
 import (
