@@ -44,7 +44,7 @@ func (e Enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 		if have := s.Record(en.Node); have != nil {
 			rec = have.DeepCopy()
 		}
-		if changes, err = issued(s, en); err != nil {
+		if changes, err = markIssued(s, en); err != nil {
 			return nil, err
 		}
 		if d := s.Dismissal(en.Key); d != nil {

@@ -149,8 +149,8 @@ func requestAt(s state.Snapshot, name string) *joinRequest {
 	return r
 }
 
-// issued returns the changes that mark a request as issued, if it is still there and approved.
-func issued(s state.Snapshot, en access.Enrolment) (changes []state.Change, err error) {
+// markIssued returns the changes that mark a request as issued, if it is still there and approved.
+func markIssued(s state.Snapshot, en access.Enrolment) (changes []state.Change, err error) {
 	if en.Request == "" {
 		return nil, nil
 	}

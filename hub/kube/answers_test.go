@@ -36,7 +36,7 @@ func TestPatternsThatCostTooMuchAreRefused(t *testing.T) {
 func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		rest(t.Context(), time.Second)
+		pause(t.Context(), time.Second)
 		if took := time.Since(began); took != filterRest*time.Second {
 			t.Errorf("a second's look rests %s", took)
 		}

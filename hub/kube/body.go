@@ -105,9 +105,9 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	return opts, nil
 }
 
-// posted reads a body that is not stored as it is, such as an eviction or a review, and the form of
-// the answer.
-func (c *call) posted(kind schema.GroupVersionKind) (o runtime.Object, f resource.Form, err error) {
+// readPosted reads a body that is not stored as it is, such as an eviction or a review, and the
+// form of the answer.
+func (c *call) readPosted(kind schema.GroupVersionKind) (o runtime.Object, f resource.Form, err error) {
 	if f, err = resource.Negotiate(c.r, c.res.Media()); err != nil {
 		return nil, f, err
 	}

@@ -23,9 +23,9 @@ const (
 	maxRemakes = 10
 )
 
-// errMoved means that the objects under a step have changed, and that the step is too slow to be
+// errChanged means that the objects under a step have changed, and that the step is too slow to be
 // made by the control loop.
-var errMoved = errors.New(
+var errChanged = errors.New(
 	"the object has been modified; please apply your changes to the latest version and try again")
 
 // commit carries out a step. It calls make outside of the control loop first, so that decoding,
@@ -34,13 +34,13 @@ var errMoved = errors.New(
 func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (write.Step, error)) (write.Step, error) {
 	st, err := c.attempt(dry, make)
 	for range maxRemakes {
-		if !errors.Is(err, errMoved) {
+		if !errors.Is(err, errChanged) {
 			break
 		}
 		st, err = c.attempt(dry, make)
 	}
-	if errors.Is(err, errMoved) {
-		err = apierrors.NewConflict(c.res.GroupResource(), c.name, errMoved)
+	if errors.Is(err, errChanged) {
+		err = apierrors.NewConflict(c.res.GroupResource(), c.name, errChanged)
 	}
 	if err != nil {
 		err = c.writeError(err)
@@ -74,7 +74,7 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (wri
 			switch {
 			case st.ValidOn(s):
 			case took > loopShare && st.Stable():
-				return nil, errMoved
+				return nil, errChanged
 			default:
 				st, err = make(s, now)
 			}

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// deleting reads and checks the options of a deletion.
-func (c *call) deleting() (*metav1.DeleteOptions, resource.Form, error) {
+// readDeletion reads and checks the options of a deletion.
+func (c *call) readDeletion() (*metav1.DeleteOptions, resource.Form, error) {
 	o, err := c.deleteOptions()
 	if err != nil {
 		return nil, resource.Form{}, err
@@ -24,7 +24,7 @@ func (c *call) deleting() (*metav1.DeleteOptions, resource.Form, error) {
 		return nil, resource.Form{},
 			apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
-	if err := c.ownLeases(); err != nil {
+	if err := c.refuseNodeLeases(); err != nil {
 		return nil, resource.Form{}, err
 	}
 	//lint:ignore SA1019 older clients still send it
@@ -37,7 +37,7 @@ func (c *call) deleting() (*metav1.DeleteOptions, resource.Form, error) {
 }
 
 func (c *call) delete() error {
-	o, f, err := c.deleting()
+	o, f, err := c.readDeletion()
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (c *call) delete() error {
 }
 
 func (c *call) deleteCollection() error {
-	o, f, err := c.deleting()
+	o, f, err := c.readDeletion()
 	if err != nil {
 		return err
 	}

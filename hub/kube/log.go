@@ -43,7 +43,7 @@ func (c *call) log() error {
 	if opts.Container, err = containerOf(p, opts.Container); err != nil {
 		return err
 	}
-	if err := c.reachable(p); err != nil {
+	if err := c.checkReachable(p); err != nil {
 		return err
 	}
 	ws, err := c.upgrades()
@@ -61,12 +61,13 @@ func (c *call) log() error {
 		return c.logOverWebSocket(func(ctx context.Context, w io.Writer) error { return c.Logs.Logs(ctx, p, opts, w) })
 	}
 	out := &stream{w: c.w, rc: http.NewResponseController(c.w)}
-	return c.copied(out, c.Logs.Logs(c.r.Context(), p, opts, out), "pod", c.namespace+"/"+c.name, "node", p.Spec.NodeName)
+	err = c.Logs.Logs(c.r.Context(), p, opts, out)
+	return c.finishLog(out, err, "pod", c.namespace+"/"+c.name, "node", p.Spec.NodeName)
 }
 
-// copied ends an answer into which a log was copied until err. about is added to the hub's log
+// finishLog ends an answer into which a log was copied until err. about is added to the hub's log
 // line.
-func (c *call) copied(out *stream, err error, about ...any) error {
+func (c *call) finishLog(out *stream, err error, about ...any) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		out.begin()

@@ -105,8 +105,8 @@ func (s *logFilters) enter(user, node string) (leave func(), err error) {
 	}, nil
 }
 
-// rest gives the processor to others after a time of matching.
-func rest(ctx context.Context, took time.Duration) {
+// pause gives the processor to others after a time of matching.
+func pause(ctx context.Context, took time.Duration) {
 	if took < time.Millisecond {
 		return
 	}

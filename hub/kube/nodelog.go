@@ -53,7 +53,7 @@ func (c *call) nodeLog() error {
 	out := &stream{w: c.w, rc: http.NewResponseController(c.w)}
 	o := corev1.PodLogOptions{Follow: q.follow, Timestamps: true, TailLines: q.tail}
 	if !q.filters() {
-		return c.copied(out, c.Logs.NodeLogs(c.r.Context(), c.name, o, out), "node", c.name)
+		return c.finishLog(out, c.Logs.NodeLogs(c.r.Context(), c.name, o, out), "node", c.name)
 	}
 	leave, err := c.filters.enter(c.user.Name, c.name)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *call) nodeLog() error {
 	if err == nil {
 		err = s.end()
 	}
-	return c.copied(out, err, "node", c.name)
+	return c.finishLog(out, err, "node", c.name)
 }
 
 // A logQuery selects lines of an agent's log. follow is ours: Kubernetes has it for pods only.
@@ -182,7 +182,7 @@ func (s *lineFilter) Write(b []byte) (int, error) {
 			began := time.Now()
 			through = append(through, s.line()...)
 			if s.busy += time.Since(began); s.busy > 10*time.Millisecond {
-				rest(s.ctx, s.busy)
+				pause(s.ctx, s.busy)
 				s.busy = 0
 			}
 			if err := s.ctx.Err(); err != nil {

@@ -88,10 +88,10 @@ func (c *call) podProxy() error {
 	if err != nil {
 		return err
 	}
-	if err := c.reachable(pod); err != nil {
+	if err := c.checkReachable(pod); err != nil {
 		return err
 	}
-	if err := running(pod, ""); err != nil {
+	if err := checkRunning(pod, ""); err != nil {
 		return err
 	}
 	if _, err := c.upgrades(); err != nil { // refuses pages of other sites

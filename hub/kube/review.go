@@ -19,7 +19,7 @@ import (
 // review answers questions about users and rights: about the sender, or from an administrator about
 // others.
 func (c *call) review() error {
-	o, f, err := c.posted(c.res.GroupVersionKind)
+	o, f, err := c.readPosted(c.res.GroupVersionKind)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (c *call) review() error {
 		}
 		o.Status = c.judge([]access.Role{c.user.Role}, o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes)
 	case *authzv1.SubjectAccessReview:
-		if o.Status, err = c.others(o.Spec); err != nil {
+		if o.Status, err = c.reviewOthers(o.Spec); err != nil {
 			return err
 		}
 	case *authzv1.LocalSubjectAccessReview:
@@ -47,15 +47,15 @@ func (c *call) review() error {
 		at := field.NewPath("spec", "resourceAttributes", "namespace")
 		switch a := o.Spec.ResourceAttributes; {
 		case o.Spec.NonResourceAttributes != nil:
-			return c.unreviewable(field.Invalid(field.NewPath("spec", "nonResourceAttributes"), o.Spec.NonResourceAttributes,
+			return c.invalidReview(field.Invalid(field.NewPath("spec", "nonResourceAttributes"), o.Spec.NonResourceAttributes,
 				"disallowed on this kind of request"))
 		case o.Namespace != c.namespace:
 			return apierrors.NewBadRequest(fmt.Sprintf("namespace mismatch: the request is for %s, the review says %s",
 				c.namespace, o.Namespace))
 		case a != nil && a.Namespace != c.namespace:
-			return c.unreviewable(field.Invalid(at, a.Namespace, "must match metadata.namespace"))
+			return c.invalidReview(field.Invalid(at, a.Namespace, "must match metadata.namespace"))
 		}
-		if o.Status, err = c.others(o.Spec); err != nil {
+		if o.Status, err = c.reviewOthers(o.Spec); err != nil {
 			return err
 		}
 	case *authzv1.SelfSubjectRulesReview:
@@ -68,23 +68,23 @@ func (c *call) review() error {
 	return c.write(http.StatusCreated, o, f.Media)
 }
 
-// unreviewable refuses an invalid review.
-func (c *call) unreviewable(why *field.Error) error {
+// invalidReview refuses an invalid review.
+func (c *call) invalidReview(why *field.Error) error {
 	return apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), "", field.ErrorList{why})
 }
 
-// others answers what another user, or a member of one of the groups, may do. Groups stand for
-// roles.
-func (c *call) others(spec authzv1.SubjectAccessReviewSpec) (authzv1.SubjectAccessReviewStatus, error) {
+// reviewOthers answers what another user, or a member of one of the groups, may do. Groups stand
+// for roles.
+func (c *call) reviewOthers(spec authzv1.SubjectAccessReviewSpec) (authzv1.SubjectAccessReviewStatus, error) {
 	p := field.NewPath("spec")
 	switch {
 	case (spec.ResourceAttributes == nil) == (spec.NonResourceAttributes == nil):
 		return authzv1.SubjectAccessReviewStatus{},
-			c.unreviewable(field.Invalid(p.Child("resourceAttributes"), spec.NonResourceAttributes,
+			c.invalidReview(field.Invalid(p.Child("resourceAttributes"), spec.NonResourceAttributes,
 				"exactly one of nonResourceAttributes or resourceAttributes must be specified"))
 	case spec.User == "" && len(spec.Groups) == 0:
 		return authzv1.SubjectAccessReviewStatus{},
-			c.unreviewable(field.Invalid(p.Child("user"), spec.User, "at least one of user or group must be specified"))
+			c.invalidReview(field.Invalid(p.Child("user"), spec.User, "at least one of user or group must be specified"))
 	}
 	var roles []access.Role
 	for _, r := range []access.Role{access.Admin, access.Operator, access.Viewer, access.Device} {
@@ -113,7 +113,7 @@ func (c *call) judge(roles []access.Role, a *authzv1.ResourceAttributes,
 	why := make([]string, 0, len(roles))
 	for _, role := range roles {
 		if a != nil && c.allows(role, a.Verb, a.Group, a.Resource, a.Subresource) ||
-			other != nil && other.Verb == "get" && open(other.Path) {
+			other != nil && other.Verb == "get" && isOpen(other.Path) {
 			return authzv1.SubjectAccessReviewStatus{Allowed: true, Reason: "role " + string(role) + " allows it"}
 		}
 		why = append(why, "role "+string(role)+" does not allow it")
@@ -127,7 +127,7 @@ var openPaths = []string{
 	"/readyz", "/readyz/*", "/version", "/version/",
 }
 
-func open(path string) bool {
+func isOpen(path string) bool {
 	return slices.ContainsFunc(openPaths, func(p string) bool {
 		dir, any := strings.CutSuffix(p, "*")
 		return p == path || any && strings.HasPrefix(path, dir)

@@ -84,10 +84,10 @@ func (c *call) stream() error {
 			return err
 		}
 	}
-	if err := c.reachable(pod); err != nil {
+	if err := c.checkReachable(pod); err != nil {
 		return err
 	}
-	if err := running(pod, o.Container); err != nil {
+	if err := checkRunning(pod, o.Container); err != nil {
 		return err
 	}
 	if _, err := c.upgrades(); err != nil { // refuses pages of other sites
@@ -98,7 +98,7 @@ func (c *call) stream() error {
 		return err
 	}
 	defer leave()
-	c.audit(entered(o), nil)
+	c.audit(describeStream(o), nil)
 	enabled := remote.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY}
 	switch c.sub.Name {
 	case "exec":
@@ -117,8 +117,8 @@ func (c *call) stream() error {
 	}
 }
 
-// entered describes a stream for the audit. It cuts long commands.
-func entered(o *corev1.PodExecOptions) string {
+// describeStream describes a stream for the audit. It cuts long commands.
+func describeStream(o *corev1.PodExecOptions) string {
 	const most = 1000 // bytes
 	words := o.Command
 	if o.Container != "" {
@@ -189,8 +189,8 @@ func containerOf(p *corev1.Pod, name string) (string, error) {
 	return name, nil
 }
 
-// reachable returns why a pod's device cannot be asked, nil if it can.
-func (c *call) reachable(p *corev1.Pod) error {
+// checkReachable returns why a pod's device cannot be asked, nil if it can.
+func (c *call) checkReachable(p *corev1.Pod) error {
 	node := p.Spec.NodeName
 	if node == "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", p.Name))
@@ -209,9 +209,9 @@ func (c *call) offline(node string) string {
 	return text
 }
 
-// running returns why a container, or the pod if none is named, cannot be entered according to its
-// status.
-func running(p *corev1.Pod, container string) error {
+// checkRunning returns why a container, or the pod if none is named, cannot be entered according to
+// its status.
+func checkRunning(p *corev1.Pod, container string) error {
 	if state.Terminated(p) {
 		return apierrors.NewBadRequest(fmt.Sprintf("pod %s has ended: its phase is %s", p.Name, p.Status.Phase))
 	}

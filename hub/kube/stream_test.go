@@ -177,7 +177,7 @@ func TestOptionsReachTheDevice(t *testing.T) {
 }
 
 func TestTheAuditCutsLongCommands(t *testing.T) {
-	got := entered(&corev1.PodExecOptions{Container: "main", Command: []string{"sh", "-c", strings.Repeat("é", 5000), "\xff"}})
+	got := describeStream(&corev1.PodExecOptions{Container: "main", Command: []string{"sh", "-c", strings.Repeat("é", 5000), "\xff"}})
 	if !strings.HasPrefix(got, "container main sh -c éé") || len(got) > 1010 || !utf8.ValidString(got) {
 		t.Errorf("%d bytes: %.100s", len(got), got)
 	}

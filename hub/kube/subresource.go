@@ -40,7 +40,7 @@ func (c *call) scale() error {
 			return err
 		}
 	}
-	w, err := c.writing(kind)
+	w, err := c.readWriteOptions(kind)
 	if err != nil {
 		return err
 	}
@@ -113,11 +113,11 @@ func (c *call) done(f resource.Form) error {
 
 // bind assigns a pod to a node by hand.
 func (c *call) bind() error {
-	w, err := c.writing("")
+	w, err := c.readWriteOptions("")
 	if err != nil {
 		return err
 	}
-	o, f, err := c.posted(c.sub.Kind)
+	o, f, err := c.readPosted(c.sub.Kind)
 	if err != nil {
 		return err
 	}
@@ -137,11 +137,11 @@ func (c *call) bind() error {
 
 // evict deletes a pod if its disruption budgets allow it.
 func (c *call) evict() error {
-	w, err := c.writing("")
+	w, err := c.readWriteOptions("")
 	if err != nil {
 		return err
 	}
-	o, f, err := c.posted(c.sub.Kind)
+	o, f, err := c.readPosted(c.sub.Kind)
 	if err != nil {
 		return err
 	}

@@ -94,13 +94,13 @@ func (c *call) usageOf(snap state.Snapshot, about state.Kind, f resource.Form) e
 	}
 	node := nodeOf(snap, o)
 	if node == "" {
-		return c.unmeasured("it is not running, or its device is silent")
+		return c.notMeasured("it is not running, or its device is silent")
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), measureTimeout)
 	defer cancel()
 	u, err := c.Metrics.Usage(ctx, node)
 	if err != nil {
-		return c.unmeasured(err.Error())
+		return c.notMeasured(err.Error())
 	}
 	s := measurement{node: node, Usage: u}
 	if n, ok := o.(*corev1.Node); ok {
@@ -121,11 +121,11 @@ func (c *call) usageOf(snap state.Snapshot, about state.Kind, f resource.Form) e
 			return c.write(http.StatusOK, &m, f.Media)
 		}
 	}
-	return c.unmeasured("its device did not report it")
+	return c.notMeasured("its device did not report it")
 }
 
-// unmeasured answers that there is no measurement, in the form that tools expect.
-func (c *call) unmeasured(why string) error {
+// notMeasured answers that there is no measurement, in the form that tools expect.
+func (c *call) notMeasured(why string) error {
 	e := apierrors.NewNotFound(c.res.GroupResource(), c.name)
 	e.ErrStatus.Message += ": it was not measured: " + why
 	return e

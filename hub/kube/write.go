@@ -27,8 +27,8 @@ func (c *call) request() *write.Request {
 	}
 }
 
-// writing reads the options of a write.
-func (c *call) writing(patch types.PatchType) (*write.Request, error) {
+// readWriteOptions reads the options of a write.
+func (c *call) readWriteOptions(patch types.PatchType) (*write.Request, error) {
 	var o metav1.PatchOptions
 	q := c.r.URL.Query()
 	if err := metav1.Convert_url_Values_To_v1_PatchOptions(&q, &o, nil); err != nil {
@@ -72,19 +72,19 @@ func manager(userAgent string) string {
 	return string(name)
 }
 
-// changing reads an update or patch, and the form of its answer.
-func (c *call) changing(patch types.PatchType) (w *write.Request, f resource.Form, err error) {
-	if w, err = c.writing(patch); err != nil {
+// readChange reads an update or patch, and the form of its answer.
+func (c *call) readChange(patch types.PatchType) (w *write.Request, f resource.Form, err error) {
+	if w, err = c.readWriteOptions(patch); err != nil {
 		return w, f, err
 	}
 	if f, err = resource.Negotiate(c.r, c.res.Media(), "Table", "PartialObjectMetadata"); err != nil {
 		return w, f, err
 	}
-	return w, f, c.ownLeases()
+	return w, f, c.refuseNodeLeases()
 }
 
 func (c *call) create() error {
-	w, f, err := c.changing("")
+	w, f, err := c.readChange("")
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (c *call) named(o state.Object) *call {
 }
 
 func (c *call) update() error {
-	w, f, err := c.changing("")
+	w, f, err := c.readChange("")
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (c *call) patch() error {
 	if err != nil {
 		return err
 	}
-	w, f, err := c.changing(kind)
+	w, f, err := c.readChange(kind)
 	if err != nil {
 		return err
 	}
@@ -166,8 +166,8 @@ func (c *call) patchType() (types.PatchType, error) {
 		string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
 }
 
-// ownLeases refuses writes to the leases that the hub itself keeps.
-func (c *call) ownLeases() error {
+// refuseNodeLeases refuses writes to the leases that the hub itself keeps.
+func (c *call) refuseNodeLeases() error {
 	if !c.res.NodeLease(c.namespace) {
 		return nil
 	}

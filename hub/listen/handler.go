@@ -71,7 +71,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	if r.ContentLength != 0 { // without a body there is nothing to wait for
 		b := &body{ReadCloser: r.Body, rc: rc, began: time.Now()}
-		_ = rc.SetReadDeadline(b.until()) // writers of tests have no deadlines, and no connection either
+		_ = rc.SetReadDeadline(b.readDeadline()) // writers of tests have no deadlines, and no connection either
 		r.Body = b
 	}
 	if !q.begin() {
@@ -251,7 +251,7 @@ type body struct {
 	bytes int64
 }
 
-func (b *body) until() time.Time {
+func (b *body) readDeadline() time.Time {
 	return b.began.Add(bodyTime + time.Duration(b.bytes)*time.Second/bodyRate)
 }
 
@@ -260,7 +260,7 @@ func (b *body) Read(p []byte) (int, error) {
 	b.bytes += int64(n)
 	switch {
 	case err == nil:
-		_ = b.rc.SetReadDeadline(b.until())
+		_ = b.rc.SetReadDeadline(b.readDeadline())
 	case errors.Is(err, io.EOF):
 		_ = b.rc.SetReadDeadline(time.Time{}) // the answer may take as long as it needs
 	}
@@ -288,8 +288,8 @@ func (a *answer) SetWriteDeadline(t time.Time) error {
 	return a.rc.SetWriteDeadline(t)
 }
 
-// timed runs a write with a deadline.
-func (a *answer) timed(do func() error) error {
+// withDeadline runs a write with a deadline.
+func (a *answer) withDeadline(do func() error) error {
 	a.mu.Lock()
 	t := time.Now().Add(reading)
 	if !a.deadline.IsZero() && a.deadline.Before(t) {
@@ -307,7 +307,7 @@ func (a *answer) timed(do func() error) error {
 func (a *answer) Write(p []byte) (done int, err error) {
 	for first := true; first || len(p) > 0 && err == nil; first = false {
 		n := min(len(p), answerChunk)
-		err = a.timed(func() error {
+		err = a.withDeadline(func() error {
 			m, err := a.ResponseWriter.Write(p[:n])
 			done += m
 			return err
@@ -321,4 +321,4 @@ func (a *answer) Write(p []byte) (done int, err error) {
 func (a *answer) Flush() { _ = a.FlushError() }
 
 // FlushError is for http.ResponseController.
-func (a *answer) FlushError() error { return a.timed(a.rc.Flush) }
+func (a *answer) FlushError() error { return a.withDeadline(a.rc.Flush) }

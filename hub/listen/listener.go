@@ -99,7 +99,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			_ = raw.Close()
 			continue
 		}
-		if !l.place(c) {
+		if !l.waitForPlace(c) {
 			l.addresses.Leave(c.ip)
 			_ = raw.Close()
 			return nil, net.ErrClosed
@@ -126,9 +126,9 @@ func (l *Listener) enter(c *Conn) bool {
 	return l.addresses.Enter(c.ip) == nil
 }
 
-// place waits for a place; false means that the listener was closed.
-func (l *Listener) place(c *Conn) bool {
-	for !l.take(c) {
+// waitForPlace waits for a place; false means that the listener was closed.
+func (l *Listener) waitForPlace(c *Conn) bool {
+	for !l.takePlace(c) {
 		wait, cut := l.displace(func(*Conn) bool { return true })
 		if cut {
 			continue
@@ -146,7 +146,7 @@ func (l *Listener) place(c *Conn) bool {
 	return true
 }
 
-func (l *Listener) take(c *Conn) bool {
+func (l *Listener) takePlace(c *Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open >= l.limits.Connections {
@@ -178,8 +178,8 @@ func (l *Listener) displace(wanted func(*Conn) bool) (wait time.Duration, cut bo
 	return 0, true
 }
 
-// left removes a closed connection from all counts.
-func (l *Listener) left(c *Conn) {
+// remove removes a closed connection from all counts.
+func (l *Listener) remove(c *Conn) {
 	l.mu.Lock()
 	l.open--
 	if c.element != nil {
@@ -282,7 +282,7 @@ func (c *Conn) delay(bytes int, now time.Time) time.Duration {
 // Write gives the client `patience` to read p.
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
-	err := c.Conn.SetWriteDeadline(c.until())
+	err := c.Conn.SetWriteDeadline(c.writeDeadline())
 	c.mu.Unlock()
 	if err != nil {
 		return 0, err
@@ -290,8 +290,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// until returns the deadline of a write that begins now.
-func (c *Conn) until() time.Time {
+// writeDeadline returns the deadline of a write that begins now.
+func (c *Conn) writeDeadline() time.Time {
 	t := time.Now().Add(time.Duration(c.patience.Load()))
 	if !c.deadline.IsZero() && c.deadline.Before(t) {
 		return c.deadline
@@ -304,7 +304,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deadline = t
-	return c.Conn.SetWriteDeadline(c.until())
+	return c.Conn.SetWriteDeadline(c.writeDeadline())
 }
 
 // SetDeadline sets both deadlines.
@@ -318,6 +318,6 @@ func (c *Conn) SetDeadline(t time.Time) error {
 // Close gives the place back.
 func (c *Conn) Close() error {
 	err := c.Conn.Close()
-	c.once.Do(func() { c.l.left(c) })
+	c.once.Do(func() { c.l.remove(c) })
 	return err
 }

@@ -21,7 +21,7 @@ func TestAPanicInAHandlerIsAnswered(t *testing.T) {
 		panic("ouch")
 	})
 	e.GET("/abort", func(echo.Context) error { panic(http.ErrAbortHandler) })
-	srv := httptest.NewServer(caught(e, e))
+	srv := httptest.NewServer(recoverPanics(e, e))
 	defer srv.Close()
 	for _, tt := range []struct {
 		path    string

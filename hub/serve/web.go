@@ -75,10 +75,10 @@ func (h *Hub) newWeb() *web {
 	e.GET(install.Path, depot)
 	e.GET(install.Path+"/*", depot)
 	for _, o := range others {
-		e.GET(o.Path, echo.WrapHandler(h.only(o.Verb, o.Resource, o.handler)))
+		e.GET(o.Path, echo.WrapHandler(h.authorized(o.Verb, o.Resource, o.handler)))
 	}
 	return &web{api, page, e, &http.Server{
-		Handler: caught(e, cluster.WatchSessions(h.Guard, e)), TLSConfig: h.authority.HTTPS(h.server),
+		Handler: recoverPanics(e, cluster.WatchSessions(h.Guard, e)), TLSConfig: h.authority.HTTPS(h.server),
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}}
 }
@@ -107,9 +107,9 @@ func pathsOf(list []other) (all []kube.Other) {
 // Handler answers HTTPS requests.
 func (h *Hub) Handler() http.Handler { return h.web().server.Handler }
 
-// caught answers for a handler that panics. If the answer has begun, it cuts the connection, or
-// with HTTP/2 the stream.
-func caught(e *echo.Echo, next http.Handler) http.Handler {
+// recoverPanics answers for a handler that panics. If the answer has begun, it cuts the connection,
+// or with HTTP/2 the stream.
+func recoverPanics(e *echo.Echo, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := echo.NewResponse(w, e)
 		defer func() {
@@ -143,8 +143,8 @@ func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// only serves users whose role allows it.
-func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
+// authorized serves users whose role allows it.
+func (h *Hub) authorized(verb, resource string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, err := h.Guard.Authenticate(r)
 		refused := store.Audit{Who: u.Name, Via: u.Via, Source: access.Source(r), Verb: verb, Resource: resource}

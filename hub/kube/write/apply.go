@@ -84,9 +84,9 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	if live == nil {
 		next.SetName(r.Name)
 		next.SetNamespace(r.Namespace)
-		st, err = r.creation(s, next, now, true)
+		st, err = r.createStep(s, next, now, true)
 	} else {
-		st, err = r.replacement(s, live, next, now)
+		st, err = r.replaceStep(s, live, next, now)
 	}
 	st.Warnings = append(warnings, st.Warnings...)
 	return st, err
@@ -111,8 +111,8 @@ func (r *Request) checkKeys(err error) ([]string, error) {
 	return warnings, nil
 }
 
-// checkFields handles unknown fields of an applied object by its fieldValidation. sent is the object
-// as it was written.
+// checkFields handles unknown fields of an applied object by its fieldValidation. sent is the
+// object as it was written.
 func (r *Request) checkFields(patch *unstructured.Unstructured, sent body.Body) ([]string, error) {
 	b, err := patch.MarshalJSON()
 	if err != nil {

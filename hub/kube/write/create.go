@@ -23,23 +23,24 @@ func (r *Request) Create(s state.Snapshot, o state.Object, now time.Time) (Step,
 	next := o.DeepCopyObject().(state.Object)
 	like := *r
 	for like.Name = next.GetName(); like.Name == "" && next.GetGenerateName() != ""; {
-		name := generated(next.GetGenerateName())
+		name := generateName(next.GetGenerateName())
 		if s.Get(state.Key{Kind: r.Resource.State, Namespace: r.Namespace, Name: name}) == nil {
 			next.SetName(name)
 			like.Name = name
 		}
 	}
-	return like.creation(s, next, now, false)
+	return like.createStep(s, next, now, false)
 }
 
-// generated returns a random name with the base as its beginning.
-func generated(base string) string {
+// generateName returns a random name with the base as its beginning.
+func generateName(base string) string {
 	const room = 63 - 5
 	return base[:min(len(base), room)] + rand.String(5)
 }
 
-// creation returns the step that creates an object. settled means that its managedFields are final.
-func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, settled bool) (Step, error) {
+// createStep returns the step that creates an object. settled means that its managedFields are
+// final.
+func (r *Request) createStep(s state.Snapshot, o state.Object, now time.Time, settled bool) (Step, error) {
 	if !anyVersion(o.GetResourceVersion()) {
 		return Step{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
 	}
@@ -76,7 +77,7 @@ func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, sett
 			return Step{}, err
 		}
 	}
-	r.prepare(o)
+	r.dropServerFields(o)
 	r.signDrain(nil, o)
 	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	warnings, errs := admission.Admit(o, nil, r.Settings)
@@ -155,8 +156,9 @@ func setServerFields(o state.Object, now time.Time) {
 	o.SetDeletionGracePeriodSeconds(nil)
 }
 
-// prepare removes fields that a client cannot set on a new object. A new node keeps its status.
-func (r *Request) prepare(o state.Object) {
+// dropServerFields removes fields that a client cannot set on a new object. A new node keeps its
+// status.
+func (r *Request) dropServerFields(o state.Object) {
 	if o, ok := o.(*corev1.Namespace); ok {
 		o.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
 		if !slices.Contains(o.Spec.Finalizers, corev1.FinalizerKubernetes) {

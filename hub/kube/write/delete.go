@@ -19,7 +19,7 @@ func (r *Request) Delete(s state.Snapshot, o *metav1.DeleteOptions, now time.Tim
 	if live == nil {
 		return Step{}, r.missing()
 	}
-	change, ok, err := r.deletion(live, o, now)
+	change, ok, err := r.deleteChange(live, o, now)
 	if err != nil {
 		return Step{}, err
 	}
@@ -33,7 +33,7 @@ func (r *Request) Delete(s state.Snapshot, o *metav1.DeleteOptions, now time.Tim
 // DeleteAll returns the step that deletes objects.
 func (r *Request) DeleteAll(all []state.Object, o *metav1.DeleteOptions, now time.Time) (st Step, err error) {
 	for _, live := range all {
-		change, ok, err := r.deletion(live, o, now)
+		change, ok, err := r.deleteChange(live, o, now)
 		if err != nil {
 			return Step{}, err
 		}
@@ -44,9 +44,9 @@ func (r *Request) DeleteAll(all []state.Object, o *metav1.DeleteOptions, now tim
 	return st, nil
 }
 
-// deletion returns the change that deletes an object: at once, or with a deletionTimestamp while
-// finalizers or a device hold it; ok is false if that changes nothing.
-func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
+// deleteChange returns the change that deletes an object: at once, or with a deletionTimestamp
+// while finalizers or a device hold it; ok is false if that changes nothing.
+func (r *Request) deleteChange(live state.Object, o *metav1.DeleteOptions,
 	now time.Time) (change state.Change, ok bool, err error) {
 	if p := o.Preconditions; p != nil {
 		if p.UID != nil && *p.UID != live.GetUID() {
@@ -87,7 +87,7 @@ func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
 			return change, false, apierrors.NewForbidden(r.Resource.GroupResource(), next.Name,
 				errors.New("this namespace may not be deleted"))
 		}
-		mark(next, now)
+		markDeleted(next, now)
 		next.Status.Phase = corev1.NamespaceTerminating
 		return state.Put(next, why), true, nil
 	}
@@ -99,7 +99,7 @@ func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
 		return state.Remove(live, why), true, nil
 	}
 	if next.GetDeletionTimestamp() == nil {
-		mark(next, now)
+		markDeleted(next, now)
 		if r.Resource.Generation {
 			next.SetGeneration(next.GetGeneration() + 1)
 		}
@@ -108,8 +108,8 @@ func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
 	return state.Put(next, why), changed, nil
 }
 
-// mark sets an object's deletionTimestamp.
-func mark(o state.Object, now time.Time) {
+// markDeleted sets an object's deletionTimestamp.
+func markDeleted(o state.Object, now time.Time) {
 	at := metav1.NewTime(now.UTC().Truncate(time.Second))
 	zero := int64(0)
 	o.SetDeletionTimestamp(&at)

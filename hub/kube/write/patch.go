@@ -54,7 +54,7 @@ func (r *Request) Patch(s state.Snapshot, sent body.Body, kind types.PatchType, 
 	if err := r.Managers.update(r.Resource, live, next, r.Manager, r.sub()); err != nil {
 		return Step{}, err
 	}
-	st, err := r.replacement(s, live, next, now)
+	st, err := r.replaceStep(s, live, next, now)
 	st.Warnings = append(warnings, st.Warnings...)
 	return st, err
 }

@@ -77,10 +77,10 @@ func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.T
 		return Step{}, r.missing()
 	}
 	st := Step{Result: p}
-	if err := permit(s, p, now); err != nil {
+	if err := checkBudgets(s, p, now); err != nil {
 		return Step{}, err
 	}
-	change, ok, err := r.deletion(p, opts, now)
+	change, ok, err := r.deleteChange(p, opts, now)
 	if err != nil || !ok {
 		return st, err
 	}
@@ -95,9 +95,9 @@ func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.T
 	return st, nil
 }
 
-// permit returns why a pod may not be evicted now. It counts the budget on the snapshot that the
-// eviction changes: with one writer, two evictions cannot count on the same pod.
-func permit(s state.Snapshot, p *corev1.Pod, now time.Time) error {
+// checkBudgets returns why a pod may not be evicted now. It counts the budget on the snapshot that
+// the eviction changes: with one writer, two evictions cannot count on the same pod.
+func checkBudgets(s state.Snapshot, p *corev1.Pod, now time.Time) error {
 	h := state.RefusalFor(s, p, now)
 	switch {
 	case h == nil:

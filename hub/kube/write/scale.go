@@ -93,7 +93,7 @@ func (r *Request) Scale(s state.Snapshot, sent *scalev1.Scale, patch body.Body, 
 	if err := r.Managers.update(r.Resource, live, next, r.Manager, "scale"); err != nil {
 		return Step{}, err
 	}
-	st, err := r.replacement(s, live, next, now)
+	st, err := r.replaceStep(s, live, next, now)
 	st.Warnings = append(warnings, st.Warnings...)
 	return st, err
 }

@@ -27,7 +27,7 @@ func (r *Request) Update(s state.Snapshot, o state.Object, now time.Time) (Step,
 			return Step{}, err
 		}
 		next.SetResourceVersion("")
-		return r.creation(s, next, now, false)
+		return r.createStep(s, next, now, false)
 	case live == nil:
 		return Step{}, r.missing()
 	case r.checkUID(live, next.GetUID()) != nil:
@@ -37,12 +37,12 @@ func (r *Request) Update(s state.Snapshot, o state.Object, now time.Time) (Step,
 	if err := r.Managers.update(r.Resource, live, next, r.Manager, r.sub()); err != nil {
 		return Step{}, err
 	}
-	return r.replacement(s, live, next, now)
+	return r.replaceStep(s, live, next, now)
 }
 
-// replacement returns the step that replaces live with next, as far as the path allows: the main
+// replaceStep returns the step that replaces live with next, as far as the path allows: the main
 // resource keeps the status, /status changes only that. next's managedFields are final.
-func (r *Request) replacement(s state.Snapshot, live, next state.Object, now time.Time) (Step, error) {
+func (r *Request) replaceStep(s state.Snapshot, live, next state.Object, now time.Time) (Step, error) {
 	switch rv := next.GetResourceVersion(); {
 	case anyVersion(rv) && r.Resource.Row.Conditional:
 		return Step{}, r.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), 0,
@@ -54,7 +54,7 @@ func (r *Request) replacement(s state.Snapshot, live, next state.Object, now tim
 		return Step{}, r.invalid(field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable"))
 	}
 	keepMetadata(live, next)
-	next, err := r.limited(s, live, next, now)
+	next, err := r.restrictToPath(s, live, next, now)
 	if err != nil {
 		return Step{}, err
 	}
@@ -73,7 +73,7 @@ func (r *Request) replacement(s state.Snapshot, live, next state.Object, now tim
 		next.SetGeneration(live.GetGeneration() + 1)
 	}
 	st := Step{Result: live, Warnings: v.AppendWarning(warnings), Audit: v.Audit, dependsOn: base}
-	if same(live, next) {
+	if unchanged(live, next) {
 		return st, nil
 	}
 	if v.Refused != "" {
@@ -129,8 +129,8 @@ func keepMetadata(live, next state.Object) {
 	next.SetGenerateName(live.GetGenerateName())
 }
 
-// limited returns next where the path may change the object, and live elsewhere.
-func (r *Request) limited(s state.Snapshot, live, next state.Object, now time.Time) (state.Object, error) {
+// restrictToPath returns next where the path may change the object, and live elsewhere.
+func (r *Request) restrictToPath(s state.Snapshot, live, next state.Object, now time.Time) (state.Object, error) {
 	switch r.sub() {
 	case "":
 		if r.Resource.Sub("status") != nil {
@@ -183,8 +183,8 @@ func (r *Request) admit(s state.Snapshot, live, next state.Object) (warnings []s
 	return warnings, errs
 }
 
-// same tells whether next differs from live at most in times of managedFields.
-func same(live, next state.Object) bool {
+// unchanged tells whether next differs from live at most in times of managedFields.
+func unchanged(live, next state.Object) bool {
 	a, b := live.GetManagedFields(), next.GetManagedFields()
 	if !sameManagers(a, b) {
 		return false

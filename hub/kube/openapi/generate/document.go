@@ -23,7 +23,7 @@ type object = map[string]any
 // A document is an OpenAPI document of version 2 or 3.
 type document struct {
 	object
-	values known
+	values enumsByField
 }
 
 //go:embed own.yaml
@@ -34,7 +34,7 @@ const (
 	refs2 = "#/definitions/"
 )
 
-func load(file string, values known) (document, error) {
+func load(file string, values enumsByField) (document, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return document{}, err
@@ -87,7 +87,7 @@ func (d document) bytes() []byte {
 }
 
 // version3 makes the document of one group and version.
-func version3(dir, version string, values known) (document, error) {
+func version3(dir, version string, values enumsByField) (document, error) {
 	upstream := func(version string) (document, error) {
 		return load(filepath.Join(dir, "v3", strings.ReplaceAll(strings.TrimPrefix(root(version), "/"), "/", "__")+
 			"_openapi.json"), values)
@@ -100,20 +100,21 @@ func version3(dir, version string, values known) (document, error) {
 	if err != nil {
 		return document{}, err
 	}
-	return d, d.keep(func(r resource) bool { return r.version == version })
+	return d, d.filter(func(r resource) bool { return r.version == version })
 }
 
 // version2 makes the one document of version 2.
-func version2(dir string, values known) (document, error) {
+func version2(dir string, values enumsByField) (document, error) {
 	d, err := load(filepath.Join(dir, "swagger.json"), values)
 	if err != nil {
 		return document{}, err
 	}
-	return d, d.keep(func(resource) bool { return true })
+	return d, d.filter(func(resource) bool { return true })
 }
 
-// keep removes all paths but those of the served resources, and all schemas that these do not need.
-func (d document) keep(mine func(resource) bool) error {
+// filter removes all paths but those of the served resources, and all schemas that these do not
+// need.
+func (d document) filter(mine func(resource) bool) error {
 	d.at("info")["title"] = "Flotilla, a Kubernetes-compatible API"
 	if err := d.addOwn(); err != nil {
 		return err
@@ -149,7 +150,7 @@ func (d document) keep(mine func(resource) bool) error {
 	}
 	d.object["paths"] = keep
 	for name, s := range d.schemas() {
-		d.values.say(name, s.(object))
+		d.values.addTo(name, s.(object))
 		annotate(name, s.(object))
 		ofServed(s.(object))
 		if properties, _ := s.(object)["properties"].(object); properties != nil {

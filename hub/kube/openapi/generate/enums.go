@@ -23,8 +23,8 @@ type enum struct {
 	items  bool
 }
 
-// A known has every enum, by "io.k8s.api.core.v1.Container imagePullPolicy".
-type known map[string]enum
+// enumsByField has every enum, by "io.k8s.api.core.v1.Container imagePullPolicy".
+type enumsByField map[string]enum
 
 // refusedValues are valid in Kubernetes but refused by the hub. Package admission refuses them, and
 // a test of package kube compares the two.
@@ -46,13 +46,13 @@ var refusedValues = map[string][]string{
 var schemaFunc = regexp.MustCompile(`^schema_k8sio_api_([a-z0-9]+)_([a-z0-9]+)_(\w+)$`)
 
 // enums reads the values of all fields from Kubernetes' generated code.
-func enums(module string) (known, error) {
+func enums(module string) (enumsByField, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(module, filepath.FromSlash(enumSource)), nil,
 		parser.SkipObjectResolution)
 	if err != nil {
 		return nil, fmt.Errorf("read the values of fields: %w", err)
 	}
-	all := known{}
+	all := enumsByField{}
 	for _, d := range f.Decls {
 		fn, ok := d.(*ast.FuncDecl)
 		if !ok {
@@ -141,8 +141,8 @@ func text(e ast.Expr) (string, bool) {
 	return s, err == nil
 }
 
-// say adds the values to the fields of a schema.
-func (all known) say(name string, schema object) {
+// addTo adds the values to the fields of a schema.
+func (all enumsByField) addTo(name string, schema object) {
 	properties, _ := schema["properties"].(object)
 	for field, p := range properties {
 		e, ok := all[name+" "+field]
