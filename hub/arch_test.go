@@ -16,9 +16,9 @@ import (
 
 const module = "flotilla.dev"
 
-// mayImport is the architecture: which of our packages each of our packages may
-// import. One that is missing may import none of ours; mains and hub/serve may import
-// what they like, for wiring is their work.
+// mayImport is the architecture: the packages of this module that each package may import. A
+// missing package may import none; mains and hub/serve may import all, since they connect the
+// packages.
 var mayImport = map[string][]string{
 	"shared/wire":              {"shared/fleet", "shared/bound"},
 	"shared/fleet":             {"shared/bound"},
@@ -109,13 +109,13 @@ var mayImport = map[string][]string{
 	"device/hardware":          {"shared/clock", "shared/fleet"},
 }
 
-// pure are the packages that decide; acts is what deciding does not need.
+// pure are the deciders; acts are the packages that a decider must not import.
 var (
 	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "device/podspec", "device/plan", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/diagnose", "hub/incident", "hub/admission", "hub/kube/table", "hub/leader", "hub/search"}
 	acts = []string{"context", "database/sql", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "os/exec", "sync", "sync/atomic", "syscall", "time/tzdata"}
 )
 
-// only says which packages alone may import a library.
+// only names the packages that may import a library.
 var only = map[string][]string{
 	"github.com/mochi-mqtt/server":     {},                                            // tests only
 	"github.com/eclipse/paho.mqtt":     {"device/link", "hub/broker", "hub/e2e/load"}, // load: the consumer that the hub is compared with
@@ -136,7 +136,7 @@ var only = map[string][]string{
 // mostFiles is how many source files a package has at most.
 const mostFiles = 25
 
-// clock is what a package that is told the time must not ask.
+// clock are the functions that a package with a time parameter must not call.
 var clock = []string{"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.NewTimer", "time.NewTicker", "time.Tick"}
 
 func qualified(sel *ast.SelectorExpr) string {
@@ -146,8 +146,8 @@ func qualified(sel *ast.SelectorExpr) string {
 	return ""
 }
 
-// TestArchitecture parses the files itself: what the go command says in a child
-// process is cached by the test cache, which passes violations.
+// TestArchitecture parses the files itself: a go command in a child process would hide changes from
+// the test cache.
 func TestArchitecture(t *testing.T) {
 	documented, files := map[string]int{}, map[string]int{}
 	err := fs.WalkDir(os.DirFS(".."), ".", func(file string, d fs.DirEntry, err error) error {
@@ -193,7 +193,7 @@ func TestArchitecture(t *testing.T) {
 		if slices.Contains(pure, pkg) {
 			for n := range ast.Preorder(f) {
 				if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains(clock, qualified(sel)) {
-					t.Errorf("%s calls %s, but %s is told the time", file, qualified(sel), pkg)
+					t.Errorf("%s calls %s, but %s must take the time as a parameter", file, qualified(sel), pkg)
 				}
 			}
 		}
@@ -205,7 +205,7 @@ func TestArchitecture(t *testing.T) {
 	for _, listed := range [][]string{slices.Collect(maps.Keys(mayImport)), slices.Concat(slices.Collect(maps.Values(mayImport))...), slices.Concat(slices.Collect(maps.Values(only))...), pure} {
 		for _, pkg := range listed {
 			if _, there := documented[pkg]; !there {
-				t.Errorf("package %s is listed here, and is not there", pkg)
+				t.Errorf("package %s is listed here, but does not exist", pkg)
 			}
 		}
 	}
@@ -221,17 +221,17 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// TestNoCircle looks at the table: the compiler forbids circles of packages, but not that a package
-// and those below it need another one that needs one of them.
+// TestNoCircle checks the table: the compiler refuses circles of packages, but not a circle through
+// their subpackages.
 func TestNoCircle(t *testing.T) {
-	room := func(pkg string) string {
+	topFolder := func(pkg string) string {
 		return strings.Join(strings.SplitN(pkg, "/", 3)[:min(2, strings.Count(pkg, "/")+1)], "/")
 	}
 	needs := map[string][]string{}
 	for pkg, imports := range mayImport {
 		for _, i := range imports {
-			if room(i) != room(pkg) {
-				needs[room(pkg)] = append(needs[room(pkg)], room(i))
+			if topFolder(i) != topFolder(pkg) {
+				needs[topFolder(pkg)] = append(needs[topFolder(pkg)], topFolder(i))
 			}
 		}
 	}
@@ -255,12 +255,12 @@ func TestNoCircle(t *testing.T) {
 	}
 }
 
-// helps tells whether a package helps tests only.
+// helps reports whether a package is for tests only.
 func helps(pkg string) bool {
 	return strings.HasSuffix(pkg, "test") || strings.Contains(pkg, "test/") || strings.Contains(pkg, "/generate")
 }
 
-// ignored tells whether a build constraint keeps a file out of every build.
+// ignored reports whether a build constraint excludes a file from every build.
 func ignored(f *ast.File) bool {
 	for _, g := range f.Comments {
 		if g.Pos() < f.Package {

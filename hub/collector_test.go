@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestTheCollectorIsInAHurryOnlyWhileSomebodyWaits(t *testing.T) {
+func TestGarbageIsCollectedLessDuringABurst(t *testing.T) {
 	t.Setenv("GOGC", "")
 	before := debug.SetGCPercent(gcPercentStart)
 	defer debug.SetGCPercent(before)
@@ -33,10 +33,10 @@ func TestTheCollectorIsInAHurryOnlyWhileSomebodyWaits(t *testing.T) {
 		empty.settle(t.Context(), 0)
 		after(t, 0, "without a fleet", gcPercent)
 		if !time.Now().Equal(began) {
-			t.Error("who has no fleet waits for it")
+			t.Error("a hub without a fleet waits for it")
 		}
 		go full.settle(t.Context(), 1)
-		after(t, returnTime-1, "while its fleet comes back", gcPercentHurry)
+		after(t, returnTime-1, "while its fleet returns", gcPercentHurry)
 		after(t, 1, "once its fleet is back", gcPercent)
 
 		full.hurry(burstTime)
@@ -49,7 +49,7 @@ func TestTheCollectorIsInAHurryOnlyWhileSomebodyWaits(t *testing.T) {
 		go full.settle(t.Context(), 1)
 		synctest.Wait()
 		full.hurry(burstTime)
-		after(t, returnTime-1, "after a storm while its fleet comes back", gcPercentHurry)
+		after(t, returnTime-1, "after a storm while its fleet returns", gcPercentHurry)
 		after(t, 1, "once that is back too", gcPercent)
 
 		ending, end := context.WithCancel(t.Context())

@@ -11,17 +11,17 @@ import (
 	"testing"
 )
 
-// mayEnd are the goroutines whose panic ends the hub, and why that is right.
+// mayEnd are goroutines without a recovery, with the reason why their panic may end the hub.
 var mayEnd = []string{
 	"hub.go Run",              // the whole hub
-	"serve/serve.go Run",      // of the loop: it hears and decides under Catch; between remembering and showing only a restart knows the truth
-	"serve/serve.go ",         // starts the parts, which keep themselves …
-	"serve/serve.go run",      // … but for the listeners, which only accept: each connection is caught by itself
+	"serve/serve.go Run",      // the loop: it receives and decides under Catch; after a panic between commit and publish only a restart is safe
+	"serve/serve.go ",         // starts the parts, which recover themselves …
+	"serve/serve.go run",      // … except the listeners, which only accept: each connection recovers itself
 	"broker/broker.go accept", // the same
 }
 
-// TestEveryGoroutineCatchesItsPanics looks at whatever starts a goroutine: its function,
-// or the function of the same package that it consists of, has to catch a panic.
+// TestEveryGoroutineCatchesItsPanics checks every go statement: its function, or the only function
+// that it calls in its package, must recover.
 func TestEveryGoroutineCatchesItsPanics(t *testing.T) {
 	dirs := map[string]map[string]*ast.File{}
 	err := filepath.WalkDir(".", func(file string, d os.DirEntry, err error) error {
@@ -52,7 +52,7 @@ func TestEveryGoroutineCatchesItsPanics(t *testing.T) {
 					catching[fn.Name.Name] = true
 				}
 				if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
-					for n := range ast.Preorder(fn.Body) { // functions that have a name for a while
+					for n := range ast.Preorder(fn.Body) { // functions in local variables
 						if a, ok := n.(*ast.AssignStmt); ok && len(a.Lhs) == 1 && len(a.Rhs) == 1 {
 							if lit, ok := a.Rhs[0].(*ast.FuncLit); ok && catches(lit.Body) {
 								catching[called(a.Lhs[0])] = true
@@ -110,7 +110,7 @@ func catches(b *ast.BlockStmt) bool {
 	})
 }
 
-// only1 is the name of the one function that a body consists of; "": it is more.
+// only1 is the name of the only function that a body calls; "": it does more.
 func only1(b *ast.BlockStmt) string {
 	if len(b.List) != 1 {
 		return ""

@@ -16,13 +16,12 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// rowFiles are where a kind is described, what may be admitted of it, and how the page shows it. Everywhere else it is looked up.
+// rowFiles describe the kinds, their admission and their pages. Other code looks kinds up.
 var rowFiles = []string{"hub/state/kind.go", "hub/state/rows.go", "hub/state/served.go", "hub/admission/kinds.go", "hub/admin/frame/kinds.go"}
 
-// TestKindsAreListedOnce finds literals, and switches that do nothing but turn kinds
-// into words, which name four kinds or more: a list that whoever adds a kind would have
-// to know of. Switches that act are rules and no such lists; nor does it see those that
-// only say yes or no.
+// TestKindsAreListedOnce finds literals and switches that map four kinds or more to words: a new
+// kind would have to be added there. It ignores switches that act, and those that only return
+// booleans.
 func TestKindsAreListedOnce(t *testing.T) {
 	known := kindNames(t)
 	walkSources(t, func(file string, f *ast.File, at func(ast.Node) string) {
@@ -46,7 +45,7 @@ func TestKindsAreListedOnce(t *testing.T) {
 	})
 }
 
-// kindNaming is by what a source may name a kind: a string or a Go name, and whose it is.
+// kindNaming maps a string or a Go name in the sources to its kind.
 type kindNaming struct{ text, code map[string]string }
 
 func kindNames(t *testing.T) kindNaming {
@@ -75,7 +74,7 @@ func kindNames(t *testing.T) kindNaming {
 	return known
 }
 
-// in returns the kinds that a piece of source names, but for what functions do.
+// in returns the kinds named in a part of a source, without function bodies.
 func (k kindNaming) in(root ast.Node) map[string]bool {
 	found := map[string]bool{}
 	ast.Inspect(root, func(n ast.Node) bool {
@@ -96,7 +95,7 @@ func (k kindNaming) in(root ast.Node) map[string]bool {
 	return found
 }
 
-// inTable returns the kinds of a switch that it turns into words.
+// inTable returns the kinds of a switch that maps them to words.
 func (k kindNaming) inTable(body *ast.BlockStmt) map[string]bool {
 	found := map[string]bool{}
 	for _, s := range body.List {
@@ -110,7 +109,7 @@ func (k kindNaming) inTable(body *ast.BlockStmt) map[string]bool {
 	return found
 }
 
-// acting tells whether a statement does more than give constant text.
+// acting reports whether a statement does more than return constant text.
 func acting(s ast.Stmt) bool {
 	var values []ast.Expr
 	switch s := s.(type) {
@@ -129,7 +128,7 @@ func acting(s ast.Stmt) bool {
 	})
 }
 
-// walkSources shows every source file that is part of a program.
+// walkSources calls show with every source file that is not a test.
 func walkSources(t *testing.T, show func(file string, f *ast.File, at func(ast.Node) string)) {
 	t.Helper()
 	files := token.NewFileSet()

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// SQLite in Go works with exactly the libc that it was made with: any other corrupts memory on
-// 32-bit ARM.
+// SQLite in Go works only with the libc that it was generated for: another version corrupts memory
+// on 32-bit ARM.
 func TestSQLiteHasTheLibcThatItWasMadeWith(t *testing.T) {
 	version := func(file string) string {
 		t.Helper()

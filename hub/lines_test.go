@@ -10,12 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-// longText is a string that cannot be split well: YAML, a regular expression, a command.
+// longText matches a string that cannot be split well: YAML, a regular expression, a command.
 var longText = regexp.MustCompile("`[^`]*$|`[^`]{60,}`|\"[^\"]{80,}\"|^[^\"`]*`")
 
-// TestLinesFitBesideAnother: code has at most 120 columns, but for the texts in it, so that two files
-// can be read side by side. Tables of tests may be wider: there a case is a line.
-func TestLinesFitBesideAnother(t *testing.T) {
+// Code has at most 120 columns, so that two files fit side by side. Long strings and tests may be
+// wider: there a case is a line.
+func TestLinesHaveAtMost120Columns(t *testing.T) {
 	err := fs.WalkDir(os.DirFS(".."), ".", func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -30,11 +30,11 @@ func TestLinesFitBesideAnother(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		raw := false // inside a text of several lines
+		raw := false // inside a raw string of several lines
 		for i, line := range strings.Split(string(text), "\n") {
 			odd := strings.Count(line, "`")%2 == 1
 			if n := utf8.RuneCountInString(line); n > 120 && !raw && !longText.MatchString(line) {
-				t.Errorf("%s:%d has %d columns, at most 120 fit beside another file: break the line", file, i+1, n)
+				t.Errorf("%s:%d has %d columns, at most 120: break the line", file, i+1, n)
 			}
 			raw = raw != odd
 		}

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A shell or a command that does not exist is wrong usage, and no help, which would go into the file that a
-// completion is meant for.
-func TestWhatIsMistypedIsNoHelp(t *testing.T) {
+// An unknown shell or command is an error. It does not print help, which could end up in a
+// completion file.
+func TestATypingMistakeDoesNotPrintHelp(t *testing.T) {
 	for line, want := range map[string]string{
 		"completion bsh":    `unknown command "bsh" of flotilla-hub completion`,
 		"completion bash x": `unknown command "x" of flotilla-hub completion bash`,

@@ -17,23 +17,22 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// said are the words by which others know what the programs say: reasons of events and of containers,
-// types of conditions, each with where. Found is what is written where it is said,
-// as a word or by the name of a constant.
-type said struct {
+// reasonSet has the reasons and condition types in the sources, with their places, as strings or names
+// of constants.
+type reasonSet struct {
 	reasons, conditions map[string]string
-	words               map[string]bool // every text in the sources
-	names               map[string]bool // every name in them: batchv1.JobReasonSuccessPolicy is a word of Kubernetes'
+	words               map[string]bool // every string in the sources
+	names               map[string]bool // every name in them, such as batchv1.JobReasonSuccessPolicy
 }
 
 var (
-	speaks = regexp.MustCompile(`^([eE]vent|Warning|tell)$`)
+	reporting = regexp.MustCompile(`^([eE]vent|Warning|tell)$`)
 	word   = regexp.MustCompile(`^([a-z.]+/)?[A-Z][A-Za-z]+$`)
 )
 
-func hearSources(t *testing.T) *said {
+func findReasons(t *testing.T) *reasonSet {
 	t.Helper()
-	l := &said{map[string]string{}, map[string]string{}, map[string]bool{}, map[string]bool{}}
+	l := &reasonSet{map[string]string{}, map[string]string{}, map[string]bool{}, map[string]bool{}}
 	consts := map[string]string{}
 	value := func(pkg string, e ast.Expr) string {
 		switch e := e.(type) {
@@ -78,7 +77,7 @@ func hearSources(t *testing.T) *said {
 	sources(func(pkg string, n ast.Node, at func(ast.Node) string) {
 		switch n := n.(type) {
 		case *ast.CallExpr:
-			if speaks.MatchString(called(n.Fun)) {
+			if reporting.MatchString(called(n.Fun)) {
 				for _, arg := range n.Args {
 					note(l.reasons, "", pkg, arg, at(n))
 				}
@@ -88,9 +87,9 @@ func hearSources(t *testing.T) *said {
 			for _, e := range n.Elts {
 				kv, ok := e.(*ast.KeyValueExpr)
 				switch {
-				case ok && condition && called(kv.Key) == "Type" && kind != "": // metav1's says not whose it is
+				case ok && condition && called(kv.Key) == "Type" && kind != "": // a name of metav1 may be of an event or of a response
 					note(l.conditions, kind+".", pkg, kv.Value, at(n))
-				case ok && !condition && called(kv.Key) == "Reason" && called(n.Type) != "Status": // of an answer of the API
+				case ok && !condition && called(kv.Key) == "Reason" && called(n.Type) != "Status": // of an API response
 					note(l.reasons, "", pkg, kv.Value, at(n))
 				case !ok && called(n.Type) == "Verdict" && e == n.Elts[0]:
 					note(l.reasons, "", pkg, e, at(n))
@@ -101,34 +100,33 @@ func hearSources(t *testing.T) *said {
 	return l
 }
 
-// The manual tells of every reason that an event, a container that waits and one that has ended can
-// have, and of none that no program says any more.
-func TestTheManualTellsOfEveryReason(t *testing.T) {
-	l := hearSources(t)
-	l.hold(t, "events", l.reasons)
+// The manual has every reason of an event and of a waiting or ended container, and no others.
+func TestTheManualHasEveryReason(t *testing.T) {
+	l := findReasons(t)
+	l.compare(t, "events", l.reasons)
 }
 
-func TestTheManualTellsOfEveryCondition(t *testing.T) {
-	l := hearSources(t)
-	l.hold(t, "conditions", l.conditions)
+func TestTheManualHasEveryCondition(t *testing.T) {
+	l := findReasons(t)
+	l.compare(t, "conditions", l.conditions)
 }
 
-func TestTheManualTellsOfEveryCauseOfAnIncident(t *testing.T) {
-	l, causes := hearSources(t), map[string]string{}
+func TestTheManualHasEveryCauseOfAnIncident(t *testing.T) {
+	l, causes := findReasons(t), map[string]string{}
 	for _, c := range diagnose.Causes() {
 		causes[string(c)] = "hub/diagnose/rules.go"
 	}
-	l.hold(t, "incidents", causes)
+	l.compare(t, "incidents", causes)
 }
 
-func TestTheManualTellsOfEveryKind(t *testing.T) {
+func TestTheManualHasEveryKind(t *testing.T) {
 	var served []string
 	for _, r := range state.Served() {
 		served = append(served, r.In.GroupVersion.String()+"."+string(r.Kind))
 	}
 	slices.Sort(served)
-	if told := slices.Sorted(slices.Values(book(t).Page("kinds").Entries())); !slices.Equal(told, slices.Compact(served)) {
-		t.Errorf("web/manual/kinds.md tells of\n%q, and the API serves\n%q", told, served)
+	if listed := slices.Sorted(slices.Values(book(t).Page("kinds").Entries())); !slices.Equal(listed, slices.Compact(served)) {
+		t.Errorf("web/manual/kinds.md has\n%q, the API serves\n%q", listed, served)
 	}
 }
 
@@ -141,26 +139,26 @@ func book(t *testing.T) *manual.Manual {
 	return m
 }
 
-// hold compares the entries of a page with what there is.
-func (l *said) hold(t *testing.T, page string, there map[string]string) {
+// compare compares the entries of a page with those in the sources.
+func (l *reasonSet) compare(t *testing.T, page string, there map[string]string) {
 	t.Helper()
-	told := book(t).Page(page).Entries()
+	listed := book(t).Page(page).Entries()
 	for _, name := range slices.Sorted(maps.Keys(there)) {
-		if !slices.Contains(told, name) {
-			t.Errorf("web/manual/%s.md does not tell of %s, which is said in %s", page, name, there[name])
+		if !slices.Contains(listed, name) {
+			t.Errorf("web/manual/%s.md has no entry for %s of %s", page, name, there[name])
 		}
 	}
-	for _, entry := range told {
+	for _, entry := range listed {
 		name := entry
 		if page == "conditions" {
 			_, name, _ = strings.Cut(entry, ".")
 		}
-		known := l.words[name] || name == "NamespaceDeletionGroupVersionParsingFailure" // NamespaceDeletionGVParsingFailure in Go
+		known := l.words[name] || name == "NamespaceDeletionGroupVersionParsingFailure" // the Go name differs: NamespaceDeletionGVParsingFailure
 		for n := range l.names {
 			known = known || strings.Contains(n, name)
 		}
 		if !known {
-			t.Errorf("web/manual/%s.md tells of %s, which there is not", page, entry)
+			t.Errorf("web/manual/%s.md has %s, which no source has", page, entry)
 		}
 	}
 	if len(there) < 5 {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// A source is a package's files, or some of them, and what its names mean.
+// A source is a package's files, or some of them, with their names resolved.
 type source struct {
 	funcs map[types.Object]decl
 	uses  map[*ast.Ident]types.Object
@@ -22,13 +22,13 @@ type source struct {
 type decl struct {
 	file    string
 	fn      *ast.FuncDecl
-	imports map[string]string // path by the name that it has in the file
+	imports map[string]string // path by its name in the file
 }
 
-// strangers are other packages, of which nothing has to be known.
-type strangers struct{}
+// emptyImporter is an importer that returns empty packages.
+type emptyImporter struct{}
 
-func (strangers) Import(p string) (*types.Package, error) {
+func (emptyImporter) Import(p string) (*types.Package, error) {
 	pkg := types.NewPackage(p, path.Base(p))
 	pkg.MarkComplete()
 	return pkg, nil
@@ -69,15 +69,15 @@ func parse(t *testing.T, dir string, which func(file string) bool) source {
 		}
 	}
 	info := &types.Info{Defs: map[*ast.Ident]types.Object{}, Uses: s.uses}
-	conf := types.Config{Importer: strangers{}, Error: func(error) {}}
-	_, _ = conf.Check(dir, set, files, info) // what other packages have is not known, and does not matter
+	conf := types.Config{Importer: emptyImporter{}, Error: func(error) {}}
+	_, _ = conf.Check(dir, set, files, info) // errors about names of other packages do not matter
 	for _, d := range decls {
 		s.funcs[info.Defs[d.fn.Name]] = d
 	}
 	return s
 }
 
-// reached are the functions and methods of the package that one may call.
+// reached are the functions and methods of the package that a function may call.
 func (s source) reached(root types.Object) map[types.Object]bool {
 	seen, todo := map[types.Object]bool{}, []types.Object{root}
 	for len(todo) > 0 {
@@ -97,9 +97,9 @@ func (s source) reached(root types.Object) map[types.Object]bool {
 	return seen
 }
 
-// What decides in a room that also acts is as pure as the rooms that only decide: it
-// reaches nothing that acts, and asks nobody for the time.
-func TestWhatDecidesInRoomsThatActIsPure(t *testing.T) {
+// Deciding functions in a package with I/O are as pure as the deciders: they reach no I/O and no
+// clock.
+func TestDecidingFunctionsArePure(t *testing.T) {
 	for _, c := range []struct{ dir, root string }{{"hub/inventory", "Decide"}} {
 		s := parse(t, c.dir, func(file string) bool { return !strings.HasSuffix(file, "_test.go") })
 		var root types.Object
@@ -128,9 +128,9 @@ func TestWhatDecidesInRoomsThatActIsPure(t *testing.T) {
 	}
 }
 
-// A model that calls the rule that it is to check finds every mistake right. What may
-// be called is what gives data and decides nothing.
-func TestModelsShareNoRuleWithWhatTheyCheck(t *testing.T) {
+// A model that calls the tested rule would confirm its mistakes. It may call functions that return
+// data.
+func TestModelsDoNotCallTheTestedRule(t *testing.T) {
 	gives := []string{"state.KeyOf", "state.Each", "state.NodeCondition"}
 	for dir, model := range map[string]func(file string) bool{
 		"hub/control": func(f string) bool { return f == "model_test.go" || f == "model_pods_test.go" },

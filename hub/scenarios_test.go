@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// A scenario is a line of testdata/scenarios.txt: a row of what Kubernetes' own
-// tests assert, and where ours do.
+// A scenario is a line of testdata/scenarios.txt: a rule that Kubernetes' own tests assert, and our
+// tests of it.
 type scenario struct {
 	line  int
 	id    string
@@ -27,11 +27,11 @@ type scenario struct {
 
 const scenarioList = "testdata/scenarios.txt"
 
-// anID is what the ids of the list look like.
+// anID matches an id of the list.
 var anID = regexp.MustCompile(`^(?:[ZEULT][0-9]+'?|S[0-9]+\.(?:[a-z0-9]+\.)?[0-9]+)$`)
 
-// TestScenarios holds the list against the tests that are there: every row has a
-// case under its id or a reason, and every case's id is of the list.
+// TestScenarios compares the list with the tests: each row has a case that begins with its id, or a
+// reason. Each case's id is in the list.
 func TestScenarios(t *testing.T) {
 	list, err := readScenarios(scenarioList)
 	if err != nil {
@@ -41,7 +41,7 @@ func TestScenarios(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, complaint := range holdAgainst(list, cases) {
+	for _, complaint := range compareCases(list, cases) {
 		t.Error(complaint)
 	}
 	kinds := map[string]int{}
@@ -54,8 +54,8 @@ func TestScenarios(t *testing.T) {
 	t.Logf("%d rows: %d with cases of their own, %d by other tests, %d not ours, %d open", len(list), kinds["test"], kinds["by"], kinds["not ours"], kinds["open"])
 }
 
-// holdAgainst says what is wrong with the list in the light of the cases.
-func holdAgainst(list []scenario, cases map[string]caseSet) (complaints []string) {
+// compareCases returns the differences between the list and the cases.
+func compareCases(list []scenario, cases map[string]caseSet) (complaints []string) {
 	complain := func(format string, args ...any) { complaints = append(complaints, fmt.Sprintf(format, args...)) }
 	known := map[string]bool{}
 	for _, s := range list {
@@ -72,20 +72,20 @@ func holdAgainst(list []scenario, cases map[string]caseSet) (complaints []string
 			switch kind {
 			case "test":
 				if !there {
-					complain("line %d: %s: there is no %s", s.line, s.id, text)
+					complain("line %d: %s: %s not found", s.line, s.id, text)
 				} else if !found[s.id] {
 					complain("line %d: %s: no case of %s begins with the id", s.line, s.id, text)
 				}
 			case "by":
 				if !there {
-					complain("line %d: %s: there is no %s", s.line, s.id, text)
+					complain("line %d: %s: %s not found", s.line, s.id, text)
 				}
 			case "not ours", "open":
 				if len(strings.Fields(text)) < 4 {
-					complain("line %d: %s: %q is no reason", s.line, s.id, w)
+					complain("line %d: %s: %q is not a reason", s.line, s.id, w)
 				}
 			default:
-				complain("line %d: %s: %q is none of test, by, not ours, open", s.line, s.id, w)
+				complain("line %d: %s: %q must be test, by, not ours or open", s.line, s.id, w)
 			}
 		}
 	}
@@ -122,11 +122,10 @@ func readScenarios(file string) (list []scenario, err error) {
 	return list, nil
 }
 
-// A caseSet is the ids that the cases of one test, or the header of one story, begin with.
+// A caseSet has the ids at the beginning of a test's cases, or of a story's header.
 type caseSet map[string]bool
 
-// findCases reads the ids of all tests, by DIR/TestName, and of all stories, by
-// their file, from the sources below root.
+// findCases returns the ids of all tests, by DIR/TestName, and of all stories, by file, below root.
 func findCases(root string) (map[string]caseSet, error) {
 	cases := map[string]caseSet{}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
@@ -168,7 +167,7 @@ func findCases(root string) (map[string]caseSet, error) {
 	return cases, err
 }
 
-// idsIn returns the ids with which strings of a test begin.
+// idsIn returns the ids at the beginning of a test's strings.
 func idsIn(fn *ast.FuncDecl) caseSet {
 	ids := caseSet{}
 	for n := range ast.Preorder(fn) {
@@ -183,7 +182,7 @@ func idsIn(fn *ast.FuncDecl) caseSet {
 	return ids
 }
 
-// leadingIDs returns the ids with which a sentence begins; there must be a sentence.
+// leadingIDs returns the ids at the beginning of a sentence.
 func leadingIDs(s string) caseSet {
 	words, ids := strings.Fields(s), caseSet{}
 	for i, w := range words {
@@ -197,8 +196,8 @@ func leadingIDs(s string) caseSet {
 	return ids
 }
 
-// The test of the test: each way in which list and cases can fall apart is told.
-func TestScenariosThatFallApart(t *testing.T) {
+// The comparison reports every kind of difference.
+func TestDifferencesToTheScenariosAreReported(t *testing.T) {
 	cases := map[string]caseSet{"hub/x/TestX": {"Z1": true}, "hub/x/testdata/y.txt": {"E1": true, "E2": true}}
 	whole := []scenario{
 		{id: "Z1", where: []string{"test: hub/x/TestX"}},
@@ -211,22 +210,22 @@ func TestScenariosThatFallApart(t *testing.T) {
 		name, want string
 		change     func([]scenario) []scenario
 	}{
-		{"a list that fits says nothing", "", func(l []scenario) []scenario { return l }},
-		{"a row whose case is gone", "no case of hub/x/TestX begins with the id", func(l []scenario) []scenario { l[0].id, l[1].id = "E1", "Z1"; return l }},
-		{"a row whose test is gone", "there is no hub/x/TestY", func(l []scenario) []scenario { l[0].where = []string{"test: hub/x/TestY"}; return l }},
-		{"a row whose other test is gone", "there is no hub/x/TestY", func(l []scenario) []scenario { l[1].where[1] = "by: hub/x/TestY"; return l }},
-		{"a row without a reason", "is no reason", func(l []scenario) []scenario { l[3].where = []string{"not ours: no"}; return l }},
-		{"a row that says nothing", "is none of", func(l []scenario) []scenario { l[3].where = []string{""}; return l }},
+		{"a matching list has no differences", "", func(l []scenario) []scenario { return l }},
+		{"a row with a missing case", "no case of hub/x/TestX begins with the id", func(l []scenario) []scenario { l[0].id, l[1].id = "E1", "Z1"; return l }},
+		{"a row with a missing test", "hub/x/TestY not found", func(l []scenario) []scenario { l[0].where = []string{"test: hub/x/TestY"}; return l }},
+		{"a row with another missing test", "hub/x/TestY not found", func(l []scenario) []scenario { l[1].where[1] = "by: hub/x/TestY"; return l }},
+		{"a row without a reason", "is not a reason", func(l []scenario) []scenario { l[3].where = []string{"not ours: no"}; return l }},
+		{"a row without content", "must be test", func(l []scenario) []scenario { l[3].where = []string{""}; return l }},
 		{"a row twice", "twice", func(l []scenario) []scenario { return append(l, l[0]) }},
-		{"an id that is none", "form of an id", func(l []scenario) []scenario { l[3].id = "S7"; return l }},
-		{"a case that no row has", "hub/x/testdata/y.txt has a case E2", func(l []scenario) []scenario { return slices.Delete(l, 2, 3) }},
+		{"an invalid id", "form of an id", func(l []scenario) []scenario { l[3].id = "S7"; return l }},
+		{"a case without a row", "hub/x/testdata/y.txt has a case E2", func(l []scenario) []scenario { return slices.Delete(l, 2, 3) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list := slices.Clone(whole)
 			for i := range list {
 				list[i].where = slices.Clone(list[i].where)
 			}
-			got := strings.Join(holdAgainst(c.change(list), cases), "\n")
+			got := strings.Join(compareCases(c.change(list), cases), "\n")
 			if !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
 				t.Errorf("complaints %q, want %q", got, c.want)
 			}

@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	// unclear matches wordings that people have to read twice: "is no time" for "is not a time".
+	// unclear matches wordings that need a second reading: "is no time" for "is not a time".
 	unclear = regexp.MustCompile(`(?i)\bis no [a-z]+|\bwhoever\b|\bnobody who\b`)
 	// plain are texts that unclear matches although they are plain, each with the reason.
 	plain = map[string]string{

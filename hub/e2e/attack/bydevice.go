@@ -130,7 +130,7 @@ func events(ctx context.Context, a *harness.Hub) (string, error) {
 			Message: noise(i, 3000)})
 		return e
 	}
-	if err := q.Told(ctx, "event", event(quiet, 1)); err != nil {
+	if err := q.PublishAcked(ctx, "event", event(quiet, 1)); err != nil {
 		return "", err
 	}
 	about := func() (n int, err error) {
@@ -258,7 +258,7 @@ func foreign(ctx context.Context, a *harness.Hub) (string, error) {
 	}
 	defer l.Close()
 	huge := map[string]any{"cpu": "1000000", "memory": "1Pi", "pods": "-5", "example.com/gpu": "99999999"}
-	err = l.Told(ctx, "status", d.Good(
+	err = l.PublishAcked(ctx, "status", d.Good(
 		map[string]any{"addresses": []map[string]any{{"type": "Hostname", "address": "witness"},
 			{"type": "InternalIP", "address": "127.0.0.1"}}, "capacity": map[string]any{"cpu": "2", "memory": "1Gi",
 			"pods": "10"}, "allocatable": huge},

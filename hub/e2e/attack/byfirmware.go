@@ -116,7 +116,7 @@ func board(ctx context.Context, a *harness.Hub, name, site, machine string) (*ha
 func reportsBoot(ctx context.Context, d *harness.Device, l *harness.Link, firmware any) error {
 	fields := map[string]any{"hardware": map[string]any{"board": map[string]any{"compatible": []string{evilBoard}}},
 		"firmware": firmware}
-	if err := l.Told(ctx, "status", d.Good(nil, fields)); err != nil {
+	if err := l.PublishAcked(ctx, "status", d.Good(nil, fields)); err != nil {
 		return err
 	}
 	d.Lease++ // of one that has stored nothing: whoever says more is told nothing until somebody resumes

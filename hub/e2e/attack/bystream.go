@@ -52,7 +52,7 @@ func playing(ctx context.Context, a *harness.Hub, operator *http.Client) (*harne
 	if err != nil {
 		return nil, err
 	}
-	if err := l.Told(ctx, "pods", says); err != nil {
+	if err := l.PublishAcked(ctx, "pods", says); err != nil {
 		return nil, err
 	}
 	return l, harness.Until(ctx, 10*time.Second, "the pod runs", func() (bool, error) {

@@ -79,7 +79,7 @@ func TestAKilledRunLeavesNoProcesses(t *testing.T) {
 	empty(t, group)
 }
 
-func TestWhatAGuardedCommandLeavesIsEnded(t *testing.T) {
+func TestChildrenOfAGuardedCommandAreKilled(t *testing.T) {
 	for _, code := range []int{0, 3} {
 		cmd, err := guarded(t.Context(), "sh", "-c", fmt.Sprintf("sleep 600 & exit %d", code))
 		if err != nil {
@@ -105,7 +105,7 @@ func TestWhatAGuardedCommandLeavesIsEnded(t *testing.T) {
 	}
 }
 
-func TestANextRunRemovesWhatAKilledOneHasLeft(t *testing.T) {
+func TestARunRemovesTheFilesOfAKilledOne(t *testing.T) {
 	in := t.TempDir()
 	said := filepath.Join(in, "said")
 	device := filepath.Join(in, "device")

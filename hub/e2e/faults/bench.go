@@ -17,18 +17,18 @@ import (
 	"time"
 )
 
-// A bench is where rows are tried: the built tests, the built programs, the logs.
+// A bench runs rows: it has the built tests and programs, and the logs.
 type bench struct {
 	work, logs string
-	ours       bool              // the logs' directory was made here
-	known      map[test]*outcome // tests hold several rows, and run once
+	ours       bool              // the bench created the logs' directory
+	known      map[test]*outcome // a test may belong to several rows, and runs once
 }
 
-// An outcome is how one test went.
+// An outcome is the result of one test.
 type outcome struct {
-	state string   // pass, fail, skip; "": it never ran
-	seen  []string // its figures
-	why   string   // why it was skipped, or the beginning of what it failed with
+	state string   // pass, fail, skip; "": it did not run
+	seen  []string // figures that it printed
+	why   string   // why it was skipped, or the beginning of its failure
 }
 
 // newBench builds what the rows need.
@@ -44,18 +44,18 @@ func newBench(ctx context.Context, logs string, rows []row) (*bench, error) {
 	} else {
 		err = os.MkdirAll(logs, 0o755)
 	}
-	rooms := map[string]bool{}
+	pkgs := map[string]bool{}
 	for _, r := range rows {
 		for _, t := range r.tests {
-			if err == nil && !rooms[t.room] {
-				rooms[t.room] = true
-				fmt.Fprintln(os.Stderr, "build the tests of", t.room)
-				err = b.build(ctx, "test", "-c", "-trimpath", "-vet=off", "-o", b.binary(t.room), "./"+t.room)
+			if err == nil && !pkgs[t.pkg] {
+				pkgs[t.pkg] = true
+				fmt.Fprintln(os.Stderr, "build the tests of", t.pkg)
+				err = b.build(ctx, "test", "-c", "-trimpath", "-vet=off", "-o", b.binary(t.pkg), "./"+t.pkg)
 			}
 		}
 	}
 	for _, program := range []string{"hub", "device", "device/simulate"} {
-		if err == nil && rooms["hub/e2e"] {
+		if err == nil && pkgs["hub/e2e"] {
 			err = b.build(ctx, "build", "-trimpath", "-ldflags", "-s -w", "-o",
 				filepath.Join(work, "flotilla-"+filepath.Base(program)), "./"+program)
 		}
@@ -75,12 +75,12 @@ func (b *bench) build(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// binary is where the built tests of a room are.
-func (b *bench) binary(room string) string {
-	return filepath.Join(b.work, strings.ReplaceAll(room, "/", "-")+".test")
+// binary is the path of a package's test program.
+func (b *bench) binary(pkg string) string {
+	return filepath.Join(b.work, strings.ReplaceAll(pkg, "/", "-")+".test")
 }
 
-// close removes what was built, and the logs unless somebody will read them.
+// close removes the programs, and the logs unless a test failed.
 func (b *bench) close(keep bool) error {
 	err := os.RemoveAll(b.work)
 	if b.ours && !keep {
@@ -89,38 +89,38 @@ func (b *bench) close(keep bool) error {
 	return err
 }
 
-// run runs the tests of the rows, room after room: those of a room that may run side by
-// side do.
+// run runs the tests of the rows, one package after the other. Parallel tests of a package run in
+// parallel.
 func (b *bench) run(ctx context.Context, rows []row) {
 	names := map[string][]string{}
-	var rooms []string
+	var pkgs []string
 	for _, r := range rows {
 		for _, t := range r.tests {
 			if b.known[t] != nil {
 				continue
 			}
 			b.known[t] = &outcome{}
-			if names[t.room] == nil {
-				rooms = append(rooms, t.room)
+			if names[t.pkg] == nil {
+				pkgs = append(pkgs, t.pkg)
 			}
-			names[t.room] = append(names[t.room], t.name)
+			names[t.pkg] = append(names[t.pkg], t.name)
 		}
 	}
-	for _, room := range rooms {
-		if err := b.room(ctx, room, names[room]); err != nil {
-			fmt.Fprintln(os.Stderr, "faults:", err) // its tests are judged by what they said
+	for _, pkg := range pkgs {
+		if err := b.pkg(ctx, pkg, names[pkg]); err != nil {
+			fmt.Fprintln(os.Stderr, "faults:", err) // the outcomes show failures
 		}
 	}
 }
 
-// room runs tests of one room.
-func (b *bench) room(ctx context.Context, room string, names []string) error {
+// pkg runs tests of one package.
+func (b *bench) pkg(ctx context.Context, pkg string, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", b.binary(room), "-test.v=test2json", "-test.run",
+	cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", b.binary(pkg), "-test.v=test2json", "-test.run",
 		"^("+strings.Join(names, "|")+")$",
-		"-test.parallel", "4", "-test.timeout", longest.String()) // most of what takes long here waits
-	cmd.Dir = room
+		"-test.parallel", "4", "-test.timeout", longest.String()) // long tests mostly wait
+	cmd.Dir = pkg
 	cmd.Env = append(os.Environ(), "FAULTS=1", "FLOTILLA_LONG=1", "E2E_PROGRAMS="+b.work)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -129,7 +129,7 @@ func (b *bench) room(ctx context.Context, room string, names []string) error {
 	if err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(b.logs, strings.ReplaceAll(room, "/", "-")+".log"))
+	log, err := os.Create(filepath.Join(b.logs, strings.ReplaceAll(pkg, "/", "-")+".log"))
 	if err != nil {
 		return err
 	}
@@ -141,13 +141,13 @@ func (b *bench) room(ctx context.Context, room string, names []string) error {
 		if !slices.Contains(names, name) {
 			return nil
 		}
-		return b.known[test{room, name}]
+		return b.known[test{pkg, name}]
 	}, log, func(name, state string, took time.Duration) {
-		fmt.Fprintf(os.Stderr, "%-4s %6s  %s %s\n", state, took.Round(time.Second), room, name)
+		fmt.Fprintf(os.Stderr, "%-4s %6s  %s %s\n", state, took.Round(time.Second), pkg, name)
 	})
 	ended := cmd.Wait()
 	for _, name := range names {
-		if o := b.known[test{room, name}]; o.state == "" {
+		if o := b.known[test{pkg, name}]; o.state == "" {
 			o.state, o.why = "fail", fmt.Sprintf("it did not end: %v", errors.Join(ended, ctx.Err()))
 			if ended == nil {
 				o.why = "test not found"
@@ -163,8 +163,8 @@ type event struct {
 	Elapsed                          float64 // seconds
 }
 
-// read takes what test2json writes to pieces: the outcomes of tests, each as it comes, and,
-// for the log, the words.
+// read parses the output of test2json: it reports each outcome at once, and writes the text to the
+// log.
 func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
 	ended func(name, state string, took time.Duration)) error {
 	sc := bufio.NewScanner(lines)
@@ -173,11 +173,11 @@ func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
 	for sc.Scan() {
 		var e event
 		if json.Unmarshal(sc.Bytes(), &e) != nil {
-			_, _ = log.Write(append(sc.Bytes(), '\n')) // a program's own words
+			_, _ = log.Write(append(sc.Bytes(), '\n')) // output of the test itself
 			continue
 		}
-		_, _ = io.WriteString(log, e.Output)   // the rows are judged without it
-		name, _, _ := strings.Cut(e.Test, "/") // what parts of a test have seen, it has
+		_, _ = io.WriteString(log, e.Output)   // not needed for the rows
+		name, _, _ := strings.Cut(e.Test, "/") // figures of subtests belong to their test
 		o := of(name)
 		if o == nil {
 			continue
@@ -192,7 +192,7 @@ func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
 			}
 			failing[name].WriteString(e.Output)
 		case e.Action == "skip" && e.Test != name:
-			o.why = short(failing[name]) // a part of it
+			o.why = short(failing[name]) // a subtest
 		case e.Test == name && slices.Contains([]string{"pass", "fail", "skip"}, e.Action):
 			if o.state = e.Action; e.Action == "pass" && o.why != "" {
 				o.state = "part"
@@ -205,10 +205,10 @@ func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
 	return sc.Err()
 }
 
-// short is the end of what a test said, on one line.
+// short is the end of a test's output, on one line.
 func short(said *bytes.Buffer) string {
 	if said == nil {
-		return "it said nothing"
+		return "no output"
 	}
 	text := strings.ReplaceAll(strings.Join(strings.Fields(said.String()), " "), "|", "¦")
 	if r := []rune(text); len(r) > 200 {

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// testsOf are the names of a room's tests.
-func testsOf(t *testing.T, room string) map[string]bool {
+// testsOf returns the names of a package's tests.
+func testsOf(t *testing.T, pkg string) map[string]bool {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("../../..", room, "*_test.go"))
+	files, err := filepath.Glob(filepath.Join("../../..", pkg, "*_test.go"))
 	if err != nil || len(files) == 0 {
-		t.Errorf("%s has no tests, %v", room, err)
+		t.Errorf("%s has no tests, %v", pkg, err)
 	}
 	names := map[string]bool{}
 	for _, file := range files {
@@ -35,13 +35,12 @@ func testsOf(t *testing.T, room string) map[string]bool {
 	return names
 }
 
-// A test that was renamed would hold its row no more, and go test says nothing of a name
-// that nobody has.
+// Each test in the rows exists: go test does not report an unknown name.
 func TestEveryRowHasTestsThatAreThere(t *testing.T) {
-	rooms := map[string]map[string]bool{}
+	pkgs := map[string]map[string]bool{}
 	number := 0
 	for _, r := range rows {
-		if strings.TrimRight(r.id, "bcd") == r.id { // F1b is another side of F1
+		if strings.TrimRight(r.id, "bcd") == r.id { // F1b is a variant of F1
 			number++
 		}
 		if strings.TrimRight(r.id, "bcd") != fmt.Sprintf("F%d", number) {
@@ -51,10 +50,10 @@ func TestEveryRowHasTestsThatAreThere(t *testing.T) {
 			t.Errorf("%s has no tests, and does not say why", r.id)
 		}
 		for _, at := range r.tests {
-			if rooms[at.room] == nil {
-				rooms[at.room] = testsOf(t, at.room)
+			if pkgs[at.pkg] == nil {
+				pkgs[at.pkg] = testsOf(t, at.pkg)
 			}
-			if !rooms[at.room][at.name] {
+			if !pkgs[at.pkg][at.name] {
 				t.Errorf("%s: %s is not there", r.id, at)
 			}
 		}
@@ -64,7 +63,7 @@ func TestEveryRowHasTestsThatAreThere(t *testing.T) {
 	}
 }
 
-// What make faults alone runs is in its table, or nobody runs it.
+// Each test that runs only with make faults is in a row.
 func TestEveryLongTestIsInARow(t *testing.T) {
 	files, err := filepath.Glob("../*_test.go")
 	if err != nil {
@@ -114,7 +113,7 @@ func TestTheREADMEHasTheRows(t *testing.T) {
 	}
 }
 
-func TestWhatTest2jsonSays(t *testing.T) {
+func TestParsingTest2json(t *testing.T) {
 	const said = `{"Action":"run","Test":"TestA"}
 {"Action":"attr","Test":"TestA","Key":"seen","Value":"3 kills"}
 {"Action":"output","Test":"TestA","Output":"    a_test.go:1: words\n"}

@@ -1,11 +1,9 @@
-// Command faults is `make faults`: it runs the tests that do to Flotilla what happens to
-// it in the field, and prints, row by row, what had to hold, what was seen, and whether
-// it held.
+// Command faults is `make faults`. It runs the tests of faults in the field and prints a table: the
+// fault, the criterion, the figures, and whether it held.
 //
-// The rows name tests of other rooms, most of which run in `make test` as well; those of
-// hub/e2e that take minutes run here only. It builds each room's tests and both programs
-// once. It has no tests of faults of its own, and knows the others by their names and by
-// what they say with t.Attr("seen", …).
+// The rows name tests of other packages. Most of them run in `make test` as well; the long ones of
+// hub/e2e run only here. It builds the tests of each package and both programs once. A test reports
+// figures with t.Attr("seen", …).
 package main
 
 import (
@@ -20,8 +18,8 @@ import (
 	"time"
 )
 
-// longest is how long the tests of a room may take: those of hub/e2e a quarter of an hour, and
-// three on a machine that is busy otherwise, or where kubectl and older programs are built first.
+// longest is the time limit of a package's tests: those of hub/e2e take a quarter of an hour, or
+// three quarters on a busy machine and with empty caches.
 const longest = time.Hour
 
 func main() {

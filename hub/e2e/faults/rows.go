@@ -1,31 +1,30 @@
 package main
 
-// A row is a fault of the field, what has to hold while it lasts and after it, and the
-// tests that hold it to that.
+// A row is a fault, the criterion during and after it, and the tests of it.
 type row struct {
 	id, fault, criterion string
 	tests                []test
-	// gap is what of the criterion no test looks at, and why.
+	// gap is the part of the criterion that no test checks, with the reason.
 	gap string
 }
 
-// A test is one of a room's.
-type test struct{ room, name string }
+// A test is a test of a package.
+type test struct{ pkg, name string }
 
-func (t test) String() string { return t.room + " " + t.name }
+func (t test) String() string { return t.pkg + " " + t.name }
 
-// of are tests of one room.
-func of(room string, names ...string) []test {
+// of returns tests of one package.
+func of(pkg string, names ...string) []test {
 	out := make([]test, len(names))
 	for i, name := range names {
-		out[i] = test{room, name}
+		out[i] = test{pkg, name}
 	}
 	return out
 }
 
-// all joins the tests of several rooms.
-func all(rooms ...[]test) (out []test) {
-	for _, r := range rooms {
+// all joins tests of several packages.
+func all(pkgs ...[]test) (out []test) {
+	for _, r := range pkgs {
 		out = append(out, r...)
 	}
 	return out

@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// What became of a row.
+// The verdicts on a row.
 const (
 	yes  = "yes"
-	part = "in part" // a test was skipped, for a reason that the table names
+	part = "in part" // a test was skipped; the table has the reason
 	no   = "NO"
-	none = "–" // nobody looks at it, here at least
+	none = "–" // no test of it ran here
 )
 
-// A result is how a row went; its outcomes are in the order of its tests.
+// A result is the verdict on a row, with the outcomes of its tests in order.
 type result struct {
 	row      row
 	outcomes []*outcome
 }
 
-// result is how a row went whose tests have run.
+// result returns the verdict on a row after its tests.
 func (b *bench) result(r row) result {
 	res := result{row: r}
 	for _, t := range r.tests {
@@ -48,8 +48,7 @@ func (r result) held() string {
 	return held
 }
 
-// seen says what the tests saw, which of them were skipped or failed, and what nobody
-// looks at.
+// seen has the figures of the tests, the skipped and failed ones, and the gap.
 func (r result) seen() string {
 	var out []string
 	passed := 0
@@ -71,7 +70,7 @@ func (r result) seen() string {
 	return strings.Join(out, "; ")
 }
 
-// table is what make faults prints.
+// table is the output of make faults.
 func table(results []result) string {
 	var b strings.Builder
 	b.WriteString("| Row | Fault | What has to hold | Seen | Held |\n|---|---|---|---|---|\n")
@@ -100,7 +99,7 @@ func contents() string {
 	return b.String()
 }
 
-// renewed is a page with the rows as they are.
+// renewed returns a page with the current rows.
 func renewed(page string) (string, error) {
 	head, rest, ok := strings.Cut(page, begin)
 	_, tail, closed := strings.Cut(rest, end)

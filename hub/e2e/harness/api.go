@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// As is a client with a certificate of its own.
+// As is a client with its own certificate.
 func (a *Hub) As(ctx context.Context, role, user string) (*http.Client, error) {
 	text, err := a.Command(ctx, "", "kubeconfig", "--role", role, "--user", user)
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *Hub) As(ctx context.Context, role, user string) (*http.Client, error) {
 	return a.Client(pair), nil
 }
 
-// Client is a web client that believes the hub, as whom it has certificates for.
+// Client is an HTTPS client that trusts the hub and has these certificates.
 func (a *Hub) Client(pairs ...tls.Certificate) *http.Client {
 	return &http.Client{
 		Timeout:       30 * time.Second,
@@ -63,7 +63,7 @@ func (a *Hub) Client(pairs ...tls.Certificate) *http.Client {
 
 func (a *Hub) URL(path string) string { return "https://" + a.HTTPS + path }
 
-// Answers is nil when the hub says within a time that it is well.
+// Answers is nil once the hub is ready, within a time limit.
 func (a *Hub) Answers(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -74,7 +74,7 @@ func (a *Hub) Answers(ctx context.Context, within time.Duration) error {
 	return err
 }
 
-// Call asks and reads the answer.
+// Call sends a request and reads the response.
 func (a *Hub) Call(ctx context.Context, c *http.Client, method, path, kind,
 	body string) (code int, answer string, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, a.URL(path), strings.NewReader(body))
@@ -93,7 +93,7 @@ func (a *Hub) Call(ctx context.Context, c *http.Client, method, path, kind,
 	return resp.StatusCode, string(text), err
 }
 
-// Get is call for the administrator, who must succeed.
+// Get is Call as the administrator; it must succeed.
 func (a *Hub) Get(ctx context.Context, path string) (string, error) {
 	code, body, err := a.Call(ctx, a.Admin, http.MethodGet, path, "", "")
 	if err == nil && code != http.StatusOK {
@@ -102,7 +102,7 @@ func (a *Hub) Get(ctx context.Context, path string) (string, error) {
 	return body, err
 }
 
-// Create makes an object as the administrator, who must succeed.
+// Create creates an object as the administrator; it must succeed.
 func (a *Hub) Create(ctx context.Context, path, body string) error {
 	code, answer, err := a.Call(ctx, a.Admin, http.MethodPost, path, "application/json", body)
 	if err == nil && code/100 != 2 {
@@ -119,7 +119,7 @@ func (a *Hub) Node(ctx context.Context, name string) (n corev1.Node, err error) 
 	return n, err
 }
 
-// Nodes are all nodes of the hub.
+// Nodes returns all nodes of the hub.
 func (a *Hub) Nodes(ctx context.Context) (list corev1.NodeList, err error) {
 	text, err := a.Get(ctx, "/api/v1/nodes")
 	if err == nil {
@@ -130,13 +130,13 @@ func (a *Hub) Nodes(ctx context.Context) (list corev1.NodeList, err error) {
 
 const Password = "correct horse battery staple"
 
-// User makes somebody with a password.
+// User creates a user with a password.
 func (a *Hub) User(ctx context.Context, name, role string) error {
 	_, err := a.Command(ctx, Password+"\n", "user", "create", name, "--role", role)
 	return err
 }
 
-// Login tells the code of an attempt, and the session's cookie.
+// Login returns the status of a login, and the session cookie.
 func (a *Hub) Login(ctx context.Context, c *http.Client, name, password string) (int, *http.Cookie, error) {
 	form := url.Values{"name": {name}, "password": {password}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.URL("/login"), strings.NewReader(form.Encode()))

@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A device is one that the hub has let in, in the hands of whoever has it.
+// A Device has joined the hub; an attacker may have it.
 type Device struct {
 	Hub     *Hub
 	ID      join.Identity
@@ -30,7 +30,7 @@ type Device struct {
 	Lease   uint64
 }
 
-// Token makes a join token, and returns its secret form.
+// Token creates a join token and returns it.
 func (a *Hub) Token(ctx context.Context, args ...string) (string, error) {
 	line, err := a.Command(ctx, "", append([]string{"token", "create"}, args...)...)
 	if err != nil {
@@ -40,7 +40,7 @@ func (a *Hub) Token(ctx context.Context, args ...string) (string, error) {
 	return words[len(words)-1], nil
 }
 
-// Join makes a device: token, key, certificate.
+// Join joins a device: token, key, certificate.
 func (a *Hub) Join(ctx context.Context, token, node, machine string) (*Device, error) {
 	id, err := join.Join(ctx, join.Options{URL: "https://" + a.HTTPS, Token: token, Node: node, MachineID: machine,
 		AgentVersion: "0", Log: slog.New(slog.DiscardHandler)})
@@ -50,7 +50,7 @@ func (a *Hub) Join(ctx context.Context, token, node, machine string) (*Device, e
 	return &Device{Hub: a, ID: id, Machine: machine, Boot: "boot-" + machine}, nil
 }
 
-// NewDevice is join with a token of its own.
+// NewDevice is Join with a new token.
 func (a *Hub) NewDevice(ctx context.Context, node, machine string) (*Device, error) {
 	token, err := a.Token(ctx, "--site", "oslo")
 	if err != nil {
@@ -59,12 +59,13 @@ func (a *Hub) NewDevice(ctx context.Context, node, machine string) (*Device, err
 	return a.Join(ctx, token, node, machine)
 }
 
-// A link is an MQTT connection, spoken by hand: an attacker's library has no manners.
+// A Link is an MQTT connection that encodes packets itself, since a client library would refuse an
+// attack.
 type Link struct {
 	net.Conn
-	mu      sync.Mutex // of writes
+	mu      sync.Mutex // guards writes
 	Prefix  string
-	Packets chan mqttPacket // what comes, but for acknowledgements
+	Packets chan mqttPacket // received packets, except acknowledgements
 	acked   chan struct{}
 	pong    chan struct{}
 	over    chan struct{}
@@ -77,7 +78,7 @@ type mqttPacket struct {
 
 var errRefused = errors.New("refused")
 
-// Connect opens a link with a client id, and returns the code of a refusal in the error.
+// Connect opens a link with a client id. The error has the return code of a refusal.
 func (d *Device) Connect(ctx context.Context, clientID string) (*Link, error) {
 	cfg, err := d.ID.TLS(time.Now())
 	if err != nil {
@@ -93,7 +94,7 @@ func (d *Device) Connect(ctx context.Context, clientID string) (*Link, error) {
 
 func (d *Device) ClientID() string { return d.ID.Node + ":" + d.Machine }
 
-// Plain opens a link through the development listener, where a name is enough.
+// Plain opens a link through the development listener, which needs only a name.
 func (a *Hub) Plain(node, clientID string) (*Link, error) {
 	conn, err := net.DialTimeout("tcp", a.Dev, 5*time.Second)
 	if err != nil {
@@ -150,7 +151,7 @@ func (l *Link) read() {
 			p := mqttPacket{string(body[2 : 2+size]), body[2+size:]}
 			select {
 			case l.Packets <- p:
-			default: // whoever does not look has enough
+			default: // dropped if the test does not read them
 			}
 		case 4:
 			offer(l.acked)
@@ -183,13 +184,13 @@ func (l *Link) Send(b []byte) error {
 	return err
 }
 
-// Publish sends on one of the node's own channels, QoS 1, and waits for nothing.
+// Publish sends on one of the node's channels with QoS 1, and does not wait.
 func (l *Link) Publish(channel string, payload []byte) error {
 	return l.Send(Packet(0x32, append(append(Text(nil, l.Prefix+channel), 0, 1), payload...)))
 }
 
-// Told is publish, and waits for the acknowledgement.
-func (l *Link) Told(ctx context.Context, channel string, payload []byte) error {
+// PublishAcked is Publish, and waits for the acknowledgement.
+func (l *Link) PublishAcked(ctx context.Context, channel string, payload []byte) error {
 	if err := l.Publish(channel, payload); err != nil {
 		return err
 	}
@@ -207,7 +208,7 @@ func (l *Link) Subscribe(topic string) error {
 	return l.Send(Packet(0x82, append(Text([]byte{0, 1}, topic), 0)))
 }
 
-// Ping waits for an answer: whatever was sent before it has been handled.
+// Ping waits for the response, so that the hub has handled all former packets.
 func (l *Link) Ping(within time.Duration) error {
 	if err := l.Send([]byte{0xc0, 0}); err != nil {
 		return err
@@ -222,7 +223,7 @@ func (l *Link) Ping(within time.Duration) error {
 	}
 }
 
-// Chatter answers every question with the same text again and again.
+// Chatter answers every request with the same text repeatedly.
 func (l *Link) Chatter(text string, chunks int) {
 	for {
 		var p mqttPacket
@@ -243,7 +244,7 @@ func (l *Link) Chatter(text string, chunks int) {
 				if l.Publish("reply/"+id, reply) != nil {
 					return
 				}
-				time.Sleep(10 * time.Millisecond) // as fast as a link is
+				time.Sleep(10 * time.Millisecond) // at the rate of a real link
 			}
 		}()
 	}
@@ -258,15 +259,15 @@ func (l *Link) Open() bool {
 	}
 }
 
-// address is one that nobody else of a site is likely to have: what a hub does not believe it
-// tells as an event, which would be most of what a good status costs.
+// address is unlikely to be in use at the site. The hub reports a wrong address as an event, which
+// would cost more than the status itself.
 func (d *Device) address() string {
 	h := sha256.Sum256([]byte(d.ID.Node))
 	return netip.AddrFrom4([4]byte{10, h[0], h[1], h[2]}).String()
 }
 
-// Good is a status without fault. fields replace or add what it says; those of its
-// inner status are under "status".
+// Good is a valid status. fields replaces or adds fields; those of the inner status are under
+// "status".
 func (d *Device) Good(inner map[string]any, fields map[string]any) []byte {
 	d.Seq++
 	status := map[string]any{
@@ -287,7 +288,7 @@ func (d *Device) Good(inner map[string]any, fields map[string]any) []byte {
 	}
 	payload, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // a mistake in an attack
+		panic(err) // a mistake in the attack
 	}
 	return payload
 }
@@ -297,7 +298,7 @@ func (d *Device) Renewal() []byte {
 	return wire.AppendLease(nil, wire.Lease{Boot: d.Boot, Seq: d.Lease, Status: d.Seq, Desired: 1 << 40, Time: time.Now()})
 }
 
-// Online connects, reports and renews once.
+// Online connects, reports a status and renews the lease once.
 func (d *Device) Online(ctx context.Context) (*Link, error) {
 	l, err := d.Connect(ctx, d.ClientID())
 	if err != nil {
@@ -308,7 +309,7 @@ func (d *Device) Online(ctx context.Context) (*Link, error) {
 			return nil, err
 		}
 	}
-	if err := l.Told(ctx, "status", d.Good(nil, nil)); err != nil {
+	if err := l.PublishAcked(ctx, "status", d.Good(nil, nil)); err != nil {
 		return nil, err
 	}
 	return l, l.Send(Packet(0x30, append(Text(nil, l.Prefix+"lease"), d.Renewal()...)))

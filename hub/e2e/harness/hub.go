@@ -1,5 +1,5 @@
-// Package harness starts a fresh hub for attack and load, and lets devices in to it: by its sockets
-// and its command line only, as strangers and devices know it.
+// Package harness starts a fresh hub for the programs attack and load, and joins devices to it. It
+// uses only the hub's sockets and command line, like any client.
 package harness
 
 import (
@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// A Hub is a fresh one, and what its administrator has in the hand.
+// A Hub is a fresh hub with its administrator's credentials.
 type Hub struct {
 	Program, Dir     string
 	HTTPS, MQTT, Dev string // addresses
@@ -31,13 +31,13 @@ type Hub struct {
 	Said             Paper
 	Cmd              *exec.Cmd
 	over             chan struct{}
-	Down             atomic.Bool   // from kill to the end of start
-	past             time.Duration // CPU of hubs that have ended
+	Down             atomic.Bool   // from kill to the end of the next start
+	past             time.Duration // processor time of former processes
 	Roots            *x509.CertPool
 	Admin            *http.Client
 }
 
-// A paper takes what the hub says.
+// An outputBuffer has the output of the hub.
 type Paper struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -55,7 +55,7 @@ func (p *Paper) String() string {
 	return p.text.String()
 }
 
-// FreeAddresses fills in loopback addresses for programs of this process alone.
+// FreeAddresses fills in unused loopback addresses.
 func FreeAddresses(to ...*string) (err error) {
 	for _, addr := range to {
 		if *addr, err = loopback.Address(); err != nil {
@@ -65,7 +65,7 @@ func FreeAddresses(to ...*string) (err error) {
 	return nil
 }
 
-// New starts a hub that may have so many files open (0: as many as we) and has more arguments.
+// New starts a hub with a limit of open files (0: ours) and further arguments.
 func New(ctx context.Context, program, dir string, files int, more ...string) (*Hub, error) {
 	a := &Hub{Program: program, Dir: filepath.Join(dir, "hub"), files: files}
 	for tries := 0; ; tries++ {
@@ -80,13 +80,13 @@ func New(ctx context.Context, program, dir string, files int, more ...string) (*
 			return a, nil
 		}
 		a.Close()
-		if tries == 4 || !strings.Contains(err.Error(), "in use") { // somebody else was quicker
+		if tries == 4 || !strings.Contains(err.Error(), "in use") { // another program took the port
 			return nil, err
 		}
 	}
 }
 
-// Start starts the hub, again or for the first time.
+// Start starts the hub.
 func (a *Hub) Start(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(a.Dir), 0o700); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (a *Hub) Start(ctx context.Context) error {
 	over := make(chan struct{})
 	a.over = over
 	go func(cmd *exec.Cmd) { _ = cmd.Wait(); close(over) }(a.Cmd)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // on a machine that others use, too
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // long enough for a busy machine
 		var err error
 		if a.Admin == nil {
 			a.Admin, err = a.As(ctx, "admin", "root")
@@ -127,7 +127,7 @@ func (a *Hub) Start(ctx context.Context) error {
 	}
 }
 
-// Kill ends the hub as a power cut does.
+// Kill ends the hub with SIGKILL.
 func (a *Hub) Kill() {
 	if a.Cmd == nil || a.Cmd.Process == nil {
 		return
@@ -140,7 +140,7 @@ func (a *Hub) Kill() {
 
 func (a *Hub) Close() { a.Kill() }
 
-// Command runs flotilla-hub beside the hub, with a line of input.
+// Command runs flotilla-hub with the hub's data directory, and a line of input.
 func (a *Hub) Command(ctx context.Context, input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, a.Program, append(args, "--data-dir", a.Dir)...)
 	cmd.Stdin = strings.NewReader(input)
@@ -152,18 +152,18 @@ func (a *Hub) Command(ctx context.Context, input string, args ...string) (string
 	return strings.TrimSpace(out.String()), nil
 }
 
-// Peak is the most memory that the running hub was resident with, since newPeak if there was one.
+// Peak is the largest resident memory of the hub since its start or NewPeak.
 func (a *Hub) Peak() int64 { return a.status("VmHWM:") }
 
-// NewPeak lets peak count from now on: the start of a hub is a peak of its own.
+// NewPeak resets Peak, since a start has its own peak.
 func (a *Hub) NewPeak() error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", a.Cmd.Process.Pid), []byte("5"), 0)
 }
 
-// status is one of the kernel's figures of the hub, in bytes.
+// status is a figure of /proc about the hub, in bytes.
 func (a *Hub) status(what string) int64 { return StatusOf(a.Cmd.Process.Pid, what) }
 
-// StatusOf is one of the kernel's figures of a process, in bytes.
+// StatusOf is a figure of /proc about a process, in bytes.
 func StatusOf(pid int, what string) int64 {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(status)) {
@@ -175,10 +175,10 @@ func StatusOf(pid int, what string) int64 {
 	return 0
 }
 
-// CPU is the time that the hub has computed, user and system.
+// CPU is the hub's processor time, user and system.
 func (a *Hub) CPU() time.Duration { return a.past + CPUOf(a.Cmd.Process.Pid) }
 
-// CPUOf is the time that a process has computed, user and system; 0: it has ended.
+// CPUOf is a process's processor time, user and system; 0 after its end.
 func CPUOf(pid int) time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -190,7 +190,7 @@ func CPUOf(pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// Wrote is how many bytes the hub has sent to the disk.
+// Wrote is the number of bytes that the hub has written to disk.
 func (a *Hub) Wrote() int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", a.Cmd.Process.Pid))
 	for line := range strings.Lines(string(text)) {
@@ -202,7 +202,7 @@ func (a *Hub) Wrote() int64 {
 	return 0
 }
 
-// Panicked is what no hub may ever say.
+// Panicked returns a panic in the hub's output, or "".
 func (a *Hub) Panicked() string {
 	said := a.Said.String()
 	for _, bad := range []string{"panic: ", "fatal error: ", "DATA RACE", "panic in", ": panic"} {
@@ -213,7 +213,7 @@ func (a *Hub) Panicked() string {
 	return ""
 }
 
-// Until asks again and again, for a bounded time, until it is so.
+// Until repeats a check until it succeeds or its time is over.
 func Until(ctx context.Context, within time.Duration, what string, so func() (bool, error)) error {
 	var last error
 	for end := time.Now().Add(within); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
@@ -226,7 +226,7 @@ func Until(ctx context.Context, within time.Duration, what string, so func() (bo
 	return errors.Join(fmt.Errorf("%s: not within %s", what, within), last)
 }
 
-// Each runs count calls, so many at once.
+// Each runs count calls with limited concurrency.
 func Each(ctx context.Context, count, atOnce int, do func(i int)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
@@ -250,7 +250,7 @@ func Pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Build makes the hub as releases do.
+// Build builds the hub as for a release.
 func Build(ctx context.Context, dir string) (string, error) {
 	hub := filepath.Join(dir, "flotilla-hub")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", hub, "flotilla.dev/hub")
@@ -261,5 +261,5 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return hub, nil
 }
 
-// Resident is the memory that the hub is resident with now.
+// Resident is the hub's resident memory.
 func (a *Hub) Resident() int64 { return a.status("VmRSS:") }

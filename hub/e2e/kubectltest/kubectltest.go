@@ -1,9 +1,8 @@
-// Package kubectltest gives tests the real kubectl, in several versions, and a
-// program made of client-go.
+// Package kubectltest gives tests the real kubectl in several versions, and a program with
+// client-go.
 //
-// Each is built from its module under testdata, once, into the user's cache
-// directory, where later test runs find it. The package knows nothing of the hub:
-// whom kubectl talks to is what the test writes into its kubeconfig.
+// Each is built from its module below testdata once, into the user's cache directory. It does not
+// know the hub: the test's kubeconfig has the server.
 package kubectltest
 
 import (
@@ -23,8 +22,8 @@ import (
 	"time"
 )
 
-// Minors are the versions that tests use, the oldest first. The one between is left to make test-long:
-// building it takes minutes, and it does what either the oldest or the newest does.
+// Minors are the versions for tests, oldest first. The middle one is only for make test-long: it
+// builds for minutes, and behaves like one of the others.
 var Minors = []string{"1.29", Newest}
 
 func init() {
@@ -33,15 +32,14 @@ func init() {
 	}
 }
 
-// Newest is the version to use where one will do.
+// Newest is the version for tests that need only one.
 const Newest = "1.37"
 
-// patience is how long one command may take. Tests that watch end it themselves.
+// patience is the time limit of one command. Tests end a watch themselves.
 const patience = 4 * time.Minute
 
-// Build returns the path of kubectl of a minor version such as "1.37". Building it
-// takes a minute or two and the Go module proxy, the first time. Where it cannot be
-// built the test is skipped, or fails where CI is true.
+// Build returns the path of kubectl of a minor version such as "1.37". The first build takes
+// minutes and needs the Go module proxy. If it fails, the test is skipped, or fails if CI is true.
 func Build(t testing.TB, minor string) string {
 	t.Helper()
 	return made(t, "kubectl "+minor, func() (string, error) {
@@ -54,13 +52,13 @@ func Build(t testing.TB, minor string) string {
 			flags += fmt.Sprintf(" -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=%s", pkg, release(source), pkg, pkg,
 				strings.TrimPrefix(minor, "1."))
 		}
-		// the program's name stands in what it sends: it must be kubectl
+		// the user agent has the program's name, which must be kubectl
 		return build(module{source, "kubectl-" + minor, "kubectl", flags})
 	})
 }
 
-// ClientGo returns the path of the program under testdata/clientgo, which does with
-// client-go what controllers do.
+// ClientGo returns the path of the program of testdata/clientgo, which uses client-go like a
+// controller.
 func ClientGo(t testing.TB) string {
 	t.Helper()
 	return made(t, "clientgo", func() (string, error) {
@@ -88,7 +86,7 @@ func made(t testing.TB, what string, make func() (string, error)) string {
 	return ""
 }
 
-// A module is a program with a go.mod of its own.
+// A module is a program with its own go.mod.
 type module struct{ source, id, program, flags string }
 
 func build(m module) (string, error) {
@@ -112,12 +110,12 @@ func build(m module) (string, error) {
 	}
 	path := filepath.Join(dir, fmt.Sprintf("%s-%s", m.id, hex.EncodeToString(sum.Sum(nil))[:12]), m.program)
 
-	// tests of several packages run at once: one builds, the others wait
+	// of several test programs one builds, and the others wait
 	lock, err := os.OpenFile(filepath.Join(dir, m.id+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = lock.Close() }() // and with it goes the lock
+	defer func() { _ = lock.Close() }() // releases the lock
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", fmt.Errorf("wait for another build: %w", err)
 	}
@@ -137,18 +135,18 @@ func build(m module) (string, error) {
 	return path, nil
 }
 
-// release is the version of Kubernetes that a module is of: v1.37.2 for v0.37.2.
+// release is the version of Kubernetes of a module: v1.37.2 for v0.37.2.
 func release(source string) string {
 	b, err := os.ReadFile(filepath.Join(source, "go.mod"))
 	if err != nil {
-		return "v0.0.0" // it was there a moment ago; kubectl works without
+		return "v0.0.0" // it exists; kubectl works without the version
 	}
 	_, rest, _ := strings.Cut(string(b), "k8s.io/kubectl v0.")
 	patch, _, _ := strings.Cut(rest, "\n")
 	return "v1." + strings.TrimSpace(patch)
 }
 
-// sourceOf finds a module below testdata, from wherever in the repository a test runs.
+// sourceOf finds a module below testdata, from any directory of the repository.
 func sourceOf(names ...string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -165,14 +163,14 @@ func sourceOf(names ...string) (string, error) {
 	}
 }
 
-// Run runs kubectl against the cluster of a kubeconfig file and returns what it said
-// and its exit code. Its home and its caches are the test's own.
+// Run runs kubectl with a kubeconfig and returns its output and exit code. The test has its own
+// home and caches.
 func Run(t testing.TB, kubectl, kubeconfig string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return RunInput(t, kubectl, kubeconfig, "", args...)
 }
 
-// RunInput is Run with something to read on standard input.
+// RunInput is Run with standard input.
 func RunInput(t testing.TB, kubectl, kubeconfig, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -193,18 +191,16 @@ func RunInput(t testing.TB, kubectl, kubeconfig, stdin string, args ...string) (
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// Env is the environment in which to run kubectl: nothing of the user's own
-// configuration, a home that is the test's.
+// Env is kubectl's environment, with a home of the test and without the user's configuration.
 func Env(t testing.TB, kubeconfig string) []string {
 	t.Helper()
 	return []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + home(t), "KUBECONFIG=" + kubeconfig, "TZ=UTC", "LANG=C.UTF-8", "TERM=dumb",
-		"GOGC=off", // it lives for a moment: what it collects is lost time
+		"GOGC=off", // a short process needs no garbage collection
 	}
 }
 
-// home returns a directory for a test, the same each time, so that kubectl finds
-// what it has cached of the API.
+// home returns a test's directory, equal for each run, so that kubectl finds its cached API.
 func home(t testing.TB) string {
 	sum := sha256.Sum256([]byte(t.Name()))
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("kubectltest-%d-%x", os.Getpid(), sum[:6]))

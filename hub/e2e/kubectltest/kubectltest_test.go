@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// The real kubectl of every version runs, knows its version, and asks the server
-// of the kubeconfig.
+// Every kubectl runs, prints its version, and sends requests to the server of the kubeconfig.
 func TestEveryKubectlAsksItsServer(t *testing.T) {
 	for _, minor := range Minors {
 		t.Run(minor, func(t *testing.T) {
@@ -40,7 +39,7 @@ func TestEveryKubectlAsksItsServer(t *testing.T) {
 	}
 }
 
-func TestAModuleThatIsNotThereIsNamed(t *testing.T) {
+func TestAMissingModuleIsNamed(t *testing.T) {
 	_, err := sourceOf("kubectl", "v1.12")
 	if err == nil || !strings.Contains(err.Error(), "no module kubectl/v1.12") {
 		t.Errorf("got %v", err)

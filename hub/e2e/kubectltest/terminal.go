@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Session is a kubectl that runs while the test talks with it.
+// A Session is a running kubectl with which a test interacts.
 type Session struct {
 	t    testing.TB
 	args []string
 	cmd  *exec.Cmd
-	in   io.WriteCloser // what it reads
-	tty  *os.File       // its terminal, nil if it has none
+	in   io.WriteCloser // kubectl's input
+	tty  *os.File       // its terminal, or nil
 
 	mu    sync.Mutex
-	out   bytes.Buffer // what it said and the test has not awaited
+	out   bytes.Buffer // output that no Await has returned
 	read  sync.WaitGroup
-	ended chan struct{} // closed when everything that it said is there
+	ended chan struct{} // closed at the end of the output
 }
 
 // Start runs kubectl without a terminal. Its output and errors are one text.
@@ -43,7 +43,7 @@ func Start(t testing.TB, kubectl, kubeconfig string, args ...string) *Session {
 	return s
 }
 
-// StartTerminal runs kubectl on a terminal of its own, of 80 by 24 characters.
+// StartTerminal runs kubectl on a terminal of 80 by 24 characters.
 func StartTerminal(t testing.TB, kubectl, kubeconfig string, args ...string) *Session {
 	t.Helper()
 	s := command(t, kubectl, kubeconfig, args)
@@ -55,7 +55,7 @@ func StartTerminal(t testing.TB, kubectl, kubeconfig string, args ...string) *Se
 	s.Resize(80, 24)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = its, its, its
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	s.read.Go(func() { _, _ = io.Copy(s, ours) }) // fails when nobody has it open any more
+	s.read.Go(func() { _, _ = io.Copy(s, ours) }) // fails when no process has it open
 	s.start()
 	_ = its.Close()
 	t.Cleanup(func() { _ = ours.Close() })
@@ -75,21 +75,21 @@ func (s *Session) start() {
 		s.t.Fatal(err)
 	}
 	go func() {
-		_ = s.cmd.Wait() // its exit code tells
+		_ = s.cmd.Wait() // the exit code shows failures
 		s.read.Wait()
 		close(s.ended)
 	}()
 	s.t.Cleanup(s.Kill)
 }
 
-// Write takes what kubectl says.
+// Write appends output of kubectl.
 func (s *Session) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.out.Write(b)
 }
 
-// Say writes to what kubectl reads. A terminal ends a line with "\r".
+// Say writes to kubectl's input. On a terminal a line ends with "\r".
 func (s *Session) Say(text string) {
 	s.t.Helper()
 	if _, err := io.WriteString(s.in, text); err != nil {
@@ -97,11 +97,11 @@ func (s *Session) Say(text string) {
 	}
 }
 
-// Shut ends what kubectl reads.
+// Shut closes kubectl's input.
 func (s *Session) Shut() { _ = s.in.Close() }
 
-// Await waits until kubectl has said a text, and returns everything up to its end
-// that no earlier Await returned.
+// Await waits for a text in the output, and returns everything up to its end since the former
+// Await.
 func (s *Session) Await(text string) string {
 	s.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -117,7 +117,7 @@ func (s *Session) Await(text string) string {
 		case i >= 0:
 			return said
 		case over, time.Now().After(end):
-			s.t.Fatalf("kubectl %s (ended: %t) has not said %q:\n%s", strings.Join(s.args, " "), over, text, said)
+			s.t.Fatalf("the output of kubectl %s (ended: %t) has no %q:\n%s", strings.Join(s.args, " "), over, text, said)
 		}
 	}
 }
@@ -142,14 +142,13 @@ func (s *Session) Resize(columns, rows uint16) {
 // Signal sends kubectl a signal.
 func (s *Session) Signal(sig os.Signal) { _ = s.cmd.Process.Signal(sig) }
 
-// Kill ends kubectl without giving it a chance to say so.
+// Kill ends kubectl with SIGKILL.
 func (s *Session) Kill() {
 	_ = s.cmd.Process.Kill()
 	<-s.ended
 }
 
-// End waits for the end of kubectl and returns its exit code and what it said that
-// was not awaited.
+// End waits for the end of kubectl, and returns its exit code and the rest of its output.
 func (s *Session) End() (rest string, code int) {
 	s.t.Helper()
 	select {
@@ -164,8 +163,7 @@ func (s *Session) End() (rest string, code int) {
 	return s.out.String(), s.cmd.ProcessState.ExitCode()
 }
 
-// OpenTerminal makes a terminal: what one side writes the other reads, as between
-// a person and a program.
+// OpenTerminal opens a pseudo-terminal: one side for the test, one for the program.
 func OpenTerminal() (person, program *os.File, err error) {
 	person, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -195,7 +193,7 @@ func SetSize(terminal *os.File, columns, rows uint16) error {
 	return err
 }
 
-// control runs a system call on a file, which stays one that can be waited for.
+// control runs a system call on a file without making it blocking.
 func control(f *os.File, call func(fd int) (int, error)) (n int, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -39,7 +39,7 @@ func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
 	}
 }
 
-func TestTheManualHasRoomForWhatIsMeasured(t *testing.T) {
+func TestTheReportFitsTheManual(t *testing.T) {
 	for name, file := range map[string]string{"fleet": "../../../web/manual/scale.md", "return": "../../../web/manual/scale.md", "broker": "README.md"} {
 		page, err := os.ReadFile(file)
 		if err != nil {

@@ -13,7 +13,7 @@ func samplesOf(of func(second int64) []int64) (all [][]int64) {
 	return all
 }
 
-func TestASoakSeesWhatGrows(t *testing.T) {
+func TestASoakDetectsGrowth(t *testing.T) {
 	steady := []int64{600, 550, 60_000, 130_000, 12_000, 1800}
 	// What each figure grows by in a second where it leaks.
 	leaks := []int64{10, 5, 600, 2000, 0, 10}

@@ -1,5 +1,5 @@
-// Package nodetest runs the devices of a hub for tests: its loop with its own deciders, with a
-// store and a broker that only write down what they are told.
+// Package nodetest runs the devices of a hub for tests: its loop with the deciders of package node,
+// and a store and a broker that only record.
 package nodetest
 
 import (
@@ -23,11 +23,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Long is set by make test-long: tests that play for a long time, or hundreds of cases, play a part
-// otherwise.
+// Long is set by make test-long. Otherwise long tests, and those with hundreds of cases, run a
+// part.
 var Long = os.Getenv("FLOTILLA_LONG") != ""
 
-// A Notebook is a store and a broker that write down what they are told.
+// A Notebook is a store and a broker that record all calls.
 type Notebook struct {
 	mu       sync.Mutex
 	commits  int
@@ -36,10 +36,10 @@ type Notebook struct {
 	fail     error
 	desired  []wire.Desired
 	requests []wire.Request
-	cut      []string // nodes that were disconnected
+	cut      []string // disconnected nodes
 }
 
-// Commit writes it down.
+// Commit records a commit.
 func (b *Notebook) Commit(_ context.Context, rows []control.Row, _ uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -54,7 +54,7 @@ func (b *Notebook) Commit(_ context.Context, rows []control.Row, _ uint64) error
 	return nil
 }
 
-// Publish writes it down.
+// Publish records a desired state.
 func (b *Notebook) Publish(_ string, _ wire.Channel, payload ...[]byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *Notebook) Publish(_ string, _ wire.Channel, payload ...[]byte) error {
 	return nil
 }
 
-// Request writes it down.
+// Request records a request.
 func (b *Notebook) Request(_, _ string, r wire.Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,39 +74,39 @@ func (b *Notebook) Request(_, _ string, r wire.Request) error {
 	return nil
 }
 
-// Disconnect writes it down.
+// Disconnect records a disconnection.
 func (b *Notebook) Disconnect(node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cut = append(b.cut, node)
 }
 
-// FailWith makes commits fail, or (nil) succeed again.
+// FailWith makes commits fail with err, or succeed again with nil.
 func (b *Notebook) FailWith(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.fail = err
 }
 
-// Counts returns how many commits, desired states and requests there were.
+// Counts returns the number of commits, desired states and requests.
 func (b *Notebook) Counts() (commits, desired, requests int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.commits, len(b.desired), len(b.requests)
 }
 
-// Requests returns what was asked of devices.
+// Requests returns the requests to devices.
 func (b *Notebook) Requests() []wire.Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.requests)
 }
 
-// NewNotebook returns an empty one.
+// NewNotebook returns an empty Notebook.
 func NewNotebook() *Notebook { return &Notebook{rows: map[state.Key][]byte{}} }
 
-// Start runs the devices with the deciders of a hub, from a snapshot or (nil) from nothing, until
-// the function that it returns is called.
+// Start runs the devices with a hub's deciders, from a snapshot or nil, until the returned function
+// is called.
 func Start(t *testing.T, from *state.Snapshot) (*node.Devices, *Notebook, func()) {
 	cfg := config.Default()
 	cfg.AllocateNodeCIDRs = false
@@ -141,8 +141,8 @@ func Report(boot string, seq uint64, ready corev1.ConditionStatus) wire.Status {
 			Reason: "KubeletReady", Message: "container engine is ready"}}}}
 }
 
-// Greet is a device's first words: its status, and a lease that says that it has
-// stored nothing yet.
+// Greet sends a device's first messages: its status, and a lease that acknowledges no desired
+// state.
 func Greet(t *testing.T, l *node.Devices, name string) {
 	t.Helper()
 	if err := l.Status(t.Context(), node.Caller{Node: name}, Report("b", 1, "True")); err != nil {
@@ -162,28 +162,28 @@ func (b *Notebook) LastDesired(t *testing.T) wire.Desired {
 	return b.desired[len(b.desired)-1]
 }
 
-// Rows returns what was committed last of every object, nil of one that is gone.
+// Rows returns the last commit of every object, nil for a deleted one.
 func (b *Notebook) Rows() map[state.Key][]byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return maps.Clone(b.rows)
 }
 
-// Forget makes the rows free memory.
+// Forget drops the rows to free memory.
 func (b *Notebook) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.rows)
 }
 
-// Written returns how many bytes were committed.
+// Written returns the number of committed bytes.
 func (b *Notebook) Written() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.bytes
 }
 
-// Cut returns the nodes that were disconnected.
+// Cut returns the disconnected nodes.
 func (b *Notebook) Cut() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,6 +2,6 @@
 
 package nodetest
 
-// Raced: the race detector makes everything about five times slower. Tests of one goroutine leave it
-// out, and those of the same goroutines many times play a part.
+// Raced: the race detector makes tests about five times slower. Tests with one goroutine are
+// skipped, and repetitive ones run a part.
 const Raced = true

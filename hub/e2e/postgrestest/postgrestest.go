@@ -1,5 +1,5 @@
-// Package postgrestest starts real PostgreSQL servers for tests: each with a directory and
-// a socket of its own, as a user that is not root, and gone when the test is.
+// Package postgrestest starts real PostgreSQL servers for tests. Each has its own directory and
+// socket, runs as a user that is not root, and is removed after the test.
 //
 // Only tests import it.
 package postgrestest
@@ -26,9 +26,9 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// A Server is one that belongs to a test.
+// A Server is the PostgreSQL server of a test.
 type Server struct {
-	Dir  string // of the data
+	Dir  string // data directory
 	Port int    // on loopback
 
 	t        testing.TB
@@ -41,14 +41,14 @@ type Server struct {
 
 var databases atomic.Int64
 
-// loaded is how long a machine that has much else to do may take to make a server, or to start it.
+// loaded is the time limit to create or start a server on a busy machine.
 const loaded = 5 * time.Minute
 
-// Program finds one of PostgreSQL's, where Debian keeps them too; "": it is not installed.
+// Program finds a program of PostgreSQL, also in Debian's directory; "": not installed.
 func Program(name string) string {
 	if at, err := exec.LookPath(name); err == nil {
 		if real, err := filepath.EvalSymlinks(at); err == nil {
-			at = real // beside it are the others
+			at = real // the others are in its directory
 		}
 		return at
 	}
@@ -60,8 +60,8 @@ func Program(name string) string {
 	return found[len(found)-1]
 }
 
-// Start makes and starts a server. Settings are such as "fsync=on": it is off otherwise,
-// which saves minutes, and a test of durability sets it.
+// Start creates and starts a server with settings such as "fsync=on". The default is off, which
+// saves minutes; tests of durability set it.
 func Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	s := Make(t, "", settings...)
@@ -76,13 +76,13 @@ var shared struct {
 	ends   []func()
 }
 
-// outliving is a test whose cleanup is left to End.
+// outliving is a test whose cleanup runs in End.
 type outliving struct{ testing.TB }
 
 func (outliving) Cleanup(end func()) { shared.ends = append(shared.ends, end) }
 
-// Shared is one server for all tests of a package that leave it as it is and have databases of
-// their own: a server costs a second of processor time. TestMain calls End.
+// Shared is one server for all tests of a package that only need a database: a server costs a
+// second of processor time. TestMain calls End.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	shared.mu.Lock()
@@ -95,15 +95,15 @@ func Shared(t testing.TB) *Server {
 	return &s
 }
 
-// End ends the server of Shared.
+// End stops the server of Shared.
 func End() {
 	for _, end := range slices.Backward(shared.ends) {
 		end()
 	}
 }
 
-// Make makes a server and does not start it. Its data is below a directory ("": of its
-// own), and its log elsewhere: PostgreSQL ends where there is no room for that.
+// Make creates a server without starting it. Its data is in a directory ("": a new one), and its
+// log elsewhere: PostgreSQL ends without space for its log.
 func Make(t testing.TB, below string, settings ...string) *Server {
 	t.Helper()
 	if testing.Short() {
@@ -166,8 +166,8 @@ func Make(t testing.TB, below string, settings ...string) *Server {
 	return s
 }
 
-// template is a database that nobody has started, in the user's cache: initdb takes ten times as
-// long as a copy. So all servers have one system identifier, which nothing of ours asks for.
+// template is a new database in the user's cache: initdb takes ten times as long as a copy. So all
+// servers have one system identifier, which the hub does not use.
 func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (string, error) {
 	version, err := exec.CommandContext(ctx, initdb, "--version").Output()
 	if err != nil {
@@ -187,7 +187,7 @@ func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (str
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = lock.Close() }() // and with it goes the lock
+	defer func() { _ = lock.Close() }() // releases the lock
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", fmt.Errorf("wait for another initdb: %w", err)
 	}
@@ -196,7 +196,7 @@ func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (str
 	if _, err := os.Stat(at); err == nil {
 		return at, nil
 	}
-	fresh := filepath.Join(work, "template") // of the server's user, who cannot write to our cache
+	fresh := filepath.Join(work, "template") // the server's user cannot write to our cache
 	c := exec.CommandContext(ctx, initdb,
 		append(arguments, "--waldir="+filepath.Join(fresh, "wal"), "-D", filepath.Join(fresh, "data"))...)
 	as(c)
@@ -212,7 +212,7 @@ func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (str
 	return at, errors.Join(os.RemoveAll(fresh), os.Rename(at+".new", at))
 }
 
-// other is whom the server runs as; nil: as us. PostgreSQL refuses to be root.
+// other is the server's user; nil: ours. PostgreSQL does not run as root.
 func other(t testing.TB) *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -226,7 +226,7 @@ func other(t testing.TB) *syscall.Credential {
 		gid, _ := strconv.Atoi(u.Gid)
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
-	t.Fatal("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
+	t.Fatal("PostgreSQL refuses to run as root, and the users postgres and nobody do not exist")
 	return nil
 }
 
@@ -236,7 +236,7 @@ func (s *Server) asOther(c *exec.Cmd) {
 	c.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 }
 
-// Run starts the server and waits until it answers.
+// Run starts the server, and waits until it answers.
 func (s *Server) Run() {
 	s.t.Helper()
 	if err := s.Begin(); err != nil {
@@ -247,7 +247,7 @@ func (s *Server) Run() {
 	}
 }
 
-// Begin starts the server and does not wait.
+// Begin starts the server, and does not wait.
 func (s *Server) Begin() error {
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -291,44 +291,44 @@ func (s *Server) Await() error {
 	return fmt.Errorf("PostgreSQL does not answer: %s\n%s", said, s.Log())
 }
 
-// Log is what the server has said.
+// Log is the server's output.
 func (s *Server) Log() string {
 	text, _ := os.ReadFile(s.log)
 	return string(text)
 }
 
-// Kill ends the whole server with SIGKILL, as the kernel does for want of memory.
+// Kill ends the whole server with SIGKILL, as the kernel does without memory.
 func (s *Server) Kill() {
 	kill(s.cmd.Process.Pid, s.over)
 	_ = os.Remove(filepath.Join(s.Dir, "postmaster.pid"))
 }
 
-// kill ends a process and its children, and returns when none of them is there.
+// kill ends a process and its children, and waits for their end.
 func kill(pid int, over <-chan struct{}) {
 	all := children(pid)
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 	<-over
-	for _, child := range all { // they end by themselves, and not at once
+	for _, child := range all { // children end themselves, but not at once
 		for syscall.Kill(child, syscall.SIGKILL) == nil && !dead(child) {
 			time.Sleep(time.Millisecond)
 		}
 	}
 }
 
-// dead tells of a process that nobody has waited for yet.
+// dead reports whether a process is a zombie.
 func dead(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, _ := strings.Cut(string(text), ") ")
 	return err != nil || strings.HasPrefix(state, "Z")
 }
 
-// Stop ends it as `systemctl stop` does.
+// Stop stops the server as `systemctl stop` does.
 func (s *Server) Stop() {
 	_ = s.cmd.Process.Signal(syscall.SIGINT)
 	<-s.over
 }
 
-// Signal sends one to every process of the server, such as SIGSTOP.
+// Signal sends a signal such as SIGSTOP to every process of the server.
 func (s *Server) Signal(sig syscall.Signal) {
 	_ = s.cmd.Process.Signal(sig)
 	for _, child := range children(s.cmd.Process.Pid) {
@@ -336,7 +336,7 @@ func (s *Server) Signal(sig syscall.Signal) {
 	}
 }
 
-// children are the server's processes but the first: they have groups of their own.
+// children are the server's processes without the first: they have their own process groups.
 func children(pid int) (pids []int) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
 	for _, f := range strings.Fields(string(text)) {
@@ -347,7 +347,7 @@ func children(pid int) (pids []int) {
 	return pids
 }
 
-// Database makes a new, empty database and returns its address.
+// Database creates an empty database and returns its URL.
 func (s *Server) Database() string {
 	s.t.Helper()
 	name := fmt.Sprintf("hub%d", databases.Add(1))
@@ -355,19 +355,19 @@ func (s *Server) Database() string {
 	return s.URL(name)
 }
 
-// URL is the address of a database.
+// URL is the URL of a database.
 func (s *Server) URL(name string) string {
 	return fmt.Sprintf("postgres://flotilla@127.0.0.1:%d/%s?sslmode=disable", s.Port, name)
 }
 
-// Name is that of the database of an address.
+// Name is the name of a URL's database.
 func Name(url string) string {
 	name := url[strings.LastIndex(url, "/")+1:]
 	name, _, _ = strings.Cut(name, "?")
 	return name
 }
 
-// Do has the server do something, and returns what psql prints.
+// Do runs a statement, and returns psql's output.
 func (s *Server) Do(database, sql string) string {
 	s.t.Helper()
 	out, err := s.psql(database, sql)
@@ -377,7 +377,7 @@ func (s *Server) Do(database, sql string) string {
 	return out
 }
 
-// Try is Do where it may fail.
+// Try is Do for a statement that may fail.
 func (s *Server) Try(database, sql string) (string, error) { return s.psql(database, sql) }
 
 func (s *Server) psql(database, sql string) (string, error) {
@@ -393,8 +393,7 @@ func (s *Server) psql(database, sql string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// FreePort is one on 127.0.0.1 for a server of this test alone, which finds it free when it is
-// started again.
+// FreePort is a port on 127.0.0.1 for one test's server, which stays free for its next start.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	addr, err := loopback.Address()
@@ -404,7 +403,7 @@ func FreePort(t testing.TB) int {
 	return int(netip.MustParseAddrPort(addr).Port())
 }
 
-// Standby makes and starts a server that follows this one.
+// Standby creates and starts a server that follows this one.
 func (s *Server) Standby() *Server {
 	s.t.Helper()
 	port := FreePort(s.t)
