@@ -27,7 +27,7 @@ type reasonSet struct {
 
 var (
 	reporting = regexp.MustCompile(`^([eE]vent|Warning|tell)$`)
-	word   = regexp.MustCompile(`^([a-z.]+/)?[A-Z][A-Za-z]+$`)
+	word      = regexp.MustCompile(`^([a-z.]+/)?[A-Z][A-Za-z]+$`)
 )
 
 func findReasons(t *testing.T) *reasonSet {

@@ -7,7 +7,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// TestAttacks is the part of `make attack` that takes seconds.
+// TestAttacks runs the quick attacks of `make attack`.
 func TestAttacks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this runs the real hub")

@@ -1,11 +1,10 @@
-// Command attack is `make attack`: it plays the stranger, the stolen device, the
-// viewer and the former operator against a fresh hub each, and prints what held.
+// Command attack is `make attack`: it attacks fresh hubs over the network, with a stolen device, as
+// a viewer and as a deleted operator, and prints which attacks failed.
 //
-// It knows the hub by its sockets and its command line only, as an attacker does;
-// what a device does with a hostile hub or pod is tried in the device's own tests.
-// Every attack is bounded in count and time, and goes to loopback. Beside each of
-// them a good device renews its lease twice a second: no attack may raise the hub
-// above maxResident, or hold that device's lease up by more than maxDelay.
+// It uses only the hub's sockets and command line. The device's own tests attack devices. Every
+// attack has limits of count and time, and uses loopback. A good device renews its lease twice a
+// second meanwhile: no attack may raise the hub's memory above maxResident, or delay that lease by
+// more than maxDelay.
 package main
 
 import (
@@ -24,32 +23,31 @@ import (
 )
 
 const (
-	maxResident = 256 << 20       // bytes: what no stranger and no single device may exceed
-	maxDelay    = time.Second     // of a good device's lease, on a machine with two cores
-	longest     = 4 * time.Minute // an attack takes
+	maxResident = 256 << 20       // bytes: the limit for unauthenticated clients and for a single device
+	maxDelay    = time.Second     // of a good device's lease, with two cores
+	longest     = 4 * time.Minute // of an attack
 )
 
-// An attack is what somebody does, and how it shows that it did no harm.
+// An attack is a misuse of the hub, with a check that it did no harm.
 type attack struct {
 	name  string
-	by    string // who can do it
-	does  string // a sentence for the table
-	files int    // that the hub may have open; 0: as many as we
-	// run attacks. It returns what was seen, and an error where the hub gave way.
+	by    string // the attacker
+	does  string // a description for the table
+	files int    // limit of open files of the hub; 0: ours
+	// run attacks. It returns figures, and an error if the hub was harmed.
 	run func(ctx context.Context, a *harness.Hub) (seen string, err error)
-	// heavy attacks are not those of a stranger or of a single device: the budget
-	// for memory does not hold for them.
+	// heavy attacks need a login or several devices: the memory limit does not apply.
 	heavy bool
-	// slow attacks take more than some seconds: the tests leave them to make attack.
+	// slow attacks run only with make attack.
 	slow bool
-	// storms are good devices: what they need is theirs. Nobody may lose a lease.
+	// storms are good devices: the memory limit does not apply, but each must get its lease.
 	storm bool
 }
 
 func main() {
 	only := flag.String("run", "", "attacks whose name matches this expression")
 	hub := flag.String("hub", "", "the hub's program (default: built from ./hub)")
-	list := flag.Bool("list", false, "list the attacks and end")
+	list := flag.Bool("list", false, "list the attacks and exit")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -101,13 +99,13 @@ func attackAll(ctx context.Context, only, hub string, list bool) error {
 	}
 	fmt.Printf("%d passed, %d failed\n", tried-failed, failed)
 	if failed > 0 {
-		return fmt.Errorf("%d of %d attacks did harm", failed, tried)
+		return fmt.Errorf("%d of %d attacks harmed the hub", failed, tried)
 	}
 	return nil
 }
 
 func attacks() []attack {
-	return slices.Concat(byStranger(), byFrame(), byDevice(), byPacket(), byPerson(), byFirmware(), storms())
+	return slices.Concat(unauthenticatedAttacks(), http2Attacks(), deviceAttacks(), mqttAttacks(), userAttacks(), firmwareAttacks(), storms())
 }
 
 func yes(held bool) string {
@@ -117,11 +115,11 @@ func yes(held bool) string {
 	return "NO"
 }
 
-// A result is what one attack did.
+// A result is the outcome of one attack.
 type result struct {
-	peak  int64 // bytes resident
+	peak  int64 // resident bytes
 	cpu   time.Duration
-	delay time.Duration // worst of the witness
+	delay time.Duration // of the good device's lease
 	seen  string
 	err   error
 }
@@ -133,7 +131,7 @@ func (r result) says() string {
 	return r.seen
 }
 
-// try runs one attack against a hub of its own and judges what it left.
+// try runs one attack against a new hub, and checks the hub afterwards.
 func try(ctx context.Context, at attack, hub, dir string) (r result) {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
@@ -153,13 +151,13 @@ func try(ctx context.Context, at attack, hub, dir string) (r result) {
 	switch {
 	case r.err != nil:
 	case a.Panicked() != "":
-		r.err = fmt.Errorf("the hub said %s", a.Panicked())
+		r.err = fmt.Errorf("the hub's output has %s", a.Panicked())
 	case a.Answers(ctx, 2*time.Second) != nil:
-		r.err = fmt.Errorf("the hub does not answer any more: %w", a.Answers(ctx, 2*time.Second))
+		r.err = fmt.Errorf("the hub no longer answers: %w", a.Answers(ctx, 2*time.Second))
 	case w.err() != nil:
-		r.err = fmt.Errorf("a good device suffered: %w", w.err())
+		r.err = fmt.Errorf("a good device was affected: %w", w.err())
 	case r.delay > maxDelay && !at.storm:
-		r.err = fmt.Errorf("a good device's lease came %s late", r.delay.Round(time.Millisecond))
+		r.err = fmt.Errorf("a good device's lease was %s late", r.delay.Round(time.Millisecond))
 	case r.peak > maxResident && !at.heavy:
 		r.err = fmt.Errorf("the hub grew to %d MB", r.peak>>20)
 	}

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// reconnects comes and goes as fast as it can, with a new boot and a will each time.
+// reconnects connects and disconnects as fast as possible, each time with a new boot and a will.
 func reconnects(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
@@ -34,9 +34,9 @@ func reconnects(ctx context.Context, a *harness.Hub) (string, error) {
 		_ = l.Close()
 	})
 	spent, kib := a.CPU()-before, (a.Wrote()-wrote)>>10
-	seen := fmt.Sprintf("%d tries, %d let in, %s of CPU in %s, %d KiB written", tried.Load(), in.Load(), spent, long, kib)
+	seen := fmt.Sprintf("%d tries, %d connected, %s of CPU in %s, %d KiB written", tried.Load(), in.Load(), spent, long, kib)
 	if kib > 32<<10 {
-		return seen, errors.New("connections wear the disk out")
+		return seen, errors.New("connections write too much to the disk")
 	}
 	return seen, nil
 }

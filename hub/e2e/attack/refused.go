@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// refusedRollouts must all be refused, in one clear sentence each.
+// refusedRollouts must be refused, each with one clear sentence.
 var refusedRollouts = map[string]string{
 	"a batch of 1e9":                   rolloutOf("r", `,"batchSize":1000000000`),
 	"a batch beyond 32 bits":           rolloutOf("r", `,"batchSize":99999999999999999999`),

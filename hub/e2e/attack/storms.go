@@ -14,7 +14,7 @@ import (
 
 const crowd = 1000 // devices
 
-// storms are good devices, all at once: what the budget promises for them.
+// storms are many good devices at once, within the promised limits.
 func storms() []attack {
 	return []attack{
 		{name: "joins", slow: true, by: "1,000 good devices", does: "join at once behind one address, then connect at " +
@@ -22,7 +22,7 @@ func storms() []attack {
 	}
 }
 
-// joins lets a crowd join, connect, lose its links in one moment and come back.
+// joins lets many devices join, connect, lose their links at once, and reconnect.
 func joins(ctx context.Context, a *harness.Hub) (string, error) {
 	token, err := a.Token(ctx, "--site", "oslo", "--uses", fmt.Sprint(crowd))
 	if err != nil {
@@ -32,7 +32,7 @@ func joins(ctx context.Context, a *harness.Hub) (string, error) {
 	var first atomic.Pointer[error]
 	before, start := a.CPU(), time.Now()
 	harness.Each(ctx, crowd, 200, func(i int) {
-		// As the agent does: one that is told to wait asks again.
+		// Like the agent, a device that is refused as too many tries again.
 		err := harness.Until(ctx, time.Minute, "join", func() (bool, error) {
 			d, err := a.Join(ctx, token, fmt.Sprintf("pi-%04d", i), fmt.Sprintf("%016x", 0x1000+i))
 			devices[i] = d
@@ -43,7 +43,7 @@ func joins(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 	})
 	if err := first.Load(); err != nil {
-		return "", fmt.Errorf("a good device does not get in: %w", *err)
+		return "", fmt.Errorf("a good device cannot join: %w", *err)
 	}
 	each1 := (a.CPU() - before) / crowd
 	joined := time.Since(start)
@@ -67,8 +67,8 @@ func joins(ctx context.Context, a *harness.Hub) (string, error) {
 	return seen, nil
 }
 
-// reconnect connects everybody at once, back-off as in the protocol, and drops the
-// links again. all is when the last one's lease had been heard.
+// reconnect connects all devices at once, with the protocol's back-off, and closes their links. all
+// is when the hub had every lease.
 func reconnect(ctx context.Context, a *harness.Hub, devices []*harness.Device) (p99, all time.Duration, err error) {
 	start := time.Now()
 	took := make([]time.Duration, len(devices))

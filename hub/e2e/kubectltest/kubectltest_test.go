@@ -41,7 +41,7 @@ func TestEveryKubectlAsksItsServer(t *testing.T) {
 
 func TestAMissingModuleIsNamed(t *testing.T) {
 	_, err := sourceOf("kubectl", "v1.12")
-	if err == nil || !strings.Contains(err.Error(), "no module kubectl/v1.12") {
+	if err == nil || !strings.Contains(err.Error(), "module kubectl/v1.12 not found") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -18,27 +18,27 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// byFrame is what a stranger can do with frames of HTTP/2: requests that are given up in
-// the same breath, headers without an end, answers that nobody reads.
-func byFrame() []attack {
+// http2Attacks use HTTP/2 frames: requests that are reset at once, endless headers, responses that
+// are not read.
+func http2Attacks() []attack {
 	return []attack{
-		{name: "rapid-resets", slow: true, by: "stranger", does: "requests over HTTP/2, each reset in the same breath, " +
-			"20 s long", run: frameFlood(false, rapidResets)},
-		{name: "endless-headers", slow: true, by: "stranger", does: "a header over HTTP/2 that CONTINUATION frames go " +
-			"on with for ever", run: frameFlood(false, endlessHeaders)},
+		{name: "rapid-resets", slow: true, by: "stranger", does: "requests over HTTP/2, each reset at once, " +
+			"for 20 s", run: frameFlood(false, rapidResets)},
+		{name: "endless-headers", slow: true, by: "stranger", does: "a header over HTTP/2 that CONTINUATION frames " +
+			"continue for ever", run: frameFlood(false, endlessHeaders)},
 		{name: "indexed-headers", slow: true, by: "stranger", does: "a long field in HPACK's table, and headers that " +
-			"name it 16,000 times in a byte each", run: frameFlood(false, indexedHeaders)},
-		{name: "unread-pings", slow: true, by: "stranger", does: "PING and SETTINGS over HTTP/2 as fast as they go; no " +
-			"answer is read", run: frameFlood(true, pingsAndSettings)},
+			"refer to it 16,000 times with a byte each", run: frameFlood(false, indexedHeaders)},
+		{name: "unread-pings", slow: true, by: "stranger", does: "PING and SETTINGS over HTTP/2 as fast as possible; no " +
+			"response is read", run: frameFlood(true, pingsAndSettings)},
 		{name: "closed-windows", slow: true, by: "stranger", does: "100 requests at once over HTTP/2 for the page's " +
-			"largest file, with a window that lets nothing through", run: frameFlood(true, closedWindows)},
+			"largest file, with a window of zero", run: frameFlood(true, closedWindows)},
 		{name: "small-frames", slow: true, by: "stranger", does: "WINDOW_UPDATE, PRIORITY, frames of an unknown type " +
-			"and DATA of no bytes over HTTP/2, as fast as they go", run: frameFlood(false, smallFrames)},
+			"and empty DATA over HTTP/2, as fast as possible", run: frameFlood(false, smallFrames)},
 	}
 }
 
-// frameFlood plays frames on eight connections for 20 s, each anew where it is cut off. It
-// may cost half of a core.
+// frameFlood sends frames on eight connections for 20 s, and reconnects closed ones. The hub may
+// use half of a core.
 func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(context.Context,
 	*harness.Hub) (string, error) {
 	const long = 20 * time.Second
@@ -73,16 +73,16 @@ func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(
 		spent := a.CPU() - before
 		seen := fmt.Sprintf("%d rounds on %d connections, %s of CPU in %s", rounds.Load(), connections.Load(), spent, long)
 		if rounds.Load() == 0 {
-			return seen, errors.New("nothing was played")
+			return seen, errors.New("no frames were sent")
 		}
 		if spent > long/2 {
-			return seen, errors.New("frames of a stranger cost the hub more than half of a core")
+			return seen, errors.New("frames of an unauthenticated client cost the hub more than half of a core")
 		}
 		return seen, nil
 	}
 }
 
-// frames opens a connection that speaks HTTP/2, with nothing said but its beginning.
+// frames opens an HTTP/2 connection and sends only the preface.
 func dialFrames(a *harness.Hub) (net.Conn, error) {
 	raw, err := net.DialTimeout("tcp", a.HTTPS, 5*time.Second)
 	if err != nil {
@@ -101,7 +101,7 @@ func dialFrames(a *harness.Hub) (net.Conn, error) {
 	return c, nil
 }
 
-// fields encodes headers, with one table for a connection.
+// fields encodes headers, with one table per connection.
 type fields struct {
 	out bytes.Buffer
 	enc *hpack.Encoder
@@ -157,7 +157,7 @@ func closedWindows(w *http2.Framer, f *fields, round int) error {
 			return err
 		}
 	}
-	if round >= 100 { // as many as there may be at once
+	if round >= 100 { // the limit of concurrent streams
 		time.Sleep(100 * time.Millisecond)
 		return w.WritePing(true, [8]byte{})
 	}

@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// A witness is a good device beside an attack.
-type witness struct {
+// A goodDevice runs beside an attack.
+type goodDevice struct {
 	*harness.Device
 	l      *harness.Link
 	cancel context.CancelFunc
@@ -21,12 +21,12 @@ type witness struct {
 	mu    sync.Mutex
 	worst time.Duration
 	bad   error
-	since time.Time // of its Ready=True
+	since time.Time // last transition of its Ready=True
 }
 
-// watch starts a good device. The broker handles what one connection says in its
-// order, so a lease has been heard when the ping behind it is answered.
-func watch(ctx context.Context, a *harness.Hub) (*witness, error) {
+// watch starts a good device. The broker handles the packets of a connection in order, so the
+// response to a ping confirms the lease before it.
+func watch(ctx context.Context, a *harness.Hub) (*goodDevice, error) {
 	d, err := a.NewDevice(ctx, "witness", "00000000000000aa")
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func watch(ctx context.Context, a *harness.Hub) (*witness, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &witness{Device: d, l: l, cancel: cancel, done: make(chan struct{})}
+	w := &goodDevice{Device: d, l: l, cancel: cancel, done: make(chan struct{})}
 	if err := harness.Until(ctx, 10*time.Second, "the good device is Ready", func() (bool, error) {
 		c, err := w.ready(ctx)
 		w.since = c.LastTransitionTime.Time
@@ -49,7 +49,7 @@ func watch(ctx context.Context, a *harness.Hub) (*witness, error) {
 	return w, nil
 }
 
-func (w *witness) ready(ctx context.Context) (corev1.NodeCondition, error) {
+func (w *goodDevice) ready(ctx context.Context) (corev1.NodeCondition, error) {
 	n, err := w.Hub.Node(ctx, w.ID.Node)
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -59,7 +59,7 @@ func (w *witness) ready(ctx context.Context) (corev1.NodeCondition, error) {
 	return corev1.NodeCondition{}, err
 }
 
-func (w *witness) run(ctx context.Context) {
+func (w *goodDevice) run(ctx context.Context) {
 	defer close(w.done)
 	for ctx.Err() == nil {
 		sent := time.Now()
@@ -73,7 +73,7 @@ func (w *witness) run(ctx context.Context) {
 			w.mu.Unlock()
 			return
 		}
-		if err != nil { // the attack has ended the hub, and it comes back
+		if err != nil { // the attack killed the hub, which restarts
 			if w.reconnect(ctx) != nil {
 				return
 			}
@@ -89,8 +89,8 @@ func (w *witness) run(ctx context.Context) {
 	}
 }
 
-func (w *witness) reconnect(ctx context.Context) error {
-	return harness.Until(ctx, 30*time.Second, "the good device is back", func() (bool, error) {
+func (w *goodDevice) reconnect(ctx context.Context) error {
+	return harness.Until(ctx, 30*time.Second, "the good device is Ready again", func() (bool, error) {
 		l, err := w.Online(ctx)
 		if err == nil {
 			w.l = l
@@ -99,8 +99,8 @@ func (w *witness) reconnect(ctx context.Context) error {
 	})
 }
 
-// end stops the witness and returns the worst delay of its lease.
-func (w *witness) end() time.Duration {
+// end stops the device, and returns the largest delay of its lease.
+func (w *goodDevice) end() time.Duration {
 	w.cancel()
 	<-w.done
 	w.mu.Lock()
@@ -117,7 +117,7 @@ func (w *witness) end() time.Duration {
 	return w.worst
 }
 
-func (w *witness) err() error {
+func (w *goodDevice) err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.bad

@@ -17,13 +17,12 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// byFirmware is what can be done with what boards boot: by who may say it, and by a board
-// that lies about it.
-func byFirmware() []attack {
+// firmwareAttacks use boot configurations: invalid objects, and boards that report lies.
+func firmwareAttacks() []attack {
 	return []attack{
-		{name: "hostile-rollouts", by: "administrator", does: "rollouts and board profiles that nobody can mean, and " +
+		{name: "hostile-rollouts", by: "administrator", does: "invalid rollouts and board profiles, and " +
 			"good ones changed in the middle", run: hostileRollouts},
-		{name: "lying-board", by: "device", does: "says of its boot configuration what is not so, flaps, and speaks of " +
+		{name: "lying-board", by: "device", does: "reports wrong boot configurations, flaps, and names " +
 			"other nodes and digests", run: lyingBoard},
 	}
 }
@@ -57,7 +56,7 @@ func counted(format string, n int) string {
 	return b.String()
 }
 
-// refused asks for each object and expects one sentence, of a length that somebody reads.
+// refused creates each object, and expects one short sentence.
 func refused(ctx context.Context, a *harness.Hub, path string, objects map[string]string) error {
 	for what, body := range objects {
 		code, answer, err := a.Call(ctx, a.Admin, http.MethodPost, path+strict, "application/json", body)
@@ -86,7 +85,7 @@ func rollout(ctx context.Context, a *harness.Hub, name string) (r fleet.Firmware
 	return r, err
 }
 
-// patch is a merge patch of the administrator's, which must end with a code.
+// patch sends a merge patch as the administrator, which must return a code.
 func patch(ctx context.Context, a *harness.Hub, path, body string, want int) error {
 	code, answer, err := a.Call(ctx, a.Admin, http.MethodPatch, path, "application/merge-patch+json", body)
 	if err == nil && code != want {
@@ -95,7 +94,7 @@ func patch(ctx context.Context, a *harness.Hub, path, body string, want int) err
 	return err
 }
 
-// board is a device of a site that says what it boots on.
+// board is a device of a site that reports a board.
 func board(ctx context.Context, a *harness.Hub, name, site, machine string) (*harness.Device, *harness.Link, error) {
 	token, err := a.Token(ctx, "--site", site)
 	if err != nil {
@@ -112,14 +111,14 @@ func board(ctx context.Context, a *harness.Hub, name, site, machine string) (*ha
 	return d, l, reportsBoot(ctx, d, l, map[string]any{"state": "UpToDate"})
 }
 
-// reportsBoot says something of the boot configuration, and renews.
+// reportsBoot reports a boot configuration, and renews the lease.
 func reportsBoot(ctx context.Context, d *harness.Device, l *harness.Link, firmware any) error {
 	fields := map[string]any{"hardware": map[string]any{"board": map[string]any{"compatible": []string{evilBoard}}},
 		"firmware": firmware}
 	if err := l.PublishAcked(ctx, "status", d.Good(nil, fields)); err != nil {
 		return err
 	}
-	d.Lease++ // of one that has stored nothing: whoever says more is told nothing until somebody resumes
+	d.Lease++ // it acknowledges no desired state: with a newer one it would wait for resume
 	return l.Send(harness.Packet(0x30,
 		append(harness.Text(nil, l.Prefix+"lease"),
 			wire.AppendLease(nil, wire.Lease{Boot: d.Boot, Seq: d.Lease, Status: d.Seq, Time: time.Now()})...)))
@@ -144,7 +143,7 @@ func hostileRollouts(ctx context.Context, a *harness.Hub) (string, error) {
 			r, err := rollout(ctx, a, "first")
 			last = r.Status
 			if err == nil && !so(&r) {
-				err = fmt.Errorf("it says %s: %s", last.Phase, last.Sentence)
+				err = fmt.Errorf("its message is %s: %s", last.Phase, last.Sentence)
 			}
 			return err == nil, err
 		}))
@@ -152,7 +151,7 @@ func hostileRollouts(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := errors.Join(
 		a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
 		a.Create(ctx, rolloutsAPI+strict, lied),
-		is("a status that came with the spec is not taken", func(r *fleet.FirmwareRollout) bool {
+		is("a status that came with the spec is ignored", func(r *fleet.FirmwareRollout) bool {
 			return r.Status.Phase == fleet.RolloutPaused && r.Status.Kept == 0 && r.Status.Nodes == 1 &&
 				len(r.Status.Batches) == 0 && r.Status.Document != "{}"
 		}),
@@ -188,8 +187,8 @@ func hostileRollouts(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 	}
 
-	// In the middle: the profile changes, goes and comes back; a second one has the same node; undo,
-	// twice, and of a stop.
+	// During a rollout the profile changes, is deleted and comes back; a second rollout selects the
+	// same node; undo is requested twice, and for a stopped rollout.
 	if err := reportsBoot(ctx, d, l,
 		map[string]any{"state": "Staged", "candidate": r.Status.Digest, "bad": []string{r.Status.Digest}}); err != nil {
 		return "", err
@@ -205,7 +204,7 @@ func hostileRollouts(ctx context.Context, a *harness.Hub) (string, error) {
 	return fmt.Sprintf("%d rollouts and %d profiles refused, each with a sentence", len(refusedRollouts),
 			len(refusedProfiles)), errors.Join(
 			patch(ctx, a, profilesAPI+"/evil", `{"spec":{"boot":{"cmdline":{"add":["quiet","splash"]}}}}`, http.StatusOK),
-			is("a changed profile is taken up", func(r *fleet.FirmwareRollout) bool {
+			is("a changed profile is rolled out", func(r *fleet.FirmwareRollout) bool {
 				return r.Status.Digest != old && r.Status.Digest != ""
 			}),
 			a.Create(ctx, rolloutsAPI, rolloutOf("second", "")),
@@ -214,22 +213,22 @@ func hostileRollouts(ctx context.Context, a *harness.Hub) (string, error) {
 				return r.Status.Nodes == 0 && strings.Contains(r.Status.Sentence, "first"), err
 			}),
 			remove(profilesAPI+"/evil"),
-			is("it says that its profile is gone, or has no node", func(r *fleet.FirmwareRollout) bool {
+			is("its status says that the profile is gone, or matches no node", func(r *fleet.FirmwareRollout) bool {
 				return r.Status.Phase == fleet.RolloutPending
 			}),
 			patch(ctx, a, path, `{"spec":{"undo":true,"paused":false,"pauseOnFailure":true}}`, http.StatusOK),
 			patch(ctx, a, path, `{"spec":{"undo":true}}`, http.StatusOK),
-			is("it is undone, for nobody has it", func(r *fleet.FirmwareRollout) bool { return r.Status.Undoing }),
-			patch(ctx, a, path, `{"spec":{"undo":false,"undone":true}}`, http.StatusOK), // kubectl warns of unknown fields
+			is("it is undone, since no node has it", func(r *fleet.FirmwareRollout) bool { return r.Status.Undoing }),
+			patch(ctx, a, path, `{"spec":{"undo":false,"undone":true}}`, http.StatusOK), // kubectl warns about unknown fields
 			a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
-			is("it goes forward again", func(r *fleet.FirmwareRollout) bool {
+			is("it continues", func(r *fleet.FirmwareRollout) bool {
 				return !r.Status.Undoing && r.Status.Digest != ""
 			}),
 			remove(path), remove(rolloutsAPI+"/second"),
 		)
 }
 
-// lyingBoard has a board on each of two sites: one says everything but the truth.
+// lyingBoard has a board on each of two sites; one reports lies.
 func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 	evil, l, err := board(ctx, a, "evil", "bergen", "00000000000000ee")
 	if err != nil {
@@ -247,7 +246,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 		return "", err
 	}
 	var digest string
-	if err := harness.Until(ctx, 20*time.Second, "both are told", func() (bool, error) {
+	if err := harness.Until(ctx, 20*time.Second, "both have a desired state", func() (bool, error) {
 		r, err := rollout(ctx, a, "r")
 		digest = r.Status.Digest
 		return digest != "" && r.Status.Nodes == 2, err
@@ -273,7 +272,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 	other := "sha256:" + strings.Repeat("ab", 32)
 	lies := []any{
 		map[string]any{"state": "UpToDate", "digest": digest},                                       // before its turn
-		map[string]any{"state": "Trial", "candidate": digest}, map[string]any{"state": "Verifying"}, // without one
+		map[string]any{"state": "Trial", "candidate": digest}, map[string]any{"state": "Verifying"}, // without a turn
 		// never offered
 		map[string]any{"state": "UpToDate", "digest": other, "candidate": other, "bad": []string{other, digest}},
 		map[string]any{"state": "RolledBack", "candidate": digest, "bad": []string{digest}},
@@ -321,7 +320,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 			lie := lies[(i*(round+1)*7+round)%len(lies)]
 			if !l.Open() {
 				if l, err = evil.Connect(ctx, evil.ClientID()); err != nil {
-					return "", fmt.Errorf("it cannot come back: %w", err)
+					return "", fmt.Errorf("it cannot reconnect: %w", err)
 				}
 			}
 			_ = reportsBoot(ctx, evil, l, lie)
@@ -363,7 +362,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 func mustJSON(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a mistake in an attack
+		panic(err) // a mistake in the attack
 	}
 	return string(text)
 }

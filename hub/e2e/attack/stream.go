@@ -23,8 +23,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// playing is a device that says that a pod of an operator's runs on it, and answers
-// nothing that it is asked about it.
+// playing is a device that reports an operator's pod as running, and answers no requests.
 func playing(ctx context.Context, a *harness.Hub, operator *http.Client) (*harness.Link, error) {
 	d, err := a.NewDevice(ctx, "deaf", "00000000000000de")
 	if err != nil {
@@ -61,13 +60,13 @@ func playing(ctx context.Context, a *harness.Hub, operator *http.Client) (*harne
 	})
 }
 
-// spdy opens a stream of a pod.
+// spdy opens a stream to a pod.
 func spdy(ctx context.Context, a *harness.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
 	return upgrade(ctx, a, who, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: "+
 		"SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.HTTPS, protocol))
 }
 
-// upgrade asks for another protocol on a connection of its own.
+// upgrade opens a connection and requests another protocol.
 func upgrade(ctx context.Context, a *harness.Hub, who *http.Client, request string) (net.Conn, error) {
 	cfg := who.Transport.(*http.Transport).TLSClientConfig.Clone()
 	cfg.NextProtos = []string{"http/1.1"}
@@ -96,8 +95,8 @@ func upgrade(ctx context.Context, a *harness.Hub, who *http.Client, request stri
 	return conn, nil
 }
 
-// inTurns is a connection of an attacker who writes without end, and lets the good device, which
-// is of the same process and would otherwise wait for it here and not at the hub, come between.
+// inTurns is an attacker's connection that writes without end, but lets the good device of this
+// process run: it should wait only for the hub.
 type inTurns struct{ net.Conn }
 
 func (c inTurns) Write(b []byte) (int, error) {
@@ -105,14 +104,14 @@ func (c inTurns) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// frames are those of SPDY/3.1, written by hand.
+// frames encodes SPDY/3.1.
 type frames struct {
 	net.Conn
 	block  bytes.Buffer
-	packer *zlib.Writer // one for all headers of a connection
+	packer *zlib.Writer // shared by all headers of a connection
 }
 
-// open opens a stream with headers, each a name and a value.
+// open opens a stream with headers, given as names and values.
 func (f *frames) open(stream int, headers ...string) error {
 	if f.packer == nil {
 		f.packer = zlib.NewWriter(&f.block)
@@ -130,7 +129,7 @@ func (f *frames) open(stream int, headers ...string) error {
 	payload := append(binary.BigEndian.AppendUint32(nil, uint32(stream)), 0, 0, 0, 0, 0, 0)
 	payload = append(payload, f.block.Bytes()...)
 	f.block.Reset()
-	return f.data(0x8003<<16|1, payload) // a control frame has its version and type there
+	return f.data(0x8003<<16|1, payload) // the version and the type of a control frame
 }
 
 func (f *frames) data(stream int, b []byte) error {
@@ -139,8 +138,8 @@ func (f *frames) data(stream int, b []byte) error {
 	return err
 }
 
-// unreadStreams opens as many shells and ports as one may have, and sends what the pod does
-// not read, or reads nothing of what it is answered.
+// unreadStreams opens as many shells and ports as allowed. It sends data that the pod does not
+// read, or does not read the responses.
 func unreadStreams(ctx context.Context, a *harness.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
@@ -167,7 +166,7 @@ func unreadStreams(ctx context.Context, a *harness.Hub) (string, error) {
 		defer conn.Close()
 		in.Add(1)
 		f := &frames{Conn: conn}
-		if i%4 > 1 { // the others do not even read
+		if i%4 > 1 { // the other half does not read
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 		}
 		for n, kind := range kinds {
@@ -185,14 +184,14 @@ func unreadStreams(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 		harness.Pause(ctx, 10*time.Second)
 	})
-	seen := fmt.Sprintf("%d streams opened, %d MiB taken", in.Load(), sent.Load())
+	seen := fmt.Sprintf("%d streams opened, %d MiB sent", in.Load(), sent.Load())
 	if in.Load() < 100 {
 		return seen, errors.New("the attack's own streams do not open")
 	}
 	return seen, nil
 }
 
-// unreadSockets is the same over WebSockets, as kubectl speaks since 1.31.
+// unreadSockets does so over WebSockets, as kubectl since 1.31.
 func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
@@ -216,10 +215,10 @@ func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 		defer conn.Close()
 		in.Add(1)
-		if i%4 > 1 { // the others do not even read
+		if i%4 > 1 { // the other half does not read
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 		}
-		if i%8 > 3 { // pings, whose answers are as long
+		if i%8 > 3 { // pings; their responses are as long
 			opcode = 9
 		}
 		size := map[byte]int{2: 1 << 20, 9: 125}[opcode]
@@ -229,7 +228,7 @@ func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 		switch {
 		case opcode == 9:
 			message = bytes.Repeat(message, 8000)
-		case i%8 == 3: // pings of SPDY in a message, each with an answer
+		case i%8 == 3: // pings of SPDY in one message; each has a response
 			message = frame(opcode, bytes.Repeat([]byte{0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1}, size/12))
 		}
 		for range 64 {
@@ -240,21 +239,21 @@ func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 		harness.Pause(ctx, 10*time.Second)
 	})
-	seen := fmt.Sprintf("%d sockets opened, %d MiB taken", in.Load(), sent.Load()>>20)
+	seen := fmt.Sprintf("%d sockets opened, %d MiB sent", in.Load(), sent.Load()>>20)
 	if in.Load() < 100 {
 		return seen, errors.New("the attack's own sockets do not open")
 	}
 	return seen, nil
 }
 
-// socket opens a WebSocket of a pod.
+// socket opens a WebSocket to a pod.
 func socket(ctx context.Context, a *harness.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
 	return upgrade(ctx, a, who, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: "+
 		"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+
 		"AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n\r\n", path, a.HTTPS, protocol))
 }
 
-// frame is a whole message of a WebSocket's client, with a mask that changes nothing.
+// frame is a whole WebSocket message of a client, with a mask of zeros.
 func frame(opcode byte, b []byte) []byte {
 	head := []byte{0x80 | opcode, 0x80 | byte(len(b))}
 	if len(b) > 125 {

@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// loginFlood types passwords as fast as they go, of one person, of many, of nobody, and
-// of names that nobody can have, and the setup link's secret.
+// loginFlood tries passwords as fast as possible: of one user, of many, of unknown and of invalid
+// names, and the secret of the setup link.
 func loginFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := a.User(ctx, "kari", "admin"); err != nil {
 		return "", err
@@ -39,19 +39,19 @@ func loginFlood(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 	})
 	spent, kib := a.CPU()-before, (a.Wrote()-wrote)>>10
-	seen := fmt.Sprintf("%d tries, %d of them told to wait, %s of CPU, %d KiB written", tried.Load(), limited.Load(),
+	seen := fmt.Sprintf("%d tries, %d of them refused as too many, %s of CPU, %d KiB written", tried.Load(), limited.Load(),
 		spent, kib)
-	// A password that is looked at takes a tenth of a second; one that is not, a twentieth of that.
+	// A checked password costs a tenth of a second; a refused attempt costs a twentieth of that.
 	looked := tried.Load() - limited.Load()
 	switch most := time.Duration(limited.Load())*5*time.Millisecond + time.Duration(looked)*200*time.Millisecond; {
 	case in.Load() > 0:
-		return seen, errors.New("a wrong password lets somebody in")
+		return seen, errors.New("a wrong password is accepted")
 	case tried.Load() == 0:
 		return seen, errors.New("nothing was tried")
 	case spent > most:
-		return seen, fmt.Errorf("%d tries that were looked at and %d that were not may cost %s", looked, limited.Load(), most)
+		return seen, fmt.Errorf("%d checked and %d refused tries may cost %s", looked, limited.Load(), most)
 	case kib > 16<<10:
-		return seen, errors.New("attempts wear the disk out")
+		return seen, errors.New("attempts write too much to the disk")
 	}
 	return seen, nil
 }

@@ -28,7 +28,7 @@ func endless(ctx context.Context, a *harness.Hub) (string, error) {
 		for _, inner := range []map[string]any{{"capacity": hostile}, {"allocatable": hostile},
 			{"capacity": hostile, "allocatable": hostile}, nil} {
 			if err := l.Publish("status", d.Good(inner, map[string]any{"hardware": map[string]any{"memory": q}})); err != nil {
-				break // it was thrown out, which is an answer too
+				break // the hub closed the connection, which is fine too
 			}
 		}
 		pods, _ := json.Marshal(map[string]any{"boot": d.Boot, "seq": 1, "generation": 0, "pods": []any{map[string]any{
@@ -46,7 +46,7 @@ func endless(ctx context.Context, a *harness.Hub) (string, error) {
 	}
 	a.Kill()
 	if err := a.Start(ctx); err != nil {
-		return "", fmt.Errorf("the hub does not come back: %w", err)
+		return "", fmt.Errorf("the hub does not restart: %w", err)
 	}
 	if _, err := a.Get(ctx, "/api/v1/nodes"); err != nil {
 		return "", err
@@ -54,8 +54,8 @@ func endless(ctx context.Context, a *harness.Hub) (string, error) {
 	return "refused, and back after kill -9", nil
 }
 
-// damaged sends news of which every reader on the way has to find an end: one did not, and the hub
-// stood still.
+// damaged sends truncated and corrupted messages. Every parser on the way must find their end: one
+// did not, and the hub stopped.
 func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
@@ -74,7 +74,7 @@ func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 	}()
 	sent, heard, links := 0, 0, 0
 	for _, channel := range slices.Sorted(maps.Keys(whole)) {
-		text := append([]byte(`{"x":["\u0041",1e00],`), whole[channel][1:]...) // which asks for a closer look
+		text := append([]byte(`{"x":["\u0041",1e00],`), whole[channel][1:]...) // which makes the hub look closer
 		news := [][]byte{[]byte(`["A"0e00`), []byte(`{"a":1`), []byte(`{"conditions":[{"type"`), {0x1f, 0x8b}}
 		for i := range 100 {
 			at := i * len(text) / 100
@@ -85,7 +85,7 @@ func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 		for _, n := range news {
 			if l == nil || !l.Open() {
 				if links++; links > 40 {
-					break // thrown out again and again, which is an answer too
+					break // the hub closes the connection repeatedly, which is fine too
 				}
 				if l, err = d.Connect(ctx, d.ClientID()); err != nil {
 					l = nil
@@ -96,16 +96,16 @@ func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 				sent++
 			}
 		}
-		if l != nil && l.Ping(time.Minute) == nil { // all before it were read
+		if l != nil && l.Ping(time.Minute) == nil { // the hub has read all former messages
 			heard++
 		}
 		if err := a.Answers(ctx, 2*time.Second); err != nil {
-			return "", fmt.Errorf("after damaged news on %s: %w", channel, err)
+			return "", fmt.Errorf("after damaged messages on %s: %w", channel, err)
 		}
 	}
-	seen := fmt.Sprintf("%d sent over %d connections, %d of %d kinds answered for", sent, links, heard, len(whole))
+	seen := fmt.Sprintf("%d sent over %d connections, %d of %d kinds acknowledged", sent, links, heard, len(whole))
 	if sent == 0 {
-		return seen, errors.New("the attack's own device sends nothing")
+		return seen, errors.New("the attack's own device cannot send")
 	}
 	return seen, nil
 }

@@ -10,9 +10,9 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// byPacket is what a device can do with packets of MQTT that carry no news: whatever
-// it sends, it is one device, and costs no more than the news that it may send.
-func byPacket() []attack {
+// mqttAttacks use MQTT packets without messages. They may not cost more than the messages that a
+// device may send.
+func mqttAttacks() []attack {
 	var subscribe, unsubscribe, own []byte
 	for i := range 12_000 {
 		filter := harness.Text(nil, fmt.Sprintf("a/%d/+/#", i))
@@ -22,30 +22,30 @@ func byPacket() []attack {
 		own = append(harness.Text(own, "fleet/v1/nodes/evil/request/+"), 0)
 	}
 	return []attack{
-		{name: "pings", slow: true, by: "device", does: "PINGREQ as fast as they go, 20 s long",
+		{name: "pings", slow: true, by: "device", does: "PINGREQ as fast as possible, for 20 s",
 			run: packetFlood(bytes.Repeat([]byte{0xc0, 0}, 8000))},
-		{name: "subscriptions", slow: true, by: "device", does: "SUBSCRIBE to 12,000 filters at once, again and again",
+		{name: "subscriptions", slow: true, by: "device", does: "SUBSCRIBE to 12,000 filters at once, repeatedly",
 			run: packetFlood(harness.Packet(0x82, append([]byte{0, 1}, subscribe...)))},
 		{name: "own-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to its own filter 4,000 times at once, " +
-			"again and again", run: packetFlood(harness.Packet(0x82, append([]byte{0, 1}, own...)))},
-		{name: "small-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to one forbidden filter as fast as they go",
+			"repeatedly", run: packetFlood(harness.Packet(0x82, append([]byte{0, 1}, own...)))},
+		{name: "small-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to one forbidden filter as fast as possible",
 			run: packetFlood(bytes.Repeat(harness.Packet(0x82, append(harness.Text([]byte{0, 1}, "#"), 0)), 1000))},
-		{name: "unsubscriptions", slow: true, by: "device", does: "UNSUBSCRIBE of 12,000 filters at once, again and again",
+		{name: "unsubscriptions", slow: true, by: "device", does: "UNSUBSCRIBE of 12,000 filters at once, repeatedly",
 			run: packetFlood(harness.Packet(0xa2, append([]byte{0, 1}, unsubscribe...)))},
 		{name: "acknowledgements", slow: true, by: "device",
-			does: "PUBACK, PUBREC, PUBREL and PUBCOMP of what was never sent",
+			does: "PUBACK, PUBREC, PUBREL and PUBCOMP of messages that were never sent",
 			run:  packetFlood(bytes.Repeat([]byte{0x40, 2, 0, 9, 0x50, 2, 0, 9, 0x62, 2, 0, 9, 0x70, 2, 0, 9}, 1000))},
 		{name: "exactly-once", slow: true, by: "device",
-			does: "PUBLISH at QoS 2, and DUP, with no acknowledgement of its own",
+			does: "PUBLISH at QoS 2, and DUP, without acknowledgements",
 			run: packetFlood(bytes.Repeat(harness.Packet(0x3c,
 				append(harness.Text(nil, "fleet/v1/nodes/evil/status"), 0, 7, '{', '}')), 100))},
-		{name: "no-topic", slow: true, by: "device", does: "PUBLISH without a topic, and packets that are cut short",
+		{name: "no-topic", slow: true, by: "device", does: "PUBLISH without a topic, and truncated packets",
 			run: packetFlood(append(bytes.Repeat(harness.Packet(0x30, []byte{0, 0, 'x'}), 1000), 0x30, 1, 0))},
 	}
 }
 
-// packetFlood sends the same again and again for 20 s, with a new connection where it is
-// cut off. It may cost a quarter of a core.
+// packetFlood repeats packets for 20 s, and reconnects when it is disconnected. The hub may use a
+// quarter of a core.
 func packetFlood(what []byte) func(context.Context, *harness.Hub) (string, error) {
 	const long = 20 * time.Second
 	return func(ctx context.Context, a *harness.Hub) (string, error) {
@@ -76,9 +76,9 @@ func packetFlood(what []byte) func(context.Context, *harness.Hub) (string, error
 		if l != nil {
 			_ = l.Close()
 		}
-		seen := fmt.Sprintf("%d KiB sent, cut off %d times, %s of CPU in %s", sent>>10, cut, spent, long)
+		seen := fmt.Sprintf("%d KiB sent, disconnected %d times, %s of CPU in %s", sent>>10, cut, spent, long)
 		if spent > long/4 {
-			return seen, errors.New("packets without news cost the hub more than news do")
+			return seen, errors.New("packets without messages cost the hub more than messages do")
 		}
 		return seen, nil
 	}

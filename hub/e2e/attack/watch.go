@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// unreadWatches opens watches that begin with everything, and reads none.
+// unreadWatches opens watches that begin with all objects, and reads none.
 func unreadWatches(ctx context.Context, a *harness.Hub) (string, error) {
 	for i := range 8 {
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i,
@@ -29,7 +29,7 @@ func unreadWatches(ctx context.Context, a *harness.Hub) (string, error) {
 	var in, told atomic.Int64
 	harness.Each(ctx, 400, 100, func(i int) {
 		c := *viewer
-		c.Transport = viewer.Transport.(*http.Transport).Clone() // a connection each
+		c.Transport = viewer.Transport.(*http.Transport).Clone() // one connection each
 		path := []string{"/api/v1/configmaps?watch=true",
 			"/api/v1/configmaps?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
 			"/api/v1/configmaps?watch=true&labelSelector=!x"}[i%3]
@@ -48,16 +48,16 @@ func unreadWatches(ctx context.Context, a *harness.Hub) (string, error) {
 		case http.StatusTooManyRequests:
 			told.Add(1)
 		}
-		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // and no more
+		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // nothing more
 	})
-	seen := fmt.Sprintf("%d let in, %d told to wait", in.Load(), told.Load())
+	seen := fmt.Sprintf("%d opened, %d refused as too many", in.Load(), told.Load())
 	if in.Load() == 0 {
 		return seen, errors.New("the attack's own watches do not open")
 	}
 	harness.Pause(ctx, 15*time.Second)
 	code, _, err := a.Call(ctx, a.Admin, http.MethodGet, "/api/v1/nodes", "", "")
 	if err != nil || code != http.StatusOK {
-		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)
+		return seen, fmt.Errorf("another user's list: %d %w", code, err)
 	}
 	return seen, nil
 }

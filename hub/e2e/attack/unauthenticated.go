@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// byStranger is what somebody without any right can do from the network.
-func byStranger() []attack {
+// unauthenticatedAttacks need only access to the network.
+func unauthenticatedAttacks() []attack {
 	return []attack{
 		{name: "unfinished-bodies", slow: true, by: "stranger", files: 2500,
 			does: "2,500 connections each with half a POST /join", run: unfinished("POST /join HTTP/1.1\r\nHost: "+
@@ -32,17 +32,17 @@ func byStranger() []attack {
 		{name: "unfinished-headers", slow: true, by: "stranger", files: 2500,
 			does: "2,500 connections each with half a header", run: unfinished("GET / HTTP/1.1\r\nHost: HOST\r\nX-A", true)},
 		{name: "unfinished-handshakes", slow: true, by: "stranger", files: 2500,
-			does: "2,500 connections to HTTPS that say nothing", run: unfinished("", false)},
-		{name: "idle-mqtt", slow: true, by: "stranger", files: 2500, does: "2,500 connections to MQTT that say nothing",
+			does: "2,500 connections to HTTPS without a request", run: unfinished("", false)},
+		{name: "idle-mqtt", slow: true, by: "stranger", files: 2500, does: "2,500 connections to MQTT without a packet",
 			run: idleMQTT},
 		{name: "huge-mqtt-packets", by: "stranger", does: "500 connections to MQTT whose first packet claims 256 MiB",
 			run: hugeMQTT},
-		{name: "join-flood", slow: true, by: "stranger", does: "malformed and wrong join tokens as fast as they go, " +
+		{name: "join-flood", slow: true, by: "stranger", does: "malformed and wrong join tokens as fast as possible, " +
 			"while ten good devices join", run: joinFlood},
 		{name: "guessed-passwords", slow: true, by: "stranger", does: "300 passwords guessed at once for a user that exists",
 			run: guesses},
-		{name: "login-flood", slow: true, by: "stranger", does: "passwords of one person, of many and of nobody, as " +
-			"fast as they go", run: loginFlood},
+		{name: "login-flood", slow: true, by: "stranger", does: "passwords of one user, of many and of unknown users, as " +
+			"fast as possible", run: loginFlood},
 		{name: "anonymous-routes", by: "stranger", does: "the API, the metrics and the page without any credential",
 			run: anonymous},
 		{name: "foreign-origin", by: "stranger", does: "a page on another port of the operator's own machine uses the " +
@@ -50,13 +50,12 @@ func byStranger() []attack {
 	}
 }
 
-// unfinished opens many connections, says the beginning of something on each, and
-// then nothing. MQTT must have its files, the API must answer, and in the end the
-// hub must have closed them all by itself.
+// unfinished opens many connections and sends the beginning of a request on each. A device must
+// connect meanwhile, the API must answer, and in the end the hub must have closed all connections.
 func unfinished(beginning string, overTLS bool) func(context.Context, *harness.Hub) (string, error) {
 	return func(ctx context.Context, a *harness.Hub) (string, error) {
 		const count = 2500
-		d, err := a.NewDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is what is attacked
+		d, err := a.NewDevice(ctx, "before", "00000000000000b1") // joined before, since HTTPS is attacked
 		if err != nil {
 			return "", err
 		}
@@ -85,15 +84,15 @@ func unfinished(beginning string, overTLS bool) func(context.Context, *harness.H
 		}
 		defer l.Close()
 		left, took := awaitClosed(ctx, open, 90*time.Second)
-		seen := fmt.Sprintf("%d of %d got in, %d left after %s", len(open), count, left, took.Round(time.Second))
+		seen := fmt.Sprintf("%d of %d connected, %d left after %s", len(open), count, left, took.Round(time.Second))
 		if left > 0 {
-			return seen, errors.New("connections that do nothing stay")
+			return seen, errors.New("idle connections stay open")
 		}
 		return seen, newcomer(ctx, a)
 	}
 }
 
-// many opens connections side by side, and returns those that got in.
+// many opens connections concurrently, and returns those that were accepted.
 func many(ctx context.Context, count int, dial func() (net.Conn, error)) []net.Conn {
 	var mu sync.Mutex
 	var open []net.Conn
@@ -113,7 +112,7 @@ func closeAll(open []net.Conn) {
 	}
 }
 
-// awaitClosed waits until the other side has closed every connection.
+// awaitClosed waits until the hub has closed every connection.
 func awaitClosed(ctx context.Context, open []net.Conn, within time.Duration) (left int, took time.Duration) {
 	start := time.Now()
 	var stuck atomic.Int64
@@ -138,7 +137,7 @@ func awaitClosed(ctx context.Context, open []net.Conn, within time.Duration) (le
 	return int(stuck.Load()), time.Since(start)
 }
 
-// newcomer is a good device that joins, connects and is Ready in the middle of it.
+// newcomer joins a good device, connects it, and waits until it is Ready.
 func newcomer(ctx context.Context, a *harness.Hub) error {
 	start := time.Now()
 	d, err := a.NewDevice(ctx, fmt.Sprintf("new-%d", start.UnixNano()), fmt.Sprintf("%016x", start.UnixNano()))
@@ -151,13 +150,13 @@ func newcomer(ctx context.Context, a *harness.Hub) error {
 	}
 	defer l.Close()
 	if took := time.Since(start); took > 10*time.Second {
-		return fmt.Errorf("a good device needs %s to come in", took)
+		return fmt.Errorf("a good device needs %s to become Ready", took)
 	}
 	return a.Answers(ctx, 5*time.Second)
 }
 
 func idleMQTT(ctx context.Context, a *harness.Hub) (string, error) {
-	d, err := a.NewDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is not what is attacked
+	d, err := a.NewDevice(ctx, "before", "00000000000000b1") // joined before, since HTTPS is not attacked
 	if err != nil {
 		return "", err
 	}
@@ -174,7 +173,7 @@ func idleMQTT(ctx context.Context, a *harness.Hub) (string, error) {
 	left, took := awaitClosed(ctx, open, 30*time.Second)
 	seen := fmt.Sprintf("%d left after %s", left, took.Round(time.Second))
 	if left > 0 {
-		return seen, errors.New("connections that do nothing stay")
+		return seen, errors.New("idle connections stay open")
 	}
 	return seen, nil
 }
@@ -191,14 +190,13 @@ func hugeMQTT(ctx context.Context, a *harness.Hub) (string, error) {
 	defer closeAll(open)
 	left, _ := awaitClosed(ctx, open, 5*time.Second)
 	if left += count - len(open); left > 0 {
-		return "", fmt.Errorf("%d of %d were not closed, or did not get in", left, count)
+		return "", fmt.Errorf("%d of %d were not closed, or did not connect", left, count)
 	}
 	return "all closed", nil
 }
 
-// joinFlood is row after row of bad tokens: without form, of an id that nobody has,
-// and with the wrong secret of one that is good, which a stranger may have seen the
-// first half of.
+// joinFlood sends bad tokens: malformed ones, unknown ids, and wrong secrets of a valid id, which
+// an attacker may have seen.
 func joinFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	good, err := a.Token(ctx, "--site", "oslo", "--uses", "100")
 	if err != nil {
@@ -244,11 +242,11 @@ func joinFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	}
 	cancel()
 	flood.Wait()
-	seen := fmt.Sprintf("%d tries, %d of them told to wait; %d of 10 good ones let in; %d KiB written", tries.Load(),
+	seen := fmt.Sprintf("%d tries, %d of them refused as too many; %d of 10 good devices joined; %d KiB written", tries.Load(),
 		limited.Load(), let, (a.Wrote()-wrote)>>10)
 	switch {
 	case in.Load() > 0:
-		return seen, fmt.Errorf("%d bad tokens are good ones", in.Load())
+		return seen, fmt.Errorf("%d bad tokens were accepted", in.Load())
 	case tries.Load() == 0:
 		return seen, errors.New("nothing was tried")
 	case let < 10:

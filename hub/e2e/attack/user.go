@@ -22,27 +22,26 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// byPerson is what somebody with a login can do: a viewer, an operator, and one who
-// was one.
-func byPerson() []attack {
+// userAttacks use a login: a viewer's, an operator's, and that of a deleted user.
+func userAttacks() []attack {
 	return []attack{
-		{name: "endless-pod", by: "operator", does: "pods, budgets and workloads with quantities, names and texts that " +
-			"nobody can mean", run: endlessPod},
+		{name: "endless-pod", by: "operator", does: "pods, budgets and workloads with invalid quantities, names and " +
+			"texts", run: endlessPod},
 		{name: "huge-patch", by: "operator", does: "patches of 3 MB, JSON patches that copy, YAML that refers to itself",
 			run: hugePatch, heavy: true},
 		{name: "million-elements", by: "operator", does: "60 requests at once with a million empty elements, or 16,000, " +
 			"in each form", run: millionElements},
-		{name: "deleted-operator", by: "former operator", does: "goes on reading secrets through a watch that is open",
+		{name: "deleted-operator", by: "former operator", does: "reads further secrets through an open watch",
 			run: deletedOperator},
 		{name: "unread-streams", slow: true, by: "operator", does: "128 shells and ports over SPDY, with megabytes that " +
-			"nobody reads and answers that are not read", run: unreadStreams},
-		{name: "unread-sockets", slow: true, by: "operator", does: "the same over WebSockets, and pings whose answers " +
+			"the pod does not read and responses that are not read", run: unreadStreams},
+		{name: "unread-sockets", slow: true, by: "operator", does: "128 shells and ports over WebSockets, and pings whose responses " +
 			"nobody reads", run: unreadSockets},
 		{name: "log-pattern", slow: true, by: "viewer", does: "node log queries with patterns that repeat patterns",
 			run: logPattern},
-		{name: "unread-lists", slow: true, by: "viewer", does: "60 lists of some 20 MB each, asked for and not read",
+		{name: "unread-lists", slow: true, by: "viewer", does: "60 lists of about 20 MB each, requested and not read",
 			run: unreadLists},
-		{name: "unread-watches", slow: true, by: "viewer", does: "400 watches that begin with some 7 MB each, asked for " +
+		{name: "unread-watches", slow: true, by: "viewer", does: "400 watches that begin with about 7 MB each, requested " +
 			"and not read", run: unreadWatches},
 		{name: "refused-writes", slow: true, by: "viewer", does: "20,000 writes that are refused, each of them an audit row",
 			run: refusedWrites},
@@ -57,7 +56,7 @@ func pod(name string, spec map[string]any) string {
 	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name},
 		"spec": map[string]any{"containers": []any{container}}})
 	if err != nil {
-		panic(err) // a mistake in an attack
+		panic(err) // a mistake in the attack
 	}
 	return string(body)
 }
@@ -138,7 +137,7 @@ func hugePatch(ctx context.Context, a *harness.Hub) (string, error) {
 		copies = append(copies, fmt.Sprintf(`{"op":"copy","from":"/data","path":"/data/c%d"}`, i))
 	}
 	all := func(s []string) string { return strings.Join(s, ",") }
-	var tower strings.Builder // nine times nine to the ninth
+	var tower strings.Builder // nine to the ninth, nine times
 	tower.WriteString("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\na0: &a0 [x,x,x,x,x,x,x,x,x]\n")
 	for i := range 9 {
 		fmt.Fprintf(&tower, "a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 9), ","))
@@ -213,8 +212,8 @@ func millionElements(ctx context.Context, a *harness.Hub) (string, error) {
 	return strings.TrimSuffix(said, ", "), err
 }
 
-// deletedOperator watches secrets, with each credential that there is, is deleted,
-// and must not hear of the next secret.
+// deletedOperator watches secrets with each kind of credential. The user is deleted, and must not
+// receive the next secret.
 func deletedOperator(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := a.User(ctx, "ola", "operator"); err != nil {
 		return "", err
@@ -283,7 +282,7 @@ func deletedOperator(ctx context.Context, a *harness.Hub) (string, error) {
 		select {
 		case <-ended:
 		case <-after:
-			return "", errors.New("a stream of somebody who was deleted goes on after 5 s")
+			return "", errors.New("a stream of a deleted user is still open after 5 s")
 		}
 	}
 	took := time.Since(start)
@@ -292,13 +291,13 @@ func deletedOperator(ctx context.Context, a *harness.Hub) (string, error) {
 		return "", err
 	}
 	if heard.Load() {
-		return "", errors.New("a secret was told to somebody who was deleted")
+		return "", errors.New("a deleted user received a secret")
 	}
 	return "ended after " + took.Round(time.Millisecond).String(), nil
 }
 
-// logPattern asks a device that answers with lines made for the pattern, as much of
-// them as it is let: the viewer of one site may well hold a device of it.
+// logPattern requests a log with a pattern from a device that sends lines made for it, as much as
+// allowed: a site's viewer may also have a device there.
 func logPattern(ctx context.Context, a *harness.Hub) (string, error) {
 	viewer, err := a.As(ctx, "viewer", "vera")
 	if err != nil {
@@ -327,16 +326,16 @@ func logPattern(ctx context.Context, a *harness.Hub) (string, error) {
 			cancel()
 		}
 	}
-	harness.Pause(ctx, 2*time.Second) // whoever has gone must not be worked for
+	harness.Pause(ctx, 2*time.Second) // the hub must not work for clients that have gone
 	before := a.CPU()
 	harness.Pause(ctx, 5*time.Second)
 	spent, after := a.CPU()-start, a.CPU()-before
 	seen := fmt.Sprintf("answers by code %v, %s of CPU for %d", answers, spent, 2*len(patterns))
 	switch {
 	case after > 2*time.Second:
-		return seen, fmt.Errorf("%s of CPU in the 5 s after the last one had gone", after)
+		return seen, fmt.Errorf("%s of CPU in the 5 s after the last client left", after)
 	case spent > 20*time.Second:
-		return seen, errors.New("patterns cost the hub more than they can bring")
+		return seen, errors.New("patterns cost the hub too much")
 	}
 	return seen, nil
 }
@@ -357,7 +356,7 @@ func unreadLists(ctx context.Context, a *harness.Hub) (string, error) {
 	var in, told atomic.Int64
 	harness.Each(ctx, 60, 60, func(i int) {
 		c := *viewer
-		c.Transport = viewer.Transport.(*http.Transport).Clone() // a connection each
+		c.Transport = viewer.Transport.(*http.Transport).Clone() // one connection each
 		path := "/api/v1/configmaps"
 		if i%3 == 1 {
 			path += "?resourceVersion=0"
@@ -380,16 +379,16 @@ func unreadLists(ctx context.Context, a *harness.Hub) (string, error) {
 		case http.StatusTooManyRequests:
 			told.Add(1)
 		}
-		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // and no more
+		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // nothing more
 	})
-	seen := fmt.Sprintf("%d answered, %d told to wait", in.Load(), told.Load())
+	seen := fmt.Sprintf("%d answered, %d refused as too many", in.Load(), told.Load())
 	if in.Load() == 0 {
 		return seen, errors.New("the attack's own lists are not answered")
 	}
 	harness.Pause(ctx, 10*time.Second)
 	code, _, err := a.Call(ctx, a.Admin, http.MethodGet, "/api/v1/nodes", "", "")
 	if err != nil || code != http.StatusOK {
-		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)
+		return seen, fmt.Errorf("another user's list: %d %w", code, err)
 	}
 	return seen, nil
 }
@@ -418,16 +417,16 @@ func refusedWrites(ctx context.Context, a *harness.Hub) (string, error) {
 	seen := fmt.Sprintf("%d refused, %d KiB written", refused.Load(), (a.Wrote()-wrote)>>10)
 	switch {
 	case taken.Load() > 0:
-		return seen, errors.New("what a viewer writes is taken")
+		return seen, errors.New("a viewer's write is accepted")
 	case refused.Load() == 0:
-		return seen, errors.New("nothing was refused")
+		return seen, errors.New("no write was refused")
 	case a.Wrote()-wrote > 16<<20:
-		return seen, errors.New("refusals wear the disk out")
+		return seen, errors.New("refusals write too much to the disk")
 	}
 	return seen, nil
 }
 
-// renewal2 is a request for a new certificate, and a client that may send it.
+// renewal2 is a certificate request, and a client that may send it.
 func renewal2(d *harness.Device, a *harness.Hub) (string, *http.Client, error) {
 	cfg, err := d.ID.TLS(time.Now())
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// byDevice is what somebody can do who holds one device, or its certificate.
-func byDevice() []attack {
+// deviceAttacks use one device, or its certificate.
+func deviceAttacks() []attack {
 	return []attack{
 		{name: "endless-quantities", by: "device", does: "capacities, pod statuses and registrations with 1e999999999 " +
-			"and its like, then more news, then a restart", run: endless},
-		{name: "damaged-news", slow: true, by: "device", does: "every kind of news cut short or with a wrong byte, at " +
+			"and similar values, then more messages, then a restart", run: endless},
+		{name: "damaged-messages", slow: true, by: "device", does: "every kind of message truncated or with a wrong byte, at " +
 			"200 places each", run: damaged},
 		{name: "changing-hardware", slow: true, by: "device", does: "240 KB of hardware that changes with each status, " +
-			"a minute long, as fast as it is let", run: changing(func(i int) (map[string]any, map[string]any) {
+			"for a minute, as fast as allowed", run: changing(func(i int) (map[string]any, map[string]any) {
 			return nil, map[string]any{"hardware": map[string]any{"n": i, "x": noise(i, 240<<10)}}
 		})},
-		{name: "changing-images", slow: true, by: "device", does: "the same with its list of images",
+		{name: "changing-images", slow: true, by: "device", does: "a list of images that changes with each status, as fast as allowed",
 			run: changing(func(i int) (map[string]any, map[string]any) {
 				images := make([]map[string]any, 1000)
 				for k := range images {
@@ -33,7 +33,7 @@ func byDevice() []attack {
 				}
 				return map[string]any{"images": images}, nil
 			})},
-		{name: "changing-conditions", slow: true, by: "device", does: "the same with conditions of its own",
+		{name: "changing-conditions", slow: true, by: "device", does: "own conditions that change with each status, as fast as allowed",
 			run: changing(func(i int) (map[string]any, map[string]any) {
 				conditions := []map[string]any{{"type": "Ready", "status": "True"}}
 				for k := range 60 {
@@ -44,27 +44,27 @@ func byDevice() []attack {
 			})},
 		{name: "events", slow: true, by: "device", does: "3,000 events that are all different, beside one of another node",
 			run: events},
-		{name: "replaced", by: "device", does: "the stolen device of a replaced node keeps its session, and comes again",
+		{name: "replaced", by: "device", does: "the stolen device of a replaced node keeps its session, and reconnects",
 			run: replaced},
-		{name: "foreign-identity", by: "device", does: "the address Hostname, labels, taints and capacity of somebody else",
+		{name: "foreign-identity", by: "device", does: "address Hostname, labels, taints and capacity of another node",
 			run: foreign},
 		{name: "bare-client-id", by: "device", does: "a second connection without a machine takes over the session",
 			run: bare},
-		{name: "second-machine", by: "device", does: "a clone with another machine id, while the first one lives",
+		{name: "second-machine", by: "device", does: "a clone with another machine id, while the first one is connected",
 			run: clone},
-		{name: "foreign-topics", slow: true, by: "device", does: "news of others, wildcards and $SYS, at full speed",
+		{name: "foreign-topics", slow: true, by: "device", does: "messages of other nodes, wildcards and $SYS, at full speed",
 			run: topics},
-		{name: "site-token", by: "device", does: "any token of the site and a machine id enrol a node that exists",
+		{name: "site-token", by: "device", does: "any token of the site and a machine id take over an existing node",
 			run: siteToken},
 		{name: "development-listener", by: "local user", does: "the name of an enrolled node on the development listener",
 			run: devListener},
-		{name: "reconnects", slow: true, by: "device", does: "comes and goes eightfold, with a new boot each time",
+		{name: "reconnects", slow: true, by: "device", does: "eight clients connect and disconnect, with a new boot each time",
 			run: reconnects},
-		{name: "renewals", by: "device", does: "certificates renewed as fast as they are given", run: renewals},
+		{name: "renewals", by: "device", does: "certificates renewed as fast as they are issued", run: renewals},
 	}
 }
 
-// noise is text that compresses badly and is the same for the same number.
+// noise is text that compresses badly, and is equal for equal numbers.
 func noise(seed, size int) string {
 	b := make([]byte, size)
 	x := uint64(seed)*2654435761 + 88172645463325252
@@ -77,7 +77,7 @@ func noise(seed, size int) string {
 	return string(b)
 }
 
-// changing sends a status that is different each time, a minute long.
+// changing sends a different status each time, for a minute.
 func changing(what func(i int) (inner, fields map[string]any)) func(context.Context, *harness.Hub) (string, error) {
 	return func(ctx context.Context, a *harness.Hub) (string, error) {
 		d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
@@ -100,7 +100,7 @@ func changing(what func(i int) (inner, fields map[string]any)) func(context.Cont
 				if l, err = d.Connect(ctx, d.ClientID()); err != nil {
 					harness.Pause(ctx, time.Second)
 					if l, err = d.Connect(ctx, d.ClientID()); err != nil {
-						return "", fmt.Errorf("the device cannot connect any more: %w", err)
+						return "", fmt.Errorf("the device can no longer connect: %w", err)
 					}
 				}
 			}
@@ -109,7 +109,7 @@ func changing(what func(i int) (inner, fields map[string]any)) func(context.Cont
 		perMinute := a.Wrote() - wrote
 		seen := fmt.Sprintf("%d sent, %d MiB written in a minute", sent, perMinute>>20)
 		if perMinute > 64<<20 {
-			return seen, errors.New("one device wears the disk out")
+			return seen, errors.New("one device writes too much to the disk")
 		}
 		return seen, nil
 	}
@@ -167,9 +167,9 @@ func events(ctx context.Context, a *harness.Hub) (string, error) {
 	case err != nil:
 		return seen, err
 	case after < before:
-		return seen, errors.New("one device's events push out another's")
+		return seen, errors.New("one device's events displace another's")
 	case a.Wrote()-wrote > 64<<20:
-		return seen, errors.New("one device's events wear the disk out")
+		return seen, errors.New("one device's events write too much to the disk")
 	}
 	return seen, nil
 }
@@ -204,20 +204,20 @@ func replaced(ctx context.Context, a *harness.Hub) (string, error) {
 	}
 	n, err := fresh.Online(ctx)
 	if err != nil {
-		return "", fmt.Errorf("its replacement is not let in: %w", err)
+		return "", fmt.Errorf("its replacement is refused: %w", err)
 	}
 	defer n.Close()
 	if err := outside(ctx, stolen); err != nil {
 		return "", fmt.Errorf("beside its replacement: %w", err)
 	}
 	if err := n.Ping(2 * time.Second); err != nil {
-		return "", fmt.Errorf("its replacement is disturbed: %w", err)
+		return "", fmt.Errorf("its replacement is disconnected: %w", err)
 	}
 	return fmt.Sprintf("cut %s after the replacement had joined", cut.Round(time.Millisecond)), nil
 }
 
-// outside is nil when a device that has no right any more hears nothing but that, and
-// is not believed: the hub lets it in to be told that it was dismissed, at most.
+// outside is nil if a replaced device receives only its dismissal notice, and its messages are
+// ignored.
 func outside(ctx context.Context, d *harness.Device) error {
 	l, err := d.Connect(ctx, d.ClientID())
 	if err != nil {
@@ -229,7 +229,7 @@ func outside(ctx context.Context, d *harness.Device) error {
 	}
 	_ = l.Publish("status", d.Good(nil, nil))
 	_ = l.Send(harness.Packet(0x30, append(harness.Text(nil, l.Prefix+"lease"), d.Renewal()...)))
-	if err := harness.Until(ctx, 15*time.Second, "the stolen device is sent away", func() (bool, error) {
+	if err := harness.Until(ctx, 15*time.Second, "the stolen device is disconnected", func() (bool, error) {
 		return !l.Open(), nil
 	}); err != nil {
 		return err
@@ -239,7 +239,7 @@ func outside(ctx context.Context, d *harness.Device) error {
 		case p := <-l.Packets:
 			var told wire.Desired
 			if json.Unmarshal(p.Payload, &told) != nil || told.Dismissed == nil || len(told.Pods)+len(told.Secrets) > 0 {
-				return fmt.Errorf("the stolen device hears %.200q", p.Payload)
+				return fmt.Errorf("the stolen device receives %.200q", p.Payload)
 			}
 		default:
 			return nil
@@ -301,8 +301,8 @@ func clone(ctx context.Context, a *harness.Hub) (string, error) {
 	return second(ctx, a, "pi-1:00000000000000d9")
 }
 
-// second connects once more with the same certificate and another client id. The
-// first one has to stay undisturbed, and the administrator has to see it.
+// second connects with the same certificate and another client id. The first connection must stay,
+// and the administrator must see an event.
 func second(ctx context.Context, a *harness.Hub, clientID string) (string, error) {
 	d, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
 	if err != nil {
@@ -319,7 +319,7 @@ func second(ctx context.Context, a *harness.Hub, clientID string) (string, error
 			_ = other.Close()
 		}
 		if err := l.Ping(2 * time.Second); err != nil {
-			return "", fmt.Errorf("the first one is disturbed: %w", err)
+			return "", fmt.Errorf("the first one is disconnected: %w", err)
 		}
 	}
 	n, err := a.Node(ctx, "pi-1")
@@ -331,7 +331,7 @@ func second(ctx context.Context, a *harness.Hub, clientID string) (string, error
 			return "refused five times, " + string(c.Type), nil
 		}
 	}
-	return "", errors.New("nobody is told of it: no IdentityConflict")
+	return "", errors.New("there is no event IdentityConflict")
 }
 
 func topics(ctx context.Context, a *harness.Hub) (string, error) {
@@ -358,18 +358,18 @@ func topics(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 	}
 	if !l.Open() {
-		return "", errors.New("it was cut off: a real client would come again for ever")
+		return "", errors.New("it was disconnected: a real client would reconnect for ever")
 	}
 	for {
 		select {
 		case p := <-l.Packets:
 			if !strings.HasPrefix(p.Topic, l.Prefix) {
-				return "", fmt.Errorf("it heard %s", p.Topic)
+				return "", fmt.Errorf("it received %s", p.Topic)
 			}
 			continue
 		default:
 		}
-		return fmt.Sprintf("%d messages, none heard", sent), nil
+		return fmt.Sprintf("%d messages, none received", sent), nil
 	}
 }
 
@@ -404,13 +404,13 @@ func devListener(ctx context.Context, a *harness.Hub) (string, error) {
 	}
 	for _, id := range []string{"pi-1:00000000000000d1", "pi-1", "pi-1:00000000000000d9"} {
 		if other, err := a.Plain("pi-1", id); err == nil && other.Ping(time.Second) == nil {
-			return "", fmt.Errorf("%s is let in without a certificate", id)
+			return "", fmt.Errorf("%s is accepted without a certificate", id)
 		}
 	}
 	_ = l.Close()
 	for _, id := range []string{"pi-1:00000000000000d1", "pi-1"} {
 		if other, err := a.Plain("pi-1", id); err == nil && other.Ping(time.Second) == nil {
-			return "", fmt.Errorf("%s is let in without a certificate while the device is away", id)
+			return "", fmt.Errorf("%s is accepted without a certificate while the device is away", id)
 		}
 	}
 	return "refused", nil
@@ -437,7 +437,7 @@ func renewals(ctx context.Context, a *harness.Hub) (string, error) {
 	}
 	seen := fmt.Sprintf("%d of 400 in %s, %s of CPU", got, time.Since(start).Round(time.Millisecond), a.CPU()-before)
 	if got > 20 {
-		return seen, errors.New("one device has the hub sign as often as it likes")
+		return seen, errors.New("one device has no limit of renewals")
 	}
 	return seen, nil
 }
