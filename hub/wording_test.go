@@ -24,7 +24,7 @@ var (
 	scriptComment = regexp.MustCompile(`(?m)(^|\s)//.*$`)
 )
 
-// notYet are the packages whose texts are still to be rewritten.
+// notYet are the packages and files whose texts are still to be rewritten.
 var notYet = []string{
 	"device/agent",
 	"device/engine/enginetest",
@@ -72,7 +72,7 @@ func TestTextsAreClear(t *testing.T) {
 		for _, found := range unclear.FindAllString(text, -1) {
 			if plain[found] != "" {
 				used[found] = true
-			} else if !slices.Contains(notYet, path.Dir(where)) {
+			} else if !later(where) {
 				t.Errorf("%s: %q: write \"is not a …\", \"unknown …\" or \"… not found\", or name the person", where, found)
 			}
 		}
@@ -101,7 +101,7 @@ func TestTextsAreClear(t *testing.T) {
 func TestMarkdownIsWrapped(t *testing.T) {
 	for _, pattern := range []string{"*.md", "*/*.md", "*/*/*.md", "*/*/*/*.md", "hub/*/*/*/*/*.md"} {
 		for _, file := range glob(t, pattern) {
-			if slices.Contains(notYet, path.Dir(file)) {
+			if later(file) {
 				continue
 			}
 			inCode := false
@@ -114,6 +114,10 @@ func TestMarkdownIsWrapped(t *testing.T) {
 			}
 		}
 	}
+}
+
+func later(file string) bool {
+	return slices.Contains(notYet, file) || slices.Contains(notYet, path.Dir(file))
 }
 
 func glob(t *testing.T, pattern string) []string {

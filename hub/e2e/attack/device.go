@@ -331,7 +331,7 @@ func second(ctx context.Context, a *harness.Hub, clientID string) (string, error
 			return "refused five times, " + string(c.Type), nil
 		}
 	}
-	return "", errors.New("there is no event IdentityConflict")
+	return "", errors.New("without an event IdentityConflict")
 }
 
 func topics(ctx context.Context, a *harness.Hub) (string, error) {

@@ -32,13 +32,13 @@ func TestJudge(t *testing.T) {
 		name, unclaimed, engines, wrong string
 		lanes                           []lane
 	}{
-		{"what the suite marks decides the lane", "# none\n\n[sig-network] DNS\tthere is none\n", "[sig-apps] Job\n", "",
+		{"the suite's marks decide the lane", "# none\n\n[sig-network] DNS\tthere is none\n", "[sig-apps] Job\n", "",
 			[]lane{api, workloads, placement, engine, engine, engineSerial, nowhere}},
-		{"a line without a reason is a mistake", "[sig-network] DNS\n", "", "no name, tab and reason", nil},
-		{"an empty reason is a mistake", "[sig-network] DNS\t \n", "", "no name, tab and reason", nil},
-		{"a line about no spec is a mistake", "[sig-network] Services\tthere are none\n", "", "no spec begins with", nil},
-		{"two lines about one spec are a mistake", "[sig-network] DNS\ta\n[sig-network]\tb\n", "", "two lines are about", nil},
-		{"a spec that nobody has cannot look into containers", "", "[sig-apps] Nothing\n", "engines.txt: no spec begins with", nil},
+		{"a line without a reason is an error", "[sig-network] DNS\n", "", "not a name, a tab and a reason", nil},
+		{"an empty reason is an error", "[sig-network] DNS\t \n", "", "not a name, a tab and a reason", nil},
+		{"a line without a spec is an error", "[sig-network] Services\tthere are none\n", "", "no spec begins with", nil},
+		{"two lines for one spec are an error", "[sig-network] DNS\ta\n[sig-network]\tb\n", "", "two lines match", nil},
+		{"an unknown spec in engines.txt is an error", "", "[sig-apps] Nothing\n", "engines.txt: no spec begins with", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			all := names([]string{plain, serial, taint, looks, shell, both, dns})
@@ -89,7 +89,7 @@ Claimed, and not passed:
 	}
 }
 
-// TestManual holds the manual to the list of what is not claimed.
+// The manual has the list of unclaimed specs.
 func TestManual(t *testing.T) {
 	b, err := os.ReadFile("README.md")
 	if err != nil {
@@ -100,7 +100,7 @@ func TestManual(t *testing.T) {
 		t.Fatal(err)
 	}
 	if doc != string(b) {
-		t.Error("README.md does not say what unclaimed.txt says: go test ./hub/e2e/conformance -update")
+		t.Error("README.md differs from unclaimed.txt: run go test ./hub/e2e/conformance -update")
 		if *update {
 			err = os.WriteFile("README.md", []byte(doc), 0o644)
 		}
@@ -110,7 +110,7 @@ func TestManual(t *testing.T) {
 		t.Fatal(wrong)
 	}
 	for file, text := range behind {
-		t.Errorf("%s does not say how many passed, as the table does: go test ./hub/e2e/conformance -update", file)
+		t.Errorf("%s has another number of passed specs than the table: run go test ./hub/e2e/conformance -update", file)
 		if *update {
 			err = errors.Join(err, os.WriteFile(file, []byte(text), 0o644))
 		}

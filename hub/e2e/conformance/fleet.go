@@ -15,10 +15,10 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// patience is how long a start, or an orderly end, may take on a busy machine.
+// patience is the time limit of a start or an orderly end on a busy machine.
 const patience = 3 * time.Minute
 
-// policy is the hub's and the devices' own: the suite asks for all of it.
+// policy is for the hub and the devices: the suite needs all of it.
 const policy = `privileged: true
 hostNetwork: true
 hostPID: true
@@ -27,14 +27,13 @@ capabilities: [ALL]
 allowNewPrivileges: true
 `
 
-// systemPods is on every node, because serial specs wait a minute for pods of
-// these three names there.
+// systemPods run on every node, because serial specs wait a minute for pods with these three names.
 const systemPods = `{"apiVersion": "apps/v1", "kind": "DaemonSet",
 "metadata": {"name": "kube-proxy-fluentd-elasticsearch-node-problem-detector", "namespace": "kube-system"},
 "spec": {"selector": {"matchLabels": {"app": "kube-proxy"}}, "template": {"metadata": {"labels": {"app": "kube-proxy"}},
 "spec": {"tolerations": [{"operator": "Exists"}], "containers": [{"name": "pause", "image": "registry.k8s.io/pause:3.10.2"}]}}}}`
 
-// A fleet is a hub of its own with its devices.
+// A fleet is a hub with its devices.
 type fleet struct {
 	r          *run
 	name, dir  string
@@ -42,11 +41,11 @@ type fleet struct {
 	kubeconfig string
 	nodes      int
 	children   []*child
-	joined     []string // state directories of agents, which have containers
+	joined     []string // state directories of agents with containers
 	socket     string   // of their engine
 }
 
-// fleet starts a hub with the arguments that are its own.
+// fleet starts a hub with further arguments.
 func (r *run) fleet(ctx context.Context, name string, args ...string) (*fleet, error) {
 	f := &fleet{r: r, name: name, dir: filepath.Join(r.work, name)}
 	f.kubeconfig = filepath.Join(f.dir, "kubeconfig")
@@ -85,7 +84,7 @@ func (r *run) fleet(ctx context.Context, name string, args ...string) (*fleet, e
 
 func (f *fleet) data() string { return filepath.Join(f.dir, "hub") }
 
-// simulate gives the fleet devices whose engines are in memory.
+// simulate adds devices with engines in memory.
 func (r *run) simulate(ctx context.Context, name string) (*fleet, error) {
 	dev, err := loopback.Address()
 	if err != nil {
@@ -102,7 +101,7 @@ func (r *run) simulate(ctx context.Context, name string) (*fleet, error) {
 	return f, f.ready(ctx)
 }
 
-// agents gives the fleet two agents that share an engine, joined as a person would.
+// agents adds two agents that share an engine, joined like a user joins them.
 func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 	f, err := r.fleet(ctx, name, "--cluster-cidr", r.cidr)
 	if err != nil {
@@ -129,7 +128,7 @@ func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 			return f, err
 		}
 		f.joined = append(f.joined, state)
-		// The disk is somebody's: a full one is no reason to remove images from it.
+		// This is a working machine: a full disk must not remove its images.
 		anyDisk := "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
 		if _, err := f.begin(fmt.Sprintf("agent%d", i+1), r.device, "run", "--state-dir", state, "--engine", socket,
 			"--policy", r.policy, "--eviction-hard", anyDisk); err != nil {
@@ -139,7 +138,7 @@ func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 	return f, f.ready(ctx)
 }
 
-// ready waits until every device is a node that takes pods, and has its system pods.
+// ready waits until every device is a Ready node with its system pods.
 func (f *fleet) ready(ctx context.Context) error {
 	file := filepath.Join(f.dir, "system.json")
 	if err := os.WriteFile(file, []byte(systemPods), 0o600); err != nil {
@@ -174,7 +173,7 @@ func (f *fleet) ready(ctx context.Context) error {
 	})
 }
 
-// alone does something while new pods go to the first node only.
+// alone runs do while new pods go to the first node only.
 func (f *fleet) alone(ctx context.Context, do func() error) error {
 	node := filepath.Base(f.joined[1])
 	if _, err := f.kubectl(ctx, "cordon", node); err != nil {
@@ -185,7 +184,7 @@ func (f *fleet) alone(ctx context.Context, do func() error) error {
 	return errors.Join(err, after)
 }
 
-// kubectl asks the fleet's hub as its administrator.
+// kubectl runs kubectl as the hub's administrator.
 func (f *fleet) kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, f.r.suite.program("kubectl"),
 		append([]string{"--kubeconfig", f.kubeconfig}, args...)...)
@@ -193,8 +192,7 @@ func (f *fleet) kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return output(cmd)
 }
 
-// end ends the fleet: the agents take their containers, their network and what they
-// mounted along.
+// end ends the fleet: the agents remove their containers, networks and mounts.
 func (f *fleet) end() error {
 	var wrong []error
 	for i := len(f.children) - 1; i >= 1; i-- {
@@ -212,14 +210,14 @@ func (f *fleet) end() error {
 	return errors.Join(wrong...)
 }
 
-// A child is a program that runs until we end it.
+// A child is a program that runs until the end of the fleet.
 type child struct {
 	cmd  *exec.Cmd
 	log  string
 	over chan struct{}
 }
 
-// begin starts a program of the fleet; the first is the hub. What it says is kept.
+// begin starts a program of the fleet; the first is the hub. Its output goes to a log.
 func (f *fleet) begin(name, program string, args ...string) (*child, error) {
 	c := &child{cmd: exec.Command(program, args...), log: filepath.Join(f.r.logs, f.name+"."+name+".log"),
 		over: make(chan struct{})}
@@ -229,7 +227,8 @@ func (f *fleet) begin(name, program string, args ...string) (*child, error) {
 	}
 	defer log.Close()
 	c.cmd.Stdout, c.cmd.Stderr, c.cmd.Env = log, log, f.r.environment()
-	// Ctrl-C is ours to pass on, in order; should we be killed, they end all the same.
+	// Children are in their own process groups: Ctrl-C is passed on in order. They end if this
+	// process is killed.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := c.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", program, err)
@@ -237,7 +236,7 @@ func (f *fleet) begin(name, program string, args ...string) (*child, error) {
 	f.children = append(f.children, c)
 	go func() {
 		defer close(c.over)
-		_ = c.cmd.Wait() // how it ended is in its log
+		_ = c.cmd.Wait() // its log has the reason
 	}()
 	return c, nil
 }
@@ -251,10 +250,10 @@ func (c *child) ended() bool {
 	}
 }
 
-// end ends a child, and is an error where it does not end in order.
+// end stops a child, and fails unless it ends in order.
 func (c *child) end() error {
 	if c.ended() {
-		return fmt.Errorf("%s had ended before its time: %s", filepath.Base(c.cmd.Path), c.tail())
+		return fmt.Errorf("%s had ended early: %s", filepath.Base(c.cmd.Path), c.tail())
 	}
 	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended just now
 	select {
@@ -272,7 +271,7 @@ func (c *child) tail() string {
 	return string(text[max(0, len(text)-500):])
 }
 
-// until asks again and again until there is no error, patience long.
+// until repeats do until it succeeds, at most for patience.
 func until(ctx context.Context, what string, so func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

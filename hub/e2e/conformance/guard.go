@@ -12,14 +12,13 @@ import (
 	"syscall"
 )
 
-// A run that is killed (-9) ends nothing itself: the kernel ends its children, the guards of the
-// suite end all that this has started, and the next run removes what agents of such a run have left
-// on an engine.
+// A killed run (SIGKILL) cannot clean up. The kernel ends its children, the guards of the suite end
+// their process groups, and the next run removes the containers that agents left on an engine.
 
 // guardWord is the first argument of a guard.
 const guardWord = "guard"
 
-// guarded is a command in a process group of its own, all of which ends with this process.
+// guarded is a command in its own process group, which ends with this process.
 func guarded(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -27,29 +26,29 @@ func guarded(ctx context.Context, name string, args ...string) (*exec.Cmd, error
 	}
 	cmd := exec.CommandContext(ctx, self, append([]string{guardWord, name}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // of this run's own group
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // in this run's own group
 	cmd.WaitDelay = patience
 	return cmd, nil
 }
 
-// finish runs a guarded command to its end, and ends whatever of it is left.
+// finish runs a guarded command to its end, and kills what is left of its group.
 func finish(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	err := cmd.Wait()
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // there is hardly ever anybody
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually none is left
 	return err
 }
 
-// guard runs a command, and ends its own process group when who has started it is gone. It returns
-// the command's exit code.
+// guard runs a command, and kills its own process group when its parent has gone. It returns the
+// command's exit code.
 func guard(words []string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	go func() {
 		for s := range signals {
-			if s == syscall.SIGTERM { // an interrupt has come to the whole group
+			if s == syscall.SIGTERM { // the whole group has received the interrupt
 				_ = syscall.Kill(0, syscall.SIGKILL)
 			}
 		}
@@ -65,14 +64,14 @@ func guard(words []string) int {
 	return max(cmd.ProcessState.ExitCode(), 0)
 }
 
-// Names below a run's directory by which the next one knows what it was.
+// Files in a run's directory for the next run.
 const (
 	workPrefix = "flotilla-conformance-"
-	lockFile   = "run.lock"   // held as long as the run lives
-	socketFile = "run.socket" // of the engine that its agents have containers on
+	lockFile   = "run.lock"   // locked while the run lasts
+	socketFile = "run.socket" // the engine with its agents' containers
 )
 
-// hold takes the lock of a run's directory. An error that is EWOULDBLOCK: somebody has it.
+// hold locks a run's directory. The error is EWOULDBLOCK if another run has it.
 func hold(dir string, flags int) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|flags, 0o600)
 	if err != nil {
@@ -84,9 +83,8 @@ func hold(dir string, flags int) (*os.File, error) {
 	return lock, nil
 }
 
-// sweep removes what runs have left that were killed: of each directory in which nobody holds the
-// lock the agents' containers, networks and mounts, which reset knows by its labels, and then the
-// directory.
+// sweep removes what killed runs have left. In each directory without a lock it removes the agents'
+// containers, networks and mounts, which reset finds by their labels, and then the directory.
 func sweep(ctx context.Context, in, device string) error {
 	dirs, err := filepath.Glob(filepath.Join(in, workPrefix+"*"))
 	if err != nil {
@@ -95,7 +93,7 @@ func sweep(ctx context.Context, in, device string) error {
 	var wrong []error
 	for _, dir := range dirs {
 		lock, err := hold(dir, 0)
-		if err != nil { // it runs, or is none of ours
+		if err != nil { // it runs, or is not a run's directory
 			continue
 		}
 		wrong = append(wrong, clear(ctx, dir, device), lock.Close())
@@ -118,9 +116,9 @@ func clear(ctx context.Context, dir, device string) error {
 			strings.TrimSpace(string(socket))))
 		cancel()
 		if err != nil {
-			return fmt.Errorf("remove what a run that was killed has left in %s: %w", dir, err)
+			return fmt.Errorf("remove the files of a killed run in %s: %w", dir, err)
 		}
 	}
-	fmt.Printf("removed what a run that was killed had left in %s\n", dir)
+	fmt.Printf("removed the files of a killed run in %s\n", dir)
 	return os.RemoveAll(dir)
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// runnerWord makes the test's own program a run that starts something and never ends.
+// runnerWord makes the test program a run that starts a process and never ends.
 const runnerWord = "runner-that-is-killed"
 
 func TestMain(m *testing.M) {
@@ -39,18 +39,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// empty waits until nobody is left in a process group.
+// empty waits until a process group has no processes.
 func empty(t *testing.T, group int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !errors.Is(syscall.Kill(-group, 0), syscall.ESRCH); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			_ = syscall.Kill(-group, syscall.SIGKILL)
-			t.Fatal("somebody is left a minute after the run was killed")
+			t.Fatal("a process is left a minute after the run was killed")
 		}
 	}
 }
 
-// TestAKilledRunLeavesNoProcesses: neither what it has started nor whom that has, also where they heed no signal.
+// A killed run leaves no children or grandchildren, also if they ignore signals.
 func TestAKilledRunLeavesNoProcesses(t *testing.T) {
 	run := exec.Command(os.Args[0], runnerWord, "sh", "-c", `trap '' TERM INT; (trap '' TERM INT HUP; echo two; sleep 600) & echo one; sleep 600`)
 	out, err := run.StdoutPipe()
@@ -70,7 +70,7 @@ func TestAKilledRunLeavesNoProcesses(t *testing.T) {
 		t.Fatal("it did not start")
 	}
 	if err := syscall.Kill(-group, 0); err != nil {
-		t.Fatal("nobody runs: ", err)
+		t.Fatal("no process runs: ", err)
 	}
 	if err := run.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestChildrenOfAGuardedCommandAreKilled(t *testing.T) {
 		cancel()
 	}()
 	if _ = finish(cmd); cmd.ProcessState.ExitCode() != 5 {
-		t.Errorf("an interrupt ends it with %v, and not in order", cmd.ProcessState)
+		t.Errorf("after an interrupt it ends with %v, not in order", cmd.ProcessState)
 	}
 }
 
@@ -139,17 +139,17 @@ func TestARunRemovesTheFilesOfAKilledOne(t *testing.T) {
 	dead := filepath.Join(in, workPrefix+"dead")
 	got, _ := os.ReadFile(said)
 	if want := "reset --yes --state-dir " + filepath.Join(dead, "engine", "conformance-7-1") + " --engine /run/some.sock\n"; string(got) != want {
-		t.Errorf("the device program is asked %q, want %q", got, want)
+		t.Errorf("the device program is called with %q, want %q", got, want)
 	}
 	if _, err := os.Stat(dead); !errors.Is(err, os.ErrNotExist) {
-		t.Error("the directory of the dead one stays")
+		t.Error("the directory of the killed run stays")
 	}
 	for _, name := range []string{"alive", "foreign"} {
 		if _, err := os.Stat(filepath.Join(in, workPrefix+name, "engine")); err != nil {
 			t.Error(err)
 		}
 	}
-	// What cannot be removed stays, to be tried again.
+	// A directory that cannot be removed stays for the next run.
 	again := filepath.Join(in, workPrefix+"again")
 	if err := os.MkdirAll(filepath.Join(again, "engine", "conformance-8-1"), 0o700); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestARunRemovesTheFilesOfAKilledOne(t *testing.T) {
 	}
 	_ = lock.Close()
 	if err := sweep(t.Context(), in, "/bin/false"); err == nil {
-		t.Error("that it could not be removed is no error")
+		t.Error("a failed removal is not an error")
 	}
 	if _, err := os.Stat(again); err != nil {
 		t.Error(err)

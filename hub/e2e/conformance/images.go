@@ -18,15 +18,15 @@ import (
 	"flotilla.dev/device/engine/enginetest/imagetest"
 )
 
-// A picture is an image that specs ask for, and what it is made of.
+// A picture is an image for specs, with its content.
 type picture struct {
-	name   string   // the last part of its repository
+	name   string   // last part of its repository
 	layers []string // see content.layer
 	config map[string]any
 }
 
-// pictures are all that the claimed specs ask for. Busybox and its shell are Debian's; agnhost and
-// nonewprivs are built from the suite's own sources; applets are ours.
+// pictures are all images of claimed specs. Busybox and its shell are Debian's; agnhost and
+// nonewprivs are built from the suite's sources; applets is a program of this repository.
 var pictures = []picture{
 	{"busybox", []string{"base"}, map[string]any{"Cmd": []string{"sh"}}},
 	{"agnhost", []string{"base", "agnhost", "tools"},
@@ -80,7 +80,7 @@ func (r *run) images(ctx context.Context, socket string) error {
 			}
 		}
 		if len(tags) == 0 {
-			return fmt.Errorf("the suite names no image %s any more", p.name)
+			return fmt.Errorf("the suite no longer has the image %s", p.name)
 		}
 		img := imagetest.Image{Arch: runtime.GOARCH, Config: p.config, Tags: tags}
 		p.config["Env"] = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -122,7 +122,7 @@ func load(ctx context.Context, client *http.Client, archive io.Reader) error {
 	return err
 }
 
-// debian gives a static program of one of Debian's packages, kept in a directory.
+// debian returns a static program of a Debian package, cached in a directory.
 func debian(ctx context.Context, pkg, program, dir, work string) (string, error) {
 	kept := filepath.Join(dir, program)
 	if _, err := os.Stat(kept); err == nil {
@@ -135,7 +135,7 @@ func debian(ctx context.Context, pkg, program, dir, work string) (string, error)
 	}
 	found, err := filepath.Glob(filepath.Join(work, pkg+"_*.deb"))
 	if err != nil || len(found) == 0 {
-		return "", fmt.Errorf("apt-get has left no package %s in %s (%w)", pkg, work, err)
+		return "", fmt.Errorf("apt-get downloaded no package %s to %s (%w)", pkg, work, err)
 	}
 	unpacked := filepath.Join(work, pkg)
 	if _, err := output(exec.CommandContext(ctx, "dpkg-deb", "-x", found[0], unpacked)); err != nil {
@@ -149,11 +149,11 @@ func debian(ctx context.Context, pkg, program, dir, work string) (string, error)
 	return "", fmt.Errorf("%s has no %s", filepath.Base(found[0]), program)
 }
 
-// content is what layers are made of.
+// content is the source of a layer.
 type content struct {
 	suite            suite
 	sources, applets string
-	busybox, shell   string // Debian's shell in busybox loses variables such as data-1, which are no names in it
+	busybox, shell   string // Debian's busybox shell drops variables such as data-1, whose names are not valid in a shell
 }
 
 func (c content) layer(ctx context.Context, name string) ([]imagetest.Entry, error) {
@@ -203,7 +203,7 @@ func (c content) layer(ctx context.Context, name string) ([]imagetest.Entry, err
 	return l.entries, l.err
 }
 
-// A layer is being made.
+// A layer is a tar under construction.
 type layer struct {
 	entries []imagetest.Entry
 	err     error

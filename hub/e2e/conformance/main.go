@@ -1,12 +1,10 @@
-// Command conformance is `make conformance`: it runs Kubernetes' own conformance
-// suite, of the version that testdata/suite/go.mod names, against real hubs, and
-// prints which of the specs that Flotilla claims pass.
+// Command conformance is `make conformance`: it runs Kubernetes' conformance suite, of the version
+// in testdata/suite/go.mod, against real hubs, and prints which claimed specs pass.
 //
-// It builds the suite and the images that its specs ask for from the module's own
-// sources, starts hubs with simulated devices and with agents on a container engine,
-// and ends and removes what it has started. What is not claimed stands, with the
-// reason, in unclaimed.txt; everything else that the suite marks [Conformance] is
-// claimed. The room knows the hub by its programs and its API only, as the suite does.
+// It builds the suite and its images from the module's sources, and starts hubs with simulated
+// devices and with agents on a container engine. unclaimed.txt has the specs that are not claimed,
+// with reasons; all others marked [Conformance] are claimed. It uses only the hub's programs and
+// API, like the suite.
 package main
 
 import (
@@ -23,7 +21,7 @@ import (
 	"time"
 )
 
-// options is what the command line says.
+// options are the command line's.
 type options struct {
 	cache, logs, bin, cidr string
 	focus                  string
@@ -37,20 +35,20 @@ func main() {
 		os.Exit(guard(os.Args[2:]))
 	}
 	var o options
-	cache, _ := os.UserCacheDir() // without one, -cache has to say where
+	cache, _ := os.UserCacheDir() // without one, -cache is needed
 	flag.StringVar(&o.cache, "cache", filepath.Join(cache, "flotilla", "conformance"), "directory of the built suite")
-	flag.StringVar(&o.logs, "logs", "", "directory for what the programs and the suite say (default: last in the cache)")
-	flag.StringVar(&o.bin, "bin", "", "directory of flotilla-hub, -device and -simulate (default: built anew)")
-	flag.StringVar(&o.cidr, "cluster-cidr", "10.216.0.0/16", "addresses for the pods on the engine")
-	flag.StringVar(&o.focus, "focus", "", "only claimed specs that this expression matches, as in 'api [sig-apps] "+
-		"Deployment', lane and name; the table is then printed only")
+	flag.StringVar(&o.logs, "logs", "", "directory for logs of the programs and the suite (default: last in the cache)")
+	flag.StringVar(&o.bin, "bin", "", "directory of flotilla-hub, -device and -simulate (default: build them)")
+	flag.StringVar(&o.cidr, "cluster-cidr", "10.216.0.0/16", "address range of the pods on the engine")
+	flag.StringVar(&o.focus, "focus", "", "run only claimed specs that match this expression, such as 'api [sig-apps] "+
+		"Deployment' (lane and name); the manual does not change")
 	flag.StringVar(&o.engine, "engine", "docker",
-		"engine of the specs that look into containers: docker or podman (DOCKER_SOCK, PODMAN_SOCK)")
-	flag.IntVar(&o.procs, "procs", 2*runtime.NumCPU(), "specs that run at once on a hub, where they may")
-	flag.BoolVar(&o.keep, "keep", false, "leave the hubs and devices running after the specs, until Ctrl-C")
+		"engine of specs that need containers: docker or podman (DOCKER_SOCK, PODMAN_SOCK)")
+	flag.IntVar(&o.procs, "procs", 2*runtime.NumCPU(), "number of parallel specs on a hub")
+	flag.BoolVar(&o.keep, "keep", false, "keep the hubs and devices running after the specs, until Ctrl-C")
 	flag.BoolVar(&o.quick, "quick", false,
-		"only the quick specs that need no engine, some two minutes; none where the suite has not been built")
-	flag.BoolVar(&o.list, "list", false, "list the specs: lane, or why not claimed")
+		"run only quick specs without an engine (two minutes), if the suite is built")
+	flag.BoolVar(&o.list, "list", false, "list the specs with their lane, or the reason why not claimed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
@@ -60,8 +58,8 @@ func main() {
 	}
 }
 
-// conform does what the options say. Its error is that of the first thing that could
-// not be done, or says how many claimed specs failed.
+// conform runs the suite with options. Its error is the first failure, or the number of failed
+// specs.
 func conform(ctx context.Context, o options) error {
 	focus, err := regexp.Compile(o.focus)
 	if err != nil {
@@ -73,7 +71,7 @@ func conform(ctx context.Context, o options) error {
 		return err
 	}
 	if o.quick && !s.built(products) {
-		fmt.Println("conformance: Kubernetes' suite is not built on this machine, so that none of it runs here: make " +
+		fmt.Println("conformance: Kubernetes' suite is not built on this machine; nothing runs. make " +
 			"conformance builds it, in ten to twenty minutes")
 		return nil
 	}
@@ -114,7 +112,7 @@ func conform(ctx context.Context, o options) error {
 		return err
 	}
 	if err := sweep(ctx, os.TempDir(), r.device); err != nil {
-		fmt.Fprintln(os.Stderr, "conformance:", err) // it is in nobody's way
+		fmt.Fprintln(os.Stderr, "conformance:", err) // the caller need not wait for it
 	}
 	for _, sp := range all {
 		sp.chosen = sp.reason == "" && sp.on(o.engine) && (!o.quick || sp.quick()) &&
@@ -125,7 +123,7 @@ func conform(ctx context.Context, o options) error {
 	}
 	t := tally(all)
 	text := t.text()
-	fmt.Printf("\n%s\n%d specs in %s; what was said is in %s\n", text, t.chosen(), time.Since(began).Round(time.Second),
+	fmt.Printf("\n%s\n%d specs in %s; logs are in %s\n", text, t.chosen(), time.Since(began).Round(time.Second),
 		r.logs)
 	if o.focus == "" && !o.quick && ctx.Err() == nil {
 		if err := rewrite(o.engine, text); err != nil {

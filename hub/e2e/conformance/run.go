@@ -18,12 +18,12 @@ import (
 type run struct {
 	options
 	suite                  suite
-	work                   string // a directory that is removed in the end
+	work                   string // a directory that is removed at the end
 	hub, device, simulator string // programs
 	policy                 string // a file
 }
 
-// programs finds Flotilla's own, or builds them as releases are built.
+// programs finds Flotilla's programs, or builds them as for a release.
 func (r *run) programs(ctx context.Context) error {
 	r.policy = filepath.Join(r.work, "policy.yaml")
 	if err := os.WriteFile(r.policy, []byte(policy), 0o600); err != nil {
@@ -55,8 +55,8 @@ func goBuild(ctx context.Context, to, pkg string) error {
 	return err
 }
 
-// environment is ours without what would configure the programs, and with a home of
-// the run's own, where kubectl keeps what it has seen.
+// environment is this process's without settings of the programs, and with a home for kubectl's
+// cache.
 func (r *run) environment() []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -67,7 +67,7 @@ func (r *run) environment() []string {
 	return append(env, "HOME="+r.work)
 }
 
-// all runs the chosen specs, every lane on a fleet of its own, at once.
+// all runs the chosen specs, every lane on its own fleet, concurrently.
 func (r *run) all(ctx context.Context, specs []*spec) error {
 	lanes := map[lane][]*spec{}
 	for _, s := range specs {
@@ -89,7 +89,7 @@ func (r *run) all(ctx context.Context, specs []*spec) error {
 			return err
 		}
 	}
-	// One after the other they start, together they run.
+	// Lanes start one after the other, and run concurrently.
 	var fleets []*fleet
 	defer func() {
 		for _, f := range fleets {
@@ -154,29 +154,28 @@ func (r *run) all(ctx context.Context, specs []*spec) error {
 	return err
 }
 
-// socket is where the engine listens.
+// socket is the engine's socket.
 func (r *run) socket() (string, error) {
 	known := map[string]string{"docker": "/var/run/docker.sock", "podman": "/run/podman/podman.sock"}
 	path, ok := known[r.engine]
 	if !ok {
-		return "", fmt.Errorf("-engine is %s: say docker or podman", r.engine)
+		return "", fmt.Errorf("-engine: unknown engine %s; use docker or podman", r.engine)
 	}
 	variable := strings.ToUpper(r.engine) + "_SOCK"
 	if s := os.Getenv(variable); s != "" {
 		path = s
 	}
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%w: start %s, or say where it listens with %s (.ci/services starts both)", err, r.engine,
+		return "", fmt.Errorf("%w; start %s, or set its socket with %s (.ci/services starts both)", err, r.engine,
 			variable)
 	}
 	return path, nil
 }
 
-// longest is what a lane may take. A run of several processes that is cut off leaves no
-// report.
+// longest is the time limit of a lane. A run of several processes that is killed leaves no report.
 const longest = 2 * time.Hour
 
-// lane runs the specs of a lane on its fleet and notes how each ended.
+// lane runs the specs of a lane on its fleet, and records their results.
 func (r *run) lane(ctx context.Context, f *fleet, l lane, specs []*spec, procs int) error {
 	if len(specs) == 0 {
 		return nil
@@ -205,15 +204,15 @@ func (r *run) lane(ctx context.Context, f *fleet, l lane, specs []*spec, procs i
 	return nil
 }
 
-// emptied waits until nothing of an earlier spec is left. The suite does not wait, and what
-// still ends on a node takes room there: the next spec's pods would have to preempt each
-// other, as they would with any scheduler.
+// emptied waits until the pods of earlier specs are gone. The suite does not wait, and terminating
+// pods still use the nodes' resources: the next pods would have to preempt each other, with any
+// scheduler.
 func (f *fleet) emptied(ctx context.Context) error {
 	_, err := f.kubectl(ctx, "wait", "--for=delete", "namespaces", "--selector=e2e-framework", "--timeout=5m")
 	return err
 }
 
-// suiteOf runs specs in one run of the suite, and notes how each ended.
+// suiteOf runs specs in one run of the suite, and records their results.
 func (r *run) suiteOf(ctx context.Context, f *fleet, called string, specs []*spec, procs int) error {
 	names := make([]string, len(specs))
 	for i, s := range specs {
@@ -236,7 +235,7 @@ func (r *run) suiteOf(ctx context.Context, f *fleet, called string, specs []*spe
 	}
 	cmd.Dir, cmd.Env = f.dir, r.environment()
 	cmd.Stdout, cmd.Stderr = log, log
-	ended := finish(cmd) // its code says that specs failed, as the report does
+	ended := finish(cmd) // the exit code shows failed specs, like the report
 	reports, err := read(filepath.Join(r.logs, file))
 	if err != nil {
 		return fmt.Errorf("%s: the suite left no report (%w, %w): see %s", called, ended, err, log.Name())

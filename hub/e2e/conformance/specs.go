@@ -9,16 +9,15 @@ import (
 	"time"
 )
 
-// unclaimed are the specs that Flotilla does not claim: lines of the beginning of a
-// name, a tab, and the reason.
+// unclaimed are the specs that Flotilla does not claim: lines with the beginning of a name, a tab,
+// and the reason.
 //
 //go:embed unclaimed.txt
 var unclaimed string
 
-// engines are the beginnings of names of specs that look into containers and are not
-// marked [NodeConformance], one a line: simulated devices have no containers. Those with
-// a + before them have several pods that speak with each other, which they can on one
-// device only: the pods of two have no network in common.
+// engines are beginnings of names of specs that need real containers and are not marked
+// [NodeConformance], one per line. Those with a + need pods that communicate, which works on one
+// device only: two devices have no common network.
 //
 //go:embed engines.txt
 var engines string
@@ -27,36 +26,36 @@ var engines string
 type lane string
 
 const (
-	api          lane = "api"           // side by side on simulated devices
-	workloads    lane = "workloads"     // one after the other, on simulated devices of their own
-	placement    lane = "placement"     // the same: what decides where pods go
-	engine       lane = "engine"        // side by side on agents with an engine
-	engineOne    lane = "engine-one"    // on one of these agents, afterwards, side by side
-	engineSerial lane = "engine-serial" // on the same agents, afterwards, one after the other
+	api          lane = "api"           // parallel, on simulated devices
+	workloads    lane = "workloads"     // serial, on other simulated devices
+	placement    lane = "placement"     // serial too: specs of scheduling
+	engine       lane = "engine"        // parallel, on agents with an engine
+	engineOne    lane = "engine-one"    // afterwards, parallel, on one of these agents
+	engineSerial lane = "engine-serial" // afterwards, serial, on the same agents
 	nowhere      lane = "unclaimed"
 )
 
 // A spec is one test of the suite.
 type spec struct {
 	name   string
-	reason string // why it is not claimed; "" when it is
+	reason string // why it is not claimed; "" if it is
 	lane   lane
-	chosen bool // it is to run
+	chosen bool // chosen by the command line
 
-	state string // ginkgo's word: passed, failed, timedout …; "" when it has not run
-	why   string // of a failure
+	state string // ginkgo's state: passed, failed, timedout …; "" if it did not run
+	why   string // message of a failure
 	took  time.Duration
 }
 
-// sig is the special interest group that the spec belongs to.
+// sig is the special interest group of the spec.
 func (s *spec) sig() string {
 	_, rest, _ := strings.Cut(s.name, "[sig-")
 	sig, _, _ := strings.Cut(rest, "]")
 	return sig
 }
 
-// judge gives each spec its reason, or its lane. A line that is about no spec, and two
-// lines about one, are mistakes.
+// judge assigns each spec its reason or its lane. A line without a spec, or two lines for one, are
+// errors.
 func judge(all []*spec, unclaimed, engines string) error {
 	var wrong []error
 	for _, line := range lines(unclaimed) {
@@ -71,12 +70,12 @@ func judge(all []*spec, unclaimed, engines string) error {
 				continue
 			}
 			if s.reason != "" {
-				wrong = append(wrong, fmt.Errorf("unclaimed.txt: two lines are about %q: make one more exact", s.name))
+				wrong = append(wrong, fmt.Errorf("unclaimed.txt: two lines match %q; make one more exact", s.name))
 			}
 			found, s.reason = true, reason
 		}
 		if !found {
-			wrong = append(wrong, fmt.Errorf("unclaimed.txt: no spec begins with %q: remove the line", name))
+			wrong = append(wrong, fmt.Errorf("unclaimed.txt: no spec begins with %q; remove the line", name))
 		}
 	}
 	looks, speaks := map[*spec]bool{}, map[*spec]bool{}
@@ -89,7 +88,7 @@ func judge(all []*spec, unclaimed, engines string) error {
 			}
 		}
 		if !found {
-			wrong = append(wrong, fmt.Errorf("engines.txt: no spec begins with %q: remove the line", name))
+			wrong = append(wrong, fmt.Errorf("engines.txt: no spec begins with %q; remove the line", name))
 		}
 	}
 	for _, s := range all {
@@ -100,7 +99,7 @@ func judge(all []*spec, unclaimed, engines string) error {
 	return errors.Join(wrong...)
 }
 
-// track decides the lane. The suite says itself what must run alone.
+// track returns the lane. The suite marks the specs that must run alone.
 func (s *spec) track(looks bool) lane {
 	looks = looks || strings.Contains(s.name, "[NodeConformance]")
 	alone := strings.Contains(s.name, "[Serial]") || strings.Contains(s.name, "[Disruptive]")
@@ -119,20 +118,20 @@ func (s *spec) track(looks bool) lane {
 	return api
 }
 
-// slow are the specs of api that take more than five seconds, and are not in -quick.
+// slow are the specs of the lane api that take more than five seconds; -quick leaves them out.
 var slow = regexp.MustCompile(
 	`issue 500 podspec updates|capture the life of|with terminating scopes|chunks of results|Watchers should observe|support rollover|pods created by rc|have those defaults applied|dependency circle|promptly calculated`)
 
-// quick tells whether a spec is one of those that every change can wait for.
+// quick reports whether a spec is fast enough for every change.
 func (s *spec) quick() bool { return s.lane == api && !slow.MatchString(s.name) }
 
-// on tells whether a spec is to be seen on an engine. Podman has what looks into
-// containers; the rest has no engine, and is seen once.
+// on reports whether a spec runs with an engine. With Podman only those that need containers run;
+// the others need no engine.
 func (s *spec) on(o string) bool {
 	return o == "docker" || strings.HasPrefix(string(s.lane), string(engine))
 }
 
-// lines are those that say something.
+// lines returns the lines that are not empty or comments.
 func lines(text string) []string {
 	var out []string
 	for line := range strings.Lines(text) {

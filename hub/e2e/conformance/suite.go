@@ -17,21 +17,21 @@ import (
 	"syscall"
 )
 
-// module is the module of the suite, from the repository's root.
+// module is the directory of the suite's module.
 const module = "hub/e2e/conformance/testdata/suite"
 
-// A suite is what was built of Kubernetes: a directory of programs.
+// A suite is the directory of programs built from Kubernetes.
 type suite struct{ dir, source string }
 
-// A product is a program that the suite's module builds.
+// A product is a program of the suite's module.
 type product struct {
 	name string
-	what string // for those who wait
+	what string // description for the user
 	args []string
 	env  []string
 }
 
-// products run here, contents in containers.
+// products run on this machine, contents in containers.
 var products = []product{
 	{name: "kubectl", what: "kubectl", args: []string{"build", "k8s.io/kubernetes/cmd/kubectl"}},
 	{name: "ginkgo", what: "the suite's runner", args: []string{"build", "github.com/onsi/ginkgo/v2/ginkgo"}},
@@ -50,7 +50,7 @@ var static = []string{"CGO_ENABLED=0"}
 
 func (s suite) program(name string) string { return filepath.Join(s.dir, name) }
 
-// place says where the suite of this go.mod and this compiler is, built or not.
+// place returns the directory for the suite of this go.mod and this compiler.
 func place(cache string) (suite, error) {
 	source, err := filepath.Abs(module)
 	if err != nil {
@@ -60,7 +60,7 @@ func place(cache string) (suite, error) {
 	for _, name := range []string{"go.mod", "go.sum"} {
 		b, err := os.ReadFile(filepath.Join(source, name))
 		if err != nil {
-			return suite{}, fmt.Errorf("run this from the root of the repository: %w", err)
+			return suite{}, fmt.Errorf("run this in the root of the repository: %w", err)
 		}
 		sum.Write(b)
 	}
@@ -68,7 +68,7 @@ func place(cache string) (suite, error) {
 	return suite{filepath.Join(cache, hex.EncodeToString(sum.Sum(nil))[:12]), source}, nil
 }
 
-// built tells whether all of some products are there.
+// built reports whether all of some products exist.
 func (s suite) built(of []product) bool {
 	return !slices.ContainsFunc(of, func(p product) bool {
 		_, err := os.Stat(s.program(p.name))
@@ -76,7 +76,7 @@ func (s suite) built(of []product) bool {
 	})
 }
 
-// build builds what is not in the cache. Of several runs one builds, the others wait.
+// build builds missing products. Of concurrent runs one builds, and the others wait.
 func (s suite) build(ctx context.Context, these []product) error {
 	if s.built(these) {
 		return nil
@@ -88,7 +88,7 @@ func (s suite) build(ctx context.Context, these []product) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // and with it goes the lock
+	defer lock.Close() // releases the lock
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return fmt.Errorf("wait for another build in %s: %w", s.dir, err)
 	}
@@ -106,7 +106,7 @@ func (s suite) make(ctx context.Context, p product) error {
 		return err
 	}
 	fmt.Printf("building %s\n", p.what)
-	// The programs know their version only from the linker.
+	// The linker sets the programs' version.
 	version, err := s.version(ctx)
 	if err != nil {
 		return err
@@ -124,13 +124,13 @@ func (s suite) make(ctx context.Context, p product) error {
 	return os.Rename(path+".new", path)
 }
 
-// version is the release of Kubernetes that the suite is of.
+// version is the release of Kubernetes of the suite.
 func (s suite) version(ctx context.Context) (string, error) {
 	out, err := s.tool(ctx, nil, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
 	return strings.TrimSpace(string(out)), err
 }
 
-// sources is the directory of the suite's own files.
+// sources is the directory of the suite's sources.
 func (s suite) sources(ctx context.Context) (string, error) {
 	out, err := s.tool(ctx, nil, "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	return strings.TrimSpace(string(out)), err
@@ -144,11 +144,11 @@ func (s suite) tool(ctx context.Context, env []string, args ...string) ([]byte, 
 	return output(cmd)
 }
 
-// output runs a command to its end. What it said belongs to its error.
+// output runs a command. Its error includes the output.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // should we be killed
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if this process is killed
 	if err := cmd.Run(); err != nil {
 		text := strings.TrimSpace(said.String() + out.String())
 		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, text[max(0, len(text)-1000):])
@@ -156,7 +156,7 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// specs asks the suite for all that it marks [Conformance], in order of their names.
+// specs lists the specs marked [Conformance], sorted by name.
 func (s suite) specs(ctx context.Context) ([]*spec, error) {
 	dir, err := os.MkdirTemp("", "flotilla-conformance-list-")
 	if err != nil {
@@ -183,7 +183,7 @@ func (s suite) specs(ctx context.Context) ([]*spec, error) {
 	return all, nil
 }
 
-// A report is what ginkgo's JSON says of one spec.
+// A report is ginkgo's JSON for one spec.
 type report struct {
 	ContainerHierarchyTexts []string
 	LeafNodeType            string

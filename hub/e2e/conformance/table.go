@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A table is what became of the specs.
+// A table has the results of the specs.
 type table struct {
 	rows   []row
 	failed []*spec
@@ -34,7 +34,7 @@ func (r *row) add(s *spec) {
 	}
 }
 
-// tally counts, by group in order of names, the sum last.
+// tally counts the results by group, sorted by name, with the sum last.
 func tally(all []*spec) table {
 	var t table
 	sum := row{sig: "all"}
@@ -55,10 +55,10 @@ func tally(all []*spec) table {
 	return t
 }
 
-// chosen is how many were to run.
+// chosen is the number of chosen specs.
 func (t table) chosen() int { return t.rows[len(t.rows)-1].chosen }
 
-// text is the table in Markdown, and a line for each failure.
+// text is the table in Markdown, with a line for each failure.
 func (t table) text() string {
 	var b strings.Builder
 	b.WriteString("| SIG | conformance specs | claimed | passed |\n|---|--:|--:|--:|\n")
@@ -89,10 +89,10 @@ func short(text string) string {
 	return text
 }
 
-// manual is where the table of each engine stands, from the repository's root.
+// manual is the page with the table of each engine.
 const manual = "hub/e2e/conformance/README.md"
 
-// rewrite puts the table of an engine into the manual, and what is not claimed.
+// rewrite writes an engine's table and the unclaimed specs into the page.
 func rewrite(engine, text string) error {
 	b, err := os.ReadFile(manual)
 	if err != nil {
@@ -115,8 +115,8 @@ func rewrite(engine, text string) error {
 	return err
 }
 
-// tellers returns the files below root that say, too, how many specs passed with Docker,
-// if they say something else than the manual's table, with what they should say.
+// tellers returns other files below root with an outdated number of passed specs (Docker), and
+// their new text.
 func tellers(root, doc string) (behind map[string]string, err error) {
 	_, row, _ := strings.Cut(doc, "\n| all |")
 	var total, claimed, passed int
@@ -146,7 +146,7 @@ func tellers(root, doc string) (behind map[string]string, err error) {
 	return behind, nil
 }
 
-// replace puts a text between the two marks of a name.
+// replace replaces the text between the two markers of a name.
 func replace(doc, name, text string) (string, error) {
 	return replaceIn(manual, doc, name, "\n"+text+"\n")
 }
@@ -161,7 +161,7 @@ func replaceIn(file, doc, name, text string) (string, error) {
 	return head + begin + text + end + tail, nil
 }
 
-// reasons says why how many lines of specs are not claimed, in order of the file.
+// reasons lists the reasons of unclaimed specs, in the order of the file.
 func reasons(unclaimed string) string {
 	var order []string
 	names := map[string][]string{}

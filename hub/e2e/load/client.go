@@ -20,26 +20,26 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A mqttClient is one device of a crew.
+// A mqttClient is one device of a process of devices.
 type mqttClient struct {
 	harness.Device
 	tls    *tls.Config // over TLS
 	conn   net.Conn
 	in     atomic.Bool   // registered
-	lost   chan struct{} // closed when the connection has ended
-	ponged chan struct{} // has one: the hub has answered a ping
+	lost   chan struct{} // closed at the end of the connection
+	ponged chan struct{} // has a token while no ping is unanswered
 	mu     sync.Mutex
 	stored int64 // generation of its desired state
 }
 
-// fleetDevices is the process of a crew: it obeys the lines join, connect, pace <seconds>, burst
-// <seconds>, return, renew, half <seconds>.
+// fleetDevices is the main function of a process of devices. Its commands are the lines join,
+// connect, pace <seconds>, burst <seconds>, return, renew, half <seconds>.
 func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pings string) error {
-	crew := make([]*mqttClient, to-from)
+	devices := make([]*mqttClient, to-from)
 	a := &harness.Hub{HTTPS: strings.TrimPrefix(url, "https://"), MQTT: addr, Dev: addr}
 	var first atomic.Pointer[error]
 	all := func(workers int, do func(i int) error) error {
-		harness.Each(ctx, len(crew), workers, func(i int) {
+		harness.Each(ctx, len(devices), workers, func(i int) {
 			if err := do(i); err != nil {
 				first.CompareAndSwap(nil, &err)
 			}
@@ -60,7 +60,7 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 				node, machine := fmt.Sprintf("pi-%05d", from+i), fmt.Sprintf("%016x", 0x1000+from+i)
 				s := &mqttClient{Device: harness.Device{Hub: a, Machine: machine, Boot: "boot-" + machine}}
 				s.ID.Node = node
-				crew[i] = s
+				devices[i] = s
 				if token == "" {
 					return nil
 				}
@@ -74,37 +74,37 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 						return false, err
 					}
 					s.tls.ServerName, _, _ = net.SplitHostPort(addr)
-					s.tls.InsecureSkipVerify = true // to judge the hub's chain is the work of a device's own processor
+					s.tls.InsecureSkipVerify = true // a real device has its own processor to verify the hub's chain
 					return true, nil
 				})
 			})
 		case "connect":
-			go wait(waiting, crew)
+			go wait(waiting, devices)
 			most := 256
 			if arg != "" {
 				most, _ = strconv.Atoi(arg)
 			}
-			err = all(most, func(i int) error { return crew[i].register(ctx, (from+i)/50) })
+			err = all(most, func(i int) error { return devices[i].register(ctx, (from+i)/50) })
 		case "pace":
 			paced()
 			seconds, _ := strconv.Atoi(arg)
-			err = pace(crew, time.Duration(seconds)*time.Second, pings)
+			err = pace(devices, time.Duration(seconds)*time.Second, pings)
 		case "return":
-			err = all(len(crew), func(i int) error { return crew[i].comeBack(ctx, (from+i)/50) })
+			err = all(len(devices), func(i int) error { return devices[i].comeBack(ctx, (from+i)/50) })
 		case "renew":
-			err = renewAll(ctx, crew)
+			err = renewAll(ctx, devices)
 		case "half":
 			seconds, _ := strconv.Atoi(arg)
 			var on []*mqttClient
-			for i := 0; i < len(crew); i += 2 {
-				on = append(on, crew[i])
+			for i := 0; i < len(devices); i += 2 {
+				on = append(on, devices[i])
 			}
 			err = pace(on, time.Duration(seconds)*time.Second, pings)
 		case "burst":
 			seconds, _ := strconv.Atoi(arg)
-			err = burst(crew, time.Duration(seconds)*time.Second)
+			err = burst(devices, time.Duration(seconds)*time.Second)
 		default:
-			err = fmt.Errorf("devices do not know how to %q", verb)
+			err = fmt.Errorf("unknown command %q to devices", verb)
 		}
 		if err != nil {
 			return err
@@ -113,7 +113,7 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 	return nil
 }
 
-// register connects, as an agent does, and waits until the hub has its status.
+// register connects like an agent, and waits until the hub has its status.
 func (s *mqttClient) register(ctx context.Context, site int) error {
 	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", s.Hub.Dev)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *mqttClient) register(ctx context.Context, site int) error {
 			return fmt.Errorf("register %s: %w", s.ID.Node, err)
 		}
 	}
-	answers := make([]byte, 4+6+4) // CONNACK, SUBACK, PUBACK: what the hub wants of the node comes later
+	answers := make([]byte, 4+6+4) // CONNACK, SUBACK, PUBACK; the desired state comes later
 	r := bufio.NewReaderSize(conn, 64)
 	for at := 0; at < len(answers); {
 		head, err := r.Peek(2)
@@ -153,7 +153,7 @@ func (s *mqttClient) register(ctx context.Context, site int) error {
 			return fmt.Errorf("register %s: %w", s.ID.Node, err)
 		}
 		if head[0]>>4 == 3 {
-			if err := s.hear(r); err != nil {
+			if err := s.awaitDesired(r); err != nil {
 				return err
 			}
 			continue
@@ -173,7 +173,7 @@ func (s *mqttClient) register(ctx context.Context, site int) error {
 	go func() {
 		defer close(lost)
 		for err := error(nil); err == nil; {
-			if err = s.hear(r); err == nil {
+			if err = s.awaitDesired(r); err == nil {
 				err = s.renew("")
 			}
 		}
@@ -181,8 +181,8 @@ func (s *mqttClient) register(ctx context.Context, site int) error {
 	return s.renew("")
 }
 
-// hear reads packets of the hub until one brings a desired state.
-func (s *mqttClient) hear(r *bufio.Reader) error {
+// awaitDesired reads packets until a desired state arrives.
+func (s *mqttClient) awaitDesired(r *bufio.Reader) error {
 	for {
 		head, err := r.ReadByte()
 		if err != nil {
@@ -190,7 +190,7 @@ func (s *mqttClient) hear(r *bufio.Reader) error {
 		}
 		n, err := binary.ReadUvarint(r)
 		if err != nil || n > wire.MaxToDevice+1024 {
-			return fmt.Errorf("%s hears a packet of %d bytes: %w", s.ID.Node, n, err)
+			return fmt.Errorf("%s receives a packet of %d bytes: %w", s.ID.Node, n, err)
 		}
 		body := make([]byte, n)
 		if _, err := io.ReadFull(r, body); err != nil {
@@ -236,21 +236,21 @@ func (s *mqttClient) renew(pings string) error {
 	return nil
 }
 
-// wait keeps the leases of those who are in while others register.
-func wait(ctx context.Context, crew []*mqttClient) {
+// wait renews the leases of registered devices while others register.
+func wait(ctx context.Context, devices []*mqttClient) {
 	for harness.Pause(ctx, leaseEvery/2); ctx.Err() == nil; harness.Pause(ctx, leaseEvery/2) {
-		for _, s := range crew {
+		for _, s := range devices {
 			if s.in.Load() && ctx.Err() == nil {
-				_ = s.renew("") // who cannot will say so when paced
+				_ = s.renew("") // a failure shows up when it is paced
 			}
 		}
 	}
 }
 
-// pace lets each device renew its lease once per interval, evenly, and ping along with it, apart
-// from it, or not at all.
-func pace(crew []*mqttClient, during time.Duration, pings string) error {
-	began, step := time.Now(), leaseEvery/time.Duration(len(crew))
+// pace lets each device renew its lease once per interval, evenly, with its ping at once, apart or
+// never.
+func pace(devices []*mqttClient, during time.Duration, pings string) error {
+	began, step := time.Now(), leaseEvery/time.Duration(len(devices))
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for w := range errs {
@@ -261,9 +261,9 @@ func pace(crew []*mqttClient, during time.Duration, pings string) error {
 					return
 				}
 				time.Sleep(time.Until(at))
-				errs[w] = crew[i%len(crew)].renew(pings)
-				if other := (i + len(crew)/2) % len(crew); pings == "apart" && errs[w] == nil { // half an interval from its lease
-					_, errs[w] = crew[other].conn.Write([]byte{0xc0, 0})
+				errs[w] = devices[i%len(devices)].renew(pings)
+				if other := (i + len(devices)/2) % len(devices); pings == "apart" && errs[w] == nil { // half an interval after its lease
+					_, errs[w] = devices[other].conn.Write([]byte{0xc0, 0})
 				}
 			}
 		})
@@ -272,15 +272,15 @@ func pace(crew []*mqttClient, during time.Duration, pings string) error {
 	return errors.Join(errs...)
 }
 
-// burst has each device renew its lease as often as it is taken.
-func burst(crew []*mqttClient, during time.Duration) error {
+// burst lets each device renew its lease as fast as possible.
+func burst(devices []*mqttClient, during time.Duration) error {
 	end := time.Now().Add(during)
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for w := range errs {
 		wg.Go(func() {
 			for i := w; errs[w] == nil && time.Now().Before(end); i += len(errs) {
-				errs[w] = crew[i%len(crew)].renew("none")
+				errs[w] = devices[i%len(devices)].renew("none")
 			}
 		})
 	}

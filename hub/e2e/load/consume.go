@@ -22,7 +22,7 @@ import (
 )
 
 // A consumer is a process that subscribes to all leases.
-type consumer struct{ *crew }
+type consumer struct{ *deviceProcess }
 
 func newConsumer(addr, how, connections string, args ...string) (*consumer, error) {
 	k, err := newCrew(append([]string{"-consume", addr, "-consume-how", how, "-consume-connections", connections},
@@ -32,14 +32,14 @@ func newConsumer(addr, how, connections string, args ...string) (*consumer, erro
 	}
 	if line, err := k.out.ReadString('\n'); line != "ready\n" {
 		k.end()
-		return nil, fmt.Errorf("the consumer did not begin: %q %w", line, err)
+		return nil, fmt.Errorf("the consumer did not start: %q %w", line, err)
 	}
 	return &consumer{k}, nil
 }
 
 func (k *consumer) cpu() time.Duration { return harness.CPUOf(k.cmd.Process.Pid) }
 
-// count is how many leases it has heard.
+// count is the number of leases that it has received.
 func (k *consumer) count() (int, error) {
 	if _, err := fmt.Fprintln(k.in, "count"); err != nil {
 		return 0, err
@@ -51,9 +51,9 @@ func (k *consumer) count() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(line))
 }
 
-// books are what the hub notes of a lease: look the node up, compare boot and seq, note
-// the moment and what the device has stored.
-type books struct {
+// leaseTable does what the hub does for a lease: it looks up the node, compares boot and seq, and stores
+// the time and the acknowledged generation.
+type leaseTable struct {
 	heard atomic.Int64
 	nodes sync.Map // name → *entry
 }
@@ -65,7 +65,7 @@ type entry struct {
 	stored atomic.Int64
 }
 
-func (b *books) lease(topic string, payload []byte) {
+func (b *leaseTable) lease(topic string, payload []byte) {
 	at, err := wire.ParseTopic(wire.DefaultPrefix, topic)
 	if err != nil || at.Channel != wire.ChannelLease {
 		return
@@ -90,9 +90,9 @@ func (b *books) lease(topic string, payload []byte) {
 	b.heard.Add(1)
 }
 
-// consume is the process of a consumer.
+// consume is the main function of a consumer.
 func consume(ctx context.Context, addr, how string, connections, nodes int) error {
-	var b books
+	var b leaseTable
 	for i := range nodes {
 		b.nodes.Store(millionName(i), new(entry))
 	}
@@ -139,7 +139,7 @@ func consume(ctx context.Context, addr, how string, connections, nodes int) erro
 	return nil
 }
 
-// newBare connects as whoever it may be.
+// newBare connects without a client library.
 func newBare(addr string) (net.Conn, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -158,7 +158,7 @@ func newBare(addr string) (net.Conn, error) {
 	return c, nil
 }
 
-// count counts PUBLISH packets, and does nothing else with them.
+// count counts PUBLISH packets and drops them.
 func count(from io.Reader, heard *atomic.Int64) error {
 	r := bufio.NewReaderSize(from, 256<<10)
 	for {
@@ -181,8 +181,9 @@ func count(from io.Reader, heard *atomic.Int64) error {
 
 func millionName(i int) string { return fmt.Sprintf("pi-%07d", i) }
 
-// publish is a process that publishes leases of many devices over few connections: what
-// brokers of a cluster would pass on. It obeys the line publish <leases a second> <seconds>.
+// publish is the main function of a process that publishes leases of many devices over few
+// connections, as the brokers of a cluster forward them. Its command is the line publish <leases a
+// second> <seconds>.
 func publish(addr string, from, to int) error {
 	const connections = 16
 	out := make([]*bufio.Writer, connections)
@@ -199,7 +200,7 @@ func publish(addr string, from, to int) error {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); fmt.Println("done") {
 		var rate, seconds int
 		if _, err := fmt.Sscanf(in.Text(), "publish %d %d", &rate, &seconds); err != nil {
-			return fmt.Errorf("publishers do not know how to %q: %w", in.Text(), err)
+			return fmt.Errorf("unknown command %q to publishers: %w", in.Text(), err)
 		}
 		began, first := time.Now(), sent
 		for end := began.Add(time.Duration(seconds) * time.Second); time.Now().Before(end); time.Sleep(tick) {

@@ -20,10 +20,10 @@ const (
 	perProcess = 9000 // devices
 )
 
-// measureFleets is `make bench-fleet`: what fleets of good devices cost their hub, a row
-// for each listener and number of nodes. Connections are real, nodes registered, and each
-// renews its lease every ten seconds. The devices are processes of their own, since a
-// process has few files, and so that nothing of theirs is counted.
+// measureFleets is `make bench-fleet`: the cost of good devices for their hub, one row for each
+// listener and number of nodes. Connections are real, and each registered node renews its lease
+// every ten seconds. The devices are separate processes, which have their own file limits and are
+// not measured.
 func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pings string, paced time.Duration,
 	out io.Writer) error {
 	work, hub, err := prepare(ctx, "fleet", hub)
@@ -47,7 +47,7 @@ func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pin
 			each := func(v int64) string { return fmt.Sprintf("%.1f kB", float64(v)/float64(n)/1e3) }
 			more := func(v int64) string {
 				if v < 0 {
-					return "less than idle" // pages of the program itself were let go of
+					return "less than idle" // the kernel dropped pages of the program
 				}
 				return each(v)
 			}
@@ -60,10 +60,10 @@ func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pin
 	return nil
 }
 
-// A fleetCost is what one fleet costs.
+// A fleetCost is the cost of one fleet.
 type fleetCost struct {
 	idle, peak, resident, heap, stack, goroutines int64
-	// until all are registered; of the processor for each lease
+	// until all are registered; then processor time per lease
 	in, lease time.Duration
 }
 
@@ -74,12 +74,12 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 		return c, err
 	}
 	defer a.Close()
-	crews, err := crews(ctx, a, n, secure, "-ping="+pings)
-	defer func() { endAll(crews) }()
+	processes, err := startDevices(ctx, a, n, secure, "-ping="+pings)
+	defer func() { endAll(processes) }()
 	if err != nil {
 		return c, err
 	}
-	if err := order(crews, "join"); err != nil {
+	if err := order(processes, "join"); err != nil {
 		return c, err
 	}
 	harness.Pause(ctx, 3*time.Second)
@@ -93,17 +93,17 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 		return c, err
 	}
 	began := time.Now()
-	if err := order(crews, "connect"); err != nil {
+	if err := order(processes, "connect"); err != nil {
 		return c, err
 	}
 	c.in = time.Since(began)
 	c.peak = a.Peak()
-	// what registering left is tidied up
-	if err := order(crews, fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))); err != nil {
+	// until the work after the registrations is done
+	if err := order(processes, fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))); err != nil {
 		return c, err
 	}
 	before, sent := a.CPU(), time.Duration(n)*paced/leaseEvery
-	if err := order(crews, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
+	if err := order(processes, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
 		return c, err
 	}
 	c.lease = (a.CPU() - before) / max(sent, 1)
@@ -115,7 +115,7 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 		return c, fmt.Errorf("%d of %d nodes are connected at the end: %.300s", got, n, a.Said.String())
 	}
 	if got := metric(text, `flotilla_mqtt_messages_total{channel="lease"}`); got < int64(n)+int64(sent) {
-		return c, fmt.Errorf("the hub heard %d leases, want %d", got, int64(n)+int64(sent))
+		return c, fmt.Errorf("the hub received %d leases, want %d", got, int64(n)+int64(sent))
 	}
 	c.heap, c.stack, c.goroutines = metric(text, heapBytes)-heap, metric(text, stackBytes)-stack,
 		metric(text, "go_goroutines")

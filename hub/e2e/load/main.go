@@ -1,7 +1,6 @@
-// Command load measures what fleets of good devices cost a real hub: `make bench-fleet`,
-// `make bench-broker` and `make soak`. Connections are real; the devices, and the consumers behind
-// a broker, are processes of their own, since a process has few files, and so that nothing of
-// theirs is counted.
+// Command load measures the cost of good devices for a real hub: `make bench-fleet`, `make
+// bench-broker` and `make soak`. Connections are real. Devices, and consumers behind a broker, are
+// separate processes, which have their own file limits and are not measured.
 package main
 
 import (
@@ -18,7 +17,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// prepare makes a directory for what is done, and in it the hub where no program is named.
+// prepare creates a work directory, and builds the hub unless a program is given.
 func prepare(ctx context.Context, name, hub string) (work, program string, err error) {
 	if work, err = os.MkdirTemp("", "flotilla-"+name+"-"); err != nil || hub != "" {
 		return work, hub, err
@@ -31,30 +30,30 @@ func prepare(ctx context.Context, name, hub string) (work, program string, err e
 
 func main() {
 	hub := flag.String("hub", "", "the hub's program (default: built from ./hub)")
-	fleet := flag.String("fleet", "", "measure what fleets of so many good devices cost, such as 1000,5000")
+	fleet := flag.String("fleet", "", "measure the cost of fleets with these numbers of devices, such as 1000,5000")
 	secure := flag.Bool("tls", false, "with -fleet or -return: devices with certificates, over TLS")
 	both := flag.Bool("both", false, "with -fleet or -return: all without TLS, then all with it")
 	returning := flag.Int("return", 0,
-		"so many good devices whose hub is killed and started again, and then half of them silent")
+		"measure the return of this number of devices after a kill of the hub, and the silence of half of them")
 	brokers := flag.Int("brokers", 0,
-		"what a lease of so many devices costs the hub, and what it costs Mosquitto and a consumer")
-	page := flag.String("write", "", "with -fleet, -return or -brokers: write the table into this page of the manual, too")
-	pings := flag.String("ping", "along", "with -fleet: a ping along with each lease, as the agent sends; apart, as "+
-		"clients do that keep alive by themselves; or none")
-	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are counted")
+		"measure a lease of this number of devices at the hub, and at Mosquitto with a consumer")
+	page := flag.String("write", "", "with -fleet, -return or -brokers: also write the table into this page of the manual")
+	pings := flag.String("ping", "along", "with -fleet: pings of devices: with each lease as the agent, apart as "+
+		"clients with a keep-alive timer, or none")
+	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are measured")
 	soaked := flag.Duration("soak", 0,
-		"a fleet on which something happens all the time, for so long, which may leave nothing behind")
-	database := flag.String("database", "", "with -soak: an empty database of PostgreSQL for the hub, such as "+
+		"run a fleet with constant changes for this time, and check that no resource grows")
+	database := flag.String("database", "", "with -soak: an empty PostgreSQL database for the hub, such as "+
 		"postgres://flotilla@127.0.0.1/soak (default: SQLite)")
-	devices := flag.String("fleet-devices", "", "be devices of a fleet that connect to this address")
-	join := flag.String("fleet-join", "", "where they join")
+	devices := flag.String("fleet-devices", "", "internal: run devices that connect to this address")
+	join := flag.String("fleet-join", "", "internal: URL at which they join")
 	token := flag.String("fleet-token", "", "with what")
-	consumed := flag.String("consume", "", "be a consumer of leases behind the broker at this address")
-	how := flag.String("consume-how", "paho", "with which client: paho, or bare, which only counts")
-	connections := flag.Int("consume-connections", 1, "at so many connections, which share the subscription")
-	known := flag.Int("consume-nodes", 0, "that knows so many devices from the beginning")
-	published := flag.String("publish", "", "be many devices at few connections to the broker at this address")
-	from, to := flag.Int("fleet-from", 0, "the first of them"), flag.Int("fleet-to", 1, "the one after the last")
+	consumed := flag.String("consume", "", "internal: consume leases from the broker at this address")
+	how := flag.String("consume-how", "paho", "internal: client of the consumer: paho, or bare, which only counts")
+	connections := flag.Int("consume-connections", 1, "internal: number of connections that share the subscription")
+	known := flag.Int("consume-nodes", 0, "internal: number of devices in its table at the start")
+	published := flag.String("publish", "", "internal: publish for many devices to the broker at this address")
+	from, to := flag.Int("fleet-from", 0, "internal: number of the first device"), flag.Int("fleet-to", 1, "internal: number after the last device")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -71,7 +70,7 @@ func main() {
 	case *published != "":
 		err = publish(*published, *from, *to)
 	case *brokers > 0:
-		err = report(*page, "broker", func(out io.Writer) error { return versus(ctx, *hub, *brokers, *paced, out) })
+		err = report(*page, "broker", func(out io.Writer) error { return compareBroker(ctx, *hub, *brokers, *paced, out) })
 	case *soaked > 0:
 		err = soak(ctx, *hub, *database, *soaked)
 	case *returning > 0:
@@ -83,7 +82,7 @@ func main() {
 			return measureFleets(ctx, *hub, *fleet, listeners, *pings, *paced, out)
 		})
 	default:
-		err = errors.New("say what to measure: -fleet, -return, -brokers or -soak (-help tells what they are)")
+		err = errors.New("nothing to measure: use -fleet, -return, -brokers or -soak (see -help)")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "load:", err)

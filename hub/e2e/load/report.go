@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// report prints what a measurement says, and writes it into a page of the manual between
-// the lines of its name, with the machine, if one is named. A measurement that fails
-// leaves the page as it was.
+// report prints a measurement and writes it between its markers in a page of the manual, with the
+// machine, if a page is given. A failed measurement does not change the page.
 func report(page, name string, measure func(out io.Writer) error) error {
-	if page != "" { // before a quarter of an hour
+	if page != "" { // checked first, since measuring takes a quarter of an hour
 		text, err := os.ReadFile(page)
 		if err == nil {
 			_, err = between(string(text), page, name, "")
@@ -40,7 +39,7 @@ func report(page, name string, measure func(out io.Writer) error) error {
 	return os.WriteFile(page, []byte(next), 0o644)
 }
 
-// between puts text between the lines of a name.
+// between replaces the text between the markers of a name.
 func between(page, file, name, text string) (string, error) {
 	begin, end := "<!-- "+name+": begin -->\n", "<!-- "+name+": end -->"
 	head, rest, ok := strings.Cut(page, begin)
@@ -51,7 +50,7 @@ func between(page, file, name, text string) (string, error) {
 	return head + begin + "\n" + text + "\n\n" + end + tail, nil
 }
 
-// machine says where it was measured, and what else ran there.
+// machine describes the machine and its load.
 func machine() string {
 	model, load := "", ""
 	info, _ := os.ReadFile("/proc/cpuinfo")

@@ -25,7 +25,7 @@ func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
 	if err := report(page, "fleet", measure(errors.New("a device fell"))); err == nil || read() != before {
 		t.Errorf("a measurement that fails: %v, page %q", err, read())
 	}
-	for range 2 { // the second takes the first's place
+	for range 2 { // the second result replaces the first
 		if err := report(page, "fleet", measure(nil)); err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,8 @@ import (
 
 const grace = 40 * time.Second // --node-monitor-grace-period
 
-// measureReturn is the second table of `make bench-fleet`: a fleet whose hub is killed as
-// by a power cut and started again, and then half of the fleet that falls silent at once.
+// measureReturn is the second table of `make bench-fleet`: the hub is killed and restarted, and
+// then half of the fleet falls silent at once.
 func measureReturn(ctx context.Context, hub string, nodes int, listeners []bool, out io.Writer) error {
 	work, hub, err := prepare(ctx, "return", hub)
 	if err != nil {
@@ -40,35 +40,35 @@ func measureReturn(ctx context.Context, hub string, nodes int, listeners []bool,
 	return nil
 }
 
-// A comeback is how a fleet fared.
-type comeback struct {
+// A returnResult is the result for a fleet.
+type returnResult struct {
 	up, leased   time.Duration // since the kill
-	hub, devices time.Duration // of processors, until all were leased: both share those of this machine
-	unready      int           // nodes that were not Ready at any time until a grace after that
+	hub, devices time.Duration // processor time until all leases were renewed; hub and devices share the machine
+	unready      int           // nodes that were not Ready at any time until a grace later
 	silent       int
-	late         time.Duration // after the deadline of the last that fell silent
+	late         time.Duration // after the deadline of the last silent node
 }
 
-func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeback, err error) {
+func returns(ctx context.Context, hub, dir string, n int, secure bool) (c returnResult, err error) {
 	a, err := harness.New(ctx, hub, dir, 0)
 	if err != nil {
 		return c, err
 	}
 	defer a.Close()
-	crews, err := crews(ctx, a, n, secure)
-	defer func() { endAll(crews) }()
+	processes, err := startDevices(ctx, a, n, secure)
+	defer func() { endAll(processes) }()
 	if err != nil {
 		return c, err
 	}
-	if err := warm(crews); err != nil {
+	if err := warm(processes); err != nil {
 		return c, err
 	}
-	time.Sleep(1100 * time.Millisecond) // conditions know seconds
+	time.Sleep(1100 * time.Millisecond) // conditions have seconds
 
 	killed, back := time.Now(), make(chan error, 1)
-	go func() { back <- order(crews, "return") }()
+	go func() { back <- order(processes, "return") }()
 	a.Kill()
-	before, devices := a.CPU(), cpuOfAll(crews)
+	before, devices := a.CPU(), cpuOfAll(processes)
 	if err := a.Start(ctx); err != nil {
 		return c, err
 	}
@@ -76,20 +76,20 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeba
 	if err := <-back; err != nil {
 		return c, err
 	}
-	c.up, c.leased, c.hub, c.devices = up.Sub(killed), time.Since(killed), a.CPU()-before, cpuOfAll(crews)-devices
-	// Whoever has not been heard by its deadline is not Ready by now, or was not.
-	if err := order(crews, fmt.Sprintf("pace %d", int((time.Until(up.Add(grace))+5*time.Second).Seconds()))); err != nil {
+	c.up, c.leased, c.hub, c.devices = up.Sub(killed), time.Since(killed), a.CPU()-before, cpuOfAll(processes)-devices
+	// A node whose lease missed its deadline is not Ready now, or was not.
+	if err := order(processes, fmt.Sprintf("pace %d", int((time.Until(up.Add(grace))+5*time.Second).Seconds()))); err != nil {
 		return c, err
 	}
 	if c.unready, err = unreadySince(ctx, a, n, killed); err != nil {
 		return c, err
 	}
 
-	if err := order(crews, "renew"); err != nil { // each a last time, or once more
+	if err := order(processes, "renew"); err != nil { // each device once more, or for the last time
 		return c, err
 	}
 	deadline := time.Now().Add(grace)
-	go func() { back <- order(crews, fmt.Sprintf("half %d", int((grace+10*time.Second).Seconds()))) }()
+	go func() { back <- order(processes, fmt.Sprintf("half %d", int((grace+10*time.Second).Seconds()))) }()
 	c.silent = half(n)
 	time.Sleep(time.Until(deadline.Add(-5 * time.Second)))
 	for {
@@ -108,15 +108,15 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeba
 		case now.After(deadline.Add(time.Minute)):
 			return c, fmt.Errorf("%d of %d silent nodes are not Ready a minute after their deadline", not, c.silent)
 		}
-		time.Sleep(100 * time.Millisecond) // to be asked costs the hub a hundredth of a second
+		time.Sleep(100 * time.Millisecond) // a request costs the hub a hundredth of a second
 	}
 }
 
-// renewAll has each device renew its lease once, and returns when the hub has heard them.
+// renewAll lets each device renew its lease once, and waits until the hub has received them.
 func renewAll(ctx context.Context, crew []*mqttClient) error {
 	for _, s := range crew {
 		select {
-		case <-s.ponged: // of an earlier ping
+		case <-s.ponged: // the response to an earlier ping
 		default:
 		}
 		if err := s.renew("along"); err != nil {
@@ -127,7 +127,7 @@ func renewAll(ctx context.Context, crew []*mqttClient) error {
 	defer cancel()
 	for _, s := range crew {
 		select {
-		case <-s.ponged: // what came before it was heard
+		case <-s.ponged: // the hub has received everything before it
 		case <-ctx.Done():
 			return fmt.Errorf("%s: no answer to a ping within a minute", s.ID.Node)
 		}
@@ -135,7 +135,7 @@ func renewAll(ctx context.Context, crew []*mqttClient) error {
 	return nil
 }
 
-// half is how many of so many devices stay silent then: every other one of each process.
+// half is the number of devices that fall silent: every other one of each process.
 func half(n int) (silent int) {
 	for from := 0; from < n; from += perProcess {
 		silent += min(n-from, perProcess) / 2
@@ -143,14 +143,14 @@ func half(n int) (silent int) {
 	return silent
 }
 
-// unreadySince counts the nodes that are not Ready, or were not at any time since then.
+// unreadySince counts the nodes that were not Ready at any time since then.
 func unreadySince(ctx context.Context, a *harness.Hub, n int, then time.Time) (count int, err error) {
 	list, err := a.Nodes(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if len(list.Items) != n {
-		return 0, fmt.Errorf("the hub knows %d nodes, want %d", len(list.Items), n)
+		return 0, fmt.Errorf("the hub has %d nodes, want %d", len(list.Items), n)
 	}
 	for _, node := range list.Items {
 		steady := false
@@ -166,7 +166,7 @@ func unreadySince(ctx context.Context, a *harness.Hub, n int, then time.Time) (c
 	return count, nil
 }
 
-// tainted is nil when so many nodes are unreachable for what is scheduled.
+// tainted is nil once this number of nodes has the unreachable taint.
 func tainted(ctx context.Context, a *harness.Hub, want int) error {
 	list, err := a.Nodes(ctx)
 	if err != nil {
@@ -186,8 +186,8 @@ func tainted(ctx context.Context, a *harness.Hub, want int) error {
 	return nil
 }
 
-// comeBack connects again and again, as an agent does, from when the connection is lost
-// until the hub has heard its status and a lease.
+// comeBack reconnects repeatedly like an agent, from the loss of the connection until the hub has
+// its status and a lease.
 func (s *mqttClient) comeBack(ctx context.Context, site int) error {
 	var last error
 	<-s.lost
@@ -204,7 +204,7 @@ func (s *mqttClient) comeBack(ctx context.Context, site int) error {
 			continue
 		}
 		select {
-		case <-s.ponged: // what came before it was heard
+		case <-s.ponged: // the hub has received everything before it
 			return nil
 		case <-s.lost:
 			last = errors.New("the connection is lost again")
@@ -212,10 +212,10 @@ func (s *mqttClient) comeBack(ctx context.Context, site int) error {
 			last = errors.New("no answer to a ping within a minute")
 		}
 	}
-	return errors.Join(fmt.Errorf("%s has not come back", s.ID.Node), last, ctx.Err())
+	return errors.Join(fmt.Errorf("%s has not reconnected", s.ID.Node), last, ctx.Err())
 }
 
-// listenerName is a listener's name in tables.
+// listenerName is the name of a listener in tables.
 func listenerName(secure bool) string {
 	if secure {
 		return "TLS"

@@ -21,24 +21,24 @@ import (
 )
 
 const (
-	soakNodes   = 500 // that stay
-	soakGuests  = 50  // that come and go
+	soakNodes   = 500 // devices that stay
+	soakGuests  = 50  // devices that come and go
 	soakSample  = time.Second
-	soakWarm    = 3 * time.Minute // until what is kept for watchers is full, before anything counts
-	soakShort   = 2 * time.Minute // the least that tells anything
+	soakWarm    = 3 * time.Minute // until the buffers of watchers are full
+	soakShort   = 2 * time.Minute // shortest useful soak
 	soakWorkers = 8               // deployments at a time, each with ten pods
 )
 
 // A level is one figure of the hub over a soak.
 type level struct {
 	name, unit string
-	of         func(values []int64) int64 // what stands for a third of the soak
-	// allow is how high the last third may be, by the two before.
+	of         func(values []int64) int64 // the value for a third of the soak
+	// allow is the limit for the last third, given the two before.
 	allow func(first, second int64) int64
 }
 
-// What a hub holds on to must not grow with time: a tenth is noise. The database may grow as
-// it did before, for events and the audit are kept for days.
+// A hub's resources must not grow with time; a tenth is noise. The database may keep growing at its
+// rate, since events and the audit are kept for days.
 var levels = []level{
 	{"goroutines", "", median, func(_, b int64) int64 { return b + b/10 + 50 }},
 	{"open files", "", median, func(_, b int64) int64 { return b + b/10 + 20 }},
@@ -53,10 +53,10 @@ func median(values []int64) int64 {
 	return values[len(values)/2]
 }
 
-// judge says which figures have grown by more than they may, from samples in their order.
+// judge returns the figures that have grown beyond their limits.
 func judge(samples [][]int64) (table string, err error) {
 	if len(samples) < 9 {
-		return "", fmt.Errorf("%d samples are too few to tell", len(samples))
+		return "", fmt.Errorf("%d samples are too few", len(samples))
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-20s %10s %10s %10s %10s\n", "FIGURE", "1ST THIRD", "2ND", "3RD", "AT MOST")
@@ -72,20 +72,19 @@ func judge(samples [][]int64) (table string, err error) {
 		most := l.allow(thirds[0], thirds[1])
 		fmt.Fprintf(&b, "%-20s %10d %10d %10d %10d %s\n", l.name, thirds[0], thirds[1], thirds[2], most, l.unit)
 		if thirds[2] > most {
-			err = errors.Join(err, fmt.Errorf("%s: %d %s in the last third of the soak, after %d and %d: wants %d at most",
+			err = errors.Join(err, fmt.Errorf("%s: %d %s in the last third of the soak, after %d and %d; at most %d are allowed",
 				l.name, thirds[2], l.unit, thirds[0], thirds[1], most))
 		}
 	}
 	return b.String(), err
 }
 
-// soak is `make soak`: a hub with real agents on engines in memory, of which some come and
-// go, with pods that are made and deleted, pages that are read and watches that are opened
-// and closed; none of it may leave anything behind.
-// database, if any, is where the hub keeps what it remembers: an empty one in PostgreSQL.
+// soak is `make soak`: a hub with real agents on engines in memory, some of which come and go. Pods
+// are created and deleted, pages read, watches opened and closed. Nothing may leave resources
+// behind. database may be the URL of an empty PostgreSQL database.
 func soak(ctx context.Context, hub, database string, during time.Duration) error {
 	if during < soakShort {
-		return fmt.Errorf("-soak %s: less than %s tells nothing", during, soakShort)
+		return fmt.Errorf("-soak %s: use at least %s", during, soakShort)
 	}
 	work, hub, err := prepare(ctx, "soak", hub)
 	if err != nil {
@@ -107,7 +106,7 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 		return err
 	}
 	defer a.Close()
-	s := &soaking{Hub: a, simulator: simulator}
+	s := &soakTest{Hub: a, simulator: simulator}
 	if err := s.User(ctx, "olga", "operator"); err != nil {
 		return err
 	}
@@ -153,23 +152,23 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 	fmt.Printf("%s%s\n", table, s.did())
 	switch {
 	case a.Panicked() != "":
-		err = errors.Join(err, fmt.Errorf("the hub said %s", a.Panicked()))
+		err = errors.Join(err, fmt.Errorf("the hub's output has %s", a.Panicked()))
 	case s.made.Load() < 10 || s.guests.Load() < 1 || s.pages.Load() < 10 || s.watches.Load() < 10:
-		err = errors.Join(err, fmt.Errorf("it was a quiet soak: %s", s.did()))
+		err = errors.Join(err, fmt.Errorf("the soak had too little activity: %s", s.did()))
 	}
 	return err
 }
 
-// A soaking is a hub on which something happens all the time.
-type soaking struct {
+// A soakTest is a hub during a soak.
+type soakTest struct {
 	*harness.Hub
 	simulator                            string
 	made, guests, pages, watches, failed atomic.Int64
-	failure                              atomic.Value // the last error, as text
+	failure                              atomic.Value // text of the last error
 }
 
-func (s *soaking) did() string {
-	text := fmt.Sprintf("%d deployments made, %d times guests, %d pages read, %d watches, %d failures", s.made.Load(),
+func (s *soakTest) did() string {
+	text := fmt.Sprintf("%d deployments, %d devices that came and went, %d pages read, %d watches, %d failures", s.made.Load(),
 		s.guests.Load(), s.pages.Load(), s.watches.Load(), s.failed.Load())
 	if last := s.failure.Load(); last != nil {
 		text += fmt.Sprintf(", such as %s", last)
@@ -177,16 +176,16 @@ func (s *soaking) did() string {
 	return text
 }
 
-// note counts what did not work; a hub may refuse now and then.
-func (s *soaking) note(ctx context.Context, err error) {
+// note counts failures; a hub may refuse a request now and then.
+func (s *soakTest) note(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		s.failed.Add(1)
 		s.failure.Store(err.Error())
 	}
 }
 
-// fleet starts devices, and returns what ends them as a power cut does.
-func (s *soaking) fleet(ctx context.Context, prefix string, count int) (end func(), err error) {
+// fleet starts devices, and returns a function that kills them.
+func (s *soakTest) fleet(ctx context.Context, prefix string, count int) (end func(), err error) {
 	cmd := exec.CommandContext(ctx, s.simulator, "--hub", "mqtt://"+s.Dev, "--count", fmt.Sprint(count), "--sites", "10",
 		"--prefix", prefix, "--log-level", "error")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -196,8 +195,8 @@ func (s *soaking) fleet(ctx context.Context, prefix string, count int) (end func
 	return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }, nil
 }
 
-// churnPods makes a deployment every three seconds and deletes the oldest.
-func (s *soaking) churnPods(ctx context.Context) {
+// churnPods creates a deployment every three seconds and deletes the oldest.
+func (s *soakTest) churnPods(ctx context.Context) {
 	const at = "/apis/apps/v1/namespaces/default/deployments"
 	for i := 0; ctx.Err() == nil; i++ {
 		body := fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"soak-%d"},"spec":{"replicas":10,"selector":{"matchLabels":{"app":"soak-%d"}},"template":{"metadata":{"labels":{"app":"soak-%d"}},"spec":{"containers":[{"name":"main","image":"example.org/soak:1"}]}}}}`, i, i, i)
@@ -217,8 +216,8 @@ func (s *soaking) churnPods(ctx context.Context) {
 	}
 }
 
-// churnGuests lets devices come, lose their power, and be deleted.
-func (s *soaking) churnGuests(ctx context.Context) {
+// churnGuests lets devices join, lose power, and be deleted.
+func (s *soakTest) churnGuests(ctx context.Context) {
 	for ctx.Err() == nil {
 		end, err := s.fleet(ctx, "guest", soakGuests)
 		if err != nil {
@@ -239,8 +238,8 @@ func (s *soaking) churnGuests(ctx context.Context) {
 	}
 }
 
-// readPages reads the page as an operator does, and opens its live updates for a while.
-func (s *soaking) readPages(ctx context.Context) {
+// readPages reads the page like an operator, and opens its live updates for a while.
+func (s *soakTest) readPages(ctx context.Context) {
 	client := s.Client()
 	_, cookie, err := s.Login(ctx, client, "olga", harness.Password)
 	if err != nil || cookie == nil {
@@ -269,9 +268,9 @@ func (s *soaking) readPages(ctx context.Context) {
 	}
 }
 
-// churnWatches opens watches, reads some, and leaves them after up to ten seconds, on
-// connections of their own.
-func (s *soaking) churnWatches(ctx context.Context) {
+// churnWatches opens watches on separate connections, reads some, and closes them after up to ten
+// seconds.
+func (s *soakTest) churnWatches(ctx context.Context) {
 	var over sync.WaitGroup
 	defer over.Wait()
 	for ctx.Err() == nil {
@@ -300,7 +299,7 @@ func (s *soaking) churnWatches(ctx context.Context) {
 	}
 }
 
-// sumOf adds the metrics whose lines begin and contain that.
+// sumOf adds the metrics whose lines begin with one text and contain another.
 func sumOf(text, begins, contains string) (sum int64) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, begins) && strings.Contains(line, contains) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// samplesOf are 90 seconds of a hub whose figures are those, by the second.
+// samplesOf are 90 seconds of a hub with these figures at each second.
 func samplesOf(of func(second int64) []int64) (all [][]int64) {
 	for n := range int64(90) {
 		all = append(all, of(n))
@@ -15,22 +15,22 @@ func samplesOf(of func(second int64) []int64) (all [][]int64) {
 
 func TestASoakDetectsGrowth(t *testing.T) {
 	steady := []int64{600, 550, 60_000, 130_000, 12_000, 1800}
-	// What each figure grows by in a second where it leaks.
+	// Growth per second of each figure with a leak.
 	leaks := []int64{10, 5, 600, 2000, 0, 10}
 	if table, err := judge(samplesOf(func(n int64) []int64 {
 		now := append([]int64{}, steady...)
 		now[2] += n % 20 * 1000       // garbage
-		now[3] -= max(0, 30-n) * 1000 // it warms up
-		now[4] += n * 100             // events, as before
+		now[3] -= max(0, 30-n) * 1000 // caches that fill
+		now[4] += n * 100             // events, at a constant rate
 		now[0] += []int64{0, 40}[n%2] // watches
 		return now
 	})); err != nil {
-		t.Errorf("a hub that is well fails: %v\n%s", err, table)
+		t.Errorf("a healthy hub fails: %v\n%s", err, table)
 	}
 	for i, by := range leaks {
 		_, err := judge(samplesOf(func(n int64) []int64 {
 			now := append([]int64{}, steady...)
-			if now[i] += n * by; levels[i].name == "database" { // ever faster
+			if now[i] += n * by; levels[i].name == "database" { // at a growing rate
 				now[i] += n * n * 10
 			}
 			return now
@@ -40,6 +40,6 @@ func TestASoakDetectsGrowth(t *testing.T) {
 		}
 	}
 	if _, err := judge(nil); err == nil {
-		t.Error("a soak without samples is well")
+		t.Error("a soak without samples passes")
 	}
 }

@@ -1,6 +1,5 @@
-// Command applets is what the images of the conformance suite need beside Debian's busybox and the
-// suite's own programs: pause, a web server in nginx's place, the few options of curl and nc that
-// specs use, and a choice between two shells. Which one it is says its own name.
+// Command applets has programs for images of the conformance suite: pause, a web server instead of
+// nginx, a part of curl and nc, and a wrapper of two shells. The name of the program selects one.
 package main
 
 import (
@@ -38,21 +37,21 @@ func main() {
 	case "nc":
 		err = nc(os.Args[1:])
 	default:
-		err = fmt.Errorf("%s is none of pause, nginx, sh, curl, nc", name)
+		err = fmt.Errorf("%s: the program name must be pause, nginx, sh, curl or nc", name)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		var op *net.OpError
 		if errors.As(err, &op) && op.Op == "dial" {
-			os.Exit(7) // curl's "could not connect"
+			os.Exit(7) // curl's code for "could not connect"
 		}
 		os.Exit(1)
 	}
 }
 
-// shell becomes busybox's, whose words specs compare, or bash: where the environment has
-// variables such as data-1, which Debian's busybox does not pass on, and where a script
-// runs nc, which to busybox's shell is its own, that knows no UDP.
+// shell runs busybox's shell, whose messages specs compare, or bash. bash is for variables such as
+// data-1, which Debian's busybox drops, and for scripts with nc: busybox's shell would use its own
+// nc, without UDP.
 func shell() error {
 	program := "/bin/busybox"
 	if slices.ContainsFunc(os.Args[1:], netcat.MatchString) {
@@ -66,14 +65,13 @@ func shell() error {
 	return syscall.Exec(program, append([]string{"/bin/sh"}, os.Args[1:]...), os.Environ())
 }
 
-// netcat is a script that runs nc.
+// netcat matches a script that runs nc.
 var netcat = regexp.MustCompile(`(^|[\s;|&])nc\s`)
 
-// variable is what is the name of a variable in a shell.
+// variable matches a valid name of a shell variable.
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// options splits words into options and the rest, as getopt does: flags are those
-// without a value, and the others take the next word.
+// options splits arguments like getopt: flags have no value; other options take the next word.
 func options(args []string, flags string) (opts map[string]string, rest []string, err error) {
 	opts = map[string]string{}
 	for i := 0; i < len(args); i++ {
@@ -101,7 +99,7 @@ func options(args []string, flags string) (opts map[string]string, rest []string
 }
 
 func seconds(text string) time.Duration {
-	f, _ := strconv.ParseFloat(text, 64) // none: no limit
+	f, _ := strconv.ParseFloat(text, 64) // 0: no limit
 	return time.Duration(f * float64(time.Second))
 }
 
@@ -165,8 +163,8 @@ func curl(args []string) error {
 	return nil
 }
 
-// nc sends what it reads and prints what comes back, until nothing has come for -w
-// seconds, over UDP for one second at most.
+// nc sends its input and prints the responses, until none arrives for -w seconds, or for one second
+// over UDP.
 func nc(args []string) error {
 	o, rest, err := options(args, "u z v n")
 	if err != nil {

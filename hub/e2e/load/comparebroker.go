@@ -19,16 +19,15 @@ import (
 
 // Sizes of `make bench-broker`.
 const (
-	satNodes   = 2000 // that send as fast as they can: few enough that no node meets its rate
+	satNodes   = 2000 // devices at full speed: few enough that each stays below its node's limit
 	satFor     = 10 * time.Second
 	leaseTopic = `flotilla_mqtt_messages_total{channel="lease"}`
 )
 
-// versus is `make bench-broker`: what a lease costs the hub, and what it costs Mosquitto
-// with a consumer in Go behind it, with the same devices at the same pace, one after the
-// other; then what either delivers when devices send as fast as they can; then what a
-// leader behind a broker has to do for a million devices.
-func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out io.Writer) error {
+// compareBroker is `make bench-broker`. It compares a lease at the hub with one at Mosquitto and a
+// consumer in Go, with equal devices at an equal pace; then their throughput at full speed; then
+// the work of a leader behind a broker for a million devices.
+func compareBroker(ctx context.Context, hub string, nodes int, paced time.Duration, out io.Writer) error {
 	work, hub, err := prepare(ctx, "broker", hub)
 	if err != nil {
 		return err
@@ -48,11 +47,11 @@ func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out
 		return fmt.Errorf("the broker, %d nodes: %w", nodes, err)
 	}
 	us := func(d time.Duration) string { return fmt.Sprintf("%.0f µs", float64(d.Nanoseconds())/1e3) }
-	fmt.Fprintf(out, "%d nodes renew their lease each %s, and ping along with it, for %s:\n\n", nodes, leaseEvery, paced)
+	fmt.Fprintf(out, "%d nodes renew their lease every %s, each with a ping, for %s:\n\n", nodes, leaseEvery, paced)
 	fmt.Fprintf(out,
 		"| | broker, a lease | consumer, a lease | together | of Mosquitto and consumer |\n|---|---|---|---|---|\n")
 	fmt.Fprintf(out, "| the hub | in one | in one | %s | %.2f |\n", us(own), float64(own)/float64(other[0]+other[1]))
-	fmt.Fprintf(out, "| Mosquitto, and a consumer (paho) that keeps the hub's books | %s | %s | %s | 1 |\n\n",
+	fmt.Fprintf(out, "| Mosquitto, and a consumer (paho) with the hub's table of leases | %s | %s | %s | 1 |\n\n",
 		us(other[0]), us(other[1]), us(other[0]+other[1]))
 
 	mine, err := saturatedHub(ctx, hub, work)
@@ -64,23 +63,23 @@ func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out
 		return fmt.Errorf("the broker, saturated: %w", err)
 	}
 	fmt.Fprintf(out,
-		"%d devices send leases as fast as they are taken, for %s; devices and brokers share the processors:\n\n", satNodes,
+		"%d devices send leases as fast as possible, for %s; devices and brokers share the processors:\n\n", satNodes,
 		satFor)
 	fmt.Fprintf(out, "| | leases a second | processor time of the broker, a lease | of Mosquitto |\n|---|---|---|---|\n")
-	fmt.Fprintf(out, "| the hub, which keeps its books | %.0f | %s | %.2f |\n", mine.rate, us(mine.each),
+	fmt.Fprintf(out, "| the hub, with its table of leases | %.0f | %s | %.2f |\n", mine.rate, us(mine.each),
 		mine.rate/theirs.rate)
 	fmt.Fprintf(out, "| Mosquitto, to one subscriber that only counts | %.0f | %s | 1 |\n\n", theirs.rate, us(theirs.each))
 	return behindBroker(ctx, work, out)
 }
 
-// lease is what a paced lease costs the hub.
+// lease is the cost of a paced lease at the hub.
 func lease(ctx context.Context, a *harness.Hub, nodes int, paced time.Duration) (time.Duration, error) {
-	crews, err := crewsOf(nodes, "-fleet-devices", a.Dev)
-	defer endAll(crews)
+	processes, err := processesFor(nodes, "-fleet-devices", a.Dev)
+	defer endAll(processes)
 	if err != nil {
 		return 0, err
 	}
-	if err := warm(crews); err != nil {
+	if err := warm(processes); err != nil {
 		return 0, err
 	}
 	text, err := a.Get(ctx, "/metrics")
@@ -88,7 +87,7 @@ func lease(ctx context.Context, a *harness.Hub, nodes int, paced time.Duration) 
 		return 0, err
 	}
 	heard, before := metric(text, leaseTopic), a.CPU()
-	if err := order(crews, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
+	if err := order(processes, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
 		return 0, err
 	}
 	used := a.CPU() - before
@@ -98,52 +97,52 @@ func lease(ctx context.Context, a *harness.Hub, nodes int, paced time.Duration) 
 	return used / time.Duration(max(1, metric(text, leaseTopic)-heard)), nil
 }
 
-// warm lets crews come in, and waits until what that left is tidied up. Few of them come at a time:
-// Mosquitto lets a hundred wait, and the kernel resets what comes beside them.
-func warm(crews []*crew) error {
-	for _, what := range []string{"join", fmt.Sprintf("connect %d", max(1, 64/max(1, len(crews)))),
+// warm registers the processes, and waits until the work after that is done. Only some register at a
+// time: Mosquitto's backlog has a hundred connections, and the kernel resets more.
+func warm(processes []*deviceProcess) error {
+	for _, what := range []string{"join", fmt.Sprintf("connect %d", max(1, 64/max(1, len(processes)))),
 		fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))} {
-		if err := order(crews, what); err != nil {
+		if err := order(processes, what); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// crewsOf starts as many crews as so many nodes need.
-func crewsOf(nodes int, args ...string) (crews []*crew, err error) {
+// processesFor starts the processes for a number of nodes.
+func processesFor(nodes int, args ...string) (processes []*deviceProcess, err error) {
 	for from := 0; from < nodes; from += perProcess {
-		k, err := crewOf(from, min(nodes, from+perProcess), args...)
+		k, err := newDeviceProcess(from, min(nodes, from+perProcess), args...)
 		if err != nil {
-			return crews, err
+			return processes, err
 		}
-		crews = append(crews, k)
+		processes = append(processes, k)
 	}
-	return crews, nil
+	return processes, nil
 }
 
-func crewOf(from, to int, args ...string) (*crew, error) {
+func newDeviceProcess(from, to int, args ...string) (*deviceProcess, error) {
 	return newCrew(append(slices.Clip(args), "-fleet-from", fmt.Sprint(from), "-fleet-to", fmt.Sprint(to))...)
 }
 
-func endAll(crews []*crew) {
-	for _, k := range crews {
+func endAll(processes []*deviceProcess) {
+	for _, k := range processes {
 		k.end()
 	}
 }
 
-// A mosquitto is one that runs.
+// A mosquitto is a running Mosquitto.
 type mosquitto struct {
 	cmd  *exec.Cmd
 	addr string
 	said harness.Paper
 }
 
-// newMosquitto starts one as it comes, but that it drops nothing for who reads slowly.
+// newMosquitto starts Mosquitto with its defaults, but without a limit of queued messages.
 func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	program, err := exec.LookPath("mosquitto")
 	if err != nil {
-		program = "/usr/sbin/mosquitto" // which is not in everybody's path
+		program = "/usr/sbin/mosquitto" // not in every PATH
 	}
 	m := new(mosquitto)
 	if err := harness.FreeAddresses(&m.addr); err != nil {
@@ -154,7 +153,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	text := fmt.Sprintf(
 		"listener %s 127.0.0.1\nallow_anonymous true\npersistence false\nlog_type none\nmax_queued_messages 0\n", port)
 	if os.Getuid() == 0 {
-		text += "user root\n" // it could not read what lies in a directory of root's
+		text += "user root\n" // its user could not read a directory of root
 	}
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
@@ -186,7 +185,7 @@ func (m *mosquitto) end() {
 	_ = m.cmd.Wait()
 }
 
-// pacedBroker is what a paced lease costs Mosquitto, and the consumer behind it.
+// pacedBroker is the cost of a paced lease at Mosquitto and the consumer.
 func pacedBroker(ctx context.Context, dir string, nodes int, paced time.Duration) (each [2]time.Duration, err error) {
 	m, err := newMosquitto(ctx, dir)
 	if err != nil {
@@ -198,12 +197,12 @@ func pacedBroker(ctx context.Context, dir string, nodes int, paced time.Duration
 		return each, err
 	}
 	defer k.end()
-	crews, err := crewsOf(nodes, "-fleet-devices", m.addr)
-	defer endAll(crews)
+	processes, err := processesFor(nodes, "-fleet-devices", m.addr)
+	defer endAll(processes)
 	if err != nil {
 		return each, err
 	}
-	if err := warm(crews); err != nil {
+	if err := warm(processes); err != nil {
 		return each, err
 	}
 	heard, err := k.count()
@@ -211,13 +210,13 @@ func pacedBroker(ctx context.Context, dir string, nodes int, paced time.Duration
 		return each, err
 	}
 	before, consumed := m.cpu(), k.cpu()
-	if err := order(crews, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
+	if err := order(processes, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
 		return each, err
 	}
 	used := [2]time.Duration{m.cpu() - before, k.cpu() - consumed}
 	now, err := k.count()
 	if now-heard < nodes*int(paced/leaseEvery)*9/10 {
-		return each, errors.Join(fmt.Errorf("the consumer heard %d leases of %d nodes", now-heard, nodes), err)
+		return each, errors.Join(fmt.Errorf("the consumer received %d leases of %d nodes", now-heard, nodes), err)
 	}
 	for i := range each {
 		each[i] = used[i] / time.Duration(now-heard)
@@ -225,19 +224,19 @@ func pacedBroker(ctx context.Context, dir string, nodes int, paced time.Duration
 	return each, nil
 }
 
-// A throughput is what a broker delivers when devices send as fast as they can.
+// A throughput is what a broker delivers at full speed.
 type throughput struct {
-	rate float64 // leases a second
+	rate float64 // leases per second
 	each time.Duration
 }
 
-// saturate has devices send as fast as they can, and measures in the middle of it.
-func saturate(crews []*crew, heard func() (int, error), cpu func() time.Duration) (t throughput, err error) {
-	if err := warm(crews); err != nil {
+// saturate lets devices send at full speed, and measures in the middle.
+func saturate(processes []*deviceProcess, heard func() (int, error), cpu func() time.Duration) (t throughput, err error) {
+	if err := warm(processes); err != nil {
 		return t, err
 	}
 	over := make(chan error, 1)
-	go func() { over <- order(crews, fmt.Sprintf("burst %d", int((satFor+2*time.Second).Seconds()))) }()
+	go func() { over <- order(processes, fmt.Sprintf("burst %d", int((satFor+2*time.Second).Seconds()))) }()
 	time.Sleep(time.Second)
 	before, err := heard()
 	if err != nil {
@@ -260,12 +259,12 @@ func saturatedHub(ctx context.Context, hub, work string) (t throughput, err erro
 		return t, err
 	}
 	defer a.Close()
-	crews, err := crewsOf(satNodes, "-fleet-devices", a.Dev)
-	defer endAll(crews)
+	processes, err := processesFor(satNodes, "-fleet-devices", a.Dev)
+	defer endAll(processes)
 	if err != nil {
 		return t, err
 	}
-	return saturate(crews, func() (int, error) {
+	return saturate(processes, func() (int, error) {
 		text, err := a.Get(ctx, "/metrics")
 		return int(metric(text, leaseTopic)), err
 	}, a.CPU)
@@ -282,23 +281,23 @@ func saturatedBroker(ctx context.Context, dir string) (t throughput, err error) 
 		return t, err
 	}
 	defer k.end()
-	crews, err := crewsOf(satNodes, "-fleet-devices", m.addr)
-	defer endAll(crews)
+	processes, err := processesFor(satNodes, "-fleet-devices", m.addr)
+	defer endAll(processes)
 	if err != nil {
 		return t, err
 	}
-	return saturate(crews, k.count, m.cpu)
+	return saturate(processes, k.count, m.cpu)
 }
 
 // Sizes of a leader's work behind a broker.
 const (
 	millionNodes = 1_000_000
-	publishers   = 2 // processes, as sixteen connections each
+	publishers   = 2 // processes with sixteen connections each
 	publishFor   = 10 * time.Second
 )
 
-// behindBroker measures what leases of a million devices cost a leader that hears them
-// from Mosquitto, at one connection and at eight that share the subscription.
+// behindBroker measures the cost of a million devices' leases for a leader behind Mosquitto, with
+// one connection and with eight that share the subscription.
 func behindBroker(ctx context.Context, dir string, out io.Writer) error {
 	fmt.Fprintf(out, "Leases of %d devices through Mosquitto to one consumer (paho), for %s; all share the "+
 		"processors:\n\n", millionNodes, publishFor)
@@ -327,18 +326,18 @@ func behind(ctx context.Context, dir string, connections, rate int) (string, err
 		return "", err
 	}
 	defer k.end()
-	var crews []*crew
-	defer func() { endAll(crews) }()
+	var processes []*deviceProcess
+	defer func() { endAll(processes) }()
 	for i := range publishers {
 		p, err := newCrew("-publish", m.addr, "-fleet-from", fmt.Sprint(i*millionNodes/publishers), "-fleet-to",
 			fmt.Sprint((i+1)*millionNodes/publishers))
 		if err != nil {
 			return "", err
 		}
-		crews = append(crews, p)
+		processes = append(processes, p)
 	}
 	publish := func(d time.Duration) error {
-		return order(crews, fmt.Sprintf("publish %d %d", rate/publishers, int(d.Seconds())))
+		return order(processes, fmt.Sprintf("publish %d %d", rate/publishers, int(d.Seconds())))
 	}
 	if err := publish(time.Second); err != nil {
 		return "", err

@@ -13,19 +13,19 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// A crew is a process of devices.
-type crew struct {
+// A deviceProcess is a process of devices.
+type deviceProcess struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-func newCrew(args ...string) (*crew, error) {
+func newCrew(args ...string) (*deviceProcess, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	k := &crew{cmd: exec.Command(self, args...)}
+	k := &deviceProcess{cmd: exec.Command(self, args...)}
 	k.cmd.Stderr = os.Stderr
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if k.in, err = k.cmd.StdinPipe(); err != nil {
@@ -39,28 +39,28 @@ func newCrew(args ...string) (*crew, error) {
 	return k, k.cmd.Start()
 }
 
-// cpuOfAll is the time that crews have computed.
-func cpuOfAll(crews []*crew) (sum time.Duration) {
-	for _, k := range crews {
+// cpuOfAll is the processor time of the processes.
+func cpuOfAll(processes []*deviceProcess) (sum time.Duration) {
+	for _, k := range processes {
 		sum += harness.CPUOf(k.cmd.Process.Pid)
 	}
 	return sum
 }
 
-func (k *crew) end() {
+func (k *deviceProcess) end() {
 	_ = k.in.Close()
 	_ = k.cmd.Process.Kill()
 	_ = k.cmd.Wait()
 }
 
-// order tells all crews the same, and waits until each has done it.
-func order(crews []*crew, what string) error {
-	for _, k := range crews {
+// order sends a command to all processes, and waits until each has completed it.
+func order(processes []*deviceProcess, what string) error {
+	for _, k := range processes {
 		if _, err := fmt.Fprintln(k.in, what); err != nil {
 			return fmt.Errorf("tell devices to %s: %w", what, err)
 		}
 	}
-	for _, k := range crews {
+	for _, k := range processes {
 		if line, err := k.out.ReadString('\n'); line != "done\n" {
 			return fmt.Errorf("devices did not %s: %q %w", what, line, err)
 		}
@@ -68,23 +68,24 @@ func order(crews []*crew, what string) error {
 	return nil
 }
 
-// crews starts the devices of a fleet. A token is for 10,000 devices at most: each crew has one.
-func crews(ctx context.Context, a *harness.Hub, n int, secure bool, more ...string) (crews []*crew, err error) {
+// startDevices starts the devices of a fleet. A token is valid for at most 10,000 devices, so each process
+// has one.
+func startDevices(ctx context.Context, a *harness.Hub, n int, secure bool, more ...string) (processes []*deviceProcess, err error) {
 	if !secure {
-		return crewsOf(n, append([]string{"-fleet-devices", a.Dev}, more...)...)
+		return processesFor(n, append([]string{"-fleet-devices", a.Dev}, more...)...)
 	}
 	for from := 0; from < n; from += perProcess {
 		to := min(n, from+perProcess)
 		token, err := a.Token(ctx, "--site", "oslo", "--uses", fmt.Sprint(to-from))
 		if err != nil {
-			return crews, err
+			return processes, err
 		}
-		k, err := crewOf(from, to,
+		k, err := newDeviceProcess(from, to,
 			append([]string{"-fleet-devices", a.MQTT, "-fleet-join", "https://" + a.HTTPS, "-fleet-token", token}, more...)...)
 		if err != nil {
-			return crews, err
+			return processes, err
 		}
-		crews = append(crews, k)
+		processes = append(processes, k)
 	}
-	return crews, nil
+	return processes, nil
 }
