@@ -33,7 +33,7 @@ func TestTheOldPasswordAllowsANewOne(t *testing.T) {
 		{"the old password is not a new one", "anna", goodPassword, goodPassword, ErrInvalid},
 	} {
 		if _, err := g.ChangePassword(ctx, PasswordChange{c.user, c.old, c.new, "10.0.0.1"}); !errors.Is(err, c.want) || !in(mine) {
-			t.Errorf("%s: %v, want %v; the session is good: %v", c.name, err, c.want, in(mine))
+			t.Errorf("%s: %v, want %v; the session is valid: %v", c.name, err, c.want, in(mine))
 		}
 	}
 	token, err := g.CreateAPIToken(ctx, NewAPIToken{"anna", "laptop", time.Hour})
@@ -41,10 +41,10 @@ func TestTheOldPasswordAllowsANewOne(t *testing.T) {
 	fresh, err := g.ChangePassword(ctx, PasswordChange{"anna", goodPassword, better, "10.0.0.1"})
 	must(t, err)
 	if in(mine) || !in(fresh) {
-		t.Errorf("the session of before is good: %v, the new one: %v", in(mine), in(fresh))
+		t.Errorf("the former session is valid: %v, the new one: %v", in(mine), in(fresh))
 	}
 	if _, _, err := g.byToken(ctx, token); err != nil {
-		t.Error("the API token has ended:", err)
+		t.Error("the API token is invalid:", err)
 	}
 	if _, err := g.Login(ctx, "anna", goodPassword, "10.0.0.1"); !errors.Is(err, ErrUnauthenticated) {
 		t.Error("the old password:", err)
@@ -79,7 +79,7 @@ func TestGuessingTheOldPasswordLocksTheUserOut(t *testing.T) {
 	})
 }
 
-func TestPeopleHaveAPITokensOfTheirOwn(t *testing.T) {
+func TestUsersManageTheirAPITokens(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
@@ -111,21 +111,21 @@ func TestPeopleHaveAPITokensOfTheirOwn(t *testing.T) {
 		_, err = g.CreateAPIToken(ctx, NewAPIToken{"vera", "hers", time.Hour})
 		must(t, err)
 		if his, _ := g.APITokensOf(ctx, "olav"); len(his) != 0 {
-			t.Errorf("%d tokens have ended a month ago and are kept", len(his))
+			t.Errorf("%d tokens that expired a month ago are stored", len(his))
 		}
 	})
 }
 
 // A password may be replaced while its check waits for a slot. The former password then neither
 // logs in nor sets a new one.
-func TestAPasswordThatWasReplacedMeanwhileIsWrong(t *testing.T) {
+func TestAPasswordReplacedDuringItsCheckIsWrong(t *testing.T) {
 	const better = "another horse battery"
 	for what, c := range map[string]struct {
 		replace func(context.Context, fixture) error
 		then    string // the password after the replacement
 	}{
 		"an administrator has set another one": {func(ctx context.Context, g fixture) error { return g.SetPassword(ctx, "anna", better) }, better},
-		"another one of that name was made": {func(ctx context.Context, g fixture) error {
+		"another user with that name was created": {func(ctx context.Context, g fixture) error {
 			if err := g.DeleteUser(ctx, "anna"); err != nil {
 				return err
 			}
@@ -171,7 +171,7 @@ func TestAPasswordThatWasReplacedMeanwhileIsWrong(t *testing.T) {
 					}
 					if cookie != nil {
 						if _, _, err := g.bySession(t.Context(), cookie.Value); err == nil {
-							t.Error("the old password has made a session")
+							t.Error("the old password created a session")
 						}
 					}
 					if _, err := g.Login(t.Context(), "anna", c.then, "10.0.0.1"); err != nil {

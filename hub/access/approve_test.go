@@ -30,7 +30,7 @@ func TestJoiningNeedsApprovalWhereItIsRequired(t *testing.T) {
 			}
 			return Verdict{Request: "pi-1-aa", Begun: true, Waiting: 1}, nil
 		}, nil, http.StatusAccepted, "pi-1-aa"},
-		{"a device whose request has ended", "pi-1-aa", func(a Applicant) (Verdict, error) {
+		{"a device with an expired request", "pi-1-aa", func(a Applicant) (Verdict, error) {
 			if a.Begin {
 				return Verdict{Request: "pi-1-aa", Begun: true}, nil
 			}
@@ -97,7 +97,7 @@ func TestAnApprovedDeviceJoinsByItsRequest(t *testing.T) {
 	}
 }
 
-func TestOneTokenBeginsSoManyRequests(t *testing.T) {
+func TestRequestsOfOneTokenAreLimited(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
@@ -117,7 +117,7 @@ func TestOneTokenBeginsSoManyRequests(t *testing.T) {
 		}
 		var w *waiting
 		if err := ask(flooder); !errors.Is(err, ErrBusy) {
-			t.Error("it goes on:", err)
+			t.Error("it continues:", err)
 		}
 		if err := ask(other); !errors.As(err, &w) {
 			t.Error("another token:", err)
@@ -154,7 +154,7 @@ func TestTheRequestOfARefusedDeviceIsWithdrawn(t *testing.T) {
 		says string
 	}{
 		{"its token was revoked", func(t *testing.T, g fixture, k wire.JoinToken) { must(t, g.RevokeJoinToken(t.Context(), k.ID)) }, "was revoked at"},
-		{"its token has ended", func(*testing.T, fixture, wire.JoinToken) { time.Sleep(2 * time.Hour) }, "expired at"},
+		{"its token has expired", func(*testing.T, fixture, wire.JoinToken) { time.Sleep(2 * time.Hour) }, "expired at"},
 		{"its token is used up", func(t *testing.T, g fixture, k wire.JoinToken) {
 			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-9", newMachine(t)), "10.0.0.9")
 			must(t, err)

@@ -62,7 +62,7 @@ func TestCachedCallersStayAuthenticatedWithoutTheDatabase(t *testing.T) {
 			}
 		}
 		if b.asked > 3 {
-			t.Errorf("a database that is away was asked %d times in a moment", b.asked)
+			t.Errorf("an unreachable database was asked %d times in a moment", b.asked)
 		}
 		if err := look(ola); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("ola, who is not in the cache: %v", err)

@@ -37,7 +37,7 @@ func TestExpiryUsesTheHubsTime(t *testing.T) {
 			list, err := g.JoinTokens(t.Context())
 			must(t, err)
 			if left := list[0].Expires.Sub(g.Now()); left < 59*time.Minute || left > time.Hour {
-				t.Errorf("the join token %v ends in %s by the hub's time", made, left)
+				t.Errorf("the join token %v expires in %s in the hub's time", made, left)
 			}
 			later = 2 * time.Hour
 			if _, a := believed(); a {

@@ -33,7 +33,7 @@ func TestConcurrentGuessesCountAsSequentialOnes(t *testing.T) {
 	}
 	wg.Wait()
 	if n := looked.Load(); n != maxAttempts {
-		t.Errorf("%d of 300 passwords were looked at, want %d", n, maxAttempts)
+		t.Errorf("%d of 300 passwords were checked, want %d", n, maxAttempts)
 	}
 	if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); err != nil {
 		t.Error("the owner elsewhere:", err)
@@ -52,7 +52,7 @@ func TestALoginDoesNotResetOtherGuesses(t *testing.T) {
 		_, _ = g.Login(t.Context(), "eve", goodPassword, "10.0.0.66")
 	}
 	if looked != maxAttempts {
-		t.Errorf("%d guesses were looked at, want %d: a login of one's own makes them good", looked, maxAttempts)
+		t.Errorf("%d guesses were checked, want %d: a login resets them", looked, maxAttempts)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestOtherNetworksCannotLockAUserOut(t *testing.T) {
 			}
 		}
 		if looked != maxUnknownAttempts {
-			t.Errorf("%d guesses from 4 addresses were looked at, want %d", looked, maxUnknownAttempts)
+			t.Errorf("%d guesses from 4 addresses were checked, want %d", looked, maxUnknownAttempts)
 		}
 		again := guard(t, t.TempDir()) // without the state in memory
 		again.Store = g.Store
@@ -89,7 +89,7 @@ func TestOtherNetworksCannotLockAUserOut(t *testing.T) {
 	})
 }
 
-func TestWrongTokensKeepNoGoodDeviceOut(t *testing.T) {
+func TestWrongTokensDoNotLockOutDevices(t *testing.T) {
 	g := guard(t, t.TempDir())
 	k := token(t, g, NewJoinToken{Uses: 200})
 	wrong := k
@@ -144,7 +144,7 @@ func TestABusyHubTellsTheDeviceWhenToRetry(t *testing.T) {
 	})
 }
 
-func TestANodeRenewsNowAndThen(t *testing.T) {
+func TestRenewalsOfANodeAreLimited(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)

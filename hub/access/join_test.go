@@ -38,7 +38,7 @@ func token(t *testing.T, g fixture, n NewJoinToken) wire.JoinToken {
 	return k
 }
 
-func TestATokenLetsADeviceIn(t *testing.T) {
+func TestADeviceJoinsWithAToken(t *testing.T) {
 	g := guard(t, t.TempDir())
 	k := token(t, g, NewJoinToken{Site: "bergen", Labels: map[string]string{"rack": "a"}, By: "anna"})
 	q := joinRequest(t, k.Text(), "", newMachine(t))
@@ -104,11 +104,11 @@ func TestRefusedJoins(t *testing.T) {
 			k.Pin = strings.Repeat("0", 32)
 			q.Token = k.Text()
 		}, ErrForbidden, "current certificate authority"},
-		{"an ended token", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) { time.Sleep(time.Hour) }, ErrForbidden, "expired at"},
+		{"an expired token", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) { time.Sleep(time.Hour) }, ErrForbidden, "expired at"},
 		{"a revoked token", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			must(t, g.RevokeJoinToken(t.Context(), k.ID))
 		}, ErrForbidden, "was revoked at"},
-		{"a token that is used up", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
+		{"a token without uses left", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "other", newMachine(t)), "10.0.0.9")
 			must(t, err)
 		}, ErrForbidden, "is used up"},
@@ -118,7 +118,7 @@ func TestRefusedJoins(t *testing.T) {
 		{"a token for another node", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			q.Token = token(t, g, NewJoinToken{Node: "pi-9"}).Text()
 		}, ErrConflict, "is for node pi-9, not for pi-1"},
-		{"a name that is another machine's", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
+		{"a name of another machine", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			first := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t))
 			first.MachineID, q.MachineID = "00112233445566aa", "99112233445566aa"
 			_, err := g.Join(t.Context(), first, "10.0.0.9")
@@ -178,7 +178,7 @@ func TestRefusedJoins(t *testing.T) {
 	}
 }
 
-func TestHardwareIsReplaced(t *testing.T) {
+func TestReplacedHardwareTakesOverItsNode(t *testing.T) {
 	g := guard(t, t.TempDir())
 	join := func(k wire.JoinToken, node, machineID string, m machine) wire.JoinAnswer {
 		t.Helper()
@@ -235,7 +235,7 @@ func TestARepeatedJoinNeedsNoSecondUse(t *testing.T) {
 	}
 }
 
-func TestATokenIsNeverUsedMoreOftenThanItMay(t *testing.T) {
+func TestTheUsesOfATokenAreLimited(t *testing.T) {
 	g := guard(t, t.TempDir())
 	k := token(t, g, NewJoinToken{Uses: 3})
 	requests := make([]wire.JoinRequest, 12)
@@ -263,7 +263,7 @@ func TestATokenIsNeverUsedMoreOftenThanItMay(t *testing.T) {
 	}
 }
 
-func TestGuessingTokensLeavesLittleBehind(t *testing.T) {
+func TestRecordsOfGuessedTokensAreLimited(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
@@ -293,7 +293,7 @@ func TestGuessingTokensLeavesLittleBehind(t *testing.T) {
 			t.Fatal("one more guess from there:", err)
 		}
 		if err := try(token(t, g, NewJoinToken{}), "10.0.0.66"); err != nil {
-			t.Fatal("a good one from there:", err)
+			t.Fatal("a good token from there:", err)
 		}
 		audits, err := g.Store.Audits(t.Context(), 100)
 		if err != nil || len(audits) != 2*maxAttempts+4 { // including both refusals, the good join, and the first record of the audit
@@ -319,7 +319,7 @@ func TestRenewal(t *testing.T) {
 		}
 		time.Sleep(400 * 24 * time.Hour) // the device was switched off for a year and a month
 		if _, err := g.Authenticate(from(certs)); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("an ended certificate does more than renew", err)
+			t.Fatal("an expired certificate does more than renew", err)
 		}
 		if _, err := renew(thief); !errors.Is(err, ErrInvalid) {
 			t.Fatal("another key:", err)
@@ -383,7 +383,7 @@ func TestRenewalsAreInTheAudit(t *testing.T) {
 	}
 }
 
-func TestMistakesInATokenAreNamedTogether(t *testing.T) {
+func TestErrorsInATokenAreReportedTogether(t *testing.T) {
 	g := guard(t, t.TempDir())
 	_, err := g.CreateJoinToken(t.Context(), NewJoinToken{Site: "Oslo!", Node: "a b", Uses: 0, Life: time.Second, Labels: map[string]string{"a b": "c"}})
 	if !errors.Is(err, ErrInvalid) {
@@ -399,7 +399,7 @@ func TestMistakesInATokenAreNamedTogether(t *testing.T) {
 	}
 	for name, n := range map[string]NewJoinToken{
 		"no use":             {Site: "oslo", Life: time.Hour},
-		"uses for ever":      {Site: "oslo", Uses: maxTokenUses + 1, Life: time.Hour},
+		"too many uses":      {Site: "oslo", Uses: maxTokenUses + 1, Life: time.Hour},
 		"a lifetime of zero": {Site: "oslo", Uses: 1},
 		"for ever":           {Site: "oslo", Uses: 1, Life: maxTokenLife + time.Second},
 		"no site":            {Uses: 1, Life: time.Hour},

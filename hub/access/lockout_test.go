@@ -43,7 +43,7 @@ func TestASiteOfNetworksHasALimit(t *testing.T) {
 		}
 	}
 	if tried != maxSiteAttempts {
-		t.Errorf("%d attempts out of one /48, want %d", tried, maxSiteAttempts)
+		t.Errorf("%d attempts from one /48, want %d", tried, maxSiteAttempts)
 	}
 	if _, err := l.try(now, tries("login", "2001:db8:2::1")...); err != nil {
 		t.Error("a neighbour is locked out:", err)

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-func TestTheFirstAdministratorComesByTheSetupLinkOnce(t *testing.T) {
+func TestTheSetupLinkCreatesOneAdministrator(t *testing.T) {
 	g := guard(t, t.TempDir())
 	ctx := t.Context()
 	if err := g.Setup(ctx, "", NewUser{Name: "eve", Password: goodPassword}, "10.0.0.66"); !errors.Is(err, ErrForbidden) {
@@ -55,14 +55,14 @@ func TestTheFirstAdministratorComesByTheSetupLinkOnce(t *testing.T) {
 	}
 	users, err := g.Users(ctx)
 	if in != 1 || err != nil || len(users) != 1 || users[0].Role != string(Admin) || users[0].Password != "" {
-		t.Fatalf("%d came in: %+v %v", in, users, err)
+		t.Fatalf("%d succeeded: %+v %v", in, users, err)
 	}
 	if again, err := g.SetupSecret(ctx); again != "" || err != nil {
 		t.Fatalf("another setup link after the setup: %q %v", again, err)
 	}
 }
 
-func TestASetupLinkEndsAfterHalfAnHour(t *testing.T) {
+func TestASetupLinkExpiresAfterHalfAnHour(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
@@ -93,7 +93,7 @@ func TestGuessingTheSetupLinkLocksTheSourceOut(t *testing.T) {
 			}
 		}
 		if looked != maxAttempts {
-			t.Errorf("%d guesses were looked at, want %d", looked, maxAttempts)
+			t.Errorf("%d guesses were checked, want %d", looked, maxAttempts)
 		}
 		if err := setup(secret, "10.0.0.66"); !errors.Is(err, ErrTooMany) {
 			t.Error("the right one from there:", err)
@@ -130,7 +130,7 @@ func TestUserNamesAndRolesAreChecked(t *testing.T) {
 	}
 }
 
-func TestASessionIsItsUsersUntilItEnds(t *testing.T) {
+func TestASessionAuthenticatesItsUserUntilItEnds(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
@@ -237,7 +237,7 @@ func TestAFloodOfAddressesCostsNoMemory(t *testing.T) {
 	}
 }
 
-func TestAnAPITokenIsItsUsersUntilItEnds(t *testing.T) {
+func TestAnAPITokenAuthenticatesItsUserUntilItEnds(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
@@ -300,7 +300,7 @@ func TestAnAPITokenIsItsUsersUntilItEnds(t *testing.T) {
 		must(t, err)
 		must(t, g.DeleteUser(ctx, "olav"))
 		if err := bearer("Bearer " + token); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("its user is gone:", err)
+			t.Fatal("its user was deleted:", err)
 		}
 		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "", time.Hour}); !errors.Is(err, store.ErrNotFound) {
 			t.Fatal(err)
@@ -315,7 +315,7 @@ func TestAnAPITokenIsItsUsersUntilItEnds(t *testing.T) {
 	})
 }
 
-func TestPeopleComeWithCertificatesUntilTheyAreDeleted(t *testing.T) {
+func TestACertificateAuthenticatesUntilItsUserIsDeleted(t *testing.T) {
 	g := guard(t, t.TempDir())
 	ctx := t.Context()
 	must(t, g.CreateUser(ctx, NewUser{"anna", goodPassword, Admin}))
@@ -371,7 +371,7 @@ func TestAKubeconfigOfAnyNameIsRevoked(t *testing.T) {
 	}
 }
 
-func TestFormsMustComeFromOurOwnPage(t *testing.T) {
+func TestFormsOfOtherSitesAreRefused(t *testing.T) {
 	g := guard(t, t.TempDir())
 	session := User{Via: "session", CSRF: "right"}
 	for _, c := range []struct {
@@ -502,7 +502,7 @@ func TestNoSecretIsKeptOrLogged(t *testing.T) {
 	for name, s := range map[string]string{"setup secret": setup, "password": goodPassword, "a mistyped password": "wrong-password-typed", "session": session.Value,
 		"API token": strings.Split(api, ".")[2], "join token": token.Secret, "wrong join token": bad.Secret} {
 		if strings.Contains(text, s) {
-			t.Errorf("%s is kept in clear", name)
+			t.Errorf("%s is stored in clear text", name)
 		}
 	}
 }

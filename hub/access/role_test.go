@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/hub/pki"
 )
 
-func TestANewRoleHoldsAtOnce(t *testing.T) {
+func TestANewRoleAppliesAtOnce(t *testing.T) {
 	g := guard(t, t.TempDir())
 	c := anna(t, g)
 	chain, _, err := g.Authority.IssueClient(pki.Admin, "anna", time.Hour)

@@ -68,7 +68,7 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 			_, err := e.g.Logout(t.Context(), r)
 			must(t, err)
 		}, true},
-		{"the session of a day ends", old(session, sessionLife), func(*testing.T, entry) { time.Sleep(recheck) }, true},
+		{"the session expires after a day", old(session, sessionLife), func(*testing.T, entry) { time.Sleep(recheck) }, true},
 		{"the token expires", old(bearer, time.Hour), func(*testing.T, entry) { time.Sleep(recheck) }, true},
 		{"the certificate expires", old(certificate, time.Hour), func(*testing.T, entry) { time.Sleep(recheck) }, true},
 	} {
@@ -88,7 +88,7 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 					open = append(open, r)
 				}
 				if n := len(g.ties.by); n != 1 {
-					t.Errorf("one credential is looked at %d times", n)
+					t.Errorf("one credential is checked %d times", n)
 				}
 				time.Sleep(3 * recheck)
 				tt.do(t, e)
@@ -96,7 +96,7 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 				synctest.Wait()
 				for _, r := range open {
 					if ended := r.Context().Err() != nil; ended != tt.ends || ended && !errors.Is(context.Cause(r.Context()), ErrEnded) {
-						t.Errorf("it has ended: %t, want %t: %v", ended, tt.ends, context.Cause(r.Context()))
+						t.Errorf("its context ended: %t, want %t: %v", ended, tt.ends, context.Cause(r.Context()))
 					}
 				}
 			})
@@ -113,7 +113,7 @@ func TestAFinishedRequestIsNotBound(t *testing.T) {
 	must(t, err)
 	end()
 	if len(g.ties.by) != 0 || !errors.Is(context.Cause(r.Context()), context.Canceled) {
-		t.Error("it is looked after for ever")
+		t.Error("it is watched for ever")
 	}
 	r, end = g.WatchSession(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return ErrTooMany })
 	defer end()

@@ -25,7 +25,7 @@ func TestViewsAreBounded(t *testing.T) {
 		want error
 	}{
 		"another name than there is room for": {store.View{Name: "more", Href: "/nodes"}, ErrConflict},
-		"a name that is there":                {store.View{Name: "view 07", Href: "/pods?q=x"}, nil},
+		"an existing name":                    {store.View{Name: "view 07", Href: "/pods?q=x"}, nil},
 		"no name":                             {store.View{Name: " ", Href: "/nodes"}, ErrInvalid},
 		"a long name":                         {store.View{Name: strings.Repeat("é", MaxViewName+1), Href: "/nodes"}, ErrInvalid},
 		"a name that turns writing around":    {store.View{Name: "a\u202eb", Href: "/nodes"}, ErrInvalid},

@@ -45,7 +45,7 @@ func TestDefaultsAreKubernetes(t *testing.T) {
 	}
 }
 
-func TestAFlagBeatsTheEnvironmentBeatsTheFileBeatsTheDefault(t *testing.T) {
+func TestFlagsWinOverEnvironmentOverFileOverDefaults(t *testing.T) {
 	f := file(t, "lease-interval: 5s\nnode-monitor-grace-period: 50s\nnode-eviction-rate: 0.5\nregister-node: false\n")
 	c, _, err := load(t, []string{"--config", f, "--lease-interval=7s", "--register-node"},
 		[]string{"FLOTILLA_LEASE_INTERVAL=6s", "FLOTILLA_NODE_MONITOR_GRACE_PERIOD=55s", "PATH=/bin"})
@@ -136,12 +136,12 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 		{"a name twice in the file", nil, nil, "log-level: info\nlog-level: warn\n", []string{"hub.yaml:2: log-level is also in line 1"}},
 		{"a list in the file", nil, nil, "log-level: [info]\n", []string{"write a single value"}},
 		{"a name without a value in the file", nil, nil, "log-level:\n", []string{"log-level has no value"}},
-		{"a file that is a list", nil, nil, "- a\n", []string{"hub.yaml:1", "`name: value`"}},
+		{"a list as the file", nil, nil, "- a\n", []string{"hub.yaml:1", "`name: value`"}},
 		{"a second document in the file", nil, nil, "---\nlog-level: warn\n---\nlog-format: json\n", []string{"hub.yaml:4: a second YAML document begins"}},
 		{"a second document that is not YAML", nil, nil, "log-level: warn\n---\na: b: c\n", []string{"hub.yaml"}},
 		{"an empty first document", nil, nil, "---\n---\nlog-format: json\n", []string{"hub.yaml:3: a second YAML document begins"}},
 		{"a file that is not YAML", nil, nil, "a: b: c\n\t", []string{"hub.yaml"}},
-		{"a file that is not there", []string{"--config=/nowhere/hub.yaml"}, nil, "", []string{"/nowhere/hub.yaml", "correct --config"}},
+		{"a missing file", []string{"--config=/nowhere/hub.yaml"}, nil, "", []string{"/nowhere/hub.yaml", "correct --config"}},
 		{"a misspelt flag", []string{"--leese-interval=1s"}, nil, "", []string{"unknown setting --leese-interval; did you mean lease-interval?"}},
 		{"a misspelt variable", nil, []string{"FLOTILLA_LOG_LEVLE=info"}, "", []string{"FLOTILLA_LOG_LEVLE: unknown setting log-levle; did you mean log-level?"}},
 		{"a Kubernetes flag without a meaning here", []string{"--enable-taint-manager"}, nil, "", []string{"--enable-taint-manager does nothing here", "always evict"}},
@@ -189,7 +189,7 @@ func TestGoodValuesAreAccepted(t *testing.T) {
 	}
 }
 
-func TestAForeignVariableIsOnlyAWarning(t *testing.T) {
+func TestAnUnknownVariableIsAWarning(t *testing.T) {
 	_, warnings, err := load(t, nil, []string{"FLOTILLA_TEST_DOCKER=unix:///x", "HOME=/"})
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "FLOTILLA_TEST_DOCKER") {
 		t.Fatal(warnings, err)

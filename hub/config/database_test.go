@@ -43,7 +43,7 @@ func TestThePasswordOfTheDatabaseIsNotShown(t *testing.T) {
 	}
 }
 
-func TestWhereADatabaseCannotBe(t *testing.T) {
+func TestInvalidDatabaseURLs(t *testing.T) {
 	for _, address := range []string{"mysql://x/y", "host=db dbname=flotilla password=geheim", "postgres", "hub.db", "https://db/x"} {
 		if _, _, err := load(t, []string{"--database=" + address}, nil); err == nil || !strings.Contains(err.Error(), "postgres://USER@HOST:5432/NAME") {
 			t.Errorf("%s: %v", address, err)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestHowLongItIsRememberedHowNodesFared(t *testing.T) {
+func TestTheTimeOfSamplesIsLimited(t *testing.T) {
 	for _, c := range []struct {
 		args, wrong string
 		want        time.Duration

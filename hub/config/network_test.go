@@ -14,7 +14,7 @@ func TestBlocksAndInventory(t *testing.T) {
 	for _, c := range []struct{ rule, args, wrong string }{
 		{"a range of IPv6", "--cluster-cidr=fd64::/48 --node-cidr-mask-size=64", ""},
 		{"the smallest block", "--node-cidr-mask-size=29", ""},
-		{"a range that is one block", "--cluster-cidr=10.64.0.0/24", ""},
+		{"a range of one block", "--cluster-cidr=10.64.0.0/24", ""},
 		{"a file", "--inventory=/etc/flotilla/machines.yaml", ""},
 		{"a page", "--inventory=https://machines.example.org/list", ""},
 		{"not a range", "--cluster-cidr=10.64.0.0", "write an address and a prefix length"},

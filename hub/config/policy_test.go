@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-func TestTheSingleSettingsComeToAPolicy(t *testing.T) {
+func TestSingleSettingsMakeAPolicy(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string
 		want policy.Document
@@ -27,7 +27,7 @@ func TestTheSingleSettingsComeToAPolicy(t *testing.T) {
 	}
 }
 
-func TestAPolicyFileTakesThePlaceOfTheSingleSettings(t *testing.T) {
+func TestAPolicyFileReplacesTheSingleSettings(t *testing.T) {
 	write := func(text string) string {
 		name := filepath.Join(t.TempDir(), "policy.yaml")
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -49,7 +49,7 @@ func TestAPolicyFileTakesThePlaceOfTheSingleSettings(t *testing.T) {
 		want string
 	}{
 		"both":                  {[]string{"--policy", write(""), "--allow-host-pid"}, "flag --allow-host-pid: allow-host-pid and policy are both set"},
-		"a file that is gone":   {[]string{"--policy", "/nowhere/policy.yaml"}, "flag --policy: read the policy: open /nowhere/policy.yaml"},
+		"a missing file":        {[]string{"--policy", "/nowhere/policy.yaml"}, "flag --policy: read the policy: open /nowhere/policy.yaml"},
 		"a misspelt key":        {[]string{"--policy", write("privleged: true")}, "field privleged not found"},
 		"an unknown level":      {[]string{"--pod-security-default=strict"}, "write privileged, baseline or restricted"},
 		"a path that is not /…": {[]string{"--policy", write("hostPaths: [srv]")}, `hostPaths: "srv" must be a clean absolute path`},

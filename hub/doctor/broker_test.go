@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-func TestEveryAddressOfABrokerIsLookedAt(t *testing.T) {
+func TestEveryAddressOfABrokerIsChecked(t *testing.T) {
 	p, _ := made(t)
 	own, err := pki.OpenWith(p.Config.DataDir, "")
 	if err != nil {
@@ -69,14 +69,14 @@ func TestEveryAddressOfABrokerIsLookedAt(t *testing.T) {
 		level   Level
 		words   string
 	}{
-		"as it should be":         {good, 0, OK, "answers in"},
-		"a certificate that ends": {good, 345 * 24 * time.Hour, Warn, "its certificate expires on"},
-		"one that has ended":      {good, 370 * 24 * time.Hour, Fail, "its certificate expired on"},
-		"one from the future":     {good, -20 * 24 * time.Hour, Fail, "is not valid before"},
-		"another name":            {serve(own, "b.example"), 0, Fail, "is not for 127.0.0.1"},
-		"another authority":       {serve(other, "127.0.0.1"), 0, Fail, "not issued by this hub's authority"},
-		"TLS failed":              {serve(nil), 0, Fail, "TLS failed"},
-		"nobody there":            {away, 0, Fail, "refused"},
+		"as it should be":                 {good, 0, OK, "answers in"},
+		"a certificate that expires soon": {good, 345 * 24 * time.Hour, Warn, "its certificate expires on"},
+		"an expired certificate":          {good, 370 * 24 * time.Hour, Fail, "its certificate expired on"},
+		"one from the future":             {good, -20 * 24 * time.Hour, Fail, "is not valid before"},
+		"another name":                    {serve(own, "b.example"), 0, Fail, "is not for 127.0.0.1"},
+		"another authority":               {serve(other, "127.0.0.1"), 0, Fail, "not issued by this hub's authority"},
+		"TLS failed":                      {serve(nil), 0, Fail, "TLS failed"},
+		"nobody there":                    {away, 0, Fail, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := p

@@ -137,7 +137,7 @@ func TestNoSecretIsInABundle(t *testing.T) {
 	} {
 		for _, words := range want {
 			if !strings.Contains(files[name], words) {
-				t.Errorf("%s does not say %q:\n%.1000s", name, words, files[name])
+				t.Errorf("%s does not contain %q:\n%.1000s", name, words, files[name])
 			}
 		}
 	}
@@ -281,7 +281,7 @@ func TestABundleOfADamagedHubHasTheErrors(t *testing.T) {
 	files := unpack(t, &b)
 	for name, words := range map[string]string{"nodes.json": "not found", "doctor.txt": "FAIL", "metrics.txt": "is it running?"} {
 		if !strings.Contains(files[name], words) {
-			t.Errorf("%s does not say %q: %s", name, words, files[name])
+			t.Errorf("%s does not contain %q: %s", name, words, files[name])
 		}
 	}
 }

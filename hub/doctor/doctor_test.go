@@ -56,7 +56,7 @@ func says(t *testing.T, all []Finding, level Level, what, words string) {
 	for _, f := range all {
 		if f.Level == level && f.What == what && strings.Contains(f.Seen, words) {
 			if f.Do == "" && level != OK {
-				t.Errorf("%s does not say what to do", f)
+				t.Errorf("%s has no next step", f)
 			}
 			return
 		}
@@ -88,7 +88,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 		}},
 		{"a file of another user", Fail, "directory", "does not have the owner of", func(p *Hub, in func(string) string) {
 			if os.Getuid() != 0 {
-				t.Skip("only root gives files away")
+				t.Skip("only root can change owners")
 			}
 			do(os.Chown(in("hub.db"), 65534, 65534))
 		}},
@@ -114,7 +114,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(err)
 			do(f.Close())
 		}},
-		{"an object that is cut off", Fail, "database", "decode pods default/a: it is damaged", func(p *Hub, in func(string) string) {
+		{"a truncated object", Fail, "database", "decode pods default/a: it is damaged", func(p *Hub, in func(string) string) {
 			st, err := store.Open(t.Context(), store.Options{Dir: in("")})
 			do(err)
 			do(st.Commit(t.Context(), store.Commit{Rev: 2, Rows: []store.Row{{Kind: "nodes", Name: "a", Rev: 2, Object: []byte("{}")}, {Kind: "pods", Namespace: "default", Name: "a", Rev: 2, Object: []byte(`{"kind":"P`)}}}))
@@ -163,9 +163,9 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(err)
 			do(os.WriteFile(in("pki/intermediate.key"), text, 0o600))
 		}},
-		{"a key of boot configurations that is empty", Fail, "certificates", "firmware.key: certificate authority unusable", func(p *Hub, in func(string) string) { do(os.WriteFile(in("pki/firmware.key"), nil, 0o600)) }},
-		{"a key of secrets that is damaged", Fail, "secrets", "it does not have 64 hex digits", func(p *Hub, in func(string) string) { do(os.WriteFile(in("secrets.key"), make([]byte, 65), 0o600)) }},
-		{"a key of secrets that is another one", Fail, "secrets", "1 secrets in the database are sealed with key", func(p *Hub, in func(string) string) {
+		{"an empty key of boot configurations", Fail, "certificates", "firmware.key: certificate authority unusable", func(p *Hub, in func(string) string) { do(os.WriteFile(in("pki/firmware.key"), nil, 0o600)) }},
+		{"a damaged key of secrets", Fail, "secrets", "it does not have 64 hex digits", func(p *Hub, in func(string) string) { do(os.WriteFile(in("secrets.key"), make([]byte, 65), 0o600)) }},
+		{"another key of secrets", Fail, "secrets", "1 secrets in the database are sealed with key", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("secrets.key"), []byte(strings.Repeat("7", 64)), 0o600))
 		}},
 		{"no key of secrets", Warn, "secrets", "1 secrets in the database are sealed with it", func(p *Hub, in func(string) string) { do(os.Remove(in("secrets.key"))) }},
@@ -175,17 +175,17 @@ func TestEveryDamageIsFound(t *testing.T) {
 		}},
 		{"no root", Fail, "certificates", "pki/root.crt not found", func(p *Hub, in func(string) string) { do(os.Remove(in("pki/root.crt"))) }},
 		{"an empty certificate", Fail, "certificates", "pki/root.crt has no certificate", func(p *Hub, in func(string) string) { do(os.WriteFile(in("pki/root.crt"), nil, 0o600)) }},
-		{"a root that has ended", Fail, "certificates", "pki/root.crt expired", func(p *Hub, in func(string) string) { p.Now = p.Now.AddDate(60, 0, 0) }},
+		{"an expired root", Fail, "certificates", "pki/root.crt expired", func(p *Hub, in func(string) string) { p.Now = p.Now.AddDate(60, 0, 0) }},
 		{"a clock of 1970", Fail, "certificates", "is not valid before", func(p *Hub, in func(string) string) { p.Now = time.Unix(1000, 0) }},
 		{"a clock before the last write", Fail, "clock", "the database was last written", func(p *Hub, in func(string) string) { p.Now = p.Now.Add(-time.Hour) }},
 		{"an unsynchronized clock", Warn, "clock", "is not synchronized", func(p *Hub, in func(string) string) { p.Unsynced = true }},
-		{"a port that is taken", Fail, "ports", "address already in use", func(p *Hub, in func(string) string) {
+		{"a port in use", Fail, "ports", "address already in use", func(p *Hub, in func(string) string) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			do(err)
 			t.Cleanup(func() { _ = l.Close() })
 			p.Config.MQTTListen = l.Addr().String()
 		}},
-		{"the port of the other hubs is taken", Fail, "ports", "--peer-listen", func(p *Hub, in func(string) string) {
+		{"the port of the other hubs is in use", Fail, "ports", "--peer-listen", func(p *Hub, in func(string) string) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			do(err)
 			t.Cleanup(func() { _ = l.Close() })
@@ -199,7 +199,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p, _ := made(t)
 			if all := Examine(t.Context(), p); Worst(all) != OK {
-				t.Fatalf("a whole directory: %v", all)
+				t.Fatalf("an undamaged directory: %v", all)
 			}
 			dir := p.Config.DataDir
 			c.damage(&p, func(name string) string { return filepath.Join(dir, name) })
@@ -226,7 +226,7 @@ func TestFilesOfAKilledHubAreReadAndNotChanged(t *testing.T) {
 	}
 	e, err := store.Examine(t.Context(), store.Options{Dir: p.Config.DataDir})
 	if err != nil || !e.Running || e.URL != "https://192.0.2.1" {
-		t.Errorf("of one that runs: %+v, %v", e, err)
+		t.Errorf("a running hub: %+v, %v", e, err)
 	}
 	e.Close()
 	killed := t.TempDir()
@@ -245,7 +245,7 @@ func TestFilesOfAKilledHubAreReadAndNotChanged(t *testing.T) {
 	before := tree(t, killed)
 	e, err = store.Examine(t.Context(), store.Options{Dir: killed})
 	if err != nil || e.Running || e.Damage != "" || e.URL != "https://192.0.2.1" {
-		t.Errorf("of one that was killed: %+v, %v", e, err)
+		t.Errorf("a killed hub: %+v, %v", e, err)
 	}
 	e.Close()
 	if after := tree(t, killed); after != before {
@@ -278,7 +278,7 @@ func tree(t *testing.T, dir string) string {
 	return b.String()
 }
 
-func TestAConnectionThatOthersCanReadIsAWarning(t *testing.T) {
+func TestAnUnencryptedDatabaseConnectionIsAWarning(t *testing.T) {
 	for _, e := range []store.Examination{
 		{Server: "postgres://flotilla@db:5432/fleet"},
 		{Server: "postgres://flotilla@db:5432/fleet", Exposed: "the connection is not encrypted"},
@@ -312,7 +312,7 @@ func TestAHubOnStandbyIsHealthy(t *testing.T) {
 	says(t, all, OK, "hub", "the leader is hub-a (hub-a:8444); it is 0.3 s behind, at revision 7")
 	says(t, all, OK, "backups", "the leader makes them")
 	if Worst(all) == Fail {
-		t.Errorf("it is taken for broken: %v", all)
+		t.Errorf("it is reported as broken: %v", all)
 	}
 	p.Standing.Behind = time.Minute
 	says(t, Examine(t.Context(), p), Warn, "hub", "60.0 s behind")

@@ -65,7 +65,7 @@ func TestAnOldBackup(t *testing.T) {
 // The same holds for several hubs: the leader is killed, and its database is restored before a
 // standby takes over, which then leads with the restored state. The shared authority is not
 // restored: devices have certificates of a root that the backup lacks.
-func TestARestoreWhileAnotherHubStandsBy(t *testing.T) {
+func TestARestoreWithAHubOnStandby(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	c := newHubGroup(t, 2)

@@ -189,7 +189,7 @@ const clockGrace = 40 * time.Second
 // The clocks of hub, device and both are set forward and back, start in 1970 and after 2038: while
 // the programs run, and when they start. No node becomes Unknown, no device is locked out, and no
 // container restarts.
-func TestClocksThatAreWrong(t *testing.T) {
+func TestWrongClocks(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	long(t)

@@ -45,7 +45,7 @@ func TestAPartition(t *testing.T) { brokenLines(t, both) }
 
 // A device that receives nothing closes the link, so that a node that receives nothing does not
 // look healthy.
-func TestALineThatCarriesOneWay(t *testing.T) { brokenLines(t, oneWay) }
+func TestAOneWayLine(t *testing.T) { brokenLines(t, oneWay) }
 
 type fault struct {
 	name     string

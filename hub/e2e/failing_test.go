@@ -20,7 +20,7 @@ import (
 
 // The hub's disk fails or becomes read-only for a while, and its database is moved. The hub serves
 // reads and leases, answers 503 with the next step to writes, and recovers without a restart.
-func TestADiskOfTheHubThatFails(t *testing.T) {
+func TestAFailingDiskOfTheHub(t *testing.T) {
 	t.Parallel()
 	strace, err := exec.LookPath("strace")
 	if err != nil {

@@ -136,7 +136,7 @@ func rounds() int {
 
 // The leader is killed under load repeatedly, frozen, and stopped in order. No acknowledged write
 // is lost, no pod is evicted, and no container restarts.
-func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
+func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	t.Parallel()
 	p := newTwoHubs(t)
 	p.simulate(6)

@@ -31,7 +31,7 @@ func mosquittoFleet(t *testing.T, names ...string) (h *hub, broker *process, dir
 	return h, broker, dir, devices
 }
 
-func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
+func TestAFleetSurvivesMosquitto(t *testing.T) {
 	t.Parallel()
 	h, broker, dir, devices := mosquittoFleet(t, "pi-1", "pi-2", "pi-3")
 	address := devices[0].id.MQTTAddress

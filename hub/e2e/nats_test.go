@@ -100,7 +100,7 @@ func (h *hub) rewrite(dir string, addresses []string, members []*member) {
 	}
 }
 
-func TestAFleetBehindANATSClusterOutlivesEachOfItsMembers(t *testing.T) {
+func TestAFleetSurvivesMembersOfANATSCluster(t *testing.T) {
 	t.Parallel()
 	addresses := []string{freePort(t), freePort(t), freePort(t)}
 	// While a member is missing, JetStream may need more than 5 s to accept a device.

@@ -18,7 +18,7 @@ import (
 // PostgreSQL is killed repeatedly while clients and devices write. Requests get a 503 with the
 // cause within moments, no acknowledged write is lost, no node becomes NotReady, and no container
 // restarts.
-func TestAHubOnPostgresOutlivesItsServer(t *testing.T) {
+func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on")
 	h := newHub(t, "--database", server.Database(), "--node-monitor-grace-period", "40s")

@@ -180,7 +180,7 @@ func TestDebianToolsAcceptThePackage(t *testing.T) {
 	w := httptest.NewRecorder()
 	d.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/install/flotilla-device-armv6.deb", nil))
 	if w.Code != http.StatusOK || w.Header().Get("Content-Length") != fmt.Sprint(w.Body.Len()) {
-		t.Fatalf("%d, %s bytes said and %d sent", w.Code, w.Header().Get("Content-Length"), w.Body.Len())
+		t.Fatalf("%d, Content-Length %s, %d bytes sent", w.Code, w.Header().Get("Content-Length"), w.Body.Len())
 	}
 	dir := t.TempDir()
 	deb := filepath.Join(dir, "x.deb")
@@ -316,11 +316,11 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 				unit, isUnit := strings.CutPrefix(name, "etc/")
 				now, err := os.ReadFile(filepath.Join(box, name))
 				if away := slices.Contains(test.away, unit); isUnit && away != os.IsNotExist(err) {
-					t.Errorf("%s hides the package's, or is gone (%v)", name, err)
+					t.Errorf("%s hides the package's, or was removed (%v)", name, err)
 				} else if isUnit && !away && string(now) != text {
 					t.Errorf("%s is changed", name)
 				} else if kept, _ := os.ReadFile(filepath.Join(box, name+".replaced")); isUnit && away && string(kept) != text {
-					t.Errorf("%s is not kept", name)
+					t.Errorf("%s was removed", name)
 				}
 				if want := "reenable " + unit + "\n"; isUnit && strings.Contains(did, want) != (slices.Contains(test.away, unit) && slices.Contains(test.enabled, unit)) {
 					t.Errorf("whether %s is enabled: %s", unit, did)
@@ -350,7 +350,7 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 				t.Errorf("the package's agent runs on: %s", did)
 			}
 			if now, err := os.ReadFile(filepath.Join(box, "local/flotilla-device")); test.program != "" && (err != nil || string(now) != byLine["local/flotilla-device"]) {
-				t.Errorf("the line's program is gone (%v)", err)
+				t.Errorf("the line's program was removed (%v)", err)
 			}
 		})
 	}
@@ -399,7 +399,7 @@ func TestAPackageIsBuiltOnce(t *testing.T) {
 	}
 }
 
-func TestAVersionIsOneToDebian(t *testing.T) {
+func TestVersionsForDebian(t *testing.T) {
 	for v, want := range map[string]string{"1.2.3": "1.2.3", "v1.2": "1.2", "1.0-rc.1": "1.0.rc.1", "": "0~", "dev": "0~dev", "1.0+git/x y": "1.0+git.x.y"} {
 		if got := debianVersion(v); got != want {
 			t.Errorf("%q is %q, want %q", v, got, want)
@@ -408,7 +408,7 @@ func TestAVersionIsOneToDebian(t *testing.T) {
 }
 
 // Slow downloads do not block the hub or other devices.
-func TestDownloadsAreCounted(t *testing.T) {
+func TestDownloadsAreLimited(t *testing.T) {
 	d, began := depot(t), time.Now()
 	enter := func(from string, after time.Duration, sent int64) *download {
 		l := &download{ResponseWriter: httptest.NewRecorder(), gate: &d.gate, source: listen.Prefix(netip.MustParseAddr(from)), began: began.Add(after), size: 1 << 20, sent: sent}
@@ -450,7 +450,7 @@ func TestDownloadsAreCounted(t *testing.T) {
 		}
 	}
 	if enter("10.0.2.1", downloadSure-1, 0) != nil {
-		t.Error("new ones do not keep their places")
+		t.Error("new downloads are cancelled")
 	}
 	next := enter("10.0.2.1", downloadSure, 0)
 	if next == nil || !goesOn(next) || goesOn(slow) {

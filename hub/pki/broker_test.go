@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestADeviceProvesThatABootIsItsOwn(t *testing.T) {
+func TestADeviceSignsItsBoot(t *testing.T) {
 	ec, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	_, ed, _ := ed25519.GenerateKey(rand.Reader)
 	rs, err := rsa.GenerateKey(rand.Reader, 2048)

@@ -24,7 +24,7 @@ func TestACommandIssuesNoIntermediate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := must(os.ReadFile(filepath.Join(dir, "intermediate.crt")))(t); string(after) != string(before) {
-		t.Error("it has made another intermediate")
+		t.Error("it has issued another intermediate")
 	}
 	if h, err := hub.Verify(chain(t, cert)); err != nil || h.Name != "kim" {
 		t.Errorf("the hub finds %v, %v", h, err)
@@ -36,11 +36,11 @@ func TestACommandIssuesNoIntermediate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h, err := hub.Verify(chain(t, cert)); err == nil {
-		t.Errorf("what a command has signed before a revocation is still good: %v", h)
+		t.Errorf("a certificate that a command signed before a revocation is valid: %v", h)
 	}
 	command.Now = func() time.Time { return time.Now().Add(intermediateLife + time.Hour) }
 	if _, _, err := command.IssueClient(Admin, "kim", LeafLife); err == nil {
-		t.Error("it signs with an intermediate that has ended")
+		t.Error("it signs with an expired intermediate")
 	} else {
 		t.Log(err)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Devices pin the first key, so the hub never replaces it.
-func TestTheKeyOfBootConfigurationsStays(t *testing.T) {
+func TestTheFirmwareKeyIsNeverReplaced(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	a, err := Open(dir)
 	if err != nil {

@@ -44,7 +44,7 @@ func TestTheLastYearOfARoot(t *testing.T) {
 			}
 		}
 		if now := a.Status(); now.Olds != first.Olds || now.Generation != first.Generation {
-			t.Errorf("%d intermediates were made in the last year", now.Olds-first.Olds)
+			t.Errorf("%d intermediates were issued in the last year", now.Olds-first.Olds)
 		}
 		if made > int(serverRenew/renewPause)+4 {
 			t.Errorf("the hub had %d certificates in the last year", made)
@@ -94,7 +94,7 @@ func TestCertificatesOfAFastClockAreReplaced(t *testing.T) {
 				t.Errorf("%d rotations", generation)
 			}
 			if now := time.Now(); now.Before(certs[0].NotBefore) {
-				t.Error("a device's certificate is not good yet")
+				t.Error("a device's certificate is not valid yet")
 			}
 		})
 	}

@@ -56,7 +56,7 @@ func TestAPassphraseIsTheFirstLineAndLongEnough(t *testing.T) {
 	}
 }
 
-func TestWhereAPassphraseComesFrom(t *testing.T) {
+func TestSourcesOfThePassphrase(t *testing.T) {
 	data, _ := protected(t)
 	credentials, files := t.TempDir(), t.TempDir()
 	right, wrong := write(t, filepath.Join(files, "right"), horse), write(t, filepath.Join(files, "wrong"), "another good passphrase")
@@ -70,7 +70,7 @@ func TestWhereAPassphraseComesFrom(t *testing.T) {
 		{name: "a file that is missing", file: right + ".missing", sealed: true, fails: true},
 		{name: "systemd", credential: horse},
 		{name: "systemd, a wrong one", credential: "another good passphrase", sealed: true, fails: true},
-		{name: "the file that is named comes before systemd's", file: right, credential: "another good passphrase"},
+		{name: "the named file wins over systemd's", file: right, credential: "another good passphrase"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("CREDENTIALS_DIRECTORY", credentials)
@@ -92,7 +92,7 @@ func TestWhereAPassphraseComesFrom(t *testing.T) {
 }
 
 // The costs in a key file are checked before the key is derived.
-func TestTheCostsOfAProtectedKeyAreBounded(t *testing.T) {
+func TestTheCostsOfAnEncryptedKeyAreLimited(t *testing.T) {
 	good, err := seal([]byte(horse), []byte("key"))
 	if err != nil {
 		t.Fatal(err)

@@ -141,13 +141,13 @@ func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(second, "pki", "former-root.key")); !errors.Is(err, os.ErrNotExist) {
-		t.Error("the former root's key stays at the copy")
+		t.Error("the copy still has the former root's key")
 	}
 	if err := Install(second, "db-2", map[string][]byte{"root.crt": []byte("x")}); !errors.Is(err, ErrKey) {
 		t.Errorf("the authority of one database was replaced by that of another: %v", err)
 	}
 	if err := Install(first, "db-1", kept); err != nil {
-		t.Errorf("the hub that the authority comes from: %v", err)
+		t.Errorf("the hub with the original authority: %v", err)
 	}
 	own := t.TempDir()
 	if _, err := OpenWith(own, ""); err != nil {
@@ -159,7 +159,7 @@ func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 	if b, err = OpenWith(second, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Protect([]byte("a passphrase that is long")); !errors.Is(err, ErrKey) {
+	if err := b.Protect([]byte("a long passphrase")); !errors.Is(err, ErrKey) {
 		t.Errorf("a copy was changed, which the next start undoes: %v", err)
 	}
 	no := errors.New("no")

@@ -68,14 +68,14 @@ func device(t *testing.T, a *Authority, node string) ([]*x509.Certificate, *ecds
 	return certs, key
 }
 
-func TestTheAuthorityIsMadeOnceAndForItsOwnerOnly(t *testing.T) {
+func TestTheAuthorityIsCreatedOnceWithPrivateFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	a := open(t, dir)
 	if len(a.Pin()) != 32 || a.Pin() != KeyHash(a.root.cert)[:32] {
 		t.Fatal(a.Pin())
 	}
 	if b := open(t, dir); b.Pin() != a.Pin() || !b.middle.cert.Equal(a.middle.cert) {
-		t.Fatal("the second start made another authority")
+		t.Fatal("the second start created another authority")
 	}
 	if y := time.Until(a.root.cert.NotAfter).Hours() / 24 / 365; y < 9.9 || y > 10.1 {
 		t.Fatalf("the root is valid for %v years", y)
@@ -93,7 +93,7 @@ func TestTheAuthorityIsMadeOnceAndForItsOwnerOnly(t *testing.T) {
 	}
 }
 
-func TestAnOddKeyIsRefusedInOneSentence(t *testing.T) {
+func TestAnUnusableKeyIsRefusedInOneSentence(t *testing.T) {
 	rsaKey := must(rsa.GenerateKey(rand.Reader, 2048))(t)
 	odd := must(encodeKey(rsaKey))(t)
 	for _, c := range []struct {
@@ -234,10 +234,10 @@ func TestRefusedCertificates(t *testing.T) {
 
 		time.Sleep(LeafLife + time.Hour)
 		if _, err := a.Verify(mine); !errors.Is(err, ErrUntrusted) {
-			t.Error("an ended one:", err)
+			t.Error("an expired certificate:", err)
 		}
 		if h, err := a.VerifyForRenewal(mine); err != nil || h.Name != "pi-1" {
-			t.Error("an ended one may renew:", err)
+			t.Error("an expired certificate may be renewed:", err)
 		}
 		if _, err := a.VerifyForRenewal(foreign); !errors.Is(err, ErrUntrusted) {
 			t.Error("another's renews:", err)
@@ -249,7 +249,7 @@ func TestRefusedCertificates(t *testing.T) {
 	})
 }
 
-func TestPeopleHaveTheirOwnCertificates(t *testing.T) {
+func TestCertificatesOfUsers(t *testing.T) {
 	a := open(t, t.TempDir())
 	for _, role := range []Role{Admin, Operator, Viewer} {
 		cert, key, err := a.IssueClient(role, "anna", 90*24*time.Hour)
@@ -291,7 +291,7 @@ func TestOnlyANodeHasANodesCommonName(t *testing.T) {
 			}
 			all := chain(t, cert)
 			if common := all[0].Subject.CommonName; wire.ValidNode(common) == nil || common == HubName || common == name {
-				t.Errorf("the certificate of %s %s says %q", role, name, common)
+				t.Errorf("the certificate of %s %s has the name %q", role, name, common)
 			}
 			if h := must(a.Verify(all))(t); h.Role != role || h.Name != name {
 				t.Errorf("%s %s is %+v to the hub", role, name, h)
@@ -365,7 +365,7 @@ func TestTheHubsCertificateFollowsItsNames(t *testing.T) {
 		}
 		again := must(open(t, dir).NewServer(func() []string { return names }, slog.New(slog.DiscardHandler)))(t)
 		if !again.current.Leaf.Equal(second.Leaf) {
-			t.Fatal("a restart made another certificate")
+			t.Fatal("a restart issued another certificate")
 		}
 		time.Sleep(LeafLife - serverRenew + time.Hour)
 		if third := get(); third.Leaf.Equal(second.Leaf) {
@@ -398,7 +398,7 @@ func handshake(t *testing.T, server, client *tls.Config) error {
 	return <-done
 }
 
-func TestMQTTIsForDevicesThatMay(t *testing.T) {
+func TestMQTTAcceptsOnlyAllowedDevices(t *testing.T) {
 	a := open(t, t.TempDir())
 	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
 	revoked := errors.New("revoked")

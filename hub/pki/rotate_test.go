@@ -33,7 +33,7 @@ func keyed(t *testing.T, a *Authority, node string) tls.Certificate {
 	return c
 }
 
-func TestARotatedRootIsLearnedWithoutAVisit(t *testing.T) {
+func TestDevicesReceiveARotatedRoot(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		dir := t.TempDir()
 		a := open(t, dir)
@@ -76,8 +76,8 @@ func TestARotatedRootIsLearnedWithoutAVisit(t *testing.T) {
 			}
 		}
 		in("a device with the former root", trusting(t, oldRoots, old))
-		in("one that has renewed, and has both", trusting(t, roots, fresh))
-		in("one that has just joined", trusting(t, onlyNew, fresh))
+		in("a device that has renewed, with both roots", trusting(t, roots, fresh))
+		in("a device that has just joined", trusting(t, onlyNew, fresh))
 		holder := func(c tls.Certificate) Holder {
 			var shown []*x509.Certificate
 			for _, der := range c.Certificate {
@@ -105,9 +105,9 @@ func TestARotatedRootIsLearnedWithoutAVisit(t *testing.T) {
 		}
 		out("the former root's", trusting(t, roots, old))
 		out("a former intermediate's", trusting(t, roots, fresh))
-		in("one that has renewed", trusting(t, roots, newest))
+		in("a device that has renewed", trusting(t, roots, newest))
 		in("a client with the new root only", trusting(t, onlyNew, newest))
-		out("one that has missed all of it", trusting(t, oldRoots, newest)) // the client does not trust the hub
+		out("a device that has missed both changes", trusting(t, oldRoots, newest)) // the client does not trust the hub
 		if st := a.Status(); st.Former != nil || st.Olds != 0 {
 			t.Errorf("%+v", st)
 		}
@@ -120,7 +120,7 @@ func TestARotatedRootIsLearnedWithoutAVisit(t *testing.T) {
 }
 
 // After a power cut at any point, the authority is either the former or the new one.
-func TestPowerFailsInTheMiddleOfAChange(t *testing.T) {
+func TestAPowerCutDuringAChange(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
 	before := a.Pin()
@@ -179,7 +179,7 @@ func TestPowerFailsInTheMiddleOfAChange(t *testing.T) {
 	}
 }
 
-func TestProtectedKeysOpenWithTheirPassphraseOnly(t *testing.T) {
+func TestEncryptedKeysNeedTheirPassphrase(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
 	pin := a.Pin()
@@ -206,7 +206,7 @@ func TestProtectedKeysOpenWithTheirPassphraseOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := closed.Protect(nil); !errors.Is(err, ErrSealed) {
-		t.Fatal("taken away without it:", err)
+		t.Fatal("removed without it:", err)
 	}
 	if err := closed.Unlock(second); !errors.Is(err, ErrKey) || strings.Contains(err.Error(), "\n") {
 		t.Fatal("a wrong one:", err)
@@ -228,7 +228,7 @@ func TestProtectedKeysOpenWithTheirPassphraseOnly(t *testing.T) {
 	}
 	changed := open(t, dir)
 	if err := changed.Unlock(first); err == nil {
-		t.Fatal("the former passphrase is still good")
+		t.Fatal("the former passphrase still works")
 	}
 	if err := changed.Unlock(second); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestProtectedKeysOpenWithTheirPassphraseOnly(t *testing.T) {
 	}
 }
 
-func TestAProtectedKeyThatWasChangedIsRefused(t *testing.T) {
+func TestAnEncryptedKeyThatWasChangedIsRefused(t *testing.T) {
 	for _, tt := range []struct{ name, from, to, want string }{
 		{"costs without end", "Memory-KiB: 65536", "Memory-KiB: 4294967295", "out of bounds"},
 		{"no cost", "Time: 3", "Time: 0", "out of bounds"},

@@ -119,7 +119,7 @@ func TestRevokedKeysStayRevoked(t *testing.T) {
 		for what, a := range map[string]*Authority{"running": a, "after a restart": open(t, dir)} {
 			for i, c := range all {
 				if _, err := a.Verify(c); !errors.Is(err, ErrUntrusted) {
-					t.Errorf("%s: the certificate of generation %d of %d is good: %v", what, i+1, len(all), err)
+					t.Errorf("%s: the certificate of generation %d of %d is valid: %v", what, i+1, len(all), err)
 				}
 			}
 			now, _ := device(t, a, "pi-1")
@@ -158,7 +158,7 @@ func TestSignedCertificatesAreLimited(t *testing.T) {
 		time.Sleep(rootLife - LeafLife/2)
 		c, _ := device(t, a, "pi-1")
 		if c[0].NotAfter.After(a.root.cert.NotAfter) || a.middle.cert.NotAfter.After(a.root.cert.NotAfter) {
-			t.Errorf("the root ends %s, its intermediate %s, a device's certificate %s", a.root.cert.NotAfter, a.middle.cert.NotAfter, c[0].NotAfter)
+			t.Errorf("the root expires %s, its intermediate %s, a device's certificate %s", a.root.cert.NotAfter, a.middle.cert.NotAfter, c[0].NotAfter)
 		}
 	})
 	for _, life := range []time.Duration{0, -time.Hour, LeafLife + time.Second} {
@@ -188,7 +188,7 @@ func TestTLSUsesTheCurrentRoots(t *testing.T) {
 	}
 	mqtt := a.MQTT(server, func(Holder) error { return nil })
 	if mqtt.ClientAuth != tls.RequireAndVerifyClientCert {
-		t.Errorf("MQTT asks for %v", mqtt.ClientAuth)
+		t.Errorf("MQTT requests %v", mqtt.ClientAuth)
 	}
 	first := must(mqtt.GetConfigForClient(nil))(t)
 	if before := must(mqtt.GetConfigForClient(nil))(t); before != first {
@@ -214,7 +214,7 @@ func TestTLSUsesTheCurrentRoots(t *testing.T) {
 		t.Error("it locks what a link leads to")
 	}
 	if _, err := os.Stat(victim); err == nil {
-		t.Error("and has made it")
+		t.Error("and the file was created")
 	}
 }
 
@@ -229,7 +229,7 @@ func TestRevokeRemovesTheFormerRoot(t *testing.T) {
 	}
 	for _, name := range []string{formerRoot + ".crt", formerRoot + ".key", formerMiddle, crossFile} {
 		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is there: %v", name, err)
+			t.Errorf("%s exists: %v", name, err)
 		}
 	}
 	if !slices.Contains(open(t, dir).revoked, former) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestAnOrderIsAnsweredHoweverDeepTheDirectoryLies(t *testing.T) {
+func TestAnOrderWorksWithALongPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("deep/", 40))
 	if _, err := Ask(dir, "resume"); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(), "--data-dir") {
 		t.Errorf("a directory that is not there: %v", err)
