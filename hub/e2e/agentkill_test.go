@@ -103,7 +103,7 @@ func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 	}
 	for _, c := range before {
 		if !slices.Contains(now, c) {
-			t.Errorf("%v, of a pod that was not to change, is gone or was started again", c)
+			t.Errorf("%v of an unchanged pod is missing or was restarted", c)
 		}
 	}
 	pods, err := h.pods("churn", d.node)

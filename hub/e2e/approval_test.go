@@ -32,7 +32,7 @@ func TestApproval(t *testing.T) {
 		t.Helper()
 		await(t, "the end of the join", patience, func() error {
 			if !p.ended() {
-				return fmt.Errorf("it waits; it said %s", p.output)
+				return fmt.Errorf("it waits; its output is %s", p.output)
 			}
 			return nil
 		})

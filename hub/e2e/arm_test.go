@@ -43,7 +43,7 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			if c.arm == "7" && !testLong {
-				t.Skip("make test-long: it is like the one of version 6")
+				t.Skip("make test-long: it is like version 6")
 			}
 			b := newBoard(t, c.board, c.emulator, program(t, "device", c.platform))
 			node := fmt.Sprintf("e2e-%d-%s", os.Getpid(), c.board)

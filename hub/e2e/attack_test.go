@@ -230,7 +230,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		imposter.run()
 		await(t, "the refusal", patience, func() error {
 			if !strings.Contains(h.output.String(), "another device has joined as this node") {
-				return errors.New("the log does not say it")
+				return errors.New("the log has no message about it")
 			}
 			return nil
 		})
@@ -247,7 +247,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			t.Errorf("its renewal: %v", err)
 		}
 		newer.run()
-		await(t, "the new device again", patience, func() error { return h.ready(old.id.Node, corev1.ConditionTrue) })
+		await(t, "the new device reconnects", patience, func() error { return h.ready(old.id.Node, corev1.ConditionTrue) })
 	})
 }
 

@@ -43,7 +43,7 @@ func TestAnOldBackup(t *testing.T) {
 			return h.ready(d.node, corev1.ConditionTrue)
 		})
 		if dep, err := h.deployment("sign"); err != nil || *dep.Spec.Replicas != 2 {
-			t.Fatalf("the restored hub does not want what the backup says: %v, %v", dep.Spec.Replicas, err)
+			t.Fatalf("the restored hub has not the backup's desired state: %v, %v", dep.Spec.Replicas, err)
 		}
 		for end := time.Now().Add(3 * grace); time.Now().Before(end); time.Sleep(time.Second) {
 			e.same(t, d.node, before, start)
@@ -95,7 +95,7 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the standby has all of it", patience, func() error { _, err := b.get("/api/v1/namespaces/default/configmaps/newer"); return err })
+	await(t, "the standby has all objects", patience, func() error { _, err := b.get("/api/v1/namespaces/default/configmaps/newer"); return err })
 	a.kill()
 	output(t, hubProgram, "restore", "--data-dir", a.dir, backup)
 	if next, _ := c.leader(); next != b {
@@ -119,7 +119,7 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 	}
 	a.start() // on standby
 	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err, "stands by") {
-		t.Errorf("resume at the standby says %s%s", r.out, r.err)
+		t.Errorf("resume at the standby prints %s%s", r.out, r.err)
 	}
 	said := output(t, hubProgram, "resume", "--data-dir", b.dir)
 	b.runsOn(d, 2)

@@ -95,7 +95,7 @@ func (c *clocks) runHub() {
 
 func (c *clocks) runDevice() {
 	c.t.Helper()
-	await(c.t, "the agent that was killed is gone", patience, func() error { // its children may keep their files open a moment longer
+	await(c.t, "the killed agent has ended", patience, func() error { // its children may keep their files open a moment longer
 		lock, err := os.Open(filepath.Join(c.d.dir, "lock"))
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -137,7 +137,7 @@ func (c *clocks) works(when string) {
 	c.h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"word":%q}}`, word))
 	await(c.t, when+": the desired state arrives", patience, func() error { return c.d.stores(word) })
 	if said := c.h.kubectl("logs", "deployment/sign"); !strings.Contains(said, "hello") {
-		c.t.Errorf("%s: kubectl logs says %q", when, said)
+		c.t.Errorf("%s: kubectl logs prints %q", when, said)
 	}
 }
 

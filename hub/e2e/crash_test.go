@@ -105,7 +105,7 @@ func TestKillingTheHubLosesNothing(t *testing.T) {
 	slices.Sort(starts)
 	usual, slowest := starts[len(starts)*9/10], starts[len(starts)-1]
 	if alone() && usual > 3*time.Second {
-		t.Errorf("one start in ten takes %s or more, wants 3 s", usual)
+		t.Errorf("one start in ten takes %s or more, want 3 s", usual)
 	}
 	if n.acks < kills() {
 		t.Errorf("only %d writes were acknowledged: the test proves nothing", n.acks)
@@ -177,7 +177,7 @@ func (h *hub) checkNotes(n *ackLog) {
 		got, ok := have[name]
 		switch {
 		case n.deleted[name] && ok:
-			h.t.Errorf("%s is there although its deletion was acknowledged", name)
+			h.t.Errorf("%s exists although its deletion was acknowledged", name)
 		case n.deleted[name]:
 		case !ok && name[0] == 'w' && deletes(name): // the deletion may be done without an acknowledgement
 		case !ok:

@@ -60,10 +60,10 @@ var (
 		{"every connection is reset and refused", passes, passes, true},
 	}
 	oneWay = []fault{
-		{"only what the hub says arrives", lost, passes, false},
-		{"only what the device says arrives", passes, lost, false},
-		{"what the device says gets stuck", stands, passes, false},
-		{"what the hub says gets stuck", passes, stands, false},
+		{"only bytes of the hub arrive", lost, passes, false},
+		{"only bytes of the device arrive", passes, lost, false},
+		{"bytes of the device get stuck", stands, passes, false},
+		{"bytes of the hub get stuck", passes, stands, false},
 	}
 )
 
@@ -80,7 +80,7 @@ func brokenLines(t *testing.T, faults []fault) {
 		after := time.Since(began)
 		noticed = max(noticed, after)
 		if after > 20*time.Second+2*grace {
-			t.Errorf("%s: the node is Unknown after %s, wants the link's 20 s and the grace of %s", f.name, after.Round(time.Millisecond), grace)
+			t.Errorf("%s: the node is Unknown after %s, want the link's 20 s and the grace of %s", f.name, after.Round(time.Millisecond), grace)
 		}
 		h.kubectl("create", "configmap", fmt.Sprint("meanwhile-", i))
 		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"round":"%d"}}`, i))
@@ -88,19 +88,19 @@ func brokenLines(t *testing.T, faults []fault) {
 		e.same(t, d.node, before, f.name)
 		n.heal()
 		began = time.Now()
-		await(t, "after "+f.name+" all is right again", patience, func() error { return h.recovered(d, began) })
+		await(t, "after "+f.name+" everything has recovered", patience, func() error { return h.recovered(d, began) })
 		after = time.Since(began)
 		healed = max(healed, after)
 		// The link reconnects after at most 7 s; an attempt that hangs ends at its timeout.
 		if after > 20*time.Second {
-			t.Errorf("%s: right again %s after the end of it, wants 20 s", f.name, after.Round(time.Millisecond))
+			t.Errorf("%s: recovered %s after its end, want 20 s", f.name, after.Round(time.Millisecond))
 		}
 		e.same(t, d.node, before, "the end of: "+f.name)
 	}
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
 		t.Errorf("a pod was evicted:\n%s", events)
 	}
-	seen(t, fmt.Sprintf("%d kinds of it; Unknown after at most %.1f s (grace %s), right again %.1f s after its end; no container restarted", len(faults), noticed.Seconds(), grace, healed.Seconds()))
+	seen(t, fmt.Sprintf("%d kinds; Unknown after at most %.1f s (grace %s), recovered %.1f s after its end; no container restarted", len(faults), noticed.Seconds(), grace, healed.Seconds()))
 }
 
 // A flapping link evicts no pod and restarts no container. Neither Ready nor the logs change with
@@ -126,7 +126,7 @@ func TestAFlappingLine(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	await(t, "all is right again", patience, func() error { return h.recovered(d, began) })
+	await(t, "everything has recovered", patience, func() error { return h.recovered(d, began) })
 	if len(turns)-1 > rounds/4 {
 		t.Errorf("Ready turned %d times while the link turned %d times", len(turns)-1, 2*rounds)
 	}

@@ -115,7 +115,7 @@ func TestWear(t *testing.T) {
 	}
 	syncs := float64(strings.Count(string(body), "sync(")) / hours
 	if hubMB > 20 || syncs > 240 || agentMB > 1 {
-		t.Errorf("in an hour the hub writes %.1f MB and syncs %.0f times, the agent writes %.2f MB; wants 20, 240 and 1", hubMB, syncs, agentMB)
+		t.Errorf("in an hour the hub writes %.1f MB and syncs %.0f times, the agent writes %.2f MB; want 20, 240 and 1", hubMB, syncs, agentMB)
 	}
 	seen(t, fmt.Sprintf("of four quiet minutes, for an hour: the hub of 101 nodes %.1f MB and %.0f syncs, an agent with two pods %.2f MB", hubMB, syncs, agentMB))
 }

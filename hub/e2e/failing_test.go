@@ -24,7 +24,7 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	t.Parallel()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
-		need(t, "strace is needed to let the writes of a hub fail: %v", err)
+		need(t, "strace is needed to make writes of a hub fail: %v", err)
 	}
 	h := newHub(t)
 	h.simulate(2, 1)
@@ -43,7 +43,7 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 		t.Helper()
 		var r refusal
 		if err := create(name); !errors.As(err, &r) || r.code != http.StatusServiceUnavailable {
-			t.Errorf("%s: a new object is answered with %v, wants 503", when, err)
+			t.Errorf("%s: a create is answered with %v, want 503", when, err)
 		}
 	}
 	alive := func(when string) {
@@ -72,7 +72,7 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 		refused(fault, "still")
 		told := h.output.String()[said:]
 		if i == 0 && (!strings.Contains(told, "fails (see") || !strings.Contains(told, file) || !strings.Contains(told, "dmesg")) { // then it logs that once a minute
-			t.Errorf("%s: the log says\n%s", fault, told)
+			t.Errorf("%s: the log is\n%s", fault, told)
 		}
 		if lines := strings.Count(told, "\n"); lines > 20 {
 			t.Errorf("%s: %d lines of log in %s:\n%s", fault, lines, grace, tail(told, 30))
@@ -86,7 +86,7 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	refused("its database was moved", "moved")
 	alive("its database was moved")
 	if said := h.output.String(); !strings.Contains(said, "MOVED OR REMOVED") {
-		t.Errorf("of a database that was moved the log says\n%s", tail(said, 5))
+		t.Errorf("after the database was moved the log is\n%s", tail(said, 5))
 	}
 	if err := os.Rename(file+".bak", file); err != nil {
 		t.Fatal(err)

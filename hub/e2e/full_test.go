@@ -92,7 +92,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 			continue
 		}
 		if !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage || !strings.Contains(refused.text, "full") {
-			t.Fatalf("on a full disk a create is answered with %v, wants 507 and the cause", err)
+			t.Fatalf("on a full disk a create is answered with %v, want 507 and the cause", err)
 		}
 		break
 	}
@@ -119,7 +119,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	// The hub's own additions wait; its deletions go on.
 	h.kubectl("scale", "deployment", "sign", "--replicas=3")
 	h.kubectl("delete", "deployment", "spare", "--wait=false")
-	await(t, "the pods of a deleted workload are gone", patience, func() error {
+	await(t, "the pods of a deleted workload are removed", patience, func() error {
 		b, err := h.get("/api/v1/namespaces/default/pods?labelSelector=app%3Dspare")
 		if err == nil && strings.Contains(string(b), `"name":"spare-`) {
 			return errors.New("there are some")
@@ -218,9 +218,9 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"disk":"was %s"}}`, c.name))
 		if c.takes {
 			await(t, "the new desired state is stored", patience, func() error { return d.stores("was " + c.name) })
-			await(t, "the node says that its disk is full", patience, func() error { return h.condition(d.node, "OutOfDisk", corev1.ConditionTrue) })
+			await(t, "the node reports its full disk", patience, func() error { return h.condition(d.node, "OutOfDisk", corev1.ConditionTrue) })
 		} else {
-			await(t, "the node says that it cannot store", patience, func() error {
+			await(t, "the node reports that it cannot store", patience, func() error {
 				return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionFalse), h.ready(d.node, c.ready))
 			})
 		}
@@ -247,7 +247,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 		await(t, "all is stored when the disk is well", patience, func() error {
 			return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionTrue), h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2), d.stores("was "+c.name))
 		})
-		figures = append(figures, fmt.Sprintf("%s: right %.1f s after it was mended", c.name, time.Since(began).Seconds()))
+		figures = append(figures, fmt.Sprintf("%s: recovered %.1f s after its end", c.name, time.Since(began).Seconds()))
 		e.same(t, d.node, before, "the disk was mended that was "+c.name)
 	}
 	seen(t, strings.Join(figures, ", ")+"; leases went on, no container restarted")

@@ -74,7 +74,7 @@ func ownAddresses(t testing.TB) string {
 		n := hubs.Add(1)
 		addresses := fmt.Sprintf("10.%d.0.0/16", 96+(int64(os.Getpid())*31+n)%128)
 		if of := reached(t, addresses); of != "" {
-			t.Logf("%s is taken: this machine has %s", addresses, of)
+			t.Logf("%s is in use: this machine has %s", addresses, of)
 			continue
 		}
 		name := fmt.Sprintf("e2e-%d-free-%d", os.Getpid(), n)
@@ -85,7 +85,7 @@ func ownAddresses(t testing.TB) string {
 		if err == nil || !strings.Contains(err.Error(), "overlaps") {
 			return addresses // or Docker is not installed
 		}
-		t.Logf("%s is taken: %v", addresses, err)
+		t.Logf("%s is in use: %v", addresses, err)
 	}
 	t.Fatal("Docker has no addresses left for a test")
 	return ""

@@ -127,7 +127,7 @@ func TestADeviceSurvivesTheHubItJoinedThrough(t *testing.T) {
 	b.allReady(2)
 	output(t, program(t, "hub", here), "ca", "rotate", "--root", "--data-dir", b.dir) // makes each device renew
 	for _, d := range []*device{one, two} {
-		await(t, d.node+" renews at the hub that is left", patience, func() error {
+		await(t, d.node+" renews at the remaining hub", patience, func() error {
 			id, err := join.Load(d.dir)
 			if err == nil && (id.HubURL != "https://"+b.https || strings.Count(id.CA, "BEGIN") != 2) {
 				err = errors.New("its hub is " + id.HubURL)
@@ -172,7 +172,7 @@ func TestKubectlInContainersThroughAStandby(t *testing.T) {
 	s.Await("begun\n")
 	a.kill()
 	if rest, code := s.End(); code == 0 {
-		t.Errorf("when the hub that leads was killed kubectl exec said %q, code %d", rest, code)
+		t.Errorf("after a kill of the leader kubectl exec printed %q, code %d", rest, code)
 	}
 	await(t, "a command runs at the hub that leads now", patience, func() error {
 		if out, errs, code := kubectltest.Run(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print", "again"); code != 0 || out != "again\n" {
@@ -211,7 +211,7 @@ func TestAWatchSurvivesANewLeader(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	b.stop() // the hub of the watch is away for a while
 	if next, _ := c.leader(); next != a {
-		t.Fatal("the ended hub leads")
+		t.Fatal("the stopped hub is the leader")
 	}
 	b.start()
 	time.Sleep(2 * time.Second)
@@ -349,7 +349,7 @@ func TestALeaderWithASlowDatabaseStays(t *testing.T) {
 	if a.ended() || b.ended() || !leads(a) || leads(b) {
 		t.Error("another hub leads, because the database was slow")
 	}
-	await(t, "the watch at the standby goes on", patience, func() error {
+	await(t, "the watch at the standby continues", patience, func() error {
 		if n := strings.Count(watch.output.String(), "configmap/slow-"); n < 3 {
 			return fmt.Errorf("it received %d", n)
 		}
@@ -397,7 +397,7 @@ func TestAFormerLeaderAcceptsNoClients(t *testing.T) {
 		return nil
 	})
 	if said := h.output.String(); !strings.Contains(said, "this hub no longer leads") {
-		t.Errorf("the hub ended without a word of why: %s", tail(said, 5))
+		t.Errorf("the hub ended without a reason: %s", tail(said, 5))
 	}
 	<-held
 	h.start()
@@ -434,7 +434,7 @@ func TestThreeHubs(t *testing.T) {
 	third.stop()
 	first.start()
 	if again, _ := c.leader(); again != first {
-		t.Fatal("the hub that is there alone does not lead")
+		t.Fatal("the only hub is not the leader")
 	}
 	second.start()
 	third.start()
@@ -452,7 +452,7 @@ func TestThreeHubs(t *testing.T) {
 	i := slices.Index(first.args, "--peer-listen")
 	r := command{path: program(t, "hub", here), args: append(same, "--peer-address", first.args[i+1])}.run(t)
 	if r.code == 0 || !strings.Contains(r.err, "give each hub") || !strings.Contains(r.err, first.args[i+1]) {
-		t.Errorf("a hub with another's address ended with code %d and said %s", r.code, r.err)
+		t.Errorf("a hub with another one's address ended with code %d and printed %s", r.code, r.err)
 	}
 	if !leads(first) {
 		t.Error("the hub that was there first does not lead")

@@ -230,7 +230,7 @@ func (k *kubectlUser) unplaceable(t *testing.T) {
 	t.Helper()
 	text := `{apiVersion: v1, kind: Pod, metadata: {name: giant}, spec: {containers: [{name: main, image: "example.org/giant:1", resources: {requests: {memory: 900Gi}}}]}}`
 	k.kubectlWith(text, "apply", "-f", "-")
-	await(t, "the pod says why it is not placed", patience, func() error {
+	await(t, "the pod has the reason why it is Pending", patience, func() error {
 		if out := k.kubectl("describe", "pod", "giant"); !strings.Contains(out, "0/8 nodes are available: 8 Insufficient memory") {
 			return errors.New(out)
 		}

@@ -177,7 +177,7 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	}
 	slices.Sort(took)
 	if usual := took[len(took)*9/10]; alone() && usual > 10*time.Second {
-		t.Errorf("after a kill -9 nothing was acknowledged for %s in one of ten rounds or more, wants 10 s: %v", usual, took)
+		t.Errorf("after a kill -9 nothing was acknowledged for %s in one of ten rounds or more, want 10 s: %v", usual, took)
 	}
 
 	// Frozen: the other hub becomes the leader, and the frozen one writes nothing when it
@@ -206,10 +206,10 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 		return nil
 	})
 	if said := was.output.String(); !strings.Contains(said, "this hub no longer leads") {
-		t.Errorf("the frozen hub ended without a word of why: %s", tail(said, 5))
+		t.Errorf("the frozen hub ended without a reason: %s", tail(said, 5))
 	}
 	if !leads(other) {
-		t.Error("the hub that goes on has taken the lead from the other")
+		t.Error("the frozen hub took the lead from the other one")
 	}
 	p.again(was)
 
@@ -228,7 +228,7 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	slices.Sort(gaps)
 	rolling := gaps[1]
 	if alone() && rolling > 2*time.Second {
-		t.Errorf("when the leader ended in order nothing was acknowledged for %s, wants 2 s", gaps)
+		t.Errorf("after an orderly end of the leader nothing was acknowledged for %s, want 2 s", gaps)
 	}
 
 	cancel()

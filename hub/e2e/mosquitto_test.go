@@ -58,7 +58,7 @@ func TestAFleetSurvivesMosquitto(t *testing.T) {
 	broker.kill()
 	await(t, "the nodes to be unknown", patience, func() error { return h.ready("pi-3", corev1.ConditionUnknown) })
 	if out := h.output.String(); !strings.Contains(out, "the broker is out of reach") {
-		t.Error("the hub's log does not say that the broker is out of reach")
+		t.Error("the hub's log does not report the unreachable broker")
 	}
 	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 0" {
 		t.Errorf("without a broker: %q", m)
@@ -66,7 +66,7 @@ func TestAFleetSurvivesMosquitto(t *testing.T) {
 	mosquitto(t, dir, address)
 	h.allReady(3)
 	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 1" {
-		t.Errorf("when it is back: %q", m)
+		t.Errorf("after its return: %q", m)
 	}
 	devices[2].runs(h, "after-the-outage")
 	for _, p := range []string{"before", "after-a-restart", "after-a-kill"} {

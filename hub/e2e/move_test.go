@@ -59,7 +59,7 @@ func TestADeviceMovesToAnotherHub(t *testing.T) {
 		await(t, "they alone run", patience, func() error {
 			for node, want := range map[string]int{was: 0, d.node: 2} {
 				if list, err := e.running(node); err != nil || len(list) != want {
-					return fmt.Errorf("%d containers of node %s run, wants %d: %v", len(list), node, want, err)
+					return fmt.Errorf("%d containers of node %s run, want %d: %v", len(list), node, want, err)
 				}
 			}
 			return nil

@@ -78,7 +78,7 @@ spec:
 func (h *hub) shows(path, words string) error {
 	text, err := h.get(path)
 	if err == nil && !strings.Contains(string(text), words) {
-		err = fmt.Errorf("%s does not say %q", path, words)
+		err = fmt.Errorf("%s does not contain %q", path, words)
 	}
 	return err
 }
@@ -110,11 +110,11 @@ func (h *hub) typeIn(p corev1.Pod, path string) {
 	for !strings.Contains(said, `"end":`) {
 		var part []byte
 		if err := websocket.Message.Receive(conn, &part); err != nil {
-			h.t.Fatalf("the terminal in %s has said %q: %v", p.Name, said, err)
+			h.t.Fatalf("the terminal in %s printed %q: %v", p.Name, said, err)
 		}
 		said += string(part)
 	}
 	if !strings.Contains(said, "\nhello from the page") || !strings.Contains(said, "exit code 3") {
-		h.t.Errorf("the terminal in %s has said %q", p.Name, said)
+		h.t.Errorf("the terminal in %s printed %q", p.Name, said)
 	}
 }

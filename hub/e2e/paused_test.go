@@ -52,7 +52,7 @@ func TestAPausedHub(t *testing.T) {
 			}
 			for _, n := range l.Items {
 				if c := ready(n); c.Status != corev1.ConditionTrue {
-					t.Errorf("%s after it went on Ready of %s is %s: %s", time.Since(began).Round(time.Millisecond), n.Name, c.Status, c.Reason)
+					t.Errorf("%s after it continued, Ready of %s is %s: %s", time.Since(began).Round(time.Millisecond), n.Name, c.Status, c.Reason)
 				}
 			}
 			if t.Failed() {
@@ -69,7 +69,7 @@ func TestAPausedHub(t *testing.T) {
 		node := fmt.Sprintf("sim-%04d", n)
 		await(t, node+" has a lease", patience, func() error {
 			if time.Since(h.lastSeen(node)) > grace {
-				return errors.New("not since it went on")
+				return errors.New("not since it continued")
 			}
 			return nil
 		})
@@ -92,16 +92,16 @@ func TestAPausedAgent(t *testing.T) {
 		t.Errorf("the node of an agent that stood still for %s: %v", time.Since(began), err)
 	}
 	began = time.Now()
-	await(t, "all is right again", patience, func() error { return h.recovered(d, began) })
+	await(t, "everything has recovered", patience, func() error { return h.recovered(d, began) })
 	after := time.Since(began)
 	if after > 20*time.Second {
-		t.Errorf("right again after %s, wants 20 s", after)
+		t.Errorf("recovered after %s, want 20 s", after)
 	}
 	e.same(t, d.node, before, "the agent stood still")
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
 		t.Errorf("a pod was evicted:\n%s", events)
 	}
-	seen(t, fmt.Sprintf("an agent was paused for %s: Unknown meanwhile, right again %.1f s after, no container restarted", 5*grace, after.Seconds()))
+	seen(t, fmt.Sprintf("an agent was paused for %s: Unknown meanwhile, recovered %.1f s after, no container restarted", 5*grace, after.Seconds()))
 }
 
 // The node of an engine that never answers is NotReady within 40 s, keeps its lease, and deletes
@@ -141,7 +141,7 @@ func TestAnEngineThatHangs(t *testing.T) {
 			after := time.Since(began)
 			noticed = max(noticed, after)
 			if after > 45*time.Second { // it is asked every 10 s and has 30 s to answer; then the report is sent
-				t.Errorf("%s: NotReady after %s, wants 40 s", f.name, after)
+				t.Errorf("%s: NotReady after %s, want 40 s", f.name, after)
 			}
 			for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(time.Second) {
 				if age := time.Since(h.lastSeen(d.node)); age > grace {
@@ -151,11 +151,11 @@ func TestAnEngineThatHangs(t *testing.T) {
 			e.same(t, d.node, before, f.name)
 			n.heal()
 			began = time.Now()
-			await(t, "after: "+f.name+", all is right again", patience, func() error { return h.recovered(d, began) })
+			await(t, "after: "+f.name+", everything has recovered", patience, func() error { return h.recovered(d, began) })
 			healed = max(healed, time.Since(began))
 			e.same(t, d.node, before, "the end of: "+f.name)
 		}
-		seen(t, fmt.Sprintf("%s: NotReady after at most %.1f s, leases went on, right again after %.1f s, no container restarted", e.name, noticed.Seconds(), healed.Seconds()))
+		seen(t, fmt.Sprintf("%s: NotReady after at most %.1f s, leases went on, recovered after %.1f s, no container restarted", e.name, noticed.Seconds(), healed.Seconds()))
 	})
 }
 
@@ -212,13 +212,13 @@ func TestAThousandDevicesReturn(t *testing.T) {
 	h.allReady(devices)
 	peak := field(t, fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid), "VmHWM:") / 1024
 	if all > time.Minute {
-		t.Errorf("everybody has a lease after %s, wants 60 s", all)
+		t.Errorf("all have a lease after %s, want 60 s", all)
 	}
 	if len(unknown) > 0 {
 		t.Errorf("%d nodes were not ready: %v", len(unknown), unknown)
 	}
 	if peak > 128 {
-		t.Errorf("the hub grew to %.0f MiB, wants 128", peak)
+		t.Errorf("the hub grew to %.0f MiB, want at most 128", peak)
 	}
 	seen(t, fmt.Sprintf("%d devices had their lease %.1f s after the hub's start, none became Unknown, the hub used at most %.0f MiB", devices, all.Seconds(), peak))
 }
@@ -289,10 +289,10 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 	})
 	_ = hog.Process.Kill() // the kernel may have killed it
 	_ = hog.Wait()
-	e.same(t, d.node, before, "the agent was killed for want of memory")
+	e.same(t, d.node, before, "the agent was killed without memory")
 	began := time.Now()
 	run()
-	await(t, "all is right again", patience, func() error { return h.recovered(d, began) })
+	await(t, "everything has recovered", patience, func() error { return h.recovered(d, began) })
 	e.same(t, d.node, before, "its next start")
-	seen(t, fmt.Sprintf("most memory in a group of 64 MiB: %d MiB; killed by the kernel, right again %.1f s after its next start, no container restarted", most>>20, time.Since(began).Seconds()))
+	seen(t, fmt.Sprintf("peak in a group of 64 MiB: %d MiB; killed by the kernel, recovered %.1f s after its next start, no container restarted", most>>20, time.Since(began).Seconds()))
 }

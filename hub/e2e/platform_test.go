@@ -61,13 +61,13 @@ func TestPlatforms(t *testing.T) {
 				return r.out
 			}
 			if out := run("hub", "version"); !strings.HasPrefix(out, "flotilla-hub ") || !strings.Contains(out, " linux/"+p.arch+" ") {
-				t.Errorf("flotilla-hub version says %q", out)
+				t.Errorf("flotilla-hub version prints %q", out)
 			}
 			if out := run("hub", "serve", "--print-config"); !strings.Contains(out, "node-monitor-grace-period: 40s") {
-				t.Errorf("flotilla-hub serve --print-config says %q", out)
+				t.Errorf("flotilla-hub serve --print-config prints %q", out)
 			}
 			if out := run("device", "version"); !strings.HasPrefix(out, "flotilla-device ") {
-				t.Errorf("flotilla-device version says %q", out)
+				t.Errorf("flotilla-device version prints %q", out)
 			}
 			var report struct {
 				Host struct {
@@ -82,7 +82,7 @@ func TestPlatforms(t *testing.T) {
 				t.Fatalf("%v in %q", err, out)
 			}
 			if report.Host.Arch != p.arch || report.Host.Kernel == "" || report.Capacity.CPUs < 1 || report.Capacity.Memory < 1<<20 {
-				t.Errorf("flotilla-device probe --json says %+v in\n%s", report, out)
+				t.Errorf("flotilla-device probe --json prints %+v in\n%s", report, out)
 			}
 		})
 	}

@@ -48,7 +48,7 @@ func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 			slowest = max(slowest, time.Since(began))
 			var r refusal
 			if !errors.As(err, &r) || r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout || !strings.Contains(r.text, "database does not answer") && !strings.Contains(r.text, "read the object") {
-				t.Fatalf("while the database is away a write is answered with %v, wants 503 and why", err)
+				t.Fatalf("while the database is away a write is answered with %v, want 503 and the cause", err)
 			}
 			refusals++
 			time.Sleep(100 * time.Millisecond)

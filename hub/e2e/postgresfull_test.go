@@ -112,7 +112,7 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	}
 	doctor := command{path: program(t, "hub", here), args: []string{"doctor", "--data-dir", h.dir}}.run(t)
 	if !strings.Contains(doctor.out, "FAIL  database") || !strings.Contains(doctor.out, "its disk has space") {
-		t.Errorf("the doctor does not say where to look:\n%s%s", doctor.out, doctor.err)
+		t.Errorf("the doctor does not name the place to look:\n%s%s", doctor.out, doctor.err)
 	}
 	t.Log(doctor.out)
 	if err := os.Remove(full); err != nil {
@@ -143,5 +143,5 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	if after := h.lives(); !slices.Equal(before, after) {
 		t.Errorf("the containers were\n%v and are\n%v", before, after)
 	}
-	seen(t, fmt.Sprintf("PostgreSQL ended without space for its log; none of %d acknowledged writes lost, the hub wrote again %.1f s after there was room", n.acks, took.Seconds()))
+	seen(t, fmt.Sprintf("PostgreSQL ended without space for its log; none of %d acknowledged writes lost, the hub wrote again %.1f s after there was space", n.acks, took.Seconds()))
 }

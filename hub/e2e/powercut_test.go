@@ -325,7 +325,7 @@ func powerless(t *testing.T, d *disk, dice *rand.Rand, have map[string]int, cut 
 	defer func() { _ = db.Close() }()
 	var verdict string
 	if err := db.QueryRow("PRAGMA integrity_check").Scan(&verdict); err != nil || verdict != "ok" {
-		t.Errorf("cut %d leaves a database that is %q, %v", cut, verdict, err)
+		t.Errorf("cut %d leaves a database with %q, %v", cut, verdict, err)
 		return
 	}
 	rows, err := db.Query(`SELECT name, object ->> '$.data.count' FROM configmaps WHERE name LIKE 'cut-%'`)

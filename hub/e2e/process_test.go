@@ -100,7 +100,7 @@ func (p *process) end(s syscall.Signal) {
 	select {
 	case <-p.over:
 	case <-time.After(patience):
-		p.t.Errorf("%s had not ended %s after %s", p.name, patience, s)
+		p.t.Errorf("%s did not end %s after %s", p.name, patience, s)
 		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // prints its goroutines
 		select {
 		case <-p.over:
@@ -142,7 +142,7 @@ func healthy(t testing.TB, name, said string) {
 		}
 	}
 	if m := formatted.FindString(said); m != "" {
-		t.Errorf("%s said %q: a format string is wrong", name, m)
+		t.Errorf("%s printed %q: a format string is wrong", name, m)
 	}
 }
 

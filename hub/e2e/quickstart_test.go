@@ -52,7 +52,7 @@ func TestMakeRun(t *testing.T) {
 		}
 		await(t, "the sample workload", patience, func() error { return h.available("kiosk", 3) })
 		if out := h.kubectl("get", "nodes"); strings.Count(out, "sim-") != 8 {
-			t.Errorf("kubectl get nodes says\n%s", out)
+			t.Errorf("kubectl get nodes prints\n%s", out)
 		}
 		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGINT); err != nil { // Ctrl-C signals the whole group
 			t.Fatal(err)

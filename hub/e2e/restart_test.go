@@ -115,7 +115,7 @@ func TestRestarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range list {
-			await(t, "the container says what the hub's config map says", patience, func() error {
+			await(t, "the container prints the value of the config map", patience, func() error {
 				log, err := e.ask(http.MethodGet, "/containers/"+c.ID+"/logs?stdout=1")
 				if err == nil && !strings.Contains(string(log), "hello from the hub") {
 					err = fmt.Errorf("it said %q", log)
@@ -126,7 +126,7 @@ func TestRestarts(t *testing.T) {
 		h.start()
 		reported()
 		if out := h.kubectl("logs", "deployment/sign"); !strings.Contains(out, "hello from the hub") {
-			t.Errorf("kubectl logs said %q", out)
+			t.Errorf("kubectl logs printed %q", out)
 		}
 		if out := output(t, program(t, "device", here), "status", "--state-dir", d.dir); !strings.Contains(out, "connected") || !strings.Contains(out, "sign-") {
 			t.Errorf("flotilla-device status said\n%s", out)
@@ -182,7 +182,7 @@ func TestAfterDamage(t *testing.T) {
 		}
 		began := time.Now()
 		d.run()
-		await(t, "the agent has its desired state again after "+c.name, patience, func() error {
+		await(t, "the agent has its desired state after "+c.name, patience, func() error {
 			if !h.lastSeen(d.node).After(began) {
 				return errors.New("no lease yet")
 			}
@@ -190,17 +190,17 @@ func TestAfterDamage(t *testing.T) {
 				now, err := os.ReadFile(copied)
 				return err == nil && strings.HasPrefix(string(now), "flotilla-slot ") && strings.Contains(string(now), "sign-")
 			}) {
-				return errors.New("it is not on the disk")
+				return errors.New("the file is missing")
 			}
 			return errors.Join(h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2))
 		})
-		t.Logf("right again %s after the agent's start, with %s", time.Since(began).Round(time.Millisecond), c.name)
+		t.Logf("recovered %s after the agent's start, with %s", time.Since(began).Round(time.Millisecond), c.name)
 		if now, err := e.containers(d.node); err != nil || !slices.Equal(before, now) {
 			t.Errorf("after %s the containers are\n%v, before they were\n%v (%v)", c.name, now, before, err)
 		}
 		// Two empty files look like those of a device that never had a desired state.
 		if said := d.output.String(); c.name != "an empty file" && !strings.Contains(said, "unreadable") {
-			t.Errorf("after %s the agent does not say that its memory was unreadable:\n%s", c.name, tail(said, 10))
+			t.Errorf("after %s the agent does not report its unreadable files:\n%s", c.name, tail(said, 10))
 		}
 	}
 }

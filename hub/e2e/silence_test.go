@@ -46,7 +46,7 @@ func TestASilentDevice(t *testing.T) {
 		h.registered(oslo, "oslo")
 
 		if said := h.kubectlWith(kioskYAML, "apply", "-f", "-"); !strings.Contains(said, "deployment.apps/kiosk created") {
-			t.Errorf("kubectl apply said %q", said)
+			t.Errorf("kubectl apply printed %q", said)
 		}
 		h.runsOn(oslo, 1)
 		h.runsOn(bergen, 1)
@@ -63,7 +63,7 @@ func TestASilentDevice(t *testing.T) {
 		h.runsOn(bergen, 2)
 		await(t, "the replacement is available", patience, func() error { return h.available("kiosk", 2) })
 		if list, err := e.running(oslo.node); err != nil || len(list) != 1 {
-			t.Errorf("the lost device has %d containers running, %v; it must keep its own", len(list), err)
+			t.Errorf("the lost device has %d containers running, %v; it must keep them", len(list), err)
 		}
 
 		oslo.run()
@@ -169,7 +169,7 @@ func (h *hub) becomesUnknown(d *device, seen time.Time) {
 	if !tainted(n, corev1.TaintEffectNoSchedule) {
 		h.t.Fatalf("the taints of the silent node are %v", n.Spec.Taints)
 	}
-	await(h.t, "the first victim of a quiet site is given up once the site has been judged", patience, func() error {
+	await(h.t, "the first node of a quiet site is tainted once the site was checked", patience, func() error {
 		n, err := h.node(d.node)
 		if err == nil && !tainted(n, corev1.TaintEffectNoExecute) {
 			err = fmt.Errorf("its taints are %v", n.Spec.Taints)
@@ -177,7 +177,7 @@ func (h *hub) becomesUnknown(d *device, seen time.Time) {
 		return err
 	})
 	if out := h.kubectl("get", "node", d.node); !strings.Contains(out, "NotReady") {
-		h.t.Errorf("kubectl get node says %s", out)
+		h.t.Errorf("kubectl get node prints %s", out)
 	}
 }
 
@@ -215,7 +215,7 @@ func (h *hub) leaves(d *device, old corev1.Pod) {
 		h.t.Errorf("the pod was Terminating %s after the taint, it tolerates it for %s", after, toleration)
 	}
 	if out := h.kubectl("get", "pod", old.Name); !strings.Contains(out, "Terminating") {
-		h.t.Errorf("kubectl get pod says %s", out)
+		h.t.Errorf("kubectl get pod prints %s", out)
 	}
 	p, err := find()
 	if err != nil {
@@ -224,7 +224,7 @@ func (h *hub) leaves(d *device, old corev1.Pod) {
 	if !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == "DeletionByTaintManager"
 	}) {
-		h.t.Errorf("the conditions of the evicted pod do not say why: %v", p.Status.Conditions)
+		h.t.Errorf("the conditions of the evicted pod have no reason: %v", p.Status.Conditions)
 	}
 }
 
@@ -236,18 +236,18 @@ func (h *hub) comesBack(d *device, old corev1.Pod) {
 		_, err := h.get("/api/v1/namespaces/default/pods/" + old.Name)
 		var r refusal
 		if !errors.As(err, &r) || r.code != http.StatusNotFound {
-			return fmt.Errorf("it is there: %w", err)
+			return fmt.Errorf("the pod exists: %w", err)
 		}
 		list, err := d.engine.running(d.node)
 		if err == nil && len(list) > 0 {
-			h.t.Errorf("the pod was gone while its container %.12s ran", list[0].ID)
+			h.t.Errorf("the pod was removed while its container %.12s ran", list[0].ID)
 		}
 		return err
 	})
 	await(h.t, d.node+" is ready again", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
 	n, err := h.node(d.node)
 	if err != nil || len(n.Spec.Taints) > 0 {
-		h.t.Errorf("the node that came back has the taints %v, %v", n.Spec.Taints, err)
+		h.t.Errorf("the returned node has the taints %v, %v", n.Spec.Taints, err)
 	}
 	h.runsOn(d, 0)
 	await(h.t, "the old pod is removed from the device", patience, func() error {

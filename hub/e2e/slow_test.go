@@ -47,7 +47,7 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 	}
 	up, down, began := n.sent.Load(), n.received.Load(), time.Now()
 	h.kubectlWith(all.String(), "apply", "-f", "-")
-	await(t, "what every pod said last is known", 4*patience, func() error {
+	await(t, "the hub has every pod's termination message", 4*patience, func() error {
 		if err := h.ready(d.node, corev1.ConditionTrue); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 			}
 		}
 		if err == nil && len(words) > 0 {
-			err = fmt.Errorf("of %d pods it is not", len(words))
+			err = fmt.Errorf("of %d pods it is missing", len(words))
 		}
 		time.Sleep(time.Second)
 		return err

@@ -52,14 +52,14 @@ func TestThePageThroughAStandby(t *testing.T) {
 	there.csrf = csrfField.FindStringSubmatch(leading.goes("/account", nil))[1]
 
 	for p, says := range map[*pageUser]string{there: "which passes this page on.", leading: " leads; "} {
-		await(t, "the page says which hub leads and which stands by", patience, func() error {
+		await(t, "the page shows the leader and the standby", patience, func() error {
 			if page := p.goes("/nodes", nil); !strings.Contains(page, says) || !strings.Contains(page, " stands by") {
 				return errors.New(page[strings.Index(page, "<footer"):])
 			}
 			return nil
 		})
 		if page := p.goes("/settings", nil); !strings.Contains(page, "Stands by") || strings.Count(page, "you are here") != 1 {
-			t.Errorf("the settings do not say which hubs there are, or where one is: %s", page)
+			t.Errorf("the settings do not list the hubs with their addresses: %s", page)
 		}
 	}
 	for h, says := range map[*hub]string{b: " leads (", a: "is ready at https://" + a.https} {
@@ -74,7 +74,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	if said := there.goes("/yaml", url.Values{"action": {"apply"}, "text": {text}, "namespace": {"default"}, "checked": {"default false\n" + text}}); !strings.Contains(said, "Created") {
 		t.Fatalf("pasting at a standby: %.900s", said)
 	}
-	await(t, "the page that is open at the standby shows it", patience, func() error {
+	await(t, "the open page at the standby shows it", patience, func() error {
 		select {
 		case line := <-events:
 			if strings.Contains(line, "/workloads/deployments/default/sign") {

@@ -57,7 +57,7 @@ func TestKubectlInContainers(t *testing.T) {
 		s.Await("begun\n")
 		h.stop()
 		if rest, code := s.End(); code != 1 || !strings.Contains(rest, "the hub is shutting down") {
-			t.Errorf("at the hub's end kubectl exec says %q, code %d", rest, code)
+			t.Errorf("when the hub stops kubectl exec prints %q, code %d", rest, code)
 		}
 		h.start()
 		await(t, d.node+" is back", patience, func() error {
@@ -112,7 +112,7 @@ func (h *hub) executes(t *testing.T) {
 		}
 	}
 	if out, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/nothing"); code == 0 || !strings.Contains(out+errs, "/nothing") {
-		t.Errorf("a program that is not there: code %d, %q, %q", code, out, errs)
+		t.Errorf("an unknown program: code %d, %q, %q", code, out, errs)
 	}
 }
 
@@ -239,7 +239,7 @@ func (h *hub) follows(t *testing.T, e *engine) {
 		_, err := fmt.Sscanf(said, "line %d\n", &next)
 		// Podman 4.3 itself can lose a line between the stored log and the first new line.
 		if err != nil || next <= last || next != last+1 && e.name != "podman" {
-			t.Fatalf("said %q after line %d", said, last)
+			t.Fatalf("printed %q after line %d", said, last)
 		}
 		last = next
 	}
@@ -264,7 +264,7 @@ func (h *hub) follows(t *testing.T, e *engine) {
 		t.Errorf("the last line is %q", said)
 	}
 	if said := h.kubectl("logs", "box", "--all-containers", "--tail=1", "--prefix"); !strings.Contains(said, "[pod/box/web] serving on :8080\n") || !strings.Contains(said, "[pod/box/talker] line ") {
-		t.Errorf("all containers say %q", said)
+		t.Errorf("all containers print %q", said)
 	}
 	if _, errs, code := kubectltest.Run(t, kubectl(t), h.config, "logs", "-p", "box", "-c", "talker"); code != 1 || !strings.Contains(errs, `previous terminated container "talker" in pod "box" not found`) {
 		t.Errorf("code %d: %s", code, errs)
@@ -288,13 +288,13 @@ func (h *hub) runsOnce(t *testing.T) {
 // vanishes: when kubectl ends, its command in the container ends too.
 func (h *hub) vanishes(t *testing.T, e *engine, d *device) {
 	t.Helper()
-	await(t, "the commands of before have gone", patience, func() error { return e.executing(d.node, 0) })
+	await(t, "the former commands have ended", patience, func() error { return e.executing(d.node, 0) })
 	for _, end := range []os.Signal{os.Interrupt, syscall.SIGKILL} {
 		s := kubectltest.Start(t, kubectl(t), h.config, "exec", "-i", "box", "-c", "web", "--", "/tool", "print", "begun", "then", "wait")
 		s.Await("begun\n")
 		await(t, "there is a command", patience, func() error { return e.executing(d.node, 1) })
 		s.Signal(end)
-		await(t, "the command has gone with kubectl", patience, func() error { return e.executing(d.node, 0) })
+		await(t, "the command ended with kubectl", patience, func() error { return e.executing(d.node, 0) })
 	}
 }
 

@@ -225,7 +225,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 			if outcome == refuses {
 				time.Sleep(2 * time.Second) // time to do damage
 				if said := d.output.String(); !strings.Contains(said, d.dir) || !strings.Contains(said, "join again") {
-					t.Errorf("%s: the agent does not say where it looked, or what to do:\n%s", what, tail(said, 10))
+					t.Errorf("%s: the agent does not name the file and the next step:\n%s", what, tail(said, 10))
 				}
 				e.same(t, d.node, before, what)
 				d.kill()
@@ -234,7 +234,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 				}
 				began = time.Now()
 				d.run()
-				await(t, "with "+file+" whole again all is right", patience, func() error { return h.recovered(d, began) })
+				await(t, "with "+file+" intact again everything has recovered", patience, func() error { return h.recovered(d, began) })
 			} else {
 				slowest = max(slowest, time.Since(began))
 			}
@@ -246,5 +246,5 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 	if err := h.ready(d.node, corev1.ConditionTrue); err != nil {
 		t.Error(err)
 	}
-	seen(t, fmt.Sprintf("%d times a torn file: %d starts, right again after %.1f s at most; %d without an identity ran on alone and said to join again; no container restarted", tried, outcomes[knew], slowest.Seconds(), outcomes[refuses]))
+	seen(t, fmt.Sprintf("%d times a torn file: %d starts, recovered after %.1f s at most; %d without an identity ran on alone and said to join again; no container restarted", tried, outcomes[knew], slowest.Seconds(), outcomes[refuses]))
 }

@@ -96,7 +96,7 @@ func (a *mixedVersions) works(when string) {
 		return err
 	})
 	for i, d := range a.devices {
-		await(a.t, fmt.Sprintf("%s: all is right on %s", when, d.node), patience, func() error { return errors.Join(a.recovered(d, began), d.knows(word)) })
+		await(a.t, fmt.Sprintf("%s: everything works on %s", when, d.node), patience, func() error { return errors.Join(a.recovered(d, began), d.knows(word)) })
 		d.engine.same(a.t, d.node, a.before[i], when)
 		pods, err := a.pods("sign", d.node)
 		if err != nil || len(pods) == 0 {
@@ -106,7 +106,7 @@ func (a *mixedVersions) works(when string) {
 			a.t.Errorf("%s: the log of %s is %q", when, pods[0].Name, said)
 		}
 		if said := a.kubectl("exec", pods[0].Name, "--", "/tool", "print", "in", "there"); !strings.Contains(said, "in there") {
-			a.t.Errorf("%s: a command in %s says %q", when, pods[0].Name, said)
+			a.t.Errorf("%s: a command in %s prints %q", when, pods[0].Name, said)
 		}
 	}
 }
@@ -226,7 +226,7 @@ func TestAgentsOfOtherVersions(t *testing.T) {
 	a.renewed("by a newer hub")
 	a.upgrade(version)
 	a.quiet()
-	seen(t, fmt.Sprintf("a hub of %.10s with an agent of it and one of today, and today's hub with both, then all of today; no container restarted", commit))
+	seen(t, fmt.Sprintf("a hub of %.10s with its own agent and today's, then today's hub with both, then all of today; no container restarted", commit))
 }
 
 // renewed makes every device renew its certificate.
