@@ -123,7 +123,7 @@ func (k *callerCache) hasValid(now time.Time) bool {
 // polls, because the database may be away when the next caller comes.
 func (g *Guard) RunRights(ctx context.Context) error {
 	for {
-		g.lookForTaken(ctx)
+		g.checkRevocations(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -132,11 +132,11 @@ func (g *Guard) RunRights(ctx context.Context) error {
 	}
 }
 
-func (g *Guard) lookForTaken(ctx context.Context) {
+func (g *Guard) checkRevocations(ctx context.Context) {
 	if !g.callers.hasValid(g.Now()) {
 		return
 	}
-	if seen, err := g.Store.RightsTaken(ctx); err == nil { // on an error nothing is known
+	if seen, err := g.Store.RightsTaken(ctx); err == nil { // keep the cache on an error
 		g.callers.clearIfRevoked(seen)
 	}
 }

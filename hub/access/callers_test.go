@@ -15,21 +15,21 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// books is a database that may be away.
-type books struct {
+// fakeDatabase is a database that may be away.
+type fakeDatabase struct {
 	mu    sync.Mutex
 	err   error
 	ends  time.Time
 	asked int
 }
 
-func (b *books) say(err error) {
+func (b *fakeDatabase) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.err = err
 }
 
-func (b *books) ask(context.Context) (User, time.Time, error) {
+func (b *fakeDatabase) ask(context.Context) (User, time.Time, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
@@ -43,7 +43,7 @@ var errAway = fmt.Errorf("read session: %w", store.ErrUnavailable)
 
 func TestCachedCallersStayAuthenticatedWithoutTheDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, b := New(Options{}), &books{}
+		g, b := New(Options{}), &fakeDatabase{}
 		kari, ola := credential{kind: "session", secret: "kari's"}, credential{kind: "session", secret: "ola's"}
 		look := func(c credential) error {
 			u, err := g.lookUp(t.Context(), c, b.ask)
@@ -55,7 +55,7 @@ func TestCachedCallersStayAuthenticatedWithoutTheDatabase(t *testing.T) {
 		if err := look(kari); err != nil {
 			t.Fatal(err)
 		}
-		b.say(errAway)
+		b.fail(errAway)
 		for range 100 {
 			if err := look(kari); err != nil {
 				t.Fatalf("kari is not in the cache: %v", err)
@@ -80,22 +80,22 @@ func TestCachedCallersStayAuthenticatedWithoutTheDatabase(t *testing.T) {
 
 func TestACredentialThatExpiredWithoutTheDatabaseIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, b := New(Options{}), &books{}
+		g, b := New(Options{}), &fakeDatabase{}
 		kari := credential{kind: "token", secret: "t"}
 		look := func() error { _, err := g.lookUp(t.Context(), kari, b.ask); return err }
 		_ = look()
-		b.say(errAway)
+		b.fail(errAway)
 		if err := look(); err != nil {
 			t.Fatal(err)
 		}
-		b.say(fmt.Errorf("%w: revoked by another hub", ErrUnauthenticated))
+		b.fail(fmt.Errorf("%w: revoked by another hub", ErrUnauthenticated))
 		time.Sleep(retryEvery)
 		_ = look() // tries the database in the background
 		synctest.Wait()
 		if err := look(); !errors.Is(err, ErrUnauthenticated) {
 			t.Fatalf("%s after the database is back: %v", retryEvery, err)
 		}
-		b.say(errAway)
+		b.fail(errAway)
 		if err := look(); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("a refused caller is in the cache: %v", err)
 		}
@@ -104,10 +104,10 @@ func TestACredentialThatExpiredWithoutTheDatabaseIsRefused(t *testing.T) {
 
 func TestACachedCallerExpiresWithTheCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, b := New(Options{}), &books{ends: time.Now().Add(time.Minute)}
+		g, b := New(Options{}), &fakeDatabase{ends: time.Now().Add(time.Minute)}
 		c := credential{kind: "token", secret: "t"}
 		_, _ = g.lookUp(t.Context(), c, b.ask)
-		b.say(errAway)
+		b.fail(errAway)
 		if _, err := g.lookUp(t.Context(), c, b.ask); err != nil {
 			t.Fatal(err)
 		}
@@ -120,10 +120,10 @@ func TestACachedCallerExpiresWithTheCredential(t *testing.T) {
 
 // Other errors than an unreachable database, such as a damaged row, refuse the caller.
 func TestTheCacheIsUsedOnlyWithoutTheDatabase(t *testing.T) {
-	g, b := New(Options{}), &books{}
+	g, b := New(Options{}), &fakeDatabase{}
 	c := credential{kind: "certificate"}
 	_, _ = g.lookUp(t.Context(), c, b.ask)
-	b.say(errors.New("database is corrupt"))
+	b.fail(errors.New("database is corrupt"))
 	if _, err := g.lookUp(t.Context(), c, b.ask); err == nil {
 		t.Fatal("accepted although the database answered with an error")
 	}
@@ -144,7 +144,7 @@ func TestTheCallerCacheIsBounded(t *testing.T) {
 // ever.
 func TestExpiredCallersAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, b := New(Options{}), &books{}
+		g, b := New(Options{}), &fakeDatabase{}
 		for _, secret := range []string{"kari's", "ola's"} {
 			if _, err := g.lookUp(t.Context(), credential{kind: "session", secret: secret}, b.ask); err != nil {
 				t.Fatal(err)
@@ -161,8 +161,8 @@ func TestExpiredCallersAreDropped(t *testing.T) {
 	})
 }
 
-// takes are the ways to revoke anna's rights.
-var takes = map[string]func(context.Context, fixture, *http.Cookie, string) error{
+// revocations are the ways to revoke anna's rights.
+var revocations = map[string]func(context.Context, fixture, *http.Cookie, string) error{
 	"the password is set": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
 		return g.SetPassword(ctx, "anna", "another horse battery")
 	},
@@ -173,7 +173,7 @@ var takes = map[string]func(context.Context, fixture, *http.Cookie, string) erro
 	"the role is changed": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
 		return g.SetRole(ctx, "anna", Viewer)
 	},
-	"the person is deleted": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error { return g.DeleteUser(ctx, "anna") },
+	"the user is deleted": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error { return g.DeleteUser(ctx, "anna") },
 	"the kubeconfigs are revoked": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
 		return g.RevokeKubeconfigs(ctx, "anna")
 	},
@@ -194,9 +194,9 @@ var takes = map[string]func(context.Context, fixture, *http.Cookie, string) erro
 // A revocation clears the cache, also for callers that send no request before the database goes
 // away.
 func TestARevocationClearsTheCallerCache(t *testing.T) {
-	for what, take := range takes {
+	for what, revoke := range revocations {
 		t.Run(what, func(t *testing.T) {
-			g, b := guard(t, t.TempDir()), &books{}
+			g, b := guard(t, t.TempDir()), &fakeDatabase{}
 			session := anna(t, g)
 			token, err := g.CreateAPIToken(t.Context(), NewAPIToken{"anna", "laptop", time.Hour})
 			must(t, err)
@@ -205,11 +205,11 @@ func TestARevocationClearsTheCallerCache(t *testing.T) {
 			must(t, look(c))
 			_, err = g.lookUp(t.Context(), late, func(ctx context.Context) (User, time.Time, error) {
 				u, ends, err := b.ask(ctx)
-				must(t, take(ctx, g, session, strings.Split(token, ".")[1]))
+				must(t, revoke(ctx, g, session, strings.Split(token, ".")[1]))
 				return u, ends, err
 			})
 			must(t, err)
-			b.say(errAway)
+			b.fail(errAway)
 			for _, c := range []credential{c, late} {
 				if err := look(c); !errors.Is(err, store.ErrUnavailable) {
 					t.Errorf("%s: %v", c.secret, err)
@@ -221,10 +221,10 @@ func TestARevocationClearsTheCallerCache(t *testing.T) {
 
 // So does a revocation by a command, or by another hub of the database.
 func TestARevocationElsewhereClearsTheCallerCache(t *testing.T) {
-	for what, take := range takes {
+	for what, revoke := range revocations {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
-			g, b := guard(t, dir), &books{}
+			g, b := guard(t, dir), &fakeDatabase{}
 			session := anna(t, g)
 			token, err := g.CreateAPIToken(t.Context(), NewAPIToken{"anna", "laptop", time.Hour})
 			must(t, err)
@@ -237,16 +237,16 @@ func TestARevocationElsewhereClearsTheCallerCache(t *testing.T) {
 			look := func() error { _, err := g.lookUp(t.Context(), c, b.ask); return err }
 			for range 2 { // the first check only stores the mark
 				must(t, look())
-				g.lookForTaken(t.Context())
+				g.checkRevocations(t.Context())
 			}
 			must(t, look())
-			g.lookForTaken(t.Context())
+			g.checkRevocations(t.Context())
 			if !g.callers.hasValid(g.Now()) {
 				t.Fatal("the cache is empty without a revocation")
 			}
-			must(t, take(t.Context(), elsewhere, session, strings.Split(token, ".")[1]))
-			g.lookForTaken(t.Context())
-			b.say(errAway)
+			must(t, revoke(t.Context(), elsewhere, session, strings.Split(token, ".")[1]))
+			g.checkRevocations(t.Context())
+			b.fail(errAway)
 			if err := look(); !errors.Is(err, store.ErrUnavailable) {
 				t.Errorf("still in the cache: %v", err)
 			}

@@ -19,20 +19,20 @@ import (
 func TestConcurrentGuessesCountAsSequentialOnes(t *testing.T) {
 	g := guard(t, t.TempDir())
 	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
-	var looked atomic.Int64
+	var checked atomic.Int64
 	var wg sync.WaitGroup
 	for range 300 {
 		wg.Go(func() {
 			_, err := g.Login(t.Context(), "anna", "wrong wrong wrong", "10.0.0.66")
 			if errors.Is(err, ErrUnauthenticated) {
-				looked.Add(1)
+				checked.Add(1)
 			} else if !errors.Is(err, ErrTooMany) {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	if n := looked.Load(); n != maxAttempts {
+	if n := checked.Load(); n != maxAttempts {
 		t.Errorf("%d of 300 passwords were checked, want %d", n, maxAttempts)
 	}
 	if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); err != nil {
@@ -44,15 +44,15 @@ func TestALoginDoesNotResetOtherGuesses(t *testing.T) {
 	g := guard(t, t.TempDir())
 	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
 	must(t, g.CreateUser(t.Context(), NewUser{"eve", goodPassword, Viewer}))
-	looked := 0
+	checked := 0
 	for range maxAttempts + 2 {
 		if _, err := g.Login(t.Context(), "anna", "wrong wrong wrong", "10.0.0.66"); errors.Is(err, ErrUnauthenticated) {
-			looked++
+			checked++
 		}
 		_, _ = g.Login(t.Context(), "eve", goodPassword, "10.0.0.66")
 	}
-	if looked != maxAttempts {
-		t.Errorf("%d guesses were checked, want %d: a login resets them", looked, maxAttempts)
+	if checked != maxAttempts {
+		t.Errorf("%d guesses were checked, want %d: a login resets them", checked, maxAttempts)
 	}
 }
 
@@ -61,16 +61,16 @@ func TestOtherNetworksCannotLockAUserOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
 		anna(t, g) // from 10.0.0.1
-		looked := 0
+		checked := 0
 		for i := range 4 {
 			for range maxAttempts + 1 {
 				if _, err := g.Login(t.Context(), "anna", "wrong wrong wrong", fmt.Sprintf("10.6.6.%d", i)); errors.Is(err, ErrUnauthenticated) {
-					looked++
+					checked++
 				}
 			}
 		}
-		if looked != maxUnknownAttempts {
-			t.Errorf("%d guesses from 4 addresses were checked, want %d", looked, maxUnknownAttempts)
+		if checked != maxUnknownAttempts {
+			t.Errorf("%d guesses from 4 addresses were checked, want %d", checked, maxUnknownAttempts)
 		}
 		again := guard(t, t.TempDir()) // without the state in memory
 		again.Store = g.Store

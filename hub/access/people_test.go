@@ -84,16 +84,16 @@ func TestGuessingTheSetupLinkLocksTheSourceOut(t *testing.T) {
 		setup := func(secret, source string) error {
 			return g.Setup(t.Context(), secret, NewUser{Name: "eve", Password: goodPassword}, source)
 		}
-		looked := 0
+		checked := 0
 		for range 3 * maxAttempts {
 			if err := setup(newSecret(), "10.0.0.66"); errors.Is(err, ErrForbidden) {
-				looked++
+				checked++
 			} else if !errors.Is(err, ErrTooMany) {
 				t.Fatal(err)
 			}
 		}
-		if looked != maxAttempts {
-			t.Errorf("%d guesses were checked, want %d", looked, maxAttempts)
+		if checked != maxAttempts {
+			t.Errorf("%d guesses were checked, want %d", checked, maxAttempts)
 		}
 		if err := setup(secret, "10.0.0.66"); !errors.Is(err, ErrTooMany) {
 			t.Error("the right one from there:", err)

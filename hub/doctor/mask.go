@@ -114,7 +114,7 @@ func (s secrets) mask(text string) string {
 	return Mask(text)
 }
 
-// masked returns a JSON value with every text masked; encoding would change the quotes first.
+// masked masks every text of a JSON value before encoding, which escapes quotes.
 func masked(v any, mask func(string) string) any {
 	switch v := v.(type) {
 	case string:

@@ -46,7 +46,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 	as := func(t *testing.T, change func(*paho.ClientOptions)) *spy {
 		t.Helper()
 		s, err := client(t, address, conf, func(o *paho.ClientOptions) {
-			o.SetClientID(fmt.Sprintf("thief-%d", twins.Add(1)))
+			o.SetClientID(fmt.Sprintf("thief-%d", machineIDs.Add(1)))
 			if change != nil {
 				change(o)
 			}

@@ -45,9 +45,9 @@ type testDevice struct {
 	gets    int // number of desired states
 }
 
-const twinMachine = "3f2a9c0d1e4b5a%02x"
+const machineIDFormat = "3f2a9c0d1e4b5a%02x"
 
-var twins atomic.Int64
+var machineIDs atomic.Int64
 
 // testDevice joins a device.
 func (h *hub) testDevice(name string) *testDevice {
@@ -61,7 +61,7 @@ func (d *testDevice) enrol(h *hub, name string) {
 	h.t.Helper()
 	line := output(h.t, program(h.t, "hub", here), "token", "create", "--data-dir", h.dir, "--site", "oslo", "--node", name)
 	words := strings.Fields(line)
-	id, err := join.Join(h.t.Context(), join.Options{URL: words[2], Token: words[4], Node: name, StateDir: d.dir, MachineID: fmt.Sprintf(twinMachine, twins.Add(1))})
+	id, err := join.Join(h.t.Context(), join.Options{URL: words[2], Token: words[4], Node: name, StateDir: d.dir, MachineID: fmt.Sprintf(machineIDFormat, machineIDs.Add(1))})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func (d *testDevice) run() *testDevice {
 
 func (d *testDevice) Status() wire.Status {
 	r := corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("4Gi"), "pods": resource.MustParse("110")}
-	return wire.Status{Status: corev1.NodeStatus{Capacity: r, Allocatable: r, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "TwinReady", Message: "ready"}}}}
+	return wire.Status{Status: corev1.NodeStatus{Capacity: r, Allocatable: r, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "DeviceReady", Message: "ready"}}}}
 }
 
 func (d *testDevice) Pods() (p wire.Pods) {

@@ -215,7 +215,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 			began := time.Now()
 			d.run()
 			outcome := knew
-			await(t, "after "+what+" all is right", patience, func() error {
+			await(t, "after "+what+" everything works", patience, func() error {
 				if d.ended() || strings.Contains(d.output.String(), "the identity of this device is lost") {
 					outcome = refuses
 					return nil

@@ -96,7 +96,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 		case <-time.After(renewEvery):
 		}
 		st := r.Authority.Status()
-		if st.Former == nil && st.Olds == 0 {
+		if st.Former == nil && st.FormerIntermediates == 0 {
 			continue // no rotation is under way
 		}
 		r.rotated(st.Generation)
@@ -166,7 +166,7 @@ func (r *Renewer) describe(waiting []string) string {
 	} else {
 		b.WriteString("Keys: protected by file permissions\n")
 	}
-	if st.Former == nil && st.Olds == 0 {
+	if st.Former == nil && st.FormerIntermediates == 0 {
 		b.WriteString("No rotation is under way.")
 		return b.String()
 	}
@@ -174,7 +174,7 @@ func (r *Renewer) describe(waiting []string) string {
 		fmt.Fprintf(&b, "The former root is trusted until `flotilla-hub ca revoke`.\n")
 	}
 	fmt.Fprintf(&b, "%d former intermediates are trusted until `flotilla-hub ca revoke`.\n%d devices have not renewed "+
-		"since", st.Olds, len(waiting))
+		"since", st.FormerIntermediates, len(waiting))
 	for i, node := range waiting[:min(len(waiting), 20)] {
 		b.WriteString(map[bool]string{true: ": ", false: ", "}[i == 0] + node)
 	}

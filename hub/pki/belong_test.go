@@ -29,7 +29,7 @@ func TestFilesThatRootWritesBelongToTheHub(t *testing.T) {
 			return err
 		}},
 		{"a change is decided and not carried out", func(t *testing.T, dir string) error {
-			return open(t, dir).prepare(map[string][]byte{"root.key": []byte("another"), formerMiddle: nil})
+			return open(t, dir).prepare(map[string][]byte{"root.key": []byte("another"), formerIntermediateFile: nil})
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

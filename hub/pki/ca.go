@@ -56,15 +56,15 @@ type Authority struct {
 	dir       string
 	signsOnly bool // opened by a command, which issues no intermediate
 
-	mu         sync.Mutex
-	root       pair
-	middle     pair // the current intermediate
-	former     pair // the former root, while it is trusted
-	cross      *x509.Certificate
-	olds       []*x509.Certificate // former intermediates, while they are trusted
-	revoked    []string            // key hashes, see KeyHash
-	generation int                 // number of changes of the fields above
-	passphrase []byte              // nil: keys are stored unencrypted
+	mu                  sync.Mutex
+	root                pair
+	intermediate        pair // the current intermediate
+	former              pair // the former root, while it is trusted
+	cross               *x509.Certificate
+	formerIntermediates []*x509.Certificate // former intermediates, while they are trusted
+	revoked             []string            // key hashes, see KeyHash
+	generation          int                 // number of changes of the fields above
+	passphrase          []byte              // nil: keys are stored unencrypted
 }
 
 // A pair is a certificate with its key.
@@ -156,7 +156,7 @@ func middleName(now time.Time) pkix.Name {
 // fresh reports whether the intermediate is valid and outlives what it signs. It is also fresh if
 // it expires with its root, since a new one would not last longer.
 func (a *Authority) fresh(now time.Time) bool {
-	c := a.middle.cert
+	c := a.intermediate.cert
 	return c != nil && !early(c) &&
 		(now.Add(LeafLife+30*24*time.Hour).Before(c.NotAfter) || !c.NotAfter.Before(a.root.cert.NotAfter))
 }
@@ -172,15 +172,15 @@ var kept = func() bool {
 
 // begin issues the first intermediate, or replaces an old one, under the directory's lock.
 func (a *Authority) begin(now time.Time) error {
-	if a.middle.cert != nil {
+	if a.intermediate.cert != nil {
 		return nil // the first signature renews the intermediate
 	}
-	middle, cross, err := a.newMiddle(a.root, a.former, now)
+	intermediate, cross, err := a.newIntermediate(a.root, a.former, now)
 	if err != nil {
 		return err
 	}
-	a.middle, a.cross = middle, cross
-	return a.write("intermediate", middle.cert, middle.key)
+	a.intermediate, a.cross = intermediate, cross
+	return a.write("intermediate", intermediate.cert, intermediate.key)
 }
 
 // now is the hub's time, which decides about certificates that clients present.
@@ -214,21 +214,21 @@ func (a *Authority) signerLocked(now time.Time) (pair, error) {
 		return pair{}, fmt.Errorf("sign a certificate: %w; name its file with --ca-passphrase-file", ErrSealed)
 	}
 	if a.fresh(now) {
-		return a.middle, nil
+		return a.intermediate, nil
 	}
-	if a.signsOnly && a.middle.cert != nil {
-		if now.Before(a.middle.cert.NotAfter) {
-			return a.middle, nil
+	if a.signsOnly && a.intermediate.cert != nil {
+		if now.Before(a.intermediate.cert.NotAfter) {
+			return a.intermediate, nil
 		}
 		return pair{}, fmt.Errorf(
 			"sign a certificate: the intermediate expired on %s; start the hub, which renews it, then try again",
-			a.middle.cert.NotAfter.UTC().Format(time.DateOnly))
+			a.intermediate.cert.NotAfter.UTC().Format(time.DateOnly))
 	}
 	err := a.rotate(a.root, a.former, now)
-	if err != nil && a.middle.cert != nil && now.Before(a.middle.cert.NotAfter) {
-		return a.middle, nil // a full disk must not prevent the renewal of a device's certificate
+	if err != nil && a.intermediate.cert != nil && now.Before(a.intermediate.cert.NotAfter) {
+		return a.intermediate, nil // a full disk must not prevent the renewal of a device's certificate
 	}
-	return a.middle, err
+	return a.intermediate, err
 }
 
 // write stores the key before the certificate. The next start refuses a certificate without a key,
@@ -330,11 +330,11 @@ func (a *Authority) readRest() (err error) {
 	if err := a.readRotation(); err != nil {
 		return err
 	}
-	if a.middle, err = a.read("intermediate"); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if a.intermediate, err = a.read("intermediate"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if a.middle.cert != nil {
-		if err := a.middle.cert.CheckSignatureFrom(a.root.cert); err != nil {
+	if a.intermediate.cert != nil {
+		if err := a.intermediate.cert.CheckSignatureFrom(a.root.cert); err != nil {
 			return fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or "+
 				"remove intermediate.crt and intermediate.key: the hub issues a new one", a.path("intermediate.crt"), ErrKey, err)
 		}

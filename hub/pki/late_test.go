@@ -43,8 +43,8 @@ func TestTheLastYearOfARoot(t *testing.T) {
 				time.Sleep(8 * time.Hour)
 			}
 		}
-		if now := a.Status(); now.Olds != first.Olds || now.Generation != first.Generation {
-			t.Errorf("%d intermediates were issued in the last year", now.Olds-first.Olds)
+		if now := a.Status(); now.FormerIntermediates != first.FormerIntermediates || now.Generation != first.Generation {
+			t.Errorf("%d intermediates were issued in the last year", now.FormerIntermediates-first.FormerIntermediates)
 		}
 		if made > int(serverRenew/renewPause)+4 {
 			t.Errorf("the hub had %d certificates in the last year", made)
@@ -83,7 +83,7 @@ func TestCertificatesOfAFastClockAreReplaced(t *testing.T) {
 			}
 			roots, between := x509.NewCertPool(), x509.NewCertPool()
 			roots.AddCert(a.root.cert)
-			between.AddCert(a.middle.cert)
+			between.AddCert(a.intermediate.cert)
 			for clock, now := range map[string]time.Time{"a device": time.Now(), "the hub": a.Now()} {
 				if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: "hub", CurrentTime: now}); err != nil {
 					t.Errorf("by the time of %s: %v", clock, err)
@@ -145,14 +145,14 @@ func TestTheHubsCertificateFollowsARotationLater(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := must(s.GetCertificate(nil))(t)
-		if before.Leaf.CheckSignatureFrom(a.middle.cert) == nil {
+		if before.Leaf.CheckSignatureFrom(a.intermediate.cert) == nil {
 			t.Fatal("it was written after all")
 		}
 		if err := os.RemoveAll(a.path("server.key")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(lookEvery + time.Second)
-		if now := must(s.GetCertificate(nil))(t); now.Leaf.CheckSignatureFrom(a.middle.cert) != nil {
+		time.Sleep(compareEvery + time.Second)
+		if now := must(s.GetCertificate(nil))(t); now.Leaf.CheckSignatureFrom(a.intermediate.cert) != nil {
 			t.Error("the hub's certificate is still of the former intermediate")
 		}
 	})

@@ -145,8 +145,8 @@ func TestTheCostsOfAnEncryptedKeyAreLimited(t *testing.T) {
 // Two encrypted keys cannot be swapped.
 func TestAnEncryptedKeyMatchesItsCertificate(t *testing.T) {
 	data, dir := protected(t)
-	root, middle := filepath.Join(dir, "root.key"), filepath.Join(dir, "intermediate.key")
-	if err := errors.Join(os.Rename(root, root+".x"), os.Rename(middle, root), os.Rename(root+".x", middle)); err != nil {
+	root, intermediate := filepath.Join(dir, "root.key"), filepath.Join(dir, "intermediate.key")
+	if err := errors.Join(os.Rename(root, root+".x"), os.Rename(intermediate, root), os.Rename(root+".x", intermediate)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenWith(data, write(t, filepath.Join(data, "passphrase"), horse)); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "not the key of the certificate beside it") {

@@ -117,7 +117,7 @@ func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.Pin() != b.Pin() || KeyHash(a.middle.cert) != KeyHash(b.middle.cert) {
+	if a.Pin() != b.Pin() || KeyHash(a.intermediate.cert) != KeyHash(b.intermediate.cert) {
 		t.Fatal("the copy is another authority")
 	}
 	var kept map[string][]byte

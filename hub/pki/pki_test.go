@@ -74,13 +74,13 @@ func TestTheAuthorityIsCreatedOnceWithPrivateFiles(t *testing.T) {
 	if len(a.Pin()) != 32 || a.Pin() != KeyHash(a.root.cert)[:32] {
 		t.Fatal(a.Pin())
 	}
-	if b := open(t, dir); b.Pin() != a.Pin() || !b.middle.cert.Equal(a.middle.cert) {
+	if b := open(t, dir); b.Pin() != a.Pin() || !b.intermediate.cert.Equal(a.intermediate.cert) {
 		t.Fatal("the second start created another authority")
 	}
 	if y := time.Until(a.root.cert.NotAfter).Hours() / 24 / 365; y < 9.9 || y > 10.1 {
 		t.Fatalf("the root is valid for %v years", y)
 	}
-	if y := time.Until(a.middle.cert.NotAfter).Hours() / 24 / 365; y < 1.9 || y > 2.1 {
+	if y := time.Until(a.intermediate.cert.NotAfter).Hours() / 24 / 365; y < 1.9 || y > 2.1 {
 		t.Fatalf("the intermediate is valid for %v years", y)
 	}
 	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -319,7 +319,7 @@ func TestAuthoritiesAndCertificatesRenewThemselves(t *testing.T) {
 		middles := map[string]bool{}
 		for month := range 9 * 12 {
 			a := open(t, dir)
-			middles[KeyHash(a.middle.cert)] = true
+			middles[KeyHash(a.intermediate.cert)] = true
 			if _, err := a.Verify(certs); err != nil {
 				t.Fatalf("month %d: %v", month, err)
 			}
@@ -353,12 +353,12 @@ func TestTheHubsCertificateFollowsItsNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		names = []string{"gateway"} // a missing address needs no new certificate
-		time.Sleep(2 * lookEvery)
+		time.Sleep(2 * compareEvery)
 		if get() != first {
 			t.Fatal("renewed without need")
 		}
 		names = []string{"gateway", "10.0.0.7"}
-		time.Sleep(2 * lookEvery)
+		time.Sleep(2 * compareEvery)
 		second := get()
 		if second == first || second.Leaf.VerifyHostname("10.0.0.7") != nil || !slices.Equal(s.Names(), names) {
 			t.Fatalf("the new address is not in it: %v", s.Names())

@@ -121,14 +121,14 @@ func (a *Authority) Sealed() bool {
 }
 
 func (a *Authority) sealed() bool {
-	return a.root.sealed != nil || a.middle.sealed != nil || a.former.sealed != nil
+	return a.root.sealed != nil || a.intermediate.sealed != nil || a.former.sealed != nil
 }
 
 // Unlock decrypts the keys with their passphrase.
 func (a *Authority) Unlock(passphrase []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i, p := range []*pair{&a.root, &a.middle, &a.former} {
+	for i, p := range []*pair{&a.root, &a.intermediate, &a.former} {
 		if p.sealed == nil {
 			continue
 		}
@@ -161,7 +161,7 @@ func (a *Authority) Protect(passphrase []byte) error {
 	before := a.passphrase
 	a.passphrase = passphrase
 	files := map[string][]byte{}
-	for i, p := range []*pair{&a.root, &a.middle, &a.former} {
+	for i, p := range []*pair{&a.root, &a.intermediate, &a.former} {
 		if p.key == nil {
 			continue
 		}

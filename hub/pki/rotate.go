@@ -17,10 +17,10 @@ import (
 
 // Files of a rotation that is under way, and of former ones.
 const (
-	formerRoot   = "former-root" // .crt and .key; trusted until Revoke
-	crossFile    = "cross.crt"   // the intermediate, signed by the former root
-	formerMiddle = "former.crt"  // former intermediates; trusted until Revoke
-	revokedFile  = "revoked"     // SHA-256 of public keys (SPKI), in hex, one per line
+	formerRoot             = "former-root" // .crt and .key; trusted until Revoke
+	crossFile              = "cross.crt"   // the intermediate, signed by the former root
+	formerIntermediateFile = "former.crt"  // former intermediates; trusted until Revoke
+	revokedFile            = "revoked"     // SHA-256 of public keys (SPKI), in hex, one per line
 )
 
 // ErrRotating is returned while the former root is still trusted.
@@ -59,12 +59,12 @@ func (a *Authority) RotateIntermediate() error {
 
 // rotate issues an intermediate of root, cross-signed by former, and stores all files in one step.
 func (a *Authority) rotate(root, former pair, now time.Time) error {
-	middle, cross, err := a.newMiddle(root, former, now)
+	intermediate, cross, err := a.newIntermediate(root, former, now)
 	if err != nil {
 		return err
 	}
 	files := map[string][]byte{crossFile: nil}
-	for name, p := range map[string]pair{"root": root, "intermediate": middle, formerRoot: former} {
+	for name, p := range map[string]pair{"root": root, "intermediate": intermediate, formerRoot: former} {
 		if p.cert == nil || name == "root" && root.cert == a.root.cert {
 			continue
 		}
@@ -76,22 +76,24 @@ func (a *Authority) rotate(root, former pair, now time.Time) error {
 	if cross != nil {
 		files[crossFile] = encodeCert(cross)
 	}
-	olds := a.olds
-	if a.middle.cert != nil {
-		olds = append(slices.Clone(olds), a.middle.cert)
-		files[formerMiddle] = encodeCert(olds...)
+	formerIntermediates := a.formerIntermediates
+	if a.intermediate.cert != nil {
+		formerIntermediates = append(slices.Clone(formerIntermediates), a.intermediate.cert)
+		files[formerIntermediateFile] = encodeCert(formerIntermediates...)
 	}
 	if err := a.replace(files); err != nil {
 		return err
 	}
-	a.root, a.middle, a.former, a.cross, a.olds = root, middle, former, cross, olds
+	a.root, a.intermediate, a.former = root, intermediate, former
+	a.cross, a.formerIntermediates = cross, formerIntermediates
 	a.generation++
 	return nil
 }
 
-// newMiddle issues an intermediate: one key with a certificate of each root.
-func (a *Authority) newMiddle(root, former pair, now time.Time) (middle pair, cross *x509.Certificate, err error) {
-	if middle.key, err = newKey(); err != nil {
+// newIntermediate issues an intermediate: one key with a certificate of each root.
+func (a *Authority) newIntermediate(root, former pair, now time.Time) (intermediate pair, cross *x509.Certificate,
+	err error) {
+	if intermediate.key, err = newKey(); err != nil {
 		return pair{}, nil, err
 	}
 	from, end := a.span(intermediateLife)
@@ -103,11 +105,11 @@ func (a *Authority) newMiddle(root, former pair, now time.Time) (middle pair, cr
 		NotBefore: from, NotAfter: end,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
 	}
-	if middle.cert, err = signCA(t, root, middle, now); err != nil || former.cert == nil {
-		return middle, nil, err
+	if intermediate.cert, err = signCA(t, root, intermediate, now); err != nil || former.cert == nil {
+		return intermediate, nil, err
 	}
-	cross, err = signCA(t, former, middle, now)
-	return middle, cross, err
+	cross, err = signCA(t, former, intermediate, now)
+	return intermediate, cross, err
 }
 
 func signCA(t *x509.Certificate, by, p pair, now time.Time) (*x509.Certificate, error) {
@@ -124,7 +126,7 @@ func signCA(t *x509.Certificate, by, p pair, now time.Time) (*x509.Certificate, 
 func (a *Authority) Revoke() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	gone := slices.Clone(a.olds)
+	gone := slices.Clone(a.formerIntermediates)
 	if a.former.cert != nil {
 		gone = append(gone, a.former.cert)
 	}
@@ -138,12 +140,13 @@ func (a *Authority) Revoke() error {
 		}
 	}
 	if err := a.replace(map[string][]byte{
-		revokedFile: []byte(strings.Join(revoked, "\n") + "\n"), crossFile: nil, formerMiddle: nil, formerRoot + ".crt": nil,
+		revokedFile: []byte(strings.Join(revoked, "\n") + "\n"), crossFile: nil, formerIntermediateFile: nil,
+		formerRoot + ".crt": nil,
 		formerRoot + ".key": nil,
 	}); err != nil {
 		return err
 	}
-	a.revoked, a.former, a.cross, a.olds = revoked, pair{}, nil, nil
+	a.revoked, a.former, a.cross, a.formerIntermediates = revoked, pair{}, nil, nil
 	a.generation++
 	return nil
 }
@@ -158,7 +161,7 @@ func (a *Authority) readRotation() (err error) {
 		a.cross = cross[0]
 	}
 	if err == nil {
-		a.olds, err = a.readCerts(formerMiddle)
+		a.formerIntermediates, err = a.readCerts(formerIntermediateFile)
 	}
 	text, rerr := os.ReadFile(a.path(revokedFile))
 	if rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
@@ -200,13 +203,13 @@ func (a *Authority) readCerts(name string) (all []*x509.Certificate, err error) 
 
 // A Status describes the authority.
 type Status struct {
-	Root, Intermediate *x509.Certificate
-	Former             *x509.Certificate // trusted until Revoke; nil: none
-	Signed             time.Time         // when the current intermediate was issued
-	Protected          bool
-	Olds               int // number of former intermediates that are trusted until Revoke
-	Generation         int // changes with each rotation
-	now                time.Time
+	Root, Intermediate  *x509.Certificate
+	Former              *x509.Certificate // trusted until Revoke; nil: none
+	Signed              time.Time         // when the current intermediate was issued
+	Protected           bool
+	FormerIntermediates int // number of former intermediates that are trusted until Revoke
+	Generation          int // changes with each rotation
+	now                 time.Time
 }
 
 // Outdated reports whether a device's certificate that expires at end has a former issuer. The
@@ -214,7 +217,7 @@ type Status struct {
 // end is also outdated: the former issuer's clock was ahead.
 func (s Status) Outdated(end time.Time) bool {
 	first := s.Signed.Add(LeafLife)
-	return s.Olds > 0 && (!end.After(first) && end.Before(s.Intermediate.NotAfter) ||
+	return s.FormerIntermediates > 0 && (!end.After(first) && end.Before(s.Intermediate.NotAfter) ||
 		end.After(s.now.Add(LeafLife+2*backdated)))
 }
 
@@ -223,8 +226,9 @@ func (a *Authority) Status() Status {
 	_, last := a.span(0)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return Status{a.root.cert, a.middle.cert, a.former.cert, IssuedAt(a.middle.cert), a.sealed() || a.passphrase != nil,
-		len(a.olds), int(a.generation), last}
+	return Status{a.root.cert, a.intermediate.cert, a.former.cert, IssuedAt(a.intermediate.cert),
+		a.sealed() || a.passphrase != nil,
+		len(a.formerIntermediates), int(a.generation), last}
 }
 
 // roots returns the trusted roots, the current one first.
@@ -250,11 +254,11 @@ func (a *Authority) rootPool() *x509.CertPool {
 func (a *Authority) issuers() (chain [][]byte, by *x509.Certificate, generation int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	chain = [][]byte{a.middle.cert.Raw}
+	chain = [][]byte{a.intermediate.cert.Raw}
 	if a.cross != nil {
 		chain = append(chain, a.cross.Raw)
 	}
-	return chain, a.middle.cert, a.generation
+	return chain, a.intermediate.cert, a.generation
 }
 
 // good reports whether a chain has no revoked certificate.
@@ -272,5 +276,5 @@ func (a *Authority) good(chains [][]*x509.Certificate) bool {
 func (a *Authority) PresentlySigned(h Holder) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return h.by != nil && bytes.Equal(h.by.RawSubjectPublicKeyInfo, a.middle.cert.RawSubjectPublicKeyInfo)
+	return h.by != nil && bytes.Equal(h.by.RawSubjectPublicKeyInfo, a.intermediate.cert.RawSubjectPublicKeyInfo)
 }

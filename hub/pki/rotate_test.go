@@ -108,7 +108,7 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 		in("a device that has renewed", trusting(t, roots, newest))
 		in("a client with the new root only", trusting(t, onlyNew, newest))
 		out("a device that has missed both changes", trusting(t, oldRoots, newest)) // the client does not trust the hub
-		if st := a.Status(); st.Former != nil || st.Olds != 0 {
+		if st := a.Status(); st.Former != nil || st.FormerIntermediates != 0 {
 			t.Errorf("%+v", st)
 		}
 		if err := a.RotateRoot(); err != nil {
@@ -281,7 +281,7 @@ func TestADamagedListOfRevokedKeysIsRefused(t *testing.T) {
 		}
 	}
 	open(t, dir)
-	for _, name := range []string{revokedFile, formerMiddle, crossFile} {
+	for _, name := range []string{revokedFile, formerIntermediateFile, crossFile} {
 		file := filepath.Join(dir, name)
 		whole := must(os.ReadFile(file))(t)
 		for what, text := range map[string][]byte{"empty": nil, "blank": []byte("\n"), "cut off": whole[:len(whole)-len(whole)/3], "zeros": make([]byte, len(whole))} {

@@ -26,17 +26,17 @@ type Server struct {
 
 	mu         sync.Mutex
 	current    *tls.Certificate
-	looked     time.Time // last comparison of names
+	compared   time.Time // last comparison of names
 	renewed    time.Time // last renewal because of the time
 	generation int       // the authority's generation when current was issued
 	tried      int       // the authority's generation at the last attempt
 }
 
 const (
-	serverRenew = LeafLife / 3 // rest of the lifetime at which it is renewed
-	lookEvery   = time.Minute  // maximum delay until a new DHCP address is in it
-	renewPause  = 24 * time.Hour
-	maxNames    = 100
+	serverRenew  = LeafLife / 3 // rest of the lifetime at which it is renewed
+	compareEvery = time.Minute  // maximum delay until a new DHCP address is in it
+	renewPause   = 24 * time.Hour
+	maxNames     = 100
 )
 
 // NewServer reads or issues the hub's certificate. names returns the hub's names and addresses, see
@@ -73,10 +73,11 @@ func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	if s.current != nil && generation != s.generation && !former {
 		s.current, s.generation = pairOf(s.current.Leaf, chain, s.current.PrivateKey.(*ecdsa.PrivateKey)), generation
 	}
-	if s.current != nil && now.Sub(s.looked) < lookEvery && now.After(s.looked) && (!former || generation == s.tried) {
+	if s.current != nil && now.Sub(s.compared) < compareEvery && now.After(s.compared) &&
+		(!former || generation == s.tried) {
 		return s.current, nil
 	}
-	s.looked, s.tried = now, generation
+	s.compared, s.tried = now, generation
 	names := s.names()
 	due := s.current != nil && s.due(now)
 	if s.current != nil && !former && !due && covers(s.current.Leaf, names) {

@@ -18,7 +18,7 @@ const ofDatabase = "of-database"
 // shared are the files that hubs of one database have in common. A hub's server certificate is not
 // one.
 var shared = []string{"root.crt", "root.key", "intermediate.crt", "intermediate.key", formerRoot + ".crt",
-	formerRoot + ".key", crossFile, formerMiddle, revokedFile, firmwareKey}
+	formerRoot + ".key", crossFile, formerIntermediateFile, revokedFile, firmwareKey}
 
 // Files returns the shared files by name. Encrypted keys stay encrypted.
 func (a *Authority) Files() (all map[string][]byte, err error) {

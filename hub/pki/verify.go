@@ -51,7 +51,7 @@ func (a *Authority) verify(shown []*x509.Certificate, now time.Time) (Holder, er
 	}
 	roots, between := a.rootPool(), x509.NewCertPool()
 	a.mu.Lock()
-	between.AddCert(a.middle.cert)
+	between.AddCert(a.intermediate.cert)
 	a.mu.Unlock()
 	for _, c := range shown[1:min(len(shown), 4)] {
 		between.AddCert(c)

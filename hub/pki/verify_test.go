@@ -149,7 +149,7 @@ func TestSignedCertificatesAreLimited(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
-		if c := a.middle.cert; !c.IsCA || c.MaxPathLen != 0 || !c.MaxPathLenZero {
+		if c := a.intermediate.cert; !c.IsCA || c.MaxPathLen != 0 || !c.MaxPathLenZero {
 			t.Errorf("an intermediate may have %d below it", c.MaxPathLen)
 		}
 		if c := a.root.cert; c.MaxPathLen != 1 {
@@ -157,8 +157,8 @@ func TestSignedCertificatesAreLimited(t *testing.T) {
 		}
 		time.Sleep(rootLife - LeafLife/2)
 		c, _ := device(t, a, "pi-1")
-		if c[0].NotAfter.After(a.root.cert.NotAfter) || a.middle.cert.NotAfter.After(a.root.cert.NotAfter) {
-			t.Errorf("the root expires %s, its intermediate %s, a device's certificate %s", a.root.cert.NotAfter, a.middle.cert.NotAfter, c[0].NotAfter)
+		if c[0].NotAfter.After(a.root.cert.NotAfter) || a.intermediate.cert.NotAfter.After(a.root.cert.NotAfter) {
+			t.Errorf("the root expires %s, its intermediate %s, a device's certificate %s", a.root.cert.NotAfter, a.intermediate.cert.NotAfter, c[0].NotAfter)
 		}
 	})
 	for _, life := range []time.Duration{0, -time.Hour, LeafLife + time.Second} {
@@ -202,7 +202,7 @@ func TestTLSUsesTheCurrentRoots(t *testing.T) {
 	if after.Equal(before) || !after.Equal(a.rootPool()) {
 		t.Error("a handshake uses the roots of the start")
 	}
-	if leaf := must(server.GetCertificate(nil))(t).Leaf; leaf.CheckSignatureFrom(a.middle.cert) != nil {
+	if leaf := must(server.GetCertificate(nil))(t).Leaf; leaf.CheckSignatureFrom(a.intermediate.cert) != nil {
 		t.Error("the hub shows a certificate of the former intermediate")
 	}
 	lock := filepath.Join(dir, lockFile)
@@ -227,7 +227,7 @@ func TestRevokeRemovesTheFormerRoot(t *testing.T) {
 	if err := errors.Join(a.RotateRoot(), a.Revoke()); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{formerRoot + ".crt", formerRoot + ".key", formerMiddle, crossFile} {
+	for _, name := range []string{formerRoot + ".crt", formerRoot + ".key", formerIntermediateFile, crossFile} {
 		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s exists: %v", name, err)
 		}
@@ -242,10 +242,10 @@ func TestOutdatedCertificates(t *testing.T) {
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	since := at.AddDate(0, 1, 0)
 	for _, tt := range []struct {
-		olds        int
-		signed, now time.Time
-		end         time.Time
-		want        bool
+		formerIntermediates int
+		signed, now         time.Time
+		end                 time.Time
+		want                bool
 	}{
 		{1, at, at, at.Add(LeafLife), true}, {1, at, at, at.Add(LeafLife - time.Hour), true}, {1, at, at, at.Add(LeafLife + time.Second), false}, {0, at, at, at, false},
 		{1, at, since, since.Add(LeafLife), false},                // of the current intermediate, just now
@@ -253,8 +253,8 @@ func TestOutdatedCertificates(t *testing.T) {
 		{0, at, since, at.AddDate(9, 0, 0), false},                // there is no former one
 		{1, time.Unix(600, 0), since, since.Add(LeafLife), false}, // the current one was issued in 1970
 	} {
-		middle := &x509.Certificate{NotAfter: tt.signed.Add(intermediateLife)}
-		if got := (Status{Intermediate: middle, Signed: tt.signed, Olds: tt.olds, now: tt.now}).Outdated(tt.end); got != tt.want {
+		intermediate := &x509.Certificate{NotAfter: tt.signed.Add(intermediateLife)}
+		if got := (Status{Intermediate: intermediate, Signed: tt.signed, FormerIntermediates: tt.formerIntermediates, now: tt.now}).Outdated(tt.end); got != tt.want {
 			t.Errorf("%+v: %t", tt, got)
 		}
 	}
