@@ -77,7 +77,7 @@ func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 	for name, text := range map[string]string{
 		"another kind":                strings.Replace(head, "BoardProfile", "Pod", 1) + ok,
 		"another version":             strings.Replace(head, "v1alpha1", "v2", 1) + ok,
-		"an invalid name":         strings.Replace(head, "board}", "Board_1}", 1) + ok,
+		"an invalid name":             strings.Replace(head, "board}", "Board_1}", 1) + ok,
 		"no name":                     "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {}\n" + ok,
 		"no match":                    head + "spec: {title: x}\n",
 		"an empty match":              head + "spec: {match: {}}\n",

@@ -39,7 +39,7 @@ var rows = []row{
 			of("hub/store", "TestNothingAcknowledgedIsLostByKill9", "TestACommitIsAllOrNothing"))},
 	{id: "F1b", fault: "the leader of two hubs on PostgreSQL: kill -9 under writes, 100 times; frozen for a " +
 		"minute; ended in order",
-		criterion: "the other leads after at most 10 s, after an orderly end within 2 s; nothing acknowledged " +
+		criterion: "the other leads after at most 10 s, or 2 s after an orderly end; nothing acknowledged " +
 			"is lost; the frozen one writes nothing; no eviction, no restart of a container",
 		tests: all(
 			of("hub/e2e", "TestAStandbyTakesOverFromAKilledLeader"),
@@ -48,16 +48,16 @@ var rows = []row{
 	{id: "F1c", fault: "the PostgreSQL server: kill -9 under writes, ended connections, silence, no writes, " +
 		"a line cut in a COMMIT, a standby that takes over",
 		criterion: "nothing acknowledged is lost or done twice, whatever the role's synchronous_commit; callers " +
-			"hear within seconds; a standby that lacks the newest is noticed, and devices are told nothing " +
-			"before resume",
+			"get a response within seconds; a standby without the newest writes is detected, and devices receive " +
+			"nothing before resume",
 		tests: of("hub/store", "TestNothingAcknowledgedIsLostByKill9OfTheServer", "TestConnectionsThatAreEndedAreMadeAnew",
 			"TestAServerThatSaysNothingIsGivenUp", "TestAServerThatTakesNoWritesIsTriedAgain",
 			"TestACommitThatWasCutOffIsMadeOnce", "TestAPlanInDoubtWaitsUntilItIsKnown",
 			"TestCommitsAreDurableWhateverTheServersDefault", "TestAPoolerKeepsASessionTogetherOrIsRefused",
 			"TestAStandbyThatTakesOver", "TestAStandbyThatTakesOverAndLacksTheNewest")},
 	{id: "F1d", fault: "a full disk under PostgreSQL's data and log",
-		criterion: "the server ends; the hub shows what it has, says where to look, loses nothing acknowledged, " +
-			"and writes again once there is room",
+		criterion: "the server ends; the hub serves reads, names the cause, loses nothing acknowledged, " +
+			"and writes again once there is space",
 		tests: all(
 			of("hub/e2e", "TestPostgresWithoutSpaceForItsLog"),
 			of("hub/store", "TestAFullDiskOfTheServer"))},
@@ -81,14 +81,14 @@ var rows = []row{
 			of("hub/sim", "TestFleetADeviceThatBootsWithoutAHubRunsEverythingAgain"),
 			of("device/agent", "TestARebootWithoutTheHubBringsEverythingUpAgain"))},
 	{id: "F5", fault: "an engine that hangs, or is gone",
-		criterion: "the node is NotReady within 40 s and says why; its lease goes on, nothing is deleted, it " +
-			"recovers by itself",
+		criterion: "the node is NotReady within 40 s with the reason; its lease goes on, nothing is deleted, and " +
+			"it recovers",
 		tests: all(
 			of("hub/e2e", "TestAnEngineThatHangs"),
 			of("device/agent", "TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds",
 				"TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds", "TestAnUnavailableEngineChangesNoNetwork"))},
 	{id: "F6", fault: "a network split between device and hub, reset or silent",
-		criterion: "the node becomes Unknown by its lease alone; workloads run on; afterwards nothing restarts, " +
+		criterion: "the node becomes Unknown only by its lease; workloads go on; afterwards nothing restarts, " +
 			"and events come once and in order",
 		tests: all(
 			of("hub/e2e", "TestAPartition", "TestASilentDevice"),
@@ -97,34 +97,34 @@ var rows = []row{
 			of("device/link", "TestAHalfOpenLinkIsNoticedWithinTwentySeconds",
 				"TestEventsWaitForTheHubInOrderAndTheirOverflowIsTold"))},
 	{id: "F7", fault: "a network that carries one way only",
-		criterion: "the device leaves the link within 20 s: no node looks well that receives nothing",
+		criterion: "the device closes the link within 20 s: a node that receives nothing does not look healthy",
 		tests: all(
 			of("hub/e2e", "TestAOneWayLine"),
 			of("device/link", "TestAHubThatAcknowledgesNothingIsLeft"))},
 	{id: "F7b", fault: "a line of 20 kbit/s, with 40 kB and more either way",
-		criterion: "all arrives over one link; the node stays ready",
+		criterion: "everything arrives over one link; the node stays Ready",
 		tests: all(
 			of("hub/e2e", "TestALineOfTwentyKilobits"),
 			of("hub/sim", "TestALineOf20KilobitsCarriesBothWaysAtOnce"),
 			of("hub/broker", "TestAPacketThatComesSlowlyIsLife", "TestAReaderOfAHundredBytesASecondDoesNotStay",
 				"TestALineThatDiesIsLeftInTime"))},
 	{id: "F7c", fault: "a network that drops large packets, as a tunnel or a mobile line may",
-		criterion: "devices, browsers and kubectl get through: packets carry at most 1,024 bytes",
+		criterion: "devices, browsers and kubectl connect: packets carry at most 1,024 bytes",
 		tests: all(
 			of("hub/e2e", "TestALineThatLosesLargePackets"),
 			of("shared/line", "TestPacketsAreSmallBothWays"),
 			of("device/link", "TestABrokerIsAskedForSmallPackets"))},
 	{id: "F8", fault: "a link that flaps",
-		criterion: "no eviction, no restart; Ready does not follow every change; logs are bounded",
+		criterion: "no eviction, no restart; Ready does not follow every change; logs stay short",
 		tests: all(
 			of("hub/e2e", "TestAFlappingLine"),
 			of("hub/sim", "TestFleetAFlappingLinkEvictsNoPod"),
 			of("hub/lifecycle", "TestFlapping"))},
 	{id: "F8b", fault: "a bad night of a thousand nodes: dark sites, flapping links, crashing containers, " +
-		"strangers",
+		"unauthenticated clients",
 		criterion: "eight hours of the hub's log have at most 10 MB; an agent's is short",
 		tests:     of("hub/sim", "TestFleetTheLogOfABadNightIsShort", "TestFleetTheLogOfAnAgentWithoutAHubIsShort")},
-	{id: "F9", fault: "one dark site; all sites dark; a hub that stands still",
+	{id: "F9", fault: "one dark site; all sites dark; a paused hub",
 		criterion: "a dark site loses its pods at its rate; otherwise nothing is evicted",
 		tests: all(
 			of("hub/e2e", "TestAPausedHub"),
@@ -132,20 +132,20 @@ var rows = []row{
 				"TestFleetWhenEverySiteIsDarkNoPodIsEvicted", "TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly"),
 			of("hub/control", "TestStories", "TestAfterAStallEveryNodeHasItsFullGrace"),
 			of("hub/lifecycle", "TestScenarioStateOfSites"))},
-	{id: "F10", fault: "a thousand devices that come back at once after the hub's death",
+	{id: "F10", fault: "a thousand devices that reconnect at once after a kill of the hub",
 		criterion: "all have their lease within 60 s, none is Unknown, the hub needs less than 128 MiB",
 		tests: all(
 			of("hub/e2e", "TestAThousandDevicesReturn"),
 			of("hub/sim", "TestFleetAnOutageOfTheHubMakesNoNodeUnknown"),
 			of("hub/broker", "TestASiteBehindOneAddressIsBackWithinTwoLeaseIntervals"))},
 	{id: "F11", fault: "a device that reads slowly, or not at all, or asks for no keep-alive",
-		criterion: "no other one waits; slow readers get everything, the others are cut",
+		criterion: "no other device waits; slow readers receive everything, others are disconnected",
 		tests: of("hub/broker", "TestM3ADeviceThatStopsReadingHoldsUpNobodyAndIsCut",
 			"TestM3ASlowReaderGetsItAllAndIsHeardMeanwhile",
 			"TestM13SilenceIsNoticedWhateverKeepAliveIsAskedFor", "TestM5WhoDoesNotFinishConnectIsCutAfterTenSeconds")},
 	{id: "F12", fault: "a full disk of the hub",
-		criterion: "it shows what it has, answers writes with 507 and the reason, counts leases; deleting makes " +
-			"room; nothing is corrupt",
+		criterion: "it serves reads and leases, answers writes with 507 and the reason; deleting frees " +
+			"space; nothing is corrupt",
 		tests: all(
 			of("hub/e2e", "TestAFullDiskOfTheHub"),
 			of("hub/store", "TestAFullDiskLeavesReadingAndDeletingAndHealsItself", "TestWhatAFullDiskDidNotTakeIsSaidLater"),
@@ -153,14 +153,14 @@ var rows = []row{
 				"TestFleetAHubStartsOnAFullDisk", "TestFleetAHubWithAFullDiskKeepsHeartbeats"),
 			of("hub/serve", "TestAFullDiskIsToldAsThat"))},
 	{id: "F12b", fault: "a failing or read-only disk of the hub; a database moved or removed while it runs",
-		criterion: "it shows what it has, counts leases, answers writes with 503; its log says what to do; it " +
-			"goes on by itself, and nothing acknowledged is lost",
+		criterion: "it serves reads and leases, answers writes with 503, and logs the next step; it " +
+			"recovers, and nothing acknowledged is lost",
 		tests: all(
 			of("hub/e2e", "TestAFailingDiskOfTheHub"),
 			of("hub/store", "TestADatabaseThatIsMovedTakesNothingUntilItIsBack",
 				"TestADatabaseThatIsRemovedIsBackAtTheNextStart", "TestTheLogOfADatabaseThatIsGoneIsKept"))},
 	{id: "F13", fault: "a full or read-only disk of a device",
-		criterion: "the node says so, keeps its lease and its pods; images in use are never deleted",
+		criterion: "the node reports it, and keeps its lease and its pods; images in use are never deleted",
 		tests: all(
 			of("hub/e2e", "TestAFullDiskOfTheDevice"),
 			of("device/agent", "TestPodsSurviveAnUnwritableDisk", "TestUnderDiskPressureUnneededImagesAreRemovedFirst"),
@@ -169,7 +169,7 @@ var rows = []row{
 			of("device/hardware", "TestHealth", "TestErrorsOfADiskAreThoseOfItsOwnPartitions"))},
 	{id: "F14", fault: "torn, flipped, truncated or missing files of the hub; files of a newer or older " +
 		"version",
-		criterion: "it starts from a backup and says so, or refuses and names the file; a newer database is " +
+		criterion: "it starts from a backup and logs that, or refuses and names the file; a newer database is " +
 			"refused, an older one migrated",
 		tests: all(
 			of("hub/e2e", "TestTornFilesOfTheHub", "TestTheHubRefusesToStart"),
@@ -180,7 +180,7 @@ var rows = []row{
 			of("hub/history", "TestATornFile"),
 			of("hub/serve", "TestARestoredDatabaseMaySayWhatItLikes"))},
 	{id: "F15", fault: "clocks that jump an hour, begin in 1970, or pass 2038",
-		criterion: "no lease, certificate or workload is affected; ClockSynced says it",
+		criterion: "no lease, certificate or workload is affected; ClockSynced reports it",
 		tests: all(
 			of("hub/e2e", "TestWrongClocks"),
 			of("hub/sim", "TestFleetTheClockOfADeviceDecidesNothing", "TestFleetTheHubsOwnClockMayStartInThePast"),
@@ -191,26 +191,26 @@ var rows = []row{
 			of("device/agent", "TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent"),
 			of("device/hardware", "TestHealth"))},
 	{id: "F16", fault: "two devices with one identity",
-		criterion: "the first is not disturbed, the other is refused and named; both heal without a restart",
+		criterion: "the first stays connected, the other is refused and reported; both recover without a restart",
 		tests: all(
 			of("hub/sim", "TestFleetOfTwoDevicesOfOneNameTheIncumbentStays", "TestFleetACloneIsRefusedAndReported",
 				"TestFleetAReplacedDeviceIsRefused"),
 			of("hub/broker", "TestS3SeeM1AndS4TheIncumbentStays", "TestM6OneNodeHasOneSessionWhateverItsMachine"),
 			of("hub/node", "TestTwoAgentsWithOneIdentityAreAConflictForAWhile", "TestWhichDeviceMayTakeANodeOver"))},
 	{id: "F17", fault: "empty, torn, flipped or missing files of the agent",
-		criterion: "the agent starts and recovers, or names the file and what to do; workloads run on",
+		criterion: "the agent starts and recovers, or names the file and the next step; workloads go on",
 		tests: all(
 			of("hub/e2e", "TestTornFilesOfTheDevice", "TestAfterDamage", "TestADamagedIdentity"),
 			of("device/agent", "TestPodsSurviveADamagedFile", "TestWithoutADesiredStateEndedContainersAreStarted",
 				"TestAPodThatHasEndedForTheHubHasEnded"),
 			of("device/memory", "TestOneDamagedCopyLosesNothing", "TestAnInterruptedWriteKeepsThePreviousText",
 				"TestDamagedFilesAreReportedAndDoNotStopTheAgent"))},
-	{id: "F18", fault: "an agent killed for want of memory; an agent that stands still",
-		criterion: "64 MiB are enough; workloads run on, and it resumes",
+	{id: "F18", fault: "an agent killed without memory; a paused agent",
+		criterion: "64 MiB are enough; workloads go on, and it continues",
 		tests:     of("hub/e2e", "TestAnAgentWithoutMemory", "TestAPausedAgent")},
 	{id: "F19", fault: "hub and agents of other versions",
 		criterion: "each works with the other and is upgraded in place; no container restarts; unknown fields " +
-			"are ignored, older data is taken over, an older hub refuses a newer database",
+			"are ignored, older data is migrated, an older hub refuses a newer database",
 		tests: all(
 			of("hub/e2e", "TestAnUpgradeFromAnOlderSchema", "TestAgentsOfOtherVersions"),
 			of("shared/wire", "TestPayloadsAreWrittenAndReadAsTheGoldenFilesSay"),
@@ -220,19 +220,19 @@ var rows = []row{
 			of("hub/store", "TestDatabasesOfOlderVersionsOpen", "TestAnOlderBackupIsGenuine"),
 			of("hub/serve", "TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce"))},
 	{id: "F20", fault: "a boot configuration that breaks a board",
-		criterion: "it goes back by itself, wherever the power fails; the rollout stops",
+		criterion: "it falls back without help, also after a power cut at any step; the rollout stops",
 		tests: all(
 			of("device/boothelper", "TestATrialEndsKeptOrRolledBack", "TestWhereverThePowerFails",
 				"TestWhereverThePowerFailsTwice", "TestAnAgentThatNeverRunsIsRolledBackByTheDeadman",
 				"TestEachCheckThatFailsRollsBack"),
 			of("hub/control", "TestStories"))},
-	{id: "F21", fault: "a registry that is away; an image that is missing, damaged or of another " +
+	{id: "F21", fault: "an unreachable registry; an image that is missing, damaged or of another " +
 		"architecture",
-		criterion: "the pod says why (ImagePullBackOff, ErrImagePull …); running pods run on",
+		criterion: "the pod has the reason (ImagePullBackOff, ErrImagePull …); running pods go on",
 		tests: of("device/agent", "TestImagesThatCannotBePulled", "TestAPresentImageIsUsedWhenTheRegistryFails",
 			"TestAnInvalidImageNameIsNotSentToTheEngine", "TestAnImageVolumeWithoutItsImage")},
 	{id: "F22", fault: "a restore of the hub from an older backup",
-		criterion: "devices are told nothing before an administrator says resume; workloads run on",
+		criterion: "devices receive nothing before an administrator runs resume; workloads go on",
 		tests: all(
 			of("hub/e2e", "TestAnOldBackup", "TestARestoreWithAHubOnStandby"),
 			of("hub/sim", "TestFleetARestoredHubChangesNothingBeforeResume"),
@@ -240,7 +240,7 @@ var rows = []row{
 				"TestARestoreBringsNoAuthorityBack", "TestAStandbyHasWhatSomebodyElseWrote",
 				"TestARestoreKeepsThoseWhoWereEnrolledSince", "TestRestoreRefusesWhatIsNoBackupAndChangesNothing"))},
 	{id: "F23", fault: "a day, with five hundred devices for a while",
-		criterion: "goroutines, open files and memory do not grow; hub and devices agree in the end",
+		criterion: "goroutines, open files and memory do not grow; in the end the devices run the desired state",
 		tests: all(
 			of("hub/e2e", "TestASoak"),
 			of("hub/sim", "TestFleetADay"))},
