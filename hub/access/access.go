@@ -99,7 +99,7 @@ type Options struct {
 type Guard struct {
 	Options
 	failures lockout
-	ties     sessionWatches
+	watches  sessionWatches
 	callers  callerCache   // used while the database does not answer
 	joining  chan struct{} // a slot: one join at a time
 	renewals allowances    // of a node's certificate

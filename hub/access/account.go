@@ -29,7 +29,7 @@ func (g *Guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Coo
 	if err != nil {
 		return nil, err
 	}
-	before, known, err := g.knows(ctx, p.Name, p.Old, true)
+	before, known, err := g.verifyPassword(ctx, p.Name, p.Old, true)
 	if err != nil {
 		giveBack()
 		return nil, err

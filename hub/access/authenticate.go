@@ -44,10 +44,10 @@ const apiTokenVersion = "FLA1"
 // else its session cookie. It refuses an invalid credential even if another one is valid, so that a
 // client never acts as an unexpected user. Its errors are ErrUnauthenticated.
 func (g *Guard) Authenticate(r *http.Request) (User, error) {
-	c, err := shown(r)
+	c, err := credentialOf(r)
 	var u User
 	if err == nil {
-		u, err = g.who(r.Context(), c)
+		u, err = g.ownerOf(r.Context(), c)
 	}
 	u.Source = Source(r)
 	if err == nil {
@@ -56,8 +56,8 @@ func (g *Guard) Authenticate(r *http.Request) (User, error) {
 	return u, err
 }
 
-// shown returns the credential of a request with the highest priority.
-func shown(r *http.Request) (credential, error) {
+// credentialOf returns the credential of a request with the highest priority.
+func credentialOf(r *http.Request) (credential, error) {
 	if header, given := r.Header["Authorization"]; given {
 		scheme, token, _ := strings.Cut(header[0], " ")
 		if len(header) != 1 || !strings.EqualFold(scheme, "Bearer") {
@@ -74,8 +74,8 @@ func shown(r *http.Request) (credential, error) {
 	return credential{}, ErrUnauthenticated
 }
 
-// who returns the current owner of a credential.
-func (g *Guard) who(ctx context.Context, c credential) (User, error) {
+// ownerOf returns the current owner of a credential.
+func (g *Guard) ownerOf(ctx context.Context, c credential) (User, error) {
 	switch c.kind {
 	case "token":
 		return g.lookUp(ctx, c, func(ctx context.Context) (User, time.Time, error) { return g.byToken(ctx, c.secret) })
@@ -174,8 +174,8 @@ func (g *Guard) CheckForm(r *http.Request, u User) error {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || u.Via == "token" {
 		return nil
 	}
-	var ours http.CrossOriginProtection
-	if err := ours.Check(r); err != nil {
+	var protection http.CrossOriginProtection
+	if err := protection.Check(r); err != nil {
 		return fmt.Errorf("%w: the request comes from another site", ErrForbidden)
 	}
 	if u.Via != "session" {

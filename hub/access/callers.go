@@ -25,7 +25,7 @@ const (
 // A callerCache has the callers who were authenticated recently.
 type callerCache struct {
 	mu         sync.Mutex
-	of         map[[sha256.Size]byte]caller
+	entries    map[[sha256.Size]byte]caller
 	generation int       // number of revocations seen
 	seen       string    // the database's mark of the last revocation
 	silent     bool      // the database does not answer
@@ -42,7 +42,7 @@ type caller struct {
 func (k *callerCache) get(key [sha256.Size]byte, now time.Time) (u User, ok, silent, ask bool, generation int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c, ok := k.of[key]
+	c, ok := k.entries[key]
 	ok = ok && now.Before(c.ends)
 	if ask = ok && k.silent && now.Sub(k.asked) >= retryEvery; ask {
 		k.asked = now
@@ -61,25 +61,25 @@ func (k *callerCache) put(key [sha256.Size]byte, u User, ends, now time.Time, ge
 	if generation != k.generation {
 		return
 	}
-	if k.of == nil {
-		k.of = map[[sha256.Size]byte]caller{}
+	if k.entries == nil {
+		k.entries = map[[sha256.Size]byte]caller{}
 	}
-	if _, has := k.of[key]; !has && len(k.of) >= maxCallers {
+	if _, has := k.entries[key]; !has && len(k.entries) >= maxCallers {
 		k.dropExpired(now)
-		for other := range k.of { // any entry: an active caller is soon cached again
-			if len(k.of) < maxCallers {
+		for other := range k.entries { // any entry: an active caller is soon cached again
+			if len(k.entries) < maxCallers {
 				break
 			}
-			delete(k.of, other)
+			delete(k.entries, other)
 		}
 	}
-	k.of[key] = caller{u, ends}
+	k.entries[key] = caller{u, ends}
 }
 
 func (k *callerCache) dropExpired(now time.Time) {
-	for key, c := range k.of {
+	for key, c := range k.entries {
 		if !now.Before(c.ends) {
-			delete(k.of, key)
+			delete(k.entries, key)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func (k *callerCache) dropExpired(now time.Time) {
 func (k *callerCache) forget(key [sha256.Size]byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.of, key)
+	delete(k.entries, key)
 }
 
 // clearAfter clears the cache after a revocation.
@@ -95,7 +95,7 @@ func (k *callerCache) clearAfter(err error) error {
 	if err == nil {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.of = nil
+		k.entries = nil
 		k.generation++
 	}
 	return err
@@ -106,7 +106,7 @@ func (k *callerCache) clearIfRevoked(seen string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.seen != seen {
-		k.seen, k.of = seen, nil
+		k.seen, k.entries = seen, nil
 		k.generation++
 	}
 }
@@ -116,7 +116,7 @@ func (k *callerCache) hasValid(now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.dropExpired(now)
-	return len(k.of) > 0
+	return len(k.entries) > 0
 }
 
 // RunRights clears the cache after revocations by other hubs and commands, until ctx ends. It

@@ -135,8 +135,8 @@ func TestTheCallerCacheIsBounded(t *testing.T) {
 	for i := range maxCallers + 100 {
 		k.put(credential{secret: fmt.Sprint(i)}.key(), User{}, time.Time{}, now, 0)
 	}
-	if len(k.of) > maxCallers {
-		t.Fatalf("%d callers in the cache, want at most %d", len(k.of), maxCallers)
+	if len(k.entries) > maxCallers {
+		t.Fatalf("%d callers in the cache, want at most %d", len(k.entries), maxCallers)
 	}
 }
 

@@ -28,14 +28,14 @@ func (g *Guard) Join(ctx context.Context, r wire.JoinRequest, source string) (wi
 	if err != nil {
 		a.Code, a.Message = status(err), err.Error()
 		level := slog.LevelWarn
-		said := "a device was refused"
+		message := "a device was refused"
 		switch a.Code {
 		case http.StatusTooManyRequests:
 			level = slog.LevelDebug
 		case http.StatusAccepted:
-			level, said = slog.LevelInfo, "a device waits for approval"
+			level, message = slog.LevelInfo, "a device waits for approval"
 		}
-		g.Log.Log(ctx, level, said, "node", node, "source", source, "token", token, "err", err)
+		g.Log.Log(ctx, level, message, "node", node, "source", source, "token", token, "err", err)
 	} else {
 		g.Log.Info("a device joined", "node", node, "site", answer.Site, "source", source, "token", token)
 	}

@@ -200,7 +200,7 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 			Code: http.StatusTooManyRequests, Message: err.Error()})
 		return nil, err
 	}
-	stored, known, err := g.knows(ctx, name, password, familiar)
+	stored, known, err := g.verifyPassword(ctx, name, password, familiar)
 	if err != nil {
 		giveBack()
 		return nil, err
@@ -242,9 +242,9 @@ func (g *Guard) cameFrom(ctx context.Context, name string, networks []string) er
 	return g.Store.SetMeta(ctx, store.LoginsOf(name), strings.Join(networks[max(0, len(networks)-maxLogins):], " "))
 }
 
-// knows reports whether a password is right, and returns the hash that it was compared with: the
+// verifyPassword reports whether a password is right, and returns the hash that it was compared with: the
 // check may wait for seconds, and the hash may change meanwhile. An unknown user takes as long.
-func (g *Guard) knows(ctx context.Context, name, password string,
+func (g *Guard) verifyPassword(ctx context.Context, name, password string,
 	familiar bool) (stored string, known bool, err error) {
 	user, err := g.Store.User(ctx, name)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {

@@ -42,10 +42,10 @@ type sessionWatch struct {
 	found  func(User) error
 	guard  *Guard
 
-	mu   sync.Mutex
-	key  [sha256.Size]byte
-	to   bool // bound
-	over bool
+	mu    sync.Mutex
+	key   [sha256.Size]byte
+	bound bool
+	ended bool
 }
 
 type sessionWatchKey struct{}
@@ -55,7 +55,7 @@ type sessionWatchKey struct{}
 // credential, a deleted user. This is the only place for that rule, for every kind of request.
 // found is called with the user that Authenticate finds, and may refuse it. Call end when the
 // request has been served.
-func (g *Guard) WatchSession(r *http.Request, found func(User) error) (tiedRequest *http.Request, end func()) {
+func (g *Guard) WatchSession(r *http.Request, found func(User) error) (watched *http.Request, end func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	t := &sessionWatch{ctx: ctx, cancel: cancel, found: found, guard: g}
 	return r.WithContext(context.WithValue(ctx, sessionWatchKey{}, t)), t.end
@@ -69,24 +69,24 @@ func (g *Guard) bind(ctx context.Context, c credential, u User) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.to || t.over {
+	if t.bound || t.ended {
 		return nil
 	}
 	if err := t.found(u); err != nil {
 		return err
 	}
-	t.to, t.key = true, c.key()
-	g.ties.mu.Lock()
-	defer g.ties.mu.Unlock()
-	if g.ties.by == nil {
-		g.ties.by = map[[sha256.Size]byte]*watchedCredential{}
+	t.bound, t.key = true, c.key()
+	g.watches.mu.Lock()
+	defer g.watches.mu.Unlock()
+	if g.watches.by == nil {
+		g.watches.by = map[[sha256.Size]byte]*watchedCredential{}
 	}
-	e := g.ties.by[t.key]
+	e := g.watches.by[t.key]
 	if e == nil {
 		e = &watchedCredential{credential: c, ends: map[*sessionWatch]User{}}
 		key := t.key
 		e.timer = time.AfterFunc(recheck, func() { g.recheck(key, e) })
-		g.ties.by[t.key] = e
+		g.watches.by[t.key] = e
 	}
 	e.ends[t] = u
 	return nil
@@ -94,16 +94,16 @@ func (g *Guard) bind(ctx context.Context, c credential, u User) error {
 
 func (t *sessionWatch) end() {
 	t.mu.Lock()
-	t.over = true
-	if ties := &t.guard.ties; t.to {
-		ties.mu.Lock()
-		if e := ties.by[t.key]; e != nil {
+	t.ended = true
+	if watches := &t.guard.watches; t.bound {
+		watches.mu.Lock()
+		if e := watches.by[t.key]; e != nil {
 			if delete(e.ends, t); len(e.ends) == 0 {
 				e.timer.Stop()
-				delete(ties.by, t.key)
+				delete(watches.by, t.key)
 			}
 		}
-		ties.mu.Unlock()
+		watches.mu.Unlock()
 	}
 	t.mu.Unlock()
 	t.cancel(nil)
@@ -113,18 +113,18 @@ func (t *sessionWatch) end() {
 // nothing.
 func (g *Guard) recheck(key [sha256.Size]byte, e *watchedCredential) {
 	defer panics.CatchThen("session", func(error) { e.timer.Reset(recheck) })
-	g.ties.mu.Lock()
+	g.watches.mu.Lock()
 	before := maps.Clone(e.ends) // a request that begins during the check was checked later
-	g.ties.mu.Unlock()
+	g.watches.mu.Unlock()
 	maps.DeleteFunc(before, func(t *sessionWatch, _ User) bool { return t.ctx.Err() != nil })
 	var now User
 	err := errUnavailable
 	if len(before) > 0 { // otherwise the hub may be stopping, and its store closed
-		now, err = g.who(context.Background(), e.credential)
+		now, err = g.ownerOf(context.Background(), e.credential)
 	}
-	g.ties.mu.Lock()
-	defer g.ties.mu.Unlock()
-	if g.ties.by[key] != e {
+	g.watches.mu.Lock()
+	defer g.watches.mu.Unlock()
+	if g.watches.by[key] != e {
 		return // no requests are left
 	}
 	for t, was := range before {

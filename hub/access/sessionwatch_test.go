@@ -87,7 +87,7 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 					must(t, err)
 					open = append(open, r)
 				}
-				if n := len(g.ties.by); n != 1 {
+				if n := len(g.watches.by); n != 1 {
 					t.Errorf("one credential is checked %d times", n)
 				}
 				time.Sleep(3 * recheck)
@@ -112,13 +112,13 @@ func TestAFinishedRequestIsNotBound(t *testing.T) {
 	_, err := g.Authenticate(r)
 	must(t, err)
 	end()
-	if len(g.ties.by) != 0 || !errors.Is(context.Cause(r.Context()), context.Canceled) {
+	if len(g.watches.by) != 0 || !errors.Is(context.Cause(r.Context()), context.Canceled) {
 		t.Error("it is watched for ever")
 	}
 	r, end = g.WatchSession(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return ErrTooMany })
 	defer end()
 	r.AddCookie(c)
-	if _, err := g.Authenticate(r); !errors.Is(err, ErrTooMany) || len(g.ties.by) != 0 {
+	if _, err := g.Authenticate(r); !errors.Is(err, ErrTooMany) || len(g.watches.by) != 0 {
 		t.Error("a refused user is accepted:", err)
 	}
 }

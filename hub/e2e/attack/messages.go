@@ -72,17 +72,17 @@ func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 			_ = l.Close()
 		}
 	}()
-	sent, heard, links := 0, 0, 0
+	sent, acked, links := 0, 0, 0
 	for _, channel := range slices.Sorted(maps.Keys(whole)) {
 		text := append([]byte(`{"x":["\u0041",1e00],`), whole[channel][1:]...) // which makes the hub look closer
-		news := [][]byte{[]byte(`["A"0e00`), []byte(`{"a":1`), []byte(`{"conditions":[{"type"`), {0x1f, 0x8b}}
+		messages := [][]byte{[]byte(`["A"0e00`), []byte(`{"a":1`), []byte(`{"conditions":[{"type"`), {0x1f, 0x8b}}
 		for i := range 100 {
 			at := i * len(text) / 100
 			wrong := slices.Clone(text)
 			wrong[at] = "\x00\"[{:,\xff0"[i%8]
-			news = append(news, text[:at], wrong)
+			messages = append(messages, text[:at], wrong)
 		}
-		for _, n := range news {
+		for _, n := range messages {
 			if l == nil || !l.Open() {
 				if links++; links > 40 {
 					break // the hub closes the connection repeatedly, which is fine too
@@ -97,13 +97,13 @@ func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 			}
 		}
 		if l != nil && l.Ping(time.Minute) == nil { // the hub has read all former messages
-			heard++
+			acked++
 		}
 		if err := a.Answers(ctx, 2*time.Second); err != nil {
 			return "", fmt.Errorf("after damaged messages on %s: %w", channel, err)
 		}
 	}
-	seen := fmt.Sprintf("%d sent over %d connections, %d of %d kinds acknowledged", sent, links, heard, len(whole))
+	seen := fmt.Sprintf("%d sent over %d connections, %d of %d kinds acknowledged", sent, links, acked, len(whole))
 	if sent == 0 {
 		return seen, errors.New("the attack's own device cannot send")
 	}

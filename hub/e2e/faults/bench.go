@@ -107,14 +107,14 @@ func (b *bench) run(ctx context.Context, rows []row) {
 		}
 	}
 	for _, pkg := range pkgs {
-		if err := b.pkg(ctx, pkg, names[pkg]); err != nil {
+		if err := b.runPackage(ctx, pkg, names[pkg]); err != nil {
 			fmt.Fprintln(os.Stderr, "faults:", err) // the outcomes show failures
 		}
 	}
 }
 
-// pkg runs tests of one package.
-func (b *bench) pkg(ctx context.Context, pkg string, names []string) error {
+// runPackage runs tests of one package.
+func (b *bench) runPackage(ctx context.Context, pkg string, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", b.binary(pkg), "-test.v=test2json", "-test.run",
