@@ -72,7 +72,7 @@ func TestApproval(t *testing.T) {
 
 	third, name := join("pi-3")
 	k.say(t, []kubectlCase{{args: "delete csr " + name, want: []string{`deleted`}}})
-	ended(third, 1, "has ended")
+	ended(third, 1, "was deleted or not approved in time")
 	k.say(t, []kubectlCase{{args: "delete csr --all", want: []string{`deleted`}}, {args: "get csr", want: []string{`No resources found`}}})
 }
 
