@@ -478,9 +478,9 @@ func (p *player) play(r row) {
 
 // once runs a row and returns what is wrong.
 func (p *player) once(r row) string {
-	said := &outputBuffer{}
+	printed := &outputBuffer{}
 	cmd := p.command(slices.Clone(r.args)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(r.stdin), said, said
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(r.stdin), printed, printed
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
@@ -494,7 +494,7 @@ func (p *player) once(r row) string {
 				p.t.Fatalf("kubectl %s: %v: %s", r.during, err, out)
 			}
 		}
-		if r.until != "" && regexp.MustCompile(r.until).MatchString(said.String()) {
+		if r.until != "" && regexp.MustCompile(r.until).MatchString(printed.String()) {
 			_ = cmd.Process.Signal(syscall.SIGINT)
 			<-over
 			break
@@ -502,22 +502,22 @@ func (p *player) once(r row) string {
 		select {
 		case <-over:
 			if code := cmd.ProcessState.ExitCode(); r.until != "" || code != r.code {
-				return fmt.Sprintf("ended with code %d, want %d:\n%s", code, r.code, said)
+				return fmt.Sprintf("ended with code %d, want %d:\n%s", code, r.code, printed)
 			}
 			ended = true
 		case <-time.After(50 * time.Millisecond):
 		case <-late:
-			return fmt.Sprintf("goes on, or waits for what does not come:\n%s", said)
+			return fmt.Sprintf("runs on, or waits for missing output:\n%s", printed)
 		}
 	}
 	for _, w := range r.want {
-		if !regexp.MustCompile(w).MatchString(said.String()) {
-			return fmt.Sprintf("does not say %q:\n%s", w, said)
+		if !regexp.MustCompile(w).MatchString(printed.String()) {
+			return fmt.Sprintf("lacks %q:\n%s", w, printed)
 		}
 	}
 	for _, n := range r.not {
-		if regexp.MustCompile(n).MatchString(said.String()) {
-			return fmt.Sprintf("says %q:\n%s", n, said)
+		if regexp.MustCompile(n).MatchString(printed.String()) {
+			return fmt.Sprintf("has %q:\n%s", n, printed)
 		}
 	}
 	return ""

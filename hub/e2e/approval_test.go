@@ -21,7 +21,7 @@ func TestApproval(t *testing.T) {
 		await(t, "the line to type", patience, func() error {
 			found := regexp.MustCompile(`kubectl certificate approve (\S+)\n`).FindStringSubmatch(p.output.String())
 			if found == nil {
-				return fmt.Errorf("it said %s", p.output)
+				return fmt.Errorf("it printed %s", p.output)
 			}
 			request = found[1]
 			return nil

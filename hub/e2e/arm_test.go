@@ -51,9 +51,9 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 			b.engine(docker.socket, c.arch, c.machine)
 
 			line := strings.Fields(output(t, program(t, "hub", here), "token", "create", "--data-dir", h.dir, "--site", "oslo"))
-			said, err := b.command(append(line[1:], "--node-name", node)...).CombinedOutput()
-			if err != nil || !strings.Contains(string(said), node+" on site oslo") {
-				t.Fatalf("join: %v: %s", err, said)
+			printed, err := b.command(append(line[1:], "--node-name", node)...).CombinedOutput()
+			if err != nil || !strings.Contains(string(printed), node+" on site oslo") {
+				t.Fatalf("join: %v: %s", err, printed)
 			}
 			agent := startCommand(t, b.command("run", "--engine", "/run/docker.sock", "--eviction-hard", anyDisk))
 			await(t, "the node is Ready", patience, func() error { return h.ready(node, corev1.ConditionTrue) })
@@ -99,8 +99,8 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 
 			output(t, program(t, "hub", here), "ca", "rotate", "--intermediate", "--data-dir", h.dir)
 			await(t, "it renews its certificate", 3*patience, func() error {
-				if said := agent.output.String(); !strings.Contains(said, "the certificate was renewed") {
-					return fmt.Errorf("it says %s", tail(said, 3))
+				if printed := agent.output.String(); !strings.Contains(printed, "the certificate was renewed") {
+					return fmt.Errorf("it printed %s", tail(printed, 3))
 				}
 				return nil
 			})

@@ -72,7 +72,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		s.says("fleet/v1/nodes/thief/event", []byte(`{"marker":1}`), false) // its own topic
 		await(t, "its own message", patience, func() error {
 			if len(look.receivedOf("marker")) == 0 {
-				return errors.New("not heard")
+				return errors.New("not received")
 			}
 			return nil
 		})
@@ -90,16 +90,16 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, heard := range s.received {
-			if !strings.HasPrefix(heard, "fleet/v1/nodes/thief/desired ") && !strings.HasPrefix(heard, "fleet/v1/nodes/thief/request/") {
-				t.Errorf("it has received %.100s", heard)
+		for _, message := range s.received {
+			if !strings.HasPrefix(message, "fleet/v1/nodes/thief/desired ") && !strings.HasPrefix(message, "fleet/v1/nodes/thief/request/") {
+				t.Errorf("it has received %.100s", message)
 			}
 		}
 	})
 	t.Run("a user or an observer with a node's name is not that node", func(t *testing.T) {
 		mine := filepath.Join(t.TempDir(), "mine")
 		output(t, program(t, "hub", here), "mqtt-observer", "--data-dir", h.dir, "--name", victim.id.Node, "--out", mine)
-		heard, said := len(look.receivedOf("nodes/"+victim.id.Node+"/desired")), 0
+		received, published := len(look.receivedOf("nodes/"+victim.id.Node+"/desired")), 0
 		for who, conf := range map[string]*tls.Config{
 			"observer": pair(t, mine),
 			"user":     h.clientCertificate(victim.id.Node, "viewer"),
@@ -113,15 +113,15 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			s.subscribes("#", "fleet/v1/nodes/"+victim.id.Node+"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+", "fleet/v1/nodes/+/lease")
 			s.says("fleet/v1/nodes/"+victim.id.Node+"/presence", []byte(`{"boot":"namesake","state":"shutdown"}`), false)
 			s.says("fleet/v1/nodes/"+victim.id.Node+"/desired", []byte(`{"namesake":1}`), false)
-			victim.runs(h, fmt.Sprintf("namesake-%d", said))
-			said++
+			victim.runs(h, fmt.Sprintf("namesake-%d", published))
+			published++
 			s.mu.Lock()
 			if len(s.received) > 0 {
 				t.Errorf("%s has received %q", who, s.received[0])
 			}
 			s.mu.Unlock()
 		}
-		if said > 0 && len(look.receivedOf("nodes/"+victim.id.Node+"/desired")) == heard {
+		if published > 0 && len(look.receivedOf("nodes/"+victim.id.Node+"/desired")) == received {
 			t.Fatal("there were no messages: the test proves nothing")
 		}
 		if got := look.receivedOf(`"namesake"`); len(got) > 0 {

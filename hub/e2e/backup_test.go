@@ -55,11 +55,11 @@ func TestAnOldBackup(t *testing.T) {
 			h.kill()
 		}
 	}
-	said := output(t, hubProgram, "resume", "--data-dir", h.dir)
+	printed := output(t, hubProgram, "resume", "--data-dir", h.dir)
 	began := time.Now()
 	h.runsOn(d, 2)
 	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
-	seen(t, fmt.Sprintf("four containers ran on for %s and over a restart; then %q, and %.1f s later two ran", 6*grace, strings.TrimSpace(said), time.Since(began).Seconds()))
+	seen(t, fmt.Sprintf("four containers ran on for %s and over a restart; then %q, and %.1f s later two ran", 6*grace, strings.TrimSpace(printed), time.Since(began).Seconds()))
 }
 
 // The same holds for several hubs: the leader is killed, and its database is restored before a
@@ -121,8 +121,8 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err, "stands by") {
 		t.Errorf("resume at the standby prints %s%s", r.out, r.err)
 	}
-	said := output(t, hubProgram, "resume", "--data-dir", b.dir)
+	printed := output(t, hubProgram, "resume", "--data-dir", b.dir)
 	b.runsOn(d, 2)
 	await(t, "both replicas are available", patience, func() error { return b.available("sign", 2) })
-	seen(t, fmt.Sprintf("the standby led with the restored state; four containers ran on for %s; then %q, and two ran", 3*grace, strings.TrimSpace(said)))
+	seen(t, fmt.Sprintf("the standby led with the restored state; four containers ran on for %s; then %q, and two ran", 3*grace, strings.TrimSpace(printed)))
 }

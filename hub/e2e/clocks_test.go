@@ -136,8 +136,8 @@ func (c *clocks) works(when string) {
 	word := fmt.Sprintf("word-%d", c.words)
 	c.h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"word":%q}}`, word))
 	await(c.t, when+": the desired state arrives", patience, func() error { return c.d.stores(word) })
-	if said := c.h.kubectl("logs", "deployment/sign"); !strings.Contains(said, "hello") {
-		c.t.Errorf("%s: kubectl logs prints %q", when, said)
+	if printed := c.h.kubectl("logs", "deployment/sign"); !strings.Contains(printed, "hello") {
+		c.t.Errorf("%s: kubectl logs prints %q", when, printed)
 	}
 }
 
@@ -161,16 +161,16 @@ func (c *clocks) renews(when string) {
 	output(c.t, program(c.t, "hub", here), "ca", "rotate", "--intermediate", "--data-dir", c.h.dir)
 	await(c.t, when+": the device renews its certificate", 3*patience, func() error {
 		if strings.Count(c.d.output.String(), words) == before {
-			return fmt.Errorf("it says %s", tail(c.d.output.String(), 3))
+			return fmt.Errorf("it printed %s", tail(c.d.output.String(), 3))
 		}
 		return nil
 	})
 }
 
 // stamps fails if a log has a time that is not near one of the clock's.
-func stamps(t *testing.T, when, name, said string, near ...time.Time) {
+func stamps(t *testing.T, when, name, printed string, near ...time.Time) {
 	t.Helper()
-	for _, m := range stamped.FindAllStringSubmatch(said, -1) {
+	for _, m := range stamped.FindAllStringSubmatch(printed, -1) {
 		at, err := time.Parse(time.RFC3339Nano, m[1])
 		ok := false
 		for _, n := range near {
@@ -234,21 +234,21 @@ func TestWrongClocks(t *testing.T) {
 		when := fmt.Sprintf("hub %s, device %s, %s", c.hub.now().Add(s.hub-c.hub.by).Format(time.DateTime), c.dev.now().Add(s.dev-c.dev.by).Format(time.DateTime),
 			[]string{"set", "at the start", "set, and a certificate renewed"}[s.way])
 		t.Log(when)
-		hubSaid, devSaid, near := c.h.output, c.d.output, []time.Time{c.hub.now(), c.dev.now()}
-		hubFrom, devFrom := len(hubSaid.String()), len(devSaid.String())
+		hubLog, devLog, near := c.h.output, c.d.output, []time.Time{c.hub.now(), c.dev.now()}
+		hubFrom, devFrom := len(hubLog.String()), len(devLog.String())
 		restartHub, restartDev := s.way == starts && s.hub != c.hub.by, s.way == starts && s.dev != c.dev.by
 		c.hub.set(s.hub)
 		c.dev.set(s.dev)
 		if restartHub {
 			c.h.kill()
 			c.runHub()
-			hubFrom, hubSaid = 0, c.h.output
+			hubFrom, hubLog = 0, c.h.output
 		}
 		if restartDev {
 			c.d.kill()
 			e.same(t, c.d.node, c.workloads, when)
 			c.runDevice()
-			devFrom, devSaid = 0, c.d.output
+			devFrom, devLog = 0, c.d.output
 		}
 		c.works(when)
 		if restartDev { // it may have been away for longer than its grace
@@ -262,8 +262,8 @@ func TestWrongClocks(t *testing.T) {
 			c.renews(when)
 		}
 		c.holds(when)
-		stamps(t, when, "hub", hubSaid.String()[hubFrom:], near[0], c.hub.now())
-		stamps(t, when, "device", devSaid.String()[devFrom:], near[1], c.dev.now())
+		stamps(t, when, "hub", hubLog.String()[hubFrom:], near[0], c.hub.now())
+		stamps(t, when, "device", devLog.String()[devFrom:], near[1], c.dev.now())
 		turns++
 	}
 	if events := c.h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
@@ -289,13 +289,13 @@ func TestWrongClocks(t *testing.T) {
 		at.set(by)
 		d := &device{t: t, engine: e, dir: filepath.Join(t.TempDir(), "joined"), node: fmt.Sprintf("e2e-%d-%d-clock", os.Getpid(), devicesMade.Add(1))}
 		c.hub.set(by) // the command uses the gateway's clock
-		told, err := c.hub.command(program(t, "hub", here), "token", "create", "--data-dir", c.h.dir, "--site", "bergen").Output()
+		out, err := c.hub.command(program(t, "hub", here), "token", "create", "--data-dir", c.h.dir, "--site", "bergen").Output()
 		if err != nil {
 			t.Fatalf("a token made at %s: %v", c.hub.now(), err)
 		}
-		line := strings.Fields(string(told))
-		if said, err := at.command(program(t, "device", here), append(line[1:], "--state-dir", d.dir, "--node-name", d.node)...).CombinedOutput(); err != nil {
-			t.Fatalf("join at %s: %v: %s", at.now(), err, said)
+		line := strings.Fields(string(out))
+		if printed, err := at.command(program(t, "device", here), append(line[1:], "--state-dir", d.dir, "--node-name", d.node)...).CombinedOutput(); err != nil {
+			t.Fatalf("join at %s: %v: %s", at.now(), err, printed)
 		}
 		t.Cleanup(func() { e.remove(t, d.node); forgetVolatile(t, d.dir) })
 		d.process = startCommand(t, at.command(program(t, "device", here), "run", "--state-dir", d.dir, "--engine", e.socket, "--eviction-hard", anyDisk))

@@ -110,7 +110,7 @@ func TestAFlappingLine(t *testing.T) {
 	t.Parallel()
 	long(t)
 	h, d, n, before := hubWithTwoPods(t, e)
-	hubSaid, deviceSaid := len(h.output.String()), len(d.output.String())
+	hubLog, deviceSaid := len(h.output.String()), len(d.output.String())
 	const rounds = 20
 	turns := map[time.Time]bool{} // transitions of Ready
 	for range rounds {
@@ -131,7 +131,7 @@ func TestAFlappingLine(t *testing.T) {
 		t.Errorf("Ready turned %d times while the link turned %d times", len(turns)-1, 2*rounds)
 	}
 	e.same(t, d.node, before, "a flapping line")
-	hubLines := strings.Count(h.output.String()[hubSaid:], "\n")
+	hubLines := strings.Count(h.output.String()[hubLog:], "\n")
 	deviceLines := strings.Count(d.output.String()[deviceSaid:], "\n")
 	if hubLines > 4*rounds || deviceLines > 4*rounds {
 		t.Errorf("%d rounds cost %d lines of the hub's log and %d of the device's", rounds, hubLines, deviceLines)

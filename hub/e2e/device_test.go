@@ -73,9 +73,9 @@ func engineAt(name, socket string) *engine {
 	}}}
 }
 
-func (e *engine) ask(method, path string) ([]byte, error) { return e.tell(method, path, "") }
+func (e *engine) ask(method, path string) ([]byte, error) { return e.send(method, path, "") }
 
-func (e *engine) tell(method, path, body string) ([]byte, error) {
+func (e *engine) send(method, path, body string) ([]byte, error) {
 	r, err := http.NewRequest(method, "http://localhost/v1.40"+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -183,9 +183,9 @@ func (h *hub) joinThrough(at *hub, site string, e *engine) *device {
 	if at != h {
 		words[2] = "https://" + at.https
 	}
-	said := output(h.t, program(h.t, "device", here), append(words[1:], "--state-dir", d.dir, "--node-name", d.node, "--label", "floor=2")...)
-	if !strings.Contains(said, d.node+" on site "+site) {
-		h.t.Fatalf("join printed %q", said)
+	printed := output(h.t, program(h.t, "device", here), append(words[1:], "--state-dir", d.dir, "--node-name", d.node, "--label", "floor=2")...)
+	if !strings.Contains(printed, d.node+" on site "+site) {
+		h.t.Fatalf("join printed %q", printed)
 	}
 	h.t.Cleanup(func() {
 		if e != nil {

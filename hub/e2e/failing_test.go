@@ -63,19 +63,19 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	keep("before")
 	file := filepath.Join(h.dir, "hub.db")
 	for i, fault := range []string{"pwrite64:error=EROFS", "pwrite64:error=EIO", "fsync,fdatasync:error=EIO"} {
-		said := len(h.output.String())
+		printed := len(h.output.String())
 		tracer := start(t, strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64,fsync,fdatasync", "-e", "inject="+fault,
 			"-P", file, "-P", file+"-wal", "-p", strconv.Itoa(h.cmd.Process.Pid))
 		await(t, "strace holds the hub", patience, func() error { return traced(h.cmd.Process.Pid) })
 		refused(fault, "during")
 		alive(fault)
 		refused(fault, "still")
-		told := h.output.String()[said:]
-		if i == 0 && (!strings.Contains(told, "fails (see") || !strings.Contains(told, file) || !strings.Contains(told, "dmesg")) { // then it logs that once a minute
-			t.Errorf("%s: the log is\n%s", fault, told)
+		reported := h.output.String()[printed:]
+		if i == 0 && (!strings.Contains(reported, "fails (see") || !strings.Contains(reported, file) || !strings.Contains(reported, "dmesg")) { // then it logs that once a minute
+			t.Errorf("%s: the log is\n%s", fault, reported)
 		}
-		if lines := strings.Count(told, "\n"); lines > 20 {
-			t.Errorf("%s: %d lines of log in %s:\n%s", fault, lines, grace, tail(told, 30))
+		if lines := strings.Count(reported, "\n"); lines > 20 {
+			t.Errorf("%s: %d lines of log in %s:\n%s", fault, lines, grace, tail(reported, 30))
 		}
 		tracer.end(syscall.SIGTERM)
 		keep("after-" + strings.ToLower(strings.NewReplacer(":", "-", "=", "-", ",", "-").Replace(fault)))
@@ -85,8 +85,8 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	}
 	refused("its database was moved", "moved")
 	alive("its database was moved")
-	if said := h.output.String(); !strings.Contains(said, "MOVED OR REMOVED") {
-		t.Errorf("after the database was moved the log is\n%s", tail(said, 5))
+	if printed := h.output.String(); !strings.Contains(printed, "MOVED OR REMOVED") {
+		t.Errorf("after the database was moved the log is\n%s", tail(printed, 5))
 	}
 	if err := os.Rename(file+".bak", file); err != nil {
 		t.Fatal(err)

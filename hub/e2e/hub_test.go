@@ -78,7 +78,7 @@ func ownAddresses(t testing.TB) string {
 			continue
 		}
 		name := fmt.Sprintf("e2e-%d-free-%d", os.Getpid(), n)
-		_, err := docker.tell(http.MethodPost, "/networks/create", fmt.Sprintf(`{"Name": %q, "IPAM": {"Config": [{"Subnet": %q}]}}`, name, addresses))
+		_, err := docker.send(http.MethodPost, "/networks/create", fmt.Sprintf(`{"Name": %q, "IPAM": {"Config": [{"Subnet": %q}]}}`, name, addresses))
 		if err == nil {
 			_, err = docker.ask(http.MethodDelete, "/networks/"+name)
 		}

@@ -396,8 +396,8 @@ func TestAFormerLeaderAcceptsNoClients(t *testing.T) {
 		}
 		return nil
 	})
-	if said := h.output.String(); !strings.Contains(said, "this hub no longer leads") {
-		t.Errorf("the hub ended without a reason: %s", tail(said, 5))
+	if printed := h.output.String(); !strings.Contains(printed, "this hub no longer leads") {
+		t.Errorf("the hub ended without a reason: %s", tail(printed, 5))
 	}
 	<-held
 	h.start()

@@ -205,8 +205,8 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 		}
 		return nil
 	})
-	if said := was.output.String(); !strings.Contains(said, "this hub no longer leads") {
-		t.Errorf("the frozen hub ended without a reason: %s", tail(said, 5))
+	if printed := was.output.String(); !strings.Contains(printed, "this hub no longer leads") {
+		t.Errorf("the frozen hub ended without a reason: %s", tail(printed, 5))
 	}
 	if !leads(other) {
 		t.Error("the frozen hub took the lead from the other one")

@@ -106,15 +106,15 @@ func (h *hub) typeIn(p corev1.Pod, path string) {
 			h.t.Fatal(err)
 		}
 	}
-	said := ""
-	for !strings.Contains(said, `"end":`) {
+	printed := ""
+	for !strings.Contains(printed, `"end":`) {
 		var part []byte
 		if err := websocket.Message.Receive(conn, &part); err != nil {
-			h.t.Fatalf("the terminal in %s printed %q: %v", p.Name, said, err)
+			h.t.Fatalf("the terminal in %s printed %q: %v", p.Name, printed, err)
 		}
-		said += string(part)
+		printed += string(part)
 	}
-	if !strings.Contains(said, "\nhello from the page") || !strings.Contains(said, "exit code 3") {
-		h.t.Errorf("the terminal in %s printed %q", p.Name, said)
+	if !strings.Contains(printed, "\nhello from the page") || !strings.Contains(printed, "exit code 3") {
+		h.t.Errorf("the terminal in %s printed %q", p.Name, printed)
 	}
 }

@@ -46,8 +46,8 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said, err := exec.Command("cp", "-a", away, small).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, said)
+	if printed, err := exec.Command("cp", "-a", away, small).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, printed)
 	}
 	server.Run()
 	h := newHub(t, "--database", server.Database(), "--node-monitor-grace-period", "40s")
@@ -99,8 +99,8 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	if !strings.Contains(server.Log(), "PANIC") {
 		t.Errorf("the server went on, although the manual says that it ends\n%s", tail(server.Log(), 20))
 	}
-	for said, times := range refused {
-		t.Logf("%d times: %s", times, said)
+	for printed, times := range refused {
+		t.Logf("%d times: %s", times, printed)
 	}
 	if len(refused) == 0 {
 		t.Error("no write was answered")

@@ -133,15 +133,15 @@ func (p *process) ended() bool {
 }
 
 // healthy fails if a program has panicked or printed a wrong format string.
-func healthy(t testing.TB, name, said string) {
+func healthy(t testing.TB, name, printed string) {
 	t.Helper()
 	for _, bad := range []string{"panic: ", "fatal error: ", "goroutine 1 ["} {
-		if i := strings.Index(said, bad); i >= 0 {
-			t.Errorf("%s panicked: %s", name, said[i:min(i+2000, len(said))])
+		if i := strings.Index(printed, bad); i >= 0 {
+			t.Errorf("%s panicked: %s", name, printed[i:min(i+2000, len(printed))])
 			return
 		}
 	}
-	if m := formatted.FindString(said); m != "" {
+	if m := formatted.FindString(printed); m != "" {
 		t.Errorf("%s printed %q: a format string is wrong", name, m)
 	}
 }

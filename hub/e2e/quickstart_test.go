@@ -67,7 +67,7 @@ func TestMakeRun(t *testing.T) {
 			t.Errorf("after Ctrl-C there still run\n%s", strings.Join(left, "\n"))
 		}
 		if strings.Contains(p.output.String(), "level=ERROR") {
-			t.Errorf("it said\n%s", p.output)
+			t.Errorf("it printed\n%s", p.output)
 		}
 	}
 }
@@ -94,8 +94,8 @@ func (h *hub) quickstarted(p *process) error {
 			return fmt.Errorf("node %s is not ready: %s: %s", n.Name, c.Reason, c.Message)
 		}
 	}
-	if said := p.output.String(); !strings.Contains(said, "Flotilla is up") || !strings.Contains(said, "https://"+h.https) {
-		return fmt.Errorf("it says %q", said)
+	if printed := p.output.String(); !strings.Contains(printed, "Flotilla is up") || !strings.Contains(printed, "https://"+h.https) {
+		return fmt.Errorf("it printed %q", printed)
 	}
 	return nil
 }

@@ -118,7 +118,7 @@ func TestRestarts(t *testing.T) {
 			await(t, "the container prints the value of the config map", patience, func() error {
 				log, err := e.ask(http.MethodGet, "/containers/"+c.ID+"/logs?stdout=1")
 				if err == nil && !strings.Contains(string(log), "hello from the hub") {
-					err = fmt.Errorf("it said %q", log)
+					err = fmt.Errorf("it printed %q", log)
 				}
 				return err
 			})
@@ -129,7 +129,7 @@ func TestRestarts(t *testing.T) {
 			t.Errorf("kubectl logs printed %q", out)
 		}
 		if out := output(t, program(t, "device", here), "status", "--state-dir", d.dir); !strings.Contains(out, "connected") || !strings.Contains(out, "sign-") {
-			t.Errorf("flotilla-device status said\n%s", out)
+			t.Errorf("flotilla-device status printed\n%s", out)
 		}
 
 		// The device leaves the fleet.
@@ -199,8 +199,8 @@ func TestAfterDamage(t *testing.T) {
 			t.Errorf("after %s the containers are\n%v, before they were\n%v (%v)", c.name, now, before, err)
 		}
 		// Two empty files look like those of a device that never had a desired state.
-		if said := d.output.String(); c.name != "an empty file" && !strings.Contains(said, "unreadable") {
-			t.Errorf("after %s the agent does not report its unreadable files:\n%s", c.name, tail(said, 10))
+		if printed := d.output.String(); c.name != "an empty file" && !strings.Contains(printed, "unreadable") {
+			t.Errorf("after %s the agent does not report its unreadable files:\n%s", c.name, tail(printed, 10))
 		}
 	}
 }

@@ -45,8 +45,8 @@ func TestASilentDevice(t *testing.T) {
 		}
 		h.registered(oslo, "oslo")
 
-		if said := h.kubectlWith(kioskYAML, "apply", "-f", "-"); !strings.Contains(said, "deployment.apps/kiosk created") {
-			t.Errorf("kubectl apply printed %q", said)
+		if printed := h.kubectlWith(kioskYAML, "apply", "-f", "-"); !strings.Contains(printed, "deployment.apps/kiosk created") {
+			t.Errorf("kubectl apply printed %q", printed)
 		}
 		h.runsOn(oslo, 1)
 		h.runsOn(bergen, 1)

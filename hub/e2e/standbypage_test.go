@@ -71,8 +71,8 @@ func TestThePageThroughAStandby(t *testing.T) {
 
 	events := there.watches("/workloads")
 	text := signYAML
-	if said := there.goes("/yaml", url.Values{"action": {"apply"}, "text": {text}, "namespace": {"default"}, "checked": {"default false\n" + text}}); !strings.Contains(said, "Created") {
-		t.Fatalf("pasting at a standby: %.900s", said)
+	if printed := there.goes("/yaml", url.Values{"action": {"apply"}, "text": {text}, "namespace": {"default"}, "checked": {"default false\n" + text}}); !strings.Contains(printed, "Created") {
+		t.Fatalf("pasting at a standby: %.900s", printed)
 	}
 	await(t, "the open page at the standby shows it", patience, func() error {
 		select {

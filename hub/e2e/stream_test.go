@@ -146,8 +146,8 @@ func (h *hub) copies(t *testing.T) {
 		t.Errorf("of %d bytes %d were copied back, %v", len(was), len(is), err)
 	}
 	want := fmt.Sprintf("%d %x\n", len(was), sha256.Sum256(was))
-	if said := h.slowly(t, bytes.NewReader(was), "exec", "-i", "box", "-c", "web", "--", "/tool", "sum"); said != want {
-		t.Errorf("the container has read %q, want %q", said, want)
+	if printed := h.slowly(t, bytes.NewReader(was), "exec", "-i", "box", "-c", "web", "--", "/tool", "sum"); printed != want {
+		t.Errorf("the container has read %q, want %q", printed, want)
 	}
 }
 
@@ -172,8 +172,8 @@ func (h *hub) attaches(t *testing.T, e *engine) {
 	s := kubectltest.Start(t, kubectl(t), h.config, "attach", "-i", "box", "-c", "parrot")
 	s.Say("hello\n")
 	s.Await("hello\n")
-	if said := h.kubectl("logs", "box", "-c", "parrot"); said != "hello\n" {
-		t.Errorf("its log is %q", said)
+	if printed := h.kubectl("logs", "box", "-c", "parrot"); printed != "hello\n" {
+		t.Errorf("its log is %q", printed)
 	}
 	s.Signal(os.Interrupt)
 	_, _ = s.End()
@@ -235,24 +235,24 @@ func (h *hub) follows(t *testing.T, e *engine) {
 		t.Errorf("the first line: %v", err)
 	}
 	for last := first; last < first+10; {
-		said, next := s.Await("\n"), 0
-		_, err := fmt.Sscanf(said, "line %d\n", &next)
+		printed, next := s.Await("\n"), 0
+		_, err := fmt.Sscanf(printed, "line %d\n", &next)
 		// Podman 4.3 itself can lose a line between the stored log and the first new line.
 		if err != nil || next <= last || next != last+1 && e.name != "podman" {
-			t.Fatalf("printed %q after line %d", said, last)
+			t.Fatalf("printed %q after line %d", printed, last)
 		}
 		last = next
 	}
 	s.Kill()
-	if said := h.kubectl("logs", "box", "-c", "talker", "--limit-bytes=14"); said != "line 1\nline 2\n" {
-		t.Errorf("the first 14 bytes are %q", said)
+	if printed := h.kubectl("logs", "box", "-c", "talker", "--limit-bytes=14"); printed != "line 1\nline 2\n" {
+		t.Errorf("the first 14 bytes are %q", printed)
 	}
 	var crowd errgroup.Group
 	for range 40 { // more than a device serves at a time
 		crowd.Go(func() error {
-			said, err := h.get("/api/v1/namespaces/default/pods/box/log?container=talker&limitBytes=14")
-			if err == nil && string(said) != "line 1\nline 2\n" {
-				err = fmt.Errorf("one of many receives %q", said)
+			printed, err := h.get("/api/v1/namespaces/default/pods/box/log?container=talker&limitBytes=14")
+			if err == nil && string(printed) != "line 1\nline 2\n" {
+				err = fmt.Errorf("one of many receives %q", printed)
 			}
 			return err
 		})
@@ -260,11 +260,11 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	if err := crowd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if said := h.kubectl("logs", "box", "-c", "talker", "--tail=1", "--timestamps"); !regexp.MustCompile(`^20\S+Z line \d+\n$`).MatchString(said) {
-		t.Errorf("the last line is %q", said)
+	if printed := h.kubectl("logs", "box", "-c", "talker", "--tail=1", "--timestamps"); !regexp.MustCompile(`^20\S+Z line \d+\n$`).MatchString(printed) {
+		t.Errorf("the last line is %q", printed)
 	}
-	if said := h.kubectl("logs", "box", "--all-containers", "--tail=1", "--prefix"); !strings.Contains(said, "[pod/box/web] serving on :8080\n") || !strings.Contains(said, "[pod/box/talker] line ") {
-		t.Errorf("all containers print %q", said)
+	if printed := h.kubectl("logs", "box", "--all-containers", "--tail=1", "--prefix"); !strings.Contains(printed, "[pod/box/web] serving on :8080\n") || !strings.Contains(printed, "[pod/box/talker] line ") {
+		t.Errorf("all containers print %q", printed)
 	}
 	if _, errs, code := kubectltest.Run(t, kubectl(t), h.config, "logs", "-p", "box", "-c", "talker"); code != 1 || !strings.Contains(errs, `previous terminated container "talker" in pod "box" not found`) {
 		t.Errorf("code %d: %s", code, errs)

@@ -104,15 +104,15 @@ func TestTornFilesOfTheHub(t *testing.T) {
 			t.Logf("%s: %s", what, outcome)
 		}
 	}
-	seen(t, fmt.Sprintf("%d times a torn file: %d starts with everything, %d starts that logged the loss, %d refusals that named the file", tried, outcomes[knew], outcomes[lostLoudly], outcomes[refuses]))
+	seen(t, fmt.Sprintf("%d times a torn file: %d starts with everything, %d starts that logged the loss, %d refusals that named the file", tried, outcomes[complete], outcomes[lossLogged], outcomes[refuses]))
 }
 
 // Outcomes of a start with a damaged file.
 const (
-	knew       = "started with everything"
-	lostLoudly = "logged the loss"
+	complete     = "started with everything"
+	lossLogged   = "logged the loss"
 	refuses    = "refused"
-	silent     = "FORGOT IN SILENCE"
+	lostSilently = "LOST DATA SILENTLY"
 )
 
 // private restores the permissions that os.CopyFS does not keep.
@@ -136,12 +136,12 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 	var err error
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if h.ended() {
-			said := h.output.String()
+			printed := h.output.String()
 			if code := h.cmd.ProcessState.ExitCode(); code != 1 && code != 2 {
-				t.Errorf("%s: the hub ended with code %d:\n%s", what, code, tail(said, 10))
+				t.Errorf("%s: the hub ended with code %d:\n%s", what, code, tail(printed, 10))
 			}
-			if !strings.Contains(said, filepath.Base(file)) {
-				t.Errorf("%s: the hub refuses and does not name the file:\n%s", what, tail(said, 10))
+			if !strings.Contains(printed, filepath.Base(file)) {
+				t.Errorf("%s: the hub refuses and does not name the file:\n%s", what, tail(printed, 10))
 			}
 			return refuses
 		}
@@ -151,7 +151,7 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 	}
 	if err != nil {
 		t.Errorf("%s: the hub runs and does not answer: %v\n%s", what, err, tail(h.output.String(), 10))
-		return silent
+		return lostSilently
 	}
 	var missing []string
 	for _, name := range []string{"before", "after"} {
@@ -159,16 +159,16 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 			missing = append(missing, name)
 		}
 	}
-	said := h.output.String()
-	loud := strings.Contains(said, "DATABASE ") // LOST, RESTORED, IS OLDER
+	printed := h.output.String()
+	lossLine := strings.Contains(printed, "DATABASE ") // LOST, RESTORED, IS OLDER
 	switch {
-	case loud:
-		return lostLoudly
+	case lossLine:
+		return lossLogged
 	case len(missing) > 0:
-		t.Errorf("%s: %v are lost without a log message:\n%s", what, missing, tail(said, 10))
-		return silent
+		t.Errorf("%s: %v are lost without a log message:\n%s", what, missing, tail(printed, 10))
+		return lostSilently
 	}
-	return knew
+	return complete
 }
 
 // triesToAnswer is answers for a hub that may have ended.
@@ -214,7 +214,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 			}
 			began := time.Now()
 			d.run()
-			outcome := knew
+			outcome := complete
 			await(t, "after "+what+" everything works", patience, func() error {
 				if d.ended() || strings.Contains(d.output.String(), "the identity of this device is lost") {
 					outcome = refuses
@@ -224,8 +224,8 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 			})
 			if outcome == refuses {
 				time.Sleep(2 * time.Second) // time to do damage
-				if said := d.output.String(); !strings.Contains(said, d.dir) || !strings.Contains(said, "join again") {
-					t.Errorf("%s: the agent does not name the file and the next step:\n%s", what, tail(said, 10))
+				if printed := d.output.String(); !strings.Contains(printed, d.dir) || !strings.Contains(printed, "join again") {
+					t.Errorf("%s: the agent does not name the file and the next step:\n%s", what, tail(printed, 10))
 				}
 				e.same(t, d.node, before, what)
 				d.kill()
@@ -246,5 +246,5 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 	if err := h.ready(d.node, corev1.ConditionTrue); err != nil {
 		t.Error(err)
 	}
-	seen(t, fmt.Sprintf("%d times a torn file: %d starts, recovered after %.1f s at most; %d without an identity ran on alone and said to join again; no container restarted", tried, outcomes[knew], slowest.Seconds(), outcomes[refuses]))
+	seen(t, fmt.Sprintf("%d times a torn file: %d starts, recovered after %.1f s at most; %d without an identity went on alone and asked to join again; no container restarted", tried, outcomes[complete], slowest.Seconds(), outcomes[refuses]))
 }

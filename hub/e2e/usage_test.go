@@ -215,7 +215,7 @@ func TestADeepDataDirectory(t *testing.T) {
 	h.args = []string{"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", "127.0.0.1:0"}
 	h.start()
 	if out := output(t, program(t, "hub", here), "resume", "--data-dir", h.dir); !strings.Contains(out, "resumed 0 devices") {
-		t.Errorf("resume said %q", out)
+		t.Errorf("resume printed %q", out)
 	}
 }
 

@@ -20,11 +20,11 @@ const repository = "../.."
 // git runs git in this checkout's repository.
 func git(t testing.TB, args ...string) string {
 	t.Helper()
-	said, err := exec.Command("git", append([]string{"-C", repository}, args...)...).Output()
+	printed, err := exec.Command("git", append([]string{"-C", repository}, args...)...).Output()
 	if err != nil {
 		need(t, "older programs are built from the repository's history: git %s: %v", strings.Join(args, " "), err)
 	}
-	return strings.TrimSpace(string(said))
+	return strings.TrimSpace(string(printed))
 }
 
 // before is the newest commit before a file was added, or before a directory changed last.
@@ -46,15 +46,15 @@ func programsOf(t testing.TB, commit, version string) (hub, device string) {
 	src, bin := t.TempDir(), t.TempDir()
 	archive := filepath.Join(bin, "source.tar")
 	git(t, "archive", "--output="+archive, commit)
-	if said, err := exec.Command("tar", "-xf", archive, "-C", src).CombinedOutput(); err != nil {
-		t.Fatalf("tar: %v: %s", err, said)
+	if printed, err := exec.Command("tar", "-xf", archive, "-C", src).CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v: %s", err, printed)
 	}
 	for _, name := range []string{"hub", "device"} {
 		cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X main.version="+version, "-o", filepath.Join(bin, "flotilla-"+name), "./"+name)
 		cmd.Dir = src
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false")
-		if said, err := cmd.CombinedOutput(); err != nil {
-			need(t, "%s of %s does not build here: %v\n%s", name, commit, err, said)
+		if printed, err := cmd.CombinedOutput(); err != nil {
+			need(t, "%s of %s does not build here: %v\n%s", name, commit, err, printed)
 		}
 	}
 	return filepath.Join(bin, "flotilla-hub"), filepath.Join(bin, "flotilla-device")
@@ -102,11 +102,11 @@ func (a *mixedVersions) works(when string) {
 		if err != nil || len(pods) == 0 {
 			a.t.Fatalf("%s: %d pods on %s, %v", when, len(pods), d.node, err)
 		}
-		if said := a.kubectl("logs", pods[0].Name); !strings.Contains(said, "hello") {
-			a.t.Errorf("%s: the log of %s is %q", when, pods[0].Name, said)
+		if printed := a.kubectl("logs", pods[0].Name); !strings.Contains(printed, "hello") {
+			a.t.Errorf("%s: the log of %s is %q", when, pods[0].Name, printed)
 		}
-		if said := a.kubectl("exec", pods[0].Name, "--", "/tool", "print", "in", "there"); !strings.Contains(said, "in there") {
-			a.t.Errorf("%s: a command in %s prints %q", when, pods[0].Name, said)
+		if printed := a.kubectl("exec", pods[0].Name, "--", "/tool", "print", "in", "there"); !strings.Contains(printed, "in there") {
+			a.t.Errorf("%s: a command in %s prints %q", when, pods[0].Name, printed)
 		}
 	}
 }
@@ -232,16 +232,16 @@ func TestAgentsOfOtherVersions(t *testing.T) {
 // renewed makes every device renew its certificate.
 func (a *mixedVersions) renewed(how string) {
 	a.t.Helper()
-	said := make([]int, len(a.devices))
+	printed := make([]int, len(a.devices))
 	const words = "the certificate was renewed"
 	for i, d := range a.devices {
-		said[i] = strings.Count(d.output.String(), words)
+		printed[i] = strings.Count(d.output.String(), words)
 	}
 	output(a.t, program(a.t, "hub", here), "ca", "rotate", "--intermediate", "--data-dir", a.dir)
 	for i, d := range a.devices {
 		await(a.t, d.node+" has a new certificate "+how, 3*patience, func() error {
-			if strings.Count(d.output.String(), words) == said[i] {
-				return fmt.Errorf("it says %s", tail(d.output.String(), 3))
+			if strings.Count(d.output.String(), words) == printed[i] {
+				return fmt.Errorf("it printed %s", tail(d.output.String(), 3))
 			}
 			return nil
 		})

@@ -206,11 +206,11 @@ func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
 }
 
 // short is the end of a test's output, on one line.
-func short(said *bytes.Buffer) string {
-	if said == nil {
+func short(printed *bytes.Buffer) string {
+	if printed == nil {
 		return "no output"
 	}
-	text := strings.ReplaceAll(strings.Join(strings.Fields(said.String()), " "), "|", "¦")
+	text := strings.ReplaceAll(strings.Join(strings.Fields(printed.String()), " "), "|", "¦")
 	if r := []rune(text); len(r) > 200 {
 		return "… " + string(r[len(r)-200:])
 	}

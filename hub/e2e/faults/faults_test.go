@@ -114,7 +114,7 @@ func TestTheREADMEHasTheRows(t *testing.T) {
 }
 
 func TestParsingTest2json(t *testing.T) {
-	const said = `{"Action":"run","Test":"TestA"}
+	const printed = `{"Action":"run","Test":"TestA"}
 {"Action":"attr","Test":"TestA","Key":"seen","Value":"3 kills"}
 {"Action":"output","Test":"TestA","Output":"    a_test.go:1: words\n"}
 {"Action":"pass","Test":"TestA"}
@@ -138,7 +138,7 @@ not JSON
 		r.outcomes = append(r.outcomes, known[at.name])
 	}
 	var log bytes.Buffer
-	if err := read(strings.NewReader(said), func(name string) *outcome { return known[name] }, &log, func(string, string, time.Duration) {}); err != nil {
+	if err := read(strings.NewReader(printed), func(name string) *outcome { return known[name] }, &log, func(string, string, time.Duration) {}); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"TestA": "pass", "TestB": "fail", "TestC": "skip", "TestD": "part", "TestE": ""} {

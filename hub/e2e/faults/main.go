@@ -84,7 +84,7 @@ func faults(ctx context.Context, only, logs string, list, update bool) error {
 	text := table(results)
 	fmt.Printf("\n%s\n%d rows in %s\n", text, len(results), time.Since(began).Round(time.Second))
 	if failed > 0 {
-		err = fmt.Errorf("%d of %d rows did not hold; what the tests said is in %s", failed, len(results), b.logs)
+		err = fmt.Errorf("%d of %d rows did not hold; what the tests printed is in %s", failed, len(results), b.logs)
 	}
 	return errors.Join(err, b.close(failed > 0))
 }

@@ -204,10 +204,10 @@ func (a *Hub) Wrote() int64 {
 
 // Panicked returns a panic in the hub's output, or "".
 func (a *Hub) Panicked() string {
-	said := a.Said.String()
+	printed := a.Said.String()
 	for _, bad := range []string{"panic: ", "fatal error: ", "DATA RACE", "panic in", ": panic"} {
-		if i := strings.Index(said, bad); i >= 0 {
-			return fmt.Sprintf("%.300q", said[i:])
+		if i := strings.Index(printed, bad); i >= 0 {
+			return fmt.Sprintf("%.300q", printed[i:])
 		}
 	}
 	return ""

@@ -107,17 +107,17 @@ func (s *Session) Await(text string) string {
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		over := s.over()
 		s.mu.Lock()
-		said := s.out.String()
-		i := strings.Index(said, text)
+		printed := s.out.String()
+		i := strings.Index(printed, text)
 		if i >= 0 {
-			said = string(s.out.Next(i + len(text)))
+			printed = string(s.out.Next(i + len(text)))
 		}
 		s.mu.Unlock()
 		switch {
 		case i >= 0:
-			return said
+			return printed
 		case over, time.Now().After(end):
-			s.t.Fatalf("the output of kubectl %s (ended: %t) has no %q:\n%s", strings.Join(s.args, " "), over, text, said)
+			s.t.Fatalf("the output of kubectl %s (ended: %t) has no %q:\n%s", strings.Join(s.args, " "), over, text, printed)
 		}
 	}
 }

@@ -275,7 +275,7 @@ func (s *Server) Begin() error {
 
 // Await waits until the server answers.
 func (s *Server) Await() error {
-	said := ""
+	printed := ""
 	for until := time.Now().Add(loaded); time.Now().Before(until); {
 		select {
 		case <-s.over:
@@ -283,12 +283,12 @@ func (s *Server) Await() error {
 		default:
 		}
 		var err error
-		if said, err = s.psql("postgres", "SELECT 1"); err == nil {
+		if printed, err = s.psql("postgres", "SELECT 1"); err == nil {
 			return nil
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	return fmt.Errorf("PostgreSQL does not answer: %s\n%s", said, s.Log())
+	return fmt.Errorf("PostgreSQL does not answer: %s\n%s", printed, s.Log())
 }
 
 // Log is the server's output.
