@@ -106,7 +106,7 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 		{"longer leases make the default grace too short", nil, []string{"FLOTILLA_LEASE_INTERVAL=20s"}, "",
 			[]string{"default: node-monitor-grace-period is 40s; devices renew every 20s", "node-startup-grace-period is 1m0s", "use 1m20s or more"}},
 		{"a lease interval of half a second", []string{"--lease-interval=500ms"}, nil, "", []string{"between 1s and 5m, such as 10s"}},
-		{"a development listener for everybody", []string{"--mqtt-dev-listen=0.0.0.0:1883"}, nil, "", []string{"mqtt-dev-listen is 0.0.0.0:1883; it has no TLS and no passwords", "127.0.0.1:1883"}},
+		{"a development listener on all addresses", []string{"--mqtt-dev-listen=0.0.0.0:1883"}, nil, "", []string{"mqtt-dev-listen is 0.0.0.0:1883; it has no TLS and no passwords", "127.0.0.1:1883"}},
 		{"a development listener without a host", []string{"--mqtt-dev-listen=:1883"}, nil, "", []string{"write a loopback address"}},
 		{"a broker without TLS", []string{"--broker=mqtt://b.example:1883"}, nil, "", []string{"broker is mqtt://b.example:1883", "mqtts://broker.example.org:8883", "not \"mqtt://b.example:1883\""}},
 		{"a broker with a password", []string{"--broker=mqtts://me:you@b.example"}, nil, "", []string{"write addresses such as mqtts://"}},
@@ -131,7 +131,7 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 		{"an unknown log level", nil, []string{"FLOTILLA_LOG_LEVEL=loud"}, "", []string{`FLOTILLA_LOG_LEVEL: log-level is "loud"; write debug, info, warn or error`}},
 		{"no data directory", []string{"--data-dir="}, nil, "", []string{"data-dir is empty"}},
 		{"two names for one thing", []string{"--pod-eviction-timeout=5m", "--default-not-ready-toleration-seconds=1"}, nil, "", []string{"set the same value; write one of them"}},
-		{"a timeout of parts of a second", []string{"--pod-eviction-timeout=1500ms"}, nil, "", []string{"whole seconds"}},
+		{"a timeout with a fraction of a second", []string{"--pod-eviction-timeout=1500ms"}, nil, "", []string{"whole seconds"}},
 		{"a misspelt name in the file", nil, nil, "\n\nnode-monitor-grace-perod: 40s\n", []string{"hub.yaml:3: unknown setting node-monitor-grace-perod; did you mean node-monitor-grace-period?"}},
 		{"a name twice in the file", nil, nil, "log-level: info\nlog-level: warn\n", []string{"hub.yaml:2: log-level is also in line 1"}},
 		{"a list in the file", nil, nil, "log-level: [info]\n", []string{"write a single value"}},
@@ -145,8 +145,8 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 		{"a misspelt flag", []string{"--leese-interval=1s"}, nil, "", []string{"unknown setting --leese-interval; did you mean lease-interval?"}},
 		{"a misspelt variable", nil, []string{"FLOTILLA_LOG_LEVLE=info"}, "", []string{"FLOTILLA_LOG_LEVLE: unknown setting log-levle; did you mean log-level?"}},
 		{"a Kubernetes flag without a meaning here", []string{"--enable-taint-manager"}, nil, "", []string{"--enable-taint-manager does nothing here", "always evict"}},
-		{"the same in the file", nil, nil, "enable-taint-manager: true\n", []string{"hub.yaml:1", "does nothing here"}},
-		{"a monitor period that would never give anybody up", []string{"--node-monitor-period=48h"}, nil, "", []string{"node-monitor-period", "up to 1h"}},
+		{"a Kubernetes setting without a meaning in the file", nil, nil, "enable-taint-manager: true\n", []string{"hub.yaml:1", "does nothing here"}},
+		{"a monitor period that delays every eviction", []string{"--node-monitor-period=48h"}, nil, "", []string{"node-monitor-period", "up to 1h"}},
 		{"several at once", []string{"--node-eviction-rate=-1", "--unhealthy-zone-threshold=2", "--log-format=xml"}, []string{"FLOTILLA_LEASE_INTERVAL=x"}, "",
 			[]string{"node-eviction-rate", "unhealthy-zone-threshold", "write text or json", "FLOTILLA_LEASE_INTERVAL"}},
 	} {
@@ -178,8 +178,8 @@ func TestGoodValuesAreAccepted(t *testing.T) {
 		"an IPv6 address to advertise":  {"--advertise-address=fd00::1"},
 		"exactly four leases of grace":  {"--lease-interval=2s", "--node-monitor-grace-period=8s", "--node-startup-grace-period=8s"},
 		"an empty configuration":        nil,
-		"pods that leave at once":       {"--pod-eviction-timeout=0s"},
-		"a data directory of one's own": {"--data-dir=../data"},
+		"pods that are evicted at once": {"--pod-eviction-timeout=0s"},
+		"a relative data directory":     {"--data-dir=../data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, _, err := load(t, args, []string{"FLOTILLA_CONFIG=" + file(t, "# nothing yet\n")}); err != nil {

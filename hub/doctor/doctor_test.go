@@ -104,7 +104,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 			}
 			do(f.Close())
 		}},
-		{"no database but words", Fail, "database", "is damaged", func(p *Hub, in func(string) string) {
+		{"a text file as the database", Fail, "database", "is damaged", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("hub.db"), []byte(strings.Repeat("words ", 4000)), 0o600))
 		}},
 		{"a database of a later version", Fail, "database", "this program needs", func(p *Hub, in func(string) string) {
@@ -126,14 +126,14 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(st.SetMeta(t.Context(), "revision", "1o7"))
 			do(st.Close())
 		}},
-		{"no note of where the database is", Fail, "database", "was in PostgreSQL, but the file", func(p *Hub, in func(string) string) {
+		{"no file with the URL of the database", Fail, "database", "was in PostgreSQL, but the file", func(p *Hub, in func(string) string) {
 			do(os.Remove(in("hub.db")))
 			f, err := os.OpenFile(in("hub.rev"), os.O_APPEND|os.O_WRONLY, 0)
 			do(err)
 			_, err = f.WriteString("in PostgreSQL\n")
 			do(errors.Join(err, f.Close()))
 		}},
-		{"a damaged database beside it", Warn, "database", "damaged databases are kept", func(p *Hub, in func(string) string) { do(os.WriteFile(in("hub.db.corrupt-1"), nil, 0o600)) }},
+		{"a former damaged database", Warn, "database", "damaged databases are kept", func(p *Hub, in func(string) string) { do(os.WriteFile(in("hub.db.corrupt-1"), nil, 0o600)) }},
 		{"a damaged database with its log", Warn, "database", "1 damaged databases are kept beside hub.db: hub.db.corrupt-1", func(p *Hub, in func(string) string) {
 			for _, end := range []string{"", "-shm", "-wal"} {
 				do(os.WriteFile(in("hub.db.corrupt-1"+end), nil, 0o600))
@@ -150,7 +150,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
 		}},
 		{"no backup", Warn, "backups", "none yet", func(p *Hub, in func(string) string) { do(os.RemoveAll(in("backups"))) }},
-		{"backups on a stick that was pulled", Fail, "backups", "which is missing", func(p *Hub, in func(string) string) {
+		{"backups on a removed stick", Fail, "backups", "which is missing", func(p *Hub, in func(string) string) {
 			do(os.RemoveAll(in("backups")))
 			do(os.Symlink(in("stick"), in("backups")))
 		}},
@@ -169,7 +169,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(os.WriteFile(in("secrets.key"), []byte(strings.Repeat("7", 64)), 0o600))
 		}},
 		{"no key of secrets", Warn, "secrets", "1 secrets in the database are sealed with it", func(p *Hub, in func(string) string) { do(os.Remove(in("secrets.key"))) }},
-		{"a file that leads elsewhere", Fail, "directory", "hub.rev is a link", func(p *Hub, in func(string) string) {
+		{"a symbolic link", Fail, "directory", "hub.rev is a link", func(p *Hub, in func(string) string) {
 			do(os.Rename(in("hub.rev"), in("there")))
 			do(os.Symlink(in("there"), in("hub.rev")))
 		}},
@@ -210,7 +210,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 				t.Errorf("the worst is %s", got)
 			}
 			if after := tree(t, dir); after != before {
-				t.Errorf("it changed the directory from\n%sto\n%s", before, after)
+				t.Errorf("the checks changed the directory from\n%sto\n%s", before, after)
 			}
 		})
 	}
