@@ -50,9 +50,9 @@ func TestARevocationOfAnUnknownNameGivesAHint(t *testing.T) {
 		{"mqtt-observer", "tools", false},
 		{"mqtt-observer", "tool", true},
 	} {
-		said := run(tt.command, "revoke", tt.name)
-		if !strings.Contains(said, " of "+tt.name+" issued until now have ended") || strings.Contains(said, "no record of that name") != tt.none {
-			t.Errorf("%s revoke %s says %q", tt.command, tt.name, said)
+		out := run(tt.command, "revoke", tt.name)
+		if !strings.Contains(out, " of "+tt.name+" issued until now have ended") || strings.Contains(out, "no record of that name") != tt.none {
+			t.Errorf("%s revoke %s says %q", tt.command, tt.name, out)
 		}
 	}
 }

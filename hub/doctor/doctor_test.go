@@ -283,14 +283,14 @@ func TestAnUnencryptedDatabaseConnectionIsAWarning(t *testing.T) {
 		{Server: "postgres://flotilla@db:5432/fleet"},
 		{Server: "postgres://flotilla@db:5432/fleet", Exposed: "the connection is not encrypted"},
 	} {
-		said := ""
+		text := ""
 		for _, f := range (Hub{}).server(&e, nil) {
 			if f.Level == Warn {
-				said += f.String()
+				text += f.String()
 			}
 		}
-		if warned := strings.Contains(said, "the connection is not encrypted") && strings.Contains(said, "sslmode=verify-full"); warned != (e.Exposed != "") {
-			t.Errorf("%+v: %q", e, said)
+		if warned := strings.Contains(text, "the connection is not encrypted") && strings.Contains(text, "sslmode=verify-full"); warned != (e.Exposed != "") {
+			t.Errorf("%+v: %q", e, text)
 		}
 	}
 }

@@ -65,7 +65,8 @@ func (d *Depot) file(w http.ResponseWriter, r *http.Request) {
 	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // only tests have an invalid address
 	now := time.Now()
-	l := &download{ResponseWriter: w, gate: &d.gate, source: listen.Prefix(at.Addr()), began: now, size: agents[i].Size}
+	l := &download{ResponseWriter: w, limiter: &d.limiter, source: listen.Prefix(at.Addr()), began: now,
+		size: agents[i].Size}
 	if !l.enter(now) {
 		w.Header().Set("Retry-After", "15")
 		http.Error(w, "too many devices download their agent now; try again in 15 s", http.StatusServiceUnavailable)
@@ -115,8 +116,8 @@ func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) 
 	return nil
 }
 
-// A gate limits the downloads at a time.
-type gate struct {
+// A downloadLimiter limits the downloads at a time.
+type downloadLimiter struct {
 	mu  sync.Mutex
 	all []*download
 }
@@ -124,17 +125,17 @@ type gate struct {
 // A download is a response that is cancelled when its client is too slow, or for another client.
 type download struct {
 	http.ResponseWriter
-	gate   *gate
-	source netip.Addr
-	began  time.Time
-	size   int64
-	sent   int64 // guarded by gate.mu
+	limiter *downloadLimiter
+	source  netip.Addr
+	began   time.Time
+	size    int64
+	sent    int64 // guarded by limiter.mu
 }
 
 // enter takes a slot. If all slots, or all of an address, are in use, it cancels the download that
 // needs the longest: the slowest, or the youngest of equal ones.
 func (d *download) enter(now time.Time) bool {
-	g := d.gate
+	g := d.limiter
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := 0
@@ -171,7 +172,7 @@ func (d *download) until(t time.Time) {
 	_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(t) // not supported by a test's writer
 }
 
-func (g *gate) drop(d *download) bool {
+func (g *downloadLimiter) drop(d *download) bool {
 	i := slices.Index(g.all, d)
 	if i >= 0 {
 		g.all = slices.Delete(g.all, i, i+1)
@@ -180,9 +181,9 @@ func (g *gate) drop(d *download) bool {
 }
 
 func (d *download) leave() {
-	d.gate.mu.Lock()
-	defer d.gate.mu.Unlock()
-	if d.gate.drop(d) {
+	d.limiter.mu.Lock()
+	defer d.limiter.mu.Unlock()
+	if d.limiter.drop(d) {
 		d.until(time.Time{}) // for the next request on the connection
 	}
 }
@@ -190,9 +191,9 @@ func (d *download) leave() {
 // Write extends the deadline by the time that the bytes read so far allow.
 func (d *download) Write(p []byte) (int, error) {
 	n, err := d.ResponseWriter.Write(p)
-	d.gate.mu.Lock()
-	defer d.gate.mu.Unlock()
-	if d.sent += int64(n); slices.Contains(d.gate.all, d) {
+	d.limiter.mu.Lock()
+	defer d.limiter.mu.Unlock()
+	if d.sent += int64(n); slices.Contains(d.limiter.all, d) {
 		d.until(d.began.Add(downloadGrace + time.Duration(d.sent)*time.Second/downloadRate))
 	}
 	return n, err

@@ -56,7 +56,7 @@ type Depot struct {
 	packing sync.Mutex
 	packs   map[string]pack // by architecture
 
-	gate gate
+	limiter downloadLimiter
 }
 
 // Agents lists the agents, sorted by architecture. A missing directory has none.
@@ -139,7 +139,7 @@ func builtBy(file string) *debug.BuildInfo {
 	}
 	const align, head, inline, mark, window, longest = 16, 32, 2, 16, 1 << 20, 256 << 10
 	piece := make([]byte, window+head) // a window, and a header that begins at its end
-	said := make([]byte, longest)
+	buildInfo := make([]byte, longest)
 	for off := int64(0); ; off += window {
 		n, err := f.ReadAt(piece, off)
 		for at, b := 0, piece[:n]; ; {
@@ -152,8 +152,8 @@ func builtBy(file string) *debug.BuildInfo {
 			if begin%align != 0 || begin >= window || len(b) < begin+head || b[begin+15]&inline == 0 {
 				continue // the bytes are part of something else, such as this program's own code
 			}
-			n, _ := f.ReadAt(said, off+int64(begin+head))
-			_, rest, ok := counted(said[:n])
+			n, _ := f.ReadAt(buildInfo, off+int64(begin+head))
+			_, rest, ok := counted(buildInfo[:n])
 			text, _, okText := counted(rest)
 			if !ok || !okText || len(text) < 2*mark {
 				continue

@@ -411,13 +411,13 @@ func TestVersionsForDebian(t *testing.T) {
 func TestDownloadsAreLimited(t *testing.T) {
 	d, began := depot(t), time.Now()
 	enter := func(from string, after time.Duration, sent int64) *download {
-		l := &download{ResponseWriter: httptest.NewRecorder(), gate: &d.gate, source: listen.Prefix(netip.MustParseAddr(from)), began: began.Add(after), size: 1 << 20, sent: sent}
+		l := &download{ResponseWriter: httptest.NewRecorder(), limiter: &d.limiter, source: listen.Prefix(netip.MustParseAddr(from)), began: began.Add(after), size: 1 << 20, sent: sent}
 		if !l.enter(l.began) {
 			return nil
 		}
 		return l
 	}
-	goesOn := func(l *download) bool { return slices.Contains(d.gate.all, l) }
+	running := func(l *download) bool { return slices.Contains(d.limiter.all, l) }
 	ask := func(from string) *httptest.ResponseRecorder {
 		r, w := httptest.NewRequest(http.MethodHead, "/install/flotilla-device-armv6", nil), httptest.NewRecorder()
 		r.RemoteAddr = from
@@ -453,19 +453,19 @@ func TestDownloadsAreLimited(t *testing.T) {
 		t.Error("new downloads are cancelled")
 	}
 	next := enter("10.0.2.1", downloadSure, 0)
-	if next == nil || !goesOn(next) || goesOn(slow) {
+	if next == nil || !running(next) || running(slow) {
 		t.Error("the slowest does not give way to the next")
 	}
 	slow.leave()
 	own := enter("fd00:0:0:1::9", 2*downloadSure, 0)
-	if own == nil || !goesOn(next) || len(d.gate.all) != downloads {
+	if own == nil || !running(next) || len(d.limiter.all) != downloads {
 		t.Error("an address with all its places takes that of another")
 	}
-	for _, l := range slices.Clone(d.gate.all) {
+	for _, l := range slices.Clone(d.limiter.all) {
 		l.leave()
 	}
-	if len(d.gate.all) != 0 {
-		t.Errorf("%d are left", len(d.gate.all))
+	if len(d.limiter.all) != 0 {
+		t.Errorf("%d are left", len(d.limiter.all))
 	}
 }
 

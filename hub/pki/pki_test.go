@@ -95,7 +95,7 @@ func TestTheAuthorityIsCreatedOnceWithPrivateFiles(t *testing.T) {
 
 func TestAnUnusableKeyIsRefusedInOneSentence(t *testing.T) {
 	rsaKey := must(rsa.GenerateKey(rand.Reader, 2048))(t)
-	odd := must(encodeKey(rsaKey))(t)
+	rsaText := must(encodeKey(rsaKey))(t)
 	for _, c := range []struct {
 		name  string
 		spoil func(dir string) error
@@ -105,7 +105,7 @@ func TestAnUnusableKeyIsRefusedInOneSentence(t *testing.T) {
 		{"no root certificate", func(d string) error { return os.Remove(d + "/root.crt") }, "a new root would lock every device out"},
 		{"another's root key", func(d string) error { return os.Rename(d+"/intermediate.key", d+"/root.key") }, "it is not the key of root.crt"},
 		{"an empty key", func(d string) error { return os.WriteFile(d+"/root.key", nil, 0o600) }, "not a PEM key"},
-		{"an RSA key", func(d string) error { return os.WriteFile(d+"/root.key", odd, 0o600) }, "not ECDSA P-256"},
+		{"an RSA key", func(d string) error { return os.WriteFile(d+"/root.key", rsaText, 0o600) }, "not ECDSA P-256"},
 		{"a key for all to see", func(d string) error { return os.Chmod(d+"/root.key", 0o640) }, "chmod 600"},
 		{"a cut certificate", func(d string) error { return os.Truncate(d+"/root.crt", 100) }, "not a PEM certificate"},
 		{"another authority's intermediate", func(d string) error {

@@ -142,9 +142,9 @@ func (t token) term(list string) (term Term, why string) {
 	case k == nil:
 		return term, fmt.Sprintf(
 			"Unknown key “%s:”; use %s. For a label write label:%s, and for a word with a colon put it in quotes.",
-			key, told(list), strings.Trim(key+"="+term.Value, "="))
+			key, keyList(list), strings.Trim(key+"="+term.Value, "="))
 	case !slices.Contains(k.Lists, list):
-		return term, fmt.Sprintf("The list of %s has no key “%s:”; use %s.", list, key, told(list))
+		return term, fmt.Sprintf("The list of %s has no key “%s:”; use %s.", list, key, keyList(list))
 	case term.Value == "":
 		return term, fmt.Sprintf("“%s:” needs a value: %s, for example %s.", key, k.Value, k.Example)
 	}
@@ -161,7 +161,7 @@ func (t token) term(list string) (term Term, why string) {
 	return term, ""
 }
 
-func told(list string) string { return strings.Join(KeysOf(list), ":, ") + ":" }
+func keyList(list string) string { return strings.Join(KeysOf(list), ":, ") + ":" }
 
 // mapped is the number of bits before the IPv4 address in an IPv4-mapped IPv6 address.
 const mapped = 96

@@ -237,8 +237,8 @@ func outside(ctx context.Context, d *harness.Device) error {
 	for {
 		select {
 		case p := <-l.Packets:
-			var told wire.Desired
-			if json.Unmarshal(p.Payload, &told) != nil || told.Dismissed == nil || len(told.Pods)+len(told.Secrets) > 0 {
+			var desired wire.Desired
+			if json.Unmarshal(p.Payload, &desired) != nil || desired.Dismissed == nil || len(desired.Pods)+len(desired.Secrets) > 0 {
 				return fmt.Errorf("the stolen device receives %.200q", p.Payload)
 			}
 		default:

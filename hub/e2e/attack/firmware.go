@@ -314,7 +314,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 		return nil
 	}
-	said := 0
+	sent := 0
 	for round := range 6 {
 		for i := range lies {
 			lie := lies[(i*(round+1)*7+round)%len(lies)]
@@ -324,7 +324,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 				}
 			}
 			_ = reportsBoot(ctx, evil, l, lie)
-			said++
+			sent++
 			if err := both(fmt.Sprintf("after %.80s", mustJSON(lie))); err != nil {
 				return "", err
 			}
@@ -356,7 +356,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 	if err == nil && turns > 2 {
 		err = fmt.Errorf("it was given %d turns", turns)
 	}
-	return fmt.Sprintf("%d lies, %d turns for it", said, turns), err
+	return fmt.Sprintf("%d lies, %d turns for it", sent, turns), err
 }
 
 func mustJSON(v any) string {

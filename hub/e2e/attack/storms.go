@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-const crowd = 1000 // devices
+const stormSize = 1000 // devices
 
 // storms are many good devices at once, within the promised limits.
 func storms() []attack {
@@ -24,14 +24,14 @@ func storms() []attack {
 
 // joins lets many devices join, connect, lose their links at once, and reconnect.
 func joins(ctx context.Context, a *harness.Hub) (string, error) {
-	token, err := a.Token(ctx, "--site", "oslo", "--uses", fmt.Sprint(crowd))
+	token, err := a.Token(ctx, "--site", "oslo", "--uses", fmt.Sprint(stormSize))
 	if err != nil {
 		return "", err
 	}
-	devices := make([]*harness.Device, crowd)
+	devices := make([]*harness.Device, stormSize)
 	var first atomic.Pointer[error]
 	before, start := a.CPU(), time.Now()
-	harness.Each(ctx, crowd, 200, func(i int) {
+	harness.Each(ctx, stormSize, 200, func(i int) {
 		// Like the agent, a device that is refused as too many tries again.
 		err := harness.Until(ctx, time.Minute, "join", func() (bool, error) {
 			d, err := a.Join(ctx, token, fmt.Sprintf("pi-%04d", i), fmt.Sprintf("%016x", 0x1000+i))
@@ -45,7 +45,7 @@ func joins(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := first.Load(); err != nil {
 		return "", fmt.Errorf("a good device cannot join: %w", *err)
 	}
-	each1 := (a.CPU() - before) / crowd
+	each1 := (a.CPU() - before) / stormSize
 	joined := time.Since(start)
 	if _, _, err := reconnect(ctx, a, devices); err != nil {
 		return "", err

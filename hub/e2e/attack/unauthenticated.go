@@ -59,7 +59,7 @@ func unfinished(beginning string, overTLS bool) func(context.Context, *harness.H
 		if err != nil {
 			return "", err
 		}
-		said := strings.Replace(beginning, "HOST", a.HTTPS, 1)
+		head := strings.Replace(beginning, "HOST", a.HTTPS, 1)
 		open := many(ctx, count, func() (net.Conn, error) {
 			raw, err := net.DialTimeout("tcp", a.HTTPS, 5*time.Second)
 			if err != nil {
@@ -70,7 +70,7 @@ func unfinished(beginning string, overTLS bool) func(context.Context, *harness.H
 			}
 			_ = raw.SetDeadline(time.Now().Add(20 * time.Second))
 			c := tls.Client(raw, &tls.Config{RootCAs: a.Roots, ServerName: "127.0.0.1"})
-			if _, err := c.Write([]byte(said)); err != nil {
+			if _, err := c.Write([]byte(head)); err != nil {
 				_ = raw.Close()
 				return nil, err
 			}

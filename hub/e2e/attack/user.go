@@ -203,13 +203,13 @@ func millionElements(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 	}
 	err = all.Wait()
-	said := ""
+	figures := ""
 	for code := range codes {
 		if n := codes[code].Load(); n > 0 {
-			said += fmt.Sprintf("%d answered %d, ", n, code)
+			figures += fmt.Sprintf("%d answered %d, ", n, code)
 		}
 	}
-	return strings.TrimSuffix(said, ", "), err
+	return strings.TrimSuffix(figures, ", "), err
 }
 
 // deletedOperator watches secrets with each kind of credential. The user is deleted, and must not
@@ -256,7 +256,7 @@ func deletedOperator(ctx context.Context, a *harness.Hub) (string, error) {
 		return "", err
 	}
 	ended := make(chan string, len(streams))
-	var heard atomic.Bool
+	var received atomic.Bool
 	for name, resp := range streams {
 		go func() {
 			defer resp.Body.Close()
@@ -264,7 +264,7 @@ func deletedOperator(ctx context.Context, a *harness.Hub) (string, error) {
 			for {
 				line, err := in.ReadString('\n')
 				if strings.Contains(line, "after-the-deletion") {
-					heard.Store(true)
+					received.Store(true)
 				}
 				if err != nil {
 					ended <- name
@@ -290,7 +290,7 @@ func deletedOperator(ctx context.Context, a *harness.Hub) (string, error) {
 		`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"after-the-deletion"}}`); err != nil {
 		return "", err
 	}
-	if heard.Load() {
+	if received.Load() {
 		return "", errors.New("a deleted user received a secret")
 	}
 	return "ended after " + took.Round(time.Millisecond).String(), nil
@@ -353,7 +353,7 @@ func unreadLists(ctx context.Context, a *harness.Hub) (string, error) {
 		return "", err
 	}
 	viewer.Timeout = 0
-	var in, told atomic.Int64
+	var in, refused atomic.Int64
 	harness.Each(ctx, 60, 60, func(i int) {
 		c := *viewer
 		c.Transport = viewer.Transport.(*http.Transport).Clone() // one connection each
@@ -377,11 +377,11 @@ func unreadLists(ctx context.Context, a *harness.Hub) (string, error) {
 		case http.StatusOK:
 			in.Add(1)
 		case http.StatusTooManyRequests:
-			told.Add(1)
+			refused.Add(1)
 		}
 		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // nothing more
 	})
-	seen := fmt.Sprintf("%d answered, %d refused as too many", in.Load(), told.Load())
+	seen := fmt.Sprintf("%d answered, %d refused as too many", in.Load(), refused.Load())
 	if in.Load() == 0 {
 		return seen, errors.New("the attack's own lists are not answered")
 	}

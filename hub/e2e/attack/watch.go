@@ -26,7 +26,7 @@ func unreadWatches(ctx context.Context, a *harness.Hub) (string, error) {
 		return "", err
 	}
 	viewer.Timeout = 0
-	var in, told atomic.Int64
+	var in, refused atomic.Int64
 	harness.Each(ctx, 400, 100, func(i int) {
 		c := *viewer
 		c.Transport = viewer.Transport.(*http.Transport).Clone() // one connection each
@@ -46,11 +46,11 @@ func unreadWatches(ctx context.Context, a *harness.Hub) (string, error) {
 		case http.StatusOK:
 			in.Add(1)
 		case http.StatusTooManyRequests:
-			told.Add(1)
+			refused.Add(1)
 		}
 		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // nothing more
 	})
-	seen := fmt.Sprintf("%d opened, %d refused as too many", in.Load(), told.Load())
+	seen := fmt.Sprintf("%d opened, %d refused as too many", in.Load(), refused.Load())
 	if in.Load() == 0 {
 		return seen, errors.New("the attack's own watches do not open")
 	}

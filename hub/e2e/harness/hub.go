@@ -28,7 +28,7 @@ type Hub struct {
 	HTTPS, MQTT, Dev string // addresses
 	args             []string
 	files            int
-	Said             Paper
+	Output           OutputBuffer
 	Cmd              *exec.Cmd
 	over             chan struct{}
 	Down             atomic.Bool   // from kill to the end of the next start
@@ -38,18 +38,18 @@ type Hub struct {
 }
 
 // An outputBuffer has the output of the hub.
-type Paper struct {
+type OutputBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (p *Paper) Write(b []byte) (int, error) {
+func (p *OutputBuffer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.text.Write(b)
 }
 
-func (p *Paper) String() string {
+func (p *OutputBuffer) String() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.text.String()
@@ -96,7 +96,7 @@ func (a *Hub) Start(ctx context.Context) error {
 		a.Cmd = exec.Command("sh",
 			append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, a.files), a.Program}, a.args...)...)
 	}
-	a.Cmd.Stdout, a.Cmd.Stderr = &a.Said, &a.Said
+	a.Cmd.Stdout, a.Cmd.Stderr = &a.Output, &a.Output
 	a.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := a.Cmd.Start(); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (a *Hub) Start(ctx context.Context) error {
 		}
 		select {
 		case <-a.over:
-			return fmt.Errorf("the hub has ended: %s", a.Said.String())
+			return fmt.Errorf("the hub has ended: %s", a.Output.String())
 		default:
 		}
 		if time.Now().After(end) {
@@ -204,7 +204,7 @@ func (a *Hub) Wrote() int64 {
 
 // Panicked returns a panic in the hub's output, or "".
 func (a *Hub) Panicked() string {
-	printed := a.Said.String()
+	printed := a.Output.String()
 	for _, bad := range []string{"panic: ", "fatal error: ", "DATA RACE", "panic in", ": panic"} {
 		if i := strings.Index(printed, bad); i >= 0 {
 			return fmt.Sprintf("%.300q", printed[i:])

@@ -86,7 +86,7 @@ func lease(ctx context.Context, a *harness.Hub, nodes int, paced time.Duration) 
 	if err != nil {
 		return 0, err
 	}
-	heard, before := metric(text, leaseTopic), a.CPU()
+	received, before := metric(text, leaseTopic), a.CPU()
 	if err := order(processes, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
 		return 0, err
 	}
@@ -94,7 +94,7 @@ func lease(ctx context.Context, a *harness.Hub, nodes int, paced time.Duration) 
 	if text, err = a.Get(ctx, "/metrics"); err != nil {
 		return 0, err
 	}
-	return used / time.Duration(max(1, metric(text, leaseTopic)-heard)), nil
+	return used / time.Duration(max(1, metric(text, leaseTopic)-received)), nil
 }
 
 // warm registers the processes, and waits until the work after that is done. Only some register at a
@@ -135,7 +135,7 @@ func endAll(processes []*deviceProcess) {
 type mosquitto struct {
 	cmd  *exec.Cmd
 	addr string
-	said harness.Paper
+	output harness.OutputBuffer
 }
 
 // newMosquitto starts Mosquitto with its defaults, but without a limit of queued messages.
@@ -159,7 +159,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 		return nil, err
 	}
 	m.cmd = exec.Command(program, "-c", conf)
-	m.cmd.Stderr = &m.said
+	m.cmd.Stderr = &m.output
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := m.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start Mosquitto: %w; on Debian: apt install mosquitto", err)
@@ -173,7 +173,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	})
 	if err != nil {
 		m.end()
-		return nil, fmt.Errorf("%w: %s", err, m.said.String())
+		return nil, fmt.Errorf("%w: %s", err, m.output.String())
 	}
 	return m, nil
 }
@@ -205,7 +205,7 @@ func pacedBroker(ctx context.Context, dir string, nodes int, paced time.Duration
 	if err := warm(processes); err != nil {
 		return each, err
 	}
-	heard, err := k.count()
+	received, err := k.count()
 	if err != nil {
 		return each, err
 	}
@@ -215,11 +215,11 @@ func pacedBroker(ctx context.Context, dir string, nodes int, paced time.Duration
 	}
 	used := [2]time.Duration{m.cpu() - before, k.cpu() - consumed}
 	now, err := k.count()
-	if now-heard < nodes*int(paced/leaseEvery)*9/10 {
-		return each, errors.Join(fmt.Errorf("the consumer received %d leases of %d nodes", now-heard, nodes), err)
+	if now-received < nodes*int(paced/leaseEvery)*9/10 {
+		return each, errors.Join(fmt.Errorf("the consumer received %d leases of %d nodes", now-received, nodes), err)
 	}
 	for i := range each {
-		each[i] = used[i] / time.Duration(now-heard)
+		each[i] = used[i] / time.Duration(now-received)
 	}
 	return each, nil
 }
@@ -231,21 +231,21 @@ type throughput struct {
 }
 
 // saturate lets devices send at full speed, and measures in the middle.
-func saturate(processes []*deviceProcess, heard func() (int, error), cpu func() time.Duration) (t throughput, err error) {
+func saturate(processes []*deviceProcess, received func() (int, error), cpu func() time.Duration) (t throughput, err error) {
 	if err := warm(processes); err != nil {
 		return t, err
 	}
 	over := make(chan error, 1)
 	go func() { over <- order(processes, fmt.Sprintf("burst %d", int((satFor+2*time.Second).Seconds()))) }()
 	time.Sleep(time.Second)
-	before, err := heard()
+	before, err := received()
 	if err != nil {
 		return t, err
 	}
 	used, began := cpu(), time.Now()
 	time.Sleep(satFor)
 	used, took := cpu()-used, time.Since(began)
-	now, err := heard()
+	now, err := received()
 	if err != nil {
 		return t, err
 	}
@@ -342,7 +342,7 @@ func behind(ctx context.Context, dir string, connections, rate int) (string, err
 	if err := publish(time.Second); err != nil {
 		return "", err
 	}
-	heard, err := k.count()
+	received, err := k.count()
 	if err != nil {
 		return "", err
 	}
@@ -356,7 +356,7 @@ func behind(ctx context.Context, dir string, connections, rate int) (string, err
 	if err != nil {
 		return "", err
 	}
-	n := max(1, now-heard)
+	n := max(1, now-received)
 	each := func(d time.Duration) string { return fmt.Sprintf("%.1f µs", float64(d.Nanoseconds())/1e3/float64(n)) }
 	return fmt.Sprintf("| %d | %d | %.0f | %s | %s | %.0f MB |", connections, rate, float64(n)/took.Seconds(),
 		each(consumed), each(used), float64(harness.StatusOf(k.cmd.Process.Pid, "VmRSS:"))/1e6), nil

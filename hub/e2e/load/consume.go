@@ -54,8 +54,8 @@ func (k *consumer) count() (int, error) {
 // leaseTable does what the hub does for a lease: it looks up the node, compares boot and seq, and stores
 // the time and the acknowledged generation.
 type leaseTable struct {
-	heard atomic.Int64
-	nodes sync.Map // name → *entry
+	received atomic.Int64
+	nodes    sync.Map // name → *entry
 }
 
 type entry struct {
@@ -87,7 +87,7 @@ func (b *leaseTable) lease(topic string, payload []byte) {
 		e.seen.Store(time.Now().UnixNano())
 		e.stored.Store(l.Desired)
 	}
-	b.heard.Add(1)
+	b.received.Add(1)
 }
 
 // consume is the main function of a consumer.
@@ -106,7 +106,7 @@ func consume(ctx context.Context, addr, how string, connections, nodes int) erro
 			return err
 		}
 		go func() {
-			if err := count(c, &b.heard); ctx.Err() == nil {
+			if err := count(c, &b.received); ctx.Err() == nil {
 				fmt.Fprintln(os.Stderr, "load:", err)
 				os.Exit(1)
 			}
@@ -134,7 +134,7 @@ func consume(ctx context.Context, addr, how string, connections, nodes int) erro
 	}
 	fmt.Println("ready")
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		fmt.Println(b.heard.Load())
+		fmt.Println(b.received.Load())
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func newBare(addr string) (net.Conn, error) {
 }
 
 // count counts PUBLISH packets and drops them.
-func count(from io.Reader, heard *atomic.Int64) error {
+func count(from io.Reader, received *atomic.Int64) error {
 	r := bufio.NewReaderSize(from, 256<<10)
 	for {
 		head, err := r.ReadByte()
@@ -174,7 +174,7 @@ func count(from io.Reader, heard *atomic.Int64) error {
 			return err
 		}
 		if head>>4 == 3 {
-			heard.Add(1)
+			received.Add(1)
 		}
 	}
 }

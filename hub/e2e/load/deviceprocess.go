@@ -57,7 +57,7 @@ func (k *deviceProcess) end() {
 func order(processes []*deviceProcess, what string) error {
 	for _, k := range processes {
 		if _, err := fmt.Fprintln(k.in, what); err != nil {
-			return fmt.Errorf("tell devices to %s: %w", what, err)
+			return fmt.Errorf("command %s to devices: %w", what, err)
 		}
 	}
 	for _, k := range processes {

@@ -112,7 +112,7 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 		return c, err
 	}
 	if got := metric(text, "flotilla_mqtt_sessions"); got != int64(n) {
-		return c, fmt.Errorf("%d of %d nodes are connected at the end: %.300s", got, n, a.Said.String())
+		return c, fmt.Errorf("%d of %d nodes are connected at the end: %.300s", got, n, a.Output.String())
 	}
 	if got := metric(text, `flotilla_mqtt_messages_total{channel="lease"}`); got < int64(n)+int64(sent) {
 		return c, fmt.Errorf("the hub received %d leases, want %d", got, int64(n)+int64(sent))

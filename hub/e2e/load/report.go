@@ -22,17 +22,17 @@ func report(page, name string, measure func(out io.Writer) error) error {
 			return err
 		}
 	}
-	var said bytes.Buffer
-	fmt.Fprintf(&said, "%s, %s\n\n", time.Now().UTC().Format("2006-01-02"), machine())
-	_, _ = io.Copy(os.Stdout, bytes.NewReader(said.Bytes()))
-	if err := measure(io.MultiWriter(os.Stdout, &said)); err != nil || page == "" {
+	var result bytes.Buffer
+	fmt.Fprintf(&result, "%s, %s\n\n", time.Now().UTC().Format("2006-01-02"), machine())
+	_, _ = io.Copy(os.Stdout, bytes.NewReader(result.Bytes()))
+	if err := measure(io.MultiWriter(os.Stdout, &result)); err != nil || page == "" {
 		return err
 	}
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
-	next, err := between(string(text), page, name, strings.TrimRight(said.String(), "\n"))
+	next, err := between(string(text), page, name, strings.TrimRight(result.String(), "\n"))
 	if err != nil {
 		return err
 	}

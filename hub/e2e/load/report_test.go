@@ -35,7 +35,7 @@ func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
 	}
 	measured = false
 	if err := report(page, "broker", measure(nil)); err == nil || measured {
-		t.Errorf("a page without an end is %v, measured %v: it has to be said before", err, measured)
+		t.Errorf("a page without an end is %v, measured %v: want an error before measuring", err, measured)
 	}
 }
 

@@ -133,7 +133,7 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 	for ; time.Since(began) < during && ctx.Err() == nil; harness.Pause(ctx, soakSample) {
 		text, err := a.Get(ctx, "/metrics")
 		if err != nil {
-			return fmt.Errorf("after %s: %w: %.300s", time.Since(began).Round(time.Second), err, a.Said.String())
+			return fmt.Errorf("after %s: %w: %.300s", time.Since(began).Round(time.Second), err, a.Output.String())
 		}
 		kinds := sumOf(text, `flotilla_objects{`, "") - sumOf(text, `flotilla_objects{`, `"events"`)
 		samples = append(samples, []int64{metric(text, "go_goroutines"), metric(text, "process_open_fds"),
