@@ -341,7 +341,7 @@ func TestTheHubsRefusalIsTold(t *testing.T) {
 		want error
 	}{
 		{http.StatusForbidden, "token tok1 ended at 2026-11-01", ErrRefused},
-		{http.StatusConflict, "node pi-1 exists and is another machine", ErrRefused},
+		{http.StatusConflict, "node pi-1 belongs to another machine", ErrRefused},
 		{http.StatusUnauthorized, "the join token is wrong", ErrRefused},
 		{http.StatusTooManyRequests, "too many failed attempts", ErrUnreachable},
 		{http.StatusServiceUnavailable, "the hub cannot answer now", ErrUnreachable},

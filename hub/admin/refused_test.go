@@ -30,8 +30,8 @@ func TestAFormOverItsLimitsIsRefusedWithTheLimit(t *testing.T) {
 		form url.Values
 		says []string
 	}{
-		{"/devices/add", url.Values{"site": {"site 01"}, "uses": {"1"}, "life": {"1h"}}, []string{"Site &#34;site 01&#34;: use lower-case letters, digits and &#39;-&#39;, such as oslo."}},
-		{"/devices/add", url.Values{"site": {long}, "uses": {"1"}, "life": {"1h"}}, []string{"Site has 300 characters: use at most 63."}},
+		{"/devices/add", url.Values{"site": {"site 01"}, "uses": {"1"}, "life": {"1h"}}, []string{"Site &#34;site 01&#34; is not valid; use lower-case letters, digits and &#39;-&#39;, such as oslo."}},
+		{"/devices/add", url.Values{"site": {long}, "uses": {"1"}, "life": {"1h"}}, []string{"Site has 300 characters; use at most 63."}},
 		{"/devices/add", url.Values{"site": {"oslo"}, "node": {long}, "uses": {"1"}, "life": {"1h"}}, []string{"at most 253"}},
 		{"/settings", url.Values{"action": {"user-create"}, "name": {long}, "role": {"viewer"}, "password": {"four words are good"}}, []string{"63"}},
 		{"/views", url.Values{"action": {"save"}, "name": {long}, "href": {"/nodes"}}, []string{"40"}},
