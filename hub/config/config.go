@@ -142,7 +142,7 @@ var settings = []setting{
 			return &c.HTTPSAddresses
 		}),
 	list("broker", "URLs", "", "external MQTT broker, or the nodes of its cluster, that this hub and its devices "+
-		"connect to, such as mqtts://a.example:8883,mqtts://b.example:8883; `flotilla-hub broker-config` "+
+		"connect to, such as mqtts://a.example:8883,mqtts://b.example:8883; flotilla-hub broker-config "+
 		"configures it (default none: devices connect to this hub)", func(c *Config) *[]string {
 		return &c.Brokers
 	}),

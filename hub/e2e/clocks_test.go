@@ -147,7 +147,7 @@ func (c *clocks) holds(when string) {
 	c.t.Helper()
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
 		if at, err := c.ready(); err != nil || !at.Equal(c.turned) {
-			c.t.Fatalf("%s: the node has turned: ready since %s, %v; before since %s", when, at, err, c.turned)
+			c.t.Fatalf("%s: Ready has changed: since %s, %v; before since %s", when, at, err, c.turned)
 		}
 	}
 	c.d.engine.same(c.t, c.d.node, c.workloads, when)

@@ -72,7 +72,7 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 		out := func(name string, c *tls.Config) {
 			t.Helper()
 			if err := handshake(t, https, c); err == nil {
-				t.Errorf("restart %v: %s got in", restart, name)
+				t.Errorf("restart %v: %s connected", restart, name)
 			}
 		}
 		in("a device with the former root", trusting(t, oldRoots, old))
@@ -94,7 +94,7 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 		}
 		again()
 		in("a device with neither change", trusting(t, oldRoots, old))
-		in("one of the first intermediate", trusting(t, roots, fresh))
+		in("a certificate of the first intermediate", trusting(t, roots, fresh))
 		newest := keyed(t, a, "pi-1")
 		if err := a.Revoke(); err != nil {
 			t.Fatal(err)
@@ -103,8 +103,8 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 		if err := a.Revoke(); err != nil {
 			t.Fatal("a second time:", err)
 		}
-		out("the former root's", trusting(t, roots, old))
-		out("a former intermediate's", trusting(t, roots, fresh))
+		out("a certificate of the former root", trusting(t, roots, old))
+		out("a certificate of a former intermediate", trusting(t, roots, fresh))
 		in("a device that has renewed", trusting(t, roots, newest))
 		in("a client with the new root only", trusting(t, onlyNew, newest))
 		out("a device that has missed both changes", trusting(t, oldRoots, newest)) // the client does not trust the hub
@@ -115,7 +115,7 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 			t.Fatal("the next rotation:", err)
 		}
 		again()
-		in("a device of before", trusting(t, onlyNew, newest))
+		in("a device that renewed before this rotation", trusting(t, onlyNew, newest))
 	}
 }
 
