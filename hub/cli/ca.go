@@ -54,7 +54,7 @@ func rotateCommand() *cobra.Command {
 func revokeCommand() *cobra.Command {
 	c := &cobra.Command{Use: "revoke", Short: "Stop trusting the former root and intermediates", Args: exactly(0)}
 	dir := dataDir(c)
-	force := c.Flags().Bool("force", false, "revoke although some devices have not renewed; they have to join again")
+	force := c.Flags().Bool("force", false, "revoke even if some devices have not renewed; they have to join again")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if *force {
 			return order(c, *dir, "ca revoke-force")

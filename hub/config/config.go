@@ -184,7 +184,7 @@ var settings = []setting{
 		},
 		get: func(c *Config) string { return c.LogFormat },
 	},
-	boolean("register-node", "true", "a device that reports for the first time becomes a node without further action",
+	boolean("register-node", "true", "create a node for a device that reports for the first time",
 		func(c *Config) *bool {
 			return &c.RegisterNode
 		}),
