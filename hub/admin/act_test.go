@@ -198,7 +198,7 @@ func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
 	if code != http.StatusOK || !s.Node("pi-1").Spec.Unschedulable || s.Node("pi-3").Spec.Unschedulable || s.Node("pi-4").Spec.Unschedulable {
 		t.Errorf("cordoned the wrong ones: %d", code)
 	}
-	for _, want := range []string{"1 of 3 done, 2 failed", "it is gone", "another of its name has come"} {
+	for _, want := range []string{"1 of 3 done, 2 failed", "it is gone", "a new object has its name"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the result does not say %q: %s", want, mainOf(body))
 		}

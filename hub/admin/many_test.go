@@ -46,7 +46,7 @@ func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
 	picks := url.Values{"csrf": {csrf}, "do": {"restart"}, "pick": {m.Pick(state.Deployments, "default", "shop"), m.Pick(state.DaemonSets, "default", "watch"),
 		m.Pick(state.CronJobs, "default", "nightly-report"), "deployments/default/nobody=1", "daemonsets/default/watch=another"}}
 	_, body := srv.ask(t, "operator", "POST", "/actions/many?q=s", picks)
-	for _, want := range []string{"Restart 2 workloads", "cannot be done to a cron job", "has gone", "another of its name has come", "3 left out", `href="/workloads?q=s"`} {
+	for _, want := range []string{"Restart 2 workloads", "does not apply to a cron job", "has gone", "a new object has its name", "3 left out", `href="/workloads?q=s"`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page before does not say %q: %s", want, mainOf(body))
 		}
@@ -274,22 +274,22 @@ func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
 		code             int
 		says             string
 	}{
-		{"nothing", "admin", "/actions/many", url.Values{"do": {"delete"}}, 400, "Nothing is chosen"},
-		{"no name", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//"}}, 400, "names nothing"},
-		{"a kind that nobody acts on", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"secrets/default/key=1"}}, 400, "no action is for"},
-		{"no kind", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"/pi-1=1"}}, 400, "no action is for"},
-		{"too many slashes", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//../pi-1=1"}}, 400, "names nothing"},
-		{"another's uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1=1"}}, 409, "All of it has gone"},
-		{"no uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1"}}, 409, "All of it has gone"},
+		{"nothing", "admin", "/actions/many", url.Values{"do": {"delete"}}, 400, "Nothing is selected"},
+		{"no name", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//"}}, 400, "names no known object"},
+		{"a kind that nobody acts on", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"secrets/default/key=1"}}, 400, "object without actions"},
+		{"no kind", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"/pi-1=1"}}, 400, "object without actions"},
+		{"too many slashes", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//../pi-1=1"}}, 400, "names no known object"},
+		{"another's uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1=1"}}, 409, "Everything is gone"},
+		{"no uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1"}}, 409, "Everything is gone"},
 		{"no such action", "admin", "/actions/many", url.Values{"do": {"explode"}, "pick": {pi}}, 400, "Do what?"},
 		{"what is for one at a time", "admin", "/actions/many", url.Values{"do": {"settings"}, "pick": {m.Pick(state.Sites, "", "oslo")}}, 400, "Do what?"},
-		{"all of what there is no list of", "admin", "/actions/many", url.Values{"do": {"delete"}, "all": {"secrets"}}, 400, "names nothing"},
+		{"all of what there is no list of", "admin", "/actions/many", url.Values{"do": {"delete"}, "all": {"secrets"}}, 400, "names no known object"},
 		{"a megabyte of names", "admin", "/actions/many", url.Values{"do": {"delete"}, "picks": {big}}, 400, "Too many"},
 		{"a viewer", "viewer", "/actions/many", url.Values{"do": {"delete"}, "pick": {pi}}, 403, "Not for your role"},
 		{"a viewer who begins", "viewer", "/actions/many/delete", url.Values{"items": {pi}}, 403, "Not for your role"},
-		{"another kind than the action's", "admin", "/actions/pods/delete", url.Values{"items": {pi}}, 400, "names nothing"},
-		{"a kind that cannot", "admin", "/actions/many/scale", url.Values{"items": {pi + " " + m.Pick(state.Deployments, "default", "shop")}}, 400, "cannot be done to"},
-		{"begun with nothing", "admin", "/actions/many/delete", url.Values{}, 400, "Nothing is chosen"},
+		{"another kind than the action's", "admin", "/actions/pods/delete", url.Values{"items": {pi}}, 400, "names no known object"},
+		{"a kind that cannot", "admin", "/actions/many/scale", url.Values{"items": {pi + " " + m.Pick(state.Deployments, "default", "shop")}}, 400, "does not apply to"},
+		{"begun with nothing", "admin", "/actions/many/delete", url.Values{}, 400, "Nothing is selected"},
 		{"begun with a megabyte", "admin", "/actions/nodes/delete", url.Values{"items": {strings.ReplaceAll(big, "nodes//", "/")}, "number": {"16000"}}, 400, "Too many"},
 	} {
 		c.form.Set("csrf", csrf)

@@ -101,7 +101,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	// What is destroyed: the wrong number, and the right one.
 	k.do(chromedp.Click(chromedp.CSS("#picks button[value=delete]")))
 	k.awaits("Type 13 to delete all of them")
-	k.says("Delete 13 nodes", "1 left out", "node-005 has gone, and another of its name has come", "By site", "Type 13 to delete all of them")
+	k.says("Delete 13 nodes", "1 left out", "node-005 was deleted, and a new object has its name", "By site", "Type 13 to delete all of them")
 	shots("many-before")
 	k.fill("input[name=number]", "12")
 	k.excuse("422")

@@ -14,38 +14,38 @@ import (
 )
 
 const (
-	// MostCards is how many cards the whole fleet has at most.
+	// MostCards is the largest number of cards for the whole fleet.
 	MostCards = 7
-	// Alone is how many incidents of one cause stand alone; more are always one card.
+	// Alone is how many incidents of one cause have a card each; more share one card.
 	Alone = 3
 )
 
-// A Card is one cause as people are told of it: one open incident, or several of the same cause,
-// with what follows from them. The page and messages show cards; the API shows the incidents.
+// A Card is one open incident, or several of one cause, with their consequences. The page and
+// notifications show cards; the API shows incidents.
 type Card struct {
-	// Key names the card while it is open: the incident's name, or the cause where it has several.
-	// The last of too many cards has the key RestKey, and no cause.
+	// Key identifies the card while it is open: the incident's name, or the cause if it has
+	// several. The last of too many cards has the key RestKey and no cause.
 	Key       string
 	Cause     fleet.IncidentCause
-	Severity  fleet.IncidentSeverity // the highest
+	Severity  fleet.IncidentSeverity // the highest of its incidents
 	Title     string
 	Incidents []*fleet.Incident   // worst first; at least one
-	Sites     []string            // by name; none where the sites are not known
-	Count     fleet.IncidentCount // of all together
+	Sites     []string            // by name; empty if a site is not known
+	Count     fleet.IncidentCount // the sum
 	Since     time.Time           // of the oldest
-	NextMove  time.Time           // when the first pods leave; zero: none does
+	NextMove  time.Time           // when the first pods leave; zero: no pod has to
 	Evicted   int32               // pods told to leave so far
 	Follows   []Card              // consequences, one card for each cause
 }
 
-// Provisional tells whether the card may still become another: people outside are not told yet.
+// Provisional tells whether the card may still become another one: nobody is notified yet.
 func (c Card) Provisional(now time.Time) bool {
 	return !slices.ContainsFunc(c.Incidents, func(i *fleet.Incident) bool {
 		return i.NotifyAfter == nil || !i.NotifyAfter.After(now)
 	})
 }
 
-// RestKey is the key of the card that has all causes for which no other card is left.
+// RestKey is the key of the last of too many cards.
 const RestKey = "rest"
 
 // Cards folds the open incidents: consequences under their cause, and more than Alone incidents of
@@ -59,7 +59,7 @@ func Cards(all iter.Seq[*fleet.Incident]) []Card {
 		}
 	}
 	roots := map[fleet.IncidentCause][]*fleet.Incident{}
-	follows := map[string][]*fleet.Incident{} // by the incident at the top
+	follows := map[string][]*fleet.Incident{} // by the incident that they follow from in the end
 	for _, i := range open {
 		if top := topOf(i, open); top != i {
 			follows[top.Name] = append(follows[top.Name], i)
@@ -86,7 +86,8 @@ func Cards(all iter.Seq[*fleet.Incident]) []Card {
 	return append(cards[:MostCards-1:MostCards-1], restOf(cards[MostCards-1:]))
 }
 
-// topOf returns the incident that an incident follows from in the end: itself if from none.
+// topOf returns the incident that an incident follows from in the end; itself if it follows from
+// none.
 func topOf(i *fleet.Incident, open map[string]*fleet.Incident) *fleet.Incident {
 	for range 8 {
 		next := open[i.PartOf]
@@ -98,8 +99,7 @@ func topOf(i *fleet.Incident, open map[string]*fleet.Incident) *fleet.Incident {
 	return i
 }
 
-// fold makes cards of incidents: those of one cause are one card if there are more of them than
-// alone.
+// fold makes cards of incidents. More than alone incidents of one cause share a card.
 func fold(byCause map[fleet.IncidentCause][]*fleet.Incident, alone int,
 	follows map[string][]*fleet.Incident) (cards []Card) {
 	for _, list := range byCause {
@@ -115,7 +115,7 @@ func fold(byCause map[fleet.IncidentCause][]*fleet.Incident, alone int,
 	return cards
 }
 
-// cardOf makes one card of incidents of one cause.
+// cardOf makes a card of incidents of one cause.
 func cardOf(list []*fleet.Incident, follows map[string][]*fleet.Incident) Card {
 	list = slices.SortedFunc(slices.Values(list), Compare)
 	c := Card{Key: list[0].Name, Cause: list[0].Cause, Severity: list[0].Severity, Title: Title(list), Incidents: list}
@@ -133,7 +133,7 @@ func cardOf(list []*fleet.Incident, follows map[string][]*fleet.Incident) Card {
 	return c
 }
 
-// restOf is the card of all causes that have none of their own.
+// restOf is the card of all causes without a card.
 func restOf(cards []Card) Card {
 	rest := Card{Key: RestKey, Severity: cards[0].Severity}
 	for _, c := range cards {
@@ -152,8 +152,8 @@ func restOf(cards []Card) Card {
 	return rest
 }
 
-// sum counts the card's incidents together. Several sites may be short of the same workload: of
-// their counts the largest is told.
+// sum adds up the card's counts. Several sites may be short of the same workload, so of workloads
+// the largest count is taken.
 func (c *Card) sum() {
 	shared := int32(0)
 	for n, i := range c.Incidents {
@@ -180,10 +180,10 @@ func (c *Card) sum() {
 	c.Sites = slices.Compact(c.Sites)
 }
 
-// ofWork tells whether an incident is about one workload, and about no other's.
+// ofWork tells whether an incident is about a single workload.
 func ofWork(i *fleet.Incident) bool { return diagnose.IsWork(state.KindNamed(i.About.Kind)) }
 
-// Title says in one sentence what incidents of one cause are: of one, its message.
+// Title describes incidents of one cause in one sentence; for one incident it is its message.
 func Title(list []*fleet.Incident) string {
 	first := list[0]
 	if len(list) == 1 {
@@ -220,13 +220,13 @@ func Title(list []*fleet.Incident) string {
 	return strings.Replace(cmp.Or(rule.Many, rule.Card), "%s", name, 1)
 }
 
-// Compare orders open incidents, the worst first: what the whole fleet has, then sites that are
-// dark, then the rest; of these the more severe, then what affects more, then the older.
+// Compare orders open incidents, the worst first: those of the whole fleet, dark sites, the rest;
+// then by severity, by how much they affect, and by age.
 func Compare(a, b *fleet.Incident) int { return weigh(a).compare(weigh(b)) }
 
 func compareCards(a, b Card) int { return a.weigh().compare(b.weigh()) }
 
-// A weight is what incidents and cards are ordered by.
+// A weight is the key by which incidents and cards are ordered.
 type weight struct {
 	reach, severity int
 	affects         int32
@@ -247,10 +247,10 @@ func (c Card) weigh() weight {
 	return weight{reachOf(c.Incidents[0]), severityRank(c.Severity), affects(c.Count), c.Since, c.Key}
 }
 
-// affects is one number for how much is in trouble.
+// affects is how much an incident affects, as one number.
 func affects(c fleet.IncidentCount) int32 { return c.Nodes + c.Pods + c.Workloads }
 
-// reachOf is 0 for an incident of the whole fleet, 1 for one of a whole site, 2 for any other.
+// reachOf is 0 for an incident of the whole fleet, 1 for one of a whole site, 2 for others.
 func reachOf(i *fleet.Incident) int {
 	switch {
 	case i.About.Kind == diagnose.KindFleet:
@@ -272,7 +272,7 @@ func severityRank(s fleet.IncidentSeverity) int {
 	return 2
 }
 
-// String is a card in one line, for tests and logs.
+// String is the card on one line, for tests and logs.
 func (c Card) String() string {
 	text := fmt.Sprintf("%s: %s", c.Severity, c.Title)
 	for _, f := range c.Follows {

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// fleet finds the incidents of the fleet as a whole.
+// fleet finds the incidents of the whole fleet.
 func (p *pass) fleet() (f findings) {
 	for _, x := range diagnose.Fleet(p.s) {
 		out := found{old: p.openOf(theFleet, diagnose.RuleOf(x.Cause).Family)}
@@ -39,7 +39,7 @@ func (p *pass) fleet() (f findings) {
 	return f
 }
 
-// wakeDark looks again at sites whose incidents may be part of the fleet's.
+// wakeDark checks dark sites again: their incidents may follow from the fleet's.
 func (p *pass) wakeDark() {
 	for q := range p.open {
 		if q.Kind == state.Sites && q != theFleet &&
@@ -49,7 +49,7 @@ func (p *pass) wakeDark() {
 	}
 }
 
-// outage counts what is dark where most of the fleet is.
+// outage counts dark nodes and sites when most of the fleet is dark.
 func (p *pass) outage(i *fleet.Incident) {
 	o := diagnose.FleetOutage(p.s)
 	if !o.Latest.IsZero() {
@@ -89,7 +89,7 @@ func (p *pass) outage(i *fleet.Incident) {
 	}
 }
 
-// openOf returns the open incident of a family about a subject, nil for none.
+// openOf returns the subject's open incident of a family, nil if there is none.
 func (p *pass) openOf(q state.Subject, f diagnose.Family) *fleet.Incident {
 	for _, i := range p.open[q] {
 		if diagnose.RuleOf(i.Cause).Family == f {

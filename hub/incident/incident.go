@@ -1,16 +1,11 @@
-// Package incident decides what has happened to the fleet: from all that is not as it should
-// be, the few causes, each with what follows from it. A dark site is one incident, whatever
-// its size: its nodes, their pods, and the workloads that are short of them are its
-// counts.
+// Package incident decides which incidents the fleet has: few causes, each with its consequences. A
+// dark site is one incident whatever its size; its nodes, pods and workloads are counts.
 //
-// What is wrong is a pure function of the snapshot. What the snapshot does not say, when it
-// began and what it has cost, is remembered in the Incident objects that the decider opens,
-// counts, closes, and removes a day later: one row each, written when a count changes, and
-// once a second at most. It changes nothing else in the fleet, and tells nobody: package notify
-// does, and the page, the API and the metrics show the same objects.
+// What is wrong is a pure function of the snapshot. When it began and what it cost is stored in
+// Incident objects, which the decider opens, counts, closes, and removes after a day. Counts are
+// written once a second at most. It changes nothing else and notifies nobody: package notify does.
 //
-// Like every decider it is asked about what has changed: about a site, a workload, an image
-// or the fleet, which are what a cause can be in.
+// Like every decider it is called for changed subjects: a site, a workload, an image, or the fleet.
 package incident
 
 import (
@@ -26,18 +21,18 @@ import (
 )
 
 const (
-	// Kept is how long a closed incident stays.
+	// Kept is how long a closed incident is kept.
 	Kept = 24 * time.Hour
-	// MostClosed is how many of them there are at most: the oldest go. MostUntold is the same where
-	// somebody has still to be told that they are over.
+	// MostClosed is how many closed incidents are kept; the oldest are removed first. MostUntold is
+	// the limit for those whose end still has to be notified.
 	MostClosed, MostUntold = 500, 5000
-	// rest is the least time between two counts of what one subject's incidents touch.
+	// rest is the least time between two counts of a subject's incidents.
 	rest = time.Second
-	// gap is how much later than the one before it a node of the same incident fails, and
-	// span how much later than the first.
+	// Nodes that fail within gap of the node before, and within span of the first, are one
+	// incident.
 	gap, span = 5 * time.Minute, 30 * time.Minute
-	// settles is how long an incident must have been open before anybody outside is told: a site goes
-	// dark node by node, and much is over in a moment. returns is the same of one whose cause is over.
+	// settles is how long an incident is open before anyone is notified: a site goes dark node by
+	// node, and much is over in a moment. returns is the same for an incident whose cause is over.
 	settles, returns = 30 * time.Second, time.Minute
 	// examples is how many nodes or pods an incident names.
 	examples = 10
@@ -46,23 +41,23 @@ const (
 // A Decider opens, counts and closes incidents.
 type Decider struct {
 	// LeaveBy returns when a pod must leave its node because of the node's taints: package
-	// eviction's rule. nil: deadlines are not told.
+	// eviction's rule. nil: incidents have no deadlines.
 	LeaveBy func(*corev1.Node, *corev1.Pod) (at time.Time, must bool)
 }
 
-// Parts of the work.
+// Parts of subjects.
 const (
-	partEvicted = "Evicted" // of a node: a pod of it has been told to leave
-	// of a node: it became ready or not ready, has other labels, or has come or gone: its pods'
-	// faults count, or not
+	partEvicted = "Evicted" // of a node: one of its pods has been told to leave
+	// of a node: its readiness or labels changed, or it came or went, so that faults of its pods
+	// count or do not
 	partReady = "Ready"
-	partLeft  = "Left"   // of a workload: it is gone, and what it has made is nobody's else
-	partShort = "Short"  // of a workload: it is short of pods, or not any more
-	partImage = "Image " // before an image: pods cannot have it
-	partTurn  = "Turn"   // of a large workload: the moment has come to walk its pods
+	partLeft  = "Left"   // of a workload: it is gone, and its pods have no other owner
+	partShort = "Short"  // of a workload: it became short of pods, or no longer is
+	partImage = "Image " // prefix of an image that pods cannot pull
+	partTurn  = "Turn"   // of a large workload: its pods may be visited again
 )
 
-// Subjects returns what may be in trouble, and all incidents.
+// Subjects returns everything that may be in trouble, and all incidents.
 func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	all = append(all, theFleet)
 	for site := range s.Counts() {
@@ -94,7 +89,7 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	return state.Distinct(all, nil)
 }
 
-// subjectOf returns what an incident is found again by.
+// subjectOf returns the subject of an incident.
 func subjectOf(i *fleet.Incident) state.Subject {
 	switch a := i.About; a.Kind {
 	case diagnose.KindFleet:
@@ -106,7 +101,7 @@ func subjectOf(i *fleet.Incident) state.Subject {
 	}
 }
 
-// Decide counts the incidents of the subjects anew.
+// Decide brings the incidents of the subjects up to date.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	p := &pass{Decider: d, s: s, now: now, plan: &plan, open: map[state.Subject][]*fleet.Incident{},
 		evicted: map[string]int32{}, named: map[string]bool{}, turns: map[state.Subject]bool{},
@@ -129,24 +124,25 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return plan
 }
 
-// A pass is one look at some subjects.
+// A pass decides about some subjects.
 type pass struct {
 	Decider
 	s         state.Snapshot
 	now       time.Time
 	plan      *state.Plan
-	open      map[state.Subject][]*fleet.Incident // as they are after what has been decided already
-	placeless []state.Subject                     // workloads whose pods found no place before
+	open      map[state.Subject][]*fleet.Incident // including the decisions of this pass
+	placeless []state.Subject                     // workloads whose pods found no node before
 	closed    []*fleet.Incident
 	gone      []*fleet.Incident       // expired
 	evicted   map[string]int32        // pods told to leave since the last pass, by node
 	named     map[string]bool         // names given in this pass
-	turns     map[state.Subject]bool  // large workloads whose turn has come
-	makers    map[types.UID]state.Key // workloads, by the uid of what makes their pods
-	away      map[string][]string     // incidents, by the selector and the affinity of pods all of whose nodes they have
+	turns     map[state.Subject]bool  // large workloads that are due
+	makers    map[types.UID]state.Key // workloads, by the UID of their pods' controller
+	away      map[string][]string     // incidents that hold all nodes which a pod's selector and affinity allow
 }
 
-// gather returns what is to be looked at: the fleet, sites, then what may follow from theirs.
+// gather returns the subjects in order: the fleet, sites, then what may follow from their
+// incidents.
 func (p *pass) gather(subjects []state.Subject) []state.Subject {
 	var rank [4][]state.Subject
 	seen := map[state.Subject]bool{}
@@ -160,11 +156,11 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 		if q := state.About(p.workloadOf(key)); q.Kind != "" {
 			add(2, q)
 		}
-		if q := state.About(key); len(p.open[q]) > 0 { // it was nobody's until it was adopted
+		if q := state.About(key); len(p.open[q]) > 0 { // it had no owner until it was adopted
 			add(2, q)
 		}
 	}
-	counts := func(pod *corev1.Pod) bool { // where it counts among what its workload is short of
+	counts := func(pod *corev1.Pod) bool { // whether the pod counts as missing from its workload
 		if n := p.s.Node(pod.Spec.NodeName); n != nil && !diagnose.Ready(n) {
 			add(1, aboutSite(state.SiteOf(n)))
 		} else if f := diagnose.PodItself(pod); f.Image != "" {
@@ -182,7 +178,7 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 			n := p.s.Node(q.Name)
 			if q.Part == partReady {
 				for _, o := range p.placeless {
-					add(2, o) // what could run there, or might have
+					add(2, o) // workloads that could run there
 				}
 				for pod := range p.s.PodsOn(q.Name) {
 					if f := diagnose.PodItself(pod); f.Image != "" {
@@ -197,7 +193,7 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 			if q.Part == partEvicted && n != nil {
 				p.evicted[q.Name]++
 			}
-		case q.Kind == state.Namespaces: // it goes, and the trouble in it
+		case q.Kind == state.Namespaces: // the namespace goes, and its trouble with it
 			for o := range p.open {
 				if o.Namespace == q.Name {
 					add(2, o)
@@ -227,7 +223,7 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 	return slices.Concat(rank[0], rank[1], rank[2], rank[3])
 }
 
-// decide looks at one subject.
+// decide brings the incidents of one subject up to date.
 func (p *pass) decide(q state.Subject) {
 	if q.Kind == state.Incidents {
 		p.expire(q)
@@ -251,7 +247,7 @@ func (p *pass) decide(q state.Subject) {
 		f = p.site(q.Name)
 	case q.Kind == state.Pods && q.Name == "":
 		f = p.image(q.Part[len(partImage):])
-	case large(p.s, p.s.Get(q.Key)) && !p.turns[q]: // however much happens to its pods
+	case large(p.s, p.s.Get(q.Key)) && !p.turns[q]: // whatever happens to its pods
 		p.plan.WakeFor(state.Subject{Key: q.Key, Part: partTurn}, p.now.Truncate(rest).Add(rest))
 		return
 	default:
@@ -260,8 +256,8 @@ func (p *pass) decide(q state.Subject) {
 	p.settle(q, f)
 }
 
-// mustCount tells whether a site has lost pods since it was counted: those are counted in
-// the pass that hears of them, or never.
+// mustCount tells whether a site has lost pods since the last count. They are counted in this pass,
+// because later passes do not see them.
 func (p *pass) mustCount(q state.Subject) bool {
 	if q.Kind != state.Sites || q.Name == "" {
 		return false
@@ -274,7 +270,7 @@ func (p *pass) mustCount(q state.Subject) bool {
 	return false
 }
 
-// awaited tells whether somebody who was told of an incident has still to be told that it is over.
+// awaited tells whether the end of a notified incident still has to be notified.
 func awaited(i *fleet.Incident) bool {
 	return slices.ContainsFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Closed == nil || len(t.Missed) > 0 })
 }

@@ -11,25 +11,24 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// findings are what a look finds: incidents without what is remembered of them, or with it
-// where they are open already, and when to look again, zero for never.
+// findings are the incidents found for a subject, and when to look again; zero: never.
 type findings struct {
 	all  []found
 	wake time.Time
-	gone bool // what it looked at is no more: nothing has to settle
+	gone bool // the subject does not exist any more: its incidents close at once
 }
 
-// A found incident is what the snapshot says of one now. old is what is remembered, nil for a new
-// one.
+// A found is an incident as the snapshot shows it now; old is the stored one, nil for a new
+// incident.
 type found struct {
 	fleet.Incident
 	old     *fleet.Incident
-	evicted int32              // pods, since the last look
-	back    bool               // some of its nodes are ready now
-	works   map[state.Key]bool // that have pods on its nodes
+	evicted int32              // pods evicted since the last pass
+	back    bool               // some of its nodes are ready again
+	works   map[state.Key]bool // workloads with pods on its nodes
 }
 
-// settle makes of the findings about a subject what is remembered.
+// settle updates a subject's stored incidents from its findings.
 func (p *pass) settle(q state.Subject, f findings) {
 	wake := f.wake
 	var now []*fleet.Incident
@@ -64,10 +63,10 @@ func (p *pass) settle(q state.Subject, f findings) {
 	p.plan.WakeFor(q, wake)
 }
 
-// lead looks again at workloads whose pods find no place, where those begin to follow from an
-// incident, or follow from it no more: nothing of the workload itself need have changed.
+// lead looks again at workloads whose pods find no node, when these begin or cease to follow from
+// an incident. The workloads themselves need not have changed.
 func (p *pass) lead(i *fleet.Incident, f *found) {
-	nodes := f.works != nil && i != f.old // there may be others than before
+	nodes := f.works != nil && i != f.old // its nodes may have changed
 	for _, q := range p.placeless {
 		for _, o := range p.open[q] {
 			if o.Cause == diagnose.CannotBePlaced &&
@@ -78,7 +77,7 @@ func (p *pass) lead(i *fleet.Incident, f *found) {
 	}
 }
 
-// remember opens an incident, or counts it anew.
+// remember opens an incident or updates its counts.
 func (p *pass) remember(f *found) *fleet.Incident {
 	now := metav1.NewTime(p.now)
 	if f.old == nil {
@@ -107,7 +106,7 @@ func (p *pass) remember(f *found) *fleet.Incident {
 	if have.PartOf != "" && have.PartOf != i.PartOf {
 		i.Followed = have.PartOf
 	}
-	if have.PartOf != "" && i.PartOf == "" { // nodes come back one after the other: it may be over in a moment
+	if have.PartOf != "" && i.PartOf == "" { // nodes return one after the other: it may be over in a moment
 		i.NotifyAfter = new(metav1.NewTime(p.now.Add(returns)))
 	}
 	if same(have, i) {
@@ -127,7 +126,7 @@ func (p *pass) remember(f *found) *fleet.Incident {
 	return i
 }
 
-// count adds to what an incident has cost.
+// count adds to the cost of an incident.
 func (p *pass) count(i *fleet.Incident, evicted int32) {
 	m := &i.Most
 	m.Nodes, m.Pods, m.Workloads = max(m.Nodes, i.Count.Nodes), max(m.Pods, i.Count.Pods),
@@ -138,7 +137,7 @@ func (p *pass) count(i *fleet.Incident, evicted int32) {
 	p.short(i, i.Count.Workloads > 0)
 }
 
-// short counts the time in which workloads are short.
+// short counts the time in which workloads are short of pods.
 func (p *pass) short(i *fleet.Incident, is bool) {
 	switch {
 	case is && i.ShortSince == nil:
@@ -149,8 +148,7 @@ func (p *pass) short(i *fleet.Incident, is bool) {
 	}
 }
 
-// spend adds what an incident has cost since it was counted last; nothing while its cause is not
-// seen.
+// spend adds the cost since the last count; nothing while the cause is not seen.
 func (p *pass) spend(i *fleet.Incident) {
 	if d := p.now.Sub(i.Counted.Time).Seconds(); i.QuietSince == nil && d > 0 {
 		i.NodeSeconds += int64(float64(i.Count.Nodes)*d + 0.5)
@@ -158,7 +156,7 @@ func (p *pass) spend(i *fleet.Incident) {
 	}
 }
 
-// close ends an incident, and looks again at those that followed from it, or from it and others.
+// close closes an incident and looks again at the incidents that followed from it.
 func (p *pass) close(i *fleet.Incident) {
 	i = i.DeepCopy()
 	now := metav1.NewTime(p.now)
@@ -180,7 +178,7 @@ func (p *pass) close(i *fleet.Incident) {
 	}
 }
 
-// expire removes a closed incident when its time is over.
+// expire removes a closed incident after Kept.
 func (p *pass) expire(q state.Subject) {
 	i, _ := p.s.Get(q.Key).(*fleet.Incident)
 	if i == nil || i.Closed == nil {

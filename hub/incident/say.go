@@ -15,10 +15,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// mostDetail bounds what a device says that is kept in an incident.
+// mostDetail bounds a device's text in an incident.
 const mostDetail = 300
 
-// bounded is one line of what a stranger says.
+// bounded is one line of a device's text.
 func bounded(text string) string {
 	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
 	if r := []rune(text); len(r) > mostDetail {
@@ -27,8 +27,7 @@ func bounded(text string) string {
 	return text
 }
 
-// name gives a new incident a name that nobody has: what it is in, what it is, and a few
-// letters that tell it from the one before.
+// name gives a new incident a unique name: its subject, its cause, and a few letters.
 func (p *pass) name(f *found) string {
 	family := diagnose.RuleOf(f.Cause).Family
 	base := slug(cmp.Or(f.About.Name, "fleet")) + "-" + strings.ToLower(slug(string(family)))
@@ -43,7 +42,7 @@ func (p *pass) name(f *found) string {
 	}
 }
 
-// slug is a name as it can be part of an object's, and not long.
+// slug shortens a name to what an object's name may contain.
 func slug(name string) string {
 	name = strings.Map(func(r rune) rune {
 		switch {
@@ -67,8 +66,7 @@ func plural[N int | int32 | int64](n N, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
-// said is what an incident is in one sentence. Who reads it knows since when, and what
-// comes next, from its fields.
+// said describes an incident in one sentence. Times and consequences are in its fields.
 func said(i *fleet.Incident) string {
 	rule, name := diagnose.RuleOf(i.Cause), i.About.Name
 	if ns := i.About.Namespace; ns != "" && ns != "default" {
@@ -97,7 +95,7 @@ func said(i *fleet.Incident) string {
 	return text
 }
 
-// Counts says in a few words what an incident touches, "" for nothing that is counted.
+// Counts says in a few words what an incident touches; "": nothing that is counted.
 func Counts(c fleet.IncidentCount) string {
 	var parts []string
 	for _, n := range []struct {

@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A member is a node with what makes it part of an incident: of a dark site there are thousands.
+// A member is a node of an incident, with why. A dark site may have thousands.
 type member struct {
 	node   *corev1.Node
 	cause  fleet.IncidentCause
@@ -33,16 +33,16 @@ type group struct {
 	members []member
 }
 
-// takes tells whether a node that failed at a moment is part of the group: it did not fail
-// much later than those before it.
+// takes tells whether a node that failed at a moment belongs to the group: it failed soon after the
+// others.
 func (g *group) takes(at time.Time) bool {
 	return !at.Before(g.since.Add(-time.Second)) && !at.After(g.latest.Add(gap)) && !at.After(g.since.Add(span))
 }
 
 func newestFirst(a, b *group) int { return b.since.Compare(a.since) }
 
-// groups puts the nodes of a site together that failed together, those of open incidents first.
-// One that restarts is asked for again when it should be back.
+// groups puts nodes of a site that failed together into groups, those of open incidents first. A
+// node that restarts is checked again when it should be back.
 func (p *pass) groups(site string) (all []*group, wake time.Time) {
 	byFamily := map[diagnose.Family][]*group{}
 	for _, i := range p.open[aboutSite(site)] {
@@ -84,7 +84,7 @@ func (p *pass) groups(site string) (all []*group, wake time.Time) {
 		groups = slices.DeleteFunc(groups, func(g *group) bool { return len(g.members) == 0 })
 		slices.SortStableFunc(groups, newestFirst)
 		for i, g := range groups {
-			// the newest: with it the last ready node went
+			// the newest group took the last ready node
 			if dark := diagnose.Site(p.s, site).Cause; f == diagnose.FamilyDark && g.cause == diagnose.NodeDark && i == 0 &&
 				dark != "" {
 				g.cause = dark
@@ -143,7 +143,7 @@ func (p *pass) site(name string) (f findings) {
 	return f
 }
 
-// outageOf names the fleet's incident that nodes of a site which are dark are part of; "": of none.
+// outageOf names the fleet's incident that an incident of dark nodes follows from; "": none.
 func (p *pass) outageOf(i *fleet.Incident) string {
 	all := p.openOf(theFleet, diagnose.FamilyFleet)
 	switch {
@@ -156,8 +156,8 @@ func (p *pass) outageOf(i *fleet.Incident) string {
 	return ""
 }
 
-// underDark makes links that come and go part of the outage, while all nodes on them are away: of
-// its site, or of the fleet.
+// underDark makes flapping links part of a site's or the fleet's outage while all their nodes are
+// dark.
 func (p *pass) underDark(f *findings) {
 	var dark *found
 	for n := range f.all {
@@ -174,14 +174,14 @@ func (p *pass) underDark(f *findings) {
 		case dark != nil && dark.old != nil:
 			i.PartOf = dark.old.Name
 		case dark != nil:
-			f.wake = earliest(f.wake, p.now.Add(rest)) // it has no name yet
+			f.wake = earliest(f.wake, p.now.Add(rest)) // the outage has no name yet
 		case all != nil:
 			i.PartOf = all.Name
 		}
 	}
 }
 
-// podsAt counts the pods of a node that are to run there still, and notes their workloads.
+// podsAt counts a node's pods that should run, and notes their workloads.
 func (p *pass) podsAt(n *corev1.Node, touched map[state.Key]bool) (pods int32) {
 	for pod := range p.s.PodsOn(n.Name) {
 		if state.Terminated(pod) {
@@ -195,8 +195,8 @@ func (p *pass) podsAt(n *corev1.Node, touched map[state.Key]bool) (pods int32) {
 	return pods
 }
 
-// outlook says when the first pods of nodes that are not ready leave, or why none does, and
-// what would help.
+// outlook says when the first pods of nodes that are not ready leave, or why no pod does, and which
+// actions help.
 func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 	if site == nil {
 		return
@@ -241,7 +241,7 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 		}
 		if !first.IsZero() && !n.at.Before(first) {
 			if o := state.OutageOf(n.Node); o == nil || len(o.TaintPeriods) == 0 {
-				break // nobody leaves before the taint is there
+				break // pods leave only after the taint
 			}
 		}
 		first = earliest(first, p.leaves(n.Node))
@@ -254,7 +254,7 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 	}
 }
 
-// maintenanceOf returns until when a site is in maintenance; zero: it is not.
+// maintenanceOf returns the end of a site's maintenance; zero: it is not in maintenance.
 func maintenanceOf(site *fleet.Site) (until time.Time) {
 	if site != nil && site.Spec.Maintenance != nil {
 		until = site.Spec.Maintenance.Until.Time
@@ -262,15 +262,15 @@ func maintenanceOf(site *fleet.Site) (until time.Time) {
 	return until
 }
 
-// nextLeaves returns when the first pod leaves one of the nodes that wait for their taint; zero:
-// none does. The site's rate gives one taint after the other, in the order of the queue.
+// nextLeaves returns when the first pod leaves a node that waits for its taint; zero: no pod does.
+// The site's eviction rate gives out taints in the order of the queue.
 func (p *pass) nextLeaves(site *fleet.Site, members []member) (first time.Time) {
 	var rate float64
 	_, _ = fmt.Sscan(site.Status.EvictionRate, &rate)
 	at := site.Status.NextEviction.Time
 	for n := range p.s.Waiting(site.Name) {
 		if !first.IsZero() && !at.Before(first) {
-			break // nobody leaves before the taint is there
+			break // pods leave only after the taint
 		}
 		if _, is := sort.Find(len(members), func(i int) int { return strings.Compare(n.Name, members[i].node.Name) }); is {
 			given := state.Fork(n)
@@ -295,7 +295,7 @@ func (p *pass) nextLeaves(site *fleet.Site, members []member) (first time.Time) 
 	return first
 }
 
-// leaves returns when the first pod leaves a node; zero: none does.
+// leaves returns when the first pod leaves a node; zero: no pod does.
 func (p *pass) leaves(n *corev1.Node) (first time.Time) {
 	for pod := range p.s.PodsOn(n.Name) {
 		if pod.DeletionTimestamp != nil || state.Terminated(pod) {

@@ -19,49 +19,49 @@ import (
 type Moment struct {
 	At   time.Time
 	Text string
-	Of   string // the incident that followed, where the line is about another
+	Of   string // the incident that followed, if the line is about another incident
 }
 
-// mostMoments bounds what others add to a timeline: incidents that followed, and events.
+// mostMoments bounds the incidents that followed, and the events, in a timeline.
 const mostMoments = 50
 
-// Timeline returns what an incident has been through, the oldest first: its own moments, the
-// incidents that followed from it, and what the events of its site and its object say of that time.
+// Timeline returns the history of an incident, oldest first: its own moments, the incidents that
+// followed from it, and the events of its site and its object.
 func Timeline(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	add := func(at *metav1.Time, format string, args ...any) {
 		if at != nil && !at.IsZero() {
 			all = append(all, Moment{At: at.Time, Text: fmt.Sprintf(format, args...)})
 		}
 	}
-	began, last := "it began", "it reached the last of its nodes"
+	began, last := "it began", "its last node failed"
 	if f := diagnose.RuleOf(i.Cause).Family; f == diagnose.FamilyDark || f == diagnose.FamilyFleet {
-		began, last = "the first of its nodes was heard for the last time",
-			"the last of its nodes was heard for the last time"
+		began, last = "its first node stopped answering",
+			"its last node stopped answering"
 	}
 	add(&i.Since, "%s", began)
 	if latest := metav1.NewTime(i.Latest.Time); i.Most.Nodes > 1 && latest.After(i.Since.Time) {
 		add(&latest, "%s", last)
 	}
 	add(&i.Opened, "the hub opened the incident")
-	add(i.Tainted, "the first of its nodes was tainted: its pods' tolerations run")
+	add(i.Tainted, "its first node was tainted: its pods' tolerations run")
 	add(i.Moved, "the first pod was told to leave")
-	add(i.Back, "the first of its nodes was back")
-	add(i.QuietSince, "it was not seen any more")
+	add(i.Back, "its first node was back")
+	add(i.QuietSince, "its cause was not seen any more")
 	for _, t := range i.Told {
-		add(t.Opened, "%s was told that it is open", t.Whom)
-		add(t.Closed, "%s was told that it is over", t.Whom)
+		add(t.Opened, "%s was notified of its opening", t.Whom)
+		add(t.Closed, "%s was notified of its end", t.Whom)
 	}
 	if a := i.Acknowledged; a != nil {
 		add(&a.Time, "%s acknowledged it", a.By)
 	}
-	add(i.Closed, "it was over: %s", Cost(i))
+	add(i.Closed, "closed: %s", Cost(i))
 	all = append(all, followed(s, i)...)
 	all = append(all, told(s, i)...)
 	slices.SortStableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
 	return all
 }
 
-// followed are the incidents that follow from one, as they opened.
+// followed are the incidents that follow from an incident, as they opened.
 func followed(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	for f := range state.Each[*fleet.Incident](s, state.Incidents, "") {
 		if f.PartOf == i.Name || f.Followed == i.Name {
@@ -71,7 +71,7 @@ func followed(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	return first(all)
 }
 
-// told are the events of an incident's site and of its object, while it was open.
+// told are the events about an incident's site and object while it was open.
 func told(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	about := []fleet.IncidentObject{i.About}
 	if site := state.Sites.Row().Name; i.Site != "" && i.About.Kind != site {
@@ -80,7 +80,7 @@ func told(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	for _, o := range about {
 		namespace, prefix := o.Namespace, o.Name+"."
 		if namespace == "" {
-			namespace = metav1.NamespaceDefault // where the events of what has none are
+			namespace = metav1.NamespaceDefault // events about cluster-wide objects are there
 		}
 		for e := range s.From(state.Events, namespace, namespace, prefix) {
 			if !strings.HasPrefix(e.GetName(), prefix) {
@@ -91,7 +91,7 @@ func told(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 				continue
 			}
 			at := event.CreationTimestamp.Time
-			if at.Before(i.Since.Time) { // it has been said again since
+			if at.Before(i.Since.Time) { // the event has occurred again since
 				at = event.LastTimestamp.Time
 			}
 			if at.Before(i.Since.Time) || i.Closed != nil && at.After(i.Closed.Time) {
@@ -103,14 +103,14 @@ func told(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	return first(all)
 }
 
-// first returns the first of too many moments, in time.
+// first returns the first mostMoments moments, sorted by time.
 func first(all []Moment) []Moment {
 	slices.SortStableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
 	return all[:min(len(all), mostMoments)]
 }
 
-// Cost says what an incident that is over has cost: how long it lasted, what it touched at most,
-// and for how long all together.
+// Cost says what a closed incident has cost: how long it lasted, what it touched, and for how long
+// in total.
 func Cost(i *fleet.Incident) string {
 	var parts []string
 	if i.Closed != nil {

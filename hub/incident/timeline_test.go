@@ -54,9 +54,9 @@ func TestAnIncidentTellsWhatItHasBeenThrough(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s", m.At.Sub(noon).Round(time.Second), m.Text))
 	}
 	want := []string{
-		"0s the first of its nodes was heard for the last time", "0s the hub opened the incident", "1s disrupted", "2s the last of its nodes was heard for the last time",
-		"11s the first of its nodes was tainted: its pods' tolerations run", "1m3s mail was told that it is open", "1m4s kari acknowledged it", "1m4s followed: Deployment kiosk cannot be placed", "3m0s again",
-		"5m11s the first pod was told to leave", "9m4s the first of its nodes was back", "10m4s it was over: lasted 10m, 2 nodes, 2 pods at most, 2 pods told to leave, 19 node-minutes, 11 pod-minutes",
+		"0s its first node stopped answering", "0s the hub opened the incident", "1s disrupted", "2s its last node stopped answering",
+		"11s its first node was tainted: its pods' tolerations run", "1m3s mail was notified of its opening", "1m4s kari acknowledged it", "1m4s followed: Deployment kiosk cannot be placed", "3m0s again",
+		"5m11s the first pod was told to leave", "9m4s its first node was back", "10m4s closed: lasted 10m, 2 nodes, 2 pods at most, 2 pods told to leave, 19 node-minutes, 11 pod-minutes",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

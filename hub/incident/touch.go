@@ -22,7 +22,7 @@ func aboutSite(name string) state.Subject {
 	return state.About(state.Key{Kind: state.Sites, Name: name})
 }
 
-// Touches returns what of a change may begin, change or end an incident.
+// Touches returns the subjects whose incidents a change may begin, change or end.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -46,11 +46,11 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	case state.Incidents:
 		for _, o := range []state.Object{c.Old, c.New} {
 			if i, ok := o.(*fleet.Incident); ok && diagnose.RuleOf(i.Cause).Family == diagnose.FamilyDark {
-				return []state.Subject{theFleet} // counts it
+				return []state.Subject{theFleet} // the fleet's incident counts sites
 			}
 		}
 		if i, ok := c.New.(*fleet.Incident); ok && i.State == fleet.IncidentClosed {
-			return []state.Subject{state.About(c.Key)} // it may be one too many, once all are told
+			return []state.Subject{state.About(c.Key)} // it may be one too many once it is notified
 		}
 		return nil
 	}
@@ -66,7 +66,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	if c.Old != nil && (c.New == nil || c.New.GetUID() != c.Old.GetUID()) {
 		all = append(all, state.Subject{Key: c.Key, Part: partLeft, Was: c.Old.GetUID()})
 	}
-	if c.Old != nil && !stays { // what it belonged to cannot be found any more
+	if c.Old != nil && !stays { // its owner cannot be found afterwards
 		if ref := metav1.GetControllerOfNoCopy(c.Old); ref != nil && state.KindNamed(ref.Kind) != "" {
 			all = append(all, state.About(state.Key{Kind: state.KindNamed(ref.Kind), Namespace: c.Key.Namespace,
 				Name: ref.Name}))
@@ -103,8 +103,8 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 	return all
 }
 
-// sameMaker tells whether something has the controller that it had: it may have been left an
-// orphan, or adopted, and its trouble is another's then.
+// sameMaker tells whether an object has the same controller as before. An orphan's or adopted
+// object's trouble belongs to another workload.
 func sameMaker(a, b metav1.Object) bool {
 	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
 	return (x == nil) == (y == nil) && (x == nil || x.UID == y.UID)
@@ -138,7 +138,7 @@ func touchedByNode(key state.Key, old, next *corev1.Node) (all []state.Subject) 
 	return all
 }
 
-// sameTrouble tells whether nothing of a node has changed that incidents are made of.
+// sameTrouble tells whether nothing of a node that matters to incidents has changed.
 func sameTrouble(a, b *corev1.Node) bool {
 	if !maps.Equal(a.Labels, b.Labels) || len(a.Status.Conditions) != len(b.Status.Conditions) {
 		return false
@@ -155,7 +155,7 @@ func sameTrouble(a, b *corev1.Node) bool {
 		state.HasOutage(b, state.OutageOf(a))
 }
 
-// viewOfSite is what incidents are made of.
+// viewOfSite is what matters to incidents of a site.
 func viewOfSite(s *fleet.Site) (v struct {
 	state       fleet.SiteState
 	held, rate  string

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// controllerOf returns what has made a pod, the pod itself where nothing has.
+// controllerOf returns a pod's controller, or the pod itself without one.
 func controllerOf(p *corev1.Pod) state.Key {
 	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
 		if k := state.KindNamed(ref.Kind); k != "" {
@@ -28,8 +28,8 @@ func controllerOf(p *corev1.Pod) state.Key {
 	return state.Key{Kind: state.Pods, Namespace: p.Namespace, Name: p.Name}
 }
 
-// troubled is what a pod's trouble may be one of: what has made the pod, or the pod itself once it
-// leaves, as its maker may be gone by then. workloadOf knows which of them.
+// troubled is the subject of a pod's trouble: the pod's controller, or the pod itself once it
+// terminates, as its controller may be gone by then. workloadOf resolves it.
 func troubled(p *corev1.Pod) state.Key {
 	if p.DeletionTimestamp != nil {
 		return state.KeyOf(p)
@@ -37,7 +37,7 @@ func troubled(p *corev1.Pod) state.Key {
 	return controllerOf(p)
 }
 
-// workloadOfPod is workloadOf of a pod; many pods have one maker.
+// workloadOfPod is workloadOf for a pod, cached because many pods have one controller.
 func (p *pass) workloadOfPod(pod *corev1.Pod) state.Key {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil {
@@ -51,8 +51,8 @@ func (p *pass) workloadOfPod(pod *corev1.Pod) state.Key {
 	return key
 }
 
-// workloadOf returns the workload that people know something by: the Deployment of a ReplicaSet,
-// the CronJob of a Job. One that has been created by the name of one that is gone is another.
+// workloadOf returns the workload that people know: the Deployment of a ReplicaSet, the CronJob of
+// a Job. A new workload with a deleted one's name is another workload.
 func (p *pass) workloadOf(key state.Key) state.Key {
 	for range 3 {
 		o := p.s.Get(key)
@@ -75,10 +75,10 @@ func (p *pass) workloadOf(key state.Key) state.Key {
 	return key
 }
 
-// owns tells whether a workload is one that people know, and no other's.
+// owns tells whether a workload has no owner that people know.
 func (p *pass) owns(o state.Object) bool { return p.workloadOf(state.KeyOf(o)) == state.KeyOf(o) }
 
-// podsOf walks the pods of a workload, and of what it has made.
+// podsOf visits the pods of a workload and of the objects that it owns.
 func (p *pass) podsOf(key state.Key) iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
 		o := p.s.Get(key)
@@ -115,16 +115,15 @@ func (p *pass) podsBelow(uid types.UID, depth int, yield func(*corev1.Pod) bool)
 	return true
 }
 
-// large tells whether a workload has so many pods that they are not walked whenever something
-// becomes of one.
+// large tells whether a workload has too many pods to visit them at each change.
 func large(s state.Snapshot, o state.Object) bool { return state.PodsOf(s, o) > state.LargeSet }
 
-// work finds the incidents of a workload's pods, and its own.
+// work finds the incidents of a workload and of its pods.
 func (p *pass) work(key state.Key) (f findings) {
 	o := p.s.Get(key)
 	if pod, ok := o.(*corev1.Pod); o == nil || !p.owns(o) ||
 		ok && controllerOf(pod) != key && pod.DeletionTimestamp == nil {
-		f.gone = true // or goes in a moment, with what has made it
+		f.gone = true // or it goes in a moment, with its owner
 		return f
 	}
 	object := fleet.IncidentObject{Kind: key.Kind.Row().Name, Namespace: key.Namespace, Name: key.Name}
@@ -137,7 +136,7 @@ func (p *pass) work(key state.Key) (f findings) {
 			if name := p.incidentOf(n); name != "" && !state.Terminated(pod) {
 				parents = append(parents, name)
 			}
-			continue // its node's incident
+			continue // it belongs to its node's incident
 		}
 		x := diagnose.Pod(p.s, pod)
 		if x.Cause == "" || x.Cause == diagnose.ImageNotPulled || diagnose.RuleOf(x.Cause).Alone {
@@ -179,7 +178,7 @@ func (p *pass) work(key state.Key) (f findings) {
 		if fam == diagnose.FamilyPlace && len(parents) == 0 {
 			parents = p.awayOf(placeless)
 		}
-		if fam == diagnose.FamilyPlace && len(parents) > 0 { // what left a dark node, or waits for one, and finds no place
+		if fam == diagnose.FamilyPlace && len(parents) > 0 { // pods that left a dark node, or need one, and find no node
 			i.PartOf = parents[0]
 			if i.old != nil && slices.Contains(parents, i.old.PartOf) {
 				i.PartOf = i.old.PartOf
@@ -190,8 +189,8 @@ func (p *pass) work(key state.Key) (f findings) {
 	return f
 }
 
-// ownTrouble adds what a workload says of itself: nothing in a namespace that goes, as what it says
-// is old.
+// ownTrouble adds what a workload's own conditions report, except in a namespace that is being
+// deleted: its conditions are out of date.
 func (p *pass) ownTrouble(o state.Object, by map[diagnose.Family]*found, object fleet.IncidentObject, f *findings) {
 	if ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: o.GetNamespace()}); ns != nil &&
 		ns.GetDeletionTimestamp() != nil {
@@ -218,7 +217,7 @@ func (p *pass) ownTrouble(o state.Object, by map[diagnose.Family]*found, object 
 	}
 }
 
-// add notes a cause in a workload, of those of one family the worst.
+// add notes a cause in a workload; of one family the worst.
 func (p *pass) add(by map[diagnose.Family]*found, cause fleet.IncidentCause, object fleet.IncidentObject, at time.Time,
 	detail string) {
 	r := diagnose.RuleOf(cause)
@@ -241,7 +240,7 @@ func (p *pass) add(by map[diagnose.Family]*found, cause fleet.IncidentCause, obj
 	}
 }
 
-// finish joins what is found with what is remembered of it.
+// finish joins a finding with the stored incident.
 func (p *pass) finish(q state.Subject, f *found) {
 	slices.Sort(f.Examples)
 	f.Examples = f.Examples[:min(len(f.Examples), examples)]
@@ -266,7 +265,7 @@ func (p *pass) finish(q state.Subject, f *found) {
 	f.Message = said(&f.Incident)
 }
 
-// incidentOf names the open incident that a node which is not ready is part of.
+// incidentOf names the open incident of a node that is not ready.
 func (p *pass) incidentOf(n *corev1.Node) (name string) {
 	for x := range diagnose.Node(n) {
 		for _, i := range p.open[aboutSite(state.SiteOf(n))] {
@@ -279,15 +278,14 @@ func (p *pass) incidentOf(n *corev1.Node) (name string) {
 	return name
 }
 
-// awayOf names the incidents of the nodes that a pod may run on by its selector, its affinity and
-// its volumes, where all of them were there and none is: what would help the pod is that one comes
-// back.
+// awayOf names the incidents that hold all nodes which a pod's selector, affinity and volumes
+// allow. The pod can run once one of them is over.
 func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 	where := fmt.Sprint(pod.Spec.NodeSelector)
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		where += a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.String()
 	}
-	var volumes []string // on which nodes they are
+	var volumes []string // the nodes that have them
 	for name := range state.ClaimsOf(pod) {
 		if at := state.NodeOfVolume(state.VolumeOf(p.s, p.s.Claim(pod.Namespace, name))); at != "" {
 			volumes = append(volumes, at)
@@ -319,7 +317,7 @@ func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 	return names
 }
 
-// image finds whether pods cannot have an image.
+// image finds whether pods cannot pull an image.
 func (p *pass) image(image string) (f findings) {
 	by := map[diagnose.Family]*found{}
 	workloads := map[state.Key]bool{}
@@ -327,7 +325,7 @@ func (p *pass) image(image string) (f findings) {
 	for pod := range p.s.Pods("") {
 		x := diagnose.PodItself(pod)
 		if x.Image != image || diagnose.Pod(p.s, pod).Cause != diagnose.ImageNotPulled {
-			continue // or it is its node's
+			continue // or it belongs to its node's incident
 		}
 		n := p.s.Node(pod.Spec.NodeName)
 		p.add(by, x.Cause, fleet.IncidentObject{Kind: diagnose.KindImage, Name: image}, x.Since, x.Detail())

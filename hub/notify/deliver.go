@@ -11,23 +11,21 @@ import (
 )
 
 const (
-	// mostWait is how long people wait for a message while more incidents of its cause still come.
+	// mostWait is how long a message waits while more incidents of its cause open.
 	mostWait = 2 * time.Minute
-	// mostTogether is how many incidents one message is about at most.
+	// mostTogether bounds the incidents of one message.
 	mostTogether = 500
 )
 
-// A delivery is one message to one target: of one event of one incident, or of several of one
-// cause.
+// A delivery is one message to one target, about one incident or several of one cause.
 type delivery struct {
 	event     Event
 	only      []string
 	incidents []*fleet.Incident // worst first
 }
 
-// deliveries returns what a target is to be told of now. More incidents of one cause than stand
-// alone on the page are one message, which waits while others of them open, but not longer than
-// mostWait.
+// deliveries returns the messages that are due to a target. Many incidents of one cause are one
+// message, which waits up to mostWait while others open.
 func deliveries(all iter.Seq[*fleet.Incident], whom string, now time.Time) (out []delivery) {
 	type group struct {
 		event Event
@@ -35,7 +33,7 @@ func deliveries(all iter.Seq[*fleet.Incident], whom string, now time.Time) (out 
 		only  string
 	}
 	found := map[group][]*fleet.Incident{}
-	soon := map[fleet.IncidentCause]int{} // people are to be told of, but not yet
+	soon := map[fleet.IncidentCause]int{} // incidents that will be due, by cause
 	first := map[fleet.IncidentCause]time.Time{}
 	for i := range all {
 		event, only := due(i, whom, now)
@@ -73,9 +71,8 @@ func deliveries(all iter.Seq[*fleet.Incident], whom string, now time.Time) (out 
 	return out
 }
 
-// untold tells whether a target has still to be told that an incident is open, once it has lasted.
-// One that only follows from another, is for information, or has been acknowledged is told to
-// nobody.
+// untold tells whether a target still has to be notified of an incident's opening. Consequences,
+// incidents for information and acknowledged incidents are not notified.
 func untold(i *fleet.Incident, whom string) bool {
 	return i.State == fleet.IncidentOpen && i.PartOf == "" && i.Severity != fleet.SeverityInfo && i.Acknowledged == nil &&
 		toldOf(i, whom).Opened == nil
@@ -88,9 +85,9 @@ func toldOf(i *fleet.Incident, whom string) (told fleet.IncidentTold) {
 	return told
 }
 
-// due returns what a target is to be told of an incident now, "" for nothing, and who of it; nil
-// for all. One that was over before it was told is told to nobody. Who missed the opening is told
-// of the end with the others, and of nothing before once somebody has acknowledged it.
+// due returns the event of which a target is to be notified now, "" for none, and the recipients;
+// nil: all. An incident that closes before its opening was notified is not notified. A recipient
+// that missed the opening is notified of the end.
 func due(i *fleet.Incident, whom string, now time.Time) (event Event, only []string) {
 	told := toldOf(i, whom)
 	waits := told.Next != nil && told.Next.After(now)

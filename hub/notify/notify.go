@@ -1,10 +1,9 @@
-// Package notify tells somebody outside of incidents: a webhook, and people by e-mail.
+// Package notify sends notifications of incidents to a webhook and by mail.
 //
-// Each is told of the opening of an incident and of its end, once each; of many incidents of one
-// cause in one message. What was told, and when a failed attempt is made again, stands in the
-// Incident itself: a restart of the hub forgets neither. Who is told, and with which secret, the
-// administrator says in the hub's own configuration, and nobody else can: the hub sends to no
-// address that comes over the network. It decides nothing about incidents: package incident does.
+// Each target gets one message when an incident opens and one when it closes; many incidents of one
+// cause are one message. What was sent, and when a failed attempt is repeated, is stored in the
+// Incident, so a restart repeats nothing. Only the hub's configuration names targets and their
+// secrets. It decides nothing about incidents: package incident does. hub/serve runs it.
 package notify
 
 import (
@@ -29,11 +28,11 @@ import (
 )
 
 const (
-	// looks is how often incidents are looked at.
+	// looks is how often incidents are checked.
 	looks = 2 * time.Second
 	// timeout is how long one message may take.
 	timeout = 15 * time.Second
-	// atOnce is how many messages one look sends to one target.
+	// atOnce bounds the messages to one target per check.
 	atOnce = 20
 
 	leastRetry, mostRetry = 10 * time.Second, 10 * time.Minute
@@ -45,7 +44,7 @@ type Fleet interface {
 	Do(ctx context.Context, news control.News) ([]state.Applied, error)
 }
 
-// An Event is what is told of.
+// An Event is what happened to an incident.
 type Event string
 
 // The events.
@@ -55,21 +54,21 @@ const (
 	Test   Event = "test"
 )
 
-// A Message is what one is told.
+// A Message is the content of a notification.
 type Message struct {
 	Event    Event           `json:"event"`
 	Hub      string          `json:"hub,omitempty"` // address of the page
 	At       metav1.Time     `json:"at"`
 	Incident *fleet.Incident `json:"incident,omitempty"` // of several, the worst
-	// Incidents are all that the message is about, where they are several: of one cause, worst first.
+	// Incidents are all incidents of a message about several: of one cause, worst first.
 	Incidents []*fleet.Incident `json:"incidents,omitempty"`
 
-	// Only is those of the target whom it is for: those whom it did not reach at first. nil: all.
+	// Only are the recipients that an earlier attempt did not reach. nil: all recipients.
 	Only []string `json:"-"`
 }
 
-// ID tells a message from others: one that comes twice, as the hub ended before it could remember
-// that it had been sent, has the same. An incident that is forgotten may give its name to the next.
+// ID identifies the message. A message that is sent twice, because the hub ended before it stored
+// that it was sent, has the same ID.
 func (m Message) ID() string {
 	if m.Incident == nil {
 		return fmt.Sprintf("%s-%d", m.Event, m.At.Unix())
@@ -85,16 +84,16 @@ func (m Message) ID() string {
 	return fmt.Sprintf("%s-and-%d-%x", id(m.Incident), len(m.Incidents)-1, h.Sum(nil)[:6])
 }
 
-// A Target is somebody who is told.
+// A Target receives notifications.
 type Target interface {
-	// Name is what Incidents call it: webhook or mail.
+	// Name is the target's name in Incidents: webhook or mail.
 	Name() string
-	// To is where it is, without secrets, for people.
+	// To is the target's address for people, without secrets.
 	To() string
 	Send(ctx context.Context, m Message) error
 }
 
-// A Notifier tells targets.
+// A Notifier notifies targets.
 type Notifier struct {
 	Fleet   Fleet
 	Targets []Target
@@ -103,22 +102,22 @@ type Notifier struct {
 	Log     *slog.Logger
 }
 
-// A teller tells one target, beside the others: one that hangs is waited for by nobody else.
+// A teller notifies one target. Targets do not wait for each other.
 type teller struct {
 	*Notifier
 	Target
 
-	pending map[string]attempt // by incident: of which nothing could be remembered
+	pending map[string]attempt // attempts that could not be stored, by incident
 }
 
-// An attempt is one that its incident does not say yet.
+// An attempt is a message that was sent, or not, and is not stored yet.
 type attempt struct {
 	event Event
 	only  []string
 	err   error
 }
 
-// Run tells targets until ctx is done.
+// Run notifies targets until ctx is done.
 func (n *Notifier) Run(ctx context.Context) error {
 	var all errgroup.Group
 	for _, target := range n.Targets {
@@ -128,7 +127,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 	return all.Wait()
 }
 
-// run tells the target until ctx is done.
+// run notifies the target until ctx is done.
 func (t *teller) run(ctx context.Context) error {
 	tick := time.NewTicker(looks)
 	defer tick.Stop()
@@ -142,7 +141,7 @@ func (t *teller) run(ctx context.Context) error {
 	}
 }
 
-// TestTarget sends a target a message that is about nothing.
+// TestTarget sends a test message to a target.
 func (n *Notifier) TestTarget(ctx context.Context, name string) error {
 	i := slices.IndexFunc(n.Targets, func(t Target) bool { return t.Name() == name })
 	if i < 0 {
@@ -153,13 +152,13 @@ func (n *Notifier) TestTarget(ctx context.Context, name string) error {
 	return n.Targets[i].Send(ctx, Message{Event: Test, Hub: n.Hub(), At: metav1.NewTime(n.Now())})
 }
 
-// tell sends the target what it is to know now.
+// tell sends the messages that are due.
 func (t *teller) tell(ctx context.Context) {
 	sent := 0
 	maps.DeleteFunc(t.pending, func(incident string, _ attempt) bool {
 		return t.Fleet.Snapshot().Get(state.Key{Kind: state.Incidents, Name: incident}) == nil
 	})
-	for name, a := range t.pending { // it was sent: once is enough
+	for name, a := range t.pending { // it was sent: do not send it again
 		t.remember(ctx, a, name)
 	}
 	now := t.Fleet.Snapshot()
@@ -167,7 +166,7 @@ func (t *teller) tell(ctx context.Context) {
 		m := Message{Event: d.event, Hub: t.Hub(), At: metav1.NewTime(t.Now()), Only: d.only}
 		var names []string
 		for _, i := range d.incidents {
-			i, _ = t.Fleet.Snapshot().Get(state.KeyOf(i)).(*fleet.Incident) // those before it may have taken minutes
+			i, _ = t.Fleet.Snapshot().Get(state.KeyOf(i)).(*fleet.Incident) // the messages before may have taken minutes
 			if i == nil || t.isPending(i.Name) {
 				continue
 			}
@@ -192,10 +191,11 @@ func (t *teller) tell(ctx context.Context) {
 		cancel()
 		switch {
 		case errors.As(err, new(partly)):
-			t.Log.Warn("not everybody was told of an incident", "incident", names[0], "incidents", len(names), "event", d.event,
+			t.Log.Warn("some recipients were not notified of an incident",
+				"incident", names[0], "incidents", len(names), "event", d.event,
 				"target", t.Name(), "err", err)
 		case err != nil:
-			t.Log.Warn("nobody was told of an incident: it is tried again", "incident", names[0], "incidents", len(names),
+			t.Log.Warn("cannot send a notification: it is sent again later", "incident", names[0], "incidents", len(names),
 				"event", d.event, "target", t.Name(), "err", err)
 		}
 		t.remember(ctx, attempt{d.event, d.only, err}, names...)
@@ -207,8 +207,8 @@ func (t *teller) isPending(incident string) bool {
 	return is
 }
 
-// remember writes down what came of an attempt. Where that cannot be it is tried again, and the
-// attempt is not made again until then.
+// remember stores the result of an attempt. If that fails, it is stored later, and the message is
+// not sent again meanwhile.
 func (t *teller) remember(ctx context.Context, a attempt, incidents ...string) {
 	_, err := t.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		for _, name := range incidents {
@@ -232,14 +232,14 @@ func (t *teller) remember(ctx context.Context, a attempt, incidents ...string) {
 			continue
 		}
 		if !t.isPending(name) && ctx.Err() == nil {
-			t.Log.Warn("cannot remember who was told of an incident: if the hub ends before it can, they are told again",
+			t.Log.Warn("cannot store that a notification was sent: a restart of the hub would send it again",
 				"incident", name, "err", err)
 		}
 		t.pending[name] = a
 	}
 }
 
-// outcome notes what came of an attempt.
+// outcome notes the result of an attempt.
 func outcome(t *fleet.IncidentTold, a attempt, now time.Time) {
 	at := metav1.NewTime(now)
 	t.Error = ""
@@ -277,11 +277,11 @@ func short(text string) string {
 	return text
 }
 
-// Line is a message in one line, for people.
+// Line is a message on one line.
 func (m Message) Line() string {
 	i := m.Incident
 	if i == nil {
-		return "This is a test: the hub can reach you"
+		return "This is a test: notifications reach you"
 	}
 	text := i.Message
 	if len(m.Incidents) > 1 {

@@ -26,24 +26,23 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-var errNobody = errors.New("nobody is told: name a webhook or a mail server in the hub's configuration")
+var errNobody = errors.New("there is no target: name a webhook or a mail server in the hub's configuration")
 
-// partly is why some of those whom a message was for did not get it. The others have, so it is sent
-// again to those only whom the server refused for the moment: later.
+// partly is the error when some recipients did not get a message. It is sent again to those that
+// the server refused temporarily.
 type partly struct {
 	error
 	later []string
 }
 
-// A Webhook is told by a POST of the message as JSON. Any answer of 2xx means that it was heard.
+// A Webhook gets each message as a POST of JSON. Any 2xx answer means that it was received.
 type Webhook struct {
 	URL    string
-	Secret []byte // signs the body, as GitHub does; nil: it is not signed
+	Secret []byte // signs the body as GitHub does; nil: no signature
 	Client *http.Client
 }
 
-// NewWebhook returns a webhook that follows no redirect: where the administrator has said is where
-// it sends, and nowhere else.
+// NewWebhook returns a webhook that follows no redirect: it sends only to the configured address.
 func NewWebhook(address string, secret []byte) *Webhook {
 	return &Webhook{URL: address, Secret: secret,
 		Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
@@ -54,11 +53,11 @@ func NewWebhook(address string, secret []byte) *Webhook {
 // Name is webhook.
 func (*Webhook) Name() string { return "webhook" }
 
-// To is the webhook's host: what stands behind it is a secret of many services.
+// To is the webhook's host. The path is a secret of many services.
 func (w *Webhook) To() string {
 	u, err := url.Parse(w.URL)
 	if err != nil {
-		return "an address that cannot be read"
+		return "an invalid address"
 	}
 	return u.Scheme + "://" + u.Host + "/…"
 }
@@ -67,11 +66,11 @@ func (w *Webhook) To() string {
 func (w *Webhook) Send(ctx context.Context, m Message) error {
 	body, err := json.Marshal(m)
 	if err != nil {
-		return fmt.Errorf("write the webhook's message: %w", err)
+		return fmt.Errorf("encode the webhook's message: %w", err)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("ask webhook %s: %w", w.To(), reason(err))
+		return fmt.Errorf("send to webhook %s: %w", w.To(), reason(err))
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "flotilla-hub")
@@ -81,12 +80,12 @@ func (w *Webhook) Send(ctx context.Context, m Message) error {
 	}
 	resp, err := w.Client.Do(r)
 	if err != nil {
-		return fmt.Errorf("ask webhook %s: %w", w.To(), reason(err))
+		return fmt.Errorf("send to webhook %s: %w", w.To(), reason(err))
 	}
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("webhook %s answers %s, and 2xx is that it was heard", w.To(), resp.Status)
+		return fmt.Errorf("webhook %s answers %s instead of 2xx", w.To(), resp.Status)
 	}
 	return nil
 }
@@ -107,20 +106,20 @@ func Sign(secret, body []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// A Mail is people who are told by e-mail.
+// A Mail sends messages by e-mail.
 type Mail struct {
 	Server   string // smtp://host:587, with STARTTLS where the server has it, or smtps://host:465
-	User     string // "": nobody logs in
+	User     string // "": no login
 	Password string
 	From     string
 	Whom     []string
-	TLS      *tls.Config // nil: the system's authorities
+	TLS      *tls.Config // nil: the system's CAs
 }
 
 // Name is mail.
 func (*Mail) Name() string { return "mail" }
 
-// To is who is told, and through which server.
+// To is the recipients and the server.
 func (m *Mail) To() string { return strings.Join(m.Whom, ", ") + " through " + m.Server }
 
 // Send hands the message to the mail server.
@@ -168,7 +167,7 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 		}
 	}
 	if m.User != "" {
-		// refuses to say the password without TLS
+		// PlainAuth does not send the password without TLS
 		if err := c.Auth(smtp.PlainAuth("", m.User, m.Password, u.Hostname())); err != nil {
 			return err
 		}
@@ -204,14 +203,14 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	_ = c.Quit() // it has the letter, whatever it says now
+	_ = c.Quit() // the message has been delivered, whatever QUIT returns
 	if len(refused) > 0 {
 		return partly{errors.Join(refused...), later}
 	}
 	return nil
 }
 
-// whom returns whom a message is for, of those who are told now.
+// whom returns the recipients of a message.
 func (m *Mail) whom(msg Message) []string {
 	if msg.Only == nil {
 		return m.Whom
@@ -219,15 +218,15 @@ func (m *Mail) whom(msg Message) []string {
 	return slices.DeleteFunc(slices.Clone(m.Whom), func(to string) bool { return !slices.Contains(msg.Only, to) })
 }
 
-// passes tells whether a mail server's refusal is one for the moment: its codes of 4xx. One that
-// lets strangers wait, to see whether they come again, says so to each of them at first.
+// passes tells whether a mail server's refusal is temporary: codes 4xx. A server with greylisting
+// answers so at first.
 func passes(err error) bool {
 	var said *textproto.Error
 	return errors.As(err, &said) && said.Code/100 == 4
 }
 
-// literal is what one who has no name that a mail server could look up says to it: RFC 5321, 4.1.3.
-// Some servers let nobody in who says localhost.
+// literal is the address literal that a client without a host name sends: RFC 5321, 4.1.3. Some
+// servers refuse localhost.
 func literal(at net.Addr) string {
 	from, err := netip.ParseAddrPort(at.String())
 	if err != nil {
@@ -240,11 +239,11 @@ func literal(at net.Addr) string {
 	return "[" + ip.String() + "]"
 }
 
-// width is how long a line of a letter is at most, if its words let it: a server need not take one
-// of 1,000.
+// width is the longest line of a mail, unless a word is longer. A server need not accept lines of
+// 1,000 characters.
 const width = 78
 
-// letter is a message as RFC 5322 has it. Nothing of an incident can add a line to its head.
+// letter writes a message in the format of RFC 5322. No text of an incident can add a header line.
 func (m *Mail) letter(msg Message) []byte {
 	var b bytes.Buffer
 	head := func(name, value string) {
@@ -260,7 +259,7 @@ func (m *Mail) letter(msg Message) []byte {
 		b.WriteString("\r\n")
 	}
 	head("From", m.From)
-	head("To", strings.Join(m.Whom, ", ")) // all, whoever of them gets this one
+	head("To", strings.Join(m.Whom, ", ")) // all recipients, also when only some get this message
 	head("Subject", mime.QEncoding.Encode("utf-8", short("[Flotilla] "+strings.Join(strings.Fields(msg.Line()), " "))))
 	head("Date", msg.At.UTC().Format(time.RFC1123Z))
 	head("Message-ID", "<"+msg.ID()+"@flotilla-hub>")
@@ -270,7 +269,7 @@ func (m *Mail) letter(msg Message) []byte {
 	head("Content-Transfer-Encoding", "quoted-printable")
 	b.WriteString("\r\n")
 	body := quotedprintable.NewWriter(&b)
-	line := func(text string) { _, _ = io.WriteString(body, text+"\r\n") } // into memory
+	line := func(text string) { _, _ = io.WriteString(body, text+"\r\n") } // writes to memory do not fail
 	line(msg.Line() + ".")
 	switch i := msg.Incident; {
 	case len(msg.Incidents) > 1:
@@ -293,10 +292,10 @@ func (m *Mail) letter(msg Message) []byte {
 	return b.Bytes()
 }
 
-// mostLines is how many incidents a letter names that is about several.
+// mostLines is how many incidents a mail about several names.
 const mostLines = 20
 
-// about writes the lines of a letter about one incident.
+// about writes the lines about one incident.
 func about(i *fleet.Incident, line func(string)) {
 	line("")
 	line("Since: " + i.Since.UTC().Format(time.RFC3339))

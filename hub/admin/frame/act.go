@@ -11,15 +11,14 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// How long an answer waits for an action that is quick most often, and for one that
-// seldom is.
+// How long an answer waits for an action: one that is mostly quick, and one that seldom is.
 const (
 	quickly = 2 * time.Second
 	slowly  = 300 * time.Millisecond
 )
 
-// actionRoutes are the routes of the actions: each is asked for on a page that says
-// what exactly it would be done to, and begun from there.
+// actionRoutes are the routes of the actions. Each action is confirmed on a page that lists exactly
+// what it would change.
 func (s *Server) actionRoutes() []Route {
 	routes := []Route{
 		{Method: http.MethodGet, Path: "/actions/:id", Verb: "list", Resource: "nodes",
@@ -37,7 +36,7 @@ func (s *Server) actionRoutes() []Route {
 	return routes
 }
 
-// A target is one row of what an action would be done to.
+// A target is one object that an action would change.
 type target struct {
 	Form, Name, Href string
 	Pill             Pill
@@ -48,24 +47,24 @@ type target struct {
 type confirmData struct {
 	Label, Means, Many string
 	One, Save          string
-	Alone              *target // what it is done to, where that is one thing that is named
+	Alone              *target // the object, where the action is for one named object
 	Destroy            bool
 	Targets            []target
-	Count              int // that are chosen
+	Count              int // chosen targets
 	Notes              []string
 	Foreseen           *Foreseen
-	Again              bool // what is foreseen is another with another box ticked
+	Again              bool // another box would change what is foreseen
 	Fields             []Field
 	Problem            string
 	Back               string
 	Path               string
 }
 
-// confirm shows what exactly an action would be done to, before it is.
+// confirm shows what exactly an action would change, before it does.
 func (c *Call) confirm(a *Action) error {
 	with, err := c.chosen(a, c.QueryParams()["item"])
 	if err != nil {
-		return c.Refuse("Do it to what?", err)
+		return c.Refuse("Nothing to act on", err)
 	}
 	if a.Single && len(with) != 1 {
 		return c.Message(http.StatusBadRequest, "One at a time", a.Label+" is for one "+a.One+
@@ -74,15 +73,14 @@ func (c *Call) confirm(a *Action) error {
 	return c.askConfirm(http.StatusOK, a, with, c.QueryParams(), "")
 }
 
-// chosen returns the objects that are named, or those that a list shows under the
-// filter that is in the query.
+// chosen returns the named objects, or those that a list shows under the query's filter.
 func (c *Call) chosen(a *Action, named []string) (with []state.Object, err error) {
 	s := c.Fleet.Snapshot()
 	if len(named) > 0 {
 		for _, text := range named {
 			i, ok := parseItem(text)
 			if !ok {
-				return nil, MissingError("The address names nothing: go back to the list and choose there.")
+				return nil, MissingError("The address names no known object: go back to the list and choose there.")
 			}
 			if o := s.Get(state.Key{Kind: cmp.Or(i.Kind, a.Kind), Namespace: i.Namespace, Name: i.Name}); o != nil &&
 				(i.UID == "" || i.UID == o.GetUID()) {
@@ -93,7 +91,7 @@ func (c *Call) chosen(a *Action, named []string) (with []state.Object, err error
 	}
 	v := c.Ask()
 	if why := v.WrongSearch(a.Kind); why != "" {
-		return nil, MissingError(why + " Go back to the list and mend the search.")
+		return nil, MissingError(why + " Go back to the list and correct the search.")
 	}
 	return shownUnder(v, a.Kind), nil
 }
@@ -141,18 +139,18 @@ func (c *Call) askConfirm(code int, a *Action, with []state.Object, form url.Val
 	return c.ShowPage(code, Page{Template: "confirm", Title: a.Label + ": " + d.Many, Data: d})
 }
 
-// keep puts what was filled in before into the field.
+// keep fills the field with what was entered before.
 func (f *Field) keep(form url.Values) {
 	if !form.Has(f.Name) {
 		if f.Type == "checkbox" && form.Has("csrf") {
-			f.Value = "" // a box that is not ticked is not sent
+			f.Value = "" // browsers do not send a box that is not ticked
 		}
 		return
 	}
 	if f.Changes && Unchanged(form, f.Name) {
 		return // others may have changed it since
 	}
-	lines := strings.NewReplacer("\r\n", "\n") // as browsers send those of a textarea
+	lines := strings.NewReplacer("\r\n", "\n") // browsers send these line ends
 	if form.Has(wasOf(f.Name)) {
 		f.Was = lines.Replace(form.Get(wasOf(f.Name)))
 	}
@@ -162,7 +160,7 @@ func (f *Field) keep(form url.Values) {
 	}
 }
 
-// listOf is the list from which an action's things are chosen, as it was filtered.
+// listOf is the filtered list from which an action's objects are chosen.
 func (c *Call) listOf(a *Action) string {
 	q := url.Values{}
 	for _, name := range []string{"q", "site", "state", "status", "cause", "severity", "namespace",
@@ -195,7 +193,7 @@ func targetOf(a *Request, o state.Object) target {
 	return t
 }
 
-// act begins an action on exactly the things that the form names.
+// act begins an action on exactly the objects that the form names.
 func (c *Call) act(a *Action) error {
 	form, err := c.FormParams()
 	if err != nil {
@@ -203,7 +201,7 @@ func (c *Call) act(a *Action) error {
 	}
 	named, ok := namedIn(form)
 	if !ok || slices.ContainsFunc(named, func(i Item) bool { return i.Kind != "" && len(a.each) == 0 }) {
-		return c.Message(http.StatusBadRequest, "Do it to what?", "The form names nothing that could be found.")
+		return c.Message(http.StatusBadRequest, "Nothing to act on", unknownObject)
 	}
 	var items []Progress
 	var texts []string
@@ -212,7 +210,7 @@ func (c *Call) act(a *Action) error {
 	}
 	switch {
 	case len(items) == 0:
-		return c.Message(http.StatusBadRequest, "Nothing is chosen", "Choose at least one "+a.One+
+		return c.Message(http.StatusBadRequest, "Nothing is selected", "Choose at least one "+a.One+
 			". Nothing was changed.")
 	case a.Single && len(items) > 1:
 		return c.Message(http.StatusBadRequest, "One at a time", a.Label+" is for one "+a.One+
@@ -222,7 +220,7 @@ func (c *Call) act(a *Action) error {
 	}
 	with, err := c.chosen(a, texts)
 	if err != nil {
-		return c.Refuse("Do it to what?", err)
+		return c.Refuse("Nothing to act on", err)
 	}
 	if form.Has("look") {
 		return c.askConfirm(http.StatusOK, a, with, form, "")
@@ -244,11 +242,11 @@ func (c *Call) act(a *Action) error {
 	return c.begin(&Job{Worker: w, By: c.User.Name, act: a, Items: items})
 }
 
-// begin starts a job, and leads to where it can be seen.
+// begin starts a job and redirects to the page that shows it.
 func (c *Call) begin(j *Job) error {
 	if !c.jobs.begin(j) {
 		return c.Message(http.StatusServiceUnavailable, "Too busy",
-			"Too many actions are going on: stop some, or wait until they are over. Nothing was changed.")
+			"Too many actions are running: stop some, or wait until they end. Nothing was changed.")
 	}
 	quick := time.NewTimer(quickly)
 	if j.act.All != nil && j.Undoes == nil {
@@ -263,8 +261,7 @@ func (c *Call) begin(j *Job) error {
 	return c.Redirect(http.StatusSeeOther, c.after(j))
 }
 
-// after is where to look next: at the one thing where it was one and went well, else
-// at the job.
+// after is where to look next: at the one changed object if all went well, otherwise at the job.
 func (c *Call) after(j *Job) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -280,7 +277,7 @@ func (c *Call) after(j *Job) string {
 		return here
 	}
 	if u.Path == "/workloads" || strings.HasPrefix(u.Path, "/yaml/") {
-		return here // which tells nothing of what was done
+		return here // that page shows nothing of what was done
 	}
 	q := u.Query()
 	q.Set("did", j.ID)
@@ -288,14 +285,14 @@ func (c *Call) after(j *Job) string {
 	return u.String()
 }
 
-// A Foreseen is what would happen to pods, told before somebody has it done.
+// A Foreseen is what an action would do to pods, shown before it is confirmed.
 type Foreseen struct {
 	Sums    []string
 	Budgets []BudgetWarning
 	Losses  []string
 	Rows    []FateRow
-	More    int  // pods that are not told one by one
-	From    bool // they are on several nodes
+	More    int  // pods that are not listed
+	From    bool // the pods are on several nodes
 	Note    string
 }
 
@@ -306,7 +303,7 @@ type BudgetWarning struct {
 	Never      bool
 }
 
-// A FateRow is a pod, and what would become of it.
+// A FateRow is a pod and what an action would do to it.
 type FateRow struct {
 	Name, Href string
 	From       string

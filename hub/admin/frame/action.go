@@ -17,46 +17,45 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// An Action is something that people can have done to things of one kind. What it
-// does, it asks of the API, in the name of whoever wants it: the page itself
-// changes nothing.
+// An Action is something that people can do to objects of one kind. It sends its changes to the API
+// in the user's name; the page itself changes nothing.
 type Action struct {
 	Name    string // in the address
 	Label   string // on a button
-	Save    string // on the button that does it, where that says no number
-	Done    string // what stands in the result, such as "cordoned"
-	Means   string // what it does, in a sentence
-	Destroy bool   // what it takes cannot be had back
-	Quick   bool   // needs no page of its own before, for one thing: it can be undone
-	Single  bool   // is done to one thing only
-	Aside   bool   // is offered where it belongs, and in no menu
+	Save    string // on the button that confirms; "": the label and the number of objects
+	Done    string // in the result, such as "cordoned"
+	Means   string // what it does, in one sentence
+	Destroy bool   // it cannot be undone
+	Quick   bool   // one object needs no confirmation, because it can be undone
+	Single  bool   // only for one object at a time
+	Aside   bool   // in no menu: the page links to it elsewhere
 
 	Kind           state.Kind
-	One            string // of the kind, such as "node"
+	One            string // one object of the kind, such as "node"
 	Verb, Resource string // what a role must be allowed
-	List, Listed   string // the page where things of the kind are, and what it is called
+	List, Listed   string // the list of the kind: its path and its title
 
-	// fields are what people fill in; with is what it would be done to.
+	// Fields are what people fill in; with are the objects that the action would change.
 	Fields func(s state.Snapshot, with []state.Object) []Field
-	// parse turns the form into what do is given. nil: there is nothing to fill in.
+	// Parse turns the form into Worker.Given. nil: there is nothing to fill in.
 	Parse func(form url.Values) (any, error)
-	// idle tells why an object needs nothing, "" where it does.
+	// Idle says why an object needs no change; "": it does.
 	Idle func(o state.Object) string
-	// notes are what people should know before.
+	// Notes are warnings shown before the action.
 	Notes func(s state.Snapshot, with []state.Object) []string
-	// foresee tells what would happen to pods, instead of notes; form is what is filled in so far.
+	// Foresee says what would happen to pods, instead of Notes. form is what was filled in so far.
 	Foresee func(a *Request, with []state.Object, form url.Values) *Foreseen
-	// check tells whether the API would accept it for an object; nil: only do tells.
+	// Check asks the API whether it would accept the change. nil: only Do finds out.
 	Check func(ctx context.Context, w *Worker, o state.Object) error
-	// do does it to one object. undo is nil where nothing takes it back.
+	// Do changes one object. undo is nil where the change cannot be undone.
 	Do func(ctx context.Context, w *Worker, o state.Object) (undo Undo, err error)
-	// all does it to all of them together, instead of do.
+	// All changes all objects together, instead of Do.
 	All func(ctx context.Context, j *Job)
-	// each are the actions of several kinds that this one is together; see jointly.
+	// each are the actions of the kinds that this action joins; see jointly.
 	each []*Action
 }
 
-// allowed tells whether a role may do it.
+// allowed tells whether a role may do the action.
 func (a *Action) allowed(may func(verb, resource string) bool) bool {
 	if len(a.each) == 0 {
 		return may(a.Verb, a.Resource)
@@ -64,10 +63,10 @@ func (a *Action) allowed(may func(verb, resource string) bool) bool {
 	return !slices.ContainsFunc(a.each, func(one *Action) bool { return !may(one.Verb, one.Resource) })
 }
 
-// An Undo takes back what was done to one object.
+// An Undo reverts what an action did to one object.
 type Undo func(ctx context.Context, w *Worker) error
 
-// A Field is something to fill in before an action.
+// A Field is one input of an action's form.
 type Field struct {
 	Name, Label, Hint string
 	Type              string // text, textarea, number, checkbox, select, datetime-local, hidden
@@ -76,41 +75,41 @@ type Field struct {
 	Required          bool
 	Min, Max          string
 	Pattern           string
-	// Was is what it was when the form was made, which goes with it: whoever has left it so
-	// wants nothing changed. Only where Changes is set.
+	// Was is the value when the form was made. It is sent with the form, so that an unchanged field
+	// changes nothing. Only where Changes is set.
 	Was     string
 	Changes bool
 }
 
-// wasOf is the name under which a form has what a field was.
+// wasOf is the form's name for the earlier value of a field.
 func wasOf(field string) string { return "was-" + field }
 
-// WasIn is what a form says that a field was when it was made.
+// WasIn is the value that a field had when the form was made.
 func WasIn(form url.Values, field string) string { return form.Get(wasOf(field)) }
 
-// Unchanged tells whether a form says of a field that it was left as it was.
+// Unchanged tells whether a field still has the value that it had when the form was made.
 func Unchanged(form url.Values, field string) bool {
 	return form.Has(wasOf(field)) && form.Get(field) == form.Get(wasOf(field))
 }
 
-// Path is where an action is asked for.
+// Path is the address of the action.
 func (a *Action) Path() string { return "/actions/" + string(a.Kind) + "/" + a.Name }
 
-// many names a number of what it is done to.
+// many counts objects of the action's kind.
 func (a *Action) many(n int) string { return format.Plural(n, a.One) }
 
-// An Item is one thing that an action is done to, as forms name it: exactly that one,
-// not another of the same name that has come since.
+// An Item names an object in a form. With a UID it is exactly that object, not a later one with the
+// same name.
 type Item struct {
-	Kind            state.Kind // "": that of the action
+	Kind            state.Kind // "": the action's
 	Namespace, Name string
 	UID             types.UID
 }
 
-// ItemOf is an object as forms name it.
+// ItemOf names an object in a form.
 func ItemOf(o state.Object) Item { return Item{"", o.GetNamespace(), o.GetName(), o.GetUID()} }
 
-// pickOf is the item of a check box, which tells its kind too.
+// pickOf names an object in a check box, with its kind.
 func pickOf(o state.Object) Item {
 	return Item{state.KindOf(o), o.GetNamespace(), o.GetName(), o.GetUID()}
 }
@@ -122,7 +121,7 @@ func (i Item) String() string {
 	return i.Namespace + "/" + i.Name
 }
 
-// Form is the item in a form.
+// Form writes the item into a form.
 func (i Item) Form() string {
 	text := i.Namespace + "/" + i.Name + "=" + string(i.UID)
 	if i.Kind != "" {
@@ -131,7 +130,7 @@ func (i Item) Form() string {
 	return text
 }
 
-// parseItem reads an item from a form. Without a uid it is whatever has the name.
+// parseItem reads an item from a form. Without a UID it means any object with the name.
 func parseItem(text string) (i Item, ok bool) {
 	at, uid, _ := strings.Cut(text, "=")
 	if strings.Count(at, "/") == 2 {
@@ -144,46 +143,46 @@ func parseItem(text string) (i Item, ok bool) {
 	return i, ok && i.Name != "" && !strings.Contains(i.Name, "/")
 }
 
-// A Worker does an action in somebody's name.
+// A Worker does an action in a user's name.
 type Worker struct {
 	caller
 	Fleet Fleet
-	Given any // what parse made of the form
+	Given any // what Parse returned
 }
 
-// errGone is an item that is not there any more; its text says what is there instead.
+// errGone is the error for an item that does not exist any more; its text says what exists instead.
 type errGone string
 
 func (e errGone) Error() string { return string(e) }
 
-// Find returns the object that an item means, as it is now.
+// Find returns the object that an item names.
 func (w *Worker) Find(kind state.Kind, i Item) (state.Object, error) {
 	o := w.Fleet.Snapshot().Get(state.Key{Kind: cmp.Or(i.Kind, kind), Namespace: i.Namespace, Name: i.Name})
 	switch {
 	case o == nil:
 		return nil, errGone("it is gone")
 	case i.UID != "" && o.GetUID() != i.UID:
-		return nil, errGone("it has gone, and another of its name has come: look at that one first")
+		return nil, errGone("it was deleted, and a new object has its name: look at that one first")
 	}
 	return o, nil
 }
 
-// A JSON is JSON that is made here.
+// A JSON is a JSON object that is built here.
 type JSON = map[string]any
 
-// Media types of what is asked of the API.
+// Media types of requests to the API.
 const (
 	MergePatch = "application/merge-patch+json"
 	PlainJSON  = "application/json"
 )
 
-// Patch merges a patch into an object, if it is still that one.
+// Patch merges a patch into an object, if its UID is still the same.
 func (w *Worker) Patch(ctx context.Context, o state.Object, patch JSON) error {
 	_, err := w.patched(ctx, o, patch)
 	return err
 }
 
-// patched is patch, and returns what has become of the object.
+// patched is Patch, and returns the object as it is afterwards.
 func (w *Worker) patched(ctx context.Context, o state.Object, patch JSON) (now JSON, err error) {
 	meta, _ := patch["metadata"].(JSON)
 	if meta == nil {
@@ -202,13 +201,13 @@ func (w *Worker) patched(ctx context.Context, o state.Object, patch JSON) (now J
 	return now, nil
 }
 
-// Send asks the API for a change.
+// Send sends a change to the API.
 func (w *Worker) Send(ctx context.Context, q APICall, body any) error {
 	_, err := w.Answer(ctx, q, body)
 	return err
 }
 
-// Answer asks the API for a change, and returns what it says.
+// Answer sends a change to the API and returns its answer.
 func (w *Worker) Answer(ctx context.Context, q APICall, body any) (a apiAnswer, err error) {
 	if q.Body, err = json.Marshal(body); err != nil {
 		return a, fmt.Errorf("encode what to ask the API for: %w", err)
@@ -222,7 +221,7 @@ func (w *Worker) Answer(ctx context.Context, q APICall, body any) (a apiAnswer, 
 	return a, nil
 }
 
-// ErrorText is an error as people read it: what the API refused, in its own words.
+// ErrorText is an error for people: a refusal of the API in the API's own words.
 func ErrorText(err error) string {
 	var no *APIRefusal
 	if !errors.As(err, &no) {

@@ -21,7 +21,7 @@ func ObjectURL(kind state.Kind, namespace, name string) string {
 	return root + "/" + string(kind) + "/" + name
 }
 
-// listedHref is where a workload is shown that has no page: in the list of workloads, alone.
+// listedHref is where a workload without a page is shown: alone in the list of workloads.
 func listedHref(i Item) string {
 	return "/workloads?" + url.Values{"namespace": {i.Namespace}, "q": {i.Name}}.Encode()
 }
@@ -32,12 +32,12 @@ func NodeHref(name string) string { return "/nodes/" + url.PathEscape(name) }
 // PodHref is the page of a pod.
 func PodHref(p *corev1.Pod) string { return PodPath(p.Namespace, p.Name) }
 
-// PodPath is the page of the pod of that name.
+// PodPath is the page of the pod with the name.
 func PodPath(namespace, name string) string {
 	return "/pods/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
-// RolloutsPath is where rollouts of boot configurations are listed.
+// RolloutsPath is the list of boot configuration rollouts.
 const RolloutsPath = "/rollouts"
 
 // RolloutHref is the page of a rollout.
@@ -49,7 +49,7 @@ func IncidentHref(name string) string { return "/incidents/" + url.PathEscape(na
 // SiteHref is the page of a site.
 func SiteHref(name string) string { return "/sites/" + url.PathEscape(name) }
 
-// WaitingPath is where the devices that wait are.
+// WaitingPath is the list of devices that wait for approval.
 const WaitingPath = "/devices/waiting"
 
 // WorkloadHref is the page of a workload.

@@ -16,25 +16,25 @@ import (
 	"flotilla.dev/hub/access"
 )
 
-// maxAnswer bounds what is read of the API's answer, in bytes.
+// maxAnswer bounds the API's answer, in bytes.
 const maxAnswer = 16 << 20
 
-// An APICall is a request to the hub's API in the name of whoever is logged in.
+// An APICall is a request to the hub's API in the name of the logged-in user.
 type APICall struct {
 	Method, Path string
 	Query        url.Values
-	Media        string // of body
+	Media        string // of Body
 	Body         []byte
 }
 
-// An apiAnswer is what the API said to it.
+// An apiAnswer is the API's answer to an APICall.
 type apiAnswer struct {
 	Code     int
 	Body     []byte // JSON
 	Warnings []string
 }
 
-// A caller is who asks the API: whoever is logged in, as in the request that they sent.
+// A caller holds the credentials of a page request, which its API requests reuse.
 type caller struct {
 	api              http.Handler
 	host, remote     string
@@ -49,8 +49,8 @@ func (c *Call) caller() caller {
 		slices.Clone(r.Header.Values("Authorization")), c.User.CSRF}
 }
 
-// AskAPI asks the hub's own API. It gets the same credentials as the page did, so its
-// roles, checks, defaults and audit hold for what is written in the page too.
+// AskAPI sends a request to the hub's own API with the credentials of the page's request: its
+// roles, checks, defaults and audit apply.
 func (c *Call) AskAPI(q APICall) (apiAnswer, error) { return c.caller().ask(c.Request().Context(), q) }
 
 func (who caller) ask(ctx context.Context, q APICall) (apiAnswer, error) {
@@ -66,7 +66,7 @@ func (who caller) ask(ctx context.Context, q APICall) (apiAnswer, error) {
 			r.Header[name] = values
 		}
 	}
-	r.Header.Set("X-CSRF-Token", who.csrf) // the form's was checked before
+	r.Header.Set("X-CSRF-Token", who.csrf) // the form's token was checked before
 	r.Header.Set("User-Agent", "flotilla-page")
 	r.Header.Set("Accept", "application/json")
 	if q.Media != "" {
@@ -84,7 +84,7 @@ func (who caller) ask(ctx context.Context, q APICall) (apiAnswer, error) {
 	return a, nil
 }
 
-// Err is what the API refused; nil: it did not.
+// Err is the API's refusal; nil: it accepted.
 func (a apiAnswer) Err() *APIRefusal {
 	if a.Code < 400 {
 		return nil
@@ -96,7 +96,7 @@ func (a apiAnswer) Err() *APIRefusal {
 	return e
 }
 
-// An APIRefusal is the API's no.
+// An APIRefusal is an error status of the API.
 type APIRefusal struct {
 	Code   int
 	Status metav1.Status
@@ -104,7 +104,7 @@ type APIRefusal struct {
 
 func (e *APIRefusal) Error() string { return e.Status.Message }
 
-// warningText takes the text out of a Warning header: 299 - "text".
+// warningText returns the text of a Warning header: 299 - "text".
 func warningText(line string) string {
 	var text []byte
 	in := false
@@ -123,7 +123,7 @@ func warningText(line string) string {
 	return string(text)
 }
 
-// A recorder is the answer of a handler in memory.
+// A recorder keeps a handler's answer in memory.
 type recorder struct {
 	header http.Header
 	code   int

@@ -21,20 +21,20 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A View is one page: from a snapshot and what was asked to what is shown. What it
-// shows depends on the role, never on the person: people share it.
+// A View is one page: a function from a request to what the page shows. It may depend on the role,
+// never on the user, because users with one role share it.
 type View func(*Request) (Page, error)
 
-// A Request is what a view may look at.
+// A Request is the input of a view.
 type Request struct {
 	state.Snapshot
 	Now      time.Time
-	Param    func(name string) string // of the path
+	Param    func(name string) string // a parameter of the path
 	Query    func(name string) string
 	Path     string
 	May      func(verb, resource string) bool
 	Liveness func(node string) Liveness
-	Uses     func(node string) wire.Usage // what it uses now; zero: not known
+	Uses     func(node string) wire.Usage // what the node uses now; zero: not known
 	HubURL   string
 	Actions  []*Action
 	listings map[state.Kind]Listing
@@ -46,27 +46,27 @@ type Request struct {
 	audits    func(now time.Time) ([]store.Audit, error)
 }
 
-// rendered is what a view shows at a revision and a moment.
+// A rendered is a view's output at a revision and a moment.
 type rendered struct {
 	code    int
 	page    Page
-	tag     string        // what shows something else has another tag; that time has passed is nothing else
-	whole   func() []byte // the part that changes, in a document
-	event   func() *event // the same, for pages that are open
+	tag     string        // changes with the content; passing time alone does not change it
+	whole   func() []byte // the page's main part, for a document
+	event   func() *event // the same, for open pages
 	rev     uint64
 	touched uint64 // see live
 	at      time.Time
 }
 
 const (
-	// fresh is how long what was rendered is good while nothing changes: some of it
-	// shows what is no change, such as when a node was heard of.
+	// fresh is how long a rendered view is good while nothing changes. Some views show times that
+	// are no change of the fleet, such as when a node was last heard.
 	fresh = time.Second
-	// cached bounds the number of views that are kept, of up to 100 KiB each.
+	// cached bounds the number of cached views, of up to 100 KiB each.
 	cached = 64
 )
 
-// A cache lets everybody who looks at one view cost one rendering of it.
+// A cache renders a view once for all users who look at it.
 type cache struct {
 	now     func() time.Time
 	mu      sync.Mutex
@@ -74,7 +74,7 @@ type cache struct {
 }
 
 type entry struct {
-	mu sync.Mutex // held while it is rendered
+	mu sync.Mutex // held while rendering
 	rendered
 }
 
@@ -82,8 +82,8 @@ func newCache(now func() time.Time) *cache {
 	return &cache{now: now, entries: map[string]*entry{}}
 }
 
-// get returns what a key's view shows, made by make unless what was made last shows
-// this revision, or a later one, and is fresh.
+// get returns a key's view. It calls make unless the cached view has this revision, or a later one,
+// and is fresh.
 func (c *cache) get(key string, rev, touched uint64, make func() rendered) rendered {
 	c.mu.Lock()
 	e := c.entries[key]
@@ -103,10 +103,10 @@ func (c *cache) get(key string, rev, touched uint64, make func() rendered) rende
 	return e.rendered
 }
 
-// shownQuery is the tag of what a page shows when it asks to be kept up to date.
+// shownQuery names the query parameter with the tag that an open page shows.
 const shownQuery = "shown"
 
-// Show answers with a view: once, or as long as the page is open.
+// Show answers with a view: once, or as a stream while the page is open.
 func (c *Call) Show(v View) error {
 	key, look := c.looks(v)
 	if c.Request().Header.Get("Accept") == eventStream {
@@ -119,21 +119,20 @@ func (c *Call) Show(v View) error {
 	return c.wrap(r.code, r)
 }
 
-// looks returns how to look at a view as this request asks, now and later, and what
-// is the same for everybody who asks the same.
+// looks returns the key of the request's view, and a function that renders it, now and later.
 func (c *Call) looks(v View) (key string, look func() rendered) {
 	s, asks := c.Server, c.asks()
 	query := c.QueryParams()
 	key = string(c.User.Role) + "\x00" + c.Request().Host + "\x00" + c.Request().URL.Path + "?" + query.Encode()
 	return key, func() rendered {
 		return s.cache.get(key, s.Fleet.Snapshot().Revision, s.live.touched.Load(), func() rendered {
-			touched := s.live.touched.Load() // before: what is touched meanwhile is looked at again
+			touched := s.live.touched.Load() // read before rendering: a later touch renders again
 			return s.render(v, asks(), touched)
 		})
 	}
 }
 
-// JoinURLs are what devices join through, for who has reached the page at a host.
+// JoinURLs are the addresses through which devices join, as seen from a host name of the page.
 func (s *Server) JoinURLs(host string) []string {
 	if s.HubURLs == nil {
 		return []string{"https://" + host}
@@ -141,10 +140,10 @@ func (s *Server) JoinURLs(host string) []string {
 	return s.HubURLs()
 }
 
-// Ask is what the request asks of a view.
+// Ask is the input of a view for this request.
 func (c *Call) Ask() *Request { return c.asks()() }
 
-// asks is the same for every moment to come: it holds nothing of the request.
+// asks returns the input of a view at any later moment. It keeps nothing of the HTTP request.
 func (c *Call) asks() func() *Request {
 	s, q := c.Server, Question{Role: c.User.Role, Host: c.Request().Host, Path: c.Request().URL.Path,
 		Query: c.QueryParams()}
@@ -153,15 +152,15 @@ func (c *Call) asks() func() *Request {
 	return func() *Request { return s.RequestFor(q) }
 }
 
-// A Question is what somebody asks of a view.
+// A Question is what a request asks of a view.
 type Question struct {
 	Role          access.Role
 	Host, Path    string
 	Query         url.Values
-	names, values []string // of the parameters in the path
+	names, values []string // parameters of the path
 }
 
-// RequestFor returns what a view may look at to answer a question now.
+// RequestFor returns the input of a view for a question, as of now.
 func (s *Server) RequestFor(q Question) *Request {
 	return &Request{
 		Snapshot: s.Fleet.Snapshot(), Now: s.Now(), Path: q.Path, Query: q.Query.Get, HubURL: s.JoinURLs(q.Host)[0],
@@ -198,7 +197,7 @@ func (s *Server) render(v View, a *Request, touched uint64) rendered {
 		}
 		r.page = Page{Template: "message", Title: title, Data: messageOf(r.code, title, why, a.Path)}
 		if live, err = s.look.live.main(r.page); err != nil {
-			panic(err) // it has no more than two texts
+			panic(err) // the template has two texts and cannot fail
 		}
 	}
 	r.tag = strconv.FormatUint(maphash.Bytes(tagSeed, live), 36)
@@ -206,18 +205,18 @@ func (s *Server) render(v View, a *Request, touched uint64) rendered {
 	r.whole = sync.OnceValue(func() []byte {
 		whole, err := s.look.whole.main(r.page)
 		if err != nil {
-			panic(err) // it has just been rendered, without the words of its times
+			panic(err) // the same template has just been rendered
 		}
 		return whole
 	})
 	return r
 }
 
-// UsageTopic is what pages watch that show what a node uses.
+// UsageTopic is watched by pages that show what a node uses.
 func UsageTopic(node string) string { return "usage/" + node }
 
-// uses is what a node uses now, where that is known. A device measures when it is
-// asked, and a page that shows it asks; when there is something new it is shown.
+// uses is what a node uses now, if known. A device measures on request: a page that shows it sends
+// the request, and is rendered again when the answer comes.
 func (s *Server) uses(node string) wire.Usage {
 	u, _ := s.Usage(node, func() { s.live.touch(UsageTopic(node)) })
 	return u

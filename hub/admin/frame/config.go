@@ -27,38 +27,37 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Fleet is the control loop as the page sees it.
+// A Fleet is the control loop, as the page uses it.
 type Fleet interface {
 	// Snapshot returns the newest snapshot.
 	Snapshot() state.Snapshot
-	// Do has the only writer run the news, and returns once that is durable.
+	// Do gives news to the loop, the only writer, and returns once the changes are durable.
 	Do(ctx context.Context, news control.News) ([]state.Applied, error)
-	// Since returns every change after the revision, and a channel that is closed
-	// when there is more; an error when the history does not reach back that far.
+	// Since returns every change after the revision, and a channel that closes when there are more.
+	// It fails if the history does not reach back to the revision.
 	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
 }
 
-// Sessions knows who is logged in.
+// Sessions authenticates requests.
 type Sessions interface {
-	// Authenticate tells who sends a request; an error: nobody that is known.
+	// Authenticate returns the user who sends a request; an error: the user is unknown.
 	Authenticate(r *http.Request) (access.User, error)
-	// CheckForm refuses a request that changes something and was not sent from our
-	// own page, with the session's CSRF token in the form field csrf. The zero User
-	// has no session: then only where the request comes from is checked.
+	// CheckForm refuses a form that does not come from our own page with the session's CSRF token
+	// in the field csrf. The zero User has no session: only the origin is checked.
 	CheckForm(r *http.Request, u access.User) error
-	// Logout ends the request's session, and returns the cookie that says so.
+	// Logout ends the request's session and returns the cookie that clears it.
 	Logout(ctx context.Context, r *http.Request) (*http.Cookie, error)
 }
 
-// Logins lets people in.
+// Logins creates sessions.
 type Logins interface {
 	// Login returns the cookie of a new session.
 	Login(ctx context.Context, name, password, source string) (*http.Cookie, error)
-	// Setup makes the first administrator, for whoever has the setup link's secret.
+	// Setup makes the first administrator, if the secret is that of the setup link.
 	Setup(ctx context.Context, secret string, u access.NewUser, source string) error
 }
 
-// People are those who may come in.
+// People manages the users.
 type People interface {
 	Users(ctx context.Context) ([]store.User, error)
 	CreateUser(ctx context.Context, u access.NewUser) error
@@ -67,7 +66,7 @@ type People interface {
 	DeleteUser(ctx context.Context, name string) error
 }
 
-// Tokens are how devices and programs come in. Those that are made are shown once.
+// Tokens manages join tokens and API tokens. A new token is shown once.
 type Tokens interface {
 	JoinTokens(ctx context.Context) ([]store.JoinToken, error)
 	CreateJoinToken(ctx context.Context, n access.NewJoinToken) (wire.JoinToken, error)
@@ -77,64 +76,64 @@ type Tokens interface {
 	RevokeAPIToken(ctx context.Context, id string) error
 }
 
-// Accounts are what people change of themselves.
+// Accounts is what users change about their own account.
 type Accounts interface {
-	// ChangePassword gives a person who knows the old password a new one. Every
-	// session of theirs ends; the cookie is that of a new one.
+	// ChangePassword sets a new password for a user who knows the old one. All their sessions end;
+	// the cookie belongs to a new one.
 	ChangePassword(ctx context.Context, p access.PasswordChange) (*http.Cookie, error)
 	APITokensOf(ctx context.Context, user string) ([]store.APIToken, error)
-	// RevokeAPITokenOf ends a token of that person, and of nobody else.
+	// RevokeAPITokenOf revokes a token if it belongs to the user.
 	RevokeAPITokenOf(ctx context.Context, user, id string) error
 }
 
-// An Archive has the audit and the backups.
+// An Archive reads the audit and makes backups.
 type Archive interface {
-	// FindAudits lists who changed what, newest first.
+	// FindAudits lists audit records, newest first.
 	FindAudits(ctx context.Context, q store.AuditQuery) ([]store.Audit, error)
-	// Copies lists the backups, newest first, and tells when the next one is due.
+	// Copies lists the backups, newest first, and returns when the next one is due.
 	Copies() ([]store.Copy, time.Time, error)
 	// BackUpNow writes a backup and returns its file.
 	BackUpNow(ctx context.Context) (file string, err error)
 }
 
-// An About is what the hub tells of itself.
+// An About describes the hub for the settings page.
 type About struct {
 	Certificates []Certificate
 	Facts        []Fact // addresses and versions
-	Kept         []Fact // how long what is kept
+	Kept         []Fact // how long each kind of data is kept
 	Settings     []config.Shown
 }
 
-// A Certificate ends some day.
+// A Certificate is one that the hub issued or uses, with its end.
 type Certificate struct {
 	Of, Renewal string
 	Until       time.Time
 }
 
-// A Told is told of incidents: a webhook, or people by mail. To holds no secret.
+// A Told is a recipient of notifications: a webhook or mail addresses. To holds no secret.
 type Told struct{ Name, To string }
 
-// A Fact is something that is so.
+// A Fact is a name with its value.
 type Fact struct{ Name, Value string }
 
 // A Liveness is what is known of a node's link.
 type Liveness = devices.Liveness
 
-// A Config is what a Server needs. All of it but Allow, Now, Audit, Log and the
-// addresses must be set.
+// A Config is the configuration of a Server. Everything must be set except Allow, Now, Audit, Log
+// and the addresses.
 type Config struct {
 	Fleet Fleet
-	Now   func() time.Time // the hub's time, which everything that is shown carries; nil: the machine's
-	// Allow tells whether a role may do a verb to a resource; nil: access.Allow.
+	Now   func() time.Time // the hub's time, shown everywhere; nil: the machine's
+	// Allow tells whether a role may use a verb on a resource; nil: access.Allow.
 	Allow    func(role access.Role, verb, resource string) bool
 	Liveness func(node string) Liveness
-	// Usage is what a device used when it last measured, false where that is not known.
-	// It does not wait; heard is called when the device has measured anew.
+	// Usage is what a device used at its last measurement; false: not known. It does not wait:
+	// heard is called after the next measurement.
 	Usage func(node string, heard func()) (wire.Usage, bool)
-	// Audit keeps what somebody did.
+	// Audit stores an audit record.
 	Audit func(ctx context.Context, a store.Audit)
-	// API is the hub's Kubernetes-compatible API. It finds who asks in the request,
-	// as Sessions does: what people write in the page goes through the same checks.
+	// API is the hub's Kubernetes-compatible API. It authenticates requests itself, so that changes
+	// made on the page pass the same checks.
 	API      http.Handler
 	Logs     Logs
 	Shells   Shells
@@ -143,52 +142,53 @@ type Config struct {
 	People   People
 	Tokens   Tokens
 	Accounts Accounts
-	Views    Views // nil: nobody can save any
+	Views    Views // nil: views cannot be saved
 	Archive  Archive
 	About    func() (About, error)
-	// Members are the hubs of the same database, as the request of ctx finds them; nil, or none: this one is alone.
+	// Members are the hubs of the same database, for the request of ctx. nil or none: this hub is
+	// alone.
 	Members func(ctx context.Context) []Member
-	// Told are those outside who are told of incidents, and TestTold sends one of them a message
-	// that is about nothing. nil: nobody is.
+	// Told are the recipients of notifications; TestTold sends one of them a test message. nil:
+	// there are none.
 	Told     func() []Told
 	TestTold func(ctx context.Context, name string) error
-	// CA is the hub's authority, for kubeconfigs, as PEM.
+	// CA is the hub's CA certificate as PEM, for kubeconfigs.
 	CA func() []byte
-	// Agents lists the processors that the hub has agents for; nil: none.
+	// Agents lists the architectures that the hub has agents for; nil: none.
 	Agents func() []string
-	// HubURLs are what devices join through, such as https://gateway:8443, of every hub of the
-	// database, this one's first; nil is the address by which the page was reached.
+	// HubURLs are the addresses through which devices join, such as https://gateway:8443, of every
+	// hub of the database, this hub's first. nil: the address of the page's request.
 	HubURLs func() []string
 	Version string
-	// Pauses are when no hub ran, oldest first: then nothing is known of any node.
+	// Pauses are the times when no hub ran, oldest first. The state of nodes is not known then.
 	Pauses []store.Pause
-	// History is how a node fared: n samples from a moment on; nil: nobody remembers it.
+	// History returns n samples of a node's figures from a moment on; nil: no history is kept.
 	History func(uid types.UID, from time.Time, n int) []history.Word
-	// Foresight are the rules by which it is told beforehand what would become of pods; zero: it
-	// is not told.
+	// Foresight are the rules that foresee what an action would do to pods; zero: it is not
+	// foreseen.
 	Foresight preview.Rules
 	Log       *slog.Logger
 }
 
-// Logs copies a container's log to w until its end, or, with o.Follow, until the
-// container ends or ctx does. What it fails with is told to people.
+// Logs copies a container's log to w until its end; with o.Follow, until the container ends or ctx
+// is done. Errors are shown to users.
 type Logs interface {
 	Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error
-	// NodeLogs does the same with the log of a node's own agent.
+	// NodeLogs copies the log of a node's agent.
 	NodeLogs(ctx context.Context, node string, o corev1.PodLogOptions, w io.Writer) error
 }
 
 // A Member is one of several hubs on one database.
 type Member struct {
 	Name, Address, Version string
-	Since                  time.Time     // it has led, or stood by
-	Leads                  bool          // one of them
-	Behind                 time.Duration // for how long a standby may not have been up to date
-	Late                   bool          // that is too long
-	Here                   bool          // this page was asked for there
+	Since                  time.Time     // when it began to lead or to stand by
+	Leads                  bool          // one hub leads
+	Behind                 time.Duration // how old a standby's data may be
+	Late                   bool          // Behind is too long
+	Here                   bool          // this hub served the page
 }
 
-// A MemberRow is a hub as the settings list it.
+// A MemberRow is a hub in the list of the settings.
 type MemberRow struct {
 	Name, Address, Version, Behind string
 	Since                          *format.Moment
@@ -196,8 +196,8 @@ type MemberRow struct {
 	Pill                           Pill
 }
 
-// hubsSaid says in a line which hub leads, and which others there are; "": there is one alone. What a page
-// shows is what the hub that leads knows, wherever it was asked for.
+// hubsSaid says which hub leads and which others stand by; "": this hub is alone. Every hub shows
+// what the leader knows.
 func hubsSaid(all []Member) string {
 	if len(all) == 0 {
 		return ""
@@ -206,7 +206,7 @@ func hubsSaid(all []Member) string {
 	var others []string
 	for _, m := range all {
 		name := m.Name
-		// on one machine
+		// two hubs on one machine need their addresses
 		if slices.ContainsFunc(all, func(o Member) bool { return o.Name == name && o.Address != m.Address }) {
 			name += " (" + m.Address + ")"
 		}
@@ -252,8 +252,8 @@ func FactsOf(m map[string]string) (facts []Fact) {
 	return facts
 }
 
-// Shells runs commands in containers, to their end or that of ctx; an
-// *ask.ExitError says that one has ended with another code than 0.
+// Shells runs commands in containers until they end or ctx is done. An *ask.ExitError is an exit
+// code other than 0.
 type Shells interface {
 	Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s ask.IO) error
 }

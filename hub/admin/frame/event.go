@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// An EventRow is an event, or several of one reason, as the page lists them.
+// An EventRow is an event, or several with one reason, in a list.
 type EventRow struct {
 	Pill    Pill
 	Reason  string
@@ -20,18 +20,18 @@ type EventRow struct {
 	Href    string
 	When    *format.Moment
 	Count   int32
-	Others  int    // events of the reason about other things, which this one stands for
+	Others  int    // events with the same reason about other objects, folded into this row
 	All     string // the list of all of them
 }
 
-// did are the words with which the hub's own events begin, and what the page says for them: the log says
-// what the hub is about to do, the page what has been done.
+// did are the first words of the hub's own events, and the participles that the page shows: the log
+// says what the hub is about to do, the page what it has done.
 var did = map[string]string{
 	"bind": "Bound", "create": "Created", "delete": "Deleted", "evict": "Evicted", "register": "Registered",
 	"release": "Released", "scale": "Scaled", "taint": "Tainted",
 }
 
-// reported is an event's message as a report.
+// reported turns an event's message into a report.
 func reported(message string) string {
 	word, rest, ok := strings.Cut(message, " ")
 	switch {
@@ -49,7 +49,7 @@ func reported(message string) string {
 	return message
 }
 
-// eventCount is how often it happened, by an event of either generation.
+// eventCount is how often an event occurred, in the old and the new event API.
 func eventCount(e *corev1.Event) int32 {
 	if e.Series != nil {
 		return max(e.Series.Count, 1)
@@ -92,8 +92,8 @@ func EventRowOf(a *Request, e *corev1.Event) EventRow {
 	return r
 }
 
-// EventsOf returns the events about an object, the newest first. Their names
-// begin with the object's.
+// EventsOf returns the events about an object, newest first. Events have names that begin with the
+// object's name.
 func EventsOf(s state.Snapshot, kind, namespace, name string) (found []*corev1.Event) {
 	for o := range s.From(state.Events, namespace, namespace, name+".") {
 		e := o.(*corev1.Event)
@@ -111,7 +111,7 @@ func EventsOf(s state.Snapshot, kind, namespace, name string) (found []*corev1.E
 // NewestFirst orders events.
 func NewestFirst(a, b *corev1.Event) int { return EventTime(b).Compare(EventTime(a)) }
 
-// EventTime is when an event was seen last.
+// EventTime is when an event last occurred.
 func EventTime(e *corev1.Event) time.Time {
 	switch {
 	case e.Series != nil && !e.Series.LastObservedTime.IsZero():
@@ -134,8 +134,7 @@ func NewestOf(events []*corev1.Event, reason string) *corev1.Event {
 	return nil
 }
 
-// NewestWarning returns the newest warning that has not the reason which has been told
-// already, nil if there is none.
+// NewestWarning returns the newest warning with another reason than told, nil if there is none.
 func NewestWarning(events []*corev1.Event, told string) *corev1.Event {
 	for _, e := range events {
 		if e.Type == corev1.EventTypeWarning && (told == "" || e.Reason != told) {

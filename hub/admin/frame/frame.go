@@ -1,10 +1,9 @@
-// Package frame is what all parts of the page share: the guard of every route, templates and
-// static files, open pages that are kept up to date, lists with their search, and the actions that
-// people have done to objects.
+// Package frame is what all parts of the page share: the checks of every route, templates and
+// static files, live updates, lists with their search, and actions with their progress.
 //
-// The packages beside it fill it: each shows what an operator does, and package admin puts their
-// routes together. The frame knows none of them, decides nothing about the fleet and knows no
-// password: package access does, behind the interfaces declared here.
+// The packages beside it are the page's parts; package admin registers their routes. The frame
+// imports none of them and decides nothing about the fleet. Logins and roles are package access's,
+// behind the interfaces declared here.
 package frame
 
 import (
@@ -34,8 +33,8 @@ type Server struct {
 	routes   []Route
 }
 
-// New returns a page that has the routes of its actions only: what can be done, and what the
-// lists show of each kind, is of the packages beside this one.
+// New returns a page with the routes of its actions. The packages beside this one give it the
+// actions and the lists.
 func New(c Config, does func(now func() time.Time) []*Action, listings map[state.Kind]Listing) *Server {
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -62,35 +61,35 @@ func New(c Config, does func(now func() time.Time) []*Action, listings map[state
 	return s
 }
 
-// Run keeps the open pages up to date until ctx is done; then it ends their
-// streams, and the actions that are still being done.
+// Run keeps the open pages up to date until ctx is done. Then it ends their streams and the running
+// actions.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.jobs.end()
 	return s.live.Run(ctx)
 }
 
-// Stop has the actions end that are still being done. It does not wait for them; Run does.
+// Stop ends the running actions without waiting for them; Run waits.
 func (s *Server) Stop() { s.jobs.stop() }
 
-// A Route is one path of the page, and who may ask for it.
+// A Route is one path of the page, and the permission that it needs.
 type Route struct {
 	Method, Path string
-	// Open routes need no login. Of the others, the role must be allowed Verb on
-	// Resource; without a Verb, being logged in is enough.
+	// Open routes need no login. For others the role must be allowed Verb on Resource; without a
+	// Verb a login is enough.
 	Open           bool
 	Verb, Resource string
-	Large          bool // its form may hold documents
+	Large          bool // its form may hold YAML documents
 
 	Serve func(*Call) error
 }
 
-// Routes lists all of them.
+// Routes lists the routes.
 func (s *Server) Routes() []Route { return s.routes }
 
-// Add has the page serve routes beside those of the actions.
+// Add adds routes.
 func (s *Server) Add(routes []Route) { s.routes = append(s.routes, routes...) }
 
-// Register mounts the page on its routes.
+// Register adds the routes to an Echo server.
 func (s *Server) Register(e *echo.Echo) {
 	for _, r := range s.Routes() {
 		e.Add(r.Method, r.Path, s.handler(r))

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// Tell is what people are told of an error: a code and whole sentences.
+// Tell returns an error's HTTP status and its text in whole sentences.
 func (c *Call) Tell(err error) (code int, text string) {
 	var told UserError
 	if errors.As(err, &told) {
@@ -28,23 +28,23 @@ func (c *Call) Tell(err error) (code int, text string) {
 }
 
 const (
-	// policy lets the page load and contact nothing but this hub, run no script
-	// and use no style that stands in the page itself, and be framed by nobody.
+	// policy allows the page to load from and connect to this hub only. It forbids inline scripts
+	// and styles, and frames.
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 	maxForm  = 64 << 10 // bytes
-	maxLarge = 4 << 20  // bytes, of a form that holds documents
+	maxLarge = 4 << 20  // bytes, of a form with YAML documents
 )
 
-// A Call is one request on its way to its answer.
+// A Call is one HTTP request and its response.
 type Call struct {
 	*Server
 	echo.Context
-	User access.User // zero: nobody is logged in
+	User access.User // zero: not logged in
 }
 
-// handler guards a route: headers, login, role, and for what changes something
-// the form's origin.
+// handler checks each request of a route: login, role, and the CSRF token of a form. It also sets
+// the security headers.
 func (s *Server) handler(rt Route) echo.HandlerFunc {
 	return func(ec echo.Context) error {
 		c := &Call{Server: s, Context: ec}
@@ -91,8 +91,7 @@ func (s *Server) handler(rt Route) echo.HandlerFunc {
 	}
 }
 
-// refused keeps in the audit what was not allowed. Who only looks, and is sent to
-// the login, was refused nothing.
+// refused writes a refusal to the audit. A GET that is redirected to the login is none.
 func (c *Call) refused(rt Route, u access.User, code int, err error) {
 	r := c.Request()
 	if code == http.StatusUnauthorized && r.Method == http.MethodGet {
@@ -106,13 +105,13 @@ func (c *Call) refused(rt Route, u access.User, code int, err error) {
 	c.Audit(r.Context(), a)
 }
 
-// Record keeps in the audit what the user has done.
+// Record writes what the user did to the audit.
 func (c *Call) Record(a store.Audit) {
 	a.Who, a.Via, a.Source = c.User.Name, access.ViaPage, c.User.Source
 	c.Audit(c.Request().Context(), a)
 }
 
-// stranger sends whoever is not logged in to the login, and back afterwards.
+// stranger redirects an unauthenticated request to the login, and from there back.
 func (c *Call) stranger(err error) error {
 	code, why := c.Explain(err)
 	r := c.Request()
@@ -130,7 +129,7 @@ func (c *Call) stranger(err error) error {
 	return c.Redirect(http.StatusSeeOther, to)
 }
 
-// nowhere answers for a path that nobody serves.
+// nowhere answers an unknown path.
 func (c *Call) nowhere() error {
 	if !strings.Contains(c.Request().Header.Get("Accept"), "text/html") {
 		return echo.ErrNotFound
@@ -138,17 +137,18 @@ func (c *Call) nowhere() error {
 	return c.Message(http.StatusNotFound, "Nothing here", "There is no page "+c.Request().URL.Path+".")
 }
 
-// MissingError is an object that is not (any more) there; its text says which.
+// A MissingError says which object does not exist.
 type MissingError string
 
 func (e MissingError) Error() string { return string(e) }
 
-// An InputError is a request that the page cannot answer as it is asked; its text says what would do.
+// An InputError says what is wrong with an address, and what to use instead.
 type InputError string
 
 func (e InputError) Error() string { return string(e) }
 
-// Explain turns an error into a code and a sentence, and logs what is the hub's own fault.
+// Explain returns an error's HTTP status and a sentence. It logs errors that are the hub's own
+// fault.
 func (c *Call) Explain(err error) (code int, sentence string) {
 	return c.explainOf(c.Request().URL.Path, err)
 }
@@ -175,8 +175,8 @@ func (s *Server) explainOf(path string, err error) (code int, sentence string) {
 	return http.StatusInternalServerError, "the hub cannot answer now; see its log"
 }
 
-// explained are the errors that are not the hub's fault; without a sentence of ours
-// their own is told.
+// explained are the errors that are not the hub's fault. Without a sentence here, the error's own
+// text is shown.
 var explained = []struct {
 	sentinel error
 	code     int
@@ -186,24 +186,24 @@ var explained = []struct {
 	{access.ErrUnauthenticated, http.StatusUnauthorized, ""},
 	{access.ErrForbidden, http.StatusForbidden, ""}, {access.ErrConflict, http.StatusConflict, ""},
 	{store.ErrNotFound, http.StatusNotFound, ""}, {store.ErrExists, http.StatusConflict, ""},
-	{store.ErrFull, http.StatusInsufficientStorage, "the hub's disk is full: make room on it, and try again"},
+	{store.ErrFull, http.StatusInsufficientStorage, "the hub's disk is full: free space on it, and try again"},
 	{store.ErrUnavailable, http.StatusServiceUnavailable,
 		"the hub's database does not answer: try again in a moment, and see the hub's log"},
 	{control.ErrUnavailable, http.StatusServiceUnavailable,
 		"the hub's database does not answer: try again in a moment, and see the hub's log"},
 	{control.ErrStopped, http.StatusServiceUnavailable, ""},
-	// The hub stops, or nobody waits for the answer any more.
+	// the hub stops, or the client has disconnected
 	{context.Canceled, http.StatusServiceUnavailable,
-		"the hub is stopping: look in a moment whether it was done, and try again if it was not"},
+		"the hub is stopping: check in a moment whether it was done, and try again if not"},
 }
 
-// Refuse answers with an error, as people read it.
+// Refuse answers with an error's sentence.
 func (c *Call) Refuse(title string, err error) error {
 	code, sentence := c.Explain(err)
 	return c.Message(code, title, sentence)
 }
 
-// LocalPath returns where to go next if that is a place on this page, else the overview.
+// LocalPath returns next if it is a path of this page, otherwise the overview.
 func LocalPath(next string) string {
 	u, err := url.Parse(next)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" ||
@@ -213,7 +213,7 @@ func LocalPath(next string) string {
 	return next
 }
 
-// An UserError is an error for people, as it is.
+// A UserError is an error whose text is shown to users as it is.
 type UserError string
 
 func (s UserError) Error() string { return string(s) }

@@ -6,8 +6,8 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// Handbook is the manual, read when somebody first asks for it or a page links to it. It
-// panics when a page is wrong, which no setting can cause.
+// Handbook is the manual, parsed at its first use. It panics when a page is invalid, which no
+// setting can cause.
 var Handbook = sync.OnceValue(func() *manual.Manual {
 	m, err := manual.Load(manual.Files)
 	if err != nil {
@@ -16,8 +16,7 @@ var Handbook = sync.OnceValue(func() *manual.Manual {
 	return m
 })
 
-// HelpURL is where the manual tells of something: the anchor of a page, whose parts are
-// joined with a dot; "" where it does not.
+// HelpURL is the manual's anchor for the parts, joined with dots; "": the manual has none.
 func HelpURL(page string, parts ...string) string {
 	id := ""
 	for i, part := range parts {

@@ -15,35 +15,35 @@ import (
 )
 
 const (
-	// maxItems is how many things one action is done to at most.
+	// maxItems is how many objects one action may change.
 	maxItems = 10_000
-	// keptItems is how many things the actions that are kept were done to, together.
+	// keptItems is how many objects the kept jobs may have together.
 	keptItems = 2 * maxItems
-	// remembered is how many actions are kept to look at, and how many can be going on.
+	// remembered is how many jobs are kept, and how many may run.
 	remembered = 50
-	// atOnce is how many of its things an action does at a time.
+	// atOnce is how many objects a job changes at a time.
 	atOnce = 8
 )
 
-// Progress is how far an action is with one thing.
+// Progress is how far a job is with one object.
 type Progress struct {
 	Item
 	State string // waiting, doing, done, failed
 	Text  string
-	Why   failure // of one that has failed
-	Parts []Part  // what it waits for
-	Share float64 // of it that is done, from 0 to 1, while it is being done
-	Undo  Undo    // takes back what was done; nil: nothing does, or it is being taken back
-	back  Undo    // what an action that takes another one back does to it
-	of    int     // where it stands in that other one
+	Why   failure // of a failed one
+	Parts []Part  // the steps that it waits for
+	Share float64 // the finished share, from 0 to 1, while it runs
+	Undo  Undo    // reverts the change; nil: nothing does, or it is running
+	back  Undo    // what an undoing job does to the object
+	of    int     // its index in the job that is undone
 }
 
-// A failure is why something was not done, in a word.
+// A failure is why an object was not changed, in one word.
 type failure string
 
 const (
-	wasGone    failure = "Gone"    // it had gone before, or another of its name has come
-	wasRefused failure = "Refused" // by the API: its text says why
+	wasGone    failure = "Gone"    // it did not exist any more, or another object had its name
+	wasRefused failure = "Refused" // the API refused; its text says why
 )
 
 func failureOf(err error) failure {
@@ -58,21 +58,21 @@ func failureOf(err error) failure {
 	return "Failed"
 }
 
-// A Part is something that has to happen until a thing is done.
+// A Part is a step that an object's change waits for.
 type Part struct {
 	Name string
 	Pill Pill
 	Text string
 }
 
-// A Job is an action that is being done, or was. It is kept in memory only: what it
-// has changed is in the fleet, and what it has not can be asked for again. A drain is
-// in the fleet as a whole: its job only looks on.
+// A Job is an action that runs or has ended. It is kept in memory only: its changes are in the
+// fleet, and the rest can be started again. A drain is stored with its node; its job only watches
+// it.
 type Job struct {
 	Worker
 	ID, By  string
 	Began   time.Time
-	Undoes  *Job // the one that it takes back
+	Undoes  *Job // the job that this one reverts
 	act     *Action
 	notify  func()
 	cancel  context.CancelFunc
@@ -80,15 +80,15 @@ type Job struct {
 	mu      sync.Mutex
 	Items   []Progress
 	Ended   time.Time
-	Stopped bool // by somebody
+	Stopped bool // by a user
 }
 
-// Set changes the progress of the i-th thing.
+// Set changes the progress of the i-th object.
 func (j *Job) Set(i int, change func(*Progress)) {
 	j.Update(i, func(p *Progress) bool { change(p); return true })
 }
 
-// Update changes the progress of the i-th thing, and shows it where it has changed.
+// Update changes the progress of the i-th object, and updates open pages if it has changed.
 func (j *Job) Update(i int, change func(*Progress) (changed bool)) {
 	j.mu.Lock()
 	changed := change(&j.Items[i])
@@ -98,14 +98,14 @@ func (j *Job) Update(i int, change func(*Progress) (changed bool)) {
 	}
 }
 
-// IsStopped tells whether somebody has stopped it.
+// IsStopped tells whether a user has stopped the job.
 func (j *Job) IsStopped() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.Stopped
 }
 
-// Finish says how the i-th thing went; undo takes it back, if anything does.
+// Finish ends the i-th object's change; undo reverts it, and may be nil.
 func (j *Job) Finish(i int, undo Undo, err error) {
 	j.Set(i, func(p *Progress) {
 		p.State, p.Text, p.Undo = "done", "", undo
@@ -115,7 +115,7 @@ func (j *Job) Finish(i int, undo Undo, err error) {
 	})
 }
 
-// run does the action to every thing, a few at a time.
+// run changes every object, a few at a time.
 func (j *Job) run(ctx context.Context) {
 	defer panics.Catch("page job")
 	if j.act.All != nil && j.Undoes == nil {
@@ -129,13 +129,13 @@ func (j *Job) run(ctx context.Context) {
 		defer end()
 		undo, err := j.one(whole, i)
 		if err != nil {
-			undo = nil // there is nothing to take back
+			undo = nil // nothing has changed
 		}
 		j.Finish(i, undo, err)
 	})
 }
 
-// Each does something n times, a few at a time, until ctx is done.
+// Each calls do n times, a few at a time, until ctx is done.
 func (j *Job) Each(ctx context.Context, n int, do func(i int)) {
 	places := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
@@ -164,8 +164,8 @@ func (j *Job) one(ctx context.Context, i int) (Undo, error) {
 	return j.act.Do(ctx, &j.Worker, o)
 }
 
-// WithGrace returns a context in which what has been begun is brought to its end, when ctx
-// ends before: what was asked of the API and not waited for would be neither done nor not.
+// WithGrace returns a context that outlives ctx by a while, so that requests already sent to the
+// API are answered.
 func WithGrace(ctx context.Context) (context.Context, func()) {
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -179,13 +179,13 @@ func WithGrace(ctx context.Context) (context.Context, func()) {
 	return whole, func() { stop(); cancel() }
 }
 
-// A sum counts the things of a job by their state.
+// A sum counts a job's objects by state.
 type sum struct {
 	All, Done, Failed int
-	share             float64 // that is over, of all
+	share             float64 // finished, of All
 }
 
-// Percent is how much is over, and never all of it too soon.
+// Percent is the finished share, rounded down.
 func (s sum) Percent() int { return int(100 * s.share / float64(max(s.All, 1))) }
 
 func (j *Job) sum() (s sum) {
@@ -205,7 +205,7 @@ func (j *Job) sum() (s sum) {
 	return s
 }
 
-// takeBack returns what can be taken back, each thing once.
+// takeBack claims everything that can be undone, each object once.
 func (j *Job) takeBack() []Progress {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -216,7 +216,7 @@ func (j *Job) takeBack() []Progress {
 	return items
 }
 
-// undoable is what can be taken back of what has been done. The caller holds mu.
+// undoable are the finished changes that can be undone. The caller holds mu.
 func (j *Job) undoable() (items []Progress) {
 	if j.Ended.IsZero() {
 		return nil
@@ -229,8 +229,8 @@ func (j *Job) undoable() (items []Progress) {
 	return items
 }
 
-// giveBack lets be taken back again what this action was to take back and has not: the
-// database may not have answered, or somebody has stopped it. What has gone is not.
+// giveBack lets objects be undone again that this job should have undone and has not, because the
+// database did not answer or a user stopped it.
 func (j *Job) giveBack() {
 	if j.Undoes == nil {
 		return
@@ -248,7 +248,7 @@ func (j *Job) giveBack() {
 	j.Undoes.notify()
 }
 
-// jobs are the actions of this life of the hub.
+// jobs are the jobs since the hub started.
 type jobs struct {
 	ctx  context.Context
 	stop context.CancelFunc
@@ -256,10 +256,10 @@ type jobs struct {
 	wg   sync.WaitGroup
 
 	now   func() time.Time
-	began time.Time // this life
+	began time.Time // when the hub started
 
 	mu   sync.Mutex
-	list []*Job // the newest last
+	list []*Job // newest last
 }
 
 func newJobs(l *live, now func() time.Time) *jobs {
@@ -267,16 +267,16 @@ func newJobs(l *live, now func() time.Time) *jobs {
 	return &jobs{ctx: ctx, stop: stop, live: l, now: now, began: now()}
 }
 
-// Since is when this life of the hub began.
+// Since is when the hub started.
 func (js *jobs) Since(now time.Time) *format.Moment { return format.Time(js.began, now) }
 
-// end stops everything that is being done, and waits for it.
+// end stops all running jobs and waits for them.
 func (js *jobs) end() {
 	js.stop()
 	js.wg.Wait()
 }
 
-// begin starts a job, unless too many are being done.
+// begin starts a job, unless too many are running.
 func (js *jobs) begin(j *Job) (ok bool) {
 	j.ID, j.Began, j.over = rand.Text()[:12], js.now(), make(chan struct{})
 	j.notify = func() { js.live.touch(JobsTopic, JobsTopic+"/"+j.ID) }
@@ -312,8 +312,8 @@ func (js *jobs) begin(j *Job) (ok bool) {
 	return true
 }
 
-// forget drops the oldest jobs that have ended, where there are too many, or they were
-// done to too many things; ok tells whether there is room then.
+// forget drops the oldest ended jobs while there are too many jobs or objects; ok tells whether a
+// new job fits.
 func (js *jobs) forget() (ok bool) {
 	extra, items := len(js.list)-remembered, -keptItems
 	for _, j := range js.list {
@@ -346,7 +346,7 @@ func (js *jobs) get(id string) *Job {
 	return nil
 }
 
-// all returns the jobs, the newest first.
+// all returns the jobs, newest first.
 func (js *jobs) all() []*Job {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -355,5 +355,5 @@ func (js *jobs) all() []*Job {
 	return list
 }
 
-// JobsTopic is what changes with every action.
+// JobsTopic changes with every job.
 const JobsTopic = "actions"

@@ -11,13 +11,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Done is what somebody has just done, as the page of the thing tells it.
+// A Done is what a user has just done to the object of a page.
 type Done struct {
 	Text, ID string
 	MayUndo  bool
 }
 
-// JustDone is the action that the address tells of; nil: none.
+// JustDone is the job that the address names; nil: none.
 func JustDone(a *Request) *Done {
 	j := a.Jobs.get(a.Query("did"))
 	if j == nil || len(j.Items) != 1 {
@@ -29,7 +29,7 @@ func JustDone(a *Request) *Done {
 		j.act.allowed(a.May)}
 }
 
-// title says what is done: "Cordon 3 nodes", or once it is over and for one "pi-1: cordoned".
+// title is the job's title: "Cordon 3 nodes", or for one object that is done "pi-1: cordoned".
 func (j *Job) title() string {
 	switch {
 	case j.Undoes != nil:
@@ -47,7 +47,7 @@ func (j *Job) what() string {
 	return j.act.many(len(j.Items))
 }
 
-// A JobRow is an action in the list of actions.
+// A JobRow is a job in the list of actions.
 type JobRow struct {
 	ID, Title, By string
 	Pill          Pill
@@ -77,7 +77,7 @@ func jobRowOf(j *Job, now time.Time) JobRow {
 	return r
 }
 
-// JobRows are all jobs, the newest first.
+// JobRows are all jobs, newest first.
 func JobRows(a *Request) (rows []JobRow) {
 	for _, j := range a.Jobs.all() {
 		j.mu.Lock()
@@ -101,16 +101,16 @@ type jobData struct {
 	Running          bool
 	MayStop, MayUndo bool
 	Back, BackText   string
-	Shows            []MenuItem // all of them, or only those that have failed
+	Shows            []MenuItem // links: all objects, or the failed ones only
 	Pager            Pager
 }
 
-// jobView shows one action: what it is done to, how far it is, and what failed why.
+// jobView shows one job: its objects, how far each is, and why some failed.
 func jobView(a *Request) (Page, error) {
 	j := a.Jobs.get(a.Param("id"))
 	if j == nil {
-		return Page{}, MissingError("The hub does not know of this action any more: it was restarted, or many others " +
-			"have been done since. What it changed is in the fleet, and Actions lists the drains that go on.")
+		return Page{}, MissingError("The hub has forgotten this action: it was restarted, or many others " +
+			"have been done since. Its changes are in the fleet, and Actions lists the running drains.")
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -123,7 +123,7 @@ func jobView(a *Request) (Page, error) {
 	if a.Query("show") == "failed" {
 		filter.Set("show", "failed")
 	}
-	for _, failed := range []bool{true, false} { // what failed is what somebody looks for
+	for _, failed := range []bool{true, false} { // failures are what people look for
 		for i, p := range j.Items {
 			if (p.State == "failed") == failed && (failed || len(filter) == 0) {
 				order = append(order, i)
@@ -174,12 +174,12 @@ func (j *Job) item(a *Request, p Progress) jobItem {
 	return r
 }
 
-// jobAction stops an action, or takes it back.
+// jobAction stops a job or undoes it.
 func (c *Call) jobAction() error {
 	j := c.jobs.get(c.Param("id"))
 	if j == nil {
 		return c.Message(http.StatusNotFound, "Nothing to undo",
-			"The hub does not know of this action any more: it was restarted, or many others have been done since.")
+			"The hub has forgotten this action: it was restarted, or many others have been done since.")
 	}
 	if !j.act.allowed(c.may()) {
 		return c.Message(http.StatusForbidden, "Not for your role", "Your role “"+string(c.User.Role)+

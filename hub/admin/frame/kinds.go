@@ -8,26 +8,25 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// IncidentsTopic is that of the pages that show incidents.
+// IncidentsTopic is watched by pages that show incidents.
 const IncidentsTopic = string(state.Incidents)
 
-// A shownKind is how the page shows the objects of a kind. Those of a kind without one are shown
-// as YAML only.
+// A shownKind is how the page shows objects of a kind. Other kinds are shown as YAML only.
 type shownKind struct {
-	topic    string            // that pages which show them watch
-	list     string            // the list in which they are searched; "": none
+	topic    string            // watched by the pages that show the kind
+	list     string            // the list with the kind's objects; "": none
 	statuses [][2]string       // of that list
-	href     func(Item) string // where one is shown
+	href     func(Item) string // the page of an object
 }
 
-// A Listing is what the list of a kind shows.
+// A Listing is the list of a kind.
 type Listing struct {
-	Found func(*Request) []state.Object       // what it shows under the filter of the query, on all its pages
-	Pill  func(*Request, state.Object) Pill   // the status of one
-	Where func(*Request, state.Object) string // what tells it from others of its name; nil: nothing
+	Found func(*Request) []state.Object       // the objects under the query's filter, on all pages
+	Pill  func(*Request, state.Object) Pill   // an object's status
+	Where func(*Request, state.Object) string // a note that tells objects with one name apart; nil: none
 }
 
-// shownAs returns how the page shows a kind. Whatever makes pods is a workload.
+// shownAs returns how the page shows a kind. Every kind that makes pods is a workload.
 func shownAs(kind state.Kind) shownKind {
 	switch kind {
 	case state.Nodes:
@@ -73,12 +72,12 @@ var ListedWorkloads = []struct {
 	{state.CronJobs, "Cron jobs", ""}, {state.Jobs, "Jobs", ", the newest first"},
 }
 
-// HasPage tells whether workloads of a kind have a page of their own.
+// HasPage tells whether a workload of the kind has a page.
 func HasPage(kind state.Kind) bool {
 	return kind == state.Deployments || kind == state.DaemonSets || kind == state.StatefulSets
 }
 
-// Objects are a list of one kind as one of any.
+// Objects converts a list of one kind to a list of objects.
 func Objects[T state.Object](list []T) (all []state.Object) {
 	for _, o := range list {
 		all = append(all, o)
@@ -94,8 +93,7 @@ func ObjectHref(kind state.Kind, i Item) string {
 	return ""
 }
 
-// shownUnder returns what a list of a kind shows under the filter that is in the query,
-// on all its pages.
+// shownUnder returns the objects of a kind under the query's filter, on all pages.
 func shownUnder(a *Request, kind state.Kind) []state.Object {
 	if found := a.listings[kind].Found; found != nil {
 		return found(a)
@@ -103,40 +101,40 @@ func shownUnder(a *Request, kind state.Kind) []state.Object {
 	return nil
 }
 
-// EventTypes are the statuses of events.
+// EventTypes are the choices of the events' filter.
 var EventTypes = [][2]string{{"", "All"}, {corev1.EventTypeWarning, "Warnings"}, {corev1.EventTypeNormal, "Normal"}}
 
-// IncidentStatuses are what the list of incidents can be filtered by.
+// IncidentStatuses are the choices of the incidents' filter.
 var IncidentStatuses = [][2]string{{"", "Open and over"}, {"open", "Open"}, {"new", "Open, not acknowledged"},
 	{"acknowledged", "Open, acknowledged"}, {"over", "Over in the last day"}}
 
-// NodeStatuses are what the list of nodes can be filtered by.
+// NodeStatuses are the choices of the nodes' filter.
 var NodeStatuses = [][2]string{
 	{"", "Any status"}, {"attention", "Needs attention"}, {"ready", "Ready"}, {"notready", "Not ready"},
 	{"unknown", "Unknown"},
 	{"never", "Never seen"}, {"cordoned", "Cordoned"},
 }
 
-// PodStatuses are what the list of pods can be filtered by.
+// PodStatuses are the choices of the pods' filter.
 var PodStatuses = [][2]string{
 	{"", "Any status"}, {"attention", "Needs attention"}, {"pending", "Pending"}, {"running", "Running"},
 	{"failed", "Failed"},
 	{"succeeded", "Succeeded"}, {"terminating", "Terminating"},
 }
 
-// RolloutsTopic is what changes with every one of them.
+// RolloutsTopic is watched by pages that show rollouts of boot configurations.
 const RolloutsTopic = "rollouts"
 
-// SiteStates are what the list of sites can be filtered by.
+// SiteStates are the choices of the sites' filter.
 var SiteStates = [][2]string{{"", "Any state"}, {"attention", "Needs attention"}, {"held", "Evictions held"},
 	{"maintenance", "In maintenance"}, {"normal", "Normal"}}
 
-// WorkloadStatuses are what the list of workloads can be filtered by.
+// WorkloadStatuses are the choices of the workloads' filter.
 var WorkloadStatuses = [][2]string{
 	{"", "Any status"}, {"attention", "Needs attention"}, {"complete", "Complete"}, {"paused", "Paused or suspended"},
 }
 
-// IsListed tells whether a workload is one that people know.
+// IsListed tells whether a workload stands in the list: a Deployment's ReplicaSets do not.
 func IsListed(o state.Object) bool {
 	return state.KindOf(o) != state.ReplicaSets || diagnose.IsKnown(o)
 }

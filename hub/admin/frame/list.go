@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// InSentence is a title as it stands within a sentence; an abbreviation stays one.
+// InSentence writes a column's title in lower case, except an abbreviation.
 func InSentence(title string) string {
 	if strings.ToUpper(title) == title {
 		return title
@@ -21,24 +21,24 @@ func InSentence(title string) string {
 
 // ---- sorting
 
-// unsorted is what lists are sorted by when nobody asks: trouble first, and then by name.
+// unsorted is the order of a list without a choice: trouble first, then by name.
 const unsorted = "status"
 
-// A Sorter is a column that a list may be sorted by; without less it is by name, as
-// the fleet is kept.
+// A Sorter is a column that a list can be sorted by. Without By it is the name, which is the order
+// of the snapshot.
 type Sorter[T any] struct {
 	Name, Title string
 	By          func(a *Request) func(x, y T) int
 }
 
-// A Column is the head of one, with the address that sorts by it.
+// A Column is the head of a column, with the address that sorts by it.
 type Column struct {
 	Title, Href string
-	Sorted      string // ascending, descending, or "": not by this one
-	All         bool   // it has the box that ticks all rows that are shown
+	Sorted      string // ascending, descending, or "": the list is sorted by another column
+	All         bool   // it is the box that ticks all rows of the page
 }
 
-// Sort sorts a list as the query says: by a column, or with "-" before its name the other way.
+// Sort sorts a list by the query's column; "-" before its name reverses the order.
 func Sort[T any](a *Request, list []T, by []Sorter[T]) {
 	name, down := strings.CutPrefix(cmp.Or(a.Query("sort"), unsorted), "-")
 	if !slices.ContainsFunc(by, func(s Sorter[T]) bool { return s.Name != "" && s.Name == name }) {
@@ -57,7 +57,7 @@ func Sort[T any](a *Request, list []T, by []Sorter[T]) {
 	}
 }
 
-// SortLinks are the heads of the columns of a list, each with the address that sorts by it.
+// SortLinks are the heads of a list's columns.
 func SortLinks[T any](a *Request, filter url.Values, by []Sorter[T]) (columns []Column) {
 	now, down := strings.CutPrefix(cmp.Or(a.Query("sort"), unsorted), "-")
 	for _, s := range by {
@@ -93,29 +93,29 @@ func SortLinks[T any](a *Request, filter url.Values, by []Sorter[T]) (columns []
 	return columns
 }
 
-// PerPage is how many rows a page of a list has.
+// PerPage is the number of rows on a page of a list.
 const PerPage = 100
 
-// A Pager leads through a list.
+// A Pager links the pages of a list.
 type Pager struct {
 	From, To, Total int // From and To count from 1
 	Prev, Next      string
-	Pages           []pageLink // the first, those around this one, and the last
+	Pages           []pageLink // the first, those around this page, and the last
 }
 
-// A pageLink leads to a page of a list; without Href it is the one that is shown, without Number
-// it stands for those that are left out.
+// A pageLink links a page of a list. Without Href it is the page that is shown; without Number it
+// stands for the pages left out.
 type pageLink struct {
 	Number int
 	Href   string
 }
 
-// PageOf cuts the page that is asked for out of n rows.
+// PageOf returns the rows, of n, on the query's page.
 func PageOf(a *Request, n int, filter url.Values) (from, to int, p Pager) {
 	return pageAt(a, pageNumber(a), n, filter)
 }
 
-// pageNumber is the page that is asked for, from 1.
+// pageNumber is the query's page, from 1.
 func pageNumber(a *Request) int {
 	number, err := strconv.Atoi(a.Query("page"))
 	if err != nil || number < 1 {
@@ -124,7 +124,7 @@ func pageNumber(a *Request) int {
 	return number
 }
 
-// pageAt cuts a page out of n rows, the last one where there are not so many.
+// pageAt returns the rows on a page. Beyond the last page it is the last one.
 func pageAt(a *Request, number, n int, filter url.Values) (from, to int, p Pager) {
 	last := max((n+PerPage-1)/PerPage, 1)
 	number = min(number, last)
@@ -160,13 +160,13 @@ func pageAt(a *Request, number, n int, filter url.Values) (from, to int, p Pager
 	return from, to, p
 }
 
-// An Option is a choice of a filter.
+// An Option is a choice of a menu.
 type Option struct {
 	Value, Text string
 	Chosen      bool
 }
 
-// Options are the choices of a filter, each its value and its text.
+// Options are the choices of a menu, from pairs of value and text.
 func Options(chosen string, pairs ...[2]string) (o []Option) {
 	for _, p := range pairs {
 		o = append(o, Option{p[0], p[1], p[0] == chosen})
@@ -174,7 +174,7 @@ func Options(chosen string, pairs ...[2]string) (o []Option) {
 	return o
 }
 
-// ByRank compares by a pill's kind, the worst first, which is found once for each.
+// ByRank compares by a pill's kind, the worst first. It calls kind once for each object.
 func ByRank[T comparable](kind func(T) string) func(x, y T) int {
 	ranks := map[T]int{}
 	of := func(x T) int {
@@ -188,7 +188,7 @@ func ByRank[T comparable](kind func(T) string) func(x, y T) int {
 	return func(x, y T) int { return cmp.Compare(of(x), of(y)) }
 }
 
-// SiteOptions are the sites that a list can be filtered by.
+// SiteOptions are the choices of a filter by site.
 func SiteOptions(a *Request, chosen string) []Option {
 	o := []Option{{"", "All sites", chosen == ""}}
 	for name, c := range a.Counts() {
@@ -197,8 +197,7 @@ func SiteOptions(a *Request, chosen string) []Option {
 	return WithChosen(o, chosen)
 }
 
-// WithChosen are options with the one that is chosen, which may be of nothing any more: a
-// menu without it would choose another one.
+// WithChosen adds the chosen value to the options if it is missing, such as a site without nodes.
 func WithChosen(o []Option, chosen string) []Option {
 	if !slices.ContainsFunc(o, func(x Option) bool { return x.Chosen }) {
 		o = append(o, Option{chosen, chosen, true})
@@ -206,7 +205,7 @@ func WithChosen(o []Option, chosen string) []Option {
 	return o
 }
 
-// NamespaceOptions are the namespaces that a list can be filtered by.
+// NamespaceOptions are the choices of a filter by namespace.
 func NamespaceOptions(a *Request, chosen string) []Option {
 	o := []Option{{"", "All namespaces", chosen == ""}}
 	for ns := range a.All(state.Namespaces, "") {
@@ -215,9 +214,9 @@ func NamespaceOptions(a *Request, chosen string) []Option {
 	return o
 }
 
-// ---- sorting where the heads of columns are not shown
+// ---- sorting where column heads are not shown
 
-// SortOptions are the orders of a list, each also the other way.
+// SortOptions are the orders of a list, each in both directions.
 func SortOptions[T any](a *Request, by []Sorter[T]) (o []Option) {
 	now := a.Query("sort")
 	for _, s := range by {

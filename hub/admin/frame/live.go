@@ -15,35 +15,34 @@ import (
 )
 
 const (
-	// together is the least time from one look at what has changed to the next.
+	// together is the least time between two rounds of updates.
 	together = 500 * time.Millisecond
-	// rest is how many times as long as it took to look live rests after it: what
-	// the open pages cost is bounded, however many views they are of.
+	// rest bounds the cost of open pages: after a round of updates, live waits this many times as
+	// long as the round took.
 	rest = 4
-	// maxStreams bounds the pages that are open.
+	// maxStreams bounds the number of open pages.
 	maxStreams = 1000
 )
 
 // everything is the topic that concerns every page.
 const everything = "*"
 
-// live keeps the open pages up to date. One goroutine reads the loop's feed, looks
-// again at each view that the changes concern, once for all pages that have it open,
-// and wakes those pages when it shows something else.
+// live keeps open pages up to date. One goroutine reads the loop's feed, renders each concerned
+// view once for all its pages, and wakes the pages whose content has changed.
 type live struct {
 	fleet   Fleet
-	now     func() time.Time // the hub's time, as what is rendered carries it
-	touched atomic.Uint64    // counts what changed that is not of the fleet
-	over    chan struct{}    // closed when Run has ended
-	again   chan struct{}    // something is due, or a view is open that was not
+	now     func() time.Time // the hub's time
+	touched atomic.Uint64    // counts changes that are not in the snapshot, such as a job's progress
+	over    chan struct{}    // closed when Run ends
+	again   chan struct{}    // a topic is due, or a view has been opened
 
 	mu            sync.Mutex
-	due           map[string]bool // topics that are not of the fleet
+	due           map[string]bool // changed topics that are not in the snapshot
 	subscriptions map[string]*subscription
 	pages         int
 }
 
-// A subscription is to one view as one role sees it, and the pages that have it open.
+// A subscription is a view of one role, with the pages that have it open.
 type subscription struct {
 	look  func() rendered
 	pages map[*sub]struct{}
@@ -75,7 +74,7 @@ func (l *live) run(ctx context.Context) error {
 		begin, hit := l.now(), l.takeDue()
 		changes, more, err := l.fleet.Since(rev)
 		switch {
-		case err != nil: // fell behind: whatever they show may be old
+		case err != nil: // fell behind: every page may be out of date
 			rev = l.fleet.Snapshot().Revision
 			hit[everything] = true
 		case len(changes) > 0:
@@ -107,8 +106,8 @@ func (l *live) run(ctx context.Context) error {
 	}
 }
 
-// stale returns the views that the topics concern, or that show what goes stale by
-// itself; and how long until the next one does, 0 for never.
+// stale returns the views that the topics concern or whose poll time has come, and how long until
+// the next poll; 0: never.
 func (l *live) stale(hit map[string]bool, now time.Time) (stale []*subscription, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,15 +125,15 @@ func (l *live) stale(hit map[string]bool, now time.Time) (stale []*subscription,
 	return stale, next
 }
 
-// concerned tells whether the topics are any that the view watches. One that
-// watches nothing has not been looked at yet, or is of something that is gone.
+// concerned tells whether the view watches one of the topics. A view without topics is not rendered
+// yet, or its object is missing.
 func (s *subscription) concerned(hit map[string]bool) bool {
 	watch := s.now.page.Watch
 	return hit[everything] || len(hit) > 0 && len(watch) == 0 ||
 		slices.ContainsFunc(watch, func(t string) bool { return hit[t] })
 }
 
-// refresh looks at a view, and wakes its pages when it shows something else.
+// refresh renders a view and wakes its pages if the content has changed.
 func (l *live) refresh(s *subscription) {
 	defer panics.Catch("page view")
 	r := s.look()
@@ -147,21 +146,21 @@ func (l *live) refresh(s *subscription) {
 		for p := range s.pages {
 			select {
 			case p.wake <- struct{}{}:
-			default: // has not taken the last one yet: it takes the newest
+			default: // the page is still sending and will then take the newest
 			}
 		}
 	}
 	s.now = r
 }
 
-// shows is what the page's view shows now.
+// shows is the newest rendering of a page's view.
 func (l *live) shows(p *sub) rendered {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return p.now
 }
 
-// touch says that something has changed that is not of the fleet.
+// touch marks topics that changed outside of the snapshot.
 func (l *live) touch(topics ...string) {
 	l.touched.Add(1)
 	l.mu.Lock()
@@ -188,7 +187,7 @@ func (l *live) hurry() {
 
 var errCrowded = errors.New("too many pages are open")
 
-// open adds a page that has the view of a key open, and looks at it.
+// open adds a page with the view of a key, and renders the view.
 func (l *live) open(key string, look func() rendered) (*sub, error) {
 	l.mu.Lock()
 	if l.pages >= maxStreams {
@@ -205,7 +204,7 @@ func (l *live) open(key string, look func() rendered) (*sub, error) {
 	s.pages[p] = struct{}{}
 	l.mu.Unlock()
 	l.refresh(s)
-	l.hurry() // it may go stale by itself
+	l.hurry() // the view may have a poll time
 	return p, nil
 }
 
@@ -218,7 +217,7 @@ func (l *live) close(p *sub) {
 	}
 }
 
-// topics adds what changes concern: kinds, and single nodes and pods.
+// topics adds the topics of changes: kinds, single nodes and single pods.
 func topics(changes []state.Applied, hit map[string]bool) {
 	for _, a := range changes {
 		if topic := shownAs(a.Key.Kind).topic; topic != "" {

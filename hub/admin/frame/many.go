@@ -17,21 +17,23 @@ import (
 )
 
 const (
-	// tickable is how many things can be ticked one by one on the page before an action. With
-	// more, that page lists the first and names all, and what destroys is only begun
-	// when their number is typed.
+	// tickable is how many objects the page before an action lists with check boxes. With more, it
+	// lists the first ones, and a destroying action needs their number typed.
 	tickable = 10
-	// firstShown is how many of many are listed.
+	// firstShown is how many of many objects are listed.
 	firstShown = 20
-	// manyKind is what stands for several kinds in an address.
+	// manyKind stands for several kinds in an address.
 	manyKind state.Kind = "many"
 )
 
 var tooMany = fmt.Sprintf(
-	"One action is done to %d things at most: filter the list, and do it in parts. Nothing was changed.", maxItems)
+	"One action changes at most %d objects: filter the list, and do it in parts. Nothing was changed.", maxItems)
 
-// manyRoutes are the way from check boxes to an action: what is picked is shown on the
-// page before, and begun from there.
+// unknownObject is the refusal of a form whose objects do not exist.
+const unknownObject = "The form names no known object: go back to the list and choose again."
+
+// manyRoutes lead from check boxes to an action: the picked objects are confirmed on a page, and
+// the action begins from there.
 func (s *Server) manyRoutes() []Route {
 	return []Route{
 		{Method: http.MethodPost, Path: "/actions/many", Verb: "patch", Resource: "nodes", Large: true,
@@ -41,21 +43,21 @@ func (s *Server) manyRoutes() []Route {
 	}
 }
 
-// A choice is what an action would be done to, and what it would not be done to and why.
+// A choice is which picked objects an action would change, and why not the others.
 type choice struct {
 	act  *Action
 	take []state.Object
 	left []leftOut
 }
 
-// A leftOut is one of what somebody has picked that the action is not done to.
+// A leftOut is a picked object that the action does not change.
 type leftOut struct {
 	Name, Href, Why string
-	idle            bool // it needs nothing
+	idle            bool // it needs no change
 }
 
-// choose sorts what is picked by what the action of a name can and may be done to. The
-// action has no kind that takes part: nothing can.
+// choose sorts the picked objects by whether the named action applies to them and the role may do
+// it. The action's kind is empty if none remains.
 func choose(actions []*Action, may func(verb, resource string) bool, do string, picked []state.Object) choice {
 	var c choice
 	var parts []*Action
@@ -74,7 +76,7 @@ func choose(actions []*Action, may func(verb, resource string) bool, do string, 
 		a, why := byKind[kind], ""
 		switch {
 		case a == nil:
-			why = "cannot be done to a " + ones[kind]
+			why = "does not apply to a " + ones[kind]
 		case !a.allowed(may):
 			why = "is not for your role, which may not " + a.Verb + " " + a.Resource
 		case a.Idle != nil:
@@ -94,14 +96,14 @@ func choose(actions []*Action, may func(verb, resource string) bool, do string, 
 	return c
 }
 
-// needing sorts what an action is asked for by what needs it.
+// needing sorts objects by whether they need the action.
 func needing(v *Request, a *Action, with []state.Object) (take []state.Object, left []leftOut) {
 	c := choose(append(slices.Clone(a.each), a), v.May, a.Name, with)
 	return c.take, c.left
 }
 
-// jointly is the action of several kinds that have one of that name: each thing has that of
-// its kind done. Of one kind it is that kind's own.
+// jointly joins the actions with one name of several kinds: each object gets the action of its
+// kind. For one kind it is that kind's action.
 func jointly(parts []*Action) *Action {
 	if len(parts) == 0 {
 		return nil
@@ -117,7 +119,7 @@ func jointly(parts []*Action) *Action {
 	}
 	of := func(o state.Object) *Action {
 		i := slices.IndexFunc(parts, func(p *Action) bool { return p.Kind == state.KindOf(o) })
-		return parts[max(i, 0)] // what is of no such kind was left out before
+		return parts[max(i, 0)] // objects of other kinds were left out before
 	}
 	var means []string
 	for _, p := range parts {
@@ -143,7 +145,7 @@ func jointly(parts []*Action) *Action {
 	return a
 }
 
-// namedIn returns what a form names, each once: items one by one, and as one list.
+// namedIn returns the objects that a form names, each once: as single items, and as one list.
 func namedIn(form url.Values) (items []Item, ok bool) {
 	seen := map[Item]bool{}
 	texts := slices.Clone(form["item"])
@@ -163,8 +165,7 @@ func namedIn(form url.Values) (items []Item, ok bool) {
 	return items, true
 }
 
-// typed says what is wrong with the number that must be typed before many things are
-// destroyed, "" where nothing is.
+// typed checks the number that must be typed before many objects are destroyed; "": it is right.
 func typed(a *Action, form url.Values, n int) string {
 	if !a.Destroy || n <= tickable {
 		return ""
@@ -172,9 +173,9 @@ func typed(a *Action, form url.Values, n int) string {
 	text := strings.NewReplacer(",", "", " ", "", "\u202f", "", "\u00a0", "").Replace(form.Get("number"))
 	switch have, err := strconv.Atoi(text); {
 	case text == "":
-		return fmt.Sprintf("Type %d, the number of what this is done to. Nothing was changed.", n)
+		return fmt.Sprintf("Type %d, the number of objects. Nothing was changed.", n)
 	case err != nil || have != n:
-		return fmt.Sprintf("You typed %.20q, but this is done to %d. Look at what is listed, and type that number if it "+
+		return fmt.Sprintf("You typed %.20q, but there are %d objects. Check the list, and type that number if it "+
 			"is right. Nothing was changed.", form.Get("number"), n)
 	}
 	return ""
@@ -192,11 +193,11 @@ type manyData struct {
 	Notes                    []string
 	Fields                   []Field
 	Path, Back               string
-	Items                    string // all of them, pinned
+	Items                    string // all objects, by UID
 	Count                    int
 	Type                     bool // the number must be typed
 	Shown                    []target
-	More                     int // beside Shown
+	More                     int // objects besides Shown
 	By                       string
 	Sites                    []siteCount
 	MoreSites                int
@@ -204,8 +205,8 @@ type manyData struct {
 	LeftCount                int
 }
 
-// askMany shows what an action would be done to, where that is too many to tick, or of
-// several kinds; the page names each by its uid, so that what is begun from it is that.
+// askMany confirms an action on objects that are too many for check boxes or of several kinds. The
+// form names each by its UID, so that the action changes exactly these.
 func (c *Call) askMany(code int, ch choice, form url.Values, problem string) error {
 	a, v := ch.act, c.Ask()
 	if len(ch.take) > maxItems {
@@ -261,7 +262,7 @@ func (c *Call) askMany(code int, ch choice, form url.Values, problem string) err
 	return c.ShowPage(code, Page{Template: "many", Title: a.Label + ": " + d.Many, Data: d})
 }
 
-// oneOf names the kind of a thing.
+// oneOf names an object's kind.
 func (a *Action) oneOf(o state.Object) string {
 	for _, p := range a.each {
 		if p.Kind == state.KindOf(o) {
@@ -271,7 +272,7 @@ func (a *Action) oneOf(o state.Object) string {
 	return a.One
 }
 
-// placeOf is where a thing is counted: at its site, or where it has none in its namespace.
+// placeOf is the group in which an object is counted: its site, or without one its namespace.
 func placeOf(v *Request, o state.Object) (by, name string) {
 	switch o := o.(type) {
 	case *corev1.Node:
@@ -288,8 +289,8 @@ func placeOf(v *Request, o state.Object) (by, name string) {
 	return "namespace", o.GetNamespace()
 }
 
-// picked shows the page before an action, for what somebody has ticked in a list, or for
-// all that the list shows under its filter.
+// picked shows the page before an action, for objects ticked in a list, or for all objects under
+// the list's filter.
 func (c *Call) picked() error {
 	form, err := c.FormParams()
 	if err != nil {
@@ -297,7 +298,7 @@ func (c *Call) picked() error {
 	}
 	items, ok := namedIn(url.Values{"item": form["pick"], "items": form["picks"]})
 	if !ok {
-		return c.Message(http.StatusBadRequest, "Do it to what?", "The form names nothing that could be found.")
+		return c.Message(http.StatusBadRequest, "Nothing to act on", unknownObject)
 	}
 	v := c.Ask()
 	var picked []state.Object
@@ -305,11 +306,11 @@ func (c *Call) picked() error {
 	switch kind := state.Kind(form.Get("all")); {
 	case kind != "":
 		if !slices.ContainsFunc(c.actions, func(a *Action) bool { return a.Kind == kind }) {
-			return c.Message(http.StatusBadRequest, "Do it to what?", "The form names nothing that could be found.")
+			return c.Message(http.StatusBadRequest, "Nothing to act on", unknownObject)
 		}
 		if why := v.WrongSearch(kind); why != "" {
-			return c.Message(http.StatusBadRequest, "Do it to what?",
-				why+" Go back to the list and mend the search. Nothing was changed.")
+			return c.Message(http.StatusBadRequest, "Nothing to act on",
+				why+" Go back to the list and correct the search. Nothing was changed.")
 		}
 		picked = shownUnder(v, kind)
 	case len(items) > maxItems:
@@ -322,32 +323,32 @@ func (c *Call) picked() error {
 		})
 		for _, i := range items {
 			if !slices.ContainsFunc(c.actions, func(a *Action) bool { return a.Kind == i.Kind }) {
-				return c.Message(http.StatusBadRequest, "Do it to what?",
-					"The form names something that no action is for.")
+				return c.Message(http.StatusBadRequest, "Nothing to act on",
+					"The form names an object without actions.")
 			}
 			switch o := v.Get(state.Key{Kind: i.Kind, Namespace: i.Namespace, Name: i.Name}); {
 			case o == nil:
 				away = append(away, leftOut{Name: i.String(), Why: "has gone"})
 			case i.UID != o.GetUID():
 				away = append(away, leftOut{Name: i.String(), Href: ObjectHref(i.Kind, i),
-					Why: "has gone, and another of its name has come: look at that one first"})
+					Why: "was deleted, and a new object has its name: look at that one first"})
 			default:
 				picked = append(picked, o)
 			}
 		}
 	}
 	if len(picked) == 0 && len(away) == 0 {
-		return c.Message(http.StatusBadRequest, "Nothing is chosen",
-			"Tick the boxes of what it is to be done to, and choose again. Nothing was changed.")
+		return c.Message(http.StatusBadRequest, "Nothing is selected",
+			"Tick the boxes of the objects, and choose the action again. Nothing was changed.")
 	}
 	if len(picked) == 0 {
-		return c.Message(http.StatusConflict, "All of it has gone",
-			"What was ticked is not there any more. Nothing was changed.")
+		return c.Message(http.StatusConflict, "Everything is gone",
+			"The ticked objects do not exist any more. Nothing was changed.")
 	}
 	ch := choose(c.actions, v.May, form.Get("do"), picked)
 	if ch.act == nil {
 		return c.Message(http.StatusBadRequest, "Do what?",
-			"Nothing of what is ticked can have that done. Nothing was changed.")
+			"This action applies to none of the ticked objects. Nothing was changed.")
 	}
 	if len(ch.act.each) == 0 && !slices.ContainsFunc(ch.left, func(l leftOut) bool { return !l.idle }) &&
 		len(picked) <= tickable && len(away) == 0 {
@@ -357,12 +358,12 @@ func (c *Call) picked() error {
 	return c.askMany(http.StatusOK, ch, c.QueryParams(), "")
 }
 
-// may tells what the role of whoever asks may do.
+// may tells what the user's role may do.
 func (c *Call) may() func(verb, resource string) bool {
 	return func(verb, resource string) bool { return c.Allow(c.User.Role, verb, resource) }
 }
 
-// actTogether begins an action on exactly the things of several kinds that the form names.
+// actTogether begins an action on exactly the objects, of several kinds, that the form names.
 func (c *Call) actTogether() error {
 	form, err := c.FormParams()
 	if err != nil {
@@ -370,7 +371,7 @@ func (c *Call) actTogether() error {
 	}
 	items, ok := namedIn(form)
 	if !ok {
-		return c.Message(http.StatusBadRequest, "Do it to what?", "The form names nothing that could be found.")
+		return c.Message(http.StatusBadRequest, "Nothing to act on", unknownObject)
 	}
 	var parts []*Action
 	for _, i := range items {
@@ -379,8 +380,8 @@ func (c *Call) actTogether() error {
 		})
 		switch {
 		case at < 0:
-			return c.Message(http.StatusBadRequest, "Do it to what?",
-				"The form names something that this cannot be done to. Nothing was changed.")
+			return c.Message(http.StatusBadRequest, "Nothing to act on",
+				"This action does not apply to an object in the form. Nothing was changed.")
 		case !c.actions[at].allowed(c.may()):
 			return c.Message(http.StatusForbidden, "Not for your role", "Your role “"+string(c.User.Role)+"” may not "+
 				c.actions[at].Verb+" "+c.actions[at].Resource+". Nothing was changed.")
@@ -390,8 +391,8 @@ func (c *Call) actTogether() error {
 	}
 	a := jointly(parts)
 	if a == nil {
-		return c.Message(http.StatusBadRequest, "Nothing is chosen",
-			"Tick the boxes of what it is to be done to, and choose again. Nothing was changed.")
+		return c.Message(http.StatusBadRequest, "Nothing is selected",
+			"Tick the boxes of the objects, and choose the action again. Nothing was changed.")
 	}
 	return c.act(a)
 }

@@ -63,7 +63,7 @@ func TestWhatIsPickedIsSortedByWhatCanAndMayBeDone(t *testing.T) {
 		{"things of three kinds have what all three can have done", "restart", []state.Object{shop, watch, db},
 			anything, []string{"shop", "watch", "db"}, nil, 3},
 		{"what cannot have it done is left out", "scale", []state.Object{shop, watch, db}, anything,
-			[]string{"shop", "db"}, []string{"watch cannot be done to a daemon set"}, 2},
+			[]string{"shop", "db"}, []string{"watch does not apply to a daemon set"}, 2},
 		{"what needs it no more is left out", "uncordon", []state.Object{pi1, pi3}, anything, []string{"pi-3"},
 			[]string{"pi-1 is not cordoned"}, 1},
 		{"a cron job and a deployment are resumed in words of their own", "resume", []state.Object{shop, cron},
@@ -72,9 +72,9 @@ func TestWhatIsPickedIsSortedByWhatCanAndMayBeDone(t *testing.T) {
 			func(verb, resource string) bool { return resource != "daemonsets" },
 			[]string{"shop"}, []string{"watch is not for your role, which may not delete daemonsets"}, 2},
 		{"what is for one at a time is for none", "settings", []state.Object{oslo}, anything, nil,
-			[]string{"oslo cannot be done to a site"}, 0},
+			[]string{"oslo does not apply to a site"}, 0},
 		{"a word that is no action is for none", "explode", []state.Object{pi1}, anything, nil,
-			[]string{"pi-1 cannot be done to a node"}, 0},
+			[]string{"pi-1 does not apply to a node"}, 0},
 	} {
 		got := choose(all, c.may, c.do, c.picked)
 		var take, left []string

@@ -9,25 +9,24 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A MenuItem leads to an action: to the page before it, or, where that is not
-// needed, to the action itself.
+// A MenuItem links an action: the page before it, or the action itself if it needs none.
 type MenuItem struct {
 	Label, Href string
-	Item        string // what it is done to at once; "": Href is a page
+	Item        string // the object that the action changes at once; "": Href is a page
 	Destroy     bool
 }
 
 // A Menu offers the actions that the role may do and that would change something.
 type Menu struct {
 	Title string
-	First []MenuItem // stand next to it
+	First []MenuItem // shown beside the menu
 	More  []MenuItem
 }
 
-// shownActions is how many actions stand next to the menu.
+// shownActions is how many actions are shown beside the menu.
 const shownActions = 2
 
-// MenuOf offers what can be done to one object.
+// MenuOf offers the actions on one object.
 func MenuOf(a *Request, o state.Object) Menu {
 	m := Menu{Title: "More"}
 	kind, i := state.KindOf(o), ItemOf(o)
@@ -48,8 +47,7 @@ func MenuOf(a *Request, o state.Object) Menu {
 	return m
 }
 
-// Together offers what the menus of all of some objects offer first, for all of them at once: on
-// the page before it.
+// Together offers the actions that all of the menus offer first, for all their objects at once.
 func Together(menus []Menu) (m Menu) {
 	for n, menu := range menus {
 		if n == 0 {
@@ -72,7 +70,7 @@ func Together(menus []Menu) (m Menu) {
 	return m
 }
 
-// BulkMenu offers what can be done to all that a list shows under a filter.
+// BulkMenu offers the actions on all objects that a list shows under a filter.
 func BulkMenu(a *Request, kind state.Kind, n int, filter url.Values) (m Menu) {
 	if n == 0 {
 		return m
@@ -103,30 +101,30 @@ func all(n int, one string) string {
 	return "all " + format.Plural(n, one)
 }
 
-// A PickBar stands below a list whose rows have check boxes, and offers what can be done to
-// those that are ticked, or to all that the list shows under its filter.
+// A PickBar stands below a list with check boxes. It offers the actions on the ticked objects, or
+// on all objects under the filter.
 type PickBar struct {
 	Href  string // with the filter
 	Kind  state.Kind
-	Total int // under the filter; 0: the list shows all of them
+	Total int // objects under the filter; 0: this page shows all of them
 	Does  []pickAction
 }
 
 // A pickAction is a button of the bar.
 type pickAction struct {
 	Name, Label string
-	Kinds       string // that have it
+	Kinds       string // kinds that have the action
 	Destroy     bool
 }
 
-// mayPick tells whether there is an action on many of a kind that the role may do.
+// mayPick tells whether the role may do any action on many objects of a kind.
 func (a *Request) mayPick(kind state.Kind) bool {
 	return slices.ContainsFunc(a.Actions, func(act *Action) bool {
 		return act.Kind == kind && !act.Single && !act.Aside && act.allowed(a.May)
 	})
 }
 
-// Pick is what the check box of a row says, "" where the row has none.
+// Pick is the value of a row's check box; "": the row has none.
 func (a *Request) Pick(o state.Object) string {
 	if !a.mayPick(state.KindOf(o)) {
 		return ""
@@ -134,11 +132,11 @@ func (a *Request) Pick(o state.Object) string {
 	return pickOf(o).Form()
 }
 
-// PickBarOf returns the bar below a list of kinds of which total are found and shown are on
-// this page; nil: there is nothing to do to them.
+// PickBarOf returns the bar below a list of kinds: total objects are found, shown are on this page.
+// nil: there is no action.
 func PickBarOf(a *Request, filter url.Values, total, shown int, kinds ...state.Kind) *PickBar {
 	b := &PickBar{Href: "/actions/many", Kind: kinds[0]}
-	if total > shown && a.WrongSearch(kinds[0]) == "" { // what a wrong search shows is not all that was meant
+	if total > shown && a.WrongSearch(kinds[0]) == "" { // a wrong search finds more than was meant
 		b.Total = total
 	}
 	q := url.Values{}
@@ -162,7 +160,7 @@ func PickBarOf(a *Request, filter url.Values, total, shown int, kinds ...state.K
 		b.Does[i].Kinds = strings.Join([]string{b.Does[i].Kinds, string(act.Kind)}, " ")
 		b.Does[i].Destroy = b.Does[i].Destroy || act.Destroy
 	}
-	// What several kinds have in common comes first, and what destroys last.
+	// Actions of more kinds come first, destroying actions last.
 	slices.SortStableFunc(b.Does, func(x, y pickAction) int {
 		switch {
 		case x.Destroy != y.Destroy && x.Destroy:

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// OwnersOf are what has made an object, from the nearest to the workload that people know it
-// by: the ReplicaSet and its Deployment, the Job and its CronJob.
+// OwnersOf are an object's owners, from the nearest up to the workload that people know: the
+// ReplicaSet and its Deployment, or the Job and its CronJob.
 func OwnersOf(s state.Snapshot, o state.Object) (owners []state.Object) {
 	for range 3 {
 		ref := metav1.GetControllerOfNoCopy(o)
@@ -31,10 +31,10 @@ func OwnersOf(s state.Snapshot, o state.Object) (owners []state.Object) {
 	return owners
 }
 
-// An OwnerLink is one of them as the page shows it.
+// An OwnerLink links an owner.
 type OwnerLink struct{ Kind, Name, Href string }
 
-// OwnerLinks are the links to what has made an object.
+// OwnerLinks are the links to an object's owners.
 func OwnerLinks(s state.Snapshot, o state.Object) (links []OwnerLink) {
 	for _, up := range OwnersOf(s, o) {
 		kind := state.KindOf(up)
@@ -52,7 +52,7 @@ func OwnerLinks(s state.Snapshot, o state.Object) (links []OwnerLink) {
 	return links
 }
 
-// OwnerOf names what a pod belongs to: its deployment rather than the replica set
+// OwnerOf names the workload that a pod belongs to: its Deployment rather than the ReplicaSet
 // between them.
 func OwnerOf(s state.Snapshot, p *corev1.Pod) string {
 	ref := metav1.GetControllerOf(p)

@@ -13,14 +13,14 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Remove deletes an object, if it is still that one.
+// Remove deletes an object, if its UID is still the same.
 func Remove(ctx context.Context, w *Worker, o state.Object) (Undo, error) {
 	return nil, w.Send(ctx, APICall{Method: http.MethodDelete,
 		Path: ObjectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), Media: PlainJSON},
 		JSON{"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": JSON{"uid": o.GetUID()}})
 }
 
-// If is why, where something is so.
+// If returns why if the condition holds, otherwise "".
 func If(is bool, why string) string {
 	if is {
 		return why
@@ -28,7 +28,7 @@ func If(is bool, why string) string {
 	return ""
 }
 
-// asTree is a value as its JSON.
+// asTree converts a value to JSON.
 func asTree(v any) (t JSON, err error) {
 	b, err := json.Marshal(v)
 	if err == nil {
@@ -40,8 +40,8 @@ func asTree(v any) (t JSON, err error) {
 	return t, nil
 }
 
-// SetSpec changes fields of an object's spec; to take them back it puts those that were, unless
-// somebody has changed them since.
+// SetSpec changes fields of an object's spec. Its undo restores the old values, unless somebody has
+// changed them since.
 func SetSpec(ctx context.Context, w *Worker, o state.Object, fields JSON) (Undo, error) {
 	before, err := SpecOf(o, fields)
 	if err != nil {
@@ -60,8 +60,8 @@ func SetSpec(ctx context.Context, w *Worker, o state.Object, fields JSON) (Undo,
 	}, nil
 }
 
-// AsLeft tells whether fields of an object's spec are still as an action has left them. Where they
-// are as before it, nothing is to be taken back; where they are neither, somebody means something else.
+// AsLeft tells whether fields of an object's spec are still as an action left them. If they are as
+// before the action, there is nothing to undo; any other value is an error.
 func (w *Worker) AsLeft(o state.Object, before, after JSON) (bool, error) {
 	o, err := w.Find(state.KindOf(o), ItemOf(o))
 	if err != nil {
@@ -77,16 +77,16 @@ func (w *Worker) AsLeft(o state.Object, before, after JSON) (bool, error) {
 	return true, nil
 }
 
-// ErrChangedSince is why what was done is not taken back.
+// ErrChangedSince refuses an undo of what somebody has changed since.
 const ErrChangedSince = UserError("somebody has changed it since: look at it first")
 
-// SpecOf returns those fields of an object's spec, nil where they are not set.
+// SpecOf returns the named fields of an object's spec; nil for fields that are not set.
 func SpecOf(o state.Object, fields JSON) (JSON, error) {
 	all, err := asTree(o)
 	return SpecFields(all, fields), err
 }
 
-// SpecFields are those fields of an object's spec, nil where they are not set.
+// SpecFields returns the named fields of an object's spec; nil for fields that are not set.
 func SpecFields(object, fields JSON) JSON {
 	spec, _ := object["spec"].(JSON)
 	have := JSON{}
@@ -96,13 +96,13 @@ func SpecFields(object, fields JSON) JSON {
 	return have
 }
 
-// Seen is the generation of each object, by its uid, as somebody saw it who wants something done that
-// is meant for what they saw: done twice, or after somebody else has done it, it is another thing.
+// Seen is the generation of each object, by UID, when the form was made. Some actions are wrong if
+// the spec has changed since: a restart would happen twice.
 type Seen map[string]string
 
 const seenName = "seen"
 
-// SeenField has a page before an action carry what it was made of.
+// SeenField carries the generations through the form.
 func SeenField(with []state.Object) Field {
 	var all strings.Builder
 	for _, o := range with {
@@ -111,7 +111,7 @@ func SeenField(with []state.Object) Field {
 	return Field{Name: seenName, Type: "hidden", Value: all.String()}
 }
 
-// ParseSeen reads what a form says was seen.
+// ParseSeen reads the generations from a form.
 func ParseSeen(form url.Values) Seen {
 	all := Seen{}
 	for _, one := range strings.Fields(form.Get(seenName)) {
@@ -123,7 +123,7 @@ func ParseSeen(form url.Values) Seen {
 
 var errChanged = errors.New("somebody has changed it since you looked at it: look at it again first")
 
-// Changed fails where the spec of an object is another than the one that was seen, if it was.
+// Changed fails if the spec of an object has changed since the form was made.
 func (s Seen) Changed(o state.Object) error {
 	if was, ok := s[string(o.GetUID())]; ok && was != fmt.Sprint(o.GetGeneration()) {
 		return errChanged

@@ -23,36 +23,36 @@ import (
 	"flotilla.dev/web"
 )
 
-// Troubled tells whether a row is to say its cause.
+// Troubled tells whether a row with this status also shows its cause.
 func (p Pill) Troubled() bool { return p.Kind == "bad" || p.Kind == "warn" }
 
 // Rank orders kinds of pills, the worst first.
 func Rank(kind string) int { return slices.Index([]string{"bad", "warn", "idle", "ok"}, kind) }
 
-// A Page is what a view answers with.
+// A Page is the output of a view.
 type Page struct {
 	Template string
 	Title    string
-	Tab      string   // the icon in the browser's tab: bad, warn, or "" for the usual one
-	Watch    []string // topics whose change makes it stale; none: it is not live
-	Poll     int      // seconds after which it is stale anyway; 0: never
-	Again    int      // seconds after which a browser without scripts looks again; 0: never
+	Tab      string   // the icon in the browser's tab: bad, warn, or "" for the normal one
+	Watch    []string // topics that change the page; none: the page is not live
+	Poll     int      // seconds until the page is rendered again anyway; 0: never
+	Again    int      // seconds until a browser without scripts reloads; 0: never
 	Data     any
 }
 
-// A Pill is a status in a word, with a shape and a colour.
+// A Pill is a status: a word with a shape and a colour.
 type Pill struct {
 	Kind string // ok, warn, bad, idle
 	Text string
 }
 
-// look is the page's templates and static files, as they were built in.
+// look is the embedded templates and static files.
 type look struct {
 	whole  templates             // for documents
-	live   templates             // for what an open page is sent; see timeFuncs
+	live   templates             // for what open pages are sent; see format.TemplateFuncs
 	static map[string]staticFile // by path below static
-	name   string                // of all of it: an open page that is another one's is to be loaded anew
-	named  *event                // says it
+	name   string                // hash of everything: a page of another version reloads
+	named  *event                // the event that sends name
 	rows   rows
 }
 
@@ -60,14 +60,14 @@ type staticFile struct {
 	body      []byte
 	mediaType string
 	version   string
-	small     func() []byte // compressed, once somebody asks
+	small     func() []byte // compressed at the first request
 }
 
 func newStaticFile(ext string, body []byte) staticFile {
 	sum := sha256.Sum256(body)
 	f := staticFile{body: body, mediaType: mime.TypeByExtension(ext), version: hex.EncodeToString(sum[:6])}
 	if f.mediaType == "" {
-		f.mediaType = "text/plain; charset=utf-8" // a licence
+		f.mediaType = "text/plain; charset=utf-8" // licences
 	}
 	f.small = sync.OnceValue(func() []byte { return smallest(body) })
 	return f
@@ -84,7 +84,7 @@ func newLook() *look {
 		if err != nil {
 			return err
 		}
-		_, _ = all.Write(body) // a hash takes everything
+		_, _ = all.Write(body) // a hash never fails
 		if below, ok := strings.CutPrefix(name, "static/"); ok {
 			l.static[below] = newStaticFile(path.Ext(name), body)
 		}
@@ -103,9 +103,8 @@ func newLook() *look {
 	return l
 }
 
-// templates are one set: a page's main part by the page's name, what it adds to the head
-// by that name and "-head", and what they share. A set for each page would be a copy of
-// all for each.
+// templates is one set for all pages. A page's main part has the page's name; what it adds to the
+// head has that name and "-head".
 type templates struct{ set *template.Template }
 
 func (l *look) parse(funcs ...template.FuncMap) templates {
@@ -118,7 +117,8 @@ func (l *look) parse(funcs ...template.FuncMap) templates {
 	return templates{template.Must(set.ParseFS(web.Files, "templates/*.html"))}
 }
 
-// staticURL names a static file with its version: it may be cached for ever.
+// staticURL is the address of a static file with its version, so that browsers may cache it for
+// ever.
 func (l *look) staticURL(name string) (string, error) {
 	f, ok := l.static[name]
 	if !ok {
@@ -145,7 +145,7 @@ func (c *Call) ServeStatic() error {
 	return c.Blob(http.StatusOK, f.mediaType, f.body)
 }
 
-// main renders the part of a page that changes.
+// main renders a page's main part.
 func (t templates) main(p Page) ([]byte, error) {
 	var b bytes.Buffer
 	if err := t.set.ExecuteTemplate(&b, p.Template, p.Data); err != nil {
@@ -154,7 +154,7 @@ func (t templates) main(p Page) ([]byte, error) {
 	return visibly(b.Bytes()), nil
 }
 
-// frame renders a page's frame with what is in it.
+// frame renders the document around a main part.
 func (t templates) frame(f frame) ([]byte, error) {
 	var b bytes.Buffer
 	if name := f.Template + "-head"; t.set.Lookup(name) != nil {
@@ -168,14 +168,14 @@ func (t templates) frame(f frame) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// hides tells whether a character shows other text than there is: those turn the direction of
-// writing around, or have no width.
+// hides tells whether a character makes a text look like another: it has no width, or changes the
+// direction of writing.
 func hides(r rune) bool {
 	return r > 0x7f && (unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029')
 }
 
-// Visible replaces characters that hide something. To HTML a carriage return is a line's end, to an
-// event stream it is one, too.
+// Visible replaces characters that hide text, and carriage returns, which end a line of an event
+// stream.
 func Visible(r rune) rune {
 	switch {
 	case r == '\r':
@@ -186,12 +186,12 @@ func Visible(r rune) rune {
 	return r
 }
 
-// fields are between what a form gives back when it is sent. Nothing that is filled in has a
-// quotation mark or a <.
+// fields are the parts of a form that are sent back. Their values contain neither quotation marks
+// nor <.
 var fields = [][2][]byte{{[]byte(` value="`), []byte(`"`)}, {[]byte("<textarea"), []byte("</textarea>")}}
 
-// visibly is a page to be read: what hides something is marked, but in a form, which gives back
-// what it was given: those characters join emojis, and the letters of half of the world.
+// visibly marks characters that hide text. In a form's values it keeps them, because they are sent
+// back: emojis and many scripts need them.
 func visibly(b []byte) (out []byte) {
 	if !bytes.ContainsFunc(b, hides) {
 		return bytes.Map(Visible, b)
@@ -219,7 +219,7 @@ func visibly(b []byte) (out []byte) {
 	return out
 }
 
-// A frame is what stands around a fragment.
+// A frame is the data of the document around a main part.
 type frame struct {
 	Page
 	Head    template.HTML
@@ -229,16 +229,16 @@ type frame struct {
 	Now     time.Time
 	User    access.User
 	Version string
-	Hubs    string // which leads, and which others there are
+	Hubs    string // which hub leads, and which stand by
 	Path    string
 	More    []navLink
-	Saved   *savedViews // of a list
+	Saved   *savedViews // saved views of a list
 }
 
 // A navLink is an entry of the navigation.
 type navLink struct{ Name, Href string }
 
-// pagesBehind are where people go less often, each with what a role must be allowed.
+// pagesBehind are the entries under More, each with the permission that it needs.
 var pagesBehind = []struct {
 	navLink
 	verb, resource string
@@ -249,12 +249,12 @@ var pagesBehind = []struct {
 	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
 }
 
-// Here tells whether the page belongs to the entry of the navigation.
+// Here tells whether the page belongs to an entry of the navigation.
 func (f frame) Here(prefix string) bool {
 	return f.Path == prefix || prefix != "/" && strings.HasPrefix(f.Path, prefix)
 }
 
-// wrap answers with the main part of a page in its frame.
+// wrap answers with a rendered page in its document.
 func (c *Call) wrap(code int, r rendered) error {
 	c.Response().Header().Set("Vary", "Accept, Accept-Encoding")
 	f := frame{
@@ -279,13 +279,12 @@ func (c *Call) wrap(code int, r rendered) error {
 	return c.html(code, whole)
 }
 
-// worthwhile is how many bytes are worth compressing.
+// worthwhile is the least size, in bytes, that is compressed.
 const worthwhile = 1400
 
-// html answers with HTML, compressed where the browser takes that. Compressing what
-// holds the form's token beside what an address says would help whoever can make the
-// browser ask for addresses and see the answers' lengths; another site's page cannot,
-// because the session's cookie is sent from our own pages only.
+// html answers with HTML, compressed if the browser accepts that. Compression could reveal the
+// form's token to a site that makes the browser send requests; the session's cookie is SameSite, so
+// no other site can.
 func (c *Call) html(code int, body []byte) error {
 	if len(body) < worthwhile || !strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
 		return c.HTMLBlob(code, body)
@@ -294,10 +293,10 @@ func (c *Call) html(code int, body []byte) error {
 	return c.HTMLBlob(code, compressed(body))
 }
 
-// smallest returns the gzip of what is sent again and again.
+// smallest compresses a static file.
 func smallest(body []byte) []byte {
 	var b bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is a valid one
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid
 	_, _ = z.Write(body)                                  // nothing fails in memory
 	_ = z.Close()
 	return b.Bytes()
@@ -314,8 +313,8 @@ func compressed(body []byte) []byte {
 	return b.Bytes()
 }
 
-// fastWriters compress pages: a new one takes a megabyte, which a flood of requests, each
-// refused with a page, would have the hub clean and give back all the time.
+// fastWriters compress pages. A new writer takes a megabyte, so a flood of requests must reuse
+// them.
 var fastWriters = sync.Pool{New: func() any {
 	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 	return z
@@ -357,8 +356,7 @@ func messageOf(code int, title, text, path string) messageData {
 	return d
 }
 
-// rows keeps the rows of the lists as they were rendered: of a list that is rendered
-// again most are as they were.
+// rows caches the rendered rows of lists, because most rows do not change between renderings.
 type rows struct {
 	template *template.Template
 	mu       sync.Mutex
@@ -370,12 +368,12 @@ type rowKey struct {
 	data any
 }
 
-// A row can be compared, and is all that its row shows.
+// A row is comparable and holds everything that its template shows.
 type row interface {
-	Lasting() any // the same without the words of its times
+	Lasting() any // the row without relative times
 }
 
-// keptRows bounds the rows that are kept, of about 1 KiB each.
+// keptRows bounds the cached rows, of about 1 KiB each.
 const keptRows = 4000
 
 func (r *rows) row(name string, of row) (template.HTML, error) {

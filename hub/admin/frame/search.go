@@ -12,27 +12,27 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Match tells whether a thing is what a term says, leaving the term's minus aside.
+// Match tells whether an object matches a term; it ignores the term's minus.
 type Match[T any] func(o T, t search.Term) bool
 
-// A Finder says for each key of a list's search, and for words under "", what its things
-// have. Each is asked for once per search, and may look first at what it needs of the fleet.
+// A Finder has a match for each search key of a list, and for words under "". Each function runs
+// once per search and may prepare data of the whole fleet.
 type Finder[T any] struct {
 	List string
 	Has  map[string]func(a *Request, t search.Term) Match[T]
 }
 
-// Key is a finder's key that needs nothing of the fleet.
+// Key is a match that needs no data of the fleet.
 func Key[T any](f Match[T]) func(*Request, search.Term) Match[T] {
 	return func(*Request, search.Term) Match[T] { return f }
 }
 
-// Searched reads the search that a request asks of a list.
+// Searched parses the request's search of a list.
 func (a *Request) Searched(list string) search.Query {
 	return search.Parse(list, a.Query("q"), a.known(list))
 }
 
-// Matcher tells what of a list a search finds.
+// Matcher tells whether an object matches a search.
 func (f Finder[T]) Matcher(a *Request, q search.Query) func(T) bool {
 	tests := make([]Match[T], len(q.Terms))
 	for i, t := range q.Terms {
@@ -48,8 +48,8 @@ func (f Finder[T]) Matcher(a *Request, q search.Query) func(T) bool {
 	}
 }
 
-// WrongSearch says what is wrong with the filter and the search by which objects of a kind are chosen,
-// "" where nothing is. What a wrong search finds is not acted on.
+// WrongSearch says what is wrong with the filter and the search of a kind's list; "": nothing.
+// Nobody may act on what a wrong search finds.
 func (a *Request) WrongSearch(kind state.Kind) string {
 	if list := shownAs(kind).list; list != "" {
 		return cmp.Or(a.wrongFilter(list), a.Searched(list).Wrong)
@@ -57,7 +57,7 @@ func (a *Request) WrongSearch(kind state.Kind) string {
 	return ""
 }
 
-// NodesLike are the names of the nodes that have something.
+// NodesLike are the names of the nodes for which has is true.
 func NodesLike(a *Request, has func(*corev1.Node) bool) map[string]bool {
 	names := map[string]bool{}
 	for n := range a.Nodes() {
@@ -68,12 +68,13 @@ func NodesLike(a *Request, has func(*corev1.Node) bool) map[string]bool {
 	return names
 }
 
-// BoardName is what the list of nodes shows as a node's board.
+// BoardName is a node's board in the list of nodes.
 func BoardName(n *corev1.Node) string {
 	return cmp.Or(n.Labels[fleet.LabelBoard], n.Status.NodeInfo.Architecture)
 }
 
-// IsCondition tells whether a term is about a condition in its status: True unless it names another.
+// IsCondition tells whether a term names a condition with this status; without a status it means
+// True.
 func IsCondition(t search.Term, name, status string) bool {
 	want, as, ok := strings.Cut(t.Value, "=")
 	if !ok {
@@ -82,8 +83,7 @@ func IsCondition(t search.Term, name, status string) bool {
 	return search.Term{Value: want}.Is(name) && search.Term{Value: as}.Is(status)
 }
 
-// OfStatus finds what has one of the statuses of a list's menu that a term is about: a
-// pattern may be like several, or like none.
+// OfStatus matches objects with one of the menu's statuses that the term's pattern matches.
 func OfStatus[T any](menu [][2]string, t search.Term, has func(o T, status string) bool) Match[T] {
 	var like []string
 	for _, p := range menu {
@@ -96,13 +96,13 @@ func OfStatus[T any](menu [][2]string, t search.Term, has func(o T, status strin
 	}
 }
 
-// HasImage tells whether a pod has a container of an image that a term is about.
+// HasImage tells whether a pod has a container whose image matches a term.
 func HasImage(t search.Term, s *corev1.PodSpec) bool {
 	is := func(c corev1.Container) bool { return t.Is(c.Image) }
 	return slices.ContainsFunc(s.Containers, is) || slices.ContainsFunc(s.InitContainers, is)
 }
 
-// IsOwner tells whether a term is about the owner of that kind and name.
+// IsOwner tells whether a term names the owner, with or without its kind.
 func IsOwner(t search.Term, owner string) bool {
 	_, name, _ := strings.Cut(owner, "/")
 	return owner != "" && (t.Is(owner) || t.Is(name))

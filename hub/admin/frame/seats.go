@@ -6,17 +6,17 @@ import (
 	"flotilla.dev/hub/listen"
 )
 
-// maxLogs is how many logs are followed or downloaded at one time.
+// maxLogs is how many logs may be open at a time.
 const maxLogs = 32
 
-// maxTerminals is how many terminals are open at one time.
+// maxTerminals is how many terminals may be open at a time.
 const maxTerminals = 16
 
-// tools counts what is open of each tool that holds a device's or the hub's means.
+// tools limits the open tools, because each uses resources of a device or of the hub.
 type tools struct {
 	Logs      seats
 	Terminals seats
-	pages     listen.Shares // of the open pages; live counts them all
+	pages     listen.Shares // of open pages per user; live limits their total
 }
 
 func newTools() tools {
@@ -27,14 +27,14 @@ func newTools() tools {
 	}
 }
 
-// seats are so many for all, of which one person has half at most.
+// seats limits how many are open in total; one user may have half of them.
 type seats struct {
 	most   int64
 	taken  atomic.Int64
 	shares listen.Shares
 }
 
-// Enter takes a seat; leave gives it back. ok is false when none is left for this person.
+// Enter takes a seat; leave returns it. ok is false when none is left for this user.
 func (s *seats) Enter(user string) (leave func(), ok bool) {
 	mine, ok := s.shares.Enter(user)
 	if !ok {

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// Beat is how often a stream says that it is alive; the page gives up after 2.5 of them.
+	// Beat is how often a stream sends a sign of life; the page reconnects after 2.5 beats without
+	// one.
 	Beat = 10 * time.Second
 	// Patience is how long a browser may take to read what it is sent.
 	Patience = 10 * time.Second
@@ -23,8 +24,8 @@ const (
 	eventStream = "text/event-stream"
 )
 
-// stream shows a view to a page as long as the page is open. A login that ends, or
-// whose role changes, ends the stream within a beat.
+// stream sends a view to an open page. It ends within a beat when the session ends or the role
+// changes.
 func (c *Call) stream(key string, look func() rendered) error {
 	leave, ok := c.Tools.pages.Enter(c.User.Name)
 	if !ok {
@@ -65,7 +66,7 @@ func (c *Call) stream(key string, look func() rendered) error {
 		case <-alive.C:
 			u, err := c.Sessions.Authenticate(c.Request())
 			if err != nil || u.Role != c.User.Role || out.beat() != nil {
-				return nil // the page finds out when it comes back
+				return nil // the page reconnects and is told why
 			}
 		case <-c.live.over:
 			return nil
@@ -92,10 +93,10 @@ func (s *sender) begin() error {
 	return s.beat()
 }
 
-// beat says what time it is. What is not read two beats later ends the stream:
-// HTTP/2 ends one whose deadline comes, even one that is only quiet.
+// beat sends the hub's time and renews the write deadline. HTTP/2 ends a stream at its deadline
+// even if nothing is being written.
 func (s *sender) beat() error {
-	// without deadlines, as in tests, a writer blocks nobody but itself
+	// a writer without deadlines, as in tests, blocks only itself
 	_ = s.rc.SetWriteDeadline(time.Now().Add(Beat + Patience))
 	return s.send(newEvent("beat", "", []byte(format.ISO(s.now()))))
 }
@@ -111,13 +112,13 @@ func (s *sender) send(e *event) error {
 	return s.rc.Flush()
 }
 
-// An event is a server-sent event as it is written, once for all who get it.
+// An event is a server-sent event, encoded once for all streams.
 type event struct {
 	text  []byte
-	small func() []byte // a part of a gzip stream, once somebody asks
+	small func() []byte // a part of a gzip stream, compressed at the first use
 }
 
-// newEvent has no id where that is "".
+// newEvent encodes an event; id "" is left out.
 func newEvent(name, id string, data []byte) *event {
 	var b bytes.Buffer
 	b.Grow(len(data) + len(data)/8)
@@ -134,8 +135,8 @@ func newEvent(name, id string, data []byte) *event {
 	return &event{b.Bytes(), sync.OnceValue(func() []byte { return gzipPart(b.Bytes()) })}
 }
 
-// gzipHeader begins a gzip stream that parts follow. It never ends: what reads an
-// event stream reads as far as there is.
+// gzipHeader begins a gzip stream that never ends; browsers read an event stream as far as it has
+// come.
 var gzipHeader = func() []byte {
 	var b bytes.Buffer
 	_ = gzip.NewWriter(&b).Flush() // nothing fails in memory
@@ -143,13 +144,12 @@ var gzipHeader = func() []byte {
 }()
 
 var flates = sync.Pool{New: func() any {
-	w, _ := flate.NewWriter(nil, flate.BestSpeed) // the level is one
+	w, _ := flate.NewWriter(nil, flate.BestSpeed) // the level is valid
 	return w
 }}
 
-// gzipPart compresses what may stand anywhere in a gzip stream: a writer that begins
-// refers to nothing before it, and one that was flushed ends at a byte, so that one part
-// serves every stream, and no stream needs a writer, of a megabyte, of its own.
+// gzipPart compresses a part that may stand anywhere in a gzip stream: it refers to nothing before
+// it and ends at a byte. One part serves every stream, and no stream needs a writer of a megabyte.
 func gzipPart(text []byte) []byte {
 	var b bytes.Buffer
 	w := flates.Get().(*flate.Writer)
@@ -160,26 +160,26 @@ func gzipPart(text []byte) []byte {
 	return b.Bytes()
 }
 
-// A EventWriter writes the events of a stream that is one page's own, such as a log.
+// An EventWriter writes the events of one page's own stream, such as a log.
 type EventWriter struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
-	wait time.Duration // for a browser to read; 0: patience
+	wait time.Duration // for a browser to read; 0: Patience
 }
 
-// NewEventWriter returns what writes events to a page.
+// NewEventWriter returns a writer of events.
 func NewEventWriter(w http.ResponseWriter) EventWriter {
 	return EventWriter{w: w, rc: http.NewResponseController(w)}
 }
 
-// Send writes one event; no id where that is "".
+// Send writes one event; id "" is left out.
 func (t *EventWriter) Send(name, data, id string) error {
-	// A writer without deadlines, as in tests, blocks nobody but itself.
+	// A writer without deadlines, as in tests, blocks only itself.
 	_ = t.rc.SetWriteDeadline(time.Now().Add(cmp.Or(t.wait, Patience)))
 	if _, err := t.w.Write(newEvent(name, id, []byte(data)).text); err != nil {
 		return err
 	}
 	err := t.rc.Flush()
-	_ = t.rc.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream whose deadline comes, even one that is only quiet
+	_ = t.rc.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream at its deadline even if nothing is being written
 	return err
 }

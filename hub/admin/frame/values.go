@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// StatusesOf are the statuses of a list, as its menu has them.
+// StatusesOf are the choices of a list's filter by status.
 func StatusesOf(list string) [][2]string {
 	for _, k := range state.Kinds() {
 		if how := shownAs(k); how.list == list {
@@ -24,7 +24,7 @@ func StatusesOf(list string) [][2]string {
 	return nil
 }
 
-// podWords are what pods show that are often looked for, while there are none, too.
+// podWords are statuses that people search for even while no pod has them.
 var podWords = []string{"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "OOMKilled", "Error", "Evicted",
 	"ContainerCreating", "Completed", "Unknown"}
 
@@ -33,10 +33,10 @@ func HasOption(pairs [][2]string, value string) bool {
 	return slices.ContainsFunc(pairs, func(p [2]string) bool { return p[0] != "" && strings.EqualFold(p[0], value) })
 }
 
-// manyHave is how many values a sentence names.
+// manyHave is how many values an error names.
 const manyHave = 6
 
-// known tells of the keys with few values whether one is there.
+// known tells, for keys with few values, whether a value exists, and which values do.
 func (a *Request) known(list string) search.Known {
 	return func(key, value string) (bool, []string) {
 		if key == "condition" {
@@ -71,7 +71,7 @@ func (a *Request) known(list string) search.Known {
 	}
 }
 
-// listed walks the things of a list.
+// listed visits the objects of a list.
 func (a *Request) listed(list string, visit func(state.Object)) {
 	for _, k := range state.Kinds() {
 		if shownAs(k).list != list {
@@ -85,7 +85,7 @@ func (a *Request) listed(list string, visit func(state.Object)) {
 	}
 }
 
-// Values lists the values of a key that things of a list have, sorted; the statuses in the
+// Values lists the values of a search key among a list's objects, sorted; statuses are in the
 // menu's order.
 func (a *Request) Values(list, key string) []string {
 	found := map[string]bool{}
@@ -168,7 +168,7 @@ func (a *Request) Values(list, key string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// ValuesOf lists the values that a label, or a condition, has among things of a list, sorted.
+// ValuesOf lists the values of a label or a condition among a list's objects, sorted.
 func (a *Request) ValuesOf(list, key, name string) []string {
 	if key == "condition" {
 		return []string{"False", "True", "Unknown"}

@@ -17,16 +17,16 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Views are the searches that people have given names.
+// Views stores searches that users have named.
 type Views interface {
-	// Views lists a person's by name.
+	// Views lists a user's views by name.
 	Views(ctx context.Context, user string) ([]store.View, error)
-	// SaveView keeps one, in place of theirs of that name.
+	// SaveView stores a view and replaces the user's view with that name.
 	SaveView(ctx context.Context, user string, v store.View) error
 	DeleteView(ctx context.Context, user, name string) error
 }
 
-// viewParams are what an address says of a list, by the list's path. A page of it is none of them.
+// viewParams are the query parameters of each list's filter. The page number is none of them.
 var viewParams = map[string][]string{
 	"/nodes": {"q", "site", "status", "sort"}, "/pods": {"q", "namespace", "status", "owner", "sort"},
 	"/workloads": {"q", "namespace", "status"},
@@ -34,12 +34,12 @@ var viewParams = map[string][]string{
 	"/incidents": {"q", "site", "status", "cause", "severity"},
 }
 
-// Severities are what the list of incidents can be filtered by.
+// Severities are the choices of the incidents' filter by severity.
 var Severities = [][2]string{{"", "Any severity"}, {string(fleet.SeverityCritical), "Critical"},
 	{string(fleet.SeverityWarning), "Warning"}, {string(fleet.SeverityInfo), "Info"}}
 
-// wrongFilter says what is wrong with the filter of a list's address, "" where nothing is. An unknown
-// value must not find everything: somebody may act on all that is found.
+// wrongFilter says which value of a list's filter does not exist; "": all exist. An unknown value
+// must not find everything, because people act on what a list finds.
 func (a *Request) wrongFilter(list string) string {
 	for _, param := range append(viewParams["/"+list], "page") {
 		value := a.Query(param)
@@ -83,7 +83,7 @@ func inMenu(menu [][2]string, value string) (ok bool, use string) {
 	return ok, " Use " + strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1] + "."
 }
 
-// viewHref is the address of a list as a view keeps it, "" where it is of no list.
+// viewHref is the address of a list as a view stores it; "": it is not the address of a list.
 func viewHref(text string) string {
 	u, err := url.Parse(LocalPath(text))
 	if err != nil || viewParams[u.Path] == nil {
@@ -103,25 +103,26 @@ func viewHref(text string) string {
 
 const errNoViews = UserError("A certificate has no saved views: log in with your password, without it.")
 
-// A savedView is a link to one.
+// A savedView is a link to a saved view.
 type savedView struct {
 	Name, Href string
 	Here       bool
 }
 
-// savedViews are a person's of one list.
+// savedViews are a user's views of one list.
 type savedViews struct {
 	Views []savedView
-	Here  string // what would be saved
+	Here  string // the address that would be saved
 	CSRF  string
 }
 
-// person is whose views these are: the name in a certificate is anybody's, or nobody's.
+// person is the user who owns the views. A certificate's name is no user's.
 func (c *Call) person() (name string, ok bool) {
 	return c.User.Name, c.Views != nil && c.User.Name != "" && c.User.Via != "certificate"
 }
 
-// savedViews are those of the list that is asked for; nil: it is none, or there can be none.
+// savedViews are the user's views of this page's list; nil: the page is not a list, or the user
+// cannot have views.
 func (c *Call) savedViews() *savedViews {
 	r := c.Request()
 	here := viewHref(r.URL.RequestURI())
@@ -138,7 +139,7 @@ func (c *Call) savedViews() *savedViews {
 	return d
 }
 
-// OwnViews are all of the person's; a page without them is better than none.
+// OwnViews are all views of the user. If they cannot be read, the page is shown without them.
 func (c *Call) OwnViews() []store.View {
 	name, ok := c.person()
 	if !ok {
