@@ -1,11 +1,8 @@
-// Package admin is the page: what an operator opens in the morning, and at 3 a.m.
+// Package admin is the hub's web page. It registers the routes and actions of the packages below
+// it, and has the search of everything and the manual.
 //
-// It puts together what the packages below it show: overview, incidents, nodes, workloads, logs,
-// manifest, rollouts and settings, each in the frame that they share. Every view is a function from a
-// snapshot to what a template shows; what people want changed goes the same way as the API's
-// writes. Its own are the routes, the palette that finds everything, and the manual.
-//
-// It keeps no truth of its own and judges nothing: package diagnose does. hub/serve calls it.
+// Every view is a function from a snapshot to template data. Users' changes go through the hub's
+// API. The page stores nothing and judges nothing: package diagnose does. hub/serve calls it.
 package admin
 
 import (
@@ -27,21 +24,21 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// actions lists everything that can be done, in the order of menus.
+// actions lists all actions, in the order of menus.
 func actions(now func() time.Time) []*frame.Action {
 	return slices.Concat(nodes.Actions(), workloads.PodActions(), workloads.Actions(now), workloads.JobActions(),
 		nodes.SiteActions(now), nodes.RequestActions(now), rollouts.Actions(), incidents.Actions())
 }
 
-// New returns the page of a fleet. It panics when a template is wrong, which no
-// setting can cause.
+// New returns the page of a fleet. It panics when a template is invalid, which no setting can
+// cause.
 func New(c frame.Config) *frame.Server {
 	s := frame.New(c, actions, listings())
 	s.Add(routes())
 	return s
 }
 
-// routes are those of the page but for the actions'.
+// routes are the routes of the page without those of actions.
 func routes() []frame.Route {
 	ends, made := &logs.Crashes{}, &nodes.MadeTokens{}
 	get := func(path, verb, resource string, v frame.View) frame.Route {
@@ -108,7 +105,7 @@ func routes() []frame.Route {
 		get("/boards", "list", "boardprofiles", nodes.Boards),
 		get("/actions", "list", "nodes", overview.Jobs),
 		get(frame.RolloutsPath, "list", "firmwarerollouts", rollouts.List),
-		get(frame.RolloutsPath+"/_new", "create", "firmwarerollouts", rollouts.Start), // no rollout can have that name
+		get(frame.RolloutsPath+"/_new", "create", "firmwarerollouts", rollouts.Start), // an invalid name for a rollout
 		get(frame.RolloutsPath+"/:name", "get", "firmwarerollouts", rollouts.Rollout),
 		{Method: http.MethodGet, Path: manual.Root, Serve: help},
 		{Method: http.MethodGet, Path: manual.Root + "/:page", Serve: help},
@@ -120,7 +117,7 @@ func routes() []frame.Route {
 	}
 }
 
-// listings are those of all kinds that have a list.
+// listings are the lists of all kinds that have one.
 func listings() map[state.Kind]frame.Listing {
 	all := map[state.Kind]frame.Listing{}
 	for _, some := range []map[state.Kind]frame.Listing{nodes.Listings, workloads.Listings, rollouts.Listings,

@@ -9,24 +9,23 @@ import (
 	"flotilla.dev/hub/search"
 )
 
-// mostOffered bounds what is offered while somebody types.
+// mostOffered bounds the completions of a search.
 const mostOffered = 20
 
-// An offer is what could stand where somebody types, and what that means.
+// An offer is a completion, with its meaning.
 type offer struct {
 	Text string `json:"text"`
 	Say  string `json:"say,omitempty"`
 	More bool   `json:"more,omitempty"` // a value follows
 }
 
-// offers are what the text of a list's search can go on with at its end, which begins
-// after head.
+// offers complete the last word of a search text, which begins after head.
 type offers struct {
 	Head   string  `json:"head"`
 	Offers []offer `json:"offers"`
 }
 
-// complete answers with offers, as JSON.
+// complete answers with completions as JSON.
 func complete(c *frame.Call) error {
 	a, list := c.Ask(), c.QueryParam("list")
 	if len(search.KeysOf(list)) == 0 || !mayOpen(c, "/"+list) {
@@ -35,7 +34,7 @@ func complete(c *frame.Call) error {
 	return c.JSON(http.StatusOK, completed(a, list, c.QueryParam("text")))
 }
 
-// completed offers keys, and the values that there are: those first that begin as what is typed.
+// completed offers keys and values, those first that begin with the typed text.
 func completed(a *frame.Request, list, text string) offers {
 	at := search.Last(text)
 	o := offers{Head: at.Head, Offers: []offer{}}
@@ -54,7 +53,7 @@ func completed(a *frame.Request, list, text string) offers {
 				add(minus+k.Name+":", k.Value, true)
 			}
 		}
-		if at.Value != "" && at.Value != "-" { // a value may be known better than its key
+		if at.Value != "" && at.Value != "-" { // people may know a value better than its key
 			for _, key := range []string{"status", "site", "namespace", "board"} {
 				if !slices.Contains(search.KeysOf(list), key) {
 					continue
@@ -87,7 +86,7 @@ func completed(a *frame.Request, list, text string) offers {
 	return o
 }
 
-// optionText is what a status is called in the list's menu.
+// optionText is a status's text in the list's menu.
 func optionText(pairs [][2]string, key, value string) string {
 	for _, p := range pairs {
 		if key == "status" && p[0] == value {
@@ -97,7 +96,7 @@ func optionText(pairs [][2]string, key, value string) string {
 	return ""
 }
 
-// best are the values that have what is typed, those first that begin with it.
+// best are the values that contain the typed text, those first that begin with it.
 func best(values []string, typed string) []string {
 	var first, then []string
 	for _, v := range values {

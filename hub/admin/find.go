@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// A find is a place that somebody may have looked for.
+// A find is a place on the page that a question may mean.
 type find struct {
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
@@ -43,7 +43,7 @@ func (f *finds) add(one find) {
 	f.list = append(f.list, one)
 }
 
-// before orders what is found: the better first, then by name.
+// before orders finds: the better first, then by name.
 func before(x, y find) bool {
 	return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Where, y.Where)) < 0
 }
@@ -53,8 +53,8 @@ func (f *finds) best() []find {
 	return f.list[:min(len(f.list), mostFinds)]
 }
 
-// scored tells how well a name, which is of a kind and has some more about it, answers to
-// all of the words: 0 where one of them is nowhere.
+// scored is how well a name, with its kind and further words, matches all words of a question; 0: a
+// word is missing.
 func scored(words []string, kind, name string, more ...string) (sum int) {
 	name = strings.ToLower(name)
 	for _, w := range words {
@@ -76,7 +76,7 @@ func scored(words []string, kind, name string, more ...string) (sum int) {
 	return sum
 }
 
-// weigh puts one kind before another where both answer as well.
+// weigh ranks kinds that match equally well.
 func weigh(score, kind int) int {
 	if score == 0 {
 		return 0

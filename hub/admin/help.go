@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// mostFound is how many places a search of the manual names.
+// mostFound bounds the results of a search in the manual.
 const mostFound = 40
 
 type helpData struct {
@@ -23,7 +23,7 @@ type helpData struct {
 	Root     string
 }
 
-// help shows a page of the manual, or what a search finds in it.
+// help shows a page of the manual, or the results of a search.
 func help(c *frame.Call) error {
 	m := frame.Handbook()
 	name := cmp.Or(c.Param("page"), manual.First)

@@ -24,14 +24,13 @@ import (
 )
 
 const (
-	maxAsked    = 100 // bytes of a question; the rest is not looked at
+	maxAsked    = 100 // bytes of a question that are used
 	mostFinds   = 20
-	mostOfOne   = 8 // of one kind, so that a fleet of pods leaves room for the rest
-	mostActedOn = 4 // objects that one action is offered for
+	mostOfOne   = 8 // finds of one kind, so that many pods leave room for others
+	mostActedOn = 4 // objects for which one action is offered
 )
 
-// destinations are pages that are always there for those who may see them, and other words for
-// each.
+// destinations are the fixed pages, with other words for them.
 var destinations = []struct{ name, also, href string }{
 	{"Overview", "home attention", "/"}, {"Incidents", "list of trouble alerts", "/incidents"},
 	{"Nodes", "list of devices", "/nodes"}, {"Sites", "list", "/sites"},
@@ -46,7 +45,7 @@ var destinations = []struct{ name, also, href string }{
 	{"Apply YAML", "paste manifest create", "/yaml"}, {"Manual", "help documentation", manual.Root},
 }
 
-// mayOpen tells whether the role may see a page.
+// mayOpen tells whether the role may open a page.
 func mayOpen(c *frame.Call, path string) bool {
 	for _, r := range c.Routes() {
 		if r.Method == http.MethodGet && r.Path == path {
@@ -56,7 +55,7 @@ func mayOpen(c *frame.Call, path string) bool {
 	return false
 }
 
-// found lists what a question may mean, the best first. It looks at what the role may see.
+// found lists what a question may mean, the best first, among what the role may see.
 func found(a *frame.Request, question string, tokens []store.JoinToken, views []find,
 	mayOpen func(path string) bool) []find {
 	question = strings.ToValidUTF8(question[:min(len(question), maxAsked)], "")
@@ -92,7 +91,7 @@ func found(a *frame.Request, question string, tokens []store.JoinToken, views []
 	return f.best()
 }
 
-// findLists offers lists by what is in them, as "unknown nodes" or "pending".
+// findLists finds filtered lists, as in "unknown nodes" or "pending".
 func findLists(a *frame.Request, f *finds, words []string) {
 	for _, l := range []struct {
 		kind    state.Kind
@@ -141,7 +140,7 @@ func findLists(a *frame.Request, f *finds, words []string) {
 				continue
 			}
 			n, score := l.count(c[0]), 1200
-			if len(rest) == len(words) { // the list was not named
+			if len(rest) == len(words) { // the question does not name the list
 				score = min(n, 1) * 500
 			}
 			f.add(find{"List", fmt.Sprintf("%s: %s (%d)", l.title, strings.ToLower(c[1]), n), "", "/" + list + "?" +
@@ -150,8 +149,8 @@ func findLists(a *frame.Request, f *finds, words []string) {
 	}
 }
 
-// findActions offers what can be done, as "drain pi-3" or "hold site oslo": an action leads
-// to the page before it, and does nothing by itself.
+// findActions finds actions, as in "drain pi-3" or "hold site oslo". A find leads to the page
+// before the action.
 func findActions(a *frame.Request, f *finds, words []string) {
 	for _, act := range a.Actions {
 		label := strings.Fields(strings.ToLower(act.Label))
@@ -185,7 +184,7 @@ func findActions(a *frame.Request, f *finds, words []string) {
 	}
 }
 
-// of walks the objects of a kind that an action may be done to.
+// of visits the objects of a kind to which an action applies.
 func of(a *frame.Request, kind state.Kind) iter.Seq[state.Object] {
 	if kind == state.JoinRequests {
 		return slices.Values(frame.Objects(nodes.PendingRequests(a.Snapshot)))
@@ -193,19 +192,19 @@ func of(a *frame.Request, kind state.Kind) iter.Seq[state.Object] {
 	return a.All(kind, "")
 }
 
-// foundIn tells whether objects of a kind are found by name: those that people name, and no secret.
+// foundIn tells whether objects of a kind are found by name: those with names that people give, and
+// no secrets.
 func foundIn(a *frame.Request, row *state.Row) bool {
 	return row.Group != nil && len(row.Verbs) > 0 && row.Kind != state.Secrets && row.Kind != state.Incidents &&
 		!row.Expendable && !row.Conditional && a.May("list", string(row.Kind))
 }
 
-// isMade tells whether an object is what another one makes for itself: of those the pods and
-// the jobs are looked for.
+// isMade tells whether another object made this one. Such pods and jobs are still found.
 func isMade(kind state.Kind, o state.Object) bool {
 	return kind != state.Pods && kind != state.Jobs && metav1.GetControllerOf(o) != nil
 }
 
-// findPlace is where an object is shown, or edited, and how far before others that answer as well.
+// findPlace is an object's page or editor, and its rank among equal matches.
 func findPlace(kind state.Kind, o state.Object) (href string, rank int) {
 	href = frame.ObjectHref(kind, frame.ItemOf(o))
 	switch {
@@ -268,19 +267,19 @@ func findObjects(a *frame.Request, f *finds, words []string) {
 	}
 }
 
-// addressIn is the search for the address that a question is, if it is one.
+// addressIn is the search for an IP address, if the question is one.
 func addressIn(words []string) (t search.Term, ok bool) {
 	if _, err := netip.ParseAddr(words[0]); err != nil || len(words) != 1 {
 		return t, false
 	}
 	q := search.Parse(search.Nodes, "ip:"+words[0], nil)
-	if len(q.Terms) != 1 { // a zone may be written in any letters, such as a quote
+	if len(q.Terms) != 1 { // an IPv6 zone may contain any character, such as a quote
 		return t, false
 	}
 	return q.Terms[0], true
 }
 
-// hasAddress tells whether an object has the address that a term is about.
+// hasAddress tells whether an object has the term's address.
 func hasAddress(o state.Object, t search.Term) bool {
 	switch o := o.(type) {
 	case *corev1.Node:
@@ -296,7 +295,7 @@ type findData struct {
 	Found []find
 }
 
-// findPage shows what a question may mean, or as JSON where that is wanted.
+// findPage shows the finds of a question, or returns them as JSON.
 func findPage(c *frame.Call) error {
 	a, asked := c.Ask(), strings.TrimSpace(c.QueryParam("q"))
 	var tokens []store.JoinToken
@@ -318,7 +317,7 @@ func findPage(c *frame.Call) error {
 		Data: findData{asked[:min(len(asked), maxAsked)], found}})
 }
 
-// viewFinds are the person's views as the palette finds them.
+// viewFinds are the user's saved views as finds.
 func viewFinds(c *frame.Call, asked string) (all []find) {
 	if asked == "" {
 		return nil

@@ -1,5 +1,5 @@
-// Package diff compares texts line by line, for what the page shows of YAML and of boot
-// configurations. It parses neither.
+// Package diff compares texts line by line, for YAML and boot configurations on the page. It parses
+// neither.
 package diff
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A Hunk is a place where two texts differ, with what stands around it.
+// A Hunk is a place where two texts differ, with the lines around it.
 type Hunk struct {
 	Head  string // @@ -1,4 +1,5 @@
 	Lines []Line
@@ -20,16 +20,16 @@ type Line struct {
 }
 
 const (
-	around = 3    // lines that are the same are shown around those that differ
-	maxOps = 1500 // lines that differ; beyond that the texts have nothing in common
+	around = 3    // equal lines shown around a difference
+	maxOps = 1500 // differing lines; texts with more have nothing in common
 )
 
-// Of tells in lines how b differs from a; nothing at all when they are the same.
+// Of returns the differences between a and b; nil if they are equal.
 func Of(a, b string) []Hunk {
 	return hunks(edits(Lines(a), Lines(b)))
 }
 
-// Lines are those of a text.
+// Lines splits a text into lines.
 func Lines(s string) []string {
 	if s = strings.TrimSuffix(s, "\n"); s == "" {
 		return nil
@@ -37,8 +37,8 @@ func Lines(s string) []string {
 	return strings.Split(s, "\n")
 }
 
-// edits is the shortest way from a to b, by Myers ("An O(ND) Difference Algorithm
-// and Its Variations", 1986), after what both begin and end with is put aside.
+// edits is the shortest edit script from a to b, by Myers ("An O(ND) Difference Algorithm and Its
+// Variations", 1986), without their common beginning and end.
 func edits(a, b []string) []Line {
 	head := 0
 	for head < len(a) && head < len(b) && a[head] == b[head] {
@@ -62,7 +62,7 @@ func edits(a, b []string) []Line {
 func shortest(a, b []string) []Line {
 	n, m := len(a), len(b)
 	most := min(n+m, maxOps)
-	reach := make([]int, 2*most+2) // by diagonal k+most: the furthest x
+	reach := make([]int, 2*most+2) // the furthest x of diagonal k, at k+most
 	var trace [][]int
 	for d := 0; d <= most; d++ {
 		trace = append(trace, append([]int(nil), reach[most-d:most+d+2]...))
@@ -81,7 +81,7 @@ func shortest(a, b []string) []Line {
 			}
 		}
 	}
-	var out []Line // too far apart
+	var out []Line // too many differences
 	for _, l := range a {
 		out = append(out, Line{"-", l})
 	}
@@ -91,8 +91,8 @@ func shortest(a, b []string) []Line {
 	return out
 }
 
-// walk goes back along the way that was found. trace[d] holds the reach of the
-// diagonals -d to d+1 before step d.
+// walk follows the found path backwards. trace[d] holds the reach of the diagonals -d to d+1 before
+// step d.
 func walk(a, b []string, trace [][]int) []Line {
 	var back []Line
 	x, y := len(a), len(b)
@@ -103,7 +103,7 @@ func walk(a, b []string, trace [][]int) []Line {
 		if k == -d || k != d && was(k-1) < was(k+1) {
 			from = k + 1
 		}
-		x0 := was(from) // where the step went to, before what is the same
+		x0 := was(from) // the end of the step, before equal lines
 		if from == k-1 {
 			x0++
 		}
@@ -129,7 +129,7 @@ func walk(a, b []string, trace [][]int) []Line {
 	return back
 }
 
-// hunks leaves out what is the same, but for a few lines around what is not.
+// hunks leaves out equal lines, except a few around differences.
 func hunks(all []Line) (out []Hunk) {
 	near := make([]bool, len(all))
 	for i, l := range all {

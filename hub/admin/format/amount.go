@@ -1,5 +1,5 @@
-// Package format writes amounts, times and numbers as people write them. It knows nothing of the
-// fleet and of the page; the page's packages and templates call it.
+// Package format writes amounts, times and numbers as people write them. It imports nothing of the
+// hub; the page's packages and templates call it.
 package format
 
 import (
@@ -17,14 +17,14 @@ var (
 	evenly = regexp.MustCompile(`\b(\d+h)?\d+m0s\b`)
 	noRoom = regexp.MustCompile(
 		`Node didn't have enough resource: ([^,\s]+), requested: (\d+), used: (\d+), capacity: (\d+)`)
-	// kubeletSays are the kubelet's sentences, which API and kubectl keep, as the page says them.
+	// kubeletSays are the kubelet's sentences in the API and their words on the page.
 	kubeletSays = strings.NewReplacer("kubelet is posting ready status", "the device reports that it is ready",
 		"Kubelet stopped posting node status.", "The device no longer reports.",
 		"Kubelet never posted node status.", "The device has never reported.")
 )
 
-// Plain is a message of an API object as the page shows it: with amounts and times as people
-// write them. The object keeps the words that Kubernetes' programs have for it.
+// Plain is a message of an API object for people: amounts and times as people write them. The
+// object itself keeps Kubernetes' words.
 func Plain(text string) string {
 	if strings.Contains(text, "m0s") {
 		text = evenly.ReplaceAllStringFunc(text, func(s string) string {
@@ -56,7 +56,7 @@ func Plain(text string) string {
 	return text
 }
 
-// roomText is an amount as the kubelet counts it: processors by the thousandth.
+// roomText is an amount of the kubelet; CPU is in thousandths.
 func roomText(resource string, n int64) string {
 	switch resource {
 	case "cpu":
@@ -67,7 +67,7 @@ func roomText(resource string, n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// Duration is a length of time as people say it.
+// Duration writes a duration for people, such as "5 min".
 func Duration(d time.Duration) string {
 	n, unit := int64(d/time.Hour/24), "days"
 	switch {
@@ -81,7 +81,7 @@ func Duration(d time.Duration) string {
 	return strconv.FormatInt(n, 10) + " " + unit
 }
 
-// Amount writes a quantity for people: bytes in binary units, cpus as a decimal.
+// Amount writes a quantity for people: bytes in binary units, CPU as a decimal.
 func Amount(name corev1.ResourceName, q resource.Quantity) string {
 	switch name {
 	case corev1.ResourceMemory, corev1.ResourceStorage, corev1.ResourceEphemeralStorage:
@@ -92,7 +92,7 @@ func Amount(name corev1.ResourceName, q resource.Quantity) string {
 	return q.String()
 }
 
-// Bytes is a number of bytes in binary units.
+// Bytes writes bytes in binary units.
 func Bytes(n int64) string {
 	v, unit := float64(n), "B"
 	for _, next := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -107,7 +107,7 @@ func Bytes(n int64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + unit
 }
 
-// Rate says a rate as people think of it: one node every ten seconds.
+// Rate writes an eviction rate for people: one node every 10 s.
 func Rate(perSecond string) string {
 	var r float64
 	if _, err := fmt.Sscan(perSecond, &r); err != nil || r <= 0 {
@@ -122,8 +122,8 @@ func Rate(perSecond string) string {
 	return "one node every " + Plain(TimeAtRate(1, r).Round(100*time.Millisecond).String())
 }
 
-// TimeAtRate is how long a rate takes for so many nodes; 100 years are as good as never, to the
-// rate itself, too, and more than 292 are none that a time.Duration holds.
+// TimeAtRate is how long a rate takes for so many nodes, at most 100 years, which a time.Duration
+// can hold.
 func TimeAtRate(nodes int, perSecond float64) time.Duration {
 	const most = 100 * 365 * 24 * time.Hour
 	return time.Duration(min(float64(nodes)/perSecond*float64(time.Second), float64(most)))

@@ -7,15 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// A Moment is a time as the page shows it: exact for machines, relative for people.
+// A Moment is a time: exact for machines, relative for people.
 type Moment struct {
-	At   string // RFC 3339; "": no time at all
+	At   string // RFC 3339; "": no time
 	UTC  string
-	Ago  string // how long ago it was when it was looked at
-	Left string // how long it was until then
+	Ago  string // how long ago, when it was rendered
+	Left string // how long until then, when it was rendered
 }
 
-// Time is the moment t as seen from now; nil for no time at all.
+// Time is t relative to now; nil for the zero time.
 func Time(t, now time.Time) *Moment {
 	if t.IsZero() {
 		return nil
@@ -24,7 +24,7 @@ func Time(t, now time.Time) *Moment {
 	return &m
 }
 
-// MomentOf is the moment t as seen from now.
+// MomentOf is t relative to now.
 func MomentOf(t, now time.Time) Moment {
 	if t.IsZero() {
 		return Moment{}
@@ -33,12 +33,12 @@ func MomentOf(t, now time.Time) Moment {
 	return Moment{At: t.UTC().Format(time.RFC3339), UTC: Stamp(t), Ago: text(now.Sub(t)), Left: text(t.Sub(now))}
 }
 
-// Lasting is the moment without its words, which change all the time.
+// Lasting is the moment without its relative words.
 func (m Moment) Lasting() Moment { return Moment{At: m.At, UTC: m.UTC} }
 
-// TemplateFuncs are the template's functions that show a moment: with words, for the browser
-// that opens a page and may have no scripts; without, in what an open page is sent, where
-// page.js finds the words itself: that a minute has passed is no reason to send anything.
+// TemplateFuncs are the template functions for moments. A document has relative words, for browsers
+// without scripts. An update has none: page.js writes them, so that passing time alone sends
+// nothing.
 func TemplateFuncs(words bool) template.FuncMap {
 	show := func(name string, word func(Moment) string) func(any) template.HTML {
 		return func(v any) template.HTML {
@@ -53,7 +53,7 @@ func TemplateFuncs(words bool) template.FuncMap {
 			if words {
 				text = word(m)
 			}
-			// It needs no escaping: a moment has digits and letters of its own making.
+			// A moment has only digits and letters and needs no escaping.
 			//nolint:gosec // see above
 			return template.HTML(`<time datetime="` + m.At + `" title="` + m.UTC + `" data-` + name + `>` + text + `</time>`)
 		}
@@ -64,10 +64,10 @@ func TemplateFuncs(words bool) template.FuncMap {
 	}
 }
 
-// ISO is a moment for machines.
+// ISO is a time for machines.
 func ISO(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// Stamp is a moment for people who need more than how long ago it was.
+// Stamp is an exact time for people.
 func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" }
 
 // Earlier is the earlier of two moments.

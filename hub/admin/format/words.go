@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Verb is the form of a verb after a number of things.
+// Verb is a verb after a number: one or many.
 func Verb(n int, one, many string) string {
 	if n == 1 {
 		return one
@@ -14,7 +14,7 @@ func Verb(n int, one, many string) string {
 	return many
 }
 
-// IsAre counts what something is said of: "1 node is", "2 nodes are".
+// IsAre is "1 node is" or "2 nodes are".
 func IsAre(n int, one string) string {
 	if n == 1 {
 		return "1 " + one + " is"
@@ -22,7 +22,7 @@ func IsAre(n int, one string) string {
 	return Plural(n, one) + " are"
 }
 
-// HasHave counts what something is said to have: "1 pod has", "2 pods have".
+// HasHave is "1 pod has" or "2 pods have".
 func HasHave(n int, one string) string {
 	if n == 1 {
 		return "1 " + one + " has"
@@ -32,7 +32,7 @@ func HasHave(n int, one string) string {
 
 // ---- words
 
-// Capital is a text that begins with a capital letter.
+// Capital capitalises the first letter.
 func Capital(s string) string {
 	if s == "" {
 		return s
@@ -49,7 +49,7 @@ func Thousands(n int) string {
 	return s
 }
 
-// List joins the first of names, and says how many more there are.
+// List joins the first names and counts the others.
 func List(names []string, most int) string {
 	if len(names) <= most {
 		return strings.Join(names, ", ")
@@ -65,12 +65,12 @@ func Plural(n int, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
-// Join puts a comma between the parts that are not empty.
+// Join joins the non-empty parts with commas.
 func Join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
 }
 
-// Times says how often something was: "once", "3 times".
+// Times is "once" or "3 times".
 func Times(n int32) string {
 	if n == 1 {
 		return "once"

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Actions are what can be done to incidents.
+// Actions are what users can do to incidents.
 func Actions() []*frame.Action {
 	all := []*frame.Action{
 		{Name: "acknowledge", Quick: true, Label: "Acknowledge", Done: "is acknowledged",
@@ -42,8 +42,7 @@ func Actions() []*frame.Action {
 	return all
 }
 
-// acknowledge says that whoever asks takes care of an incident, or that nobody does. The API
-// writes who and when.
+// acknowledge sets or clears that the user takes care of an incident. The API writes who and when.
 func acknowledge(is bool) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
 	patch := func(is bool) frame.JSON {
 		if is {
@@ -67,11 +66,11 @@ func noteFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	return []frame.Field{{Name: noteField, Label: "Note", Type: "textarea", Value: text, Was: text, Changes: true}}
 }
 
-// A noted is a note, and what it was when the form was made.
+// A noted is a new note, and the note when the form was made.
 type noted struct{ text, was string }
 
 func parseNote(form url.Values) (any, error) {
-	lines := strings.NewReplacer("\r\n", "\n", "\r", "\n") // browsers send lines so
+	lines := strings.NewReplacer("\r\n", "\n", "\r", "\n") // browsers send these line ends
 	return noted{strings.TrimSpace(lines.Replace(form.Get(noteField))),
 		lines.Replace(frame.WasIn(form, noteField))}, nil
 }
@@ -83,7 +82,7 @@ func notePatch(text string) frame.JSON {
 	return frame.JSON{"note": text}
 }
 
-// checkNote asks the API whether it would accept the note, so that the form can be mended.
+// checkNote asks the API whether it would accept the note, so that the user can correct the form.
 func checkNote(ctx context.Context, w *frame.Worker, o state.Object) error {
 	q := frame.APICall{Method: http.MethodPatch, Path: frame.ObjectURL(state.Incidents, "", o.GetName()),
 		Media: frame.MergePatch, Query: url.Values{"dryRun": {"All"}}}

@@ -1,8 +1,8 @@
 // Package incidents shows incidents: the cards of the overview, the list, and a page for each with
-// its timeline, who takes care of it, and the note.
+// its timeline, its acknowledgement and its note.
 //
-// Package incident makes the cards, orders them and tells what each has been through; here that
-// becomes what a template shows. It changes nothing itself: acknowledging and noting go through the API.
+// Package incident makes and orders the cards; this package turns them into template data. It
+// changes nothing itself: acknowledging and noting go through the API.
 package incidents
 
 import (
@@ -21,43 +21,43 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Card is one cause: what has happened, what it touches, what comes next, and what would help.
+// A Card shows one cause: what happened, what it touches, what comes next, and what helps.
 type Card struct {
 	Key, Href string
 	Pill      frame.Pill
 	Message   string
-	Detail    string // what the scheduler or the device says of it, where the message does not
+	Detail    string // the scheduler's or device's own text, if the message does not contain it
 	Counts    string
-	About     string // where what it is in is shown; "": the card is of several incidents
-	AboutIt   string // what it is in, in words
+	About     string // the page of its object; "": the card is of several incidents
+	AboutIt   string // its object, in words
 	Since     *format.Moment
 	Outcome
 	Provisional bool           // it may become another
-	Quiet       *format.Moment // since when it has not been seen
-	TakenUp     string         // who takes care of it
+	Quiet       *format.Moment // since when its cause has not been seen
+	TakenUp     string         // who acknowledged it
 	Note        string
 	Examples    []exampleLink
 	More        int     // examples that are not shown
-	Several     []entry // its incidents, where it has more than one
-	All, Left   int     // how many those are, and how many of them are not shown
-	Parts       []entry // what follows from it
-	Following   int     // incidents that do
+	Several     []entry // its incidents, if there are several
+	All, Left   int     // number of incidents, and of those not shown
+	Parts       []entry // its consequences
+	Following   int     // number of incidents that follow from it
 	Fix         string  // what helps
-	Help        string  // where the manual tells of the cause
+	Help        string  // the manual's page about the cause
 	Menu        frame.Menu
 }
 
-// An Outcome is what becomes of an incident's pods.
+// An Outcome is what happens to an incident's pods.
 type Outcome struct {
-	Next    *format.Moment // when they begin to leave
+	Next    *format.Moment // when the first pods leave
 	NextUTC string
-	Moving  bool // they have begun to
-	None    bool // no pod has to leave, or no other
+	Moving  bool // pods are leaving
+	None    bool // no pod, or no other pod, has to leave
 	Evicted string
 	Held    string // why they stay
 }
 
-// An entry is a line of a card that leads to an incident, or to several.
+// An entry is a line of a card, with a link to one or several incidents.
 type entry struct {
 	Key, Href, Message string
 	Pill               frame.Pill
@@ -65,10 +65,10 @@ type entry struct {
 	Outcome
 }
 
-// An exampleLink is one of the nodes or pods that an incident touches.
+// An exampleLink links a node or pod that an incident touches.
 type exampleLink struct{ Name, Href string }
 
-// An over is a closed incident and what it has cost.
+// An over is a closed incident with its cost.
 type over struct {
 	Key, Href, Message, Cost string
 	Closed                   *format.Moment
@@ -81,26 +81,27 @@ const (
 	fewExamples, fewEntries = 5, 12
 )
 
-// ListPath is where all incidents are listed.
+// ListPath is the path of the list of incidents.
 const ListPath = "/incidents"
 
-// Board is what the overview shows of incidents.
+// A Board is the incidents on the overview.
 type Board struct {
 	Cards []Card
 	Over  []over
 	Ended int // closed in the last day
 	Tab   Tab
-	// Provisional: a card may become another in a moment, though nothing else changes.
+	// Provisional: a card may change soon although nothing else changes.
 	Provisional bool
 }
 
-// A Tab is what the browser's tab shows of the fleet while nobody looks at it.
+// A Tab is what the browser's tab shows while another tab is open.
 type Tab struct {
 	Open int
 	Kind string // bad, warn, or "": all is well
 }
 
-// BoardOf are the cards of what is open, the worst first; and the closed ones, the newest first.
+// BoardOf returns the cards of open incidents, the worst first, and the closed incidents, newest
+// first.
 func BoardOf(a *frame.Request) (d Board) {
 	explained := 0
 	for _, c := range incident.Cards(state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "")) {
@@ -131,7 +132,7 @@ func BoardOf(a *frame.Request) (d Board) {
 	return d
 }
 
-// closedOf are the incidents that are over, the newest first.
+// closedOf are the closed incidents, newest first.
 func closedOf(a *frame.Request) (closed []*fleet.Incident) {
 	for i := range state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "") {
 		if i.State != fleet.IncidentOpen {
@@ -144,11 +145,11 @@ func closedOf(a *frame.Request) (closed []*fleet.Incident) {
 
 func newestFirst(x, y *fleet.Incident) int { return y.Closed.Compare(x.Closed.Time) }
 
-// quietTold is how long an incident must not have been seen for its card to say so. What crashes
-// again and again runs for some seconds each time: its card would grow and shrink with each.
+// quietTold is how long a cause must not have been seen before its card says so. A crash loop runs
+// for some seconds each time, and its card must not grow and shrink with each crash.
 const quietTold = time.Minute
 
-// cardOf shows a card: of one incident all that is known of it, of several what they have in common.
+// cardOf shows a card of one incident, or of several.
 func cardOf(a *frame.Request, c incident.Card) Card {
 	var shown Card
 	if len(c.Incidents) == 1 && c.Key != incident.RestKey {
@@ -169,7 +170,7 @@ func cardOf(a *frame.Request, c incident.Card) Card {
 	return shown
 }
 
-// single is the card of one incident.
+// single shows the card of one incident.
 func single(a *frame.Request, i *fleet.Incident) Card {
 	c := Card{
 		Key: i.Name, Href: frame.IncidentHref(i.Name), About: aboutHref(i), Pill: finding.SeverityPill(i.Severity),
@@ -194,7 +195,7 @@ func single(a *frame.Request, i *fleet.Incident) Card {
 	return c
 }
 
-// several is the card of incidents of one cause, or of what is left of too many causes.
+// several shows the card of several incidents: of one cause, or of the remaining causes.
 func several(a *frame.Request, c incident.Card) Card {
 	shown := Card{
 		Key: c.Key, Href: listHref(c.Cause, "open"), Pill: finding.SeverityPill(c.Severity), Message: c.Title,
@@ -238,7 +239,7 @@ func several(a *frame.Request, c incident.Card) Card {
 	return shown
 }
 
-// outcomeOf says what becomes of an incident's pods: a dark site's always.
+// outcomeOf says what happens to an incident's pods; of a dark site it always says something.
 func outcomeOf(a *frame.Request, i *fleet.Incident) Outcome {
 	o := Outcome{Held: i.Held}
 	if i.NextMove != nil {
@@ -265,7 +266,7 @@ func outcomeOf(a *frame.Request, i *fleet.Incident) Outcome {
 	return o
 }
 
-// menuOf are the actions on an incident's site that would help.
+// menuOf are the actions on the incident's site that help.
 func menuOf(a *frame.Request, i *fleet.Incident) (m frame.Menu) {
 	site := a.Site(i.Site)
 	if site == nil {
@@ -280,7 +281,7 @@ func menuOf(a *frame.Request, i *fleet.Incident) (m frame.Menu) {
 	return m
 }
 
-// examplesOf are the first nodes, pods or sites that an incident touches, and how many more there are.
+// examplesOf links the first nodes, pods or sites that an incident touches, and counts the others.
 func examplesOf(i *fleet.Incident) (links []exampleLink, more int) {
 	site := state.Sites.Row().Name
 	for _, name := range i.Examples[:min(len(i.Examples), fewExamples)] {
@@ -303,7 +304,7 @@ func examplesOf(i *fleet.Incident) (links []exampleLink, more int) {
 	return links, max(0, int(all)-len(links))
 }
 
-// placeless is an incident's message with why the first of its pods has no node.
+// placeless is an incident's message with the reason why its first pod has no node.
 func placeless(a *frame.Request, i *fleet.Incident) string {
 	for _, name := range i.Examples {
 		if p := a.Pod(i.About.Namespace, name); p != nil && finding.WaitsForNode(p) {
@@ -317,7 +318,7 @@ func placeless(a *frame.Request, i *fleet.Incident) string {
 	return i.Message
 }
 
-// aboutHref is where what an incident is in is shown.
+// aboutHref is the page of an incident's object.
 func aboutHref(i *fleet.Incident) string {
 	switch k := state.KindNamed(i.About.Kind); {
 	case i.About.Kind == diagnose.KindFleet:
@@ -331,7 +332,7 @@ func aboutHref(i *fleet.Incident) string {
 	}
 }
 
-// listHref is the list of the incidents of a cause; "": of all.
+// listHref is the list of incidents of a cause; "": of all.
 func listHref(cause fleet.IncidentCause, status string) string {
 	q := url.Values{}
 	for key, v := range map[string]string{"cause": string(cause), "status": status} {
@@ -342,7 +343,7 @@ func listHref(cause fleet.IncidentCause, status string) string {
 	return strings.TrimSuffix(ListPath+"?"+q.Encode(), "?")
 }
 
-// Title puts what is open before a page's title.
+// Title puts the number of open incidents before a page's title.
 func (t Tab) Title(of string) string {
 	if t.Open == 0 {
 		return of

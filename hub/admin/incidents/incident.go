@@ -19,9 +19,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A line is one moment of an incident's timeline.
+// A line is one line of an incident's timeline.
 type line struct {
-	At, After string // by the clock, and since it began
+	At, After string // the time, and how long after the beginning
 	Text      string
 	Href      string // the page of the incident or object that the line is about; "": this incident
 
@@ -32,17 +32,17 @@ type incidentData struct {
 	Card
 	Name     string
 	Open     bool
-	Cost     string // of one that is over
+	Cost     string // of a closed incident
 	PartOf   entry  // the incident that it follows from; zero: none
 	Closed   *format.Moment
-	Own      frame.Menu // what can be done to the incident itself
+	Own      frame.Menu // actions on the incident itself
 	Did      *frame.Done
 	Facts    []frame.Fact
 	Timeline []line
-	Audit    string // where the audit tells of it; "": the role may not look
+	Audit    string // the link to the audit; "": not for the role
 }
 
-// Incident shows one incident: what it touches and costs, its timeline, and who takes care of it.
+// Incident shows one incident: what it touches and costs, its timeline, and who acknowledged it.
 func Incident(a *frame.Request) (frame.Page, error) {
 	name := a.Param("name")
 	i := named(a, name)
@@ -72,13 +72,11 @@ func Incident(a *frame.Request) (frame.Page, error) {
 		Poll: 10, Data: d}, nil
 }
 
-// before is how long before an incident began its timeline starts: what somebody changed then may be
-// the cause.
+// before is how long before its beginning a timeline starts: an earlier change may be the cause.
 const before = time.Hour
 
-// timelineOf are the lines of an incident's timeline: what the incident has been through, joined with
-// the versions, drains and boot configurations of that time, and with what people changed. Lines of
-// another day have their date.
+// timelineOf joins an incident's history with versions, drains, boot configurations and people's
+// changes of that time. Lines of another day have their date.
 func timelineOf(a *frame.Request, i *fleet.Incident) (lines []line) {
 	today := a.Now.UTC().Format(time.DateOnly)
 	add := func(at time.Time, text, href string) {

@@ -33,17 +33,17 @@ type row struct {
 
 type listData struct {
 	Search                           string
-	Wrong                            string // what is not understood of the search
+	Wrong                            string // what is wrong with the search
 	Statuses, Causes, Severities, At []frame.Option
 	Rows                             []row
 	Pager                            frame.Pager
 	Open                             int
 	Filtered                         bool
-	Empty                            bool // none at all
+	Empty                            bool // there are no incidents
 	Picks                            *frame.PickBar
 }
 
-// List lists the incidents: the open ones, the worst first; then those of the last day that are over.
+// List lists the open incidents, the worst first, and then those that closed within a day.
 func List(a *frame.Request) (frame.Page, error) {
 	text, filter := strings.TrimSpace(a.Query("q")), url.Values{}
 	for _, name := range []string{"q", "status", "cause", "severity", "site"} {
@@ -75,7 +75,7 @@ func List(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "incidents", Title: "Incidents", Watch: []string{frame.IncidentsTopic}, Data: d}, nil
 }
 
-// causeOptions are the causes of the incidents that there are.
+// causeOptions are the causes of the existing incidents.
 func causeOptions(a *frame.Request, chosen string) []frame.Option {
 	have := map[string]bool{}
 	for i := range state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "") {
@@ -90,7 +90,7 @@ func causeOptions(a *frame.Request, chosen string) []frame.Option {
 	return frame.WithChosen(frame.Options(chosen, pairs...), chosen)
 }
 
-// find returns the incidents that the query is about, in the list's order.
+// find returns the incidents under the query's filter, in the list's order.
 func find(a *frame.Request) (found []*fleet.Incident) {
 	match := finder.Matcher(a, a.Searched(search.Incidents))
 	is := func(name, value string) bool { return a.Query(name) == "" || a.Query(name) == value }
@@ -115,7 +115,7 @@ func find(a *frame.Request) (found []*fleet.Incident) {
 	return found
 }
 
-// HasStatus tells whether an incident has a status of the list.
+// HasStatus tells whether an incident matches a status of the filter.
 func HasStatus(i *fleet.Incident, status string) bool {
 	open := i.State == fleet.IncidentOpen
 	switch status {
@@ -144,7 +144,7 @@ var finder = frame.Finder[*fleet.Incident]{List: search.Incidents,
 		},
 	}}
 
-// pillOf is the severity of an incident that is open.
+// pillOf is an open incident's severity.
 func pillOf(i *fleet.Incident) frame.Pill {
 	if i.State != fleet.IncidentOpen {
 		return overPill

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	lastWords   = 10  // lines of a log that a crash is shown with
-	wordsLength = 400 // runes of each
+	lastWords   = 10  // lines of log shown with a crash
+	wordsLength = 400 // runes of each line
 	keptEnds    = 200 // crashes whose last lines are kept
 )
 
-// Crashes keeps the last lines of containers that have crashed: a device is asked once a crash,
-// however many look at it.
+// Crashes keeps the last lines of crashed containers, so that a device is asked once per crash,
+// however many users look.
 type Crashes struct {
 	mu   sync.Mutex
 	made map[string]*oneEnd
 }
 
-// A oneEnd is the last lines of one.
+// A oneEnd is the last lines of one crash.
 type oneEnd struct {
 	mu    sync.Mutex // held while the device is asked
 	lines []string
@@ -47,8 +47,8 @@ func (e *Crashes) of(key string) *oneEnd {
 	return e.made[key]
 }
 
-// LastLines answers with the last lines that a container has logged before it ended, as JSON.
-// The page asks for them when it is open, and never waits for them.
+// LastLines answers, as JSON, with the last lines that a container logged before it ended. The open
+// page requests them, because the device may take long.
 func LastLines(c *frame.Call, known *Crashes) error {
 	p, err := podOf(c)
 	if err != nil {
@@ -77,8 +77,8 @@ func LastLines(c *frame.Call, known *Crashes) error {
 	return c.JSON(http.StatusOK, answer)
 }
 
-// known asks for the lines, unless they are known. A device that could not be asked is asked
-// again by whoever looks next.
+// known returns the lines, and asks the device for them unless they are known. After a failure, the
+// next request asks again.
 func (e *oneEnd) known(ask func() ([]string, error)) (lines []string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -90,7 +90,7 @@ func (e *oneEnd) known(ask func() ([]string, error)) (lines []string, err error)
 	return e.lines, err
 }
 
-// askLastWords asks the device for the last lines of what has ended at a moment.
+// askLastWords asks the device for the last lines before the end of a container at a moment.
 func askLastWords(c *frame.Call, p *corev1.Pod, container string, previous bool, ended time.Time) ([]string, error) {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), firstLook)
 	defer cancel()
@@ -102,7 +102,7 @@ func askLastWords(c *frame.Call, p *corev1.Pod, container string, previous bool,
 	found := &last{most: lastWords}
 	tail := int64(lastWords)
 	cut := &cutter{take: func(lines []logLine) error {
-		// What comes later is of the instance that was started since.
+		// Later lines belong to the instance that was started since.
 		return found.add(slices.DeleteFunc(lines,
 			func(l logLine) bool { return !ended.IsZero() && l.At.After(ended.Add(2*time.Second)) }))
 	}}

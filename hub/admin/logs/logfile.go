@@ -49,7 +49,7 @@ func Download(c *frame.Call) error {
 	return nil
 }
 
-// A fileWriter answers with a file once there is something to write.
+// A fileWriter begins the answer at the first write.
 type fileWriter struct {
 	c       *frame.Call
 	name    string
@@ -76,6 +76,6 @@ func (w *fileWriter) Write(b []byte) (int, error) {
 	if err == nil {
 		err = rc.Flush()
 	}
-	_ = rc.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream whose deadline comes, even one that is only quiet
+	_ = rc.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream at its deadline even if nothing is being written
 	return n, err
 }

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	maxLine = 8 << 10 // bytes; what is longer becomes several lines
-	maxHeld = 1 << 20 // bytes of the last lines that a page shows
+	maxLine = 8 << 10 // bytes; a longer line becomes several
+	maxHeld = 1 << 20 // bytes of the last lines on a page
 )
 
 // A logLine is one line of a container's log.
 type logLine struct {
-	At   time.Time // zero: the engine did not say when
+	At   time.Time // zero: the engine gave no time
 	Text string
 }
 
-// A cutter makes lines of what a log's stream brings. It holds one line at most.
+// A cutter cuts a log's stream into lines. It buffers at most one line.
 type cutter struct {
 	take func([]logLine) error
 	rest []byte
@@ -60,7 +60,7 @@ func (c *cutter) Write(b []byte) (int, error) {
 	return len(b), c.take(lines)
 }
 
-// end hands over a last line without its end.
+// end hands over a last line without a line end.
 func (c *cutter) end() error {
 	if len(c.rest) == 0 {
 		return nil
@@ -70,7 +70,7 @@ func (c *cutter) end() error {
 	return c.take([]logLine{l})
 }
 
-// lineOf reads a line that begins with the engine's time.
+// lineOf parses a line that begins with the engine's time.
 func lineOf(b []byte) logLine {
 	stamp, text, ok := strings.Cut(string(bytes.TrimSuffix(b, []byte("\r"))), " ")
 	if at, err := time.Parse(time.RFC3339Nano, stamp); err == nil {
@@ -82,8 +82,8 @@ func lineOf(b []byte) logLine {
 	return logLine{Text: readable(stamp)}
 }
 
-// readable takes what only a terminal understands out of a line: colours, cursors,
-// bells. What came before a carriage return was overwritten.
+// readable removes what only a terminal understands: colours, cursor movements, bells, and text
+// before a carriage return.
 func readable(s string) string {
 	if i := strings.LastIndexByte(strings.TrimRight(s, "\r"), '\r'); i >= 0 {
 		s = s[i+1:]
@@ -110,8 +110,8 @@ func odd(r rune) bool {
 	return unicode.IsControl(r) && r != '\t' || r == utf8.RuneError || frame.Visible(r) != r
 }
 
-// escape is the length of the escape sequence that s begins with: ECMA-48's CSI
-// and string sequences, else ESC and one byte.
+// escape is the length of the escape sequence at the beginning of s: a CSI or string sequence of
+// ECMA-48, otherwise ESC and one byte.
 func escape(s string) int {
 	if len(s) < 2 {
 		return len(s)
@@ -139,16 +139,16 @@ func escape(s string) int {
 	return 1 + n
 }
 
-// A bookmark is a place in the log of one pod or node: after the nth line with this time.
-// Some engines tell the time in whole seconds, in which much can be said. Another that comes
-// under the same name has another log, and may have another clock.
+// A bookmark is a place in the log of one pod or node: after the nth line with this time, because
+// some engines give whole seconds. It names the pod's UID: another pod with the name has another
+// log.
 type bookmark struct {
 	at time.Time
 	n  int
 	of types.UID
 }
 
-// pass moves the mark behind a line, if that is not before it.
+// pass moves the bookmark behind a line, unless the line is before it.
 func (m *bookmark) pass(at time.Time) {
 	switch {
 	case at.After(m.at):
@@ -165,7 +165,7 @@ func (m bookmark) String() string {
 	return m.at.Format(time.RFC3339Nano) + "/" + strconv.Itoa(m.n) + "/" + string(m.of)
 }
 
-// parseBookmark is the inverse of String; what is none in this one's log is its beginning.
+// parseBookmark reads a bookmark. One of another log means the beginning.
 func parseBookmark(s string, of types.UID) bookmark {
 	at, rest, _ := strings.Cut(s, "/")
 	n, uid, _ := strings.Cut(rest, "/")
@@ -177,12 +177,12 @@ func parseBookmark(s string, of types.UID) bookmark {
 	return bookmark{t.UTC(), count, of}
 }
 
-// last keeps the newest lines, at most so many and maxHeld bytes of them.
+// last keeps the newest lines, within a number and maxHeld bytes.
 type last struct {
 	lines []logLine
 	most  int
 	bytes int
-	cut   bool // there were more
+	cut   bool // lines have been dropped
 	end   bookmark
 }
 

@@ -1,5 +1,5 @@
-// Package logs shows the logs of containers and agents, and terminals in containers. It keeps no
-// line but the last ones of containers that have crashed.
+// Package logs shows the logs of containers and agents, and terminals in containers. It stores no
+// lines except the last ones of crashed containers.
 package logs
 
 import (
@@ -23,19 +23,19 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// firstLook is how long a page waits for a device to show the last lines.
+// firstLook is how long a page waits for a device's last lines.
 const firstLook = 5 * time.Second
 
-// A logAsk is what of which log is wanted, as the address says.
+// A logAsk is which part of which log an address asks for.
 type logAsk struct {
 	node      string
-	uid       types.UID   // of whose log it is: the pod, or the node
-	site      string      // of the node, where its agent's log is meant
-	pod       *corev1.Pod // nil: the agent's own log
+	uid       types.UID   // the pod or node that the log belongs to
+	site      string      // the node, for its agent's log
+	pod       *corev1.Pod // nil: the agent's log
 	container string
 	previous  bool
 	tail      int64
-	since     time.Duration // 0: however old
+	since     time.Duration // 0: of any age
 }
 
 var (
@@ -57,8 +57,8 @@ func podOf(c *frame.Call) (*corev1.Pod, error) {
 	return p, nil
 }
 
-// containerOf is the container of a pod that is meant: by name, else the one that
-// its owner has marked, else the first.
+// containerOf is the named container of a pod, otherwise the one that the pod's annotation names,
+// otherwise the first.
 func containerOf(p *corev1.Pod, name string) (string, error) {
 	names := containerNames(p)
 	if name == "" {
@@ -103,7 +103,7 @@ func askedLog(c *frame.Call) (q logAsk, err error) {
 	return q, nil
 }
 
-// copyLog copies what is asked for, and how, to w.
+// copyLog copies the log to w.
 func copyLog(c *frame.Call, ctx context.Context, q logAsk, o corev1.PodLogOptions, w io.Writer) error {
 	if q.pod == nil {
 		return c.Logs.NodeLogs(ctx, q.node, o, w)
@@ -111,7 +111,7 @@ func copyLog(c *frame.Call, ctx context.Context, q logAsk, o corev1.PodLogOption
 	return c.Logs.Logs(ctx, q.pod, o, w)
 }
 
-// resource is what a role must be allowed to get.
+// resource is what the role must be allowed to get.
 func (q logAsk) resource() string {
 	if q.pod == nil {
 		return "nodes/proxy"
@@ -119,7 +119,7 @@ func (q logAsk) resource() string {
 	return "pods/log"
 }
 
-// name is what a log is the log of.
+// name is the pod, or the node.
 func (q logAsk) name() string {
 	if q.pod == nil {
 		return q.node
@@ -127,7 +127,7 @@ func (q logAsk) name() string {
 	return q.pod.Name
 }
 
-// chosen is the value if it is one of the options, else the usual one.
+// chosen is the value if it is an option, otherwise the default.
 func chosen(value, usual string, options [][2]string) string {
 	if slices.ContainsFunc(options, func(o [2]string) bool { return o[0] == value }) {
 		return value
@@ -135,8 +135,7 @@ func chosen(value, usual string, options [][2]string) string {
 	return usual
 }
 
-// options are the question to the device. Lines come with their time: by it the
-// page goes on where it was.
+// options are the request to the device. Lines have times, from which the page continues later.
 func (q logAsk) options() corev1.PodLogOptions {
 	o := corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, TailLines: &q.tail}
 	if q.since > 0 {
@@ -146,7 +145,7 @@ func (q logAsk) options() corev1.PodLogOptions {
 	return o
 }
 
-// logTrouble says in a sentence why there is no log, or no more of it.
+// logTrouble says why there is no log, or why it ended.
 func logTrouble(node string, err error) string {
 	var ours frame.UserError
 	switch {
@@ -171,11 +170,11 @@ type logRow struct {
 	At     string // RFC 3339; "": not known
 	Time   string
 	Text   string
-	Hidden bool // it has not what is searched for
+	Hidden bool // it does not contain the searched text
 }
 
 type logsData struct {
-	Of, Href                  string // the pod, or the node whose agent's log it is
+	Of, Href                  string // the pod, or the node for its agent's log
 	Namespace, Container      string // "": the agent's
 	Node, NodeHref, Site      string
 	Containers, Tails, Sinces []frame.Option
@@ -187,10 +186,10 @@ type logsData struct {
 	Trouble                   string
 	Stream, Download          string
 	Shell                     string // the terminal's address; "": not for this role
-	From                      string // mark of the last line
+	From                      string // bookmark after the last line
 }
 
-// Show shows the last lines of a log; its script follows on from there.
+// Show shows the last lines of a log; the page's script follows from there.
 func Show(c *frame.Call) error {
 	q, err := askedLog(c)
 	if err != nil {
@@ -261,11 +260,11 @@ func logRowOf(l logLine) logRow {
 	return r
 }
 
-// late is how long a question to a device is on its way at most; see package ask.
+// late is the longest time that a question takes to reach a device; see package ask.
 const late = 20 * time.Second
 
-// sinceTime is the moment to ask a device from, so that nothing after a line is
-// missing: an older device reckons back from its own clock when the question arrives.
+// sinceTime is the time from which to ask a device, so that no line is missing: an older device
+// subtracts from its own clock when the question arrives.
 func sinceTime(c *frame.Call, node string, line time.Time) *metav1.Time {
 	t := metav1.NewTime(line.Add(-max(c.Liveness(node).Skew, 0) - late))
 	return &t

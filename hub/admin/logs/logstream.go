@@ -18,12 +18,11 @@ import (
 )
 
 const (
-	heldLines   = 5000 // lines that a page holds at most, as logs.js says
+	heldLines   = 5000 // lines that a page holds at most, as in logs.js
 	crowdedLogs = "Too many logs are open on this hub. Close some, and try again."
 )
 
-// Stream sends what a container or an agent logs from now on, or after the line that the
-// page has shown last, as server-sent events.
+// Stream sends new log lines as server-sent events, from now or after the last line of the page.
 func Stream(c *frame.Call) error {
 	q, err := askedLog(c)
 	h := c.Response().Header()
@@ -34,7 +33,7 @@ func Stream(c *frame.Call) error {
 	if s.say("hello", "", "") != nil {
 		return nil
 	}
-	if err != nil { // it has gone since the page was opened: a page that says so is for nobody to read
+	if err != nil { // the pod was deleted after the page was opened
 		_, why := c.Explain(err)
 		return s.over(why, false)
 	}
@@ -79,7 +78,7 @@ func Stream(c *frame.Call) error {
 	return s.over("Container "+q.container+" has ended; its next run is shown as soon as it begins.", true)
 }
 
-// lastSeen is the last line that the page has of the log of this one.
+// lastSeen is the page's last line of this log.
 func lastSeen(c *frame.Call, of types.UID) bookmark {
 	at := c.Request().Header.Get("Last-Event-ID")
 	if at == "" {
@@ -88,7 +87,7 @@ func lastSeen(c *frame.Call, of types.UID) bookmark {
 	return parseBookmark(at, of)
 }
 
-// keepAlive tells the page that the hub is there, until that or the session ends.
+// keepAlive sends signs of life until the session or the hub ends.
 func keepAlive(c *frame.Call, ctx context.Context, s *logSender, resource string) {
 	tick := time.NewTicker(frame.Beat)
 	defer tick.Stop()
@@ -105,12 +104,12 @@ func keepAlive(c *frame.Call, ctx context.Context, s *logSender, resource string
 	}
 }
 
-// A logSender sends lines, each once. say may be called beside lines.
+// A logSender sends each line once. say and lines may run at the same time.
 type logSender struct {
 	mu   sync.Mutex
 	out  frame.EventWriter
-	from bookmark // up to here the page has all
-	at   bookmark // up to here has been read
+	from bookmark // the page has all lines up to here
+	at   bookmark // lines have been read up to here
 }
 
 func (s *logSender) say(event, data, id string) error {
@@ -137,24 +136,23 @@ func (s *logSender) lines(lines []logLine) error {
 	return s.say("lines", string(data), s.at.String())
 }
 
-// had tells whether the page has the next line, which was said then, already. One
-// without a time it cannot know.
+// had tells whether the page already has a line. Without a time this is not known.
 func (s *logSender) had(then time.Time) bool {
 	if then.IsZero() {
 		return false
 	}
 	s.at.pass(then)
 	if then.Before(s.from.at.Add(-3 * late)) {
-		return false // nothing so old was asked for: the device's clock was wrong then, or is now
+		return false // older than requested: the device's clock was or is wrong
 	}
 	return then.Before(s.from.at) || then.Equal(s.from.at) && s.at.n <= s.from.n
 }
 
-// over ends the stream with why. again: there may be more later.
+// over ends the stream with a reason. again: more lines may come later.
 func (s *logSender) over(why string, again bool) error {
 	data, err := json.Marshal(map[string]any{"text": why, "again": again})
 	if err == nil {
-		_ = s.say("over", string(data), "") // the page is gone: nobody to tell
+		_ = s.say("over", string(data), "") // the page may have gone
 	}
 	return err
 }

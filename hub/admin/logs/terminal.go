@@ -20,12 +20,12 @@ import (
 
 const (
 	maxFrame  = 64 << 10         // bytes that a page sends at once
-	untouched = 30 * time.Minute // after which a terminal that nobody types into is closed
-	greeting  = 10 * time.Second // for the page to show its form's token
-	revoked   = 2 * time.Second  // a session that has ended, or may no longer, is closed within
+	untouched = 30 * time.Minute // without input for this long a terminal is closed
+	greeting  = 10 * time.Second // for the page to send its form's token
+	revoked   = 2 * time.Second  // a terminal whose session has ended is closed within this time
 )
 
-// commandOf is what is to run: words between spaces, or the shell that most images have.
+// commandOf is the command: words between spaces, or the shell that most images have.
 func commandOf(text string) []string {
 	if words := strings.Fields(text); len(words) > 0 {
 		return words
@@ -43,7 +43,7 @@ type terminalData struct {
 	CSRF                         string
 }
 
-// Terminal is the page around a terminal; its script opens the socket.
+// Terminal shows the page of a terminal; its script opens the WebSocket.
 func Terminal(c *frame.Call) error {
 	p, err := podOf(c)
 	if err != nil {
@@ -71,7 +71,7 @@ func Terminal(c *frame.Call) error {
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "terminal", Title: "Terminal in " + p.Name, Data: d})
 }
 
-// noTerminal says why a container cannot be typed into.
+// noTerminal says why a container cannot have a terminal.
 func noTerminal(p *corev1.Pod, container string) string {
 	if p.Spec.NodeName == "" {
 		return unplaced
@@ -87,7 +87,7 @@ func noTerminal(p *corev1.Pod, container string) string {
 	return ""
 }
 
-// TerminalSocket connects a page with a command in a container.
+// TerminalSocket connects a page to a command in a container.
 func TerminalSocket(c *frame.Call) error {
 	r := c.Request()
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
@@ -98,8 +98,8 @@ func TerminalSocket(c *frame.Call) error {
 		return c.Message(http.StatusBadRequest, "For a terminal", "A WebSocket needs HTTP/1.1: the connection speaks "+
 			r.Proto+".")
 	}
-	// A browser names the page that opens a WebSocket, and sends the session's cookie
-	// whoever that is: without our own origin nobody is let in.
+	// A browser sends the session's cookie with a WebSocket of any site. Only our own origin is
+	// accepted.
 	if u, err := url.Parse(r.Header.Get("Origin")); err != nil || u.Host == "" || u.Host != r.Host {
 		return c.Message(http.StatusForbidden, "Not accepted", "The request comes from another site.")
 	}
@@ -123,8 +123,7 @@ func TerminalSocket(c *frame.Call) error {
 	return nil
 }
 
-// converse runs the command, for as long as both sides, the session and the
-// person's patience last.
+// converse runs the command until it, the page or the session ends, or nobody types for long.
 func converse(c *frame.Call, p *corev1.Pod, o corev1.PodExecOptions, w *window) {
 	first, err := w.greeted()
 	if err == nil {
@@ -164,8 +163,7 @@ func converse(c *frame.Call, p *corev1.Pod, o corev1.PodExecOptions, w *window) 
 	w.over(endOf(p, o, err, w.typed.Load()))
 }
 
-// checkToken checks that the socket was opened by a page of this session: with the
-// rule, and the words, for forms.
+// checkToken checks, as for forms, that a page of this session opened the socket.
 func checkToken(c *frame.Call, token string) error {
 	r := c.Request().Clone(c.Request().Context())
 	r.Method, r.Body, r.PostForm = http.MethodPost, http.NoBody, url.Values{"csrf": {token}}
@@ -173,15 +171,14 @@ func checkToken(c *frame.Call, token string) error {
 	return c.Sessions.CheckForm(r, c.User)
 }
 
-// Why a terminal is closed from this side.
+// Reasons for which the hub closes a terminal.
 const (
 	errLeft      = frame.UserError("The page was closed.")
 	errLoggedOut = frame.UserError("Your session has ended. Log in, and open the terminal again.")
 	errUntouched = frame.UserError("Nobody has typed anything for half an hour, so the terminal was closed.")
 )
 
-// watchOver tells the page that the hub is there, until the session ends or nobody
-// types any more.
+// watchOver sends signs of life until the session ends or nobody types any more.
 func watchOver(c *frame.Call, ctx context.Context, w *window) error {
 	tick := time.NewTicker(revoked)
 	defer tick.Stop()
@@ -203,7 +200,7 @@ func watchOver(c *frame.Call, ctx context.Context, w *window) error {
 	}
 }
 
-// endOf says how a command has ended, and its code; -1: it has none.
+// endOf says how a command ended, with its exit code; -1: it has none.
 func endOf(p *corev1.Pod, o corev1.PodExecOptions, err error, typed bool) (string, int) {
 	var exit *ask.ExitError
 	var ours frame.UserError

@@ -14,31 +14,31 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// A window is the page's side of a terminal. Binary messages are what is typed and
-// what is said; text messages are notes in JSON. Written to, it shows output.
+// A window is the page's side of a terminal. Binary messages carry input and output, text messages
+// notes in JSON. Write shows output.
 type window struct {
 	conn  *websocket.Conn
-	input *io.PipeReader // what is typed
+	input *io.PipeReader // input
 	typer *io.PipeWriter
-	sizes chan ask.Size // the newest only
+	sizes chan ask.Size // only the newest
 
 	opened  time.Time
-	touched atomic.Int64 // nanoseconds since then, when something was typed last
+	touched atomic.Int64 // nanoseconds from began to the last input
 	typed   atomic.Bool
 }
 
-// A note is all that the two sides tell each other besides.
+// A note is a control message of either side.
 type note struct {
-	CSRF  string `json:"csrf,omitempty"` // first of all, from the page
+	CSRF  string `json:"csrf,omitempty"` // the first message, from the page
 	Cols  uint16 `json:"cols,omitempty"`
 	Rows  uint16 `json:"rows,omitempty"`
 	Ready bool   `json:"ready,omitempty"` // from the hub
 	Beat  bool   `json:"beat,omitempty"`
-	End   string `json:"end,omitempty"` // the last
+	End   string `json:"end,omitempty"` // the last message
 	Code  int    `json:"code"`          // exit code with End; -1: none
 }
 
-// A frame of the socket.
+// A frame is a message of the socket.
 type packet struct {
 	text bool
 	data []byte
@@ -66,7 +66,7 @@ func newWindow(conn *websocket.Conn) *window {
 
 func (w *window) touch() { w.touched.Store(int64(time.Since(w.opened))) }
 
-// idle is for how long nobody has typed, whatever the machine's clock is set to meanwhile.
+// idle is the time since the last input; changes of the machine's clock do not matter.
 func (w *window) idle() time.Duration {
 	return time.Since(w.opened) - time.Duration(w.touched.Load())
 }
@@ -89,7 +89,7 @@ func (w *window) greeted() (n note, err error) {
 	return n, w.conn.SetReadDeadline(time.Time{})
 }
 
-// hear passes on what the page sends, until it goes.
+// hear passes on the page's messages until the page goes.
 func (w *window) hear(ctx context.Context) error {
 	defer w.typer.Close()
 	for {
@@ -110,12 +110,12 @@ func (w *window) hear(ctx context.Context) error {
 		w.typed.Store(true)
 		w.touch()
 		if _, err := w.typer.Write(p.data); err != nil {
-			return nil // the command has ended: its end is told elsewhere
+			return nil // the command has ended and reads no more
 		}
 	}
 }
 
-// resize keeps the newest size for whoever takes it next.
+// resize keeps only the newest size.
 func (w *window) resize(n note) {
 	if n.Cols == 0 || n.Rows == 0 {
 		return
@@ -156,7 +156,7 @@ func (w *window) send(p packet) error {
 	return packets.Send(w.conn, p)
 }
 
-// over tells the end, after which the caller hangs up.
+// over sends the end; the caller then closes the connection.
 func (w *window) over(why string, code int) {
-	_ = w.say(note{End: why, Code: code}) // the page may be gone: nobody to tell
+	_ = w.say(note{End: why, Code: code}) // the page may have gone
 }

@@ -19,21 +19,21 @@ import (
 type editData struct {
 	Kind, Name, Namespace string
 	Back                  string
-	Text                  string // as it stands in the editor
-	Was                   string // as it was when the editor was opened
-	Checked               string // the text whose differences were shown
-	Whole                 string // with what only the hub says
+	Text                  string // the text in the editor
+	Was                   string // the text when the editor was opened
+	Checked               string // the text whose diff was shown
+	Whole                 string // including the fields that only the hub sets
 	MayEdit               bool
 	CSRF, Path            string
 
 	Problem  string
 	Causes   []string
 	Warnings []string
-	Changed  []diff.Hunk // by others, since the editor was opened
-	Diff     []diff.Hunk // what applying would do
-	Nothing  bool        // it would do nothing
+	Changed  []diff.Hunk // others have changed it since the editor was opened
+	Diff     []diff.Hunk // what applying would change
+	Nothing  bool        // applying would change nothing
 	Done     bool        // it has been applied
-	Edited   bool        // the text has been changed since it was checked
+	Edited   bool        // the text has changed since it was checked
 }
 
 // editor reads the object that the address names.
@@ -55,7 +55,7 @@ func editor(c *frame.Call) (o objectPath, live manifest, d editData, err error) 
 	return o, live, d, nil
 }
 
-// object reads an object through the API, without the managed fields, which nobody reads.
+// object reads an object through the API, without its managed fields.
 func object(c *frame.Call, path string) (manifest, error) {
 	a, err := c.AskAPI(frame.APICall{Method: http.MethodGet, Path: path})
 	if err != nil {
@@ -85,7 +85,7 @@ func EditForm(c *frame.Call) error {
 	return showEditor(c, http.StatusOK, d)
 }
 
-// Edit checks what was written, and applies what was checked.
+// Edit checks a text, and applies a checked one.
 func Edit(c *frame.Call) error {
 	o, live, d, err := editor(c)
 	if err != nil {
@@ -113,7 +113,7 @@ func Edit(c *frame.Call) error {
 		}
 		d.Text, d.Was = text.yaml(), now
 	}
-	// What others have set beside, such as the status, changes the version all the time.
+	// Status updates by others change the version all the time.
 	if text.text("metadata", "resourceVersion") == "" {
 		text.metadata()["resourceVersion"] = live.text("metadata", "resourceVersion")
 	}
@@ -134,10 +134,10 @@ func Edit(c *frame.Call) error {
 	return c.Redirect(http.StatusSeeOther, o.editor()+"?done=1")
 }
 
-// unix undoes what browsers do to the ends of lines in a form.
+// unix undoes how browsers change line ends in a form.
 func unix(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 
-// replace puts an object in the place of the one at the path.
+// replace replaces the object at the path.
 func replace(c *frame.Call, o objectPath, m manifest, dry bool) (result manifest, warnings []string, err error) {
 	q := url.Values{"fieldValidation": {"Strict"}}
 	if dry {
@@ -166,7 +166,7 @@ func editRefused(c *frame.Call, d editData, err error) error {
 	return showEditor(c, no.Code, d)
 }
 
-// noYAML says what makes a text no YAML, or no object.
+// noYAML says why a text is not the YAML of an object.
 func noYAML(text string, err error) string {
 	if why := yamllines.Syntax([]byte(text)); why != "" {
 		return "This is no YAML: " + why + "."
@@ -174,7 +174,7 @@ func noYAML(text string, err error) string {
 	return "This is no YAML: " + err.Error() + "."
 }
 
-// fieldLine finds the line in which a field of the i-th object of a text stands; 0: none.
+// fieldLine finds the line of a field of the i-th object of a text; 0: none.
 func fieldLine(text string, i int) func(field string) int {
 	all := yamllines.Objects([]byte(text))
 	if i >= len(all) {
@@ -183,7 +183,7 @@ func fieldLine(text string, i int) func(field string) int {
 	return all[i].Of
 }
 
-// tell is the refusal in one sentence, and each field's part in it, with its line.
+// tell is the refusal in one sentence, and each field's cause with its line.
 func tell(e *frame.APIRefusal, line func(field string) int) (problem string, causes []string) {
 	if e.Status.Details != nil {
 		for _, cause := range e.Status.Details.Causes {
@@ -203,8 +203,8 @@ func tell(e *frame.APIRefusal, line func(field string) int) (problem string, cau
 	return format.Capital(strings.TrimSuffix(e.Status.Message, ".")) + ".", nil
 }
 
-// rebased is the text with what others have changed meanwhile. Where both have
-// changed a field, the text's stands.
+// rebased merges the text with what others have changed meanwhile. If both changed a field, the
+// text's value stays.
 func rebased(was string, text, live manifest) (manifest, error) {
 	base, err := parseManifest(was)
 	if err != nil {

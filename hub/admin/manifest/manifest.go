@@ -1,5 +1,5 @@
-// Package manifest shows objects as YAML, and has what people write applied: the hub's API checks
-// and stores it, in the name of whoever writes.
+// Package manifest shows objects as YAML and applies what people write. The hub's API checks and
+// stores it in the user's name.
 package manifest
 
 import (
@@ -24,10 +24,10 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// A manifest is an object as it is written down.
+// A manifest is an object as decoded YAML.
 type manifest map[string]any
 
-// parseManifest reads one document; a key that stands twice is an error.
+// parseManifest reads one document; a duplicate key is an error.
 func parseManifest(text string) (m manifest, err error) {
 	if err := bound.LimitYAML([]byte(text)); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (m manifest) text(keys ...string) string {
 	return s
 }
 
-// tidy takes out what the hub alone says: people neither write nor compare it.
+// tidy removes the fields that only the hub sets: people neither write nor compare them.
 func (m manifest) tidy() manifest {
 	out := manifest{}
 	for k, v := range m {
@@ -87,7 +87,7 @@ func (m manifest) tidy() manifest {
 	return out
 }
 
-// compared is the manifest as people compare it: without kubectl's copy of it in itself.
+// compared is the manifest for a diff, without the copy that kubectl stores in it.
 func (m manifest) compared() manifest {
 	out := m.tidy()
 	meta, _ := out["metadata"].(map[string]any)
@@ -107,7 +107,7 @@ func (m manifest) compared() manifest {
 func (m manifest) yaml() string {
 	b, err := yaml.Marshal(map[string]any(m))
 	if err != nil {
-		return err.Error() // nothing that was read from JSON or YAML fails to be written
+		return err.Error() // decoded JSON or YAML can always be encoded
 	}
 	return string(b)
 }
@@ -122,7 +122,7 @@ func (m manifest) json() []byte {
 
 const maxDocuments = 100
 
-// documents are the objects of a text with several of them, lists taken apart.
+// documents are the objects of a text with several of them; lists become their items.
 func documents(text string) (all []manifest, err error) {
 	if err := bound.LimitYAML([]byte(text)); err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func documents(text string) (all []manifest, err error) {
 	return all, nil
 }
 
-// blank tells whether a document has nothing but comments.
+// blank tells whether a document has only comments.
 func blank(doc []byte) bool {
 	for line := range bytes.Lines(doc) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
@@ -175,8 +175,7 @@ func blank(doc []byte) bool {
 	return true
 }
 
-// place finds where the API keeps objects like m: the collection's path, and
-// whether they live in namespaces.
+// place finds the API's collection of objects like m: its path, and whether it is namespaced.
 func place(c *frame.Call, m manifest) (path string, namespaced bool, err error) {
 	version, kind := m.text("apiVersion"), m.text("kind")
 	if version == "" || kind == "" {
@@ -214,7 +213,7 @@ func inNamespace(path, namespace string) string {
 // /apis/apps/v1/namespaces/default/deployments/kiosk.
 type objectPath struct{ path, namespace, resource, name string }
 
-// parseObjectPath takes only paths of whole objects: nothing below them, and no list.
+// parseObjectPath accepts only paths of whole objects: no subresource and no list.
 func parseObjectPath(path string) (o objectPath, ok bool) {
 	s := strings.Split(path, "/")
 	if len(s) < 2 || s[0] != "" {
@@ -240,10 +239,10 @@ func parseObjectPath(path string) (o objectPath, ok bool) {
 	return o, o.resource != "" && o.name != ""
 }
 
-// page is where the page shows an object; "": only here.
+// page is the object's own page; "": it has only this one.
 func (o objectPath) page() string {
 	switch kind := state.Kind(o.resource); {
-	case o.path != frame.ObjectURL(kind, o.namespace, o.name): // another group's, such as a node's metrics
+	case o.path != frame.ObjectURL(kind, o.namespace, o.name): // of another API group, such as metrics of a node
 		return ""
 	case kind == state.BoardProfiles:
 		return "/boards"

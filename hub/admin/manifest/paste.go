@@ -18,7 +18,7 @@ import (
 	yamllines "flotilla.dev/hub/kube/lines"
 )
 
-// A pasted object, and what became or would become of it.
+// A pasted object, and what was or would be done.
 type pastedRow struct {
 	Pill     frame.Pill
 	Kind     string
@@ -28,8 +28,8 @@ type pastedRow struct {
 	Problem  string
 	Causes   []string
 	Warnings []string
-	Fight    bool // another program set the fields
-	Later    bool // it could not be checked before its namespace is there
+	Fight    bool // another field manager set the fields
+	Later    bool // it can be checked only after its namespace was made
 }
 
 type pasteData struct {
@@ -40,7 +40,7 @@ type pasteData struct {
 	Problem       string
 	Rows          []pastedRow
 	Applied       bool // else checked
-	Ready         bool // nothing stands in the way of applying it
+	Ready         bool // it can be applied
 	Edited        bool
 	CSRF          string
 }
@@ -61,8 +61,8 @@ func PasteForm(c *frame.Call) error {
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "paste", Title: "Apply YAML", Data: newPaste(c)})
 }
 
-// Paste checks the objects of a text, and applies those that were checked. Each
-// is one server-side apply, as by kubectl apply --server-side.
+// Paste checks the objects of a text, and applies checked ones. Each is a server-side apply, as by
+// kubectl apply --server-side.
 func Paste(c *frame.Call) error {
 	d := newPaste(c)
 	show := func(code int) error {
@@ -75,7 +75,7 @@ func Paste(c *frame.Call) error {
 		}
 		return show(http.StatusUnprocessableEntity)
 	}
-	is := fmt.Sprintf("%s %v\n%s", d.Namespace, d.Force, d.Text) // what the check is good for
+	is := fmt.Sprintf("%s %v\n%s", d.Namespace, d.Force, d.Text) // what the check is valid for
 	d.Applied = c.FormValue("action") == "apply" && d.Checked == is
 	d.Edited = c.FormValue("action") == "apply" && !d.Applied
 	d.Ready = true
@@ -97,7 +97,7 @@ func Paste(c *frame.Call) error {
 	return show(http.StatusOK)
 }
 
-// pasteOne checks or applies one object. An error is the hub's own.
+// pasteOne checks or applies one object. An error is the hub's fault.
 func pasteOne(c *frame.Call, m manifest, d pasteData, coming map[string]bool, line func(field string) int) (pastedRow,
 	error) {
 	r := pastedRow{Kind: m.text("kind"), Name: cmp.Or(m.text("metadata", "name"), "without a name"),
@@ -130,7 +130,7 @@ func pasteOne(c *frame.Call, m manifest, d pasteData, coming map[string]bool, li
 		return refusedRow(c, r, err, line)
 	}
 	if no != nil && !d.Applied {
-		r.Href = "" // there is no page of it yet
+		r.Href = "" // it has no page before it exists
 	}
 	q := url.Values{"fieldManager": {"flotilla-page"}, "fieldValidation": {"Strict"}}
 	if d.Force {
@@ -195,8 +195,8 @@ func refusedRow(c *frame.Call, r pastedRow, err error, line func(field string) i
 	return r, nil
 }
 
-// fight tells whether the API refused because other programs have set some of the fields. It is
-// no other conflict, such as with a change at the same moment.
+// fight tells whether the API refused because other field managers set some of the fields, rather
+// than because of a change at the same time.
 func fight(e *frame.APIRefusal) bool {
 	d := e.Status.Details
 	return d != nil && slices.ContainsFunc(d.Causes,

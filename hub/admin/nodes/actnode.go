@@ -1,5 +1,5 @@
-// Package nodes shows nodes and sites: their state, history and charts, drains and what they would
-// do, boards, and devices that join.
+// Package nodes shows nodes and sites: state, history, charts, drains and their preview, boards,
+// and devices that join.
 package nodes
 
 import (
@@ -18,11 +18,11 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// again is how often a change is tried on the newest version, where others change
-// the object at the same time.
+// again is how often a change is retried on the newest version when others change the object at the
+// same time.
 const again = 5
 
-// Actions are what can be done to nodes.
+// Actions are what users can do to nodes.
 func Actions() []*frame.Action {
 	all := []*frame.Action{
 		{Name: "cordon", Quick: true, Label: "Cordon", Done: "is cordoned",
@@ -88,7 +88,7 @@ func cordon(is bool) func(context.Context, *frame.Worker, state.Object) (frame.U
 	}
 }
 
-// uncordonAgain takes a cordon back, unless somebody has ordered another drain of the node since.
+// uncordonAgain reverts a cordon, unless somebody has started another drain since.
 func uncordonAgain(n *corev1.Node, order string) frame.Undo {
 	return func(ctx context.Context, w *frame.Worker) error {
 		o, err := w.Find(state.Nodes, frame.ItemOf(n))
@@ -270,7 +270,7 @@ func taint(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, er
 	return back, setTaints(w, ctx, n, replace(after))
 }
 
-// setTaints changes a node's taints, of which others may change some at the same time.
+// setTaints changes a node's taints, and keeps changes that others make at the same time.
 func setTaints(w *frame.Worker, ctx context.Context, n *corev1.Node, change func(*corev1.Node) []corev1.Taint) error {
 	for try := 0; ; try++ {
 		o, err := w.Find(state.Nodes, frame.ItemOf(n))

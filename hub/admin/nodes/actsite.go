@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// SiteActions are what can be done to sites.
+// SiteActions are what users can do to sites.
 func SiteActions(now func() time.Time) []*frame.Action {
 	all := []*frame.Action{
 		{Name: "hold", Label: "Hold", Save: "Hold", Done: "holds its pods",
@@ -58,18 +58,18 @@ func SiteActions(now func() time.Time) []*frame.Action {
 	return all
 }
 
-// mostKept is how many workloads a preview of Hold names.
+// mostKept is how many workloads the preview of Hold names.
 const mostKept = 8
 
-// holdNotes are what Hold keeps on each site as it is now.
+// holdNotes say which pods Hold would keep on each site now.
 func holdNotes(s state.Snapshot, with []state.Object) []string { return keptNotes(s, with, "stay") }
 
-// releaseNotes are what leaves each site that is released as it is now.
+// releaseNotes say which pods would leave each released site now.
 func releaseNotes(s state.Snapshot, with []state.Object) []string {
 	return keptNotes(s, with, "move to other sites")
 }
 
-// keptNotes says of each site which pods Hold is about, and what becomes of them.
+// keptNotes say, for each site, which pods Hold concerns and what happens to them.
 func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []string) {
 	for _, site := range with {
 		name, c := site.GetName(), s.Count(site.GetName())
@@ -123,7 +123,7 @@ func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []st
 	return notes
 }
 
-// movesFrom tells whether a pod has to leave its node once that is given up.
+// movesFrom tells whether a pod has to leave its node once the node is given up.
 func movesFrom(n *corev1.Node, p *corev1.Pod) bool {
 	if state.NoExecuteOf(n) == nil {
 		n = state.Fork(n)
@@ -139,7 +139,7 @@ func policyOf(p fleet.DisruptionPolicy) func(context.Context, *frame.Worker, sta
 	}
 }
 
-// localTime is how a browser's field writes a moment; people fill in UTC, as the page says.
+// localTime is the format of a browser's date field; the form says that it is UTC.
 const localTime = "2006-01-02T15:04"
 
 func maintenanceFields(_ state.Snapshot, with []state.Object) []frame.Field {
@@ -178,14 +178,14 @@ func maintain(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo,
 	return frame.SetSpec(ctx, w, o, maintenanceOf(m))
 }
 
-// maintenanceOf is what a merge sets.
+// maintenanceOf is the merge patch of a maintenance.
 func maintenanceOf(m *fleet.Maintenance) frame.JSON {
 	if m == nil {
 		return frame.JSON{"maintenance": nil}
 	}
 	reason := any(m.Reason)
 	if m.Reason == "" {
-		reason = nil // a merge would leave the last one's
+		reason = nil // a merge would keep the last reason
 	}
 	return frame.JSON{"maintenance": frame.JSON{"until": m.Until, "reason": reason}}
 }
@@ -194,9 +194,9 @@ func checkMaintenance(ctx context.Context, w *frame.Worker, o state.Object) erro
 	return wouldSet(ctx, w, o, maintenanceOf(w.Given.(*fleet.Maintenance)))
 }
 
-// ---- what differs on a site
+// ---- settings of a site
 
-// A setting is one field of a site's spec that is a number or a time.
+// A setting is a number or a duration in a site's spec.
 type setting struct {
 	name, label, hint string
 	get               func(*fleet.SiteSpec) string
@@ -277,15 +277,15 @@ func siteFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	}
 	for i := range fields {
 		f := &fields[i]
-		// as a browser sends it back: its field has one line
+		// a browser's field has one line
 		f.Value = strings.NewReplacer("\r", "", "\n", "").Replace(f.Value)
 		f.Was, f.Changes = f.Value, true
 	}
 	return fields
 }
 
-// parseSite returns the fields that somebody has changed: two who have the settings open do
-// not undo each other's.
+// parseSite returns the fields that the user has changed, so that two users with the form open do
+// not revert each other's changes.
 func parseSite(form url.Values) (any, error) {
 	spec := frame.JSON{}
 	for _, name := range []string{"description", "location", "disruptionPolicy"} {
@@ -321,8 +321,7 @@ func checkSite(ctx context.Context, w *frame.Worker, o state.Object) error {
 	return wouldSet(ctx, w, o, w.Given.(frame.JSON))
 }
 
-// wouldSet asks the API whether it would accept the fields of a site's spec, so that the form
-// can be mended.
+// wouldSet asks the API whether it would accept the fields, so that the user can correct the form.
 func wouldSet(ctx context.Context, w *frame.Worker, o state.Object, fields frame.JSON) error {
 	q := frame.APICall{Method: http.MethodPatch, Path: frame.ObjectURL(state.Sites, "", o.GetName()),
 		Media: frame.MergePatch, Query: url.Values{"dryRun": {"All"}}}

@@ -18,26 +18,25 @@ const (
 	barStep  = 4 // units of an hour
 )
 
-// A bar is how something was in each of the last 24 hours. Two that are equal look alike.
+// A bar is a node's or a site's state in each of the last 24 hours. Equal bars look alike.
 type bar struct {
 	Said    string // in words
-	Telling bool   // there was trouble before the hour that has begun
-	Again   bool   // and it ended before what there is now began
+	Telling bool   // there was trouble before the current hour
+	Again   bool   // and it ended before the present trouble began
 	Paths   [len(barKinds)]string
 }
 
-// barKinds are the classes of an hour, the worse the later: an hour is as bad as the worst
-// of it. They are those of a node's timeline.
+// barKinds are the classes of an hour, in rising order: an hour has the worst class of its time.
+// They are those of the timeline.
 var barKinds = [...]string{"none", "ok", "off", "bad", "unknown", "out"}
 
 func barRank(kind string) int { return max(slices.Index(barKinds[:], kind), 0) }
 
-// hours are how a node was in each hour until the one that has begun, and for how long it
-// was ready and known.
+// hours is a node's state in each hour up to the current one, and how long it was ready and known.
 type hours struct {
 	worst        [barHours]int
 	ready, known time.Duration
-	first        time.Time // since when it is known; zero: it is not
+	first        time.Time // the first known moment; zero: none
 }
 
 // beginOf is when the first of the hours begins.
@@ -78,8 +77,8 @@ func barOf(a *frame.Request, n *corev1.Node) bar {
 	return drawBar(h.worst, saidOfHours(a, h, 1))
 }
 
-// saidOfHours says how long nodes were ready, and of which time: a hub that is six minutes old
-// knows of no day.
+// saidOfHours says how long nodes were ready, and of how much known time: a young hub knows less
+// than a day.
 func saidOfHours(a *frame.Request, h hours, nodes int) string {
 	if h.known < time.Minute {
 		return "Last 24 hours: not known"
@@ -94,8 +93,7 @@ func saidOfHours(a *frame.Request, h hours, nodes int) string {
 	return when + ": ready for " + percent(h.ready.Truncate(time.Minute), h.known.Truncate(time.Minute))
 }
 
-// drawBar makes a path of each kind: hours that follow one another are one line, whose
-// dashes are the hours.
+// drawBar makes a path for each kind. Hours in a row are one line; its dashes are the hours.
 func drawBar(worst [barHours]int, said string) (b bar) {
 	b.Said = said
 	b.Telling = slices.Max(worst[:barHours-1]) > barRank("off")
@@ -119,10 +117,10 @@ func drawBar(worst [barHours]int, said string) (b bar) {
 	return b
 }
 
-// A barPath is what is drawn of one kind.
+// A barPath draws all hours of one kind.
 type barPath struct{ Class, D string }
 
-// Drawn are the paths that there are.
+// Drawn are the paths that are not empty.
 func (b bar) Drawn() (all []barPath) {
 	for i, d := range b.Paths {
 		if d != "" {
@@ -132,8 +130,8 @@ func (b bar) Drawn() (all []barPath) {
 	return all
 }
 
-// siteBar draws the last day of a site: how many of its nodes were not ready at the worst
-// of each hour.
+// siteBar draws a site's last day: how many of its nodes were not ready at the worst moment of each
+// hour.
 func siteBar(a *frame.Request, site string) bar {
 	var all hours
 	var bad [barHours]int

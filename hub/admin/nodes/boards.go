@@ -33,15 +33,14 @@ type boardsData struct {
 	MayEdit bool
 }
 
-// A boardOf is a kind of board that nodes report, and how many of them.
+// A boardOf is a kind of board that nodes report, with their number.
 type boardOf struct {
 	Name  string
 	Nodes int
 	Href  string
 }
 
-// Boards lists the board profiles, which nodes each of them fits, and the boards
-// without any.
+// Boards lists the board profiles with their nodes, and the boards without a profile.
 func Boards(a *frame.Request) (frame.Page, error) {
 	nodesOf, without := map[string]int{}, map[string]int{}
 	for n := range a.Nodes() {
@@ -66,7 +65,7 @@ func Boards(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "boards", Title: "Boards", Watch: []string{"nodes", "boards"}, Data: d}, nil
 }
 
-// nodesFound is the list of the nodes that the terms find.
+// nodesFound links the list of nodes that match the terms.
 func nodesFound(terms ...search.Term) string {
 	return "/nodes?" + url.Values{"q": {search.Query{Terms: terms}.String()}}.Encode()
 }
@@ -127,7 +126,7 @@ func amounts(m map[string]string) string {
 	return strings.Join(parts, ", ")
 }
 
-// beyond is on which side of its threshold a signal is bad.
+// beyond is the side of the threshold on which a signal is bad.
 func beyond(signal string) string {
 	if signal == fleet.SignalTemperature {
 		return "above "

@@ -15,22 +15,22 @@ import (
 	"flotilla.dev/hub/history"
 )
 
-// A figure is one of those that the hub remembers, as people read it.
+// A figure is a kind of sample in people's units.
 type figure struct {
 	kind   history.Kind
 	title  string
 	unit   string  // of the axis
-	times  float64 // from what is remembered to the unit
-	digits int     // after the point
-	worst  bool    // of a while the highest counts, and not the mean
+	times  float64 // converts a stored value to the unit
+	digits int     // decimals
+	worst  bool    // a step shows its highest value, not its mean
 	from   float64 // where the axis begins; NaN: near the lowest
-	least  float64 // what the axis spans at least, in the unit
+	least  float64 // the least span of the axis, in the unit
 	most   float64 // where the axis ends; 0: near the highest
-	limit  float64 // a line across, where it is in sight; 0: none
-	means  string  // what the figure is, where its name does not say it
+	limit  float64 // a line across, if it is in sight; 0: none
+	means  string  // an explanation, if the title needs one
 }
 
-// figures are all of them, in the order in which they are shown.
+// figures are all figures, in the order of the page.
 var figures = []figure{
 	{kind: history.CPU, title: "CPU", unit: "%", times: 100, most: 100, means: "of all processors"},
 	{kind: history.Memory, title: "Memory", unit: "%", times: 100, most: 100, means: "in use"},
@@ -56,16 +56,16 @@ func (f figure) text(v float64) string {
 	return s + " " + f.unit
 }
 
-// A point is what is known of one step of a chart, in the figure's unit; n 0: nothing.
+// A point is one step of a chart, in the figure's unit; n 0: nothing is known.
 type point struct {
 	n             int
 	low, mean, up float64
 }
 
-// A chart is one figure over a while.
+// A chart is one figure over time.
 type chart struct {
 	Title, Means string
-	Now          string // the newest value; "": it is not known how it is now
+	Now          string // the newest value; "": the present value is not known
 	Summary      string
 	Line, Band   string   // paths
 	Limit        string   // a path, "" where it is out of sight
@@ -73,15 +73,15 @@ type chart struct {
 	Ticks        []string
 }
 
-// charts are what is remembered of a node.
+// charts are a node's figures.
 type charts struct {
 	Title  string
 	All    []chart
-	Absent []string // titles of what the board does not tell
+	Absent []string // titles of figures that the board does not have
 	Ticks  []string
 	Head   []string // of the table
 	Rows   []chartRow
-	Off    bool // the hub remembers nothing
+	Off    bool // the hub keeps no history
 }
 
 type chartRow struct {
@@ -96,8 +96,8 @@ const (
 	chartRows   = 24 // of the table
 )
 
-// chartsOf shows what is remembered of a node over the last day or week. The window ends
-// with the step that has begun, so that a chart that is shown again moves once a step.
+// chartsOf shows a node's figures over the last day or week. The window ends with the current step,
+// so that a chart moves once per step.
 func chartsOf(a *frame.Request, node string) charts {
 	n := a.Node(node)
 	c := charts{Off: a.History == nil}
@@ -158,7 +158,7 @@ func chartsOf(a *frame.Request, node string) charts {
 	return c
 }
 
-// measuredSince is since when something is remembered of a node, in the last day.
+// measuredSince is the oldest known sample of the last day.
 func measuredSince(a *frame.Request, n *corev1.Node) time.Time {
 	const slots = int(24 * time.Hour / history.Slot)
 	begin := a.Now.Truncate(history.Slot).Add(history.Slot - 24*time.Hour)
@@ -172,7 +172,7 @@ func measuredSince(a *frame.Request, n *corev1.Node) time.Time {
 	return a.Now
 }
 
-// points gathers words, so many to a step.
+// points combines words into steps.
 func (f figure) points(words []history.Word, slots int) (points []point, known int) {
 	points = make([]point, len(words)/slots)
 	for i := range points {
@@ -189,7 +189,7 @@ func (f figure) points(words []history.Word, slots int) (points []point, known i
 	return points, known
 }
 
-// gathered is several points as one.
+// gathered combines several points into one.
 func gathered(all []point) (p point) {
 	sum := 0.
 	for _, x := range all {
@@ -209,7 +209,7 @@ func gathered(all []point) (p point) {
 	return p
 }
 
-// newestOf is the last of the points of which something is known.
+// newestOf is the last known point.
 func newestOf(points []point) (p point) {
 	for _, x := range points {
 		if x.n > 0 {
@@ -219,7 +219,7 @@ func newestOf(points []point) (p point) {
 	return p
 }
 
-// of is the one value that stands for a point.
+// of is the value that a point shows.
 func (f figure) of(p point) float64 {
 	if f.worst {
 		return p.up
@@ -227,7 +227,7 @@ func (f figure) of(p point) float64 {
 	return p.mean
 }
 
-// summary says in words what the chart shows.
+// summary describes a chart in words.
 func (f figure) summary(points []point, moment func(int) string, step time.Duration) string {
 	low, high, unknown := -1, -1, 0
 	for i, p := range points {
@@ -254,7 +254,7 @@ func (f figure) summary(points []point, moment func(int) string, step time.Durat
 	return text
 }
 
-// axis is where the chart's scale begins and ends: at round values around what there is.
+// axis is the range of the chart's scale: round values around the data.
 func (f figure) axis(points []point) (from, to float64) {
 	if f.most > 0 {
 		return f.from, f.most
@@ -277,7 +277,7 @@ func (f figure) axis(points []point) (from, to float64) {
 	return from, from + 2*half
 }
 
-// rounded is the next of 1, 2, 5, 10, 20, 50 ... that is no less.
+// rounded is the next number of 1, 2, 5, 10, 20, 50 … that is not less.
 func rounded(v float64) float64 {
 	ten := math.Pow(10, math.Floor(math.Log10(v)))
 	for _, m := range []float64{1, 2, 2.5, 5} {
@@ -288,8 +288,8 @@ func rounded(v float64) float64 {
 	return 10 * ten
 }
 
-// draw makes the paths: a line through the values, around it the band from the lowest to
-// the highest of each step, and nothing where nothing is known.
+// draw makes the paths: a line through the values, and around it the band from the lowest to the
+// highest value of each step. Unknown steps stay empty.
 func (f figure) draw(points []point) chart {
 	from, to := f.axis(points)
 	y := func(v float64) int {
@@ -330,7 +330,7 @@ func (f figure) draw(points []point) chart {
 	return c
 }
 
-// area draws the band of a run of points, unless it is nowhere wider than its line.
+// area draws the band of a run of points, unless it is as thin as the line.
 func (f figure) area(b *strings.Builder, run []point, first, step int, y func(float64) int) {
 	wide := false
 	for _, p := range run {

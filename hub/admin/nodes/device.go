@@ -25,7 +25,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// lives are the choices of how long a join token is good for.
+// lives are the choices of a join token's lifetime.
 var lives = [][2]string{{"1h", "1 hour"}, {"24h", "1 day"}, {"168h", "1 week"}, {"720h", "30 days"}}
 
 type addData struct {
@@ -38,7 +38,7 @@ type addData struct {
 	Problem    string
 }
 
-// AddDevice asks for what a join token is to be good for.
+// AddDevice shows the form for a join token.
 func AddDevice(a *frame.Request) (frame.Page, error) {
 	return addPage(a.Snapshot, addData{Site: a.Query("site"), Node: a.Query("node"), Uses: 1,
 		Lives: frame.Options("1h", lives...), Waiting: WaitingCount(a)}), nil
@@ -54,20 +54,20 @@ func addPage(s state.Snapshot, d addData) frame.Page {
 type tokenData struct {
 	Install string // the line that installs the agent and joins; "": the hub has no agents
 	Arches  []string
-	Line    string // the line that joins, where an agent is
+	Line    string // the line that joins, once an agent is installed
 	QR      template.HTML
 	Site    string
 	Node    string
 	Uses    int
 	Life    string
-	Waits   bool   // whoever joins waits for approval
-	Since   string // query of the view of those who come with it
+	Waits   bool   // devices wait for approval
+	Since   string // query of the list of the token's devices
 
 	life time.Duration
 }
 
-// MakeToken makes a join token, and leads to where its maker sees it. It stands there only:
-// not in an address, not in the log.
+// MakeToken makes a join token and redirects to a page that only this session can see. The token
+// stands in no address and in no log.
 func MakeToken(c *frame.Call, made *MadeTokens) error {
 	uses, _ := strconv.Atoi(c.FormValue("uses"))
 	life, _ := time.ParseDuration(c.FormValue("life"))
@@ -105,7 +105,7 @@ func MakeToken(c *frame.Call, made *MadeTokens) error {
 	return c.Redirect(http.StatusSeeOther, "/devices/tokens/"+token.ID)
 }
 
-// ShowToken shows a join token to whoever has just made it.
+// ShowToken shows a join token to the session that made it.
 func ShowToken(c *frame.Call, made *MadeTokens) error {
 	d, ok := made.of(c.Param("id"), c.User, c.Now())
 	if !ok {
@@ -116,7 +116,7 @@ func ShowToken(c *frame.Call, made *MadeTokens) error {
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "token", Title: "Add a device", Data: d})
 }
 
-// qrCode draws text as one path of squares.
+// qrCode draws a text as one path of squares.
 func qrCode(text string) (template.HTML, error) {
 	code, err := qr.Encode(text, qr.M)
 	if err != nil {
@@ -141,7 +141,7 @@ func qrCode(text string) (template.HTML, error) {
 	return template.HTML(b.String()), nil //nolint:gosec // numbers only
 }
 
-// A joiner is a device that has come with a token.
+// A joiner is a device that has joined with a token.
 type joiner struct {
 	Name, Href string
 	Pill       frame.Pill
@@ -156,8 +156,7 @@ type joinedData struct {
 	Left    int // uses of the token
 }
 
-// JoinedDevices tells what has become of the devices that came with a token: "waiting…" turns
-// into them.
+// JoinedDevices lists the devices that have joined with a token, and how far each is.
 func JoinedDevices(a *frame.Request) (frame.Page, error) {
 	token := a.Query("token")
 	uses, _ := strconv.Atoi(a.Query("uses"))
@@ -182,7 +181,7 @@ func JoinedDevices(a *frame.Request) (frame.Page, error) {
 		nil
 }
 
-// joinerOf says how far a device has come: it has its certificate, it has reported, it is ready.
+// joinerOf says how far a device is: it has its certificate, it has reported, it is ready.
 func joinerOf(a *frame.Request, rec *state.Record) joiner {
 	j := joiner{Name: rec.Name, Href: frame.NodeHref(rec.Name), Joined: format.Time(rec.Enrolled.Time, a.Now)}
 	n := a.Node(rec.Name)

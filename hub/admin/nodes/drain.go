@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// drainPoll is how often a job looks how far the drains are that it has asked for.
+// drainPoll is how often a job checks the drains that it started.
 const drainPoll = 500 * time.Millisecond
 
 func drainFields(s state.Snapshot, with []state.Object) (fields []frame.Field) {
@@ -71,8 +71,8 @@ func countDrain(s state.Snapshot, with []state.Object) (c drainCount) {
 	return c
 }
 
-// what tells what a drain makes of a pod: those of daemon sets would come back at
-// once, those that have finished harm nobody, and bare ones nobody makes again.
+// what says what a drain does to a pod: daemon pods and finished pods stay, and pods without an
+// owner are not made again.
 func what(p *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(p)
 	switch {
@@ -107,9 +107,8 @@ func drainNotes(s state.Snapshot, with []state.Object) (notes []string) {
 	return notes
 }
 
-// drain asks for its nodes to be drained, and shows how far the hub is: the order is
-// an annotation of the Node, and goes on whatever becomes of this job. All nodes are
-// cordoned first, so that no pod moves from one to the next.
+// drain orders the drain of its nodes and watches them. The order is an annotation of the node and
+// outlives this job. All nodes are cordoned first, so that no pod moves from one to the next.
 func drain(ctx context.Context, j *frame.Job) {
 	order := j.Given.(state.DrainOrder)
 	j.Each(ctx, len(j.Items), func(i int) {
@@ -177,8 +176,7 @@ func drain(ctx context.Context, j *frame.Job) {
 	}
 }
 
-// halt takes the order back, where somebody has stopped the job; a hub that ends
-// leaves it to the next one.
+// halt withdraws the order if a user has stopped the job. If the hub ends, the order stays.
 func halt(j *frame.Job, ctx context.Context, i int) {
 	if !j.IsStopped() {
 		return
@@ -197,7 +195,7 @@ func halt(j *frame.Job, ctx context.Context, i int) {
 	})
 }
 
-// look shows how far the drain of a node is, and tells whether it is over.
+// look shows how far a node's drain is, and tells whether it has ended.
 func look(j *frame.Job, i int) (over bool) {
 	o, err := j.Find(state.Nodes, j.Items[i].Item)
 	if err != nil {
@@ -212,7 +210,7 @@ func look(j *frame.Job, i int) (over bool) {
 		j.Finish(i, nil, errors.New("it was uncordoned before all pods had left"))
 		return true
 	case st == nil || ordered && !st.Going():
-		return false // the hub has not taken it up yet
+		return false // the hub has not started it yet
 	}
 	parts := drainParts(j.Fleet.Snapshot(), n, st)
 	text := drainText(st)
@@ -238,8 +236,8 @@ func drainText(st *state.DrainStatus) string {
 	return fmt.Sprintf("%d of %s left", st.Pods-st.Left, format.HasHave(st.Pods, "pod"))
 }
 
-// drainParts are the pods that are still there: those that are held, and why, and
-// those on their way.
+// drainParts are the pods that are still there: those that are held, with why, and those that are
+// terminating.
 func drainParts(s state.Snapshot, n *corev1.Node, st *state.DrainStatus) (parts []frame.Part) {
 	for _, h := range st.Held {
 		x := frame.Part{Name: strings.TrimPrefix(h.Pod, metav1.NamespaceDefault+"/"),

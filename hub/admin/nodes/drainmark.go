@@ -20,7 +20,7 @@ func uncordonPatch() frame.JSON {
 		"spec": frame.JSON{"unschedulable": false}}
 }
 
-// stopDrain takes the order back; what has left has left, and the node stays cordoned.
+// stopDrain withdraws the order. Pods that have left stay away, and the node stays cordoned.
 func stopDrain(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 	return nil, w.Patch(ctx, o, frame.JSON{"metadata": frame.JSON{"annotations": frame.JSON{state.DrainAnnotation: nil}}})
 }
@@ -32,16 +32,15 @@ func notDraining(o state.Object) string {
 	return ""
 }
 
-// A Drain is a drain that goes on, of one node or of several that were asked for
-// together, whoever asked and however.
+// A Drain is a running drain of one node, or of several that were ordered together.
 type Drain struct {
 	Key        string
 	What, By   string
 	Began      *format.Moment
-	Until      *format.Moment // then it is given up
+	Until      *format.Moment // when it is given up
 	Gone, Pods int            // of the pods that have to leave
 	Waits      []goingWait
-	More       int    // pods that are waited for and not named
+	More       int    // pods that it waits for and that are not named
 	Stop       string // address; "": not for the role
 }
 
@@ -49,16 +48,16 @@ type Drain struct {
 type goingWait struct {
 	Pod, Href string
 	Text      string
-	Until     *format.Moment // of its grace period; nil: it was not asked to leave yet
+	Until     *format.Moment // end of its grace period; nil: it was not told to leave yet
 }
 
 const (
-	goingWaits = 4   // pods that are waited for and are named
-	goingNames = 5   // nodes of a drain that are named
-	goingItems = 100 // nodes that one address can ask to stop
+	goingWaits = 4   // named pods that a drain waits for
+	goingNames = 5   // named nodes of a drain
+	goingItems = 100 // nodes that one address can stop
 )
 
-// Drains lists the drains that go on, the oldest first.
+// Drains lists the running drains, oldest first.
 func Drains(a *frame.Request) (list []Drain) {
 	nodes := map[string][]*corev1.Node{}
 	var order []string
@@ -80,7 +79,7 @@ func Drains(a *frame.Request) (list []Drain) {
 	return list
 }
 
-// goingOn is the drain of one node that goes on; nil: there is none.
+// goingOn is a node's running drain; nil: there is none.
 func goingOn(a *frame.Request, n *corev1.Node) *Drain {
 	if _, is := n.Annotations[state.DrainAnnotation]; !is || !state.DrainStatusOf(n).Going() {
 		return nil
@@ -119,8 +118,8 @@ func goingOf(a *frame.Request, nodes []*corev1.Node) Drain {
 	return g
 }
 
-// waitsOf are the first pods that the drain of a node waits for: those that are on their way,
-// whose time runs, and those that are held.
+// waitsOf are the first pods that a node's drain waits for: terminating pods, and pods that are
+// held.
 func waitsOf(a *frame.Request, n *corev1.Node, st *state.DrainStatus, most int) (waits []goingWait) {
 	for p := range a.PodsOn(n.Name) {
 		if len(waits) >= most {
@@ -148,7 +147,7 @@ func waitsOf(a *frame.Request, n *corev1.Node, st *state.DrainStatus, most int) 
 	return waits
 }
 
-// drainEnd says how the last drain of a node ended, "" where there is nothing to say.
+// drainEnd says how a node's last drain ended; "": it was not drained.
 func drainEnd(n *corev1.Node) string {
 	st := state.DrainStatusOf(n)
 	if st == nil || st.Going() {

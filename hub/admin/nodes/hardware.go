@@ -20,11 +20,10 @@ type section struct {
 	Facts []frame.Fact
 }
 
-// maxFacts bounds what is shown of one part: a report is the device's word.
+// maxFacts bounds each section, because a device's report is untrusted input.
 const maxFacts = 64
 
-// hardware lays a device's report out, whatever it holds: what a newer device
-// tells is shown too.
+// hardware shows a device's report, including fields that this hub does not know.
 func hardware(raw json.RawMessage) (sections []section) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -51,7 +50,7 @@ func hardware(raw json.RawMessage) (sections []section) {
 	return sections
 }
 
-// flatten adds everything below v.
+// flatten adds all values below v.
 func (s *section) flatten(name string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -91,7 +90,7 @@ func (s *section) add(name string, v any) {
 	}
 }
 
-// line writes a small thing on one line.
+// line writes a small value on one line.
 func line(v any) string {
 	var parts []string
 	switch v := v.(type) {
@@ -109,7 +108,7 @@ func line(v any) string {
 	return strings.Join(parts, ", ")
 }
 
-// inBytes are the names of amounts that are given in bytes.
+// inBytes are the names of amounts in bytes.
 var inBytes = []string{"memory", "ephemeral", "swap", "bytes", "written"}
 
 func value(name string, v any) string {

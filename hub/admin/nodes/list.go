@@ -62,7 +62,7 @@ var siteFinder = frame.Finder[*fleet.Site]{List: search.Sites,
 		},
 	}}
 
-// A nodeRow is all that its row shows: those that are equal look alike, see look.row.
+// A nodeRow holds everything that its template shows, so that rendered rows can be cached.
 type nodeRow struct {
 	Name, Href, Site, Board string
 	Pick                    string
@@ -75,7 +75,7 @@ type nodeRow struct {
 	Heard, Age              format.Moment
 }
 
-var _ map[nodeRow]bool // a row is kept by what it shows: it can be compared
+var _ map[nodeRow]bool // a row is comparable
 
 func (r nodeRow) Lasting() any {
 	r.Heard, r.Age = r.Heard.Lasting(), r.Age.Lasting()
@@ -84,12 +84,12 @@ func (r nodeRow) Lasting() any {
 
 type nodesData struct {
 	Search   string
-	Wrong    string // what is not understood of the search
+	Wrong    string // what is wrong with the search
 	Sites    []frame.Option
 	Statuses []frame.Option
 	Rows     []nodeRow
 	Pager    frame.Pager
-	Empty    bool // no node at all
+	Empty    bool // there is no node
 	Filtered bool
 	Sort     []frame.Column
 	SortBy   []frame.Option
@@ -99,7 +99,7 @@ type nodesData struct {
 	HubURL   string
 }
 
-// HasStatus tells whether a node has a status of the list of nodes.
+// HasStatus tells whether a node matches a status of the filter.
 func HasStatus(n *corev1.Node, status string) bool {
 	switch status {
 	case "attention":
@@ -118,7 +118,7 @@ func HasStatus(n *corev1.Node, status string) bool {
 	return true
 }
 
-// List lists the nodes: search, filters, a hundred at a time.
+// List lists the nodes with search, filters and pages.
 func List(a *frame.Request) (frame.Page, error) {
 	text, site, status := strings.TrimSpace(a.Query("q")), a.Query("site"), a.Query("status")
 	d := nodesData{
@@ -147,7 +147,7 @@ func List(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "nodes", Title: "Nodes", Watch: []string{"nodes", "pods"}, Poll: 10, Data: d}, nil
 }
 
-// findNodes returns the nodes that the query is about, in its order.
+// findNodes returns the nodes under the query's filter, in its order.
 func findNodes(a *frame.Request) (found []*corev1.Node) {
 	q := a.Searched(search.Nodes)
 	match, all := Finder.Matcher(a, q), a.Nodes()
@@ -165,7 +165,7 @@ func findNodes(a *frame.Request) (found []*corev1.Node) {
 	return found
 }
 
-// nodeOrders are what a list of nodes can be sorted by.
+// nodeOrders are the columns by which nodes can be sorted.
 var nodeOrders = []frame.Sorter[*corev1.Node]{
 	{Name: "name", Title: "Node", By: nil},
 	{Name: "status", Title: "Status", By: func(a *frame.Request) func(x, y *corev1.Node) int {
@@ -210,10 +210,10 @@ func nodeRowOf(a *frame.Request, n *corev1.Node) nodeRow {
 		CPU: shareOf(corev1.ResourceCPU, u, n), Memory: shareOf(corev1.ResourceMemory, u, n),
 		Heard: format.MomentOf(a.Liveness(n.Name).Seen, a.Now), Age: format.MomentOf(n.CreationTimestamp.Time, a.Now),
 	}
-	if !r.Bar.Telling || r.Pill.Kind == "bad" && !r.Bar.Again { // that it is bad now is said
+	if !r.Bar.Telling || r.Pill.Kind == "bad" && !r.Bar.Again { // the pill says that it is bad now
 		r.Bar = bar{}
 	}
-	if r.Why == finding.NoAnswer { // Unknown, and when it was heard, say it
+	if r.Why == finding.NoAnswer { // the pill and the column Heard say it
 		r.Why = ""
 	}
 	sparks(a, n, &r.CPUUsed, &r.MemoryUsed)

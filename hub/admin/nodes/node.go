@@ -25,7 +25,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// nodeHelp is where the manual tells of what is wrong with a node.
+// nodeHelp is the manual's page about a node's trouble.
 func nodeHelp(n *corev1.Node, told corev1.NodeConditionType) string {
 	if told == "" && state.ReadyOf(n) == corev1.ConditionTrue {
 		return ""
@@ -36,14 +36,14 @@ func nodeHelp(n *corev1.Node, told corev1.NodeConditionType) string {
 type taintRow struct {
 	Text   string
 	Since  *format.Moment
-	Remove string // where it can be taken away; "": it is the hub's own, or not for the role
+	Remove string // the address that removes it; "": the hub set it, or the role may not
 }
 
 type nodeData struct {
 	Name, Href string
 	Pill       frame.Pill
 	Why        string
-	Help       string // where the manual tells of that
+	Help       string // the manual's page about it
 	Since      *format.Moment
 	Chain      []string
 	Site       string
@@ -68,7 +68,7 @@ type nodeData struct {
 	Changes    changes.Shown
 }
 
-// Node shows everything that is known of one node.
+// Node shows one node.
 func Node(a *frame.Request) (frame.Page, error) {
 	name := a.Param("name")
 	n := a.Node(name)
@@ -146,7 +146,7 @@ func Node(a *frame.Request) (frame.Page, error) {
 		Data: d}, nil
 }
 
-// isReady is 1 for the condition that stands first among its like.
+// isReady is 1 for the condition Ready, which stands first among equally bad ones.
 func isReady(c finding.ConditionRow) int {
 	if c.Type == string(corev1.NodeReady) {
 		return 1
@@ -185,7 +185,7 @@ func nodeFacts(a *frame.Request, n *corev1.Node, live frame.Liveness) (facts []f
 	add("Machine", info.MachineID)
 	add("Joined", format.Stamp(n.CreationTimestamp.Time))
 	switch {
-	case live.Wanted > live.Stored && live.Seen.IsZero(): // its lease says it, and there was none since the hub started
+	case live.Wanted > live.Stored && live.Seen.IsZero(): // only a lease says what it has
 		add("Desired state", fmt.Sprintf("generation %d; what the device has is not known until it is heard",
 			live.Wanted))
 	case live.Wanted > live.Stored:

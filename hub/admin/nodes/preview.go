@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	foreseenRows   = 20 // pods that are told one by one
+	foreseenRows   = 20 // pods that are listed
 	foreseenLosses = 20
 	foreseenPlaces = 5
 )
 
-// foreseeDrain plays a drain as the form asks for it.
+// foreseeDrain foresees a drain as the form describes it.
 func foreseeDrain(a *frame.Request, with []state.Object, form url.Values) *frame.Foreseen {
 	given, err := parseDrain(form)
 	if err != nil {
@@ -144,7 +144,7 @@ func foresee(a *frame.Request, f preview.Forecast, several bool) *frame.Foreseen
 	return d
 }
 
-// urgency orders fates: what somebody should know first comes first.
+// urgency orders fates: those that matter most come first.
 func urgency(x preview.Fate) int {
 	return slices.Index([]preview.End{preview.Remains, preview.Pending, preview.Lost, preview.Open, preview.Moves,
 		preview.Daemon}, x.End)
@@ -189,7 +189,7 @@ func fateRowOf(x preview.Fate, several bool) frame.FateRow {
 	return r
 }
 
-// places names the nodes that take most.
+// places names the nodes that get most pods.
 func places(to map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(to),
 		func(x, y string) int { return cmp.Or(cmp.Compare(to[y], to[x]), cmp.Compare(x, y)) })
@@ -204,7 +204,7 @@ func places(to map[string]int) string {
 	return text + "."
 }
 
-// budgetWarningOf says what a budget wants, and what that means.
+// budgetWarningOf says what a budget allows, and what follows.
 func budgetWarningOf(b preview.Budget) frame.BudgetWarning {
 	w := frame.BudgetWarning{Name: state.Display(b), Never: b.Stuck > 0, Href: "/yaml" +
 		frame.ObjectURL(state.PodDisruptionBudgets, b.Namespace, b.Name)}
@@ -236,8 +236,8 @@ func budgetWarningOf(b preview.Budget) frame.BudgetWarning {
 	return w
 }
 
-// losses are what is lost with pods that leave their nodes: what is in emptyDirs, pods that
-// nobody makes again, and what stays on a device where the next pod is not.
+// losses are what is lost when pods leave their nodes: emptyDirs, pods without an owner, and
+// volumes on a device that the next pod does not run on.
 func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 	var empty, host, bare []string
 	for _, x := range fates {
@@ -281,7 +281,7 @@ func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 	return all
 }
 
-// firstOf names the first of them, and how many more there are.
+// firstOf names the first ones and counts the others.
 func firstOf(names []string) string {
 	text := strings.Join(names[:min(len(names), foreseenPlaces)], ", ")
 	if more := len(names) - foreseenPlaces; more > 0 {

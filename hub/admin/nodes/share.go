@@ -9,16 +9,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A share is how much of a resource the pods of a node ask for.
+// A share is how much of a resource a node's pods request.
 type share struct {
 	Name                          string
 	Capacity, Allocatable, Wanted string
-	Percent                       int    // of the allocatable; above 100: more than there is
+	Percent                       int    // of the allocatable amount; may exceed 100
 	Used                          string // "": not measured
-	UsedPercent                   int    // of the allocatable, as kubectl top counts
+	UsedPercent                   int    // of the allocatable amount, as in kubectl top
 }
 
-// uses adds what is used of it.
+// uses adds the amount that is used.
 func (s share) uses(name corev1.ResourceName, u wire.Usage, n *corev1.Node) share {
 	used, ok := u.Node[name]
 	if !ok {

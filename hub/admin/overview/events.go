@@ -15,10 +15,10 @@ import (
 
 type eventsData struct {
 	Search string
-	Wrong  string // what is not understood of the search
+	Wrong  string // what is wrong with the search
 	Types  []frame.Option
 	Sinces []frame.Option
-	Reason string // the only one that is listed
+	Reason string // of all listed events
 	Rows   []frame.EventRow
 	Pager  frame.Pager
 	Folded bool
@@ -26,13 +26,12 @@ type eventsData struct {
 	Empty  bool
 }
 
-// eventSinces are how far back events are listed.
+// eventSinces are the choices of the filter by age.
 var eventSinces = [][2]string{{"", "However old"}, {"10m", "Last 10 minutes"}, {"1h", "Last hour"},
 	{"24h", "Last 24 hours"}}
 
-// Events lists what happened, the newest first. Unless somebody looks for something, those of one
-// reason about things of one kind are one row: thousands of pods that start must not hide
-// the one that does not.
+// Events lists events, newest first. Without a search, events with one reason about one kind share
+// a row, so that thousands of starting pods do not hide the one that fails.
 func Events(a *frame.Request) (frame.Page, error) {
 	text, kind, q := strings.TrimSpace(a.Query("q")), a.Query("type"), a.Searched(search.Events)
 	reason, since := a.Query("reason"), a.Query("since")
@@ -72,12 +71,12 @@ func Events(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "events", Title: "Events", Watch: []string{"events"}, Data: d}, nil
 }
 
-// An eventFold is what events have in common that are one row.
+// An eventFold is what the events of a row have in common.
 type eventFold struct{ reason, kind, of string }
 
 func foldOf(e *corev1.Event) eventFold { return eventFold{e.Reason, e.Type, e.InvolvedObject.Kind} }
 
-// foldEvents keeps the newest of each, and counts the others.
+// foldEvents keeps the newest event of each fold and counts the others.
 func foldEvents(found []*corev1.Event, others map[eventFold]int) (kept []*corev1.Event) {
 	for _, e := range found {
 		n, seen := others[foldOf(e)]
@@ -113,7 +112,7 @@ var eventFinder = frame.Finder[*corev1.Event]{List: search.Events,
 		},
 	}}
 
-// eventNode is the node that an event is about, or on which what it is about is; "": none.
+// eventNode is the node of an event's object; "": none.
 func eventNode(a *frame.Request, e *corev1.Event) string {
 	switch e.InvolvedObject.Kind {
 	case "Node":

@@ -12,7 +12,7 @@ type jobsData struct {
 	Since  *format.Moment // the hub started
 }
 
-// Jobs lists what people have had done.
+// Jobs lists the actions that users have started.
 func Jobs(a *frame.Request) (frame.Page, error) {
 	d := jobsData{Rows: frame.JobRows(a), Goings: nodes.Drains(a), Since: a.Jobs.Since(a.Now)}
 	return frame.Page{Template: "jobs", Title: "Actions", Watch: []string{frame.JobsTopic, "nodes"}, Data: d}, nil

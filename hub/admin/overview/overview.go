@@ -1,5 +1,5 @@
-// Package overview shows what an operator looks at first: incidents, the picture of the fleet, what
-// is going on, and events.
+// Package overview shows the first page: tiles, the picture of the fleet and its replay, what is in
+// progress, and incidents; and the list of events.
 package overview
 
 import (
@@ -20,7 +20,7 @@ import (
 // A tile is one count of the overview.
 type tile struct {
 	Label, Value, Note, Href string
-	Kind                     string // of a pill
+	Kind                     string // kind of a pill
 	full                     bool
 }
 
@@ -31,15 +31,15 @@ type overviewData struct {
 	Goings  []nodes.Drain
 	Picture fleetPicture
 	Replay  replay
-	Well    bool   // nothing is wrong, and all runs that should
-	Yet     string // what is on its way
+	Well    bool   // no incident is open and everything runs
+	Yet     string // what is still starting
 	Waiting int    // devices that wait for approval
-	Empty   bool   // no node yet
+	Empty   bool   // there is no node
 	MayAdd  bool
 	HubURL  string
 }
 
-// Show shows first what needs attention.
+// Show shows the overview.
 func Show(a *frame.Request) (frame.Page, error) {
 	d := overviewData{Waiting: nodes.WaitingCount(a), Empty: a.Len(state.Nodes) == 0,
 		MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL}
@@ -85,7 +85,7 @@ func siteTile(a *frame.Request) tile {
 	return countTile("Sites", "normal", "/sites", "bad", normal, total)
 }
 
-// countTile says how many of all are good; kind is its pill where some are not.
+// countTile counts good things among all; kind is its pill unless all are good.
 func countTile(label, note, href, kind string, good, all int) tile {
 	t := tile{Label: label, Value: fmt.Sprintf("%d/%d", good, all), Note: note, Href: href, Kind: kind,
 		full: good == all}
@@ -125,7 +125,7 @@ func podTile(a *frame.Request) tile {
 		}
 	}
 	t := countTile("Pods", "running", "/pods", kind, running, total)
-	t.Kind = kind // a pod that starts is not trouble, one that runs may be
+	t.Kind = kind // a starting pod is not trouble, a running one may be
 	return t
 }
 
@@ -135,7 +135,7 @@ func workloadTile(a *frame.Request) tile {
 		for o := range a.All(l.Kind, "") {
 			stage := diagnose.ProgressOf(o).Stage
 			if stage == "" || !frame.IsListed(o) {
-				continue // a Job, which ends, or its Deployment tells of it
+				continue // Jobs end by themselves; a Deployment counts for its ReplicaSets
 			}
 			if total++; !workloads.StagePill(stage).Troubled() {
 				good++

@@ -14,8 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A markKind is how a node looks in the picture of the fleet: its shape, and beside that
-// a colour.
+// A markKind is how a node looks in the picture: a shape and a colour.
 type markKind int
 
 const (
@@ -28,8 +27,7 @@ const (
 	markKinds
 )
 
-// marks are the kinds in words: the class of their shape, what they say, and where those
-// nodes are listed.
+// marks are the kinds: the class of the shape, the text, and the filter of the list of these nodes.
 var marks = [markKinds]struct{ Class, Text, Status string }{
 	markOK: {"ok", "Ready", "ready"}, markRest: {"rest", "Cordoned", "cordoned"},
 	markNever: {"never", "Never seen", "never"},
@@ -37,7 +35,7 @@ var marks = [markKinds]struct{ Class, Text, Status string }{
 	markDark: {"dark", "Unknown", "unknown"},
 }
 
-// textOf names a kind. At an earlier moment the hub may not have known how a node was.
+// textOf names a kind. In a replay the hub may not have known the node's state.
 func textOf(k markKind, r *replay) string {
 	if r.Past && k == markNever {
 		return "Not known"
@@ -64,12 +62,12 @@ func lookOf(n *corev1.Node) markKind {
 const (
 	cell       = 8   // units of the drawing
 	perLine    = 10  // marks
-	perBlock   = 100 // marks, which is a page of the list of nodes
-	fewNodes   = 200 // up to so many each mark is a link
+	perBlock   = 100 // marks, as many as a page of the list of nodes has rows
+	fewNodes   = 200 // up to this number each mark is a link
 	shownSites = 60
 )
 
-// A fleetPicture has a mark for every node, site by site.
+// A fleetPicture has one mark for each node, grouped by site.
 type fleetPicture struct {
 	Sites []siteMarks
 	Rest  int // sites that are not drawn, with RestNodes
@@ -92,25 +90,24 @@ type siteMarks struct {
 	Name, Href   string
 	Nodes, Ready int
 	Counts       [markKinds]int
-	Said         string // in words, but for those that are ready
+	Said         string // nodes that are not simply ready, in words
 	Blocks       []block
 
-	kinds []markKind // of its nodes, in the order of their names
+	kinds []markKind // of its nodes, by name
 	names []string
 }
 
-// A block is up to a hundred marks, ten to a line.
+// A block is up to a hundred marks, ten on a line.
 type block struct {
-	First          int    // the number of its first node in the site
-	Title, Href    string // of its nodes in the list
+	First          int    // the index of its first node in the site
+	Title, Href    string // of the nodes' page in the list
 	Wide, High     int    // of the drawing
 	Pixels, HighPx int
 	Paths          []markPath
-	Links          []markLink // where there are few nodes
+	Links          []markLink // only in a small fleet
 }
 
-// A markPath draws all marks of a kind, each run of them as one line: its dashes are the
-// marks.
+// A markPath draws all marks of a kind. A run of marks is one line; its dashes are the marks.
 type markPath struct{ Class, D string }
 
 type markLink struct {
@@ -168,7 +165,7 @@ func pictureOf(a *frame.Request, r *replay) (f fleetPicture) {
 		}
 		key := fleetKey{marks[k].Class, textOf(markKind(k), r), "/nodes?status=" + marks[k].Status, n}
 		if r.Past {
-			key.Href = "" // the list tells of now
+			key.Href = "" // the list shows the present
 		}
 		f.Keys = append(f.Keys, key)
 	}
@@ -189,7 +186,7 @@ func drawnOf(all []siteMarks) []bool {
 	return drawn
 }
 
-// saidOf says how the nodes of a site are that are not simply ready.
+// saidOf counts, in words, a site's nodes that are not simply ready.
 func saidOf(counts [markKinds]int, r *replay) string {
 	var said []string
 	for k := markKinds - 1; k > markOK; k-- {
@@ -241,8 +238,8 @@ func (f *fleetPicture) blockOf(first int, kinds []markKind, names []string, href
 	return b
 }
 
-// GoToMark leads to the node whose mark somebody pressed: the picture of a large fleet has no
-// links of its own. Where there is none any more, to the nodes of the site.
+// GoToMark redirects to the node of a mark, because a large fleet's picture has no links. Without
+// such a node it redirects to the site's nodes.
 func GoToMark(c *frame.Call) error {
 	site := c.QueryParam("site")
 	i, err := strconv.Atoi(c.QueryParam("at"))

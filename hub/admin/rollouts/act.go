@@ -1,4 +1,4 @@
-// Package rollouts shows the rollouts of boot configurations, and how each node stands to its own.
+// Package rollouts shows rollouts of boot configurations, and each node's part in them.
 package rollouts
 
 import (
@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Actions are what can be done to rollouts.
+// Actions are what users can do to rollouts.
 func Actions() []*frame.Action {
 	spec := func(o state.Object) fleet.FirmwareRolloutSpec { return o.(*fleet.FirmwareRollout).Spec }
 	over := func(o state.Object) bool {

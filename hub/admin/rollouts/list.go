@@ -37,7 +37,7 @@ func rolloutRowOf(r *fleet.FirmwareRollout, a *frame.Request) rolloutRow {
 	}
 }
 
-// rolloutDone is how many nodes are where the rollout wants them.
+// rolloutDone is how many nodes have reached the rollout's goal.
 func rolloutDone(r *fleet.FirmwareRollout) int32 {
 	if r.Status.Undoing {
 		return r.Status.Undone
@@ -85,8 +85,8 @@ func List(a *frame.Request) (frame.Page, error) {
 		Data: d}, nil
 }
 
-// bootLines is what a profile would write, for a node whose device has not said yet what
-// would change on it.
+// bootLines is what a profile would write, for nodes whose device has not yet said what would
+// change.
 func bootLines(c *fleet.BootConfig) (lines []diff.Line) {
 	add := func(sign, format string, args ...any) {
 		lines = append(lines, diff.Line{Sign: sign, Text: fmt.Sprintf(format, args...)})
@@ -118,7 +118,7 @@ func bootLines(c *fleet.BootConfig) (lines []diff.Line) {
 	return lines
 }
 
-// deviceDiff is what a device says would change, line by line.
+// deviceDiff is the changes that a device reports, line by line.
 func deviceDiff(text string) []diff.Hunk {
 	var h diff.Hunk
 	for _, l := range diff.Lines(text) {
@@ -133,7 +133,7 @@ func deviceDiff(text string) []diff.Hunk {
 	return []diff.Hunk{h}
 }
 
-// shortDigest is enough of a digest to know it again.
+// shortDigest is a digest's beginning, enough to recognise it.
 func shortDigest(digest string) string {
 	digest = strings.TrimPrefix(digest, "sha256:")
 	return digest[:min(len(digest), 12)]

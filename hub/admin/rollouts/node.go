@@ -14,20 +14,20 @@ import (
 // A bootBad is a configuration that failed on a board, and whether it may be tried again.
 type bootBad struct{ Digest, Again, Href string }
 
-// A NodeBoot is what a node's page tells of its boot configuration.
+// A NodeBoot is the boot configuration on a node's page.
 type NodeBoot struct {
 	Pill          frame.Pill
 	Message       string
 	Rollout, Href string
 	Turn          frame.Pill
-	Why           string // its last turn ended before it began, or the hub has given it up
+	Why           string // why its last turn ended before it began, or was given up
 	NotBefore     *format.Moment
 	Facts         []frame.Fact
 	Bad           []bootBad
 	Diff          []diff.Hunk
 }
 
-// NodeBootOf is nil where neither the device nor a rollout says anything.
+// NodeBootOf is nil if neither the device nor a rollout reports anything.
 func NodeBootOf(a *frame.Request, name string) *NodeBoot {
 	rec := a.Record(name)
 	if rec == nil || rec.Firmware == nil && rec.Assigned == nil {

@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A rolloutStep is one step of a rollout, in the order in which they come.
+// A rolloutStep is one step of a rollout, in order.
 type rolloutStep struct {
 	Key, Title string
 	Pill       frame.Pill
@@ -31,17 +31,17 @@ type rolloutNode struct {
 	Pill       frame.Pill
 	Message    string
 	Since      *format.Moment
-	Change     string // the name of what would change on it
+	Change     string // the name of the change that it would get
 }
 
 // A rolloutSite is the nodes of one site.
 type rolloutSite struct {
 	Name, Href string
-	Pill       frame.Pill // of the site where it keeps nodes from their turn
+	Pill       frame.Pill // the site's status, if it keeps nodes from their turn
 	Nodes      []rolloutNode
 }
 
-// A rolloutChange is what would change on nodes.
+// A rolloutChange is what would change on some nodes.
 type rolloutChange struct {
 	Name, Text string
 	Diff       []diff.Hunk
@@ -52,7 +52,7 @@ type rolloutData struct {
 	YAML    string
 	Menu    frame.Menu
 	Did     *frame.Done
-	Opens   *format.Moment // the window opens next
+	Opens   *format.Moment // when the next window opens
 	OpensOn string
 	Help    string
 	Facts   []frame.Fact
@@ -64,8 +64,8 @@ type rolloutData struct {
 	Events  []frame.EventRow
 }
 
-// Rollout shows one: what it does now and why it waits, its steps, what would change on
-// which nodes, and where each of them is.
+// Rollout shows one rollout: what it does or waits for, its steps, what would change on which
+// nodes, and the state of each.
 func Rollout(a *frame.Request) (frame.Page, error) {
 	name := a.Param("name")
 	r := a.Rollout(name)
@@ -136,7 +136,7 @@ func rolloutFacts(r *fleet.FirmwareRollout) (facts []frame.Fact) {
 	return facts
 }
 
-// rolloutSteps are what has been done, is being done, and is left.
+// rolloutSteps are the finished, current and remaining steps.
 func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutStep) {
 	st := &r.Status
 	said := st.Nodes - st.Waiting
@@ -198,7 +198,7 @@ func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutSt
 	return steps
 }
 
-// someOf names the first of some nodes.
+// someOf names the first nodes and counts the others.
 func someOf(names []string) string {
 	const few = 6
 	if len(names) <= few {
@@ -207,8 +207,8 @@ func someOf(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
-// rolloutChanges are what would change, as devices say it themselves; and for those that
-// have not said it, what the profile would write.
+// rolloutChanges are what would change, as devices report it; for other nodes, what the profile
+// would write.
 func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
 	st := &r.Status
 	if st.Undoing {
@@ -242,9 +242,8 @@ func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
 
 func changeName(i int) string { return fmt.Sprint("Change ", i+1) }
 
-// rolloutSites are the nodes by their sites, first the site of the node that somebody wants to know
-// of most, as the status has them; and when the first window opens that somebody
-// waits for.
+// rolloutSites are the nodes by site, in the order of the status, and when the first window opens
+// that a site waits for.
 func rolloutSites(a *frame.Request, r *fleet.FirmwareRollout) (sites []rolloutSite, opens *format.Moment, on string) {
 	st := &r.Status
 	by := map[string]int{}

@@ -18,11 +18,11 @@ type rolloutStartData struct {
 	Batch, Unavailable           string
 	Paused, Asked, None, MayBoth bool
 	YAML                         string
-	Ready                        string // profiles to begin with, where none says how to boot
+	Ready                        string // profiles to start from, if none has a boot configuration
 }
 
-// Start asks for what a rollout needs, and shows it as YAML, which the page of all
-// YAML checks and applies: it changes nothing itself.
+// Start is the form of a rollout. It leads to the page that checks and applies YAML, and changes
+// nothing itself.
 func Start(a *frame.Request) (frame.Page, error) {
 	given := func(name, otherwise string) string {
 		if v := strings.TrimSpace(a.Query(name)); v != "" {
@@ -78,8 +78,8 @@ func Start(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, err
 }
 
-// readyProfiles are board profiles that have Raspberry Pis hold limits of memory: those of the
-// boards that there are. Applied, each adds to what the profile says already.
+// readyProfiles are board profiles that turn on memory limits on the fleet's Raspberry Pis.
+// Applied, each adds to the existing profile.
 func readyProfiles(a *frame.Request) string {
 	names := map[string]bool{}
 	for n := range a.Nodes() {
@@ -99,7 +99,7 @@ func readyProfiles(a *frame.Request) string {
 	return strings.Join(docs, "---\n")
 }
 
-// numberOr is the number that a text is, or the text, which the API then refuses in its words.
+// numberOr is the number in a text, or the text, which the API then refuses.
 func numberOr(text string) any {
 	var n int
 	if err := yaml.Unmarshal([]byte(text), &n); err != nil {

@@ -17,9 +17,9 @@ import (
 type accountData struct {
 	User    access.User
 	Means   string // what the role may do
-	Done    string // what has just been done
+	Done    string // what was just done
 	Problem string
-	Secret  string // a new API token, shown this once
+	Secret  string // a new API token, shown once
 	File    string // name of its kubeconfig
 	Note    string // what was typed before
 	Tokens  []apiTokenRow
@@ -27,9 +27,9 @@ type accountData struct {
 }
 
 var (
-	// tokenLives are the choices of how long an API token is good for.
+	// tokenLives are the choices of an API token's lifetime.
 	tokenLives = [][2]string{{"168h", "7 days"}, {"720h", "30 days"}, {"2160h", "90 days"}, {"8760h", "a year"}}
-	// accountDone says what an action has done, by its name in the address.
+	// accountDone is the result of each action, by its name in the address.
 	accountDone = map[string]string{"password": "Your password is changed. Your other sessions have ended; your API " +
 		"tokens have not.", "revoke": "The API token is revoked."}
 	roleMeans = map[access.Role]string{access.Admin: "do everything",
@@ -44,7 +44,7 @@ const (
 		"A certificate makes and revokes no API token, and changes no password: log in with your password, without it.")
 )
 
-// Account is where people change their password, and make and revoke their API tokens.
+// Account is where users change their password and manage their API tokens.
 func Account(c *frame.Call) error {
 	return showAccount(c, http.StatusOK, accountData{Done: accountDone[c.QueryParam("done")]})
 }
@@ -72,10 +72,10 @@ func apiTokenRowOf(t store.APIToken, now time.Time) apiTokenRow {
 	return r
 }
 
-// kubeconfigFile names the file that somebody's kubeconfig is kept in.
+// kubeconfigFile is the file name of a user's kubeconfig.
 func kubeconfigFile(user string) string { return "flotilla-" + user + ".yaml" }
 
-// ChangeAccount does what one of the account's forms asks for.
+// ChangeAccount does the action of one of the account's forms.
 func ChangeAccount(c *frame.Call) error {
 	action := c.FormValue("action")
 	if action == "kubeconfig" {
@@ -101,13 +101,13 @@ func ChangeAccount(c *frame.Call) error {
 	return showAccount(c, act.Code, d)
 }
 
-// changeAccount does one action, and says what it was for the audit.
+// changeAccount does one action and returns its audit record.
 func changeAccount(c *frame.Call, action string) (act store.Audit, secret string, err error) {
 	ctx, id := c.Request().Context(), c.FormValue("id")
 	switch c.User.Via {
 	case "token":
 		err = errMinting
-	case "certificate": // its role is its own: the person's may be another, and its name nobody's
+	case "certificate": // a token's role and name may differ from its user's
 		err = errByCert
 	}
 	switch action {
@@ -135,7 +135,7 @@ func changeAccount(c *frame.Call, action string) (act store.Audit, secret string
 		return act, secret, err
 	case "revoke":
 		act = store.Audit{Verb: "revoke", Resource: "apitokens", Name: id}
-		if c.User.Via == "certificate" { // a token may end itself
+		if c.User.Via == "certificate" { // a token may revoke itself
 			return act, "", err
 		}
 		return act, "", c.Accounts.RevokeAPITokenOf(ctx, c.User.Name, id)
@@ -143,8 +143,8 @@ func changeAccount(c *frame.Call, action string) (act store.Audit, secret string
 	return act, "", nil
 }
 
-// kubeconfig answers with the file for an API token that has just been made. Only
-// who made it has it: the hub keeps its hash.
+// kubeconfig answers with the file for a new API token. It can be made only now, because the hub
+// stores the token's hash.
 func kubeconfig(c *frame.Call) error {
 	token := c.FormValue("token")
 	tokens, err := c.Accounts.APITokensOf(c.Request().Context(), c.User.Name)

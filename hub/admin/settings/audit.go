@@ -19,9 +19,9 @@ import (
 
 type auditRow struct {
 	When    *format.Moment
-	Times   string // of one that stands for several: how many, and for how long; "": it is one
+	Times   string // of a record for several: how many, and for how long; "": it is for one
 	Who     string
-	From    string // how, and from which address
+	From    string // by which way, and from which address
 	Did     string
 	Pill    frame.Pill
 	Message string
@@ -29,19 +29,19 @@ type auditRow struct {
 
 type auditData struct {
 	Search  string
-	Filter  bool // something is left out
+	Filter  bool // a filter is set
 	Results []frame.Option
 	Kinds   []frame.Option
 	Sources []frame.Option
 	Rows    []auditRow
-	Older   string // address of what was before; "": nothing
+	Older   string // address of the older records; "": there are none
 	Newest  string // address of the first page; "": this is it
 }
 
 const auditRows = 50
 
-// sources are where changes come from, with how the records say it: those of the
-// page also as hubs before said it, by its session.
+// sources are the choices of the filter by source, with the words in the records, also those of
+// earlier versions.
 var sources = []struct {
 	name, text string
 	via        []string
@@ -51,7 +51,7 @@ var sources = []struct {
 	{"command", "Command line", []string{"command line"}}, {"device", "Devices", []string{"join token"}},
 }
 
-// kinds are what somebody may look for.
+// kinds are the choices of the filter by kind.
 var kinds = []struct {
 	name, text                 string
 	verbs, notVerbs, resources []string
@@ -65,7 +65,7 @@ var kinds = []struct {
 	{name: "hub", text: "Backups and the hub", resources: []string{"backups", "audit", "settings", "authority"}},
 }
 
-// sourceOf says where a change comes from.
+// sourceOf says through what a change came.
 func sourceOf(via string) string {
 	switch via {
 	case "session":
@@ -80,7 +80,7 @@ func sourceOf(via string) string {
 	return via
 }
 
-// Audit lists who changed what, and what was refused, the newest first.
+// Audit lists changes and refusals, newest first.
 func Audit(c *frame.Call) error {
 	search, result, from := strings.TrimSpace(c.QueryParam("q")), c.QueryParam("result"), c.QueryParam("from")
 	q := store.AuditQuery{Words: strings.Fields(strings.ToLower(search)), Refused: result == "refused",

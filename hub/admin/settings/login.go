@@ -13,7 +13,7 @@ type loginData struct {
 	Empty               bool // there is no user yet
 }
 
-// LoginForm asks who somebody is.
+// LoginForm is the login.
 func LoginForm(c *frame.Call) error {
 	if _, err := c.Sessions.Authenticate(c.Request()); err == nil {
 		return c.Redirect(http.StatusSeeOther, frame.LocalPath(c.QueryParam("next")))
@@ -30,8 +30,8 @@ func askLogin(c *frame.Call, code int, d loginData) error {
 	return c.ShowPage(code, frame.Page{Template: "login", Title: "Log in", Data: d})
 }
 
-// maxName is how much of what was typed the forms of strangers give back: neither a name nor
-// the secret of a link is longer.
+// maxName bounds what the forms of unauthenticated clients give back: names and the secrets of
+// links are shorter.
 const maxName = 64
 
 func clip(typed string) string { return strings.ToValidUTF8(typed[:min(len(typed), maxName)], "") }
@@ -50,9 +50,8 @@ func Login(c *frame.Call) error {
 	return c.Redirect(http.StatusSeeOther, d.Next)
 }
 
-// Session tells the login form whether this browser is logged in after all: coming from
-// another site, as by a link in an alert, it keeps its cookie to itself. A form that was opened
-// in an earlier session is told of whom this one is, and its token.
+// Session tells the login form whether the browser has a session: a link from another site, as in
+// an alert, comes without the cookie. A form of an earlier session gets the present user and token.
 func Session(c *frame.Call) error {
 	u, err := c.Sessions.Authenticate(c.Request())
 	if err != nil {
@@ -110,7 +109,7 @@ func Setup(c *frame.Call) error {
 		return c.ShowPage(code, frame.Page{Template: "setup", Title: "Set up", Data: d})
 	}
 	cookie, err := c.Logins.Login(ctx, in.Name, in.Password, c.RealIP())
-	if err != nil { // the account is there: the login form will tell
+	if err != nil { // the account exists, and the user can log in
 		return c.Redirect(http.StatusSeeOther, "/login")
 	}
 	c.SetCookie(cookie)

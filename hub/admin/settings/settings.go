@@ -1,5 +1,5 @@
-// Package settings shows what the hub keeps of itself and of people: login, accounts, tokens, the
-// audit, backups and certificates.
+// Package settings shows the hub's settings and users: login, accounts, tokens, the audit, backups
+// and certificates.
 package settings
 
 import (
@@ -29,7 +29,7 @@ type joinTokenRow struct {
 	Uses, Used         int
 	Pill               frame.Pill
 	Ends               *format.Moment
-	Coming             bool // its end
+	Coming             bool // when it expires
 	Open               bool // it can still be used
 	Approval           bool
 }
@@ -54,10 +54,10 @@ type backupRow struct {
 
 type settingsData struct {
 	CSRF         string
-	Done         string // what has just been done
+	Done         string // what was just done
 	Problem      string
 	People       []personRow
-	Name         string // what was typed before, of a person to add
+	Name         string // what was typed before, of a user to add
 	Role         string
 	Roles        []frame.Option
 	JoinTokens   []joinTokenRow
@@ -74,7 +74,7 @@ type settingsData struct {
 var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator", "operator: workloads and nodes"},
 	{"admin", "admin: everything"}}
 
-// settled says what an action has done, by its name in the address.
+// settled is the result of each action, by its name in the address.
 var settled = map[string]string{
 	"user-create": "The person can now log in.", "user-password": "The password is changed; their sessions have ended.",
 	"user-role":   "The role is changed.",
@@ -84,7 +84,7 @@ var settled = map[string]string{
 	"notify-test": "The test message was accepted; check that it arrived.",
 }
 
-// Show shows the hub's own settings, people and tokens.
+// Show shows the hub's settings, users and tokens.
 func Show(c *frame.Call) error {
 	return showSettings(c, http.StatusOK, settingsData{Done: settled[c.QueryParam("done")]})
 }
@@ -96,7 +96,7 @@ func showSettings(c *frame.Call, code int, d settingsData) error {
 	return c.ShowPage(code, frame.Page{Template: "settings", Title: "Settings", Data: d})
 }
 
-// fillSettings adds what there is, the newest first where that is of use.
+// fillSettings reads what the page shows.
 func fillSettings(c *frame.Call, d *settingsData) error {
 	ctx, now := c.Request().Context(), c.Now()
 	about, err := c.About()
@@ -161,7 +161,7 @@ func joinTokenRowOf(t store.JoinToken, now time.Time) joinTokenRow {
 	return r
 }
 
-// certificateSoon is when an end is near enough to say so.
+// certificateSoon is how long before its end a certificate is marked.
 const certificateSoon = 30 * 24 * time.Hour
 
 func certificateRowOf(c frame.Certificate, now time.Time) certificateRow {
@@ -176,14 +176,14 @@ func certificateRowOf(c frame.Certificate, now time.Time) certificateRow {
 	return r
 }
 
-// What nobody may do to themselves here: an administrator must remain, and a
-// password is changed by who knows the old one.
+// Users cannot change their own role or account here: an administrator must remain, and a password
+// is changed with the old one.
 const (
 	errSelf = frame.UserError("You cannot take your own role or account away; another administrator can.")
 	errOwn  = frame.UserError("Change your own password in Your account.")
 )
 
-// Change does what one of the settings' forms asks for.
+// Change does the action of one of the settings' forms.
 func Change(c *frame.Call) error {
 	action := c.FormValue("action")
 	act, err := settle(c, action)
@@ -205,10 +205,10 @@ func Change(c *frame.Call) error {
 	return c.Redirect(http.StatusSeeOther, "/settings?done="+action)
 }
 
-// settle does one action, and says what it was for the audit.
+// settle does one action and returns its audit record.
 func settle(c *frame.Call, action string) (store.Audit, error) {
 	ctx, name, id := c.Request().Context(), strings.TrimSpace(c.FormValue("name")), c.FormValue("id")
-	var mine error // what stands against doing it to oneself
+	var mine error // why users cannot do it to themselves
 	if name == c.User.Name {
 		mine = errSelf
 	}

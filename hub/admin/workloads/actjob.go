@@ -1,5 +1,5 @@
-// Package workloads shows what should run: workloads, their pods and versions, and why one of them
-// does not do what it should.
+// Package workloads shows workloads with their versions, and pods, and why they do not do what they
+// should.
 package workloads
 
 import (
@@ -23,10 +23,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// manually marks a Job that somebody started from a CronJob, as `kubectl create job --from` does.
+// manually marks a Job that a user started from a CronJob, as `kubectl create job --from` does.
 const manually = "cronjob.kubernetes.io/instantiate"
 
-// JobActions are what can be done to jobs and cron jobs.
+// JobActions are what users can do to Jobs and CronJobs.
 func JobActions() []*frame.Action {
 	cron := []*frame.Action{
 		{Name: "run", Label: "Run now", Done: "runs now",
@@ -100,7 +100,7 @@ func suspend(is bool) func(context.Context, *frame.Worker, state.Object) (frame.
 	}
 }
 
-// manualName is a name for a Job of a CronJob that nothing has yet.
+// manualName is an unused name for a Job of a CronJob.
 func manualName(cron string) string {
 	end := "-manual-" + strings.ToLower(rand.Text()[:5])
 	return strings.TrimRight(cron[:min(len(cron), validation.DNS1123LabelMaxLength-len(end))], ".-") + end
@@ -108,7 +108,7 @@ func manualName(cron string) string {
 
 func runFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	if len(with) != 1 {
-		return nil // each gets a name of its own
+		return nil // with several CronJobs each Job gets a generated name
 	}
 	return []frame.Field{{Name: "name", Label: "Name of the job", Type: "text", Value: manualName(with[0].GetName()),
 		Required: true}}
@@ -124,7 +124,7 @@ func parseRun(form url.Values) (any, error) {
 			name, validation.DNS1123LabelMaxLength)
 	}
 	if len(form["item"]) > 1 {
-		name = "" // they cannot all have it
+		name = "" // several Jobs cannot have one name
 	}
 	return name, nil
 }
@@ -147,8 +147,8 @@ func runRuns(n int) string {
 	return fmt.Sprintf("%d of its jobs run", n)
 }
 
-// runNow makes a Job from a CronJob's template, as `kubectl create job --from` does: the
-// CronJob is its controller, and an annotation says that somebody wanted it.
+// runNow makes a Job from a CronJob's template, as `kubectl create job --from` does: the CronJob is
+// its controller, and an annotation marks it as manual.
 func runNow(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 	c := o.(*batchv1.CronJob)
 	name, _ := w.Given.(string)
@@ -204,7 +204,7 @@ func cronNotes(s state.Snapshot, with []state.Object) []string {
 		running, format.Verb(running, "has", "have"))}
 }
 
-// rowMenu offers in a list's row what can be done to an object.
+// rowMenu offers the actions on an object in its row.
 func rowMenu(a *frame.Request, o state.Object) frame.Menu {
 	m := frame.MenuOf(a, o)
 	m.More, m.First, m.Title = slices.Concat(m.First, m.More), nil, "Do"

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	restartedAt = "kubectl.kubernetes.io/restartedAt" // as `kubectl rollout restart` says it
+	restartedAt = "kubectl.kubernetes.io/restartedAt" // the annotation of `kubectl rollout restart`
 	maxReplicas = 100_000
 )
 
-// PodActions are what can be done to pods.
+// PodActions are what users can do to pods.
 func PodActions() []*frame.Action {
 	all := []*frame.Action{
 		{Name: "evict", Label: "Evict", Done: "is asked to leave", Destroy: true,
@@ -73,7 +73,7 @@ func podNotes(s state.Snapshot, with []state.Object) (notes []string) {
 	return notes
 }
 
-// Actions are what can be done to what keeps pods running.
+// Actions are what users can do to workloads that keep pods running.
 func Actions(now func() time.Time) []*frame.Action {
 	restart := restarter(now)
 	deployments := []*frame.Action{
@@ -132,7 +132,7 @@ func Actions(now func() time.Time) []*frame.Action {
 	return slices.Concat(deployments, daemonSets, statefulSets)
 }
 
-// statefulNotes tells also what becomes of the claims.
+// statefulNotes also say what happens to the claims.
 func statefulNotes(s state.Snapshot, with []state.Object) []string {
 	kept, gone := 0, 0
 	for _, o := range with {
@@ -155,7 +155,7 @@ func statefulNotes(s state.Snapshot, with []state.Object) []string {
 	return notes
 }
 
-// podsOf walks the pods of a workload.
+// podsOf returns the pods of a workload.
 func podsOf(s state.Snapshot, o state.Object) (pods []*corev1.Pod) {
 	owners := []state.Object{o}
 	if _, ok := o.(*appsv1.Deployment); ok {
@@ -177,7 +177,7 @@ func workloadNotes(s state.Snapshot, with []state.Object) []string {
 	return []string{fmt.Sprintf("%s to leave, and nobody makes new ones.", format.HasHave(n, "pod"))}
 }
 
-// restarter marks the template with the moment, as `kubectl rollout restart` does.
+// restarter marks the template with the time, as `kubectl rollout restart` does.
 func restarter(now func() time.Time) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
 	return func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 		return restart(ctx, w, o, now())
@@ -237,7 +237,7 @@ func pause(is bool) func(context.Context, *frame.Worker, state.Object) (frame.Un
 	}
 }
 
-// evict asks a pod to leave, as the disruption budgets allow.
+// evict asks a pod to leave, within the disruption budgets.
 func evict(w *frame.Worker, ctx context.Context, p *corev1.Pod) error {
 	return w.Send(ctx, frame.APICall{Method: http.MethodPost, Path: frame.ObjectURL(state.Pods, p.Namespace, p.Name) +
 		"/eviction", Media: frame.PlainJSON}, frame.JSON{

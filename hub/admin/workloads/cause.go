@@ -7,8 +7,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A cause is in a few words what keeps a workload from being what it should be: what is wrong
-// with the worst of its pods, and which that is.
+// A cause is why a workload is in trouble, in a few words: what is wrong with its worst pod, and a
+// link to the pod.
 type cause struct{ Text, Href string }
 
 // causes finds the causes of the rows of one list.

@@ -50,7 +50,7 @@ type workloadRow struct {
 	Updated, Available    int32
 	Why                   string
 	Cause                 cause
-	told                  string // the condition whose message Why is, if it is one's
+	told                  string // the condition whose message is Why, if any
 	Images                string
 	Age                   *format.Moment
 }
@@ -75,7 +75,7 @@ type workloadsData struct {
 	PasteHref            string
 }
 
-// List lists what should run.
+// List lists the workloads.
 func List(a *frame.Request) (frame.Page, error) {
 	text, namespace, status := strings.TrimSpace(a.Query("q")), a.Query("namespace"), a.Query("status")
 	d := workloadsData{
@@ -141,11 +141,10 @@ func (s *workloadSection) add(a *frame.Request, because *causes, o state.Object)
 	}
 }
 
-// A rowsAt is the part of a list that a page shows, counted from where one is in it.
+// A rowsAt is the part of a list that a page shows, relative to the next kind.
 type rowsAt struct{ from, to int }
 
-// onPage returns what the page shows of the kind that comes next in the list, and goes on
-// behind it.
+// onPage returns the part of the next kind that the page shows, and moves on behind the kind.
 func onPage[T any](at *rowsAt, next []T) []T {
 	n := len(next)
 	from, to := min(max(at.from, 0), n), min(max(at.to, 0), n)
@@ -153,8 +152,8 @@ func onPage[T any](at *rowsAt, next []T) []T {
 	return next[from:to]
 }
 
-// findWorkloads returns the workloads of a kind that the query is about: of a Deployment's
-// ReplicaSets the Deployment tells.
+// findWorkloads returns a kind's workloads under the query's filter, without the ReplicaSets of
+// Deployments.
 func findWorkloads(a *frame.Request, kind state.Kind) (found []state.Object) {
 	match := workloadFinder.Matcher(a, a.Searched(search.Workloads))
 	for o := range a.All(kind, a.Query("namespace")) {
@@ -195,7 +194,7 @@ func workloadPill(o state.Object, now time.Time) frame.Pill {
 	return workloadRowOf(o, now).Pill
 }
 
-// stages are the shapes of how far a workload is.
+// stages are the pills' kinds of each stage.
 var stages = map[diagnose.Stage]string{
 	diagnose.Complete: "ok", diagnose.None: "idle", diagnose.Paused: "idle", diagnose.Incomplete: "warn",
 	diagnose.RollingOut: "warn", diagnose.ScalingDown: "warn", diagnose.Stuck: "bad",
@@ -203,7 +202,7 @@ var stages = map[diagnose.Stage]string{
 	diagnose.Suspended: "idle", diagnose.Scheduled: "ok", diagnose.NeverDue: "warn",
 }
 
-// StagePill is how far a workload is, in a word and a shape.
+// StagePill is a stage as a pill.
 func StagePill(s diagnose.Stage) frame.Pill { return frame.Pill{Kind: stages[s], Text: string(s)} }
 
 // workloadRowOf is the row of a workload that keeps its pods running.
@@ -248,7 +247,7 @@ func images(s *corev1.PodSpec) string {
 	return strings.Join(list, ", ")
 }
 
-// Listings are the lists of pods, and of each kind that makes them.
+// Listings are the lists of pods and of each kind of workload.
 var Listings = func() map[state.Kind]frame.Listing {
 	all := map[state.Kind]frame.Listing{state.Pods: {
 		Found: func(a *frame.Request) []state.Object { return frame.Objects(findPods(a)) },

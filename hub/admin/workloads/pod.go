@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// podHelp is where it tells of what is wrong with a pod: of the reason that is its status.
+// podHelp is the manual's page about the reason in a pod's status.
 func podHelp(p *corev1.Pod, status string) string {
 	if c := state.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		return frame.HelpURL("events", "FailedScheduling")
@@ -30,8 +30,8 @@ type containerRow struct {
 	Detail      string
 	Since       *format.Moment
 	Restarts    int32
-	CPU, Memory string // that it uses now; "": not measured
-	Asks        string // what it requests, and its limits
+	CPU, Memory string // used now; "": not measured
+	Asks        string // requests and limits
 }
 
 type podData struct {
@@ -47,7 +47,7 @@ type podData struct {
 	Terminal   string
 	Menu       frame.Menu
 	Did        *frame.Done
-	Help       string // where the manual tells of what is wrong
+	Help       string // the manual's page about the trouble
 	Placement  *finding.Placement
 	Crashes    []finding.Crash
 	Images     []*finding.ImageTrouble
@@ -176,7 +176,7 @@ func containers(a *frame.Request, specs []corev1.Container, have []corev1.Contai
 	return rows
 }
 
-// waitingKind tells starting, which is usual, from what keeps a container from it.
+// waitingKind is the pill of a waiting container: starting is normal, other reasons are trouble.
 func waitingKind(reason string) string {
 	if diagnose.IsStarting(reason) {
 		return "idle"
@@ -184,7 +184,7 @@ func waitingKind(reason string) string {
 	return "bad"
 }
 
-// containersOf is what the containers of a pod use, by name, as its device says.
+// containersOf is what the device says that a pod's containers use, by name.
 func containersOf(u wire.Usage, pod types.UID) map[string]corev1.ResourceList {
 	used := map[string]corev1.ResourceList{}
 	for _, p := range u.Pods {

@@ -50,7 +50,7 @@ var podFinder = frame.Finder[*corev1.Pod]{List: search.Pods,
 		},
 	}}
 
-// onNodes finds pods by what their nodes have.
+// onNodes matches pods by their nodes.
 func onNodes(has frame.Match[*corev1.Node]) func(*frame.Request, search.Term) frame.Match[*corev1.Pod] {
 	return func(a *frame.Request, t search.Term) frame.Match[*corev1.Pod] {
 		on := frame.NodesLike(a, func(n *corev1.Node) bool { return has(n, t) })
@@ -58,7 +58,7 @@ func onNodes(has frame.Match[*corev1.Node]) func(*frame.Request, search.Term) fr
 	}
 }
 
-// A PodRow is all that its row shows: those that are equal look alike, see look.row.
+// A PodRow holds everything that its template shows, so that rendered rows can be cached.
 type PodRow struct {
 	Name, Namespace, Href string
 	Pick                  string
@@ -71,7 +71,7 @@ type PodRow struct {
 	Age            format.Moment
 }
 
-var _ map[PodRow]bool // a row is kept by what it shows: it can be compared
+var _ map[PodRow]bool // a row is comparable
 
 func (r PodRow) Lasting() any {
 	r.Age = r.Age.Lasting()
@@ -80,7 +80,7 @@ func (r PodRow) Lasting() any {
 
 type podsData struct {
 	Search     string
-	Wrong      string // what is not understood of the search
+	Wrong      string // what is wrong with the search
 	Namespaces []frame.Option
 	Statuses   []frame.Option
 	Owner      string
@@ -93,7 +93,7 @@ type podsData struct {
 	Empty      bool
 }
 
-// Pods lists the pods, with why one does not do what it should.
+// Pods lists the pods, with why each does not do what it should.
 func Pods(a *frame.Request) (frame.Page, error) {
 	text, namespace, status, owner := strings.TrimSpace(a.Query("q")), a.Query("namespace"), a.Query("status"),
 		a.Query("owner")
@@ -120,7 +120,7 @@ func Pods(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "pods", Title: "Pods", Watch: []string{"pods", "nodes"}, Data: d}, nil
 }
 
-// findPods returns the pods that the query is about, in its order.
+// findPods returns the pods under the query's filter, in its order.
 func findPods(a *frame.Request) (found []*corev1.Pod) {
 	q, owner := a.Searched(search.Pods), a.Query("owner")
 	match := podFinder.Matcher(a, q)
@@ -133,7 +133,7 @@ func findPods(a *frame.Request) (found []*corev1.Pod) {
 	return found
 }
 
-// podOrders are what a list of pods can be sorted by.
+// podOrders are the columns by which pods can be sorted.
 var podOrders = []frame.Sorter[*corev1.Pod]{
 	{Name: "name", Title: "Pod", By: nil},
 	{Name: "status", Title: "Status", By: func(a *frame.Request) func(x, y *corev1.Pod) int {
@@ -160,7 +160,7 @@ func restarts(p *corev1.Pod) (n int32) {
 	return n
 }
 
-// PodHasStatus tells whether a pod has a status of the list of pods.
+// PodHasStatus tells whether a pod matches a status of the filter.
 func PodHasStatus(a *frame.Request, p *corev1.Pod, status string) bool {
 	switch status {
 	case "attention":
@@ -195,7 +195,7 @@ func PodRowOf(a *frame.Request, p *corev1.Pod) PodRow {
 	}
 	r.Why, r.Pill.Kind = finding.PodTrouble(a.Snapshot, p, a.Now)
 	r.Pill.Text = r.Status
-	if lacks, ok := strings.CutPrefix(r.Status, "OutOf"); ok { // the device refused it: OutOfmemory
+	if lacks, ok := strings.CutPrefix(r.Status, "OutOf"); ok { // OutOfmemory: the device refused it
 		r.Pill.Text = "No room: " + lacks
 	}
 	if r.Pill.Kind == "" {
@@ -204,7 +204,7 @@ func PodRowOf(a *frame.Request, p *corev1.Pod) PodRow {
 	return r
 }
 
-// quietKind is the shape of a pod that needs no attention.
+// quietKind is the pill's kind of a pod without trouble.
 func quietKind(p *corev1.Pod, now time.Time) string {
 	ready := state.PodCondition(p, corev1.PodReady)
 	if p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && ready != nil &&
@@ -214,7 +214,7 @@ func quietKind(p *corev1.Pod, now time.Time) string {
 	return "idle"
 }
 
-// A podLine is a pod in kubectl's words.
+// A podLine is kubectl's columns of a pod.
 type podLine struct{ Ready, Status, Restarts string }
 
 func podLineOf(p *corev1.Pod, now time.Time) podLine {

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// askFacts are what a pod asks for beside its resources, in words.
+// askFacts describe a pod's scheduling rules, without its resources.
 func askFacts(p *corev1.Pod) (facts []frame.Fact) {
 	add := func(name, value string) {
 		if value != "" {
@@ -61,7 +61,7 @@ func askFacts(p *corev1.Pod) (facts []frame.Fact) {
 	return facts
 }
 
-// affinityWords are what a pod asks of nodes and of other pods, each in a few words.
+// affinityWords describe a pod's node affinity and pod affinity, each in a few words.
 func affinityWords(a *corev1.Affinity) (words []string) {
 	if a == nil {
 		return nil
@@ -126,13 +126,13 @@ func tolerationWords(t *corev1.Toleration) string {
 		text += ":" + string(t.Effect)
 	}
 	if s := t.TolerationSeconds; s != nil {
-		const longest = math.MaxInt64 / int64(time.Second) // which 292 years are
+		const longest = math.MaxInt64 / int64(time.Second) // the longest time.Duration
 		text += " for " + duration.HumanDuration(time.Duration(min(max(*s, 0), longest))*time.Second)
 	}
 	return text
 }
 
-// asksText says what a container asks for, and how much it may have at most.
+// asksText is a container's requests and limits.
 func asksText(c corev1.Container) string {
 	list := func(of corev1.ResourceList) string {
 		names := make([]string, 0, len(of))
@@ -158,7 +158,7 @@ func asksText(c corev1.Container) string {
 	return "Requests " + requests + "; limit " + limits + "."
 }
 
-// A volumeRow is a volume of a pod, and where it is in its containers.
+// A volumeRow is a volume of a pod, with its mounts.
 type volumeRow struct {
 	Name, What, Of, Href string
 	Mounts               []string
@@ -174,7 +174,7 @@ func volumesOf(a *frame.Request, p *corev1.Pod) (rows []volumeRow) {
 		case v.ConfigMap != nil:
 			r.What, kind, name = "ConfigMap", state.ConfigMaps, v.ConfigMap.Name
 		case v.Secret != nil:
-			r.What, r.Of = "Secret", v.Secret.SecretName // which the page never shows
+			r.What, r.Of = "Secret", v.Secret.SecretName // the page never shows its content
 		case v.HostPath != nil:
 			r.What, r.Of = "Path of the device", v.HostPath.Path
 		case v.EmptyDir != nil:

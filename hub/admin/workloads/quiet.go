@@ -10,12 +10,12 @@ import (
 	"flotilla.dev/hub/admin/frame"
 )
 
-// calm is how long a container must run after a crash until its workload counts as well again:
-// as long as the incident stays open.
+// calm is how long a container must run after a crash until its workload counts as well: as long as
+// the incident stays open.
 const calm = 10 * time.Minute
 
-// quietened marks a workload amber whose pods run, but crashed again and again until lately: a
-// crash loop pauses between its crashes.
+// quietened turns a workload amber whose pods run now but crashed repeatedly until recently: a
+// crash loop pauses between crashes.
 func quietened(r workloadRow, pods []*corev1.Pod, now time.Time) workloadRow {
 	if r.Pill.Kind != "ok" {
 		return r
@@ -25,7 +25,7 @@ func quietened(r workloadRow, pods []*corev1.Pod, now time.Time) workloadRow {
 		most int32
 		last time.Time
 		node = ""
-		one  = true // they are all on one node
+		one  = true // all pods are on one node
 	)
 	for _, p := range pods {
 		crashed := false

@@ -23,8 +23,8 @@ const (
 	templateHash = "pod-template-hash"
 )
 
-// A version is one that a workload has had: a deployment's replica set, a daemon
-// set's or a stateful set's controller revision.
+// A version is one of a workload's pod templates: a Deployment's ReplicaSet, or a DaemonSet's or
+// StatefulSet's ControllerRevision.
 type version struct {
 	Number      int
 	Name        string
@@ -33,7 +33,7 @@ type version struct {
 	Template    corev1.PodTemplateSpec
 }
 
-// versionsOf returns what a workload has had, the newest first.
+// versionsOf returns a workload's versions, newest first.
 func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
@@ -65,7 +65,7 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 			if json.Unmarshal(r.Data.Raw, &patch) == nil {
 				hash := r.Labels[appsv1.ControllerRevisionHashLabelKey]
 				if _, stateful := o.(*appsv1.StatefulSet); stateful {
-					hash = r.Name // so its pods have it
+					hash = r.Name // its pods have this label
 				}
 				list = append(list, version{int(r.Revision), r.Name, r.CreationTimestamp.Time, all[hash], ready[hash],
 					patch.Spec.Template})
@@ -91,7 +91,8 @@ func revisionFields(s state.Snapshot, with []state.Object) []frame.Field {
 	return []frame.Field{f, frame.SeenField(with)}
 }
 
-// A goBack is to which version, by its number; 0 is the one before what was seen.
+// A goBack is the version to return to, by number; 0 is the one before the version that the user
+// saw.
 type goBack struct {
 	to int
 	frame.Seen
@@ -105,7 +106,7 @@ func parseRevision(form url.Values) (any, error) {
 	return goBack{n, frame.ParseSeen(form)}, nil
 }
 
-// rollBack puts an earlier template in place, as `kubectl rollout undo` does.
+// rollBack restores an earlier template, as `kubectl rollout undo` does.
 func rollBack(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 	given := w.Given.(goBack)
 	want := given.to
@@ -113,7 +114,7 @@ func rollBack(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo,
 		return nil, fmt.Errorf("it is paused: resume it, and roll it back then")
 	}
 	if err := given.Changed(o); want == 0 && err != nil {
-		return nil, err // the one before may be what somebody has just gone back from
+		return nil, err // the one before may be the version that somebody has just left
 	}
 	versions := versionsOf(w.Fleet.Snapshot(), o)
 	at := 1

@@ -27,7 +27,7 @@ type taskRow struct {
 	Menu                        frame.Menu
 }
 
-// A cronJobRow is a CronJob there.
+// A cronJobRow is a CronJob in the list of workloads.
 type cronJobRow struct {
 	Name, Namespace, YAML string
 	Pick                  string
@@ -39,7 +39,7 @@ type cronJobRow struct {
 	Menu                  frame.Menu
 }
 
-// newestFirstOf sorts Jobs as the page lists them.
+// newestFirstOf sorts Jobs, the newest first.
 func newestFirstOf(jobs []state.Object) {
 	sort.Slice(jobs, func(i, k int) bool {
 		x, y := jobs[i], jobs[k]

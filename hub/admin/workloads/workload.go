@@ -20,10 +20,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// few is how many of one kind a page shows that has more to show.
+// few is how many items of a kind a page shows in a line.
 const few = 12
 
-// maxPods is how many pods a workload's page shows; its list of pods shows all.
+// maxPods bounds the pods on a workload's page; the list of pods shows all.
 const maxPods = 50
 
 type versionRow struct {
@@ -54,8 +54,8 @@ type workloadData struct {
 	Changes    changes.Shown
 }
 
-// Workload shows a deployment, a stateful set or a daemon set: what it wants, what it has, and why
-// not what it wants.
+// Workload shows a Deployment, StatefulSet or DaemonSet: its desired and actual state, and why they
+// differ.
 func Workload(a *frame.Request) (frame.Page, error) {
 	kind, namespace, name := state.Kind(a.Param("kind")), a.Param("namespace"), a.Param("name")
 	if !frame.HasPage(kind) {
@@ -108,7 +108,7 @@ func Workload(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "workload", Title: name, Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
 }
 
-// told leaves out what has no value.
+// told leaves out facts without a value.
 func told(facts []frame.Fact) []frame.Fact {
 	return slices.DeleteFunc(facts, func(f frame.Fact) bool { return f.Value == "" || f.Value == "<none>" })
 }
@@ -123,7 +123,7 @@ func kindWord(k state.Kind) string {
 	return strings.TrimSuffix(string(k), "s")
 }
 
-// workConditionKind is the shape of a workload's condition.
+// workConditionKind is the pill's kind of a workload's condition.
 func workConditionKind(c diagnose.Condition) string {
 	switch {
 	case diagnose.IsStuck(c):
@@ -185,7 +185,7 @@ func statefulSetFacts(s *appsv1.StatefulSet) []frame.Fact {
 	return facts
 }
 
-// worstPods returns the pods to show: those that need attention first, then the newest.
+// worstPods returns the pods to show: those with trouble first, then the newest.
 func worstPods(a *frame.Request, pods []*corev1.Pod) (rows []PodRow) {
 	type ranked struct {
 		*corev1.Pod
@@ -210,8 +210,8 @@ func worstPods(a *frame.Request, pods []*corev1.Pod) (rows []PodRow) {
 	return rows
 }
 
-// workloadChain is what stands behind a workload that is not what it should be: its
-// conditions, and what its pods wait for, each with how many do.
+// workloadChain says why a workload is in trouble: its conditions, and the reasons of its pods with
+// their number.
 func workloadChain(a *frame.Request, o state.Object, pods []*corev1.Pod) (chain []string) {
 	told := workloadRowOf(o, a.Now).told
 	for _, c := range diagnose.Conditions(o) {
@@ -227,15 +227,15 @@ func workloadChain(a *frame.Request, o state.Object, pods []*corev1.Pod) (chain 
 
 // A podReason is why some pods of a workload do not run.
 type podReason struct {
-	diagnose.Finding // of the first
+	diagnose.Finding // of the first pod
 	pod              *corev1.Pod
 	why              string
 	count            int
-	sites            map[string]int // of nodes that are not ready
+	sites            map[string]int // pods on nodes that are not ready, by site
 }
 
-// podReasons says why pods do not do what they should, each with how many; those that their
-// workload has replaced come last. Pods on nodes that are not ready are counted by site.
+// podReasons says why pods do not run, with the number of pods for each reason. Replaced pods come
+// last; pods on nodes that are not ready are counted by site.
 func podReasons(a *frame.Request, pods []*corev1.Pod) (chain []string) {
 	var all []*podReason
 	known := map[string]*podReason{}
