@@ -37,10 +37,10 @@ func TestPagesSayWhatChanged(t *testing.T) {
 	c := configOf(m)
 	c.Archive = a
 	for _, x := range []struct{ role, path, want string }{
-		{"admin", "/nodes/brg-0003", "Changed by hand anna changed node brg-0003"},
-		{"admin", "/nodes/brg-0003", "Changed by hand anna changed site bergen"},
-		{"admin", "/sites/bergen", "Changed by hand anna changed node brg-0003"},
-		{"admin", "/workloads/deployments/default/shop", "Changed by hand anna changed deployment default/shop"},
+		{"admin", "/nodes/brg-0003", "User change anna changed node brg-0003"},
+		{"admin", "/nodes/brg-0003", "User change anna changed site bergen"},
+		{"admin", "/sites/bergen", "User change anna changed node brg-0003"},
+		{"admin", "/workloads/deployments/default/shop", "User change anna changed deployment default/shop"},
 		{"admin", "/incidents/" + incident, "−18m anna changed site bergen"},
 		{"viewer", "/nodes/brg-0003", "your role may not read the audit"},
 		{"admin", "/nodes/oslo-1", "Nothing has changed."},

@@ -33,7 +33,7 @@ const (
 	Scaling  Kind = "Scaling"
 	Boot     Kind = "Boot configuration"
 	Drain    Kind = "Cordon or drain"
-	People   Kind = "Changed by hand"
+	People   Kind = "User change"
 	Link     Kind = "Readiness"
 	Crash    Kind = "Crash"
 	Incident Kind = "Incident"

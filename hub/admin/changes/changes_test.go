@@ -80,9 +80,9 @@ func TestWhatChanged(t *testing.T) {
 		boot     = "5h1m0s Boot configuration: Rollout cgroups: batch 2 on pi-8 ended: 1 kept, 0 went back"
 		began    = "6h0m0s Boot configuration: Rollout cgroups: batch 2 on pi-8 started"
 		rebooted = "5h0m0s Readiness: Node pi-8 has another boot id"
-		scaled   = "14m0s Changed by hand: anna changed scale of deployment default/shop"
-		site     = "15m0s Changed by hand: anna changed site oslo"
-		byHand   = "10m0s Changed by hand: anna changed node pi-8"
+		scaled   = "14m0s User change: anna changed scale of deployment default/shop"
+		site     = "15m0s User change: anna changed site oslo"
+		byHand   = "10m0s User change: anna changed node pi-8"
 		ready    = "20h0m0s Readiness: pi-8: ready"
 		kiosk    = "4m0s Crash: kiosk-7d9f-crash: container web failed with exit code 1, restarted 7 times"
 	)
@@ -95,7 +95,7 @@ func TestWhatChanged(t *testing.T) {
 			[]string{crash, byHand, scaled, site, cordoned, evicted, flapped, version, rebooted, boot, began, ready}},
 		{"its site", changes.SiteSubject(s, s.Site("oslo")), []string{
 			"1m30s Readiness: pi-2: does not answer", kiosk, crash, byHand,
-			"12m0s Changed by hand: anna changed node pi-1", site, cordoned, evicted, flapped, version, rebooted, boot, began,
+			"12m0s User change: anna changed node pi-1", site, cordoned, evicted, flapped, version, rebooted, boot, began,
 			"7h0m0s Readiness: pi-2: ready", "8h0m0s Readiness: kiosk-7d9f-old had to leave pi-2",
 			"8h55m0s Readiness: pi-2: given up, its pods leave", "9h0m0s Readiness: pi-2: does not answer",
 			"19h0m0s Readiness: pi-2: ready", "20h0m0s Readiness: pi-2: not ready", "20h0m0s Readiness: pi-8, pi-9: ready"}},

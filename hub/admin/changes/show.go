@@ -20,7 +20,20 @@ type Shown struct {
 	Hidden bool // the role may not read the audit
 }
 
-// A Lane is the line of one kind on the time axis. A unit of its drawing is a minute.
+// axisUnits is the length of the time axis in its drawing.
+const axisUnits = 1440
+
+// spanOf is the time that the axis shows: the shortest that has all changes.
+func spanOf(all []Entry, now time.Time) time.Duration {
+	for _, span := range []time.Duration{time.Hour, 6 * time.Hour} {
+		if len(all) == 0 || now.Sub(all[len(all)-1].At) <= span {
+			return span
+		}
+	}
+	return Window
+}
+
+// A Lane is the line of one kind on the time axis.
 type Lane struct {
 	Kind Kind
 	D    string
@@ -44,7 +57,8 @@ func Show(a *frame.Request, sub Subject) (shown Shown) {
 	audits, err := a.Audits()
 	shown.Unread = err != nil
 	all := Of(a.Snapshot, sub, audits, a.Now)
-	begin := a.Now.Add(-Window)
+	span := spanOf(all, a.Now)
+	begin := a.Now.Add(-span)
 	for _, k := range kinds {
 		var good, bad strings.Builder
 		for _, e := range all {
@@ -53,7 +67,7 @@ func Show(a *frame.Request, sub Subject) (shown Shown) {
 				d = &bad
 			}
 			if e.Kind == k {
-				fmt.Fprintf(d, "M%d 0v8", int(e.At.Sub(begin)/time.Minute))
+				fmt.Fprintf(d, "M%d 0v8", int(axisUnits*e.At.Sub(begin)/span))
 			}
 		}
 		if good.Len()+bad.Len() > 0 {
@@ -70,7 +84,7 @@ func Show(a *frame.Request, sub Subject) (shown Shown) {
 	}
 	shown.More = max(len(all)-mostRows, 0)
 	for i := range 5 {
-		shown.Ticks = append(shown.Ticks, begin.Add(time.Duration(i)*Window/4).UTC().Format("15:04"))
+		shown.Ticks = append(shown.Ticks, begin.Add(time.Duration(i)*span/4).UTC().Format("15:04"))
 	}
 	shown.Ticks[4] = "now"
 	return shown

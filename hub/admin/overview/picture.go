@@ -89,6 +89,7 @@ type fleetKey struct {
 type siteMarks struct {
 	Name, Href   string
 	Nodes, Ready int
+	Known        int // nodes whose state is known, which is all of them except in a replay
 	Counts       [markKinds]int
 	Said         string // nodes that are not simply ready, in words
 	Blocks       []block
@@ -146,6 +147,9 @@ func pictureOf(a *frame.Request, r *replay) (f fleetPicture) {
 			continue
 		}
 		s.Ready = s.Counts[markOK] + s.Counts[markRest] + s.Counts[markWarn]
+		if s.Known = s.Nodes; r.Past {
+			s.Known -= s.Counts[markNever]
+		}
 		s.Said = saidOf(s.Counts, r)
 		all = append(all, s)
 	}

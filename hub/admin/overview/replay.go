@@ -112,22 +112,26 @@ func lookAt(a *frame.Request, n *corev1.Node, at time.Time) markKind {
 	return markNever
 }
 
-// tilesAt are the tiles at an earlier moment, from the picture of then. Pods and workloads are not kept.
+// tilesAt are the tiles at an earlier moment: of the nodes and sites whose state was known.
 func tilesAt(f *fleetPicture) []tile {
-	up, sites := f.RestReady, f.Rest
-	dark := 0
+	up, known, sites, dark := f.RestReady, f.RestNodes, f.Rest, 0
 	for _, s := range f.Sites {
-		if up += s.Ready; s.Counts[markNever] == s.Nodes {
-			continue // nothing is known of the site
+		up, known = up+s.Ready, known+s.Known
+		if s.Known == 0 {
+			continue
 		}
 		if sites++; s.Ready == 0 {
 			dark++
 		}
 	}
-	unknown := func(label, href string) tile {
+	notKept := func(label, href string) tile {
 		return tile{Label: label, Value: "–", Note: "not kept", Href: href, Kind: "idle"}
 	}
-	return []tile{countTile("Nodes", "ready then", "/nodes", "bad", up, f.Nodes),
+	if known == 0 {
+		return []tile{notKept("Nodes", "/nodes"), notKept("Sites", "/sites"), notKept("Workloads", "/workloads"),
+			notKept("Pods", "/pods")}
+	}
+	return []tile{countTile("Nodes", "ready then", "/nodes", "bad", up, known),
 		countTile("Sites", "answered then", "/sites", "bad", sites-dark, sites),
-		unknown("Workloads", "/workloads"), unknown("Pods", "/pods")}
+		notKept("Workloads", "/workloads"), notKept("Pods", "/pods")}
 }
