@@ -69,7 +69,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	k.do(chromedp.Click(chromedp.CSS("details.new summary")))
 	k.fill("input[name=note]", "kubectl on my laptop")
 	k.press("button[value=create]")
-	k.says("It is shown this once.", "kubectl --kubeconfig flotilla-viewer-person.yaml get nodes", "in 29d")
+	k.says("It is shown only once.", "kubectl --kubeconfig flotilla-viewer-person.yaml get nodes", "in 29d")
 	token := k.string(`document.getElementById("secret").textContent`)
 	if code, _ := k.with("GET", "/nodes", token, nil); code != http.StatusOK {
 		t.Errorf("with the new token: %d", code)

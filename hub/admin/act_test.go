@@ -223,11 +223,11 @@ func TestWhatTheAPIRefusesIsToldByName(t *testing.T) {
 	}{
 		{"/actions/nodes/label", "nodes", "pi-1", url.Values{"key": {"a b"}}, "cannot be the name of a label"},
 		{"/actions/nodes/taint", "nodes", "pi-1", url.Values{"key": {"a"}, "effect": {"Sometimes"}}, "Sometimes"},
-		{"/actions/deployments/scale", "deployments", "shop", url.Values{"replicas": {"-1"}}, "is no number of pods"},
+		{"/actions/deployments/scale", "deployments", "shop", url.Values{"replicas": {"-1"}}, "is not a number of pods"},
 		{"/actions/sites/settings", "sites", "oslo", url.Values{"nodeMonitorGracePeriod": {"5s"}}, "must be at least 40s"},
-		{"/actions/sites/settings", "sites", "oslo", url.Values{"nodeEvictionRate": {"fast"}}, "is no number"},
-		{"/actions/sites/settings", "sites", "oslo", url.Values{"unhealthyZoneThreshold": {"NaN"}}, "&#34;NaN&#34; is no number"},
-		{"/actions/sites/maintenance", "sites", "oslo", url.Values{"for": {"until"}, "until": {"2001-01-01T00:00"}}, "is over already"},
+		{"/actions/sites/settings", "sites", "oslo", url.Values{"nodeEvictionRate": {"fast"}}, "is not a number"},
+		{"/actions/sites/settings", "sites", "oslo", url.Values{"unhealthyZoneThreshold": {"NaN"}}, "&#34;NaN&#34; is not a number"},
+		{"/actions/sites/maintenance", "sites", "oslo", url.Values{"for": {"until"}, "until": {"2001-01-01T00:00"}}, "is in the past"},
 	} {
 		ns := ""
 		if c.kind == "deployments" {
@@ -306,7 +306,7 @@ func TestADrainLeavesPodsThatNobodyMakesAgain(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
 	item := m.Form(state.Nodes, "", "pi-1")
-	if _, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {item}}.Encode(), nil); !strings.Contains(body, "2 pods that nobody makes again") {
+	if _, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {item}}.Encode(), nil); !strings.Contains(body, "2 pods without an owner") {
 		t.Errorf("the page before does not tell of the bare pods: %s", mainOf(body))
 	}
 	_, body := srv.do(t, "admin", "/actions/nodes/drain", url.Values{"item": {item}, "until": {"15m"}})
@@ -563,7 +563,7 @@ func TestWhatOthersHaveChangedSinceIsNotTakenBack(t *testing.T) {
 			o.SetAnnotations(map[string]string{state.DrainAnnotation: state.DrainOrder{Timeout: "1h", Force: true, DeleteEmptyDirData: true}.String()})
 		}, func() string {
 			return fmt.Sprint(node().Spec.Unschedulable, node().Annotations[state.DrainAnnotation] != "")
-		}, "true true", "somebody has it drained since: stop the drain first"},
+		}, "true true", "somebody has started another drain: stop it first"},
 		{"a label", "nodes/label", state.Nodes, node(), url.Values{"key": {"room"}, "value": {"attic"}, "how": {"set"}}, func(o state.Object) { o.GetLabels()["room"] = "cellar" },
 			func() string { return node().Labels["room"] }, "cellar", frame.ErrChangedSince.Error()},
 		{"a taint", "nodes/taint", state.Nodes, node(), url.Values{"key": {"wet"}, "value": {"a"}, "effect": {"NoSchedule"}, "how": {"set"}}, func(o state.Object) {

@@ -80,7 +80,7 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 	// One that takes its time: it is seen as it goes on.
 	k.open("/nodes/pi-1")
 	k.press(`.actions a[href^="/actions/nodes/drain"]`)
-	k.says("2 pods do not leave.", "Take away 2 pods that nobody makes again")
+	k.says("2 pods do not leave.", "Take away 2 pods without an owner")
 	k.do(chromedp.Click(chromedp.CSS("input[name=bare]")))
 	k.press("button.danger")
 	k.awaits("0 of 2 pods have left")

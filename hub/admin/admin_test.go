@@ -592,7 +592,7 @@ func TestSitesTheWorstFirst(t *testing.T) {
 		"?state=attention": {"e-dark", "d-partial", "c-two-missing", "b-one-missing"}, "?state=held": {"d-partial"}, "?q=QUAY": {"c-two-missing"}, "?q=dark&state=normal": nil,
 		"?q=z-14&page=9": {"z-140", "z-141", "z-142", "z-143", "z-144", "z-145", "z-146", "z-147", "z-148", "z-149"},
 	} {
-		if got, body := list(query); !slices.Equal(got, want) || want == nil && !strings.Contains(body, "No site is like that") {
+		if got, body := list(query); !slices.Equal(got, want) || want == nil && !strings.Contains(body, "No site matches") {
 			t.Errorf("%s: %v, want %v", query, got, want)
 		}
 	}

@@ -112,7 +112,7 @@ func TestAnIncidentThatIsNotThereLeadsBack(t *testing.T) {
 		t.Errorf("%d: %s", resp.StatusCode, wordsOf(body))
 	}
 	_, body = srv.ask(t, "viewer", "GET", "/incidents?q=nothing", nil)
-	if !strings.Contains(body, "No incident is like that.") || !strings.Contains(body, `href="/incidents">Show all`) {
+	if !strings.Contains(body, "No incident matches.") || !strings.Contains(body, `href="/incidents">Show all`) {
 		t.Errorf("%s", wordsOf(body))
 	}
 }

@@ -25,7 +25,7 @@ func TestEveryKindOfWorkloadIsListedAndCounted(t *testing.T) {
 	m := admintest.New(admintest.Node("pi-1", "oslo", nil), rc, bare, owned)
 	srv := start(t, configOf(m))
 	_, body := srv.ask(t, "viewer", "GET", "/workloads", nil)
-	for text, want := range map[string]bool{">old-rc<": true, ">bare-rs<": true, ">owned-rs<": false, "Nothing is to run yet": false, "0 of 1 pods are available.": true} {
+	for text, want := range map[string]bool{">old-rc<": true, ">bare-rs<": true, ">owned-rs<": false, "No workload yet": false, "0 of 1 pods are available.": true} {
 		if strings.Contains(body, text) != want {
 			t.Errorf("the list says %q: %v", text, !want)
 		}

@@ -33,8 +33,8 @@ func TestTheManualIsServed(t *testing.T) {
 		"/help":                               "The first five minutes</a>: try it",
 		"/help?q=FailedMount":                 `<a href="/help/events#FailedMount">FailedMount</a>`,
 		"/help?q=":                            "Type a word to look for",
-		"/help?q=%3Cb%3Enone":                 "has all of “&lt;b&gt;none”",
-		"/help?q=" + strings.Repeat("x", 999): "has all of “" + strings.Repeat("x", manual.MaxQuery) + "”",
+		"/help?q=%3Cb%3Enone":                 "has all words of “&lt;b&gt;none”",
+		"/help?q=" + strings.Repeat("x", 999): "has all words of “" + strings.Repeat("x", manual.MaxQuery) + "”",
 	} {
 		if resp, body := srv.ask(t, "viewer", http.MethodGet, path, nil); resp.StatusCode != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: %d without %q", path, resp.StatusCode, want)

@@ -19,8 +19,8 @@ func TestMistakesInYAMLAreToldWithTheirLine(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{head + "spec:\n  replicas: three\n", "spec.replicas: expected a number, got &#34;three&#34; (line 12)"},
 		{head + "spec:\n  replica: 3\n", "spec.replica: unknown field; did you mean replicas? (line 12)"},
-		{head + "spec:\n\treplicas: 3\n", "This is no YAML: line 12 is indented with a tab: YAML allows only spaces."},
-		{head + "spec:\n  replicas: 3\n template: 5\n", "This is no YAML: line 13 does not fit the lines above it"},
+		{head + "spec:\n\treplicas: 3\n", "Invalid YAML: line 12 is indented with a tab: YAML allows only spaces."},
+		{head + "spec:\n  replicas: 3\n template: 5\n", "Invalid YAML: line 13 does not fit the lines above it"},
 	} {
 		_, body := srv.ask(t, "admin", "POST", "/yaml", url.Values{"text": {c.text}, "action": {"check"}, "csrf": {csrf}}, "Cookie", nameHeader+"=admin")
 		if !strings.Contains(body, c.want) || strings.Contains(body, "Go struct") {

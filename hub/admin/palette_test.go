@@ -137,7 +137,7 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 		srv.finds(t, "admin", q)
 	}
 	_, body := srv.ask(t, "viewer", "GET", "/find?q=%3Cb%3E", nil)
-	if !strings.Contains(body, "Nothing is like “&lt;b&gt;”.") {
+	if !strings.Contains(body, "Nothing matches “&lt;b&gt;”.") {
 		t.Error("without scripts it does not say that nothing is found")
 	}
 	if _, body := srv.ask(t, "viewer", "GET", "/find?q=pi-2", nil); !strings.Contains(body, `<a href="/nodes/pi-2"><small>Node</small> <b>pi-2</b>`) {

@@ -95,7 +95,7 @@ func TestADrainTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 		"The disruption budget shop lets them leave one after the other, as others become ready: maxUnavailable is 1 of 2 pods, and 2 ready now. At first it keeps 1 pod here.",
 		"Lost is what is in 2 emptyDirs: shop-hash-0 (cache), shop-hash-1 (cache).",
 		"hostPaths: cam-hash-0 (/srv/films on pier-1)",
-		"Insufficient cpu", "It has no owner, and nobody makes it again: tick the box below", "Waits for its turn: the budget shop.",
+		"Insufficient cpu", "It has no owner, so it is not made again: tick the box below", "Waits for its turn: the budget shop.",
 	} {
 		if !strings.Contains(words, want) {
 			t.Errorf("the page does not tell %q:\n%s", want, words)
@@ -105,7 +105,7 @@ func TestADrainTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 		t.Error("telling of a drain began it")
 	}
 	_, body = srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {m.Form(state.Nodes, "", "pier-1")}, "bare": {"yes"}}.Encode(), nil)
-	if words := wordsOf(body); !strings.Contains(words, "1 pod ends, and nobody makes it again.") || !strings.Contains(words, "Nobody makes again: lonely.") {
+	if words := wordsOf(body); !strings.Contains(words, "1 pod is deleted: it has no owner that makes a new one.") || !strings.Contains(words, "Not made again: lonely.") {
 		t.Errorf("with bare pods it tells\n%s", words)
 	}
 }
@@ -115,7 +115,7 @@ func TestADeletionTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 	srv := start(t, configOf(m))
 	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/delete?"+url.Values{"item": {m.Form(state.Nodes, "", "pier-1")}}.Encode(), nil)
 	words := wordsOf(body)
-	for _, want := range []string{"7 pods go elsewhere: ", "1 pod has to leave and stays pending", "No disruption budget is asked", "1 node is ready now. Drain first", "Nobody makes again: lonely."} {
+	for _, want := range []string{"7 pods go elsewhere: ", "1 pod has to leave and stays pending", "No disruption budget is asked", "1 node is ready now. Drain first", "Not made again: lonely."} {
 		if !strings.Contains(words, want) {
 			t.Errorf("the page does not tell %q:\n%s", want, words)
 		}
@@ -136,7 +136,7 @@ func TestTheConfirmPageOfADrainInABrowser(t *testing.T) {
 	k.open("/nodes/pier-1")
 	k.press(`a[href^="/actions/nodes/drain?"]`)
 	k.says("What would happen", "5 pods go elsewhere", "The disruption budget door never allows a pod to leave", "What is lost or left behind")
-	for _, c := range []struct{ says, not string }{{"Nobody makes again: lonely.", "tick the box below"}, {"tick the box below", "Nobody makes again: lonely."}} {
+	for _, c := range []struct{ says, not string }{{"Not made again: lonely.", "tick the box below"}, {"tick the box below", "Not made again: lonely."}} {
 		k.do(chromedp.Click(chromedp.CSS(`input[name=bare]`)))
 		k.press(`button[name=look]`)
 		k.says("What would happen", c.says)

@@ -37,7 +37,7 @@ func TestTheHubsOwnViews(t *testing.T) {
 		{"boards", "/boards", []string{"Raspberry Pi 4", "1 node", "raspberrypi,4-model-b or raspberrypi,400; arm64 or arm; 900 MiB of memory or more", "200m cpu, 160Mi memory", "memory.available below 64Mi", "No profile fits these boards:", "beaglebone-black (3 nodes)", "Edit as YAML"}},
 		{"audit", "/audit", []string{"anna", "changed deployment default/kiosk-0", "wanted to delete node pi-2", "nobody known", "wanted to log in", "wrong name or password", "Older →", "page, 10.1.2.9", "API, token, 2001:db8::17", "page, password"}},
 		{"audit-from", "/audit?from=command", []string{"root", "command line", "kiosk-4"}},
-		{"audit-none", "/audit?from=device", []string{"No record is like that."}},
+		{"audit-none", "/audit?from=device", []string{"No record matches."}},
 		{"audit-search", "/audit?q=pi-2&result=refused", []string{"bo", "Refused", `role "operator" does not allow it`}},
 		{"settings", "/settings", []string{"cleo.nordmann@example.org", "you", "3 of 10", "Used up", "the backup script", "Ends soon", "hub-20261121T010000Z.db", "The next daily backup is due in 20h", "https://gateway.example:8443"}},
 	} {

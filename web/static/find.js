@@ -1,5 +1,5 @@
-// Finding: completion of a list's search, the palette that finds everything, and keys.
-// Without it the search is typed in full, and /find shows what the palette does.
+// Completion of a list's search, the palette that finds everything, and keyboard shortcuts.
+// Without scripts the search is typed in full, and /find shows the palette's results.
 
 const make = (name, props = {}, ...children) => {
   const element = Object.assign(document.createElement(name), props);
@@ -7,9 +7,9 @@ const make = (name, props = {}, ...children) => {
   return element;
 };
 
-// ---- a text field with a list of what it could become
+// ---- a text field with a list of completions
 
-// combo has a list offer what ask finds for what is typed; choose takes what is chosen.
+// combo shows completions, which ask returns for the typed text; choose gets the chosen one.
 function combo(input, list, { ask, show, choose, eager }) {
   let offers = [], active = -1, timer, asked = 0, quiet = false;
   const attributes = { role: 'combobox', 'aria-autocomplete': 'list', 'aria-expanded': 'false', 'aria-controls': list.id };
@@ -79,7 +79,7 @@ function combo(input, list, { ask, show, choose, eager }) {
         take(active);
         return;
       case 'Escape':
-        if (list.hidden || eager) return; // a dialog closes as a whole
+        if (list.hidden || eager) return; // Escape then closes the dialog
         event.preventDefault();
         event.stopPropagation();
         close();
@@ -108,7 +108,7 @@ for (const input of document.querySelectorAll('input[data-complete]')) {
       const value = head + text + (more ? '' : ' ');
       input.value = value + rest.trimStart();
       input.setSelectionRange(value.length, value.length);
-      if (!more) input.dispatchEvent(new Event('input', { bubbles: true })); // the list follows
+      if (!more) input.dispatchEvent(new Event('input', { bubbles: true })); // update the list
     },
   });
 }
@@ -118,7 +118,7 @@ for (const input of document.querySelectorAll('input[data-complete]')) {
 function dialogOf(label, ...children) {
   const dialog = make('dialog', { className: 'over-all' }, ...children);
   dialog.setAttribute('aria-label', label);
-  dialog.addEventListener('click', (event) => { if (event.target === dialog) dialog.close(); }); // beside it
+  dialog.addEventListener('click', (event) => { if (event.target === dialog) dialog.close(); }); // a click outside
   document.body.append(dialog);
   return dialog;
 }
@@ -130,7 +130,7 @@ function openPalette() {
   if (document.querySelector('dialog[open]')) return;
   if (!palette) {
     const input = make('input', { type: 'text', inputMode: 'search', name: 'q', placeholder: 'A name, or what you want to do', maxLength: 100, autocomplete: 'off', autocapitalize: 'none', spellcheck: false });
-    input.setAttribute('aria-label', 'Find anything'); // not of the type search, which takes the Escape that closes the dialog
+    input.setAttribute('aria-label', 'Find anything'); // type search would take the Escape that closes the dialog
     let chosen = false;
     const list = make('ul', { id: 'found', hidden: true }), none = make('p', { className: 'empty' });
     list.setAttribute('role', 'listbox');
@@ -140,7 +140,7 @@ function openPalette() {
     const shut = make('button', { type: 'button', className: 'quiet', textContent: 'Close' });
     const form = make('form', { action: '/find', method: 'get' }, input, list, none, make('p', { className: 'row' }, help, shut));
     form.setAttribute('role', 'search');
-    form.addEventListener('submit', (event) => { if (chosen) event.preventDefault(); }); // we are on our way elsewhere
+    form.addEventListener('submit', (event) => { if (chosen) event.preventDefault(); }); // another page is loading
     form.addEventListener('input', () => { chosen = false; });
     palette = dialogOf('Find', form);
     palette.input = input;
@@ -159,13 +159,13 @@ function openPalette() {
       choose({ href }) { chosen = true; palette.close(); location.assign(href); },
     });
   }
-  palette.clear(); // before it shows: what comes later moves the buttons under a finger
+  palette.clear(); // before it opens: later results would move the buttons under a finger
   palette.showModal();
   palette.input.focus();
   palette.input.dispatchEvent(new Event('input'));
 }
 
-// ---- keys, which people can switch off in this browser: speech and slips press them, too
+// ---- shortcuts, which can be switched off in this browser, because speech input presses them too
 
 const off = () => localStorage.getItem('keys') === 'off';
 
@@ -213,7 +213,7 @@ addEventListener('keydown', (event) => {
   if (event.defaultPrevented || event.isComposing) return;
   if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === 'k') {
     if (!document.querySelector('[data-find]')) return;
-    if (event.target.closest?.('.xterm')) return; // a shell's own
+    if (event.target.closest?.('.xterm')) return; // keys for a shell
     event.preventDefault();
     if (palette?.open) palette.close(); else openPalette();
     return;
@@ -250,7 +250,7 @@ addEventListener('click', (event) => {
   openPalette();
 });
 
-// ---- saved views: what is searched for now, not when the page was loaded
+// ---- saved views: the present search, not the one when the page was loaded
 
 for (const form of document.querySelectorAll('form[data-here]')) {
   form.addEventListener('submit', () => { form.elements.href.value = location.pathname + location.search; });

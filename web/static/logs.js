@@ -1,5 +1,5 @@
-// The log's page: goes on where the hub's answer ended, searches, pauses. What is
-// held is bounded: the oldest lines go as new ones come.
+// The log's page: follows from the last line, searches, pauses. The oldest lines go as new ones
+// come.
 
 const log = document.getElementById('log');
 const form = document.getElementById('which');
@@ -62,7 +62,7 @@ function match() {
   count();
 }
 
-// empty says so when there is no line to see.
+// empty says that no line is shown.
 function empty() {
   let note = log.querySelector('.empty');
   if (shown > 0) { note?.remove(); return; }
@@ -83,7 +83,7 @@ function add(lines) {
     part.append(line);
   }
   log.append(part);
-  let gone = 0; // in pixels, so that whoever reads further up is not moved
+  let gone = 0; // in pixels, to keep the reading position
   while (total > most) {
     const old = log.querySelector('div');
     if (!old.hidden) { shown--; if (stay) gone += old.offsetHeight; }
@@ -97,7 +97,7 @@ function add(lines) {
 
 // ---- following
 
-const silence = 25_000; // ms without a word, after which the connection counts as lost
+const silence = 25_000; // ms without a sign of life until the connection counts as lost
 let source, watchdog, delay = 1000, from = log.dataset.from, paused = false, over = false;
 
 function tell(text) {
@@ -135,7 +135,7 @@ async function later(isLost) {
   if (!source) follow();
 }
 
-// follow asks for what comes, if somebody looks: there are not many such streams for all.
+// follow opens the stream of new lines while the page is visible: the number of streams is limited.
 function follow() {
   stop();
   if (paused || over || document.hidden) return;
@@ -159,7 +159,7 @@ function follow() {
   source.onerror = () => later(true);
 }
 
-// ---- what can be pressed
+// ---- buttons
 
 const pause = document.getElementById('pause');
 pause.addEventListener('click', () => {

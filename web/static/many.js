@@ -1,12 +1,11 @@
-// Check boxes on the rows of a list: what is picked stays so while the list changes, is sorted
-// and turned over, and is named in the form when something is to be done to it. Without this
-// the boxes of the page that is seen are a form as any.
+// Check boxes in a list's rows: ticks stay while the list is updated, sorted and paged, and go with
+// the form of an action. Without scripts the boxes of this page are an ordinary form.
 
 const store = `picked ${location.pathname}`;
 const form = document.getElementById('act');
 const bar = () => document.getElementById('picks');
 const boxes = (within = document) => [...within.querySelectorAll('input[name=pick]')];
-const seen = (within) => boxes(within).filter((box) => box.offsetParent); // a phone shows the first rows
+const seen = (within) => boxes(within).filter((box) => box.offsetParent); // a phone shows only the first rows
 const everything = () => document.querySelector('input[name=all]');
 const kindOf = (pick) => pick.slice(0, pick.indexOf('/'));
 
@@ -28,7 +27,7 @@ function set(element, name, value) {
   if (element[name] !== value) element[name] = value;
 }
 
-// show puts the ticks where they belong, and says how many there are.
+// show sets the ticks and their number.
 function show() {
   const rows = boxes();
   for (const box of rows) set(box, 'checked', picked.has(box.value));
@@ -75,7 +74,7 @@ addEventListener('change', (event) => {
   show();
 });
 
-// Firefox ticks nothing when a box's label is clicked with Shift.
+// Firefox does not tick a box when its label is clicked with Shift.
 addEventListener('click', (event) => {
   const label = event.shiftKey ? event.target.closest?.('label.pick') : null, box = label?.querySelector('input');
   if (!box || event.target === box) return;
@@ -89,15 +88,15 @@ addEventListener('click', (event) => {
   if (everything()) everything().checked = false;
   keep();
   show();
-  document.getElementById('main').focus({preventScroll: true}); // the button is no longer there
+  document.getElementById('main').focus({preventScroll: true}); // the button has disappeared
 });
 
-// Another filter is another question: what matched the last one is not all of it.
+// Another filter clears the choice of all matches.
 addEventListener('input', (event) => {
   if (event.target.closest?.('form[data-filter]') && everything()) { everything().checked = false; show(); }
 });
 
-// What is picked and not on this page goes with the form, too.
+// Ticked objects on other pages go with the form, too.
 form?.addEventListener('submit', (event) => {
   for (const old of form.querySelectorAll('[data-away]')) old.remove();
   if (event.submitter?.name !== 'do') return;
@@ -107,12 +106,12 @@ form?.addEventListener('submit', (event) => {
   form.append(input);
 });
 
-if (document.querySelector('table.job')) { // it has been done: the next one is another choice
+if (document.querySelector('table.job')) { // the action has begun: the choice is over
   for (const name of Object.keys(sessionStorage)) if (name.startsWith('picked ')) sessionStorage.removeItem(name);
 }
 
 load();
 show();
-// A row that comes is ticked if it was, and the bar is as it was.
+// New rows get their earlier ticks, and the bar stays.
 new MutationObserver(show).observe(document.getElementById('main'), {childList: true, subtree: true, attributeFilter: ['class', 'hidden']});
 addEventListener('pageshow', () => { load(); show(); });

@@ -1,10 +1,10 @@
-// The live part of the page: it is sent what it shows anew, and puts in place what
-// differs. Without it everything is still readable.
+// Live updates: the hub sends the page's main part again, and the script changes what differs.
+// Without scripts everything is still readable.
 
 const root = document.querySelector('[data-live]');
 const clock = document.getElementById('main');
-let offset = Date.parse(clock.dataset.now) - Date.now(); // the hub's clock less ours
-let known = new Date(); // until when what is shown was so
+let offset = Date.parse(clock.dataset.now) - Date.now(); // the hub's clock minus ours, in ms
+let known = new Date(); // when the shown state was last confirmed
 
 // ---- times
 
@@ -31,7 +31,7 @@ function set(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// The tab shows how many incidents are open, for whoever looks at another one.
+// The tab shows how many incidents are open while another tab is in front.
 function showTab() {
   const tab = document.getElementById('tab');
   if (!tab) return;
@@ -42,8 +42,7 @@ function showTab() {
   if (icon.getAttribute('href') !== href) icon.setAttribute('href', href);
 }
 
-// ---- putting the new in the place of the old, without losing focus, selection,
-// scrolling and what is folded open
+// ---- changing the page in place, without losing focus, selection, scrolling and open details
 
 const keyOf = (node) => node.nodeType === 1 ? node.id || node.dataset.key || '' : '';
 const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
@@ -53,14 +52,14 @@ function morph(from, to) {
     if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
     return;
   }
-  if (from.matches('input, select, textarea, output, [data-own]')) return; // people's own
+  if (from.matches('input, select, textarea, output, [data-own]')) return; // the user's own
   for (const { name } of [...from.attributes]) {
     if (!to.hasAttribute(name) && name !== 'open') from.removeAttribute(name);
   }
   for (const { name, value } of to.attributes) {
     if (name !== 'open' && from.getAttribute(name) !== value) from.setAttribute(name, value);
   }
-  if (!from.matches('time[data-ago], time[data-left], [data-fill]')) morphChildren(from, to); // the words of those are ours
+  if (!from.matches('time[data-ago], time[data-left], [data-fill]')) morphChildren(from, to); // this script writes their text
 }
 
 function morphChildren(from, to) {
@@ -91,8 +90,8 @@ function morphChildren(from, to) {
   }
 }
 
-// skipText removes text that stands before an element: a parser drops the space at
-// the beginning, and what is moved would lose its focus.
+// skipText removes text before an element: the parser drops leading space, and moving the element
+// would lose its focus.
 function skipText(at) {
   while (at && at.nodeType !== 1) {
     const next = at.nextSibling;
@@ -102,9 +101,9 @@ function skipText(at) {
   return at;
 }
 
-// ---- a card that has the focus or is pressed stays where it is: what is new waits behind a button
+// ---- a card with the focus, or that is pressed, stays in place: arrivals wait behind a button
 
-let waiting = ''; // the newest page, while some of it waits
+let waiting = ''; // the newest page while its cards wait
 
 const heldCard = () => root.querySelector('.incidents > li:is(:focus-within, :active)');
 
@@ -123,7 +122,7 @@ function show(page) {
   showTab();
 }
 
-// keepCards gives a page that has come the cards that are shown, in their order, and returns what waits.
+// keepCards gives a new page the shown cards in their order, and returns the text of the button.
 function keepCards(card, body) {
   const list = card.parentElement, next = body.querySelector('ul.incidents');
   if (!next) return '';
@@ -137,33 +136,33 @@ function keepCards(card, body) {
 
 root?.addEventListener('click', (event) => {
   if (!waiting || !event.target.closest('#news button')) return;
-  document.getElementById('cards').focus(); // the button goes away
+  document.getElementById('cards').focus(); // the button disappears
   show(waiting);
 });
 
-// ---- hearing
+// ---- the connection
 
-const silence = 25_000; // ms without a word, after which the connection counts as lost
+const silence = 25_000; // ms without a sign of life until the connection counts as lost
 let source, watchdog, losing, delay = 1000;
-let shown = root ? root.dataset.live : ''; // names what is shown
-let ours = false, stale = false; // the hub had this page's style sheet and scripts, and has others now
+let shown = root ? root.dataset.live : ''; // tag of the shown content
+let ours = false, stale = false; // stale: the hub has other scripts now than those of this page
 
 function lost(is) {
   document.body.classList.toggle('is-lost', is);
   set(document.getElementById('lost'), is ? `Connection to the hub lost. This is what was known at ${new Date(+known + offset).toISOString().slice(11, 19)} UTC; trying again…` : '');
 }
 
-function heard() {
+function alive() {
   clearTimeout(losing);
   lost(false);
   delay = 1000;
   known = new Date();
   clearTimeout(watchdog);
   watchdog = setTimeout(reconnect, silence);
-  if (stale && !document.activeElement?.matches('input, select, textarea')) location.reload(); // whoever types ends first
+  if (stale && !document.activeElement?.matches('input, select, textarea')) location.reload(); // not while somebody types
 }
 
-function deaf() {
+function disconnect() {
   if (source) source.close();
   clearTimeout(watchdog);
   clearTimeout(losing);
@@ -171,18 +170,18 @@ function deaf() {
 
 async function reconnect() {
   lost(true);
-  deaf();
+  disconnect();
   await new Promise((wake) => setTimeout(wake, delay * (0.5 + Math.random())));
   delay = Math.min(delay * 2, 15_000);
   try {
     if (!(await (await fetch('/session')).json()).in) { location.reload(); return; }
-  } catch { /* not there yet */ }
-  listen();
+  } catch { /* not running yet */ }
+  connect();
 }
 
-// listen asks for the page that is open as a stream. A page that nobody sees waits.
-function listen() {
-  deaf();
+// connect opens the stream of updates. A hidden page waits.
+function connect() {
+  disconnect();
   if (document.hidden) return;
   const url = new URL(root.dataset.src || location.href, location.href);
   url.hash = '';
@@ -191,44 +190,44 @@ function listen() {
   watchdog = setTimeout(reconnect, silence);
   source.addEventListener('beat', (event) => {
     offset = Date.parse(event.data) - Date.now();
-    heard();
+    alive();
   });
   source.addEventListener('look', (event) => {
     const same = event.data === root.dataset.look;
-    stale = ours && !same; // not where two hubs of two versions answer in turn
+    stale = ours && !same; // not while hubs of two versions answer in turn
     ours ||= same;
-    heard();
+    alive();
   });
   source.addEventListener('show', (event) => {
-    heard();
+    alive();
     shown = event.lastEventId;
     show(event.data);
   });
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) { reconnect(); return; }
-    clearTimeout(losing); // the browser tries again by itself: most often that is enough
+    clearTimeout(losing); // the browser reconnects by itself, usually at once
     losing = setTimeout(lost, 2000, true);
   };
 }
 
 // ---- filters apply as they are typed
 
-document.documentElement.classList.toggle('is-live', !!root); // not on the form, which is shown anew
+document.documentElement.classList.toggle('is-live', !!root); // on the root, which updates do not change
 
 for (const form of document.querySelectorAll('form[data-filter]')) {
   let timer;
   const apply = () => {
     const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ''));
     history.replaceState(null, '', query.size ? `?${query}` : location.pathname);
-    listen();
+    connect();
   };
   form.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(apply, 200); });
   form.addEventListener('submit', (event) => { event.preventDefault(); clearTimeout(timer); apply(); });
 }
 
-// ---- what can be done
+// ---- actions
 
-// A menu closes when somebody looks elsewhere.
+// A menu closes at a click elsewhere.
 addEventListener('click', (event) => {
   for (const menu of document.querySelectorAll('.menu[open]')) if (!menu.contains(event.target)) menu.open = false;
 });
@@ -240,7 +239,7 @@ addEventListener('keydown', (event) => {
   }
 });
 
-// The button says how many things it would touch.
+// The button says how many objects it would change.
 const go = document.querySelector('[data-do]');
 if (go) {
   const count = () => {
@@ -249,11 +248,10 @@ if (go) {
     go.disabled = n === 0;
   };
   addEventListener('change', count);
-  addEventListener('pageshow', count); // ticks survive going back
+  addEventListener('pageshow', count); // ticks survive the Back button
 }
 
-// A mark in the picture of a large fleet leads to its node; without scripts, to a list of
-// a hundred.
+// A mark in a large fleet's picture links its node; without scripts, a page of the list.
 addEventListener('click', (event) => {
   const link = event.target.closest?.('[data-at]');
   if (!link || !event.detail || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -271,8 +269,8 @@ for (const button of document.querySelectorAll('[data-copy]')) {
   });
 }
 
-// A link from elsewhere, as in an alert, comes without the session's cookie: look
-// again from here.
+// A link from another site, as in an alert, comes without the session's cookie: check for a session
+// from here.
 const login = document.querySelector('[data-session]');
 if (login) {
   fetch('/session').then((answer) => answer.json()).then((session) => {
@@ -280,32 +278,32 @@ if (login) {
   }, () => {});
 }
 
-// Who logs out in one tab is out in all of them, at once.
+// A logout in one tab logs out all tabs at once.
 const leave = document.querySelector('form.who');
 if (leave) {
   leave.addEventListener('submit', () => localStorage.setItem('left', Date.now()));
   addEventListener('storage', async (event) => {
     if (event.key !== 'left') return;
     document.body.hidden = true;
-    deaf();
+    disconnect();
     for (let i = 0; i < 10; i++) {
       try {
         if (!(await (await fetch('/session')).json()).in) break;
-      } catch { /* not there now */ }
+      } catch { /* not running now */ }
       await new Promise((wake) => setTimeout(wake, 200));
     }
     location.reload();
   });
 }
 
-// What somebody has filled in outlives their session: it is sent only while there is one of theirs, and
-// with the token of that one. A page that is live leaves for the login by itself when the session ends.
+// A filled-in form survives the end of the session: it is sent only while the user has a session, with
+// that session's token. A live page goes to the login by itself when the session ends.
 addEventListener('submit', async (event) => {
   const { target: form, submitter } = event;
   const filled = [...form.elements].some((field) => field.matches('textarea, select, input:not([type=hidden])'));
   if (root || !filled || !form.elements.csrf || event.defaultPrevented || form.dataset.sent) return;
   event.preventDefault();
-  if (form.dataset.asks) return; // pressed again before the hub has answered
+  if (form.dataset.asks) return; // pressed twice before the answer
   const why = document.getElementById('lost');
   let session;
   form.dataset.asks = 'yes';
@@ -322,7 +320,7 @@ addEventListener('submit', async (event) => {
     form.elements.csrf.value = session.csrf;
     form.dataset.sent = 'yes';
     form.requestSubmit(submitter);
-    delete form.dataset.sent; // they may come back to it
+    delete form.dataset.sent; // the Back button returns to it
     return;
   }
   const login = Object.assign(document.createElement('a'), { href: '/login', target: '_blank', rel: 'noopener', textContent: `Log in as ${leave.dataset.user} in another tab` });
@@ -332,8 +330,8 @@ addEventListener('submit', async (event) => {
 setInterval(tick, 1000);
 tick();
 if (root) {
-  listen();
-  document.addEventListener('visibilitychange', listen);
-  addEventListener('pagehide', deaf);
-  addEventListener('pageshow', (event) => { if (event.persisted) listen(); });
+  connect();
+  document.addEventListener('visibilitychange', connect);
+  addEventListener('pagehide', disconnect);
+  addEventListener('pageshow', (event) => { if (event.persisted) connect(); });
 }

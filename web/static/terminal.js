@@ -4,16 +4,14 @@ const box = document.getElementById('terminal');
 const state = document.getElementById('state');
 const form = document.getElementById('which');
 
-// The line below the terminal always has its room, so that nothing moves when it
-// has something else to say.
+// The line below the terminal keeps its height, so that nothing moves when its text changes.
 function tell(text, over) {
   state.classList.toggle('is-over', Boolean(over));
   if (state.textContent !== text) state.textContent = text;
 }
 
-// The page's policy allows no style that stands in the page as text. xterm.js
-// writes its own in that way, so what it makes is given to the browser as objects,
-// which the policy allows.
+// The page's policy forbids inline styles, which xterm.js uses. They are added as style sheet objects
+// instead, which the policy allows.
 function styleAsObjects() {
   const make = Document.prototype.createElement;
   Document.prototype.createElement = function (name, ...rest) {
@@ -39,8 +37,8 @@ function styleAsObjects() {
 }
 
 const keys = { esc: '\x1b', tab: '\t', 'ctrl-c': '\x03', 'ctrl-d': '\x04', up: '\x1b[A' };
-const silence = 25_000; // ms without a word, after which the connection counts as lost
-const piece = 16 * 1024; // characters that are sent at once
+const silence = 25_000; // ms without a sign of life until the connection counts as lost
+const piece = 16 * 1024; // characters per message
 
 async function open() {
   const [{ Terminal }, { FitAddon }] = await Promise.all([import(box.dataset.xterm), import(box.dataset.fit)]);

@@ -1,5 +1,4 @@
-// The last lines of containers that have crashed, asked for when the page is open: once each
-// crash, whatever else of the page changes.
+// Requests the last lines of crashed containers, once for each crash.
 
 const asked = new WeakMap();
 

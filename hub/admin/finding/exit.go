@@ -24,9 +24,9 @@ var signals = map[int32]struct{ name, means, next string }{
 		"Look at the pod's events for a probe, and at the node's memory."},
 	11: {"SIGSEGV", "it touched memory that is not its own",
 		"This is a mistake in the program, or a library that does not fit: try the version before."},
-	13: {"SIGPIPE", "nobody read what it wrote", ""},
-	15: {"SIGTERM", "it was told to stop, and did",
-		"Somebody, or its liveness probe, stopped it: look at the pod's events."},
+	13: {"SIGPIPE", "the reader of its output closed the pipe", ""},
+	15: {"SIGTERM", "it was stopped",
+		"A user or its liveness probe stopped it: look at the pod's events."},
 	31: {"SIGSYS", "it asked the kernel for what its seccomp profile forbids",
 		"Give the pod another seccomp profile, if it may have it."},
 }
@@ -44,7 +44,7 @@ func exitOf(t *corev1.ContainerStateTerminated, limit string) exit {
 		return exit{fmt.Sprintf("was killed because it used more memory than its limit of %s (exit code %d, OOMKilled)",
 			limit, code), "Raise the limit, if it needs that much, or find what it holds on to."}
 	case "ContainerStatusUnknown":
-		return exit{"ended, and nobody knows how",
+		return exit{"ended in an unknown way",
 			"It was removed outside of Flotilla: look at who else uses the device's engine."}
 	case "ContainerCannotRun", "StartError":
 		return exit{fmt.Sprintf("could not be started (exit code %d)", code),

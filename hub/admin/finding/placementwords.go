@@ -125,7 +125,7 @@ var reasonWords = map[schedule.Reason]struct {
 	schedule.PodAffinity: {
 		func(n needed) string {
 			return fmt.Sprintf("Must be near other pods, by %s: they are not where %s.", n.Key, n.are())
-		}, byKey("nobody there whom it must be near"), always("must be near other pods"),
+		}, byKey("no pod there that it must be near"), always("must be near other pods"),
 	},
 	schedule.PodAntiAffinity: {
 		func(n needed) string {

@@ -62,7 +62,7 @@ func PodWhy(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) string {
 	case diagnose.NodeGone:
 		return "Its node " + f.Node + " does not exist."
 	case diagnose.DoesNotStop:
-		asked := cmp.Or(f.Message, "It is asked to leave")
+		asked := cmp.Or(f.Message, "It was told to leave")
 		if n := s.Node(f.Node); n != nil && !diagnose.Ready(n) {
 			return asked + "; it stays Terminating until " + f.Node + " comes back and confirms that it has stopped."
 		}

@@ -16,7 +16,7 @@ import (
 func Actions() []*frame.Action {
 	all := []*frame.Action{
 		{Name: "acknowledge", Quick: true, Label: "Acknowledge", Done: "is acknowledged",
-			Means: "You take care of it: nobody is notified of its opening any more.",
+			Means: "You take care of it: no further notification of its opening is sent.",
 			Idle: func(o state.Object) string {
 				switch i := o.(*fleet.Incident); {
 				case i.State != fleet.IncidentOpen:
@@ -27,12 +27,12 @@ func Actions() []*frame.Action {
 				return ""
 			}, Do: acknowledge(true)},
 		{Name: "withdraw", Quick: true, Label: "Take back", Done: "is not acknowledged any more",
-			Means: "Nobody takes care of it any more: its opening may be notified.",
+			Means: "It is open for others again, and its opening may be notified.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.Incident).Acknowledged == nil, "is not acknowledged")
 			}, Do: acknowledge(false)},
 		{Name: "note", Label: "Note", Save: "Save", Done: "has a new note", Single: true,
-			Means:  "What people know of it: what was found, and what is done. Everyone who may see the incident reads it.",
+			Means:  "Findings and what is being done. Everyone who may see the incident can read it.",
 			Fields: noteFields, Parse: parseNote, Check: checkNote, Do: setNote},
 	}
 	for _, a := range all {

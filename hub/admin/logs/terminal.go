@@ -175,7 +175,7 @@ func checkToken(c *frame.Call, token string) error {
 const (
 	errLeft      = frame.UserError("The page was closed.")
 	errLoggedOut = frame.UserError("Your session has ended. Log in, and open the terminal again.")
-	errUntouched = frame.UserError("Nobody has typed anything for half an hour, so the terminal was closed.")
+	errUntouched = frame.UserError("The terminal was closed after half an hour without input.")
 )
 
 // watchOver sends signs of life until the session ends or nobody types any more.

@@ -169,9 +169,9 @@ func editRefused(c *frame.Call, d editData, err error) error {
 // noYAML says why a text is not the YAML of an object.
 func noYAML(text string, err error) string {
 	if why := yamllines.Syntax([]byte(text)); why != "" {
-		return "This is no YAML: " + why + "."
+		return "Invalid YAML: " + why + "."
 	}
-	return "This is no YAML: " + err.Error() + "."
+	return "Invalid YAML: " + err.Error() + "."
 }
 
 // fieldLine finds the line of a field of the i-th object of a text; 0: none.

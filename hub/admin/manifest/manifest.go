@@ -151,7 +151,7 @@ func documents(text string) (all []manifest, err error) {
 		for _, item := range items {
 			object, ok := item.(map[string]any)
 			if !ok {
-				return nil, fmt.Errorf("document %d: an item of the list is no object", n)
+				return nil, fmt.Errorf("document %d: an item of the list is not an object", n)
 			}
 			all = append(all, object)
 		}
@@ -200,7 +200,7 @@ func place(c *frame.Call, m manifest) (path string, namespaced bool, err error) 
 			return root + "/" + r.Name, r.Namespaced, nil
 		}
 	}
-	return "", false, fmt.Errorf("this hub has no kind %s in %s", kind, version)
+	return "", false, fmt.Errorf("unknown kind %s in %s", kind, version)
 }
 
 // inNamespace is a collection's path in a namespace.

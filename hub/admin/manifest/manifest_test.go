@@ -49,7 +49,7 @@ func TestDocuments(t *testing.T) {
 		{"nothing at all", "# only this\n", "error: there is nothing to apply: paste the YAML of one or more objects"},
 		{"no object", "- a\n", "error: document 1: "},
 		{"a key twice", "kind: A\nkind: B\n", "error: document 1: "},
-		{"a list of no objects", "kind: List\nitems: [1]", "error: document 1: an item of the list is no object"},
+		{"a list of no objects", "kind: List\nitems: [1]", "error: document 1: an item of the list is not an object"},
 		{"too many", strings.Repeat("kind: A\n---\n", maxDocuments+1), "error: there are 101 objects"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -120,7 +120,7 @@ func pasteOne(c *frame.Call, m manifest, d pasteData, coming map[string]bool, li
 	}
 	o, ok := parseObjectPath(path + "/" + name)
 	if !ok {
-		r.Problem = "The name or the namespace is none."
+		r.Problem = "metadata.name or metadata.namespace is invalid."
 		return r, nil
 	}
 	r.Href = cmp.Or(o.page(), o.editor())

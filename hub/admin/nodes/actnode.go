@@ -96,7 +96,7 @@ func uncordonAgain(n *corev1.Node, order string) frame.Undo {
 			return err
 		}
 		if now := o.GetAnnotations()[state.DrainAnnotation]; now != "" && now != order {
-			return frame.UserError("somebody has it drained since: stop the drain first")
+			return frame.UserError("somebody has started another drain: stop it first")
 		}
 		return w.Patch(ctx, o, uncordonPatch())
 	}
@@ -117,7 +117,7 @@ func deleteNotes(s state.Snapshot, with []state.Object) (notes []string) {
 			format.Plural(pods, "pod")))
 	}
 	if ready > 0 {
-		notes = append(notes, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.",
+		notes = append(notes, fmt.Sprintf("%s ready now. Drain first to let pods leave gracefully.",
 			format.IsAre(ready, "node")))
 	}
 	return notes

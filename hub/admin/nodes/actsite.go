@@ -157,7 +157,7 @@ func parseMaintenance(form url.Values, now time.Time) (any, error) {
 	if form.Get("for") != "until" {
 		d, err := time.ParseDuration(form.Get("for"))
 		if err != nil || d <= 0 {
-			return nil, fmt.Errorf("%q is no time: use one such as 2h", form.Get("for"))
+			return nil, fmt.Errorf("%q is not a duration; use for example 2h", form.Get("for"))
 		}
 		m.Until = metav1.NewTime(now.Add(d).UTC().Truncate(time.Second))
 		return m, nil
@@ -165,9 +165,9 @@ func parseMaintenance(form url.Values, now time.Time) (any, error) {
 	until, err := time.Parse(localTime, form.Get("until"))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%q is no moment: use one such as 2026-11-03T18:00, in UTC", form.Get("until"))
+		return nil, fmt.Errorf("%q is not a time; use for example 2026-11-03T18:00, in UTC", form.Get("until"))
 	case !until.After(now):
-		return nil, fmt.Errorf("%s is over already", format.Stamp(until))
+		return nil, fmt.Errorf("%s is in the past", format.Stamp(until))
 	}
 	m.Until = metav1.NewTime(until)
 	return m, nil
@@ -222,7 +222,7 @@ var siteSettings = []setting{
 		func(text string) (any, error) {
 			n, err := strconv.ParseInt(text, 10, 32)
 			if err != nil {
-				return nil, fmt.Errorf("%q is no whole number", text)
+				return nil, fmt.Errorf("%q is not a whole number", text)
 			}
 			return n, nil
 		}},
@@ -238,7 +238,7 @@ func durationText(d *metav1.Duration) string {
 func durationValue(text string) (any, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no time: use one such as 40s or 5m", text)
+		return nil, fmt.Errorf("%q is not a duration; use for example 40s or 5m", text)
 	}
 	return d.String(), nil
 }
@@ -253,7 +253,7 @@ func numberText[N int32 | float64](n *N) string {
 func numberValue(text string) (any, error) {
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
-		return nil, fmt.Errorf("%q is no number", text)
+		return nil, fmt.Errorf("%q is not a number", text)
 	}
 	return n, nil
 }

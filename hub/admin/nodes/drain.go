@@ -26,8 +26,8 @@ const drainPoll = 500 * time.Millisecond
 func drainFields(s state.Snapshot, with []state.Object) (fields []frame.Field) {
 	if c := countDrain(s, with); c.bare > 0 {
 		fields = append(fields, frame.Field{Name: "bare", Type: "checkbox",
-			Label: fmt.Sprintf("Take away %s that nobody makes again", format.Plural(c.bare, "pod")),
-			Hint:  "Without this, they stay and the drain fails there."})
+			Label: fmt.Sprintf("Delete %s without an owner", format.Plural(c.bare, "pod")),
+			Hint:  "Otherwise they stay, and the drain fails there."})
 	}
 	return append(fields, frame.Field{Name: "until", Label: "Give up after", Type: "select",
 		Options: frame.Options("15m", [2]string{"5m", "5 minutes"}, [2]string{"15m", "15 minutes"},
@@ -38,7 +38,7 @@ func parseDrain(form url.Values) (any, error) {
 	text := cmp.Or(form.Get("until"), "15m")
 	until, err := time.ParseDuration(text)
 	if err != nil || until <= 0 || until > state.MaxDrainTimeout {
-		return nil, fmt.Errorf("%q is no time after which to give up: use up to 24h, such as 15m", form.Get("until"))
+		return nil, fmt.Errorf("%q is not a duration up to 24h; use for example 15m", form.Get("until"))
 	}
 	return state.DrainOrder{Timeout: text, Force: form.Get("bare") != "", DeleteEmptyDirData: true}, nil
 }

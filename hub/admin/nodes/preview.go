@@ -50,7 +50,7 @@ func foreseeDelete(a *frame.Request, with []state.Object, _ url.Values) *frame.F
 		f.Sums = append(f.Sums, "No disruption budget is asked, and nobody waits for others to be ready.")
 	}
 	if len(ready) > 0 {
-		f.Sums = append(f.Sums, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.",
+		f.Sums = append(f.Sums, fmt.Sprintf("%s ready now. Drain first to let pods leave gracefully.",
 			format.IsAre(len(ready), "node")))
 	}
 	if len(unused) > 0 {
@@ -107,7 +107,8 @@ func foresee(a *frame.Request, f preview.Forecast, several bool) *frame.Foreseen
 	add(count[preview.Remains], "does not leave.", "do not leave.")
 	add(count[preview.Pending], "has to leave and stays pending: no node can have it.",
 		"have to leave and stay pending: no node can have them.")
-	add(count[preview.Lost], "ends, and nobody makes it again.", "end, and nobody makes them again.")
+	add(count[preview.Lost], "is deleted: it has no owner that makes a new one.",
+		"are deleted: they have no owner that makes new ones.")
 	add(count[preview.Moves], "goes elsewhere: "+where, "go elsewhere: "+where)
 	if f.Many {
 		add(count[preview.Open], "has to leave.", fmt.Sprintf("have to leave. Where they go is told for up to %d pods.",
@@ -168,7 +169,7 @@ func fateRowOf(x preview.Fate, several bool) frame.FateRow {
 	case preview.Lost:
 		r.Pill = frame.Pill{Kind: "warn", Text: "Not replaced"}
 		if metav1.GetControllerOfNoCopy(x.Pod) == nil {
-			r.Why = "It has no owner: nobody makes it again."
+			r.Why = "It has no owner, so it is not made again."
 		}
 	case preview.Remains:
 		r.Pill = frame.Pill{Kind: "bad", Text: "Does not leave"}
@@ -176,7 +177,7 @@ func fateRowOf(x preview.Fate, several bool) frame.FateRow {
 		case x.Hold != nil:
 			r.Why = x.Hold.String()
 		case metav1.GetControllerOfNoCopy(x.Pod) == nil:
-			r.Why = "It has no owner, and nobody makes it again: tick the box below to take it away."
+			r.Why = "It has no owner, so it is not made again: tick the box below to delete it."
 		}
 	case preview.Daemon:
 		r.Pill, r.Why = frame.Pill{Kind: "idle", Text: "Stays"}, "Its daemon set has one on each node."
@@ -276,7 +277,7 @@ func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 			format.Plural(len(host), "hostPath"), firstOf(host)))
 	}
 	if len(bare) > 0 {
-		all = append(all, fmt.Sprintf("Nobody makes again: %s.", firstOf(bare)))
+		all = append(all, fmt.Sprintf("Not made again: %s.", firstOf(bare)))
 	}
 	return all
 }

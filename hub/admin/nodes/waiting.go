@@ -23,7 +23,7 @@ func RequestActions(now func() time.Time) []*frame.Action {
 		{Name: "approve", Quick: true, Label: "Approve", Done: "is approved",
 			Means: "The device gets its certificate when it asks the next time, within seconds, and is the node from then on.",
 			Do:    decide(now, certv1.CertificateApproved)},
-		{Name: "deny", Quick: true, Label: "Deny", Done: "is denied", Means: "The device is told no, and stops asking.",
+		{Name: "deny", Quick: true, Label: "Deny", Done: "is denied", Means: "The device is refused, and stops asking.",
 			Destroy: true, Do: decide(now, certv1.CertificateDenied)},
 	}
 	for _, a := range all {
@@ -31,7 +31,7 @@ func RequestActions(now func() time.Time) []*frame.Action {
 			"certificatesigningrequests/approval"
 		a.List, a.Listed = frame.WaitingPath, "Devices that wait"
 		a.Idle = func(o state.Object) string {
-			return frame.If(state.DecisionOn(o.(*joinRequest)) != state.RequestPending, "is decided on already")
+			return frame.If(state.DecisionOn(o.(*joinRequest)) != state.RequestPending, "was decided already")
 		}
 	}
 	return all

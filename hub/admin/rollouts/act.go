@@ -32,7 +32,7 @@ func Actions() []*frame.Action {
 			Idle:  func(o state.Object) string { return frame.If(!spec(o).Paused, "is not stopped") },
 			Do:    setRollout(frame.JSON{"paused": false})},
 		{Name: "retry", Label: "Try again", Done: "tries again",
-			Means: "Lets nodes that failed have another turn with the same configuration.",
+			Means: "Failed nodes try the same configuration again.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.FirmwareRollout).Status.Bad == 0, "has no node that failed")
 			},
@@ -66,7 +66,7 @@ func Actions() []*frame.Action {
 			Idle:  func(o state.Object) string { return frame.If(!spec(o).Undo, "is not undone") },
 			Do:    setRollout(frame.JSON{"undo": false, "paused": false})},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
-			Means: "Takes nothing back: boards keep what they have kept, and nodes that were drained for it are uncordoned.",
+			Means: "Undoes nothing: boards keep their configuration, and nodes that were drained for it are uncordoned.",
 			Do:    frame.Remove},
 	}
 	for _, a := range all {

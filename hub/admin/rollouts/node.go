@@ -34,7 +34,7 @@ func NodeBootOf(a *frame.Request, name string) *NodeBoot {
 		return nil
 	}
 	b := &NodeBoot{Pill: frame.Pill{Kind: "idle", Text: "Not known"},
-		Message: "The device says nothing of its boot configuration: its agent may be too old, or was not installed " +
+		Message: "The device does not report its boot configuration: its agent may be too old, or was not installed " +
 			"with a boot helper."}
 	digest, retry := "", ""
 	if t := rec.Assigned; t != nil {
@@ -76,7 +76,7 @@ func NodeBootOf(a *frame.Request, name string) *NodeBoot {
 	add("Tried with", f.Trial)
 	add("Written by", f.Backend)
 	for _, d := range f.Bad {
-		x := bootBad{Digest: shortDigest(d), Again: "it is not tried again by itself"}
+		x := bootBad{Digest: shortDigest(d), Again: "it is not tried again automatically"}
 		if d == digest {
 			x.Again = "it may be tried again when the rollout's retry is raised"
 			x.Href = retry

@@ -185,7 +185,7 @@ func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutSt
 	case left > 0 && len(st.Batches) == 0:
 		first := cmp.Or(r.Spec.Canary, "one node")
 		steps = append(steps, rolloutStep{Key: "first", Title: "First, alone: " + first,
-			Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: "nobody else begins until it has done well"})
+			Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: "no other node begins until it succeeds"})
 		if left > 1 {
 			steps = append(steps, rolloutStep{Key: "left", Title: "Then the others",
 				Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: format.Plural(int(left)-1, "node") +

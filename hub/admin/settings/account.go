@@ -39,7 +39,7 @@ var (
 const (
 	errTwice   = frame.UserError("The two new passwords differ. Type the same one twice.")
 	errMinting = frame.UserError("An API token makes no other, and changes no password: log in with your password.")
-	errNotYour = frame.UserError("That is no API token of yours.")
+	errNotYour = frame.UserError("This API token is not yours.")
 	errByCert  = frame.UserError(
 		"A certificate makes and revokes no API token, and changes no password: log in with your password, without it.")
 )

@@ -78,7 +78,7 @@ var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator",
 var settled = map[string]string{
 	"user-create": "The person can now log in.", "user-password": "The password is changed; their sessions have ended.",
 	"user-role":   "The role is changed.",
-	"user-delete": "The person is gone, with their sessions, API tokens and certificates.",
+	"user-delete": "The user is deleted, with their sessions, API tokens and certificates.",
 	"join-revoke": "The join token is revoked; devices that joined with it stay.",
 	"api-revoke":  "The API token is revoked.", "backup": "A backup has been written.",
 	"notify-test": "The test message was accepted; check that it arrived.",

@@ -63,7 +63,7 @@ func podNotes(s state.Snapshot, with []state.Object) (notes []string) {
 		}
 	}
 	if bare > 0 {
-		notes = append(notes, fmt.Sprintf("%s no owner: nobody makes it again.", format.HasHave(bare, "pod")))
+		notes = append(notes, fmt.Sprintf("%s no owner: not made again.", format.HasHave(bare, "pod")))
 	}
 	if silent > 0 {
 		notes = append(notes, fmt.Sprintf(
@@ -174,7 +174,7 @@ func workloadNotes(s state.Snapshot, with []state.Object) []string {
 	for _, o := range with {
 		n += len(podsOf(s, o))
 	}
-	return []string{fmt.Sprintf("%s to leave, and nobody makes new ones.", format.HasHave(n, "pod"))}
+	return []string{fmt.Sprintf("%s to leave, and no new ones are made.", format.HasHave(n, "pod"))}
 }
 
 // restarter marks the template with the time, as `kubectl rollout restart` does.
@@ -205,7 +205,7 @@ func scaleFields(_ state.Snapshot, with []state.Object) []frame.Field {
 func parseScale(form url.Values) (any, error) {
 	n, err := strconv.Atoi(form.Get("replicas"))
 	if err != nil || n < 0 || n > maxReplicas {
-		return nil, fmt.Errorf("%q is no number of pods: use 0 to %d", form.Get("replicas"), maxReplicas)
+		return nil, fmt.Errorf("%q is not a number of pods; use 0 to %d", form.Get("replicas"), maxReplicas)
 	}
 	return int32(n), nil
 }

@@ -101,7 +101,7 @@ type goBack struct {
 func parseRevision(form url.Values) (any, error) {
 	n, err := strconv.Atoi(form.Get("revision"))
 	if err != nil || n < 0 {
-		return nil, fmt.Errorf("%q is no version: use its number, or 0 for the one before", form.Get("revision"))
+		return nil, fmt.Errorf("%q is not a version; use its number, or 0 for the one before", form.Get("revision"))
 	}
 	return goBack{n, frame.ParseSeen(form)}, nil
 }

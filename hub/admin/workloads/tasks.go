@@ -88,7 +88,7 @@ func cronJobRowOf(c *batchv1.CronJob, now time.Time) cronJobRow {
 		r.Succeeded = format.Time(t.Time, now)
 	}
 	if p.Stage == diagnose.NeverDue {
-		r.Why = "No day is like its schedule."
+		r.Why = "Its schedule never matches a day."
 	}
 	return r
 }
