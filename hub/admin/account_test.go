@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// with asks the page for something as a program does.
+// with requests a page as a program does.
 func (k *kit) with(method, path, token string, form url.Values) (code int, body string) {
 	k.Helper()
 	r, err := http.NewRequestWithContext(k.ctx, method, k.server.URL+path, strings.NewReader(form.Encode()))
@@ -47,7 +47,7 @@ func (b *browser) string(expression string) string {
 	return text
 }
 
-// script turns the page's scripts on or off, from the next page on.
+// script turns scripts on or off, from the next page on.
 func (b *browser) script(on bool) {
 	b.Helper()
 	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
@@ -65,7 +65,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	k.says("Your account", "viewer-person", "viewer: may look at all but secrets", "You have none.")
 	k.sizes("account")
 
-	// A token, once: for a script, and as a file for kubectl.
+	// A token is shown once: as text, and as a kubeconfig.
 	k.do(chromedp.Click(chromedp.CSS("details.new summary")))
 	k.fill("input[name=note]", "kubectl on my laptop")
 	k.press("button[value=create]")
@@ -88,7 +88,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 		t.Error("the token is shown again")
 	}
 
-	// What a token may not do: make another one, or take the account over.
+	// A token may not make another token, nor change the password.
 	for _, form := range []url.Values{{"action": {"create"}, "note": {"x"}, "life": {"1h"}}, {"action": {"password"}, "old": {"four words are good"}, "password": {"four words are bad"}, "again": {"four words are bad"}}} {
 		if code, body := k.with("POST", "/account", token, form); code != http.StatusConflict || !strings.Contains(body, "An API token makes no other") {
 			t.Errorf("a token does %s: %d", form["action"], code)
@@ -107,7 +107,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 		t.Errorf("a file for somebody else's: %d", code)
 	}
 
-	// Without scripts, too.
+	// It works without scripts.
 	k.script(false)
 	k.open("/account")
 	revoke := "input[value='" + id + "'] ~ button[value=revoke]"
@@ -118,7 +118,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	}
 	k.script(true)
 
-	// Another password: for who knows the old one, and elsewhere they are logged out.
+	// A password change needs the old password, and ends the other sessions.
 	elsewhere, err := k.guard.Login(k.ctx, "viewer-person", "four words are good", "10.0.0.9")
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	}
 }
 
-// keptOf is what the audit keeps of a deed.
+// keptOf is the audit record of an action.
 func keptOf(a store.Audit) string {
 	text := strings.TrimSpace(a.Verb + " " + a.Resource + " " + a.Name)
 	if a.Code >= 400 {

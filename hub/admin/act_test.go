@@ -28,7 +28,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// headerAccess lets the API know people as the page's tests do.
+// headerAccess authenticates API requests by the header that the page's tests use.
 type headerAccess struct{}
 
 func (headerAccess) Authenticate(r *http.Request) (access.User, error) {
@@ -41,7 +41,7 @@ func (headerAccess) Authenticate(r *http.Request) (access.User, error) {
 
 func (headerAccess) CheckForm(*http.Request, access.User) error { return nil }
 
-// acting is a page before the real API.
+// acting starts a page with the real API.
 func acting(t testing.TB, m *admintest.Memory) *server {
 	c := configOf(m)
 	equip(&c)
@@ -49,7 +49,7 @@ func acting(t testing.TB, m *admintest.Memory) *server {
 	return start(t, c)
 }
 
-// do has an action done to what the form names, and returns the page that tells of it.
+// do posts an action's form and returns the page with the result.
 func (s *server) do(t testing.TB, role, path string, form url.Values) (code int, body string) {
 	t.Helper()
 	form.Set("csrf", csrf)
@@ -63,7 +63,7 @@ func (s *server) do(t testing.TB, role, path string, form url.Values) (code int,
 	return resp.StatusCode, body
 }
 
-// TestEveryActionDoesWhatItSaysAndCanBeUndone does everything there is to one thing.
+// Every action does to one object what it says, and its undo reverts that.
 func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 	m := admintest.Work(t)
 	srv := acting(t, m)
@@ -171,7 +171,7 @@ func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 	}
 }
 
-// An action that took longer than people are kept waiting ends at a page of its own.
+// An action that takes longer than a request waits ends at its own page.
 var undoButton = regexp.MustCompile(`(?:formaction="|<form id="act" method="post" action=")/actions/([A-Z0-9]+)"`)
 
 func mainOf(body string) string {
@@ -187,7 +187,8 @@ func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
 		t.Errorf("the page before does not tell what is cordoned: %s", mainOf(body))
 	}
 	form := url.Values{"item": {m.Form(state.Nodes, "", "pi-1"), m.Form(state.Nodes, "", "pi-2"), m.Form(state.Nodes, "", "pi-3")}}
-	// Before it is done one comes, one goes, and one is replaced by another of its name.
+	// Before the action begins, one node is added, one is deleted, and one is replaced by a node of
+	// the same name.
 	m.Put(t, admintest.Node("pi-4", "oslo", nil))
 	gone := m.Snapshot().Node("pi-2")
 	_, _ = m.Do(t.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
@@ -290,7 +291,7 @@ func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
 	}
 	leave("radio-1")
 	until(t, "the pod that left is counted", says("1 of 2 pods have left"))
-	m.Put(t, owned("shop-3", "pi-1", "shop")) // its owner has made one elsewhere
+	m.Put(t, owned("shop-3", "pi-1", "shop")) // its owner has made a new one elsewhere
 	until(t, "the pod is asked to leave, now that it may", func() bool { return m.Snapshot().Pod("default", "shop-1").DeletionTimestamp != nil })
 	leave("shop-1")
 	until(t, "the drain is over", says("Undo</button>"))
@@ -330,13 +331,13 @@ func TestADrainCanBeStopped(t *testing.T) {
 	})
 }
 
-// What could not be taken back can be taken back later, and nothing is that was already.
+// A failed undo can be repeated, and repeats only what failed.
 func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	c := configOf(m)
 	equip(&c)
 	api := kube.New(kube.Config{Fleet: m, Leases: noLeases{}, Access: headerAccess{}, Version: "test", Log: c.Log})
-	var broken atomic.Pointer[string] // what the database does not answer for
+	var broken atomic.Pointer[string] // requests that the database does not answer
 	c.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if name := broken.Load(); name != nil && strings.HasSuffix(r.URL.Path, *name) {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -373,8 +374,8 @@ func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
 	}
 }
 
-// A page before an action that is shown again, as something is filled in wrong, leads back to
-// where the first one did.
+// A form that is shown again after an error still leads back to the list that the first one came
+// from.
 func TestThePageBeforeLeadsBackHoweverOftenItIsShown(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
@@ -403,14 +404,14 @@ func TestThePageBeforeLeadsBackHoweverOftenItIsShown(t *testing.T) {
 	}
 }
 
-// fieldsOf are the fields of a page before an action as a browser sends them, untouched.
+// fieldsOf are the fields of an action's form as a browser sends them unchanged.
 func fieldsOf(body string) url.Values {
 	form := url.Values{}
 	for _, tag := range regexp.MustCompile(`<input form="act" [^>]*>|<input type="hidden" form="act" [^>]*>`).FindAllString(body, -1) {
 		name := regexp.MustCompile(` name="([^"]*)"`).FindStringSubmatch(tag)
 		value := regexp.MustCompile(` value="([^"]*)"`).FindStringSubmatch(tag)
 		text := html.UnescapeString(value[1])
-		if strings.Contains(tag, `type="text"`) { // it has one line
+		if strings.Contains(tag, `type="text"`) { // the field has one line
 			text = strings.NewReplacer("\r", "", "\n", "").Replace(text)
 		}
 		form.Add(name[1], strings.ReplaceAll(text, "\n", "\r\n"))
@@ -421,8 +422,7 @@ func fieldsOf(body string) url.Values {
 	return form
 }
 
-// Two people have the settings of a site open: each changes what they have changed, and
-// leaves alone what the other one has changed meanwhile.
+// Two users have a site's settings open. Each one's form changes only the fields that they changed.
 func TestSettingsOfASiteInTwoTabs(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
@@ -449,7 +449,7 @@ func TestSettingsOfASiteInTwoTabs(t *testing.T) {
 	if got := spec(); got != "|Quay 7|1m0s||Hold" {
 		t.Errorf("after both have saved: %s", got)
 	}
-	// A form that is shown again has what others have changed, and still what somebody has typed.
+	// A form that is shown again has others' changes and what the user typed.
 	again := fieldsOf(send(third, "nodeEvictionRate", "fast", "leaseInterval", "30s"))
 	if again.Get("location") != "Quay 7" || again.Get("description") != "" || again.Get("nodeEvictionRate") != "fast" || again.Get("leaseInterval") != "30s" {
 		t.Errorf("shown again, the form has %v", again)
@@ -460,8 +460,8 @@ func TestSettingsOfASiteInTwoTabs(t *testing.T) {
 	}
 }
 
-// A reason that the hub does not take is not lost: its form is shown again, with all that was filled in.
-// printed is what a setting is, "" where there is none.
+// A refused reason is not lost: the form is shown again with all values. printed is a setting's
+// value; "": unset.
 func printed[T any](v *T) string {
 	if v == nil {
 		return ""
@@ -491,7 +491,7 @@ func TestMaintenanceThatIsRefusedIsStillTyped(t *testing.T) {
 	}
 }
 
-// What kubectl can write and a field of a form cannot show is left alone by whoever changes something else.
+// A form changes no value that kubectl can write and a field cannot show.
 func TestSettingsOfASiteKeepTheLinesOfItsDescription(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
@@ -517,8 +517,8 @@ func TestSettingsOfASiteKeepTheLinesOfItsDescription(t *testing.T) {
 	}
 }
 
-// Two who see the same bad release both go back to the version before: the second does not bring it
-// back, and neither does a second press.
+// Two users roll back the same bad version. The second request, or a double click, does not bring
+// it back.
 func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
 	m := admintest.Work(t)
 	srv := acting(t, m)
@@ -533,18 +533,18 @@ func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
 		t.Fatalf("rolled back, it has %s", image())
 	}
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash1"}).DeepCopyObject().(*appsv1.ReplicaSet)
-	rs.Annotations["deployment.kubernetes.io/revision"] = "3" // as the Deployment numbers it now
+	rs.Annotations["deployment.kubernetes.io/revision"] = "3" // the Deployment's new number
 	m.Put(t, rs)
 	if _, body := srv.do(t, "operator", "/actions/deployments/undo", second); image() != "registry.example/shop:1" || !strings.Contains(body, "somebody has changed it since you looked at it") {
 		t.Errorf("rolled back by another, it has %s: %s", image(), mainOf(body))
 	}
-	named.Set("revision", "2") // a number means one version, whenever
+	named.Set("revision", "2") // an explicit number always means that version
 	if _, body := srv.do(t, "operator", "/actions/deployments/undo", named); image() != "registry.example/shop:2" {
 		t.Errorf("rolled to version 2, it has %s: %s", image(), mainOf(body))
 	}
 }
 
-// To take back what one has done is not to take back what others have done since.
+// An undo does not revert what others have changed since.
 func TestWhatOthersHaveChangedSinceIsNotTakenBack(t *testing.T) {
 	m := admintest.Work(t)
 	srv := acting(t, m)

@@ -26,7 +26,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// ask sends a request as somebody of the role ("" nobody), and does not follow redirects.
+// ask sends a request of the role ("": without a login) and does not follow redirects.
 func (s *server) ask(t testing.TB, role, method, path string, form url.Values, headers ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(form.Encode()))
@@ -60,7 +60,7 @@ func (s *server) ask(t testing.TB, role, method, path string, form url.Values, h
 	return resp, string(body)
 }
 
-// TestEveryRouteWantsItsRole walks all routes with everybody.
+// Every route is open to exactly the roles that it names.
 func TestEveryRouteWantsItsRole(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	c := configOf(m)
@@ -94,7 +94,7 @@ func TestEveryRouteWantsItsRole(t *testing.T) {
 				got = "to the login"
 			}
 			if r.Open && r.Method == http.MethodPost {
-				got = "in" // login and setup refuse for reasons of their own
+				got = "in" // login and setup refuse for other reasons
 			}
 			if got != want {
 				t.Errorf("%s %s as %q: %s (%d), want %s", r.Method, path, role, got, resp.StatusCode, want)
@@ -167,13 +167,12 @@ func TestTheLoginLeadsBackToThisPageOnly(t *testing.T) {
 	}
 }
 
-// What makes a token leads to where its maker sees it, in that session alone: loading
-// that page again makes no other one.
+// A new token is shown only in the session that made it, and reloading makes no other token.
 func TestTheTokenIsShownToItsMakerAndNobodyElse(t *testing.T) {
 	var acts []store.Audit
 	c := configOf(admintest.New(admintest.Sample()...))
 	c.Audit = func(_ context.Context, a store.Audit) { acts = append(acts, a) }
-	var passed atomic.Int64 // the live pages look at the clock, too
+	var passed atomic.Int64 // live pages read the clock too
 	now := time.Now()
 	c.Now = func() time.Time { return now.Add(time.Duration(passed.Load())) }
 	session := sessionOf{csrf: csrf}
@@ -217,7 +216,7 @@ func TestTheTokenIsShownToItsMakerAndNobodyElse(t *testing.T) {
 	gone("the token is seen after an hour", "admin")
 }
 
-// sessionOf is people, with the session of the test's choice.
+// sessionOf is people with a session of the test's choice.
 type sessionOf struct {
 	people
 	name, csrf string
@@ -229,8 +228,7 @@ func (s *sessionOf) Authenticate(r *http.Request) (access.User, error) {
 	return u, err
 }
 
-// Each device that comes with a token is told of on the way: it has its certificate, it
-// has reported, it is ready or why not.
+// The page lists the devices that join with a token: certificate, first report, ready or why not.
 func TestHowFarADeviceHasComeIsTold(t *testing.T) {
 	enrolled := metav1.NewTime(time.Now().Add(-time.Minute).Truncate(time.Second))
 	record := func(name, token string) *state.Record {
@@ -277,7 +275,7 @@ func TestAFleetWithoutNodesSaysWhatToDo(t *testing.T) {
 
 func TestPeopleWithOtherRolesGetOtherFragments(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
-	for _, role := range []string{"admin", "viewer", "admin"} { // one after the other: what is kept for one must not be shown to the other
+	for _, role := range []string{"admin", "viewer", "admin"} { // a view cached for one role must not be shown to another
 		_, body := srv.ask(t, role, "GET", "/nodes/pi-1", nil)
 		if got := strings.Contains(body, `formaction="/actions/nodes/cordon"`); got != (role == "admin") {
 			t.Errorf("%s may cordon: %v", role, got)
@@ -288,13 +286,13 @@ func TestPeopleWithOtherRolesGetOtherFragments(t *testing.T) {
 	}
 }
 
-// A listener is a page that is open.
+// A listener is an open page.
 type listener struct {
 	testing.TB
 	events chan [3]string // name, id, data
 }
 
-// listen opens a page as somebody of the role.
+// listen opens a page with a role.
 func (s *server) listen(t testing.TB, role, path string, headers ...string) *listener {
 	t.Helper()
 	req, _ := http.NewRequestWithContext(t.Context(), "GET", s.URL+path, nil)
@@ -333,10 +331,10 @@ func (s *server) listen(t testing.TB, role, path string, headers ...string) *lis
 	return l
 }
 
-// generous is how long a test waits for what has to come.
+// generous is how long a test waits for an expected update.
 const generous = time.Minute
 
-// next returns what the page is told to show, "" when there is nothing for d.
+// next returns the next update of the page, "" if none comes within d.
 func (l *listener) next(d time.Duration) (id, body string) {
 	l.Helper()
 	timeout := time.After(d)
@@ -355,7 +353,7 @@ func (l *listener) next(d time.Duration) (id, body string) {
 	}
 }
 
-// shows waits until the page is told to show a text, and returns the tag of that.
+// shows waits until an update contains a text, and returns its tag.
 func (l *listener) shows(text string) (id string) {
 	l.Helper()
 	for {
@@ -369,7 +367,7 @@ func (l *listener) shows(text string) (id string) {
 	}
 }
 
-// quiet fails when the page is told something for a while.
+// quiet fails if an update comes within a while.
 func (l *listener) quiet(what string) {
 	l.Helper()
 	if id, body := l.next(700 * time.Millisecond); id != "" {
@@ -426,7 +424,7 @@ func TestWhatIsNotSeenIsNotSent(t *testing.T) {
 	l.shows("5/9")
 }
 
-// What many pages show is made once for all of them.
+// A view that many pages have open is rendered once.
 func TestManyPagesOfAViewAreOneRendering(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	c := configOf(m)
@@ -452,7 +450,7 @@ func TestManyPagesOfAViewAreOneRendering(t *testing.T) {
 			p.shows(text)
 		}
 	}
-	// One more for each time that the page is old enough to be looked at anyway.
+	// One more rendering for each poll time.
 	if once := (looks.Load() - before) / 3; once > 5 {
 		t.Errorf("each change was looked at %d times for 30 pages", once)
 	}
@@ -483,7 +481,7 @@ func TestManyChangesAreTwoASecond(t *testing.T) {
 
 func TestAPageThatComesBackIsSentWhatItMissed(t *testing.T) {
 	conf := configOf(admintest.New(admintest.Sample()...))
-	conf.Now = func() time.Time { return admintest.Now } // the part of the day that a site was ready is another with each minute
+	conf.Now = func() time.Time { return admintest.Now } // the site's ready share changes every minute
 	srv := start(t, conf)
 	now := srv.tagOf(t, "viewer", "/sites")
 	for _, c := range []struct {
@@ -507,7 +505,7 @@ func TestAPageThatComesBackIsSentWhatItMissed(t *testing.T) {
 func TestAPageThatIsOpenedShowsTheNewest(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	srv := start(t, configOf(m))
-	for i := range 5 { // each within the time for which the last one would be good
+	for i := range 5 { // each while the last rendering is still fresh
 		text := fmt.Sprint("green-", i)
 		m.Put(t, admintest.Node("pi-1", "oslo", labelled("colour", text)))
 		if _, body := srv.ask(t, "viewer", "GET", "/nodes/pi-1", nil); !strings.Contains(body, text) {
@@ -536,8 +534,8 @@ func TestPagesOfAList(t *testing.T) {
 	}
 }
 
-// What somebody types as a name is given back as far as it can be one: a flood of long ones
-// costs no pages as long.
+// The login returns at most as much of a typed name as a name may have, so a flood of long names
+// costs nothing.
 func TestTheLoginGivesNoLongNameBack(t *testing.T) {
 	srv := start(t, configOf(admintest.New()))
 	_, body := srv.ask(t, "", "POST", "/login", url.Values{"name": {strings.Repeat("k", 60_000)}, "password": {"wrong"}})
@@ -552,7 +550,7 @@ func TestTheLoginGivesNoLongNameBack(t *testing.T) {
 	}
 }
 
-// With many sites the one that needs somebody stands first, and can be found.
+// Of many sites the one with trouble is listed first, and can be searched for.
 func TestSitesTheWorstFirst(t *testing.T) {
 	site := func(name string, st fleet.SiteState, notReady int32, change func(*fleet.Site)) state.Object {
 		s := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: fleet.SiteStatus{State: st, Ready: 9, NotReady: notReady, EvictionRate: "0.1"}}
@@ -598,7 +596,7 @@ func TestSitesTheWorstFirst(t *testing.T) {
 	}
 }
 
-// A link to a site leads to its page, and so does an action on it.
+// A link to a site, and an action on it, lead to the site's page.
 func TestALinkToASiteLeadsToIt(t *testing.T) {
 	m := admintest.New(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "z-205"}, Status: fleet.SiteStatus{State: fleet.SiteNormal, EvictionRate: "0.1"}})
 	m.Put(t, admintest.Event("Site", "z-205", "Tested", "said of z-205", 0), admintest.Node("pi-1", "z-205", nil))
@@ -621,7 +619,7 @@ func TestALinkToASiteLeadsToIt(t *testing.T) {
 	}
 }
 
-// The page says what follows for pods, and nothing of a queue that does not move.
+// A site's page says what happens to pods, and shows no queue while evictions are held.
 func TestASiteSaysWhatFollows(t *testing.T) {
 	dark := admintest.Node("pi-1", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
 	for _, c := range []struct {
@@ -643,7 +641,7 @@ func TestASiteSaysWhatFollows(t *testing.T) {
 	}
 }
 
-// A time's words change by themselves: they are no reason to send a page anew.
+// Passing time alone sends no update, because the page's script writes relative times.
 func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
 	begin := func(objects ...state.Object) (srv *server, now *atomic.Int64) {
 		now = &atomic.Int64{}
@@ -664,7 +662,7 @@ func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
 		}
 	}
 	srv, now = begin(admintest.Node("pi-1", "oslo", nil))
-	hour := admintest.Now.Truncate(time.Hour).Add(2 * time.Hour) // the bars of the last day move by the hour; what was seen was before it, whatever time it is
+	hour := admintest.Now.Truncate(time.Hour).Add(2 * time.Hour) // the bars move every hour; the trouble is older than that
 	now.Store(hour.Add(5 * time.Minute).Unix())
 	_, first := srv.ask(t, "admin", "GET", "/nodes", nil)
 	tag := srv.tagOf(t, "admin", "/nodes")

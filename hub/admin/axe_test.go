@@ -19,19 +19,18 @@ import (
 //go:embed testdata/axe/axe.min.js
 var axeSource string
 
-// axeRun looks for what hinders people: everything of WCAG 2.1, A and AA, and best
-// practice, as far as a program can see it.
+// axeRun checks WCAG 2.1 A and AA and best practices, as far as a program can.
 const axeRun = `axe.run(document, {resultTypes: ["violations"], ...%s}).then((found) => JSON.stringify(found.violations
 	.filter((v) => v.impact !== "minor")
 	.map((v) => v.id + " (" + v.impact + "): " + v.help + ": " + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + " " + (n.any[0]?.message ?? "")).join(" | "))))`
 
-// What is looked for: another colour scheme changes nothing but colours.
+// The checks for another colour scheme, which changes only colours.
 const (
 	allRules = "{}"
 	colours  = `{runOnly: ["color-contrast", "link-in-text-block"]}`
 )
 
-// axe fails for whatever of a page hinders somebody more than a little.
+// axe fails for findings that are more than minor.
 func (b *browser) axe(where string) { b.Helper(); b.axeFor(where, allRules) }
 
 func (b *browser) axeFor(where, rules string) {
@@ -56,7 +55,7 @@ func (b *browser) hindrances(rules string) (found []string) {
 	return found
 }
 
-// tab opens another tab of the same browser, logged in as the first one is.
+// tab opens another tab of the browser with the same session.
 func (b *browser) tab(t testing.TB) *browser {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(b.ctx)
@@ -66,8 +65,8 @@ func (b *browser) tab(t testing.TB) *browser {
 	return other
 }
 
-// look looks at the page that is open at both widths in both colour schemes, for the
-// second scheme at the colours only.
+// look checks the open page at both widths and in both colour schemes; in the second scheme only
+// colours.
 func (b *browser) look(where string) {
 	b.Helper()
 	for _, as := range []struct {
@@ -83,13 +82,13 @@ func (b *browser) look(where string) {
 	}
 }
 
-// A situation is a page as somebody has it open, with how it came to be so.
+// A situation is an open page, and the steps that lead to it.
 type situation struct {
 	name, path string
-	do         func(b *browser) // what they have done there; nil: nothing
+	do         func(b *browser) // steps on the page; nil: none
 }
 
-// unfold opens everything that is folded in, which is where menus and forms are.
+// unfold opens all details, which contain menus and forms.
 func unfold(b *browser) {
 	b.eval(`document.querySelectorAll("main details:not(.menu)").forEach((d) => d.open = true), true`)
 }
@@ -99,14 +98,14 @@ func menus(b *browser) {
 	b.eval(`document.querySelector("main .menu").open = true`)
 }
 
-// TestNothingHindersPeople looks at every page, also with its menus open and its
-// forms refused, at both widths and in both colour schemes, in some tabs at a time.
+// axe finds nothing on any page, with menus open and forms refused, at both widths and in both
+// colour schemes.
 func TestNothingHindersPeople(t *testing.T) {
 	k := newKit(t, toolObjects()...)
-	k.excuse("404") // of what is missing
-	k.excuse("400") // of what is refused
+	k.excuse("404") // a missing object
+	k.excuse("400") // a refusal
 	k.excuse("422")
-	k.excuse("410") // of the setup, which is over
+	k.excuse("410") // the setup, which is over
 	var situations []situation
 	for _, v := range everyView {
 		situations = append(situations, situation{v.name, v.path, nil})
@@ -156,7 +155,7 @@ func TestNothingHindersPeople(t *testing.T) {
 		{"manual, nothing found", "/help?q=nothing+of+that+kind", nil},
 		{"no page at all", "/nowhere", nil},
 		{"no action", "/actions/NONE", nil},
-		{"a connection that is lost", "/nodes", func(b *browser) { // shown beside the real one, which is good
+		{"a connection that is lost", "/nodes", func(b *browser) { // shown although the connection is good
 			b.eval(`document.documentElement.classList.add("is-lost"), document.body.prepend(Object.assign(document.createElement("p"), {className: "lost", role: "status",
 				textContent: "Connection to the hub lost. This is what was known at 12:05:41; trying again…"})), true`)
 			b.await(`document.getAnimations().length === 0`)

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/admin/admintest"
 )
 
-// rendering returns a page whose every answer is rendered anew: its clock goes on with each.
+// rendering returns a page that renders every request anew, because its clock advances with each.
 func rendering(b *testing.B, m *admintest.Memory) (get func(path string, headers ...string) []byte) {
 	var answers atomic.Int64
 	c := configOf(m)
@@ -50,8 +50,8 @@ func BenchmarkNodesPage(b *testing.B) {
 	}
 }
 
-// BenchmarkOverview renders the overview of 5,000 nodes and as many pods, when all
-// is well and when everything is dark.
+// BenchmarkOverview renders the overview of 5,000 nodes and 5,000 pods, when all is well and when
+// all is dark.
 func BenchmarkOverview(b *testing.B) {
 	for _, dark := range []bool{false, true} {
 		b.Run(fmt.Sprintf("dark=%v", dark), func(b *testing.B) {
@@ -66,9 +66,8 @@ func BenchmarkOverview(b *testing.B) {
 	}
 }
 
-// BenchmarkOverviewOfANight renders the overview of 5,000 nodes of which 3,000 are dark, with
-// their incidents, and compresses it, as for somebody who opens it. On a machine that does
-// other things too cpu-ms/op is what counts.
+// BenchmarkOverviewOfANight renders and compresses the overview of 5,000 nodes, 3,000 of them dark,
+// with their incidents. cpu-ms/op does not depend on other programs.
 func BenchmarkOverviewOfANight(b *testing.B) {
 	m := admintest.Silent(admintest.Many(5000), 3000)
 	m.FindIncidents()

@@ -28,18 +28,16 @@ import (
 	"flotilla.dev/hub/admin/frame"
 )
 
-// pageLoads are the fleets and the numbers of open pages that are measured. Of the
-// changes, none or every one shows on all pages.
+// pageLoads are the measured fleets and numbers of open pages. A change shows on all pages or on
+// none.
 var pageLoads = []struct {
 	nodes, dark, pages int
 	shows              bool
 }{{1000, 0, 0, true}, {1000, 0, 50, true}, {1000, 0, 50, false}, {1000, 0, 500, true}, {5000, 0, 50, true}, {5000, 3000, 50, true}}
 
-// BenchmarkPages holds pages open, on three views, over a fleet of which 20 nodes
-// change every second. The browsers are a process of their own, so that %core is the
-// hub alone: TLS, HTTP/2, the login's check against the database, rendering,
-// compressing. behind-ms is how old at most was what a page showed; a page that is
-// told at once is 50 behind.
+// BenchmarkPages holds pages with three views open while 20 nodes change per second. The clients
+// are another process, so %core is the hub alone: TLS, HTTP/2, sessions, rendering, compression.
+// behind-ms is the greatest age of what a page showed; 50 is the least.
 func BenchmarkPages(b *testing.B) {
 	for _, load := range pageLoads {
 		b.Run(fmt.Sprintf("nodes=%d/dark=%d/pages=%d/shows=%v", load.nodes, load.dark, load.pages, load.shows), func(b *testing.B) {
@@ -79,8 +77,7 @@ func BenchmarkPages(b *testing.B) {
 	}
 }
 
-// renewed is the liveness of a node that renews its lease every ten seconds, each at
-// a moment of its own.
+// renewed is the liveness of a node that renews its lease every ten seconds.
 func renewed(node string) frame.Liveness {
 	own := time.Duration(crc32.ChecksumIEEE([]byte(node))%10_000) * time.Millisecond
 	return frame.Liveness{Seen: time.Now().Add(-own).Truncate(10 * time.Second).Add(own), Connected: true, Wanted: 4, Stored: 4}
@@ -94,19 +91,19 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// ---- the browsers, in a process of their own
+// ---- the clients, in another process
 
 const browsersEnv = "FLOTILLA_TEST_BROWSERS"
 
-// A browsersOrder is what the process of the browsers is to do.
+// A browsersOrder is the task of the clients' process.
 type browsersOrder struct {
 	URL, Cookie string
 	Pages       int
 }
 
-// What the browsers saw.
+// The measurements of the clients.
 type browsersSaw struct {
-	Times  int   // that a page was sent what it shows
+	Times  int   // updates received
 	Bytes  int64 // on the wire
 	Behind time.Duration
 }
@@ -117,7 +114,7 @@ type browsers struct {
 	out *bufio.Reader
 }
 
-// startBrowsers returns when every page is open and hears.
+// startBrowsers returns once every page is open and connected.
 func startBrowsers(t testing.TB, o browsersOrder) *browsers {
 	t.Helper()
 	order, err := json.Marshal(o)
@@ -157,7 +154,7 @@ func (b *browsers) stop(t testing.TB) (saw browsersSaw) {
 	return saw
 }
 
-// beBrowsers is the other process, where this is it: it opens pages until its input ends.
+// beBrowsers is the main function of the clients' process: it opens pages until its input ends.
 func beBrowsers() (is bool) {
 	var o browsersOrder
 	if order := os.Getenv(browsersEnv); order == "" {
@@ -187,7 +184,7 @@ func beBrowsers() (is bool) {
 	return true
 }
 
-// newClient has connections of its own, as every browser.
+// newClient has connections of its own, as a browser has.
 func newClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}} //nolint:gosec // the benchmark's own hub
 }
@@ -225,7 +222,7 @@ func (p *openPage) get(url string, header ...string) *http.Response {
 
 var markOf = regexp.MustCompile(`mark=(\d+)\.`)
 
-// open gets the page, and is sent what it shows anew until its process ends.
+// open loads the page and receives updates until its process ends.
 func (p *openPage) open() {
 	resp := p.get(p.url, "Accept", "text/html")
 	body, err := io.ReadAll(p.read(resp))
@@ -258,7 +255,7 @@ func (p *openPage) open() {
 	<-open
 }
 
-// read is an answer's body, of which the bytes on the wire are counted.
+// read reads an answer's body and counts the bytes on the wire.
 func (p *openPage) read(resp *http.Response) io.Reader {
 	if resp.StatusCode != http.StatusOK {
 		panic(fmt.Sprint(p.url, ": ", resp.Status))
@@ -285,7 +282,7 @@ func (c *counted) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// looks notes how old what the page showed has become.
+// looks records the age of what the page showed.
 func (p *openPage) looks(body string) {
 	newest := p.shown
 	for _, m := range markOf.FindAllStringSubmatch(body, -1) {

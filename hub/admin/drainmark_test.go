@@ -12,7 +12,7 @@ import (
 
 const goingWords = ": being drained."
 
-// begins has somebody begin a drain, and returns where it is shown.
+// begins starts a drain and returns its page.
 func (s *server) begins(t testing.TB, m *admintest.Memory, nodes ...string) string {
 	t.Helper()
 	form := url.Values{"until": {"1h"}, "bare": {"yes"}, "csrf": {csrf}}

@@ -30,7 +30,7 @@ func (b *browser) writes(text string) {
 	b.do(chromedp.SetValue(chromedp.CSS("#text"), text))
 }
 
-// replaces changes what stands in the editor.
+// replaces changes a part of the editor's text.
 func (b *browser) replaces(old, new string) {
 	b.Helper()
 	if !b.eval("(t => t.value !== (t.value = t.value.replace(" + quote(old) + ", " + quote(new) + ")))(document.getElementById('text'))") {
@@ -112,7 +112,7 @@ func TestAConflictShowsWhatOthersHaveChanged(t *testing.T) {
 		t.Errorf("the hub has %v", got)
 	}
 
-	// What only the hub writes, as a status, is no conflict.
+	// A field that only the hub writes, such as the status, is not a conflict.
 	k.open("/yaml/apis/apps/v1/namespaces/default/deployments/till")
 	k.replaces("replicas: 3", "replicas: 4")
 	o := k.fleet.Snapshot().Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "till"}).(*appsv1.Deployment).DeepCopy()
@@ -125,15 +125,15 @@ func TestAConflictShowsWhatOthersHaveChanged(t *testing.T) {
 	}
 }
 
-// What somebody has written is not lost with their session, which lasts a day: it stays where it is, and
-// is sent once they have logged in again; not in the name of somebody else.
+// A text survives the end of its session. It stays in the form and is sent after a new login of the
+// same user, but not in another user's name.
 func TestWhatIsWrittenOutlivesTheSession(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.become(access.Operator)
 	k.open("/yaml")
 	k.writes("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mine}\n")
-	if err := k.guard.SetPassword(t.Context(), "operator-person", "other words are good"); err != nil { // ends their sessions
+	if err := k.guard.SetPassword(t.Context(), "operator-person", "other words are good"); err != nil { // ends the session
 		t.Fatal(err)
 	}
 	login := func(name, password string) {
@@ -155,7 +155,7 @@ func TestWhatIsWrittenOutlivesTheSession(t *testing.T) {
 	k.says("Applied")
 }
 
-// So it is with what was typed into a small form, and ticked.
+// The same holds for a small form with text and check boxes.
 func TestSmallFormsOutliveTheSession(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)
@@ -191,8 +191,8 @@ func TestSmallFormsOutliveTheSession(t *testing.T) {
 	}
 }
 
-// A line that is cut says nothing, for minutes: whoever sends a form then is told so, and it is not sent
-// by itself once the line is back.
+// A broken line gives no error for minutes. The page then says that nothing was sent, and does not
+// send the form when the line is back.
 func TestAFormThatCannotBeSentSaysSo(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)
@@ -281,8 +281,8 @@ data: {sky: grey}
 	k.says("Unchanged")
 }
 
-// Not every conflict is one over fields: one with a change at the same moment is told in the API's
-// words, and no box helps.
+// A conflict with a simultaneous change, unlike one over fields, is shown in the API's words and
+// offers no box.
 func TestAConflictThatIsNoneOfFieldsIsToldAsItIs(t *testing.T) {
 	c := configOf(admintest.New(admintest.Sample()...))
 	c.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -314,8 +314,8 @@ func TestAFormMayHoldDocumentsOnlyWhereItIsMeantTo(t *testing.T) {
 	}
 }
 
-// Characters that cannot be seen are marked where people read; a form gives back what it was given: they join emojis and
-// the letters of half of the world.
+// Invisible characters are marked in text. A form returns them unchanged, because emojis and many
+// scripts need them.
 func TestAFormGivesBackWhatCannotBeSeen(t *testing.T) {
 	t.Parallel()
 	const family, persian = "\U0001F469\u200d\U0001F527", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 co\u00adop \u202eback"

@@ -19,8 +19,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// people is an entrance for whoever shows a name in a header, for tests of
-// everything but the entrance.
+// people authenticates by a header, for tests of everything except the login.
 type people struct{}
 
 const nameHeader, csrf = "Test-User", "token-of-the-form"
@@ -70,13 +69,13 @@ func configOf(m frame.Fleet) frame.Config {
 	return c
 }
 
-// A server can be down for a while.
+// A server can be unreachable for a while.
 type server struct {
 	*httptest.Server
 	down  atomic.Bool
 	wires *wires
 	page  *frame.Server
-	end   func() // stops the page, as the hub's end does
+	end   func() // stops the page, as when the hub ends
 }
 
 // start serves a page of the fleet over TLS and HTTP/2.

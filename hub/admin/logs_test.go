@@ -37,7 +37,7 @@ func TestTheLogsOfAContainer(t *testing.T) {
 	k.sizes("logs")
 
 	k.device.log("GET / 200", "GET /health 200")
-	k.awaits("6 lines") // each once, though the stream begins before the last that was shown
+	k.awaits("6 lines") // each line once, although the stream begins before the last shown line
 	k.fill("input[name=q]", "get")
 	k.awaits("2 of 6 lines")
 	if !k.eval(`document.querySelectorAll("#log mark").length === 2 && location.search.includes("q=get")`) {
@@ -52,7 +52,7 @@ func TestTheLogsOfAContainer(t *testing.T) {
 	k.eval(`document.getElementById("pause").click(), true`)
 	k.awaits("of 9 lines")
 
-	k.excuse("net::ERR_") // the hub goes away
+	k.excuse("net::ERR_") // the hub stops
 	k.server.down.Store(true)
 	k.server.CloseClientConnections()
 	k.awaits("Connection to the hub lost")
@@ -72,7 +72,7 @@ func TestTheLogsOfAContainer(t *testing.T) {
 	k.await(`location.search.includes("container=side") && document.querySelector(".head small").innerText.startsWith("side")`)
 }
 
-// NodeLogs is the same as every log.
+// NodeLogs returns the same lines as Logs.
 func (d *device) NodeLogs(ctx context.Context, _ string, o corev1.PodLogOptions, w io.Writer) error {
 	return d.Logs(ctx, nil, o, w)
 }
@@ -96,14 +96,14 @@ func TestTheLogOfAnAgent(t *testing.T) {
 
 	k.device.fail(fmt.Errorf("x: %w", ask.ErrTooOld))
 	k.awaits("The agent of node pi-1 is too old to show its log here")
-	k.await(`document.getElementById("pause").hidden`) // asking again is of no use
+	k.await(`document.getElementById("pause").hidden`) // another request would not help
 	k.device.fail(nil)
 	k.press(".crumbs a:last-child")
 	k.await(`location.pathname === "/nodes/pi-1"`)
 }
 
-// A stateful set's pod comes back under its name, on another node whose clock is slower: the log
-// that is followed goes on with all that it says.
+// A StatefulSet's pod returns with its name on a node whose clock is slower: no line of its log is
+// missing.
 func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
 	pod := admintest.Pod("web-0", "pi-1", func(p *corev1.Pod) { p.UID = "first" })
 	m := admintest.New(append(admintest.Sample(), pod)...)
@@ -138,7 +138,7 @@ func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
 	}
 }
 
-// A page that comes back after a night asks a device, over its uplink, for no more lines than it holds.
+// A page that reconnects after a night requests at most as many lines as it holds.
 func TestAPageThatComesBackAsksForWhatItCanShow(t *testing.T) {
 	c := configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...))
 	d, _ := equip(&c)
@@ -177,8 +177,8 @@ func TestAPageThatComesBackAsksForWhatItCanShow(t *testing.T) {
 	}
 }
 
-// Whoever follows the log of what is removed meanwhile is told so, and asks no more: an
-// answer that is no stream would look like a hub that is lost.
+// A page that follows a deleted pod's log says so and stops. An answer that is not a stream would
+// look like a lost connection.
 func TestTheLogOfWhatHasGoneEnds(t *testing.T) {
 	srv := start(t, configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...)))
 	for path, says := range map[string]string{
@@ -199,7 +199,7 @@ func TestTheLogOfWhatHasGoneEnds(t *testing.T) {
 	}
 }
 
-// A tab in the background is for nobody to read: it gives its seat to somebody who looks, and goes on where it was.
+// A tab in the background frees its seat, and continues where it was when it is shown again.
 func TestALogThatNobodySeesIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)
@@ -222,7 +222,7 @@ func TestALogThatNobodySeesIsNotFollowed(t *testing.T) {
 	see(true)
 	taken(0)
 	k.device.log("while nobody looks")
-	k.eval(`document.getElementById("pause").click(), true`) // as by a script: who is not seen follows nothing
+	k.eval(`document.getElementById("pause").click(), true`) // a hidden page does not follow
 	k.eval(`document.getElementById("pause").click(), true`)
 	see(false)
 	k.awaits("2 lines")
@@ -236,7 +236,7 @@ func TestALogThatNobodySeesIsNotFollowed(t *testing.T) {
 	k.device.log("while paused")
 	k.eval(`document.getElementById("pause").click(), true`)
 	k.awaits("3 lines")
-	k.device.fail(fmt.Errorf("x: %w", ask.ErrTooOld)) // it is over for good
+	k.device.fail(fmt.Errorf("x: %w", ask.ErrTooOld)) // the stream does not come back
 	k.await(`document.getElementById("pause").hidden`)
 	k.device.fail(nil)
 	see(true)
@@ -275,7 +275,7 @@ func TestLogsWithoutScript(t *testing.T) {
 		return err
 	}))
 	k.open("/pods/default/kiosk-7d9f-abcde/logs")
-	lines := func() (text string) { // what is not hidden; the browser may not have drawn it yet
+	lines := func() (text string) { // the browser may not have drawn it yet
 		text, err := chromedp.Run(k.ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("#log div:not([hidden]) span")].map((s) => s.textContent).join("|")`))
 		if err != nil {
 			t.Fatal(err)
@@ -336,7 +336,7 @@ func TestWhyThereIsNoLog(t *testing.T) {
 	}
 }
 
-// A log that is longer than a file may be does not look whole.
+// A log longer than the largest download says that the rest is missing.
 func TestALogThatIsTooLongForAFileSaysSo(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -360,7 +360,7 @@ func TestALogThatIsTooLongForAFileSaysSo(t *testing.T) {
 	}
 }
 
-// endless is logs of so many bytes, of which a device sends as many as it is asked for.
+// endless returns logs of a size, as far as they are requested.
 type endless int64
 
 func (size endless) Logs(_ context.Context, _ *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
@@ -378,7 +378,7 @@ func (size endless) NodeLogs(ctx context.Context, _ string, o corev1.PodLogOptio
 	return size.Logs(ctx, nil, o, w)
 }
 
-// An ending keeps the end of what is written, and counts it all.
+// An ending keeps the last bytes written, and counts all.
 type ending struct {
 	header http.Header
 	n      int64

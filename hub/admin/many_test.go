@@ -26,7 +26,7 @@ func numbered(format string, n int) (list []string) {
 	return list
 }
 
-// begun sends a form of the page before on as a browser would, with what is typed.
+// begun submits a confirmation form as a browser does, with the typed number.
 func (s *server) begun(t testing.TB, body string, form url.Values) (code int, answer string) {
 	t.Helper()
 	_, rest, _ := strings.Cut(body, `formaction="`)
@@ -58,7 +58,7 @@ func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
 	if m.Snapshot().Deployment("default", "shop").Spec.Template.Annotations[restarted] == "" {
 		t.Error("the deployment was not restarted")
 	}
-	// Two kinds that are suspended and paused, and resumed together.
+	// Workloads of two kinds are paused or suspended together, and resumed together.
 	picks = url.Values{"csrf": {csrf}, "do": {"suspend"}, "pick": {m.Pick(state.CronJobs, "default", "nightly-report")}}
 	_, body = srv.ask(t, "operator", "POST", "/actions/many", picks)
 	if !strings.Contains(body, "Starts no more jobs") || !strings.Contains(body, "nightly-report") {
@@ -74,7 +74,7 @@ func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
 	}
 }
 
-// fleetOf is a fleet of n nodes behind the real API, which keeps who did what.
+// fleetOf is a fleet of n nodes with the real API, which records requests.
 func fleetOf(t *testing.T, n int) (m *admintest.Memory, c frame.Config, audits func() int) {
 	m = admintest.Many(n)
 	c = configOf(m)
@@ -96,9 +96,8 @@ func fleetOf(t *testing.T, n int) (m *admintest.Memory, c frame.Config, audits f
 	}
 }
 
-// TestAllThatMatchAreExactlyThose goes over 5,000 nodes of which 4,900 match: a wrong number
-// changes nothing, the right one does it to those that were listed, and not to one that has
-// come since.
+// Of 5,000 nodes 4,900 match. A wrong number changes nothing; the right one changes exactly the
+// listed nodes, not one that joined since.
 func TestAllThatMatchAreExactlyThose(t *testing.T) {
 	m, c, asked := fleetOf(t, 5000)
 	var changes []state.Change
@@ -158,7 +157,7 @@ func actionAt(body string) string {
 	return rest[:12]
 }
 
-// held holds the API's answers from the n-th on until it is let go.
+// held delays the API's answers from the n-th on until it is released.
 type held struct {
 	http.Handler
 	mu   sync.Mutex
@@ -177,8 +176,8 @@ func (h *held) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Handler.ServeHTTP(w, r)
 }
 
-// TestStoppedInTheMiddle: what has been begun is brought to its end, and told; the rest is
-// left alone, by whoever stops it and by a hub that ends.
+// A job that is stopped, by a user or by the end of the hub, finishes the objects that it has begun
+// and leaves the rest.
 func TestStoppedInTheMiddle(t *testing.T) {
 	for _, hubEnds := range []bool{false, true} {
 		m, c, _ := fleetOf(t, 1500)
@@ -215,7 +214,7 @@ func TestStoppedInTheMiddle(t *testing.T) {
 		if !hubEnds {
 			continue
 		}
-		// The next hub knows of none, and what is left can be asked for again.
+		// The next hub has no jobs, and the rest can be started again.
 		next := start(t, c)
 		if _, body := next.ask(t, "admin", "GET", at, nil); !strings.Contains(body, "it was restarted") {
 			t.Errorf("after a restart: %s", mainOf(body))
@@ -298,7 +297,7 @@ func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
 			t.Errorf("%s: %d, want %d and %q: %.300s", c.name, resp.StatusCode, c.code, c.says, mainOf(body))
 		}
 	}
-	// The same thing twice is one thing: no number can be reached by naming it often.
+	// An object that is named twice counts once, so that repeating it does not reach the number.
 	twice := url.Values{"csrf": {csrf}, "items": {strings.Repeat(m.Form(state.Nodes, "", "bone-1")+" ", 50)}, "number": {"50"}}
 	if resp, _ := srv.ask(t, "viewer", "POST", "/actions/nodes/delete", twice); resp.StatusCode != http.StatusForbidden {
 		t.Errorf("a viewer deletes: %d", resp.StatusCode)

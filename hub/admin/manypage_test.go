@@ -106,7 +106,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	k.fill("input[name=number]", "12")
 	k.excuse("422")
 	k.press("button.danger")
-	k.says(`You typed "12", but this is done to 13.`)
+	k.says(`You typed "12", but there are 13 objects.`)
 	if n := k.fleet.Snapshot().Len(state.Nodes); n != 131 {
 		t.Errorf("%d nodes are left after a wrong number", n)
 	}

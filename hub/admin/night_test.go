@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// dark silences bergen.
+// dark silences the nodes of bergen.
 func dark(t testing.TB, m *admintest.Memory) {
 	t.Helper()
 	var silent []state.Object
@@ -31,8 +31,8 @@ func dark(t testing.TB, m *admintest.Memory) {
 	m.Put(t, silent...)
 }
 
-// TestANightOnTheOverview lets a site go dark while the overview is open: its card comes first,
-// and then nothing moves any more, at every width.
+// A site goes dark while the overview is open. Its card comes first, and then nothing moves, at
+// every width.
 func TestANightOnTheOverview(t *testing.T) {
 	t.Parallel()
 	var b *kit
@@ -75,7 +75,7 @@ func TestANightOnTheOverview(t *testing.T) {
 	}
 }
 
-// Each dark site says when its first pods move, or that none has to, or why they stay.
+// Each dark site says when its first pods move, that no pod has to, or why they stay.
 func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
 	next := metav1.NewMicroTime(admintest.Now.Add(12 * time.Second))
 	site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, EvictionRate: "0.1", Waiting: 3, NextEviction: &next}}
@@ -105,7 +105,7 @@ func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
 	}
 }
 
-// Hold shows first what it keeps; then its card offers Release, which shows what moves then.
+// Hold has a preview of what it keeps. Then the card offers Release, with a preview of what moves.
 func TestHoldShowsWhatItKeepsAndIsTakenBackOnItsCard(t *testing.T) {
 	m := admintest.New(admintest.Night()...)
 	m.Put(t, admintest.Pod("watch-1", "brg-0000", func(p *corev1.Pod) {
@@ -132,7 +132,7 @@ func TestHoldShowsWhatItKeepsAndIsTakenBackOnItsCard(t *testing.T) {
 	says("/actions/sites/evict?"+item.Encode(), "bergen: 10 pods move to other sites: ")
 }
 
-// A card leads to what it is about, whichever kind of workload that is.
+// A card links the page of its workload, of every kind.
 func TestACardLeadsToItsWorkload(t *testing.T) {
 	m := admintest.Work(t)
 	bare := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash1"}).DeepCopyObject().(*appsv1.ReplicaSet)

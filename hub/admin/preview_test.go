@@ -27,10 +27,10 @@ import (
 	making "flotilla.dev/hub/workload"
 )
 
-// foresight are the hub's rules for what would become of pods.
+// foresight are the hub's rules for a preview.
 var foresight = preview.Rules{Deciders: []control.Decider{draining.Decider{}, making.Decider{}, volume.Decider{}, schedule.Decider{}}}
 
-// harbour is a fleet of four nodes on which a drain of pier-1 is full of trouble.
+// harbour is a fleet of four nodes in which a drain of pier-1 has every kind of trouble.
 func harbour(t testing.TB) *admintest.Memory {
 	m := admintest.New(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default"}})
 	node := func(name, site, cpu string) {
@@ -79,7 +79,7 @@ func harbour(t testing.TB) *admintest.Memory {
 
 var space = regexp.MustCompile(`\s+`)
 
-// wordsOf are the words of a page's main part, without its marks.
+// wordsOf is the text of a page's main part, without tags.
 func wordsOf(body string) string {
 	return strings.TrimSpace(space.ReplaceAllString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(mainOf(body), " "), " "))
 }
@@ -122,7 +122,7 @@ func TestADeletionTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 	}
 }
 
-// TestTheConfirmPageOfADrainInABrowser looks at it and has it done: what was told is what happens.
+// What the preview of a drain foretells in a browser is what then happens.
 func TestTheConfirmPageOfADrainInABrowser(t *testing.T) {
 	t.Parallel()
 	m := harbour(t)

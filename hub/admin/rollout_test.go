@@ -121,7 +121,7 @@ func TestARolloutSaysWhatItDoesAndWhyItWaits(t *testing.T) {
 	}
 }
 
-// What a person does to a rollout changes its spec, by the API, and can be taken back.
+// An action on a rollout changes its spec through the API, and can be undone.
 func TestARolloutIsSteeredFromItsPage(t *testing.T) {
 	m := admintest.New(rolloutSample()...)
 	srv := acting(t, m)
@@ -167,8 +167,8 @@ func TestARolloutIsSteeredFromItsPage(t *testing.T) {
 	}
 }
 
-// Trying again is meant for the failure that somebody looks at: a tab that is older than what others have
-// done to the rollout since, or a second press, lets no board reboot once more.
+// A retry concerns the failure that the user saw. A double click, or a tab older than another
+// change, does not reboot a board again.
 func TestARolloutIsTriedAgainAsItWasSeen(t *testing.T) {
 	m := admintest.New(rolloutSample()...)
 	srv := acting(t, m)
@@ -213,7 +213,7 @@ func TestWithoutARolloutThePageSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// A rollout of any name has a page.
+// A rollout with any valid name has a page.
 func TestARolloutCalledNewHasAPage(t *testing.T) {
 	m := admintest.New(rolloutSample()...)
 	r := m.Snapshot().Rollout("cgroup-going").DeepCopy()
@@ -227,8 +227,8 @@ func TestARolloutCalledNewHasAPage(t *testing.T) {
 	}
 }
 
-// What is taken back leaves things as they were before it was done: by a tab that was opened
-// before somebody else did the same, too.
+// An undo restores the state before its action, also from a tab that was opened before somebody did
+// the same.
 func TestWhatIsTakenBackIsAsItWas(t *testing.T) {
 	m := admintest.New(rolloutSample()...)
 	shop := admintest.Work(t).Snapshot().Deployment("default", "shop").DeepCopy()

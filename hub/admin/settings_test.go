@@ -57,7 +57,7 @@ func TestTheHubsOwnViews(t *testing.T) {
 	k.awaits("BeagleBone Black") // live
 }
 
-// What the page of boards counts is what its links lead to.
+// The list of boards counts the nodes that its links lead to.
 func TestABoardsLinkLeadsToItsNodes(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	m.Put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "raspberry-pi-4"}},
@@ -112,13 +112,13 @@ func TestSettingsAreChanged(t *testing.T) {
 	k.estate.fail = errors.New("the disk is full")
 	k.excuse("500")
 	k.press("button[value=backup]")
-	k.says("see its log") // the hub's own fault is not told in detail
+	k.says("see its log") // details of the hub's own fault are not shown
 	if len(k.acts) != 8 {
 		t.Errorf("the audit has %d records, want 8", len(k.acts))
 	}
 }
 
-// What was typed of somebody who is not added stays, but for the password.
+// A refused form keeps what was typed, except the password.
 func TestAPersonWhoIsNotAddedIsStillTyped(t *testing.T) {
 	c := configOf(admintest.New(admintest.Sample()...))
 	_, e := equip(&c)
@@ -186,7 +186,7 @@ func TestHostileNamesInTheTools(t *testing.T) {
 	}
 }
 
-// A hub that stops ends what it is at: that is no mistake of its own, and its log needs no error of it.
+// Requests that end because the hub stops are not logged as errors.
 func TestAHubThatStopsSaysSo(t *testing.T) {
 	for _, err := range []error{control.ErrStopped, fmt.Errorf("read users: %w", context.Canceled)} {
 		c := configOf(admintest.New(admintest.Sample()...))
@@ -209,7 +209,7 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 	}
 }
 
-// stopping are tokens of a hub that stops.
+// stopping is the tokens of a hub that stops.
 type stopping struct {
 	frame.Tokens
 	err error

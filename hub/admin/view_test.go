@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// raw fetches as a browser does, without unpacking.
+// raw fetches a page without decompressing it.
 func (s *server) raw(t testing.TB, path string, headers ...string) (http.Header, []byte) {
 	t.Helper()
 	req, _ := http.NewRequestWithContext(t.Context(), "GET", s.URL+path, nil)
@@ -113,7 +113,7 @@ func TestAFleetOfFiveThousandIsSearchedQuickly(t *testing.T) {
 	}
 }
 
-// How often something happened is said by events of both generations, each in its own way.
+// Events of both API generations show how often they occurred.
 func TestAnEventSaysHowOften(t *testing.T) {
 	about := corev1.ObjectReference{Kind: "Node", Name: "pi-1"}
 	series := &corev1.EventSeries{Count: 41, LastObservedTime: metav1.NewMicroTime(admintest.Now)}
@@ -134,7 +134,7 @@ func TestAnEventSaysHowOften(t *testing.T) {
 	}
 }
 
-// A CronJob's Jobs are gone soon; the events of them stay for an hour.
+// Events about a CronJob's Jobs outlive the Jobs.
 func TestAnEventOfAJobThatIsGoneLeadsNowhere(t *testing.T) {
 	m := admintest.New(append(admintest.Sample(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "night-2", Namespace: "default"}})...)
 	a := New(configOf(m)).RequestFor(frame.Question{Role: access.Admin, Path: "/"})
@@ -146,7 +146,8 @@ func TestAnEventOfAJobThatIsGoneLeadsNowhere(t *testing.T) {
 	}
 }
 
-// What a device has is known by its leases, and of one that is dark while the hub starts by none.
+// What a device has stored is known from its lease. Of a node that is dark while the hub starts it
+// is unknown.
 func TestADarkNodesDesiredStateIsNotKnown(t *testing.T) {
 	for _, c := range []struct {
 		live frame.Liveness
@@ -165,7 +166,7 @@ func TestADarkNodesDesiredStateIsNotKnown(t *testing.T) {
 	}
 }
 
-// Conditions that are as they should be are folded: what needs somebody stands alone.
+// Good conditions are folded; bad ones stand alone.
 func TestGoodConditionsAreFolded(t *testing.T) {
 	good := admintest.Node("good", "oslo", admintest.Condition("MemoryLimits", "True", "MemoryControllerEnabled", "m"))
 	bad := admintest.Node("bad", "oslo", admintest.Condition("DiskPressure", "True", "KubeletHasDiskPressure", "the disk is full"))
@@ -185,8 +186,8 @@ func TestGoodConditionsAreFolded(t *testing.T) {
 	}
 }
 
-// A row of the list has a strip of the last day when there was trouble in it, and says nothing
-// of a silent node that its status and Heard do not.
+// A row has a strip only if there was trouble in the last day, and does not repeat what its status
+// and Heard say.
 func TestANodesRowShowsWhatTellsSomething(t *testing.T) {
 	before := func(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(admintest.Now.Add(-d)) }
 	record := func(name string, turns ...state.HealthChange) state.Object {

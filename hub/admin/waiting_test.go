@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// aRequest is what a device of a node asks for, which came a while ago.
+// aRequest is a join request of a device, made a while ago.
 func aRequest(t testing.TB, node string, ago time.Duration) *certv1.CertificateSigningRequest {
 	t.Helper()
 	return &certv1.CertificateSigningRequest{
@@ -74,7 +74,7 @@ func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
 	if s.do(t, "admin", deny, item("kiosk-7")); decision("kiosk-7") != state.RequestApproved {
 		t.Errorf("what is approved was denied: %s", decision("kiosk-7"))
 	}
-	// Another request that has come under the name is not the one that was looked at.
+	// A newer request with the same name is not the one that the user saw.
 	other := item("pi-1")
 	other.Set("item", strings.Replace(other.Get("item"), "=", "=x", 1))
 	if s.do(t, "admin", approve, other); decision("pi-1") != state.RequestPending {
@@ -88,7 +88,7 @@ func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
 	}
 }
 
-// Where many devices join at once, what has just been decided is seen, not whose name comes first.
+// Of many decided requests the latest are shown, not the first by name.
 func TestWhatWasDecidedLastIsShown(t *testing.T) {
 	var objects []state.Object
 	for i := range frame.PerPage + 20 {
@@ -116,13 +116,13 @@ func TestDevicesThatWaitAreReadable(t *testing.T) {
 	k.look("add a device while some wait")
 	k.open("/devices/waiting")
 	k.press(`li[data-key="kiosk-7-0011223344556677"] button`)
-	k.awaits("kiosk-7-0011223344556677 is approved") // there, or on the page of what takes longer than two seconds
+	k.awaits("kiosk-7-0011223344556677 is approved") // on this page, or on the job's page if it takes longer than two seconds
 	k.open("/devices/waiting")
 	k.says("Decided lately")
 	k.look("devices that wait, one approved")
 }
 
-// emptyRequest is a certificate request that names nobody.
+// emptyRequest is a certificate request without a name.
 func emptyRequest(t testing.TB) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// big is a fleet of which a part is dark: 50 nodes a site, but that the last site has all that are
-// dark, ten pods a node.
+// big is a fleet of 50 nodes per site and ten pods per node; the dark nodes are all on the last
+// site.
 func big(nodes, dark int) state.Snapshot {
 	var changes []state.Change
 	put := func(o state.Object) { changes = append(changes, state.Put(o, "")) }
@@ -45,7 +45,7 @@ func big(nodes, dark int) state.Snapshot {
 	return s
 }
 
-// BenchmarkPass counts a dark site anew, as a pass does when one more of its nodes falls silent.
+// BenchmarkPass counts a dark site when one more of its nodes falls silent.
 func BenchmarkPass(b *testing.B) {
 	for _, size := range []struct{ nodes, dark int }{{500, 300}, {5000, 3000}} {
 		b.Run(fmt.Sprintf("nodes=%d/dark=%d", size.nodes, size.dark), func(b *testing.B) {
@@ -70,8 +70,7 @@ func BenchmarkPass(b *testing.B) {
 	})
 }
 
-// cpu is the processor time that this process has used: on a machine that does other things too
-// it tells more than the clock.
+// cpu is this process's processor time, which other programs on the machine do not change.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

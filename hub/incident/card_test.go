@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// on is an open incident of nodes of a site.
+// on is an open incident of a site's nodes.
 func on(site string, cause fleet.IncidentCause, nodes int32) *fleet.Incident {
 	return about("Site", site, cause, fleet.IncidentCount{Nodes: nodes})
 }
@@ -87,8 +87,7 @@ func TestIncidentsOfOneCauseAreOneCard(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with a fleet: there are seven cards at most, every open incident is on one of them, and the order of
-// what is given does not matter.
+// Every open incident is on one of at most seven cards, whatever the order of the input.
 func TestAnyFleetHasFewCards(t *testing.T) {
 	var all []*fleet.Incident
 	for n, cause := range diagnose.Causes() {
@@ -140,7 +139,7 @@ func TestACardSumsUpItsIncidents(t *testing.T) {
 	if c.Key != "SiteDark" || fmt.Sprint(c.Sites) != "[site-0 site-1 site-2 site-3]" || c.Evicted != 4 || !c.Since.Equal(noon) || !c.NextMove.Equal(noon.Add(2*time.Hour)) {
 		t.Errorf("%+v", c)
 	}
-	if want := (fleet.IncidentCount{Nodes: 40, Pods: 20, Workloads: 3}); c.Count != want { // the same workloads are short of pods at several sites
+	if want := (fleet.IncidentCount{Nodes: 40, Pods: 20, Workloads: 3}); c.Count != want { // several sites are short of the same workloads
 		t.Errorf("counts %+v, want %+v", c.Count, want)
 	}
 	if first := incident.Cards(slices.Values(all[3:]))[0]; first.Key != all[3].Name {
@@ -153,15 +152,15 @@ func TestTheWorstIncidentIsFirst(t *testing.T) {
 	older.Since = metav1.NewTime(noon.Add(-time.Hour))
 	ordered := []*fleet.Incident{
 		about("Fleet", "", diagnose.FleetDark, fleet.IncidentCount{}),
-		on("large", diagnose.SiteDark, 50), // of a site, before what is not, though that touches more
+		on("large", diagnose.SiteDark, 50), // a whole site comes before a larger incident without one
 		on("small", diagnose.SiteDark, 1),
 		about("Deployment", "kiosk", diagnose.CrashLoop, fleet.IncidentCount{Pods: 90, Workloads: 1}),
-		on("bergen", diagnose.NodeDark, 3), // as severe, and touches less
-		older,                              // less severe, as large as the next, and older
+		on("bergen", diagnose.NodeDark, 3), // equally severe, and smaller
+		older,                              // less severe; as large as the next, and older
 		on("oslo", "DiskPressure", 2),
-		on("stavanger", "DiskPressure", 2), // by name, where all else is equal
+		on("stavanger", "DiskPressure", 2), // by name, if all else is equal
 		on("tromso", "DiskPressure", 1),
-		about("Pod", "gated", diagnose.PodGated, fleet.IncidentCount{Pods: 99}), // a note is last
+		about("Pod", "gated", diagnose.PodGated, fleet.IncidentCount{Pods: 99}), // for information: last
 	}
 	for n, a := range ordered {
 		for m, b := range ordered {

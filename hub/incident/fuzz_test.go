@@ -18,9 +18,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// FuzzIncidents lets chance rule, and holds what is found against what the fleet says: every
-// node that is not ready is part of exactly one open incident, each that stands in one is in
-// trouble, and asked about everything the decider wants nothing more.
+// FuzzIncidents makes random changes and checks invariants: every node that is not ready is in
+// exactly one open incident, every node of an incident is in trouble, and a second pass changes
+// nothing.
 func FuzzIncidents(f *testing.F) {
 	for seed := range int64(40) {
 		f.Add(seed)
@@ -35,7 +35,7 @@ func FuzzIncidents(f *testing.F) {
 		for range 60 {
 			chance(w, r)
 			w.wait(time.Duration(r.Intn(400)) * time.Second)
-			w.wait(2 * time.Second) // what is counted once a second is counted
+			w.wait(2 * time.Second) // counts are written once a second
 			w.holds()
 		}
 	})
@@ -97,14 +97,14 @@ func chance(w *world, r *rand.Rand) {
 		w.put(deployment("kiosk", 4, int32(r.Intn(5))))
 	case 8:
 		w.put(pod(name, "", all(owned("kiosk-1"), unplaced, func(p *corev1.Pod) {
-			if name < "kiosk-3" { // half of them are pinned to a site, which of a pod never changes
+			if name < "kiosk-3" { // half of the pods are pinned to a site
 				p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "site" + name[len("kiosk-"):]}
 			}
 		})))
 	}
 }
 
-// holds tells what is not so.
+// holds returns the violated invariant.
 func (w *world) holds() {
 	w.Helper()
 	dark := map[string]int{}
@@ -150,13 +150,13 @@ func (w *world) holds() {
 	if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
 		w.Fatalf("asked about everything it still wants %s: %+v, was %+v", more[0].Key, more[0].New, more[0].Old)
 	}
-	// The same fleet, the same names: those that are forgotten are given again.
+	// Equal fleets get equal names, also after names were forgotten.
 	if again := decider.Decide(w.s, decider.Subjects(w.s), w.now); len(again.Changes) > 0 {
 		w.Fatalf("the same fleet has other incidents: %v", again.Changes[0].Object)
 	}
 }
 
-// chanceOfJobs is what becomes of a CronJob's Jobs, of a DaemonSet, and of a StatefulSet.
+// chanceOfJobs changes a CronJob's Jobs, a DaemonSet and a StatefulSet at random.
 func chanceOfJobs(w *world, r *rand.Rand) {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}

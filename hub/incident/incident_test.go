@@ -107,8 +107,7 @@ func TestNodesThatFailAtOtherTimesAreOtherIncidents(t *testing.T) {
 	w.shows("and each goes on without those that are back", "NodeDark oslo 1 0 0", "NodeNotReady oslo 1 0 0")
 }
 
-// The last node that failed says that its site is dark. Where it is deleted, or another one comes that failed long
-// ago, the site is no less dark.
+// A site stays dark when the node that made it so is deleted, or a node that failed long ago joins.
 func TestASiteIsDarkWhicheverOfItsNodesStays(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
@@ -151,8 +150,8 @@ func TestAllSitesAtOnceAreTheHubsOwnLink(t *testing.T) {
 	}
 }
 
-// Most of the fleet falls silent at once: that is one incident of the fleet as soon as it is so, and before people are
-// told of the sites.
+// When most of the fleet falls silent at once, the fleet has one incident before the sites'
+// incidents are notified.
 func TestMostOfTheFleetAtOnceIsOneIncident(t *testing.T) {
 	w := newWorld(t)
 	for _, site := range []string{"bergen", "oslo", "tromso"} {
@@ -196,7 +195,7 @@ func TestMostOfTheFleetAtOnceIsOneIncident(t *testing.T) {
 	}
 }
 
-// A site that is most of the fleet is that site's.
+// A site that is most of the fleet has an incident of its own.
 func TestOneLargeSiteIsNotTheFleet(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 9)
@@ -209,7 +208,7 @@ func TestOneLargeSiteIsNotTheFleet(t *testing.T) {
 	w.shows("of eleven nodes nine are one site's", "SiteDark oslo 9 0 0")
 }
 
-// Nodes whose link came and went before their site fell silent are part of that.
+// A node whose link flapped before its site fell silent belongs to the site's incident.
 func TestALinkThatCameAndWentIsPartOfTheOutage(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 3)
@@ -280,7 +279,7 @@ func TestAFlappingLinkIsOneIncident(t *testing.T) {
 	w.shows("or not", "Flapping oslo 1 0 0")
 }
 
-// The pods of a large workload are walked once a second, however much happens to them.
+// The pods of a large workload are visited at most once a second.
 func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
@@ -355,7 +354,7 @@ func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
 	w.shows("what is deleted is no trouble")
 }
 
-// Who deletes a workload and leaves what it made has the same trouble still: it is that of what is left.
+// Pods that a deleted workload leaves keep their trouble, as their own.
 func TestTroubleStaysWithOrphans(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
@@ -382,7 +381,7 @@ func TestTroubleStaysWithOrphans(t *testing.T) {
 	w.shows("and adopted again", "CrashLoop kiosk-1 0 1 0")
 }
 
-// A node that is moved to another site takes the trouble of its pods along.
+// A node that moves to another site takes the trouble of its pods along.
 func TestTroubleIsAtTheSiteOfItsNode(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
@@ -401,8 +400,8 @@ func TestTroubleIsAtTheSiteOfItsNode(t *testing.T) {
 	}
 }
 
-// A pod whose node is deleted goes by itself, unless something holds it: then it is its own trouble, and
-// at no site any more.
+// A pod of a deleted node goes by itself, unless a finalizer holds it. Then it has an incident
+// without a site.
 func TestTroubleOutlivesTheNodeThatIsDeleted(t *testing.T) {
 	held := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/hold"} }
 	leaves := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }
@@ -437,7 +436,7 @@ func TestTroubleOutlivesTheNodeThatIsDeleted(t *testing.T) {
 	}
 }
 
-// What a Deployment has released, as its labels are others now, is no trouble of it.
+// A pod that a Deployment no longer owns is not the Deployment's trouble.
 func TestAReleasedReplicaSetIsItsOwnTrouble(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
@@ -451,8 +450,8 @@ func TestAReleasedReplicaSetIsItsOwnTrouble(t *testing.T) {
 	w.shows("it has nothing to do with it any more", "CannotStart kiosk-1 0 1 0")
 }
 
-// The countdown is that of the first pod that leaves, wherever its node stands in the queue: those
-// before it may have pods that tolerate everything.
+// The countdown is for the first pod that leaves, wherever its node is in the queue: pods of
+// earlier nodes may tolerate everything.
 func TestADarkSiteSaysWhenItsFirstPodLeaves(t *testing.T) {
 	daemon := func(p *corev1.Pod) {
 		for i := range p.Spec.Tolerations {
@@ -460,7 +459,7 @@ func TestADarkSiteSaysWhenItsFirstPodLeaves(t *testing.T) {
 		}
 	}
 	const nodes = 5
-	for movable := range nodes + 1 { // the last time none is
+	for movable := range nodes + 1 { // in the last case no pod does
 		w := newWorld(t)
 		w.nodes("bergen", nodes)
 		w.nodes("oslo", 1)
@@ -498,8 +497,8 @@ func TestADarkSiteSaysWhenItsFirstPodLeaves(t *testing.T) {
 	}
 }
 
-// An image's sentence is short; what the engine says is the detail, and stays while the kubelet
-// only waits to try again.
+// An image's message is short. The engine's text is the detail, and stays while the kubelet waits
+// to try again.
 func TestAnImageSaysInAFewWordsWhyItIsNotPulled(t *testing.T) {
 	for _, c := range []struct{ reason, said, want string }{
 		{"ErrImagePull", "pull image shop/kiosk:1: not found: manifest for shop/kiosk:1 not found: manifest unknown: manifest unknown", "is not in the registry"},
@@ -596,8 +595,8 @@ func TestWhatFollowsFromADarkNodeIsPartOfIt(t *testing.T) {
 	}
 }
 
-// Nothing of a workload need change when the incident of its node begins, as where its pod there was
-// not ready before: another that found no place meanwhile follows from it all the same.
+// A workload that found no node before its node's incident begins follows from it, although nothing
+// of the workload changes.
 func TestWhatFoundNoPlaceBeforeTheIncidentBeganIsPartOfIt(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
@@ -613,8 +612,8 @@ func TestWhatFoundNoPlaceBeforeTheIncidentBeganIsPartOfIt(t *testing.T) {
 	w.shows("and does not come back", "CannotBePlaced kiosk 0 1 1 part", "NodeDark oslo 1 1 1")
 }
 
-// What may run on nodes of one dark site alone, as a CronJob that is pinned there, waits for that site;
-// what could run on another that is there, or on one that never was, waits for something else.
+// Pods that only nodes of one dark site can run wait for that site. Pods that another site can run,
+// or that name an unknown site, do not.
 func TestWhatIsPinnedToADarkSiteIsPartOfIt(t *testing.T) {
 	affinity := func(site string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -658,7 +657,7 @@ func TestWhatIsPinnedToADarkSiteIsPartOfIt(t *testing.T) {
 				t.Helper()
 				w.shows(when, append(incidents, "NodeNeverReported voss 1 0 0")...)
 			}
-			for _, before := range []bool{false, true} { // nothing of the pod changes when the site goes
+			for _, before := range []bool{false, true} { // nothing of the pod changes when the site goes dark
 				if before {
 					w.put(run)
 					w.wait(2 * time.Second)
@@ -680,14 +679,14 @@ func TestWhatIsPinnedToADarkSiteIsPartOfIt(t *testing.T) {
 				w.wait(2 * time.Second)
 				shows("the site is back", alone)
 				w.remove(run)
-				w.wait(3 * time.Hour) // the link has not come and gone lately
+				w.wait(3 * time.Hour) // the link has not flapped lately
 			}
 		})
 	}
 }
 
-// Where a pod may run follows from the labels of nodes, and from which there are: what it waits for is
-// another as they change, whether its own message does or not.
+// Which nodes a pod may run on follows from their labels. When these change, the incident that the
+// pod waits for changes too.
 func TestWhatAPodWaitsForFollowsTheNodes(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
@@ -718,7 +717,7 @@ func TestWhatAPodWaitsForFollowsTheNodes(t *testing.T) {
 	}
 }
 
-// A pod whose volume is on a device waits for that one alone, whatever others there are.
+// A pod whose volume is on a device waits for that device only.
 func TestWhatWaitsForItsVolumeFollowsItsDevice(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
@@ -750,8 +749,8 @@ func TestWhatWaitsForItsVolumeFollowsItsDevice(t *testing.T) {
 	w.shows("it is back", "CannotBePlaced a 0 1 0", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0")
 }
 
-// A device that stops its agent says so: for an update it is back in seconds, and that is no
-// incident, nor is what its pods suffer from another one afterwards.
+// A device that stops its agent for an update says so and is back in seconds. That is not an
+// incident, and its pods' trouble does not follow from it.
 func TestADeviceThatRestartsIsNoIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 3)
@@ -807,8 +806,8 @@ func TestClosedIncidentsAreBounded(t *testing.T) {
 	}
 }
 
-// Thousands that end at once stay until those who were told that they are open know that they are over, but
-// not without bound: somebody may not have been reached for days.
+// Thousands of incidents that end at once are kept until their end is notified, up to a limit: a
+// target may be unreachable for days.
 func TestAnEndThatSomebodyWaitsForIsNotForgotten(t *testing.T) {
 	w := newWorld(t)
 	name := func(i int) string { return fmt.Sprintf("x-%05d", i) }

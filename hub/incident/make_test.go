@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Whatever makes pods says in its own condition that it may not: that is one incident of every kind of workload.
+// Every kind of workload reports in a condition that it may not make pods. That is one incident.
 func TestWhatMayNotMakeItsPodsIsAnIncident(t *testing.T) {
 	const why = "exceeded quota: shop"
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "kiosk", UID: "kiosk-uid"}
@@ -63,7 +63,7 @@ func TestWhatMayNotMakeItsPodsIsAnIncident(t *testing.T) {
 	}
 }
 
-// A CronJob whose newest Job has ended well has no trouble any more, whatever an earlier one had.
+// A CronJob whose newest Job has succeeded has no trouble, whatever an earlier Job had.
 func TestAJobThatEndsWellEndsTheTroubleOfItsCronJob(t *testing.T) {
 	w := newWorld(t)
 	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup", UID: "cron-uid"}}
@@ -86,7 +86,7 @@ func TestAJobThatEndsWellEndsTheTroubleOfItsCronJob(t *testing.T) {
 	w.shows("the next one has ended well")
 }
 
-// What is left of a workload that was deleted is not the trouble of one that was created by its name.
+// The remains of a deleted workload are not the trouble of a new one with its name.
 func TestThePodsOfADeletedWorkloadAreNotAnothers(t *testing.T) {
 	other := func(o state.Object) state.Object {
 		o.SetUID(o.GetUID() + "-2")
@@ -128,7 +128,7 @@ func TestThePodsOfADeletedWorkloadAreNotAnothers(t *testing.T) {
 	}
 }
 
-// A ReplicaSet that somebody's finalizer keeps is its own once its Deployment is gone, and so is what its pods lack.
+// A ReplicaSet that a finalizer keeps after its Deployment is gone has its own incidents.
 func TestWhatADeploymentLeavesIsToldOf(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 1)
@@ -145,7 +145,7 @@ func TestWhatADeploymentLeavesIsToldOf(t *testing.T) {
 	w.shows("its Deployment is gone", "CannotBePlaced kiosk-1 0 1 0")
 }
 
-// A workload that is deleted is short of nothing, also where its pods have been told to stop before it was.
+// A deleted workload is not short of pods, also if its pods were told to stop before.
 func TestADeletedWorkloadIsNotShort(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 1)
@@ -161,7 +161,8 @@ func TestADeletedWorkloadIsNotShort(t *testing.T) {
 	w.shows("it is deleted", "SiteDark bergen 1 0 0")
 }
 
-// What a deleted workload leaves goes with its pods; one that does not stop is its own trouble, whichever of them went first.
+// Incidents of a deleted workload's pods end with the pods. A pod that does not stop has its own
+// incident.
 func TestAPodOfADeletedWorkloadThatDoesNotStopIsToldOf(t *testing.T) {
 	leaves := func(at time.Time) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {

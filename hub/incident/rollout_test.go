@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// However many boards went back, and however often the sentence changes, it is one; a rollout
-// that somebody has paused is none.
+// A rollout has one incident, however many boards went back and however its message changes. A
+// paused rollout has none.
 func TestARolloutThatHasStoppedIsOneIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 3)

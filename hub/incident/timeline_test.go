@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// The timeline of a dark site tells what a post-mortem asks: when it fell silent, what that led to, what people did, and
-// what it has cost.
+// The timeline of a dark site has what a post-mortem needs: when the site fell silent, the
+// consequences, people's actions and the cost.
 func TestAnIncidentTellsWhatItHasBeenThrough(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 2)
@@ -63,7 +63,7 @@ func TestAnIncidentTellsWhatItHasBeenThrough(t *testing.T) {
 	}
 }
 
-// What an incident costs while its cause is not seen is nothing.
+// While its cause is not seen, an incident costs nothing.
 func TestQuietTimeCostsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 1)
@@ -84,7 +84,7 @@ func incidents(w *world) (all []*fleet.Incident) {
 	return all
 }
 
-// However much follows and is said, a timeline has an end.
+// A timeline is bounded.
 func TestATimelineIsBounded(t *testing.T) {
 	w := newWorld(t)
 	dark := on("oslo", "SiteDark", 1)

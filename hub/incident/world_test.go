@@ -20,7 +20,7 @@ import (
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// A world is a fleet in which deciders decide: lifecycle, eviction and incidents.
+// A world is a fleet with deciders for lifecycle, eviction and incidents.
 type world struct {
 	testing.TB
 	s       state.Snapshot
@@ -43,7 +43,7 @@ func newWorld(t testing.TB) *world {
 		lifecycle.Flapping{}, lifecycle.Health{Settings: set}, lifecycle.Sites{Settings: set}, eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}, decider)}
 }
 
-// put makes changes and lets everything settle.
+// put applies changes and lets the deciders settle.
 func (w *world) put(objects ...state.Object) {
 	w.Helper()
 	var changes []state.Change
@@ -72,7 +72,7 @@ func (w *world) apply(changes []state.Change) {
 	w.s = s
 }
 
-// wait lets time pass, alarm by alarm. Nodes that are ready are heard all the time.
+// wait advances the time from alarm to alarm. Ready nodes renew their leases.
 func (w *world) wait(d time.Duration) {
 	w.Helper()
 	for until := w.now.Add(d); ; {
@@ -116,7 +116,7 @@ func (w *world) nodes(site string, n int) {
 	}
 }
 
-// ready sets a node's Ready now.
+// ready sets a node's condition Ready.
 func (w *world) ready(name string, status corev1.ConditionStatus) {
 	w.Helper()
 	w.condition(name, corev1.NodeReady, status)
@@ -192,7 +192,7 @@ func all(changes ...func(*corev1.Pod)) func(*corev1.Pod) {
 	}
 }
 
-// open returns the open incidents, by name.
+// open returns the open incidents by name.
 func (w *world) open() (found []*fleet.Incident) {
 	for i := range state.Each[*fleet.Incident](w.s, state.Incidents, "") {
 		if i.State == fleet.IncidentOpen {
@@ -202,7 +202,7 @@ func (w *world) open() (found []*fleet.Incident) {
 	return found
 }
 
-// shows compares the open incidents, as "cause about counts", with what is wanted.
+// shows compares the open incidents, written as "cause about counts".
 func (w *world) shows(rule string, want ...string) {
 	w.Helper()
 	var got []string

@@ -79,7 +79,8 @@ func TestManyOfOneCauseAreOneMessage(t *testing.T) {
 	}
 }
 
-// A storm is one message: a hundred sites run out of disk space within a minute. Their ends come one by one.
+// A storm is one message: a hundred sites run out of disk space within a minute. Their ends come
+// one by one.
 func TestAStormIsOneMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
@@ -89,7 +90,7 @@ func TestAStormIsOneMessage(t *testing.T) {
 			m.put(trouble(name(n), func(i *fleet.Incident) { i.Cause = "DiskPressure" }))
 			time.Sleep(600 * time.Millisecond)
 		}
-		time.Sleep(settles + 2*looks + time.Second) // between two looks: all ends come at once
+		time.Sleep(settles + 2*looks + time.Second) // between two checks: all ends come at once
 		if _, heard := e.set(false); heard != "disk-00-opened" {
 			t.Errorf("heard %q", heard)
 		}
@@ -109,7 +110,8 @@ func TestAStormIsOneMessage(t *testing.T) {
 	})
 }
 
-// A message about several says so: in its line, in its letter, and in its name, which is another when there are others.
+// A message about several incidents says so in its line, its mail and its ID, which changes with
+// them.
 func TestAMessageAboutSeveralNamesThem(t *testing.T) {
 	m := Message{Event: Opened}
 	for n := range 30 {

@@ -32,7 +32,7 @@ import (
 type memory struct {
 	mu   sync.Mutex
 	s    state.Snapshot
-	full error // nothing is remembered
+	full error // every write fails
 }
 
 func (m *memory) Snapshot() state.Snapshot {
@@ -68,7 +68,7 @@ func (m *memory) get(name string) *fleet.Incident {
 	return m.Snapshot().Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
 }
 
-// An ear hears, unless it is deaf.
+// An ear records messages, or fails.
 type ear struct {
 	mu    sync.Mutex
 	deaf  bool
@@ -88,7 +88,7 @@ func (e *ear) Send(_ context.Context, m Message) error {
 	return nil
 }
 
-// name is a message without its moment.
+// name is a message without its time.
 func (m Message) name() string {
 	if m.Incident == nil {
 		return string(m.Event)
@@ -103,7 +103,7 @@ func (e *ear) set(deaf bool) (tries int, heard string) {
 	return e.tries, strings.Join(e.heard, " ")
 }
 
-// settles is how long an incident is open before anybody is told.
+// settles is how long an incident is open before it is notified.
 const settles = 30 * time.Second
 
 func trouble(name string, change func(*fleet.Incident)) *fleet.Incident {
@@ -118,7 +118,7 @@ func over(i *fleet.Incident) {
 	i.State, i.Closed = fleet.IncidentClosed, new(metav1.Now())
 }
 
-// run runs a notifier in a bubble, and returns what ends it.
+// run starts a notifier in a bubble and returns what stops it.
 func run(m *memory, to ...Target) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan struct{})
@@ -148,7 +148,7 @@ func TestOpeningAndClosingAreToldOnceEach(t *testing.T) {
 			t.Errorf("told %q, want the one that is open, and has a cause of its own", heard)
 		}
 		end()
-		end = run(m, e) // the hub starts again
+		end = run(m, e) // a new hub starts
 		time.Sleep(time.Minute)
 		closed := m.get("a").DeepCopy()
 		over(closed)
@@ -161,8 +161,7 @@ func TestOpeningAndClosingAreToldOnceEach(t *testing.T) {
 	})
 }
 
-// TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt: a database that does not answer for an hour must
-// not become a message every other second.
+// A database that fails for an hour does not become a message every other second.
 func TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
@@ -179,7 +178,7 @@ func TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt(t *testing.T) {
 			t.Errorf("it remembers %+v", told)
 		}
 		m.fail(control.ErrFull)
-		m.put(trouble("b", nil)) // is refused
+		m.put(trouble("b", nil)) // the target refuses
 		m.fail(nil)
 		m.put(trouble("b", nil))
 		m.fail(control.ErrFull)
@@ -201,8 +200,7 @@ func TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt(t *testing.T) {
 	})
 }
 
-// TestNobodyWaitsForAReceiverThatHangs: in a storm, a webhook that takes each message to its end would
-// keep the mail from people for minutes.
+// A webhook that takes each message to its timeout does not delay the mail.
 func TestNobodyWaitsForAReceiverThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
@@ -218,7 +216,7 @@ func TestNobodyWaitsForAReceiverThatHangs(t *testing.T) {
 	})
 }
 
-// A slow one takes ten seconds for each message.
+// A slow target takes ten seconds for each message.
 type slow struct{ ear }
 
 func (s *slow) Send(ctx context.Context, m Message) error {
@@ -226,7 +224,7 @@ func (s *slow) Send(ctx context.Context, m Message) error {
 	return s.ear.Send(ctx, m)
 }
 
-// TestWhatIsOverBeforeItsTurnIsNotTold: in a storm the last is told minutes after the first.
+// In a storm the last message is sent minutes after the first.
 func TestWhatIsOverBeforeItsTurnIsNotTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &slow{}
@@ -263,7 +261,7 @@ func TestWhatFailsIsTriedAgainLaterAndLater(t *testing.T) {
 			t.Errorf("it remembers %+v", told)
 		}
 		end()
-		end = run(m, e) // a hub that starts again waits as long
+		end = run(m, e) // a restarted hub waits as long
 		time.Sleep(10 * time.Second)
 		if again, _ := e.set(true); again > tries+1 {
 			t.Errorf("it began anew: %d attempts at once", again-tries)
@@ -283,8 +281,7 @@ func TestWhatFailsIsTriedAgainLaterAndLater(t *testing.T) {
 	})
 }
 
-// TestATestIsSentAtOnce to the one who is meant, changes nothing that is remembered, and says
-// what went wrong to who asked for it.
+// A test message goes to its target at once, stores nothing, and returns the target's error.
 func TestATestIsSentAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
@@ -324,7 +321,7 @@ func TestATestIsSentAtOnce(t *testing.T) {
 	})
 }
 
-// A named target keeps what it was sent, or hangs.
+// A named target stores its messages, or hangs.
 type named struct {
 	name  string
 	hangs bool
@@ -381,13 +378,13 @@ func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
 	}
 }
 
-// A server is a mail server that takes letters of who says who he is, as RFC 5321 (4.1.4) has it.
+// A server is a mail server that accepts mail after a valid EHLO, as in RFC 5321 (4.1.4).
 type server struct {
-	refuses string // whom it does not know
-	waits   string // whom it refuses for the moment, the first few times
-	moments int    // how often
-	leaves  bool   // it ends the connection once it has a letter
-	longest int    // line that it takes; 0: any
+	refuses string // unknown recipients
+	waits   string // recipients that it refuses temporarily at first
+	moments int    // how many times
+	leaves  bool   // it closes the connection after a mail
+	longest int    // the longest line that it accepts; 0: any
 	letter  chan string
 	address string
 }
@@ -481,7 +478,7 @@ func TestMailSaysItAndNothingOfAnIncidentIsAHeader(t *testing.T) {
 	}
 }
 
-// TestALetterThatWasTakenIsSent: whatever the server does after that, it must not get it again.
+// A mail that the server has accepted is not sent again, whatever the server does afterwards.
 func TestALetterThatWasTakenIsSent(t *testing.T) {
 	s := serve(t, server{leaves: true})
 	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"kari@example.org"}}
@@ -490,7 +487,7 @@ func TestALetterThatWasTakenIsSent(t *testing.T) {
 	}
 }
 
-// TestWhoIsRefusedKeepsNobodyElseFromTheMail: an address that is no more would else end it for all.
+// An address that does not exist does not stop the mail to the others.
 func TestWhoIsRefusedKeepsNobodyElseFromTheMail(t *testing.T) {
 	s := serve(t, server{refuses: "ola"})
 	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org"}}
@@ -512,15 +509,15 @@ func TestWhoIsRefusedKeepsNobodyElseFromTheMail(t *testing.T) {
 	}
 }
 
-// TestWhoIsRefusedForTheMomentGetsTheMailLater: a server that makes strangers wait does so for each whom it is for,
-// and one may be at a server that is full. The others have it, and do not get it again.
+// A server with greylisting refuses each recipient at first, and a mailbox may be full. Only these
+// recipients get the mail again.
 func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 	s := serve(t, server{waits: "ola", moments: 2, refuses: "per"})
 	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org", "per@example.org"}}
 	m := &memory{s: state.Empty("x", time.Now())}
 	now := time.Now()
 	m.put(trouble("a", func(i *fleet.Incident) { i.NotifyAfter = nil }))
-	// Each look is by a hub that has just begun: what is to be done stands in the incident.
+	// Each check is by a new hub: everything is stored in the incident.
 	look := func(after time.Duration, letters int, missed string) {
 		t.Helper()
 		now = now.Add(after)
@@ -537,11 +534,11 @@ func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 	}
 	look(0, 1, "ola@example.org")
 	look(time.Second, 0, "ola@example.org")
-	look(time.Minute, 0, "ola@example.org") // the server lets him wait once more
+	look(time.Minute, 0, "ola@example.org") // the server refuses him once more
 	look(time.Minute, 1, "")
 	look(time.Hour, 0, "")
 
-	s.moments = 1 // what the server does with it happens before it answers
+	s.moments = 1 // the server acts before it answers
 	closed := m.get("a").DeepCopy()
 	over(closed)
 	m.put(closed)
@@ -553,7 +550,7 @@ func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 	look(time.Hour, 1, "")
 	look(time.Hour, 0, "")
 
-	// He is still waiting when it is over: then it is that which he is told, with the others, and at once.
+	// A recipient without the opening gets the closing at once, with the others.
 	s.moments = 1
 	m.put(trouble("b", func(i *fleet.Incident) { i.NotifyAfter = nil }))
 	b := func() *fleet.IncidentTold { return &m.get("b").Told[0] }
@@ -569,7 +566,7 @@ func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 		t.Fatalf("it remembers %+v", b())
 	}
 
-	// Whom nobody tells any more is not waited for.
+	// A recipient that was removed from the configuration is not waited for.
 	s.moments = 1
 	m.put(trouble("c", func(i *fleet.Incident) { i.NotifyAfter = nil }))
 	look(0, 1, "")
@@ -580,8 +577,8 @@ func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 	}
 }
 
-// TestALetterHasNoLongLines: a server need not take one of more than 998 octets, and some do not. What a
-// device says may be in any script, and there may be many whom it is for.
+// Lines of a mail stay below 998 octets, which a server need not exceed, whatever the script and
+// the number of recipients.
 func TestALetterHasNoLongLines(t *testing.T) {
 	s := serve(t, server{longest: 998 + len("\r\n")})
 	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org"}
@@ -608,8 +605,8 @@ func TestALetterHasNoLongLines(t *testing.T) {
 	}
 }
 
-// TestWhatIsSentAgainIsTheSame: what was taken while the answer was lost comes twice, and who gets it, or his mail
-// server, shows it once. An incident of the same name some days later is another.
+// A message that is sent twice has one ID, so that receivers show it once. A later incident with
+// the same name has another.
 func TestWhatIsSentAgainIsTheSame(t *testing.T) {
 	m, at := &Mail{Whom: []string{"kari@example.org"}}, time.Now()
 	id := func(msg Message, after time.Duration) string {
