@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// nightly is a fleet with a cron job, and a job that it started.
+// nightly is a fleet with a CronJob and a Job that it started.
 func nightly(t testing.TB) *admintest.Memory {
 	m := admintest.Work(t)
 	spec := batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "sweep", Image: "registry.example/sweep:1"}}}}}
@@ -34,7 +34,7 @@ func nightly(t testing.TB) *admintest.Memory {
 	return m
 }
 
-// byHand counts the jobs that people have started.
+// byHand counts the Jobs that users have started.
 func byHand(m *admintest.Memory) (n int) {
 	for j := range state.Each[*batchv1.Job](m.Snapshot(), state.Jobs, "default") {
 		if j.Annotations[fromCronJob] != "" {
@@ -110,8 +110,8 @@ func TestJobsAndCronJobsAreSuspendedResumedAndDeleted(t *testing.T) {
 	}
 }
 
-// Whatever a cron job may be called, the name that the page offers for a job of it is one,
-// and so is the one that a job gets beside others.
+// The name that the page offers for a CronJob's Job is valid, and so are the names for several,
+// whatever the CronJob's name.
 func TestACronJobOfAnyNameRunsNow(t *testing.T) {
 	m := nightly(t)
 	srv := acting(t, m)
@@ -131,7 +131,7 @@ func TestACronJobOfAnyNameRunsNow(t *testing.T) {
 	}
 }
 
-// What should run is turned over like nodes and pods, however many kinds there are of it.
+// Workloads have pages like nodes and pods, across all their kinds.
 func TestWorkloadsArePages(t *testing.T) {
 	var objects []state.Object
 	for i := range 130 {

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/hub/admin/admintest"
 )
 
-// TestPeopleActInTheBrowser goes the whole way of each kind of action: at once and
-// taken back, over a filter, with something to fill in, and one that takes its time.
+// A browser goes through each kind of action: at once and undone, on a filtered list, with a form,
+// and one that takes time.
 func TestPeopleActInTheBrowser(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
@@ -42,7 +42,7 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 		t.Error("the node is still cordoned")
 	}
 
-	// Over a filter: the page before counts, and what is unticked is left alone.
+	// On a filtered list: the page before counts the objects, and unticked ones do not change.
 	k.open("/nodes?site=oslo")
 	k.do(chromedp.Click(chromedp.CSS(".found .menu summary")))
 	k.await(`document.querySelector(".found .menu").open`)
@@ -64,7 +64,7 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 		t.Error("the nodes are still cordoned")
 	}
 
-	// With something to fill in, which the API checks.
+	// With a form, which the API checks.
 	k.open("/sites")
 	k.do(chromedp.Click(chromedp.CSS(`[data-key="oslo"] .menu summary`)))
 	k.press(`[data-key="oslo"] .menu a[href^="/actions/sites/settings"]`)
@@ -77,10 +77,10 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 	k.press("button.primary")
 	k.says("oslo has new settings by admin.", "A silent node is unknown after 2m0s")
 
-	// One that takes its time: it is seen as it goes on.
+	// An action that takes time shows its progress.
 	k.open("/nodes/pi-1")
 	k.press(`.actions a[href^="/actions/nodes/drain"]`)
-	k.says("2 pods do not leave.", "Take away 2 pods without an owner")
+	k.says("2 pods do not leave.", "Delete 2 pods without an owner")
 	k.do(chromedp.Click(chromedp.CSS("input[name=bare]")))
 	k.press("button.danger")
 	k.awaits("0 of 2 pods have left")
@@ -106,7 +106,7 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 	k.says("pi-1 is drained", "Undone: Cordon 2 nodes")
 	shots("actions")
 
-	// Who may only look sees what was done, and nothing to press.
+	// A viewer sees what was done, and no buttons.
 	k.become(access.Viewer)
 	for _, path := range []string{"/", "/nodes", "/nodes/pi-1", "/sites", "/workloads", "/workloads/deployments/default/kiosk", "/pods", "/pods/default/kiosk-7d9f-klmno", "/actions"} {
 		k.open(path)

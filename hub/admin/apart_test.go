@@ -13,11 +13,9 @@ import (
 
 const apartEnv = "FLOTILLA_TEST_APART"
 
-// apart runs these tests in a network of their own, which has nothing but loopback,
-// where that may be made: Chromium gives pages up (ERR_NETWORK_CHANGED), half sent
-// forms among them, whenever an address of the machine changes, as by a container
-// that starts beside the tests. It returns the exit code of the tests, and whether
-// they were run.
+// apart runs the tests in a network namespace with loopback only, if that can be made. Chromium
+// aborts pages and half-sent forms (ERR_NETWORK_CHANGED) whenever an address of the machine
+// changes, as when a container starts. It returns the tests' exit code, and whether they ran.
 func apart() (code int, ran bool) {
 	if os.Getenv(apartEnv) != "" {
 		if err := loopbackUp(); err != nil {
@@ -29,8 +27,8 @@ func apart() (code int, ran bool) {
 	cmd.Env = append(os.Environ(), apartEnv+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: linux.CLONE_NEWNET, Pdeathsig: syscall.SIGQUIT}
-	runtime.LockOSThread()              // whose end Pdeathsig means
-	if err := cmd.Start(); err != nil { // not root, or not Linux as we know it
+	runtime.LockOSThread()              // Pdeathsig refers to the thread
+	if err := cmd.Start(); err != nil { // not root, or namespaces are not available
 		return 0, false
 	}
 	var ended *exec.ExitError

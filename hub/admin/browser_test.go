@@ -18,19 +18,19 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// A browser is a tab of a real Chromium. Whatever it complains about fails the test.
+// A browser is a tab of a real Chromium. Any complaint in its console fails the test.
 type browser struct {
 	testing.TB
 	ctx context.Context
 	url string
 
 	mu       sync.Mutex
-	excused  []string // parts of complaints that are expected
+	excused  []string // parts of expected complaints
 	problems []string
 }
 
-// The Chromiums that run. A test has one to itself while it looks, as of many tabs only one
-// has the focus; another test has it afterwards.
+// The running Chromiums. A test has one to itself, because only one tab has the focus; another test
+// uses it afterwards.
 var chromiums struct {
 	sync.Mutex
 	idle []context.Context
@@ -95,10 +95,10 @@ func browse(t testing.TB, url string) *browser {
 	return watch(t, ctx, url)
 }
 
-// watch opens a tab, and hears what the browser complains about there.
+// watch opens a tab and collects the browser's complaints.
 func watch(t testing.TB, ctx context.Context, url string) *browser {
 	t.Helper()
-	ctx, cancelTime := context.WithTimeout(ctx, 30*time.Minute) // all of a test, on a machine with much else to do
+	ctx, cancelTime := context.WithTimeout(ctx, 30*time.Minute) // for a whole test on a busy machine
 	t.Cleanup(cancelTime)
 	b := &browser{TB: t, ctx: ctx, url: url, excused: []string{changed, hurried}}
 	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
@@ -166,15 +166,14 @@ func (b *browser) open(path string) {
 	b.steady(func() error {
 		err := chromedp.Do(b.ctx, chromedp.Navigate(b.url+path))
 		for end := time.Now().Add(time.Minute); err != nil && strings.Contains(err.Error(), "Not attached to an active page") && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			err = chromedp.Do(b.ctx, chromedp.Navigate(b.url+path)) // the tab was not there yet, or is busy with the page before
+			err = chromedp.Do(b.ctx, chromedp.Navigate(b.url+path)) // the tab is not ready, or still busy with the last page
 		}
 		return err
 	}, "open "+path)
 }
 
-// steady does what loads a page. Chromium gives a page up whenever an address of
-// this machine changes, as by a container that starts beside the test; it is
-// loaded again then.
+// steady loads a page, and again if Chromium aborts it because an address of the machine has
+// changed.
 func (b *browser) steady(load func() error, what string) {
 	b.Helper()
 	err := load()
@@ -188,27 +187,27 @@ func (b *browser) steady(load func() error, what string) {
 
 const changed = "ERR_NETWORK_CHANGED"
 
-// hurried is what the terminal says on a machine with much else to do.
+// hurried is a message of the terminal on a busy machine.
 const hurried = "task queue exceeded allotted deadline"
 
 // await waits until an expression is true, and returns how long that took.
 func (b *browser) await(expression string) time.Duration {
 	b.Helper()
 	begin := time.Now()
-	whole := "(() => { try { return " + expression + " } catch { return false } })()" // of a page that is on its way, a half may be there
+	whole := "(() => { try { return " + expression + " } catch { return false } })()" // a page may be half loaded
 	for {
 		_, err := chromedp.Run(b.ctx, chromedp.Poll[bool](whole, chromedp.WithPollingTimeout(3*time.Minute)))
 		switch {
 		case err == nil:
 			return time.Since(begin)
 		case strings.Contains(err.Error(), "Cannot find context") || strings.Contains(err.Error(), "navigated or closed"):
-			continue // the page is being left for the next one
+			continue // the page is being replaced
 		}
 		b.Fatalf("wait for %s: %v; the page says: %.600s", expression, err, b.text())
 	}
 }
 
-// awaits waits until the page says something.
+// awaits waits until the page contains a text.
 func (b *browser) awaits(text string) time.Duration {
 	b.Helper()
 	return b.await(fmt.Sprintf(`document.body.innerText.replace(/\s+/g, " ").includes(%q)`, text))
@@ -223,7 +222,7 @@ func (b *browser) eval(expression string) bool {
 	return ok
 }
 
-// evalLater evaluates a promise of whether something is so.
+// evalLater evaluates a promise of a bool.
 func (b *browser) evalLater(expression string) bool {
 	b.Helper()
 	b.eval("window.later = undefined, (" + expression + ").then((is) => { window.later = is }), true")
@@ -258,7 +257,7 @@ func (b *browser) fill(selector, text string) {
 	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
-// press clicks what leads to another page, and waits for that.
+// press clicks a link or button and waits for the next page.
 func (b *browser) press(selector string) {
 	b.Helper()
 	b.eval("window.left = true")
@@ -293,7 +292,7 @@ func (b *browser) width(pixels int64, dark bool) {
 	}))
 }
 
-// shot keeps a picture in the directory that SCREENSHOTS names.
+// shot saves a picture in the directory that SCREENSHOTS names.
 func (b *browser) shot(name string) {
 	b.Helper()
 	dir := os.Getenv("SCREENSHOTS")

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestListsOfWorkloadsCarryTheCause looks at every kind of workload among those that need attention.
+// The list names the cause for every kind of workload with trouble.
 func TestListsOfWorkloadsCarryTheCause(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/x:1"}}}}

@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// `flotilla-hub kubeconfig --role viewer` issues a certificate in the name of an administrator,
-// unless told otherwise: it is no way to an administrator's token.
+// `flotilla-hub kubeconfig --role viewer` issues a certificate in an administrator's name. It does
+// not give access to an administrator's tokens.
 func TestACertificateHasNoAccount(t *testing.T) {
 	c, _ := guarded(t, admintest.New())
 	g := c.Sessions.(*access.Guard)

@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/hub/admin/frame"
 )
 
-// A hub on a board without a clock begins with the time that it remembers, and the board's
-// own is set later: what is shown, when it was shown and how old that is are by the hub's.
+// A hub on a board without a clock starts with the time that it stored, and the board's clock is
+// set later. All times and ages on the page are by the hub's clock.
 func TestThePageKnowsOneClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		var step, heard atomic.Int64

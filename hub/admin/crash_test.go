@@ -57,7 +57,7 @@ func TestTheLastLinesOfACrashAreAskedForOnce(t *testing.T) {
 			t.Fatalf("%d %q %q", code, got, trouble)
 		}
 	}
-	if n := len(dev.asked); n != 2 { // the first time nobody answered
+	if n := len(dev.asked); n != 2 { // the first request was not answered
 		t.Errorf("the device was asked %d times, want 2", n)
 	}
 	if o := dev.asked[1]; o.Previous || *o.TailLines != 10 {
@@ -75,7 +75,7 @@ func TestTheLastLinesOfACrashAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// What an instance logs that was started since is not of the crash.
+// Lines of a later instance do not belong to the crash.
 func TestTheLastLinesAreOfWhatHasEnded(t *testing.T) {
 	p := admintest.Crashed("oom", "pi-1", func(c *corev1.ContainerStatus) {
 		c.LastTerminationState.Terminated.FinishedAt = metav1.NewTime(stampOf(4).Add(-3 * time.Second))
@@ -90,12 +90,12 @@ func TestTheLastLinesAreOfWhatHasEnded(t *testing.T) {
 	}
 }
 
-// TestACrashInABrowser looks at a crash: its last lines come by themselves, stay while the page
-// changes, and are those of the next crash after it.
+// In a browser a crash's last lines load by themselves, stay during updates, and change with the
+// next crash.
 func TestACrashInABrowser(t *testing.T) {
 	t.Parallel()
 	ended := metav1.NewTime(time.Now().Truncate(time.Second))
-	justNow := func(c *corev1.ContainerStatus) { // however long the tests before have taken
+	justNow := func(c *corev1.ContainerStatus) { // independent of how long earlier tests took
 		end := &c.LastTerminationState.Terminated.FinishedAt
 		begin := &c.LastTerminationState.Terminated.StartedAt
 		took := end.Sub(begin.Time)

@@ -11,7 +11,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestANodeSaysHowFarItsDrainIs: in its first line, in its row, and what it waits for.
+// A node's page says how far its drain is: in the first line, in its row, and with what it waits
+// for.
 func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
 	m := admintest.Drained(t)
 	srv := acting(t, m)
@@ -24,7 +25,7 @@ func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
 	p := m.Snapshot().Pod("default", "shop-on-pi-a").DeepCopy()
 	p.DeletionTimestamp = &at
 	m.Put(t, n, p)
-	line := "Being drained: 1 of 11 pods left to go." // of those that it had, as the hub counts them
+	line := "Being drained: 1 of 11 pods left to go." // of the pods at its beginning
 	for _, path := range []string{"/nodes", "/nodes/pi-a"} {
 		if _, body := srv.ask(t, "viewer", "GET", path, nil); !strings.Contains(body, line) {
 			t.Errorf("%s does not say %q: %.600s", path, line, mainOf(body))

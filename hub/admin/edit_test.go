@@ -85,7 +85,7 @@ func TestYAMLIsCheckedShownAndApplied(t *testing.T) {
 
 	k.writes("kind: ConfigMap\ndata: {a: 1, a: 2}")
 	k.press("button[value=check]")
-	k.says("This is no YAML")
+	k.says("Invalid YAML")
 	k.writes("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: colours}\ndate: {a: b}\n")
 	k.press("button[value=check]")
 	k.says("date: unknown field (line 4)")
@@ -257,7 +257,7 @@ data: {sky: grey}
 `
 	k.writes(text + "apiVersion: v1\nkind: Colour\nmetadata: {name: x}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: BAD_NAME}\nspec: {replicas: -1}\n")
 	k.press("button[value=check]")
-	k.says("Refused", "This hub has no kind Colour in v1.", "Nothing has been applied.", "BAD_NAME")
+	k.says("Refused", "Unknown kind Colour in v1.", "Nothing has been applied.", "BAD_NAME")
 	k.sizes("paste-refused")
 	if k.eval(`document.querySelector("button[value=apply]") !== null`) {
 		t.Error("what is refused can be applied")

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/hub/admin/frame"
 )
 
-// Thousands of pods that start are one row, and lead to all of them.
+// Thousands of starting pods are one row, with a link to all of them.
 func TestEventsAreFoldedByReason(t *testing.T) {
 	m := admintest.New(admintest.Node("pi-1", "oslo", nil))
 	for i := range 150 {

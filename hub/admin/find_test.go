@@ -29,7 +29,7 @@ func (b *browser) keys(text string, options ...chromedp.KeyOption) {
 	b.do(chromedp.KeyEvent(text, options...))
 }
 
-// slash presses the key as a keyboard does: what the page takes is not typed, too.
+// slash presses the key as a keyboard does: a key that the page handles is not typed.
 func (b *browser) slash() {
 	b.Helper()
 	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
@@ -57,7 +57,7 @@ func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
 	k := newKit(t)
 	k.open("/nodes")
 	k.slash()
-	k.await(`document.activeElement.name === "q" && document.activeElement.getAttribute("aria-expanded") === "true"`) // the keys that there are
+	k.await(`document.activeElement.name === "q" && document.activeElement.getAttribute("aria-expanded") === "true"`) // the known keys
 	k.axe("completion, keys")
 	k.shot("complete-1280-light")
 	k.keys("sit")
@@ -66,14 +66,14 @@ func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
 	k.await(`document.getElementById(document.activeElement.getAttribute("aria-activedescendant")).innerText.startsWith("site:")`)
 	k.keys(kb.Enter)
 	k.await(`document.activeElement.value === "site:" && document.querySelectorAll("#completions [role=option]").length === 2`)
-	k.keys(kb.ArrowUp) // the last
+	k.keys(kb.ArrowUp) // the last one
 	k.await(`document.querySelector("#completions [aria-selected=true]")?.innerText === "site:oslo"`)
 	k.keys(kb.Enter)
 	k.await(`document.activeElement.value === "site:oslo " && new URLSearchParams(location.search).get("q").trim() === "site:oslo" && document.getElementById("completions").hidden`)
 	k.awaits("4 nodes found")
 	k.keys("-pi nope:x")
 	k.awaits("Unknown key “nope:”")
-	k.awaits("1 node found") // as if the last part were not there
+	k.awaits("1 node found") // as if the last part were missing
 	k.keys(" st")
 	k.await(`document.querySelectorAll("#completions [role=option]").length === 1`)
 	k.keys(kb.Escape)
@@ -86,7 +86,7 @@ func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
 	k.axe("a search that is not understood")
 	k.shot("wrong-360-dark")
 
-	// What the search is morphed with comes and goes, and the button does not come back.
+	// Completions come and go with the search, and the button does not come back.
 	k.fleet.Put(t, admintest.Node("bench", "oslo", nil))
 	k.awaits("2 nodes found")
 	if !k.eval(`getComputedStyle(document.querySelector(".filters button")).display === "none" && document.activeElement.name === "q"`) {
@@ -122,7 +122,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 	k.await(at("bone-2"))
 	k.fleet.Put(t, admintest.Node("aaa", "oslo", nil))
 	k.awaits("aaa")
-	k.await(at("bone-2")) // a row that comes takes no focus
+	k.await(at("bone-2")) // an arriving row does not take the focus
 	k.keys("x")
 	k.await(`document.activeElement.closest("tr").querySelector("[name=pick]").checked`)
 	k.keys("x")
@@ -131,7 +131,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 	k.await(`document.querySelector("dialog[open]") && document.activeElement.closest("dialog") !== null`)
 	k.axe("the keys")
 	k.shot("keys-1280-light")
-	for range 6 { // the focus stays in it, or goes to the browser's own
+	for range 6 { // the focus stays in the dialog, or goes to the browser's own controls
 		k.keys(kb.Tab)
 		if !k.eval(`document.activeElement === document.body || document.activeElement.closest("dialog") !== null`) {
 			t.Fatal("the focus leaves the dialog")
@@ -139,14 +139,14 @@ func TestKeysMoveOverRows(t *testing.T) {
 	}
 	k.keys(kb.Escape)
 	k.await(`!document.querySelector("dialog[open]")`)
-	k.await(at("bone-2")) // where it was
+	k.await(at("bone-2")) // where it was before
 	k.eval("window.left = true")
 	k.keys("o")
 	k.await(`!window.left && location.pathname === "/nodes/bone-2" && document.readyState === "complete"`)
 	k.keys("gp")
 	k.await(`location.pathname === "/pods" && document.readyState === "complete"`)
 
-	// Letters that are typed are letters, and with Ctrl they are the browser's.
+	// Typed letters are text, and with Ctrl they are the browser's shortcuts.
 	k.fill("main input[type=search]", "jgn?")
 	k.await(`document.activeElement.value === "jgn?" && !document.querySelector("dialog[open]") && location.pathname === "/pods"`)
 	k.open("/nodes?sort=name")
@@ -155,7 +155,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 		t.Error("Alt+J moves")
 	}
 
-	// Who does not want them has them off, in this browser, from now on.
+	// A user can switch the shortcuts off in this browser.
 	k.keys("?")
 	k.await(`!!document.querySelector("dialog[open]")`)
 	k.do(chromedp.Click(chromedp.CSS("#keys-on")))
@@ -166,7 +166,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 		t.Error("keys that are off work")
 	}
 	k.palette()
-	k.do(chromedp.Click(chromedp.CSS("dialog[open] .row button:first-child"))) // and back, by the palette
+	k.do(chromedp.Click(chromedp.CSS("dialog[open] .row button:first-child"))) // and on again, through the palette
 	k.await(`document.querySelector("dialog[open] #keys-on")?.checked === false`)
 	k.do(chromedp.Click(chromedp.CSS("#keys-on")))
 	k.keys(kb.Escape)
@@ -203,7 +203,7 @@ func TestThePaletteLeadsThere(t *testing.T) {
 	}
 	k.do(chromedp.Click(chromedp.CSS("[data-find]")))
 	k.await(`document.activeElement.matches("dialog[open] input")`)
-	// What is under a finger stays there: opened again, too, and with what was found still about.
+	// A button stays under the finger when the palette opens again, also with old results.
 	const top = `document.querySelector("dialog[open] .row button").getBoundingClientRect().top`
 	k.keys("pi-2")
 	k.await(`!!document.querySelector("dialog[open] [role=option]")`)
@@ -211,7 +211,7 @@ func TestThePaletteLeadsThere(t *testing.T) {
 	if !k.eval(`(() => { document.querySelector("[data-find]").click(); window.top0 = ` + top + `; return !document.querySelector("dialog[open] [role=option]")?.offsetParent; })()`) {
 		t.Error("it opens with what was found before")
 	}
-	time.Sleep(300 * time.Millisecond) // it asks 120 ms after a key
+	time.Sleep(300 * time.Millisecond) // the palette asks 120 ms after a key
 	if !k.eval(top + ` === window.top0`) {
 		t.Error("its buttons move when it has opened")
 	}
@@ -274,8 +274,7 @@ func TestAViewIsSavedAndDeleted(t *testing.T) {
 	}
 }
 
-// Where the heads of columns are not shown there is a choice of orders, and what is
-// pressed is large enough for a finger.
+// Where column heads are hidden, a menu has the orders, and buttons are large enough for a finger.
 func TestAListOnAPhone(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
@@ -325,7 +324,7 @@ func TestAListOnAPhone(t *testing.T) {
 	if !k.eval(`document.querySelector(".sortby").value === "-name" && getComputedStyle(document.querySelector(".sortby")).display !== "none"`) {
 		t.Error("the order that was chosen is not shown any more")
 	}
-	// A node's sections are folded, and stay open when they were opened, while the page goes on.
+	// A phone folds a node's sections. Opened ones stay open during updates.
 	k.open("/nodes/pi-1")
 	labels := `document.querySelector("[data-key='section Labels'] .labels").offsetParent !== null`
 	if k.eval(labels) {
@@ -357,8 +356,8 @@ func TestAFilterStaysChosen(t *testing.T) {
 	}
 }
 
-// A * stands for any text in a status and in a condition, too: what no status is like finds
-// nothing, and not all that there is.
+// A * stands for any text, also in a status and in a condition. A pattern without a match finds
+// nothing.
 func TestAStatusMayBeAPattern(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	list := func(path, q string) string {

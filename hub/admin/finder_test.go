@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// TestTheManualTellsOfEveryKey holds the table of keys to them.
+// The manual's table has every search key.
 func TestTheManualTellsOfEveryKey(t *testing.T) {
 	page, err := manual.Files.ReadFile("finding.md")
 	if err != nil {
@@ -82,7 +82,7 @@ func TestWhatASearchFinds(t *testing.T) {
 		{search.Nodes, "label:board=raspberrypi4 -label:zone=oslo", names(search.Nodes, "-site:oslo board:raspberrypi4")},
 		{search.Nodes, "ip:10.1.2.0/24", every}, {search.Nodes, "-ip:10.1.2.3", ""},
 		{search.Nodes, "image:odd", "bone-4"}, {search.Nodes, "-image:odd -node:bone-*", names(search.Nodes, "-bone")},
-		{search.Nodes, "site:nowhere", every}, // what is not understood is left out
+		{search.Nodes, "site:nowhere", every}, // an invalid part is left out
 		{search.Nodes, "nope:1 pi-1", "pi-1"},
 		{search.Pods, "namespace:kube-system", "elsewhere"}, {search.Pods, "label:room=kitchen", "elsewhere"}, {search.Pods, "ip:10.64.9.", "elsewhere"}, {search.Pods, "image:odd:2", "elsewhere"},
 		{search.Pods, "node:bone-4", "elsewhere"}, {search.Pods, "owner:node-exporter", "elsewhere"}, {search.Pods, "owner:daemonset/node-exporter", "elsewhere"}, {search.Pods, "-owner:x -site:oslo -status:pending", "elsewhere"},
@@ -98,7 +98,7 @@ func TestWhatASearchFinds(t *testing.T) {
 
 func TestASearchOfSitesAndEvents(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
-	for path, want := range map[string][2]string{ // with, and without
+	for path, want := range map[string][2]string{ // with it, and without it
 		"/sites?q=status:normal":                     {"", `data-key="oslo"`},
 		"/sites?q=-oslo":                             {`data-key="bergen"`, `data-key="oslo"`},
 		"/sites?q=node:oslo":                         {"The list of sites has no key “node:”; use site:, status:, label:.", ""},
@@ -117,7 +117,7 @@ func TestASearchOfSitesAndEvents(t *testing.T) {
 	}
 }
 
-// What a wrong search shows is more than was meant: nothing is done to it.
+// A wrong search finds more than was meant, so no action applies to it.
 func TestNothingIsDoneToWhatAWrongSearchShows(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, kind := range []string{"nodes/cordon", "pods/delete", "deployments/restart"} {
@@ -149,7 +149,7 @@ func manyPods() *admintest.Memory {
 	return m
 }
 
-// BenchmarkSearch finds among 5,000 nodes and 20,000 pods.
+// BenchmarkSearch searches 5,000 nodes and 20,000 pods.
 func BenchmarkSearch(b *testing.B) {
 	m := manyPods()
 	for _, q := range []string{"", "499", "site:site-7 -status:attention", "ip:10.64.0.0/16 label:app=kiosk", "status:CrashLoopBackOff", "image:odd", "owner:x", "condition:ready=unknown"} {

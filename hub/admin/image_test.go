@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/hub/admin/admintest"
 )
 
-// TestAnImageThatIsNotThereInABrowser looks at a pod that waits for its image.
+// In a browser, a pod that waits for its image says why.
 func TestAnImageThatIsNotThereInABrowser(t *testing.T) {
 	t.Parallel()
 	k := newKitOf(t, append(admintest.Sample(), admintest.Pod("menu-77d8-plm2k", "pi-1", func(p *corev1.Pod) {

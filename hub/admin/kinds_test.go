@@ -14,7 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Whatever keeps its pods running is listed and counted, each once: of a Deployment's ReplicaSet the Deployment tells.
+// Every workload that keeps pods running is listed and counted once; a Deployment counts for its
+// ReplicaSets.
 func TestEveryKindOfWorkloadIsListedAndCounted(t *testing.T) {
 	one := int32(1)
 	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/x:1"}}}}
@@ -35,7 +36,8 @@ func TestEveryKindOfWorkloadIsListedAndCounted(t *testing.T) {
 	}
 }
 
-// What a list shows can be opened, and has a status; whatever makes pods is in the list of workloads.
+// Every listed object has a page and a status, and every kind that makes pods is in the list of
+// workloads.
 func TestEveryListShowsItsKindsInFull(t *testing.T) {
 	all := listings()
 	for _, k := range state.Kinds() {

@@ -1,11 +1,11 @@
 package admin
 
-// What the page promises, as the tests of the whole page hold it to.
+// The page's limits, as its documentation promises them.
 const (
 	liveStream  = "text/event-stream"
-	mostItems   = 10_000    // that one action is done to
-	mostSaved   = 256 << 20 // bytes of a log in a file
-	doneAtOnce  = 8         // of them
+	mostItems   = 10_000    // objects of one action
+	mostSaved   = 256 << 20 // bytes of a downloaded log
+	doneAtOnce  = 8         // open terminals
 	restarted   = "kubectl.kubernetes.io/restartedAt"
 	fromCronJob = "cronjob.kubernetes.io/instantiate"
 )

@@ -45,8 +45,7 @@ func TestTheManualIsServed(t *testing.T) {
 	}
 }
 
-// What the page says leads to what the manual says of it, and every such link leads
-// somewhere.
+// The page's terms link the manual's explanations, and every such link has a target.
 func TestThePageLeadsToTheManual(t *testing.T) {
 	srv := start(t, configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...)))
 	for path, want := range map[string]string{

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestPeoplePickInTheBrowser ticks rows, by the keyboard and with shift, while the list
-// changes, is sorted and turned over; then it destroys what is picked, with its number typed.
+// In a browser rows are ticked with keyboard and Shift while the list changes, is sorted and paged.
+// Then the ticked nodes are deleted, with their number typed.
 func TestPeoplePickInTheBrowser(t *testing.T) {
 	t.Parallel()
 	var objects []state.Object
@@ -36,12 +36,12 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 			where := fmt.Sprintf("%s at %d pixels", name, w.pixels)
 			k.fits(where)
 			if strings.HasPrefix(name, "many-before") {
-				k.axe(where) // a page of a hundred rows takes long; a short one with boxes is looked at below
+				k.axe(where) // a page of a hundred rows takes long; a short one is checked below
 			}
 			k.shot(fmt.Sprintf("%s-%d", name, w.pixels))
 		}
 	}
-	shiftClick := func(selector string) { // its label is as good as a box, and ticks it once
+	shiftClick := func(selector string) { // a click on its label ticks it once
 
 		k.eval(fmt.Sprintf(`(document.querySelector(%q).scrollIntoView({block: "center"}), true)`, selector))
 		at, err := chromedp.Run(k.ctx, chromedp.Evaluate[[]float64](fmt.Sprintf(`(r => r.width > 30 ? [r.x + 3, r.y + 5] : [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector(%q).getBoundingClientRect())`, selector)))
@@ -69,7 +69,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 		t.Error("picking moves what is shown")
 	}
 
-	// The list changes: what is ticked stays so, what comes is not, and the bar stands.
+	// The list changes: ticks stay, arriving rows have none, and the bar stays.
 	changed := k.fleet.Snapshot().Node("node-004").DeepCopy()
 	admintest.Condition("Ready", "Unknown", "x", "y")(changed)
 	k.fleet.Put(t, changed, admintest.Node("node-0041", "site-1", nil))
@@ -79,7 +79,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 		t.Error("a change has taken a tick away, or given one, or the bar has gone")
 	}
 	shots("picked")
-	// Another device of the name is another thing: it has no tick.
+	// Another device with the same name has no tick.
 	k.fleet.End(t, k.fleet.Snapshot().Node("node-005"))
 	k.fleet.Put(t, admintest.Node("node-005", "site-2", nil))
 	picks("6 selected, 1 not on this page")
@@ -98,7 +98,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 		t.Error("the ticks were lost on the way")
 	}
 
-	// What is destroyed: the wrong number, and the right one.
+	// Deleting needs the right number.
 	k.do(chromedp.Click(chromedp.CSS("#picks button[value=delete]")))
 	k.awaits("Type 13 to delete all of them")
 	k.says("Delete 13 nodes", "1 left out", "node-005 was deleted, and a new object has its name", "By site", "Type 13 to delete all of them")
@@ -119,7 +119,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 		t.Errorf("%d nodes are left, or the wrong ones", n)
 	}
 
-	// All that match, and nothing that was picked before.
+	// All matches, without earlier ticks.
 	k.open("/nodes?site=site-1")
 	k.await(`!document.querySelector("input[name=pick]:checked")`)
 	k.do(chromedp.Click(chromedp.CSS(`th.pick input`)))

@@ -10,8 +10,7 @@ import (
 	"flotilla.dev/hub/admin/admintest"
 )
 
-// TestMistakesInYAMLAreToldWithTheirLine: where it is pasted, in the second document too, and
-// where it is edited.
+// An error in YAML has its line: in pasted text, also in its second document, and in the editor.
 func TestMistakesInYAMLAreToldWithTheirLine(t *testing.T) {
 	srv := acting(t, admintest.Work(t))
 	good := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata: {}\n---\n"
@@ -43,7 +42,7 @@ func TestMistakesInYAMLAreToldWithTheirLine(t *testing.T) {
 
 var wasIn = regexp.MustCompile(`name="was" value="([^"]*)"`)
 
-// editing opens an editor, and returns the text that it remembers.
+// editing opens an editor and returns the text in its hidden field.
 func (s *server) editing(t testing.TB, path string) string {
 	t.Helper()
 	_, body := s.ask(t, "admin", "GET", path, nil, "Cookie", nameHeader+"=admin")

@@ -22,8 +22,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// everyView is every page that is read, with words that stand on it, or after a ~ an
-// expression that some of it matches.
+// everyView is every readable page, with texts on it; after ~ a regular expression.
 var everyView = []struct {
 	name, path string
 	says       []string
@@ -54,7 +53,7 @@ func TestAPersonComesInByTheSetupLinkAndSeesEveryView(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	c, secret := guarded(t, m)
 	b := browse(t, start(t, c).URL)
-	b.excuse("404") // of the view that is missing
+	b.excuse("404") // of the missing object
 	b.excuse("401") // of the wrong password
 
 	b.width(360, false)
@@ -83,7 +82,7 @@ func TestAPersonComesInByTheSetupLinkAndSeesEveryView(t *testing.T) {
 		dark   bool
 	}{{360, true}, {1280, false}, {360, false}, {1280, true}} {
 		if w.dark == (w.pixels == 1280) && os.Getenv("SCREENSHOTS") == "" {
-			continue // colours move nothing
+			continue // colours do not change the layout
 		}
 		b.width(w.pixels, w.dark)
 		for _, v := range everyView {
@@ -125,8 +124,8 @@ func loggedIn(t testing.TB, m frame.Fleet) *browser {
 	return b
 }
 
-// How soon a change is there is in the log, and in BenchmarkAChangeReachesThePage:
-// what else this machine does is no fault of the page.
+// The delay of an update is logged and measured by BenchmarkAChangeReachesThePage, because a test
+// depends on the machine's load.
 func TestAChangeIsSoonOnThePage(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	b := loggedIn(t, m)
@@ -142,7 +141,7 @@ func TestAChangeIsSoonOnThePage(t *testing.T) {
 	t.Logf("a label was on the node's page after %s", b.awaits("green"))
 }
 
-// BenchmarkAChangeReachesThePage measures from the loop to the text in a Chromium.
+// BenchmarkAChangeReachesThePage measures from a change in the loop to its text in Chromium.
 func BenchmarkAChangeReachesThePage(b *testing.B) {
 	m := admintest.New(admintest.Sample()...)
 	page := loggedIn(b, m)
@@ -212,7 +211,7 @@ func TestHostileNamesAreOnlyText(t *testing.T) {
 		&fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: "evil"}, Hardware: runtime.RawExtension{
 			Raw: []byte(`{"board":{"model":"<img src=x onerror=alert(5)>","<script>alert(6)</script>":"</dd><script>alert(7)</script>"}}`)}})
 	b := loggedIn(t, m)
-	b.excuse("400") // of what no form can name
+	b.excuse("400") // a value that no form can send
 	for _, path := range []string{"/", "/nodes", "/nodes/evil", "/sites", "/pods", "/pods?q=%3Cscript%3Ealert(8)%3C/script%3E", "/events", "/workloads", "/workloads?q=%22%3E%3Cscript%3Ealert(10)%3C/script%3E",
 		"/actions/nodes/drain?status=unknown", "/actions/nodes/label?item=%2Fevil&key=%22%3E%3Cscript%3Ealert(11)%3C/script%3E&back=javascript:alert(12)", "/actions/pods/delete", "/actions/sites/settings?item=" + url.QueryEscape("/"+evil),
 		"/nodes?sort=%22%3E%3Cscript%3Ealert(13)%3C/script%3E", "/devices/add?site=%22%3E%3Cscript%3Ealert(9)%3C/script%3E"} {
@@ -228,7 +227,7 @@ func TestHostileNamesAreOnlyText(t *testing.T) {
 	b.open("/nodes/evil")
 	n = n.DeepCopy()
 	n.Labels["again"] = evil
-	m.Put(t, n) // by the script, too
+	m.Put(t, n) // with the script, too
 	b.awaits("again")
 	if !b.eval(`document.querySelectorAll('main img, main script').length === 0`) {
 		t.Error("the script has made an element of a name")
@@ -252,13 +251,13 @@ func TestThePageIsReadableWithoutScript(t *testing.T) {
 	}
 }
 
-// A tab that is open while the hub is upgraded is sent what the new one shows: with the scripts and the style sheet of
-// the old one that would be neither the one nor the other.
+// A tab that is open during an upgrade of the hub reloads, because the new content does not fit the
+// old scripts and style sheet.
 func TestAnOpenPageOfAHubBeforeIsLoadedAnew(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
 	k.open("/nodes?site=oslo")
-	heard := func() { // what is shown follows what it is of
+	heard := func() { // the content follows the query
 		t.Helper()
 		name := fmt.Sprintf("pi-new-%d", time.Now().UnixNano())
 		k.fleet.Put(t, admintest.Node(name, "oslo", nil))
@@ -275,7 +274,7 @@ func TestAnOpenPageOfAHubBeforeIsLoadedAnew(t *testing.T) {
 		k.server.down.Store(false)
 		k.await(`!document.body.classList.contains("is-lost")`)
 	}
-	again() // the same hub, started anew
+	again() // the same version, restarted
 	heard()
 	if !k.eval(`window.first === true`) {
 		t.Fatal("a page of the same hub is loaded anew")

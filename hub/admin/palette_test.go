@@ -145,7 +145,7 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 	}
 }
 
-// A fleet of one kind leaves room for the rest.
+// Many objects of one kind leave room for the others.
 func TestThePaletteIsBounded(t *testing.T) {
 	srv := start(t, configOf(manyPods()))
 	all, text := srv.finds(t, "admin", "node-00")
@@ -161,7 +161,7 @@ func TestThePaletteIsBounded(t *testing.T) {
 	}
 }
 
-// What reads as an address to one is not one to all: its zone may be of any letters.
+// Text that looks like an address may not be one: an IPv6 zone may contain any character.
 func TestThePaletteTakesAnyAddress(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, question := range []string{`fe80::1%"`, `fe80::1%"a"`, `fe80::1%a:b`, `fe80::1%*`, `::ffff:10.0.0.1`, `fe80::1%`} {
@@ -169,7 +169,7 @@ func TestThePaletteTakesAnyAddress(t *testing.T) {
 	}
 }
 
-// BenchmarkPalette asks of 5,000 nodes and 20,000 pods.
+// BenchmarkPalette searches 5,000 nodes and 20,000 pods.
 func BenchmarkPalette(b *testing.B) {
 	m := manyPods()
 	a := New(configOf(m)).RequestFor(frame.Question{Role: access.Admin})
@@ -189,7 +189,7 @@ func BenchmarkPalette(b *testing.B) {
 	}
 }
 
-// A search is for the beginnings of words: till is not in flotilla; and no find has its name twice.
+// A search matches word beginnings: till does not find flotilla. No find has its name twice.
 func TestThePaletteMatchesBeginningsOfWords(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, question := range []string{"till", "faults", "ode"} {

@@ -15,9 +15,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestThePicturesOfTheReadme makes web/screenshots anew when SCREENSHOTS names a
-// directory; else it holds that those that are there are small. The overview is that of
-// TestANightOnTheRealHub.
+// With SCREENSHOTS naming a directory this test makes web/screenshots anew; otherwise it checks
+// that those files are small. The overview is that of TestANightOnTheRealHub.
 func TestThePicturesOfTheReadme(t *testing.T) {
 	t.Parallel()
 	dir := os.Getenv("SCREENSHOTS")
@@ -46,7 +45,7 @@ func TestThePicturesOfTheReadme(t *testing.T) {
 	}
 }
 
-// picture keeps what the window shows.
+// picture saves what the window shows.
 func (b *browser) picture(name string) {
 	b.Helper()
 	shot, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
@@ -66,8 +65,7 @@ func (b *browser) picture(name string) {
 	}
 }
 
-// paletted is a picture with its 256 most frequent colours, which are nearly all
-// that a page has.
+// paletted reduces a picture to its 256 most frequent colours, which are nearly all.
 func paletted(from image.Image) *image.Paletted {
 	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(from.At(x, y)).(color.RGBA) }
 	count := map[color.RGBA]int{}

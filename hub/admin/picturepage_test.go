@@ -28,7 +28,7 @@ func TestAMarkLeadsToItsNode(t *testing.T) {
 	}
 }
 
-// Who presses a mark comes to its node, and nothing of the picture hinders anybody.
+// A click on a mark leads to its node, and axe finds nothing in the picture.
 func TestAMarkIsPressed(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
@@ -57,7 +57,7 @@ func TestTheOverviewOfALargeFleetIsLight(t *testing.T) {
 	t.Logf("%d bytes", len(body))
 }
 
-// The picture stands under the tiles, before what needs attention, and counts only where nodes are
+// The picture stands under the tiles and above the cards. It counts only sites with nodes that are
 // not ready.
 func TestThePictureStandsUnderTheTiles(t *testing.T) {
 	m := admintest.Many(60)
@@ -74,7 +74,7 @@ func TestThePictureStandsUnderTheTiles(t *testing.T) {
 	}
 }
 
-// All is well: one line, no hole; and a silent node has the red of its pill.
+// When all is well there is one line without a hole, and a silent node has its pill's red.
 func TestTheOverviewHasNoHole(t *testing.T) {
 	t.Parallel()
 	k := newKitOf(t, admintest.Node("pi-1", "oslo", nil), admintest.Node("pi-2", "oslo", nil))

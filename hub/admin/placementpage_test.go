@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/hub/admin/admintest"
 )
 
-// TestAPodThatFindsNoPlaceInABrowser looks why a pod waits, and does what would help.
+// In a browser a pod without a node says why, and one of the proposed steps helps.
 func TestAPodThatFindsNoPlaceInABrowser(t *testing.T) {
 	t.Parallel()
 	b := newKitOf(t, admintest.StuckFleet()...)

@@ -6,7 +6,7 @@ import (
 	"flotilla.dev/hub/admin/admintest"
 )
 
-// TestAPodThatAsksForMuchInABrowser looks at a page with all of it.
+// A browser shows all scheduling rules of a pod.
 func TestAPodThatAsksForMuchInABrowser(t *testing.T) {
 	t.Parallel()
 	k := newKitOf(t, append(admintest.Sample(), admintest.Pod("choosy", "pi-1", admintest.Choosy), configMap(nil))...)

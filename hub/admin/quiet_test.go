@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A crash loop that pauses is amber for as long as its incident may stay open.
+// A crash loop that pauses stays amber as long as its incident may stay open.
 func TestAPausedCrashLoopIsNotGreen(t *testing.T) {
 	three := int32(3)
 	for _, c := range []struct {
@@ -24,7 +24,7 @@ func TestAPausedCrashLoopIsNotGreen(t *testing.T) {
 		restarts int32
 		exit     int32
 		nodes    [3]string
-		want     string // "": it is complete
+		want     string // "": complete
 	}{
 		{"all on one node", 5 * time.Minute, 6, 1, [3]string{"pi-1", "pi-1", "pi-1"}, "3 pods restarted up to 6 times, last 5 min ago, all on node pi-1."},
 		{"on several", 5 * time.Minute, 6, 1, [3]string{"pi-1", "pi-2", "pi-1"}, "3 pods restarted up to 6 times, last 5 min ago."},

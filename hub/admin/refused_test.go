@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// What is typed into a form and does not fit is refused by the hub in a sentence with the limit:
-// the browser neither cuts it nor says only that it does not match.
+// The hub refuses a form's value that is too long or invalid with the limit; the browser neither
+// cuts it nor refuses it itself.
 func TestAFormOverItsLimitsIsRefusedWithTheLimit(t *testing.T) {
 	c, _ := guarded(t, admintest.New(admintest.Sample()...))
 	g := c.Views.(*access.Guard)
@@ -69,7 +69,7 @@ func TestSettingsSayHowToBeNotified(t *testing.T) {
 	}
 }
 
-// Where no profile says how to boot, there is one to begin with, for the boards that there are.
+// Without a profile that has a boot configuration the page offers one for the fleet's boards.
 func TestARolloutBeginsWithAReadyProfile(t *testing.T) {
 	n := admintest.Node("pi-1", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberrypi-5" })
 	srv := start(t, configOf(admintest.New(n)))

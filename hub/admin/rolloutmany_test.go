@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// manyBoards is a rollout over so many nodes, on some of which boards went back.
+// manyBoards is a rollout over n nodes; some boards went back.
 func manyBoards(n int) *admintest.Memory {
 	m := admintest.Many(n)
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
@@ -48,8 +48,7 @@ func manyBoards(n int) *admintest.Memory {
 	return m
 }
 
-// However many nodes a rollout has, its page shows a hundred of them, first those that somebody
-// wants to know of, and counts the others.
+// A rollout's page shows at most a hundred nodes, those with trouble first, and counts the others.
 func TestARolloutOfManyNodesShowsTheWorstFirst(t *testing.T) {
 	m := manyBoards(5000)
 	srv := start(t, configOf(m))
@@ -75,7 +74,7 @@ func TestARolloutOfManyNodesShowsTheWorstFirst(t *testing.T) {
 	}
 }
 
-// The card of a rollout that has stopped leads to its page, and to the node that stopped it.
+// The card of a stopped rollout links its page and the node that stopped it.
 func TestTheCardOfAStoppedRolloutLeadsToIt(t *testing.T) {
 	srv := start(t, configOf(admintest.New(rolloutSample()...)))
 	_, body := srv.ask(t, "viewer", "GET", "/", nil)
@@ -92,7 +91,7 @@ func TestTheCardOfAStoppedRolloutLeadsToIt(t *testing.T) {
 	}
 }
 
-// BenchmarkARolloutOfManyNodes is one look of the decider at a rollout over 5,000 nodes.
+// BenchmarkARolloutOfManyNodes is one pass of the decider over 5,000 nodes.
 func BenchmarkARolloutOfManyNodes(b *testing.B) {
 	m := manyBoards(5000)
 	for b.Loop() {

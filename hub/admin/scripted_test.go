@@ -21,8 +21,8 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// A real night is the script night on the real hub, with what is to be seen of it: it goes on
-// for ever, as a test may take its time.
+// A real night runs the script night on the real hub. It does not end, so that a slow test has
+// time.
 type realNight struct {
 	url   string // of the hub
 	login string // address of the setup page, once
@@ -69,7 +69,7 @@ func startNight(t *testing.T) *realNight {
 	return n
 }
 
-// freeAddress is one for a program of this test alone.
+// freeAddress is an unused address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	addr, err := loopback.Address()
@@ -79,7 +79,7 @@ func freeAddress(t *testing.T) string {
 	return addr
 }
 
-// process starts a program that ends with the test, and returns what it says.
+// process starts a program that ends with the test, and returns its output.
 func process(t *testing.T, name string, args ...string) *bufio.Reader {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -164,8 +164,8 @@ func (n *realNight) enter(t *testing.T) *browser {
 	return b
 }
 
-// TestANightOnTheRealHub looks at what people see of a bad night: the real hub, real agents,
-// and a script. With SCREENSHOTS it keeps the picture of the readme, too.
+// A bad night in a browser: the real hub, real agents, and a script. With SCREENSHOTS it also saves
+// the README's picture.
 func TestANightOnTheRealHub(t *testing.T) {
 	t.Parallel()
 	n := startNight(t)
@@ -187,7 +187,7 @@ func TestANightOnTheRealHub(t *testing.T) {
 	}
 	for _, w := range []int64{1280, 768, 360} {
 		if w != 1280 {
-			b = n.enter(t) // each with time of its own
+			b = n.enter(t) // each with its own time limit
 		}
 		for _, v := range []struct{ name, path, says string }{
 			{"overview", "/", "site-02 is dark"},

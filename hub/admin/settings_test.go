@@ -94,7 +94,7 @@ func TestSettingsAreChanged(t *testing.T) {
 	for _, step := range []struct{ fill, text, press, says, did string }{
 		{"", "", `input[value=bo] ~ button[value=user-role]`, "The role is changed.", `make bo operator`},
 		{"input[value=bo] ~ input[name=password]", "four words are new", "input[value=bo] ~ button[value=user-password]", "The password is changed", `password for bo`},
-		{"", "", "input[value=bo] ~ button[value=user-delete]", "The person is gone", "delete bo"},
+		{"", "", "input[value=bo] ~ button[value=user-delete]", "The user is deleted", "delete bo"},
 		{"", "", "button[value=join-revoke]", "The join token is revoked", "revoke join k3jx7w2mqa"},
 		{"", "", "button[value=api-revoke]", "The API token is revoked.", "revoke api h2m9xq4rtb"},
 		{"", "", "button[value=backup]", "A backup has been written.", "back up"},

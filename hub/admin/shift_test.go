@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// shifts adds up how far what is in view jumps without anybody having touched it, as
-// browsers measure it: from 0.1 on it disturbs people.
+// shifts adds up layout shifts without input, as browsers measure them; from 0.1 on they disturb
+// users.
 const shifts = `window.shifted = 0, window.jumps = [], new PerformanceObserver((list) => {
 	for (const each of list.getEntries()) {
 		if (each.hadRecentInput) continue;
@@ -19,11 +19,10 @@ const shifts = `window.shifted = 0, window.jumps = [], new PerformanceObserver((
 	}
 }).observe({type: "layout-shift"}), true`
 
-// frames waits until two frames have been drawn: then what has moved is known.
+// frames waits for two frames: then all shifts are known.
 const frames = `new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => drawn("")))).then((x) => x + window.shifted)`
 
-// TestTheDayGoesOnAndNothingMoves changes what changes all day while pages are open:
-// counts, labels, times, and the connection.
+// Counts, labels, times and the connection change while pages are open, and nothing moves.
 func TestTheDayGoesOnAndNothingMoves(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/hub/admin/admintest"
 )
 
-// TestAStatefulSetHasAPage: with its facts, its versions, its pods, and what can be done.
+// A StatefulSet has a page with facts, versions, pods and actions.
 func TestAStatefulSetHasAPage(t *testing.T) {
 	srv := acting(t, admintest.Work(t))
 	_, list := srv.ask(t, "admin", "GET", "/workloads", nil)

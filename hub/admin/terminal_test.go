@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// screen is what the terminal shows.
+// screen is the text in the terminal.
 const screen = `(document.querySelector("#terminal .xterm-rows")?.innerText ?? "").replaceAll("\u00a0", " ")`
 
 func (k *kit) types(text string) {
@@ -52,7 +52,7 @@ func TestATerminalInAContainer(t *testing.T) {
 	k := newKit(t, toolObjects()...)
 	k.open("/pods/default/two-7d9f/terminal?container=web")
 	k.await(screen + `.includes("two-7d9f $")`)
-	// xterm.js writes its styles in a way that the page's policy forbids; here they hold
+	// The page's policy forbids how xterm.js adds its styles; these are in effect:
 	if !k.eval(`getComputedStyle([...document.querySelectorAll(".xterm-rows span")].find(s => s.innerText.includes("$"))).color === "rgb(255, 160, 60)"`) {
 		t.Error("a colour of 24 bits is not shown")
 	}
@@ -72,7 +72,7 @@ func TestATerminalInAContainer(t *testing.T) {
 		t.Errorf("the device was told the sizes %v, want those of 1280 and of 360 pixels", sizes)
 	}
 
-	k.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error { // who has no mouse gets out again
+	k.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error { // the keyboard gets out of the terminal
 		key := input.DispatchKeyEventParams{Key: "F6", Code: "F6", WindowsVirtualKeyCode: 117, Modifiers: 8}
 		for _, key.Type = range []input.DispatchKeyEventType{"rawKeyDown", "keyUp"} {
 			if _, err := chromedp.Call(ctx, input.DispatchKeyEvent, key); err != nil {
@@ -113,7 +113,7 @@ func TestATerminalInAContainer(t *testing.T) {
 		t.Errorf("runs %q", last)
 	}
 
-	k.excuse("WebSocket") // the hub goes away
+	k.excuse("WebSocket") // the hub stops
 	k.server.cut()
 	k.awaits("Connection to the hub lost.")
 
@@ -164,7 +164,7 @@ func TestWhoMayOpenATerminal(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, role, origin, token string
-		want                      string // "": no connection at all
+		want                      string // "": no connection
 	}{
 		{"an operator from our own page", "operator", "SELF", csrf, `"ready":true`},
 		{"an administrator from our own page", "admin", "SELF", csrf, `"ready":true`},

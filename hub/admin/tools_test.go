@@ -39,17 +39,17 @@ type device struct {
 	mu    sync.Mutex
 	lines []string
 	more  chan struct{}
-	err   error // of every question
+	err   error // for every request
 	asked []corev1.PodLogOptions
 	runs  [][]string
 	sizes []ask.Size
 
-	follows atomic.Int64 // logs that are followed now
+	follows atomic.Int64 // followed logs
 }
 
 func newDevice(lines ...string) *device { return &device{lines: lines, more: make(chan struct{})} }
 
-// log adds lines to every log that is followed.
+// log adds lines to all followed logs.
 func (d *device) log(lines ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,8 +80,8 @@ func (d *device) fail(err error) {
 	d.more = make(chan struct{})
 }
 
-// stampOf is the time of the nth line: several have the same one, as where an
-// engine tells whole seconds.
+// stampOf is the time of the nth line; several lines share one, as with engines that give whole
+// seconds.
 func stampOf(n int) time.Time {
 	return admintest.Now.Add(-time.Hour + time.Duration(n/3)*10*time.Second)
 }
@@ -129,7 +129,7 @@ func (d *device) Logs(ctx context.Context, p *corev1.Pod, o corev1.PodLogOptions
 	}
 }
 
-// Exec is a small shell: it says what it is told, and knows exit.
+// Exec is a small shell: it echoes its input, and knows exit.
 func (d *device) Exec(ctx context.Context, p *corev1.Pod, o corev1.PodExecOptions, s ask.IO) error {
 	d.mu.Lock()
 	d.runs = append(d.runs, o.Command)
@@ -202,7 +202,7 @@ func (d *device) Exec(ctx context.Context, p *corev1.Pod, o corev1.PodExecOption
 
 // ---- a hub
 
-// estate is the hub itself, and remembers what was done to it.
+// estate is the hub's data, and records changes.
 type estate struct {
 	mu   sync.Mutex
 	did  []string
@@ -354,7 +354,7 @@ func (w *wires) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// cut closes every connection, those that have become sockets too.
+// cut closes every connection, including WebSockets.
 func (s *server) cut() {
 	s.wires.mu.Lock()
 	defer s.wires.mu.Unlock()
@@ -364,7 +364,7 @@ func (s *server) cut() {
 	s.wires.open = nil
 }
 
-// keys are the estate's tokens, of which those of the API are real.
+// keys are the estate's tokens, with the guard's real API tokens.
 type keys struct {
 	*estate
 	guard *access.Guard
@@ -374,7 +374,7 @@ func (k keys) CreateAPIToken(ctx context.Context, t access.NewAPIToken) (string,
 	return k.guard.CreateAPIToken(ctx, t)
 }
 
-// some are the estate's people, but whether there are any is the guard's word.
+// some are the estate's users; the guard says whether there are any.
 type some struct {
 	*estate
 	guard *access.Guard
@@ -387,7 +387,7 @@ func (s some) Users(ctx context.Context) ([]store.User, error) {
 	return s.estate.Users(ctx)
 }
 
-// A kit is a page with all its tools, behind the real guard and before the real API.
+// A kit is a page with all its tools, with the real guard and the real API.
 type kit struct {
 	*browser
 	fleet  *admintest.Memory
@@ -398,7 +398,7 @@ type kit struct {
 	acts   chan store.Audit
 }
 
-// equip gives a page tools that are simulated.
+// equip gives a page simulated tools.
 func equip(c *frame.Config) (*device, *estate) {
 	d, e := newDevice(), &estate{acts: sampleActs()}
 	c.Logs, c.Shells, c.Archive, c.People, c.Tokens, c.Accounts, c.About = d, d, e, e, e, e, about
@@ -416,7 +416,7 @@ func newKit(t *testing.T, objects ...state.Object) *kit {
 	return newKitOf(t, append(admintest.Sample(), objects...)...)
 }
 
-// newKitOf is one of a fleet of nothing but these.
+// newKitOf is a kit with a fleet of only these objects.
 func newKitOf(t *testing.T, objects ...state.Object) *kit {
 	t.Helper()
 	k := &kit{fleet: admintest.New(objects...), acts: make(chan store.Audit, 100)}
@@ -436,7 +436,7 @@ func newKitOf(t *testing.T, objects ...state.Object) *kit {
 	return k
 }
 
-// become logs in as somebody else.
+// become logs in as another user.
 func (k *kit) become(role access.Role) {
 	k.Helper()
 	name := string(role) + "-person"
@@ -450,7 +450,7 @@ func (k *kit) become(role access.Role) {
 	k.press("button.primary")
 }
 
-// sizes looks at a page at every width, light and dark, and keeps pictures of it.
+// sizes checks a page at every width, light and dark, and saves pictures.
 func (k *kit) sizes(name string) {
 	k.Helper()
 	for _, w := range []struct {

@@ -46,8 +46,8 @@ func TestVendoredFilesAreWhatTheirReadmeSays(t *testing.T) {
 	}
 }
 
-// TestAPageCostsLittle holds that what a page loads at first is at most 150 kB,
-// compressed, the terminal's included; and that only the terminal loads its files.
+// The first load of a page is at most 150 kB compressed, including the terminal's files, which only
+// the terminal loads.
 func TestAPageCostsLittle(t *testing.T) {
 	srv := start(t, configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...)))
 	refers := regexp.MustCompile(`(?:href|src|data-xterm|data-fit)="(/static/[^"]+)"`)

@@ -1,4 +1,4 @@
-// Package admintest has what the tests of the page share: a fleet in memory.
+// Package admintest is what tests of the page share: a fleet in memory, and samples.
 package admintest
 
 import (
@@ -16,7 +16,7 @@ func Ask(s state.Snapshot, now time.Time, query map[string]string) *frame.Reques
 	return &frame.Request{Snapshot: s, Now: now, Path: "/nodes/n", Query: func(k string) string { return query[k] }}
 }
 
-// CheckKeys holds what a list can be searched for to what people are told.
+// CheckKeys checks that a list can be searched by exactly the documented keys.
 func CheckKeys[F any](t testing.TB, list string, has map[string]F) {
 	t.Helper()
 	keys := slices.Sorted(maps.Keys(has))

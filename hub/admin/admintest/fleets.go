@@ -101,7 +101,7 @@ func Many(n int) *Memory {
 	return m
 }
 
-// Crashed is a pod whose container has ended four minutes ago.
+// Crashed is a pod whose container crashed four minutes ago.
 func Crashed(name, node string, change func(*corev1.ContainerStatus)) *corev1.Pod {
 	return Pod(name, node, func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("256Mi")}
@@ -130,7 +130,7 @@ func Drained(t testing.TB) *Memory {
 	return m
 }
 
-// Silent makes so many of a fleet's nodes dark, and a few of the others something else.
+// Silent makes some of a fleet's nodes dark, and gives a few others different trouble.
 func Silent(m *Memory, dark int) *Memory {
 	var changes []state.Change
 	i := 0
@@ -192,7 +192,7 @@ func Night() []state.Object {
 	return objects
 }
 
-// Tolerates that its node is silent, for five minutes.
+// Tolerates makes a pod tolerate a silent node for five minutes.
 func Tolerates(p *corev1.Pod) {
 	p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists,
 		Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))}}
@@ -206,7 +206,7 @@ func Pending(p *corev1.Pod) {
 			Message: "0/9 nodes are available: 9 of us."}}}
 }
 
-// Stuck is a fleet in which pods of two deployments find no place: one for a label, one for memory.
+// Stuck is a fleet in which pods of two Deployments find no node: one for a label, one for memory.
 func Stuck(t testing.TB) *Memory {
 	m := New(StuckFleet()...)
 	for i, name := range []string{"vision", "ledger"} {
@@ -246,7 +246,7 @@ func StuckFleet() (all []state.Object) {
 		}))
 }
 
-// StuckWorkload adds a Deployment of one pod, which waits.
+// StuckWorkload adds a Deployment with one pod that waits for a node.
 func StuckWorkload(t testing.TB, m *Memory, name string, change func(*corev1.PodSpec)) {
 	t.Helper()
 	one := int32(1)
@@ -275,7 +275,7 @@ func StuckWorkload(t testing.TB, m *Memory, name string, change func(*corev1.Pod
 	}))
 }
 
-// Choosy asks for all that a pod can ask for.
+// Choosy gives a pod every kind of scheduling rule.
 func Choosy(p *corev1.Pod) {
 	like := func(app string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}

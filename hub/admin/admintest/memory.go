@@ -20,7 +20,7 @@ func (m *Memory) Form(kind state.Kind, namespace, name string) string {
 	return frame.ItemOf(m.Snapshot().Get(state.Key{Kind: kind, Namespace: namespace, Name: name})).Form()
 }
 
-// End takes an object away, as a device that confirms does.
+// End deletes an object, as when a device confirms it.
 func (m *Memory) End(t testing.TB, o state.Object) {
 	t.Helper()
 	if _, err := m.Do(t.Context(), Gone(o)); err != nil {
@@ -62,14 +62,14 @@ func New(objects ...state.Object) *Memory {
 	return m
 }
 
-// incidents finds what is wrong, as the hub does, whenever that is looked at.
+// incidents updates the incidents, as the hub does.
 func (m *Memory) incidents(subjects []state.Subject) {
 	decider := incident.Decider{LeaveBy: func(n *corev1.Node, p *corev1.Pod) (time.Time, bool) {
 		leave := eviction.LeaveBy(n, p)
 		return leave.At, leave.Must
 	}}
 	if m.at = time.Now(); m.at.Before(m.counted.Add(2 * time.Second)) {
-		m.at = m.counted.Add(2 * time.Second) // it counts once a second
+		m.at = m.counted.Add(2 * time.Second) // counts are written once a second
 	}
 	var made []state.Applied
 	m.s, made = state.Apply(m.s, decider.Decide(m.s, subjects, m.at).Changes)
@@ -78,7 +78,7 @@ func (m *Memory) incidents(subjects []state.Subject) {
 	}
 }
 
-// FindIncidents looks at the whole fleet.
+// FindIncidents updates all incidents.
 func (m *Memory) FindIncidents() { m.incidents(incident.Decider{}.Subjects(m.s)) }
 
 func (m *Memory) Snapshot() state.Snapshot {
@@ -97,7 +97,7 @@ func (m *Memory) Do(_ context.Context, news control.News) ([]state.Applied, erro
 	var done []state.Applied
 	m.s, done = state.Apply(m.s, changes)
 	m.log = append(m.log, done...)
-	for range 5 { // of the hub's deciders, the one whose work the page shows as it goes on
+	for range 5 { // the decider whose progress the page shows
 		plan := drains.Decider{}.Decide(m.s, drains.Decider{}.Subjects(m.s), time.Now())
 		var made []state.Applied
 		m.s, made = state.Apply(m.s, plan.Changes)
@@ -109,14 +109,14 @@ func (m *Memory) Do(_ context.Context, news control.News) ([]state.Applied, erro
 	return done, nil
 }
 
-// Apply makes changes that no decider looks at.
+// Apply makes changes without running a decider.
 func (m *Memory) Apply(changes []state.Change) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.s, _ = state.Apply(m.s, changes)
 }
 
-// Become has it be as another one.
+// Become replaces the fleet by another one.
 func (m *Memory) Become(other *Memory) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,7 +146,7 @@ func (m *Memory) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) {
 	return m.log[i:], m.more, nil
 }
 
-// Gone is the end of an object.
+// Gone deletes an object.
 func Gone(o state.Object) control.News {
 	return func(state.Snapshot, time.Time) ([]state.Change, error) {
 		return []state.Change{state.Remove(o, "")}, nil

@@ -145,7 +145,7 @@ const report = `{"host":{"hostname":"pi-2","os":"linux","arch":"arm64","cpu":"Co
 "temperatures":[{"name":"cpu-thermal","celsius":52.1}],"power":{"underVoltage":false,"throttledSeen":true},
 "disks":[{"name":"mmcblk0","kind":"SD","bytes":31268536320,"written":812646400}],"clock":{"synced":true,"rtc":false},"memoryLimits":true,"problems":["i2c-1: permission denied"]}`
 
-// Sample is a fleet with one of everything that goes wrong.
+// Sample is a fleet with one of each kind of trouble.
 func Sample() []state.Object {
 	site := func(name string, st fleet.SiteStatus) *fleet.Site {
 		since := Ago(2 * time.Minute)
@@ -153,7 +153,7 @@ func Sample() []state.Object {
 		return &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: Ago(50 * time.Hour)},
 			Status: st}
 	}
-	next := metav1.NewMicroTime(Now.Add(9 * time.Hour)) // a slow machine still has it before it
+	next := metav1.NewMicroTime(Now.Add(9 * time.Hour)) // later than the end of any test
 	last := metav1.NewMicroTime(Now.Add(-5 * time.Second))
 	replicas := int32(3)
 	started, ended := Ago(8*time.Hour), Ago(7*time.Hour)

@@ -60,8 +60,8 @@ func audit(d time.Duration, verb, resource, namespace, name string, code int) st
 		Name: name, Code: code}
 }
 
-// What changed about a node, its site and a workload of the last day, on one axis; each says only what
-// belongs to it.
+// What changed about a node, its site and a workload in the last day. Each lists only its own
+// changes.
 func TestWhatChanged(t *testing.T) {
 	s := shopFleet(t)
 	audits := []store.Audit{
@@ -110,7 +110,7 @@ func TestWhatChanged(t *testing.T) {
 				got = append(got, fmt.Sprintf("%s %s: %s", admintest.Now.Sub(e.At), e.Kind, e.Text))
 			}
 		}
-		slices.Sort(got) // of the same moment any may be first
+		slices.Sort(got) // entries of one moment have no order
 		slices.Sort(c.want)
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))

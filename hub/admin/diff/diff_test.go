@@ -32,8 +32,8 @@ func TestDiffIsTheShortestWay(t *testing.T) {
 	}
 }
 
-// FuzzDiff holds that what is cut and the same is the old text, and what is added
-// and the same is the new one.
+// FuzzDiff checks that removed and equal lines are the old text, and added and equal lines the new
+// one.
 func FuzzDiff(f *testing.F) {
 	f.Add("a\nb\nc", "a\nc\nd")
 	f.Add("a\nb\nc\na\nb\nb\na", "c\nb\na\nb\na\nc")

@@ -60,7 +60,7 @@ func TestWhatACrashIsSaidToBe(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		pod   *corev1.Pod
-		want  string // container, lasted, restarts, whether it is started again; "": none
+		want  string // container, run time, restarts, whether it starts again; "": none
 		logs  string
 		asked bool
 	}{

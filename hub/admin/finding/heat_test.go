@@ -16,7 +16,7 @@ func TestANodeThatIsHotSaysSoFirst(t *testing.T) {
 		"the firmware slows the processor down: check its cooling and its power supply")
 	for _, c := range []struct {
 		name    string
-		celsius float64 // 0: it does not tell
+		celsius float64 // 0: not reported
 		change  func(*corev1.Node)
 		away    bool
 		want    string // the beginning

@@ -7,8 +7,7 @@ import (
 	"flotilla.dev/hub/diagnose"
 )
 
-// What Docker 28 and Podman 5 say of registries that do not give an image, as their devices' agents
-// report it.
+// What Docker 28 and Podman 5 report about registries that do not return an image.
 func TestWhyThereIsNoImage(t *testing.T) {
 	const ref = "registry.example:5000/shop/kiosk:2.1"
 	for _, c := range []struct{ name, said, cause string }{

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// fixText is a fix in a line.
+// fixText is a fix on one line.
 func fixText(f fix) string {
 	text := f.Node
 	for _, s := range f.Steps {
@@ -141,7 +141,7 @@ func TestWhatIsFreeIsNeverSaidToBeMore(t *testing.T) {
 func TestEveryReasonHasWords(t *testing.T) {
 	for r := schedule.Fits + 1; r.String() != ""; r++ {
 		w := reasonWords[r]
-		if r == schedule.NoVolume { // of every node alike: the claim says it
+		if r == schedule.NoVolume { // alike for every node: the claim says it
 			continue
 		}
 		if w.need == nil || w.against == nil || w.short == nil {
@@ -153,7 +153,7 @@ func TestEveryReasonHasWords(t *testing.T) {
 func TestWhyAPodIsNotPlaced(t *testing.T) {
 	large := admintest.Pod("large", "", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("8Gi")}
-		// What the condition says is for people: it is not taken apart.
+		// The condition's message is for people and is not parsed.
 		p.Status = corev1.PodStatus{Phase: corev1.PodPending,
 			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False",
 				Message: "0/9 nodes are available: 9 of us."}}}

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// The hub's own events begin with what it is about to do; the page reports them.
+// The hub's own events are imperatives; the page shows them as reports.
 func TestEventsAreReports(t *testing.T) {
 	for message, want := range map[string]string{
 		"create meter-1 for meter on pi-1":                                      "Created meter-1 for meter on pi-1",

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// yamlOnly are the kinds of which the page shows the YAML alone, by choice.
+// yamlOnly are the kinds that the page shows only as YAML, by choice.
 var yamlOnly = []state.Kind{
 	state.ConfigMaps, state.ControllerRevisions, state.DeviceReports, state.Endpoints, state.EndpointSlices,
 	state.Leases, state.LimitRanges, state.Namespaces,

@@ -113,7 +113,7 @@ func TestTheNumberIsTyped(t *testing.T) {
 	}
 }
 
-// No number can be reached by naming one thing often.
+// An object that is named often counts once.
 func TestOneThingNamedOftenIsOneThing(t *testing.T) {
 	if items, ok := namedIn(url.Values{"items": {strings.Repeat("/bone-1=0a ", 50)}}); !ok || len(items) != 1 {
 		t.Errorf("one thing fifty times is %d", len(items))

@@ -19,7 +19,7 @@ func (r testRow) Lasting() any {
 	return r
 }
 
-// A row is kept by what it shows.
+// Rows with equal data are rendered once.
 func TestRowsAreKept(t *testing.T) {
 	kept := rows{template: template.Must(template.New("").Parse(`{{define "row"}}<td>{{.Name}}</td>{{end}}`))}
 	row := func(r testRow) string {
@@ -31,7 +31,7 @@ func TestRowsAreKept(t *testing.T) {
 	}
 	one := testRow{Name: "one", Age: format.Moment{At: "2026-11-20T12:00:00Z", Ago: "5m"}}
 	first := row(one)
-	for range keptRows + 10 { // more than are kept
+	for range keptRows + 10 { // more than fit the cache
 		other := one
 		other.Name = rand.Text()
 		if got := row(other); !strings.Contains(got, other.Name) || strings.Contains(got, ">one<") {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A stream on which nothing happens for longer than a browser may take to read stays.
+// A stream without updates stays open longer than a browser may take to read.
 func TestAQuietStreamStays(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := EventWriter{w: w, rc: http.NewResponseController(w), wait: 50 * time.Millisecond}
@@ -36,7 +36,7 @@ func TestAQuietStreamStays(t *testing.T) {
 	}
 }
 
-// Every stream gets the same compressed parts, between others of its own.
+// All streams get the same compressed parts, between parts of their own.
 func TestPartsMakeAGzipStreamInAnyOrder(t *testing.T) {
 	long := newEvent("show", "x", []byte(strings.Repeat("a line of the page\n", 5000)))
 	short := newEvent("beat", "", []byte("now"))
@@ -55,7 +55,7 @@ func TestPartsMakeAGzipStreamInAnyOrder(t *testing.T) {
 	}
 	for i, e := range []*event{short, long, short, short, long, long} {
 		sent <- e
-		got := make([]byte, len(e.text)) // before any other is sent
+		got := make([]byte, len(e.text)) // before another part is sent
 		if _, err := io.ReadFull(z, got); err != nil || !bytes.Equal(got, e.text) {
 			t.Fatalf("event %d: a browser reads something else: %v", i, err)
 		}

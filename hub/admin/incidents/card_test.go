@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// request is a question about a fleet.
+// request is a view's input for a fleet.
 func request(m *admintest.Memory, path, query string) *frame.Request {
 	c := frame.Config{Fleet: m, Now: func() time.Time { return admintest.Now },
 		Liveness: func(string) frame.Liveness { return frame.Liveness{Seen: admintest.Now, Connected: true} }}
@@ -28,7 +28,7 @@ func request(m *admintest.Memory, path, query string) *frame.Request {
 	return frame.New(c, nodes.SiteActions, nil).RequestFor(frame.Question{Role: access.Admin, Path: path, Query: asked})
 }
 
-// opened is an open incident that began some time ago.
+// opened is an open incident that began a while ago.
 func opened(name, kind, about string, cause fleet.IncidentCause, s fleet.IncidentSeverity,
 	ago time.Duration) *fleet.Incident {
 	i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Cause: cause,
@@ -40,8 +40,8 @@ func opened(name, kind, about string, cause fleet.IncidentCause, s fleet.Inciden
 	return i
 }
 
-// A card does not say that its trouble is gone as soon as it is: a crash loop runs for some seconds
-// after each start, and its card would grow and shrink with every crash.
+// A card says only after a while that its cause is not seen: a crash loop runs for some seconds
+// after each start, and its card must not grow and shrink with each crash.
 func TestACardDoesNotCountFromTheLastCrash(t *testing.T) {
 	a := request(admintest.New(admintest.Night()...), "/", "")
 	for quiet, want := range map[time.Duration]bool{0: false, 5 * time.Second: false, 59 * time.Second: false,
@@ -53,8 +53,7 @@ func TestACardDoesNotCountFromTheLastCrash(t *testing.T) {
 	}
 }
 
-// However many warnings came first, what is critical is shown, and before them; the warnings are
-// one card, which opens into a list.
+// Critical incidents come before older warnings; many warnings share a card that opens into a list.
 func TestManyIncidentsOfOneCauseAreOneCard(t *testing.T) {
 	m := admintest.New()
 	for i := range 50 {
@@ -75,7 +74,7 @@ func TestManyIncidentsOfOneCauseAreOneCard(t *testing.T) {
 	}
 }
 
-// Whatever is wrong, there are seven cards at most; what is left is one that leads to the list.
+// There are at most seven cards; the last one links the list with the rest.
 func TestThereAreFewCards(t *testing.T) {
 	m := admintest.New()
 	for n, cause := range diagnose.Causes() {
@@ -113,7 +112,7 @@ func TestAStormIsOneProvisionalCard(t *testing.T) {
 	}
 }
 
-// Dark sites that are one card have their actions together, and say what becomes of the pods of each.
+// Dark sites that share a card share its actions, and each says what happens to its pods.
 func TestSitesOfOneCardAreActedOnTogether(t *testing.T) {
 	m := admintest.New()
 	for i := range 4 {
@@ -135,8 +134,8 @@ func TestSitesOfOneCardAreActedOnTogether(t *testing.T) {
 	}
 }
 
-// The card of a workload without a place says why in the words of the list; what the scheduler
-// says is a detail of it.
+// The card of a workload that cannot be placed says why in the list's words; the scheduler's text
+// is a detail.
 func TestACardSaysInAFewWordsWhyThereIsNoPlace(t *testing.T) {
 	m := admintest.Stuck(t)
 	got := map[string]string{}

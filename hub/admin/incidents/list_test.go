@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// past is an incident that is over.
+// past is a closed incident.
 func past(name string, ago time.Duration) *fleet.Incident {
 	i := opened(name, "Site", "oslo", diagnose.NodeDark, fleet.SeverityCritical, ago+time.Hour)
 	i.State, i.Closed, i.Evicted = fleet.IncidentClosed, new(admintest.Ago(ago)), 2
@@ -86,7 +86,7 @@ func TestALongListHasPages(t *testing.T) {
 	}
 }
 
-// The page of an incident tells what it has been through, and what it follows from.
+// An incident's page has its timeline and the incident that it follows from.
 func TestThePageOfAnIncidentTellsItsTimeline(t *testing.T) {
 	dark := past("dark", time.Hour)
 	dark.Tainted, dark.Moved = new(admintest.Ago(115*time.Minute)), new(admintest.Ago(110*time.Minute))

@@ -22,7 +22,7 @@ func TestLinesOfALog(t *testing.T) {
 		{"bytes that are no text are marked", at + "a\xff\n", "02:20:20 a\ufffd"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			for step := 1; step < 40; step += 19 { // however it is cut on its way
+			for step := 1; step < 40; step += 19 { // however the stream is split
 				var got []string
 				c := &cutter{take: func(lines []logLine) error {
 					for _, l := range lines {

@@ -6,16 +6,14 @@ import (
 	"unsafe"
 )
 
-// stepped is a moment as it would have been noted had the machine's clock been set forward since:
-// its monotonic reading is what it was.
+// stepped is a moment whose wall clock was set forward since, with its monotonic reading unchanged.
 func stepped(t time.Time, by time.Duration) time.Time {
 	wall := (*uint64)(unsafe.Pointer(&t)) // of a time with a monotonic reading: its seconds from bit 30 on
 	*wall -= uint64(by/time.Second) << 30
 	return t
 }
 
-// The first thing that a hub without a battery-backed clock hears from NTP is no half an hour in
-// which nobody has typed.
+// Setting the clock by NTP does not count as half an hour without input.
 func TestATerminalInUseOutlivesAStepOfTheClock(t *testing.T) {
 	w := newWindow(nil)
 	w.opened = stepped(w.opened, 2*time.Hour)

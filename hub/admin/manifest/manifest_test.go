@@ -69,7 +69,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// kubectl's copy of an object in itself would head every diff.
+// kubectl's copy of an object in its annotation would be in every diff.
 func TestWhatIsComparedHasNoCopyOfItself(t *testing.T) {
 	m, err := parseManifest("kind: ConfigMap\nmetadata:\n  name: a\n  annotations:\n    kubectl.kubernetes.io/last-applied-configuration: |\n      {}\n    mine: kept\n")
 	if err != nil {
@@ -87,7 +87,7 @@ func TestWhatIsComparedHasNoCopyOfItself(t *testing.T) {
 	}
 }
 
-// The YAML of an object leads back to where that is shown, of whichever kind it is.
+// The YAML of an object links the object's page, for every kind.
 func TestTheYAMLLeadsBackToTheObjectsPage(t *testing.T) {
 	m := admintest.Work(t)
 	nightly := m.Snapshot().Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: "nightly-report"})

@@ -91,7 +91,7 @@ func TestTheLastDayOfANode(t *testing.T) {
 func TestTheLastDayOfASite(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 40, 0, 0, time.UTC)
 	var objects []state.Object
-	for i := range 4 { // all of them fall silent for an hour, and one for two
+	for i := range 4 { // all nodes fall silent for an hour, and one for two
 		name, long := fmt.Sprintf("pi-%d", i), time.Hour
 		if i == 0 {
 			long = 2 * time.Hour

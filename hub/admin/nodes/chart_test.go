@@ -122,8 +122,7 @@ func TestAChartSaysWhatItShows(t *testing.T) {
 	}
 }
 
-// What is shown anew while nothing was measured is the same, but for one step each step:
-// nothing flickers.
+// A chart without new samples changes once per step, so nothing flickers.
 func TestAChartStandsStill(t *testing.T) {
 	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	word := history.Pack(history.Sample{history.CPU: .5})
@@ -169,7 +168,7 @@ func TestANodeWithoutFigures(t *testing.T) {
 	}
 }
 
-// Charts open on what is known, and not on a day of which they know the last minutes.
+// Charts open on the known time, not on a day whose last minutes are known.
 func TestChartsOpenOnWhatIsKnown(t *testing.T) {
 	for known, want := range map[time.Duration]string{
 		20 * time.Minute: "The last 1 h", 2 * time.Hour: "The last 6 h", 7 * time.Hour: "The last 24 h",

@@ -19,10 +19,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// FuzzWhatIsWrongIsSaidAlikeEverywhere makes fleets at random. Every pod that should run and does
-// not has a finding, its page says it, the list of what needs attention has it, an incident of
-// that family is open, and the overview does not say that all is well. Where nothing is wrong it
-// does.
+// FuzzWhatIsWrongIsSaidAlikeEverywhere makes random fleets. A pod that should run and does not has
+// a finding, a sentence on its page, a row in the list and an open incident, and the overview does
+// not say that all is well. Without trouble it does.
 func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 	for seed := range uint64(150) {
 		f.Add(seed)
@@ -67,7 +66,7 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 	})
 }
 
-// shouldRun and does are the rules as Kubernetes' documentation has them.
+// shouldRun and does are the rules of Kubernetes' documentation.
 func shouldRun(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodSucceeded &&
 		(p.Status.Phase != corev1.PodFailed || metav1.GetControllerOf(p) == nil)
@@ -87,7 +86,7 @@ func does(s state.Snapshot, p *corev1.Pod) bool {
 	return ready == nil || ready.Status == corev1.ConditionTrue
 }
 
-// hasIncident tells whether an incident is open that a finding is part of.
+// hasIncident tells whether a finding belongs to an open incident.
 func hasIncident(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) bool {
 	about := map[string]bool{p.Name: true, "shop": true}
 	switch n := s.Node(p.Spec.NodeName); {
@@ -108,7 +107,7 @@ func hasIncident(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) bool {
 func randomFleet(r *rand.Rand) (all []state.Object) {
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
 	chance := func(percent int) bool { return r.IntN(100) < percent }
-	bad := r.IntN(3) * 20 // percent of what is wrong; 0: nothing
+	bad := r.IntN(3) * 20 // percent of pods with trouble; 0: none
 	old := admintest.Ago(3 * time.Hour)
 	for i := range 1 + r.IntN(6) {
 		all = append(all, admintest.Node(fmt.Sprintf("n-%d", i), pick("oslo", "bergen"), func(n *corev1.Node) {
@@ -160,7 +159,7 @@ func randomFleet(r *rand.Rand) (all []state.Object) {
 						of.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: int32(r.IntN(2))}}
 					}
 					if of.State.Running == nil {
-						ready.Status = corev1.ConditionFalse // a device says so of a container that does not run
+						ready.Status = corev1.ConditionFalse // the device's reason for a container that does not run
 					}
 				}
 				switch r.IntN(8) {

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// pictureRequest asks for the overview of a fleet, with what can be done to its sites.
+// pictureRequest is the overview's input for a fleet, with the actions on sites.
 func pictureRequest(m *admintest.Memory) *frame.Request {
 	c := frame.Config{Fleet: m, Now: func() time.Time { return admintest.Now },
 		Liveness: func(string) frame.Liveness { return frame.Liveness{Seen: admintest.Now, Connected: true} }}
@@ -103,8 +103,7 @@ func TestEveryNodeHasItsMark(t *testing.T) {
 	}
 }
 
-// Of more sites than can be drawn those with trouble are, in the order of their names;
-// the others are counted.
+// Of too many sites those with trouble are drawn, by name; the others are counted.
 func TestOfManySitesThoseWithTroubleAreDrawn(t *testing.T) {
 	var objects []state.Change
 	for i := range 300 {
@@ -130,7 +129,7 @@ func TestOfManySitesThoseWithTroubleAreDrawn(t *testing.T) {
 	}
 }
 
-// BenchmarkFleetPicture draws fleets, most of whose nodes are dark.
+// BenchmarkFleetPicture draws fleets with mostly dark nodes.
 func BenchmarkFleetPicture(b *testing.B) {
 	for _, n := range []int{200, 1000, 5000, 10000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {

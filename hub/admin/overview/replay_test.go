@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// at asks for the overview at a moment.
+// at is the overview's input at a moment.
 func at(m *admintest.Memory, moment string) *frame.Request {
 	a := pictureRequest(m)
 	a.Query = func(name string) string { return map[string]string{"at": moment}[name] }
@@ -29,7 +29,7 @@ func turn(d time.Duration, ready corev1.ConditionStatus) state.HealthChange {
 	return state.HealthChange{At: metav1.NewMicroTime(admintest.Now.Add(-d)), Ready: ready}
 }
 
-// The picture at an earlier moment has each node as it was then, in the place that it has now.
+// The picture at an earlier moment has each node in its present place, in its state of then.
 func TestTheNightIsReplayed(t *testing.T) {
 	m := admintest.New(
 		admintest.Node("pi-1", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true }),
@@ -78,7 +78,7 @@ func TestTheNightIsReplayed(t *testing.T) {
 	}
 }
 
-// A step leads ten minutes on, within the hours that can be replayed.
+// A step is ten minutes, within the replayed hours.
 func TestReplayGoesByTenMinutes(t *testing.T) {
 	m := admintest.New(admintest.Node("pi-1", "oslo", nil))
 	step := func(moment string) replay {

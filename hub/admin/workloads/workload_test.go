@@ -33,7 +33,8 @@ func TestWhatStandsBehindAWorkloadIsCounted(t *testing.T) {
 	}
 }
 
-// A workload's pods that are away are counted by site, and those that were replaced come last: whatever there are more of.
+// Pods on nodes that are not ready are counted by site; replaced pods come last, however many there
+// are.
 func TestWhyPodsAreMissingIsCountedBySite(t *testing.T) {
 	m := admintest.Work(t)
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
