@@ -1,6 +1,6 @@
-// Package finding puts into words what package diagnose finds wrong with nodes and pods, why, and
-// what would help. It judges nothing itself: what is wrong is said by diagnose, why there is no
-// place by schedule. The page's packages show its sentences.
+// Package finding puts findings of package diagnose into words: what is wrong with nodes and pods,
+// why, and what helps. It judges nothing itself: diagnose finds trouble, and schedule why a pod has
+// no node. The page's packages show its sentences.
 package finding
 
 import (
@@ -8,17 +8,17 @@ import (
 	"flotilla.dev/hub/admin/frame"
 )
 
-// A ConditionRow is a condition of something, as its page shows it.
+// A ConditionRow is a condition on its object's page.
 type ConditionRow struct {
 	Type    string
 	Pill    frame.Pill
 	Reason  string
 	Message string
 	Since   *format.Moment
-	Help    string // where the manual tells of it; "": nowhere
+	Help    string // the manual's page about it; "": none
 }
 
-// ConditionRows are all conditions of something. The page folds those that are good.
+// ConditionRows are all conditions of an object. The page folds the good ones.
 type ConditionRows []ConditionRow
 
 func (c ConditionRows) Good() ConditionRows { return c.are(true) }

@@ -16,29 +16,29 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Crash is how a container of a pod has ended that is not to end.
+// A Crash is how a container that should keep running ended.
 type Crash struct {
 	Key       string
 	Container string
 	How, Next string
 	When      *format.Moment
-	Lasted    string         // it had run for so long; "": not known
-	Restarts  string         // in words; "": none
-	Again     *format.Moment // when it is started again at the latest; nil: not known, or it runs
-	Tail      string         // where its last lines are; "": not for this role, or there is nobody to ask
+	Lasted    string         // its run time; "": not known
+	Restarts  string         // restarts in words; "": none
+	Again     *format.Moment // the latest time of its restart; nil: not known, or it runs
+	Tail      string         // where its last lines are; "": not for this role, or the device does not answer
 	Logs      string         // the page of its whole log; "": not for this role
-	Words     string         // its termination message, which the hub remembers
+	Words     string         // its termination message, stored by the hub
 	Silent    bool           // its device does not answer
 }
 
 const (
-	// mostCrashes is how many containers a page tells of.
+	// mostCrashes bounds the containers on a pod's page.
 	mostCrashes = 4
-	// maxWords bounds a termination message as it is shown, in bytes.
+	// maxWords bounds a shown termination message, in bytes.
 	maxWords = 2 << 10
 )
 
-// backOff is how long a container waits at most that has been started again so often.
+// backOff is the longest wait before a restart, after so many restarts.
 func backOff(restarts int32) time.Duration {
 	wait := time.Duration(0)
 	for range min(restarts, 10) {
@@ -47,8 +47,8 @@ func backOff(restarts int32) time.Duration {
 	return wait
 }
 
-// LastEndOf returns how a container has ended last, if that is something to tell; running tells
-// that another instance of it has begun since.
+// LastEndOf returns a container's last end, if it is worth showing; running: a new instance has
+// started since.
 func LastEndOf(c *corev1.ContainerStatus, now time.Time) (t *corev1.ContainerStateTerminated, running bool) {
 	last := c.LastTerminationState.Terminated
 	switch {
@@ -67,12 +67,12 @@ func LastEndOf(c *corev1.ContainerStatus, now time.Time) (t *corev1.ContainerSta
 	return nil, false
 }
 
-// CrashMark names one end of a container: how it ended, and when.
+// CrashMark identifies one end of a container by how and when it ended.
 func CrashMark(t *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("%d.%d", t.FinishedAt.Unix(), t.ExitCode)
 }
 
-// CrashesOf are the containers of a pod that have ended and should not have.
+// CrashesOf are the ends of a pod's containers that should keep running.
 func CrashesOf(a *frame.Request, p *corev1.Pod) (all []Crash) {
 	if p.Spec.NodeName == "" {
 		return nil
@@ -116,7 +116,7 @@ func CrashesOf(a *frame.Request, p *corev1.Pod) (all []Crash) {
 	return all
 }
 
-// memoryLimit is a container's, in Kubernetes' words; "": none.
+// memoryLimit is a container's memory limit in Kubernetes' words; "": none.
 func memoryLimit(p *corev1.Pod, container string) string {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
@@ -128,7 +128,7 @@ func memoryLimit(p *corev1.Pod, container string) string {
 	return ""
 }
 
-// Reachable tells whether a pod's device answers: a terminal there would wait for nothing.
+// Reachable tells whether a pod's device answers, so that a terminal can open there.
 func Reachable(a *frame.Request, p *corev1.Pod) bool {
 	n := a.Node(p.Spec.NodeName)
 	return n != nil && state.ReadyOf(n) != corev1.ConditionUnknown

@@ -6,10 +6,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// An exit is how a container ended, in words, and what to look at next.
+// An exit is how a container ended, in words, and what to do next.
 type exit struct{ How, Next string }
 
-// signals are those that end programs: signal(7).
+// signals are the signals that end programs: signal(7).
 var signals = map[int32]struct{ name, means, next string }{
 	1: {"SIGHUP", "its terminal hung up", ""},
 	2: {"SIGINT", "it was interrupted", ""},

@@ -11,19 +11,19 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// HotCelsius is from where on boards slow their processors down: a Raspberry Pi 4 and 5 at 80 °C.
+// HotCelsius is the temperature from which boards slow down: 80 °C on a Raspberry Pi 4 and 5.
 const HotCelsius = 80
 
-// NoAnswer is what is wrong with a node that is not heard: since when stands beside it.
+// NoAnswer is the sentence about a silent node; the page shows the time beside it.
 const NoAnswer = "It does not answer"
 
-// NodeSentence is what is wrong with a node in one sentence, with how hot its device says it
-// is where that is why: nobody looks for a fan because of "Throttled".
+// NodeSentence says in one sentence what is wrong with a node, with the temperature if that is the
+// cause: nobody looks for a fan because of "Throttled".
 func NodeSentence(a *frame.Request, n *corev1.Node) string {
 	why, told := NodeWhy(a.Snapshot, n)
 	if ready := state.ReadyOf(n); ready != corev1.ConditionTrue {
 		why = strings.TrimPrefix(why, fmt.Sprintf("node %s Ready=%s: ", n.Name, ready))
-		if strings.HasPrefix(why, "no heartbeat for ") { // as long as it was silent then
+		if strings.HasPrefix(why, "no heartbeat for ") { // this was true when it was written
 			return NoAnswer
 		}
 	}
@@ -34,7 +34,7 @@ func NodeSentence(a *frame.Request, n *corev1.Node) string {
 	return why
 }
 
-// heated is the sentence about a node whose device is so hot.
+// heated is the sentence about a node whose device is hot.
 func heated(why string, told corev1.NodeConditionType, n *corev1.Node, celsius float64) string {
 	if celsius < HotCelsius {
 		return why

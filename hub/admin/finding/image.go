@@ -19,17 +19,17 @@ type ImageTrouble struct {
 	Cause                     string // in a few words, such as "image not found"
 	Says                      string
 	Next                      string
-	Text                      string // what the device's engine says itself
+	Text                      string // the engine's own text
 	Short                     string // the image without its registry
 }
 
-// What the device's agent writes before what its engine says.
+// The agent's words before the engine's text.
 const (
 	backingOff = "Back-off pulling image: "
 	pulling    = "pull image "
 )
 
-// ImageTroubleOf explains why a container that waits has no image; nil: it waits for something else.
+// ImageTroubleOf explains why a waiting container has no image; nil: it waits for something else.
 func ImageTroubleOf(w diagnose.Args) *ImageTrouble {
 	if !diagnose.WaitsForImage(w.Reason) {
 		return nil
@@ -37,7 +37,7 @@ func ImageTroubleOf(w diagnose.Args) *ImageTrouble {
 	image, text := w.Image, strings.TrimPrefix(w.Message, backingOff)
 	t := &ImageTrouble{Container: w.Container, Text: strings.ToValidUTF8(w.Message, "")}
 	if asked, said, ok := strings.Cut(strings.TrimPrefix(text, pulling), ": "); ok && strings.HasPrefix(text, pulling) {
-		image, text = asked, said // a policy's mirror may be asked instead
+		image, text = asked, said // a mirror of the device's policy may be asked instead
 	}
 	t.Registry, t.Repository, t.Tag = "", image, ""
 	if named, err := reference.ParseNormalizedNamed(image); err == nil {
@@ -56,7 +56,7 @@ func ImageTroubleOf(w diagnose.Args) *ImageTrouble {
 	return t
 }
 
-// shortImage is an image as people call it: without its registry.
+// shortImage is an image without its registry.
 func shortImage(image string) string {
 	name, digest, _ := strings.Cut(image, "@")
 	name = name[strings.LastIndexByte(name, '/')+1:]

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// drainLine says in one line that a node is being drained, and how far that is; "": it is not.
+// drainLine says how far a node's drain is; "": it is not being drained.
 func drainLine(n *corev1.Node) string {
 	st := state.DrainStatusOf(n)
 	if _, is := n.Annotations[state.DrainAnnotation]; !is || !st.Going() {
@@ -52,7 +52,7 @@ func NodePill(n *corev1.Node) frame.Pill {
 	return frame.Pill{Kind: "ok", Text: "Ready"}
 }
 
-// ConditionKind is the shape of a condition.
+// ConditionKind is the pill's kind of a condition.
 func ConditionKind(c corev1.NodeCondition) string {
 	switch m := fleet.MeaningOf(c.Type); {
 	case diagnose.Fails(c), c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue:
@@ -65,7 +65,7 @@ func ConditionKind(c corev1.NodeCondition) string {
 	return "ok"
 }
 
-// trouble names the condition that a finding is.
+// trouble names the condition of a finding.
 func trouble(f diagnose.Finding) string {
 	t := diagnose.RuleOf(f.Cause).Condition
 	if fleet.MeaningOf(t) == fleet.Trouble {
@@ -74,9 +74,9 @@ func trouble(f diagnose.Finding) string {
 	return cmp.Or(f.Reason, "not "+string(t))
 }
 
-// NodeWhy says in one sentence what is wrong with a node, "": nothing, and which condition's
-// own message that is, if it is one's. Where the hub has said it before, in event and log, it
-// is that sentence: of a silent node the event knows more than the condition.
+// NodeWhy says in one sentence what is wrong with a node ("": nothing), and which condition's
+// message that is, if any. The hub's event is preferred: of a silent node it knows more than the
+// condition.
 func NodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeConditionType) {
 	switch f := diagnose.FirstOf(n); {
 	case f.Cause == diagnose.NodeNeverReported:
@@ -102,7 +102,7 @@ func NodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeCond
 	return "", ""
 }
 
-// NodeChain is what stands behind a node's trouble, and what follows from it.
+// NodeChain says why a node is in trouble, and what follows.
 func NodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string) {
 	_, told := NodeWhy(s, n)
 	ready := state.NodeCondition(n, corev1.NodeReady)
@@ -131,8 +131,8 @@ func NodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string)
 	return chain
 }
 
-// waits says why a silent node keeps its pods for now: what holds its site, or its
-// place in the site's queue.
+// waits says why a silent node keeps its pods for now: the site's hold, or the node's place in the
+// queue.
 func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 	name := state.SiteOf(n)
 	site := s.Site(name)
@@ -169,14 +169,13 @@ type Queued struct {
 	Name, Href string
 	Place      int // from 1
 	When       *format.Moment
-	At         time.Time // zero: not known, or never while it is as it is
+	At         time.Time // zero: not known, or not while the site is as it is
 }
 
-// QueueOf returns the first nodes that wait on a site, in the order of their turns;
-// most 0 means all of them.
+// QueueOf returns the first nodes of a site's queue; most 0 means all.
 func QueueOf(s state.Snapshot, site *fleet.Site, most int) (queue []Queued) {
 	var rate float64
-	_, _ = fmt.Sscan(site.Status.EvictionRate, &rate) // none: nobody's turn comes
+	_, _ = fmt.Sscan(site.Status.EvictionRate, &rate) // 0: no node gets the taint
 	for n := range s.Waiting(site.Name) {
 		q := Queued{Name: n.Name, Href: frame.NodeHref(n.Name), Place: len(queue) + 1}
 		if next := site.Status.NextEviction; next != nil && rate > 0 && site.Status.HeldReason == "" {

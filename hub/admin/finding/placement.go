@@ -16,19 +16,20 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// MostExplained is how many pods a list explains that find no place: each looks at every node.
+// MostExplained is how many pods without a node a list explains, because each explanation checks
+// every node.
 const MostExplained = 5
 
-// A Placement is why a pod waits for a node, which nodes come nearest, and what would help.
+// A Placement is why a pod waits for a node, which nodes come nearest, and what helps.
 type Placement struct {
-	Why   string // in a sentence
+	Why   string // one sentence
 	Needs []string
 	Rows  []candidateRow
 	More  string // "and 4,980 more nodes"; "": all are shown
 	Fixes []fix
 }
 
-// A candidateRow is a node that comes near.
+// A candidateRow is a node that nearly fits.
 type candidateRow struct {
 	Name, Href, Site string
 	Pill             frame.Pill
@@ -41,7 +42,7 @@ type podLink struct {
 	Scale      *frame.MenuItem
 }
 
-// WaitsForNode tells whether it is the scheduler that a pod waits for.
+// WaitsForNode tells whether a pod waits for the scheduler.
 func WaitsForNode(p *corev1.Pod) bool {
 	return p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !state.Terminated(p)
 }
@@ -95,7 +96,7 @@ func needsOf(e schedule.Explanation) (needs []string) {
 	return needs
 }
 
-// LabelText writes what is asked of a label as kubectl writes selectors.
+// LabelText writes a label requirement as kubectl writes selectors.
 func LabelText(r corev1.NodeSelectorRequirement) string {
 	values := "(" + format.List(r.Values, 5) + ")"
 	switch r.Operator {
@@ -136,7 +137,7 @@ func ofResource(amount string, name corev1.ResourceName) string {
 	return amount + " " + string(name)
 }
 
-// freeText writes what is free as a quantity that can be asked for: never more than there is.
+// freeText writes a free amount as a quantity that can be requested: rounded down.
 func freeText(name corev1.ResourceName, q resource.Quantity) string {
 	if q.Sign() <= 0 {
 		return "0"
@@ -163,10 +164,10 @@ func freeText(name corev1.ResourceName, q resource.Quantity) string {
 	return q.String()
 }
 
-// SoonPlaced is said of a pod that nothing keeps from a node any more.
+// SoonPlaced is said of a pod that a node can take now.
 const SoonPlaced = "about to be placed"
 
-// ShortReason is why a pod has no node in a few words, as a list tells it.
+// ShortReason is why a pod has no node, in a few words for a list.
 func ShortReason(s state.Snapshot, p *corev1.Pod, now time.Time) string {
 	e := schedule.Why(s, p, now)
 	switch {

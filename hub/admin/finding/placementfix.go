@@ -12,27 +12,26 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A fix is what would have to be done for one node to take the pod.
+// A fix is the steps after which one node can take the pod.
 type fix struct {
 	Node, Href string
 	Steps      []step
 }
 
-// A step is one thing of it: one of the ways is enough.
+// A step is one change; any one of its ways is enough.
 type step struct{ Ways []way }
 
 type way struct {
 	Text    string
-	Pods    []podLink       // that would have to go
+	Pods    []podLink       // pods that would have to go
 	Command string          // for kubectl
 	Do      *frame.MenuItem // nil: not for this role, or not here
 }
 
-// mostFixes is how many nodes with what they need are told: each of another sort.
+// mostFixes bounds the shown fixes, each of another kind.
 const mostFixes = 4
 
-// fixesOf are the nearest nodes for which something can be done about all that they have
-// against the pod, one of each sort.
+// fixesOf are the nearest nodes for which steps exist against all obstacles, one of each kind.
 func fixesOf(a *frame.Request, p *corev1.Pod, candidates []schedule.Candidate) (fixes []fix) {
 	edit := editOf(a, p)
 	seen := map[string]bool{}
@@ -61,14 +60,15 @@ func fixesOf(a *frame.Request, p *corev1.Pod, candidates []schedule.Candidate) (
 	return fixes
 }
 
-// An editor is where a pod's template is changed.
+// A templateEdit is where a pod's template is changed.
 type templateEdit struct {
 	of string          // such as "Deployment kiosk"
 	do *frame.MenuItem // nil: not for this role, or there is none
-	on string          // what kubectl calls it; "": a pod that nobody makes
+	on string          // kubectl's name of it; "": the pod has no owner
 }
 
-// editOf finds the workload by which a pod is changed: what the pod itself asks for cannot be.
+// editOf finds the workload whose template makes the pod, because a pod's own requests cannot be
+// changed.
 func editOf(a *frame.Request, p *corev1.Pod) templateEdit {
 	owners := frame.OwnersOf(a.Snapshot, p)
 	if len(owners) == 0 {
@@ -154,7 +154,7 @@ func wayOf(a *frame.Request, n *corev1.Node, p *corev1.Pod, edit templateEdit, w
 	return v
 }
 
-// roomWay names the pods that would have to go, and how.
+// roomWay names the pods that would have to go.
 func roomWay(a *frame.Request, w schedule.Way) way {
 	v := way{Text: "Make room"}
 	for _, p := range w.Pods {

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/hub/schedule"
 )
 
-// needed is an obstacle, and how many nodes have it.
+// needed is an obstacle with the number of nodes that have it.
 type needed struct {
 	schedule.Obstacle
 	nodes int
@@ -32,7 +32,7 @@ func neededOf(o schedule.Obstacle, nodes int) needed {
 	return n
 }
 
-// verb is a verb of as many nodes as have the obstacle.
+// verb is a verb for the number of nodes.
 func (n needed) verb(one, many string) string {
 	if n.Nodes == 1 {
 		return one
@@ -44,9 +44,8 @@ func (n needed) are() string { return n.some + " " + n.verb("is", "are") }
 
 func (n needed) have() string { return n.some + " " + n.verb("has", "have") }
 
-// reasonWords are how the page words each reason for which nodes do not take a pod: what is
-// needed and what there is, in a sentence; what one node has against it; and in a list, where a
-// few words must do.
+// reasonWords are the page's words for each reason why nodes do not take a pod: in a sentence about
+// all nodes, for one node, and in a few words for a list.
 var reasonWords = map[schedule.Reason]struct {
 	need    func(needed) string
 	against func(*corev1.Node, schedule.Objection) string

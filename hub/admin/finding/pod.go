@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// SeverityPill is the shape of an incident.
+// SeverityPill is the pill of an incident.
 func SeverityPill(s fleet.IncidentSeverity) frame.Pill {
 	switch s {
 	case fleet.SeverityCritical:
@@ -28,14 +28,14 @@ func SeverityPill(s fleet.IncidentSeverity) frame.Pill {
 	return frame.Pill{Kind: "idle", Text: "Note"}
 }
 
-// PodTrouble says in one sentence why a pod does not do what it should, and how
-// bad that is (a pill's kind); "": it does, or needs only a moment.
+// PodTrouble says in one sentence why a pod does not do what it should, and the pill's kind; "": it
+// does, or needs only a moment.
 func PodTrouble(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string) {
 	f := PodFault(s, p, now)
 	return PodWhy(s, p, f), PillKind(f)
 }
 
-// PodFault is what is wrong with a pod, once it is trouble.
+// PodFault is what is wrong with a pod, once that counts as trouble.
 func PodFault(s state.Snapshot, p *corev1.Pod, now time.Time) diagnose.Finding {
 	if f := diagnose.Pod(s, p); !f.Pending(now) {
 		return f
@@ -43,7 +43,7 @@ func PodFault(s state.Snapshot, p *corev1.Pod, now time.Time) diagnose.Finding {
 	return diagnose.Finding{}
 }
 
-// PillKind is the shape of a finding.
+// PillKind is the pill's kind of a finding.
 func PillKind(f diagnose.Finding) string {
 	if f.Cause == "" {
 		return ""
@@ -51,7 +51,7 @@ func PillKind(f diagnose.Finding) string {
 	return SeverityPill(f.Severity()).Kind
 }
 
-// PodWhy words what is wrong with a pod.
+// PodWhy says what is wrong with a pod.
 func PodWhy(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) string {
 	switch f.Cause {
 	case "":
@@ -98,7 +98,7 @@ func containerEnd(f diagnose.Finding) string {
 	return fmt.Sprintf("Container %s: %s", f.Container, EndText(f.End))
 }
 
-// EndText says how a container ended, "" where that is not known.
+// EndText says how a container ended; "": not known.
 func EndText(e diagnose.End) string {
 	if !e.Known {
 		return ""
@@ -106,7 +106,7 @@ func EndText(e diagnose.End) string {
 	return format.Join(fmt.Sprintf("ended with exit code %d", e.Code), strings.TrimSpace(e.Reason), e.Message)
 }
 
-// PodChain is what stands behind a pod's trouble, and what follows from it.
+// PodChain says why a pod is in trouble, and what follows.
 func PodChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 	n := s.Node(p.Spec.NodeName)
 	if n == nil {
@@ -138,7 +138,7 @@ func PodChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 	}
 	if f := PodFault(s, p, now); f.Cause != "" {
 		e := frame.NewestWarning(frame.EventsOf(s, "Pod", p.Namespace, p.Name), cmp.Or(f.Reason, f.End.Reason))
-		if e != nil && f.Cause != diagnose.NotStarting { // which has said it already
+		if e != nil && f.Cause != diagnose.NotStarting { // that sentence has said it already
 			chain = append(chain, e.Reason+": "+e.Message)
 		}
 	}
@@ -156,5 +156,5 @@ func stays(s state.Snapshot, n *corev1.Node, p *corev1.Pod, now time.Time) []str
 	case state.NoExecuteOf(n) != nil:
 		return []string{"It stays: it tolerates the taints of its node without an end."}
 	}
-	return nil // its node's chain says what it waits for
+	return nil // the node's page says what it waits for
 }

@@ -94,5 +94,5 @@ func (s *Server) Register(e *echo.Echo) {
 	for _, r := range s.Routes() {
 		e.Add(r.Method, r.Path, s.handler(r))
 	}
-	e.RouteNotFound("/*", s.handler(Route{Open: true, Serve: (*Call).nowhere}))
+	e.RouteNotFound("/*", s.handler(Route{Open: true, Serve: (*Call).notFound}))
 }

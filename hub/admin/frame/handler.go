@@ -67,7 +67,7 @@ func (s *Server) handler(rt Route) echo.HandlerFunc {
 			u, err := s.Sessions.Authenticate(r)
 			if err != nil {
 				c.refused(rt, u, http.StatusUnauthorized, err)
-				return c.stranger(err)
+				return c.toLogin(err)
 			}
 			c.User = u
 			if rt.Verb != "" && !s.Allow(u.Role, rt.Verb, rt.Resource) {
@@ -111,8 +111,8 @@ func (c *Call) Record(a store.Audit) {
 	c.Audit(c.Request().Context(), a)
 }
 
-// stranger redirects an unauthenticated request to the login, and from there back.
-func (c *Call) stranger(err error) error {
+// toLogin redirects an unauthenticated request to the login, and from there back.
+func (c *Call) toLogin(err error) error {
 	code, why := c.Explain(err)
 	r := c.Request()
 	switch {
@@ -129,8 +129,8 @@ func (c *Call) stranger(err error) error {
 	return c.Redirect(http.StatusSeeOther, to)
 }
 
-// nowhere answers an unknown path.
-func (c *Call) nowhere() error {
+// notFound answers an unknown path.
+func (c *Call) notFound() error {
 	if !strings.Contains(c.Request().Header.Get("Accept"), "text/html") {
 		return echo.ErrNotFound
 	}

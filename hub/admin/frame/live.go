@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// together is the least time between two rounds of updates.
-	together = 500 * time.Millisecond
-	// rest bounds the cost of open pages: after a round of updates, live waits this many times as
+	// minInterval is the least time between two rounds of updates.
+	minInterval = 500 * time.Millisecond
+	// restFactor bounds the cost of open pages: after a round of updates, live waits this many times as
 	// long as the round took.
-	rest = 4
+	restFactor = 4
 	// maxStreams bounds the number of open pages.
 	maxStreams = 1000
 )
@@ -86,7 +86,7 @@ func (l *live) run(ctx context.Context) error {
 			for _, s := range stale {
 				l.refresh(s)
 			}
-			wait, more = max(together, rest*l.now().Sub(begin)), nil
+			wait, more = max(minInterval, restFactor*l.now().Sub(begin)), nil
 		}
 		var enough <-chan time.Time
 		if wait > 0 {
@@ -168,7 +168,7 @@ func (l *live) touch(topics ...string) {
 		l.due[t] = true
 	}
 	l.mu.Unlock()
-	l.hurry()
+	l.wakeUp()
 }
 
 func (l *live) takeDue() (due map[string]bool) {
@@ -178,7 +178,7 @@ func (l *live) takeDue() (due map[string]bool) {
 	return due
 }
 
-func (l *live) hurry() {
+func (l *live) wakeUp() {
 	select {
 	case l.again <- struct{}{}:
 	default:
@@ -204,7 +204,7 @@ func (l *live) open(key string, look func() rendered) (*sub, error) {
 	s.pages[p] = struct{}{}
 	l.mu.Unlock()
 	l.refresh(s)
-	l.hurry() // the view may have a poll time
+	l.wakeUp() // the view may have a poll time
 	return p, nil
 }
 

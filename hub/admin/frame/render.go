@@ -131,7 +131,7 @@ func (l *look) staticURL(name string) (string, error) {
 func (c *Call) ServeStatic() error {
 	f, ok := c.look.static[c.Param("*")]
 	if !ok {
-		return c.nowhere()
+		return c.notFound()
 	}
 	h := c.Response().Header()
 	if c.QueryParam("v") == f.version {
@@ -279,14 +279,14 @@ func (c *Call) wrap(code int, r rendered) error {
 	return c.html(code, whole)
 }
 
-// worthwhile is the least size, in bytes, that is compressed.
-const worthwhile = 1400
+// minCompressed is the least size, in bytes, that is compressed.
+const minCompressed = 1400
 
 // html answers with HTML, compressed if the browser accepts that. Compression could reveal the
 // form's token to a site that makes the browser send requests; the session's cookie is SameSite, so
 // no other site can.
 func (c *Call) html(code int, body []byte) error {
-	if len(body) < worthwhile || !strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
+	if len(body) < minCompressed || !strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
 		return c.HTMLBlob(code, body)
 	}
 	c.Response().Header().Set("Content-Encoding", "gzip")
