@@ -369,7 +369,7 @@ func TestChangesAreAudited(t *testing.T) {
 	send(t, s, "POST", ns+"/configmaps", "", configMap, 409, nil)
 	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, `{"spec":{"unschedulable":true}}`, 200, nil)
 	send(t, s, "POST", ns+"/pods/kiosk-1/eviction", "", `{"apiVersion":"policy/v1","kind":"Eviction"}`, 201, nil)
-	want := "admin create configmaps default/c done\nadmin create configmaps default/c refused\nadmin patch nodes pi-1 done\nadmin create pods/eviction default/kiosk-1 done"
+	want := "admin create configmaps default/c done\nadmin create configmaps default/c refused\nadmin patch nodes pi-1 (cordon) done\nadmin create pods/eviction default/kiosk-1 done"
 	if got := strings.Join(kept.lines, "\n"); got != want {
 		t.Errorf("kept\n%s\nwant\n%s", got, want)
 	}

@@ -1,6 +1,7 @@
 package write
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -99,6 +100,7 @@ func (r *Request) replaceStep(s state.Snapshot, live, next state.Object, now tim
 		st.Changes = charges
 	}
 	st.Result, st.from, st.consulted = next, s, admission.Consulted
+	st.Audit = cmp.Or(st.Audit, changed(live, next))
 	if state.Released(next) {
 		st.Changes = append(st.Changes, state.Remove(next, r.reason("delete", next)+", and the last finalizer has gone"))
 	} else {
