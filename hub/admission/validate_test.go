@@ -79,7 +79,7 @@ func TestPodSpecs(t *testing.T) {
 		{"a volume of an image that is none", "volumes: [{name: v, image: {}}]", "spec.volumes[0].image.reference: Required value"},
 		{"a volume of an image with a policy that is none", "volumes: [{name: v, image: {reference: web:1, pullPolicy: Sometimes}}]", `spec.volumes[0].image.pullPolicy: Unsupported value: "Sometimes"`},
 		{"a volume of an image and of a directory", "volumes: [{name: v, emptyDir: {}, image: {reference: web:1}}]", "spec.volumes[0].image: Forbidden: may not specify more than 1 volume type"},
-		{"an AppArmor profile without a name", "securityContext: {appArmorProfile: {type: Localhost}}", "spec.securityContext.appArmorProfile.localhostProfile: Forbidden: must be a name in the folder"},
+		{"an AppArmor profile without a name", "securityContext: {appArmorProfile: {type: Localhost}}", "spec.securityContext.appArmorProfile.localhostProfile: Forbidden: must be a name in the directory"},
 		{"a name of an AppArmor profile that is not one's own", "securityContext: {appArmorProfile: {type: RuntimeDefault, localhostProfile: x}}", `spec.securityContext.appArmorProfile.localhostProfile: Invalid value: "x": can only be set when AppArmor type is Localhost`},
 		{"a padded name of an AppArmor profile", "securityContext: {appArmorProfile: {type: Localhost, localhostProfile: 'x '}}", `spec.securityContext.appArmorProfile.localhostProfile: Invalid value: "x ": must not be padded with whitespace`},
 		{"a secret volume without a secret", "volumes: [{name: v, secret: {}}]", "spec.volumes[0].secret.secretName: Required value"},

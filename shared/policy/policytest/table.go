@@ -156,7 +156,8 @@ var Table = []Case{
 	{"a probe of the pod", "", "", "livenessProbe: {httpGet: {port: 80, path: /}}", ""},
 	{"a probe of the device itself", "", "", "livenessProbe: {httpGet: {port: 80, path: /, host: 127.0.0.1}}",
 		`WEB.livenessProbe.httpGet.host: the device would connect to "127.0.0.1" from its own network`},
-	{"a probe of any host that the device can reach", "", "", "readinessProbe: {tcpSocket: {port: 80, host: 169.254.169.254}}",
+	{"a probe of any host that the device can reach", "", "",
+		"readinessProbe: {tcpSocket: {port: 80, host: 169.254.169.254}}",
 		"WEB.readinessProbe.tcpSocket.host: "},
 	{"a hook that asks the device itself", "", "",
 		"lifecycle: {preStop: {httpGet: {port: 80, path: /, host: localhost}}}", "WEB.lifecycle.preStop.httpGet.host: "},
@@ -249,7 +250,7 @@ func (c Case) InInit() corev1.PodSpec {
 	first.Name = "prepare"
 	s.InitContainers = []corev1.Container{first}
 	s.Containers[0].SecurityContext, s.Containers[0].Ports = nil, nil
-	if first.LivenessProbe != nil || first.ReadinessProbe != nil || first.Lifecycle != nil { // init containers have no probes or hooks
+	if first.LivenessProbe != nil || first.ReadinessProbe != nil || first.Lifecycle != nil { // not in init containers
 		s.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 		s.Containers[0].LivenessProbe, s.Containers[0].ReadinessProbe, s.Containers[0].Lifecycle = nil, nil, nil
 	}
