@@ -88,7 +88,7 @@ func TestEveryRaspberryPiHasAProfile(t *testing.T) {
 	own := &fleet.BoardProfile{Spec: fleet.BoardProfileSpec{Match: fleet.BoardMatch{Compatible: []string{"raspberrypi,2-model-b"}}}}
 	own.Name = "of-somebodys-own"
 	if p, err := Match(append(profiles, own), Board{Compatible: []string{"raspberrypi,2-model-b", "brcm,bcm2836"}, Arch: "arm"}); err != nil || p != own {
-		t.Errorf("a profile that somebody has written for a Pi 2 gives way: %v (%v)", p, err)
+		t.Errorf("a user's profile for a Pi 2 loses: %v (%v)", p, err)
 	}
 	for chip, boards := range map[string]struct{ profile, names, arch string }{
 		"brcm,bcm2835": {"raspberrypi-armv6", "model-a model-a-plus model-b model-b-rev2 model-b-plus compute-module model-zero model-zero-w", "arm"},

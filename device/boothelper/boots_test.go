@@ -118,7 +118,7 @@ func TestWhatOwnsTheBootIsNamed(t *testing.T) {
 		{"the eMMC flasher", bone, map[string]string{"boot/uEnv.txt": "cmdline=init=/usr/sbin/init-beagle-flasher\n"}, "instead of the system"},
 		{"Windows line endings", bone, map[string]string{"boot/uEnv.txt": "cmdline=quiet\r\n"}, "Windows line endings"},
 
-		{"somebody's tryboot.txt", oldPi, map[string]string{"boot/firmware/tryboot.txt": "kernel=x\n"}, "tryboot.txt exists"},
+		{"another program's tryboot.txt", oldPi, map[string]string{"boot/firmware/tryboot.txt": "kernel=x\n"}, "tryboot.txt exists"},
 		{"A/B by autoboot.txt", oldPi, map[string]string{"boot/firmware/autoboot.txt": "[all]\ntryboot_a_b=1\n"}, "autoboot.txt selects"},
 		{"another command line", oldPi, map[string]string{"boot/firmware/config.txt": "[all]\ncmdline=other.txt\n"}, "selects what is booted"},
 		{"another command line for some boards", oldPi, map[string]string{"boot/firmware/config.txt": "cmdline=cmdline.txt\n[pi4]\ncmdline=cmdline.txt2\n"}, "selects what is booted"},

@@ -109,7 +109,7 @@ func TestRender(t *testing.T) {
 		{"one that is there is not", "a=1\n", line, []string{"quiet"}, nil, line, ""},
 		{"one is removed", "a=1\n", line, nil, []string{"quiet"}, "console=tty1 root=PARTUUID=1 x=\"a b\"\n", ""},
 		{"the first is removed", "a=1\n", line, nil, []string{"console=tty1"}, "root=PARTUUID=1 quiet x=\"a b\"\n", ""},
-		{"one in quotes is no word", "a=1\n", line, []string{"b"}, []string{"a"}, "console=tty1 root=PARTUUID=1 quiet x=\"a b\" b\n", ""},
+		{"a quoted word does not count", "a=1\n", line, []string{"b"}, []string{"a"}, "console=tty1 root=PARTUUID=1 quiet x=\"a b\" b\n", ""},
 		{"twice there, twice removed", "", "quiet a quiet", nil, []string{"quiet"}, "a", ""},
 		{"no last newline, CRLF in config.txt", "a=1\r\nb=2", "a b", []string{"c"}, nil, "a b c", ""},
 		{"nothing would be left", "", "quiet", nil, []string{"quiet"}, "", "would be empty"},

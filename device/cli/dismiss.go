@@ -34,7 +34,7 @@ type dismissed struct {
 }
 
 func (d dismissed) String() string {
-	who := "somebody"
+	who := "an unknown user"
 	if d.By != "" {
 		who = d.By
 	}

@@ -72,7 +72,7 @@ func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
 		t.Fatalf("with one that is not answered for it lists %d, %v", len(list), err)
 	}
 	if c := find(list, "name"); c.ID != "c3" || c.State != Exited || c.ExitCode != 3 || c.Labels["x"] != "y" {
-		t.Errorf("what nobody has seen is %+v", c)
+		t.Errorf("an unknown container is %+v", c)
 	}
 	hangs.Store("none")
 	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 {
@@ -194,7 +194,7 @@ func TestPodmansNetworkDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 	}
 	n.Labels["x"] = "z"
 	if err := a.RemoveNetwork(ctx, n); err == nil || asked != "" {
-		t.Errorf("somebody else's network: %v, and asked for %q", err, asked)
+		t.Errorf("another program's network: %v, and asked for %q", err, asked)
 	}
 	n.Labels["x"] = "y"
 	if err := a.RemoveNetwork(ctx, n); err != nil || asked != "DELETE flotilla-pi-1; " {

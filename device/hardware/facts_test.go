@@ -256,7 +256,7 @@ func TestWhyTheBoardWasReset(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		{"nobody says", nil, ""},
+		{"no files", nil, ""},
 		{"the power was switched on", map[string]string{rsts: "\x00\x00\x10\x00"}, "power-on"},
 		{"a reboot looks like a watchdog's reset: unknown", map[string]string{rsts: "\x00\x00\x00\x20"}, ""},
 		{"the power chip overrides the bit", map[string]string{rsts: "\x00\x00\x10\x00", chip: "\x00\x00\x00\x06"}, "under-voltage,over-temperature"},

@@ -53,7 +53,7 @@ func TestABusThatPeriphAloneKnows(t *testing.T) {
 	bus := int64(77)
 	if found := Connected(t.Context(), o, []fleet.Peripheral{{Name: "env", Type: fleet.PeripheralI2C, Bus: &bus, Address: 0x76}}, nil); len(found) != 1 || found[0].Missing == "" {
 		t.Errorf("%+v", found)
-	} else if text := found[0].Missing; text == "there is no bus i2c-77: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev" {
+	} else if text := found[0].Missing; text == "bus i2c-77 not found: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev" {
 		t.Errorf("a peripheral on it is said to be %s", text)
 	}
 }

@@ -36,7 +36,7 @@ func TestWhatAJoinKeepsSurvivesAPowerCut(t *testing.T) {
 	cmd.Env = append(os.Environ(), keeper+"="+dir)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		if _, e := os.Stat(filepath.Join(dir, IdentityFile)); e != nil {
-			t.Skipf("nobody may look at another process here: %v: %s", err, said)
+			t.Skipf("processes cannot be traced here: %v: %s", err, said)
 		}
 		t.Fatalf("%v: %s", err, said)
 	}
@@ -69,6 +69,6 @@ func TestAKeyIsWrittenIntoTheStateDirectoryOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
-		t.Errorf("somebody wrote to $TMPDIR, too (%v)", err)
+		t.Errorf("another file was written to $TMPDIR (%v)", err)
 	}
 }

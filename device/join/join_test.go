@@ -319,7 +319,7 @@ func TestWrongArgumentsAreNamed(t *testing.T) {
 		{"a server without TLS", "https" + strings.TrimPrefix(plain.URL, "http"), h.token(), "", ErrWrongHub, "--https-listen"},
 		{"another web server", other.URL, h.token(), "", ErrWrongHub, "not a Flotilla hub"},
 		{"a name that the hub's certificate lacks", elsewhere.URL, elsewhere.token(), "", ErrUsage, "is for 10.0.0.1, not for 127.0.0.1"},
-		{"nobody there", "https://" + closed, h.token(), "", ErrUnreachable, "is it running"},
+		{"a closed port", "https://" + closed, h.token(), "", ErrUnreachable, "is it running"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Join(t.Context(), Options{URL: c.url, Token: c.token, Node: c.node})
@@ -507,7 +507,7 @@ func TestARenewalGoesToAnotherHub(t *testing.T) {
 	h.refuse = nil
 	h.hubs = []string{"hub-a", "https://hub-b/path"}
 	if _, err := Renew(t.Context(), id, o); err == nil || !strings.Contains(err.Error(), "invalid hub address") {
-		t.Error("what is no address was kept", err)
+		t.Error("an invalid address was stored", err)
 	}
 }
 
@@ -537,7 +537,7 @@ func TestAJoinGoesToAnotherHub(t *testing.T) {
 		t.Fatal(id.HubURL, asked, err)
 	}
 	if requests, everything := rogue.seen(); requests != "GET /join/ca" || strings.Contains(everything, secret) {
-		t.Errorf("somebody else was asked %s and heard %s", requests, everything)
+		t.Errorf("another server received the requests %s and the text %s", requests, everything)
 	}
 
 	asked = nil

@@ -73,7 +73,7 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 			t.Errorf("%d connections in two minutes to a broker without a hub", n)
 		}
 		if !l.Unheard() {
-			t.Error("it does not say that nobody hears it")
+			t.Error("Unheard is false without a hub")
 		}
 		time.Sleep(24 * time.Hour)
 		first := h.count("connect")
@@ -89,7 +89,7 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 		time.Sleep(6 * time.Minute) // or at once, if a lease shows that it lacks something
 		agree(t, h, a, "when the hub is back")
 		if l.Unheard() {
-			t.Error("it says that nobody hears it, and the hub does")
+			t.Error("Unheard is true with a hub")
 		}
 	})
 }

@@ -12,7 +12,7 @@ func TestMistakesOnTheCommandLineAreNamed(t *testing.T) {
 	for _, c := range []struct{ name, args, want string }{
 		{"no hub", "", `--hub "" must be mqtt://127.0.0.1:PORT`},
 		{"a hub elsewhere", "--hub mqtt://192.0.2.1:1883", "is not on this machine"},
-		{"nobody", hub + "--count 0 --sites 1", "--count 0 must be from 1 to"},
+		{"no devices", hub + "--count 0 --sites 1", "--count 0 must be from 1 to"},
 		{"an invalid count", hub + "--count many", `invalid value "many" for flag -count`},
 		{"more sites than devices", hub + "--count 2 --sites 3", "--sites 3 must be from 1 to the number of devices, 2"},
 		{"an unknown log level", hub + "--log-level loud", `invalid value "loud" for flag -log-level`},

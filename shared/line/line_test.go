@@ -225,7 +225,7 @@ func (f *full) Write(p []byte) (int, error) {
 // The queue has no room for many times the patience, while earlier data is acknowledged.
 func TestAnAcknowledgementIsProgressWhereThereIsNoRoom(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("there is no queue to ask")
+		t.Skip("the queue's length is unknown here")
 	}
 	t.Parallel()
 	for _, c := range []struct {

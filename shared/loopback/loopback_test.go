@@ -88,7 +88,7 @@ func TestAnAddressIsFreeAndNotOneThatSomebodyElseHas(t *testing.T) {
 	defer other.Close()
 	b := addresses(t, 1)[0]
 	if b == other.Addr().String() || b == a {
-		t.Errorf("got %s, on which somebody listens", b)
+		t.Errorf("got %s, which is in use", b)
 	}
 	l, err := net.Listen("tcp", b)
 	if err != nil {

@@ -72,7 +72,7 @@ func TestTheLineThatARefusalNamesAllowsIt(t *testing.T) {
 			d, err := policy.Parse([]byte(r.Allow))
 			if err != nil {
 				if !strings.Contains(c.Pod, "..") && !strings.Contains(c.Pod, "path: 'var") { // no line allows these
-					t.Errorf("%s: %q is no line of a document: %v", c.Name, r.Allow, err)
+					t.Errorf("%s: %q is not a line of a document: %v", c.Name, r.Allow, err)
 				}
 				continue
 			}

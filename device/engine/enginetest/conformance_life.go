@@ -279,7 +279,7 @@ var lifeCases = []conformanceCase{
 			k.Fatalf("by its id it is %q %v %v", again, ok, err)
 		}
 		if user, err := k.ImageUser(k.ctx, ToolImage); err != nil || user != "" {
-			k.Fatalf("it runs as %q, %v, and names nobody", user, err)
+			k.Fatalf("it runs as %q, %v, without a user", user, err)
 		}
 		_, err = k.ImageUser(k.ctx, "flotilla.test/missing:1")
 		k.mustBe(err, engine.ErrNoImage)

@@ -104,10 +104,10 @@ var networkCases = []conformanceCase{
 		k.must(k.EnsureNetwork(k.ctx, n))
 		other.Name, other.Labels = n.Name, map[string]string{"flotilla.test/case": "another"}
 		k.nets = k.nets[:1]
-		if err := k.EnsureNetwork(k.ctx, other); err == nil || !strings.Contains(err.Error(), "somebody else") {
+		if err := k.EnsureNetwork(k.ctx, other); err == nil || !strings.Contains(err.Error(), "another program") {
 			k.Fatalf("changing it: %v", err)
 		}
-		if err := k.RemoveNetwork(k.ctx, other); err == nil || !strings.Contains(err.Error(), "somebody else") {
+		if err := k.RemoveNetwork(k.ctx, other); err == nil || !strings.Contains(err.Error(), "another program") {
 			k.Fatalf("removing it: %v", err)
 		}
 		k.inside(k.on(n), n)

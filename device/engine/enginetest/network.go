@@ -61,7 +61,7 @@ func (t *Fake) RemoveNetwork(ctx context.Context, n engine.Network) error {
 func (t *Fake) dropNetwork(have engine.Network, labels map[string]string) error {
 	for k, v := range labels {
 		if have.Labels[k] != v {
-			return fmt.Errorf("remove network %s: somebody else made it", have.Name)
+			return fmt.Errorf("remove network %s: it belongs to another program", have.Name)
 		}
 	}
 	for _, c := range t.containers {

@@ -112,7 +112,7 @@ func toolReads(words []string) func(ctx context.Context, s engine.Streams) int {
 					return 137
 				}
 			}
-			_, _ = fmt.Fprintln(s.Stderr, "tool: stdin is no terminal")
+			_, _ = fmt.Fprintln(s.Stderr, "tool: stdin is not a terminal")
 			return 1
 		}
 	}

@@ -203,7 +203,7 @@ var Table = []Case{
 	{"an image without a digest", "requireDigest: true", "", "image: nginx:1", `WEB.image: image "nginx:1" has no digest`},
 	{"an image with a digest", "requireDigest: true", "", "image: nginx" + digest, ""},
 	{"an image with a tag and a digest", "requireDigest: true", "", "image: registry.example.org:5000/web:1" + digest, ""},
-	{"an image by an id that is no digest of a repository", "requireDigest: true", "",
+	{"an image by an id instead of a digest", "requireDigest: true", "",
 		"image: 'sha256:" + strings.TrimPrefix(digest, "@sha256:") + "'", "WEB.image: "},
 	{"an image by an id where registries are listed", "registries: [registry.example.org]", "",
 		"image: 'sha256:" + strings.TrimPrefix(digest, "@sha256:") + "'", "WEB.image: "},

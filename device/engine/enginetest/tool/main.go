@@ -209,7 +209,7 @@ func size(columns, rows string) error {
 	for {
 		z, err := unix.IoctlGetWinsize(0, unix.TIOCGWINSZ)
 		if err != nil {
-			return fmt.Errorf("stdin is no terminal: %w", err)
+			return fmt.Errorf("stdin is not a terminal: %w", err)
 		}
 		if fmt.Sprint(z.Col) == columns && fmt.Sprint(z.Row) == rows {
 			fmt.Println("the terminal is", z.Col, "by", z.Row)
