@@ -21,7 +21,7 @@ func (l *Link) arrived(m paho.Message) {
 		head, known := wire.DesiredHead(m.Payload())
 		l.mu.Lock()
 		switch {
-		case known: // it replaces a waiting move to another address
+		case known: // it replaces parts of other desired states, and an earlier copy of itself
 			l.desired = slices.DeleteFunc(l.desired, func(waits []byte) bool {
 				had, known := wire.DesiredHead(waits)
 				return !known || had.Hub != head.Hub || had.Generation != head.Generation || had.Parts != head.Parts ||

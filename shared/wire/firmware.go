@@ -133,8 +133,8 @@ var firmwareStates = map[string]bool{
 	FirmwareVerifying: true, FirmwareRolledBack: true, FirmwareFailed: true, FirmwareUnsupported: true,
 }
 
-// tameFirmware keeps what the hub shows and uses; an unknown state counts as none.
-func (s *Status) tameFirmware() {
+// sanitizeFirmware keeps what the hub shows and uses; an unknown state counts as none.
+func (s *Status) sanitizeFirmware() {
 	f := s.Firmware
 	if f == nil {
 		return

@@ -38,7 +38,7 @@ func (s *Status) sanitize() {
 			}
 		}
 	}
-	s.tameFirmware()
+	s.sanitizeFirmware()
 	st := &s.Status
 	if n := len(st.Images); n > bound.MaxImages {
 		st.Images = st.Images[:bound.MaxImages]
