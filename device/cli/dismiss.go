@@ -41,8 +41,8 @@ func (d dismissed) String() string {
 	return fmt.Sprintf("removed from the hub by %s at %s (%s)", who, d.Time.UTC().Format(time.RFC3339), d.Reason)
 }
 
-// again returns the command that joins the device again.
-func again(id join.Identity) string {
+// rejoinCommand returns the command that joins the device again.
+func rejoinCommand(id join.Identity) string {
 	return fmt.Sprintf("to join again, create a token on the hub with `flotilla-hub token create --site %s` and run "+
 		"here: flotilla-device join %s --token …", id.Site, id.HubURL)
 }
@@ -128,12 +128,12 @@ func waitForJoin(ctx context.Context, stateDir string, journal *request.Journal,
 	if ended == nil {
 		ended = &dismissed{}
 	}
-	log.Error("this device was "+ended.String()+"; waiting for flotilla-device join", "do", again(old))
+	log.Error("this device was "+ended.String()+"; waiting for flotilla-device join", "do", rejoinCommand(old))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	notify("READY=1")
 	s := localStatus{Node: old.Node, Site: old.Site, Hub: old.HubURL, Offline: ended.String(), Dismissed: ended,
-		Join: again(old)}
+		Join: rejoinCommand(old)}
 	door := localDoor{stateDir, localSocket, "flotilla-device status", log}
 	done := make(chan error, 2)
 	go func() {
@@ -143,7 +143,7 @@ func waitForJoin(ctx context.Context, stateDir string, journal *request.Journal,
 			_ = conn.Close()
 		})
 	}()
-	go func() { done <- tellLocally(ctx, stateDir, journal, log) }()
+	go func() { done <- serveLog(ctx, stateDir, journal, log) }()
 	joined := false
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -79,7 +79,7 @@ func TestADismissalIsOfOneKey(t *testing.T) {
 		t.Error("a device that has joined since with another key is dismissed too")
 	}
 	var b bytes.Buffer
-	if err := writeStatus(&b, localStatus{Node: "pi-1", Site: "oslo", Hub: id.HubURL, Dismissed: &d, Join: again(id)}); err != nil {
+	if err := writeStatus(&b, localStatus{Node: "pi-1", Site: "oslo", Hub: id.HubURL, Dismissed: &d, Join: rejoinCommand(id)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []string{"removed from the hub by kari at 2026-11-22T05:00:00Z (Node pi-1 was deleted)", "flotilla-device join https://gateway:8443 --token", "flotilla-hub token create --site oslo"} {

@@ -72,7 +72,7 @@ func joinCommand() *cobra.Command {
 			}
 			have, err := join.Load(dir)
 			if err == nil && !keeping && !forgetting && readDismissed(dir, have) == nil {
-				return belongs(have, secret) // checked also while the agent runs and holds the directory
+				return checkMembership(have, secret) // checked also while the agent runs and holds the directory
 			}
 			m, err := memory.Open(dir, log)
 			if err != nil {
@@ -99,7 +99,7 @@ func joinCommand() *cobra.Command {
 						node = have.Node
 					}
 				case !forgetting:
-					return belongs(have, secret)
+					return checkMembership(have, secret)
 				default:
 					if same, err := have.Of(secret); err == nil && same {
 						key = have.Key // the hub may accept it as the same node
@@ -168,7 +168,7 @@ func joinCommand() *cobra.Command {
 	fl.StringArrayVar(&labels, "label", nil, "key=value, for the first registration; the kubelet's --node-labels")
 	fl.StringArrayVar(&taints, "taint", nil,
 		"key=value:Effect, for the first registration; the kubelet's --register-with-taints")
-	fl.SetNormalizeFunc(kubelets)
+	fl.SetNormalizeFunc(acceptKubeletNames)
 	return cmd
 }
 
@@ -192,9 +192,9 @@ func waitsFor(out io.Writer, hub, machineID string) func(request string) {
 // keptByJoin are the files in the state directory that belong to the new enrolment.
 var keptByJoin = []string{join.IdentityFile, join.IdentityCopy, registrationFile}
 
-// belongs refuses to join a device that belongs to a hub: its workloads are that hub's, and must
-// neither stop by mistake nor keep running for another hub.
-func belongs(have join.Identity, token wire.JoinToken) error {
+// checkMembership refuses to join a device that belongs to a hub: its workloads are that hub's, and
+// must neither stop by mistake nor keep running for another hub.
+func checkMembership(have join.Identity, token wire.JoinToken) error {
 	same, err := have.Of(token)
 	if err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/shared/commands"
 )
 
-// kubelets makes flags accept the kubelet's name too.
-func kubelets(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+// acceptKubeletNames makes flags accept the kubelet's name too.
+func acceptKubeletNames(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
 	case "hostname-override":
 		name = "node-name"
@@ -24,8 +24,8 @@ func kubelets(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// absent are kubelet flags that the agent lacks, each with what to do instead.
-var absent = []struct{ instead, names string }{
+// unsupportedFlags are kubelet flags that the agent lacks, each with what to do instead.
+var unsupportedFlags = []struct{ instead, names string }{
 	{"configure the agent by its flags and by FLOTILLA_… in the environment", "config config-dir feature-gates"},
 	{"join the hub with `flotilla-device join`: the agent keeps and renews its own certificates",
 		"kubeconfig bootstrap-kubeconfig cert-dir rotate-certificates rotate-server-certificates client-ca-file " +
@@ -83,7 +83,7 @@ func unknownFlag(cmd *cobra.Command, name string) error {
 	if len(name) == 1 {
 		written = "-" + name
 	}
-	for _, a := range absent {
+	for _, a := range unsupportedFlags {
 		if strings.Contains(" "+a.names+" ", " "+name+" ") {
 			return usagef("%s is a kubelet flag that the agent does not have: %s", written, a.instead)
 		}

@@ -33,9 +33,9 @@ type localStatus struct {
 	Join      string     `json:"join,omitempty"`      // the command to join again
 }
 
-// answerLocally writes the agent's status to each connection at localSocket. If it fails, only the
+// serveStatus writes the agent's status to each connection at localSocket. If it fails, only the
 // status command is affected.
-func answerLocally(ctx context.Context, p prepared, a *agent.Agent, l *link.Link, log *slog.Logger) error {
+func serveStatus(ctx context.Context, p prepared, a *agent.Agent, l *link.Link, log *slog.Logger) error {
 	d := localDoor{p.stateDir, localSocket, "flotilla-device status", log}
 	return d.serve(ctx, func(conn net.Conn) {
 		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
@@ -87,7 +87,7 @@ func statusNow(p prepared, a *agent.Agent, l *link.Link) localStatus {
 	if p.identity != nil {
 		s.Site = p.identity.Site
 		if s.Dismissed = readDismissed(p.stateDir, *p.identity); s.Dismissed != nil {
-			s.Join = again(*p.identity)
+			s.Join = rejoinCommand(*p.identity)
 		}
 	} else {
 		s.Site = p.reg.Labels[labelZone]
@@ -102,8 +102,8 @@ func statusNow(p prepared, a *agent.Agent, l *link.Link) localStatus {
 	return s
 }
 
-// askLocally reads the running agent's status; it fails if no agent runs.
-func askLocally(ctx context.Context, stateDir string) (s localStatus, err error) {
+// readStatus reads the running agent's status; it fails if no agent runs.
+func readStatus(ctx context.Context, stateDir string) (s localStatus, err error) {
 	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "unix", filepath.Join(stateDir, localSocket))
 	if err != nil {
 		return s, err

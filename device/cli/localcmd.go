@@ -67,7 +67,7 @@ func statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := askLocally(cmd.Context(), dir)
+			s, err := readStatus(cmd.Context(), dir)
 			if err != nil {
 				return notRunning(dir, err)
 			}
@@ -181,7 +181,7 @@ func logsCommand() *cobra.Command {
 					seconds := int64((since + time.Second - 1) / time.Second)
 					r.SinceSeconds = &seconds
 				}
-				return readLocally(cmd.Context(), dir, r, os.Stdout)
+				return readLog(cmd.Context(), dir, r, os.Stdout)
 			}
 			if err := checkEngine(choice); err != nil {
 				return err

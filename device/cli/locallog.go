@@ -27,8 +27,8 @@ const (
 	maxQuestion = 4 << 10 // bytes
 )
 
-// tellLocally answers each connection at logSocket.
-func tellLocally(ctx context.Context, stateDir string, j *request.Journal, log *slog.Logger) error {
+// serveLog answers each connection at logSocket.
+func serveLog(ctx context.Context, stateDir string, j *request.Journal, log *slog.Logger) error {
 	var readers errgroup.Group
 	readers.SetLimit(maxReaders)
 	d := localDoor{stateDir, logSocket, "flotilla-device logs", log}
@@ -64,11 +64,11 @@ func tellReader(ctx context.Context, conn net.Conn, j *request.Journal) {
 	_ = j.Copy(ctx, r, conn) // the reader may be gone
 }
 
-// readLocally copies the running agent's own log to w.
-func readLocally(ctx context.Context, stateDir string, r wire.Request, w io.Writer) error {
+// readLog copies the running agent's own log to w.
+func readLog(ctx context.Context, stateDir string, r wire.Request, w io.Writer) error {
 	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "unix", filepath.Join(stateDir, logSocket))
 	if err != nil {
-		if _, lives := askLocally(ctx, stateDir); lives == nil {
+		if _, lives := readStatus(ctx, stateDir); lives == nil {
 			return fmt.Errorf("read the agent's log: the agent is older than this command: run systemctl restart "+
 				"flotilla-device (%w)", err)
 		}

@@ -24,7 +24,7 @@ func telling(t *testing.T) (dir string, log *slog.Logger, stop func()) {
 	log = slog.New(j.Handler(slog.LevelInfo))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- tellLocally(ctx, dir, j, log) }()
+	go func() { ended <- serveLog(ctx, dir, j, log) }()
 	stop = func() {
 		if cancel(); ended == nil {
 			return
@@ -53,7 +53,7 @@ func TestTheAgentTellsItsLogOnTheDevice(t *testing.T) {
 	log.Info("two")
 	tail := int64(1)
 	var out strings.Builder
-	if err := readLocally(t.Context(), dir, wire.Request{Type: wire.RequestNodeLogs, TailLines: &tail}, &out); err != nil || out.String() != "level=INFO msg=two\n" {
+	if err := readLog(t.Context(), dir, wire.Request{Type: wire.RequestNodeLogs, TailLines: &tail}, &out); err != nil || out.String() != "level=INFO msg=two\n" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 
@@ -61,7 +61,7 @@ func TestTheAgentTellsItsLogOnTheDevice(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	follow := func() {
-		ended <- readLocally(ctx, dir, wire.Request{Type: wire.RequestNodeLogs, TailLines: &tail, Follow: true}, w)
+		ended <- readLog(ctx, dir, wire.Request{Type: wire.RequestNodeLogs, TailLines: &tail, Follow: true}, w)
 	}
 	line := func(want string) {
 		t.Helper()
@@ -106,7 +106,7 @@ func TestWhoAsksForTheLogInOtherWordsIsSentAway(t *testing.T) {
 func TestWhyThereIsNoLogOfTheAgent(t *testing.T) {
 	dir := t.TempDir()
 	q := wire.Request{Type: wire.RequestNodeLogs}
-	if err := readLocally(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "no agent runs") {
+	if err := readLog(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "no agent runs") {
 		t.Errorf("where none runs: %v", err)
 	}
 	ln, err := net.Listen("unix", filepath.Join(dir, localSocket)) // as for an agent before logSocket existed
@@ -124,7 +124,7 @@ func TestWhyThereIsNoLogOfTheAgent(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	if err := readLocally(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "is older than this command: run systemctl restart flotilla-device") {
+	if err := readLog(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "is older than this command: run systemctl restart flotilla-device") {
 		t.Errorf("where an older one runs: %v", err)
 	}
 }

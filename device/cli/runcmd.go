@@ -114,7 +114,7 @@ func runCommand() *cobra.Command {
 		"longest time between two reports of the node's status; changes are reported at once")
 	fl.BoolVar(&f.register, "register-node", true,
 		"must be true: the hub registers each device that joins, see flotilla-hub serve --register-node")
-	fl.SetNormalizeFunc(kubelets)
+	fl.SetNormalizeFunc(acceptKubeletNames)
 	return cmd
 }
 
@@ -312,8 +312,8 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 	if p.grace.total > 0 {
 		g.Go(func() error { return inhibit(agentCtx, a, p.grace, log) })
 	}
-	g.Go(func() error { return answerLocally(agentCtx, p, a, l, log) })
-	g.Go(func() error { return tellLocally(agentCtx, p.stateDir, p.journal, log) })
+	g.Go(func() error { return serveStatus(agentCtx, p, a, l, log) })
+	g.Go(func() error { return serveLog(agentCtx, p.stateDir, p.journal, log) })
 	select { // the first status needs the engine's answer
 	case <-a.StatusKnown():
 	case <-time.After(10 * time.Second): // the engine is slow

@@ -25,7 +25,7 @@ func (a *api) Attach(ctx context.Context, id string, s Streams) error {
 	}
 	stream, err := a.client().ContainerAttach(ctx, id,
 		client.ContainerAttachOptions{Stream: true, Stdin: s.Stdin != nil, Stdout: true, Stderr: true,
-			DetachKeys: neverTyped})
+			DetachKeys: detachKeys})
 	if err != nil {
 		return explain(err, "attach to container", id)
 	}
@@ -41,10 +41,10 @@ func (a *api) Attach(ctx context.Context, id string, s Streams) error {
 	return explain(err, "attach to container", id)
 }
 
-// neverTyped is the key sequence that detaches from a terminal. Engines hold such keys back until
+// detachKeys is the key sequence that detaches from a terminal. Engines hold such keys back until
 // they know what follows, by default for ^P, which shells use. So it is a sequence that users do
 // not type.
-const neverTyped = "ctrl-_,ctrl-@,ctrl-^,ctrl-@,ctrl-_"
+const detachKeys = "ctrl-_,ctrl-@,ctrl-^,ctrl-@,ctrl-_"
 
 // A join connects the caller's streams with the engine's connection.
 type join struct {

@@ -51,7 +51,7 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 			}
 		default:
 			was = sight{Container: view(c.Container)}
-			was.Net = netOf(was.Pid, was.ID)
+			was.Net = networkNamespace(was.Pid, was.ID)
 		}
 		now[item.ID], found = was, append(found, was.Container)
 	}
@@ -110,14 +110,14 @@ func view(c container.InspectResponse) Container {
 	if h := c.HostConfig; h != nil {
 		v.Limits = numbers(h.Resources)
 	}
-	if asked, ok := v.Labels[askedLabel]; ok {
+	if asked, ok := v.Labels[requestedImageLabel]; ok {
 		v.Image = asked
-		delete(v.Labels, askedLabel)
+		delete(v.Labels, requestedImageLabel)
 	}
 	if v.State != Running && v.State != Paused {
 		v.Pid = 0
 		if !v.StartedAt.IsZero() && v.FinishedAt.IsZero() {
-			v.unwitnessed()
+			v.setLostEnd()
 		}
 		return v
 	}
@@ -135,8 +135,9 @@ func view(c container.InspectResponse) Container {
 	return v
 }
 
-// netOf identifies the network namespace of a container's process; "" if it cannot be read.
-func netOf(pid int, id string) string {
+// networkNamespace identifies the network namespace of a container's process; "" if it cannot be
+// read.
+func networkNamespace(pid int, id string) string {
 	if pid <= 1 {
 		return ""
 	}
@@ -147,9 +148,9 @@ func netOf(pid int, id string) string {
 	return name
 }
 
-// unwitnessed sets the end of a container that ran when the device went down, as Docker does.
+// setLostEnd sets the end of a container that ran when the device went down, as Docker does.
 // Podman reports that it never started (until 4.4) or exited with 0 (since then).
-func (c *Container) unwitnessed() {
+func (c *Container) setLostEnd() {
 	if c.State == Created {
 		c.State = Exited
 	}
@@ -248,7 +249,7 @@ func (a *api) awaitGone(ctx context.Context, id string, underWay error) error {
 		if _, err := a.look(ctx, id); err != nil {
 			return err
 		}
-		if time.Since(began) >= a.patience {
+		if time.Since(began) >= a.answerTime {
 			return underWay
 		}
 		select {

@@ -19,9 +19,9 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// askedLabel stores the requested image name, because engines answer with the resolved name or,
-// once a tag has moved, with an id. Containers removes the label from its result.
-const askedLabel = "flotilla.dev/engine.image"
+// requestedImageLabel stores the requested image name, because engines answer with the resolved
+// name or, once a tag has moved, with an id. Containers removes the label from its result.
+const requestedImageLabel = "flotilla.dev/engine.image"
 
 const (
 	cpuPeriod   = 100_000 // µs, the kernel's default
@@ -43,7 +43,7 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 		// Podman prefixes a local image without a registry by localhost/, which users leave out.
 		if ok {
 			image = found.name
-			if err := unlikeInit(s, found); err != nil {
+			if err := refuseInitProgram(s, found); err != nil {
 				return "", fmt.Errorf("create container %s: %w", s.Name, err)
 			}
 		}
@@ -84,10 +84,10 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 // initPrograms run in Podman's "systemd mode", as does any program called systemd.
 var initPrograms = []string{"/sbin/init", "/usr/sbin/init", "/usr/local/sbin/init"}
 
-// unlikeInit refuses a container that Podman would take for an init system by its program's name.
-// Podman mounts its cgroup writable, with the container's own limits in it, and no option of the
-// Docker API prevents that.
-func unlikeInit(s Spec, image foundImage) error {
+// refuseInitProgram refuses a container that Podman would take for an init system by its program's
+// name. Podman mounts its cgroup writable, with the container's own limits in it, and no option of
+// the Docker API prevents that.
+func refuseInitProgram(s Spec, image foundImage) error {
 	words := slices.Concat(s.Entrypoint, s.Args)
 	if len(s.Entrypoint) == 0 {
 		words = slices.Concat(image.entrypoint, s.Args)
@@ -137,7 +137,7 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		Entrypoint:  s.Entrypoint,
 		Cmd:         s.Args,
 		WorkingDir:  s.WorkingDir,
-		Labels:      map[string]string{askedLabel: s.Image},
+		Labels:      map[string]string{requestedImageLabel: s.Image},
 		Tty:         s.TTY,
 		OpenStdin:   s.Stdin,
 		StdinOnce:   s.Stdin && s.StdinOnce,
@@ -182,7 +182,7 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		host.PidMode = "host"
 	}
 	for _, m := range s.Mounts {
-		if err := plain(m); err != nil {
+		if err := checkMountPaths(m); err != nil {
 			return client.ContainerCreateOptions{}, err
 		}
 		host.Mounts = append(host.Mounts,
@@ -210,10 +210,10 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 	return client.ContainerCreateOptions{Name: s.Name, Config: config, HostConfig: host}, nil
 }
 
-// plain refuses a mount whose paths an engine would misread. Podman writes a mount as
+// checkMountPaths refuses a mount whose paths an engine would misread. Podman writes a mount as
 // type=bind,source=…,dst=… and parses that, so a comma in a path starts another option, such as
 // another source.
-func plain(m Mount) error {
+func checkMountPaths(m Mount) error {
 	for _, p := range []string{m.Source, m.Target} {
 		if !path.IsAbs(p) || strings.ContainsAny(p, `,"`) || strings.ContainsFunc(p, unicode.IsControl) {
 			return fmt.Errorf("mount %q at %q: %w: paths must be absolute, without commas, quotes and control characters",

@@ -29,7 +29,7 @@ func explain(err error, verb, object string) error {
 	case errdefs.IsNotImplemented(err):
 		sentinel = ErrUnsupported
 	default:
-		if port, taken := taken(cause(err)); taken && verb == "start container" {
+		if port, taken := portInUse(cause(err)); taken && verb == "start container" {
 			return fmt.Errorf("host port %sis in use on this device: stop what listens there, which `ss -lntup` shows, or "+
 				"choose another hostPort", port)
 		}
@@ -64,9 +64,9 @@ func cause(err error) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// taken reports whether the message says that a port of the device is in use, and returns the port
-// with a space after it; "" if the message does not name it.
-func taken(said string) (port string, taken bool) {
+// portInUse reports whether the message says that a port of the device is in use, and returns the
+// port with a space after it; "" if the message does not name it.
+func portInUse(said string) (port string, taken bool) {
 	if !strings.Contains(said, "address already in use") && !strings.Contains(said, "port is already allocated") {
 		return "", false
 	}

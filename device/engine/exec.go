@@ -28,7 +28,7 @@ const (
 
 // Exec returns 126 or 127 as shells do if the command cannot run, whatever the engine answers.
 func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) (int, error) {
-	keys := neverTyped
+	keys := detachKeys
 	if a.podman() || !s.TTY {
 		keys = "" // Podman watches for no keys then, and its answer to a command with some cannot be parsed
 	}

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// howToInstall ends every message about a missing engine.
-const howToInstall = "install one (on Debian and Raspberry Pi OS: apt install docker.io; or: apt install podman " +
+// installHint ends every message about a missing engine.
+const installHint = "install one (on Debian and Raspberry Pi OS: apt install docker.io; or: apt install podman " +
 	"&& systemctl enable --now podman.socket) or name its socket with --engine"
 
 // Find opens the engine of choice: auto (the first usable one that answers), docker, podman,
@@ -60,7 +60,7 @@ func first(ctx context.Context, sockets []string) (Engine, error) {
 	if unsupported != nil {
 		return nil, unsupported
 	}
-	return nil, fmt.Errorf("find a container engine: %w: %s; %s", ErrUnavailable, strings.Join(tried, ", "), howToInstall)
+	return nil, fmt.Errorf("find a container engine: %w: %s; %s", ErrUnavailable, strings.Join(tried, ", "), installHint)
 }
 
 // socketsOf lists the sockets of the chosen engine, the most likely first.

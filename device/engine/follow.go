@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// lagging is the age of a line, and the time without an earlier one, from which missing lines are
+// lagTime is the age of a line, and the time without an earlier one, from which missing lines are
 // looked for.
-const lagging = time.Second
+const lagTime = time.Second
 
 // A follower corrects how engines follow a log that rotates faster than it is read. Docker repeats
 // some files and skips others, Podman skips the rest of a file, and neither reports it. The times
@@ -66,7 +66,7 @@ func (f *followed) Write(p []byte) (int, error) {
 // missing reports whether lines before this one are missing: it comes late, and is the first line
 // of a file that is not the oldest.
 func (f *follower) missing(at time.Time, text []byte) bool {
-	if f.path == "" || f.latest.IsZero() || at.Sub(f.latest) < lagging || f.heard.Sub(f.latest) < lagging {
+	if f.path == "" || f.latest.IsZero() || at.Sub(f.latest) < lagTime || f.heard.Sub(f.latest) < lagTime {
 		return false
 	}
 	first, _ := ends(f.path)

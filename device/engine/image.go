@@ -41,7 +41,7 @@ func (a *api) Images(ctx context.Context) ([]Image, error) {
 		image := Image{ID: digest(item.ID), Size: item.Size, InUse: used[digest(item.ID)]}
 		for _, tag := range item.RepoTags {
 			if tag != "<none>:<none>" {
-				image.Tags = append(image.Tags, familiar(tag))
+				image.Tags = append(image.Tags, shortTag(tag))
 			}
 		}
 		slices.Sort(image.Tags)
@@ -51,9 +51,9 @@ func (a *api) Images(ctx context.Context) ([]Image, error) {
 	return images, nil
 }
 
-// familiar shortens an image name as users write it: docker.io/library/nginx:1 (Podman) to nginx:1
+// shortTag shortens an image name as users write it: docker.io/library/nginx:1 (Podman) to nginx:1
 // (Docker).
-func familiar(tag string) string {
+func shortTag(tag string) string {
 	tag = withoutLocalhost(tag)
 	if named, err := reference.ParseNormalizedNamed(tag); err == nil {
 		return reference.FamiliarString(named)
@@ -124,7 +124,7 @@ func (a *api) listedImage(ctx context.Context, ref string) (foundImage, bool, er
 	for _, item := range list.Items {
 		names := slices.Concat(item.RepoTags, item.RepoDigests)
 		if digest(item.ID) == ref || slices.ContainsFunc(names, func(name string) bool {
-			return familiar(name) == familiar(ref)
+			return shortTag(name) == shortTag(ref)
 		}) {
 			return foundImage{id: digest(item.ID), tags: item.RepoTags}, true, nil
 		}

@@ -29,7 +29,7 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 	}
 	if have != nil {
 		if slices.Contains(subnets(have), want) { // the device may be in another LAN by now
-			if r, ok := inTheWay(notThrough(func() string { return interfaceOf(want.Addr().Next()) }, hostRoutes), want); ok {
+			if r, ok := conflictingRoute(notThrough(func() string { return interfaceOf(want.Addr().Next()) }, hostRoutes), want); ok {
 				return fmt.Errorf("use network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name,
 					want, r.to, r.through)
 			}
@@ -39,7 +39,7 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 			return fmt.Errorf("replace network %s, which has the addresses %v and not %s: %w", n.Name, subnets(have), want, err)
 		}
 	}
-	if r, ok := inTheWay(hostRoutes(), want); ok {
+	if r, ok := conflictingRoute(hostRoutes(), want); ok {
 		return fmt.Errorf("make network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name, want,
 			r.to, r.through)
 	}

@@ -13,14 +13,14 @@ import (
 // containerd sometimes reports the exit first. The kernel's log names the cgroup, and so the
 // container, of every process that it kills.
 
-// killed stores which ended containers the kernel has killed: its log is a ring buffer.
-type killed struct {
+// oomKills stores which ended containers the kernel has killed: its log is a ring buffer.
+type oomKills struct {
 	sync.Mutex
 	byID map[string]bool
 }
 
 // settle sets OOMKilled of the containers that failed and were killed by the kernel.
-func (k *killed) settle(all []Container, kernelLog func() string) {
+func (k *oomKills) settle(all []Container, kernelLog func() string) {
 	k.Lock()
 	defer k.Unlock()
 	known := make(map[string]bool, len(all))
@@ -42,15 +42,16 @@ func (k *killed) settle(all []Container, kernelLog func() string) {
 	k.byID = known
 }
 
-// victim matches the line about a killed process, for the limit of a cgroup or of the whole device:
+// oomKillLine matches the line about a killed process, for the limit of a cgroup or of the whole
+// device:
 //
 //	oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/machine.slice/libpod-<id>.scope/container,task=tool,pid=6959,uid=0
-var victim = regexp.MustCompile(`oom-kill:[^\n]*task_memcg=[^,\n]*([0-9a-f]{64})`)
+var oomKillLine = regexp.MustCompile(`oom-kill:[^\n]*task_memcg=[^,\n]*([0-9a-f]{64})`)
 
 // outOfMemory returns the ids of the containers in a kernel log.
 func outOfMemory(log string) map[string]bool {
 	out := map[string]bool{}
-	for _, m := range victim.FindAllStringSubmatch(log, -1) {
+	for _, m := range oomKillLine.FindAllStringSubmatch(log, -1) {
 		out[m[1]] = true
 	}
 	return out

@@ -22,7 +22,7 @@ func TestTheKernelsLogNamesWhomItKilled(t *testing.T) {
 			{ID: id("d"), State: Exited, ExitCode: 137}, {ID: id("e"), State: Exited}, {ID: id("f"), State: Running},
 		}
 	}
-	var k killed
+	var k oomKills
 	for range 3 { // later the log has lost the line
 		list := all()
 		k.settle(list, read)

@@ -21,14 +21,14 @@ import (
 // each call connects if needed, and Info negotiates the API version again when the engine's version
 // changes.
 type api struct {
-	socket   string
-	current  atomic.Pointer[session]
-	making   sync.Mutex // creates one network at a time: of two at once, one fails before the other is ready
-	killed   killed
-	seen     seen
-	stall    time.Duration
-	silence  time.Duration // longest pause of an ended container's log
-	patience time.Duration // wait for one answer about containers
+	socket     string
+	current    atomic.Pointer[session]
+	making     sync.Mutex // creates one network at a time: of two at once, one fails before the other is ready
+	killed     oomKills
+	seen       seen
+	stall      time.Duration
+	silence    time.Duration // longest pause of an ended container's log
+	answerTime time.Duration // wait for one answer about containers
 }
 
 // A session is the connection to one version of the engine.
@@ -41,7 +41,7 @@ type session struct {
 // Open opens the engine at a unix socket (a path, or a unix:// URL). It returns ErrUnavailable if
 // the engine does not answer, ErrUnsupported if its API version does not fit.
 func Open(ctx context.Context, socket string) (Engine, error) {
-	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall, silence: logSilence, patience: AnswerTime}
+	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall, silence: logSilence, answerTime: AnswerTime}
 	if _, err := a.Info(ctx); err != nil {
 		return nil, err
 	}

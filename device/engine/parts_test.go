@@ -98,7 +98,7 @@ func TestFamiliar(t *testing.T) {
 		"flotilla.test/tool:1":        "flotilla.test/tool:1",
 		"nginx:1":                     "nginx:1",
 	} {
-		if got := familiar(tag); got != want {
+		if got := shortTag(tag); got != want {
 			t.Errorf("%s is %s, want %s", tag, got, want)
 		}
 	}

@@ -29,9 +29,10 @@ func hostRoutes() []route {
 // some VPNs), not to neighbours.
 const leastRoute = 8
 
-// inTheWay returns a route that overlaps a block and does not lead to the internet. A rejecting
-// route, by which a site keeps private addresses inside, may be overlapped by a narrower block.
-func inTheWay(routes []route, block netip.Prefix) (route, bool) {
+// conflictingRoute returns a route that overlaps a block and does not lead to the internet. A
+// rejecting route, by which a site keeps private addresses inside, may be overlapped by a narrower
+// block.
+func conflictingRoute(routes []route, block netip.Prefix) (route, bool) {
 	for _, r := range routes {
 		if r.nowhere && r.to.Bits() < block.Bits() {
 			continue

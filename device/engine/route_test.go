@@ -34,7 +34,7 @@ func TestARouteToNowhereMakesWayForANarrowerBlock(t *testing.T) {
 		"172.20.3.0/24": "", "172.20.0.0/16": "*", "172.16.0.0/12": "docker0", "172.18.0.0/15": "", "172.20.0.0/14": "*",
 		"fd12:3::/64": "", "fd12::/16": "lo", "fd64:1:2::/80": "eth0", "fd64:1:3::/64": "",
 	} {
-		if r, found := inTheWay(routes, netip.MustParsePrefix(block)); found != (through != "") || r.through != through {
+		if r, found := conflictingRoute(routes, netip.MustParsePrefix(block)); found != (through != "") || r.through != through {
 			t.Errorf("%s: found %v, wants %q", block, r, through)
 		}
 	}
@@ -55,7 +55,7 @@ func TestABlockInTheWayOfTheDevicesOwnNetworkIsFound(t *testing.T) {
 		{"an IPv6 block outside is free", "fd64:1:3::/64", ""},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
-			r, found := inTheWay(routes, netip.MustParsePrefix(c.block))
+			r, found := conflictingRoute(routes, netip.MustParsePrefix(c.block))
 			if found != (c.through != "") || r.through != c.through {
 				t.Errorf("%s: found %v, wants %q", c.block, r, c.through)
 			}
@@ -71,11 +71,11 @@ func TestAnInterfaceThatComesOrGoesIsNotInItsOwnWay(t *testing.T) {
 		asked := 0
 		own := func() string { asked++; return seen[asked-1] }
 		routes := func() []route { return []route{{to: block, through: "podman7"}} }
-		if r, ok := inTheWay(notThrough(own, routes), block); ok {
+		if r, ok := conflictingRoute(notThrough(own, routes), block); ok {
 			t.Errorf("%s: %s through %s is in the way", name, r.to, r.through)
 		}
 		asked = 0
-		if _, ok := inTheWay(notThrough(own, func() []route { return []route{{to: block, through: "wlan0"}} }), block); !ok {
+		if _, ok := conflictingRoute(notThrough(own, func() []route { return []route{{to: block, through: "wlan0"}} }), block); !ok {
 			t.Errorf("%s: nothing is in the way, although wlan0 leads there", name)
 		}
 	}

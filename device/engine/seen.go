@@ -81,23 +81,23 @@ func (s *seen) gone(id string) {
 // last time.
 func (a *api) patienceFor(was sight) time.Duration {
 	if was.silent {
-		return a.patience / 10
+		return a.answerTime / 10
 	}
-	return a.patience
+	return a.answerTime
 }
 
 // answers reports whether the engine answers at all.
 func (a *api) answers(ctx context.Context) bool {
-	asking, cancel := context.WithTimeout(ctx, a.patience)
+	asking, cancel := context.WithTimeout(ctx, a.answerTime)
 	defer cancel()
 	return a.Ping(asking) == nil
 }
 
 // listed converts a container of a list.
 func listed(item container.Summary) Container {
-	c := Container{ID: item.ID, Name: firstName(item.Names), Image: item.Labels[askedLabel], ImageID: digest(item.ImageID),
+	c := Container{ID: item.ID, Name: firstName(item.Names), Image: item.Labels[requestedImageLabel], ImageID: digest(item.ImageID),
 		Labels: item.Labels, State: stateOf(string(item.State)), Created: time.Unix(item.Created, 0)}
 	_, _ = fmt.Sscanf(item.Status, "Exited (%d)", &c.ExitCode) // the list has the exit code in this text only
-	delete(c.Labels, askedLabel)
+	delete(c.Labels, requestedImageLabel)
 	return c
 }

@@ -34,7 +34,7 @@ func served(t *testing.T, answer http.HandlerFunc) *api {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &api{socket: socket, stall: pullStall, patience: AnswerTime, silence: 50 * time.Millisecond}
+	a := &api{socket: socket, stall: pullStall, answerTime: AnswerTime, silence: 50 * time.Millisecond}
 	a.current.Store(&session{client: moby})
 	return a
 }
@@ -58,7 +58,7 @@ func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
 			fmt.Fprint(w, `{"Id":"c","Name":"seen","State":{"Status":"running"},"Config":{}}`)
 		}
 	})
-	a.patience = 50 * time.Millisecond
+	a.answerTime = 50 * time.Millisecond
 	find := func(list []Container, name string) Container {
 		i := slices.IndexFunc(list, func(c Container) bool { return c.Name == name })
 		if i < 0 {
@@ -124,7 +124,7 @@ func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 		}
 	})
 	a.current.Load().info.Name = "podman"
-	a.patience = 50 * time.Millisecond
+	a.answerTime = 50 * time.Millisecond
 	list := func() string {
 		t.Helper()
 		list, err := a.Containers(t.Context(), "x=y")
@@ -233,7 +233,7 @@ func TestAContainerIsRemovedWhenItIsGone(t *testing.T) {
 				}
 			})
 			if c.looks < 0 {
-				a.patience = 50 * time.Millisecond
+				a.answerTime = 50 * time.Millisecond
 			}
 			switch err := a.Remove(t.Context(), "c"); {
 			case err == nil && (c.want != "" || looks != c.looks):

@@ -168,14 +168,14 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// heard are the events that change a container's state; Podman's names are died and remove. Events
-// of probes (exec_…) and logs (attach) would wake the agent all the time.
-var heard = []string{"create", "start", "die", "died", "oom", "pause", "unpause", "destroy", "remove"}
+// stateEvents are the events that change a container's state; Podman's names are died and remove.
+// Events of probes (exec_…) and logs (attach) would wake the agent all the time.
+var stateEvents = []string{"create", "start", "die", "died", "oom", "pause", "unpause", "destroy", "remove"}
 
 // Events also calls changed once when it has subscribed, since earlier events were missed.
 func (a *api) Events(ctx context.Context, label string, changed func()) error {
 	stream := a.client().Events(ctx, client.EventsListOptions{
-		Filters: client.Filters{}.Add("type", "container").Add("label", label).Add("event", heard...),
+		Filters: client.Filters{}.Add("type", "container").Add("label", label).Add("event", stateEvents...),
 	})
 	select {
 	case err := <-stream.Err:

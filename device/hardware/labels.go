@@ -8,8 +8,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// known are the processor features, of ARM and x86, that programs are built for.
-var known = []string{
+// programFeatures are the processor features, of ARM and x86, that programs are built for.
+var programFeatures = []string{
 	"neon", "vfpv3", "vfpv4", "asimd", "asimdhp", "asimddp", "atomics", "crc32", "pmull", "sha1", "sha2", "sve", "aes",
 	"avx", "avx2", "avx512f", "bmi2", "f16c", "fma", "sha_ni", "sse4_1", "sse4_2", "vmx", "svm",
 }
@@ -26,7 +26,7 @@ func features(t tree) (list []string) {
 			continue
 		}
 		for name := range strings.FieldsSeq(v) {
-			if slices.Contains(known, name) {
+			if slices.Contains(programFeatures, name) {
 				list = append(list, name)
 			}
 		}

@@ -59,7 +59,7 @@ func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []s
 	}
 	for i, p := range list {
 		sure := false
-		if out[i], sure = told(t, found, p); !sure {
+		if out[i], sure = presenceWithoutChild(t, found, p); !sure {
 			ask.List, of = append(ask.List, p), append(of, i)
 		}
 	}
@@ -99,8 +99,9 @@ func idOn(p fleet.Peripheral) string {
 	return p.Line
 }
 
-// told returns what is known of a peripheral without a child; sure is false if that is nothing.
-func told(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) {
+// presenceWithoutChild returns what is known of a peripheral without a child; sure is false if that
+// is nothing.
+func presenceWithoutChild(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) {
 	out.Name = p.Name
 	switch p.Type {
 	case fleet.PeripheralOneWire:

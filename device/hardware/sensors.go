@@ -129,9 +129,9 @@ func stalls(t tree) *Stalls {
 	return &s
 }
 
-// heat returns the processor's temperature: its warmest sensor. Others do not count: a disk, a
-// radio or a probe on a wire may be warm without harm.
-func heat(t tree) Amount {
+// processorTemperature returns the processor's temperature: its warmest sensor. Others do not
+// count: a disk, a radio or a probe on a wire may be warm without harm.
+func processorTemperature(t tree) Amount {
 	a := Amount{Problem: "this board does not report its processor's temperature"}
 	take := func(name, file string) {
 		if !isProcessor(name) {

@@ -108,7 +108,7 @@ func TestTheProcessorIsAsWarmAsItsWarmestSensor(t *testing.T) {
 		{"disks and external probes do not count", map[string]string{"sys/class/hwmon/hwmon0/name": "nvme", "sys/class/hwmon/hwmon0/temp1_input": "85000", "sys/class/hwmon/hwmon1/name": "w1_slave_temp", "sys/class/hwmon/hwmon1/temp1_input": "99000"}, -1},
 		{"nonsense", map[string]string{"sys/class/thermal/thermal_zone0/type": "cpu-thermal", "sys/class/thermal/thermal_zone0/temp": "-274000"}, -1},
 	} {
-		a := heat(tree(rootOf(t, c.files)))
+		a := processorTemperature(tree(rootOf(t, c.files)))
 		if c.want < 0 != (a.Problem != "") || c.want >= 0 && a.Available != c.want {
 			t.Errorf("%s: %+v, want %d", c.rule, a, c.want)
 		}

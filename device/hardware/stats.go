@@ -47,7 +47,7 @@ func Measure(ctx context.Context, o Options) Stats {
 		pids.Problem = err.Error()
 	}
 	s.PIDs = pids
-	s.Temperature = heat(t)
+	s.Temperature = processorTemperature(t)
 	s.Busy = busy(t.text("/proc/stat"))
 	s.Addresses, _ = addresses(t, o, hostname(t)) // a Report has the problems
 	return s

@@ -52,8 +52,8 @@ func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire
 	at, silent := 0, 0 // silent: hubs in a row that did not answer
 	for began := time.Now(); ; {
 		answer, err := ask(ctx, c, hubs[at].JoinPath(wire.PathJoin), request)
-		after := comeAgain(err)
-		if err == nil || !passes(err) || after > 0 {
+		after := retryAfter(err)
+		if err == nil || !mayPass(err) || after > 0 {
 			silent = 0
 		} else if silent++; silent < len(hubs) && ctx.Err() == nil {
 			at = (at + 1) % len(hubs)
@@ -67,7 +67,7 @@ func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire
 				waits(no.waiting)
 			}
 			request.Waiting = no.waiting
-		case request.Waiting != "" && passes(err):
+		case request.Waiting != "" && mayPass(err):
 			after, silent = max(after, retry), 0
 		case after == 0 || time.Since(began)+after > waiting:
 			return answer, hubs[at], err
@@ -84,8 +84,8 @@ func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire
 	}
 }
 
-// passes reports whether an error of a hub may pass.
-func passes(err error) bool {
+// mayPass reports whether an error of a hub may pass.
+func mayPass(err error) bool {
 	var no *refusal
 	if errors.As(err, &no) {
 		return no.code >= 500 || no.code == http.StatusTooManyRequests
@@ -100,8 +100,8 @@ func passes(err error) bool {
 	return errors.As(err, &netErr) && !errors.As(err, &invalid) && !errors.As(err, &name) && !errors.As(err, &stranger)
 }
 
-// comeAgain returns when the hub wants to be asked again; 0: it did not say.
-func comeAgain(err error) time.Duration {
+// retryAfter returns when the hub wants to be asked again; 0: it did not say.
+func retryAfter(err error) time.Duration {
 	var no *refusal
 	if errors.As(err, &no) && (no.code == http.StatusTooManyRequests || no.code == http.StatusServiceUnavailable) {
 		return no.after

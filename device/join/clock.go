@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/shared/clock"
 )
 
-// built is the build time of this program: a correct clock is never before it.
-var built = sync.OnceValue(func() time.Time {
+// buildTime is the build time of this program: a correct clock is never before it.
+var buildTime = sync.OnceValue(func() time.Time {
 	floor := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) // for a build without version control
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
@@ -25,34 +25,34 @@ var built = sync.OnceValue(func() time.Time {
 // Clock returns the device's time, but never a time before the build of the program or before
 // lastKnown.
 func Clock(lastKnown time.Time) func() time.Time {
-	floor := later(built(), lastKnown)
-	return func() time.Time { return later(wall(), floor) }
+	floor := later(buildTime(), lastKnown)
+	return func() time.Time { return later(systemClock(), floor) }
 }
 
-// wall is the device's clock, which may be set at any time.
-var wall = time.Now
+// systemClock is the device's clock, which may be set at any time.
+var systemClock = time.Now
 
-// kept reports whether a time service adjusts the clock, as the kernel knows.
-var kept = func() bool {
+// clockAdjusted reports whether a time service adjusts the clock, as the kernel knows.
+var clockAdjusted = func() bool {
 	is, _ := clock.Kept()
 	return is
 }
 
-// moment returns the time by which the hub's certificates are checked: the device's clock if a time
-// service adjusts it. Another clock proves nothing: without a battery it starts in 1970 or at the
-// last shutdown, and would cut the device off for good. Then the certificates are valid unless they
-// had expired when the hub was last reached.
-func moment(shown []*x509.Certificate, lastKnown time.Time) time.Time {
-	floor := later(built(), lastKnown)
+// checkTime returns the time by which the hub's certificates are checked: the device's clock if a
+// time service adjusts it. Another clock proves nothing: without a battery it starts in 1970 or at
+// the last shutdown, and would cut the device off for good. Then the certificates are valid unless
+// they had expired when the hub was last reached.
+func checkTime(shown []*x509.Certificate, lastKnown time.Time) time.Time {
+	floor := later(buildTime(), lastKnown)
 	now := later(time.Now(), floor)
 	begun := shown[0].NotBefore
 	for _, c := range shown[1:] {
 		begun = later(begun, c.NotBefore)
 	}
 	switch ends := shown[0].NotAfter; {
-	case now.After(ends) && !kept():
+	case now.After(ends) && !clockAdjusted():
 		return later(ends, floor)
-	case now.Before(begun) && begun.Before(ends) && !kept():
+	case now.Before(begun) && begun.Before(ends) && !clockAdjusted():
 		return begun
 	}
 	return now
@@ -65,7 +65,7 @@ func check(shown []*x509.Certificate, roots *x509.CertPool, host string, lastKno
 		between.AddCert(c)
 	}
 	_, err := shown[0].Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: between,
-		CurrentTime: moment(shown, lastKnown)})
+		CurrentTime: checkTime(shown, lastKnown)})
 	return err
 }
 

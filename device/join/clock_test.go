@@ -37,7 +37,7 @@ func TestByWhatTimeTheHubsCertificatesAreJudged(t *testing.T) {
 		keep(t, c.kept)
 		leaf := &x509.Certificate{NotBefore: at(c.from), NotAfter: at(c.until)}
 		middle := &x509.Certificate{NotBefore: at(c.between), NotAfter: at(20)}
-		m := moment([]*x509.Certificate{leaf, middle}, at(c.heard))
+		m := checkTime([]*x509.Certificate{leaf, middle}, at(c.heard))
 		good := !m.Before(leaf.NotBefore) && !m.After(leaf.NotAfter) && !m.Before(middle.NotBefore)
 		if good != c.good {
 			t.Errorf("%s: judged at %s, which is good: %v, wants %v", c.name, m, good, c.good)
@@ -48,13 +48,13 @@ func TestByWhatTimeTheHubsCertificatesAreJudged(t *testing.T) {
 // If the clock is decades ahead, the build time counts.
 func TestAClockFarAheadIsJudgedByWhenTheHubWasHeard(t *testing.T) {
 	keep(t, false)
-	heard := built().Add(24 * time.Hour)
+	heard := buildTime().Add(24 * time.Hour)
 	for until, good := range map[time.Duration]bool{time.Hour: true, -time.Hour: false} {
 		leaf := &x509.Certificate{NotBefore: heard.AddDate(-1, 0, 0), NotAfter: heard.Add(until)}
 		if time.Now().Before(leaf.NotAfter) {
 			t.Skip("this program was built in the future")
 		}
-		m := moment([]*x509.Certificate{leaf}, heard)
+		m := checkTime([]*x509.Certificate{leaf}, heard)
 		if is := !m.After(leaf.NotAfter); is != good {
 			t.Errorf("a certificate that ends %s after the hub was heard: judged at %s", until, m)
 		}
@@ -104,13 +104,13 @@ func TestARenewalGoesByTheClockAsItIsSet(t *testing.T) {
 	keep(t, true)
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		was := wall
+		was := systemClock
 		var set atomic.Int64 // so far
-		wall = func() time.Time { return time.Now().Add(time.Duration(set.Load())) }
+		systemClock = func() time.Time { return time.Now().Add(time.Duration(set.Load())) }
 		over := make(chan error, 1)
 
 		key := newKey(t)
-		from := built()
+		from := buildTime()
 		leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pi-1"}, NotBefore: from, NotAfter: from.AddDate(1, 0, 0)}, nil, &key.PublicKey, key)
 		der, err := x509.MarshalPKCS8PrivateKey(key)
 		if err != nil {
@@ -126,7 +126,7 @@ func TestARenewalGoesByTheClockAsItIsSet(t *testing.T) {
 		defer func() {
 			cancel()
 			<-over
-			wall = was
+			systemClock = was
 		}()
 		set.Store(int64(from.Add(24 * time.Hour).Sub(start)))
 		go func() { over <- Run(ctx, id, o, func(Identity) {}) }()

@@ -57,7 +57,7 @@ var ErrNotJoined = errors.New("this device has not joined a hub")
 
 // identity checks the hub's answer before anything is stored.
 func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error) {
-	address, err := whole(a.MQTT, base)
+	address, err := withHost(a.MQTT, base)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -68,7 +68,7 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 		HubTime: a.Time,
 	}
 	for _, b := range a.Brokers {
-		if address, err = whole(b, base); err != nil {
+		if address, err = withHost(b, base); err != nil {
 			return Identity{}, err
 		}
 		id.Brokers = append(id.Brokers, address)
@@ -90,8 +90,8 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 	return id, nil
 }
 
-// whole adds the hub's host to an address without a host.
-func whole(address string, base *url.URL) (string, error) {
+// withHost adds the hub's host to an address without a host.
+func withHost(address string, base *url.URL) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || port == "" || strings.ContainsAny(address, ", ") {
 		return "", fmt.Errorf("the hub's answer has no MQTT address (%.300q)", address)
@@ -197,7 +197,7 @@ func Repair(dir string, id Identity) (mended []string, err error) {
 		if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, text) {
 			continue
 		}
-		if err := put(file, text); err != nil {
+		if err := writeFile(file, text); err != nil {
 			return mended, err
 		}
 		mended = append(mended, name)
@@ -205,9 +205,9 @@ func Repair(dir string, id Identity) (mended []string, err error) {
 	return mended, nil
 }
 
-// put writes a file atomically and durably. Its temporary file has the same mode, since it contains
-// a key.
-func put(file string, text []byte) error {
+// writeFile writes a file atomically and durably. Its temporary file has the same mode, since it
+// contains a key.
+func writeFile(file string, text []byte) error {
 	if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask(),
 		renameio.WithTempDir(filepath.Dir(file))); err != nil {
 		return err
@@ -279,7 +279,7 @@ func pendingKey(dir string) (keyPEM, csrPEM []byte, err error) {
 	keyPEM = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 	if dir != "" {
 		if err = os.MkdirAll(dir, 0o700); err == nil {
-			err = put(file, keyPEM)
+			err = writeFile(file, keyPEM)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf(

@@ -213,7 +213,7 @@ func fetchRoot(ctx context.Context, o Options, base *url.URL,
 			"token's hash is %s); correct the address or get a new token from this hub: tokens from before a rotation of its "+
 			"root are no longer valid. The secret was not sent", ErrWrongHub, pin(roots[0]), token.Pin)
 	}
-	if err := vouchedFor(resp.TLS, root, base.Hostname()); err != nil {
+	if err := checkChain(resp.TLS, root, base.Hostname()); err != nil {
 		return nil, none, err
 	}
 	hubTime, err := http.ParseTime(resp.Header.Get("Date"))
@@ -223,8 +223,8 @@ func fetchRoot(ctx context.Context, o Options, base *url.URL,
 	return root, hubTime, nil
 }
 
-// vouchedFor checks the hub's certificate against the root, at a time within its validity.
-func vouchedFor(s *tls.ConnectionState, root *x509.Certificate, host string) error {
+// checkChain checks the hub's certificate against the root, at a time within its validity.
+func checkChain(s *tls.ConnectionState, root *x509.Certificate, host string) error {
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AddCert(root)
 	for _, c := range s.PeerCertificates[1:] {

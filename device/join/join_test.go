@@ -389,15 +389,15 @@ func TestAClockThatIsBehindDoesNotMatter(t *testing.T) {
 
 // keep sets whether a time service adjusts the clock.
 func keep(t *testing.T, is bool) {
-	was := kept
-	kept = func() bool { return is }
-	t.Cleanup(func() { kept = was })
+	was := clockAdjusted
+	clockAdjusted = func() bool { return is }
+	t.Cleanup(func() { clockAdjusted = was })
 }
 
 func TestAClockThatIsAheadAndThatNobodyKeepsDoesNotMatter(t *testing.T) {
 	keep(t, false)
 	past := time.Now().AddDate(-5, 0, 0)
-	heard := built() // the device knows no later time
+	heard := buildTime() // the device knows no later time
 	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: heard.Add(time.Hour), date: past})
 	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err != nil {
 		t.Fatal(err)
@@ -423,7 +423,7 @@ func TestAClockThatIsAheadAndThatIsKeptIsNamed(t *testing.T) {
 
 func TestTheClockNeverGoesBehindWhatIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // a synctest bubble begins in the year 2000
-		if now := Clock(time.Time{})(); now.Before(built()) || built().Year() < 2026 {
+		if now := Clock(time.Time{})(); now.Before(buildTime()) || buildTime().Year() < 2026 {
 			t.Fatal(now)
 		}
 		known := time.Date(2031, 5, 1, 0, 0, 0, 0, time.UTC)

@@ -37,7 +37,7 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 			}
 			return fresh, rerr
 		}
-		if err == nil || errors.As(rerr, new(*Dismissal)) || comeAgain(rerr) > 0 {
+		if err == nil || errors.As(rerr, new(*Dismissal)) || retryAfter(rerr) > 0 {
 			err = rerr // of equal failures, return the first hub's
 		}
 		if ctx.Err() != nil || !elsewhere(rerr) {
@@ -98,7 +98,7 @@ const (
 // clockUnknown reports whether a certificate has expired by a clock that no time service adjusts:
 // the certificate may still be valid.
 func clockUnknown(now time.Time, leaf *x509.Certificate) bool {
-	return now.After(leaf.NotAfter) && !kept()
+	return now.After(leaf.NotAfter) && !clockAdjusted()
 }
 
 // due returns when a certificate is renewed: after the fraction of its life. Right after a renewal
@@ -181,7 +181,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 			}
 			args := []any{"node", id.Node, "until", leaf.NotAfter, "err", err}
 			if !asked { // a requested renewal is repeated on request only
-				wait = cmp.Or(comeAgain(err), pauseAfter(leaf, now(), failures))
+				wait = cmp.Or(retryAfter(err), pauseAfter(leaf, now(), failures))
 				wait += time.Duration(rand.Int64N(int64(wait/10) + 1))
 				next.Reset(wait)
 				failures++

@@ -70,8 +70,8 @@ func (n unacked) Error() string {
 	return fmt.Sprintf("the hub has acknowledged none of the last %d messages", int(n))
 }
 
-// maxDeaf bounds how often the limit doubles: up to 96 messages, each with up to 5 minutes.
-const maxDeaf = 5
+// maxDoublings bounds how often the limit doubles: up to 96 messages, each with up to 5 minutes.
+const maxDoublings = 5
 
 // maxUnacked is the number of unacknowledged messages after which the connection counts as broken.
 // Behind a broker the hub may be down, and a fleet that reconnects every half minute would only
@@ -80,5 +80,5 @@ func (s *session) maxUnacked() int {
 	if !s.external {
 		return maxUnacked
 	}
-	return maxUnacked << min(s.l.deaf, maxDeaf)
+	return maxUnacked << min(s.l.silentSessions, maxDoublings)
 }

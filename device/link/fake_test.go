@@ -54,22 +54,22 @@ type hub struct {
 	rate     int          // bytes per second to the hub; 0: unlimited
 	buffer   int          // buffered bytes before a write blocks
 	fail     func() error // times of every dial
-	log      paper        // the link's log
+	log      logBuffer    // the link's log
 }
 
-// A paper collects log lines.
-type paper struct {
+// A logBuffer collects log lines.
+type logBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (p *paper) Write(b []byte) (int, error) {
+func (p *logBuffer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.text.Write(b)
 }
 
-func (p *paper) String() string {
+func (p *logBuffer) String() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.text.String()

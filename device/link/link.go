@@ -131,10 +131,10 @@ type Link struct {
 	lastErr  error
 	acks     map[wire.Channel]*hubAck // messages that the hub must acknowledge; the newest of each kind
 	// the hub has acknowledged a status of this connection; always true without a broker
-	known   atomic.Bool
-	unheard atomic.Bool // behind a broker, the hub has not acknowledged the last message
-	acked   bool        // the hub has acknowledged something in the present or last session
-	deaf    int         // sessions in a row without an acknowledgement from behind a broker
+	known          atomic.Bool
+	unheard        atomic.Bool // behind a broker, the hub has not acknowledged the last message
+	acked          bool        // the hub has acknowledged something in the present or last session
+	silentSessions int         // sessions in a row without an acknowledgement from behind a broker
 }
 
 // asked are the messages and actions that the agent or the hub has requested.

@@ -59,7 +59,7 @@ func (s *session) settle(now time.Time) error {
 			err := t.token.Error()
 			t.token = nil
 			if err == nil {
-				s.unacked, s.l.deaf, s.l.acked = 0, 0, true
+				s.unacked, s.l.silentSessions, s.l.acked = 0, 0, true
 				s.l.unheard.Store(false)
 			}
 			switch {
@@ -84,7 +84,7 @@ func (s *session) settle(now time.Time) error {
 			s.list = podList{}
 		}
 		if s.unacked++; s.unacked >= s.maxUnacked() {
-			s.l.deaf++
+			s.l.silentSessions++
 			return unacked(s.unacked)
 		}
 	}
@@ -138,7 +138,7 @@ func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 func (s *session) lostAt(bytes int) ackDeadline {
 	after := ackTimeout
 	if s.external { // the hub may be down; it requests what it lacks when it is back
-		after <<= min(s.unacked/2, maxDeaf)
+		after <<= min(s.unacked/2, maxDoublings)
 	}
 	return ackDeadline{time.Now().Add(after + line.Takes(s.inFlight()+bytes)), s.received()}
 }

@@ -29,13 +29,13 @@ type board struct {
 	mu    sync.Mutex
 	boots int
 	since time.Time // of the present boot
-	now   fares
+	now   boardState
 	seen  hardware.Power // since the boot
 	look  func()         // notifies the agent of a change; may be nil
 }
 
-// fares is the state of a board as a script sets it.
-type fares struct {
+// boardState is the state of a board as a script sets it.
+type boardState struct {
 	low, throttles       bool // low supply voltage, hot processor
 	celsius              float64
 	disk, memory         bool // shortages
@@ -74,7 +74,7 @@ func boardOf(n int, node string) *board {
 func (b *board) pi() bool { return strings.HasPrefix(b.name, "raspberrypi") }
 
 // fare sets the state of the board and notifies the agent, as the kernel does.
-func (b *board) fare(f fares) {
+func (b *board) fare(f boardState) {
 	b.mu.Lock()
 	look := b.look
 	if b.now == f {
@@ -195,7 +195,7 @@ func (b *board) Measure(context.Context, string) hardware.Stats {
 		NodeFsInodes: half(1 << 20), ImageFsInodes: half(1 << 20), PIDs: half(1 << 15), Busy: time.Duration(busy)}
 }
 
-func newEngine(b *board, trouble func(verb string, is func(going) bool) (effect, bool)) *stocked {
+func newEngine(b *board, trouble func(verb string, is func(activeEvent) bool) (effect, bool)) *stocked {
 	t := enginetest.New()
 	t.SetInfo(engine.Info{Name: "docker", Version: "20.10.24", APIVersion: "1.41", OS: "linux", Arch: b.arch,
 		Variant: b.variant,

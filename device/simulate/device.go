@@ -41,30 +41,30 @@ type device struct {
 	line    *line // nil: no script
 
 	mu      sync.Mutex
-	going   []going // what a script has started here, the oldest first
-	flaps   bool    // flapping has cut its line
-	flapper func()  // stops the flapping; nil: it does not flap
-	off     bool    // it is powered off
-	version string  // the agent's version
-	next    chan life
+	going   []activeEvent // what a script has started here, the oldest first
+	flaps   bool          // flapping has cut its line
+	flapper func()        // stops the flapping; nil: it does not flap
+	off     bool          // it is powered off
+	version string        // the agent's version
+	next    chan agentRun
 }
 
-// A going is an effect that a script has started on a device.
-type going struct {
+// A activeEvent is an effect that a script has started on a device.
+type activeEvent struct {
 	line       int
 	verb, word string // word: the pods or the image; "": the device
 	how        effect
 }
 
-// A life is one run of the agent.
-type life struct {
+// A agentRun is one run of the agent.
+type agentRun struct {
 	reboot bool
 	down   time.Duration
 }
 
 func newDevice(ctx context.Context, o Options, n int, dir string) *device {
 	d := &device{o: o, node: NodeName(o.Prefix, n), site: SiteName(n, o.Sites), memory: memory.Volatile(),
-		journal: request.NewJournal(journalSize), version: agent.Version, next: make(chan life, 1)}
+		journal: request.NewJournal(journalSize), version: agent.Version, next: make(chan agentRun, 1)}
 	d.dir = filepath.Join(dir, d.node)
 	d.board = boardOf(n, d.node)
 	d.engine = newEngine(d.board, d.trouble)
@@ -109,7 +109,7 @@ func (d *device) run(ctx context.Context) error {
 }
 
 // live runs the agent until ctx ends, the device restarts, or the agent is updated.
-func (d *device) live(ctx context.Context) (again life, err error) {
+func (d *device) live(ctx context.Context) (again agentRun, err error) {
 	d.mu.Lock()
 	version := d.version
 	d.mu.Unlock()
@@ -193,7 +193,7 @@ func (d *device) restart(down time.Duration) {
 	d.change(func() { d.off = true })
 	d.line.drop()
 	select {
-	case d.next <- life{reboot: true, down: down}:
+	case d.next <- agentRun{reboot: true, down: down}:
 	default: // it is restarting already
 	}
 }
@@ -204,13 +204,13 @@ func (d *device) update(version string) {
 	d.version = version
 	d.mu.Unlock()
 	select {
-	case d.next <- life{}:
+	case d.next <- agentRun{}:
 	default: // it is starting anyway
 	}
 }
 
 // begin starts an effect.
-func (d *device) begin(g going) {
+func (d *device) begin(g activeEvent) {
 	d.change(func() { d.going = append(d.going, g) })
 	if g.verb != "crash" {
 		return
@@ -227,7 +227,7 @@ func (d *device) begin(g going) {
 }
 
 // end ends the matching effects.
-func (d *device) end(is func(going) bool) {
+func (d *device) end(is func(activeEvent) bool) {
 	d.change(func() { d.going = slices.DeleteFunc(d.going, is) })
 }
 
@@ -249,7 +249,7 @@ func (d *device) change(what func()) {
 		d.flapper, d.flaps = nil, false
 	}
 	d.line.set(silent || d.off || d.flaps, how["slow"].rate, how["slow"].latency)
-	fares := fares{low: how["undervoltage"].low, celsius: how["heat"].celsius, throttles: how["heat"].throttles}
+	fares := boardState{low: how["undervoltage"].low, celsius: how["heat"].celsius, throttles: how["heat"].throttles}
 	_, fares.disk = how["disk"]
 	_, fares.memory = how["memory"]
 	fares.diskFree, fares.memoryFree = how["disk"].free, how["memory"].free
@@ -282,7 +282,7 @@ func (d *device) flap(how effect) {
 }
 
 // means reports whether a crash is for a container: the event names its pod or its workload.
-func (g going) means(labels map[string]string) bool {
+func (g activeEvent) means(labels map[string]string) bool {
 	name := labels[plan.LabelPodName]
 	return labels[plan.LabelContainer] != "" && (name == g.word || strings.HasPrefix(name, g.word+"-"))
 }
@@ -296,7 +296,7 @@ func (e effect) lines(until time.Duration) (out []enginetest.Line) {
 }
 
 // trouble returns the fault of a container, or of the pull of an image.
-func (d *device) trouble(verb string, is func(going) bool) (effect, bool) {
+func (d *device) trouble(verb string, is func(activeEvent) bool) (effect, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range slices.Backward(d.going) {
@@ -310,12 +310,12 @@ func (d *device) trouble(verb string, is func(going) bool) (effect, bool) {
 // A stocked engine has every image, unless a script sets otherwise.
 type stocked struct {
 	*enginetest.Fake
-	trouble func(verb string, is func(going) bool) (effect, bool)
+	trouble func(verb string, is func(activeEvent) bool) (effect, bool)
 }
 
 // Pull implements engine.Engine. The error for a missing image is Docker's.
 func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
-	if how, missing := s.trouble("missing", func(g going) bool { return g.word == ref }); missing {
+	if how, missing := s.trouble("missing", func(g activeEvent) bool { return g.word == ref }); missing {
 		unknown := "manifest for " + ref + " not found: manifest unknown: manifest unknown"
 		if how.says != "" {
 			return fmt.Errorf("pull image %s: %s", ref, how.says)
@@ -339,7 +339,7 @@ func (s *stocked) program(spec engine.Spec, run int) enginetest.Play {
 		MemoryBytes: 8 << 20, MilliCPU: 5,
 		Exec: newShell(spec).exec, Dial: enginetest.Answering(""),
 	}
-	if how, crashes := s.trouble("crash", func(g going) bool { return g.means(spec.Labels) }); crashes {
+	if how, crashes := s.trouble("crash", func(g activeEvent) bool { return g.means(spec.Labels) }); crashes {
 		p.Lines = append(p.Lines, how.lines(how.after)...)
 		p.Exits, p.ExitAfter, p.ExitCode, p.OOM = true, cmp.Or(how.after, time.Millisecond), how.exit, how.oom
 	}

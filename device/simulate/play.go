@@ -93,14 +93,14 @@ func (s step) do(o Options, devices []*device) {
 		for _, name := range names {
 			of, _ := o.targets(name) // Check has parsed the options
 			for _, n := range of {
-				d, g := devices[n-1], going{line: s.line, verb: s.verb, word: word, how: h}
+				d, g := devices[n-1], activeEvent{line: s.line, verb: s.verb, word: word, how: h}
 				switch {
 				case s.verb == "return":
-					d.end(func(x going) bool { return slices.Contains(returns, x.verb) })
+					d.end(func(x activeEvent) bool { return slices.Contains(returns, x.verb) })
 				case s.ends && s.end:
-					d.end(func(x going) bool { return x.verb == g.verb && x.word == g.word })
+					d.end(func(x activeEvent) bool { return x.verb == g.verb && x.word == g.word })
 				case s.ends:
-					d.end(func(x going) bool { return x.line == g.line })
+					d.end(func(x activeEvent) bool { return x.line == g.line })
 				case s.verb == "restart":
 					d.restart(h.down)
 				case s.verb == "update":
