@@ -29,7 +29,8 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 	}
 	if have != nil {
 		if slices.Contains(subnets(have), want) { // the device may be in another LAN by now
-			if r, ok := conflictingRoute(notThrough(func() string { return interfaceOf(want.Addr().Next()) }, hostRoutes), want); ok {
+			own := func() string { return interfaceOf(want.Addr().Next()) }
+			if r, ok := conflictingRoute(notThrough(own, hostRoutes), want); ok {
 				return fmt.Errorf("use network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name,
 					want, r.to, r.through)
 			}
