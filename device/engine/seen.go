@@ -96,7 +96,8 @@ func (a *api) answers(ctx context.Context) bool {
 // listed converts a container of a list.
 func listed(item container.Summary) Container {
 	c := Container{ID: item.ID, Name: firstName(item.Names), Image: item.Labels[requestedImageLabel],
-		ImageID: digest(item.ImageID), Labels: item.Labels, State: stateOf(string(item.State)), Created: time.Unix(item.Created, 0)}
+		ImageID: digest(item.ImageID), Labels: item.Labels,
+		State: stateOf(string(item.State)), Created: time.Unix(item.Created, 0)}
 	_, _ = fmt.Sscanf(item.Status, "Exited (%d)", &c.ExitCode) // the list has the exit code in this text only
 	delete(c.Labels, requestedImageLabel)
 	return c
