@@ -131,10 +131,10 @@ func TestTouchesOnlyChangesOfBlocks(t *testing.T) {
 		change func() []state.Change
 		want   string
 	}{
-		{"a node without one, and one with one", func() []state.Change { return nil }, "[a far]"},
+		{"a node without a block, and one with a block", func() []state.Change { return nil }, "[a far]"},
 		{"the decider's own change", func() []state.Change { return small.Decide(s, small.Subjects(s), noon).Changes }, "[]"},
 		{"another change of a node", func() []state.Change { return []state.Change{state.Put(s.Node("a").DeepCopy(), "")} }, "[]"},
-		{"a node that had one is deleted", func() []state.Change { return []state.Change{state.Remove(s.Node("a"), "")} }, "[a]"},
+		{"a node with a block is deleted", func() []state.Change { return []state.Change{state.Remove(s.Node("a"), "")} }, "[a]"},
 		{"a user's block, and the node that it overlaps", func() []state.Change { return []state.Change{state.Put(node("b", 0, "10.64.2.0/23"), "")} }, "[b far]"},
 	} {
 		if changes := c.change(); changes != nil {

@@ -46,8 +46,8 @@ func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []st
 }
 
 // AddEvent returns the changes that add an event and remove those beyond the limit.
-func AddEvent(s state.Snapshot, ref corev1.ObjectReference, said EventText, now time.Time) []state.Change {
-	e := NewEvent(s, ref, said, now)
+func AddEvent(s state.Snapshot, ref corev1.ObjectReference, text EventText, now time.Time) []state.Change {
+	e := NewEvent(s, ref, text, now)
 	return append(trimEvents(s, e, now), state.Put(e, ""))
 }
 
@@ -63,17 +63,17 @@ func About(o state.Object) corev1.ObjectReference {
 
 // NewEvent returns the event about an object: a new one, or the equal earlier one with a higher
 // count. Its name follows from its content.
-func NewEvent(s state.Snapshot, ref corev1.ObjectReference, said EventText, now time.Time) *corev1.Event {
-	h := sha256.Sum256([]byte(string(ref.UID) + "\x00" + ref.FieldPath + "\x00" + said.Type + "\x00" + said.Reason +
-		"\x00" + said.Message))
+func NewEvent(s state.Snapshot, ref corev1.ObjectReference, text EventText, now time.Time) *corev1.Event {
+	h := sha256.Sum256([]byte(string(ref.UID) + "\x00" + ref.FieldPath + "\x00" + text.Type + "\x00" + text.Reason +
+		"\x00" + text.Message))
 	at := metav1.NewTime(now)
 	e := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name + "." + hex.EncodeToString(h[:8]),
 			CreationTimestamp: at},
-		InvolvedObject: ref, Type: said.Type, Reason: said.Reason, Message: said.Message,
-		Source:         corev1.EventSource{Component: said.Component, Host: said.Host},
+		InvolvedObject: ref, Type: text.Type, Reason: text.Reason, Message: text.Message,
+		Source:         corev1.EventSource{Component: text.Component, Host: text.Host},
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
-		ReportingController: said.Component, ReportingInstance: said.Host,
+		ReportingController: text.Component, ReportingInstance: text.Host,
 	}
 	if e.Source.Component == "" {
 		e.Source.Component, e.ReportingController = Component, Component

@@ -13,10 +13,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// FuzzFirmware plays random rollouts on random fleets. Never may too many nodes of a site have a
-// turn, or nodes of two sites, and no turn may begin while the site is disrupted, its window is
-// closed, or the rollout is paused or stopped. At the end, without disturbances, every node has
-// kept the configuration or rolled it back.
+// FuzzFirmware plays random rollouts on random fleets, and checks two invariants. A site never has
+// too many turns, and two sites never have turns together. No turn begins while the site is
+// disrupted, its window is closed, or the rollout is paused or stopped. At the end, without
+// disturbances, every node has kept the configuration or rolled it back.
 func FuzzFirmware(f *testing.F) {
 	seeds := int64(8)
 	switch {

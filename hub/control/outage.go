@@ -83,8 +83,8 @@ func (l *Loop) commitNews(ctx context.Context, s state.Snapshot, jobs []*job, no
 	if len(log) == 0 {
 		return nil
 	}
-	s, told := state.Apply(s, events(s, log, now))
-	log = append(log, told...)
+	s, recorded := state.Apply(s, events(s, log, now))
+	log = append(log, recorded...)
 	sizes, err := l.remember(ctx, log, s.Revision)
 	if err != nil {
 		return err

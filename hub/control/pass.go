@@ -22,30 +22,30 @@ import (
 // not happened.
 func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	l.passes.Add(1)
-	heard := l.stalled()
+	stallEnd := l.stalled()
 	began := time.Now()
 	var wrote commitResult
 	defer func() { l.checkDuration(time.Since(began), wrote, jobs) }()
 	now := l.Now()
 	s := *l.current.Load()
-	if heard.After(s.Listening()) {
-		s = s.Listen(heard)
+	if stallEnd.After(s.Listening()) {
+		s = s.Listen(stallEnd)
 	}
-	spare := l.space.skipsAdditions(now)
+	noAdditions := l.space.skipsAdditions(now)
 	start := l.refreshSeen(s.WithDiskSpace(!l.space.out()), now)
-	s, log, told := l.settle(start, jobs, now, spare)
+	s, log, recorded := l.settle(start, jobs, now, noAdditions)
 	at := time.Now()
 	sizes, err := l.remember(ctx, log, s.Revision)
-	if err != nil && !errors.Is(err, ErrUnavailable) && !spare {
+	if err != nil && !errors.Is(err, ErrUnavailable) && !noAdditions {
 		// Changes and deletions go on: the same pass without additions.
 		l.space.failed(err, now)
 		l.settler.AskAll()
-		spare = true
+		noAdditions = true
 		start = l.refreshSeen(start.WithDiskSpace(!l.space.out()), now)
-		s, log, told = l.settle(start, jobs, now, spare)
+		s, log, recorded = l.settle(start, jobs, now, noAdditions)
 		sizes, err = l.remember(ctx, log, s.Revision)
 		l.noteNoSpace(err, now)
-	} else if err == nil && l.space.full && !spare {
+	} else if err == nil && l.space.full && !noAdditions {
 		if l.hasSpace(ctx) {
 			l.space = storeSpace{}
 			l.settler.AskAll() // the incident of the full disk ends
@@ -59,7 +59,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		l.settler.AskAll()
 		l.commitNewsOnly(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))
 	} else {
-		l.unseen = told // limits on events are checked in the next pass
+		l.unseen = recorded // limits on events are checked in the next pass
 		measureDisk(log, jobs, sizes)
 		l.carryOut(s, log, now)
 	}
@@ -73,11 +73,11 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	return err
 }
 
-// settle evaluates news and settles: everything that a pass decides. With spare, plans that add an
+// settle evaluates news and settles: everything that a pass decides. With noAdditions, plans that add an
 // object are left out, and on a full disk so is news.
 func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
-	spare bool) (next state.Snapshot, log, told []state.Applied) {
-	s, log = l.evaluateAll(s, jobs, now, spare && l.space.out())
+	noAdditions bool) (next state.Snapshot, log, recorded []state.Applied) {
+	s, log = l.evaluateAll(s, jobs, now, noAdditions && l.space.out())
 	s = l.withSeen(s, func(yield func(string) bool) {
 		for _, a := range log {
 			switch a.Key.Kind {
@@ -91,16 +91,16 @@ func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 		}
 	})
 	recent := append(slices.Clip(l.unseen), log...)
-	l.settler.SkipAdditions(spare, l.space.next)
+	l.settler.SkipAdditions(noAdditions, l.space.next)
 	s, made, settled := l.settler.Settle(s, recent, now)
 	log = append(log, made...)
 	if !settled {
-		var told []state.Applied
-		s, told = l.reportUnsettled(s, made, now)
-		log = append(log, told...)
+		var recorded []state.Applied
+		s, recorded = l.reportUnsettled(s, made, now)
+		log = append(log, recorded...)
 	}
-	s, told = state.Apply(s, events(s, log, now))
-	return s, append(log, told...), told
+	s, recorded = state.Apply(s, events(s, log, now))
+	return s, append(log, recorded...), recorded
 }
 
 // carryOut shows, publishes and logs what was committed. Logging comes last, because thousands of
@@ -117,9 +117,9 @@ func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
 }
 
 // evaluateAll evaluates all news with its consequences: the deletion of a Node ends its device's
-// enrolment. With spare, news that adds an object is refused.
+// enrolment. With noAdditions, news that adds an object is refused.
 func (l *Loop) evaluateAll(s state.Snapshot, jobs []*job, now time.Time,
-	spare bool) (next state.Snapshot, log []state.Applied) {
+	noAdditions bool) (next state.Snapshot, log []state.Applied) {
 	for _, j := range jobs {
 		var changes []state.Change
 		at := time.Now()
@@ -129,7 +129,7 @@ func (l *Loop) evaluateAll(s state.Snapshot, jobs []*job, now time.Time,
 			continue
 		}
 		next, done, more := l.Follows.apply(s, changes, now)
-		if spare && (slices.ContainsFunc(done, needsSpace) || slices.ContainsFunc(more, needsSpace)) {
+		if noAdditions && (slices.ContainsFunc(done, needsSpace) || slices.ContainsFunc(more, needsSpace)) {
 			j.err = fmt.Errorf("nothing was changed: %w", l.space.err)
 			continue
 		}
@@ -163,9 +163,9 @@ func (l *Loop) reportUnsettled(s state.Snapshot, made []state.Applied,
 	if about == nil {
 		return s, nil
 	}
-	said := EventText{Type: corev1.EventTypeWarning, Reason: "Unsettled", Message: "the hub's rules do not settle here: " +
+	text := EventText{Type: corev1.EventTypeWarning, Reason: "Unsettled", Message: "the hub's rules do not settle here: " +
 		"everything is decided again; please report this"}
-	return state.Apply(s, []state.Change{state.Put(NewEvent(s, About(about), said, now), "")})
+	return state.Apply(s, []state.Change{state.Put(NewEvent(s, About(about), text, now), "")})
 }
 
 // evaluate returns the changes of news. A panic in it must not end the hub.

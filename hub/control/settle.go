@@ -53,8 +53,8 @@ type Settler struct {
 
 // SkipAdditions makes the next passes leave out plans that add an object, because the store has no
 // space. Their subjects are asked about again at until.
-func (t *Settler) SkipAdditions(spare bool, until time.Time) {
-	t.skipAdditions, t.retryAdditionsAt = spare, until
+func (t *Settler) SkipAdditions(skip bool, until time.Time) {
+	t.skipAdditions, t.retryAdditionsAt = skip, until
 }
 
 // Consequences returns further changes that follow from what was done, for the same transaction. It
@@ -111,7 +111,7 @@ const rounds = 50
 func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
 	now time.Time) (next state.Snapshot, made []state.Applied, settled bool) {
 	log := slices.Clip(recent)
-	heard := make([]int, len(t.deciders)) // how much of the log each decider has seen
+	seenUpTo := make([]int, len(t.deciders)) // how much of the log each decider has seen
 	all := t.AsksAll(now)
 	wasAll := all
 	var left [][]state.Subject // left over from before
@@ -124,12 +124,12 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
 	for range rounds {
 		quiet := true
 		for i, d := range t.deciders {
-			var every, unheard []state.Subject
+			var every, unseen []state.Subject
 			if all {
-				every, unheard = d.Subjects(s), left[i]
+				every, unseen = d.Subjects(s), left[i]
 			}
-			subjects := join(every, unheard, state.Touched(d.Touches, log[heard[i]:]), t.alarms[i].due(now))
-			heard[i] = len(log)
+			subjects := join(every, unseen, state.Touched(d.Touches, log[seenUpTo[i]:]), t.alarms[i].due(now))
+			seenUpTo[i] = len(log)
 			if len(subjects) == 0 {
 				continue
 			}
@@ -154,7 +154,7 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
 	t.askAllDelay = min(max(2*t.askAllDelay, leastPatience), mostPatience)
 	t.askAllAt = now.Add(t.askAllDelay)
 	for i, d := range t.deciders {
-		if rest := state.Touched(d.Touches, log[heard[i]:]); len(t.unseen[i])+len(rest) <= maxUnseen {
+		if rest := state.Touched(d.Touches, log[seenUpTo[i]:]); len(t.unseen[i])+len(rest) <= maxUnseen {
 			t.unseen[i] = append(t.unseen[i], rest...)
 		}
 		for _, q := range t.alarms[i].due(now) { // a decider that sets an alarm for this very moment

@@ -31,8 +31,8 @@ func Fleet(s state.Snapshot) (all []Finding) {
 		}
 		all = append(all, Finding{Cause: FleetDark, About: about, Since: since})
 	case o.Nodes > 0:
-		said := fmt.Sprintf("%d of %d nodes within %d s", o.Nodes, o.Of, o.Latest.Sub(o.Since)/time.Second+1)
-		all = append(all, Finding{Cause: FleetMostlyDark, About: about, Args: Args{Message: said}, Since: o.Since})
+		text := fmt.Sprintf("%d of %d nodes within %d s", o.Nodes, o.Of, o.Latest.Sub(o.Since)/time.Second+1)
+		all = append(all, Finding{Cause: FleetMostlyDark, About: about, Args: Args{Message: text}, Since: o.Since})
 	}
 	return all
 }

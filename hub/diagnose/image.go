@@ -99,9 +99,9 @@ var imageCauses = []ImageCause{
 
 // ImageCauseOf returns the cause from a detail of ImageNotPulled.
 func ImageCauseOf(detail string) ImageCause {
-	if asked, ok := strings.CutPrefix(detail, "pull image "); ok { // from the device's agent
-		if _, said, ok := strings.Cut(asked, ": "); ok {
-			detail = said // an image's name is not evidence
+	if rest, ok := strings.CutPrefix(detail, "pull image "); ok { // from the device's agent
+		if _, cause, ok := strings.Cut(rest, ": "); ok {
+			detail = cause // an image's name is not evidence
 		}
 	}
 	text := ": " + strings.ToLower(detail)

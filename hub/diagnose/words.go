@@ -39,11 +39,11 @@ func (e End) sentence(container string) string {
 	if !e.Known {
 		return ""
 	}
-	said := fmt.Sprintf("container %s ended with exit code %d", container, e.Code)
+	text := fmt.Sprintf("container %s ended with exit code %d", container, e.Code)
 	if e.Reason != "" && e.Reason != "Error" {
-		said += ", " + e.Reason
+		text += ", " + e.Reason
 	}
-	return said
+	return text
 }
 
 // short returns how a container ended in a word or two.

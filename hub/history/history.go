@@ -91,17 +91,17 @@ func (h *History) Run(ctx context.Context) error {
 func (h *History) sample() {
 	now, s := h.Now(), h.Fleet()
 	slot := slotOf(now)
-	type heard struct {
+	type measured struct {
 		uid types.UID
 		w   Word
 	}
-	var news []heard
+	var news []measured
 	there := make(map[types.UID]bool, s.Len(state.Nodes))
 	for n := range s.Nodes() {
 		there[n.UID] = true
 		if of, ok := h.Measure(n.Name); ok {
 			of[Pods] = float64(s.Usage(n.Name).Pods)
-			news = append(news, heard{n.UID, Pack(of)})
+			news = append(news, measured{n.UID, Pack(of)})
 		}
 	}
 	h.mu.Lock()

@@ -38,7 +38,7 @@ type Reader struct {
 	list    List
 	problem string // the last reported one
 	hasRead bool   // a read has succeeded or failed
-	told    atomic.Pointer[Health]
+	health  atomic.Pointer[Health]
 }
 
 // Health is the state of reading.
@@ -58,7 +58,7 @@ func NewReader(o Options) *Reader {
 
 // Health returns the state of reading; ok is false before the first read. It never waits.
 func (r *Reader) Health() (h Health, ok bool) {
-	if p := r.told.Load(); p != nil {
+	if p := r.health.Load(); p != nil {
 		return *p, true
 	}
 	return Health{}, false
@@ -97,14 +97,14 @@ func (r *Reader) look(ctx context.Context) {
 		return
 	case errors.Is(err, errUnchanged):
 		if r.problem == "" {
-			r.told.Store(&Health{Readable: true, Machines: r.list.Len(), Read: r.Loop.Now()})
+			r.health.Store(&Health{Readable: true, Machines: r.list.Len(), Read: r.Loop.Now()})
 		}
 		return
 	case err == nil:
 		r.list, err = Parse(text)
 	}
 	if err == nil {
-		r.told.Store(&Health{Readable: true, Machines: r.list.Len(), Read: r.Loop.Now()})
+		r.health.Store(&Health{Readable: true, Machines: r.list.Len(), Read: r.Loop.Now()})
 		if r.problem != "" || !r.hasRead {
 			r.recordEvent(ctx, false, fmt.Sprintf("the inventory %s names %d machines", displayName(r.Source), r.list.Len()))
 		}
@@ -114,7 +114,7 @@ func (r *Reader) look(ctx context.Context) {
 	r.list, r.hasRead = List{}, true
 	h, _ := r.Health()
 	h.Readable, h.Machines = false, 0
-	r.told.Store(&h)
+	r.health.Store(&h)
 	// A file that could be read stays invalid until it changes; any other error is retried.
 	if text == nil {
 		r.source.forget()

@@ -141,10 +141,10 @@ func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *stat
 	}
 }
 
-// markUnknown returns the node with its watched conditions Unknown, nil if they already are. heard
+// markUnknown returns the node with its watched conditions Unknown, nil if they already are. reported
 // tells whether the node has ever reported; if not, conditions that were written by hand count as
 // never updated.
-func markUnknown(n *corev1.Node, heard bool, now time.Time) *corev1.Node {
+func markUnknown(n *corev1.Node, reported bool, now time.Time) *corev1.Node {
 	var out *corev1.Node
 	change := func() *corev1.Node {
 		if out == nil {
@@ -168,7 +168,7 @@ func markUnknown(n *corev1.Node, heard bool, now time.Time) *corev1.Node {
 			c.Status, c.Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
 			c.Message = "Kubelet stopped posting node status."
 			c.LastTransitionTime = at
-			if !heard {
+			if !reported {
 				c.Reason, c.Message, c.LastHeartbeatTime = "NodeStatusNeverUpdated", "Kubelet never posted node status.",
 					n.CreationTimestamp
 			}

@@ -109,8 +109,8 @@ func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintena
 func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, plan *state.Plan) {
 	key := state.Key{Kind: state.Sites, Name: name}
 	c, old := s.Count(name), s.Site(name)
-	owes := d.rateUsedUntil(old) // a recreated site starts with the rate already used
-	if c.Nodes == 0 && !configured(old) && !owes.After(now) {
+	rateUsed := d.rateUsedUntil(old) // a recreated site starts with the rate already used
+	if c.Nodes == 0 && !configured(old) && !rateUsed.After(now) {
 		plan.Wake(key, time.Time{})
 		if old != nil {
 			plan.Do(state.Remove(old, ""))
@@ -185,8 +185,8 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 			wake = earliest(wake, turn)
 		}
 	}
-	if c.Nodes == 0 && owes.After(now) {
-		wake = earliest(wake, owes) // when the site can be removed
+	if c.Nodes == 0 && rateUsed.After(now) {
+		wake = earliest(wake, rateUsed) // when the site can be removed
 	}
 	plan.Wake(key, wake)
 	if old == nil || !sameStatus(old.Status, *st) {
@@ -235,8 +235,8 @@ func (d Sites) rateUsedUntil(site *fleet.Site) time.Time {
 // knows that only once the node's own grace period has passed.
 func judgeAt(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
 	at := state.FailedAt(n)
-	if unheard := set.timeouts().UnseenUntil(s, n); unheard.After(at) {
-		at = unheard
+	if unseen := set.timeouts().UnseenUntil(s, n); unseen.After(at) {
+		at = unseen
 	}
 	wait := set.JudgeDelay
 	if lease := state.Lease(s.Record(n.Name), set.Lease); lease > set.Lease {

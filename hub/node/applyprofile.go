@@ -58,7 +58,7 @@ func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Ti
 		if have == nil || rec == nil {
 			continue
 		}
-		p := known.ofNode(s, have).whole
+		p := known.ofNode(s, have).merged
 		want, ok := gives[p]
 		if !ok {
 			want = grantsOf(p)
@@ -98,17 +98,18 @@ func profileOf(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
 type profiles map[string]profile
 
 // A profile is the merged profile, and the part that devices receive. nil: there is none.
-type profile struct{ whole, told *fleet.BoardProfile }
+type profile struct{ merged, published *fleet.BoardProfile }
 
 // ofNode is profileOf with the cache.
 func (p profiles) ofNode(s state.Snapshot, n *corev1.Node) profile {
 	name := n.Labels[fleet.LabelProfile]
 	known, ok := p[name]
 	if !ok {
-		if known.whole = profileOf(s, n); known.whole != nil {
-			known.told = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: known.whole.Name}, Spec: known.whole.Spec}
+		if known.merged = profileOf(s, n); known.merged != nil {
+			known.published = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: known.merged.Name},
+				Spec: known.merged.Spec}
 			// Boot configurations are published signed, and by rollouts.
-			known.told.Spec.Boot, known.told.Spec.Watchdog, known.told.Spec.Health = nil, nil, nil
+			known.published.Spec.Boot, known.published.Spec.Watchdog, known.published.Spec.Health = nil, nil, nil
 		}
 		p[name] = known
 	}

@@ -38,9 +38,6 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// TestOneDeviceHasABudget: five minutes of any messages of one device cost the hub a limited number
-// of bytes, on disk and in memory.
-//
 // budgetSeconds is how long a test tries to exceed a limit.
 func budgetSeconds() int {
 	if !nodetest.Long {
@@ -49,6 +46,8 @@ func budgetSeconds() int {
 	return 5 * 60
 }
 
+// TestOneDeviceHasABudget: five minutes of any messages of one device cost the hub a limited number
+// of bytes, on disk and in memory.
 func TestOneDeviceHasABudget(t *testing.T) {
 	const perSecond = 10
 	seconds := budgetSeconds()
@@ -56,20 +55,20 @@ func TestOneDeviceHasABudget(t *testing.T) {
 		name string
 		say  func(r *rand.Rand, st *wire.Status)
 	}{
-		{"ever new hardware", func(r *rand.Rand, st *wire.Status) {
+		{"always new hardware", func(r *rand.Rand, st *wire.Status) {
 			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
 		}},
-		{"ever new images", func(r *rand.Rand, st *wire.Status) {
+		{"always new images", func(r *rand.Rand, st *wire.Status) {
 			for range 256 {
 				st.Status.Images = append(st.Status.Images, corev1.ContainerImage{Names: []string{noise(r, 400)}})
 			}
 		}},
-		{"ever new conditions", func(r *rand.Rand, st *wire.Status) {
+		{"always new conditions", func(r *rand.Rand, st *wire.Status) {
 			for i := range 60 {
 				st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprint("C", i)), Status: "True", Message: noise(r, 1000)})
 			}
 		}},
-		{"ever new boots with ever new conditions", func(r *rand.Rand, st *wire.Status) {
+		{"always new boots with always new conditions", func(r *rand.Rand, st *wire.Status) {
 			st.Boot, st.Seq = noise(r, 20), 1
 			st.Status.Conditions[0].Message = noise(r, 1000)
 			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
@@ -80,7 +79,7 @@ func TestOneDeviceHasABudget(t *testing.T) {
 			st.Status.NodeInfo.BootID = noise(r, 500)
 			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
 		}},
-		{"ever new implausible values", func(r *rand.Rand, st *wire.Status) {
+		{"always new implausible values", func(r *rand.Rand, st *wire.Status) {
 			for range 32 {
 				st.Status.Addresses = append(st.Status.Addresses, corev1.NodeAddress{Type: "Hostname", Address: "-" + noise(r, 300)})
 			}

@@ -79,8 +79,8 @@ func (d *Devices) Connect(c Caller) error {
 			ErrConflict, c.Node, rec.MachineID, orUnknown(c.Machine))
 		return errors.Join(err, d.noteConflict(c.Node, c.Machine))
 	}
-	heard := time.Duration(p.seen.Load())
-	if c.Boot == "" || !p.link.Load() || now-heard > state.Lease(rec, d.LeaseInterval)*deadLinkHalfIntervals/2 {
+	lastMessage := time.Duration(p.seen.Load())
+	if c.Boot == "" || !p.link.Load() || now-lastMessage > state.Lease(rec, d.LeaseInterval)*deadLinkHalfIntervals/2 {
 		return nil
 	}
 	r := &claimant{c.Boot, now, now}
@@ -89,8 +89,8 @@ func (d *Devices) Connect(c Caller) error {
 	}
 	p.refusedClaimant.Store(r)
 	err := fmt.Errorf("%w: another agent is connected as node %s, and sent its last message %s ago; stop that agent first",
-		ErrConflict, c.Node, (now - heard).Round(time.Millisecond))
-	if heard > r.at+underWay { // the link is alive, not a dead one that was not noticed yet
+		ErrConflict, c.Node, (now - lastMessage).Round(time.Millisecond))
+	if lastMessage > r.at+underWay { // the link is alive, not a dead one that was not noticed yet
 		err = errors.Join(err, d.noteConflict(c.Node, c.Machine))
 	}
 	return err

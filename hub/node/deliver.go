@@ -251,7 +251,7 @@ const emptyMiddle = `"pods":null,"configMaps":null,"secrets":null,`
 // frame joins encoded content with the metadata of a generation, so that the content is encoded
 // only once.
 func frame(content []byte, d wire.Desired) ([]byte, error) {
-	told, err := json.Marshal(d)
+	envelope, err := json.Marshal(d)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func frame(content []byte, d wire.Desired) ([]byte, error) {
 		return nil, err
 	}
 	first, last, ok := bytes.Cut(bare, []byte(emptyMiddle))
-	head, tail, fits := bytes.Cut(told, []byte(emptyMiddle))
+	head, tail, fits := bytes.Cut(envelope, []byte(emptyMiddle))
 	rest, begins := bytes.CutPrefix(content, first)
 	rest, ends := bytes.CutSuffix(rest, last)
 	if !ok || !fits || !begins || !ends {

@@ -43,7 +43,7 @@ func (known profiles) desired(s state.Snapshot, node string) wire.Desired {
 	d.Volumes = volumesFor(s, node)
 	if n := s.Node(node); n != nil {
 		d.PodCIDR = n.Spec.PodCIDR
-		d.Profile = known.ofNode(s, n).told
+		d.Profile = known.ofNode(s, n).published
 	}
 	return d
 }

@@ -62,7 +62,7 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 		if e.Type != corev1.EventTypeWarning {
 			e.Type = corev1.EventTypeNormal
 		}
-		said := control.EventText{Type: e.Type, Reason: e.Reason, Message: e.Message, Component: "kubelet", Host: node}
+		text := control.EventText{Type: e.Type, Reason: e.Reason, Message: e.Message, Component: "kubelet", Host: node}
 		var ref corev1.ObjectReference
 		switch p := s.Pod(e.Namespace, e.Pod); {
 		case e.Pod == "":
@@ -79,7 +79,7 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 				ref.FieldPath = fmt.Sprintf("spec.containers{%s}", e.Container)
 			}
 		}
-		return control.AddEvent(s, ref, said, now), nil
+		return control.AddEvent(s, ref, text, now), nil
 	})
 	p.charge(done)
 	return err

@@ -128,20 +128,20 @@ func (d *Devices) firmwareEvent(s state.Snapshot, n *corev1.Node, old, rec *stat
 	if old.Firmware == nil && f.State == wire.FirmwareUpToDate || !d.nodes.get(n.Name).eventAllowed(d.Age()) {
 		return nil
 	}
-	said := control.EventText{Type: corev1.EventTypeNormal, Reason: reasonOf(f.State),
+	text := control.EventText{Type: corev1.EventTypeNormal, Reason: reasonOf(f.State),
 		Message: fmt.Sprintf("the boot configuration of %s is %s", n.Name, f.State)}
 	if f.State == wire.FirmwareRolledBack || f.State == wire.FirmwareFailed {
-		said.Type = corev1.EventTypeWarning
+		text.Type = corev1.EventTypeWarning
 	}
 	if f.Message != "" {
-		said.Message += ": " + f.Message
+		text.Message += ": " + f.Message
 	}
-	return control.AddEvent(s, control.About(n), said, now)
+	return control.AddEvent(s, control.About(n), text, now)
 }
 
 // reasonOf returns the event reason for a reported state.
-func reasonOf(said string) string {
-	switch said {
+func reasonOf(text string) string {
+	switch text {
 	case wire.FirmwareUpToDate:
 		return "FirmwareUpToDate"
 	case wire.FirmwareStaged:

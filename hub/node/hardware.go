@@ -21,13 +21,13 @@ const (
 
 // hardwareChange returns the change that stores a device's hardware report, if it differs enough. A
 // status without a report (or with one that is too long) changes nothing.
-func (d *Devices) hardwareChange(s state.Snapshot, node string, said json.RawMessage, now time.Time) []state.Change {
-	if !bytes.HasPrefix(bytes.TrimSpace(said), []byte("{")) {
+func (d *Devices) hardwareChange(s state.Snapshot, node string, report json.RawMessage, now time.Time) []state.Change {
+	if !bytes.HasPrefix(bytes.TrimSpace(report), []byte("{")) {
 		return nil
 	}
 	r := &fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
 	if have := s.Report(node); have != nil {
-		if bytes.Equal(have.Text(), said) || !fleet.HardwareChanged(have.Text(), said) {
+		if bytes.Equal(have.Text(), report) || !fleet.HardwareChanged(have.Text(), report) {
 			return nil
 		}
 		r = have.DeepCopy()
@@ -35,6 +35,6 @@ func (d *Devices) hardwareChange(s state.Snapshot, node string, said json.RawMes
 	if !d.nodes.get(node).reportAllowed(d.Age()) {
 		return nil
 	}
-	r.Reported, r.Hardware = metav1.NewTime(now.Truncate(time.Second)), runtime.RawExtension{Raw: bytes.Clone(said)}
+	r.Reported, r.Hardware = metav1.NewTime(now.Truncate(time.Second)), runtime.RawExtension{Raw: bytes.Clone(report)}
 	return []state.Change{state.Put(r, "")}
 }

@@ -80,7 +80,7 @@ func TestARepeatedPartOfAListDoesNotAccumulate(t *testing.T) {
 	var p liveness
 	for list := range lists {
 		if _, whole := p.addPart(part(1, list)); whole {
-			t.Fatal("one part of two is all")
+			t.Fatal("one of two parts counts as the whole list")
 		}
 		p.partRemembered(part(1, list), false)
 	}

@@ -46,15 +46,15 @@ type liveness struct {
 	deferredMessages atomic.Uint64          // messages beyond the limits, see budget.go
 	lastEventHash    atomic.Uint64          // hash of the last accepted event
 
-	mu        sync.Mutex
-	list      *partialList // a list of pods of which parts are missing
-	asked     backoff      // for requests of a refresh
-	resent    backoff      // for repeated desired states
-	bytes     allowance
-	turns     allowance
-	events    allowance
-	lines     allowance
-	conflicts allowance
+	mu             sync.Mutex
+	list           *partialList // a list of pods of which parts are missing
+	refreshBackoff backoff      // for requests of a refresh
+	resendBackoff  backoff      // for repeated desired states
+	bytes          allowance
+	turns          allowance
+	events         allowance
+	lines          allowance
+	conflicts      allowance
 
 	reports         allowance
 	suppressedLines int // since the last line
@@ -142,7 +142,7 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 		d.askAgain(node, p)
 	} else {
 		p.mu.Lock()
-		p.asked.reset(at)
+		p.refreshBackoff.reset(at)
 		p.mu.Unlock()
 	}
 	wanted := p.wantedGeneration.Load()
@@ -153,7 +153,7 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 		}
 	case lease.Desired < wanted:
 		p.mu.Lock()
-		again := p.resent.due(at)
+		again := p.resendBackoff.due(at)
 		p.mu.Unlock()
 		if again {
 			d.resend(node)
@@ -165,7 +165,7 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 			d.leaseIntervalStored(node, p, lease.Desired)
 		}
 		p.mu.Lock()
-		p.resent.reset(at)
+		p.resendBackoff.reset(at)
 		p.mu.Unlock()
 	}
 }
@@ -221,7 +221,7 @@ func (d *Devices) askAgain(node string, p *liveness) {
 
 func (d *Devices) refresh(node string, p *liveness, r wire.Request) {
 	p.mu.Lock()
-	ask := p.asked.due(d.Age())
+	ask := p.refreshBackoff.due(d.Age())
 	p.mu.Unlock()
 	if ask && d.Broker != nil {
 		if err := d.Broker.Request(node, d.requestID(), r); err != nil {

@@ -106,8 +106,9 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 }
 
 // addresses returns the plausible addresses of a device.
-func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept []corev1.NodeAddress, wrong []string) {
-	for _, a := range said {
+func addresses(s state.Snapshot, node string, reported []corev1.NodeAddress) (kept []corev1.NodeAddress,
+	wrong []string) {
+	for _, a := range reported {
 		why := ""
 		switch a.Type {
 		case corev1.NodeInternalIP, corev1.NodeExternalIP:

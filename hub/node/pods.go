@@ -80,11 +80,11 @@ func (p *liveness) addPart(pods wire.Pods) (holds map[types.UID]bool, whole bool
 	}
 	g, part := p.list, max(pods.Part, 1)-1
 	g.holds[part] = make([]types.UID, len(pods.Pods))
-	for i, said := range pods.Pods {
-		g.holds[part][i] = said.UID
+	for i, reported := range pods.Pods {
+		g.holds[part][i] = reported.UID
 	}
-	for i, heard := range g.parts[:max(pods.Parts, 1)] {
-		if !heard && i != part {
+	for i, seen := range g.parts[:max(pods.Parts, 1)] {
+		if !seen && i != part {
 			return nil, false
 		}
 	}
@@ -110,16 +110,16 @@ func (p *liveness) partRemembered(pods wire.Pods, whole bool) {
 
 // podChanges returns the changes from a device's list of its pods.
 func podChanges(s state.Snapshot, node string, pods wire.Pods, now time.Time) (changes []state.Change) {
-	for _, said := range pods.Pods {
-		if said.AsBefore() {
+	for _, reported := range pods.Pods {
+		if reported.AsBefore() {
 			continue
 		}
-		p := s.Pod(said.Namespace, said.Name)
-		if p == nil || p.UID != said.UID || p.Spec.NodeName != node || state.Terminated(p) {
+		p := s.Pod(reported.Namespace, reported.Name)
+		if p == nil || p.UID != reported.UID || p.Spec.NodeName != node || state.Terminated(p) {
 			continue
 		}
 		next := state.ForkPod(p)
-		mergeStatus(next, said.Status, now)
+		mergeStatus(next, reported.Status, now)
 		if apiequality.Semantic.DeepEqual(p.Status, next.Status) {
 			continue
 		}
@@ -164,9 +164,9 @@ func stopped(s state.Snapshot, node string, generation int64, holds map[types.UI
 // mergeStatus takes over a device's status of a pod, without the conditions that belong to the hub
 // or to other writers. A device must not set those, as it would never remove them; shared ones it
 // may set if they are missing.
-func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
+func mergeStatus(p *corev1.Pod, reported corev1.PodStatus, now time.Time) {
 	have, old := &p.Status, p.Status
-	*have = *said.DeepCopy()
+	*have = *reported.DeepCopy()
 	plausiblePod(have, &old, now)
 	dropForeign(p, &old)
 	have.NominatedNodeName, have.QOSClass = "", old.QOSClass
@@ -175,10 +175,10 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	} else if old.StartTime != nil {
 		have.StartTime = old.StartTime
 	}
-	heard := make(map[corev1.PodConditionType]bool, len(have.Conditions))
+	seen := make(map[corev1.PodConditionType]bool, len(have.Conditions))
 	have.Conditions = slices.DeleteFunc(have.Conditions, func(c corev1.PodCondition) bool {
-		again := heard[c.Type]
-		heard[c.Type] = true
+		again := seen[c.Type]
+		seen[c.Type] = true
 		return again || !isDeviceCondition(c.Type) &&
 			(!isSharedCondition(&c) || slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool {
 				return was.Type == c.Type
@@ -228,8 +228,8 @@ func dropForeign(p *corev1.Pod, old *corev1.PodStatus) {
 const maxIPs = 8
 
 // knownContainers returns one status for each existing container.
-func knownContainers(list []corev1.Container, old, said []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
-	for _, c := range said {
+func knownContainers(list []corev1.Container, old, reported []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
+	for _, c := range reported {
 		i := slices.IndexFunc(list, func(is corev1.Container) bool { return is.Name == c.Name })
 		if i < 0 || slices.ContainsFunc(kept, func(is corev1.ContainerStatus) bool { return is.Name == c.Name }) {
 			continue

@@ -86,13 +86,13 @@ func (d *Devices) adoptRecord(rec *state.Record) {
 		now := rec.Boot
 		p.boot.Store(&now)
 		p.mu.Lock()
-		p.asked, p.resent = backoff{}, backoff{} // what an earlier boot did not answer says nothing about this one
+		p.refreshBackoff, p.resendBackoff = backoff{}, backoff{} // those of the earlier boot do not apply
 		p.mu.Unlock()
 	}
 	p.storedUnknown.Store(rec.StoredUnknown)
 	if p.wantedGeneration.Swap(rec.Generation) != rec.Generation {
 		p.mu.Lock()
-		p.resent = backoff{last: d.Age(), gap: firstGap}
+		p.resendBackoff = backoff{last: d.Age(), gap: firstGap}
 		p.mu.Unlock()
 	}
 }
@@ -114,14 +114,14 @@ func (d *Devices) publish(s state.Snapshot, node string) {
 		return
 	}
 	content, err := d.desired.content(s, node, rec.Digest)
-	told := wire.Desired{Generation: rec.Generation, Hub: s.Salt, Time: d.Now().UTC(),
+	metadata := wire.Desired{Generation: rec.Generation, Hub: s.Salt, Time: d.Now().UTC(),
 		LeaseIntervalSeconds: seconds(state.WantedLease(s, node, d.LeaseInterval))}
 	parts := make([][]byte, 1)
 	if err == nil {
-		parts[0], err = frame(content, told)
+		parts[0], err = frame(content, metadata)
 	}
 	if err == nil && len(parts[0]) > wire.MaxFromDevice {
-		if parts, err = wire.PackDesired(withMetadata(d.desired.wantedOf(s, node, profiles{}), told)); err != nil {
+		if parts, err = wire.PackDesired(withMetadata(d.desired.wantedOf(s, node, profiles{}), metadata)); err != nil {
 			p.oversizedGeneration.Store(rec.Generation)
 			d.updateRecord(node, func() {
 				p.oversizedGeneration.Store(0)
@@ -143,9 +143,10 @@ func (d *Devices) publish(s state.Snapshot, node string) {
 	}
 }
 
-// withMetadata returns a desired state with the metadata of told.
-func withMetadata(d, told wire.Desired) wire.Desired {
-	d.Generation, d.Hub, d.Time, d.LeaseIntervalSeconds = told.Generation, told.Hub, told.Time, told.LeaseIntervalSeconds
+// withMetadata returns a desired state with the given metadata.
+func withMetadata(d, metadata wire.Desired) wire.Desired {
+	d.Generation, d.Hub, d.Time, d.LeaseIntervalSeconds = metadata.Generation, metadata.Hub, metadata.Time,
+		metadata.LeaseIntervalSeconds
 	return d
 }
 

@@ -327,8 +327,8 @@ func TestLabelsThatARegisteringDeviceMaySet(t *testing.T) {
 	}
 }
 
-// The event for a device that takes over a Node made by hand comes once, also with a token that
-// names the machine before the first report, and for an unknown machine.
+// The event for a device that takes over a Node made by hand comes once. This includes a token that
+// names the machine before the first report, and an unknown machine.
 func TestTakingOverANodeIsReportedOnce(t *testing.T) {
 	for name, machine := range map[string]string{"a machine that is known": "0123456789abcdef", "a machine that is not known": ""} {
 		for _, joined := range []bool{true, false} {

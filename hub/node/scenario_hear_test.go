@@ -441,7 +441,7 @@ func TestAnOverwrittenStatusIsRequestedAgain(t *testing.T) {
 		asked bool
 	}{
 		{"a status by a person", "anna", ready, true},
-		{"what it has by a person", "anna", func(n *corev1.Node) { n.Status.NodeInfo.KernelVersion = "6.1" }, true},
+		{"its capacity by a person", "anna", func(n *corev1.Node) { n.Status.NodeInfo.KernelVersion = "6.1" }, true},
 		{"a taint by a person", "anna", func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, mine) }, false},
 		{"a status by the hub", "", ready, false},
 	} {
@@ -549,7 +549,7 @@ const maxConditions = bound.MaxConditions - 8 // of a status
 // refers to one from before the silence says nothing about those pods. This happens if the device's
 // link to an external broker lasted while the hub's broke.
 func TestAListThatRefersToAnEarlierOneDoesNotEndASilence(t *testing.T) {
-	listening(t, "ours: a list of what has changed", func(h *listener) {
+	listening(t, "ours: a list of changed pods", func(h *listener) {
 		h.hear()
 		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}})
 		said := func() wire.PodStatus {
@@ -606,11 +606,11 @@ func TestOverwrittenPodsAreRequestedAgain(t *testing.T) {
 		write func(*corev1.Pod)
 		asked bool
 	}{
-		{"that one is not ready", "anna", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, true},
+		{"its Ready condition", "anna", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, true},
 		{"its address", "anna", nil, func(p *corev1.Pod) { p.Status.PodIP = "10.1.2.3" }, true},
 		{"by the hub", "", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, false},
 		{"a label", "anna", nil, func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, false},
-		{"what opens its gate", "anna", []corev1.PodReadinessGate{{ConditionType: "example.org/served"}}, func(p *corev1.Pod) {
+		{"the condition of its gate", "anna", []corev1.PodReadinessGate{{ConditionType: "example.org/served"}}, func(p *corev1.Pod) {
 			state.SetPodCondition(p, corev1.PodCondition{Type: "example.org/served", Status: corev1.ConditionTrue}, time.Now())
 			state.SettleReady(p, time.Now())
 		}, false},

@@ -43,7 +43,7 @@ func (d *Devices) Connected(node string) {
 	p.link.Store(true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked, p.resent = backoff{}, backoff{}
+	p.refreshBackoff, p.resendBackoff = backoff{}, backoff{}
 }
 func (d *Devices) Disconnected(node string) { d.nodes.get(node).link.Store(false) }
 
@@ -227,8 +227,8 @@ func (d *Devices) reportRejected(s state.Snapshot, n *corev1.Node, what string, 
 		p.rejectedFields.Store(nil)
 		return nil
 	}
-	said := what
-	if was := p.rejectedFields.Swap(&said); was != nil && *was == what || !p.eventAllowed(d.Age()) {
+	text := what
+	if was := p.rejectedFields.Swap(&text); was != nil && *was == what || !p.eventAllowed(d.Age()) {
 		return nil
 	}
 	return control.AddEvent(s, control.About(n),

@@ -54,7 +54,7 @@ func (d *Devices) leaseIntervalStored(node string, p *liveness, stored int64) {
 func (d *Devices) storedIsNewer(node string, stored int64) {
 	p := d.nodes.get(node)
 	p.mu.Lock()
-	ask := p.resent.due(d.Age())
+	ask := p.resendBackoff.due(d.Age())
 	p.mu.Unlock()
 	if !ask {
 		return

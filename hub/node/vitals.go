@@ -15,15 +15,15 @@ type Vitals struct {
 
 // TakeVitals returns a node's measurements and starts new ones; false: no lease arrived. In between
 // a lease costs two numbers.
-func (d *Devices) TakeVitals(node string) (v Vitals, heard bool) {
+func (d *Devices) TakeVitals(node string) (v Vitals, ok bool) {
 	p := d.nodes.find(node)
 	if p == nil {
 		return v, false
 	}
 	v.Silence, v.Lost = time.Duration(p.longestSilence.Swap(0)), p.lost.Swap(0)
 	fresh := p.vitalsAreNew.Swap(false)
-	if said := p.vitals.Load(); fresh && said != nil {
-		v.Vitals = *said
+	if newest := p.vitals.Load(); fresh && newest != nil {
+		v.Vitals = *newest
 	}
 	return v, fresh || v.Silence > 0
 }

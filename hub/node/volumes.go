@@ -41,8 +41,8 @@ func claimedOn(s state.Snapshot, claim *corev1.ObjectReference, node string) boo
 
 // volumeChanges returns the changes from a device's report of its persistent volumes: an existing
 // volume is never created again, and one whose data was removed as requested is gone.
-func volumeChanges(s state.Snapshot, node string, said []wire.VolumeState) (changes []state.Change) {
-	for _, st := range said {
+func volumeChanges(s state.Snapshot, node string, reported []wire.VolumeState) (changes []state.Change) {
+	for _, st := range reported {
 		v, _ := s.ByUID(st.UID).(*corev1.PersistentVolume)
 		switch {
 		case v == nil || state.NodeOfVolume(v) != node: // a device may only report its own volumes

@@ -303,9 +303,9 @@ func (p *pass) bind(pod *corev1.Pod, node string) {
 // preemption makes space for it.
 func (p *pass) refuse(pod *corev1.Pod, message, room string) {
 	c := state.PodCondition(pod, corev1.PodScheduled)
-	told := c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
+	unchanged := c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
 		c.Message == message
-	if told && pod.Status.NominatedNodeName == room {
+	if unchanged && pod.Status.NominatedNodeName == room {
 		return
 	}
 	pod = pod.DeepCopy()
@@ -315,7 +315,7 @@ func (p *pass) refuse(pod *corev1.Pod, message, room string) {
 		ObservedGeneration: pod.Generation,
 	}, p.now)
 	change := state.Put(pod, message)
-	if told {
+	if unchanged {
 		change.Why = ""
 	} else {
 		change = change.Warning("FailedScheduling")

@@ -38,9 +38,9 @@ const (
 var reasons = [...]struct {
 	name, words string
 	cost        int
-	curable     bool
+	preemptable bool
 }{
-	Fits:                 {name: "Fits", curable: true},
+	Fits:                 {name: "Fits", preemptable: true},
 	NodeUnschedulable:    {"NodeUnschedulable", "node(s) were unschedulable", 2, false},
 	NodeNotReady:         {"NodeNotReady", untolerated, 13, false},
 	NodePressure:         {"NodePressure", untolerated, 12, false},
@@ -90,4 +90,4 @@ func (r refusal) String() string {
 	}
 }
 
-func (r Reason) preemptable() bool { return reasons[r].curable }
+func (r Reason) preemptable() bool { return reasons[r].preemptable }

@@ -76,7 +76,7 @@ func Why(s state.Snapshot, pod *corev1.Pod, now time.Time) Explanation {
 	if w.fits {
 		return e
 	}
-	e.Obstacles, e.Candidates = w.told(), w.best
+	e.Obstacles, e.Candidates = w.sortedObstacles(), w.best
 	for i := range e.Candidates {
 		t.findWays(&e.Candidates[i])
 	}
@@ -165,7 +165,7 @@ func (w *search) count(o Objection, node string, n int) {
 	}
 }
 
-func (w *search) told() (all []Obstacle) {
+func (w *search) sortedObstacles() (all []Obstacle) {
 	for _, o := range w.obstacles {
 		if o.Reason == NodeAffinity && o.label > 0 {
 			o.Others = frequent(w.values[o.label-1], 3)

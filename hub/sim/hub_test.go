@@ -309,7 +309,7 @@ func TestFleetAHubWithAFullDiskKeepsHeartbeats(t *testing.T) {
 			d.Name, d.UID = "another", ""
 			return []state.Change{state.Put(d, "")}, nil
 		}); !errors.Is(err, control.ErrFull) {
-			t.Errorf("what adds something is answered with %v", err)
+			t.Errorf("an addition gets the error %v", err)
 		}
 		told := func() (open bool) {
 			for i := range state.Each[*fleet.Incident](w.snapshot(), state.Incidents, "") {

@@ -29,7 +29,7 @@ type packet struct {
 	dir     direction
 	kind    string
 	raw     []byte
-	payload int // offset in raw; 0: no PUBLISH
+	payload int // offset in raw; 0: not a PUBLISH
 }
 
 // A tap decides when copies of a packet arrive, from now. None: it is lost. Two: it is doubled. It

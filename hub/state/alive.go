@@ -169,14 +169,14 @@ const (
 
 // OutageOf returns the outage of a node, nil if it has none or cannot be parsed.
 func OutageOf(n *corev1.Node) *Outage {
-	said, ok := n.Annotations[annotationOutage]
+	text, ok := n.Annotations[annotationOutage]
 	if !ok {
 		return nil
 	}
 	var o Outage
-	if since, ok := parseBare(said); ok {
+	if since, ok := parseBare(text); ok {
 		o.Since = since
-	} else if json.Unmarshal([]byte(said), &o) != nil {
+	} else if json.Unmarshal([]byte(text), &o) != nil {
 		return nil
 	}
 	if o.Since.IsZero() {
@@ -193,8 +193,8 @@ const (
 )
 
 // parseBare parses an outage without taint periods. ok is false for every other form.
-func parseBare(said string) (since metav1.MicroTime, ok bool) {
-	text, begins := strings.CutPrefix(said, bareBegins)
+func parseBare(text string) (since metav1.MicroTime, ok bool) {
+	text, begins := strings.CutPrefix(text, bareBegins)
 	text, ends := strings.CutSuffix(text, bareEnds)
 	if !begins || !ends {
 		return since, false
@@ -205,8 +205,8 @@ func parseBare(said string) (since metav1.MicroTime, ok bool) {
 
 // HasOutage tells whether a node stores exactly this outage; nil: none.
 func HasOutage(n *corev1.Node, o *Outage) bool {
-	said, had := n.Annotations[annotationOutage]
-	return had == (o != nil) && (!had || said == o.String())
+	text, had := n.Annotations[annotationOutage]
+	return had == (o != nil) && (!had || text == o.String())
 }
 
 // SetOutage stores an outage on a node, in place; nil removes it.

@@ -9,11 +9,11 @@ import (
 // LastOccurred returns when an event occurred last. Clients set these times; times in the future
 // are ignored.
 func LastOccurred(e *corev1.Event, now time.Time) time.Time {
-	at, said := e.CreationTimestamp.Time, [...]time.Time{e.EventTime.Time, e.LastTimestamp.Time, {}}
+	at, times := e.CreationTimestamp.Time, [...]time.Time{e.EventTime.Time, e.LastTimestamp.Time, {}}
 	if e.Series != nil {
-		said[2] = e.Series.LastObservedTime.Time
+		times[2] = e.Series.LastObservedTime.Time
 	}
-	for _, t := range said {
+	for _, t := range times {
 		if t.After(at) && !t.After(now) {
 			at = t
 		}

@@ -17,8 +17,8 @@ type txn struct {
 	Snapshot
 	copied [len(kinds)]bool
 	own    struct {
-		uid, owned, onNode, usage, repel, lean, rank, inSite, waits, counts, blocks, bare, said, drains bool
-		claimants, volumesOn                                                                            bool
+		uid, owned, onNode, usage, repel, lean, rank, inSite, waits, counts, blocks, bare, eventsFrom, drains bool
+		claimants, volumesOn                                                                                  bool
 	}
 }
 
@@ -81,10 +81,10 @@ func (t *txn) reindex(kind Kind, at string, old, next Object) {
 		for i, o := range []Object{old, next} {
 			if e, ok := o.(*corev1.Event); ok && e.Source.Host != "" {
 				key := e.Source.Host + "\x00" + e.LastTimestamp.UTC().Format(time.RFC3339) + "\x00" + at
-				if said := writable(&t.eventsFrom, &t.own.said); i == 1 {
-					said.Set(key, e)
+				if eventsFrom := writable(&t.eventsFrom, &t.own.eventsFrom); i == 1 {
+					eventsFrom.Set(key, e)
 				} else {
-					said.Delete(key)
+					eventsFrom.Delete(key)
 				}
 			}
 		}
@@ -181,8 +181,8 @@ func RequiredNear(p *corev1.Pod) []corev1.PodAffinityTerm {
 }
 
 func (t *txn) swapPod(old, next *corev1.Pod, at string) {
-	from, lived, repelled, leaned := podFacts(old)
-	to, lives, repels, leans := podFacts(next)
+	from, wasLive, repelledBefore, leanedBefore := podFacts(old)
+	to, isLive, repels, leans := podFacts(next)
 	onNode := writable(&t.onNode, &t.own.onNode)
 	if old != nil && (next == nil || from != to) {
 		onNode.Delete(from + "\x00" + at)
@@ -192,26 +192,26 @@ func (t *txn) swapPod(old, next *corev1.Pod, at string) {
 	}
 	if repels {
 		writable(&t.antiAffinity, &t.own.repel).Set(at, next)
-	} else if repelled {
+	} else if repelledBefore {
 		writable(&t.antiAffinity, &t.own.repel).Delete(at)
 	}
 	if leans {
 		writable(&t.affinity, &t.own.lean).Set(at, next)
-	} else if leaned {
+	} else if leanedBefore {
 		writable(&t.affinity, &t.own.lean).Delete(at)
 	}
-	if lived != lives || lived && schedcorev1.PodPriority(old) != schedcorev1.PodPriority(next) {
+	if wasLive != isLive || wasLive && schedcorev1.PodPriority(old) != schedcorev1.PodPriority(next) {
 		if !t.own.rank {
 			t.priorities, t.own.rank = t.priorities.Copy(), true
 		}
-		if lived {
+		if wasLive {
 			t.rank(schedcorev1.PodPriority(old), -1)
 		}
-		if lives {
+		if isLive {
 			t.rank(schedcorev1.PodPriority(next), 1)
 		}
 	}
-	if lived && lives && from == to && sameRequests(old, next) {
+	if wasLive && isLive && from == to && sameRequests(old, next) {
 		return
 	}
 	if from != "" && from != to {

@@ -55,7 +55,7 @@ func FuzzIndexes(f *testing.F) {
 			t.Fatalf("loaded out of order it says\n%s\nand not\n%s", got, full(s))
 		}
 		if got := full(empty); got != full(state.Empty("x", noon)) {
-			t.Fatalf("what it was loaded into has changed:\n%s", got)
+			t.Fatalf("the original snapshot has changed:\n%s", got)
 		}
 	})
 }

@@ -128,9 +128,9 @@ func sizes(p *corev1.Pod) resource.PodResourcesOptions {
 // Resizing tells whether the granted or actual resources of a container differ from the pod's spec.
 // Otherwise only the spec counts.
 func Resizing(p *corev1.Pod) bool {
-	differs := func(list []corev1.Container, said []corev1.ContainerStatus) bool {
-		for i := range said {
-			st := &said[i]
+	differs := func(list []corev1.Container, statuses []corev1.ContainerStatus) bool {
+		for i := range statuses {
+			st := &statuses[i]
 			if st.Resources == nil {
 				continue // not running yet, or an agent without support for resizing
 			}

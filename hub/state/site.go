@@ -84,7 +84,7 @@ func Waits(n *corev1.Node) bool {
 
 // add counts a node. A node whose device has never reported counts only as NeverSeen, whatever its
 // status says.
-func (c *SiteCount) add(n *corev1.Node, heard bool) {
+func (c *SiteCount) add(n *corev1.Node, reported bool) {
 	c.Nodes++
 	if Waits(n) {
 		c.Waiting++
@@ -93,7 +93,7 @@ func (c *SiteCount) add(n *corev1.Node, heard bool) {
 		return
 	}
 	switch {
-	case !heard, NeverReported(n):
+	case !reported, NeverReported(n):
 		c.NeverSeen++
 	case ReadyOf(n) == corev1.ConditionTrue:
 		c.Ready++
