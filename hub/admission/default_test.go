@@ -189,7 +189,7 @@ func TestQualityOfService(t *testing.T) {
 		"limits of both kinds alone are guaranteed":             {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}]", corev1.PodQOSGuaranteed},
 		"requests below limits are burstable":                   {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 500m}}}]", corev1.PodQOSBurstable},
 		"memory alone is burstable":                             {"[{name: a, image: a, resources: {limits: {memory: 1Gi}}}]", corev1.PodQOSBurstable},
-		"one container that says nothing makes it burstable":    {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b, image: b}]", corev1.PodQOSBurstable},
+		"a container without resources makes it burstable":      {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b, image: b}]", corev1.PodQOSBurstable},
 		"storage says nothing about memory: it is best effort":  {"[{name: a, image: a, resources: {limits: {ephemeral-storage: 1Gi}}}]", corev1.PodQOSBestEffort},
 		"two guaranteed containers make a guaranteed pod of it": {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b, image: b, resources: {limits: {cpu: 2, memory: 2Gi}}}]", corev1.PodQOSGuaranteed},
 	} {
@@ -230,10 +230,10 @@ func TestDefaultTolerations(t *testing.T) {
 		{"its own seconds for unreachable stay", "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 700}",
 			"{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 700}," + notReady},
 		{"both of its own stay", notReady + "," + unreachable, notReady + "," + unreachable},
-		{"one without an effect is of every effect", "{key: node.kubernetes.io/unreachable, operator: Exists}",
+		{"a toleration without an effect has every effect", "{key: node.kubernetes.io/unreachable, operator: Exists}",
 			"{key: node.kubernetes.io/unreachable, operator: Exists}," + notReady},
-		{"one without a key is of every key", "{operator: Exists}", "{operator: Exists}"},
-		{"one without a key for another effect is not", "{operator: Exists, effect: NoSchedule}",
+		{"a toleration without a key has every key", "{operator: Exists}", "{operator: Exists}"},
+		{"a toleration without a key for another effect does not count", "{operator: Exists, effect: NoSchedule}",
 			"{operator: Exists, effect: NoSchedule}," + notReady + "," + unreachable},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -38,7 +38,7 @@ func TestEphemeralContainers(t *testing.T) {
 		{"a probe", "", "  ephemeralContainers: [{name: e, image: a, livenessProbe: {tcpSocket: {port: 1}}}]\n", "spec.ephemeralContainers[0].livenessProbe: Forbidden"},
 		{"a hook", "", "  ephemeralContainers: [{name: e, image: a, lifecycle: {preStop: {sleep: {seconds: 1}}}}]\n", "spec.ephemeralContainers[0].lifecycle: Forbidden"},
 		{"resources", "", "  ephemeralContainers: [{name: e, image: a, resources: {limits: {cpu: 1}}}]\n", "spec.ephemeralContainers[0].resources: Forbidden"},
-		{"what the hub's policy forbids", "", "  ephemeralContainers: [{name: e, image: a, securityContext: {privileged: true}}]\n", "spec.ephemeralContainers[0].securityContext.privileged: Forbidden"},
+		{"forbidden by the hub's policy", "", "  ephemeralContainers: [{name: e, image: a, securityContext: {privileged: true}}]\n", "spec.ephemeralContainers[0].securityContext.privileged: Forbidden"},
 	} {
 		_, errs := admission.AdmitEphemeral(pod(c.next), pod(c.old), admission.Settings{})
 		text := ""

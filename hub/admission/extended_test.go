@@ -15,9 +15,9 @@ func TestAPodToleratesTheTaintOfItsHardware(t *testing.T) {
 		spec corev1.PodSpec
 		want []string
 	}{
-		{"of what a container limits, and so requests", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: one}}}}, []string{"flotilla.dev/gpiochip"}},
-		{"of what an init container requests", corev1.PodSpec{InitContainers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: one}}}}, []string{"flotilla.dev/gpiochip"}},
-		{"of nothing that is Kubernetes' own", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse("1")}}}}}, nil},
+		{"a container's limit, which is its request", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: one}}}}, []string{"flotilla.dev/gpiochip"}},
+		{"an init container's request", corev1.PodSpec{InitContainers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: one}}}}, []string{"flotilla.dev/gpiochip"}},
+		{"not for Kubernetes' own resources", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse("1")}}}}}, nil},
 		{"not twice", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: one}}},
 			Tolerations: []corev1.Toleration{{Key: "flotilla.dev/gpiochip", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}}, []string{"flotilla.dev/gpiochip"}},
 	} {

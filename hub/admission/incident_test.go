@@ -28,16 +28,16 @@ func TestUsersMayAcknowledgeAnIncident(t *testing.T) {
 		wrong  string
 	}{
 		{"it is acknowledged by the caller, now", live, func(i *fleet.Incident) { i.Acknowledged = &fleet.IncidentAcknowledged{} }, "kari 12:00:00", ""},
-		{"whatever it says", live, func(i *fleet.Incident) {
+		{"the client's values are ignored", live, func(i *fleet.Incident) {
 			i.Acknowledged = &fleet.IncidentAcknowledged{By: "eve", Time: metav1.NewTime(now)}
 		}, "kari 12:00:00", ""},
 		{"a note leaves that as it is", taken, func(i *fleet.Incident) { i.Note = "the line is down\nuntil 14:00" }, "ola 11:00:00", ""},
 		{"another one takes it over", taken, func(i *fleet.Incident) { i.Acknowledged = &fleet.IncidentAcknowledged{} }, "kari 12:00:00", ""},
-		{"and gives it back", taken, func(i *fleet.Incident) { i.Acknowledged = nil }, "", ""},
+		{"and withdraws it", taken, func(i *fleet.Incident) { i.Acknowledged = nil }, "", ""},
 		{"moments that a client has read in seconds are not changed", live, func(i *fleet.Incident) { whole(i); i.Note = "x" }, "", ""},
 		{"a severity cannot be changed", live, func(i *fleet.Incident) { i.Severity = "Info" }, "", "incident: Forbidden: only acknowledged and note"},
-		{"nor labels", live, func(i *fleet.Incident) { i.Labels = map[string]string{"a": "b"} }, "", "only acknowledged and note"},
-		{"nor owners", live, func(i *fleet.Incident) { i.Finalizers = []string{"example.org/x"} }, "", "only acknowledged and note"},
+		{"labels are the hub's", live, func(i *fleet.Incident) { i.Labels = map[string]string{"a": "b"} }, "", "only acknowledged and note"},
+		{"owners are the hub's", live, func(i *fleet.Incident) { i.Finalizers = []string{"example.org/x"} }, "", "only acknowledged and note"},
 		{"a note has a bound", live, func(i *fleet.Incident) { i.Note = strings.Repeat("x", 1025) }, "", "note: Too long"},
 		{"and shows", live, func(i *fleet.Incident) { i.Note = "a\u202eb" }, "", "invisible characters"},
 	} {

@@ -57,7 +57,7 @@ func TestAJobIsRefusedByItsField(t *testing.T) {
 	}
 	j = parse[*batchv1.Job](t, strings.Replace(aJob, "restartPolicy", "hostNetwork: true, restartPolicy", 1))
 	if _, errs := Admit(j, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "spec.template.spec.hostNetwork") {
-		t.Error("what may run is not asked of a Job's template:", errs)
+		t.Error("the policy is not checked for a Job's template:", errs)
 	}
 }
 
@@ -180,6 +180,6 @@ func TestACronJobIsRefusedByItsField(t *testing.T) {
 	}
 	c.Name, c.Spec.JobTemplate.Spec.Template.Spec.HostNetwork = "c", true
 	if _, errs := Admit(c, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "spec.jobTemplate.spec.template.spec.hostNetwork") {
-		t.Error("what may run is not asked of a CronJob's template:", errs)
+		t.Error("the policy is not checked for a CronJob's template:", errs)
 	}
 }

@@ -55,7 +55,7 @@ func TestJoinRequests(t *testing.T) {
 		want   string
 	}{
 		{"a decision cannot be taken back", func(r *request) { r.Status.Conditions = nil }, "status.conditions: Forbidden"},
-		{"what was asked for stays", func(r *request) { r.Spec.Username = "join-token:other" }, "spec: Invalid value"},
+		{"the request is immutable", func(r *request) { r.Spec.Username = "join-token:other" }, "spec: Invalid value"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			old := sample(t, state.JoinRequests).(*request)

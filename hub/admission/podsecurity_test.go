@@ -57,7 +57,7 @@ func TestPodSecurity(t *testing.T) {
 		{"a probe of another machine in a namespace that says nothing", shop(), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}",
 			Verdict{Refused: `violates PodSecurity "baseline:latest": probe or lifecycle host (container "web" uses probe or lifecycle host "169.254.169.254")`}},
 		{"the same in a privileged namespace", shop("enforce=privileged"), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
-		{"the same by the standard of an older Kubernetes", shop("enforce=baseline", "enforce-version=v1.30"), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
+		{"the same with an older version of the standard", shop("enforce=baseline", "enforce-version=v1.30"), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
 		{"an ordinary pod in a restricted namespace", shop("enforce=restricted"), normal, true, "",
 			Verdict{Refused: `violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "web" must set securityContext.allowPrivilegeEscalation=false), ` +
 				`unrestricted capabilities (container "web" must set securityContext.capabilities.drop=["ALL"]), ` +
@@ -67,7 +67,7 @@ func TestPodSecurity(t *testing.T) {
 		{"an ordinary pod where restricted is the default", shop(), restricted, true, "", Verdict{Refused: "violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false"}},
 		{"the default gives way to the label", shop("enforce=baseline"), restricted, true, "", Verdict{}},
 		{"nothing is looked at where privileged is the default", shop(), lax, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
-		{"what only warns", shop("warn=restricted", "warn-version=v1.24"), normal, true, "securityContext: {privileged: false}",
+		{"a violation that only warns", shop("warn=restricted", "warn-version=v1.24"), normal, true, "securityContext: {privileged: false}",
 			Verdict{Warning: `would violate PodSecurity "restricted:v1.24": allowPrivilegeEscalation != false`}},
 		{"a warning is to the letter although nothing is enforced", shop("warn=baseline"), normal, true, "ports: [{containerPort: 80, hostPort: 80}]",
 			Verdict{Warning: `would violate PodSecurity "baseline:latest": hostPort`}},
@@ -166,7 +166,7 @@ func TestANewLevelWarnsAboutViolatingPods(t *testing.T) {
 		want     []string
 	}{
 		{"stricter than before", shop("enforce=privileged"), shop("enforce=baseline"), want},
-		{"to the letter where nothing was said", shop(), shop("enforce=baseline"), want},
+		{"strict without a label", shop(), shop("enforce=baseline"), want},
 		{"the same", shop("enforce=baseline"), shop("enforce=baseline", "warn=restricted"), nil},
 		{"laxer", shop("enforce=restricted"), shop("enforce=baseline"), nil},
 		{"no longer said", shop("enforce=baseline"), shop(), nil},

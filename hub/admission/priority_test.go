@@ -47,12 +47,12 @@ func TestAPodHasThePriorityOfItsClass(t *testing.T) {
 	}{
 		{"without a class it has none", gold, "", 0, corev1.PreemptLowerPriority, "", ""},
 		{"a class gives its value and its policy", gold, "priorityClassName: gold", 1000, corev1.PreemptNever, "gold", ""},
-		{"it may say both itself if they are the same", gold, "priorityClassName: gold\npriority: 1000\npreemptionPolicy: Never", 1000, corev1.PreemptNever, "gold", ""},
+		{"it may set both to the class's values", gold, "priorityClassName: gold\npriority: 1000\npreemptionPolicy: Never", 1000, corev1.PreemptNever, "gold", ""},
 		{"another value is refused", gold, "priorityClassName: gold\npriority: 5", 0, "", "", "the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 1000 from the given PriorityClass name"},
 		{"another policy is refused", gold, "priorityClassName: gold\npreemptionPolicy: PreemptLowerPriority", 0, "", "", "the string value of PreemptionPolicy (PreemptLowerPriority) must not be provided in pod spec; priority admission controller computed Never from the given PriorityClass name"},
 		{"a class that is not there is refused", gold, "priorityClassName: silver", 0, "", "", "no PriorityClass with name silver was found"},
 		{"the system's classes are what they are, whatever stands in the database", gold, "priorityClassName: system-node-critical", 2000001000, corev1.PreemptLowerPriority, "system-node-critical", ""},
-		{"of two defaults the lower one counts", usual, "", 10, corev1.PreemptLowerPriority, "usual", ""},
+		{"the lower of two default classes counts", usual, "", 10, corev1.PreemptLowerPriority, "usual", ""},
 		{"a number without a class is refused", having(), "priority: 7", 0, "", "", "the integer value of priority (7) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name"},
 		{"a number beside the default class is refused", usual, "priority: -7", 0, "", "", "the integer value of priority (-7) must not be provided in pod spec; priority admission controller computed 10 from the given PriorityClass name"},
 		{"no class", gold, "priority: 0", 0, corev1.PreemptLowerPriority, "", ""},
@@ -85,14 +85,14 @@ func TestAPriorityClass(t *testing.T) {
 		c    *schedulingv1.PriorityClass
 		want string
 	}{
-		{"of the highest value", class("gold", 1000000000), ""},
-		{"of a higher one", class("gold", 1000000001), "value: Forbidden: maximum allowed value of a user defined priority is 1000000000"},
+		{"the highest value", class("gold", 1000000000), ""},
+		{"a value above the highest", class("gold", 1000000001), "value: Forbidden: maximum allowed value of a user defined priority is 1000000000"},
 		{"below zero", class("gold", -2147483648), ""},
 		{"with the system's prefix", class("system-gold", 1), "metadata.name: Forbidden: priority class names with 'system-' prefix are reserved"},
 		{"the system's own", class("system-cluster-critical", 2000000000), ""},
 		{"the system's own of another value", class("system-cluster-critical", 5), "metadata.name: Forbidden"},
 		{"the system's own as a default", class("system-cluster-critical", 2000000000, isDefault), "metadata.name: Forbidden"},
-		{"of a strange policy", class("gold", 1, func(c *schedulingv1.PriorityClass) { c.PreemptionPolicy = new(corev1.PreemptionPolicy("Soon")) }), `preemptionPolicy: Unsupported value: "Soon"`},
+		{"an unknown policy", class("gold", 1, func(c *schedulingv1.PriorityClass) { c.PreemptionPolicy = new(corev1.PreemptionPolicy("Soon")) }), `preemptionPolicy: Unsupported value: "Soon"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			Default(tt.c, normal)

@@ -46,7 +46,7 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 		{"a scope that the pod is not in", quotaOf(amounts("pods", "0"), corev1.ResourceQuotaScopeBestEffort), asks, 5, ""},
 		{"a scope that it is in", quotaOf(amounts("pods", "1"), corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotTerminating), nothing, 1,
 			"exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"},
-		{"what is not of the quota's kinds", quotaOf(amounts("configmaps", "0", "services", "0")), nothing, 5, ""},
+		{"another kind than the quota's", quotaOf(amounts("configmaps", "0", "services", "0")), nothing, 5, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, now := having(), time.Unix(0, 0)
@@ -102,7 +102,7 @@ func TestALimitRange(t *testing.T) {
 		{"defaults", container(func(i *corev1.LimitRangeItem) {
 			i.Default, i.DefaultRequest = amounts("cpu", "2"), amounts("cpu", "50m")
 		}), "stdin: false", "50m", "2", ""},
-		{"what is named stands", container(func(i *corev1.LimitRangeItem) {
+		{"explicit values stay", container(func(i *corev1.LimitRangeItem) {
 			i.Default, i.DefaultRequest = amounts("cpu", "2"), amounts("cpu", "50m")
 		}), asks, "100m", "400m", ""},
 		{"too much", container(func(i *corev1.LimitRangeItem) { i.Max = amounts("cpu", "300m") }), asks, "", "", "maximum cpu usage per Container is 300m, but limit is 400m"},

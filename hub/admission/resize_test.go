@@ -52,9 +52,9 @@ func TestWhatMayBeResized(t *testing.T) {
 			p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "cpu", RestartPolicy: "RestartContainer"}}
 		}, "spec: Forbidden: only cpu and memory resources are mutable"},
 		{"another name", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.Containers[0].Name = "shop" }, "spec.containers[0].name: Forbidden: containers may not be renamed or reordered on resize"},
-		{"one container less", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.InitContainers = nil }, "spec.initContainers: Forbidden: initContainers may not be added or removed on resize"},
+		{"a missing container", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.InitContainers = nil }, "spec.initContainers: Forbidden: initContainers may not be added or removed on resize"},
 		{"an init container", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources = res("30m", "", "", "") }, ""},
-		{"what else is written", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
+		{"other fields", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Image, p.Spec.NodeName, p.Labels, p.Status.Phase = "evil", "there", map[string]string{"a": "b"}, corev1.PodFailed
 		}, ""},
 		{"an agent that cannot", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Annotations = map[string]string{"old": "agent"} }, "spec: Forbidden: Pod running on node without support for resize"},

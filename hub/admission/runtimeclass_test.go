@@ -22,9 +22,9 @@ func TestRuntimeClasses(t *testing.T) {
 	for _, c := range []struct{ name, pod, refused string }{
 		{"none", "", ""},
 		{"plain", "runtimeClassName: plain", ""},
-		{"one with everything", "runtimeClassName: kata\nnodeSelector: {a: b}", ""},
-		{"one with what it says already", "runtimeClassName: kata\nnodeSelector: {vm: 'yes'}\noverhead: {memory: 120Mi, cpu: 250m}\ntolerations: [{key: vm, operator: Exists}]", ""},
-		{"one that is not there", "runtimeClassName: gone", `pod rejected: RuntimeClass "gone" not found`},
+		{"all fields", "runtimeClassName: kata\nnodeSelector: {a: b}", ""},
+		{"fields that equal the class's", "runtimeClassName: kata\nnodeSelector: {vm: 'yes'}\noverhead: {memory: 120Mi, cpu: 250m}\ntolerations: [{key: vm, operator: Exists}]", ""},
+		{"an unknown class", "runtimeClassName: gone", `pod rejected: RuntimeClass "gone" not found`},
 		{"another overhead", "runtimeClassName: kata\noverhead: {memory: 1Mi}", "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"},
 		{"an overhead of its own", "overhead: {memory: 1Mi}", "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
 		{"an overhead that the class has not", "runtimeClassName: plain\noverhead: {memory: 1Mi}", "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},

@@ -51,7 +51,7 @@ func TestPodSpecs(t *testing.T) {
 
 		{"a port of 0", "containers: [{name: a, image: a, ports: [{hostPort: 1}]}]", "spec.containers[0].ports[0].containerPort: Required value"},
 		{"a port that is too high", "containers: [{name: a, image: a, ports: [{containerPort: 65536}]}]", "spec.containers[0].ports[0].containerPort: Invalid value: 65536: must be between 1 and 65535, inclusive"},
-		{"one host port twice", "containers: [{name: a, image: a, ports: [{containerPort: 1, hostPort: 80}]}, {name: b, image: b, ports: [{containerPort: 2, hostPort: 80}]}]", `spec.containers[1].ports[0].hostPort: Duplicate value: "TCP//80"`},
+		{"a duplicate host port", "containers: [{name: a, image: a, ports: [{containerPort: 1, hostPort: 80}]}, {name: b, image: b, ports: [{containerPort: 2, hostPort: 80}]}]", `spec.containers[1].ports[0].hostPort: Duplicate value: "TCP//80"`},
 		{"one host port for two protocols", "containers: [{name: a, image: a, ports: [{containerPort: 1, hostPort: 80}, {containerPort: 1, hostPort: 80, protocol: UDP}]}]", ""},
 		{"an unknown protocol", "containers: [{name: a, image: a, ports: [{containerPort: 1, protocol: ICMP}]}]", `spec.containers[0].ports[0].protocol: Unsupported value: "ICMP"`},
 		{"a variable without a name", "containers: [{name: a, image: a, env: [{value: x}]}]", "spec.containers[0].env[0].name: Required value"},
@@ -85,7 +85,7 @@ func TestPodSpecs(t *testing.T) {
 		{"a secret volume without a secret", "volumes: [{name: v, secret: {}}]", "spec.volumes[0].secret.secretName: Required value"},
 		{"a mode that is none", "volumes: [{name: v, configMap: {name: c, defaultMode: 512}}]", "spec.volumes[0].configMap.defaultMode: Invalid value: 512: must be a number between 0 and 0777"},
 		{"a file that leads out", "volumes: [{name: v, configMap: {name: c, items: [{key: a, path: ../a}]}}]", "spec.volumes[0].configMap.items[0].path: Invalid value: \"../a\": must not contain '..'"},
-		{"one file of two sources", "volumes: [{name: v, projected: {sources: [{configMap: {name: c, items: [{key: a, path: a}]}}, {secret: {name: s, items: [{key: a, path: a}]}}]}}]", `spec.volumes[0].projected.sources[1].secret.items[0].path: Invalid value: "a": conflicting duplicate paths`},
+		{"a file of two sources", "volumes: [{name: v, projected: {sources: [{configMap: {name: c, items: [{key: a, path: a}]}}, {secret: {name: s, items: [{key: a, path: a}]}}]}}]", `spec.volumes[0].projected.sources[1].secret.items[0].path: Invalid value: "a": conflicting duplicate paths`},
 		{"a file of nothing", "volumes: [{name: v, downwardAPI: {items: [{path: a}]}}]", "spec.volumes[0].downwardAPI.items[0]: Required value: one of fieldRef and resourceFieldRef is required"},
 
 		{"a request above its limit", "containers: [{name: a, image: a, resources: {requests: {cpu: 2}, limits: {cpu: 1}}}]", `spec.containers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1`},
@@ -111,7 +111,7 @@ func TestPodSpecs(t *testing.T) {
 		{"a policy that is none", "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule, nodeTaintsPolicy: Maybe}]", `spec.topologySpreadConstraints[0].nodeTaintsPolicy: Unsupported value: "Maybe": supported values: "Honor", "Ignore"`},
 		{"a key that the selector has too", "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {a: b}}, matchLabelKeys: [a]}]", `spec.topologySpreadConstraints[0].matchLabelKeys[0]: Invalid value: "a": exists in both matchLabelKeys and labelSelector`},
 		{"keys without a selector", "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a, mismatchLabelKeys: [a]}]}}", "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].mismatchLabelKeys: Forbidden: must not be specified when labelSelector is not set"},
-		{"one spread twice", "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}, {maxSkew: 2, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]", "spec.topologySpreadConstraints[1].{topologyKey, whenUnsatisfiable}: Duplicate value"},
+		{"a duplicate spread constraint", "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}, {maxSkew: 2, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]", "spec.topologySpreadConstraints[1].{topologyKey, whenUnsatisfiable}: Duplicate value"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lines := c.lines
@@ -183,7 +183,7 @@ func TestOtherObjects(t *testing.T) {
 		{"a revision of nothing", state.ControllerRevisions, func(o state.Object) { o.(*appsv1.ControllerRevision).Data.Raw = []byte("3") }, "data: Required value"},
 
 		{"a key that is not a file name", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).Data["a/b"] = "" }, `data[a/b]: Invalid value: "a/b"`},
-		{"one key twice", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).Data["b"] = "" }, `data[b]: Invalid value: "b": duplicate of key present in binaryData`},
+		{"a duplicate key", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).Data["b"] = "" }, `data[b]: Invalid value: "b": duplicate of key present in binaryData`},
 		{"more than a megabyte", state.ConfigMaps, func(o state.Object) { o.(*corev1.ConfigMap).BinaryData["b"] = big }, "data: Too long: may not be more than 1048576 bytes"},
 		{"a registry secret without JSON", state.Secrets, func(o state.Object) { o.(*corev1.Secret).Data[".dockerconfigjson"] = []byte("hunter2") }, `data[.dockerconfigjson]: Invalid value: "<secret contents redacted>"`},
 		{"a TLS secret without a key", state.Secrets, func(o state.Object) {
@@ -196,7 +196,7 @@ func TestOtherObjects(t *testing.T) {
 		{"a taint without an effect", state.Nodes, func(o state.Object) { o.(*corev1.Node).Spec.Taints[0].Effect = "" }, "spec.taints[0].effect: Required value"},
 		{"a taint of an unknown effect", state.Nodes, func(o state.Object) { o.(*corev1.Node).Spec.Taints[0].Effect = "Explode" }, `spec.taints[0].effect: Unsupported value: "Explode": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"`},
 		{"a taint without a key", state.Nodes, func(o state.Object) { o.(*corev1.Node).Spec.Taints[0].Key = "a b" }, `spec.taints[0].key: Invalid value: "a b"`},
-		{"one taint twice", state.Nodes, func(o state.Object) { o.(*corev1.Node).Spec.Taints[1].Effect = "NoSchedule" }, "spec.taints[1]: Duplicate value: "},
+		{"a duplicate taint", state.Nodes, func(o state.Object) { o.(*corev1.Node).Spec.Taints[1].Effect = "NoSchedule" }, "spec.taints[1]: Duplicate value: "},
 		{"a negative capacity", state.Nodes, func(o state.Object) {
 			o.(*corev1.Node).Status.Capacity["example.org/door"] = *quantity("-1")
 		}, `status.capacity[example.org/door]: Invalid value: "-1": must be greater than or equal to 0`},
@@ -238,11 +238,11 @@ func TestWhatMayNotChange(t *testing.T) {
 		{"an image", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.Containers[0].Image = "kiosk:2" }, ""},
 		{"a command", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.Containers[0].Command = nil }, "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"},
 		{"the number of containers", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.InitContainers = nil }, "spec.containers: Forbidden: pod updates may not add or remove containers"},
-		{"one more toleration", state.Pods, func(now, was state.Object) {
+		{"an additional toleration", state.Pods, func(now, was state.Object) {
 			now.(*corev1.Pod).Spec.Tolerations = append(now.(*corev1.Pod).Spec.Tolerations, corev1.Toleration{Key: "a", Operator: "Exists"})
 		}, ""},
 		{"the seconds of a toleration", state.Pods, func(now, was state.Object) { *now.(*corev1.Pod).Spec.Tolerations[1].TolerationSeconds = 1 }, ""},
-		{"one toleration less", state.Pods, func(now, was state.Object) {
+		{"a removed toleration", state.Pods, func(now, was state.Object) {
 			now.(*corev1.Pod).Spec.Tolerations = now.(*corev1.Pod).Spec.Tolerations[1:]
 		}, "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds"},
 		{"a gate less", state.Pods, func(now, was state.Object) { gate(was, "a", "b"); gate(now, "b") }, ""},

@@ -123,7 +123,7 @@ func TestExec(t *testing.T) {
 		err   string // of stderr
 		want  string // Exec's error
 	}{
-		{"what is typed comes back, however long it is", inOrder(echo), bytes.NewReader(long), string(long), "", "<nil>"},
+		{"the input is echoed completely", inOrder(echo), bytes.NewReader(long), string(long), "", "<nil>"},
 		{"a failing reader is not the end of input", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestCloseStdin {
 				g.says(id, wire.Reply{Data: []byte("end")})
@@ -138,7 +138,7 @@ func TestExec(t *testing.T) {
 				g.says(id, wire.Reply{Data: []byte("!"), EOF: true, ExitCode: 42})
 			}
 		}, nil, "out!", "err", "command terminated with exit code 42"},
-		{"what the device says against it", func(g *gadget, id string, r wire.Request) {
+		{"the device's error", func(g *gadget, id string, r wire.Request) {
 			g.says(id, wire.Reply{EOF: true, Error: "container c is not valid for pod web"})
 		}, nil, "", "", "container c is not valid for pod web"},
 		{"a chunk with a hole before it ends it", func(g *gadget, id string, r wire.Request) {

@@ -182,10 +182,10 @@ func TestS5OnlyOurCertificatesAreAccepted(t *testing.T) {
 		{"a device's certificate", ca.client(ca.device("pi-1")), "pi-1", 0},
 		{"none", ca.client(), "pi-1", -1},
 		{"an expired one", ca.client(ca.issue(device, time.Now().Add(-time.Minute))), "pi-1", -1},
-		{"one of another authority", ca.client(other.issue(device, hour)), "pi-1", -1},
+		{"a certificate of another authority", ca.client(other.issue(device, hour)), "pi-1", -1},
 		{"a person's", ca.client(ca.issue(pkix.Name{CommonName: "pi-1", Organization: []string{"flotilla:users"}}, hour)), "pi-1", -1},
-		{"one with a second organization", ca.client(ca.issue(pkix.Name{CommonName: "pi-1", Organization: []string{Organization, "system:masters"}}, hour)), "pi-1", -1},
-		{"one whose name is not a node's", ca.client(ca.issue(pkix.Name{CommonName: "PI_1", Organization: []string{Organization}}, hour)), "pi-1", -1},
+		{"a certificate with a second organization", ca.client(ca.issue(pkix.Name{CommonName: "pi-1", Organization: []string{Organization, "system:masters"}}, hour)), "pi-1", -1},
+		{"a certificate with an invalid node name", ca.client(ca.issue(pkix.Name{CommonName: "PI_1", Organization: []string{Organization}}, hour)), "pi-1", -1},
 		{"another node's", ca.client(ca.device("pi-2")), "pi-1", 2},
 		{"a revoked one", ca.client(ca.device("pi-9")), "pi-9", 5},
 		{"TLS 1.1", func() *tls.Config {

@@ -161,7 +161,7 @@ func TestBehindABrokerTheHubAcknowledges(t *testing.T) {
 	fails.Store(true)
 	lost := h.say("status", wire.Status{Boot: "b1", Seq: 2})
 	marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker"})
-	await(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
+	await(t, "the message after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
 	if h.got(wire.AckOf(lost)) != 0 {
 		t.Error("a status that could not be stored was acknowledged")
 	}
@@ -186,7 +186,7 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 		// It is the last one in the queue; the lease overtakes the queue.
 		h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: fmt.Sprintf("Marker%dX", before)})
 		h.say("lease", lease("b1", before+1))
-		await(t, "what came after it", func() bool {
+		await(t, "the message after it", func() bool {
 			return h.heard.count(fmt.Sprintf("event pi-1 Marker%dX", before)) == 1 && h.heard.count(fmt.Sprintf("lease pi-1 %d", before+1)) == 1
 		})
 		for _, what := range h.heard.all()[before:] {
@@ -206,7 +206,7 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 		}
 		return errors.New("another machine is connected")
 	}
-	refused("one that the hub refuses", wire.Status{Boot: "b4", Seq: 1, MachineID: "00112233445566aa", Proof: &wire.Proof{Key: []byte("key-1")}})
+	refused("a device that the hub refuses", wire.Status{Boot: "b4", Seq: 1, MachineID: "00112233445566aa", Proof: &wire.Proof{Key: []byte("key-1")}})
 	h.heard.refuse = nil
 
 	h.heard.status = func(context.Context) error {
@@ -246,7 +246,7 @@ func TestBehindABrokerALateWillIsIgnored(t *testing.T) {
 		marker++
 		h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker", Message: fmt.Sprint(marker)})
 		body, _ := json.Marshal(wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker", Message: fmt.Sprint(marker)})
-		await(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
+		await(t, "the message after it", func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
 	}
 	status("b1", 1, 1)
 	status("b1", 2, 2)
@@ -267,10 +267,10 @@ func TestBehindABrokerALateWillIsIgnored(t *testing.T) {
 // name receives the requests too, and could answer them.
 func TestBehindABrokerAReplyNamesItsBoot(t *testing.T) {
 	h := behindBroker(t, nil)
-	for name, r := range map[string]wire.Reply{"no boot": {Seq: 1}, "another": {Boot: "b0", Seq: 2}, "one that is ended": {Boot: "b2", Seq: 3, EOF: true}} {
+	for name, r := range map[string]wire.Reply{"no boot": {Seq: 1}, "another": {Boot: "b0", Seq: 2}, "a request that has ended": {Boot: "b2", Seq: 3, EOF: true}} {
 		h.say("reply/q", r)
 		marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker", Message: name})
-		await(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
+		await(t, "the message after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
 		if n := h.heard.count("reply"); n != 0 {
 			t.Errorf("%s: received %q", name, h.heard.all())
 		}

@@ -163,9 +163,9 @@ func TestTheSessionOfAnIdleConnectionEndsOnce(t *testing.T) {
 	}{
 		"the device is cut":           {func(_ *Broker, c *client) { c.conn.Close() }, true},
 		"with a lease in front":       {func(_ *Broker, c *client) { c.raw(leaseBytes("pi-1", 9)); c.conn.Close() }, true},
-		"it says DISCONNECT":          {func(_ *Broker, c *client) { c.raw([]byte{0xe0, 0}); c.conn.Close() }, false},
+		"it sends DISCONNECT":         {func(_ *Broker, c *client) { c.raw([]byte{0xe0, 0}); c.conn.Close() }, false},
 		"the hub disconnects it":      {func(b *Broker, _ *client) { b.Disconnect("pi-1") }, true},
-		"it sends what is no MQTT":    {func(_ *Broker, c *client) { c.raw([]byte{0xf0, 0}) }, true},
+		"it sends invalid MQTT":       {func(_ *Broker, c *client) { c.raw([]byte{0xf0, 0}) }, true},
 		"the hub panics over a lease": {func(b *Broker, c *client) { c.raw(leaseBytes("pi-1", 666)) }, true},
 		"it is silent":                {func(*Broker, *client) {}, true},
 	} {

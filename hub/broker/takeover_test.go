@@ -16,7 +16,7 @@ func TestADeviceThatTakesABrokerForTheHubIsAskedForAProof(t *testing.T) {
 		t.Helper()
 		h.say("status", status)
 		marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker" + strconv.FormatUint(status.Seq, 10)})
-		await(t, "what came after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
+		await(t, "the message after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
 		if n := h.got("renew"); n != want {
 			t.Errorf("status %d: asked %d times for a renewal, want %d", status.Seq, n, want)
 		}

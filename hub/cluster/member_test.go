@@ -30,7 +30,7 @@ func TestANewLeaderReadsTheFleetWhileItBeats(t *testing.T) {
 		m := &Member{log: slog.New(slog.DiscardHandler)}
 		began := time.Now()
 		if f := m.caughtUp(t.Context(), newFollower("the-hub", slowly{})); f != nil {
-			t.Error("what was not read is taken for the fleet")
+			t.Error("an unread fleet is taken for complete")
 		}
 		if took := time.Since(began); took > leader.Lease/2 {
 			t.Errorf("no heartbeat for %s; others wait for %s", took, leader.Lease)

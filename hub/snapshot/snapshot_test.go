@@ -114,22 +114,22 @@ func TestRowsShareTheirResources(t *testing.T) {
 	one, other := node(list), node(list)
 	at := func(l corev1.ResourceList) uintptr { return reflect.ValueOf(l).Pointer() }
 	if at(one.Status.Capacity) != at(other.Status.Allocatable) {
-		t.Error("they do not share their resources")
+		t.Error("equal resource lists are not shared")
 	}
 	twice := read("nodes", `{"metadata":{"name":"a"},"status":{"capacity":`+list+`,"capacity":{"pods":"7"}}}`).(*corev1.Node)
 	if l := twice.Status.Capacity; len(l) != 3 || l.Pods().Value() != 7 {
-		t.Errorf("what is there twice is %v", l)
+		t.Errorf("a duplicate list is %v", l)
 	}
 	if l := one.Status.Capacity; len(l) != 2 || l.Cpu().Value() != 4 || l.Memory().Value() != 1<<30 {
-		t.Errorf("another row has made of its resources %v", l)
+		t.Errorf("another row changed its resources to %v", l)
 	}
 	c := one.Status.Conditions
 	if len(c) != 3 || cap(c) != 3 || c[2].Status != corev1.ConditionTrue || &c[0] == &other.Status.Conditions[0] {
-		t.Errorf("the conditions are %v, with room for %d", c, cap(c))
+		t.Errorf("the conditions are %v, with capacity %d", c, cap(c))
 	}
 	few := read("nodes", `{"metadata":{"name":"a"},"status":{"conditions":[{"type":"C"}]}}`).(*corev1.Node).Status.Conditions
 	if !reflect.DeepEqual(few, []corev1.NodeCondition{{Type: "C"}}) {
-		t.Errorf("something of another row is left in %v", few)
+		t.Errorf("values of another row are in %v", few)
 	}
 }
 
@@ -221,10 +221,10 @@ func TestAPrefetchIsValidUntilTheNextWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, ok := early.Take(t.Context(), st, began); ok {
-		t.Error("it counts although there is more")
+		t.Error("it is valid after a write")
 	}
 	if _, _, ok := (&Prefetch{}).Take(t.Context(), st, began); ok {
-		t.Error("nothing counts as a fleet")
+		t.Error("an empty prefetch is valid")
 	}
 }
 
@@ -238,7 +238,7 @@ func TestARowWithAnotherNameIsRefused(t *testing.T) {
 			Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"shop","uid":"u"}}`),
 		},
 		"no object": {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`null`)},
-		"no such kind": {
+		"an unknown kind": {
 			Kind: "wishes", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"default"}}`),
 		},
 		"no JSON": {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{`)},
@@ -291,10 +291,10 @@ func TestNodesShareEqualStrings(t *testing.T) {
 		{b.Labels["kubernetes.io/hostname"], b.Name},
 	} {
 		if words[0] == "" || words[0] != words[1] || unsafe.StringData(words[0]) != unsafe.StringData(words[1]) {
-			t.Errorf("%q and %q are not one", words[0], words[1])
+			t.Errorf("%q and %q are not shared", words[0], words[1])
 		}
 	}
 	if again := read("node-1"); unsafe.StringData(again.Name) == unsafe.StringData(a.Name) {
-		t.Error("a name is kept that is a node's own")
+		t.Error("a unique name is shared")
 	}
 }

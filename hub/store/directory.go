@@ -97,7 +97,7 @@ var (
 func Foreign(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
-		return nil //nolint:nilerr // whoever opens it says so
+		return nil //nolint:nilerr // opening it reports the error
 	}
 	entries, _ := os.ReadDir(dir)
 	is := func(names []string) func(fs.DirEntry) bool {

@@ -55,7 +55,7 @@ func (s *Store) Holds(ctx context.Context) (err error) {
 // Leads reports whether this is the store of a leader with standbys.
 func (s *Store) Leads() bool { return s.pg != nil && s.pg.member != nil }
 
-// beginChanges starts the change log that standbys follow. It may begin anew with each leader, and
+// beginChanges starts the change log that standbys follow. It may start again with each leader, and
 // standbys then read everything.
 func (s *Store) beginChanges(ctx context.Context) error {
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {

@@ -357,10 +357,10 @@ func TestCriticalDaemonsTolerateAFullDisk(t *testing.T) {
 		want     bool
 	}{
 		{"a daemon like every other does not", "", nil, false},
-		{"one of high priority does not", "important", new(int32(1_000_000)), false},
+		{"a high priority does not", "important", new(int32(1_000_000)), false},
 		{"system-node-critical does", "system-node-critical", nil, true},
 		{"system-cluster-critical does", "system-cluster-critical", nil, true},
-		{"so does the priority of the system", "", new(int32(2_000_000_000)), true},
+		{"a system priority does", "", new(int32(2_000_000_000)), true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ds := daemonSet()

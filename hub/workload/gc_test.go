@@ -231,7 +231,7 @@ func TestForegroundDeletionReleasesSharedDependents(t *testing.T) {
 			o.SetDeletionTimestamp(&metav1.Time{Time: start})
 			o.SetFinalizers([]string{"example.com/wait"})
 		}, true},
-		{"it goes in the foreground, too", func(o state.Object) {
+		{"it is deleted in the foreground too", func(o state.Object) {
 			o.SetDeletionTimestamp(&metav1.Time{Time: start})
 			o.SetFinalizers([]string{metav1.FinalizerDeleteDependents, "example.com/wait"})
 		}, false},

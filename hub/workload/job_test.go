@@ -366,7 +366,7 @@ func TestADeadlineEndsAJob(t *testing.T) {
 	f.pass(29 * time.Second)
 	f.job()
 	if f.pass(time.Second); f.s.Get(taskKey) != nil {
-		t.Error("it is kept beyond its time")
+		t.Error("it exists after its TTL")
 	}
 }
 
@@ -547,7 +547,7 @@ func TestAForceDeletedPodOfAJobIsGone(t *testing.T) {
 	f.apply(c)
 	f.settle().quiet()
 	if f.s.Pod(pod.Namespace, pod.Name) != nil {
-		t.Error("it is kept, for a device that may never say that it has stopped")
+		t.Error("it waits for a report that may never come")
 	}
 	f.is("0 active, 0 succeeded, 1 failed").pass(time.Minute).is("1 active, 0 succeeded, 1 failed")
 	f.run("pi-1").settle()
@@ -578,7 +578,7 @@ func TestAForceDeletedPodOfAWaitingJobIsGone(t *testing.T) {
 				}
 				f.settle().quiet()
 				if f.s.Pod(pod.Namespace, pod.Name) != nil {
-					t.Error("it is kept, for a device that may never say that it has stopped")
+					t.Error("it waits for a report that may never come")
 				}
 				f.pass(time.Minute).is("1 active, 0 succeeded, 1 failed")
 			})
@@ -621,7 +621,7 @@ func TestACronJobHasEventsForItsJobs(t *testing.T) {
 		}, []string{"SuccessfulCreate Created job nightly-",
 			"JobAlreadyActive Not starting job because prior execution is running and concurrency policy is Forbid",
 			"JobAlreadyActive Not starting job because prior execution is running and concurrency policy is Forbid"}},
-		{"and is then made", forbid, func(f *fleet) { f.pass(25*time.Minute).end(1, 0) },
+		{"and is then created", forbid, func(f *fleet) { f.pass(25*time.Minute).end(1, 0) },
 			[]string{"SuccessfulCreate Created job nightly-", "JobAlreadyActive Not starting job", "SuccessfulCreate Created job nightly-", "SawCompletedJob Saw completed job: nightly-"}},
 		{"one that a user created", nil, func(f *fleet) { f.settle().byHand("nightly").settle() },
 			[]string{"UnexpectedJob Saw a job that the controller did not create or forgot: "}},
@@ -632,7 +632,7 @@ func TestACronJobHasEventsForItsJobs(t *testing.T) {
 			}
 			f.settle()
 		}, []string{"SuccessfulCreate Created job nightly-", "MissingJob Active job went missing: nightly-"}},
-		{"one in the place of another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) { f.pass(25 * time.Minute) },
+		{"one replaces another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) { f.pass(25 * time.Minute) },
 			[]string{"SuccessfulCreate Created job nightly-", "SuccessfulDelete Deleted job nightly-", "SuccessfulCreate Created job nightly-"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -668,7 +668,7 @@ func TestACronJobStartsItsJobs(t *testing.T) {
 	}{
 		{"each in its time", nil, func(f *fleet) { f.pass(25 * time.Minute) }, "[12:10 12:20]"},
 		{"none while suspended", func(s *batchv1.CronJobSpec) { s.Suspend = new(true) }, func(f *fleet) { f.pass(time.Hour) }, "[]"},
-		{"one for all that were missed", nil, func(f *fleet) { f.settle().now = start.Add(10 * time.Hour); f.settle() }, "[22:00]"},
+		{"one for all missed starts", nil, func(f *fleet) { f.settle().now = start.Add(10 * time.Hour); f.settle() }, "[22:00]"},
 		{"none that it is too late for", func(s *batchv1.CronJobSpec) { s.StartingDeadlineSeconds = new(int64(60)) },
 			func(f *fleet) { f.settle().now = start.Add(15 * time.Minute); f.settle() }, "[]"},
 		{"not while one runs", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },

@@ -19,7 +19,7 @@ func TestCreatedObjectsHaveValidNames(t *testing.T) {
 	for name, called := range map[string]string{
 		"short":                           "kiosk",
 		"dots":                            "kiosk.north.example",
-		"as long as a name may be":        strings.Repeat("k", 253),
+		"the longest name":                strings.Repeat("k", 253),
 		"a dot where pods' names are cut": strings.Repeat("k", maxBase-2) + "." + strings.Repeat("k", 30),
 		"a dot where sets' names are cut": strings.Repeat("k", 180) + strings.Repeat(".k", 36),
 	} {

@@ -34,9 +34,9 @@ func TestWhichPodIsDeletedFirst(t *testing.T) {
 		pods []*corev1.Pod
 		goes string
 	}{
-		{"one that is not placed yet before one that is", []*corev1.Pod{bare("a", func(p *corev1.Pod) { p.Spec.NodeName = "n1" }), bare("b")}, "b"},
-		{"one that does not run yet before one that does", []*corev1.Pod{bare("a", up("n1", 0)), bare("b", up("n2", 0), func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending })}, "b"},
-		{"one that is not ready before one that is", []*corev1.Pod{bare("a", up("n1", 0)), bare("b", up("n2", 0), func(p *corev1.Pod) { p.Status.Conditions = nil })}, "b"},
+		{"an unplaced pod before a placed one", []*corev1.Pod{bare("a", func(p *corev1.Pod) { p.Spec.NodeName = "n1" }), bare("b")}, "b"},
+		{"a pending pod before a running one", []*corev1.Pod{bare("a", up("n1", 0)), bare("b", up("n2", 0), func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending })}, "b"},
+		{"an unready pod before a ready one", []*corev1.Pod{bare("a", up("n1", 0)), bare("b", up("n2", 0), func(p *corev1.Pod) { p.Status.Conditions = nil })}, "b"},
 		{"a cheap one", []*corev1.Pod{bare("a", up("n1", 0)), bare("b", up("n2", 0), func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: "-5"} })}, "b"},
 		{"one of two on a node", []*corev1.Pod{bare("a", up("n1", 0)), bare("b", up("n2", 0)), bare("c", up("n2", 0))}, "b"},
 		{"the one that is ready for the shorter time", []*corev1.Pod{bare("a", up("n1", 0)), bare("b", up("n2", time.Minute))}, "b"},

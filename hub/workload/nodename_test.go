@@ -46,7 +46,7 @@ func TestAPodWithANodeName(t *testing.T) {
 			}
 		}
 	}
-	t.Run("that is not there: it says so, and goes", func(t *testing.T) {
+	t.Run("unknown node: a warning, then removed", func(t *testing.T) {
 		f := newFleet(t).put(named(nil)).settle().quiet()
 		one(t, warned(f, "NodeNotFound"), "pods kiosk:", "pi-9")
 		if c := state.PodCondition(f.s.Pod("default", "kiosk"), corev1.PodScheduled); c == nil || c.Status != corev1.ConditionFalse || c.Reason != "NodeNotFound" || !strings.Contains(c.Message, "pi-9") {
@@ -57,24 +57,24 @@ func TestAPodWithANodeName(t *testing.T) {
 		}
 		one(t, warned(f, "NodeNotFound"))
 	})
-	t.Run("that comes in time: it stays", func(t *testing.T) {
+	t.Run("the node joins in time: it stays", func(t *testing.T) {
 		f := newFleet(t).put(named(camera)).settle().put(with()).settle().quiet().pass(2 * DefaultQuarantine).quiet()
 		if pod := f.s.Pod("default", "kiosk"); pod == nil || pod.Status.Phase != corev1.PodPending {
 			t.Errorf("it is %+v", pod)
 		}
 	})
-	t.Run("that comes and does not match: it has failed", func(t *testing.T) {
+	t.Run("the node joins and does not match: it fails", func(t *testing.T) {
 		f := newFleet(t).put(named(camera)).settle().put(node("pi-9")).settle().quiet()
 		one(t, warned(f, "NodeAffinity"), "pods kiosk:")
 	})
-	t.Run("that does not match its selector: it has failed", func(t *testing.T) {
+	t.Run("a node that its selector does not match: it fails", func(t *testing.T) {
 		f := newFleet(t).put(node("pi-9"), named(camera)).settle().quiet()
 		one(t, warned(f, "NodeAffinity"), "pods kiosk:", "pi-9")
 		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodFailed || st.Reason != "NodeAffinity" || st.Message == "" {
 			t.Errorf("it is %+v", st)
 		}
 	})
-	t.Run("nor its required affinity", func(t *testing.T) {
+	t.Run("a node that its affinity does not match: it fails", func(t *testing.T) {
 		pod := named(nil)
 		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "camera", Operator: corev1.NodeSelectorOpExists}}}}}}}
@@ -83,14 +83,14 @@ func TestAPodWithANodeName(t *testing.T) {
 			t.Errorf("it is %+v", st)
 		}
 	})
-	t.Run("one that runs, or that the hub has placed, stays when the label goes", func(t *testing.T) {
+	t.Run("a running or scheduled pod stays when the label is removed", func(t *testing.T) {
 		f := newFleet(t).put(with(), named(camera)).settle().ready("kiosk", "pi-9").settle()
 		f.edit(state.Key{Kind: state.Nodes, Name: "pi-9"}, func(o state.Object) { delete(o.GetLabels(), "camera") }).settle().quiet()
 		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodRunning {
 			t.Errorf("it is %+v", st)
 		}
 	})
-	t.Run("of a workload: the event is about that, and it does not make one pod after the other", func(t *testing.T) {
+	t.Run("a workload's pod: the event names the workload, which backs off", func(t *testing.T) {
 		for what, put := range map[string][]state.Object{"NodeNotFound": nil, "NodeAffinity": {node("pi-9")}} {
 			d := deployment(1)
 			d.Spec.Template.Spec.NodeName, d.Spec.Template.Spec.NodeSelector = "pi-9", camera

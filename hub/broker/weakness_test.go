@@ -48,9 +48,9 @@ func TestM1WillsAreCheckedAgainstTheIdentity(t *testing.T) {
 		{"another node's presence", willOf(topicOf("pi-2", wire.ChannelPresence), lostWill), 5},
 		{"its own lease", willOf(topicOf("pi-1", wire.ChannelLease), lostWill), 5},
 		{"a retained one", func(pk *packets.Packet) { willOf(own, lostWill)(pk); pk.Connect.WillRetain = true }, 5},
-		{"one of 513 bytes", willOf(own, `{"boot":"b1","state":"lost","reason":"`+strings.Repeat("x", 513-39)+`"}`), 5},
-		{"one that says shutdown", willOf(own, `{"boot":"b1","state":"shutdown"}`), 5},
-		{"one without boot", willOf(own, `{"state":"lost"}`), 5},
+		{"a will of 513 bytes", willOf(own, `{"boot":"b1","state":"lost","reason":"`+strings.Repeat("x", 513-39)+`"}`), 5},
+		{"a will with shutdown", willOf(own, `{"boot":"b1","state":"shutdown"}`), 5},
+		{"a will without a boot", willOf(own, `{"state":"lost"}`), 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, &recorder{}, func(t *testing.T, _ *Broker, n *pipe.Net) {

@@ -323,7 +323,7 @@ func TestAQuotaOfJobsLimitsCronJobs(t *testing.T) {
 			f.raise(jobs, "3")
 			f.pass(5 * time.Minute)
 		}, "[12:10 12:20]", 1},
-		{"one in the place of another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) {
+		{"one replaces another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) {
 			f.raise(jobs, "1")
 			f.pass(21 * time.Minute)
 			f.raise(jobs, "1")

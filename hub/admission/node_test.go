@@ -39,7 +39,7 @@ func TestAnInvalidNodeIsRefused(t *testing.T) {
 		{"allocatable without capacity", func(n *corev1.Node) {
 			n.Status.Capacity, n.Status.Allocatable = nil, corev1.ResourceList{"cpu": *quantity("1")}
 		}, "status.allocatable[cpu]: Invalid value"},
-		{"one address twice", func(n *corev1.Node) {
+		{"a duplicate address", func(n *corev1.Node) {
 			a := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}
 			n.Status.Addresses = []corev1.NodeAddress{a, a}
 		}, "status.addresses[1]: Duplicate value"},
