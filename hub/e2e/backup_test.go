@@ -118,7 +118,7 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 		e.same(t, d.node, before, "the restore")
 	}
 	a.start() // on standby
-	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err, "stands by") {
+	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err, "is a standby") {
 		t.Errorf("resume at the standby prints %s%s", r.out, r.err)
 	}
 	printed := output(t, hubProgram, "resume", "--data-dir", b.dir)
