@@ -320,7 +320,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 	case <-ctx.Done():
 	}
 	notify("READY=1")
-	g.Go(func() error { return keepSmall(agentCtx) })
+	g.Go(func() error { return releaseMemory(agentCtx) })
 	log.Info("the agent runs", "version", agent.Version, "hub", p.server)
 	if l != nil {
 		linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))

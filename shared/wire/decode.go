@@ -32,7 +32,7 @@ func decode(p payload, into any) error {
 	}
 	apart := false // pods are parsed one by one: the device runs the valid ones
 	switch into.(type) {
-	case *desiredApart, *corev1.Pod, *corev1.ConfigMap, *corev1.Secret:
+	case *rawDesired, *corev1.Pod, *corev1.ConfigMap, *corev1.Secret:
 		apart = true
 	}
 	t, tames := into.(sanitizer)

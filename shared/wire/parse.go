@@ -131,7 +131,7 @@ func validPart(part, parts int) error {
 // ParseDesired parses a desired payload or a part of one: at most MaxToDevice bytes of JSON, or
 // MaxFromDevice of gzip. Its pods are parsed one by one: see Unreadable.
 func ParseDesired(data []byte) (Desired, error) {
-	var all desiredApart
+	var all rawDesired
 	p, err := unpack(payload{"desired", data, MaxToDevice}, MaxToDevice)
 	if err == nil {
 		err = decode(p, &all)

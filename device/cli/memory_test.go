@@ -12,7 +12,7 @@ import (
 func TestTheAgentTakesNoHugePages(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
-	if err := keepSmall(over); err != nil {
+	if err := releaseMemory(over); err != nil {
 		t.Error(err)
 	}
 	defer func() { _ = unix.Prctl(unix.PR_SET_THP_DISABLE, 0, 0, 0, 0) }()

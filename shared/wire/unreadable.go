@@ -14,8 +14,8 @@ import (
 // others, including deletions.
 const Unreadable = "flotilla.dev/unreadable"
 
-// desiredApart is a desired state whose objects are not parsed yet.
-type desiredApart struct {
+// rawDesired is a desired state whose objects are not parsed yet.
+type rawDesired struct {
 	Desired
 	Pods       []json.RawMessage `json:"pods"`
 	ConfigMaps []json.RawMessage `json:"configMaps"`
@@ -24,16 +24,16 @@ type desiredApart struct {
 
 // joined parses the objects. The device checks their characters and amounts. Of pods beyond the
 // limit it keeps one, so that the device sees the excess.
-func (a *desiredApart) joined() Desired {
+func (a *rawDesired) joined() Desired {
 	d := a.Desired
-	d.Pods = eachApart[corev1.Pod]("pods", a.Pods[:min(len(a.Pods), MaxPods+1)])
-	d.ConfigMaps = eachApart[corev1.ConfigMap]("configMaps", a.ConfigMaps)
-	d.Secrets = eachApart[corev1.Secret]("secrets", a.Secrets)
+	d.Pods = decodeEach[corev1.Pod]("pods", a.Pods[:min(len(a.Pods), MaxPods+1)])
+	d.ConfigMaps = decodeEach[corev1.ConfigMap]("configMaps", a.ConfigMaps)
+	d.Secrets = decodeEach[corev1.Secret]("secrets", a.Secrets)
 	return d
 }
 
-// eachApart parses objects one by one.
-func eachApart[T any, P interface {
+// decodeEach parses objects one by one.
+func decodeEach[T any, P interface {
 	*T
 	metav1.Object
 }](list string, raws []json.RawMessage) []T {

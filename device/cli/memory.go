@@ -7,9 +7,9 @@ import (
 	"flotilla.dev/shared/resident"
 )
 
-// keepSmall releases unused pages of the program once a minute, for the workloads of boards with
+// releaseMemory releases unused pages of the program once a minute, for the workloads of boards with
 // 512 MB. It takes a millisecond.
-func keepSmall(ctx context.Context) error {
+func releaseMemory(ctx context.Context) error {
 	resident.SmallPages()
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
