@@ -111,7 +111,7 @@ func TestTornFilesOfTheHub(t *testing.T) {
 const (
 	complete     = "started with everything"
 	lossLogged   = "logged the loss"
-	refuses    = "refused"
+	refuses      = "refused"
 	lostSilently = "LOST DATA SILENTLY"
 )
 

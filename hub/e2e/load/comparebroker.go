@@ -133,8 +133,8 @@ func endAll(processes []*deviceProcess) {
 
 // A mosquitto is a running Mosquitto.
 type mosquitto struct {
-	cmd  *exec.Cmd
-	addr string
+	cmd    *exec.Cmd
+	addr   string
 	output harness.OutputBuffer
 }
 
