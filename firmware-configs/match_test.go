@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// fakeBoard reads of a fake root what a device would report.
+// fakeBoard returns what a device with this fake root would report.
 func fakeBoard(t *testing.T, root, arch string) Board {
 	t.Helper()
 	b := Board{Arch: arch}
@@ -78,8 +78,8 @@ func TestEveryFakeRootIsMatchedToItsProfile(t *testing.T) {
 	}
 }
 
-// Every Raspberry Pi that there is has the profile of its chip, by the names that the vendor's and the kernel's device
-// trees give it.
+// Every Raspberry Pi matches the profile of its chip, by the names in the vendor's and the kernel's
+// device trees.
 func TestEveryRaspberryPiHasAProfile(t *testing.T) {
 	profiles, err := Defaults()
 	if err != nil {
@@ -129,7 +129,7 @@ func TestMatch(t *testing.T) {
 		name     string
 		profiles []*fleet.BoardProfile
 		board    Board
-		want     string // empty: none
+		want     string // empty: no profile
 		err      string
 	}{
 		{"no profile fits", []*fleet.BoardProfile{other}, pi4, "", ""},
@@ -142,7 +142,7 @@ func TestMatch(t *testing.T) {
 		{"all criteria must hold", []*fleet.BoardProfile{small, arm64}, pi4, "arm64", ""},
 		{"a tie names both", []*fleet.BoardProfile{twin, arm64, model}, pi4, "", "model and twin match the board raspberrypi,4-model-b brcm,bcm2711 equally well"},
 		{"a tie among losers does not matter", []*fleet.BoardProfile{twin, model, big}, pi4, "big", ""},
-		{"a profile whose platforms do not hold the agent's is none", []*fleet.BoardProfile{only32, arm64}, pi4, "arm64", ""},
+		{"a profile without the agent's platform does not match", []*fleet.BoardProfile{only32, arm64}, pi4, "arm64", ""},
 		{"any version of ARM is an agent's that is built for it", []*fleet.BoardProfile{only32, arms}, Board{Compatible: pi4.Compatible, Arch: "arm"}, "only32", ""},
 		{"a board without a device tree is known by its architecture", []*fleet.BoardProfile{model, arms}, Board{Arch: "arm"}, "arms", ""},
 	} {

@@ -18,14 +18,14 @@ import (
 // MaxSize is the largest profile, in bytes.
 const MaxSize = 64 << 10
 
-// A shape is what may stand at one place of a profile. Exactly one of the
-// fields is set; the zero shape is a text.
+// A shape is the format of one place in a profile. Exactly one field is set; the zero shape is a
+// string.
 type shape struct {
 	keys   map[string]shape // a mapping with these keys
-	each   *shape           // a mapping of free keys to these
-	values bool             // a mapping of free keys to texts, or where number is set to whole numbers
+	each   *shape           // a mapping of free keys to this shape
+	values bool             // a mapping of free keys to strings, or with number to whole numbers
 	items  *shape           // a list
-	number bool             // a whole number, or values are
+	number bool             // a whole number, or the values are
 	yes    bool             // true or false
 }
 
@@ -80,8 +80,8 @@ var (
 	}}
 )
 
-// Parse reads one profile, in YAML or JSON, of at most MaxSize. Every mistake is
-// named with its place, one per line; unknown and repeated keys are mistakes.
+// Parse parses a profile, in YAML or JSON, of at most MaxSize. The error lists every mistake with
+// its place, one per line; unknown and repeated keys are mistakes.
 func Parse(data []byte) (*fleet.BoardProfile, error) {
 	p, err := parse(data, format)
 	if err != nil {
@@ -94,7 +94,7 @@ func Parse(data []byte) (*fleet.BoardProfile, error) {
 	return p, errors.Join(wrong...)
 }
 
-// parse reads one document of a shape.
+// parse parses one document of a shape.
 func parse(data []byte, format shape) (*fleet.BoardProfile, error) {
 	if len(data) > MaxSize {
 		return nil, fmt.Errorf("the profile has %d bytes: at most %d are allowed", len(data), MaxSize)
@@ -125,7 +125,7 @@ func parse(data []byte, format shape) (*fleet.BoardProfile, error) {
 	return p, nil
 }
 
-// A reader turns YAML into the values of a shape and collects what is wrong.
+// A reader converts YAML to the values of a shape and collects mistakes.
 type reader struct{ errs []error }
 
 func (r *reader) wrong(n *yaml.Node, path, format string, args ...any) {
@@ -154,7 +154,7 @@ func (r *reader) read(n *yaml.Node, s shape, path string) any {
 		}
 		return v
 	case s.number:
-		v, err := strconv.ParseInt(n.Value, 0, 64) // 0x76, too
+		v, err := strconv.ParseInt(n.Value, 0, 64) // 0x76 too
 		if err != nil || n.Tag != "!!int" {
 			r.wrong(n, path, "is %q: write a whole number", n.Value)
 		}

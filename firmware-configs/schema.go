@@ -10,16 +10,16 @@ import (
 // SchemaPath is where the hub serves Schema.
 const SchemaPath = "/schema/boardprofile.json"
 
-// Schema is the JSON schema of a profile, for editors: made of the format that Parse reads and of
-// the lists that Validate goes by. It refuses nothing that they take; what only they see, such as a
-// soft threshold behind the hard one, `flotilla-hub profile lint` says.
+// Schema is the JSON schema of a profile, for editors, generated from Parse's format and Validate's
+// lists. It refuses nothing that they accept. `flotilla-hub profile lint` reports what it cannot
+// express, such as a soft threshold beyond the hard one.
 var Schema = sync.OnceValue(func() []byte {
 	s := schemaOf(format, "")
 	s["$schema"], s["title"] = "http://json-schema.org/draft-07/schema#", "Flotilla BoardProfile"
 	s["description"] = "How a kind of board is recognised and treated."
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		panic(err) // it holds texts, lists and mappings
+		panic(err) // it has only strings, lists and mappings
 	}
 	return append(text, '\n')
 })
@@ -28,8 +28,8 @@ type schema = map[string]any
 
 func one(of []string) schema { return schema{"enum": of} }
 
-// rules are what Validate asks for at a place, beside its shape; [] is any entry of a list, * any
-// of a mapping.
+// rules are Validate's requirements at a place, in addition to its shape; [] is any entry of a
+// list, * any of a mapping.
 func rules() map[string]schema {
 	thresholds := func(signals []string, each schema) schema {
 		keys := schema{}
@@ -77,7 +77,7 @@ func rules() map[string]schema {
 	}
 }
 
-// schemaOf turns a shape into a schema.
+// schemaOf converts a shape to a schema.
 func schemaOf(s shape, path string) schema {
 	var out schema
 	switch {

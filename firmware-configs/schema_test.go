@@ -13,7 +13,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/validate"
 )
 
-// The schema refuses nothing that the parser takes, and of what the parser refuses all that stands here.
+// The schema refuses nothing that the parser accepts, and these mistakes that the parser refuses.
 func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 	s := new(spec.Schema)
 	if err := json.Unmarshal(Schema(), s); err != nil {
@@ -75,37 +75,37 @@ func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 		check(name, head+body, true)
 	}
 	for name, text := range map[string]string{
-		"another kind":                 strings.Replace(head, "BoardProfile", "Pod", 1) + ok,
-		"another version":              strings.Replace(head, "v1alpha1", "v2", 1) + ok,
-		"an invalid name":              strings.Replace(head, "board}", "Board_1}", 1) + ok,
-		"no name":                      "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {}\n" + ok,
-		"no match":                     head + "spec: {title: x}\n",
-		"an empty match":               head + "spec: {match: {}}\n",
-		"an unknown key":               head + ok + "  Labels: {}\n",
-		"an unknown key below":         head + ok + "  boot: {backend: none, loader: x}\n",
-		"a text for a list":            head + "spec: {match: {arch: arm}}\n",
-		"an unknown architecture":      head + "spec: {match: {arch: [mips]}}\n",
-		"an unknown platform":          head + ok + "  platforms: [linux/arm/v5]\n",
-		"an unknown overlay":           head + ok + "  extends: [nonsense]\n",
-		"a label that is not a string": head + ok + "  labels: {gpio: true}\n",
-		"a label's value":              head + ok + "  labels: {gpio: \"a b\"}\n",
-		"a taint's effect":             head + ok + "  taints: [{key: a, effect: Nope}]\n",
-		"a taint without an effect":    head + ok + "  taints: [{key: a}]\n",
-		"an unknown signal":            head + ok + "  resources: {evictionHard: {fan.rpm: \"1\"}}\n",
-		"a threshold that is none":     head + ok + "  resources: {evictionHard: {memory.available: lots}}\n",
-		"what cannot be reserved":      head + ok + "  resources: {agentReserved: {pods: \"1\"}}\n",
-		"a soft one without a grace":   head + ok + "  resources: {evictionSoft: {memory.available: {value: 1Gi}}}\n",
-		"a soft one that is a text":    head + ok + "  resources: {evictionSoft: {memory.available: 1Gi}}\n",
-		"a soft one of OutOfDisk":      head + ok + "  resources: {evictionSoft: {outofdisk.available: {value: 1Gi, for: 1m}}}\n",
-		"a grace below none":           head + ok + "  resources: {evictionMaxPodGracePeriod: -1}\n",
-		"sharing of zero":              head + ok + "  resources: {sharing: {i2c-1: 0}}\n",
-		"a type of peripheral":         head + ok + "  peripherals: [{name: a, type: bluetooth}]\n",
-		"an address beyond 7 bits":     head + ok + "  peripherals: [{name: a, type: i2c, bus: 1, address: 0x80}]\n",
-		"a pull that there is not":     head + ok + "  peripherals: [{name: a, type: gpio-in, line: GPIO4, pull: left}]\n",
-		"a peripheral without a type":  head + ok + "  peripherals: [{name: a}]\n",
-		"a backend of later":           head + ok + "  boot: {backend: coreboot}\n",
-		"a watchdog that is a text":    head + ok + "  boot: {backend: rpi-config-txt}\n  watchdog: {hardware: \"true\"}\n",
-		"a check that there is not":    head + ok + "  boot: {backend: rpi-config-txt}\n  health: {checks: [luck]}\n",
+		"another kind":                      strings.Replace(head, "BoardProfile", "Pod", 1) + ok,
+		"another version":                   strings.Replace(head, "v1alpha1", "v2", 1) + ok,
+		"an invalid name":                   strings.Replace(head, "board}", "Board_1}", 1) + ok,
+		"no name":                           "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {}\n" + ok,
+		"no match":                          head + "spec: {title: x}\n",
+		"an empty match":                    head + "spec: {match: {}}\n",
+		"an unknown key":                    head + ok + "  Labels: {}\n",
+		"an unknown key below":              head + ok + "  boot: {backend: none, loader: x}\n",
+		"a text for a list":                 head + "spec: {match: {arch: arm}}\n",
+		"an unknown architecture":           head + "spec: {match: {arch: [mips]}}\n",
+		"an unknown platform":               head + ok + "  platforms: [linux/arm/v5]\n",
+		"an unknown overlay":                head + ok + "  extends: [nonsense]\n",
+		"a label that is not a string":      head + ok + "  labels: {gpio: true}\n",
+		"a label's value":                   head + ok + "  labels: {gpio: \"a b\"}\n",
+		"a taint's effect":                  head + ok + "  taints: [{key: a, effect: Nope}]\n",
+		"a taint without an effect":         head + ok + "  taints: [{key: a}]\n",
+		"an unknown signal":                 head + ok + "  resources: {evictionHard: {fan.rpm: \"1\"}}\n",
+		"an invalid threshold":              head + ok + "  resources: {evictionHard: {memory.available: lots}}\n",
+		"what cannot be reserved":           head + ok + "  resources: {agentReserved: {pods: \"1\"}}\n",
+		"a soft threshold without a time":   head + ok + "  resources: {evictionSoft: {memory.available: {value: 1Gi}}}\n",
+		"a soft threshold that is a string": head + ok + "  resources: {evictionSoft: {memory.available: 1Gi}}\n",
+		"a soft threshold of OutOfDisk":     head + ok + "  resources: {evictionSoft: {outofdisk.available: {value: 1Gi, for: 1m}}}\n",
+		"a negative grace period":           head + ok + "  resources: {evictionMaxPodGracePeriod: -1}\n",
+		"sharing of zero":                   head + ok + "  resources: {sharing: {i2c-1: 0}}\n",
+		"a type of peripheral":              head + ok + "  peripherals: [{name: a, type: bluetooth}]\n",
+		"an address beyond 7 bits":          head + ok + "  peripherals: [{name: a, type: i2c, bus: 1, address: 0x80}]\n",
+		"an unknown pull":                   head + ok + "  peripherals: [{name: a, type: gpio-in, line: GPIO4, pull: left}]\n",
+		"a peripheral without a type":       head + ok + "  peripherals: [{name: a}]\n",
+		"an unknown backend":                head + ok + "  boot: {backend: coreboot}\n",
+		"a watchdog that is a text":         head + ok + "  boot: {backend: rpi-config-txt}\n  watchdog: {hardware: \"true\"}\n",
+		"an unknown health check":           head + ok + "  boot: {backend: rpi-config-txt}\n  health: {checks: [luck]}\n",
 	} {
 		check(name, text, false)
 	}

@@ -1,8 +1,7 @@
-// Command image builds the test image flotilla.test/tool:1 and writes it to stdout as a
-// docker-archive, which "docker load" and "podman load" read. It needs the Go compiler, but neither
-// a registry nor an engine. Its only content is package tool. The image asks for a health check
-// that always fails and declares a volume, so that tests see that package engine switches the one
-// off and removes the other.
+// Command image builds the test image flotilla.test/tool:1 with package tool and writes it to
+// stdout as a docker-archive for "docker load" and "podman load". It needs the Go compiler, and
+// neither a registry nor an engine. The image has a health check that always fails and a volume, so
+// that tests see that package engine switches the check off and removes the volume.
 package main
 
 import (

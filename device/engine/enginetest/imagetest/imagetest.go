@@ -1,6 +1,6 @@
-// Package imagetest writes images for tests as docker-archives, which "docker load"
-// and "podman load" read. It needs neither a registry nor an engine, and the same
-// entries give the same bytes, so that an image keeps its id.
+// Package imagetest writes images for tests as docker-archives for "docker load" and "podman load".
+// It needs neither a registry nor an engine. Equal entries give equal bytes, so that an image keeps
+// its id.
 package imagetest
 
 import (
@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// An Entry is a file, a directory or a symbolic link of a layer.
+// An Entry is a file, directory or symbolic link of a layer.
 type Entry struct {
 	Name string // a directory ends with a slash
 	Data []byte
-	Mode int64  // with the set-user-ID bit as 0o4000
-	Link string // what a symbolic link points at
+	Mode int64  // including the set-user-ID bit, 0o4000
+	Link string // target of a symbolic link
 }
 
-// An Image is what Write writes.
+// An Image is an image for Write.
 type Image struct {
 	Arch   string // GOARCH
-	Config any    // what containers get unless they say otherwise: Entrypoint, Cmd, Env, User …
+	Config any    // defaults of containers: Entrypoint, Cmd, Env, User …
 	Layers [][]Entry
 	Tags   []string
 }
@@ -74,7 +74,7 @@ func Write(to io.Writer, img Image) error {
 	return err
 }
 
-// archive is a tar file that depends on nothing but its entries.
+// archive returns a tar file that depends only on its entries.
 func archive(entries []Entry) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)

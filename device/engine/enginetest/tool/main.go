@@ -1,6 +1,6 @@
-// Command tool is the only program inside the test image flotilla.test/tool:1: whatever a test
-// wants a container to do, it does, without a shell. It is never part of a product; package image
-// puts it into an image.
+// Command tool is the only program in the test image flotilla.test/tool:1. It does what a test
+// needs of a container, without a shell. It is not part of a product; command image puts it into
+// the image.
 //
 // Verbs are chained with "then": tool print hello then sleep 1s then exit 3.
 package main
@@ -96,7 +96,7 @@ func main() {
 
 var (
 	stubborn atomic.Bool
-	held     [][]byte // memory that must not be freed
+	held     [][]byte // keep the memory allocated
 )
 
 func do(verb string, args []string) error {
@@ -204,7 +204,7 @@ func do(verb string, args []string) error {
 	return nil
 }
 
-// size waits until stdin is a terminal of a size.
+// size waits until stdin is a terminal of that size.
 func size(columns, rows string) error {
 	for {
 		z, err := unix.IoctlGetWinsize(0, unix.TIOCGWINSZ)
@@ -225,7 +225,7 @@ func exchange(a, b, duration string) error {
 		return err
 	}
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		for range 1000 { // even: each gets its own name back
+		for range 1000 { // an even number of swaps: each has its own name again
 			if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
 				return err
 			}
@@ -274,7 +274,7 @@ func cat(name string, to io.Writer) error {
 	return err
 }
 
-// spawn has its processes for the time of one, however many the kernel lets it have.
+// spawn starts its processes at once, as many as the kernel allows.
 func spawn(count, duration string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil {

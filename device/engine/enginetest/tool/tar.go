@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// asTar is what the tool does under the name tar: the two things that kubectl cp asks
-// for, "tar cf - PATH" and "tar -xmf - -C DIRECTORY".
+// asTar implements the two calls of kubectl cp: "tar cf - PATH" and "tar -xmf - -C DIRECTORY".
 func asTar(args []string) error {
 	switch {
 	case len(args) == 3 && args[0] == "cf" && args[1] == "-":
@@ -21,7 +20,7 @@ func asTar(args []string) error {
 	case len(args) == 4 && args[0] == "-xmf" && args[2] == "-C":
 		return unpack(os.Stdin, args[3])
 	}
-	return fmt.Errorf("tar %s is not what kubectl cp asks for", strings.Join(args, " "))
+	return fmt.Errorf("tar %s is not a call of kubectl cp", strings.Join(args, " "))
 }
 
 func pack(to io.Writer, root string) error {
