@@ -157,7 +157,7 @@ func joinCommand() *cobra.Command {
 		"leave the present hub: once the new one has accepted the device, stop and remove the workloads that run "+
 			"here, with its volumes")
 	fl.BoolVar(&keeping, "keep-workloads", false,
-		"join the same hub again, for example after a rotation of its root that this device has missed; workloads "+
+		"join this hub again, for example after a rotation of its root that this device has missed; workloads "+
 			"keep running")
 	fl.StringVar(&word, "token", "",
 		"join token of flotilla-hub token create, or - to read it from standard input, which hides it from the list of "+

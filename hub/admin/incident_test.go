@@ -87,7 +87,7 @@ func TestANoteIsWrittenOnAnIncidentsPage(t *testing.T) {
 	}
 	for _, c := range []struct{ name, text, was, want string }{
 		{"too long", strings.Repeat("x", 1025), "line down,\r\ntechnician at 14:00", "1024"},
-		{"what deceives", "a\u202eb", "line down,\r\ntechnician at 14:00", "do not show"},
+		{"what deceives", "a\u202eb", "line down,\r\ntechnician at 14:00", "invisible characters"},
 		{"of somebody else meanwhile", "mine", "", "somebody has changed the note"},
 	} {
 		if _, body := write(c.text, c.was); !strings.Contains(body, c.want) || note() != "line down,\ntechnician at 14:00" {

@@ -25,7 +25,7 @@ func TestProfilesAreCheckedAndRendered(t *testing.T) {
 		{"lint " + good + ".not", "", "no such file"},
 		{"lint", "", "needs a file"},
 		{"render " + good, `{"profile":"pi","revision":0,"backend":"rpi-config-txt","config":{"all":{"gpu_mem":"16"}},"cmdline":{"add":["cgroup_enable=memory"]}}` + "\n", ""},
-		{"render " + none, "", "board profile pi: it says nothing of the boot"},
+		{"render " + none, "", "board profile pi: it has no boot configuration"},
 		{"render", "", "name a file, or a node"},
 		{"render " + good + " --node pi-1", "", "name a file, or a node"},
 	} {

@@ -373,7 +373,7 @@ func TestAnUnwritableFileStopsNothing(t *testing.T) {
 		}
 		time.Sleep(61 * time.Minute)
 		synctest.Wait()
-		if got := temperatures(h, "pi-1", 3); got != "50 50 50" || !strings.Contains(w.logged(), "not written down") {
+		if got := temperatures(h, "pi-1", 3); got != "50 50 50" || !strings.Contains(w.logged(), "cannot be stored") {
 			t.Errorf("there is %s; the log says %s", got, w.logged())
 		}
 		if err := os.Mkdir(w.dir, 0o700); err != nil {

@@ -26,7 +26,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-var errNobody = errors.New("there is no target: name a webhook or a mail server in the hub's configuration")
+var errNobody = errors.New("no target is set: name a webhook or a mail server in the hub's configuration")
 
 // partly is the error when some recipients did not get a message. It is sent again to those that
 // the server refused temporarily.

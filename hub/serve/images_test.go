@@ -42,7 +42,7 @@ func TestWhoMayPullAndPushImages(t *testing.T) {
 	q.SetBasicAuth("root", "FLA1.wrong.wrong")
 	w := httptest.NewRecorder()
 	hub.Handler().ServeHTTP(w, q)
-	if w.Code != http.StatusUnauthorized || !strings.Contains(w.Body.String(), "wrong, revoked or has ended") {
+	if w.Code != http.StatusUnauthorized || !strings.Contains(w.Body.String(), "wrong, revoked or expired") {
 		t.Errorf("a wrong token: %d %s", w.Code, w.Body)
 	}
 }

@@ -88,7 +88,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	if err := command("mqtt-observer", "--name", "kari", "--out", dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := command("mqtt-observer", "--name", "kari", "--out", dir); err == nil || !strings.Contains(err.Error(), "there already") {
+	if err := command("mqtt-observer", "--name", "kari", "--out", dir); err == nil || !strings.Contains(err.Error(), "file exists") {
 		t.Errorf("a second certificate over the first: %v", err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "client.key")); err != nil || info.Mode().Perm() != 0o600 {

@@ -196,7 +196,7 @@ func TestFleetADeviceWithoutApprovalStaysOut(t *testing.T) {
 		w.do(func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
 			return []state.Change{state.Remove(requestAt(s, name), "delete "+name)}, nil
 		})
-		if err := j.came(); !refusedWith(err, "has ended") || w.requests()[name] != "" {
+		if err := j.came(); !refusedWith(err, "was deleted or not approved in time") || w.requests()[name] != "" {
 			t.Errorf("deleted: %v, %v", err, w.requests())
 		}
 
@@ -215,7 +215,7 @@ func TestFleetADeviceWithoutApprovalStaysOut(t *testing.T) {
 		if w.requests()[name] != state.RequestPending {
 			t.Errorf("a minute before a day is over: %v", w.requests())
 		}
-		if err := j.came(); !refusedWith(err, "has ended") || len(w.requests()) != 0 {
+		if err := j.came(); !refusedWith(err, "was deleted or not approved in time") || len(w.requests()) != 0 {
 			t.Errorf("forgotten: %v, %v", err, w.requests())
 		}
 

@@ -110,7 +110,7 @@ func ShowToken(c *frame.Call, made *MadeTokens) error {
 	d, ok := made.of(c.Param("id"), c.User, c.Now())
 	if !ok {
 		return c.Message(http.StatusNotFound, "The token is not shown any more",
-			"A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one "+
+			"A join token is shown only in the session that made it, for an hour. If it is lost, make another one "+
 				"with Add a device, and revoke this one in the settings.")
 	}
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "token", Title: "Add a device", Data: d})

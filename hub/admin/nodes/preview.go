@@ -220,8 +220,8 @@ func budgetWarningOf(b preview.Budget) frame.BudgetWarning {
 	}
 	switch {
 	case b.Count.Unknown != "":
-		w.Text = fmt.Sprintf("allows none of its pods to leave: whoever makes pod %s cannot be found, so nobody knows "+
-			"how many there should be.", b.Count.Unknown)
+		w.Text = fmt.Sprintf("allows none of its pods to leave: the owner of pod %s cannot be found, so the "+
+			"number of pods that should run is unknown.", b.Count.Unknown)
 	case b.Stuck > 0 && !b.Never:
 		w.Text = fmt.Sprintf("keeps %s here, and the drain does not end: %s, %d ready now, and no more become so, as no "+
 			"node has room for those that come.", format.Plural(b.Stuck, "pod"), wants, b.Count.Healthy)
