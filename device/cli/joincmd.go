@@ -20,14 +20,17 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
+// joinFlags are the flags of join.
+type joinFlags struct {
+	stateDir, word, tokenFile, node string
+	labels, taints                  []string
+	choice                          string
+	forgetting, keeping             bool
+	logs                            logFlags
+}
+
 func joinCommand() *cobra.Command {
-	var (
-		stateDir, word, tokenFile, node string
-		labels, taints                  []string
-		choice                          string
-		forgetting, keeping             bool
-		logs                            logFlags
-	)
+	var f joinFlags
 	cmd := &cobra.Command{
 		Use:   "join URL --token TOKEN",
 		Short: "Join a fleet: get this device's identity from its hub",
@@ -43,133 +46,151 @@ func joinCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			token, err := readToken(word, tokenFile, cmd.InOrStdin())
-			if err != nil {
-				return err
-			}
-			secret, err := wire.ParseJoinToken(token)
-			if err != nil {
-				return usagef("--token: %w", err)
-			}
-			if err := checkEngine(choice); err != nil {
-				return err
-			}
-			log, err := logs.logger(nil)
-			if err != nil {
-				return err
-			}
-			var reg wire.Registration
-			if reg.Labels, err = parseLabels(labels); err != nil {
-				return err
-			}
-			if reg.Taints, err = parseTaints(taints); err != nil {
-				return err
-			}
-			dir, err := absolute(stateDir)
-			if err != nil {
-				return err
-			}
-			have, err := join.Load(dir)
-			if err == nil && !keeping && !forgetting && readDismissed(dir, have) == nil {
-				return checkMembership(have, secret) // checked also while the agent runs and holds the directory
-			}
-			m, err := memory.Open(dir, log)
-			if err != nil {
-				return usageError{err}
-			}
-			defer func() { _ = m.Close() }() // the process ends anyway
-			key, hub := "", ""
-			have, err = join.Load(dir)
-			joined := err == nil
-			switch {
-			case keeping && forgetting:
-				return usagef("--keep-workloads and --forget-workloads exclude each other: give one")
-			case keeping && !joined:
-				return usagef("--keep-workloads is for a device that belongs to this hub: %w", err)
-			}
-			if joined {
-				switch ended := readDismissed(dir, have); {
-				case keeping && ended != nil:
-					return usagef("this device does not belong to a hub any more: omit --keep-workloads")
-				case ended != nil: // the device has left its hub: remove the rest of its workloads
-					forgetting = forgetting || !ended.Done
-				case keeping: // the hub decides whether it is the same node
-					if key, hub = have.Key, have.Hub; node == "" {
-						node = have.Node
-					}
-				case !forgetting:
-					return checkMembership(have, secret)
-				default:
-					if same, err := have.Of(secret); err == nil && same {
-						key = have.Key // the hub may accept it as the same node
-					}
-				}
-			}
-			var old oldWorkloads
-			if forgetting {
-				if old, err = findWorkloads(cmd.Context(), choice, dir); err != nil {
-					return err
-				}
-				defer old.close()
-			}
-			machineID, err := hardware.MachineID("")
-			if err != nil {
-				log.Warn("this machine has no id that tells it from a copy", "err", err)
-			}
-			if err := writeRegistration(dir, reg); err != nil {
-				return err
-			}
-			known, _ := m.Desired()
-			id, err := join.Join(cmd.Context(), join.Options{URL: args[0], Token: token, Node: node, MachineID: machineID,
-				StateDir: dir, Key: key,
-				Serial: hardware.Serial(""), Waits: waitsFor(cmd.OutOrStdout(), firstHub(args[0]), machineID),
-				AgentVersion: agent.Version,
-				LastKnown:    known.Time, Log: log, Hub: hub})
-			if errors.Is(err, join.ErrUsage) {
-				return usageError{err}
-			}
-			if err != nil {
-				return err
-			}
-			if forgetting {
-				err = old.remove(cmd.Context())
-				if err := errors.Join(err, forget(dir, keptByJoin...)); err != nil {
-					return fmt.Errorf("this device has joined as node %s, but some earlier workload data is left: %w", id.Node,
-						err)
-				}
-			} else if err := os.Remove(filepath.Join(dir, dismissedFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("this device has joined as node %s, but: %w", id.Node, err)
-			} else if n := len(known.Pods); n > 0 && known.Hub != id.Hub {
-				fmt.Printf("It keeps the %d pods of the earlier hub running until an administrator of this one confirms with "+
-					"flotilla-hub resume.\n", n)
-			}
-			fmt.Printf("This device is node %s on site %s of the hub at %s.\nStart it with: systemctl enable --now "+
-				"flotilla-device   (or: flotilla-device run --state-dir %s)\n", id.Node, id.Site, id.HubURL, dir)
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.join(cmd, args[0]) },
 	}
-	stateDirFlag(cmd, &stateDir)
-	engineFlag(cmd, &choice)
-	logs.add(cmd)
+	f.add(cmd)
+	return cmd
+}
+
+func (f *joinFlags) add(cmd *cobra.Command) {
+	stateDirFlag(cmd, &f.stateDir)
+	engineFlag(cmd, &f.choice)
+	f.logs.add(cmd)
 	fl := cmd.Flags()
-	fl.BoolVar(&forgetting, "forget-workloads", false,
+	fl.BoolVar(&f.forgetting, "forget-workloads", false,
 		"leave the present hub: once the new one has accepted the device, stop and remove the workloads that run "+
 			"here, with its volumes")
-	fl.BoolVar(&keeping, "keep-workloads", false,
+	fl.BoolVar(&f.keeping, "keep-workloads", false,
 		"join this hub again, for example after a rotation of its root that this device has missed; workloads "+
 			"keep running")
-	fl.StringVar(&word, "token", "",
+	fl.StringVar(&f.word, "token", "",
 		"join token of flotilla-hub token create, or - to read it from standard input, which hides it from the list of "+
 			"processes")
-	fl.StringVar(&tokenFile, "token-file", "", "file with the join token, instead of --token")
-	fl.StringVar(&node, "node-name", "",
+	fl.StringVar(&f.tokenFile, "token-file", "", "file with the join token, instead of --token")
+	fl.StringVar(&f.node, "node-name", "",
 		"name of this node, the kubelet's --hostname-override (default: the token's, or the host name)")
-	fl.StringArrayVar(&labels, "label", nil, "key=value, for the first registration; the kubelet's --node-labels")
-	fl.StringArrayVar(&taints, "taint", nil,
+	fl.StringArrayVar(&f.labels, "label", nil, "key=value, for the first registration; the kubelet's --node-labels")
+	fl.StringArrayVar(&f.taints, "taint", nil,
 		"key=value:Effect, for the first registration; the kubelet's --register-with-taints")
 	fl.SetNormalizeFunc(acceptKubeletNames)
-	return cmd
+}
+
+func (f *joinFlags) join(cmd *cobra.Command, url string) error {
+	token, err := readToken(f.word, f.tokenFile, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	secret, err := wire.ParseJoinToken(token)
+	if err != nil {
+		return usagef("--token: %w", err)
+	}
+	if err := checkEngine(f.choice); err != nil {
+		return err
+	}
+	log, err := f.logs.logger(nil)
+	if err != nil {
+		return err
+	}
+	var reg wire.Registration
+	if reg.Labels, err = parseLabels(f.labels); err != nil {
+		return err
+	}
+	if reg.Taints, err = parseTaints(f.taints); err != nil {
+		return err
+	}
+	dir, err := absolute(f.stateDir)
+	if err != nil {
+		return err
+	}
+	have, err := join.Load(dir)
+	if err == nil && !f.keeping && !f.forgetting && readDismissed(dir, have) == nil {
+		return checkMembership(have, secret) // checked also while the agent runs and holds the directory
+	}
+	m, err := memory.Open(dir, log)
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() { _ = m.Close() }() // the process ends anyway
+	from, done, err := f.membership(dir, secret)
+	if done || err != nil {
+		return err
+	}
+	var old oldWorkloads
+	if f.forgetting {
+		if old, err = findWorkloads(cmd.Context(), f.choice, dir); err != nil {
+			return err
+		}
+		defer old.close()
+	}
+	machineID, err := hardware.MachineID("")
+	if err != nil {
+		log.Warn("this machine has no id that tells it from a copy", "err", err)
+	}
+	if err := writeRegistration(dir, reg); err != nil {
+		return err
+	}
+	known, _ := m.Desired()
+	id, err := join.Join(cmd.Context(), join.Options{URL: url, Token: token, Node: f.node, MachineID: machineID,
+		StateDir: dir, Key: from.key,
+		Serial: hardware.Serial(""), Waits: waitsFor(cmd.OutOrStdout(), firstHub(url), machineID),
+		AgentVersion: agent.Version,
+		LastKnown:    known.Time, Log: log, Hub: from.hub})
+	if errors.Is(err, join.ErrUsage) {
+		return usageError{err}
+	}
+	if err != nil {
+		return err
+	}
+	if f.forgetting {
+		err = old.remove(cmd.Context())
+		if err := errors.Join(err, forget(dir, keptByJoin...)); err != nil {
+			return fmt.Errorf("this device has joined as node %s, but some earlier workload data is left: %w", id.Node,
+				err)
+		}
+	} else if err := os.Remove(filepath.Join(dir, dismissedFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("this device has joined as node %s, but: %w", id.Node, err)
+	} else if n := len(known.Pods); n > 0 && known.Hub != id.Hub {
+		fmt.Printf("It keeps the %d pods of the earlier hub running until an administrator of this one confirms with "+
+			"flotilla-hub resume.\n", n)
+	}
+	fmt.Printf("This device is node %s on site %s of the hub at %s.\nStart it with: systemctl enable --now "+
+		"flotilla-device   (or: flotilla-device run --state-dir %s)\n", id.Node, id.Site, id.HubURL, dir)
+	return nil
+}
+
+// A formerIdentity is what a device that joins again shows of its present one.
+type formerIdentity struct{ key, hub string }
+
+// membership decides what becomes of the device's present membership; done: it stays as it is.
+func (f *joinFlags) membership(dir string, secret wire.JoinToken) (from formerIdentity, done bool, err error) {
+	have, err := join.Load(dir)
+	joined := err == nil
+	switch {
+	case f.keeping && f.forgetting:
+		return from, false, usagef("--keep-workloads and --forget-workloads exclude each other: give one")
+	case f.keeping && !joined:
+		return from, false, usagef("--keep-workloads is for a device that belongs to this hub: %w", err)
+	case !joined:
+		return from, false, nil
+	}
+	switch ended := readDismissed(dir, have); {
+	case f.keeping && ended != nil:
+		return from, false, usagef("this device does not belong to a hub any more: omit --keep-workloads")
+	case ended != nil: // the device has left its hub: remove the rest of its workloads
+		f.forgetting = f.forgetting || !ended.Done
+	case f.keeping: // the hub decides whether it is the same node
+		from = formerIdentity{have.Key, have.Hub}
+		if f.node == "" {
+			f.node = have.Node
+		}
+	case !f.forgetting:
+		return from, true, checkMembership(have, secret)
+	default:
+		if same, err := have.Of(secret); err == nil && same {
+			from.key = have.Key // the hub may accept it as the same node
+		}
+	}
+	return from, false, nil
 }
 
 // firstHub returns the first address of a list.

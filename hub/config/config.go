@@ -7,7 +7,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -379,24 +378,4 @@ var absent = map[string]string{
 	"node-cidr-mask-size-ipv6":  "there is one range, so there is one node-cidr-mask-size",
 	"cloud-provider":            "list the machines with inventory",
 	"node-status-update-period": "use lease-interval",
-}
-
-// Default returns the configuration without any source.
-func Default() Config {
-	c := Config{sources: map[string]Source{}}
-	for _, s := range settings {
-		if err := s.set(&c, s.fallback); err != nil {
-			panic(fmt.Sprintf("config: default of %s: %v", s.name, err))
-		}
-	}
-	return c
-}
-
-func find(name string) (setting, bool) {
-	for _, s := range settings {
-		if s.name == name {
-			return s, true
-		}
-	}
-	return setting{}, false
 }

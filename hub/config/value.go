@@ -135,3 +135,23 @@ func nameOf[T comparable](v T, choices []choice[T]) string {
 	}
 	return fmt.Sprint(v)
 }
+
+// Default returns the configuration without any source.
+func Default() Config {
+	c := Config{sources: map[string]Source{}}
+	for _, s := range settings {
+		if err := s.set(&c, s.fallback); err != nil {
+			panic(fmt.Sprintf("config: default of %s: %v", s.name, err))
+		}
+	}
+	return c
+}
+
+func find(name string) (setting, bool) {
+	for _, s := range settings {
+		if s.name == name {
+			return s, true
+		}
+	}
+	return setting{}, false
+}

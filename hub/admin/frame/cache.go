@@ -3,6 +3,7 @@ package frame
 import (
 	"context"
 	"hash/maphash"
+	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
@@ -262,4 +263,51 @@ func (a *Request) Audits() ([]store.Audit, error) {
 		return nil, nil
 	}
 	return a.audits(a.Now)
+}
+
+// rows caches the rendered rows of lists, because most rows do not change between renderings.
+type rows struct {
+	template *template.Template
+	mu       sync.Mutex
+	made     map[rowKey]template.HTML
+}
+
+type rowKey struct {
+	name string
+	data any
+}
+
+// A row is comparable and holds everything that its template shows.
+type row interface {
+	Lasting() any // the row without relative times
+}
+
+// keptRows bounds the cached rows, of about 1 KiB each.
+const keptRows = 4000
+
+func (r *rows) row(name string, of row) (template.HTML, error) {
+	key := rowKey{name, of.Lasting()}
+	r.mu.Lock()
+	made, ok := r.made[key]
+	r.mu.Unlock()
+	if ok {
+		return made, nil
+	}
+	made, err := rowOf(r.template, name, key.data)
+	if err != nil {
+		return "", err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.made == nil || len(r.made) >= keptRows {
+		r.made = map[rowKey]template.HTML{}
+	}
+	r.made[key] = made
+	return made, nil
+}
+
+func rowOf(t *template.Template, name string, data any) (template.HTML, error) {
+	var b strings.Builder
+	err := t.ExecuteTemplate(&b, name, data)
+	return template.HTML(b.String()), err //nolint:gosec // rendered by html/template
 }
