@@ -222,7 +222,8 @@ func (a *api) beginPull(ctx context.Context, ref string, options client.ImagePul
 	for _, p := range options.Platforms {
 		query.Set("Variant", p.Variant)
 	}
-	answer, err := a.libpodStream(ctx, http.MethodPost, "images/pull?"+query.Encode(), nil)
+	answer, err := a.libpodStream(ctx, http.MethodPost, "images/pull?"+query.Encode(), nil,
+		http.Header{"X-Registry-Auth": {options.RegistryAuth}})
 	if err != nil {
 		return nil, err
 	}
@@ -254,6 +255,7 @@ func follow(stream io.Reader, told func(Progress)) error {
 			Error          string
 			ErrorDetail    *struct{ Message string }
 			ID, Status     string
+			Stream         string // of Podman's own API
 			ProgressDetail struct{ Current, Total int64 }
 		}
 		if err := progress.Decode(&line); errors.Is(err, io.EOF) {
@@ -266,6 +268,15 @@ func follow(stream io.Reader, told func(Progress)) error {
 		}
 		if line.Error != "" {
 			return errors.New(line.Error)
+		}
+		if blob, ok := strings.CutPrefix(line.Stream, "Copying blob "); ok {
+			line.ID, line.Status = blob, "Waiting"
+		} else if strings.HasPrefix(line.Stream, "Writing manifest") { // all of it is here
+			for id, l := range layers {
+				l.done = true
+				layers[id] = l
+			}
+			line.ID = ""
 		}
 		l, known := layers[line.ID]
 		switch line.Status {

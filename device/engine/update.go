@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 
@@ -70,7 +71,7 @@ func (a *api) updatePodman(ctx context.Context, id string, r container.Resources
 
 // libpod sends a request to Podman's own API and returns the status and body of the answer.
 func (a *api) libpod(ctx context.Context, method, path string, body []byte) (status int, text []byte, err error) {
-	answer, err := a.libpodStream(ctx, method, path, body)
+	answer, err := a.libpodStream(ctx, method, path, body, nil)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -80,11 +81,14 @@ func (a *api) libpod(ctx context.Context, method, path string, body []byte) (sta
 }
 
 // libpodStream sends a request to Podman's own API; the caller closes the answer's body.
-func (a *api) libpodStream(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+func (a *api) libpodStream(
+	ctx context.Context, method, path string, body []byte, header http.Header,
+) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://podman/v4.0.0/libpod/"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(request.Header, header)
 	dial := a.client().Dialer()
 	transport := &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
