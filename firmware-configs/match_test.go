@@ -72,7 +72,7 @@ func TestEveryFakeRootIsMatchedToItsProfile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p.Name != name || !bytes.Equal(got, want) {
-				t.Errorf("it would be sent the profile %s (rewrite %s with -update if that is meant):\n%s", p.Name, file, got)
+				t.Errorf("the hub would send profile %s (if that is intended, rewrite %s with -update):\n%s", p.Name, file, got)
 			}
 		})
 	}
@@ -134,16 +134,16 @@ func TestMatch(t *testing.T) {
 	}{
 		{"no profile fits", []*fleet.BoardProfile{other}, pi4, "", ""},
 		{"there are no profiles", nil, pi4, "", ""},
-		{"the board's own name wins over its chip, whatever else that one asks", []*fleet.BoardProfile{chip, model}, pi4, "model", ""},
+		{"a match by board name wins over a match by chip with more criteria", []*fleet.BoardProfile{chip, model}, pi4, "model", ""},
 		{"a name wins over an architecture", []*fleet.BoardProfile{arm64, chip}, pi4, "chip", ""},
 		{"one architecture wins over two", []*fleet.BoardProfile{arms, arm64}, pi4, "arm64", ""},
-		{"a bound of the memory wins over none", []*fleet.BoardProfile{model, big}, pi4, "big", ""},
+		{"a memory bound wins over no memory bound", []*fleet.BoardProfile{model, big}, pi4, "big", ""},
 		{"two bounds win over one, and both ends are included", []*fleet.BoardProfile{exact, big, model}, pi4, "exact", ""},
 		{"all criteria must hold", []*fleet.BoardProfile{small, arm64}, pi4, "arm64", ""},
 		{"a tie names both", []*fleet.BoardProfile{twin, arm64, model}, pi4, "", "model and twin match the board raspberrypi,4-model-b brcm,bcm2711 equally well"},
 		{"a tie among losers does not matter", []*fleet.BoardProfile{twin, model, big}, pi4, "big", ""},
 		{"a profile without the agent's platform does not match", []*fleet.BoardProfile{only32, arm64}, pi4, "arm64", ""},
-		{"any version of ARM is an agent's that is built for it", []*fleet.BoardProfile{only32, arms}, Board{Compatible: pi4.Compatible, Arch: "arm"}, "only32", ""},
+		{"a platform of any ARM version matches an ARM agent", []*fleet.BoardProfile{only32, arms}, Board{Compatible: pi4.Compatible, Arch: "arm"}, "only32", ""},
 		{"a board without a device tree is known by its architecture", []*fleet.BoardProfile{model, arms}, Board{Arch: "arm"}, "arms", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -57,7 +57,7 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 		"no profile without AppArmor":            {container: free, off: true},
 		"a name with spaces":                     {pod: localhost("named with (words)"), want: "named with (words)"},
 		"allowed but not loaded":                 {pod: localhost("not-loaded"), err: `cannot use AppArmor profile "not-loaded": it is not loaded into the kernel: the device's owner loads it with apparmor_parser`},
-		"loaded but not allowed":                 {pod: localhost("lxc"), err: "no such file or directory: the device's owner allows it by a file of that name in " + folder},
+		"loaded but not allowed":                 {pod: localhost("lxc"), err: "no such file or directory; to allow the profile, create a file of that name on the device in " + folder},
 		"a prefix of an allowed name":            {pod: localhost("web-stric"), err: "no such file or directory"},
 		"a folder":                               {pod: localhost("dir"), err: "it is not a regular file"},
 		"allowed through a link":                 {pod: localhost("docker-default"), err: "path escapes from parent"},

@@ -73,15 +73,16 @@ func readBelow(folder, name string) (string, error) {
 // unconfined is the engines' name for no profile.
 const unconfined = "unconfined"
 
-// enforcesAppArmor reports whether the kernel enforces AppArmor. Like the kubelet the agent asks
-// once: only a reboot changes it.
+// enforcesAppArmor reports whether the kernel enforces AppArmor. The agent checks it once, as the
+// kubelet does, because only a reboot changes it.
 func enforcesAppArmor(sys string) bool {
 	b, err := os.ReadFile(filepath.Join(sys, "module/apparmor/parameters/enabled"))
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
 // appArmor is the profile that a container, or its pod, names; empty: the engine's default. The
-// device's owner loads profiles and lists in a directory which of them pods may have.
+// device's owner loads a profile into the kernel, and allows it with a file of that name in
+// c.AppArmor.
 func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) (string, error) {
 	var p *corev1.AppArmorProfile
 	if sc := pod.Spec.SecurityContext; sc != nil {
@@ -109,8 +110,8 @@ func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) 
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot use AppArmor profile %q: %w: the device's owner allows it by a file of that name "+
-			"in %s", name, err, folder)
+		return "", fmt.Errorf("cannot use AppArmor profile %q: %w; to allow the profile, create a file of that name "+
+			"on the device in %s", name, err, folder)
 	}
 	if err := loaded(a.c.SysDir, name); err != nil {
 		return "", fmt.Errorf("cannot use AppArmor profile %q: %w: the device's owner loads it with apparmor_parser", name,
@@ -138,8 +139,8 @@ func loaded(sys, name string) error {
 }
 
 // runtimeOf is the engine's runtime for a pod's RuntimeClass; empty: the engine's default. A
-// runtime may bypass the policy, for example for a GPU: the device's owner allows each one beside
-// the default.
+// runtime may bypass the policy, for example for a GPU, so the device's owner must allow every
+// runtime except the default.
 func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, error) {
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
 		return "", nil
@@ -151,8 +152,8 @@ func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, err
 	case handler == info.DefaultRuntime:
 		return "", nil
 	case !slices.Contains(allowed, handler):
-		return "", fmt.Errorf("RuntimeClass %q: the device's owner does not allow runtime %q: flotilla-device run "+
-			"--runtimes names those that pods may have", class, handler)
+		return "", fmt.Errorf("RuntimeClass %q: the device's owner does not allow runtime %q; to allow it, name it "+
+			"in flotilla-device run --runtimes", class, handler)
 	case info.Name == "podman":
 		return "", fmt.Errorf(
 			"RuntimeClass %q: Podman's API runs every container with the engine's default runtime, %s here, not with %q", class,

@@ -106,7 +106,7 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	l.engine, l.dirty, l.settledAt = e, true, now
 	a.setInfo(info)
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the engine's image disk is known now
-	left := a.disk.leftover()                        // before this agent runs any
+	left := a.disk.leftover()                        // commands of an earlier agent: list them before this one runs any
 	ctx, state := l.ctx, l.o.Node.StateDir
 	a.work.Go(func() { a.endExecs(ctx, e, left) })
 	a.work.Go(func() { a.disk.EndImageReaders(ctx, e, state) })
@@ -147,13 +147,13 @@ func (a *Agent) engineFailed(err error, began time.Time) {
 	if l.downSince.IsZero() {
 		l.downSince = began
 		if !l.everListed {
-			l.downSince = began.Add(-graceDown) // it has never responded
+			l.downSince = began.Add(-graceDown) // no grace for an engine that has never responded
 		}
 	}
 }
 
-// followEvents lists containers again after each event of the engine. When the events end, the
-// engine may have been upgraded or reconfigured: its description is read again first.
+// followEvents lists containers again after each event of the engine. When the events end, it reads
+// the engine's description before it reconnects: the engine may have been upgraded or reconfigured.
 func (a *Agent) followEvents(ctx context.Context, e engine.Engine) {
 	changed := func() { a.post(func() { a.loop.dirty = true }) }
 	for ctx.Err() == nil {

@@ -19,9 +19,9 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 		at     int    // when the container has gone
 		failed bool
 	}{
-		"after a short hook the rest of the grace follows TERM": {execHook("bye", "4", "0"), 30, "26s", 4, false},
-		"a failed hook is reported":                             {execHook("bye", "4", "1"), 30, "26s", 4, true},
-		"a hook that uses the whole grace leaves two seconds":   {execHook("bye", "100", "0"), 10, "2s", 10, true},
+		"after a short hook TERM is sent with the rest of the grace": {execHook("bye", "4", "0"), 30, "26s", 4, false},
+		"a failed hook is reported":                                  {execHook("bye", "4", "1"), 30, "26s", 4, true},
+		"a hook that uses the whole grace leaves two seconds":        {execHook("bye", "100", "0"), 10, "2s", 10, true},
 		"sleep": {&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}, 30, "23s", 7, false},
 		"without a grace the hook has one second": {execHook("bye", "4", "0"), 0, "2s", 1, true},
 	} {
@@ -54,8 +54,8 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 	}
 }
 
-// As with the kubelet an ending pod has at least one second, a container with a failed probe has
-// its pod's grace, and each has two seconds from TERM to KILL.
+// If a liveness probe fails in a pod with a grace period of zero, the preStop hook does not run, as
+// with the kubelet. The container still has two seconds from TERM to KILL.
 func TestAfterAFailedProbeWithoutAGraceNoHookRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.offerHookApp()
@@ -91,7 +91,7 @@ func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {
 	})
 }
 
-// A stop that another agent repeats does not run an ended hook again.
+// A restarted agent repeats an interrupted stop, but not a hook that has ended.
 func TestAnEndedPreStopHookDoesNotRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.offerHookApp()

@@ -68,7 +68,7 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 				t.Errorf("%s was replaced by a restart of the agent", name)
 			}
 		}
-		for restarts := int32(1); restarts <= 3; restarts++ { // the target's end stops processes in its namespace
+		for restarts := int32(1); restarts <= 3; restarts++ { // a target's end kills the processes in its PID namespace
 			if err := d.eng.Stop(t.Context(), ids()["two/c0"], 0); err != nil {
 				t.Fatal(err)
 			}

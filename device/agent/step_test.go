@@ -15,14 +15,15 @@ type countingContext struct {
 	waiting atomic.Int32
 }
 
-func (c *countingContext) Value(any) any { return nil } // otherwise context finds the parent directly
+func (c *countingContext) Value(any) any { return nil } // hides the parent, so that package context calls AfterFunc
 
 func (c *countingContext) AfterFunc(func()) (stop func() bool) {
 	c.waiting.Add(1)
 	return func() bool { c.waiting.Add(-1); return true }
 }
 
-// A device probes its containers for years.
+// Probes run for years, so an ended step must not leave a context that waits for the end of the
+// agent.
 func TestEndedStepsLeaveNoContexts(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.offerHookApp()

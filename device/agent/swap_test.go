@@ -51,7 +51,7 @@ func (n *recordingEngine) spec(name string) engine.Spec {
 	return n.specs[name]
 }
 
-// The flag affects the engine's limits and the node's conditions.
+// With LimitedSwap the engine gets swap limits, and the node has a condition that says so.
 func TestSwapOfContainersIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)

@@ -33,7 +33,7 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 				d := newDevice(t)
 				ids := d.takeOver(dir)
 				d.fake.Record()
-				for range 2 { // and of this version
+				for range 2 { // the second start takes over from this version
 					d.start()
 					time.Sleep(3 * time.Minute)
 					for _, p := range heldPods(d.agent) {

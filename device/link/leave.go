@@ -11,8 +11,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// errNewBoot ends a session whose boot id was replaced by another device's.
-var errNewBoot = errors.New("the hub requests a new boot id: another device was this node meanwhile")
+// errNewBoot ends a session so that the link can use a new boot id: another device has used the
+// node's name meanwhile.
+var errNewBoot = errors.New("the hub requests a new boot id: another device has used this node's name meanwhile")
 
 // Boot returns the present boot id: Config.Boot, or a new one that the hub has requested.
 func (l *Link) Boot() string {
@@ -40,8 +41,8 @@ func (l *Link) dismissed(d wire.Dismissed) {
 	l.Leave()
 }
 
-// Leave makes Run end when the device has no pods and the hub knows it, or is out of reach for a
-// minute.
+// Leave makes Run end once the device has no pods and the hub has acknowledged that. If the hub
+// cannot be reached, Run ends a minute after the last pod.
 func (l *Link) Leave() {
 	l.mu.Lock()
 	l.gone = true

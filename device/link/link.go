@@ -83,11 +83,11 @@ const (
 	steady        = 30 * time.Second // a session of this length with answers resets the back-off
 	newCause      = time.Minute      // between two log lines about one outage
 	maxEvents     = 256
-	maxRequests   = 1024    // requests that wait: more than the agent accepts, so that the agent refuses them
+	maxRequests   = 1024    // waiting requests; above the agent's limit, so that the agent can refuse excess requests
 	maxWaiting    = 1 << 20 // bytes of waiting requests; a single one may be larger
 
-	// Each different desired state is written to flash twice. A hub that sends a new one of 4 MiB
-	// every second is limited to 1.4 GB a day; the newest waits.
+	// Each different desired state is written to flash twice. If a hub sends 4 MiB every second, the
+	// rate limits these writes to 1.4 GB a day, and only the newest desired state waits.
 	desiredBurst = 32 << 20
 	desiredRate  = 8 << 10 // bytes per second
 )
@@ -110,7 +110,7 @@ type Link struct {
 	replies chan addressed // from Streams to the session
 	numbers struct {       // of this boot; used by the session only
 		lease, status, pods uint64
-		list                uint64 // list: of the last started list of pods; pods: of the last one sent completely
+		list                uint64 // newest list of pods; the field pods is the newest list that was sent completely
 		connection          uint64
 	}
 	mu       sync.Mutex
@@ -134,7 +134,7 @@ type Link struct {
 	known          atomic.Bool
 	unheard        atomic.Bool // behind a broker, the hub has not acknowledged the last message
 	acked          bool        // the hub has acknowledged something in the present or last session
-	silentSessions int         // sessions in a row without an acknowledgement from behind a broker
+	silentSessions int         // consecutive sessions that ended for lack of acknowledgements; used with a broker
 }
 
 // asked are the messages and actions that the agent or the hub has requested.
@@ -245,8 +245,8 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 }
 
-// backoff returns the pause before a try. It is at most half a lease interval, so that a hub that
-// returns hears from every device before a grace period ends.
+// backoff returns the pause before a try. It is at most half a lease interval, so that after a
+// restart the hub has received a lease from every device before a grace period ends.
 func (l *Link) backoff(try int) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -357,7 +357,7 @@ func (l *Link) deliverDesired(payload []byte, parts *wire.DesiredParts) {
 		return
 	}
 	if l.isGone() || !whole {
-		return // the hub knows, or the missing parts follow, or the next lease requests them
+		return // the enrolment has ended, or parts are missing: they follow, or the next lease requests them
 	}
 	if d.Dismissed != nil {
 		l.dismissed(*d.Dismissed)

@@ -2,9 +2,10 @@
 // containers and agents, commands in containers, connections into pods, resource usage.
 //
 // Both directions are flow controlled: a device sends at most 64 unread chunks, and input waits
-// until the device has read the previous one. Chunks are numbered, so that a lost one ends the
-// stream with an error instead of leaving a gap. The package decides nothing, and knows only the
-// pod of a request. Package broker carries its messages; packages kube and admin call it.
+// until the device has read the previous chunk. Chunks are numbered, so that a lost one ends the
+// stream with an error instead of leaving a gap. The package decides nothing and reads no state:
+// the caller passes the pod or node. Package broker carries its messages; packages kube and admin
+// call it.
 package ask
 
 import (
@@ -25,7 +26,7 @@ type Broker interface {
 	Request(node, id string, r wire.Request) error
 }
 
-// Errors by what the caller can do.
+// Errors that callers handle differently.
 var (
 	ErrOffline = errors.New("the node's device is not connected to the hub")
 	ErrLost    = errors.New("the device's response was interrupted")
@@ -43,8 +44,9 @@ type Client struct {
 	usages      usages
 }
 
-// countUnread counts unread bytes. If a limit of the node or of all nodes is exceeded, full is the
-// request with the most unread bytes, so that a slow reader does not block others.
+// countUnread counts unread bytes. If a limit of the node or of all nodes is exceeded, it returns
+// the request with the most unread bytes. The caller ends it, so that a slow reader does not
+// block others.
 func (c *Client) countUnread(q *request, n int) (full *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +110,7 @@ func (c *Client) Disconnected(node string) {
 	}
 }
 
-// Logs writes a container's log to w until its end; if it follows, until ctx ends.
+// Logs writes a container's log to w until its end. With o.Follow it waits for more until ctx ends.
 func (c *Client) Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
 	r := logRequest(wire.RequestLogs, o)
 	r.Pod, r.Container, r.Previous = string(pod.UID), o.Container, o.Previous

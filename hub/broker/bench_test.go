@@ -200,8 +200,8 @@ func BenchmarkLease(b *testing.B) {
 	})
 }
 
-// BenchmarkFleet measures FLOTILLA_BENCH_LARGE nodes (the budget's number is 10000) with a lease
-// every ten seconds, for 20 seconds.
+// BenchmarkFleet measures FLOTILLA_BENCH_LARGE nodes, each with a lease every ten seconds, for 20
+// seconds. The budget is for 10000 nodes.
 func BenchmarkFleet(b *testing.B) {
 	connections, err := strconv.Atoi(os.Getenv("FLOTILLA_BENCH_LARGE"))
 	if err != nil {

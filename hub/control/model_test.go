@@ -14,7 +14,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// The settings of the stories, as independent numbers.
+// The settings of the random stories. They are repeated here, so that a wrong constant of the hub
+// does not also change the model.
 const (
 	theGrace     = 40 * time.Second
 	theStartup   = 60 * time.Second
@@ -35,10 +36,10 @@ type model struct {
 	wrong    string // the first error
 	up       bool
 	started  time.Time
-	forgiven time.Time // every node counts as seen then
+	forgiven time.Time // last start, or end of a full disruption: every node counts as seen then
 	master   bool
 	nodes    map[string]*modelNode
-	heard    map[string]time.Time // of nodes that have ever reported
+	heard    map[string]time.Time // last lease or status of each node
 	ready    map[string]said      // the newest report
 	sites    map[string]*modelSite
 	pods     map[types.NamespacedName]*modelPod
@@ -49,7 +50,7 @@ type model struct {
 	absent   map[string]time.Time // since when the Node is missing
 	held     func(node string, uid types.UID) bool
 	tainted  map[string]map[string]bool // users' taints, key:effect
-	written  []commitResult             // in the running pass; it counts once stored
+	written  []commitResult             // taints written by the running pass; valid once stored
 	lastRev  uint64
 }
 
@@ -84,7 +85,7 @@ type modelSite struct {
 	spec     fleet.SiteSpec
 	rate     float64
 	tokens   float64
-	at       time.Time // of both
+	at       time.Time // last update of rate and tokens
 	eligible time.Time // since when a node is due for its taint
 }
 
@@ -148,7 +149,7 @@ func (m *model) saw(rows []control.Row, rev uint64, now time.Time) {
 	}
 	m.settle(now)
 	m.gave(given, now)
-	for _, gone := range []bool{true, false} { // others may be bound in their place
+	for _, gone := range []bool{true, false} { // deletions first: another pod may be bound in the freed place
 		for _, r := range rows {
 			if o, _ := r.State.(*corev1.Pod); r.Key.Kind == state.Pods && (o == nil) == gone {
 				m.pod(types.NamespacedName{Namespace: r.Key.Namespace, Name: r.Key.Name}, o, now)
@@ -237,7 +238,7 @@ func (m *model) node(name string, o *corev1.Node, now time.Time) (given *modelNo
 				m.fail(now, "%s is Unknown early: its deadline is %s", name, d.Format("15:04:05.000"))
 			}
 		case was != "" && (m.ready[name].status != is || !m.ready[name].at.Equal(now)):
-			m.fail(now, "%s is Ready=%s after %s, which its device has not just said", name, is, was)
+			m.fail(now, "%s is Ready=%s after %s, but its device has not reported that now", name, is, was)
 		}
 	}
 	switch {
@@ -365,8 +366,8 @@ func (s *modelSite) change(rate float64, now time.Time) {
 	}
 }
 
-// gave checks the nodes that were tainted now against the rate, state, order and judgement of their
-// site.
+// gave checks each node that was tainted just now: it is not ready, its site may evict, and the
+// minimum delay has passed. No node of the site that waits for its taint failed earlier.
 func (m *model) gave(given []*modelNode, now time.Time) {
 	for _, n := range given {
 		name := n.node.Name
@@ -378,7 +379,7 @@ func (m *model) gave(given []*modelNode, now time.Time) {
 			ready, not := m.count(modelZone(n.node))
 			m.fail(now, "%s is tainted, and its site must not evict (%d ready, %d not, master %v)", name, ready, not, m.master)
 		case now.Sub(n.left) < judgedFrom:
-			m.fail(now, "%s is tainted %s after it failed: its site was not judged", name, now.Sub(n.left))
+			m.fail(now, "%s is tainted %s after it failed, want at least %s", name, now.Sub(n.left), judgedFrom)
 		case s.tokens < 1-1e-4:
 			m.fail(now, "%s is tainted too soon: %.3f of a token at %g a second", name, s.tokens, s.rate)
 		}
@@ -400,7 +401,8 @@ func before(a, b *modelNode) bool {
 	return x.Before(y) || x.Equal(y) && a.node.Name < b.node.Name
 }
 
-// look checks all rules. later: nothing was written just now, so everything due must be done.
+// look checks all rules. If later is set, nothing was written just now, so every due action must be
+// done.
 func (m *model) look(now time.Time, later bool) {
 	for name, n := range m.nodes {
 		if d := m.deadline(name, n).Add(theLater); now.After(d) && n.ready != corev1.ConditionUnknown {

@@ -111,14 +111,14 @@ func TestOnlyAgentsAreServed(t *testing.T) {
 	other := &Depot{Dir: dir, Now: time.Now, Log: d.Log}
 	put("x", program)
 	if got := other.Arches(); !slices.Equal(got, []string{runtime.GOARCH}) {
-		t.Errorf("an agent of any name is one for %v", got)
+		t.Errorf("an agent in a file named x is listed for %v", got)
 	}
 	put("x", []byte("replaced"))
 	if got := other.Arches(); len(got) != 0 {
 		t.Errorf("a file that was replaced is an agent for %v", got)
 	}
 	if got := (&Depot{Dir: filepath.Join(dir, "none"), Now: time.Now, Log: d.Log}).Arches(); len(got) != 0 {
-		t.Errorf("no directory has agents for %v", got)
+		t.Errorf("a missing directory has agents for %v", got)
 	}
 }
 
@@ -233,8 +233,8 @@ func TestDebianToolsAcceptThePackage(t *testing.T) {
 	}
 }
 
-// A package replaces the files of the install line. If the line ran later, its files stay when the
-// package is removed.
+// The install line is the shell command that the hub's page shows. The package replaces the files
+// that the line installed. If the line ran last, removing the package keeps the line's files.
 func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 	for _, tool := range []string{"dpkg-deb", "unshare", "systemctl"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -271,10 +271,10 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 		stopped string   // units that the removal stops
 	}{
 		{"on a new device", nil, nil, nil, "", "flotilla-device.service"},
-		{"after the line", byLine, []string{"flotilla-device.service", "flotilla-boot-helper.socket"}, firmwareconfigs.Units(), mine, "flotilla-device.service"},
-		{"after one by hand without the boot helper", map[string]string{"local/flotilla-device": "x", "etc/flotilla-device.service": byLine["etc/flotilla-device.service"]},
+		{"after the install line", byLine, []string{"flotilla-device.service", "flotilla-boot-helper.socket"}, firmwareconfigs.Units(), mine, "flotilla-device.service"},
+		{"after a manual installation without the boot helper", map[string]string{"local/flotilla-device": "x", "etc/flotilla-device.service": byLine["etc/flotilla-device.service"]},
 			[]string{"flotilla-device.service"}, []string{"flotilla-device.service"}, mine, "flotilla-device.service"},
-		{"where its owner has edited its unit", map[string]string{"etc/flotilla-device.service": edited}, []string{"flotilla-device.service"}, nil, "", "flotilla-device.service"},
+		{"with a unit that the owner has edited", map[string]string{"etc/flotilla-device.service": edited}, []string{"flotilla-device.service"}, nil, "", "flotilla-device.service"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			box := t.TempDir()
@@ -316,14 +316,14 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 				unit, isUnit := strings.CutPrefix(name, "etc/")
 				now, err := os.ReadFile(filepath.Join(box, name))
 				if away := slices.Contains(test.away, unit); isUnit && away != os.IsNotExist(err) {
-					t.Errorf("%s hides the package's, or was removed (%v)", name, err)
+					t.Errorf("%s still overrides the package's unit, or an edited unit was removed (%v)", name, err)
 				} else if isUnit && !away && string(now) != text {
 					t.Errorf("%s is changed", name)
 				} else if kept, _ := os.ReadFile(filepath.Join(box, name+".replaced")); isUnit && away && string(kept) != text {
 					t.Errorf("%s was removed", name)
 				}
 				if want := "reenable " + unit + "\n"; isUnit && strings.Contains(did, want) != (slices.Contains(test.away, unit) && slices.Contains(test.enabled, unit)) {
-					t.Errorf("whether %s is enabled: %s", unit, did)
+					t.Errorf("%s must be enabled again if it was enabled and moved away, and only then: %s", unit, did)
 				}
 			}
 			if got, _ := os.Readlink(filepath.Join(box, "local/flotilla-device")); got != test.program {
@@ -334,7 +334,7 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 			}
 			run(filepath.Join(dir, "deb/DEBIAN/postinst") + " configure") // an upgrade of the package
 			if did := calls(); strings.Contains(did, "reenable") {
-				t.Errorf("once more: %s", did)
+				t.Errorf("an upgrade enables units again: %s", did)
 			}
 			for name, text := range byLine { // the line runs after the package
 				if test.there != nil && test.program != "" && test.there[name] != "" {
@@ -356,7 +356,7 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 	}
 }
 
-// reads counts the bytes read of a program.
+// A reads is a reader that counts the bytes of a program.
 type reads struct {
 	io.Reader
 	bytes int
@@ -395,7 +395,7 @@ func TestAPackageIsBuiltOnce(t *testing.T) {
 	}
 	a.when = a.when.Add(time.Second)
 	if n := ask(a); int64(n) != a.Size {
-		t.Errorf("of another program %d bytes of %d are summed", n, a.Size)
+		t.Errorf("%d bytes of the %d of a replaced program are summed", n, a.Size)
 	}
 }
 
@@ -459,7 +459,7 @@ func TestDownloadsAreLimited(t *testing.T) {
 	slow.leave()
 	own := enter("fd00:0:0:1::9", 2*downloadSure, 0)
 	if own == nil || !running(next) || len(d.limiter.all) != downloads {
-		t.Error("an address with all its places takes that of another")
+		t.Error("an address at its limit must replace its own slowest download, not that of another address")
 	}
 	for _, l := range slices.Clone(d.limiter.all) {
 		l.leave()
@@ -559,8 +559,9 @@ func TestTheAgentFitsTheSystem(t *testing.T) {
 	}
 }
 
-// A real shell runs the line of the page, which installs and joins. The test has its own
-// directories, a hub with only the needed paths, and a systemctl that records its arguments.
+// A real shell runs the page's install line, which installs the agent and joins the hub. The test
+// has its own directories, a hub with the needed paths only, and a systemctl that records its
+// arguments.
 func TestTheLineInstallsAndJoins(t *testing.T) {
 	for _, tool := range []string{"curl", "unshare", "sha256sum"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -634,11 +635,11 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 			t.Errorf("the unit %s was not installed (%v)", name, err)
 		}
 	}
-	// The join fails with the hub's message. A token with another hub's pin is never sent.
+	// The token has the pin of another hub, so the agent refuses this hub and does not send the token.
 	if !strings.Contains(out, "wrong hub") {
 		t.Errorf("the join has no message: %s", out)
 	}
-	// sudo logs its arguments for a long time.
+	// sudo logs its arguments, so the token must not be one of them.
 	if asked, err := os.ReadFile(filepath.Join(box, "sudo")); err != nil || len(asked) == 0 || strings.Contains(string(asked), "FLT1") {
 		t.Errorf("sudo logs %q (%v)", asked, err)
 	}

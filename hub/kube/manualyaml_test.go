@@ -21,7 +21,7 @@ import (
 
 var manualObjects = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
 
-// applied returns a newly started hub after one apply of a text.
+// applied returns the state of a new hub to which the objects of a YAML text were applied once.
 func applied(t *testing.T, text, how string) *fakeFleet {
 	t.Helper()
 	f := seeded()
@@ -79,8 +79,8 @@ func TestTheManualsObjectsCanBeApplied(t *testing.T) {
 	}
 }
 
-// One apply from the manual gives every kind of Raspberry Pi without memory limits the option, and
-// keeps the rest of its profile.
+// The manual's example, applied once, adds the option for memory limits to a Raspberry Pi's profile
+// and keeps the rest of it. Only nodes without memory limits get the rollout.
 func TestOneApplyGivesMemoryLimits(t *testing.T) {
 	text, err := fs.ReadFile(manual.Files, "firmware.md")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// Administrators review the rights of others, by the same rule that enforces them.
+// Administrators can review the rights of other users. A review applies the rule that authorizes
+// requests.
 func TestReviewsOfOthers(t *testing.T) {
 	s := newServer(seeded())
 	s.RoleOf = func(_ context.Context, user string) (access.Role, error) {
@@ -39,16 +40,16 @@ func TestReviewsOfOthers(t *testing.T) {
 		{"a viewer may list", "", global, `"user":"ola",` + list, 201, true, "role viewer allows it"},
 		{"a viewer may not delete", "", global, `"user":"ola",` + drop, 201, false, "role viewer does not allow it"},
 		{"an operator may delete", "", global, `"user":"kari",` + drop, 201, true, "role operator allows it"},
-		{"a group is a role", "", global, `"groups":["system:authenticated","flotilla:operators"],` + drop, 201, true, "role operator allows it"},
+		{"a group grants its role", "", global, `"groups":["system:authenticated","flotilla:operators"],` + drop, 201, true, "role operator allows it"},
 		{"the group allows more than the name", "", global, `"user":"ola","groups":["flotilla:admins"],"resourceAttributes":{"verb":"get","resource":"secrets"}`, 201, true, "role admin allows it"},
 		{"an unknown user", "", global, `"user":"system:serviceaccount:default:e2e","groups":["system:authenticated"],` + list, 201, false, "no role is known for this user"},
 		{"a path", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 201, true, "role viewer allows it"},
 		{"a path that is not open", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/debug/pprof"}`, 201, false, "role viewer does not allow it"},
 		{"in one namespace", "", local, `"user":"ola",` + list, 201, true, "role viewer allows it"},
-		{"of another namespace", "", local, `"user":"ola","resourceAttributes":{"verb":"list","resource":"pods","namespace":"team"}`, 422, false, "must match metadata.namespace"},
-		{"of a path in a namespace", "", local, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 422, false, "disallowed on this kind of request"},
+		{"a resource of another namespace", "", local, `"user":"ola","resourceAttributes":{"verb":"list","resource":"pods","namespace":"team"}`, 422, false, "must match metadata.namespace"},
+		{"a path in a namespace", "", local, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 422, false, "disallowed on this kind of request"},
 		{"without user and group", "", global, list, 422, false, "at least one of user or group must be specified"},
-		{"of nothing", "", global, `"user":"ola"`, 422, false, "exactly one of nonResourceAttributes or resourceAttributes must be specified"},
+		{"neither a resource nor a path", "", global, `"user":"ola"`, 422, false, "exactly one of nonResourceAttributes or resourceAttributes must be specified"},
 		{"the list of users cannot be read", "", global, `"user":"broken",` + list, 500, false, "the disk is gone"},
 		{"an operator asks about another user", "operator", global, `"user":"ola",` + list, 403, false, "does not allow it"},
 		{"a viewer asks about another user", "viewer", local, `"user":"ola",` + list, 403, false, "does not allow it"},

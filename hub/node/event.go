@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Event handles an event from a device. A device that sends too many is ignored for a while, and
-// removes only its own older events.
+// Event stores an event of a device. While a device exceeds its rate, its events are dropped. A
+// new event removes only older events of the same device or about the same object.
 //
 // If the acknowledgement of a stored event is lost, the device sends it again, and a broker may
 // deliver it twice. Both are recognized as one event.
@@ -92,15 +92,15 @@ func (d *Devices) Offence(node, what string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	anyone := func(state.Snapshot) error { return nil } // the hub reports it, so any device may be its object
+	anyone := func(state.Snapshot) error { return nil } // the hub reports it, so there is no sender to check
 	err := d.event(ctx, node, anyone, wire.Event{Type: corev1.EventTypeWarning, Reason: "Refused", Message: what})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		d.Log.Debug("note an offence", "node", node, "err", err)
 	}
 }
 
-// Presence handles a lost link or an orderly stop. It is only shown and decides nothing. A will of
-// an earlier boot is late and ignored.
+// Presence handles a lost link or an orderly stop. It is only logged and decides nothing. The MQTT
+// will of an earlier boot arrives late and is ignored.
 func (d *Devices) Presence(c Caller, p wire.Presence) {
 	node, live := c.Node, d.nodes.find(c.Node)
 	if live == nil || !live.speaks(c.Key) {

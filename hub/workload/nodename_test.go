@@ -57,24 +57,24 @@ func TestAPodWithANodeName(t *testing.T) {
 		}
 		one(t, warned(f, "NodeNotFound"))
 	})
-	t.Run("the node joins in time: it stays", func(t *testing.T) {
+	t.Run("the node joins in time: the pod stays", func(t *testing.T) {
 		f := newFleet(t).put(named(camera)).settle().put(with()).settle().quiet().pass(2 * DefaultQuarantine).quiet()
 		if pod := f.s.Pod("default", "kiosk"); pod == nil || pod.Status.Phase != corev1.PodPending {
 			t.Errorf("it is %+v", pod)
 		}
 	})
-	t.Run("the node joins and does not match: it fails", func(t *testing.T) {
+	t.Run("the joined node does not match the selector: the pod fails", func(t *testing.T) {
 		f := newFleet(t).put(named(camera)).settle().put(node("pi-9")).settle().quiet()
 		one(t, warned(f, "NodeAffinity"), "pods kiosk:")
 	})
-	t.Run("a node that its selector does not match: it fails", func(t *testing.T) {
+	t.Run("the node does not match the pod's selector: the pod fails", func(t *testing.T) {
 		f := newFleet(t).put(node("pi-9"), named(camera)).settle().quiet()
 		one(t, warned(f, "NodeAffinity"), "pods kiosk:", "pi-9")
 		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodFailed || st.Reason != "NodeAffinity" || st.Message == "" {
 			t.Errorf("it is %+v", st)
 		}
 	})
-	t.Run("a node that its affinity does not match: it fails", func(t *testing.T) {
+	t.Run("the node does not match the pod's affinity: the pod fails", func(t *testing.T) {
 		pod := named(nil)
 		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "camera", Operator: corev1.NodeSelectorOpExists}}}}}}}

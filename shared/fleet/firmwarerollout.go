@@ -46,7 +46,7 @@ type FirmwareRolloutSpec struct {
 type FirmwareWindow struct {
 	Days []string `json:"days,omitempty"` // days on which it opens, such as Mon; empty: every day
 	From string   `json:"from"`           // such as 22:00
-	To   string   `json:"to"`             // such as 04:30; if not after from, on the next day
+	To   string   `json:"to"`             // such as 04:30; on the next day if it is not after From
 }
 
 // AnnotationTimeZone of a Site names its time zone, such as Europe/Oslo. The default is UTC.
@@ -104,7 +104,7 @@ type FirmwareRolloutStatus struct {
 	Waiting     int32 `json:"waiting,omitempty"`
 	Undone      int32 `json:"undone,omitempty"` // with spec.undo: nodes without the configuration
 
-	// the turns are for undoing: spec.undo is set, and no forward turn is left
+	// turns now undo: spec.undo is set, and all turns that apply the configuration have ended
 	Undoing bool `json:"undoing,omitempty"`
 
 	Batches []FirmwareBatch `json:"batches,omitempty"` // the newest 20; the last may be in progress
@@ -184,7 +184,7 @@ func ParseClock(text string) (minutes int, ok bool) {
 }
 
 // Open reports whether the window is open at a time in the site's time zone, and when that changes
-// next. Days are those of the wall clock, however long they are.
+// next. A day is a calendar day of that zone, even if it has 23 or 25 hours.
 func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 	from, ok := ParseClock(w.From)
 	to, also := ParseClock(w.To)
@@ -214,8 +214,8 @@ func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 	return false, time.Time{}
 }
 
-// firstAt returns the first moment at which a place's clock shows that time or a later one: it may
-// skip the time or show it twice, and time.Date then promises neither moment.
+// firstAt returns the first moment at which a place's clock shows at least that time. If a clock
+// change skips or repeats the time, time.Date may return another moment.
 func firstAt(clock time.Time, place *time.Location) time.Time {
 	t := time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), 0, 0, place)
 	_, offset := t.Zone()

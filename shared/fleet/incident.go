@@ -33,12 +33,12 @@ type Incident struct {
 
 	Held     string           `json:"held,omitempty"`     // why no pod is evicted
 	NextMove *metav1.Time     `json:"nextMove,omitempty"` // when the first pods are evicted
-	Actions  []IncidentAction `json:"actions,omitempty"`  // useful actions of the site
+	Actions  []IncidentAction `json:"actions,omitempty"`  // actions on the site that are possible now
 
 	Most         IncidentCount `json:"most"`                   // largest counts so far
 	Evicted      int32         `json:"evicted,omitempty"`      // evicted pods
 	ShortSeconds int64         `json:"shortSeconds,omitempty"` // time in which workloads were short of pods, until ShortSince
-	ShortSince   *metav1.Time  `json:"shortSince,omitempty"`   // since when workloads are short again
+	ShortSince   *metav1.Time  `json:"shortSince,omitempty"`   // since when workloads are short of pods; nil: they are not
 	NodeSeconds  int64         `json:"nodeSeconds,omitempty"`  // Count.Nodes integrated over time, until Counted
 	PodSeconds   int64         `json:"podSeconds,omitempty"`   // Count.Pods integrated over time, until Counted
 
@@ -55,7 +55,7 @@ type Incident struct {
 	Acknowledged *IncidentAcknowledged `json:"acknowledged,omitempty"`
 	Note         string                `json:"note,omitempty"`
 
-	// earliest notification: the incident may end, or become part of another, before
+	// earliest notification; until then the incident may end or become part of another
 	NotifyAfter *metav1.Time   `json:"notifyAfter,omitempty"`
 	Told        []IncidentTold `json:"told,omitempty"` // sent notifications
 }
@@ -101,7 +101,7 @@ type IncidentObject struct {
 
 // An IncidentCount counts the affected objects.
 type IncidentCount struct {
-	Nodes     int32 `json:"nodes"`     // with the cause
+	Nodes     int32 `json:"nodes"`     // on which the cause occurs
 	Pods      int32 `json:"pods"`      // on those nodes, or not running because of the cause
 	Workloads int32 `json:"workloads"` // with fewer pods than wanted
 }
@@ -120,7 +120,7 @@ type IncidentTold struct {
 	Failed int32        `json:"failed,omitempty"` // failed attempts in a row
 	Next   *metav1.Time `json:"next,omitempty"`   // next attempt
 	Error  string       `json:"error,omitempty"`  // of the last attempt
-	Missed []string     `json:"missed,omitempty"` // recipients of the last attempt that failed, to be tried again
+	Missed []string     `json:"missed,omitempty"` // recipients that the last attempt did not reach; the next one retries them
 }
 
 // DeepCopy returns a copy that shares no mutable data.

@@ -38,10 +38,10 @@ var (
 
 const (
 	errTwice   = frame.UserError("The two new passwords differ. Type the same one twice.")
-	errMinting = frame.UserError("An API token makes no other, and changes no password: log in with your password.")
+	errMinting = frame.UserError("An API token cannot create another one or change the password; log in with your password.")
 	errNotYour = frame.UserError("This API token is not yours.")
 	errByCert  = frame.UserError(
-		"A certificate makes and revokes no API token, and changes no password: log in with your password, without it.")
+		"A certificate cannot manage API tokens or the password; log in with your password and without the certificate.")
 )
 
 // Account is where users change their password and manage their API tokens.
@@ -107,7 +107,7 @@ func changeAccount(c *frame.Call, action string) (act store.Audit, secret string
 	switch c.User.Via {
 	case "token":
 		err = errMinting
-	case "certificate": // a token's role and name may differ from its user's
+	case "certificate": // its name and role may differ from the account's
 		err = errByCert
 	}
 	switch action {
@@ -143,8 +143,8 @@ func changeAccount(c *frame.Call, action string) (act store.Audit, secret string
 	return act, "", nil
 }
 
-// kubeconfig answers with the file for a new API token. It can be made only now, because the hub
-// stores the token's hash.
+// kubeconfig answers with the file for a new API token. The file can be made only while the page
+// shows the token, because the hub stores only its hash.
 func kubeconfig(c *frame.Call) error {
 	token := c.FormValue("token")
 	tokens, err := c.Accounts.APITokensOf(c.Request().Context(), c.User.Name)

@@ -29,8 +29,8 @@ func (c *flood) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// flooding lets a client write in a bubble until the hub reads no more, and then calls look. The
-// client's streams are accepted, but not read.
+// flooding lets a client write in a synctest bubble until the hub stops reading. Then it calls look
+// with the number of sent bytes. The hub accepts the client's streams, but nothing reads them.
 func flooding(t *testing.T, write func(f *spdy.Framer) error, look func(sent int64)) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -82,13 +82,13 @@ func TestUnreadStreamsAreBufferedToALimit(t *testing.T) {
 		return f.WriteFrame(&spdy.DataFrame{StreamId: id, Data: make([]byte, 1<<20)})
 	}, func(sent int64) {
 		if sent > 2<<20 {
-			t.Errorf("%d KiB were read of unread streams", sent>>10)
+			t.Errorf("the hub buffers %d KiB of streams that nothing reads", sent>>10)
 		}
 	})
 }
 
-// Frames that a client of streams does not need end the connection: the library would keep them, or
-// answer them from goroutines that wait for the client.
+// The hub ends the connection at a frame that its clients do not need. The library would store such
+// frames, or answer them from goroutines that wait for the client.
 func TestFramesThatEndTheConnection(t *testing.T) {
 	control := func(kind uint16, payload ...byte) []byte {
 		b := binary.BigEndian.AppendUint16([]byte{0x80, 3}, kind)
@@ -99,7 +99,7 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 		return append([]byte{0, 0, 0, stream, 0, 0, 0, byte(len(b))}, b...)
 	}
 	empty := bytes.Repeat(data(3), maxEmpty)
-	var tried []byte // ports that are opened and closed at once, as a probe does: each stream has an empty end
+	var tried []byte // streams that are opened and closed at once, as by a port probe: an empty frame ends each
 	for id := uint32(1); id < 4*maxEmpty; id += 2 {
 		open := binary.BigEndian.AppendUint32(nil, id)
 		end := append(binary.BigEndian.AppendUint32(nil, id), dataFin, 0, 0, 0)
