@@ -90,7 +90,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 
 	// A token may not make another token, nor change the password.
 	for _, form := range []url.Values{{"action": {"create"}, "note": {"x"}, "life": {"1h"}}, {"action": {"password"}, "old": {"four words are good"}, "password": {"four words are bad"}, "again": {"four words are bad"}}} {
-		if code, body := k.with("POST", "/account", token, form); code != http.StatusConflict || !strings.Contains(body, "An API token cannot create another one") {
+		if code, body := k.with("POST", "/account", token, form); code != http.StatusConflict || !strings.Contains(body, "An API token cannot create API tokens") {
 			t.Errorf("a token does %s: %d", form["action"], code)
 		}
 	}

@@ -232,7 +232,7 @@ var appendix = []row{
 	{args: words("get incidents -o wide"), want: []string{`SEVERITY\s+ABOUT\s+MOVES`, `Warning\s+Deployment/nowhere`}},
 	{args: words("describe incidents"), want: []string{`Cause:\s+CannotBePlaced`, `State:\s+Open`}},
 	{args: words("explain incident.state"), want: []string{`KIND:\s+Incident`, `Open or Closed`}},
-	{args: words("delete incidents --all"), code: 1, want: []string{`only their fields acknowledged and note can be written`}},
+	{args: words("delete incidents --all"), code: 1, want: []string{`clients can patch only their fields acknowledged and note`}},
 	{args: words("delete deploy nowhere"), want: []string{`deployment.apps "nowhere" deleted`}},
 	{args: words("wait incidents --all --for=jsonpath={.state}=Closed --timeout=3m"), want: []string{`condition met`}},
 	{args: words("exec nope -- echo hi"), code: 1, want: []string{`pods "nope" not found`}},

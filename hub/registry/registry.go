@@ -117,7 +117,7 @@ func (r *Registry) eachBlob(do func(digest string, info fs.FileInfo) error) erro
 // reserve counts bytes that are about to be written.
 func (r *Registry) reserve(n int64) error {
 	var disk unix.Statfs_t
-	if err := unix.Statfs(r.dir, &disk); err == nil && int64(disk.Bavail)*disk.Bsize-n < diskReserve {
+	if err := unix.Statfs(r.dir, &disk); err == nil && int64(disk.Bavail)*int64(disk.Bsize)-n < diskReserve {
 		return full("the hub's disk has less than %d MiB left", diskReserve>>20)
 	}
 	r.mu.Lock()

@@ -288,7 +288,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 		s := opened(t, o)
 		mustCommit(t, s, 1, pod("a", 1))
 		l.set(cutAndDown)
-		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("done", 2)}}); err == nil || !strings.Contains(err.Error(), "begins anew") {
+		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("done", 2)}}); err == nil || !strings.Contains(err.Error(), "the hub exits") {
 			t.Fatal(err)
 		}
 		if err := s.Ended(t.Context()); err == nil {

@@ -38,7 +38,7 @@ var (
 
 const (
 	errTwice   = frame.UserError("The two new passwords differ. Type the same one twice.")
-	errMinting = frame.UserError("An API token cannot create another one or change the password; log in with your password.")
+	errMinting = frame.UserError("An API token cannot create API tokens or change the password; log in with your password.")
 	errNotYour = frame.UserError("This API token is not yours.")
 	errByCert  = frame.UserError(
 		"A certificate cannot manage API tokens or the password; log in with your password and without the certificate.")
