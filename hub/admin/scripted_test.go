@@ -194,7 +194,7 @@ func TestANightOnTheRealHub(t *testing.T) {
 			{"site", "/sites", "site-02"},
 			{"nodes", "/nodes?site=site-02", "12 nodes found"},
 			{"dark-node", "/nodes/sim-0002", "no heartbeat for"},
-			{"hot-node", "/nodes/sim-0006", "slows the processor down"},
+			{"hot-node", "/nodes/sim-0006", "throttles the processor"},
 			{"pod", pod, "exit code 1"},
 			{"pods", "/pods?status=attention", "menu-"},
 			{"workloads", "/workloads", "menu"},

@@ -13,7 +13,7 @@ import (
 
 func TestANodeThatIsHotSaysSoFirst(t *testing.T) {
 	throttled := admintest.Condition("PowerOK", "False", "Throttled",
-		"the firmware slows the processor down: check its cooling and its power supply")
+		"the firmware throttles the processor: check its cooling and its power supply")
 	for _, c := range []struct {
 		name    string
 		celsius float64 // 0: not reported
