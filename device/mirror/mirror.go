@@ -65,7 +65,7 @@ func (m *Mirror) dial(ctx context.Context, network, address string) (net.Conn, e
 func (m *Mirror) Run(ctx context.Context, address string) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil { // the device runs on with the images that it has
-		m.log.Error("images of the hub cannot be pulled: free the port, or choose another with --image-mirror", "err", err)
+		m.log.Warn("images of the hub cannot be pulled: free the port, or choose another with --image-mirror", "err", err)
 		<-ctx.Done()
 		return nil
 	}

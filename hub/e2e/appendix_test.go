@@ -333,7 +333,7 @@ var appendix = []row{
 	{args: words("get sa -A -w --output-watch-events"), during: "create ns team-N", until: `ADDED\s+team-\d+\s+default`, want: []string{`ADDED\s+default\s+default`}},
 	{args: words("delete cm kube-root-ca.crt -n team-a"), want: []string{`configmap "kube-root-ca.crt" deleted`}},
 	{args: words("get cm kube-root-ca.crt -n team-a -o jsonpath={.data}"), want: []string{`BEGIN CERTIFICATE`}},
-	{args: words("create sa robot"), code: 1, want: []string{`service accounts are not implemented, but for default`}},
+	{args: words("create sa robot"), code: 1, want: []string{`service accounts are not implemented except default`}},
 	{args: words("apply --prune -n team-a --all -f DIR/cm.yaml"), want: []string{`configmap/pruned created`}, not: []string{`kube-root`, `pruned pruned`}},
 	{args: words("apply --prune -n team-a --all -f DIR/cm2.yaml"), want: []string{`configmap/kept unchanged`, `configmap/pruned pruned`}, not: []string{`kube-root`, `kubernetes`}},
 

@@ -47,7 +47,7 @@ func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 			_, err := h.ask(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body)
 			slowest = max(slowest, time.Since(began))
 			var r refusal
-			if !errors.As(err, &r) || r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout || !strings.Contains(r.text, "database does not answer") && !strings.Contains(r.text, "read the object") {
+			if !errors.As(err, &r) || r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout || !strings.Contains(r.text, "database does not respond") && !strings.Contains(r.text, "read the object") {
 				t.Fatalf("while the database is away a write is answered with %v, want 503 and the cause", err)
 			}
 			refusals++

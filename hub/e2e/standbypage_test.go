@@ -62,7 +62,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 			t.Errorf("the settings do not list the hubs with their addresses: %s", page)
 		}
 	}
-	for h, says := range map[*hub]string{b: " leads (", a: "is ready at https://" + a.https} {
+	for h, says := range map[*hub]string{b: "the leader is ", a: "is ready at https://" + a.https} {
 		r := command{path: program(t, "hub", here), args: []string{"doctor", "--data-dir", h.dir}}.run(t)
 		if r.code != 0 || !strings.Contains(r.out, says) || (h == b) != strings.Contains(r.out, "it is on standby at https://"+b.https) {
 			t.Errorf("doctor ended with code %d: %s%s", r.code, r.out, r.err)

@@ -109,16 +109,16 @@ func TestMistakesWithTheDevice(t *testing.T) {
 	try(t, "device", []mistake{
 		{name: "an unknown command", args: "runn", want: []string{`"runn" is not a command`}},
 		{name: "an unknown flag", args: run + "--nope", want: []string{"--nope is not a flag of flotilla-device run; flotilla-device run --help lists them"}},
-		{name: "an unexpected argument", args: run + "now", want: []string{`takes no argument, and "now" was given`}},
+		{name: "an unexpected argument", args: run + "now", want: []string{`takes no arguments, but got "now"`}},
 		{name: "a device that has not joined", args: run, want: []string{"has not joined a hub; run `flotilla-device join URL --token …`"}},
 		{name: "no state directory", args: "run --state-dir ''", want: []string{"--state-dir is empty: give a directory"}},
 		{name: "a state directory that is a file", args: "run --state-dir DIR/file", file: "x", want: []string{"file: not a directory", "--state-dir"}},
 		{name: "a duration without a unit", args: run + "--lease-interval 3", want: []string{`--lease-interval "3": write a number with its unit, h, m or s, such as 24h for a day, or 1m30s`}},
 		{name: "a lease interval of an hour", args: run + "--lease-interval 1h", want: []string{"--lease-interval 1h0m0s must be between 1s and 10m"}},
 		{name: "a wrong value in the environment", args: run, env: "FLOTILLA_LEASE_INTERVAL=often", want: []string{`FLOTILLA_LEASE_INTERVAL="often" in the environment`, "write a number with its unit"}},
-		{name: "an unknown engine", args: run + "--engine rocket", want: []string{`--engine "rocket" is neither auto, docker, podman`}},
-		{name: "an unknown log level", args: run + "--log-level loud", want: []string{`--log-level "loud" is none of debug, info, warn, error`}},
-		{name: "an unknown log format", args: run + "--log-format xml", want: []string{`--log-format "xml" is none of text, json`}},
+		{name: "an unknown engine", args: run + "--engine rocket", want: []string{`--engine "rocket" is not auto, docker, podman`}},
+		{name: "an unknown log level", args: run + "--log-level loud", want: []string{`--log-level "loud" is not debug, info, warn or error`}},
+		{name: "an unknown log format", args: run + "--log-format xml", want: []string{`--log-format "xml" is not text or json`}},
 		{name: "a reserve that is not a quantity", args: run + "--system-reserved cpu=lots", want: []string{`--system-reserved`, `"lots" is not a quantity`}},
 		{name: "a reserve of an unknown resource", args: run + "--system-reserved gpu=1", want: []string{`--system-reserved`, `gpu`}},
 		{name: "a threshold without an amount", args: run + "--eviction-hard memory.available", want: []string{"--eviction-hard", "memory.available<100Mi"}},
@@ -134,13 +134,13 @@ func TestMistakesWithTheDevice(t *testing.T) {
 		{name: "joining without a token", args: "join https://127.0.0.1:1 --state-dir DIR/state", want: []string{"--token is missing; flotilla-hub token create prints the whole command"}},
 		{name: "joining with half a token", args: "join https://127.0.0.1:1 --state-dir DIR/state --token FLT1.62f4d7", want: []string{"a join token has the form FLT1."}},
 		{name: "joining without TLS", args: "join http://127.0.0.1:1" + token, want: []string{"is not an https address"}},
-		{name: "joining with an invalid address", args: "join gateway" + token, want: []string{`"gateway" is no address of a hub; write one such as https://gateway:8443`}},
+		{name: "joining with an invalid address", args: "join gateway" + token, want: []string{`"gateway" is not the address of a hub; give one such as https://gateway:8443`}},
 		{name: "joining without an answer", args: "join https://127.0.0.1:1" + token, code: 1, want: []string{"hub did not answer", "connection refused; is it running, is the port right"}},
 		{name: "the status where no agent runs", args: "status --state-dir DIR/state", code: 1, want: []string{"no agent runs", "flotilla-device join"}},
 		{name: "the log of an agent that does not run", args: "logs --state-dir DIR/state", code: 1, want: []string{"no agent runs", "flotilla-device join"}},
 		{name: "the log of two pods", args: "logs kiosk till", want: []string{"logs takes"}},
 		{name: "the log from an engine that is not there", args: "logs kiosk --state-dir DIR/state --engine DIR/none", code: 1, want: []string{"none"}},
-		{name: "a reset without a yes", args: "reset --state-dir DIR", want: []string{"say --yes"}},
+		{name: "a reset without a yes", args: "reset --state-dir DIR", want: []string{"confirm with --yes"}},
 		{name: "a reset of nothing", args: "reset --yes --state-dir DIR/none", want: []string{"none: no such file"}},
 	})
 }
@@ -239,7 +239,7 @@ func TestJoining(t *testing.T) {
 	if r := c.run(t); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	refused(t, c, 2, "this device is node kiosk-1 of this hub already ("+here+")", "--forget-workloads", "reset --yes")
+	refused(t, c, 2, "this device is already node kiosk-1 of this hub ("+here+")", "--forget-workloads", "reset --yes")
 	lock, err := os.Open(filepath.Join(c.args[5], "lock")) // as a running agent holds it
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func TestJoining(t *testing.T) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, c, 2, "this device is node kiosk-1 of this hub already ("+here+")", "reset --yes")
+	refused(t, c, 2, "this device is already node kiosk-1 of this hub ("+here+")", "reset --yes")
 	refused(t, join(here, used, "--node-name", "kiosk-2"), 1, "is used up", "flotilla-hub token create")
 
 	revoked := token()
