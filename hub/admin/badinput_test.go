@@ -19,7 +19,7 @@ func TestAnAddressThatIsWrong(t *testing.T) {
 		says string
 		back string
 	}{
-		{"/nodes?status=broken", wrong, "status “broken” does not exist. Use attention, ready, notready, unknown, never or cordoned.", "/nodes"},
+		{"/nodes?status=broken", wrong, "status “broken” does not exist. Use attention, ready, notready, unknown, never, cordoned or hot.", "/nodes"},
 		{"/nodes?status=READY", wrong, "status “READY” does not exist.", "/nodes"},
 		{"/nodes?site=nowhere", wrong, "site “nowhere” does not exist.", "/nodes"},
 		{"/nodes?page=x", wrong, "page “x” does not exist. Use a number from 1 on.", "/nodes"},

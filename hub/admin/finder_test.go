@@ -82,6 +82,7 @@ func TestWhatASearchFinds(t *testing.T) {
 		{search.Nodes, "label:board=raspberrypi4 -label:zone=oslo", names(search.Nodes, "-site:oslo board:raspberrypi4")},
 		{search.Nodes, "ip:10.1.2.0/24", every}, {search.Nodes, "-ip:10.1.2.3", ""},
 		{search.Nodes, "image:odd", "bone-4"}, {search.Nodes, "-image:odd -node:bone-*", names(search.Nodes, "-bone")},
+		{search.Nodes, "agent:1.0.0", every}, {search.Nodes, "-agent:v1.0*", ""},
 		{search.Nodes, "site:nowhere", every}, // an invalid part is left out
 		{search.Nodes, "nope:1 pi-1", "pi-1"},
 		{search.Pods, "namespace:kube-system", "elsewhere"}, {search.Pods, "label:room=kitchen", "elsewhere"}, {search.Pods, "ip:10.64.9.", "elsewhere"}, {search.Pods, "image:odd:2", "elsewhere"},
@@ -104,9 +105,10 @@ func TestASearchOfSitesAndEvents(t *testing.T) {
 		"/sites?q=node:oslo":                         {"The list of sites has no key “node:”; use site:, status:, label:.", ""},
 		"/events?q=node:pi-2+status:warning":         {"node pi-2 Ready=Unknown", "SiteDisrupted"},
 		"/events?q=site:bergen+-node:*":              {"SiteDisrupted", "node pi-2 Ready=Unknown"},
+		"/events?q=time:1":                           {"“1” is not two times", ""},
 		"/events?q=namespace:nix":                    {"Unknown namespace “nix”", ""},
 		"/nodes?q=%3Cb%3E:1":                         {"Unknown key “&lt;b&gt;:”", "Act on "},
-		"/nodes?q=status:redy":                       {"Unknown status “redy”; use attention, ready, notready, unknown, never, cordoned.", ""},
+		"/nodes?q=status:redy":                       {"Unknown status “redy”; use attention, ready, notready, unknown, never, cordoned, hot.", ""},
 		"/nodes?q=" + strings.Repeat("x", 600):       {"more than 500", ""},
 		"/workloads?q=namespace:default+-image:quux": {"kiosk", "node-exporter"},
 	} {

@@ -36,7 +36,8 @@ var destinations = []struct{ name, also, href string }{
 	{"Nodes", "list of devices", "/nodes"}, {"Sites", "list", "/sites"},
 	{"Workloads", "list of deployments, daemon sets, stateful sets, cron jobs", "/workloads"},
 	{"Pods", "list of containers", "/pods"},
-	{"Events", "history log list", "/events"}, {"Add a device", "join token new node", "/devices/add"},
+	{"Events", "history log list", "/events"}, {"Evictions", "pods that moved were evicted", "/events?q=evict"},
+	{"Add a device", "join token new node", "/devices/add"},
 	{"Devices that wait to join", "approve", frame.WaitingPath},
 	{"Actions", "drain progress jobs", "/actions"}, {"Boards", "profiles", "/boards"},
 	{"Audit log", "who changed what", "/audit"},
@@ -47,6 +48,7 @@ var destinations = []struct{ name, also, href string }{
 
 // mayOpen tells whether the role may open a page.
 func mayOpen(c *frame.Call, path string) bool {
+	path, _, _ = strings.Cut(path, "?")
 	for _, r := range c.Routes() {
 		if r.Method == http.MethodGet && r.Path == path {
 			return r.Verb == "" || c.Allow(c.User.Role, r.Verb, r.Resource)
@@ -132,7 +134,7 @@ func findLists(a *frame.Request, f *finds, words []string) {
 		rest := slices.DeleteFunc(slices.Clone(words),
 			func(w string) bool { return w == list || w+"s" == list || w == "that" || w == "are" || w == "is" })
 		asked := strings.Join(rest, " ")
-		if len(asked) < 4 {
+		if len(asked) < 3 {
 			continue
 		}
 		for _, c := range l.choices {

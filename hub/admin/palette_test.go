@@ -24,7 +24,7 @@ func TestCompletion(t *testing.T) {
 	}))
 	srv := start(t, configOf(m))
 	for _, c := range []struct{ list, text, head, want string }{
-		{"nodes", "", "", "site: status: condition: label: ip: board: image: node:"},
+		{"nodes", "", "", "site: status: condition: label: ip: board: agent: image: node:"},
 		{"sites", "os", "", "site:oslo"},
 		{"nodes", "pi s", "pi ", "site: status:"},
 		{"nodes", "-sit", "", "-site:"},
@@ -93,6 +93,7 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 		{"data-l", "PersistentVolumeClaim data-ledger-0", "/yaml/api/v1/namespaces/default/persistentvolumeclaims/data-ledger-0"},
 		{"nightly-report", "CronJob nightly-report", "/workloads?namespace=default&q=nightly-report"},
 		{"audit log", "Page Audit log", "/audit"},
+		{"moved", "Page Evictions", "/events?q=evict"},
 		{"add a device", "Page Add a device", "/devices/add"},
 		{"drain pi-2", "Action Drain pi-2", "/actions/nodes/drain?item=" + url.QueryEscape(m.Form(state.Nodes, "", "pi-2"))},
 		{"dr pi-2", "Action Drain pi-2", ""},
@@ -104,6 +105,7 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 		{"FailedMount", "Manual FailedMount", "/help/events#FailedMount"},
 		{"unknown nodes", "List Nodes: unknown (1)", "/nodes?status=unknown"},
 		{"nodes that are not ready", "List Nodes: not ready (3)", "/nodes?status=notready"},
+		{"hot nodes", "List Nodes: hot (0)", "/nodes?status=hot"},
 		{"pending pods", "List Pods: pending (1)", "/pods?status=pending"},
 	} {
 		all, text := srv.finds(t, "admin", c.question)

@@ -20,6 +20,7 @@ const (
 	Part               // contains; * stands for any text
 	Address            // an IP address, a block such as 10.0.0.0/24, or a prefix such as 10.0.
 	Label              // a label's key, or key=value where a * in the value stands for any text
+	Clock              // two times of the day, such as 01:00-02:00
 )
 
 // The lists of the page with a search.
@@ -39,11 +40,13 @@ var Keys = []Key{
 	{"ip", Address, []string{Nodes, Pods}, "an address, a block, or the beginning of an address",
 		"ip:10.42.3.7, ip:10.42.0.0/16, ip:10.42."},
 	{"board", Part, []string{Nodes, Pods}, "part of the board's name", "board:raspberry"},
+	{"agent", Part, []string{Nodes}, "part of the agent's version", "agent:0.1.0"},
 	{"image", Part, []string{Nodes, Pods, Workloads}, "part of an image's name; for nodes, of a pod's image",
 		"image:nginx:1.27"},
 	{"namespace", Whole, []string{Pods, Workloads, Events, Incidents}, "a namespace", "namespace:kube-system"},
 	{"node", Whole, []string{Nodes, Pods, Events}, "a node's name", "node:pi-1*"},
 	{"owner", Whole, []string{Pods, Workloads}, "name of the owner, or kind/name", "owner:deployment/kiosk"},
+	{"time", Clock, []string{Events, Incidents}, "two times of the last 24 hours, in UTC", "time:01:00-02:30, time:23-4"},
 }
 
 // KeyNamed returns a key by its name, or nil.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -25,7 +26,9 @@ type Term struct {
 	Key   string // "" for a word
 	Value string // without quotes, in lower case
 	how   How
-	block netip.Prefix // of an address; invalid for a prefix such as 10.0.
+	block netip.Prefix  // of an address; invalid for a prefix such as 10.0.
+	from  time.Duration // of a Clock: after midnight
+	until time.Duration // of a Clock: after midnight
 }
 
 // A Query is a parsed search. The zero Query matches everything.
@@ -152,6 +155,8 @@ func (t token) term(list string) (term Term, why string) {
 	switch k.How {
 	case Address:
 		return term, term.address()
+	case Clock:
+		return term, term.clock()
 	case Label:
 		if name, _, _ := strings.Cut(term.Value, "="); name == "" || strings.HasSuffix(name, "!") {
 			return term, "“" + t.raw + "” is not a label; write label:key or label:key=value, with a minus before it for " +
@@ -162,6 +167,8 @@ func (t token) term(list string) (term Term, why string) {
 }
 
 func keyList(list string) string { return strings.Join(KeysOf(list), ":, ") + ":" }
+
+const day = 24 * time.Hour
 
 // mapped is the number of bits before the IPv4 address in an IPv4-mapped IPv6 address.
 const mapped = 96
@@ -183,6 +190,42 @@ func (t *Term) address() (why string) {
 		return "“" + t.Value + "” is not an address, the beginning of one, or a block such as 10.42.0.0/16."
 	}
 	return ""
+}
+
+// clock parses two times of the day.
+func (t *Term) clock() (why string) {
+	from, until, _ := strings.Cut(t.Value, "-")
+	var ok [2]bool
+	t.from, ok[0] = timeOfDay(from)
+	t.until, ok[1] = timeOfDay(until)
+	if !ok[0] || !ok[1] || t.from == t.until {
+		return "“" + t.Value + "” is not two times; write for example time:01:00-02:30 or time:23-4, in UTC."
+	}
+	return ""
+}
+
+// timeOfDay parses 7, 07 or 07:30.
+func timeOfDay(text string) (d time.Duration, ok bool) {
+	for _, layout := range []string{"15", "15:04"} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute, true
+		}
+	}
+	return 0, false
+}
+
+// Between returns the times of a Clock term: the latest from that has passed, and the next until
+// after it.
+func (t Term) Between(now time.Time) (from, until time.Time) {
+	midnight := now.UTC().Truncate(day)
+	from, until = midnight.Add(t.from), midnight.Add(t.until)
+	if from.After(now) {
+		from, until = from.Add(-day), until.Add(-day)
+	}
+	if until.Before(from) {
+		until = until.Add(day)
+	}
+	return from, until
 }
 
 // Is reports whether a value matches the term, regardless of its minus.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // sites is the function Known of these tests.
@@ -28,7 +29,7 @@ func TestParse(t *testing.T) {
 		{"quotes keep a minus", Nodes, `"-x"`, `"-x"`, ""},
 		{"label takes = and :", Nodes, "label=room=kitchen label:room", "label:room=kitchen label:room", ""},
 		{"a value may have colons", Pods, "image:nginx:1.27", "image:nginx:1.27", ""},
-		{"an unknown key is reported, and the rest is searched", Nodes, "pi room:kitchen", "pi", "Unknown key “room:”; use site:, status:, condition:, label:, ip:, board:, image:, node:. For a label write label:room=kitchen"},
+		{"an unknown key is reported, and the rest is searched", Nodes, "pi room:kitchen", "pi", "Unknown key “room:”; use site:, status:, condition:, label:, ip:, board:, agent:, image:, node:. For a label write label:room=kitchen"},
 		{"a key of another list is reported", Sites, "board:pi", "", "The list of sites has no key “board:”; use site:, status:, label:."},
 		{"a key without a value is reported", Nodes, "board: pi", "pi", "“board:” needs a value: part of the board's name, for example board:raspberry."},
 		{"an unknown value is reported", Nodes, "-site:olso pi", "pi", "Unknown site “olso”; use bergen, oslo, two words."},
@@ -37,6 +38,10 @@ func TestParse(t *testing.T) {
 		{"not an address", Nodes, "ip:oslo", "", "“oslo” is not an address"},
 		{"not a label", Nodes, "label:=x", "", "is not a label"},
 		{"Kubernetes' != is a minus here", Nodes, "label:room!=x", "", "a minus before it"},
+		{"two times", Events, "time:01:00-02:30 -time:23-4", "time:01:00-02:30 -time:23-4", ""},
+		{"one time", Events, "pi time:01:00", "pi", "“01:00” is not two times; write for example time:01:00-02:30"},
+		{"a time that does not exist", Events, "time:1-25", "", "is not two times"},
+		{"the same time twice", Events, "time:1-01:00", "", "is not two times"},
 		{"the first error is reported", Nodes, "a:1 b:2", "", "“a:”"},
 		{"long", Nodes, strings.Repeat("x", MaxText+1), "", "more than 500"},
 		{"many", Nodes, strings.Repeat("x ", MaxTerms+1), "", "more than 20 terms"},
@@ -65,6 +70,28 @@ func TestIs(t *testing.T) {
 		q := Parse(Nodes, c.term, nil)
 		if len(q.Terms) != 1 || q.Terms[0].Is(c.value) != c.want {
 			t.Errorf("%s is %q: want %v (%q)", c.term, c.value, c.want, q.Wrong)
+		}
+	}
+}
+
+func TestBetween(t *testing.T) {
+	for _, c := range []struct{ rule, term, now, from, until string }{
+		{"this morning", "time:1-2:30", "29T08:00", "29T01:00", "29T02:30"},
+		{"it is not over", "time:1-2", "29T01:30", "29T01:00", "29T02:00"},
+		{"it begins now", "time:1-2", "29T01:00", "29T01:00", "29T02:00"},
+		{"it comes later today: yesterday's", "time:22-23", "29T08:00", "28T22:00", "28T23:00"},
+		{"across midnight", "time:23-4", "29T08:00", "28T23:00", "29T04:00"},
+		{"across midnight, before it", "time:23-4", "29T23:30", "29T23:00", "30T04:00"},
+	} {
+		const layout = "2006-01-02T15:04"
+		now, err := time.Parse(layout, "2026-11-"+c.now)
+		q := Parse(Events, c.term, nil)
+		if err != nil || len(q.Terms) != 1 {
+			t.Fatalf("%s: %v %q", c.rule, err, q.Wrong)
+		}
+		from, until := q.Terms[0].Between(now)
+		if from.Format(layout) != "2026-11-"+c.from || until.Format(layout) != "2026-11-"+c.until {
+			t.Errorf("%s: %s at %s is %s to %s; want %s to %s", c.rule, c.term, c.now, from, until, c.from, c.until)
 		}
 	}
 }

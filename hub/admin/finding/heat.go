@@ -9,6 +9,7 @@ import (
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
 )
 
 // HotCelsius is the temperature from which boards slow down: 80 °C on a Raspberry Pi 4 and 5.
@@ -34,12 +35,22 @@ func NodeSentence(a *frame.Request, n *corev1.Node) string {
 	return why
 }
 
+// Hot tells whether a device reports that it is too hot, or that heat slows it down.
+func Hot(n *corev1.Node) bool {
+	if c := state.NodeCondition(n, fleet.ConditionTemperatureOK); c != nil && c.Status == corev1.ConditionFalse {
+		return true
+	}
+	return throttled(state.NodeCondition(n, fleet.ConditionPowerOK))
+}
+
+func throttled(c *corev1.NodeCondition) bool { return c != nil && c.Reason == "Throttled" }
+
 // heated is the sentence about a node whose device is hot.
 func heated(why string, told corev1.NodeConditionType, n *corev1.Node, celsius float64) string {
 	if celsius < HotCelsius {
 		return why
 	}
-	if c := state.NodeCondition(n, told); c != nil && c.Reason == "Throttled" {
+	if throttled(state.NodeCondition(n, told)) {
 		return fmt.Sprintf("It is at %.0f °C, and the firmware slows the processor down: check its cooling.", celsius)
 	}
 	if len(diagnose.Failing(n)) == 0 {

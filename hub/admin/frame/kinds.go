@@ -112,7 +112,7 @@ var IncidentStatuses = [][2]string{{"", "Open and over"}, {"open", "Open"}, {"ne
 var NodeStatuses = [][2]string{
 	{"", "Any status"}, {"attention", "Needs attention"}, {"ready", "Ready"}, {"notready", "Not ready"},
 	{"unknown", "Unknown"},
-	{"never", "Never seen"}, {"cordoned", "Cordoned"},
+	{"never", "Never seen"}, {"cordoned", "Cordoned"}, {"hot", "Hot"},
 }
 
 // PodStatuses are the choices of the pods' filter.

@@ -131,6 +131,10 @@ func (a *Request) Values(list, key string) []string {
 		for n := range a.Nodes() {
 			found[BoardName(n)] = true
 		}
+	case "agent":
+		for n := range a.Nodes() {
+			found[n.Status.NodeInfo.KubeletVersion] = true
+		}
 	case "condition":
 		eachOf(func(o state.Object) {
 			for _, c := range diagnose.Conditions(o) {

@@ -137,6 +137,12 @@ var finder = frame.Finder[*fleet.Incident]{List: search.Incidents,
 		"": frame.Key(func(i *fleet.Incident, t search.Term) bool {
 			return t.In(i.Name, i.Message, i.Detail, i.Note, string(i.Cause), i.About.Kind+" "+i.About.Name, i.Site)
 		}),
+		"time": func(a *frame.Request, t search.Term) frame.Match[*fleet.Incident] {
+			from, until := t.Between(a.Now)
+			return func(i *fleet.Incident, _ search.Term) bool {
+				return i.Since.Time.Before(until) && (i.Closed == nil || !i.Closed.Time.Before(from))
+			}
+		},
 		"site":      frame.Key(func(i *fleet.Incident, t search.Term) bool { return t.Is(i.Site) }),
 		"namespace": frame.Key(func(i *fleet.Incident, t search.Term) bool { return t.Is(i.About.Namespace) }),
 		"status": func(_ *frame.Request, t search.Term) frame.Match[*fleet.Incident] {

@@ -25,6 +25,7 @@ var Finder = frame.Finder[*corev1.Node]{List: search.Nodes,
 		"site":  frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
 		"label": frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Has(n.Labels) }),
 		"board": frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(frame.BoardName(n)) }),
+		"agent": frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(n.Status.NodeInfo.KubeletVersion) }),
 		"status": func(_ *frame.Request, t search.Term) frame.Match[*corev1.Node] {
 			return frame.OfStatus(frame.NodeStatuses, t, HasStatus)
 		},
@@ -114,6 +115,8 @@ func HasStatus(n *corev1.Node, status string) bool {
 		return state.NeverReported(n)
 	case "cordoned":
 		return n.Spec.Unschedulable
+	case "hot":
+		return finding.Hot(n)
 	}
 	return true
 }

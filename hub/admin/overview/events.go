@@ -103,6 +103,13 @@ var eventFinder = frame.Finder[*corev1.Event]{List: search.Events,
 				return node != "" && t.Is(node)
 			}
 		},
+		"time": func(a *frame.Request, t search.Term) frame.Match[*corev1.Event] {
+			from, until := t.Between(a.Now)
+			return func(e *corev1.Event, _ search.Term) bool {
+				at := frame.EventTime(e)
+				return !at.Before(from) && at.Before(until)
+			}
+		},
 		"site": func(a *frame.Request, t search.Term) frame.Match[*corev1.Event] {
 			in := frame.NodesLike(a, func(n *corev1.Node) bool { return t.Is(state.SiteOf(n)) })
 			return func(e *corev1.Event, t search.Term) bool {
