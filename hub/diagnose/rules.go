@@ -76,6 +76,8 @@ type Rule struct {
 	Row  func(Finding) string // the same for one pod or node, short
 	Fix  string               // what helps
 	Raw  bool                 // the detail is a technical message and is shown apart from the sentence
+	// Brief is a detail with advice after a colon, which Fix has too: the sentence ends before it.
+	Brief bool
 
 	Condition corev1.NodeConditionType // the node's condition; "": none
 	follows   corev1.NodeConditionType // if this condition is bad too, there is no finding
@@ -212,22 +214,23 @@ var rules = map[fleet.IncidentCause]*Rule{
 	},
 
 	"MemoryPressure": ofNodes(corev1.NodeMemoryPressure, "Too little memory on %s",
-		"Move pods away, or lower what they use."),
+		"Move pods away, or lower what they use.").raw(),
 	"DiskPressure": ofNodes(corev1.NodeDiskPressure, "Too little disk space on %s",
-		"Make room on the device's disk."),
-	"PIDPressure":        ofNodes(corev1.NodePIDPressure, "Too many processes on %s", "Find the pod that starts them."),
+		"Make room on the device's disk.").raw(),
+	"PIDPressure": ofNodes(corev1.NodePIDPressure, "Too many processes on %s",
+		"Find the pod that starts them.").raw(),
 	"NetworkUnavailable": ofNodes(corev1.NodeNetworkUnavailable, "No pod network on %s", "Look at the device's engine."),
 	"Flapping": ofNodes(fleet.ConditionFlapping, "The link comes and goes on %s",
 		"Look at the device's line and its power."),
 	"OutOfDisk": ofNodes(fleet.ConditionOutOfDisk, "No disk space for another pod on %s",
-		"Make room on the device's disk.").after(corev1.NodeDiskPressure),
+		"Make room on the device's disk.").raw().after(corev1.NodeDiskPressure),
 	"StateNotStored": ofNodes(fleet.ConditionStateStored, "The device's state cannot be stored on %s",
 		"Make room on the device's disk, or replace it.").critical().after(corev1.NodeDiskPressure),
 	"StorageUnhealthy": ofNodes(fleet.ConditionStorageHealthy, "A disk fails on %s", "Replace the disk.").critical(),
 	"PowerTooLow": ofNodes(fleet.ConditionPowerOK, "Too little power or cooling on %s",
-		"Use a stronger power supply, or a shorter cable."),
+		"Use a stronger power supply or a shorter cable, and check the cooling.").brief(),
 	"TooHot": ofNodes(fleet.ConditionTemperatureOK, "The processor is too hot on %s",
-		"Cool the device, or move pods away."),
+		"Cool the device, or move pods away.").raw(),
 	"PeripheralsMissing": ofNodes(fleet.ConditionPeripheralsPresent,
 		"Something that should be connected is missing on %s", "Plug it in, or change the board profile."),
 	"NoPodCIDR": ofNodes(fleet.ConditionPodCIDRAvailable, "No addresses for pods on %s",
@@ -241,6 +244,16 @@ func ofNodes(c corev1.NodeConditionType, card, fix string) *Rule {
 	return &Rule{Severity: fleet.SeverityWarning, Family: Family(c), Card: card, Row: func(f Finding) string {
 		return f.Node + ": " + string(c)
 	}, Fix: fix, Condition: c}
+}
+
+func (r *Rule) raw() *Rule {
+	r.Raw = true
+	return r
+}
+
+func (r *Rule) brief() *Rule {
+	r.Brief = true
+	return r
 }
 
 func (r *Rule) critical() *Rule {

@@ -68,13 +68,16 @@ func TestADarkSiteIsOneIncident(t *testing.T) {
 	}
 	for _, n := range []string{"bergen-0", "bergen-1", "bergen-2"} {
 		w.ready(n, corev1.ConditionTrue)
+		w.wait(2 * time.Second)
 	}
-	w.wait(2 * time.Second)
 	w.shows("it is over when they are back, before they have stopped what left")
 	for _, n := range []string{"bergen-0", "bergen-1", "bergen-2"} {
 		w.remove(w.s.Pod("default", "kiosk-"+n))
 	}
 	i = w.s.Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
+	if i.Cause != diagnose.SiteDark || i.Message != "bergen is dark: no node of the site answers" {
+		t.Errorf("it is remembered as %s: %s", i.Cause, i.Message)
+	}
 	if i.Closed == nil || i.Evicted != 3 || i.Most != (fleet.IncidentCount{Nodes: 3, Pods: 3, Workloads: 1}) || i.ShortSeconds < 600 {
 		t.Errorf("what it has cost: %+v", i)
 	}
@@ -85,6 +88,32 @@ func TestADarkSiteIsOneIncident(t *testing.T) {
 	w.wait(time.Hour)
 	if w.s.Len(state.Incidents) != 0 {
 		t.Error("it stays longer than a day")
+	}
+}
+
+// A device's message may end in advice, which the card has already.
+func TestASentenceEndsBeforeADevicesAdvice(t *testing.T) {
+	for _, c := range []struct {
+		condition corev1.NodeConditionType
+		status    corev1.ConditionStatus
+		says      string
+		want      string
+	}{
+		{fleet.ConditionPowerOK, corev1.ConditionFalse, "the voltage is too low: use a shorter cable",
+			"Too little power or cooling on oslo-0: the voltage is too low"},
+		{corev1.NodeDiskPressure, corev1.ConditionTrue, "nodefs.available is below 10%", "Too little disk space on oslo-0"},
+		{fleet.ConditionStorageHealthy, corev1.ConditionFalse, "mmcblk0: read-only", "A disk fails on oslo-0: mmcblk0: read-only"},
+	} {
+		w := newWorld(t)
+		w.nodes("oslo", 1)
+		n := w.s.Node("oslo-0").DeepCopy()
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: c.condition, Status: c.status,
+			Message: c.says, LastTransitionTime: metav1.NewTime(w.now)})
+		w.put(n)
+		w.wait(2 * time.Second)
+		if open := w.open(); len(open) != 1 || open[0].Message != c.want || open[0].Detail != c.says {
+			t.Errorf("%s: %+v; want %q", c.condition, open, c.want)
+		}
 	}
 }
 

@@ -164,6 +164,11 @@ func (p *pass) close(i *fleet.Incident) {
 	p.spend(i)
 	i.State, i.Closed, i.QuietSince, i.NextMove, i.Held, i.Actions = fleet.IncidentClosed, &now, nil, nil, "", nil
 	i.Count = fleet.IncidentCount{}
+	// Its nodes return one after the other, and the last of them is only one silent node.
+	if c := p.s.Count(i.Site); i.Cause == diagnose.NodeDark && c.Ready+c.NotReady > 0 &&
+		int(i.Most.Nodes) >= c.Ready+c.NotReady {
+		i.Cause = diagnose.SiteDark
+	}
 	i.Message = said(i)
 	i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
 	p.plan.Do(state.Put(i, "incident "+i.Name+" is over: "+i.Message))

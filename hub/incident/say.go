@@ -69,6 +69,10 @@ func plural[N int | int32 | int64](n N, one string) string {
 // said describes an incident in one sentence. Times and consequences are in its fields.
 func said(i *fleet.Incident) string {
 	rule, name := diagnose.RuleOf(i.Cause), i.About.Name
+	nodes := i.Count.Nodes
+	if i.State == fleet.IncidentClosed {
+		nodes = i.Most.Nodes
+	}
 	if ns := i.About.Namespace; ns != "" && ns != "default" {
 		name = ns + "/" + name
 	}
@@ -79,18 +83,18 @@ func said(i *fleet.Incident) string {
 	case i.Cause == diagnose.SiteDark, rule.Family == diagnose.FamilyBoot:
 	case i.About.Kind != state.Sites.Row().Name:
 		name = i.About.Kind + " " + name
-	case len(i.Examples) == 1 && i.Count.Nodes <= 1:
+	case len(i.Examples) == 1 && nodes <= 1:
 		name = i.Examples[0]
 	default:
-		n := i.Count.Nodes
-		if i.State == fleet.IncidentClosed {
-			n = i.Most.Nodes
-		}
-		name, card = plural(n, "node")+" of "+name, cmp.Or(rule.Many, card)
+		name, card = plural(nodes, "node")+" of "+name, cmp.Or(rule.Many, card)
 	}
 	text := strings.Replace(card, "%s", name, 1)
 	if i.Detail != "" && !rule.Raw {
-		text += ": " + i.Detail
+		detail := i.Detail
+		if rule.Brief {
+			detail, _, _ = strings.Cut(detail, ": ")
+		}
+		text += ": " + detail
 	}
 	return text
 }
