@@ -76,7 +76,7 @@ func TestHowADrainEnds(t *testing.T) {
 			until(t, "the drain has stopped", func() bool { return m.Order("pi-a") == "" })
 		}, false, true},
 		{"by one who stops it on the node's page", func(t *testing.T, s *server, m *admintest.Memory, at string) {
-			if code, body := s.do(t, "operator", "/actions/nodes/stop-drain", url.Values{"item": {m.Form(state.Nodes, "", "pi-a")}}); code != http.StatusOK || !strings.Contains(body, "pi-a is drained no further") {
+			if code, body := s.do(t, "operator", "/actions/nodes/stop-drain", url.Values{"item": {m.Form(state.Nodes, "", "pi-a")}}); code != http.StatusOK || !strings.Contains(body, "pi-a is no longer being drained") {
 				t.Errorf("stop it: %d %.600s", code, mainOf(body))
 			}
 		}, false, true},

@@ -50,8 +50,12 @@ func TestAnIncidentIsAcknowledgedOnItsPage(t *testing.T) {
 	item := url.Values{"item": {m.Form(state.Incidents, "", name)}}
 	says("operator", page, "bergen is dark", "Hold… Maintenance… Acknowledge Note…", "Timeline",
 		"The hub opened the incident", "Site bergen")
-	if _, body := srv.ask(t, "viewer", "GET", page, nil); strings.Contains(body, ">Acknowledge<") {
+	_, body := srv.ask(t, "viewer", "GET", page, nil)
+	if strings.Contains(body, ">Acknowledge<") {
 		t.Error("it is offered to those who may not")
+	}
+	if !strings.Contains(body, `<a href="/sites/bergen">Site bergen</a>`) {
+		t.Error("it does not lead to its site's page")
 	}
 	if code, body := srv.do(t, "operator", "/actions/incidents/acknowledge", item); code != http.StatusOK ||
 		!strings.Contains(wordsOf(body), "is acknowledged by test-operator. Undo") {

@@ -40,6 +40,7 @@ type incidentData struct {
 	Facts    []frame.Fact
 	Timeline []line
 	Audit    string // the link to the audit; "": not for the role
+	Place    string // the page of its object
 }
 
 // Incident shows one incident: what it touches and costs, its timeline, and who acknowledged it.
@@ -65,6 +66,9 @@ func Incident(a *frame.Request) (frame.Page, error) {
 	}
 	d.Facts = factsOf(i)
 	d.Timeline = timelineOf(a, i)
+	if d.Place = d.About; state.KindNamed(i.About.Kind) == state.Sites {
+		d.Place = frame.SiteHref(i.About.Name)
+	}
 	if a.May("list", "audit") {
 		d.Audit = "/audit?" + url.Values{"q": {cmp.Or(i.Site, i.About.Name, name)}}.Encode()
 	}

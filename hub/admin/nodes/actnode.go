@@ -38,7 +38,7 @@ func Actions() []*frame.Action {
 				"their owners make new ones elsewhere. Pods of daemon sets stay.",
 			Fields: drainFields, Parse: parseDrain, Notes: drainNotes, Foresee: foreseeDrain, All: drain},
 		{Name: "stop-drain", Aside: true, Label: "Stop the drain", Save: "Stop the drain",
-			Done:  "is drained no further",
+			Done:  "is no longer being drained",
 			Means: "No more pods are asked to leave. Those that were asked leave; the node stays cordoned.",
 			Idle:  notDraining, Do: stopDrain},
 		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.",
