@@ -170,3 +170,24 @@ func BenchmarkSearch(b *testing.B) {
 		}
 	}
 }
+
+// The menu of saved views stands beside the title and covers no button there.
+func TestTheMenuOfViewsCoversNoButton(t *testing.T) {
+	t.Parallel()
+	k := newKitOf(t, admintest.Sample()...)
+	for _, pixels := range []int64{360, 768, 1280} {
+		k.width(pixels, false)
+		for _, path := range []string{"/nodes", "/workloads"} {
+			k.open(path)
+			k.await(`document.querySelectorAll(".views summary, main > .head a").length > 1`)
+			if !k.eval(`(() => {
+				const menu = document.querySelector(".views summary").getBoundingClientRect()
+				return [...document.querySelectorAll("main > .head a")].map((b) => b.getBoundingClientRect()).every((b) =>
+					b.right <= menu.left || b.left >= menu.right || b.bottom <= menu.top || b.top >= menu.bottom)
+			})()`) {
+				t.Errorf("%s at %d pixels: the menu covers a button", path, pixels)
+			}
+			k.fits(path)
+		}
+	}
+}
