@@ -17,14 +17,20 @@ type causes struct {
 	explained int
 }
 
+// of prefers a pod's own fault to a silent node: a crash loop stays when the node is back.
 func (c *causes) of(o state.Object) (worst cause) {
-	kind := ""
+	kind, ofNode := "", false
 	for _, p := range podsOf(c.Snapshot, o) {
 		f := finding.PodFault(c.Snapshot, p, c.Now)
-		if f.Cause == "" || kind != "" && frame.Rank(finding.PillKind(f)) >= frame.Rank(kind) {
+		if f.Cause == "" {
 			continue
 		}
-		kind, worst = finding.PillKind(f), cause{Text: f.Row(), Href: frame.PodHref(p)}
+		rank, dark := frame.Rank(finding.PillKind(f)), diagnose.RuleOf(f.Cause).Family == diagnose.FamilyDark
+		if kind != "" && (rank > frame.Rank(kind) || rank == frame.Rank(kind) && (dark || !ofNode)) {
+			continue
+		}
+		kind, ofNode = finding.PillKind(f), dark
+		worst = cause{Text: f.Row(), Href: frame.PodHref(p)}
 		switch f.Cause {
 		case diagnose.ImageNotPulled:
 			image := finding.ImageTroubleOf(f.Args)

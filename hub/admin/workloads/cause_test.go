@@ -77,3 +77,25 @@ func TestAPodsFaultInFewWords(t *testing.T) {
 		}
 	}
 }
+
+// A crash loop is the workload's own fault; the silent node beside it comes back.
+func TestAPodsOwnFaultComesBeforeASilentNode(t *testing.T) {
+	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds", Namespace: "default", UID: "ds"}}
+	pod := func(name, node string, crashes bool) *corev1.Pod {
+		return admintest.Pod(name, node, func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(ds,
+				appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
+			if crashes {
+				p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+					Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+			}
+		})
+	}
+	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} { // whichever comes first
+		because := &causes{Request: admintest.Ask(admintest.New(append(admintest.Sample(), ds,
+			pod(names[0], "pi-2", false), pod(names[1], "pi-1", true))...).Snapshot(), admintest.Now, nil)}
+		if got := because.of(ds); got.Href != "/pods/default/"+names[1] {
+			t.Errorf("%s is silent, and %s crashes: %+v", names[0], names[1], got)
+		}
+	}
+}
