@@ -2,10 +2,8 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -114,7 +112,8 @@ type Collection struct {
 }
 
 // Collect removes what nothing names any more: manifests without a tag that are older than a day
-// and not among used (digests), then blobs of no manifest that are older than an hour.
+// and not among used (digests of manifests or of configurations), then blobs of no manifest that
+// are older than an hour.
 func (r *Registry) Collect(used []string) (c Collection, err error) {
 	r.DropIdle()
 	r.collecting.Lock()
@@ -165,6 +164,11 @@ func (r *Registry) collectManifests(name string, used []string, live map[string]
 	for _, d := range digests {
 		info, err := os.Stat(r.manifestPath(name, d))
 		if slices.Contains(used, d) || err == nil && r.Now().Sub(info.ModTime()) < untaggedKept {
+			keep(d)
+		}
+	}
+	for _, d := range digests { // what runs is known by its configuration
+		if m, _, err := r.readManifest(name, d); err == nil && m.Config != nil && slices.Contains(used, m.Config.Digest) {
 			keep(d)
 		}
 	}
@@ -219,13 +223,4 @@ func (r *Registry) Run(ctx context.Context, used func() []string) error {
 			slog.Info("removed unused images", "manifests", c.Manifests, "blobs", c.Blobs, "bytes", c.Bytes)
 		}
 	}
-}
-
-// Status is the HTTP status of an error of this package, 500 for any other.
-func Status(err error) int {
-	var no refusal
-	if errors.As(err, &no) {
-		return no.status
-	}
-	return http.StatusInternalServerError
 }

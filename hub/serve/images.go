@@ -80,21 +80,36 @@ func (h *Hub) serveImages(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// imagesUsed returns the digests of images that pods run or workloads name, each once.
+// imagesOf returns the images that a pod spec names.
+func imagesOf(spec *corev1.PodSpec) (all []string) {
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		all = append(all, c.Image)
+	}
+	for _, c := range spec.EphemeralContainers {
+		all = append(all, c.Image)
+	}
+	for _, v := range spec.Volumes {
+		if v.Image != nil {
+			all = append(all, v.Image.Reference)
+		}
+	}
+	return all
+}
+
+// imagesUsed returns the digests of images that pods run or workloads name, each once. A pod's
+// status has the digest of the image's configuration, which is the engine's id of it.
 func imagesUsed(s state.Snapshot) (digests []string) {
 	add := func(image string) {
-		if _, digest, ok := strings.Cut(image, "@"); ok {
-			digests = append(digests, digest)
+		if i := strings.LastIndex(image, "sha256:"); i >= 0 {
+			digests = append(digests, image[i:])
 		}
 	}
 	for _, k := range state.Kinds() {
 		for o := range s.All(k, "") {
-			spec := state.PodSpecOf(o)
-			if spec == nil {
-				continue
-			}
-			for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-				add(c.Image)
+			if spec := state.PodSpecOf(o); spec != nil {
+				for _, image := range imagesOf(spec) {
+					add(image)
+				}
 			}
 			if p, ok := o.(*corev1.Pod); ok {
 				for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
@@ -166,14 +181,11 @@ func (h *Hub) removeImage(image string) (string, error) {
 func imageUser(s state.Snapshot, image string) string {
 	for _, k := range state.Kinds() {
 		for o := range s.All(k, "") {
-			spec := state.PodSpecOf(o)
-			if spec == nil {
-				continue
-			}
-			for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-				if c.Image == image {
-					return state.KeyOf(o).String()
-				}
+			if spec := state.PodSpecOf(o); spec != nil && slices.ContainsFunc(imagesOf(spec), func(named string) bool {
+				named = strings.TrimPrefix(named, "docker.io/")
+				return named == image || named+":latest" == image
+			}) {
+				return state.KeyOf(o).String()
 			}
 		}
 	}
