@@ -30,7 +30,7 @@ spec:
 func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
 		h := newHub(t)
-		pushTool(t, h, e, "shop/till:1")
+		configuration := pushTool(t, h, e, "shop/till:1")
 		d := h.join("oslo", e)
 		d.mirror = freePort(t)
 		d.run()
@@ -43,6 +43,14 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 		await(t, "the hub's image on the device", patience, func() (err error) {
 			if before, err = e.running(d.node); err == nil && len(before) != 1 {
 				err = fmt.Errorf("%d containers run: %s", len(before), h.kubectl("get", "pods,events"))
+			}
+			return err
+		})
+		await(t, "the image's id in the pod's status, by which the hub keeps the image", patience, func() error {
+			pods, err := h.pods("till", d.node)
+			if err == nil && (len(pods) != 1 || len(pods[0].Status.ContainerStatuses) != 1 ||
+				pods[0].Status.ContainerStatuses[0].ImageID != configuration) {
+				err = fmt.Errorf("want %s: %+v", configuration, pods)
 			}
 			return err
 		})
@@ -69,8 +77,9 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 	})
 }
 
-// pushTool pushes the tests' image to a hub, with the administrator's certificate.
-func pushTool(t *testing.T, h *hub, e *engine, as string) {
+// pushTool pushes the tests' image to a hub, with the administrator's certificate, and returns the
+// digest of its configuration.
+func pushTool(t *testing.T, h *hub, e *engine, as string) string {
 	t.Helper()
 	saved, err := e.ask(http.MethodGet, "/images/"+toolImage+"/get")
 	if err != nil {
@@ -88,6 +97,11 @@ func pushTool(t *testing.T, h *hub, e *engine, as string) {
 	if err := remote.Write(to, im, remote.WithTransport(at)); err != nil {
 		t.Fatal(err)
 	}
+	configuration, err := im.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return configuration.String()
 }
 
 // https sends over TLS what the library would send to loopback without.
