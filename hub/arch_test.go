@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"hub/incident":        {"shared/fleet", "hub/diagnose", "hub/state"},
 	"hub/admission":       {"shared/fleet", "shared/bound", "shared/policy", "hub/state", "firmware-configs"},
 	"hub/notify":          {"shared/fleet", "hub/state", "hub/control", "hub/incident", "hub/panics"},
-	"hub/cli":             {"firmware-configs", "shared/commands", "shared/fleet", "shared/wire", "hub/access", "hub/broker/setup", "hub/cli/socket", "hub/config", "hub/doctor", "hub/leader", "hub/monitoring", "hub/pki", "hub/store"},
+	"hub/cli":             {"firmware-configs", "shared/commands", "shared/fleet", "shared/wire", "hub/access", "hub/broker/setup", "hub/cli/socket", "hub/config", "hub/doctor", "hub/install", "hub/leader", "hub/monitoring", "hub/pki", "hub/store"},
 	"hub/doctor":          {"shared/fleet", "shared/line", "hub/config", "hub/leader", "hub/pki", "hub/state", "hub/store"},
 	"hub/cli/socket":      {"hub/listen"},
 	"hub/control":         {"shared/fleet", "hub/state", "hub/panics"},

@@ -162,7 +162,7 @@ func TestTheRequestOfARefusedDeviceIsWithdrawn(t *testing.T) {
 		{"its name is another's by now", func(t *testing.T, g fixture, _ wire.JoinToken) {
 			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t)), "10.0.0.9")
 			must(t, err)
-		}, "belongs to another machine"},
+		}, "belongs to another device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

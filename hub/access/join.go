@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"flotilla.dev/hub/pki"
@@ -165,26 +164,6 @@ func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source str
 	return t, nil
 }
 
-// nodeName is the token's node, else the device's --node-name, else the host name.
-func nodeName(t store.JoinToken, r wire.JoinRequest) (string, error) {
-	if t.Node != "" {
-		if r.Node != "" && r.Node != t.Node {
-			return "", fmt.Errorf(
-				"%w: token %s is for node %s, not for %.63s; remove --node-name or use a token without a node", ErrConflict,
-				t.ID, t.Node, r.Node)
-		}
-		return t.Node, nil
-	}
-	name := r.Node
-	if name == "" {
-		name = strings.ToLower(strings.TrimSuffix(r.Hostname, "."))
-	}
-	if err := wire.ValidNode(name); err != nil {
-		return "", fmt.Errorf("%w: %w; choose one with --node-name", ErrInvalid, err)
-	}
-	return name, nil
-}
-
 // mayTake reports whether a key may take over an enrolled node: with a token for this node
 // (replaced or reinstalled hardware), or if it is its key already. Otherwise the holder of any
 // token could take over any node, since a machine id is not secret.
@@ -193,15 +172,20 @@ func mayTake(fleet Fleet, t store.JoinToken, r wire.JoinRequest, node, key strin
 	if !ok || t.Node == node || before.Key == key && before.Site == t.Site {
 		return nil
 	}
+	board := "another device"
+	if before.MachineID != "" {
+		board = "the device with the machine ID " + before.MachineID
+	}
+	board += " of site " + before.Site
 	if r.Node == "" && t.Node == "" { // for example boards with copies of one image
-		return fmt.Errorf("%w: another device with the host name %s has joined; choose another name for this "+
+		return fmt.Errorf("%w: %s has joined as node %s; choose another name for this "+
 			"device, such as --node-name %s; if it is that device, reinstalled, create a token with "+
 			"`flotilla-hub token create --site %s --node %s`",
-			ErrConflict, node, suggested(node, r.MachineID), before.Site, node)
+			ErrConflict, board, node, suggested(node, r.MachineID), before.Site, node)
 	}
-	return fmt.Errorf("%w: node %s belongs to another machine, or to this one before it was reinstalled; to take "+
+	return fmt.Errorf("%w: node %s belongs to %s, or to this one before it was reinstalled; to take "+
 		"it over, join with a token of `flotilla-hub token create --site %s --node %s`; or choose another name with --node-name",
-		ErrConflict, node, before.Site, node)
+		ErrConflict, node, board, before.Site, node)
 }
 
 // suggested is a name that another device with this host name is unlikely to have.

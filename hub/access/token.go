@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -18,6 +19,7 @@ import (
 type NewJoinToken struct {
 	Site   string            // of the devices that join with it
 	Node   string            // the only node that may join; "": any name
+	Names  store.DeviceNames // of the devices
 	Labels map[string]string // of the nodes that join with it
 	Uses   int               // number of devices
 	Life   time.Duration
@@ -39,7 +41,7 @@ func (g *Guard) CreateJoinToken(ctx context.Context, n NewJoinToken) (wire.JoinT
 	now := g.Now()
 	t := wire.JoinToken{Pin: g.Authority.Pin(), ID: newID(), Secret: newSecret()}
 	err := g.Store.AddJoinToken(ctx, store.JoinToken{
-		ID: t.ID, Hash: hash(t.Secret), Site: n.Site, Node: n.Node, Labels: n.Labels, Uses: n.Uses,
+		ID: t.ID, Hash: hash(t.Secret), Site: n.Site, Node: n.Node, Names: n.Names, Labels: n.Labels, Uses: n.Uses,
 		Created: now, CreatedBy: n.By, Expires: now.Add(n.Life), Approval: n.Approval,
 	})
 	if err != nil {
@@ -71,6 +73,16 @@ func (n *NewJoinToken) check() error {
 		wrong("uses %d; use 1 to %d", n.Uses, maxTokenUses)
 	case n.Node != "" && n.Uses != 1:
 		wrong("uses %d: a token for node %s is for one device; use 1", n.Uses, n.Node)
+	case n.Node != "" && (len(n.Names.BySerial) > 0 || n.Names.Prefix != ""):
+		wrong("a token for node %s needs no list or prefix of names", n.Node)
+	}
+	if l := len(n.Names.BySerial); l > maxTokenUses {
+		wrong("%d names; give at most %d", l, maxTokenUses)
+	}
+	if p := n.Names.Prefix; p != "" {
+		if err := wire.ValidNode(p + strings.Repeat("0", serialEnd)); err != nil {
+			wrong("name prefix: %w", err)
+		}
 	}
 	if n.Life < time.Minute || n.Life > maxTokenLife {
 		wrong("ttl %s; use one minute to one year, such as 1h or 720h", n.Life)

@@ -14,6 +14,7 @@ type JoinToken struct {
 	Hash      []byte // sha256 of the secret
 	Site      string
 	Node      string // "": any name
+	Names     DeviceNames
 	Labels    map[string]string
 	Uses      int // allowed uses
 	Used      int
@@ -22,6 +23,15 @@ type JoinToken struct {
 	Expires   time.Time
 	Revoked   time.Time // zero: not revoked
 	Approval  bool      // devices that join with it wait for approval
+}
+
+// DeviceNames gives devices their node names by serial number, or by machine ID without one.
+type DeviceNames struct {
+	// BySerial has node names by serial number in lower case. Other devices may not join, unless
+	// there is a Prefix.
+	BySerial map[string]string `json:"bySerial,omitempty"`
+	// Prefix begins the name of each other device; the end of its serial number follows.
+	Prefix string `json:"prefix,omitempty"`
 }
 
 // A Use is a device's use of a join token. The node's record says which key the node has now.
@@ -42,22 +52,27 @@ func (s *Store) AddJoinToken(ctx context.Context, t JoinToken) error {
 	if err != nil {
 		return err
 	}
+	names, err := json.Marshal(t.Names)
+	if err != nil {
+		return err
+	}
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, "DELETE FROM join_tokens WHERE expires < ?",
 			stamp(t.Created.AddDate(0, -1, 0))); err != nil {
 			return err
 		}
 		_, err := c.ExecContext(ctx,
-			`INSERT INTO join_tokens (id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, approval)
-			VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?)`,
-			t.ID, t.Hash, t.Site, t.Node, string(labels), t.Uses, stamp(t.Created), t.CreatedBy, stamp(t.Expires),
-			number(t.Approval))
+			`INSERT INTO join_tokens
+			(id, hash, site, node, names, labels, uses, used, created, created_by, expires, revoked, approval)
+			VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?)`,
+			t.ID, t.Hash, t.Site, t.Node, string(names), string(labels), t.Uses, stamp(t.Created), t.CreatedBy,
+			stamp(t.Expires), number(t.Approval))
 		return err
 	})
 }
 
-const selectTokens = "SELECT id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, " +
-	"approval FROM join_tokens"
+const selectTokens = "SELECT id, hash, site, node, names, labels, uses, used, created, created_by, expires, " +
+	"revoked, approval FROM join_tokens"
 
 // JoinToken returns a token, or ErrNotFound.
 func (s *Store) JoinToken(ctx context.Context, id string) (JoinToken, error) {
@@ -72,11 +87,11 @@ func (s *Store) JoinTokens(ctx context.Context) ([]JoinToken, error) {
 func (s *Store) joinTokens(ctx context.Context, query string, args ...any) ([]JoinToken, error) {
 	return list(ctx, s, func(scan func(...any) error) (JoinToken, error) {
 		var t JoinToken
-		var labels, created, expires, revoked string
-		err := scan(&t.ID, &t.Hash, &t.Site, &t.Node, &labels, &t.Uses, &t.Used, &created, &t.CreatedBy, &expires, &revoked,
-			&t.Approval)
+		var names, labels, created, expires, revoked string
+		err := scan(&t.ID, &t.Hash, &t.Site, &t.Node, &names, &labels, &t.Uses, &t.Used, &created, &t.CreatedBy, &expires,
+			&revoked, &t.Approval)
 		if err == nil {
-			err = json.Unmarshal([]byte(labels), &t.Labels)
+			err = errors.Join(json.Unmarshal([]byte(names), &t.Names), json.Unmarshal([]byte(labels), &t.Labels))
 		}
 		t.Created, t.Expires, t.Revoked = moment(created), moment(expires), moment(revoked)
 		return t, err

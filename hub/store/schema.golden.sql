@@ -1,4 +1,4 @@
--- The schema after every migration (4), with one table of objects as an example: go test ./hub/store -update
+-- The schema after every migration (5), with one table of objects as an example: go test ./hub/store -update
 
 CREATE TABLE api_tokens (
   id      TEXT PRIMARY KEY,
@@ -48,7 +48,7 @@ CREATE TABLE join_tokens (
   created_by TEXT NOT NULL,
   expires    TEXT NOT NULL,
   revoked    TEXT NOT NULL     -- '' = not revoked
-, approval INTEGER NOT NULL DEFAULT 0) STRICT, WITHOUT ROWID;
+, approval INTEGER NOT NULL DEFAULT 0, names TEXT NOT NULL DEFAULT '{}') STRICT, WITHOUT ROWID;
 
 CREATE TABLE kinds (           -- which tables hold objects
   name TEXT PRIMARY KEY
