@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/discovery"
 	"flotilla.dev/shared/wire"
 )
 
@@ -25,28 +27,37 @@ type joinFlags struct {
 	stateDir, word, tokenFile, node string
 	labels, taints                  []string
 	choice                          string
-	forgetting, keeping             bool
+	forgetting, keeping, discover   bool
 	logs                            logFlags
 }
+
+// lookFor is how long --discover waits for answers.
+const lookFor = 3 * time.Second
 
 func joinCommand() *cobra.Command {
 	var f joinFlags
 	cmd := &cobra.Command{
-		Use:   "join URL --token TOKEN",
+		Use:   "join [URL] --token TOKEN",
 		Short: "Join a fleet: get this device's identity from its hub",
 		Example: `  flotilla-device join https://gateway:8443 --token FLT1.…
   flotilla-device join https://gateway:8443 --token FLT1.… --node-name kiosk-7 --label floor=2 --taint camera=true:NoSchedule
   flotilla-device join https://hub-a:8443,https://hub-b:8443 --token FLT1.…
+  flotilla-device join --discover --token FLT1.…
   flotilla-device join https://gateway:8443 --token-file /run/credentials/token
   flotilla-device join https://new-gateway:8443 --token FLT1.… --forget-workloads`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("join needs the address of the hub, such as https://gateway:8443; flotilla-hub token create " +
-					"prints the whole command")
+			switch {
+			case len(args) == 0 && f.discover:
+				return nil
+			case f.discover:
+				return usagef("--discover looks for the hub: omit its address %s, or omit --discover", args[0])
+			case len(args) != 1:
+				return usagef("join needs the address of the hub, such as https://gateway:8443, or --discover; " +
+					"flotilla-hub token create prints the whole command")
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return f.join(cmd, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return f.join(cmd, strings.Join(args, "")) },
 	}
 	f.add(cmd)
 	return cmd
@@ -63,6 +74,9 @@ func (f *joinFlags) add(cmd *cobra.Command) {
 	fl.BoolVar(&f.keeping, "keep-workloads", false,
 		"join this hub again, for example after a rotation of its root that this device has missed; workloads "+
 			"keep running")
+	fl.BoolVar(&f.discover, "discover", false,
+		"look for the hub on the local network by multicast DNS, instead of URL; this device joins only the hub that made "+
+			"the token")
 	fl.StringVar(&f.word, "token", "",
 		"join token of flotilla-hub token create, or - to read it from standard input, which hides it from the list of "+
 			"processes")
@@ -130,6 +144,14 @@ func (f *joinFlags) join(cmd *cobra.Command, url string) error {
 		return err
 	}
 	known, _ := m.Desired()
+	if f.discover {
+		found, err := discovery.Find(cmd.Context(), lookFor)
+		if err != nil {
+			return fmt.Errorf("join: %w; give the hub's address instead of --discover, such as https://gateway:8443", err)
+		}
+		url = strings.Join(found, ",")
+		fmt.Fprintf(terminal{cmd.OutOrStdout()}, "Found %s.\n", strings.Join(found, ", "))
+	}
 	id, err := join.Join(cmd.Context(), join.Options{URL: url, Token: token, Node: f.node, MachineID: machineID,
 		StateDir: dir, Key: from.key,
 		Serial: hardware.Serial(""), Waits: waitsFor(cmd.OutOrStdout(), firstHub(url), machineID),

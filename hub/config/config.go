@@ -37,6 +37,7 @@ type Config struct {
 	AgentsDir        string // agents for devices that join
 	ImageQuota       int64  // bytes of images that the hub keeps for its devices; 0: none
 	AdvertiseAddress string // host or IP address of the hub for devices and users; "": derived
+	Discovery        bool   // answer devices that look for a hub on the local network
 	LogLevel         slog.Level
 	LogFormat        string // text or json
 
@@ -154,6 +155,10 @@ var settings = []setting{
 		func(c *Config) *string {
 			return &c.AdvertiseAddress
 		}),
+	boolean("discovery", "true", "answer devices on the local network that run flotilla-device join --discover, by multicast "+
+		"DNS on UDP port 5353", func(c *Config) *bool {
+		return &c.Discovery
+	}),
 	text("agents-dir", "directory", "/usr/local/lib/flotilla/agents", "directory with the agents (flotilla-device) "+
 		"that joining devices download, one file for each processor architecture", func(c *Config) *string {
 		return &c.AgentsDir

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +43,7 @@ import (
 	"flotilla.dev/hub/snapshot"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/discovery"
 )
 
 // Listeners are the addresses at which a hub is reached.
@@ -327,6 +329,9 @@ func (h *Hub) parts() []func(context.Context) error {
 		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error {
 			return listen.ServeHTTPS(ctx, &h.answering, w.server, h.o.HTTPS)
 		})
+		if at, err := netip.ParseAddrPort(addr(h.o.HTTPS)); err == nil && h.cfg.Discovery {
+			all = append(all, kept("discovery", discovery.Hub{Listen: at, URLs: h.urls, Log: h.log}.Run))
+		}
 	}
 	if h.o.lead != nil && h.o.Peer != nil {
 		all = append(all, func(ctx context.Context) error {
