@@ -21,7 +21,7 @@ build:
 release agents:
 	VERSION=$(VERSION) .ci/platforms $@
 
-# Debian packages of both programs, with bills of materials and checksums, into dist/.
+# Debian packages of both programs and images of the hub, with bills of materials, into dist/.
 packages: release agents
 	go run ./hub/install/packages -version $(VERSION) -time $$(git log -1 --format=%ct)
 

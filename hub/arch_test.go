@@ -127,7 +127,7 @@ var only = map[string][]string{
 	"github.com/jackc/pgx":             {"hub/store"},
 	"modernc.org/sqlite":               {"hub/store"},
 	"periph.io/x":                      {"device/hardware"},
-	"github.com/google/go-containerre": {"device/signature"},
+	"github.com/google/go-containerre": {"device/signature", "hub/install/packages"}, // packages: make packages
 	"k8s.io/pod-security-admission":    {"hub/admission"},
 	"github.com/prometheus/client_gol": {"hub/metrics"},
 	"github.com/yuin/goldmark":         {"web/manual"},

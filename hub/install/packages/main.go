@@ -1,5 +1,5 @@
-// Command packages is `make packages`: Debian packages of both programs for each architecture, with
-// a bill of materials beside each, and their checksums.
+// Command packages is `make packages`: Debian packages of both programs and an image of the hub for
+// each architecture, with a bill of materials beside each, and their checksums.
 //
 // It packs what `make release agents` has built. The same commit makes the same bytes: every file
 // has the time of the commit.
@@ -64,7 +64,16 @@ func run(version, bin, out string, when time.Time) error {
 			}); err != nil {
 				return err
 			}
-			for _, file := range []string{base + ".deb", base + ".cdx.json"} {
+			files := []string{base + ".deb", base + ".cdx.json"}
+			if name == "flotilla-hub" {
+				files = append(files, base+".image.tar")
+				if err := writeFile(files[2], func(w io.Writer) error {
+					return writeImage(w, p.debian, version, program, agents, when)
+				}); err != nil {
+					return err
+				}
+			}
+			for _, file := range files {
 				text, err := os.ReadFile(file)
 				if err != nil {
 					return err
@@ -72,6 +81,10 @@ func run(version, bin, out string, when time.Time) error {
 				sums = append(sums, fmt.Sprintf("%x  %s\n", sha256.Sum256(text), filepath.Base(file)))
 			}
 		}
+	}
+	compose := strings.ReplaceAll(composeFile, "@VERSION@", strings.TrimPrefix(version, "v"))
+	if err := os.WriteFile(filepath.Join(out, "compose.yaml"), []byte(compose), 0o644); err != nil {
+		return err
 	}
 	slices.SortFunc(sums, func(a, b string) int { return strings.Compare(a[66:], b[66:]) })
 	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(strings.Join(sums, "")), 0o644)
