@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	quickly     = time.Second // if a chunk is acknowledged in this time, the line may carry more at once
-	maxUnderWay = 4           // chunks in flight
+	fastAck     = time.Second // a chunk acknowledged within this time allows one more chunk in flight
+	maxUnderWay = 4           // most chunks in flight
 	heldFor     = 100 * time.Millisecond
 )
 
-// answers are the reply chunks in flight: one on a slow line and a few on others, so that a lease
-// waits behind at most 100 kB. The window of each stream tracks what the hub has.
+// answers are the reply chunks in flight: one on a slow line, up to four on others, so that a lease
+// waits behind at most 100 kB. Each stream's own window counts the chunks that the hub has.
 type answers struct {
 	underWay []underWay
-	room     int        // limit of chunks in flight, from 1
+	room     int        // limit of chunks in flight, at least 1
 	held     *addressed // a chunk that paho did not accept; sent before all others
 }
 
@@ -29,7 +29,7 @@ type underWay struct {
 	until ackDeadline
 }
 
-// more returns the source of the next chunk, nil at the limit.
+// more returns the channel of waiting chunks, nil at the limit.
 func (s *session) more() <-chan addressed {
 	if s.answers.held != nil || len(s.answers.underWay) >= max(s.answers.room, 1) {
 		return nil
@@ -45,16 +45,16 @@ func (s *session) answered(n int) <-chan struct{} {
 	return s.answers.underWay[n].token.Done()
 }
 
-// settleAnswers removes acknowledged chunks. The hub acknowledges in order (MQTT-4.6.0-2), so
-// chunks before an acknowledged one are settled too; one without an acknowledgement is lost.
-// Sending it again is useless: the hub has seen the gap.
+// settleAnswers removes acknowledged and lost chunks. The hub acknowledges in order (MQTT-4.6.0-2),
+// so a chunk before an acknowledged one is settled or lost. A lost chunk is not sent again, because
+// the hub has already noticed the gap.
 func (s *session) settleAnswers(now time.Time) {
 	a := &s.answers
 	settled := 0
 	for i, u := range a.underWay {
 		select {
 		case <-u.token.Done():
-			if a.room++; now.Sub(u.since) >= quickly {
+			if a.room++; now.Sub(u.since) >= fastAck {
 				a.room = max(a.room/2, 1)
 			}
 			a.room = min(a.room, maxUnderWay)
@@ -62,7 +62,7 @@ func (s *session) settleAnswers(now time.Time) {
 		default:
 		}
 	}
-	for ; settled < len(a.underWay) && !now.Before(s.ends(a.underWay[settled].until)); settled++ {
+	for ; settled < len(a.underWay) && !now.Before(s.deadline(a.underWay[settled].until)); settled++ {
 		a.room = 1
 	}
 	if a.underWay = a.underWay[settled:]; len(a.underWay) == 0 {
@@ -70,8 +70,8 @@ func (s *session) settleAnswers(now time.Time) {
 	}
 }
 
-// sendReply publishes a chunk. If paho does not accept it because earlier writes take too long, it
-// is sent later: no chunk may be left out.
+// sendReply publishes a chunk. If paho does not accept the chunk because earlier writes take too
+// long, the chunk is sent later, before all others: a reply must have no gap.
 func (s *session) sendReply(r addressed) {
 	token := s.client.Publish(wire.ReplyTopic(s.l.cfg.Prefix, s.l.cfg.Node, r.id), 1, false, r.payload)
 	select {

@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A chunk without an acknowledgement makes room once a later one is acknowledged.
-func TestALostChunkHoldsUpNothingBehindIt(t *testing.T) {
+// A lost chunk frees its place once a later chunk is acknowledged.
+func TestALostChunkDelaysNoLaterChunk(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lost []int // the lost chunks among those in flight, from 0
@@ -53,7 +53,7 @@ func TestALostChunkHoldsUpNothingBehindIt(t *testing.T) {
 					began := time.Now()
 					send(l.Stream("r2"), 20)
 					if took := time.Since(began); took > time.Second {
-						t.Errorf("other chunks waited %s", took)
+						t.Errorf("the chunks after the lost one waited %s", took)
 					}
 				})
 			})
@@ -61,8 +61,8 @@ func TestALostChunkHoldsUpNothingBehindIt(t *testing.T) {
 	}
 }
 
-// Without a later chunk, or one at a time, only a timeout shows the loss.
-func TestAChunkThatIsNotAcknowledgedIsGivenUp(t *testing.T) {
+// A lost last chunk, or a lost single chunk, is noticed only by its timeout.
+func TestAnUnacknowledgedChunkTimesOut(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
@@ -77,7 +77,7 @@ func TestAChunkThatIsNotAcknowledgedIsGivenUp(t *testing.T) {
 			}
 		}
 		if took := time.Since(began); took.Truncate(time.Second) != 3*ackTimeout {
-			t.Errorf("four chunks went out in %s, wants one at a time, %s apart", took, ackTimeout)
+			t.Errorf("four chunks were sent in %s, want one every %s", took, ackTimeout)
 		}
 	})
 }

@@ -20,20 +20,20 @@ import (
 // Times of a connection.
 const (
 	connectTimeout = 10 * time.Second // TCP, TLS and CONNECT together
-	dialTimeout    = 4 * time.Second  // TCP, if there are several addresses: a SYN is sent at 0, 1 and 3 s
+	dialTimeout    = 4 * time.Second  // TCP, if the list has several addresses: a SYN is sent at 0, 1 and 3 s
 	keepAlive      = 10 * time.Second
 	pingTimeout    = 5 * time.Second
 	// paho checks every quarter of the keep-alive: a ping goes out at most 12.5 s after the last
 	// byte, and 5 s later the link counts as half open.
 	silence      = keepAlive + keepAlive/4 + pingTimeout
-	writeTimeout = 5 * time.Second // without progress of a write
+	writeTimeout = 5 * time.Second // longest write without progress
 )
 
 // A server is one address of the hub.
 type server struct {
 	url  string
 	dial func(context.Context) (net.Conn, error)
-	tls  *tls.Config // nil: none
+	tls  *tls.Config // nil: without TLS
 }
 
 // servers parses a list of addresses. Each has its own TLS configuration, since the certificate
@@ -94,15 +94,15 @@ func (c *Config) server(text string) (s server, err error) {
 	if verify := s.tls.VerifyConnection; verify != nil {
 		name := s.tls.ServerName
 		s.tls.VerifyConnection = func(state tls.ConnectionState) error {
-			state.ServerName = name // the library leaves it empty for an IP address
+			state.ServerName = name // crypto/tls leaves it empty for an IP address
 			return verify(state)
 		}
 	}
 	return s, nil
 }
 
-// open connects, with a TLS handshake if needed. If there are several addresses, a silent one gets
-// less time, so that another can be tried.
+// open connects, with a TLS handshake if needed. If the list has several addresses, the time for
+// TCP is shorter, so that another address is tried soon.
 func (s *server) open(ctx context.Context, several bool, inFlight *atomic.Int64) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -128,21 +128,21 @@ func (s *server) open(ctx context.Context, several bool, inFlight *atomic.Int64)
 }
 
 // A conn detects a dead peer itself: no byte for 17.5 s plus the time of unacknowledged bytes on
-// the slowest link, 5 s without progress of a write, or a packet slower than 1 KiB/s. paho counts
-// packets instead: it would take a desired state that needs a minute for silence, and write a ping
-// to a dead line for ever.
+// the slowest link, 5 s without progress of a write, or a packet slower than 1 KiB/s. paho instead
+// counts packets: it takes a desired state that needs a minute for silence, and never stops writing
+// a ping to a dead line.
 type conn struct {
-	net.Conn               // with TLS if used
+	net.Conn               // the connection to use, with TLS if configured
 	raw      *line.Conn    // the TCP connection
-	turn     chan struct{} // token for one writer: paho has two
+	turn     chan struct{} // semaphore: paho has two goroutines that write
 
 	mu     sync.Mutex
-	closed bool  // closed by paho
-	broken error // why conn closed it
+	closed bool  // paho has closed the connection
+	broken error // why conn closed the connection
 }
 
-// newConn adds these checks to a connection. inFlight are the bytes without an acknowledgement,
-// which come before the answer to a ping.
+// newConn adds these checks to a connection. inFlight counts the unacknowledged bytes, behind which
+// the answer to a ping waits.
 func newConn(c net.Conn, raw *line.Conn, inFlight *atomic.Int64) *conn {
 	raw.Listen(func() time.Duration { return silence + line.Takes(int(inFlight.Load())) })
 	return &conn{Conn: c, raw: raw, turn: make(chan struct{}, 1)}
@@ -163,7 +163,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		err = errors.New("no answer from the hub")
 	case errors.Is(err, net.ErrClosed):
-		// paho would take the original error for its own Close and not reconnect.
+		// paho takes the original error for the result of its own Close and would not report it.
 		err = errors.New("the connection was cut on this side")
 	}
 	return n, err
@@ -173,8 +173,8 @@ func (c *conn) Read(p []byte) (int, error) {
 var pingreq = []byte{0xc0, 0}
 
 // Write sends one whole packet; a ping must not interrupt another packet. Each lease, the only
-// packet at QoS 0, takes a ping with it: a separate ping would wake the hub once more per node and
-// interval, which costs more than the lease. paho sees the answer and sends no ping.
+// packet at QoS 0, carries a ping: a separate ping would wake the hub once more per node and
+// interval, which costs more than the lease. paho sees the PINGRESP and sends no ping of its own.
 func (c *conn) Write(p []byte) (int, error) {
 	if len(p) == 0 || p[0] != publish0 {
 		return c.write(p)
@@ -196,8 +196,8 @@ func (c *conn) write(p []byte) (int, error) {
 	return n, err
 }
 
-// breakOff closes the connection after a failed write and tells the reader why: paho does not react
-// to a ping that failed.
+// breakOff closes the connection after a failed write and gives the error to the reader, because
+// paho ignores a failed ping.
 func (c *conn) breakOff(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

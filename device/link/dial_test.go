@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// A lease carries a ping in the same write; no other packet does.
-func TestALeaseTakesAPingAlong(t *testing.T) {
+// A lease, the only packet at QoS 0, carries a ping in the same write.
+func TestALeaseCarriesAPing(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		sent, want []byte

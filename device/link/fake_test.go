@@ -23,8 +23,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A hub is a minimal peer of one device: it accepts its messages, requests what it lacks, and can
-// lose messages.
+// A hub is a minimal peer of one device: it receives the device's messages, requests missing ones,
+// and can lose messages.
 type hub struct {
 	t *testing.T
 
@@ -35,8 +35,8 @@ type hub struct {
 	wills    []wire.Presence
 	refuse   byte                      // return code of the CONNACK
 	brief    int                       // number of connections that end after their CONNACK
-	lose     func(message string) bool // called for every message in both directions
-	mute     func(message string) bool // sends no PUBACK for it
+	lose     func(message string) bool // called for every message in both directions; true: the message is lost
+	mute     func(message string) bool // true: the hub sends no PUBACK for this message
 	external bool                      // behind a broker
 	silent   atomic.Bool               // the hub acknowledges nothing
 	desired  wire.Desired              // the desired state
@@ -45,15 +45,15 @@ type hub struct {
 	lease    wire.Lease
 	status   wire.Status
 	pods     wire.Pods
-	part     wire.Pods // of an incomplete list
+	part     wire.Pods // parts so far of an incomplete list
 	events   []wire.Event
 	replies  []wire.Reply
 	presence []wire.Presence
 	frozen   atomic.Bool  // packets vanish in both directions
 	deaf     atomic.Bool  // the hub does not read: writes block
-	rate     int          // bytes per second to the hub; 0: unlimited
+	rate     int          // bytes per second from the device; 0: unlimited
 	buffer   int          // buffered bytes before a write blocks
-	fail     func() error // times of every dial
+	fail     func() error // error of every dial; nil: dials succeed
 	log      logBuffer    // the link's log
 }
 
@@ -75,7 +75,7 @@ func (p *logBuffer) String() string {
 	return p.text.String()
 }
 
-// A heard is a received message with its time.
+// A heard is the name of a received message and its time.
 type heard struct {
 	at   time.Time
 	what string
@@ -85,7 +85,7 @@ func (h *hub) note(what string) { h.heard = append(h.heard, heard{time.Now(), wh
 
 func (h *hub) losing(what string) bool { return h.lose != nil && h.lose(what) }
 
-// dial is the link's Config.Dial.
+// dial is the Config.Dial of the link.
 func (h *hub) dial(context.Context) (net.Conn, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,7 +106,7 @@ func (h *hub) dial(context.Context) (net.Conn, error) {
 	return narrow(c, h.rate, max(h.buffer, 4<<10)), nil
 }
 
-// A narrowed connection has a limited rate and a buffer before it, as in an operating system.
+// A narrowed connection has a limited rate behind a send buffer, like a TCP connection.
 type narrowed struct {
 	net.Conn
 	rate, buffer int
@@ -158,7 +158,7 @@ func (n *narrowed) Write(p []byte) (done int, err error) {
 			done += some
 		}
 		left := len(p) - done
-		until := now.Add(n.takes(min(left, max(n.buffer/4, 1))) + time.Microsecond) // then the buffer has room
+		until := now.Add(n.takes(min(left, max(n.buffer/4, 1))) + time.Microsecond) // by then the buffer has room
 		late := !n.until.IsZero() && n.until.Before(until)
 		if late {
 			until = n.until
@@ -198,7 +198,7 @@ func (f *freezing) Write(p []byte) (int, error) {
 	return f.Conn.Write(p)
 }
 
-// Read fails with a socket's error, which paho knows.
+// Read fails with a socket's error, which paho recognizes.
 func (f *freezing) Read(p []byte) (int, error) {
 	n, err := f.Conn.Read(p)
 	if errors.Is(err, io.ErrClosedPipe) {
@@ -229,8 +229,9 @@ func (h *hub) serve(c net.Conn) {
 		case *packets.ConnectPacket:
 			h.connects++
 			h.note("connect")
-			if !p.CleanSession || p.WillRetain || p.Keepalive != 10 || p.ProtocolVersion != 4 || p.WillTopic != "fleet/v1/nodes/pi-1/presence" || p.ClientIdentifier != "pi-1:3f2a9c0d1e4b5a67" && !h.external {
-				h.t.Errorf("CONNECT is not the protocol's: %v", p)
+			if !p.CleanSession || p.WillRetain || p.Keepalive != 10 || p.ProtocolVersion != 4 ||
+				p.WillTopic != "fleet/v1/nodes/pi-1/presence" || p.ClientIdentifier != "pi-1:3f2a9c0d1e4b5a67" && !h.external {
+				h.t.Errorf("CONNECT has wrong fields: %v", p)
 			}
 			w, err := wire.ParsePresence(p.WillMessage)
 			if err != nil {
@@ -324,8 +325,14 @@ func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
 		h.check(err)
 		h.replies = append(h.replies, v)
 	}
-	if h.external && !h.silent.Load() && (a.Channel == wire.ChannelStatus || a.Channel == wire.ChannelPods || a.Channel == wire.ChannelEvent) && !h.losing("ack "+string(a.Channel)) {
-		h.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", "ack"), "ack", wire.Request{Type: wire.RequestAck, Of: wire.AckOf(p.Payload)})
+	if h.external && !h.silent.Load() &&
+		(a.Channel == wire.ChannelStatus || a.Channel == wire.ChannelPods || a.Channel == wire.ChannelEvent) &&
+		!h.losing("ack "+string(a.Channel)) {
+		h.send(
+			wire.RequestTopic(wire.DefaultPrefix, "pi-1", "ack"),
+			"ack",
+			wire.Request{Type: wire.RequestAck, Of: wire.AckOf(p.Payload)},
+		)
 	}
 	if p.Qos == 0 || h.losing("puback") || h.mute != nil && h.mute(string(a.Channel)) {
 		return nil
@@ -335,11 +342,12 @@ func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
 	return ack
 }
 
-// list stores a list of pods: unchanged entries stay, and parts wait for the others.
+// list stores a list of pods. It keeps the pods that the list leaves out as unchanged, and collects
+// parts until the list is complete.
 func (h *hub) list(v wire.Pods) {
 	if v.Base > 0 && v.Base != h.pods.Seq {
 		h.note("baseless")
-		return // the next lease shows that something is missing
+		return // the next lease shows that this list is missing
 	}
 	for i, p := range v.Pods {
 		if at := slices.IndexFunc(h.pods.Pods, func(q wire.PodStatus) bool { return q.UID == p.UID }); p.AsBefore() {
@@ -387,7 +395,7 @@ func (h *hub) send(topic, what string, v any) {
 	}
 }
 
-// want changes the desired state and publishes it.
+// want sets the generation of the desired state and publishes it.
 func (h *hub) want(generation int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -403,14 +411,14 @@ func (h *hub) request(id string, r wire.Request) {
 	h.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", id), "request", r)
 }
 
-// with reads the hub's state under its lock.
+// with calls f under the hub's lock.
 func with[T any](h *hub, f func(h *hub) T) T {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return f(h)
 }
 
-// times returns when messages of a kind came since a time.
+// times returns when messages of a kind arrived, as durations after since.
 func (h *hub) times(what string, since time.Time) (at []time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -422,12 +430,12 @@ func (h *hub) times(what string, since time.Time) (at []time.Duration) {
 	return at
 }
 
-// An agent is a Source and Sink whose facts are a few numbers.
+// An agent is a Source and a Sink with a few facts.
 type agent struct {
 	mu       sync.Mutex
 	link     *Link
-	load     string // in the status
-	pod      string // in the pods
+	load     string // a text in the status
+	pod      string // name of the first pod
 	others   []wire.PodStatus
 	stored   int64
 	stopping bool
@@ -442,13 +450,21 @@ func (a *agent) Status() wire.Status {
 	if a.stopping {
 		reason = "NodeShutdown"
 	}
-	return wire.Status{Vitals: a.vitals, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Reason: reason, Message: a.load}}}}
+	return wire.Status{
+		Vitals: a.vitals,
+		Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Reason: reason, Message: a.load}},
+		},
+	}
 }
 
 func (a *agent) Pods() wire.Pods {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return wire.Pods{Generation: a.stored, Pods: append([]wire.PodStatus{{UID: "u1", Namespace: "default", Name: a.pod}}, a.others...)}
+	return wire.Pods{
+		Generation: a.stored,
+		Pods:       append([]wire.PodStatus{{UID: "u1", Namespace: "default", Name: a.pod}}, a.others...),
+	}
 }
 
 func (a *agent) StoredGeneration() int64 {
@@ -470,7 +486,7 @@ func (a *agent) Request(id string, r wire.Request) {
 	a.requests = append(a.requests, id+" "+r.Type)
 }
 
-// change changes all facts and notifies the link.
+// change sets all facts to a text and notifies the link.
 func (a *agent) change(to string) {
 	a.mu.Lock()
 	a.load, a.pod = to, to
@@ -507,7 +523,7 @@ func bubble(t *testing.T, h *hub, test func(t *testing.T, l *Link, a *agent)) {
 			h.conn.Close()
 		}
 		h.mu.Unlock()
-		time.Sleep(time.Minute) // paho's goroutines have ended
+		time.Sleep(time.Minute) // paho's goroutines end meanwhile
 	})
 }
 
@@ -529,6 +545,6 @@ func agree(t *testing.T, h *hub, a *agent, when string) {
 	got := fmt.Sprintf("status %q, pods %q, stored generation %d", status, pod, h.lease.Desired)
 	want := fmt.Sprintf("status %q, pods %q, stored generation %d", a.load, a.pod, h.desired.Generation)
 	if got != want || a.stored != h.desired.Generation {
-		t.Errorf("%s: the hub believes %s; true is %s (stored %d)", when, got, want, a.stored)
+		t.Errorf("%s: the hub has %s; the agent has %s (stored %d)", when, got, want, a.stored)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A hubAck is a message that the hub itself acknowledges. Behind a broker it takes the place of the
-// PUBACK token.
+// A hubAck is the hub's own acknowledgement of a message. Behind a broker it replaces the PUBACK
+// token.
 type hubAck struct {
 	of   string
 	done chan struct{}
@@ -26,7 +26,8 @@ func (a *hubAck) WaitTimeout(d time.Duration) bool {
 	}
 }
 
-// expect registers a payload that the hub will acknowledge. One of each kind is in flight.
+// expect registers a payload that the hub will acknowledge. It replaces an older one of the same
+// kind.
 func (l *Link) expect(c wire.Channel, payload []byte) *hubAck {
 	a := &hubAck{wire.AckOf(payload), make(chan struct{})}
 	l.mu.Lock()
@@ -53,29 +54,29 @@ func (l *Link) ackedByHub(of string) {
 	}
 }
 
-// isForUs reports whether the hub's requests to the node are for this device. A broker lets in
-// every device with a certificate of the node's name, so a clone or a replaced device receives them
-// too. The hub acknowledges only the statuses of its own device; until then a desired state waits
-// and requests are dropped.
+// isForUs reports whether the hub's requests to the node are meant for this device. A broker admits
+// every device with a certificate for the node's name, so a clone or a replaced device receives
+// them too. The hub acknowledges only the statuses of its own device. Until the first
+// acknowledgement a desired state waits and requests are dropped.
 func (l *Link) isForUs() bool { return l.known.Load() }
 
-// Unheard reports whether the device is connected to a broker whose hub does not acknowledge its
+// Unheard reports whether the device is connected to a broker but the hub does not acknowledge its
 // messages: the hub may be down or have other addresses.
 func (l *Link) Unheard() bool { return l.unheard.Load() }
 
-// unacked is the number of messages in a row that the hub has not acknowledged; it ends a session.
+// unacked is the error that ends a session: that many consecutive messages were not acknowledged.
 type unacked int
 
 func (n unacked) Error() string {
 	return fmt.Sprintf("the hub has acknowledged none of the last %d messages", int(n))
 }
 
-// maxDoublings bounds how often the limit doubles: up to 96 messages, each with up to 5 minutes.
+// maxDoublings limits the doubling: up to 96 messages, each with a timeout of up to 5 minutes.
 const maxDoublings = 5
 
-// maxUnacked is the number of unacknowledged messages after which the connection counts as broken.
-// Behind a broker the hub may be down, and a fleet that reconnects every half minute would only
-// load the broker; so the limit doubles with each such session.
+// maxUnacked returns the number of unacknowledged messages after which the connection counts as
+// broken. Behind a broker the limit doubles with each such session: the hub may be down, and a
+// fleet that reconnects every half minute would only load the broker.
 func (s *session) maxUnacked() int {
 	if !s.external {
 		return maxUnacked

@@ -21,7 +21,7 @@ func (h *hub) count(what string) (n int) {
 	return n
 }
 
-func TestBehindABrokerWhatTheHubHasNotAcknowledgedIsSentAgain(t *testing.T) {
+func TestBehindABrokerUnacknowledgedMessagesAreRepeated(t *testing.T) {
 	lost := 0
 	h := &hub{external: true}
 	h.lose = func(m string) bool {
@@ -44,7 +44,7 @@ func TestBehindABrokerWhatTheHubHasNotAcknowledgedIsSentAgain(t *testing.T) {
 		l.Event(wire.Event{Type: "Normal", Reason: "Second"})
 		time.Sleep(5 * time.Second)
 		if n := h.count("event"); n != 1 {
-			t.Errorf("%d events in 5 s, of which none was acknowledged by the hub", n)
+			t.Errorf("%d events were sent in 5 s without the hub's acknowledgement, want 1", n)
 		}
 		time.Sleep(time.Minute)
 		var got []string
@@ -54,7 +54,7 @@ func TestBehindABrokerWhatTheHubHasNotAcknowledgedIsSentAgain(t *testing.T) {
 		}
 		h.mu.Unlock()
 		if strings.Join(got, " ") != "First First First Second" {
-			t.Errorf("the hub got %v", got)
+			t.Errorf("the hub received %v", got)
 		}
 		if n := h.count("connect"); n != 1 {
 			t.Errorf("%d connections", n)
@@ -62,9 +62,9 @@ func TestBehindABrokerWhatTheHubHasNotAcknowledgedIsSentAgain(t *testing.T) {
 	})
 }
 
-// A broker without its hub looks like a good one. The device tries another connection, and does so
-// less and less often, since the hub may be down.
-func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
+// A broker accepts connections even if its hub is elsewhere. The device tries another connection,
+// ever less often, since the hub may be down.
+func TestADeviceLeavesABrokerWithoutAHub(t *testing.T) {
 	h := &hub{external: true}
 	h.silent.Store(true)
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
@@ -80,13 +80,13 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 		statuses := h.count("status")
 		time.Sleep(24 * time.Hour)
 		if n := h.count("connect") - first; n > 24*60/5 {
-			t.Errorf("%d connections a day to a broker whose hub is away", n)
+			t.Errorf("%d connections a day to a broker without a hub", n)
 		}
 		if n := h.count("status") - statuses; n > 24*60 {
 			t.Errorf("%d statuses a day", n)
 		}
 		h.silent.Store(false)
-		time.Sleep(6 * time.Minute) // or at once, if a lease shows that it lacks something
+		time.Sleep(6 * time.Minute) // a status is due by then
 		agree(t, h, a, "when the hub is back")
 		if l.Unheard() {
 			t.Error("Unheard is true with a hub")
@@ -94,7 +94,7 @@ func TestBehindABrokerADeviceLeavesOneWithoutAHub(t *testing.T) {
 	})
 }
 
-// A broker takes over the hub's own address and gives it back. A device that stayed connected would
+// A broker takes over the hub's own address and gives it back. A device that stayed connected could
 // not reach its hub.
 func TestABrokerTakesOverTheHubsAddress(t *testing.T) {
 	h := &hub{}
@@ -115,15 +115,15 @@ func TestABrokerTakesOverTheHubsAddress(t *testing.T) {
 			if n := h.count("connect"); external && n != 2 || !external && n != 3 {
 				t.Errorf("behind a broker %v: %d connections", external, n)
 			}
-			if err := l.SetServer("mqtt://hub:1883", external); err != nil { // the same kind of server
+			if err := l.SetServer("mqtt://hub:1883", external); err != nil { // repeating the same kind of server changes nothing
 				t.Fatal(err)
 			}
 		}
 	})
 }
 
-// Behind a broker a reply has its boot id; the hub's own connection does not need it.
-func TestBehindABrokerAnAnswerNamesItsBoot(t *testing.T) {
+// Behind a broker a reply has the device's boot id; a direct connection does not need it.
+func TestBehindABrokerAReplyHasTheBootID(t *testing.T) {
 	for external, want := range map[bool]string{true: "b1", false: ""} {
 		h := &hub{external: external}
 		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
@@ -135,20 +135,20 @@ func TestBehindABrokerAnAnswerNamesItsBoot(t *testing.T) {
 			time.Sleep(time.Second)
 			got := with(h, func(h *hub) []wire.Reply { return h.replies })
 			if len(got) != 3 {
-				t.Fatalf("%d chunks came", len(got))
+				t.Fatalf("%d chunks arrived", len(got))
 			}
 			for _, r := range got {
 				if r.Boot != want {
-					t.Errorf("behind a broker %v: chunk %d is of boot %q, want %q", external, r.Seq, r.Boot, want)
+					t.Errorf("behind a broker %v: chunk %d has boot id %q, want %q", external, r.Seq, r.Boot, want)
 				}
 			}
 		})
 	}
 }
 
-// A broker lets in each copy of a device's certificate and delivers the node's messages to all. A
-// device that the hub does not acknowledge acts on none of them.
-func TestBehindABrokerADeviceHeedsOnlyAHubThatHasHeardIt(t *testing.T) {
+// A broker admits every copy of a device's certificate and delivers the node's messages to each. A
+// device acts on them only once the hub has acknowledged its status.
+func TestBehindABrokerOnlyAnAcknowledgedDeviceActs(t *testing.T) {
 	h := &hub{external: true}
 	h.silent.Store(true)
 	order := func(id string) {
@@ -157,7 +157,7 @@ func TestBehindABrokerADeviceHeedsOnlyAHubThatHasHeardIt(t *testing.T) {
 		h.send(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), "desired", h.desired)
 		h.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", id), "request", wire.Request{Type: wire.RequestReboot})
 	}
-	did := func(a *agent) (stored int64, requests string) {
+	handled := func(a *agent) (stored int64, requests string) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return a.stored, strings.Join(a.requests, ", ")
@@ -167,23 +167,23 @@ func TestBehindABrokerADeviceHeedsOnlyAHubThatHasHeardIt(t *testing.T) {
 		time.Sleep(time.Second)
 		order("q1")
 		time.Sleep(time.Hour)
-		if stored, requests := did(a); stored != 0 || requests != "" {
-			t.Errorf("a device that its hub does not acknowledge has stored generation %d and did %q", stored, requests)
+		if stored, requests := handled(a); stored != 0 || requests != "" {
+			t.Errorf("before the hub's acknowledgement the device stored generation %d and handled %q", stored, requests)
 		}
 		h.silent.Store(false)
-		time.Sleep(10 * time.Minute) // or when its next status is due
+		time.Sleep(10 * time.Minute) // the next status is due by then
 		order("q2")
 		time.Sleep(time.Second)
-		if stored, requests := did(a); stored != 7 || requests != "q2 reboot" {
-			t.Errorf("when the hub has heard it, it has stored generation %d and did %q", stored, requests)
+		if stored, requests := handled(a); stored != 7 || requests != "q2 reboot" {
+			t.Errorf("after the hub's acknowledgement the device stored generation %d and handled %q", stored, requests)
 		}
 		h.silent.Store(true)
 		with(h, func(h *hub) bool { _ = h.conn.Close(); return true })
-		time.Sleep(5 * time.Second) // it has reconnected
+		time.Sleep(5 * time.Second) // the device reconnects meanwhile
 		order("q3")
 		time.Sleep(5 * time.Second)
-		if _, requests := did(a); requests != "q2 reboot" {
-			t.Errorf("in a connection in which the hub has not heard it, it did %q", requests)
+		if _, requests := handled(a); requests != "q2 reboot" {
+			t.Errorf("in a new connection, before the hub's acknowledgement, the device handled %q", requests)
 		}
 		h.silent.Store(false)
 		time.Sleep(10 * time.Minute)
@@ -195,8 +195,8 @@ func TestBehindABrokerADeviceHeedsOnlyAHubThatHasHeardIt(t *testing.T) {
 		direct.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", "q1"), "request", wire.Request{Type: wire.RequestReboot})
 		direct.mu.Unlock()
 		time.Sleep(time.Second)
-		if _, requests := did(a); requests != "q1 reboot" {
-			t.Errorf("without a broker it did %q", requests)
+		if _, requests := handled(a); requests != "q1 reboot" {
+			t.Errorf("without a broker the device handled %q", requests)
 		}
 	})
 }

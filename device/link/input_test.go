@@ -32,12 +32,12 @@ func (h *hub) taken() (ack uint64, chunks int) {
 	return ack, len(h.replies)
 }
 
-func TestInputIsGivenOutInItsOrderAndAcknowledged(t *testing.T) {
+func TestInputArrivesInOrderAndIsAcknowledged(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
 		s := l.Stream("r1")
-		h.give("other", typed(1, "not for it"))
+		h.give("other", typed(1, "for another stream"))
 		var got []string
 		next := func() {
 			t.Helper()
@@ -60,7 +60,7 @@ func TestInputIsGivenOutInItsOrderAndAcknowledged(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if ack, chunks := h.taken(); chunks != 0 {
-			t.Errorf("%d was acknowledged before anybody said that it has been dealt with", ack)
+			t.Errorf("input %d was acknowledged before the caller had processed it", ack)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -68,10 +68,10 @@ func TestInputIsGivenOutInItsOrderAndAcknowledged(t *testing.T) {
 			t.Error(err)
 		}
 		if ack, chunks := h.taken(); ack != 4 || chunks != 1 {
-			t.Errorf("%d acknowledged in %d chunks, want 4 in one", ack, chunks)
+			t.Errorf("input %d is acknowledged in %d chunks, want input 4 in one chunk", ack, chunks)
 		}
 		if a.requests != nil {
-			t.Errorf("input went to the agent as requests: %q", a.requests)
+			t.Errorf("the agent received inputs as requests: %q", a.requests)
 		}
 	})
 }
@@ -96,26 +96,30 @@ func TestOutputCarriesTheAcknowledgementOfInput(t *testing.T) {
 			h.give("r1", typed(seq, "x"))
 			time.Sleep(time.Second)
 			if ack, _ := h.taken(); ack != seq {
-				t.Fatalf("after input %d, %d is acknowledged", seq, ack)
+				t.Fatalf("after input %d, the acknowledged input is %d", seq, ack)
 			}
 		}
-		h.give("r1", typed(20, "x")) // the device's acknowledgement is lost
+		h.give("r1", typed(20, "x")) // the hub repeats an input because it missed the acknowledgement
 		time.Sleep(time.Second)
 		_, before := h.taken()
 		h.give("r1", typed(20, "x"))
 		time.Sleep(time.Second)
 		if ack, chunks := h.taken(); ack != 20 || chunks != before+1 {
-			t.Errorf("an input that came again was answered with %d chunks, of %d", chunks-before, ack)
+			t.Errorf(
+				"a repeated input was answered with %d chunks that acknowledge input %d, want 1 chunk and input 20",
+				chunks-before,
+				ack,
+			)
 		}
 	})
 }
 
-func TestInputWithAHoleIsNoInput(t *testing.T) {
+func TestInputWithAGapIsAnError(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
 		seqs       []uint64
 	}{
-		{"a lost input", "input 3 came after 1: what lies between was lost", []uint64{1, 3, 4}},
+		{"a lost input", "input 3 came after 1: the inputs between were lost", []uint64{1, 3, 4}},
 		{"too many inputs", "more than 8 inputs ahead", []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -156,7 +160,7 @@ func TestInputEndsWithItsConnection(t *testing.T) {
 	})
 }
 
-// acknowledging acknowledges every chunk at once, as a hub with a fast reader.
+// acknowledging acknowledges every chunk within 100 ms, as a hub with a fast reader does.
 func (h *hub) acknowledging(ctx context.Context, id string) {
 	for seen := uint64(0); ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
 		n := with(h, func(h *hub) uint64 { return uint64(len(h.replies)) })
@@ -167,7 +171,7 @@ func (h *hub) acknowledging(ctx context.Context, id string) {
 	}
 }
 
-func TestALongAnswerOverASlowLineHoldsUpNoLease(t *testing.T) {
+func TestALongReplyOverASlowLineDelaysNoLease(t *testing.T) {
 	h := &hub{rate: 16 << 10, buffer: 4 << 20} // a modem with megabytes of buffer
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(time.Second)
@@ -188,7 +192,7 @@ func TestALongAnswerOverASlowLineHoldsUpNoLease(t *testing.T) {
 			last = at
 		}
 		if last < 4*time.Minute+40*time.Second {
-			t.Errorf("the last lease came after %s", last)
+			t.Errorf("the last lease of 5 minutes came after %s", last)
 		}
 		if got := len(with(h, func(h *hub) []wire.Reply { return h.replies })); got < 90 {
 			t.Errorf("%d chunks in 5 minutes: the line was not used", got)
@@ -200,7 +204,7 @@ func TestALongAnswerOverASlowLineHoldsUpNoLease(t *testing.T) {
 	})
 }
 
-func TestNoChunkIsLeftOutWhereTheLineIsBusy(t *testing.T) {
+func TestABusyLineLosesNoChunk(t *testing.T) {
 	h := &hub{rate: 8 << 10}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(time.Second)
@@ -216,7 +220,7 @@ func TestNoChunkIsLeftOutWhereTheLineIsBusy(t *testing.T) {
 			n++
 		}
 		for range 3 {
-			for range 6 { // the line seems to be fast
+			for range 6 { // fast acknowledgements raise the limit of chunks in flight
 				send()
 				time.Sleep(200 * time.Millisecond)
 			}
@@ -224,7 +228,7 @@ func TestNoChunkIsLeftOutWhereTheLineIsBusy(t *testing.T) {
 			a.load = strings.Repeat("x", 60<<10) // a write longer than paho's timeout
 			a.mu.Unlock()
 			l.StatusChanged()
-			time.Sleep(100 * time.Millisecond) // now it is in flight
+			time.Sleep(100 * time.Millisecond) // the status is in flight
 			for range 4 {
 				send()
 			}

@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// errNewBoot ends a session so that the link can use a new boot id: another device has used the
-// node's name meanwhile.
+// errNewBoot ends a session so that the link starts again with a new boot id, because another
+// device has used the node's name in the meantime.
 var errNewBoot = errors.New("the hub requests a new boot id: another device has used this node's name meanwhile")
 
 // Boot returns the present boot id: Config.Boot, or a new one that the hub has requested.
@@ -22,7 +22,8 @@ func (l *Link) Boot() string {
 	return l.boot
 }
 
-// beginAnew resets the link to that of a new agent. It is called between two sessions.
+// beginAnew gives the link a new boot id and message numbers, like those of a restarted agent. It
+// is called between two sessions.
 func (l *Link) beginAnew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +57,8 @@ func (l *Link) isGone() bool {
 	return l.gone
 }
 
-// confirmFor is how long Run tries to report that the pods are gone. The hub assumes it after 40 s.
+// confirmFor is how long Run tries to report that the pods are gone. Without that report the hub
+// assumes it after 40 s.
 const confirmFor = time.Minute
 
 // leave waits until the device has no pods, reports it, and ends.

@@ -25,16 +25,17 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Source has the present facts. Its methods are called whenever something is to be sent, one at a
-// time, and must return quickly. The link fills in boot, seq, time and machine id.
+// A Source returns the present facts. The link calls its methods one at a time, whenever it sends;
+// they must return quickly. The link fills in boot, seq, time and machine id.
 type Source interface {
 	Status() wire.Status
 	Pods() wire.Pods
-	StoredGeneration() int64 // of the durably stored desired state; 0: none
+	StoredGeneration() int64 // generation of the durably stored desired state; 0: none
 }
 
-// A Sink receives the hub's messages. Its methods are called one at a time and may be slow: a newer
-// desired state replaces a waiting one. The link handles refresh and ack requests itself.
+// A Sink receives the hub's messages. Its methods are called one at a time and may be slow:
+// meanwhile a newer desired state replaces a waiting one. The link handles refresh and ack requests
+// itself.
 type Sink interface {
 	Desired(wire.Desired)
 	Request(id string, r wire.Request)
@@ -51,23 +52,24 @@ type Config struct {
 	// on loopback. Several, separated by commas, are addresses of one hub or of its brokers.
 	Server string
 	// External means that the addresses are those of a broker. The hub then acknowledges messages
-	// itself, since the broker's acknowledgement does not mean that the hub has them.
+	// itself, since the broker's acknowledgement does not mean that the hub has received them.
 	External bool
-	// Prove proves to a hub behind a broker that a boot is this device's; may be nil.
+	// Prove returns the proof, for a hub behind a broker, that a boot id is this device's; may be
+	// nil.
 	Prove func(boot string) *wire.Proof
 	// TLS has the device's certificate and the hub's CA; required for mqtts.
 	TLS *tls.Config
 	// Dial opens the connection below TLS; nil: TCP to the host of Server.
 	Dial func(context.Context) (net.Conn, error)
 
-	Prefix         string        // of all topics; empty: wire.DefaultPrefix
-	LeaseInterval  time.Duration // until the hub sets another; 0: 10 s
+	Prefix         string        // prefix of all topics; empty: wire.DefaultPrefix
+	LeaseInterval  time.Duration // until the hub sets another interval; 0: 10 s
 	StatusInterval time.Duration // longest time without a status; 0: 5 min
 
 	Source Source
 	Sink   Sink
-	// Dismissed is called when the device's enrolment has ended. Run then waits until there are no
-	// pods, reports that, and ends. nil: ignored.
+	// Dismissed is called when the device's enrolment has ended; nil: the link ignores that. After
+	// the call Run waits until the device has no pods, reports that, and ends.
 	Dismissed func(wire.Dismissed)
 	Log       *slog.Logger // nil: slog.Default()
 }
@@ -77,14 +79,14 @@ const (
 	leaseJitter   = 0.04
 	leaseRetry    = 200 * time.Millisecond // doubles
 	leaseRetryMax = 7 * time.Second
-	ackTimeout    = 10 * time.Second // without a PUBACK the message counts as lost
+	ackTimeout    = 10 * time.Second // time without a PUBACK after which a message counts as lost
 	maxUnacked    = 3                // lost messages in a row, after which the connection counts as broken
-	longPause     = time.Second      // after a list of pods that needs several messages
+	longPause     = time.Second      // pause after a list of pods that needs several messages
 	steady        = 30 * time.Second // a session of this length with answers resets the back-off
 	newCause      = time.Minute      // between two log lines about one outage
 	maxEvents     = 256
 	maxRequests   = 1024    // waiting requests; above the agent's limit, so that the agent can refuse excess requests
-	maxWaiting    = 1 << 20 // bytes of waiting requests; a single one may be larger
+	maxWaiting    = 1 << 20 // bytes of waiting requests; one request alone may be larger
 
 	// Each different desired state is written to flash twice. If a hub sends 4 MiB every second, the
 	// rate limits these writes to 1.4 GB a day, and only the newest desired state waits.
@@ -100,15 +102,15 @@ var ErrDismissed = errors.New("the hub has ended this device's enrolment")
 
 // A Link keeps one device connected. Make it with New.
 type Link struct {
-	cfg  Config
-	log  *slog.Logger
-	told lineLimiter
+	cfg   Config
+	log   *slog.Logger
+	lines lineLimiter
 
 	route   route          // the hub's addresses
 	wake    chan struct{}  // a field below has changed
 	deliver chan struct{}  // a message has arrived
 	replies chan addressed // from Streams to the session
-	numbers struct {       // of this boot; used by the session only
+	numbers struct {       // message numbers of this boot; only the session uses them
 		lease, status, pods uint64
 		list                uint64 // newest list of pods; the field pods is the newest list that was sent completely
 		connection          uint64
@@ -127,9 +129,9 @@ type Link struct {
 	waiting  int // bytes of waiting requests
 	streams  map[string]*Stream
 	session  *session     // nil: offline
-	inFlight atomic.Int64 // bytes without an acknowledgement
+	inFlight atomic.Int64 // bytes sent without an acknowledgement
 	lastErr  error
-	acks     map[wire.Channel]*hubAck // messages that the hub must acknowledge; the newest of each kind
+	acks     map[wire.Channel]*hubAck // the newest message of each kind that the hub must acknowledge
 	// the hub has acknowledged a status of this connection; always true without a broker
 	known          atomic.Bool
 	unheard        atomic.Bool // behind a broker, the hub has not acknowledged the last message
@@ -137,7 +139,8 @@ type Link struct {
 	silentSessions int         // consecutive sessions that ended for lack of acknowledgements; used with a broker
 }
 
-// asked are the messages and actions that the agent or the hub has requested.
+// asked are the messages and actions that the agent or the hub has requested since the last turn of
+// the session's loop.
 type asked struct{ status, pods, lease, refresh, boot, move bool }
 
 // A queued is a waiting event and its number.
@@ -151,7 +154,7 @@ type addressedRequest struct {
 	r  wire.Request
 }
 
-// New checks the configuration. Run connects.
+// New checks the configuration; it does not connect.
 func New(cfg Config) (*Link, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = wire.DefaultPrefix
@@ -192,17 +195,17 @@ func New(cfg Config) (*Link, error) {
 	return l, nil
 }
 
-// Run keeps the device connected until ctx ends. Then it sends the Source's last status (which
-// should be Ready=False, NodeShutdown by then) and presence "shutdown" and returns nil. It returns
-// ErrDismissed when the enrolment has ended.
+// Run keeps the device connected until ctx ends. It then sends the Source's last status, which
+// should be Ready=False with reason NodeShutdown, and presence "shutdown", and returns nil. It
+// returns ErrDismissed when the enrolment has ended.
 func (l *Link) Run(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	wg.Go(func() { l.deliverAll(serving) })
 	defer wg.Wait()
 	defer stop()
-	var said string // the last logged cause
-	var saidAt time.Time
+	var logged string // the last logged cause
+	var loggedAt time.Time
 	for try := 0; ; {
 		began := time.Now()
 		err := l.connectOnce(ctx)
@@ -220,20 +223,20 @@ func (l *Link) Run(ctx context.Context) error {
 			try = 0
 		}
 		if time.Since(began) >= steady {
-			saidAt = time.Time{}
+			loggedAt = time.Time{}
 		}
 		lastly, _ := l.route.now()
 		good := l.acked && time.Since(began) >= steady || errors.Is(err, errNewBoot) || errors.Is(err, errMoved)
 		if deaf := unacked(0); errors.As(err, &deaf) {
-			good = false // a server that is not the hub
+			good = false // the server is not the hub
 		}
 		pause := l.pause(&try, good)
 		args := []any{"node", l.cfg.Node, "hub", lastly.url, "err", err, "again", pause.Round(time.Millisecond)}
-		// An error may have another port number at every try, so a new cause is logged at most once
-		// a minute.
-		if said != err.Error() && time.Since(saidAt) >= newCause || saidAt.IsZero() {
-			said, saidAt = err.Error(), time.Now()
-			l.told.tell(l.log, slog.LevelWarn, "cannot reach the hub; workloads keep running", args...)
+		// The error text may differ at every try, for example in a port number, so a new cause is
+		// logged at most once a minute.
+		if logged != err.Error() && time.Since(loggedAt) >= newCause || loggedAt.IsZero() {
+			logged, loggedAt = err.Error(), time.Now()
+			l.lines.line(l.log, slog.LevelWarn, "cannot reach the hub; workloads keep running", args...)
 		} else {
 			l.log.Debug("cannot reach the hub; workloads keep running", args...)
 		}
@@ -253,8 +256,8 @@ func (l *Link) backoff(try int) time.Duration {
 	return line.Pause(try, l.interval/2)
 }
 
-// StatusChanged makes the link send the Source's status. Like PodsChanged and DesiredStored it
-// never blocks, and a Sink may call it.
+// StatusChanged makes the link send the Source's status. StatusChanged, PodsChanged and
+// DesiredStored never block, and a Sink may call them.
 func (l *Link) StatusChanged() { l.ask(func(a *asked) { a.status = true }) }
 
 // PodsChanged makes the link send the Source's pods.
@@ -270,8 +273,8 @@ func (l *Link) ask(what func(*asked)) {
 	signal(l.wake)
 }
 
-// Event sends an event now or when the hub is back. The newest 256 wait; older ones are dropped and
-// their number is reported. The link fills in boot, and a zero time.
+// Event sends an event now, or when the hub is back. The newest 256 events wait; older ones are
+// dropped, and their number is reported. The link fills in boot, and the time if it is zero.
 func (l *Link) Event(e wire.Event) {
 	e.Boot = l.Boot()
 	if e.Time.IsZero() {
@@ -291,7 +294,7 @@ func (l *Link) Event(e wire.Event) {
 	signal(l.wake)
 }
 
-// Online reports whether the hub is connected, and otherwise why not.
+// Online reports whether the hub is connected; if not, the error says why.
 func (l *Link) Online() (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,8 +304,8 @@ func (l *Link) Online() (bool, error) {
 	return false, l.lastErr
 }
 
-// deliverAll passes the waiting messages to the Sink one after the other. A desired state beyond
-// the rate waits, and a newer one replaces it.
+// deliverAll passes the waiting messages to the Sink one after the other. A desired state above the
+// rate limit waits, and a newer one replaces it.
 func (l *Link) deliverAll(ctx context.Context) {
 	budget := rate.NewLimiter(desiredRate, desiredBurst)
 	var parts wire.DesiredParts
@@ -320,7 +323,7 @@ func (l *Link) deliverAll(ctx context.Context) {
 			var desired [][]byte
 			requests := l.requests
 			if len(l.desired) > 0 && l.isForUs() {
-				size := 0 // of all parts: one alone is useless
+				size := 0 // bytes of all parts, because a part alone is useless
 				for _, payload := range l.desired {
 					size += wire.TextSize(payload)
 				}
@@ -357,7 +360,7 @@ func (l *Link) deliverDesired(payload []byte, parts *wire.DesiredParts) {
 		return
 	}
 	if l.isGone() || !whole {
-		return // the enrolment has ended, or parts are missing: they follow, or the next lease requests them
+		return // the enrolment has ended, or missing parts will follow or be requested by the next lease
 	}
 	if d.Dismissed != nil {
 		l.dismissed(*d.Dismissed)

@@ -25,11 +25,11 @@ func TestOnConnectingStatusPodsLeaseComeInThisOrder(t *testing.T) {
 			got = append(got, m.what)
 		}
 		if want := []string{"connect", "subscribe", "status", "pods", "lease"}; !slices.Equal(got, want) {
-			t.Errorf("the hub heard %q, want %q", got, want)
+			t.Errorf("the hub received %q, want %q", got, want)
 		}
 		l2 := with(h, func(h *hub) wire.Lease { return h.lease })
 		if l2.Boot != "b1" || l2.Seq != 1 || l2.Status != 1 || l2.Pods != 1 {
-			t.Errorf("first lease %+v", l2)
+			t.Errorf("the first lease is %+v", l2)
 		}
 		if online, err := l.Online(); !online || err != nil {
 			t.Errorf("Online: %v, %v", online, err)
@@ -65,7 +65,7 @@ func TestTheHubSetsTheLeaseInterval(t *testing.T) {
 		h.mu.Lock()
 		h.desired = wire.Desired{Generation: 1, Hub: "h1", LeaseIntervalSeconds: 30}
 		h.mu.Unlock()
-		time.Sleep(30 * time.Second) // the next lease shows that it is behind
+		time.Sleep(30 * time.Second) // the next lease reports an old generation, so the hub sends the desired state
 		began := time.Now()
 		time.Sleep(10 * time.Minute)
 		if n := len(h.times("lease", began)); n < 18 || n > 20 {
@@ -98,7 +98,7 @@ func TestChangesAreToldAtOnceAndNeverPileUp(t *testing.T) {
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
 		a.change("second")
-		agree(t, h, a, "at once after a change")
+		agree(t, h, a, "just after a change")
 		h.mu.Lock()
 		h.mute = func(what string) bool { return what == "status" }
 		h.mu.Unlock()
@@ -109,24 +109,25 @@ func TestChangesAreToldAtOnceAndNeverPileUp(t *testing.T) {
 			synctest.Wait()
 		}
 		if n := len(h.times("status", began)); n != 1 {
-			t.Errorf("%d statuses are in flight without acknowledgement", n)
+			t.Errorf("%d statuses were sent without an acknowledgement, want 1", n)
 		}
 		h.mu.Lock()
 		h.mute = nil
 		h.mu.Unlock()
 		time.Sleep(ackTimeout + time.Second)
-		agree(t, h, a, "after the acknowledgement was given up")
+		agree(t, h, a, "after the acknowledgement timed out")
 	})
 }
 
-// A hub that stood still accepts its queue of abandoned connections and ends each after its
-// CONNACK. A device that waits for an answer on such a connection misses messages meanwhile.
-func TestAConnectionThatEndsWithItsConnackIsMadeAnewAtOnce(t *testing.T) {
+// An overloaded hub later accepts queued connections that devices have abandoned, and ends each
+// after its CONNACK. A device that waits for an answer on such a connection misses messages
+// meanwhile.
+func TestAConnectionThatEndsAfterItsConnackIsReplacedAtOnce(t *testing.T) {
 	for range 20 {
 		h := &hub{brief: 20}
 		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 			time.Sleep(20*line.MaxPause + time.Minute)
-			agree(t, h, a, "in the end")
+			agree(t, h, a, "after the last connection")
 			if text := h.log.String(); strings.Contains(text, "no answer") || strings.Contains(text, "timeout") {
 				t.Errorf("the device waited on a connection that had ended:\n%s", text)
 			}
@@ -164,7 +165,7 @@ func TestAnySingleLossHealsWithinTwoLeaseIntervals(t *testing.T) {
 					}
 					time.Sleep(20800 * time.Millisecond)
 					if !with(h, func(*hub) bool { return lost }) && what != "pingresp" {
-						t.Fatalf("no %s was lost", what)
+						t.Fatalf("the case lost no %s", what)
 					}
 					agree(t, h, a, "two lease intervals after the loss")
 				})
@@ -189,7 +190,7 @@ func TestLossesWhileConnectingHealByTryingAgain(t *testing.T) {
 				time.Sleep(32 * time.Second)
 				agree(t, h, a, "half a minute after the start")
 				if !with(h, func(*hub) bool { return lost }) {
-					t.Error("nothing was lost")
+					t.Error("the case lost no message")
 				}
 			})
 		})
@@ -198,13 +199,13 @@ func TestLossesWhileConnectingHealByTryingAgain(t *testing.T) {
 
 func TestAHalfOpenLinkIsNoticedWithinTwentySeconds(t *testing.T) {
 	for name, breakIt := range map[string]func(h *hub){
-		"packets vanish":       func(h *hub) { h.frozen.Store(true) },
-		"writes to it block":   func(h *hub) { h.deaf.Store(true) },
-		"pings are unanswered": func(h *hub) {},
-		"the peer is gone":     func(h *hub) { h.conn.Close() },
+		"packets vanish":                      func(h *hub) { h.frozen.Store(true) },
+		"writes to the hub block":             func(h *hub) { h.deaf.Store(true) },
+		"pings are not answered":              func(h *hub) {},
+		"packets are lost in both directions": func(h *hub) { h.conn.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			for i := range 20 { // at different times within the lease interval
+			for i := range 20 { // the fault begins at different times within the lease interval
 				h := &hub{}
 				bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 					time.Sleep(40*time.Second + time.Duration(i)*500*time.Millisecond)
@@ -218,7 +219,7 @@ func TestAHalfOpenLinkIsNoticedWithinTwentySeconds(t *testing.T) {
 					}
 					h.deaf.Store(false)
 					if took := time.Since(began); took > 20*time.Second {
-						t.Errorf("noticed after %s", took)
+						t.Errorf("the loss was noticed after %s", took)
 					}
 				})
 			}
@@ -227,7 +228,7 @@ func TestAHalfOpenLinkIsNoticedWithinTwentySeconds(t *testing.T) {
 }
 
 // A desired state of 4 MiB takes two minutes on a slow line, which is not silence.
-func TestASlowDownloadIsNotTakenForSilence(t *testing.T) {
+func TestASlowDownloadIsNotSilence(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
@@ -280,13 +281,13 @@ func TestNoLeasesQueueWhileTheHubIsAway(t *testing.T) {
 		time.Sleep(line.MaxPause)
 		at := h.times("lease", back)
 		if len(at) == 0 || len(at) > 7 {
-			t.Fatalf("%d leases in the first minute after ten minutes away", len(at))
+			t.Fatalf("%d leases in the first minute after an outage of ten minutes", len(at))
 		}
 		after := with(h, func(h *hub) uint64 { return h.lease.Seq })
 		if after != before+uint64(len(at)) {
 			t.Errorf("lease %d follows %d, but only %d were sent", after, before, len(at))
 		}
-		agree(t, h, a, "after the return")
+		agree(t, h, a, "after the outage")
 	})
 }
 
@@ -321,9 +322,8 @@ func TestReconnectsBackOffWithFullJitter(t *testing.T) {
 	})
 }
 
-// An outage of a day must not fill a card with log lines, although each error has another port
-// number.
-func TestALongOutageIsAFewLinesOfTheLog(t *testing.T) {
+// A day's outage must not fill the disk with log lines, although each error names another port.
+func TestALongOutageLogsFewLines(t *testing.T) {
 	tries := 0
 	h := &hub{fail: func() error {
 		tries++
@@ -331,17 +331,17 @@ func TestALongOutageIsAFewLinesOfTheLog(t *testing.T) {
 	}}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(2 * time.Hour)
-		synctest.Wait() // a try may be under way
+		synctest.Wait() // let a running try end
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		said := h.log.String()
-		if n := strings.Count(said, "cannot reach the hub"); n < 1 || n > 121 || tries < 1000 {
-			t.Errorf("%d lines of the log about %d tries in two hours, wants one a minute at most", n, tries)
+		logged := h.log.String()
+		if n := strings.Count(logged, "cannot reach the hub"); n < 1 || n > 121 || tries < 1000 {
+			t.Errorf("%d log lines about %d tries in two hours, want at most one a minute", n, tries)
 		}
 	})
 }
 
-func TestARefusedDeviceSaysWhy(t *testing.T) {
+func TestARefusedDeviceReportsTheReason(t *testing.T) {
 	h := &hub{refuse: 5}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
@@ -361,7 +361,7 @@ func TestAHubThatAcknowledgesNothingIsLeft(t *testing.T) {
 	})
 }
 
-func TestAnOrderlyStopSaysSo(t *testing.T) {
+func TestAnOrderlyStopIsReported(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
@@ -370,13 +370,13 @@ func TestAnOrderlyStopSaysSo(t *testing.T) {
 		a.mu.Unlock()
 	})
 	if r := h.status.Status.Conditions[0].Reason; r != "NodeShutdown" {
-		t.Errorf("the last status says %s", r)
+		t.Errorf("the last status has reason %s", r)
 	}
 	if len(h.presence) != 1 || h.presence[0].State != wire.PresenceShutdown || h.presence[0].Boot != "b1" {
 		t.Errorf("presence %+v", h.presence)
 	}
 	if h.heard[len(h.heard)-1].what != "disconnect" || len(h.wills) != 0 {
-		t.Errorf("heard %v, wills %v; want a DISCONNECT and no will", h.heard, h.wills)
+		t.Errorf("received %v, wills %v; want a DISCONNECT and no will", h.heard, h.wills)
 	}
 }
 
@@ -388,7 +388,8 @@ func TestACutLinkFiresTheWillWithItsBoot(t *testing.T) {
 		h.conn.Close()
 		h.mu.Unlock()
 		time.Sleep(5 * time.Second)
-		if w := with(h, func(h *hub) []wire.Presence { return h.wills }); len(w) != 1 || w[0] != (wire.Presence{Boot: "b1", State: wire.PresenceLost, Connection: 1}) {
+		if w := with(h, func(h *hub) []wire.Presence { return h.wills }); len(w) != 1 || w[0] != (wire.Presence{
+			Boot: "b1", State: wire.PresenceLost, Connection: 1}) {
 			t.Errorf("wills %v", w)
 		}
 	})
@@ -408,7 +409,7 @@ func TestEventsWaitForTheHubInOrderAndTheirOverflowIsTold(t *testing.T) {
 		}
 		h.mu.Lock()
 		acks := 0
-		h.lose = func(what string) bool { // one event and one acknowledgement are lost
+		h.lose = func(what string) bool { // an event and an acknowledgement are lost
 			if what == "puback" {
 				acks++
 			}
@@ -427,12 +428,12 @@ func TestEventsWaitForTheHubInOrderAndTheirOverflowIsTold(t *testing.T) {
 			want = append(want, fmt.Sprint("Pulled ", i+10))
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%d events came: %.300q, want %d: %.300q", len(got), got, len(want), want)
+			t.Errorf("%d events arrived: %.300q, want %d: %.300q", len(got), got, len(want), want)
 		}
 	})
 }
 
-func TestARefreshDoesNotWaitForWhatIsInFlight(t *testing.T) {
+func TestARefreshDoesNotWaitForMessagesInFlight(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(time.Second)
@@ -453,11 +454,11 @@ func TestARefreshDoesNotWaitForWhatIsInFlight(t *testing.T) {
 		h.lose = nil
 		h.mu.Unlock()
 		time.Sleep(time.Millisecond)
-		agree(t, h, a, "at once after the refresh")
+		agree(t, h, a, "just after the refresh")
 	})
 }
 
-func TestRequestsArriveAndRefreshIsAnsweredHere(t *testing.T) {
+func TestRequestsReachTheAgentAndTheLinkAnswersRefresh(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
@@ -469,9 +470,10 @@ func TestRequestsArriveAndRefreshIsAnsweredHere(t *testing.T) {
 		h.request("r3", wire.Request{Type: "dance"})
 		synctest.Wait()
 		if !slices.Equal(a.requests, []string{"r2 logs", "r3 dance"}) {
-			t.Errorf("the agent got %q", a.requests)
+			t.Errorf("the agent received %q", a.requests)
 		}
-		if s, p := h.times("status", began.Add(time.Nanosecond)), h.times("pods", began.Add(time.Nanosecond)); len(s)+len(p) > 2 {
+		if s, p := h.times("status", began.Add(time.Nanosecond)), h.times(
+			"pods", began.Add(time.Nanosecond)); len(s)+len(p) > 2 {
 			t.Errorf("refresh was answered by %d statuses and %d pods", len(s), len(p))
 		}
 		h.mu.Lock()
@@ -482,8 +484,9 @@ func TestRequestsArriveAndRefreshIsAnsweredHere(t *testing.T) {
 	})
 }
 
-// Each desired state is written to flash. The newest one waits, and nothing waits behind it.
-func TestAFloodOfDesiredStatesIsHeldToABudget(t *testing.T) {
+// Each desired state is written to flash. Above the rate limit only the newest one waits, and
+// requests do not wait behind it.
+func TestDesiredStatesAreRateLimited(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
@@ -503,7 +506,7 @@ func TestAFloodOfDesiredStatesIsHeldToABudget(t *testing.T) {
 			}
 		}
 		if stored < 7 || stored > 10 {
-			t.Errorf("of 200 desired states of 4 MiB in 200 s %d were taken, want 8", stored)
+			t.Errorf("%d of 200 desired states of 4 MiB were stored in 200 s, want 8", stored)
 		}
 		l.arrivedRequest("r1", []byte(`{"type":"usage"}`))
 		synctest.Wait()
@@ -513,13 +516,13 @@ func TestAFloodOfDesiredStatesIsHeldToABudget(t *testing.T) {
 		a.mu.Unlock()
 		time.Sleep(10 * time.Minute)
 		if g := a.StoredGeneration(); g != generation {
-			t.Errorf("in the end generation %d is stored, want the newest, %d", g, generation)
+			t.Errorf("generation %d is stored, want the newest, %d", g, generation)
 		}
 	})
 }
 
-// 100 pods of 8 containers need more than one message. The hub learns of all of them, but not of
-// every single change at once.
+// 100 pods of 8 containers need more than one message. The hub receives all of them, but not every
+// intermediate change.
 func TestALongListOfPodsReachesTheHub(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
@@ -528,8 +531,13 @@ func TestALongListOfPodsReachesTheHub(t *testing.T) {
 		for i := range 100 {
 			p := wire.PodStatus{UID: types.UID(fmt.Sprint("other", i)), Namespace: "default", Name: fmt.Sprint("other", i)}
 			for c := range 8 {
-				p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: fmt.Sprint("c", c), ContainerID: fmt.Sprintf("docker://%064x", rand.Uint64()),
-					State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: strings.Repeat("back-off ", 50)}}})
+				p.Status.ContainerStatuses = append(
+					p.Status.ContainerStatuses,
+					corev1.ContainerStatus{Name: fmt.Sprint("c", c), ContainerID: fmt.Sprintf("docker://%064x", rand.Uint64()),
+						State: corev1.ContainerState{
+							Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: strings.Repeat("back-off ", 50)},
+						}},
+				)
 			}
 			others = append(others, p)
 		}
@@ -537,7 +545,7 @@ func TestALongListOfPodsReachesTheHub(t *testing.T) {
 		a.others = others
 		a.mu.Unlock()
 		began := time.Now()
-		for i := range 100 { // within ten seconds
+		for i := range 100 { // a change every 100 ms
 			a.mu.Lock()
 			others = slices.Clone(others)
 			for n := range others {
@@ -549,12 +557,12 @@ func TestALongListOfPodsReachesTheHub(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if n := len(h.times("pods", began)); n < 8 || n > 12 {
-			t.Errorf("100 changes of a long list in ten seconds are told in %d messages", n)
+			t.Errorf("100 changes of a long list in ten seconds were sent in %d messages", n)
 		}
 		time.Sleep(time.Second)
 		agree(t, h, a, "a second after the last change")
 		if n := with(h, func(h *hub) int { return len(h.pods.Pods) }); n != 101 {
-			t.Errorf("the hub knows %d pods, want 101", n)
+			t.Errorf("the hub has %d pods, want 101", n)
 		}
 		a.mu.Lock()
 		a.others = nil
@@ -565,15 +573,15 @@ func TestALongListOfPodsReachesTheHub(t *testing.T) {
 	})
 }
 
-// A browser opens many requests and leaves. The agent refuses what it has no room for; the queue
-// before it does not.
-func TestACrowdOfSmallRequestsIsHandedOverWhole(t *testing.T) {
+// A browser may open many requests and cancel them. The agent refuses excess requests itself, so
+// the link must not drop them before.
+func TestManySmallRequestsAllReachTheAgent(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
-		const crowd = 400 // the agent's limits of each kind together
-		a.mu.Lock()       // the agent is busy: requests wait
-		for i := range crowd {
+		const requests = 400 // the sum of the agent's limits of each kind
+		a.mu.Lock()          // the agent is busy: requests wait
+		for i := range requests {
 			l.arrivedRequest(fmt.Sprint("r", i), []byte(`{"type":"port-forward","port":80}`))
 			l.arrivedRequest(fmt.Sprint("c", i), fmt.Appendf(nil, `{"type":"cancel","of":"r%d"}`, i))
 		}
@@ -581,8 +589,8 @@ func TestACrowdOfSmallRequestsIsHandedOverWhole(t *testing.T) {
 		synctest.Wait()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if n := len(a.requests); n != 2*crowd {
-			t.Errorf("%d of %d requests reach the agent", n, 2*crowd)
+		if n := len(a.requests); n != 2*requests {
+			t.Errorf("%d of %d requests reached the agent", n, 2*requests)
 		}
 	})
 }
@@ -595,7 +603,10 @@ func TestAFloodOfRequestsIsBoundedInBytes(t *testing.T) {
 		a.mu.Lock() // the agent is busy: requests wait
 		held := 0
 		for i := range 64 {
-			l.arrivedRequest(fmt.Sprint("large", i), fmt.Appendf(nil, `{"type":"exec","command":["%s"]}`, strings.Repeat("a", size)))
+			l.arrivedRequest(
+				fmt.Sprint("large", i),
+				fmt.Appendf(nil, `{"type":"exec","command":["%s"]}`, strings.Repeat("a", size)),
+			)
 			l.mu.Lock()
 			held = max(held, len(l.requests)*size)
 			l.mu.Unlock()
@@ -604,7 +615,7 @@ func TestAFloodOfRequestsIsBoundedInBytes(t *testing.T) {
 		synctest.Wait()
 		a.mu.Lock()
 		if n := len(a.requests); held > maxWaiting || n == 0 || n > 2*maxWaiting/size {
-			t.Errorf("%d bytes waited, want at most %d; %d requests were taken", held, maxWaiting, n)
+			t.Errorf("%d bytes waited, want at most %d; the agent received %d requests", held, maxWaiting, n)
 		}
 		a.mu.Unlock()
 		l.arrivedRequest("after", []byte(`{"type":"usage"}`))
@@ -612,7 +623,7 @@ func TestAFloodOfRequestsIsBoundedInBytes(t *testing.T) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if !slices.Contains(a.requests, "after usage") {
-			t.Errorf("later requests are lost: %v", a.requests)
+			t.Errorf("a request after the flood was lost: %v", a.requests)
 		}
 	})
 }

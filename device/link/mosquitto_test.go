@@ -42,10 +42,11 @@ func mosquitto(t *testing.T) (port int) {
 	}
 	port = int(netip.MustParseAddrPort(free).Port())
 	conf := filepath.Join(t.TempDir(), "mosquitto.conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, "listener %d 127.0.0.1\nallow_anonymous true\npersistence false\n", port), 0o644); err != nil {
+	if err := os.WriteFile(conf,
+		fmt.Appendf(nil, "listener %d 127.0.0.1\nallow_anonymous true\npersistence false\n", port), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(filepath.Dir(conf), 0o755); err != nil { // it may run as another user
+	if err := os.Chmod(filepath.Dir(conf), 0o755); err != nil { // mosquitto may run as another user
 		t.Fatal(err)
 	}
 	cmd := exec.Command(path, "-c", conf)
@@ -72,14 +73,16 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// The link works with a real broker; a client takes the part of the hub.
+// The link works with a real broker, with a client in place of the hub.
 func TestALinkOverMosquitto(t *testing.T) {
 	port := mosquitto(t)
 	server := fmt.Sprintf("mqtt://127.0.0.1:%d", port)
 	var mu sync.Mutex
 	var heard []string
 	var last wire.Lease
-	watch := paho.NewClient(paho.NewClientOptions().AddBroker(fmt.Sprintf("tcp://127.0.0.1:%d", port)).SetClientID("watch").SetAutoReconnect(false))
+	watch := paho.NewClient(
+		paho.NewClientOptions().AddBroker(fmt.Sprintf("tcp://127.0.0.1:%d", port)).
+			SetClientID("watch").SetAutoReconnect(false))
 	if err := wait(t.Context(), nil, time.Minute, watch.Connect); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +104,12 @@ func TestALinkOverMosquitto(t *testing.T) {
 		}
 		heard = append(heard, text)
 	}
-	err := wait(t.Context(), nil, time.Minute, func() paho.Token { return watch.Subscribe("fleet/v1/nodes/pi-1/#", 1, hear) })
+	err := wait(
+		t.Context(),
+		nil,
+		time.Minute,
+		func() paho.Token { return watch.Subscribe("fleet/v1/nodes/pi-1/#", 1, hear) },
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,8 +120,9 @@ func TestALinkOverMosquitto(t *testing.T) {
 	var conns []net.Conn
 	a := &agent{load: "x", pod: "x"}
 	l, err := New(Config{
-		Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: server, Source: a, Sink: a, LeaseInterval: 100 * time.Millisecond,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: server, Source: a, Sink: a,
+		LeaseInterval: 100 * time.Millisecond,
+		Log:           slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 			mu.Lock()
@@ -133,10 +142,16 @@ func TestALinkOverMosquitto(t *testing.T) {
 	await(t, "status, pods and lease", func() bool { return said("status")() && said("pods")() && said("lease")() })
 	payload, _ := json.Marshal(wire.Desired{Generation: 5, Hub: "h1"})
 	desired := wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired)
-	if err := wait(ctx, nil, time.Minute, func() paho.Token { return watch.Publish(desired, 0, false, payload) }); err != nil {
+	if err := wait(ctx, nil, time.Minute, func() paho.Token {
+		return watch.Publish(desired, 0, false, payload)
+	}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the desired state to be stored and acknowledged by a lease", func() bool { mu.Lock(); defer mu.Unlock(); return last.Desired == 5 })
+	await(
+		t,
+		"the desired state to be stored and acknowledged by a lease",
+		func() bool { mu.Lock(); defer mu.Unlock(); return last.Desired == 5 },
+	)
 
 	mu.Lock()
 	conns[0].Close() // the network is cut
@@ -162,6 +177,6 @@ func TestALinkOverMosquitto(t *testing.T) {
 		}
 	}
 	if lost != 1 {
-		t.Errorf("%d wills, want one: an orderly stop fires none", lost)
+		t.Errorf("%d wills, want one: an orderly stop sends no will", lost)
 	}
 }

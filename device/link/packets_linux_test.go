@@ -10,8 +10,7 @@ import (
 	"flotilla.dev/shared/line/linetest"
 )
 
-// Some lines lose large packets. A broker sends small ones because the device asks for that in its
-// SYN.
+// Some lines lose large packets, so the device limits the broker's packets by the MSS in its SYN.
 func TestABrokerIsAskedForSmallPackets(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -20,7 +19,8 @@ func TestABrokerIsAskedForSmallPackets(t *testing.T) {
 	defer listener.Close()
 	a := &agent{}
 	l, err := New(Config{
-		Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: "mqtt://" + listener.Addr().String(), Source: a, Sink: a,
+		Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1",
+		Server: "mqtt://" + listener.Addr().String(), Source: a, Sink: a,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
@@ -34,6 +34,6 @@ func TestABrokerIsAskedForSmallPackets(t *testing.T) {
 	}
 	defer c.Close()
 	if size := linetest.Sends(t, c); size > line.Packet {
-		t.Errorf("a broker sends packets of %d bytes, more than %d", size, line.Packet)
+		t.Errorf("the broker sends packets of %d bytes, want at most %d", size, line.Packet)
 	}
 }

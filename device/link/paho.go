@@ -11,8 +11,8 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// wait starts a paho operation and waits for its token, a time, the context, or the end of the
-// connection: paho accepts operations on a connection that has just ended and never completes them,
+// wait starts a paho operation and waits for its token, a timeout, the context, or the end of the
+// connection. paho accepts operations on a connection that has just ended and never completes them,
 // or blocks for as long as a write may take.
 func wait(ctx context.Context, lost <-chan error, most time.Duration, ask func() paho.Token) error {
 	timer := time.NewTimer(most)
@@ -37,7 +37,7 @@ func wait(ctx context.Context, lost <-chan error, most time.Duration, ask func()
 	}
 }
 
-// explain turns paho's reasons into messages that say what to do.
+// explain adds the cause or the next step to paho's errors.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, packets.ErrorRefusedNotAuthorised), errors.Is(err, packets.ErrorRefusedBadUsernameOrPassword):
@@ -51,7 +51,8 @@ func explain(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "network Error : "))
 }
 
-// noStore is a paho store without content: an unacknowledged message is built again, not repeated.
+// noStore is a paho store without content, because the session builds unacknowledged messages
+// again.
 type noStore struct{}
 
 func (noStore) Open()                             {}

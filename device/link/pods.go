@@ -10,9 +10,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A podList is the list of pods on its way to the hub, and the one that the hub has. Pods that have
-// not changed since that one are left out, so that a crash-looping pod among many costs only its
-// own entry.
+// A podList is the list of pods that is being sent, and the number of the last list that the hub
+// has. The list leaves out pods unchanged since then, so that a crash-looping pod among many costs
+// only its own entry.
 type podList struct {
 	rest  [][]byte // parts still to send
 	seq   uint64
@@ -25,8 +25,8 @@ type podList struct {
 
 type digest = [sha256.Size]byte
 
-// again records that the hub does not have the last list. A complete list that is being sent in
-// parts continues; another one follows.
+// again makes the next list complete, because the hub does not have the last one. A complete list
+// that is being sent in parts continues first.
 func (p *podList) again(t *tracked) {
 	p.base, p.known = 0, nil
 	if !p.whole || len(p.rest) == 0 {
@@ -35,7 +35,7 @@ func (p *podList) again(t *tracked) {
 }
 
 // sendPods sends the list of pods, or its first part. Leases carry its number once all parts are
-// sent; before, the hub would request parts that are on their way.
+// sent; with an earlier number the hub would request parts that are on their way.
 func (s *session) sendPods() {
 	l := s.l
 	s.pods.due = false

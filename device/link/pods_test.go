@@ -16,13 +16,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// many returns pods of that size whose statuses hardly compress.
+// many returns n pods of size bytes whose statuses hardly compress.
 func many(n, size int) (out []wire.PodStatus) {
 	for i := range n {
 		p := wire.PodStatus{UID: types.UID(fmt.Sprint("other", i)), Namespace: "default", Name: fmt.Sprint("other", i)}
 		for c := 0; c < size; c += 100 {
 			id := fmt.Sprintf("%x%x%x", [8]byte{byte(i), byte(i >> 8), byte(c), byte(c >> 8)}, i*7919+c, c*104729+i)
-			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: fmt.Sprint("c", c), ContainerID: "docker://" + id, Image: strings.Repeat(id, 2)})
+			p.Status.ContainerStatuses = append(
+				p.Status.ContainerStatuses,
+				corev1.ContainerStatus{Name: fmt.Sprint("c", c), ContainerID: "docker://" + id, Image: strings.Repeat(id, 2)},
+			)
 		}
 		out = append(out, p)
 	}
@@ -36,52 +39,54 @@ func (a *agent) hold(others []wire.PodStatus) {
 	a.link.PodsChanged()
 }
 
-// knows fails the test unless the hub has every pod as it is.
-func knows(t *testing.T, h *hub, a *agent, when string) {
+// hasPods fails the test unless the hub has exactly the agent's pods.
+func hasPods(t *testing.T, h *hub, a *agent, when string) {
 	t.Helper()
 	synctest.Wait()
 	want := a.Pods().Pods
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if got := h.pods.Pods; fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%s: the hub knows %d pods, and not as they are; there are %d", when, len(got), len(want))
+		t.Errorf("%s: the hub has %d pods that differ from the agent's %d", when, len(got), len(want))
 	}
 }
 
-func TestOnlyPodsThatHaveChangedAreSaidAgain(t *testing.T) {
+func TestOnlyChangedPodsAreSentAgain(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		a.hold(many(9, 1000))
 		time.Sleep(time.Second)
-		knows(t, h, a, "at first")
+		hasPods(t, h, a, "at first")
 		list := many(9, 1000)
 		list[4].Name = "renamed"
 		a.hold(list)
 		time.Sleep(time.Second)
-		knows(t, h, a, "when one has changed")
-		if base, seq := with(h, func(h *hub) uint64 { return h.pods.Base }), with(h, func(h *hub) uint64 { return h.pods.Seq }); base == 0 || base >= seq {
-			t.Errorf("list %d says all again: base %d", seq, base)
+		hasPods(t, h, a, "after one pod has changed")
+		base := with(h, func(h *hub) uint64 { return h.pods.Base })
+		seq := with(h, func(h *hub) uint64 { return h.pods.Seq })
+		if base == 0 || base >= seq {
+			t.Errorf("list %d has base %d, want an earlier list as its base", seq, base)
 		}
 		a.hold(list[1:])
 		time.Sleep(time.Second)
-		knows(t, h, a, "when one is gone")
+		hasPods(t, h, a, "after one pod was removed")
 
-		// The hub loses the list to which the next list refers.
+		// The hub loses the list on which the device bases the next one.
 		h.mu.Lock()
 		h.pods = wire.Pods{Seq: 1}
 		h.mu.Unlock()
 		list[3].Name = "again"
 		a.hold(list[1:])
 		time.Sleep(12 * time.Second)
-		knows(t, h, a, "a lease after the hub has forgotten the lists")
+		hasPods(t, h, a, "a lease after the hub has lost the lists")
 		if len(h.times("baseless", time.Time{})) == 0 {
-			t.Error("the case was not met")
+			t.Error("the device sent no list with an unknown base")
 		}
 	})
 }
 
-// After a lost acknowledgement it is unknown whether the hub has the list.
-func TestAfterALostAcknowledgementAllPodsAreSaid(t *testing.T) {
+// After a lost acknowledgement the device cannot know whether the hub has the list.
+func TestAfterALostAcknowledgementAllPodsAreSent(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		a.hold(many(9, 1000))
@@ -97,21 +102,21 @@ func TestAfterALostAcknowledgementAllPodsAreSaid(t *testing.T) {
 		h.mute = nil
 		h.mu.Unlock()
 		time.Sleep(ackTimeout)
-		knows(t, h, a, "after the time for an acknowledgement")
+		hasPods(t, h, a, "after the timeout of the acknowledgement")
 		if n := len(h.times("baseless", time.Time{})); n > 0 {
-			t.Errorf("%d lists were of no use to the hub", n)
+			t.Errorf("%d lists had a base that the hub does not have", n)
 		}
 		if base := with(h, func(h *hub) uint64 { return h.pods.Base }); base != 0 {
-			t.Errorf("the list leaves something to list %d, of which the device does not know whether the hub has it", base)
+			t.Errorf("the list has base %d, which the hub may not have; want a complete list", base)
 		}
 	})
 }
 
-// On lines that need a minute or more for the list, no lease makes the hub request parts that are
-// on their way, and no part takes longer than its timeout.
-func TestALongListComesInPartsAndIsNotBegunAgain(t *testing.T) {
+// On slow lines the list takes a minute or more. Meanwhile leases must not make the hub request
+// parts that are on their way, and no part may exceed its timeout.
+func TestALongListIsSentInPartsOnce(t *testing.T) {
 	for _, c := range []struct {
-		pods, rate int // bytes per second
+		pods, rate int // number of pods; bytes per second
 		within     time.Duration
 	}{
 		{350, 20 << 10, 4 * time.Minute},
@@ -124,10 +129,10 @@ func TestALongListComesInPartsAndIsNotBegunAgain(t *testing.T) {
 				began := time.Now()
 				a.hold(many(c.pods, 10_000))
 				time.Sleep(c.within)
-				knows(t, h, a, "in the end")
+				hasPods(t, h, a, "when all parts are sent")
 				parts, leases := len(h.times("part", began)), h.times("lease", began)
 				if n := with(h, func(h *hub) int { return h.pods.Parts }); n < 2 || parts != n {
-					t.Errorf("%d parts were sent of a list of %d", parts, n)
+					t.Errorf("%d parts were sent, want each of %d parts once", parts, n)
 				}
 				last := time.Duration(0)
 				for _, at := range append(leases, time.Since(began)) {
@@ -141,7 +146,7 @@ func TestALongListComesInPartsAndIsNotBegunAgain(t *testing.T) {
 	}
 }
 
-func TestADesiredStateInPartsIsTakenWhenAllAreThere(t *testing.T) {
+func TestADesiredStateIsStoredWhenAllPartsHaveArrived(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
@@ -158,7 +163,7 @@ func TestADesiredStateInPartsIsTakenWhenAllAreThere(t *testing.T) {
 		}
 		part(2)
 		if g := a.StoredGeneration(); g != 0 {
-			t.Fatalf("generation %d is taken with half of it missing", g)
+			t.Fatalf("generation %d is stored although a part is missing", g)
 		}
 		part(1)
 		if g := a.StoredGeneration(); g != 3 {
@@ -167,8 +172,8 @@ func TestADesiredStateInPartsIsTakenWhenAllAreThere(t *testing.T) {
 	})
 }
 
-// A hub compresses each desired state that is longer than a message.
-func TestOfDesiredStatesThatAreHeldBackTheNewestIsTaken(t *testing.T) {
+// Desired states larger than a message are compressed, and arrive in one part or in two.
+func TestOnlyTheNewestDesiredStateWaitsForTheRateLimit(t *testing.T) {
 	for _, parts := range []int{1, 2} {
 		h := &hub{}
 		bubble(t, h, func(t *testing.T, l *Link, a *agent) {
@@ -191,27 +196,31 @@ func TestOfDesiredStatesThatAreHeldBackTheNewestIsTaken(t *testing.T) {
 					h.mu.Unlock()
 				}
 			}
-			taken := 0
+			stored := 0
 			for generation := int64(1); generation <= 60; generation++ {
 				was := a.StoredGeneration()
 				send(generation)
 				time.Sleep(10 * time.Second)
 				if now := a.StoredGeneration(); now != was {
-					taken++
+					stored++
 					if now < generation-1 {
-						t.Errorf("in %d parts: generation %d is taken when %d is wanted", parts, now, generation)
+						t.Errorf("in %d parts: generation %d is stored after generation %d was sent", parts, now, generation)
 					}
 				}
 			}
-			if taken < 8 || taken > 10 {
-				t.Errorf("in %d parts: of 60 desired states of 4 MiB in 600 s %d were taken, want 9", parts, taken)
+			if stored < 8 || stored > 10 {
+				t.Errorf("in %d parts: %d of 60 desired states of 4 MiB were stored in 600 s, want 9", parts, stored)
 			}
 			h.mu.Lock()
-			h.send(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), "desired", wire.Desired{Dismissed: &wire.Dismissed{Time: time.Now()}})
+			h.send(
+				wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired),
+				"desired",
+				wire.Desired{Dismissed: &wire.Dismissed{Time: time.Now()}},
+			)
 			h.mu.Unlock()
 			time.Sleep(2 * time.Second)
 			if text := h.log.String(); !strings.Contains(text, "has ended this device's enrolment") {
-				t.Errorf("in %d parts: the end of the enrolment waits behind them", parts)
+				t.Errorf("in %d parts: the dismissal notice waits behind desired states", parts)
 			}
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// arrived dispatches a message of the hub. It runs on paho's reader and must not block.
+// arrived dispatches a message from the hub. It runs on paho's reader and must not block.
 func (l *Link) arrived(m paho.Message) {
 	a, err := wire.ParseTopic(l.cfg.Prefix, m.Topic())
 	switch {
@@ -21,7 +21,7 @@ func (l *Link) arrived(m paho.Message) {
 		head, known := wire.DesiredHead(m.Payload())
 		l.mu.Lock()
 		switch {
-		case known: // it replaces parts of other desired states, and an earlier copy of itself
+		case known: // a part replaces parts of other desired states, and an earlier copy of itself
 			l.desired = slices.DeleteFunc(l.desired, func(waits []byte) bool {
 				had, known := wire.DesiredHead(waits)
 				return !known || had.Hub != head.Hub || had.Generation != head.Generation || had.Parts != head.Parts ||
@@ -50,7 +50,7 @@ func (l *Link) arrivedRequest(id string, payload []byte) {
 		l.mu.Lock()
 		s := l.streams[id]
 		l.mu.Unlock()
-		if s != nil { // without a stream, the hub already knows the end
+		if s != nil { // without a stream, the hub already knows that the reply ended
 			s.arrivedInput(r)
 		}
 		return

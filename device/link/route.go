@@ -11,22 +11,23 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// errMoved ends a session whose address is no longer the hub's, or has become another broker's.
+// errMoved ends a session because its address is no longer in the list, or changed between hub and
+// broker.
 var errMoved = errors.New("the hub has other addresses now")
 
-// A route is the hub's addresses, in an order of this device, and the one in use. After a failure
-// the devices spread over all other addresses. They do not move back when an address returns: it
-// gets new connections.
+// A route is the list of the hub's addresses in a random order, and the address in use. After a
+// failure the devices spread over all other addresses. They do not move back when the address
+// returns, which then gets new connections only.
 type route struct {
 	mu      sync.Mutex
 	servers []server
 	at      int // index in servers
-	failed  int // failed addresses in a row
+	failed  int // consecutive failed addresses
 
-	external bool // they are a broker's
+	external bool // the addresses are a broker's
 }
 
-// set replaces the addresses. The address in use stays in use if the list has it.
+// set replaces the addresses. It keeps the address in use if the new list has it.
 func (r *route) set(c *Config, list string, external bool) error {
 	all, err := c.servers(list)
 	if err != nil {
@@ -43,7 +44,7 @@ func (r *route) set(c *Config, list string, external bool) error {
 	return nil
 }
 
-// now returns the address in use, and whether there are others.
+// now returns the address in use, and whether the list has others.
 func (r *route) now() (server, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,22 +57,22 @@ func (r *route) isExternal() bool {
 	return r.external
 }
 
-// has reports whether an address is still in the list with the same kind of server: an external
-// broker may replace a hub's own under one address.
+// has reports whether the list has this address with the same kind of server: a broker may take
+// over a hub's own address.
 func (r *route) has(s server, external bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.external == external && slices.ContainsFunc(r.servers, func(have server) bool { return have.url == s.url })
 }
 
-// keep records that the address in use works: it is tried first.
+// keep records that the address in use works, so that it is tried first.
 func (r *route) keep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed = 0
 }
 
-// next moves to the next address and reports whether all have failed in a row.
+// next moves to the next address and reports whether all addresses have failed in a row.
 func (r *route) next() (round bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,8 +84,8 @@ func (r *route) next() (round bool) {
 	return false
 }
 
-// pause chooses the address of the next try and returns the wait before it. After a good session
-// that is the same address. The back-off grows only when all addresses have failed.
+// pause chooses the address of the next try and returns the wait before it. After a good session it
+// keeps the address. The back-off grows only when all addresses have failed.
 func (l *Link) pause(try *int, good bool) time.Duration {
 	if good {
 		*try = 1

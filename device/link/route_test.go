@@ -25,8 +25,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An address is a listener of a hub with its own certificate; it can be closed with its
-// connections.
+// An address is a listener of a hub with its own certificate. Closing it closes its connections
+// too.
 type address struct {
 	net.Listener
 	url string
@@ -55,7 +55,7 @@ func (a *address) connected() bool {
 	return len(a.conns) > 0
 }
 
-// addresses returns listeners with certificates of one authority for these names.
+// addresses returns a listener for each name, with certificates of one CA.
 func addresses(t *testing.T, names ...string) ([]*address, *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -63,7 +63,13 @@ func addresses(t *testing.T, names ...string) ([]*address, *tls.Config) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	ca := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	ca := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		NotBefore:             now.Add(-time.Hour),
+		NotAfter:              now.Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
 	sign := func(c *x509.Certificate) *x509.Certificate {
 		der, err := x509.CreateCertificate(rand.Reader, c, ca, key.Public(), key)
 		if err != nil {
@@ -76,7 +82,12 @@ func addresses(t *testing.T, names ...string) ([]*address, *tls.Config) {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca)
 	issue := func(name string) tls.Certificate {
-		c := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+		c := &x509.Certificate{
+			SerialNumber: big.NewInt(2),
+			Subject:      pkix.Name{CommonName: name},
+			NotBefore:    now.Add(-time.Hour),
+			NotAfter:     now.Add(time.Hour),
+		}
 		if ip := net.ParseIP(name); ip != nil {
 			c.IPAddresses = []net.IP{ip}
 		} else {
@@ -87,7 +98,15 @@ func addresses(t *testing.T, names ...string) ([]*address, *tls.Config) {
 	var all []*address
 	h := &hub{t: t}
 	for _, name := range names {
-		l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{issue(name)}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert})
+		l, err := tls.Listen(
+			"tcp",
+			"127.0.0.1:0",
+			&tls.Config{
+				Certificates: []tls.Certificate{issue(name)},
+				ClientCAs:    pool,
+				ClientAuth:   tls.RequireAndVerifyClientCert,
+			},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +143,9 @@ func addresses(t *testing.T, names ...string) ([]*address, *tls.Config) {
 func over(t *testing.T, conf *tls.Config, urls ...string) *Link {
 	t.Helper()
 	a := &agent{load: "x", pod: "x"}
-	l, err := New(Config{Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: strings.Join(urls, ","), TLS: conf, Source: a, Sink: a, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	l, err := New(Config{Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1",
+		Server: strings.Join(urls, ","), TLS: conf, Source: a, Sink: a,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +157,7 @@ func over(t *testing.T, conf *tls.Config, urls ...string) *Link {
 	return l
 }
 
-func TestALinkGoesOnToTheNextAddressWhenOneFails(t *testing.T) {
+func TestTheLinkTriesTheNextAddressWhenOneFails(t *testing.T) {
 	all, conf := addresses(t, "127.0.0.1", "localhost", "127.0.0.1")
 	over(t, conf, all[0].url, all[1].url, all[2].url)
 	left := all
@@ -166,21 +187,25 @@ func TestALinkGoesOnToTheNextAddressWhenOneFails(t *testing.T) {
 	}
 }
 
-func TestAnAddressHasToProveItsOwnName(t *testing.T) {
+func TestAnAddressNeedsACertificateForItsName(t *testing.T) {
 	all, conf := addresses(t, "stranger", "localhost")
 	l := over(t, conf, all[0].url, all[1].url)
-	await(t, "the connection to the one that proves its name", func() bool { online, _ := l.Online(); return online && all[1].connected() })
+	await(
+		t,
+		"the connection to the address whose certificate is valid",
+		func() bool { online, _ := l.Online(); return online && all[1].connected() },
+	)
 	all[1].close()
-	await(t, "the refusal of the other", func() bool {
+	await(t, "the refusal of the address whose certificate is for another name", func() bool {
 		_, err := l.Online()
 		return err != nil && strings.Contains(err.Error(), "cannot validate certificate for 127.0.0.1")
 	})
 	if online, _ := l.Online(); online {
-		t.Error("an address is believed whose certificate is for another name")
+		t.Error("connected to an address whose certificate is for another name")
 	}
 }
 
-func TestAnAddressThatTheHubHasNoMoreIsLeft(t *testing.T) {
+func TestARemovedAddressIsLeft(t *testing.T) {
 	all, conf := addresses(t, "127.0.0.1", "127.0.0.1")
 	l := over(t, conf, all[0].url)
 	await(t, "the connection", all[0].connected)
@@ -188,16 +213,16 @@ func TestAnAddressThatTheHubHasNoMoreIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.SetServer("https://x", false); err == nil {
-		t.Error("an address that is none was taken")
+		t.Error("SetServer accepted an https address")
 	}
 	time.Sleep(200 * time.Millisecond)
 	if all[1].connected() {
-		t.Error("another address was added, and the connection went to it")
+		t.Error("the link left a working address for an added one")
 	}
 	if err := l.SetServer(all[1].url, false); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the connection to the other", all[1].connected)
+	await(t, "the connection to the second address", all[1].connected)
 }
 
 func TestAnAddressThatWasGoodIsTriedFirst(t *testing.T) {
@@ -212,33 +237,33 @@ func TestAnAddressThatWasGoodIsTriedFirst(t *testing.T) {
 		first, several := l.route.now()
 		try := 0
 		if l.pause(&try, true); !several {
-			t.Error("there are no others")
+			t.Error("now reports a single address, want several")
 		}
 		if now, _ := l.route.now(); now.url != first.url {
-			t.Errorf("a session that was good was at %s, the next try is %s", first.url, now.url)
+			t.Errorf("after a good session at %s, the next try is at %s", first.url, now.url)
 		}
 		seen := map[string]bool{first.url: true}
 		for range 2 {
 			if p := l.pause(&try, false); p >= line.MinPause {
-				t.Errorf("%s pass before an address that was not tried", p)
+				t.Errorf("the link waits %s before the next address", p)
 			}
 			now, _ := l.route.now()
 			seen[now.url] = true
 		}
 		if len(seen) != 3 {
-			t.Errorf("two failures, and tried are %v", seen)
+			t.Errorf("after two failures the tried addresses are %v, want three", seen)
 		}
 		longest := time.Duration(0)
 		for range 3 * 200 {
 			longest = max(longest, l.pause(&try, false))
 		}
 		if longest < 4*time.Second || longest > 5*time.Second {
-			t.Errorf("the longest pause of a hub that is away is %s, want up to 5s", longest)
+			t.Errorf("the longest pause is %s, want up to 5s", longest)
 		}
 	})
 }
 
-func TestTheDevicesOfAnAddressThatFailsGoToAllOthers(t *testing.T) {
+func TestDevicesOfAFailedAddressSpreadOverAllOthers(t *testing.T) {
 	cfg := Config{TLS: &tls.Config{}}
 	began, after := map[string]int{}, map[string]int{}
 	for range 3000 {
@@ -261,18 +286,20 @@ func TestTheDevicesOfAnAddressThatFailsGoToAllOthers(t *testing.T) {
 		}
 	}
 	if after["mqtts://a"] != 0 || after["mqtts://b"] < 350 || after["mqtts://c"] < 350 {
-		t.Errorf("from a they go to %v", after)
+		t.Errorf("devices of the failed address a went to %v", after)
 	}
 }
 
-// A dead address takes 4 s of the grace period, not 10.
-func TestAnAddressThatSwallowsPacketsHoldsNobodyUp(t *testing.T) {
+// A dead address uses up 4 s of the grace period, not 10.
+func TestAnAddressThatDropsPacketsTimesOutEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hub{t: t}
 		tries := 0
 		a := &agent{load: "x", pod: "x"}
 		l, err := New(Config{
-			Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: "mqtt://127.0.0.1:1,mqtt://127.0.0.1:2", Source: a, Sink: a, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1",
+			Server: "mqtt://127.0.0.1:1,mqtt://127.0.0.1:2", Source: a, Sink: a,
+			Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			Dial: func(ctx context.Context) (net.Conn, error) {
 				if tries++; tries == 1 {
 					<-ctx.Done()
@@ -302,15 +329,23 @@ func TestAnAddressThatSwallowsPacketsHoldsNobodyUp(t *testing.T) {
 func TestAnAddressThatAcknowledgesNothingIsLeft(t *testing.T) {
 	for _, external := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			mute := &hub{t: t, external: external, lose: func(what string) bool { return what != "suback" && what != "connack" && what != "dial" }}
+			mute := &hub{
+				t:        t,
+				external: external,
+				lose:     func(what string) bool { return what != "suback" && what != "connack" && what != "dial" },
+			}
 			good := &hub{t: t, external: external}
 			a := &agent{load: "x", pod: "x"}
 			for i := range 300 {
-				a.others = append(a.others, wire.PodStatus{UID: types.UID(rand.Text()), Namespace: rand.Text(), Name: fmt.Sprint(i, rand.Text())})
+				a.others = append(
+					a.others,
+					wire.PodStatus{UID: types.UID(rand.Text()), Namespace: rand.Text(), Name: fmt.Sprint(i, rand.Text())},
+				)
 			}
 			var l *Link
 			l, err := New(Config{
-				Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Server: "mqtt://127.0.0.1:1,mqtt://127.0.0.1:2", External: external,
+				Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1",
+				Server: "mqtt://127.0.0.1:1,mqtt://127.0.0.1:2", External: external,
 				Source: a, Sink: a, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 				Dial: func(ctx context.Context) (net.Conn, error) {
 					if to, _ := l.route.now(); strings.HasSuffix(to.url, ":1") {
@@ -334,7 +369,7 @@ func TestAnAddressThatAcknowledgesNothingIsLeft(t *testing.T) {
 			if n := with(mute, func(h *hub) int { return h.connects }); n != 1 {
 				t.Errorf("behind a broker %v: connected %d times to the address that acknowledges nothing", external, n)
 			}
-			agree(t, good, a, "at the other address")
+			agree(t, good, a, "at the second address")
 			cancel()
 			<-done
 			for _, h := range []*hub{mute, good} {
@@ -349,14 +384,13 @@ func TestAnAddressThatAcknowledgesNothingIsLeft(t *testing.T) {
 	}
 }
 
-// The TLS library leaves an IP address out of the state of VerifyConnection, and join.Live needs
-// it.
-func TestWhoChecksTheHubIsToldWhatWasDialled(t *testing.T) {
+// crypto/tls leaves an IP address out of the ConnectionState, and join.Live needs it.
+func TestVerifyConnectionGetsTheDialledAddress(t *testing.T) {
 	all, conf := addresses(t, "127.0.0.1")
-	told := make(chan string, 16)
-	conf.VerifyConnection = func(s tls.ConnectionState) error { told <- s.ServerName; return nil }
+	names := make(chan string, 16)
+	conf.VerifyConnection = func(s tls.ConnectionState) error { names <- s.ServerName; return nil }
 	over(t, conf, all[0].url)
-	if name := <-told; name != "127.0.0.1" {
-		t.Errorf("told %q", name)
+	if name := <-names; name != "127.0.0.1" {
+		t.Errorf("VerifyConnection got server name %q", name)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A status reports how long the acknowledgement of the one before took.
-func TestAStatusSaysHowLongTheOneBeforeTook(t *testing.T) {
+// A status reports the round trip of the status before it.
+func TestAStatusReportsTheRoundTripOfTheLastOne(t *testing.T) {
 	h := &hub{rate: 10_000, buffer: 1 << 20}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if v := with(h, func(h *hub) wire.Status { return h.status }).Vitals; v != nil {
-			t.Errorf("an agent without figures sends %+v", v)
+			t.Errorf("an agent without vitals sends %+v", v)
 		}
 		mine := &wire.Vitals{}
 		a.mu.Lock()
@@ -28,7 +28,7 @@ func TestAStatusSaysHowLongTheOneBeforeTook(t *testing.T) {
 			t.Fatalf("over a line of 10 kB/s: %+v", v)
 		}
 		if mine.RTT != nil {
-			t.Error("the agent's own figures were written into")
+			t.Error("the link changed the agent's own vitals")
 		}
 	})
 }

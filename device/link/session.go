@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A session is one connection. Its loop sends all messages one after the other and builds each when
-// it is sent, so that none is outdated.
+// A session is one connection. Its loop sends messages one after the other and builds each when it
+// is sent, so that no message is outdated.
 type session struct {
 	l      *Link
 	server server
@@ -29,12 +29,12 @@ type session struct {
 	lost     chan error
 	done     chan struct{} // closed at the end of the session
 
-	status, pods, event tracked // sent at QoS 1, one of each in flight
-	list                podList // of the pods in flight, and before
-	eventNumber         uint64  // number of the one in flight; 0: it reports dropped events
-	eventSkipped        int     // number of dropped events
-	unacked             int     // timeouts in a row
-	rtt                 float64 // seconds, of the last acknowledged status; 0: none yet
+	status, pods, event tracked // messages at QoS 1, of which one of each kind is in flight
+	list                podList // lists of pods: in flight and acknowledged
+	eventNumber         uint64  // number of the event in flight; 0: a report of dropped events
+	eventSkipped        int     // number of dropped events that the report names
+	unacked             int     // consecutive timeouts
+	rtt                 float64 // round trip of the last acknowledged status in seconds; 0: unknown
 	nextStatus          time.Time
 
 	lease      paho.Token // the lease being written
@@ -73,14 +73,14 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	l.asked = asked{status: true, pods: true, lease: true}
 	l.mu.Unlock()
 	defer l.endSession()
-	l.told.tell(l.log, slog.LevelInfo, "connected to the hub", "node", l.cfg.Node, "hub", s.server.url)
+	l.lines.line(l.log, slog.LevelInfo, "connected to the hub", "node", l.cfg.Node, "hub", s.server.url)
 	s.nextStatus = time.Now().Add(l.cfg.StatusInterval)
 	s.sendAll()
 	return s.loop(ctx)
 }
 
-// options configures paho. It never reconnects or resumes by itself: with both, paho reports
-// messages as delivered that were not.
+// options configures paho. paho must not reconnect or resume by itself, because it then reports
+// lost messages as delivered.
 func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions {
 	c := &s.l.cfg
 	will, _ := json.Marshal(wire.Presence{Boot: s.l.Boot(), State: wire.PresenceLost, Connection: s.l.numbers.connection})
@@ -185,7 +185,7 @@ func (s *session) loop(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			s.sayOffline()
+			s.sendOffline()
 			return nil
 		case err := <-s.lost:
 			return fmt.Errorf("connection lost: %w", err)
@@ -205,13 +205,13 @@ func (s *session) loop(ctx context.Context) error {
 	}
 }
 
-// take moves the requested actions into the session.
+// take moves the requested messages and actions into the session.
 func (s *session) take() {
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
 	a := s.l.asked
 	s.l.asked = asked{}
-	if a.refresh { // the hub lacks the message in flight
+	if a.refresh { // the hub lacks the message in flight, so do not wait for its PUBACK
 		s.status.token = nil
 		s.list.again(&s.pods)
 	}
@@ -224,7 +224,7 @@ func (s *session) take() {
 	}
 }
 
-// leased plans the next lease after one was written or failed.
+// leased schedules the next lease after one was written or failed.
 func (s *session) leased(err error, now time.Time) {
 	if err == nil {
 		s.leaseRetry = 0
@@ -263,12 +263,12 @@ func (s *session) sendDue(now time.Time) {
 // earliest returns the time of the loop's next timed action.
 func (s *session) earliest() time.Time {
 	next := s.nextStatus
-	if s.status.token != nil { // while one is in flight, the next one has no time of its own
-		next = s.ends(s.status.until)
+	if s.status.token != nil { // while a status is in flight, the next one has no time yet
+		next = s.deadline(s.status.until)
 	}
 	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
 		if t.token != nil {
-			next = earlier(next, s.ends(t.until))
+			next = earlier(next, s.deadline(t.until))
 		}
 	}
 	switch {
@@ -282,7 +282,7 @@ func (s *session) earliest() time.Time {
 		next = s.nextLease
 	}
 	if w := s.answers.underWay; len(w) > 0 {
-		next = earlier(next, s.ends(w[0].until))
+		next = earlier(next, s.deadline(w[0].until))
 	}
 	if s.answers.held != nil {
 		next = time.Now().Add(heldFor)
@@ -328,8 +328,8 @@ func (s *session) sendStatus() {
 	s.publish(&s.status, wire.ChannelStatus, st)
 }
 
-// sendEvent sends the oldest waiting event, or first the number of dropped ones. The event leaves
-// the queue when it is acknowledged.
+// sendEvent reports dropped events, or else sends the oldest waiting event. The event stays queued
+// until it is acknowledged.
 func (s *session) sendEvent() {
 	l := s.l
 	l.mu.Lock()
@@ -346,7 +346,7 @@ func (s *session) sendEvent() {
 			Message: fmt.Sprintf("%d events were dropped: more than %d waited for the hub", s.eventSkipped, maxEvents)}
 	}
 	s.publish(&s.event, wire.ChannelEvent, next.e)
-	if s.event.token == nil { // it cannot be encoded or is too large
+	if s.event.token == nil { // the event cannot be encoded or is too large
 		s.dropEvent()
 	}
 }
@@ -364,8 +364,8 @@ func (s *session) dropEvent() {
 	}
 }
 
-// sayOffline ends the session: a last status, presence, DISCONNECT.
-func (s *session) sayOffline() {
+// sendOffline ends the session: a last status, presence, DISCONNECT.
+func (s *session) sendOffline() {
 	const patience = 2 * time.Second
 	s.sendStatus()
 	if s.status.token != nil {

@@ -14,27 +14,27 @@ const (
 	// MaxChunk is the most bytes of a reply chunk.
 	MaxChunk = 32 << 10
 
-	probeAfter = 5 * time.Second       // pause after which a full window sends its newest chunk again, since the hub's
-	probeMost  = time.Minute           // last acknowledgement may be lost; doubles up to this
-	ackDelay   = 50 * time.Millisecond // output within this time carries the acknowledgement of input
+	probeAfter = 5 * time.Second       // after this pause a full window sends its newest chunk again, since the hub's
+	probeMost  = time.Minute           // acknowledgement may be lost; the pause doubles up to probeMost
+	ackDelay   = 50 * time.Millisecond // an acknowledgement of input waits this long for output that can carry it
 )
 
-// An addressed is a chunk on its way to the session.
+// An addressed is a chunk with the id of its request, on its way to the session.
 type addressed struct {
 	id      string
 	payload []byte
 }
 
-// A Stream sends the reply chunks of one request, numbered from 0 and at most 64 ahead of the hub's
-// acknowledgement, and returns the request's inputs. It belongs to the connection of the request
-// and fails with ErrOffline when that ends, since the requester is gone.
+// A Stream sends the reply chunks of one request and returns the request's inputs. Chunks are
+// numbered from 0, at most 64 ahead of the hub's acknowledgement. When the connection of the
+// request ends, the stream fails with ErrOffline, since the requester is gone.
 type Stream struct {
 	l       *Link
 	id      string
 	session *session
-	order   chan struct{} // held while sending
+	order   chan struct{} // semaphore: one Send at a time
 	next    uint64        // number of the next chunk
-	last    []byte        // the newest chunk as sent
+	last    []byte        // payload of the newest chunk
 
 	mu    sync.Mutex
 	gone  uint64        // number of acknowledged chunks
@@ -52,7 +52,7 @@ func (l *Link) Stream(id string) *Stream {
 	return s
 }
 
-// Gone is closed when the requester can no longer be reached.
+// Gone returns a channel that is closed when the requester can no longer be reached.
 func (s *Stream) Gone() <-chan struct{} {
 	if s.session == nil {
 		closed := make(chan struct{})
@@ -62,9 +62,9 @@ func (s *Stream) Gone() <-chan struct{} {
 	return s.session.done
 }
 
-// Send sends data in as many chunks as needed; the last one has r's other fields. It waits while 64
-// chunks are unacknowledged. EOF ends the stream even if the call fails. The link fills in the
-// numbers.
+// Send sends data in as many chunks as needed; the last chunk has r's other fields. Send waits
+// while 64 chunks are unacknowledged. With r.EOF the stream ends even if the call fails. The link
+// fills in the numbers.
 func (s *Stream) Send(ctx context.Context, r wire.Reply) error {
 	select {
 	case s.order <- struct{}{}:
@@ -152,10 +152,10 @@ func (s *Stream) fail(err error) error { return fmt.Errorf("answer request %s: %
 func (s *Stream) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.next-min(s.next, s.gone) >= wire.ReplyWindow // the hub may acknowledge more than was sent
+	return s.next-min(s.next, s.gone) >= wire.ReplyWindow // a faulty hub may acknowledge more than was sent
 }
 
-// acked records that the hub has every chunk up to seq.
+// acked records that the hub has every chunk up to number seq.
 func (s *Stream) acked(seq uint64) {
 	s.mu.Lock()
 	s.gone = max(s.gone, seq+1)

@@ -41,30 +41,30 @@ func TestAReplyStopsAtSixtyFourChunksUntilTheHubAcknowledges(t *testing.T) {
 		h.request("a1", wire.Request{Type: wire.RequestAck, Of: "other", Seq: 63})
 		time.Sleep(time.Second)
 		if count() != 64 {
-			t.Fatal("an acknowledgement of another reply was taken")
+			t.Fatal("an acknowledgement of another reply opened the window")
 		}
 		h.request("a2", wire.Request{Type: wire.RequestAck, Of: "r1", Seq: 9})
 		time.Sleep(time.Second)
 		if count() != 74 {
 			t.Fatalf("%d chunks after ten were acknowledged, want 74", count())
 		}
-		// The next acknowledgement is lost: the newest chunk is sent again.
+		// The hub misses the next chunk, so the device repeats the newest one.
 		time.Sleep(probeAfter)
 		if last := with(h, func(h *hub) wire.Reply { return h.replies[len(h.replies)-1] }); count() < 75 || last.Seq != 73 {
-			t.Fatalf("no second try of the newest chunk: %d chunks, the last is %d", count(), last.Seq)
+			t.Fatalf("the newest chunk was not repeated: %d chunks, the last is %d", count(), last.Seq)
 		}
-		h.request("a3", wire.Request{Type: wire.RequestAck, Of: "r1", Seq: 1 << 63}) // more than was sent
+		h.request("a3", wire.Request{Type: wire.RequestAck, Of: "r1", Seq: 1 << 63}) // a number above the last chunk sent
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		if last := with(h, func(h *hub) wire.Reply { return h.replies[len(h.replies)-1] }); !last.EOF || last.Seq != 100 {
-			t.Errorf("the last chunk is %+v", last)
+			t.Errorf("the last chunk is %+v, want number 100 with EOF", last)
 		}
 	})
 }
 
-func TestLargeDataIsCutIntoChunksThatTheHubReads(t *testing.T) {
+func TestLargeDataIsSplitIntoChunks(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
@@ -81,7 +81,7 @@ func TestLargeDataIsCutIntoChunksThatTheHubReads(t *testing.T) {
 			return b
 		})
 		if !bytes.Equal(got, data) {
-			t.Errorf("%d bytes arrived of %d", len(got), len(data))
+			t.Errorf("the received data differ: %d bytes of %d", len(got), len(data))
 		}
 	})
 }
@@ -108,7 +108,7 @@ func TestAReplyEndsWithItsConnection(t *testing.T) {
 			t.Errorf("got %v, want ErrOffline", err)
 		}
 		if err := s.Send(context.Background(), wire.Reply{EOF: true}); !errors.Is(err, ErrOffline) {
-			t.Errorf("End: %v, want ErrOffline", err)
+			t.Errorf("after the end of the connection: got %v, want ErrOffline", err)
 		}
 	})
 }
@@ -150,8 +150,8 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-// paho writes its pings concurrently; one inside a large packet would break the connection.
-func TestPacketsDoNotGetIntoEachOther(t *testing.T) {
+// paho writes its pings concurrently; a ping inside a large packet would break the connection.
+func TestPacketsAreNotInterleaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		under := &slowLine{}
 		raw := line.New(under, writeTimeout)
@@ -161,12 +161,12 @@ func TestPacketsDoNotGetIntoEachOther(t *testing.T) {
 		time.Sleep(2500 * time.Millisecond)
 		_, _ = c.Write([]byte("b"))
 		if want := string(large) + "b"; string(under.got) != want {
-			t.Errorf("the small packet came at %d of %d", bytes.IndexByte(under.got, 'b'), len(under.got))
+			t.Errorf("the small packet is at byte %d of %d, want it at the end", bytes.IndexByte(under.got, 'b'), len(under.got))
 		}
 	})
 }
 
-// A slowLine has 4 KiB per second.
+// A slowLine carries 4 KiB per second.
 type slowLine struct {
 	net.Conn
 	mu  sync.Mutex

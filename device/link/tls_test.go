@@ -21,7 +21,13 @@ func TestTheLinkShowsItsCertificateAndChecksTheHubs(t *testing.T) {
 	now := time.Now()
 	newKey := func() *ecdsa.PrivateKey { k, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader); return k }
 	caKey := newKey()
-	ca := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	ca := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		NotBefore:             now.Add(-time.Hour),
+		NotAfter:              now.Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
 	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
 	if err != nil {
 		t.Fatal(err)
@@ -31,13 +37,23 @@ func TestTheLinkShowsItsCertificateAndChecksTheHubs(t *testing.T) {
 	pool.AddCert(ca)
 	issue := func(name string) tls.Certificate {
 		key := newKey()
-		der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}, ca, key.Public(), caKey)
+		der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+			SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+			NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}, ca, key.Public(), caKey)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 	}
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{issue("hub.test")}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert})
+	listener, err := tls.Listen(
+		"tcp",
+		"127.0.0.1:0",
+		&tls.Config{
+			Certificates: []tls.Certificate{issue("hub.test")},
+			ClientCAs:    pool,
+			ClientAuth:   tls.RequireAndVerifyClientCert,
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,15 +103,15 @@ func TestTheLinkShowsItsCertificateAndChecksTheHubs(t *testing.T) {
 		server, want string
 		cfg          *tls.Config
 	}{
-		"a hub of another name":      {"mqtts://other.test:8883", "other.test", &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{issue("pi-1")}}},
-		"a hub of another authority": {"mqtts://hub.test:8883", "unknown authority", &tls.Config{RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{issue("pi-1")}}},
+		"a hub with another name":                {"mqtts://other.test:8883", "other.test", &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{issue("pi-1")}}},
+		"a hub with a certificate of another CA": {"mqtts://hub.test:8883", "unknown authority", &tls.Config{RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{issue("pi-1")}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, stop := run(c.server, c.cfg)
 			defer stop()
 			await(t, "the refusal", func() bool { _, err := l.Online(); return err != nil })
 			if _, err := l.Online(); !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "TLS handshake") {
-				t.Errorf("the reason is %v", err)
+				t.Errorf("Online's error is %v", err)
 			}
 		})
 	}

@@ -15,23 +15,23 @@ import (
 // A tracked is a kind of message that is repeated until it is acknowledged.
 type tracked struct {
 	due   bool
-	token paho.Token // of the message in flight
-	size  int        // its bytes
+	token paho.Token // token of the message in flight
+	size  int        // bytes of the message in flight
 	sent  time.Time
 	until ackDeadline
-	after time.Time // earliest time of the next one
+	after time.Time // earliest time of the next message
 }
 
-// An ackDeadline is when a message counts as lost. It moves with the time in which the hub sends
-// other data: the acknowledgement comes after that, which on a slow line may be a desired state of
-// a minute.
+// An ackDeadline is the time at which a message counts as lost. It moves by the time that the hub
+// spends sending other data, because the acknowledgement comes behind that data: on a slow line a
+// desired state takes a minute.
 type ackDeadline struct {
 	at       time.Time
-	received time.Duration // receiving time until then
+	received time.Duration // total receiving time when the deadline was set
 }
 
-// ends returns the present end of a deadline.
-func (s *session) ends(p ackDeadline) time.Time { return p.at.Add(s.received() - p.received) }
+// deadline returns the deadline, moved by the receiving time since it was set.
+func (s *session) deadline(p ackDeadline) time.Time { return p.at.Add(s.received() - p.received) }
 
 func (s *session) received() time.Duration {
 	if s.raw == nil {
@@ -48,7 +48,7 @@ func (t *tracked) acked() <-chan struct{} {
 	return t.token.Done()
 }
 
-// settle handles acknowledged and lost messages.
+// settle completes acknowledged messages and marks lost ones to be sent again.
 func (s *session) settle(now time.Time) error {
 	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
 		if t.token == nil {
@@ -75,7 +75,7 @@ func (s *session) settle(now time.Time) error {
 			continue
 		default:
 		}
-		if now.Before(s.ends(t.until)) {
+		if now.Before(s.deadline(t.until)) {
 			continue
 		}
 		t.token, t.due = nil, true
@@ -100,8 +100,8 @@ func (s *session) settle(now time.Time) error {
 	return nil
 }
 
-// publish sends a message at QoS 1. One that cannot be sent at all is logged and not repeated
-// before it changes.
+// publish sends a message at QoS 1. A message that cannot be encoded or is too large is logged, and
+// not sent again before it changes.
 func (s *session) publish(t *tracked, c wire.Channel, v any) {
 	payload, err := json.Marshal(v)
 	switch {
@@ -109,7 +109,7 @@ func (s *session) publish(t *tracked, c wire.Channel, v any) {
 	case c == wire.ChannelStatus:
 		payload, err = wire.Pack(payload)
 	case len(payload) > wire.MaxFromDevice:
-		err = fmt.Errorf("it has %d bytes, the hub reads at most %d", len(payload), wire.MaxFromDevice)
+		err = fmt.Errorf("the message has %d bytes, the hub reads at most %d", len(payload), wire.MaxFromDevice)
 	}
 	if err != nil {
 		s.l.log.Error("cannot send a message to the hub", "node", s.l.cfg.Node, "channel", c, "err", err)
@@ -118,8 +118,8 @@ func (s *session) publish(t *tracked, c wire.Channel, v any) {
 	s.track(t, c, payload)
 }
 
-// track sends a payload and records it as in flight. The time for it grows with its bytes and those
-// before it.
+// track sends a payload and records it as in flight. Its deadline grows with its bytes and with the
+// bytes already in flight.
 func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 	l := s.l
 	var acked *hubAck // registered first: the acknowledgement may be fast
@@ -134,10 +134,10 @@ func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 	t.until = s.lostAt(0)
 }
 
-// lostAt returns when a message of that size counts as lost if it is sent now.
+// lostAt returns the ack deadline of a message of this size that is sent now.
 func (s *session) lostAt(bytes int) ackDeadline {
 	after := ackTimeout
-	if s.external { // the hub may be down; it requests what it lacks when it is back
+	if s.external { // the hub may be down: when it is back, it requests missing messages
 		after <<= min(s.unacked/2, maxDoublings)
 	}
 	return ackDeadline{time.Now().Add(after + line.Takes(s.inFlight()+bytes)), s.received()}
