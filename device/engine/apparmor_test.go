@@ -5,17 +5,19 @@ import (
 	"testing"
 )
 
-// Docker and Podman take the name of a profile in the same form, also for a privileged container.
-func TestAppArmorIsAskedForByName(t *testing.T) {
+// Docker and Podman take the name of an AppArmor profile in the same form, also for a privileged
+// container.
+func TestAnAppArmorProfileIsSetByName(t *testing.T) {
 	for _, name := range []string{"docker", "podman"} {
-		for profile, want := range map[string]string{"web-strict": "apparmor=web-strict", "unconfined": "apparmor=unconfined"} {
+		for profile, want := range map[string]string{"web-strict": "apparmor=web-strict",
+			"unconfined": "apparmor=unconfined"} {
 			o, err := translate(Spec{Name: "c", AppArmor: profile, NoNewPrivs: true}, "image", Info{Name: name})
 			if err != nil || !slices.Equal(o.HostConfig.SecurityOpt, []string{"no-new-privileges", want}) {
-				t.Errorf("%s is asked %q, %v", name, o.HostConfig.SecurityOpt, err)
+				t.Errorf("%s gets %q, %v", name, o.HostConfig.SecurityOpt, err)
 			}
 		}
 		if o, err := translate(Spec{Name: "c"}, "image", Info{Name: name}); err != nil || len(o.HostConfig.SecurityOpt) != 0 {
-			t.Errorf("%s is asked %q where nothing was said, %v", name, o.HostConfig.SecurityOpt, err)
+			t.Errorf("%s gets %q without a profile, %v", name, o.HostConfig.SecurityOpt, err)
 		}
 	}
 }

@@ -21,7 +21,7 @@ func (a *api) Attach(ctx context.Context, id string, s Streams) error {
 	}
 	config := found.Container.Config
 	if !config.OpenStdin {
-		s.Stdin = nil // otherwise nobody reads it
+		s.Stdin = nil // without StdinOpen the container does not read stdin
 	}
 	stream, err := a.client().ContainerAttach(ctx, id,
 		client.ContainerAttachOptions{Stream: true, Stdin: s.Stdin != nil, Stdout: true, Stderr: true,
@@ -41,9 +41,9 @@ func (a *api) Attach(ctx context.Context, id string, s Streams) error {
 	return explain(err, "attach to container", id)
 }
 
-// detachKeys is the key sequence that detaches from a terminal. Engines hold such keys back until
-// they know what follows, by default for ^P, which shells use. So it is a sequence that users do
-// not type.
+// detachKeys is the key sequence that detaches from a terminal. Engines hold back the first keys of
+// the sequence, by default ^P, which shells use. So detachKeys is a sequence that users do not
+// type.
 const detachKeys = "ctrl-_,ctrl-@,ctrl-^,ctrl-@,ctrl-_"
 
 // A join connects the caller's streams with the engine's connection.
@@ -63,7 +63,7 @@ func (j *join) copy(ctx context.Context) error {
 	defer cancel()
 	if j.s.Stdin != nil {
 		go func() {
-			if _, err := io.Copy(j.Conn, j.s.Stdin); err == nil { // a read error is not the end of the input
+			if _, err := io.Copy(j.Conn, j.s.Stdin); err == nil { // close the input only at its end, not after a read error
 				_ = j.CloseWrite()
 			}
 		}()
@@ -82,14 +82,14 @@ func (j *join) copy(ctx context.Context) error {
 }
 
 // Timing of window sizes. Podman loses a size that comes right after another one, so each is sent
-// twice with a pause. The first tries can fail because the command has not started yet.
+// twice with a pause. The first attempts may fail because the command has not started yet.
 const (
 	resizePause = 250 * time.Millisecond
 	resizeRetry = 50 * time.Millisecond
 	resizeTries = 100
 )
 
-// follow keeps the terminal at the size of the caller's window.
+// follow sets the terminal's size whenever the caller's window changes.
 func (j *join) follow(ctx context.Context) {
 	var (
 		size  Size

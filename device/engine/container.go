@@ -24,7 +24,7 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 	found := make([]Container, 0, len(items))
 	now, silent := make(map[string]sight, len(items)), 0
 	for _, item := range items {
-		// the list has neither exit codes nor times
+		// the list lacks exit codes and times
 		was, known := before[item.ID]
 		asking, cancel := context.WithTimeout(ctx, a.patienceFor(was))
 		c, err := a.look(asking, item.ID)
@@ -41,8 +41,9 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		case err != nil && (hangs || lost(err) || ctx.Err() != nil):
 			return nil, explain(err, "look at container", item.ID)
 		case err != nil || c.Container.State == nil || c.Container.Config == nil:
-			// A broken container is listed and cannot be inspected. Without it in the result it
-			// would stay for ever, and an error would hide all the others.
+			// A broken container is listed but cannot be inspected. The result includes it:
+			// otherwise the agent would never remove it, and an error would hide all other
+			// containers.
 			if was.silent = false; !stuck {
 				was.Container = listed(item)
 			}
@@ -56,7 +57,7 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		now[item.ID], found = was, append(found, was.Container)
 	}
 	a.seen.set(label, before, now)
-	if silent > 1 && silent > len(found)-silent { // if one container alone fails, it is the broken one
+	if silent > 1 && silent > len(found)-silent { // if only one container fails, the container is broken, not the engine
 		return nil, fmt.Errorf("list the containers with label %s: the engine does not answer for %d of %d: %w", label,
 			silent, len(found), context.DeadlineExceeded)
 	}
@@ -65,8 +66,8 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 	return found, nil
 }
 
-// items lists the containers with a label. If a container keeps Podman from listing them, it
-// returns the ids already known.
+// items lists the containers with a label. If a container keeps Podman from listing, items returns
+// the ids already known.
 func (a *api) items(ctx context.Context, label string,
 	before map[string]sight) (all []container.Summary, stuck bool, err error) {
 	asking, cancel := context.WithTimeout(ctx, a.patienceFor(sight{silent: a.seen.stuck.Load()}))
@@ -121,8 +122,8 @@ func view(c container.InspectResponse) Container {
 		}
 		return v
 	}
-	v.ExitCode, v.FinishedAt = 0, time.Time{} // left from an earlier run
-	// For a container that shares a network, Podman reports the owner's address.
+	v.ExitCode, v.FinishedAt = 0, time.Time{} // left over from an earlier run
+	// For a container that shares a network, Podman reports the owner's address, which is left out.
 	if c.NetworkSettings != nil && (c.HostConfig == nil || !c.HostConfig.NetworkMode.IsContainer()) {
 		mode := ""
 		if c.HostConfig != nil {
@@ -148,8 +149,8 @@ func networkNamespace(pid int, id string) string {
 	return name
 }
 
-// setLostEnd sets the end of a container that ran when the device went down, as Docker does.
-// Podman reports that it never started (until 4.4) or exited with 0 (since then).
+// setLostEnd marks a container that ran when the device went down as exited with 255, as Docker
+// does. Podman reports that it never started (until 4.4) or exited with 0 (since then).
 func (c *Container) setLostEnd() {
 	if c.State == Created {
 		c.State = Exited
@@ -172,7 +173,7 @@ func stateOf(status string) State {
 	return Dead // dead, removing, unknown
 }
 
-// moment parses a time; engines write the year 1 for never.
+// moment parses a time; engines write the year 1 for "never".
 func moment(text string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil || t.Year() <= 1 {
@@ -190,9 +191,9 @@ func (a *api) Start(ctx context.Context, id string) error {
 // too early.
 func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := int((max(grace, 0) + time.Second - 1) / time.Second)
-	if a.podman() { // Docker resumes a paused container for its signal; Podman waits and then fails
+	if a.podman() { // Docker resumes a paused container for its signal; Podman does not and fails in the end
 		if now, err := a.look(ctx, id); err == nil && now.Container.State != nil && now.Container.State.Paused {
-			// ContainerStop reports the same error.
+			// If resuming fails, ContainerStop reports the error.
 			_, _ = a.client().ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{})
 		}
 	}
@@ -200,8 +201,7 @@ func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
 	}
-	// Engines differ on whether stopping a container that never ran, or is just ending, is an
-	// error.
+	// Some engines report an error for stopping a container that never ran or is just ending.
 	if now, lookErr := a.look(ctx, id); errdefs.IsNotFound(lookErr) ||
 		lookErr == nil && now.Container.State != nil && !now.Container.State.Running {
 		return nil
@@ -213,12 +213,12 @@ func (a *api) Remove(ctx context.Context, id string) error {
 	err := a.remove(ctx, id)
 	for wait := 20 * time.Millisecond; err != nil && wait < time.Second && strings.Contains(err.Error(),
 		"state improper"); wait *= 2 {
-		// In Podman a container is "stopped" for a moment after its end, until it is cleaned up.
+		// In Podman an ended container has the state "stopped" until its clean-up.
 		time.Sleep(wait)
 		err = a.remove(ctx, id)
 	}
 	if err != nil && strings.Contains(err.Error(), "dependent containers") {
-		// Podman keeps the owner of a network while other containers use it; Docker does not.
+		// Docker removes the owner of a network while other containers use it; Podman refuses.
 		if err := a.removeDependents(ctx, id); err != nil {
 			return err
 		}
@@ -241,8 +241,8 @@ func (a *api) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// awaitGone waits until another removal of the container completes. If that takes too long, it
-// returns underWay.
+// awaitGone waits until a removal by another client completes. If that takes too long, it returns
+// underWay.
 func (a *api) awaitGone(ctx context.Context, id string, underWay error) error {
 	began := time.Now()
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {

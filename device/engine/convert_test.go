@@ -58,39 +58,41 @@ func TestARMVariant(t *testing.T) {
 
 func TestStateOf(t *testing.T) {
 	for status, want := range map[string]State{
-		"created": Created, "configured": Created, "initialized": Created, "running": Running, "restarting": Running, "stopping": Running,
-		"paused": Paused, "exited": Exited, "stopped": Exited, "dead": Dead, "removing": Dead, "what is this": Dead,
+		"created": Created, "configured": Created, "initialized": Created, "running": Running, "restarting": Running,
+		"stopping": Running,
+		"paused":   Paused, "exited": Exited, "stopped": Exited, "dead": Dead, "removing": Dead, "unknown state": Dead,
 	} {
 		if got := stateOf(status); got != want {
-			t.Errorf("%s is %s, want %s", status, got, want)
+			t.Errorf("state %s is %s, want %s", status, got, want)
 		}
 	}
 }
 
-// Podman's answers after a reboot, for a container that ran and for others.
-func TestAContainerThatRanWhenTheDeviceWentDownHasNotEndedWell(t *testing.T) {
-	const never, then, later = "0001-01-01T00:00:00Z", "2026-11-27T10:08:59.7156Z", "2026-11-27T10:09:59Z"
+// After a reboot, Podman reports a container that ran as created or as exited with 0.
+func TestAContainerThatRanWhenTheDeviceWentDownHasFailed(t *testing.T) {
+	const unset, early, late = "0001-01-01T00:00:00Z", "2026-11-27T10:08:59.7156Z", "2026-11-27T10:09:59Z"
 	for _, c := range []struct {
 		name     string
 		state    container.State
 		want     State
 		exitCode int
 	}{
-		{"Podman 4.3", container.State{Status: "created", StartedAt: then, FinishedAt: never}, Exited, 255},
-		{"Podman 5", container.State{Status: "exited", StartedAt: then, FinishedAt: never}, Exited, 255},
-		{"one that was never started", container.State{Status: "created", StartedAt: never, FinishedAt: never}, Created, 0},
-		{"one that had ended", container.State{Status: "exited", StartedAt: then, FinishedAt: later}, Exited, 0},
-		{"one under a clock that has been set back", container.State{Status: "exited", StartedAt: later, FinishedAt: then}, Exited, 0},
-		{"one that runs", container.State{Status: "running", StartedAt: then, FinishedAt: never}, Running, 0},
-		{"one that is paused", container.State{Status: "paused", StartedAt: then, FinishedAt: never}, Paused, 0},
+		{"Podman 4.3", container.State{Status: "created", StartedAt: early, FinishedAt: unset}, Exited, 255},
+		{"Podman 5", container.State{Status: "exited", StartedAt: early, FinishedAt: unset}, Exited, 255},
+		{"a container that was never started", container.State{Status: "created", StartedAt: unset, FinishedAt: unset}, Created, 0},
+		{"a container that had ended before", container.State{Status: "exited", StartedAt: early, FinishedAt: late}, Exited, 0},
+		{"a container that ended after the clock was set back", container.State{Status: "exited", StartedAt: late, FinishedAt: early}, Exited, 0},
+		{"a running container", container.State{Status: "running", StartedAt: early, FinishedAt: unset}, Running, 0},
+		{"a paused container", container.State{Status: "paused", StartedAt: early, FinishedAt: unset}, Paused, 0},
 	} {
-		if got := view(container.InspectResponse{State: &c.state, Config: &container.Config{}}); got.State != c.want || got.ExitCode != c.exitCode || (got.Error != "") != (c.exitCode == 255) {
+		if got := view(container.InspectResponse{State: &c.state, Config: &container.Config{}}); got.State != c.want ||
+			got.ExitCode != c.exitCode || (got.Error != "") != (c.exitCode == 255) {
 			t.Errorf("%s: %s with exit code %d, %q", c.name, got.State, got.ExitCode, got.Error)
 		}
 	}
 }
 
-func TestFamiliar(t *testing.T) {
+func TestShortTag(t *testing.T) {
 	for tag, want := range map[string]string{
 		"docker.io/library/nginx:1":   "nginx:1",
 		"docker.io/grafana/grafana:1": "grafana/grafana:1",
@@ -99,7 +101,7 @@ func TestFamiliar(t *testing.T) {
 		"nginx:1":                     "nginx:1",
 	} {
 		if got := shortTag(tag); got != want {
-			t.Errorf("%s is %s, want %s", tag, got, want)
+			t.Errorf("shortTag(%s) is %s, want %s", tag, got, want)
 		}
 	}
 }
@@ -126,10 +128,10 @@ func TestGroupUsage(t *testing.T) {
 		{"a kernel that does not count memory", "0::/machine.slice/libpod-abc123.scope\n", map[string]string{
 			"machine.slice/libpod-abc123.scope/cpu.stat": "usage_usec 7\n",
 		}, Usage{7000, 0}, true},
-		{"a process of something else", "0::/machine.slice/libpod-zzz.scope\n", map[string]string{
+		{"a process of another container", "0::/machine.slice/libpod-zzz.scope\n", map[string]string{
 			"machine.slice/libpod-zzz.scope/cpu.stat": "usage_usec 7\n",
 		}, Usage{}, false},
-		{"nothing to read", "0::/machine.slice/libpod-abc123.scope\n", nil, Usage{}, false},
+		{"no cgroup file", "0::/machine.slice/libpod-abc123.scope\n", nil, Usage{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := t.TempDir()
@@ -137,7 +139,8 @@ func TestGroupUsage(t *testing.T) {
 			for name, content := range c.files {
 				write(t, filepath.Join(root, "cgroup", name), content)
 			}
-			if got, ok := groupUsage(filepath.Join(root, "proc"), filepath.Join(root, "cgroup"), 42, id); got != c.want || ok != c.ok {
+			if got, ok := groupUsage(filepath.Join(root, "proc"), filepath.Join(root, "cgroup"), 42, id); got != c.want ||
+				ok != c.ok {
 				t.Errorf("got %+v (%v), want %+v (%v)", got, ok, c.want, c.ok)
 			}
 		})
@@ -154,13 +157,13 @@ func write(t *testing.T, name, content string) {
 	}
 }
 
-func TestTranslateLeavesOutWhatTheEngineCannotEnforce(t *testing.T) {
+func TestTranslateLeavesOutUnenforceableLimits(t *testing.T) {
 	s := Spec{Name: "x", Image: "i", MemoryBytes: 64 << 20, SwapBytes: 8 << 20, MilliCPU: 5, CPUShares: 1}
 	for _, c := range []struct {
 		name          string
 		info          Info
 		memory, quota int64
-		both          int64 // memory and swap
+		memorySwap    int64 // memory and swap
 	}{
 		{"with both control groups", Info{MemLimit: true, CPULimit: true, SwapLimit: true}, 64 << 20, 1000, 72 << 20},
 		{"without the swap of containers", Info{MemLimit: true, CPULimit: true}, 64 << 20, 1000, 64 << 20},
@@ -171,12 +174,15 @@ func TestTranslateLeavesOutWhatTheEngineCannotEnforce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := o.HostConfig.Resources; r.Memory != c.memory || r.MemorySwap != c.both || r.CPUQuota != c.quota || r.CPUShares != 2 {
+		if r := o.HostConfig.Resources; r.Memory != c.memory || r.MemorySwap != c.memorySwap || r.CPUQuota != c.quota ||
+			r.CPUShares != 2 {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 	}
-	for _, bad := range []Spec{{DNS: []string{"x"}}, {Ports: []Port{{ContainerPort: 80, HostIP: "x"}}}, {Ports: []Port{{ContainerPort: 80, Protocol: "X"}}}} {
-		if _, err := translate(bad, "i", Info{}); err == nil || !strings.Contains(err.Error(), "x") && !strings.Contains(err.Error(), "X") {
+	for _, bad := range []Spec{{DNS: []string{"x"}}, {Ports: []Port{{ContainerPort: 80, HostIP: "x"}}},
+		{Ports: []Port{{ContainerPort: 80, Protocol: "X"}}}} {
+		if _, err := translate(bad, "i", Info{}); err == nil || !strings.Contains(err.Error(), "x") &&
+			!strings.Contains(err.Error(), "X") {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
@@ -185,7 +191,8 @@ func TestTranslateLeavesOutWhatTheEngineCannotEnforce(t *testing.T) {
 func TestHasRegistry(t *testing.T) {
 	for ref, want := range map[string]bool{
 		"tool:1": false, "me/tool:1": false, "nginx": false,
-		"flotilla.test/tool:1": true, "127.0.0.1:5000/x": true, "hub:5000/x": true, "localhost/tool:1": true, "sha256:abc": true,
+		"flotilla.test/tool:1": true, "127.0.0.1:5000/x": true, "hub:5000/x": true, "localhost/tool:1": true,
+		"sha256:abc": true,
 	} {
 		if got := hasRegistry(ref); got != want {
 			t.Errorf("%s: %v", ref, got)

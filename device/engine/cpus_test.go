@@ -15,7 +15,7 @@ func TestARunningContainerMovesToOtherProcessors(t *testing.T) {
 		info, err := e.Info(t.Context())
 		must(t, err)
 		if !info.CPUSet {
-			t.Skip("the kernel cannot keep containers on some processors")
+			t.Skip("the kernel has no cpuset for containers")
 		}
 		id := begin(t, e, engine.Spec{CPUs: "0"}, "wait")
 		on := func() string {
@@ -28,11 +28,11 @@ func TestARunningContainerMovesToOtherProcessors(t *testing.T) {
 			return cpus
 		}
 		if cpus := on(); cpus != "0" {
-			t.Errorf("it was made for processor 0 and is on %s", cpus)
+			t.Errorf("a container created for processor 0 is on %s", cpus)
 		}
 		must(t, e.Update(t.Context(), id, engine.Spec{CPUs: "0-1", CPUShares: 100}))
 		if cpus := on(); cpus != "0-1" {
-			t.Errorf("it was moved to 0-1 and is on %s", cpus)
+			t.Errorf("a container moved to processors 0-1 is on %s", cpus)
 		}
 	})
 }

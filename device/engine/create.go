@@ -40,7 +40,7 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 		return "", fmt.Errorf("create container %s of image %s: %w", s.Name, s.Image, err)
 	}
 	if a.podman() {
-		// Podman prefixes a local image without a registry by localhost/, which users leave out.
+		// Podman names a local image without a registry localhost/…, and users leave that out.
 		if ok {
 			image = found.name
 			if err := refuseInitProgram(s, found); err != nil {
@@ -48,7 +48,8 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 			}
 		}
 		if s.NetworkOf != "" {
-			// Docker gives all containers on one network the same host name; Podman does not.
+			// Docker gives all containers on one network the same host name; Podman does not, so
+			// use the owner's.
 			owner, err := a.look(ctx, s.NetworkOf)
 			if err != nil {
 				return "", explain(err, "create container "+s.Name+" in the network of", s.NetworkOf)
@@ -81,12 +82,12 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 	return created.ID, nil
 }
 
-// initPrograms run in Podman's "systemd mode", as does any program called systemd.
+// initPrograms run in Podman's "systemd mode", and so does any program called systemd.
 var initPrograms = []string{"/sbin/init", "/usr/sbin/init", "/usr/local/sbin/init"}
 
-// refuseInitProgram refuses a container that Podman would take for an init system by its program's
-// name. Podman mounts its cgroup writable, with the container's own limits in it, and no option of
-// the Docker API prevents that.
+// refuseInitProgram refuses a container that Podman would treat as an init system because of its
+// program's name. Podman mounts the container's cgroup writable, with the container's own limits in
+// it, and the Docker API has no option against that.
 func refuseInitProgram(s Spec, image foundImage) error {
 	words := slices.Concat(s.Entrypoint, s.Args)
 	if len(s.Entrypoint) == 0 {
@@ -105,14 +106,14 @@ func refuseInitProgram(s Spec, image foundImage) error {
 		"it another path in the image, or make the container privileged", ErrUnsupported)
 }
 
-// nameTaken recognises the answer for a name in use: Docker's status 409, or Podman's 500 with a
+// nameTaken recognizes the response for a name in use: Docker's status 409, or Podman's 500 with a
 // text.
 func nameTaken(err error) bool {
 	return strings.Contains(err.Error(), "already in use")
 }
 
-// clearName removes a container that is not running and has the name. Left-overs of a power cut or
-// of an incomplete removal would block the name for ever.
+// clearName removes a container of this name that does not run. Left-overs of a power cut or of an
+// incomplete removal would block the name for ever.
 func (a *api) clearName(ctx context.Context, name string) error {
 	found, err := a.look(ctx, name)
 	if err == nil && found.Container.State != nil && found.Container.State.Running {
@@ -126,7 +127,7 @@ func (a *api) clearName(ctx context.Context, name string) error {
 }
 
 // translate converts a Spec for the engine. The engine never restarts or probes a container,
-// because the agent does both, and every log is bounded so that it cannot fill or wear out the
+// because the agent does both. Every log has a size limit, so that it cannot fill or wear out the
 // flash.
 func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, error) {
 	config := &container.Config{
@@ -192,8 +193,8 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		host.Tmpfs = map[string]string{}
 	}
 	for target, options := range s.Tmpfs {
-		// By default Docker forbids programs on a tmpfs; Podman and Kubernetes' memory volumes
-		// allow them.
+		// By default Docker forbids executing programs on a tmpfs; Podman and Kubernetes' memory
+		// volumes allow it.
 		if !slices.Contains(strings.Split(options, ","), "noexec") {
 			options = strings.TrimPrefix(options+",exec", ",")
 		}
@@ -226,9 +227,9 @@ func checkMountPaths(m Mount) error {
 	return nil
 }
 
-// limit sets the limits that the kernel can enforce (see Info) and leaves out the others: engines
-// differ on whether they refuse or ignore them, and the agent reports a condition. By default
-// engines allow as much swap as memory.
+// limit sets the limits that the kernel can enforce (see Info) and leaves out the others, because
+// some engines refuse those and some ignore them; the agent reports a condition. By default engines
+// allow as much swap as memory.
 func limit(r *container.Resources, s Spec, info Info) {
 	if s.MemoryBytes > 0 && info.MemLimit {
 		r.Memory = max(s.MemoryBytes, minMemory)
@@ -252,8 +253,8 @@ func limit(r *container.Resources, s Spec, info Info) {
 	}
 }
 
-// connect sets the network. On the host's network or another container's, the owner has the ports
-// and the resolver. Docker refuses them in such a container, so they are left out.
+// connect sets the network. A container on the host's or another container's network gets no ports
+// and resolver of its own: the network's owner has them, and Docker refuses them.
 func connect(config *container.Config, host *container.HostConfig, s Spec, info Info) error {
 	if s.HostNetwork && s.NetworkOf != "" {
 		return fmt.Errorf("%w: a container cannot use both the host's network and that of container %s",
@@ -263,7 +264,7 @@ func connect(config *container.Config, host *container.HostConfig, s Spec, info 
 		shared := "container:" + s.NetworkOf
 		host.NetworkMode, host.IpcMode = container.NetworkMode(shared), container.IpcMode(shared)
 		if info.Name != "podman" {
-			config.Hostname = "" // the network's owner has it
+			config.Hostname = "" // the network's owner has the host name
 		}
 		return nil
 	}
@@ -289,7 +290,7 @@ func connect(config *container.Config, host *container.HostConfig, s Spec, info 
 		if !slices.Contains([]network.IPProtocol{network.TCP, network.UDP, network.SCTP}, inside.Proto()) {
 			return fmt.Errorf("port %d: %w: protocol %s", p.ContainerPort, ErrUnsupported, p.Protocol)
 		}
-		if p.HostPort < 0 || p.HostPort > 65535 { // Podman would use the lower sixteen bits
+		if p.HostPort < 0 || p.HostPort > 65535 { // Podman would silently use the lower sixteen bits
 			return fmt.Errorf("port %d: %w: the device has the ports from 1 to 65535", p.HostPort, ErrUnsupported)
 		}
 		binding := network.PortBinding{HostPort: fmt.Sprint(p.HostPort)}

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial enters the container's network. If the agent may not, it dials the container's address from
-// outside; listeners on 127.0.0.1 are out of reach then, and the error says so.
+// Dial enters the container's network. If the agent lacks the permission, Dial connects to the
+// container's address from outside. That cannot reach listeners on 127.0.0.1, and the error says
+// so.
 func (a *api) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
 	what := fmt.Sprintf("connect to port %d of container", port)
 	found, err := a.look(ctx, id)
@@ -104,13 +105,13 @@ func dialInside(ctx context.Context, pid int, containerID string, port int) (net
 	return r.conn, r.err
 }
 
-// onItsOwnThread calls do on a thread that ends afterwards, so that no other goroutine gets its
-// network. It never uses the first thread of the process: that one cannot end, and /proc/self/net
-// would show the container's network.
+// onItsOwnThread calls do on a thread that ends afterwards, so that no other goroutine runs in the
+// container's network. It never uses the first thread of the process, which cannot end:
+// /proc/self/net would then show the container's network.
 func onItsOwnThread(do func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {
-		do() // the thread stays locked, so it ends
+		do() // the thread is never unlocked, so it ends with the goroutine
 		return
 	}
 	defer runtime.UnlockOSThread()

@@ -1,8 +1,8 @@
 // Package engine drives a device's container engine through the Docker Engine API: Docker Engine,
 // Podman and balenaEngine.
 //
-// It hides the differences between engines and decides nothing: package agent decides which
-// containers run. It alone imports the engine's client. Package enginetest has a fake in memory.
+// It hides the differences between engines and never decides which containers run: package agent
+// does. It alone imports the engine's client. Package enginetest has a fake in memory.
 package engine
 
 import (
@@ -14,13 +14,14 @@ import (
 	"time"
 )
 
-// Errors by what the caller must do.
+// Errors that tell the caller the next step.
 var (
-	ErrNotFound    = errors.New("not found")          // does not exist (any more)
+	ErrNotFound    = errors.New("not found")          // the object does not exist, or no longer exists
 	ErrUnavailable = errors.New("engine unavailable") // try again later
 	ErrUnsupported = errors.New("engine unsupported") // the engine's API is too old, or it does not support the request
 	ErrNoImage     = errors.New("image not present")  // pull it first
-	// A layer's files are gone: remove the image and its containers, and pull it again.
+	// ErrDamaged means that a layer's files are gone: remove the image and its containers, and pull
+	// the image again.
 	ErrDamaged = errors.New("image damaged")
 )
 
@@ -28,10 +29,10 @@ var (
 type Info struct {
 	Name       string // docker, podman, balena-engine
 	Version    string // such as 20.10.24
-	APIVersion string // negotiated
-	OS, Arch   string // platform of the containers that it runs natively
+	APIVersion string // negotiated API version
+	OS, Arch   string // native platform of containers
 	Variant    string // v6, v7 for arm
-	Root       string // directory of images and containers, on the image disk
+	Root       string // the engine's directory of images and containers
 	Socket     string
 	MemLimit   bool // the kernel enforces memory limits
 	CPULimit   bool // the kernel enforces cpu quotas
@@ -71,20 +72,21 @@ type Spec struct {
 	Groups     []string
 	Labels     map[string]string
 	Hostname   string
-	NetworkOf  string // id of the container whose network and IPC namespaces it shares; "": its own
-	// a network of EnsureNetwork, if the container has its own namespace; "": the engine's default
+	NetworkOf  string // id of the container whose network and IPC namespaces are shared; "": a new namespace
+	// Network is a network of EnsureNetwork, if the container has its own namespace; "": the
+	// engine's default network.
 	Network        string
 	HostNetwork    bool
 	HostPID        bool
-	PidOf          string // id of the container whose process namespace it shares; "": its own
+	PidOf          string // id of the container whose process namespace is shared; "": a new namespace
 	Ports          []Port
 	Mounts         []Mount
 	Tmpfs          map[string]string // target path to options
-	Devices        []Device          // device nodes, besides those of every container
+	Devices        []Device          // device nodes in addition to those of every container
 	MemoryBytes    int64             // 0: no limit
-	SwapBytes      int64             // in addition to MemoryBytes, if that is a limit
+	SwapBytes      int64             // swap in addition to MemoryBytes, if that is not 0
 	MilliCPU       int64             // 0: no limit
-	CPUShares      int64             // from the request
+	CPUShares      int64             // from the CPU request
 	CPUs           string            // processors to run on, such as 0-1,4; "": all
 	PidsLimit      int64             // processes and threads; -1: unlimited, 0: the engine's default
 	ReadOnlyRoot   bool
@@ -94,7 +96,7 @@ type Spec struct {
 	CapDrop        []string
 	TTY            bool
 	Stdin          bool
-	StdinOnce      bool // close stdin after the first attachment that has it
+	StdinOnce      bool // close stdin after the first attachment with stdin
 	StopSignal     string
 	DNS, DNSSearch []string
 	DNSOptions     []string // options of resolv.conf, as name or name:value; empty: the device's
@@ -105,19 +107,20 @@ type Spec struct {
 	AppArmor       string   // a loaded profile, or unconfined; "": the engine's default
 }
 
-// A Seccomp is a filter profile for system calls. Docker takes its text, Podman its file.
+// A Seccomp is a filter profile for system calls. Docker takes Text, Podman takes File.
 type Seccomp struct {
 	File string
 	Text string
 }
 
-// A Device is a device node that a container may read and write. It cannot create nodes.
+// A Device is a device node that a container may read and write. The container cannot create device
+// nodes.
 type Device struct {
 	Host string // path on the device
 	Path string // path in the container, below /dev
 }
 
-// A Progress is the progress of a pull. The size of a layer is known once the engine begins it.
+// A Progress is the progress of a pull. The size of a layer becomes known when its download begins.
 type Progress struct {
 	Layers, Done int
 	Bytes, Total int64 // of the layers with a known size
@@ -132,30 +135,30 @@ const (
 	Running State = "running"
 	Paused  State = "paused"
 	Exited  State = "exited"
-	Dead    State = "dead" // a removal was cut off: remove it again
+	Dead    State = "dead" // a removal was interrupted: remove it again
 )
 
 // A Container is a container as the engine reports it.
 type Container struct {
 	ID         string
 	Name       string
-	Image      string // as requested
+	Image      string // image name as requested in Spec
 	ImageID    string
 	Labels     map[string]string
 	State      State
 	ExitCode   int
 	OOMKilled  bool
-	Error      string // why it did not start
+	Error      string // why the container did not start
 	Created    time.Time
 	StartedAt  time.Time
 	FinishedAt time.Time
-	IP         string // in its own network; "": host network or not running
+	IP         string // address in its own network; "": host network or not running
 	Pid        int
-	Net        string // network namespace while it runs; "": unknown
-	Limits     Limits // Podman reports those of the creation
+	Net        string // id of the network namespace while the container runs; "": unknown
+	Limits     Limits // present limits; Podman reports those of the creation
 }
 
-// Limits are the limits that an engine enforces; 0: none.
+// Limits are the limits that an engine enforces; 0: no limit.
 type Limits struct {
 	Memory, MemorySwap, CPUQuota, CPUShares int64
 	CPUs                                    string // processors; "": all
@@ -178,7 +181,7 @@ type Image struct {
 
 // Usage is the resource usage of a container.
 type Usage struct {
-	CPUNanos    uint64 // since the container's start
+	CPUNanos    uint64 // processor time since the container's start
 	MemoryBytes uint64 // working set
 }
 
@@ -186,24 +189,24 @@ type Usage struct {
 type LogOptions struct {
 	Follow     bool
 	Timestamps bool
-	Tail       int64 // lines; < 0: all
+	Tail       int64 // number of last lines; < 0: all
 	Since      time.Time
 }
 
-// Streams connect a command or an attachment with its caller. A Read of Stdin may still be under
-// way when the call returns; the caller ends it.
+// Streams connect a command or an attachment with its caller. A Read of Stdin may still be running
+// when the call returns; the caller must end it.
 type Streams struct {
 	Stdin          io.Reader // nil: empty input
 	Stdout, Stderr io.Writer // nil: discarded; with a terminal, all output goes to Stdout
 	TTY            bool      // give the command a terminal
 	Resize         <-chan Size
-	Began          func(exec string) // called with the command's id before it starts, for EndExec; may be nil
+	Began          func(exec string) // called with the command's id before the command starts, for EndExec; may be nil
 }
 
 // A Size is a terminal's size in characters.
 type Size struct{ Width, Height uint16 }
 
-// AnswerTime is the longest time that a working engine takes for one request about containers.
+// AnswerTime is the longest time that a healthy engine takes for one request about containers.
 const AnswerTime = 10 * time.Second
 
 // An Engine is a container engine as package agent uses it. Every call ends with its context.
@@ -215,8 +218,8 @@ type Engine interface {
 	// Containers lists all containers with the label, running or not. It inspects each of them and
 	// waits up to AnswerTime for each answer.
 	Containers(ctx context.Context, label string) ([]Container, error)
-	// Create creates a container and returns its id, or ErrNoImage without the image. It replaces a
-	// container of the same name that does not run.
+	// Create creates a container and returns its id. Without the image it returns ErrNoImage. It
+	// replaces a container of the same name that does not run.
 	Create(ctx context.Context, s Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
 	// Update changes the memory, swap, CPU and CPUs limits of a container without a restart. Limits
@@ -225,64 +228,67 @@ type Engine interface {
 	// Stop sends a container its stop signal, and SIGKILL after grace. A container that has stopped
 	// or is gone is not an error.
 	Stop(ctx context.Context, id string, grace time.Duration) error
-	// Remove removes a container, running or not, with its anonymous volumes; a container that is
-	// gone is not an error. Stop the containers in its network first: Podman refuses to remove it
-	// while they run. Ended ones may be removed with it.
+	// Remove removes a container, running or not, with its anonymous volumes. A container that is
+	// gone is not an error. Stop the containers that share its network first: Podman refuses the
+	// removal while they run. Ended ones may be removed too.
 	Remove(ctx context.Context, id string) error
 	// Images lists the images.
 	Images(ctx context.Context) ([]Image, error)
-	// HasImage returns the id of a local image and whether it exists.
+	// HasImage reports whether a local image exists, and returns its id.
 	HasImage(ctx context.Context, ref string) (id string, ok bool, err error)
 	// ImageUser returns the user of a local image as its author wrote it: a name or uid, optionally
 	// with a group after a colon. Empty: root.
 	ImageUser(ctx context.Context, ref string) (string, error)
-	// ImageTree passes the entries of a local image to take, one after the other as in a tar
-	// archive, all of them or an error; size is their approximate size on the disk. It creates a
-	// container from s that never starts, and removes it; an old one of that name is replaced.
+	// ImageTree calls take with the entries of a local image, one after the other as in a tar
+	// archive: all of them, or it returns an error. size is their approximate size on the disk. It
+	// creates a container from s that never starts, and removes it; an old container of that name
+	// is replaced.
 	ImageTree(ctx context.Context, ref string, s Spec,
 		take func(size int64) (put func(*tar.Header, io.Reader) error, err error)) error
-	// Pull pulls an image for the engine's platform. auth may be nil, and so may told, which
-	// receives the progress. ErrNotFound: the registry does not have the image; other errors may
-	// pass.
-	Pull(ctx context.Context, ref string, auth *RegistryAuth, told func(Progress)) error
+	// Pull pulls an image for the engine's platform. auth may be nil. progress, which may be nil
+	// too, is called with the progress. ErrNotFound means that the registry does not have the
+	// image; other errors may be temporary.
+	Pull(ctx context.Context, ref string, auth *RegistryAuth, progress func(Progress)) error
 	// RemoveImage removes an image (id or name) with all its names. An image with containers is an
-	// error; one that is gone is not.
+	// error; an image that is gone is not.
 	RemoveImage(ctx context.Context, id string) error
-	// Logs streams stdout and stderr until the end of the log, or until ctx ends when following.
+	// Logs streams stdout and stderr until the end of the log. A followed log ends with the
+	// container or with ctx.
 	Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) error
-	// Exec runs a command in a running container and returns its exit code; 126 or 127 if it cannot
-	// run. When ctx ends, or the output is not read, the command gets SIGHUP and is killed if the
-	// agent is allowed to.
+	// Exec runs a command in a running container and returns its exit code, or 126 or 127 if the
+	// command cannot run. When ctx ends, or the output is not read, the command gets SIGHUP and
+	// then SIGKILL, if the agent has the permission.
 	Exec(ctx context.Context, id string, command []string, s Streams) (exitCode int, err error)
-	// EndExec ends a command as Exec does, also one of another process: engines keep a command
-	// running after its caller was killed. An ended or unknown command is not an error.
+	// EndExec ends a command as Exec does, even if another process started the command: engines
+	// keep a command running after its caller was killed. An ended or unknown command is not an
+	// error.
 	EndExec(ctx context.Context, exec string) error
-	// Attach connects to the first process of a running container until it ends or ctx does; the
-	// process continues after ctx. Earlier output is not repeated. The container decides whether
-	// there is a terminal.
+	// Attach connects to the first process of a running container until the process or ctx ends;
+	// the process continues after ctx. Earlier output is not repeated. The container's Spec decides
+	// whether the process has a terminal.
 	Attach(ctx context.Context, id string, s Streams) error
 	// Dial connects to a TCP port from inside a running container's network, so it reaches
 	// listeners on 127.0.0.1 there.
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)
-	// Usage measures a container; a stopped one uses nothing.
+	// Usage measures a container; the usage of a stopped container is zero.
 	Usage(ctx context.Context, id string) (Usage, error)
 	// Written returns the bytes that a container has written outside of its mounts, including its
-	// log if that is a file. ErrDeep: it cannot be measured. The engine walks through all files for
-	// it.
+	// log if that is a file. ErrDeep means that they cannot be measured. The call is slow, because
+	// the engine walks through all files.
 	Written(ctx context.Context, id string) (int64, error)
-	// Files counts the inodes of the same files, as far as the engine shows them; ErrDeep as for
-	// Written.
+	// Files counts the inodes of the files that Written measures, as far as the engine shows them.
+	// It returns ErrDeep as Written does.
 	Files(ctx context.Context, id string) (int64, error)
-	// EnsureNetwork makes sure that the network exists with its addresses. An unused one of that
-	// name with the labels and other addresses is replaced. A used one is an error, and so are
-	// addresses that the device reaches by another route.
+	// EnsureNetwork makes sure that the network exists with its addresses. It replaces an unused
+	// network of this name that has the labels and other addresses. If that network is in use, or
+	// the device reaches the addresses by another route, it returns an error.
 	EnsureNetwork(ctx context.Context, n Network) error
-	// RemoveNetwork removes the network of that name. A network in use, or without the labels, is
-	// an error; one that is gone is not.
+	// RemoveNetwork removes the network of this name. A network in use, or without the labels, is
+	// an error; a network that is gone is not.
 	RemoveNetwork(ctx context.Context, n Network) error
 	// Events calls changed whenever a container with the label starts, stops, dies or is removed,
-	// until ctx ends or the engine goes away (ErrUnavailable). It calls changed once at the start
-	// too, since earlier changes were missed. The caller looks for itself what changed.
+	// until ctx ends or the engine goes away (ErrUnavailable). It also calls changed once at the
+	// start, since earlier changes were missed. The caller lists the containers to find the change.
 	Events(ctx context.Context, label string, changed func()) error
 	Close() error
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// explain turns a client error into "verb object: cause" and wraps the error value that tells the
-// caller what to do. A context error can still be recognised.
+// explain turns a client error into "verb object: cause" and wraps the package's error for its
+// kind. A context error stays recognizable.
 func explain(err error, verb, object string) error {
 	var sentinel error
 	switch {
@@ -39,8 +39,8 @@ func explain(err error, verb, object string) error {
 }
 
 // explainLayers is explain for calls that read an image's layers. If the directory of a layer is
-// gone, for example after a power cut, the engine reports an internal error in which only the path
-// shows it. A runtime's error is about files of the container.
+// gone, for example after a power cut, the engine reports an internal error that differs from
+// others only in its path. An error with "runtime" in it is about files of the container.
 func (a *api) explainLayers(err error, verb, object string) error {
 	if err != nil && strings.Contains(err.Error(), "no such file or directory") &&
 		!strings.Contains(err.Error(), "runc") &&
@@ -50,7 +50,7 @@ func (a *api) explainLayers(err error, verb, object string) error {
 	return explain(err, verb, object)
 }
 
-// lost reports whether an error means that the engine is not there or went away during the call.
+// lost reports whether an error means that the engine does not run or stopped during the call.
 func lost(err error) bool {
 	var network *net.OpError
 	return client.IsErrConnectionFailed(err) || errors.As(err, &network) ||
@@ -64,20 +64,20 @@ func cause(err error) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// portInUse reports whether the message says that a port of the device is in use, and returns the
-// port with a space after it; "" if the message does not name it.
-func portInUse(said string) (port string, taken bool) {
-	if !strings.Contains(said, "address already in use") && !strings.Contains(said, "port is already allocated") {
+// portInUse reports whether a message says that a port of the device is in use. It returns the port
+// followed by a space, or "" if the message does not name the port.
+func portInUse(message string) (port string, taken bool) {
+	if !strings.Contains(message, "address already in use") && !strings.Contains(message, "port is already allocated") {
 		return "", false
 	}
 	for _, before := range []string{"Bind for ", "bind host port for ", "bind host port ", "listen tcp4 ",
 		"listen tcp6 ",
 		"listen tcp ", "listen udp4 ", "listen udp6 ", "listen udp "} {
-		if _, after, ok := strings.Cut(said, before); ok {
+		if _, after, ok := strings.Cut(message, before); ok {
 			word, _, _ := strings.Cut(after, " ")
 			word, _, _ = strings.Cut(word, "/")
 			word = strings.TrimSuffix(word, ":")
-			if at := strings.Split(word, ":"); len(at) == 4 && word[0] != '[' { // followed by the container's port
+			if at := strings.Split(word, ":"); len(at) == 4 && word[0] != '[' { // host address, host port, container address, container port
 				word = at[0] + ":" + at[1]
 			}
 			return word + " ", true

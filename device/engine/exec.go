@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// hangUpTime is the time for a command to end after SIGHUP before SIGKILL.
+	// hangUpTime is the time between SIGHUP and SIGKILL.
 	hangUpTime = 2 * time.Second
-	// beginTime is the time for a requested command to start on a busy board. Before its start
-	// there is nothing to kill.
+	// beginTime is the time for a requested command to start on a busy board. Before its start the
+	// command has no process to kill.
 	beginTime = 30 * time.Second
-	// lookTime is the time for the engine's answer. An engine that hangs has larger problems than
-	// this command.
+	// lookTime is the time for the engine's answer about a command. If the engine hangs, the
+	// command is left alone.
 	lookTime = 10 * time.Second
 )
 
@@ -30,7 +30,7 @@ const (
 func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) (int, error) {
 	keys := detachKeys
 	if a.podman() || !s.TTY {
-		keys = "" // Podman watches for no keys then, and its answer to a command with some cannot be parsed
+		keys = "" // without a terminal Podman needs no detach keys, and with them its response cannot be parsed
 	}
 	created, err := a.client().ExecCreate(ctx, id, client.ExecCreateOptions{Cmd: command, TTY: s.TTY, DetachKeys: keys,
 		AttachStdin: s.Stdin != nil, AttachStdout: true, AttachStderr: true})
@@ -42,7 +42,7 @@ func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) 
 	}
 	stream, err := a.client().ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: s.TTY})
 	if err != nil {
-		if ctx.Err() != nil { // the engine may have started the command all the same
+		if ctx.Err() != nil { // the engine may have started the command although the call failed
 			a.endUnwanted(created.ID, s)
 		}
 		return a.execRefused(ctx, id, err, s.Stderr)
@@ -119,7 +119,8 @@ func (a *api) EndExec(ctx context.Context, exec string) error {
 	return err
 }
 
-// endUnwanted ends a command whose caller is gone. It returns no error: the caller already has one.
+// endUnwanted ends a command whose caller has gone. It returns no error, because the caller already
+// has one.
 func (a *api) endUnwanted(execID string, s Streams) {
 	ctx, cancel := context.WithTimeout(context.Background(), beginTime)
 	defer cancel()
@@ -129,8 +130,8 @@ func (a *api) endUnwanted(execID string, s Streams) {
 }
 
 // begun waits until a requested command has a process or has failed, since a caller on a slow board
-// may give up before its start. Podman describes a command that has just succeeded like one that
-// has not started; that rare case waits in vain.
+// may give up before the start. Podman describes a command that has just succeeded like a command
+// that has not started, and begun waits in vain in that rare case.
 func (a *api) begun(ctx context.Context, execID string) (client.ExecInspectResult, error) {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		looking, cancel := context.WithTimeout(ctx, lookTime)
@@ -147,10 +148,10 @@ func (a *api) begun(ctx context.Context, execID string) (client.ExecInspectResul
 	}
 }
 
-// endExec kills a command without a caller, and its child processes; a terminal session gets SIGHUP
-// first. The API has no such call, and hanging probes would fill the container's memory. A process
-// is killed only if its control group is the container's: in a container of its own, the agent sees
-// other process numbers than the engine.
+// endExec kills a command whose caller has gone, and its child processes; a terminal session gets
+// SIGHUP first. The API has no such call, and hanging probes would fill the container's memory.
+// endExec kills a process only if it is in the container's control group, because an agent in a
+// container sees other process ids than the engine.
 func (a *api) endExec(ctx context.Context, execID string, now client.ExecInspectResult, hangUp bool) error {
 	if !now.Running || now.PID <= 1 || now.ContainerID == "" || !belongs(now.PID, now.ContainerID) {
 		return nil
@@ -167,8 +168,8 @@ func (a *api) endExec(ctx context.Context, execID string, now client.ExecInspect
 	return nil
 }
 
-// signalSession signals a command and its session, which engines create for each command. Processes
-// that left the session are not signalled.
+// signalSession signals the processes in the session of a command; engines create a session for
+// each command.
 func signalSession(leader int, containerID string, sig syscall.Signal) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range stats {
@@ -178,7 +179,7 @@ func signalSession(leader int, containerID string, sig syscall.Signal) {
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 		if err == nil && (pid == leader || sessionOf(string(text)) == leader) && belongs(pid, containerID) {
-			_ = syscall.Kill(pid, sig) // it may have ended meanwhile
+			_ = syscall.Kill(pid, sig) // the process may have ended meanwhile
 		}
 	}
 }

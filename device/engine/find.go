@@ -17,10 +17,10 @@ const installHint = "install one (on Debian and Raspberry Pi OS: apt install doc
 	"&& systemctl enable --now podman.socket) or name its socket with --engine"
 
 // Find opens the engine of choice: auto (the first usable one that answers), docker, podman,
-// balena, a socket's path or its unix:// URL. Otherwise the error is ErrUnavailable and names what
-// was tried; try again later, since the engine may start after the agent. With auto, the engine at
-// the socket last (if any) stays the only choice while it is installed: it has the containers and
-// images, and may be about to start.
+// balena, a socket's path or its unix:// URL. If none answers, the error is ErrUnavailable and
+// names the tried sockets; try again later, since the engine may start after the agent. With auto,
+// the engine at the socket last stays the only choice while it is installed: it has the containers
+// and images, and may be about to start.
 func Find(ctx context.Context, choice, last string) (Engine, error) {
 	sockets, err := socketsOf(choice, os.Getenv("XDG_RUNTIME_DIR"))
 	if err != nil {
@@ -40,8 +40,8 @@ func Find(ctx context.Context, choice, last string) (Engine, error) {
 	return first(ctx, sockets)
 }
 
-// first opens the first usable engine that answers. Otherwise it returns the error of an unusable
-// one, if any: it says more than "does not answer".
+// first opens the first usable engine that answers. If there is none, it prefers the error of an
+// unusable engine, which says more than "does not answer".
 func first(ctx context.Context, sockets []string) (Engine, error) {
 	var tried []string
 	var unsupported error
@@ -103,7 +103,7 @@ func installed(socket string) bool {
 	return err == nil
 }
 
-// whyNot says in a few words why a socket does not answer.
+// whyNot returns a short reason why a socket does not answer.
 func whyNot(socket string) string {
 	info, err := os.Stat(socket)
 	switch {

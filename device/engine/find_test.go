@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// An engine that is too old does not hide a usable one beside it.
-func TestTheFirstEngineThatWeCanUseIsTaken(t *testing.T) {
+// Find skips an engine that is too old and uses the next one.
+func TestTheFirstUsableEngineIsOpened(t *testing.T) {
 	dir, err := os.MkdirTemp("", "engine") // a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
@@ -40,12 +40,13 @@ func TestTheFirstEngineThatWeCanUseIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := e.Info(t.Context()); err != nil || info.Socket != good {
-		t.Errorf("it is at %s: %v", info.Socket, err)
+		t.Errorf("the engine is at %s: %v", info.Socket, err)
 	}
-	if _, err := first(t.Context(), []string{missing, old, older}); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), old) {
-		t.Errorf("none that we can use: %v", err)
+	if _, err := first(t.Context(), []string{missing, old, older}); !errors.Is(err, ErrUnsupported) ||
+		!strings.Contains(err.Error(), old) {
+		t.Errorf("only engines that are too old: %v", err)
 	}
 	if _, err := first(t.Context(), []string{missing, missing}); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("none that answers: %v", err)
+		t.Errorf("only sockets that do not answer: %v", err)
 	}
 }

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// lagTime is the age of a line, and the time without an earlier one, from which missing lines are
-// looked for.
+// lagTime is the age of a line, and the gap before it, above which the follower looks for missing
+// lines.
 const lagTime = time.Second
 
-// A follower corrects how engines follow a log that rotates faster than it is read. Docker repeats
-// some files and skips others, Podman skips the rest of a file, and neither reports it. The times
-// of the lines show it.
+// A follower repairs a followed log that rotates faster than it is read. Docker repeats some files
+// and skips others, Podman skips the rest of a file, and the engines do not report it. The times of
+// the lines show it.
 type follower struct {
 	path    string // the log's file
-	stamped bool   // the caller wants the times
+	stamped bool   // the caller wants the times too
 	latest  time.Time
-	heard   time.Time // when the last line was read
+	readAt  time.Time // when the last line was read
 }
 
-// A followed is one stream of the log on its way to a writer. Each line starts with its time.
+// A followed passes one stream of the log to a writer. Each line starts with its time.
 type followed struct {
 	*follower
-	to    io.Writer
-	last  time.Time
-	again bool // the lines are repeated ones
+	to        io.Writer
+	last      time.Time
+	repeating bool // the last lines were repeated ones
 }
 
 func (f *followed) Write(p []byte) (int, error) {
@@ -39,7 +39,7 @@ func (f *followed) Write(p []byte) (int, error) {
 	}
 	now := time.Now()
 	// A line older than the last one is a repeated line, unless the clock was set back.
-	if f.again = (f.again && !at.After(f.last) || at.Before(f.last)) && !f.last.After(now); f.again {
+	if f.repeating = (f.repeating && !at.After(f.last) || at.Before(f.last)) && !f.last.After(now); f.repeating {
 		return len(p), nil
 	}
 	out := text
@@ -56,26 +56,26 @@ func (f *followed) Write(p []byte) (int, error) {
 		}
 		out = append([]byte(note), out...)
 	}
-	f.last, f.latest, f.heard = at, at, now
+	f.last, f.latest, f.readAt = at, at, now
 	if _, err := f.to.Write(out); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// missing reports whether lines before this one are missing: it comes late, and is the first line
-// of a file that is not the oldest.
+// missing reports whether lines before this one are missing: the line comes late, and is the first
+// line of a file that is not the oldest.
 func (f *follower) missing(at time.Time, text []byte) bool {
-	if f.path == "" || f.latest.IsZero() || at.Sub(f.latest) < lagTime || f.heard.Sub(f.latest) < lagTime {
+	if f.path == "" || f.latest.IsZero() || at.Sub(f.latest) < lagTime || f.readAt.Sub(f.latest) < lagTime {
 		return false
 	}
-	first, _ := ends(f.path)
-	older, before := ends(f.path + ".1")
+	first, _ := edgeLines(f.path)
+	older, before := edgeLines(f.path + ".1")
 	return entryIs(older, at, text) || entryIs(first, at, text) && !entryIs(before, f.latest, nil)
 }
 
-// ends returns the first and the last line of a file.
-func ends(path string) (first, last []byte) {
+// edgeLines returns the first and the last line of a file.
+func edgeLines(path string) (first, last []byte) {
 	const most = 128 << 10
 	file, err := os.Open(path)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// The errors of engines that follow a log too slowly while it rotates: Docker skips or repeats
-// whole files, Podman continues in the new file. Neither reports it.
-func TestAFollowedLogRepeatsNothingAndSaysWhatIsMissing(t *testing.T) {
+// Engines lose lines if a log rotates while a reader lags: Docker skips or repeats whole files,
+// Podman continues in the new file. Engines do not report it.
+func TestAFollowedLogReportsMissingLinesAndRepeatsNone(t *testing.T) {
 	began := time.Now().Add(-time.Minute)
 	at := func(second int) string {
 		return began.Add(time.Duration(second) * time.Second).UTC().Format(time.RFC3339Nano)
@@ -28,18 +28,18 @@ func TestAFollowedLogRepeatsNothingAndSaysWhatIsMissing(t *testing.T) {
 	const missing = "are missing"
 	for name, c := range map[string]struct {
 		sends      []int
-		files      map[string]string // by the suffix of the log's name
+		files      map[string]string // suffix of the log's name to content
 		want       []int             // -1: the notice about missing lines
 		timestamps bool
 	}{
-		"a part of the log is read again": {sends: []int{1, 2, 3, 1, 2, 3, 4}, want: []int{1, 2, 3, 4}},
-		"all of it is there":              {sends: []int{1, 2, 3, 4}, want: []int{1, 2, 3, 4}, files: map[string]string{"": entry(3) + entry(4), ".1": entry(1) + entry(2)}},
-		"the program said nothing":        {sends: []int{1, 2, 30, 31}, want: []int{1, 2, 30, 31}, files: map[string]string{"": entry(1) + entry(2) + entry(30)}},
-		"it said nothing at a rotation":   {sends: []int{1, 2, 30, 31}, want: []int{1, 2, 30, 31}, files: map[string]string{"": entry(30) + entry(31), ".1": entry(1) + entry(2)}},
-		"a file is gone":                  {sends: []int{1, 2, 30, 31}, want: []int{1, 2, -1, 30, 31}, files: map[string]string{"": entry(30) + entry(31), ".1": entry(20) + entry(29)}},
-		"and the next is old already":     {sends: []int{1, 2, 30, 31}, want: []int{1, 2, -1, 30, 31}, files: map[string]string{"": entry(40), ".1": entry(30) + entry(31)}, timestamps: true},
-		"Podman has one file":             {sends: []int{1, 2, 30, 31}, want: []int{1, 2, -1, 30, 31}, files: map[string]string{"": at(30) + " stdout F " + line(30)}},
-		"times are wanted":                {sends: []int{1, 2, 1, 2, 3}, want: []int{1, 2, 3}, timestamps: true},
+		"the engine repeats lines":          {sends: []int{1, 2, 3, 1, 2, 3, 4}, want: []int{1, 2, 3, 4}},
+		"no line is missing":                {sends: []int{1, 2, 3, 4}, want: []int{1, 2, 3, 4}, files: map[string]string{"": entry(3) + entry(4), ".1": entry(1) + entry(2)}},
+		"the program paused":                {sends: []int{1, 2, 30, 31}, want: []int{1, 2, 30, 31}, files: map[string]string{"": entry(1) + entry(2) + entry(30)}},
+		"the program paused at a rotation":  {sends: []int{1, 2, 30, 31}, want: []int{1, 2, 30, 31}, files: map[string]string{"": entry(30) + entry(31), ".1": entry(1) + entry(2)}},
+		"the next file is deleted":          {sends: []int{1, 2, 30, 31}, want: []int{1, 2, -1, 30, 31}, files: map[string]string{"": entry(30) + entry(31), ".1": entry(20) + entry(29)}},
+		"two files are deleted":             {sends: []int{1, 2, 30, 31}, want: []int{1, 2, -1, 30, 31}, files: map[string]string{"": entry(40), ".1": entry(30) + entry(31)}, timestamps: true},
+		"Podman's single file is truncated": {sends: []int{1, 2, 30, 31}, want: []int{1, 2, -1, 30, 31}, files: map[string]string{"": at(30) + " stdout F " + line(30)}},
+		"with times":                        {sends: []int{1, 2, 1, 2, 3}, want: []int{1, 2, 3}, timestamps: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "log")
@@ -62,7 +62,8 @@ func TestAFollowedLogRepeatsNothingAndSaysWhatIsMissing(t *testing.T) {
 				}
 			})
 			var out bytes.Buffer
-			if err := a.Logs(context.Background(), "x", LogOptions{Tail: -1, Follow: true, Timestamps: c.timestamps}, &out, &out); err != nil {
+			if err := a.Logs(context.Background(), "x", LogOptions{Tail: -1, Follow: true, Timestamps: c.timestamps}, &out,
+				&out); err != nil {
 				t.Fatal(err)
 			}
 			got := strings.SplitAfter(strings.TrimSuffix(out.String(), "\n"), "\n")
@@ -71,19 +72,20 @@ func TestAFollowedLogRepeatsNothingAndSaysWhatIsMissing(t *testing.T) {
 				if want < 0 {
 					text, stamp = missing, at(c.want[i+1])+" "
 				}
-				if i >= len(got) || !strings.Contains(got[i]+"\n", strings.TrimSuffix(text, "\n")) || strings.HasPrefix(got[i], stamp) != c.timestamps {
-					t.Fatalf("it reads %q, want %v", got, c.want)
+				if i >= len(got) || !strings.Contains(got[i]+"\n", strings.TrimSuffix(text, "\n")) ||
+					strings.HasPrefix(got[i], stamp) != c.timestamps {
+					t.Fatalf("the log is %q, want %v", got, c.want)
 				}
 			}
 			if len(got) != len(c.want) {
-				t.Errorf("it reads %q, want %v", got, c.want)
+				t.Errorf("the log is %q, want %v", got, c.want)
 			}
 		})
 	}
 }
 
-// A clock that is set back does not make a line a repeated one.
-func TestAFollowedLogGoesOnWhereTheClockIsSetBack(t *testing.T) {
+// After the clock is set back, new lines have older times and are still not repeated lines.
+func TestAFollowedLogContinuesAfterTheClockIsSetBack(t *testing.T) {
 	out := &bytes.Buffer{}
 	w := &followed{follower: &follower{}, to: out}
 	for i, at := range []time.Time{time.Now().Add(time.Hour), time.Now().Add(-time.Second), time.Now()} {
@@ -91,6 +93,6 @@ func TestAFollowedLogGoesOnWhereTheClockIsSetBack(t *testing.T) {
 	}
 	fmt.Fprint(w, "no time\n")
 	if out.String() != "0\n1\n2\nno time\n" {
-		t.Errorf("it reads %q", out)
+		t.Errorf("the log is %q", out)
 	}
 }

@@ -71,18 +71,18 @@ func digest(id string) string {
 	return "sha256:" + id
 }
 
-// A foundImage is a local image under the engine's name for it.
+// A foundImage is a local image as the engine describes it.
 type foundImage struct {
 	id, name        string
 	user            string
 	size            int64
 	tags            []string
-	entrypoint, cmd []string // the default program
-	labels          int      // bytes of its labels
+	entrypoint, cmd []string // default program and arguments
+	labels          int      // total bytes of the labels
 }
 
-// maxLabels bounds the bytes of an image's labels. An engine repeats them for each container and
-// image in every list; megabytes of them exceed the agent's memory.
+// maxLabels limits the bytes of an image's labels. An engine repeats the labels for each container
+// and image in every list; megabytes of them exceed the agent's memory.
 const maxLabels = 64 << 10
 
 func (f foundImage) fit() error {
@@ -118,7 +118,8 @@ func (a *api) findImage(ctx context.Context, ref string) (foundImage, bool, erro
 	return foundImage{}, false, nil
 }
 
-// listedImage finds an image in the list of all images, which includes damaged ones.
+// listedImage finds an image in the list of all images, which unlike an inspection includes damaged
+// ones.
 func (a *api) listedImage(ctx context.Context, ref string) (foundImage, bool, error) {
 	list, err := a.client().ImageList(ctx, client.ImageListOptions{})
 	for _, item := range list.Items {
@@ -132,8 +133,8 @@ func (a *api) listedImage(ctx context.Context, ref string) (foundImage, bool, er
 	return foundImage{}, false, explain(err, "look for image", ref)
 }
 
-// hasRegistry reports whether a name includes the registry, or is an id. Then there is no local
-// image under localhost/, and Podman calls such a request invalid.
+// hasRegistry reports whether a name includes the registry, or is an id. Such an image is never
+// local under localhost/, and Podman rejects the request as invalid.
 func hasRegistry(ref string) bool {
 	first, _, more := strings.Cut(ref, "/")
 	return strings.HasPrefix(ref, "sha256:") || more && (first == "localhost" || strings.ContainsAny(first, ".:"))
@@ -152,9 +153,9 @@ func (a *api) ImageUser(ctx context.Context, ref string) (string, error) {
 	return found.user, err
 }
 
-// Pull lets the engine choose among an image's platforms, except on 32-bit ARM, where engines have
-// taken a Raspberry Pi Zero for an ARMv7.
-func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told func(Progress)) error {
+// Pull lets the engine choose among an image's platforms, except on 32-bit ARM, because engines
+// have mistaken a Raspberry Pi Zero for an ARMv7 machine.
+func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, progress func(Progress)) error {
 	info := a.current.Load().info
 	options := client.ImagePullOptions{}
 	if info.Variant != "" {
@@ -171,8 +172,8 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 	if _, err := reference.ParseNormalizedNamed(ref); err != nil {
 		return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotFound, err.Error())
 	}
-	// A registry that stops in the middle of an answer would block the agent and the engine for
-	// ever.
+	// Without this a registry that stops in the middle of a response would block the agent and the
+	// engine for ever.
 	pulling, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stalled := time.AfterFunc(a.stall, func() { cancel(fmt.Errorf("no progress for %s; the agent tries again", a.stall)) })
@@ -182,8 +183,8 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 		defer stream.Close()
 		err = follow(stream, func(p Progress) {
 			stalled.Reset(a.stall)
-			if told != nil {
-				told(p)
+			if progress != nil {
+				progress(p)
 			}
 		})
 	}
@@ -195,7 +196,7 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 	case err != nil:
 		return pullError(err, ref)
 	}
-	// The stream ends without an error if the engine stops, so look for the image.
+	// If the engine stops, the stream ends without an error, so check that the image exists.
 	found, ok, err := a.findImage(ctx, ref)
 	if wrong := found.fit(); wrong != nil {
 		_, err := a.client().ImageRemove(ctx, found.name, client.ImageRemoveOptions{PruneChildren: true})
@@ -207,8 +208,8 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 	return err
 }
 
-// beginPull returns the progress of a pull. Docker takes a registry on loopback without TLS; Podman
-// has to be told, which only its own API can do.
+// beginPull returns the progress stream of a pull. Docker uses a registry on loopback without TLS
+// by itself; Podman needs an option that only its own API has.
 func (a *api) beginPull(ctx context.Context, ref string, options client.ImagePullOptions) (io.ReadCloser, error) {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
@@ -236,29 +237,29 @@ func (a *api) beginPull(ctx context.Context, ref string, options client.ImagePul
 	return answer.Body, nil
 }
 
-// pullStall is the longest pause between progress messages: a slow card takes minutes for a large
-// layer.
+// pullStall is the longest pause between progress messages: writing a large layer to a slow SD card
+// takes minutes.
 const pullStall = 10 * time.Minute
 
-// maxLayers bounds the layers of a pull in memory; an image has at most 127.
+// maxLayers limits the layers of a pull in memory; an image has at most 127.
 const maxLayers = 256
 
 // follow reads the progress of a pull and returns the error in it.
-func follow(stream io.Reader, told func(Progress)) error {
+func follow(stream io.Reader, progress func(Progress)) error {
 	type layer struct {
 		now, total int64
 		done       bool
 	}
 	layers := map[string]layer{}
-	for progress := json.NewDecoder(stream); ; {
+	for lines := json.NewDecoder(stream); ; {
 		var line struct {
 			Error          string
 			ErrorDetail    *struct{ Message string }
 			ID, Status     string
-			Stream         string // of Podman's own API
+			Stream         string // text of Podman's own API
 			ProgressDetail struct{ Current, Total int64 }
 		}
-		if err := progress.Decode(&line); errors.Is(err, io.EOF) {
+		if err := lines.Decode(&line); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
@@ -271,7 +272,7 @@ func follow(stream io.Reader, told func(Progress)) error {
 		}
 		if blob, ok := strings.CutPrefix(line.Stream, "Copying blob "); ok {
 			line.ID, line.Status = blob, "Waiting"
-		} else if strings.HasPrefix(line.Stream, "Writing manifest") { // all of it is here
+		} else if strings.HasPrefix(line.Stream, "Writing manifest") { // all layers are downloaded
 			for id, l := range layers {
 				l.done = true
 				layers[id] = l
@@ -299,11 +300,11 @@ func follow(stream io.Reader, told func(Progress)) error {
 				p.Done++
 			}
 		}
-		told(p)
+		progress(p)
 	}
 }
 
-// pullError separates a missing image, for which waiting does not help, from other errors.
+// pullError separates a missing image, which a retry cannot fix, from other errors.
 func pullError(err error, ref string) error {
 	text := strings.ToLower(err.Error())
 	has := func(words ...string) bool {
@@ -326,8 +327,8 @@ func pullError(err error, ref string) error {
 	return fmt.Errorf("pull image %s: %s", ref, cause(err))
 }
 
-// RemoveImage removes all names of an image, and with them the image. It does not use force, so an
-// image with containers is an error. An image that is gone is not.
+// RemoveImage removes an image with all its names. It does not use force, so an image with
+// containers is an error. An image that is already gone is not an error.
 func (a *api) RemoveImage(ctx context.Context, id string) error {
 	found, ok, err := a.findImage(ctx, id)
 	if errors.Is(err, ErrDamaged) {

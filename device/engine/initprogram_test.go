@@ -15,9 +15,9 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// Podman gives a container that it takes for an init system a writable cgroup, and so its own
-// limits.
-func TestNoContainerIsTakenForAnInitSystem(t *testing.T) {
+// Podman gives a container that it takes for an init system a writable cgroup, so the container
+// could change its own limits.
+func TestPodmanRunsNoContainerInSystemdMode(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
 		defer e.Close()
@@ -25,24 +25,25 @@ func TestNoContainerIsTakenForAnInitSystem(t *testing.T) {
 			name       string
 			entry, arg []string
 			privileged bool
-			refused    bool // in Podman
+			refused    bool // Podman must refuse it
 		}{
 			{name: "init", entry: []string{"/sbin/init"}, refused: true},
-			{name: "the other one", entry: []string{"/usr/sbin/init"}, refused: true},
-			{name: "one's own", entry: []string{"/usr/local/sbin/init"}, refused: true},
-			{name: "systemd, wherever it is", entry: []string{"/app/systemd", "--user"}, refused: true},
-			{name: "without a path", entry: []string{"systemd"}, refused: true},
-			{name: "who may do everything", entry: []string{"/sbin/init"}, privileged: true},
-			{name: "another program that is called so", entry: []string{"/app/init"}},
-			{name: "the image's own", arg: []string{"/sbin/init"}},
-			{name: "a plain one", entry: []string{"/tool"}},
+			{name: "init in /usr", entry: []string{"/usr/sbin/init"}, refused: true},
+			{name: "init in /usr/local", entry: []string{"/usr/local/sbin/init"}, refused: true},
+			{name: "systemd in any directory", entry: []string{"/app/systemd", "--user"}, refused: true},
+			{name: "systemd without a path", entry: []string{"systemd"}, refused: true},
+			{name: "a privileged container", entry: []string{"/sbin/init"}, privileged: true},
+			{name: "init in another directory", entry: []string{"/app/init"}},
+			{name: "init as an argument", arg: []string{"/sbin/init"}},
+			{name: "another program", entry: []string{"/tool"}},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				id, err := e.Create(ctx, engine.Spec{
 					Name: fmt.Sprintf("flotilla-test-systemd-%d-%d", time.Now().UnixNano(), i), Image: enginetest.ToolImage,
-					Entrypoint: tt.entry, Args: tt.arg, Privileged: tt.privileged, Labels: map[string]string{"flotilla.test/case": "systemd"},
+					Entrypoint: tt.entry, Args: tt.arg, Privileged: tt.privileged,
+					Labels: map[string]string{"flotilla.test/case": "systemd"},
 				})
 				if err == nil {
 					defer func() { _ = e.Remove(ctx, id) }()
@@ -57,7 +58,7 @@ func TestNoContainerIsTakenForAnInitSystem(t *testing.T) {
 					t.Error(err)
 				}
 				if podman && err == nil && !tt.privileged && inSystemdMode(t, ctx, socket, id) {
-					t.Error("it can write its cgroup")
+					t.Error("the container can write its cgroup")
 				}
 			})
 		}
@@ -79,15 +80,15 @@ func inSystemdMode(t *testing.T, ctx context.Context, socket, id string) bool {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	var said struct{ Config struct{ SystemdMode bool } }
-	if err := json.NewDecoder(answer.Body).Decode(&said); err != nil || answer.StatusCode != 200 {
+	var podman struct{ Config struct{ SystemdMode bool } }
+	if err := json.NewDecoder(answer.Body).Decode(&podman); err != nil || answer.StatusCode != 200 {
 		t.Fatal(answer.Status, err)
 	}
-	return said.Config.SystemdMode
+	return podman.Config.SystemdMode
 }
 
-// Podman uses the lower sixteen bits of a port number.
-func TestAPortIsTheOneThatIsAskedFor(t *testing.T) {
+// Podman silently uses only the lower sixteen bits of a port number.
+func TestAPortOutOfRangeIsRefused(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
 		defer e.Close()

@@ -12,26 +12,31 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// A device that moves to a LAN with its pods' addresses reports that, although its network exists
-// already. When it is back, the network works again.
-func TestRealEnginesSeeThatTheDeviceHasMoved(t *testing.T) {
+// If a device moves to a LAN that uses its pods' addresses, EnsureNetwork reports that, although
+// the network already exists. When the device is back, the network works again.
+func TestRealEnginesNoticeAConflictingLAN(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
 		sum := time.Now().UnixNano()/1000 + int64(len(socket))
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(sum >> 4), byte(sum<<4) & 0xf0}), 28)
-		n := engine.Network{Name: fmt.Sprintf("flotilla-moved-%d", sum), CIDR: block.String(), Labels: map[string]string{"flotilla.test/moved": "yes"}}
+		n := engine.Network{
+			Name:   fmt.Sprintf("flotilla-moved-%d", sum),
+			CIDR:   block.String(),
+			Labels: map[string]string{"flotilla.test/moved": "yes"},
+		}
 		t.Cleanup(func() {
 			_ = e.RemoveNetwork(context.Background(), n)
 			_ = e.Close()
 		})
-		for range 2 { // the network's own bridge does not count
+		for range 2 { // the second round finds the network's own bridge, which does not count
 			if err := e.EnsureNetwork(t.Context(), n); err != nil {
 				t.Fatal(err)
 			}
 		}
 		lan := fmt.Sprintf("lan%d", sum%1e6)
-		if out, err := exec.Command("ip", "link", "add", lan, "type", "veth", "peer", "name", lan+"p").CombinedOutput(); err != nil {
-			t.Skipf("this machine makes no interface: %s", out)
+		if out, err := exec.Command("ip", "link", "add", lan, "type", "veth", "peer", "name",
+			lan+"p").CombinedOutput(); err != nil {
+			t.Skipf("cannot create a network interface here: %s", out)
 		}
 		gone := func() { _ = exec.Command("ip", "link", "del", lan).Run() }
 		t.Cleanup(gone)
@@ -42,11 +47,11 @@ func TestRealEnginesSeeThatTheDeviceHasMoved(t *testing.T) {
 			}
 		}
 		if err := e.EnsureNetwork(t.Context(), n); err == nil || !strings.Contains(err.Error(), "through "+lan) {
-			t.Errorf("on a network with its addresses: %v", err)
+			t.Errorf("in a LAN with the network's addresses: %v", err)
 		}
 		gone()
 		if err := e.EnsureNetwork(t.Context(), n); err != nil {
-			t.Errorf("away from it: %v", err)
+			t.Errorf("after leaving that LAN: %v", err)
 		}
 	})
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/moby/moby/api/types/container"
 )
 
-// Docker answers for all containers but one that hangs in its start or removal, for example at a
-// mount whose server is gone. That does not mean that the engine is down: this container is
-// reported as in the last list. Podman returns no list at all then: the result is the last list and
-// the containers created since.
+// A container may hang in its start or removal, for example at a mount of a lost server. The engine
+// is not down then. Docker answers for all other containers, and this one is reported as in the
+// last list. Podman returns no list at all: the result is the last list and the containers created
+// since.
 
 // seen stores the newest list of each label by container id.
 type seen struct {
 	sync.Mutex
 	byLabel map[string]map[string]sight
-	made    map[string]Container // containers that no list has included yet
-	stuck   atomic.Bool          // a container prevented Podman's newest list
+	made    map[string]Container // containers created since the last list
+	stuck   atomic.Bool          // a container kept Podman from completing the newest list
 }
 
 type sight struct {
@@ -47,7 +47,7 @@ func (s *seen) of(label string) map[string]sight {
 	return all
 }
 
-// set stores a list. A container that was created before the list and is not in it is gone.
+// set stores a list. A container that was created before the list but is not in it is gone.
 func (s *seen) set(label string, before, now map[string]sight) {
 	s.Lock()
 	defer s.Unlock()
@@ -77,8 +77,8 @@ func (s *seen) gone(id string) {
 	delete(s.made, id)
 }
 
-// patienceFor returns how long to wait for the answer about a container: less if it did not come
-// last time.
+// patienceFor returns how long to wait for the answer about a container: a shorter time if the last
+// answer did not come.
 func (a *api) patienceFor(was sight) time.Duration {
 	if was.silent {
 		return a.answerTime / 10
@@ -93,12 +93,12 @@ func (a *api) answers(ctx context.Context) bool {
 	return a.Ping(asking) == nil
 }
 
-// listed converts a container of a list.
+// listed converts an entry of a list.
 func listed(item container.Summary) Container {
 	c := Container{ID: item.ID, Name: firstName(item.Names), Image: item.Labels[requestedImageLabel],
 		ImageID: digest(item.ImageID), Labels: item.Labels,
 		State: stateOf(string(item.State)), Created: time.Unix(item.Created, 0)}
-	_, _ = fmt.Sscanf(item.Status, "Exited (%d)", &c.ExitCode) // the list has the exit code in this text only
+	_, _ = fmt.Sscanf(item.Status, "Exited (%d)", &c.ExitCode) // a list has the exit code in this text only
 	delete(c.Labels, requestedImageLabel)
 	return c
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Podman sometimes keeps following the log of a container that exited at once.
+// Podman sometimes keeps following the log of a container that exited at once, so package engine
+// ends such a log.
 func TestALogEndsWithItsContainer(t *testing.T) {
 	var running, large atomic.Bool
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
@@ -31,20 +32,21 @@ func TestALogEndsWithItsContainer(t *testing.T) {
 		}
 	})
 	var out strings.Builder
-	if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Follow: true}, &out, &out); err != nil || out.String() != "hello" {
-		t.Errorf("of one that has ended %q is read: %v", &out, err)
+	if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Follow: true}, &out, &out); err != nil ||
+		out.String() != "hello" {
+		t.Errorf("the log of an ended container is %q: %v", &out, err)
 	}
 	running.Store(true) // a running container may be silent
 	some, cancel := context.WithTimeout(t.Context(), 20*a.silence)
 	defer cancel()
 	if err := a.Logs(some, "x", LogOptions{Tail: -1, Follow: true}, &out, &out); err != nil || some.Err() == nil {
-		t.Errorf("of one that runs: %v", err)
+		t.Errorf("following the log of a running container: %v", err)
 	}
 	running.Store(false) // a slow reader gets the whole log
 	large.Store(true)
 	slow := &slowly{pause: 3 * a.silence}
 	if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Follow: true}, slow, slow); err != nil || slow.n != 200_005 {
-		t.Errorf("a slow reader gets %d bytes: %v", slow.n, err)
+		t.Errorf("a slow reader got %d bytes: %v", slow.n, err)
 	}
 }
 
@@ -59,8 +61,8 @@ func (s *slowly) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// On a device whose clock is not set yet, an hour ago is before 1970.
-func TestALogSinceLongAgoIsAllOfIt(t *testing.T) {
+// On a device whose clock is not set yet, "an hour ago" is before 1970.
+func TestALogSinceBefore1970IsComplete(t *testing.T) {
 	for since, want := range map[time.Time]string{
 		{}:                          "",
 		time.Unix(-3600, 0):         "",
@@ -78,7 +80,7 @@ func TestALogSinceLongAgoIsAllOfIt(t *testing.T) {
 		})
 		var out strings.Builder
 		if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Since: since}, &out, &out); err != nil || asked != want {
-			t.Errorf("since %s: asked for %q, want %q: %v", since, asked, want, err)
+			t.Errorf("since %s: the request has since=%q, want %q: %v", since, asked, want, err)
 		}
 	}
 }

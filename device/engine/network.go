@@ -14,8 +14,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// EnsureNetwork checks the host's routes before it creates a network. Docker does not: it gives a
-// bridge the addresses of the device's own LAN, which cuts the device off from its hub.
+// EnsureNetwork checks the host's routes before it creates a network. Docker does not check them:
+// it gives a bridge the addresses of the device's own LAN, which cuts the device off from its hub.
 func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 	want, err := netip.ParsePrefix(n.CIDR)
 	if err != nil || want != want.Masked() {
@@ -28,7 +28,7 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 		return err
 	}
 	if have != nil {
-		if slices.Contains(subnets(have), want) { // the device may be in another LAN by now
+		if slices.Contains(subnets(have), want) { // the device may have moved to another LAN since
 			own := func() string { return interfaceOf(want.Addr().Next()) }
 			if r, ok := conflictingRoute(notThrough(own, hostRoutes), want); ok {
 				return fmt.Errorf("use network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name,
@@ -54,14 +54,14 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 		return nil
 	}
 	if have, lookErr := a.findNetwork(ctx, n.Name); lookErr == nil && have != nil && slices.Contains(subnets(have), want) {
-		return nil // another process was faster
+		return nil // another process created it first
 	}
 	return explain(err, "make network "+n.Name+" with the addresses", n.CIDR)
 }
 
 // notThrough returns the host's routes except those through the network's own interface. Podman
-// creates that interface with the first container and removes it with the last, so it is read
-// before and after the routes.
+// creates that interface with the first container and removes it with the last, so notThrough reads
+// the interface's name before and after the routes.
 func notThrough(own func() string, routes func() []route) []route {
 	before, all, after := own(), routes(), own()
 	return slices.DeleteFunc(all, func(r route) bool { return r.through == before || r.through == after })
@@ -75,8 +75,9 @@ func (a *api) RemoveNetwork(ctx context.Context, n Network) error {
 	return a.removeOurs(ctx, have, n)
 }
 
-// removeOurs removes a network with the labels. Engines refuse while it is in use, but Podman 4.3
-// refuses only a removal by name: by id it removes the network under its containers.
+// removeOurs removes a network with the labels. Engines refuse while the network is in use, but
+// Podman 4.3 refuses only a removal by name: by id it removes the network although containers use
+// it.
 func (a *api) removeOurs(ctx context.Context, have *network.Inspect, n Network) error {
 	for k, v := range n.Labels {
 		if have.Labels[k] != v {
@@ -90,8 +91,8 @@ func (a *api) removeOurs(ctx context.Context, have *network.Inspect, n Network) 
 	return explain(err, "remove network", n.Name)
 }
 
-// findNetwork returns the network of that name, or nil. Inspecting the name at once would also find
-// a network whose id begins with it.
+// findNetwork returns the network of this name, or nil. It lists first, because inspecting a name
+// also finds a network whose id begins with the name.
 func (a *api) findNetwork(ctx context.Context, name string) (*network.Inspect, error) {
 	if a.podman() {
 		return a.findPodmanNetwork(ctx, name)
@@ -116,9 +117,9 @@ func (a *api) findNetwork(ctx context.Context, name string) (*network.Inspect, e
 	return nil, nil
 }
 
-// findPodmanNetwork uses Podman's own API. Its Docker API also lists the containers of each network
-// and locks every container for that, so one that hangs in its start would block the starts of all
-// others.
+// findPodmanNetwork uses Podman's own API. Podman's Docker API also lists the containers of each
+// network and locks every container for that, so a container that hangs in its start would block
+// the starts of all others.
 func (a *api) findPodmanNetwork(ctx context.Context, name string) (*network.Inspect, error) {
 	status, text, err := a.libpod(ctx, http.MethodGet, "networks/json", nil)
 	if err == nil && status != http.StatusOK {
@@ -156,8 +157,8 @@ func subnets(n *network.Inspect) (all []netip.Prefix) {
 	return all
 }
 
-// addressOf returns the address of a container. A network with IPv6 addresses also has IPv4 ones,
-// since older engines need them; the requested block counts.
+// addressOf returns the address of a container. On a network of its own IPv6 comes first: such a
+// network also has IPv4 addresses, since older engines need them.
 func addressOf(networks map[string]*network.EndpointSettings, mode string) netip.Addr {
 	for _, name := range slices.Sorted(maps.Keys(networks)) {
 		n := networks[name]

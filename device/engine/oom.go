@@ -8,18 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Engines learn of an out-of-memory kill from a watch on the container's cgroup, which often goes
-// away before the event arrives: Podman's monitor never gets it on cgroup v1, and Docker's
-// containerd sometimes reports the exit first. The kernel's log names the cgroup, and so the
-// container, of every process that it kills.
+// Engines learn of an out-of-memory kill by watching the container's cgroup, which often disappears
+// before the event arrives: Podman's monitor never gets the event on cgroup v1, and Docker's
+// containerd sometimes reports the exit first. The kernel's log names the cgroup of every process
+// that it kills, and so the container.
 
-// oomKills stores which ended containers the kernel has killed: its log is a ring buffer.
+// oomKills remembers which ended containers the kernel has killed, because the kernel's log is a
+// ring buffer.
 type oomKills struct {
 	sync.Mutex
 	byID map[string]bool
 }
 
-// settle sets OOMKilled of the containers that failed and were killed by the kernel.
+// settle sets OOMKilled on failed containers that the kernel has killed.
 func (k *oomKills) settle(all []Container, kernelLog func() string) {
 	k.Lock()
 	defer k.Unlock()
@@ -48,7 +49,7 @@ func (k *oomKills) settle(all []Container, kernelLog func() string) {
 //	oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/machine.slice/libpod-<id>.scope/container,task=tool,pid=6959,uid=0
 var oomKillLine = regexp.MustCompile(`oom-kill:[^\n]*task_memcg=[^,\n]*([0-9a-f]{64})`)
 
-// outOfMemory returns the ids of the containers in a kernel log.
+// outOfMemory returns the ids of the containers that a kernel log reports as killed.
 func outOfMemory(log string) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range oomKillLine.FindAllStringSubmatch(log, -1) {

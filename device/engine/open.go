@@ -23,15 +23,15 @@ import (
 type api struct {
 	socket     string
 	current    atomic.Pointer[session]
-	making     sync.Mutex // creates one network at a time: of two at once, one fails before the other is ready
+	making     sync.Mutex // creates one network at a time: of two concurrent calls, one fails before the other is ready
 	killed     oomKills
 	seen       seen
 	stall      time.Duration
 	silence    time.Duration // longest pause of an ended container's log
-	answerTime time.Duration // wait for one answer about containers
+	answerTime time.Duration // longest wait for one answer about containers
 }
 
-// A session is the connection to one version of the engine.
+// A session is a client for one version of the engine.
 type session struct {
 	client *client.Client
 	speaks string // the engine's newest API version
@@ -39,7 +39,7 @@ type session struct {
 }
 
 // Open opens the engine at a unix socket (a path, or a unix:// URL). It returns ErrUnavailable if
-// the engine does not answer, ErrUnsupported if its API version does not fit.
+// the engine does not answer, and ErrUnsupported if the engine's API version does not fit.
 func Open(ctx context.Context, socket string) (Engine, error) {
 	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall, silence: logSilence, answerTime: AnswerTime}
 	if _, err := a.Info(ctx); err != nil {
@@ -80,8 +80,8 @@ func (a *api) Info(ctx context.Context) (Info, error) {
 			a.socket, ErrUnsupported, ping.APIVersion, client.MinAPIVersion)
 	}
 	if s.client == nil || s.speaks != ping.APIVersion {
-		// A client only negotiates downwards, so a changed engine needs a new one. The old one
-		// stays open for calls that are under way.
+		// A client only negotiates downwards, so an upgraded engine needs a new client. The old one
+		// stays open for running calls.
 		if c, err = dial(a.socket); err != nil {
 			return Info{}, err
 		}
@@ -94,7 +94,7 @@ func (a *api) Info(ctx context.Context) (Info, error) {
 	return info, nil
 }
 
-// dial makes a client. Its first call connects and negotiates the API version.
+// dial makes a client. The client connects and negotiates the API version at its first call.
 func dial(socket string) (*client.Client, error) {
 	c, err := client.New(client.WithHost("unix://"+socket), client.WithUserAgent("flotilla-device"))
 	if err != nil {

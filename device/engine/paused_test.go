@@ -10,20 +10,25 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// A user may pause a container and leave it so. It can be stopped all the same.
+// A container that a user has paused can still be stopped.
 func TestAPausedContainerCanBeStopped(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
 		id := begin(t, e, engine.Spec{Labels: map[string]string{}}, "wait")
-		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		}}}
+		client := http.Client{
+			Transport: &http.Transport{
+				DisableKeepAlives: true,
+				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return new(net.Dialer).DialContext(ctx, "unix", socket)
+				},
+			},
+		}
 		resp, err := client.Post("http://engine/v1.40/containers/"+id+"/pause", "", nil)
 		must(t, err)
 		must(t, resp.Body.Close())
 		var c struct{ State struct{ Status string } }
 		if ask(t, socket, "/containers/"+id+"/json", &c); c.State.Status != "paused" {
-			t.Skipf("it cannot be paused here: it is %s after %s", c.State.Status, resp.Status)
+			t.Skipf("this engine cannot pause: the container is %s after %s", c.State.Status, resp.Status)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -31,7 +36,7 @@ func TestAPausedContainerCanBeStopped(t *testing.T) {
 			t.Error(err)
 		}
 		if ask(t, socket, "/containers/"+id+"/json", &c); c.State.Status != "exited" {
-			t.Errorf("it is %s", c.State.Status)
+			t.Errorf("the container is %s", c.State.Status)
 		}
 	})
 }

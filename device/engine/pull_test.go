@@ -26,11 +26,11 @@ func TestPull(t *testing.T) {
 			var last engine.Progress
 			must(t, e.Pull(ctx, ref, nil, func(p engine.Progress) { last = p }))
 			if last.Layers == 0 || last.Done != last.Layers {
-				t.Errorf("at its end %+v was told", last)
+				t.Errorf("the last progress is %+v", last)
 			}
 			id, ok, err := e.HasImage(ctx, ref)
 			if err != nil || !ok {
-				t.Fatalf("it is not there: %v", err)
+				t.Fatalf("the image is missing after the pull: %v", err)
 			}
 			images, err := e.Images(ctx)
 			must(t, err)
@@ -38,10 +38,10 @@ func TestPull(t *testing.T) {
 			if i < 0 || images[i].InUse || !slices.Contains(images[i].Tags, ref) {
 				t.Fatalf("images are %+v", images)
 			}
-			must(t, e.Pull(ctx, ref, nil, nil)) // a second removal
+			must(t, e.Pull(ctx, ref, nil, nil)) // prepares a second removal
 			must(t, e.RemoveImage(ctx, id))
 			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
-				t.Fatalf("it is still there: %v", err)
+				t.Fatalf("the image is still there: %v", err)
 			}
 		})
 		t.Run("an image is pulled and removed by its digest", func(t *testing.T) {
@@ -49,11 +49,11 @@ func TestPull(t *testing.T) {
 			ref := r.host + "/name@" + sum(r.manifest)
 			must(t, e.Pull(ctx, ref, nil, nil))
 			if _, ok, err := e.HasImage(ctx, ref); err != nil || !ok {
-				t.Fatalf("it is not there: %v", err)
+				t.Fatalf("the image is missing after the pull: %v", err)
 			}
 			must(t, e.RemoveImage(ctx, ref))
 			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
-				t.Fatalf("it is still there: %v", err)
+				t.Fatalf("the image is still there: %v", err)
 			}
 		})
 		t.Run("an image with too many labels is refused and removed", func(t *testing.T) {
@@ -62,10 +62,11 @@ func TestPull(t *testing.T) {
 				t.Errorf("pulling: %v", err)
 			}
 			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
-				t.Errorf("it is still there: %v", err)
+				t.Errorf("the image is still there: %v", err)
 			}
-			post(t, socket, "/images/create?fromImage="+url.QueryEscape(ref)) // another program
-			if id, err := e.Create(ctx, engine.Spec{Name: fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()), Image: ref}); !errors.Is(err, engine.ErrUnsupported) {
+			post(t, socket, "/images/create?fromImage="+url.QueryEscape(ref)) // another program pulls the image
+			if id, err := e.Create(ctx, engine.Spec{Name: fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()),
+				Image: ref}); !errors.Is(err, engine.ErrUnsupported) {
 				t.Errorf("creating: %v", errors.Join(err, e.Remove(ctx, id)))
 			}
 			must(t, e.RemoveImage(ctx, ref))
@@ -85,16 +86,18 @@ func TestPull(t *testing.T) {
 			r := newRegistry(t, "secret")
 			ref := r.host + "/name:1"
 			for _, auth := range []*engine.RegistryAuth{nil, {Username: "device", Password: "wrong", ServerAddress: r.host}} {
-				if err := e.Pull(ctx, ref, auth, nil); err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "credentials") {
+				if err := e.Pull(ctx, ref, auth, nil); err == nil || errors.Is(err, engine.ErrNotFound) ||
+					errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "credentials") {
 					t.Errorf("with %+v: %v", auth, err)
 				}
 			}
 			must(t, e.Pull(ctx, ref, &engine.RegistryAuth{Username: "device", Password: "secret", ServerAddress: r.host}, nil))
 			must(t, e.RemoveImage(ctx, ref))
 		})
-		t.Run("a silent registry is an error that may pass", func(t *testing.T) {
+		t.Run("a closed registry port is a temporary error", func(t *testing.T) {
 			err := e.Pull(ctx, "127.0.0.1:9/name:1", nil, nil)
-			if err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "refused") {
+			if err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable) ||
+				!strings.Contains(err.Error(), "refused") {
 				t.Fatal(err)
 			}
 		})
@@ -118,7 +121,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// post sends a request to an engine directly.
+// post sends a POST request directly to an engine.
 func post(t *testing.T, socket, path string) {
 	t.Helper()
 	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -126,9 +129,9 @@ func post(t *testing.T, socket, path string) {
 	}, DisableKeepAlives: true}}
 	resp, err := c.Post("http://engine/v1.41"+path, "application/json", nil)
 	must(t, err)
-	said, _ := io.ReadAll(resp.Body)
+	body, _ := io.ReadAll(resp.Body)
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s: %.300s", path, resp.Status, said)
+		t.Fatalf("%s: %s: %.300s", path, resp.Status, body)
 	}
 }

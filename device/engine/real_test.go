@@ -15,7 +15,7 @@ import (
 func eachEngine(t *testing.T, test func(t *testing.T, socket string)) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("not with a real engine: -short")
+		t.Skip("-short skips real engines")
 	}
 	for _, e := range []struct{ name, variable, socket string }{
 		{"docker", "DOCKER_SOCK", "/var/run/docker.sock"},
@@ -55,7 +55,7 @@ func open(t *testing.T, socket string) engine.Engine {
 	return e
 }
 
-func TestRealEnginesKeepTheSamePromisesAsTheTwin(t *testing.T) {
+func TestRealEnginesConform(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		enginetest.Conformance(t,
 			func(t *testing.T) engine.Engine { return open(t, socket) },

@@ -17,7 +17,8 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// A cut is a proxy before an engine. While it is closed, the engine seems to be stopped.
+// A cut is a proxy in front of an engine. While the proxy is closed, the engine seems to be
+// stopped.
 type cut struct {
 	path, behind string
 	mu           sync.Mutex
@@ -61,7 +62,7 @@ func (c *cut) close() {
 	c.conns = nil
 }
 
-func TestAnEngineThatGoesAwayIsUnavailableUntilItComesBack(t *testing.T) {
+func TestAStoppedEngineIsUnavailableUntilItIsBack(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		c := &cut{path: filepath.Join(t.TempDir(), "engine.sock"), behind: socket}
 		c.open(t)
@@ -90,14 +91,14 @@ func TestAnEngineThatGoesAwayIsUnavailableUntilItComesBack(t *testing.T) {
 		<-following
 		<-running
 		launch("Stop", func() error { return e.Stop(ctx, id, 30*time.Second) })
-		await(t, "the call under way", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.conns) >= 8 })
+		await(t, "the running call", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.conns) >= 8 })
 		c.close()
 
 		for name, end := range underWay {
 			select {
 			case err := <-end:
-				// A log and a command may end without an error when the engine stops, but a command
-				// never succeeds then.
+				// When the engine stops, a log or a command may end without an error, but a command
+				// must not return success.
 				if name == "Logs" && err == nil {
 					continue
 				}
@@ -105,14 +106,15 @@ func TestAnEngineThatGoesAwayIsUnavailableUntilItComesBack(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			case <-time.After(2 * time.Minute):
-				t.Errorf("%s still waits", name)
+				t.Errorf("%s still waits after the engine has stopped", name)
 			}
 		}
 		_, infoErr := e.Info(ctx)
 		_, listErr := e.Containers(ctx, "x")
 		_, createErr := e.Create(ctx, engine.Spec{Name: "x", Image: "x"})
 		_, usageErr := e.Usage(ctx, id)
-		for name, err := range map[string]error{"Info": infoErr, "Containers": listErr, "Create": createErr, "Usage": usageErr,
+		for name, err := range map[string]error{"Info": infoErr, "Containers": listErr, "Create": createErr,
+			"Usage": usageErr,
 			"Start": e.Start(ctx, id), "Remove": e.Remove(ctx, id), "Pull": e.Pull(ctx, "127.0.0.1:9/x:1", nil, nil),
 			"Events": e.Events(ctx, "x", func() {}), "EndExec": e.EndExec(ctx, "x")} {
 			if !errors.Is(err, engine.ErrUnavailable) {
@@ -123,10 +125,10 @@ func TestAnEngineThatGoesAwayIsUnavailableUntilItComesBack(t *testing.T) {
 		c.open(t)
 		defer c.close()
 		if _, err := e.Info(ctx); err != nil {
-			t.Errorf("after it came back: %v", err)
+			t.Errorf("a call after the engine came back: %v", err)
 		}
 		if list, err := e.Containers(ctx, "flotilla.test/spec"); err != nil || len(list) == 0 {
-			t.Errorf("after it came back: %v %v", list, err)
+			t.Errorf("a call after the engine came back: %v %v", list, err)
 		}
 	})
 }
@@ -142,7 +144,7 @@ func (s signal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// pretend serves the answers with which an engine describes itself.
+// pretend serves the responses in which an engine describes itself.
 func pretend(t *testing.T, api func() string, version map[string]any) (socket string) {
 	dir, err := os.MkdirTemp("", "engine") // a socket's path has at most 107 bytes
 	must(t, err)
@@ -165,7 +167,7 @@ func pretend(t *testing.T, api func() string, version map[string]any) (socket st
 	return socket
 }
 
-func TestOpenNegotiatesWithWhatItFinds(t *testing.T) {
+func TestOpenNegotiatesTheAPIVersion(t *testing.T) {
 	old := map[string]any{"Os": "linux", "Arch": "arm", "Version": "20.10.43+rev1", "MinAPIVersion": "1.12"}
 	for _, c := range []struct {
 		name    string
@@ -183,36 +185,45 @@ func TestOpenNegotiatesWithWhatItFinds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			e, err := engine.Open(t.Context(), "unix://"+pretend(t, func() string { return c.api }, c.version))
 			if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.says) {
-				t.Fatalf("the error is %v", err)
+				t.Fatalf("got error %v", err)
 			}
 			if err != nil {
 				return
 			}
 			info, err := e.Info(t.Context())
 			must(t, err)
-			if info.Name != "balena-engine" || info.Version != "20.10.43" || info.APIVersion != "1.40" || info.Arch != "arm" || info.Variant != "v6" || info.MemLimit {
-				t.Errorf("it is %+v", info)
+			if info.Name != "balena-engine" || info.Version != "20.10.43" || info.APIVersion != "1.40" || info.Arch != "arm" ||
+				info.Variant != "v6" ||
+				info.MemLimit {
+				t.Errorf("Info is %+v", info)
 			}
 		})
 	}
 }
 
-func TestAnUpgradedEngineIsSpokenToInItsNewVersion(t *testing.T) {
+func TestTheAPIVersionFollowsAnUpgrade(t *testing.T) {
 	var mu sync.Mutex
 	api := "1.41"
-	e, err := engine.Open(t.Context(), pretend(t, func() string { mu.Lock(); defer mu.Unlock(); return api }, map[string]any{"Os": "linux", "Arch": "arm64"}))
+	e, err := engine.Open(
+		t.Context(),
+		pretend(
+			t,
+			func() string { mu.Lock(); defer mu.Unlock(); return api },
+			map[string]any{"Os": "linux", "Arch": "arm64"},
+		),
+	)
 	must(t, err)
 	for _, v := range []string{"1.44", "1.40", "1.45"} {
 		mu.Lock()
 		api = v
 		mu.Unlock()
 		if info, err := e.Info(t.Context()); err != nil || info.APIVersion != v {
-			t.Errorf("after the change to %s it speaks %s: %v", v, info.APIVersion, err)
+			t.Errorf("after the upgrade to %s the client uses %s: %v", v, info.APIVersion, err)
 		}
 	}
 }
 
-func TestFindTellsWhatItTried(t *testing.T) {
+func TestFindNamesTheTriedSockets(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := engine.Find(ctx, "none", ""); !errors.Is(err, engine.ErrUnavailable) {
@@ -222,13 +233,14 @@ func TestFindTellsWhatItTried(t *testing.T) {
 		t.Errorf("rocket: %v", err)
 	}
 	missing := filepath.Join(t.TempDir(), "no.sock")
-	if _, err := engine.Find(ctx, missing, ""); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), missing) {
+	if _, err := engine.Find(ctx, missing, ""); !errors.Is(err, engine.ErrUnavailable) ||
+		!strings.Contains(err.Error(), missing) {
 		t.Errorf("%s: %v", missing, err)
 	}
 	socket := pretend(t, func() string { return "1.41" }, map[string]any{"Os": "linux", "Arch": "arm64"})
 	if e, err := engine.Find(ctx, "unix://"+socket, ""); err != nil {
 		t.Error(err)
 	} else if info, _ := e.Info(ctx); info.Socket != socket {
-		t.Errorf("it is at %s", info.Socket)
+		t.Errorf("the engine is at %s", info.Socket)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// registry serves one image, name:1, on loopback. With a password it requires user "device". stall
-// delays the layer until it is closed.
+// registry serves one image, name:1, on loopback. With a password it requires user "device". It
+// holds back the layer until stall is closed.
 type registry struct {
 	host     string
 	password string
@@ -84,6 +84,7 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	case strings.HasPrefix(path, "/v2/name/"):
 		http.Error(w, `{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}`, http.StatusNotFound)
 	default:
-		http.Error(w, `{"errors":[{"code":"NAME_UNKNOWN","message":"repository name not known to registry"}]}`, http.StatusNotFound)
+		http.Error(w, `{"errors":[{"code":"NAME_UNKNOWN","message":"repository name not known to registry"}]}`,
+			http.StatusNotFound)
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// again repeats a read up to four times while the engine reports an internal error. Podman does so
-// for a log whose last line is being written, and before 4.4 for a container that ends during the
-// call ("read /proc/PID/cgroup: no such process"), which fails the whole list. Calls that change
-// something have their own rules.
+// again repeats a read up to four times while the engine reports an internal error. Podman reports
+// one for a log whose last line is being written, and before 4.4 for a container that ends during
+// the call ("read /proc/PID/cgroup: no such process"), which fails the whole list. Calls that
+// change something have their own rules.
 func again[T any](ctx context.Context, ask func() (T, error)) (answer T, err error) {
 	for try := 1; ; try++ {
 		if answer, err = ask(); err == nil || try == 4 || !errdefs.IsInternal(err) {

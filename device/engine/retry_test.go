@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A container that ends while Podman inspects it fails the call once. The list must not fail with
-// it, and the container must not be reported as broken.
-func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
+// A container that ends while Podman inspects it makes the call fail once. Containers must neither
+// fail nor report the container as broken.
+func TestAnInternalErrorIsRetried(t *testing.T) {
 	const id = "0123456789ab0123456789ab0123456789ab0123456789ab0123456789ab0123"
 	for _, failing := range []string{"/containers/json", "/containers/" + id + "/json"} {
 		for _, c := range []struct {
@@ -21,7 +21,7 @@ func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
 			{times: 1, status: http.StatusInternalServerError, asked: 2, well: true},
 			{times: 3, status: http.StatusInternalServerError, asked: 4, well: true},
 			{times: 99, status: http.StatusInternalServerError, asked: 4},
-			{times: 99, status: http.StatusConflict, asked: 1}, // an answer, not an internal error
+			{times: 99, status: http.StatusConflict, asked: 1}, // a client error is final, so it is not retried
 		} {
 			t.Run(fmt.Sprintf("%s fails %d times with %d", failing[:15], c.times, c.status), func(t *testing.T) {
 				asked := 0
@@ -43,7 +43,7 @@ func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
 				})
 				found, err := a.Containers(context.Background(), "x")
 				if asked != c.asked {
-					t.Errorf("asked %d times, want %d", asked, c.asked)
+					t.Errorf("sent %d requests, want %d", asked, c.asked)
 				}
 				well := err == nil && len(found) == 1 && found[0].Error == "" && found[0].ExitCode == 7
 				if well != c.well {
@@ -54,9 +54,8 @@ func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
 	}
 }
 
-// If a container ends while Podman begins with its log, the call fails after the response has
-// begun.
-func TestALogThatIsAnErrorIsAskedForAgain(t *testing.T) {
+// If a container ends just as Podman opens its log, the error arrives after the response has begun.
+func TestALogThatBreaksOffWithAnErrorIsRetried(t *testing.T) {
 	for _, c := range []struct {
 		times, asked int
 		well         bool
@@ -71,7 +70,8 @@ func TestALogThatIsAnErrorIsAskedForAgain(t *testing.T) {
 				w.WriteHeader(http.StatusOK)
 				w.(http.Flusher).Flush()
 				if asked++; asked <= c.times {
-					fmt.Fprint(w, `{"cause":"no such process","message":"failed to obtain logs: read /proc/26032/cgroup: no such process","response":500}`)
+					fmt.Fprint(w,
+						`{"cause":"no such process","message":"failed to obtain logs: read /proc/26032/cgroup: no such process","response":500}`)
 					return
 				}
 				_, _ = w.Write(append([]byte{1, 0, 0, 0, 0, 0, 0, 5}, "hello"...))
@@ -79,10 +79,11 @@ func TestALogThatIsAnErrorIsAskedForAgain(t *testing.T) {
 			var out strings.Builder
 			err := a.Logs(context.Background(), "x", LogOptions{Tail: -1, Follow: follow}, &out, &out)
 			if asked != c.asked || (err == nil && out.String() == "hello") != c.well {
-				t.Errorf("fails %d times, following %v: asked %d times, %q, %v", c.times, follow, asked, &out, err)
+				t.Errorf("fails %d times, following %v: sent %d requests, %q, %v", c.times, follow, asked, &out, err)
 			}
-			if err != nil && !strings.Contains(err.Error(), "read the log of container x: failed to obtain logs: read /proc/26032/cgroup") {
-				t.Errorf("it says %v", err)
+			if err != nil &&
+				!strings.Contains(err.Error(), "read the log of container x: failed to obtain logs: read /proc/26032/cgroup") {
+				t.Errorf("the error is %v", err)
 			}
 		}
 	}

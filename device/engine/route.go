@@ -11,27 +11,26 @@ import (
 	"strings"
 )
 
-// A route is a route of the host.
+// A route is an entry of the host's routing table.
 type route struct {
 	to      netip.Prefix
 	through string // name of the interface
-	nowhere bool   // it rejects or drops packets for which there is no narrower route
+	nowhere bool   // it rejects or drops packets that have no narrower route
 }
 
-// hostRoutes reads the host's routes; none if they cannot be read.
+// hostRoutes reads the host's routes; it returns none if they cannot be read.
 func hostRoutes() []route {
 	v4, _ := os.ReadFile("/proc/net/route")
 	v6, _ := os.ReadFile("/proc/net/ipv6_route")
 	return append(parseRoutes(string(v4)), parseRoutes6(string(v6))...)
 }
 
-// leastRoute: a shorter prefix leads to the internet (the default route, or two halves of it from
-// some VPNs), not to neighbours.
+// leastRoute is the shortest prefix that counts. A shorter one leads to the internet, not to
+// neighbours: the default route, or two halves of it from some VPNs.
 const leastRoute = 8
 
-// conflictingRoute returns a route that overlaps a block and does not lead to the internet. A
-// rejecting route, by which a site keeps private addresses inside, may be overlapped by a narrower
-// block.
+// conflictingRoute returns a route that overlaps a block and does not lead to the internet. A block
+// inside a rejecting route, with which a site keeps private addresses inside, is not a conflict.
 func conflictingRoute(routes []route, block netip.Prefix) (route, bool) {
 	for _, r := range routes {
 		if r.nowhere && r.to.Bits() < block.Bits() {
@@ -82,7 +81,8 @@ func parseRoutes(text string) (routes []route) {
 	return routes
 }
 
-// RTF_REJECT. IPv4 routes that drop packets do not have it; their interface is "*".
+// rejects is RTF_REJECT. IPv4 routes that drop packets do not have the flag; their interface is
+// "*".
 const rejects = 0x200
 
 // parseRoutes6 reads /proc/net/ipv6_route.

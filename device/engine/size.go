@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxDepth bounds the nesting of measured directories: the container creates them, and each stays
-// open during the measurement.
+// MaxDepth limits how deep measured directories may be nested. The container creates them, and the
+// measurement keeps each level open.
 const MaxDepth = 256
 
 // ErrDeep means that directories beyond MaxDepth were not measured.
@@ -28,9 +28,9 @@ func (e *Extent) add(x Extent) {
 	e.Inodes += x.Inodes
 }
 
-// SizeOf returns the disk usage of a directory or file. A container may change it meanwhile to keep
-// the measurement from ending: links are not followed, vanished files count as nothing, and a
-// directory is never read into memory as a whole.
+// SizeOf returns the disk usage of a directory or file. The container may change files during the
+// measurement, and must not be able to prolong it for ever: SizeOf does not follow links, ignores
+// vanished files, and never reads a whole directory into memory.
 func SizeOf(ctx context.Context, name string) (Extent, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(name, &st); err != nil {
@@ -85,7 +85,7 @@ func sizeIn(ctx context.Context, dir *os.File, room int) (sum Extent, err error)
 	}
 }
 
-// share returns the usage of one name of a file.
+// share returns the disk usage of a file divided by its number of names.
 func share(st *unix.Stat_t) Extent {
 	e := Extent{st.Blocks * 512, 1}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR && st.Nlink > 1 {

@@ -30,13 +30,15 @@ func TestSizeOf(t *testing.T) {
 	if err := os.Symlink(other, filepath.Join(dir, "out")); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := SizeOf(t.Context(), dir); err != nil || n.Bytes-before.Bytes < 64<<10-3 || n.Bytes-before.Bytes > 100<<10 || math.Round(n.Inodes-before.Inodes) != 2 {
-		t.Errorf("%d bytes and %g inodes more, %v; want 64 KiB, and a file and a link", n.Bytes-before.Bytes, n.Inodes-before.Inodes, err)
+	if n, err := SizeOf(t.Context(), dir); err != nil || n.Bytes-before.Bytes < 64<<10-3 ||
+		n.Bytes-before.Bytes > 100<<10 || math.Round(n.Inodes-before.Inodes) != 2 {
+		t.Errorf("got %d more bytes and %g more inodes, %v; want 64 KiB and 2 inodes", n.Bytes-before.Bytes,
+			n.Inodes-before.Inodes, err)
 	}
 	if n, err := SizeOf(t.Context(), filepath.Join(other, "far")); err != nil || n.Bytes < 1<<20 {
 		t.Errorf("a file: %v, %v", n, err)
 	}
-	for what, path := range map[string]string{"what is not there": "none", "a link": "out"} {
+	for what, path := range map[string]string{"a missing path": "none", "a link": "out"} {
 		if n, err := SizeOf(t.Context(), filepath.Join(dir, path)); n.Bytes > 4096 || err != nil {
 			t.Errorf("%s: %v, %v", what, n, err)
 		}
@@ -48,8 +50,8 @@ func TestSizeOf(t *testing.T) {
 	}
 }
 
-// Directories nested deeper than a path can be long are an error, not a partial measurement.
-func TestWhatIsNestedTooDeepHasNoSize(t *testing.T) {
+// Directories nested deeper than a path can be long give an error, not a partial measurement.
+func TestTooDeeplyNestedDirectoriesHaveNoSize(t *testing.T) {
 	for depth, want := range map[int]error{MaxDepth: nil, MaxDepth + 1: ErrDeep, 1500: ErrDeep} {
 		dir := t.TempDir()
 		top, err := os.OpenRoot(dir)
@@ -67,7 +69,7 @@ func TestWhatIsNestedTooDeepHasNoSize(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := SizeOf(t.Context(), dir); !errors.Is(err, want) || err == nil && n.Bytes < 1<<20 {
-			t.Errorf("%d deep: %v, %v; want %v", depth, n, err, want)
+			t.Errorf("depth %d: %v, %v; want %v", depth, n, err, want)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// begin creates and starts a container of the test image; the test removes it at its end.
+// begin creates and starts a container of the test image and removes it at the end of the test.
 func begin(t *testing.T, e engine.Engine, s engine.Spec, verbs string) (id string) {
 	t.Helper()
 	s.Name = fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano())
@@ -41,7 +41,7 @@ func begin(t *testing.T, e engine.Engine, s engine.Spec, verbs string) (id strin
 	return id
 }
 
-// output runs the verbs and returns what they print.
+// output runs the verbs and returns their output.
 func output(t *testing.T, e engine.Engine, s engine.Spec, verbs string) string {
 	t.Helper()
 	id := begin(t, e, s, verbs)
@@ -49,7 +49,8 @@ func output(t *testing.T, e engine.Engine, s engine.Spec, verbs string) string {
 	must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: -1, Follow: true}, &out, &out))
 	// A busy engine may end the stream of a container that exited at once before its log is
 	// complete: read the log a moment later.
-	for end := time.Now().Add(5 * time.Second); out.Len() == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); out.Len() == 0 &&
+		time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: -1}, &out, &out))
 	}
 	return out.String()
@@ -58,12 +59,17 @@ func output(t *testing.T, e engine.Engine, s engine.Spec, verbs string) string {
 func run(t *testing.T, e engine.Engine, id, verbs string) string {
 	t.Helper()
 	var out bytes.Buffer
-	_, err := e.Exec(t.Context(), id, append([]string{"/tool"}, strings.Fields(verbs)...), engine.Streams{Stdout: &out, Stderr: &out})
+	_, err := e.Exec(
+		t.Context(),
+		id,
+		append([]string{"/tool"}, strings.Fields(verbs)...),
+		engine.Streams{Stdout: &out, Stderr: &out},
+	)
 	must(t, err)
 	return out.String()
 }
 
-func TestWishesOfASpecComeTrue(t *testing.T) {
+func TestEachFieldOfASpecTakesEffect(t *testing.T) {
 	ours := func(ns string) string {
 		target, err := os.Readlink("/proc/self/ns/" + ns)
 		if err != nil {
@@ -79,10 +85,10 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 		name  string
 		spec  engine.Spec
 		verbs string
-		want  string // "!x": x must be absent
+		want  string // text in the output; "!x": x must be absent
 	}{
 		{"a directory of the device can be read", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in"}}}, "cat /in/greeting", "hello from the device"},
-		{"and written", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in"}}}, "write /in/new text then cat /in/new", "text"},
+		{"a directory of the device can be written", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in"}}}, "write /in/new text then cat /in/new", "text"},
 		{"a read-only directory cannot be written", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in", ReadOnly: true}}}, "write /in/never text", "read-only file system"},
 		{"a single file can be mounted", engine.Spec{Mounts: []engine.Mount{{Source: filepath.Join(dir, "greeting"), Target: "/etc/greeting", ReadOnly: true}}}, "cat /etc/greeting", "hello from the device"},
 		{"a tmpfs has its size", engine.Spec{Tmpfs: map[string]string{"/scratch": "size=1m"}}, "write /scratch/x y then cat /proc/mounts", "/scratch tmpfs rw,nosuid,nodev,relatime,size=1024k"},
@@ -90,8 +96,8 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 		{"the image's working directory is kept", engine.Spec{}, "readlink /proc/self/cwd", "/data"},
 		{"the working directory can be set", engine.Spec{WorkingDir: "/tmp"}, "readlink /proc/self/cwd", "/tmp"},
 		{"the user and groups can be set", engine.Spec{User: "1000:1000", Groups: []string{"44"}}, "id", "uid=1000 gid=1000 groups=[44"},
-		{"the host name can be chosen", engine.Spec{Hostname: "kiosk-1"}, "hostname", "kiosk-1"},
-		{"name servers can be chosen", engine.Spec{DNS: []string{"192.0.2.53"}, DNSSearch: []string{"fleet.test"}}, "cat /etc/resolv.conf", "nameserver 192.0.2.53"},
+		{"the host name can be set", engine.Spec{Hostname: "kiosk-1"}, "hostname", "kiosk-1"},
+		{"name servers can be set", engine.Spec{DNS: []string{"192.0.2.53"}, DNSSearch: []string{"fleet.test"}}, "cat /etc/resolv.conf", "nameserver 192.0.2.53"},
 		{"a sysctl can be set", engine.Spec{Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "80"}}, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "80"},
 		{"all capabilities can be dropped", engine.Spec{CapDrop: []string{"ALL"}}, "cat /proc/self/status", "CapEff:\t0000000000000000"},
 		{"a system call can be refused", engine.Spec{Seccomp: refusing(t, "readlinkat", "readlink")}, "readlink /proc/self/cwd", "operation not permitted"},
@@ -100,11 +106,11 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 		{"new privileges can be forbidden", engine.Spec{NoNewPrivs: true}, "cat /proc/self/status", "NoNewPrivs:\t1"},
 		{"an ordinary container does not see the devices", engine.Spec{}, "ls /dev", "!kmsg"},
 		{"the network can be the device's", engine.Spec{HostNetwork: true}, "readlink /proc/self/ns/net", ours("net")},
-		{"the network can be its own", engine.Spec{}, "readlink /proc/self/ns/net", "!" + ours("net")},
+		{"by default the network is the container's own", engine.Spec{}, "readlink /proc/self/ns/net", "!" + ours("net")},
 		{"the processes can be the device's", engine.Spec{HostPID: true}, "readlink /proc/self/ns/pid", ours("pid")},
-		{"a processor quota is in thousandths", engine.Spec{MilliCPU: 250, CPUShares: 512}, "cat /proc/self/cgroup then print fine", "fine"},
+		{"a container with a CPU quota runs", engine.Spec{MilliCPU: 250, CPUShares: 512}, "cat /proc/self/cgroup then print fine", "fine"},
 		{"the OOM score can be set", engine.Spec{OOMScoreAdj: 700}, "cat /proc/self/oom_score_adj", "700"},
-		{"a terminal is a terminal", engine.Spec{TTY: true}, "readlink /proc/self/fd/1", "/dev/"},
+		{"stdout is a terminal with TTY", engine.Spec{TTY: true}, "readlink /proc/self/fd/1", "/dev/"},
 	}
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
@@ -112,7 +118,8 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				got := output(t, e, c.spec, c.verbs)
-				if unwanted, not := strings.CutPrefix(c.want, "!"); not && strings.Contains(got, unwanted) || !not && !strings.Contains(got, c.want) {
+				if unwanted, not := strings.CutPrefix(c.want, "!"); not && strings.Contains(got, unwanted) || !not &&
+					!strings.Contains(got, c.want) {
 					t.Errorf("got %q, want %q", got, c.want)
 				}
 			})
@@ -123,7 +130,10 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 // refusing returns a seccomp profile that refuses these system calls.
 func refusing(t *testing.T, calls ...string) *engine.Seccomp {
 	names, _ := json.Marshal(calls) // strings always encode
-	text := fmt.Sprintf(`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": %s, "action": "SCMP_ACT_ERRNO"}]}`, names)
+	text := fmt.Sprintf(
+		`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": %s, "action": "SCMP_ACT_ERRNO"}]}`,
+		names,
+	)
 	file := filepath.Join(t.TempDir(), "profile.json")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -132,29 +142,32 @@ func refusing(t *testing.T, calls ...string) *engine.Seccomp {
 }
 
 // Podman's Docker API writes a mount as a list with commas and parses it again, so a path with a
-// comma could add other mounts.
-func TestAPathOfAMountIsNothingButAPath(t *testing.T) {
+// comma could add other options.
+func TestAMountPathCannotAddOptions(t *testing.T) {
 	dir, secret := t.TempDir(), t.TempDir()
 	must(t, os.WriteFile(filepath.Join(secret, "canary"), []byte("nobody's business"), 0o644))
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
 		for name, m := range map[string]engine.Mount{
-			"another source":      {Source: dir, Target: "/in,source=" + secret},
-			"by its short name":   {Source: dir, Target: "/in,src=" + secret, ReadOnly: true},
-			"in the source":       {Source: dir + ",source=" + secret, Target: "/in"},
-			"other propagation":   {Source: dir, Target: "/in,bind-propagation=rshared"},
-			"another owner":       {Source: dir, Target: "/in,U=true"},
-			"a quote":             {Source: dir, Target: "/in\"x"},
-			"a second line":       {Source: dir, Target: "/in\n/x"},
-			"a carriage return":   {Source: dir, Target: "/in\r"},
-			"the whole container": {Source: secret, Target: "/"},
-			"by another name":     {Source: secret, Target: "/in/../"},
-			"a relative target":   {Source: dir, Target: "in"},
-			"a relative source":   {Source: "in", Target: "/in"},
-			"nothing":             {Source: dir},
+			"another source":                       {Source: dir, Target: "/in,source=" + secret},
+			"another source by its short option":   {Source: dir, Target: "/in,src=" + secret, ReadOnly: true},
+			"another source, in the source":        {Source: dir + ",source=" + secret, Target: "/in"},
+			"other propagation":                    {Source: dir, Target: "/in,bind-propagation=rshared"},
+			"another owner":                        {Source: dir, Target: "/in,U=true"},
+			"a quote":                              {Source: dir, Target: "/in\"x"},
+			"a second line":                        {Source: dir, Target: "/in\n/x"},
+			"a carriage return":                    {Source: dir, Target: "/in\r"},
+			"the container's root as the target":   {Source: secret, Target: "/"},
+			"the container's root by another path": {Source: secret, Target: "/in/../"},
+			"a relative target":                    {Source: dir, Target: "in"},
+			"a relative source":                    {Source: "in", Target: "/in"},
+			"no target":                            {Source: dir},
 		} {
-			id, err := e.Create(t.Context(), engine.Spec{Name: fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()), Image: enginetest.ToolImage,
-				Args: []string{"ls", "/in"}, Labels: map[string]string{"flotilla.test/spec": "mount"}, Mounts: []engine.Mount{m}})
+			id, err := e.Create(
+				t.Context(),
+				engine.Spec{Name: fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()), Image: enginetest.ToolImage,
+					Args: []string{"ls", "/in"}, Labels: map[string]string{"flotilla.test/spec": "mount"}, Mounts: []engine.Mount{m}},
+			)
 			if err == nil {
 				t.Errorf("%s: a container mounts %q at %q", name, m.Source, m.Target)
 				must(t, e.Remove(t.Context(), id))
@@ -170,10 +183,14 @@ func TestContainersOfOnePodShareNetworkAndMemory(t *testing.T) {
 		e := open(t, socket)
 		owner := begin(t, e, engine.Spec{Hostname: "pod-1"}, "serve 127.0.0.1:8080")
 		guest := begin(t, e, engine.Spec{NetworkOf: owner, Hostname: "ignored"}, "wait")
-		await(t, "the server", func() bool { return strings.Contains(run(t, e, guest, "get http://127.0.0.1:8080/healthz"), "ok") })
+		await(
+			t,
+			"the server",
+			func() bool { return strings.Contains(run(t, e, guest, "get http://127.0.0.1:8080/healthz"), "ok") },
+		)
 		for _, ns := range []string{"net", "ipc"} {
 			if a, b := run(t, e, owner, "readlink /proc/self/ns/"+ns), run(t, e, guest, "readlink /proc/self/ns/"+ns); a != b {
-				t.Errorf("%s: %s and %s", ns, a, b)
+				t.Errorf("namespace %s differs: %s and %s", ns, a, b)
 			}
 		}
 		if a, b := run(t, e, owner, "hostname"), run(t, e, guest, "hostname"); a != b {
@@ -188,7 +205,14 @@ func TestAPublishedPortAnswersOnTheDevice(t *testing.T) {
 		free, err := loopback.Address()
 		must(t, err)
 		port := netip.MustParseAddrPort(free).Port()
-		begin(t, e, engine.Spec{Ports: []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(port), ContainerPort: 8080, Protocol: "TCP"}}}, "serve :8080 unhealthy")
+		begin(
+			t,
+			e,
+			engine.Spec{
+				Ports: []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(port), ContainerPort: 8080, Protocol: "TCP"}},
+			},
+			"serve :8080 unhealthy",
+		)
 		status := 0
 		await(t, "the port", func() bool {
 			client := http.Client{Timeout: time.Second}
@@ -200,17 +224,22 @@ func TestAPublishedPortAnswersOnTheDevice(t *testing.T) {
 			return err == nil
 		})
 		if status != http.StatusServiceUnavailable {
-			t.Errorf("it answers %d", status)
+			t.Errorf("the port answers %d, want 503", status)
 		}
 	})
 }
 
-// ask reads from the engine what package engine does not report.
+// ask reads a path of the engine's API that package engine does not use.
 func ask(t *testing.T, socket, path string, into any) (status int) {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
+	client := http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", socket)
+			},
+		},
+	}
 	resp, err := client.Get("http://engine/v1.40" + path)
 	must(t, err)
 	defer resp.Body.Close()
@@ -220,7 +249,7 @@ func ask(t *testing.T, socket, path string, into any) (status int) {
 	return resp.StatusCode
 }
 
-func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
+func TestTheEngineDoesNotRestartOrProbeAndRemovesVolumes(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
 		id := begin(t, e, engine.Spec{MilliCPU: 250, CPUShares: 512, MemoryBytes: 64 << 20}, "wait")
@@ -235,18 +264,20 @@ func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
 			Mounts []struct{ Name, Destination string }
 		}
 		ask(t, socket, "/containers/"+id+"/json", &c)
-		if c.HostConfig.RestartPolicy.Name != "no" || len(c.Config.Healthcheck.Test) != 1 || c.Config.Healthcheck.Test[0] != "NONE" {
-			t.Errorf("it is %+v", c)
+		if c.HostConfig.RestartPolicy.Name != "no" || len(c.Config.Healthcheck.Test) != 1 ||
+			c.Config.Healthcheck.Test[0] != "NONE" {
+			t.Errorf("the container is %+v", c)
 		}
-		if h := c.HostConfig; h.CPUQuota != 25_000 || h.CPUPeriod != 100_000 || h.CPUShares != 512 || h.Memory != 64<<20 || h.MemorySwap != h.Memory {
+		if h := c.HostConfig; h.CPUQuota != 25_000 || h.CPUPeriod != 100_000 || h.CPUShares != 512 || h.Memory != 64<<20 ||
+			h.MemorySwap != h.Memory {
 			t.Errorf("limits are %+v", h)
 		}
-		// By default the container may use as much swap as memory.
+		// Without SwapBytes the container gets no swap: MemorySwap equals Memory.
 		swapping := begin(t, e, engine.Spec{MemoryBytes: 64 << 20, SwapBytes: 8 << 20, CPUs: "0"}, "wait")
-		counted, err := e.Info(t.Context())
+		info, err := e.Info(t.Context())
 		must(t, err)
 		ask(t, socket, "/containers/"+swapping+"/json", &c)
-		if h := c.HostConfig; counted.SwapLimit && h.MemorySwap != 72<<20 || counted.CPUSet && h.CpusetCpus != "0" {
+		if h := c.HostConfig; info.SwapLimit && h.MemorySwap != 72<<20 || info.CPUSet && h.CpusetCpus != "0" {
 			t.Errorf("with swap the limits are %+v", h)
 		}
 		ask(t, socket, "/containers/"+id+"/json", &c)
@@ -255,13 +286,14 @@ func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
 		}
 		must(t, e.Remove(t.Context(), id))
 		if status := ask(t, socket, "/volumes/"+c.Mounts[0].Name, nil); status != http.StatusNotFound {
-			t.Errorf("its volume answers %d", status)
+			t.Errorf("the volume of a removed container answers %d, want 404", status)
 		}
 	})
 }
 
-// The container can write to the engine's own mounts, and a storage limit must include them.
-func TestWhatTheEngineMountsIsMeasured(t *testing.T) {
+// The container can write to mounts that the engine itself adds, so a storage limit must include
+// them.
+func TestWrittenIncludesTheEnginesOwnMounts(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
 		var c struct {
@@ -286,13 +318,20 @@ func TestWhatTheEngineMountsIsMeasured(t *testing.T) {
 func TestAPrivilegedContainerIsPrivileged(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
-		id, err := e.Create(t.Context(), engine.Spec{Name: fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()), Image: enginetest.ToolImage, Privileged: true})
+		id, err := e.Create(
+			t.Context(),
+			engine.Spec{
+				Name:       fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()),
+				Image:      enginetest.ToolImage,
+				Privileged: true,
+			},
+		)
 		must(t, err)
 		defer func() { must(t, e.Remove(t.Context(), id)) }()
 		var c struct{ HostConfig struct{ Privileged bool } }
 		ask(t, socket, "/containers/"+id+"/json", &c)
 		if !c.HostConfig.Privileged {
-			t.Error("it is not")
+			t.Error("the container is not privileged")
 		}
 	})
 }
@@ -311,12 +350,12 @@ func TestALogDoesNotFillTheDisk(t *testing.T) {
 		var out bytes.Buffer
 		must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: -1}, &out, io.Discard))
 		if kept := bytes.Count(out.Bytes(), []byte("\n")); kept > lines*2/3 {
-			t.Errorf("%d lines of %d are kept", kept, lines)
+			t.Errorf("%d of %d lines are kept, want at most two thirds", kept, lines)
 		}
 	})
 }
 
-func TestACommandThatNobodyWaitsForIsKilled(t *testing.T) {
+func TestACommandIsKilledWhenItsCallerGivesUp(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to kill a container's process")
 	}
@@ -332,13 +371,13 @@ func TestACommandThatNobodyWaitsForIsKilled(t *testing.T) {
 				processes += name + " "
 			}
 		}
-		if n := len(strings.Fields(processes)); n != 2 { // the first process, and the one that lists them
-			t.Errorf("processes are %s", processes)
+		if n := len(strings.Fields(processes)); n != 2 { // the container's first process, and ls itself
+			t.Errorf("processes are %s, want only the first one and ls", processes)
 		}
 	})
 }
 
-// ended reports whether the engine says that a container has ended.
+// ended reports whether the engine lists a container as exited.
 func ended(t *testing.T, e engine.Engine, id string) bool {
 	t.Helper()
 	list, err := e.Containers(t.Context(), "flotilla.test/spec")
@@ -351,18 +390,19 @@ func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(3 * time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("waited 3 minutes for %s", what)
 		}
 	}
 }
 
-// The last line of a crash often has no line feed.
-func TestTheEndOfALogIsAllOfIt(t *testing.T) {
+// The last line of a crashed program often has no line feed, and the log must include it.
+func TestTheTailOfALogIsComplete(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
 		id := begin(t, e, engine.Spec{}, "print one then print two then cat /proc/self/cmdline")
 		const three = "/tool\x00print\x00one\x00then\x00print\x00two\x00then\x00cat\x00/proc/self/cmdline\x00"
-		for tail, want := range map[int64]string{-1: "one\ntwo\n" + three, 0: "", 1: three, 2: "two\n" + three, 3: "one\ntwo\n" + three, 80: "one\ntwo\n" + three} {
+		for tail, want := range map[int64]string{-1: "one\ntwo\n" + three, 0: "", 1: three, 2: "two\n" + three,
+			3: "one\ntwo\n" + three, 80: "one\ntwo\n" + three} {
 			var got string
 			await(t, fmt.Sprintf("the last %d lines", tail), func() bool {
 				var out bytes.Buffer
@@ -371,16 +411,17 @@ func TestTheEndOfALogIsAllOfIt(t *testing.T) {
 				return got == want || len(got) > len(want)
 			})
 			if got != want {
-				t.Errorf("the last %d lines are %q, not %q", tail, got, want)
+				t.Errorf("the last %d lines are %q, want %q", tail, got, want)
 			}
-			await(t, "the end of the container", func() bool { return ended(t, e, id) }) // the log is complete a moment before
+			await(t, "the end of the container", func() bool { return ended(t, e, id) }) // the log is complete just before
 			var out, stamped bytes.Buffer
 			must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: tail, Follow: true}, &out, io.Discard))
 			if out.String() != want {
-				t.Errorf("following what has ended, the last %d lines are %q, not %q", tail, out.String(), want)
+				t.Errorf("following an ended container, the last %d lines are %q, want %q", tail, out.String(), want)
 			}
 			must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: tail, Timestamps: true}, &stamped, io.Discard))
-			if got := strings.Count(stamped.String(), "Z "); got != strings.Count(want, "\n")+min(1, strings.Count(want, "/tool")) {
+			if got := strings.Count(stamped.String(), "Z "); got != strings.Count(want, "\n")+min(1,
+				strings.Count(want, "/tool")) {
 				t.Errorf("with times, the last %d lines are %q", tail, stamped.String())
 			}
 		}

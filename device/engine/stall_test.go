@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// served returns an engine with the answers of a test.
+// served returns an engine whose API is the given handler.
 func served(t *testing.T, answer http.HandlerFunc) *api {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -39,21 +39,23 @@ func served(t *testing.T, answer http.HandlerFunc) *api {
 	return a
 }
 
-// Containers inspects one container after the other. An engine does not answer for one that hangs
-// in its start, for example at a mount whose server is gone: that one is reported as before, or as
-// the list has it. If most of several do not answer, the engine is unavailable.
-func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
-	var hangs atomic.Value // part of a path
-	var only atomic.Bool   // there is one container
+// Containers inspects one container after the other. An engine does not answer for a container that
+// hangs in its start, for example at a mount of a lost server: it is reported as before, or as in
+// the list. If most of several containers get no answer, the engine is unavailable.
+func TestAListDoesNotWaitForAHangingContainer(t *testing.T) {
+	var hangs atomic.Value // parts of the paths that get no answer
+	var only atomic.Bool   // the list has one container
 	hangs.Store("none")
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
-		case slices.ContainsFunc(strings.Fields(hangs.Load().(string)), func(part string) bool { return strings.Contains(path, part) }):
+		case slices.ContainsFunc(strings.Fields(hangs.Load().(string)),
+			func(part string) bool { return strings.Contains(path, part) }):
 			<-r.Context().Done()
 		case strings.HasSuffix(path, "/containers/json") && only.Load():
 			fmt.Fprint(w, `[{"Id":"c1","State":"running"}]`)
 		case strings.HasSuffix(path, "/containers/json"):
-			fmt.Fprint(w, `[{"Id":"c0","State":"running"},{"Id":"c1","State":"running"},{"Id":"c2","State":"running"},{"Id":"c3","State":"exited","Status":"Exited (3) 2 seconds ago","Names":["/name"],"Labels":{"x":"y"}},{"Id":"c4","State":"created"}]`)
+			fmt.Fprint(w,
+				`[{"Id":"c0","State":"running"},{"Id":"c1","State":"running"},{"Id":"c2","State":"running"},{"Id":"c3","State":"exited","Status":"Exited (3) 2 seconds ago","Names":["/name"],"Labels":{"x":"y"}},{"Id":"c4","State":"created"}]`)
 		default:
 			fmt.Fprint(w, `{"Id":"c","Name":"seen","State":{"Status":"running"},"Config":{}}`)
 		}
@@ -69,38 +71,40 @@ func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
 	hangs.Store("/c3/json")
 	list, err := a.Containers(t.Context(), "x")
 	if err != nil || len(list) != 5 {
-		t.Fatalf("with one that is not answered for it lists %d, %v", len(list), err)
+		t.Fatalf("while one container hangs the list has %d, %v", len(list), err)
 	}
 	if c := find(list, "name"); c.ID != "c3" || c.State != Exited || c.ExitCode != 3 || c.Labels["x"] != "y" {
 		t.Errorf("an unknown container is %+v", c)
 	}
 	hangs.Store("none")
 	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 {
-		t.Fatalf("it lists %d, %v", len(list), err)
+		t.Fatalf("the list has %d, %v", len(list), err)
 	}
 	hangs.Store("/c3/json /c4/json")
-	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 || find(list, "seen").State != Running || slices.ContainsFunc(list, func(c Container) bool { return c.State != Running }) {
-		t.Errorf("what was seen before is not as it was: %+v, %v", list, err)
+	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 ||
+		find(list, "seen").State != Running || slices.ContainsFunc(list,
+		func(c Container) bool { return c.State != Running }) {
+		t.Errorf("hanging containers are not reported as before: %+v, %v", list, err)
 	}
 	only.Store(true)
 	hangs.Store("/c1/json")
 	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 1 || list[0].State != Running {
-		t.Errorf("the only one there is is not answered for: %+v, %v", list, err)
+		t.Errorf("while the only container hangs: %+v, %v", list, err)
 	}
 	only.Store(false)
 	for _, paths := range []string{"/containers/json", "/c3/json /_ping", "/c1/json /c3/json /c4/json"} {
 		hangs.Store(paths)
 		if _, err := a.Containers(t.Context(), "x"); !errors.Is(err, context.DeadlineExceeded) || t.Context().Err() != nil {
-			t.Errorf("%s is not answered: %v", paths, err)
+			t.Errorf("without an answer to %s: got %v, want DeadlineExceeded", paths, err)
 		}
 	}
 }
 
-// Podman locks each container that it lists, and one that hangs in its start keeps its lock, so the
-// list never ends. Then the known containers are inspected one by one, including those created
-// since the last list. If the very first list hangs, nothing is known.
-func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
-	var hangs, gone atomic.Value // the container's id
+// Podman locks each container that it lists, and a container that hangs in its start keeps its
+// lock, so the list never ends. Then the known containers are inspected one by one, including those
+// created since the last list. If the very first list hangs, no container is known.
+func TestPodmansListDoesNotWaitForAHangingContainer(t *testing.T) {
+	var hangs, gone atomic.Value // a container's id
 	hangs.Store("none")
 	gone.Store("none")
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
@@ -131,22 +135,23 @@ func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 		if err != nil {
 			return fmt.Sprint(errors.Is(err, context.DeadlineExceeded))
 		}
-		said := ""
+		text := ""
 		for _, c := range list {
-			said += fmt.Sprint(c.ID, " ", c.Name, " ", c.State, " ", c.Labels["x"], "; ")
+			text += fmt.Sprint(c.ID, " ", c.Name, " ", c.State, " ", c.Labels["x"], "; ")
 		}
-		return said
+		return text
 	}
 	hangs.Store("c2")
 	if got := list(); got != "true" {
-		t.Errorf("the first list of all hangs: %s", got)
+		t.Errorf("while the very first list hangs: got %s, want an error", got)
 	}
 	hangs.Store("none")
 	if got, want := list(), "c1 c1 exited y; c2 c2 exited y; "; got != want {
-		t.Fatalf("it lists %s", got)
+		t.Fatalf("the list is %s", got)
 	}
-	for _, label := range []string{"y", "z"} { // a container of another label is in its list
-		if _, err := a.Create(t.Context(), Spec{Name: "c" + label, Image: "example.org/i:1", Labels: map[string]string{"x": label}}); err != nil {
+	for _, label := range []string{"y", "z"} { // a container belongs to the list of its own label only
+		if _, err := a.Create(t.Context(), Spec{Name: "c" + label, Image: "example.org/i:1",
+			Labels: map[string]string{"x": label}}); err != nil {
 			t.Fatal(err)
 		}
 		hangs.Store("c3")
@@ -156,7 +161,7 @@ func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 		}
 		want = strings.Replace(want, "cy cy", "c3 cy", 1)
 		if got := list(); got != want {
-			t.Errorf("while the one hangs that was made with x=%s it lists %s", label, got)
+			t.Errorf("while a new container with label x=%s hangs the list is %s", label, got)
 		}
 		hangs.Store("none")
 		list()
@@ -164,12 +169,13 @@ func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 	hangs.Store("c2")
 	gone.Store("c1")
 	if got, want := list(), "c2 c2 exited y; "; got != want {
-		t.Errorf("while one hangs and the other has gone it lists %s", got)
+		t.Errorf("while one container hangs and another is gone the list is %s", got)
 	}
 }
 
-// Podman's Docker API locks every container to list those on a network; its own API does not.
-func TestPodmansNetworkDoesNotWaitForTheContainerThatHangs(t *testing.T) {
+// Podman's Docker API locks every container to list the containers on a network; Podman's own API
+// does not.
+func TestPodmansNetworkDoesNotWaitForAHangingContainer(t *testing.T) {
 	const cidr = "198.51.100.0/24"
 	asked := ""
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
@@ -190,32 +196,33 @@ func TestPodmansNetworkDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 	defer cancel()
 	n := Network{Name: "flotilla-pi-1", CIDR: cidr, Labels: map[string]string{"x": "y"}}
 	if err := a.EnsureNetwork(ctx, n); err != nil || asked != "" {
-		t.Errorf("a network that is there: %v, and asked for %q", err, asked)
+		t.Errorf("ensuring an existing network: %v, requests %q", err, asked)
 	}
 	n.Labels["x"] = "z"
 	if err := a.RemoveNetwork(ctx, n); err == nil || asked != "" {
-		t.Errorf("another program's network: %v, and asked for %q", err, asked)
+		t.Errorf("removing another program's network: %v, requests %q", err, asked)
 	}
 	n.Labels["x"] = "y"
 	if err := a.RemoveNetwork(ctx, n); err != nil || asked != "DELETE flotilla-pi-1; " {
-		t.Errorf("our network: %v, and asked for %q", err, asked)
+		t.Errorf("removing our network: %v, requests %q", err, asked)
 	}
 	n.Name, asked = "flotilla-pi-2", ""
 	if err := a.RemoveNetwork(ctx, n); err != nil || asked != "" {
-		t.Errorf("a network that is not there: %v, and asked for %q", err, asked)
+		t.Errorf("removing a missing network: %v, requests %q", err, asked)
 	}
 }
 
 // While another client removes a container, Docker answers that the removal is in progress, for
-// ever if a mount is busy. That is not its end: the caller would ask again without a pause.
-func TestAContainerIsRemovedWhenItIsGone(t *testing.T) {
+// ever if a mount is busy. Remove must not return success then, because the caller would retry
+// without a pause.
+func TestRemoveWaitsForAnotherClientsRemoval(t *testing.T) {
 	for name, c := range map[string]struct {
-		looks int // looks until it is gone; < 0: never
+		looks int // inspections until the container is gone; < 0: never gone
 		want  string
 	}{
-		"soon":   {3, ""},
-		"never":  {-1, "removal of container c is already in progress"},
-		"at all": {0, ""},
+		"gone later":   {3, ""},
+		"never gone":   {-1, "removal of container c is already in progress"},
+		"already gone": {0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			looks := 0
@@ -237,7 +244,7 @@ func TestAContainerIsRemovedWhenItIsGone(t *testing.T) {
 			}
 			switch err := a.Remove(t.Context(), "c"); {
 			case err == nil && (c.want != "" || looks != c.looks):
-				t.Errorf("it counts as removed after %d looks, of %d", looks, c.looks)
+				t.Errorf("Remove returned after %d inspections, want %d", looks, c.looks)
 			case err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)):
 				t.Error(err)
 			}
@@ -245,17 +252,18 @@ func TestAContainerIsRemovedWhenItIsGone(t *testing.T) {
 	}
 }
 
-// Two registries that stop in the middle of an answer must not block all other pulls.
+// Two registries that stop in the middle of a response must not block all other pulls.
 func TestAPullWithoutProgressEnds(t *testing.T) {
 	const lines = 8
-	for name, first := range map[string]string{"after a layer's begin": `{"status":"Pulling fs layer","id":"a"}`, "before any word": ""} {
+	for name, first := range map[string]string{"after the first line about a layer": `{"status":"Pulling fs layer","id":"a"}`,
+		"before any line": ""} {
 		t.Run(name, func(t *testing.T) {
 			a := served(t, func(w http.ResponseWriter, r *http.Request) {
 				if !strings.HasSuffix(r.URL.Path, "/images/create") {
 					return
 				}
 				if first != "" {
-					for range lines { // slow progress, longer than the stall in total
+					for range lines { // slow progress that takes longer in total than the allowed pause
 						fmt.Fprintln(w, first)
 						w.(http.Flusher).Flush()
 						time.Sleep(100 * time.Millisecond)
@@ -264,21 +272,22 @@ func TestAPullWithoutProgressEnds(t *testing.T) {
 				<-r.Context().Done()
 			})
 			a.stall = 500 * time.Millisecond
-			heard := 0
-			err := a.Pull(t.Context(), "example.org/app:1", nil, func(Progress) { heard++ })
+			reported := 0
+			err := a.Pull(t.Context(), "example.org/app:1", nil, func(Progress) { reported++ })
 			if err == nil || !strings.Contains(err.Error(), "no progress for 500ms; the agent tries again") {
-				t.Errorf("it ends with %v", err)
+				t.Errorf("the pull ends with %v", err)
 			}
-			if first != "" && heard != lines {
-				t.Errorf("heard of %d lines, and %d came", heard, lines)
+			if first != "" && reported != lines {
+				t.Errorf("progress was reported %d times for %d lines", reported, lines)
 			}
 		})
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	a := served(t, func(http.ResponseWriter, *http.Request) {})
-	if err := a.Pull(ended, "example.org/app:1", nil, nil); err == nil || !strings.Contains(err.Error(), "context canceled") {
-		t.Errorf("a pull that is not wanted any more ends with %v", err)
+	if err := a.Pull(ended, "example.org/app:1", nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "context canceled") {
+		t.Errorf("a cancelled pull ends with %v", err)
 	}
 }
 
@@ -308,16 +317,24 @@ func TestFollowCountsLayers(t *testing.T) {
 	}
 	text.Reset()
 	for i := range 100_000 { // memory stays bounded for any registry
-		b, _ := json.Marshal(map[string]any{"status": "Downloading", "id": fmt.Sprint(i), "progressDetail": map[string]int{"current": 1, "total": 2}})
+		b, _ := json.Marshal(
+			map[string]any{
+				"status":         "Downloading",
+				"id":             fmt.Sprint(i),
+				"progressDetail": map[string]int{"current": 1, "total": 2},
+			},
+		)
 		text.Write(b)
 		if i > 2*maxLayers {
 			break
 		}
 	}
-	if err := follow(strings.NewReader(text.String()), func(p Progress) { last = p }); err != nil || last.Layers != maxLayers {
+	if err := follow(strings.NewReader(text.String()), func(p Progress) { last = p }); err != nil ||
+		last.Layers != maxLayers {
 		t.Errorf("%+v, %v", last, err)
 	}
-	if err := follow(strings.NewReader(`{"errorDetail":{"message":"toomanyrequests"},"error":"toomanyrequests"}`), func(Progress) {}); err == nil || err.Error() != "toomanyrequests" {
+	if err := follow(strings.NewReader(`{"errorDetail":{"message":"toomanyrequests"},"error":"toomanyrequests"}`),
+		func(Progress) {}); err == nil || err.Error() != "toomanyrequests" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -17,16 +17,16 @@ import (
 )
 
 func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) (err error) {
-	// Only the container knows whether it has a terminal, which has no stderr.
+	// Only the container tells whether it has a terminal; a terminal's log has no stderr.
 	found, err := a.look(ctx, id)
 	if err != nil {
 		return explain(err, "read the log of container", id)
 	}
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: o.Follow, Timestamps: o.Timestamps}
-	over := found.Container.State != nil && !found.Container.State.Running // the log does not grow any more
+	over := found.Container.State != nil && !found.Container.State.Running // the log no longer grows
 	if o.Tail >= 0 && (!o.Follow || over) && a.podman() {
-		// Podman's own tail leaves out a last line without a line feed, which is the important one
-		// in a crash.
+		// Podman's own tail leaves out a last line without a line feed, which is the important line
+		// of a crash.
 		last := &lastLines{most: o.Tail}
 		defer func() {
 			if err == nil {
@@ -37,7 +37,7 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	} else if o.Tail >= 0 {
 		options.Tail = fmt.Sprint(o.Tail)
 	}
-	if o.Since.After(time.Unix(0, 0)) { // the earliest time of the API
+	if o.Since.After(time.Unix(0, 0)) { // the API accepts no time before 1970
 		options.Since = fmt.Sprintf("%d.%09d", o.Since.Unix(), o.Since.Nanosecond())
 	}
 	tty := found.Container.Config != nil && found.Container.Config.Tty
@@ -47,12 +47,12 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	}
 	_, err = again(ctx, func() (struct{}, error) { return struct{}{}, a.copyLog(ctx, id, options, tty, stdout, stderr) })
 	if o.Follow && ctx.Err() != nil {
-		return nil // following ends without an error
+		return nil // a followed log ends without an error when ctx ends
 	}
 	return explain(err, "read the log of container", id)
 }
 
-// copyLog copies a log. An error of the engine itself is returned before anything is copied.
+// copyLog copies a log. It returns an internal error of the engine before it has copied anything.
 func (a *api) copyLog(ctx context.Context, id string, options client.ContainerLogsOptions, tty bool, stdout,
 	stderr io.Writer) error {
 	reading, cancel := context.WithCancelCause(ctx)
@@ -96,20 +96,21 @@ func (f *frames) Read(b []byte) (int, error) {
 		return n, err
 	}
 	text, _ := io.ReadAll(io.LimitReader(io.MultiReader(bytes.NewReader(bytes.Clone(b[:n])), f.Reader), 1<<12))
-	var said struct{ Message string }
-	if json.Unmarshal(text, &said) != nil {
-		said.Message = string(text)
+	var reply struct{ Message string }
+	if json.Unmarshal(text, &reply) != nil {
+		reply.Message = string(text)
 	}
-	return 0, engineError(said.Message)
+	return 0, engineError(reply.Message)
 }
 
-// An engineError is an internal error that the engine reports.
+// An engineError is an internal error of the engine.
 type engineError string
 
 func (e engineError) Error() string { return string(e) }
 func (engineError) System()         {} // makes errdefs.IsInternal true
 
-// lastLines keeps the last lines of the two streams of a log. The log's size bounds its memory.
+// lastLines keeps the last lines of the two streams of a log. Its memory is limited by the size
+// limit of the log.
 type lastLines struct {
 	most    int64
 	streams int
@@ -133,7 +134,7 @@ func (l *lastLines) of(to io.Writer) io.Writer {
 	})
 }
 
-// add appends a line or a part of one, which continues the stream's unfinished line.
+// add appends a line, or a part that continues the stream's unfinished line.
 func (l *lastLines) add(stream int, to io.Writer, part []byte) {
 	for i := len(l.lines) - 1; i >= 0; i-- {
 		if have := &l.lines[i]; have.stream == stream {
@@ -145,7 +146,7 @@ func (l *lastLines) add(stream int, to io.Writer, part []byte) {
 		}
 	}
 	l.lines = append(l.lines, lastLine{stream, to, bytes.Clone(part)})
-	if int64(len(l.lines)) > 2*l.most { // from time to time, not at every line
+	if int64(len(l.lines)) > 2*l.most { // trim now and then, not at every line
 		l.cut()
 	}
 }
@@ -169,7 +170,8 @@ type writer func([]byte) (int, error)
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // stateEvents are the events that change a container's state; Podman's names are died and remove.
-// Events of probes (exec_…) and logs (attach) would wake the agent all the time.
+// Events of probes (exec_…) and logs (attach) are left out, because they would wake the agent too
+// often.
 var stateEvents = []string{"create", "start", "die", "died", "oom", "pause", "unpause", "destroy", "remove"}
 
 // Events also calls changed once when it has subscribed, since earlier events were missed.
@@ -193,8 +195,8 @@ func (a *api) Events(ctx context.Context, label string, changed func()) error {
 	}
 }
 
-// eventsError returns ErrUnavailable if the stream of events ended before ctx: the engine went
-// away.
+// eventsError returns ErrUnavailable if the stream of events ended before ctx, because the engine
+// went away.
 func eventsError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -210,7 +212,7 @@ const logSilence = 5 * time.Second
 
 var errLogEnded = errors.New("the container has ended and its log is silent")
 
-// A waiting is a reader that records since when it waits for data; nil while it does not wait.
+// A waiting is a reader that records since when a Read waits for data; nil while none waits.
 type waiting struct {
 	io.Reader
 	since atomic.Pointer[time.Time]
@@ -223,10 +225,10 @@ func (w *waiting) Read(b []byte) (int, error) {
 	return w.Reader.Read(b)
 }
 
-// endLog ends the following of a log when the container has ended and the log is silent: Podman
-// sometimes misses the end of a container that exits at once.
+// endLog stops following a log when the container has ended and the log is silent: Podman sometimes
+// misses the end of a container that exits at once.
 func (a *api) endLog(ctx context.Context, id string, log *waiting, end context.CancelCauseFunc) {
-	var quiet *time.Time // start of the wait that was current when the container had ended
+	var quiet *time.Time // start of the wait that was current when the container was found ended
 	for {
 		select {
 		case <-ctx.Done():

@@ -8,13 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The agent reads the routes of its first thread, which never enters a container's network.
+// The agent reads routes through its first thread, which therefore never enters a container's
+// network.
 func TestTheFirstThreadStaysInItsNetwork(t *testing.T) {
 	before, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		t.Skip(err)
 	}
-	first := 0 // how often the runtime chose the first thread for the caller
+	first := 0 // how often the caller ran on the first thread
 	for range 5000 {
 		done := make(chan error)
 		go func() {
@@ -26,20 +27,20 @@ func TestTheFirstThreadStaysInItsNetwork(t *testing.T) {
 					first++
 				}
 				if unix.Gettid() == unix.Getpid() {
-					t.Error("the first thread was taken")
+					t.Error("do ran on the first thread")
 				}
-				done <- unix.Unshare(unix.CLONE_NEWUTS) // a harmless namespace
+				done <- unix.Unshare(unix.CLONE_NEWUTS) // unshare a harmless namespace
 			})
 		}()
 		if err := <-done; err != nil {
-			t.Skipf("this machine makes no namespace: %v", err)
+			t.Skipf("cannot create a namespace here: %v", err)
 		}
 		if first > 3 || t.Failed() {
 			break
 		}
 	}
 	if now, err := os.Readlink("/proc/self/ns/net"); err != nil || now != before {
-		t.Errorf("the network is %s, was %s: %v", now, before, err)
+		t.Errorf("the first thread's network is %s, was %s: %v", now, before, err)
 	}
-	t.Logf("%d times from the first thread", first)
+	t.Logf("the caller ran %d times on the first thread", first)
 }

@@ -105,10 +105,10 @@ var stubs = map[string]byte{
 }
 
 // withoutStubs leaves out the files that Docker added when it created the container: they have a
-// name of stubs, are empty, and are as new as the container. A directory is empty if no entry in it
-// follows.
+// name in stubs, are empty, and are as new as the container. A directory is empty if no later entry
+// is inside it.
 func withoutStubs(made time.Time, put func(*tar.Header, io.Reader) error) func(*tar.Header, io.Reader) error {
-	var held []*tar.Header // directories not passed yet, each in the one before it
+	var held []*tar.Header // directories that may be empty; each is inside the one before it
 	return func(h *tar.Header, data io.Reader) error {
 		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
 		kind, stub := stubs[name]

@@ -54,7 +54,7 @@ func (a *api) updatePodman(ctx context.Context, id string, r container.Resources
 	if r.CpusetCpus != "" {
 		words["cpu"]["cpus"] = r.CpusetCpus
 	}
-	body, _ := json.Marshal(words) // this always encodes
+	body, _ := json.Marshal(words) // these values always encode
 	status, text, err := a.libpod(ctx, http.MethodPost, "containers/"+id+"/update", body)
 	switch {
 	case err != nil:
@@ -69,7 +69,7 @@ func (a *api) updatePodman(ctx context.Context, id string, r container.Resources
 	return fmt.Errorf("%s: %s", http.StatusText(status), bytes.TrimSpace(text))
 }
 
-// libpod sends a request to Podman's own API and returns the status and body of the answer.
+// libpod sends a request to Podman's own API and returns the status and body of the response.
 func (a *api) libpod(ctx context.Context, method, path string, body []byte) (status int, text []byte, err error) {
 	answer, err := a.libpodStream(ctx, method, path, body, nil)
 	if err != nil {
@@ -80,7 +80,7 @@ func (a *api) libpod(ctx context.Context, method, path string, body []byte) (sta
 	return answer.StatusCode, text, err
 }
 
-// libpodStream sends a request to Podman's own API; the caller closes the answer's body.
+// libpodStream sends a request to Podman's own API; the caller closes the response's body.
 func (a *api) libpodStream(
 	ctx context.Context, method, path string, body []byte, header http.Header,
 ) (*http.Response, error) {

@@ -18,9 +18,9 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Usage is zero for a container that does not run. Memory is the working set as Kubernetes defines
-// it: usage without the file pages that the kernel can drop at once. It is read from the control
-// group where possible, since older Docker versions take a second to answer.
+// Usage returns zero for a container that does not run. Memory is the working set as Kubernetes
+// defines it: usage without the file pages that the kernel can drop at once. Usage reads the
+// control group where possible, since older Docker versions take a second to answer.
 func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 	found, err := a.look(ctx, id)
 	if err != nil {
@@ -45,8 +45,8 @@ func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 		MemoryBytes: less(stats.MemoryStats.Usage, inactiveFile(stats.MemoryStats.Stats))}, nil
 }
 
-// Written gets the size of the root from the engine. It measures the log, the engine's own writable
-// mounts and the image's anonymous volumes itself, where it can.
+// Written asks the engine for the size of the root. It measures the log, the engine's own writable
+// mounts and the image's anonymous volumes itself, as far as it can read them.
 func (a *api) Written(ctx context.Context, id string) (int64, error) {
 	found, err := a.look(ctx, id, client.ContainerInspectOptions{Size: true})
 	if err != nil {
@@ -58,7 +58,7 @@ func (a *api) Written(ctx context.Context, id string) (int64, error) {
 	}
 	if log := found.Container.LogPath; log != "" {
 		beside := os.DirFS(filepath.Dir(log))
-		files, _ := fs.Glob(beside, filepath.Base(log)+"*") // and its rotated files
+		files, _ := fs.Glob(beside, filepath.Base(log)+"*") // the log and its rotated files
 		for _, file := range files {
 			if info, err := fs.Stat(beside, file); err == nil && info.Mode().IsRegular() {
 				sum += info.Size()
@@ -72,8 +72,7 @@ func (a *api) Written(ctx context.Context, id string) (int64, error) {
 	return sum + beside.Bytes, nil
 }
 
-// Files counts a container's files if the engine says in which directory they are, as it does with
-// overlay.
+// Files counts a container's files if the engine reports their directory, as it does with overlay.
 func (a *api) Files(ctx context.Context, id string) (int64, error) {
 	found, err := a.look(ctx, id)
 	if err != nil {
@@ -98,7 +97,7 @@ func mounted(c container.InspectResponse) []string {
 	return paths
 }
 
-// sizesOf returns the total of all paths, or ErrDeep if it cannot be measured.
+// sizesOf returns the total size of all paths, or ErrDeep.
 func sizesOf(ctx context.Context, paths []string) (sum Extent, err error) {
 	for _, path := range paths {
 		if path == "" {
@@ -120,8 +119,8 @@ func less(a, b uint64) uint64 {
 	return a - b
 }
 
-// inactiveFile returns the droppable file pages. cgroup v1 sums over children under total_…, v2
-// under the plain name; Podman does not report it.
+// inactiveFile returns the file pages that the kernel can drop. cgroup v1 sums over children under
+// total_…, v2 under the plain name; Podman does not report them.
 func inactiveFile(stats map[string]uint64) uint64 {
 	if v, ok := stats["total_inactive_file"]; ok {
 		return v
@@ -129,8 +128,8 @@ func inactiveFile(stats map[string]uint64) uint64 {
 	return stats["inactive_file"]
 }
 
-// groupUsage reads the usage of the control group of a container's process. A kernel that does not
-// count memory by group reports 0 to the engine too.
+// groupUsage reads the usage of the control group of a container's process. On a kernel that does
+// not count memory by group the engine reports 0 too.
 func groupUsage(proc, cgroup string, pid int, containerID string) (u Usage, ok bool) {
 	if pid <= 1 {
 		return Usage{}, false

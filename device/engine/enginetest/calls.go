@@ -106,11 +106,11 @@ func (t *Fake) Start(ctx context.Context, id string) error {
 	case engine.Running:
 		return nil
 	case engine.Dead:
-		return fmt.Errorf("start container %s: it is half removed", c.spec.Name)
+		return fmt.Errorf("start container %s: the container is half removed", c.spec.Name)
 	}
 	if c.spec.NetworkOf != "" {
 		if owner := t.find(c.spec.NetworkOf); owner == nil || owner.state != engine.Running {
-			return fmt.Errorf("start container %s: the container whose network it shares does not run: %s", c.spec.Name,
+			return fmt.Errorf("start container %s: the owner of its network does not run: %s", c.spec.Name,
 				c.spec.NetworkOf)
 		}
 	}
@@ -122,7 +122,7 @@ func (t *Fake) Start(ctx context.Context, id string) error {
 		c.problem = why
 		return fmt.Errorf("start container %s: %s", c.spec.Name, why)
 	}
-	t.settle(time.Now()) // the program may end at once
+	t.settle(time.Now()) // a program without a duration ends at once
 	return nil
 }
 
@@ -168,7 +168,7 @@ func (t *Fake) Stop(ctx context.Context, id string, grace time.Duration) error {
 	}
 	c := t.find(id)
 	if c != nil && c.state == engine.Paused {
-		c.state = engine.Running // resume it, so that it handles the signal
+		c.state = engine.Running // resume a paused container, so that it handles the signal
 	}
 	if c == nil || c.state != engine.Running {
 		t.mu.Unlock()
@@ -180,14 +180,14 @@ func (t *Fake) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if c.play.StopTakes > grace || grace == 0 {
 		end = ending{at: time.Now().Add(grace), code: 137}
 	}
-	t.endAt(c, end) // continues when the caller gives up, as in real engines
+	t.endAt(c, end) // as in real engines, the container still ends if the caller gives up
 	life := c.starts
 	t.settle(time.Now())
 	t.mu.Unlock()
 	return t.await(ctx, "Stop", id, func() bool { return c.state != engine.Running || c.starts != life })
 }
 
-// await waits until done returns true. It is called under the lock after every change.
+// await waits until done returns true. It calls done under the lock after every change.
 func (t *Fake) await(ctx context.Context, call, object string, done func() bool) error {
 	for {
 		t.mu.Lock()
@@ -326,7 +326,7 @@ func (t *Fake) HasImage(ctx context.Context, ref string) (string, bool, error) {
 }
 
 // Pull implements engine.Engine.
-func (t *Fake) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
+func (t *Fake) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(engine.Progress)) error {
 	if err := t.enter(ctx, "Pull", ref); err != nil {
 		return err
 	}
@@ -350,8 +350,8 @@ func (t *Fake) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, 
 		if ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable) {
 			return err
 		}
-		if left -= step; left > 0 && told != nil {
-			told(engine.Progress{Layers: 1, Bytes: int64(float64(offer.Size) * (1 - float64(left)/float64(offer.Delay))),
+		if left -= step; left > 0 && progress != nil {
+			progress(engine.Progress{Layers: 1, Bytes: int64(float64(offer.Size) * (1 - float64(left)/float64(offer.Delay))),
 				Total: offer.Size})
 		}
 	}
@@ -378,7 +378,7 @@ func (t *Fake) RemoveImage(ctx context.Context, id string) error {
 	}
 	t.record("RemoveImage", i.ref)
 	if t.inUse(i) {
-		return fmt.Errorf("remove image %s: a container was made of it", i.ref)
+		return fmt.Errorf("remove image %s: a container uses it", i.ref)
 	}
 	delete(t.images, i.ref)
 	return nil

@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// Conformance checks the rules of engine.Engine against an engine that has ToolImage. open returns
-// an engine for each case. around runs a case: synctest.Test for the fake, a plain call for real
-// engines. Each case removes what it creates.
+// Conformance checks the rules of engine.Engine. open returns, for each case, an engine that has
+// ToolImage. around runs a case: synctest.Test for the fake, a plain call for real engines. Each
+// case removes what it creates.
 func Conformance(t *testing.T, open func(t *testing.T) engine.Engine,
 	around func(t *testing.T, run func(t *testing.T))) {
 	for _, c := range slices.Concat(lifeCases, networkCases, streamCases) {
@@ -31,7 +31,7 @@ func Conformance(t *testing.T, open func(t *testing.T) engine.Engine,
 }
 
 type conformanceCase struct {
-	name string // the rule
+	name string // the rule that the case checks
 	run  func(k *kit)
 }
 
@@ -40,7 +40,7 @@ type kit struct {
 	*testing.T
 	engine.Engine
 	ctx   context.Context
-	label string // on every container of the case
+	label string // label of every container of the case
 	ids   []string
 	nets  []engine.Network
 	made  int
@@ -50,7 +50,7 @@ func (k *kit) clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	defer k.Engine.Close()
-	for _, id := range slices.Backward(k.ids) { // newest first: a network's owner was created before its users
+	for _, id := range slices.Backward(k.ids) { // newest first, because containers must end before the network's owner, which is older
 		if err := k.Engine.Remove(ctx, id); err != nil {
 			k.Errorf("clean up: %v", err)
 		}
@@ -62,7 +62,7 @@ func (k *kit) clean() {
 	}
 }
 
-// spec describes a container of the test image that runs these verbs.
+// spec describes a container that runs these verbs of the test image.
 func (k *kit) spec(verbs string) engine.Spec {
 	k.made++
 	key, value, _ := strings.Cut(k.label, "=")
@@ -80,7 +80,7 @@ func (k *kit) must(err error) {
 func (k *kit) mustBe(err, want error) {
 	k.Helper()
 	if !errors.Is(err, want) {
-		k.Fatalf("the error is %v, want %v", err, want)
+		k.Fatalf("got error %v, want %v", err, want)
 	}
 }
 
@@ -113,25 +113,25 @@ func (k *kit) look(id string) engine.Container {
 	return engine.Container{}
 }
 
-// await waits until a container is in a state.
+// await waits until a container has a state.
 func (k *kit) await(id string, want engine.State) engine.Container {
 	k.Helper()
 	c := engine.Container{}
 	k.eventually(func() bool {
 		c = k.look(id)
 		return c.State == want
-	}, func() string { return fmt.Sprintf("container is %+v, want %s", c, want) })
+	}, func() string { return fmt.Sprintf("the container is %+v, want state %s", c, want) })
 	return c
 }
 
-// speaks waits until a container has printed something. From then on it handles signals itself,
-// which takes a while on a busy machine.
-func (k *kit) speaks(id string) {
+// awaitOutput waits until a container has printed something. Only then does its program handle
+// signals, which takes a while on a busy machine.
+func (k *kit) awaitOutput(id string) {
 	k.Helper()
 	k.eventually(func() bool {
-		out, _ := k.said(id, everything)
+		out, _ := k.logs(id, everything)
 		return out != ""
-	}, func() string { return "it says nothing" })
+	}, func() string { return "the container prints nothing" })
 }
 
 func (k *kit) eventually(done func() bool, why func() string) {
@@ -143,8 +143,8 @@ func (k *kit) eventually(done func() bool, why func() string) {
 	}
 }
 
-// said returns the log of a container.
-func (k *kit) said(id string, o engine.LogOptions) (stdout, stderr string) {
+// logs returns the log of a container.
+func (k *kit) logs(id string, o engine.LogOptions) (stdout, stderr string) {
 	k.Helper()
 	var out, problems strings.Builder
 	k.must(k.Logs(k.ctx, id, o, &out, &problems))
@@ -156,7 +156,7 @@ func (k *kit) output(s engine.Spec) string {
 	k.Helper()
 	id := k.start(s)
 	k.await(id, engine.Exited)
-	out, problems := k.said(id, engine.LogOptions{Tail: -1})
+	out, problems := k.logs(id, engine.LogOptions{Tail: -1})
 	return out + problems
 }
 

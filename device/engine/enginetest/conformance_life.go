@@ -20,7 +20,7 @@ var lifeCases = []conformanceCase{
 		k.must(err)
 		if info.Name == "" || info.Version == "" || info.APIVersion == "" || info.OS != "linux" || info.Arch == "" ||
 			!strings.HasPrefix(info.Root, "/") || info.Socket == "" {
-			k.Fatalf("it says %+v", info)
+			k.Fatalf("Info is %+v", info)
 		}
 	}},
 	{"a created container is listed with its name, image and labels, and does not run", func(k *kit) {
@@ -45,7 +45,7 @@ var lifeCases = []conformanceCase{
 	{"a running container has an address, a process and a start", func(k *kit) {
 		c := k.await(k.start(k.spec("wait")), engine.Running)
 		if c.IP == "" || c.Pid <= 0 || c.StartedAt.IsZero() || !c.FinishedAt.IsZero() {
-			k.Fatalf("it is %+v", c)
+			k.Fatalf("the container is %+v", c)
 		}
 	}},
 	{"an update takes effect without a restart and keeps other limits", func(k *kit) {
@@ -69,17 +69,17 @@ var lifeCases = []conformanceCase{
 			k.equal(after.Limits, engine.LimitsOf(s, info))
 		}
 		if err := k.Update(k.ctx, "0123456789ab", s); !errors.Is(err, engine.ErrNotFound) {
-			k.Errorf("what is not there: %v", err)
+			k.Errorf("updating an unknown container: %v", err)
 		}
 	}},
-	{"an ended container keeps its exit code and both times", func(k *kit) {
+	{"an ended container keeps its exit code, start and end", func(k *kit) {
 		c := k.await(k.start(k.spec("sleep 200ms then exit 3")), engine.Exited)
 		k.equal(c.ExitCode, 3)
 		k.equal(c.OOMKilled, false)
 		k.equal(c.Pid, 0)
 		k.equal(c.IP, "")
-		if c.FinishedAt.Sub(c.StartedAt) < 100*time.Millisecond { // engines record the start a little late
-			k.Fatalf("it ran from %v to %v", c.StartedAt, c.FinishedAt)
+		if c.FinishedAt.Sub(c.StartedAt) < 100*time.Millisecond { // engines record the start slightly late
+			k.Fatalf("the container ran from %v to %v", c.StartedAt, c.FinishedAt)
 		}
 	}},
 	{"without arguments a container runs the image's program", func(k *kit) {
@@ -87,7 +87,7 @@ var lifeCases = []conformanceCase{
 		s.Args = nil
 		id := k.start(s)
 		k.equal(k.look(id).State, engine.Running)
-		k.speaks(id)
+		k.awaitOutput(id)
 		k.must(k.Stop(k.ctx, id, 10*time.Second))
 		k.equal(k.await(id, engine.Exited).ExitCode, 0)
 	}},
@@ -112,7 +112,7 @@ var lifeCases = []conformanceCase{
 		old := k.start(s)
 		k.await(old, engine.Exited)
 		if k.create(s) == old {
-			k.Fatal("it has the same id")
+			k.Fatal("the new container has the old id")
 		}
 		k.equal(k.look(old).State, engine.State(""))
 	}},
@@ -146,32 +146,32 @@ var lifeCases = []conformanceCase{
 		s.Entrypoint = []string{"/nothing"}
 		id := k.create(s)
 		if err := k.Start(k.ctx, id); err == nil || !strings.Contains(err.Error(), "no such file") {
-			k.Fatalf("the error is %v", err)
+			k.Fatalf("got error %v", err)
 		}
 		if state := k.look(id).State; state == engine.Running {
 			k.Fatal("it runs")
 		}
 		k.must(k.Remove(k.ctx, id))
 	}},
-	{"a stopped container ends with its own exit code, without waiting for the grace", func(k *kit) {
+	{"a stopped container ends with its own exit code before the grace period ends", func(k *kit) {
 		id := k.start(k.spec("print here then wait"))
-		k.speaks(id)
+		k.awaitOutput(id)
 		begin := time.Now()
 		k.must(k.Stop(k.ctx, id, 30*time.Second))
 		if took := time.Since(begin); took > 10*time.Second {
-			k.Fatalf("it took %s", took)
+			k.Fatalf("the call took %s", took)
 		}
 		c := k.look(id)
 		k.equal(c.State, engine.Exited)
 		k.equal(c.ExitCode, 0)
 	}},
-	{"a container that ignores its stop signal is killed after the grace", func(k *kit) {
+	{"a container that ignores its stop signal is killed after the grace period", func(k *kit) {
 		id := k.start(k.spec("print here then stubborn"))
-		k.speaks(id)
+		k.awaitOutput(id)
 		begin := time.Now()
 		k.must(k.Stop(k.ctx, id, time.Second))
 		if took := time.Since(begin); took < time.Second || took > 6*time.Second {
-			k.Fatalf("it took %s", took)
+			k.Fatalf("the call took %s", took)
 		}
 		c := k.look(id)
 		k.equal(c.State, engine.Exited)
@@ -179,7 +179,7 @@ var lifeCases = []conformanceCase{
 	}},
 	{"a grace period of zero kills at once", func(k *kit) {
 		id := k.start(k.spec("print here then stubborn"))
-		k.speaks(id)
+		k.awaitOutput(id)
 		k.must(k.Stop(k.ctx, id, 0))
 		k.equal(k.look(id).ExitCode, 137)
 	}},
@@ -212,14 +212,14 @@ var lifeCases = []conformanceCase{
 			names = append(names, c.Name)
 		}
 		if !slices.Equal(names, []string{first.Name, second.Name}) {
-			k.Fatalf("listed are %v", names)
+			k.Fatalf("the list is %v", names)
 		}
 	}},
-	{"a container in another's network has no own address, and is removed with the owner", func(k *kit) {
+	{"a container that shares a network has no address, and is removed with the owner", func(k *kit) {
 		owner := k.start(k.spec("wait"))
 		s := k.spec("wait")
 		s.NetworkOf, s.Hostname = owner, "ignored"
-		s.Ports = []engine.Port{{HostPort: 1, ContainerPort: 1, Protocol: "TCP"}} // the owner has the ports
+		s.Ports = []engine.Port{{HostPort: 1, ContainerPort: 1, Protocol: "TCP"}} // ports belong to the owner
 		id := k.start(s)
 		c := k.look(id)
 		k.equal(c.State, engine.Running)
@@ -236,14 +236,14 @@ var lifeCases = []conformanceCase{
 		k.mustBe(err, engine.ErrUnsupported)
 	}},
 	{"two containers cannot have one port of the device", func(k *kit) {
-		// Other tests' hubs listen on higher ports.
+		// Hubs in other tests listen on higher ports.
 		port := []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(10000 + time.Now().UnixNano()/1000%10000),
 			ContainerPort: 80, Protocol: "TCP"}}
 		first, second := k.spec("wait"), k.spec("wait")
 		first.Ports, second.Ports = port, port
 		k.start(first)
 		if err := k.Start(k.ctx, k.create(second)); err == nil {
-			k.Fatal("the second one started")
+			k.Fatal("the second container started")
 		}
 	}},
 	{"a container that exceeds its memory limit is killed", func(k *kit) {
@@ -259,7 +259,7 @@ var lifeCases = []conformanceCase{
 		if log, err := os.Open("/dev/kmsg"); err == nil {
 			_ = log.Close()
 		} else if !c.OOMKilled {
-			k.Skip("the engine has heard of the end before its reason, as it does now and then, and the kernel's log "+
+			k.Skip("the engine reported the end without its reason, as it does now and then, and the kernel's log "+
 				"cannot be read here: ", err)
 		}
 		k.equal(c.OOMKilled, true)
@@ -276,15 +276,15 @@ var lifeCases = []conformanceCase{
 			k.Fatalf("images are %+v", images)
 		}
 		if again, ok, err := k.HasImage(k.ctx, id); err != nil || !ok || again != id {
-			k.Fatalf("by its id it is %q %v %v", again, ok, err)
+			k.Fatalf("HasImage by id: %q %v %v", again, ok, err)
 		}
 		if user, err := k.ImageUser(k.ctx, ToolImage); err != nil || user != "" {
-			k.Fatalf("it runs as %q, %v, without a user", user, err)
+			k.Fatalf("ImageUser without a user: %q, %v", user, err)
 		}
 		_, err = k.ImageUser(k.ctx, "flotilla.test/missing:1")
 		k.mustBe(err, engine.ErrNoImage)
 	}},
-	{"an image that is not there is not an error, nor is removing it", func(k *kit) {
+	{"looking for or removing a missing image is not an error", func(k *kit) {
 		_, ok, err := k.HasImage(k.ctx, "flotilla.test/missing:1")
 		k.must(err)
 		k.equal(ok, false)

@@ -10,13 +10,13 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// network describes a network of this case with its own addresses, from the range for tests of
-// network devices (RFC 2544). The case removes it at its end.
+// network describes a network of this case in the address range for benchmarks (RFC 2544). The case
+// removes the network at its end.
 func (k *kit) network(name string) engine.Network {
 	key, value, _ := strings.Cut(k.label, "=")
 	h := fnv.New32a()
 	fmt.Fprint(h, os.Getpid(), value)
-	sum := h.Sum32() &^ 0x10 // two blocks side by side, one for each name
+	sum := h.Sum32() &^ 0x10 // two adjacent blocks, one for each name
 	if name != "" {
 		sum |= 0x10
 	}
@@ -35,18 +35,18 @@ func (k *kit) on(n engine.Network) engine.Container {
 	return k.await(k.start(s), engine.Running)
 }
 
-// inside fails unless a container has an address of the network.
+// inside fails the case unless a container has an address of the network.
 func (k *kit) inside(c engine.Container, n engine.Network) {
 	k.Helper()
 	ip, err := netip.ParseAddr(c.IP)
 	if err != nil || !netip.MustParsePrefix(n.CIDR).Contains(ip) {
-		k.Fatalf("its address is %q, want one of %s", c.IP, n.CIDR)
+		k.Fatalf("the container's address is %q, want one of %s", c.IP, n.CIDR)
 	}
 }
 
 // networkCases are the rules for networks.
 var networkCases = []conformanceCase{
-	{"containers on a network have its addresses, and making it again changes nothing", func(k *kit) {
+	{"containers on a network have its addresses, and ensuring it again changes nothing", func(k *kit) {
 		n := k.network("")
 		k.must(k.EnsureNetwork(k.ctx, n))
 		first := k.on(n)
@@ -55,7 +55,7 @@ var networkCases = []conformanceCase{
 		k.inside(first, n)
 		k.inside(second, n)
 		if k.look(first.ID).State != engine.Running || first.IP == second.IP {
-			k.Fatalf("they are %+v and %+v", k.look(first.ID), second)
+			k.Fatalf("the containers are %+v and %+v", k.look(first.ID), second)
 		}
 	}},
 	{"concurrent calls for one network succeed", func(k *kit) {
@@ -74,7 +74,7 @@ var networkCases = []conformanceCase{
 		k.must(k.EnsureNetwork(k.ctx, n))
 		owner := k.on(n)
 		s := k.spec("wait")
-		s.NetworkOf, s.Network = owner.ID, n.Name // the owner has the network
+		s.NetworkOf, s.Network = owner.ID, n.Name // only the owner names the network
 		k.equal(k.look(k.start(s)).IP, "")
 		k.inside(owner, n)
 	}},
@@ -91,10 +91,10 @@ var networkCases = []conformanceCase{
 		c := k.on(n)
 		other.Name = n.Name
 		if err := k.EnsureNetwork(k.ctx, other); err == nil {
-			k.Fatalf("it has other addresses: %s, %s", n.CIDR, other.CIDR)
+			k.Fatalf("the network got the addresses of another one: %s, %s", n.CIDR, other.CIDR)
 		}
 		if err := k.RemoveNetwork(k.ctx, n); err == nil {
-			k.Fatal("it was removed")
+			k.Fatal("a network in use was removed")
 		}
 		k.equal(k.look(c.ID).State, engine.Running)
 		k.inside(k.on(n), n)
@@ -117,10 +117,10 @@ var networkCases = []conformanceCase{
 		k.must(k.EnsureNetwork(k.ctx, n))
 		other.CIDR = n.CIDR
 		if err := k.EnsureNetwork(k.ctx, other); err == nil {
-			k.Fatal("they have")
+			k.Fatal("both networks were created")
 		}
 	}},
-	{"a network does not get the addresses of the engine's own, whether that is in use or not", func(k *kit) {
+	{"a network does not get the addresses of the engine's own network, used or not", func(k *kit) {
 		c := k.await(k.start(k.spec("wait")), engine.Running)
 		ip, err := netip.ParseAddr(c.IP)
 		k.must(err)
@@ -128,7 +128,7 @@ var networkCases = []conformanceCase{
 		n.CIDR = netip.PrefixFrom(ip, 24).Masked().String()
 		for range 2 {
 			if err := k.EnsureNetwork(k.ctx, n); err == nil {
-				k.Fatalf("it has %s", n.CIDR)
+				k.Fatalf("the network got the engine's own addresses %s", n.CIDR)
 			}
 			k.must(k.Remove(k.ctx, c.ID))
 		}
@@ -148,12 +148,12 @@ var networkCases = []conformanceCase{
 		s := k.spec("wait")
 		s.Network = n.Name
 		id, err := k.Create(k.ctx, s)
-		if err == nil { // Docker reports it only at the start
+		if err == nil { // Docker reports a missing network only at the start
 			k.ids = append(k.ids, id)
 			err = k.Start(k.ctx, id)
 		}
 		if err == nil {
-			k.Fatal("it runs")
+			k.Fatal("the container runs without its network")
 		}
 	}},
 }

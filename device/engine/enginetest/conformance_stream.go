@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// noise returns what the tool's verb noise prints.
+// noise returns the output of the tool's verb noise.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
@@ -28,10 +28,10 @@ func noise(n int) []byte {
 
 // streamCases are the rules for logs, commands, usage and events.
 var streamCases = []conformanceCase{
-	{"a log keeps stdout and stderr apart", func(k *kit) {
+	{"a log separates stdout and stderr", func(k *kit) {
 		id := k.start(k.spec("print one then complain oops then print two words"))
 		k.await(id, engine.Exited)
-		out, problems := k.said(id, everything)
+		out, problems := k.logs(id, everything)
 		k.equal(out, "one\ntwo words\n")
 		k.equal(problems, "oops\n")
 	}},
@@ -40,34 +40,34 @@ var streamCases = []conformanceCase{
 		s.TTY = true
 		id := k.start(s)
 		k.await(id, engine.Exited)
-		out, problems := k.said(id, everything)
+		out, problems := k.logs(id, everything)
 		k.equal(strings.ReplaceAll(out, "\r\n", "\n"), "one\noops\n")
 		k.equal(problems, "")
 	}},
 	{"a log can be cut to its last lines", func(k *kit) {
 		id := k.start(k.spec("lines 10"))
 		k.await(id, engine.Exited)
-		out, _ := k.said(id, engine.LogOptions{Tail: 2})
+		out, _ := k.logs(id, engine.LogOptions{Tail: 2})
 		k.equal(out, "line 9\nline 10\n")
-		out, _ = k.said(id, engine.LogOptions{Tail: 0})
+		out, _ = k.logs(id, engine.LogOptions{Tail: 0})
 		k.equal(out, "")
 	}},
 	{"lines can carry their time", func(k *kit) {
 		id := k.start(k.spec("print hello you"))
 		k.await(id, engine.Exited)
-		out, _ := k.said(id, engine.LogOptions{Tail: -1, Timestamps: true})
+		out, _ := k.logs(id, engine.LogOptions{Tail: -1, Timestamps: true})
 		stamp, text, _ := strings.Cut(out, " ")
 		k.equal(text, "hello you\n")
 		at, err := time.Parse(time.RFC3339Nano, stamp)
 		k.must(err)
 		if age := time.Since(at); age < -2*time.Second || age > 20*time.Second {
-			k.Fatalf("it is from %s", at)
+			k.Fatalf("the line is from %s", at)
 		}
 	}},
 	{"a log can begin at a time", func(k *kit) {
 		id := k.start(k.spec("print early then sleep 2500ms then print late"))
 		c := k.await(id, engine.Exited)
-		out, _ := k.said(id, engine.LogOptions{Tail: -1, Since: c.StartedAt.Add(1500 * time.Millisecond)})
+		out, _ := k.logs(id, engine.LogOptions{Tail: -1, Since: c.StartedAt.Add(1500 * time.Millisecond)})
 		k.equal(out, "late\n")
 	}},
 	{"the log continues after a restart", func(k *kit) {
@@ -75,12 +75,12 @@ var streamCases = []conformanceCase{
 		k.await(id, engine.Exited)
 		k.must(k.Start(k.ctx, id))
 		k.await(id, engine.Exited)
-		out, _ := k.said(id, everything)
+		out, _ := k.logs(id, everything)
 		k.equal(out, "again\nagain\n")
 	}},
 	{"following a log lasts until the container ends", func(k *kit) {
 		id := k.start(k.spec("lines 5 100ms then complain done"))
-		out, problems := k.said(id, engine.LogOptions{Tail: -1, Follow: true})
+		out, problems := k.logs(id, engine.LogOptions{Tail: -1, Follow: true})
 		k.equal(out, "line 1\nline 2\nline 3\nline 4\nline 5\n")
 		k.equal(problems, "done\n")
 	}},
@@ -88,10 +88,10 @@ var streamCases = []conformanceCase{
 		id := k.start(k.spec("print hello then wait"))
 		ctx, cancel := context.WithCancel(k.ctx)
 		defer cancel()
-		heard, said := io.Pipe()
+		output, printed := io.Pipe()
 		end := make(chan error, 1)
-		go func() { end <- k.Logs(ctx, id, engine.LogOptions{Tail: -1, Follow: true}, said, io.Discard) }()
-		line, err := bufio.NewReader(heard).ReadString('\n')
+		go func() { end <- k.Logs(ctx, id, engine.LogOptions{Tail: -1, Follow: true}, printed, io.Discard) }()
+		line, err := bufio.NewReader(output).ReadString('\n')
 		k.must(err)
 		k.equal(line, "hello\n")
 		cancel()
@@ -111,7 +111,7 @@ var streamCases = []conformanceCase{
 		k.equal(code, 7)
 		k.equal(out.String(), "blue\n")
 		k.equal(problems.String(), "oops\n")
-		logged, _ := k.said(id, everything)
+		logged, _ := k.logs(id, everything)
 		k.equal(logged, "")
 	}},
 	{"a missing command has exit code 126 or 127", func(k *kit) {
@@ -119,7 +119,7 @@ var streamCases = []conformanceCase{
 		code, err := k.Exec(k.ctx, id, []string{"/nothing"}, engine.Streams{})
 		k.must(err)
 		if code != 126 && code != 127 {
-			k.Fatalf("it has %d", code)
+			k.Fatalf("the exit code is %d", code)
 		}
 	}},
 	{"a command ends with its context", func(k *kit) {
@@ -156,10 +156,10 @@ var streamCases = []conformanceCase{
 			default:
 				return false
 			}
-		}, func() string { return "it runs on" })
+		}, func() string { return "the command still runs" })
 		select {
 		case e := <-secondEnd:
-			k.Fatalf("the other one has ended with %d, %v", e.code, e.err)
+			k.Fatalf("the second command has ended with %d, %v", e.code, e.err)
 		default:
 		}
 		k.must(k.EndExec(k.ctx, first))
@@ -168,13 +168,13 @@ var streamCases = []conformanceCase{
 	{"a command in a stopped or unknown container is an error", func(k *kit) {
 		id := k.create(k.spec("wait"))
 		if _, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), engine.Streams{}); err == nil {
-			k.Fatal("it ran")
+			k.Fatal("the command ran")
 		}
 		_, err := k.Exec(k.ctx, "flotilla-test-nothing", strings.Fields("/tool exit 0"), engine.Streams{})
 		k.mustBe(err, engine.ErrNotFound)
 	}},
 	{"a command reads its whole stdin unchanged", func(k *kit) {
-		// Engines take ^P^Q for the keys to detach. In data they are data.
+		// Engines detach at the keys ^P^Q on a terminal; without one these bytes are data.
 		data := slices.Concat(noise(3<<20), []byte("\x10\x11\x00\x04\x1f\x00"), noise(1000))
 		id := k.start(k.spec("wait"))
 		out := &strings.Builder{}
@@ -197,7 +197,7 @@ var streamCases = []conformanceCase{
 		k.equal(code, 0)
 		k.equal(sha256.Sum256(out.Bytes()), sha256.Sum256(noise(3000000)))
 	}},
-	{"a command has a terminal, which follows the size of the window", func(k *kit) {
+	{"a command's terminal follows the size of the window", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		sizes := make(chan engine.Size, 2)
 		sizes <- engine.Size{Width: 80, Height: 24}
@@ -212,7 +212,7 @@ var streamCases = []conformanceCase{
 		k.equal(out.String(), "the terminal is 123 by 45\r\n")
 		k.equal(problems.String(), "")
 	}},
-	{"the keys that detach from a terminal are passed on", func(k *kit) {
+	{"the keys ^P^Q reach the command on a terminal", func(k *kit) {
 		s := k.spec("cat -")
 		s.TTY, s.Stdin = true, true
 		id := k.start(s)
@@ -228,20 +228,20 @@ var streamCases = []conformanceCase{
 			func(s engine.Streams) error { return k.Attach(k.ctx, id, s) },
 		} {
 			in, typed := io.Pipe()
-			heard, said := io.Pipe()
+			output, printed := io.Pipe()
 			end := make(chan error, 1)
-			go func() { end <- join(engine.Streams{Stdin: in, Stdout: said}); said.Close() }()
+			go func() { end <- join(engine.Streams{Stdin: in, Stdout: printed}); printed.Close() }()
 			go func() {
 				_, _ = io.WriteString(typed, "\x10\x11")
 				_, _ = io.WriteString(typed, "hello\n")
 			}()
-			lines := bufio.NewScanner(heard)
+			lines := bufio.NewScanner(output)
 			for lines.Scan() && !strings.Contains(lines.Text(), "hello") {
 			}
 			if lines.Err() != nil || lines.Text() == "" {
-				k.Fatalf("it has heard nothing, and ended with %v", <-end)
+				k.Fatalf("the command printed nothing and ended with %v", <-end)
 			}
-			go func() { _, _ = io.Copy(io.Discard, heard) }()
+			go func() { _, _ = io.Copy(io.Discard, output) }()
 			_, _ = io.WriteString(typed, "\x04")
 			typed.Close()
 			k.must(<-end)
@@ -254,7 +254,7 @@ var streamCases = []conformanceCase{
 		k.must(k.Attach(k.ctx, id, engine.Streams{Stdin: strings.NewReader("all\n")}))
 		k.await(id, engine.Exited)
 	}},
-	{"without a terminal there is none", func(k *kit) {
+	{"without TTY a command has no terminal", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		code, err := k.Exec(k.ctx, id, strings.Fields("/tool size 1 1"), engine.Streams{Stdin: strings.NewReader("")})
 		k.must(err)
@@ -268,13 +268,13 @@ var streamCases = []conformanceCase{
 		defer cancel()
 		in, typed := io.Pipe()
 		defer typed.Close()
-		heard, said := io.Pipe()
-		defer heard.Close()
+		output, printed := io.Pipe()
+		defer output.Close()
 		end := make(chan error, 1)
-		go func() { end <- k.Attach(ctx, id, engine.Streams{Stdin: in, Stdout: said}) }()
+		go func() { end <- k.Attach(ctx, id, engine.Streams{Stdin: in, Stdout: printed}) }()
 		_, err := io.WriteString(typed, "one line\n")
 		k.must(err)
-		line, err := bufio.NewReader(heard).ReadString('\n')
+		line, err := bufio.NewReader(output).ReadString('\n')
 		k.must(err)
 		k.equal(line, "one line\n")
 		cancel()
@@ -296,15 +296,15 @@ var streamCases = []conformanceCase{
 	}},
 	{"an attachment ends with its container", func(k *kit) {
 		id := k.start(k.spec("lines 10000 20ms"))
-		heard, said := io.Pipe()
+		output, printed := io.Pipe()
 		end := make(chan error, 1)
-		go func() { end <- k.Attach(k.ctx, id, engine.Streams{Stdout: said}) }()
-		_, err := heard.Read(make([]byte, 1)) // now it is attached
+		go func() { end <- k.Attach(k.ctx, id, engine.Streams{Stdout: printed}) }()
+		_, err := output.Read(make([]byte, 1)) // after the first byte it is attached
 		k.must(err)
-		go func() { _, _ = io.Copy(io.Discard, heard) }()
+		go func() { _, _ = io.Copy(io.Discard, output) }()
 		k.must(k.Stop(k.ctx, id, 10*time.Second))
 		k.must(<-end)
-		heard.Close()
+		output.Close()
 	}},
 	{"attaching to a stopped container is an error", func(k *kit) {
 		id := k.create(k.spec("wait"))
@@ -327,7 +327,7 @@ var streamCases = []conformanceCase{
 		answer, err := io.ReadAll(conn)
 		k.must(err)
 		if !strings.HasPrefix(string(answer), "HTTP/1.1 200") || !strings.Contains(string(answer), "hello") {
-			k.Fatalf("it answers %q", answer)
+			k.Fatalf("the port answers %q", answer)
 		}
 		if _, err := k.Dial(k.ctx, id, 8081); err == nil ||
 			!strings.Contains(err.Error(), "connection refused: nothing listens on port 8081") {
@@ -336,7 +336,7 @@ var streamCases = []conformanceCase{
 		_, err = k.Dial(k.ctx, "flotilla-test-nothing", 1)
 		k.mustBe(err, engine.ErrNotFound)
 	}},
-	{"a port of a container on the host's network is reached, too", func(k *kit) {
+	{"a port of a container on the host's network is reached too", func(k *kit) {
 		free, err := loopback.Address()
 		k.must(err)
 		port := int(netip.MustParseAddrPort(free).Port())
@@ -359,9 +359,9 @@ var streamCases = []conformanceCase{
 			used, err = k.Usage(k.ctx, id)
 			k.must(err)
 			return used.MemoryBytes >= 32<<20
-		}, func() string { return "it uses too little" })
+		}, func() string { return "the container uses too little" })
 		if used.MemoryBytes > 48<<20 {
-			k.Fatalf("it uses %d MiB", used.MemoryBytes>>20)
+			k.Fatalf("the container uses %d MiB", used.MemoryBytes>>20)
 		}
 	}},
 	{"writes to a container's root are measured", func(k *kit) {
@@ -372,16 +372,18 @@ var streamCases = []conformanceCase{
 			n, err = k.Written(k.ctx, id)
 			k.must(err)
 			return n >= 64<<10
-		}, func() string { return fmt.Sprintf("it has written %d bytes, 65536 are too many for that", n) })
+		}, func() string {
+			return fmt.Sprintf("the container has written %d bytes, want less before it writes 65536", n)
+		})
 		if n > 1<<20 {
-			k.Fatalf("it has written %d bytes", n)
+			k.Fatalf("Written returns %d bytes", n)
 		}
 		_, err := k.Written(k.ctx, "flotilla-test-nothing")
 		k.mustBe(err, engine.ErrNotFound)
 		n, err = k.Files(k.ctx, id)
 		k.must(err)
-		if n > 100 { // 0 where the root cannot be read
-			k.Fatalf("it has written %d files", n)
+		if n > 100 { // engines that hide the root report 0
+			k.Fatalf("Files returns %d files", n)
 		}
 		_, err = k.Files(k.ctx, "flotilla-test-nothing")
 		k.mustBe(err, engine.ErrNotFound)
@@ -395,26 +397,26 @@ var streamCases = []conformanceCase{
 	}},
 	{"events report starts, ends and removals of containers with the label only", func(k *kit) {
 		ctx, cancel := context.WithCancel(k.ctx)
-		var heard atomic.Int64
+		var events atomic.Int64
 		end := make(chan error, 1)
-		go func() { end <- k.Events(ctx, k.label, func() { heard.Add(1) }) }()
+		go func() { end <- k.Events(ctx, k.label, func() { events.Add(1) }) }()
 		hears := func(what string, do func()) {
 			k.Helper()
-			before := heard.Load()
+			before := events.Load()
 			do()
-			k.eventually(func() bool { return heard.Load() > before }, func() string { return "nothing was heard of: " + what })
-			for before = -1; before != heard.Load(); { // until no more events come
-				before = heard.Load()
+			k.eventually(func() bool { return events.Load() > before }, func() string { return "no event for: " + what })
+			for before = -1; before != events.Load(); { // wait until no more events arrive
+				before = events.Load()
 				time.Sleep(200 * time.Millisecond)
 			}
 		}
 		id := ""
-		k.eventually(func() bool { return heard.Load() > 0 }, func() string { return "nothing was heard at the beginning" })
+		k.eventually(func() bool { return events.Load() > 0 }, func() string { return "no event after the subscription" })
 		hears("a creation", func() { id = k.create(k.spec("wait")) })
 		hears("a start", func() { k.must(k.Start(k.ctx, id)) })
-		// A late event of the start may still come once, so one of these rounds has no event.
+		// A late event of the start may still arrive once, so one of these rounds has no event.
 		k.eventually(func() bool {
-			before := heard.Load()
+			before := events.Load()
 			_, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), engine.Streams{})
 			k.must(err)
 			s := k.spec("exit 0")
@@ -422,8 +424,8 @@ var streamCases = []conformanceCase{
 			other := k.start(s)
 			k.must(k.Remove(k.ctx, other))
 			time.Sleep(500 * time.Millisecond)
-			return heard.Load() == before
-		}, func() string { return "processes in a container, and another's containers, were heard of each time" })
+			return events.Load() == before
+		}, func() string { return "an exec or a container without the label caused an event in each round" })
 		hears("an end", func() { k.must(k.Stop(k.ctx, id, 10*time.Second)) })
 		hears("a removal", func() { k.must(k.Remove(k.ctx, id)) })
 		cancel()

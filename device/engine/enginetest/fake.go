@@ -1,6 +1,6 @@
 // Package enginetest is a container engine in memory, for tests and simulated devices. It does no
 // I/O and starts goroutines only for commands that wait for input, so one process holds a thousand
-// of them. It uses package time alone, so it runs in a testing/synctest bubble. Its containers
+// engines. It uses package time alone, so it runs in a testing/synctest bubble. Its containers
 // follow the Program of their image.
 //
 // Conformance tests the fake and the real engines by the same cases. Command image builds the test
@@ -22,60 +22,60 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// A Program describes what a container does at each start; run counts the starts from 0.
+// A Program returns how a container behaves after each start; run counts the starts from 0.
 type Program func(s engine.Spec, run int) Play
 
-// A Play is one run of a container. The zero Play runs until it is stopped, prints nothing and
-// exits with 0.
+// A Play describes one run of a container. The zero Play prints nothing, runs until it is stopped
+// and exits with 0.
 type Play struct {
 	StartError  string        // why the container cannot start
-	Lines       []Line        // output, in the order of After
-	Exits       bool          // it exits ExitAfter its start
+	Lines       []Line        // output, sorted by After
+	Exits       bool          // the container exits after ExitAfter; false: it runs until it is stopped
 	ExitAfter   time.Duration //
 	ExitCode    int           //
 	OOM         bool          // the kernel's out-of-memory killer ends it
-	StopTakes   time.Duration // from the stop signal to the exit; it is killed if that exceeds the grace period
+	StopTakes   time.Duration // time from the stop signal to the exit; above the grace period the container is killed
 	StopCode    int           // exit code after the stop signal
-	MemoryBytes uint64        // working set; more than the container's limit kills it at once
+	MemoryBytes uint64        // working set; above the container's memory limit the container is killed at once
 	MilliCPU    uint64
-	Written     int64                             // bytes outside of its mounts
-	Files       int64                             // number of those files
+	Written     int64                             // bytes written outside of the mounts
+	Files       int64                             // number of files written outside of the mounts
 	Exec        func(command []string) ExecResult // nil: every command prints nothing and succeeds
 
-	// Attached plays the first process for an attachment; nil: it prints its lines as they come.
-	// Dial answers at its ports; nil: they are closed.
+	// Attached is the first process as an attachment sees it; nil: the attachment gets Lines. Dial
+	// connects to a port of the container; nil: all ports are closed.
 	Attached func(ctx context.Context, s engine.Streams) error
 	Dial     func(ctx context.Context, port int) (net.Conn, error)
 }
 
 // A Line is a line of output.
 type Line struct {
-	After  time.Duration // since the start
+	After  time.Duration // time since the start
 	Stderr bool
 	Text   string // without its line feed
 }
 
-// An ExecResult is the effect of a command in a container.
+// An ExecResult describes a command in a container.
 type ExecResult struct {
 	Stdout, Stderr string
 	Code           int
-	After          time.Duration // duration
+	After          time.Duration // duration of the command
 	Err            error
 
-	// replaces the above for a command that reads or waits; it runs until ctx ends
+	// Run replaces the fields above for a command that reads or waits; it runs until ctx ends.
 	Run func(ctx context.Context, s engine.Streams) (code int)
 }
 
 // An Offer is an image in the registry.
 type Offer struct {
-	ID      string // image id, for a tag that moves; "": always the same
+	ID      string // image id, for a tag that moves; "": derived from the name
 	Size    int64
 	Delay   time.Duration        // duration of a pull
 	Tells   time.Duration        // interval of progress reports; 0: none
-	Err     error                // the pull fails with it after Delay
+	Err     error                // the pull fails with this error after Delay
 	Auth    *engine.RegistryAuth // required credentials
 	Program Program              // nil: the zero Play
-	Tree    []Entry              // files
+	Tree    []Entry              // files of the image
 }
 
 // An Entry is a file of an image, as in package tar.
@@ -95,10 +95,10 @@ type Fake struct {
 	networks   map[string]engine.Network
 	offers     map[string]Offer
 	faults     map[string][]error
-	listeners  map[chan struct{}]string      // channel to its label filter
+	listeners  map[chan struct{}]string      // event channels with their label filters
 	changed    chan struct{}                 // closed and replaced at every change
-	made       int                           // number of containers so far
-	begun      int                           // number of commands so far
+	made       int                           // number of created containers, for ids
+	begun      int                           // number of started commands, for ids
 	execs      map[string]context.CancelFunc // running commands by id
 	recording  bool
 	calls      []string
@@ -115,7 +115,7 @@ type image struct {
 
 var _ engine.Engine = (*Fake)(nil)
 
-// New returns an engine without images. It reports to be Docker on amd64; see SetInfo.
+// New returns an engine without images. Its Info describes Docker on amd64; see SetInfo.
 func New() *Fake {
 	return &Fake{
 		info: engine.Info{Name: "docker", Version: "20.10.24", APIVersion: "1.41", OS: "linux", Arch: "amd64",
@@ -133,7 +133,7 @@ func New() *Fake {
 // SetInfo sets the result of Info.
 func (t *Fake) SetInfo(i engine.Info) { t.do(func() { t.info = i }) }
 
-// SetLatency makes every call take that long.
+// SetLatency makes every call take this long.
 func (t *Fake) SetLatency(d time.Duration) { t.do(func() { t.latency = d }) }
 
 // AddImage adds a local image. program may be nil.
@@ -158,17 +158,17 @@ func (t *Fake) addImage(ref string, o Offer) {
 // OfferImage adds an image to the registry.
 func (t *Fake) OfferImage(ref string, o Offer) { t.do(func() { t.offers[ref] = o }) }
 
-// SetDown switches the engine off: every call, including those under way, fails with
-// engine.ErrUnavailable until it is on again. Containers keep running.
+// SetDown switches the engine off or on. While it is off, every call, including running ones, fails
+// with engine.ErrUnavailable. Containers keep running.
 func (t *Fake) SetDown(down bool) { t.do(func() { t.down = down }) }
 
-// Fail makes the next call of that name (Start, Pull, …) fail with err. Several errors for one name
-// are used one after the other.
+// Fail makes the next call of a method (Start, Pull, …) fail with err. Several errors for one
+// method are used in order.
 func (t *Fake) Fail(call string, err error) {
 	t.do(func() { t.faults[call] = append(t.faults[call], err) })
 }
 
-// Record starts recording the calls that change something; see Calls.
+// Record starts recording the calls that change the engine; see Calls.
 func (t *Fake) Record() { t.do(func() { t.recording = true }) }
 
 // Calls returns the calls since Record, such as "Create web", "Stop web 30s", "Pull nginx:1".
@@ -177,12 +177,13 @@ func (t *Fake) Calls() (calls []string) {
 	return calls
 }
 
-// Exit ends the running container of that name and reports whether there is one.
+// Exit ends the running container of this name and reports whether it was found.
 func (t *Fake) Exit(name string, code int) (found bool) {
 	return t.with(name, func(c *instance) { t.end(c, time.Now(), code, false) })
 }
 
-// Crash ends the running container of that name after some output and reports whether there is one.
+// Crash ends the running container of this name after some last output and reports whether it was
+// found.
 func (t *Fake) Crash(name string, last []Line, code int, oom bool) (found bool) {
 	return t.with(name, func(c *instance) {
 		now := time.Now()
@@ -196,12 +197,12 @@ func (t *Fake) Crash(name string, last []Line, code int, oom bool) (found bool) 
 	})
 }
 
-// OOMKill ends the running container of that name as the kernel's out-of-memory killer does.
+// OOMKill ends the running container of this name as the kernel's out-of-memory killer does.
 func (t *Fake) OOMKill(name string) (found bool) {
 	return t.with(name, func(c *instance) { t.end(c, time.Now(), 137, true) })
 }
 
-// Use sets the usage of the running container of that name until it ends.
+// Use sets the usage of the running container of this name until it ends.
 func (t *Fake) Use(name string, milliCPU, memoryBytes uint64) (found bool) {
 	return t.with(name, func(c *instance) {
 		now := time.Now()
@@ -235,7 +236,7 @@ func (t *Fake) Rename(name, to string) (found bool) {
 	return found
 }
 
-// Pause freezes (to=true) or resumes the running container of that name, as docker pause does.
+// Pause freezes (to=true) or resumes the running container of this name, as docker pause does.
 func (t *Fake) Pause(name string, to bool) (found bool) {
 	t.do(func() {
 		from, next := engine.Running, engine.Paused
@@ -264,7 +265,8 @@ func (t *Fake) HalfRemove(name string) (found bool) {
 	return found
 }
 
-// PowerCut ends every container as a reboot of the device does: with exit code 255 and no restart.
+// PowerCut ends every container as a reboot of the device does: exit code 255, and no container
+// starts again by itself.
 func (t *Fake) PowerCut() {
 	t.do(func() {
 		for _, c := range t.containers {
@@ -300,8 +302,8 @@ func (t *Fake) wake() {
 	t.changed = make(chan struct{})
 }
 
-// notify sends the listeners an event for a container with these labels. Unread events count as
-// one.
+// notify sends an event to the listeners whose filter matches these labels. Unread events are
+// merged.
 func (t *Fake) notify(labels map[string]string) {
 	for listener, label := range t.listeners {
 		if carries(labels, label) {
@@ -321,7 +323,7 @@ func carries(labels map[string]string, filter string) bool {
 	return ok && (!exact || got == want)
 }
 
-// enter begins a call. It waits for the latency and returns with the lock held, or with an error.
+// enter begins a call: it waits for the latency and returns with the lock held, or with an error.
 func (t *Fake) enter(ctx context.Context, call, object string) error {
 	t.mu.Lock()
 	latency := t.latency

@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-func TestTwinKeepsThePromisesOfAnEngine(t *testing.T) {
+func TestTheFakeConforms(t *testing.T) {
 	enginetest.Conformance(t, func(*testing.T) engine.Engine {
 		fake := enginetest.New()
 		fake.AddTool()
@@ -24,7 +24,7 @@ func TestTwinKeepsThePromisesOfAnEngine(t *testing.T) {
 	}, synctest.Test)
 }
 
-// bubble runs a test in fake time, with the image app:1 that plays as play says.
+// bubble runs a test in fake time on an engine whose image app:1 behaves as play describes.
 func bubble(t *testing.T, play enginetest.Play, test func(t *testing.T, fake *enginetest.Fake)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,23 +57,25 @@ func only(t *testing.T, fake *enginetest.Fake) engine.Container {
 	return list[0]
 }
 
-func TestContainersEndWhenTheirPlayDoes(t *testing.T) {
-	bubble(t, enginetest.Play{Exits: true, ExitAfter: time.Hour, ExitCode: 3, OOM: true}, func(t *testing.T, fake *enginetest.Fake) {
-		begin := time.Now()
-		start(t, fake, engine.Spec{Name: "a"})
-		heard := 0
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
-		defer cancel()
-		if err := fake.Events(ctx, "ours", func() { heard++ }); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
-		if heard != 2 { // one for the start, one for the end
-			t.Errorf("heard %d times", heard)
-		}
-		if c := only(t, fake); c.State != engine.Exited || c.ExitCode != 3 || !c.OOMKilled || !c.FinishedAt.Equal(begin.Add(time.Hour)) {
-			t.Errorf("it is %+v", c)
-		}
-	})
+func TestContainersEndWithTheirPlay(t *testing.T) {
+	bubble(t, enginetest.Play{Exits: true, ExitAfter: time.Hour, ExitCode: 3, OOM: true},
+		func(t *testing.T, fake *enginetest.Fake) {
+			begin := time.Now()
+			start(t, fake, engine.Spec{Name: "a"})
+			events := 0
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+			defer cancel()
+			if err := fake.Events(ctx, "ours", func() { events++ }); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			if events != 2 { // one event for the start, one for the end
+				t.Errorf("got %d events, want one for the start and one for the end", events)
+			}
+			if c := only(t, fake); c.State != engine.Exited || c.ExitCode != 3 || !c.OOMKilled ||
+				!c.FinishedAt.Equal(begin.Add(time.Hour)) {
+				t.Errorf("the container is %+v", c)
+			}
+		})
 }
 
 func TestStopping(t *testing.T) {
@@ -85,10 +87,10 @@ func TestStopping(t *testing.T) {
 		code  int
 	}{
 		{"a program that handles the signal ends at once", enginetest.Play{StopCode: 2}, 30 * time.Second, 0, 2},
-		{"a slow program gets its time", enginetest.Play{StopTakes: 5 * time.Second}, 30 * time.Second, 5 * time.Second, 0},
+		{"a slow program may use the grace period", enginetest.Play{StopTakes: 5 * time.Second}, 30 * time.Second, 5 * time.Second, 0},
 		{"a program beyond the grace period is killed", enginetest.Play{StopTakes: time.Minute}, 30 * time.Second, 30 * time.Second, 137},
-		{"a grace is rounded up to seconds, as the API does", enginetest.Play{StopTakes: time.Minute}, 1200 * time.Millisecond, 2 * time.Second, 137},
-		{"a program that ends by itself meanwhile keeps its exit code", enginetest.Play{StopTakes: time.Minute, Exits: true, ExitAfter: time.Second, ExitCode: 4}, 30 * time.Second, time.Second, 4},
+		{"the grace period is rounded up to seconds, as in the API", enginetest.Play{StopTakes: time.Minute}, 1200 * time.Millisecond, 2 * time.Second, 137},
+		{"a program that ends by itself during the grace period keeps its exit code", enginetest.Play{StopTakes: time.Minute, Exits: true, ExitAfter: time.Second, ExitCode: 4}, 30 * time.Second, time.Second, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, c.play, func(t *testing.T, fake *enginetest.Fake) {
@@ -98,17 +100,17 @@ func TestStopping(t *testing.T) {
 					t.Fatal(err)
 				}
 				if took := time.Since(begin); took != c.takes {
-					t.Errorf("it took %s", took)
+					t.Errorf("the call took %s", took)
 				}
 				if got := only(t, fake); got.State != engine.Exited || got.ExitCode != c.code {
-					t.Errorf("it is %+v", got)
+					t.Errorf("the container is %+v", got)
 				}
 			})
 		})
 	}
 }
 
-func TestAStopGoesOnWhenItsCallerGivesUp(t *testing.T) {
+func TestAStopContinuesWhenItsCallerGivesUp(t *testing.T) {
 	bubble(t, enginetest.Play{StopTakes: time.Hour}, func(t *testing.T, fake *enginetest.Fake) {
 		id := start(t, fake, engine.Spec{Name: "a"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -117,11 +119,11 @@ func TestAStopGoesOnWhenItsCallerGivesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c := only(t, fake); c.State != engine.Running {
-			t.Errorf("it is %s already", c.State)
+			t.Errorf("the container is %s before the end of its stop", c.State)
 		}
 		time.Sleep(9 * time.Second)
 		if c := only(t, fake); c.ExitCode != 137 {
-			t.Errorf("it is %+v", c)
+			t.Errorf("the container is %+v", c)
 		}
 	})
 }
@@ -137,8 +139,8 @@ func TestPulling(t *testing.T) {
 		says  string
 		takes time.Duration
 	}{
-		{"an image takes its time", enginetest.Offer{Delay: time.Minute}, nil, nil, "", time.Minute},
-		{"a failure takes its time, too", enginetest.Offer{Delay: time.Minute, Err: broken}, nil, broken, "no space", time.Minute},
+		{"a pull takes the image's delay", enginetest.Offer{Delay: time.Minute}, nil, nil, "", time.Minute},
+		{"a failed pull takes the image's delay too", enginetest.Offer{Delay: time.Minute, Err: broken}, nil, broken, "no space", time.Minute},
 		{"credentials are checked", enginetest.Offer{Auth: secret}, secret, nil, "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -147,13 +149,13 @@ func TestPulling(t *testing.T) {
 				begin := time.Now()
 				err := fake.Pull(t.Context(), "new:1", c.auth, nil)
 				if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.says) {
-					t.Errorf("the error is %v", err)
+					t.Errorf("got error %v", err)
 				}
 				if took := time.Since(begin); took != c.takes {
-					t.Errorf("it took %s", took)
+					t.Errorf("the call took %s", took)
 				}
 				if _, ok, _ := fake.HasImage(t.Context(), "new:1"); ok != (c.want == nil) {
-					t.Errorf("it is there: %v", ok)
+					t.Errorf("after the pull the image exists: %v", ok)
 				}
 			})
 		})
@@ -164,69 +166,76 @@ func TestPulling(t *testing.T) {
 			t.Errorf("without credentials: %v", err)
 		}
 		if err := fake.Pull(t.Context(), "other:1", nil, nil); !errors.Is(err, engine.ErrNotFound) {
-			t.Errorf("what is not offered: %v", err)
+			t.Errorf("an image that is not offered: %v", err)
 		}
 	})
 }
 
-func TestAnOutageEndsEveryCallButNoContainer(t *testing.T) {
-	bubble(t, enginetest.Play{StopTakes: time.Hour, Exec: func([]string) enginetest.ExecResult { return enginetest.ExecResult{After: time.Hour} }}, func(t *testing.T, fake *enginetest.Fake) {
-		id := start(t, fake, engine.Spec{Name: "a"})
-		fake.OfferImage("slow:1", enginetest.Offer{Delay: time.Hour})
-		ctx := t.Context()
-		ends := make(chan error)
-		calls := []func() error{
-			func() error { return fake.Events(ctx, "ours", func() {}) },
-			func() error { return fake.Logs(ctx, id, engine.LogOptions{Follow: true}, io.Discard, io.Discard) },
-			func() error { return fake.Pull(ctx, "slow:1", nil, nil) },
-		}
-		for _, call := range calls {
-			go func() { ends <- call() }()
-		}
-		synctest.Wait()
-		fake.SetDown(true)
-		for range calls {
-			if err := <-ends; !errors.Is(err, engine.ErrUnavailable) {
+func TestAnOutageEndsCallsButNotContainers(t *testing.T) {
+	bubble(
+		t,
+		enginetest.Play{
+			StopTakes: time.Hour,
+			Exec:      func([]string) enginetest.ExecResult { return enginetest.ExecResult{After: time.Hour} },
+		},
+		func(t *testing.T, fake *enginetest.Fake) {
+			id := start(t, fake, engine.Spec{Name: "a"})
+			fake.OfferImage("slow:1", enginetest.Offer{Delay: time.Hour})
+			ctx := t.Context()
+			ends := make(chan error)
+			calls := []func() error{
+				func() error { return fake.Events(ctx, "ours", func() {}) },
+				func() error { return fake.Logs(ctx, id, engine.LogOptions{Follow: true}, io.Discard, io.Discard) },
+				func() error { return fake.Pull(ctx, "slow:1", nil, nil) },
+			}
+			for _, call := range calls {
+				go func() { ends <- call() }()
+			}
+			synctest.Wait()
+			fake.SetDown(true)
+			for range calls {
+				if err := <-ends; !errors.Is(err, engine.ErrUnavailable) {
+					t.Error(err)
+				}
+			}
+			if _, err := fake.Info(ctx); !errors.Is(err, engine.ErrUnavailable) {
 				t.Error(err)
 			}
-		}
-		if _, err := fake.Info(ctx); !errors.Is(err, engine.ErrUnavailable) {
-			t.Error(err)
-		}
-		fake.SetDown(false)
-		if c := only(t, fake); c.State != engine.Running {
-			t.Errorf("it is %s", c.State)
-		}
-	})
+			fake.SetDown(false)
+			if c := only(t, fake); c.State != engine.Running {
+				t.Errorf("the container is %s", c.State)
+			}
+		},
+	)
 }
 
-func TestMishaps(t *testing.T) {
+func TestFaultsOfContainers(t *testing.T) {
 	bubble(t, enginetest.Play{}, func(t *testing.T, fake *enginetest.Fake) {
 		ctx := t.Context()
 		id := start(t, fake, engine.Spec{Name: "a"})
 		if !fake.OOMKill("a") || fake.OOMKill("nobody") {
-			t.Error("it does not tell what it found")
+			t.Error("Exit does not report which container it found")
 		}
 		if c := only(t, fake); !c.OOMKilled || c.ExitCode != 137 {
-			t.Errorf("after the killer it is %+v", c)
+			t.Errorf("after OOMKill the container is %+v", c)
 		}
 		if err := fake.Start(ctx, id); err != nil {
 			t.Fatal(err)
 		}
 		if c := only(t, fake); c.OOMKilled || c.ExitCode != 0 {
-			t.Errorf("after a new start it is %+v", c)
+			t.Errorf("after a new start the container is %+v", c)
 		}
 		fake.PowerCut()
 		if c := only(t, fake); c.State != engine.Exited || c.ExitCode != 255 {
-			t.Errorf("after a power cut it is %+v", c)
+			t.Errorf("after a power cut the container is %+v", c)
 		}
 		fake.HalfRemove("a")
 		if err := fake.Start(ctx, id); err == nil || only(t, fake).State != engine.Dead {
-			t.Errorf("half removed it starts: %v", err)
+			t.Errorf("starting a half-removed container: %v", err)
 		}
 		fake.Lose("a")
 		if list, _ := fake.Containers(ctx, "ours"); len(list) != 0 {
-			t.Errorf("lost, but there: %v", list)
+			t.Errorf("a lost container is still listed: %v", list)
 		}
 		oops := errors.New("oops")
 		fake.Fail("Info", oops)
@@ -246,12 +255,12 @@ func TestUsageGrowsWithTime(t *testing.T) {
 		fake.Use("a", 1000, 7)
 		time.Sleep(10 * time.Second)
 		if u, err := fake.Usage(t.Context(), id); err != nil || u != (engine.Usage{CPUNanos: 15e9, MemoryBytes: 7}) {
-			t.Errorf("it is %+v, %v", u, err)
+			t.Errorf("the container is %+v, %v", u, err)
 		}
 	})
 }
 
-func TestCallsAreWrittenDownWhenAskedFor(t *testing.T) {
+func TestRecordedCalls(t *testing.T) {
 	bubble(t, enginetest.Play{}, func(t *testing.T, fake *enginetest.Fake) {
 		fake.Record()
 		fake.SetLatency(time.Second)
@@ -261,19 +270,22 @@ func TestCallsAreWrittenDownWhenAskedFor(t *testing.T) {
 		_ = fake.Remove(t.Context(), id)
 		_ = fake.RemoveImage(t.Context(), "app:1")
 		if took := time.Since(begin); took != 5*time.Second {
-			t.Errorf("it took %s", took)
+			t.Errorf("the call took %s", took)
 		}
-		if got := fake.Calls(); !slices.Equal(got, []string{"Create a", "Start a", "Stop a 30s", "Remove a", "RemoveImage app:1"}) {
+		if got := fake.Calls(); !slices.Equal(got, []string{"Create a", "Start a", "Stop a 30s", "Remove a",
+			"RemoveImage app:1"}) {
 			t.Errorf("calls are %q", got)
 		}
 	})
 }
 
-func TestAFollowerMissesAndRepeatsNothing(t *testing.T) {
+func TestAFollowedLogIsCompleteWithoutRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := enginetest.New()
 		fake.AddImage("app:1", 1, func(_ engine.Spec, run int) enginetest.Play {
-			return enginetest.Play{Lines: []enginetest.Line{{Text: fmt.Sprint("run ", run)}, {After: time.Second, Text: fmt.Sprint("still ", run)}}}
+			return enginetest.Play{
+				Lines: []enginetest.Line{{Text: fmt.Sprint("run ", run)}, {After: time.Second, Text: fmt.Sprint("still ", run)}},
+			}
 		})
 		id := start(t, fake, engine.Spec{Name: "a"})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -293,16 +305,17 @@ func TestAFollowerMissesAndRepeatsNothing(t *testing.T) {
 			}
 		}
 		if out.String() != "run 0\nstill 0\n" {
-			t.Errorf("it got %q", out.String())
+			t.Errorf("the follower got %q", out.String())
 		}
 		out.Reset()
-		if err := fake.Logs(t.Context(), id, engine.LogOptions{Tail: 2}, &out, io.Discard); err != nil || out.String() != "run 7\nrun 8\n" {
+		if err := fake.Logs(t.Context(), id, engine.LogOptions{Tail: 2}, &out, io.Discard); err != nil ||
+			out.String() != "run 7\nrun 8\n" {
 			t.Errorf("the last lines are %q, %v", out.String(), err)
 		}
 	})
 }
 
-func TestAThousandTwinsAreCheap(t *testing.T) {
+func TestAThousandFakesStartNoGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goroutines := runtime.NumGoroutine()
 		for range 1000 {

@@ -17,8 +17,8 @@ type instance struct {
 	id        string
 	number    int
 	spec      engine.Spec
-	limits    engine.Limits  // as Containers reports them
-	network   engine.Network // of spec.Network
+	limits    engine.Limits  // labels as Containers reports them
+	network   engine.Network // the network named in spec.Network
 	image     *image
 	state     engine.State
 	created   time.Time
@@ -30,10 +30,10 @@ type instance struct {
 	starts    int
 	play      Play
 	runs      []run
-	dropped   int // lines of runs that are no longer in the log
+	dropped   int // number of lines of runs that are no longer in the log
 	ending    ending
 	timer     *time.Timer
-	cpuBefore uint64 // until cpuSince
+	cpuBefore uint64 // processor time used until cpuSince
 	cpuSince  time.Time
 }
 
@@ -43,15 +43,15 @@ type run struct {
 	lines          []Line
 }
 
-// An ending is a planned end of a container; at is zero without one.
+// An ending is a planned end of a container; a zero at means that no end is planned.
 type ending struct {
 	at   time.Time
 	code int
 	oom  bool
 }
 
-// settle carries out the ends that are due. Timers do so too, but the order of timers at one
-// instant is undefined.
+// settle carries out the ends that are due. Timers call it too, but timers due at the same instant
+// fire in any order.
 func (t *Fake) settle(now time.Time) {
 	for _, c := range t.containers {
 		if e := c.ending; c.state == engine.Running && !e.at.IsZero() && !e.at.After(now) {
@@ -134,7 +134,7 @@ func (t *Fake) find(id string) *instance {
 	return nil
 }
 
-// dependents returns the containers in the network of c.
+// dependents returns the containers that share the network of c.
 func (t *Fake) dependents(c *instance) (found []*instance) {
 	for _, d := range t.containers {
 		if d.spec.NetworkOf != "" && t.find(d.spec.NetworkOf) == c {
@@ -144,7 +144,7 @@ func (t *Fake) dependents(c *instance) (found []*instance) {
 	return found
 }
 
-// portTaken returns the running container that has a port of c.
+// portTaken returns the running container that has published a port of c.
 func (t *Fake) portTaken(c *instance) (owner string, port engine.Port, taken bool) {
 	if c.spec.HostNetwork || c.spec.NetworkOf != "" {
 		return "", engine.Port{}, false

@@ -65,7 +65,7 @@ func (t *Fake) Logs(ctx context.Context, id string, o engine.LogOptions, stdout,
 		case <-due:
 		case <-changed:
 		case <-ctx.Done():
-			return nil // following ends without an error
+			return nil // a followed log ends without an error when ctx ends
 		}
 	}
 }
@@ -75,15 +75,15 @@ type datedLine struct {
 	at time.Time
 }
 
-// log returns the lines that a container has printed until now, without the first seen ones, and
-// the time of the next line (zero: unknown).
+// log returns the lines that a container has printed so far, without the first seen lines, and the
+// time of the next line (zero: unknown).
 func (c *instance) log(seen int, now time.Time) (lines []datedLine, next time.Time) {
 	number := c.dropped
 	for _, r := range c.runs {
 		for _, l := range r.lines {
 			at := r.started.Add(l.After)
 			if !r.ended.IsZero() && at.After(r.ended) {
-				break // it ended before this line
+				break // the run ended before this line was due
 			}
 			if at.After(now) {
 				return lines, at
@@ -112,8 +112,8 @@ func (t *Fake) Exec(ctx context.Context, id string, command []string, s engine.S
 	}
 	ending, cancel := context.WithCancel(ctx)
 	defer cancel()
-	exec := t.begins(cancel)
-	defer t.ended(exec)
+	exec := t.register(cancel)
+	defer t.unregister(exec)
 	if s.Began != nil {
 		s.Began(exec)
 	}
@@ -132,8 +132,8 @@ func (t *Fake) Exec(ctx context.Context, id string, command []string, s engine.S
 	return code, nil
 }
 
-// begins stores how to end a command and returns its id.
-func (t *Fake) begins(end context.CancelFunc) string {
+// register stores the function that ends a command and returns the command's id.
+func (t *Fake) register(end context.CancelFunc) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.begun++
@@ -142,7 +142,7 @@ func (t *Fake) begins(end context.CancelFunc) string {
 	return exec
 }
 
-func (t *Fake) ended(exec string) {
+func (t *Fake) unregister(exec string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.execs, exec)
@@ -161,7 +161,7 @@ func (t *Fake) EndExec(ctx context.Context, exec string) error {
 	return nil
 }
 
-// play waits for the duration and prints.
+// play waits for the command's duration and prints its output.
 func (r ExecResult) play(ctx context.Context, s engine.Streams) int {
 	if r.After > 0 {
 		select {
@@ -195,7 +195,7 @@ func (t *Fake) Attach(ctx context.Context, id string, s engine.Streams) error {
 	}
 	died, err := t.during(ctx, c, life, func(ctx context.Context) { _ = play(ctx, s) })
 	if !died && err == nil && c.spec.StdinOnce {
-		t.do(func() { t.end(c, time.Now(), 0, false) }) // it has read stdin to the end
+		t.do(func() { t.end(c, time.Now(), 0, false) }) // the process has read stdin to the end, so it exits
 	}
 	return err
 }
@@ -213,7 +213,7 @@ func (t *Fake) Dial(ctx context.Context, id string, port int) (net.Conn, error) 
 	return c.play.Dial(ctx, port)
 }
 
-// running returns a running container and the number of its run.
+// running returns a running container and the number of its present run.
 func (t *Fake) running(ctx context.Context, call, what, id string) (c *instance, life int, err error) {
 	if err := t.enter(ctx, call, id); err != nil {
 		return nil, 0, err
@@ -259,8 +259,8 @@ func (t *Fake) during(ctx context.Context, c *instance, life int, do func(contex
 	}
 }
 
-// whole adds the streams that the caller left nil. A terminal has one output and ends lines with CR
-// LF. After shut, nothing is written any more.
+// whole replaces the caller's nil streams. A terminal has one output and ends lines with CR LF.
+// After shut, the streams accept no more output.
 func whole(s engine.Streams) (all engine.Streams, shut func()) {
 	v := valve{make(chan struct{}, 1), make(chan struct{})}
 	v.turn <- struct{}{}
@@ -280,7 +280,7 @@ func whole(s engine.Streams) (all engine.Streams, shut func()) {
 	}
 }
 
-// A valve lets one write pass at a time, the one that holds the token of turn.
+// A valve lets one write pass at a time: the write that holds the token in turn.
 type valve struct{ turn, over chan struct{} }
 
 type outlet struct {
@@ -311,13 +311,13 @@ func (t *Fake) Events(ctx context.Context, label string, changed func()) error {
 	if err := t.enter(ctx, "Events", label); err != nil {
 		return err
 	}
-	heard := make(chan struct{}, 1)
-	heard <- struct{}{} // earlier events were missed
-	t.listeners[heard] = label
+	events := make(chan struct{}, 1)
+	events <- struct{}{} // events before the subscription were missed
+	t.listeners[events] = label
 	t.mu.Unlock()
 	defer func() {
 		t.mu.Lock()
-		delete(t.listeners, heard)
+		delete(t.listeners, events)
 		t.mu.Unlock()
 	}()
 	for {
@@ -328,7 +328,7 @@ func (t *Fake) Events(ctx context.Context, label string, changed func()) error {
 			return fmt.Errorf("listen to container events: %w: it was switched off", engine.ErrUnavailable)
 		}
 		select {
-		case <-heard:
+		case <-events:
 			changed()
 		case <-anything:
 		case <-ctx.Done():

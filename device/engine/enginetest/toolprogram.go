@@ -23,8 +23,8 @@ const ToolImage = "flotilla.test/tool:1"
 // AddTool adds the test image to the fake.
 func (t *Fake) AddTool() { t.AddImage(ToolImage, 6<<20, ToolProgram) }
 
-// ToolProgram imitates the test image: the verbs of package tool that need neither files nor a
-// network.
+// ToolProgram imitates the test image. It knows the verbs of package tool that need neither files
+// nor a network.
 func ToolProgram(s engine.Spec, _ int) Play {
 	entrypoint, args := []string{"/tool"}, []string{"print", "ready", "then", "wait"}
 	if s.Entrypoint != nil {
@@ -68,7 +68,7 @@ func ToolProgram(s engine.Spec, _ int) Play {
 	return play
 }
 
-// toolReads imitates the verbs that read stdin or the terminal; nil for other verbs.
+// toolReads imitates the verbs that read stdin or the terminal, and returns nil for other verbs.
 func toolReads(words []string) func(ctx context.Context, s engine.Streams) int {
 	if len(words) == 0 {
 		return nil
@@ -119,8 +119,8 @@ func toolReads(words []string) func(ctx context.Context, s engine.Streams) int {
 	return nil
 }
 
-// Answering is a Play.Dial with a server at one address, such as :8080, or at every port if it is
-// empty. It answers every HTTP request with 200 and a line.
+// Answering returns a Play.Dial with an HTTP server at one address, such as :8080; an empty address
+// means every port. The server answers every request with 200 and a line.
 func Answering(address string) func(ctx context.Context, port int) (net.Conn, error) {
 	return func(_ context.Context, port int) (net.Conn, error) {
 		if address != "" && !strings.HasSuffix(address, fmt.Sprintf(":%d", port)) {
@@ -128,7 +128,7 @@ func Answering(address string) func(ctx context.Context, port int) (net.Conn, er
 		}
 		ours, theirs := net.Pipe()
 		go func() {
-			defer func() { _ = theirs.Close() }() // this goroutine alone uses it
+			defer func() { _ = theirs.Close() }() // only this goroutine uses theirs
 			in := bufio.NewReader(theirs)
 			for {
 				r, err := http.ReadRequest(in)

@@ -1,7 +1,7 @@
 // Command image builds the test image flotilla.test/tool:1 with package tool and writes it to
-// stdout as a docker-archive for "docker load" and "podman load". It needs the Go compiler, and
-// neither a registry nor an engine. The image has a health check that always fails and a volume, so
-// that tests see that package engine switches the check off and removes the volume.
+// stdout as a docker-archive for "docker load" and "podman load". It needs the Go compiler, but
+// neither a registry nor an engine. The image has a health check that always fails and a volume:
+// tests check that package engine disables the check and removes the volume.
 package main
 
 import (
@@ -46,7 +46,7 @@ func write(to io.Writer, arch string, tags []string) error {
 		},
 		Layers: [][]imagetest.Entry{{
 			{Name: "tool", Data: program, Mode: 0o755},
-			{Name: "tar", Link: "tool"}, // for kubectl cp
+			{Name: "tar", Link: "tool"}, // kubectl cp calls tar
 			{Name: "data/", Mode: 0o777},
 			{Name: "etc/", Mode: 0o755},
 			{Name: "etc/passwd", Data: []byte("root:x:0:0::/:/tool\napp:x:1000:1000::/data:/tool\n"), Mode: 0o644},

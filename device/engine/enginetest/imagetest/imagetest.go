@@ -1,6 +1,6 @@
 // Package imagetest writes images for tests as docker-archives for "docker load" and "podman load".
-// It needs neither a registry nor an engine. Equal entries give equal bytes, so that an image keeps
-// its id.
+// It needs neither a registry nor an engine. Equal entries give equal bytes, so that the image id
+// stays the same.
 package imagetest
 
 import (
@@ -16,13 +16,13 @@ import (
 
 // An Entry is a file, directory or symbolic link of a layer.
 type Entry struct {
-	Name string // a directory ends with a slash
+	Name string // path; a directory's path ends with a slash
 	Data []byte
-	Mode int64  // including the set-user-ID bit, 0o4000
+	Mode int64  // permissions, including the set-user-ID bit, 0o4000
 	Link string // target of a symbolic link
 }
 
-// An Image is an image for Write.
+// An Image describes an image for Write.
 type Image struct {
 	Arch   string // GOARCH
 	Config any    // defaults of containers: Entrypoint, Cmd, Env, User …

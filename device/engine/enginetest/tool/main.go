@@ -1,6 +1,6 @@
-// Command tool is the only program in the test image flotilla.test/tool:1. It does what a test
-// needs of a container, without a shell. It is not part of a product; command image puts it into
-// the image.
+// Command tool is the only program in the test image flotilla.test/tool:1. It offers the actions
+// that tests need inside a container, without a shell. It is not part of a product; command image
+// puts it into the image.
 //
 // Verbs are chained with "then": tool print hello then sleep 1s then exit 3.
 package main
@@ -44,7 +44,7 @@ const usage = `tool VERB [ARGUMENT]... [then VERB [ARGUMENT]...]...
   ls DIRECTORY          names in a directory
   mkdir DIRECTORY       make it, with its parents
   link TARGET NAME      make a symbolic link
-  exchange A B DURATION let two names change places, as fast as the kernel can; ends with each in its own
+  exchange A B DURATION swap two names as fast as the kernel can; at the end each is in its place
   readlink FILE         such as /proc/self/ns/net
   id                    uid, gid, groups
   hostname              the host's name
@@ -199,12 +199,12 @@ func do(verb string, args []string) error {
 	case "serve":
 		return serve(arg(0), arg(1) != "unhealthy")
 	default:
-		return fmt.Errorf("no such verb: %q\n%s", verb, usage)
+		return fmt.Errorf("unknown verb %q\n%s", verb, usage)
 	}
 	return nil
 }
 
-// size waits until stdin is a terminal of that size.
+// size waits until stdin is a terminal of this size.
 func size(columns, rows string) error {
 	for {
 		z, err := unix.IoctlGetWinsize(0, unix.TIOCGWINSZ)
@@ -225,7 +225,7 @@ func exchange(a, b, duration string) error {
 		return err
 	}
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		for range 1000 { // an even number of swaps: each has its own name again
+		for range 1000 { // an even number of swaps, after which each file has its own name again
 			if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
 				return err
 			}
