@@ -34,7 +34,7 @@ func (h *Helper) stage(f *wire.Firmware) (b *fleet.BootConfig, from, to Files, e
 // space returns how many bytes a change of these files needs on the boot partition.
 func space(f Files) int64 { return int64(3*(len(f.Config)+len(f.Cmdline)) + 1<<20) }
 
-// Inspect returns what a configuration would change.
+// Inspect returns the changes that a configuration would make.
 func (h *Helper) Inspect(f *wire.Firmware) (string, error) {
 	b, from, to, err := h.stage(f)
 	if err != nil {
@@ -46,7 +46,7 @@ func (h *Helper) Inspect(f *wire.Firmware) (string, error) {
 // trialCmdlineLines makes the firmware read the kernel's command line from tryCmdline.
 const trialCmdlineLines = "[all]\ncmdline=" + tryCmdline + "\n"
 
-// withTrialCmdline returns config.txt with tryCmdline as the file of the command line.
+// withTrialCmdline returns config.txt with tryCmdline as the file of the kernel's command line.
 func withTrialCmdline(config []byte) []byte {
 	out := bytes.Clone(config)
 	if n := len(out); n > 0 && out[n-1] != '\n' {
@@ -55,14 +55,15 @@ func withTrialCmdline(config []byte) []byte {
 	return append(out, trialCmdlineLines...)
 }
 
-// completeSwap completes a swap that was cut off while config.txt named tryCmdline: it writes that file's
-// text to cmdline.txt and removes the lines. Nothing may write or remove tryCmdline before.
+// completeSwap completes a swap that was interrupted while config.txt named tryCmdline: it copies
+// that file's text to cmdline.txt and removes the lines. Until then tryCmdline must not be written
+// or removed.
 func (h *Helper) completeSwap() error {
 	backend, dir, err := h.Board.Boots()
 	if err != nil || backend != fleet.BootConfigTxt {
 		return err
 	}
-	if err := h.Disk.SyncDir(dir); err != nil { // now a read returns what the firmware would read
+	if err := h.Disk.SyncDir(dir); err != nil { // from here on a read returns the text that the firmware would read
 		return err
 	}
 	text, err := h.Disk.Read(h.path(dir, configTxt))
@@ -83,9 +84,9 @@ func (h *Helper) completeSwap() error {
 	return err
 }
 
-// Arm writes the files of a trial and reboots into it. A repeated call has the same effect.
+// Arm writes the files of a trial and reboots into it. Repeated calls have the same effect.
 func (h *Helper) Arm(f *wire.Firmware) error {
-	if h.state.Phase != PhaseIdle && f != nil && h.state.Candidate == f.Digest { // the live files may be the trial's
+	if h.state.Phase != PhaseIdle && f != nil && h.state.Candidate == f.Digest { // the live files may be the trial's, so do not render again
 		if _, err := h.verify(f); err != nil {
 			return err
 		}
@@ -104,18 +105,19 @@ func (h *Helper) Arm(f *wire.Firmware) error {
 	return h.arm(s)
 }
 
-// UndoDigest names the files from before a digest. It differs from the digest of every document.
+// UndoDigest returns the name of the files from before a digest. It differs from the digest of
+// every document.
 func UndoDigest(digest string) string { return wire.FirmwareDigest([]byte("undo " + digest)) }
 
 // Undo arms a trial of the files from before the kept configuration. They need no signature: the
-// board came with them, or the hub has signed them before.
+// board came with them, or the hub has signed them earlier.
 func (h *Helper) Undo(digest string) error {
 	s := h.state
 	if s.Phase != PhaseIdle && s.Candidate == UndoDigest(digest) {
 		return h.arm(s)
 	}
 	if s.Previous == nil || s.Kept != digest || digest == "" {
-		return fmt.Errorf("nothing to undo: %.80q is not kept here, or the files from before it are not known",
+		return fmt.Errorf("nothing to undo: %.80q is not kept here, or the previous files are unknown",
 			digest)
 	}
 	backend, _, err := h.Board.Boots()
@@ -128,7 +130,7 @@ func (h *Helper) Undo(digest string) error {
 	}
 	if s.Phase == PhaseIdle && !live.Equal(s.Current) {
 		return errors.New(
-			"another program has changed the boot files since this was kept: remove Flotilla's section by hand")
+			"another program has changed the boot files since the configuration was kept: remove Flotilla's section by hand")
 	}
 	if s.KeptWay == "" {
 		s.KeptWay = h.way(backend, "")
@@ -141,7 +143,7 @@ func (h *Helper) Undo(digest string) error {
 	return h.arm(s)
 }
 
-// arm writes the files of s.Candidate, the first time or again, and reboots.
+// arm writes the files of s.Candidate, for the first time or again, and reboots.
 func (h *Helper) arm(s savedState) error {
 	switch was := h.state; {
 	case was.Phase != PhaseIdle && h.inTrial():
@@ -149,12 +151,12 @@ func (h *Helper) arm(s savedState) error {
 	case was.Phase != PhaseIdle && was.Phase != PhaseArmed:
 		return fmt.Errorf("the helper is still %s %s: try again later", was.Phase, was.Candidate)
 	case was.Phase == PhaseArmed && was.Candidate != s.Candidate:
-		return fmt.Errorf("%.80s is about to be tried: restore it first", was.Candidate)
+		return fmt.Errorf("the trial of %.80s is armed: restore the old files first", was.Candidate)
 	case was.Phase == PhaseArmed:
 		if err := h.unchanged(s); err != nil {
 			return err
 		}
-	case s.From.Equal(s.To): // the files already have it: there is nothing to try
+	case s.From.Equal(s.To): // the files already contain the candidate, so a trial is not needed
 		return h.save(s.kept())
 	}
 	_, dir, err := h.Board.Boots()
@@ -175,7 +177,7 @@ func (h *Helper) arm(s savedState) error {
 		return h.armGrub(dir)
 	}
 	line, end, err := cmdline(s.To.Cmdline)
-	if err == nil { // the trial has its own command line, with the mark of the trial at the end
+	if err == nil { // the trial has its own command line, which ends with the trial's mark
 		err = replace(h.Disk, h.path(dir, tryCmdline), []byte(line+" "+grubTrialOf+trialName(s.Candidate)+end))
 	}
 	if err == nil {

@@ -31,7 +31,7 @@ func render(live Files, b *fleet.BootConfig) (Files, error) {
 	return Files{}, fmt.Errorf("backend %s has no boot configuration", b.Backend)
 }
 
-// changes lists what a change of the files adds and removes.
+// changes lists the lines and words that a change of the files adds and removes.
 func changes(backend string, from, to Files) string {
 	var was, is []string
 	switch backend {
@@ -52,7 +52,7 @@ func changes(backend string, from, to Files) string {
 	return out.String()
 }
 
-// withSection appends Flotilla's section with these lines to a file without one.
+// withSection appends Flotilla's section with these lines to a file that has no section.
 func withSection(name string, base []byte, b *fleet.BootConfig, lines ...string) ([]byte, error) {
 	head := fmt.Sprintf("# Flotilla has written these lines, from the board profile %s, revision %d.", b.Profile,
 		b.Revision)
@@ -80,8 +80,8 @@ func withoutSection(name string, text []byte) ([]byte, error) {
 	return slices.Concat(c.before, c.after), nil
 }
 
-// uEnvLine returns the cmdline of uEnv.txt: the last one, since U-Boot imports the file line by
-// line (env import -t).
+// uEnvLine returns the cmdline of uEnv.txt. The last one counts, since U-Boot imports the file line
+// by line (env import -t).
 func uEnvLine(text []byte) (line string) {
 	for l := range strings.Lines(string(text)) {
 		if v, ok := strings.CutPrefix(strings.TrimLeft(l, " \t"), "cmdline="); ok {
@@ -95,7 +95,7 @@ func uEnvLine(text []byte) (line string) {
 var uEnvBootSelectors = []string{"uenvcmd", "bootcmd", "boot_targets", "altbootcmd", "bootlimit", "bootcount",
 	"upgrade_available"}
 
-// checkUEnv returns why Flotilla must not change this uEnv.txt.
+// checkUEnv returns an error if Flotilla must not change this uEnv.txt.
 func checkUEnv(text []byte) error {
 	if bytes.IndexByte(text, '\r') >= 0 {
 		return errors.New(
@@ -243,8 +243,8 @@ func untried(text []byte) ([]byte, error) {
 	return withoutSection(customCfg, text)
 }
 
-// checkGrub returns why Flotilla must not change this board's GRUB: it needs a grub.cfg as
-// grub-mkconfig writes it.
+// checkGrub returns an error if Flotilla must not change this board's GRUB: grub.cfg must be
+// written by grub-mkconfig.
 func checkGrub(cfg, env []byte) error {
 	text := string(cfg)
 	switch {
@@ -262,7 +262,7 @@ func checkGrub(cfg, env []byte) error {
 	return err
 }
 
-// grubTakes returns why the entries of a grub.cfg ignore flotilla_args.
+// grubTakes returns an error if the entries of a grub.cfg ignore flotilla_args.
 func grubTakes(text string) error {
 	if !strings.Contains(text, customCfg) {
 		return errors.New("grub.cfg does not read custom.cfg: /etc/grub.d/41_custom is missing or not executable; put " +

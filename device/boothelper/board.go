@@ -16,7 +16,7 @@ import (
 )
 
 // A Machine is the board that the helper runs on. Root is empty, or the directory of a fake board's
-// files. A fake board is not rebooted; the argument is written to run/systemd/reboot-param, the
+// files. A fake board does not reboot: the argument is written to run/systemd/reboot-param, the
 // file that systemd uses.
 type Machine struct{ Root string }
 
@@ -51,8 +51,8 @@ func (b Machine) Uptime() time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// Tryboot reports whether the firmware calls this boot a trial, and whether it offers trials. The
-// device tree has a cell, which is 1 in a trial.
+// Tryboot reports whether the firmware marks this boot as a trial, and whether it offers trials.
+// The device tree has a cell that is 1 in a trial.
 func (b Machine) Tryboot() (now, offered bool) {
 	cell, err := os.ReadFile(b.path(bootloader + "tryboot"))
 	return err == nil && len(cell) == 4 && cell[3] == 1, err == nil && len(cell) == 4
@@ -80,8 +80,8 @@ var owners = []struct{ name, mark string }{
 	{"Ubuntu Core", "/writable/system-data"}, {"balenaOS", "/mnt/boot/device-type.json"},
 }
 
-// Refuses returns why the boot files must not be changed: another program owns them, or the disk or
-// the power supply does not allow it now.
+// Refuses returns an error if the boot files must not be changed: another program owns them, or the
+// disk or the power supply does not allow it now.
 func (b Machine) Refuses(need int64) error {
 	_, dir, err := b.Boots()
 	if err != nil {
@@ -118,7 +118,7 @@ func (b Machine) undervoltage() bool {
 		"0x"), 16, 32); err == nil && bits&1 != 0 {
 		return true
 	}
-	names, _ := filepath.Glob(b.path("/sys/class/hwmon/*/name")) // the pattern is valid
+	names, _ := filepath.Glob(b.path("/sys/class/hwmon/*/name")) // the pattern is valid, so Glob cannot fail
 	for _, name := range names {
 		if text, _ := os.ReadFile(name); strings.TrimSpace(string(text)) == "rpi_volt" {
 			alarm, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "in0_lcrit_alarm"))
@@ -130,7 +130,7 @@ func (b Machine) undervoltage() bool {
 	return false
 }
 
-// HasOverlay reports whether the board has an overlay of that name. The name has no path in it.
+// HasOverlay reports whether the board has an overlay of this name, which contains no path.
 func (b Machine) HasOverlay(name string) bool {
 	_, dir, err := b.Boots()
 	if err != nil {
@@ -140,7 +140,7 @@ func (b Machine) HasOverlay(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// Reboot asks systemd for a reboot. The argument is for the firmware.
+// Reboot asks systemd for a reboot and passes the argument to the firmware.
 func (b Machine) Reboot(argument string) error {
 	if b.Root != "" {
 		name := b.path("/run/systemd/reboot-param")

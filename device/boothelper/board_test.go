@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A stop ends the processes at a call.
+// A stop ends the processes at one call.
 type stop struct {
 	after int
 	what  error // errPower or errCrash
@@ -41,35 +41,35 @@ var (
 type fakeBoard struct {
 	t     *testing.T
 	names map[string]*inode
-	saved map[string]*inode // durable names
+	saved map[string]*inode // names and inodes that survive a power cut
 
-	renamed string // the last rename since the directory was synced
+	renamed string // target of the last rename since the directory was synced
 
 	calls  int
-	stopAt int   // number of the call that stops; 0: none
+	stopAt int   // number of the call at which the processes stop; 0: none
 	stop   error // errPower or errCrash
 	cut    cut
 	clock  func(*fakeBoard) time.Time                   // the wall clock
 	fails  func(call int, dir string, frees bool) error // injects an error of the disk
-	then   []stop                                       // later stops, each counted in calls from the one before
+	then   []stop                                       // later stops, each counted in calls after the previous one
 
 	boot    int
 	uptime  time.Duration
-	try     bool // the argument of the reboot was "0 tryboot"
+	try     bool // the reboot's argument was "0 tryboot"
 	trying  bool // this boot is a trial
 	hangs   func(boothelper.Files) bool
 	old     boothelper.Files
 	new     boothelper.Files
-	runs    boothelper.Files // what the board has booted
-	early   bool             // nothing of the system has run since the boot
+	runs    boothelper.Files // the booted files
+	early   bool             // no process has run since the boot
 	way     string
 	args    string                      // the kernel's command line
 	dies    func(boothelper.Files) bool // the board crashes after the early units
-	kept    bool                        // the board has kept new and tries old
+	kept    bool                        // the board has kept the files new and tries old
 	boots   int
 	armed   func() // called before the boot of a trial
 	ignores int    // number of trials that the firmware ignores
-	booted  func() // called after the boot; may change what was booted
+	booted  func() // called after the boot; may change the booted files
 }
 
 // lose cuts the power.
@@ -130,7 +130,7 @@ func (w *fakeBoard) start() {
 			w.booted()
 		}
 		if !like(w.runs, w.old) && !like(w.runs, w.new) {
-			w.t.Fatalf("the board boots what is neither old nor new:\n%q\n%q", w.runs.Config, w.runs.Cmdline)
+			w.t.Fatalf("the board boots files that are neither old nor new:\n%q\n%q", w.runs.Config, w.runs.Cmdline)
 		}
 		if w.hangs == nil || !w.hangs(w.runs) {
 			return
@@ -184,9 +184,10 @@ func (w *fakeBoard) Reboot(argument string) error {
 	panic(errReboot)
 }
 
-// like compares files as the firmware does: a final line break does not count.
+// like compares files as the firmware does: a line break at the end does not count.
 func like(f, g boothelper.Files) bool {
-	return bytes.Equal(bytes.TrimRight(f.Config, "\n"), bytes.TrimRight(g.Config, "\n")) && bytes.Equal(f.Cmdline, g.Cmdline)
+	return bytes.Equal(bytes.TrimRight(f.Config, "\n"), bytes.TrimRight(g.Config, "\n")) &&
+		bytes.Equal(f.Cmdline, g.Cmdline)
 }
 
 var errReboot = errors.New("the board reboots in an orderly way")
@@ -196,7 +197,7 @@ func newBoard(t *testing.T, b *fleet.BootConfig) (*fakeBoard, *wire.Firmware) {
 	return newBoardOf(t, boothelper.ByTryboot, b)
 }
 
-// newBoardOf returns a board that boots in this way and a configuration signed for it.
+// newBoardOf returns a board that boots in this way, and a configuration signed for the board.
 func newBoardOf(t *testing.T, way string, b *fleet.BootConfig) (*fakeBoard, *wire.Firmware) {
 	w := &fakeBoard{t: t, names: map[string]*inode{}, saved: map[string]*inode{}, way: way}
 	switch way {
@@ -272,12 +273,13 @@ func (w *fakeBoard) text(name string) []byte {
 
 func (w *fakeBoard) trialsLeft() bool {
 	if w.way == boothelper.ByGrub {
-		return bytes.Contains(w.text("/boot/grub/custom.cfg"), []byte(boothelper.GrubBlock)) || bytes.Contains(w.text("/boot/grub/grubenv"), []byte(boothelper.GrubTry))
+		return bytes.Contains(w.text("/boot/grub/custom.cfg"), []byte(boothelper.GrubBlock)) ||
+			bytes.Contains(w.text("/boot/grub/grubenv"), []byte(boothelper.GrubTry))
 	}
 	return w.names[w.dir()+"/"+boothelper.TryTxt] != nil || w.names[w.dir()+"/"+boothelper.TryCmdline] != nil
 }
 
-// grub runs the script of custom.cfg as the real GRUB does in TestGRUBTriesOnce.
+// grub interprets custom.cfg as the real GRUB does in TestGRUBTriesOnce.
 func (w *fakeBoard) grub() (runs boothelper.Files, args string) {
 	cfg, env := string(w.text("/boot/grub/custom.cfg")), w.names["/boot/grub/grubenv"]
 	runs, args = w.files(), "ro"

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Boots returns the backend that boots the board, and the directory of its files.
+// Boots returns the backend that boots the board, and the directory of the backend's files.
 func (b Machine) Boots() (backend, dir string, err error) {
 	if dir, err := b.configTxt(); dir != "" || err != nil {
 		return fleet.BootConfigTxt, dir, err
@@ -45,7 +45,7 @@ func (b Machine) has(name string) bool {
 }
 
 // systemdBoot reports whether systemd-boot boots the board. It reads the variable of the Boot
-// Loader Interface; without one, it looks for loader.conf on boards without GRUB.
+// Loader Interface; without the variable, it looks for loader.conf on boards without GRUB.
 func (b Machine) systemdBoot() bool {
 	info, err := os.ReadFile(b.path("/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"))
 	if err == nil && bytes.Contains(bytes.ReplaceAll(info, []byte{0}, nil), []byte("systemd-boot")) {
@@ -61,8 +61,8 @@ type mount struct {
 	options          []string
 }
 
-// mountOf returns the mount that a path is on: the one with the longest mount point, and the last
-// if several have the same.
+// mountOf returns the mount of a path: the mount with the longest mount point, and the last of
+// several with the same mount point.
 func (b Machine) mountOf(path string) (m mount) {
 	for l := range strings.Lines(b.text("/proc/mounts")) {
 		f := strings.Fields(l)
@@ -95,8 +95,8 @@ func (b Machine) configTxt() (string, error) {
 		m := b.mountOf(dir)
 		switch {
 		case m.at != dir || m.kind != "vfat" && m.kind != "msdos":
-			return "", fmt.Errorf("%s is not a mounted FAT file system: the firmware reads its files from one, so "+
-				"they may not be these", dir)
+			return "", fmt.Errorf("%s is not a mounted FAT file system: the firmware reads its files from FAT, so "+
+				"these may not be its files", dir)
 		case slices.Contains(m.options, "ro"):
 			return "", fmt.Errorf("%s is mounted read-only: mount it read-write for boot configurations", dir)
 		}

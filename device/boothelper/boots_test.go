@@ -11,7 +11,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// machine returns a board with these files; files with empty text are left out.
+// machine returns a board with these files. A later text replaces an earlier one; an empty text
+// leaves the file out.
 func machine(t *testing.T, files ...map[string]string) Machine {
 	t.Helper()
 	all := map[string]string{}
@@ -38,15 +39,17 @@ const debianCfg = "load_env\nmenuentry x {\n\tlinux\t/vmlinuz root=UUID=1 ro qui
 
 var (
 	pc = map[string]string{
-		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(EmptyEnv()), "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
-		"proc/mounts": "/dev/sda1 / ext4 rw,relatime 0 0\nproc /proc proc rw 0 0\n",
+		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(EmptyEnv()),
+		"proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
+		"proc/mounts":  "/dev/sda1 / ext4 rw,relatime 0 0\nproc /proc proc rw 0 0\n",
 	}
 	bone = map[string]string{
 		"boot/uEnv.txt": "uname_r=5.10.168-ti-r71\ncmdline=coherent_pool=1M quiet\n", "proc/mounts": "/dev/mmcblk0p1 / ext4 rw,noatime 0 0\n",
 		restoreUnit: "x",
 	}
 	efi = map[string]string{
-		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(EmptyEnv()), "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
+		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(EmptyEnv()),
+		"proc/cmdline":                 "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
 		"proc/mounts":                  "/dev/sda2 / ext4 rw,relatime 0 0\n/dev/sda1 /boot/efi vfat rw,relatime 0 0\nefivarfs /sys/firmware/efi/efivars efivarfs rw 0 0\n",
 		"boot/efi/EFI/debian/grub.cfg": "search.fs_uuid 1 root\nset prefix=($root)'/boot/grub'\nconfigfile $prefix/grub.cfg\n",
 	}
@@ -56,7 +59,7 @@ var (
 	}
 )
 
-// refusal returns the helper's status for a board.
+// refusal returns the helper's status on a board.
 func refusal(t *testing.T, m Machine) Status {
 	t.Helper()
 	h, err := New(Kernel{}, m, t.TempDir())
@@ -66,12 +69,12 @@ func refusal(t *testing.T, m Machine) Status {
 	return h.Status()
 }
 
-func TestWhatOwnsTheBootIsNamed(t *testing.T) {
+func TestUnsupportedBoardsAreRefusedWithAReason(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		board  map[string]string
 		but    map[string]string
-		reason string // empty: not refused
+		reason string // part of the refusal; empty: not refused
 	}{
 		{"Debian with GRUB", pc, nil, ""},
 		{"a BeagleBone", bone, nil, ""},
@@ -100,21 +103,21 @@ func TestWhatOwnsTheBootIsNamed(t *testing.T) {
 		{"UEFI, / on btrfs and a plain /boot", efi, map[string]string{"proc/mounts": "/dev/sda3 / btrfs rw 0 0\n/dev/sda2 /boot ext4 rw 0 0\n/dev/sda1 /boot/efi vfat rw 0 0\n"}, ""},
 		{"UEFI, / on ZFS and /boot on xfs", efi, map[string]string{"proc/mounts": "rpool/root / zfs rw 0 0\n/dev/sda2 /boot xfs rw 0 0\n/dev/sda1 /boot/efi vfat rw 0 0\n"}, ""},
 		{"UEFI, the system partition is /boot", efi, map[string]string{"proc/mounts": "/dev/sda2 / btrfs rw 0 0\n/dev/sda1 /boot vfat rw 0 0\n"}, ""},
-		{"UEFI, the system partition is read-only, which nothing writes to", efi, map[string]string{"proc/mounts": "/dev/sda2 / ext4 rw 0 0\n/dev/sda1 /boot/efi vfat ro 0 0\n"}, ""},
-		{"UEFI, a newer /boot is mounted over the older one", efi, map[string]string{"proc/mounts": "/dev/sda2 / ext4 rw 0 0\n/dev/sda3 /boot ext4 rw 0 0\n/dev/sda3 /boot ext4 ro 0 0\n"}, "mounted read-only"},
+		{"UEFI, the system partition is read-only, but not written", efi, map[string]string{"proc/mounts": "/dev/sda2 / ext4 rw 0 0\n/dev/sda1 /boot/efi vfat ro 0 0\n"}, ""},
+		{"UEFI, a second /boot is mounted over the first", efi, map[string]string{"proc/mounts": "/dev/sda2 / ext4 rw 0 0\n/dev/sda3 /boot ext4 rw 0 0\n/dev/sda3 /boot ext4 ro 0 0\n"}, "mounted read-only"},
 		{"UEFI, GRUB by its variable", efi, map[string]string{"sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f": "\x06\x00\x00\x00G\x00R\x00U\x00B\x00 \x002\x00"}, ""},
-		{"UEFI, systemd-boot installed beside GRUB and not booted", efi, map[string]string{"boot/efi/loader/loader.conf": "timeout 3\n"}, ""},
+		{"UEFI, systemd-boot installed beside GRUB but not booted", efi, map[string]string{"boot/efi/loader/loader.conf": "timeout 3\n"}, ""},
 
 		{"BLS", pc, map[string]string{"boot/grub/grub.cfg": debianCfg + "blscfg\n"}, "blscfg"},
 		{"no drop-in", pc, map[string]string{"boot/grub/grub.cfg": strings.Replace(debianCfg, " ${flotilla_args}", "", 1)}, "90-flotilla.cfg"},
 		{"no custom.cfg", pc, map[string]string{"boot/grub/grub.cfg": strings.Replace(debianCfg, "custom.cfg", "x", 1)}, "41_custom"},
 		{"no load_env", pc, map[string]string{"boot/grub/grub.cfg": strings.Replace(debianCfg, "load_env", "", 1)}, "load_env"},
-		{"GRUB has not booted it", pc, map[string]string{"proc/cmdline": "root=/dev/sda1\n"}, "GRUB has not booted this board"},
+		{"GRUB has not booted the board", pc, map[string]string{"proc/cmdline": "root=/dev/sda1\n"}, "GRUB has not booted this board"},
 
 		{"no early unit", bone, map[string]string{restoreUnit: ""}, "flotilla-boot-restore.service is not enabled"},
 		{"no early unit on a Raspberry Pi", oldPi, map[string]string{restoreUnit: ""}, "flotilla-boot-restore.service is not enabled"},
 		{"U-Boot's own script", bone, map[string]string{"boot/uEnv.txt": "uenvcmd=run x\n"}, "sets uenvcmd"},
-		{"an A/B of U-Boot's", bone, map[string]string{"boot/uEnv.txt": "bootlimit=3\n"}, "sets bootlimit"},
+		{"U-Boot's A/B", bone, map[string]string{"boot/uEnv.txt": "bootlimit=3\n"}, "sets bootlimit"},
 		{"the eMMC flasher", bone, map[string]string{"boot/uEnv.txt": "cmdline=init=/usr/sbin/init-beagle-flasher\n"}, "instead of the system"},
 		{"Windows line endings", bone, map[string]string{"boot/uEnv.txt": "cmdline=quiet\r\n"}, "Windows line endings"},
 
@@ -146,7 +149,7 @@ func TestWhatOwnsTheBootIsNamed(t *testing.T) {
 	}
 }
 
-func TestHowABoardTriesIsSaid(t *testing.T) {
+func TestTheKindOfTrialIsReported(t *testing.T) {
 	pi4 := maps.Clone(oldPi)
 	pi4["proc/device-tree/chosen/bootloader/tryboot"] = "\x00\x00\x00\x00"
 	for _, c := range []struct {
@@ -157,7 +160,7 @@ func TestHowABoardTriesIsSaid(t *testing.T) {
 		{bone, fleet.BootUEnv, fleet.TrialDeadman}, {pc, fleet.BootGrub, fleet.TrialGrub}, {nil, "", ""},
 	} {
 		if s := refusal(t, machine(t, c.board)); s.Backend != c.backend || s.Trial != c.trial {
-			t.Errorf("%s by %s, want %s by %s", s.Backend, s.Trial, c.backend, c.trial)
+			t.Errorf("backend %s with trial %s, want %s with %s", s.Backend, s.Trial, c.backend, c.trial)
 		}
 	}
 }
@@ -165,15 +168,15 @@ func TestHowABoardTriesIsSaid(t *testing.T) {
 func TestTooLittleSpaceIsRefused(t *testing.T) {
 	m := machine(t, oldPi)
 	if err := m.Refuses(1 << 20); err != nil {
-		t.Errorf("a MiB: %v", err)
+		t.Errorf("a change of 1 MiB: %v", err)
 	}
 	if err := m.Refuses(1 << 60); err == nil || !strings.Contains(err.Error(), "KiB are needed: remove old kernels") {
-		t.Errorf("more than there is: %v", err)
+		t.Errorf("a change larger than the disk: %v", err)
 	}
 }
 
-// A link to a grubenv elsewhere, as on Fedora's EFI system partition, is not replaced by a file;
-// nor is a link custom.cfg.
+// grubenv or custom.cfg may be a link, as to Fedora's EFI system partition. The helper refuses such
+// a board, because it would replace the link with a file.
 func TestALinkInGRUBsDirectoryIsRefused(t *testing.T) {
 	for _, name := range []string{"grubenv", "custom.cfg", "grub.cfg"} {
 		m := machine(t, efi, map[string]string{"boot/efi/elsewhere": string(EmptyEnv())})
@@ -184,8 +187,9 @@ func TestALinkInGRUBsDirectoryIsRefused(t *testing.T) {
 		if err := os.Symlink("../efi/elsewhere", link); err != nil {
 			t.Fatal(err)
 		}
-		if s := refusal(t, m); !strings.Contains(s.Refused, "is a link") && !strings.Contains(s.Refused, "is not a regular file") {
-			t.Errorf("%s is a link, and is refused with %q", name, s.Refused)
+		if s := refusal(t, m); !strings.Contains(s.Refused, "is a link") &&
+			!strings.Contains(s.Refused, "is not a regular file") {
+			t.Errorf("%s is a link: refused with %q", name, s.Refused)
 		}
 	}
 }

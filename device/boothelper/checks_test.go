@@ -34,7 +34,11 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 	for check, breakIt := range broken {
 		t.Run(check, func(t *testing.T) {
 			b := boothelper.TrialProfile()
-			b.Health = fleet.BootHealth{Deadline: metav1.Duration{Duration: 5 * time.Minute}, StableFor: metav1.Duration{Duration: 2 * time.Minute}, Checks: []string{fleet.CheckAgentRunning, check}}
+			b.Health = fleet.BootHealth{
+				Deadline:  metav1.Duration{Duration: 5 * time.Minute},
+				StableFor: metav1.Duration{Duration: 2 * time.Minute},
+				Checks:    []string{fleet.CheckAgentRunning, check},
+			}
 			w, f := newBoard(t, b)
 			st, j, h := w.live(f, func(w *fakeBoard) firmware.Health {
 				now := healthy()
@@ -44,24 +48,28 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 				return now
 			})
 			w.check(st, j, h, wire.FirmwareRolledBack)
-			if !strings.Contains(st.Message, check+": ") || !strings.Contains(st.Message, "after 5m0s") || !slices.Contains(st.Bad, f.Digest) {
-				t.Errorf("it says %+v", st)
+			if !strings.Contains(st.Message, check+": ") || !strings.Contains(st.Message, "after 5m0s") ||
+				!slices.Contains(st.Bad, f.Digest) {
+				t.Errorf("the status is %+v", st)
 			}
 		})
 	}
-	// A configuration is kept if the checks fail at first and then hold for long enough, not if
-	// they hold only briefly.
+	// Checks that fail at first and then hold for long enough keep the configuration; checks that
+	// hold only briefly do not.
 	for rule, c := range map[string]struct {
 		bad  func(uptime time.Duration) bool
 		want string
 	}{
-		"well after two minutes":   {func(up time.Duration) bool { return up < 2*time.Minute }, wire.FirmwareUpToDate},
-		"never well for so long":   {func(up time.Duration) bool { return up/time.Minute%2 == 0 }, wire.FirmwareRolledBack},
-		"well too late to be sure": {func(up time.Duration) bool { return up < 4*time.Minute }, wire.FirmwareRolledBack},
+		"healthy after two minutes":            {func(up time.Duration) bool { return up < 2*time.Minute }, wire.FirmwareUpToDate},
+		"never healthy for two minutes":        {func(up time.Duration) bool { return up/time.Minute%2 == 0 }, wire.FirmwareRolledBack},
+		"healthy too late before the deadline": {func(up time.Duration) bool { return up < 4*time.Minute }, wire.FirmwareRolledBack},
 	} {
 		t.Run(rule, func(t *testing.T) {
 			b := boothelper.TrialProfile()
-			b.Health = fleet.BootHealth{Deadline: metav1.Duration{Duration: 5 * time.Minute}, StableFor: metav1.Duration{Duration: 2 * time.Minute}}
+			b.Health = fleet.BootHealth{
+				Deadline:  metav1.Duration{Duration: 5 * time.Minute},
+				StableFor: metav1.Duration{Duration: 2 * time.Minute},
+			}
 			w, f := newBoard(t, b)
 			st, j, h := w.live(f, func(w *fakeBoard) firmware.Health {
 				now := healthy()
@@ -73,11 +81,14 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 			w.check(st, j, h, c.want)
 		})
 	}
-	// While the agent stands still, the checks do not count as holding; the first facts after that
-	// are old.
-	t.Run("well for a moment, and then not looked at", func(t *testing.T) {
+	// Time in which the agent stands still does not count as holding, because the first facts after
+	// it are old.
+	t.Run("healthy for a moment before the agent stands still", func(t *testing.T) {
 		b := boothelper.TrialProfile()
-		b.Health = fleet.BootHealth{Deadline: metav1.Duration{Duration: 20 * time.Minute}, StableFor: metav1.Duration{Duration: 2 * time.Minute}}
+		b.Health = fleet.BootHealth{
+			Deadline:  metav1.Duration{Duration: 20 * time.Minute},
+			StableFor: metav1.Duration{Duration: 2 * time.Minute},
+		}
 		w, f := newBoard(t, b)
 		looks := 0
 		st, j, h := w.live(f, func(w *fakeBoard) firmware.Health {

@@ -50,7 +50,7 @@ func has(line, w string) bool {
 	return slices.ContainsFunc(words(line), func(x word) bool { return line[x.from:x.to] == w })
 }
 
-// change applies c to the line and records how to undo it.
+// change applies c to the line and records in r how to undo it.
 func (r *record) change(line string, c fleet.BootCmdline) string {
 	for _, w := range c.Remove {
 		for {
@@ -70,8 +70,8 @@ func (r *record) change(line string, c fleet.BootCmdline) string {
 	return line
 }
 
-// without removes the last occurrence of a word and the blanks before it (for the first word, after
-// it).
+// without removes the last occurrence of a word with the blanks before it; for the first word, the
+// blanks after it.
 func without(line, w string) (string, removal) {
 	list := words(line)
 	for i := len(list) - 1; i >= 0; i-- {

@@ -9,10 +9,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A deadman trial is for boards that cannot boot other files once. The helper replaces the files,
-// and the next boot is the trial. If the boot after that finds the trial undecided, Settle restores
-// the old files; an early unit (boot-helper --restore) calls it. A configuration with which the
-// board does not reach that unit is not undone.
+// A deadman trial is for boards that cannot boot other files just once. The helper replaces the
+// files, and the next boot is the trial. If the boot after that finds the trial undecided, an early
+// unit (boot-helper --restore) calls Settle, which restores the old files. A configuration with
+// which the board does not reach that unit is not undone.
 
 // settleDeadman settles an armed deadman trial after a reboot.
 func (h *Helper) settleDeadman() error {
@@ -27,7 +27,7 @@ func (h *Helper) settleDeadman() error {
 	case s.Trial == "":
 		s.Trial, s.Ran = h.Board.BootID(), h.argsApplied()
 		return h.save(s)
-	case s.Trial == h.Board.BootID() && half: // the new files were booted, but the swap was cut off
+	case s.Trial == h.Board.BootID() && half: // the new files were booted, but the swap was interrupted
 		return h.swap(s.From, s.To)
 	case s.Trial == h.Board.BootID():
 		return nil
@@ -35,7 +35,8 @@ func (h *Helper) settleDeadman() error {
 	return h.rollBack(false)
 }
 
-// rollBack restores the files from before the trial. late: the trial's deadline is over.
+// rollBack restores the files from before the trial. late means that the trial's deadline has
+// passed.
 func (h *Helper) rollBack(late bool) error {
 	s := h.state
 	if s.Ran {
@@ -49,8 +50,8 @@ func (h *Helper) rollBack(late bool) error {
 	if s.Trial == "" || err == nil && h.state.Phase != PhaseLeaving {
 		return err
 	}
-	// A file that cannot be restored now may be restored in the next boot: a file system that
-	// became read-only is writable again.
+	// If a file cannot be restored now, the next boot may restore it: a file system that became
+	// read-only is writable again.
 	return errors.Join(err, h.Board.Reboot(""))
 }
 
@@ -82,7 +83,7 @@ func (h *Helper) finishRollBack() error {
 	return h.save(s)
 }
 
-// Leave reboots if the board still runs files that were taken back.
+// Leave reboots if the board still runs files that were rolled back.
 func (h *Helper) Leave() error {
 	if h.state.Phase != PhaseLeaving || h.state.Boot != h.Board.BootID() {
 		return nil
@@ -90,8 +91,8 @@ func (h *Helper) Leave() error {
 	return h.Board.Reboot("")
 }
 
-// armGrub lets GRUB try the candidate at the next boot. It writes custom.cfg first, which alone
-// changes nothing.
+// armGrub makes GRUB try the candidate at the next boot. It writes custom.cfg first, which has no
+// effect alone.
 func (h *Helper) armGrub(dir string) error {
 	s := h.state
 	text, err := grubTrial(s.From, s.To, s.Candidate)
@@ -141,7 +142,7 @@ func (h *Helper) writeOrRemove(name string, text []byte) error {
 	if err := h.Disk.Remove(name); err != nil {
 		return err
 	}
-	return h.Disk.SyncDir(filepath.Dir(name)) // also if the file is already gone: the removal may be only in memory
+	return h.Disk.SyncDir(filepath.Dir(name)) // also if the file is already gone: the removal may not be durable yet
 }
 
 // swapOne is swap for boards with one boot file.

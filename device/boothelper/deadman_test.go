@@ -7,7 +7,7 @@ import (
 	"flotilla.dev/device/boothelper"
 )
 
-// armed returns a board whose deadman trial was armed and then cut off at a call.
+// armed returns a board whose deadman trial was armed; a power cut at call stopAt interrupts it.
 func armed(t *testing.T, stopAt int) (w *fakeBoard, h *boothelper.Helper) {
 	w, f := newBoardOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
 	h = again(t, w)
@@ -21,7 +21,7 @@ func armed(t *testing.T, stopAt int) (w *fakeBoard, h *boothelper.Helper) {
 		case errReboot:
 			w.lose(cut{names: true, text: 2}) // all files were written
 		default:
-			t.Fatalf("it ends with %v", p)
+			t.Fatalf("Arm panics with %v", p)
 		}
 		h = again(t, w)
 	}()
@@ -41,8 +41,8 @@ func again(t *testing.T, w *fakeBoard) *boothelper.Helper {
 	return h
 }
 
-// A trial whose files were never written was not tried, so it is not bad.
-func TestADeadmansTrialThatWasNeverWrittenIsNoTrial(t *testing.T) {
+// A trial whose files were never written has not run, so its configuration is not bad.
+func TestADeadmansTrialWithoutFilesIsNotBad(t *testing.T) {
 	w, h := armed(t, 4) // storing the state takes three calls
 	if err := h.Settle(); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestADeadmansTrialThatWasNeverWrittenIsNoTrial(t *testing.T) {
 	}
 }
 
-func TestADeadmansSecondBootIsTheOldOne(t *testing.T) {
+func TestTheBootAfterADeadmansTrialRestoresTheOldFiles(t *testing.T) {
 	w, h := armed(t, 0)
 	if err := h.Settle(); err != nil {
 		t.Fatal(err)
@@ -61,13 +61,13 @@ func TestADeadmansSecondBootIsTheOldOne(t *testing.T) {
 		t.Fatalf("the trial does not run: %+v", s)
 	}
 	if trial, left := h.Overdue(); !trial || left < time.Minute {
-		t.Errorf("trial %v, left %s", trial, left)
+		t.Errorf("Overdue returns %v, %s", trial, left)
 	}
 	w.lose(cut{})
 	func() {
 		defer func() {
 			if p := recover(); p != errReboot {
-				t.Fatalf("the board that runs what is over does not reboot: %v", p)
+				t.Fatalf("the board does not reboot out of the ended trial: %v", p)
 			}
 		}()
 		t.Fatal(again(t, w).Settle())
@@ -83,8 +83,8 @@ func TestADeadmansSecondBootIsTheOldOne(t *testing.T) {
 }
 
 // A trial that is restored before the board boots it needs no reboot, unless the power is cut
-// meanwhile.
-func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
+// during the restore.
+func TestADeadmansTrialCanBeRestoredBeforeItRuns(t *testing.T) {
 	for stopAt := range 40 {
 		w, f := newBoardOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
 		h := again(t, w)
@@ -92,7 +92,7 @@ func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		func() {
-			defer func() { _ = recover() }() // the reboot does not happen
+			defer func() { _ = recover() }() // the test suppresses the reboot
 			t.Fatal(h.Arm(f))
 		}()
 		cutOff := false
@@ -109,7 +109,7 @@ func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
 			}
 		}()
 		w.stopAt = 0
-		for range 4 { // boots
+		for range 4 { // up to four boots
 			func() {
 				defer func() {
 					if p := recover(); p != nil {
@@ -120,7 +120,7 @@ func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
 				if err := h.Settle(); err != nil {
 					t.Fatal(err)
 				}
-				if h.Status().Phase == boothelper.PhaseArmed { // the power was cut before the restore was stored: the agent restores again
+				if h.Status().Phase == boothelper.PhaseArmed { // the restore was not stored yet: repeat it
 					if err := h.Restore(); err != nil {
 						t.Fatal(err)
 					}
@@ -130,8 +130,9 @@ func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
 				}
 			}()
 		}
-		if s := h.Status(); s.Phase != boothelper.PhaseIdle || !like(w.runs, w.old) || !w.files().Equal(w.old) || !cutOff && s.Left != "" {
-			t.Errorf("call %d: %+v, runs %q", stopAt, s, w.runs.Cmdline)
+		if s := h.Status(); s.Phase != boothelper.PhaseIdle || !like(w.runs, w.old) || !w.files().Equal(w.old) ||
+			!cutOff && s.Left != "" {
+			t.Errorf("power cut at call %d: %+v, the board runs %q", stopAt, s, w.runs.Cmdline)
 		}
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Disk changes files, one call at a time. Tests use one that loses power at a call, and with it
-// all that was not synced.
+// A Disk changes files, one call at a time. The Disk of tests can lose power at any call, and then
+// loses unsynced data.
 type Disk interface {
-	Read(name string) ([]byte, error)     // a regular file of at most maxRead bytes; fs.ErrNotExist
-	Write(name string, text []byte) error // in place; durable after Sync
+	Read(name string) ([]byte, error)     // reads a regular file of at most maxRead bytes, or returns fs.ErrNotExist
+	Write(name string, text []byte) error // writes in place; durable after Sync
 	Sync(name string) error
-	SyncDir(name string) error // makes names, renames and removals in it durable
+	SyncDir(name string) error // makes new names, renames and removals in a directory durable
 	Rename(from, to string) error
 	Remove(name string) error // succeeds if the file does not exist
 }
@@ -82,7 +82,7 @@ func (Kernel) Remove(name string) error {
 }
 
 // replace writes a whole file atomically and makes it durable. A file that already has the text is
-// synced too: the process that wrote it may have been killed before its sync.
+// synced too, because the process that wrote it may have been killed before its sync.
 func replace(d Disk, name string, text []byte) error {
 	if old, err := d.Read(name); err == nil && bytes.Equal(old, text) {
 		if err = d.Sync(name); err == nil {
@@ -109,15 +109,15 @@ func replace(d Disk, name string, text []byte) error {
 	return nil
 }
 
-// Slots store one text in two files that are written in turn. A write that is cut off loses the
-// newer text, never both.
+// Slots store one text in two files that are written in turn. An interrupted write loses only the
+// newer text.
 type Slots struct {
 	Disk Disk
 	Dir  string
 	Name string
 	seq  uint64
 	next int
-	read bool // the newest text was written by another process and may not be durable yet
+	read bool // another process wrote the newest text, which may not be durable yet
 }
 
 const sealed = "flotilla-%s v1 seq:%020d sha256:%s\n"
@@ -128,12 +128,12 @@ func (s *Slots) path(i int) string {
 
 func (s *Slots) seal(seq uint64, text []byte) []byte {
 	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "%d\n", seq) // a hash never fails
+	_, _ = fmt.Fprintf(h, "%d\n", seq) // writing to a hash never fails
 	_, _ = h.Write(text)
 	return fmt.Appendf(nil, sealed, s.Name, seq, hex.EncodeToString(h.Sum(nil)))
 }
 
-// Load returns the newest intact text; nil if none was ever written.
+// Load returns the newest intact text, or nil if no text was ever written.
 func (s *Slots) Load() (newest []byte, err error) {
 	var bad []error
 	s.seq, s.next, s.read = 0, 0, false
@@ -162,7 +162,7 @@ func (s *Slots) Load() (newest []byte, err error) {
 		return nil, fmt.Errorf("the stored state of this board's boot is lost: %w: remove both files to begin again",
 			errors.Join(bad...))
 	}
-	if newest == nil && len(bad) == 1 { // the very first write was cut off
+	if newest == nil && len(bad) == 1 { // the very first write was interrupted
 		if _, err := s.Disk.Read(s.path(0)); err == nil {
 			s.next = 0
 		}

@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Calls fail, one or several in a row: the disk is full (removals still work), read-only, or
-// returns I/O errors. The boot files, the stored state, or all files are affected.
+// One or several calls in a row fail: the disk is full (removals still work), read-only, or returns
+// I/O errors. Affected are the boot files, the stored state, or all files.
 func TestWhereverTheDiskFails(t *testing.T) {
 	runs := 0
 	kinds := []struct {
@@ -31,7 +31,7 @@ func TestWhereverTheDiskFails(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {
 		for undo := range 2 {
 			for n := 1; n < 500; n++ {
-				if left(t, n+undo) {
+				if onlyLong(t, n+undo) {
 					continue
 				}
 				beyond := true // the run has fewer than n calls
@@ -87,8 +87,8 @@ func TestWhereverTheDiskFails(t *testing.T) {
 	t.Logf("%d runs", runs)
 }
 
-// During a trial that takes the network away, the boot partition becomes read-only until the next
-// boot, as after an error of the file system, or full for good, as by a new kernel.
+// During a trial that breaks the network, the boot partition becomes read-only until the next boot,
+// as after an error of the file system, or full for good, as by a new kernel.
 func TestATrialEndsOnAFullOrReadOnlyBootPartition(t *testing.T) {
 	for _, way := range ways {
 		for _, kind := range []struct {
@@ -131,7 +131,7 @@ func TestATrialEndsOnAFullOrReadOnlyBootPartition(t *testing.T) {
 					}
 					st, j, h := w.live(f, worse)
 					if boot == 0 {
-						t.Fatal("nothing was tried")
+						t.Fatal("the trial did not run")
 					}
 					if undo > 0 {
 						w.goneBack(st, j, h, wire.FirmwareFailed)
@@ -154,7 +154,7 @@ type realBoard struct {
 func (b *realBoard) Boots() (string, string, error) { return b.backend(), b.at, nil }
 func (b *realBoard) Reboot(string) error            { b.reboots++; return nil }
 
-// armedOn returns a helper on the real disk that has armed a trial.
+// armedOn returns a helper on the real disk with an armed trial.
 func armedOn(t *testing.T, b boothelper.Board, dir string, f *wire.Firmware) *boothelper.Helper {
 	t.Helper()
 	h, err := boothelper.New(boothelper.Kernel{}, b, dir)
@@ -167,9 +167,9 @@ func armedOn(t *testing.T, b boothelper.Board, dir string, f *wire.Firmware) *bo
 	return h
 }
 
-// A new kernel has filled the boot partition to its last byte during the trial: the old files are
-// restored all the same.
-func TestADeadmanGivesBackOnARealDiskThatIsFull(t *testing.T) {
+// During the trial a new kernel has filled the boot partition to its last byte. The old files are
+// still restored.
+func TestADeadmanRestoresOnAFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: no disk was filled: only root can mount a tmpfs")
 	}
@@ -190,7 +190,7 @@ func TestADeadmanGivesBackOnARealDiskThatIsFull(t *testing.T) {
 		t.Fatalf("the trial does not run: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(b.at, "initrd.img"), make([]byte, 4<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("it is not full: %v", err)
+		t.Fatalf("the disk is not full: %v", err)
 	}
 	if err := h.Restore(); err != nil {
 		t.Error(err)
@@ -202,9 +202,9 @@ func TestADeadmanGivesBackOnARealDiskThatIsFull(t *testing.T) {
 	}
 }
 
-// Debian makes the root read-only after an error of the file system. Neither agent nor helper can
-// store anything then, and the deadman ends the trial all the same.
-func TestTheDeadmanEndsATrialOnARootThatIsReadOnly(t *testing.T) {
+// Debian makes the root read-only after an error of the file system. Agent and helper cannot store
+// anything then, but the deadman still ends the trial.
+func TestTheDeadmanEndsATrialOnAReadOnlyRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can mount a tmpfs")
 	}
@@ -235,7 +235,7 @@ func TestTheDeadmanEndsATrialOnARootThatIsReadOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			cancel() // Deadman checks once
+			cancel() // with an ended context Deadman checks once
 			w.uptime = 5 * time.Minute
 			if err := s.Deadman(ctx); err != nil || b.reboots != 0 {
 				t.Fatalf("before the deadline: %v, %d reboots", err, b.reboots)
@@ -244,22 +244,24 @@ func TestTheDeadmanEndsATrialOnARootThatIsReadOnly(t *testing.T) {
 			if err := s.Deadman(ctx); err != nil || b.reboots == 0 {
 				t.Errorf("after the deadline: %v, %d reboots", err, b.reboots)
 			}
-			if way == boothelper.ByTryboot || way == boothelper.ByGrub { // here the boot loader reports the trial too
+			if way == boothelper.ByTryboot ||
+				way == boothelper.ByGrub { // these boot loaders report the trial even if the stored state is lost
 				*s = boothelper.Server{Disk: boothelper.Kernel{}, Board: b, StateDir: t.TempDir(), Log: s.Log}
 				for i := range 2 {
-					if err := os.WriteFile(filepath.Join(s.StateDir, fmt.Sprintf("boot-helper.%d.state", i)), []byte("damaged"), 0o600); err != nil {
+					if err := os.WriteFile(filepath.Join(s.StateDir, fmt.Sprintf("boot-helper.%d.state", i)), []byte("damaged"),
+						0o600); err != nil {
 						t.Fatal(err)
 					}
 				}
 				b.reboots, w.uptime = 0, 62*time.Minute
 				if err := s.Deadman(ctx); err != nil || b.reboots != 1 {
-					t.Errorf("where what is remembered is lost: %v, %d reboots", err, b.reboots)
+					t.Errorf("with a lost state: %v, %d reboots", err, b.reboots)
 				}
 				s.StateDir = dir
 			}
 			w.boot, b.reboots, w.trying, w.args = w.boot+1, 0, false, ""
 			if err := s.Deadman(ctx); err != nil || b.reboots != 0 {
-				t.Errorf("in the next boot, still read-only: %v, %d reboots", err, b.reboots)
+				t.Errorf("in the next boot, with a read-only state: %v, %d reboots", err, b.reboots)
 			}
 		})
 	}

@@ -12,7 +12,7 @@ var (
 	HubsKey = HubKey.Public().(ed25519.PublicKey)
 )
 
-// How the boards of these tests boot: firmware with trials, firmware without, U-Boot, GRUB.
+// The kinds of boards in these tests: firmware with trials, firmware without, U-Boot, GRUB.
 const (
 	ByTryboot = "tryboot"
 	ByDeadman = "deadman"
@@ -41,7 +41,7 @@ func EmptyEnv() []byte {
 	return append([]byte(envHead), bytes.Repeat([]byte("#"), envSize-len(envHead))...)
 }
 
-// Internal names that the tests of agent and helper together use.
+// Internal names for the tests of agent and helper together.
 const (
 	ConfigTxt, CmdlineTxt, UEnvTxt, CustomCfg = configTxt, cmdlineTxt, uEnvTxt, customCfg
 	TryTxt, TryCmdline, TrialMark             = tryTxt, tryCmdline, trialMark

@@ -8,19 +8,27 @@ import (
 	"path"
 )
 
-// An inode is a file and its durable text, which survives a power cut.
+// An inode is a file and its durable text, the part that survives a power cut.
 type inode struct{ text, durable []byte }
 
-// A cut says how much unsynced data survives a power cut.
+// A cut says which unsynced data survives a power cut.
 type cut struct {
 	names bool // new names survive
-	last  bool // only the newest name does: unsynced names have no order
-	text  int  // new text: 0 none, 1 the first half, 2 all
+	last  bool // only the newest name survives: unsynced names have no order
+	text  int  // how much new text survives: 0 none, 1 the first half, 2 all
 }
 
-var cuts = []cut{{}, {names: true}, {names: true, text: 1}, {names: true, text: 2}, {text: 1}, {text: 2}, {last: true, text: 2}}
+var cuts = []cut{
+	{},
+	{names: true},
+	{names: true, text: 1},
+	{names: true, text: 2},
+	{text: 1},
+	{text: 2},
+	{last: true, text: 2},
+}
 
-// fault returns the injected error of the next call.
+// fault counts a call and returns its injected error.
 func (w *fakeBoard) fault(dir string, frees bool) error {
 	if w.fails == nil {
 		return nil
@@ -74,7 +82,7 @@ func (w *fakeBoard) Sync(name string) error {
 }
 
 func (w *fakeBoard) SyncDir(dir string) error {
-	err := w.fault(dir, true) // it needs no space
+	err := w.fault(dir, true) // a removal needs no space
 	if err == nil {
 		err = w.call()
 	}

@@ -10,9 +10,10 @@ import (
 	"flotilla.dev/device/boothelper"
 )
 
-// No input changes the board without the hub's signature.
+// Without the hub's signature no request changes the board.
 func FuzzTheHelpersSocket(f *testing.F) {
-	for _, op := range []string{boothelper.OpStatus, boothelper.OpPin, boothelper.OpInspect, boothelper.OpArm, boothelper.OpKeep, boothelper.OpRestore, boothelper.OpUndo, "x"} {
+	for _, op := range []string{boothelper.OpStatus, boothelper.OpPin, boothelper.OpInspect, boothelper.OpArm,
+		boothelper.OpKeep, boothelper.OpRestore, boothelper.OpUndo, "x"} {
 		f.Add([]byte(`{"op":"`+op+`"}`+"\n"), false)
 		f.Add([]byte(`{"op":"`+op+`","digest":"sha256:0","node":"pi-1","key":"AAAA","firmware":{"generation":7,"digest":"sha256:0","document":"e30=","signature":"AAAA","try":true}}`+"\n"), true)
 	}
@@ -40,10 +41,10 @@ func FuzzTheHelpersSocket(f *testing.F) {
 		}
 		h.Do(r) // a reboot would panic
 		if now := snapshot(w); !maps.Equal(was, now) {
-			t.Errorf("%q has changed the board's files", text)
+			t.Errorf("request %q has changed the board's files", text)
 		}
 		if h.Status().Phase != boothelper.PhaseIdle || h.Status().Kept != "" {
-			t.Errorf("%q is at %q %q", text, h.Status().Phase, h.Status().Kept)
+			t.Errorf("request %q: the helper is in phase %q %q", text, h.Status().Phase, h.Status().Kept)
 		}
 	})
 }

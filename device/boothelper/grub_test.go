@@ -13,12 +13,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A grubDisk is a disk with an ext4 file system of our files. The BIOS boots GRUB from it, or a
-// UEFI does from an EFI system partition beside it.
+// A grubDisk is a disk with an ext4 file system of our files. The BIOS boots GRUB from the disk, or
+// UEFI boots GRUB from an EFI system partition beside it.
 type grubDisk struct {
 	t    *testing.T
 	efi  bool
-	root string // directory of the file system's files
+	root string // directory with the content of the file system
 	dir  string
 }
 
@@ -29,11 +29,17 @@ const (
 	rootUUID    = "6d1f9c52-94a5-4b7e-9a61-3f2f8f0f5a10"
 )
 
-// newGrubDisk has a grub.cfg as grub-mkconfig writes it, with an entry that prints the command line
-// and halts instead of starting Linux.
+// newGrubDisk returns a disk with a grub.cfg as grub-mkconfig writes it. Its entry prints the
+// command line and halts instead of starting Linux.
 func newGrubDisk(t *testing.T, efi bool) *grubDisk {
 	t.Helper()
-	modules, needs := grubModules, []string{"qemu-system-x86_64", "grub-mkimage", "mke2fs", "debugfs", "/etc/grub.d/41_custom"}
+	modules, needs := grubModules, []string{
+		"qemu-system-x86_64",
+		"grub-mkimage",
+		"mke2fs",
+		"debugfs",
+		"/etc/grub.d/41_custom",
+	}
 	if efi {
 		modules, needs = efiModules, append(needs, efiFirmware, efiModules+"/loadenv.mod")
 	} else {
@@ -91,8 +97,9 @@ func (d *grubDisk) make(kind string) (disk string) {
 	disk = filepath.Join(d.dir, "disk.img")
 	_ = os.Remove(part)
 	d.run("mke2fs", "-q", "-t", kind, "-U", rootUUID, "-d", d.root, part, "40M")
-	modules := []string{"part_msdos", "ext2", "normal", "loadenv", "echo", "test", "configfile", "halt", "serial", "terminal"}
-	if d.efi { // as on Debian: this grub.cfg loads the one in /boot/grub
+	modules := []string{"part_msdos", "ext2", "normal", "loadenv", "echo", "test", "configfile", "halt", "serial",
+		"terminal"}
+	if d.efi { // as on Debian, this grub.cfg loads /boot/grub/grub.cfg
 		boot := filepath.Join(d.dir, "esp/EFI/BOOT")
 		if err := os.MkdirAll(boot, 0o755); err != nil {
 			d.t.Fatal(err)
@@ -101,9 +108,11 @@ func (d *grubDisk) make(kind string) (disk string) {
 		if err := os.WriteFile(filepath.Join(boot, grubCfg), []byte(stub), 0o644); err != nil {
 			d.t.Fatal(err)
 		}
-		d.run("grub-mkimage", append([]string{"-O", "x86_64-efi", "-o", filepath.Join(boot, "BOOTX64.EFI"), "-p", "/EFI/BOOT", "fat", "search", "search_fs_uuid"}, modules...)...)
+		d.run("grub-mkimage", append([]string{"-O", "x86_64-efi", "-o", filepath.Join(boot, "BOOTX64.EFI"), "-p",
+			"/EFI/BOOT", "fat", "search", "search_fs_uuid"}, modules...)...)
 	} else {
-		d.run("grub-mkimage", append([]string{"-O", "i386-pc", "-o", core, "-p", "(hd0,msdos1)/boot/grub", "biosdisk"}, modules...)...)
+		d.run("grub-mkimage", append([]string{"-O", "i386-pc", "-o", core, "-p", "(hd0,msdos1)/boot/grub", "biosdisk"},
+			modules...)...)
 	}
 	read := func(name string) []byte {
 		b, err := os.ReadFile(name)
@@ -139,13 +148,22 @@ func (d *grubDisk) run(name string, args ...string) {
 }
 
 // boot boots the disk and returns the command line with which GRUB would start Linux.
-func (d *grubDisk) boot(drive string) (args, said string) {
+func (d *grubDisk) boot(drive string) (args, output string) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), 4*time.Minute)
 	defer cancel()
-	qemu := []string{"-accel", "tcg", "-m", "64", "-display", "none", "-serial", "stdio", "-no-reboot", "-net", "none", "-drive", drive}
+	qemu := []string{"-accel", "tcg", "-m", "64", "-display", "none", "-serial", "stdio", "-no-reboot", "-net", "none",
+		"-drive", drive}
 	if d.efi {
-		qemu = append(qemu, "-m", "256", "-bios", efiFirmware, "-drive", "format=raw,readonly=on,if=virtio,file=fat:"+filepath.Join(d.dir, "esp"))
+		qemu = append(
+			qemu,
+			"-m",
+			"256",
+			"-bios",
+			efiFirmware,
+			"-drive",
+			"format=raw,readonly=on,if=virtio,file=fat:"+filepath.Join(d.dir, "esp"),
+		)
 	}
 	out, err := exec.CommandContext(ctx, "qemu-system-x86_64", qemu...).CombinedOutput()
 	if err != nil {
@@ -153,7 +171,7 @@ func (d *grubDisk) boot(drive string) (args, said string) {
 	}
 	_, args, ok := strings.Cut(string(out), "BOOT ")
 	if !ok {
-		d.t.Fatalf("GRUB starts nothing:\n%q", out)
+		d.t.Fatalf("GRUB starts no entry:\n%q", out)
 	}
 	args, _, _ = strings.Cut(args, "\r")
 	return strings.TrimSpace(args), string(out)
@@ -174,7 +192,7 @@ func grubFiles(t *testing.T) (from, to Files) {
 	return from, to
 }
 
-// The real GRUB boots the trial once and then the old words. Where it cannot write its environment
+// The real GRUB boots the trial once and then the old words. If GRUB cannot write its environment
 // block, it does not boot the trial.
 func TestGRUBTriesOnce(t *testing.T) {
 	t.Parallel()
@@ -201,13 +219,13 @@ func triesOnce(t *testing.T, d *grubDisk) {
 	tried := entry + "psi=1 a.b=c,d " + grubTrialOf + trialName(digest)
 	wants := func(disk, options, want string) {
 		t.Helper()
-		if got, said := d.boot("format=raw,file=" + disk + options); got != want {
-			t.Errorf("GRUB starts %q, want %q:\n%q", got, want, said)
+		if got, output := d.boot("format=raw,file=" + disk + options); got != want {
+			t.Errorf("GRUB starts %q, want %q:\n%q", got, want, output)
 		}
 	}
 
-	// The kind of firmware matters only for reading and writing the disk. The BIOS boots in a third
-	// of the time, so it runs the other cases.
+	// The kind of firmware matters only for reading and writing the disk. The BIOS takes a third of
+	// the time, so it runs the other cases.
 	if d.put(customCfg, string(from.Config)); !d.efi {
 		wants(d.make("ext4"), "", entry+"kept=1")
 	}
@@ -224,13 +242,13 @@ func triesOnce(t *testing.T, d *grubDisk) {
 		wants(disk, "", entry+"kept=1")
 	}
 
-	// The environment block that GRUB has written can be read and armed again.
+	// The environment block as GRUB leaves it can be read and armed again.
 	out, err := exec.Command("debugfs", "-R", "cat /boot/grub/grubenv", "-c", offset(t, d, disk)).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(out), trialName(digest)) {
-		t.Errorf("GRUB has left %q", out)
+		t.Errorf("GRUB has written the environment block %q", out)
 	}
 	env, err = setEnv(out, grubTry, trialName(digest))
 	if err != nil {
@@ -239,7 +257,7 @@ func triesOnce(t *testing.T, d *grubDisk) {
 	d.put(grubEnv, string(env))
 	wants(d.make("ext4"), "", tried)
 
-	if d.put(customCfg, string(to.Config)); !d.efi { // kept
+	if d.put(customCfg, string(to.Config)); !d.efi { // the trial is kept
 		wants(d.make("ext4"), "", entry+"psi=1 a.b=c,d")
 	}
 }
@@ -268,13 +286,16 @@ func TestGRUBsEnvironmentBlock(t *testing.T) {
 		{grubTry, "", ""},
 	} {
 		var err error
-		if env, err = setEnv(env, c.key, c.value); err != nil || len(env) != envSize || strings.TrimRight(string(env), "#") != envHead+c.want {
-			t.Errorf("%s=%s: %q, %v", c.key, c.value, env, err)
+		if env, err = setEnv(env, c.key, c.value); err != nil || len(env) != envSize ||
+			strings.TrimRight(string(env), "#") != envHead+c.want {
+			t.Errorf("set %s=%s: %q, %v", c.key, c.value, env, err)
 		}
 	}
-	for name, bad := range map[string][]byte{"empty": nil, "short": env[:1000], "another": []byte(strings.Repeat("x", envSize)), "cut": append([]byte(envHead+"a=b"), strings.Repeat("#", envSize-len(envHead)-3)...)} {
+	for name, bad := range map[string][]byte{"empty": nil, "short": env[:1000],
+		"another": []byte(strings.Repeat("x", envSize)), "cut": append([]byte(envHead+"a=b"),
+			strings.Repeat("#", envSize-len(envHead)-3)...)} {
 		if _, err := setEnv(bad, grubTry, "x"); err == nil {
-			t.Errorf("%s is taken", name)
+			t.Errorf("an invalid environment block is accepted: %s", name)
 		}
 	}
 	if _, err := setEnv(env, grubTry, strings.Repeat("x", envSize)); err == nil || !strings.Contains(err.Error(), "full") {
@@ -282,7 +303,7 @@ func TestGRUBsEnvironmentBlock(t *testing.T) {
 	}
 }
 
-func TestWhatGRUBAndUBootReadIsOursOnlyInItsSection(t *testing.T) {
+func TestOnlyTheSectionOfGRUBAndUBootFilesChanges(t *testing.T) {
 	for _, text := range []string{"", "a=1", "a=1\n", "# x\ncmdline=quiet b\n", "cmdline=quiet b"} {
 		for _, backend := range []string{fleet.BootGrub, fleet.BootUEnv} {
 			b := ProfileOf(ByGrub)
@@ -294,13 +315,19 @@ func TestWhatGRUBAndUBootReadIsOursOnlyInItsSection(t *testing.T) {
 			}
 			twice, err := render(once, b)
 			if err != nil || !twice.Equal(once) {
-				t.Errorf("%s, twice: %q, %v; once %q", backend, twice.Config, err, once.Config)
+				t.Errorf("%s: rendered twice: %q, %v; once: %q", backend, twice.Config, err, once.Config)
 			}
 			if back, err := withoutSection("x", once.Config); err != nil || string(back) != text {
-				t.Errorf("%s: %q is %q without the section, %v", backend, text, back, err)
+				t.Errorf("%s: %q without the section is %q, %v", backend, text, back, err)
 			}
 			if !strings.HasPrefix(string(once.Config), text) || changes(backend, live, once) == "" {
-				t.Errorf("%s: %q has become %q: %s", backend, text, once.Config, changes(backend, live, once))
+				t.Errorf(
+					"%s: text outside of the section was %q and is %q: %s",
+					backend,
+					text,
+					once.Config,
+					changes(backend, live, once),
+				)
 			}
 			if backend == fleet.BootGrub {
 				trial, err := grubTrial(live, once, "sha256:abc")
@@ -308,7 +335,7 @@ func TestWhatGRUBAndUBootReadIsOursOnlyInItsSection(t *testing.T) {
 					t.Fatal(err)
 				}
 				if back, err := untried(trial); err != nil || string(back) != text {
-					t.Errorf("after a trial %q is %q, %v", text, back, err)
+					t.Errorf("after a trial %q has become %q, %v", text, back, err)
 				}
 			}
 		}

@@ -25,10 +25,10 @@ type Board interface {
 	// Boots returns the backend that boots the board (one of fleet.BootBackends) and the directory
 	// of its files. The error says why those files may not be changed.
 	Boots() (backend, dir string, err error)
-	Cmdline() string // of the running kernel
-	// Restores returns why the old files would not be restored early in the next boots.
+	Cmdline() string // command line of the running kernel
+	// Restores returns an error if the old files would not be restored early in each boot.
 	Restores() error
-	// Refuses returns other reasons against a change now. need: bytes of space for it.
+	// Refuses returns other reasons against a change now. need is the required space in bytes.
 	Refuses(need int64) error
 	HasOverlay(name string) bool
 	Reboot(argument string) error
@@ -54,28 +54,28 @@ const (
 
 // A Status is the state of the helper and its board.
 type Status struct {
-	Node       string        `json:"node,omitempty"` // whose boot configurations it takes; empty: not pinned yet
+	Node       string        `json:"node,omitempty"` // name of the node that may send boot configurations; empty: not pinned yet
 	Key        []byte        `json:"key,omitempty"`  // public key of the node's hub
 	Generation int64         `json:"generation,omitempty"`
 	Phase      string        `json:"phase,omitempty"`
 	Candidate  string        `json:"candidate,omitempty"`
 	Kept       string        `json:"kept,omitempty"`
 	Undoable   bool          `json:"undoable,omitempty"`
-	Left       string        `json:"left,omitempty"`  // digest of the last trial that ran and was left
-	Late       bool          `json:"late,omitempty"`  // Left was left because its deadline was over
+	Left       string        `json:"left,omitempty"`  // digest of the last trial that ran and was abandoned
+	Late       bool          `json:"late,omitempty"`  // Left was abandoned because its deadline had passed
 	Ran        bool          `json:"ran,omitempty"`   // the trial of Candidate has run since it was armed
 	Armed      string        `json:"armed,omitempty"` // boot id at which the phase began
 	BootID     string        `json:"bootID"`
 	Uptime     time.Duration `json:"uptime"`
-	Lost       bool          `json:"lost,omitempty"`    // the boot files no longer have all of Kept
+	Lost       bool          `json:"lost,omitempty"`    // the boot files no longer contain all of Kept
 	Tryboot    bool          `json:"tryboot,omitempty"` // this boot is the trial, and the kernel runs with its settings
-	Backend    string        `json:"backend,omitempty"` // what boots the board
+	Backend    string        `json:"backend,omitempty"` // the board's boot method
 	Trial      string        `json:"trial,omitempty"`   // fleet.TrialTryboot, TrialDeadman or TrialGrub
-	// why the boot files may not be changed on this board, now or ever
+	// Refused says why the boot files may not be changed on this board, now or ever.
 	Refused string `json:"refused,omitempty"`
 }
 
-// savedState is what the helper stores between requests and boots.
+// savedState is the state that the helper stores between requests and boots.
 type savedState struct {
 	Node         string        `json:"node,omitempty"`
 	Key          []byte        `json:"key,omitempty"`
@@ -85,10 +85,10 @@ type savedState struct {
 	Way          string        `json:"way,omitempty"`   // how Candidate is tried; empty: tryboot
 	Trial        string        `json:"trial,omitempty"` // boot id of the running trial
 	Ran          bool          `json:"ran,omitempty"`   // the trial has run with its settings
-	Left         string        `json:"left,omitempty"`  // digest of the last trial that ran and was left
-	Late         bool          `json:"late,omitempty"`  // Left was left because its deadline was over
+	Left         string        `json:"left,omitempty"`  // digest of the last trial that ran and was abandoned
+	Late         bool          `json:"late,omitempty"`  // Left was abandoned because its deadline had passed
 	Candidate    string        `json:"candidate,omitempty"`
-	Deadline     time.Duration `json:"deadline,omitempty"` // of Candidate
+	Deadline     time.Duration `json:"deadline,omitempty"` // time from the boot to the verdict about Candidate
 	From         Files         `json:"from,omitzero"`      // old and new files of the phase
 	To           Files         `json:"to,omitzero"`
 	Kept         string        `json:"kept,omitempty"`
@@ -99,7 +99,7 @@ type savedState struct {
 	Current      Files         `json:"current,omitzero"` // the files of Kept
 }
 
-// A Helper changes the boot files of one board. Its methods are not for concurrent use.
+// A Helper changes the boot files of one board. Its methods are not safe for concurrent use.
 type Helper struct {
 	Disk  Disk
 	Board Board
@@ -107,7 +107,7 @@ type Helper struct {
 	state savedState
 }
 
-// New loads the helper's stored state. The caller calls Settle first.
+// New loads the helper's stored state. The caller must call Settle first.
 func New(d Disk, b Board, stateDir string) (*Helper, error) {
 	h := &Helper{Disk: d, Board: b, Slots: &Slots{Disk: d, Dir: stateDir, Name: "boot-helper"}}
 	text, err := h.Slots.Load()
@@ -138,7 +138,7 @@ func (h *Helper) Status() Status {
 		Uptime: h.Board.Uptime(),
 	}
 	out.Tryboot = h.inTrial() && h.argsApplied()
-	out.Backend, _, _ = h.Board.Boots() // refuses reports the error
+	out.Backend, _, _ = h.Board.Boots() // refuses reports the error of Boots
 	if out.Trial = s.Way; s.Phase == PhaseIdle {
 		out.Trial = h.way(out.Backend, "")
 	}
@@ -155,7 +155,7 @@ func (h *Helper) Status() Status {
 	return out
 }
 
-// Pin stores the node and its hub's key. Only the first call succeeds until Forget.
+// Pin stores the node and its hub's key. After the first call it accepts no others until Forget.
 func (h *Helper) Pin(node string, key []byte) error {
 	s := h.state
 	switch {
@@ -210,8 +210,8 @@ func (h *Helper) grubIgnoresArgs() bool {
 	return err == nil && grubTakes(string(cfg)) != nil
 }
 
-// verify decodes a configuration if the hub has signed it for this board and it is not older than
-// the last one.
+// verify decodes a configuration. It returns an error unless the hub has signed it for this board
+// and it is at least as new as the last one.
 func (h *Helper) verify(f *wire.Firmware) (*fleet.BootConfig, error) {
 	if f == nil {
 		return nil, errors.New("the boot configuration is missing")
@@ -221,7 +221,7 @@ func (h *Helper) verify(f *wire.Firmware) (*fleet.BootConfig, error) {
 		return nil, err
 	}
 	if f.Generation < h.state.Generation {
-		return nil, fmt.Errorf("its generation %d is older than %d, the last one of this device", f.Generation,
+		return nil, fmt.Errorf("generation %d of the configuration is older than %d, the last one of this device", f.Generation,
 			h.state.Generation)
 	}
 	backend, _, err := h.Board.Boots()
@@ -231,7 +231,7 @@ func (h *Helper) verify(f *wire.Firmware) (*fleet.BootConfig, error) {
 	case err != nil:
 		return nil, err
 	case b.Backend != backend:
-		return nil, fmt.Errorf("it is for boards that boot by %s, and this one boots by %s: set the profile's backend",
+		return nil, fmt.Errorf("the configuration is for boards that boot by %s, and this board boots by %s: set the profile's backend",
 			b.Backend, backend)
 	}
 	for _, o := range b.Config.DTOverlay {
@@ -242,7 +242,7 @@ func (h *Helper) verify(f *wire.Firmware) (*fleet.BootConfig, error) {
 	return b, nil
 }
 
-// way returns how a configuration with this trial setting (one of fleet.BootTrials) is tried here.
+// way returns the kind of trial on this board for a trial setting (one of fleet.BootTrials).
 func (h *Helper) way(backend, trial string) string {
 	_, offered := h.Board.Tryboot()
 	switch {
@@ -257,8 +257,8 @@ func (h *Helper) way(backend, trial string) string {
 }
 
 // inTrial reports whether this boot is the trial. GRUB and firmware with tryboot put a mark on the
-// kernel's command line. The firmware's own flag alone proves nothing: it may have booted other
-// files.
+// kernel's command line. The firmware's own flag alone proves nothing, because the firmware may
+// have booted other files.
 func (h *Helper) inTrial() bool {
 	s := h.state
 	if s.Way == fleet.TrialDeadman {
@@ -267,19 +267,19 @@ func (h *Helper) inTrial() bool {
 	return s.Candidate != "" && slices.Contains(strings.Fields(h.Board.Cmdline()), grubTrialOf+trialName(s.Candidate))
 }
 
-// mayBeInTrial reports whether this boot is the trial, or the firmware calls it one.
+// mayBeInTrial reports whether this boot is the trial, or the firmware says so.
 func (h *Helper) mayBeInTrial() bool {
 	now, _ := h.Board.Tryboot()
 	return now || h.inTrial()
 }
 
-// argsApplied reports whether the kernel runs with every word that the candidate adds. After a deadman's
-// swap the board may boot from other files, such as another card. Consoles do not count: the
-// firmware Raspberry Pis only renames them.
+// argsApplied reports whether the kernel runs with every word that the candidate adds. After a
+// deadman's swap the board may boot from other files, such as another card. Consoles do not count,
+// because the firmware of Raspberry Pis renames them.
 func (h *Helper) argsApplied() bool {
 	s := h.state
 	if s.Way != fleet.TrialDeadman {
-		return true // trying has compared the command line
+		return true // inTrial has compared the command line
 	}
 	was, is := wordsOf(s.From), wordsOf(s.To)
 	if len(s.From.Cmdline)+len(s.To.Cmdline) == 0 {

@@ -10,18 +10,19 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A kept configuration counts while the files have it. Debian's raspi-firmware rewrites config.txt
-// and cmdline.txt with each kernel, a user restores a backup, or a card loses data.
-func TestWhatIsTakenOutOfTheFilesIsKeptNoMore(t *testing.T) {
+// A kept configuration is reported only while the files contain it. Debian's raspi-firmware
+// rewrites config.txt and cmdline.txt with each kernel, a user restores a backup, or a card loses
+// data.
+func TestAConfigurationRemovedFromTheFilesIsLost(t *testing.T) {
 	for _, way := range ways {
 		t.Run(way, func(t *testing.T) {
 			w, f := newBoardOf(t, way, boothelper.ProfileOf(way))
 			st, j, h := w.live(f, well)
 			w.check(st, j, h, wire.FirmwareUpToDate)
-			waits := *f
-			waits.Try = false
-			if st, _, _ = w.live(&waits, well); st.State != wire.FirmwareUpToDate || st.Digest != f.Digest {
-				t.Fatalf("what is there counts no more: %+v", st)
+			untried := *f
+			untried.Try = false
+			if st, _, _ = w.live(&untried, well); st.State != wire.FirmwareUpToDate || st.Digest != f.Digest {
+				t.Fatalf("the kept configuration is no longer reported: %+v", st)
 			}
 			name := map[string]string{boothelper.ByUEnv: boothelper.UEnvTxt, boothelper.ByGrub: boothelper.CustomCfg}[way]
 			if name == "" {
@@ -31,16 +32,17 @@ func TestWhatIsTakenOutOfTheFilesIsKeptNoMore(t *testing.T) {
 			w.put(w.dir()+"/"+name, w.old.Config)
 			w.start()
 			boots := w.boots
-			if st, _, _ = w.live(&waits, well); st.State != wire.FirmwareStaged || st.Digest != "" || st.Candidate != f.Digest || st.Diff == "" || w.boots != boots {
-				t.Errorf("it says %+v after %d boots", st, w.boots-boots)
+			if st, _, _ = w.live(&untried, well); st.State != wire.FirmwareStaged || st.Digest != "" ||
+				st.Candidate != f.Digest || st.Diff == "" || w.boots != boots {
+				t.Errorf("with restored files the status is %+v after %d boots", st, w.boots-boots)
 			}
 			if st, _, _ = w.live(nil, well); st == nil || st.Digest != "" {
-				t.Errorf("where the hub wants nothing it says %+v", st)
+				t.Errorf("without a desired configuration the status is %+v", st)
 			}
 			st, j, h = w.live(f, well)
 			w.check(st, j, h, wire.FirmwareUpToDate)
 			if st.Digest != f.Digest || w.boots == boots {
-				t.Fatalf("it is not tried again: %+v", st)
+				t.Fatalf("the lost configuration is not tried again: %+v", st)
 			}
 			w.kept = true
 			undo := *f
@@ -51,8 +53,8 @@ func TestWhatIsTakenOutOfTheFilesIsKeptNoMore(t *testing.T) {
 	}
 }
 
-// Changes outside of the section do not make the kept configuration lost.
-func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
+// The kept configuration is lost only if its own lines or words have changed.
+func TestChangesOutsideOfTheSectionLoseNothing(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		config, line func(string) string
@@ -60,12 +62,12 @@ func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
 	}{
 		{"a line at the end", func(s string) string { return s + "dtparam=audio=on\n" }, same, false},
 		{"Windows line endings", func(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }, same, false},
-		{"another word of the kernel's", same, func(s string) string { return "quiet " + s }, false},
-		{"one of its words is gone", same, func(s string) string { return strings.Replace(s, " cgroup_memory=1", "", 1) }, true},
-		{"a word that it took away is back", same, func(s string) string { return "splash " + s }, true},
-		{"one of its lines is gone", func(s string) string { return strings.Replace(s, "gpu_mem=16\n", "", 1) }, same, true},
-		{"its section is damaged", func(s string) string { return strings.Replace(s, boothelper.EndMark+"\n", "", 1) }, same, false}, // unknown: the board refuses
-		{"its section is gone, what it says is there", func(s string) string {
+		{"a foreign kernel parameter", same, func(s string) string { return "quiet " + s }, false},
+		{"an added word is gone", same, func(s string) string { return strings.Replace(s, " cgroup_memory=1", "", 1) }, true},
+		{"a removed word is back", same, func(s string) string { return "splash " + s }, true},
+		{"a line of the section is gone", func(s string) string { return strings.Replace(s, "gpu_mem=16\n", "", 1) }, same, true},
+		{"the section is damaged", func(s string) string { return strings.Replace(s, boothelper.EndMark+"\n", "", 1) }, same, false}, // unknown, so the board refuses instead
+		{"the section is gone, but its settings are there", func(s string) string {
 			before, after, _ := strings.Cut(s, boothelper.BeginMark)
 			_, after, _ = strings.Cut(after, boothelper.EndMark+"\n")
 			return before + after + "gpu_mem=16\n"
@@ -101,10 +103,11 @@ func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
 
 func same(s string) string { return s }
 
-// With GRUB, a kept configuration counts while the entries use flotilla_args. update-grub rewrites
-// them without it if the file that adds it is gone.
-func TestWhatGRUBTakesNoMoreIsKeptNoMore(t *testing.T) {
-	for _, cfg := range []string{"load_env\nlinux /vmlinuz ro\nsource $prefix/custom.cfg\n", "load_env\nlinux /vmlinuz ro ${flotilla_args}\n"} {
+// With GRUB, a kept configuration is reported only while the entries use flotilla_args. update-grub
+// rewrites them without flotilla_args if the drop-in that adds it is gone.
+func TestAConfigurationThatGRUBIgnoresIsLost(t *testing.T) {
+	for _, cfg := range []string{"load_env\nlinux /vmlinuz ro\nsource $prefix/custom.cfg\n",
+		"load_env\nlinux /vmlinuz ro ${flotilla_args}\n"} {
 		w, f := newBoardOf(t, boothelper.ByGrub, boothelper.ProfileOf(boothelper.ByGrub))
 		if st, _, _ := w.live(f, well); st.Digest != f.Digest {
 			t.Fatalf("%+v", st)
@@ -118,12 +121,13 @@ func TestWhatGRUBTakesNoMoreIsKeptNoMore(t *testing.T) {
 		}
 		h := helper.Status()
 		_, do, st := firmware.Decide(firmware.Journal{}, firmware.Facts{Helper: h, Inspected: f.Digest}, f, time.Unix(1e9, 0))
-		if !h.Lost || do != firmware.Wait || st.State != wire.FirmwareUnsupported || st.Digest != "" || !strings.Contains(st.Message, "grub.cfg") {
-			t.Errorf("%q: it does %q and says %+v", cfg, do, st)
+		if !h.Lost || do != firmware.Wait || st.State != wire.FirmwareUnsupported || st.Digest != "" ||
+			!strings.Contains(st.Message, "grub.cfg") {
+			t.Errorf("grub.cfg %q: the action is %q, the status %+v", cfg, do, st)
 		}
 		w.put("/boot/grub/grub.cfg", was)
 		if st, _, _ := w.live(f, well); st.State != wire.FirmwareUpToDate || st.Digest != f.Digest || w.boots != boots {
-			t.Errorf("where it is put back it says %+v, after %d boots", st, w.boots-boots)
+			t.Errorf("with the old grub.cfg the status is %+v, after %d boots", st, w.boots-boots)
 		}
 	}
 }

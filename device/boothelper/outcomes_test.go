@@ -17,19 +17,19 @@ import (
 
 var ways = []string{boothelper.ByTryboot, boothelper.ByDeadman, boothelper.ByUEnv, boothelper.ByGrub}
 
-// An outcome is a configuration's effect in a trial and the state that results.
+// An outcome is the effect of a configuration during its trial, and the status that results.
 type outcome struct {
 	name        string
 	health      func(*fakeBoard) firmware.Health
-	hangs, dies bool // the board does not boot with it, or crashes after the early units
+	hangs, dies bool // the board does not boot with the configuration, or crashes after the early units
 	want        string
 }
 
 var outcomes = []outcome{
-	{"a good one is kept", well, false, false, wire.FirmwareUpToDate},
-	{"one that takes the network away is rolled back", worse, false, false, wire.FirmwareRolledBack},
-	{"one that does not boot is not called bad", well, true, false, wire.FirmwareFailed},
-	{"one with which the board crashes before the agent runs is rolled back", well, false, true, wire.FirmwareRolledBack},
+	{"a good configuration is kept", well, false, false, wire.FirmwareUpToDate},
+	{"a configuration that breaks the network is rolled back", worse, false, false, wire.FirmwareRolledBack},
+	{"a configuration that does not boot is not reported as bad", well, true, false, wire.FirmwareFailed},
+	{"a configuration that crashes the board before the agent runs is rolled back", well, false, true, wire.FirmwareRolledBack},
 }
 
 func (o outcome) applyTo(w *fakeBoard) {
@@ -54,10 +54,13 @@ func eachWay(t *testing.T, test func(t *testing.T, way string, o outcome)) {
 	}
 }
 
-// live runs agent and helper through every crash and reboot until they are idle.
-func (w *fakeBoard) live(want *wire.Firmware, health func(w *fakeBoard) firmware.Health) (st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status) {
+// live runs agent and helper through every crash and reboot until both are idle.
+func (w *fakeBoard) live(
+	want *wire.Firmware,
+	health func(w *fakeBoard) firmware.Health,
+) (st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status) {
 	var quiet int
-	for range 100 { // restarts of the processes
+	for range 100 { // starts of the processes
 		func() {
 			defer func() {
 				switch p := recover(); {
@@ -85,11 +88,11 @@ func (w *fakeBoard) live(want *wire.Firmware, health func(w *fakeBoard) firmware
 				w.t.Fatal(err)
 			}
 			if w.early { // the early unit runs first
-				err := helper.Settle() // as boothelper.Server.Restore
+				err := helper.Settle() // the same calls as boothelper.Server.Restore
 				if err == nil {
 					err = helper.Leave()
 				}
-				if err != nil && w.fails == nil { // if the disk fails, the unit fails and the boot continues
+				if err != nil && w.fails == nil { // after an error of the disk the unit fails and the boot continues
 					w.t.Fatal(err)
 				}
 				if w.early = false; w.dies != nil && w.dies(w.runs) {
@@ -122,7 +125,7 @@ func (w *fakeBoard) live(want *wire.Firmware, health func(w *fakeBoard) firmware
 					quiet = 0
 				}
 				if w.uptime > 3*time.Hour {
-					w.t.Fatalf("it does not come to an end: %+v %+v", w.journal(), helper.Status())
+					w.t.Fatalf("agent and helper are not idle after 3 hours: %+v %+v", w.journal(), helper.Status())
 				}
 			}
 			j, h = w.journal(), helper.Status()
@@ -131,33 +134,39 @@ func (w *fakeBoard) live(want *wire.Firmware, health func(w *fakeBoard) firmware
 			return st, j, h
 		}
 	}
-	w.t.Fatal("it does not come to an end")
+	w.t.Fatal("agent and helper are not idle after 100 starts")
 	return
 }
 
 func well(*fakeBoard) firmware.Health { return firmware.Health{Hub: true, Disk: fine} }
 
-// worse: the configuration on trial takes the network away.
+// worse is the health of a board whose configuration on trial breaks the network.
 func worse(w *fakeBoard) firmware.Health { return firmware.Health{Disk: fine, Hub: !w.tried(w.runs)} }
 
 // tried reports whether f are the files on trial.
 func (w *fakeBoard) tried(f boothelper.Files) bool { return like(f, w.new) != w.kept }
 
-// check checks that agent and helper are idle, and that the board has and runs the right files.
+// check checks that agent and helper are idle, and that the board has and runs the expected files.
 func (w *fakeBoard) check(st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status, want ...string) {
 	w.t.Helper()
 	switch {
 	case st == nil || !slices.Contains(want, st.State):
-		w.t.Fatalf("it ends as %+v, want %v", st, want)
+		w.t.Fatalf("the status is %+v, want state %v", st, want)
 	case j.Phase != firmware.Idle || h.Phase != boothelper.PhaseIdle:
-		w.t.Fatalf("it is still %q, the helper %q", j.Phase, h.Phase)
+		w.t.Fatalf("the agent is still in phase %q, the helper in %q", j.Phase, h.Phase)
 	}
 	files, state := w.old, "old"
 	if h.Kept != "" {
 		files, state = w.new, "new"
 	}
 	if live := w.files(); !live.Equal(files) || w.trialsLeft() {
-		w.t.Fatalf("%s: the boot files are not the %s ones:\n%q\n%v", st.State, state, live.Config, slices.Collect(maps.Keys(w.names)))
+		w.t.Fatalf(
+			"%s: the boot files are not the %s files:\n%q\n%v",
+			st.State,
+			state,
+			live.Config,
+			slices.Collect(maps.Keys(w.names)),
+		)
 	}
 	if !like(w.runs, files) {
 		w.t.Fatalf("%s: the board does not run the %s files", st.State, state)

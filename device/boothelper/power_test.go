@@ -9,9 +9,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// left reports whether make test-long alone runs the stop n. make test runs one of sixty, a
-// different one for each way and outcome.
-func left(t *testing.T, n int) bool {
+// onlyLong reports whether the stop at call n is left to make test-long. make test runs one of
+// sixty, a different one for each way and outcome.
+func onlyLong(t *testing.T, n int) bool {
 	return os.Getenv("FLOTILLA_LONG") == "" && (n+int(crc32.ChecksumIEEE([]byte(t.Name()))%60))%60 > 0
 }
 
@@ -21,7 +21,7 @@ func TestWhereverThePowerFails(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {
 		for k, how := range append(cuts, cut{text: -1}) {
 			for n := 1; n < 500; n++ {
-				if left(t, n+k) {
+				if onlyLong(t, n+k) {
 					continue
 				}
 				w, f := newBoardOf(t, way, boothelper.ProfileOf(way))
@@ -34,12 +34,12 @@ func TestWhereverThePowerFails(t *testing.T) {
 				runs++
 				if w.stopAt != 0 { // the run has fewer than n calls
 					if n < 20 {
-						t.Fatalf("only %d calls", n)
+						t.Fatalf("the run has only %d calls", n)
 					}
 					break
 				}
 				want := []string{o.want}
-				if o.want != wire.FirmwareUpToDate || w.stop == errPower { // one of the three attempts was cut off
+				if o.want != wire.FirmwareUpToDate || w.stop == errPower { // one of the three attempts was interrupted
 					want = append(want, wire.FirmwareFailed)
 				}
 				if t.Failed() {
@@ -52,7 +52,7 @@ func TestWhereverThePowerFails(t *testing.T) {
 	t.Logf("%d runs", runs)
 }
 
-// The recovery from the first stop is stopped too, and sometimes the recovery from the second.
+// The recovery from the first stop is stopped too, and sometimes also the recovery from the second.
 func TestWhereverThePowerFailsTwice(t *testing.T) {
 	runs := 0
 	stops := func(n, m int) []stop {
@@ -71,12 +71,12 @@ func TestWhereverThePowerFailsTwice(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {
 		for undo := range 2 {
 			for n := 1; n < 500; n++ {
-				if left(t, n+undo) {
+				if onlyLong(t, n+undo) {
 					continue
 				}
 				last := 0 // the last n at which the first stop happened
 				for m := 1; m < 40; m++ {
-					if way != boothelper.ByDeadman && (n+m)%3 > 0 || m > 8 && (n+2*m)%11 > 0 { // the recovery happens in the first calls
+					if way != boothelper.ByDeadman && (n+m)%3 > 0 || m > 8 && (n+2*m)%11 > 0 { // most recoveries need only a few calls
 						continue
 					}
 					var w *fakeBoard
@@ -116,7 +116,7 @@ func TestWhereverThePowerFailsTwice(t *testing.T) {
 				}
 				if last < n {
 					if n < 20 {
-						t.Fatalf("only %d calls", n)
+						t.Fatalf("the run has only %d calls", n)
 					}
 					break
 				}
@@ -126,12 +126,12 @@ func TestWhereverThePowerFailsTwice(t *testing.T) {
 	t.Logf("%d runs", runs)
 }
 
-func TestWhatIsKeptCanBeUndoneWhereverThePowerFails(t *testing.T) {
+func TestAnUndoSurvivesAPowerCutAtEveryCall(t *testing.T) {
 	runs := 0
 	eachWay(t, func(t *testing.T, way string, o outcome) {
 		for k, how := range append(cuts, cut{text: -1}) {
 			for n := 1; n < 500; n++ {
-				if left(t, n+k) {
+				if onlyLong(t, n+k) {
 					continue
 				}
 				w, f := undoing(t, way, o)
@@ -143,7 +143,7 @@ func TestWhatIsKeptCanBeUndoneWhereverThePowerFails(t *testing.T) {
 				runs++
 				if w.stopAt != 0 { // the run has fewer than n calls
 					if n < 20 {
-						t.Fatalf("only %d calls", n)
+						t.Fatalf("the run has only %d calls", n)
 					}
 					break
 				}

@@ -24,10 +24,10 @@ const (
 // A Request is one request of the agent.
 type Request struct {
 	Op       string         `json:"op"`
-	Firmware *wire.Firmware `json:"firmware,omitempty"` // inspect, arm
-	Digest   string         `json:"digest,omitempty"`   // keep, undo
-	Node     string         `json:"node,omitempty"`     // pin
-	Key      []byte         `json:"key,omitempty"`      // pin
+	Firmware *wire.Firmware `json:"firmware,omitempty"` // for inspect and arm
+	Digest   string         `json:"digest,omitempty"`   // for keep and undo
+	Node     string         `json:"node,omitempty"`     // for pin
+	Key      []byte         `json:"key,omitempty"`      // for pin
 }
 
 // A Reply is the helper's answer to a Request.

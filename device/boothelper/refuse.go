@@ -14,7 +14,7 @@ import (
 var bootSelectors = []string{"cmdline", "os_prefix", "overlay_prefix", "include", "boot_partition", "tryboot_a_b",
 	"kernel_old", "boot_ramdisk"}
 
-// refuses returns why this board's files must not be changed for a trial of that kind.
+// refuses returns an error if this board's files must not be changed for a trial of that kind.
 func (h *Helper) refuses(way string, need int64) error {
 	backend, dir, err := h.Board.Boots()
 	if err != nil {
@@ -56,7 +56,7 @@ func (h *Helper) refusesGrub(dir string) error {
 	return checkGrub(cfg, env)
 }
 
-// refusesPi checks the files of a Raspberry Pi outside of Flotilla's section.
+// refusesPi checks the settings of a Raspberry Pi outside of Flotilla's section.
 func (h *Helper) refusesPi(dir string) error {
 	switch text, err := h.Disk.Read(h.path(dir, tryTxt)); {
 	case errors.Is(err, fs.ErrNotExist):

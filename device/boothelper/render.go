@@ -1,9 +1,9 @@
-// Package boothelper changes how a board boots, as root: it writes the files of a trial, puts them
-// in the place of the old ones, or goes back. It takes only configurations that the hub has signed
-// for this node and board, and writes in an order in which a power cut at any moment leaves a board
-// that boots the old files or the trial. It judges nothing: the agent (package firmware) does, by
-// requests on a Unix socket. It knows neither containers nor MQTT and imports nothing of the agent.
-// flotilla-device boot-helper runs it.
+// Package boothelper changes how a board boots, as root: it writes the files of a trial, replaces
+// the old files with them, or restores the old ones. It accepts only configurations that the hub
+// has signed for this node and board. It writes in an order in which a power cut at any moment
+// leaves a board that boots the old files or the trial. It judges no trial: the agent (package
+// firmware) does, by requests on a Unix socket. It knows neither containers nor MQTT and imports no
+// package of the agent. flotilla-device boot-helper runs it.
 package boothelper
 
 import (
@@ -42,13 +42,13 @@ func (f Files) Equal(g Files) bool {
 	return bytes.Equal(f.Config, g.Config) && bytes.Equal(f.Cmdline, g.Cmdline)
 }
 
-// A record in the section says how to undo it. Nothing else is needed for that, not even the
-// helper's state.
+// A record, stored in the section, says how to undo the section. The undo needs nothing else, not
+// even the helper's state.
 type record struct {
-	Break  bool      `json:"break,omitempty"`  // the section added the line break before it
-	Sum    string    `json:"sum,omitempty"`    // of cmdline.txt with the changes
+	Break  bool      `json:"break,omitempty"`  // the section added the line break before itself
+	Sum    string    `json:"sum,omitempty"`    // SHA-256 of cmdline.txt with the changes
 	Add    []string  `json:"add,omitempty"`    // words added at the end
-	Remove []removal `json:"remove,omitempty"` // in the order of removal
+	Remove []removal `json:"remove,omitempty"` // removed words, in the order of removal
 }
 
 type removal struct {
@@ -123,7 +123,7 @@ func splitFile(name string, text []byte) (c config, err error) {
 }
 
 // restoreConfigTxt returns the files without Flotilla's changes. It restores cmdline.txt byte for
-// byte, or word by word if another program has changed the line since.
+// byte, or word by word if another program has changed the line meanwhile.
 func restoreConfigTxt(live Files) (Files, error) {
 	c, err := split(live.Config)
 	if err != nil {
@@ -163,7 +163,7 @@ func renderConfigTxt(live Files, b *fleet.BootConfig) (Files, error) {
 	if strings.TrimSpace(line) == "" {
 		return Files{}, errors.New("cmdline.txt would be empty: the kernel would have no root")
 	}
-	if len(out.Cmdline) > max(MaxCmdlineTxt, len(base.Cmdline)) { // the board boots with a line as long as its own
+	if len(out.Cmdline) > max(MaxCmdlineTxt, len(base.Cmdline)) { // the board boots any line that is not longer than its own
 		return Files{}, fmt.Errorf("cmdline.txt would have %d bytes: kernels read at most %d", len(out.Cmdline),
 			MaxCmdlineTxt)
 	}
@@ -215,7 +215,7 @@ func settings(b *fleet.BootConfig) (lines []string) {
 		params = append(slices.Clone(params), "watchdog=on")
 	}
 	if len(params) > 0 {
-		lines = append(lines, "dtoverlay=") // the next parameters are the board's, not those of an overlay above the section
+		lines = append(lines, "dtoverlay=") // the next parameters belong to the board, not to an overlay above the section
 	}
 	for _, p := range params {
 		lines = append(lines, "dtparam="+p)
@@ -267,8 +267,8 @@ func wordsOf(f Files) (list []string) {
 	return list
 }
 
-// sectionLost reports whether the live files miss a line of the section in ours, or a change that it made
-// to cmdline.txt. It reports false if a file cannot be parsed.
+// sectionLost reports whether the live files lack a line of the section in ours, or a change that
+// the section made to cmdline.txt. It reports false if a file cannot be parsed.
 func sectionLost(ours, live Files) bool {
 	c, err := split(ours.Config)
 	if err != nil || !c.section {
@@ -288,7 +288,7 @@ func sectionLost(ours, live Files) bool {
 		})
 }
 
-// subtract returns the entries of a that b lacks, counting repeated ones.
+// subtract returns the entries of a that b lacks; repeated entries count separately.
 func subtract(a, b []string) (out []string) {
 	left := map[string]int{}
 	for _, s := range b {

@@ -24,13 +24,20 @@ func memoryProfile() *fleet.BootConfig {
 
 func fullProfile() *fleet.BootConfig {
 	b := memoryProfile()
-	b.Config = fleet.BootSettings{All: map[string]string{"gpu_mem": "16", "enable_uart": "0"}, DTParam: []string{"i2c_arm=on"}, DTOverlay: []string{"w1-gpio,gpiopin=4"}}
-	b.Cmdline = fleet.BootCmdline{Add: []string{"cgroup_enable=cpuset", "psi=1"}, Remove: []string{"console=tty1", "rootwait0"}}
+	b.Config = fleet.BootSettings{
+		All:       map[string]string{"gpu_mem": "16", "enable_uart": "0"},
+		DTParam:   []string{"i2c_arm=on"},
+		DTOverlay: []string{"w1-gpio,gpiopin=4"},
+	}
+	b.Cmdline = fleet.BootCmdline{
+		Add:    []string{"cgroup_enable=cpuset", "psi=1"},
+		Remove: []string{"console=tty1", "rootwait0"},
+	}
 	b.Watchdog = &fleet.BootWatchdog{Hardware: true}
 	return b
 }
 
-func TestTheBoardsFilesAreRenderedAsTheGoldenOnesSay(t *testing.T) {
+func TestRenderedFilesMatchTheGoldenFiles(t *testing.T) {
 	for board, backend := range map[string]string{
 		"raspberrypi-4": fleet.BootConfigTxt, "raspberrypi-3": fleet.BootConfigTxt, "raspberrypi-5": fleet.BootConfigTxt,
 		"raspberrypi-zero2w": fleet.BootConfigTxt, "raspberrypi-armv6": fleet.BootConfigTxt,
@@ -93,7 +100,7 @@ func golden(t *testing.T, board, backend string) {
 		}
 		want, err := os.ReadFile(file)
 		if err != nil || !bytes.Equal(want, text) {
-			t.Errorf("%s is not as it was (-update, if that is meant): %v\n%s", file, err, text)
+			t.Errorf("%s has changed (run with -update to accept that): %v\n%s", file, err, text)
 		}
 	}
 }
@@ -106,15 +113,15 @@ func TestRender(t *testing.T) {
 		wantCmdline, err      string
 	}{
 		{"a word is added", "a=1\n", line, []string{"psi=1"}, nil, "console=tty1 root=PARTUUID=1 quiet x=\"a b\" psi=1\n", ""},
-		{"one that is there is not", "a=1\n", line, []string{"quiet"}, nil, line, ""},
-		{"one is removed", "a=1\n", line, nil, []string{"quiet"}, "console=tty1 root=PARTUUID=1 x=\"a b\"\n", ""},
-		{"the first is removed", "a=1\n", line, nil, []string{"console=tty1"}, "root=PARTUUID=1 quiet x=\"a b\"\n", ""},
+		{"a present word is not added again", "a=1\n", line, []string{"quiet"}, nil, line, ""},
+		{"a word is removed", "a=1\n", line, nil, []string{"quiet"}, "console=tty1 root=PARTUUID=1 x=\"a b\"\n", ""},
+		{"the first word is removed", "a=1\n", line, nil, []string{"console=tty1"}, "root=PARTUUID=1 quiet x=\"a b\"\n", ""},
 		{"a quoted word does not count", "a=1\n", line, []string{"b"}, []string{"a"}, "console=tty1 root=PARTUUID=1 quiet x=\"a b\" b\n", ""},
-		{"twice there, twice removed", "", "quiet a quiet", nil, []string{"quiet"}, "a", ""},
+		{"a repeated word is removed everywhere", "", "quiet a quiet", nil, []string{"quiet"}, "a", ""},
 		{"no last newline, CRLF in config.txt", "a=1\r\nb=2", "a b", []string{"c"}, nil, "a b c", ""},
-		{"nothing would be left", "", "quiet", nil, []string{"quiet"}, "", "would be empty"},
+		{"an empty line would be left", "", "quiet", nil, []string{"quiet"}, "", "would be empty"},
 		{"two lines", "", "a\nb\n", nil, nil, "", "more than one line"},
-		{"nothing", "", "\n", nil, nil, "", "is empty"},
+		{"an empty cmdline.txt", "", "\n", nil, nil, "", "is empty"},
 		{"a section twice", beginMark + "\n" + endMark + "\n" + beginMark + "\n" + endMark + "\n", line, nil, nil, "", "twice"},
 		{"a section without an end", "x\n" + beginMark + "\n", line, nil, nil, "", "without \"# END flotilla\""},
 		{"an end without a section", endMark + "\r\n" + beginMark, line, nil, nil, "", "without a begin line"},
@@ -122,9 +129,9 @@ func TestRender(t *testing.T) {
 		{"zero bytes", "a\x00", line, nil, nil, "", "zero bytes"},
 		{"too long", strings.Repeat("#\n", MaxConfigTxt), line, nil, nil, "", "at most"},
 		{"a line that would be too long", "", strings.Repeat("a", MaxCmdlineTxt), []string{"b"}, nil, "", "kernels read at most"},
-		{"one that is as long already, as 64-bit kernels boot it, stays", "", strings.Repeat("a ", MaxCmdlineTxt) + "b\n", []string{"b"}, nil, strings.Repeat("a ", MaxCmdlineTxt) + "b\n", ""},
-		{"one that is as long already may be shorter", "", strings.Repeat("a ", MaxCmdlineTxt) + "quiet\n", nil, []string{"quiet"}, strings.TrimSpace(strings.Repeat("a ", MaxCmdlineTxt)) + "\n", ""},
-		{"one that is as long already may not be longer", "", strings.Repeat("a ", MaxCmdlineTxt) + "quiet\n", []string{"longer"}, []string{"quiet"}, "", "kernels read at most"},
+		{"a line that is already too long stays, as 64-bit kernels boot it", "", strings.Repeat("a ", MaxCmdlineTxt) + "b\n", []string{"b"}, nil, strings.Repeat("a ", MaxCmdlineTxt) + "b\n", ""},
+		{"a line that is already too long may get shorter", "", strings.Repeat("a ", MaxCmdlineTxt) + "quiet\n", nil, []string{"quiet"}, strings.TrimSpace(strings.Repeat("a ", MaxCmdlineTxt)) + "\n", ""},
+		{"a line that is already too long may not get longer", "", strings.Repeat("a ", MaxCmdlineTxt) + "quiet\n", []string{"longer"}, []string{"quiet"}, "", "kernels read at most"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := fullProfile()
@@ -140,15 +147,16 @@ func TestRender(t *testing.T) {
 			if err != nil || string(got.Cmdline) != c.wantCmdline {
 				t.Fatalf("cmdline.txt is %q, %v; want %q", got.Cmdline, err, c.wantCmdline)
 			}
-			if strings.Contains(c.config, "\r\n") && bytes.Count(got.Config, []byte("\n")) != bytes.Count(got.Config, []byte("\r\n")) {
-				t.Errorf("it mixes line breaks: %q", got.Config)
+			if strings.Contains(c.config, "\r\n") &&
+				bytes.Count(got.Config, []byte("\n")) != bytes.Count(got.Config, []byte("\r\n")) {
+				t.Errorf("config.txt mixes line breaks: %q", got.Config)
 			}
 			roundTrip(t, live, b)
 		})
 	}
 }
 
-// roundTrip checks the rules of every successful rendering.
+// roundTrip checks the rules that hold for every successful rendering.
 func roundTrip(t *testing.T, live Files, b *fleet.BootConfig) {
 	t.Helper()
 	base, err := restoreConfigTxt(live)
@@ -157,14 +165,14 @@ func roundTrip(t *testing.T, live Files, b *fleet.BootConfig) {
 	}
 	once, err := renderConfigTxt(live, b)
 	if err != nil {
-		return // too long
+		return // cmdline.txt would be too long
 	}
 	c, err := split(once.Config)
 	if err != nil {
-		t.Fatalf("what was rendered cannot be read: %v\n%q", err, once.Config)
+		t.Fatalf("the rendered config.txt cannot be parsed: %v\n%q", err, once.Config)
 	}
 	if outside := append(bytes.Clone(c.before), c.after...); !bytes.Equal(outside, base.Config) {
-		t.Errorf("outside of the section it was\n%q and is\n%q", base.Config, outside)
+		t.Errorf("text outside of the section was\n%q and is\n%q", base.Config, outside)
 	}
 	twice, err := renderConfigTxt(once, b)
 	if err != nil || !twice.Equal(once) {
@@ -172,11 +180,11 @@ func roundTrip(t *testing.T, live Files, b *fleet.BootConfig) {
 	}
 	back, err := restoreConfigTxt(once)
 	if err != nil || !back.Equal(base) {
-		t.Errorf("removed again:\n%q\n%q, %v; it was\n%q\n%q", back.Config, back.Cmdline, err, base.Config, base.Cmdline)
+		t.Errorf("restored:\n%q\n%q, %v; want\n%q\n%q", back.Config, back.Cmdline, err, base.Config, base.Cmdline)
 	}
 }
 
-func TestWhatSomebodyHasChangedSinceStays(t *testing.T) {
+func TestLaterChangesOfOthersStay(t *testing.T) {
 	live := Files{Config: []byte("a=1"), Cmdline: []byte("root=1 quiet\n")}
 	b := fullProfile()
 	b.Cmdline = fleet.BootCmdline{Add: []string{"psi=1"}, Remove: []string{"quiet"}}
@@ -189,13 +197,22 @@ func TestWhatSomebodyHasChangedSinceStays(t *testing.T) {
 	roundTrip(t, got, b)
 	back, err := restoreConfigTxt(got)
 	if err != nil || string(back.Config) != "a=1\nlater=1\n" || string(back.Cmdline) != "root=1 fsck.repair=yes quiet\n" {
-		t.Errorf("back: %q %q, %v", back.Config, back.Cmdline, err)
+		t.Errorf("restored: %q %q, %v", back.Config, back.Cmdline, err)
 	}
 }
 
 func FuzzRender(f *testing.F) {
 	f.Add([]byte("a=1\r\n"), []byte("root=1 quiet"), "gpu_mem", "16", "psi=1", "quiet")
-	f.Add([]byte(beginMark+"\n"+recordMark+`{"break":true,"sum":"x","add":["y"],"remove":[{"at":3,"text":" z"}]}`+"\n"+endMark+"\nb"), []byte("y \"a b\" z\n"), "gpu_mem", "16", "y", "z")
+	f.Add(
+		[]byte(
+			beginMark+"\n"+recordMark+`{"break":true,"sum":"x","add":["y"],"remove":[{"at":3,"text":" z"}]}`+"\n"+endMark+"\nb",
+		),
+		[]byte("y \"a b\" z\n"),
+		"gpu_mem",
+		"16",
+		"y",
+		"z",
+	)
 	f.Fuzz(func(t *testing.T, config, cmdline []byte, key, value, add, remove string) {
 		b := fullProfile()
 		b.Config.All = map[string]string{key: value}

@@ -29,7 +29,7 @@ func grubBoard(t *testing.T) (Machine, *wire.Firmware) {
 	return m, wire.SignFirmware(HubKey, "pi-1", "", 7, document)
 }
 
-// serve starts a helper that listens.
+// serve starts a helper that listens on a socket.
 func serve(t *testing.T, m Machine, stateDir string) (socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "helper") // a socket's path must be short
@@ -64,9 +64,9 @@ func bootFile(t *testing.T, m Machine, name string) string {
 	return string(text)
 }
 
-// Two helpers run on one board, as when systemd starts one while the deadman checks, with many
-// clients at once. Each answer is one that a single helper could have given, and in the end the
-// board is unchanged.
+// Two helpers run on one board, for example when systemd starts one while the deadman checks, and
+// many clients ask at once. Each reply must be valid for a single helper, and at the end the board
+// is unchanged.
 func TestTwoHelpersAndManyClients(t *testing.T) {
 	m, f := grubBoard(t)
 	dir := t.TempDir()
@@ -74,7 +74,7 @@ func TestTwoHelpersAndManyClients(t *testing.T) {
 	ask := func(i int, r Request) error {
 		a, err := Ask(t.Context(), sockets[i%len(sockets)], r)
 		if err != nil && a.Error == "" {
-			t.Errorf("client %d has no answer: %v", i, err)
+			t.Errorf("client %d got no reply: %v", i, err)
 		}
 		return err
 	}
@@ -87,7 +87,7 @@ func TestTwoHelpersAndManyClients(t *testing.T) {
 	for i := range 360 {
 		g.Go(func() {
 			var err error
-			want := []string(nil) // errors that are allowed
+			want := []string(nil) // allowed errors
 			switch i / 2 % 6 {
 			case 0:
 				err = ask(i, Request{Op: OpArm, Firmware: f})
@@ -96,10 +96,11 @@ func TestTwoHelpersAndManyClients(t *testing.T) {
 			case 2:
 				err = ask(i, Request{Op: OpStatus})
 			case 3:
-				err, want = ask(i, Request{Op: OpKeep, Digest: f.Digest}), []string{"is not the trial of this board", "does not run the trial"}
+				err, want = ask(i, Request{Op: OpKeep, Digest: f.Digest}),
+					[]string{"is not the trial of this board", "does not run the trial"}
 			case 4:
 				if err, want = ask(i, Request{Op: OpArm, Firmware: &bad}), []string{"not signed"}; err == nil {
-					t.Error("what is not signed is armed")
+					t.Error("an unsigned configuration was armed")
 				}
 			case 5:
 				err, want = ask(i, Request{Op: OpUndo, Digest: f.Digest}), []string{"nothing to undo"}
@@ -122,8 +123,9 @@ func TestTwoHelpersAndManyClients(t *testing.T) {
 	}
 }
 
-// The helper removes links that were planted where it writes. It never writes to their targets.
-func TestALinkThatWasPlantedIsNotWrittenThrough(t *testing.T) {
+// If links are planted where the helper writes, the helper removes them and never writes to their
+// targets.
+func TestAPlantedLinkIsNotFollowed(t *testing.T) {
 	for kind, link := range map[string]func(old, name string) error{"symbolic": os.Symlink, "hard": os.Link} {
 		for _, name := range []string{customCfg + ".new", customCfg + ".prev", customCfg + ".prev.new", grubEnv + ".new"} {
 			m, f := grubBoard(t)
@@ -139,29 +141,31 @@ func TestALinkThatWasPlantedIsNotWrittenThrough(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := errors.Join(h.Pin("pi-1", HubsKey), h.Arm(f)); err != nil {
-				t.Errorf("%s %s: %v", kind, name, err)
+				t.Errorf("%s link %s: %v", kind, name, err)
 			}
-			for file, text := range map[string]string{"proc/sys/kernel/random/boot_id": "boot-2\n", "proc/cmdline": "BOOT_IMAGE=/vmlinuz " + grubTrialOf + trialName(f.Digest) + "\n"} {
+			for file, text := range map[string]string{"proc/sys/kernel/random/boot_id": "boot-2\n",
+				"proc/cmdline": "BOOT_IMAGE=/vmlinuz " + grubTrialOf + trialName(f.Digest) + "\n"} {
 				if err := os.WriteFile(filepath.Join(m.Root, file), []byte(text), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if err := errors.Join(h.Settle(), h.Keep(f.Digest)); err != nil {
-				t.Errorf("%s %s: %v", kind, name, err)
+				t.Errorf("%s link %s: %v", kind, name, err)
 			}
 			if text, err := os.ReadFile(victim); string(text) != "secret" {
-				t.Errorf("%s %s: what it was linked to is %q, %v", kind, name, text, err)
+				t.Errorf("%s link %s: its target is %q, %v", kind, name, text, err)
 			}
-			if info, err := os.Lstat(filepath.Join(m.Root, "boot/grub", customCfg)); err != nil || !info.Mode().IsRegular() || !strings.Contains(bootFile(t, m, customCfg), grubSet) {
-				t.Errorf("%s %s: it is not kept: %v", kind, name, err)
+			if info, err := os.Lstat(filepath.Join(m.Root, "boot/grub", customCfg)); err != nil || !info.Mode().IsRegular() ||
+				!strings.Contains(bootFile(t, m, customCfg), grubSet) {
+				t.Errorf("%s link %s: the configuration is not kept: %v", kind, name, err)
 			}
 		}
 	}
 }
 
 // A tmpfs gives real ENOSPC and EROFS for the boot files or the stored state. The helper reports
-// it, the board is unchanged, and the helper continues when there is room again.
-func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
+// the error, leaves the board unchanged, and continues when the disk is writable again.
+func TestAFullOrReadOnlyDiskIsReported(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: no disk was filled: only root can mount a tmpfs")
 	}
@@ -175,7 +179,7 @@ func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
 				if where == "boot" {
 					at, files = grub, map[string][]byte{grubCfg: []byte(debianCfg), grubEnv: EmptyEnv()}
 				}
-				// 2 MiB are enough for Refuses; the stored state has no such check.
+				// 2 MiB are enough for Refuses; the stored state has no such limit.
 				if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=2m"); err != nil {
 					t.Skipf("SKIPPED: no disk was filled: mount a tmpfs: %v", err)
 				}
@@ -185,7 +189,8 @@ func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if err := os.WriteFile(filepath.Join(at, "lock"), nil, 0o600); err != nil { // the helper opens it, and does not write to it
+				if err := os.WriteFile(filepath.Join(at, "lock"), nil,
+					0o600); err != nil { // the helper opens the lock file and never writes to it
 					t.Fatal(err)
 				}
 				h, err := New(Kernel{}, m, dir)
@@ -199,7 +204,7 @@ func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
 				switch how {
 				case "full":
 					if err := os.WriteFile(filler, make([]byte, 4<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-						t.Fatalf("it is not full: %v", err)
+						t.Fatalf("the disk is not full: %v", err)
 					}
 				default:
 					want = unix.EROFS
@@ -208,11 +213,12 @@ func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
 					}
 				}
 				err = h.Arm(f)
-				if said := where == "boot" && how == "full" && err != nil && strings.Contains(err.Error(), "KiB are needed"); !said && !errors.Is(err, want) {
-					t.Errorf("it says %v, want %v", err, want)
+				if refused := where == "boot" && how == "full" && err != nil &&
+					strings.Contains(err.Error(), "KiB are needed"); !refused && !errors.Is(err, want) {
+					t.Errorf("Arm returns %v, want %v", err, want)
 				}
 				if _, err := os.Stat(filepath.Join(m.Root, "run/systemd/reboot-param")); err == nil {
-					t.Error("the board was to be rebooted")
+					t.Error("the helper requested a reboot")
 				}
 				if bootFile(t, m, customCfg) != "" || bootFile(t, m, grubEnv) != string(EmptyEnv()) {
 					t.Error("the boot files have changed")
@@ -229,10 +235,10 @@ func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
 					t.Fatal(err)
 				}
 				if err := errors.Join(h.Settle(), h.Restore(), h.Arm(f)); err != nil {
-					t.Errorf("with room again: %v", err)
+					t.Errorf("when the disk is writable again: %v", err)
 				}
 				if !strings.Contains(bootFile(t, m, grubEnv), grubTry) || !strings.Contains(bootFile(t, m, customCfg), grubBlock) {
-					t.Error("with room again nothing is armed")
+					t.Error("when the disk is writable again, the trial is not armed")
 				}
 			})
 		}

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Settle completes what a power cut has interrupted, where only one end is possible.
+// Settle completes an action that a power cut has interrupted, if only one result is possible.
 func (h *Helper) Settle() error {
 	if h.state.Phase != PhaseIdle {
 		if err := h.Slots.Sync(); err != nil {
@@ -20,7 +20,7 @@ func (h *Helper) Settle() error {
 	switch s := h.state; {
 	case s.Phase == PhaseArmed && s.Way == fleet.TrialDeadman && s.Boot != h.Board.BootID():
 		return h.settleDeadman()
-	case s.Phase == PhaseArmed && s.Trial == "" && h.inTrial(): // store first that it has run
+	case s.Phase == PhaseArmed && s.Trial == "" && h.inTrial(): // store first that the trial has run
 		s.Trial, s.Ran = h.Board.BootID(), true
 		return h.save(s)
 	case s.Phase == PhaseReturning:
@@ -39,7 +39,7 @@ func (h *Helper) Settle() error {
 	return nil
 }
 
-// Keep replaces the old files by those of the trial. It refuses unless the trial runs.
+// Keep replaces the old files with those of the trial. It returns an error unless the trial runs.
 func (h *Helper) Keep(digest string) error {
 	s := h.state
 	now := h.inTrial() && h.argsApplied()
@@ -49,7 +49,7 @@ func (h *Helper) Keep(digest string) error {
 	case s.Phase != PhaseArmed || s.Candidate != digest:
 		return fmt.Errorf("%.80s is not the trial of this board", digest)
 	case !now || s.Boot == h.Board.BootID():
-		return errors.New("the board does not run the trial: the kernel's command line lacks its words")
+		return errors.New("the board does not run the trial: the kernel's command line lacks the trial's words")
 	}
 	live, err := h.liveFiles()
 	if err != nil {
@@ -79,7 +79,7 @@ func (h *Helper) finishKeep() error {
 
 // kept returns the state after the candidate has replaced the old files.
 func (s savedState) kept() savedState {
-	if s.Candidate == UndoDigest(s.Kept) { // an undo has no second step back
+	if s.Candidate == UndoDigest(s.Kept) { // an undo cannot be undone
 		s.Kept, s.Previous, s.PreviousKept, s.KeptWay, s.KeptDeadline = s.PreviousKept, nil, "", "", 0
 	} else {
 		previous := s.From
@@ -100,8 +100,8 @@ func (s savedState) idle() savedState {
 	return s
 }
 
-// Restore ends a trial: it removes the trial's files and reboots into the old ones if the trial
-// runs.
+// Restore ends a trial: it removes the trial's files and, if the trial runs, reboots into the old
+// ones.
 func (h *Helper) Restore() error {
 	s := h.state
 	switch s.Phase {
@@ -127,7 +127,7 @@ func (h *Helper) Restore() error {
 	return errors.Join(h.clean(), h.Board.Reboot(""))
 }
 
-// idle removes the files of a trial and stores that none is left.
+// idle removes the files of a trial and stores that no trial is left.
 func (h *Helper) idle() error {
 	if err := h.clean(); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (h *Helper) clean() error {
 
 // swap replaces config.txt and cmdline.txt together: after each rename the firmware reads both old
 // files or both new ones. First config.txt names tryCmdline, the command line of the trial; then
-// cmdline.txt takes its text.
+// cmdline.txt gets the same text.
 func (h *Helper) swap(from, to Files) error {
 	backend, dir, err := h.Board.Boots()
 	if err != nil {
@@ -205,8 +205,8 @@ func (h *Helper) swap(from, to Files) error {
 	return h.clean()
 }
 
-// dropSpareFiles handles an error of writing the .prev files. While the old files are restored, the .prev
-// files would hold the bad ones: they are removed to make room.
+// dropSpareFiles handles an error of writing the .prev files. After a restore they would hold the
+// failed files, so they are removed to make room.
 func (h *Helper) dropSpareFiles(err error, prev ...string) error {
 	if err == nil || h.state.Phase != PhaseReturning {
 		return err
@@ -218,8 +218,8 @@ func (h *Helper) dropSpareFiles(err error, prev ...string) error {
 	return errors.Join(errs...)
 }
 
-// Overdue reports whether a trial runs that is undecided after its deadline, since the agent does
-// not run.
+// Overdue reports whether a trial runs, and the time left until its deadline. A trial that is
+// undecided after its deadline means that the agent does not run.
 func (h *Helper) Overdue() (trial bool, left time.Duration) {
 	const grace = 2 * time.Minute
 	if h.state.Phase != PhaseArmed || !h.mayBeInTrial() || h.state.Boot == h.Board.BootID() {
@@ -228,7 +228,7 @@ func (h *Helper) Overdue() (trial bool, left time.Duration) {
 	return true, h.state.Deadline + grace - h.Board.Uptime()
 }
 
-// Forget removes the node and its hub's key, so that Pin takes the next ones.
+// Forget removes the node and its hub's key, so that Pin accepts new ones.
 func (h *Helper) Forget() error {
 	s := h.state
 	s.Node, s.Key, s.Generation = "", nil, 0

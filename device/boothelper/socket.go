@@ -21,13 +21,13 @@ import (
 const (
 	maxRequest  = 128 << 10        // bytes: a document of fleet.MaxBootConfig in base64, and the other fields
 	maxReply    = 64 << 10         // bytes
-	connTime    = 10 * time.Second // for the whole request
-	answerTime  = time.Minute      // for the client, which waits for earlier requests
+	connTime    = 10 * time.Second // time for the whole request
+	answerTime  = time.Minute      // time that the client waits, also for earlier requests
 	deadmanTime = time.Minute      // longest time between two checks of the deadman
 )
 
-// A Server answers requests, one at a time. It loads the stored state for each, so it may exit
-// whenever it is idle.
+// A Server answers requests, one at a time. It loads the stored state for each request, so it may
+// exit whenever it is idle.
 type Server struct {
 	Disk     Disk
 	Board    Board
@@ -35,10 +35,10 @@ type Server struct {
 	Log      *slog.Logger
 }
 
-// with loads the helper under a lock: the deadman may run in another process.
+// with loads the helper and calls do under a lock, because the deadman may run in another process.
 func (s *Server) with(do func(*Helper) error) error {
 	name := filepath.Join(s.StateDir, "lock")
-	// a read-only root must not keep a trial from ending
+	// Open the lock read-only: on a read-only root a trial must still end.
 	lock, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		lock, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -57,7 +57,8 @@ func (s *Server) with(do func(*Helper) error) error {
 	return do(h)
 }
 
-// Serve answers until ctx ends, or no request has come for idle (0: no limit).
+// Serve answers requests until ctx ends, or until no request has come for the time idle (0: no
+// limit).
 func (s *Server) Serve(ctx context.Context, ln *net.UnixListener, idle time.Duration) error {
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
@@ -149,8 +150,7 @@ func credentials(conn *net.UnixConn) (peer *unix.Ucred, err error) {
 	return peer, err
 }
 
-// Listener returns the socket that systemd has opened for this process (sd_listen_fds(3)); nil
-// without one.
+// Listener returns the socket that systemd has opened for this process (sd_listen_fds(3)), or nil.
 func Listener() (*net.UnixListener, error) {
 	if os.Getenv("LISTEN_PID") != fmt.Sprint(os.Getpid()) || os.Getenv("LISTEN_FDS") != "1" {
 		return nil, nil
@@ -158,7 +158,7 @@ func Listener() (*net.UnixListener, error) {
 	const first = 3
 	unix.CloseOnExec(first)
 	f := os.NewFile(first, "LISTEN_FD_3")
-	defer func() { _ = f.Close() }() // the listener has its own copy
+	defer func() { _ = f.Close() }() // the listener has its own copy of the file
 	ln, err := net.FileListener(f)
 	if err != nil {
 		return nil, fmt.Errorf("use systemd's socket: %w", err)
@@ -171,7 +171,7 @@ func Listener() (*net.UnixListener, error) {
 	return u, nil
 }
 
-// Ask sends a request to the helper that listens at path, for the agent.
+// Ask sends the agent's request to the helper that listens at path.
 func Ask(ctx context.Context, path string, r Request) (a Reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -205,8 +205,8 @@ func Ask(ctx context.Context, path string, r Request) (a Reply, err error) {
 	return a, a.Err()
 }
 
-// Deadman reboots the board out of a trial that is undecided after its deadline, even if nothing
-// can be stored, as on a root that has become read-only. It returns at once without a trial.
+// Deadman waits while a trial runs, and reboots the board out of a trial that is undecided after
+// its deadline, even if the root has become read-only. Without a trial it returns at once.
 func (s *Server) Deadman(ctx context.Context) error {
 	for {
 		var trial bool
@@ -217,7 +217,7 @@ func (s *Server) Deadman(ctx context.Context) error {
 				return err
 			}
 			s.Log.Warn("the trial of a boot configuration is undecided after its deadline: restoring the old files")
-			if err := h.Restore(); err != nil { // the old files are in place, whatever failed
+			if err := h.Restore(); err != nil { // even after an error: the old files may be in place
 				return errors.Join(err, s.Board.Reboot(""))
 			}
 			return nil
@@ -225,7 +225,7 @@ func (s *Server) Deadman(ctx context.Context) error {
 		now, _ := s.Board.Tryboot()
 		now = now || strings.Contains(s.Board.Cmdline(), grubTrialOf)
 		if err != nil && (now || trial) && s.Board.Uptime() > time.Hour+deadmanTime {
-			err = errors.Join(err, s.Board.Reboot("")) // every deadline is shorter, and the kept files are booted again
+			err = errors.Join(err, s.Board.Reboot("")) // every deadline is shorter, and the reboot boots the kept files
 		}
 		if err == nil && (!trial || left <= 0) {
 			return nil
@@ -257,5 +257,5 @@ func (s *Server) Restore() error {
 	})
 }
 
-// Forget makes the helper take the next node and key.
+// Forget removes the pinned node and key, so that Pin accepts new ones.
 func (s *Server) Forget() error { return s.with((*Helper).Forget) }

@@ -20,12 +20,13 @@ func TestATrialEndsKeptOrRolledBack(t *testing.T) {
 		if o.want == wire.FirmwareUpToDate {
 			return
 		}
-		if bad := st.State == wire.FirmwareRolledBack; bad != slices.Equal(st.Bad, []string{f.Digest}) || !bad && len(st.Bad) > 0 || st.Message == "" {
-			t.Errorf("it says %+v", st)
+		if bad := st.State == wire.FirmwareRolledBack; bad != slices.Equal(st.Bad, []string{f.Digest}) || !bad &&
+			len(st.Bad) > 0 || st.Message == "" {
+			t.Errorf("the status is %+v", st)
 		}
 		boots := w.boots
 		if w.live(f, well); w.boots != boots {
-			t.Error("what has failed is tried again by itself")
+			t.Error("a failed configuration is tried again by itself")
 		}
 		again := *f
 		again.Retry, w.hangs, w.dies = 1, nil, nil
@@ -34,14 +35,14 @@ func TestATrialEndsKeptOrRolledBack(t *testing.T) {
 	})
 }
 
-// undoing returns a board that has kept a configuration and is asked to undo it. The outcome is
-// that of the undo.
+// undoing returns a board that has kept a configuration and is asked to undo it. The outcome
+// applies to the undo.
 func undoing(t *testing.T, way string, o outcome) (*fakeBoard, *wire.Firmware) {
 	w, f := newBoardOf(t, way, boothelper.ProfileOf(way))
 	st, j, h := w.live(f, well)
 	w.check(st, j, h, wire.FirmwareUpToDate)
 	if h.Kept != f.Digest {
-		t.Fatalf("it is not kept: %+v", h)
+		t.Fatalf("the configuration is not kept: %+v", h)
 	}
 	w.kept = true
 	o.applyTo(w)
@@ -54,8 +55,9 @@ func undoing(t *testing.T, way string, o outcome) (*fakeBoard, *wire.Firmware) {
 func (w *fakeBoard) goneBack(st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status, want ...string) {
 	w.t.Helper()
 	w.check(st, j, h, want...)
-	if (st.State == wire.FirmwareUpToDate) != (h.Kept == "") || st.Candidate != "" || len(st.Bad) > 0 || st.Digest != h.Kept {
-		w.t.Fatalf("it ends as %+v, and %q is kept", st, h.Kept)
+	if (st.State == wire.FirmwareUpToDate) != (h.Kept == "") || st.Candidate != "" || len(st.Bad) > 0 ||
+		st.Digest != h.Kept {
+		w.t.Fatalf("the status is %+v, and %q is kept", st, h.Kept)
 	}
 }
 
@@ -66,7 +68,7 @@ func undone(o outcome) string {
 	return o.want
 }
 
-// The files from before a kept configuration get a trial too: they may not work any more.
+// An undo tries the files from before a kept configuration, because they may no longer work.
 func TestAnUndoIsATrial(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {
 		w, f := undoing(t, way, o)
@@ -76,17 +78,17 @@ func TestAnUndoIsATrial(t *testing.T) {
 			return
 		}
 		if st.Message == "" {
-			t.Errorf("it says %+v", st)
+			t.Errorf("the status is %+v", st)
 		}
 		boots := w.boots
 		if st, _, _ = w.live(f, well); w.boots != boots {
-			t.Error("what has failed is tried again by itself")
+			t.Error("a failed configuration is tried again by itself")
 		}
 		w.goneBack(st, j, h, wire.FirmwareFailed)
 		keep := *f
 		keep.Undo = false
 		if st, _, _ = w.live(&keep, well); st.State != wire.FirmwareUpToDate || w.boots != boots {
-			t.Errorf("where it is not to be undone any more it says %+v", st)
+			t.Errorf("after the undo was withdrawn the status is %+v", st)
 		}
 		again := *f
 		again.Retry, w.hangs, w.dies = 1, nil, nil
@@ -102,11 +104,11 @@ func TestATrialWithoutAVerdictIsTriedAgain(t *testing.T) {
 		want          string
 		trials        int
 	}{
-		{"the firmware tries it", 0, 0, wire.FirmwareUpToDate, 1},
+		{"the firmware boots the trial", 0, 0, wire.FirmwareUpToDate, 1},
 		{"the firmware ignores the first trial", 1, 0, wire.FirmwareUpToDate, 2},
 		{"the firmware ignores two trials, and boots the third", 2, 0, wire.FirmwareUpToDate, 3},
 		{"the power is cut in the first trial", 0, 1, wire.FirmwareUpToDate, 2},
-		{"a trial is ignored, and in the next the power is cut", 1, 1, wire.FirmwareUpToDate, 3},
+		{"the firmware ignores a trial, and the power is cut in the next one", 1, 1, wire.FirmwareUpToDate, 3},
 		{"the firmware ignores every trial", 100, 0, wire.FirmwareFailed, 3},
 		{"the power is cut in two trials, and the firmware ignores the third", 0, 2, wire.FirmwareUpToDate, 3},
 		{"the power is cut in every trial", 0, 100, wire.FirmwareRolledBack, 3},
@@ -125,15 +127,15 @@ func TestATrialWithoutAVerdictIsTriedAgain(t *testing.T) {
 			st, j, h := w.live(f, well)
 			w.check(st, j, h, c.want)
 			if trials != c.trials || (len(st.Bad) > 0) != (c.want == wire.FirmwareRolledBack) {
-				t.Errorf("after %d trials, want %d, it ends as %+v", trials, c.trials, st)
+				t.Errorf("after %d trials, want %d, the status is %+v", trials, c.trials, st)
 			}
 			if c.want == wire.FirmwareFailed && !strings.HasPrefix(st.Message, "was not tried in 3 attempts: ") {
-				t.Errorf("it says %q", st.Message)
+				t.Errorf("the message is %q", st.Message)
 			}
 			boots := w.boots
 			w.ignores, w.dies = 0, nil
 			if st, _, _ = w.live(f, well); w.boots != boots {
-				t.Errorf("it is tried again by itself: %+v", st)
+				t.Errorf("the configuration is tried again by itself: %+v", st)
 			}
 			again := *f
 			again.Retry = 1
@@ -143,9 +145,9 @@ func TestATrialWithoutAVerdictIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A board's wall clock may be anything: 1970 until it is set, 2100 from a bad server. A trial does
-// not use it.
-func TestATrialDoesNotGoByTheWallClock(t *testing.T) {
+// A trial does not use the wall clock, which may be 1970 until it is set, or 2100 from a bad
+// server.
+func TestATrialIgnoresTheWallClock(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {
 		for n, clock := range []func(w *fakeBoard) time.Time{
 			func(*fakeBoard) time.Time { return time.Unix(0, 0) },
@@ -162,7 +164,7 @@ func TestATrialDoesNotGoByTheWallClock(t *testing.T) {
 			w.clock = clock
 			st, j, h := w.live(f, o.health)
 			if w.check(st, j, h, o.want); w.uptime > time.Hour {
-				t.Errorf("clock %d: it has taken %s", n, w.uptime)
+				t.Errorf("clock %d: the trial has taken %s", n, w.uptime)
 			}
 		}
 	})
@@ -185,7 +187,7 @@ func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {
 		t.Fatal(do())
 	}
 	if trial, _ := helper.Overdue(); trial {
-		t.Error("a trial runs before there was one")
+		t.Error("a trial is overdue before the first trial")
 	}
 	if err := helper.Pin("pi-1", boothelper.HubsKey); err != nil {
 		t.Fatal(err)
@@ -207,19 +209,20 @@ func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {
 	reboots(helper.Restore)
 	// The agent restarts with its journal.
 	agent := &boothelper.Slots{Disk: w, Dir: "/var/agent", Name: "firmware"}
-	if err := agent.Save([]byte(`{"phase":"arming","boot":"boot-1","candidate":"` + f.Digest + `","attempts":1}`)); err != nil {
+	if err := agent.Save([]byte(`{"phase":"arming","boot":"boot-1","candidate":"` + f.Digest +
+		`","attempts":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	st, j, h := w.live(f, well)
 	w.check(st, j, h, wire.FirmwareRolledBack)
 	if !strings.Contains(st.Message, "the agent did not run") {
-		t.Errorf("it says %q", st.Message)
+		t.Errorf("the message is %q", st.Message)
 	}
 }
 
 func fine() string { return "" }
 
-func TestWhatReallyRunsIsWhatIsJudged(t *testing.T) {
+func TestATrialIsJudgedByTheRunningCommandLine(t *testing.T) {
 	plain := func(w *fakeBoard) { w.args = "root=/dev/mmcblk0p2 rootwait" }
 	for _, c := range []struct {
 		name, way string
@@ -232,12 +235,12 @@ func TestWhatReallyRunsIsWhatIsJudged(t *testing.T) {
 				plain(w)
 			}
 		}, wire.FirmwareFailed},
-		{"it reports a trial, and has booted that of another configuration", boothelper.ByTryboot, func(w *fakeBoard, trial bool) {
+		{"the firmware reports a trial, and has booted another configuration's trial", boothelper.ByTryboot, func(w *fakeBoard, trial bool) {
 			if trial {
 				w.args = trialWord.ReplaceAllString(w.args, " "+boothelper.GrubTrialOf+"0123456789abcdef")
 			}
 		}, wire.FirmwareFailed},
-		{"it reports no trial, and the kernel has its command line", boothelper.ByTryboot, func(w *fakeBoard, _ bool) { w.trying = false }, wire.FirmwareUpToDate},
+		{"the firmware reports no trial, but the kernel has the trial's command line", boothelper.ByTryboot, func(w *fakeBoard, _ bool) { w.trying = false }, wire.FirmwareUpToDate},
 		{"the board boots from another card", boothelper.ByDeadman, func(w *fakeBoard, _ bool) { plain(w) }, wire.FirmwareFailed},
 		{"the board's firmware renames its console", boothelper.ByDeadman, func(w *fakeBoard, _ bool) {
 			w.args = strings.ReplaceAll(w.args, "console=serial0,115200", "console=ttyS0,115200")
@@ -254,7 +257,7 @@ func TestWhatReallyRunsIsWhatIsJudged(t *testing.T) {
 			w.booted = func() { c.boots(w, w.trying) }
 			st, j, h := w.live(f, well)
 			if st.State != c.want || len(st.Bad) > 0 || j.Phase != firmware.Idle || h.Phase != boothelper.PhaseIdle {
-				t.Fatalf("it ends as %+v", st)
+				t.Fatalf("the status is %+v", st)
 			}
 			if files := w.files(); !files.Equal(w.old) && c.want == wire.FirmwareFailed || w.trialsLeft() {
 				t.Errorf("the boot files are\n%s", files.Config)

@@ -17,45 +17,61 @@ var broken = map[string]struct {
 	how func(*Health)
 	why string
 }{
-	fleet.CheckEnginePing:     {func(f *Health) { f.Engine = "cannot connect to the Docker daemon" }, "cannot connect to the Docker daemon"},
-	fleet.CheckHubReconnected: {func(f *Health) { f.Hub = false }, "the hub was connected before the trial and is not now"},
-	fleet.CheckDiskWritable:   {func(f *Health) { f.Disk = func() string { return "read-only file system" } }, "read-only file system"},
-	fleet.CheckPeripherals:    {func(f *Health) { f.Missing = "env: nothing answers at address 0x76 of i2c-1" }, "env: nothing answers"},
-	fleet.CheckWorkloads:      {func(f *Health) { f.Running = []string{"b"} }, "pod a ran before the trial and does not now"},
-	fleet.CheckUndervoltage:   {func(f *Health) { f.Undervoltage = true }, "voltage is too low"},
+	fleet.CheckEnginePing: {
+		func(f *Health) { f.Engine = "cannot connect to the Docker daemon" },
+		"cannot connect to the Docker daemon",
+	},
+	fleet.CheckHubReconnected: {
+		func(f *Health) { f.Hub = false },
+		"the hub was connected before the trial and is not now",
+	},
+	fleet.CheckDiskWritable: {
+		func(f *Health) { f.Disk = func() string { return "read-only file system" } },
+		"read-only file system",
+	},
+	fleet.CheckPeripherals: {
+		func(f *Health) { f.Missing = "env: nothing answers at address 0x76 of i2c-1" },
+		"env: nothing answers",
+	},
+	fleet.CheckWorkloads: {
+		func(f *Health) { f.Running = []string{"b"} },
+		"pod a ran before the trial and does not now",
+	},
+	fleet.CheckUndervoltage: {func(f *Health) { f.Undervoltage = true }, "voltage is too low"},
 }
 
-func TestEachCheckFindsItsOwn(t *testing.T) {
+func TestEachCheckFindsItsOwnFault(t *testing.T) {
 	was := Baseline{Hub: true, Running: []string{"a", "b"}}
 	for _, check := range fleet.BootChecks {
 		if out := failing([]string{check}, was, before()); out != nil {
-			t.Errorf("%s fails where all is well: %q", check, out)
+			t.Errorf("check %s fails on a healthy board: %q", check, out)
 		}
 		for of, x := range broken {
 			now := before()
 			x.how(&now)
 			out := failing([]string{check}, was, now)
-			if (len(out) == 1) != (of == check) || of == check && (!strings.HasPrefix(out[0], check+": ") || !strings.Contains(out[0], x.why)) {
-				t.Errorf("%s where %s is broken: %q", check, of, out)
+			if (len(out) == 1) != (of == check) ||
+				of == check && (!strings.HasPrefix(out[0], check+": ") || !strings.Contains(out[0], x.why)) {
+				t.Errorf("check %s, with %s broken: %q", check, of, out)
 			}
 		}
 		if _, can := broken[check]; !can && check != fleet.CheckAgentRunning {
-			t.Errorf("nothing is said of what %s finds", check)
+			t.Errorf("the test lacks a case for check %s", check)
 		}
 	}
 	for rule, c := range map[string]struct {
 		was Baseline
 		now Health
 	}{
-		"a site that was offline before does not fail": {Baseline{}, Health{Disk: writable}},
-		"nor is a pod that the hub has taken away":     {was, Health{Hub: true, Disk: writable, Desired: []string{"b"}, Running: []string{"b"}}},
+		"a hub that was offline before does not fail":  {Baseline{}, Health{Disk: writable}},
+		"a pod that the hub has removed does not fail": {was, Health{Hub: true, Disk: writable, Desired: []string{"b"}, Running: []string{"b"}}},
 	} {
 		if out := failing(fleet.BootChecks, c.was, c.now); out != nil {
 			t.Errorf("%s: %q", rule, out)
 		}
 	}
 	if out := failing([]string{"of-a-newer-hub"}, was, before()); len(out) != 1 {
-		t.Errorf("an unknown check holds: %q", out)
+		t.Errorf("an unknown check does not fail: %q", out)
 	}
 }
 

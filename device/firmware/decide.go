@@ -1,7 +1,8 @@
-// Package firmware is the agent's part of boot configurations: it has them inspected, tries each
-// one once, judges the trial by what the agent sees, and has it kept or taken back. Decide is pure;
-// the Runner asks the boot helper (package boothelper) for one step after the other and reports to
-// the hub. It never writes a boot file, and knows neither containers nor MQTT.
+// Package firmware is the agent's part of boot configurations: it asks for an inspection, tries
+// each configuration once, judges the trial by the agent's facts, and has the configuration kept or
+// rolled back. Decide is pure; the Runner sends the boot helper (package boothelper) one request
+// after the other and reports to the hub. It never writes a boot file, and knows neither containers
+// nor MQTT.
 package firmware
 
 import (
@@ -19,36 +20,36 @@ import (
 // Phases of a Journal.
 const (
 	Idle      = ""
-	Arming    = "arming"    // the board is to reboot into the trial
+	Arming    = "arming"    // the board should reboot into the trial
 	Verifying = "verifying" // the trial runs and is judged
 	Keeping   = "keeping"   // the trial has passed
 	GoingBack = "back"      // the trial has failed or did not run
 )
 
 const (
-	maxAttempts = 3               // reboots into one trial
-	rebootTime  = 5 * time.Minute // until a reboot is requested again
+	maxAttempts = 3               // reboots into the same trial
+	rebootTime  = 5 * time.Minute // time until a reboot is requested again
 )
 
-// A Journal is what the agent stores about its board's boot configurations. It is saved before the
+// A Journal is the agent's stored record of its board's boot configurations. It is saved before the
 // step that it describes.
 type Journal struct {
 	Phase     string        `json:"phase,omitempty"`
 	Candidate string        `json:"candidate,omitempty"`
-	Undoes    string        `json:"undoes,omitempty"`   // the digest that an undo leaves; empty: the trial is of a new one
+	Undoes    string        `json:"undoes,omitempty"`   // the digest to undo; empty: the trial is of a new configuration
 	Boot      string        `json:"boot,omitempty"`     // boot id at which the phase began
 	At        time.Duration `json:"at,omitempty"`       // uptime of the last request for a reboot
-	Attempts  int           `json:"attempts,omitempty"` // of Candidate
-	Ran       int           `json:"ran,omitempty"`      // attempts in which the trial was seen to run
+	Attempts  int           `json:"attempts,omitempty"` // number of attempts with Candidate
+	Ran       int           `json:"ran,omitempty"`      // number of attempts in which the trial ran
 	Retry     int64         `json:"retry,omitempty"`    // the hub's retry counter for Candidate
 	Baseline  Baseline      `json:"was,omitzero"`
 	Deadline  time.Duration `json:"deadline,omitempty"`
 	StableFor time.Duration `json:"stableFor,omitempty"`
 	Checks    []string      `json:"checks,omitempty"`
-	Failed    bool          `json:"failed,omitempty"` // in phase GoingBack: Candidate is bad, not postponed
-	Held      bool          `json:"held,omitempty"`   // with Failed: not shown to be bad, but tried again only on the hub's retry
+	Failed    bool          `json:"failed,omitempty"` // in phase GoingBack: do not try Candidate again
+	Held      bool          `json:"held,omitempty"`   // with Failed: not shown to be bad; waits for a retry
 	Why       string        `json:"why,omitempty"`
-	Bad       []BadDigest   `json:"bad,omitempty"` // the newest last
+	Bad       []BadDigest   `json:"bad,omitempty"` // failed configurations, the newest last
 	Since     time.Time     `json:"since,omitzero"`
 }
 
@@ -61,10 +62,10 @@ type Baseline struct {
 // A BadDigest is a configuration that has failed on this board.
 type BadDigest struct {
 	Digest string `json:"digest"`
-	Retry  int64  `json:"retry,omitempty"` // a higher counter of the hub allows another trial
+	Retry  int64  `json:"retry,omitempty"` // a higher retry counter of the hub allows another trial
 	Why    string `json:"why"`
-	Undo   bool   `json:"undo,omitempty"` // Digest itself is good; the files from before it have failed
-	Held   bool   `json:"held,omitempty"` // not shown to be bad: it was never tried or judged
+	Undo   bool   `json:"undo,omitempty"` // Digest itself is good; its undo has failed
+	Held   bool   `json:"held,omitempty"` // not shown to be bad, because it was never tried or judged
 }
 
 // Facts are the input of Decide.
@@ -75,16 +76,16 @@ type Facts struct {
 	Inspected string // digest of the last inspected configuration
 	Config    *fleet.BootConfig
 	Diff      string
-	Wrong     string // why it cannot be tried
+	Wrong     string // why the inspected configuration cannot be tried
 
 	Failed string // error of the last action
 
 	Baseline Baseline      // the state of the board now
-	Failing  []string      // checks of the trial that fail, each with the reason
-	Holding  time.Duration // uptime since which all checks have held; meaningless while one fails
+	Failing  []string      // failed checks of the trial, each with the reason
+	Holding  time.Duration // uptime since which all checks have held; meaningless while a check fails
 }
 
-// Actions of a Step.
+// Actions to take after saving the journal.
 const (
 	Wait    = ""
 	Inspect = "inspect"
@@ -93,8 +94,8 @@ const (
 	Restore = "restore"
 )
 
-// Decide returns the journal to save, then the action to take, and the status for the hub. The
-// caller calls it again after the action, or when facts have changed.
+// Decide returns the journal to save, the action to take afterwards, and the status for the hub.
+// The caller calls it again after the action, or when facts have changed.
 func Decide(j Journal, f Facts, want *wire.Firmware, now time.Time) (next Journal, do string, st *wire.FirmwareStatus) {
 	d := decider{j: j, f: f, want: want}
 	if f.HelperErr != "" {
@@ -150,7 +151,7 @@ func (d *decider) decide() string {
 	case GoingBack:
 		return d.back()
 	}
-	d.j.Phase = Idle // also for a phase of another version
+	d.j.Phase = Idle // also after a phase that only another version knows
 	return d.idle()
 }
 
@@ -167,15 +168,15 @@ func (d *decider) goBack(failed bool, why string) string {
 	return Wait
 }
 
-// hold goes back and waits for a higher retry counter, though the candidate is not shown to be bad:
-// a board that hangs may need a person to cut its power each time.
+// hold goes back and waits for a higher retry counter, although the candidate is not shown to be
+// bad: if the board hangs, a person may need to cut its power at each attempt.
 func (d *decider) hold(why string) string {
 	d.j.Held = true
-	return d.goBack(true, why+"; it is tried again when the retry of its rollout is raised")
+	return d.goBack(true, why+"; raise the retry of its rollout to try again")
 }
 
 // noVerdict goes back from a trial that ended undecided, for example by a power cut. The candidate
-// is bad only if every attempt was seen to run and ended so.
+// counts as bad only if every attempt ran and ended undecided.
 func (d *decider) noVerdict(ran bool, why string) string {
 	if ran {
 		d.j.Ran++
@@ -225,7 +226,8 @@ func (d *decider) try(candidate string, b *fleet.BootConfig) {
 	d.enter(Arming)
 }
 
-// failed returns this board's failure of a digest, or of undoing it.
+// failed returns this board's failed trial of a digest, or of undoing the digest; nil if the hub
+// may retry.
 func (d *decider) failed(digest string, undo bool) *BadDigest {
 	i := slices.IndexFunc(d.j.Bad, func(b BadDigest) bool {
 		return b.Digest == digest && b.Undo == undo && b.Retry >= d.want.Retry
@@ -236,7 +238,7 @@ func (d *decider) failed(digest string, undo bool) *BadDigest {
 	return &d.j.Bad[i]
 }
 
-// state returns the status of a board that has gone back.
+// state returns the status of a board after a failed trial.
 func (b BadDigest) state() string {
 	if b.Undo || b.Held { // the kept files are as good as before, or the candidate is not shown to be bad
 		return wire.FirmwareFailed
@@ -247,7 +249,7 @@ func (b BadDigest) state() string {
 func (d *decider) idle() string {
 	h := d.f.Helper
 	switch h.Phase {
-	case boothelper.PhaseArmed: // the journal was lost, and with it the state before the trial
+	case boothelper.PhaseArmed: // the journal was lost, and with it the baseline of the trial
 		if d.j.Candidate = h.Candidate; h.Candidate == boothelper.UndoDigest(h.Kept) {
 			d.j.Undoes = h.Kept
 		}
@@ -262,7 +264,7 @@ func (d *decider) idle() string {
 	want := d.want
 	if want == nil {
 		if h.Kept != "" || len(d.j.Bad) > 0 {
-			d.say(wire.FirmwareUpToDate, "the hub wants nothing of this board's boot")
+			d.say(wire.FirmwareUpToDate, "the hub wants no boot configuration on this board")
 			d.st.Candidate = ""
 		}
 		return Wait
@@ -271,7 +273,7 @@ func (d *decider) idle() string {
 		return d.undo()
 	}
 	if h.Kept == want.Digest && !h.Lost {
-		d.say(wire.FirmwareUpToDate, "it is kept")
+		d.say(wire.FirmwareUpToDate, "the configuration is kept")
 		d.st.Candidate = ""
 		return Wait
 	}
@@ -281,7 +283,7 @@ func (d *decider) idle() string {
 		return Wait
 	}
 	if d.f.Inspected != want.Digest {
-		d.say(wire.FirmwareStaged, "the boot helper is inspecting it")
+		d.say(wire.FirmwareStaged, "the boot helper is inspecting the configuration")
 		d.st.Candidate = want.Digest
 		return Inspect
 	}
@@ -291,33 +293,33 @@ func (d *decider) idle() string {
 	case d.f.Wrong != "" || d.f.Config == nil:
 		d.say(wire.FirmwareFailed, "%s", d.f.Wrong)
 	case !want.Try:
-		d.say(wire.FirmwareStaged, "waiting for the hub's permission to try it")
+		d.say(wire.FirmwareStaged, "waiting for the hub's permission for the trial")
 	default:
 		d.try(want.Digest, d.f.Config)
-		d.say(wire.FirmwareTrial, "the board is about to boot it once")
+		d.say(wire.FirmwareTrial, "the board is about to boot the configuration once")
 	}
 	d.st.Candidate, d.st.Diff = want.Digest, bound.Text(d.f.Diff, wire.MaxFirmwareDiff)
 	return Wait
 }
 
-// undo begins a trial of the files from before the kept configuration. They may fail now, for
-// example without a word that a newer kernel needs. The kept configuration's checks judge the
+// undo begins a trial of the files from before the kept configuration. They may no longer work, for
+// example because a newer kernel needs another word. The kept configuration's checks judge the
 // trial.
 func (d *decider) undo() string {
 	h, want := d.f.Helper, d.want
 	tried := d.failed(want.Digest, true)
 	switch {
 	case h.Kept != want.Digest:
-		d.say(wire.FirmwareUpToDate, "it is undone")
+		d.say(wire.FirmwareUpToDate, "the configuration is undone")
 	case tried != nil:
 		d.say(wire.FirmwareFailed, "%s", tried.Why)
 	case !h.Undoable:
-		d.say(wire.FirmwareFailed, "the boot helper does not have the files from before it: roll out another configuration instead")
+		d.say(wire.FirmwareFailed, "the boot helper does not have the previous files: roll out another configuration instead")
 	case h.Refused != "":
 		d.say(wire.FirmwareFailed, "%s", h.Refused)
 	default:
 		b, err := fleet.ParseBootConfig(want.Document)
-		if err != nil { // an older agent kept it: use the default checks
+		if err != nil { // an older agent kept it, so use the default checks
 			b = new(fleet.BootConfig)
 		}
 		d.j.Undoes = want.Digest
@@ -328,10 +330,10 @@ func (d *decider) undo() string {
 	return Wait
 }
 
-// reboot requests an action that ends with a reboot, again if the reboot does not come.
+// reboot returns an action that ends with a reboot, and again if the reboot does not come in time.
 func (d *decider) reboot(do string) string {
 	if d.j.Boot == d.f.Helper.BootID && d.j.At != 0 && d.f.Helper.Uptime-d.j.At < rebootTime {
-		return Wait // the reboot is under way
+		return Wait // the reboot was requested
 	}
 	d.j.Boot, d.j.At = d.f.Helper.BootID, max(d.f.Helper.Uptime, 1)
 	return do

@@ -12,21 +12,21 @@ import (
 
 func (d *decider) arming() string {
 	h := d.f.Helper
-	d.say(wire.FirmwareTrial, "the board is about to boot it once")
+	d.say(wire.FirmwareTrial, "the board is about to boot the configuration once")
 	switch {
-	case d.kept(): // the files already had it
+	case d.kept(): // the files already had the candidate
 		d.rest()
 		return Wait
 	case h.Left == d.j.Candidate && h.BootID != d.j.Boot:
 		if h.Late {
-			return d.goBack(true, "its deadline passed without a verdict: the agent did not run")
+			return d.goBack(true, "the deadline passed without a verdict: the agent did not run")
 		}
 		return d.noVerdict(true, "")
 	case h.Phase != boothelper.PhaseIdle && (h.Phase != boothelper.PhaseArmed || h.Candidate != d.j.Candidate):
 		return d.goBack(false, "the boot helper was busy with another configuration")
 	case h.BootID == d.j.Boot:
 		if !d.wanted() {
-			return d.goBack(false, "the hub wants something else")
+			return d.goBack(false, "the hub no longer wants the configuration")
 		}
 		if d.f.Failed != "" {
 			return d.noVerdict(false, d.f.Failed)
@@ -42,11 +42,11 @@ func (d *decider) arming() string {
 	case h.Phase == boothelper.PhaseIdle:
 		return d.noVerdict(false, "the power was cut before the files of the trial were complete")
 	case !h.Tryboot:
-		return d.noVerdict(h.Ran, "the kernel's command line lacks the trial's words: the firmware did not try it, it "+
-			"does not boot, or the power was cut")
+		return d.noVerdict(h.Ran, "the kernel's command line lacks the trial's words: the firmware ignored the trial, the "+
+			"configuration does not boot, or the power was cut")
 	}
 	d.enter(Verifying)
-	d.say(wire.FirmwareVerifying, "the board runs it")
+	d.say(wire.FirmwareVerifying, "the board runs the trial")
 	return Wait
 }
 
@@ -58,10 +58,10 @@ func (d *decider) verifying() string {
 	case h.BootID != d.j.Boot || !h.Tryboot:
 		return d.noVerdict(true, "")
 	case d.want != nil && d.want.Undo && d.want.Digest == d.j.Candidate:
-		return d.goBack(false, "the hub has withdrawn it")
+		return d.goBack(false, "the hub has withdrawn the configuration")
 	case len(d.f.Failing) == 0 && h.Uptime-d.f.Holding >= d.j.StableFor:
 		d.enter(Keeping)
-		d.say(wire.FirmwareVerifying, "all checks have held for %s: it is kept", d.j.StableFor)
+		d.say(wire.FirmwareVerifying, "all checks have held for %s: the configuration is kept", d.j.StableFor)
 		return Wait
 	case h.Uptime >= d.j.Deadline:
 		why := fmt.Sprintf("the checks did not hold for %s before the deadline of %s", d.j.StableFor, d.j.Deadline)
@@ -72,17 +72,17 @@ func (d *decider) verifying() string {
 	case len(d.f.Failing) > 0:
 		d.say(wire.FirmwareVerifying, "until %s: %s", d.j.Deadline, strings.Join(d.f.Failing, "; "))
 	default:
-		d.say(wire.FirmwareVerifying, "all checks hold; it is kept when they have held for %s", d.j.StableFor)
+		d.say(wire.FirmwareVerifying, "all checks hold; the configuration is kept when they have held for %s", d.j.StableFor)
 	}
 	return Wait
 }
 
 func (d *decider) keeping() string {
 	h := d.f.Helper
-	d.say(wire.FirmwareVerifying, "it is good and is being kept")
+	d.say(wire.FirmwareVerifying, "the trial has passed and is being kept")
 	if h.Phase == boothelper.PhaseArmed && h.Candidate == d.j.Candidate && h.Tryboot && h.BootID == d.j.Boot {
 		if h.Uptime >= d.j.Deadline+rebootTime {
-			return d.hold("it could not be kept: " + d.f.Failed)
+			return d.hold("the configuration could not be kept: " + d.f.Failed)
 		}
 		return Keep
 	}
@@ -94,9 +94,9 @@ func (d *decider) keepingOrBack() string {
 	h := d.f.Helper
 	switch {
 	case d.kept():
-		what := "it is kept"
+		what := "the configuration is kept"
 		if d.j.Undoes != "" {
-			what = "it is undone"
+			what = "the configuration is undone"
 		}
 		d.rest()
 		d.j.Bad = slices.DeleteFunc(slices.Clone(d.j.Bad), func(b BadDigest) bool { return b.Digest == h.Kept })
@@ -104,8 +104,8 @@ func (d *decider) keepingOrBack() string {
 		d.st.Candidate = ""
 		return Wait
 	case h.Phase == boothelper.PhaseKeeping:
-		d.say(wire.FirmwareVerifying, "it is good and is being kept")
-		return Wait // the helper completes it
+		d.say(wire.FirmwareVerifying, "the trial has passed and is being kept")
+		return Wait // the helper completes the swap
 	}
 	return d.noVerdict(true, "")
 }
@@ -115,7 +115,7 @@ func (d *decider) back() string {
 	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
 	switch h.Phase {
 	case boothelper.PhaseIdle:
-		if d.kept() { // the helper has kept it all the same
+		if d.kept() { // the helper kept the candidate before the agent knew
 			return d.keepingOrBack()
 		}
 		undo, failed := d.j.Undoes != "", d.j.Failed
@@ -134,7 +134,7 @@ func (d *decider) back() string {
 		}
 		return Wait
 	case boothelper.PhaseKeeping, boothelper.PhaseReturning:
-		return Wait // the helper completes it
+		return Wait // the helper completes its phase
 	}
 	return d.reboot(Restore)
 }

@@ -20,10 +20,10 @@ import (
 
 // Health is the health of the device, by which a trial is judged.
 type Health struct {
-	Hub          bool          // connected
+	Hub          bool          // the hub is connected
 	Engine       string        // why the container engine does not answer
-	Disk         func() string // writes to the disk and returns why it failed; called only during a trial
-	Undervoltage bool          // now
+	Disk         func() string // writes to the disk and returns why that failed; called only during a trial
+	Undervoltage bool          // the supply voltage is too low now
 	Missing      string        // the board profile's missing peripherals, with reasons
 	Desired      []string      // UIDs of the pods that should run here
 	Running      []string      // UIDs of the pods that run
@@ -34,7 +34,7 @@ func failing(checks []string, was Baseline, now Health) (out []string) {
 	for _, c := range checks {
 		why := ""
 		switch c {
-		case fleet.CheckAgentRunning: // this code runs in the agent
+		case fleet.CheckAgentRunning: // true, because this code runs in the agent
 		case fleet.CheckEnginePing:
 			why = now.Engine
 		case fleet.CheckHubReconnected:
@@ -66,46 +66,46 @@ func failing(checks []string, was Baseline, now Health) (out []string) {
 	return out
 }
 
-// A Runner takes one step after the other until the board boots as the hub wants.
+// A Runner takes steps until the board boots as the hub wants.
 type Runner struct {
 	Node    string
 	Ask     func(context.Context, boothelper.Request) (boothelper.Reply, error) // sends a request to the boot helper
 	Disk    boothelper.Disk
-	Dir     string                          // of the journal
-	Desired func() (*wire.Firmware, []byte) // the hub's wish and its key
+	Dir     string                          // directory of the journal
+	Desired func() (*wire.Firmware, []byte) // returns the hub's desired boot configuration and the hub's key
 	Health  func(context.Context) Health    //
 	Report  func(*wire.FirmwareStatus)      // called when the status changes
 	Log     *slog.Logger
-	Uptime  func() time.Duration // since the boot, including suspended time; nil: the system's
+	Uptime  func() time.Duration // time since the boot, including suspended time; nil: the system's
 
 	slots       *boothelper.Slots
 	journal     Journal
 	loaded      bool
-	facts       Facts // facts that stay between steps
+	facts       Facts // facts that are kept between steps
 	holding     bool
-	lookedAt    time.Duration // uptime at the last look at the device's health
+	lookedAt    time.Duration // uptime at the last check of the device's health
 	inspectedAt time.Time
 	asked       question // the last request to the helper
 	askedAt     time.Time
-	quiet       bool   // idle at the last step
-	refusedKey  string // the key that the helper refused; logged once
+	quiet       bool   // the last step was idle
+	refusedKey  string // the key that the helper refused, which is logged once
 	reported    *wire.FirmwareStatus
 }
 
-// A question is what the agent wants from the helper: the next request waits for askTime unless it
-// changes.
+// A question is a request that the agent may repeat to the helper: unless it changes, the next one
+// waits for askTime.
 type question struct {
 	key  string
 	want wire.Firmware
 }
 
 const (
-	restTime  = 5 * time.Second  // between two steps while idle
-	trialTime = 5 * time.Second  // between two steps of a trial
-	blindTime = 30 * time.Second // after a longer pause between two looks, checks start to hold anew
-	askTime   = 5 * time.Minute  // between two requests to the helper while idle
-	lookTime  = 10 * time.Minute // between two inspections of a configuration
-	retryTime = time.Minute      // between two inspections that failed
+	restTime  = 5 * time.Second  // time between two steps while idle
+	trialTime = 5 * time.Second  // time between two steps of a trial
+	blindTime = 30 * time.Second // after a longer pause between two steps, the time for which the checks hold starts anew
+	askTime   = 5 * time.Minute  // time between two requests to the helper while idle
+	lookTime  = 10 * time.Minute // time between two inspections of a configuration
+	retryTime = time.Minute      // time between two inspections after a failure
 )
 
 // Run takes steps until ctx ends.
@@ -114,7 +114,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		every := restTime
 		again, err := r.Step(ctx, time.Now())
 		if err != nil && ctx.Err() == nil {
-			r.Log.Error("cannot go on with the boot configuration; trying again", "err", err)
+			r.Log.Error("cannot continue with the boot configuration; trying again", "err", err)
 		} else if again {
 			every = trialTime
 		}
@@ -131,12 +131,12 @@ func (r *Runner) uptime() time.Duration {
 		return r.Uptime()
 	}
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it never fails
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // CLOCK_BOOTTIME never fails
 	return time.Duration(t.Nano())
 }
 
-// Step looks at the facts, saves the journal, and takes at most one action. It reports whether more
-// steps follow at once.
+// Step gathers the facts, saves the journal, and takes at most one action. It reports whether the
+// caller should take the next step at once.
 func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error) {
 	want, key := r.Desired()
 	if !r.loaded {
@@ -145,7 +145,7 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 		if err == nil && text != nil {
 			err = json.Unmarshal(text, &r.journal)
 		}
-		if err != nil { // the helper knows what the board boots; a failed configuration may be tried once more
+		if err != nil { // the helper knows the board's files; a failed configuration may be tried once more
 			r.Log.Error("the journal of boot configurations is lost; starting a new one", "err", err)
 			r.journal = Journal{}
 		}
@@ -169,7 +169,7 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 	f, health := &r.facts, r.Health(ctx)
 	status, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpStatus})
 	f.HelperErr = ""
-	if err != nil { // most devices have no boot helper: it is reported only if the hub wants a configuration
+	if err != nil { // most devices have no boot helper: report that only if the hub wants a configuration
 		f.HelperErr, err = err.Error(), nil
 	} else {
 		f.Helper = *status.Status
@@ -183,7 +183,8 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 		f.Failing = failing(r.journal.Checks, r.journal.Baseline, health)
 	}
 	at := r.uptime()
-	// blind: the agent stood still, alone or with the device, or an answer took this long
+	// blind means that no step ran for a while: the agent stood still, alone or with the device, or
+	// waited for an answer.
 	blind := at-r.lookedAt > blindTime
 	r.lookedAt = at
 	switch {
@@ -216,7 +217,7 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 		r.journal = next
 	}
 	if next.Phase != was {
-		f.Failed, f.Inspected = "", "" // facts of the last phase may be outdated
+		f.Failed, f.Inspected = "", "" // facts of the previous phase may be outdated
 	}
 	r.report(st)
 	if do != Wait {
@@ -229,7 +230,8 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 	return r.journal.Phase != Idle || do != Wait || next.Phase != was, err
 }
 
-// do carries out one action. A refusal of a configuration is a fact, not an error.
+// do carries out one action. If the helper refuses a configuration, that is a fact for Decide, not
+// an error.
 func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now time.Time) error {
 	f := &r.facts
 	switch do {
@@ -266,8 +268,8 @@ func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now tim
 	return fmt.Errorf("unknown step %q", do)
 }
 
-// pin gives the helper the node's name and its hub's key. It returns an error only if a later try
-// may succeed.
+// pin gives the helper the node's name and its hub's key. It returns an error only if a later
+// attempt may succeed.
 func (r *Runner) pin(ctx context.Context, key []byte) error {
 	h := r.facts.Helper
 	if len(key) == 0 || h.Node == r.Node && string(h.Key) == string(key) || r.refusedKey == string(key) {
@@ -275,8 +277,8 @@ func (r *Runner) pin(ctx context.Context, key []byte) error {
 	}
 	_, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpPin, Node: r.Node, Key: key})
 	if err != nil && h.Node == "" && len(key) == ed25519.PublicKeySize {
-		return fmt.Errorf("it refuses its first key: %w", err)
-	} else if err != nil { // it has pinned another key for good
+		return fmt.Errorf("the boot helper refuses its first key: %w", err)
+	} else if err != nil { // the helper has pinned another key for good
 		r.refusedKey = string(key)
 		r.say(true, "the boot helper refuses the hub's key: %v", err)
 		return nil
@@ -296,7 +298,7 @@ func (r *Runner) report(st *wire.FirmwareStatus) {
 			what := "boot configuration"
 			if st.Candidate != "" {
 				what += " " + st.Candidate
-			} else if st.Digest != "" { // the files from before it have no name
+			} else if st.Digest != "" { // the files from before a digest have no digest
 				what += " before " + st.Digest
 			}
 			r.say(true, "%s: %s: %s", what, st.State, st.Message)
