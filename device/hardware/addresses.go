@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// addresses returns the node's addresses: at most one InternalIP of each family, from the chosen
-// interface, else the one with the default route, else the first physical one that is up. The
-// configured external addresses and the host name follow.
+// addresses returns the node's addresses: at most one InternalIP of each family, then the
+// configured external addresses and the host name. The InternalIPs come from the chosen interface,
+// else from the interface of the default route, else from the first physical interface that is up.
 func addresses(t tree, o Options, hostname string) (list []corev1.NodeAddress, problems []string) {
 	if t.real() {
 		ips, err := interfaceIPs(t, o.Interface)
@@ -52,7 +52,7 @@ func interfaceIPs(t tree, chosen string) ([]netip.Addr, error) {
 		return nil, fmt.Errorf("list the network interfaces: %w", err)
 	}
 	for _, i := range all {
-		// Bridges and virtual interfaces of containers have no device.
+		// Bridges and virtual interfaces of containers have no device directory.
 		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || !t.exists("/sys/class/net/"+i.Name+"/device") {
 			continue
 		}
@@ -80,7 +80,7 @@ func ParseAddresses(flag []string) (ips []netip.Addr, err error) {
 	return ips, nil
 }
 
-// present returns the chosen addresses that this device has now.
+// present returns those of the chosen addresses that this device has now.
 func present(chosen []netip.Addr) (have []netip.Addr, err error) {
 	here, err := net.InterfaceAddrs()
 	if err != nil {
@@ -111,7 +111,7 @@ func ipsOf(i net.Interface) ([]netip.Addr, error) {
 }
 
 // pick returns the first usable address of each family, IPv4 first. Link-local and loopback
-// addresses cannot be reached from other sites.
+// addresses are left out, because other sites cannot reach them.
 func pick(ips []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
@@ -124,17 +124,17 @@ func pick(ips []netip.Addr) []netip.Addr {
 }
 
 // defaultRoute returns the interface of the default route with the lowest metric, of IPv4 or else
-// of IPv6; "" without one.
+// of IPv6; "" without a default route.
 func defaultRoute(t tree) string {
 	var name string
 	best := ""
 	if b, err := t.read("/proc/net/route"); err == nil {
 		for line := range strings.Lines(string(b)) { // Iface Destination Gateway Flags RefCnt Use Metric Mask …
 			f := strings.Fields(line)
-			if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" || f[0] == "*" { // the route rejects or drops
+			if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" || f[0] == "*" { // not a default route, or the route rejects or drops packets
 				continue
 			}
-			metric := fmt.Sprintf("%10s", f[6]) // decimal: padded to sort as a number
+			metric := fmt.Sprintf("%10s", f[6]) // decimal, padded so that the text sorts as a number
 			if name == "" || metric < best {
 				name, best = f[0], metric
 			}
@@ -149,7 +149,7 @@ func defaultRoute(t tree) string {
 			if len(f) < 10 || strings.Trim(f[0], "0") != "" || f[1] != "00" || f[9] == "lo" {
 				continue
 			}
-			if name == "" || f[5] < best { // hexadecimal, padded
+			if name == "" || f[5] < best { // the metric is hexadecimal and padded
 				name, best = f[9], f[5]
 			}
 		}

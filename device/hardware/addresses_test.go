@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheNodesAddressIsTheOneThatWasChosen(t *testing.T) {
+func TestTheChosenAddressIsTheNodesAddress(t *testing.T) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
 		t.Fatal(err)
@@ -22,9 +22,9 @@ func TestTheNodesAddressIsTheOneThatWasChosen(t *testing.T) {
 			t.Errorf("%s: %v %v", p.Addr(), list, problems)
 		}
 	}
-	other := netip.MustParseAddr("192.0.2.77") // an address for documentation, which no machine has
+	other := netip.MustParseAddr("192.0.2.77") // an address for documentation, which is never in use
 	list, problems := addresses(treeOf(Options{}), Options{NodeIPs: []netip.Addr{other}}, "pi")
 	if len(list) != 1 || len(problems) != 1 || !strings.Contains(problems[0], "192.0.2.77") {
-		t.Errorf("one that this device does not have: %v %v", list, problems)
+		t.Errorf("an address that this device does not have: %v %v", list, problems)
 	}
 }

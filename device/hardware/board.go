@@ -34,8 +34,8 @@ var shortNames = map[string]string{
 }
 
 // MachineID identifies a machine: the first 16 hex digits of the SHA-256 of the board's serial
-// number or, without one, of /etc/machine-id, which cloned SD cards share. It fails if both are
-// missing.
+// number. Without a serial number it hashes /etc/machine-id, which cloned SD cards share; without
+// both it fails.
 func MachineID(root string) (string, error) {
 	t := treeOf(Options{Root: root})
 	id := serial(t)
@@ -51,11 +51,11 @@ func MachineID(root string) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// Serial returns the board's serial number as its maker wrote it, or "". Users compare it with the
+// Serial returns the board's serial number in its maker's form, or "". Users compare it with the
 // label on the device.
 func Serial(root string) string { return serial(treeOf(Options{Root: root})) }
 
-// serial returns the board's serial number. A number of zeros counts as none.
+// serial returns the board's serial number. All zeros count as missing.
 func serial(t tree) string {
 	s := t.text(deviceTree + "serial-number")
 	if strings.Trim(s, "0") == "" {
@@ -82,7 +82,7 @@ func board(t tree) Board {
 	return b
 }
 
-// shortName returns a label value for a board.
+// shortName returns a name for a board that is valid as a label value.
 func shortName(compatible []string, arch string) string {
 	if len(compatible) == 0 {
 		if arch == "amd64" {
@@ -110,7 +110,7 @@ type Revision struct {
 	Processor    string `json:"processor,omitempty"`
 	Manufacturer string `json:"manufacturer,omitempty"`
 	MemoryMiB    int    `json:"memoryMiB,omitempty"`
-	Number       int    `json:"number"` // the 4 of Rev 1.4
+	Number       int    `json:"number"` // revision of the board: the 4 of Rev 1.4
 }
 
 var (

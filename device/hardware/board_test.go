@@ -16,14 +16,14 @@ func TestMachineID(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		files map[string]string
-		want  string // empty: an error
+		want  string // text that MachineID hashes; empty: an error
 	}{
 		{"the serial number counts, without its closing zero byte", map[string]string{dt: "10000000a1b2c3d4\x00", etc: "abc\n"}, of("10000000a1b2c3d4")},
 		{"without a serial number the machine-id counts", map[string]string{etc: "0123456789abcdef0123456789abcdef\n"}, of("0123456789abcdef0123456789abcdef")},
 		{"a serial number of zeros does not count", map[string]string{dt: "0000000000000000\x00", etc: "abc\n"}, of("abc")},
 		{"an empty serial number does not count", map[string]string{dt: "\x00", etc: "abc\n"}, of("abc")},
-		{"an image that was never booted has neither", map[string]string{etc: "uninitialized\n"}, ""},
-		{"nothing at all", nil, ""},
+		{"an image that was never booted has no id", map[string]string{etc: "uninitialized\n"}, ""},
+		{"no file at all", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := MachineID(rootOf(t, tt.files))
@@ -44,7 +44,7 @@ func TestDecodeRevision(t *testing.T) {
 		{"Pi 5 with 8 GiB", 0xd04170, 0, Revision{"d04170", "5", "BCM2712", "Sony UK", 8192, 0}},
 		{"Zero 2 W", 0x902120, 0, Revision{"902120", "Zero 2 W", "BCM2837", "Sony UK", 512, 0}},
 		{"Zero W", 0x9000c1, 0, Revision{"9000c1", "Zero W", "BCM2835", "Sony UK", 512, 1}},
-		{"the warranty bit 25 changes nothing else", 0x2c03114, 0, Revision{"2c03114", "4B", "BCM2711", "Sony UK", 4096, 4}},
+		{"the warranty bit 25 is ignored", 0x2c03114, 0, Revision{"2c03114", "4B", "BCM2711", "Sony UK", 4096, 4}},
 		{"with a memory field of 7 the gigabits count", 0xf04170, 24, Revision{"f04170", "5", "BCM2712", "Sony UK", 3072, 0}},
 		{"a memory field of 7 without gigabits is unknown", 0xf04170, 0, Revision{"f04170", "5", "BCM2712", "Sony UK", 0, 0}},
 		{"the gigabits override the field", 0xc03114, 64, Revision{"c03114", "4B", "BCM2711", "Sony UK", 8192, 4}},
@@ -57,14 +57,17 @@ func TestDecodeRevision(t *testing.T) {
 	}
 }
 
-func TestTheRevisionOfCpuinfoCountsOnRaspberryPisOnly(t *testing.T) {
+func TestOnlyRaspberryPisUseTheRevisionInCpuinfo(t *testing.T) {
 	pi := rootOf(t, map[string]string{"proc/cpuinfo": "processor\t: 0\n\nHardware\t: BCM2835\nRevision\t: c03114\n"})
 	if r := revision(tree(pi)); r == nil || r.Type != "4B" {
-		t.Errorf("a Pi without a device tree: %+v", r)
+		t.Errorf("the revision of a Pi without a device tree is %+v", r)
 	}
-	other := rootOf(t, map[string]string{"proc/cpuinfo": "processor\t: 0\n\nHardware\t: Generic AM33XX\nRevision\t: 0020\n"})
+	other := rootOf(
+		t,
+		map[string]string{"proc/cpuinfo": "processor\t: 0\n\nHardware\t: Generic AM33XX\nRevision\t: 0020\n"},
+	)
 	if r := revision(tree(other)); r != nil {
-		t.Errorf("another board: %+v", r)
+		t.Errorf("the revision of another board is %+v", r)
 	}
 }
 

@@ -13,26 +13,27 @@ import (
 )
 
 const (
-	defaultMaxPods = 110 // as in the kubelet
+	defaultMaxPods = 110 // the kubelet's default
 	leastMaxPods   = 8
 
-	// A container needs memory for the engine's monitor process (6 MiB with Docker, 2 MiB with
-	// Podman). Without containers, the system, the engine (about 90 MiB) and the agent use memory.
+	// Each container needs memory for the engine's monitor process: 6 MiB with Docker, 2 MiB with
+	// Podman. The system, the engine (about 90 MiB) and the agent need memory too.
 	memoryPerPod   = 16 << 20
 	memoryOfNoPods = 128 << 20
 )
 
-// podsOf returns how many pods a device runs: the kubelet's default, or fewer on a small memory.
-// Best-effort pods request nothing, so only this keeps 110 of them off a board with 430 MB.
+// podsOf returns how many pods a device runs: the kubelet's default, or fewer on a device with
+// little memory. Best-effort pods request nothing, so only this limit keeps 110 of them off a board
+// with 430 MB.
 func podsOf(memory int64) int64 {
-	if memory <= 0 { // unknown: reported as a problem
+	if memory <= 0 { // the memory is unknown, which the report lists as a problem
 		return defaultMaxPods
 	}
 	return min(max((memory-memoryOfNoPods)/memoryPerPod, leastMaxPods), defaultMaxPods)
 }
 
-// capacity returns the device's total resources. A value that cannot be read is 0 and reported as a
-// problem.
+// capacity returns the device's total resources. A value that cannot be read is 0, and the report
+// lists it as a problem.
 func capacity(ctx context.Context, t tree, o Options) (c Capacity, problems []string) {
 	cpus, err := cpu.CountsWithContext(t.gopsutil(ctx), true)
 	if err != nil {
@@ -47,7 +48,7 @@ func capacity(ctx context.Context, t tree, o Options) (c Capacity, problems []st
 	if c.Pods = o.MaxPods; c.Pods == 0 {
 		c.Pods = podsOf(c.Memory)
 	}
-	// Not mem.SwapMemory: it asks the kernel and ignores the root directory.
+	// mem.SwapMemory is not used, because it asks the kernel and ignores the root directory.
 	if vm, err := mem.VirtualMemoryWithContext(t.gopsutil(ctx)); err == nil {
 		c.Swap = int64(vm.SwapTotal)
 	}
@@ -95,9 +96,9 @@ func imageDir(o Options) string {
 type memoryUse struct{ capacity, available int64 } // bytes
 
 // memory returns the kernel's estimate of memory available without swapping (MemAvailable). In a
-// container with a memory limit, the limit minus the working set counts (usage without droppable
-// file cache). The limit of a plain service does not count: the files read here exist with a limit
-// only outside of the machine's root group.
+// container with a memory limit it returns the limit minus the working set (usage without droppable
+// file cache). The limit of a plain service does not count: only in a container do the files read
+// here have a limit.
 func memory(ctx context.Context, t tree) (memoryUse, error) {
 	vm, err := mem.VirtualMemoryWithContext(t.gopsutil(ctx))
 	if err != nil {
@@ -126,11 +127,11 @@ func memory(ctx context.Context, t tree) (memoryUse, error) {
 	return use, nil
 }
 
-// A fileSystemUse is the space and inodes of a file system. Its inode capacity is 0 if the number
+// A fileSystemUse is the space and inodes of a file system. The inode capacity is 0 if the number
 // is not fixed.
 type fileSystemUse struct{ bytes, inodes Amount }
 
-// fileSystem counts the space that an unprivileged process may use as available.
+// fileSystem measures a file system; only space for unprivileged processes counts as available.
 func fileSystem(t tree, dir string) (fileSystemUse, error) {
 	st, err := t.statfs(dir)
 	if err != nil {
@@ -146,7 +147,7 @@ func fileSystem(t tree, dir string) (fileSystemUse, error) {
 	}, nil
 }
 
-// times multiplies without overflow: some network file systems report 2^64 blocks.
+// times multiplies without overflow, because some network file systems report 2^64 blocks.
 func times(n uint64, unit int64) int64 {
 	if unit <= 0 || n > uint64(math.MaxInt64/unit) {
 		return math.MaxInt64

@@ -21,8 +21,8 @@ import (
 	"periph.io/x/host/v3/sysfs"
 )
 
-// ChildCommand is the hidden command with which Periph runs the device program again; it must call
-// RunChild.
+// ChildCommand is the hidden command with which Periph runs the device program as its child. The
+// program must then call RunChild.
 const ChildCommand = "hwprobe"
 
 const childLimit = 5 * time.Second
@@ -35,9 +35,9 @@ type Found struct {
 	Devices      []*Device     `json:"devices,omitempty"` // buses and GPIO chips for pods
 }
 
-// RunChild runs periph in a child process and writes a Found to w; with questions it looks for
-// peripherals instead. Its drivers may hang or panic in their own goroutines, so the agent never
-// calls it. It exits after 5 s even if the agent is gone.
+// RunChild runs periph and writes a Found to w; with a question it looks for peripherals instead.
+// periph's drivers may hang or panic in their own goroutines, so the agent only runs it as a child
+// process. RunChild exits after 5 s even if the agent is gone.
 func RunChild(w io.Writer, questions ...string) error {
 	time.AfterFunc(childLimit, func() { os.Exit(3) })
 	state, err := periph.Init()

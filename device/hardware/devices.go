@@ -17,31 +17,33 @@ import (
 
 // A Device is hardware that a container can use: a resource that pods request, and its device
 // nodes. Each piece of hardware is one device and each node belongs to one device, so a container
-// that has it has it alone.
+// that has the device has it alone.
 type Device struct {
-	// after flotilla.dev/: gpiochip, i2c-1, spi0, serial, video, codec, render, can0, usb-0bda-2838
+	// Resource is the name after flotilla.dev/: gpiochip, i2c-1, spi0, serial, video, codec,
+	// render, can0, usb-0bda-2838.
 	Resource string `json:"resource"`
-	// by label, serial number or place; stable across reboots and kernels
+	// ID is a label, serial number or place; it is stable across reboots and kernels.
 	ID    string   `json:"id"`
-	Nodes []string `json:"nodes,omitempty"` // such as /dev/i2c-1; empty: a network interface with the resource's name
+	Nodes []string `json:"nodes,omitempty"` // such as /dev/i2c-1; empty for a network interface, whose name is Resource
 	Title string   `json:"title,omitempty"`
-	NUMA  *int     `json:"numa,omitempty"` // nearest NUMA node, if there are several
+	NUMA  *int     `json:"numa,omitempty"` // nearest NUMA node, if the machine has several
 
-	On    string `json:"on,omitempty"`    // the device that a peripheral is connected to and whose nodes it has
-	Plain bool   `json:"plain,omitempty"` // without a node: read below /sys by any container
+	On    string `json:"on,omitempty"`    // ID of the device to which a peripheral is connected and whose nodes it uses
+	Plain bool   `json:"plain,omitempty"` // has no node: every container can read it below /sys
 
-	// a GPIO chip that does not drive the header: only for a peripheral of the board profile
+	// Internal marks a GPIO chip that does not drive the header: pods get it only as a peripheral
+	// of the board profile.
 	Internal bool `json:"internal,omitempty"`
 
-	found *finding // nil: read from a file
+	found *finding // nil: the device was decoded from JSON
 }
 
 // A finding says how a device was found.
 type finding struct {
 	root   tree
-	sys    string // its directory in /sys
+	sys    string // the device's directory in /sys
 	was    string // the kernel's name, which older agents used as the ID
-	periph bool   // only periph reports it
+	periph bool   // only periph reports the device
 }
 
 func (d *Device) was() string {
@@ -51,21 +53,22 @@ func (d *Device) was() string {
 	return d.found.was
 }
 
-// A Node is a device node as it is now.
+// A Node is the present state of a device node.
 type Node struct {
-	Path  string // in the container
-	Host  string // on the device
+	Path  string // path in the container
+	Host  string // path on the device
 	Group int    // owning group
 }
 
-// Same reports whether two are the same hardware, even at another place.
+// Same reports whether d and e are the same hardware, even at another place.
 func (d Device) Same(e Device) bool {
 	return (d.ID == e.ID || d.was() == e.ID && e.ID != "" || e.was() == d.ID && d.ID != "") &&
 		d.Nodes == nil == (e.Nodes == nil)
 }
 
-// SharesNode reports whether a container with one of two different devices can open the other,
-// because the kernel has given a node of one to the other. Peripherals share nodes on purpose.
+// SharesNode reports whether d and e are different devices with a common node, because the kernel
+// has given a node of one to the other: a container with one could then open the other. Peripherals
+// share nodes on purpose.
 func (d Device) SharesNode(e Device) bool {
 	if d.On != "" || e.On != "" || d.Same(e) {
 		return false
@@ -78,8 +81,9 @@ func (d Device) SharesNode(e Device) bool {
 	return false
 }
 
-// Look looks for the device again and returns its present place: after it is plugged in elsewhere
-// it has other nodes, and another device may have its old ones. An error means that it is missing.
+// Look finds the device again and returns its present nodes. After the device was plugged in
+// elsewhere it has other nodes, and another device may have the old ones. An error means that the
+// device is missing.
 func (d Device) Look() (Device, []Node, error) {
 	if d.Plain {
 		return d, nil, nil
@@ -107,14 +111,14 @@ func (d Device) Look() (Device, []Node, error) {
 			}
 			nodes = append(nodes, Node{Path: p, Host: root.path(p), Group: int(st.Gid)})
 		}
-		now.Resource = d.Resource // the board profile may name it
+		now.Resource = d.Resource // the resource may be a name of the board profile
 		return now, nodes, nil
 	}
 	return d, nil, fmt.Errorf("%s is unplugged or its driver is unloaded", d.ID)
 }
 
-// devices returns the devices for containers, from /sys. A device without a node in /dev is left
-// out.
+// devices returns the devices for containers, from /sys. It leaves out devices whose node is
+// missing in /dev.
 func devices(t tree) []Device {
 	s := &search{t: t, times: map[string]int{}}
 	s.gpioChips()
@@ -127,7 +131,7 @@ func devices(t tree) []Device {
 	list := make([]Device, 0, len(s.list))
 	clear(s.times)
 	for _, d := range s.list {
-		if s.times[d.ID]++; s.times[d.ID] > 1 { // such as the ports of one card: numbered in order
+		if s.times[d.ID]++; s.times[d.ID] > 1 { // several with one ID, such as the ports of a card, are numbered in order
 			d.ID += "." + strconv.Itoa(s.times[d.ID])
 		}
 		if several {
@@ -145,7 +149,7 @@ type search struct {
 	times map[string]int // number of devices with an id
 }
 
-// add adds a device that was found at sys, unless it has a node name whose node is missing.
+// add adds a device that was found at sys, unless its node is missing.
 func (s *search) add(resource, id, node, sys string) *Device {
 	d := &Device{Resource: resource, ID: id, found: &finding{root: s.t, sys: sys}}
 	if node != "" {
@@ -158,7 +162,7 @@ func (s *search) add(resource, id, node, sys string) *Device {
 	return d
 }
 
-// join is add for a device with several nodes.
+// join adds another node to the device with this id, or adds the device.
 func (s *search) join(resource, id, node, sys string) *Device {
 	for _, d := range s.list {
 		if d.ID == id && (d.Resource == resource || d.Resource == "codec") && s.t.node(node) {
@@ -177,9 +181,8 @@ func inOrder(list []Device) []Device {
 	return few(list)
 }
 
-// withPeriph adds periph's GPIO chips and buses, which exist even if /sys does not show them, and
-// completes them from /sys. Devices that periph found minutes ago and that are gone since are left
-// out.
+// withPeriph adds the GPIO chips and buses that only periph has found, completed from /sys. It
+// leaves out devices that have been removed since periph found them minutes ago.
 func (t tree) withPeriph(list []Device, found []*Device) []Device {
 	for _, d := range found {
 		unknown := len(d.Nodes) > 0 && t.node(d.Nodes[0])
@@ -187,7 +190,7 @@ func (t tree) withPeriph(list []Device, found []*Device) []Device {
 			unknown = unknown && list[i].ID != d.ID && !slices.Equal(list[i].Nodes, d.Nodes)
 		}
 		if unknown {
-			e := *d // do not change periph's result
+			e := *d // a copy, because periph's result is shared
 			e.found, e.Internal = &finding{root: t, periph: true}, d.Resource == "gpiochip" && !headerChips.MatchString(d.ID)
 			list = append(list, e)
 		}
@@ -195,14 +198,15 @@ func (t tree) withPeriph(list []Device, found []*Device) []Device {
 	return inOrder(list)
 }
 
-// node reports whether a device node exists. In a fake root it may be a plain file.
+// node reports whether a device node exists. In a fake root it may be a regular file.
 func (t tree) node(p string) bool {
 	st, err := os.Stat(t.path(p))
 	return err == nil && (st.Mode()&os.ModeCharDevice != 0 || !t.real() && st.Mode().IsRegular())
 }
 
-// buses have numbers that pods request, since each connects other hardware. All chip selects of an
-// SPI bus are one device: they share its clock. CAN buses are network interfaces without a node.
+// buses finds I2C, SPI and CAN buses. Pods request a bus by its number, since each connects other
+// hardware. All chip selects of an SPI bus are one device, because they share its clock. CAN buses
+// are network interfaces without a node.
 func (s *search) buses() {
 	for _, dir := range s.t.glob("/sys/class/i2c-dev/i2c-*") {
 		name := path.Base(dir)
@@ -225,7 +229,8 @@ func spiBus(node string) string {
 	return "spi" + bus
 }
 
-// renderers are interchangeable and identified by the place of their processor.
+// renderers finds the graphics processors. They are interchangeable, and their place identifies
+// them.
 func (s *search) renderers() {
 	for _, dir := range s.t.glob("/sys/class/drm/renderD*") {
 		name := path.Base(dir)
@@ -234,8 +239,8 @@ func (s *search) renderers() {
 	}
 }
 
-// serialPorts finds the ports with hardware, except the kernel's consoles. udev's name identifies a
-// plugged-in port; without one, its place does.
+// serialPorts finds the ports with hardware, except the kernel's consoles. A plugged-in port is
+// identified by udev's name, or by its place if that is missing.
 func (s *search) serialPorts() {
 	t := s.t
 	consoles := strings.Fields(t.text("/sys/class/tty/console/active"))
@@ -251,7 +256,7 @@ func (s *search) serialPorts() {
 			continue
 		}
 		if kind, err := t.number(dir + "/type"); err == nil && kind == 0 || strings.HasPrefix(name, "hvc") {
-			continue // no chip, or the console of a virtual machine
+			continue // without a chip, or the console of a virtual machine
 		}
 		d := s.add("serial", byID[name], "/dev/"+name, dir+"/device")
 		d.Title = t.text(dir + "/device/../../product")
@@ -261,8 +266,8 @@ func (s *search) serialPorts() {
 	}
 }
 
-// usbDevices finds the USB devices without another kernel driver: disks, network cards and radios
-// belong to the system, and serial ports and cameras are devices of their own.
+// usbDevices finds the USB devices without a kernel driver. Disks, network cards and radios belong
+// to the system; serial ports and cameras are separate devices.
 func (s *search) usbDevices() {
 	const hub = "09"
 	t := s.t
@@ -290,8 +295,8 @@ func hex4(s string) bool {
 	})
 }
 
-// near returns the NUMA node of a /sys directory or the nearest parent that has one: a bus has
-// none, its controller does.
+// near returns the NUMA node of a /sys directory or of its nearest parent that has one: a bus has
+// none, but its controller does.
 func (t tree) near(dir string) *int {
 	full, err := filepath.EvalSymlinks(t.path(dir))
 	if err != nil {
@@ -305,7 +310,7 @@ func (t tree) near(dir string) *int {
 		if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && n >= 0 {
 			return &n
 		}
-		return nil // the file says -1
+		return nil // the file contains -1
 	}
 	return nil
 }
@@ -327,8 +332,8 @@ func (t tree) resolve(p string) string {
 	return full
 }
 
-// place returns the bus address of the nearest hardware at or above a /sys directory, or "". The
-// kernel's own parts of it, such as the ports of a serial chip, are skipped.
+// place returns the bus address of the nearest hardware at or above a /sys directory, or "". It
+// skips the kernel's own levels, such as the ports of a serial chip.
 func (t tree) place(dir string) string {
 	full := t.resolve(dir)
 	for ; strings.HasPrefix(full, t.path("/sys/devices/")); full = filepath.Dir(full) {

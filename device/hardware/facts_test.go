@@ -15,26 +15,26 @@ import (
 
 const meminfo = "MemTotal: 4000000 kB\nMemFree: 1000000 kB\nMemAvailable: 3000000 kB\nCached: 500000 kB\n"
 
-func TestMemoryKnowsTheLimitOfItsContainer(t *testing.T) {
+func TestMemoryRespectsTheLimitOfItsContainer(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
 	for _, tt := range []struct {
 		name                string
 		files               map[string]string
 		capacity, available int64
 	}{
-		{"on a machine of its own the kernel's estimate counts", nil, 4000000 * kib, 3000000 * kib},
-		{"the group of a service does not count", map[string]string{
+		{"outside of containers the kernel's estimate counts", nil, 4000000 * kib, 3000000 * kib},
+		{"the control group of a service does not count", map[string]string{
 			"proc/self/cgroup": "0::/system.slice/flotilla-device.service\n", "sys/fs/cgroup/system.slice/flotilla-device.service/memory.max": "67108864\n",
 		}, 4000000 * kib, 3000000 * kib},
 		{"in a container the limit minus the working set counts", map[string]string{
 			"sys/fs/cgroup/memory.max": "536870912\n", "sys/fs/cgroup/memory.current": "314572800\n", "sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 104857600\n",
 		}, 512 * mib, 312 * mib},
 		{"in a container without a limit", map[string]string{"sys/fs/cgroup/memory.max": "max\n"}, 4000000 * kib, 3000000 * kib},
-		{"in a container that is over its limit nothing is left", map[string]string{
+		{"a container above its limit has no memory left", map[string]string{
 			"sys/fs/cgroup/memory.max": "1048576\n", "sys/fs/cgroup/memory.current": "2097152\n",
 		}, mib, 0},
 		{"cgroup v1 without a limit", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 4000000 * kib, 3000000 * kib},
-		{"cgroup v1 with one", map[string]string{
+		{"cgroup v1 with a limit", map[string]string{
 			"sys/fs/cgroup/memory/memory.limit_in_bytes": "536870912\n", "sys/fs/cgroup/memory/memory.usage_in_bytes": "314572800\n",
 			"sys/fs/cgroup/memory/memory.stat": "total_inactive_file 104857600\n",
 		}, 512 * mib, 312 * mib},
@@ -52,13 +52,14 @@ func TestMemoryKnowsTheLimitOfItsContainer(t *testing.T) {
 	}
 }
 
-// A driver may wait for its chip or disk for minutes or for ever. Pipes without a writer stand for
-// such files: the other files are read, and a silent one is not read again before it has answered.
-func TestADriverThatHangsIsNotWaitedFor(t *testing.T) {
+// A driver may wait for its chip or disk for minutes or for ever; in the test, pipes without a
+// writer do. The other files are still read, and a pending read is not started again.
+func TestAHangingDriverBlocksNothing(t *testing.T) {
 	zone, monitor := "sys/class/thermal/thermal_zone", "sys/class/hwmon/hwmon0/"
 	root := rootOf(t, map[string]string{
 		"proc/meminfo": meminfo, "proc/sys/kernel/random/boot_id": "11111111-2222-3333-4444-555555555555\n",
-		zone + "0/type": "cpu-thermal\n", zone + "1/type": "cpu-thermal\n", zone + "1/temp": "48000\n", monitor + "name": "drivetemp\n",
+		zone + "0/type": "cpu-thermal\n", zone + "1/type": "cpu-thermal\n", zone + "1/temp": "48000\n", monitor +
+			"name": "drivetemp\n",
 	})
 	pipes := []string{zone + "0/temp", monitor + "temp1_input"}
 	for _, pipe := range pipes {
@@ -69,11 +70,11 @@ func TestADriverThatHangsIsNotWaitedFor(t *testing.T) {
 	for range 20 {
 		r, err := Probe(t.Context(), Options{Root: root})
 		if err != nil || r.Host.BootID == "" {
-			t.Errorf("it finds %+v, %v", r.Host, err)
+			t.Errorf("the report has %+v, %v", r.Host, err)
 		}
 		Measure(t.Context(), Options{Root: root})
 	}
-	for _, pipe := range pipes { // now they answer
+	for _, pipe := range pipes { // let the pending reads return
 		f, err := os.OpenFile(filepath.Join(root, pipe), os.O_WRONLY, 0)
 		if err == nil {
 			_, err = f.WriteString("35000\n")
@@ -89,11 +90,15 @@ func TestMeasure(t *testing.T) {
 		"proc/meminfo": meminfo, "proc/loadavg": "0.1 0.2 0.3 1/131 4711\n",
 		"proc/sys/kernel/pid_max": "32768\n", "proc/sys/kernel/threads-max": "30000\n", "var/lib/flotilla/x": "",
 	}
-	s := Measure(t.Context(), Options{Root: rootOf(t, files), StateDir: "/var/lib/flotilla/device", EngineRoot: "/var/lib/docker"})
+	s := Measure(
+		t.Context(),
+		Options{Root: rootOf(t, files), StateDir: "/var/lib/flotilla/device", EngineRoot: "/var/lib/docker"},
+	)
 	if s.PIDs != (Amount{Available: 30000 - 131, Capacity: 30000}) {
 		t.Errorf("process ids: %+v", s.PIDs)
 	}
-	if s.NodeFs.Problem != "" || s.NodeFs.Capacity <= 0 || s.NodeFs.Available > s.NodeFs.Capacity || s.ImageFs.Capacity != s.NodeFs.Capacity {
+	if s.NodeFs.Problem != "" || s.NodeFs.Capacity <= 0 || s.NodeFs.Available > s.NodeFs.Capacity ||
+		s.ImageFs.Capacity != s.NodeFs.Capacity {
 		t.Errorf("disks: %+v and %+v", s.NodeFs, s.ImageFs)
 	}
 	files["sys/fs/cgroup/pids.max"], files["sys/fs/cgroup/pids.current"] = "100\n", "99\n"
@@ -102,12 +107,13 @@ func TestMeasure(t *testing.T) {
 	}
 	bad := Measure(t.Context(), Options{Root: t.TempDir()})
 	if bad.Memory.Problem == "" || bad.PIDs.Problem == "" || bad.Memory.Available != 0 {
-		t.Errorf("an empty root is measured: %+v", bad)
+		t.Errorf("an empty root has the stats %+v", bad)
 	}
 }
 
 func TestPowerOfTheBoardMakersKernel(t *testing.T) {
-	for _, file := range []string{"sys/devices/platform/soc/soc:firmware/get_throttled", "sys/devices/platform/soc@107c000000/soc@107c000000:firmware/get_throttled",
+	for _, file := range []string{"sys/devices/platform/soc/soc:firmware/get_throttled",
+		"sys/devices/platform/soc@107c000000/soc@107c000000:firmware/get_throttled",
 		"sys/bus/platform/drivers/raspberrypi-firmware/soc@107c000000:firmware/get_throttled"} {
 		powerOf(t, file)
 	}
@@ -127,10 +133,10 @@ func powerOf(t *testing.T, file string) {
 }
 
 // The firmware and the kernel's monitor may disagree about the voltage: the worse value counts, and
-// both are named.
-func TestTheWorseWordAboutThePowerCounts(t *testing.T) {
+// the message names both.
+func TestTheWorseVoltageReportCounts(t *testing.T) {
 	for _, c := range []struct {
-		rule, bits, alarm string // values of get_throttled and the monitor; empty: missing
+		rule, bits, alarm string // bits of get_throttled and alarm of the monitor; empty: the file is missing
 		reason, message   string
 	}{
 		{"both report a sufficient voltage", "0", "0", "PowerSufficient", "sufficient power"},
@@ -217,7 +223,8 @@ func TestDefaultRoute(t *testing.T) {
 
 func TestPickTakesOneAddressOfEachFamily(t *testing.T) {
 	var ips []netip.Addr
-	for _, s := range []string{"fe80::1", "169.254.3.4", "fd00::2", "192.168.1.7", "10.0.0.1", "2001:db8::1", "127.0.0.1"} {
+	for _, s := range []string{"fe80::1", "169.254.3.4", "fd00::2", "192.168.1.7", "10.0.0.1", "2001:db8::1",
+		"127.0.0.1"} {
 		ips = append(ips, netip.MustParseAddr(s))
 	}
 	want := []netip.Addr{netip.MustParseAddr("192.168.1.7"), netip.MustParseAddr("fd00::2")}
@@ -226,7 +233,7 @@ func TestPickTakesOneAddressOfEachFamily(t *testing.T) {
 	}
 }
 
-func TestTextsFromFirmwareAreHarmless(t *testing.T) {
+func TestTextsFromFirmwareAreSanitized(t *testing.T) {
 	got := clean("  Pi\x004\n\x1b[31m" + strings.Repeat("ü", 200) + "\xff")
 	if strings.ContainsAny(got, "\x00\n\x1b") || len(got) > maxText || !strings.HasPrefix(got, "Pi4") {
 		t.Errorf("got %q", got)
@@ -240,7 +247,7 @@ func TestBusy(t *testing.T) {
 	}{
 		{"all but idle, iowait and stolen time", "cpu  100 20 30 4000 500 6 7 800 90 10\ncpu0 1 1 1 1\n", 1630 * time.Millisecond},
 		{"an old kernel", "cpu 1 2 3 4\n", 60 * time.Millisecond},
-		{"no such file", "", 0},
+		{"a missing file", "", 0},
 		{"something else", "intr 1 2 3 4 5\n", 0},
 	} {
 		if got := busy(c.stat); got != c.want {
@@ -250,7 +257,8 @@ func TestBusy(t *testing.T) {
 }
 
 func TestWhyTheBoardWasReset(t *testing.T) {
-	const rsts, chip, dog = "proc/device-tree/chosen/bootloader/rsts", "proc/device-tree/chosen/power/power_reset", "sys/class/watchdog/watchdog0/bootstatus"
+	const rsts, chip, dog = "proc/device-tree/chosen/bootloader/rsts", "proc/device-tree/chosen/power/power_reset",
+		"sys/class/watchdog/watchdog0/bootstatus"
 	for _, c := range []struct {
 		name  string
 		files map[string]string
@@ -258,7 +266,7 @@ func TestWhyTheBoardWasReset(t *testing.T) {
 	}{
 		{"no files", nil, ""},
 		{"the power was switched on", map[string]string{rsts: "\x00\x00\x10\x00"}, "power-on"},
-		{"a reboot looks like a watchdog's reset: unknown", map[string]string{rsts: "\x00\x00\x00\x20"}, ""},
+		{"a reboot looks like a watchdog reset: unknown", map[string]string{rsts: "\x00\x00\x00\x20"}, ""},
 		{"the power chip overrides the bit", map[string]string{rsts: "\x00\x00\x10\x00", chip: "\x00\x00\x00\x06"}, "under-voltage,over-temperature"},
 		{"the power chip reports no cause", map[string]string{chip: "\x00\x00\x00\x00"}, ""},
 		{"the watchdog's driver", map[string]string{dog: "32\n"}, "watchdog"},
@@ -270,7 +278,7 @@ func TestWhyTheBoardWasReset(t *testing.T) {
 	}
 }
 
-func TestABatteryIsNotGuessed(t *testing.T) {
+func TestAnUnknownBatteryIsReported(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		files map[string]string

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-const bootloader = deviceTree + "chosen/bootloader/" // a Raspberry Pi's bootloader, with facts of this boot
+const bootloader = deviceTree + "chosen/bootloader/" // device-tree node of a Raspberry Pi's bootloader, about this boot
 
 // bootModes are the modes of BOOT_ORDER in the Raspberry Pi documentation.
 var bootModes = map[uint32]string{1: "sd", 2: "network", 3: "rpiboot", 4: "usb", 5: "usb", 6: "nvme", 7: "http"}
@@ -43,10 +43,10 @@ func firmware(t tree) *Firmware {
 	return &f
 }
 
-// resetCause returns why the board was reset, from the power chip of a Raspberry Pi 5
-// (chosen/power/power_reset), the watchdog driver (WDIOF_ in linux/watchdog.h), or the power-on bit
-// of a Broadcom chip's PM_RSTS; "" if unknown. The other bits of PM_RSTS do not separate a reboot
-// from a watchdog reset.
+// resetCause returns why the board was reset, or "" if unknown. It reads the power chip of a
+// Raspberry Pi 5 (chosen/power/power_reset), the watchdog driver (WDIOF_ in linux/watchdog.h), or
+// the power-on bit of a Broadcom chip's PM_RSTS. The other bits of PM_RSTS do not distinguish a
+// reboot from a watchdog reset.
 func resetCause(t tree) string {
 	var causes []string
 	name := func(bits uint32, names ...string) {
@@ -68,7 +68,7 @@ func resetCause(t tree) string {
 	return strings.Join(causes, ",")
 }
 
-// supply returns what a Raspberry Pi 5's power supply offers; nil on other boards.
+// supply returns what a Raspberry Pi 5's power supply can deliver; nil on other boards.
 func supply(t tree) *Supply {
 	most, ok := t.cell(deviceTree + "chosen/power/max_current")
 	if !ok {
@@ -78,7 +78,7 @@ func supply(t tree) *Supply {
 	return &Supply{MaxMilliamps: int(most), USBOverCurrent: over != 0}
 }
 
-// cell reads a number of the device tree.
+// cell reads a 32-bit number of the device tree.
 func (t tree) cell(p string) (uint32, bool) {
 	b, err := t.read(p)
 	if err != nil || len(b) != 4 {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzFiles replaces one file of a board's /proc, /sys or /etc: firmware and drivers may write
-// anything, and the report must still be complete and bounded.
+// FuzzFiles replaces one file of a board's /proc, /sys or /etc. Firmware and drivers may write
+// anything, and the report must stay complete and bounded.
 func FuzzFiles(f *testing.F) {
 	board := filepath.Join(boards, "raspberrypi-4", "root")
 	var files []string
@@ -45,11 +45,11 @@ func FuzzFiles(f *testing.F) {
 		defer func() { _ = os.WriteFile(full, good, 0o644) }()
 		r, err := Probe(t.Context(), Options{Root: root})
 		if err != nil {
-			return // a problem says so
+			return // the report names the problem
 		}
 		out := r.JSON()
 		if len(out) > MaxReport || !json.Valid(out) {
-			t.Errorf("%s: a report of %d bytes", name, len(out))
+			t.Errorf("with %s replaced the report has %d bytes", name, len(out))
 		}
 		c := r.Capacity
 		if c.CPUs < 0 || c.Memory < 0 || c.Ephemeral < 0 || c.Pods < 0 {

@@ -16,14 +16,15 @@ import (
 // A gpioChip is a chip of a fake root, with its files in /sys.
 type gpioChip struct{ name, parent, label string }
 
-// chipRoot returns a root with these chips. Kernels since 6.17 number the class by chip.
-func chipRoot(t *testing.T, own bool, chips ...gpioChip) string {
+// chipRoot returns a root with these chips. With sameNumbers the class in /sys has the numbers of
+// the chips, as in kernels since 6.17.
+func chipRoot(t *testing.T, sameNumbers bool, chips ...gpioChip) string {
 	files := map[string]string{"sys/bus/gpio/x": "", "sys/bus/i2c/x": ""}
 	for i, c := range chips {
 		dir := "sys/devices/platform/" + c.parent + "/" + c.name
 		files[dir+"/dev"], files["dev/"+c.name] = "254:"+strings.TrimPrefix(c.name, "gpiochip"), ""
 		class := "sys/class/gpio/gpiochip" + strconv.Itoa(512+32*i)
-		if own {
+		if sameNumbers {
 			class = "sys/class/gpio/" + strings.TrimPrefix(c.name, "gpio")
 		}
 		files[class+"/label"] = c.label + "\n"
@@ -33,15 +34,15 @@ func chipRoot(t *testing.T, own bool, chips ...gpioChip) string {
 		dir := filepath.Join(root, "sys/devices/platform", c.parent)
 		link(t, filepath.Join(root, "sys/bus/gpio"), filepath.Join(dir, c.name, "subsystem"))
 		link(t, filepath.Join(dir, c.name), filepath.Join(root, "sys/bus/gpio/devices", c.name))
-		if !own {
+		if !sameNumbers {
 			link(t, dir, filepath.Join(root, "sys/class/gpio/gpiochip"+strconv.Itoa(512+32*i), "device"))
 		}
 	}
 	return root
 }
 
-// Raspberry Pi 5 as gpiodetect prints it: before kernel 6.6.47 the header had the last number,
-// since then the first.
+// The chips of a Raspberry Pi 5 in gpiodetect's order: before kernel 6.6.47 the header had the last
+// number, since then the first.
 var (
 	oldPi5 = []gpioChip{
 		{"gpiochip0", "soc/107d508500.gpio", "gpio-brcmstb@107d508500"}, {"gpiochip1", "soc/107d508500.gpio", "gpio-brcmstb@107d508520"},
@@ -59,7 +60,7 @@ var (
 func offered(list []Resource, name string) string {
 	for _, r := range list {
 		if r.Name == corev1.ResourceName("flotilla.dev/"+name) {
-			return said(r.Devices)
+			return describe(r.Devices)
 		}
 	}
 	return ""
@@ -85,9 +86,9 @@ func TestGPIOChipIsTheHeaders(t *testing.T) {
 	}
 }
 
-// Another kernel numbers the chips differently: a chip keeps its label, and a pod's old number does
-// not become another chip.
-func TestAChipStaysTheSameUnderAnotherNumber(t *testing.T) {
+// Another kernel numbers the chips differently. A chip keeps its label as its ID, and a container
+// does not get another chip under the old number.
+func TestAChipKeepsItsIDUnderAnotherNumber(t *testing.T) {
 	root := chipRoot(t, false, newPi5...)
 	older, newer := devices(tree(chipRoot(t, false, oldPi5...))), devices(tree(root))
 	for _, d := range older {
@@ -98,39 +99,55 @@ func TestAChipStaysTheSameUnderAnotherNumber(t *testing.T) {
 			}
 		}
 		if !slices.Equal(same, []string{d.ID}) {
-			t.Errorf("%s (%s) is %q under the newer kernel", d.ID, d.Nodes[0], same)
+			t.Errorf("chip %s (%s) has the IDs %q under the newer kernel", d.ID, d.Nodes[0], same)
 		}
 	}
 	header := older[slices.IndexFunc(older, func(d Device) bool { return d.ID == "pinctrl-rp1" })]
 	header.found.root = tree(root)
 	if now, _, err := header.Look(); err != nil || now.Nodes[0] != "/dev/gpiochip0" {
-		t.Errorf("the header is %v, %v", now, err)
+		t.Errorf("Look returns %v for the header's chip, %v", now, err)
 	}
 }
 
-// Older agents identified chips by the kernel's names, and their containers keep their chips.
-func TestLabelsOfAnAgentBefore(t *testing.T) {
+// Older agents used the kernel's chip names as IDs, and their containers must keep their chips.
+func TestChipIDsOfOlderAgentsAreRecognized(t *testing.T) {
 	list := devices(tree(chipRoot(t, false, newPi5...)))
 	var before Device
-	if err := json.Unmarshal([]byte(`{"resource":"gpiochip","id":"gpiochip0","nodes":["/dev/gpiochip0"],"title":"gpio"}`), &before); err != nil {
+	if err := json.Unmarshal([]byte(
+		`{"resource":"gpiochip","id":"gpiochip0","nodes":["/dev/gpiochip0"],"title":"gpio"}`), &before); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range list {
-		if d.Same(before) != (d.ID == "pinctrl-rp1") || before.Same(d) != d.Same(before) || d.Same(before) && d.SharesNode(before) {
-			t.Errorf("%s is what an agent before called gpiochip0: %v", d.ID, d.Same(before))
+		if d.Same(before) != (d.ID == "pinctrl-rp1") || before.Same(d) != d.Same(before) ||
+			d.Same(before) && d.SharesNode(before) {
+			t.Errorf("Same(%s, an older agent's gpiochip0) is %v", d.ID, d.Same(before))
 		}
 	}
 }
 
-func TestChipsOfOneKindAreKnownByTheirPlaces(t *testing.T) {
-	root := chipRoot(t, false, gpioChip{"gpiochip0", "soc/fe200000.gpio", "pinctrl-bcm2711"},
-		gpioChip{"gpiochip1", "soc/fe804000.i2c/i2c-1/1-0020", "mcp23017"}, gpioChip{"gpiochip2", "soc/fe804000.i2c/i2c-1/1-0021", "mcp23017"})
+func TestChipsWithOneLabelAreIdentifiedByTheirPlaces(t *testing.T) {
+	root := chipRoot(
+		t,
+		false,
+		gpioChip{"gpiochip0", "soc/fe200000.gpio", "pinctrl-bcm2711"},
+		gpioChip{
+			"gpiochip1",
+			"soc/fe804000.i2c/i2c-1/1-0020",
+			"mcp23017",
+		},
+		gpioChip{"gpiochip2", "soc/fe804000.i2c/i2c-1/1-0021", "mcp23017"},
+	)
 	list := devices(tree(root))
-	if got, want := said(list), "gpiochip mcp23017@1-0020 /dev/gpiochip1; gpiochip mcp23017@1-0021 /dev/gpiochip2; gpiochip pinctrl-bcm2711 /dev/gpiochip0"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	if got, want := describe(list),
+		"gpiochip mcp23017@1-0020 /dev/gpiochip1; gpiochip mcp23017@1-0021 /dev/gpiochip2; gpiochip pinctrl-bcm2711 /dev/gpiochip0"; got != want {
+		t.Errorf("the devices are %s, want %s", got, want)
 	}
 	// A board profile selects a chip by its label and place.
-	p := &fleet.BoardProfile{Spec: fleet.BoardProfileSpec{Peripherals: []fleet.Peripheral{{Name: "relays", Type: "gpiochip", ByID: "mcp23017@1-0020"}}}}
+	p := &fleet.BoardProfile{
+		Spec: fleet.BoardProfileSpec{
+			Peripherals: []fleet.Peripheral{{Name: "relays", Type: "gpiochip", ByID: "mcp23017@1-0020"}},
+		},
+	}
 	if got, want := offered(Resources(list, p), "relays"), "relays mcp23017@1-0020 /dev/gpiochip1"; got != want {
 		t.Errorf("relays: %q, want %q", got, want)
 	}
@@ -139,28 +156,34 @@ func TestChipsOfOneKindAreKnownByTheirPlaces(t *testing.T) {
 	}
 }
 
-// Each port of a multi-port card has its own id, and a port without a udev name is identified by
-// its place.
-func TestSerialPortsByTheirPlaces(t *testing.T) {
+// Each port of a multi-port card has its sameNumbers ID. Without a udev name the ID is the port's place.
+func TestSerialPortsAreIdentifiedByTheirPlaces(t *testing.T) {
 	root := rootOf(t, map[string]string{
 		"sys/bus/usb-serial/x": "", "sys/bus/usb/x": "", "sys/bus/serial-base/x": "", "sys/devices/usb1/1-1/1-1:1.0/ttyUSB3/x": "", "sys/devices/usb1/1-2/1-2:1.0/ttyUSB0/x": "", "sys/devices/usb1/1-2/1-2:1.0/ttyUSB1/x": "",
 		"sys/devices/platform/fe201000.serial/fe201000.serial:0/fe201000.serial:0.0/x": "", "sys/class/tty/ttyAMA0/type": "32",
 		"dev/ttyUSB3": "", "dev/ttyUSB0": "", "dev/ttyUSB1": "", "dev/ttyAMA0": "",
 	})
-	for tty, dir := range map[string]string{"ttyUSB3": "usb1/1-1/1-1:1.0/ttyUSB3", "ttyUSB0": "usb1/1-2/1-2:1.0/ttyUSB0", "ttyUSB1": "usb1/1-2/1-2:1.0/ttyUSB1", "ttyAMA0": "platform/fe201000.serial/fe201000.serial:0/fe201000.serial:0.0"} {
+	for tty, dir := range map[string]string{"ttyUSB3": "usb1/1-1/1-1:1.0/ttyUSB3",
+		"ttyUSB0": "usb1/1-2/1-2:1.0/ttyUSB0", "ttyUSB1": "usb1/1-2/1-2:1.0/ttyUSB1",
+		"ttyAMA0": "platform/fe201000.serial/fe201000.serial:0/fe201000.serial:0.0"} {
 		link(t, filepath.Join(root, "sys/devices", dir), filepath.Join(root, "sys/class/tty", tty, "device"))
 		if strings.HasPrefix(tty, "ttyUSB") {
 			link(t, filepath.Join(root, "sys/bus/usb-serial"), filepath.Join(root, "sys/devices", dir, "subsystem"))
 		}
 	}
 	for _, part := range []string{"fe201000.serial:0", "fe201000.serial:0/fe201000.serial:0.0"} {
-		link(t, filepath.Join(root, "sys/bus/serial-base"), filepath.Join(root, "sys/devices/platform/fe201000.serial", part, "subsystem"))
+		link(
+			t,
+			filepath.Join(root, "sys/bus/serial-base"),
+			filepath.Join(root, "sys/devices/platform/fe201000.serial", part, "subsystem"),
+		)
 	}
 	list := devices(tree(root))
-	if got, want := said(list), "serial 1-1:1.0 /dev/ttyUSB3; serial 1-2:1.0 /dev/ttyUSB0; serial 1-2:1.0.2 /dev/ttyUSB1; serial fe201000.serial /dev/ttyAMA0"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	if got, want := describe(list),
+		"serial 1-1:1.0 /dev/ttyUSB3; serial 1-2:1.0 /dev/ttyUSB0; serial 1-2:1.0.2 /dev/ttyUSB1; serial fe201000.serial /dev/ttyAMA0"; got != want {
+		t.Errorf("the devices are %s, want %s", got, want)
 	}
 	if p := (fleet.Peripheral{Name: "radio", Type: "serial", ByID: "ttyAMA0"}); !isOne(list[3], p) || isOne(list[0], p) {
-		t.Error("a port of the board cannot be named as the kernel names it")
+		t.Error("a profile cannot name a port of the board by the kernel's name")
 	}
 }

@@ -14,17 +14,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Options say where to look. The zero value is this machine.
+// Options say which machine to read. The zero value is this machine.
 type Options struct {
-	Root       string       // replaces /; then only files are read: no addresses, no clock
+	Root       string       // replaces /; if set, only files are read, so addresses and clock are missing
 	EngineRoot string       // directory of the engine's images and containers; empty: StateDir
 	StateDir   string       // directory of the agent's state; empty: /
-	Interface  string       // network interface of the node's address; empty: that of the default route
-	NodeIPs    []netip.Addr // the node's addresses, at most one of each family; empty: those of Interface
-	MaxPods    int64        // 0: 110, or fewer on a small memory
-	Periph     *Periph      // buses and their sensors, on this machine only; nil: skipped
+	Interface  string       // network interface of the node's address; empty: the interface of the default route
+	NodeIPs    []netip.Addr // the node's addresses, at most one of each family; empty: the addresses of Interface
+	MaxPods    int64        // 0: 110, or fewer on a device with little memory
+	Periph     *Periph      // reads buses and their sensors, on this machine only; nil: skipped
 
-	ExternalIPs []netip.Addr // addresses at which others reach the device, such as its router's
+	ExternalIPs []netip.Addr // addresses at which other machines reach the device, such as its router's
 }
 
 // A Report describes a device; its JSON is the "hardware" of a status. Encode it with Report.JSON,
@@ -34,7 +34,7 @@ type Report struct {
 	Board        Board                `json:"board"`
 	Firmware     *Firmware            `json:"firmware,omitempty"`
 	Capacity     Capacity             `json:"capacity"`
-	NUMA         []NUMANode           `json:"numa,omitempty"` // if there are several
+	NUMA         []NUMANode           `json:"numa,omitempty"` // NUMA nodes, if the machine has several
 	Addresses    []corev1.NodeAddress `json:"addresses,omitempty"`
 	Buses        Buses                `json:"buses"`
 	Devices      []Device             `json:"devices,omitempty"` // devices for containers
@@ -44,14 +44,14 @@ type Report struct {
 	Power        *Power               `json:"power,omitempty"`  // nil: unknown
 	Supply       *Supply              `json:"supply,omitempty"` // nil: unknown
 	Disks        []Disk               `json:"disks,omitempty"`
-	// disks mounted read-only: the first sign of a failing SD card
+	// ReadOnly are disks mounted read-only, the first sign of a failing SD card.
 	ReadOnly     []string  `json:"readOnlyMounts,omitempty"`
 	Unwritable   []string  `json:"unwritable,omitempty"` // directories of agent and engine on a read-only file system
 	Watchdog     *Watchdog `json:"watchdog,omitempty"`
 	Clock        *Clock    `json:"clock,omitempty"`
 	Radios       []Radio   `json:"radios,omitempty"`
 	Audio        []string  `json:"audio,omitempty"`  // sound cards
-	Chips        []string  `json:"chips,omitempty"`  // on I2C buses, as declared to the kernel, such as 1-0068 ds3231
+	Chips        []string  `json:"chips,omitempty"`  // chips on I2C buses that the kernel knows from its configuration, such as 1-0068 ds3231
 	Stalls       *Stalls   `json:"stalls,omitempty"` // nil: the kernel does not measure them
 	MemoryLimits bool      `json:"memoryLimits"`     // the kernel can limit the memory of a container
 	Problems     []string  `json:"problems,omitempty"`
@@ -70,31 +70,31 @@ type Host struct {
 	BootID    string `json:"bootID,omitempty"`    // changes at every boot
 	PageSize  int    `json:"pageSize"`            // bytes
 
-	OSMachineID string `json:"-"` // systemd's, for the Node as the kubelet reports it
-	SystemUUID  string `json:"-"` // of the hardware
+	OSMachineID string `json:"-"` // systemd's id, which the kubelet reports as the Node's machineID
+	SystemUUID  string `json:"-"` // the hardware's UUID
 
-	// processor features that programs are built for, by the kernel's names
+	// Features are the processor features that programs may require, by the kernel's names.
 	Features []string `json:"features,omitempty"`
 }
 
 // A Board is the computer's board.
 type Board struct {
-	Name       string    `json:"name"` // short and valid as a label value: raspberrypi4
+	Name       string    `json:"name"` // short name, valid as a label value, such as raspberrypi4
 	Model      string    `json:"model,omitempty"`
 	Compatible []string  `json:"compatible,omitempty"` // device-tree names, the most specific first
 	Serial     string    `json:"serial,omitempty"`
-	Revision   *Revision `json:"revision,omitempty"` // Raspberry Pi only
+	Revision   *Revision `json:"revision,omitempty"` // of Raspberry Pis only
 }
 
-// A Firmware describes what started the kernel.
+// A Firmware is the program that started the kernel.
 type Firmware struct {
-	Version   string `json:"version,omitempty"`   // of the boot EEPROM or the BIOS
-	Built     string `json:"built,omitempty"`     // its date
-	Image     string `json:"image,omitempty"`     // of the system, from issue.txt on the boot partition
+	Version   string `json:"version,omitempty"`   // version of the boot EEPROM or the BIOS
+	Built     string `json:"built,omitempty"`     // build date
+	Image     string `json:"image,omitempty"`     // system image, from issue.txt on the boot partition
 	BootMode  string `json:"bootMode,omitempty"`  // sd, network, rpiboot, usb, nvme, http
-	Partition int    `json:"partition,omitempty"` // boot partition
+	Partition int    `json:"partition,omitempty"` // number of the boot partition
 	Tryboot   bool   `json:"tryboot,omitempty"`   // this boot is a tryboot trial
-	// why the board was reset: power-on, watchdog, under-voltage; empty: unknown
+	// Reset says why the board was reset: power-on, watchdog, under-voltage; empty: unknown.
 	Reset       string `json:"reset,omitempty"`
 	ResetStatus string `json:"resetStatus,omitempty"` // the register PM_RSTS of a Raspberry Pi, hex
 }
@@ -110,14 +110,14 @@ type NUMANode struct {
 type Capacity struct {
 	CPUs      int64 `json:"cpus"`
 	Memory    int64 `json:"memory"`    // bytes
-	Ephemeral int64 `json:"ephemeral"` // bytes, of the file system that holds containers
+	Ephemeral int64 `json:"ephemeral"` // bytes of the file system with the containers
 	Pods      int64 `json:"pods"`
 	Swap      int64 `json:"swap"` // bytes
 
 	HugePages map[int64]int64 `json:"hugePages,omitempty"` // reserved bytes by page size
 }
 
-// Buses are periph's names of the buses.
+// Buses are the names of buses in periph.
 type Buses struct {
 	GPIO    []string `json:"gpio,omitempty"`
 	I2C     []string `json:"i2c,omitempty"`
@@ -144,14 +144,14 @@ type Voltage struct {
 	Volts float64 `json:"volts"`
 }
 
-// A Supply is the offer of a Raspberry Pi 5's power supply.
+// A Supply describes what a Raspberry Pi 5's power supply can deliver.
 type Supply struct {
 	MaxMilliamps   int  `json:"maxMilliamps"`
 	USBOverCurrent bool `json:"usbOverCurrent,omitempty"` // the USB ports took too much current before the boot
 }
 
-// Power is what a Raspberry Pi's firmware reports about its supply and its own reaction. The last
-// four fields say whether it happened since the boot.
+// Power is a Raspberry Pi firmware's report about its supply and its own throttling. The last four
+// fields say whether the same happened since the boot.
 type Power struct {
 	UnderVoltage    bool `json:"underVoltage"`
 	FrequencyCapped bool `json:"frequencyCapped"`
@@ -163,22 +163,22 @@ type Power struct {
 	ThrottledSeen       bool `json:"throttledSeen"`
 	SoftTemperatureSeen bool `json:"softTemperatureSeen"`
 
-	doubted string // sources that disagree about the voltage; empty: they agree
+	doubted string // the sources that disagree about the voltage; empty: they agree
 }
 
-// A Disk is a block device. SD cards do not report their wear, so the bytes written are the best
+// A Disk is a block device. SD cards do not report their wear, so the written bytes are the best
 // estimate.
 type Disk struct {
 	Name      string `json:"name"`
-	Kind      string `json:"kind,omitempty"` // SD, MMC; empty: neither
+	Kind      string `json:"kind,omitempty"` // SD or MMC; empty for other disks
 	Model     string `json:"model,omitempty"`
 	Maker     string `json:"maker,omitempty"` // manufacturer id and OEM id of a card
-	Made      string `json:"made,omitempty"`  // month/year
+	Made      string `json:"made,omitempty"`  // month/year of manufacture
 	Bytes     int64  `json:"bytes"`
-	Written   int64  `json:"written"`             // bytes since the boot
-	LifeUsed  int    `json:"lifeUsed,omitempty"`  // percent, eMMC, rounded up to tens; above 100: past its life
-	EndOfLife string `json:"endOfLife,omitempty"` // normal, warning, urgent (eMMC's spare blocks)
-	Errors    int64  `json:"errors,omitempty"`    // all ext4 errors on it
+	Written   int64  `json:"written"`             // bytes written since the boot
+	LifeUsed  int    `json:"lifeUsed,omitempty"`  // percent of an eMMC's life, rounded up to tens; above 100: past its life
+	EndOfLife string `json:"endOfLife,omitempty"` // spare blocks of an eMMC: normal, warning, urgent
+	Errors    int64  `json:"errors,omitempty"`    // number of ext4 errors on the disk
 	ReadOnly  bool   `json:"readOnly,omitempty"`
 }
 
@@ -194,11 +194,12 @@ type Watchdog struct {
 // A Clock says whether the time is reliable.
 type Clock struct {
 	Synced bool `json:"synced"` // a time service such as NTP adjusts the kernel's clock
-	// there is a real-time clock; its battery decides whether it survives a power cut
+	// RTC reports whether the board has a real-time clock. Only with a good battery the clock
+	// survives a power cut.
 	RTC bool `json:"rtc"`
 
-	Name    string   `json:"name,omitempty"`    // of the real-time clock's driver
-	Battery *float64 `json:"battery,omitempty"` // volts of its battery; nil: unknown
+	Name    string   `json:"name,omitempty"`    // driver of the real-time clock
+	Battery *float64 `json:"battery,omitempty"` // voltage of the real-time clock's battery; nil: unknown
 }
 
 // A Radio is a wireless interface.
@@ -208,8 +209,8 @@ type Radio struct {
 	Signal int    `json:"signal,omitempty"`
 }
 
-// Stalls are the shares of time in percent, over 10 and 60 s, in which some task waited for a
-// resource (for memory and io also: all tasks).
+// Stalls are the shares of time in percent, over 10 and 60 s, in which some tasks waited for a
+// resource; for memory and io also the share in which all tasks waited.
 type Stalls struct {
 	CPU    Stall `json:"cpu"`
 	Memory Stall `json:"memory"`

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestMain is also the child process, in each of its behaviours.
+// TestMain also runs as the child process, with one behaviour for each argument.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -42,7 +42,8 @@ func TestMain(m *testing.M) {
 			}
 			os.Exit(0)
 		case "child-finds":
-			json.NewEncoder(os.Stdout).Encode(Found{Devices: []*Device{{Resource: "i2c-77", ID: "i2c-77", Nodes: []string{"/dev/null"}}}})
+			json.NewEncoder(os.Stdout).Encode(Found{Devices: []*Device{{Resource: "i2c-77", ID: "i2c-77",
+				Nodes: []string{"/dev/null"}}}})
 			os.Exit(0)
 		case "child-answers":
 			json.NewEncoder(os.Stdout).Encode(Found{Buses: Buses{I2C: []string{fmt.Sprintf("uid-%d", os.Getuid())}}})
@@ -66,13 +67,13 @@ func golden(t *testing.T, file string, got []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs (rewrite it with -update if that is meant); got:\n%s", file, got)
+		t.Errorf("%s differs (run with -update to accept that); got:\n%s", file, got)
 	}
 }
 
 const boards = "../../firmware-configs/testdata"
 
-// fixed replaces the values that a fake root takes from the machine of the test.
+// fixed replaces the values that depend on the machine of the test.
 func fixed(r Report, arch string) Report {
 	r.Host.Arch = arch
 	if r.Host.PageSize == os.Getpagesize() {
@@ -122,9 +123,12 @@ func TestBoards(t *testing.T) {
 			}
 			golden(t, "testdata/"+tt.board+".txt", text.Bytes())
 
-			p, err := firmwareconfigs.Match(profiles, firmwareconfigs.BoardOf(NodeStatus(r, Limits{}, Software{Arch: tt.arch}), r.JSON()))
+			p, err := firmwareconfigs.Match(
+				profiles,
+				firmwareconfigs.BoardOf(NodeStatus(r, Limits{}, Software{Arch: tt.arch}), r.JSON()),
+			)
 			if err != nil || p == nil || p.Name != tt.board {
-				t.Errorf("its report is matched to the profile %v, %v; want %s", p, err, tt.board)
+				t.Errorf("the report matches the profile %v, %v; want %s", p, err, tt.board)
 			}
 		})
 	}
@@ -137,7 +141,7 @@ func TestProbeOfThisMachine(t *testing.T) {
 	}
 	c := r.Capacity
 	if c.CPUs < 1 || c.Memory < 1<<20 || c.Ephemeral < 1<<20 || c.Pods != 110 {
-		t.Errorf("capacity %+v: some of it is missing; problems: %q", c, r.Problems)
+		t.Errorf("a part of the capacity is missing: %+v; problems: %q", c, r.Problems)
 	}
 	if r.Host.BootID == "" || r.Host.Kernel == "" || r.Clock == nil {
 		t.Errorf("boot id %q, kernel %q, clock %v", r.Host.BootID, r.Host.Kernel, r.Clock)
@@ -153,7 +157,7 @@ func TestAnEmptyRootReportsNothingButProblems(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Capacity.CPUs != 0 || r.Capacity.Memory != 0 {
-		t.Errorf("capacity %+v is guessed", r.Capacity)
+		t.Errorf("the capacity of an empty root is %+v, want 0", r.Capacity)
 	}
 	text := strings.Join(r.Problems, "\n")
 	for _, want := range []string{"processors", "memory", "boot id", "identify this machine"} {
@@ -169,15 +173,15 @@ func TestAnEmptyRootReportsNothingButProblems(t *testing.T) {
 	}
 }
 
-func TestAProbeThatCannotLookSaysSo(t *testing.T) {
+func TestAProbeWithoutAReadableRootFails(t *testing.T) {
 	_, err := Probe(t.Context(), Options{Root: "/does/not/exist"})
 	if err == nil || !strings.Contains(err.Error(), "/does/not/exist") {
-		t.Errorf("a root that is missing: %v", err)
+		t.Errorf("a missing root: %v", err)
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, "")
 	if _, err := Probe(t.Context(), Options{Root: file}); err == nil || !strings.Contains(err.Error(), "is a file") {
-		t.Errorf("a root that is a file: %v", err)
+		t.Errorf("a file as the root: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -206,7 +210,7 @@ func rootOf(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func TestTheReportNeverOutgrowsItsLimit(t *testing.T) {
+func TestTheReportIsLimited(t *testing.T) {
 	var r Report
 	for i := range 64 {
 		name := fmt.Sprintf("%d-%s", i, strings.Repeat("n", 120))
@@ -218,14 +222,14 @@ func TestTheReportNeverOutgrowsItsLimit(t *testing.T) {
 	b := r.JSON()
 	var back Report
 	if err := json.Unmarshal(b, &back); err != nil || len(b) > MaxReport {
-		t.Fatalf("%d bytes, %v", len(b), err)
+		t.Fatalf("the report has %d bytes, %v", len(b), err)
 	}
 	if back.Board.Name != "raspberrypi4" || len(back.Problems) != 1 {
-		t.Errorf("the board is %q and the problems are %q: the board must stay and the loss be named", back.Board.Name, back.Problems)
+		t.Errorf("the board is %q and the problems are %q, want the board and one problem", back.Board.Name, back.Problems)
 	}
 }
 
-func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
+func TestSmallChangesOfReadingsDoNotCount(t *testing.T) {
 	base := func() Report {
 		three := 3.
 		return Report{
@@ -238,41 +242,41 @@ func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
 		change func(*Report)
 		same   bool
 	}{
-		"a warmer processor is the same":           {func(r *Report) { r.Temperatures[0].Celsius = 50 }, true},
-		"more bytes written are the same":          {func(r *Report) { r.Disks[0].Written = 99 }, true},
-		"a gigabyte written is a change":           {func(r *Report) { r.Disks[0].Written = 1<<30 + 1 }, false},
-		"a warm processor is a change":             {func(r *Report) { r.Temperatures[0].Celsius = 53 }, false},
-		"a little less signal is the same":         {func(r *Report) { r.Radios[0].Signal = -59 }, true},
+		"a slightly warmer processor is no change": {func(r *Report) { r.Temperatures[0].Celsius = 50 }, true},
+		"a few written bytes are no change":        {func(r *Report) { r.Disks[0].Written = 99 }, true},
+		"a written gigabyte is a change":           {func(r *Report) { r.Disks[0].Written = 1<<30 + 1 }, false},
+		"a much warmer processor is a change":      {func(r *Report) { r.Temperatures[0].Celsius = 53 }, false},
+		"a slightly weaker signal is no change":    {func(r *Report) { r.Radios[0].Signal = -59 }, true},
 		"a weak signal is a change":                {func(r *Report) { r.Radios[0].Signal = -60 }, false},
-		"another fan speed is the same":            {func(r *Report) { r.Fans[0].RPM = 2100 }, true},
-		"a little more voltage is the same":        {func(r *Report) { r.Voltages[0].Volts = 5.2; *r.Clock.Battery = 3.2 }, true},
+		"another fan speed is no change":           {func(r *Report) { r.Fans[0].RPM = 2100 }, true},
+		"a slightly higher voltage is no change":   {func(r *Report) { r.Voltages[0].Volts = 5.2; *r.Clock.Battery = 3.2 }, true},
 		"a low battery is a change":                {func(r *Report) { *r.Clock.Battery = 2.7 }, false},
-		"a fan that is gone is a change":           {func(r *Report) { r.Fans = nil }, false},
+		"a removed fan is a change":                {func(r *Report) { r.Fans = nil }, false},
 		"a removed battery is a change":            {func(r *Report) { r.Clock.Battery = nil }, false},
 		"a disk error is a change":                 {func(r *Report) { r.Disks[0].Errors = 1 }, false},
-		"stalls are the same":                      {func(r *Report) { r.Stalls.CPU.Some10 = 3 }, true},
+		"stalls are no change":                     {func(r *Report) { r.Stalls.CPU.Some10 = 3 }, true},
 		"a low voltage is a change":                {func(r *Report) { r.Power.UnderVoltage = true }, false},
 		"a removed sensor is a change":             {func(r *Report) { r.Temperatures = nil }, false},
 		"a disk that became read-only is a change": {func(r *Report) { r.Unwritable = []string{"/"} }, false},
-		"a failing interface is a change":          {func(r *Report) { r.Problems = []string{"x"} }, false},
+		"another problem is a change":              {func(r *Report) { r.Problems = []string{"x"} }, false},
 		"another address is a change":              {func(r *Report) { r.Addresses = []corev1.NodeAddress{{Address: "10.0.0.1"}} }, false},
 		"another disk is a change":                 {func(r *Report) { r.Disks[0].Model = "other" }, false},
 	} {
 		a, b := base(), base()
 		tt.change(&b)
 		if fleet.HardwareChanged(a.JSON(), b.JSON()) == tt.same {
-			t.Errorf("%s: changed is %v", name, tt.same)
+			t.Errorf("%s: HardwareChanged is %v", name, tt.same)
 		}
 	}
 }
 
-func TestASmallBoardTakesFewerPods(t *testing.T) {
+func TestASmallBoardRunsFewerPods(t *testing.T) {
 	for _, c := range []struct {
 		board  string
 		memory int64 // KiB, as in /proc/meminfo
 		want   int64
 	}{
-		{"not known", 0, 110}, {"Pi Zero W", 440_712, 18}, {"Pi Zero 2 W", 436_572, 18}, {"BeagleBone Black", 502_708, 22},
+		{"unknown", 0, 110}, {"Pi Zero W", 440_712, 18}, {"Pi Zero 2 W", 436_572, 18}, {"BeagleBone Black", 502_708, 22},
 		{"Pi 3", 944_264, 49}, {"2 GiB", 2 << 20, 110}, {"Pi 4", 3_885_396, 110}, {"64 MiB", 64 << 10, 8},
 	} {
 		if got := podsOf(c.memory << 10); got != c.want {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Conditions that Kubernetes does not define. True is good, as for Ready.
+// Conditions that Kubernetes does not define. True means good, as for Ready.
 const (
 	ConditionPowerOK        corev1.NodeConditionType = "PowerOK"
 	ConditionStorageHealthy corev1.NodeConditionType = "StorageHealthy"
@@ -19,7 +19,7 @@ const (
 )
 
 // Health returns the conditions of a report. It takes transition times from before, the result of
-// the last call. An unknown fact has no condition. It is pure.
+// the last call. An unknown fact has no condition. Health is a pure function.
 func Health(r Report, before []corev1.NodeCondition, now time.Time) []corev1.NodeCondition {
 	var list []corev1.NodeCondition
 	add := func(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// armParts are processors of common boards: ARM's cpuinfo has only a number, and no name on 64-bit
-// kernels. It also has the variant, since an ARM1176 (v6) reports "CPU architecture: 7".
+// armParts are the processors of common boards. ARM's cpuinfo has only a number, and 64-bit kernels
+// omit the name. The variant is listed too, since an ARM1176 (v6) reports "CPU architecture: 7".
 var armParts = map[string]struct{ name, variant string }{
 	"0xb76": {"ARM1176", "v6"},
 	"0xc05": {"Cortex-A5", "v7"},
@@ -58,7 +58,7 @@ func host(t tree) (Host, []string) {
 			h.OSMachineID = cmp.Or(h.OSMachineID, id)
 		}
 	}
-	h.SystemUUID = cmp.Or(t.text("/sys/class/dmi/id/product_uuid"), serial(t), h.OSMachineID) // readable by root only
+	h.SystemUUID = cmp.Or(t.text("/sys/class/dmi/id/product_uuid"), serial(t), h.OSMachineID) // only root can read product_uuid
 	if h.BootID == "" {
 		problems = append(problems, "read the boot id: "+t.path("/proc/sys/kernel/random/boot_id")+
 			" is missing: is /proc mounted?")
@@ -70,7 +70,8 @@ func hostname(t tree) string {
 	return cmp.Or(t.text("/proc/sys/kernel/hostname"), t.text("/etc/hostname"))
 }
 
-// pageSize returns the kernel's page size; for another root, that in the maps of its processes.
+// pageSize returns the kernel's page size. For another root it reads the size from the maps of a
+// process.
 func pageSize(t tree) int {
 	if b, err := t.read("/proc/self/smaps"); err == nil && !t.real() {
 		if _, after, ok := strings.Cut(string(b), "KernelPageSize:"); ok {

@@ -11,8 +11,8 @@ import (
 )
 
 // Watch calls changed whenever hardware of a Device is plugged in or out, until ctx ends. The
-// kernel and, with its own names, udev broadcast such events. After an error no event comes: poll
-// instead.
+// kernel broadcasts such events, and udev repeats them with its own names. After an error changed
+// is not called any more, so poll instead.
 func Watch(ctx context.Context, changed func()) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
 		unix.NETLINK_KOBJECT_UEVENT)
@@ -33,7 +33,7 @@ func Watch(ctx context.Context, changed func()) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			changed() // events were dropped
+			changed() // the kernel dropped events, so something may have changed
 		case err != nil:
 			return fmt.Errorf("listen for hardware events: %w", err)
 		case concerns(message[:n]):
@@ -43,7 +43,7 @@ func Watch(ctx context.Context, changed func()) error {
 }
 
 // concerns reports whether an event is about hardware of a Device. Network interfaces without
-// hardware are not: every container start creates some.
+// hardware are ignored, because every container start creates some.
 func concerns(message []byte) bool {
 	is := func(key, value string) bool { return bytes.Contains(message, []byte("\x00"+key+"="+value+"\x00")) }
 	if is("ACTION", "bind") || is("ACTION", "unbind") || is("ACTION", "change") {

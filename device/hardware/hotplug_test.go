@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestWhichNewsOfTheKernelMatters(t *testing.T) {
+func TestWhichKernelEventsConcernDevices(t *testing.T) {
 	for _, c := range []struct {
 		message string
 		want    bool

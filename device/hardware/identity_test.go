@@ -16,9 +16,10 @@ func texts(list []corev1.NodeAddress) (out []string) {
 	return out
 }
 
-// A node's ids are those of the kubelet: machineID is systemd's, systemUUID the hardware's.
+// A node's ids match the kubelet's: machineID is systemd's, systemUUID the hardware's.
 func TestIDsOfTheNode(t *testing.T) {
-	const uuid, dbus, etc, serial = "sys/class/dmi/id/product_uuid", "var/lib/dbus/machine-id", "etc/machine-id", "proc/device-tree/serial-number"
+	const uuid, dbus, etc, serial = "sys/class/dmi/id/product_uuid", "var/lib/dbus/machine-id", "etc/machine-id",
+		"proc/device-tree/serial-number"
 	for _, c := range []struct {
 		rule            string
 		files           map[string]string
@@ -41,16 +42,19 @@ func TestIDsOfTheNode(t *testing.T) {
 	}
 }
 
-// External addresses come from the flag and follow the internal ones, in reports and in
-// measurements.
-func TestExternalAddressesAreThoseOfTheFlag(t *testing.T) {
-	o := Options{Root: rootOf(t, map[string]string{"etc/hostname": "pi"}), ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::7")}}
+// External addresses come from the flag and follow the internal ones, in a Report and in Stats.
+func TestExternalAddressesComeFromTheFlag(t *testing.T) {
+	o := Options{
+		Root:        rootOf(t, map[string]string{"etc/hostname": "pi"}),
+		ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::7")},
+	}
 	r, err := Probe(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, list := range [][]string{texts(r.Addresses), texts(Measure(t.Context(), o).Addresses)} {
-		if len(list) != 3 || list[0] != "ExternalIP 203.0.113.7" || list[1] != "ExternalIP 2001:db8::7" || list[2] != "Hostname pi" {
+		if len(list) != 3 || list[0] != "ExternalIP 203.0.113.7" || list[1] != "ExternalIP 2001:db8::7" ||
+			list[2] != "Hostname pi" {
 			t.Errorf("the addresses are %q", list)
 		}
 	}
@@ -68,7 +72,7 @@ func TestExternalAddressesAreThoseOfTheFlag(t *testing.T) {
 func TestAddressesOfAFlag(t *testing.T) {
 	for _, c := range []struct {
 		in   []string
-		want string // or a part of the error
+		want string // the addresses, or a part of the error
 	}{
 		{nil, "[]"}, {[]string{"203.0.113.7"}, "[203.0.113.7]"}, {[]string{"203.0.113.7", " 2001:db8::7"}, "[203.0.113.7 2001:db8::7]"},
 		{[]string{"::ffff:203.0.113.7"}, "[203.0.113.7]"}, {[]string{"203.0.113.7:22"}, "cannot be an address"}, {[]string{"pi.example.com"}, "cannot be an address"},
@@ -77,7 +81,7 @@ func TestAddressesOfAFlag(t *testing.T) {
 	} {
 		got, err := ParseAddresses(c.in)
 		if said := fmt.Sprint(got); err == nil && said != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %s, %v; want %s", c.in, said, err, c.want)
+			t.Errorf("flag %q: %s, %v; want %s", c.in, said, err, c.want)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// programFeatures are the processor features, of ARM and x86, that programs are built for.
+// programFeatures are the processor features, of ARM and x86, that programs may require.
 var programFeatures = []string{
 	"neon", "vfpv3", "vfpv4", "asimd", "asimdhp", "asimddp", "atomics", "crc32", "pmull", "sha1", "sha2", "sve", "aes",
 	"avx", "avx2", "avx512f", "bmi2", "f16c", "fma", "sha_ni", "sse4_1", "sse4_2", "vmx", "svm",
@@ -37,8 +37,8 @@ func features(t tree) (list []string) {
 }
 
 // Labels returns the measured labels for a scheduler: hardware.flotilla.dev/cpu-neon, page-size,
-// gpio, i2c, spi, serial, video, codec, render, can, wifi, bluetooth and the USB devices. Each is
-// "true", except the page size in bytes.
+// gpio, i2c, spi, serial, video, codec, render, can, wifi, bluetooth and the USB devices. Each
+// value is "true"; the page size is in bytes.
 func Labels(r Report) map[string]string {
 	labels := map[string]string{}
 	add := func(key, value string) { labels[fleet.LabelHardwarePrefix+key] = value }

@@ -14,11 +14,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Thresholds are the amounts of signals below which a device is under pressure, one per signal,
-// sorted by signal.
+// Thresholds are the amounts of signals below which a device is under pressure, at most one for
+// each signal, sorted by signal.
 type Thresholds []fleet.Threshold
 
-// DefaultThresholds are the kubelet's, and 256Mi of free disk for OutOfDisk.
+// DefaultThresholds returns the kubelet's thresholds, and 256Mi of free disk for OutOfDisk.
 func DefaultThresholds() Thresholds {
 	t, err := thresholds(map[string]string{
 		fleet.SignalMemoryAvailable:    "100Mi",
@@ -28,14 +28,14 @@ func DefaultThresholds() Thresholds {
 		fleet.SignalOutOfDiskAvailable: "256Mi",
 	})
 	if err != nil {
-		panic(err) // they are constants
+		panic(err) // the default quantities are constants
 	}
 	return t
 }
 
 // ParseThresholds parses the kubelet's syntax of --eviction-hard:
-// memory.available<100Mi,nodefs.available<10%. Unlike in the kubelet, signals that are not named
-// keep their defaults; 0 switches one off.
+// memory.available<100Mi,nodefs.available<10%. Unlike in the kubelet, signals that the flag does
+// not name keep their defaults; 0 switches a signal off.
 func ParseThresholds(flag string) (Thresholds, error) {
 	m, err := pairs(flag, "<", "memory.available<100Mi,nodefs.available<10%")
 	if err != nil {
@@ -120,11 +120,11 @@ type Limits struct {
 	Hard   Thresholds
 
 	Soft     []fleet.Soft  // sorted by signal
-	MaxGrace time.Duration // longest grace period of pods evicted for a soft threshold; 0: their own
+	MaxGrace time.Duration // longest grace period of pods evicted for a soft threshold; 0: the pod's own
 }
 
 // With applies a board profile (may be nil) and then the flags to the defaults, name by name. The
-// error names the invalid parts of the profile; its other parts apply.
+// error names invalid parts of the profile; the other parts still apply.
 func With(profile *fleet.BoardProfile, flags Limits) (Limits, error) {
 	l := Limits{System: corev1.ResourceList{}, Agent: corev1.ResourceList{}, Hard: DefaultThresholds()}
 	var errs []error
@@ -160,7 +160,7 @@ func over(base, top Thresholds) Thresholds {
 	return list
 }
 
-// of returns a signal's threshold; false if there is none or it is switched off.
+// of returns a signal's threshold; false if it is missing or switched off.
 func (t Thresholds) of(signal string) (fleet.Threshold, bool) {
 	i := slices.IndexFunc(t, func(x fleet.Threshold) bool { return x.Signal == signal })
 	if i < 0 || t[i].Percent == 0 && t[i].Quantity.IsZero() {
@@ -169,7 +169,7 @@ func (t Thresholds) of(signal string) (fleet.Threshold, bool) {
 	return t[i], true
 }
 
-// Least returns how much of a capacity must be left; 0: no threshold.
+// Least returns how much of a capacity must stay available; 0: no threshold.
 func (t Thresholds) Least(signal string, capacity int64) int64 {
 	x, ok := t.of(signal)
 	if !ok {
@@ -178,7 +178,7 @@ func (t Thresholds) Least(signal string, capacity int64) int64 {
 	return x.Of(capacity)
 }
 
-// text writes a threshold as users do.
+// text formats a threshold like the flag.
 func text(t fleet.Threshold) string {
 	if t.Percent > 0 {
 		return fmt.Sprintf("%g%%", t.Percent)

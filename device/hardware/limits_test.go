@@ -24,15 +24,15 @@ func TestParseThresholds(t *testing.T) {
 	for _, tt := range []struct{ name, flag, want, err string }{
 		{"quantities and percentages", "nodefs.available<10%,memory.available<64Mi", "memory.available<64Mi,nodefs.available<10%", ""},
 		{"blanks do not matter", " memory.available<1Gi , pid.available<2k", "memory.available<1Gi,pid.available<2k", ""},
-		{"an empty flag has none", "", "", ""},
+		{"an empty flag", "", "", ""},
 		{"a fraction of a percent", "imagefs.inodesFree<2.5%", "imagefs.inodesFree<2.5%", ""},
 		{"an unknown signal is named", "memory.free<64Mi", "", `unknown signal "memory.free"`},
 		{"an invalid quantity is named", "memory.available<lots", "", `"lots"`},
 		{"a negative quantity is refused", "memory.available<-1Mi", "", `"-1Mi"`},
-		{"100% would be pressure for ever", "nodefs.available<100%", "", `"100%"`},
+		{"100% would mean pressure for ever", "nodefs.available<100%", "", `"100%"`},
 		{"an invalid percentage", "nodefs.available<NaN%", "", `"NaN%"`},
 		{"the wrong sign", "memory.available=64Mi", "", `memory.available=64Mi`},
-		{"a signal given twice", "memory.available<1Mi,memory.available<2Mi", "", "twice"},
+		{"a repeated signal", "memory.available<1Mi,memory.available<2Mi", "", "twice"},
 		{"an empty part", "memory.available<1Mi,", "", "form"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestParseThresholds(t *testing.T) {
 				t.Errorf("got %q, %v; want %q", spell(got), err, tt.want)
 			}
 			if tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
-				t.Errorf("got the error %v; want one that holds %q", err, tt.err)
+				t.Errorf("got error %v; want an error with %q", err, tt.err)
 			}
 		})
 	}
@@ -55,12 +55,12 @@ func TestParseReserved(t *testing.T) {
 	_, err = ParseReserved("pods=3,cpu=much,memory=-1")
 	for _, want := range []string{"pods", `"much"`, `"-1"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error %v does not name %s: every mistake is named at once", err, want)
+			t.Errorf("the error %v does not name %s, want all mistakes", err, want)
 		}
 	}
 }
 
-func TestTheFlagsGoOverTheProfileAndThatOverTheDefaults(t *testing.T) {
+func TestFlagsOverrideTheProfileAndTheProfileTheDefaults(t *testing.T) {
 	profile := &fleet.BoardProfile{}
 	profile.Name = "raspberrypi-4"
 	profile.Spec.Resources = fleet.BoardResources{
@@ -81,20 +81,28 @@ func TestTheFlagsGoOverTheProfileAndThatOverTheDefaults(t *testing.T) {
 	if got := spell(l.Hard); got != want {
 		t.Errorf("thresholds %s\nwant       %s", got, want)
 	}
-	if none, err := With(nil, Limits{}); err != nil || spell(none.Hard) != spell(DefaultThresholds()) || len(none.System) != 0 {
+	if none, err := With(nil, Limits{}); err != nil || spell(none.Hard) != spell(DefaultThresholds()) ||
+		len(none.System) != 0 {
 		t.Errorf("without a profile: %+v, %v", none, err)
 	}
 	profile.Spec.Resources.EvictionHard["memory.available"] = "lots"
 	l, err = With(profile, Limits{})
 	if err == nil || !strings.Contains(err.Error(), "raspberrypi-4") || l.System.Cpu().String() != "200m" {
-		t.Errorf("a mistake in the profile must be named (%v) and cost nothing else (%v)", err, l.System)
+		t.Errorf(
+			"an invalid part of the profile: error %v, limits %v; want the part named and all others applied",
+			err,
+			l.System,
+		)
 	}
 }
 
 func TestAllocatable(t *testing.T) {
 	r := Report{Capacity: Capacity{CPUs: 4, Memory: 1 << 30, Ephemeral: 10 << 30, Pods: 110}}
 	list := func(cpu, memory string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+		return corev1.ResourceList{
+			corev1.ResourceCPU:    resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse(memory),
+		}
 	}
 	for _, tt := range []struct {
 		name                       string
@@ -105,7 +113,7 @@ func TestAllocatable(t *testing.T) {
 		{"the capacity minus reservations and threshold", r, Limits{System: list("200m", "160Mi"), Agent: list("100m", "48Mi"), Hard: DefaultThresholds()}, "3700m", "716Mi", "9Gi", "110"},
 		{"without limits it is the capacity", r, Limits{}, "4", "1Gi", "10Gi", "110"},
 		{"never below 0", r, Limits{System: list("8", "2Gi")}, "0", "0", "10Gi", "110"},
-		{"a resource whose report fails is 0", Report{}, Limits{Hard: DefaultThresholds()}, "0", "0", "0", "0"},
+		{"a resource that cannot be read is 0", Report{}, Limits{Hard: DefaultThresholds()}, "0", "0", "0", "0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := NodeStatus(tt.report, tt.limits, Software{}).Allocatable
@@ -118,18 +126,23 @@ func TestAllocatable(t *testing.T) {
 	}
 }
 
-func TestNodeStatusSaysWhatRunsHere(t *testing.T) {
-	r := Report{Host: Host{OS: "linux", Arch: "arm", Kernel: "6.6", Image: "Debian", MachineID: "a438f8ac132a3df9", OSMachineID: "0123", SystemUUID: "4567", BootID: "b"}, Capacity: Capacity{Swap: 7}}
+func TestNodeStatusNamesEngineAndAgent(t *testing.T) {
+	r := Report{Host: Host{OS: "linux", Arch: "arm", Kernel: "6.6", Image: "Debian", MachineID: "a438f8ac132a3df9",
+		OSMachineID: "0123", SystemUUID: "4567", BootID: "b"}, Capacity: Capacity{Swap: 7}}
 	i := NodeStatus(r, Limits{}, Software{Engine: "docker://20.10.24", Arch: "arm64", Agent: "v1"}).NodeInfo
-	if i.Architecture != "arm64" || i.MachineID != "0123" || i.SystemUUID != "4567" || i.ContainerRuntimeVersion != "docker://20.10.24" ||
-		i.KubeletVersion != "v1" || i.Swap == nil || *i.Swap.Capacity != 7 {
+	if i.Architecture != "arm64" || i.MachineID != "0123" || i.SystemUUID != "4567" ||
+		i.ContainerRuntimeVersion != "docker://20.10.24" ||
+		i.KubeletVersion != "v1" ||
+		i.Swap == nil ||
+		*i.Swap.Capacity != 7 {
 		t.Errorf("got %+v", i)
 	}
 }
 
-func TestHugePagesAreCapacityAndTakenFromTheMemory(t *testing.T) {
+func TestHugePagesReduceTheAllocatableMemory(t *testing.T) {
 	root := t.TempDir()
-	for name, n := range map[string]string{"hugepages-2048kB": "8", "hugepages-1048576kB": "0", "hugepages-64kB": "x", "hugepages-": "1"} {
+	for name, n := range map[string]string{"hugepages-2048kB": "8", "hugepages-1048576kB": "0", "hugepages-64kB": "x",
+		"hugepages-": "1"} {
 		dir := filepath.Join(root, "sys/kernel/mm/hugepages", name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -140,7 +153,8 @@ func TestHugePagesAreCapacityAndTakenFromTheMemory(t *testing.T) {
 	}
 	r := Report{Capacity: Capacity{Memory: 1 << 30, HugePages: hugePages(tree(root))}}
 	st := NodeStatus(r, Limits{}, Software{})
-	for name, want := range map[corev1.ResourceName]string{"hugepages-2Mi": "16Mi", "hugepages-1Gi": "0", "hugepages-64Ki": "0"} {
+	for name, want := range map[corev1.ResourceName]string{"hugepages-2Mi": "16Mi", "hugepages-1Gi": "0",
+		"hugepages-64Ki": "0"} {
 		for _, list := range []corev1.ResourceList{st.Capacity, st.Allocatable} {
 			if q, ok := list[name]; !ok || q.String() != want {
 				t.Errorf("%s is %s, want %s", name, q.String(), want)
@@ -148,6 +162,6 @@ func TestHugePagesAreCapacityAndTakenFromTheMemory(t *testing.T) {
 		}
 	}
 	if q := st.Allocatable[corev1.ResourceMemory]; q.String() != "1008Mi" || len(st.Capacity) != 7 {
-		t.Errorf("of 1Gi of memory %s is allocatable; the capacity is %v", q.String(), st.Capacity)
+		t.Errorf("with 1Gi of memory %s is allocatable; the capacity is %v", q.String(), st.Capacity)
 	}
 }

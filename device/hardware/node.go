@@ -9,17 +9,18 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Software is the part of a node's description that is not hardware.
+// Software is the part of a node's description that does not come from its hardware.
 type Software struct {
-	Engine string // such as docker://20.10.24
-	// GOARCH of the engine's containers: a 32-bit system may have a 64-bit kernel. Empty: unknown
+	Engine string // name and version, such as docker://20.10.24
+	// Arch is the GOARCH of the engine's containers, since a 32-bit system may have a 64-bit
+	// kernel; empty: unknown.
 	Arch  string
 	Agent string // version of the agent
 }
 
 // NodeStatus returns the part of a Kubernetes node status that comes from hardware: capacity,
 // allocatable, addresses, nodeInfo and extended resources. The caller adds conditions, images and
-// volumes. It is pure.
+// volumes. It is a pure function.
 func NodeStatus(r Report, l Limits, s Software, offered ...Resource) corev1.NodeStatus {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(r.Capacity.CPUs, resource.DecimalSI),
@@ -58,7 +59,7 @@ func hugePagesName(size int64) corev1.ResourceName {
 	return corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
 }
 
-// allocatable is the capacity minus reservations and the eviction thresholds, at least 0.
+// allocatable returns the capacity minus reservations and eviction thresholds, at least 0.
 func allocatable(capacity corev1.ResourceList, l Limits) corev1.ResourceList {
 	signals := map[corev1.ResourceName]string{
 		corev1.ResourceMemory:           fleet.SignalMemoryAvailable,
@@ -69,7 +70,7 @@ func allocatable(capacity corev1.ResourceList, l Limits) corev1.ResourceList {
 		left := total.DeepCopy()
 		left.Sub(l.System[name])
 		left.Sub(l.Agent[name])
-		if name == corev1.ResourceMemory { // huge pages are not available as normal memory
+		if name == corev1.ResourceMemory { // reserved huge pages cannot be used as normal memory
 			for other, bytes := range capacity {
 				if strings.HasPrefix(string(other), corev1.ResourceHugePagesPrefix) {
 					left.Sub(bytes)

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	keepFound  = 10 * time.Minute // buses rarely change
-	retryFound = time.Minute      // after a failure
-	maxFound   = 64 << 10         // bytes of the child's output
+	keepFound  = 10 * time.Minute // age of a good result before the next run; buses rarely change
+	retryFound = time.Minute      // pause after a failure
+	maxFound   = 64 << 10         // most bytes of the child's output
 
 	nobody = 65534
 )
@@ -28,20 +28,20 @@ const (
 var busGroups = []string{"gpio", "i2c", "spi", "video"}
 
 // A Periph runs periph.io in a child process, as an unprivileged user if the agent may choose one:
-// as root, periph would map the chip's registers. It keeps the last good answer. The zero value is
+// as root, periph would map the chip's registers. It keeps the last good result. The zero value is
 // ready to use.
 type Periph struct {
 	mu    sync.Mutex
 	found Found
 	err   error
-	next  time.Time // earliest next run
+	next  time.Time // earliest time of the next run
 
-	args  []string      // of the child; nil: ChildCommand
-	limit time.Duration // of the child; 0: 5 s
+	args  []string      // arguments of the child; nil: ChildCommand
+	limit time.Duration // time limit of the child; 0: 5 s
 }
 
 // Read returns periph's result, at most 10 minutes old. If the child fails, it returns the last
-// good result and the error, and tries again after a minute.
+// good result and the error, and runs the child again after a minute.
 func (p *Periph) Read(ctx context.Context) (Found, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +104,7 @@ func (p *Periph) child(ctx context.Context, answer any, question ...string) erro
 }
 
 // self returns the path of this program. The link in /proc works even after an upgrade has replaced
-// the file, and past directories that the child's user may not enter.
+// the file, and in directories that the child's user may not enter.
 func self() string {
 	const link = "/proc/self/exe"
 	if _, err := os.Stat(link); err == nil {
@@ -113,7 +113,7 @@ func self() string {
 	return os.Args[0]
 }
 
-// groupIDs returns the ids of the groups that exist.
+// groupIDs returns the ids of those groups that exist.
 func groupIDs(t tree, names []string) []uint32 {
 	b, err := t.read("/etc/group")
 	if err != nil {
@@ -137,8 +137,8 @@ func firstLine(s string) string {
 	return clean(line)
 }
 
-// limited is a buffer that keeps max bytes and drops the rest, so that endless output costs no
-// memory.
+// limited is a buffer that keeps the first max bytes and drops the rest, so that endless output
+// costs no memory.
 type limited struct {
 	bytes.Buffer
 	max int

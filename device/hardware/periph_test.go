@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-func TestAChildThatFailsCostsNothingButTheBuses(t *testing.T) {
+func TestAFailedChildLosesOnlyTheBuses(t *testing.T) {
 	for _, tt := range []struct{ name, mode, want string }{
 		{"a driver that hangs", "child-hangs", "hangs"},
 		{"a driver that panics", "child-panics", "index out of range in a driver"},
-		{"an answer without end", "child-floods", "read the buses with periph"},
+		{"endless output", "child-floods", "read the buses with periph"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &Periph{args: []string{tt.mode}, limit: 500 * time.Millisecond}
@@ -26,16 +26,16 @@ func TestAChildThatFailsCostsNothingButTheBuses(t *testing.T) {
 			}
 			r, err := Probe(t.Context(), Options{Periph: p})
 			if err != nil || r.Capacity.CPUs == 0 {
-				t.Fatalf("the probe failed as well: %v, %+v", err, r.Capacity)
+				t.Fatalf("the probe failed too: %v, %+v", err, r.Capacity)
 			}
 			if text := strings.Join(r.Problems, "\n"); !strings.Contains(text, tt.want) {
-				t.Errorf("the problems %q do not hold %q", text, tt.want)
+				t.Errorf("the problems %q do not contain %q", text, tt.want)
 			}
 		})
 	}
 }
 
-func TestTheLastGoodAnswerStays(t *testing.T) {
+func TestTheLastGoodResultIsKept(t *testing.T) {
 	p := &Periph{args: []string{"child-answers"}}
 	good, err := p.Read(t.Context())
 	if err != nil || len(good.Buses.I2C) != 1 {
@@ -43,25 +43,25 @@ func TestTheLastGoodAnswerStays(t *testing.T) {
 	}
 	p.args = []string{"child-panics"}
 	if again, err := p.Read(t.Context()); err != nil || !reflect.DeepEqual(again, good) {
-		t.Errorf("an answer that is minutes old is asked again: %+v, %v", again, err)
+		t.Errorf("a result that is minutes old was not reused: %+v, %v", again, err)
 	}
-	p.next = time.Time{} // pretend it is old
+	p.next = time.Time{} // the result counts as old
 	if kept, err := p.Read(t.Context()); err == nil || !reflect.DeepEqual(kept, good) {
 		t.Errorf("after a failure: %+v, %v; want the last good answer and the error", kept, err)
 	}
 	p.args = []string{"child-answers"}
 	if _, err := p.Read(t.Context()); err == nil {
-		t.Error("a child that just failed is started again at once")
+		t.Error("a failed child is started again at once")
 	}
 	p.next = time.Time{}
 	if _, err := p.Read(t.Context()); err != nil {
-		t.Errorf("a child that works again: %v", err)
+		t.Errorf("with a working child again: %v", err)
 	}
 }
 
 func TestTheChildHasNoPrivilege(t *testing.T) {
 	if os.Geteuid() != 0 {
-		need(t, "root, to give privileges up")
+		need(t, "root, to drop privileges")
 	}
 	got, err := (&Periph{args: []string{"child-answers"}}).Read(t.Context())
 	if err != nil || !reflect.DeepEqual(got.Buses.I2C, []string{"uid-65534"}) {
@@ -76,7 +76,7 @@ func TestOnlyTheGroupsOfBusesAreKept(t *testing.T) {
 	}
 }
 
-// need skips a test that this machine cannot run; with CI=true it fails instead.
+// need skips a test that this machine cannot run; with CI=true it fails the test instead.
 func need(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -85,9 +85,9 @@ func need(t *testing.T, what string) {
 	t.Skipf("this test needs %s", what)
 }
 
-// A static program in a directory that looks like a board works as on that board: built for this
-// machine, or for ARM in an emulator.
-func TestInsideTheRootOfABoard(t *testing.T) {
+// A static program works in a directory that looks like a board: built for this machine, or for ARM
+// in an emulator.
+func TestTheProbeRunsInTheRootOfABoard(t *testing.T) {
 	if os.Geteuid() != 0 {
 		need(t, "root, to change the root directory")
 	}
@@ -102,7 +102,7 @@ func TestInsideTheRootOfABoard(t *testing.T) {
 			if err := os.CopyFS(root, os.DirFS(filepath.Join(boards, tt.board, "root"))); err != nil {
 				t.Fatal(err)
 			}
-			write(t, filepath.Join(root, "dev/null"), "") // the input of the child process
+			write(t, filepath.Join(root, "dev/null"), "") // stdin of the child process
 			build(t, filepath.Join(root, "probe"), tt.goarch, tt.goarm)
 			command := []string{"/probe"}
 			if tt.emulator != "" {
@@ -113,7 +113,7 @@ func TestInsideTheRootOfABoard(t *testing.T) {
 				if err := os.WriteFile(filepath.Join(root, "emulator"), qemu, 0o755); err != nil {
 					t.Fatal(err)
 				}
-				// Like an old ARM1176: programs for ARMv6 must run on it.
+				// An old ARM1176 must run programs for ARMv6.
 				command = []string{"/emulator", "/probe"}
 				if tt.board == "raspberrypi-armv6" {
 					command = []string{"/emulator", "-cpu", "arm1176", "/probe"}
@@ -124,7 +124,13 @@ func TestInsideTheRootOfABoard(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.Board.Name != tt.want || r.Host.Arch != tt.goarch || r.Capacity.Memory == 0 || r.Host.BootID == "" {
-				t.Errorf("it reports the board %q, %s, %d bytes of memory, boot %q", r.Board.Name, r.Host.Arch, r.Capacity.Memory, r.Host.BootID)
+				t.Errorf(
+					"the report has board %q, %s, %d bytes of memory, boot %q",
+					r.Board.Name,
+					r.Host.Arch,
+					r.Capacity.Memory,
+					r.Host.BootID,
+				)
 			}
 			var f Found
 			if err := json.Unmarshal(inside(t, root, append(command, ChildCommand)), &f); err != nil {
@@ -134,7 +140,7 @@ func TestInsideTheRootOfABoard(t *testing.T) {
 				t.Errorf("periph finds no LED of the board: %+v", f)
 			}
 			if tt.emulator == "" && !reflect.DeepEqual(r.Buses, f.Buses) {
-				t.Errorf("the probe has the buses %+v, its child found %+v; problems %q", r.Buses, f.Buses, r.Problems)
+				t.Errorf("the report has the buses %+v, the child found %+v; problems %q", r.Buses, f.Buses, r.Problems)
 			}
 		})
 	}

@@ -25,36 +25,36 @@ import (
 // A Presence is the state of a peripheral of the board profile.
 type Presence struct {
 	Name    string
-	Missing string // why it is missing and what to do; empty: it is there
-	Unasked bool   // not checked, because a container has its node: the last state counts
-	Device  Device // for pods; without an ID, as for a serial port, it is one of the device's own
+	Missing string // why it is missing and the next step; empty: it is connected
+	Unasked bool   // not checked, because a container uses its node: the last state counts
+	Device  Device // device for pods; without an ID, as for a serial port, it is among the node's own devices
 }
 
-// A question is what the child checks.
+// A question is the list of peripherals that the child checks.
 type question struct {
 	List []fleet.Peripheral `json:"list"`
-	Held []string           `json:"held,omitempty"` // nodes that containers have: not touched
+	Held []string           `json:"held,omitempty"` // nodes that containers use, which the child must not open
 }
 
-// An answer is the child's result for one peripheral of the list.
+// An answer is the child's result for one peripheral of the question.
 type answer struct {
 	Missing string `json:"missing,omitempty"`
 	Unasked bool   `json:"unasked,omitempty"`
 	Node    string `json:"node,omitempty"`
 }
 
-// Connected looks for the peripherals of a board profile, in their order. The kernel answers for
-// those that it knows. For the others periph, in a child process, reads one byte from a chip on an
-// I2C bus, or the pull of an input line. A node that a container has is not touched, and no line is
-// ever driven.
+// Connected looks for the peripherals of a board profile and returns their states in the same
+// order. It asks the kernel about peripherals that have a driver. For the others periph, in a child
+// process, reads one byte from a chip on an I2C bus, or the pull of an input line. Connected never
+// opens a node that a container uses, and never drives a line.
 func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []string) []Presence {
 	t := treeOf(o)
 	out := make([]Presence, len(list))
 	ask := question{Held: held}
-	var of []int // index in out of each entry of ask.List
+	var of []int // for each entry of ask.List its index in out
 	found := devices(t)
 	if o.Periph != nil && t.real() {
-		more, _ := o.Periph.Read(ctx) // Probe reports why it fails
+		more, _ := o.Periph.Read(ctx) // Probe reports the error
 		found = t.withPeriph(found, more.Devices)
 	}
 	for i, p := range list {
@@ -91,7 +91,7 @@ func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []s
 	return out
 }
 
-// idOn identifies a peripheral among those on the same bus or chip.
+// idOn identifies a peripheral on its bus or chip.
 func idOn(p fleet.Peripheral) string {
 	if p.Type == fleet.PeripheralI2C {
 		return fmt.Sprintf("%#02x", p.Address)
@@ -99,8 +99,8 @@ func idOn(p fleet.Peripheral) string {
 	return p.Line
 }
 
-// presenceWithoutChild returns what is known of a peripheral without a child; sure is false if that
-// is nothing.
+// presenceWithoutChild returns the state of a peripheral if the kernel knows it; otherwise sure is
+// false and the child must check it.
 func presenceWithoutChild(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) {
 	out.Name = p.Name
 	switch p.Type {
@@ -119,7 +119,7 @@ func presenceWithoutChild(t tree, found []Device, p fleet.Peripheral) (out Prese
 				"bus %s not found: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev", bus)
 			return out, true
 		}
-		// A chip with a driver is present: the driver has found it.
+		// A chip with a driver is connected, because the driver has found it.
 		chip := fmt.Sprintf("/sys/bus/i2c/devices/%d-%04x", *p.Bus, p.Address)
 		if !t.exists(chip + "/driver") {
 			return out, false
@@ -136,10 +136,10 @@ func presenceWithoutChild(t tree, found []Device, p fleet.Peripheral) (out Prese
 	return out, true
 }
 
-// ask runs the child. It fails for the files of another board.
+// ask runs the child. It returns an error for the root of another board.
 func (o Options) ask(ctx context.Context, t tree, q question, answers *[]answer) error {
 	if o.Periph == nil || !t.real() {
-		return errors.New("this works on the board itself only")
+		return errors.New("this peripheral can be checked on the board itself only")
 	}
 	text, err := json.Marshal(q)
 	if err != nil {
@@ -148,7 +148,7 @@ func (o Options) ask(ctx context.Context, t tree, q question, answers *[]answer)
 	return o.Periph.child(ctx, answers, string(text))
 }
 
-// answerQuestion runs in the child.
+// answerQuestion answers a question; it runs in the child.
 func answerQuestion(w io.Writer, text string) error {
 	var q question
 	if err := json.Unmarshal([]byte(text), &q); err != nil {
@@ -179,7 +179,7 @@ func answerQuestion(w io.Writer, text string) error {
 	return json.NewEncoder(w).Encode(answers)
 }
 
-// A line is a line of a GPIO chip.
+// A line is one line of a GPIO chip.
 type line interface {
 	Consumer() string
 	In(gpio.Pull, gpio.Edge) error
@@ -202,7 +202,7 @@ func (b buses) answer(p fleet.Peripheral, held []string) (a answer) {
 		}
 		if err := b.i2c(*p.Bus, p.Address); err != nil {
 			return answer{Missing: clean(fmt.Sprintf(
-				"nothing answers at address %#02x of i2c-%d (%v): check its wiring, its power and its address", p.Address, *p.Bus,
+				"nothing answers at address %#02x of i2c-%d (%v): check wiring, power and address", p.Address, *p.Bus,
 				err))}
 		}
 		return a
@@ -217,9 +217,9 @@ func (b buses) answer(p fleet.Peripheral, held []string) (a answer) {
 	}
 	user := l.Consumer()
 	switch {
-	case slices.Contains(held, a.Node): // present, though maybe not by the container that has it
+	case slices.Contains(held, a.Node): // present, although perhaps not in use by the container that has its chip
 	case user != "":
-		return answer{Missing: clean(fmt.Sprintf("line %s is used by %s: stop that, or use another line", p.Line,
+		return answer{Missing: clean(fmt.Sprintf("line %s is used by %s: stop its user, or use another line", p.Line,
 			user))}
 	case p.Type == fleet.PeripheralGPIOIn:
 		defer l.Close()
@@ -231,9 +231,9 @@ func (b buses) answer(p fleet.Peripheral, held []string) (a answer) {
 	return a
 }
 
-// headerChips are the labels of the GPIO chips that drive a board's pin header. All other chips are
-// inside the board or plugged in: they switch regulators and LEDs, so pods get them only by a name
-// in the board profile.
+// headerChips matches the labels of the GPIO chips that drive a board's pin header. All other chips
+// are inside the board or plugged in: they switch regulators and LEDs, so pods can request them
+// only by a name in the board profile.
 var headerChips = regexp.MustCompile(`^(` +
 	`pinctrl-(bcm2835|bcm2711|rp1)` + // Raspberry Pi up to 3, 4, 5
 	`|gpio-\d+-\d+` + // BeagleBone
@@ -243,8 +243,8 @@ var headerChips = regexp.MustCompile(`^(` +
 	`|tegra\d+-gpio(-aon)?` + // Jetson
 	`)$`)
 
-// gpioChips identifies chips by their drivers' labels: the kernel's numbers change between kernels.
-// Chips with equal labels or none are identified by their places.
+// gpioChips identifies chips by their drivers' labels, because the kernel's numbers change between
+// kernels. Chips with the same label, or without one, are identified by their places.
 func (s *search) gpioChips() {
 	siblings := map[string]int{}
 	for _, dir := range s.t.glob("/sys/bus/gpio/devices/gpiochip*") {
@@ -262,9 +262,9 @@ func (s *search) gpioChips() {
 	}
 }
 
-// chipLabel returns the label of a GPIO chip, or "". It asks the chip or, if its node cannot be
-// opened, reads the class in /sys. Kernels before 6.17 use other numbers there: the chip is the nth
-// of its parent.
+// chipLabel returns the label of a GPIO chip, or "". It asks the chip itself, or reads the class in
+// /sys if the chip's node cannot be opened. Kernels before 6.17 use other numbers in that class:
+// the chip is the nth of its parent.
 func (t tree) chipLabel(name, parent string, nth int) string {
 	const chipInfo = 0x8044b401 // GPIO_GET_CHIPINFO_IOCTL: name, label, number of lines
 	if info := t.ioctl("/dev/"+name, chipInfo, 68); info != nil {

@@ -13,27 +13,27 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// PressureHold is how long pressure lasts after its last occurrence, so that a node near a
+// PressureHold is how long pressure lasts after a threshold was last crossed, so that a node near a
 // threshold does not flap.
 const PressureHold = 5 * time.Minute
 
-// Held is the state between two calls of Pressure. The zero value is the start.
+// Held is the state between two calls of Pressure. The zero value is the initial state.
 type Held struct {
 	Memory, Disk, PID, OutOfDisk, Heat Hold
 
-	Soft map[string]time.Time // since when a signal's soft threshold is crossed
+	Soft map[string]time.Time // since when the soft threshold of each signal is crossed
 }
 
 // A Hold is the state of one condition.
 type Hold struct {
 	Status  corev1.ConditionStatus
-	Seen    time.Time // pressure occurred last; zero: never
-	Changed time.Time // the status changed last
+	Seen    time.Time // when a threshold was last crossed; zero: never
+	Changed time.Time // when the status last changed
 	Due     Due       // whether pods must be evicted now
-	For     string    // the signal of Due; the first of the most urgent ones
+	For     string    // the most urgent signal, which made Due
 }
 
-// lasts reports whether pressure lasts.
+// lasts reports whether pressure lasts although no threshold is crossed now.
 func (h *Hold) lasts(now time.Time) bool {
 	return !h.Seen.IsZero() && now.Sub(h.Seen) < PressureHold
 }
@@ -44,7 +44,7 @@ type Due int
 // Values of Due.
 const (
 	NotDue  Due = iota
-	SoftDue     // a soft threshold is crossed for its whole time: evict with a grace period
+	SoftDue     // a soft threshold was crossed for its whole period: evict with a grace period
 	HardDue     // evict at once
 )
 
@@ -54,7 +54,8 @@ type watch struct {
 	amount Amount
 }
 
-// wording has a condition's type, reasons and messages as in Kubernetes, without the word kubelet.
+// wording holds a condition's type, reasons and messages as in Kubernetes, without the word
+// kubelet.
 type wording struct {
 	condition        corev1.NodeConditionType
 	badReason, bad   string
@@ -79,11 +80,12 @@ var (
 		"TemperatureGood", "the processor's temperature is below its limit"}
 )
 
-// Pressure decides the conditions MemoryPressure, DiskPressure, PIDPressure, OutOfDisk and, with a
-// threshold for it, TemperatureOK. Pressure begins beyond a hard or soft threshold and lasts for
-// PressureHold. A signal that cannot be measured makes its condition Unknown unless another signal
-// decides it. Eviction is due at once for a hard threshold, and for a soft one after its time. It
-// is pure: it returns its state.
+// Pressure computes the conditions MemoryPressure, DiskPressure, PIDPressure, OutOfDisk and, with a
+// threshold for it, TemperatureOK. Pressure begins when a hard or soft threshold is crossed and
+// lasts for PressureHold. A signal that cannot be measured makes its condition Unknown unless
+// another signal of the condition crosses its threshold. Eviction is due at once for a hard
+// threshold, and for a soft one after its period. Pressure is a pure function: it returns its
+// state.
 func Pressure(s Stats, l Limits, held Held, now time.Time) ([]corev1.NodeCondition, Held) {
 	held.Soft = maps.Clone(held.Soft)
 	if held.Soft == nil {
@@ -96,13 +98,13 @@ func Pressure(s Stats, l Limits, held Held, now time.Time) ([]corev1.NodeConditi
 			watch{fleet.SignalNodeFsAvailable, s.NodeFs}, watch{fleet.SignalNodeFsInodesFree, s.NodeFsInodes},
 			watch{fleet.SignalImageFsAvailable, s.ImageFs}, watch{fleet.SignalImageFsInodesFree, s.ImageFsInodes}),
 		d.decide(pidWords, &held.PID, watch{fleet.SignalPIDAvailable, s.PIDs}),
-		d.decide(outOfDiskWords, &held.OutOfDisk, // a new pod needs space on both
+		d.decide(outOfDiskWords, &held.OutOfDisk, // a new pod needs space on both file systems
 			watch{fleet.SignalOutOfDiskAvailable, s.NodeFs}, watch{fleet.SignalOutOfDiskAvailable, s.ImageFs}),
 	}
 	_, hard := l.Hard.of(fleet.SignalTemperature)
 	if _, soft := l.softOf(fleet.SignalTemperature); hard || soft {
 		c := d.decide(heatWords, &held.Heat, watch{fleet.SignalTemperature, s.Temperature})
-		switch c.Status { // True is good, as for Ready
+		switch c.Status { // True means good here, as for Ready
 		case corev1.ConditionTrue:
 			c.Status = corev1.ConditionFalse
 		case corev1.ConditionFalse:
@@ -116,14 +118,14 @@ func Pressure(s Stats, l Limits, held Held, now time.Time) ([]corev1.NodeConditi
 	return conditions, held
 }
 
-// A decider decides one condition after the other.
+// A decider computes one condition after the other.
 type decider struct {
 	l    Limits
-	soft map[string]time.Time // see Held
+	soft map[string]time.Time // Held.Soft
 	now  time.Time
 }
 
-// Messages have no measured value: they would change at every call.
+// decide computes a condition. Its message has no measured value, which would change at every call.
 func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeCondition {
 	var beyond, problems []string
 	now := d.now
@@ -143,10 +145,10 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 			continue
 		case x.amount.Problem != "":
 			if problems = append(problems, x.amount.Problem); softly && crossed && h.lasts(now) {
-				d.soft[x.signal] = since // unknown: it may still be crossed
+				d.soft[x.signal] = since // an unknown signal may still be beyond its threshold
 			}
 			continue
-		case x.amount.Capacity == 0: // there is no such limit
+		case x.amount.Capacity == 0: // the system has no such limit
 			continue
 		}
 		if softly && soft.Crossed(x.amount.Available, x.amount.Capacity) {
@@ -166,7 +168,7 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 			beyond = append(beyond, crossing(soft.Threshold)+" (soft)")
 		}
 	}
-	beyond, problems = slices.Compact(beyond), slices.Compact(problems) // both signals are often of one file system
+	beyond, problems = slices.Compact(beyond), slices.Compact(problems) // two signals may be about the same file system
 	c := corev1.NodeCondition{Type: w.condition, LastHeartbeatTime: metav1.NewTime(now)}
 	switch {
 	case len(beyond) > 0:
@@ -187,7 +189,7 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 	return c
 }
 
-// crossing says that a threshold is crossed.
+// crossing describes a crossed threshold.
 func crossing(t fleet.Threshold) string {
 	if t.Signal == fleet.SignalTemperature {
 		return fmt.Sprintf("%s is above %s", t.Signal, text(t))
@@ -195,7 +197,7 @@ func crossing(t fleet.Threshold) string {
 	return fmt.Sprintf("%s is below %s", t.Signal, text(t))
 }
 
-// softOf returns a signal's soft threshold; false if there is none or it is switched off.
+// softOf returns a signal's soft threshold; false if it is missing or switched off.
 func (l Limits) softOf(signal string) (fleet.Soft, bool) {
 	i := slices.IndexFunc(l.Soft, func(x fleet.Soft) bool { return x.Signal == signal })
 	if i < 0 || l.Soft[i].Percent == 0 && l.Soft[i].Quantity.IsZero() {

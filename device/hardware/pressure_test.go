@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// plenty is a device without any shortage.
+// plenty returns the stats of a device without any shortage.
 func plenty() Stats {
 	much := Amount{Available: 80 << 30, Capacity: 100 << 30}
 	return Stats{
@@ -27,9 +27,9 @@ func TestPressure(t *testing.T) {
 		name   string
 		limits Thresholds
 		change func(*Stats)
-		want   string // type=status/reason of all conditions that are not False
+		want   string // type=status/reason of every condition that is not False
 	}{
-		{"a device with plenty has no pressure", nil, func(*Stats) {}, ""},
+		{"a device without shortage has no pressure", nil, func(*Stats) {}, ""},
 		{"memory below 100Mi", nil, func(s *Stats) { s.Memory.Available = 100<<20 - 1 }, "MemoryPressure=True/KubeletHasInsufficientMemory"},
 		{"memory of exactly 100Mi is enough", nil, func(s *Stats) { s.Memory.Available = 100 << 20 }, ""},
 		{"the disk below 10%", nil, func(s *Stats) { s.NodeFs.Available = 10<<30 - 1 }, "DiskPressure=True/KubeletHasDiskPressure"},
@@ -37,13 +37,13 @@ func TestPressure(t *testing.T) {
 		{"the image disk below 15%", nil, func(s *Stats) { s.ImageFs.Available = 15<<30 - 1 }, "DiskPressure=True/KubeletHasDiskPressure"},
 		{"a file system without a number of inodes", nil, func(s *Stats) { s.NodeFsInodes = Amount{} }, ""},
 		{"less than 256Mi free", nil, func(s *Stats) { s.NodeFs.Available = 256<<20 - 1 }, "DiskPressure=True/KubeletHasDiskPressure OutOfDisk=True/KubeletOutOfDisk"},
-		{"less than 256Mi free where images live", nil, func(s *Stats) { s.ImageFs.Available = 1 }, "DiskPressure=True/KubeletHasDiskPressure OutOfDisk=True/KubeletOutOfDisk"},
-		{"process ids have no threshold unless one is set", nil, func(s *Stats) { s.PIDs.Available = 1 }, ""},
-		{"process ids below a threshold that is set", pids, func(s *Stats) { s.PIDs.Available = 999 - 1 }, "PIDPressure=True/KubeletHasInsufficientPID"},
+		{"less than 256Mi free on the image disk", nil, func(s *Stats) { s.ImageFs.Available = 1 }, "DiskPressure=True/KubeletHasDiskPressure OutOfDisk=True/KubeletOutOfDisk"},
+		{"process ids have no threshold by default", nil, func(s *Stats) { s.PIDs.Available = 1 }, ""},
+		{"process ids below a given threshold", pids, func(s *Stats) { s.PIDs.Available = 999 - 1 }, "PIDPressure=True/KubeletHasInsufficientPID"},
 		{"memory that cannot be measured is unknown", nil, func(s *Stats) { s.Memory = Amount{Problem: "no /proc"} }, "MemoryPressure=Unknown/StatsUnavailable"},
-		{"one disk that is full decides though the other is unknown", nil, func(s *Stats) { s.ImageFs, s.NodeFs.Available = Amount{Problem: "gone"}, 1 },
+		{"a full disk sets the condition although the other disk is unknown", nil, func(s *Stats) { s.ImageFs, s.NodeFs.Available = Amount{Problem: "gone"}, 1 },
 			"DiskPressure=True/KubeletHasDiskPressure OutOfDisk=True/KubeletOutOfDisk"},
-		{"a threshold of 0 switches off", Thresholds{{Signal: fleet.SignalMemoryAvailable}}, func(s *Stats) { s.Memory.Available = 0 }, ""},
+		{"a threshold of 0 switches the signal off", Thresholds{{Signal: fleet.SignalMemoryAvailable}}, func(s *Stats) { s.Memory.Available = 0 }, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, limits := plenty(), tt.limits
@@ -68,9 +68,14 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-func TestGoodConditionsSpeakKubernetes(t *testing.T) {
+func TestGoodConditionsHaveTheKubeletsReasons(t *testing.T) {
 	conditions, _ := Pressure(plenty(), Limits{Hard: DefaultThresholds()}, Held{}, time.Unix(0, 0))
-	want := []string{"KubeletHasSufficientMemory", "KubeletHasNoDiskPressure", "KubeletHasSufficientPID", "KubeletHasSufficientDisk"}
+	want := []string{
+		"KubeletHasSufficientMemory",
+		"KubeletHasNoDiskPressure",
+		"KubeletHasSufficientPID",
+		"KubeletHasSufficientDisk",
+	}
 	for i, c := range conditions {
 		if c.Reason != want[i] || c.Status != corev1.ConditionFalse || c.Message == "" {
 			t.Errorf("%s is %s, %s, %q", c.Type, c.Status, c.Reason, c.Message)
@@ -78,7 +83,7 @@ func TestGoodConditionsSpeakKubernetes(t *testing.T) {
 	}
 }
 
-func TestPressureStaysForFiveMinutesAfterItWasLastSeen(t *testing.T) {
+func TestPressureLastsForFiveMinutes(t *testing.T) {
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	short := plenty()
 	short.Memory.Available = 1
@@ -104,28 +109,40 @@ func TestPressureStaysForFiveMinutesAfterItWasLastSeen(t *testing.T) {
 		conditions, held = Pressure(step.stats, Limits{Hard: DefaultThresholds()}, held, start.Add(step.after))
 		c := conditions[0]
 		if c.Status != step.status || !c.LastTransitionTime.Time.Equal(start.Add(step.changed)) {
-			t.Errorf("after %v: %s since %v, want %s since %v", step.after, c.Status, c.LastTransitionTime.Sub(start), step.status, step.changed)
+			t.Errorf(
+				"after %v: %s since %v, want %s since %v",
+				step.after,
+				c.Status,
+				c.LastTransitionTime.Sub(start),
+				step.status,
+				step.changed,
+			)
 		}
 		if !c.LastHeartbeatTime.Time.Equal(start.Add(step.after)) {
-			t.Errorf("after %v: the heartbeat is of %v", step.after, c.LastHeartbeatTime)
+			t.Errorf("after %v: the heartbeat is from %v", step.after, c.LastHeartbeatTime)
 		}
 	}
 }
 
-func TestAMessageDoesNotChangeWithEveryByte(t *testing.T) {
+func TestAMessageHasNoMeasuredValue(t *testing.T) {
 	a, b := plenty(), plenty()
 	a.Memory.Available, b.Memory.Available = 1<<20, 2<<20
 	first, held := Pressure(a, Limits{Hard: DefaultThresholds()}, Held{}, time.Unix(0, 0))
 	second, _ := Pressure(b, Limits{Hard: DefaultThresholds()}, held, time.Unix(10, 0))
 	if first[0].Message != second[0].Message || !strings.Contains(first[0].Message, "memory.available is below 100Mi") {
-		t.Errorf("%q, then %q", first[0].Message, second[0].Message)
+		t.Errorf("the message changes from %q to %q", first[0].Message, second[0].Message)
 	}
 }
 
 func TestHealth(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	good := func() Report {
-		return Report{Power: &Power{}, Clock: &Clock{Synced: true}, MemoryLimits: true, Disks: []Disk{{Name: "mmcblk0", EndOfLife: "normal", LifeUsed: 20}}}
+		return Report{
+			Power:        &Power{},
+			Clock:        &Clock{Synced: true},
+			MemoryLimits: true,
+			Disks:        []Disk{{Name: "mmcblk0", EndOfLife: "normal", LifeUsed: 20}},
+		}
 	}
 	for _, tt := range []struct {
 		name   string
@@ -134,7 +151,7 @@ func TestHealth(t *testing.T) {
 	}{
 		{"a healthy board", func(*Report) {}, ""},
 		{"too little voltage now", func(r *Report) { r.Power.UnderVoltage = true }, "UnderVoltage"},
-		{"an earlier low voltage is reported and is not a problem", func(r *Report) { r.Power.UnderVoltageSeen = true }, ""},
+		{"an earlier low voltage is reported but not a problem", func(r *Report) { r.Power.UnderVoltageSeen = true }, ""},
 		{"a throttled processor", func(r *Report) { r.Power.Throttled = true }, "Throttled"},
 		{"a state directory that became read-only", func(r *Report) { r.Unwritable = []string{"/var/lib/flotilla"} }, "ReadOnlyFileSystem"},
 		{"a worn eMMC", func(r *Report) { r.Disks[0].EndOfLife = "urgent" }, "WornOut"},
@@ -154,11 +171,11 @@ func TestHealth(t *testing.T) {
 		}
 	}
 	if list := Health(Report{MemoryLimits: true}, nil, now); len(list) != 2 {
-		t.Errorf("a PC has no word about its power and a fake root none about its clock, yet %v", list)
+		t.Errorf("without facts about power and clock the conditions are %v, want 2", list)
 	}
 	first := Health(good(), nil, now)
 	second := Health(good(), first, now.Add(time.Hour))
 	if !second[0].LastTransitionTime.Time.Equal(now) || !second[0].LastHeartbeatTime.Time.Equal(now.Add(time.Hour)) {
-		t.Errorf("an unchanged condition moved: %+v", second[0])
+		t.Errorf("the transition time of an unchanged condition has changed: %+v", second[0])
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Probe reads everything once. It fails only if nothing can be read; missing parts are in
-// Report.Problems.
+// Probe reads everything once. It fails only if the root cannot be read; Report.Problems names
+// missing parts.
 func Probe(ctx context.Context, o Options) (Report, error) {
 	t := treeOf(o)
 	if st, err := os.Stat(string(t)); err != nil {
@@ -57,8 +57,8 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	return r, ctx.Err()
 }
 
-// merge adds the sensors that only periph reports. Its reading may be minutes old, so others are
-// left out.
+// merge adds the sensors that only periph reports. periph's values may be minutes old, so all other
+// sensors keep the fresh values.
 func merge(fresh, more []Temperature) []Temperature {
 	for _, m := range more {
 		if !slices.ContainsFunc(fresh, func(f Temperature) bool { return f.Name == m.Name }) {

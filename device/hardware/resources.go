@@ -14,15 +14,16 @@ import (
 type Resource struct {
 	Name    corev1.ResourceName
 	Devices []Device
-	Sharing int64 // how many containers may share one device
+	Sharing int64 // number of containers that may share one device
 }
 
 // Amount returns how many units the node offers.
 func (r Resource) Amount() int64 { return int64(len(r.Devices)) * r.Sharing }
 
-// Resources returns what a device offers to pods, by name: its devices, with names and sharing from
-// the board profile (may be nil), and the connected peripherals. A missing peripheral of the
-// profile has no devices. An internal device without a name in the profile is not offered.
+// Resources returns the resources that a node offers to pods, by name: its devices, with names and
+// sharing from the board profile p (may be nil), and the connected peripherals. A missing
+// peripheral of the profile has no devices. Internal devices are offered only by a name in the
+// profile.
 func Resources(devices []Device, p *fleet.BoardProfile, connected ...Device) []Resource {
 	var named []fleet.Peripheral
 	var sharing map[string]int64

@@ -10,7 +10,10 @@ import (
 
 func TestScenarioSetters(t *testing.T) {
 	list := func(cpu, memory string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+		return corev1.ResourceList{
+			corev1.ResourceCPU:    resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse(memory),
+		}
 	}
 	whole := Report{Capacity: Capacity{CPUs: 4, Memory: 1 << 30, Ephemeral: 10 << 30, Pods: 110}}
 	for _, tt := range []struct {
@@ -19,9 +22,9 @@ func TestScenarioSetters(t *testing.T) {
 		limits      Limits
 		cpu, memory string
 	}{
-		{"S11.setters.2 allocatable is capacity less what is reserved and less the threshold", whole, Limits{System: list("200m", "160Mi"), Agent: list("100m", "48Mi"), Hard: DefaultThresholds()}, "3700m", "716Mi"},
-		{"S11.setters.3 more reserved than there is leaves 0, not less", whole, Limits{System: list("5", "2Gi")}, "0", "0"},
-		{"S11.extended.2 what could not be measured is 0, not a guess", Report{Capacity: Capacity{CPUs: 4}}, Limits{}, "4", "0"},
+		{"S11.setters.2 allocatable is the capacity minus reservations and threshold", whole, Limits{System: list("200m", "160Mi"), Agent: list("100m", "48Mi"), Hard: DefaultThresholds()}, "3700m", "716Mi"},
+		{"S11.setters.3 reservations above the capacity leave 0", whole, Limits{System: list("5", "2Gi")}, "0", "0"},
+		{"S11.extended.2 an unknown capacity is 0", Report{Capacity: Capacity{CPUs: 4}}, Limits{}, "4", "0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := NodeStatus(tt.report, tt.limits, Software{}).Allocatable
@@ -43,8 +46,8 @@ func TestScenarioPressure(t *testing.T) {
 		name  string
 		short Stats
 	}{
-		{"S11.setters.10 memory: a transition has a new time, the same status again keeps it, and five minutes after it was last seen it ends", short(func(s *Stats) { s.Memory.Available = 1 })},
-		{"S11.setters.10 disk: likewise", short(func(s *Stats) { s.ImageFs.Available = 14 << 30 })},
+		{"S11.setters.10 memory: a transition sets the time, the same status keeps it, and pressure lasts five minutes", short(func(s *Stats) { s.Memory.Available = 1 })},
+		{"S11.setters.10 disk: the same rules", short(func(s *Stats) { s.ImageFs.Available = 14 << 30 })},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var held Held

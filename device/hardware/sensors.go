@@ -15,7 +15,7 @@ func temperatures(t tree) []Temperature {
 	var list []Temperature
 	add := func(name, file string) {
 		milli, err := t.number(file)
-		if c := float64(milli) / 1000; err == nil && c > -100 && c < 250 { // unconnected inputs read nonsense
+		if c := float64(milli) / 1000; err == nil && c > -100 && c < 250 { // an input without a sensor returns nonsense
 			list = append(list, Temperature{Name: name, Celsius: c})
 		}
 	}
@@ -36,7 +36,7 @@ func temperatures(t tree) []Temperature {
 	return few(list)
 }
 
-// monitored reads one kind of input of the hardware monitors.
+// monitored reads the inputs of one kind of all hardware monitors.
 func monitored(t tree, kind string, add func(name string, value int64)) {
 	for _, input := range t.glob("/sys/class/hwmon/hwmon*/" + kind + "*_input") {
 		name := t.text(path.Dir(input) + "/name")
@@ -63,8 +63,8 @@ func voltages(t tree) (list []Voltage) {
 	return few(list)
 }
 
-// throttled returns the firmware's throttling bits. The driver's path differs between chips; only
-// the maker's kernels have it.
+// throttled returns the firmware's throttling bits. The path depends on the chip, and only the
+// maker's kernels have the file.
 func throttled(t tree) string {
 	for _, pattern := range []string{"/sys/bus/platform/drivers/raspberrypi-firmware/*/get_throttled",
 		"/sys/devices/platform/soc*/soc*:firmware/get_throttled"} {
@@ -78,7 +78,7 @@ func throttled(t tree) string {
 }
 
 // power reads eight bits of a Raspberry Pi's firmware (with the maker's kernel) and the kernel's
-// low-voltage alarm. If they disagree, the worse one counts and both are named.
+// low-voltage alarm. If they disagree, the worse value counts and the message names both.
 func power(t tree) *Power {
 	const firmware, monitor = "get_throttled", "in0_lcrit_alarm of rpi_volt"
 	var p *Power
@@ -107,7 +107,7 @@ func power(t tree) *Power {
 	return p
 }
 
-// stalls returns nil if the kernel does not measure them.
+// stalls returns the pressure-stall information, or nil if the kernel does not measure it.
 func stalls(t tree) *Stalls {
 	fs, err := procfs.NewFS(t.path("/proc"))
 	if err != nil {
@@ -129,8 +129,8 @@ func stalls(t tree) *Stalls {
 	return &s
 }
 
-// processorTemperature returns the processor's temperature: its warmest sensor. Others do not
-// count: a disk, a radio or a probe on a wire may be warm without harm.
+// processorTemperature returns the temperature of the processor's warmest sensor. Other sensors do
+// not count: a disk, a radio or an external probe may be warm without harm.
 func processorTemperature(t tree) Amount {
 	a := Amount{Problem: "this board does not report its processor's temperature"}
 	take := func(name, file string) {
@@ -151,7 +151,7 @@ func processorTemperature(t tree) Amount {
 	return a
 }
 
-// isProcessor reports whether a sensor's name is one of a processor: cpu-thermal or soc_thermal on
+// isProcessor reports whether a sensor's name is that of a processor: cpu-thermal or soc_thermal on
 // ARM boards, or a driver of Intel or AMD.
 func isProcessor(name string) bool {
 	name = strings.ToLower(name)

@@ -10,21 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The engine's images may be on a remote disk whose server is gone. Memory, the agent's own disk
-// and the hardware are still read.
-func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
+// The engine's images may be on a remote disk whose server is lost. Memory, the agent's own disk
+// and the hardware must still be read.
+func TestAHangingFileSystemBlocksNothing(t *testing.T) {
 	dead := t.TempDir()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skip("no file system that hangs can be made here: ", err)
+		t.Skip("cannot mount a hanging file system here: ", err)
 	}
-	answers := func() { _ = unix.Close(fd) } // its server is gone
-	if err := unix.Mount("dead", dead, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
-		answers()
-		t.Skip("no file system that hangs can be made here: ", err)
+	endServer := func() { _ = unix.Close(fd) } // ends the file system's server, so that reads return
+	if err := unix.Mount("dead", dead, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0",
+		fd)); err != nil {
+		endServer()
+		t.Skip("cannot mount a hanging file system here: ", err)
 	}
 	t.Cleanup(func() {
-		answers()
+		endServer()
 		_ = unix.Unmount(dead, unix.MNT_DETACH)
 	})
 	o := Options{StateDir: t.TempDir(), EngineRoot: filepath.Join(dead, "docker")}
@@ -33,7 +34,7 @@ func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
 	var r Report
 	go func() {
 		defer close(done)
-		for range 3 { // the pending read is started once
+		for range 3 { // the second and third call find the pending read
 			s = Measure(t.Context(), o)
 		}
 		r, err = Probe(t.Context(), o)
@@ -41,14 +42,16 @@ func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(time.Minute):
-		answers()
+		endServer()
 		<-done
-		t.Fatal("it was waited for")
+		t.Fatal("Measure or Probe waits for the hanging file system")
 	}
-	if !strings.Contains(s.ImageFs.Problem, "no answer") || s.NodeFs.Problem != "" || s.NodeFs.Capacity == 0 || s.Memory.Capacity == 0 {
-		t.Errorf("measured: %+v", s)
+	if !strings.Contains(s.ImageFs.Problem, "no answer") || s.NodeFs.Problem != "" || s.NodeFs.Capacity == 0 ||
+		s.Memory.Capacity == 0 {
+		t.Errorf("the stats are %+v", s)
 	}
-	if err != nil || r.Capacity.Memory == 0 || r.Capacity.Ephemeral != 0 || !strings.Contains(strings.Join(r.Problems, "; "), "docker: no answer") {
-		t.Errorf("seen: %v, %+v, %q", err, r.Capacity, r.Problems)
+	if err != nil || r.Capacity.Memory == 0 || r.Capacity.Ephemeral != 0 ||
+		!strings.Contains(strings.Join(r.Problems, "; "), "docker: no answer") {
+		t.Errorf("the report is %v, %+v, %q", err, r.Capacity, r.Problems)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A soft threshold sets its condition at once; pods are evicted when it is crossed for its whole
-// time.
-func TestASoftThresholdHasAGrace(t *testing.T) {
+// A soft threshold sets its condition at once, but pods are evicted only after it was crossed for
+// its whole period.
+func TestASoftThresholdEvictsAfterItsPeriod(t *testing.T) {
 	profile := &fleet.BoardProfile{}
 	r := &profile.Spec.Resources
 	r.EvictionHard = map[string]string{fleet.SignalMemoryAvailable: "100Mi", fleet.SignalTemperature: "88"}
@@ -37,18 +37,18 @@ func TestASoftThresholdHasAGrace(t *testing.T) {
 		rule  string
 		steps []step
 	}{
-		{"memory sets the condition at once and evicts after the time", []step{
+		{"memory sets the condition at once and evicts after the period", []step{
 			{0, 300, 50, ""}, {10 * time.Second, 150, 50, "MemoryPressure"}, {99 * time.Second, 150, 50, "MemoryPressure"}, {100 * time.Second, 150, 50, "MemoryPressure soft"},
 			{110 * time.Second, 50, 50, "MemoryPressure hard"}, {120 * time.Second, 150, 50, "MemoryPressure soft"}, {130 * time.Second, 300, 50, "MemoryPressure"}}},
-		{"memory that recovers in between starts the time again", []step{
+		{"memory that recovers starts the period again", []step{
 			{0, 150, 50, "MemoryPressure"}, {80 * time.Second, 300, 50, "MemoryPressure"}, {90 * time.Second, 150, 50, "MemoryPressure"}, {170 * time.Second, 150, 50, "MemoryPressure"}, {180 * time.Second, 150, 50, "MemoryPressure soft"}}},
 		{"heat", []step{
 			{0, 300, 82, ""}, {time.Second, 300, 83, "TemperatureOK"}, {120 * time.Second, 300, 83, "TemperatureOK"}, {121 * time.Second, 300, 83, "TemperatureOK soft"},
 			{122 * time.Second, 300, 89, "TemperatureOK hard"}, {123 * time.Second, 300, 60, "TemperatureOK"}, {8 * time.Minute, 300, 60, ""}}},
-		{"a failed measurement in between does not count as recovery", []step{
+		{"a failed measurement does not count as recovery", []step{
 			{0, 300, 83, "TemperatureOK"}, {110 * time.Second, 300, none, "TemperatureOK"}, {119 * time.Second, 300, 83, "TemperatureOK"},
 			{120 * time.Second, 300, none, "TemperatureOK"}, {130 * time.Second, 300, 83, "TemperatureOK soft"}}},
-		{"after PressureHold the time starts again", []step{
+		{"after PressureHold the period starts again", []step{
 			{0, 300, 83, "TemperatureOK"}, {10 * time.Second, 300, none, "TemperatureOK"}, {PressureHold, 300, none, "TemperatureOK=Unknown"},
 			{PressureHold + 10*time.Second, 300, 83, "TemperatureOK"}, {PressureHold + 130*time.Second, 300, 83, "TemperatureOK soft"}}},
 		{"an unknown temperature evicts nothing", []step{{0, 300, none, "TemperatureOK=Unknown"}}},
@@ -64,7 +64,7 @@ func TestASoftThresholdHasAGrace(t *testing.T) {
 			before := fmt.Sprint(held)
 			conditions, next := Pressure(stats, l, held, start.Add(s.after))
 			if fmt.Sprint(held) != before {
-				t.Fatalf("%s, %s: Pressure has changed what it was given", c.rule, s.after)
+				t.Fatalf("%s, %s: Pressure has changed its argument", c.rule, s.after)
 			}
 			held = next
 			var got []string
@@ -93,11 +93,11 @@ func TestASoftThresholdHasAGrace(t *testing.T) {
 		}
 	}
 	if cs, _ := Pressure(plenty(), Limits{Hard: DefaultThresholds()}, Held{}, start); len(cs) != 4 {
-		t.Errorf("without a threshold of the temperature there are %d conditions, want 4", len(cs))
+		t.Errorf("without a temperature threshold got %d conditions, want 4", len(cs))
 	}
 }
 
-func TestTheProcessorIsAsWarmAsItsWarmestSensor(t *testing.T) {
+func TestTheWarmestSensorOfTheProcessorCounts(t *testing.T) {
 	for _, c := range []struct {
 		rule  string
 		files map[string]string

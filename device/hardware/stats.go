@@ -10,24 +10,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// An Amount is the available part of a capacity.
+// An Amount is a capacity and its available part.
 type Amount struct {
 	Available, Capacity int64
 	Problem             string // why it could not be measured; empty: measured
 }
 
-// Stats are the amounts that thresholds watch. Memory, NodeFs and ImageFs are in bytes. The
+// Stats are the measured amounts that have thresholds. Memory, NodeFs and ImageFs are in bytes. The
 // capacity of inodes is 0 if their number is not fixed.
 type Stats struct {
 	Memory                 Amount
-	NodeFs, NodeFsInodes   Amount // holds Options.StateDir
-	ImageFs, ImageFsInodes Amount // holds Options.EngineRoot
+	NodeFs, NodeFsInodes   Amount // file system of Options.StateDir
+	ImageFs, ImageFsInodes Amount // file system of Options.EngineRoot
 	PIDs                   Amount
-	// of the processor, in thousandths of a degree Celsius; Capacity 0: unknown
+	// Temperature of the processor in thousandths of a degree Celsius; Capacity 0: unknown.
 	Temperature Amount
-	Busy        time.Duration // time of all processors since the boot; 0: unknown
+	Busy        time.Duration // busy time of all processors since the boot; 0: unknown
 
-	Addresses []corev1.NodeAddress // the node's, as in a Report; nil: not read
+	Addresses []corev1.NodeAddress // the node's addresses as in a Report; nil: not read
 }
 
 // Measure reads the amounts. It starts no process and opens a few files, so it can run every few
@@ -49,12 +49,12 @@ func Measure(ctx context.Context, o Options) Stats {
 	s.PIDs = pids
 	s.Temperature = processorTemperature(t)
 	s.Busy = busy(t.text("/proc/stat"))
-	s.Addresses, _ = addresses(t, o, hostname(t)) // a Report has the problems
+	s.Addresses, _ = addresses(t, o, hostname(t)) // the Report lists the problems
 	return s
 }
 
-// busy returns the processors' time without idle and waiting, from the first line of /proc/stat in
-// 1/100 s. user and nice include the time of guests; stolen time does not count.
+// busy returns the time of all processors except idle and iowait, from the first line of /proc/stat
+// in 1/100 s. user and nice include the time of guests; stolen time does not count.
 func busy(stat string) time.Duration {
 	line, _, _ := strings.Cut(stat, "\n")
 	f := strings.Fields(line) // cpu user nice system idle iowait irq softirq steal guest guest_nice
@@ -80,8 +80,8 @@ func disk(t tree, dir string) (bytes, inodes Amount) {
 	return fs.bytes, fs.inodes
 }
 
-// processes counts threads, as the kernel's limit does. In a container with its own limit, that
-// limit counts.
+// processes counts threads, as the kernel's limit does. In a container with its own limit it
+// returns that limit.
 func processes(t tree) (Amount, error) {
 	limit, err := t.number("/proc/sys/kernel/pid_max")
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const sector = 512 // bytes of a sector in /sys/block, for every disk
+const sector = 512 // /sys/block counts in sectors of 512 bytes for every disk
 
-// Disks of memory or of other disks, and read-only file systems, say nothing about the storage's
-// health.
+// Memory disks, disks made of other disks and read-only file systems are left out: they say nothing
+// about the storage's health.
 var (
 	virtualDisks = []string{"loop", "ram", "zram", "dm-", "md", "nbd", "sr", "fd"}
 	readOnlyFS   = []string{"squashfs", "iso9660", "erofs", "cramfs", "romfs", "udf"}
@@ -36,7 +36,7 @@ func disks(t tree) []Disk {
 			Written:  written(t, dir),
 			ReadOnly: t.integer(dir+"/ro") == 1,
 		}
-		if d.Kind != "SD" && d.Kind != "MMC" { // for SCSI devices it is a number
+		if d.Kind != "SD" && d.Kind != "MMC" { // for SCSI devices type is a number
 			d.Kind = ""
 		}
 		if d.Kind != "" {
@@ -51,8 +51,8 @@ func disks(t tree) []Disk {
 	return few(list)
 }
 
-// fileSystemErrors counts the ext4 errors on a disk since the last check of its file systems. A
-// card reports none itself.
+// fileSystemErrors counts the ext4 errors on a disk since the last check of its file systems. SD
+// cards themselves report no errors.
 func fileSystemErrors(t tree, disk string) (n int64) {
 	for _, dir := range t.glob("/sys/fs/ext4/" + disk + "*") {
 		if part := strings.TrimPrefix(strings.TrimPrefix(path.Base(dir), disk), "p"); strings.Trim(part, "0123456789") == "" {
@@ -62,7 +62,7 @@ func fileSystemErrors(t tree, disk string) (n int64) {
 	return n
 }
 
-// written returns the seventh field of the disk's statistics in bytes.
+// written returns the bytes written to a disk: the seventh field of its statistics, in sectors.
 func written(t tree, dir string) int64 {
 	f := strings.Fields(t.text(dir + "/stat"))
 	if len(f) < 7 {
@@ -73,7 +73,7 @@ func written(t tree, dir string) int64 {
 }
 
 // lifeUsed parses "0x02 0x01", tenths of the life of an eMMC's two kinds of cells (JEDEC
-// JESD84-B51, DEVICE_LIFE_TIME_EST), and returns the worse one. 0x0b means beyond its life.
+// JESD84-B51, DEVICE_LIFE_TIME_EST), and returns the worse one. 0x0b means past its life.
 func lifeUsed(text string) int {
 	worst := 0
 	for f := range strings.FieldsSeq(text) {
@@ -84,7 +84,7 @@ func lifeUsed(text string) int {
 	return worst
 }
 
-// readOnlyMounts returns the read-only mounts of disks with a writable kind of file system.
+// readOnlyMounts returns the read-only mounts of disks whose file system is normally writable.
 func readOnlyMounts(t tree) []string {
 	b, err := t.read("/proc/mounts")
 	if err != nil {
@@ -104,7 +104,7 @@ func readOnlyMounts(t tree) []string {
 	return few(list)
 }
 
-// unwritable returns the directories of agent and engine on a file system that is read-only now.
+// unwritable returns the directories of agent and engine whose file system is read-only now.
 func unwritable(t tree, o Options) []string {
 	var list []string
 	for _, dir := range slices.Compact([]string{stateDir(o), imageDir(o)}) {

@@ -11,7 +11,7 @@ import (
 	kernel "flotilla.dev/shared/clock"
 )
 
-// clock reads from the kernel whether a time service adjusts it.
+// clock asks the kernel whether a time service adjusts it.
 func clock(t tree) *Clock {
 	if !t.real() {
 		return nil
@@ -51,7 +51,7 @@ func watchdog(t tree) *Watchdog {
 }
 
 func radios(t tree) []Radio {
-	signal := map[string]int{} // dBm, by interface
+	signal := map[string]int{} // dBm by interface
 	if b, err := t.read("/proc/net/wireless"); err == nil {
 		for line := range strings.Lines(string(b)) {
 			f := strings.Fields(line)
@@ -84,7 +84,8 @@ func audio(t tree) (list []string) {
 	return few(list)
 }
 
-// chips returns the I2C chips that were declared to the kernel; it does not access the bus.
+// chips returns the I2C chips that the kernel knows from its configuration; it does not access the
+// bus.
 func chips(t tree) (list []string) {
 	for _, file := range t.glob("/sys/bus/i2c/devices/[0-9]*-*/name") {
 		list = append(list, path.Base(path.Dir(file))+" "+t.text(file))
@@ -146,8 +147,8 @@ func numa(t tree) (list []NUMANode) {
 	return few(list)
 }
 
-// memoryLimits reports whether the kernel can limit a container's memory: the firmware of some
-// Raspberry Pis switches that off.
+// memoryLimits reports whether the kernel can limit a container's memory. The firmware of some
+// Raspberry Pis disables it.
 func memoryLimits(t tree) bool {
 	if b, err := t.read("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		for name := range strings.FieldsSeq(string(b)) {

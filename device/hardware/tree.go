@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	maxFile = 1 << 20 // bytes read of a file; the cpuinfo of 256 processors has 400 KiB
-	maxText = 128     // bytes of a text in a report
-	maxList = 64      // entries of a list in a report
+	maxFile = 1 << 20 // most bytes to read of a file; the cpuinfo of 256 processors has 400 KiB
+	maxText = 128     // most bytes of a text in a report
+	maxList = 64      // most entries of a list in a report
 )
 
-// A tree is a file system below a directory.
+// A tree is the file system below a directory.
 type tree string
 
 func treeOf(o Options) tree {
@@ -33,7 +33,7 @@ func treeOf(o Options) tree {
 	return tree(filepath.Clean(o.Root))
 }
 
-// real reports whether the tree is this machine, so that system calls make sense.
+// real reports whether the tree is this machine, so that system calls are useful.
 func (t tree) real() bool { return t == "/" }
 
 func (t tree) path(p string) string { return filepath.Join(string(t), p) }
@@ -56,19 +56,19 @@ func read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
-// patience is the time for a driver that reads its chip when its file is read: a 1-wire sensor
-// takes almost a second.
+// patience is the time limit of a read. Some drivers read their chip during the call: a 1-wire
+// sensor takes almost a second.
 const patience = 2 * time.Second
 
-// questions are reads that the kernel has not answered yet. A driver whose bus or disk hangs, or a
-// remote file system, may answer after minutes or never, and a read cannot be cancelled. Callers
-// stop waiting, and do not start the same read again.
+// questions are reads that have not returned yet. A driver whose bus or disk hangs, or a remote
+// file system, may return after minutes or never, and a read cannot be cancelled. Callers stop
+// waiting, and do not start the same read again.
 var questions = struct {
 	sync.Mutex
 	due map[string]*pending
 }{due: map[string]*pending{}}
 
-// A pending is one unanswered read.
+// A pending is a read that has not returned yet.
 type pending struct {
 	asked  time.Time
 	there  chan struct{} // closed when the result is set
@@ -78,7 +78,7 @@ type pending struct {
 
 var errSilent = errors.New("no answer")
 
-// patiently runs a read named what; errSilent if it takes too long.
+// patiently runs a read with the name what; it returns errSilent after the time limit.
 func patiently(what string, ask func() (any, error)) (any, error) {
 	questions.Lock()
 	q := questions.due[what]
@@ -100,7 +100,7 @@ func patiently(what string, ask func() (any, error)) (any, error) {
 	case <-q.there:
 	case <-late.C:
 		select {
-		case <-q.there: // this process stood still, not the kernel
+		case <-q.there: // this process was suspended; the kernel has answered
 		default:
 			return nil, errSilent
 		}
@@ -108,7 +108,7 @@ func patiently(what string, ask func() (any, error)) (any, error) {
 	return q.answer, q.err
 }
 
-// readDriver reads a file that a driver serves.
+// readDriver reads a file whose content a driver provides.
 func readDriver(name string) ([]byte, error) {
 	text, err := patiently("read "+name, func() (any, error) { return read(name) })
 	if errors.Is(err, errSilent) {
@@ -117,8 +117,8 @@ func readDriver(name string) ([]byte, error) {
 	return text.([]byte), err
 }
 
-// statfs describes the file system that a directory is on, or would be. For another root it reads a
-// file that stands for the answer.
+// statfs describes the file system of a directory that exists or could be created. For another root
+// it reads a file with the numbers.
 func (t tree) statfs(dir string) (*unix.Statfs_t, error) {
 	st, err := patiently("statfs "+t.path(dir), func() (any, error) {
 		st := new(unix.Statfs_t)
@@ -183,7 +183,7 @@ func (t tree) gopsutil(ctx context.Context) context.Context {
 	})
 }
 
-// existing returns p or its nearest existing parent directory.
+// existing returns p or its nearest parent directory that exists.
 func (t tree) existing(p string) string {
 	for p != "/" && !t.exists(p) {
 		p = filepath.Dir(p)

@@ -13,17 +13,18 @@ import (
 
 // V4L2 capabilities of a video node.
 const (
-	capOutput   = 0x2 | 0x2000    // V4L2_CAP_VIDEO_OUTPUT, also _MPLANE: it receives frames
-	capM2M      = 0x8000 | 0x4000 // V4L2_CAP_VIDEO_M2M, also _MPLANE: it converts frames
-	capOfDevice = 0x80000000      // V4L2_CAP_DEVICE_CAPS: this node has its own capabilities
+	capOutput   = 0x2 | 0x2000    // V4L2_CAP_VIDEO_OUTPUT, also _MPLANE: the node receives frames
+	capM2M      = 0x8000 | 0x4000 // V4L2_CAP_VIDEO_M2M, also _MPLANE: the node converts frames
+	capOfDevice = 0x80000000      // V4L2_CAP_DEVICE_CAPS: the node has capabilities of its own
 )
 
-// codecs matches driver names that convert frames in memory, used if the capabilities are unknown.
+// codecs matches the names of drivers that convert frames in memory. It decides if the capabilities
+// are unknown.
 var codecs = regexp.MustCompile(`(^|[^A-Za-z])(codec|p?isp|hevc|rpivid|vpu|hantro|rkvdec|cedrus)`)
 
-// videoDevices groups the nodes of one piece of hardware: a camera has one for frames and one for
-// metadata, a codec one for each direction. Hardware that captures is video; an encoder or image
-// processor that receives frames is a codec. The place identifies it.
+// videoDevices groups the nodes of one piece of hardware, which its place identifies: a camera has
+// a node for frames and one for metadata, a codec one for each direction. Hardware that captures is
+// video; an encoder or image processor that receives frames is a codec.
 func (s *search) videoDevices() {
 	for _, dir := range s.t.glob("/sys/class/video4linux/video*") {
 		name, title := path.Base(dir), s.t.text(dir+"/name")
@@ -38,11 +39,11 @@ func (s *search) videoDevices() {
 }
 
 // asked caches the capabilities of video nodes by their inode in /sys, which stays while the node
-// exists: opening a node wakes its camera.
+// exists, because opening a node wakes its camera.
 var asked sync.Map
 
-// capabilities returns what a video node can do; false if unknown. In another board's root, a file
-// in the node's place may hold them.
+// capabilities returns the capabilities of a video node; false if unknown. In another board's root
+// a file in the node's place may contain them.
 func (t tree) capabilities(dir, node string) (caps uint64, known bool) {
 	if !t.real() {
 		caps, err := strconv.ParseUint(t.text(node), 0, 32)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// videoRoot has these nodes: number, name, place and capabilities, or unknown ones.
+// videoRoot has these video nodes: number, name, place and capabilities; empty capabilities are
+// unknown.
 func videoRoot(t *testing.T, nodes ...string) string {
 	files := map[string]string{}
 	for _, n := range nodes {
@@ -22,7 +23,7 @@ func videoRoot(t *testing.T, nodes ...string) string {
 	return root
 }
 
-func TestVideoIsWhatGivesPicturesOfTheWorld(t *testing.T) {
+func TestVideoDevicesCaptureFrames(t *testing.T) {
 	for _, c := range []struct {
 		rule  string
 		nodes []string
@@ -36,16 +37,20 @@ func TestVideoIsWhatGivesPicturesOfTheWorld(t *testing.T) {
 		{"without capabilities the name decides", []string{"10|bcm2835-codec-decode|soc/a|", "13|bcm2835-isp-output0|soc/b|", "19|rpivid|soc/c|", "20|pispbe-input|soc/d|", "0|USB Display Capture|usb/1-1:1.0|", "1|unicam-image|soc/fe801000.csi|"},
 			"codec a /dev/video10; codec b /dev/video13; codec c /dev/video19; codec d /dev/video20; video 1-1:1.0 /dev/video0; video fe801000.csi /dev/video1"},
 	} {
-		if got := said(devices(tree(videoRoot(t, c.nodes...)))); got != c.want {
+		if got := describe(devices(tree(videoRoot(t, c.nodes...)))); got != c.want {
 			t.Errorf("%s: %s; want %s", c.rule, got, c.want)
 		}
 	}
 }
 
-// A camera keeps its id when the kernel numbers the nodes differently.
-func TestACameraStaysTheSameUnderAnotherNumber(t *testing.T) {
-	before, after := devices(tree(videoRoot(t, "0|cam|usb/1-1:1.0|0x1", "1|cam|usb/1-2:1.0|0x1"))), devices(tree(videoRoot(t, "1|cam|usb/1-1:1.0|0x1", "0|cam|usb/1-2:1.0|0x1")))
+// A camera keeps its ID when the kernel numbers the nodes differently.
+func TestACameraKeepsItsIDUnderAnotherNumber(t *testing.T) {
+	before, after := devices(
+		tree(videoRoot(t, "0|cam|usb/1-1:1.0|0x1", "1|cam|usb/1-2:1.0|0x1")),
+	), devices(
+		tree(videoRoot(t, "1|cam|usb/1-1:1.0|0x1", "0|cam|usb/1-2:1.0|0x1")),
+	)
 	if !after[0].Same(before[0]) || after[0].Same(before[1]) || after[0].Nodes[0] != "/dev/video1" {
-		t.Errorf("%v is %v", before, after)
+		t.Errorf("the cameras changed from %v to %v", before, after)
 	}
 }

@@ -132,7 +132,7 @@ func either(ok bool, yes, no string) string {
 	return no
 }
 
-// size rounds to a unit that users expect.
+// size formats a number of bytes with a rounded unit.
 func size(bytes int64) string {
 	switch {
 	case bytes >= 10<<30:
@@ -148,8 +148,8 @@ func size(bytes int64) string {
 // MaxReport is the largest report on the wire, in bytes.
 const MaxReport = 16 << 10
 
-// JSON encodes a report in at most MaxReport bytes. Of a larger report the long lists are left out,
-// and a problem says so.
+// JSON encodes a report in at most MaxReport bytes. If the report is larger, JSON leaves out the
+// long lists and adds a problem that says so.
 func (r Report) JSON() json.RawMessage {
 	b := encode(r)
 	if len(b) <= MaxReport {
@@ -167,7 +167,7 @@ func (r Report) JSON() json.RawMessage {
 
 func encode(r Report) json.RawMessage {
 	b, err := json.Marshal(r)
-	if err != nil { // only a NaN can cause this
+	if err != nil { // only a NaN can cause an error
 		b, _ = json.Marshal(Report{Problems: []string{"encode the report: " + err.Error()}})
 	}
 	return b

@@ -1,5 +1,5 @@
-// Command probe is the smallest program around package hardware. Tests run it
-// inside a directory that looks like a board, also under an emulator.
+// Command probe is a minimal program around package hardware. Tests run it inside a directory that
+// looks like a board, also in an emulator.
 package main
 
 import (
