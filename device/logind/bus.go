@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// maxMessage limits a message of the bus; those for us have some hundred bytes.
+// maxMessage limits the size of a message; the messages that Lock needs have some hundred bytes.
 const maxMessage = 1 << 20
 
 // A bus is a connection to the D-Bus system bus with the part of the protocol that a lock needs:
@@ -22,8 +22,8 @@ type bus struct {
 	conn    *net.UnixConn
 	in      *bufio.Reader
 	serial  uint32
-	files   []*os.File // received with messages
-	signals []message  // received while a call waited for its reply
+	files   []*os.File // files received with messages
+	signals []message  // signals received while a call waited for its reply
 }
 
 // A message is a received message.
@@ -39,7 +39,7 @@ const (
 	answer   = 2
 	failure  = 3
 	signal   = 4
-	maxWait  = 10 * time.Second // for a reply
+	maxWait  = 10 * time.Second // longest wait for a reply
 	little   = 'l'
 	fieldEnd = 8
 )
@@ -60,12 +60,12 @@ func dial(socket string) (*bus, error) {
 
 func (b *bus) close() error {
 	for _, f := range b.files {
-		_ = f.Close() // a file that nobody took
+		_ = f.Close() // no caller has taken the file
 	}
 	return b.conn.Close()
 }
 
-// A receiver reads from the connection and collects the files sent with the data.
+// A receiver reads from the connection and collects the files that arrive with the data.
 type receiver struct{ *bus }
 
 func (r receiver) Read(p []byte) (int, error) {
@@ -86,7 +86,7 @@ func (r receiver) Read(p []byte) (int, error) {
 	return max(n, 0), err
 }
 
-// authenticate authenticates as our user, which the kernel reports.
+// authenticate logs in as the process's user, whose id the kernel confirms.
 func (b *bus) authenticate() error {
 	if err := b.conn.SetDeadline(time.Now().Add(maxWait)); err != nil {
 		return err
@@ -152,13 +152,13 @@ func (b *bus) signal() (message, error) {
 	}
 }
 
-// encode encodes a call.
+// encode encodes a method call.
 func encode(serial uint32, to, path, api, method string, args []string) []byte {
 	var body []byte
 	for _, s := range args {
 		body = appendString(body, s)
 	}
-	fields := appendField(nil, 1, 'o', path) // at offset 16, so that the alignment is the message's
+	fields := appendField(nil, 1, 'o', path) // fields start at offset 16, so their alignment is the message's
 	fields = appendField(fields, 2, 's', api)
 	fields = appendField(fields, 3, 's', method)
 	fields = appendField(fields, 6, 's', to)
@@ -202,7 +202,7 @@ func (b *bus) next() (m message, err error) {
 	}
 	size, fields := binary.LittleEndian.Uint32(head[4:]), binary.LittleEndian.Uint32(head[12:])
 	if head[0] != little || size > maxMessage || fields > maxMessage {
-		return m, errBroken // the sender chooses the byte order
+		return m, errBroken // only little-endian is supported
 	}
 	rest := make([]byte, (int(fields)+7)/8*8+int(size))
 	if _, err := io.ReadFull(b.in, rest); err != nil {
@@ -228,7 +228,7 @@ func (b *bus) next() (m message, err error) {
 	return m, nil
 }
 
-// value parses a value of a basic type, and returns the offset after it.
+// value parses a value of a basic type and returns the offset after it.
 func value(b []byte, at int, kind byte) (v []byte, next int, err error) {
 	n, begin := 4, (at+3)/4*4
 	switch {
@@ -249,7 +249,7 @@ func value(b []byte, at int, kind byte) (v []byte, next int, err error) {
 	return b[begin : begin+n], next, nil
 }
 
-// text is the string at the start of a body.
+// text returns the string at the start of a body.
 func text(body []byte, signature string) (string, error) {
 	if !strings.HasPrefix(signature, "s") {
 		return "", errBroken

@@ -1,7 +1,7 @@
 // Package logind delays the device's shutdown until its pods have ended, with an inhibitor lock of
 // systemd-logind over D-Bus.
 //
-// It never starts a shutdown and stops no pod. Package cli takes the lock and has the agent stop
+// It never starts a shutdown and stops no pod. Package cli takes the lock and makes the agent stop
 // the pods.
 package logind
 
@@ -27,7 +27,7 @@ type Lock struct {
 	bus  *bus
 	file *os.File
 	Most time.Duration // InhibitDelayMaxSec= of logind.conf
-	Down bool          // a shutdown had begun before
+	Down bool          // a shutdown had already begun
 }
 
 // Take takes the lock.
@@ -38,7 +38,7 @@ func Take(ctx context.Context, socket, why string) (*Lock, error) {
 	}
 	l := &Lock{bus: b}
 	if err := l.take(why); err != nil {
-		_ = l.Close() // err is the cause
+		_ = l.Close() // report err instead
 		return nil, fmt.Errorf("take systemd-logind's shutdown lock: %w", err)
 	}
 	return l, nil
@@ -71,7 +71,7 @@ func (l *Lock) take(why string) error {
 	return nil
 }
 
-// property reads a property. Its value is a variant: the type, and size bytes.
+// property reads a property: a variant that contains its type and size bytes.
 func (l *Lock) property(of, kind string, size int) ([]byte, error) {
 	m, err := l.bus.call(name, path, "org.freedesktop.DBus.Properties", "Get", manager, of)
 	if err == nil && (len(m.body) != size || string(m.body[:len(kind)]) != kind) {
@@ -80,8 +80,8 @@ func (l *Lock) property(of, kind string, size int) ([]byte, error) {
 	return m.body, err
 }
 
-// Wait waits until a shutdown begins (true) or is cancelled. An error means that logind is gone or
-// ctx has ended.
+// Wait waits until a shutdown begins (true) or is cancelled (false). An error means that logind is
+// gone or that ctx has ended.
 func (l *Lock) Wait(ctx context.Context) (down bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.bus.conn.Close() })
 	defer stop()
@@ -98,7 +98,7 @@ func (l *Lock) Wait(ctx context.Context) (down bool, err error) {
 	}
 }
 
-// Release lets the shutdown go on.
+// Release allows the shutdown to continue.
 func (l *Lock) Release() error {
 	f := l.file
 	if l.file = nil; f == nil {

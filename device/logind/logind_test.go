@@ -18,8 +18,8 @@ import (
 type fakeBus struct {
 	conn  *net.UnixConn
 	in    *bufio.Reader
-	asked []string
-	lock  chan *os.File // our end of the lock's pipe
+	calls []string
+	lock  chan *os.File // the test's end of the lock's pipe
 }
 
 // encodeAnswer encodes a reply or a signal.
@@ -40,11 +40,11 @@ func encodeAnswer(kind byte, replyTo uint32, member, signature string, body []by
 }
 
 func (d *fakeBus) serve(t *testing.T) {
-	line := func(want, say string) {
+	line := func(want, reply string) {
 		if got, err := d.in.ReadString('\n'); err != nil || !strings.Contains(got, want) {
-			t.Errorf("it says %q, %v, want %s", got, err, want)
+			t.Errorf("the client sends %q, %v, want %s", got, err, want)
 		}
-		_, _ = d.conn.Write([]byte(say))
+		_, _ = d.conn.Write([]byte(reply))
 	}
 	line(fmt.Sprintf("\x00AUTH EXTERNAL %x", fmt.Sprint(os.Geteuid())), "OK 1234\r\n")
 	line("NEGOTIATE_UNIX_FD", "AGREE_UNIX_FD\r\n")
@@ -64,8 +64,8 @@ func (d *fakeBus) serve(t *testing.T) {
 			}
 			args, at = append(args, string(v)), next
 		}
-		d.asked = append(d.asked, m.member+" "+strings.Join(args, "|"))
-		serial := uint32(len(d.asked))
+		d.calls = append(d.calls, m.member+" "+strings.Join(args, "|"))
+		serial := uint32(len(d.calls))
 		switch {
 		case m.member == "Inhibit":
 			r, w, err := os.Pipe()
@@ -74,12 +74,24 @@ func (d *fakeBus) serve(t *testing.T) {
 				return
 			}
 			d.lock <- r
-			_, _, _ = d.conn.WriteMsgUnix(encodeAnswer(answer, serial, "", "h", []byte{0, 0, 0, 0}), syscall.UnixRights(int(w.Fd())), nil)
+			_, _, _ = d.conn.WriteMsgUnix(
+				encodeAnswer(answer, serial, "", "h", []byte{0, 0, 0, 0}),
+				syscall.UnixRights(int(w.Fd())),
+				nil,
+			)
 			_ = w.Close()
 			_, _ = d.conn.Write(encodeAnswer(signal, 0, "PrepareForShutdown", "b", []byte{1, 0, 0, 0}))
 			_, _ = d.conn.Write(encodeAnswer(signal, 0, "PrepareForShutdown", "b", []byte{0, 0, 0, 0}))
 		case strings.HasSuffix(args1(args), "InhibitDelayMaxUSec"):
-			_, _ = d.conn.Write(encodeAnswer(answer, serial, "", "v", binary.LittleEndian.AppendUint64([]byte("\x01t\x00\x00\x00\x00\x00\x00"), 5_000_000)))
+			_, _ = d.conn.Write(
+				encodeAnswer(
+					answer,
+					serial,
+					"",
+					"v",
+					binary.LittleEndian.AppendUint64([]byte("\x01t\x00\x00\x00\x00\x00\x00"), 5_000_000),
+				),
+			)
 		case strings.HasSuffix(args1(args), "PreparingForShutdown"):
 			_, _ = d.conn.Write(encodeAnswer(signal, 0, "NameAcquired", "s", appendString(nil, ":1.5")))
 			_, _ = d.conn.Write(encodeAnswer(answer, serial, "", "v", []byte("\x01b\x00\x00\x00\x00\x00\x00")))
@@ -91,7 +103,7 @@ func (d *fakeBus) serve(t *testing.T) {
 
 func args1(args []string) string { return strings.Join(args, "|") }
 
-func TestTheLockIsTakenWaitedForAndReleased(t *testing.T) {
+func TestALockWaitsForTheShutdownAndIsReleased(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
@@ -114,11 +126,11 @@ func TestTheLockIsTakenWaitedForAndReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.Most != 5*time.Second || l.Down {
-		t.Errorf("the lock lasts %s, down %v", l.Most, l.Down)
+		t.Errorf("the lock has Most %s, Down %v", l.Most, l.Down)
 	}
 	for _, want := range []bool{true, false} {
 		if down, err := l.Wait(t.Context()); err != nil || down != want {
-			t.Errorf("it returns %v, %v, want %v", down, err, want)
+			t.Errorf("Wait returns %v, %v, want %v", down, err, want)
 		}
 	}
 	if err := l.Release(); err != nil {
@@ -130,14 +142,16 @@ func TestTheLockIsTakenWaitedForAndReleased(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := l.Wait(ctx); err != context.Canceled {
-		t.Errorf("the end of its context is %v", err)
+		t.Errorf("with an ended context Wait returns %v", err)
 	}
 	_ = l.Close()
 	<-done
-	want := []string{"Hello ", "AddMatch type='signal',sender='org.freedesktop.login1',interface='org.freedesktop.login1.Manager',member='PrepareForShutdown'",
-		"Get org.freedesktop.login1.Manager|InhibitDelayMaxUSec", "Get org.freedesktop.login1.Manager|PreparingForShutdown", "Inhibit shutdown|flotilla-device|stop pods|delay"}
-	if got := strings.Join(d.asked, "\n"); got != strings.Join(want, "\n") {
-		t.Errorf("it asks\n%s", got)
+	want := []string{"Hello ",
+		"AddMatch type='signal',sender='org.freedesktop.login1',interface='org.freedesktop.login1.Manager',member='PrepareForShutdown'",
+		"Get org.freedesktop.login1.Manager|InhibitDelayMaxUSec",
+		"Get org.freedesktop.login1.Manager|PreparingForShutdown", "Inhibit shutdown|flotilla-device|stop pods|delay"}
+	if got := strings.Join(d.calls, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("the client calls\n%s", got)
 	}
 }
 

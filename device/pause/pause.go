@@ -1,4 +1,4 @@
-// Package pause writes the program that a pod's sandbox runs, in machine code for each
+// Package pause writes the program that runs in a pod's sandbox container, in machine code for each
 // architecture. It starts nothing. Package agent calls it.
 package pause
 
@@ -15,12 +15,13 @@ import (
 // Target is the program's path in its container.
 const Target = "/flotilla-pause"
 
-// Program is a static ELF executable of some 200 bytes that waits for SIGTERM, SIGINT or SIGQUIT
-// and exits with 0. It needs nothing of its image, uses one page of memory, and does not change
-// with the agent.
+// Program returns a static ELF executable of about 200 bytes that waits for SIGTERM, SIGINT or
+// SIGQUIT and exits with 0. It needs no file of its image, uses one page of memory, and does not
+// change with the agent.
 //
-// The signals are blocked and fetched (rt_sigtimedwait), since the kernel drops an unhandled signal
-// to process 1 but not a blocked one. SIGCHLD is ignored so that the kernel reaps orphans.
+// The program blocks the signals and fetches them (rt_sigtimedwait), since the kernel drops an
+// unhandled signal to process 1 but not a blocked one. It ignores SIGCHLD, so that the kernel reaps
+// orphans.
 func Program(goarch string) ([]byte, error) {
 	switch goarch {
 	case "amd64":
@@ -35,7 +36,7 @@ func Program(goarch string) ([]byte, error) {
 		goarch)
 }
 
-// Write puts the program into dir unless it is there.
+// Write writes the program into dir unless it is already there.
 func Write(dir, goarch string) (string, error) {
 	path := filepath.Join(dir, "pause")
 	program, err := Program(goarch)
@@ -59,10 +60,10 @@ func elf(machine uint16, flags uint32, code []byte) []byte {
 	var b bytes.Buffer
 	put := func(vs ...any) {
 		for _, v := range vs {
-			_ = binary.Write(&b, binary.LittleEndian, v) // cannot fail
+			_ = binary.Write(&b, binary.LittleEndian, v) // writing to a buffer cannot fail
 		}
 	}
-	const base, align = 0x400000, 0x10000 // 64 KiB: the largest page of arm64
+	const base, align = 0x400000, 0x10000 // 64 KiB, the largest page size of arm64
 	if machine == 40 {
 		const head = 52 + 32
 		size := uint32(head + len(code))
@@ -82,7 +83,7 @@ func elf(machine uint16, flags uint32, code []byte) []byte {
 	return b.Bytes()
 }
 
-// action is the kernel's struct sigaction for SIG_IGN, on every architecture.
+// action is the kernel's struct sigaction for SIG_IGN, the same on every architecture.
 var action = append([]byte{1}, make([]byte, 31)...)
 
 // signals is the kernel's set of SIGINT, SIGQUIT and SIGTERM: bit n-1 for signal n.
@@ -121,7 +122,7 @@ func pauseAMD64() []byte {
 }
 
 func pauseARM64() []byte {
-	const n = 23 // instructions; the signals follow, and two words later the action
+	const n = 23 // number of instructions; signals follows them, and action two words later
 	movz := func(reg, v uint32) uint32 { return 0xd2800000 | v<<5 | reg }
 	adr := func(at, reg uint32) uint32 { return 0x10000000 | (n-at)<<5 | reg } // the distance is a multiple of 4
 	return words([]uint32{

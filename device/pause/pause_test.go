@@ -14,7 +14,8 @@ import (
 
 // The sandbox program waits for a signal and then exits with 0, on every supported architecture.
 func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
-	for arch, emulator := range map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static", "arm": "qemu-arm-static"} {
+	for arch, emulator := range map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static",
+		"arm": "qemu-arm-static"} {
 		t.Run(arch, func(t *testing.T) {
 			path, err := Write(t.TempDir(), arch)
 			if err != nil {
@@ -27,7 +28,7 @@ func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
 					if os.Getenv("CI") == "true" {
 						t.Fatal(err)
 					}
-					t.Skipf("no %s to run %s programs with: install qemu-user-static", emulator, arch)
+					t.Skipf("%s is missing, which runs %s programs: install qemu-user-static", emulator, arch)
 				}
 				argv = []string{q, path}
 			}
@@ -40,24 +41,24 @@ func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
 			for !awaitsSignal(t, cmd.Process.Pid) {
 				select {
 				case err := <-ended:
-					t.Fatalf("it ended before the signal: %v", err)
+					t.Fatalf("the program ended before the signal: %v", err)
 				case <-time.After(5 * time.Millisecond):
 				}
 			}
 			if !ignoresChildren(t, cmd.Process.Pid) {
-				t.Error("it would have to reap orphans: SIGCHLD is not ignored")
+				t.Error("the program does not ignore SIGCHLD, so orphans stay zombies")
 			}
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-ended; err != nil {
-				t.Fatalf("it ended with %v, want exit code 0", err)
+				t.Fatalf("the program ended with %v, want exit code 0", err)
 			}
 		})
 	}
 }
 
-// ignoresChildren reports whether the kernel reaps the children of a process.
+// ignoresChildren reports whether a process ignores SIGCHLD, so that the kernel reaps its children.
 func ignoresChildren(t *testing.T, pid int) bool {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -72,8 +73,8 @@ func ignoresChildren(t *testing.T, pid int) bool {
 	return ignored&(1<<(syscall.SIGCHLD-1)) != 0
 }
 
-// awaitsSignal reports whether a process, or its emulator, is in rt_sigtimedwait: before that, it
-// has not blocked the signals.
+// awaitsSignal reports whether a process, or its emulator, is in rt_sigtimedwait. Earlier it has
+// not blocked the signals yet.
 func awaitsSignal(t *testing.T, pid int) bool {
 	t.Helper()
 	now, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))

@@ -13,18 +13,18 @@ func ceilDiv(a, b int64) int64 {
 	return (a + b - 1) / b
 }
 
-// Linux's limits for one argument or variable, and for all. Without a limit four variables that
-// each repeat the previous one a thousand times expand to terabytes.
+// Linux's limits for one argument or variable, and for all together. Without a limit, four
+// variables that each repeat the previous one a thousand times would expand to terabytes.
 const (
 	maxText  = 128 << 10
 	maxTexts = 2 << 20
 )
 
-var errTooLong = errors.New("its arguments and variables, after $(…) is replaced, may have 128 KiB each and 2 MiB " +
+var errTooLong = errors.New("the container's arguments and variables, after $(…) is replaced, may have 128 KiB each and 2 MiB " +
 	"together, Linux's limits: use a file")
 
 // ExpandSubPath expands a subPathExpr. As with the kubelet each variable must have a value: an
-// empty one would select the whole volume, or one path for many pods.
+// empty value would select the whole volume, or one path for many pods.
 func ExpandSubPath(s string, values map[string]string) (string, error) {
 	missing := ""
 	out := replace(s, func(name string) string {
@@ -39,7 +39,7 @@ func ExpandSubPath(s string, values map[string]string) (string, error) {
 	return out, nil
 }
 
-// expand replaces $(NAME) by the value of a known variable; unknown ones stay.
+// expand replaces $(NAME) by the value of a known variable; unknown names stay as they are.
 func expand(s string, values map[string]string) string {
 	return replace(s, func(name string) string {
 		if v, ok := values[name]; ok {

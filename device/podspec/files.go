@@ -25,7 +25,7 @@ func modeOr(m *int32, def fs.FileMode) fs.FileMode {
 	return fs.FileMode(*m) & fs.ModePerm
 }
 
-// Files computes the content of a volume.
+// Files returns the files of a volume.
 func (s Sources) Files(v *corev1.Volume) (map[string]File, error) {
 	out := map[string]File{}
 	var err error
@@ -62,7 +62,7 @@ func (s Sources) Files(v *corev1.Volume) (map[string]File, error) {
 		size += len(f.Data)
 	}
 	if size > maxVolumeSize {
-		return nil, fmt.Errorf("its files have %d bytes, more than the limit of %d", size, maxVolumeSize)
+		return nil, fmt.Errorf("the volume's files have %d bytes, more than the limit of %d", size, maxVolumeSize)
 	}
 	return out, nil
 }
@@ -141,7 +141,7 @@ func (s Sources) addDownward(out map[string]File, items []corev1.DownwardAPIVolu
 	return nil
 }
 
-// addFile refuses paths that lead out of the volume or into its internal names.
+// addFile adds a file. It refuses paths that lead out of the volume or to its internal names.
 func addFile(out map[string]File, path string, data []byte, mode fs.FileMode) error {
 	if !filepath.IsLocal(path) || strings.HasPrefix(path, "..") || slices.Contains(strings.Split(path, "/"), "..") {
 		return fmt.Errorf("file path %q must be relative, must not begin with two dots and must not lead out of the volume",

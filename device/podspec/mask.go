@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// minSecret is the length in bytes of the shortest secret text that is masked: shorter texts occur
-// in any message.
+// minSecret is the length in bytes of the shortest secret that is masked: shorter texts occur in
+// any message.
 const minSecret = 4
 
 // A maskedError is an error whose text contains no secrets.
@@ -22,8 +22,8 @@ type maskedError struct {
 func (h *maskedError) Error() string { return h.text }
 func (h *maskedError) Unwrap() error { return h.err }
 
-// MaskSecrets removes the secrets in a container's environment from an error: the agent or engine
-// may quote an expanded subPathExpr or command, and more people can read events than secrets.
+// MaskSecrets removes the secrets in a container's environment from an error. The agent or engine
+// may quote an expanded subPathExpr or command, and more people may read events than secrets.
 func (s Sources) MaskSecrets(c *corev1.Container, err error) error {
 	if err == nil || c == nil {
 		return err
@@ -38,11 +38,11 @@ func (s Sources) MaskSecrets(c *corev1.Container, err error) error {
 	return &maskedError{text, err}
 }
 
-// A secretValue is a text of a secret, and the secret's name and key.
+// A secretValue is a text of a secret, with the secret's name and key.
 type secretValue struct{ text, of string }
 
-// secretValues are the secret values in a container's environment, plain and quoted, and the names
-// in values that are paths. The longest comes first.
+// secretValues returns the secret values in a container's environment, plain and quoted, and the
+// file names in values that are paths. The longest value comes first.
 func (s Sources) secretValues(c *corev1.Container) (all []secretValue) {
 	add := func(of, key string, value []byte) {
 		of = fmt.Sprintf("%s, key %s", of, key)

@@ -1,5 +1,5 @@
 // Package podspec interprets the spec of a pod for the device that runs it: order of containers,
-// QoS class, grace, network, hooks, validity, environment, and files of volumes.
+// QoS class, grace period, network, hooks, validity, environment, and files of volumes.
 //
 // It is pure: it knows nothing of running containers and uses no disk, engine or clock. Packages
 // agent, plan, volume, image and probe call it.
@@ -17,14 +17,14 @@ import (
 
 // Kinds of containers.
 const (
-	KindSandbox = "sandbox" // holds the network that the pod's containers share
+	KindSandbox = "sandbox" // the container that holds the pod's shared network
 	KindInit    = "init"
 	KindApp     = "app"
 )
 
-// KindEphemeral is a debug container added to a running pod. It is started once, in the pod's
-// network and, with a target, in that container's process namespace. It does not affect the pod's
-// phase, readiness or requests.
+// KindEphemeral is a debug container added to a running pod. It starts once, in the pod's network
+// and, with a target, in the target's process namespace. It does not affect the pod's phase,
+// readiness or requests.
 const KindEphemeral = "ephemeral"
 
 // A Container is a container of a pod with its kind.
@@ -55,7 +55,7 @@ func Ephemerals(pod *corev1.Pod) []Container {
 	return out
 }
 
-// Find finds a container of a pod by name; nil: there is none, or the pod is nil.
+// Find returns a container of a pod by name; nil if it is missing or the pod is nil.
 func Find(pod *corev1.Pod, name string) *corev1.Container {
 	if pod == nil {
 		return nil
@@ -75,13 +75,13 @@ func IsSidecar(w Container) bool {
 }
 
 // NeedsSandbox reports whether a pod needs a network that outlives its containers: several
-// containers share it or their processes, or one must know its address before it starts. A single
-// container otherwise owns the network itself.
+// containers share the network or their processes, or a container must know its address before it
+// starts. Otherwise the single container owns the network itself.
 func NeedsSandbox(pod *corev1.Pod) bool {
 	return (!HasOneContainer(pod) || SharesProcesses(pod) || usesAddress(pod) || hasOwnHosts(pod)) && !pod.Spec.HostNetwork
 }
 
-// hasOwnHosts reports whether a pod's hosts file has more than the engine's.
+// hasOwnHosts reports whether a pod adds entries to the hosts file.
 func hasOwnHosts(pod *corev1.Pod) bool {
 	return len(pod.Spec.HostAliases) > 0 || pod.Spec.Subdomain != ""
 }
@@ -100,15 +100,15 @@ func usesAddress(pod *corev1.Pod) bool {
 	})
 }
 
-// isAddress reports whether a field is the pod's address, which is unknown before its network
+// isAddress reports whether a field is the pod's address, which is unknown before the pod's network
 // exists.
 func isAddress(field string) bool { return field == "status.podIP" || field == "status.podIPs" }
 
-// SharesProcesses reports whether the containers of a pod share a process namespace; its process 1
-// is the sandbox's.
+// SharesProcesses reports whether the containers of a pod share a process namespace. The sandbox
+// then has process 1.
 func SharesProcesses(pod *corev1.Pod) bool { return IsTrue(pod.Spec.ShareProcessNamespace) }
 
-// RestartPolicy is the restart policy of a container: its own, or the pod's.
+// RestartPolicy returns the restart policy of a container: its own, or the pod's.
 func RestartPolicy(pod *corev1.Pod, w Container) corev1.RestartPolicy {
 	if w.Spec.RestartPolicy != nil {
 		return corev1.RestartPolicy(*w.Spec.RestartPolicy)
@@ -116,7 +116,7 @@ func RestartPolicy(pod *corev1.Pod, w Container) corev1.RestartPolicy {
 	return pod.Spec.RestartPolicy
 }
 
-// Grace is the pod's termination grace period.
+// Grace returns the pod's termination grace period.
 func Grace(pod *corev1.Pod) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if pod.Spec.TerminationGracePeriodSeconds != nil {
@@ -125,11 +125,11 @@ func Grace(pod *corev1.Pod) time.Duration {
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
 		seconds = *pod.DeletionGracePeriodSeconds
 	}
-	// a larger value would overflow to a negative one
+	// A larger value would overflow to a negative one.
 	return time.Duration(min(max(seconds, 0), math.MaxInt32)) * time.Second
 }
 
-// Priority is the priority of a pod; the default is 0.
+// Priority returns the priority of a pod; the default is 0.
 func Priority(p *corev1.Pod) int32 {
 	if p.Spec.Priority != nil {
 		return *p.Spec.Priority
@@ -137,13 +137,13 @@ func Priority(p *corev1.Pod) int32 {
 	return 0
 }
 
-// SystemCritical is the lowest priority of pods that a device never evicts.
+// SystemCritical is the lowest priority of pods that the device never evicts.
 const SystemCritical = 2_000_000_000
 
 // IsBestEffort reports whether a pod has neither requests nor limits.
 func IsBestEffort(pod *corev1.Pod) bool { return QOSClass(pod) == corev1.PodQOSBestEffort }
 
-// QOSClass is the quality-of-service class of a pod, as Kubernetes computes it.
+// QOSClass returns the quality-of-service class of a pod, as Kubernetes computes it.
 func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 	any, guaranteed := false, true
 	for _, w := range Containers(pod) {
@@ -167,12 +167,12 @@ func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// MessagePath is the path of a container's termination message.
+// MessagePath returns the path of a container's termination message.
 func MessagePath(c *corev1.Container) string {
 	return cmp.Or(c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
 }
 
-// Hostname is the host name of a pod's containers.
+// Hostname returns the host name of a pod's containers.
 func Hostname(pod *corev1.Pod) string {
 	name := cmp.Or(pod.Spec.Hostname, pod.Name)
 	return strings.TrimRight(name[:min(len(name), 63)], "-.")
@@ -184,7 +184,7 @@ const (
 	PreStop   = "PreStop"
 )
 
-// Hook is a lifecycle hook of a container; nil: it has none.
+// Hook returns a lifecycle hook of a container, or nil.
 func Hook(c *corev1.Container, kind string) *corev1.LifecycleHandler {
 	switch {
 	case c == nil || c.Lifecycle == nil:
@@ -206,10 +206,10 @@ const (
 	ProbeKinds // number of kinds
 )
 
-// String is the name in events.
+// String returns the name of the kind in events.
 func (k ProbeKind) String() string { return [...]string{"Startup", "Liveness", "Readiness"}[k] }
 
-// ProbeOf is a probe of a container; nil: it has none.
+// ProbeOf returns a probe of a container, or nil.
 func ProbeOf(c *corev1.Container, k ProbeKind) *corev1.Probe {
 	switch k {
 	case Startup:
@@ -220,10 +220,10 @@ func ProbeOf(c *corev1.Container, k ProbeKind) *corev1.Probe {
 	return c.ReadinessProbe
 }
 
-// Lower is the name in lower case.
+// Lower returns the name of the kind in lower case.
 func (k ProbeKind) Lower() string { return [...]string{"startup", "liveness", "readiness"}[k] }
 
-// OrDefault is v, or def if v is not set.
+// OrDefault returns v, or def if v is not positive.
 func OrDefault(v, def int32) int32 {
 	if v <= 0 {
 		return def
@@ -231,15 +231,15 @@ func OrDefault(v, def int32) int32 {
 	return v
 }
 
-// HasLiveVolumes reports whether a pod has volumes that follow changes of config maps, secrets or
-// fields.
+// HasLiveVolumes reports whether a pod has volumes whose files follow changes of config maps,
+// secrets or fields.
 func HasLiveVolumes(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 	})
 }
 
-// Images are the images of a pod's containers and volumes.
+// Images returns the images of a pod's containers and volumes.
 func Images(pod *corev1.Pod) (refs []string) {
 	for _, w := range slices.Concat(Containers(pod), Ephemerals(pod)) {
 		refs = append(refs, w.Spec.Image)
@@ -252,7 +252,7 @@ func Images(pod *corev1.Pod) (refs []string) {
 	return refs
 }
 
-// DNSOptions are the options of a pod's dnsConfig, in resolv.conf's form.
+// DNSOptions returns the options of a pod's dnsConfig in the form of resolv.conf.
 func DNSOptions(c *corev1.PodDNSConfig) (options []string) {
 	for _, o := range c.Options {
 		option := o.Name

@@ -15,23 +15,23 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Sources are the input of a pod's environment and files.
+// Sources are the objects and facts from which a pod's environment and files are computed.
 type Sources struct {
 	Pod         *corev1.Pod
 	ConfigMaps  []corev1.ConfigMap
 	Secrets     []corev1.Secret
 	Volumes     []wire.Volume
 	NodeName    string
-	HostIPs     []string            // the primary one first
-	Allocatable corev1.ResourceList // of the device, for unset limits
+	HostIPs     []string            // the primary address first
+	Allocatable corev1.ResourceList // the device's allocatable amounts, for unset limits
 	PodIP       string
 	Devices     []hardware.Device
-	ImageUser   string            // user of the image, if plan.NeedsImageUser
-	Images      map[string]string // image copies by volume name
-	Booting     bool              // the device has just booted: its network may still come up
+	ImageUser   string            // user of the image; set if plan.NeedsImageUser
+	Images      map[string]string // directories of unpacked images by volume name
+	Booting     bool              // the device has just booted, so its network may still start
 }
 
-// configMap finds a config map of the pod's namespace; nil: there is none. An unreadable one is an
+// configMap returns a config map of the pod's namespace, or nil. An unreadable config map is an
 // error, even for optional references.
 func (s Sources) configMap(name string) (*corev1.ConfigMap, error) {
 	i := slices.IndexFunc(s.ConfigMaps, func(c corev1.ConfigMap) bool {
@@ -48,7 +48,8 @@ func (s Sources) configMap(name string) (*corev1.ConfigMap, error) {
 	return m, nil
 }
 
-// Secret is configMap for secrets. The error contains no cause, since that might quote the secret.
+// Secret returns a secret of the pod's namespace, or nil. The error for an unreadable secret
+// contains no cause, because a cause may quote the secret.
 func (s Sources) Secret(name string) (*corev1.Secret, error) {
 	i := slices.IndexFunc(s.Secrets, func(c corev1.Secret) bool {
 		return c.Name == name &&
@@ -64,7 +65,7 @@ func (s Sources) Secret(name string) (*corev1.Secret, error) {
 	return m, nil
 }
 
-// SecretData is a secret's data with stringData merged in.
+// SecretData returns a secret's data with stringData merged in.
 func SecretData(c *corev1.Secret) map[string][]byte {
 	if len(c.StringData) == 0 {
 		return c.Data
@@ -79,7 +80,7 @@ func SecretData(c *corev1.Secret) map[string][]byte {
 	return out
 }
 
-// configData is a config map's data and binaryData, for files. As with the kubelet environment
+// configData returns a config map's data and binaryData, for files. As with the kubelet environment
 // variables use only data.
 func configData(c *corev1.ConfigMap) map[string][]byte {
 	out := make(map[string][]byte, len(c.Data)+len(c.BinaryData))
@@ -93,7 +94,7 @@ func configData(c *corev1.ConfigMap) map[string][]byte {
 }
 
 // Environment computes the environment of a container like the kubelet: envFrom first, then env in
-// order, where each variable may use earlier ones.
+// order, so that each variable may use earlier ones.
 func (s Sources) Environment(c *corev1.Container) ([]string, map[string]string, error) {
 	values := map[string]string{}
 	var order []string
@@ -275,7 +276,7 @@ func (s Sources) field(path string) (string, error) {
 }
 
 // waitForIPs returns the device's addresses. As with the kubelet a container that needs them waits,
-// but only shortly after a boot: without network a device runs what it ran before.
+// but only shortly after a boot: a device without a network still starts its earlier pods.
 func (s Sources) waitForIPs(ips string) (string, error) {
 	if ips == "" && s.Booting {
 		return "", errors.New("host IP unknown: the device has no address yet")
@@ -296,7 +297,7 @@ func formatMap(m map[string]string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// resource resolves a resourceFieldRef; for an unset limit it is the device's allocatable.
+// resource resolves a resourceFieldRef. An unset limit stands for the device's allocatable amount.
 func (s Sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) (string, error) {
 	if r.ContainerName != "" && r.ContainerName != c.Name {
 		if c = Find(s.Pod, r.ContainerName); c == nil {
@@ -331,8 +332,9 @@ func (s Sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) 
 	return strconv.FormatInt(ceilDiv(q.Value(), divisor.Value()), 10), nil
 }
 
-// deviceEnv names a container's devices in its environment, such as FLOTILLA_I2C_1=/dev/i2c-1,
-// several separated by commas. A network interface is named without a device node.
+// deviceEnv returns the environment variables that name a container's devices, such as
+// FLOTILLA_I2C_1=/dev/i2c-1; several nodes are separated by commas. A network interface, which has
+// no node, is named by its ID.
 func deviceEnv(devices []hardware.Device) (names []string, values map[string]string) {
 	values = map[string]string{}
 	for _, d := range devices {

@@ -15,12 +15,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A device validates again what its hub has validated: an attacker who controls the hub must still
-// not go beyond what the device's owner allows. Names that become part of paths, container names
-// and labels are checked on arrival, and an invalid pod is rejected without affecting others.
+// A device validates its pods again, although the hub has validated them: an attacker who controls
+// the hub must not go beyond what the device's owner allows. Names that become part of paths,
+// container names and labels are checked on arrival, and an invalid pod is rejected without
+// affecting others.
 
-// Limits of a pod. Kubernetes has none, but a device cannot run more, and some checks are
-// quadratic.
+// Limits of a pod. Kubernetes has no such limits, but a device cannot run more, and some checks
+// take quadratic time.
 const (
 	maxContainers = 128
 	maxVolumes    = 512
@@ -40,7 +41,7 @@ func hasIdentity(pod *corev1.Pod) bool {
 }
 
 // DropInvalid returns a desired state without duplicate pods and pods without a valid identity, and
-// the reasons against these.
+// the reason for each dropped pod.
 func DropInvalid(d wire.Desired) (valid wire.Desired, reasons []string) {
 	valid = d
 	valid.Pods = make([]corev1.Pod, 0, len(d.Pods))
@@ -73,7 +74,7 @@ func ptr(s *string) string {
 	return *s
 }
 
-// Malformed returns what is invalid in a pod; empty: nothing.
+// Malformed returns the first error in a pod, or "".
 func Malformed(pod *corev1.Pod) string {
 	if why := pod.Annotations[wire.Unreadable]; why != "" {
 		return "the device cannot read the pod: " + why
@@ -214,7 +215,7 @@ func IsUID(uid types.UID) bool {
 }
 
 // Unsupported names the first field of a pod that this agent does not support. Such a pod is
-// rejected, since ignoring a field would run something else.
+// rejected, because ignoring the field would run a different pod.
 func Unsupported(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
 		s := v.VolumeSource

@@ -22,11 +22,11 @@ const (
 	healthCheck   = "/grpc.health.v1.Health/Check"
 	unimplemented = "12"
 	notFound      = "5"
-	serving       = 1 // of HealthCheckResponse.ServingStatus
+	serving       = 1 // value of HealthCheckResponse.ServingStatus
 	maxHealth     = 1 << 10
 )
 
-// probeGRPC calls a container's health service. As with the kubelet every status but SERVING is a
+// probeGRPC calls a container's health service. As in the kubelet every status except SERVING is a
 // failure.
 func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) error {
 	host, dial, err := a.addressOf(s, "")
@@ -88,8 +88,8 @@ func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) 
 	return err
 }
 
-// healthStatus parses the status in a framed HealthCheckResponse: its only field is 1, and 0 is not
-// encoded.
+// healthStatus parses the status in a framed HealthCheckResponse. The status is field 1, and the
+// value 0 is not encoded.
 func healthStatus(b []byte) (uint64, error) {
 	if len(b) < 5 || b[0] != 0 || uint64(binary.BigEndian.Uint32(b[1:])) != uint64(len(b)-5) {
 		return 0, errors.New("the response is not a gRPC message")

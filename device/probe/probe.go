@@ -1,8 +1,8 @@
 // Package probe runs the probes of containers like the kubelet's prober: a command, HTTP, TCP or
 // gRPC.
 //
-// It counts nothing and restarts nothing. Package agent calls it and decides when, and what a
-// result means.
+// It counts no results and restarts nothing. Package agent decides when to probe and what a result
+// means.
 package probe
 
 import (
@@ -28,15 +28,16 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// maxHeader limits a response's header: net/http allows 10 MB, and many containers respond at once.
+// maxHeader limits a response's header: net/http allows 10 MB, and many containers may respond at
+// once.
 const maxHeader = 64 << 10
 
-// maxBody is how many bytes of a response a probe reads, like the kubelet's. A response that ends
-// early has no result.
+// maxBody is the number of bytes of a response that a probe reads, as in the kubelet. A response
+// that ends early gives no result.
 const maxBody = 10 << 10
 
-// An Error is the failure to make a probe, for example because the disk is full. As with the
-// kubelet it has no result for the container.
+// An Error means that the probe itself could not run, for example because the disk is full. As in
+// the kubelet it is not a result for the container.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -48,7 +49,7 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 // A Prober runs probes.
 type Prober struct {
 	Dial       dialer
-	HasAddress func(address string) bool // whether the device has an address now
+	HasAddress func(address string) bool // reports whether the device has an address now
 }
 
 // A Target is the container to probe.
@@ -56,10 +57,10 @@ type Target struct {
 	ID          string
 	Spec        *corev1.Container
 	HostNetwork bool
-	IP          string // of its pod; empty: it has none yet
+	IP          string // the pod's address; empty: not known yet
 }
 
-// Probe runs a probe once. An error is the container's failure, unless it is an Error or
+// Probe runs a probe once. An error is a failure of the container, unless it is an Error or
 // engine.ErrUnavailable.
 func (a *Prober) Probe(ctx context.Context, e engine.Engine, s Target, p *corev1.Probe) error {
 	timeout := time.Duration(podspec.OrDefault(p.TimeoutSeconds, 1)) * time.Second
@@ -91,7 +92,7 @@ func probeExec(ctx context.Context, e engine.Engine, id string, command []string
 		Began: func(string) { began.Store(true) }})
 	switch {
 	case err == nil:
-	case ctx.Err() == nil: // a command that does not exist has an exit code
+	case ctx.Err() == nil: // a missing command has an exit code
 		return &Error{err}
 	case !began.Load(): // the engine hangs
 		return fmt.Errorf("%w: the command did not start: %w", engine.ErrUnavailable, err)
@@ -121,10 +122,10 @@ func (a *Prober) probeHTTP(ctx context.Context, s Target, h *corev1.HTTPGetActio
 	return nil
 }
 
-// addressOf is the address of a probe or hook and how to reach it: a given host, or the pod. A
-// container on the host's network is probed at the loopback while the device has lost its address:
-// an unplugged cable must not restart it. A program that listens at that address only cannot be
-// probed then.
+// addressOf returns the address of a probe or hook, and the dialer for it: a given host, or the
+// pod. A container on the host's network is probed on loopback while the device has lost its
+// address, because an unplugged cable must not restart it. A program that listens at that address
+// only cannot be probed meanwhile.
 func (a *Prober) addressOf(s Target, host string) (string, dialer, error) {
 	own := host == "" && s.HostNetwork
 	switch host = cmp.Or(host, s.IP); {
@@ -186,18 +187,18 @@ func (a *Prober) Get(ctx context.Context, s Target, h *corev1.HTTPGetAction, use
 	}
 	if _, has := req.Header["Accept"]; !has {
 		req.Header.Set("Accept", "*/*")
-	} else if req.Header.Get("Accept") == "" { // no Accept header
+	} else if req.Header.Get("Accept") == "" { // an empty Accept removes the default header
 		req.Header.Del("Accept")
 	}
 	client := &http.Client{
 		Transport: &http.Transport{
 			DialContext: dial, DisableKeepAlives: true, DisableCompression: true, Proxy: nil, MaxResponseHeaderBytes: maxHeader,
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as the kubelet does
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the kubelet does not verify certificates either
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			switch {
 			case req.URL.Hostname() != via[0].URL.Hostname():
-				return http.ErrUseLastResponse // another host's health does not count
+				return http.ErrUseLastResponse // the health of another host does not count
 			case len(via) >= 10:
 				return errors.New("stopped after 10 redirects")
 			}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// As with the kubelet a response must be complete to count as a success.
+// As in the kubelet only a complete response is a success.
 func TestAnHTTPProbeReadsTheResponse(t *testing.T) {
 	for path, c := range map[string]struct {
 		ok, unmade bool
@@ -47,22 +47,24 @@ func TestAnHTTPProbeReadsTheResponse(t *testing.T) {
 			server := httptest.NewServer(mux)
 			defer server.Close()
 			a := &Prober{Dial: new(net.Dialer).DialContext}
-			spec := &corev1.Container{LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-				Path: path, Port: intstr.FromInt(server.Listener.Addr().(*net.TCPAddr).Port)}}}}
+			spec := &corev1.Container{
+				LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+					Path: path, Port: intstr.FromInt(server.Listener.Addr().(*net.TCPAddr).Port)}}},
+			}
 			err := a.Probe(t.Context(), nil, Target{Spec: spec, IP: "127.0.0.1"}, spec.LivenessProbe)
 			var unmade *Error
 			if (err == nil) != c.ok || errors.As(err, &unmade) != c.unmade {
-				t.Errorf("it is %v", err)
+				t.Errorf("got error %v, want success %v, Error %v", err, c.ok, c.unmade)
 			}
 		})
 	}
 }
 
 func TestNetworkProbesUseThePodsAddress(t *testing.T) {
-	var asked []string
+	var dialled []string
 	answer := error(nil)
 	a := &Prober{Dial: func(_ context.Context, network, address string) (net.Conn, error) {
-		asked = append(asked, network+" "+address)
+		dialled = append(dialled, network+" "+address)
 		if answer != nil {
 			return nil, answer
 		}
@@ -84,36 +86,40 @@ func TestNetworkProbesUseThePodsAddress(t *testing.T) {
 		spec.LivenessProbe = &corev1.Probe{ProbeHandler: h}
 		return a.Probe(t.Context(), nil, Target{Spec: spec, IP: "10.0.0.9"}, spec.LivenessProbe)
 	}
-	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromString("web")}}); err != nil {
-		t.Errorf("a good response: %v", err)
+	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok",
+		Port: intstr.FromString("web")}}); err != nil {
+		t.Errorf("a response with 200: %v", err)
 	}
-	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bad", Port: intstr.FromInt32(8080)}}); err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("a bad response: %v, want 503", err)
+	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bad",
+		Port: intstr.FromInt32(8080)}}); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("a response with 503: %v", err)
 	}
 	if err := check(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}}); err != nil {
 		t.Errorf("an open port: %v", err)
 	}
 	answer = errors.New("refused")
 	if err := check(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}}); err == nil {
-		t.Error("a closed port passes")
+		t.Error("the probe of a closed port succeeds")
 	}
-	if want := []string{"tcp 10.0.0.9:8080", "tcp 10.0.0.9:8080", "tcp 10.0.0.9:9", "tcp 10.0.0.9:9"}; !slices.Equal(asked, want) {
-		t.Errorf("requested %q, want %q", asked, want)
+	if want := []string{"tcp 10.0.0.9:8080", "tcp 10.0.0.9:8080", "tcp 10.0.0.9:9", "tcp 10.0.0.9:9"}; !slices.Equal(
+		dialled,
+		want,
+	) {
+		t.Errorf("dialled %q, want %q", dialled, want)
 	}
 }
 
-// As with the kubelet headers are added: a name may occur twice, and an empty Accept removes the
-// default.
+// As in the kubelet a header name may occur twice, and an empty Accept removes the default.
 func TestAProbeSendsItsHeaders(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		all  []corev1.HTTPHeader
 		want http.Header
 	}{
-		{"none", nil, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}}},
-		{"a name twice", []corev1.HTTPHeader{{Name: "x-a", Value: "1"}, {Name: "X-A", Value: "2"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}, "X-A": {"1", "2"}}},
-		{"its own User-Agent, and no Accept", []corev1.HTTPHeader{{Name: "User-Agent", Value: "mine"}, {Name: "Accept"}}, http.Header{"User-Agent": {"mine"}}},
-		{"an Accept, and a Host", []corev1.HTTPHeader{{Name: "Accept", Value: "text/plain"}, {Name: "Host", Value: "a.example"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"text/plain"}, "Host": {"a.example"}}},
+		{"no headers", nil, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}}},
+		{"a repeated name", []corev1.HTTPHeader{{Name: "x-a", Value: "1"}, {Name: "X-A", Value: "2"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}, "X-A": {"1", "2"}}},
+		{"a User-Agent and an empty Accept", []corev1.HTTPHeader{{Name: "User-Agent", Value: "mine"}, {Name: "Accept"}}, http.Header{"User-Agent": {"mine"}}},
+		{"an Accept and a Host", []corev1.HTTPHeader{{Name: "Accept", Value: "text/plain"}, {Name: "Host", Value: "a.example"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"text/plain"}, "Host": {"a.example"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := make(chan http.Header, 1)
@@ -127,12 +133,19 @@ func TestAProbeSendsItsHeaders(t *testing.T) {
 			defer s.Close()
 			a := &Prober{Dial: new(net.Dialer).DialContext}
 			host, port, _ := net.SplitHostPort(s.Listener.Addr().String())
-			spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port), HTTPHeaders: c.all}}}}
+			spec := &corev1.Container{
+				Name: "c",
+				LivenessProbe: &corev1.Probe{
+					ProbeHandler: corev1.ProbeHandler{
+						HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port), HTTPHeaders: c.all},
+					},
+				},
+			}
 			if err := a.Probe(t.Context(), nil, Target{Spec: spec}, spec.LivenessProbe); err != nil {
 				t.Fatal(err)
 			}
 			if h := <-got; !maps.EqualFunc(h, c.want, slices.Equal) {
-				t.Errorf("it sends %v, want %v", h, c.want)
+				t.Errorf("the request has the headers %v, want %v", h, c.want)
 			}
 		})
 	}

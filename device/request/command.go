@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// runCommand runs a command in a container, or attaches to one.
+// runCommand runs a command in a container, or attaches to the container.
 func (s *Server) runCommand(ctx context.Context, r wire.Request, stream Stream) (exitCode int32, err error) {
 	e, id, err := s.device.Running(ctx, types.UID(r.Pod), r.Container)
 	if err != nil {
@@ -23,7 +23,7 @@ func (s *Server) runCommand(ctx context.Context, r wire.Request, stream Stream) 
 	defer cancel(nil)
 	stream, stop := limitSilence(stream, maxDuration, cancel)
 	defer stop()
-	if err := stream.Send(ctx, wire.Reply{}); err != nil { // it has begun: the hub may send input
+	if err := stream.Send(ctx, wire.Reply{}); err != nil { // the request has begun: the hub may send input
 		return 0, err
 	}
 	p := newPipe(ctx)
@@ -41,13 +41,14 @@ func (s *Server) runCommand(ctx context.Context, r wire.Request, stream Stream) 
 		_ = in.Close()
 	}
 	go func() {
-		// Cancel first: a command must not read a broken input as a complete one.
+		// Cancel before closing the input: the command must not read an incomplete input as
+		// complete.
 		err := feed(ctx, stream, typed, sizes)
 		cancel(err)
 		_ = typed.CloseWithError(err)
 	}()
 	var code int
-	s.work.Go(func() { // the command may end later than the request
+	s.work.Go(func() { // the command may outlive the request
 		var err error
 		if r.Type == wire.RequestAttach {
 			err = e.Attach(ctx, id, streams)
@@ -68,7 +69,7 @@ func (s *Server) runCommand(ctx context.Context, r wire.Request, stream Stream) 
 	return int32(code), nil
 }
 
-// feed passes input to the command until the input fails, and returns that error.
+// feed passes inputs to the command until receiving one fails, and returns that error.
 func feed(ctx context.Context, stream Stream, typed *io.PipeWriter, sizes chan engine.Size) error {
 	for {
 		r, err := stream.Input(ctx)
@@ -77,12 +78,12 @@ func feed(ctx context.Context, stream Stream, typed *io.PipeWriter, sizes chan e
 		}
 		switch r.Type {
 		case wire.RequestStdin:
-			_, _ = typed.Write(r.Data) // a command may stop reading
+			_, _ = typed.Write(r.Data) // an error means that the command has stopped reading
 		case wire.RequestCloseStdin:
 			_ = typed.Close()
 		case wire.RequestResize:
 			select {
-			case <-sizes: // only the latest counts
+			case <-sizes: // drop the older size
 			default:
 			}
 			sizes <- engine.Size{Width: r.Width, Height: r.Height}
@@ -92,7 +93,7 @@ func feed(ctx context.Context, stream Stream, typed *io.PipeWriter, sizes chan e
 
 // forward carries one connection to a port of a pod. It ends when the pod closes its side.
 func (s *Server) forward(ctx context.Context, r wire.Request, stream Stream) error {
-	const dialTimeout = 10 * time.Second // including the wait for a slot
+	const dialTimeout = 10 * time.Second // includes the wait for a slot
 	dialling, done := context.WithTimeout(ctx, dialTimeout)
 	defer done()
 	leave, err := s.connections.take(dialling)
@@ -131,7 +132,7 @@ func (s *Server) forward(ctx context.Context, r wire.Request, stream Stream) err
 					_ = half.CloseWrite()
 				}
 			case r.Type == wire.RequestStdin:
-				_, _ = conn.Write(r.Data) // the read below reports a broken connection
+				_, _ = conn.Write(r.Data) // reading from the connection reports the error
 			}
 		}
 	}()
@@ -154,7 +155,8 @@ func (s *Server) forward(ctx context.Context, r wire.Request, stream Stream) err
 	}
 }
 
-// limitSilence cancels a stream without input and output for so long: its client has forgotten it.
+// limitSilence cancels a stream that has had no input and output for the time most, because its
+// client has probably forgotten it.
 func limitSilence(stream Stream, most time.Duration, cancel context.CancelCauseFunc) (Stream, func() bool) {
 	timer := time.AfterFunc(most, func() {
 		cancel(fmt.Errorf("ended, because there was no input or output for %s", most))

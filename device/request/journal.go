@@ -15,51 +15,51 @@ import (
 )
 
 const (
-	// JournalSize is the size of a journal in bytes: some 1,500 lines.
+	// JournalSize is the default size of a journal in bytes, about 1,500 lines.
 	JournalSize = 256 << 10
 
-	entryCost  = 64      // bytes of an entry beside its text
-	maxEntry   = 8 << 10 // bytes of text; a longer line is cut
-	readAtOnce = 100     // entries
+	entryCost  = 64      // bytes that an entry counts in addition to its text
+	maxEntry   = 8 << 10 // most bytes of an entry's text; a longer line is cut off
+	readAtOnce = 100     // entries that a reader copies at once
 
-	// stampLayout is the format of the engine's and Kubernetes' logs, with a fixed width.
+	// stampLayout is the time format of the engines' and Kubernetes' logs, with a fixed width.
 	stampLayout = "2006-01-02T15:04:05.000000000Z07:00"
 )
 
-// A Journal keeps the newest part of the agent's own log. It is in memory, to spare the flash, and
-// ends with the agent; the whole log is on standard error.
+// A Journal keeps the newest part of the agent's own log. It is in memory only, to spare the flash,
+// so it ends with the agent; the whole log goes to standard error.
 type Journal struct {
-	most int // bytes
+	most int // most bytes
 
 	mu      sync.Mutex
 	entries []entry
-	first   uint64 // number of entries[0], from 0
+	first   uint64 // number of entries[0], counted from 0
 	size    int
-	more    chan struct{} // closed with the next entry; nil: no reader waits
+	more    chan struct{} // closed when the next entry arrives; nil: no reader waits
 }
 
-// An entry is one line. Its time has the monotonic reading, so that a clock that jumps does not
-// change its age.
+// An entry is one line. Its time has a monotonic reading, so that setting the clock does not change
+// the entry's age.
 type entry struct {
 	at   time.Time
 	text string
 }
 
-// NewJournal returns a journal of at most so many bytes.
+// NewJournal returns a journal of at most this many bytes.
 func NewJournal(most int) *Journal { return &Journal{most: most} }
 
-// Handler logs to the journal at the level or above, as text.
+// Handler returns a handler that logs to the journal, from this level up, as text.
 func (j *Journal) Handler(level slog.Leveler) slog.Handler {
 	return slog.NewTextHandler(j, &slog.HandlerOptions{Level: level,
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && a.Key == slog.TimeKey {
-				return slog.Attr{} // an entry has its own time
+				return slog.Attr{} // each entry stores its time separately
 			}
 			return a
 		}})
 }
 
-// Write implements io.Writer for slog's handlers: one line each.
+// Write adds one line; slog's handlers call it once for each line.
 func (j *Journal) Write(line []byte) (int, error) {
 	kept := bytes.TrimSuffix(line, []byte("\n"))
 	text := string(kept[:min(len(kept), maxEntry)])
@@ -72,7 +72,7 @@ func (j *Journal) Write(line []byte) (int, error) {
 	j.size += len(text) + entryCost
 	for j.size > j.most && len(j.entries) > 1 {
 		j.size -= len(j.entries[0].text) + entryCost
-		j.entries[0] = entry{} // the array may stay referenced for long
+		j.entries[0] = entry{} // the array may stay in use for a long time, so release the text
 		j.entries = j.entries[1:]
 		j.first++
 	}
@@ -83,7 +83,7 @@ func (j *Journal) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Copy writes the requested lines to w until their end, or with Follow until ctx ends. A reader
+// Copy writes the requested lines to w until the last one, or with Follow until ctx ends. A reader
 // that is too slow gets a line with the number of lost lines.
 func (j *Journal) Copy(ctx context.Context, r wire.Request, w io.Writer) error {
 	next, end := j.begin(r)
@@ -121,7 +121,7 @@ func (j *Journal) Copy(ctx context.Context, r wire.Request, w io.Writer) error {
 	return nil
 }
 
-// begin returns the numbers of the first requested entry and of the next new one.
+// begin returns the numbers of the first requested entry and of the next new entry.
 func (j *Journal) begin(r wire.Request) (first, end uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -139,8 +139,9 @@ func (j *Journal) begin(r wire.Request) (first, end uint64) {
 	return first, end
 }
 
-// read returns at most so many entries from number next, the number of the first one still present,
-// and without entries a channel that is closed with the next one.
+// read returns up to most entries from number next on, and the number of the first of them: it is
+// higher than next if entries were dropped. Without entries it returns a channel that is closed
+// when the next one arrives.
 func (j *Journal) read(next uint64, most int) (list []entry, first uint64, more <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

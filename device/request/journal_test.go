@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// journalOf makes a journal in which "line n" was logged n times ten seconds after its start.
+// journalOf returns a journal with "line 0" at its start and a further line every ten seconds.
 func journalOf(lines int) *Journal {
 	j := NewJournal(JournalSize)
 	log := slog.New(j.Handler(slog.LevelInfo))
@@ -30,15 +30,24 @@ func journalOf(lines int) *Journal {
 func TestLinesOfAJournal(t *testing.T) {
 	three, none, negative, all := int64(3), int64(0), int64(-5), int64(100)
 	secs := func(n int64) *int64 { return &n }
-	at := time.Date(2000, 1, 1, 0, 0, 30, 0, time.UTC) // of line 3: a bubble's time begins so
+	at := time.Date(
+		2000,
+		1,
+		1,
+		0,
+		0,
+		30,
+		0,
+		time.UTC,
+	) // the time of line 3, since a synctest bubble begins at midnight UTC 2000-01-01
 	after := at.Add(1)
 	for _, c := range []struct {
 		name string
 		r    wire.Request
-		want string // numbers of lines
+		want string // numbers of the expected lines
 	}{
-		{"all of it", wire.Request{}, "0 1 2 3 4"},
-		{"its last lines", wire.Request{TailLines: &three}, "2 3 4"},
+		{"all lines", wire.Request{}, "0 1 2 3 4"},
+		{"the last lines", wire.Request{TailLines: &three}, "2 3 4"},
 		{"more lines than there are", wire.Request{TailLines: &all}, "0 1 2 3 4"},
 		{"no line", wire.Request{TailLines: &none}, ""},
 		{"a negative number of lines", wire.Request{TailLines: &negative}, ""},
@@ -47,7 +56,7 @@ func TestLinesOfAJournal(t *testing.T) {
 		{"lines since a time, which has priority over seconds", wire.Request{SinceTime: &at, SinceSeconds: secs(1000)}, "3 4"},
 		{"lines after a time, to the nanosecond", wire.Request{SinceTime: &after, SinceSeconds: secs(1000)}, "4"},
 		{"lines of the last 0 seconds", wire.Request{SinceSeconds: secs(0)}, "4"},
-		{"lines of more seconds than there were", wire.Request{SinceSeconds: secs(1 << 62)}, "0 1 2 3 4"},
+		{"lines of a time before the first line", wire.Request{SinceSeconds: secs(1 << 62)}, "0 1 2 3 4"},
 		{"lines of the future", wire.Request{SinceSeconds: secs(-100)}, "4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -61,7 +70,7 @@ func TestLinesOfAJournal(t *testing.T) {
 					have = append(have, strings.TrimSuffix(strings.TrimPrefix(line, `level=INFO msg="line `), "\"\n"))
 				}
 				if got := strings.Join(have, " "); got != c.want {
-					t.Errorf("%q, want %q", got, c.want)
+					t.Errorf("got lines %q, want %q", got, c.want)
 				}
 			})
 		})
@@ -72,7 +81,7 @@ func TestAnEntryOfAJournalIsOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := NewJournal(JournalSize)
 		log := slog.New(j.Handler(slog.LevelInfo)).With("node", "pi-1")
-		log.Debug("nobody wants to know")
+		log.Debug("below the level")
 		log.Warn("two\nlines\x1b[31m", "err", errors.New("a\r\nb"), "time", "to go")
 		log.WithGroup("g").Info("x", "time", "stays")
 		log.Info(strings.Repeat("é", maxEntry))
@@ -82,12 +91,15 @@ func TestAnEntryOfAJournalIsOneLine(t *testing.T) {
 		}
 		stamp := "2000-01-01T00:00:00.000000000Z "
 		lines := strings.Split(out.String(), "\n")
-		want := []string{stamp + `level=WARN msg="two\nlines\x1b[31m" node=pi-1 err="a\r\nb"`, stamp + `level=INFO msg=x node=pi-1 g.time=stays`}
+		want := []string{
+			stamp + `level=WARN msg="two\nlines\x1b[31m" node=pi-1 err="a\r\nb"`,
+			stamp + `level=INFO msg=x node=pi-1 g.time=stays`,
+		}
 		if len(lines) != 4 || lines[0] != want[0] || lines[1] != want[1] {
 			t.Errorf("%.300q", lines)
 		}
 		if long := lines[2]; !strings.HasSuffix(long, "éé…") || len(long) > maxEntry+len(stamp)+len("…") {
-			t.Errorf("%d bytes of a long line, to its end %q", len(long), long[len(long)-10:])
+			t.Errorf("a long line has %d bytes and ends with %q", len(long), long[len(long)-10:])
 		}
 	})
 }
@@ -98,25 +110,27 @@ func TestAJournalIsLimited(t *testing.T) {
 	for n := range 10_000 {
 		log.Info(strings.Repeat("x", n%100), "n", n)
 	}
-	log.Info(strings.Repeat("x", maxEntry)) // more than the whole limit
+	log.Info(strings.Repeat("x", maxEntry)) // a line larger than the whole journal
 	var out bytes.Buffer
 	if _ = j.Copy(t.Context(), wire.Request{}, &out); strings.Count(out.String(), "\n") != 1 {
-		t.Errorf("%d bytes are kept beside a line of %d", out.Len(), maxEntry)
+		t.Errorf("after a line of %[2]d bytes the journal has %[1]d bytes, want only that line", out.Len(), maxEntry)
 	}
 	for n := range 100 {
 		log.Info("y", "n", n)
 	}
 	out.Reset()
 	_ = j.Copy(t.Context(), wire.Request{}, &out)
-	if n := strings.Count(out.String(), "\n"); j.size > 4096 || out.Len()+n*entryCost > 4096+n || n < 40 || !strings.HasSuffix(out.String(), "n=99\n") {
-		t.Errorf("%d bytes are kept in %d lines, counted as %d, to the end %q", out.Len(), n, j.size, out.String()[max(0, out.Len()-20):])
+	if n := strings.Count(out.String(), "\n"); j.size > 4096 || out.Len()+n*entryCost > 4096+n || n < 40 ||
+		!strings.HasSuffix(out.String(), "n=99\n") {
+		t.Errorf("the journal has %d bytes in %d lines, counted as %d, and ends with %q", out.Len(), n, j.size,
+			out.String()[max(0, out.Len()-20):])
 	}
 	if cap(j.entries) > 1000 {
-		t.Errorf("the array has room for %d entries, and %d are kept", cap(j.entries), len(j.entries))
+		t.Errorf("the array has capacity %d for %d entries", cap(j.entries), len(j.entries))
 	}
 }
 
-// A loggingWriter logs while the journal is read.
+// A loggingWriter logs a line whenever the reader writes one.
 type loggingWriter struct {
 	bytes.Buffer
 	log *slog.Logger
@@ -135,11 +149,11 @@ func TestWithoutFollowACopyEndsWithTheLastLine(t *testing.T) {
 	}
 	w := &loggingWriter{log: log}
 	if err := j.Copy(t.Context(), wire.Request{}, w); err != nil || strings.Count(w.String(), "\n") != 3*readAtOnce-1 {
-		t.Errorf("%d lines, %v", strings.Count(w.String(), "\n"), err)
+		t.Errorf("copied %d lines, %v", strings.Count(w.String(), "\n"), err)
 	}
 }
 
-// following copies new lines until it is stopped.
+// following copies lines with Follow until stop is called.
 func following(j *Journal, r wire.Request, w io.Writer) (stop func() error) {
 	r.Follow = true
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -164,7 +178,7 @@ func TestAJournalIsFollowed(t *testing.T) {
 			synctest.Wait()
 		}
 		if n, m := strings.Count(a.String(), "\n"), strings.Count(b.String(), "\n"); n != 5 || m != 3 {
-			t.Errorf("a reader of all lines has %d, a reader of new ones %d", n, m)
+			t.Errorf("the reader of all lines has %d, the reader of new lines %d; want 5 and 3", n, m)
 		}
 		if err := errors.Join(stopA(), stopB()); !errors.Is(err, ErrStopping) {
 			t.Error(err)
@@ -172,14 +186,14 @@ func TestAJournalIsFollowed(t *testing.T) {
 	})
 }
 
-// A stalledWriter waits until it may continue.
+// A stalledWriter blocks until the test releases it.
 type stalledWriter struct {
-	may chan struct{}
+	release chan struct{}
 	bytes.Buffer
 }
 
 func (s *stalledWriter) Write(b []byte) (int, error) {
-	<-s.may
+	<-s.release
 	return s.Buffer.Write(b)
 }
 
@@ -188,22 +202,22 @@ func TestASlowReaderGetsTheNumberOfLostLines(t *testing.T) {
 		j := NewJournal(4096)
 		log := slog.New(j.Handler(slog.LevelInfo))
 		log.Info("first")
-		w := &stalledWriter{may: make(chan struct{})}
+		w := &stalledWriter{release: make(chan struct{})}
 		stop := following(j, wire.Request{Timestamps: true}, w)
 		synctest.Wait()
 		for n := range 1000 {
 			log.Info("line", "n", n)
 		}
-		close(w.may)
+		close(w.release)
 		synctest.Wait()
 		_ = stop()
 		lines := strings.Split(strings.TrimSuffix(w.String(), "\n"), "\n")
-		var gone, kept int
-		if _, err := fmt.Sscanf(lines[1], "2000-01-01T00:00:00.000000000Z level=WARN msg=\"%d lines", &gone); err != nil {
+		var lost, kept int
+		if _, err := fmt.Sscanf(lines[1], "2000-01-01T00:00:00.000000000Z level=WARN msg=\"%d lines", &lost); err != nil {
 			t.Fatalf("%q: %v", lines[1], err)
 		}
-		if kept = len(lines) - 2; gone+kept != 1000 || !strings.HasSuffix(lines[2], fmt.Sprintf("n=%d", gone)) {
-			t.Errorf("%d lines are lost and %d are there, from %q", gone, kept, lines[2])
+		if kept = len(lines) - 2; lost+kept != 1000 || !strings.HasSuffix(lines[2], fmt.Sprintf("n=%d", lost)) {
+			t.Errorf("%d lines are lost and %d are kept, from %q", lost, kept, lines[2])
 		}
 	})
 }
@@ -237,10 +251,10 @@ func TestTheHubReadsTheAgentsOwnLog(t *testing.T) {
 		data string
 		err  string
 	}{
-		{"its last lines", wire.Request{TailLines: &two}, "level=INFO msg=\"line 1\"\nlevel=INFO msg=\"line 2\"\n", ""},
-		{"its first bytes", wire.Request{LimitBytes: &bytes9}, "level=INF", ""},
-		{"its first bytes, followed", wire.Request{LimitBytes: &bytes9, Follow: true}, "level=INF", ""},
-		{"followed for a second", wire.Request{TailLines: &two, Follow: true, DeadlineSeconds: 1}, "level=INFO msg=\"line 1\"\nlevel=INFO msg=\"line 2\"\n", "context deadline exceeded"},
+		{"the last lines", wire.Request{TailLines: &two}, "level=INFO msg=\"line 1\"\nlevel=INFO msg=\"line 2\"\n", ""},
+		{"the first bytes", wire.Request{LimitBytes: &bytes9}, "level=INF", ""},
+		{"the first bytes, with Follow", wire.Request{LimitBytes: &bytes9, Follow: true}, "level=INF", ""},
+		{"with Follow for a second", wire.Request{TailLines: &two, Follow: true, DeadlineSeconds: 1}, "level=INFO msg=\"line 1\"\nlevel=INFO msg=\"line 2\"\n", "context deadline exceeded"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, "wait", func(t *testing.T, d *fixture) {
@@ -256,7 +270,7 @@ func TestTheHubReadsTheAgentsOwnLog(t *testing.T) {
 	bubble(t, "wait", func(t *testing.T, d *fixture) {
 		s := d.serve("r1", wire.Request{Type: wire.RequestNodeLogs})
 		if end := <-s.End; end.Error != "this agent stores no log" {
-			t.Errorf("an agent without a journal says %q", end.Error)
+			t.Errorf("an agent without a journal returns the error %q", end.Error)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func (s *Server) sendLogs(ctx context.Context, r wire.Request, stream Stream) er
 	return copyLog(ctx, r, stream, func(ctx context.Context, w io.Writer) error { return e.Logs(ctx, id, o, w, w) })
 }
 
-// sinceOf is the time from which a log is wanted; zero: from its beginning.
+// sinceOf returns the time from which a log is requested; zero: from its beginning.
 func sinceOf(r wire.Request) time.Time {
 	const longest = int64(math.MaxInt64 / time.Second)
 	switch {
@@ -49,7 +49,7 @@ func (s *Server) sendNodeLogs(ctx context.Context, r wire.Request, stream Stream
 
 // copyLog sends the output of source.
 func copyLog(ctx context.Context, r wire.Request, stream Stream, source func(context.Context, io.Writer) error) error {
-	if err := stream.Send(ctx, wire.Reply{}); err != nil { // it has begun; the first line may come late
+	if err := stream.Send(ctx, wire.Reply{}); err != nil { // the request has begun, although the first line may come late
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)

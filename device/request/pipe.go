@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	chunkSize = 32 << 10              // bytes of one reply
-	gather    = 20 * time.Millisecond // output within this time after a chunk is collected
+	chunkSize = 32 << 10              // most bytes of one reply
+	gather    = 20 * time.Millisecond // pause after a chunk in which further output is collected
 )
 
-// A pipe carries output from the engine to the hub with a small buffer: the engine waits for the
-// hub.
+// A pipe carries output from the engine to the hub. Its buffer is small, so that the engine waits
+// for the hub.
 type pipe struct {
 	ctx   context.Context
 	mu    sync.Mutex
 	parts []part
-	size  int   // bytes in parts
-	left  int64 // bytes still accepted; < 0: no limit
+	size  int   // total bytes in parts
+	left  int64 // bytes that are still accepted; < 0: no limit
 	ended bool
 	err   error
 	ready chan struct{}
@@ -29,7 +29,7 @@ type pipe struct {
 	sent  time.Time // time of the last chunk
 }
 
-// A part is output of one stream.
+// A part is output for stdout or stderr.
 type part struct {
 	stderr bool
 	data   []byte
@@ -69,7 +69,7 @@ func (i inlet) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// take buffers as much as fits.
+// take buffers as many bytes as fit.
 func (p *pipe) take(b []byte, stderr bool) (n int, ended bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *pipe) close(err error) {
 	signal(p.ready)
 }
 
-// send sends all output until its end.
+// send sends the output until its end.
 func (p *pipe) send(ctx context.Context, stream Stream) error {
 	for {
 		next, done, err := p.next(ctx)

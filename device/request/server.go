@@ -22,41 +22,42 @@ import (
 )
 
 const (
-	maxRunning  = 16            // commands at one time, and as many logs
-	maxForwards = 32            // connections into pods at one time
-	maxWaiting  = 96            // more of each kind, which wait until a running one ends
-	maxDuration = 4 * time.Hour // without a deadline; also the longest silence of a stream
+	maxRunning  = 16            // concurrent commands, and as many concurrent logs
+	maxForwards = 32            // concurrent connections into pods
+	maxWaiting  = 96            // further requests of each kind, which wait until a running one ends
+	maxDuration = 4 * time.Hour // time limit without a deadline; also the longest silence of a stream
 	endTimeout  = 10 * time.Second
-	slotTimeout = 10 * time.Second // the hub waits 15 s for the first chunk
+	slotTimeout = 10 * time.Second // the hub waits 15 s for the first chunk, so the wait for a slot is shorter
 )
 
-// AnyContainer stands for any running container of a pod: they share one network.
+// AnyContainer stands for any running container of a pod, because they all share one network.
 const AnyContainer = "*"
 
 // ErrStopping ends the requests of an agent that stops.
 var ErrStopping = errors.New("the agent of the device is stopping")
 
-// A Stream carries the replies to one request: package link's Stream. All its methods fail
-// when the hub has gone.
+// A Stream carries the replies to one request: package link's Stream. All its methods fail when the
+// hub is disconnected.
 type Stream interface {
-	// Send waits while the hub does not keep up. A chunk with EOF is the last one.
+	// Send waits while the hub reads too slowly. A chunk with EOF is the last one.
 	Send(ctx context.Context, r wire.Reply) error
-	// Input waits for the next stdin, resize or close-stdin. Each call acknowledges the input
-	// before it.
+	// Input waits for the next stdin, resize or close-stdin. Each call acknowledges the previous
+	// input.
 	Input(ctx context.Context) (wire.Request, error)
-	// Gone is closed when the hub has gone.
+	// Gone returns a channel that is closed when the hub is disconnected.
 	Gone() <-chan struct{}
 }
 
-// A Device is what the Server needs of its agent. The functions may be called at any time.
+// A Device is the part of the agent that the Server calls. The functions may be called at any time.
 type Device struct {
-	// Running finds a running container; an empty name is the pod's default container.
+	// Running finds a running container; an empty name means the pod's default container.
 	Running func(ctx context.Context, pod types.UID, container string) (e engine.Engine, id string, err error)
-	// Log finds the container whose log is wanted; previous is the instance before the newest.
+	// Log finds the container whose log is requested; previous means the instance before the
+	// newest.
 	Log func(ctx context.Context, pod types.UID, container string, previous bool) (e engine.Engine, id string, err error)
-	// Usage measures the device and its containers: a wire.Usage in JSON.
+	// Usage measures the device and its containers and returns a wire.Usage in JSON.
 	Usage func(context.Context) ([]byte, error)
-	// ExecBegan and ExecEnded keep the list of commands that a killed agent leaves behind.
+	// ExecBegan and ExecEnded maintain the list of commands that would outlive a killed agent.
 	ExecBegan, ExecEnded func(exec string)
 
 	Journal  *Journal        // nil: the agent stores no log
@@ -64,18 +65,18 @@ type Device struct {
 	Logger   *slog.Logger
 }
 
-// A Server serves requests, each in the background.
+// A Server serves requests, each in its own goroutine.
 type Server struct {
 	device Device
 
 	mu                          sync.Mutex
 	byID                        map[string]context.CancelFunc
 	stopped                     bool
-	commands, logs, connections slots          // separate: logs never keep an operator from a shell
-	work                        sync.WaitGroup // requests and the commands that they run
+	commands, logs, connections slots          // separate slots, so that logs never keep an operator from a shell
+	work                        sync.WaitGroup // requests, and the commands that they run
 }
 
-// NewServer makes a server.
+// NewServer returns a server.
 func NewServer(d Device) *Server {
 	return &Server{
 		device: d, byID: map[string]context.CancelFunc{},
@@ -85,7 +86,7 @@ func NewServer(d Device) *Server {
 	}
 }
 
-// slotsOf are the slots that requests of a kind share.
+// slotsOf returns the slots for requests of a kind.
 func (s *Server) slotsOf(kind string) *slots {
 	switch kind {
 	case wire.RequestExec, wire.RequestAttach:
@@ -93,13 +94,13 @@ func (s *Server) slotsOf(kind string) *slots {
 	case wire.RequestPortForward:
 		return &s.connections
 	}
-	return &s.logs // and usage
+	return &s.logs // logs and usage
 }
 
-// slots limit how many requests run at one time.
+// slots limit how many requests of a kind run at once.
 type slots struct {
 	taken chan struct{}
-	count int // running or waiting; the server's mutex guards it
+	count int // running and waiting requests; the server's mutex guards it
 	full  error
 }
 
@@ -107,8 +108,8 @@ func newSlots(n int, full string) slots {
 	return slots{taken: make(chan struct{}, n), full: fmt.Errorf(full, n)}
 }
 
-// take waits for a slot, first come, first served. Waiting serves a burst, such as the logs of all
-// pods; kubectl also ends all its forwards when one connection is refused.
+// take waits for a slot, first come, first served. Waiting helps with bursts, such as the logs of
+// all pods. Besides, kubectl ends all its forwards when one connection is refused.
 func (r *slots) take(ctx context.Context) (leave func(), err error) {
 	ctx, done := context.WithTimeout(ctx, slotTimeout)
 	defer done()
@@ -116,12 +117,12 @@ func (r *slots) take(ctx context.Context) (leave func(), err error) {
 	case r.taken <- struct{}{}:
 		return func() { <-r.taken }, nil
 	case <-ctx.Done():
-		return nil, r.full // a cancelled request never sends this
+		return nil, r.full // after a cancellation the error is not sent
 	}
 }
 
-// Wait refuses further requests and waits until all requests, and the commands that they run, have
-// ended. Device.Stopping must be closed first.
+// Wait refuses further requests and waits until all requests and their commands have ended.
+// Device.Stopping must be closed first.
 func (s *Server) Wait() {
 	s.mu.Lock()
 	s.stopped = true
@@ -129,7 +130,7 @@ func (s *Server) Wait() {
 	s.work.Wait()
 }
 
-// Serve serves a request in the background; open makes its stream.
+// Serve serves a request in the background; open returns its stream.
 func (s *Server) Serve(id string, r wire.Request, open func(id string) Stream) {
 	if r.Type == wire.RequestCancel {
 		s.mu.Lock()
@@ -214,8 +215,8 @@ func (s *Server) serve(ctx context.Context, r wire.Request, stream Stream) (exit
 	return 0, errors.New(wire.Unsupported(r.Type))
 }
 
-// begin registers a request; full is the error with which it ends at once. Not ok: the hub has
-// sent it twice, or the agent is stopping.
+// begin registers a request; full is the error with which the request ends at once. If ok is false,
+// the hub has sent the request twice or the agent is stopping.
 func (s *Server) begin(id string, r wire.Request, cancel context.CancelFunc) (full error, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 // A fixture is a server for one container.
 type fixture struct {
 	fake     *enginetest.Fake
-	engine   engine.Engine // the fake, or one around it
+	engine   engine.Engine // the fake, or a wrapper around it
 	server   *Server
 	stopping chan struct{}
 }
@@ -34,7 +34,10 @@ func bubble(t *testing.T, command string, f func(t *testing.T, d *fixture)) {
 		d := &fixture{fake: enginetest.New(), stopping: make(chan struct{})}
 		d.engine = d.fake
 		d.fake.AddTool()
-		id, err := d.fake.Create(t.Context(), engine.Spec{Name: "web", Image: enginetest.ToolImage, Args: strings.Fields(command)})
+		id, err := d.fake.Create(
+			t.Context(),
+			engine.Spec{Name: "web", Image: enginetest.ToolImage, Args: strings.Fields(command)},
+		)
 		if err == nil {
 			err = d.fake.Start(t.Context(), id)
 		}
@@ -72,7 +75,7 @@ func interactive(words string) wire.Request {
 	return wire.Request{Type: wire.RequestExec, Command: strings.Fields(words), Stdin: true}
 }
 
-// A countingEngine counts the commands that run in it.
+// A countingEngine counts the running commands.
 type countingEngine struct {
 	*enginetest.Fake
 	mu      sync.Mutex
@@ -92,20 +95,20 @@ func (w *countingEngine) add(n int) int {
 	return w.running
 }
 
-func TestACommandEndsWithItsCause(t *testing.T) {
+func TestACommandEndsAndTheHubLearnsWhy(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  func(d *fixture, s *requesttest.Stream)
-		want string // the error that the hub receives; "-": it receives no reply
+		want string // error in the last reply; "-": the hub receives no reply
 	}{
-		{"the hub cancels it", func(d *fixture, _ *requesttest.Stream) {
+		{"the hub cancels the request", func(d *fixture, _ *requesttest.Stream) {
 			d.serve("r2", wire.Request{Type: wire.RequestCancel, Of: "r1"})
 		}, ""},
-		{"the hub has gone", func(_ *fixture, s *requesttest.Stream) { close(s.Lost) }, "-"},
+		{"the hub disconnects", func(_ *fixture, s *requesttest.Stream) { close(s.Lost) }, "-"},
 		{"an input is lost", func(_ *fixture, s *requesttest.Stream) { close(s.Inputs) }, "input 5 came after 3"},
 		{"neither input nor output for hours", func(*fixture, *requesttest.Stream) { time.Sleep(maxDuration) }, "ended, because there was no input or output for 4h0m0s"},
 		{"the agent stops", func(d *fixture, _ *requesttest.Stream) { close(d.stopping); d.server.Wait() }, "the agent of the device is stopping"},
-		{"its container ends", func(d *fixture, _ *requesttest.Stream) { d.fake.Exit("web", 0) }, ""},
+		{"the container ends", func(d *fixture, _ *requesttest.Stream) { d.fake.Exit("web", 0) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, "wait", func(t *testing.T, d *fixture) {
@@ -134,7 +137,7 @@ func TestACommandEndsWithItsCause(t *testing.T) {
 // A readingEngine runs commands that read their input to its end.
 type readingEngine struct {
 	*enginetest.Fake
-	ended chan error // how the input has ended
+	ended chan error // the error of reading the input
 }
 
 func (r readingEngine) Exec(ctx context.Context, _ string, _ []string, s engine.Streams) (int, error) {
@@ -151,18 +154,18 @@ func TestACommandDoesNotReadABrokenInputAsComplete(t *testing.T) {
 		r := readingEngine{d.fake, make(chan error, 1)}
 		d.engine = r
 		s := d.serve("r1", interactive("/tool sum"))
-		s.Inputs <- wire.Request{Type: wire.RequestStdin, Data: []byte("half of it")}
+		s.Inputs <- wire.Request{Type: wire.RequestStdin, Data: []byte("incomplete")}
 		close(s.Inputs)
 		if err := <-r.ended; err == nil || strings.Contains(err.Error(), "not ended") {
-			t.Errorf("the command reads %v", err)
+			t.Errorf("the command's input ends with %v", err)
 		}
 		if end := <-s.End; end.Error != "input 5 came after 3" {
-			t.Errorf("it ends with %+v", end)
+			t.Errorf("the request ends with %+v", end)
 		}
 	})
 }
 
-func TestRequestsOverTheLimitWaitForASlotForAWhile(t *testing.T) {
+func TestRequestsAboveTheLimitWaitForASlot(t *testing.T) {
 	for name, c := range map[string]struct {
 		request wire.Request
 		most    int
@@ -198,10 +201,10 @@ func TestRequestsOverTheLimitWaitForASlotForAWhile(t *testing.T) {
 					return n
 				}
 				if end := <-serve("one more", c.request).End; end.Error != c.full {
-					t.Errorf("one more than may wait ends with %q", end.Error)
+					t.Errorf("a request above the waiting limit ends with %q", end.Error)
 				}
 				if n := begun(); n != 0 {
-					t.Errorf("%d began without a slot", n)
+					t.Errorf("%d waiting requests began without a free slot", n)
 				}
 				otherKind := interactive("/tool wait")
 				if c.request.Type == otherKind.Type {
@@ -210,20 +213,20 @@ func TestRequestsOverTheLimitWaitForASlotForAWhile(t *testing.T) {
 				if !serve("other kind", otherKind).Began() {
 					t.Error("a request of another kind did not begin")
 				}
-				end("waiting-0") // its client has left
+				end("waiting-0") // its client cancels it
 				waiting = waiting[1:]
 				end("first-3")
 				if n := begun(); n != 1 {
-					t.Errorf("%d began in one free slot", n)
+					t.Errorf("%d waiting requests began with one free slot", n)
 				}
 				time.Sleep(slotTimeout)
 				for _, s := range waiting[1:] {
 					if end := <-s.End; end.Error != c.full {
-						t.Fatalf("after the time-out a waiting request ends with %q", end.Error)
+						t.Fatalf("after the timeout a waiting request ends with %q", end.Error)
 					}
 				}
-				end("waiting-1") // the first of the queue, which got the slot
-				if !serve("then", c.request).Began() {
+				end("waiting-1") // the first request in the queue, which got the slot
+				if !serve("last", c.request).Began() {
 					t.Error("a request did not begin although a slot is free")
 				}
 			})
@@ -237,17 +240,21 @@ func TestACommandWaitsForAHubThatReadsSlowly(t *testing.T) {
 		d.engine = w
 		s := requesttest.New()
 		s.Delay = time.Second
-		d.server.Serve("r1", wire.Request{Type: wire.RequestExec, Command: strings.Fields("/tool noise 1000000")}, func(string) Stream { return s })
+		d.server.Serve(
+			"r1",
+			wire.Request{Type: wire.RequestExec, Command: strings.Fields("/tool noise 1000000")},
+			func(string) Stream { return s },
+		)
 		time.Sleep(10 * time.Second)
 		if n := len(s.Stdout()); n > 10*chunkSize {
-			t.Errorf("%d bytes were sent in ten chunks", n)
+			t.Errorf("%d bytes were sent in the time of ten chunks", n)
 		}
 		if w.add(0) != 1 {
 			t.Error("the command has ended before its output was read")
 		}
 		<-s.End
 		if n := len(s.Stdout()); n != 1000000 {
-			t.Errorf("%d bytes of 1000000 came", n)
+			t.Errorf("%d bytes of 1000000 arrived", n)
 		}
 	})
 }
@@ -261,7 +268,7 @@ func TestAFollowedLogEndsWithItsHub(t *testing.T) {
 		d.server.mu.Lock()
 		defer d.server.mu.Unlock()
 		if s.Stdout() != "one\n" || len(d.server.byID) != 0 {
-			t.Errorf("it sent %q, and %d requests go on", s.Stdout(), len(d.server.byID))
+			t.Errorf("the log sent %q, and %d requests still run", s.Stdout(), len(d.server.byID))
 		}
 	})
 }

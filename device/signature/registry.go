@@ -18,14 +18,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// A source is one repository of a registry. The library provides authentication and retries; its
-// own image reader is not used, since it imports every unpacker.
+// A source is one repository of a registry. The client library provides authentication and retries.
+// Its image reader is not used, since it imports all decompressors.
 type source struct {
 	repository name.Repository
 	client     *http.Client
 }
 
-// A manifest is the part of an image manifest that is used.
+// A manifest has the used fields of an image manifest.
 type manifest struct {
 	Layers []struct {
 		MediaType   string            `json:"mediaType"`
@@ -37,25 +37,25 @@ type manifest struct {
 
 const imageManifests = "application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
 
-// anyManifest lists what a tag may stand for: an image's manifest, or an index of several
-// platforms.
+// anyManifest lists the kinds of manifests that a tag may refer to: an image's, or an index of
+// several platforms.
 const anyManifest = imageManifests +
 	",application/vnd.docker.distribution.manifest.list.v2+json,application/vnd.oci.image.index.v1+json"
 
-// busy are the HTTP statuses after which a request is repeated.
+// busy are the HTTP statuses after which a request is sent again.
 var busy = []int{
 	http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
 	http.StatusServiceUnavailable, http.StatusGatewayTimeout, 499, 522,
 }
 
-// open authenticates if the registry requires it.
+// open connects to the repository and authenticates if the registry requires it.
 func open(ctx context.Context, repository name.Repository, c Credentials) (*source, error) {
 	auth := authn.Anonymous
 	if c != (Credentials{}) {
 		auth = &authn.Basic{Username: c.Username, Password: c.Password}
 	}
 	again := transport.NewRetry(transportTo(repository.RegistryStr(), c),
-		// after 1 s and 3 s
+		// Retry after 1 s and 3 s.
 		transport.WithRetryBackoff(transport.Backoff{Duration: time.Second, Factor: 3, Jitter: 0.1, Steps: 3}),
 		transport.WithRetryPredicate(isTemporary), transport.WithRetryStatusCodes(busy...))
 	t, err := transport.NewWithContext(ctx, repository.Registry, auth, again,
@@ -66,7 +66,7 @@ func open(ctx context.Context, repository name.Repository, c Credentials) (*sour
 	return &source{repository, &http.Client{Transport: t}}, nil
 }
 
-// isTemporary reports whether an error may be over a moment later.
+// isTemporary reports whether a retry a moment later may succeed.
 func isTemporary(err error) bool {
 	var t interface{ Temporary() bool }
 	return errors.As(err, &t) && t.Temporary() && !errors.Is(err, context.DeadlineExceeded) ||
@@ -74,7 +74,7 @@ func isTemporary(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
 }
 
-// get reads at most so many bytes of an object in the repository.
+// get reads an object of the repository; more than most bytes are an error.
 func (r *source) get(ctx context.Context, kind, id, accept string, most int64) ([]byte, error) {
 	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", r.repository.Scheme(), r.repository.RegistryStr(),
 		r.repository.RepositoryStr(), kind, id)
@@ -96,7 +96,7 @@ func (r *source) get(ctx context.Context, kind, id, accept string, most int64) (
 	return io.ReadAll(io.LimitReader(answer.Body, most))
 }
 
-// digestOf computes the digest of what a tag stands for now from the content itself.
+// digestOf returns the present digest of a tag, computed from the content itself.
 func (r *source) digestOf(ctx context.Context, tag string) (string, error) {
 	body, err := r.get(ctx, "manifests", tag, anyManifest, maxAnswer+1)
 	if err != nil {
@@ -120,7 +120,7 @@ func (r *source) manifest(ctx context.Context, tag string) (m manifest, err erro
 // blob reads a small blob and checks its digest.
 func (r *source) blob(ctx context.Context, digest string) ([]byte, error) {
 	if _, err := name.NewDigest(r.repository.Name()+"@"+digest, name.StrictValidation); err != nil {
-		return nil, err // the digest becomes part of an address
+		return nil, err // a valid digest is safe as a part of the URL
 	}
 	body, err := r.get(ctx, "blobs", digest, "", maxPayload+1)
 	if err == nil && sum(body) != digest {

@@ -23,33 +23,36 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 )
 
-// A redirect of a blob to another host is followed, but not into private networks.
+// Redirects to other hosts are followed, but not into private networks.
 func TestARedirectIntoAPrivateNetworkIsRefused(t *testing.T) {
 	for to, refused := range map[string]bool{
-		"https://registry.test/x": false, "https://cdn.test/x": false, "https://8.8.8.8/x": false, "https://[2001:4860::1]/x": false,
+		"https://registry.test/x": false, "https://cdn.test/x": false, "https://8.8.8.8/x": false,
+		"https://[2001:4860::1]/x":  false,
 		"https://169.254.169.254/x": true, "https://10.1.2.3/x": true, "https://127.1/x": true, "https://0x7f000001/x": true,
-		"https://2130706433/x": true, "https://[::1]/x": true, "https://[::ffff:192.168.1.1]/x": true, "https://[fe80::1%25eth0]/x": true, "https://0.0.0.0/x": true,
-		"http://localhost:631/x": true, "http://LOCALHOST./x": true, "http://a.localhost/x": true, "https://localhost.test/x": false,
+		"https://2130706433/x": true, "https://[::1]/x": true, "https://[::ffff:192.168.1.1]/x": true,
+		"https://[fe80::1%25eth0]/x": true, "https://0.0.0.0/x": true,
+		"http://localhost:631/x": true, "http://LOCALHOST./x": true, "http://a.localhost/x": true,
+		"https://localhost.test/x": false,
 	} {
 		u, err := url.Parse(to)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := checkRedirect("registry.test:5000", u); (err != nil) != refused {
-			t.Errorf("to %s: %v", to, err)
+			t.Errorf("redirect to %s: %v", to, err)
 		}
 	}
 }
 
-// No request to a registry is redirected into private networks, not even the first one.
-func TestNoRequestIsRedirectedIntoThePrivateNetworks(t *testing.T) {
+// Every request of Verify, from the first one on, is checked for redirects into private networks.
+func TestNoRequestIsRedirectedIntoAPrivateNetwork(t *testing.T) {
 	inside, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var asked atomic.Int64
+	var requests atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
+		requests.Add(1)
 		http.Error(w, "private content", http.StatusTeapot)
 	}))
 	_ = server.Listener.Close()
@@ -57,10 +60,10 @@ func TestNoRequestIsRedirectedIntoThePrivateNetworks(t *testing.T) {
 	server.Start()
 	t.Cleanup(server.Close)
 	for _, of := range []string{"/v2/", "/manifests/1", ".sig", "/blobs/"} {
-		leads := false
+		redirecting := false
 		host := aRegistry(t, func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if leads && (strings.HasSuffix(r.URL.Path, of) || of == "/blobs/" && strings.Contains(r.URL.Path, of)) {
+				if redirecting && (strings.HasSuffix(r.URL.Path, of) || of == "/blobs/" && strings.Contains(r.URL.Path, of)) {
 					http.Redirect(w, r, server.URL+"/secret", http.StatusTemporaryRedirect)
 					return
 				}
@@ -71,11 +74,12 @@ func TestNoRequestIsRedirectedIntoThePrivateNetworks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		digest, ours := push(t, tag), ecdsaSigner(t)
-		attach(t, tag.Context(), digest, layer{payload(digest.String()), ours.sign(t, payload(digest.String()))})
-		leads = true
-		if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "private networks") || asked.Load() > 0 {
-			t.Errorf("%s redirects: %d requests to the private network, %v", of, asked.Load(), err)
+		digest, trusted := push(t, tag), ecdsaSigner(t)
+		attach(t, tag.Context(), digest, layer{payload(digest.String()), trusted.sign(t, payload(digest.String()))})
+		redirecting = true
+		if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err == nil ||
+			errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "private networks") || requests.Load() > 0 {
+			t.Errorf("redirects of %s: %d requests to the private network, %v", of, requests.Load(), err)
 		}
 	}
 }
@@ -87,19 +91,19 @@ func TestANameThatResolvesToAPrivateAddressIsNotDialled(t *testing.T) {
 	}
 	defer inside.Close()
 	_, port, _ := net.SplitHostPort(inside.Addr().String())
-	name, err := os.Hostname() // it resolves to this machine, which its text does not show
+	name, err := os.Hostname() // a name that resolves to this machine
 	if err != nil {
 		t.Skip(err)
 	}
 	if found, err := net.DefaultResolver.LookupHost(t.Context(), name); err != nil || len(found) == 0 {
-		t.Skip("the host's own name is not resolved here")
+		t.Skip("the host's own name does not resolve here")
 	}
 	for _, c := range []struct {
 		what, registry, host string
 		proxied, refused     bool
 	}{
-		{"a name of another host", "registry.test", name, false, true},
-		{"a number of another host", "registry.test", "127.0.0.1", false, true},
+		{"another host by name", "registry.test", name, false, true},
+		{"another host by address", "registry.test", "127.0.0.1", false, true},
 		{"the registry itself", "127.0.0.1:" + port, "127.0.0.1", false, false},
 		{"a proxy", "registry.test", "127.0.0.1", true, false},
 	} {
@@ -111,32 +115,33 @@ func TestANameThatResolvesToAPrivateAddressIsNotDialled(t *testing.T) {
 		if err == nil {
 			_ = conn.Close()
 		}
-		if refused := err != nil && strings.Contains(err.Error(), "private networks"); refused != c.refused || !refused && err != nil {
+		if refused := err != nil && strings.Contains(err.Error(), "private networks"); refused != c.refused || !refused &&
+			err != nil {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}
 	for _, private := range []bool{false, true} {
 		d := &dialer{registry: "registry.test"}
 		d.private.Store(private)
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // an address without a server
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // the address has no server
 		conn, err := d.dial(ctx, "tcp", "10.255.255.1:9")
 		cancel()
 		if err == nil {
 			_ = conn.Close()
 		}
 		if refused := err != nil && strings.Contains(err.Error(), "private networks"); refused == private {
-			t.Errorf("registry on a private network: %v: %v", private, err)
+			t.Errorf("with a private registry %v: %v", private, err)
 		}
 	}
 }
 
-// An unreadable signature does not hide others. If none of those is trusted, the result is an
-// error, not ErrUntrusted.
-func TestAnUnreadableSignatureHidesNoOther(t *testing.T) {
-	lost, ours, stranger := "", ecdsaSigner(t), ecdsaSigner(t)
+// An unreadable signature does not hide others. If no readable signature is trusted, the error is
+// not ErrUntrusted.
+func TestAnUnreadableSignatureDoesNotHideOthers(t *testing.T) {
+	missing, trusted, stranger := "", ecdsaSigner(t), ecdsaSigner(t)
 	host := aRegistry(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if lost != "" && strings.HasSuffix(r.URL.Path, "/blobs/"+lost) {
+			if missing != "" && strings.HasSuffix(r.URL.Path, "/blobs/"+missing) {
 				http.NotFound(w, r)
 				return
 			}
@@ -149,26 +154,28 @@ func TestAnUnreadableSignatureHidesNoOther(t *testing.T) {
 	}
 	digest := push(t, tag)
 	first, second := payload(digest.String()), append(payload(digest.String()), '\n')
-	attach(t, tag.Context(), digest, layer{first, stranger.sign(t, first)}, layer{second, ours.sign(t, second)})
-	lost = sum(first)
-	if v, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err != nil || v.Key != ours.keys[0].ID {
-		t.Errorf("%+v, %v", v, err)
+	attach(t, tag.Context(), digest, layer{first, stranger.sign(t, first)}, layer{second, trusted.sign(t, second)})
+	missing = sum(first)
+	if v, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err != nil ||
+		v.Key != trusted.keys[0].ID {
+		t.Errorf("without the untrusted signature: %+v, %v", v, err)
 	}
-	lost = sum(second)
-	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "404") {
-		t.Errorf("without the trusted one: %v", err)
+	missing = sum(second)
+	if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err == nil ||
+		errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "404") {
+		t.Errorf("without the trusted signature: %v", err)
 	}
 }
 
-// A payload must match its digest, and a registry's token service is used to read the repository.
-func TestAPayloadMustMatchItsDigestAndATokenIsFetched(t *testing.T) {
-	ours, forged, asked := ecdsaSigner(t), false, ""
+// A payload must match its digest. Verify fetches a token if the registry requires one.
+func TestAPayloadMustMatchItsDigestAndATokenIsUsed(t *testing.T) {
+	trusted, forged, requests := ecdsaSigner(t), false, ""
 	locked := false
 	host := aRegistry(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case r.URL.Path == "/token":
-				asked = r.URL.Query().Get("scope")
+				requests = r.URL.Query().Get("scope")
 				_, _ = w.Write([]byte(`{"token":"read"}`))
 			case locked && r.Header.Get("Authorization") != "Bearer read":
 				w.Header().Set("WWW-Authenticate", `Bearer realm="http://`+r.Host+`/token",service="test"`)
@@ -185,19 +192,21 @@ func TestAPayloadMustMatchItsDigestAndATokenIsFetched(t *testing.T) {
 		t.Fatal(err)
 	}
 	digest := push(t, tag)
-	attach(t, tag.Context(), digest, layer{payload(digest.String()), ours.sign(t, payload(digest.String()))})
+	attach(t, tag.Context(), digest, layer{payload(digest.String()), trusted.sign(t, payload(digest.String()))})
 	locked = true
-	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err != nil || asked != "repository:web:pull" {
-		t.Errorf("with a token for %q: %v", asked, err)
+	if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err != nil ||
+		requests != "repository:web:pull" {
+		t.Errorf("with a token for scope %q: %v", requests, err)
 	}
 	forged = true
-	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || !strings.Contains(err.Error(), "has another digest") {
+	if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err == nil ||
+		!strings.Contains(err.Error(), "has another digest") {
 		t.Errorf("a forged payload: %v", err)
 	}
 }
 
-// The library uses plain HTTP for a private address or a name in .local. Credentials are not sent
-// to them.
+// The client library uses plain HTTP for private addresses and names in .local. Credentials are not
+// sent there.
 func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 	own := ""
 	all, err := net.InterfaceAddrs()
@@ -211,7 +220,7 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 	}
 	for _, host := range []string{own, "127.0.0.1"} {
 		if host == "" {
-			continue // this machine is in no private network
+			continue // this machine is not in a private network
 		}
 		listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
@@ -236,19 +245,21 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		digest, ours := push(t, tag), ecdsaSigner(t)
-		attach(t, tag.Context(), digest, layer{payload(digest.String()), ours.sign(t, payload(digest.String()))})
-		if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err != nil {
+		digest, trusted := push(t, tag), ecdsaSigner(t)
+		attach(t, tag.Context(), digest, layer{payload(digest.String()), trusted.sign(t, payload(digest.String()))})
+		if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err != nil {
 			t.Errorf("%s without credentials: %v", host, err)
 		}
 		locked = true
-		_, err = Verify(t.Context(), tag.String(), ours.keys, Credentials{"me", "secret"})
-		if loops := host == "127.0.0.1"; said.Load() != loops || (err == nil) != loops || err != nil && !strings.Contains(err.Error(), "without TLS") {
+		_, err = Verify(t.Context(), tag.String(), trusted.keys, Credentials{"me", "secret"})
+		if loops := host == "127.0.0.1"; said.Load() != loops || (err == nil) != loops || err != nil &&
+			!strings.Contains(err.Error(), "without TLS") {
 			t.Errorf("%s: credentials sent: %v, %v", host, said.Load(), err)
 		}
 	}
 	for where, refused := range map[string]bool{
-		"http://pi.local:5000/v2/": true, "https://pi.local:5000/v2/": false, "http://auth.test/token": true, "https://auth.test/token": false,
+		"http://pi.local:5000/v2/": true, "https://pi.local:5000/v2/": false, "http://auth.test/token": true,
+		"https://auth.test/token": false,
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, where, strings.NewReader("password=secret"))
 		if err != nil {
@@ -260,7 +271,7 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 	}
 }
 
-// A name in brackets, like an IPv6 address, is not a pattern.
+// A registry's name in brackets, like an IPv6 address, is not a glob pattern.
 func TestTheCAOfARegistryIsFoundByItsName(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()

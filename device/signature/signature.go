@@ -1,6 +1,6 @@
 // Package signature verifies that one of the device owner's keys has signed an image, as cosign
 // does with a key pair: the signature is in the image's repository under the tag
-// sha256-<digest>.sig and names the image's digest. cosign 3's default bundles are not read.
+// sha256-<digest>.sig and names the image's digest. cosign 3's default bundles are not supported.
 //
 // It contacts only the image's registry, no transparency log or certificate authority. It returns
 // the verified digest, since a tag may change. It pulls and stores nothing. Package image calls it;
@@ -26,7 +26,7 @@ import (
 )
 
 // ErrUntrusted means that the registry has no signature of the image by a trusted key. A retry
-// helps only after somebody signs it.
+// helps only after somebody has signed the image.
 var ErrUntrusted = errors.New("signature validation failed")
 
 const (
@@ -34,8 +34,8 @@ const (
 	annotation  = "dev.cosignproject.cosign/signature"
 	imageType   = "cosign container image signature"
 
-	maxSignatures = 64      // signatures of one image that are checked
-	maxPayload    = 1 << 16 // bytes; cosign's have some 250
+	maxSignatures = 64      // checked signatures of one image
+	maxPayload    = 1 << 16 // bytes; cosign's payloads have about 250
 	timeout       = time.Minute
 )
 
@@ -44,7 +44,7 @@ type Credentials struct{ Username, Password string }
 
 // A Verified is an image that a trusted key has signed.
 type Verified struct {
-	Image  string // full name by digest, to pull and run
+	Image  string // full name with the digest, to pull and run
 	Digest string // sha256:…
 	Key    string // the signing key's ID
 }
@@ -91,7 +91,7 @@ func Verify(ctx context.Context, image string, keys []policy.Key, c Credentials)
 // signer finds the first signature by one of the keys over the digest.
 func (r *source) signer(ctx context.Context, signed manifest, digest string, keys []policy.Key) (string, error) {
 	var looked, other int
-	var unread error // of the first unreadable signature
+	var unread error // error of the first unreadable signature
 	for _, layer := range signed.Layers {
 		text := layer.Annotations[annotation]
 		if layer.MediaType != payloadType || text == "" || layer.Size > maxPayload {
@@ -149,7 +149,7 @@ func missing(err error) bool {
 	return errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound
 }
 
-// cause is an error on one line.
+// cause returns an error as one line.
 func cause(err error) string {
 	return strings.Join(strings.Fields(err.Error()), " ")
 }

@@ -76,9 +76,10 @@ func (s testSigner) sign(t *testing.T, payload []byte) string {
 	return base64.StdEncoding.EncodeToString(signature)
 }
 
-// payload is cosign's signed text.
+// payload returns the text that cosign signs for a digest.
 func payload(digest string) []byte {
-	return fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":"registry.test/web"},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, digest)
+	return fmt.Appendf(nil,
+		`{"critical":{"identity":{"docker-reference":"registry.test/web"},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, digest)
 }
 
 type layer struct {
@@ -92,7 +93,8 @@ func attach(t *testing.T, repository name.Repository, digest v1.Hash, layers ...
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	for _, l := range layers {
 		var err error
-		if img, err = mutate.Append(img, mutate.Addendum{Layer: static.NewLayer(l.payload, payloadType), Annotations: map[string]string{annotation: l.signature}}); err != nil {
+		if img, err = mutate.Append(img, mutate.Addendum{Layer: static.NewLayer(l.payload, payloadType),
+			Annotations: map[string]string{annotation: l.signature}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,7 +119,8 @@ func push(t *testing.T, tag name.Tag) v1.Hash {
 	return digest
 }
 
-// aRegistry is a registry in memory, on loopback; wrap may be in front of it.
+// aRegistry returns the address of an in-memory registry on loopback; wrap, if not nil, wraps its
+// handler.
 func aRegistry(t *testing.T, wrap func(http.Handler) http.Handler) string {
 	t.Helper()
 	h := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -134,9 +137,9 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, second, stranger := ecdsaSigner(t), newSigner(t, edwards), ecdsaSigner(t)
+	trusted, second, stranger := ecdsaSigner(t), newSigner(t, edwards), ecdsaSigner(t)
 	host := aRegistry(t, nil)
-	keys := append(append([]policy.Key{}, ours.keys...), second.keys...)
+	keys := append(append([]policy.Key{}, trusted.keys...), second.keys...)
 	for i, c := range []struct {
 		name string
 		sign func(t *testing.T, r name.Repository, d, other v1.Hash)
@@ -144,36 +147,37 @@ func TestVerify(t *testing.T) {
 		why  string
 	}{
 		{"signed with ECDSA", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
-			attach(t, r, d, layer{payload(d.String()), ours.sign(t, payload(d.String()))})
-		}, ours.keys[0].ID, ""},
+			attach(t, r, d, layer{payload(d.String()), trusted.sign(t, payload(d.String()))})
+		}, trusted.keys[0].ID, ""},
 		{"signed with Ed25519", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), second.sign(t, payload(d.String()))})
 		}, second.keys[0].ID, ""},
-		{"signed by an unknown key first, then by ours", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
+		{"signed by an unknown key first, then by a trusted key", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			p := payload(d.String())
-			attach(t, r, d, layer{p, stranger.sign(t, p)}, layer{append(p, '\n'), ours.sign(t, append(p, '\n'))})
-		}, ours.keys[0].ID, ""},
+			attach(t, r, d, layer{p, stranger.sign(t, p)}, layer{append(p, '\n'), trusted.sign(t, append(p, '\n'))})
+		}, trusted.keys[0].ID, ""},
 		{"not signed", func(*testing.T, name.Repository, v1.Hash, v1.Hash) {}, "", "is not signed: its repository has no sha256-"},
 		{"signed by cosign 3 with its defaults", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
-			if err := remote.Write(r.Tag("sha256-"+d.Hex), img); err != nil { // for a registry that does not know the image
+			if err := remote.Write(r.Tag("sha256-"+d.Hex),
+				img); err != nil { // cosign marks a bundle so in registries without the referrers API
 				t.Fatal(err)
 			}
 		}, "", "cosign sign --new-bundle-format=false --use-signing-config=false"},
 		{"signed by an unknown key only", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), stranger.sign(t, payload(d.String()))})
 		}, "", "signed, but not by one of the 2 keys"},
-		{"our signature for another image", func(t *testing.T, r name.Repository, d, other v1.Hash) {
-			attach(t, r, d, layer{payload(other.String()), ours.sign(t, payload(other.String()))})
+		{"a trusted signature for another image", func(t *testing.T, r name.Repository, d, other v1.Hash) {
+			attach(t, r, d, layer{payload(other.String()), trusted.sign(t, payload(other.String()))})
 		}, "", "a signature for another image"},
-		{"our signature for another image under a payload that names this one", func(t *testing.T, r name.Repository, d, other v1.Hash) {
-			attach(t, r, d, layer{payload(d.String()), ours.sign(t, payload(other.String()))})
+		{"a trusted signature for another image under a payload that names this image", func(t *testing.T, r name.Repository, d, other v1.Hash) {
+			attach(t, r, d, layer{payload(d.String()), trusted.sign(t, payload(other.String()))})
 		}, "", "not by one of the 2 keys"},
-		{"our signature over a payload of another type", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
+		{"a trusted signature over a payload of another type", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			p := []byte(strings.Replace(string(payload(d.String())), imageType, "attestation", 1))
-			attach(t, r, d, layer{p, ours.sign(t, p)})
+			attach(t, r, d, layer{p, trusted.sign(t, p)})
 		}, "", "a signature for another image"},
-		{"not a signature", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
+		{"an empty signature", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), ""})
 		}, "", "does not contain a cosign signature"},
 		{"a signature that is not base64", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
@@ -181,7 +185,7 @@ func TestVerify(t *testing.T) {
 		}, "", "not by one of"},
 		{"a payload that is too large", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			p := append(payload(d.String()), strings.Repeat(" ", maxPayload)...)
-			attach(t, r, d, layer{p, ours.sign(t, p)})
+			attach(t, r, d, layer{p, trusted.sign(t, p)})
 		}, "", "does not contain a cosign signature"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -192,21 +196,25 @@ func TestVerify(t *testing.T) {
 			}
 			other, digest := push(t, tag), push(t, tag)
 			c.sign(t, tag.Context(), digest, other)
-			for _, asked := range []string{image, strings.TrimSuffix(image, ":1") + "@" + digest.String()} {
-				v, err := Verify(t.Context(), asked, keys, Credentials{})
+			for _, ref := range []string{image, strings.TrimSuffix(image, ":1") + "@" + digest.String()} {
+				v, err := Verify(t.Context(), ref, keys, Credentials{})
 				switch {
 				case c.key == "" && (!errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), c.why)):
-					t.Errorf("%s: %+v, %v, want %q", asked, v, err, c.why)
-				case c.key != "" && (err != nil || v != Verified{strings.TrimSuffix(image, ":1") + "@" + digest.String(), digest.String(), c.key}):
-					t.Errorf("%s: %+v, %v", asked, v, err)
+					t.Errorf("%s: %+v, %v, want %q", ref, v, err, c.why)
+				case c.key != "" && (err != nil || v != Verified{strings.TrimSuffix(image, ":1") + "@" + digest.String(),
+					digest.String(), c.key}):
+					t.Errorf("%s: %+v, %v", ref, v, err)
 				}
 			}
-			if c.key != "" { // the previous image, with another digest, is still unsigned
-				if _, err := Verify(t.Context(), strings.TrimSuffix(image, ":1")+"@"+other.String(), keys, Credentials{}); !errors.Is(err, ErrUntrusted) {
-					t.Errorf("the previous image: %v", err)
+			if c.key != "" { // the previous image has another digest and is unsigned
+				if _, err := Verify(t.Context(), strings.TrimSuffix(image, ":1")+"@"+other.String(), keys,
+					Credentials{}); !errors.Is(err, ErrUntrusted) {
+					t.Errorf("the previous, unsigned image: %v", err)
 				}
-				if _, err := Verify(t.Context(), image, stranger.keys, Credentials{}); c.name != "signed by an unknown key first, then by ours" && !errors.Is(err, ErrUntrusted) {
-					t.Errorf("for an unknown key: %v", err)
+				if _, err := Verify(t.Context(), image, stranger.keys,
+					Credentials{}); c.name != "signed by an unknown key first, then by a trusted key" &&
+					!errors.Is(err, ErrUntrusted) {
+					t.Errorf("with only an unknown key: %v", err)
 				}
 			}
 		})
@@ -215,7 +223,7 @@ func TestVerify(t *testing.T) {
 
 // An unreachable or failing registry is a temporary error, not ErrUntrusted.
 func TestAnUnreachableRegistryIsATemporaryError(t *testing.T) {
-	ours := ecdsaSigner(t)
+	trusted := ecdsaSigner(t)
 	down := httptest.NewServer(http.NotFoundHandler())
 	gone := strings.TrimPrefix(down.URL, "http://")
 	down.Close()
@@ -234,13 +242,13 @@ func TestAnUnreachableRegistryIsATemporaryError(t *testing.T) {
 	}
 	push(t, tag)
 	for _, image := range []string{gone + "/web:1", broken + "/web:1", broken + "/nothing:1", "NOT A NAME"} {
-		if v, err := Verify(t.Context(), image, ours.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) {
+		if v, err := Verify(t.Context(), image, trusted.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) {
 			t.Errorf("%s: %+v, %v", image, v, err)
 		}
 	}
 }
 
-// A registry's response cannot fill the agent's memory.
+// A registry's response must not fill the agent's memory.
 func TestAnEndlessResponseIsLimited(t *testing.T) {
 	for _, endless := range []string{"/manifests/1", ".sig"} {
 		var sent atomic.Int64
@@ -266,13 +274,13 @@ func TestAnEndlessResponseIsLimited(t *testing.T) {
 		push(t, tag)
 		_, err = Verify(t.Context(), tag.String(), ecdsaSigner(t).keys, Credentials{})
 		if err == nil || errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "more than 4194304 bytes") {
-			t.Errorf("endless %s: %v after %d MiB", endless, err, sent.Load()>>20)
+			t.Errorf("endless response for %s: %v after %d MiB", endless, err, sent.Load()>>20)
 		}
 	}
 }
 
 func TestVerifyUsesTheRegistrysCredentials(t *testing.T) {
-	ours := ecdsaSigner(t)
+	trusted := ecdsaSigner(t)
 	locked := false
 	host := aRegistry(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -289,12 +297,12 @@ func TestVerifyUsesTheRegistrysCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	digest := push(t, tag)
-	attach(t, tag.Context(), digest, layer{payload(digest.String()), ours.sign(t, payload(digest.String()))})
+	attach(t, tag.Context(), digest, layer{payload(digest.String()), trusted.sign(t, payload(digest.String()))})
 	locked = true
-	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil {
+	if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err == nil {
 		t.Error("verified without credentials")
 	}
-	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{"device", "secret"}); err != nil {
+	if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{"device", "secret"}); err != nil {
 		t.Error(err)
 	}
 }

@@ -24,7 +24,8 @@ import (
 // certificateDirs are the engines' directories of CA certificates for private registries.
 var certificateDirs = []string{"/etc/docker/certs.d", "/etc/containers/certs.d"}
 
-// transportTo is the transport to a registry, with the system's and the engines' CA certificates.
+// transportTo returns the transport for a registry, with the system's and the engines' CA
+// certificates.
 func transportTo(host string, c Credentials) http.RoundTripper {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -41,7 +42,7 @@ func transportTo(host string, c Credentials) http.RoundTripper {
 		its := os.DirFS(filepath.Join(dir, host))
 		files, _ := fs.Glob(its, "*.crt") // the pattern is valid
 		for _, file := range files {
-			if body, err := fs.ReadFile(its, file); err == nil { // the engine reports an unreadable file itself
+			if body, err := fs.ReadFile(its, file); err == nil { // the engine reports unreadable files itself
 				pool.AppendCertsFromPEM(body)
 			}
 		}
@@ -50,15 +51,15 @@ func transportTo(host string, c Credentials) http.RoundTripper {
 	return bounded{t, host, c != Credentials{}}
 }
 
-// bounded limits the hosts that a registry may redirect to, and the size of responses. The library
-// accepts manifests of 100 MiB, more than an agent's memory, and follows every redirect.
+// bounded limits the hosts to which a registry may redirect, and the size of responses. The client
+// library accepts manifests of 100 MiB, more than an agent's memory, and follows every redirect.
 type bounded struct {
 	http.RoundTripper
 	registry string // host, or host:port
-	secret   bool   // there are credentials for it
+	secret   bool   // the agent has credentials for the registry
 }
 
-// maxAnswer is the size at which registries themselves limit a manifest.
+// maxAnswer is the size to which registries themselves limit a manifest.
 const maxAnswer = 4 << 20
 
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -66,7 +67,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if proxy, err := http.ProxyFromEnvironment(r); err == nil && proxy != nil {
-		r = r.WithContext(context.WithValue(r.Context(), proxiedKey{}, true)) // the proxy resolves the name
+		r = r.WithContext(context.WithValue(r.Context(), proxiedKey{}, true)) // the proxy resolves the host name
 	}
 	answer, err := b.RoundTripper.RoundTrip(r)
 	if err == nil {
@@ -75,22 +76,23 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// checkTLS refuses to send credentials without TLS. The library falls back to plain HTTP at private
-// addresses and local names; engines do so on loopback only, or when configured.
+// checkTLS returns an error before credentials are sent without TLS. The client library falls back
+// to plain HTTP at private addresses and local names; engines use plain HTTP on loopback only, or
+// when configured.
 func (b bounded) checkTLS(r *http.Request) error {
 	host := r.URL.Hostname()
 	addr, err := netip.ParseAddr(host)
 	if !b.secret || r.URL.Scheme == "https" || host == "localhost" || err == nil && addr.IsLoopback() {
 		return nil
 	}
-	if r.URL.Host != b.registry && r.Header.Get("Authorization") == "" && r.Body == nil { // a redirect
+	if r.URL.Host != b.registry && r.Header.Get("Authorization") == "" && r.Body == nil { // a redirect without credentials
 		return nil
 	}
 	return fmt.Errorf("the credentials for the registry %s are not sent to %s without TLS", b.registry, r.URL.Host)
 }
 
-// checkRedirect lets a registry redirect to another host, but not to an address of a private
-// network: it must not make the agent send requests there.
+// checkRedirect allows redirects to other hosts, but not to addresses of private networks: a
+// registry must not make the agent send requests there.
 func checkRedirect(registry string, to *url.URL) error {
 	host := to.Hostname()
 	if host == (&url.URL{Host: registry}).Hostname() {
@@ -99,7 +101,7 @@ func checkRedirect(registry string, to *url.URL) error {
 	host, _, _ = strings.Cut(host, "%")
 	addr, err := netip.ParseAddr(host)
 	last := host[strings.LastIndexByte(host, '.')+1:]
-	numeric := err != nil && last != "" && last[0] >= '0' && last[0] <= '9' // such as 127.1, 0x7f000001
+	numeric := err != nil && last != "" && last[0] >= '0' && last[0] <= '9' // such as 127.1 or 0x7f000001
 	addr = addr.Unmap()
 	name := "." + strings.TrimSuffix(strings.ToLower(host), ".")
 	if numeric || strings.HasSuffix(name, ".localhost") || err == nil &&
@@ -116,14 +118,14 @@ func refusedAddress(registry, to string) error {
 
 type proxiedKey struct{}
 
-// A dialer checks the address that a host name resolves to, when it connects.
+// A dialer checks, when it connects, the address to which a host name resolves.
 type dialer struct {
 	registry string      // host, or host:port
 	private  atomic.Bool // the registry itself has a private address
 }
 
 // dial connects to the registry at any address. It connects to another host at a private address
-// only if the registry has one too, and never at the device's own.
+// only if the registry itself has a private address, and never to the device itself.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, _ := net.SplitHostPort(address)
 	own := host == (&url.URL{Host: d.registry}).Hostname()
@@ -147,7 +149,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 
 // isOwn reports whether an address is one of the device's own.
 func isOwn(addr netip.Addr) bool {
-	all, _ := net.InterfaceAddrs() // an empty list after an error
+	all, _ := net.InterfaceAddrs() // after an error the list is empty
 	return slices.ContainsFunc(all, func(a net.Addr) bool {
 		p, err := netip.ParsePrefix(a.String())
 		return err == nil && p.Addr().Unmap() == addr

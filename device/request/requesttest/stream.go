@@ -11,19 +11,19 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Stream is a request.Stream whose client is a test.
+// A Stream is a request.Stream in which the test takes the place of the client.
 type Stream struct {
-	Inputs chan wire.Request // what the client sends; closed: an input is lost
-	Lost   chan struct{}     // closed when the hub has gone
+	Inputs chan wire.Request // inputs of the client; closing it loses an input
+	Lost   chan struct{}     // closing it disconnects the hub
 	End    chan wire.Reply   // receives the last reply
-	Delay  time.Duration     // of each Send
+	Delay  time.Duration     // duration of each Send
 
 	mu       sync.Mutex
 	began    bool
 	out, err bytes.Buffer
 }
 
-// New makes a stream.
+// New returns a stream.
 func New() *Stream {
 	return &Stream{Inputs: make(chan wire.Request), Lost: make(chan struct{}), End: make(chan wire.Reply, 1)}
 }
@@ -76,14 +76,14 @@ func (s *Stream) Began() bool {
 	return s.began
 }
 
-// Stdout is the output so far.
+// Stdout returns the output so far.
 func (s *Stream) Stdout() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.out.String()
 }
 
-// Stderr is the error output so far.
+// Stderr returns the error output so far.
 func (s *Stream) Stderr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
