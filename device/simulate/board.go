@@ -21,24 +21,24 @@ import (
 type board struct {
 	name, model, compatible string
 	arch, variant           string
-	cpus, mib, gib          int64 // processors, memory, disk
+	cpus, mib, gib          int64 // number of processors, MiB of memory, GiB of disk
 
 	node string
 	n    int
 
 	mu    sync.Mutex
 	boots int
-	since time.Time // of the present boot
+	since time.Time // time of the present boot
 	now   boardState
-	seen  hardware.Power // since the boot
+	seen  hardware.Power // power problems since the boot
 	look  func()         // notifies the agent of a change; may be nil
 }
 
-// boardState is the state of a board as a script sets it.
+// boardState is the state of a board that a script sets.
 type boardState struct {
-	low, throttles       bool // low supply voltage, hot processor
+	low, throttles       bool // low supply voltage; throttled processor
 	celsius              float64
-	disk, memory         bool // shortages
+	disk, memory         bool // shortage of disk; shortage of memory
 	diskFree, memoryFree float64
 }
 
@@ -61,7 +61,7 @@ var boards = []board{
 		variant: "v7", cpus: 1, mib: 484, gib: 3},
 }
 
-// began is when the simulated processors started to count time.
+// began is the time from which the simulated processors count their busy time.
 var began = time.Now()
 
 func boardOf(n int, node string) *board {
@@ -73,8 +73,8 @@ func boardOf(n int, node string) *board {
 // pi reports whether the board is a Raspberry Pi, whose firmware reports the supply voltage.
 func (b *board) pi() bool { return strings.HasPrefix(b.name, "raspberrypi") }
 
-// fare sets the state of the board and notifies the agent, as the kernel does.
-func (b *board) fare(f boardState) {
+// setState sets the state of the board and notifies the agent, as the kernel does.
+func (b *board) setState(f boardState) {
 	b.mu.Lock()
 	look := b.look
 	if b.now == f {
@@ -90,7 +90,7 @@ func (b *board) fare(f boardState) {
 	}
 }
 
-// boot boots the board.
+// boot records a new boot of the board.
 func (b *board) boot() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,19 +161,19 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 // Look implements agent.Hardware.
 func (b *board) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d, nil, nil }
 
-// Periods of the simulated values, which go up and down.
+// Periods after which the simulated values repeat.
 const day, hour = 24 * time.Hour, time.Hour
 
-// phase returns the board's present position in a period; boards differ.
+// phase returns the board's present position in a period; it differs between boards.
 func (b *board) phase(period time.Duration) float64 {
 	return 2 * math.Pi * (float64(time.Since(began)%period)/float64(period) + float64(b.n%31)/31)
 }
 
-// wave goes from -1 to 1 and back.
+// wave oscillates between -1 and 1 with this period.
 func (b *board) wave(period time.Duration) float64 { return math.Sin(b.phase(period)) }
 
 // Measure implements agent.Hardware. Resources are sufficient unless a script sets otherwise. The
-// share m of processor time goes up and down within an hour; Busy is its integral.
+// processor's load m oscillates within an hour; Busy is its integral.
 func (b *board) Measure(context.Context, string) hardware.Stats {
 	half := func(n int64) hardware.Amount { return hardware.Amount{Available: n / 2, Capacity: n} }
 	left := func(n int64, share float64) hardware.Amount {
@@ -203,7 +203,7 @@ func newEngine(b *board, trouble func(verb string, is func(activeEvent) bool) (e
 	return &stocked{t, trouble}
 }
 
-// answering is the network of simulated pods for probes.
+// answering is the network through which the agent probes simulated pods: every port answers.
 func answering(ctx context.Context, _, address string) (net.Conn, error) {
 	_, port, _ := net.SplitHostPort(address)
 	number, _ := strconv.Atoi(port)

@@ -27,7 +27,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A device is a simulated device. Its board, engine and memory survive restarts of the agent.
+// A device is a simulated device. Its board, engine and memory outlive restarts of the agent.
 type device struct {
 	o       Options
 	node    string
@@ -41,22 +41,22 @@ type device struct {
 	line    *line // nil: no script
 
 	mu      sync.Mutex
-	going   []activeEvent // what a script has started here, the oldest first
-	flaps   bool          // flapping has cut its line
-	flapper func()        // stops the flapping; nil: it does not flap
-	off     bool          // it is powered off
-	version string        // the agent's version
+	going   []activeEvent // active effects of a script, the oldest first
+	flaps   bool          // flapping has cut the line now
+	flapper func()        // stops the flapping; nil: the line does not flap
+	off     bool          // the device is powered off
+	version string        // version of the agent
 	next    chan agentRun
 }
 
-// A activeEvent is an effect that a script has started on a device.
+// An activeEvent is an effect that a script has started on a device.
 type activeEvent struct {
 	line       int
-	verb, word string // word: the pods or the image; "": the device
+	verb, word string // word names the pods or the image; "": the device
 	how        effect
 }
 
-// A agentRun is one run of the agent.
+// An agentRun describes the next run of the agent.
 type agentRun struct {
 	reboot bool
 	down   time.Duration
@@ -75,7 +75,7 @@ func newDevice(ctx context.Context, o Options, n int, dir string) *device {
 	return d
 }
 
-// dial connects to the hub without the simulated line.
+// dial connects to the hub directly, without the simulated line.
 func (d *device) dial(ctx context.Context) (net.Conn, error) {
 	if d.o.Dial != nil {
 		return d.o.Dial(ctx, d.node)
@@ -147,9 +147,9 @@ func (d *device) live(ctx context.Context) (again agentRun, err error) {
 	go func() { done <- a.Run(agentCtx) }()
 	linkCtx, unlink := context.WithCancel(ctx)
 	defer unlink()
-	watching, heard := make(chan struct{}), make(chan struct{})
-	go func() { // for what ends this run
-		defer close(heard)
+	watching, listened := make(chan struct{}), make(chan struct{})
+	go func() { // wait for a restart or an update
+		defer close(listened)
 		select {
 		case again = <-d.next:
 			if !again.reboot {
@@ -168,7 +168,7 @@ func (d *device) live(ctx context.Context) (again agentRun, err error) {
 	err = l.Run(linkCtx)
 	stop()
 	close(watching)
-	<-heard
+	<-listened
 	return again, errors.Join(err, <-done)
 }
 
@@ -188,13 +188,13 @@ func (v versioned) Status() wire.Status {
 	return st
 }
 
-// restart cuts the power for a while.
+// restart cuts the power for the time down.
 func (d *device) restart(down time.Duration) {
 	d.change(func() { d.off = true })
 	d.line.drop()
 	select {
 	case d.next <- agentRun{reboot: true, down: down}:
-	default: // it is restarting already
+	default: // the device is already restarting
 	}
 }
 
@@ -205,7 +205,7 @@ func (d *device) update(version string) {
 	d.mu.Unlock()
 	select {
 	case d.next <- agentRun{}:
-	default: // it is starting anyway
+	default: // the agent is already starting again
 	}
 }
 
@@ -217,25 +217,25 @@ func (d *device) begin(g activeEvent) {
 	}
 	list, err := d.engine.Containers(context.Background(), plan.LabelPodName)
 	if err != nil {
-		return // a fake engine that is off runs nothing
+		return // a fake engine cannot crash containers while it is off
 	}
 	for _, c := range list {
-		if c.State == engine.Running && g.means(c.Labels) {
+		if c.State == engine.Running && g.appliesTo(c.Labels) {
 			d.engine.Crash(c.Name, g.how.lines(0), g.how.exit, g.how.oom)
 		}
 	}
 }
 
-// end ends the matching effects.
+// end ends the effects for which is returns true.
 func (d *device) end(is func(activeEvent) bool) {
 	d.change(func() { d.going = slices.DeleteFunc(d.going, is) })
 }
 
-// change changes the effects and updates line and board.
+// change changes the effects, then updates line and board.
 func (d *device) change(what func()) {
 	d.mu.Lock()
 	what()
-	how := map[string]effect{} // the newest of each verb counts
+	how := map[string]effect{} // the newest effect of each verb counts
 	for _, g := range d.going {
 		how[g.verb] = g.how
 	}
@@ -249,15 +249,15 @@ func (d *device) change(what func()) {
 		d.flapper, d.flaps = nil, false
 	}
 	d.line.set(silent || d.off || d.flaps, how["slow"].rate, how["slow"].latency)
-	fares := boardState{low: how["undervoltage"].low, celsius: how["heat"].celsius, throttles: how["heat"].throttles}
-	_, fares.disk = how["disk"]
-	_, fares.memory = how["memory"]
-	fares.diskFree, fares.memoryFree = how["disk"].free, how["memory"].free
+	state := boardState{low: how["undervoltage"].low, celsius: how["heat"].celsius, throttles: how["heat"].throttles}
+	_, state.disk = how["disk"]
+	_, state.memory = how["memory"]
+	state.diskFree, state.memoryFree = how["disk"].free, how["memory"].free
 	d.mu.Unlock()
-	d.board.fare(fares)
+	d.board.setState(state)
 }
 
-// flap cuts and restores the line in turn; d.mu is held.
+// flap alternately cuts and restores the line. The caller holds d.mu.
 func (d *device) flap(how effect) {
 	over := make(chan struct{})
 	d.flapper, d.flaps = func() { close(over) }, true
@@ -281,13 +281,13 @@ func (d *device) flap(how effect) {
 	}()
 }
 
-// means reports whether a crash is for a container: the event names its pod or its workload.
-func (g activeEvent) means(labels map[string]string) bool {
+// appliesTo reports whether a crash applies to a container: the event names its pod or its workload.
+func (g activeEvent) appliesTo(labels map[string]string) bool {
 	name := labels[plan.LabelPodName]
 	return labels[plan.LabelContainer] != "" && (name == g.word || strings.HasPrefix(name, g.word+"-"))
 }
 
-// lines are a container's output before its crash.
+// lines returns a container's output before its crash.
 func (e effect) lines(until time.Duration) (out []enginetest.Line) {
 	for _, text := range e.log {
 		out = append(out, enginetest.Line{After: until, Stderr: true, Text: text})
@@ -314,7 +314,7 @@ type stocked struct {
 }
 
 // Pull implements engine.Engine. The error for a missing image is Docker's.
-func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
+func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(engine.Progress)) error {
 	if how, missing := s.trouble("missing", func(g activeEvent) bool { return g.word == ref }); missing {
 		unknown := "manifest for " + ref + " not found: manifest unknown: manifest unknown"
 		if how.says != "" {
@@ -323,14 +323,14 @@ func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAut
 		return fmt.Errorf("pull image %s: %w: %s", ref, engine.ErrNotFound, unknown)
 	}
 	s.OfferImage(ref, enginetest.Offer{Size: 5 << 20, Program: s.program})
-	return s.Fake.Pull(ctx, ref, auth, told)
+	return s.Fake.Pull(ctx, ref, auth, progress)
 }
 
-// stopTakes is the time of a simulated program to stop, so that users who change a pod can see it
+// stopTakes is how long a simulated program takes to stop, so that users see a changed pod
 // terminate.
 const stopTakes = 500 * time.Millisecond
 
-// program is the program of every simulated container: it prints a line and waits, or crashes.
+// program returns how every simulated container behaves: it prints a line and waits, or crashes.
 // Every port is open, and commands can run in it.
 func (s *stocked) program(spec engine.Spec, run int) enginetest.Play {
 	p := enginetest.Play{
@@ -339,7 +339,7 @@ func (s *stocked) program(spec engine.Spec, run int) enginetest.Play {
 		MemoryBytes: 8 << 20, MilliCPU: 5,
 		Exec: newShell(spec).exec, Dial: enginetest.Answering(""),
 	}
-	if how, crashes := s.trouble("crash", func(g activeEvent) bool { return g.means(spec.Labels) }); crashes {
+	if how, crashes := s.trouble("crash", func(g activeEvent) bool { return g.appliesTo(spec.Labels) }); crashes {
 		p.Lines = append(p.Lines, how.lines(how.after)...)
 		p.Exits, p.ExitAfter, p.ExitCode, p.OOM = true, cmp.Or(how.after, time.Millisecond), how.exit, how.oom
 	}

@@ -16,13 +16,13 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// maxFiles bounds the bytes copied into one simulated container.
+// maxFiles limits the bytes copied into one simulated container.
 const maxFiles = 32 << 20
 
 // A disk holds the files of one simulated container.
 type disk struct {
 	mu    sync.Mutex
-	files map[string][]byte // by absolute name; directories end with a slash
+	files map[string][]byte // content by absolute name; a directory's name ends with a slash
 	size  int               // total bytes
 }
 
@@ -91,7 +91,7 @@ func (d *disk) remove(args []string) {
 	}
 }
 
-// put writes a file and creates its directories.
+// put writes a file and creates its parent directories.
 func (d *disk) put(name string, data []byte, dir bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// A line is the network between a device and the hub. While it is cut, no byte passes and neither
-// end learns of a closed connection.
+// A line is the network between a device and the hub. While it is cut, no byte passes, and a closed
+// connection is not noticed at the other end.
 type line struct {
 	dial func(ctx context.Context) (net.Conn, error)
-	over <-chan struct{} // ends the simulation
+	over <-chan struct{} // closed when the simulation ends
 
 	mu      sync.Mutex
 	whole   chan struct{} // closed while the line works
 	rate    int64         // bytes per second; 0: unlimited
-	latency time.Duration // one way
+	latency time.Duration // delay of one direction
 	open    map[net.Conn]bool
 }
 
@@ -26,7 +26,7 @@ func newLine(dial func(ctx context.Context) (net.Conn, error), over <-chan struc
 	return &line{dial: dial, over: over, whole: whole, open: map[net.Conn]bool{}}
 }
 
-// set changes the line.
+// set sets whether the line is cut, its rate and its latency.
 func (l *line) set(cut bool, rate int64, latency time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,8 +49,8 @@ func (l *line) state() (whole <-chan struct{}, rate int64, latency time.Duration
 	return l.whole, l.rate, l.latency
 }
 
-// drop closes the device's ends of its connections, as a power cut does. The hub learns of it once
-// the line works again.
+// drop closes the device's ends of its connections, as a power cut does. The hub notices once the
+// line works again.
 func (l *line) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *line) connect(ctx context.Context) (net.Conn, error) {
 	}
 	if latency > 0 {
 		select {
-		case <-time.After(2 * latency): // a round trip
+		case <-time.After(2 * latency): // one round trip
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -94,8 +94,8 @@ func (l *line) connect(ctx context.Context) (net.Conn, error) {
 	return ours, nil
 }
 
-// carry copies from one end to the other until either closes. If an end closes while the line is
-// cut, the other stays open.
+// carry copies from one end to the other until either end closes. If an end closes while the line
+// is cut, the other stays open.
 func (l *line) carry(from, to net.Conn) {
 	defer func() { _ = to.Close(); _ = from.Close() }()
 	chunk := make([]byte, 4<<10)

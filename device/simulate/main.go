@@ -65,7 +65,7 @@ func options(args []string, out io.Writer) (o Options, err error) {
 		return o, err
 	}
 	if fl.NArg() > 0 {
-		return o, fmt.Errorf("it takes no arguments, but got %q; see --help", fl.Arg(0))
+		return o, fmt.Errorf("flotilla-simulate takes no arguments, but got %q; see --help", fl.Arg(0))
 	}
 	if o.Sites == 0 {
 		o.Sites = max(min(3, o.Count), 1)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestMistakesOnTheCommandLineAreNamed(t *testing.T) {
+func TestMistakesOnTheCommandLineAreReported(t *testing.T) {
 	const hub = "--hub mqtt://127.0.0.1:1 "
 	for _, c := range []struct{ name, args, want string }{
 		{"no hub", "", `--hub "" must be mqtt://127.0.0.1:PORT`},
@@ -20,14 +20,16 @@ func TestMistakesOnTheCommandLineAreNamed(t *testing.T) {
 		{"an argument", hub + "now", `got "now"`},
 	} {
 		if _, err := options(strings.Fields(c.args), t.Output()); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: it says %v, wants %q", c.name, err, c.want)
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
 		}
 	}
 	var help strings.Builder
-	if _, err := options([]string{"--help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "undervoltage") || !strings.Contains(help.String(), "-speed") {
-		t.Errorf("the help is %v, %s", err, help.String())
+	if _, err := options([]string{"--help"}, &help); !errors.Is(err, flag.ErrHelp) ||
+		!strings.Contains(help.String(), "undervoltage") || !strings.Contains(help.String(), "-speed") {
+		t.Errorf("--help returns %v and prints %s", err, help.String())
 	}
-	if o, err := options(strings.Fields(hub+"--script night --speed 3 --log-level error"), t.Output()); err != nil || o.Count != 8 || o.Sites != 3 || o.Prefix != "sim" || o.Script == nil || o.Speed != 3 {
-		t.Errorf("%+v, %v", o, err)
+	if o, err := options(strings.Fields(hub+"--script night --speed 3 --log-level error"), t.Output()); err != nil ||
+		o.Count != 8 || o.Sites != 3 || o.Prefix != "sim" || o.Script == nil || o.Speed != 3 {
+		t.Errorf("the options are %+v, %v", o, err)
 	}
 }

@@ -14,7 +14,7 @@ type step struct {
 	event
 }
 
-// steps returns a script's steps in order. At one time, ends come before starts.
+// steps returns a script's steps in order. At the same time, ends come before starts.
 func (s *Script) steps() (all []step) {
 	for _, e := range s.events {
 		all = append(all, step{at: e.at, ends: e.end, event: e})
@@ -28,7 +28,7 @@ func (s *Script) steps() (all []step) {
 	return all
 }
 
-// String returns the step for the log.
+// String returns the step as the log shows it.
 func (s step) String() string {
 	if s.ends && !s.end {
 		return "end " + s.event.String()
@@ -72,7 +72,7 @@ func (s *Script) play(ctx context.Context, o Options, devices []*device) {
 	}
 }
 
-// real converts a time of the script.
+// real converts a duration of the script into real time.
 func (o Options) real(d time.Duration) time.Duration {
 	if o.Speed > 0 {
 		return time.Duration(float64(d) / o.Speed)
@@ -91,7 +91,7 @@ func (s step) do(o Options, devices []*device) {
 			names, word = []string{word}, ""
 		}
 		for _, name := range names {
-			of, _ := o.targets(name) // Check has parsed the options
+			of, _ := o.targets(name) // Check has reported errors
 			for _, n := range of {
 				d, g := devices[n-1], activeEvent{line: s.line, verb: s.verb, word: word, how: h}
 				switch {

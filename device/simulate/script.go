@@ -24,10 +24,10 @@ const (
 	maxScript = 256 << 10 // bytes
 	maxEvents = 2000
 	maxTime   = 7 * 24 * time.Hour
-	maxLines  = 20 // of a container's log
+	maxLines  = 20 // lines of a container's log
 )
 
-// A Script is what happens to simulated devices. A line has a time since the start, a verb, its
+// A Script lists events of simulated devices. A line has a time since the start, a verb, its
 // targets, and options:
 //
 //	1m  silence site-02 for=7m
@@ -37,17 +37,17 @@ const (
 type Script struct {
 	name   string
 	events []event
-	loop   time.Duration // when the script starts again; 0: never
+	loop   time.Duration // time at which the script starts again; 0: never
 }
 
 // An event is a line of a script.
 type event struct {
 	line   int
 	at     time.Duration
-	end    bool // ends an earlier event
+	end    bool // the line ends an earlier event
 	verb   string
-	what   []string // nodes and sites, or pods, or images
-	on     []string // nodes and sites of the pods; empty: all
+	what   []string // targets: nodes and sites, or pods, or images
+	on     []string // nodes and sites of the pods in what; empty: all
 	length time.Duration
 	how    effect
 }
@@ -63,7 +63,7 @@ func (e event) String() string {
 	return s
 }
 
-// An effect has the options of an event.
+// An effect holds the options of an event.
 type effect struct {
 	exit           int
 	oom            bool
@@ -73,7 +73,7 @@ type effect struct {
 	rate           int64 // bytes per second
 	latency        time.Duration
 	celsius        float64
-	free           float64 // share
+	free           float64 // available share
 	version        string
 	says           string
 	throttles, low bool
@@ -82,9 +82,9 @@ type effect struct {
 // A verb is a kind of event, with its targets and options.
 type verb struct {
 	of      string // kind of target: nodes, pods or images
-	lasts   bool   // the event can end
+	lasts   bool   // the event lasts until it is ended
 	options string // option names, each between spaces
-	begins  effect // defaults
+	begins  effect // default options
 }
 
 // verbs are all verbs. The hub's stories use silence and return too.
@@ -176,7 +176,7 @@ func ParseScript(name string, text []byte) (*Script, error) {
 	return s, errors.Join(errs...)
 }
 
-// read parses a line after its time.
+// read parses the part of a line after its time.
 func (e *event) read(words []string, wrong func(format string, args ...any)) {
 	if len(words) > 0 && words[0] == "end" {
 		e.end, words = true, words[1:]

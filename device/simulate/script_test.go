@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "write the night into the manual")
 
-func TestEveryMistakeOfAScriptHasItsLine(t *testing.T) {
+func TestEachMistakeInAScriptIsReportedWithItsLine(t *testing.T) {
 	for line, want := range map[string]string{
 		"silence 3":                  `"silence" is not a duration`,
 		"-1s silence 3":              "not between 0s and",
@@ -54,17 +54,18 @@ func TestEveryMistakeOfAScriptHasItsLine(t *testing.T) {
 		"1m silence 3\n30s return 3": "30s comes after 1m0s",
 		"1m loop\n2m silence 3":      "nothing comes after loop",
 	} {
-		_, err := ParseScript("x", []byte("# it begins\n"+line+"\n"))
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x:2: ") && !strings.HasPrefix(err.Error(), "x:3: ") {
-			t.Errorf("%q: %v, want %q with its line", line, err, want)
+		_, err := ParseScript("x", []byte("# a comment\n"+line+"\n"))
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.HasPrefix(err.Error(), "x:2: ") && !strings.HasPrefix(err.Error(), "x:3: ") {
+			t.Errorf("%q: got %v, want %q and the number of the line", line, err, want)
 		}
 	}
 	_, err := ParseScript("x", []byte("x\n1m y\n1m silence\n"))
 	if err == nil || strings.Count(err.Error(), "x:") != 3 {
-		t.Errorf("not every mistake is told: %v", err)
+		t.Errorf("the error does not list every mistake: %v", err)
 	}
 	if _, err := ParseScript("x", make([]byte, maxScript+1)); err == nil {
-		t.Error("a script has no bound")
+		t.Error("a script above the size limit is accepted")
 	}
 	if _, err := LoadScript(t.TempDir() + "/none"); err == nil || !strings.Contains(err.Error(), "night is built in") {
 		t.Error(err)
@@ -72,10 +73,16 @@ func TestEveryMistakeOfAScriptHasItsLine(t *testing.T) {
 }
 
 func small(count, sites int) Options {
-	return Options{Hub: "mqtt://127.0.0.1:1883", Count: count, Sites: sites, Prefix: "sim", Log: slog.New(slog.DiscardHandler)}
+	return Options{
+		Hub:    "mqtt://127.0.0.1:1883",
+		Count:  count,
+		Sites:  sites,
+		Prefix: "sim",
+		Log:    slog.New(slog.DiscardHandler),
+	}
 }
 
-func TestAScriptIsHeldToItsFleet(t *testing.T) {
+func TestAScriptIsCheckedAgainstItsDevices(t *testing.T) {
 	for line, want := range map[string]string{
 		"silence 9": "1:", "silence 0": "1:", "silence 4..2": "1:", "silence 7..9": "1:", "silence site-04": "1:", "silence sim-0009": "1:", "silence x": "1:",
 		"crash till on=1,site-9": "1:", "undervoltage 5": "only Raspberry Pis", "undervoltage 5 8": "only Raspberry Pis",
@@ -87,13 +94,14 @@ func TestAScriptIsHeldToItsFleet(t *testing.T) {
 		}
 		o := small(8, 3)
 		o.Script = s
-		if err := o.Check(); (err != nil) != (want != "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "x:1:")) {
+		if err := o.Check(); (err != nil) != (want != "") || err != nil &&
+			(!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "x:1:")) {
 			t.Errorf("%s: %v, want %q", line, err, want)
 		}
 	}
 }
 
-func TestWhatGoesOnIsJudgedByItsDevices(t *testing.T) {
+func TestActiveEventsAreCountedByDevice(t *testing.T) {
 	for text, want := range map[string]string{
 		"end silence 3":                                       "x:1: end silence 3: nothing to end",
 		"silence 3\n2m silence 3":                             "x:2: silence 3: it has been active for sim-0003 since line 1",
@@ -125,7 +133,7 @@ func TestWhatGoesOnIsJudgedByItsDevices(t *testing.T) {
 	}
 }
 
-// The night fits the fleet of make run, uses every verb, and ends with a healthy fleet.
+// The night fits the fleet of make run, uses every verb, and leaves a healthy fleet.
 func TestTheNight(t *testing.T) {
 	s, err := LoadScript(Night)
 	if err != nil {
@@ -140,39 +148,39 @@ func TestTheNight(t *testing.T) {
 	if err := o.Check(); err == nil || !strings.Contains(err.Error(), "night:") {
 		t.Errorf("with four devices: %v", err)
 	}
-	shown, goes := map[string]bool{"return": true}, 0 // an event with for= ends by itself
+	used, active := map[string]bool{"return": true}, 0 // an event with for= ends by itself
 	for _, x := range s.steps() {
-		shown[x.verb] = true
+		used[x.verb] = true
 		switch {
 		case !verbs[x.verb].lasts:
 		case x.ends:
-			goes--
+			active--
 		default:
-			goes++
+			active++
 		}
 		if x.at > 10*time.Minute {
-			t.Errorf("%s comes after ten minutes", x)
+			t.Errorf("step %s comes after ten minutes", x)
 		}
 	}
 	for verb := range verbs {
-		if !shown[verb] {
-			t.Errorf("the night does not show %s", verb)
+		if !used[verb] {
+			t.Errorf("the night does not use the verb %s", verb)
 		}
 		if !strings.Contains(Words(), " "+verb+" ") {
-			t.Errorf("the words do not name %s", verb)
+			t.Errorf("Words does not name the verb %s", verb)
 		}
 	}
-	if goes != 0 {
-		t.Errorf("%d troubles never end", goes)
+	if active != 0 {
+		t.Errorf("%d events never end", active)
 	}
 }
 
-// The manual shows the present script.
+// The manual contains the current script.
 func TestTheManualHasTheNight(t *testing.T) {
 	manualtest.Block(t, "../../web/manual/start.md", "night", "\n```\n"+string(night)+"```\n\n", *update)
 }
 
-func TestStepsStandInTheirOrder(t *testing.T) {
+func TestStepsAreSorted(t *testing.T) {
 	s, err := ParseScript("x", []byte("1m silence 1 for=1m\n90s heat 2 for=1h\n2m silence 1\n3m loop\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +206,7 @@ func FuzzParseScript(f *testing.F) {
 		last := time.Duration(0)
 		for _, x := range s.steps() {
 			if x.at < last || len(x.what) == 0 || s.loop > 0 && x.at > s.loop {
-				t.Fatalf("a step at %s after %s: %s", x.at, last, x)
+				t.Fatalf("step at %s after a step at %s: %s", x.at, last, x)
 			}
 			last = x.at
 		}
@@ -208,7 +216,7 @@ func FuzzParseScript(f *testing.F) {
 	})
 }
 
-// echo is a hub that repeats what it receives.
+// echo dials a hub that sends back every received byte.
 func echo(context.Context) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	go func() {
@@ -218,7 +226,7 @@ func echo(context.Context) (net.Conn, error) {
 	return ours, nil
 }
 
-func TestALine(t *testing.T) {
+func TestALineIsSlowOrCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := make(chan struct{})
 		l := newLine(echo, over)
@@ -226,7 +234,7 @@ func TestALine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		says := func(c net.Conn, within time.Duration) (string, error) {
+		echoed := func(c net.Conn, within time.Duration) (string, error) {
 			_ = c.SetDeadline(time.Now().Add(within))
 			if _, err := io.WriteString(c, "hello"); err != nil {
 				return "", err
@@ -235,17 +243,22 @@ func TestALine(t *testing.T) {
 			_, err := io.ReadFull(c, b)
 			return string(b), err
 		}
-		if got, err := says(c, time.Second); got != "hello" {
-			t.Errorf("a whole line: %q, %v", got, err)
+		if got, err := echoed(c, time.Second); got != "hello" {
+			t.Errorf("over a working line: %q, %v", got, err)
 		}
 		l.set(false, 10, time.Second)
 		began := time.Now()
-		if got, err := says(c, time.Minute); got != "hello" || time.Since(began) < 3*time.Second {
-			t.Errorf("a slow line: %q, %v after %s, want 3 s: twice 5 bytes at 10 a second, and 1 s either way", got, err, time.Since(began))
+		if got, err := echoed(c, time.Minute); got != "hello" || time.Since(began) < 3*time.Second {
+			t.Errorf(
+				"over a slow line: %q, %v after %s, want 3 s: twice 5 bytes at 10 a second, and 1 s either way",
+				got,
+				err,
+				time.Since(began),
+			)
 		}
 		l.set(true, 0, 0)
-		if got, err := says(c, time.Minute); err == nil || time.Since(began) < time.Minute {
-			t.Errorf("a cut line: %q, %v after %s", got, err, time.Since(began))
+		if got, err := echoed(c, time.Minute); err == nil || time.Since(began) < time.Minute {
+			t.Errorf("over a cut line: %q, %v after %s", got, err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -256,27 +269,30 @@ func TestALine(t *testing.T) {
 		b := make([]byte, 5)
 		_ = c.SetDeadline(time.Now().Add(time.Second))
 		if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello" {
-			t.Errorf("what was on its way is lost: %q, %v", b, err)
+			t.Errorf("bytes sent while the line was cut are lost: %q, %v", b, err)
 		}
 		l.drop()
-		if got, err := says(c, time.Second); err == nil {
-			t.Errorf("a device without power says %q", got)
+		if got, err := echoed(c, time.Second); err == nil {
+			t.Errorf("a device without power sends %q", got)
 		}
 		synctest.Wait()
 		if len(l.open) != 0 {
-			t.Error("its connection is still there")
+			t.Error("the line still has connections")
 		}
 		close(over)
 	})
 }
 
-// run runs a container on a device and returns its output, and its exit code once it has ended.
-func started(t *testing.T, d *device, pod, image string) (said func() (string, engine.Container)) {
+// started starts a container on a device. The returned function returns its output and its state.
+func started(t *testing.T, d *device, pod, image string) (output func() (string, engine.Container)) {
 	t.Helper()
 	if err := d.engine.Pull(t.Context(), image, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	id, err := d.engine.Create(t.Context(), engine.Spec{Name: pod, Image: image, Labels: map[string]string{plan.LabelPodName: pod, plan.LabelContainer: "web"}})
+	id, err := d.engine.Create(
+		t.Context(),
+		engine.Spec{Name: pod, Image: image, Labels: map[string]string{plan.LabelPodName: pod, plan.LabelContainer: "web"}},
+	)
 	if err == nil {
 		err = d.engine.Start(t.Context(), id)
 	}
@@ -303,8 +319,8 @@ func parsed(t *testing.T, text string) *Script {
 	return s
 }
 
-// A script changes devices, here without agents.
-func TestAScriptHappens(t *testing.T) {
+// A script changes devices, which here have no agents.
+func TestAScriptChangesDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		o := small(8, 3)
@@ -330,44 +346,47 @@ func TestAScriptHappens(t *testing.T) {
 		till, _ := started(t, all[0], "till-5c6b-x2x4z", "a/till:1"), started(t, all[1], "till-5c6b-other", "a/till:1")
 		tiller := started(t, all[0], "tiller-1", "a/till:1")
 		go o.Script.play(ctx, o, all)
-		time.Sleep(5*time.Second + time.Millisecond) // at twice the speed
-		if said, c := till(); c.State != engine.Exited || c.ExitCode != 3 || !strings.HasSuffix(said, "\nno prices\nbye\n") {
-			t.Errorf("it is %s with %d, and has said %q", c.State, c.ExitCode, said)
+		time.Sleep(5*time.Second + time.Millisecond) // 10 s of the script, at twice the speed
+		if output, c := till(); c.State != engine.Exited || c.ExitCode != 3 ||
+			!strings.HasSuffix(output, "\nno prices\nbye\n") {
+			t.Errorf("the container is %s with exit code %d and output %q", c.State, c.ExitCode, output)
 		}
-		if said, c := tiller(); c.State != engine.Running {
-			t.Errorf("another workload's is %s: %q", c.State, said)
+		if output, c := tiller(); c.State != engine.Running {
+			t.Errorf("a container of another workload is %s: %q", c.State, output)
 		}
 		if list, _ := all[1].engine.Containers(ctx, plan.LabelPodName); list[0].State != engine.Running {
-			t.Errorf("on another site it is %s", list[0].State)
+			t.Errorf("the container on another site is %s", list[0].State)
 		}
 		again := started(t, all[3], "till-5c6b-again", "a/till:1")
 		if _, c := again(); c.State != engine.Running {
-			t.Errorf("it crashes before its time: %s", c.State)
+			t.Errorf("the container crashes too early: %s", c.State)
 		}
 		time.Sleep(2 * time.Second)
-		if said, c := again(); c.ExitCode != 3 || !strings.Contains(said, "no prices") {
-			t.Errorf("after 4 s at twice the speed it is %s, and has said %q", c.State, said)
+		if output, c := again(); c.ExitCode != 3 || !strings.Contains(output, "no prices") {
+			t.Errorf("after 4 s of the script the container is %s with output %q", c.State, output)
 		}
 		err := all[4].engine.Pull(ctx, "a/menu:2", nil, nil)
-		if !errors.Is(err, engine.ErrNotFound) || !strings.Contains(err.Error(), "manifest for a/menu:2 not found: manifest unknown") {
-			t.Errorf("the pull of an image that is missing: %v", err)
+		if !errors.Is(err, engine.ErrNotFound) ||
+			!strings.Contains(err.Error(), "manifest for a/menu:2 not found: manifest unknown") {
+			t.Errorf("pulling a missing image: %v", err)
 		}
 
-		time.Sleep(4 * time.Second) // 22 s of the script
-		looks := func(n int) (hardware.Report, hardware.Stats) {
+		time.Sleep(4 * time.Second) // until 22 s of the script
+		probe := func(n int) (hardware.Report, hardware.Stats) {
 			r, err := all[n-1].board.Probe(ctx, "")
 			if err != nil {
 				t.Fatal(err)
 			}
 			return r, all[n-1].board.Measure(ctx, "")
 		}
-		if r, _ := looks(1); !r.Power.UnderVoltage || r.Power.Throttled {
+		if r, _ := probe(1); !r.Power.UnderVoltage || r.Power.Throttled {
 			t.Errorf("device 1: %+v", r.Power)
 		}
-		if r, s := looks(2); !r.Power.UnderVoltage || !r.Power.Throttled || r.Temperatures[0].Celsius != 84 || r.Voltages[0].Volts > 4.63 || s.Memory.Available > s.Memory.Capacity/99 {
+		if r, s := probe(2); !r.Power.UnderVoltage || !r.Power.Throttled || r.Temperatures[0].Celsius != 84 ||
+			r.Voltages[0].Volts > 4.63 || s.Memory.Available > s.Memory.Capacity/99 {
 			t.Errorf("device 2: %+v %+v %+v %+v", r.Power, r.Temperatures, r.Voltages, s.Memory)
 		}
-		if r, s := looks(3); r.Power.UnderVoltage || r.Power.Throttled || s.Memory.Available < s.Memory.Capacity/4 {
+		if r, s := probe(3); r.Power.UnderVoltage || r.Power.Throttled || s.Memory.Available < s.Memory.Capacity/4 {
 			t.Errorf("device 3: %+v %+v", r.Power, s)
 		}
 		cut := func(n int) bool {
@@ -380,19 +399,19 @@ func TestAScriptHappens(t *testing.T) {
 			}
 		}
 		down := 0
-		for range 13 { // 26 s of the script: it flaps until 50 s
+		for range 13 { // 26 s of the script; flapping ends at 50 s
 			if cut(3) {
 				down++
 			}
 			if cut(6) {
-				t.Error("another one flaps")
+				t.Error("the line of another device flaps")
 			}
 			time.Sleep(time.Second)
 		}
 		if down < 4 || down > 6 {
-			t.Errorf("its line was cut for %d s of 13, want 5: 10 s of 30 s, at twice the speed", down)
+			t.Errorf("the line was cut for %d s of 13 s, want 5: 10 s of 30 s, at twice the speed", down)
 		}
-		if r, _ := looks(1); r.Power.UnderVoltage || !r.Power.UnderVoltageSeen {
+		if r, _ := probe(1); r.Power.UnderVoltage || !r.Power.UnderVoltageSeen {
 			t.Errorf("device 1 after for=: %+v", r.Power)
 		}
 		if err := all[4].engine.Pull(ctx, "a/menu:2", nil, nil); err != nil {
@@ -400,15 +419,15 @@ func TestAScriptHappens(t *testing.T) {
 		}
 		time.Sleep(4 * time.Second)
 		if cut(3) {
-			t.Error("it flaps after its return")
+			t.Error("the line flaps after return")
 		}
-		time.Sleep(3 * time.Second) // the script has started again
-		if r, s := looks(2); r.Power.Throttled || s.Memory.Available < s.Memory.Capacity/4 {
+		time.Sleep(3 * time.Second) // until the script has started again
+		if r, s := probe(2); r.Power.Throttled || s.Memory.Available < s.Memory.Capacity/4 {
 			t.Errorf("device 2 after the loop: %+v %+v", r.Power, s.Memory)
 		}
 		time.Sleep(12 * time.Second)
-		if r, _ := looks(2); !r.Power.Throttled {
-			t.Error("the loop does not do it again")
+		if r, _ := probe(2); !r.Power.Throttled {
+			t.Error("the loop does not repeat the heat")
 		}
 		cancel()
 		synctest.Wait()

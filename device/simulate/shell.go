@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A shell runs commands in one simulated container: the few that users and kubectl cp need, with a
-// disk in memory.
+// A shell runs commands in one simulated container: the commands that users and kubectl cp need,
+// with a disk in memory.
 type shell struct {
 	spec engine.Spec
 	disk disk
@@ -95,8 +95,8 @@ func (sh *shell) run(ctx context.Context, words []string, s engine.Streams) int 
 	return 0
 }
 
-// script runs commands separated by ; && or ||, until exit. Quotes keep words together; there are
-// no variables or pipes.
+// script runs commands separated by ; && or ||, until exit. Quotes keep words together; variables
+// and pipes are not supported.
 func (sh *shell) script(ctx context.Context, text string, s engine.Streams) (code int, exit bool) {
 	for _, c := range parse(text) {
 		if ctx.Err() != nil || len(c.words) == 0 || c.after == "&&" && code != 0 || c.after == "||" && code == 0 {
@@ -109,7 +109,7 @@ func (sh *shell) script(ctx context.Context, text string, s engine.Streams) (cod
 	return code, false
 }
 
-// interactive runs the lines of stdin. At a terminal it echoes and prompts, as a line discipline
+// interactive runs the lines of stdin. On a terminal it echoes and prompts, as a line discipline
 // and a shell do.
 func (sh *shell) interactive(ctx context.Context, s engine.Streams) (code int) {
 	prompt := func() {
@@ -156,9 +156,9 @@ func (sh *shell) interactive(ctx context.Context, s engine.Streams) (code int) {
 	}
 }
 
-// A command is a command of a script and the operator before it.
+// A command is a command of a script, with the operator before it.
 type command struct {
-	after string // ; && ||
+	after string // operator before the command: ; && ||
 	words []string
 }
 

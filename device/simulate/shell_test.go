@@ -23,10 +23,10 @@ func TestTheShellOfASimulatedContainer(t *testing.T) {
 		{"echo", []string{"echo", "hi", "you"}, "", false, "hi you\n", 0},
 		{"an exit code", []string{"sh", "-c", "exit 3"}, "", false, "", 3},
 		{"a sequence of commands", []string{"sh", "-c", "echo a; false || echo 'b  c'; true && echo d; false && echo e"}, "", false, "a\nb  c\nd\n", 1},
-		{"nothing comes after exit", []string{"/bin/sh", "-c", "exit 2; echo a"}, "", false, "", 2},
+		{"exit ends a sequence", []string{"/bin/sh", "-c", "exit 2; echo a"}, "", false, "", 2},
 		{"cat", []string{"cat"}, "from stdin", false, "from stdin", 0},
 		{"the environment", []string{"sh", "-c", "env"}, "", false, "PATH=/bin\nHOSTNAME=web\nA=b\n", 0},
-		{"its own file", []string{"cat", "/etc/hostname"}, "", false, "web\n", 0},
+		{"a file of the container", []string{"cat", "/etc/hostname"}, "", false, "web\n", 0},
 		{"a directory", []string{"ls", "/"}, "", false, "etc\ntmp\n", 0},
 		{"an unknown command", []string{"vim"}, "", false, "exec: \"vim\": executable file not found in $PATH (this container is simulated)\n", 127},
 		{"input on stdin", []string{"sh"}, "echo a\nfalse\n", false, "a\n", 1},
@@ -38,7 +38,7 @@ func TestTheShellOfASimulatedContainer(t *testing.T) {
 			run := newShell(engine.Spec{Hostname: "web", Env: []string{"A=b"}}).exec(c.command).Run
 			code := run(t.Context(), engine.Streams{Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: &out, TTY: c.tty})
 			if out.String() != c.out || code != c.code {
-				t.Errorf("%q and %d, want %q and %d", &out, code, c.out, c.code)
+				t.Errorf("output %q and exit code %d, want %q and %d", &out, code, c.out, c.code)
 			}
 		})
 	}
@@ -56,7 +56,8 @@ func TestFilesAreCopiedIntoASimulatedContainerAndBack(t *testing.T) {
 		var in bytes.Buffer
 		w := tar.NewWriter(&in)
 		data := bytes.Repeat([]byte("flotilla"), 100_000)
-		for _, h := range []*tar.Header{{Name: "d/", Typeflag: tar.TypeDir}, {Name: "d/a", Size: int64(len(data))}, {Name: "d/link", Linkname: "/etc", Typeflag: tar.TypeSymlink}, {Name: "../../d/b", Size: 1}} {
+		for _, h := range []*tar.Header{{Name: "d/", Typeflag: tar.TypeDir}, {Name: "d/a", Size: int64(len(data))},
+			{Name: "d/link", Linkname: "/etc", Typeflag: tar.TypeSymlink}, {Name: "../../d/b", Size: 1}} {
 			if err := w.WriteHeader(h); err != nil {
 				t.Fatal(err)
 			}
@@ -66,9 +67,10 @@ func TestFilesAreCopiedIntoASimulatedContainerAndBack(t *testing.T) {
 		if out, code := run(&in, "tar", "-xmf", "-", "-C", "/tmp"); code != 0 {
 			t.Fatal(out)
 		}
-		for what, want := range map[string]int{"-d /tmp/d": 0, "-f /tmp/d/a": 0, "-e /tmp/d/link": 1, "-d /tmp/d/a": 1, "-f /d/b": 0} {
+		for what, want := range map[string]int{"-d /tmp/d": 0, "-f /tmp/d/a": 0, "-e /tmp/d/link": 1, "-d /tmp/d/a": 1,
+			"-f /d/b": 0} {
 			if _, code := run(nil, append([]string{"test"}, strings.Fields(what)...)...); code != want {
-				t.Errorf("test %s is %d, want %d", what, code, want)
+				t.Errorf("test %s returns %d, want %d", what, code, want)
 			}
 		}
 		out, code := run(nil, "tar", "cf", "-", "/tmp/d")
@@ -82,7 +84,7 @@ func TestFilesAreCopiedIntoASimulatedContainerAndBack(t *testing.T) {
 				t.Fatalf("got %+v, %v; want %s", h, err, want)
 			}
 			if got, _ := io.ReadAll(r); want == "tmp/d/a" && !bytes.Equal(got, data) {
-				t.Errorf("%d bytes of %d came back", len(got), len(data))
+				t.Errorf("the copied file differs: %d bytes of %d", len(got), len(data))
 			}
 		}
 		if out, code := run(nil, "tar", "cf", "-", "/nothing"); code != 1 || !strings.Contains(out, "no such file") {

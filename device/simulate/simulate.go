@@ -1,9 +1,9 @@
 // Flotilla-simulate runs many devices in one process: the real agent and link, each with a
 // container engine in memory and a simulated board.
 //
-// It is for trying a hub, its page and its limits without hardware. It decides nothing: package
-// agent reacts to what a Script does to boards, lines, images and containers. It connects to a
-// hub's development listener only.
+// It serves to try a hub, its page and its limits without hardware. It decides nothing: package
+// agent reacts to the changes that a Script makes to boards, lines, images and containers. It
+// connects only to the development listener of a hub.
 package main
 
 import (
@@ -22,11 +22,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// MaxCount bounds the devices of one process: each needs two file descriptors on the hub's machine
+// MaxCount limits the devices of one process: each needs two file descriptors on the hub's machine
 // and about 100 kB of memory here.
 const MaxCount = 20_000
 
-// journalSize bounds the bytes of a simulated device's log.
+// journalSize limits the bytes of a simulated device's log.
 const journalSize = 16 << 10
 
 // Options describe a simulation.
@@ -34,10 +34,10 @@ type Options struct {
 	Hub    string // mqtt://127.0.0.1:PORT
 	Count  int    // number of devices
 	Sites  int    // number of sites; devices are assigned in turn
-	Prefix string // of the nodes' names
+	Prefix string // prefix of the nodes' names
 	Log    *slog.Logger
 
-	Script *Script // nil: nothing happens
+	Script *Script // nil: no events
 	Speed  float64 // divides the script's times; 0: 1
 
 	// Dial connects a device; nil: TCP to Hub.
@@ -47,7 +47,7 @@ type Options struct {
 // Check returns every mistake in the options.
 func (o Options) Check() error {
 	var errs []error
-	for hub := range strings.SplitSeq(o.Hub, ",") { // several hubs of one database
+	for hub := range strings.SplitSeq(o.Hub, ",") { // several hubs that share a database
 		u, err := url.Parse(hub)
 		if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
 			errs = append(errs, fmt.Errorf(
@@ -81,7 +81,7 @@ func NodeName(prefix string, n int) string { return fmt.Sprintf("%s-%04d", prefi
 // SiteName returns the name of the site of device n.
 func SiteName(n, sites int) string { return fmt.Sprintf("site-%02d", (n-1)%sites+1) }
 
-// Run runs the devices until ctx ends. Their state is lost then.
+// Run runs the devices until ctx ends. Their state is then lost.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Check(); err != nil {
 		return err
@@ -116,7 +116,7 @@ type hub struct{ *link.Link }
 // Stream implements agent.Hub.
 func (h hub) Stream(id string) request.Stream { return h.Link.Stream(id) }
 
-// quiet drops the routine log lines of a thousand devices.
+// quiet drops the routine log lines of the devices.
 type quiet struct{ slog.Handler }
 
 // Enabled implements slog.Handler.

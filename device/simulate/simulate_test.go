@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-func TestOptionsSayEverythingThatIsWrong(t *testing.T) {
+func TestCheckReportsAllInvalidOptions(t *testing.T) {
 	err := Options{Hub: "http://example.com", Count: 0, Sites: 9, Prefix: "Sim_"}.Check()
 	if err == nil {
-		t.Fatal("nothing is wrong")
+		t.Fatal("Check accepts invalid options")
 	}
 	for _, flag := range []string{"--hub", "--count", "--sites", "--prefix"} {
 		if !strings.Contains(err.Error(), flag) {
-			t.Errorf("%q does not name %s", err, flag)
+			t.Errorf("the error %q does not name %s", err, flag)
 		}
 	}
 	if err := (Options{Hub: "mqtt://127.0.0.1:1883", Count: 8, Sites: 3, Prefix: "sim"}).Check(); err != nil {
@@ -25,7 +25,7 @@ func TestOptionsSayEverythingThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestDevicesAreSpreadOverTheSitesAndDiffer(t *testing.T) {
+func TestDevicesAreSpreadOverSitesAndArchitectures(t *testing.T) {
 	sites, archs := map[string]int{}, map[string]int{}
 	for n := 1; n <= 80; n++ {
 		sites[SiteName(n, 3)]++
@@ -41,25 +41,31 @@ func TestDevicesAreSpreadOverTheSitesAndDiffer(t *testing.T) {
 	}
 }
 
-// Every simulated device connects to the hub, and all of them stop with ctx.
-func TestEveryDeviceDialsAndEnds(t *testing.T) {
+// Every simulated device connects to the hub, and all devices stop with ctx.
+func TestEveryDeviceConnectsAndStops(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var mu sync.Mutex
 	dialled := map[string]bool{}
 	all := make(chan struct{})
-	o := Options{Hub: "mqtt://127.0.0.1:1883", Count: 20, Sites: 2, Prefix: "sim", Dial: func(_ context.Context, node string) (net.Conn, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if dialled[node] = true; len(dialled) == 20 {
-			select {
-			case <-all:
-			default:
-				close(all)
+	o := Options{
+		Hub:    "mqtt://127.0.0.1:1883",
+		Count:  20,
+		Sites:  2,
+		Prefix: "sim",
+		Dial: func(_ context.Context, node string) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if dialled[node] = true; len(dialled) == 20 {
+				select {
+				case <-all:
+				default:
+					close(all)
+				}
 			}
-		}
-		return nil, errors.New("nobody is there")
-	}}
+			return nil, errors.New("no hub here")
+		},
+	}
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, o) }()
 	select {

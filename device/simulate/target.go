@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A target is a device of a script.
+// A target is the number of a device of a script.
 type target = int
 
 // targets returns the devices, counted from 1, for a word of a script: 3, 4..6, sim-0003, site-02
@@ -33,8 +33,8 @@ func (o Options) targets(word string) ([]target, error) {
 	return out, nil
 }
 
-// checkScript checks a script against the devices: that they can do it, that each end matches an
-// event, and that no event starts twice on a device, whatever words name it.
+// checkScript checks a script against the devices: they must support it, each end must match an
+// event, and no event may start twice on a device, whatever words name the device.
 func (o Options) checkScript() (errs []error) {
 	if o.Script == nil {
 		return nil
@@ -101,7 +101,7 @@ func (o Options) checkScript() (errs []error) {
 	return errs
 }
 
-// returns are the verbs that the verb return ends.
+// returns are the verbs whose events the verb return ends.
 var returns = []string{"silence", "flap", "slow"}
 
 // devices returns the words that name an event's devices.
@@ -115,7 +115,7 @@ func (v verb) devices(e event) []string {
 	return []string{"all"}
 }
 
-// Words describes scripts for users.
+// Words returns the description of scripts for users.
 func Words() string {
 	return `  30s    crash till exit=1 after=4s log="no prices"   the pods of workload till crash, now and after each start (oom=true; on=site-02)
   0s     missing example.org/menu:2                   the registry does not have that image (says="..." for another error)

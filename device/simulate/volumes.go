@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	volumesDir  = "flotilla-simulate-" // in the directory for temporary files, with a random part
-	volumesLock = "lock"               // locked while the process runs
+	volumesDir  = "flotilla-simulate-" // directory in TMPDIR; a random part follows
+	volumesLock = "lock"               // file that is locked while the process runs
 )
 
-// makeVolumes creates the directory for the volumes of simulated pods, and removes the directories
-// of killed processes.
+// makeVolumes creates the directory for the volumes of simulated pods, and removes directories left
+// by killed processes.
 func makeVolumes(log *slog.Logger) (dir string, end func(), err error) {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), volumesDir+"*"))
 	if err != nil {
@@ -25,7 +25,7 @@ func makeVolumes(log *slog.Logger) (dir string, end func(), err error) {
 	for _, old := range left {
 		removeLeft(old, log)
 	}
-	for range 10 { // another process may remove it before it is locked
+	for range 10 { // another process may remove the directory before it is locked
 		if dir, err = os.MkdirTemp("", volumesDir); err != nil {
 			break
 		}
@@ -50,7 +50,8 @@ func makeVolumes(log *slog.Logger) (dir string, end func(), err error) {
 	return "", nil, fmt.Errorf("make a directory for the volumes of simulated pods: %w", err)
 }
 
-// removeLeft removes a directory whose process has ended. Without a lock file that is unknown.
+// removeLeft removes a directory whose process has ended. A directory without a lock file stays,
+// because its process may still run.
 func removeLeft(dir string, log *slog.Logger) {
 	info, err := os.Lstat(dir)
 	if err != nil || !info.IsDir() {
@@ -76,7 +77,7 @@ func locked(f *os.File) bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
-// isStill reports whether the locked file is still the one in the directory.
+// isStill reports whether the locked file is still the file in the directory.
 func isStill(dir string, lock *os.File) bool {
 	there, err := os.Lstat(filepath.Join(dir, volumesLock))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A child process of this test holds a directory until it is killed.
+// TestMain also runs as a child process that holds a directory until it is killed.
 func TestMain(m *testing.M) {
 	if os.Getenv("FLOTILLA_TEST_HOLD") != "" {
 		dir, end, err := makeVolumes(slog.New(slog.DiscardHandler))
@@ -17,13 +17,13 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		_, _ = os.Stdout.WriteString(dir + "\n")
-		_, _ = io.Copy(io.Discard, os.Stdin) // Go ends a program in which nothing can happen
+		_, _ = io.Copy(io.Discard, os.Stdin) // a plain deadlock would end the program
 		end()
 	}
 	os.Exit(m.Run())
 }
 
-func TestTheVolumesOfAKilledSimulationAreRemovedByTheNext(t *testing.T) {
+func TestTheNextSimulationRemovesTheVolumesOfAKilledOne(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	cmd := exec.Command(os.Args[0])
@@ -43,27 +43,27 @@ func TestTheVolumesOfAKilledSimulationAreRemovedByTheNext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held := string(line[:n-1])
-	if err := os.MkdirAll(filepath.Join(held, "sim-0001", "volume"), 0o700); err != nil {
+	killed := string(line[:n-1])
+	if err := os.MkdirAll(filepath.Join(killed, "sim-0001", "volume"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	strange, somebodys := filepath.Join(tmp, volumesDir+"strange"), filepath.Join(t.TempDir(), "kept")
-	for _, dir := range []string{strange, somebodys} { // one without a lock file, and the target of a link
+	unlocked, foreign := filepath.Join(tmp, volumesDir+"strange"), filepath.Join(t.TempDir(), "kept")
+	for _, dir := range []string{unlocked, foreign} { // a directory without a lock file, and the target of a link
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(somebodys, volumesLock), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(foreign, volumesLock), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(somebodys, filepath.Join(tmp, volumesDir+"link")); err != nil {
+	if err := os.Symlink(foreign, filepath.Join(tmp, volumesDir+"link")); err != nil {
 		t.Fatal(err)
 	}
 	exists := func(want bool, dirs ...string) {
 		t.Helper()
 		for _, dir := range dirs {
 			if _, err := os.Lstat(dir); (err == nil) != want {
-				t.Errorf("%s: %v, want it there: %v", dir, err, want)
+				t.Errorf("%s: %v, want it to exist: %v", dir, err, want)
 			}
 		}
 	}
@@ -76,12 +76,12 @@ func TestTheVolumesOfAKilledSimulationAreRemovedByTheNext(t *testing.T) {
 		return dir, end
 	}
 	first, endFirst := next()
-	exists(true, held, first)
+	exists(true, killed, first)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	second, endSecond := next()
-	exists(false, held)
-	exists(true, first, second, strange, somebodys)
+	exists(false, killed)
+	exists(true, first, second, unlocked, foreign)
 	endFirst()
 	endSecond()
 	exists(false, first, second)

@@ -17,29 +17,25 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// Files in /etc that hold a pod's name and name servers, made by the device in the kubelet's
-// format:
+// The device makes these files of a pod's /etc, in the kubelet's format:
 //
-//   - hosts, for pods on the host's network, and pods whose address is known before their first
-//     container starts. Other pods, with one container and without aliases and subdomain, use the
-//     engine's, with the same lines.
-//   - resolv.conf, for pods with dnsPolicy None: engines add an address of their own and the
-//     device's options.
+//   - hosts, for pods on the host's network, and pods whose address is known before their first container starts. Other pods, with one container and without aliases and subdomain, use the engine's file, which has the same lines.
+//   - resolv.conf, for pods with dnsPolicy None, because engines add an address of their own and the device's options.
 //
-// Containers may write to them, so they are on a small tmpfs of the pod, beside its volumes in
-// memory.
+// Containers may write to the files, so the files are on a small tmpfs of the pod, beside its
+// volumes in memory.
 
 const (
-	etcDir        = ".etc"          // not a valid name of a volume
-	etcRoom       = 1 << 20         // bytes, for what containers add
+	etcDir        = ".etc"          // not a valid volume name, so it cannot collide
+	etcRoom       = 1 << 20         // bytes, including what containers add
 	clusterDomain = "cluster.local" // the domain that Helm charts expect
 )
 
 // An etcFile is a file in /etc.
 type etcFile struct{ name, text string }
 
-// etcFiles are the /etc files that the device makes for a container; device is the device's own
-// hosts file.
+// etcFiles returns the /etc files that the device makes for a container; device is the text of the
+// device's own hosts file.
 func etcFiles(pod *corev1.Pod, c *corev1.Container, podIP, device string) (files []etcFile) {
 	spec := &pod.Spec
 	switch {
@@ -57,7 +53,7 @@ func etcFiles(pod *corev1.Pod, c *corev1.Container, podIP, device string) (files
 	})
 }
 
-// managedHosts is the hosts file of a pod with its own network.
+// managedHosts returns the hosts file of a pod with its own network.
 func managedHosts(pod *corev1.Pod, ip string) string {
 	names := podspec.Hostname(pod)
 	if pod.Spec.Subdomain != "" {
@@ -85,10 +81,10 @@ func aliases(pod *corev1.Pod) string {
 }
 
 // Etc makes a container's /etc files and returns their mounts. podIP is the address of the pod's
-// shared network; empty: it is unknown before this container starts.
+// shared network; empty: unknown before this container starts.
 func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts []engine.Mount, err error) {
 	if d.Root == "" || !podspec.IsUID(pod.UID) {
-		return nil, nil // this device stores nothing
+		return nil, nil // this device has no directory for volumes
 	}
 	var device []byte
 	if pod.Spec.HostNetwork {
@@ -110,14 +106,14 @@ func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts [
 			return nil, err
 		}
 	}
-	// Running containers mount these files: correct ones are not written, and the inodes stay.
+	// Running containers mount these files, so correct ones are not written and the inodes stay.
 	var wrong []etcFile
 	for _, f := range files {
 		at := filepath.Join(dir, f.name)
 		mounts = append(mounts, engine.Mount{Source: at, Target: "/etc/" + f.name})
 		if b, err := os.ReadFile(at); err != nil || !bytes.Equal(b, []byte(f.text)) {
 			wrong = append(wrong, f)
-			_ = os.Truncate(at, 0) // it may fill the tmpfs
+			_ = os.Truncate(at, 0) // a larger file may fill the tmpfs
 		}
 	}
 	for _, f := range wrong {
@@ -126,14 +122,14 @@ func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts [
 		}
 	}
 	for _, m := range mounts {
-		if err := os.Chmod(m.Source, 0o644); err != nil { // against the umask, or a container's chmod
+		if err := os.Chmod(m.Source, 0o644); err != nil { // undo the umask, or a container's chmod
 			return nil, err
 		}
 	}
 	return mounts, nil
 }
 
-// resolvConf is the resolv.conf for a complete dnsConfig.
+// resolvConf returns the resolv.conf for a complete dnsConfig.
 func resolvConf(c *corev1.PodDNSConfig) string {
 	var b strings.Builder
 	if len(c.Searches) > 0 {

@@ -17,30 +17,36 @@ const managedLines = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::
 
 func TestFilesInEtcMatchTheKubelets(t *testing.T) {
 	two := "2"
-	aliases := []corev1.HostAlias{{IP: "192.0.2.1", Hostnames: []string{"foo", "bar"}}, {IP: "192.0.2.2", Hostnames: []string{"plc.local"}}}
+	aliases := []corev1.HostAlias{
+		{IP: "192.0.2.1", Hostnames: []string{"foo", "bar"}},
+		{IP: "192.0.2.2", Hostnames: []string{"plc.local"}},
+	}
 	const added = "\n# Entries added by HostAliases.\n192.0.2.1\tfoo\tbar\n192.0.2.2\tplc.local\n"
 	for name, c := range map[string]struct {
 		spec  corev1.PodSpec
 		mount string // mount path of a volume
-		ip    string // of a network that its containers share
+		ip    string // address of the pod's shared network
 		want  []etcFile
 	}{
-		"its address and name":            {corev1.PodSpec{}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n"}}},
-		"its own name":                    {corev1.PodSpec{Hostname: "web"}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tweb\n"}}},
-		"its domain":                      {corev1.PodSpec{Hostname: "web-0", Subdomain: "web"}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tweb-0.web.default.svc.cluster.local\tweb-0\n"}}},
-		"its aliases":                     {corev1.PodSpec{HostAliases: aliases}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n" + added}}},
-		"the device's, with host network": {corev1.PodSpec{HostNetwork: true, HostAliases: aliases}, "", "", []etcFile{{"hosts", "# Kubernetes-managed hosts file (host network).\n127.0.0.1 pi-1\n" + added}}},
-		"the engine's, while the address is unknown": {corev1.PodSpec{}, "", "", nil},
-		"the container's own":                        {corev1.PodSpec{}, "/etc/hosts/", "10.0.0.9", nil},
-		"a volume mounted elsewhere does not count":  {corev1.PodSpec{}, "/etc/hosts.d", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n"}}},
-		"the whole resolver": {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{
+		"the pod's address and name":                {corev1.PodSpec{}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n"}}},
+		"a hostname":                                {corev1.PodSpec{Hostname: "web"}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tweb\n"}}},
+		"a subdomain":                               {corev1.PodSpec{Hostname: "web-0", Subdomain: "web"}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tweb-0.web.default.svc.cluster.local\tweb-0\n"}}},
+		"host aliases":                              {corev1.PodSpec{HostAliases: aliases}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n" + added}}},
+		"the device's file, with host network":      {corev1.PodSpec{HostNetwork: true, HostAliases: aliases}, "", "", []etcFile{{"hosts", "# Kubernetes-managed hosts file (host network).\n127.0.0.1 pi-1\n" + added}}},
+		"no file while the address is unknown":      {corev1.PodSpec{}, "", "", nil},
+		"no file if a volume is mounted there":      {corev1.PodSpec{}, "/etc/hosts/", "10.0.0.9", nil},
+		"a volume mounted elsewhere does not count": {corev1.PodSpec{}, "/etc/hosts.d", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n"}}},
+		"a complete resolver": {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{
 			Nameservers: []string{"192.0.2.53", "2001:db8::53"}, Searches: []string{"a.test", "b.test"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "rotate"}},
-		}}, "", "", []etcFile{{"resolv.conf", "search a.test b.test\nnameserver 192.0.2.53\nnameserver 2001:db8::53\noptions ndots:2 rotate\n"}}},
-		"a resolver that is added to the device's": {corev1.PodSpec{DNSPolicy: corev1.DNSDefault, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}}}, "", "", nil},
+		}}, "", "",
+			[]etcFile{{"resolv.conf",
+				"search a.test b.test\nnameserver 192.0.2.53\nnameserver 2001:db8::53\noptions ndots:2 rotate\n"}}},
+		"an addition to the device's resolver": {corev1.PodSpec{DNSPolicy: corev1.DNSDefault, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}}}, "", "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := makePod("app", "wait")
-			p.Spec.HostNetwork, p.Spec.HostAliases, p.Spec.Hostname, p.Spec.Subdomain = c.spec.HostNetwork, c.spec.HostAliases, c.spec.Hostname, c.spec.Subdomain
+			p.Spec.HostNetwork, p.Spec.HostAliases, p.Spec.Hostname, p.Spec.Subdomain = c.spec.HostNetwork,
+				c.spec.HostAliases, c.spec.Hostname, c.spec.Subdomain
 			p.Spec.DNSPolicy, p.Spec.DNSConfig = c.spec.DNSPolicy, c.spec.DNSConfig
 			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: c.mount}}
 			got := etcFiles(&p, &p.Spec.Containers[0], c.ip, "127.0.0.1 pi-1\n")
@@ -57,7 +63,7 @@ func TestFilesInEtcKeepTheirInodesAndFollowThePod(t *testing.T) {
 		must(t, d.Prepare())
 		t.Cleanup(func() { must(t, RemoveVolumes(d.Root, d.Memory)) })
 		if mounts && d.mounts.why != "" {
-			t.Log("without mounts only: ", d.mounts.why)
+			t.Log("tested without mounts only: ", d.mounts.why)
 			continue
 		}
 		p := makePod("app", "wait", "wait")
@@ -76,7 +82,7 @@ func TestFilesInEtcKeepTheirInodesAndFollowThePod(t *testing.T) {
 				t.Errorf("%v: %s", info.Mode(), b)
 			}
 			if isMounted(filepath.Dir(m[0].Source)) != mounts {
-				t.Errorf("its directory is a tmpfs of its own: %v, want %v", !mounts, mounts)
+				t.Errorf("the directory is a tmpfs: %v, want %v", !mounts, mounts)
 			}
 			return info
 		}
@@ -94,7 +100,7 @@ func TestFilesInEtcKeepTheirInodesAndFollowThePod(t *testing.T) {
 		}
 		must(t, d.Clean(p.UID))
 		if _, err := os.Stat(m[0].Source); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("it is left over: %v", err)
+			t.Errorf("after Clean the file still exists: %v", err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// makePod makes a pod with a container for each command.
+// makePod returns a pod with a container for each command.
 func makePod(name string, commands ...string) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)}}
 	for i, c := range commands {
@@ -33,11 +33,17 @@ func must(t *testing.T, err error) {
 }
 
 func emptyDir(name string, medium corev1.StorageMedium) corev1.Volume {
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}}
+	return corev1.Volume{
+		Name:         name,
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}},
+	}
 }
 
 func secretVolume(name string) corev1.Volume {
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}
+	return corev1.Volume{
+		Name:         name,
+		VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}},
+	}
 }
 
 func nestDirs(t *testing.T, dir string, depth int) int {
@@ -86,7 +92,7 @@ const dataUID = "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"
 
 func umask(mask int) int { return syscall.Umask(mask) }
 
-// newDisk is the disk of an agent that mounts, which needs root.
+// newDisk returns the disk of an agent that mounts, which needs root.
 func newDisk(t *testing.T) *Disk {
 	t.Helper()
 	base, err := filepath.EvalSymlinks(t.TempDir())
@@ -107,7 +113,7 @@ func newDisk(t *testing.T) *Disk {
 	return d
 }
 
-// sameFile reports whether two paths lead to one file.
+// sameFile reports whether two paths lead to the same file.
 func sameFile(t *testing.T, a, b string) bool {
 	t.Helper()
 	x, err := os.Stat(a)
@@ -129,14 +135,19 @@ func mountsUnder(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// sourcesFor are the sources of a pod with some volumes, mounted by its first container.
+// sourcesFor returns the sources of a pod whose first container mounts these volumes.
 func sourcesFor(uid string, volumes ...corev1.Volume) podspec.Sources {
 	p := makePod("p", "wait")
 	p.UID = types.UID(uid)
 	p.Spec.Volumes = volumes
 	for _, v := range volumes {
-		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+		p.Spec.Containers[0].VolumeMounts = append(
+			p.Spec.Containers[0].VolumeMounts,
+			corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name},
+		)
 	}
 	return podspec.Sources{Pod: &p, Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
-		Secrets: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}}}}
+		Secrets: []corev1.Secret{
+			{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}},
+		}}
 }

@@ -15,9 +15,9 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// hostPath opens a path of the device, and creates it if its type says so. The policy is checked
-// against the real path, and the opened file stays that one even if links change. fixed: no pod can
-// redirect the path.
+// hostPath opens a path of the device, and creates the path if its type says so. It checks the
+// policy against the real path, and the opened file stays the same even if links change. fixed
+// means that no pod can redirect the path.
 func hostPath(h *corev1.HostPathVolumeSource, owner policy.Document) (f *os.File, fixed bool, err error) {
 	kind := corev1.HostPathUnset
 	if h.Type != nil {
@@ -58,7 +58,7 @@ func hostPath(h *corev1.HostPathVolumeSource, owner policy.Document) (f *os.File
 func openAllowed(owner policy.Document, name string, kind corev1.HostPathType) (*os.File, bool, error) {
 	var create *creation
 	switch kind {
-	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate: // engines treat a missing path differently
+	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate: // create a missing path here, since engines differ in that
 		create = &creation{mode: 0o755}
 	case corev1.HostPathFileOrCreate:
 		create = &creation{mode: 0o755, file: true}
@@ -94,10 +94,10 @@ func openAllowed(owner policy.Document, name string, kind corev1.HostPathType) (
 	if _, err := os.Lstat(name); err != nil {
 		return nil, false, err
 	}
-	return nil, false, fmt.Errorf("it leads to %s, which this device's policy does not allow", real)
+	return nil, false, fmt.Errorf("the path leads to %s, which this device's policy does not allow", real)
 }
 
-// openBelow opens a real path at or below a directory; nil: it is elsewhere.
+// openBelow opens a real path at or below a directory; nil: the path is elsewhere.
 func openBelow(root *os.File, real string, create *creation) (*os.File, bool, error) {
 	at, err := pathOf(root)
 	if err != nil {
@@ -111,10 +111,10 @@ func openBelow(root *os.File, real string, create *creation) (*os.File, bool, er
 	return f, rel == ".", err
 }
 
-// place creates a missing allowed directory; its parents are the owner's to create.
+// place creates a missing allowed directory; only the owner creates its parents.
 func (m *creation) place(path string, whole bool) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return nil // opening it reports other errors
+		return nil // opening the path reports other errors
 	}
 	if !m.file || !whole {
 		return os.MkdirAll(path, m.mode)
@@ -129,8 +129,8 @@ func (m *creation) place(path string, whole bool) error {
 	return f.Close()
 }
 
-// placesOf are the allowed host paths that no pod can redirect: those not inside another allowed
-// path, directly or through a link.
+// placesOf returns the allowed host paths that no pod can redirect: those that are not inside
+// another allowed path, directly or through a link.
 func placesOf(owner policy.Document) []string {
 	var outer policy.Document
 	for _, h := range slices.Sorted(slices.Values(owner.HostPaths)) {
@@ -141,7 +141,7 @@ func placesOf(owner policy.Document) []string {
 	return slices.DeleteFunc(slices.Clone(outer.HostPaths), func(h string) bool {
 		for _, link := range linksOf(h) {
 			if slices.ContainsFunc(outer.HostPaths, func(o string) bool {
-				real, _ := filepath.EvalSymlinks(o) // empty: it does not exist
+				real, _ := filepath.EvalSymlinks(o) // empty: the path does not exist
 				_, in := relativeTo(o, link)
 				_, really := relativeTo(real, link)
 				return o != h && (in || really && real != "")
@@ -153,7 +153,7 @@ func placesOf(owner policy.Document) []string {
 	})
 }
 
-// linksOf are the symbolic links on a path.
+// linksOf returns the symbolic links on a path.
 func linksOf(name string) (links []string) {
 	at, rest := "/", strings.Split(strings.Trim(name, "/"), "/")
 	for len(rest) > 0 && len(links) < 40 {

@@ -27,8 +27,8 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// Neither Docker 20.10 nor Podman's Docker API mounts images. So an image volume is a read-only
-// copy of the image's files, made once for all pods:
+// Docker 20.10 and Podman's Docker API cannot mount images. So an image volume is a read-only copy
+// of the image's files, made once for all pods:
 //
 //	images/<digest>       a complete copy
 //	images/.new-<digest>  an incomplete copy, in progress or interrupted
@@ -42,21 +42,21 @@ const (
 	usesImage = ".image-"
 	newImage  = ".new-"
 	oldImage  = ".old-"
-	imageStep = 16 << 20 // bytes, between two checks of the free space
+	imageStep = 16 << 20 // bytes written between two checks of the free space
 )
 
-// LabelImageOf is the label of containers made only to read an image; its value is the state
+// LabelImageOf is the label of containers that exist only to read an image; its value is the state
 // directory's id.
 const LabelImageOf = "flotilla.dev/image-of"
 
 var errNoRoom = errors.New(
-	"the disk of the agent's directory is too full for it: pods would be evicted")
+	"the disk of the agent's directory is too full for the image: pods would be evicted")
 
-// imageID is the hash in an image's id, as the name of its copy.
+// imageID returns the name of an image's copy: the hash in the image's id.
 func imageID(id string) (string, error) {
 	digest, ok := strings.CutPrefix(id, "sha256:")
 	if b, err := hex.DecodeString(digest); !ok || err != nil || len(b) != 32 {
-		return "", fmt.Errorf("its id %.80q is not a sha256 digest", id)
+		return "", fmt.Errorf("the image id %.80q is not a sha256 digest", id)
 	}
 	return strings.ToLower(digest), nil
 }
@@ -64,8 +64,8 @@ func imageID(id string) (string, error) {
 // copies serializes making and removing copies.
 type copies struct {
 	once   sync.Once
-	one    chan struct{} // held while copies are made or removed
-	untidy atomic.Bool   // a removal was skipped meanwhile
+	one    chan struct{} // semaphore: one goroutine makes or removes copies
+	untidy atomic.Bool   // a removal was skipped while a copy was in progress
 }
 
 func (c *copies) copying() chan struct{} {
@@ -77,16 +77,16 @@ func (c *copies) copying() chan struct{} {
 type ImageCopy struct {
 	Image     string
 	Pod       types.UID
-	Container string // the container that mounts it
+	Container string // the container that mounts the copy
 	State     string // id of the state directory, for LabelImageOf
 	Hard      hardware.Thresholds
 }
 
-// CopyImage makes a copy of an image's files for a container of a pod, unless it exists, and
+// CopyImage makes a copy of an image's files for a container of a pod, unless the copy exists, and
 // returns its name.
 func (d *Disk) CopyImage(ctx context.Context, e engine.Engine, c ImageCopy) (string, error) {
 	copying := d.images.copying()
-	select { // a second pod with the image waits for the first one's copy
+	select { // a second pod with the same image waits for the first pod's copy
 	case copying <- struct{}{}:
 		defer func() {
 			<-copying
@@ -99,7 +99,7 @@ func (d *Disk) CopyImage(ctx context.Context, e engine.Engine, c ImageCopy) (str
 	}
 	id, there, err := e.HasImage(ctx, c.Image)
 	if err == nil && !there {
-		err = errors.New("it was removed meanwhile")
+		err = errors.New("the image was removed meanwhile")
 	}
 	if err != nil {
 		return "", err
@@ -165,7 +165,7 @@ func (d *Disk) fillImage(ctx context.Context, e engine.Engine, c ImageCopy, root
 	return errors.Join(root.Rename(fresh, name), fsync.Dir(root.Name()))
 }
 
-// measured is put that stops when the disk runs full, since others write to it too.
+// measured returns put with checks of the free space, since other programs write to the disk too.
 func (u *unpacking) measured(room func() (int64, error)) func(*tar.Header, io.Reader) error {
 	return func(h *tar.Header, data io.Reader) error {
 		if n := onDisk(h.Size); u.left < n {
@@ -179,7 +179,7 @@ func (u *unpacking) measured(room func() (int64, error)) func(*tar.Header, io.Re
 	}
 }
 
-// roomFor is how many bytes fit on a disk before its pods are evicted.
+// roomFor returns how many bytes can be written to a disk before its pods are evicted.
 func roomFor(in *os.Root, hard hardware.Thresholds) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(in.Name(), &st); err != nil {
@@ -191,7 +191,7 @@ func roomFor(in *os.Root, hard hardware.Thresholds) (int64, error) {
 	return int64(st.Bavail)*block - least, nil
 }
 
-// syncDisk syncs the file system.
+// syncDisk syncs the whole file system.
 func syncDisk(in *os.Root) error {
 	dir, err := in.Open(".")
 	if err != nil {
@@ -213,8 +213,9 @@ func (d *Disk) useImage(pod types.UID, container, name string) error {
 }
 
 // SetUsedImages records that a container that is about to start uses only these copies: an earlier
-// start may have used another image under a moving tag. It reports whether it dropped any.
-func (d *Disk) SetUsedImages(pod types.UID, container string, copies map[string]string) (let bool) {
+// start may have used another image with the same tag. It reports whether another copy became
+// unused.
+func (d *Disk) SetUsedImages(pod types.UID, container string, copies map[string]string) (dropped bool) {
 	if !podspec.IsUID(pod) || len(copies) == 0 {
 		return false
 	}
@@ -224,24 +225,25 @@ func (d *Disk) SetUsedImages(pod types.UID, container string, copies map[string]
 		name, by, _ := strings.Cut(mark, ".")
 		if ours && by == container && !slices.Contains(slices.Collect(maps.Values(copies)), name) &&
 			os.Remove(filepath.Join(dir, file)) == nil {
-			let = true
+			dropped = true
 		}
 	}
-	return let
+	return dropped
 }
 
 // imageVolume opens the copy of a volume.
 func (d *Disk) imageVolume(src podspec.Sources, v *corev1.Volume) (p volumePlace, err error) {
 	name := src.Images[v.Name]
 	if name == "" {
-		return p, errors.New("its image was not copied")
+		return p, errors.New("the volume's image was not copied")
 	}
 	p.fixed, p.readOnly = true, true
 	p.file, err = openPath(filepath.Join(d.Root, imagesDir, name))
 	return p, err
 }
 
-// dropImages removes unused copies and remains of interrupted ones. No copy may be in progress.
+// dropImages removes unused copies and remains of interrupted ones. The caller makes sure that no
+// copy is in progress.
 func (d *Disk) dropImages() error {
 	dir := filepath.Join(d.Root, imagesDir)
 	names := namesIn(dir)
@@ -266,7 +268,7 @@ func (d *Disk) dropImages() error {
 		if used[name] {
 			continue
 		}
-		if !strings.HasPrefix(name, ".") { // an interrupted removal must not look complete
+		if !strings.HasPrefix(name, ".") { // rename first: an interrupted removal must not look like a complete copy
 			if err := root.Rename(name, oldImage+name); err != nil {
 				errs = append(errs, err)
 				continue
@@ -278,7 +280,7 @@ func (d *Disk) dropImages() error {
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// RemoveUnusedImages removes unused copies. While a copy is in progress its maker does that
+// RemoveUnusedImages removes unused copies. While a copy is in progress, CopyImage does that
 // afterwards.
 func (d *Disk) RemoveUnusedImages() {
 	copying := d.images.copying()
@@ -307,11 +309,11 @@ func (d *Disk) EndImageReaders(ctx context.Context, e engine.Engine, state strin
 	}
 }
 
-// RemoveImageReaders removes containers made to read images.
+// RemoveImageReaders removes containers that exist only to read images.
 func RemoveImageReaders(ctx context.Context, e engine.Engine, state string) error {
 	list, err := e.Containers(ctx, LabelImageOf+"="+state)
 	for _, c := range list {
-		if strings.HasPrefix(c.Name, "flotilla-image-"+state+"-") { // an image may have the label too
+		if strings.HasPrefix(c.Name, "flotilla-image-"+state+"-") { // an image may set the label too
 			err = errors.Join(err, e.Remove(ctx, c.ID))
 		}
 	}

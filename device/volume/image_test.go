@@ -19,13 +19,18 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A reportingEngine reports each file of an image before it returns it.
+// A reportingEngine reports every file of an image before it passes the file on.
 type reportingEngine struct {
 	engine.Engine
 	at func()
 }
 
-func (w reportingEngine) ImageTree(ctx context.Context, ref string, s engine.Spec, take func(int64) (func(*tar.Header, io.Reader) error, error)) error {
+func (w reportingEngine) ImageTree(
+	ctx context.Context,
+	ref string,
+	s engine.Spec,
+	take func(int64) (func(*tar.Header, io.Reader) error, error),
+) error {
 	w.at()
 	return w.Engine.ImageTree(ctx, ref, s, func(size int64) (func(*tar.Header, io.Reader) error, error) {
 		w.at()
@@ -47,11 +52,11 @@ func (r *tellingReader) Read(b []byte) (int, error) {
 	return r.from.Read(b)
 }
 
-// An agent killed at any moment leaves no incomplete copy that the next one uses.
+// If the agent is killed at any moment, the next agent does not use an incomplete copy.
 func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
-	twin := enginetest.New()
-	twin.AddImage("model:1", 5000, nil)
-	twin.SetImageTree("model:1", copiedTree...)
+	fake := enginetest.New()
+	fake.AddImage("model:1", 5000, nil)
+	fake.SetImageTree("model:1", copiedTree...)
 	newDisk := func(root string) *Disk {
 		d := &Disk{Root: root}
 		must(t, os.MkdirAll(filepath.Join(root, PodsDir), 0o700))
@@ -70,19 +75,20 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 	whole := func(d *Disk, name string) {
 		t.Helper()
 		if got := treeOf(t, filepath.Join(d.Root, imagesDir, name)); !slices.Equal(got, modelLines) {
-			t.Errorf("the copy holds\n%s", strings.Join(got, "\n"))
+			t.Errorf("the copy contains\n%s", strings.Join(got, "\n"))
 		}
 	}
 	first := newDisk(root)
-	name, err := first.CopyImage(t.Context(), reportingEngine{twin, killed}, work)
+	name, err := first.CopyImage(t.Context(), reportingEngine{fake, killed}, work)
 	must(t, err)
 	whole(first, name)
 	killed()
 	if n < 7 {
-		t.Fatalf("it was killed %d times", n)
+		t.Fatalf("the agent was killed only %d times", n)
 	}
 	for _, moment := range namesIn(moments) {
-		for start, do := range map[string]func(*Disk){"copies": func(*Disk) {}, "cleans up, and copies": (*Disk).RemoveUnusedImages} {
+		for start, do := range map[string]func(*Disk){"copies": func(*Disk) {},
+			"cleans up, and copies": (*Disk).RemoveUnusedImages} {
 			state := filepath.Join(t.TempDir(), "state")
 			must(t, os.CopyFS(state, os.DirFS(filepath.Join(moments, moment))))
 			d := newDisk(state)
@@ -91,12 +97,12 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 				if left == name {
 					whole(d, name)
 				} else if start != "copies" {
-					t.Errorf("killed at %s: %s is left", moment, left)
+					t.Errorf("killed at %s: the clean-up has left %s", moment, left)
 				}
 			}
-			again, err := d.CopyImage(t.Context(), twin, work)
+			again, err := d.CopyImage(t.Context(), fake, work)
 			if must(t, err); again != name {
-				t.Errorf("its name is %s, and then %s", name, again)
+				t.Errorf("the copy's name was %s and is %s", name, again)
 			}
 			whole(d, name)
 			must(t, d.Clean(pod.UID))
@@ -117,16 +123,18 @@ func TestOnlyTheCopyIsMountedAndReadOnly(t *testing.T) {
 	must(t, os.Symlink("model", filepath.Join(dir, "latest")))
 	must(t, os.Symlink("/etc", filepath.Join(dir, "out")))
 	p := showing("model:1")
-	for sub, want := range map[string]string{"": dir, "model": dir + "/model", "model/weights": dir + "/model/weights", "latest": dir + "/model", "out": "!leads out of the volume", "../..": "!must be a relative path", "none": "!no such file"} {
+	for sub, want := range map[string]string{"": dir, "model": dir + "/model", "model/weights": dir + "/model/weights",
+		"latest": dir + "/model", "out": "!leads out of the volume", "../..": "!must be a relative path",
+		"none": "!no such file"} {
 		c := &p.Spec.Containers[0]
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "m", MountPath: "/m", SubPath: sub}}
 		m, err := d.PrepareMounts(podspec.Sources{Pod: &p, Images: map[string]string{"m": id}}, c, policy.Document{})
 		if why, bad := strings.CutPrefix(want, "!"); bad {
 			if err == nil || !strings.Contains(err.Error(), why) {
-				t.Errorf("%q: %v, %v", sub, m.List, err)
+				t.Errorf("subPath %q: %v, %v", sub, m.List, err)
 			}
 		} else if err != nil || len(m.List) != 1 || m.List[0].Source != want || !m.List[0].ReadOnly {
-			t.Errorf("%q: %v, %v", sub, m.List, err)
+			t.Errorf("subPath %q: %v, %v", sub, m.List, err)
 		}
 		must(t, m.Close())
 	}
@@ -136,14 +144,21 @@ func TestOnlyTheCopyIsMountedAndReadOnly(t *testing.T) {
 }
 
 var copiedTree = []enginetest.Entry{
-	entryOf(tar.TypeDir, "model/", ""), entryOf(tar.TypeReg, "model/weights", strings.Repeat("w", 5000), func(h *tar.Header) { h.Mode = 0o644 }), entryOf(tar.TypeSymlink, "latest", "model"),
+	entryOf(tar.TypeDir, "model/", ""), entryOf(tar.TypeReg, "model/weights", strings.Repeat("w", 5000),
+		func(h *tar.Header) { h.Mode = 0o644 }), entryOf(tar.TypeSymlink, "latest", "model"),
 }
 
-var modelLines = []string{"latest Lrwxrwxrwx -> model", "model drwxr-xr-x", `model/weights -rw-r--r-- "wwwwwwwwwwwwwwwwwwww"`}
+var modelLines = []string{
+	"latest Lrwxrwxrwx -> model",
+	"model drwxr-xr-x",
+	`model/weights -rw-r--r-- "wwwwwwwwwwwwwwwwwwww"`,
+}
 
-// showing is a pod that mounts an image.
+// showing returns a pod that mounts an image.
 func showing(image string) corev1.Pod {
 	p := makePod("a", "wait")
-	p.Spec.Volumes = []corev1.Volume{{Name: "m", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: image}}}}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "m", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: image}}},
+	}
 	return p
 }

@@ -15,25 +15,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A mounting is what the agent itself mounts, all below its directory for what must not outlive a
-// boot:
+// A mounting holds the agent's own mounts, all below its directory for files that must not survive
+// a reboot:
 //
 //   - that directory: a tmpfs, so that secrets are never on the flash;
 //   - each emptyDir of medium Memory: a tmpfs with its size;
 //   - while a container starts: bind mounts of its checked subpaths (see subpath.go), like the kubelet's.
 //
-// This needs CAP_SYS_ADMIN in the mount namespace of the container engine. Without it, why has the
-// reason, and unsafe mounts are refused.
+// Mounting needs CAP_SYS_ADMIN in the mount namespace of the container engine. Without that, why
+// has the reason, and unsafe mounts are refused.
 type mounting struct {
 	dir   string
-	may   bool   // may mount at all: a directory was given for it
-	why   string // why the agent does not mount; empty: it does
+	may   bool   // the owner has given a directory for mounts
+	why   string // why the agent cannot mount; empty: it can
 	count atomic.Uint64
 }
 
 const bindsDir = "binds"
 
-// conditionVolumeMounts says whether the agent mounts; True is good.
+// conditionVolumeMounts is the condition that reports whether the agent mounts; True means good.
 const conditionVolumeMounts corev1.NodeConditionType = "VolumeMounts"
 
 func (m *mounting) condition() corev1.NodeCondition {
@@ -63,8 +63,8 @@ func (m *mounting) prepare() error {
 	if err := m.clear(); err != nil {
 		return err
 	}
-	// Running containers may mount an older agent's plain directories: keep them until those have
-	// ended.
+	// Running containers may use an older agent's plain directories, so keep those until the
+	// containers have ended.
 	if !isMounted(m.dir) && len(namesIn(filepath.Join(m.dir, "pods"))) == 0 {
 		if m.refused(mountTmpfs(m.dir, "mode=0700,size=25%")) {
 			return nil
@@ -74,14 +74,14 @@ func (m *mounting) prepare() error {
 	if err := makePrivate(binds); err != nil {
 		return err
 	}
-	// Private, so that binds appear and disappear only here.
+	// The mount is private, so that binds appear and disappear only here.
 	if m.refused(mountTmpfs(binds, "mode=0700,size=1m")) || m.refused(unix.Mount("", binds, "", unix.MS_PRIVATE, "")) {
 		return nil
 	}
 	return nil
 }
 
-// refused records why mounting fails.
+// refused records why a mount has failed.
 func (m *mounting) refused(err error) bool {
 	if err != nil {
 		m.why = fmt.Sprintf(
@@ -91,15 +91,15 @@ func (m *mounting) refused(err error) bool {
 	return err != nil
 }
 
-// bind mounts an open file at a path that only the agent can change. release unmounts it: a started
-// container has its own mount.
+// bind mounts an open file at a path that only the agent can change. release unmounts it again,
+// because a started container has its own mount.
 func (m *mounting) bind(f *os.File) (path string, release func() error, err error) {
 	real, err := pathOf(f)
 	if err != nil {
 		return "", nil, err
 	}
 	if _, above := relativeTo(real, filepath.Join(m.dir, bindsDir)); above {
-		// A pod that may mount the agent's own directory has access to every volume anyway.
+		// A pod that may mount the agent's own directory can access every volume anyway.
 		return real, func() error { return nil }, nil
 	}
 	info, err := f.Stat()
@@ -125,9 +125,9 @@ func (m *mounting) bind(f *os.File) (path string, release func() error, err erro
 	return path, release, nil
 }
 
-// unbind unmounts a bind, and removes only the empty mount point, never the content.
+// unbind unmounts a bind. It removes only the empty mount point, never the content.
 func unbind(path string) error {
-	_ = unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, "") // it may be from before a crash, or not a mount
+	_ = unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, "") // fails if the bind is from before a crash, or not mounted
 	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}
@@ -147,7 +147,7 @@ func (m *mounting) clear() error {
 	return unmountAll(binds)
 }
 
-// unmountAll unmounts everything mounted on a directory.
+// unmountAll unmounts every file system mounted on a directory.
 func unmountAll(dir string) error {
 	for isMounted(dir) {
 		if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
@@ -173,19 +173,19 @@ func isMounted(dir string) bool {
 	return unix.Lstat(dir, &here) == nil && unix.Lstat(filepath.Dir(dir), &above) == nil && here.Dev != above.Dev
 }
 
-// inFirstNamespace reports whether the agent is in the mount namespace of process 1, like container
-// engines. Mount ids are unique across namespaces.
+// inFirstNamespace reports whether the agent is in the mount namespace of process 1, where
+// container engines run. Mount ids are unique across namespaces.
 func inFirstNamespace() bool {
 	first, err := os.ReadFile("/proc/1/mountinfo")
 	if err != nil {
-		return true // unknown; the engine reports a missing mount
+		return true // unknown; if the mounts are missing there, the engine reports it
 	}
 	own, err := os.ReadFile("/proc/self/mountinfo")
 	id := func(b []byte) string { s, _, _ := strings.Cut(string(b), " "); return s }
 	return err == nil && id(first) == id(own)
 }
 
-// makePrivate makes a directory with mode 0700, also if it exists.
+// makePrivate makes a directory with mode 0700, or sets this mode if the directory exists.
 func makePrivate(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -202,7 +202,7 @@ func makePrivate(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// namesIn are the names in a directory; empty: it is missing.
+// namesIn returns the names in a directory; nil if the directory is missing.
 func namesIn(dir string) (names []string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {

@@ -16,13 +16,13 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A Mounts is the mounts of a container while it starts.
+// A Mounts holds the mounts of a container while it starts.
 type Mounts struct {
 	List    []engine.Mount
 	closing []func() error
 }
 
-// Close unmounts what only the start needs.
+// Close unmounts the binds that only the start needs.
 func (m *Mounts) Close() error {
 	var errs []error
 	for _, f := range m.closing {
@@ -32,10 +32,10 @@ func (m *Mounts) Close() error {
 	return errors.Join(errs...)
 }
 
-// ErrSubPath means that the container's subPath is not possible, in any state of the volume.
+// ErrSubPath means that the container's subPath is impossible in any state of the volume.
 var ErrSubPath = errors.New("subPath")
 
-// mountedBy finds the volume of a mount.
+// mountedBy returns the volume of a mount.
 func mountedBy(src podspec.Sources, c *corev1.Container, m corev1.VolumeMount) (*corev1.Volume, error) {
 	i := slices.IndexFunc(src.Pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
 	if i < 0 {
@@ -44,14 +44,15 @@ func mountedBy(src podspec.Sources, c *corev1.Container, m corev1.VolumeMount) (
 	return &src.Pod.Spec.Volumes[i], nil
 }
 
-// notWritten is why a volume's files are not up to date.
+// notWritten means that a volume's files are not up to date.
 type notWritten struct{ error }
 
 // Unwrap implements errors.Unwrap.
 func (e notWritten) Unwrap() error { return e.error }
 
-// mount prepares one volume for a container. As with the kubelet old files are used when new ones
-// fail: a deleted secret does not end a running pod. Refresh reports why they are old.
+// mount prepares one volume for a container. As with the kubelet old files stay in use when new
+// ones cannot be written, so a deleted secret does not end a running pod. Refresh reports the
+// error.
 func (d *Disk) mount(src podspec.Sources, v *corev1.Volume, owner policy.Document) (volumePlace, error) {
 	p, err := d.volume(src, v, owner)
 	if errors.As(err, &notWritten{}) {
@@ -87,8 +88,8 @@ func (d *Disk) SetUp(src podspec.Sources, c *corev1.Container, owner policy.Docu
 	return nil
 }
 
-// PrepareMounts prepares a container's volumes and returns its mounts. The caller closes them, also
-// after an error.
+// PrepareMounts prepares a container's volumes and returns its mounts. The caller must close them,
+// also after an error.
 func (d *Disk) PrepareMounts(src podspec.Sources, c *corev1.Container, owner policy.Document) (*Mounts, error) {
 	out := &Mounts{}
 	for _, m := range c.VolumeMounts {
@@ -131,7 +132,8 @@ func (d *Disk) PrepareMounts(src podspec.Sources, c *corev1.Container, owner pol
 	return out, nil
 }
 
-// objectsOf names the objects that a volume's files come from; empty: none.
+// objectsOf names the objects from which a volume's files come; empty: the volume has no such
+// files.
 func objectsOf(v *corev1.Volume) string {
 	var names []string
 	secret := func(name string) { names = append(names, fmt.Sprintf("secret %q", name)) }
@@ -153,7 +155,7 @@ func objectsOf(v *corev1.Volume) string {
 	return strings.Join(names, ", ")
 }
 
-// source is a path through which an engine reaches the found volume and nothing else.
+// source returns a path by which an engine reaches the found volume and nothing else.
 func (d *Disk) source(p volumePlace, out *Mounts) (string, error) {
 	if p.fixed {
 		return pathOf(p.file)

@@ -20,20 +20,20 @@ import (
 )
 
 // PersistentDir is the directory of the persistent volumes in the state directory, each named by
-// its uid. They outlive pods, agents and enrolments, and are removed only when the hub says so for
-// each: a volume that the hub does not name stays.
+// its uid. They outlive pods, agents and enrolments. The agent removes a volume only when the hub
+// requests the removal by the volume's uid.
 const PersistentDir = "persistent"
 
-// A groupOwners records, by volume, the pod whose group owns its files.
+// A groupOwners records, for each volume, the pod whose group was set last.
 type groupOwners struct {
-	keyedLocks // by volume
+	keyedLocks // one lock for each volume
 	given      struct {
 		sync.Mutex
 		to map[types.UID]types.UID
 	}
 }
 
-// has reports whether a volume was given last to this pod's group.
+// has reports whether the group of this pod was set last.
 func (c *groupOwners) has(volume, pod types.UID) bool {
 	c.given.Lock()
 	defer c.given.Unlock()
@@ -99,11 +99,11 @@ func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 	return p, err
 }
 
-// maxDepth is the highest depth of directories in a volume that is given to a group.
+// maxDepth is the greatest depth of nested directories in a volume whose group is set.
 const maxDepth = 256
 
-// setGroup gives a volume's files to a pod's group, like the kubelet: once for each pod, or with
-// fsGroupChangePolicy OnRootMismatch if the volume's root has another group.
+// setGroup sets the group of a volume's files to the pod's, like the kubelet: once for each pod, or
+// with fsGroupChangePolicy OnRootMismatch only if the volume's root has another group.
 func (d *Disk) setGroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *corev1.Pod) (err error) {
 	group := groupOf(pod)
 	if group < 0 || d.claims.has(volume, pod.UID) {
@@ -130,7 +130,7 @@ func (d *Disk) setGroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *c
 		}
 		return in.Chmod(name, mode)
 	}
-	// The root comes last, so that an interrupted change is detected.
+	// The volume's root comes last, so that an interrupted change is detected.
 	err = fs.WalkDir(in.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		if err == nil && name != "." {
 			var info fs.FileInfo
@@ -139,7 +139,7 @@ func (d *Disk) setGroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *c
 			}
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
+			return nil // the file was removed meanwhile
 		}
 		if strings.Count(name, "/") >= maxDepth {
 			return fmt.Errorf("more than %d nested directories", maxDepth)
@@ -155,7 +155,7 @@ func (d *Disk) setGroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *c
 	return err
 }
 
-// States says which of the hub's volumes exist, and which were removed as requested.
+// States reports which of the hub's volumes exist, and which were removed as requested.
 func (d *Disk) States(volumes []wire.Volume) (list []wire.VolumeState) {
 	for _, v := range volumes {
 		if !podspec.IsUID(v.UID) {

@@ -15,9 +15,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// claiming is the sources of a pod with the claim "data", as sent by the hub.
+// claiming returns the sources of a pod that mounts the claim "data", as sent by the hub.
 func claiming(pod string, volume wire.Volume) (podspec.Sources, *corev1.Volume) {
-	v := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}
+	v := corev1.Volume{
+		Name: "v",
+		VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		},
+	}
 	src := sourcesFor(pod, v)
 	src.Pod.Namespace = "default"
 	volume.Namespace, volume.Claim = "default", "data"
@@ -53,18 +58,18 @@ func TestPersistentVolumes(t *testing.T) {
 		must(t, err)
 		return info.Sys().(*syscall.Stat_t).Gid, info.Mode()
 	}
-	for name, story := range map[string]func(t *testing.T, d *Disk){
+	for name, check := range map[string]func(t *testing.T, d *Disk){
 		"a new volume is made for all users in a private directory": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
 			must(t, err)
 			if path != filepath.Join(d.Root, PersistentDir, dataUID) {
-				t.Errorf("it is %s", path)
+				t.Errorf("the volume is at %s", path)
 			}
 			if _, mode := owner(t, path); mode.Perm() != 0o777 {
-				t.Errorf("it has %v", mode)
+				t.Errorf("the volume has mode %v", mode)
 			}
 			if _, mode := owner(t, filepath.Dir(path)); mode.Perm() != 0o700 {
-				t.Errorf("its parent has %v", mode)
+				t.Errorf("the parent directory has mode %v", mode)
 			}
 		},
 		"a lost volume is not made again": func(t *testing.T, d *Disk) {
@@ -74,7 +79,7 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Errorf("it says %v", err)
 			}
 			if _, err := os.Lstat(filepath.Join(d.Root, PersistentDir, dataUID)); err == nil {
-				t.Error("it was made")
+				t.Error("the lost volume was made again")
 			}
 		},
 		"an unknown volume, or one to be removed, is not mounted": func(t *testing.T, d *Disk) {
@@ -86,13 +91,13 @@ func TestPersistentVolumes(t *testing.T) {
 			src, v := claiming("a", volume)
 			src.Pod.Namespace = "other"
 			if _, err := d.volume(src, v, policy.Document{}); err == nil {
-				t.Error("another namespace gets it")
+				t.Error("a pod of another namespace mounts the volume")
 			}
 		},
 		"names with a path are refused": func(t *testing.T, d *Disk) {
 			for _, uid := range []types.UID{"..", "../x", "a/b", ""} {
 				if _, err := d.claim(t, "a", wire.Volume{UID: uid}); err == nil {
-					t.Errorf("%q is mounted", uid)
+					t.Errorf("a volume with uid %q is mounted", uid)
 				}
 				must(t, d.RemovePersistent(wire.Volume{UID: uid, Remove: true}))
 			}
@@ -103,14 +108,14 @@ func TestPersistentVolumes(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(out, "canary"), nil, 0o600))
 			must(t, os.Symlink(out, filepath.Join(d.Root, PersistentDir, dataUID)))
 			if _, err := d.claim(t, "a", volume); err == nil {
-				t.Error("it is mounted")
+				t.Error("a link is mounted")
 			}
 			must(t, d.RemovePersistent(wire.Volume{UID: dataUID, Remove: true}))
 			if _, err := os.Stat(filepath.Join(out, "canary")); err != nil {
 				t.Error(err)
 			}
 		},
-		"it outlives its pod and its agent": func(t *testing.T, d *Disk) {
+		"a volume outlives its pod and its agent": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
 			must(t, err)
 			must(t, os.WriteFile(filepath.Join(path, "f"), []byte("x"), 0o600))
@@ -120,7 +125,7 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Error(err)
 			}
 		},
-		"only a removal request removes it": func(t *testing.T, d *Disk) {
+		"only a removal request removes a volume": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
 			must(t, err)
 			must(t, os.MkdirAll(filepath.Join(path, "d", "e"), 0o700))
@@ -128,16 +133,16 @@ func TestPersistentVolumes(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(path, "d", "e")); err != nil {
 				t.Fatal(err)
 			}
-			told := []wire.Volume{{UID: dataUID, Remove: true}}
-			if got := d.States(told); len(got) != 0 {
+			requested := []wire.Volume{{UID: dataUID, Remove: true}}
+			if got := d.States(requested); len(got) != 0 {
 				t.Errorf("the state is %v before the removal", got)
 			}
-			must(t, d.RemovePersistent(told[0]))
-			if got := d.States(told); len(got) != 1 || !got[0].Gone {
+			must(t, d.RemovePersistent(requested[0]))
+			if got := d.States(requested); len(got) != 1 || !got[0].Gone {
 				t.Errorf("it says %v", got)
 			}
 			if _, err := os.Lstat(path); err == nil {
-				t.Error("it is there")
+				t.Error("the removed volume still exists")
 			}
 		},
 		"only the state of named volumes is reported": func(t *testing.T, d *Disk) {
@@ -151,11 +156,11 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Errorf("it says %v", got)
 			}
 		},
-		"its files get the pod's group, once for each pod": func(t *testing.T, d *Disk) {
+		"the files of a volume get the pod's group, once for each pod": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume, group(1234, corev1.FSGroupChangeAlways))
 			must(t, err)
 			if gid, mode := owner(t, path); gid != 1234 || mode&os.ModeSetgid == 0 {
-				t.Errorf("its group is %d, mode %v", gid, mode)
+				t.Errorf("the volume has group %d, mode %v", gid, mode)
 			}
 			f, sub := filepath.Join(path, "f"), filepath.Join(path, "sub")
 			must(t, os.WriteFile(f, nil, 0o600))
@@ -168,18 +173,18 @@ func TestPersistentVolumes(t *testing.T) {
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeOnRootMismatch))
 			must(t, err)
 			if gid, _ := owner(t, f); gid != 0 {
-				t.Errorf("its file was given to %d although the volume has the group", gid)
+				t.Errorf("a file got group %d although the volume's root has the group", gid)
 			}
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))
 			must(t, err)
 			if gid, mode := owner(t, f); gid != 1234 || mode.Perm() != 0o660 {
-				t.Errorf("the group of its file is %d, mode %v", gid, mode)
+				t.Errorf("a file has group %d, mode %v", gid, mode)
 			}
 			if gid, mode := owner(t, sub); gid != 1234 || mode.Perm() != 0o770 || mode&os.ModeSetgid == 0 {
-				t.Errorf("the group of its directory is %d, mode %v", gid, mode)
+				t.Errorf("a directory has group %d, mode %v", gid, mode)
 			}
 			if gid, mode := owner(t, out); gid == 1234 || mode.Perm() != 0o600 {
-				t.Errorf("the group of a link's target is %d, mode %v", gid, mode)
+				t.Errorf("a link's target has group %d, mode %v", gid, mode)
 			}
 			must(t, os.Lchown(f, 0, 0))
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))
@@ -189,6 +194,6 @@ func TestPersistentVolumes(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) { story(t, newDisk(t)) })
+		t.Run(name, func(t *testing.T) { check(t, newDisk(t)) })
 	}
 }

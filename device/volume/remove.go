@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOpen is how many nested directories are open while a tree is removed.
+// maxOpen is the number of nested directories that are open while a tree is removed.
 const maxOpen = 128
 
 // removeTree removes a directory tree that a container has made, perhaps a hundred thousand levels
-// deep: what is deeper than maxOpen is moved up first, to save file descriptors. It follows no link
-// out of the tree.
+// deep. It moves directories below maxOpen levels to the top first, to save file descriptors. It
+// follows no link out of the tree.
 func removeTree(root *os.Root, name string) error {
 	info, err := root.Lstat(name)
 	switch {
@@ -38,7 +38,7 @@ func removeTree(root *os.Root, name string) error {
 }
 
 type removal struct {
-	top   int // its descriptor
+	top   int // file descriptor of the top directory
 	moved int // number of directories moved to the top
 }
 
@@ -46,7 +46,7 @@ type removal struct {
 func (t *removal) empty(dir *os.File, room int) error {
 	for {
 		names, err := dir.Readdirnames(256)
-		if errors.Is(err, io.EOF) { // removals may hide names from the listing
+		if errors.Is(err, io.EOF) { // list again until empty, since removals may hide names from the listing
 			if _, err := dir.Seek(0, io.SeekStart); err != nil {
 				return err
 			}
@@ -65,11 +65,11 @@ func (t *removal) empty(dir *os.File, room int) error {
 	}
 }
 
-// remove removes one name in a directory, or moves it to the top.
+// remove removes one name in a directory, or moves a directory to the top.
 func (t *removal) remove(dir *os.File, name string, room int) error {
 	at := int(dir.Fd())
 	err := unix.Unlinkat(at, name, 0)
-	if err != unix.EISDIR && err != unix.EPERM { // of a directory: EISDIR on Linux, EPERM in POSIX
+	if err != unix.EISDIR && err != unix.EPERM { // for a directory: EISDIR on Linux, EPERM in POSIX
 		return err
 	}
 	if err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR); err != unix.ENOTEMPTY && err != unix.EEXIST {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pod's files are removed however deep containers have nested them.
+// A pod's files are removed even if containers have nested them very deeply.
 func TestDeeplyNestedFilesOfAPodAreRemoved(t *testing.T) {
 	var before, few unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
@@ -44,15 +44,15 @@ func TestDeeplyNestedFilesOfAPodAreRemoved(t *testing.T) {
 	err := d.Clean("u")
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
 	if left := namesIn(filepath.Join(d.Root, PodsDir)); err != nil || len(left) > 0 {
-		t.Errorf("%.200v, left is %q", err, left)
+		t.Errorf("Clean returns %.200v and leaves %q", err, left)
 	}
 	if left := namesIn(far); len(left) != 1 {
-		t.Errorf("the links' target is %q", left)
+		t.Errorf("the links' target contains %q", left)
 	}
-	if err := d.Clean("u"); err != nil { // a second time
+	if err := d.Clean("u"); err != nil { // removing again is not an error
 		t.Error(err)
 	}
 	if err != nil {
-		t.SkipNow() // otherwise the clean-up fails at a name of 6,000 letters
+		t.SkipNow() // t.TempDir cannot remove a path of 6,000 bytes
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pods write into volumes while others mount paths inside them. A checked path that is opened again
-// may lead elsewhere, so a path is walked once: each name is opened from the previous directory's
-// descriptor, without following links, and the last descriptor is mounted. This is the kubelet's
-// way (pkg/volume/util/subpath). It equals openat2 with RESOLVE_BENEATH|RESOLVE_NO_SYMLINKS, but
-// works with every kernel and seccomp filter.
+// Pods write into volumes while other containers mount paths inside them. A checked path that is
+// opened again may lead elsewhere. So a path is walked once: each name is opened from the previous
+// directory's descriptor, without following links, and the last descriptor is mounted, as in the
+// kubelet (pkg/volume/util/subpath). That equals openat2 with RESOLVE_BENEATH|RESOLVE_NO_SYMLINKS,
+// but works with every kernel and seccomp filter.
 
-// errMoving means that a path has changed between two looks.
-var errMoving = errors.New("it is changing while it is mounted")
+// errMoving means that a path has changed between its resolution and its walk.
+var errMoving = errors.New("the path is changing while it is mounted")
 
 // openPath opens a path that only the device's owner and the agent can change, with O_PATH.
 func openPath(path string) (*os.File, error) {
@@ -29,20 +29,20 @@ func openPath(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// pathOf is the current path of an open file; for messages, and as a start.
+// pathOf returns the current path of an open file, for messages and as a start.
 func pathOf(f *os.File) (string, error) { return os.Readlink(viaProc(f)) }
 
-// viaProc is a path of an open file that cannot be redirected.
+// viaProc returns a path of an open file that cannot be redirected.
 func viaProc(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// A creation says how to create a missing path; nil: not at all.
+// A creation says how to create a missing path; nil: do not create it.
 type creation struct {
-	mode fs.FileMode // of the directories
+	mode fs.FileMode // mode of new directories
 	file bool        // the last name is a file
 }
 
-// walk opens a path below a directory, and creates what is missing. A symbolic link is an error:
-// see follow.
+// walk opens a path below a directory, and creates missing parts if make is not nil. A symbolic
+// link is an error; the caller resolves links first.
 func walk(root *os.File, rel string, make *creation) (*os.File, error) {
 	at, err := unix.Openat(int(root.Fd()), ".", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if rel == "." {
@@ -106,7 +106,7 @@ func openName(dir *os.File, name string, make *creation, last bool) (*os.File, e
 	case !last && !info.IsDir():
 		err = &fs.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
 	case made && info.IsDir():
-		err = os.Chmod(viaProc(f), make.mode) // against the umask
+		err = os.Chmod(viaProc(f), make.mode) // Mkdir or open has applied the umask
 	case made && info.Mode().IsRegular():
 		err = os.Chmod(viaProc(f), 0o644)
 	}
@@ -116,8 +116,8 @@ func openName(dir *os.File, name string, make *creation, last bool) (*os.File, e
 	return f, nil
 }
 
-// resolveLinks resolves the symbolic links of a path, as a hint that walk does not rely on. A
-// missing last part stays.
+// resolveLinks resolves the symbolic links of a path; walk does not rely on the result. A missing
+// last part stays.
 func resolveLinks(path string) (string, error) {
 	rest := ""
 	for {
@@ -135,7 +135,7 @@ func resolveLinks(path string) (string, error) {
 	}
 }
 
-// relativeTo is the relative path from dir to path; not ok: path is elsewhere.
+// relativeTo returns the relative path from dir to path; if ok is false, path is not below dir.
 func relativeTo(dir, path string) (rel string, ok bool) {
 	rel, err := filepath.Rel(dir, path)
 	return rel, err == nil && (rel == "." || filepath.IsLocal(rel))

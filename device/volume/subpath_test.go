@@ -33,19 +33,19 @@ func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
 	for _, c := range []struct {
 		name, sub string
 		readOnly  bool
-		leads     string // path in the volume; empty: it is refused
+		leads     string // path in the volume; empty: refused
 	}{
 		{"a directory", "a/b", false, "a/b"},
 		{"a file", "a/f", false, "a/f"},
 		{"the volume itself", ".", false, "."},
-		{"a missing directory is made", "new/dir", false, "new/dir"},
-		{"in a volume of files a missing directory is not made", "new/dir", true, ""},
+		{"a missing directory is created", "new/dir", false, "new/dir"},
+		{"in a volume of files a missing directory is refused", "new/dir", true, ""},
 		{"a link inside", "in", false, "a"},
 		{"a path behind a link inside", "in/b", false, "a/b"},
 		{"a link that leads up and comes back", "a/up", false, "a/b"},
 		{"a missing path behind a link inside", "in/new", false, "a/new"},
-		{"up", "../x", false, ""},
-		{"up from inside", "a/../../b", false, ""},
+		{"a parent", "../x", false, ""},
+		{"a parent from inside", "a/../../b", false, ""},
 		{"an absolute path", "/etc", false, ""},
 		{"a link out", "out", false, ""},
 		{"a path behind a link out", "out/canary", false, ""},
@@ -57,7 +57,7 @@ func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
 		{"a link that leads nowhere", "nowhere", false, ""},
 		{"the magic link of a process", "magic", false, ""},
 		{"a file on the way", "a/f/x", false, ""},
-		{"nothing", "", false, ""},
+		{"an empty path", "", false, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -86,16 +86,16 @@ func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
 			}
 			defer f.Close()
 			if at, err := pathOf(f); c.leads == "" || err != nil || at != filepath.Join(root, c.leads) {
-				t.Errorf("it leads to %s (%v), want %q", at, err, c.leads)
+				t.Errorf("the path leads to %s (%v), want %q", at, err, c.leads)
 			}
 		})
 	}
 	if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
-		t.Errorf("the outside directory has %v now", got)
+		t.Errorf("the outside directory contains %v", got)
 	}
 }
 
-// A walk follows no link, even if the hint is outdated.
+// A walk follows no link, even if the path from resolveLinks is outdated.
 func TestAWalkFollowsNoLink(t *testing.T) {
 	out := outside(t)
 	root := t.TempDir()
@@ -111,7 +111,7 @@ func TestAWalkFollowsNoLink(t *testing.T) {
 		}
 	}
 	if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
-		t.Errorf("the outside directory has %v now", got)
+		t.Errorf("the outside directory contains %v", got)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestModesDoNotDependOnTheUmask(t *testing.T) {
 			info, err := os.Stat(filepath.Join(root, name))
 			must(t, err)
 			if info.Mode() != os.ModeDir|0o777|os.ModeSetgid {
-				t.Errorf("under umask %03o, %s is %v, want that of its volume", mask, name, info.Mode())
+				t.Errorf("with umask %03o the mode of %s is %v, want the volume's", mask, name, info.Mode())
 			}
 		}
 		must(t, f.Close())
@@ -149,37 +149,37 @@ func TestAHostPathIsCheckedByItsRealPath(t *testing.T) {
 	link(t, allowed+"/dir", allowed+"/in")
 	link(t, base+"/owner/real", base+"/owners") // the owner's link
 	link(t, allowed+"/turned", base+"/alias")   // the owner's link through a path that pods can write
-	link(t, other, allowed+"/turned")           // changed by a pod
-	link(t, other, allowed+"/nested")           // changed by a pod too
+	link(t, other, allowed+"/turned")           // a pod has redirected it
+	link(t, other, allowed+"/nested")           // a pod has replaced it
 	policy := allowing(allowed, also, base+"/owners", base+"/alias", allowed+"/nested", base+"/missing", base+"/new.conf")
 	for _, c := range []struct {
 		name  string
 		h     corev1.HostPathVolumeSource
-		leads string // empty: it is refused
+		leads string // empty: refused
 		fixed bool
 	}{
 		{"an allowed path itself", corev1.HostPathVolumeSource{Path: allowed}, allowed, true},
-		{"a path inside it", corev1.HostPathVolumeSource{Path: allowed + "/dir"}, allowed + "/dir", false},
-		{"a directory that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/a/b"}, allowed + "/a/b", false},
-		{"a file that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/g", Type: kind(corev1.HostPathFileOrCreate)}, allowed + "/g", false},
-		{"a missing allowed directory is made", corev1.HostPathVolumeSource{Path: base + "/missing/x", Type: kind(corev1.HostPathDirectoryOrCreate)}, base + "/missing/x", false},
-		{"a missing allowed file is made", corev1.HostPathVolumeSource{Path: base + "/new.conf", Type: kind(corev1.HostPathFileOrCreate)}, base + "/new.conf", true},
+		{"a path inside an allowed path", corev1.HostPathVolumeSource{Path: allowed + "/dir"}, allowed + "/dir", false},
+		{"a missing directory is created", corev1.HostPathVolumeSource{Path: allowed + "/a/b"}, allowed + "/a/b", false},
+		{"a missing file is created", corev1.HostPathVolumeSource{Path: allowed + "/g", Type: kind(corev1.HostPathFileOrCreate)}, allowed + "/g", false},
+		{"a missing allowed directory is created", corev1.HostPathVolumeSource{Path: base + "/missing/x", Type: kind(corev1.HostPathDirectoryOrCreate)}, base + "/missing/x", false},
+		{"a missing allowed file is created", corev1.HostPathVolumeSource{Path: base + "/new.conf", Type: kind(corev1.HostPathFileOrCreate)}, base + "/new.conf", true},
 		{"a link to another allowed path", corev1.HostPathVolumeSource{Path: allowed + "/across/x"}, also + "/x", false},
 		{"a link inside", corev1.HostPathVolumeSource{Path: allowed + "/in"}, allowed + "/dir", false},
 		{"an allowed path that is the owner's link", corev1.HostPathVolumeSource{Path: base + "/owners/x"}, base + "/owner/real/x", false},
 		{"a file is not a directory", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathDirectory)}, "", false},
 		{"a file is not replaced by a directory", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathDirectoryOrCreate)}, "", false},
 		{"a directory is not a socket", corev1.HostPathVolumeSource{Path: allowed + "/dir", Type: kind(corev1.HostPathSocket)}, "", false},
-		{"a directory that must exist and does not", corev1.HostPathVolumeSource{Path: allowed + "/none", Type: kind(corev1.HostPathDirectory)}, "", false},
+		{"a missing directory that must exist", corev1.HostPathVolumeSource{Path: allowed + "/none", Type: kind(corev1.HostPathDirectory)}, "", false},
 		{"a link out of the allowed path", corev1.HostPathVolumeSource{Path: allowed + "/out"}, "", false},
 		{"a link to a file outside of the allowed path", corev1.HostPathVolumeSource{Path: allowed + "/outfile", Type: kind(corev1.HostPathFileOrCreate)}, "", false},
-		{"a path behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/canary"}, "", false},
-		{"a missing path behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new"}, "", false},
-		{"a missing file behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new", Type: kind(corev1.HostPathFileOrCreate)}, "", false},
+		{"a path behind a link out", corev1.HostPathVolumeSource{Path: allowed + "/out/canary"}, "", false},
+		{"a missing path behind a link out", corev1.HostPathVolumeSource{Path: allowed + "/out/new"}, "", false},
+		{"a missing file behind a link out", corev1.HostPathVolumeSource{Path: allowed + "/out/new", Type: kind(corev1.HostPathFileOrCreate)}, "", false},
 		{"an allowed path inside another that a pod has redirected", corev1.HostPathVolumeSource{Path: allowed + "/nested/canary"}, "", false},
 		{"an allowed path whose parent a pod has redirected", corev1.HostPathVolumeSource{Path: base + "/alias/canary"}, "", false},
 		{"a forbidden path", corev1.HostPathVolumeSource{Path: other}, "", false},
-		{"up and out of the allowed path", corev1.HostPathVolumeSource{Path: allowed + "/../other"}, "", false},
+		{"a parent of the allowed path", corev1.HostPathVolumeSource{Path: allowed + "/../other"}, "", false},
 		{"a relative path", corev1.HostPathVolumeSource{Path: "etc"}, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -192,11 +192,11 @@ func TestAHostPathIsCheckedByItsRealPath(t *testing.T) {
 			}
 			defer f.Close()
 			if at, err := pathOf(f); err != nil || at != c.leads || fixed != c.fixed {
-				t.Errorf("it leads to %s (fixed: %v), want %q (%v)", at, fixed, c.leads, c.fixed)
+				t.Errorf("the path leads to %s (fixed %v), want %q (fixed %v)", at, fixed, c.leads, c.fixed)
 			}
 		})
 	}
 	if got := names(t, other); !slices.Equal(got, []string{"canary"}) {
-		t.Errorf("the forbidden directory has %v now", got)
+		t.Errorf("the forbidden directory contains %v", got)
 	}
 }

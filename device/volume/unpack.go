@@ -13,36 +13,36 @@ import (
 	"strings"
 )
 
-// Limits of an image that is copied: its content is untrusted.
+// Limits of a copied image, whose content is untrusted.
 const (
 	maxEntries = 250_000
-	maxLevels  = 200  // of directories
+	maxLevels  = 200  // nested directories
 	maxTarget  = 4096 // bytes of a symbolic link, the kernel's limit
 )
 
-// An unpacking writes an image's files into a directory and nowhere else: a name that leads out of
-// it is an error. It writes no device nodes, pipes, sockets, file capabilities or set-user-ID bits.
+// An unpacking writes an image's files into a directory only: a name that leads out of it is an
+// error. It writes no device nodes, pipes, sockets, file capabilities or set-user-ID bits.
 type unpacking struct {
 	root    *os.Root
-	left    int64 // bytes
+	left    int64 // bytes that may still be written
 	entries int
-	owned   bool                   // files get their owners from the image
-	closed  map[string]fs.FileMode // directories without write permission, set at the end
+	owned   bool                   // set the owners of the image
+	closed  map[string]fs.FileMode // modes of directories without write permission, set at the end
 }
 
 func (u *unpacking) put(h *tar.Header, data io.Reader) error {
 	if h.Name == "" || strings.ContainsRune(h.Name+h.Linkname, 0) {
-		return fmt.Errorf("it has a file without a name: %.64q", h.Name)
+		return fmt.Errorf("the image has a file without a name: %.64q", h.Name)
 	}
 	name, err := inTree(h.Name)
 	if err != nil || name == "." {
 		return err
 	}
 	if u.entries++; u.entries > maxEntries {
-		return fmt.Errorf("it has more than %d files", maxEntries)
+		return fmt.Errorf("the image has more than %d files", maxEntries)
 	}
 	if strings.Count(name, "/") >= maxLevels {
-		return fmt.Errorf("it has more than %d nested directories", maxLevels)
+		return fmt.Errorf("the image has more than %d nested directories", maxLevels)
 	}
 	if u.left -= onDisk(h.Size); h.Size < 0 || u.left < 0 {
 		return fmt.Errorf("%.256q: %w", name, errNoRoom)
@@ -53,10 +53,10 @@ func (u *unpacking) put(h *tar.Header, data io.Reader) error {
 	return nil
 }
 
-// onDisk is the disk space of a file with its inode.
+// onDisk returns the disk space of a file with its inode.
 func onDisk(size int64) int64 { return (size+4095)&^4095 + 512 }
 
-// inTree is an archive's name as a path below its root.
+// inTree converts an archive's name into a path below the root.
 func inTree(name string) (string, error) {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
@@ -82,7 +82,7 @@ func (u *unpacking) write(name string, h *tar.Header, data io.Reader) error {
 		return err
 	case old.IsDir() && h.Typeflag == tar.TypeDir:
 		return u.dir(name, h)
-	default: // a directory with content stays, and is an error
+	default: // removing a directory with content is an error
 		if err := u.root.Remove(name); err != nil {
 			return err
 		}
@@ -95,9 +95,9 @@ func (u *unpacking) write(name string, h *tar.Header, data io.Reader) error {
 		return u.dir(name, h)
 	case tar.TypeSymlink:
 		if len(h.Linkname) > maxTarget {
-			return fmt.Errorf("it is a symbolic link of %d bytes, more than %d", len(h.Linkname), maxTarget)
+			return fmt.Errorf("the entry is a symbolic link of %d bytes, more than %d", len(h.Linkname), maxTarget)
 		}
-		if err := u.root.Symlink(h.Linkname, name); err != nil { // the container follows it, not the agent
+		if err := u.root.Symlink(h.Linkname, name); err != nil { // only the container follows the link, never the agent
 			return err
 		}
 		return u.give(name, h)
@@ -107,7 +107,7 @@ func (u *unpacking) write(name string, h *tar.Header, data io.Reader) error {
 			return err
 		}
 		if info, err := u.root.Lstat(target); err != nil || info.IsDir() {
-			return errors.Join(fmt.Errorf("it is a hard link to %.256q, which is not a file", h.Linkname), err)
+			return errors.Join(fmt.Errorf("the entry is a hard link to %.256q, which is not a file", h.Linkname), err)
 		}
 		return u.root.Link(target, name)
 	}
@@ -132,7 +132,7 @@ func (u *unpacking) file(name string, h *tar.Header, data io.Reader) (err error)
 	return u.root.Chtimes(name, h.ModTime, h.ModTime)
 }
 
-// dir sets a directory's owner and mode, but keeps it writable for now.
+// dir sets a directory's owner and mode, but keeps it writable until end.
 func (u *unpacking) dir(name string, h *tar.Header) error {
 	mode := h.FileInfo().Mode().Perm()
 	if mode&0o700 != 0o700 {
@@ -147,16 +147,16 @@ func (u *unpacking) give(name string, h *tar.Header) error {
 	if !u.owned {
 		return nil
 	}
-	const most = 1<<32 - 2 // the largest value means "unchanged"
+	const most = 1<<32 - 2 // chown takes the largest value as "unchanged"
 	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > most || int64(h.Gid) > most {
-		return fmt.Errorf("its owner %d:%d is not a valid id", h.Uid, h.Gid)
+		return fmt.Errorf("the owner %d:%d of the entry is not a valid id", h.Uid, h.Gid)
 	}
 	return u.root.Lchown(name, h.Uid, h.Gid)
 }
 
-// end sets the modes of closed directories.
+// end sets the modes of the closed directories.
 func (u *unpacking) end() error {
-	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.closed))) { // children before their parents
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.closed))) { // children before parents
 		if err := u.root.Chmod(name, u.closed[name]); err != nil {
 			return err
 		}

@@ -1,8 +1,8 @@
 // Package volume makes the volumes of pods: directories on disk and in memory, files of ConfigMaps,
-// Secrets and fields, host paths that the device's owner allows, persistent volumes, copies of
+// Secrets and fields, host paths that the device's owner allows, persistent volumes, and copies of
 // images.
 //
-// It never follows a link out of a volume, and removes nothing outside of its own directories.
+// It never follows a link out of a volume, and never removes a file outside of its own directories.
 // Package agent calls it.
 package volume
 
@@ -24,22 +24,22 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A Disk has the volumes of pods. Its directories are private to the agent: containers reach their
-// volumes by mounts.
+// A Disk holds the volumes of pods. Its directories are private to the agent: containers reach
+// their volumes by mounts.
 type Disk struct {
-	Root     string       // survives a reboot: emptyDir
-	Memory   string       // does not: emptyDir of medium Memory, secrets, config maps
-	MayMount bool         // Memory was given for mounts
+	Root     string       // directory for volumes that survive a reboot: emptyDir
+	Memory   string       // directory for others: emptyDir of medium Memory, secrets, config maps
+	MayMount bool         // the owner has given Memory for mounts
 	Log      *slog.Logger // nil: no logs
 	mounts   mounting
 
-	locks  keyedLocks // by pod, since its containers start at the same time
+	locks  keyedLocks // one lock for each pod, since its containers start at the same time
 	claims groupOwners
 	images copies
 }
 
-// keyedLocks are locks by uid: a change of one volume, perhaps of a million files, does not delay
-// others.
+// keyedLocks are locks by uid, so that a long change of one volume, perhaps of a million files,
+// does not delay others.
 type keyedLocks struct {
 	mu sync.Mutex
 	by map[types.UID]*queue
@@ -50,7 +50,7 @@ type queue struct {
 	users int // holder and waiters; keyedLocks.mu guards it
 }
 
-// take locks a uid, and returns its unlock.
+// take locks a uid and returns the function that unlocks it.
 func (t *keyedLocks) take(uid types.UID) (leave func()) {
 	t.mu.Lock()
 	if t.by == nil {
@@ -81,7 +81,7 @@ func (d *Disk) logger() *slog.Logger {
 	return d.Log
 }
 
-// PodsDir is the directory of the pods' directories, in Root and in Memory, each named by its uid.
+// PodsDir is the name of the directory, in Root and in Memory, with a directory for each pod's uid.
 const PodsDir = "pods"
 
 // Prepare makes the disk private, and mounts its tmpfs if the agent may mount.
@@ -97,14 +97,14 @@ func (d *Disk) Prepare() error {
 	return err
 }
 
-// NotMounting is why the agent mounts nothing; empty: it mounts.
+// NotMounting returns why the agent cannot mount; empty: it can.
 func (d *Disk) NotMounting() string { return d.mounts.why }
 
-// Condition says whether all volumes can be mounted, and what to do if not. Pods are scheduled in
-// any case.
+// Condition reports whether all volumes can be mounted, and otherwise the next step. Pods are
+// scheduled in both cases.
 func (d *Disk) Condition() corev1.NodeCondition { return d.mounts.condition() }
 
-// Binds is the directory of the mounts of starting containers.
+// Binds returns the directory with the bind mounts of starting containers.
 func (d *Disk) Binds() string { return filepath.Join(d.Memory, bindsDir) }
 
 func (d *Disk) rootOf(v *corev1.Volume) string {
@@ -118,12 +118,12 @@ func volumePath(pod types.UID, volume string) string {
 	return filepath.Join(PodsDir, string(pod), volume)
 }
 
-// Dir is the directory of a volume of a pod.
+// Dir returns the directory of a volume of a pod.
 func (d *Disk) Dir(v *corev1.Volume, pod types.UID) string {
 	return filepath.Join(d.rootOf(v), volumePath(pod, v.Name))
 }
 
-// Clean removes everything of a pod. An invalid uid has nothing.
+// Clean removes all files of a pod. A pod with an invalid uid has no files.
 func (d *Disk) Clean(pod types.UID) error {
 	if !podspec.IsUID(pod) {
 		return nil
@@ -151,7 +151,7 @@ func (d *Disk) Clean(pod types.UID) error {
 	return errors.Join(errs...)
 }
 
-// RemoveVolumes removes all volumes of an agent that is gone for good.
+// RemoveVolumes removes all volumes of an agent that will not run again.
 func RemoveVolumes(root, memory string) error {
 	d := Disk{Root: root, Memory: memory}
 	d.mounts.dir = memory
@@ -169,7 +169,7 @@ func RemoveVolumes(root, memory string) error {
 		os.RemoveAll(filepath.Join(root, imagesDir)))
 }
 
-// Pods lists the pods with volumes on the disk.
+// Pods lists the pods that have volumes on the disk.
 func (d *Disk) Pods() []types.UID {
 	var out []types.UID
 	for _, root := range []string{d.Root, d.Memory} {
@@ -180,10 +180,10 @@ func (d *Disk) Pods() []types.UID {
 	return out
 }
 
-// A volumePlace is where a volume, or a path inside it, was found.
+// A volumePlace is an opened volume, or an opened path inside a volume.
 type volumePlace struct {
 	file     *os.File
-	fixed    bool // no container can redirect its path
+	fixed    bool // no container can redirect the path
 	readOnly bool
 }
 
@@ -227,7 +227,7 @@ func (d *Disk) volume(src podspec.Sources, v *corev1.Volume, owner policy.Docume
 	return p, err
 }
 
-// groupOf is the group of a pod's volumes; -1: none.
+// groupOf returns the group of a pod's volumes; -1: no group.
 func groupOf(pod *corev1.Pod) int {
 	if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
 		return int(*s.FSGroup)
@@ -252,7 +252,7 @@ func (d *Disk) emptyDir(root *os.Root, src podspec.Sources, v *corev1.Volume) er
 		} else if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		return nil // of an agent that did not mount
+		return nil // made by an agent that could not mount
 	}
 	if _, err := root.Lstat(name); err == nil {
 		return nil
@@ -260,7 +260,7 @@ func (d *Disk) emptyDir(root *os.Root, src podspec.Sources, v *corev1.Volume) er
 	return newDir(root, volumePath(src.Pod.UID, ".new-"+v.Name), name, group)
 }
 
-// newDir makes a directory for everyone, or with a group, completely or not at all.
+// newDir makes a directory that every user, or a group, may write, completely or not at all.
 func newDir(root *os.Root, fresh, name string, group int) error {
 	mode := fs.FileMode(0o777)
 	if group >= 0 {
@@ -274,14 +274,14 @@ func newDir(root *os.Root, fresh, name string, group int) error {
 			return err
 		}
 	}
-	if err := root.Chmod(fresh, mode); err != nil { // against the umask
+	if err := root.Chmod(fresh, mode); err != nil { // Mkdir has applied the umask
 		return err
 	}
 	return root.Rename(fresh, name)
 }
 
-// memorySize is the size of an emptyDir in memory, like the kubelet's: the volume's limit, at most
-// the pod's memory limit or the node's allocatable memory.
+// memorySize returns the mount option for the size of an emptyDir in memory, like the kubelet: the
+// volume's limit, but at most the pod's memory limit or the node's allocatable memory.
 func memorySize(src podspec.Sources, v *corev1.Volume) string {
 	size := src.Allocatable.Memory().Value()
 	smaller := func(n int64) {
@@ -310,7 +310,7 @@ func (d *Disk) Refresh(src podspec.Sources) error {
 			continue
 		}
 		if _, err := os.Stat(d.Dir(v, src.Pod.UID)); err != nil {
-			continue // it is not mounted yet
+			continue // the volume is not mounted yet
 		}
 		p, err := d.volume(src, v, policy.Document{})
 		if err == nil {

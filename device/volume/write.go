@@ -17,21 +17,22 @@ import (
 
 const dataLink = "..data"
 
-// writeFiles makes a directory hold exactly the files, atomically like the kubelet: they are
-// written beside the old ones, and one rename of the link ..data shows them. Unchanged files are
-// not written, and nothing outside of the directory.
+// writeFiles makes a directory contain exactly the given files, atomically like the kubelet: it
+// writes them beside the old ones, and one rename of the link ..data shows the new ones. It does
+// not write unchanged files, and never writes outside of the directory.
 func writeFiles(dir *os.Root, files map[string]podspec.File, group int) error {
-	shown, _ := dir.Readlink(dataLink) // empty: there is none yet
+	shown, _ := dir.Readlink(dataLink) // empty: the link does not exist yet
 	if shown == "" || !same(dir, shown, files) {
 		var err error
 		if shown, err = showFiles(dir, files, group); err != nil {
 			return err
 		}
 	}
-	return nameFiles(dir, files, shown) // also after an interruption
+	return nameFiles(dir, files, shown) // also completes an interrupted update
 }
 
-// showFiles writes files beside the old ones, shows them, and returns their directory.
+// showFiles writes files beside the old ones, makes ..data point to them, and returns their
+// directory.
 func showFiles(dir *os.Root, files map[string]podspec.File, group int) (fresh string, err error) {
 	fresh = "..files-" + strconv.FormatUint(rand.Uint64(), 36)
 	if err := dir.Mkdir(fresh, 0o700); err != nil {
@@ -41,14 +42,14 @@ func showFiles(dir *os.Root, files map[string]podspec.File, group int) (fresh st
 		return "", errors.Join(err, dir.RemoveAll(fresh))
 	}
 	const tmp = dataLink + "_tmp"
-	_ = dir.RemoveAll(tmp) // remains of a crash
+	_ = dir.RemoveAll(tmp) // left over from a crash
 	if err := dir.Symlink(fresh, tmp); err != nil {
 		return "", err
 	}
 	return fresh, dir.Rename(tmp, dataLink)
 }
 
-// nameFiles links the shown files into the directory, and removes other names.
+// nameFiles links the shown files into the directory and removes all other names.
 func nameFiles(dir *os.Root, files map[string]podspec.File, shown string) error {
 	tops := map[string]bool{}
 	for path := range files {
@@ -75,8 +76,8 @@ func nameFiles(dir *os.Root, files map[string]podspec.File, shown string) error 
 	return nil
 }
 
-// fill writes files. Modes are set against the umask, so that containers without root can read
-// them.
+// fill writes files. It sets their modes regardless of the umask, so that containers without root
+// can read them.
 func fill(dir *os.Root, in string, files map[string]podspec.File, group int) error {
 	for path, f := range files {
 		full := filepath.Join(in, path)
@@ -93,7 +94,7 @@ func fill(dir *os.Root, in string, files map[string]podspec.File, group int) err
 		}
 		mode := f.Mode
 		if group >= 0 {
-			mode |= mode & 0o400 >> 3 // the group reads like the owner
+			mode |= mode & 0o400 >> 3 // the group may read what the owner may read
 			if err := dir.Lchown(full, -1, group); err != nil {
 				return err
 			}
@@ -105,7 +106,7 @@ func fill(dir *os.Root, in string, files map[string]podspec.File, group int) err
 	return dir.Chmod(in, 0o755)
 }
 
-// same reports whether a directory holds exactly these files.
+// same reports whether a directory contains exactly these files.
 func same(dir *os.Root, in string, files map[string]podspec.File) bool {
 	n := 0
 	err := fs.WalkDir(dir.FS(), in, func(path string, d fs.DirEntry, err error) error {
@@ -150,7 +151,7 @@ func writeVolume(root *os.Root, src podspec.Sources, v *corev1.Volume) error {
 	if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := root.Chmod(name, 0o755); err != nil { // against the umask
+	if err := root.Chmod(name, 0o755); err != nil { // Mkdir has applied the umask
 		return err
 	}
 	dir, err := root.OpenRoot(name)

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// Files of config maps change all at once, and only if they differ.
+// Files of config maps change all at once, and only if their content differs.
 func TestVolumeFiles(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -38,7 +38,8 @@ func TestVolumeFiles(t *testing.T) {
 	if read("a") != "1" || read("sub/b") != "2" {
 		t.Fatalf("a=%s sub/b=%s", read("a"), read("sub/b"))
 	}
-	if again := write(map[string]podspec.File{"a": {Data: []byte("1"), Mode: 0o644}, "sub/b": {Data: []byte("2"), Mode: 0o400}}); again != one {
+	if again := write(map[string]podspec.File{"a": {Data: []byte("1"), Mode: 0o644},
+		"sub/b": {Data: []byte("2"), Mode: 0o400}}); again != one {
 		t.Error("the same files were written again")
 	}
 	write(map[string]podspec.File{"a": {Data: []byte("new"), Mode: 0o644}, "c": {Data: []byte("3"), Mode: 0o644}})
@@ -46,10 +47,10 @@ func TestVolumeFiles(t *testing.T) {
 		t.Errorf("a=%s sub/b=%s c=%s", read("a"), read("sub/b"), read("c"))
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 4 { // a, c, ..data, and its target
-		t.Errorf("the directory holds %v (%v)", entries, err)
+	if err != nil || len(entries) != 4 { // expected: a, c, ..data and the target of ..data
+		t.Errorf("the directory contains %v (%v)", entries, err)
 	}
-	// An agent that was killed after showing files, before naming them.
+	// An agent was killed after it had shown new files, but before it had linked them.
 	for _, lost := range []string{"c", "a"} {
 		if err := os.Remove(filepath.Join(dir, lost)); err != nil {
 			t.Fatal(err)
@@ -60,6 +61,6 @@ func TestVolumeFiles(t *testing.T) {
 	}
 	write(map[string]podspec.File{"a": {Data: []byte("new"), Mode: 0o644}, "c": {Data: []byte("3"), Mode: 0o644}})
 	if entries, _ := os.ReadDir(dir); read("a") != "new" || read("c") != "3" || len(entries) != 4 {
-		t.Errorf("after a kill a=%s c=%s, and the directory holds %v", read("a"), read("c"), entries)
+		t.Errorf("after a kill a=%s c=%s, and the directory contains %v", read("a"), read("c"), entries)
 	}
 }
