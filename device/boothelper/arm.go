@@ -86,7 +86,7 @@ func (h *Helper) completeSwap() error {
 
 // Arm writes the files of a trial and reboots into it. Repeated calls have the same effect.
 func (h *Helper) Arm(f *wire.Firmware) error {
-	if h.state.Phase != PhaseIdle && f != nil && h.state.Candidate == f.Digest { // the live files may be the trial's, so do not render again
+	if h.state.Phase != PhaseIdle && f != nil && h.state.Candidate == f.Digest { // the live files may be the trial's
 		if _, err := h.verify(f); err != nil {
 			return err
 		}

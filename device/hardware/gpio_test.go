@@ -156,7 +156,7 @@ func TestChipsWithOneLabelAreIdentifiedByTheirPlaces(t *testing.T) {
 	}
 }
 
-// Each port of a multi-port card has its sameNumbers ID. Without a udev name the ID is the port's place.
+// Each port of a multi-port card has its own ID. Without a udev name the ID is the port's place.
 func TestSerialPortsAreIdentifiedByTheirPlaces(t *testing.T) {
 	root := rootOf(t, map[string]string{
 		"sys/bus/usb-serial/x": "", "sys/bus/usb/x": "", "sys/bus/serial-base/x": "", "sys/devices/usb1/1-1/1-1:1.0/ttyUSB3/x": "", "sys/devices/usb1/1-2/1-2:1.0/ttyUSB0/x": "", "sys/devices/usb1/1-2/1-2:1.0/ttyUSB1/x": "",

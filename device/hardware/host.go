@@ -58,7 +58,7 @@ func host(t tree) (Host, []string) {
 			h.OSMachineID = cmp.Or(h.OSMachineID, id)
 		}
 	}
-	h.SystemUUID = cmp.Or(t.text("/sys/class/dmi/id/product_uuid"), serial(t), h.OSMachineID) // only root can read product_uuid
+	h.SystemUUID = cmp.Or(t.text("/sys/class/dmi/id/product_uuid"), serial(t), h.OSMachineID) // root only
 	if h.BootID == "" {
 		problems = append(problems, "read the boot id: "+t.path("/proc/sys/kernel/random/boot_id")+
 			" is missing: is /proc mounted?")

@@ -314,7 +314,8 @@ type stocked struct {
 }
 
 // Pull implements engine.Engine. The error for a missing image is Docker's.
-func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(engine.Progress)) error {
+func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth,
+	progress func(engine.Progress)) error {
 	if how, missing := s.trouble("missing", func(g activeEvent) bool { return g.word == ref }); missing {
 		unknown := "manifest for " + ref + " not found: manifest unknown: manifest unknown"
 		if how.says != "" {

@@ -19,8 +19,11 @@ import (
 
 // The device makes these files of a pod's /etc, in the kubelet's format:
 //
-//   - hosts, for pods on the host's network, and pods whose address is known before their first container starts. Other pods, with one container and without aliases and subdomain, use the engine's file, which has the same lines.
-//   - resolv.conf, for pods with dnsPolicy None, because engines add an address of their own and the device's options.
+//   - hosts, for pods on the host's network, and pods whose address is known before their first
+//     container starts. Other pods, with one container and without aliases and subdomain, use the
+//     engine's file, which has the same lines.
+//   - resolv.conf, for pods with dnsPolicy None, because engines add an address of their own and
+//     the device's options.
 //
 // Containers may write to the files, so the files are on a small tmpfs of the pod, beside its
 // volumes in memory.

@@ -58,7 +58,7 @@ func hostPath(h *corev1.HostPathVolumeSource, owner policy.Document) (f *os.File
 func openAllowed(owner policy.Document, name string, kind corev1.HostPathType) (*os.File, bool, error) {
 	var create *creation
 	switch kind {
-	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate: // create a missing path here, since engines differ in that
+	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate: // engines treat a missing path differently
 		create = &creation{mode: 0o755}
 	case corev1.HostPathFileOrCreate:
 		create = &creation{mode: 0o755, file: true}

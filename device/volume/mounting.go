@@ -20,7 +20,8 @@ import (
 //
 //   - that directory: a tmpfs, so that secrets are never on the flash;
 //   - each emptyDir of medium Memory: a tmpfs with its size;
-//   - while a container starts: bind mounts of its checked subpaths (see subpath.go), like the kubelet's.
+//   - while a container starts: bind mounts of its checked subpaths (see subpath.go), like the
+//     kubelet's.
 //
 // Mounting needs CAP_SYS_ADMIN in the mount namespace of the container engine. Without that, why
 // has the reason, and unsafe mounts are refused.
@@ -127,7 +128,7 @@ func (m *mounting) bind(f *os.File) (path string, release func() error, err erro
 
 // unbind unmounts a bind. It removes only the empty mount point, never the content.
 func unbind(path string) error {
-	_ = unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, "") // fails if the bind is from before a crash, or not mounted
+	_ = unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, "") // fails without a mount
 	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}

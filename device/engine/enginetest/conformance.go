@@ -50,7 +50,7 @@ func (k *kit) clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	defer k.Engine.Close()
-	for _, id := range slices.Backward(k.ids) { // newest first, because containers must end before the network's owner, which is older
+	for _, id := range slices.Backward(k.ids) { // newest first: the network's owner is older
 		if err := k.Engine.Remove(ctx, id); err != nil {
 			k.Errorf("clean up: %v", err)
 		}
