@@ -290,12 +290,12 @@ func sectionLost(ours, live Files) bool {
 
 // subtract returns the entries of a that b lacks; repeated entries count separately.
 func subtract(a, b []string) (out []string) {
-	left := map[string]int{}
+	remaining := map[string]int{}
 	for _, s := range b {
-		left[s]++
+		remaining[s]++
 	}
 	for _, s := range a {
-		if left[s]--; left[s] < 0 {
+		if remaining[s]--; remaining[s] < 0 {
 			out = append(out, s)
 		}
 	}

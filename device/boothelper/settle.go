@@ -55,11 +55,11 @@ func (h *Helper) Keep(digest string) error {
 	if err != nil {
 		return err
 	}
-	there := s.From
+	expected := s.From
 	if s.Way == fleet.TrialDeadman {
-		there = s.To
+		expected = s.To
 	}
-	if !live.Equal(there) {
+	if !live.Equal(expected) {
 		return errors.New(
 			"another program has changed the boot files since the trial began: they are not the files that were tried")
 	}

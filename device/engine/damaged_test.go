@@ -15,9 +15,9 @@ import (
 // image.
 func TestAnImageWithoutALayerIsDamagedUntilItIsPulledAgain(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
-		for _, gone := range []string{"", "diff"} { // the layer's whole directory, or only its files
+		for _, removed := range []string{"", "diff"} { // the layer's whole directory, or only its files
 			for _, byDigest := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%q gone, by digest %v", gone, byDigest), func(t *testing.T) {
+				t.Run(fmt.Sprintf("without %q, by digest %v", removed, byDigest), func(t *testing.T) {
 					e, r := open(t, socket), newRegistry(t, "")
 					ref := r.host + "/name:1"
 					if byDigest {
@@ -38,7 +38,7 @@ func TestAnImageWithoutALayerIsDamagedUntilItIsPulledAgain(t *testing.T) {
 						GraphDriver struct{ Data struct{ UpperDir string } }
 					}
 					ask(t, socket, "/images/"+ref+"/json", &at)
-					layer := filepath.Join(filepath.Dir(at.GraphDriver.Data.UpperDir), gone)
+					layer := filepath.Join(filepath.Dir(at.GraphDriver.Data.UpperDir), removed)
 					if _, err := os.Stat(layer); err != nil || at.GraphDriver.Data.UpperDir == "" {
 						must(t, e.Remove(t.Context(), id))
 						t.Skipf("the engine's layers cannot be reached here: %v", err)

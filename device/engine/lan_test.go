@@ -38,8 +38,8 @@ func TestRealEnginesNoticeAConflictingLAN(t *testing.T) {
 			lan+"p").CombinedOutput(); err != nil {
 			t.Skipf("cannot create a network interface here: %s", out)
 		}
-		gone := func() { _ = exec.Command("ip", "link", "del", lan).Run() }
-		t.Cleanup(gone)
+		removeLAN := func() { _ = exec.Command("ip", "link", "del", lan).Run() }
+		t.Cleanup(removeLAN)
 		address := netip.PrefixFrom(block.Addr().Next().Next(), 28).String()
 		for _, args := range [][]string{{"address", "add", address, "dev", lan}, {"link", "set", lan, "up"}} {
 			if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
@@ -49,7 +49,7 @@ func TestRealEnginesNoticeAConflictingLAN(t *testing.T) {
 		if err := e.EnsureNetwork(t.Context(), n); err == nil || !strings.Contains(err.Error(), "through "+lan) {
 			t.Errorf("in a LAN with the network's addresses: %v", err)
 		}
-		gone()
+		removeLAN()
 		if err := e.EnsureNetwork(t.Context(), n); err != nil {
 			t.Errorf("after leaving that LAN: %v", err)
 		}

@@ -70,17 +70,17 @@ func TestALogSinceBefore1970IsComplete(t *testing.T) {
 		time.Unix(0, 5):             "0.000000005",
 		time.Unix(1800000000, 1000): "1800000000.000001000",
 	} {
-		var asked string
+		var query string
 		a := served(t, func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/logs") {
-				asked = r.URL.Query().Get("since")
+				query = r.URL.Query().Get("since")
 				return
 			}
 			fmt.Fprint(w, `{"Id":"x","State":{"Status":"exited"},"Config":{"Tty":true}}`)
 		})
 		var out strings.Builder
-		if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Since: since}, &out, &out); err != nil || asked != want {
-			t.Errorf("since %s: the request has since=%q, want %q: %v", since, asked, want, err)
+		if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Since: since}, &out, &out); err != nil || query != want {
+			t.Errorf("since %s: the request has since=%q, want %q: %v", since, query, want, err)
 		}
 	}
 }

@@ -16,8 +16,8 @@ func TestOOMKillsAreReadFromTheKernelsLog(t *testing.T) {
 		"6,4,4,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/libpod-" +
 		id("c") + ",task_memcg=/other,task=x,pid=1,uid=0\n" +
 		"6,5,5,-;something of libpod-" + id("d") + "\n"
-	asked := 0
-	read := func() string { asked++; return log }
+	reads := 0
+	read := func() string { reads++; return log }
 	all := func() []Container {
 		return []Container{
 			{ID: id("a"), State: Exited, ExitCode: 137}, {ID: id("b"), State: Exited, ExitCode: 1}, {ID: id("c"), State: Exited, ExitCode: 137},
@@ -39,8 +39,8 @@ func TestOOMKillsAreReadFromTheKernelsLog(t *testing.T) {
 		}
 		log = ""
 	}
-	if asked != 1 {
-		t.Errorf("the log was read %d times, want once", asked)
+	if reads != 1 {
+		t.Errorf("the log was read %d times, want once", reads)
 	}
 	k.settle(nil, read)
 	if len(k.byID) > 0 {

@@ -15,20 +15,20 @@ func TestAnInternalErrorIsRetried(t *testing.T) {
 	for _, failing := range []string{"/containers/json", "/containers/" + id + "/json"} {
 		for _, c := range []struct {
 			times, status int
-			asked         int
+			requests      int
 			well          bool
 		}{
-			{times: 1, status: http.StatusInternalServerError, asked: 2, well: true},
-			{times: 3, status: http.StatusInternalServerError, asked: 4, well: true},
-			{times: 99, status: http.StatusInternalServerError, asked: 4},
-			{times: 99, status: http.StatusConflict, asked: 1}, // a client error is final, so it is not retried
+			{times: 1, status: http.StatusInternalServerError, requests: 2, well: true},
+			{times: 3, status: http.StatusInternalServerError, requests: 4, well: true},
+			{times: 99, status: http.StatusInternalServerError, requests: 4},
+			{times: 99, status: http.StatusConflict, requests: 1}, // a client error is final, so it is not retried
 		} {
 			t.Run(fmt.Sprintf("%s fails %d times with %d", failing[:15], c.times, c.status), func(t *testing.T) {
-				asked := 0
+				requests := 0
 				a := served(t, func(w http.ResponseWriter, r *http.Request) {
 					path := r.URL.Path
 					if strings.HasSuffix(path, failing) {
-						if asked++; asked <= c.times {
+						if requests++; requests <= c.times {
 							w.WriteHeader(c.status)
 							fmt.Fprint(w, `{"message":"read /proc/26032/cgroup: no such process"}`)
 							return
@@ -42,8 +42,8 @@ func TestAnInternalErrorIsRetried(t *testing.T) {
 					}
 				})
 				found, err := a.Containers(context.Background(), "x")
-				if asked != c.asked {
-					t.Errorf("sent %d requests, want %d", asked, c.asked)
+				if requests != c.requests {
+					t.Errorf("sent %d requests, want %d", requests, c.requests)
 				}
 				well := err == nil && len(found) == 1 && found[0].Error == "" && found[0].ExitCode == 7
 				if well != c.well {
@@ -57,11 +57,11 @@ func TestAnInternalErrorIsRetried(t *testing.T) {
 // If a container ends just as Podman opens its log, the error arrives after the response has begun.
 func TestALogThatBreaksOffWithAnErrorIsRetried(t *testing.T) {
 	for _, c := range []struct {
-		times, asked int
-		well         bool
+		times, requests int
+		well            bool
 	}{{1, 2, true}, {3, 4, true}, {99, 4, false}} {
 		for _, follow := range []bool{false, true} {
-			asked := 0
+			requests := 0
 			a := served(t, func(w http.ResponseWriter, r *http.Request) {
 				if !strings.HasSuffix(r.URL.Path, "/logs") {
 					fmt.Fprint(w, `{"Id":"x","State":{"Status":"running","Running":true},"Config":{}}`)
@@ -69,7 +69,7 @@ func TestALogThatBreaksOffWithAnErrorIsRetried(t *testing.T) {
 				}
 				w.WriteHeader(http.StatusOK)
 				w.(http.Flusher).Flush()
-				if asked++; asked <= c.times {
+				if requests++; requests <= c.times {
 					fmt.Fprint(w,
 						`{"cause":"no such process","message":"failed to obtain logs: read /proc/26032/cgroup: no such process","response":500}`)
 					return
@@ -78,8 +78,8 @@ func TestALogThatBreaksOffWithAnErrorIsRetried(t *testing.T) {
 			})
 			var out strings.Builder
 			err := a.Logs(context.Background(), "x", LogOptions{Tail: -1, Follow: follow}, &out, &out)
-			if asked != c.asked || (err == nil && out.String() == "hello") != c.well {
-				t.Errorf("fails %d times, following %v: sent %d requests, %q, %v", c.times, follow, asked, &out, err)
+			if requests != c.requests || (err == nil && out.String() == "hello") != c.well {
+				t.Errorf("fails %d times, following %v: sent %d requests, %q, %v", c.times, follow, requests, &out, err)
 			}
 			if err != nil &&
 				!strings.Contains(err.Error(), "read the log of container x: failed to obtain logs: read /proc/26032/cgroup") {

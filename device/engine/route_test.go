@@ -70,13 +70,13 @@ func TestTheNetworksOwnRouteIsNotAConflict(t *testing.T) {
 	block := netip.MustParsePrefix("10.64.3.0/24")
 	for name, seen := range map[string][2]string{"the interface appears": {"", "podman7"},
 		"the interface disappears": {"podman7", ""}, "the interface stays": {"podman7", "podman7"}} {
-		asked := 0
-		own := func() string { asked++; return seen[asked-1] }
+		calls := 0
+		own := func() string { calls++; return seen[calls-1] }
 		routes := func() []route { return []route{{to: block, through: "podman7"}} }
 		if r, ok := conflictingRoute(notThrough(own, routes), block); ok {
 			t.Errorf("%s: the network's own route to %s through %s counts as a conflict", name, r.to, r.through)
 		}
-		asked = 0
+		calls = 0
 		if _, ok := conflictingRoute(notThrough(own, func() []route { return []route{{to: block, through: "wlan0"}} }),
 			block); !ok {
 			t.Errorf("%s: a route through wlan0 does not count as a conflict", name)

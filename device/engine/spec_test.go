@@ -349,8 +349,8 @@ func TestALogDoesNotFillTheDisk(t *testing.T) {
 		})
 		var out bytes.Buffer
 		must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: -1}, &out, io.Discard))
-		if kept := bytes.Count(out.Bytes(), []byte("\n")); kept > lines*2/3 {
-			t.Errorf("%d of %d lines are kept, want at most two thirds", kept, lines)
+		if count := bytes.Count(out.Bytes(), []byte("\n")); count > lines*2/3 {
+			t.Errorf("%d of %d lines are kept, want at most two thirds", count, lines)
 		}
 	})
 }

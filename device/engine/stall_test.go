@@ -177,7 +177,7 @@ func TestPodmansListDoesNotWaitForAHangingContainer(t *testing.T) {
 // does not.
 func TestPodmansNetworkDoesNotWaitForAHangingContainer(t *testing.T) {
 	const cidr = "198.51.100.0/24"
-	asked := ""
+	requests := ""
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
 		case strings.HasSuffix(path, "/_ping"):
@@ -185,7 +185,7 @@ func TestPodmansNetworkDoesNotWaitForAHangingContainer(t *testing.T) {
 			fmt.Fprint(w, `[{"name":"flotilla-pi-10","subnets":[{"subnet":"192.0.2.0/24"}]},
 				{"name":"flotilla-pi-1","id":"1","subnets":[{"subnet":"198.51.100.0/24","gateway":"198.51.100.1"}],"labels":{"x":"y"}},{"name":"none","subnets":null}]`)
 		case r.Method != http.MethodGet:
-			asked += r.Method + " " + path[strings.LastIndex(path, "/")+1:] + "; "
+			requests += r.Method + " " + path[strings.LastIndex(path, "/")+1:] + "; "
 			w.WriteHeader(http.StatusNoContent)
 		default:
 			<-r.Context().Done()
@@ -195,20 +195,20 @@ func TestPodmansNetworkDoesNotWaitForAHangingContainer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	n := Network{Name: "flotilla-pi-1", CIDR: cidr, Labels: map[string]string{"x": "y"}}
-	if err := a.EnsureNetwork(ctx, n); err != nil || asked != "" {
-		t.Errorf("ensuring an existing network: %v, requests %q", err, asked)
+	if err := a.EnsureNetwork(ctx, n); err != nil || requests != "" {
+		t.Errorf("ensuring an existing network: %v, requests %q", err, requests)
 	}
 	n.Labels["x"] = "z"
-	if err := a.RemoveNetwork(ctx, n); err == nil || asked != "" {
-		t.Errorf("removing another program's network: %v, requests %q", err, asked)
+	if err := a.RemoveNetwork(ctx, n); err == nil || requests != "" {
+		t.Errorf("removing another program's network: %v, requests %q", err, requests)
 	}
 	n.Labels["x"] = "y"
-	if err := a.RemoveNetwork(ctx, n); err != nil || asked != "DELETE flotilla-pi-1; " {
-		t.Errorf("removing our network: %v, requests %q", err, asked)
+	if err := a.RemoveNetwork(ctx, n); err != nil || requests != "DELETE flotilla-pi-1; " {
+		t.Errorf("removing our network: %v, requests %q", err, requests)
 	}
-	n.Name, asked = "flotilla-pi-2", ""
-	if err := a.RemoveNetwork(ctx, n); err != nil || asked != "" {
-		t.Errorf("removing a missing network: %v, requests %q", err, asked)
+	n.Name, requests = "flotilla-pi-2", ""
+	if err := a.RemoveNetwork(ctx, n); err != nil || requests != "" {
+		t.Errorf("removing a missing network: %v, requests %q", err, requests)
 	}
 }
 

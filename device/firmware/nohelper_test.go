@@ -20,12 +20,12 @@ func TestADeviceWithoutABootHelperIsQuiet(t *testing.T) {
 		"with a desired configuration": {Digest: "sha256:" + strings.Repeat("0", 64)}} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			asked := 0
+			requests := 0
 			var reported *wire.FirmwareStatus
 			r := Runner{
 				Node: "pi-1", Disk: boothelper.Kernel{}, Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil)),
 				Ask: func(context.Context, boothelper.Request) (boothelper.Reply, error) {
-					asked++
+					requests++
 					return boothelper.Reply{}, errors.New(
 						"dial unix /run/flotilla-boot-helper.sock: connect: no such file or directory",
 					)
@@ -43,8 +43,8 @@ func TestADeviceWithoutABootHelperIsQuiet(t *testing.T) {
 				}
 				now = now.Add(restTime)
 			}
-			if most := int(time.Hour/askTime) + 1; asked > most {
-				t.Errorf("the helper got %d requests in an hour, want at most %d", asked, most)
+			if most := int(time.Hour/askTime) + 1; requests > most {
+				t.Errorf("the helper got %d requests in an hour, want at most %d", requests, most)
 			}
 			if n := strings.Count(log.String(), "\n"); want == nil && n > 0 || n > 1 {
 				t.Errorf("the log has %d lines:\n%s", n, log.String())

@@ -92,11 +92,11 @@ func (d Device) Look() (Device, []Node, error) {
 	if d.found != nil {
 		root = d.found.root
 	}
-	there := devices(root)
+	present := devices(root)
 	if d.found != nil && d.found.periph {
-		there = root.withPeriph(there, []*Device{&d})
+		present = root.withPeriph(present, []*Device{&d})
 	}
-	for _, now := range there {
+	for _, now := range present {
 		if !now.Same(d) && (d.On == "" || now.ID != d.On && now.found.was != d.On) {
 			continue
 		}

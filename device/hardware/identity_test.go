@@ -80,8 +80,8 @@ func TestAddressesOfAFlag(t *testing.T) {
 		{[]string{"224.0.0.1"}, "cannot be an address"}, {[]string{"203.0.113.7", "203.0.113.8"}, "two addresses of one family"},
 	} {
 		got, err := ParseAddresses(c.in)
-		if said := fmt.Sprint(got); err == nil && said != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("flag %q: %s, %v; want %s", c.in, said, err, c.want)
+		if text := fmt.Sprint(got); err == nil && text != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("flag %q: %s, %v; want %s", c.in, text, err, c.want)
 		}
 	}
 }

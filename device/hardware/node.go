@@ -67,23 +67,23 @@ func allocatable(capacity corev1.ResourceList, l Limits) corev1.ResourceList {
 	}
 	out := corev1.ResourceList{}
 	for name, total := range capacity {
-		left := total.DeepCopy()
-		left.Sub(l.System[name])
-		left.Sub(l.Agent[name])
+		rest := total.DeepCopy()
+		rest.Sub(l.System[name])
+		rest.Sub(l.Agent[name])
 		if name == corev1.ResourceMemory { // reserved huge pages cannot be used as normal memory
 			for other, bytes := range capacity {
 				if strings.HasPrefix(string(other), corev1.ResourceHugePagesPrefix) {
-					left.Sub(bytes)
+					rest.Sub(bytes)
 				}
 			}
 		}
 		if t, ok := l.Hard.of(signals[name]); ok {
-			left.Sub(*resource.NewQuantity(t.Of(total.Value()), resource.BinarySI))
+			rest.Sub(*resource.NewQuantity(t.Of(total.Value()), resource.BinarySI))
 		}
-		if left.Sign() < 0 {
-			left = *resource.NewQuantity(0, total.Format)
+		if rest.Sign() < 0 {
+			rest = *resource.NewQuantity(0, total.Format)
 		}
-		out[name] = left
+		out[name] = rest
 	}
 	return out
 }

@@ -16,12 +16,12 @@ func clock(t tree) *Clock {
 	if !t.real() {
 		return nil
 	}
-	kept, known := kernel.Kept()
+	synced, known := kernel.Kept()
 	if !known {
 		return nil
 	}
 	c := rtc(t)
-	c.Synced = kept
+	c.Synced = synced
 	return &c
 }
 

@@ -30,7 +30,7 @@ type hub struct {
 
 	mu       sync.Mutex
 	conn     net.Conn
-	heard    []heard
+	received []received
 	connects int
 	wills    []wire.Presence
 	refuse   byte                      // return code of the CONNACK
@@ -76,12 +76,12 @@ func (p *logBuffer) String() string {
 }
 
 // A heard is the name of a received message and its time.
-type heard struct {
+type received struct {
 	at   time.Time
 	what string
 }
 
-func (h *hub) note(what string) { h.heard = append(h.heard, heard{time.Now(), what}) }
+func (h *hub) note(what string) { h.received = append(h.received, received{time.Now(), what}) }
 
 func (h *hub) losing(what string) bool { return h.lose != nil && h.lose(what) }
 
@@ -422,7 +422,7 @@ func with[T any](h *hub, f func(h *hub) T) T {
 func (h *hub) times(what string, since time.Time) (at []time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, m := range h.heard {
+	for _, m := range h.received {
 		if m.what == what && !m.at.Before(since) {
 			at = append(at, m.at.Sub(since))
 		}

@@ -13,7 +13,7 @@ import (
 func (h *hub) count(what string) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, m := range h.heard {
+	for _, m := range h.received {
 		if m.what == what {
 			n++
 		}
@@ -22,11 +22,11 @@ func (h *hub) count(what string) (n int) {
 }
 
 func TestBehindABrokerUnacknowledgedMessagesAreRepeated(t *testing.T) {
-	lost := 0
+	losses := 0
 	h := &hub{external: true}
 	h.lose = func(m string) bool {
-		if m == "ack event" && lost < 2 {
-			lost++
+		if m == "ack event" && losses < 2 {
+			losses++
 			return true
 		}
 		return false

@@ -21,7 +21,7 @@ func TestOnConnectingStatusPodsLeaseComeInThisOrder(t *testing.T) {
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
 		var got []string
-		for _, m := range with(h, func(h *hub) []heard { return slices.Clone(h.heard) }) {
+		for _, m := range with(h, func(h *hub) []received { return slices.Clone(h.received) }) {
 			got = append(got, m.what)
 		}
 		if want := []string{"connect", "subscribe", "status", "pods", "lease"}; !slices.Equal(got, want) {
@@ -375,8 +375,8 @@ func TestAnOrderlyStopIsReported(t *testing.T) {
 	if len(h.presence) != 1 || h.presence[0].State != wire.PresenceShutdown || h.presence[0].Boot != "b1" {
 		t.Errorf("presence %+v", h.presence)
 	}
-	if h.heard[len(h.heard)-1].what != "disconnect" || len(h.wills) != 0 {
-		t.Errorf("received %v, wills %v; want a DISCONNECT and no will", h.heard, h.wills)
+	if h.received[len(h.received)-1].what != "disconnect" || len(h.wills) != 0 {
+		t.Errorf("received %v, wills %v; want a DISCONNECT and no will", h.received, h.wills)
 	}
 }
 

@@ -78,7 +78,7 @@ func TestALinkOverMosquitto(t *testing.T) {
 	port := mosquitto(t)
 	server := fmt.Sprintf("mqtt://127.0.0.1:%d", port)
 	var mu sync.Mutex
-	var heard []string
+	var messages []string
 	var last wire.Lease
 	watch := paho.NewClient(
 		paho.NewClientOptions().AddBroker(fmt.Sprintf("tcp://127.0.0.1:%d", port)).
@@ -87,7 +87,7 @@ func TestALinkOverMosquitto(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer watch.Disconnect(100)
-	hear := func(_ paho.Client, m paho.Message) {
+	record := func(_ paho.Client, m paho.Message) {
 		mu.Lock()
 		defer mu.Unlock()
 		a, _ := wire.ParseTopic(wire.DefaultPrefix, m.Topic())
@@ -102,19 +102,19 @@ func TestALinkOverMosquitto(t *testing.T) {
 		if m.Retained() {
 			text += " RETAINED"
 		}
-		heard = append(heard, text)
+		messages = append(messages, text)
 	}
 	err := wait(
 		t.Context(),
 		nil,
 		time.Minute,
-		func() paho.Token { return watch.Subscribe("fleet/v1/nodes/pi-1/#", 1, hear) },
+		func() paho.Token { return watch.Subscribe("fleet/v1/nodes/pi-1/#", 1, record) },
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := func(what string) func() bool {
-		return func() bool { mu.Lock(); defer mu.Unlock(); return slices.Contains(heard, what) }
+	received := func(what string) func() bool {
+		return func() bool { mu.Lock(); defer mu.Unlock(); return slices.Contains(messages, what) }
 	}
 
 	var conns []net.Conn
@@ -139,7 +139,7 @@ func TestALinkOverMosquitto(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
 
-	await(t, "status, pods and lease", func() bool { return said("status")() && said("pods")() && said("lease")() })
+	await(t, "status, pods and lease", func() bool { return received("status")() && received("pods")() && received("lease")() })
 	payload, _ := json.Marshal(wire.Desired{Generation: 5, Hub: "h1"})
 	desired := wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired)
 	if err := wait(ctx, nil, time.Minute, func() paho.Token {
@@ -157,18 +157,18 @@ func TestALinkOverMosquitto(t *testing.T) {
 	conns[0].Close() // the network is cut
 	seq := last.Seq
 	mu.Unlock()
-	await(t, "the will", said("presence lost"))
+	await(t, "the will", received("presence lost"))
 	await(t, "leases again", func() bool { mu.Lock(); defer mu.Unlock(); return last.Seq > seq+2 && len(conns) > 1 })
 
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	await(t, "the goodbye", said("presence shutdown"))
+	await(t, "the goodbye", received("presence shutdown"))
 	mu.Lock()
 	defer mu.Unlock()
 	lost := 0
-	for _, h := range heard {
+	for _, h := range messages {
 		if h == "presence lost" {
 			lost++
 		}

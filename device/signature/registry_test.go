@@ -226,11 +226,11 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		said, locked := atomic.Bool{}, false
+		sent, locked := atomic.Bool{}, false
 		h := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _, given := r.BasicAuth()
-			if said.Store(given || said.Load()); locked && !given {
+			if sent.Store(given || sent.Load()); locked && !given {
 				w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
 				http.Error(w, "who", http.StatusUnauthorized)
 				return
@@ -252,9 +252,9 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 		}
 		locked = true
 		_, err = Verify(t.Context(), tag.String(), trusted.keys, Credentials{"me", "secret"})
-		if loops := host == "127.0.0.1"; said.Load() != loops || (err == nil) != loops || err != nil &&
+		if loops := host == "127.0.0.1"; sent.Load() != loops || (err == nil) != loops || err != nil &&
 			!strings.Contains(err.Error(), "without TLS") {
-			t.Errorf("%s: credentials sent: %v, %v", host, said.Load(), err)
+			t.Errorf("%s: credentials sent: %v, %v", host, sent.Load(), err)
 		}
 	}
 	for where, refused := range map[string]bool{

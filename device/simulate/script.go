@@ -171,7 +171,7 @@ func ParseScript(name string, text []byte) (*Script, error) {
 		wrong("the script has no events")
 	}
 	if len(s.events) > maxEvents {
-		wrong("it has %d events: at most %d", len(s.events), maxEvents)
+		wrong("the script has %d events: at most %d", len(s.events), maxEvents)
 	}
 	return s, errors.Join(errs...)
 }
@@ -257,23 +257,23 @@ func (e *event) set(key, value string) (err error) {
 	case "rate":
 		h.rate, err = strconv.ParseInt(strings.TrimSuffix(value, "B"), 10, 64)
 		if err != nil || h.rate < 100 {
-			err = errors.New("it must be bytes per second, at least 100")
+			err = errors.New("must be bytes per second, at least 100")
 		}
 	case "celsius":
 		h.celsius, err = strconv.ParseFloat(value, 64)
 		if err != nil || !(h.celsius > -60 && h.celsius < 150) {
-			err = errors.New("it must be degrees Celsius, such as 84")
+			err = errors.New("must be degrees Celsius, such as 84")
 		}
 		h.throttles = h.celsius >= 80
 	case "free":
 		number, percent := strings.CutSuffix(value, "%")
 		h.free, err = strconv.ParseFloat(number, 64)
 		if h.free /= 100; err != nil || !percent || !(h.free >= 0 && h.free <= 1) {
-			err = errors.New("it must be a percentage, such as 4%")
+			err = errors.New("must be a percentage, such as 4%")
 		}
 	case "version":
 		if h.version = value; value == "" || len(value) > 40 {
-			err = errors.New("it must have 1 to 40 characters")
+			err = errors.New("must have 1 to 40 characters")
 		}
 	case "says":
 		h.says = value

@@ -76,17 +76,17 @@ func TestPersistentVolumes(t *testing.T) {
 			lost := volume
 			lost.Made = true
 			if _, err := d.claim(t, "a", lost); err == nil || !strings.Contains(err.Error(), "is missing; put it back") {
-				t.Errorf("it says %v", err)
+				t.Errorf("got error %v", err)
 			}
 			if _, err := os.Lstat(filepath.Join(d.Root, PersistentDir, dataUID)); err == nil {
 				t.Error("the lost volume was made again")
 			}
 		},
 		"an unknown volume, or one to be removed, is not mounted": func(t *testing.T, d *Disk) {
-			gone := volume
-			gone.Remove = true
-			if _, err := d.claim(t, "a", gone); err == nil || !strings.Contains(err.Error(), "no volume on this device") {
-				t.Errorf("it says %v", err)
+			removed := volume
+			removed.Remove = true
+			if _, err := d.claim(t, "a", removed); err == nil || !strings.Contains(err.Error(), "no volume on this device") {
+				t.Errorf("got error %v", err)
 			}
 			src, v := claiming("a", volume)
 			src.Pod.Namespace = "other"
@@ -139,7 +139,7 @@ func TestPersistentVolumes(t *testing.T) {
 			}
 			must(t, d.RemovePersistent(requested[0]))
 			if got := d.States(requested); len(got) != 1 || !got[0].Gone {
-				t.Errorf("it says %v", got)
+				t.Errorf("States returns %v", got)
 			}
 			if _, err := os.Lstat(path); err == nil {
 				t.Error("the removed volume still exists")
@@ -150,10 +150,10 @@ func TestPersistentVolumes(t *testing.T) {
 			must(t, err)
 			other := wire.Volume{UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"}
 			if got := d.States([]wire.Volume{volume, other}); len(got) != 1 || got[0] != (wire.VolumeState{UID: dataUID}) {
-				t.Errorf("it says %v", got)
+				t.Errorf("States returns %v", got)
 			}
 			if got := d.States(nil); len(got) != 0 {
-				t.Errorf("it says %v", got)
+				t.Errorf("States returns %v", got)
 			}
 		},
 		"the files of a volume get the pod's group, once for each pod": func(t *testing.T, d *Disk) {

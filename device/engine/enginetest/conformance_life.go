@@ -120,7 +120,7 @@ var lifeCases = []conformanceCase{
 		s := k.spec("wait")
 		id := k.start(s)
 		if _, err := k.Create(k.ctx, s); err == nil {
-			k.Fatal("it was")
+			k.Fatal("the call succeeded")
 		}
 		k.equal(k.look(id).State, engine.Running)
 	}},
@@ -149,7 +149,7 @@ var lifeCases = []conformanceCase{
 			k.Fatalf("got error %v", err)
 		}
 		if state := k.look(id).State; state == engine.Running {
-			k.Fatal("it runs")
+			k.Fatal("the container runs")
 		}
 		k.must(k.Remove(k.ctx, id))
 	}},
@@ -295,7 +295,7 @@ var lifeCases = []conformanceCase{
 		id, _, err := k.HasImage(k.ctx, ToolImage)
 		k.must(err)
 		if err := k.RemoveImage(k.ctx, id); err == nil {
-			k.Fatal("it was")
+			k.Fatal("the call succeeded")
 		}
 		_, ok, err := k.HasImage(k.ctx, ToolImage)
 		k.must(err)
