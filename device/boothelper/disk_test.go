@@ -72,12 +72,12 @@ func TestWhereverTheDiskFails(t *testing.T) {
 						w.check(st, j, h, want...)
 					}
 					if t.Failed() {
-						t.Fatalf("undo %d: call %d and %d more, %s: %s", undo, n, calls, where, kind.name)
+						t.Fatalf("undo %d, from call %d on %d calls fail, %s: %s", undo, n, calls, where, kind.name)
 					}
 				}
 				if beyond {
 					if n < 20 {
-						t.Fatalf("only %d calls", n)
+						t.Fatalf("the run has only %d calls", n)
 					}
 					break
 				}

@@ -155,15 +155,8 @@ func (d *grubDisk) boot(drive string) (args, output string) {
 	qemu := []string{"-accel", "tcg", "-m", "64", "-display", "none", "-serial", "stdio", "-no-reboot", "-net", "none",
 		"-drive", drive}
 	if d.efi {
-		qemu = append(
-			qemu,
-			"-m",
-			"256",
-			"-bios",
-			efiFirmware,
-			"-drive",
-			"format=raw,readonly=on,if=virtio,file=fat:"+filepath.Join(d.dir, "esp"),
-		)
+		qemu = append(qemu, "-m", "256", "-bios", efiFirmware, "-drive",
+			"format=raw,readonly=on,if=virtio,file=fat:"+filepath.Join(d.dir, "esp"))
 	}
 	out, err := exec.CommandContext(ctx, "qemu-system-x86_64", qemu...).CombinedOutput()
 	if err != nil {
@@ -321,13 +314,8 @@ func TestOnlyTheSectionOfGRUBAndUBootFilesChanges(t *testing.T) {
 				t.Errorf("%s: %q without the section is %q, %v", backend, text, back, err)
 			}
 			if !strings.HasPrefix(string(once.Config), text) || changes(backend, live, once) == "" {
-				t.Errorf(
-					"%s: text outside of the section was %q and is %q: %s",
-					backend,
-					text,
-					once.Config,
-					changes(backend, live, once),
-				)
+				t.Errorf("%s: text outside of the section was %q and is %q: %s", backend, text, once.Config,
+					changes(backend, live, once))
 			}
 			if backend == fleet.BootGrub {
 				trial, err := grubTrial(live, once, "sha256:abc")

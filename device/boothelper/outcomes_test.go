@@ -55,10 +55,8 @@ func eachWay(t *testing.T, test func(t *testing.T, way string, o outcome)) {
 }
 
 // live runs agent and helper through every crash and reboot until both are idle.
-func (w *fakeBoard) live(
-	want *wire.Firmware,
-	health func(w *fakeBoard) firmware.Health,
-) (st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status) {
+func (w *fakeBoard) live(want *wire.Firmware,
+	health func(w *fakeBoard) firmware.Health) (st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status) {
 	var quiet int
 	for range 100 { // starts of the processes
 		func() {
@@ -160,13 +158,8 @@ func (w *fakeBoard) check(st *wire.FirmwareStatus, j firmware.Journal, h boothel
 		files, state = w.new, "new"
 	}
 	if live := w.files(); !live.Equal(files) || w.trialsLeft() {
-		w.t.Fatalf(
-			"%s: the boot files are not the %s files:\n%q\n%v",
-			st.State,
-			state,
-			live.Config,
-			slices.Collect(maps.Keys(w.names)),
-		)
+		w.t.Fatalf("%s: the boot files are not the %s files:\n%q\n%v", st.State, state, live.Config,
+			slices.Collect(maps.Keys(w.names)))
 	}
 	if !like(w.runs, files) {
 		w.t.Fatalf("%s: the board does not run the %s files", st.State, state)

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// onlyLong reports whether the stop at call n is left to make test-long. make test runs one of
+// onlyLong reports whether only make test-long runs the stop at call n. make test runs one stop of
 // sixty, a different one for each way and outcome.
 func onlyLong(t *testing.T, n int) bool {
 	return os.Getenv("FLOTILLA_LONG") == "" && (n+int(crc32.ChecksumIEEE([]byte(t.Name()))%60))%60 > 0

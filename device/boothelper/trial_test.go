@@ -246,7 +246,7 @@ func TestATrialIsJudgedByTheRunningCommandLine(t *testing.T) {
 			w.args = strings.ReplaceAll(w.args, "console=serial0,115200", "console=ttyS0,115200")
 		}, wire.FirmwareUpToDate},
 		{"U-Boot boots from the eMMC, not from the card", boothelper.ByUEnv, func(w *fakeBoard, _ bool) { plain(w) }, wire.FirmwareFailed},
-		{"GRUB boots another entry, without our words", boothelper.ByGrub, func(w *fakeBoard, _ bool) { plain(w) }, wire.FirmwareFailed},
+		{"GRUB boots another entry, without the trial's words", boothelper.ByGrub, func(w *fakeBoard, _ bool) { plain(w) }, wire.FirmwareFailed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := boothelper.ProfileOf(c.way)

@@ -92,11 +92,11 @@ const (
 // follow sets the terminal's size whenever the caller's window changes.
 func (j *join) follow(ctx context.Context) {
 	var (
-		size  Size
-		sizes = j.s.Resize
-		say   int // number of repeats left
-		fails int
-		next  <-chan time.Time
+		size    Size
+		sizes   = j.s.Resize
+		repeats int // number of repeats left
+		fails   int
+		next    <-chan time.Time
 	)
 	for sizes != nil || next != nil {
 		select {
@@ -105,14 +105,14 @@ func (j *join) follow(ctx context.Context) {
 				sizes = nil
 				continue
 			}
-			if size, say, fails = z, 2, 0; next == nil {
+			if size, repeats, fails = z, 2, 0; next == nil {
 				next = time.After(0)
 			}
 		case <-next:
 			next = nil
 			switch err := j.resize(ctx, size); {
 			case err == nil:
-				if say--; say > 0 {
+				if repeats--; repeats > 0 {
 					next = time.After(resizePause)
 				}
 			case lost(err):

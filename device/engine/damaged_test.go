@@ -46,10 +46,8 @@ func TestAnImageWithoutALayerIsDamagedUntilItIsPulledAgain(t *testing.T) {
 					must(t, os.RemoveAll(layer))
 					_, _, err = e.HasImage(t.Context(), ref)
 					if err == nil {
-						_, err = e.Create(
-							t.Context(),
-							engine.Spec{Name: "again-" + r.host[len(r.host)-5:], Image: ref, Labels: map[string]string{}},
-						)
+						_, err = e.Create(t.Context(),
+							engine.Spec{Name: "again-" + r.host[len(r.host)-5:], Image: ref, Labels: map[string]string{}})
 					}
 					if !errors.Is(err, engine.ErrDamaged) {
 						t.Errorf("an image without its layer: got %v, want ErrDamaged", err)
@@ -66,10 +64,8 @@ func TestAnImageWithoutALayerIsDamagedUntilItIsPulledAgain(t *testing.T) {
 					if _, ok, err := e.HasImage(t.Context(), ref); err != nil || !ok {
 						t.Fatalf("the image is missing after another pull: %v", err)
 					}
-					id, err = e.Create(
-						t.Context(),
-						engine.Spec{Name: "again-" + r.host[len(r.host)-5:], Image: ref, Labels: map[string]string{}},
-					)
+					id, err = e.Create(t.Context(),
+						engine.Spec{Name: "again-" + r.host[len(r.host)-5:], Image: ref, Labels: map[string]string{}})
 					must(t, err)
 					must(t, e.Remove(t.Context(), id))
 				})

@@ -206,11 +206,8 @@ func TestTheAPIVersionFollowsAnUpgrade(t *testing.T) {
 	api := "1.41"
 	e, err := engine.Open(
 		t.Context(),
-		pretend(
-			t,
-			func() string { mu.Lock(); defer mu.Unlock(); return api },
-			map[string]any{"Os": "linux", "Arch": "arm64"},
-		),
+		pretend(t, func() string { mu.Lock(); defer mu.Unlock(); return api },
+			map[string]any{"Os": "linux", "Arch": "arm64"}),
 	)
 	must(t, err)
 	for _, v := range []string{"1.44", "1.40", "1.45"} {

@@ -59,12 +59,8 @@ func output(t *testing.T, e engine.Engine, s engine.Spec, verbs string) string {
 func run(t *testing.T, e engine.Engine, id, verbs string) string {
 	t.Helper()
 	var out bytes.Buffer
-	_, err := e.Exec(
-		t.Context(),
-		id,
-		append([]string{"/tool"}, strings.Fields(verbs)...),
-		engine.Streams{Stdout: &out, Stderr: &out},
-	)
+	_, err := e.Exec(t.Context(), id, append([]string{"/tool"}, strings.Fields(verbs)...),
+		engine.Streams{Stdout: &out, Stderr: &out})
 	must(t, err)
 	return out.String()
 }
@@ -183,11 +179,8 @@ func TestContainersOfOnePodShareNetworkAndMemory(t *testing.T) {
 		e := open(t, socket)
 		owner := begin(t, e, engine.Spec{Hostname: "pod-1"}, "serve 127.0.0.1:8080")
 		guest := begin(t, e, engine.Spec{NetworkOf: owner, Hostname: "ignored"}, "wait")
-		await(
-			t,
-			"the server",
-			func() bool { return strings.Contains(run(t, e, guest, "get http://127.0.0.1:8080/healthz"), "ok") },
-		)
+		await(t, "the server",
+			func() bool { return strings.Contains(run(t, e, guest, "get http://127.0.0.1:8080/healthz"), "ok") })
 		for _, ns := range []string{"net", "ipc"} {
 			if a, b := run(t, e, owner, "readlink /proc/self/ns/"+ns), run(t, e, guest, "readlink /proc/self/ns/"+ns); a != b {
 				t.Errorf("namespace %s differs: %s and %s", ns, a, b)
@@ -272,7 +265,7 @@ func TestTheEngineDoesNotRestartOrProbeAndRemovesVolumes(t *testing.T) {
 			h.MemorySwap != h.Memory {
 			t.Errorf("limits are %+v", h)
 		}
-		// Without SwapBytes the container gets no swap: MemorySwap equals Memory.
+		// MemorySwap counts memory and swap together.
 		swapping := begin(t, e, engine.Spec{MemoryBytes: 64 << 20, SwapBytes: 8 << 20, CPUs: "0"}, "wait")
 		info, err := e.Info(t.Context())
 		must(t, err)

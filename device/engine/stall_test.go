@@ -40,8 +40,9 @@ func served(t *testing.T, answer http.HandlerFunc) *api {
 }
 
 // Containers inspects one container after the other. An engine does not answer for a container that
-// hangs in its start, for example at a mount of a lost server: it is reported as before, or as in
-// the list. If most of several containers get no answer, the engine is unavailable.
+// hangs in its start, for example at a mount of a lost server. Such a container is reported as
+// before, or as in the list. If most of several containers get no answer, the engine is
+// unavailable.
 func TestAListDoesNotWaitForAHangingContainer(t *testing.T) {
 	var hangs atomic.Value // parts of the paths that get no answer
 	var only atomic.Bool   // the list has one container

@@ -28,11 +28,8 @@ func archived(t *testing.T, list ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-func namesOf(
-	t *testing.T,
-	body []byte,
-	wrap func(func(*tar.Header, io.Reader) error) func(*tar.Header, io.Reader) error,
-) ([]string, error) {
+func namesOf(t *testing.T, body []byte,
+	wrap func(func(*tar.Header, io.Reader) error) func(*tar.Header, io.Reader) error) ([]string, error) {
 	t.Helper()
 	var names []string
 	put := func(h *tar.Header, _ io.Reader) error {
@@ -47,12 +44,8 @@ func namesOf(
 
 // An archive that is cut off anywhere, even between two files, is incomplete.
 func TestATruncatedTreeIsAnError(t *testing.T) {
-	body := archived(
-		t,
-		tar.Header{Name: "a", Mode: 0o644, Size: 3},
-		tar.Header{Name: "b/", Typeflag: tar.TypeDir, Mode: 0o755},
-		tar.Header{Name: "b/c", Mode: 0o644, Size: 2048},
-	)
+	body := archived(t, tar.Header{Name: "a", Mode: 0o644, Size: 3},
+		tar.Header{Name: "b/", Typeflag: tar.TypeDir, Mode: 0o755}, tar.Header{Name: "b/c", Mode: 0o644, Size: 2048})
 	if names, err := namesOf(t, body, nil); err != nil || !slices.Equal(names, []string{"a", "b/", "b/c"}) {
 		t.Fatalf("a complete archive: %q, %v", names, err)
 	}

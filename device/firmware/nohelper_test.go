@@ -27,8 +27,7 @@ func TestADeviceWithoutABootHelperIsQuiet(t *testing.T) {
 				Ask: func(context.Context, boothelper.Request) (boothelper.Reply, error) {
 					requests++
 					return boothelper.Reply{}, errors.New(
-						"dial unix /run/flotilla-boot-helper.sock: connect: no such file or directory",
-					)
+						"dial unix /run/flotilla-boot-helper.sock: connect: no such file or directory")
 				},
 				Desired: func() (*wire.Firmware, []byte) { return want, []byte("key") },
 				Health: func(context.Context) Health {

@@ -62,10 +62,8 @@ func TestOnlyRaspberryPisUseTheRevisionInCpuinfo(t *testing.T) {
 	if r := revision(tree(pi)); r == nil || r.Type != "4B" {
 		t.Errorf("the revision of a Pi without a device tree is %+v", r)
 	}
-	other := rootOf(
-		t,
-		map[string]string{"proc/cpuinfo": "processor\t: 0\n\nHardware\t: Generic AM33XX\nRevision\t: 0020\n"},
-	)
+	other := rootOf(t,
+		map[string]string{"proc/cpuinfo": "processor\t: 0\n\nHardware\t: Generic AM33XX\nRevision\t: 0020\n"})
 	if r := revision(tree(other)); r != nil {
 		t.Errorf("the revision of another board is %+v", r)
 	}

@@ -90,10 +90,8 @@ func TestMeasure(t *testing.T) {
 		"proc/meminfo": meminfo, "proc/loadavg": "0.1 0.2 0.3 1/131 4711\n",
 		"proc/sys/kernel/pid_max": "32768\n", "proc/sys/kernel/threads-max": "30000\n", "var/lib/flotilla/x": "",
 	}
-	s := Measure(
-		t.Context(),
-		Options{Root: rootOf(t, files), StateDir: "/var/lib/flotilla/device", EngineRoot: "/var/lib/docker"},
-	)
+	s := Measure(t.Context(),
+		Options{Root: rootOf(t, files), StateDir: "/var/lib/flotilla/device", EngineRoot: "/var/lib/docker"})
 	if s.PIDs != (Amount{Available: 30000 - 131, Capacity: 30000}) {
 		t.Errorf("process ids: %+v", s.PIDs)
 	}

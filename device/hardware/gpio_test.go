@@ -172,11 +172,8 @@ func TestSerialPortsAreIdentifiedByTheirPlaces(t *testing.T) {
 		}
 	}
 	for _, part := range []string{"fe201000.serial:0", "fe201000.serial:0/fe201000.serial:0.0"} {
-		link(
-			t,
-			filepath.Join(root, "sys/bus/serial-base"),
-			filepath.Join(root, "sys/devices/platform/fe201000.serial", part, "subsystem"),
-		)
+		link(t, filepath.Join(root, "sys/bus/serial-base"),
+			filepath.Join(root, "sys/devices/platform/fe201000.serial", part, "subsystem"))
 	}
 	list := devices(tree(root))
 	if got, want := describe(list),

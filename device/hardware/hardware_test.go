@@ -123,10 +123,8 @@ func TestBoards(t *testing.T) {
 			}
 			golden(t, "testdata/"+tt.board+".txt", text.Bytes())
 
-			p, err := firmwareconfigs.Match(
-				profiles,
-				firmwareconfigs.BoardOf(NodeStatus(r, Limits{}, Software{Arch: tt.arch}), r.JSON()),
-			)
+			p, err := firmwareconfigs.Match(profiles,
+				firmwareconfigs.BoardOf(NodeStatus(r, Limits{}, Software{Arch: tt.arch}), r.JSON()))
 			if err != nil || p == nil || p.Name != tt.board {
 				t.Errorf("the report matches the profile %v, %v; want %s", p, err, tt.board)
 			}

@@ -88,11 +88,8 @@ func TestFlagsOverrideTheProfileAndTheProfileTheDefaults(t *testing.T) {
 	profile.Spec.Resources.EvictionHard["memory.available"] = "lots"
 	l, err = With(profile, Limits{})
 	if err == nil || !strings.Contains(err.Error(), "raspberrypi-4") || l.System.Cpu().String() != "200m" {
-		t.Errorf(
-			"an invalid part of the profile: error %v, limits %v; want the part named and all others applied",
-			err,
-			l.System,
-		)
+		t.Errorf("an invalid part of the profile: error %v, limits %v; want the part named and all others applied", err,
+			l.System)
 	}
 }
 

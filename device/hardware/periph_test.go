@@ -124,13 +124,8 @@ func TestTheProbeRunsInTheRootOfABoard(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.Board.Name != tt.want || r.Host.Arch != tt.goarch || r.Capacity.Memory == 0 || r.Host.BootID == "" {
-				t.Errorf(
-					"the report has board %q, %s, %d bytes of memory, boot %q",
-					r.Board.Name,
-					r.Host.Arch,
-					r.Capacity.Memory,
-					r.Host.BootID,
-				)
+				t.Errorf("the report has board %q, %s, %d bytes of memory, boot %q", r.Board.Name, r.Host.Arch, r.Capacity.Memory,
+					r.Host.BootID)
 			}
 			var f Found
 			if err := json.Unmarshal(inside(t, root, append(command, ChildCommand)), &f); err != nil {

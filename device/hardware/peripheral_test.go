@@ -149,12 +149,9 @@ func TestTheChildLooksForPeripherals(t *testing.T) {
 	var answers []answer
 	err := Options{
 		Periph: new(Periph),
-	}.ask(
-		context.Background(),
-		"/",
+	}.ask(context.Background(), "/",
 		question{List: []fleet.Peripheral{{Type: "i2c", Bus: &two, Address: 0x50}, {Type: "gpio-in", Line: "no such line"}}},
-		&answers,
-	)
+		&answers)
 	if err != nil || len(answers) != 2 || !strings.Contains(answers[0].Missing, "i2c-250") ||
 		!strings.Contains(answers[1].Missing, "no such line") {
 		t.Errorf("%+v, %v", answers, err)

@@ -109,14 +109,8 @@ func TestPressureLastsForFiveMinutes(t *testing.T) {
 		conditions, held = Pressure(step.stats, Limits{Hard: DefaultThresholds()}, held, start.Add(step.after))
 		c := conditions[0]
 		if c.Status != step.status || !c.LastTransitionTime.Time.Equal(start.Add(step.changed)) {
-			t.Errorf(
-				"after %v: %s since %v, want %s since %v",
-				step.after,
-				c.Status,
-				c.LastTransitionTime.Sub(start),
-				step.status,
-				step.changed,
-			)
+			t.Errorf("after %v: %s since %v, want %s since %v", step.after, c.Status, c.LastTransitionTime.Sub(start),
+				step.status, step.changed)
 		}
 		if !c.LastHeartbeatTime.Time.Equal(start.Add(step.after)) {
 			t.Errorf("after %v: the heartbeat is from %v", step.after, c.LastHeartbeatTime)

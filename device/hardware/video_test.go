@@ -45,9 +45,7 @@ func TestVideoDevicesCaptureFrames(t *testing.T) {
 
 // A camera keeps its ID when the kernel numbers the nodes differently.
 func TestACameraKeepsItsIDUnderAnotherNumber(t *testing.T) {
-	before, after := devices(
-		tree(videoRoot(t, "0|cam|usb/1-1:1.0|0x1", "1|cam|usb/1-2:1.0|0x1")),
-	), devices(
+	before, after := devices(tree(videoRoot(t, "0|cam|usb/1-1:1.0|0x1", "1|cam|usb/1-2:1.0|0x1"))), devices(
 		tree(videoRoot(t, "1|cam|usb/1-1:1.0|0x1", "0|cam|usb/1-2:1.0|0x1")),
 	)
 	if !after[0].Same(before[0]) || after[0].Same(before[1]) || after[0].Nodes[0] != "/dev/video1" {

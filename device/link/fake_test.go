@@ -328,11 +328,8 @@ func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
 	if h.external && !h.silent.Load() &&
 		(a.Channel == wire.ChannelStatus || a.Channel == wire.ChannelPods || a.Channel == wire.ChannelEvent) &&
 		!h.losing("ack "+string(a.Channel)) {
-		h.send(
-			wire.RequestTopic(wire.DefaultPrefix, "pi-1", "ack"),
-			"ack",
-			wire.Request{Type: wire.RequestAck, Of: wire.AckOf(p.Payload)},
-		)
+		h.send(wire.RequestTopic(wire.DefaultPrefix, "pi-1", "ack"), "ack",
+			wire.Request{Type: wire.RequestAck, Of: wire.AckOf(p.Payload)})
 	}
 	if p.Qos == 0 || h.losing("puback") || h.mute != nil && h.mute(string(a.Channel)) {
 		return nil

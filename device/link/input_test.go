@@ -105,11 +105,8 @@ func TestOutputCarriesTheAcknowledgementOfInput(t *testing.T) {
 		h.give("r1", typed(20, "x"))
 		time.Sleep(time.Second)
 		if ack, chunks := h.taken(); ack != 20 || chunks != before+1 {
-			t.Errorf(
-				"a repeated input was answered with %d chunks that acknowledge input %d, want 1 chunk and input 20",
-				chunks-before,
-				ack,
-			)
+			t.Errorf("a repeated input was answered with %d chunks that acknowledge input %d, want 1 chunk and input 20",
+				chunks-before, ack)
 		}
 	})
 }

@@ -61,7 +61,7 @@ func (l *Link) isGone() bool {
 // assumes it after 40 s.
 const confirmFor = time.Minute
 
-// leave waits until the device has no pods, reports it, and ends.
+// leave waits until the device has no pods, and reports that to the hub.
 func (l *Link) leave(ctx context.Context) error {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()

@@ -104,12 +104,8 @@ func TestALinkOverMosquitto(t *testing.T) {
 		}
 		messages = append(messages, text)
 	}
-	err := wait(
-		t.Context(),
-		nil,
-		time.Minute,
-		func() paho.Token { return watch.Subscribe("fleet/v1/nodes/pi-1/#", 1, record) },
-	)
+	err := wait(t.Context(), nil, time.Minute,
+		func() paho.Token { return watch.Subscribe("fleet/v1/nodes/pi-1/#", 1, record) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,11 +143,8 @@ func TestALinkOverMosquitto(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	await(
-		t,
-		"the desired state to be stored and acknowledged by a lease",
-		func() bool { mu.Lock(); defer mu.Unlock(); return last.Desired == 5 },
-	)
+	await(t, "the desired state to be stored and acknowledged by a lease",
+		func() bool { mu.Lock(); defer mu.Unlock(); return last.Desired == 5 })
 
 	mu.Lock()
 	conns[0].Close() // the network is cut

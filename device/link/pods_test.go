@@ -22,10 +22,8 @@ func many(n, size int) (out []wire.PodStatus) {
 		p := wire.PodStatus{UID: types.UID(fmt.Sprint("other", i)), Namespace: "default", Name: fmt.Sprint("other", i)}
 		for c := 0; c < size; c += 100 {
 			id := fmt.Sprintf("%x%x%x", [8]byte{byte(i), byte(i >> 8), byte(c), byte(c >> 8)}, i*7919+c, c*104729+i)
-			p.Status.ContainerStatuses = append(
-				p.Status.ContainerStatuses,
-				corev1.ContainerStatus{Name: fmt.Sprint("c", c), ContainerID: "docker://" + id, Image: strings.Repeat(id, 2)},
-			)
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses,
+				corev1.ContainerStatus{Name: fmt.Sprint("c", c), ContainerID: "docker://" + id, Image: strings.Repeat(id, 2)})
 		}
 		out = append(out, p)
 	}
@@ -212,11 +210,8 @@ func TestOnlyTheNewestDesiredStateWaitsForTheRateLimit(t *testing.T) {
 				t.Errorf("in %d parts: %d of 60 desired states of 4 MiB were stored in 600 s, want 9", parts, stored)
 			}
 			h.mu.Lock()
-			h.send(
-				wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired),
-				"desired",
-				wire.Desired{Dismissed: &wire.Dismissed{Time: time.Now()}},
-			)
+			h.send(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), "desired",
+				wire.Desired{Dismissed: &wire.Dismissed{Time: time.Now()}})
 			h.mu.Unlock()
 			time.Sleep(2 * time.Second)
 			if text := h.log.String(); !strings.Contains(text, "has ended this device's enrolment") {

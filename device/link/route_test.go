@@ -190,11 +190,8 @@ func TestTheLinkTriesTheNextAddressWhenOneFails(t *testing.T) {
 func TestAnAddressNeedsACertificateForItsName(t *testing.T) {
 	all, conf := addresses(t, "stranger", "localhost")
 	l := over(t, conf, all[0].url, all[1].url)
-	await(
-		t,
-		"the connection to the address whose certificate is valid",
-		func() bool { online, _ := l.Online(); return online && all[1].connected() },
-	)
+	await(t, "the connection to the address whose certificate is valid",
+		func() bool { online, _ := l.Online(); return online && all[1].connected() })
 	all[1].close()
 	await(t, "the refusal of the address whose certificate is for another name", func() bool {
 		_, err := l.Online()
@@ -337,10 +334,8 @@ func TestAnAddressThatAcknowledgesNothingIsLeft(t *testing.T) {
 			good := &hub{t: t, external: external}
 			a := &agent{load: "x", pod: "x"}
 			for i := range 300 {
-				a.others = append(
-					a.others,
-					wire.PodStatus{UID: types.UID(rand.Text()), Namespace: rand.Text(), Name: fmt.Sprint(i, rand.Text())},
-				)
+				a.others = append(a.others,
+					wire.PodStatus{UID: types.UID(rand.Text()), Namespace: rand.Text(), Name: fmt.Sprint(i, rand.Text())})
 			}
 			var l *Link
 			l, err := New(Config{

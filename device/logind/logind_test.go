@@ -74,23 +74,15 @@ func (d *fakeBus) serve(t *testing.T) {
 				return
 			}
 			d.lock <- r
-			_, _, _ = d.conn.WriteMsgUnix(
-				encodeAnswer(answer, serial, "", "h", []byte{0, 0, 0, 0}),
-				syscall.UnixRights(int(w.Fd())),
-				nil,
-			)
+			_, _, _ = d.conn.WriteMsgUnix(encodeAnswer(answer, serial, "", "h", []byte{0, 0, 0, 0}),
+				syscall.UnixRights(int(w.Fd())), nil)
 			_ = w.Close()
 			_, _ = d.conn.Write(encodeAnswer(signal, 0, "PrepareForShutdown", "b", []byte{1, 0, 0, 0}))
 			_, _ = d.conn.Write(encodeAnswer(signal, 0, "PrepareForShutdown", "b", []byte{0, 0, 0, 0}))
 		case strings.HasSuffix(args1(args), "InhibitDelayMaxUSec"):
 			_, _ = d.conn.Write(
-				encodeAnswer(
-					answer,
-					serial,
-					"",
-					"v",
-					binary.LittleEndian.AppendUint64([]byte("\x01t\x00\x00\x00\x00\x00\x00"), 5_000_000),
-				),
+				encodeAnswer(answer, serial, "", "v",
+					binary.LittleEndian.AppendUint64([]byte("\x01t\x00\x00\x00\x00\x00\x00"), 5_000_000)),
 			)
 		case strings.HasSuffix(args1(args), "PreparingForShutdown"):
 			_, _ = d.conn.Write(encodeAnswer(signal, 0, "NameAcquired", "s", appendString(nil, ":1.5")))

@@ -110,8 +110,7 @@ func TestAnUnsetLimitIsTheDevicesAllocatable(t *testing.T) {
 	none := &corev1.Container{}
 	zero := &corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(
-			"0",
-		), corev1.ResourceMemory: resource.MustParse("0"), corev1.ResourceEphemeralStorage: resource.MustParse("0")}}}
+			"0"), corev1.ResourceMemory: resource.MustParse("0"), corev1.ResourceEphemeralStorage: resource.MustParse("0")}}}
 	set := &corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(
 			"1500m",

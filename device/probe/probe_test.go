@@ -102,9 +102,7 @@ func TestNetworkProbesUseThePodsAddress(t *testing.T) {
 		t.Error("the probe of a closed port succeeds")
 	}
 	if want := []string{"tcp 10.0.0.9:8080", "tcp 10.0.0.9:8080", "tcp 10.0.0.9:9", "tcp 10.0.0.9:9"}; !slices.Equal(
-		dialled,
-		want,
-	) {
+		dialled, want) {
 		t.Errorf("dialled %q, want %q", dialled, want)
 	}
 }

@@ -30,16 +30,8 @@ func journalOf(lines int) *Journal {
 func TestLinesOfAJournal(t *testing.T) {
 	three, none, negative, all := int64(3), int64(0), int64(-5), int64(100)
 	secs := func(n int64) *int64 { return &n }
-	at := time.Date(
-		2000,
-		1,
-		1,
-		0,
-		0,
-		30,
-		0,
-		time.UTC,
-	) // the time of line 3, since a synctest bubble begins at midnight UTC 2000-01-01
+	// The time of line 3: a synctest bubble begins at midnight UTC 2000-01-01.
+	at := time.Date(2000, 1, 1, 0, 0, 30, 0, time.UTC)
 	after := at.Add(1)
 	for _, c := range []struct {
 		name string

@@ -34,10 +34,8 @@ func bubble(t *testing.T, command string, f func(t *testing.T, d *fixture)) {
 		d := &fixture{fake: enginetest.New(), stopping: make(chan struct{})}
 		d.engine = d.fake
 		d.fake.AddTool()
-		id, err := d.fake.Create(
-			t.Context(),
-			engine.Spec{Name: "web", Image: enginetest.ToolImage, Args: strings.Fields(command)},
-		)
+		id, err := d.fake.Create(t.Context(),
+			engine.Spec{Name: "web", Image: enginetest.ToolImage, Args: strings.Fields(command)})
 		if err == nil {
 			err = d.fake.Start(t.Context(), id)
 		}
@@ -240,11 +238,8 @@ func TestACommandWaitsForAHubThatReadsSlowly(t *testing.T) {
 		d.engine = w
 		s := requesttest.New()
 		s.Delay = time.Second
-		d.server.Serve(
-			"r1",
-			wire.Request{Type: wire.RequestExec, Command: strings.Fields("/tool noise 1000000")},
-			func(string) Stream { return s },
-		)
+		d.server.Serve("r1", wire.Request{Type: wire.RequestExec, Command: strings.Fields("/tool noise 1000000")},
+			func(string) Stream { return s })
 		time.Sleep(10 * time.Second)
 		if n := len(s.Stdout()); n > 10*chunkSize {
 			t.Errorf("%d bytes were sent in the time of ten chunks", n)

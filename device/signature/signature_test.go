@@ -159,8 +159,8 @@ func TestVerify(t *testing.T) {
 		{"not signed", func(*testing.T, name.Repository, v1.Hash, v1.Hash) {}, "", "is not signed: its repository has no sha256-"},
 		{"signed by cosign 3 with its defaults", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
-			if err := remote.Write(r.Tag("sha256-"+d.Hex),
-				img); err != nil { // cosign marks a bundle so in registries without the referrers API
+			// Without the referrers API cosign 3 marks its bundles with this tag.
+			if err := remote.Write(r.Tag("sha256-"+d.Hex), img); err != nil {
 				t.Fatal(err)
 			}
 		}, "", "cosign sign --new-bundle-format=false --use-signing-config=false"},

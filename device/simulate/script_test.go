@@ -249,12 +249,8 @@ func TestALineIsSlowOrCut(t *testing.T) {
 		l.set(false, 10, time.Second)
 		began := time.Now()
 		if got, err := echoed(c, time.Minute); got != "hello" || time.Since(began) < 3*time.Second {
-			t.Errorf(
-				"over a slow line: %q, %v after %s, want 3 s: twice 5 bytes at 10 a second, and 1 s either way",
-				got,
-				err,
-				time.Since(began),
-			)
+			t.Errorf("over a slow line: %q, %v after %s, want 3 s: twice 5 bytes at 10 a second, and 1 s either way", got, err,
+				time.Since(began))
 		}
 		l.set(true, 0, 0)
 		if got, err := echoed(c, time.Minute); err == nil || time.Since(began) < time.Minute {
@@ -289,10 +285,8 @@ func started(t *testing.T, d *device, pod, image string) (output func() (string,
 	if err := d.engine.Pull(t.Context(), image, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	id, err := d.engine.Create(
-		t.Context(),
-		engine.Spec{Name: pod, Image: image, Labels: map[string]string{plan.LabelPodName: pod, plan.LabelContainer: "web"}},
-	)
+	id, err := d.engine.Create(t.Context(),
+		engine.Spec{Name: pod, Image: image, Labels: map[string]string{plan.LabelPodName: pod, plan.LabelContainer: "web"}})
 	if err == nil {
 		err = d.engine.Start(t.Context(), id)
 	}

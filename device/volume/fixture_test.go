@@ -141,10 +141,8 @@ func sourcesFor(uid string, volumes ...corev1.Volume) podspec.Sources {
 	p.UID = types.UID(uid)
 	p.Spec.Volumes = volumes
 	for _, v := range volumes {
-		p.Spec.Containers[0].VolumeMounts = append(
-			p.Spec.Containers[0].VolumeMounts,
-			corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name},
-		)
+		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
+			corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
 	return podspec.Sources{Pod: &p, Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
 		Secrets: []corev1.Secret{

@@ -25,12 +25,8 @@ type reportingEngine struct {
 	at func()
 }
 
-func (w reportingEngine) ImageTree(
-	ctx context.Context,
-	ref string,
-	s engine.Spec,
-	take func(int64) (func(*tar.Header, io.Reader) error, error),
-) error {
+func (w reportingEngine) ImageTree(ctx context.Context, ref string, s engine.Spec,
+	take func(int64) (func(*tar.Header, io.Reader) error, error)) error {
 	w.at()
 	return w.Engine.ImageTree(ctx, ref, s, func(size int64) (func(*tar.Header, io.Reader) error, error) {
 		w.at()

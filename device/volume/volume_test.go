@@ -68,12 +68,8 @@ func TestBindsOfACrashedAgentAreUnmounted(t *testing.T) {
 	must(t, unix.Mount("x", shared+"/d", "tmpfs", 0, "size=1m"))
 	t.Cleanup(func() { must(t, unix.Unmount(shared+"/d", unix.MNT_DETACH)) })
 	tree(t, shared, "d/on-another-disk")
-	src := sourcesFor(
-		"uid-1",
-		corev1.Volume{Name: "h", VolumeSource: onHost(shared + "/sub/..")},
-		secretVolume("s"),
-		emptyDir("m", corev1.StorageMediumMemory),
-	)
+	src := sourcesFor("uid-1", corev1.Volume{Name: "h", VolumeSource: onHost(shared + "/sub/..")}, secretVolume("s"),
+		emptyDir("m", corev1.StorageMediumMemory))
 	src.Pod.Spec.Volumes[0].HostPath.Path = shared + "/d"
 	if _, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], allowing(filepath.Dir(shared))); err != nil {
 		t.Fatal(err)
@@ -237,16 +233,8 @@ func TestNamesFromAHostileHubStayInside(t *testing.T) {
 			base := t.TempDir()
 			d := &Disk{Root: filepath.Join(base, "x/state"), Memory: filepath.Join(base, "x/run")}
 			must(t, d.Prepare())
-			tree(
-				t,
-				base,
-				"precious",
-				"x/precious",
-				"x/state/precious",
-				"x/run/precious",
-				"x/state/pods/precious",
-				"x/run/pods/other/precious",
-			)
+			tree(t, base, "precious", "x/precious", "x/state/precious", "x/run/precious", "x/state/pods/precious",
+				"x/run/pods/other/precious")
 			src := sourcesFor(c.uid, kind)
 			if m, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{}); err == nil {
 				t.Errorf("volume %q of pod %q is at %s", c.volume, c.uid, m.List[0].Source)
