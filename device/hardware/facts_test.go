@@ -295,7 +295,7 @@ func TestAnUnknownBatteryIsReported(t *testing.T) {
 	}
 }
 
-func TestErrorsOfADiskAreThoseOfItsOwnPartitions(t *testing.T) {
+func TestErrorsOfADiskAreCountedOnItsPartitions(t *testing.T) {
 	root := rootOf(t, map[string]string{
 		"sys/fs/ext4/mmcblk0p2/errors_count": "3\n", "sys/fs/ext4/mmcblk0p3/errors_count": "4\n", "sys/fs/ext4/mmcblk1p1/errors_count": "16\n",
 		"sys/fs/ext4/sda1/errors_count": "32\n", "sys/fs/ext4/sdaa1/errors_count": "64\n", "sys/fs/ext4/features/meta_bg_resize": "supported\n",

@@ -93,7 +93,7 @@ func TestAQuietDeviceReportsWithinFiveMinutes(t *testing.T) {
 	})
 }
 
-func TestChangesAreToldAtOnceAndNeverPileUp(t *testing.T) {
+func TestChangesAreSentAtOnceAndNeverPileUp(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
@@ -395,7 +395,7 @@ func TestACutLinkFiresTheWillWithItsBoot(t *testing.T) {
 	})
 }
 
-func TestEventsWaitForTheHubInOrderAndTheirOverflowIsTold(t *testing.T) {
+func TestEventsWaitForTheHubInOrderAndOverflowIsReported(t *testing.T) {
 	h := &hub{}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()

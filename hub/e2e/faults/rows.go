@@ -95,7 +95,7 @@ var rows = []row{
 			of("hub/sim", "TestFleetASilentDeviceLosesItsPodAndStopsItFirstWhenItReturns",
 				"TestFleetAnySingleMessageMayBeLostDoubledOrLate"),
 			of("device/link", "TestAHalfOpenLinkIsNoticedWithinTwentySeconds",
-				"TestEventsWaitForTheHubInOrderAndTheirOverflowIsTold"))},
+				"TestEventsWaitForTheHubInOrderAndOverflowIsReported"))},
 	{id: "F7", fault: "a network that carries one way only",
 		criterion: "the device closes the link within 20 s: a node that receives nothing does not look healthy",
 		tests: all(
@@ -166,7 +166,7 @@ var rows = []row{
 			of("device/agent", "TestPodsSurviveAnUnwritableDisk", "TestUnderDiskPressureUnneededImagesAreRemovedFirst"),
 			of("device/image", "TestIsPulled"),
 			of("device/memory", "TestAFullDiskTakesTheNextDesiredState"),
-			of("device/hardware", "TestHealth", "TestErrorsOfADiskAreThoseOfItsOwnPartitions"))},
+			of("device/hardware", "TestHealth", "TestErrorsOfADiskAreCountedOnItsPartitions"))},
 	{id: "F14", fault: "torn, flipped, truncated or missing files of the hub; files of a newer or older " +
 		"version",
 		criterion: "it starts from a backup and logs that, or refuses and names the file; a newer database is " +
