@@ -7,26 +7,26 @@ import (
 )
 
 // A device that cannot reach its hub by MQTT requests a renewal over HTTPS. The answer has the
-// hub's present addresses, so a fleet moves to other brokers by itself; it also says that the
-// enrolment has ended if the broker refuses the device.
+// hub's present addresses, so a fleet follows its hub to other brokers. If the broker refuses the
+// device, the answer says whether the enrolment has ended.
 const (
-	askAddresses     = time.Minute // of the outage; doubles
-	askAddressesMost = 32 * time.Minute
-	lookOnline       = 5 * time.Second
+	askAddresses    = time.Minute // the first wait in an outage; each later wait is twice as long
+	maxAskAddresses = 32 * time.Minute
+	checkOnline     = 5 * time.Second
 )
 
-// askForAddresses requests renewals while the link is down. The times differ between devices by as
-// much as the outage has lasted.
+// askForAddresses requests renewals while the link is down. A random part of each wait, up to the
+// length of the outage, keeps devices from asking at the same time.
 func askForAddresses(ctx context.Context, online func() bool, renew chan<- struct{}) error {
 	wait, down := askAddresses, time.Now()
 	next := jittered(wait)
-	look := time.NewTicker(lookOnline)
-	defer look.Stop()
+	ticker := time.NewTicker(checkOnline)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-look.C:
+		case <-ticker.C:
 		}
 		switch {
 		case online():
@@ -37,7 +37,7 @@ func askForAddresses(ctx context.Context, online func() bool, renew chan<- struc
 			case renew <- struct{}{}:
 			default: // a renewal is under way
 			}
-			wait, down = min(2*wait, askAddressesMost), time.Now()
+			wait, down = min(2*wait, maxAskAddresses), time.Now()
 			next = jittered(wait)
 		}
 	}

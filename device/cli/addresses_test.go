@@ -27,23 +27,23 @@ func TestADeviceThatIsOutOfReachAsksWhereItsHubIs(t *testing.T) {
 		}
 		online.Store(true)
 		if n := count(24 * time.Hour); n != 0 {
-			t.Errorf("asked %d times in a day on which it was connected", n)
+			t.Errorf("got %d renewals in a day with a connection, want 0", n)
 		}
 		online.Store(false)
 		if n := count(59 * time.Second); n != 0 {
-			t.Errorf("asked %d times within a minute", n)
+			t.Errorf("got %d renewals in the first minute of an outage, want 0", n)
 		}
 		if n := count(70 * time.Second); n != 1 {
-			t.Errorf("asked %d times within two minutes, want once", n)
+			t.Errorf("got %d renewals in the first two minutes of an outage, want 1", n)
 		}
 		if n := count(24 * time.Hour); n < 22 || n > 50 {
-			t.Errorf("asked %d times in a day, want every 32 to 64 minutes", n)
+			t.Errorf("got %d renewals in a day without a connection, want one every 32 to 64 minutes", n)
 		}
 		online.Store(true)
 		count(time.Minute)
 		online.Store(false)
 		if n := count(130 * time.Second); n != 1 {
-			t.Errorf("asked %d times within two minutes of the next outage, want once", n)
+			t.Errorf("got %d renewals in the first two minutes of the next outage, want 1", n)
 		}
 		cancel()
 		<-done

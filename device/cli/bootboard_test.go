@@ -17,21 +17,22 @@ import (
 	"time"
 )
 
-// A bootBoard is a Raspberry Pi 4 of files with a simulated firmware.
+// A bootBoard is a directory tree with the files of a Raspberry Pi 4, and simulates its firmware.
 type bootBoard struct {
-	t                   *testing.T
-	program, dir, root  string
-	hub                 *bootHub
-	effect              func(b *bootBoard, tried bool) // called at each boot; tried: the trial's words are on the command line
+	t                  *testing.T
+	program, dir, root string
+	hub                *bootHub
+	// called at each boot; tried: the kernel has the trial's command line
+	effect              func(b *bootBoard, tried bool)
 	noAgent             bool
 	agent, helper       *exec.Cmd
-	said                *safeBuffer
+	output              *safeBuffer
 	boots               []string
 	stop                chan struct{}
 	stopped             chan struct{}
 	booted              time.Time
 	uptimeAhead         time.Duration
-	config, cmdline     string // as booted
+	config, cmdline     string // the files with which the board has booted
 	agentDir, helperDir string
 	engine              string      // socket of its container engine, or "none"
 	noEngine            atomic.Bool // the engine's socket exists and does not answer
@@ -58,7 +59,7 @@ func (b *safeBuffer) String() string {
 func buildDevice(t *testing.T) string {
 	program := filepath.Join(t.TempDir(), "flotilla-device")
 	cmd := exec.Command("go", "build", "-trimpath", "-o", program, "..")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the usual settings, so that the build cache has it
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the tests' own build settings, so that the build cache is used
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -71,7 +72,8 @@ func newBootBoard(t *testing.T, program string, hub *bootHub, way string) *bootB
 		t.Fatal(err)
 	}
 	b := &bootBoard{
-		t: t, program: program, dir: dir, root: filepath.Join(dir, "root"), hub: hub, said: &safeBuffer{}, stop: make(chan struct{}), stopped: make(chan struct{}),
+		t: t, program: program, dir: dir, root: filepath.Join(dir, "root"), hub: hub, output: &safeBuffer{},
+		stop: make(chan struct{}), stopped: make(chan struct{}),
 		agentDir: filepath.Join(dir, "agent"), helperDir: filepath.Join(dir, "helper"), way: way, engine: "none",
 	}
 	if real := os.Getenv("DOCKER_SOCK"); real != "" {
@@ -84,7 +86,7 @@ func newBootBoard(t *testing.T, program string, hub *bootHub, way string) *bootB
 		<-b.stopped
 		b.kill()
 		if t.Failed() {
-			t.Logf("%s", b.said.String())
+			t.Logf("%s", b.output.String())
 		}
 		unmount(t, filepath.Base(dir))
 		_ = os.RemoveAll(dir)
@@ -122,8 +124,8 @@ func (b *bootBoard) relay(real string) {
 	}()
 }
 
-// unmount removes the mounts of a killed agent: its volatile directory, which the next agent of its
-// state directory would take over.
+// unmount unmounts the volatile directory that a killed agent has left. Otherwise the next agent
+// with the same state directory would use it.
 func unmount(t *testing.T, name string) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -201,19 +203,21 @@ func (b *bootBoard) start(argument string) {
 		b.effect(b, strings.Contains(b.cmdline, "psi=1"))
 	}
 	if early := b.run("boot-helper", "--restore", "--root", b.root, "--state-dir", b.helperDir); early.Wait() != nil {
-		b.t.Error("the early unit fails")
+		b.t.Error("flotilla-boot-restore fails")
 	}
-	b.helper = b.run("boot-helper", "--root", b.root, "--state-dir", b.helperDir, "--socket", filepath.Join(b.dir, "helper.sock"))
+	b.helper = b.run("boot-helper", "--root", b.root, "--state-dir", b.helperDir, "--socket",
+		filepath.Join(b.dir, "helper.sock"))
 	if b.noAgent {
 		b.agent = b.run("boot-helper", "--deadman", "--root", b.root, "--state-dir", b.helperDir)
 		return
 	}
-	b.agent = b.run("run", "--state-dir", b.agentDir, "--engine", b.engine, "--hub", "mqtt://"+b.hub.addr, "--node-name", "pi-1", "--boot-helper", filepath.Join(b.dir, "helper.sock"))
+	b.agent = b.run("run", "--state-dir", b.agentDir, "--engine", b.engine, "--hub", "mqtt://"+b.hub.addr,
+		"--node-name", "pi-1", "--boot-helper", filepath.Join(b.dir, "helper.sock"))
 }
 
 func (b *bootBoard) run(args ...string) *exec.Cmd {
 	cmd := exec.Command(b.program, args...)
-	cmd.Stdout, cmd.Stderr = b.said, b.said
+	cmd.Stdout, cmd.Stderr = b.output, b.output
 	if err := cmd.Start(); err != nil {
 		b.t.Error(err)
 	}
@@ -223,17 +227,17 @@ func (b *bootBoard) run(args ...string) *exec.Cmd {
 func (b *bootBoard) kill() {
 	for _, c := range []*exec.Cmd{b.agent, b.helper} {
 		_ = c.Process.Kill()
-		_ = c.Wait() // it was killed
+		_ = c.Wait() // the error says that the process was killed
 	}
 }
 
-// tick writes an uptime that advances a minute per second.
+// tick writes an uptime that advances one minute per second.
 func (b *bootBoard) tick() {
 	up := 20*time.Second + 60*time.Since(b.booted) + b.uptimeAhead
 	b.write("proc/uptime", fmt.Sprintf("%.2f 0.00\n", up.Seconds()))
 }
 
-// live reboots the board on request.
+// live reboots the board whenever the agent or the helper requests a reboot.
 func (b *bootBoard) live() {
 	defer close(b.stopped)
 	for {
@@ -255,7 +259,7 @@ func (b *bootBoard) live() {
 	}
 }
 
-// writeFiles writes the files of a Raspberry Pi 4, changed for a board that boots in another way.
+// writeFiles writes the files of a Raspberry Pi 4, or of the board kind in way.
 func (b *bootBoard) writeFiles() {
 	for _, sub := range []string{"proc", "sys", "etc", "boot"} {
 		from := os.DirFS(filepath.Join("../../firmware-configs/testdata/raspberrypi-4/root", sub))
@@ -289,7 +293,7 @@ func (b *bootBoard) writeFiles() {
 	}
 }
 
-// startOther boots a board without tryboot.
+// startOther boots a board whose firmware lacks tryboot.
 func (b *bootBoard) startOther() (kind string) {
 	if b.way != "grub" {
 		b.write("proc/cmdline", b.cmdline)

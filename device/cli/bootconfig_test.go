@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// TestMain runs all boards at once on any number of processors: they mostly wait for deadlines.
+// TestMain runs all boards at the same time on any number of processors: the tests mostly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "10"); err != nil {
@@ -34,7 +34,8 @@ func bootConfig(words ...string) *fleet.BootConfig {
 	return &fleet.BootConfig{
 		Profile: "raspberrypi-4", Revision: 1, Backend: fleet.BootConfigTxt,
 		Cmdline: fleet.BootCmdline{Add: words},
-		Health:  fleet.BootHealth{Deadline: metav1.Duration{Duration: 30 * time.Minute}, Checks: []string{fleet.CheckAgentRunning, fleet.CheckHubReconnected, fleet.CheckDiskWritable}},
+		Health: fleet.BootHealth{Deadline: metav1.Duration{Duration: 30 * time.Minute},
+			Checks: []string{fleet.CheckAgentRunning, fleet.CheckHubReconnected, fleet.CheckDiskWritable}},
 	}
 }
 
@@ -48,28 +49,29 @@ func signedBoot(t *testing.T, generation int64, b *fleet.BootConfig) *wire.Firmw
 	return f
 }
 
-// The real agent and the real helper on a board of files: only the firmware, the kernel and the hub
-// are simulated.
-func TestABootConfigurationIsTriedOnABoard(t *testing.T) {
+// The real agent and the real helper work on the files of a board. Only the firmware, the kernel
+// and the hub are simulated.
+func TestABoardTriesABootConfiguration(t *testing.T) {
 	t.Parallel()
 	program := buildDevice(t)
-	for way, trial := range map[string]string{"": fleet.TrialTryboot, "deadman": fleet.TrialDeadman, "grub": fleet.TrialGrub} {
+	for way, trial := range map[string]string{"": fleet.TrialTryboot, "deadman": fleet.TrialDeadman,
+		"grub": fleet.TrialGrub} {
 		for _, c := range []struct {
 			name   string
 			effect func(b *bootBoard, tried bool)
 			want   string
 			says   string
 		}{
-			{"a good one is kept", nil, wire.FirmwareUpToDate, "kept"},
-			{"one that takes the network away is rolled back", func(b *bootBoard, tried bool) {
+			{"a working configuration is kept", nil, wire.FirmwareUpToDate, "kept"},
+			{"a configuration without a network is rolled back", func(b *bootBoard, tried bool) {
 				b.hub.Lock()
 				defer b.hub.Unlock()
 				b.hub.refuses = tried
 			}, wire.FirmwareRolledBack, "the hub was connected before the trial and is not now"},
-			{"one with which the agent does not run is rolled back", func(b *bootBoard, tried bool) {
+			{"a configuration with which the agent does not run is rolled back", func(b *bootBoard, tried bool) {
 				b.noAgent = tried
 			}, wire.FirmwareRolledBack, "the agent did not run"},
-			{"one with which the engine does not run is rolled back", func(b *bootBoard, tried bool) {
+			{"a configuration with which the engine does not run is rolled back", func(b *bootBoard, tried bool) {
 				b.noEngine.Store(tried)
 			}, wire.FirmwareRolledBack, "engine"},
 		} {
@@ -77,7 +79,7 @@ func TestABootConfigurationIsTriedOnABoard(t *testing.T) {
 				continue
 			}
 			t.Run(trial+": "+c.name, func(t *testing.T) {
-				t.Parallel() // most of it is waiting
+				t.Parallel() // the test mostly waits
 				triesOnABoard(t, program, way, trial, c.effect, c.want, c.says)
 			})
 		}
@@ -107,7 +109,7 @@ func triesOnABoard(t *testing.T, program, way, trial string, effect func(*bootBo
 		time.Sleep(50 * time.Millisecond)
 	}
 	if !strings.Contains(st.Diff, "+psi=1") || !maps.Equal(b.bootFiles(), old) {
-		t.Fatalf("before the hub's permission: %+v", st)
+		t.Fatalf("before the hub permits the trial: got %+v, want a diff and unchanged boot files", st)
 	}
 	try := *f
 	try.Try = true
@@ -116,11 +118,11 @@ func triesOnABoard(t *testing.T, program, way, trial string, effect func(*bootBo
 	kept := want == wire.FirmwareUpToDate
 	if !strings.Contains(st.Message, says) || st.Trial != trial || st.Backend != config.Backend ||
 		kept != (st.Digest == f.Digest) || kept == slices.Contains(st.Bad, f.Digest) {
-		t.Errorf("it says %+v, want %q", st, says)
+		t.Errorf("the status is %+v, want %q", st, says)
 	}
 	files := b.bootFiles()
 	if !kept && !maps.Equal(files, old) {
-		t.Errorf("after the trial the boot files are %q", files)
+		t.Errorf("the boot files after the rollback are %q, want the old files", files)
 	}
 	hub.Lock()
 	t.Log(hub.states, b.boots)
@@ -131,33 +133,35 @@ func triesOnABoard(t *testing.T, program, way, trial string, effect func(*bootBo
 	changed := files["cmdline.txt"] + files["custom.cfg"]
 	if !strings.Contains(changed, "psi=1") || strings.Contains(changed, "trial") || files["tryboot.txt"] != "" ||
 		!strings.HasPrefix(files["config.txt"], old["config.txt"]) {
-		t.Errorf("what is kept is %q", files)
+		t.Errorf("the boot files after a successful trial are %q, want psi=1 without the trial's lines", files)
 	}
 	undo := *f
 	undo.Undo = true
 	hub.want(&undo)
-	for end := time.Now().Add(2 * time.Minute); st.Digest != "" && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); st.Digest != "" &&
+		time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		st = hub.until(wire.FirmwareUpToDate)
 	}
 	if st.Digest != "" || !maps.Equal(b.bootFiles(), old) {
-		t.Errorf("undone, it says %+v, and the boot files are %q", st, b.bootFiles())
+		t.Errorf("after undo the status is %+v and the boot files are %q, want the old files", st, b.bootFiles())
 	}
 }
 
-// The real helper is killed again and again while it arms and restores a deadman trial. The boot
-// files are always the old or the new ones, and in the end the old ones.
-func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
+// The real helper is killed repeatedly while it arms and restores a deadman trial. The boot files
+// are always either the old or the new files. After the restore they are the old files.
+func TestAKilledHelperLeavesABootableBoard(t *testing.T) {
 	dir, err := os.MkdirTemp("", "board") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b := &bootBoard{t: t, program: buildDevice(t), dir: dir, root: filepath.Join(dir, "root"), helperDir: filepath.Join(dir, "helper"), said: &safeBuffer{}, way: "deadman"}
+	b := &bootBoard{t: t, program: buildDevice(t), dir: dir, root: filepath.Join(dir, "root"),
+		helperDir: filepath.Join(dir, "helper"), output: &safeBuffer{}, way: "deadman"}
 	b.writeFiles()
 	socket := filepath.Join(dir, "helper.sock")
 	f := signedBoot(t, 1, bootConfig("psi=1", "cgroup_enable=memory"))
-	// boots returns the files that the firmware reads, without the lines that select the command
-	// line.
+	// boots returns the files that the firmware reads, without the lines of config.txt that select
+	// the command line.
 	boots := func() (string, string) {
 		config, cmdline := b.read("config.txt"), b.read("cmdline.txt")
 		if before, ok := strings.CutSuffix(config, "[all]\ncmdline=cmdline-flotilla.txt\n"); ok {
@@ -166,12 +170,13 @@ func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
 		return strings.TrimRight(config, "\n"), cmdline
 	}
 	oldConfig, oldCmdline := boots()
-	newConfig, newCmdline, moments := "", "", 0
+	newConfig, newCmdline, cutOff := "", "", 0
 	pinned, reached := false, map[string]bool{}
 	for n := range 60 {
 		helper := b.run("boot-helper", "--root", b.root, "--state-dir", b.helperDir, "--socket", socket)
 		var r boothelper.Request
-		for _, r = range []boothelper.Request{{Op: boothelper.OpPin, Node: "pi-1", Key: bootKey.Public().(ed25519.PublicKey)}, {Op: boothelper.OpStatus}} {
+		for _, r = range []boothelper.Request{{Op: boothelper.OpPin, Node: "pi-1",
+			Key: bootKey.Public().(ed25519.PublicKey)}, {Op: boothelper.OpStatus}} {
 			if r.Op == boothelper.OpPin && pinned {
 				continue
 			}
@@ -200,35 +205,37 @@ func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
 			time.Sleep(time.Duration(n*n%97) * 100 * time.Microsecond)
 			_ = helper.Process.Kill()
 			if <-done != nil {
-				moments++
+				cutOff++
 			}
 		} else if err := <-done; err != nil {
 			t.Fatalf("%s: %v", r.Op, err)
 		}
 		_ = helper.Process.Kill()
-		_ = helper.Wait() // it was killed
+		_ = helper.Wait() // the error says that the process was killed
 		config, cmdline := boots()
 		switch {
 		case n == 0:
 			if newConfig, newCmdline = config, cmdline; !strings.Contains(cmdline, "psi=1") {
-				t.Fatalf("nothing is armed: %q", cmdline)
+				t.Fatalf("the command line is %q, want psi=1", cmdline)
 			}
 		case config == oldConfig && cmdline == oldCmdline, config == newConfig && cmdline == newCmdline:
 		default:
-			t.Fatalf("killed at %s, the board would boot neither old nor new files:\n%q\n%q", r.Op, config, cmdline)
+			t.Fatalf("after a kill during %s the boot files are neither the old nor the new files:\n%q\n%q", r.Op, config,
+				cmdline)
 		}
 	}
-	if moments < 10 || !reached[boothelper.PhaseArmed] {
-		t.Errorf("%d requests were cut off, and %v reached", moments, reached)
+	if cutOff < 10 || !reached[boothelper.PhaseArmed] {
+		t.Errorf("the test cut off %d requests and saw the phases %v, want at least 10 requests and the phase armed",
+			cutOff, reached)
 	}
-	for n := range 3 { // then the board boots twice
+	for n := range 3 { // the board boots twice, then once more
 		b.write("proc/sys/kernel/random/boot_id", fmt.Sprintf("00000000-0000-4000-8000-%012d\n", 100+n))
 		if err := b.run("boot-helper", "--restore", "--root", b.root, "--state-dir", b.helperDir).Wait(); err != nil {
 			t.Error(err)
 		}
 	}
 	if config, cmdline := boots(); config != oldConfig || cmdline != oldCmdline || b.read("cmdline-flotilla.txt") != "" {
-		t.Errorf("in the end the board boots %q", cmdline)
+		t.Errorf("after the restore the board boots %q, want the old files", cmdline)
 	}
-	t.Logf("%d requests were cut off, phases seen: %v", moments, reached)
+	t.Logf("cut off %d requests, saw the phases %v", cutOff, reached)
 }

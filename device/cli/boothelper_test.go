@@ -40,7 +40,7 @@ func askHelper(t *testing.T, socket string, text []byte) boothelper.Reply {
 
 func TestTheHelperUnderAttack(t *testing.T) {
 	program := buildDevice(t)
-	b := &bootBoard{t: t, program: program, said: &safeBuffer{}}
+	b := &bootBoard{t: t, program: program, output: &safeBuffer{}}
 	var err error
 	if b.dir, err = os.MkdirTemp("", "board"); err != nil {
 		t.Fatal(err)
@@ -71,26 +71,33 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	inspect := func(f *wire.Firmware) error { return ask(boothelper.Request{Op: boothelper.OpInspect, Firmware: f}) }
 	config, cmdline := b.read("config.txt"), b.read("cmdline.txt")
 	good := signedBoot(t, 5, bootConfig("psi=1"))
-	other := ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", ed25519.SeedSize)))
+	foreignKey := ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", ed25519.SeedSize)))
 
-	refused("before any hub is known", arm(good), "no hub key")
-	if err := ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-1", Key: bootKey.Public().(ed25519.PublicKey)}); err != nil {
+	refused("a request before a hub is pinned", arm(good), "no hub key")
+	if err := ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-1",
+		Key: bootKey.Public().(ed25519.PublicKey)}); err != nil {
 		t.Fatal(err)
 	}
-	refused("another hub's key", ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-1", Key: other.Public().(ed25519.PublicKey)}), "boot-helper --forget")
-	refused("another node", ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-2", Key: bootKey.Public().(ed25519.PublicKey)}), "boot-helper --forget")
+	refused("a pin with another hub's key", ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-1",
+		Key: foreignKey.Public().(ed25519.PublicKey)}), "boot-helper --forget")
+	refused("a pin for another node", ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-2",
+		Key: bootKey.Public().(ed25519.PublicKey)}), "boot-helper --forget")
 
 	unsigned := *good
 	unsigned.Signature = nil
-	refused("unsigned", arm(&unsigned), "not signed")
-	refused("a foreign key", arm(wire.SignFirmware(other, "pi-1", "raspberrypi,4-model-b", 5, good.Document)), "not signed")
-	refused("for another node", arm(wire.SignFirmware(bootKey, "pi-2", "raspberrypi,4-model-b", 5, good.Document)), "not signed")
-	refused("for another board", arm(wire.SignFirmware(bootKey, "pi-1", "raspberrypi,5-model-b", 5, good.Document)), "not signed")
-	later := *good
-	later.Generation = 9
-	refused("as if it were newer", arm(&later), "not signed")
+	refused("an unsigned configuration", arm(&unsigned), "not signed")
+	refused("a signature by a foreign key", arm(wire.SignFirmware(foreignKey, "pi-1", "raspberrypi,4-model-b", 5,
+		good.Document)), "not signed")
+	refused("a signature for another node", arm(wire.SignFirmware(bootKey, "pi-2", "raspberrypi,4-model-b", 5,
+		good.Document)), "not signed")
+	refused("a signature for another board", arm(wire.SignFirmware(bootKey, "pi-1", "raspberrypi,5-model-b", 5,
+		good.Document)), "not signed")
+	replayed := *good
+	replayed.Generation = 9
+	refused("a signature with a changed generation", arm(&replayed), "not signed")
 	document := strings.Replace(string(good.Document), "psi=1", "init=/x", 1)
-	refused("an invalid document", arm(wire.SignFirmware(bootKey, "pi-1", "raspberrypi,4-model-b", 5, []byte(document))), "is refused")
+	refused("an invalid document", arm(wire.SignFirmware(bootKey, "pi-1", "raspberrypi,4-model-b", 5,
+		[]byte(document))), "is refused")
 	for _, overlay := range []string{"../../etc/passwd", "a/b", "..", "/x", "w1-gpio\ninclude=x"} {
 		c := bootConfig("psi=1")
 		c.Config.DTOverlay = []string{overlay}
@@ -99,20 +106,21 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	missing := bootConfig("psi=1")
 	missing.Config.DTOverlay = []string{"not-there"}
 	refused("a missing overlay", inspect(signedBoot(t, 5, missing)), "has no overlay not-there")
-	refused("keep without a trial", ask(boothelper.Request{Op: boothelper.OpKeep, Digest: good.Digest}), "is not the trial")
-	refused("undo of nothing", ask(boothelper.Request{Op: boothelper.OpUndo}), "nothing to undo")
+	refused("a keep without a trial", ask(boothelper.Request{Op: boothelper.OpKeep, Digest: good.Digest}),
+		"is not the trial")
+	refused("an undo without a configuration", ask(boothelper.Request{Op: boothelper.OpUndo}), "nothing to undo")
 	refused("an unknown operation", ask(boothelper.Request{Op: "write"}), "unknown operation")
 
 	for name, text := range map[string]string{
 		"10 MB":           strings.Repeat("x", 10<<20),
-		"10 MB of a line": `{"op":"arm","digest":"` + strings.Repeat("x", 10<<20) + "\"}\n",
-		"no JSON":         "hello\n",
+		"a line of 10 MB": `{"op":"arm","digest":"` + strings.Repeat("x", 10<<20) + "\"}\n",
+		"not JSON":        "hello\n",
 		"an unknown key":  `{"op":"status","path":"/etc/passwd"}` + "\n",
 		"two requests":    `{"op":"status"}{"op":"undo"}` + "\n",
-		"depth":           `{"op":` + strings.Repeat("[", 100000) + "\n",
+		"deep nesting":    `{"op":` + strings.Repeat("[", 100000) + "\n",
 	} {
 		if a := askHelper(t, socket, []byte(text)); a.Error == "" {
-			t.Errorf("%s is answered with %+v", name, a)
+			t.Errorf("%s: the answer is %+v, want an error", name, a)
 		}
 	}
 	slow, err := net.Dial("unix", socket)
@@ -121,11 +129,12 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	}
 	defer func() { _ = slow.Close() }()
 	_, _ = slow.Write([]byte(`{"op"`))
-	if err := ask(boothelper.Request{Op: boothelper.OpStatus}); err != nil { // it waits until the slow request times out
-		t.Errorf("behind a slow one: %v", err)
+	// the helper answers once the slow request has timed out
+	if err := ask(boothelper.Request{Op: boothelper.OpStatus}); err != nil {
+		t.Errorf("a request after a slow one: %v", err)
 	}
 
-	// Boards that refuse the configuration.
+	// On these boards the helper refuses the configuration.
 	for _, c := range []struct{ name, file, text, want string }{
 		{"Ubuntu's A/B", "boot/firmware/config.txt", "[tryboot]\nos_prefix=new/\n", "manages the boot"},
 		{"not mounted", "proc/mounts", "/dev/mmcblk0p2 / ext4 rw 0 0\n", "not a mounted FAT"},
@@ -168,16 +177,16 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	}
 
 	if got := b.read("config.txt"); got != config || b.read("cmdline.txt") != cmdline || b.read("tryboot.txt") != "" {
-		t.Fatalf("the boot files have changed: %q", got)
+		t.Fatalf("a refused request changed the boot files: %q", got)
 	}
 	if _, err := os.Stat(filepath.Join(b.root, "run/systemd/reboot-param")); err == nil {
-		t.Fatal("the board was to be rebooted")
+		t.Fatal("a refused request rebooted the board")
 	}
 	if err := arm(good); err != nil {
-		t.Fatalf("what is right is refused: %v", err)
+		t.Fatalf("a valid request is refused: %v", err)
 	}
 	if !strings.Contains(b.read("tryboot.txt"), good.Digest) || b.read("config.txt") != config {
-		t.Error("no trial is armed, or config.txt was changed for it")
+		t.Error("want an armed trial and an unchanged config.txt")
 	}
 	if err := ask(boothelper.Request{Op: boothelper.OpRestore}); err != nil {
 		t.Error(err)
@@ -185,15 +194,17 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	older := signedBoot(t, 4, bootConfig("psi=0"))
 	refused("replay of an older generation", arm(older), "is older than 5")
 	if os.Geteuid() == 0 {
-		if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(socket, 0o666)); err != nil { // another user can connect, and is refused all the same
+		// another user can connect, but gets a refusal
+		if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(socket, 0o666)); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command("/usr/bin/perl", "-MIO::Socket::UNIX", "-e", `$s=IO::Socket::UNIX->new($ARGV[0]) or die $!; print <$s>`, socket)
+		cmd := exec.Command("/usr/bin/perl", "-MIO::Socket::UNIX", "-e",
+			`$s=IO::Socket::UNIX->new($ARGV[0]) or die $!; print <$s>`, socket)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		if out, err := cmd.CombinedOutput(); err == nil && !strings.Contains(string(out), "only root may") {
-			t.Errorf("another user is answered: %s", out)
+			t.Errorf("another user's request is not refused: %s", out)
 		} else if err != nil {
-			t.Errorf("another user was not tried: %v: %s", err, out)
+			t.Errorf("run a request as another user: %v: %s", err, out)
 		}
 	}
 }

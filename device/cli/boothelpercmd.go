@@ -25,7 +25,7 @@ import (
 const (
 	defaultBootHelper    = "/run/flotilla-boot-helper.sock"
 	defaultBootHelperDir = "/var/lib/flotilla/boot-helper"
-	helperIdle           = 30 * time.Second // systemd keeps the socket afterwards
+	helperIdle           = 30 * time.Second // the idle helper exits after this time; systemd keeps its socket
 )
 
 // bootHelperCommand runs the boot helper, the only process that changes boot files.
@@ -69,7 +69,7 @@ func bootHelperCommand() *cobra.Command {
 	fl.BoolVar(&forget, "forget", false,
 		"do not listen: forget the node and its hub's key, so that the next ones are accepted")
 	fl.StringVar(&root, "root", "", "directory of a fake board, for tests; it is not rebooted")
-	_ = fl.MarkHidden("root") // the flag exists
+	_ = fl.MarkHidden("root") // the error says that the flag does not exist, but it does
 	return cmd
 }
 
@@ -97,7 +97,7 @@ func serveBootHelper(ctx context.Context, s *boothelper.Server, socket string) e
 	return s.Serve(ctx, ln, 0)
 }
 
-// bootRunner makes the agent's part of boot configurations.
+// bootRunner creates the agent's runner of boot configurations.
 func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, online func() bool,
 	log *slog.Logger) *firmware.Runner {
 	return &firmware.Runner{
@@ -114,7 +114,7 @@ func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, onl
 	}
 }
 
-// health collects the facts by which a trial is judged.
+// health collects the facts that decide whether a trial succeeds.
 func health(stateDir string, a *agent.Agent, m *memory.Memory, online bool) firmware.Health {
 	f := firmware.Health{Hub: online, Engine: "the agent has no answer yet"}
 	for _, c := range a.Status().Status.Conditions {
@@ -148,7 +148,7 @@ func health(stateDir string, a *agent.Agent, m *memory.Memory, online bool) firm
 	return f
 }
 
-// writable writes a temporary file in a directory.
+// writable checks that files can be created in a directory.
 func writable(dir string) error {
 	f, err := os.CreateTemp(dir, "writable-*")
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 
 var bootKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// A bootHub is the part of a hub that boot configurations need: it publishes a desired state and
-// receives the device's status.
+// A bootHub simulates the part of a hub that boot configurations need: it publishes a desired state
+// and receives the device's status.
 type bootHub struct {
 	mqtt.HookBase
 	t      *testing.T
@@ -30,7 +30,7 @@ type bootHub struct {
 
 	sync.Mutex
 	text    []byte
-	refuses bool // connections
+	refuses bool // the hub refuses connections
 	states  []string
 	last    *wire.FirmwareStatus
 }
@@ -51,7 +51,8 @@ func newBootHub(t *testing.T) *bootHub {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &bootHub{t: t, addr: ln.Addr().String(), server: mqtt.New(&mqtt.Options{InlineClient: true, Logger: slog.New(slog.DiscardHandler)})}
+	h := &bootHub{t: t, addr: ln.Addr().String(),
+		server: mqtt.New(&mqtt.Options{InlineClient: true, Logger: slog.New(slog.DiscardHandler)})}
 	if err := h.server.AddHook(h, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -63,28 +64,29 @@ func newBootHub(t *testing.T) *bootHub {
 	}
 	t.Cleanup(func() { _ = h.server.Close() })
 	go h.repeat()
-	err = h.server.Subscribe("fleet/v1/nodes/pi-1/status", 1, func(_ *mqtt.Client, _ packets.Subscription, p packets.Packet) {
-		st, err := wire.ParseStatus(p.Payload)
-		if err != nil {
-			t.Errorf("a status that cannot be read: %v", err)
-			return
-		}
-		h.Lock()
-		defer h.Unlock()
-		if f := st.Firmware; f != nil {
-			h.last = f
-			if n := len(h.states); n == 0 || h.states[n-1] != f.State {
-				h.states = append(h.states, f.State)
+	err = h.server.Subscribe("fleet/v1/nodes/pi-1/status", 1,
+		func(_ *mqtt.Client, _ packets.Subscription, p packets.Packet) {
+			st, err := wire.ParseStatus(p.Payload)
+			if err != nil {
+				t.Errorf("parse the status: %v", err)
+				return
 			}
-		}
-	})
+			h.Lock()
+			defer h.Unlock()
+			if f := st.Firmware; f != nil {
+				h.last = f
+				if n := len(h.states); n == 0 || h.states[n-1] != f.State {
+					h.states = append(h.states, f.State)
+				}
+			}
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
-// want sets the device's boot configuration.
+// want publishes the boot configuration that the device must have.
 func (h *bootHub) want(f *wire.Firmware) {
 	h.gen++
 	text, err := json.Marshal(wire.Desired{
@@ -99,7 +101,7 @@ func (h *bootHub) want(f *wire.Firmware) {
 	h.text = text
 }
 
-// repeat publishes the desired state again and again: a device ignores retained messages.
+// repeat publishes the desired state repeatedly, because a device ignores retained messages.
 func (h *bootHub) repeat() {
 	for {
 		select {
@@ -116,7 +118,7 @@ func (h *bootHub) repeat() {
 	}
 }
 
-// until waits up to four minutes for a state of the device.
+// until waits up to four minutes until the device reports a state.
 func (h *bootHub) until(state string) *wire.FirmwareStatus {
 	h.t.Helper()
 	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -129,6 +131,6 @@ func (h *bootHub) until(state string) *wire.FirmwareStatus {
 	}
 	h.Lock()
 	defer h.Unlock()
-	h.t.Fatalf("the device is not %s: %v, %+v", state, h.states, h.last)
+	h.t.Fatalf("the device does not reach the state %s: states %v, last %+v", state, h.states, h.last)
 	return nil
 }

@@ -56,8 +56,8 @@ func Run(args []string, licenses []byte) int {
 	return exitFailed
 }
 
-// A terminal escapes control characters: a text may come from the hub or, before its certificate is
-// compared, from an impostor.
+// A terminal escapes control characters. The text may come from the hub or, before the certificate
+// is verified, from an impostor.
 type terminal struct{ io.Writer }
 
 func (t terminal) Write(p []byte) (int, error) {

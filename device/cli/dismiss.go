@@ -26,7 +26,7 @@ import (
 // dismissedFile stores in the state directory that the enrolment has ended.
 const dismissedFile = "dismissed.json"
 
-// A dismissed is the end of an enrolment, as the hub reported it.
+// A dismissed is the end of an enrolment as the hub reported it.
 type dismissed struct {
 	wire.Dismissed
 	Key  string `json:"key"`            // sha256 of the enrolled key
@@ -52,8 +52,8 @@ func keyOf(id join.Identity) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// readDismissed returns how the enrolment of an identity ended, or nil: a device that has joined
-// since has another key.
+// readDismissed returns how the enrolment of an identity ended, or nil. An end that belongs to
+// another key is ignored: the device has joined again since.
 func readDismissed(stateDir string, id join.Identity) *dismissed {
 	body, err := os.ReadFile(filepath.Join(stateDir, dismissedFile))
 	var d dismissed
@@ -71,8 +71,8 @@ func (d dismissed) keep(stateDir string) error {
 	return err
 }
 
-// leave starts to leave the fleet and stores that, so that it continues after a restart. It also
-// continues if the file cannot be written; then the hub says it again after a restart.
+// leave stores that the enrolment has ended, so that a restarted agent continues, and starts to
+// stop the workloads. If the file cannot be written, the hub repeats the notice after a restart.
 func (p prepared) leave(d dismissed, a *agent.Agent, l *link.Link, log *slog.Logger) {
 	d.Key = keyOf(*p.identity)
 	log.Error("this device was "+d.String()+": its workloads are stopped and removed", "node", p.node, "hub",
@@ -86,8 +86,8 @@ func (p prepared) leave(d dismissed, a *agent.Agent, l *link.Link, log *slog.Log
 	l.Leave()
 }
 
-// finishLeaving removes the rest of the workloads: containers of unknown pods, networks, files. A
-// failure is tried again at the next start.
+// finishLeaving removes the remaining workload data: containers of unknown pods, networks and
+// files. The next start repeats it after a failure.
 func (p prepared) finishLeaving(ctx context.Context, choice string, log *slog.Logger) error {
 	d := readDismissed(p.stateDir, *p.identity)
 	if d == nil {
@@ -111,14 +111,14 @@ func (p prepared) finishLeaving(ctx context.Context, choice string, log *slog.Lo
 	return nil
 }
 
-// inUse reports whether another process, such as join, holds the state directory.
+// inUse reports whether another process, such as join, has locked the state directory.
 func inUse(stateDir string, log *slog.Logger) bool {
 	m, err := memory.Open(stateDir, log)
 	return err != nil || m.Close() != nil
 }
 
-// waitForJoin waits until the device has joined again; false: ctx ended first. It leaves the state
-// directory unlocked for join.
+// waitForJoin waits until the device has joined again, and returns false if ctx ended first. It
+// leaves the state directory unlocked so that join can use it.
 func waitForJoin(ctx context.Context, stateDir string, journal *request.Journal, log *slog.Logger) (bool, error) {
 	old, err := join.Load(stateDir)
 	if err != nil {
@@ -139,7 +139,7 @@ func waitForJoin(ctx context.Context, stateDir string, journal *request.Journal,
 	go func() {
 		done <- door.serve(ctx, func(conn net.Conn) {
 			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-			_ = json.NewEncoder(conn).Encode(s) // the reader may be gone
+			_ = json.NewEncoder(conn).Encode(s) // an error means that the reader has gone
 			_ = conn.Close()
 		})
 	}()

@@ -27,7 +27,8 @@ func joined(t *testing.T) (string, join.Identity) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pi-1"}, NotAfter: time.Now().Add(time.Hour)}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pi-1"},
+		NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +38,8 @@ func joined(t *testing.T) (string, join.Identity) {
 		t.Fatal(err)
 	}
 	cert := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	id := join.Identity{Node: "pi-1", Site: "oslo", HubURL: "https://gateway:8443", MQTTAddress: "gateway:8883", CA: cert, Certificate: cert,
+	id := join.Identity{Node: "pi-1", Site: "oslo", HubURL: "https://gateway:8443", MQTTAddress: "gateway:8883",
+		CA: cert, Certificate: cert,
 		Key: string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))}
 	dir := t.TempDir()
 	if err := join.Save(dir, id); err != nil {
@@ -46,50 +48,55 @@ func joined(t *testing.T) (string, join.Identity) {
 	return dir, id
 }
 
-func TestADeviceThatHasJoinedIsNoDevelopmentDevice(t *testing.T) {
+func TestAJoinedDeviceRefusesADevelopmentHub(t *testing.T) {
 	dir, _ := joined(t)
-	code, said := output(t, "run", "--state-dir="+dir, "--hub=mqtt://127.0.0.1:1", "--node-name=pi-2", "--engine=none")
-	if code != 2 || !strings.Contains(said, "is node pi-1 of the hub at https://gateway:8443") || strings.Count(strings.TrimSpace(said), "\n") != 0 {
-		t.Errorf("exit %d: %s", code, said)
+	code, stderr := output(t, "run", "--state-dir="+dir, "--hub=mqtt://127.0.0.1:1", "--node-name=pi-2", "--engine=none")
+	if code != 2 || !strings.Contains(stderr, "is node pi-1 of the hub at https://gateway:8443") ||
+		strings.Count(strings.TrimSpace(stderr), "\n") != 0 {
+		t.Errorf("exit %d: %s", code, stderr)
 	}
 	for _, name := range []string{join.IdentityFile, join.IdentityCopy} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if code, said := output(t, "run", "--state-dir="+dir, "--hub=mqtt://127.0.0.1:1", "--engine=none"); code != 2 || !strings.Contains(said, "join again") {
-		t.Errorf("with a broken identity: exit %d: %s", code, said)
+	if code, stderr := output(t, "run", "--state-dir="+dir, "--hub=mqtt://127.0.0.1:1", "--engine=none"); code != 2 ||
+		!strings.Contains(stderr, "join again") {
+		t.Errorf("with a broken identity: exit %d: %s", code, stderr)
 	}
 }
 
-func TestADismissalIsOfOneKey(t *testing.T) {
+func TestADismissalAppliesToOneKey(t *testing.T) {
 	dir, id := joined(t)
 	if readDismissed(dir, id) != nil {
-		t.Error("a device that was not dismissed says so")
+		t.Error("a device without a dismissal has one")
 	}
-	d := dismissed{Dismissed: wire.Dismissed{Time: time.Date(2026, 11, 22, 5, 0, 0, 0, time.UTC), By: "kari", Reason: "Node pi-1 was deleted"}, Key: keyOf(id), Done: true}
+	d := dismissed{Dismissed: wire.Dismissed{Time: time.Date(2026, 11, 22, 5, 0, 0, 0, time.UTC), By: "kari",
+		Reason: "Node pi-1 was deleted"}, Key: keyOf(id), Done: true}
 	if err := d.keep(dir); err != nil {
 		t.Fatal(err)
 	}
 	if have := readDismissed(dir, id); have == nil || *have != d {
-		t.Errorf("kept %+v", have)
+		t.Errorf("got %+v", have)
 	}
-	_, other := joined(t)
-	if readDismissed(dir, other) != nil {
-		t.Error("a device that has joined since with another key is dismissed too")
+	_, rejoined := joined(t)
+	if readDismissed(dir, rejoined) != nil {
+		t.Error("a dismissal applies to another key")
 	}
 	var b bytes.Buffer
-	if err := writeStatus(&b, localStatus{Node: "pi-1", Site: "oslo", Hub: id.HubURL, Dismissed: &d, Join: rejoinCommand(id)}); err != nil {
+	if err := writeStatus(&b, localStatus{Node: "pi-1", Site: "oslo", Hub: id.HubURL, Dismissed: &d,
+		Join: rejoinCommand(id)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"removed from the hub by kari at 2026-11-22T05:00:00Z (Node pi-1 was deleted)", "flotilla-device join https://gateway:8443 --token", "flotilla-hub token create --site oslo"} {
+	for _, part := range []string{"removed from the hub by kari at 2026-11-22T05:00:00Z (Node pi-1 was deleted)",
+		"flotilla-device join https://gateway:8443 --token", "flotilla-hub token create --site oslo"} {
 		if !strings.Contains(b.String(), part) {
 			t.Errorf("the status does not say %q:\n%s", part, &b)
 		}
 	}
 }
 
-// The end of an enrolment removes what its pods had, except persistent volumes.
+// When an enrolment ends, the device removes the data of its pods except persistent volumes.
 func TestLeavingAFleetKeepsPersistentVolumes(t *testing.T) {
 	dir, id := joined(t)
 	for _, name := range []string{"persistent/data-uid/f", "pods/pod-uid/cache/f", "desired.state"} {
@@ -106,14 +113,14 @@ func TestLeavingAFleetKeepsPersistentVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := readDismissed(dir, id); d == nil || !d.Done {
-		t.Fatalf("it has not left: %+v", d)
+		t.Fatalf("the dismissal is %+v, want Done", d)
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, "persistent/data-uid/f")); err != nil || string(b) != "kept" {
-		t.Errorf("the volume holds %q: %v", b, err)
+		t.Errorf("the persistent volume contains %q: %v", b, err)
 	}
 	for _, name := range []string{"pods", "desired.state"} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			t.Errorf("%s is left", name)
+			t.Errorf("%s is not removed", name)
 		}
 	}
 }

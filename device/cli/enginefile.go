@@ -11,16 +11,16 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// engineFile stores the socket of the engine that has the containers, in the state directory.
+// engineFile stores, in the state directory, the socket of the engine that runs the containers.
 const engineFile = "engine.socket"
 
-// findEngine finds the engine of choice, preferring the one that the agent has used.
+// findEngine opens the engine named by choice. "auto" prefers the engine that the agent used last.
 func findEngine(ctx context.Context, choice, stateDir string) (engine.Engine, error) {
-	last, _ := os.ReadFile(filepath.Join(stateDir, engineFile)) // empty: no engine was used yet
+	last, _ := os.ReadFile(filepath.Join(stateDir, engineFile)) // empty if the agent has not used an engine
 	return engine.Find(ctx, choice, string(last))
 }
 
-// openEngine finds the agent's engine and stores its socket.
+// openEngine opens the agent's engine and stores its socket.
 func openEngine(ctx context.Context, choice, stateDir string, log *slog.Logger) (engine.Engine, error) {
 	e, err := findEngine(ctx, choice, stateDir)
 	if err != nil {

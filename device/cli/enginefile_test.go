@@ -13,9 +13,9 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// The agent waits for the engine that has its containers while that engine is upgraded: another one
-// has none of the images.
-func TestTheEngineThatHasTheContainersIsWaitedFor(t *testing.T) {
+// While the engine with the agent's containers is down for an upgrade, the agent waits for it.
+// Another engine does not have the images.
+func TestTheAgentWaitsForTheEngineThatHasTheContainers(t *testing.T) {
 	dir, err := os.MkdirTemp("", "engine") // a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +24,8 @@ func TestTheEngineThatHasTheContainersIsWaitedFor(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	program, podman := filepath.Join(dir, "bin", "podman"), filepath.Join(dir, "podman", "podman.sock")
 	t.Setenv("PATH", filepath.Dir(program))
-	if err := errors.Join(os.Mkdir(filepath.Dir(program), 0o700), os.Mkdir(filepath.Dir(podman), 0o700), os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Dir(program), 0o700), os.Mkdir(filepath.Dir(podman), 0o700),
+		os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	serve := func(socket string) *http.Server {
@@ -56,32 +57,32 @@ func TestTheEngineThatHasTheContainersIsWaitedFor(t *testing.T) {
 	serve(filepath.Join(dir, "docker.sock"))
 	first := serve(podman)
 	if socket, err := at(podman); socket != podman {
-		t.Fatalf("it is named: %q %v", socket, err)
+		t.Fatalf("named engine: got %q %v", socket, err)
 	}
 	if socket, err := at("auto"); socket != podman {
-		t.Errorf("it is there: %q %v", socket, err)
+		t.Errorf("running engine: got %q %v", socket, err)
 	}
 	_ = first.Close()
 	if socket, err := at("auto"); !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), podman) {
-		t.Errorf("it is away: %q %v", socket, err)
+		t.Errorf("stopped engine: got %q %v", socket, err)
 	}
 	if _, err := findWorkloads(t.Context(), "auto", state); !errors.Is(err, engine.ErrUnavailable) {
-		t.Errorf("it is away, and its containers are to be removed: %v", err)
+		t.Errorf("reset with a stopped engine: %v", err)
 	}
 	second := serve(podman)
 	if socket, err := at("auto"); socket != podman {
-		t.Errorf("it is there again: %q %v", socket, err)
+		t.Errorf("restarted engine: got %q %v", socket, err)
 	}
 	_ = second.Close()
 	if err := os.Remove(program); err != nil {
 		t.Fatal(err)
 	}
-	other, err := at("auto")
-	if err != nil || other == podman {
-		t.Errorf("it is installed no more: %q %v", other, err)
+	docker, err := at("auto")
+	if err != nil || docker == podman {
+		t.Errorf("uninstalled engine: got %q %v", docker, err)
 	}
 	serve(podman)
-	if socket, err := at("auto"); socket != other {
-		t.Errorf("the other one has the containers: %q %v", socket, err)
+	if socket, err := at("auto"); socket != docker {
+		t.Errorf("running engine without the containers: got %q %v", socket, err)
 	}
 }

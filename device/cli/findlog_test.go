@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// A listed is an engine that only lists containers.
+// A listed is a fake engine that only lists containers.
 type listed struct {
 	engine.Engine
 	list []engine.Container
@@ -18,9 +18,10 @@ type listed struct {
 
 func (l listed) Containers(context.Context, string) ([]engine.Container, error) { return l.list, nil }
 
-func TestALogIsOfOnePod(t *testing.T) {
+func TestFindContainerSelectsOnePod(t *testing.T) {
 	var e listed
-	for i, id := range []string{"shop web app 1", "shop web app 2", "test web app 1", "test web db 1", "shop api app 1", "test api db 1"} {
+	for i, id := range []string{"shop web app 1", "shop web app 2", "test web app 1", "test web db 1", "shop api app 1",
+		"test api db 1"} {
 		f := strings.Fields(id)
 		e.list = append(e.list, engine.Container{ID: id, Created: time.Unix(int64(i), 0),
 			Labels: map[string]string{plan.LabelNamespace: f[0], plan.LabelPodName: f[1], plan.LabelContainer: f[2]}})
@@ -33,12 +34,12 @@ func TestALogIsOfOnePod(t *testing.T) {
 	}{
 		{"the newest instance", wantedLog{pod: "web", namespace: "shop"}, "shop web app 2", ""},
 		{"the previous instance", wantedLog{pod: "web", namespace: "shop", previous: true}, "shop web app 1", ""},
-		{"one of several containers", wantedLog{pod: "web", namespace: "test"}, "", "has the containers app, db"},
-		{"pods of several namespaces", wantedLog{pod: "web", container: "app"}, "", "namespaces shop, test: choose one with --namespace"},
-		{"another pod's container is not the previous instance", wantedLog{pod: "web", container: "app", previous: true}, "", "--namespace"},
-		{"each pod has its own containers", wantedLog{pod: "api"}, "", "--namespace"},
-		{"only one of them has the container", wantedLog{pod: "api", container: "db"}, "test api db 1", ""},
-		{"no pod", wantedLog{pod: "wbe"}, "", "pod wbe has no container"},
+		{"a pod with several containers needs --container", wantedLog{pod: "web", namespace: "test"}, "", "has the containers app, db"},
+		{"a pod name in several namespaces needs --namespace", wantedLog{pod: "web", container: "app"}, "", "namespaces shop, test: choose one with --namespace"},
+		{"a container of another namespace is not the previous instance", wantedLog{pod: "web", container: "app", previous: true}, "", "--namespace"},
+		{"pods in two namespaces with different containers need --namespace", wantedLog{pod: "api"}, "", "--namespace"},
+		{"only one of two pods has the container", wantedLog{pod: "api", container: "db"}, "test api db 1", ""},
+		{"an unknown pod", wantedLog{pod: "wbe"}, "", "pod wbe has no container"},
 	} {
 		id, err := findContainer(t.Context(), e, tt.want)
 		if id != tt.id || (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {

@@ -31,7 +31,7 @@ func (l *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.format, "log-format", "text", "text or json")
 }
 
-// logger logs to standard error and, unless it is nil, to the journal.
+// logger returns a logger to standard error and, if journal is not nil, to the journal.
 func (l *logFlags) logger(journal *request.Journal) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
@@ -100,8 +100,8 @@ func parseLabels(in []string) (map[string]string, error) {
 func parseTaints(in []string) ([]corev1.Taint, error) {
 	var out []corev1.Taint
 	for _, s := range parts(in) {
-		left, effect, ok := strings.Cut(s, ":")
-		key, value, _ := strings.Cut(left, "=")
+		keyValue, effect, ok := strings.Cut(s, ":")
+		key, value, _ := strings.Cut(keyValue, "=")
 		if !ok || key == "" {
 			return nil, usagef("--taint %q must be key=value:Effect with NoSchedule, PreferNoSchedule or NoExecute", s)
 		}
@@ -125,7 +125,7 @@ func parts(in []string) (out []string) {
 	return out
 }
 
-// limitFlags are the flags about reserved resources and eviction.
+// limitFlags are the flags for reserved resources and eviction.
 type limitFlags struct{ reserved, agents, hard string }
 
 func (l *limitFlags) add(cmd *cobra.Command) {
@@ -166,7 +166,7 @@ func (l *limitFlags) limits() (hardware.Limits, error) {
 	return out, nil
 }
 
-// refuseSwap returns an error if the machine with that root directory uses swap.
+// refuseSwap returns an error if the machine whose root directory is root uses swap.
 func refuseSwap(root string) error {
 	on, err := hardware.Swaps(root)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// As the kubelet, the agent refuses to start if the flag is set and swap is on; zram counts as
-// swap.
-func TestSwapThatIsOnIsRefused(t *testing.T) {
+// Like the kubelet, the agent refuses to start with --fail-swap-on while swap is on. Swap on zram
+// counts too.
+func TestTheAgentRefusesSwap(t *testing.T) {
 	for _, tt := range []struct{ name, swaps, want string }{
 		{"a kernel without swap", "-", ""},
 		{"none", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n", ""},
@@ -39,21 +39,21 @@ func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
 		want  string // the parsed value, or a part of the error after "refused: "
 	}{
 		{"two labels", true, []string{"floor=2", "wing=b"}, "map[floor:2 wing:b]"},
-		{"two separated by a comma", true, []string{"a=b,c=d"}, "map[a:b c:d]"},
+		{"two labels separated by a comma", true, []string{"a=b,c=d"}, "map[a:b c:d]"},
 		{"an empty value", true, []string{"a="}, "map[a:]"},
 		{"a user's prefix", true, []string{"example.com/floor=2"}, "map[example.com/floor:2]"},
 		{"no value", true, []string{"a"}, "refused: must be key=value"},
-		{"nothing behind a comma", true, []string{"a=b,"}, "refused: must be key=value"},
+		{"an empty label after a comma", true, []string{"a=b,"}, "refused: must be key=value"},
 		{"a space in the key", true, []string{"a b=c"}, "refused: name part must consist"},
 		{"a value that is too long", true, []string{"a=" + strings.Repeat("x", 64)}, "refused: 63"},
 		{"a value with a slash", true, []string{"a=b/c"}, "refused: a valid label must"},
-		{"one key twice", true, []string{"a=b", "a=c"}, "refused: give it once"},
+		{"a key with two values", true, []string{"a=b", "a=c"}, "refused: give it once"},
 		{"Kubernetes' own", true, []string{"node-restriction.kubernetes.io/a=b"}, "refused: reserved for Kubernetes"},
-		{"what the hub sets itself", true, []string{"kubernetes.io/hostname=x"}, "refused: set by the hub"},
+		{"a label that the hub sets", true, []string{"kubernetes.io/hostname=x"}, "refused: set by the hub"},
 		{"the site", true, []string{"topology.kubernetes.io/zone=oslo"}, "refused: --site"},
 		{"a taint", false, []string{"camera=true:NoSchedule"}, "[{camera true NoSchedule}]"},
 		{"two taints separated by a comma, one without a value", false, []string{"a:NoExecute,b=c:PreferNoSchedule"}, "[{a  NoExecute} {b c PreferNoSchedule}]"},
-		{"one key with two effects", false, []string{"a:NoExecute", "a:NoSchedule"}, "[{a  NoExecute} {a  NoSchedule}]"},
+		{"a key with two effects", false, []string{"a:NoExecute", "a:NoSchedule"}, "[{a  NoExecute} {a  NoSchedule}]"},
 		{"no effect", false, []string{"a=b"}, "refused: must be key=value:Effect"},
 		{"an unknown effect", false, []string{"a=b:NoRun"}, `refused: has the effect "NoRun"`},
 		{"an invalid key", false, []string{"-a=b:NoSchedule"}, "refused: name part must consist"},
@@ -79,7 +79,8 @@ func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
 					got = "refused: " + err.Error()
 				}
 			}
-			if words, refused := strings.CutPrefix(tt.want, "refused: "); refused != strings.HasPrefix(got, "refused: ") || !strings.Contains(got, words) {
+			if words, refused := strings.CutPrefix(tt.want, "refused: "); refused != strings.HasPrefix(got, "refused: ") ||
+				!strings.Contains(got, words) {
 				t.Errorf("%v: %s, want %s", tt.in, got, tt.want)
 			}
 		})

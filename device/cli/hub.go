@@ -39,7 +39,7 @@ func (s sink) Request(id string, r wire.Request) {
 type machine struct {
 	where  hardware.Options
 	periph *hardware.Periph
-	asked  bool // the first Probe does not wait for periph
+	asked  bool // Probe was called; the first call does not wait for periph
 }
 
 // Probe implements agent.Hardware. The agent makes one call at a time.
@@ -56,7 +56,7 @@ func (m *machine) Probe(ctx context.Context, engineRoot string) (hardware.Report
 // Look implements agent.Hardware.
 func (m *machine) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d.Look() }
 
-// connected looks for the peripherals of the board profile.
+// connected looks for the peripherals that the board profile lists.
 func (m *machine) connected(ctx context.Context, list []fleet.Peripheral, held []string) []hardware.Presence {
 	return hardware.Connected(ctx, hardware.Options{Periph: m.periph}, list, held)
 }

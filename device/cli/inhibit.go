@@ -11,21 +11,21 @@ import (
 	"flotilla.dev/device/logind"
 )
 
-// retryLogind is the wait before the next try if systemd-logind is not there.
+// retryLogind is the wait before the next attempt to reach systemd-logind.
 const retryLogind = 30 * time.Second
 
-// A stopper, the agent, ends the pods before a shutdown and starts them again if the shutdown is
+// A stopper, the agent, stops the pods before a shutdown and starts them again if the shutdown is
 // cancelled.
 type stopper interface {
 	StopPods(ctx context.Context, total, critical time.Duration)
 	StartPods()
 }
 
-// grace is the time for pods to end before a shutdown: the total, and the part of it for critical
-// pods.
+// grace is the time in which pods must end before a shutdown. critical is the part of total that is
+// reserved for critical pods.
 type grace struct{ total, critical time.Duration }
 
-// within limits the grace to what systemd-logind allows.
+// within limits the grace period to the delay that systemd-logind allows.
 func (g grace) within(most time.Duration) grace {
 	if g.total <= most {
 		return g
@@ -33,17 +33,17 @@ func (g grace) within(most time.Duration) grace {
 	return grace{most, time.Duration(float64(g.critical) * float64(most) / float64(g.total))}
 }
 
-// inhibit delays shutdowns until the pods have ended, until ctx ends.
+// inhibit delays each shutdown until the pods have ended. It returns when ctx ends.
 func inhibit(ctx context.Context, pods stopper, g grace, log *slog.Logger) error {
 	socket := strings.TrimPrefix(cmp.Or(os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), logind.Socket), "unix:path=")
-	stopped, said := false, ""
+	stopped, logged := false, ""
 	for {
 		err := inhibitOnce(ctx, socket, pods, g, &stopped, log)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err != nil && err.Error() != said {
-			said = err.Error()
+		if err != nil && err.Error() != logged {
+			logged = err.Error()
 			log.Warn("a shutdown of this device does not end pods in order; trying again", "err", err)
 		}
 		if err == nil {
@@ -56,7 +56,7 @@ func inhibit(ctx context.Context, pods stopper, g grace, log *slog.Logger) error
 	}
 }
 
-// inhibitOnce holds one lock. stopped stays true while the pods are stopped.
+// inhibitOnce takes one inhibitor lock and serves it. stopped is true while the pods are stopped.
 func inhibitOnce(ctx context.Context, socket string, pods stopper, g grace, stopped *bool, log *slog.Logger) error {
 	lock, err := logind.Take(ctx, socket, "stop the pods in order")
 	if err != nil {

@@ -118,7 +118,7 @@ func (f *joinFlags) join(cmd *cobra.Command, url string) error {
 	}
 	have, err := join.Load(dir)
 	if err == nil && !f.keeping && !f.forgetting && readDismissed(dir, have) == nil {
-		return checkMembership(have, secret) // checked also while the agent runs and holds the directory
+		return checkMembership(have, secret) // checked before the lock, because an agent that runs holds it
 	}
 	m, err := memory.Open(dir, log)
 	if err != nil {
@@ -180,10 +180,11 @@ func (f *joinFlags) join(cmd *cobra.Command, url string) error {
 	return nil
 }
 
-// A formerIdentity is what a device that joins again shows of its present one.
+// A formerIdentity proves to the hub that a device that joins again is a node the hub knows.
 type formerIdentity struct{ key, hub string }
 
-// membership decides what becomes of the device's present membership; done: it stays as it is.
+// membership decides whether join keeps or replaces the device's present membership. done means
+// that join has nothing to do.
 func (f *joinFlags) membership(dir string, secret wire.JoinToken) (from formerIdentity, done bool, err error) {
 	have, err := join.Load(dir)
 	joined := err == nil
@@ -198,9 +199,9 @@ func (f *joinFlags) membership(dir string, secret wire.JoinToken) (from formerId
 	switch ended := readDismissed(dir, have); {
 	case f.keeping && ended != nil:
 		return from, false, usagef("this device does not belong to a hub any more: omit --keep-workloads")
-	case ended != nil: // the device has left its hub: remove the rest of its workloads
+	case ended != nil: // the device has left its hub; remove the workload data that remains
 		f.forgetting = f.forgetting || !ended.Done
-	case f.keeping: // the hub decides whether it is the same node
+	case f.keeping: // the hub decides whether the device is the same node
 		from = formerIdentity{have.Key, have.Hub}
 		if f.node == "" {
 			f.node = have.Node
@@ -209,7 +210,7 @@ func (f *joinFlags) membership(dir string, secret wire.JoinToken) (from formerId
 		return from, true, checkMembership(have, secret)
 	default:
 		if same, err := have.Of(secret); err == nil && same {
-			from.key = have.Key // the hub may accept it as the same node
+			from.key = have.Key // the hub may accept the device as the same node
 		}
 	}
 	return from, false, nil
@@ -221,7 +222,7 @@ func firstHub(list string) string {
 	return first
 }
 
-// waitsFor prints once what a join waits for and what to do.
+// waitsFor returns a function that prints once which approval a join waits for, and how to give it.
 func waitsFor(out io.Writer, hub, machineID string) func(request string) {
 	return func(request string) {
 		fmt.Fprintf(terminal{out}, "This device (machine id %s) waits until an administrator approves it, on a "+
@@ -235,8 +236,8 @@ func waitsFor(out io.Writer, hub, machineID string) func(request string) {
 // keptByJoin are the files in the state directory that belong to the new enrolment.
 var keptByJoin = []string{join.IdentityFile, join.IdentityCopy, registrationFile}
 
-// checkMembership refuses to join a device that belongs to a hub: its workloads are that hub's, and
-// must neither stop by mistake nor keep running for another hub.
+// checkMembership returns the error of a join while the device belongs to a hub. Its workloads
+// belong to that hub: they must not stop by mistake, and must not keep running for another hub.
 func checkMembership(have join.Identity, token wire.JoinToken) error {
 	same, err := have.Of(token)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/commands"
 )
 
-// acceptKubeletNames makes flags accept the kubelet's name too.
+// acceptKubeletNames makes each flag also accept the kubelet's name for it.
 func acceptKubeletNames(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
 	case "hostname-override":
@@ -24,7 +24,7 @@ func acceptKubeletNames(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// unsupportedFlags are kubelet flags that the agent lacks, each with what to do instead.
+// unsupportedFlags are kubelet flags that the agent lacks, each with the advice to use instead.
 var unsupportedFlags = []struct{ instead, names string }{
 	{"configure the agent by its flags and by FLOTILLA_… in the environment", "config config-dir feature-gates"},
 	{"join the hub with `flotilla-device join`: the agent keeps and renews its own certificates",
@@ -77,7 +77,8 @@ var unsupportedFlags = []struct{ instead, names string }{
 	{"each agent locks its own --state-dir", "lock-file exit-on-lock-contention"},
 }
 
-// unknownFlag explains an unknown flag: the intended command or flag, or what to do instead.
+// unknownFlag explains an unknown flag. It names the flag or command that the user probably meant,
+// or what to do instead.
 func unknownFlag(cmd *cobra.Command, name string) error {
 	written, path := "--"+name, cmd.CommandPath()
 	if len(name) == 1 {
@@ -95,8 +96,8 @@ func unknownFlag(cmd *cobra.Command, name string) error {
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if near := commands.Closest(name, names); near != "" {
-		return usagef("%s is not a flag of %s; did you mean --%s?", written, path, near)
+	if closest := commands.Closest(name, names); closest != "" {
+		return usagef("%s is not a flag of %s; did you mean --%s?", written, path, closest)
 	}
 	return usagef("%s is not a flag of %s; %s --help lists them", written, path, path)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// kubeletFlags are the kubelet's flags from its reference page, and fields of its configuration
-// that users write as flags.
+// kubeletFlags are the flags on the kubelet's reference page, and fields of its configuration that
+// users mistake for flags.
 const kubeletFlags = `address allowed-unsafe-sysctls anonymous-auth authentication-token-webhook authentication-token-webhook-cache-ttl
 authorization-mode authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl bootstrap-kubeconfig cert-dir
 cgroup-driver cgroup-root cgroups-per-qos client-ca-file cloud-config cloud-provider cluster-dns cluster-domain config config-dir
@@ -41,8 +41,9 @@ func TestEveryFlagOfTheKubeletIsTakenOrAnswered(t *testing.T) {
 		if run.Flags().Lookup(name) != nil {
 			continue
 		}
-		if said := unknownFlag(run, name).Error(); !strings.Contains(said, "is a kubelet flag that the agent does not have: ") {
-			t.Errorf("--%s is answered with %q", name, said)
+		if message := unknownFlag(run, name).Error(); !strings.Contains(message,
+			"is a kubelet flag that the agent does not have: ") {
+			t.Errorf("unknownFlag(%q): got %q", name, message)
 		}
 	}
 }
@@ -61,7 +62,8 @@ func TestTheKubeletsNamesAreOurs(t *testing.T) {
 			}
 			labels, _ := fl.GetStringArray("label")
 			taints, _ := fl.GetStringArray("taint")
-			if name, _ := fl.GetString("node-name"); name != c.name || fmt.Sprint(labels) != c.labels || fmt.Sprint(taints) != c.taints {
+			if name, _ := fl.GetString("node-name"); name != c.name || fmt.Sprint(labels) != c.labels ||
+				fmt.Sprint(taints) != c.taints {
 				t.Errorf("%s %s: %s, %v, %v", cmd.Name(), c.args, name, labels, taints)
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// localSocket is the socket at which the agent reports its status to root on the device.
+// localSocket is the socket from which root on the device reads the agent's status.
 const localSocket = "agent.sock"
 
 // A localStatus is the agent's status for the status command.
@@ -24,38 +24,38 @@ type localStatus struct {
 	Hub        string      `json:"hub,omitempty"`
 	Site       string      `json:"site,omitempty"`
 	Online     bool        `json:"online"`
-	Offline    string      `json:"offline,omitempty"` // the reason
+	Offline    string      `json:"offline,omitempty"` // why the hub is not reachable
 	Generation int64       `json:"generation"`
 	Status     wire.Status `json:"status"`
 	Pods       wire.Pods   `json:"pods"`
 
 	Dismissed *dismissed `json:"dismissed,omitempty"` // set if the enrolment has ended
-	Join      string     `json:"join,omitempty"`      // the command to join again
+	Join      string     `json:"join,omitempty"`      // the command that joins the device again
 }
 
-// serveStatus writes the agent's status to each connection at localSocket. If it fails, only the
-// status command is affected.
+// serveStatus writes the agent's status to each client of localSocket. A failure affects only the
+// status command.
 func serveStatus(ctx context.Context, p prepared, a *agent.Agent, l *link.Link, log *slog.Logger) error {
 	d := localDoor{p.stateDir, localSocket, "flotilla-device status", log}
 	return d.serve(ctx, func(conn net.Conn) {
 		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-		_ = json.NewEncoder(conn).Encode(statusNow(p, a, l)) // the reader may be gone
+		_ = json.NewEncoder(conn).Encode(statusNow(p, a, l)) // an error means that the reader has gone
 		_ = conn.Close()
 	})
 }
 
-// A localDoor is a socket in the state directory, for root on the device.
+// A localDoor is a socket in the state directory that only root can use.
 type localDoor struct {
 	stateDir, name string
-	what           string // the command that uses it
+	what           string // the command that needs the socket
 	log            *slog.Logger
 }
 
-// serve answers one connection after the other until ctx ends. If the socket cannot be created,
-// only the command fails.
+// serve answers one connection after another until ctx ends. If the socket cannot be created, only
+// the command that needs it fails.
 func (d localDoor) serve(ctx context.Context, answer func(net.Conn)) error {
 	path := filepath.Join(d.stateDir, d.name)
-	_ = os.Remove(path) // left by a killed agent: this process holds the lock of the directory
+	_ = os.Remove(path) // a killed agent has left it; this process holds the lock of the directory
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
 		d.log.Warn(d.what+" will not work", "err", err)

@@ -251,7 +251,7 @@ func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string
 	case len(names) == 0:
 		return "", fmt.Errorf("find the log: pod %s has no container on this device; flotilla-device status lists its "+
 			"pods", want.pod)
-	case len(namespaces) > 1: // an instance before belongs to one pod
+	case len(namespaces) > 1: // without this, the previous instance could be a container of another pod
 		return "", usagef("pod %s exists in the namespaces %s: choose one with --namespace", want.pod,
 			strings.Join(namespaces, ", "))
 	case len(names) > 1:

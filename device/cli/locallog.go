@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// logSocket is the socket at which the agent sends its own log to root on the device. The
-	// request is one line, a wire.Request; the answer is the log.
+	// logSocket is the socket from which root on the device reads the agent's own log. A client
+	// writes one line, a wire.Request, and receives the log.
 	logSocket = "agent-log.sock"
 
-	maxReaders  = 16      // at one time; others wait
-	maxQuestion = 4 << 10 // bytes
+	maxReaders = 16      // readers at the same time; more of them wait
+	maxRequest = 4 << 10 // bytes
 )
 
 // serveLog answers each connection at logSocket.
@@ -34,21 +34,21 @@ func serveLog(ctx context.Context, stateDir string, j *request.Journal, log *slo
 	d := localDoor{stateDir, logSocket, "flotilla-device logs", log}
 	err := d.serve(ctx, func(conn net.Conn) {
 		readers.Go(func() error {
-			tellReader(ctx, conn, j)
+			answerReader(ctx, conn, j)
 			return nil
 		})
 	})
 	return errors.Join(err, readers.Wait())
 }
 
-func tellReader(ctx context.Context, conn net.Conn, j *request.Journal) {
+func answerReader(ctx context.Context, conn net.Conn, j *request.Journal) {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-	line, err := bufio.NewReader(io.LimitReader(conn, maxQuestion)).ReadBytes('\n')
+	line, err := bufio.NewReader(io.LimitReader(conn, maxRequest)).ReadBytes('\n')
 	_ = conn.SetReadDeadline(time.Time{})
 	if err != nil {
 		return
@@ -61,7 +61,7 @@ func tellReader(ctx context.Context, conn net.Conn, j *request.Journal) {
 		_, _ = io.Copy(io.Discard, conn) // until the reader closes
 		cancel()
 	}()
-	_ = j.Copy(ctx, r, conn) // the reader may be gone
+	_ = j.Copy(ctx, r, conn) // an error means that the reader has gone
 }
 
 // readLog copies the running agent's own log to w.

@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// telling is an agent that serves its log in a directory until stop.
-func telling(t *testing.T) (dir string, log *slog.Logger, stop func()) {
+// servesLog starts an agent's log server in a new directory. stop ends it.
+func servesLog(t *testing.T) (dir string, log *slog.Logger, stop func()) {
 	t.Helper()
 	dir = t.TempDir()
 	j := request.NewJournal(request.JournalSize)
@@ -47,13 +47,14 @@ func telling(t *testing.T) (dir string, log *slog.Logger, stop func()) {
 	}
 }
 
-func TestTheAgentTellsItsLogOnTheDevice(t *testing.T) {
-	dir, log, stop := telling(t)
+func TestRootReadsTheAgentsLog(t *testing.T) {
+	dir, log, stop := servesLog(t)
 	log.Info("one")
 	log.Info("two")
 	tail := int64(1)
 	var out strings.Builder
-	if err := readLog(t.Context(), dir, wire.Request{Type: wire.RequestNodeLogs, TailLines: &tail}, &out); err != nil || out.String() != "level=INFO msg=two\n" {
+	if err := readLog(t.Context(), dir, wire.Request{Type: wire.RequestNodeLogs, TailLines: &tail}, &out); err != nil ||
+		out.String() != "level=INFO msg=two\n" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 
@@ -76,40 +77,41 @@ func TestTheAgentTellsItsLogOnTheDevice(t *testing.T) {
 	line("level=INFO msg=three\n")
 	cancel()
 	if err := <-ended; err != nil {
-		t.Errorf("one who has seen enough is told %v", err)
+		t.Errorf("a cancelled reader gets the error %v, want nil", err)
 	}
 	ctx = t.Context()
 	go follow()
 	line("level=INFO msg=three\n")
 	stop()
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "the agent has ended") {
-		t.Errorf("the end of the agent is told as %v", err)
+		t.Errorf("a reader gets the error %v when the agent ends", err)
 	}
 }
 
-func TestWhoAsksForTheLogInOtherWordsIsSentAway(t *testing.T) {
-	dir, log, _ := telling(t)
+func TestTheLogSocketRefusesInvalidRequests(t *testing.T) {
+	dir, log, _ := servesLog(t)
 	log.Info("one")
-	for _, q := range []string{"\n", "{}\n", `{"type":"exec","command":["sh"]}` + "\n", strings.Repeat("x", 2*maxQuestion)} {
+	for _, q := range []string{"\n", "{}\n", `{"type":"exec","command":["sh"]}` + "\n",
+		strings.Repeat("x", 2*maxRequest)} {
 		conn, err := net.Dial("unix", filepath.Join(dir, logSocket))
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, _ = io.WriteString(conn, q)
-		if said, _ := io.ReadAll(conn); len(said) > 0 {
-			t.Errorf("%.40q is answered with %q", q, said)
+		if answer, _ := io.ReadAll(conn); len(answer) > 0 {
+			t.Errorf("%.40q: the answer is %q, want none", q, answer)
 		}
 		_ = conn.Close()
 	}
 }
 
-func TestWhyThereIsNoLogOfTheAgent(t *testing.T) {
+func TestReadLogExplainsAMissingLog(t *testing.T) {
 	dir := t.TempDir()
 	q := wire.Request{Type: wire.RequestNodeLogs}
 	if err := readLog(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "no agent runs") {
-		t.Errorf("where none runs: %v", err)
+		t.Errorf("no agent runs: got %v", err)
 	}
-	ln, err := net.Listen("unix", filepath.Join(dir, localSocket)) // as for an agent before logSocket existed
+	ln, err := net.Listen("unix", filepath.Join(dir, localSocket)) // an agent without logSocket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +126,8 @@ func TestWhyThereIsNoLogOfTheAgent(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	if err := readLog(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "is older than this command: run systemctl restart flotilla-device") {
-		t.Errorf("where an older one runs: %v", err)
+	if err := readLog(t.Context(), dir, q, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "is older than this command: run systemctl restart flotilla-device") {
+		t.Errorf("an older agent runs: got %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // output runs the command line and returns its exit code and stderr.
-func output(t *testing.T, args ...string) (code int, said string) {
+func output(t *testing.T, args ...string) (code int, stderr string) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -27,7 +27,7 @@ func output(t *testing.T, args ...string) (code int, said string) {
 	return code, string(b[:n])
 }
 
-// Wrong usage exits with 2 and one sentence that names the mistake.
+// Wrong usage exits with code 2 and one sentence that names the mistake.
 func TestWrongUsage(t *testing.T) {
 	dir := t.TempDir()
 	policy := filepath.Join(dir, "policy.yaml")
@@ -35,8 +35,8 @@ func TestWrongUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := "--state-dir=" + filepath.Join(dir, "state")
-	held := t.TempDir()
-	m, err := memory.Open(held, slog.New(slog.DiscardHandler))
+	locked := t.TempDir()
+	m, err := memory.Open(locked, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"run", state, "--hub=mqtt://192.0.2.1:1883"}, "loopback"},
 		{[]string{"run", state, "--hub=http://127.0.0.1:1883"}, "mqtt://127.0.0.1:PORT"},
 		{[]string{"run", state, "--node-name=x"}, "--hub"},
-		{[]string{"run", "--state-dir=" + held, dev}, "another flotilla-device"},
+		{[]string{"run", "--state-dir=" + locked, dev}, "another flotilla-device"},
 		{[]string{"join"}, "address of the hub"},
 		{[]string{"join", "https://127.0.0.1:1", state}, "--token is missing"},
 		{[]string{"join", "https://127.0.0.1:1", state, "--token=x"}, "token"},
@@ -88,23 +88,26 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"logs", "--previous"}, "--previous needs the name of a pod"},
 		{[]string{"logs", "-c", "web"}, "--container needs the name of a pod"},
 	} {
-		code, said := output(t, c.args...)
-		if code != exitUsage || !strings.Contains(said, c.want) {
-			t.Errorf("%q ends with %d and %q, want 2 and %q", c.args, code, said, c.want)
+		code, stderr := output(t, c.args...)
+		if code != exitUsage || !strings.Contains(stderr, c.want) {
+			t.Errorf("%q: got exit code %d and %q, want 2 and %q", c.args, code, stderr, c.want)
 		}
 	}
 }
 
-func TestFlagsComeFromTheEnvironmentToo(t *testing.T) {
+func TestTheEnvironmentSetsFlags(t *testing.T) {
 	t.Setenv("FLOTILLA_LOG_LEVEL", "loud")
-	if code, said := output(t, "run", "--hub=mqtt://127.0.0.1:1", "--state-dir="+t.TempDir()); code != exitUsage || !strings.Contains(said, `"loud"`) {
-		t.Errorf("the environment is not read: %d %q", code, said)
+	if code, stderr := output(t, "run", "--hub=mqtt://127.0.0.1:1", "--state-dir="+t.TempDir()); code != exitUsage ||
+		!strings.Contains(stderr, `"loud"`) {
+		t.Errorf("an invalid value in the environment: got %d %q", code, stderr)
 	}
-	if code, said := output(t, "run", "--hub=x", "--log-level=info", "--state-dir="+t.TempDir()); code != exitUsage || strings.Contains(said, "loud") {
-		t.Errorf("a flag does not win over the environment: %d %q", code, said)
+	if code, stderr := output(t, "run", "--hub=x", "--log-level=info", "--state-dir="+t.TempDir()); code != exitUsage ||
+		strings.Contains(stderr, "loud") {
+		t.Errorf("a flag overrides the environment: got %d %q", code, stderr)
 	}
 	t.Setenv("FLOTILLA_MAX_PODS", "many")
-	if code, said := output(t, "run", "--log-level=info"); code != exitUsage || !strings.Contains(said, "FLOTILLA_MAX_PODS") {
-		t.Errorf("a wrong value in the environment: %d %q", code, said)
+	if code, stderr := output(t, "run", "--log-level=info"); code != exitUsage ||
+		!strings.Contains(stderr, "FLOTILLA_MAX_PODS") {
+		t.Errorf("an invalid number in the environment: got %d %q", code, stderr)
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"flotilla.dev/web/manual/manualtest"
 )
 
-var update = flag.Bool("update", false, "write the part of the manual that is generated")
+var update = flag.Bool("update", false, "write the generated part of the manual")
 
-// The manual lists the commands and their flags as cobra has them.
-func TestTheManualHasTheDevicesCommands(t *testing.T) {
+// The manual lists the commands and flags exactly as cobra prints them.
+func TestTheManualListsTheCommandsOfTheDevice(t *testing.T) {
 	manualtest.Block(t, "../../web/manual/flotilla-device.md", "commands", manualtest.Commands(command(nil)), *update)
 }
 

@@ -7,8 +7,8 @@ import (
 	"flotilla.dev/shared/resident"
 )
 
-// releaseMemory releases unused pages of the program once a minute, for the workloads of boards with
-// 512 MB. It takes a millisecond.
+// releaseMemory returns unused pages to the kernel once a minute, since boards with 512 MB need
+// them for workloads. One release takes a millisecond.
 func releaseMemory(ctx context.Context) error {
 	resident.SmallPages()
 	tick := time.NewTicker(time.Minute)

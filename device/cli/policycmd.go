@@ -111,7 +111,7 @@ func podsIn(r io.Reader) (pods []corev1.Pod, err error) {
 	}
 }
 
-// podOf appends the pod of a document, or of its template.
+// podOf appends the pod that a document describes, or the pod of its template.
 func podOf(pods []corev1.Pod, body json.RawMessage) ([]corev1.Pod, error) {
 	var object map[string]any
 	if err := json.Unmarshal(body, &object); err != nil {
@@ -130,7 +130,7 @@ func podOf(pods []corev1.Pod, body json.RawMessage) ([]corev1.Pod, error) {
 		strict.DisallowUnknownFields()
 		err = strict.Decode(&pod)
 	case "Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "ReplicationController", "Job",
-		"CronJob": // the pod template's place depends on the kind
+		"CronJob": // where the pod template is depends on the kind
 		var d struct {
 			metav1.ObjectMeta `json:"metadata"`
 			Spec              struct {
@@ -151,7 +151,7 @@ func podOf(pods []corev1.Pod, body json.RawMessage) ([]corev1.Pod, error) {
 	return append(pods, pod), err
 }
 
-// documents returns an iterator over the documents, as JSON.
+// documents returns an iterator over the documents of a text, each as JSON.
 func documents(text []byte) func() (json.RawMessage, error) {
 	list := yaml.NewDecoder(bytes.NewReader(text))
 	next := func() (json.RawMessage, error) {
@@ -171,7 +171,7 @@ func documents(text []byte) func() (json.RawMessage, error) {
 	}
 	objects, first := json.NewDecoder(bytes.NewReader(text)), true
 	return func() (object json.RawMessage, err error) {
-		if first { // it may be YAML that begins like JSON
+		if first { // YAML can begin like JSON: read it as YAML
 			if first = false; objects.Decode(&object) == nil {
 				next = func() (json.RawMessage, error) {
 					err := objects.Decode(&object)
@@ -184,12 +184,13 @@ func documents(text []byte) func() (json.RawMessage, error) {
 	}
 }
 
-// words are booleans in YAML 1.1, which Kubernetes uses, and strings in this reader's YAML 1.2.
+// words are booleans in YAML 1.1, which Kubernetes uses. This YAML 1.2 reader returns them as
+// strings.
 var words = map[string]string{
 	"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false",
 }
 
-// plain reads unquoted scalars as Kubernetes does: keys and dates are strings.
+// plain converts unquoted scalars as Kubernetes reads them: keys and dates become strings.
 func plain(n *yaml.Node) {
 	for i, c := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 && c.Kind == yaml.ScalarNode && c.Tag != "!!merge" {

@@ -21,11 +21,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// prepared is the state of run before it starts the long-lived parts.
+// prepared is the state of the run command before it starts the agent and the link.
 type prepared struct {
 	stateDir string
 	node     string
-	server   string // empty: no hub is known, and the stored workloads run
+	server   string // empty if no hub is known: the stored workloads run
 	identity *join.Identity
 	ended    *dismissed // the enrolment has ended, and the workloads are being removed
 	reg      wire.Registration
@@ -72,7 +72,7 @@ func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (p
 		p.ended = readDismissed(stateDir, id)
 		p.reg = readRegistration(stateDir, log)
 	case boundTo(m) != "":
-		// An error of certificates or files never stops a workload.
+		// An error in certificates or files never stops a workload.
 		p.node = boundTo(m)
 		log.Error("the identity of this device is lost; its last workloads keep running: join again with the same name",
 			"err", err)
@@ -82,15 +82,15 @@ func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (p
 	return p, nil
 }
 
-// remember uses the hub's last lease interval, since that of the join may be years old. A hub with
-// a longer one would take less for silence.
+// remember uses the lease interval that the hub set last, because the interval of the join may be
+// years old. If it is too long, the hub considers the device unreachable.
 func (p *prepared) remember(m *memory.Memory) {
 	if d, ok := m.Desired(); ok && p.lease == 0 {
 		p.lease = time.Duration(d.LeaseIntervalSeconds) * time.Second
 	}
 }
 
-// boundTo returns the node of the stored pods.
+// boundTo returns the node to which the stored pods are bound.
 func boundTo(m *memory.Memory) string {
 	d, _ := m.Desired()
 	for i := range d.Pods {
@@ -108,7 +108,8 @@ func (p *prepared) adopt(id join.Identity) {
 	}
 }
 
-// hubOf returns how the hub's HTTPS is reached now, by the identity that was renewed last.
+// hubOf returns a function that reads the hub's present HTTPS addresses and credentials from the
+// last renewed identity.
 func (p prepared) hubOf(m *memory.Memory) func() (mirror.Hub, error) {
 	return func() (mirror.Hub, error) {
 		id, err := join.Load(p.stateDir)
@@ -130,7 +131,7 @@ func (p prepared) hubOf(m *memory.Memory) func() (mirror.Hub, error) {
 	}
 }
 
-// checkHub checks the addresses of development listeners, separated by commas.
+// checkHub checks addresses of development listeners, separated by commas.
 func checkHub(hubs string) error {
 	for hub := range strings.SplitSeq(hubs, ",") {
 		u, err := url.Parse(hub)
@@ -145,7 +146,7 @@ func checkHub(hubs string) error {
 	return nil
 }
 
-// development prepares a device that uses a hub's development listener.
+// development fills in the state of a device that uses a hub's development listener.
 func (p *prepared) development(f runFlags) error {
 	err := checkHub(f.hub)
 	if err != nil {
@@ -174,7 +175,7 @@ func (p *prepared) development(f runFlags) error {
 	return nil
 }
 
-// readRegistration reads the labels and taints given to join.
+// readRegistration reads the labels and taints that were given to join.
 func readRegistration(stateDir string, log *slog.Logger) (r wire.Registration) {
 	body, err := os.ReadFile(filepath.Join(stateDir, registrationFile))
 	if err == nil {

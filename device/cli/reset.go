@@ -74,15 +74,15 @@ func resetCommand() *cobra.Command {
 	return cmd
 }
 
-// oldWorkloads are the containers and networks that an agent no longer runs.
+// oldWorkloads are the containers and networks of an agent that no longer runs.
 type oldWorkloads struct {
-	engine engine.Engine // nil: the containers stay
+	engine engine.Engine // nil if the containers stay
 	dir    string        // the state directory
 	id     string        // the agent's id
-	node   string        // the node's name; "": unknown
+	node   string        // the node's name, or "" if unknown
 }
 
-// findWorkloads finds the engine of the containers. It fails before anything is changed.
+// findWorkloads opens the engine that has the containers. It fails before anything is changed.
 func findWorkloads(ctx context.Context, choice, dir string) (oldWorkloads, error) {
 	if choice == "none" {
 		return oldWorkloads{}, nil
@@ -91,7 +91,7 @@ func findWorkloads(ctx context.Context, choice, dir string) (oldWorkloads, error
 	if err != nil {
 		return oldWorkloads{}, fmt.Errorf("%w; to keep the containers, pass --engine none", err)
 	}
-	identity, _ := join.Load(dir) // without an identity the containers' names are used
+	identity, _ := join.Load(dir) // without an identity, remove finds the node in the containers' names
 	return oldWorkloads{e, dir, agent.StateDirID(dir), identity.Node}, nil
 }
 
@@ -101,9 +101,9 @@ func (o oldWorkloads) close() {
 	}
 }
 
-// remove stops and removes all containers of the agent, each before the owner of its network: first
-// those that were added to a pod, last those that hold a network. It includes containers of the
-// node's earlier names.
+// remove stops and removes all containers of the agent, also those of the node's earlier names. A
+// container goes before the container whose network it uses: first ephemeral containers, last
+// sandboxes.
 func (o oldWorkloads) remove(ctx context.Context) error {
 	if o.engine == nil {
 		return nil
@@ -141,8 +141,8 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// forget removes everything in the state directory except its lock, the files to keep, and
-// persistent volumes, which only their hub or the device's owner removes.
+// forget removes everything in the state directory except its lock, the files in keep, and
+// persistent volumes. Only the hub or the device's owner removes persistent volumes.
 func forget(dir string, keep ...string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -152,7 +152,7 @@ func forget(dir string, keep ...string) error {
 	if volatile == "" {
 		volatile = filepath.Join(dir, "volatile")
 	}
-	if err := volume.RemoveVolumes(dir, volatile); err != nil { // first, because of mounts
+	if err := volume.RemoveVolumes(dir, volatile); err != nil { // first unmount what is mounted below the directory
 		return fmt.Errorf("remove the workload data: %w", err)
 	}
 	var errs []error

@@ -28,7 +28,7 @@ import (
 // runFlags are the flags of run.
 type runFlags struct {
 	stateDir, engine, policy string
-	seccomp, appArmor        string // folders
+	seccomp, appArmor        string // directories
 	runtimes                 []string
 	lease, status            time.Duration
 	log                      logFlags
@@ -37,8 +37,8 @@ type runFlags struct {
 	swap, topology, scope    string
 	cpuManager               string
 	bootHelper               string // the helper's socket
-	mirror                   string // address
-	grace                    grace  // pods' time before a shutdown
+	mirror                   string // listener's address
+	grace                    grace  // how long pods may take to end before a shutdown
 	hub, node, site          string // for the development listener
 	labels, taints           []string
 	maxPods                  int64
@@ -218,8 +218,8 @@ type runOptions struct {
 	where    hardware.Options
 }
 
-// runJoined runs the agent until ctx ends, or until the device has left its fleet: then it returns
-// link.ErrDismissed.
+// runJoined runs the agent until ctx ends or the device has left its fleet. In the second case it
+// returns link.ErrDismissed.
 func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) error {
 	stateDir, journal := o.stateDir, o.journal
 	m, err := memory.Open(stateDir, log)
@@ -256,7 +256,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		CPUManager:   o.cpus,
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),
-		Log:          log.With("node", p.node), // the link adds the key itself
+		Log:          log.With("node", p.node), // the link adds the key "node" itself
 		Journal:      journal,
 	})
 	if err != nil {
@@ -269,7 +269,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 	return err
 }
 
-// checkHubFlags refuses flags that require --hub.
+// checkHubFlags refuses flags that require --hub if --hub is missing.
 func (f runFlags) checkHubFlags() error {
 	if f.hub == "" && (f.node != "" || f.site != "" || len(f.labels)+len(f.taints) > 0) {
 		return usagef("--node-name, --site, --label, --taint and their kubelet names need --hub; a " +
@@ -280,8 +280,8 @@ func (f runFlags) checkHubFlags() error {
 
 const registrationFile = "registration.json"
 
-// serve runs everything until ctx ends. Then it publishes that the device stops on purpose; the
-// workloads keep running.
+// serve runs the agent, the link and the local sockets until ctx ends. Then it publishes that the
+// device stops on purpose. The workloads keep running.
 func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, log *slog.Logger) error {
 	var g errgroup.Group
 	agentCtx, stopAgent := context.WithCancel(context.WithoutCancel(ctx))
@@ -299,7 +299,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 			return err
 		}
 		a.SetHub(aHub{l})
-		if p.ended != nil { // the state from before the restart
+		if p.ended != nil { // the enrolment ended before this process started
 			p.leave(*p.ended, a, l, log)
 		}
 	}
@@ -341,7 +341,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 	return g.Wait()
 }
 
-// newLink makes the link and keeps its certificate fresh.
+// newLink creates the link and renews its certificate.
 func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, renew chan struct{}, g *errgroup.Group,
 	log *slog.Logger) (*link.Link, error) {
 	c := link.Config{

@@ -11,14 +11,14 @@ import (
 )
 
 // notify sends a state to systemd.
-func notify(state string) { _, _ = daemon.SdNotify(false, state) } // without systemd nobody listens
+func notify(state string) { _, _ = daemon.SdNotify(false, state) } // an error only means that systemd does not run
 
-// stuckAfter is the longest time between two cycles of the agent's loop before the watchdog is no
+// stuckAfter is the longest time without a cycle of the agent's loop. After it the watchdog is no
 // longer fed. The loop runs at least every 15 s and never blocks.
 const stuckAfter = 45 * time.Second
 
-// watch feeds systemd's watchdog while the agent's loop runs: a timer alone would keep a stuck
-// agent alive. The returned function stops it.
+// watch feeds systemd's watchdog while the agent's loop runs, so that systemd restarts an agent
+// whose loop is stuck. The returned function stops it.
 func watch(ctx context.Context, a *agent.Agent, within time.Duration, log *slog.Logger) (stop func()) {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {

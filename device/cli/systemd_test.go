@@ -19,10 +19,10 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// A hanging error blocks its reader once it is switched on, here the agent's loop.
+// A hanging is an error that blocks its reader, here the agent's loop, until a channel is closed.
 type hanging struct {
 	sync.Mutex
-	until chan struct{} // nil: it does not hang
+	until chan struct{} // nil: it does not block
 }
 
 func (h *hanging) Error() string {
@@ -76,9 +76,9 @@ func fed(t *testing.T, conn *net.UnixConn, within time.Duration) bool {
 	}
 }
 
-// The watchdog of the real unit, with shorter times, is fed while the agent's loop runs, and not
-// while it hangs. The rest of the process runs on meanwhile.
-func TestTheWatchdogIsFedByTheAgentsLoop(t *testing.T) {
+// With shorter times than in the unit file, the watchdog is fed while the agent's loop runs, and
+// not fed while the loop is stuck. The rest of the process runs all the time.
+func TestTheAgentsLoopFeedsTheWatchdog(t *testing.T) {
 	const every, stuck = 600 * time.Millisecond, 6 * time.Second // without an engine the loop runs every 2 s
 	conn := systemd(t, every)
 	log := slog.New(slog.DiscardHandler)
@@ -90,7 +90,8 @@ func TestTheWatchdogIsFedByTheAgentsLoop(t *testing.T) {
 	defer func() { _ = m.Close() }()
 	hang := &hanging{}
 	a, err := agent.New(agent.Config{
-		Node: "pi-1", Memory: m, Hardware: &machine{where: hardware.Options{StateDir: dir}, periph: &hardware.Periph{}}, Policy: plan.DefaultPolicy(), Log: log,
+		Node: "pi-1", Memory: m, Hardware: &machine{where: hardware.Options{StateDir: dir}, periph: &hardware.Periph{}},
+		Policy: plan.DefaultPolicy(), Log: log,
 		OpenEngine: func(context.Context) (engine.Engine, error) { return nil, hang },
 	})
 	if err != nil {
@@ -100,9 +101,9 @@ func TestTheWatchdogIsFedByTheAgentsLoop(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	defer watch(ctx, a, stuck, log)()
-	for range 40 { // longer than the loop may be stuck
+	for range 40 { // more often than the loop may be stuck
 		if !fed(t, conn, 5*time.Second) {
-			t.Fatal("the watchdog is not fed while the loop turns")
+			t.Fatal("the watchdog is not fed while the loop runs")
 		}
 	}
 	until := make(chan struct{})
@@ -111,18 +112,18 @@ func TestTheWatchdogIsFedByTheAgentsLoop(t *testing.T) {
 	hang.Unlock()
 	for end := time.Now().Add(stuck + 20*time.Second); fed(t, conn, 5*every); {
 		if time.Now().After(end) {
-			t.Fatal("the watchdog is still fed, and the loop hangs")
+			t.Fatal("the watchdog is still fed while the loop is stuck")
 		}
 	}
-	if late := time.Since(a.LastCycle()); late < stuck {
-		t.Errorf("it is not fed any more %s after the loop has turned, want more than %s", late, stuck)
+	if elapsed := time.Since(a.LastCycle()); elapsed < stuck {
+		t.Errorf("the watchdog is no longer fed %s after the last cycle, want more than %s", elapsed, stuck)
 	}
 	hang.Lock()
 	hang.until = nil
 	hang.Unlock()
 	close(until)
 	if !fed(t, conn, 20*time.Second) {
-		t.Error("the watchdog is not fed when the loop turns again")
+		t.Error("the watchdog is not fed after the loop continues")
 	}
 	stop()
 	if err := <-done; err != nil {

@@ -16,7 +16,7 @@ import (
 const escape = "\x1b]0;all is well\x07\x1b[2J"
 
 // An impostor of the hub cannot write control characters to the terminal.
-func TestAStrangerDoesNotWriteToTheTerminal(t *testing.T) {
+func TestAnImpostorCannotWriteControlCharacters(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
 		if err == nil {
@@ -26,21 +26,23 @@ func TestAStrangerDoesNotWriteToTheTerminal(t *testing.T) {
 	}))
 	defer server.Close()
 	token := "FLT1." + strings.Repeat("a", 32) + ".abcdefgh.abcdefghijklmnopqrstuvwxyz"
-	code, said := output(t, "join", server.URL, "--token", token, "--node-name", "pi-1", "--state-dir", t.TempDir())
-	if code == 0 || !strings.Contains(said, "not a Flotilla hub") || strings.ContainsAny(said, "\x1b\x07") {
-		t.Errorf("code %d: %q", code, said)
+	code, stderr := output(t, "join", server.URL, "--token", token, "--node-name", "pi-1", "--state-dir", t.TempDir())
+	if code == 0 || !strings.Contains(stderr, "not a Flotilla hub") || strings.ContainsAny(stderr, "\x1b\x07") {
+		t.Errorf("code %d: %q", code, stderr)
 	}
 }
 
-func TestAHubDoesNotWriteToTheTerminal(t *testing.T) {
+func TestAHubCannotWriteControlCharacters(t *testing.T) {
 	var b bytes.Buffer
 	waitsFor(&b, "https://hub"+escape, "m")("request" + escape)
 	s := localStatus{Site: escape, Offline: escape, Dismissed: &dismissed{Dismissed: wire.Dismissed{Reason: escape}}}
-	s.Status.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "ø" + escape}}
+	s.Status.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+		Message: "ø" + escape}}
 	if err := writeStatus(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	if text := b.String(); strings.ContainsAny(text, "\x1b\x07") || strings.Count(text, `\u001b`) != 2*6 || !strings.Contains(text, "False: ø") {
+	if text := b.String(); strings.ContainsAny(text, "\x1b\x07") || strings.Count(text, `\u001b`) != 2*6 ||
+		!strings.Contains(text, "False: ø") {
 		t.Errorf("%q", text)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// volatileDir returns the directory for secrets and volumes in memory, so that they never reach the
-// flash: below /run, where the agent mounts a tmpfs or, without root, below an existing tmpfs.
-// Empty: there is none.
+// volatileDir returns a directory in memory for secrets and memory volumes, so that they never
+// reach the flash. Root gets a new tmpfs below /run; other users get a directory on an existing
+// tmpfs. It returns "" if the device has no tmpfs.
 func volatileDir(stateDir string) string {
 	return volatileOf(stateDir, os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"), "/dev/shm")
 }
@@ -28,7 +28,7 @@ func volatileOf(stateDir string, user int, runtimeDir, shared string) string {
 	if filepath.IsAbs(runtimeDir) && inMemory(runtimeDir) {
 		return filepath.Join(runtimeDir, "flotilla", name)
 	}
-	if inMemory(shared) { // the directory is shared: check the path for other users' files
+	if inMemory(shared) { // the directory is shared: other users can create files in it
 		return filepath.Join(shared, fmt.Sprintf("flotilla-%d-%s", user, name))
 	}
 	return ""

@@ -9,11 +9,11 @@ import (
 func TestSecretsHaveAPlaceInMemory(t *testing.T) {
 	tmpfs, disk := t.TempDir(), t.TempDir()
 	if err := unix.Mount("test", tmpfs, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skip("no tmpfs can be mounted here: ", err)
+		t.Skip("cannot mount a tmpfs: ", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(tmpfs, unix.MNT_DETACH) })
 	if inMemory(disk) {
-		t.Skip("the directory for tests is in memory itself")
+		t.Skip("the tests' directory is in memory")
 	}
 	for _, c := range []struct {
 		name            string
