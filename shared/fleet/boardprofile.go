@@ -31,20 +31,20 @@ type BoardProfileSpec struct {
 	Match     BoardMatch        `json:"match,omitempty"`
 	Platforms []string          `json:"platforms,omitempty"` // such as linux/arm/v7
 	Resources BoardResources    `json:"resources,omitempty"`
-	Labels    map[string]string `json:"labels,omitempty"` // they become board.flotilla.dev/<key>
+	Labels    map[string]string `json:"labels,omitempty"` // become the node labels board.flotilla.dev/<key>
 	Taints    []corev1.Taint    `json:"taints,omitempty"`
 
 	Peripherals []Peripheral `json:"peripherals,omitempty"`
 
-	// built-in overlays; later ones override earlier ones, and the profile overrides all
+	// names of built-in overlays; a later overlay overrides an earlier one, and the profile
+	// overrides all overlays
 	Extends  []string      `json:"extends,omitempty"`
 	Boot     *BoardBoot    `json:"boot,omitempty"`
 	Watchdog *BootWatchdog `json:"watchdog,omitempty"`
 	Health   *BootHealth   `json:"health,omitempty"`
 }
 
-// A BoardBoot is the boot configuration of a profile. It takes effect on nodes of a
-// FirmwareRollout.
+// A BoardBoot is the boot configuration of a profile. Only nodes of a FirmwareRollout use it.
 type BoardBoot struct {
 	Backend string       `json:"backend,omitempty"` // one of BootBackends
 	Trial   string       `json:"trial,omitempty"`   // one of BootTrials
@@ -52,8 +52,8 @@ type BoardBoot struct {
 	Cmdline BootCmdline  `json:"cmdline,omitzero"`
 }
 
-// BootConfig returns the boot configuration of a profile, nil without one. Other fields of the
-// profile do not change its digest.
+// BootConfig returns the boot configuration of a profile, or nil if the profile has none. Other
+// fields of the profile do not change the digest of the configuration.
 func (b *BoardProfile) BootConfig() *BootConfig {
 	s := &b.Spec
 	if s.Boot == nil && s.Watchdog == nil && s.Health == nil {
@@ -74,30 +74,31 @@ func ResourceName(device string) corev1.ResourceName {
 	return corev1.ResourceName(Group + "/" + device)
 }
 
-// A BoardMatch selects boards: all fields that are set must match, and the most specific profile
-// wins.
+// A BoardMatch selects boards. All fields that are set must match; of several matching profiles the
+// most specific one is used.
 type BoardMatch struct {
 	Compatible []string   `json:"compatible,omitempty"` // any of the board's device-tree compatible strings
 	Arch       []string   `json:"arch,omitempty"`       // GOARCH of the device
 	MemoryMiB  *MiBBounds `json:"memoryMiB,omitempty"`
 }
 
-// MiBBounds bounds an amount of memory in MiB, ends included; 0 means unbounded.
+// MiBBounds are the inclusive bounds of an amount of memory in MiB; 0 means unbounded.
 type MiBBounds struct {
 	Min int64 `json:"min,omitempty"`
 	Max int64 `json:"max,omitempty"`
 }
 
-// Signals that a threshold can watch; the first five are the kubelet's. SignalTemperature is
-// another one.
+// Signals that a threshold can watch, in addition to SignalTemperature. The first six are the
+// kubelet's.
 const (
-	SignalMemoryAvailable    = "memory.available"    // bytes
-	SignalNodeFsAvailable    = "nodefs.available"    // bytes
-	SignalNodeFsInodesFree   = "nodefs.inodesFree"   // count
-	SignalImageFsAvailable   = "imagefs.available"   // bytes
-	SignalImageFsInodesFree  = "imagefs.inodesFree"  // count
-	SignalPIDAvailable       = "pid.available"       // count
-	SignalOutOfDiskAvailable = "outofdisk.available" // bytes; not in Kubernetes: below it condition OutOfDisk is True
+	SignalMemoryAvailable   = "memory.available"   // bytes
+	SignalNodeFsAvailable   = "nodefs.available"   // bytes
+	SignalNodeFsInodesFree  = "nodefs.inodesFree"  // count
+	SignalImageFsAvailable  = "imagefs.available"  // bytes
+	SignalImageFsInodesFree = "imagefs.inodesFree" // count
+	SignalPIDAvailable      = "pid.available"      // count
+	// bytes; not in Kubernetes: below the threshold the condition OutOfDisk is True
+	SignalOutOfDiskAvailable = "outofdisk.available"
 )
 
 // Signals lists every signal, sorted.
@@ -106,15 +107,16 @@ var Signals = []string{
 	SignalNodeFsInodesFree, SignalOutOfDiskAvailable, SignalPIDAvailable, SignalTemperature,
 }
 
-// A Threshold is the amount of a signal below which a device is under pressure (above which, for
-// SignalTemperature): a quantity, or a percentage of the capacity. Zero switches the signal off.
+// A Threshold is the amount of a signal below which a device is under pressure; for
+// SignalTemperature, the amount above which it is. It is a quantity or a percentage of the
+// capacity. Zero disables the signal.
 type Threshold struct {
 	Signal   string
 	Quantity resource.Quantity
 	Percent  float64 // if above 0, it replaces Quantity
 }
 
-// Of returns the threshold in units of the signal for a device of that capacity.
+// Of returns the threshold in units of the signal, for a device with the given capacity.
 func (t Threshold) Of(capacity int64) int64 {
 	if t.Percent > 0 {
 		return int64(float64(capacity) * t.Percent / 100)
@@ -148,7 +150,7 @@ func ParseThreshold(signal, value string) (Threshold, error) {
 	q, err := bound.ParseQuantity(value)
 	if err != nil || q.Sign() < 0 {
 		return Threshold{}, fmt.Errorf(
-			"%q is neither a quantity of 0 or more, such as 100Mi, nor a percentage, such as 10%%", value)
+			"%q is not a quantity of 0 or more, such as 100Mi, or a percentage, such as 10%%", value)
 	}
 	t.Quantity = q
 	return t, nil
@@ -172,19 +174,20 @@ func ParseReserved(name, value string) (resource.Quantity, error) {
 	return q, nil
 }
 
-// BoardResources are a profile's reservations and thresholds, as Kubernetes quantities; thresholds
-// may be percentages ("10%").
+// BoardResources are a profile's reservations and thresholds as Kubernetes quantities. A threshold
+// may be a percentage ("10%").
 type BoardResources struct {
 	SystemReserved map[string]string `json:"systemReserved,omitempty"`
 	AgentReserved  map[string]string `json:"agentReserved,omitempty"`
 	EvictionHard   map[string]string `json:"evictionHard,omitempty"`
 
 	EvictionSoft map[string]SoftThreshold `json:"evictionSoft,omitempty"`
-	// longest grace period in seconds of a pod that is evicted for a soft threshold; 0: its own
+	// longest grace period in seconds of a pod that is evicted for a soft threshold; 0: the pod's
+	// own
 	EvictionMaxPodGracePeriod int64 `json:"evictionMaxPodGracePeriod,omitempty"`
 
-	// Sharing is how many containers may share a device of a resource, such as i2c-1: 4. The
-	// default is one.
+	// Sharing is how many containers may share one device of a resource, for example i2c-1: 4. The
+	// default is 1.
 	Sharing map[string]int64 `json:"sharing,omitempty"`
 }
 

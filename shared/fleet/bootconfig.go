@@ -14,14 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A BootConfig is a board's boot configuration from a profile: the changes, how they are tried, and
-// the checks that judge them. Hub and device use the same Validate, and the digest is that of
-// Encode.
+// A BootConfig is a board's boot configuration: the changes, the kind of trial, and the checks that
+// decide whether the trial succeeds. Hub and device use the same Validate. The digest is the hash
+// of Encode's output.
 type BootConfig struct {
 	Profile  string        `json:"profile"`         // the profile's name
-	Revision int64         `json:"revision"`        // of the profile: incremented with each change
+	Revision int64         `json:"revision"`        // revision of the profile, incremented with each change
 	Backend  string        `json:"backend"`         // one of BootBackends
-	Trial    string        `json:"trial,omitempty"` // one of BootTrials; empty: auto
+	Trial    string        `json:"trial,omitempty"` // one of BootTrials; empty: chosen automatically
 	Config   BootSettings  `json:"config,omitzero"`
 	Cmdline  BootCmdline   `json:"cmdline,omitzero"`
 	Watchdog *BootWatchdog `json:"watchdog,omitempty"`
@@ -37,8 +37,8 @@ type BootSettings struct {
 
 // A BootCmdline changes the kernel's command line.
 type BootCmdline struct {
-	Add    []string `json:"add,omitempty"`    // appended, unless present
-	Remove []string `json:"remove,omitempty"` // whole words
+	Add    []string `json:"add,omitempty"`    // words to append, unless present
+	Remove []string `json:"remove,omitempty"` // whole words to remove
 }
 
 // A BootWatchdog is the board's hardware watchdog.
@@ -48,10 +48,10 @@ type BootWatchdog struct {
 	RebootSec  int32 `json:"rebootSec,omitempty"`
 }
 
-// BootHealth has the checks that judge a trial.
+// BootHealth has the checks that decide whether a trial succeeds.
 type BootHealth struct {
-	Deadline  metav1.Duration `json:"deadline,omitzero"`  // since the boot; 0: 10m
-	StableFor metav1.Duration `json:"stableFor,omitzero"` // how long all checks must hold; 0: 60s
+	Deadline  metav1.Duration `json:"deadline,omitzero"`  // counted from the boot; 0: 10m
+	StableFor metav1.Duration `json:"stableFor,omitzero"` // how long all checks must succeed; 0: 60s
 	Checks    []string        `json:"checks,omitempty"`   // from BootChecks; empty: DefaultBootChecks
 }
 
@@ -65,7 +65,7 @@ const (
 	TrialAuto    = "auto"
 	TrialTryboot = "tryboot" // the firmware boots tryboot.txt once
 	TrialDeadman = "deadman" // the files are replaced, and an early unit restores the old ones at the second boot
-	TrialGrub    = "grubenv" // GRUB takes a variable of its environment block once
+	TrialGrub    = "grubenv" // GRUB uses a variable of its environment block for one boot
 )
 
 // Checks of BootHealth.
@@ -79,7 +79,7 @@ const (
 	CheckUndervoltage   = "no-undervoltage"
 )
 
-// Values that this version supports; others are refused by name.
+// Values that this version supports. An error names any other value.
 var (
 	BootBackends = []string{BootNone, BootConfigTxt, BootGrub, BootUEnv}
 	BootTrials   = []string{TrialAuto, TrialTryboot, TrialDeadman}
@@ -91,9 +91,10 @@ var (
 
 // Limits of a BootConfig.
 const (
-	MaxBootConfig  = 64 << 10 // bytes of Encode
-	MaxBootEntries = 64       // of each list
-	// characters of a line in config.txt that a Raspberry Pi's firmware reads (its documentation)
+	MaxBootConfig  = 64 << 10 // bytes of Encode's output
+	MaxBootEntries = 64       // entries of each list
+	// characters that a Raspberry Pi's firmware reads of a line in config.txt, see its
+	// documentation
 	MaxBootLine = 98
 
 	DefaultBootDeadline  = 10 * time.Minute
@@ -106,8 +107,8 @@ var (
 	bootName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 	bootProfile = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
 
-	// bootKeys are the keys of config.txt that a profile may set. They do not load other files,
-	// change voltages, or undermine the trial.
+	// bootKeys are the keys of config.txt that a profile may set. None of them loads other files,
+	// changes voltages, or undermines the trial.
 	bootKeys = []string{
 		"arm_64bit", "arm_boost", "arm_freq", "arm_freq_min", "auto_initramfs", "avoid_warnings", "camera_auto_detect",
 		"core_freq_min",
@@ -120,14 +121,15 @@ var (
 		"max_framebuffers", "start_x", "temp_limit", "temp_soft_limit", "total_mem", "uart_2ndstage",
 		"usb_max_current_enable",
 	}
-	// bootRefused are refused even if a later version adds them to bootKeys.
+	// bootRefused are keys that stay refused even if a later version adds them to bootKeys.
 	bootRefused = []string{
 		"avoid_safe_mode", "boot_ramdisk", "cmdline", "device_tree", "device_tree_address", "disable_commandline_tags",
 		"fixup_file",
 		"force_eeprom_read", "include", "init_emmc_clock", "initramfs", "kernel", "kernel_address", "kernel_old", "os_prefix",
 		"overlay_prefix", "ramfsaddr", "ramfsfile", "start_file", "tryboot_a_b",
 	}
-	// cmdlineRefused are words that start another system or pass the rest of the line to it.
+	// cmdlineRefused are words that start another system or pass the rest of the command line to
+	// it.
 	cmdlineRefused = []string{
 		"--", "-b", "1", "2", "3", "4", "5", "S", "break", "emergency", "init", "initrd", "mount", "noinitrd",
 		"overlayroot",
@@ -137,7 +139,7 @@ var (
 	cmdlineRefusedPrefixes = []string{"systemd.", "rd.", "luks.", "dm-mod.", "flotilla."}
 )
 
-// Encode returns the configuration as canonical JSON: the bytes of the digest.
+// Encode returns the configuration as canonical JSON. The digest is the hash of these bytes.
 func (b *BootConfig) Encode() ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -148,9 +150,9 @@ func (b *BootConfig) Encode() ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// ParseBootConfig parses the output of Encode only: unknown keys, another order and white space are
-// errors, since the digest is of the bytes. The result is valid and includes the watchdog's word on
-// its command line.
+// ParseBootConfig parses the output of Encode. Unknown keys, another order and white space are
+// errors, because the digest covers the bytes. The result is valid and includes the watchdog's word
+// on its command line.
 func ParseBootConfig(document []byte) (*BootConfig, error) {
 	if len(document) > MaxBootConfig {
 		return nil, fmt.Errorf("the boot configuration has %d bytes: at most %d are read", len(document), MaxBootConfig)
@@ -167,7 +169,7 @@ func ParseBootConfig(document []byte) (*BootConfig, error) {
 	if err := b.Validate(); err != nil {
 		return b, err
 	}
-	// as a word, every backend tries it like the others
+	// every backend tries the watchdog's word like the other words
 	if w := b.Watchdog.word(); w != "" && !slices.Contains(b.Cmdline.Add, w) {
 		b.Cmdline.Add = append(b.Cmdline.Add, w)
 	}
@@ -197,7 +199,7 @@ func orDefault(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// Validate returns every mistake in a boot configuration, each with its place.
+// Validate returns every mistake in a boot configuration with the field that has it.
 func (b *BootConfig) Validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -266,7 +268,7 @@ func (s *BootSettings) validate() (errs []error) {
 		at := fmt.Sprintf("config.all.%.40q", k)
 		switch v := s.All[k]; {
 		case slices.Contains(bootRefused, k):
-			wrong("%s: is refused: with it the board would boot something else than what is tried", at)
+			wrong("%s: is refused: with it the board would not boot the files that the trial tests", at)
 		case !slices.Contains(bootKeys, k):
 			wrong("%s: is not a key that a profile may set: %s", at, strings.Join(bootKeys, " "))
 		case !bootValue.MatchString(v):
@@ -312,7 +314,7 @@ func OverlayOf(dtoverlay string) string {
 	return name
 }
 
-// validate checks the words; ours, the watchdog's word, is allowed.
+// validate checks the words. It allows ours, the watchdog's word.
 func (c *BootCmdline) validate(ours string) (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, list := range []struct {
@@ -330,7 +332,7 @@ func (c *BootCmdline) validate(ours string) (errs []error) {
 			case !bootValue.MatchString(w):
 				wrong("%s[%d]: is %.40q: use 1 to 128 of letters, digits and _.,:=@/+-", list.name, i, w)
 			case prefixed || slices.Contains(cmdlineRefused, key):
-				wrong("%s[%d]: %.40q is refused: with it the board could start something else than what it runs", list.name, i, w)
+				wrong("%s[%d]: %.40q is refused: with it the board could start another system or program", list.name, i, w)
 			case slices.Index(list.words, w) < i:
 				wrong("%s[%d]: repeats %s: remove it", list.name, i, w)
 			case list.name == "cmdline.remove" && slices.Contains(c.Add, w):

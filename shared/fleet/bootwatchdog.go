@@ -2,17 +2,17 @@ package fleet
 
 import "fmt"
 
-// Bounds of the watchdog's timeout in seconds. A Raspberry Pi's watchdog cannot count beyond 15 s,
-// and systemd then uses none (systemd#27427).
+// Bounds of the watchdog's timeout in seconds. A Raspberry Pi's watchdog supports at most 15 s;
+// with a longer timeout systemd uses no watchdog (systemd#27427).
 const (
 	minWatchdog            = 5
 	maxWatchdog            = 600
 	maxWatchdogRaspberryPi = 15
 )
 
-// word returns the kernel parameter that makes systemd (250 and newer) feed the watchdog, so that
-// it is tried and undone like other words. systemd itself watches the agent (WatchdogSec of its
-// unit).
+// word returns the kernel parameter that makes systemd (250 and newer) feed the watchdog. As a
+// kernel parameter it is tried and undone like other words. systemd itself watches the agent
+// (WatchdogSec of the agent's unit).
 func (w *BootWatchdog) word() string {
 	if w == nil || !w.Hardware || w.RuntimeSec == 0 {
 		return ""
@@ -30,7 +30,7 @@ func (w *BootWatchdog) validate(backend string) (errs []error) {
 		most = maxWatchdogRaspberryPi
 	}
 	if w.RebootSec != 0 {
-		wrong("watchdog.rebootSec: is not supported: systemd's own, 10 minutes, counts; set RebootWatchdogSec in the " +
+		wrong("watchdog.rebootSec: is not supported: systemd's default of 10 minutes is used; set RebootWatchdogSec in the " +
 			"board's /etc/systemd/system.conf")
 	}
 	switch {
@@ -38,7 +38,7 @@ func (w *BootWatchdog) validate(backend string) (errs []error) {
 	case !w.Hardware:
 		wrong("watchdog.runtimeSec: has no effect without hardware: true")
 	case w.RuntimeSec < minWatchdog || w.RuntimeSec > most:
-		wrong("watchdog.runtimeSec: is %d: use %d to %d, as far as the board's watchdog counts", w.RuntimeSec, minWatchdog,
+		wrong("watchdog.runtimeSec: is %d: use %d to %d, which the board's watchdog supports", w.RuntimeSec, minWatchdog,
 			most)
 	}
 	return errs

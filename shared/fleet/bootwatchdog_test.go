@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The watchdog's word is on the booted command line, and not in the signed document.
-func TestTheWatchdogIsAWordOfTheCommandLine(t *testing.T) {
+// The watchdog's word is on the booted command line but not in the signed document.
+func TestTheWatchdogAddsAWordToTheCommandLine(t *testing.T) {
 	for _, c := range []struct {
 		w    *BootWatchdog
 		want string
@@ -28,10 +28,10 @@ func TestTheWatchdogIsAWordOfTheCommandLine(t *testing.T) {
 			words = append(words, c.want)
 		}
 		if !slices.Equal(got.Cmdline.Add, words) {
-			t.Errorf("%+v: the command line gets %q, want %q", c.w, got.Cmdline.Add, words)
+			t.Errorf("%+v: the command line has the words %q, want %q", c.w, got.Cmdline.Add, words)
 		}
 		if err := got.Validate(); err != nil {
-			t.Errorf("%+v: what was read is not valid: %v", c.w, err)
+			t.Errorf("%+v: the parsed configuration is not valid: %v", c.w, err)
 		}
 	}
 }

@@ -12,9 +12,9 @@ const (
 	// the processor's temperature is below the board profile's threshold
 	ConditionTemperatureOK      = "TemperatureOK"
 	ConditionPeripheralsPresent = "PeripheralsPresent" // all peripherals of the board profile are connected
-	// the boot configuration is that of the rollout; the hub sets it from the device's status
+	// the board has the rollout's boot configuration; the hub sets it from the device's status
 	ConditionFirmwareReady = "FirmwareReady"
-	// the data for a reboot without network is completely on the disk
+	// all data for a reboot without network is on the disk
 	ConditionStateStored = "StateStored"
 )
 
@@ -27,9 +27,9 @@ type Meaning int
 // Values of Meaning.
 const (
 	Unjudged Meaning = iota // unknown condition
-	Trouble                 // True is bad, as for Kubernetes' pressures
+	Trouble                 // True is bad, as in Kubernetes' pressure conditions
 	Health                  // False and Unknown are bad
-	Feature                 // some boards never have it
+	Feature                 // False is not bad: some boards lack the feature
 )
 
 var meanings = map[corev1.NodeConditionType]Meaning{

@@ -7,14 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A DeviceReport is a device's hardware report, with the node's name. Only the hub writes it, and
-// deletes it with the node.
+// A DeviceReport is a device's hardware report, named like the node. Only the hub writes it, and it
+// deletes the report with the node.
 type DeviceReport struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Reported is when the hub received it, by the hub's clock. Small changes are not written each
-	// time.
+	// Reported is when the hub received the report, by the hub's clock. The hub does not store
+	// every small change.
 	Reported metav1.Time `json:"reported"`
 	// Hardware is the report as the device sent it, including fields of newer versions.
 	Hardware runtime.RawExtension `json:"hardware"`

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// SameStatus compares node statuses, except heartbeat times and the order of conditions. The common
-// fields are compared without reflection, at a tenth of its cost: when a fleet reconnects, most
-// statuses are unchanged.
+// SameStatus compares node statuses, except heartbeat times and the order of conditions. It
+// compares the common fields without reflection, which takes a tenth of the time: when a fleet
+// reconnects, most statuses are unchanged.
 func SameStatus(a, b corev1.NodeStatus) bool {
 	if !SameResources(a.Capacity, b.Capacity) || !SameResources(a.Allocatable, b.Allocatable) ||
 		!slices.Equal(a.Addresses, b.Addresses) || !sameConditions(a.Conditions, b.Conditions) {
@@ -24,7 +24,7 @@ func SameStatus(a, b corev1.NodeStatus) bool {
 	return apiequality.Semantic.DeepEqual(a, b)
 }
 
-// SameResources compares amounts, in any notation.
+// SameResources compares amounts; their notations may differ.
 func SameResources(a, b corev1.ResourceList) bool {
 	return maps.EqualFunc(a, b, func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })
 }
@@ -48,8 +48,8 @@ func sameCondition(a, b corev1.NodeCondition) bool {
 		a.Reason == b.Reason && a.Message == b.Message
 }
 
-// Recent returns the end of a history: at most so many entries, and of those older than age only
-// the one that was valid when the age began.
+// Recent drops the oldest entries of a history until it has at most `most` entries. It also drops
+// entries older than age, except the last of them, which was valid when the age began.
 func Recent[T any](history []T, at func(T) time.Time, most int, age time.Duration) []T {
 	last := at(history[len(history)-1])
 	for len(history) > 1 && (len(history) > most || last.Sub(at(history[1])) >= age) {

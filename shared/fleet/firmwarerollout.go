@@ -9,7 +9,7 @@ import (
 )
 
 // A FirmwareRollout applies a board profile's boot configuration to nodes, a few at a time. Each
-// device tries it once, judges it, and keeps it or goes back.
+// device tries the configuration once and then keeps it or returns to its old one.
 type FirmwareRollout struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -22,37 +22,38 @@ type FirmwareRollout struct {
 type FirmwareRolloutSpec struct {
 	Selector *metav1.LabelSelector `json:"selector"` // selects nodes; an empty selector is refused
 	// Condition restricts the rollout to nodes on which this condition, such as MemoryLimits, is
-	// not True before their turn.
+	// not True before their turn begins.
 	Condition string `json:"condition,omitempty"`
-	Profile   string `json:"profile"` // name of the BoardProfile; nodes with another profile are left out
+	Profile   string `json:"profile"` // name of the BoardProfile; nodes with another profile are skipped
 
-	// nodes of a batch, all of one site; the first batch has one node. Default 5
+	// number of nodes in a batch, all on one site; the first batch has one node. Default 5
 	BatchSize int32 `json:"batchSize,omitempty"`
-	// nodes of the site that may be unavailable for any reason. Default 1
+	// number of nodes of a site that may be unavailable for any reason. Default 1
 	MaxUnavailablePerSite int32 `json:"maxUnavailablePerSite,omitempty"`
-	// percentage of finished nodes that must have kept it. Default 100
+	// percentage of finished nodes that must have kept the configuration. Default 100
 	SuccessThreshold int32 `json:"successThreshold,omitempty"`
-	// stop at the first node that goes back. Default true
+	// stop at the first node that returns to its old configuration. Default true
 	PauseOnFailure *bool           `json:"pauseOnFailure,omitempty"`
-	Window         *FirmwareWindow `json:"window,omitempty"` // nil: always
-	Canary         string          `json:"canary,omitempty"` // the first node; empty: the first by name
-	Paused         bool            `json:"paused,omitempty"` // no further node begins
-	Retry          int64           `json:"retry,omitempty"`  // increment it to let failed nodes try again
-	// nodes that have kept it go back to their earlier configuration, in the same kind of batches
+	Window         *FirmwareWindow `json:"window,omitempty"` // when turns may begin; nil: always
+	Canary         string          `json:"canary,omitempty"` // node with the first turn; empty: the first by name
+	Paused         bool            `json:"paused,omitempty"` // no further turn begins
+	Retry          int64           `json:"retry,omitempty"`  // increment it so that failed nodes try again
+	// nodes that have kept the configuration return to their earlier one, in batches too
 	Undo bool `json:"undo,omitempty"`
 }
 
-// A FirmwareWindow is when nodes may begin, in the site's time zone.
+// A FirmwareWindow is the time in which turns may begin, in the site's time zone.
 type FirmwareWindow struct {
-	Days []string `json:"days,omitempty"` // days on which it opens, such as Mon; empty: every day
+	Days []string `json:"days,omitempty"` // days on which the window opens, such as Mon; empty: every day
 	From string   `json:"from"`           // such as 22:00
-	To   string   `json:"to"`             // such as 04:30; on the next day if it is not after From
+	To   string   `json:"to"`             // such as 04:30; if it is not after From, it is a time of the next day
 }
 
-// AnnotationTimeZone of a Site names its time zone, such as Europe/Oslo. The default is UTC.
+// AnnotationTimeZone is the annotation of a Site with its time zone, such as Europe/Oslo. The
+// default is UTC.
 const AnnotationTimeZone = "flotilla.dev/time-zone"
 
-// WindowDays are the days of a window, by time.Weekday.
+// WindowDays are the names of days in a window, indexed by time.Weekday.
 var WindowDays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"}
 
 // A RolloutPhase is the phase of a rollout.
@@ -60,12 +61,12 @@ type RolloutPhase string
 
 // Phases of a rollout.
 const (
-	RolloutPending     RolloutPhase = "Pending"     // it cannot begin; Sentence says why
+	RolloutPending     RolloutPhase = "Pending"     // the rollout cannot begin; Sentence says why
 	RolloutProgressing RolloutPhase = "Progressing" //
-	RolloutWaiting     RolloutPhase = "Waiting"     // for a window, a site, or a node
-	RolloutPaused      RolloutPhase = "Paused"      // by spec.paused
-	RolloutStopped     RolloutPhase = "Stopped"     // because nodes went back
-	RolloutComplete    RolloutPhase = "Complete"    // every node is finished
+	RolloutWaiting     RolloutPhase = "Waiting"     // the rollout waits for a window, a site, or a node
+	RolloutPaused      RolloutPhase = "Paused"      // spec.paused is set
+	RolloutStopped     RolloutPhase = "Stopped"     // nodes returned to their old configuration
+	RolloutComplete    RolloutPhase = "Complete"    // every node has a final state
 )
 
 // A FirmwareNodeState is the state of a node in a rollout.
@@ -74,14 +75,16 @@ type FirmwareNodeState string
 // States of a node. Kept, Bad and Unsupported are final; with spec.undo, Undone is final and Kept
 // is not.
 const (
-	FirmwareWaiting     FirmwareNodeState = "Waiting"     // the device has not staged it yet
-	FirmwareStaged      FirmwareNodeState = "Staged"      // ready for its turn
-	FirmwareDraining    FirmwareNodeState = "Draining"    // its turn has begun
-	FirmwareTrying      FirmwareNodeState = "Trying"      // the device may reboot into it
-	FirmwareOverdue     FirmwareNodeState = "Overdue"     // the result is overdue
-	FirmwareKept        FirmwareNodeState = "Kept"        //
-	FirmwareBad         FirmwareNodeState = "Bad"         // the device went back, or could not stage it
-	FirmwareUnsupported FirmwareNodeState = "Unsupported" // the device cannot do it, and says why
+	FirmwareWaiting FirmwareNodeState = "Waiting" // the device has not staged the configuration yet
+	// the device has staged the configuration, and waits for its turn
+	FirmwareStaged   FirmwareNodeState = "Staged"
+	FirmwareDraining FirmwareNodeState = "Draining" // its turn has begun
+	FirmwareTrying   FirmwareNodeState = "Trying"   // the device may reboot into the configuration
+	FirmwareOverdue  FirmwareNodeState = "Overdue"  // the result is overdue
+	FirmwareKept     FirmwareNodeState = "Kept"     //
+	// the device returned to its old configuration, or could not stage the new one
+	FirmwareBad         FirmwareNodeState = "Bad"
+	FirmwareUnsupported FirmwareNodeState = "Unsupported" // the device does not support the configuration, and reports why
 	// with spec.undo: the device does not have the configuration
 	FirmwareUndone FirmwareNodeState = "Undone"
 )
@@ -90,9 +93,9 @@ const (
 type FirmwareRolloutStatus struct {
 	ObservedGeneration int64        `json:"observedGeneration,omitempty"`
 	Phase              RolloutPhase `json:"phase,omitempty"`
-	Sentence           string       `json:"sentence,omitempty"` // for users: the present action, or what it waits for
+	Sentence           string       `json:"sentence,omitempty"` // for users: the present action, or the reason to wait
 
-	Digest   string `json:"digest,omitempty"`   // of Document
+	Digest   string `json:"digest,omitempty"`   // digest of Document
 	Document string `json:"document,omitempty"` // the boot configuration, as signed for each node
 
 	Nodes       int32 `json:"nodes"` // selected nodes
@@ -104,15 +107,16 @@ type FirmwareRolloutStatus struct {
 	Waiting     int32 `json:"waiting,omitempty"`
 	Undone      int32 `json:"undone,omitempty"` // with spec.undo: nodes without the configuration
 
-	// turns now undo: spec.undo is set, and all turns that apply the configuration have ended
+	// spec.undo is set, and all turns that apply the configuration have ended
 	Undoing bool `json:"undoing,omitempty"`
 
 	Batches []FirmwareBatch `json:"batches,omitempty"` // the newest 20; the last may be in progress
-	// at most 100: nodes with a turn, then Bad, Unsupported, the others
+	// at most 100 nodes: first those in their turn, then Bad, then Unsupported, then all others
 	NodeStates []FirmwareNode `json:"nodeStates,omitempty"`
-	// what would change on the nodes, as devices report it; at most 3
-	Changes    []FirmwareChange   `json:"changes,omitempty"`
-	Conditions []metav1.Condition `json:"conditions,omitempty"` // Available: no node went back; Progressing; Complete
+	// changes that the devices report after staging; at most 3
+	Changes []FirmwareChange `json:"changes,omitempty"`
+	// Available: no node returned to its old configuration; Progressing; Complete
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // Limits of a rollout's status.
@@ -123,7 +127,7 @@ const (
 	MaxBatchSize       = 100
 )
 
-// A FirmwareBatch is a group of nodes of one site whose turn is at the same time.
+// A FirmwareBatch is a group of nodes of one site that have their turns at the same time.
 type FirmwareBatch struct {
 	Number int32        `json:"number"`
 	Site   string       `json:"site"`
@@ -139,11 +143,11 @@ type FirmwareNode struct {
 	Name    string            `json:"name"`
 	Site    string            `json:"site,omitempty"`
 	State   FirmwareNodeState `json:"state"`
-	Since   *metav1.Time      `json:"since,omitempty"` // start of its turn
+	Since   *metav1.Time      `json:"since,omitempty"` // start of the node's turn
 	Message string            `json:"message,omitempty"`
 }
 
-// A FirmwareChange is what staging would change, and the nodes that report it.
+// A FirmwareChange is a change that staging would make, and the nodes that report it.
 type FirmwareChange struct {
 	Diff  string `json:"diff"`
 	Nodes int32  `json:"nodes"`
@@ -183,8 +187,8 @@ func ParseClock(text string) (minutes int, ok bool) {
 	return t.Hour()*60 + t.Minute(), true
 }
 
-// Open reports whether the window is open at a time in the site's time zone, and when that changes
-// next. A day is a calendar day of that zone, even if it has 23 or 25 hours.
+// Open reports whether the window is open at a time in the site's time zone, and when it next opens
+// or closes. A day is a calendar day of that zone, even if it has 23 or 25 hours.
 func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 	from, ok := ParseClock(w.From)
 	to, also := ParseClock(w.To)
@@ -199,7 +203,7 @@ func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 			last++
 		}
 		end := firstAt(time.Date(y, m, last, to/60, to%60, 0, 0, time.UTC), now.Location())
-		// Use noon, at which no clock changes, to get the weekday.
+		// The clock never changes at noon, so noon always has the right weekday.
 		weekday := time.Date(y, m, d+day, 12, 0, 0, 0, now.Location()).Weekday()
 		if len(w.Days) > 0 && !slices.Contains(w.Days, WindowDays[weekday]) || !start.Before(end) {
 			continue
@@ -214,8 +218,8 @@ func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 	return false, time.Time{}
 }
 
-// firstAt returns the first moment at which a place's clock shows at least that time. If a clock
-// change skips or repeats the time, time.Date may return another moment.
+// firstAt returns the first moment at which the clock in a time zone shows at least the given time.
+// On a day on which the time is skipped or repeated, time.Date may return another moment.
 func firstAt(clock time.Time, place *time.Location) time.Time {
 	t := time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), 0, 0, place)
 	_, offset := t.Zone()

@@ -1,5 +1,5 @@
 // Package fleet has Flotilla's API kinds (flotilla.dev/v1alpha1), the names of its labels, taints
-// and conditions, and the few rules that hub and devices must apply alike.
+// and conditions, and the few rules that hub and devices must apply in the same way.
 //
 // It has values and pure functions, and never uses a clock, the network or the disk. Kubernetes'
 // own types are in k8s.io/api. Hub and devices import it.
@@ -14,8 +14,8 @@ const (
 	LabelProfile     = "flotilla.dev/profile" // name of the matched BoardProfile
 	LabelBoardPrefix = "board.flotilla.dev/"  // labels of a BoardProfile
 
-	LabelHardwarePrefix = "hardware.flotilla.dev/" // measured by the device, and updated with it
-	// RuntimeHandlerAnnotation has the handler of a pod's RuntimeClass, which the hub sets at
+	LabelHardwarePrefix = "hardware.flotilla.dev/" // the device measures them and updates the label
+	// RuntimeHandlerAnnotation has the handler of a pod's RuntimeClass. The hub sets it at
 	// admission.
 	RuntimeHandlerAnnotation = "flotilla.dev/runtime-handler"
 
@@ -28,7 +28,8 @@ const (
 	ConditionFlapping         = "Flapping"
 	ConditionIdentityConflict = "IdentityConflict"
 	ConditionOutOfDisk        = "OutOfDisk"
-	// ConditionPodCIDRAvailable is False if a node has no pod CIDR, or shares it with another node.
+	// ConditionPodCIDRAvailable is False if a node has no pod CIDR or shares its pod CIDR with
+	// another node.
 	ConditionPodCIDRAvailable = "PodCIDRAvailable"
 
 	// LabelExcludeDisruption excludes a node from its site's disruption state.

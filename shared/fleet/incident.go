@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// An Incident is one cause of trouble and its consequences: a dark site with its nodes, their pods
-// and the workloads short of pods. Only the hub opens, updates and closes it; a closed one is kept
-// for a day.
+// An Incident is one cause of trouble and its consequences, for example a site without a
+// connection, its nodes, their pods and the workloads short of pods. Only the hub opens, updates
+// and closes an incident. A closed incident is stored for one day.
 type Incident struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -17,7 +17,7 @@ type Incident struct {
 	State    IncidentState    `json:"state"`
 	Cause    IncidentCause    `json:"cause"`
 	Severity IncidentSeverity `json:"severity"`
-	Site     string           `json:"site,omitempty"` // "": no site, or several
+	Site     string           `json:"site,omitempty"` // empty if the incident affects no site or several sites
 	About    IncidentObject   `json:"about"`          // the affected object
 	Message  string           `json:"message"`        // one sentence for users
 	Detail   string           `json:"detail,omitempty"`
@@ -31,31 +31,32 @@ type Incident struct {
 	Count    IncidentCount `json:"count"`              // present counts
 	Examples []string      `json:"examples,omitempty"` // the first nodes, pods or sites by name
 
-	Held     string           `json:"held,omitempty"`     // why no pod is evicted
-	NextMove *metav1.Time     `json:"nextMove,omitempty"` // when the first pods are evicted
+	Held     string           `json:"held,omitempty"`     // why the hub evicts no pod
+	NextMove *metav1.Time     `json:"nextMove,omitempty"` // when the hub evicts the first pods
 	Actions  []IncidentAction `json:"actions,omitempty"`  // actions on the site that are possible now
 
-	Most         IncidentCount `json:"most"`                   // largest counts so far
-	Evicted      int32         `json:"evicted,omitempty"`      // evicted pods
-	ShortSeconds int64         `json:"shortSeconds,omitempty"` // time in which workloads were short of pods, until ShortSince
-	ShortSince   *metav1.Time  `json:"shortSince,omitempty"`   // since when workloads are short of pods; nil: they are not
-	NodeSeconds  int64         `json:"nodeSeconds,omitempty"`  // Count.Nodes integrated over time, until Counted
-	PodSeconds   int64         `json:"podSeconds,omitempty"`   // Count.Pods integrated over time, until Counted
+	Most    IncidentCount `json:"most"`              // largest counts so far
+	Evicted int32         `json:"evicted,omitempty"` // number of evicted pods
+	// seconds in which workloads were short of pods, until ShortSince
+	ShortSeconds int64        `json:"shortSeconds,omitempty"`
+	ShortSince   *metav1.Time `json:"shortSince,omitempty"`  // since when workloads are short of pods; nil if none is
+	NodeSeconds  int64        `json:"nodeSeconds,omitempty"` // Count.Nodes integrated over time, until Counted
+	PodSeconds   int64        `json:"podSeconds,omitempty"`  // Count.Pods integrated over time, until Counted
 
-	Tainted *metav1.Time `json:"tainted,omitempty"` // first NoExecute taint of one of its nodes
+	Tainted *metav1.Time `json:"tainted,omitempty"` // first NoExecute taint of an affected node
 	Moved   *metav1.Time `json:"moved,omitempty"`   // first eviction of a pod
-	Back    *metav1.Time `json:"back,omitempty"`    // first return of one of its nodes
+	Back    *metav1.Time `json:"back,omitempty"`    // first return of an affected node
 
-	Latest     metav1.MicroTime `json:"latest"`               // last failure of one of its nodes
+	Latest     metav1.MicroTime `json:"latest"`               // last failure of an affected node
 	QuietSince *metav1.Time     `json:"quietSince,omitempty"` // since when the cause has not occurred
 	Counted    metav1.MicroTime `json:"counted"`              // last update by the hub
 
-	// Acknowledged names the user who takes care of it; then no reminders are sent. Users write
-	// only Acknowledged and Note.
+	// Acknowledged names the user who works on the incident; then no reminders are sent. Users
+	// write only Acknowledged and Note.
 	Acknowledged *IncidentAcknowledged `json:"acknowledged,omitempty"`
 	Note         string                `json:"note,omitempty"`
 
-	// earliest notification; until then the incident may end or become part of another
+	// earliest notification; until then the incident may end or become part of another incident
 	NotifyAfter *metav1.Time   `json:"notifyAfter,omitempty"`
 	Told        []IncidentTold `json:"told,omitempty"` // sent notifications
 }
@@ -69,13 +70,13 @@ const (
 	IncidentClosed IncidentState = "Closed"
 )
 
-// An IncidentCause is the cause in one word.
+// An IncidentCause is the kind of the cause.
 type IncidentCause string
 
 // An IncidentSeverity is the severity of an incident.
 type IncidentSeverity string
 
-// Severities. No notifications are sent for Info.
+// Severities. Incidents of severity Info cause no notifications.
 const (
 	SeverityCritical IncidentSeverity = "Critical"
 	SeverityWarning  IncidentSeverity = "Warning"
@@ -101,26 +102,27 @@ type IncidentObject struct {
 
 // An IncidentCount counts the affected objects.
 type IncidentCount struct {
-	Nodes     int32 `json:"nodes"`     // on which the cause occurs
-	Pods      int32 `json:"pods"`      // on those nodes, or not running because of the cause
-	Workloads int32 `json:"workloads"` // with fewer pods than wanted
+	Nodes     int32 `json:"nodes"`     // nodes on which the cause occurs
+	Pods      int32 `json:"pods"`      // pods on those nodes, or pods that do not run because of the cause
+	Workloads int32 `json:"workloads"` // workloads with fewer pods than wanted
 }
 
-// An IncidentAcknowledged is who has acknowledged an incident and when. The hub writes both.
+// An IncidentAcknowledged is the user who has acknowledged an incident, and the time. The hub
+// writes both.
 type IncidentAcknowledged struct {
 	By   string      `json:"by,omitempty"`
 	Time metav1.Time `json:"time,omitempty"`
 }
 
-// An IncidentTold is the state of an incident's notifications.
+// An IncidentTold is the state of an incident's notifications through one channel.
 type IncidentTold struct {
-	Whom   string       `json:"whom"`             // webhook or mail
-	Opened *metav1.Time `json:"opened,omitempty"` // when its opening was sent
-	Closed *metav1.Time `json:"closed,omitempty"` // when its end was sent
+	Whom   string       `json:"whom"`             // channel: webhook or mail
+	Opened *metav1.Time `json:"opened,omitempty"` // when the notification of the opening was sent
+	Closed *metav1.Time `json:"closed,omitempty"` // when the notification of the end was sent
 	Failed int32        `json:"failed,omitempty"` // failed attempts in a row
 	Next   *metav1.Time `json:"next,omitempty"`   // next attempt
-	Error  string       `json:"error,omitempty"`  // of the last attempt
-	Missed []string     `json:"missed,omitempty"` // recipients that the last attempt did not reach; the next one retries them
+	Error  string       `json:"error,omitempty"`  // error of the last attempt
+	Missed []string     `json:"missed,omitempty"` // recipients that the last attempt did not reach
 }
 
 // DeepCopy returns a copy that shares no mutable data.

@@ -6,13 +6,13 @@ import (
 )
 
 // A Peripheral is a named, connected device. The agent checks that it is present, and pods request
-// flotilla.dev/<name>. A named serial port or camera no longer counts among its type's resource. On
-// a bus or GPIO chip, other peripherals share the bus's nodes.
+// it as flotilla.dev/<name>. The resource of its type no longer counts a named serial port or
+// camera. Peripherals on the same bus or GPIO chip share the device nodes of the bus or chip.
 type Peripheral struct {
 	Name string `json:"name"`
 	Type string `json:"type"` // one of PeripheralTypes
-	// gpiochip, serial, video, codec: the device's id as flotilla-device probe prints it; * and ?
-	// are wildcards
+	// gpiochip, serial, video, codec: the device's id as flotilla-device probe prints it, with the
+	// wildcards * and ?
 	ByID    string `json:"byID,omitempty"`
 	Bus     *int64 `json:"bus,omitempty"`     // i2c: the bus number, 1 for i2c-1
 	Address int64  `json:"address,omitempty"` // i2c: the chip's address, 7 bits

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// readings are the measured fields of a hardware report and the change from which each is reported.
-// Other fields are reported at any change.
+// readings are the measured fields of a hardware report. A device reports a field at once if it
+// changes by at least the given amount. It reports any change of other fields.
 var readings = map[string]float64{
 	"celsius": 5,
 	"rpm":     1000,
@@ -21,16 +21,16 @@ var readings = map[string]float64{
 }
 
 // HardwareChanged reports whether two hardware reports differ by more than small changes of
-// readings. Then a device reports at once, and the hub writes it to its store.
-func HardwareChanged(have, said json.RawMessage) bool {
+// readings. In that case a device sends its report at once, and the hub stores it.
+func HardwareChanged(old, report json.RawMessage) bool {
 	var a, b any
-	if json.Unmarshal(have, &a) != nil || json.Unmarshal(said, &b) != nil {
+	if json.Unmarshal(old, &a) != nil || json.Unmarshal(report, &b) != nil {
 		return true
 	}
-	return moved("", a, b)
+	return changed("", a, b)
 }
 
-func moved(field string, a, b any) bool {
+func changed(field string, a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:
 		b, ok := b.(map[string]any)
@@ -38,7 +38,7 @@ func moved(field string, a, b any) bool {
 			return true
 		}
 		for k, v := range a {
-			if w, ok := b[k]; !ok || moved(k, v, w) {
+			if w, ok := b[k]; !ok || changed(k, v, w) {
 				return true
 			}
 		}
@@ -49,7 +49,7 @@ func moved(field string, a, b any) bool {
 			return true
 		}
 		for i := range a {
-			if moved(field, a[i], b[i]) {
+			if changed(field, a[i], b[i]) {
 				return true
 			}
 		}

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A Site is a place with its own uplink: a zone in Kubernetes. Its name is the value of the label
-// topology.kubernetes.io/zone (after "<region>." if nodes have a region), or "default". The hub
-// creates it with its first node.
+// A Site is a place with its own uplink; in Kubernetes it is a zone. Its name is the value of the
+// label topology.kubernetes.io/zone (after "<region>." if nodes have a region), or "default". The
+// hub creates a site with its first node.
 type Site struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -19,12 +19,12 @@ type Site struct {
 	Status SiteStatus `json:"status,omitempty"`
 }
 
-// A SiteSpec has the settings of a site; nil fields use the hub's.
+// A SiteSpec has the settings of a site. The hub's settings replace nil fields.
 type SiteSpec struct {
 	Description string `json:"description,omitempty"`
 	Location    string `json:"location,omitempty"`
 
-	// whole seconds, 1s to 5m; grace periods must be at least four of them
+	// whole seconds, 1s to 5m; grace periods must be at least four times as long
 	LeaseInterval             *metav1.Duration `json:"leaseInterval,omitempty"`
 	NodeMonitorGracePeriod    *metav1.Duration `json:"nodeMonitorGracePeriod,omitempty"`
 	NodeStartupGracePeriod    *metav1.Duration `json:"nodeStartupGracePeriod,omitempty"`
@@ -37,7 +37,7 @@ type SiteSpec struct {
 	Maintenance      *Maintenance     `json:"maintenance,omitempty"`
 }
 
-// A DisruptionPolicy is what happens to a fully disrupted site while another site has ready nodes:
+// A DisruptionPolicy is the rule for a fully disrupted site while another site has ready nodes:
 // Evict (as in Kubernetes) or Hold.
 type DisruptionPolicy string
 
@@ -47,7 +47,7 @@ const (
 	Hold  DisruptionPolicy = "Hold"
 )
 
-// Maintenance stops evictions on a site until a time.
+// Maintenance stops evictions on a site until the given time.
 type Maintenance struct {
 	Until  metav1.Time `json:"until"`
 	Reason string      `json:"reason,omitempty"`
@@ -63,15 +63,15 @@ const (
 	SiteFullDisruption    SiteState = "FullDisruption"
 )
 
-// A SiteHold is why a site evicts no pods.
+// A SiteHold is the reason why a site evicts no pods.
 type SiteHold string
 
 // Values of SiteHold.
 const (
 	HeldForMaintenance     SiteHold = "Maintenance"
-	HeldPartialDisruption  SiteHold = "PartialDisruption" // the site is not large
+	HeldPartialDisruption  SiteHold = "PartialDisruption" // the site has too few nodes for the secondary rate
 	HeldByDisruptionPolicy SiteHold = "DisruptionPolicy"
-	// no site has a ready node: more likely the hub is cut off than every site at once
+	// no site has a ready node: the hub has probably lost its own network
 	HeldInMasterDisruption SiteHold = "MasterDisruption"
 )
 
@@ -83,14 +83,15 @@ type SiteStatus struct {
 	NotReady     int32        `json:"notReady"`        // all other counted nodes
 	NeverSeen    int32        `json:"neverSeen,omitempty"`
 	EvictionRate string       `json:"evictionRate,omitempty"` // present rate in nodes per second, as a decimal
-	HeldReason   SiteHold     `json:"heldReason,omitempty"`   // why no pods are evicted although nodes are waiting
-	Held         string       `json:"held,omitempty"`         // HeldReason as a sentence for users
-	Waiting      int32        `json:"waiting,omitempty"`      // not-ready nodes that wait for their NoExecute taint
-	// last NoExecute taint of a node: the site's token bucket
+	// why no pods are evicted although nodes wait for their taint
+	HeldReason SiteHold `json:"heldReason,omitempty"`
+	Held       string   `json:"held,omitempty"`    // HeldReason as a sentence for users
+	Waiting    int32    `json:"waiting,omitempty"` // not-ready nodes that wait for their NoExecute taint
+	// time of the last NoExecute taint on a node, for the site's token bucket
 	LastEviction *metav1.MicroTime `json:"lastEviction,omitempty"`
-	NextEviction *metav1.MicroTime `json:"nextEviction,omitempty"` // earliest next one
-	// History has the changes of State of the last 30 days, oldest first, and the one before; at
-	// most 100. It outlives events.
+	NextEviction *metav1.MicroTime `json:"nextEviction,omitempty"` // earliest time of the next NoExecute taint
+	// History has the changes of State of the last 30 days, oldest first, and the last change
+	// before them; at most 100. Events expire earlier.
 	History []SiteTurn `json:"history,omitempty"`
 }
 
@@ -98,8 +99,8 @@ type SiteStatus struct {
 type SiteTurn struct {
 	Time     metav1.Time `json:"time"`
 	State    SiteState   `json:"state"`           // the new state
-	Ready    int32       `json:"ready"`           // nodes at that time
-	NotReady int32       `json:"notReady"`        // nodes at that time
+	Ready    int32       `json:"ready"`           // ready nodes at that time
+	NotReady int32       `json:"notReady"`        // other nodes at that time
 	Given    int32       `json:"given,omitempty"` // nodes that got their NoExecute taint in this state
 }
 
@@ -108,7 +109,7 @@ const (
 	siteTurns      = 100
 )
 
-// Turn appends a change to the history and drops old ones.
+// Turn appends a change to the history and drops old changes.
 func (st *SiteStatus) Turn(t SiteTurn) {
 	st.History = append(slices.Clip(st.History), t)
 	st.History = Recent(st.History, func(t SiteTurn) time.Time { return t.Time.Time }, siteTurns, siteHistoryAge)
