@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A container that reads the pod's address from its environment gets the one that the pod then has,
-// also if it is the pod's only container.
+// A container that reads its pod's address from the environment gets the address that the status
+// has later, even if it is the pod's only container.
 func TestAContainerGetsItsPodsAddress(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PodSpec){
 		"one container": func(*corev1.PodSpec) {},
@@ -64,8 +64,8 @@ func TestAContainerGetsItsPodsAddress(t *testing.T) {
 	}
 }
 
-// An earlier version started such a pod without a sandbox. It is not restarted for that; its next
-// container gets a sandbox.
+// An earlier version started such a pod without a sandbox. The agent does not restart the pod
+// because of that; its next container gets a sandbox.
 func TestAPodThatRunsIsNotRestartedForItsAddress(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "wait")

@@ -1,10 +1,10 @@
-// Package agent makes a device run its desired state: package plan compares desired with running
-// and returns steps, and Agent does them in a loop.
+// Package agent makes a device run its desired state. Package plan compares the desired with the
+// running state and returns steps; Agent does them in a loop.
 //
 // It acts through the container engine (package engine) and adopts its containers by their labels
-// after a restart. Package memory stores the desired state first; package link carries status to
-// the hub. It never removes a workload because the hub, network, clock, certificate or its own
-// files are lost, and never touches a container that it did not make. Package cli runs it.
+// after a restart. Package memory stores the desired state first; package link sends status to the
+// hub. It never removes a workload because the hub, network, clock, certificate or its own files
+// are lost, and never touches a container that it did not create. Package cli runs it.
 package agent
 
 import (
@@ -43,28 +43,28 @@ import (
 // Version is the agent's version; the linker may set it.
 var Version = "0.1.0"
 
-// KubeletVersion is the version that nodes show: the Kubernetes version whose semantics we follow,
-// and ours.
+// KubeletVersion is the version that nodes show: the Kubernetes version whose semantics Flotilla
+// follows, and Flotilla's own.
 func KubeletVersion() string { return "v1.37.0+flotilla." + Version }
 
 // Hardware is the part of package hardware that the agent needs. engineRoot is the engine's image
-// directory, empty without an engine.
+// directory, or empty without an engine.
 type Hardware interface {
 	Probe(ctx context.Context, engineRoot string) (hardware.Report, error)
 	Measure(ctx context.Context, engineRoot string) hardware.Stats
 	Look(hardware.Device) (hardware.Device, []hardware.Node, error) // see hardware.Device.Look
 }
 
-// A Hub receives the agent's news (package link). Its methods do not block.
+// A Hub receives the agent's changes and events (package link). Its methods do not block.
 type Hub interface {
-	StatusChanged()                  // Agent.Status differs
-	PodsChanged()                    // Agent.Pods differs
-	DesiredStored()                  // Agent.StoredGeneration differs
-	Event(e wire.Event)              // it may be lost
+	StatusChanged()                  // Agent.Status has changed
+	PodsChanged()                    // Agent.Pods has changed
+	DesiredStored()                  // Agent.StoredGeneration has changed
+	Event(e wire.Event)              // delivery is not guaranteed
 	Stream(id string) request.Stream // carries the replies to a request
 }
 
-// Config configures an agent. Fields are required unless a comment gives their zero value.
+// Config configures an agent. A field is required unless its comment gives a default.
 type Config struct {
 	Node     string
 	Memory   *memory.Memory
@@ -78,25 +78,25 @@ type Config struct {
 	Policy       plan.Policy
 	Seccomp      string                // directory of the device owner's seccomp profiles
 	AppArmor     string                // directory in which the device's owner lists AppArmor profiles
-	Runtimes     []string              // engine runtimes, beside the default, that a RuntimeClass may select
+	Runtimes     []string              // engine runtimes that a RuntimeClass may select, in addition to the default
 	SysDir       string                // empty: /sys
 	Verify       image.Verify          // checks image signatures; nil: signature.Verify
-	Flags        hardware.Limits       // reservations and thresholds from flags, over the board profile
+	Flags        hardware.Limits       // reservations and thresholds from flags; they override the board profile
 	Swap         plan.SwapBehavior     // empty: NoSwap
 	Topology     plan.TopologyPolicy   // empty: none
 	Scope        plan.TopologyScope    // empty: ContainerScope
 	CPUManager   plan.CPUManagerPolicy // empty: none
 	Registration wire.Registration     // labels and taints for the first status
 	VolumesDir   string                // empty: the memory's directory
-	// for data that must not outlive the boot, on a tmpfs that the agent mounts; empty:
+	// directory for data that must not outlive the boot, on a tmpfs that the agent mounts; empty:
 	// VolumesDir/volatile, without a mount
 	MemoryDir string
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
-	// whether the device has an address now; nil: by its interfaces, or always true if Dial is set
+	// whether the device has an address now; nil: read from its interfaces, or always true if Dial
+	// is set
 	HasAddress func(address string) bool
 	Log        *slog.Logger
-	// time since the boot that the hardware's boot id names, on the monotonic clock; nil: the
-	// system's
+	// time since the boot with the hardware's boot id, on the monotonic clock; nil: the system's
 	Uptime  func() time.Duration
 	Journal *request.Journal // the newest lines of Log, for the hub; nil: none are stored
 }
@@ -121,18 +121,18 @@ type Agent struct {
 	desiredMutex sync.Mutex
 	networkMutex sync.RWMutex // read-locked while containers join the pods' network
 
-	loop loop // for the loop's goroutine only
+	loop loop // only the loop's goroutine uses it
 }
 
 // published is state that any goroutine may read.
 type published struct {
 	sync.Mutex
 	status            corev1.NodeStatus
-	hardware          []byte // the newest
-	announcedHardware []byte // as of the last announced change
+	hardware          []byte // the newest hardware report
+	announcedHardware []byte // the hardware report of the last announced change
 	last              *hardware.Report
 	machineID         string
-	profile           string // with which status was computed
+	profile           string // the board profile with which status was computed
 	pods              []wire.PodStatus
 	volumes           []wire.VolumeState
 	vitals            *wire.Vitals
@@ -142,7 +142,7 @@ type published struct {
 	shutdown          string
 }
 
-// New makes an agent; Run runs it.
+// New creates an agent. Run runs it.
 func New(c Config) (*Agent, error) {
 	if c.Node == "" || c.Memory == nil || c.Hardware == nil || c.OpenEngine == nil {
 		return nil, errors.New("make an agent: Node, Memory, Hardware and OpenEngine are required")
@@ -212,12 +212,12 @@ func New(c Config) (*Agent, error) {
 func uptime() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
-		return 0 // cannot happen; pods of an earlier agent would count from now
+		return 0 // cannot happen; with 0 the deadlines of an earlier agent's pods start again
 	}
 	return time.Duration(t.Nano())
 }
 
-// defaultLabels are the registration's labels and those of every node.
+// defaultLabels are the labels of the registration and those that every node has.
 func (a *Agent) defaultLabels() map[string]string {
 	out := maps.Clone(a.c.Registration.Labels)
 	if out == nil {
@@ -246,26 +246,26 @@ func StateDirID(dir string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// SetHub sets the receiver of news.
+// SetHub sets the receiver of changes and events.
 func (a *Agent) SetHub(h Hub) {
 	a.published.Lock()
 	defer a.published.Unlock()
 	a.published.hub = h
 }
 
-// StatusKnown is closed once the agent has asked its hardware and engine, or has failed to: from
-// then on its status is worth sending.
+// StatusKnown is closed once the agent has queried its hardware and engine, even if a query failed.
+// Before that the status is not worth sending.
 func (a *Agent) StatusKnown() <-chan struct{} { return a.statusKnown }
 
 // LastCycle is the start of the loop's last cycle. A loop without a cycle for over 15 s is stuck.
 func (a *Agent) LastCycle() time.Time {
 	if t := a.lastCycle.Load(); t != nil {
-		return *t // with its monotonic reading: a clock that jumps does not count
+		return *t // the time has its monotonic reading, so a clock that jumps has no effect
 	}
 	return time.Time{}
 }
 
-// Status is all that the hub knows of the device but its pods, without boot, seq and time.
+// Status is the device's status without its pods, and without boot, seq and time.
 func (a *Agent) Status() wire.Status {
 	a.published.Lock()
 	defer a.published.Unlock()
@@ -300,7 +300,7 @@ func (a *Agent) StoredGeneration() int64 {
 	return d.Generation
 }
 
-// Shutdown makes the status say that the device shuts down in an orderly way. Workloads keep
+// Shutdown makes the status say that the device shuts down in an orderly way. The workloads keep
 // running.
 func (a *Agent) Shutdown(why string) {
 	a.published.Lock()
@@ -319,8 +319,8 @@ func (a *Agent) SetFirmware(st *wire.FirmwareStatus) {
 	}
 }
 
-// Request serves a request of the hub in the background. Requests about the link and the
-// certificate do not come here.
+// Request serves a request of the hub in the background. Package cli handles requests about the
+// link and the certificate.
 func (a *Agent) Request(id string, r wire.Request) {
 	a.published.Lock()
 	hub := a.published.hub
@@ -330,7 +330,7 @@ func (a *Agent) Request(id string, r wire.Request) {
 	}
 }
 
-// post runs f in the loop, or not at all once the loop has ended.
+// post runs f in the loop. If the loop has ended, f does not run.
 func (a *Agent) post(f func()) {
 	select {
 	case a.inbox <- f:
@@ -338,7 +338,7 @@ func (a *Agent) post(f func()) {
 	}
 }
 
-// event logs an event and sends it to the hub. It is about a pod or, with a nil pod, the node.
+// event logs an event and sends it to the hub. With a nil pod, it is an event of the node.
 func (a *Agent) event(kind, reason string, pod *corev1.Pod, container, format string, args ...any) {
 	e := wire.Event{Time: time.Now(), Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...),
 		Container: container}

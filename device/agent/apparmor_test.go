@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// aKernel is a /sys of a kernel with AppArmor on or off, and some profiles loaded.
+// aKernel is the /sys of a kernel with AppArmor on or off and with the given profiles loaded.
 func aKernel(t *testing.T, enabled string, loaded ...string) string {
 	t.Helper()
 	sys := t.TempDir()
@@ -31,7 +31,8 @@ func localhost(name string) *corev1.AppArmorProfile {
 	return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
 }
 
-// A profile must be allowed by the device's owner and loaded in the kernel.
+// A pod may use an AppArmor profile only if the device's owner allows it and the kernel has loaded
+// it.
 func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 	folder := t.TempDir()
 	for _, name := range []string{"web-strict", "not-loaded", "named with (words)", "a.b"} {
@@ -80,7 +81,8 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 	}
 }
 
-// As with the kubelet any requested profile is rejected if the kernel does not enforce AppArmor.
+// As with the kubelet, a pod with any AppArmor profile is rejected if the kernel does not enforce
+// AppArmor.
 func TestWithoutAppArmorPodsThatRequestItAreRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		enabled string

@@ -22,8 +22,8 @@ func (e startTeller) Start(ctx context.Context, id string) error {
 	return err
 }
 
-// From a desired state with one more pod, stored on the disk, to its container's start: the agent's
-// time without an engine's.
+// The time from a desired state with one more pod to the container's start, including the write to
+// the disk and without the engine's time.
 func BenchmarkDesiredToStarted(b *testing.B) {
 	for _, running := range []int{0, 10, 100} {
 		b.Run(fmt.Sprintf("running=%d", running), func(b *testing.B) {

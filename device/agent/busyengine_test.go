@@ -29,8 +29,8 @@ func (e restlessEngine) Containers(ctx context.Context, label string) ([]engine.
 	return list, err
 }
 
-// A container that constantly runs out of memory does not delay starts, restarts and removals of
-// others, however slow the engine's list.
+// A container that runs out of memory again and again does not delay starts, restarts and removals
+// of other containers, even if the engine lists containers slowly.
 func TestConstantEventsOfTheEngineDelayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)

@@ -94,7 +94,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// name is the engine's name of the container of a pod.
+// name is the engine's name of a pod's container.
 func (d *device) name(pod string) string {
 	list, err := d.fake.Containers(context.Background(), plan.LabelPodName+"="+pod)
 	if err != nil || len(list) != 1 {
@@ -121,7 +121,7 @@ func TestUsageIsMeasuredOnRequest(t *testing.T) {
 			}
 			return u
 		}
-		for _, window := range []time.Duration{minWindow, 30 * time.Second} { // the second time, from the first reading
+		for _, window := range []time.Duration{minWindow, 30 * time.Second} { // the second window begins at the first measurement
 			u := ask()
 			if u.Window.Duration != window {
 				t.Errorf("measured over %s, want %s", u.Window.Duration, window)
@@ -147,7 +147,7 @@ func TestUsageIsMeasuredOnRequest(t *testing.T) {
 	})
 }
 
-// A hangingUsage engine does not return the usage of one pod's container.
+// A hangingUsage engine never returns the usage of one pod's container.
 type hangingUsage struct {
 	engine.Engine
 	name string
@@ -162,8 +162,8 @@ func (u hangingUsage) Usage(ctx context.Context, id string) (engine.Usage, error
 	return u.Engine.Usage(ctx, id)
 }
 
-// A container whose usage hangs, such as one being removed, does not delay the others: the hub
-// waits 15 s.
+// A container whose usage cannot be read in time, for example while it is removed, does not delay
+// the usage of others. The hub waits 15 s.
 func TestUsageSkipsAHangingContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()

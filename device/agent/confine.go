@@ -19,11 +19,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// maxSeccomp limits the size of a profile: Docker's default has 15 kB.
+// maxSeccomp limits the size of a profile. Docker's default profile has 15 kB.
 const maxSeccomp = 256 << 10
 
-// seccomp reads the profile that a container, or its pod, names in the device owner's directory.
-// Nil: no profile is named.
+// seccomp reads the profile of a container or of its pod from the device owner's directory. It
+// returns nil if neither has a profile.
 func seccomp(folder string, pod *corev1.Pod, c *corev1.Container) (*engine.Seccomp, error) {
 	var p *corev1.SeccompProfile
 	if sc := pod.Spec.SecurityContext; sc != nil {
@@ -43,7 +43,7 @@ func seccomp(folder string, pod *corev1.Pod, c *corev1.Container) (*engine.Secco
 	return &engine.Seccomp{File: filepath.Join(folder, name), Text: text}, nil
 }
 
-// readBelow reads a profile inside a directory; symbolic links cannot lead outside.
+// readBelow reads a profile inside a directory. A symbolic link cannot lead outside.
 func readBelow(folder, name string) (string, error) {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
@@ -70,7 +70,7 @@ func readBelow(folder, name string) (string, error) {
 	return string(b), nil
 }
 
-// unconfined is the engines' name for no profile.
+// unconfined is the engines' name for running without a profile.
 const unconfined = "unconfined"
 
 // enforcesAppArmor reports whether the kernel enforces AppArmor. The agent checks it once, as the
@@ -80,8 +80,8 @@ func enforcesAppArmor(sys string) bool {
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-// appArmor is the profile that a container, or its pod, names; empty: the engine's default. The
-// device's owner loads a profile into the kernel, and allows it with a file of that name in
+// appArmor returns the profile of a container or of its pod, or "" for the engine's default. The
+// device's owner loads a profile into the kernel, and allows it by a file of that name in
 // c.AppArmor.
 func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) (string, error) {
 	var p *corev1.AppArmorProfile
@@ -94,7 +94,7 @@ func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) 
 	switch {
 	case p == nil || p.Type == corev1.AppArmorProfileTypeRuntimeDefault:
 		return "", nil
-	case p.Type == corev1.AppArmorProfileTypeUnconfined && !node.AppArmor: // nothing confines it anyway
+	case p.Type == corev1.AppArmorProfileTypeUnconfined && !node.AppArmor: // a kernel without AppArmor confines no process
 		return "", nil
 	case p.Type == corev1.AppArmorProfileTypeUnconfined:
 		return unconfined, nil
@@ -120,8 +120,8 @@ func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) 
 	return name, nil
 }
 
-// loaded returns an error if the kernel has no profile of that name. Each line of its list is "name
-// (mode)".
+// loaded returns an error if the kernel has not loaded the profile. Each line of the kernel's list
+// is "name (mode)".
 func loaded(sys, name string) error {
 	f, err := os.Open(filepath.Join(sys, "kernel/security/apparmor/profiles"))
 	if err != nil {
@@ -138,8 +138,8 @@ func loaded(sys, name string) error {
 	return errors.Join(lines.Err(), errors.New("it is not loaded into the kernel"))
 }
 
-// runtimeOf is the engine's runtime for a pod's RuntimeClass; empty: the engine's default. A
-// runtime may bypass the policy, for example for a GPU, so the device's owner must allow every
+// runtimeOf returns the engine's runtime for a pod's RuntimeClass, or "" for the engine's default.
+// A runtime may bypass the policy, for example for a GPU, so the device's owner must allow every
 // runtime except the default.
 func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, error) {
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
@@ -165,7 +165,8 @@ func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, err
 	return handler, nil
 }
 
-// runtimeHandlers are the node's runtimes, the default first; nil if there is only the default.
+// runtimeHandlers are the node's runtimes, the default first. The result is nil if the node has
+// only the default.
 func runtimeHandlers(allowed []string, info engine.Info) []corev1.NodeRuntimeHandler {
 	var all []corev1.NodeRuntimeHandler
 	for _, name := range info.Runtimes {

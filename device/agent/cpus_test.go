@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// guaranteed is a pod whose container requests and limits so much CPU.
+// guaranteed is a pod with one container whose CPU request and limit are cpu.
 func guaranteed(name, cpu string) corev1.Pod {
 	pod := makePod(name, "wait")
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("16Mi")}
@@ -46,7 +46,7 @@ func withCPUs(t *testing.T, policy plan.CPUManagerPolicy, flags hardware.Limits,
 	})
 }
 
-// wantCPUs checks the CPUs of the running containers, by pod.
+// wantCPUs checks the CPUs of each pod's running container.
 func (d *device) wantCPUs(want map[string]string) {
 	d.t.Helper()
 	synctest.Wait()
@@ -76,10 +76,10 @@ func TestStaticCPUManagerGivesGuaranteedPodsExclusiveCPUs(t *testing.T) {
 		d.desire(2, shared, half, whole)
 		time.Sleep(30 * time.Second)
 		d.wantCPUs(map[string]string{"shared": "0,3", "half": "0,3", "whole": "1,2"})
-		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running") // without a restart
+		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running") // without a restart of the others
 		d.fake.Exit(plan.NameOf("c0", "whole", "default", "uid-whole", "0"), 1)
 		time.Sleep(time.Minute)
-		d.wantCPUs(map[string]string{"shared": "0,3", "whole": "1,2"}) // as before
+		d.wantCPUs(map[string]string{"shared": "0,3", "whole": "1,2"}) // the same CPUs as before
 		d.end()
 		d.start()
 		time.Sleep(time.Minute)
@@ -125,8 +125,8 @@ func TestWithoutTheStaticCPUManagerContainersRunOnAllCPUs(t *testing.T) {
 	})
 }
 
-// After a reboot slow hardware is measured after the first list of containers. Restarted containers
-// still get the device's values, such as the number of CPUs.
+// After a reboot the hardware may be measured later than the containers are listed. A restarted
+// container still gets the device's values, such as the number of CPUs.
 func TestContainersRestartedAfterARebootGetTheDevicesValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)

@@ -23,7 +23,7 @@ func count(list []string, what string) (n int) {
 	return n
 }
 
-// damage removes a layer of the image of an ended container, as a power cut may.
+// damage removes a layer of the image of an ended container, as a power cut may do.
 func (d *device) damage(t *testing.T, policy corev1.PullPolicy) {
 	offer := enginetest.Offer{Size: 1 << 20, Program: toolOrPause}
 	d.fake.OfferImage(damagedImage, offer)
@@ -53,8 +53,8 @@ func TestADamagedImageIsRemovedAndPulledAgain(t *testing.T) {
 	})
 }
 
-// An image that cannot be pulled is not removed: the registry may be unreachable for months, and
-// the disk may be the cause.
+// A damaged image is not removed if it cannot be pulled again: the registry may be unreachable for
+// months, and the disk may be the cause of the damage.
 func TestADamagedImageIsNotRemovedIfItCannotBePulled(t *testing.T) {
 	for name, of := range map[string]struct {
 		policy corev1.PullPolicy
@@ -91,8 +91,8 @@ func TestADamagedImageIsNotRemovedIfItCannotBePulled(t *testing.T) {
 	}
 }
 
-// If it is damaged again at once, the cause is the disk, or a layer that a running container of the
-// owner uses.
+// If an image is damaged again at once, the cause is the disk, or a layer that a running container
+// of the owner uses.
 func TestAnImageThatStaysDamagedIsPulledOnceAnHourAtMost(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.damage(t, corev1.PullIfNotPresent)

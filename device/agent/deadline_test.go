@@ -9,14 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A change of the wall clock while the agent is off does not change a deadline, which counts by the
-// time since the boot.
+// A change of the wall clock while the agent is off does not change a deadline, because deadlines
+// use the time since the boot.
 func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) {
 	for name, c := range map[string]struct {
-		wall   time.Duration // while the agent is off, by the wall clock
-		real   time.Duration // the same in real time
+		wall   time.Duration // how much the wall clock advances while the agent is off
+		real   time.Duration // how much time really passes while the agent is off
 		reboot bool
-		left   time.Duration // of the deadline; 0: it has passed
+		left   time.Duration // time until the deadline; 0: it has passed
 	}{
 		"a correct clock":                             {20 * time.Second, 20 * time.Second, false, 40 * time.Second},
 		"a clock that jumps ahead":                    {24 * time.Hour, 20 * time.Second, false, 40 * time.Second},
@@ -50,7 +50,7 @@ func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) 
 					time.Sleep(c.left - 2*time.Second)
 					d.wantPhase("job", corev1.PodRunning, "")
 				}
-				time.Sleep(40 * time.Second) // including its grace
+				time.Sleep(40 * time.Second) // includes the pod's grace period
 				d.wantPhase("job", corev1.PodFailed, "DeadlineExceeded")
 				d.end()
 			})
@@ -77,7 +77,7 @@ func TestAPodThatStartedBeforeTheClockWasSetOutlivesAReboot(t *testing.T) {
 		d.start()
 		time.Sleep(98 * time.Second)
 		d.wantPhase("job", corev1.PodRunning, "")
-		time.Sleep(40 * time.Second) // including its grace
+		time.Sleep(40 * time.Second) // includes the pod's grace period
 		d.wantPhase("job", corev1.PodFailed, "DeadlineExceeded")
 		d.end()
 	})

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Desired stores a desired state as Store does. Errors are logged at intervals, since the hub sends
-// it again; the hub sees that the stored generation stays behind.
+// Desired stores a desired state as Store does. It logs errors at intervals only, because the hub
+// repeats the state while the stored generation is too old.
 func (a *Agent) Desired(d wire.Desired) {
 	err := a.Store(d)
 	if errors.Is(err, memory.ErrOlder) {
@@ -25,8 +25,8 @@ func (a *Agent) Desired(d wire.Desired) {
 	a.post(func() { a.trouble("the desired state was not stored", err, "generation", d.Generation) })
 }
 
-// Store stores a desired state durably, follows it, and reports that to the hub. memory.ErrOlder:
-// the device has a newer one of the same hub.
+// Store stores a desired state durably, applies it, and reports the stored generation to the hub.
+// It returns memory.ErrOlder if the device has a newer desired state of the same hub.
 func (a *Agent) Store(d wire.Desired) error {
 	d, left := podspec.DropInvalid(d)
 	for _, why := range left[:min(len(left), 10)] {
@@ -36,7 +36,7 @@ func (a *Agent) Store(d wire.Desired) error {
 		return err
 	}
 	a.post(func() {
-		d, a.loop.desiredKnown = a.c.Memory.Desired() // or a newer one by now
+		d, a.loop.desiredKnown = a.c.Memory.Desired() // the stored state may be newer than d
 		a.applyDesired(d)
 	})
 	a.published.Lock()
@@ -48,7 +48,7 @@ func (a *Agent) Store(d wire.Desired) error {
 	return nil
 }
 
-// applyDesired makes the loop follow a desired state.
+// applyDesired applies a desired state in the loop.
 func (a *Agent) applyDesired(d wire.Desired) {
 	l := &a.loop
 	l.desired, l.o.Requested = plan.SplitGrants(d)
@@ -57,8 +57,8 @@ func (a *Agent) applyDesired(d wire.Desired) {
 	l.o.RetryWaiting()
 }
 
-// storeDesired stores a desired state with the resources that the device has granted. It
-// never waits for the loop, which grants more.
+// storeDesired stores a desired state with the resources that the device has granted. It never
+// waits for the loop, which may grant more resources meanwhile.
 func (a *Agent) storeDesired(d wire.Desired) error {
 	a.desiredMutex.Lock()
 	defer a.desiredMutex.Unlock()
@@ -66,13 +66,13 @@ func (a *Agent) storeDesired(d wire.Desired) error {
 	return a.c.Memory.SetDesired(plan.KeepGrants(was, d))
 }
 
-// judgeDesired rejects invalid pods of the desired state, also those that were admitted before, and
-// ends pods that have ended for the hub.
+// judgeDesired rejects invalid pods of the desired state, even if they were admitted before, and
+// ends pods whose phase on the hub is final.
 func (a *Agent) judgeDesired() {
 	l := &a.loop
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
-		if plan.IsFinal(pod.Status.Phase) { // the agent's own note may be lost
+		if plan.IsFinal(pod.Status.Phase) { // the agent's own note of the pod may be lost
 			if r := l.o.RecordOf(pod.UID); r.Final == nil && r.Verdict == nil {
 				r.Final = pod.Status.DeepCopy()
 			}
@@ -93,9 +93,9 @@ func (a *Agent) judgeDesired() {
 	}
 }
 
-// Leave stops and removes every workload with its grace period, durably: a restarted agent goes on.
-// It is only for a device whose enrolment has ended. If storing fails, which is the error, the
-// workloads stop all the same and the hub asks again after a restart.
+// Leave stops and removes every workload with its grace period, and stores that, so that a
+// restarted agent continues. Call it only when the enrolment has ended. If storing fails, Leave
+// returns the error and the workloads stop anyway; the hub repeats the dismissal after a restart.
 func (a *Agent) Leave() error {
 	d, ok := a.c.Memory.Desired()
 	if !ok {

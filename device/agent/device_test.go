@@ -27,16 +27,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A board is hardware that tests change.
+// A board is simulated hardware that tests change.
 type board struct {
 	mu    sync.Mutex
 	boot  string
 	stats hardware.Stats
 	load  float64       // busy CPUs
-	slow  time.Duration // duration of Probe
+	slow  time.Duration // how long Probe takes
 	fault error         // error of Probe
-	cut   bool          // it has no address
-	dual  bool          // it has an IPv6 address too
+	cut   bool          // the board has no address
+	dual  bool          // the board also has an IPv6 address
 
 	devices []hardware.Device
 	swap    int64
@@ -67,7 +67,7 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 	}, nil
 }
 
-// Look finds a device of the board; group 44 may open it.
+// Look finds a device of the board. The group 44 may open it.
 func (b *board) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,11 +119,11 @@ func testLog() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// A device is everything that outlives its agent.
+// A device is a board, an engine and a disk, which outlive the agent.
 type device struct {
 	t      testing.TB
 	fake   *enginetest.Fake
-	engine engine.Engine // for the agent; the fake unless a test wraps it
+	engine engine.Engine // the agent's engine: the fake unless a test wraps it
 	board  *board
 	dir    string
 	config Config
@@ -145,8 +145,8 @@ func newDevice(t testing.TB) *device {
 	return d
 }
 
-// anyDisk allows copies of images on a test machine however full its disk is: tests set the board's
-// values instead.
+// anyDisk allows copies of images even if the disk of the test machine is full. Tests set the
+// board's values instead.
 func anyDisk(t testing.TB) hardware.Limits {
 	hard, err := hardware.ParseThresholds("nodefs.available<0,outofdisk.available<0")
 	if err != nil {
@@ -155,10 +155,10 @@ func anyDisk(t testing.TB) hardware.Limits {
 	return hardware.Limits{Hard: hard}
 }
 
-// toolOrPause plays the test image, or the sandbox's program mounted into it.
+// toolOrPause simulates the test image, or the sandbox's program mounted into it.
 func toolOrPause(s engine.Spec, run int) enginetest.Play {
 	if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
-		return enginetest.Play{} // it waits until it is stopped
+		return enginetest.Play{} // the sandbox runs until it is stopped
 	}
 	return enginetest.ToolProgram(s, run)
 }
@@ -184,7 +184,7 @@ func (d *device) reasons() (out []string) {
 	return out
 }
 
-// start starts an agent on the device. d.end ends it like a kill: the engine goes on.
+// start starts an agent on the device. d.end kills the agent; the engine keeps running.
 func (d *device) start() {
 	d.t.Helper()
 	log := d.config.Log
@@ -199,7 +199,7 @@ func (d *device) start() {
 	if d.booted.IsZero() {
 		d.booted = time.Now()
 	}
-	if c.Uptime == nil { // the system's does not follow the bubble's time
+	if c.Uptime == nil { // the system's uptime does not follow the time of package synctest
 		c.Uptime = func() time.Duration { return time.Since(d.booted) }
 	}
 	c.Node, c.Memory, c.Hardware, c.Log = "pi-1", m, d.board, log
@@ -229,7 +229,7 @@ func (d *device) start() {
 	}
 }
 
-// desire stores a desired state of these pods.
+// desire stores a desired state with the given pods.
 func (d *device) desire(generation int64, pods ...corev1.Pod) {
 	d.t.Helper()
 	if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods}); err != nil {
@@ -237,7 +237,7 @@ func (d *device) desire(generation int64, pods ...corev1.Pod) {
 	}
 }
 
-// pod is the status of a pod; false: it is not reported.
+// pod returns the reported status of a pod, or false if the agent does not report the pod.
 func (d *device) pod(name string) (corev1.PodStatus, bool) {
 	for _, p := range heldPods(d.agent) {
 		if p.Name == name {
@@ -265,7 +265,7 @@ func (d *device) containers() []string {
 	return out
 }
 
-// heldPods are the reported pods without deleted ones that have ended.
+// heldPods are the reported pods, except deleted pods that have ended.
 func heldPods(a *Agent) []wire.PodStatus {
 	deleted := map[types.UID]bool{}
 	d, _ := a.c.Memory.Desired()
@@ -292,7 +292,7 @@ func (d *device) wantPhase(name string, want corev1.PodPhase, reason string) cor
 	return st
 }
 
-// makePod makes a pod of containers that run the test image with these arguments.
+// makePod returns a pod with one container for each command; each runs the test image.
 func makePod(name string, commands ...string) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)}}
 	p.Spec.RestartPolicy = corev1.RestartPolicyAlways

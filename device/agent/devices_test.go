@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// requesting makes a pod whose container requests so many of a device.
+// requesting returns a pod whose container requests count devices of a resource.
 func requesting(name, device, count, command string) corev1.Pod {
 	p := makePod(name, command)
 	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{fleet.ResourceName(device): resource.MustParse(count)}
@@ -35,7 +35,7 @@ func port(id, node string) hardware.Device {
 	return hardware.Device{Resource: "serial", ID: id, Nodes: []string{"/dev/" + node}}
 }
 
-// devicesOf are the devices of a pod's running container.
+// devicesOf are the device nodes of a pod's running container.
 func (d *device) devicesOf(pod string) (nodes []string) {
 	list, err := d.fake.Containers(d.t.Context(), plan.LabelAgent+"=pi-1")
 	if err != nil {
@@ -69,11 +69,12 @@ func condition(st corev1.PodStatus, kind corev1.PodConditionType) corev1.PodCond
 	return corev1.PodCondition{}
 }
 
-// From the board's devices to the container's; a pod without a free device is rejected.
+// The board's devices become an extended resource, and pods get them. A pod without a free device
+// is rejected.
 func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.board.set(func(b *board) { b.devices = []hardware.Device{chip("0"), port("usb-RAK", "ttyUSB0")} })
-		d.end() // with these devices from the start
+		d.end() // the next agent starts with these devices
 		d.start()
 		d.desire(1, requesting("first", "gpiochip", "1", "wait"), requesting("second", "gpiochip", "1", "wait"), requesting("radio", "serial", "1", "wait"))
 		time.Sleep(time.Minute)
@@ -87,7 +88,7 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 			t.Errorf("allocatable is %s", q.String())
 		}
 
-		// The agent stops, and a pod that requests the same device comes meanwhile.
+		// While the agent is off, the hub adds a pod that requests the same device.
 		d.end()
 		d.start()
 		d.desire(2, requesting("first", "gpiochip", "1", "wait"), requesting("third", "gpiochip", "1", "wait"), requesting("radio", "serial", "1", "wait"))
@@ -95,7 +96,8 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		d.wantDevices("first", "/dev/gpiochip0")
 		d.wantPhase("third", corev1.PodFailed, "OutOfflotilla.dev/gpiochip")
 
-		// Unplugged: the capacity drops, and the pod with the device gets a condition and runs on.
+		// When a device is unplugged, the capacity drops, and the pod that has the device gets a
+		// condition and keeps running.
 		d.board.set(func(b *board) { b.devices = b.devices[:1] })
 		time.Sleep(reportTime)
 		synctest.Wait()
@@ -106,7 +108,7 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		if q, has := d.agent.Status().Status.Capacity["flotilla.dev/serial"]; has {
 			t.Errorf("unplugged, the capacity is %s", q.String())
 		}
-		// Plugged in at another port: the pod gets the new node.
+		// When the device is plugged in at another port, the pod gets the new node.
 		d.board.set(func(b *board) { b.devices = append(b.devices[:1:1], port("usb-RAK", "ttyUSB1")) })
 		time.Sleep(reportTime + time.Minute)
 		d.wantDevices("radio", "/dev/ttyUSB1")
@@ -122,8 +124,8 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 	})
 }
 
-// A container whose device is unplugged at its start waits with the reason, and starts once it is
-// plugged in.
+// A container whose device is unplugged waits with a reason, and starts once the device is plugged
+// in.
 func TestAContainerWaitsForItsDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -158,7 +160,7 @@ func TestAContainerWaitsForItsDevice(t *testing.T) {
 		}
 		plug(chip("0"))
 		d.wantDevices("first", "/dev/gpiochip0")
-		plug() // the last one, from a running container
+		plug() // the last change comes from a running container
 		st, _ = d.pod("first")
 		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionFalse {
 			t.Errorf("unplugged, it has %+v", c)

@@ -15,7 +15,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// endingPods end after a minute, each in another way, while one container takes 20 s to stop.
+// endingPods are pods that end after a minute, each for another reason, while one container needs
+// 20 s to stop.
 func endingPods() map[string]corev1.Pod {
 	grace, deadline := int64(20), int64(60)
 	always := corev1.ContainerRestartPolicyAlways
@@ -40,7 +41,7 @@ func endingPods() map[string]corev1.Pod {
 	}
 }
 
-// As with the kubelet an ended pod keeps its addresses.
+// As with the kubelet, an ended pod keeps its addresses.
 func TestAPodKeepsItsAddressWhenItHasEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		one, two := makePod("one", "sleep 10s"), makePod("two", "sleep 10s", "sleep 12s then exit 1")
@@ -54,7 +55,7 @@ func TestAPodKeepsItsAddressWhenItHasEnded(t *testing.T) {
 		for _, name := range []string{"one", "two"} {
 			was[name] = d.wantPhase(name, corev1.PodRunning, "").PodIP
 		}
-		time.Sleep(30 * time.Second) // it waits for its second restart
+		time.Sleep(30 * time.Second) // the container waits for its second restart
 		for name, phase := range map[string]corev1.PodPhase{"one": corev1.PodSucceeded, "two": corev1.PodFailed} {
 			if st := d.wantPhase(name, phase, ""); st.PodIP != was[name] || st.PodIP == "" || len(st.PodIPs) != 1 {
 				t.Errorf("%s had %q and has %q", name, was[name], st.PodIP)
@@ -66,8 +67,9 @@ func TestAPodKeepsItsAddressWhenItHasEnded(t *testing.T) {
 	})
 }
 
-// The hub gets a pod's final phase once none of its containers runs, and only then another pod gets
-// its port: a replacement could collide on volumes and ports.
+// The agent reports a pod's final phase only after all its containers have stopped, and only then
+// gives its port to another pod. Otherwise a replacement could use the same volumes and ports at
+// the same time.
 func TestAPodHasEndedWhenItsContainersHaveStopped(t *testing.T) {
 	for name, p := range endingPods() {
 		for _, restart := range []bool{false, true} {
@@ -83,10 +85,10 @@ func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
 	next.Spec.Containers[0].Ports = p.Spec.Containers[0].Ports
 	d.desire(1, p)
 	runs := true
-	for tick := 0; runs && tick < 1000; tick++ { // of 100 ms
+	for tick := 0; runs && tick < 1000; tick++ { // a tick is 100 ms
 		time.Sleep(100 * time.Millisecond)
 		switch {
-		case tick == 650: // it has been ending for 5 s
+		case tick == 650: // the pod has been ending for 5 s
 			d.desire(2, p, next)
 		case tick == 700 && restart:
 			d.end()
@@ -115,8 +117,8 @@ func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
 	d.wantPhase("next", corev1.PodRunning, "")
 }
 
-// A container that has ended for good does not start again with a new sandbox, after a power cut or
-// a restart of the agent.
+// After a power cut or a restart of the agent, a container that has ended for good does not start
+// again in a new sandbox.
 func TestAContainerThatHasEndedForGoodDoesNotRunAgainInANewSandbox(t *testing.T) {
 	for _, c := range []struct {
 		policy corev1.RestartPolicy

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// pollEngine opens the engine, or lists its containers when they may have changed.
+// pollEngine opens the engine, or lists its containers if they may have changed.
 func (a *Agent) pollEngine(now time.Time) (next time.Time) {
 	l := &a.loop
 	if l.engine == nil {
@@ -81,8 +81,8 @@ func (a *Agent) pollEngine(now time.Time) (next time.Time) {
 	return l.listAt
 }
 
-// pinged records the result of a ping. Without pings a hanging engine would go unnoticed until the
-// next list.
+// pinged records the result of a ping. Without pings the agent would detect a hanging engine only
+// at the next list.
 func (a *Agent) pinged(began time.Time, err error) {
 	l := &a.loop
 	l.pinging = false
@@ -106,15 +106,15 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	l.engine, l.dirty, l.settledAt = e, true, now
 	a.setInfo(info)
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the engine's image disk is known now
-	left := a.disk.leftover()                        // commands of an earlier agent: list them before this one runs any
+	left := a.disk.leftover()                        // commands of an earlier agent, listed before this agent runs commands
 	ctx, state := l.ctx, l.o.Node.StateDir
 	a.work.Go(func() { a.endExecs(ctx, e, left) })
 	a.work.Go(func() { a.disk.EndImageReaders(ctx, e, state) })
 	a.work.Go(func() { a.followEvents(ctx, e) })
 }
 
-// setInfo sets and stores the engine's description. A restarted agent uses the stored one until the
-// engine responds.
+// setInfo sets and stores the engine's description. A restarted agent uses the stored description
+// until the engine responds.
 func (a *Agent) setInfo(info engine.Info) {
 	l := &a.loop
 	l.info, l.o.Node.Engine = info, info
@@ -137,23 +137,24 @@ func (a *Agent) loadInfo() {
 	}
 }
 
-// engineFailed records that a call of the engine failed; began is its start.
+// engineFailed records that a call to the engine failed; began is the start of the call.
 func (a *Agent) engineFailed(err error, began time.Time) {
 	l := &a.loop
-	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) { // not when the agent stops
+	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) { // an agent that stops cancels its calls
 		a.log.Warn("the container engine does not answer", "err", err)
 	}
 	l.engineErr = err
 	if l.downSince.IsZero() {
 		l.downSince = began
 		if !l.everListed {
-			l.downSince = began.Add(-graceDown) // no grace for an engine that has never responded
+			l.downSince = began.Add(-graceDown) // graceDown does not apply to an engine that has never responded
 		}
 	}
 }
 
-// followEvents lists containers again after each event of the engine. When the events end, it reads
-// the engine's description before it reconnects: the engine may have been upgraded or reconfigured.
+// followEvents marks the container list as stale after each event of the engine. When the event
+// stream ends, it reads the engine's description before it reconnects: the engine may have been
+// upgraded or reconfigured.
 func (a *Agent) followEvents(ctx context.Context, e engine.Engine) {
 	changed := func() { a.post(func() { a.loop.dirty = true }) }
 	for ctx.Err() == nil {
@@ -187,11 +188,11 @@ func (a *Agent) refreshInfo(ctx context.Context, e engine.Engine) {
 			info.APIVersion)
 		l.dirty = true
 		a.setInfo(info)
-		l.reportAt, l.statsAt, l.imagesAt = time.Time{}, time.Time{}, time.Time{} // the disk may be another one
+		l.reportAt, l.statsAt, l.imagesAt = time.Time{}, time.Time{}, time.Time{} // the engine may use another disk now
 	})
 }
 
-// listed records the list of containers, or the error; began is the start of the call.
+// listed records the result of listing the containers; began is the start of the call.
 func (a *Agent) listed(list []engine.Container, began time.Time, err error) {
 	l := &a.loop
 	now := time.Now()
@@ -216,12 +217,12 @@ func (a *Agent) listed(list []engine.Container, began time.Time, err error) {
 	}
 }
 
-// startTimeout is for starting all containers.
+// startTimeout is the timeout for starting all containers.
 const startTimeout = 2 * time.Minute
 
-// startWithoutDesired starts ended containers as they are, once, when the device has lost its
-// desired state and cannot reach its hub. Ended pods and init containers stay ended. The desired
-// state decides again once the hub is back.
+// startWithoutDesired starts ended containers unchanged, once, if the device has lost its desired
+// state and cannot reach its hub. Ended pods and init containers stay ended. The next desired state
+// of the hub takes over.
 func (a *Agent) startWithoutDesired() {
 	l := &a.loop
 	l.startedWithoutDesired = true
@@ -242,10 +243,10 @@ func (a *Agent) startWithoutDesired() {
 	})
 }
 
-// restartable lists the newest ended sandbox and app containers of pods that have not ended;
-// sandboxes first.
+// restartable lists, for pods that have not ended, the newest instance of each ended sandbox and
+// app container; sandboxes come first.
 func restartable(o *plan.Observed) (out []plan.Instance) {
-	for i, in := range o.Containers { // sorted by place, newest first
+	for i, in := range o.Containers { // sorted by place, then from the newest to the oldest attempt
 		r := o.Pods[in.Place.Pod]
 		if i > 0 && o.Containers[i-1].Place == in.Place || in.State != engine.Exited || r != nil && r.Final != nil {
 			continue

@@ -25,11 +25,11 @@ func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 		if c := ready(); c.Status != corev1.ConditionTrue {
 			t.Fatalf("after 28 s Ready is %s (%s), want True", c.Status, c.Message)
 		}
-		time.Sleep(15 * time.Second) // by the next ping or the end of the event stream
+		time.Sleep(15 * time.Second) // the next ping fails, or the event stream ends
 		if c := ready(); c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" {
 			t.Fatalf("after 43 s Ready is %s, %s (%s), want False, ContainerEngineUnavailable", c.Status, c.Reason, c.Message)
 		}
-		d.wantPhase("web", corev1.PodRunning, "") // no change is known
+		d.wantPhase("web", corev1.PodRunning, "") // the pod's last known phase stays
 		d.fake.SetDown(false)
 		time.Sleep(5 * time.Second)
 		if c := ready(); c.Status != corev1.ConditionTrue {
@@ -63,7 +63,7 @@ func (h *hangingEngine) Containers(ctx context.Context, label string) ([]engine.
 	return h.Engine.Containers(ctx, label)
 }
 
-// A slowList engine needs a long time to list many containers, as on a board with a slow card.
+// A slowList engine needs a long time to list many containers, like an engine on a slow card.
 type slowList struct{ engine.Engine }
 
 func (s slowList) Containers(ctx context.Context, label string) ([]engine.Container, error) {
@@ -95,7 +95,7 @@ func TestAnEngineThatTakesLongForManyContainersIsNotDown(t *testing.T) {
 	})
 }
 
-// wantTurns limits the number of cycles of the loop in five minutes, counted in tenths of a second.
+// wantTurns limits in how many tenths of a second, of five minutes, the loop runs a cycle.
 func (d *device) wantTurns(most int) {
 	d.t.Helper()
 	turns, last := 0, time.Time{}
@@ -110,8 +110,8 @@ func (d *device) wantTurns(most int) {
 	}
 }
 
-// While slow hardware is measured, a new measurement may become due: the loop waits for the end of
-// the first.
+// If the next measurement of slow hardware becomes due during a measurement, the loop waits for the
+// end of the first.
 func TestTheLoopWaitsForHardwareThatIsSlow(t *testing.T) {
 	for _, plugged := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestTheLoopWaitsForHardwareThatIsSlow(t *testing.T) {
 	}
 }
 
-// An engine that hangs closes no connection and sends no event: only a ping detects it.
+// An engine that hangs closes no connection and sends no event. Only a ping detects it.
 func TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)

@@ -10,15 +10,15 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// otherArch is an engine for another architecture than the agent's, with a runtime beside the
+// otherArch is an engine of another architecture than the agent's. It has a runtime besides the
 // default.
 var otherArch = engine.Info{Name: "docker", Version: "29.1.0", OS: "linux", Arch: "riscv64", Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc",
 	MemLimit: true, CPULimit: true, PidsLimit: true, SwapLimit: true, CgroupV2: true}
 
 func (d *device) nodeInfo() corev1.NodeSystemInfo { return d.agent.Status().Status.NodeInfo }
 
-// An agent that starts before its engine responds reports the engine's last description, not its
-// own architecture.
+// Until its engine responds, an agent reports the engine's stored description, not the architecture
+// of its own program.
 func TestBeforeTheEngineRespondsItsStoredDescriptionCounts(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
@@ -42,7 +42,7 @@ func TestBeforeTheEngineRespondsItsStoredDescriptionCounts(t *testing.T) {
 				t.Fatalf("before the engine responds it reports %s, %s, %v, labels %v", n.Architecture, n.ContainerRuntimeVersion, st.Status.RuntimeHandlers, st.Registration.Labels)
 			}
 		}
-		// The engine was replaced meanwhile: its new description counts.
+		// The engine was replaced while the agent was off: the agent reports the new description.
 		next := otherArch
 		next.Version, next.Arch = "30.0.0", "loong64"
 		d.fake.SetInfo(next)
@@ -54,7 +54,8 @@ func TestBeforeTheEngineRespondsItsStoredDescriptionCounts(t *testing.T) {
 	})
 }
 
-// What was never known is absent: a node without an architecture gets no pods that require one.
+// Unknown values are absent from the status: a node without an architecture gets no pods that
+// require one.
 func TestAnUnknownEngineIsAbsentFromTheStatus(t *testing.T) {
 	bubbleWithoutEngine(t, func(t *testing.T, d *device) {
 		time.Sleep(time.Minute)

@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// debugged is a pod with one more ephemeral container.
+// debugged is a pod with an additional ephemeral container.
 func debugged(p corev1.Pod, name, target, command string) corev1.Pod {
 	p.Spec.EphemeralContainers = append(slices.Clone(p.Spec.EphemeralContainers), corev1.EphemeralContainer{
 		TargetContainerName:      target,
@@ -51,7 +51,7 @@ func TestAnEphemeralContainerRunsOnceBesideTheOthers(t *testing.T) {
 		d.wantEphemeral("web", "look", lives)
 		p = debugged(p, "fails", "", "exit 7")
 		d.desire(3, p)
-		d.end() // also after a restart of the agent
+		d.end() // a restart of the agent changes nothing
 		d.start()
 		time.Sleep(time.Hour)
 		d.wantContainers("web/c0#0 running", "web/fails#0 exited", "web/look#0 running")
@@ -80,7 +80,7 @@ func TestAnEphemeralContainerDoesNotAffectItsPod(t *testing.T) {
 	})
 }
 
-// A pod that cannot start is the one to debug.
+// Users need ephemeral containers most in pods that cannot start.
 func TestAnEphemeralContainerOfAPodThatDoesNotRun(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "exit 3")
@@ -94,7 +94,7 @@ func TestAnEphemeralContainerOfAPodThatDoesNotRun(t *testing.T) {
 	})
 }
 
-// The owner's policy forbids the container, not the pod.
+// The owner's policy rejects the ephemeral container but not its pod.
 func TestAForbiddenEphemeralContainer(t *testing.T) {
 	yes := true
 	bubble(t, func(t *testing.T, d *device) {
@@ -125,7 +125,7 @@ func (d *device) sandbox() string {
 	return ""
 }
 
-// An ephemeral container ran once. When the pod's network is replaced later, it does not run again.
+// An ephemeral container runs once. It does not run again when the pod's network is replaced.
 func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
 	for _, look := range [][2]string{{"", "exit 0"}, {"", "wait"}, {"c0", "exit 0"}, {"c0", "wait"}} { // target and command
 		for what, ends := range map[string]func(d *device){
@@ -152,7 +152,7 @@ func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
 					for range 3 {
 						ends(d)
 						time.Sleep(10 * time.Minute)
-						d.end() // as for an upgrade
+						d.end() // an upgrade restarts the agent
 						d.start()
 						time.Sleep(10 * time.Minute)
 						if looks != 1 {

@@ -21,7 +21,7 @@ import (
 // A Candidate is a pod that could be evicted to free memory or disk.
 type Candidate struct {
 	Pod     *corev1.Pod
-	Usage   int64 // bytes, or inodes
+	Usage   int64 // in bytes, or a number of inodes
 	Request int64
 	In      map[string]int64 // usage of each container, if known
 }
@@ -38,7 +38,7 @@ func candidate(pod *corev1.Pod, name corev1.ResourceName, usage int64) Candidate
 	return c
 }
 
-// inodes: not requestable; the name matches the kubelet's.
+// inodes is the name of a resource that pods cannot request; the name is the kubelet's.
 const inodes corev1.ResourceName = "inodes"
 
 func (c Candidate) low(name corev1.ResourceName) string {
@@ -62,8 +62,8 @@ func (c Candidate) low(name corev1.ResourceName) string {
 }
 
 // Victim returns the pod to evict when memory or disk is short, in the kubelet's order: usage above
-// the request, low priority, largest excess, youngest. System-critical pods are never evicted.
-// False: there is no candidate.
+// the request, low priority, largest excess, youngest. It never returns a system-critical pod, and
+// returns false if there is no candidate.
 func Victim(all []Candidate) (Candidate, bool) {
 	all = slices.DeleteFunc(slices.Clone(all),
 		func(c Candidate) bool { return podspec.Priority(c.Pod) >= podspec.SystemCritical })
@@ -83,8 +83,8 @@ func Victim(all []Candidate) (Candidate, bool) {
 	}), true
 }
 
-// evictForHeat evicts the least important pod: heat per pod is not measured, and each eviction
-// cools the processor.
+// evictForHeat evicts the pod with the lowest priority: the heat of a pod cannot be measured, and
+// each eviction cools the processor.
 func (a *Agent) evictForHeat(maxGrace *time.Duration, done func(found bool)) {
 	pods := slices.DeleteFunc(a.loop.evictable(),
 		func(p *corev1.Pod) bool { return podspec.Priority(p) >= podspec.SystemCritical })
@@ -134,7 +134,7 @@ func (a *Agent) evictForMemory(maxGrace *time.Duration, done func(found bool)) {
 	a.async(askTimeout, func(ctx context.Context) func() {
 		use := map[types.UID]int64{}
 		each := map[types.UID]map[string]int64{}
-		for id, u := range countersOf(ctx, e, ids) { // an unmeasured container counts as 0
+		for id, u := range countersOf(ctx, e, ids) { // a container that could not be measured counts as 0
 			at := of[id]
 			if each[at.Pod] == nil {
 				each[at.Pod] = map[string]int64{}
@@ -163,8 +163,8 @@ func (a *Agent) evictForMemory(maxGrace *time.Duration, done func(found bool)) {
 	})
 }
 
-// evict ends a pod here, with a grace of at most within; nil: its own. The hub creates a
-// replacement elsewhere.
+// evict ends a pod on this device with a grace period of at most maxGrace; nil means the pod's own.
+// The hub creates a replacement on another node.
 func (a *Agent) evict(pod *corev1.Pod, why string, maxGrace *time.Duration) {
 	r := a.loop.o.RecordOf(pod.UID)
 	if r.Verdict == nil && r.Final == nil {

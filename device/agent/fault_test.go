@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A killingEngine kills the agent at its nth changing call, before or after the engine executes it.
-// The agent gets no result.
+// A killingEngine kills the agent at its nth changing call, before or after the engine executes the
+// call. The agent gets no result.
 type killingEngine struct {
 	engine.Engine
 	mu    sync.Mutex
@@ -69,8 +69,8 @@ func (k *killingEngine) Remove(ctx context.Context, id string) error {
 	return k.Engine.Remove(ctx, id)
 }
 
-// Wherever the agent is killed, the next one reaches the same end: no duplicate container, no
-// leftover, and no restart of a started workload.
+// After a kill at any step, the next agent reaches the same end state: no duplicate container, no
+// leftover, and no restart of a running workload.
 func TestAnAgentKilledAtAnyStepConverges(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		reached := true
@@ -133,7 +133,7 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 			t.Errorf("container %s was restarted %d times", c.Name, c.RestartCount)
 		}
 	}
-	if !reached { // release the waiting goroutine
+	if !reached { // unblock the waiting goroutine
 		close(dead)
 		<-restarted
 	}
@@ -166,7 +166,7 @@ func TestAHangingStartIsReported(t *testing.T) {
 			t.Errorf("the events are %q", d.reasons())
 		}
 		d.end()
-		d.engine = d.fake // the server is back
+		d.engine = d.fake // the server responds again
 		d.start()
 		time.Sleep(time.Minute)
 		d.wantPhase("web", corev1.PodRunning, "")

@@ -21,7 +21,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// faults can happen to a file of the agent while the device is off.
+// faults are the kinds of damage to a file of the agent while the device is off.
 var faults = map[string]func(path string) error{
 	"truncated": func(path string) error { return os.Truncate(path, 150) },
 	"flipped": func(path string) error {
@@ -36,19 +36,19 @@ var faults = map[string]func(path string) error{
 	"missing": os.Remove,
 }
 
-// Each file of the agent gets each fault before a reboot without network: running pods run again,
-// ended ones stay ended if that is known, and the node reports the fault.
+// Each file of the agent gets each fault before a reboot without network. Running pods run again,
+// ended pods stay ended if the agent still knows that, and the node reports the fault.
 func TestPodsSurviveADamagedFile(t *testing.T) {
 	for _, c := range []struct {
 		file string
-		runs []string // after the reboot, of "first", "second" (stored later) and "job", which has ended
+		runs []string // after the reboot, of the pods "first", "second" (stored later) and "job" (ended)
 		says bool
 	}{
 		{"desired.0.state", []string{"first", "second"}, true},
 		{"desired.1.state", []string{"first", "second"}, true},
 		{"journal.0.state", []string{"first", "second"}, true},
 		{"journal.1.state", []string{"first", "second"}, true},
-		{"verified.state", []string{"first", "second"}, false}, // nothing is signed here
+		{"verified.state", []string{"first", "second"}, false}, // no image of this test is signed
 	} {
 		for _, fault := range slices.Sorted(maps.Keys(faults)) {
 			t.Run(c.file+" is "+fault, func(t *testing.T) {
@@ -79,12 +79,12 @@ func rebootWith(t *testing.T, d *device, file, fault string, runs []string, says
 	if got := d.running(); !slices.Equal(got, runs) {
 		t.Errorf("after the reboot %q run, want %q", got, runs)
 	}
-	d.wantPhase("job", corev1.PodSucceeded, "") // its container or its note says so
+	d.wantPhase("job", corev1.PodSucceeded, "") // the job's container or note shows that it has ended
 	cond := d.stateStored()
 	if says && (cond.Status != corev1.ConditionFalse || !strings.Contains(cond.Message, file)) {
 		t.Errorf("StateStored is %s: %q, want False and %s in it", cond.Status, cond.Message, file)
 	}
-	// The hub is back.
+	// The hub is reachable again.
 	d.desire(5, first, second, job)
 	time.Sleep(5 * time.Second)
 	d.wantPhase("first", corev1.PodRunning, "")
@@ -115,14 +115,14 @@ func newSmallDevice(t *testing.T) *device {
 	return d
 }
 
-// An agent starts on a disk that cannot be written: stored workloads run, and the node reports the
-// fault. With reserved room the next desired state is stored.
+// If the disk cannot be written when the agent starts, the stored workloads run and the node
+// reports the fault. With reserved space the next desired state can still be stored.
 func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		spoil, mend  func(dir string) error
 		takes        bool
-		runs         []string // when "second" is desired too
+		runs         []string // after a desired state with "second"
 		saysOfDesire string
 	}{
 		{"read-only", remount(unix.MS_RDONLY), remount(0), false, []string{"first"}, "read-only file system"},
@@ -176,8 +176,8 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 	}
 }
 
-// A card may stay read-only for weeks: the log says so at intervals, and the node's condition
-// always.
+// A card may stay read-only for weeks. The log has the error at intervals, and the node's condition
+// has it all the time.
 func TestAnUnwritableDiskIsLoggedAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newSmallDevice(t)
@@ -200,7 +200,7 @@ func TestAnUnwritableDiskIsLoggedAtIntervals(t *testing.T) {
 	})
 }
 
-// A device with a read-only card is likely to be removed from its fleet: its pods end all the same.
+// A device with a read-only card is often removed from its fleet. Its pods end anyway.
 func TestADismissedDeviceStopsItsPodsWithAReadOnlyDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newSmallDevice(t)
@@ -236,7 +236,7 @@ func remount(flags uintptr) func(string) error {
 	return func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|flags, "") }
 }
 
-// fillUp writes to a disk until it is full.
+// fillUp fills a disk.
 func fillUp(dir string) error {
 	if err := os.WriteFile(dir+"/filler", make([]byte, 16<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("the disk is not full: %w", err)
@@ -244,7 +244,7 @@ func fillUp(dir string) error {
 	return nil
 }
 
-// running are the pods with a running container.
+// running are the names of the pods with a running container.
 func (d *device) running() (out []string) {
 	for _, c := range d.containers() {
 		if name, rest, _ := strings.Cut(c, "/"); strings.HasSuffix(rest, "running") && !strings.HasPrefix(rest, "POD") {
@@ -254,8 +254,8 @@ func (d *device) running() (out []string) {
 	return out
 }
 
-// Without both copies of the desired state and without a hub, pods that ran before the reboot run,
-// and ended ones do not. The hub decides again once it is back.
+// Without both copies of the desired state and without a hub, the pods that ran before the reboot
+// run again, and ended pods stay ended. The hub's next desired state takes over.
 func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		one, pair, job, crashed := makePod("one", "wait"), makePod("pair", "wait", "wait"), makePod("job", "exit 0"), makePod("crashed", "exit 1")
@@ -295,7 +295,7 @@ func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 	})
 }
 
-// A pod that has ended for the hub has ended, even if the agent's notes are lost.
+// A pod whose phase on the hub is final does not run again, even if the agent has lost its notes.
 func TestAPodThatHasEndedForTheHubHasEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		job := makePod("job", "exit 0")
@@ -309,7 +309,7 @@ func TestAPodThatHasEndedForTheHubHasEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d.fake.SetDown(true) // otherwise it may run once more before the hub's message
+		d.fake.SetDown(true) // otherwise the pod may run once more before the hub's message arrives
 		d.start()
 		job.Status = corev1.PodStatus{Phase: corev1.PodSucceeded}
 		late := makePod("late", "wait")

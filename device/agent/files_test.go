@@ -30,7 +30,7 @@ func secretVolume(name string) corev1.Volume {
 
 const dataUID = "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"
 
-// nestDirs makes directories of that depth and returns a descriptor of the last.
+// nestDirs makes directories down to a depth and returns a descriptor of the deepest.
 func nestDirs(t *testing.T, dir string, depth int) int {
 	t.Helper()
 	fd, err := unix.Open(dir, unix.O_RDONLY, 0)
@@ -60,7 +60,7 @@ func tarEntry(kind byte, name, data string, change ...func(*tar.Header)) (e engi
 
 func withMode(mode int64) func(*tar.Header) { return func(h *tar.Header) { h.Mode = mode } }
 
-// namesIn are the names in a directory; empty: it is missing.
+// namesIn are the names in a directory; the result is empty if the directory is missing.
 func namesIn(dir string) (names []string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A status and its conditions have the generation of the pod that the device has (KEP-5067).
+// A status and its conditions have the generation of the pod that the device runs (KEP-5067).
 func TestAStatusHasItsPodsGeneration(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "wait")

@@ -22,11 +22,11 @@ import (
 )
 
 // Hooks follow the kubelet. A container counts as starting until its postStart hook has ended; a
-// failed one ends the container. A preStop hook runs before the container stops, within its grace
-// period. Both run at least once: notes on the disk say which hooks have ended and which probes
-// have passed, so that a restarted agent does not repeat them.
+// failed hook ends the container. A preStop hook runs before the container stops, within its grace
+// period. A hook runs at least once: notes on the disk record which hooks have ended and which
+// probes have passed, so that a restarted agent does not repeat them.
 
-const minGrace = 2 * time.Second // between TERM and KILL, even when a preStop hook has used up the grace
+const minGrace = 2 * time.Second // time between TERM and KILL if a preStop hook has used up the grace period
 
 // hookDone records the result of a postStart hook.
 func (a *Agent) hookDone(s plan.Step, err error) {
@@ -36,7 +36,7 @@ func (a *Agent) hookDone(s plan.Step, err error) {
 	}
 	c := r.Container[s.Place.Container]
 	switch {
-	case c == nil || c.ID != s.ID || !c.Running() || errors.Is(err, context.Canceled): // it is stopping
+	case c == nil || c.ID != s.ID || !c.Running() || errors.Is(err, context.Canceled): // the container is stopping
 	case err != nil:
 		a.event(corev1.EventTypeWarning, "FailedPostStartHook", s.Pod, s.Place.Container, "PostStartHook failed: %v", err)
 		c.PostStarted, c.KillReason, c.HookError = true, "FailedPostStartHook", fmt.Sprintf("PostStartHook failed: %v", err)
@@ -45,8 +45,8 @@ func (a *Agent) hookDone(s plan.Step, err error) {
 	}
 }
 
-// endHooks cancels the postStart hooks of ended containers. An HTTP hook may get no response, and
-// engines may not notice that a command in a shared PID namespace has ended.
+// endHooks cancels the postStart hooks of ended containers. Otherwise an HTTP hook may wait without
+// a response, and engines may not detect that a command in a shared PID namespace has ended.
 func (a *Agent) endHooks() {
 	l := &a.loop
 	for _, b := range l.o.Busy {
@@ -70,7 +70,7 @@ func (a *Agent) postStart(ctx context.Context, j job) error {
 	return err
 }
 
-// stop runs the preStop hook and stops a container. A sandbox waits for no other container.
+// stop runs the preStop hook and stops a container. A sandbox does not wait for other containers.
 func (a *Agent) stop(ctx context.Context, j job) error {
 	if j.step.Place.Container == "" {
 		return j.engine.Stop(ctx, j.step.ID, j.step.Grace)
@@ -80,13 +80,13 @@ func (a *Agent) stop(ctx context.Context, j job) error {
 	return j.engine.Stop(ctx, j.step.ID, max(left, minGrace))
 }
 
-// preStopHooks are the preStop hooks that run, by container id: a second stop with a shorter grace
-// waits for the hook of the first.
+// preStopHooks are the running preStop hooks by container id. A second stop with a shorter grace
+// period waits for the hook of the first stop.
 type preStopHooks struct {
 	sync.Mutex
 	hooks   map[string]*stopHook
 	running map[string]bool // containers, by id
-	changed chan struct{}   // closed when running changes; nil: not needed
+	changed chan struct{}   // closed when running changes; nil if no stop waits
 }
 
 type stopHook struct {
@@ -94,9 +94,9 @@ type stopHook struct {
 	ended  chan struct{}
 }
 
-// preStop runs the hook of a container before its stop, for at most its grace, and returns the rest
-// of the grace. As with the kubelet, no grace means no hook: this happens after a failed probe
-// only, see podGrace.
+// preStop runs a container's hook before its stop, for at most its grace period, and returns the
+// rest of the grace period. As with the kubelet, a grace period of 0 means that no hook runs. That
+// happens only after a failed probe, see podGrace.
 func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 	s := j.step
 	h := podspec.Hook(s.Spec, podspec.PreStop)
@@ -126,7 +126,7 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
 			err = fmt.Errorf("it has not ended within the grace of %s", s.Grace)
-		case ctx.Err() != nil: // the agent stops, or another stop has less time: the hook goes on there
+		case ctx.Err() != nil: // the agent stops, or another stop with a shorter grace period takes over the hook
 			err = nil
 		}
 		if err != nil {
@@ -143,7 +143,7 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 	return s.Grace - time.Since(began)
 }
 
-// hook runs a hook. A command's output is discarded: it may contain secrets.
+// hook runs a hook. It discards a command's output, which may contain secrets.
 func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) error {
 	s := j.step
 	switch {
@@ -152,7 +152,7 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 		id := ""
 		code, err := j.engine.Exec(ctx, s.ID, h.Exec.Command, engine.Streams{Stdout: out, Stderr: out,
 			Began: func(exec string) { id = exec; a.noteExec(exec) }})
-		if id != "" && a.loop.ctx.Err() == nil { // the next agent ends a command that outlasts this one
+		if id != "" && a.loop.ctx.Err() == nil { // the next agent ends a command that runs longer than this agent
 			a.forgetExec(id)
 		}
 		if err != nil {
@@ -168,7 +168,7 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 		if err != nil {
 			return err
 		}
-		return answer.Body.Close() // like the kubelet: any response is a success
+		return answer.Body.Close() // as with the kubelet, any response is a success
 	case h.Sleep != nil:
 		select {
 		case <-time.After(time.Duration(min(h.Sleep.Seconds, 1<<31)) * time.Second):
@@ -181,13 +181,13 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 	return nil
 }
 
-// hookNote is the file of a note. It lies beside the pod's volumes that do not outlive a boot,
+// hookNote is the path of a note. The note is next to the pod's volumes that do not outlive a boot,
 // under a name that a volume cannot have.
 func (d *notebook) hookNote(uid types.UID, kind, id string) string {
 	return filepath.Join(d.Memory, volume.PodsDir, string(uid), "."+kind+"-"+filepath.Base(id))
 }
 
-// noteHook records that a hook has ended. Without the note a restarted agent runs it again.
+// noteHook records that a hook has ended. Without the note a restarted agent runs the hook again.
 func (d *notebook) noteHook(s plan.Step, kind string) {
 	path := d.hookNote(s.Place.Pod, kind, s.ID)
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || os.MkdirAll(filepath.Dir(path), 0o700) != nil {
@@ -196,17 +196,17 @@ func (d *notebook) noteHook(s plan.Step, kind string) {
 	_ = os.WriteFile(path, nil, 0o600)
 }
 
-// noteProbe records whether a probe has passed, for a restarted agent.
+// noteProbe records for a restarted agent whether a probe has passed.
 func (d *notebook) noteProbe(s plan.Step, passed bool) {
 	if passed {
 		d.noteHook(s, s.Probe.String())
 	} else if d.Root != "" && podspec.IsUID(s.Place.Pod) {
-		// A note that remains is corrected by the next agent's probes.
+		// If the note remains, the next agent's probes correct the result.
 		_ = os.Remove(d.hookNote(s.Place.Pod, s.Probe.String(), s.ID))
 	}
 }
 
-// forgetHooks removes the notes of a container that is being removed.
+// forgetHooks removes the notes of a container that the agent removes.
 func (d *notebook) forgetHooks(s plan.Step) {
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || s.Place.Container == "" {
 		return
@@ -225,8 +225,8 @@ func (d *notebook) hookEnded(s plan.Step, kind string) bool {
 	return err == nil
 }
 
-// loadHookNotes reads which containers of an earlier agent have had their postStart hook, and
-// passed their probes.
+// loadHookNotes reads which containers of an earlier agent have completed their postStart hook, and
+// which have passed their probes.
 func (a *Agent) loadHookNotes() {
 	for uid, r := range a.loop.o.Pods {
 		for name, c := range r.Container {
@@ -256,8 +256,8 @@ func (s *preStopHooks) see(all []plan.Instance) {
 	}
 }
 
-// waitFor waits until the containers that stop before this one have ended, for at most its grace,
-// and returns the rest of the grace.
+// waitFor waits until the containers that must stop earlier have ended, for at most the grace
+// period, and returns the rest of the grace period.
 func (s *preStopHooks) waitFor(ctx context.Context, before []string, grace time.Duration) time.Duration {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, grace)

@@ -25,7 +25,7 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// A commandLog is the commands that the containers of a device ran, with their times.
+// A commandLog records the commands that a device's containers ran, with their times.
 type commandLog struct {
 	mu    sync.Mutex
 	began time.Time
@@ -48,8 +48,8 @@ func (y *commandLog) want(t *testing.T, want ...string) {
 	y.lines = nil
 }
 
-// offerHookApp offers the image "app": a command takes as many seconds as its second word and exits
-// with the third. It stops at once.
+// offerHookApp offers the image "app". A command takes as many seconds as its second word says and
+// exits with the code of the third word. The container stops at once.
 func (d *device) offerHookApp() *commandLog {
 	y := &commandLog{began: time.Now()}
 	d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
@@ -101,7 +101,7 @@ func TestAPostStartHookDelaysProbesReadinessAndTheNextContainer(t *testing.T) {
 		if !ready(&st) {
 			t.Errorf("after the hook: %+v", st.ContainerStatuses)
 		}
-		d.end() // a restarted agent runs no hook again
+		d.end() // a restarted agent does not run the hook again
 		d.start()
 		time.Sleep(5 * time.Second)
 		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].State.Running == nil {
@@ -128,7 +128,7 @@ func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 		if restarts := st.ContainerStatuses[0].RestartCount; restarts < 20 || len(notes) == 0 || len(notes) > 4 {
 			t.Errorf("after %d restarts there are %d notes", restarts, len(notes))
 		}
-		p = hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "1000", "0")}, 1) // longer than its grace
+		p = hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "1000", "0")}, 1) // the hook takes longer than the grace period
 		p.UID, p.Name = "uid-slow", "slow"
 		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
 		p.Spec.Containers[0].LivenessProbe.Exec.Command = []string{"check", "0", "1"}
@@ -141,7 +141,8 @@ func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 	})
 }
 
-// A hook without a response ends with its container, however that ended, and leaves no note.
+// A hook that waits for a response ends with its container, however the container ended, and leaves
+// no note.
 func TestAPostStartHookWithoutAResponseEndsWithItsContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
@@ -181,7 +182,7 @@ func TestAPostStartHookWithoutAResponseEndsWithItsContainer(t *testing.T) {
 	})
 }
 
-// An endlessExec engine does not notice that the container of a command has ended, like Docker with
+// An endlessExec engine does not detect that the container of a command has ended, like Docker with
 // a shared PID namespace.
 type endlessExec struct {
 	engine.Engine
@@ -240,7 +241,7 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 	})
 }
 
-// The next agent runs a hook again that was interrupted.
+// A restarted agent runs an interrupted hook again.
 func TestAnInterruptedHookRunsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.offerHookApp()
@@ -254,7 +255,7 @@ func TestAnInterruptedHookRunsAgain(t *testing.T) {
 	})
 }
 
-// As with the kubelet any HTTP response is a success, and the request goes to the pod.
+// As with the kubelet, any HTTP response is a success. The request goes to the pod's address.
 func TestAnHTTPHookCallsThePod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.offerHookApp()

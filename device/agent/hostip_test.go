@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// The agent may start before the network: a container that needs the device's address waits for it
-// a while, and gets it soon after it appears.
+// The agent may start before the network is up. A container that needs the device's address waits
+// for it for a limited time, and gets the address soon after the device has one.
 func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 	field := func(path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: "H", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -22,7 +22,7 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 	for name, c := range map[string]struct {
 		env                corev1.EnvVar
 		hostNetwork        bool
-		booted, comes, ran time.Duration // before the start; after the start; running at
+		booted, comes, ran time.Duration // times: network up before the agent's start, address after the start, container running
 		env0               string
 	}{
 		"it comes":                    {field("status.hostIP"), false, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
@@ -62,7 +62,7 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 	}
 }
 
-// A device with addresses of both families reports both, like the kubelet.
+// Like the kubelet, a device with addresses of both families reports both.
 func TestADualStackDeviceReportsBothAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)

@@ -22,10 +22,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A fakeRegistry is a registry with signatures.
+// A fakeRegistry simulates a registry with signatures.
 type fakeRegistry struct {
 	mu     sync.Mutex
-	digest string // of the tag, now
+	digest string // the tag's present digest
 	err    error
 	asked  int
 	key    string
@@ -58,8 +58,8 @@ func (n *fakeRegistry) requests() int {
 
 func digestOf(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
 
-// A signed image runs by its verified digest, also without network. An unsigned one waits with a
-// reason and a message.
+// A signed image runs by its verified digest, also without network. A container with an unsigned
+// image waits with a reason and a message.
 func TestSignedImages(t *testing.T) {
 	sign := func(key string) policy.Document {
 		d := policy.Default()
@@ -83,7 +83,7 @@ func TestSignedImages(t *testing.T) {
 		for _, letter := range []string{"a", "b"} {
 			d.fake.OfferImage("registry.example.org/web@"+digestOf(letter), offered)
 		}
-		d.fake.OfferImage("registry.example.org/web:1", offered) // the tag's current image
+		d.fake.OfferImage("registry.example.org/web:1", offered) // the tag's present image
 		pod := makePod("web", commands...)
 		for i := range pod.Spec.Containers {
 			pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy = "registry.example.org/web:1", pull
@@ -170,7 +170,7 @@ func TestSignedImages(t *testing.T) {
 		}},
 		{"without network an unverified image waits with ErrImagePull", func(t *testing.T) {
 			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
-			d.fake.AddImage("registry.example.org/web:1", 1, toolOrPause) // loaded by hand
+			d.fake.AddImage("registry.example.org/web:1", 1, toolOrPause) // the device's owner has loaded the image
 			n.set(func() { n.err = offline })
 			d.start()
 			defer func() { d.end() }()
@@ -281,7 +281,7 @@ func TestALongPullReportsItsProgress(t *testing.T) {
 	})
 }
 
-// If several logins match an image, they are tried one after the other.
+// If several logins match an image, the agent tries them one after another.
 func TestAPullTriesTheNextCredentials(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		const image = "reg.test/team/web:1"
@@ -336,8 +336,8 @@ func TestImagesThatCannotBePulled(t *testing.T) {
 	})
 }
 
-// An image name becomes part of a path of the engine's API: an invalid one is not sent to an
-// engine.
+// An image name becomes part of a path of the engine's API, so the agent does not send an invalid
+// name.
 func TestAnInvalidImageNameIsNotSentToTheEngine(t *testing.T) {
 	for _, image := range []string{"../../containers/json", "a/../../b:1", "a:1?all=1", "a b", "A", "a@sha256:00", "a/./b", "http://a/b"} {
 		bubble(t, func(t *testing.T, d *device) {

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// want is the image of a container in a step's pod.
+// want is the image that a container of the job's pod needs.
 func (a *Agent) want(j job, c *corev1.Container) image.Want {
 	return image.Want{Engine: j.engine, Sources: j.src, Container: c, Sandbox: j.step.Spec == nil,
 		Stopped: func(ctx context.Context, image string) (ids []string, err error) {
@@ -29,7 +29,7 @@ func (a *Agent) want(j job, c *corev1.Container) image.Want {
 }
 
 // bringImages pulls the images that a container mounts as volumes, and copies each into a
-// directory. It returns the copy of each volume.
+// directory. It returns the directory for each volume.
 func (a *Agent) bringImages(ctx context.Context, j job) (map[string]string, error) {
 	s, copies := j.step, map[string]string{}
 	for _, m := range s.Spec.VolumeMounts {

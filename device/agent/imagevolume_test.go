@@ -23,7 +23,7 @@ var modelTree = []enginetest.Entry{
 	tarEntry(tar.TypeDir, "model/", ""), tarEntry(tar.TypeReg, "model/weights", strings.Repeat("w", 5000), withMode(0o644)), tarEntry(tar.TypeSymlink, "latest", "model"),
 }
 
-// imagePod mounts the image "model:1".
+// imagePod mounts the image "model:1" as a volume.
 func imagePod(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	p := makePod(name, "wait")
 	p.UID = types.UID("uid-" + name)
@@ -35,7 +35,7 @@ func imagePod(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	return p
 }
 
-// copies are the names in the directory of copies.
+// copies are the names of the image copies on the disk.
 func (d *device) copies() []string { return namesIn(filepath.Join(d.config.VolumesDir, "images")) }
 
 func (d *device) withModels() {
@@ -91,8 +91,8 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 	})
 }
 
-// With a moving tag each start of a container may use another image. A copy that no container uses
-// is removed without waiting for the pod's end.
+// If a tag moves, each start of a container may use another image. A copy that no container uses is
+// removed before the pod ends.
 func TestACopyIsRemovedWithItsLastContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
@@ -119,14 +119,14 @@ func TestACopyIsRemovedWithItsLastContainer(t *testing.T) {
 		}
 		restart("a", 1, "a")
 		move("b")
-		restart("a", 2, "a") // b uses it
+		restart("a", 2, "a") // container b uses it
 		move("c")
 		restart("a", 2, "c")
 		restart("b", 1, "c")
 	})
 }
 
-// A container waits for the image of a volume as for its own.
+// A container waits for the image of a volume in the same way as for its own image.
 func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 	sign := policy.Default()
 	sign.Signatures = []policy.Signature{{Images: []string{"registry.example.org"}, Keys: []string{"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA21pH8j/5r0SJr/OpXaaTBLTdkWERZPdTImd+IMII/e0=\n-----END PUBLIC KEY-----\n"}}, {Unsigned: true}}

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// initAccidents happen to a pod after its init containers; runs is how often these have run at the
-// end.
+// initAccidents are accidents that happen to a pod after its init containers have ended; runs is
+// how often the init containers have run in the end.
 var initAccidents = []struct {
 	name string
 	runs int
@@ -44,7 +44,8 @@ var initAccidents = []struct {
 	}},
 }
 
-// Init containers run once per sandbox of their pod, and that is known after every accident.
+// Init containers run once per sandbox of their pod, and the status shows that after every
+// accident.
 func TestInitContainersRunOncePerSandbox(t *testing.T) {
 	for _, c := range initAccidents {
 		for _, restart := range []bool{false, true} {

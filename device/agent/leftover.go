@@ -19,8 +19,8 @@ import (
 )
 
 // removeFailed records that the engine did not remove a container, and reports whether the
-// container is stopped and now a leftover. From the second failure on there is an event of the
-// node, since the hub may not have the pod any more.
+// container is stopped and is now a leftover. From the second failure on, the node gets an event,
+// because the hub may have dropped the pod.
 func (a *Agent) removeFailed(s plan.Step, err error, now time.Time) bool {
 	o := &a.loop.o
 	if i := slices.IndexFunc(o.Leftovers, func(l plan.Leftover) bool { return l.ID == s.ID }); i >= 0 {
@@ -43,8 +43,8 @@ func (a *Agent) removeFailed(s plan.Step, err error, now time.Time) bool {
 	return true
 }
 
-// cleanFailed records whether files of a pod could not be removed, for example because of a mount.
-// They do not hold the pod, like a stopped container that remains.
+// cleanFailed records whether some files of a pod could not be removed, for example because of a
+// mount. Like a stopped container that remains, these files do not keep the pod from ending.
 func (a *Agent) cleanFailed(s plan.Step, r *plan.Record, err error, now time.Time) {
 	if err == nil {
 		r.LeftFiles = nil
@@ -64,13 +64,13 @@ func (a *Agent) cleanFailed(s plan.Step, r *plan.Record, err error, now time.Tim
 	r.LeftFiles = &l
 }
 
-// Engines let an exec run on when its client was killed. So the agent notes each command of the hub
-// before it begins, and a restarted agent ends those that are still noted. Commands that others
-// began have no note. A boot ends the commands and removes the notes.
+// Engines keep a command (exec) running after its client was killed. So the agent notes each
+// command of the hub before it begins, and a restarted agent ends the commands that still have a
+// note. Commands of other clients have no note. A boot ends all commands and removes the notes.
 
 func (d *notebook) execs() string { return filepath.Join(d.Memory, "execs") }
 
-// noteExec records that a command begins; forgetExec, that it has ended.
+// noteExec records that a command begins; forgetExec records that it has ended.
 func (a *Agent) noteExec(exec string) {
 	err := os.MkdirAll(a.disk.execs(), 0o700)
 	if err == nil {
@@ -109,8 +109,8 @@ func (a *Agent) endExecs(ctx context.Context, e engine.Engine, execs []string) {
 	}
 }
 
-// dropVolumes removes the volumes that the hub wants removed, once every undesired pod has stopped:
-// a force-deleted pod may still use one.
+// dropVolumes removes the volumes that the hub wants removed, once every undesired pod has stopped.
+// A force-deleted pod may still use one of them.
 func (a *Agent) dropVolumes(now time.Time) {
 	l := &a.loop
 	if l.dropping || now.Before(l.dropAt) {

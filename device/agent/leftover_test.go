@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// notes lists the noted commands in a state directory.
+// notes lists the notes of commands in a state directory.
 func notes(t *testing.T, dir string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "volatile", "execs", "*"))
@@ -34,7 +34,7 @@ func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  func(d *device, a *requesttest.Stream)
-		left int // number of notes
+		left int // number of notes at the end
 	}{
 		{"it ends with its client", func(_ *device, a *requesttest.Stream) { close(a.Lost) }, 0},
 		{"it ends with its container", func(d *device, _ *requesttest.Stream) { d.fake.Exit(d.name("web"), 0) }, 0},
@@ -60,8 +60,9 @@ func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 	}
 }
 
-// An agent is killed while a command of the hub runs, as by the OOM killer. The engine lets the
-// command run on; the next agent ends it, but not commands that others began in the same container.
+// An agent is killed while a command of the hub runs, for example by the OOM killer. The engine
+// keeps the command running, and the next agent ends it. Commands of other clients in the same
+// container go on.
 func TestRealKilledAgent(t *testing.T) {
 	if dir := os.Getenv("FLOTILLA_TEST_DIR"); dir != "" {
 		d := &realDevice{t: t, board: newBoard(), socket: os.Getenv("FLOTILLA_TEST_SOCKET"), dir: dir, node: os.Getenv("FLOTILLA_TEST_NODE")}
@@ -70,7 +71,7 @@ func TestRealKilledAgent(t *testing.T) {
 		a := d.request(wire.Request{Type: wire.RequestExec, Pod: "uid-left-" + d.node, Command: strings.Fields("/tool print ours-" + d.node + " then wait")})
 		d.await("the command has begun", func() bool { return a.Stdout() != "" })
 		fmt.Println("begun")
-		select {} // until it is killed
+		select {} // wait for the kill
 	}
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)

@@ -13,7 +13,8 @@ import (
 	"flotilla.dev/device/request"
 )
 
-// running finds a running container. An empty name is the pod's default container, or its first.
+// running finds a running container. An empty name selects the pod's default container, or its
+// first.
 func (a *Agent) running(ctx context.Context, uid types.UID, name string) (e engine.Engine, id string, err error) {
 	err = a.inLoop(ctx, func(l *loop) (err error) {
 		e, id, err = l.running(uid, name)
@@ -78,7 +79,7 @@ func (l *loop) running(uid types.UID, name string) (engine.Engine, string, error
 	return nil, "", fmt.Errorf("container %s of pod %s is not running: %s", name, pod.Name, why)
 }
 
-// pod finds a desired pod; nil: it is not desired.
+// pod finds a desired pod, or returns nil.
 func (l *loop) pod(uid types.UID) *corev1.Pod {
 	for i := range l.desired.Pods {
 		if l.desired.Pods[i].UID == uid {
@@ -88,7 +89,7 @@ func (l *loop) pod(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// logOf finds the container whose log is wanted.
+// logOf finds the container instance that has the requested log.
 func (a *Agent) logOf(ctx context.Context, uid types.UID, name string, previous bool) (e engine.Engine, id string,
 	err error) {
 	err = a.inLoop(ctx, func(l *loop) (err error) {
@@ -120,7 +121,8 @@ func (l *loop) logOf(uid types.UID, name string, previous bool) (engine.Engine, 
 		if n == 0 && !previous || n == 1 && previous {
 			return l.engine, in.ID, nil
 		}
-		// While a container waits for its restart, the ended one is already the previous one.
+		// While a container waits for its restart, the instance that ended counts as the previous
+		// one.
 		if n == 0 && previous && !plan.IsRunning(in) {
 			return l.engine, in.ID, nil
 		}

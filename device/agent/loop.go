@@ -16,57 +16,57 @@ import (
 )
 
 const (
-	relist      = 60 * time.Second      // without an event of the engine
-	pingTime    = 10 * time.Second      // between two pings of an engine
-	settle      = 50 * time.Millisecond // to collect a burst of events
-	askTimeout  = 10 * time.Second      // for one call of the engine
-	listTimeout = 5 * time.Minute       // for a call about all containers
-	measureTime = 10 * time.Second      // between two measurements of memory and disk
-	reportTime  = 5 * time.Minute       // between two reports of the hardware
-	plugTime    = time.Second           // from a plug event to a new report: devices appear in pieces
-	imagesTime  = 5 * time.Minute       // between two lists of the images
-	maxIdle     = 15 * time.Second      // between two cycles of the loop
-	graceDown   = 30 * time.Second      // without a response of the engine until the node is not ready
-	retryEngine = 2 * time.Second       // between two tries to reach the engine
+	relist      = 60 * time.Second      // time between two lists without an event of the engine
+	pingTime    = 10 * time.Second      // time between two pings of an engine
+	settle      = 50 * time.Millisecond // time in which a burst of events is collected
+	askTimeout  = 10 * time.Second      // timeout of one call to the engine
+	listTimeout = 5 * time.Minute       // timeout of a call about all containers
+	measureTime = 10 * time.Second      // time between two measurements of memory and disk
+	reportTime  = 5 * time.Minute       // time between two reports of the hardware
+	plugTime    = time.Second           // time from a plug event to a new report: a device appears in several parts
+	imagesTime  = 5 * time.Minute       // time between two lists of the images
+	maxIdle     = 15 * time.Second      // longest time between two cycles of the loop
+	graceDown   = 30 * time.Second      // time without a response of the engine until the node is not ready
+	retryEngine = 2 * time.Second       // time between two attempts to reach the engine
 )
 
 // loop is the state of the loop.
 type loop struct {
 	ctx          context.Context
 	desired      wire.Desired
-	desiredKnown bool // desired is; otherwise nothing is removed
+	desiredKnown bool // desired is known; otherwise the agent removes nothing
 	o            plan.Observed
 	cancels      map[flight]context.CancelFunc
-	vital        vitalSample // at the newest vitals
+	vital        vitalSample // sample of the newest vitals
 
 	engine                engine.Engine
 	info                  engine.Info
 	engineErr             error
 	opening               bool
 	openAt                time.Time
-	downSince             time.Time // zero: the engine responds
+	downSince             time.Time // zero if the engine responds
 	listing               bool
 	dirty                 bool      // something may have changed since the list was requested
 	steps                 int       // number of the agent's own changes
-	listedSteps           int       // steps when the newest list was requested
-	settledAt             time.Time // last settle, or the engine's first connection
+	listedSteps           int       // value of steps when the newest list was requested
+	settledAt             time.Time // time of the last settle, or of the engine's first connection
 	listAt                time.Time
 	pinging               bool
 	pingAt                time.Time
-	everListed            bool              // the engine has been listed since the start
+	everListed            bool              // the engine has listed its containers since the agent's start
 	startedWithoutDesired bool              // see startWithoutDesired
 	savingNotes           bool              // the final statuses are being stored, see note
-	noteAt                time.Time         // the next try
+	noteAt                time.Time         // time of the next attempt
 	savingGrant           bool              // a grant is being stored, see grant
-	grantAt               time.Time         // the next try
+	grantAt               time.Time         // time of the next attempt
 	messages              map[string]string // termination messages by container id; copied on change
 	images                []engine.Image
 	imagesAt              time.Time
 	listingImages         bool
-	heldSteps             []heldStep // failed steps that wait for their next try
+	heldSteps             []heldStep // failed steps that wait for their next attempt
 	report                *hardware.Report
 	reportAt              time.Time
-	hardwareKnown         bool // the hardware has reported once, so the boot id is known if there is one
+	hardwareKnown         bool // the hardware was measured once; the boot id is known if the system has one
 	reportingHardware     bool
 	stats                 hardware.Stats
 	statsAt               time.Time
@@ -83,7 +83,7 @@ type loop struct {
 	network       podNetwork
 	stopped       chan struct{}           // closed when no container runs, see StopPods
 	measuringPods bool                    // pods are being measured, see checkStorage
-	storageAt     map[types.UID]time.Time // the next measurement
+	storageAt     map[types.UID]time.Time // time of each pod's next measurement
 	dropping      bool                    // volumes are being removed, see dropVolumes
 	dropAt        time.Time
 }
@@ -91,7 +91,7 @@ type loop struct {
 // A flight is a run or a postStart hook in progress.
 type flight struct {
 	plan.Place
-	hook string // the hook's container; empty: a run
+	hook string // id of the hook's container; empty: a run
 }
 
 // flightOf is the flight of a step.
@@ -107,7 +107,7 @@ type heldStep struct {
 	until time.Time
 }
 
-// Run runs the agent until ctx ends. Containers keep running after that.
+// Run runs the agent until ctx ends. The containers keep running after that.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.work.Wait()
@@ -123,7 +123,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			"write are not mounted: " + why)
 	}
 	for _, uid := range a.disk.Pods() {
-		r := l.o.RecordOf(uid) // so that the files of undesired pods are cleaned
+		r := l.o.RecordOf(uid) // so that the files of undesired pods are removed
 		for name, attempt := range a.disk.attempts(uid) {
 			r.ContainerOf(name).Attempt = attempt
 		}
@@ -158,7 +158,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// async runs do in the background; the loop calls done.
+// async runs do in the background. The loop calls the function that do returns.
 func (a *Agent) async(timeout time.Duration, do func(context.Context) (done func())) {
 	ctx := a.loop.ctx
 	a.work.Go(func() {
@@ -189,7 +189,7 @@ func (a *Agent) cycle(now time.Time) time.Time {
 	at(a.pollEngine(now))
 	at(a.measureDue(now))
 	at(a.lookForPeripherals(now))
-	if l.report != nil { // before the first step: containers may read these values
+	if l.report != nil { // set before the first step, because containers may read these values
 		l.o.Node.Offers = hardware.Resources(l.report.Devices, l.desired.Profile, l.peripherals.connected()...)
 		l.o.Node.Allocatable = hardware.NodeStatus(*l.report, a.limits(), hardware.Software{}, l.o.Node.Offers...).Allocatable
 	}
@@ -223,14 +223,15 @@ func (a *Agent) cycle(now time.Time) time.Time {
 // changed records that the agent has changed containers.
 func (l *loop) changed() { l.dirty, l.steps = true, l.steps+1 }
 
-// stale reports whether steps must wait for a newer list of containers. A list from before our own
-// last change is always stale. If only others change containers, the newest list will do after
-// maxIdle: a slow engine may never return an unchanged one.
+// stale reports whether steps must wait for a newer list of containers. A list from before the
+// agent's own last change is always stale. If only other clients change containers, the newest list
+// is used after maxIdle: a slow engine may never return a list without a later change.
 func (l *loop) stale(now time.Time) bool {
 	return (l.dirty || l.listing) && (l.listedSteps != l.steps || now.Before(l.settledAt.Add(maxIdle)))
 }
 
-// settle computes steps until none of them only changes the agent's records, then starts them.
+// settle computes steps and applies those that only change the agent's records, until none of them
+// is left. Then it starts the other steps.
 func (a *Agent) settle(now time.Time) time.Time {
 	l := &a.loop
 	l.o.SetStarts(l.desired.Pods, now)
@@ -266,7 +267,7 @@ func (a *Agent) settle(now time.Time) time.Time {
 					}
 				}
 			case plan.Run, plan.Stop, plan.Remove, plan.Clean, plan.Refresh, plan.Probe, plan.Hook, plan.Update:
-				if !again { // after a record changes, steps are computed again
+				if !again { // a changed record requires a new computation
 					a.startStep(s, now)
 				}
 			}
@@ -286,7 +287,7 @@ func (a *Agent) settle(now time.Time) time.Time {
 
 // note stores the final status of ended pods, so that they stay ended after a restart, and drops
 // the notes of pods that the hub has dropped. A card may be slow or read-only: only the removal of
-// these pods' containers waits, for one try.
+// these pods' containers waits, for one attempt to store.
 func (a *Agent) note(now time.Time) {
 	l := &a.loop
 	wanted := map[string]*corev1.Pod{}
@@ -324,7 +325,7 @@ func (a *Agent) note(now time.Time) {
 	})
 }
 
-// noted records whether these notes are stored.
+// noted records whether the notes were stored.
 func (a *Agent) noted(notes []memory.PodNote, err error) {
 	l := &a.loop
 	l.savingNotes, l.noteAt = false, time.Time{}

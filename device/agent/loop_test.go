@@ -60,8 +60,8 @@ func TestADeletedPodIsStoppedWithinItsGraceAndThenAbsent(t *testing.T) {
 	})
 }
 
-// How a deleted pod ended is reported until the hub drops the pod, also after a long time without
-// network and restarts of the agent.
+// The agent reports how a deleted pod ended until the hub drops the pod, even after a long time
+// without network and after restarts of the agent.
 func TestHowADeletedPodEndedIsReportedUntilTheHubDropsIt(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -109,7 +109,7 @@ func TestHowADeletedPodEndedIsReportedUntilTheHubDropsIt(t *testing.T) {
 	}
 }
 
-// After a dismissal the hub needs no final statuses: without containers the device has left.
+// After a dismissal the hub needs no final statuses: a device without containers has left.
 func TestADismissedDeviceHoldsNoPodsInTheEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"), makePod("done", "exit 0"))
@@ -125,7 +125,7 @@ func TestADismissedDeviceHoldsNoPodsInTheEnd(t *testing.T) {
 }
 
 // wantEnd checks the reported phase of a deleted pod and the reasons with which its containers
-// ended; empty: they never started.
+// ended. A reason is empty if the container never started.
 func (d *device) wantEnd(name string, phase corev1.PodPhase, reasons ...string) {
 	d.t.Helper()
 	synctest.Wait()
@@ -219,7 +219,7 @@ func TestPodsThatEndStayEnded(t *testing.T) {
 					t.Errorf("terminated %v, want reason %s", term, c.reason)
 				}
 				d.wantContainers("job/c0#0 exited")
-				// also without its container, after a restart of the agent
+				// also after the container was removed and the agent restarted
 				d.end()
 				d.fake.Lose("flotilla_c0_job_default_uid-job_0")
 				d.start()
@@ -304,7 +304,7 @@ func TestWithoutItsDesiredStateADeviceRemovesNothing(t *testing.T) {
 		if g := d.agent.StoredGeneration(); g != 0 {
 			t.Errorf("it claims to have generation %d", g)
 		}
-		d.desire(1, makePod("web", "wait")) // the hub sends it again
+		d.desire(1, makePod("web", "wait")) // the hub repeats the desired state
 		time.Sleep(time.Second)
 		d.wantContainers("web/c0#0 running")
 		d.wantPhase("web", corev1.PodRunning, "")
@@ -333,8 +333,8 @@ func TestContainersOfOthersAreLeftAlone(t *testing.T) {
 	})
 }
 
-// An image committed from a container of the agent has its labels, and an image's author may set
-// them too: containers of such images that others started are not the agent's.
+// An image committed from a container of the agent has the agent's labels, and an image's author
+// may set them too. Containers that other clients start from such images are not the agent's.
 func TestLabelsOfAnImageDoNotMakeAContainerTheAgents(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))

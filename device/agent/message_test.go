@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// offerMessageApp offers the image "app": a container writes its first argument into the file in
-// its second, prints its third, and exits with 1 after a second.
+// offerMessageApp offers the image "app". A container writes its first argument into the file named
+// by the second, prints the third, and exits with code 1 after a second.
 func (d *device) offerMessageApp(t *testing.T) {
 	d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
@@ -96,7 +96,8 @@ func TestTerminationMessagesOfAPodAreLimitedTogether(t *testing.T) {
 	})
 }
 
-// The message files of earlier instances are removed with them; the status keeps the messages.
+// The message files of earlier instances are removed with the instances; the status keeps the
+// messages.
 func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.offerMessageApp(t)
@@ -112,7 +113,8 @@ func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 	})
 }
 
-// If something replaces the file, no other file of the device is read.
+// If the message file is replaced by a link, the agent does not read the file that the link leads
+// to.
 func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
 	d := notebook{volume.Disk{Root: t.TempDir()}}
 	secret := filepath.Join(d.Root, "secret")

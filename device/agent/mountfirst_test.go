@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// As with the kubelet a pod whose volume fails pulls no image. Its events come at most every two
-// minutes, since the card may be read-only for weeks.
+// As with the kubelet, a pod whose volume fails pulls no image. Its events come at most every two
+// minutes, because a card may be read-only for weeks.
 func TestAPodWhoseVolumeCannotBeMadePullsNothing(t *testing.T) {
 	for name, source := range map[string]corev1.VolumeSource{
 		"a config map that is not there":       {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}},

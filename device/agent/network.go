@@ -15,30 +15,30 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// A podNetwork is what the agent knows of the pods' network, for conditions and for back-off.
+// A podNetwork is the agent's knowledge about the pods' network, for conditions and for back-off.
 type podNetwork struct {
-	absent  bool   // the network is known to be absent
-	block   string // of problem
-	problem string // why containers are not on the network; empty: they are
+	absent  bool   // the agent knows that the network is absent
+	block   string // block of addresses that has the problem
+	problem string // why containers are not on the network; empty if they are
 	asking  bool
-	askAt   time.Time // the next check
+	askAt   time.Time // time of the next check
 }
 
 const (
-	networkRetry = time.Minute     // while the network fails: no pod may come here to try it
-	networkTime  = 5 * time.Minute // while it works: on another site its addresses may be in use
+	networkRetry = time.Minute     // interval while the network fails, because no new pod comes to this node
+	networkTime  = 5 * time.Minute // interval while the network works: on another site its addresses may be in use
 )
 
 // Network is the network for the pods of a node with a block of addresses. Its labels distinguish
-// it from networks of others.
+// it from other clients' networks.
 func Network(node, stateDirID, block string) engine.Network {
 	return engine.Network{Name: "flotilla-" + node, CIDR: block,
 		Labels: map[string]string{plan.LabelAgent: node, plan.LabelStateDir: stateDirID}}
 }
 
-// join puts a new container on the network with the node's addresses, and creates that network. If
-// this fails the container uses the engine's default network: it should run all the same. Running
-// containers stay on theirs.
+// join adds a new container to the network with the node's addresses, and creates the network if
+// needed. If that fails, the container uses the engine's default network, so that it runs anyway.
+// Running containers stay on their network.
 func (a *Agent) join(ctx context.Context, j job, spec *engine.Spec) error {
 	if j.block == "" || spec.HostNetwork || spec.NetworkOf != "" {
 		return nil
@@ -46,7 +46,7 @@ func (a *Agent) join(ctx context.Context, j job, spec *engine.Spec) error {
 	n := Network(j.node.Name, j.node.StateDir, j.block)
 	err := j.engine.EnsureNetwork(ctx, n)
 	if err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable)) {
-		return err // for another try
+		return err // the step is tried again
 	}
 	if err == nil {
 		spec.Network = n.Name
@@ -55,7 +55,7 @@ func (a *Agent) join(ctx context.Context, j job, spec *engine.Spec) error {
 	return nil
 }
 
-// checkNetwork checks at intervals whether the node's addresses are usable.
+// checkNetwork checks at intervals whether the node's block of addresses is usable.
 func (a *Agent) checkNetwork(now time.Time) (next time.Time) {
 	l := &a.loop
 	n := &l.network
@@ -102,7 +102,7 @@ func (a *Agent) networkDone(block string, err error) {
 	n.problem = err.Error()
 }
 
-// removeNetwork removes the network once the node has no pods, so that it blocks no addresses.
+// removeNetwork removes the network of a node without pods, so that it blocks no addresses.
 func (a *Agent) removeNetwork() {
 	l := &a.loop
 	if l.network.absent || len(l.desired.Pods) > 0 || len(l.o.Containers) > 0 || len(l.o.Busy) > 0 {
@@ -122,8 +122,8 @@ func (a *Agent) removeNetwork() {
 	})
 }
 
-// networkCondition says whether pods get the node's addresses. If not, the scheduler sends no more
-// pods, since others would use addresses that do not work. Present pods keep running.
+// networkCondition reports whether pods get the node's addresses. If not, the scheduler sends no
+// more pods, because other pods could not reach them. Present pods keep running.
 func (l *loop) networkCondition() corev1.NodeCondition {
 	c := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated",
 		Message: "containers use the engine's own network"}
@@ -154,7 +154,7 @@ func (l *loop) networkCondition() corev1.NodeCondition {
 type resolver struct{ servers, searches, options []string }
 
 // applyDNS adds the pod's dnsConfig to the device's resolver, as the kubelet does, unless dnsPolicy
-// is None. An engine given no servers uses the device's own.
+// is None. An engine without configured servers uses those of the device.
 func applyDNS(spec *engine.Spec, pod *corev1.Pod) {
 	if pod.Spec.DNSConfig == nil || pod.Spec.DNSPolicy == corev1.DNSNone {
 		return
@@ -171,10 +171,10 @@ func applyDNS(spec *engine.Spec, pod *corev1.Pod) {
 	}
 }
 
-// deviceResolver is the device's resolver for containers: behind systemd-resolved its upstream
-// servers, and no loopback address, since a container has its own loopback.
+// deviceResolver returns the device's resolver for containers. With systemd-resolved it has the
+// upstream servers. It never has a loopback address, because a container has its own loopback.
 func deviceResolver(read func(string) ([]byte, error)) resolver {
-	file, _ := read("/etc/resolv.conf") // a missing file adds nothing
+	file, _ := read("/etc/resolv.conf") // a missing file has no entries
 	r := readResolver(string(file))
 	if slices.Equal(r.servers, []string{"127.0.0.53"}) {
 		if file, err := read("/run/systemd/resolve/resolv.conf"); err == nil {
@@ -188,7 +188,8 @@ func deviceResolver(read func(string) ([]byte, error)) resolver {
 	return r
 }
 
-// readResolver parses a resolv.conf. As in resolv.conf(5) the last search and options lines count.
+// readResolver parses a resolv.conf. As in resolv.conf(5), the last search line and the last
+// options line are used.
 func readResolver(file string) (r resolver) {
 	for line := range strings.Lines(file) {
 		words := strings.Fields(line)

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// desireBlock stores a desired state of these pods for a node with a block of addresses.
+// desireBlock stores a desired state with the given pods for a node with a block of addresses.
 func (d *device) desireBlock(generation int64, block string, pods ...corev1.Pod) {
 	d.t.Helper()
 	if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", PodCIDR: block, Pods: pods}); err != nil {
@@ -58,7 +58,7 @@ func (d *device) networkUnavailable() (c corev1.NodeCondition) {
 	return c
 }
 
-const engines = "172.17.0.0/16" // addresses of the fake's default network
+const engines = "172.17.0.0/16" // addresses of the fake engine's default network
 
 func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
@@ -70,7 +70,7 @@ func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 		d.fake.Record()
 		d.desireBlock(1, "10.64.3.0/24", makePod("one", "wait"), makePod("two", "wait", "wait"), host)
 		d.wantAddress("one", "10.64.3.0/24")
-		d.wantAddress("two", "10.64.3.0/24") // through its sandbox
+		d.wantAddress("two", "10.64.3.0/24") // the address of its sandbox
 		if st, ok := d.pod("host"); !ok || st.PodIP != "192.0.2.7" {
 			t.Errorf("the pod on the device's network has the address %q", st.PodIP)
 		}
@@ -94,7 +94,7 @@ func (d *device) networks() (out []string) {
 func TestWithoutItsNetworkAPodRunsOnTheDefaultOne(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		overlap := errors.New("its addresses overlap 10.64.0.0/16, which this device reaches through eth0")
-		for range 3 { // two containers, and the agent's own check
+		for range 3 { // two containers and the agent's own check try the network
 			d.fake.Fail("EnsureNetwork", overlap)
 		}
 		d.desireBlock(1, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"))
@@ -112,7 +112,7 @@ func TestWithoutItsNetworkAPodRunsOnTheDefaultOne(t *testing.T) {
 		}
 		d.desireBlock(2, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"), makePod("c", "wait"))
 		d.wantAddress("c", "10.64.3.0/24") // the conflict is over
-		d.wantAddress("a", engines)        // without a restart
+		d.wantAddress("a", engines)        // pod a was not restarted
 		d.wantNetwork(corev1.ConditionFalse, "those that ran before keep theirs")
 	})
 }
@@ -133,7 +133,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.wantAddress("a", "10.64.3.0/24")
 
-		// A new block is for new pods: the old network is in use.
+		// A new block is for new pods, because the old network is in use.
 		d.desireBlock(3, "10.64.9.0/24", makePod("a", "wait"), makePod("b", "wait"))
 		d.wantAddress("a", "10.64.3.0/24")
 		d.wantAddress("b", engines)
@@ -163,7 +163,7 @@ func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 		if got := d.networks(); len(got) != 1 {
 			t.Fatalf("with one pod left: %v", got)
 		}
-		d.end() // a restarted agent knows the network
+		d.end() // a restarted agent finds the network
 		d.start()
 		d.desireBlock(3, "10.64.3.0/24")
 		time.Sleep(2 * time.Minute)
@@ -175,8 +175,8 @@ func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 	})
 }
 
-// A node whose network fails gets no pods that would try it again: the agent tries by itself, and
-// reports the failure before the first pod.
+// A node whose network fails gets no new pods that would try the network. So the agent tries it
+// itself, and reports a failure before the first pod.
 func TestANodeReportsItsNetworkBeforeTheFirstPod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
@@ -187,7 +187,7 @@ func TestANodeReportsItsNetworkBeforeTheFirstPod(t *testing.T) {
 		}
 		d.desireBlock(1, "10.64.3.0/24")
 		d.wantNetwork(corev1.ConditionTrue, "through wlan0")
-		d.end() // a restarted agent detects it too
+		d.end() // a restarted agent detects the conflict too
 		d.start()
 		time.Sleep(2 * time.Second)
 		d.wantNetwork(corev1.ConditionTrue, "through wlan0")
@@ -196,7 +196,7 @@ func TestANodeReportsItsNetworkBeforeTheFirstPod(t *testing.T) {
 		d.desireBlock(2, "10.64.3.0/24", makePod("a", "wait"))
 		d.wantAddress("a", "10.64.3.0/24")
 		d.fake.Fail("EnsureNetwork", inTheWay)
-		time.Sleep(6 * time.Minute) // the device has moved, with its network
+		time.Sleep(6 * time.Minute) // the device has moved to a site where the addresses are in use
 		d.desireBlock(3, "engine's choice", makePod("a", "wait"))
 		d.wantNetwork(corev1.ConditionTrue, "engine's choice")
 		d.desireBlock(4, "10.64.9.0/24", makePod("a", "wait"))
@@ -214,14 +214,14 @@ func TestWithoutAnEngineThePodsNetworkIsMissing(t *testing.T) {
 		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		d.wantNetwork(corev1.ConditionFalse, "10.64.3.0/24")
-		d.fake.SetDown(true) // running pods keep their address
+		d.fake.SetDown(true) // running pods keep their addresses
 		time.Sleep(time.Minute)
 		d.wantNetwork(corev1.ConditionFalse, "10.64.3.0/24")
 	})
 }
 
-// With a real engine pods have addresses of the block, reach each other and are probed there; a
-// block that overlaps the device's network creates no network.
+// With a real engine, pods have addresses of the block, reach each other and are probed there. No
+// network is created for a block that overlaps the device's network.
 func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -273,13 +273,13 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 			}
 		}
 
-		// Without pods there is no network.
+		// Without pods the network is removed.
 		store(2, block.String(), deletedPod(web, 0), deletedPod(caller, 0))
 		d.await("they are gone", func() bool { return d.pod("web") == nil && d.pod("pair") == nil })
 		store(3, block.String())
 		d.await("the network is gone", func() bool {
 			probe := Network(d.node, "another", block.String())
-			return d.eng.RemoveNetwork(t.Context(), probe) == nil // a present one is not the agent's
+			return d.eng.RemoveNetwork(t.Context(), probe) == nil // an existing network of this name is not the agent's
 		})
 
 		// The device's own network has priority.
@@ -301,7 +301,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 	})
 }
 
-// ownNetwork is a network of this machine that is not an engine's.
+// ownNetwork is a network of this machine that does not belong to an engine.
 func ownNetwork(t *testing.T) netip.Prefix {
 	t.Helper()
 	links, err := net.Interfaces()
@@ -309,7 +309,7 @@ func ownNetwork(t *testing.T) netip.Prefix {
 		t.Fatal(err)
 	}
 	for _, link := range links {
-		_, err := os.Stat("/sys/class/net/" + link.Name + "/bridge") // bridges are an engine's
+		_, err := os.Stat("/sys/class/net/" + link.Name + "/bridge") // a bridge belongs to an engine
 		if link.Flags&net.FlagLoopback != 0 || link.Flags&net.FlagUp == 0 || err == nil {
 			continue
 		}

@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// maxImages limits the images in a status, biggest first, like the kubelet's
+// maxImages limits the images in a status to the biggest, like the kubelet's
 // --node-status-max-images.
 const maxImages = 50
 
@@ -88,14 +88,14 @@ func (a *Agent) measureDue(now time.Time) (next time.Time) {
 			return func() {
 				l.listingImages = false
 				if err != nil {
-					images = nil // rather no list than an old one
+					images = nil // an old list would be wrong, so the status has none
 				}
 				l.images = images
 			}
 		})
 	}
 	next = now.Add(maxIdle)
-	// A measurement whose time is in the past is in progress, and wakes the loop itself.
+	// A measurement with a time in the past is in progress, and wakes the loop when it ends.
 	for _, t := range []time.Time{l.reportAt, l.statsAt, l.imagesAt} {
 		if t.After(now) && t.Before(next) {
 			next = t
@@ -104,14 +104,15 @@ func (a *Agent) measureDue(now time.Time) (next time.Time) {
 	return next
 }
 
-// limits are the reservations and thresholds in force: defaults, board profile, flags.
+// limits are the effective reservations and thresholds: flags override the board profile, which
+// overrides the defaults.
 func (a *Agent) limits() hardware.Limits {
 	lim, err := hardware.With(a.loop.desired.Profile, a.c.Flags)
 	a.trouble("part of the board profile is invalid", err)
 	return lim
 }
 
-// updatePressure computes the pressure conditions and starts to reclaim.
+// updatePressure computes the pressure conditions and starts to reclaim resources.
 func (a *Agent) updatePressure(now time.Time) {
 	l := &a.loop
 	l.conditions, l.pressure = hardware.Pressure(l.stats, a.limits(), l.pressure, now)
@@ -150,11 +151,12 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	if a.c.Memory.Dir() != "" { // a simulated device has no volumes
 		st.Conditions = append(st.Conditions, a.disk.Condition(), stored(a.c.Memory.Trouble()))
 	}
-	st.Conditions = append(st.Conditions, a.readiness(st, now)) // last: it summarizes the others
+	st.Conditions = append(st.Conditions, a.readiness(st, now)) // last, because it summarizes the others
 	return st, true
 }
 
-// stored says whether the device knows its workloads after a reboot without network.
+// stored is the condition that says whether the device knows its workloads after a reboot without
+// network.
 func stored(trouble string) corev1.NodeCondition {
 	if trouble == "" {
 		return corev1.NodeCondition{Type: fleet.ConditionStateStored, Status: corev1.ConditionTrue, Reason: "StateStored",
@@ -164,7 +166,7 @@ func stored(trouble string) corev1.NodeCondition {
 		Message: bound.Text(trouble, 1000)}
 }
 
-// readiness is the Ready condition with every reason against it.
+// readiness is the Ready condition. Its message has every reason against readiness.
 func (a *Agent) readiness(st corev1.NodeStatus, now time.Time) corev1.NodeCondition {
 	l := &a.loop
 	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
@@ -215,8 +217,8 @@ func imagesOf(images []engine.Image) []corev1.ContainerImage {
 	return out
 }
 
-// publish makes changes visible and announces them to the hub. Heartbeats and fluctuating readings
-// are not changes.
+// publish makes changes visible and announces them to the hub. Heartbeats and small changes of
+// readings do not count as changes.
 func (a *Agent) publish(now time.Time) {
 	l := &a.loop
 	st, ok := a.nodeStatus(now)
@@ -243,7 +245,7 @@ func (a *Agent) publish(now time.Time) {
 	statusChanged, podsChanged := false, false
 	if ok {
 		keepTimes(a.published.status.Conditions, st.Conditions, now)
-		// The hub waits for the profile's name, even if the status does not change.
+		// The hub waits for the profile's name even if the status does not change.
 		statusChanged = !slices.Equal(a.published.volumes, volumes) || !fleet.SameStatus(a.published.status, st) ||
 			a.published.profile != profile
 		if a.published.last != l.report {
@@ -272,7 +274,7 @@ func (a *Agent) publish(now time.Time) {
 	}
 }
 
-// keepTimes keeps the transition times of conditions with an unchanged status.
+// keepTimes keeps the transition times of conditions whose status is unchanged.
 func keepTimes(old, next []corev1.NodeCondition, now time.Time) {
 	for i := range next {
 		next[i].LastHeartbeatTime = metav1.NewTime(now.Truncate(time.Second))
@@ -286,28 +288,28 @@ func keepTimes(old, next []corev1.NodeCondition, now time.Time) {
 	}
 }
 
-// equal is Kubernetes' equality, with the faster reflect.DeepEqual first: most cycles change
-// nothing.
+// equal is Kubernetes' equality. It tries the faster reflect.DeepEqual first, because most cycles
+// change nothing.
 func equal(a, b any) bool { return reflect.DeepEqual(a, b) || apiequality.Semantic.DeepEqual(a, b) }
 
-// onlineCPUs are the device's processors; empty if the kernel does not list them.
+// onlineCPUs are the device's processors. The set is empty if the kernel does not list them.
 func onlineCPUs(sysDir string) plan.CPUSet {
 	text, _ := os.ReadFile(filepath.Join(sysDir, "devices/system/cpu/online"))
 	return plan.ParseCPUs(string(text))
 }
 
-// vitalsTime is the interval of the figures that the hub stores. They use existing measurements
-// only, and an unchanged status is not sent sooner.
+// vitalsTime is the interval of the vitals that the hub stores. They use existing measurements, and
+// never cause an earlier status.
 const vitalsTime = 150 * time.Second
 
-// A vitalSample is the input of the next figures.
+// A vitalSample is the input of the next vitals.
 type vitalSample struct {
 	at    time.Time // zero: not measured yet
 	stats hardware.Stats
 }
 
-// vitalsOf are the figures at now; processor figures cover the time since before. Unknown readings
-// are absent.
+// vitalsOf returns the vitals at the time of now. Processor values cover the time since before.
+// Unknown readings are absent.
 func vitalsOf(before, now vitalSample, r *hardware.Report) *wire.Vitals {
 	var v wire.Vitals
 	figure := func(f float64) *float64 {
@@ -339,8 +341,8 @@ func vitalsOf(before, now vitalSample, r *hardware.Report) *wire.Vitals {
 	return &v
 }
 
-// isSupply reports by its name whether an input of a hardware monitor is the board's supply: the
-// bus voltage of a power monitor such as an INA226, or a matching label.
+// isSupply reports whether the input of a hardware monitor with this name is the board's supply:
+// the bus voltage of a power monitor such as an INA226, or a matching label.
 func isSupply(name string) bool {
 	name = strings.ToLower(name)
 	if chip, ok := strings.CutPrefix(name, "ina2"); ok && len(chip) == 2 {
@@ -355,7 +357,7 @@ func isSupply(name string) bool {
 	})
 }
 
-// updateVitals computes the figures when they are due.
+// updateVitals computes the vitals when they are due.
 func (a *Agent) updateVitals(now time.Time) {
 	l := &a.loop
 	if l.report == nil || now.Sub(l.vital.at) < vitalsTime {

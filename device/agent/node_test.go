@@ -13,7 +13,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A change is sent to the hub at once; S11 TestNodeStatusHasChanged.
+// The agent sends each change of the status at once, and nothing else (scenario S11,
+// TestNodeStatusHasChanged).
 func TestChangesOfTheStatus(t *testing.T) {
 	at := func(sec int64) metav1.Time { return metav1.Unix(sec, 0) }
 	base := func() corev1.NodeStatus {

@@ -24,14 +24,14 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// A notebook is the directory of the pods' volumes, with the agent's notes beside them: containers
-// that it made, hooks and probes that have passed, termination messages.
+// A notebook is the directory of the pods' volumes. It also has the agent's notes: containers that
+// it created, completed hooks and passed probes, termination messages.
 type notebook struct{ volume.Disk }
 
-// OwnContainers returns the containers of a list that the agent with this directory made. Labels
+// OwnContainers returns the containers of a list that the agent with this directory created. Labels
 // may come from an image, and names can be changed, so the agent notes each container's id before
-// its start. A container with its labels and exact name but without a note is of an earlier version
-// or was interrupted, and gets a note.
+// its start. A container without a note but with the agent's labels and the exact name is from an
+// earlier version or an interrupted start; it gets a note.
 func OwnContainers(dir string, list []engine.Container) []engine.Container {
 	d := notebook{volume.Disk{Root: dir}}
 	return slices.DeleteFunc(list, func(c engine.Container) bool {
@@ -55,14 +55,14 @@ func OwnContainers(dir string, list []engine.Container) []engine.Container {
 
 const madePrefix = ".made-"
 
-// madeNote is the file of the note that the agent made a container. Like the container it outlives
-// a boot.
+// madeNote is the path of the note that the agent created a container. Like the container, the note
+// outlives a boot.
 func (d *notebook) madeNote(uid types.UID, container, attempt, id string) string {
 	return filepath.Join(d.Root, volume.PodsDir, string(uid),
 		filepath.Base(madePrefix+attempt+"-"+cmp.Or(container, "POD")+"-"+id))
 }
 
-// noteMade records that a container is the agent's. Without the note its name counts.
+// noteMade records that a container is the agent's. Without the note, the container's name decides.
 func (d *notebook) noteMade(s plan.Step, id string) {
 	path := d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), id)
 	if d.Root != "" && podspec.IsUID(s.Place.Pod) && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
@@ -77,8 +77,8 @@ func (d *notebook) forgetMade(s plan.Step) {
 	}
 }
 
-// attempts returns the newest noted attempt of each container of a pod: its restart count
-// continues, even if the container was removed by others.
+// attempts returns the newest noted attempt of each container of a pod, so that its restart count
+// continues even if another client removed the container.
 func (d *notebook) attempts(uid types.UID) map[string]int {
 	out := map[string]int{}
 	list, _ := os.ReadDir(filepath.Join(d.Root, volume.PodsDir, string(uid))) // the pod may have no files
@@ -98,8 +98,8 @@ func (d *notebook) attempts(uid types.UID) map[string]int {
 	return out
 }
 
-// A termination message is in a file that the agent binds into the container, or at the end of its
-// log. The limits are the kubelet's.
+// A termination message comes from a file that the agent mounts into the container, or from the end
+// of the container's log. The limits are the kubelet's.
 const (
 	maxLogMessage  = 2048 // bytes
 	maxLogLines    = 80
@@ -110,8 +110,8 @@ func messageName(at plan.Place, attempt int) string {
 	return filepath.Join(volume.PodsDir, string(at.Pod), ".message-"+at.Container+"-"+strconv.Itoa(attempt))
 }
 
-// makeMessageFile makes the file for a container's termination message. Empty: a volume is mounted
-// there, or this device stores nothing.
+// makeMessageFile creates the file for a container's termination message. It returns "" if a volume
+// is mounted at that path, or if the device has no volumes.
 func (d *notebook) makeMessageFile(s plan.Step) (source string, err error) {
 	target := path.Clean(podspec.MessagePath(s.Spec))
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts,
@@ -133,16 +133,16 @@ func (d *notebook) makeMessageFile(s plan.Step) (source string, err error) {
 	if err := root.WriteFile(name, nil, 0o600); err != nil {
 		return "", err
 	}
-	if err := root.Chmod(name, 0o666); err != nil { // against the umask: the container's user is unknown
+	if err := root.Chmod(name, 0o666); err != nil { // the umask must not restrict it: the container's user is unknown
 		return "", err
 	}
 	return filepath.Join(d.Root, name), nil
 }
 
-// forgetMessage removes the message file of a container that is being removed.
+// forgetMessage removes the message file of a container that the agent removes.
 func (d *notebook) forgetMessage(s plan.Step) {
 	if d.Root != "" && podspec.IsUID(s.Place.Pod) && s.Place.Container != "" {
-		_ = os.Remove(filepath.Join(d.Root, messageName(s.Place, s.Attempt))) // or with the pod
+		_ = os.Remove(filepath.Join(d.Root, messageName(s.Place, s.Attempt))) // a file that remains is removed with the pod
 	}
 }
 
@@ -168,7 +168,7 @@ func (d *notebook) readMessage(at plan.Place, attempt int) string {
 }
 
 // readMessages reads the termination messages of ended containers into the Error field of the list.
-// known are those read before, by id.
+// known has the messages that were read before, by container id.
 func (a *Agent) readMessages(ctx context.Context, e engine.Engine, list []engine.Container, node plan.Facts,
 	logFallback map[plan.Place]bool, known map[string]string) map[string]string {
 	now := map[string]string{}

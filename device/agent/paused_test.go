@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/device/request"
 )
 
-// A paused container is not ready, whatever its last probe.
+// A paused container is not ready, whatever the result of its last probe.
 func TestAPausedContainerIsNotReady(t *testing.T) {
 	for name, kind := range map[string]*corev1.Probe{"without probes": nil, "with a readiness probe": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}} {
 		t.Run(name, func(t *testing.T) {

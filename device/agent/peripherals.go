@@ -19,20 +19,20 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Intervals at which the board profile's peripherals are looked for. It also happens when the agent
-// starts, the profile changes, or a device is plugged in or out.
+// Intervals at which the agent looks for the board profile's peripherals. It also looks when it
+// starts, when the profile changes, and when a device is plugged in or out.
 const (
 	peripheralsTime = 10 * time.Minute
-	missingTime     = time.Minute // while a peripheral is missing
+	missingTime     = time.Minute // interval while a peripheral is missing
 )
 
 // peripherals is the state of the board profile's peripherals.
 type peripherals struct {
-	wanted  []fleet.Peripheral // as of the last look
-	devices []hardware.Device  // plugged in at the last look
-	at      time.Time          // the next look
+	wanted  []fleet.Peripheral // the profile's peripherals at the last look
+	devices []hardware.Device  // the plugged devices at the last look
+	at      time.Time          // time of the next look
 	looking bool
-	known   []hardware.Presence // the results; nil: none yet
+	known   []hardware.Presence // the results; nil before the first look
 }
 
 // connected are the peripherals that pods can use.
@@ -60,7 +60,7 @@ func (a *Agent) lookForPeripherals(now time.Time) (next time.Time) {
 		return now.Add(peripheralsTime)
 	}
 	changed := !reflect.DeepEqual(p.wanted, want) || !reflect.DeepEqual(p.devices, l.report.Devices)
-	if p.looking || !l.everListed || !changed && now.Before(p.at) { // not seen: a container may hold the bus
+	if p.looking || !l.everListed || !changed && now.Before(p.at) { // before the first list, a container may hold the bus
 		return now.Add(missingTime)
 	}
 	if !reflect.DeepEqual(p.wanted, want) {
@@ -93,8 +93,8 @@ func (a *Agent) lookForPeripherals(now time.Time) (next time.Time) {
 	return p.at
 }
 
-// keepUnknown keeps the earlier result of a peripheral that could not be queried. One that was
-// never queried counts as present if a container holds its bus.
+// keepUnknown keeps the earlier result of a peripheral that could not be queried. Without an
+// earlier result, the peripheral counts as present if a container holds its bus.
 func keepUnknown(before, now []hardware.Presence) []hardware.Presence {
 	for i := range now {
 		if now[i].Unasked && i < len(before) {
@@ -104,7 +104,7 @@ func keepUnknown(before, now []hardware.Presence) []hardware.Presence {
 	return now
 }
 
-// reportPeripherals reports peripherals that are missing or back.
+// reportPeripherals reports peripherals that have gone or come back.
 func (a *Agent) reportPeripherals(before, now []hardware.Presence) {
 	for i, x := range now {
 		was := ""
@@ -123,7 +123,7 @@ func (a *Agent) reportPeripherals(before, now []hardware.Presence) {
 	}
 }
 
-// condition says whether all peripherals are present. Not ok: the profile names none.
+// condition says whether all peripherals are present. ok is false if the profile lists none.
 func (p *peripherals) condition() (c corev1.NodeCondition, ok bool) {
 	c = corev1.NodeCondition{Type: fleet.ConditionPeripheralsPresent, Status: corev1.ConditionTrue,
 		Reason: "PeripheralsPresent", Message: "all peripherals of the board profile are there"}
@@ -144,7 +144,7 @@ func (p *peripherals) condition() (c corev1.NodeCondition, ok bool) {
 	return c, true
 }
 
-// addDevices adds a container's devices to its spec, with their current nodes and the groups that
+// addDevices adds a container's devices to its spec, with their present nodes and the groups that
 // may open them.
 func addDevices(spec *engine.Spec, devices []hardware.Device,
 	look func(hardware.Device) (hardware.Device, []hardware.Node, error)) error {
@@ -196,8 +196,8 @@ func (a *Agent) watch(ctx context.Context) {
 	})
 }
 
-// reportPlugged reports devices that were plugged in or out between two reports, and the containers
-// that have them.
+// reportPlugged reports the devices that were plugged in or out between two reports, and the
+// containers that use them.
 func (a *Agent) reportPlugged(before, now *hardware.Report) {
 	if before == nil {
 		return

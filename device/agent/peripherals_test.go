@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// fakePeripherals is the peripherals of a board, and the number of queries.
+// fakePeripherals are the peripherals of a board. It counts the queries.
 type fakePeripherals struct {
 	mu    sync.Mutex
 	gone  bool
@@ -57,8 +57,8 @@ func (d *device) node(kind corev1.NodeConditionType) corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// Peripherals are queried rarely, and never on a bus that a container has. They become a condition
-// and a resource.
+// The agent queries peripherals rarely, and never on a bus that a container uses. They become a
+// condition and a resource.
 func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		w, one := &fakePeripherals{}, int64(1)
@@ -105,7 +105,8 @@ func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 		if got := strings.Join(d.reasons(), " "); !strings.Contains(got, "PeripheralMissing PeripheralPresent") {
 			t.Errorf("the events are %s", got)
 		}
-		// A pod has the peripheral and its bus: it is not queried, and keeps its state.
+		// A pod uses the peripheral and its bus. The agent does not query the peripheral, and keeps
+		// its state.
 		desire(2, requesting("reader", "env", "1", "wait"))
 		time.Sleep(time.Minute)
 		d.wantDevices("reader", "/dev/i2c-1")
@@ -116,7 +117,7 @@ func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 || !slices.Contains(w.held, "/dev/i2c-1") {
 			t.Errorf("while a pod has it: %+v, allocatable %d, held %q", c, amount(), w.held)
 		}
-		// It leaves the profile.
+		// The profile no longer lists the peripheral.
 		profile.Spec.Peripherals = nil
 		desire(3)
 		time.Sleep(time.Minute)

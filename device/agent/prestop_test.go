@@ -15,8 +15,8 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 	for name, c := range map[string]struct {
 		hook   *corev1.LifecycleHandler
 		grace  int64
-		stop   string // the call to the engine
-		at     int    // when the container has gone
+		stop   string // the expected stop call to the engine
+		at     int    // seconds until the container has gone
 		failed bool
 	}{
 		"after a short hook TERM is sent with the rest of the grace": {execHook("bye", "4", "0"), 30, "26s", 4, false},

@@ -23,7 +23,7 @@ func execProbe(p corev1.Probe) *corev1.Probe {
 	return &p
 }
 
-// failing plays a container whose check fails after so long.
+// failing is a container whose check fails after a time.
 func failing(from time.Duration) enginetest.Program {
 	return func(engine.Spec, int) enginetest.Play {
 		began := time.Now()
@@ -119,7 +119,7 @@ func TestAStartupProbeDelaysTheOthers(t *testing.T) {
 	})
 }
 
-// An engine that restarts or hangs is not the container's fault.
+// If the engine restarts or hangs, the container's probes do not fail.
 func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 	for name, away := range map[string]func(d *device){
 		"it stops for a moment": func(d *device) {
@@ -166,12 +166,12 @@ func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 	}
 }
 
-// As with the kubelet a probe that cannot be made is not the container's fault.
+// As with the kubelet, a probe that cannot run is not a failed probe.
 func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 	full := errors.New("run a command in container: write exec session: no space left on device")
 	for name, c := range map[string]struct {
 		probe corev1.ProbeHandler
-		fails []error // of the next commands
+		fails []error // errors of the next commands
 		dies  bool
 	}{
 		"the card is too full to run a command": {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}, []error{full, full, full}, false},
@@ -208,13 +208,13 @@ func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 	}
 }
 
-// A pod on the device's network is probed at the loopback while the device has no address: an
+// While the device has no address, the agent probes a host-network pod at the loopback address. An
 // unplugged cable restarts nothing, and hooks work without it.
 func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 	for name, c := range map[string]struct {
-		listens string // the program's address
+		listens string // address at which the program listens
 		sick    bool
-		fails   string // the probe's error; empty: it succeeds
+		fails   string // the probe's error; empty if the probe succeeds
 		dies    bool
 	}{
 		"it listens everywhere":               {"0.0.0.0", false, "", false},
@@ -286,7 +286,7 @@ func (d *device) messagesOf(reason string) (out []string) {
 	return out
 }
 
-// As with the kubelet (KEP-4781) probe results survive a restart of the agent: an upgrade makes no
+// As with the kubelet (KEP-4781), probe results survive a restart of the agent: an upgrade makes no
 // pod unready, and a passed startup probe does not run again.
 func TestProbeResultsSurviveARestartOfTheAgent(t *testing.T) {
 	for name, startup := range map[string]bool{"readiness": false, "startup and readiness": true} {
@@ -320,7 +320,7 @@ func TestProbeResultsSurviveARestartOfTheAgent(t *testing.T) {
 				again := func() {
 					d.end()
 					d.start()
-					time.Sleep(time.Second) // the first probe's response takes longer
+					time.Sleep(time.Second) // the first response after the restart takes longer
 				}
 				d.desire(1, p)
 				time.Sleep(30 * time.Second)

@@ -57,8 +57,8 @@ func send(t *testing.T, a *requesttest.Stream, r wire.Request) {
 	}
 }
 
-// Exec, attach and port-forward in a pod of three containers on one network; one listens on
-// 127.0.0.1 only.
+// Exec, attach and port-forward work in a pod of three containers on one network. One container
+// listens only on 127.0.0.1.
 func TestRealEngineServesRequests(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -137,7 +137,7 @@ func TestRealEngineServesRequests(t *testing.T) {
 	})
 }
 
-// runs reports whether a process with a word in its command line runs on this machine.
+// runs reports whether this machine runs a process with a word in its command line.
 func runs(word string) bool {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range lines {

@@ -49,7 +49,7 @@ func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 		tag, err := name.NewTag(fmt.Sprintf("%s/team-%d/web:1", strings.TrimPrefix(server.URL, "http://"), time.Now().UnixNano()))
 		must(t, err)
 		must(t, remote.Write(tag, pauseImage(t, tag.String())))
-		t.Cleanup(func() { // when no container uses it
+		t.Cleanup(func() { // after the containers, which use the image
 			if eng, err := openReal(socket); err == nil {
 				_ = eng.RemoveImage(context.Background(), tag.String())
 			}

@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A rootedBoard has the devices of a root directory with real device nodes.
+// A rootedBoard has the devices below a root directory, with real device nodes.
 type rootedBoard struct {
 	*board
 	root string
@@ -39,7 +39,8 @@ func (b rootedBoard) Look(d hardware.Device) (hardware.Device, []hardware.Node, 
 	return d.Look()
 }
 
-// fakeChip adds a GPIO chip to a root. Its node is that of a memory device, for this group only.
+// fakeChip adds a GPIO chip to a root directory. Its node is a memory device, and only this group
+// may open it.
 func fakeChip(t *testing.T, root, name, label string, minor uint32, group int) {
 	t.Helper()
 	node := filepath.Join(root, "dev", name)
@@ -87,8 +88,8 @@ func (d *realDevice) exec(pod string, command ...string) (output string, code in
 	return "", 0
 }
 
-// A container that is not root can open the device that it requested, and no other. A pod without a
-// free device is rejected, also by a restarted agent.
+// A container without root can open the device that it requested, and no other device. A pod
+// without a free device is rejected, also by a restarted agent.
 func TestRealEngineGivesDevices(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -146,8 +147,8 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		must(t, d.agent.Store(wire.Desired{Generation: 4, Hub: "h", Pods: []corev1.Pod{pods[1], late, heir}}))
 		d.await("a returned device is given again", func() bool { return ready(d.pod("heir")) })
 
-		// The kernel gives the node of a running container to another chip: no other container gets
-		// it meanwhile.
+		// The kernel gives the node of a running container's chip to another chip. No other
+		// container gets that node meanwhile.
 		if err := os.WriteFile(filepath.Join(root, "sys/class/gpio/chip0/label"), []byte("pinctrl-bcm2835"), 0o644); err != nil {
 			t.Fatal(err)
 		}

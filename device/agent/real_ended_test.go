@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A pod past its deadline has ended once its container has stopped, not before.
+// A pod past its deadline has ended only after its container has stopped.
 func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -50,8 +50,8 @@ func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 	})
 }
 
-// A pod whose sandbox has ended gets a new one and runs its init containers again; a restarted
-// agent knows that.
+// A pod whose sandbox has ended gets a new sandbox and runs its init containers again. A restarted
+// agent does not repeat them.
 func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

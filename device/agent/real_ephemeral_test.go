@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An ephemeral container is in its pod's network, sees its target's processes, outlives the agent,
-// and blocks neither restarts of its target nor the pod's end.
+// An ephemeral container is on its pod's network, sees its target's processes, and keeps running
+// without the agent. It blocks neither restarts of its target nor the pod's end.
 func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -68,7 +68,7 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 				t.Errorf("%s was replaced by a restart of the agent", name)
 			}
 		}
-		for restarts := int32(1); restarts <= 3; restarts++ { // a target's end kills the processes in its PID namespace
+		for restarts := int32(1); restarts <= 3; restarts++ { // when the target ends, the kernel kills the processes in its PID namespace
 			if err := d.eng.Stop(t.Context(), ids()["two/c0"], 0); err != nil {
 				t.Fatal(err)
 			}

@@ -34,9 +34,9 @@ func TestAPodWithItsOwnHostsFileHasASandbox(t *testing.T) {
 	}
 }
 
-// Every user can read the hosts file, also with a read-only root file system; a file that the pod
-// mounts there wins. It follows the pod's network, also after a restart of the agent, and is
-// removed with the pod.
+// Every user can read the hosts file, also with a read-only root file system. A volume that the pod
+// mounts there has priority. The file follows the pod's network, also after a restart of the agent,
+// and is removed with the pod.
 func TestRealEngineHasAPodsHosts(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -101,7 +101,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		if got, _ := os.ReadFile(own); string(got) != "its own\n" {
 			t.Errorf("the agent or the engine has written %q into a container's volume", got)
 		}
-		// The network and the agent's files in memory are lost while the agent is off, as after a
+		// While the agent is off, the network and the agent's files in memory are lost, as after a
 		// reboot.
 		d.end()
 		for _, c := range d.list() {
@@ -125,7 +125,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		d.await("all has gone", func() bool { return len(d.list()) == 0 && len(d.agent.disk.Pods()) == 0 })
 		b, err := os.ReadFile("/proc/self/mountinfo")
 		must(t, err)
-		for line := range strings.Lines(string(b)) { // other tests have mounts too
+		for line := range strings.Lines(string(b)) { // other tests mount directories too
 			if strings.Contains(line, d.dir+"/") && strings.Contains(line, "/.etc ") {
 				t.Errorf("a mount is left over: %s", line)
 			}

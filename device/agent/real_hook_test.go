@@ -12,7 +12,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// One hook runs in a container and one sends a request to it; both leave traces on the device.
+// One hook runs in a container and one sends a request to the container. Both leave files on the
+// device.
 func TestRealEngineRunsHooks(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -46,7 +47,7 @@ func TestRealEngineRunsHooks(t *testing.T) {
 			t.Error("gone without its preStop hook")
 		}
 
-		// a hook that fails, and an HTTP hook
+		// a pod with a failing hook and an HTTP hook
 		p = makePod("failing", "serve :8080")
 		p.UID = types.UID("uid-failing-" + d.node)
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever

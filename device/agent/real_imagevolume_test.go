@@ -52,7 +52,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 			t.Helper()
 			d.await(name+" ends", func() bool { st := d.pod(name); return st != nil && st.Phase == phase })
 		}
-		// remains of a killed agent: half a copy, and the container that read the image
+		// remains of a killed agent: a partial copy, and the container that reads the image
 		d.end()
 		images := filepath.Join(d.dir, "images")
 		must(t, os.MkdirAll(filepath.Join(images, ".new-"+id, "half"), 0o700))

@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Termination messages of root and of another user, with a read-only root file system, and from the
-// log.
+// Termination messages work for root and for another user, with a read-only root file system, and
+// from the log.
 func TestRealEngineShowsTerminationMessages(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

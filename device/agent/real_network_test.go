@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// All containers of a device are restarted from outside while its agent is off, the sandbox last:
-// the others run in the old network.
+// While the agent is off, another client restarts all containers of the device, the sandbox last.
+// So the others run in the old network.
 func TestRealEngineNetworkThatWasRestartedUnderItsPod(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

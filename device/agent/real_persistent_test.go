@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A pod's data in a persistent volume is there for the next pod, after a restart of the agent and
-// with a hub that does not name the volume. It is removed when the hub says so.
+// The data in a persistent volume is available to the next pod, after a restart of the agent and
+// with a hub that does not name the volume. It is removed when the hub requests that.
 func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -51,7 +51,7 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 		tell(nil)
 		d.await("the pod is gone", func() bool { return len(heldPods(d.agent)) == 0 && len(d.list()) == 0 })
 		d.end()
-		d.start() // the hub does not name the volume, and it stays
+		d.start() // the hub does not name the volume; the volume stays
 
 		claim.Made = true
 		tell([]wire.Volume{claim}, pod("reader", true, "cat", "/v/f", "then", "cat", "/v/sub/g"))

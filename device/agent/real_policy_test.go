@@ -40,7 +40,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// pidsOf reads a number of the pids cgroup of a process; -1: "max".
+// pidsOf reads a value from the pids cgroup of a process; -1 means "max".
 func pidsOf(t *testing.T, pid int, file string) int {
 	t.Helper()
 	lines, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
@@ -72,7 +72,8 @@ func pidsOf(t *testing.T, pid int, file string) int {
 	return 0
 }
 
-// A fork bomb gets no more processes than the limit. Without the owner's limit there is none.
+// A fork bomb gets no more processes than the owner's limit. Without the owner's limit there is no
+// limit.
 func TestRealEngineLimitsProcesses(t *testing.T) {
 	realEngines(t, func(t *testing.T, socket string) {
 		for _, limit := range []int64{0, 64, policy.Unlimited} {
@@ -101,7 +102,7 @@ func TestRealEngineLimitsProcesses(t *testing.T) {
 	})
 }
 
-// bomb starts 60 processes, of some six threads each, in a container at once.
+// bomb starts 60 processes of about six threads each, at the same time, in a container.
 func bomb(t *testing.T, d *realDevice, pid, limit int) {
 	var failed bool
 	most := 0
@@ -120,7 +121,7 @@ func bomb(t *testing.T, d *realDevice, pid, limit int) {
 			most = max(most, pidsOf(t, pid, "pids.current"))
 		}
 	}
-	// The limit stops forks, but not processes that the engine moves in from outside.
+	// The limit stops forks, but not processes that the engine adds from outside.
 	if !failed || most > limit+30 || most < 16 {
 		t.Errorf("the command failed: %v, with %d threads at most; want it to fail, and %d threads or fewer", failed, most, limit+30)
 	}
@@ -137,7 +138,7 @@ func (d *realDevice) desire(generation int64, pods ...corev1.Pod) {
 	}
 }
 
-// pauseImage is an image of the sandbox's program only; what distinguishes two of them.
+// pauseImage is an image with only the sandbox's program; the label distinguishes two such images.
 func pauseImage(t *testing.T, what string) v1.Image {
 	t.Helper()
 	program, err := pause.Program(runtime.GOARCH)
@@ -168,8 +169,8 @@ func pauseImage(t *testing.T, what string) v1.Image {
 	return img
 }
 
-// With a real engine and a registry, a tag moves from a signed image to an unsigned one between the
-// check and the pull.
+// With a real engine and a real registry, a tag moves from a signed to an unsigned image after the
+// signature check and before the pull. The signed image runs.
 func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 	t.Parallel()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -187,7 +188,7 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			handler.ServeHTTP(w, r)
 			if strings.HasSuffix(r.URL.Path, ".sig") && r.Method == http.MethodGet && moved.CompareAndSwap(false, true) {
-				move() // the signature was read: move the tag now
+				move() // the agent has read the signature: move the tag now
 			}
 		}))
 		defer server.Close()
@@ -220,7 +221,7 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 		moved.Store(false)
 
 		pinned := tag.Context().String() + "@" + digest.String()
-		t.Cleanup(func() { // when no container uses it
+		t.Cleanup(func() { // after the containers, which use the images
 			if eng, err := openReal(socket); err == nil {
 				_ = eng.RemoveImage(context.Background(), pinned)
 			}
@@ -241,7 +242,7 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 
 		other := pod.DeepCopy()
 		other.Name, other.UID = "evil", k8stypes.UID("uid-evil-"+d.node)
-		other.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways // the tag's current image
+		other.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways // pull the tag's present image
 		d.desire(2, pod, *other)
 		d.await("the image that is not signed waits", func() bool {
 			st := d.pod("evil")

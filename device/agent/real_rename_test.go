@@ -38,7 +38,7 @@ func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
 		pod.Spec.TerminationGracePeriodSeconds = new(int64)
 		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{pod}}))
 		d.await("the pod runs", func() bool { return ready(d.pod("web")) })
-		for i, c := range d.list() { // app containers and the sandbox
+		for i, c := range d.list() { // rename app containers and the sandbox
 			byHand(t, socket, "/containers/"+c.ID+"/rename?name="+d.node+"-"+string(rune('a'+i)))
 		}
 		d.end()
@@ -52,7 +52,7 @@ func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
 	})
 }
 
-// The kernel accepts connections for a paused container, so TCP probes would never fail.
+// The kernel accepts connections for a paused container, so a TCP probe alone would never fail.
 func TestRealEngineRestartsAPausedContainerByItsLivenessProbe(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

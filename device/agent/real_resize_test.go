@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// The kernel's limits follow a resize, without a restart unless the resizePolicy wants one, also
+// The kernel's limits follow a resize, without a restart unless the resizePolicy requires one, also
 // after a restart of the agent.
 func TestRealEngineResizesAPod(t *testing.T) {
 	t.Parallel()

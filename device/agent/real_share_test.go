@@ -15,7 +15,7 @@ import (
 )
 
 // Containers of a pod with a shared process namespace see each other's processes, and the end of
-// one stops no other. Other pods' processes are invisible.
+// one container does not stop another. Other pods' processes are invisible.
 func TestRealEngineSharesProcesses(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

@@ -11,7 +11,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// One pod fills its volume, one its root file system, and one keeps within its limits.
+// One pod exceeds the limit of its volume, one that of its root file system, and one stays within
+// its limits.
 func TestRealEngineEvictsPodsOverTheirStorageLimit(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

@@ -31,11 +31,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// onePodman runs one test at a time.
+// onePodman serializes the tests with Podman.
 var onePodman sync.Mutex
 
-// realEngines calls f with every real engine of this machine that has the test image, at once: most
-// of the time a test waits for its engine.
+// realEngines calls f in parallel with every real engine of this machine that has the test image. A
+// test mostly waits for its engine.
 func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 	if testing.Short() {
 		t.Skip("not with a real engine: -short")
@@ -46,7 +46,7 @@ func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 	} {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
-			if e.name == "podman" { // Podman needs minutes for several tests at once
+			if e.name == "podman" { // Podman needs minutes if several tests run at the same time
 				onePodman.Lock()
 				t.Cleanup(onePodman.Unlock)
 			}
@@ -66,10 +66,10 @@ func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 	}
 }
 
-// reals are the engines for the tests' own calls, by socket: each is opened once.
+// reals are the engines for the tests' own calls, by socket. Each engine is opened once.
 var reals sync.Map
 
-// openReal returns the engine at a socket, if it has the test image.
+// openReal opens the engine at a socket. It fails if the engine lacks the test image.
 func openReal(socket string) (engine.Engine, error) {
 	open, _ := reals.LoadOrStore(socket, sync.OnceValues(func() (engine.Engine, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -87,8 +87,8 @@ func openReal(socket string) (engine.Engine, error) {
 	return open.(func() (engine.Engine, error))()
 }
 
-// realDevice is an agent with a real engine. Its node name is unique, so that its remains can be
-// found and removed.
+// A realDevice is an agent with a real engine. Its node name is unique, so that a test can find and
+// remove what it left.
 type realDevice struct {
 	t      *testing.T
 	socket string
@@ -98,7 +98,7 @@ type realDevice struct {
 	policy policy.Document
 	board  Hardware
 	agent  *Agent
-	eng    engine.Engine // for the test's own calls
+	eng    engine.Engine // the test's own connection to the engine
 	end    func()
 }
 
@@ -217,8 +217,8 @@ func freePort(t *testing.T) int32 {
 	return int32(netip.MustParseAddrPort(addr).Port())
 }
 
-// A pod with most features: two containers on one network, an init container, config map and secret
-// as files and environment, an emptyDir, probes, a host port.
+// The pod has most features: two containers on one network, an init container, config map and
+// secret as files and environment, an emptyDir, probes, a host port.
 func TestRealEngineRunsAWholePod(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

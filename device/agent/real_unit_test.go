@@ -18,14 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// underUnit is set in a process with the privileges of the shipped unit.
+// underUnit is set in a process that runs with the privileges of the shipped unit.
 const (
 	testNodes = "FLOTILLA_TEST_NODES" // a directory with device nodes, made before the restrictions
 	underUnit = "FLOTILLA_TEST_UNDER_UNIT"
 	inForce   = "in force"
 )
 
-// The agent must work under its systemd unit: as root, every test of this package runs with the
+// The agent must work under its systemd unit. So, as root, every test of this package runs with the
 // unit's capabilities and filters.
 func TestMain(m *testing.M) {
 	if err := beUnderUnit(); err != nil {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 func beUnderUnit() error {
 	setpriv, err := exec.LookPath("setpriv")
-	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" || err != nil { // the filter is for this architecture
+	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" || err != nil { // the filter supports only this architecture
 		return nil
 	}
 	unit, err := os.ReadFile("../../firmware-configs/systemd/flotilla-device.service")
@@ -81,7 +81,7 @@ func beUnderUnit() error {
 	return os.Setenv(underUnit, inForce)
 }
 
-// setting is the words of a setting of the unit.
+// setting returns the words of a setting of the unit.
 func setting(unit []byte, name string) []string {
 	m := regexp.MustCompile(`(?m)^` + name + `=(.*)$`).FindSubmatch(unit)
 	if m == nil {
@@ -90,10 +90,10 @@ func setting(unit []byte, name string) []string {
 	return strings.Fields(string(m[1]))
 }
 
-// unitFilter is the seccomp filter that systemd makes of the unit's SystemCallFilter,
+// unitFilter is the seccomp filter that systemd derives from the unit's SystemCallFilter,
 // RestrictNamespaces, RestrictAddressFamilies, MemoryDenyWriteExecute, RestrictRealtime and
-// LockPersonality. Without systemd-analyze SystemCallFilter allows every call, since its sets are
-// unknown.
+// LockPersonality. Without systemd-analyze, SystemCallFilter allows every call, because the calls
+// of its sets are unknown.
 func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 	const (
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -114,7 +114,7 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 	argument := func(i int) unix.SockFilter { return unix.SockFilter{Code: load, K: uint32(16 + 8*i)} }
 	number := unix.SockFilter{Code: load}
 	var f []unix.SockFilter
-	// of adds instructions for one call; without a return the next check follows.
+	// of adds instructions for one call. If they do not return, the next check follows.
 	of := func(nr uint32, body ...unix.SockFilter) {
 		f = append(f, number, unix.SockFilter{Code: equal, K: nr, Jf: uint8(len(body))})
 		f = append(f, body...)
@@ -159,7 +159,7 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 	return append(f, unix.SockFilter{Code: ret, K: refuse}), nil
 }
 
-// systemCalls is the numbers of the named calls and sets, such as "@mount".
+// systemCalls returns the numbers of the named calls and sets, such as "@mount".
 func systemCalls(names []string) ([]uint32, error) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -195,7 +195,7 @@ func systemCalls(names []string) ([]uint32, error) {
 				}
 			}
 		default:
-			if nr, ok := numbers[name]; ok { // some are of other architectures
+			if nr, ok := numbers[name]; ok { // some calls belong to other architectures
 				calls = append(calls, nr)
 			}
 		}
@@ -219,7 +219,7 @@ func TestTheUnitsPrivilegesAreInForce(t *testing.T) {
 		},
 	}
 	if _, err := exec.LookPath("systemd-analyze"); err == nil {
-		refused["trace a process"] = func() error { // without the filter it is ESRCH
+		refused["trace a process"] = func() error { // without the filter the error is ESRCH
 			if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_CONT, 1<<30, 0, 0, 0, 0); errno == unix.EPERM {
 				return errno
 			}

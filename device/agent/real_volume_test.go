@@ -21,7 +21,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// outside makes a directory with a file that no container may read.
+// outside creates a directory with a file that no container may read.
 func outside(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -44,15 +44,15 @@ func names(t *testing.T, dir string) []string {
 	return out
 }
 
-// One container exchanges a directory of a volume with a link to the device's files, as fast as it
-// can, while others mount it: no container may get there. A failed mount is tried again, so all of
-// them run in the end.
+// One container replaces a directory of a volume with a link to the device's files, as fast as it
+// can, while others mount that directory. No container may reach the device's files. A failed mount
+// is tried again, so all containers run in the end.
 func TestRealEngineMountsOnlyCheckedPaths(t *testing.T) {
 	t.Parallel()
 	const victims = 4
 	for _, c := range []struct {
 		name   string
-		volume func(d *realDevice) corev1.VolumeSource // of the attacker
+		volume func(d *realDevice) corev1.VolumeSource // the attacker's volume
 		victim func(d *realDevice) corev1.VolumeSource
 		sub    string
 	}{
@@ -122,15 +122,15 @@ func onHost(path string) corev1.VolumeSource {
 	return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}
 }
 
-// A container without root reads its secret and writes into its volume in memory, up to its size.
-// Another user of the device can access neither.
+// A container without root reads its secret and writes into its volume in memory, up to the
+// volume's size. Another user of the device can access neither.
 func TestRealEngineSecretsArePrivate(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
 		for dir := d.dir; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
-			must(t, os.Chmod(dir, 0o755)) // only the agent's own modes protect
+			must(t, os.Chmod(dir, 0o755)) // only the modes that the agent sets protect the files
 		}
 		p := makePod("private", "wait")
 		p.UID = types.UID("uid-private-" + d.node)

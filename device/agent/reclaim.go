@@ -25,9 +25,10 @@ const evictPause = 30 * time.Second
 // freeTime limits one removal: an engine may hang on a busy mount.
 const freeTime = time.Minute
 
-// reclaim frees what is short: memory and heat by evicting one pod at a time; disk by removing dead
-// containers, then unused images, then pods. Hard thresholds come first and evict at once; soft
-// ones keep the grace period. If one shortage has no victim, the next is tried.
+// reclaim frees short resources. For memory and heat it evicts one pod at a time. For disk it
+// removes dead containers, then unused images, then evicts pods. Hard thresholds come first and
+// evict at once; soft thresholds keep the grace period. If one shortage has no victim, the next
+// shortage is tried.
 func (a *Agent) reclaim(now time.Time) {
 	l := &a.loop
 	if l.engine == nil || l.engineErr != nil || !l.everListed || !l.desiredKnown || l.reclaiming || now.Before(l.evictAt) {
@@ -48,14 +49,14 @@ func (a *Agent) reclaim(now time.Time) {
 	a.reclaimFirst(short)
 }
 
-// A shortage is a resource below its threshold. The loop calls done with whether something could be
-// freed.
+// A shortage is a resource below its threshold. done is called in the loop and says whether
+// something was freed.
 type shortage struct {
 	due hardware.Due
 	do  func(maxGrace *time.Duration, done func(found bool))
 }
 
-// reclaimFirst reclaims for the first shortage with something to free.
+// reclaimFirst handles the first shortage for which something can be freed.
 func (a *Agent) reclaimFirst(short []shortage) {
 	if len(short) == 0 {
 		a.loop.reclaiming, a.loop.evictAt = false, time.Now().Add(evictPause)
@@ -76,7 +77,7 @@ func (a *Agent) reclaimFirst(short []shortage) {
 	})
 }
 
-// reportNoVictim reports a shortage for which there is nothing to free.
+// reportNoVictim reports a shortage for which nothing can be freed.
 func (a *Agent) reportNoVictim(what string) {
 	if a.loop.mayReport(what) {
 		a.event(corev1.EventTypeWarning, "EvictionThresholdMet", nil, "", "%s", what)
@@ -86,7 +87,7 @@ func (a *Agent) reportNoVictim(what string) {
 // reportAgain is the interval at which a lasting problem is reported.
 const reportAgain = time.Hour
 
-// mayReport reports whether a message is due: it was not reported within reportAgain.
+// mayReport reports whether a message is due, because reportAgain has passed since its last report.
 func (l *loop) mayReport(what string) bool {
 	now := time.Now()
 	if now.Before(l.nextReport[what]) {
@@ -100,7 +101,7 @@ func (l *loop) mayReport(what string) bool {
 	return true
 }
 
-// trouble logs a lasting error at intervals; nil: it is over.
+// trouble logs a lasting error at intervals. A nil error means that it is over.
 func (a *Agent) trouble(what string, err error, more ...any) {
 	if err == nil {
 		delete(a.loop.nextReport, what)
@@ -109,8 +110,8 @@ func (a *Agent) trouble(what string, err error, more ...any) {
 	}
 }
 
-// freeDisk removes dead containers and unused images, or else evicts a pod. Only images that the
-// agent pulled are removed: the owner may use the same engine.
+// freeDisk removes dead containers and unused images. If there are none, it evicts a pod. It
+// removes only images that the agent pulled, because the device's owner may use the same engine.
 func (a *Agent) freeDisk(maxGrace *time.Duration, done func(found bool)) {
 	l := &a.loop
 	name := corev1.ResourceEphemeralStorage
@@ -122,7 +123,7 @@ func (a *Agent) freeDisk(maxGrace *time.Duration, done func(found bool)) {
 	running := l.instancesOf(pods)
 	a.async(5*time.Minute, func(ctx context.Context) func() {
 		var down error
-		// try limits one removal to freeTime, and skips it once the engine is down.
+		// try limits one removal to freeTime. It does nothing once the engine is down.
 		try := func(ctx context.Context, do func(context.Context) error) error {
 			if down != nil {
 				return down
@@ -136,7 +137,7 @@ func (a *Agent) freeDisk(maxGrace *time.Duration, done func(found bool)) {
 			return err
 		}
 		containersRemoved, imagesRemoved := 0, 0
-		clearing, cleared := context.WithTimeout(ctx, 2*freeTime) // if containers hang, images still get their time
+		clearing, cleared := context.WithTimeout(ctx, 2*freeTime) // images get their own time if the removal of containers hangs
 		for _, id := range dead {
 			if try(clearing, func(ctx context.Context) error { return e.Remove(ctx, id) }) == nil {
 				containersRemoved++
@@ -165,7 +166,7 @@ func (a *Agent) freeDisk(maxGrace *time.Duration, done func(found bool)) {
 		tidied()
 		var all []Candidate
 		for i, p := range pods {
-			if containersRemoved+imagesRemoved == 0 && down == nil { // after a time-out what was measured counts
+			if containersRemoved+imagesRemoved == 0 && down == nil { // after a timeout the measured part decides
 				ctx, cancel := context.WithTimeout(ctx, maxMeasureTime/time.Duration(len(pods)))
 				usage := int64(0)
 				if name == inodes {
@@ -186,7 +187,7 @@ func (a *Agent) freeDisk(maxGrace *time.Duration, done func(found bool)) {
 				done(true)
 				return
 			}
-			if down != nil { // the rest is tried when the engine is back
+			if down != nil { // the rest is removed when the engine responds again
 				done(false)
 				return
 			}
@@ -203,7 +204,7 @@ func (a *Agent) freeDisk(maxGrace *time.Duration, done func(found bool)) {
 	})
 }
 
-// deadContainers lists ended containers that are not needed any more.
+// deadContainers lists ended containers that are no longer needed.
 func (a *Agent) deadContainers() []string {
 	l := &a.loop
 	var dead []string

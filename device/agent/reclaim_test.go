@@ -74,7 +74,7 @@ func TestWhichPodIsEvictedForAShortage(t *testing.T) {
 		}
 		return candidate(&p, corev1.ResourceMemory, usage)
 	}
-	for name, all := range map[string][2]Candidate{ // the first is evicted
+	for name, all := range map[string][2]Candidate{ // the first pod of each pair is evicted
 		"usage above the request, despite a higher priority":    {pod("over", 1000, "10Mi", 11*mi), pod("within", 0, "500Mi", 400*mi)},
 		"of two above their request the lower priority":         {pod("low", 0, "10Mi", 11*mi), pod("high", 1000, "10Mi", 200*mi)},
 		"at the same priority the larger excess":                {pod("more", 5, "10Mi", 30*mi), pod("less", 5, "100Mi", 110*mi)},
@@ -90,7 +90,7 @@ func TestWhichPodIsEvictedForAShortage(t *testing.T) {
 	}
 }
 
-// Under disk pressure images that the agent pulled and no pod needs are removed. Images of the
+// Under disk pressure the agent removes images that it pulled and that no pod needs. Images of the
 // device's owner stay.
 func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
@@ -123,9 +123,9 @@ func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 	})
 }
 
-// An image pulled by digest has no name in an engine's list, whether its pod names the digest or a
-// signature was verified. A running or starting container still needs it: without network it cannot
-// be pulled again.
+// The engine lists an image without a name if it was pulled by digest. Then its pod names the
+// digest, or its signature was verified. A running or starting container still needs it: without
+// network it cannot be pulled again.
 func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 	const repository = "registry.example.org/"
 	model, web, old := repository+"model@"+digestOf("b"), repository+"web@"+digestOf("b"), repository+"old@"+digestOf("b")
@@ -153,7 +153,7 @@ func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 				gone.Spec.Containers[0].Image = repository + "old" + tag
 				d.desire(1, needs, gone)
 				time.Sleep(15 * time.Second)
-				wrong := makePod("wrong", "wait") // its image has an invalid name
+				wrong := makePod("wrong", "wait") // a pod with an invalid image name
 				wrong.Spec.Containers[0].Image = "../../containers/json"
 				d.desire(2, needs, wrong)
 				time.Sleep(time.Minute)
@@ -184,7 +184,7 @@ func (s pausedEngine) Images(ctx context.Context) ([]engine.Image, error) {
 	return nil, fmt.Errorf("list the images: %w", ctx.Err())
 }
 
-// A hangingRemove engine does not return from Remove, as at a busy mount.
+// A hangingRemove engine does not return from Remove, like an engine with a busy mount.
 type hangingRemove struct{ engine.Engine }
 
 func (hangingRemove) Remove(ctx context.Context, id string) error {
@@ -192,8 +192,8 @@ func (hangingRemove) Remove(ctx context.Context, id string) error {
 	return fmt.Errorf("remove container %s: %w", id, ctx.Err())
 }
 
-// An engine that stops during a clean-up, as for an upgrade, or hangs at one container, does not
-// cause an eviction while there are unneeded images.
+// An engine that stops during a clean-up, for example for an upgrade, or that hangs at one
+// container, does not cause an eviction while there are unneeded images.
 func TestUnderDiskPressureAnEngineFailureEvictsNoPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault func(d *device)
@@ -248,8 +248,8 @@ func TestUnderDiskPressureAnEngineFailureEvictsNoPod(t *testing.T) {
 	}
 }
 
-// A lasting shortage is reported at intervals: each event wears the flash, on the device and the
-// hub.
+// A lasting shortage is reported at intervals, because each event wears the flash of the device and
+// of the hub.
 func TestALastingShortageIsReportedOnceAnHour(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1)
@@ -288,7 +288,7 @@ func TestUnderDiskPressureTheLargestPodIsEvicted(t *testing.T) {
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
 		order := []string{"app-1", "app-2", "app-0", "app-3"}
 		for i, victim := range order {
-			for range 30 { // dead containers of the last pod are removed in between
+			for range 30 { // dead containers of the last pod are removed first
 				if time.Sleep(5 * time.Second); slices.ContainsFunc(order[i:], func(name string) bool { st, _ := d.pod(name); return plan.IsFinal(st.Phase) }) {
 					break
 				}

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A running pod's config map may be missing for months: events say so a few times an hour, and its
-// files are updated soon after it is back.
+// A running pod's config map may be missing for months. Events say so a few times an hour, and the
+// files are updated soon after the config map is back.
 func TestAMissingConfigMapIsReportedAtGrowingIntervals(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("app", "wait")
@@ -50,7 +50,7 @@ func TestAMissingConfigMapIsReportedAtGrowingIntervals(t *testing.T) {
 			t.Errorf("reported %d times in an hour", n)
 		}
 		before := told()
-		for range 60 { // a burst of other changes
+		for range 60 { // many other changes in a short time
 			desire("")
 			time.Sleep(time.Second)
 		}
@@ -67,8 +67,8 @@ func TestAMissingConfigMapIsReportedAtGrowingIntervals(t *testing.T) {
 	})
 }
 
-// As with the kubelet a container restarts with the pod's present files even if their source is
-// gone. Only a first mount needs the source.
+// As with the kubelet, a container restarts with the pod's present files even if their source is
+// gone. Only the first mount needs the source.
 func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 	local := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
 	for name, source := range map[string]corev1.VolumeSource{

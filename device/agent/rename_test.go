@@ -43,7 +43,7 @@ func TestARenamedContainerStaysTheAgents(t *testing.T) {
 	}
 }
 
-// Containers of an earlier version get their note when they are first listed.
+// The agent notes the ids of an earlier version's containers at the first list.
 func TestAContainerThatAnEarlierVersionMadeIsKnownByItsIDToo(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))

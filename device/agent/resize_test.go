@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// withResources gives a container resources, as "cpu/limit memory/limit"; - for none.
+// withResources sets a container's resources, given as "cpu/limit memory/limit"; - means none.
 func withResources(p corev1.Pod, container int, text string) corev1.Pod {
 	p.Spec.Containers = slices.Clone(p.Spec.Containers)
 	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
@@ -34,7 +34,7 @@ func withResources(p corev1.Pod, container int, text string) corev1.Pod {
 	return p
 }
 
-// shown are the granted and the actual resources of a pod's first container, and the resize
+// shown returns the granted and the actual resources of a pod's first container, and the resize
 // conditions.
 func shown(st corev1.PodStatus) string {
 	if len(st.ContainerStatuses) == 0 {
@@ -85,15 +85,16 @@ func TestARunningContainerIsResized(t *testing.T) {
 				if got := d.reasons(); !slices.Contains(got, "ResizeStarted") || !slices.Contains(got, "ResizeCompleted") {
 					t.Errorf("told %q", got)
 				}
-				// A restarted agent: Podman reports the old limits, so the update is repeated.
+				// Podman reports the old limits to a restarted agent, so the agent repeats the
+				// update.
 				d.end()
 				d.start()
 				d.wantShown("p", "#0 granted 25m 40Mi has 25m/35m 40Mi/50Mi")
 				if calls := d.fake.Calls(); len(calls) != map[string]int{"docker": 1, "podman": 3}[name] {
 					t.Errorf("after a restart of the agent the engine was called %q", calls)
 				}
-				// Back to the limits that Podman reports; the agent ends before the update. The
-				// kernel's limits count.
+				// The pod gets the limits that Podman reports, but the agent is killed before the
+				// update. The kernel's limits are the right ones.
 				d.fake.Fail("Update", errors.New("killed"))
 				d.desire(3, withResources(p, 0, "20m/30m 35Mi/45Mi"))
 				time.Sleep(time.Second)
@@ -109,8 +110,8 @@ func TestARunningContainerIsResized(t *testing.T) {
 	}
 }
 
-// Only a container with such a resizePolicy is restarted, also one that exits with 0 and has the
-// restart policy OnFailure.
+// Only a container with a resizePolicy of RestartContainer is restarted, even if it exits with 0
+// and has the restart policy OnFailure.
 func TestAContainerIsRestartedForOtherResources(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("p", "wait", "wait")
@@ -131,8 +132,8 @@ func TestAContainerIsRestartedForOtherResources(t *testing.T) {
 	})
 }
 
-// A resize without room is deferred, and granted resources survive restarts of the agent. When
-// there is room it is granted.
+// A resize that does not fit is deferred, and granted resources survive restarts of the agent. The
+// resize is granted once it fits.
 func TestAResizeWaitsForRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p, q := withResources(makePod("p", "wait"), 0, "1/- 100Mi/-"), withResources(makePod("q", "wait"), 0, "2/- 100Mi/-")
@@ -145,7 +146,7 @@ func TestAResizeWaitsForRoom(t *testing.T) {
 		d.end()
 		d.start()
 		d.wantShown("p", waits)
-		d.desire(3, big, q, withResources(makePod("small", "wait"), 0, "1/- 1Mi/-")) // there is room, since the deferred resize holds none
+		d.desire(3, big, q, withResources(makePod("small", "wait"), 0, "1/- 1Mi/-")) // the pod fits, because a deferred resize reserves nothing
 		d.wantShown("p", strings.Replace(waits, "used: 2000", "used: 3000", 1))
 		d.wantPhase("small", corev1.PodRunning, "")
 		d.desire(4, withResources(p, 0, "9/- 100Mi/-"), q)
@@ -165,8 +166,8 @@ func TestAResizeWaitsForRoom(t *testing.T) {
 	})
 }
 
-// A limit below the usage is not tried, and an engine's error is reported and retried, also by a
-// restarted agent. A new request does not wait for that.
+// A limit below the usage is not applied. An engine's error is reported, and the update is tried
+// again, also by a restarted agent. A new request does not wait for the next attempt.
 func TestAResizeThatFailsIsReportedAndTriedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("p", "wait")

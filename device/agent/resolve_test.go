@@ -76,7 +76,7 @@ func TestRealEngineHasAPodsResolverOptions(t *testing.T) {
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		four := "4"
 		p.Spec.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &four}, {Name: "rotate"}}}
-		q := p.DeepCopy() // without a sandbox
+		q := p.DeepCopy() // the same pod without a sandbox
 		q.Name, q.UID, q.Spec.Containers = "one", types.UID("uid-one-"+d.node), q.Spec.Containers[:1]
 		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p, *q}}); err != nil {
 			t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// As with the kubelet a restart count never decreases, also if containers are removed from outside
-// while an agent runs or not.
+// As with the kubelet, a restart count never decreases, even if another client removes containers,
+// with or without a running agent.
 func TestARestartCountNeverGoesBack(t *testing.T) {
 	for name, away := range map[string]bool{"while the agent runs": false, "while no agent runs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestARestartCountNeverGoesBack(t *testing.T) {
 	}
 }
 
-// The newest instance is gone, and the previous one with a smaller count is still there.
+// The newest instance is gone, but an older instance with a smaller restart count still exists.
 func TestARestartCountDoesNotFallToThatOfAnOlderInstance(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "sleep 1s then exit 1"))

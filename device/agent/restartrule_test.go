@@ -10,7 +10,8 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A container's rules have priority over its own policy, and that over the pod's (KEP-5307).
+// A container's rules have priority over its restart policy, which has priority over the pod's
+// (KEP-5307).
 func TestAContainersRestartPolicyAndRules(t *testing.T) {
 	const always, never, onFailure = corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure
 	in := func(codes ...int32) corev1.ContainerRestartRule {
@@ -28,7 +29,7 @@ func TestAContainersRestartPolicyAndRules(t *testing.T) {
 		exit   int
 		again  bool
 		asInit bool
-		phase  corev1.PodPhase // of a pod with this container only; as an init container, of the whole pod
+		phase  corev1.PodPhase // phase of the pod, whose only app or init container is this one
 	}{
 		{pod: corev1.RestartPolicyNever, own: always, exit: 0, again: true, phase: corev1.PodRunning},
 		{pod: corev1.RestartPolicyNever, own: onFailure, exit: 0, phase: corev1.PodSucceeded},
@@ -67,7 +68,7 @@ func TestAContainersRestartPolicyAndRules(t *testing.T) {
 				if again := all[0].RestartCount > 0; again != c.again {
 					t.Errorf("restarted %d times", all[0].RestartCount)
 				}
-				// a restarted agent decides the same
+				// a restarted agent makes the same decision
 				d.end()
 				d.start()
 				time.Sleep(time.Minute)

@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// makeTimeout lets an engine create and start a container: some copy the image onto a slow
-	// card.
+	// makeTimeout limits the creation and start of a container: some engines copy the image onto a
+	// slow card.
 	makeTimeout = 10 * time.Minute
 )
 
-// A job is a step with everything needed to do it.
+// A job is a step with everything that is needed to do it.
 type job struct {
 	step   plan.Step
 	engine engine.Engine
 	info   engine.Info
 	src    podspec.Sources
 	node   plan.Facts
-	block  string // addresses of the node's pods; empty: the engine's default network
+	block  string // block of the pods' addresses; empty: the engine's default network
 	hard   hardware.Thresholds
 }
 
-// do does a step. A step that was interrupted can be done again: a container that was created but
-// not started is replaced, and stopping or removing it twice is not an error.
+// do does a step. An interrupted step can be repeated: a container that was created but not started
+// is replaced, and stopping or removing a container twice is not an error.
 func (a *Agent) do(ctx context.Context, j job) error {
 	s := j.step
 	switch s.Action {
@@ -72,7 +72,7 @@ func (a *Agent) do(ctx context.Context, j job) error {
 	return fmt.Errorf("unknown step %s", s.Action)
 }
 
-// run pulls the image, creates the container and starts it.
+// run pulls the image, then creates and starts the container.
 func (a *Agent) run(ctx context.Context, j job) error {
 	s := j.step
 	c := s.Spec
@@ -88,7 +88,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		return plan.NewRunError(plan.PolicyForbidden, errors.New(s.Forbidden))
 	}
 	if s.Spec != nil {
-		// Like the kubelet, pull nothing for a container whose volumes fail.
+		// As with the kubelet, no image is pulled for a container whose volumes fail.
 		if err := a.disk.SetUp(j.src, s.Spec, a.c.Policy.Document); err != nil {
 			return a.notMounted(j, err)
 		}
@@ -152,7 +152,7 @@ func (a *Agent) begin(ctx context.Context, j job, spec engine.Spec, fail func(re
 	if err := a.join(ctx, j, &spec); err != nil {
 		return fail("CreatePodSandboxError", err)
 	}
-	making, cancel := context.WithTimeout(ctx, makeTimeout) // a hanging engine must show as a failure
+	making, cancel := context.WithTimeout(ctx, makeTimeout) // a hanging engine must become visible as a failure
 	defer cancel()
 	id, err := j.engine.Create(making, spec)
 	if err != nil {
@@ -171,10 +171,10 @@ func (a *Agent) begin(ctx context.Context, j job, spec engine.Spec, fail func(re
 	return nil
 }
 
-// notMounted is the failure of a container whose mounts are not possible.
+// notMounted is the failure of a container whose mounts failed.
 func (a *Agent) notMounted(j job, err error) error {
 	event, reason := plan.FailedMount, plan.FailedMount
-	if errors.Is(err, volume.ErrSubPath) { // like the kubelet, which has mounted the volumes by then
+	if errors.Is(err, volume.ErrSubPath) { // the same reason as the kubelet's, which mounts the volumes earlier
 		event, reason = "Failed", "CreateContainerConfigError"
 	}
 	err = j.src.MaskSecrets(j.step.Spec, err)
@@ -182,8 +182,8 @@ func (a *Agent) notMounted(j job, err error) error {
 	return plan.NewRunError(reason, err)
 }
 
-// specOf computes the container to create. Its volumes are mounted until the caller closes them,
-// also after an error.
+// specOf computes the spec of the container to create. Its volumes stay mounted until the caller
+// closes them, also after an error.
 func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	s, volumes := j.step, &volume.Mounts{}
 	if s.Spec == nil {
@@ -222,7 +222,7 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	}
 	spec.Mounts = volumes.List
 	switch source, err := a.disk.makeMessageFile(s); {
-	case err != nil: // like the kubelet: the container runs without it
+	case err != nil: // as with the kubelet, the container runs without the file
 		a.log.Warn("create the file for a container's termination message", "pod", s.Place.Pod, "container", s.Spec.Name,
 			"err", err)
 	case source != "":
@@ -239,7 +239,7 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	}
 	spec.Mounts = append(spec.Mounts, etc...)
 	if err := addDevices(&spec, s.Devices, a.c.Hardware.Look); err != nil {
-		a.post(func() { a.loop.reportAt = time.Time{} }) // the devices have changed since the last look
+		a.post(func() { a.loop.reportAt = time.Time{} }) // the devices have changed since the last report
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
 		return spec, volumes, plan.NewRunError("CreateContainerConfigError", err)
 	}

@@ -19,7 +19,7 @@ func TestRuntimesThatPodsMayHave(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		info           engine.Info
-		class, handler string // class "-": the pod names none
+		class, handler string // class "-": the pod has no RuntimeClass
 		allowed        string
 		want, refused  string
 	}{
@@ -77,7 +77,7 @@ func (e specKeeper) Create(ctx context.Context, s engine.Spec) (string, error) {
 	return e.Engine.Create(ctx, s)
 }
 
-// The sandbox and every container of a pod have the runtime of its class.
+// The sandbox and every container of a pod use the runtime of its class.
 func TestAPodsRuntimeIsOfAllItsContainers(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()

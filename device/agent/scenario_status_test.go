@@ -26,7 +26,7 @@ func (d *device) statuses() int {
 	return d.status
 }
 
-// ready is the Ready condition, which must be the last.
+// ready is the Ready condition, which must be the last condition.
 func (d *device) ready() corev1.NodeCondition {
 	d.t.Helper()
 	cs := d.agent.Status().Status.Conditions

@@ -11,7 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A profile is read only from the owner's directory. If it is missing the container does not start.
+// A profile is read only from the owner's directory. A container whose profile is missing does not
+// start.
 func TestASeccompProfileOfTheDevicesOwner(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name, text string) {

@@ -8,8 +8,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// StopPods stops the pods within total, of which critical is reserved for system-critical ones. It
-// returns when none runs or the time is over. The node is not ready until StartPods.
+// StopPods stops the pods within total; the part critical is reserved for system-critical pods. It
+// returns when no pod runs or the time is over. The node is not ready until StartPods.
 func (a *Agent) StopPods(ctx context.Context, total, critical time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, total)
 	defer cancel()
@@ -33,7 +33,7 @@ func (a *Agent) StartPods() {
 	a.post(func() { a.loop.o.Shutdown, a.loop.stopped = nil, nil })
 }
 
-// announceShutdown makes the node not ready for a reason, or ready again.
+// announceShutdown makes the node not ready with a reason, or ready again if why is empty.
 func (a *Agent) announceShutdown(why string) {
 	a.Shutdown(why)
 	a.published.Lock()
@@ -44,7 +44,7 @@ func (a *Agent) announceShutdown(why string) {
 	}
 }
 
-// signalStopped wakes StopPods once no container runs or is about to.
+// signalStopped wakes StopPods once no container runs or is about to run.
 func (l *loop) signalStopped() {
 	if l.stopped == nil || slices.ContainsFunc(l.o.Containers, plan.IsRunning) ||
 		slices.ContainsFunc(l.o.Busy, func(b plan.RunningStep) bool { return !b.Step.Action.RunsBeside() }) {

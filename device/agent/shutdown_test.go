@@ -44,7 +44,7 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		if c := condition(d.wantPhase("never", corev1.PodFailed, "Terminated"), corev1.DisruptionTarget); c.Reason != corev1.PodReasonTerminationByKubelet {
 			t.Errorf("the pod that has failed says %+v", c)
 		}
-		d.desire(2, append(pods, makePod("new", "wait"))...) // it waits for the next boot
+		d.desire(2, append(pods, makePod("new", "wait"))...) // the new pod waits for the next boot
 		time.Sleep(10 * time.Second)
 		d.wantContainers("always/c0#0 exited", "critical/c0#0 exited", "never/c0#0 exited")
 
@@ -76,7 +76,7 @@ func TestPodsRunAgainAfterACancelledShutdown(t *testing.T) {
 	})
 }
 
-// A hanging engine does not prevent the shutdown.
+// A hanging engine does not delay the shutdown beyond the grace period.
 func TestAHangingPodDoesNotPreventTheShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))

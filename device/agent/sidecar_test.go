@@ -51,7 +51,7 @@ func (d *device) runningNames() string {
 	return strings.Join(names, " ")
 }
 
-// A runningAt is the running containers some time after a pod began to end.
+// A runningAt is the list of running containers at a time after a pod began to end.
 type runningAt struct {
 	after time.Duration
 	run   string
@@ -95,7 +95,8 @@ func TestSidecarsEndAfterTheOthersInReverseOrder(t *testing.T) {
 	}
 }
 
-// A sidecar's preStop hook runs at once, and a container that is stopped alone does not wait.
+// A sidecar's preStop hook runs at once. A container that is stopped alone does not wait for
+// others.
 func TestASidecarsHookAndItsRestartDoNotWait(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := sidecarPod(map[string]time.Duration{"c0": 4 * time.Second}, d)
@@ -111,11 +112,11 @@ func TestASidecarsHookAndItsRestartDoNotWait(t *testing.T) {
 			t.Errorf("after another definition %q run, and there are %q", got, d.containers())
 		}
 		d.desire(3, deletedPod(again, 30))
-		d.wantRunning(t, runningAt{3 * time.Second, "c0 s0"}, runningAt{5 * time.Second, ""}) // the hook took 2 s of the 4
+		d.wantRunning(t, runningAt{3 * time.Second, "c0 s0"}, runningAt{5 * time.Second, ""}) // the hook took 2 s of the 4 s
 	})
 }
 
-// The order also holds for a pod that the hub has dropped, and for a stop that an earlier agent
+// The order also applies to a pod that the hub has dropped, and to a stop that an earlier agent
 // began.
 func TestSidecarsOfADroppedPodEndAfterTheOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {

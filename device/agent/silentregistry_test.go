@@ -13,7 +13,7 @@ import (
 )
 
 // After a power cut, with an uplink that drops every packet, a device starts the pods whose images
-// it has, whatever their pull policy and the engine's time-out.
+// are present, whatever their pull policy and the engine's timeout.
 func TestASilentRegistryDoesNotDelayPresentImages(t *testing.T) {
 	silent := func(d *device, image string, delay time.Duration) {
 		d.fake.OfferImage(image, enginetest.Offer{Program: toolOrPause, Delay: delay, Err: errors.New("i/o timeout")})

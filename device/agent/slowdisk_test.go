@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// slow delays every open of files in the device's state directory until the returned function is
-// called: the kernel waits for the holder of a lease.
+// slow delays every open of some files in the device's state directory until the returned function
+// is called. It holds a lease on each file, for which the kernel waits.
 func (d *device) slow(names ...string) (end func()) {
 	var held []*os.File
 	for _, name := range names {
@@ -34,7 +34,7 @@ func (d *device) slow(names ...string) (end func()) {
 	}
 }
 
-// eventually waits until a condition is true; the kernel breaks a lease after 45 s.
+// eventually waits until a condition is true. The kernel breaks a lease after 45 s.
 func (d *device) eventually(what string, so func() bool) {
 	d.t.Helper()
 	for end := time.Now().Add(30 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
@@ -48,8 +48,8 @@ func (d *device) isPhase(name string, phase corev1.PodPhase) func() bool {
 	return func() bool { st, _ := d.pod(name); return st.Phase == phase }
 }
 
-// A worn card may need minutes for a write. Meanwhile the loop goes on, but reports no final status
-// that a power cut would undo.
+// A worn card may need minutes for a write. The loop continues meanwhile, but reports no final
+// status that a power cut would undo.
 func TestTheLoopWaitsForNoDisk(t *testing.T) {
 	for name, story := range map[string]func(d *device){
 		"a pod has ended": func(d *device) {
@@ -107,7 +107,8 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 	}
 }
 
-// hasEnded reports whether the container of a pod has ended and stays so.
+// hasEnded returns a function that reports whether the pod's container has ended and is not
+// restarted.
 func (d *device) hasEnded(name string) func() bool {
 	return func() bool {
 		st, _ := d.pod(name)

@@ -27,14 +27,14 @@ func (a *Agent) startStep(s plan.Step, now time.Time) {
 	timeout := 2 * time.Minute
 	switch s.Action {
 	case plan.Run:
-		timeout = 2 * time.Hour // images can be large and uplinks slow; Cancel ends it
+		timeout = 2 * time.Hour // images can be large and uplinks slow; a Cancel step ends the run
 	case plan.Hook:
-		timeout = 0 // no limit; stopping the container ends it
+		timeout = 0 // no limit; stopping the container ends the hook
 	case plan.Stop:
 		timeout = s.Grace + time.Minute
 	}
 	var ctx context.Context
-	var cancel context.CancelFunc // the agent's context cancels the rest
+	var cancel context.CancelFunc // the agent's context cancels all other steps
 	if timeout > 0 {
 		ctx, cancel = context.WithTimeout(l.ctx, timeout)
 	} else {
@@ -64,7 +64,7 @@ func (a *Agent) sourcesOf(s plan.Step) podspec.Sources {
 	return src
 }
 
-// release takes a step out of those in progress.
+// release removes a step from those in progress.
 func (a *Agent) release(d plan.RunningStep) {
 	l := &a.loop
 	l.o.Busy = slices.DeleteFunc(l.o.Busy, func(b plan.RunningStep) bool {
@@ -86,7 +86,7 @@ func (a *Agent) stepDone(d plan.RunningStep, err error) {
 	}
 	if s.Action == plan.Hook {
 		delete(l.cancels, flightOf(s))
-		if errors.Is(err, engine.ErrUnavailable) { // not the container's fault
+		if errors.Is(err, engine.ErrUnavailable) { // the container is not at fault
 			l.heldSteps = append(l.heldSteps, heldStep{d, now.Add(plan.HoldFailed)})
 			return
 		}
@@ -103,7 +103,7 @@ func (a *Agent) stepDone(d plan.RunningStep, err error) {
 			c.Failure, c.Failures, c.RetryAt = nil, 0, time.Time{}
 		case errors.Is(err, context.Canceled):
 		case errors.Is(err, engine.ErrUnavailable):
-			c.RetryAt = now.Add(retryEngine) // not the pod's fault
+			c.RetryAt = now.Add(retryEngine) // the pod is not at fault
 		default:
 			a.runFailed(s, c, err, now)
 		}
@@ -143,21 +143,21 @@ func (a *Agent) stepDone(d plan.RunningStep, err error) {
 }
 
 // refreshDone records whether the volumes of a pod are up to date. Their source may be missing for
-// months while the pod runs: tries become rarer, until the desired state changes.
+// months while the pod runs, so attempts become rarer until the desired state changes.
 func (a *Agent) refreshDone(s plan.Step, r *plan.Record, err error, now time.Time) {
 	switch {
 	case err == nil:
 		r.Volumes, r.StaleAt, r.StaleBackOff = s.Generation, time.Time{}, 0
 	case a.loop.ctx.Err() == nil:
 		r.StaleAt, r.StaleBackOff = now, min(max(2*r.StaleBackOff, plan.HoldFailed), fleet.MaxBackOff)
-		if s.Generation != a.loop.o.Node.Generation { // the desired state has changed meanwhile
+		if s.Generation != a.loop.o.Node.Generation { // the desired state has changed since the step began
 			r.StaleBackOff = plan.HoldFailed
 		}
 		a.event(corev1.EventTypeWarning, plan.FailedMount, s.Pod, "", "%v", err)
 	}
 }
 
-// runFailed records why a container could not run, and sets the next try with back-off.
+// runFailed records why a container could not run, and sets the next attempt with back-off.
 func (a *Agent) runFailed(s plan.Step, c *plan.ContainerRecord, err error, now time.Time) {
 	v := plan.Verdict{Reason: "RunContainerError", Message: err.Error()}
 	var f *plan.RunError
@@ -202,7 +202,7 @@ func (a *Agent) probeDone(s plan.Step, err error, now time.Time) {
 const (
 	resizeStarted   = "ResizeStarted"
 	resizeCompleted = "ResizeCompleted"
-	retryResize     = time.Minute // after the engine has refused
+	retryResize     = time.Minute // wait after the engine has refused a resize
 )
 
 // grant stores a pod's resize before it is applied. If storing fails, the resize stays requested.
@@ -227,14 +227,14 @@ func (a *Agent) grant(pod *corev1.Pod, now time.Time) {
 	})
 }
 
-// storeGrant stores the granted resize of a pod. Not done: the desired state has changed.
+// storeGrant stores the granted resize of a pod. It returns false if the desired state has changed.
 func (a *Agent) storeGrant(uid types.UID, hub string, generation int64) (done bool, err error) {
 	a.desiredMutex.Lock()
 	defer a.desiredMutex.Unlock()
 	d, _ := a.c.Memory.Desired()
 	i := slices.IndexFunc(d.Pods, func(p corev1.Pod) bool { return p.UID == uid })
 	if i < 0 || d.Hub != hub || d.Generation != generation {
-		return false, nil // a newer desired state is on its way to the loop
+		return false, nil // the loop receives a newer desired state soon
 	}
 	d.Pods = slices.Clone(d.Pods)
 	d.Pods[i].Status.ContainerStatuses = nil
@@ -242,7 +242,8 @@ func (a *Agent) storeGrant(uid types.UID, hub string, generation int64) (done bo
 	return err == nil, err
 }
 
-// applyGrant makes the loop follow a stored resize. A newer desired state already contains it.
+// applyGrant applies a stored resize in the loop. A newer desired state already contains the
+// resize.
 func (a *Agent) applyGrant(pod *corev1.Pod) {
 	l := &a.loop
 	if d, _ := a.c.Memory.Desired(); d.Hub == l.desired.Hub && d.Generation == l.desired.Generation {
@@ -254,8 +255,8 @@ func (a *Agent) applyGrant(pod *corev1.Pod) {
 	a.event(corev1.EventTypeNormal, resizeStarted, pod, "", "Pod resize started: %s", plan.DescribeSizes(pod))
 }
 
-// update applies a container's granted resources in the engine. A memory limit below the current
-// usage is refused: the kernel would kill a process.
+// update applies a container's granted resources in the engine. It refuses a memory limit below the
+// present usage, because the kernel would kill a process.
 func (j job) update(ctx context.Context) error {
 	s := j.step
 	most := s.Spec.Resources.Limits.Memory().Value()
@@ -275,7 +276,7 @@ func (j job) update(ctx context.Context) error {
 	return j.engine.Update(ctx, s.ID, to)
 }
 
-// updateDone records the result.
+// updateDone records the result of update.
 func (a *Agent) updateDone(s plan.Step, err error, now time.Time) {
 	c := a.loop.o.RecordOf(s.Place.Pod).ContainerOf(s.Place.Container)
 	switch {

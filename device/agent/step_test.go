@@ -15,21 +15,21 @@ type countingContext struct {
 	waiting atomic.Int32
 }
 
-func (c *countingContext) Value(any) any { return nil } // hides the parent, so that package context calls AfterFunc
+func (c *countingContext) Value(any) any { return nil } // hides the parent, so that the standard library's package context calls AfterFunc
 
 func (c *countingContext) AfterFunc(func()) (stop func() bool) {
 	c.waiting.Add(1)
 	return func() bool { c.waiting.Add(-1); return true }
 }
 
-// Probes run for years, so an ended step must not leave a context that waits for the end of the
-// agent.
+// An agent runs probes for years, so an ended step must not leave a context that waits for the end
+// of the agent.
 func TestEndedStepsLeaveNoContexts(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "1", "0"), PreStop: execHook("bye", "1", "0")}, 1)
 		p.Spec.Containers[0].ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 1})
-		time.Sleep(time.Second) // followEvents ends with the agent
+		time.Sleep(time.Second) // the context of followEvents ends with the agent
 		all := &countingContext{Context: t.Context()}
 		d.agent.post(func() { d.agent.loop.ctx = all })
 		d.desire(1, p)

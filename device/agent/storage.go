@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	storageTime    = time.Minute // between two measurements of a pod
-	measureRatio   = 20          // or this many times the last measurement's duration, if longer
-	maxMeasureTime = time.Minute // for one pod
-	judgeAfter     = time.Second // after which measured pods are judged, before others are measured
+	storageTime    = time.Minute // time between two measurements of a pod
+	measureRatio   = 20          // factor: the time is at least the last measurement's duration times measureRatio
+	maxMeasureTime = time.Minute // timeout for one pod
+	judgeAfter     = time.Second // time after which the measured pods are judged, before others are measured
 )
 
-// A Stored is what a pod has written on its device, in bytes.
+// A Stored is the amount of data that a pod has written on its device, in bytes.
 type Stored struct {
 	Volumes    map[string]int64 // emptyDirs
 	Containers map[string]int64 // writable layers, logs and messages of running containers
 }
 
-// disk is the part on the disk, without emptyDirs in memory.
+// disk is the amount on the disk, without emptyDirs in memory.
 func (s Stored) disk(pod *corev1.Pod) (sum int64) {
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; liesOnDisk(v) {
@@ -46,8 +46,8 @@ func (s Stored) disk(pod *corev1.Pod) (sum int64) {
 	return sum
 }
 
-// OverLimit is the kubelet's message for a pod that has written more than its limits; empty: it has
-// not. Exactly the limit is allowed.
+// OverLimit returns the kubelet's message for a pod that has written more than its limits, or "".
+// Usage equal to the limit is allowed.
 func OverLimit(pod *corev1.Pod, s Stored) string {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
@@ -70,9 +70,9 @@ func OverLimit(pod *corev1.Pod, s Stored) string {
 	return ""
 }
 
-// checkStorage measures the pods with limits at intervals, and evicts those over them. Each pod has
-// its own interval, so that one with millions of files delays no other; the longest overdue comes
-// first.
+// checkStorage measures the pods with limits at intervals, and evicts pods that exceed them. Each
+// pod has its own interval, so that a pod with millions of files does not delay others. The longest
+// overdue pod comes first.
 func (a *Agent) checkStorage(now time.Time) {
 	l := &a.loop
 	if l.measuringPods || a.disk.Root == "" {
@@ -89,7 +89,7 @@ func (a *Agent) checkStorage(now time.Time) {
 			pods = append(pods, p)
 		}
 	}
-	l.storageAt = due // drops pods that have gone
+	l.storageAt = due // drops the pods that have gone
 	if len(pods) == 0 {
 		return
 	}
@@ -111,7 +111,7 @@ func (a *Agent) checkStorage(now time.Time) {
 	})
 }
 
-// instancesOf copies the running containers of these pods, for use outside of the loop.
+// instancesOf copies the running containers of the given pods for use outside of the loop.
 func (l *loop) instancesOf(pods []*corev1.Pod) []map[string]*plan.ContainerRecord {
 	running := make([]map[string]*plan.ContainerRecord, len(pods))
 	for i, p := range pods {
@@ -128,15 +128,15 @@ func (l *loop) instancesOf(pods []*corev1.Pod) []map[string]*plan.ContainerRecor
 // A measurement is the result of measuring a pod.
 type measurement struct {
 	pod   *corev1.Pod
-	why   string        // reason to evict it; empty: it may stay
-	whole bool          // everything was measured
+	why   string        // reason to evict the pod; empty: the pod stays
+	whole bool          // the whole pod was measured
 	sum   int64         // bytes
-	disk  int64         // of them, on the disk
-	took  time.Duration // at most storageMost
-	err   error         // of volumes that could not be measured
+	disk  int64         // the part of sum on the disk
+	took  time.Duration // at most maxMeasureTime
+	err   error         // error of the volumes that could not be measured
 }
 
-// measure measures what a pod has written. On a time-out the part that was measured counts.
+// measure measures the data that a pod has written. After a timeout it returns the measured part.
 func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 	running map[string]*plan.ContainerRecord) measurement {
 	ctx, cancel := context.WithTimeout(ctx, maxMeasureTime)
@@ -155,7 +155,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 		}
 		s.Volumes[v.Name] = n.Bytes
 		m.sum += n.Bytes
-		if errors.Is(err, engine.ErrDeep) { // a volume that can never be measured is evicted
+		if errors.Is(err, engine.ErrDeep) { // a volume that can never be measured is a reason to evict its pod
 			m.why = fmt.Sprintf("EmptyDir volume %q cannot be measured: %v. ", v.Name, err)
 		}
 	}
@@ -164,7 +164,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 		if errors.Is(err, engine.ErrDeep) {
 			m.why = fmt.Sprintf("What container %s has written cannot be measured: %v. ", name, err)
 		}
-		if err != nil { // an unmeasured container counts as 0
+		if err != nil { // a container that could not be measured counts as 0
 			continue
 		}
 		message, _ := engine.SizeOf(ctx, filepath.Join(a.disk.Root, messageName(plan.Place{Pod: p.UID, Container: name},
@@ -177,7 +177,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 	return m
 }
 
-// files counts the inodes of a pod on the disk. On a time-out the part that was counted counts.
+// files counts the inodes of a pod on the disk. After a timeout it returns the counted part.
 func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod,
 	running map[string]*plan.ContainerRecord) (sum int64) {
 	for j := range p.Spec.Volumes {
@@ -218,7 +218,7 @@ func liesOnDisk(v *corev1.Volume) bool {
 	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory
 }
 
-// limitsStorage reports whether a pod has a limit that only measuring enforces.
+// limitsStorage reports whether a pod has a limit that the agent enforces by measuring.
 func limitsStorage(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Volumes {
 		if sizeLimit(&pod.Spec.Volumes[i]) != nil {
@@ -233,7 +233,7 @@ func limitsStorage(pod *corev1.Pod) bool {
 	return false
 }
 
-// sizeLimit is the size limit of an emptyDir that is not its own file system.
+// sizeLimit is the size limit of an emptyDir that does not have its own file system.
 func sizeLimit(v *corev1.Volume) *resource.Quantity {
 	if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
 		return nil

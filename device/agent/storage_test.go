@@ -71,7 +71,7 @@ func TestOverLimit(t *testing.T) {
 		})
 	}
 	p := storagePod("", "10Mi")
-	p.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory // tmpfs counts as memory
+	p.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory // a tmpfs counts as memory
 	if why := OverLimit(&p, Stored{map[string]int64{"data": 20 * mi}, nil}); why != "" {
 		t.Error(why)
 	}
@@ -133,7 +133,7 @@ func TestEveryWritablePlaceIsMeasured(t *testing.T) {
 type slowFiles struct {
 	engine.Engine
 	mu    sync.Mutex
-	asked map[string]int // measurements by pod
+	asked map[string]int // number of measurements by pod
 }
 
 func (s *slowFiles) times(pod string) int {
@@ -190,7 +190,7 @@ func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 		if said != 2 {
 			t.Errorf("it was reported %d times: %q", said, d.reasons())
 		}
-		// The counted part is enough.
+		// The part that was counted already exceeds the limit.
 		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-slow-1", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
 			t.Fatal(err)
 		}

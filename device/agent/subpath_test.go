@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// As with the kubelet a container with an impossible subPath waits with CreateContainerConfigError,
-// since its volumes are mounted.
+// As with the kubelet, a container with an impossible subPath waits with
+// CreateContainerConfigError, because its volumes are mounted.
 func TestABadSubPathIsTheContainersFault(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for i, path := range []string{"/tmp", "..", "a/../../b"} {
@@ -33,7 +33,7 @@ func TestABadSubPathIsTheContainersFault(t *testing.T) {
 	})
 }
 
-// A missing key is reported with its object, not with a path of the device.
+// The error for a missing key names the object and the key, not a path on the device.
 func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
 	items := []corev1.KeyToPath{{Key: "there", Path: "there"}}
 	secret, config := corev1.LocalObjectReference{Name: "web-tls"}, corev1.LocalObjectReference{Name: "web-conf"}
@@ -68,8 +68,8 @@ func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
 	}
 }
 
-// With an empty variable a subPathExpr would select the whole volume, or one directory for many
-// pods. As with the kubelet the container waits.
+// With an empty variable, a subPathExpr would select the whole volume, or the same directory for
+// many pods. As with the kubelet, the container waits.
 func TestASubPathWithoutItsVariableIsNotTheWholeVolume(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for i, expr := range []string{"$(EMPTY)", "$(MISSING)", "logs/$(EMPTY)", "$(WHERE)/$(MISSING)", "$(OPTIONAL)"} {

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// memoryPod is a pod of one container with a memory request and limit; empty: none.
+// memoryPod is a pod of one container with a memory request and limit; an empty text means none.
 func memoryPod(name, request, limit string) corev1.Pod {
 	p := makePod(name, "wait")
 	r := &p.Spec.Containers[0].Resources
@@ -31,7 +31,7 @@ func memoryPod(name, request, limit string) corev1.Pod {
 type recordingEngine struct {
 	engine.Engine
 	mu    sync.Mutex
-	specs map[string]engine.Spec // by name in the pod
+	specs map[string]engine.Spec // spec by container name
 }
 
 func (n *recordingEngine) Create(ctx context.Context, s engine.Spec) (string, error) {
@@ -51,7 +51,7 @@ func (n *recordingEngine) spec(name string) engine.Spec {
 	return n.specs[name]
 }
 
-// With LimitedSwap the engine gets swap limits, and the node has a condition that says so.
+// With LimitedSwap the engine gets swap limits, and the node has the condition SwapLimits.
 func TestSwapOfContainersIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)

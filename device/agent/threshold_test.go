@@ -25,16 +25,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A hard threshold evicts at once; a soft one after its grace period and with the pod's grace,
-// which the profile may shorten. The pod here takes an hour to end.
+// A hard threshold evicts at once. A soft threshold evicts after its grace period, with the pod's
+// grace period, which the profile may shorten. The pod in this test takes an hour to end.
 func TestHardAndSoftThresholdsEvictPods(t *testing.T) {
 	const mi = 1 << 20
 	for _, c := range []struct {
 		rule    string
 		max     int64
 		stats   func(*hardware.Stats)
-		runs    time.Duration // still, after the threshold was crossed
-		over    time.Duration // ended by then
+		runs    time.Duration // the pod still runs this long after the threshold was crossed
+		over    time.Duration // the pod has ended this long after the threshold was crossed
 		message string
 	}{
 		{"hard memory", 0, func(s *hardware.Stats) { s.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} }, 0, 20 * time.Second, "low on resource: memory"},
@@ -81,8 +81,9 @@ func TestHardAndSoftThresholdsEvictPods(t *testing.T) {
 	}
 }
 
-// While a threshold is crossed, no pod starts that does not tolerate the taint, even before a soft
-// one's grace is over: the hub may have bound it before. Running pods go on, also after a reboot.
+// While a threshold is crossed, a pod starts only if it tolerates the taint, even before a soft
+// threshold's grace period is over: the hub may have bound the pod earlier. Running pods keep
+// running, also after a reboot.
 func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 	const mi = 1 << 20
 	tolerant := func(key string) corev1.Pod {
@@ -95,7 +96,7 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 	for _, c := range []struct {
 		rule     string
 		is       func(*board)
-		key      string // tolerated; empty with Exists: any
+		key      string // key of the toleration; empty with Exists: any
 		asks     bool   // a pod with a memory request is admitted
 		says     string // message of the rejected pods
 		evicting bool   // the hard threshold evicts running pods one at a time
@@ -199,7 +200,7 @@ func TestAShortageWithoutAVictimDoesNotBlockOthers(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				d.wantPhase("app", corev1.PodRunning, "")
 				d.board.set(func(b *board) {
-					b.stats.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} // used by programs outside of pods
+					b.stats.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} // programs outside of pods use the memory
 					c.stats(&b.stats)
 				})
 				time.Sleep(90 * time.Second)
@@ -211,7 +212,8 @@ func TestAShortageWithoutAVictimDoesNotBlockOthers(t *testing.T) {
 	}
 }
 
-// An engine is slow when memory is short, and the last measured container may use most of it.
+// An engine is slow when memory is short, and the container that is measured last may use most of
+// it.
 func TestTheLargestPodIsEvictedWithASlowEngine(t *testing.T) {
 	const mi = 1 << 20
 	bubble(t, func(t *testing.T, d *device) {
@@ -255,8 +257,8 @@ func (b *slowSize) Written(ctx context.Context, id string) (int64, error) {
 	return 0, ctx.Err()
 }
 
-// A slow measurement is not started twice, and an evicted pod's end is awaited before the next
-// eviction.
+// A slow measurement is not started twice, and the agent waits for an evicted pod's end before the
+// next eviction.
 func TestADiskIsReclaimedOnceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -274,7 +276,7 @@ func TestADiskIsReclaimedOnceAtATime(t *testing.T) {
 	})
 }
 
-// If inodes are short, the pod with the most files is evicted, not the largest.
+// If inodes are short, the agent evicts the pod with the most files, not the largest pod.
 func TestIfInodesAreShortThePodWithTheMostFilesIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{} })

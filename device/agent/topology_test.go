@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// onNode is a device on a NUMA node; -1: on none.
+// onNode puts a device on a NUMA node; -1 means no node.
 func onNode(d hardware.Device, node int) hardware.Device {
 	if node >= 0 {
 		d.NUMA = &node
@@ -24,7 +24,7 @@ func onNode(d hardware.Device, node int) hardware.Device {
 	return d
 }
 
-// guaranteedPod makes a pod guaranteed, with so many CPUs.
+// guaranteedPod makes a pod guaranteed, with the given number of CPUs.
 func guaranteedPod(p corev1.Pod, cpus string) corev1.Pod {
 	for i := range p.Spec.Containers {
 		r := &p.Spec.Containers[i].Resources
@@ -40,8 +40,8 @@ func guaranteedPod(p corev1.Pod, cpus string) corev1.Pod {
 // twoNodes has two CPUs on each NUMA node.
 var twoNodes = []hardware.NUMANode{{ID: 0, CPUs: "0-1"}, {ID: 1, CPUs: "2-3"}}
 
-// A pod that fits once a leaving pod has gone waits; one that does not fit beside a pod that stays
-// fails.
+// A pod that fits once a leaving pod has gone waits. A pod that does not fit beside a pod that
+// stays fails.
 func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -75,8 +75,8 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 	})
 }
 
-// The alignment of a pod survives restarts of its containers and of the agent; a container that has
-// not started yet is aligned with its pod.
+// A pod's alignment survives restarts of its containers and of the agent. A container that has not
+// started yet is aligned with its pod.
 func TestAlignmentSurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -103,7 +103,7 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		}
 		d.end()
 		d.start()
-		d.desire(3, high) // node 0 is free now, and high stays on its node
+		d.desire(3, high) // node 0 is free now, but the pod high stays on its node
 		seen.mu.Lock()
 		delete(seen.specs, "high/c1")
 		seen.mu.Unlock()

@@ -29,14 +29,14 @@ func (silentEngine) Events(context.Context, string, func()) error {
 	return errors.New("/events: 403 Forbidden")
 }
 
-// A fullEngine removes nothing.
+// A fullEngine fails to remove containers.
 type fullEngine struct{ engine.Engine }
 
 func (fullEngine) Remove(context.Context, string) error {
 	return errors.New("device or resource busy")
 }
 
-// A lasting error is logged at intervals only, so that the log stays readable.
+// A lasting error is logged only at intervals, so that the log stays readable.
 func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 	data := wire.Volume{UID: dataUID, Namespace: "default", Claim: "data", Remove: true}
 	limit := resource.MustParse("1Mi")
@@ -77,7 +77,7 @@ func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 			want.Pods[1] = deletedPod(want.Pods[1], 1)
 		},
 		"the desired state was not stored": func(t *testing.T, d *device, _ *wire.Desired) {
-			go func() { // the hub sends it again until it is stored
+			go func() { // the hub repeats the desired state until it is stored
 				time.Sleep(time.Minute)
 				for _, slot := range []string{"desired.0.state", "desired.1.state"} {
 					must(t, errors.Join(os.Remove(filepath.Join(d.dir, slot)), os.Mkdir(filepath.Join(d.dir, slot), 0o700)))

@@ -31,7 +31,8 @@ func (r refusingEngine) Remove(ctx context.Context, id string) error {
 	return r.Engine.Remove(ctx, id)
 }
 
-// nodeEvents counts the node's events with a reason: events of a dropped pod would not be shown.
+// nodeEvents counts the node's events with a reason. The hub would not show events of a dropped
+// pod.
 func (d *device) nodeEvents(reason string) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -43,11 +44,12 @@ func (d *device) nodeEvents(reason string) (n int) {
 	return n
 }
 
-// A stopped container that the engine does not remove does not hold its pod. It is removed later.
+// A stopped container that the engine does not remove does not keep its pod from ending. It is
+// removed later.
 func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 	for name, c := range map[string]struct {
 		sandbox, others bool
-		forgotten       bool // the pod is dropped while the container is left
+		forgotten       bool // the hub drops the pod while the container remains
 		restart         bool
 	}{
 		"its container":                         {others: true},
@@ -74,7 +76,7 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 					return c.others
 				}}
 				d.start()
-				p := makePod("web", "wait") // without a sandbox
+				p := makePod("web", "wait") // a pod without a sandbox
 				if c.sandbox {
 					p = makePod("web", "wait", "wait")
 				}
@@ -116,7 +118,7 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 	}
 }
 
-// Files that cannot be removed, for example because of a mount, do not hold their pod either.
+// Files that cannot be removed, for example because of a mount, do not keep their pod from ending.
 func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
 	for name, forgotten := range map[string]bool{"while it is desired": false, "and the hub drops it": true} {
 		t.Run(name, func(t *testing.T) {

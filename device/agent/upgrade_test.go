@@ -18,9 +18,9 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// testdata/older has state directories of killed earlier agents and their Docker containers: one
-// with the desired state in one file, one with two slots, one with termination messages. A new
-// agent adopts all of them and changes nothing.
+// testdata/older has the state directories of killed earlier agents and their Docker containers:
+// one directory with the desired state in one file, one with two slots, one with termination
+// messages. A new agent adopts all containers and changes nothing.
 func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 	older, err := os.ReadDir("testdata/older")
 	if err != nil || len(older) < 3 {
@@ -63,7 +63,7 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 	}
 }
 
-// takeOver gives a device the state of an older agent, and returns the containers' ids.
+// takeOver gives a device the state of an older agent, and returns the ids of its containers.
 func (d *device) takeOver(dir string) (ids []string) {
 	d.t.Helper()
 	ctx := context.Background()
@@ -89,14 +89,14 @@ func (d *device) takeOver(dir string) (ids []string) {
 		d.t.Fatal(err)
 	}
 	sandboxes := map[string]string{}
-	for _, c := range made { // labels by their literal names, which must not change
+	for _, c := range made { // the labels' literal names, which must not change
 		l := maps.Clone(c.Labels)
 		l["flotilla.dev/agent"], l["flotilla.dev/state-dir"] = "pi-1", StateDirID(d.dir)
 		d.board.boot = l["flotilla.dev/boot"]
 		s := c.Limits
 		s.Name, s.Image, s.Entrypoint, s.Args, s.Labels, s.Network, s.Env = c.Name, enginetest.ToolImage, c.Entrypoint, c.Args, l, network.Name, []string{"GREETING=hello"}
 		if slices.Equal(s.Entrypoint, []string{"/tool"}) {
-			s.Entrypoint = nil // the image's
+			s.Entrypoint = nil // the image has the entrypoint
 		}
 		if owner := sandboxes[l["flotilla.dev/pod-uid"]]; owner != "" {
 			s.Network, s.NetworkOf = "", owner

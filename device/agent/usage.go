@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	minWindow    = 2 * time.Second // between two readings of processor time
+	minWindow    = 2 * time.Second // shortest time between two readings of processor time
 	maxWindow    = 2 * time.Minute
-	maxParallel  = 16              // containers
-	countTimeout = 5 * time.Second // for one container: the hub waits 15 s for two readings
+	maxParallel  = 16              // number of containers that are read at the same time
+	countTimeout = 5 * time.Second // timeout for one container: the hub waits 15 s for two readings
 )
 
-// usages keeps the last reading: a request soon after measures from it. Without requests nothing is
-// measured.
+// usages has the last reading. A request soon after it measures from that reading. Without requests
+// the agent measures nothing.
 type usages struct {
 	sync.Mutex
 	last reading
 }
 
-// A reading is the values of all counters at one time.
+// A reading has the values of all counters at one time.
 type reading struct {
 	at         time.Time
 	busy       time.Duration // processor time of the device
@@ -41,7 +41,7 @@ type reading struct {
 	containers map[string]counted // by container id
 }
 
-// A counted is the usage of a container, and its time.
+// A counted is the usage of a container with its time.
 type counted struct {
 	engine.Usage
 	at time.Time
@@ -50,11 +50,11 @@ type counted struct {
 // A measurable is a running container.
 type measurable struct {
 	id   string
-	pod  wire.PodUsage // without containers
+	pod  wire.PodUsage // the pod's usage without its containers
 	name string
 }
 
-// usage measures the device and its containers: a wire.Usage in JSON.
+// usage measures the device and its containers, and returns a wire.Usage in JSON.
 func (a *Agent) usage(ctx context.Context) ([]byte, error) {
 	var (
 		e    engine.Engine
@@ -98,8 +98,8 @@ func (a *Agent) usage(ctx context.Context) ([]byte, error) {
 	return payload, err
 }
 
-// countersOf reads the counters of many containers. A container without a response, or that has
-// ended, is absent.
+// countersOf reads the counters of many containers. A container that does not respond or has ended
+// is absent.
 func countersOf(ctx context.Context, e engine.Engine, ids []string) map[string]counted {
 	out := make(map[string]counted, len(ids))
 	var (
@@ -123,8 +123,8 @@ func countersOf(ctx context.Context, e engine.Engine, ids []string) map[string]c
 	return out
 }
 
-// measurables are the running containers, sorted by pod. Without a responding engine there are
-// none.
+// measurables are the running containers, sorted by pod. Without a responding engine the list is
+// empty.
 func (l *loop) measurables() (all []measurable) {
 	if l.engine == nil || l.engineErr != nil {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// notRootPod is a pod with runAsNonRoot and this image.
+// notRootPod is a pod with runAsNonRoot and the given image.
 func notRootPod(name, image string) corev1.Pod {
 	p, yes := makePod(name, "wait"), true
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: &yes}

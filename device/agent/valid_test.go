@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// wrongPods make a pod invalid, by the message about it.
+// wrongPods are changes that make a pod invalid, by the message that reports each of them.
 func wrongPods() map[string]func(p *corev1.Pod) {
 	return map[string]func(p *corev1.Pod){
 		"env[0].value":     func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "X", Value: "a\x00b"}} },
@@ -75,7 +75,7 @@ func wrongPods() map[string]func(p *corev1.Pod) {
 	}
 }
 
-// created is how many containers were made.
+// created is the number of containers that the agent has created.
 func (d *device) created() (n int) {
 	for _, r := range d.reasons() {
 		if r == "Created" {
@@ -85,7 +85,7 @@ func (d *device) created() (n int) {
 	return n
 }
 
-// An invalid pod does not affect others: they run, and deleted ones are removed.
+// An invalid pod does not affect other pods: they run, and deleted pods are removed.
 func TestAnInvalidPodIsRejectedAlone(t *testing.T) {
 	for want, spoil := range wrongPods() {
 		t.Run(want, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestAnInvalidPodIsRejectedAlone(t *testing.T) {
 				if n := d.created(); n != 2 {
 					t.Errorf("%d containers were made, want old and good", n)
 				}
-				d.end() // also after a restart of the agent
+				d.end() // a restarted agent rejects the pod too
 				d.start()
 				time.Sleep(5 * time.Second)
 				if n := d.created(); n != 2 {
@@ -134,7 +134,7 @@ func TestAChangedRunningPodIsValidated(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(p *corev1.Pod)
-		reason string // of the pod, or of its container
+		reason string // reason of the pod or of its container
 	}{
 		{"a name with a path", func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("../../..", "")} }, "Invalid"},
 		{"more rights than the owner allows", func(p *corev1.Pod) {
@@ -155,7 +155,7 @@ func TestAChangedRunningPodIsValidated(t *testing.T) {
 				c.change(&p)
 				d.desire(2, p)
 				time.Sleep(time.Second)
-				d.fake.Exit(d.name("web"), 1) // the next instance follows the current spec
+				d.fake.Exit(d.name("web"), 1) // the next instance uses the present spec
 				time.Sleep(time.Minute)
 				st := d.agent.Pods().Pods[0].Status
 				got := st.Reason
@@ -173,7 +173,7 @@ func TestAChangedRunningPodIsValidated(t *testing.T) {
 	}
 }
 
-// The longest possible grace must not overflow to none.
+// The longest possible grace period does not overflow to 0.
 func TestALongGraceDoesNotOverflow(t *testing.T) {
 	for _, seconds := range []int64{math.MaxInt64, math.MaxInt64 / int64(time.Second), 1 << 40} {
 		p := makePod("web", "wait")
@@ -192,7 +192,8 @@ func TestALongGraceDoesNotOverflow(t *testing.T) {
 	}
 }
 
-// It may use its whole grace to stop, and is not ready meanwhile.
+// A pod that becomes forbidden while it runs may use its whole grace period to stop, and is not
+// ready meanwhile.
 func TestAPodThatIsForbiddenWhileItRunsIsNotReady(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "stubborn")

@@ -52,7 +52,7 @@ func TestVitals(t *testing.T) {
 	}
 }
 
-// A status carries figures of the last minutes, and is never sent because of them.
+// A status carries the vitals of the last minutes, but vitals never cause a status.
 func TestVitalsCauseNoStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
