@@ -73,7 +73,8 @@ func TestAPodThatRunsIsNotRestartedForItsAddress(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		ip := d.wantPhase("web", corev1.PodRunning, "").PodIP
 		d.wantContainers("web/c0#0 running")
-		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "POD_IP",
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
 		d.desire(2, p)
 		time.Sleep(time.Minute)
 		d.end()

@@ -42,8 +42,10 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "docker-default")
 	must(t, os.WriteFile(outside, nil, 0o644))
 	must(t, os.Symlink(outside, filepath.Join(folder, "docker-default")))
-	sys := aKernel(t, "Y", "docker-default (enforce)", "web-strict (enforce)", "dir (enforce)", "lxc (unconfined)", "named with (words) (complain)", "web-strict//child (enforce)")
-	plain, free := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	sys := aKernel(t, "Y", "docker-default (enforce)", "web-strict (enforce)", "dir (enforce)", "lxc (unconfined)",
+		"named with (words) (complain)", "web-strict//child (enforce)")
+	plain, free := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault},
+		&corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
 	for name, c := range map[string]struct {
 		pod, container *corev1.AppArmorProfile
 		off            bool
@@ -116,7 +118,8 @@ func TestWithoutAppArmorPodsThatRequestItAreRejected(t *testing.T) {
 					t.Errorf("it says %q", st.Message)
 				}
 				if c.phase == corev1.PodPending {
-					if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerError" || !strings.Contains(w.Message, `cannot use AppArmor profile "other"`) {
+					if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerError" ||
+						!strings.Contains(w.Message, `cannot use AppArmor profile "other"`) {
 						t.Errorf("it waits: %v", w)
 					}
 				}

@@ -87,7 +87,8 @@ func TestCommands(t *testing.T) {
 				}
 				end := <-a.End
 				if a.Stdout() != c.out || a.Stderr() != c.err || end.ExitCode != c.code || end.Error != c.ends {
-					t.Errorf("stdout %q, stderr %q, end %d %q; want %q, %q, %d %q", a.Stdout(), a.Stderr(), end.ExitCode, end.Error, c.out, c.err, c.code, c.ends)
+					t.Errorf("stdout %q, stderr %q, end %d %q; want %q, %q, %d %q", a.Stdout(), a.Stderr(), end.ExitCode, end.Error,
+						c.out, c.err, c.code, c.ends)
 				}
 			})
 		})
@@ -121,7 +122,8 @@ func TestUsageIsMeasuredOnRequest(t *testing.T) {
 			}
 			return u
 		}
-		for _, window := range []time.Duration{minWindow, 30 * time.Second} { // the second window begins at the first measurement
+		// the second window begins at the first measurement
+		for _, window := range []time.Duration{minWindow, 30 * time.Second} {
 			u := ask()
 			if u.Window.Duration != window {
 				t.Errorf("measured over %s, want %s", u.Window.Duration, window)
@@ -132,7 +134,8 @@ func TestUsageIsMeasuredOnRequest(t *testing.T) {
 			got := ""
 			for _, p := range u.Pods {
 				for _, c := range p.Containers {
-					got += fmt.Sprintf("%s/%s/%s %dm %dMi, ", p.Namespace, p.Name, c.Name, c.Usage.Cpu().MilliValue(), c.Usage.Memory().Value()>>20)
+					got += fmt.Sprintf("%s/%s/%s %dm %dMi, ", p.Namespace, p.Name, c.Name, c.Usage.Cpu().MilliValue(),
+						c.Usage.Memory().Value()>>20)
 				}
 			}
 			if want := "default/api/c0 0m 1Mi, default/api/c1 0m 1Mi, default/web/c0 250m 20Mi, "; got != want {
@@ -155,7 +158,10 @@ type hangingUsage struct {
 
 func (u hangingUsage) Usage(ctx context.Context, id string) (engine.Usage, error) {
 	list, err := u.Containers(ctx, plan.LabelAgent+"=pi-1")
-	if err != nil || slices.ContainsFunc(list, func(c engine.Container) bool { return c.ID == id && c.Labels[plan.LabelPodName] == u.name }) {
+	if err != nil || slices.ContainsFunc(list, func(c engine.Container) bool {
+		return c.ID == id &&
+			c.Labels[plan.LabelPodName] == u.name
+	}) {
 		<-ctx.Done()
 		return engine.Usage{}, ctx.Err()
 	}
@@ -174,7 +180,8 @@ func TestUsageSkipsAHangingContainer(t *testing.T) {
 		a, began := d.request("r1", wire.Request{Type: wire.RequestUsage}), time.Now()
 		end := <-a.End
 		u, err := wire.ParseUsage([]byte(a.Stdout()))
-		if took := time.Since(began); end.Error != "" || err != nil || len(u.Pods) != 1 || u.Pods[0].Name != "web" || took >= 15*time.Second {
+		if took := time.Since(began); end.Error != "" || err != nil || len(u.Pods) != 1 || u.Pods[0].Name != "web" ||
+			took >= 15*time.Second {
 			t.Errorf("after %s: %+v, %v %s", took, u, err, end.Error)
 		}
 	})

@@ -22,7 +22,8 @@ import (
 // guaranteed is a pod with one container whose CPU request and limit are cpu.
 func guaranteed(name, cpu string) corev1.Pod {
 	pod := makePod(name, "wait")
-	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("16Mi")}
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+		corev1.ResourceMemory: resource.MustParse("16Mi")}
 	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: list, Requests: list}
 	return pod
 }
@@ -108,7 +109,8 @@ func TestStaticCPUManagerKeepsReservedCPUs(t *testing.T) {
 	withCPUs(t, plan.StaticCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
 		d.desire(1, guaranteed("all", "4")) // one CPU is reserved
 		time.Sleep(5 * time.Second)
-		if w := d.wantPhase("all", corev1.PodPending, "").ContainerStatuses[0].State.Waiting; w == nil || w.Reason != plan.DeviceUnavailable {
+		if w := d.wantPhase("all", corev1.PodPending, "").ContainerStatuses[0].State.Waiting; w == nil ||
+			w.Reason != plan.DeviceUnavailable {
 			t.Errorf("it is %+v", w)
 		}
 	})
@@ -142,7 +144,8 @@ func TestContainersRestartedAfterARebootGetTheDevicesValues(t *testing.T) {
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
 		for _, name := range []string{"limits.cpu", "limits.memory"} {
-			p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: name}}})
+			p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env,
+				corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: name}}})
 		}
 		d.desire(1, p)
 		time.Sleep(10 * time.Second)

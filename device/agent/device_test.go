@@ -45,7 +45,8 @@ type board struct {
 
 func newBoard() *board {
 	full := hardware.Amount{Available: 1 << 30, Capacity: 2 << 30}
-	return &board{boot: "boot-1", stats: hardware.Stats{Memory: full, NodeFs: full, ImageFs: full, NodeFsInodes: full, ImageFsInodes: full, PIDs: full}}
+	return &board{boot: "boot-1", stats: hardware.Stats{Memory: full, NodeFs: full, ImageFs: full, NodeFsInodes: full,
+		ImageFsInodes: full, PIDs: full}}
 }
 
 func (b *board) Probe(context.Context, string) (hardware.Report, error) {
@@ -95,7 +96,8 @@ func (b *board) Measure(context.Context, string) hardware.Stats {
 }
 
 func (b *board) addresses() []corev1.NodeAddress {
-	list := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}, {Type: corev1.NodeHostName, Address: "pi"}}
+	list := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"},
+		{Type: corev1.NodeHostName, Address: "pi"}}
 	if b.cut {
 		return list[1:]
 	}
@@ -139,7 +141,8 @@ type device struct {
 }
 
 func newDevice(t testing.TB) *device {
-	d := &device{t: t, fake: enginetest.New(), board: newBoard(), dir: t.TempDir(), config: Config{Flags: anyDisk(t), Policy: plan.DefaultPolicy()}}
+	d := &device{t: t, fake: enginetest.New(), board: newBoard(), dir: t.TempDir(),
+		config: Config{Flags: anyDisk(t), Policy: plan.DefaultPolicy()}}
 	d.engine = d.fake
 	d.fake.AddImage(enginetest.ToolImage, 6<<20, toolOrPause)
 	return d
@@ -259,7 +262,8 @@ func (d *device) containers() []string {
 		if name == "" {
 			name = "POD"
 		}
-		out = append(out, fmt.Sprintf("%s/%s#%s %s", c.Labels[plan.LabelPodName], name, c.Labels[plan.LabelRestarts], c.State))
+		out = append(out, fmt.Sprintf("%s/%s#%s %s", c.Labels[plan.LabelPodName], name, c.Labels[plan.LabelRestarts],
+			c.State))
 	}
 	slices.Sort(out)
 	return out
@@ -272,7 +276,8 @@ func heldPods(a *Agent) []wire.PodStatus {
 	for _, p := range d.Pods {
 		deleted[p.UID] = p.DeletionTimestamp != nil
 	}
-	return slices.DeleteFunc(slices.Clone(a.Pods().Pods), func(p wire.PodStatus) bool { return deleted[p.UID] && plan.IsFinal(p.Status.Phase) })
+	return slices.DeleteFunc(slices.Clone(a.Pods().Pods),
+		func(p wire.PodStatus) bool { return deleted[p.UID] && plan.IsFinal(p.Status.Phase) })
 }
 
 func (d *device) wantContainers(want ...string) {
@@ -287,7 +292,8 @@ func (d *device) wantPhase(name string, want corev1.PodPhase, reason string) cor
 	d.t.Helper()
 	st, ok := d.pod(name)
 	if !ok || st.Phase != want || st.Reason != reason {
-		d.t.Fatalf("pod %s is held=%v, phase %s, reason %q (%s); want %s, %q", name, ok, st.Phase, st.Reason, st.Message, want, reason)
+		d.t.Fatalf("pod %s is held=%v, phase %s, reason %q (%s); want %s, %q", name, ok, st.Phase, st.Reason, st.Message,
+			want, reason)
 	}
 	return st
 }
@@ -297,7 +303,8 @@ func makePod(name string, commands ...string) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)}}
 	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	for i, c := range commands {
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprintf("c%d", i), Image: enginetest.ToolImage, Args: strings.Fields(c)})
+		p.Spec.Containers = append(p.Spec.Containers,
+			corev1.Container{Name: fmt.Sprintf("c%d", i), Image: enginetest.ToolImage, Args: strings.Fields(c)})
 	}
 	return p
 }

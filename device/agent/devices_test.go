@@ -43,7 +43,8 @@ func (d *device) devicesOf(pod string) (nodes []string) {
 	}
 	for _, c := range list {
 		var devices []hardware.Device
-		if c.Labels[plan.LabelPodName] == pod && c.State == engine.Running && json.Unmarshal([]byte(c.Labels[plan.LabelDevices]), &devices) == nil {
+		if c.Labels[plan.LabelPodName] == pod && c.State == engine.Running &&
+			json.Unmarshal([]byte(c.Labels[plan.LabelDevices]), &devices) == nil {
 			for _, x := range devices {
 				nodes = append(nodes, x.Nodes...)
 			}
@@ -76,7 +77,8 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		d.board.set(func(b *board) { b.devices = []hardware.Device{chip("0"), port("usb-RAK", "ttyUSB0")} })
 		d.end() // the next agent starts with these devices
 		d.start()
-		d.desire(1, requesting("first", "gpiochip", "1", "wait"), requesting("second", "gpiochip", "1", "wait"), requesting("radio", "serial", "1", "wait"))
+		d.desire(1, requesting("first", "gpiochip", "1", "wait"), requesting("second", "gpiochip", "1", "wait"),
+			requesting("radio", "serial", "1", "wait"))
 		time.Sleep(time.Minute)
 		d.wantDevices("first", "/dev/gpiochip0")
 		d.wantDevices("radio", "/dev/ttyUSB0")
@@ -91,7 +93,8 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		// While the agent is off, the hub adds a pod that requests the same device.
 		d.end()
 		d.start()
-		d.desire(2, requesting("first", "gpiochip", "1", "wait"), requesting("third", "gpiochip", "1", "wait"), requesting("radio", "serial", "1", "wait"))
+		d.desire(2, requesting("first", "gpiochip", "1", "wait"), requesting("third", "gpiochip", "1", "wait"),
+			requesting("radio", "serial", "1", "wait"))
 		time.Sleep(time.Minute)
 		d.wantDevices("first", "/dev/gpiochip0")
 		d.wantPhase("third", corev1.PodFailed, "OutOfflotilla.dev/gpiochip")
@@ -102,7 +105,8 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		time.Sleep(reportTime)
 		synctest.Wait()
 		st, _ = d.pod("radio")
-		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "usb-RAK") || st.Phase != corev1.PodRunning {
+		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionFalse ||
+			!strings.Contains(c.Message, "usb-RAK") || st.Phase != corev1.PodRunning {
 			t.Errorf("unplugged, the pod is %s with %+v", st.Phase, c)
 		}
 		if q, has := d.agent.Status().Status.Capacity["flotilla.dev/serial"]; has {
@@ -155,7 +159,8 @@ func TestAContainerWaitsForItsDevice(t *testing.T) {
 		plug()
 		time.Sleep(10 * time.Second)
 		st := d.wantPhase("first", corev1.PodRunning, "")
-		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != plan.DeviceUnavailable || !strings.Contains(w.Message, "flotilla.dev/gpiochip") {
+		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != plan.DeviceUnavailable ||
+			!strings.Contains(w.Message, "flotilla.dev/gpiochip") {
 			t.Fatalf("it is %+v", st.ContainerStatuses[0].State)
 		}
 		plug(chip("0"))
@@ -169,15 +174,18 @@ func TestAContainerWaitsForItsDevice(t *testing.T) {
 }
 
 func TestAContainersEnvironmentNamesItsDevices(t *testing.T) {
-	devices := []hardware.Device{chip("0"), chip("1"), {Resource: "can0", ID: "can0"}, {Resource: "usb-0bda-2838", ID: "1-1", Nodes: []string{"/dev/bus/usb/001/004"}}}
+	devices := []hardware.Device{chip("0"), chip("1"), {Resource: "can0", ID: "can0"},
+		{Resource: "usb-0bda-2838", ID: "1-1", Nodes: []string{"/dev/bus/usb/001/004"}}}
 	env, _, err := podspec.Sources{Pod: &corev1.Pod{}, Devices: devices}.Environment(&corev1.Container{})
-	if err != nil || !slices.Equal(env, []string{"FLOTILLA_GPIOCHIP=/dev/gpiochip0,/dev/gpiochip1", "FLOTILLA_CAN0=can0", "FLOTILLA_USB_0BDA_2838=/dev/bus/usb/001/004"}) {
+	if err != nil || !slices.Equal(env, []string{"FLOTILLA_GPIOCHIP=/dev/gpiochip0,/dev/gpiochip1",
+		"FLOTILLA_CAN0=can0", "FLOTILLA_USB_0BDA_2838=/dev/bus/usb/001/004"}) {
 		t.Errorf("%q %v", env, err)
 	}
 	spec := engine.Spec{Labels: map[string]string{}, Groups: []string{"7"}}
 	if err := addDevices(&spec, devices[:2], func(d hardware.Device) (hardware.Device, []hardware.Node, error) {
 		return d, []hardware.Node{{Path: d.Nodes[0], Host: "/root" + d.Nodes[0], Group: 7}}, nil
-	}); err != nil || len(spec.Devices) != 2 || spec.Devices[1] != (engine.Device{Host: "/root/dev/gpiochip1", Path: "/dev/gpiochip1"}) || len(spec.Groups) != 1 {
+	}); err != nil || len(spec.Devices) != 2 || spec.Devices[1] != (engine.Device{Host: "/root/dev/gpiochip1",
+		Path: "/dev/gpiochip1"}) || len(spec.Groups) != 1 {
 		t.Errorf("%+v %v", spec, err)
 	}
 	moved := func(d hardware.Device) (hardware.Device, []hardware.Node, error) {
@@ -187,7 +195,9 @@ func TestAContainersEnvironmentNamesItsDevices(t *testing.T) {
 	if err := addDevices(&spec, devices[:1], moved); err == nil {
 		t.Error("a moved device is given all the same")
 	}
-	env, _, err = podspec.Sources{Pod: &corev1.Pod{}, Devices: devices[:1]}.Environment(&corev1.Container{Env: []corev1.EnvVar{{Name: "PORT", Value: "$(FLOTILLA_GPIOCHIP)"}}})
+	env, _, err = podspec.Sources{Pod: &corev1.Pod{},
+		Devices: devices[:1]}.Environment(&corev1.Container{Env: []corev1.EnvVar{{Name: "PORT",
+		Value: "$(FLOTILLA_GPIOCHIP)"}}})
 	if err != nil || !slices.Contains(env, "PORT=/dev/gpiochip0") {
 		t.Errorf("%q %v", env, err)
 	}

@@ -20,7 +20,8 @@ import (
 func endingPods() map[string]corev1.Pod {
 	grace, deadline := int64(20), int64(60)
 	always := corev1.ContainerRestartPolicyAlways
-	sidecar := corev1.Container{Name: "helper", Image: enginetest.ToolImage, Args: []string{"stubborn"}, RestartPolicy: &always}
+	sidecar := corev1.Container{Name: "helper", Image: enginetest.ToolImage, Args: []string{"stubborn"},
+		RestartPolicy: &always}
 	fails := corev1.Container{Name: "init", Image: enginetest.ToolImage, Args: strings.Fields("sleep 1m then exit 1")}
 	pod := func(change func(*corev1.PodSpec), commands ...string) corev1.Pod {
 		p := makePod("old", commands...)
@@ -95,7 +96,8 @@ func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
 			d.start()
 		}
 		synctest.Wait()
-		runs = tick < 600 || slices.ContainsFunc(d.containers(), func(c string) bool { return strings.HasPrefix(c, "old/") && strings.HasSuffix(c, "running") })
+		runs = tick < 600 || slices.ContainsFunc(d.containers(),
+			func(c string) bool { return strings.HasPrefix(c, "old/") && strings.HasSuffix(c, "running") })
 		if st, _ := d.pod("old"); runs && plan.IsFinal(st.Phase) {
 			t.Fatalf("after %d ms the pod is %s (%s), and %q are there", tick*100, st.Phase, st.Reason, d.containers())
 		}
@@ -158,7 +160,8 @@ func TestAContainerThatHasEndedForGoodDoesNotRunAgainInANewSandbox(t *testing.T)
 				}
 				st := d.wantPhase("job", corev1.PodRunning, "")
 				done, other := st.ContainerStatuses[0].State, st.ContainerStatuses[1]
-				if done.Terminated == nil || done.Terminated.ExitCode != c.code || done.Terminated.Reason != c.reason || done.Terminated.FinishedAt.IsZero() || runs != 1 {
+				if done.Terminated == nil || done.Terminated.ExitCode != c.code || done.Terminated.Reason != c.reason ||
+					done.Terminated.FinishedAt.IsZero() || runs != 1 {
 					t.Errorf("it has run %d times and is %+v", runs, done)
 				}
 				if other.State.Running == nil {

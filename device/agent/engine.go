@@ -106,7 +106,8 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	l.engine, l.dirty, l.settledAt = e, true, now
 	a.setInfo(info)
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the engine's image disk is known now
-	left := a.disk.leftover()                        // commands of an earlier agent, listed before this agent runs commands
+	// commands of an earlier agent, listed before this agent runs commands
+	left := a.disk.leftover()
 	ctx, state := l.ctx, l.o.Node.StateDir
 	a.work.Go(func() { a.endExecs(ctx, e, left) })
 	a.work.Go(func() { a.disk.EndImageReaders(ctx, e, state) })
@@ -140,7 +141,8 @@ func (a *Agent) loadInfo() {
 // engineFailed records that a call to the engine failed; began is the start of the call.
 func (a *Agent) engineFailed(err error, began time.Time) {
 	l := &a.loop
-	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) { // an agent that stops cancels its calls
+	// an agent that stops cancels its calls
+	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) {
 		a.log.Warn("the container engine does not answer", "err", err)
 	}
 	l.engineErr = err

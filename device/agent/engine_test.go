@@ -15,7 +15,8 @@ func TestAReplacedEngineIsDescribedAgain(t *testing.T) {
 		d.config.Runtimes = []string{"runsc"}
 		d.start()
 		time.Sleep(time.Minute)
-		info := engine.Info{Name: "docker", Version: "29.1.0", APIVersion: "1.52", OS: "linux", Arch: "amd64", Root: "/srv/docker",
+		info := engine.Info{Name: "docker", Version: "29.1.0", APIVersion: "1.52", OS: "linux", Arch: "amd64",
+			Root:     "/srv/docker",
 			Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc"}
 		d.fake.SetDown(true)
 		time.Sleep(time.Second)

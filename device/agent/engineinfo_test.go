@@ -12,7 +12,8 @@ import (
 
 // otherArch is an engine of another architecture than the agent's. It has a runtime besides the
 // default.
-var otherArch = engine.Info{Name: "docker", Version: "29.1.0", OS: "linux", Arch: "riscv64", Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc",
+var otherArch = engine.Info{Name: "docker", Version: "29.1.0", OS: "linux", Arch: "riscv64",
+	Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc",
 	MemLimit: true, CPULimit: true, PidsLimit: true, SwapLimit: true, CgroupV2: true}
 
 func (d *device) nodeInfo() corev1.NodeSystemInfo { return d.agent.Status().Status.NodeInfo }
@@ -28,7 +29,8 @@ func TestBeforeTheEngineRespondsItsStoredDescriptionCounts(t *testing.T) {
 		d.start()
 		time.Sleep(time.Second)
 		before := d.agent.Status().Status
-		if n := before.NodeInfo; n.Architecture != "riscv64" || n.ContainerRuntimeVersion != "docker://29.1.0" || len(before.RuntimeHandlers) != 3 {
+		if n := before.NodeInfo; n.Architecture != "riscv64" || n.ContainerRuntimeVersion != "docker://29.1.0" ||
+			len(before.RuntimeHandlers) != 3 {
 			t.Fatalf("it says %s, %s, %v", n.Architecture, n.ContainerRuntimeVersion, before.RuntimeHandlers)
 		}
 		d.end()
@@ -38,8 +40,11 @@ func TestBeforeTheEngineRespondsItsStoredDescriptionCounts(t *testing.T) {
 			time.Sleep(time.Second)
 			st := d.agent.Status()
 			if n := st.Status.NodeInfo; n.Architecture != "riscv64" || n.ContainerRuntimeVersion != "docker://29.1.0" ||
-				st.Registration.Labels[corev1.LabelArchStable] != "riscv64" || !slices.EqualFunc(st.Status.RuntimeHandlers, before.RuntimeHandlers, func(a, b corev1.NodeRuntimeHandler) bool { return a.Name == b.Name }) {
-				t.Fatalf("before the engine responds it reports %s, %s, %v, labels %v", n.Architecture, n.ContainerRuntimeVersion, st.Status.RuntimeHandlers, st.Registration.Labels)
+				st.Registration.Labels[corev1.LabelArchStable] != "riscv64" ||
+				!slices.EqualFunc(st.Status.RuntimeHandlers, before.RuntimeHandlers,
+					func(a, b corev1.NodeRuntimeHandler) bool { return a.Name == b.Name }) {
+				t.Fatalf("before the engine responds it reports %s, %s, %v, labels %v", n.Architecture,
+					n.ContainerRuntimeVersion, st.Status.RuntimeHandlers, st.Registration.Labels)
 			}
 		}
 		// The engine was replaced while the agent was off: the agent reports the new description.
@@ -60,7 +65,8 @@ func TestAnUnknownEngineIsAbsentFromTheStatus(t *testing.T) {
 	bubbleWithoutEngine(t, func(t *testing.T, d *device) {
 		time.Sleep(time.Minute)
 		st := d.agent.Status()
-		if n := st.Status.NodeInfo; n.Architecture != "" || n.ContainerRuntimeVersion != "" || n.OperatingSystem == "" || st.Registration.Labels[corev1.LabelArchStable] != "" {
+		if n := st.Status.NodeInfo; n.Architecture != "" || n.ContainerRuntimeVersion != "" || n.OperatingSystem == "" ||
+			st.Registration.Labels[corev1.LabelArchStable] != "" {
 			t.Errorf("it says %+v, labels %v", n, st.Registration.Labels)
 		}
 		d.fake.SetInfo(otherArch)

@@ -16,8 +16,9 @@ import (
 // debugged is a pod with an additional ephemeral container.
 func debugged(p corev1.Pod, name, target, command string) corev1.Pod {
 	p.Spec.EphemeralContainers = append(slices.Clone(p.Spec.EphemeralContainers), corev1.EphemeralContainer{
-		TargetContainerName:      target,
-		EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name, Image: enginetest.ToolImage, Args: strings.Fields(command)},
+		TargetContainerName: target,
+		EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name, Image: enginetest.ToolImage,
+			Args: strings.Fields(command)},
 	})
 	return p
 }
@@ -73,7 +74,8 @@ func TestAnEphemeralContainerDoesNotAffectItsPod(t *testing.T) {
 		q := makePod("pair", "wait", "wait")
 		d.desire(1, debugged(p, "look", "", "wait"), debugged(debugged(q, "look", "c1", "wait"), "missing", "", "wait"))
 		time.Sleep(10 * time.Second)
-		d.wantContainers("job/c0#0 running", "job/look#0 running", "pair/POD#0 running", "pair/c0#0 running", "pair/c1#0 running", "pair/look#0 running", "pair/missing#0 running")
+		d.wantContainers("job/c0#0 running", "job/look#0 running", "pair/POD#0 running", "pair/c0#0 running",
+			"pair/c1#0 running", "pair/look#0 running", "pair/missing#0 running")
 		time.Sleep(time.Minute)
 		d.wantPhase("job", corev1.PodSucceeded, "")
 		d.wantEphemeral("job", "look", func(cs corev1.ContainerStatus) bool { return cs.State.Terminated != nil })
@@ -90,7 +92,8 @@ func TestAnEphemeralContainerOfAPodThatDoesNotRun(t *testing.T) {
 		d.desire(2, p)
 		time.Sleep(time.Second)
 		d.wantEphemeral("web", "look", lives)
-		d.wantEphemeral("web", "inside", func(cs corev1.ContainerStatus) bool { return cs.State.Waiting != nil }) // its target does not run
+		// its target does not run
+		d.wantEphemeral("web", "inside", func(cs corev1.ContainerStatus) bool { return cs.State.Waiting != nil })
 	})
 }
 
@@ -108,7 +111,8 @@ func TestAForbiddenEphemeralContainer(t *testing.T) {
 		d.wantContainers("web/c0#0 running", "web/fine#0 running")
 		d.wantEphemeral("web", "strong", func(cs corev1.ContainerStatus) bool {
 			w := cs.State.Waiting
-			return w != nil && w.Reason == plan.PolicyForbidden && strings.HasPrefix(w.Message, "spec.ephemeralContainers[1].securityContext.privileged: ")
+			return w != nil && w.Reason == plan.PolicyForbidden &&
+				strings.HasPrefix(w.Message, "spec.ephemeralContainers[1].securityContext.privileged: ")
 		})
 		d.wantPhase("web", corev1.PodRunning, "")
 	})
@@ -127,7 +131,8 @@ func (d *device) sandbox() string {
 
 // An ephemeral container runs once. It does not run again when the pod's network is replaced.
 func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
-	for _, look := range [][2]string{{"", "exit 0"}, {"", "wait"}, {"c0", "exit 0"}, {"c0", "wait"}} { // target and command
+	// target and command
+	for _, look := range [][2]string{{"", "exit 0"}, {"", "wait"}, {"c0", "exit 0"}, {"c0", "wait"}} {
 		for what, ends := range map[string]func(d *device){
 			"a power cut": func(d *device) {
 				d.end()

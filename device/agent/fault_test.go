@@ -159,7 +159,8 @@ func TestAHangingStartIsReported(t *testing.T) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(makeTimeout + time.Second)
 		st := d.wantPhase("web", corev1.PodPending, "")
-		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "RunContainerError" || !strings.Contains(w.Message, "deadline exceeded") {
+		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "RunContainerError" ||
+			!strings.Contains(w.Message, "deadline exceeded") {
 			t.Errorf("it waits with %+v", w)
 		}
 		if !slices.Contains(d.reasons(), "Failed") {

@@ -154,7 +154,8 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 				if got := d.running(); !slices.Equal(got, c.runs) {
 					t.Errorf("%q run, want %q", got, c.runs)
 				}
-				if cond := d.stateStored(); (cond.Status == corev1.ConditionTrue) != c.takes || !strings.Contains(cond.Message, c.saysOfDesire) {
+				if cond := d.stateStored(); (cond.Status == corev1.ConditionTrue) != c.takes ||
+					!strings.Contains(cond.Message, c.saysOfDesire) {
 					t.Errorf("StateStored is %s: %s", cond.Status, cond.Message)
 				}
 				d.end()
@@ -167,7 +168,8 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 					t.Error(err)
 				}
 				time.Sleep(time.Minute)
-				if cond := d.stateStored(); cond.Status != corev1.ConditionTrue || !slices.Equal(d.running(), []string{"first", "second"}) {
+				if cond := d.stateStored(); cond.Status != corev1.ConditionTrue ||
+					!slices.Equal(d.running(), []string{"first", "second"}) {
 					t.Errorf("when it is well again %q run, StateStored is %s: %s", d.running(), cond.Status, cond.Message)
 				}
 				d.end()
@@ -206,7 +208,8 @@ func TestADismissedDeviceStopsItsPodsWithAReadOnlyDisk(t *testing.T) {
 		d := newSmallDevice(t)
 		d.start()
 		pod := makePod("web", "wait", "wait")
-		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		d.desire(1, pod, makePod("done", "exit 0"))
 		time.Sleep(5 * time.Second)
@@ -258,8 +261,10 @@ func (d *device) running() (out []string) {
 // run again, and ended pods stay ended. The hub's next desired state takes over.
 func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		one, pair, job, crashed := makePod("one", "wait"), makePod("pair", "wait", "wait"), makePod("job", "exit 0"), makePod("crashed", "exit 1")
-		pair.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
+		one, pair, job, crashed := makePod("one", "wait"), makePod("pair", "wait", "wait"), makePod("job", "exit 0"),
+			makePod("crashed", "exit 1")
+		pair.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage,
+			Args: []string{"exit", "0"}}}
 		job.Spec.RestartPolicy, crashed.Spec.RestartPolicy = corev1.RestartPolicyNever, corev1.RestartPolicyNever
 		d.desire(1, one, pair, job, crashed)
 		time.Sleep(time.Minute)
@@ -273,7 +278,8 @@ func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 		}
 		d.start()
 		time.Sleep(time.Minute)
-		d.wantContainers("crashed/c0#0 exited", "job/c0#0 exited", "one/c0#0 running", "pair/POD#0 running", "pair/c0#0 running", "pair/c1#0 running", "pair/init#0 exited")
+		d.wantContainers("crashed/c0#0 exited", "job/c0#0 exited", "one/c0#0 running", "pair/POD#0 running",
+			"pair/c0#0 running", "pair/c1#0 running", "pair/init#0 exited")
 		if c := d.stateStored(); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "waits for the hub") {
 			t.Errorf("StateStored is %s: %s", c.Status, c.Message)
 		}

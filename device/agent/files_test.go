@@ -48,7 +48,8 @@ func nestDirs(t *testing.T, dir string, depth int) int {
 }
 
 func tarEntry(kind byte, name, data string, change ...func(*tar.Header)) (e enginetest.Entry) {
-	e.Header, e.Data = tar.Header{Typeflag: kind, Name: name, Mode: 0o755, Size: int64(len(data)), ModTime: time.Unix(1e9, 0)}, data
+	e.Header, e.Data = tar.Header{Typeflag: kind, Name: name, Mode: 0o755, Size: int64(len(data)),
+		ModTime: time.Unix(1e9, 0)}, data
 	if kind == tar.TypeSymlink || kind == tar.TypeLink {
 		e.Header.Linkname, e.Header.Size, e.Data = data, 0, ""
 	}
@@ -73,7 +74,8 @@ func with(p corev1.Pod, f func(*corev1.Pod)) corev1.Pod { f(&p); return p }
 
 func requestingPod(name, cpu, memory string) corev1.Pod {
 	return with(makePod(name, "wait"), func(p *corev1.Pod) {
-		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse(memory)}
 	})
 }
 

@@ -128,14 +128,16 @@ func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 		if restarts := st.ContainerStatuses[0].RestartCount; restarts < 20 || len(notes) == 0 || len(notes) > 4 {
 			t.Errorf("after %d restarts there are %d notes", restarts, len(notes))
 		}
-		p = hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "1000", "0")}, 1) // the hook takes longer than the grace period
+		// the hook takes longer than the grace period
+		p = hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "1000", "0")}, 1)
 		p.UID, p.Name = "uid-slow", "slow"
 		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
 		p.Spec.Containers[0].LivenessProbe.Exec.Command = []string{"check", "0", "1"}
 		d.desire(2, p)
 		time.Sleep(6 * time.Hour)
 		st, _ = d.pod("slow")
-		if restarts, execs := st.ContainerStatuses[0].RestartCount, namesIn(filepath.Join(d.dir, "volatile", "execs")); restarts < 20 || len(execs) > 1 {
+		if restarts, execs := st.ContainerStatuses[0].RestartCount,
+			namesIn(filepath.Join(d.dir, "volatile", "execs")); restarts < 20 || len(execs) > 1 {
 			t.Errorf("after %d restarts there are %d notes of commands", restarts, len(execs))
 		}
 	})
@@ -231,7 +233,8 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 		st, _ := d.pod("app")
 		if s := st.ContainerStatuses[0]; s.RestartCount != 1 || s.Ready {
 			t.Errorf("restarted %d times, ready %v", s.RestartCount, s.Ready)
-		} else if w := s.State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" || !strings.Contains(w.Message, "PostStartHook failed: command exited with 3") {
+		} else if w := s.State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" ||
+			!strings.Contains(w.Message, "PostStartHook failed: command exited with 3") {
 			t.Errorf("it is %+v", s.State)
 		}
 		y.want(t, "0s start c0/0", "0s hook in c0", "2s bye in c0", "3s start c0/0", "3s hook in c0", "5s bye in c0")

@@ -20,9 +20,10 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 		return corev1.EnvVar{Name: "H", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
 	for name, c := range map[string]struct {
-		env                corev1.EnvVar
-		hostNetwork        bool
-		booted, comes, ran time.Duration // times: network up before the agent's start, address after the start, container running
+		env         corev1.EnvVar
+		hostNetwork bool
+		// times: network up before the agent's start, address after the start, container running
+		booted, comes, ran time.Duration
 		env0               string
 	}{
 		"it comes":                    {field("status.hostIP"), false, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
@@ -81,7 +82,8 @@ func TestADualStackDeviceReportsBothAddresses(t *testing.T) {
 			c := &p.Spec.Containers[0]
 			c.Image, c.ImagePullPolicy = "app", corev1.PullNever
 			for _, path := range []string{"status.hostIP", "status.hostIPs"} {
-				c.Env = append(c.Env, corev1.EnvVar{Name: path[len("status."):], ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}})
+				c.Env = append(c.Env, corev1.EnvVar{Name: path[len("status."):],
+					ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}})
 			}
 		}
 		d.desire(1, own, host)
@@ -91,7 +93,8 @@ func TestADualStackDeviceReportsBothAddresses(t *testing.T) {
 			if st.HostIP != "192.0.2.7" || len(st.HostIPs) != 2 || len(st.PodIPs) != podIPs {
 				t.Errorf("%s: host %q %v, pod %v", name, st.HostIP, st.HostIPs, st.PodIPs)
 			}
-			if !slices.Contains(envs[name], "hostIP=192.0.2.7") || !slices.Contains(envs[name], "hostIPs=192.0.2.7,2001:db8::7") {
+			if !slices.Contains(envs[name], "hostIP=192.0.2.7") ||
+				!slices.Contains(envs[name], "hostIPs=192.0.2.7,2001:db8::7") {
 				t.Errorf("%s gets %q", name, envs[name])
 			}
 		}

@@ -31,7 +31,8 @@ type fakeRegistry struct {
 	key    string
 }
 
-func (n *fakeRegistry) verify(_ context.Context, image string, keys []policy.Key, _ signature.Credentials) (signature.Verified, error) {
+func (n *fakeRegistry) verify(_ context.Context, image string, keys []policy.Key,
+	_ signature.Credentials) (signature.Verified, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked++
@@ -104,7 +105,8 @@ func TestSignedImages(t *testing.T) {
 	waiting := func(t *testing.T, d *device, reason string) string {
 		t.Helper()
 		st, _ := d.pod("web")
-		if len(st.ContainerStatuses) != 1 || st.ContainerStatuses[0].State.Waiting == nil || st.ContainerStatuses[0].State.Waiting.Reason != reason {
+		if len(st.ContainerStatuses) != 1 || st.ContainerStatuses[0].State.Waiting == nil ||
+			st.ContainerStatuses[0].State.Waiting.Reason != reason {
 			t.Fatalf("the pod says %+v, want a container that waits: %s", st.ContainerStatuses, reason)
 		}
 		return st.ContainerStatuses[0].State.Waiting.Message
@@ -132,7 +134,8 @@ func TestSignedImages(t *testing.T) {
 			defer func() { d.end() }()
 			d.desire(1, pod)
 			time.Sleep(15 * time.Second)
-			if m := waiting(t, d, "SignatureValidationFailed"); !strings.Contains(m, "registry.example.org/web:1: signature validation failed: it is not signed") {
+			if m := waiting(t, d, "SignatureValidationFailed"); !strings.Contains(m,
+				"registry.example.org/web:1: signature validation failed: it is not signed") {
 				t.Errorf("message %q", m)
 			}
 			if got := images(d); len(got) != 0 || !slices.Contains(d.reasons(), "Failed") {
@@ -176,7 +179,8 @@ func TestSignedImages(t *testing.T) {
 			defer func() { d.end() }()
 			d.desire(1, pod)
 			time.Sleep(5 * time.Second)
-			if m := waiting(t, d, "ErrImagePull"); !strings.Contains(m, "its signature cannot be checked: dial tcp: no route to host") {
+			if m := waiting(t, d, "ErrImagePull"); !strings.Contains(m,
+				"its signature cannot be checked: dial tcp: no route to host") {
 				t.Errorf("message %q", m)
 			}
 		}},
@@ -272,8 +276,10 @@ func TestALongPullReportsItsProgress(t *testing.T) {
 			}
 		}
 		want := []string{`Pulling image "large:1"`}
-		for _, at := range []time.Duration{30 * time.Second, 90 * time.Second, 210 * time.Second, 450 * time.Second, 930 * time.Second, 1530 * time.Second} {
-			want = append(want, fmt.Sprintf(`Pulling image "large:1": %.1f of 600.0 MiB, 0 of 1 layers, since %s`, 600*at.Minutes()/30, at))
+		for _, at := range []time.Duration{30 * time.Second, 90 * time.Second, 210 * time.Second, 450 * time.Second,
+			930 * time.Second, 1530 * time.Second} {
+			want = append(want, fmt.Sprintf(`Pulling image "large:1": %.1f of 600.0 MiB, 0 of 1 layers, since %s`,
+				600*at.Minutes()/30, at))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -285,7 +291,8 @@ func TestALongPullReportsItsProgress(t *testing.T) {
 func TestAPullTriesTheNextCredentials(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		const image = "reg.test/team/web:1"
-		d.fake.OfferImage(image, enginetest.Offer{Program: toolOrPause, Auth: &engine.RegistryAuth{Username: "b", Password: "p", ServerAddress: "reg.test"}})
+		d.fake.OfferImage(image, enginetest.Offer{Program: toolOrPause,
+			Auth: &engine.RegistryAuth{Username: "b", Password: "p", ServerAddress: "reg.test"}})
 		pod := makePod("web", "wait")
 		pod.Spec.Containers[0].Image = image
 		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "one"}, {Name: "two"}}
@@ -305,7 +312,8 @@ func TestAPullTriesTheNextCredentials(t *testing.T) {
 func pullSecret(name, server, user string) corev1.Secret {
 	var s corev1.Secret
 	s.Name, s.Namespace = name, "default"
-	s.Data = map[string][]byte{corev1.DockerConfigJsonKey: fmt.Appendf(nil, `{"auths":{%q:{"username":%q,"password":"p"}}}`, server, user)}
+	s.Data = map[string][]byte{corev1.DockerConfigJsonKey: fmt.Appendf(nil,
+		`{"auths":{%q:{"username":%q,"password":"p"}}}`, server, user)}
 	return s
 }
 
@@ -339,7 +347,8 @@ func TestImagesThatCannotBePulled(t *testing.T) {
 // An image name becomes part of a path of the engine's API, so the agent does not send an invalid
 // name.
 func TestAnInvalidImageNameIsNotSentToTheEngine(t *testing.T) {
-	for _, image := range []string{"../../containers/json", "a/../../b:1", "a:1?all=1", "a b", "A", "a@sha256:00", "a/./b", "http://a/b"} {
+	for _, image := range []string{"../../containers/json", "a/../../b:1", "a:1?all=1", "a b", "A", "a@sha256:00",
+		"a/./b", "http://a/b"} {
 		bubble(t, func(t *testing.T, d *device) {
 			p := makePod("web", "wait")
 			p.Spec.Containers[0].Image = image

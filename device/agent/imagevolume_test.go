@@ -20,15 +20,19 @@ import (
 )
 
 var modelTree = []enginetest.Entry{
-	tarEntry(tar.TypeDir, "model/", ""), tarEntry(tar.TypeReg, "model/weights", strings.Repeat("w", 5000), withMode(0o644)), tarEntry(tar.TypeSymlink, "latest", "model"),
+	tarEntry(tar.TypeDir, "model/", ""), tarEntry(tar.TypeReg, "model/weights", strings.Repeat("w", 5000),
+		withMode(0o644)), tarEntry(tar.TypeSymlink, "latest", "model"),
 }
 
 // imagePod mounts the image "model:1" as a volume.
 func imagePod(name string, change ...func(*corev1.Pod)) corev1.Pod {
 	p := makePod(name, "wait")
 	p.UID = types.UID("uid-" + name)
-	p.Spec.Volumes = []corev1.Volume{{Name: "m", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "model:1", PullPolicy: corev1.PullIfNotPresent}}}}
-	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "m", MountPath: "/models"}, {Name: "m", MountPath: "/w", SubPath: "model"}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "m",
+		VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "model:1",
+			PullPolicy: corev1.PullIfNotPresent}}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "m", MountPath: "/models"},
+		{Name: "m", MountPath: "/w", SubPath: "model"}}
 	for _, f := range change {
 		f(&p)
 	}
@@ -100,7 +104,8 @@ func TestACopyIsRemovedWithItsLastContainer(t *testing.T) {
 		d.start()
 		always := func(p *corev1.Pod) { p.Spec.Volumes[0].Image.PullPolicy = corev1.PullAlways }
 		move := func(to string) {
-			d.fake.OfferImage("model:1", enginetest.Offer{ID: "sha256:" + strings.Repeat(to, 64), Size: 5000, Tree: modelTree, Delay: time.Second})
+			d.fake.OfferImage("model:1", enginetest.Offer{ID: "sha256:" + strings.Repeat(to, 64), Size: 5000, Tree: modelTree,
+				Delay: time.Second})
 		}
 		restart := func(pod string, want int, which string) {
 			t.Helper()
@@ -129,7 +134,8 @@ func TestACopyIsRemovedWithItsLastContainer(t *testing.T) {
 // A container waits for the image of a volume in the same way as for its own image.
 func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 	sign := policy.Default()
-	sign.Signatures = []policy.Signature{{Images: []string{"registry.example.org"}, Keys: []string{"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA21pH8j/5r0SJr/OpXaaTBLTdkWERZPdTImd+IMII/e0=\n-----END PUBLIC KEY-----\n"}}, {Unsigned: true}}
+	sign.Signatures = []policy.Signature{{Images: []string{"registry.example.org"},
+		Keys: []string{"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA21pH8j/5r0SJr/OpXaaTBLTdkWERZPdTImd+IMII/e0=\n-----END PUBLIC KEY-----\n"}}, {Unsigned: true}}
 	for name, c := range map[string]struct {
 		change  func(d *device)
 		pull    corev1.PullPolicy
@@ -141,8 +147,10 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 		"its policy is Never": {nil, corev1.PullNever, "", "ErrImageNeverPull", `container image "model:1" is not present with pull policy of Never`},
 		"its name is invalid": {nil, corev1.PullIfNotPresent, "MODEL", "InvalidImageName", `failed to parse image name "MODEL"`},
 		"a path leads out of it": {func(d *device) {
-			d.fake.OfferImage("model:1", enginetest.Offer{Tree: []enginetest.Entry{tarEntry(tar.TypeReg, "a", "x"), tarEntry(tar.TypeReg, "../a", "x")}})
-		}, corev1.PullIfNotPresent, "", "CreateContainerError", `ImageVolumeMountFailed: volume "m": image model:1: read image model:1: "../a" leads out of the image`},
+			d.fake.OfferImage("model:1", enginetest.Offer{Tree: []enginetest.Entry{tarEntry(tar.TypeReg, "a", "x"),
+				tarEntry(tar.TypeReg, "../a", "x")}})
+		}, corev1.PullIfNotPresent, "", "CreateContainerError",
+			`ImageVolumeMountFailed: volume "m": image model:1: read image model:1: "../a" leads out of the image`},
 		"it is too large": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Size: 1 << 50}) }, corev1.PullIfNotPresent, "", "CreateContainerError", "its files have 1125899906842624 bytes, and "},
 		"it is not signed": {func(d *device) {
 			d.config.Policy = plan.Policy{Document: sign}
@@ -166,7 +174,8 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 				}))
 				time.Sleep(5 * time.Second)
 				st := d.wantPhase("a", corev1.PodPending, "")
-				if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != c.reason || !strings.Contains(w.Message, c.message) {
+				if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != c.reason ||
+					!strings.Contains(w.Message, c.message) {
 					t.Errorf("it waits: %v", w)
 				}
 				if got := d.copies(); len(got) != 0 {

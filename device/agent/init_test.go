@@ -58,7 +58,8 @@ func TestInitContainersRunOncePerSandbox(t *testing.T) {
 					})
 					p := makePod("web", "wait", "wait")
 					for _, name := range []string{"first", "second"} {
-						p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: name, Image: enginetest.ToolImage, Args: strings.Fields("sleep 2s")})
+						p.Spec.InitContainers = append(p.Spec.InitContainers,
+							corev1.Container{Name: name, Image: enginetest.ToolImage, Args: strings.Fields("sleep 2s")})
 					}
 					d.desire(1, p)
 					time.Sleep(time.Minute)
@@ -70,7 +71,8 @@ func TestInitContainersRunOncePerSandbox(t *testing.T) {
 						time.Sleep(time.Minute)
 					}
 					st := d.wantPhase("web", corev1.PodRunning, "")
-					if !ready(&st) || st.Conditions[0].Type != corev1.PodInitialized || st.Conditions[0].Status != corev1.ConditionTrue {
+					if !ready(&st) || st.Conditions[0].Type != corev1.PodInitialized ||
+						st.Conditions[0].Status != corev1.ConditionTrue {
 						t.Errorf("it is not ready: %+v", st.Conditions)
 					}
 					for _, c := range st.InitContainerStatuses {

@@ -65,10 +65,12 @@ func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 // container go on.
 func TestRealKilledAgent(t *testing.T) {
 	if dir := os.Getenv("FLOTILLA_TEST_DIR"); dir != "" {
-		d := &realDevice{t: t, board: newBoard(), socket: os.Getenv("FLOTILLA_TEST_SOCKET"), dir: dir, node: os.Getenv("FLOTILLA_TEST_NODE")}
+		d := &realDevice{t: t, board: newBoard(), socket: os.Getenv("FLOTILLA_TEST_SOCKET"), dir: dir,
+			node: os.Getenv("FLOTILLA_TEST_NODE")}
 		d.start()
 		d.await("the container runs", func() bool { return ready(d.pod("left")) })
-		a := d.request(wire.Request{Type: wire.RequestExec, Pod: "uid-left-" + d.node, Command: strings.Fields("/tool print ours-" + d.node + " then wait")})
+		a := d.request(wire.Request{Type: wire.RequestExec, Pod: "uid-left-" + d.node,
+			Command: strings.Fields("/tool print ours-" + d.node + " then wait")})
 		d.await("the command has begun", func() bool { return a.Stdout() != "" })
 		fmt.Println("begun")
 		select {} // wait for the kill
@@ -97,7 +99,8 @@ func TestRealKilledAgent(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		agent := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestRealKilledAgent$")
-		agent.Env = append(os.Environ(), "FLOTILLA_TEST_DIR="+d.dir, "FLOTILLA_TEST_SOCKET="+socket, "FLOTILLA_TEST_NODE="+d.node)
+		agent.Env = append(os.Environ(), "FLOTILLA_TEST_DIR="+d.dir, "FLOTILLA_TEST_SOCKET="+socket,
+			"FLOTILLA_TEST_NODE="+d.node)
 		out, err := agent.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)

@@ -314,9 +314,12 @@ func TestWithoutItsDesiredStateADeviceRemovesNothing(t *testing.T) {
 func TestContainersOfOthersAreLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for _, l := range []map[string]string{
-			nil, {plan.LabelAgent: "pi-2", plan.LabelStateDir: "x", plan.LabelPodUID: "u1"}, {plan.LabelAgent: "pi-1", plan.LabelStateDir: "another", plan.LabelPodUID: "u2"},
+			nil, {plan.LabelAgent: "pi-2", plan.LabelStateDir: "x", plan.LabelPodUID: "u1"},
+			{plan.LabelAgent: "pi-1", plan.LabelStateDir: "another", plan.LabelPodUID: "u2"},
 		} {
-			id, err := d.fake.Create(context.Background(), engine.Spec{Name: fmt.Sprint("other", len(l), l[plan.LabelAgent]), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
+			id, err := d.fake.Create(context.Background(),
+				engine.Spec{Name: fmt.Sprint("other", len(l), l[plan.LabelAgent]), Image: enginetest.ToolImage, Labels: l,
+					Args: []string{"wait"}})
 			if err == nil {
 				err = d.fake.Start(context.Background(), id)
 			}
@@ -346,7 +349,8 @@ func TestLabelsOfAnImageDoNotMakeAContainerTheAgents(t *testing.T) {
 		for i, uid := range []string{list[0].Labels[plan.LabelPodUID], "another"} {
 			l := maps.Clone(list[0].Labels)
 			l[plan.LabelPodUID], l[plan.LabelRestarts] = uid, "7"
-			id, err := d.fake.Create(t.Context(), engine.Spec{Name: fmt.Sprint("debug", i), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
+			id, err := d.fake.Create(t.Context(), engine.Spec{Name: fmt.Sprint("debug", i), Image: enginetest.ToolImage,
+				Labels: l, Args: []string{"wait"}})
 			if err == nil {
 				err = d.fake.Start(t.Context(), id)
 			}
@@ -361,7 +365,8 @@ func TestLabelsOfAnImageDoNotMakeAContainerTheAgents(t *testing.T) {
 		}
 		d.desire(2)
 		time.Sleep(5 * time.Minute)
-		if list, err = d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1"); err != nil || len(list) != 2 || list[0].State != engine.Running || list[1].State != engine.Running {
+		if list, err = d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1"); err != nil || len(list) != 2 ||
+			list[0].State != engine.Running || list[1].State != engine.Running {
 			t.Errorf("%v containers of others are left (%v); the agent called %q", list, err, d.fake.Calls())
 		}
 	})

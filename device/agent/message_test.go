@@ -66,7 +66,8 @@ func TestTheTerminationMessageIsInTheStatus(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				d.offerMessageApp(t)
 				p := messagePod(corev1.RestartPolicyNever, c.container)
-				p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+				p.Spec.Volumes = []corev1.Volume{{Name: "data",
+					VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 				d.desire(1, p)
 				for _, agent := range []string{"the agent", "another agent"} {
 					time.Sleep(5 * time.Second)
@@ -101,13 +102,16 @@ func TestTerminationMessagesOfAPodAreLimitedTogether(t *testing.T) {
 func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.offerMessageApp(t)
-		d.desire(1, messagePod(corev1.RestartPolicyAlways, corev1.Container{Args: []string{"bye", "/dev/termination-log", ""}}))
+		d.desire(1, messagePod(corev1.RestartPolicyAlways,
+			corev1.Container{Args: []string{"bye", "/dev/termination-log", ""}}))
 		time.Sleep(3 * time.Minute)
 		st, _ := d.pod("app")
-		if s := st.ContainerStatuses[0]; s.RestartCount < 3 || s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.Message != "bye" {
+		if s := st.ContainerStatuses[0]; s.RestartCount < 3 || s.LastTerminationState.Terminated == nil ||
+			s.LastTerminationState.Terminated.Message != "bye" {
 			t.Errorf("%+v", s)
 		}
-		if left, err := filepath.Glob(filepath.Join(d.dir, volume.PodsDir, "uid-app", ".message-*")); err != nil || len(left) != 2 {
+		if left, err := filepath.Glob(filepath.Join(d.dir, volume.PodsDir, "uid-app", ".message-*")); err != nil ||
+			len(left) != 2 {
 			t.Errorf("there are %q, %v", left, err)
 		}
 	})

@@ -167,7 +167,8 @@ func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 		d.start()
 		d.desireBlock(3, "10.64.3.0/24")
 		time.Sleep(2 * time.Minute)
-		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24", "RemoveNetwork flotilla-pi-1"}) {
+		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24",
+			"RemoveNetwork flotilla-pi-1"}) {
 			t.Fatalf("with none left: %v", got)
 		}
 		d.desireBlock(4, "10.64.9.0/24", b)
@@ -239,7 +240,8 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		port := freePort(t)
 		web.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: port, HostIP: "127.0.0.1"}}
 		for _, p := range []*corev1.Pod{&web, &caller} {
-			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
+			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1,
+				ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
 		}
 		store := func(generation int64, block string, pods ...corev1.Pod) {
 			t.Helper()
@@ -268,7 +270,8 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 			}
 			var out probe.Limited
 			out.Max = 1000
-			if code, err := d.eng.Exec(t.Context(), c.ID, []string{"/tool", "get", "http://" + addresses[0] + ":8080/"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
+			if code, err := d.eng.Exec(t.Context(), c.ID, []string{"/tool", "get", "http://" + addresses[0] + ":8080/"},
+				engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
 				t.Errorf("one pod does not reach the other: %d %v %s", code, err, out.Bytes)
 			}
 		}
@@ -293,7 +296,8 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		}
 		found := false
 		for _, c := range d.agent.Status().Status.Conditions {
-			found = found || c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "which this device reaches through")
+			found = found || c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue &&
+				strings.Contains(c.Message, "which this device reaches through")
 		}
 		if !found {
 			t.Errorf("conditions do not say why: %+v", d.agent.Status().Status.Conditions)

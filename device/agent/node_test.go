@@ -53,8 +53,10 @@ func TestChangesOfTheStatus(t *testing.T) {
 }
 
 func TestTransitionTimesStayWhileAStatusStays(t *testing.T) {
-	old := []corev1.NodeCondition{{Type: "A", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)}, {Type: "B", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)}}
-	next := []corev1.NodeCondition{{Type: "A", Status: corev1.ConditionTrue}, {Type: "B", Status: corev1.ConditionFalse}, {Type: "C"}}
+	old := []corev1.NodeCondition{{Type: "A", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)},
+		{Type: "B", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)}}
+	next := []corev1.NodeCondition{{Type: "A", Status: corev1.ConditionTrue},
+		{Type: "B", Status: corev1.ConditionFalse}, {Type: "C"}}
 	keepTimes(old, next, time.Unix(9, 0))
 	for i, want := range []int64{5, 9, 9} {
 		if got := next[i].LastTransitionTime.Unix(); got != want {
@@ -90,6 +92,7 @@ func TestImagesInTheStatusAreTheBiggestFifty(t *testing.T) {
 	}
 	got := imagesOf(all)
 	if len(got) != 50 || got[0].SizeBytes != 59 || got[49].SizeBytes != 10 {
-		t.Errorf("%d images from %d to %d bytes, want 50 from 59 to 10", len(got), got[0].SizeBytes, got[len(got)-1].SizeBytes)
+		t.Errorf("%d images from %d to %d bytes, want 50 from 59 to 10", len(got), got[0].SizeBytes,
+			got[len(got)-1].SizeBytes)
 	}
 }

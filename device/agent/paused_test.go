@@ -17,7 +17,8 @@ import (
 
 // A paused container is not ready, whatever the result of its last probe.
 func TestAPausedContainerIsNotReady(t *testing.T) {
-	for name, kind := range map[string]*corev1.Probe{"without probes": nil, "with a readiness probe": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}} {
+	for name, kind := range map[string]*corev1.Probe{"without probes": nil,
+		"with a readiness probe": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				pod := makePod("web", "wait")
@@ -77,7 +78,8 @@ func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
 	}
 	bubble(t, func(t *testing.T, d *device) {
 		pod := makePod("web", "wait")
-		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}
+		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 5,
+			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}
 		d.desire(1, pod)
 		time.Sleep(10 * time.Second)
 		d.fake.Pause(plan.NameOf("c0", "web", "default", "uid-web", "0"), true)
@@ -93,7 +95,8 @@ func TestACommandInAPausedContainerSaysThatItIsPaused(t *testing.T) {
 		d.fake.Pause(plan.NameOf("c0", "web", "default", "uid-web", "0"), true)
 		time.Sleep(time.Second)
 		for _, name := range []string{"c0", request.AnyContainer} {
-			if _, _, err := d.agent.running(t.Context(), "uid-web", name); err == nil || !strings.Contains(err.Error(), "paused") {
+			if _, _, err := d.agent.running(t.Context(), "uid-web", name); err == nil ||
+				!strings.Contains(err.Error(), "paused") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

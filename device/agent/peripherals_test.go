@@ -24,13 +24,15 @@ type fakePeripherals struct {
 	held  []string
 }
 
-func (w *fakePeripherals) connected(_ context.Context, list []fleet.Peripheral, held []string) (out []hardware.Presence) {
+func (w *fakePeripherals) connected(_ context.Context, list []fleet.Peripheral,
+	held []string) (out []hardware.Presence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked++
 	w.held = held
 	for _, p := range list {
-		x := hardware.Presence{Name: p.Name, Unasked: slices.Contains(held, "/dev/i2c-1"), Device: hardware.Device{Resource: p.Name, ID: "i2c-1/0x76", On: "i2c-1", Nodes: []string{"/dev/i2c-1"}}}
+		x := hardware.Presence{Name: p.Name, Unasked: slices.Contains(held, "/dev/i2c-1"),
+			Device: hardware.Device{Resource: p.Name, ID: "i2c-1/0x76", On: "i2c-1", Nodes: []string{"/dev/i2c-1"}}}
 		if w.gone && !x.Unasked {
 			x.Missing, x.Device = "nothing answers", hardware.Device{}
 		}
@@ -72,7 +74,8 @@ func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 		profile.Spec.Peripherals = []fleet.Peripheral{{Name: "env", Type: fleet.PeripheralI2C, Bus: &one, Address: 0x76}}
 		desire := func(generation int64, pods ...corev1.Pod) {
 			t.Helper()
-			if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods, Profile: profile}); err != nil {
+			if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods,
+				Profile: profile}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -94,7 +97,8 @@ func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 			t.Errorf("it was queried %d times in an idle hour, want 6", n)
 		}
 		time.Sleep(10 * time.Minute)
-		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionFalse || c.Message != "env: nothing answers" || amount() != 0 {
+		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionFalse ||
+			c.Message != "env: nothing answers" || amount() != 0 {
 			t.Errorf("unplugged: %+v, allocatable %d", c, amount())
 		}
 		w.set(false)
@@ -114,7 +118,8 @@ func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 		d.end()
 		d.start()
 		time.Sleep(30 * time.Minute)
-		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 || !slices.Contains(w.held, "/dev/i2c-1") {
+		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 ||
+			!slices.Contains(w.held, "/dev/i2c-1") {
 			t.Errorf("while a pod has it: %+v, allocatable %d, held %q", c, amount(), w.held)
 		}
 		// The profile no longer lists the peripheral.

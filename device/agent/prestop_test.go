@@ -40,7 +40,8 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 					}
 				}
 				time.Sleep(2 * time.Second)
-				if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, " "+c.stop) || strings.Count(calls, "Stop") != 1 {
+				if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, " "+c.stop) ||
+					strings.Count(calls, "Stop") != 1 {
 					t.Errorf("%s, want it stopped within %s", calls, c.stop)
 				}
 				if _, held := d.pod("app"); held {
@@ -61,7 +62,8 @@ func TestAfterAFailedProbeWithoutAGraceNoHookRuns(t *testing.T) {
 		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
-		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
+		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1,
+			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
 		d.fake.Record()
 		d.desire(1, p)
 		time.Sleep(8 * time.Second)
@@ -115,7 +117,8 @@ func TestALivenessFailureRunsThePreStopHook(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
-		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
+		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1,
+			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
 		d.desire(1, p)
 		time.Sleep(8 * time.Second)
 		y.want(t, "0s start c0/0", "5s alive in c0", "5s bye in c0", "5s start c0/0")

@@ -41,7 +41,8 @@ func TestALivenessProbeThatFailsRestartsTheContainer(t *testing.T) {
 		d.fake.AddImage("app", 1, failing(25*time.Second))
 		p := makePod("app", "")
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
-		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 10, FailureThreshold: 2})
+		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 10,
+			FailureThreshold: 2})
 		d.desire(1, p)
 		time.Sleep(34 * time.Second) // checks at 5, 15, 25 (fails), 35 (fails)
 		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].RestartCount != 0 {
@@ -65,7 +66,8 @@ func TestAReadinessProbeRestartsNothing(t *testing.T) {
 		d.fake.AddImage("app", 1, failing(20*time.Second))
 		p := makePod("app", "")
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
-		p.Spec.Containers[0].ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 5, FailureThreshold: 1, SuccessThreshold: 2})
+		p.Spec.Containers[0].ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 5, FailureThreshold: 1,
+			SuccessThreshold: 2})
 		d.desire(1, p)
 		is := func() bool {
 			st, _ := d.pod("app")
@@ -156,7 +158,8 @@ func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				st := d.wantPhase("app", corev1.PodRunning, "")
 				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.podChanges() != told {
-					t.Errorf("restarted %d times, ready %v, announced %d times, events %q", s.RestartCount, s.Ready, d.podChanges()-told, d.reasons())
+					t.Errorf("restarted %d times, ready %v, announced %d times, events %q", s.RestartCount, s.Ready,
+						d.podChanges()-told, d.reasons())
 				}
 				if n := asked.Load() - before; n < 20 || n > 42 {
 					t.Errorf("it was probed %d times in the 20 s after that", n)
@@ -251,7 +254,8 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 				p := makePod("app", "wait")
 				p.Spec.HostNetwork = true
 				get := corev1.HTTPGetAction{Port: intstr.FromInt32(80)}
-				p.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &get}, PeriodSeconds: 5, FailureThreshold: 2}
+				p.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &get},
+					PeriodSeconds: 5, FailureThreshold: 2}
 				p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: &get}}
 				d.desire(1, p)
 				time.Sleep(20 * time.Second)

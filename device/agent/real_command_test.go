@@ -110,11 +110,13 @@ func TestRealEngineServesRequests(t *testing.T) {
 
 		a = d.request(wire.Request{Type: wire.RequestAttach, Pod: string(p.UID), Container: "c1", Stdin: true})
 		send(t, a, wire.Request{Type: wire.RequestStdin, Data: []byte("hello\n")})
-		d.await("the container's output", func() bool { return strings.Count(a.Stdout(), "hello") == 2 }) // the terminal's echo, and the program's output
+		// the terminal's echo, and the program's output
+		d.await("the container's output", func() bool { return strings.Count(a.Stdout(), "hello") == 2 })
 		close(a.Lost)
 
 		a = d.request(wire.Request{Type: wire.RequestPortForward, Pod: string(p.UID), Port: 8080})
-		send(t, a, wire.Request{Type: wire.RequestStdin, Data: []byte("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")})
+		send(t, a, wire.Request{Type: wire.RequestStdin,
+			Data: []byte("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")})
 		if end := ends(t, a); !strings.HasPrefix(a.Stdout(), "HTTP/1.1 200 OK") || end.Error != "" {
 			t.Errorf("the port says %q, and ends with %+v", a.Stdout(), end)
 		}

@@ -27,9 +27,10 @@ import (
 // layerOf is the directory of the newest layer of an image.
 func layerOf(t *testing.T, socket, image string) string {
 	t.Helper()
-	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}}
 	r, err := c.Get("http://engine/v1.41/images/" + image + "/json")
 	must(t, err)
 	var at struct {
@@ -46,7 +47,8 @@ func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 	realEngines(t, func(t *testing.T, socket string) {
 		server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 		defer server.Close()
-		tag, err := name.NewTag(fmt.Sprintf("%s/team-%d/web:1", strings.TrimPrefix(server.URL, "http://"), time.Now().UnixNano()))
+		tag, err := name.NewTag(fmt.Sprintf("%s/team-%d/web:1", strings.TrimPrefix(server.URL, "http://"),
+			time.Now().UnixNano()))
 		must(t, err)
 		must(t, remote.Write(tag, pauseImage(t, tag.String())))
 		t.Cleanup(func() { // after the containers, which use the image
@@ -60,7 +62,8 @@ func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 		pod.UID = types.UID("uid-web-" + d.node)
 		pod.Spec.TerminationGracePeriodSeconds = new(int64)
 		for i := range pod.Spec.Containers {
-			pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy, pod.Spec.Containers[i].Args = tag.String(), corev1.PullIfNotPresent, nil
+			pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy, pod.Spec.Containers[i].Args = tag.String(),
+				corev1.PullIfNotPresent, nil
 		}
 		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{pod}}))
 		d.await("the pod runs", func() bool { return ready(d.pod("web")) })

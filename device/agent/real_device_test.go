@@ -77,7 +77,8 @@ func (d *realDevice) exec(pod string, command ...string) (output string, code in
 	for _, c := range d.list() {
 		if c.Labels[plan.LabelPodName] == pod && c.State == engine.Running {
 			var out bytes.Buffer
-			code, err := d.eng.Exec(d.t.Context(), c.ID, append([]string{"/tool"}, command...), engine.Streams{Stdout: &out, Stderr: &out})
+			code, err := d.eng.Exec(d.t.Context(), c.ID, append([]string{"/tool"}, command...),
+				engine.Streams{Stdout: &out, Stderr: &out})
 			if err != nil {
 				d.t.Fatal(err)
 			}
@@ -104,7 +105,8 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		d.start()
 
 		user := int64(1000)
-		pods := []corev1.Pod{requesting("one", "gpiochip", "1", "write /dev/gpiochip0 x then wait"), requesting("two", "gpiochip", "1", "write /dev/gpiochip1 x then wait"), makePod("stranger", "wait")}
+		pods := []corev1.Pod{requesting("one", "gpiochip", "1", "write /dev/gpiochip0 x then wait"),
+			requesting("two", "gpiochip", "1", "write /dev/gpiochip1 x then wait"), makePod("stranger", "wait")}
 		for i := range pods {
 			pods[i].UID = types.UID("uid-" + pods[i].Name + d.node)
 			pods[i].Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
@@ -149,7 +151,8 @@ func TestRealEngineGivesDevices(t *testing.T) {
 
 		// The kernel gives the node of a running container's chip to another chip. No other
 		// container gets that node meanwhile.
-		if err := os.WriteFile(filepath.Join(root, "sys/class/gpio/chip0/label"), []byte("pinctrl-bcm2835"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, "sys/class/gpio/chip0/label"), []byte("pinctrl-bcm2835"),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 		d.end()

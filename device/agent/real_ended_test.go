@@ -44,7 +44,8 @@ func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 			t.Error("the stop was not observed")
 		}
 		time.Sleep(time.Second)
-		if st := d.pod("late"); st.Phase != corev1.PodFailed || st.Reason != "DeadlineExceeded" || st.ContainerStatuses[0].State.Terminated == nil {
+		if st := d.pod("late"); st.Phase != corev1.PodFailed || st.Reason != "DeadlineExceeded" ||
+			st.ContainerStatuses[0].State.Terminated == nil {
 			t.Errorf("it ended as %+v", st)
 		}
 	})
@@ -83,7 +84,8 @@ func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
 		d.start()
 		d.await("the pod is ready again", func() bool { return ready(d.pod("again")) })
 		c := d.pod("again").InitContainerStatuses[0]
-		if c.State.Terminated == nil || c.State.Terminated.Reason != "Completed" || c.ContainerID == first || c.ContainerID == "" {
+		if c.State.Terminated == nil || c.State.Terminated.Reason != "Completed" || c.ContainerID == first ||
+			c.ContainerID == "" {
 			t.Errorf("its init container is %+v, was %s", c, first)
 		}
 	})

@@ -30,7 +30,8 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 		}
 		store(1, one, two)
 		d.await("the pods are ready", func() bool { return ready(d.pod("one")) && ready(d.pod("two")) })
-		one, two = debugged(debugged(one, "look", "c0", "wait"), "asks", "", "get http://127.0.0.1:8080/"), debugged(two, "look", "c0", "wait")
+		one, two = debugged(debugged(one, "look", "c0", "wait"), "asks", "", "get http://127.0.0.1:8080/"),
+			debugged(two, "look", "c0", "wait")
 		store(2, one, two)
 		state := func(pod string, i int) corev1.ContainerState {
 			if st := d.pod(pod); st != nil && i < len(st.EphemeralContainerStatuses) {
@@ -56,19 +57,25 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 		before := ids()
 		for _, name := range []string{"one/look", "two/look"} {
 			out := probe.Limited{Max: 200}
-			if code, err := d.eng.Exec(t.Context(), before[name], []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.Bytes), "serve") {
+			if code, err := d.eng.Exec(t.Context(), before[name], []string{"/tool", "cat", "/proc/1/cmdline"},
+				engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 ||
+				!strings.Contains(string(out.Bytes), "serve") {
 				t.Errorf("process 1 of %s is %q (%d, %v)", name, out.Bytes, code, err)
 			}
 		}
 		d.end()
 		d.start()
-		d.await("the agent has adopted them", func() bool { return state("one", 0).Running != nil && state("two", 0).Running != nil })
+		d.await("the agent has adopted them", func() bool {
+			return state("one", 0).Running != nil &&
+				state("two", 0).Running != nil
+		})
 		for name, id := range ids() {
 			if before[name] != id {
 				t.Errorf("%s was replaced by a restart of the agent", name)
 			}
 		}
-		for restarts := int32(1); restarts <= 3; restarts++ { // when the target ends, the kernel kills the processes in its PID namespace
+		// when the target ends, the kernel kills the processes in its PID namespace
+		for restarts := int32(1); restarts <= 3; restarts++ {
 			if err := d.eng.Stop(t.Context(), ids()["two/c0"], 0); err != nil {
 				t.Fatal(err)
 			}

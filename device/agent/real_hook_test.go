@@ -21,12 +21,14 @@ func TestRealEngineRunsHooks(t *testing.T) {
 		defer func() { d.end() }()
 		p := makePod("hooks", "serve :8080")
 		p.UID = types.UID("uid-hooks-" + d.node)
-		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: d.shared}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "data",
+			VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: d.shared}}}}
 		c := &p.Spec.Containers[0]
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 		c.Lifecycle = &corev1.Lifecycle{
-			PostStart: execHook("/tool", "sleep", "1s", "then", "get", "http://127.0.0.1:8080/", "then", "write", "/data/started", "yes"),
-			PreStop:   execHook("/tool", "write", "/data/stopped", "yes"),
+			PostStart: execHook("/tool", "sleep", "1s", "then", "get", "http://127.0.0.1:8080/", "then", "write",
+				"/data/started", "yes"),
+			PreStop: execHook("/tool", "write", "/data/stopped", "yes"),
 		}
 		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}}); err != nil {
 			t.Fatal(err)

@@ -34,9 +34,12 @@ func TestRealEngineMountsImages(t *testing.T) {
 			p.UID = types.UID("uid-" + name + "-" + d.node)
 			p.Spec.TerminationGracePeriodSeconds = new(int64)
 			p.Spec.RestartPolicy = corev1.RestartPolicyNever
-			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: enginetest.ToolImage, PullPolicy: corev1.PullNever}}}}
+			p.Spec.Volumes = []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: enginetest.ToolImage,
+					PullPolicy: corev1.PullNever}}}}
 			p.Spec.Containers = []corev1.Container{{Name: "c", Image: enginetest.ToolImage, Args: args,
-				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/sub", SubPath: "etc"}, {Name: "v", MountPath: "/one", SubPath: "etc/group"}}}}
+				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/sub", SubPath: "etc"},
+					{Name: "v", MountPath: "/one", SubPath: "etc/group"}}}}
 			return p
 		}
 		said := func(name string) string {
@@ -57,18 +60,21 @@ func TestRealEngineMountsImages(t *testing.T) {
 		images := filepath.Join(d.dir, "images")
 		must(t, os.MkdirAll(filepath.Join(images, ".new-"+id, "half"), 0o700))
 		state := StateDirID(d.dir)
-		left, err := d.eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12], Image: enginetest.ToolImage, Labels: map[string]string{volume.LabelImageOf: state}})
+		left, err := d.eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12],
+			Image: enginetest.ToolImage, Labels: map[string]string{volume.LabelImageOf: state}})
 		must(t, err)
 		t.Cleanup(func() { _ = d.eng.Remove(context.Background(), left) })
 		d.start()
 
 		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{
-			pod("reader", "ls", "/v", "then", "cat", "/v/etc/group", "then", "cat", "/sub/group", "then", "cat", "/one"), pod("runner", "wait")}}))
+			pod("reader", "ls", "/v", "then", "cat", "/v/etc/group", "then", "cat", "/sub/group", "then", "cat", "/one"),
+			pod("runner", "wait")}}))
 		ended("reader", corev1.PodSucceeded)
 		group := "root:x:0:\napp:x:1000:\n"
 		if got, want := said("reader"), group+group+group; !strings.HasSuffix(got, want) {
 			t.Errorf("it says %q", got)
-		} else if got := strings.Fields(strings.TrimSuffix(got, want)); !slices.Equal(got, []string{"data", "etc", "tar", "tmp", "tool", "volume"}) {
+		} else if got := strings.Fields(strings.TrimSuffix(got, want)); !slices.Equal(got,
+			[]string{"data", "etc", "tar", "tmp", "tool", "volume"}) {
 			t.Errorf("there is %q", got)
 		}
 		d.await("the second one runs", func() bool { return ready(d.pod("runner")) })
@@ -78,7 +84,8 @@ func TestRealEngineMountsImages(t *testing.T) {
 		if list, err := d.eng.Containers(t.Context(), volume.LabelImageOf+"="+state); err != nil || len(list) != 0 {
 			t.Errorf("containers that read images are left: %v, %v", list, err)
 		}
-		must(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{pod("intruder", "write", "/v/etc/group", "no"), pod("runner", "wait")}}))
+		must(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h",
+			Pods: []corev1.Pod{pod("intruder", "write", "/v/etc/group", "no"), pod("runner", "wait")}}))
 		ended("intruder", corev1.PodFailed)
 		d.end()
 		d.start()

@@ -54,7 +54,8 @@ func TestRealEngineNetworkThatWasRestartedUnderItsPod(t *testing.T) {
 		d.start()
 		d.await("both are in the pod's network again", func() bool {
 			st, n := d.pod("two"), networks()
-			return ready(st) && len(n) == 3 && n["c0"] == n[""] && n["c1"] == n[""] && st.ContainerStatuses[0].RestartCount == 1 && st.ContainerStatuses[1].RestartCount == 1
+			return ready(st) && len(n) == 3 && n["c0"] == n[""] && n["c1"] == n[""] &&
+				st.ContainerStatuses[0].RestartCount == 1 && st.ContainerStatuses[1].RestartCount == 1
 		})
 	})
 }

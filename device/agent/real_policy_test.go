@@ -110,7 +110,8 @@ func bomb(t *testing.T, d *realDevice, pid, limit int) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		code, err := d.eng.Exec(t.Context(), id, []string{"/tool", "spawn", "60", "5s"}, engine.Streams{Stdout: io.Discard, Stderr: io.Discard})
+		code, err := d.eng.Exec(t.Context(), id, []string{"/tool", "spawn", "60", "5s"},
+			engine.Streams{Stdout: io.Discard, Stderr: io.Discard})
 		failed = err != nil || code != 0
 	}()
 	for running := true; running; {
@@ -123,7 +124,8 @@ func bomb(t *testing.T, d *realDevice, pid, limit int) {
 	}
 	// The limit stops forks, but not processes that the engine adds from outside.
 	if !failed || most > limit+30 || most < 16 {
-		t.Errorf("the command failed: %v, with %d threads at most; want it to fail, and %d threads or fewer", failed, most, limit+30)
+		t.Errorf("the command failed: %v, with %d threads at most; want it to fail, and %d threads or fewer", failed, most,
+			limit+30)
 	}
 	if st := d.pod("bomb"); !ready(st) {
 		t.Error("the pod itself did not survive")
@@ -192,7 +194,8 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 			}
 		}))
 		defer server.Close()
-		tag, err := name.NewTag(fmt.Sprintf("%s/team-%d/web:1", strings.TrimPrefix(server.URL, "http://"), time.Now().UnixNano()))
+		tag, err := name.NewTag(fmt.Sprintf("%s/team-%d/web:1", strings.TrimPrefix(server.URL, "http://"),
+			time.Now().UnixNano()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,12 +231,14 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 		})
 		d := newRealDevice(t, socket)
 		d.end()
-		d.policy.Signatures = []policy.Signature{{Images: []string{tag.RegistryStr()}, Keys: []string{string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))}}}
+		d.policy.Signatures = []policy.Signature{{Images: []string{tag.RegistryStr()},
+			Keys: []string{string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))}}}
 		d.start()
 		pod := makePod("web", "")
 		pod.UID = k8stypes.UID("uid-web-" + d.node)
 		pod.Spec.TerminationGracePeriodSeconds = new(int64)
-		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy, pod.Spec.Containers[0].Args = tag.String(), corev1.PullIfNotPresent, nil
+		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy, pod.Spec.Containers[0].Args = tag.String(),
+			corev1.PullIfNotPresent, nil
 		d.desire(1, pod)
 		d.await("the signed image runs", func() bool { return ready(d.pod("web")) })
 		if got := d.list(); len(got) != 1 || got[0].Image != pinned || !moved.Load() {

@@ -17,9 +17,10 @@ import (
 // byHand calls the engine's API like its command line, without the agent.
 func byHand(t *testing.T, socket, path string) {
 	t.Helper()
-	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}}
 	r, err := c.Post("http://engine/v1.41"+path, "application/json", nil)
 	must(t, err)
 	must(t, r.Body.Close())
@@ -82,7 +83,8 @@ func TestRealEngineRestartsAPausedContainerByItsLivenessProbe(t *testing.T) {
 				return ready(d.pod(name)) && d.pod(name).ContainerStatuses[0].RestartCount == 1
 			})
 		}
-		if _, _, err := d.agent.running(t.Context(), pods[2].UID, "c0"); err == nil || !strings.Contains(err.Error(), "is paused") {
+		if _, _, err := d.agent.running(t.Context(), pods[2].UID, "c0"); err == nil ||
+			!strings.Contains(err.Error(), "is paused") {
 			t.Errorf("a command in it: %v", err)
 		}
 	})

@@ -23,7 +23,8 @@ func TestRealEngineResizesAPod(t *testing.T) {
 		defer func() { d.end() }()
 		p := makePod("sized", "wait", "wait")
 		p.UID = types.UID("uid-sized-" + d.node)
-		p.Spec.Containers[1].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+		p.Spec.Containers[1].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory,
+			RestartPolicy: corev1.RestartContainer}}
 		generation := int64(0)
 		want := func(p corev1.Pod) {
 			generation++
@@ -56,7 +57,8 @@ func TestRealEngineResizesAPod(t *testing.T) {
 			t.Helper()
 			st := d.pod("sized").ContainerStatuses
 			if st[0].RestartCount != first || st[1].RestartCount != second {
-				t.Errorf("the containers were restarted %d and %d times, want %d and %d", st[0].RestartCount, st[1].RestartCount, first, second)
+				t.Errorf("the containers were restarted %d and %d times, want %d and %d", st[0].RestartCount, st[1].RestartCount,
+					first, second)
 			}
 		}
 		want(withResources(withResources(p, 0, "20m/30m 35Mi/45Mi"), 1, "20m/- 35Mi/-"))
@@ -78,7 +80,8 @@ func TestRealEngineResizesAPod(t *testing.T) {
 		want(withResources(withResources(p, 0, "20m/30m 10Ki/10Ki"), 1, "30m/40m 35Mi/60Mi"))
 		d.await("a limit below the usage is refused", func() bool {
 			st := d.pod("sized")
-			return st.ObservedGeneration == generation && strings.Contains(shown(*st), "PodResizeInProgress=True Error: cannot decrease memory limits")
+			return st.ObservedGeneration == generation &&
+				strings.Contains(shown(*st), "PodResizeInProgress=True Error: cannot decrease memory limits")
 		})
 		if got := d.kernel("c0"); got != "memory 45Mi cpu 3000" {
 			t.Errorf("then the kernel's limits are %s", got)
@@ -99,7 +102,8 @@ func (d *realDevice) kernel(container string) string {
 				if c.Labels[plan.LabelContainer] != container || c.State != engine.Running {
 					continue
 				}
-				if code, err := d.eng.Exec(d.t.Context(), c.ID, []string{"/tool", "cat", "/sys/fs/cgroup/" + file}, engine.Streams{Stdout: &out}); err == nil && code == 0 {
+				if code, err := d.eng.Exec(d.t.Context(), c.ID, []string{"/tool", "cat", "/sys/fs/cgroup/" + file},
+					engine.Streams{Stdout: &out}); err == nil && code == 0 {
 					return strings.Fields(out.String())[0]
 				}
 			}

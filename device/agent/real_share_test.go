@@ -39,7 +39,8 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 		}
 		first := func(id string) string { // command line of process 1
 			out := probe.Limited{Max: 200}
-			if code, err := d.eng.Exec(t.Context(), id, []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
+			if code, err := d.eng.Exec(t.Context(), id, []string{"/tool", "cat", "/proc/1/cmdline"},
+				engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
 				t.Errorf("%d %v %s", code, err, out.Bytes)
 			}
 			return string(out.Bytes)
@@ -55,11 +56,16 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 		if err := d.eng.Stop(t.Context(), ids["share/c0"], 0); err != nil {
 			t.Fatal(err)
 		}
-		d.await("it has been restarted", func() bool { st := d.pod("share"); return ready(st) && st.ContainerStatuses[0].RestartCount == 1 })
+		d.await("it has been restarted", func() bool {
+			st := d.pod("share")
+			return ready(st) &&
+				st.ContainerStatuses[0].RestartCount == 1
+		})
 		if st := d.pod("share"); st.ContainerStatuses[1].RestartCount != 0 {
 			t.Error("the other container was restarted too")
 		}
-		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{deletedPod(p, 5), alone}}); err != nil {
+		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h",
+			Pods: []corev1.Pod{deletedPod(p, 5), alone}}); err != nil {
 			t.Fatal(err)
 		}
 		d.await("the pod is gone", func() bool { return d.pod("share") == nil })

@@ -26,12 +26,14 @@ func TestRealEngineEvictsPodsOverTheirStorageLimit(t *testing.T) {
 			c.Image, c.Args = makePod("", "").Spec.Containers[0].Image, []string{"write", path, big, "then", "wait"}
 			return p
 		}
-		pods := []corev1.Pod{pod("fills", "/data/x", "", "64Ki"), pod("grows", "/x", "64Ki", ""), pod("keeps", "/x", "1Mi", "1Mi")}
+		pods := []corev1.Pod{pod("fills", "/data/x", "", "64Ki"), pod("grows", "/x", "64Ki", ""),
+			pod("keeps", "/x", "1Mi", "1Mi")}
 		pods[2].Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Ki")}
 		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}); err != nil {
 			t.Fatal(err)
 		}
-		for name, want := range map[string]string{"fills": `Usage of EmptyDir volume "data" exceeds the limit "64Ki". `, "grows": "Pod ephemeral local storage usage exceeds the total limit of containers 64Ki. "} {
+		for name, want := range map[string]string{"fills": `Usage of EmptyDir volume "data" exceeds the limit "64Ki". `,
+			"grows": "Pod ephemeral local storage usage exceeds the total limit of containers 64Ki. "} {
 			d.await(name+" is evicted", func() bool { st := d.pod(name); return st != nil && st.Phase == corev1.PodFailed })
 			if st := d.pod(name); st.Reason != "Evicted" || st.Message != want {
 				t.Errorf("%s: %s: %q", name, st.Reason, st.Message)

@@ -109,7 +109,8 @@ func newRealDevice(t *testing.T, socket string) *realDevice {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &realDevice{board: newBoard(), t: t, eng: eng, socket: socket, dir: t.TempDir(), shared: t.TempDir(), node: fmt.Sprintf("test-%d-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6, realDevices.Add(1))}
+	d := &realDevice{board: newBoard(), t: t, eng: eng, socket: socket, dir: t.TempDir(), shared: t.TempDir(),
+		node: fmt.Sprintf("test-%d-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6, realDevices.Add(1))}
 	d.policy.HostPaths, d.policy.LocalVolumes = []string{d.shared}, true
 	t.Cleanup(func() {
 		list, err := eng.Containers(context.Background(), plan.LabelAgent+"="+d.node)
@@ -145,7 +146,8 @@ func (d *realDevice) start() {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	a, err := New(Config{Node: d.node, Memory: m, Hardware: d.board, Log: testLog(), Policy: plan.Policy{Document: d.policy}, MemoryDir: filepath.Join(d.dir, "volatile"), Flags: anyDisk(d.t),
+	a, err := New(Config{Node: d.node, Memory: m, Hardware: d.board, Log: testLog(),
+		Policy: plan.Policy{Document: d.policy}, MemoryDir: filepath.Join(d.dir, "volatile"), Flags: anyDisk(d.t),
 		OpenEngine: func(ctx context.Context) (engine.Engine, error) { return engine.Open(ctx, d.socket) }})
 	if err != nil {
 		d.t.Fatal(err)
@@ -188,7 +190,8 @@ func (d *realDevice) await(what string, ok func() bool) {
 		if time.Now().After(end) {
 			var pods []string
 			for _, p := range d.agent.Pods().Pods {
-				pods = append(pods, fmt.Sprintf("%s %s %s: %v %v", p.Name, p.Status.Phase, p.Status.Reason, p.Status.InitContainerStatuses, p.Status.ContainerStatuses))
+				pods = append(pods, fmt.Sprintf("%s %s %s: %v %v", p.Name, p.Status.Phase, p.Status.Reason,
+					p.Status.InitContainerStatuses, p.Status.ContainerStatuses))
 			}
 			d.t.Fatalf("not so within 3 min: %s; pods: %s", what, strings.Join(pods, "\n"))
 		}
@@ -233,17 +236,23 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 			{Name: "conf", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
 		}
 		mounts := []corev1.VolumeMount{{Name: "data", MountPath: "/data"}, {Name: "conf", MountPath: "/conf"}}
-		p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"write", "/data/x", "hello"}, VolumeMounts: mounts}}
+		p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage,
+			Args: []string{"write", "/data/x", "hello"}, VolumeMounts: mounts}}
 		c := &p.Spec.Containers[0]
 		c.VolumeMounts = mounts
 		c.Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: freePort(t), HostIP: "127.0.0.1"}}
 		c.Env = []corev1.EnvVar{{Name: "COLOUR", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}, Key: "colour"}}}}
-		c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"), corev1.ResourceCPU: resource.MustParse("500m")}
-		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
+		c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"),
+			corev1.ResourceCPU: resource.MustParse("500m")}
+		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1,
+			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
 		// On a busy machine Podman needs more than the default second for a command.
-		c.LivenessProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 30, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "exists", "/data/x", "then", "exists", "/conf/colour"}}}}
+		c.LivenessProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 30,
+			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "exists", "/data/x", "then",
+				"exists", "/conf/colour"}}}}
 		conf := func(colour string) []corev1.ConfigMap {
-			return []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"colour": colour}}}
+			return []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"},
+				Data: map[string]string{"colour": colour}}}
 		}
 		want := wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}, ConfigMaps: conf("blue")}
 		if err := d.agent.Store(want); err != nil {
@@ -276,7 +285,9 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		}
 		var out probe.Limited
 		out.Max = 100
-		if code, err := d.eng.Exec(t.Context(), web, []string{"/tool", "cat", "/conf/colour"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.Bytes), "green") {
+		if code, err := d.eng.Exec(t.Context(), web, []string{"/tool", "cat", "/conf/colour"},
+			engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 ||
+			!strings.Contains(string(out.Bytes), "green") {
 			t.Errorf("in the container the colour is %q (%d, %v), want green", out.Bytes, code, err)
 		}
 

@@ -54,7 +54,8 @@ func beUnderUnit() error {
 			return err
 		}
 		for _, minor := range []int{3, 5} {
-			if err := unix.Mknod(filepath.Join(nodes, strconv.Itoa(minor)), unix.S_IFCHR|0o660, int(unix.Mkdev(1, uint32(minor)))); err != nil {
+			if err := unix.Mknod(filepath.Join(nodes, strconv.Itoa(minor)), unix.S_IFCHR|0o660,
+				int(unix.Mkdev(1, uint32(minor)))); err != nil {
 				return err
 			}
 		}
@@ -73,7 +74,8 @@ func beUnderUnit() error {
 		return err
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)
 	if errno != 0 {
 		return fmt.Errorf("seccomp: %w", errno)
@@ -105,7 +107,8 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 		allow  = unix.SECCOMP_RET_ALLOW
 		refuse = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 	)
-	for name, want := range map[string]string{"RestrictNamespaces": "net", "NoNewPrivileges": "yes", "MemoryDenyWriteExecute": "yes", "RestrictRealtime": "yes",
+	for name, want := range map[string]string{"RestrictNamespaces": "net", "NoNewPrivileges": "yes",
+		"MemoryDenyWriteExecute": "yes", "RestrictRealtime": "yes",
 		"LockPersonality": "yes", "SystemCallArchitectures": "native"} {
 		if got := strings.Join(setting(unit, name), " "); got != want {
 			return nil, fmt.Errorf("the unit says %s=%s, and this test restricts %s", name, got, want)
@@ -123,7 +126,8 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 	families := setting(unit, "RestrictAddressFamilies")
 	body := []unix.SockFilter{argument(0)}
 	for i, name := range families {
-		known := map[string]uint32{"AF_UNIX": unix.AF_UNIX, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6, "AF_NETLINK": unix.AF_NETLINK}
+		known := map[string]uint32{"AF_UNIX": unix.AF_UNIX, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6,
+			"AF_NETLINK": unix.AF_NETLINK}
 		if known[name] == 0 {
 			return nil, fmt.Errorf("RestrictAddressFamilies=%s is not known here", name)
 		}
@@ -135,15 +139,18 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 	for _, nr := range []uint32{unix.SYS_UNSHARE, unix.SYS_CLONE} {
 		of(nr, argument(0), unix.SockFilter{Code: any, K: others, Jf: 1}, unix.SockFilter{Code: ret, K: refuse})
 	}
-	of(unix.SYS_SETNS, argument(1), unix.SockFilter{Code: equal, K: unix.CLONE_NEWNET, Jt: 1}, unix.SockFilter{Code: ret, K: refuse})
+	of(unix.SYS_SETNS, argument(1), unix.SockFilter{Code: equal, K: unix.CLONE_NEWNET, Jt: 1},
+		unix.SockFilter{Code: ret, K: refuse})
 	of(unix.SYS_CLONE3, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)})
 	of(unix.SYS_MMAP, argument(2), unix.SockFilter{Code: and, K: unix.PROT_WRITE | unix.PROT_EXEC},
 		unix.SockFilter{Code: equal, K: unix.PROT_WRITE | unix.PROT_EXEC, Jf: 1}, unix.SockFilter{Code: ret, K: refuse})
 	for _, nr := range []uint32{unix.SYS_MPROTECT, unix.SYS_PKEY_MPROTECT} {
 		of(nr, argument(2), unix.SockFilter{Code: any, K: unix.PROT_EXEC, Jf: 1}, unix.SockFilter{Code: ret, K: refuse})
 	}
-	of(unix.SYS_PERSONALITY, argument(0), unix.SockFilter{Code: equal, K: 0xffffffff, Jt: 1}, unix.SockFilter{Code: ret, K: refuse})
-	of(unix.SYS_SCHED_SETSCHEDULER, argument(1), unix.SockFilter{Code: equal, K: 0, Jt: 1}, unix.SockFilter{Code: ret, K: refuse})
+	of(unix.SYS_PERSONALITY, argument(0), unix.SockFilter{Code: equal, K: 0xffffffff, Jt: 1},
+		unix.SockFilter{Code: ret, K: refuse})
+	of(unix.SYS_SCHED_SETSCHEDULER, argument(1), unix.SockFilter{Code: equal, K: 0, Jt: 1},
+		unix.SockFilter{Code: ret, K: refuse})
 
 	calls, err := systemCalls(append(setting(unit, "SystemCallFilter"), "@default"))
 	if errors.Is(err, exec.ErrNotFound) {

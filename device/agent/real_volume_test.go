@@ -136,9 +136,11 @@ func TestRealEngineSecretsArePrivate(t *testing.T) {
 		p.UID = types.UID("uid-private-" + d.node)
 		p.Spec.Volumes = []corev1.Volume{secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory), emptyDir("v", "")}
 		for _, v := range p.Spec.Volumes {
-			p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+			p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
+				corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 		}
-		secrets := []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}}}
+		secrets := []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace},
+			Data: map[string][]byte{"key": []byte("hush")}}}
 		user, size := int64(1000), resource.MustParse("1Mi")
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user, FSGroup: &user}
@@ -157,7 +159,8 @@ func TestRealEngineSecretsArePrivate(t *testing.T) {
 			return a.Stdout() == "hushhush\n"
 		})
 		pods := filepath.Join(d.dir, "volatile", "pods", string(p.UID))
-		for _, path := range []string{pods + "/s/key", pods + "/m/x", filepath.Join(d.dir, "pods", string(p.UID), "v/made/for/it/x")} {
+		for _, path := range []string{pods + "/s/key", pods + "/m/x",
+			filepath.Join(d.dir, "pods", string(p.UID), "v/made/for/it/x")} {
 			if _, err := os.Stat(path); err != nil {
 				t.Error(err)
 			}

@@ -137,7 +137,8 @@ func (a *Agent) freeDisk(maxGrace *time.Duration, done func(found bool)) {
 			return err
 		}
 		containersRemoved, imagesRemoved := 0, 0
-		clearing, cleared := context.WithTimeout(ctx, 2*freeTime) // images get their own time if the removal of containers hangs
+		// images get their own time if the removal of containers hangs
+		clearing, cleared := context.WithTimeout(ctx, 2*freeTime)
 		for _, id := range dead {
 			if try(clearing, func(ctx context.Context) error { return e.Remove(ctx, id) }) == nil {
 				containersRemoved++

@@ -40,7 +40,8 @@ func TestUnderMemoryPressureTheRightPodIsEvicted(t *testing.T) {
 		if st.Message != "The node was low on resource: memory. Container c0 was using 200Mi, request is 0, has larger consumption of memory. " {
 			t.Errorf("it was evicted with %q", st.Message)
 		}
-		if c := condition(st, corev1.DisruptionTarget); c.Status != corev1.ConditionTrue || c.Reason != corev1.PodReasonTerminationByKubelet || c.Message != st.Message {
+		if c := condition(st, corev1.DisruptionTarget); c.Status != corev1.ConditionTrue ||
+			c.Reason != corev1.PodReasonTerminationByKubelet || c.Message != st.Message {
 			t.Errorf("a Job's podFailurePolicy finds %+v in it", c)
 		}
 		d.wantPhase("asked", corev1.PodRunning, "")
@@ -114,7 +115,8 @@ func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 		}
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
 		time.Sleep(15 * time.Second)
-		for image, stays := range map[string]bool{"old:1": false, "owners:1": true, "shared:1": true, "model:1": true, enginetest.ToolImage: true} {
+		for image, stays := range map[string]bool{"old:1": false, "owners:1": true, "shared:1": true, "model:1": true,
+			enginetest.ToolImage: true} {
 			if _, ok, _ := d.fake.HasImage(context.Background(), image); ok != stays {
 				t.Errorf("%s is there: %v, want %v", image, ok, stays)
 			}
@@ -129,7 +131,8 @@ func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 	const repository = "registry.example.org/"
 	model, web, old := repository+"model@"+digestOf("b"), repository+"web@"+digestOf("b"), repository+"old@"+digestOf("b")
-	for name, tag := range map[string]string{"its pod names the digest": "@" + digestOf("b"), "its signature was verified": ":1"} {
+	for name, tag := range map[string]string{"its pod names the digest": "@" + digestOf("b"),
+		"its signature was verified": ":1"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				d.end()
@@ -140,7 +143,8 @@ func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					d.config.Policy, d.config.Verify = plan.Policy{Document: doc}, (&fakeRegistry{digest: digestOf("b"), key: keys[0].ID}).verify
+					d.config.Policy, d.config.Verify = plan.Policy{Document: doc},
+						(&fakeRegistry{digest: digestOf("b"), key: keys[0].ID}).verify
 				}
 				d.start()
 				d.fake.OfferImage(model, enginetest.Offer{Size: 5000, Tree: modelTree})
@@ -277,23 +281,27 @@ func TestUnderDiskPressureTheLargestPodIsEvicted(t *testing.T) {
 			p.CreationTimestamp = metav1.NewTime(time.Now().Add(time.Duration(i) * time.Second))
 			pods = append(pods, p)
 		}
-		pods[2].Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		pods[2].Spec.Volumes = []corev1.Volume{{Name: "data",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 		pods[2].Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 		pods[3].Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
 		d.desire(1, pods...)
 		time.Sleep(5 * time.Second)
-		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-app-2", "data", "x"), make([]byte, 4<<20), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-app-2", "data", "x"), make([]byte, 4<<20),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
 		order := []string{"app-1", "app-2", "app-0", "app-3"}
 		for i, victim := range order {
 			for range 30 { // dead containers of the last pod are removed first
-				if time.Sleep(5 * time.Second); slices.ContainsFunc(order[i:], func(name string) bool { st, _ := d.pod(name); return plan.IsFinal(st.Phase) }) {
+				if time.Sleep(5 * time.Second); slices.ContainsFunc(order[i:],
+					func(name string) bool { st, _ := d.pod(name); return plan.IsFinal(st.Phase) }) {
 					break
 				}
 			}
-			if st := d.wantPhase(victim, corev1.PodFailed, "Evicted"); i == 0 && st.Message != "The node was low on resource: ephemeral-storage. The pod was using 30Mi, request is 0. " {
+			if st := d.wantPhase(victim, corev1.PodFailed, "Evicted"); i == 0 &&
+				st.Message != "The node was low on resource: ephemeral-storage. The pod was using 30Mi, request is 0. " {
 				t.Errorf("it says %q", st.Message)
 			}
 		}

@@ -18,7 +18,8 @@ import (
 func TestAMissingConfigMapIsReportedAtGrowingIntervals(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("app", "wait")
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "m"}}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "m"}}}}}
 		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		generation := int64(0)
 		desire := func(text string) {

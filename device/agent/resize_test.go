@@ -41,7 +41,8 @@ func shown(st corev1.PodStatus) string {
 		return fmt.Sprintf("%+v", st)
 	}
 	c := st.ContainerStatuses[0]
-	text := fmt.Sprintf("#%d granted %s %s has %s/%s %s/%s", c.RestartCount, c.AllocatedResources.Cpu(), c.AllocatedResources.Memory(),
+	text := fmt.Sprintf("#%d granted %s %s has %s/%s %s/%s", c.RestartCount, c.AllocatedResources.Cpu(),
+		c.AllocatedResources.Memory(),
 		c.Resources.Requests.Cpu(), c.Resources.Limits.Cpu(), c.Resources.Requests.Memory(), c.Resources.Limits.Memory())
 	for _, c := range st.Conditions {
 		if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
@@ -65,7 +66,8 @@ func TestARunningContainerIsResized(t *testing.T) {
 	for _, name := range []string{"docker", "podman"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.fake.SetInfo(engine.Info{Name: name, Version: "1", MemLimit: true, CPULimit: true, SwapLimit: true, CgroupV2: true})
+				d.fake.SetInfo(engine.Info{Name: name, Version: "1", MemLimit: true, CPULimit: true, SwapLimit: true,
+					CgroupV2: true})
 				d.end()
 				d.start()
 				p := makePod("p", "wait", "wait")
@@ -146,7 +148,8 @@ func TestAResizeWaitsForRoom(t *testing.T) {
 		d.end()
 		d.start()
 		d.wantShown("p", waits)
-		d.desire(3, big, q, withResources(makePod("small", "wait"), 0, "1/- 1Mi/-")) // the pod fits, because a deferred resize reserves nothing
+		// the pod fits, because a deferred resize reserves nothing
+		d.desire(3, big, q, withResources(makePod("small", "wait"), 0, "1/- 1Mi/-"))
 		d.wantShown("p", strings.Replace(waits, "used: 2000", "used: 3000", 1))
 		d.wantPhase("small", corev1.PodRunning, "")
 		d.desire(4, withResources(p, 0, "9/- 100Mi/-"), q)
@@ -158,7 +161,8 @@ func TestAResizeWaitsForRoom(t *testing.T) {
 		d.wantShown("p", "#0 granted 3 100Mi has 3/0 100Mi/0")
 		d.desire(7, p)
 		d.wantShown("p", "#0 granted 1 100Mi has 1/0 100Mi/0")
-		want := []string{"ResizeDeferred", "ResizeDeferred", "ResizeInfeasible", "ResizeDeferred", "ResizeStarted", "ResizeCompleted", "ResizeStarted", "ResizeCompleted"}
+		want := []string{"ResizeDeferred", "ResizeDeferred", "ResizeInfeasible", "ResizeDeferred", "ResizeStarted",
+			"ResizeCompleted", "ResizeStarted", "ResizeCompleted"}
 		got := slices.DeleteFunc(d.reasons(), func(r string) bool { return !strings.HasPrefix(r, "Resize") })
 		if !slices.Equal(got, want) {
 			t.Errorf("told %q, want %q", got, want)

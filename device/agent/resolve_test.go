@@ -16,13 +16,15 @@ import (
 
 func TestAPodsDNSOptionsAreAddedToTheDevices(t *testing.T) {
 	old := readResolver("search a\noptions edns0\nnameserver 192.0.2.1\noptions ndots:3 timeout:1 trust-ad\n").options
-	if got, want := mergeOptions(old, []string{"ndots:5", "rotate"}), []string{"timeout:1", "trust-ad", "ndots:5", "rotate"}; !slices.Equal(got, want) {
+	if got, want := mergeOptions(old, []string{"ndots:5", "rotate"}),
+		[]string{"timeout:1", "trust-ad", "ndots:5", "rotate"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	p := makePod("app", "wait")
 	two := "2"
 	p.Spec.DNSPolicy = corev1.DNSNone
-	p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "rotate"}}}
+	p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"},
+		Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "rotate"}}}
 	if why := podspec.Malformed(&p); why != "" {
 		t.Error(why)
 	}
@@ -56,7 +58,8 @@ func TestTheDevicesResolverForContainers(t *testing.T) {
 			}
 			return nil, fs.ErrNotExist
 		})
-		if !slices.Equal(got.servers, c.want.servers) || !slices.Equal(got.searches, c.want.searches) || !slices.Equal(got.options, c.want.options) {
+		if !slices.Equal(got.servers, c.want.servers) || !slices.Equal(got.searches, c.want.searches) ||
+			!slices.Equal(got.options, c.want.options) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -75,7 +78,8 @@ func TestRealEngineHasAPodsResolverOptions(t *testing.T) {
 		p.UID = types.UID("uid-names-" + d.node)
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		four := "4"
-		p.Spec.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &four}, {Name: "rotate"}}}
+		p.Spec.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &four},
+			{Name: "rotate"}}}
 		q := p.DeepCopy() // the same pod without a sandbox
 		q.Name, q.UID, q.Spec.Containers = "one", types.UID("uid-one-"+d.node), q.Spec.Containers[:1]
 		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p, *q}}); err != nil {
@@ -83,13 +87,15 @@ func TestRealEngineHasAPodsResolverOptions(t *testing.T) {
 		}
 		for _, name := range []string{"names", "one"} {
 			said := func() string {
-				if st := d.pod(name); st != nil && len(st.ContainerStatuses) > 0 && st.ContainerStatuses[0].State.Terminated != nil {
+				if st := d.pod(name); st != nil && len(st.ContainerStatuses) > 0 &&
+					st.ContainerStatuses[0].State.Terminated != nil {
 					return st.ContainerStatuses[0].State.Terminated.Message
 				}
 				return ""
 			}
 			d.await(name+" has told", func() bool { return said() != "" })
-			if options := readResolver(said()).options; !slices.Contains(options, "ndots:4") || !slices.Contains(options, "rotate") {
+			if options := readResolver(said()).options; !slices.Contains(options, "ndots:4") ||
+				!slices.Contains(options, "rotate") {
 				t.Errorf("%s: %s", name, strings.TrimSpace(said()))
 			}
 		}

@@ -13,9 +13,12 @@ import (
 // A container's rules have priority over its restart policy, which has priority over the pod's
 // (KEP-5307).
 func TestAContainersRestartPolicyAndRules(t *testing.T) {
-	const always, never, onFailure = corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure
+	const always, never, onFailure = corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever,
+		corev1.ContainerRestartPolicyOnFailure
 	in := func(codes ...int32) corev1.ContainerRestartRule {
-		return corev1.ContainerRestartRule{Action: corev1.ContainerRestartRuleActionRestart, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: codes}}
+		return corev1.ContainerRestartRule{Action: corev1.ContainerRestartRuleActionRestart,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn,
+				Values: codes}}
 	}
 	not := func(codes ...int32) corev1.ContainerRestartRule {
 		r := in(codes...)
@@ -46,34 +49,36 @@ func TestAContainersRestartPolicyAndRules(t *testing.T) {
 		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{in(1)}, exit: 1, asInit: true, again: true, phase: corev1.PodPending},
 		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{in(1)}, exit: 2, asInit: true, phase: corev1.PodFailed},
 	} {
-		t.Run(fmt.Sprintf("pod %s, own %s, %d rules, exit %d, init %v", c.pod, c.own, len(c.rules), c.exit, c.asInit), func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *device) {
-				p := makePod("job", fmt.Sprintf("exit %d", c.exit))
-				p.Spec.RestartPolicy = c.pod
-				its := &p.Spec.Containers[0]
-				if c.asInit {
-					p = makePod("job", "wait")
+		t.Run(fmt.Sprintf("pod %s, own %s, %d rules, exit %d, init %v", c.pod, c.own, len(c.rules), c.exit, c.asInit),
+			func(t *testing.T) {
+				bubble(t, func(t *testing.T, d *device) {
+					p := makePod("job", fmt.Sprintf("exit %d", c.exit))
 					p.Spec.RestartPolicy = c.pod
-					p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", fmt.Sprint(c.exit)}}}
-					its = &p.Spec.InitContainers[0]
-				}
-				its.RestartPolicy, its.RestartPolicyRules = &c.own, c.rules
-				d.desire(1, p)
-				time.Sleep(time.Minute)
-				st := d.wantPhase("job", c.phase, "")
-				all := st.ContainerStatuses
-				if c.asInit {
-					all = st.InitContainerStatuses
-				}
-				if again := all[0].RestartCount > 0; again != c.again {
-					t.Errorf("restarted %d times", all[0].RestartCount)
-				}
-				// a restarted agent makes the same decision
-				d.end()
-				d.start()
-				time.Sleep(time.Minute)
-				d.wantPhase("job", c.phase, "")
+					its := &p.Spec.Containers[0]
+					if c.asInit {
+						p = makePod("job", "wait")
+						p.Spec.RestartPolicy = c.pod
+						p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage,
+							Args: []string{"exit", fmt.Sprint(c.exit)}}}
+						its = &p.Spec.InitContainers[0]
+					}
+					its.RestartPolicy, its.RestartPolicyRules = &c.own, c.rules
+					d.desire(1, p)
+					time.Sleep(time.Minute)
+					st := d.wantPhase("job", c.phase, "")
+					all := st.ContainerStatuses
+					if c.asInit {
+						all = st.InitContainerStatuses
+					}
+					if again := all[0].RestartCount > 0; again != c.again {
+						t.Errorf("restarted %d times", all[0].RestartCount)
+					}
+					// a restarted agent makes the same decision
+					d.end()
+					d.start()
+					time.Sleep(time.Minute)
+					d.wantPhase("job", c.phase, "")
+				})
 			})
-		})
 	}
 }

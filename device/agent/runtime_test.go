@@ -81,7 +81,8 @@ func (e specKeeper) Create(ctx context.Context, s engine.Spec) (string, error) {
 func TestAPodsRuntimeIsOfAllItsContainers(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
-		keeper := specKeeper{d.fake, engine.Info{Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc"}, make(chan engine.Spec, 9)}
+		keeper := specKeeper{d.fake, engine.Info{Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc"},
+			make(chan engine.Spec, 9)}
 		d.engine, d.config.Runtimes = keeper, []string{"runsc"}
 		d.start()
 		class := "safe"

@@ -110,7 +110,8 @@ func TestScenarioFirstReady(t *testing.T) {
 			time.Sleep(time.Minute)
 			before := d.statuses()
 			time.Sleep(time.Hour)
-			if c := d.ready(); c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" || d.statuses() != before || before == 0 {
+			if c := d.ready(); c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" ||
+				d.statuses() != before || before == 0 {
 				t.Errorf("Ready %+v, told %d and then %d more", c, before, d.statuses()-before)
 			}
 		})
@@ -151,10 +152,12 @@ func TestScenarioSetters(t *testing.T) {
 	t.Run("S11.setters.7 ours: of more images than 50 the biggest 50 are named, the biggest first", func(t *testing.T) {
 		var all []engine.Image
 		for i := range 55 {
-			all = append(all, engine.Image{ID: fmt.Sprint("id", i), Tags: []string{fmt.Sprint("image:", i)}, Size: int64(i * 37 % 55)})
+			all = append(all, engine.Image{ID: fmt.Sprint("id", i), Tags: []string{fmt.Sprint("image:", i)},
+				Size: int64(i * 37 % 55)})
 		}
 		got := imagesOf(all)
-		if len(got) != 50 || !slices.IsSortedFunc(got, func(a, b corev1.ContainerImage) int { return int(b.SizeBytes - a.SizeBytes) }) || got[49].SizeBytes != 5 {
+		if len(got) != 50 || !slices.IsSortedFunc(got,
+			func(a, b corev1.ContainerImage) int { return int(b.SizeBytes - a.SizeBytes) }) || got[49].SizeBytes != 5 {
 			t.Errorf("%d images, from %d to %d bytes", len(got), got[0].SizeBytes, got[len(got)-1].SizeBytes)
 		}
 	})
@@ -191,7 +194,8 @@ func TestScenarioSetters(t *testing.T) {
 				a.loop.downSince = epoch.Add(-c.down)
 			}
 			got := a.readiness(hardware.NodeStatus(c.report, hardware.Limits{}, hardware.Software{}), epoch)
-			if got.Reason != c.reason || got.Message != c.message || (got.Status == corev1.ConditionTrue) != (c.reason == "KubeletReady") {
+			if got.Reason != c.reason || got.Message != c.message ||
+				(got.Status == corev1.ConditionTrue) != (c.reason == "KubeletReady") {
 				t.Errorf("Ready=%s, %s: %q", got.Status, got.Reason, got.Message)
 			}
 		})
@@ -225,7 +229,8 @@ func TestScenarioAdmission(t *testing.T) {
 			d.desire(2, held, over)
 			time.Sleep(5 * time.Second)
 			d.wantPhase("held", corev1.PodRunning, "")
-			if st := d.wantPhase("over", corev1.PodFailed, c.reason); !strings.Contains(st.Message, "Node didn't have enough resource") {
+			if st := d.wantPhase("over", corev1.PodFailed, c.reason); !strings.Contains(st.Message,
+				"Node didn't have enough resource") {
 				t.Errorf("message %q", st.Message)
 			}
 		})

@@ -90,7 +90,8 @@ func TestAMissingSeccompProfileIsReportedAndTriedAgain(t *testing.T) {
 		d.desire(1, p)
 		time.Sleep(2 * time.Second)
 		st := d.wantPhase("web", corev1.PodPending, "")
-		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerError" || !strings.Contains(w.Message, `cannot load seccomp profile "strict.json"`) {
+		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerError" ||
+			!strings.Contains(w.Message, `cannot load seccomp profile "strict.json"`) {
 			t.Errorf("it waits: %v", w)
 		}
 		d.wantContainers()

@@ -36,12 +36,14 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		if c := cs[len(cs)-1]; c.Type != corev1.NodeReady || c.Status != corev1.ConditionFalse || c.Reason != "NodeShutdown" {
 			t.Errorf("the node is %+v", c)
 		}
-		for name, phase := range map[string]corev1.PodPhase{"always": corev1.PodRunning, "critical": corev1.PodRunning, "never": corev1.PodFailed} {
+		for name, phase := range map[string]corev1.PodPhase{"always": corev1.PodRunning, "critical": corev1.PodRunning,
+			"never": corev1.PodFailed} {
 			if st := d.wantPhase(name, phase, "Terminated"); st.Message != "Pod was terminated in response to imminent node shutdown." {
 				t.Errorf("%s says %q", name, st.Message)
 			}
 		}
-		if c := condition(d.wantPhase("never", corev1.PodFailed, "Terminated"), corev1.DisruptionTarget); c.Reason != corev1.PodReasonTerminationByKubelet {
+		if c := condition(d.wantPhase("never", corev1.PodFailed, "Terminated"),
+			corev1.DisruptionTarget); c.Reason != corev1.PodReasonTerminationByKubelet {
 			t.Errorf("the pod that has failed says %+v", c)
 		}
 		d.desire(2, append(pods, makePod("new", "wait"))...) // the new pod waits for the next boot
@@ -52,7 +54,8 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		d.board.set(func(b *board) { b.boot = "boot-2" })
 		d.start()
 		time.Sleep(time.Minute)
-		d.wantContainers("always/c0#0 exited", "always/c0#1 running", "critical/c0#0 exited", "critical/c0#1 running", "never/c0#0 exited", "new/c0#0 running")
+		d.wantContainers("always/c0#0 exited", "always/c0#1 running", "critical/c0#0 exited", "critical/c0#1 running",
+			"never/c0#0 exited", "new/c0#0 running")
 		d.wantPhase("always", corev1.PodRunning, "")
 		d.wantPhase("never", corev1.PodFailed, "Terminated")
 	})

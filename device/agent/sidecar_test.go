@@ -21,8 +21,9 @@ func sidecarPod(stopTakes map[string]time.Duration, d *device) corev1.Pod {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
 		}
-		return enginetest.Play{StopTakes: stopTakes[s.Labels[plan.LabelContainer]], Exits: s.Labels[plan.LabelContainer] == "init",
-			Exec: func([]string) enginetest.ExecResult { return enginetest.ExecResult{After: 2 * time.Second} }}
+		return enginetest.Play{StopTakes: stopTakes[s.Labels[plan.LabelContainer]],
+			Exits: s.Labels[plan.LabelContainer] == "init",
+			Exec:  func([]string) enginetest.ExecResult { return enginetest.ExecResult{After: 2 * time.Second} }}
 	})
 	p := makePod("app", "", "")
 	always := corev1.ContainerRestartPolicyAlways

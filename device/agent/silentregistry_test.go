@@ -66,7 +66,8 @@ func TestASilentRegistryDoesNotDelayPresentImages(t *testing.T) {
 			silent(d, "web:1", time.Minute)
 			d.desire(1, pods(d, 1, "web:1")...)
 			time.Sleep(40 * time.Second)
-			d.fake.OfferImage("web:1", enginetest.Offer{ID: "sha256:new", Size: 1 << 20, Program: toolOrPause, Delay: 20 * time.Minute, Tells: 10 * time.Second})
+			d.fake.OfferImage("web:1", enginetest.Offer{ID: "sha256:new", Size: 1 << 20, Program: toolOrPause,
+				Delay: 20 * time.Minute, Tells: 10 * time.Second})
 			time.Sleep(time.Minute)
 			d.desire(2, pods(d, 4, "web:1")...)
 			time.Sleep(15 * time.Minute)

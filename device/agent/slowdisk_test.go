@@ -70,7 +70,8 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 			d.eventually("the final status is not reported", d.isPhase("job", corev1.PodSucceeded))
 		},
 		"a resize is granted": func(d *device) {
-			small, large := withResources(makePod("small", "wait"), 0, "100m/100m 500Mi/500Mi"), withResources(makePod("large", "wait"), 0, "100m/100m 1Gi/1Gi")
+			small, large := withResources(makePod("small", "wait"), 0, "100m/100m 500Mi/500Mi"),
+				withResources(makePod("large", "wait"), 0, "100m/100m 1Gi/1Gi")
 			web := makePod("web", "wait")
 			d.desire(1, small, large, web)
 			d.eventually("large does not run", d.isPhase("large", corev1.PodRunning))
@@ -88,7 +89,8 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 			d.stop("large")
 			d.eventually("large has not ended", d.hasEnded("large"))
 			d.restart("web")
-			if st, _ := d.pod("small"); len(st.ContainerStatuses) != 1 || st.ContainerStatuses[0].AllocatedResources.Memory().String() != "500Mi" {
+			if st, _ := d.pod("small"); len(st.ContainerStatuses) != 1 ||
+				st.ContainerStatuses[0].AllocatedResources.Memory().String() != "500Mi" {
 				d.t.Errorf("the resize is granted before it is stored: %+v", st)
 			}
 			end()

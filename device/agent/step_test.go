@@ -15,7 +15,8 @@ type countingContext struct {
 	waiting atomic.Int32
 }
 
-func (c *countingContext) Value(any) any { return nil } // hides the parent, so that the standard library's package context calls AfterFunc
+// hides the parent, so that the standard library's package context calls AfterFunc
+func (c *countingContext) Value(any) any { return nil }
 
 func (c *countingContext) AfterFunc(func()) (stop func() bool) {
 	c.waiting.Add(1)

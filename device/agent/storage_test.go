@@ -87,7 +87,8 @@ func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 		d.wantPhase("app", corev1.PodFailed, "Evicted")
 		d.wantPhase("keeps", corev1.PodRunning, "")
 		d.wantPhase("fills", corev1.PodRunning, "")
-		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-fills", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-fills", "data", "x"), make([]byte, 80<<10),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(90 * time.Second)
@@ -179,7 +180,8 @@ func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 		d.desire(1, pods...)
 		time.Sleep(21 * time.Minute)
 		if s.times("slow-1") > 2 || s.times("slow-2") > 2 || s.times("quick") < 15 {
-			t.Errorf("in 21 minutes they were measured %d, %d and %d times", s.times("slow-1"), s.times("slow-2"), s.times("quick"))
+			t.Errorf("in 21 minutes they were measured %d, %d and %d times", s.times("slow-1"), s.times("slow-2"),
+				s.times("quick"))
 		}
 		said := 0
 		for _, r := range d.reasons() {
@@ -191,7 +193,8 @@ func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 			t.Errorf("it was reported %d times: %q", said, d.reasons())
 		}
 		// The part that was counted already exceeds the limit.
-		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-slow-1", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-slow-1", "data", "x"), make([]byte, 80<<10),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(45 * time.Minute)

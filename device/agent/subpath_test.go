@@ -19,14 +19,16 @@ func TestABadSubPathIsTheContainersFault(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for i, path := range []string{"/tmp", "..", "a/../../b"} {
 			p := makePod(fmt.Sprintf("bad%d", i), "wait")
-			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 			c := &p.Spec.Containers[0]
 			c.Env = []corev1.EnvVar{{Name: "WHERE", Value: path}}
 			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPathExpr: "$(WHERE)"}}
 			d.desire(int64(i+1), p)
 			time.Sleep(time.Second)
 			st := d.wantPhase(p.Name, corev1.PodPending, "")
-			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, "subPath") {
+			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" ||
+				!strings.Contains(w.Message, "subPath") {
 				t.Errorf("with the subPath %q it waits with %+v", path, w)
 			}
 		}
@@ -59,7 +61,8 @@ func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
 				time.Sleep(time.Second)
 				w := d.wantPhase("web", corev1.PodPending, "").ContainerStatuses[0].State.Waiting
 				for _, want := range append(c.want, `".key"`) {
-					if w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, want) || strings.Contains(w.Message, d.dir) {
+					if w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, want) ||
+						strings.Contains(w.Message, d.dir) {
 						t.Errorf("it waits with %+v, want %s", w, want)
 					}
 				}
@@ -74,21 +77,26 @@ func TestASubPathWithoutItsVariableIsNotTheWholeVolume(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for i, expr := range []string{"$(EMPTY)", "$(MISSING)", "logs/$(EMPTY)", "$(WHERE)/$(MISSING)", "$(OPTIONAL)"} {
 			p := makePod(fmt.Sprintf("lost%d", i), "wait")
-			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 			c := &p.Spec.Containers[0]
-			optional := &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}, Key: "k", Optional: new(true)}
-			c.Env = []corev1.EnvVar{{Name: "EMPTY"}, {Name: "WHERE", Value: "a"}, {Name: "OPTIONAL", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: optional}}}
+			optional := &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "none"},
+				Key: "k", Optional: new(true)}
+			c.Env = []corev1.EnvVar{{Name: "EMPTY"}, {Name: "WHERE", Value: "a"},
+				{Name: "OPTIONAL", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: optional}}}
 			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPathExpr: expr}}
 			d.desire(int64(i+1), p)
 			time.Sleep(time.Second)
 			st := d.wantPhase(p.Name, corev1.PodPending, "")
-			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, "subPath") {
+			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" ||
+				!strings.Contains(w.Message, "subPath") {
 				t.Errorf("with the subPathExpr %q it waits with %+v", expr, w)
 			}
 		}
 	})
 	values := map[string]string{"WHERE": "a", "EMPTY": ""}
-	if sub, err := podspec.ExpandSubPath("$(WHERE)/$$(MISSING)/$WHERE", values); sub != "a/$(MISSING)/$WHERE" || err != nil {
+	if sub, err := podspec.ExpandSubPath("$(WHERE)/$$(MISSING)/$WHERE", values); sub != "a/$(MISSING)/$WHERE" ||
+		err != nil {
 		t.Errorf("a value without variables becomes %q, %v", sub, err)
 	}
 }

@@ -49,7 +49,8 @@ func TestHardAndSoftThresholdsEvictPods(t *testing.T) {
 					return enginetest.Play{MemoryBytes: 300 * mi, StopTakes: time.Hour}
 				})
 				p, grace := makePod("app", ""), int64(540)
-				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy, p.Spec.TerminationGracePeriodSeconds = "slow", corev1.PullNever, &grace
+				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy, p.Spec.TerminationGracePeriodSeconds = "slow",
+					corev1.PullNever, &grace
 				profile := &fleet.BoardProfile{}
 				profile.Spec.Resources = fleet.BoardResources{
 					EvictionHard: map[string]string{fleet.SignalMemoryAvailable: "100Mi", fleet.SignalTemperature: "88"},
@@ -59,7 +60,8 @@ func TestHardAndSoftThresholdsEvictPods(t *testing.T) {
 					},
 					EvictionMaxPodGracePeriod: c.max,
 				}
-				if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p}, Profile: profile}); err != nil {
+				if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p},
+					Profile: profile}); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(20 * time.Second)
@@ -88,10 +90,12 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 	const mi = 1 << 20
 	tolerant := func(key string) corev1.Pod {
 		return with(makePod("tolerant", "wait"), func(p *corev1.Pod) {
-			p.Spec.Tolerations = []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+			p.Spec.Tolerations = []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists,
+				Effect: corev1.TaintEffectNoSchedule}}
 		})
 	}
-	critical := with(makePod("critical", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n })
+	critical := with(makePod("critical", "wait"),
+		func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n })
 	memory := func(b *board) { b.stats.Memory = hardware.Amount{Available: 150 * mi, Capacity: 2 << 30} }
 	for _, c := range []struct {
 		rule     string
@@ -119,7 +123,8 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 				generation := int64(0)
 				wanted := func(pods ...corev1.Pod) {
 					generation++
-					if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods, Profile: profile}); err != nil {
+					if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods,
+						Profile: profile}); err != nil {
 						t.Fatal(err)
 					}
 					time.Sleep(20 * time.Second)
@@ -132,14 +137,16 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 				wanted(old, best, asked, tolerant(c.key), critical)
 				refused := func(name string) {
 					t.Helper()
-					if st := d.wantPhase(name, corev1.PodFailed, "Evicted"); !strings.Contains(st.Message, "The node had condition: "+c.says+". ") {
+					if st := d.wantPhase(name, corev1.PodFailed, "Evicted"); !strings.Contains(st.Message,
+						"The node had condition: "+c.says+". ") {
 						t.Errorf("%s is refused with %q", name, st.Message)
 					}
 				}
 				refused("best-effort")
 				if c.asks {
 					d.wantPhase("asked", corev1.PodRunning, "")
-				} else if st := d.wantPhase("asked", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message, "TemperatureOK=False") {
+				} else if st := d.wantPhase("asked", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message,
+					"TemperatureOK=False") {
 					t.Errorf("the pod with a memory request is refused with %q", st.Message)
 				}
 				d.wantPhase("critical", corev1.PodRunning, "")
@@ -194,7 +201,8 @@ func TestAShortageWithoutAVictimDoesNotBlockOthers(t *testing.T) {
 						fleet.SignalNodeFsAvailable: {Value: "10%", For: metav1.Duration{Duration: time.Second}},
 					},
 				}
-				if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p}, Profile: profile}); err != nil {
+				if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p},
+					Profile: profile}); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(20 * time.Second)
@@ -284,17 +292,20 @@ func TestIfInodesAreShortThePodWithTheMostFilesIsEvicted(t *testing.T) {
 		big.Name, big.UID, many.Name, many.UID = "big", "uid-big", "many", "uid-many"
 		d.desire(1, big, many)
 		time.Sleep(20 * time.Second)
-		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-big", "data", "x"), make([]byte, 4<<20), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-big", "data", "x"), make([]byte, 4<<20),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 50 {
-			if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-many", "data", strconv.Itoa(i)), nil, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-many", "data", strconv.Itoa(i)), nil,
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 		d.board.set(func(b *board) { b.stats.NodeFsInodes = hardware.Amount{Available: 10, Capacity: 10_000} })
 		time.Sleep(25 * time.Second)
-		if st := d.wantPhase("many", corev1.PodFailed, "Evicted"); !strings.HasPrefix(st.Message, "The node was low on resource: inodes. The pod was using 5") {
+		if st := d.wantPhase("many", corev1.PodFailed, "Evicted"); !strings.HasPrefix(st.Message,
+			"The node was low on resource: inodes. The pod was using 5") {
 			t.Errorf("it says %q", st.Message)
 		}
 		d.wantPhase("big", corev1.PodRunning, "")

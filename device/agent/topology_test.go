@@ -46,7 +46,8 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		d.config.Topology = plan.SingleNUMANode
-		d.board.numa, d.board.devices = twoNodes, []hardware.Device{onNode(chip("0"), 0), onNode(chip("1"), 1), onNode(port("a", "ttyS0"), 0)}
+		d.board.numa, d.board.devices = twoNodes, []hardware.Device{onNode(chip("0"), 0), onNode(chip("1"), 1),
+			onNode(port("a", "ttyS0"), 0)}
 		d.start()
 		defer func() { d.end() }()
 		first := requesting("first", "gpiochip", "1", "stubborn")
@@ -89,14 +90,16 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		d.board.numa = twoNodes
 		d.start()
 		defer func() { d.end() }()
-		low, high := guaranteedPod(makePod("low", "wait"), "1"), guaranteedPod(makePod("high", "wait", "sleep 40s then exit 1"), "1")
+		low, high := guaranteedPod(makePod("low", "wait"), "1"),
+			guaranteedPod(makePod("high", "wait", "sleep 40s then exit 1"), "1")
 		filler := guaranteedPod(makePod("filler", "wait"), "1")
 		d.desire(1, low, filler)
 		time.Sleep(time.Second)
 		d.desire(2, low, filler, high)
 		time.Sleep(time.Second)
 		cpus := func() string {
-			return fmt.Sprint(seen.spec("low/c0").CPUs, " ", seen.spec("filler/c0").CPUs, " ", seen.spec("high/c0").CPUs, " ", seen.spec("high/c1").CPUs)
+			return fmt.Sprint(seen.spec("low/c0").CPUs, " ", seen.spec("filler/c0").CPUs, " ", seen.spec("high/c0").CPUs, " ",
+				seen.spec("high/c1").CPUs)
 		}
 		if got := cpus(); got != "0-1 0-1 2-3 2-3" {
 			t.Fatalf("processors are %s", got)

@@ -60,7 +60,8 @@ func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 		},
 		"measure the volumes of pod default/app": func(t *testing.T, d *device, want *wire.Desired) {
 			p := &want.Pods[0]
-			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
+			p.Spec.Volumes = []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
 			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 			must(t, d.agent.Store(*want))
 			time.Sleep(time.Second)

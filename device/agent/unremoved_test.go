@@ -104,7 +104,8 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 					d.end()
 					d.start()
 					time.Sleep(time.Minute)
-					if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded && st.Phase != corev1.PodFailed && !c.forgotten {
+					if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded && st.Phase != corev1.PodFailed &&
+						!c.forgotten {
 						t.Errorf("after a start the pod is %s", st.Phase)
 					}
 				}
@@ -129,7 +130,8 @@ func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
 				d.wantPhase("web", corev1.PodRunning, "")
 				at := filepath.Join(d.agent.disk.Root, volume.PodsDir)
 				file := filepath.Join(at, string(p.UID), "left")
-				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600), os.Rename(at, at+".moved"), os.WriteFile(at, nil, 0o600)); err != nil {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600),
+					os.Rename(at, at+".moved"), os.WriteFile(at, nil, 0o600)); err != nil {
 					t.Fatal(err)
 				}
 				end := metav1.NewTime(time.Now().Add(30 * time.Second))

@@ -94,7 +94,8 @@ func (d *device) takeOver(dir string) (ids []string) {
 		l["flotilla.dev/agent"], l["flotilla.dev/state-dir"] = "pi-1", StateDirID(d.dir)
 		d.board.boot = l["flotilla.dev/boot"]
 		s := c.Limits
-		s.Name, s.Image, s.Entrypoint, s.Args, s.Labels, s.Network, s.Env = c.Name, enginetest.ToolImage, c.Entrypoint, c.Args, l, network.Name, []string{"GREETING=hello"}
+		s.Name, s.Image, s.Entrypoint, s.Args, s.Labels, s.Network, s.Env = c.Name, enginetest.ToolImage, c.Entrypoint,
+			c.Args, l, network.Name, []string{"GREETING=hello"}
 		if slices.Equal(s.Entrypoint, []string{"/tool"}) {
 			s.Entrypoint = nil // the image has the entrypoint
 		}

@@ -37,7 +37,8 @@ func TestAnImageSaysThatItIsNotRoot(t *testing.T) {
 		time.Sleep(time.Second)
 		d.wantPhase("good", corev1.PodRunning, "")
 		st := d.wantPhase("bad", corev1.PodPending, "")
-		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, "image will run as root") {
+		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" ||
+			!strings.Contains(w.Message, "image will run as root") {
 			t.Errorf("the image of root waits with %+v", w)
 		}
 	})
@@ -53,7 +54,8 @@ func withUser(t *testing.T, socket, user string) string {
 		t.Helper()
 		b, err := json.Marshal(body)
 		must(t, err)
-		r, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, "http://engine/v1.41"+path, bytes.NewReader(b))
+		r, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, "http://engine/v1.41"+path,
+			bytes.NewReader(b))
 		must(t, err)
 		r.Header.Set("Content-Type", "application/json")
 		a, err := c.Do(r)
@@ -70,7 +72,8 @@ func withUser(t *testing.T, socket, user string) string {
 	call("POST", "/containers/create", map[string]any{"Image": enginetest.ToolImage}, &of)
 	image := fmt.Sprintf("flotilla.test/user-%s:%d", strings.NewReplacer(":", "-").Replace(user), time.Now().UnixNano())
 	repo, tag, _ := strings.Cut(image, ":")
-	call("POST", "/commit?"+url.Values{"container": {of.ID}, "repo": {repo}, "tag": {tag}, "changes": {"USER " + user}}.Encode(), map[string]any{}, nil)
+	call("POST", "/commit?"+url.Values{"container": {of.ID}, "repo": {repo}, "tag": {tag},
+		"changes": {"USER " + user}}.Encode(), map[string]any{}, nil)
 	call("DELETE", "/containers/"+of.ID+"?force=true", nil, nil)
 	t.Cleanup(func() { call("DELETE", "/images/"+image+"?force=true", nil, nil) })
 	return image
@@ -89,7 +92,8 @@ func TestRealEngineReadsTheImagesUser(t *testing.T) {
 		d.await("the image's user runs", func() bool { return ready(d.pod("good")) })
 		d.await("the image of root does not", func() bool {
 			st := d.pod("bad")
-			return st != nil && len(st.ContainerStatuses) > 0 && st.ContainerStatuses[0].State.Waiting != nil && strings.Contains(st.ContainerStatuses[0].State.Waiting.Message, "image will run as root")
+			return st != nil && len(st.ContainerStatuses) > 0 && st.ContainerStatuses[0].State.Waiting != nil &&
+				strings.Contains(st.ContainerStatuses[0].State.Waiting.Message, "image will run as root")
 		})
 	})
 }

@@ -50,7 +50,8 @@ func wrongPods() map[string]func(p *corev1.Pod) {
 		"volumeMounts: 2000 exceed": func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{emptyDir("v", "")}
 			for i := range 2000 {
-				p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: fmt.Sprint("/", i)})
+				p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
+					corev1.VolumeMount{Name: "v", MountPath: fmt.Sprint("/", i)})
 			}
 		},
 		"limit of 512": func(p *corev1.Pod) {
@@ -103,11 +104,13 @@ func TestAnInvalidPodIsRejectedAlone(t *testing.T) {
 					if p.Name != bad.Name || p.UID != bad.UID {
 						continue
 					}
-					if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Invalid" || !strings.Contains(p.Status.Message, want) || strings.Contains(p.Status.Message, "\x00") {
+					if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Invalid" ||
+						!strings.Contains(p.Status.Message, want) || strings.Contains(p.Status.Message, "\x00") {
 						t.Errorf("it is %s because of %s: %s", p.Status.Phase, p.Status.Reason, p.Status.Message)
 					}
 				}
-				if got := slices.Sorted(slices.Values(names)); !slices.Equal(got, slices.Sorted(slices.Values([]string{bad.Name, "good"}))) {
+				if got := slices.Sorted(slices.Values(names)); !slices.Equal(got,
+					slices.Sorted(slices.Values([]string{bad.Name, "good"}))) {
 					t.Errorf("the device holds %v", got)
 				}
 				if n := d.created(); n != 2 {

@@ -14,7 +14,8 @@ func TestVitals(t *testing.T) {
 	half := hardware.Amount{Available: 1, Capacity: 2}
 	board := hardware.Report{Capacity: hardware.Capacity{CPUs: 4}}
 	hot := board
-	hot.Temperatures = []hardware.Temperature{{Name: "cpu", Celsius: 48.25}, {Name: "nvme", Celsius: 61.5}, {Name: "acpitz", Celsius: 30}}
+	hot.Temperatures = []hardware.Temperature{{Name: "cpu", Celsius: 48.25}, {Name: "nvme", Celsius: 61.5},
+		{Name: "acpitz", Celsius: 30}}
 	hot.Voltages = []hardware.Voltage{{Name: "rp1_adc", Volts: 1.5}, {Name: "ina226", Volts: 12.04}}
 	cold := board
 	cold.Temperatures = []hardware.Temperature{{Name: "cpu", Celsius: -12}}
@@ -45,7 +46,8 @@ func TestVitals(t *testing.T) {
 			t.Errorf("%s: %s, %v; want %s", c.name, got, err, c.want)
 		}
 	}
-	for name, is := range map[string]bool{"ina226": true, "ina238 in2": false, "ina3221 in1": false, "rp1_adc": false, "nct6775 +12V": true, "pmic ext5v": true, "bq25890 vbus": true, "in0": false, "adc divin": false} {
+	for name, is := range map[string]bool{"ina226": true, "ina238 in2": false, "ina3221 in1": false, "rp1_adc": false,
+		"nct6775 +12V": true, "pmic ext5v": true, "bq25890 vbus": true, "in0": false, "adc divin": false} {
 		if isSupply(name) != is {
 			t.Errorf("%s is a supply: %v", name, !is)
 		}
