@@ -16,11 +16,11 @@ import (
 func TestAContainerGetsItsPodsAddress(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PodSpec){
 		"one container": func(*corev1.PodSpec) {},
-		"two": func(s *corev1.PodSpec) {
+		"two containers": func(s *corev1.PodSpec) {
 			s.Containers = append(s.Containers, makePod("x", "wait").Spec.Containers[0])
 			s.Containers[1].Name = "c1"
 		},
-		"the device's": func(s *corev1.PodSpec) { s.HostNetwork = true },
+		"host network": func(s *corev1.PodSpec) { s.HostNetwork = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -50,14 +50,14 @@ func TestAContainerGetsItsPodsAddress(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				st := d.wantPhase("web", corev1.PodRunning, "")
 				if st.PodIP == "" || !slices.Contains(env, "POD_IP="+st.PodIP) || !slices.Contains(env, "ADDRESS="+st.PodIP+":80") {
-					t.Errorf("the pod has %q, and its container gets %q", st.PodIP, env)
+					t.Errorf("the pod's address is %q, and its container gets %q", st.PodIP, env)
 				}
 				before := d.containers()
 				d.end()
 				d.start()
 				time.Sleep(time.Minute)
 				if now := d.containers(); !slices.Equal(now, before) {
-					t.Errorf("after a restart of the agent there are %q, were %q", now, before)
+					t.Errorf("after a restart of the agent the containers are %q, want %q", now, before)
 				}
 			})
 		})
@@ -66,7 +66,7 @@ func TestAContainerGetsItsPodsAddress(t *testing.T) {
 
 // An earlier version started such a pod without a sandbox. The agent does not restart the pod
 // because of that; its next container gets a sandbox.
-func TestAPodThatRunsIsNotRestartedForItsAddress(t *testing.T) {
+func TestARunningPodIsNotRestartedForAnAddress(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "wait")
 		d.desire(1, p)
@@ -82,7 +82,7 @@ func TestAPodThatRunsIsNotRestartedForItsAddress(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.wantContainers("web/c0#0 running")
 		if now := d.wantPhase("web", corev1.PodRunning, "").PodIP; now != ip || ip == "" {
-			t.Errorf("its address is %q, was %q", now, ip)
+			t.Errorf("the address is %q, want %q as before", now, ip)
 		}
 		d.fake.Exit("flotilla_c0_web_default_uid-web_0", 1)
 		time.Sleep(time.Minute)

@@ -194,8 +194,8 @@ func New(c Config) (*Agent, error) {
 	a.loop.cancels = map[flight]context.CancelFunc{}
 	a.loop.podConditions = map[types.UID][]corev1.PodCondition{}
 	a.loadInfo()
-	d, known := c.Memory.Desired()
-	a.loop.desiredKnown = known
+	d, ok := c.Memory.Desired()
+	a.loop.desiredKnown = ok
 	a.loop.desired, a.loop.o.Requested = plan.SplitGrants(d)
 	a.loop.o.Node.Generation = a.loop.desired.Generation
 	for _, n := range c.Memory.Notes() {

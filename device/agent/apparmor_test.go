@@ -51,21 +51,21 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 		off            bool
 		want, err      string
 	}{
-		"without a request the engine's default": {},
-		"the engine's default":                   {pod: plain},
-		"of the pod":                             {pod: localhost("web-strict"), want: "web-strict"},
-		"of the container":                       {container: localhost("web-strict"), want: "web-strict"},
-		"the container's counts":                 {pod: localhost("web-strict"), container: plain},
-		"none":                                   {container: free, want: "unconfined"},
-		"no profile without AppArmor":            {container: free, off: true},
-		"a name with spaces":                     {pod: localhost("named with (words)"), want: "named with (words)"},
-		"allowed but not loaded":                 {pod: localhost("not-loaded"), err: `cannot use AppArmor profile "not-loaded": it is not loaded into the kernel: the device's owner loads it with apparmor_parser`},
-		"loaded but not allowed":                 {pod: localhost("lxc"), err: "no such file or directory; to allow the profile, create a file of that name on the device in " + folder},
-		"a prefix of an allowed name":            {pod: localhost("web-stric"), err: "no such file or directory"},
-		"a folder":                               {pod: localhost("dir"), err: "it is not a regular file"},
-		"allowed through a link":                 {pod: localhost("docker-default"), err: "path escapes from parent"},
-		"a dot is not a wildcard":                {pod: localhost("a.b"), err: "it is not loaded"},
-		"without a name":                         {pod: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, err: "has no name"},
+		"no profile requested":                           {},
+		"RuntimeDefault":                                 {pod: plain},
+		"a profile of the pod":                           {pod: localhost("web-strict"), want: "web-strict"},
+		"a profile of the container":                     {container: localhost("web-strict"), want: "web-strict"},
+		"the container's profile overrides the pod's":    {pod: localhost("web-strict"), container: plain},
+		"Unconfined":                                     {container: free, want: "unconfined"},
+		"Unconfined without AppArmor":                    {container: free, off: true},
+		"a name with spaces":                             {pod: localhost("named with (words)"), want: "named with (words)"},
+		"an allowed profile that is not loaded":          {pod: localhost("not-loaded"), err: `cannot use AppArmor profile "not-loaded": it is not loaded into the kernel: the device's owner loads it with apparmor_parser`},
+		"a loaded profile that the owner does not allow": {pod: localhost("lxc"), err: "no such file or directory; to allow the profile, create a file of that name on the device in " + folder},
+		"a prefix of an allowed name":                    {pod: localhost("web-stric"), err: "no such file or directory"},
+		"a directory in place of the file":               {pod: localhost("dir"), err: "it is not a regular file"},
+		"an allowing file that is a link":                {pod: localhost("docker-default"), err: "path escapes from parent"},
+		"a dot is not a wildcard":                        {pod: localhost("a.b"), err: "it is not loaded"},
+		"a profile without a name":                       {pod: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, err: "has no name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := makePod("web", "wait")
@@ -79,26 +79,26 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 		})
 	}
 	if !enforcesAppArmor(sys) || enforcesAppArmor(aKernel(t, "N")) || enforcesAppArmor(t.TempDir()) {
-		t.Error("the kernel's setting is not read")
+		t.Error("enforcesAppArmor ignores the kernel's setting")
 	}
 }
 
 // As with the kubelet, a pod with any AppArmor profile is rejected if the kernel does not enforce
 // AppArmor.
-func TestWithoutAppArmorPodsThatRequestItAreRejected(t *testing.T) {
+func TestAPodThatRequiresAppArmorIsRejectedWithoutIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		enabled string
 		p       *corev1.AppArmorProfile
 		phase   corev1.PodPhase
 		reason  string
 	}{
-		"a profile, without":           {"N", localhost("web-strict"), corev1.PodFailed, "AppArmor"},
-		"the engine's, without":        {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodFailed, "AppArmor"},
-		"none, without":                {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}, corev1.PodRunning, ""},
-		"without a request":            {"N", nil, corev1.PodRunning, ""},
-		"the engine's, with":           {"Y", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodRunning, ""},
-		"a loaded profile":             {"Y", localhost("web-strict"), corev1.PodRunning, ""},
-		"a profile that is not loaded": {"Y", localhost("other"), corev1.PodPending, ""},
+		"a profile, kernel without AppArmor":      {"N", localhost("web-strict"), corev1.PodFailed, "AppArmor"},
+		"RuntimeDefault, kernel without AppArmor": {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodFailed, "AppArmor"},
+		"Unconfined, kernel without AppArmor":     {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}, corev1.PodRunning, ""},
+		"no profile, kernel without AppArmor":     {"N", nil, corev1.PodRunning, ""},
+		"RuntimeDefault, kernel with AppArmor":    {"Y", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodRunning, ""},
+		"a loaded profile":                        {"Y", localhost("web-strict"), corev1.PodRunning, ""},
+		"a profile that is not loaded":            {"Y", localhost("other"), corev1.PodPending, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
@@ -115,12 +115,12 @@ func TestWithoutAppArmorPodsThatRequestItAreRejected(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				st := d.wantPhase("web", c.phase, c.reason)
 				if c.reason != "" && st.Message != "Cannot enforce AppArmor: AppArmor is not enabled on the host" {
-					t.Errorf("it says %q", st.Message)
+					t.Errorf("the pod's message is %q", st.Message)
 				}
 				if c.phase == corev1.PodPending {
 					if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerError" ||
 						!strings.Contains(w.Message, `cannot use AppArmor profile "other"`) {
-						t.Errorf("it waits: %v", w)
+						t.Errorf("the container's state is %v", w)
 					}
 				}
 			})

@@ -65,7 +65,7 @@ func TestCommands(t *testing.T) {
 		{"a container that has ended", wire.Request{Type: wire.RequestExec, Pod: "uid-done", Command: []string{"y"}}, nil, "", "", 0, "container c0 of pod done is not running: it has ended with exit code 4"},
 		{"a container that cannot be made", wire.Request{Type: wire.RequestExec, Pod: "uid-none", Command: []string{"y"}}, nil, "", "", 0, "container c0 of pod none is not running: CreateContainerConfigError: configmap \"missing\" not found"},
 		{"attach returns new output only", wire.Request{Type: wire.RequestAttach, Pod: "uid-talker"}, nil, "late\n", "", 0, ""},
-		{"a port where nobody listens", wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 81}, nil, "", "", 0, "connection refused: nothing listens on port 81"},
+		{"a port without a listener", wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 81}, nil, "", "", 0, "connection refused: nothing listens on port 81"},
 		{"a port of a pod that does not run", wire.Request{Type: wire.RequestPortForward, Pod: "uid-done", Port: 81}, nil, "", "", 0, "no container of pod done is running"},
 		{"a port", wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}, []wire.Request{
 			{Type: wire.RequestStdin, Data: []byte("GET / HTTP/1.1\r\nHost: x\r\n")}, {Type: wire.RequestStdin, Data: []byte("Connection: close\r\n\r\n")},
@@ -145,7 +145,7 @@ func TestUsageIsMeasuredOnRequest(t *testing.T) {
 		}
 		d.fake.SetDown(true)
 		if u := ask(); len(u.Pods) != 0 || u.Node.Cpu().MilliValue() != 1500 {
-			t.Errorf("without an engine: %+v", u)
+			t.Errorf("usage without an engine: %+v", u)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestUsageSkipsAHangingContainer(t *testing.T) {
 		u, err := wire.ParseUsage([]byte(a.Stdout()))
 		if took := time.Since(began); end.Error != "" || err != nil || len(u.Pods) != 1 || u.Pods[0].Name != "web" ||
 			took >= 15*time.Second {
-			t.Errorf("after %s: %+v, %v %s", took, u, err, end.Error)
+			t.Errorf("after %s the usage is %+v, error %v: %s", took, u, err, end.Error)
 		}
 	})
 }
@@ -197,10 +197,10 @@ func TestRequests(t *testing.T) {
 		err  string
 	}{
 		{"the whole log", wire.Request{Type: wire.RequestLogs, Pod: "uid-web"}, "line 1\nline 2\nline 3\nline 4\nline 5\n", ""},
-		{"its last lines", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Container: "c0", TailLines: &three}, "line 3\nline 4\nline 5\n", ""},
-		{"its first bytes", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", LimitBytes: &bytes5}, "line ", ""},
+		{"the last lines of the log", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Container: "c0", TailLines: &three}, "line 3\nline 4\nline 5\n", ""},
+		{"the first bytes of the log", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", LimitBytes: &bytes5}, "line ", ""},
 		{"a container that the pod does not have", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Container: "x"}, "", "container x is not valid for pod web"},
-		{"an instance before the first", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Previous: true}, "", `previous terminated container "c0" in pod "web" not found`},
+		{"the instance before the first", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Previous: true}, "", `previous terminated container "c0" in pod "web" not found`},
 		{"an unknown request", wire.Request{Type: "dance"}, "", `unsupported request "dance"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -209,10 +209,10 @@ func TestRequests(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				a := d.request("r1", c.r)
 				if end := <-a.End; end.Error != c.err {
-					t.Errorf("it ends with %q, want %q", end.Error, c.err)
+					t.Errorf("the request ends with the error %q, want %q", end.Error, c.err)
 				}
 				if got := a.Stdout(); got != c.data {
-					t.Errorf("it is %q, want %q", got, c.data)
+					t.Errorf("the log is %q, want %q", got, c.data)
 				}
 			})
 		})
@@ -226,11 +226,11 @@ func TestAFollowedLogEndsWhenItIsCancelled(t *testing.T) {
 		a := d.request("r1", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true})
 		time.Sleep(20 * time.Second)
 		if got := a.Stdout(); got != "one\ntwo\n" {
-			t.Errorf("followed %q", got)
+			t.Errorf("the followed log is %q", got)
 		}
 		d.agent.Request("r2", wire.Request{Type: wire.RequestCancel, Of: "r1"})
 		if end := <-a.End; end.Error != "" {
-			t.Errorf("it ends with %q", end.Error)
+			t.Errorf("the request ends with the error %q", end.Error)
 		}
 	})
 }

@@ -94,7 +94,7 @@ func TestStaticCPUManagerGivesGuaranteedPodsExclusiveCPUs(t *testing.T) {
 		d.fake.Record()
 		time.Sleep(5 * time.Minute)
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("without changes it called %q", calls)
+			t.Errorf("without changes the agent called %q", calls)
 		}
 	})
 }
@@ -111,7 +111,7 @@ func TestStaticCPUManagerKeepsReservedCPUs(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if w := d.wantPhase("all", corev1.PodPending, "").ContainerStatuses[0].State.Waiting; w == nil ||
 			w.Reason != plan.DeviceUnavailable {
-			t.Errorf("it is %+v", w)
+			t.Errorf("the pod's status is %+v", w)
 		}
 	})
 }
@@ -122,7 +122,7 @@ func TestWithoutTheStaticCPUManagerContainersRunOnAllCPUs(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		d.wantCPUs(map[string]string{"shared": "", "whole": ""})
 		if slices.Contains(d.fake.Calls(), "Update") {
-			t.Error("it was updated")
+			t.Error("the agent updated a container without the static CPU manager")
 		}
 	})
 }
@@ -133,9 +133,9 @@ func TestContainersRestartedAfterARebootGetTheDevicesValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		d.board.slow = 3 * time.Second
-		var told []string
+		var environment []string
 		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
-			told = append(told, fmt.Sprint(s.Env, s.OOMScoreAdj))
+			environment = append(environment, fmt.Sprint(s.Env, s.OOMScoreAdj))
 			return enginetest.Play{}
 		})
 		d.start()
@@ -155,8 +155,8 @@ func TestContainersRestartedAfterARebootGetTheDevicesValues(t *testing.T) {
 		d.start()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if len(told) != 2 || told[0] != told[1] || strings.Contains(told[0], "=0") {
-			t.Errorf("the container was started with %q", told)
+		if len(environment) != 2 || environment[0] != environment[1] || strings.Contains(environment[0], "=0") {
+			t.Errorf("the container was started with %q", environment)
 		}
 	})
 }

@@ -14,9 +14,9 @@ import (
 
 const damagedImage = "registry.test/web:1"
 
-func count(list []string, what string) (n int) {
+func count(list []string, item string) (n int) {
 	for _, s := range list {
-		if s == what {
+		if s == item {
 			n++
 		}
 	}
@@ -48,7 +48,7 @@ func TestADamagedImageIsRemovedAndPulledAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.wantContainers("web/c0#1 running")
 		if n := count(d.reasons(), "ImageDamaged"); n != 1 {
-			t.Errorf("it was reported %d times: %q", n, d.reasons())
+			t.Errorf("the damage was reported %d times: %q", n, d.reasons())
 		}
 	})
 }
@@ -60,8 +60,8 @@ func TestADamagedImageIsNotRemovedIfItCannotBePulled(t *testing.T) {
 		policy corev1.PullPolicy
 		away   error
 	}{
-		"the registry is away": {corev1.PullIfNotPresent, errors.New("i/o timeout")},
-		"its policy is Never":  {corev1.PullNever, nil},
+		"the registry is unreachable": {corev1.PullIfNotPresent, errors.New("i/o timeout")},
+		"the pull policy is Never":    {corev1.PullNever, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -71,14 +71,14 @@ func TestADamagedImageIsNotRemovedIfItCannotBePulled(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				d.wantContainers("web/c0#0 exited")
 				if slices.ContainsFunc(d.fake.Calls(), func(c string) bool { return strings.HasPrefix(c, "Remove") }) {
-					t.Errorf("it called %q", d.fake.Calls())
+					t.Errorf("the agent called %q", d.fake.Calls())
 				}
 				if count(d.reasons(), "ImageDamaged") == 0 {
-					t.Errorf("there is no event: %q", d.reasons())
+					t.Errorf("the events lack the damage: %q", d.reasons())
 				}
 				st := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[0]
 				if st.State.Waiting == nil || st.State.Waiting.Reason != "ImageInspectError" {
-					t.Errorf("it is %+v", st.State)
+					t.Errorf("the container's status is %+v", st.State)
 				}
 				if of.policy == corev1.PullNever {
 					return
@@ -110,7 +110,7 @@ func TestAnImageThatStaysDamagedIsPulledOnceAnHourAtMost(t *testing.T) {
 		time.Sleep(55 * time.Minute)
 		close(again)
 		if n := count(d.fake.Calls(), "RemoveImage "+damagedImage); n != 1 {
-			t.Errorf("it was removed %d times", n)
+			t.Errorf("the image was removed %d times", n)
 		}
 	})
 }

@@ -11,19 +11,19 @@ import (
 
 // A change of the wall clock while the agent is off does not change a deadline, because deadlines
 // use the time since the boot.
-func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) {
+func TestADeadlineUsesTheMonotonicClock(t *testing.T) {
 	for name, c := range map[string]struct {
 		wall   time.Duration // how much the wall clock advances while the agent is off
 		real   time.Duration // how much time really passes while the agent is off
 		reboot bool
 		left   time.Duration // time until the deadline; 0: it has passed
 	}{
-		"a correct clock":                             {20 * time.Second, 20 * time.Second, false, 40 * time.Second},
-		"a clock that jumps ahead":                    {24 * time.Hour, 20 * time.Second, false, 40 * time.Second},
-		"a clock that jumps back":                     {time.Second, 55 * time.Second, false, 5 * time.Second},
-		"a clock that hides the deadline":             {time.Second, time.Hour, false, 0},
-		"a reboot, after which the wall clock counts": {20 * time.Second, 5 * time.Second, true, 40 * time.Second},
-		"a reboot beyond the deadline":                {time.Hour, 5 * time.Second, true, 0},
+		"a correct clock":                                 {20 * time.Second, 20 * time.Second, false, 40 * time.Second},
+		"a clock that jumps ahead":                        {24 * time.Hour, 20 * time.Second, false, 40 * time.Second},
+		"a clock that jumps back":                         {time.Second, 55 * time.Second, false, 5 * time.Second},
+		"a clock that hides that the deadline has passed": {time.Second, time.Hour, false, 0},
+		"a reboot, after which the wall clock is used":    {20 * time.Second, 5 * time.Second, true, 40 * time.Second},
+		"a reboot beyond the deadline":                    {time.Hour, 5 * time.Second, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -28,8 +28,8 @@ func (a *Agent) Desired(d wire.Desired) {
 // Store stores a desired state durably, applies it, and reports the stored generation to the hub.
 // It returns memory.ErrOlder if the device has a newer desired state of the same hub.
 func (a *Agent) Store(d wire.Desired) error {
-	d, left := podspec.DropInvalid(d)
-	for _, why := range left[:min(len(left), 10)] {
+	d, dropped := podspec.DropInvalid(d)
+	for _, why := range dropped[:min(len(dropped), 10)] {
 		a.event(corev1.EventTypeWarning, "DesiredStateInvalid", nil, "", "left out of the desired state: %s", why)
 	}
 	if err := a.storeDesired(d); err != nil {

@@ -284,7 +284,7 @@ func (d *device) wantContainers(want ...string) {
 	d.t.Helper()
 	synctest.Wait()
 	if got := d.containers(); !slices.Equal(got, want) {
-		d.t.Fatalf("the engine holds %q, want %q", got, want)
+		d.t.Fatalf("the engine has the containers %q, want %q", got, want)
 	}
 }
 

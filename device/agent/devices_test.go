@@ -84,10 +84,10 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		d.wantDevices("radio", "/dev/ttyUSB0")
 		st := d.wantPhase("second", corev1.PodFailed, "OutOfflotilla.dev/gpiochip")
 		if !strings.Contains(st.Message, "requested: 1, used: 1, capacity: 1") {
-			t.Errorf("it says %q", st.Message)
+			t.Errorf("the pod's message is %q", st.Message)
 		}
 		if q := d.agent.Status().Status.Allocatable["flotilla.dev/gpiochip"]; q.Value() != 1 {
-			t.Errorf("allocatable is %s", q.String())
+			t.Errorf("the allocatable amount is %s", q.String())
 		}
 
 		// While the agent is off, the hub adds a pod that requests the same device.
@@ -107,10 +107,10 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		st, _ = d.pod("radio")
 		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionFalse ||
 			!strings.Contains(c.Message, "usb-RAK") || st.Phase != corev1.PodRunning {
-			t.Errorf("unplugged, the pod is %s with %+v", st.Phase, c)
+			t.Errorf("with an unplugged device the pod is %s with %+v", st.Phase, c)
 		}
 		if q, has := d.agent.Status().Status.Capacity["flotilla.dev/serial"]; has {
-			t.Errorf("unplugged, the capacity is %s", q.String())
+			t.Errorf("with an unplugged device the capacity is %s", q.String())
 		}
 		// When the device is plugged in at another port, the pod gets the new node.
 		d.board.set(func(b *board) { b.devices = append(b.devices[:1:1], port("usb-RAK", "ttyUSB1")) })
@@ -118,7 +118,7 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		d.wantDevices("radio", "/dev/ttyUSB1")
 		st, _ = d.pod("radio")
 		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionTrue {
-			t.Errorf("plugged in again, it has %+v", c)
+			t.Errorf("with the device plugged in again the pod has %+v", c)
 		}
 		for _, want := range []string{"DeviceUnplugged", "DevicePlugged"} {
 			if !slices.Contains(d.reasons(), want) {
@@ -161,14 +161,14 @@ func TestAContainerWaitsForItsDevice(t *testing.T) {
 		st := d.wantPhase("first", corev1.PodRunning, "")
 		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != plan.DeviceUnavailable ||
 			!strings.Contains(w.Message, "flotilla.dev/gpiochip") {
-			t.Fatalf("it is %+v", st.ContainerStatuses[0].State)
+			t.Fatalf("the container's status is %+v", st.ContainerStatuses[0].State)
 		}
 		plug(chip("0"))
 		d.wantDevices("first", "/dev/gpiochip0")
 		plug() // the last change comes from a running container
 		st, _ = d.pod("first")
 		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionFalse {
-			t.Errorf("unplugged, it has %+v", c)
+			t.Errorf("with an unplugged device the pod has %+v", c)
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestAContainersEnvironmentNamesItsDevices(t *testing.T) {
 		return d, nil, nil
 	}
 	if err := addDevices(&spec, devices[:1], moved); err == nil {
-		t.Error("a moved device is given all the same")
+		t.Error("addDevices accepts a device that has moved")
 	}
 	env, _, err = podspec.Sources{Pod: &corev1.Pod{},
 		Devices: devices[:1]}.Environment(&corev1.Container{Env: []corev1.EnvVar{{Name: "PORT",

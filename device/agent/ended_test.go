@@ -35,10 +35,10 @@ func endingPods() map[string]corev1.Pod {
 	}
 	late := func(s *corev1.PodSpec) { s.ActiveDeadlineSeconds = &deadline }
 	return map[string]corev1.Pod{
-		"its deadline":                          pod(late, "stubborn"),
-		"its deadline, with a sandbox":          pod(late, "stubborn", "wait"),
-		"its last container, but for a sidecar": pod(never(sidecar), "sleep 1m then exit 1"),
-		"its init container, but for a sidecar": pod(never(sidecar, fails), "wait"),
+		"the pod's deadline":                   pod(late, "stubborn"),
+		"the deadline of a pod with a sandbox": pod(late, "stubborn", "wait"),
+		"the last container except a sidecar":  pod(never(sidecar), "sleep 1m then exit 1"),
+		"the init container except a sidecar":  pod(never(sidecar, fails), "wait"),
 	}
 }
 
@@ -99,16 +99,16 @@ func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
 		runs = tick < 600 || slices.ContainsFunc(d.containers(),
 			func(c string) bool { return strings.HasPrefix(c, "old/") && strings.HasSuffix(c, "running") })
 		if st, _ := d.pod("old"); runs && plan.IsFinal(st.Phase) {
-			t.Fatalf("after %d ms the pod is %s (%s), and %q are there", tick*100, st.Phase, st.Reason, d.containers())
+			t.Fatalf("after %d ms the pod is %s (%s), with the containers %q", tick*100, st.Phase, st.Reason, d.containers())
 		}
 		if st, _ := d.pod("next"); runs && st.Phase == corev1.PodRunning {
-			t.Fatalf("after %d ms the next pod has the port, and %q are there", tick*100, d.containers())
+			t.Fatalf("after %d ms the next pod has the port, with the containers %q", tick*100, d.containers())
 		}
 	}
 	time.Sleep(time.Second)
 	st, _ := d.pod("old")
 	if runs || st.Phase != corev1.PodFailed {
-		t.Fatalf("in the end the pod is %s (%s), and %q are there", st.Phase, st.Reason, d.containers())
+		t.Fatalf("in the end the pod is %s (%s), with the containers %q", st.Phase, st.Reason, d.containers())
 	}
 	for _, c := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {
 		if c.Ready || c.State.Running != nil {
@@ -159,13 +159,13 @@ func TestAContainerThatHasEndedForGoodDoesNotRunAgainInANewSandbox(t *testing.T)
 					time.Sleep(time.Minute)
 				}
 				st := d.wantPhase("job", corev1.PodRunning, "")
-				done, other := st.ContainerStatuses[0].State, st.ContainerStatuses[1]
+				done, running := st.ContainerStatuses[0].State, st.ContainerStatuses[1]
 				if done.Terminated == nil || done.Terminated.ExitCode != c.code || done.Terminated.Reason != c.reason ||
 					done.Terminated.FinishedAt.IsZero() || runs != 1 {
-					t.Errorf("it has run %d times and is %+v", runs, done)
+					t.Errorf("the ended container has run %d times and is %+v", runs, done)
 				}
-				if other.State.Running == nil {
-					t.Errorf("the other one is %+v", other.State)
+				if running.State.Running == nil {
+					t.Errorf("the other container is %+v", running.State)
 				}
 			})
 		})

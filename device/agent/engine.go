@@ -107,9 +107,9 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	a.setInfo(info)
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the engine's image disk is known now
 	// commands of an earlier agent, listed before this agent runs commands
-	left := a.disk.leftover()
+	execs := a.disk.leftover()
 	ctx, state := l.ctx, l.o.Node.StateDir
-	a.work.Go(func() { a.endExecs(ctx, e, left) })
+	a.work.Go(func() { a.endExecs(ctx, e, execs) })
 	a.work.Go(func() { a.disk.EndImageReaders(ctx, e, state) })
 	a.work.Go(func() { a.followEvents(ctx, e) })
 }

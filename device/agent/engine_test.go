@@ -9,7 +9,7 @@ import (
 
 // After an engine was upgraded or reconfigured, the node reports its new version and features
 // without a restart of the agent.
-func TestAReplacedEngineIsDescribedAgain(t *testing.T) {
+func TestTheNodeReportsAReplacedEngine(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
 		d.config.Runtimes = []string{"runsc"}
@@ -25,10 +25,10 @@ func TestAReplacedEngineIsDescribedAgain(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		st := d.agent.Status().Status
 		if v := st.NodeInfo.ContainerRuntimeVersion; v != "docker://29.1.0" {
-			t.Errorf("the node says that its engine is %s", v)
+			t.Errorf("the node reports the engine %s", v)
 		}
 		if len(st.RuntimeHandlers) != 3 {
-			t.Errorf("the node says that it has the runtimes %v", st.RuntimeHandlers)
+			t.Errorf("the node reports the runtimes %v", st.RuntimeHandlers)
 		}
 	})
 }

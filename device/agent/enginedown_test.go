@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
+func TestAStoppedEngineMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Minute)
@@ -33,7 +33,7 @@ func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 		d.fake.SetDown(false)
 		time.Sleep(5 * time.Second)
 		if c := ready(); c.Status != corev1.ConditionTrue {
-			t.Errorf("the engine is back and Ready is %s (%s)", c.Status, c.Message)
+			t.Errorf("after the engine's return Ready is %s (%s), want True", c.Status, c.Message)
 		}
 		d.wantContainers("web/c0#0 running")
 	})
@@ -91,12 +91,12 @@ func TestAnEngineThatTakesLongForManyContainersIsNotDown(t *testing.T) {
 				t.Fatalf("Ready is %s (%s), want True", c.Status, c.Message)
 			}
 		}
-		d.wantTurns(200)
+		d.wantIdleLoop(200)
 	})
 }
 
-// wantTurns limits in how many tenths of a second, of five minutes, the loop runs a cycle.
-func (d *device) wantTurns(most int) {
+// wantIdleLoop limits in how many tenths of a second, of five minutes, the loop runs a cycle.
+func (d *device) wantIdleLoop(most int) {
 	d.t.Helper()
 	turns, last := 0, time.Time{}
 	for range 3000 {
@@ -129,7 +129,7 @@ func TestTheLoopWaitsForHardwareThatIsSlow(t *testing.T) {
 			}
 			d.start()
 			defer func() { d.end() }()
-			d.wantTurns(250)
+			d.wantIdleLoop(250)
 		})
 	}
 }
@@ -163,7 +163,7 @@ func TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds(t *testing.T) {
 			h.hangs.Store(false)
 			time.Sleep(15 * time.Second)
 			if c := ready(); c.Status != corev1.ConditionTrue {
-				t.Errorf("it responds again and Ready is %s (%s)", c.Status, c.Message)
+				t.Errorf("after the engine responds again Ready is %s (%s), want True", c.Status, c.Message)
 			}
 			d.wantContainers("web/c0#0 running")
 		}

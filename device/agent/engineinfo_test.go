@@ -20,7 +20,7 @@ func (d *device) nodeInfo() corev1.NodeSystemInfo { return d.agent.Status().Stat
 
 // Until its engine responds, an agent reports the engine's stored description, not the architecture
 // of its own program.
-func TestBeforeTheEngineRespondsItsStoredDescriptionCounts(t *testing.T) {
+func TestANodeReportsTheStoredEngineUntilTheEngineResponds(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
 		d.config.Runtimes = []string{"runsc"}
@@ -31,7 +31,7 @@ func TestBeforeTheEngineRespondsItsStoredDescriptionCounts(t *testing.T) {
 		before := d.agent.Status().Status
 		if n := before.NodeInfo; n.Architecture != "riscv64" || n.ContainerRuntimeVersion != "docker://29.1.0" ||
 			len(before.RuntimeHandlers) != 3 {
-			t.Fatalf("it says %s, %s, %v", n.Architecture, n.ContainerRuntimeVersion, before.RuntimeHandlers)
+			t.Fatalf("the node reports %s, %s, %v", n.Architecture, n.ContainerRuntimeVersion, before.RuntimeHandlers)
 		}
 		d.end()
 		d.fake.SetDown(true)
@@ -43,7 +43,7 @@ func TestBeforeTheEngineRespondsItsStoredDescriptionCounts(t *testing.T) {
 				st.Registration.Labels[corev1.LabelArchStable] != "riscv64" ||
 				!slices.EqualFunc(st.Status.RuntimeHandlers, before.RuntimeHandlers,
 					func(a, b corev1.NodeRuntimeHandler) bool { return a.Name == b.Name }) {
-				t.Fatalf("before the engine responds it reports %s, %s, %v, labels %v", n.Architecture,
+				t.Fatalf("before the engine responds the node reports %s, %s, %v, labels %v", n.Architecture,
 					n.ContainerRuntimeVersion, st.Status.RuntimeHandlers, st.Registration.Labels)
 			}
 		}
@@ -67,13 +67,13 @@ func TestAnUnknownEngineIsAbsentFromTheStatus(t *testing.T) {
 		st := d.agent.Status()
 		if n := st.Status.NodeInfo; n.Architecture != "" || n.ContainerRuntimeVersion != "" || n.OperatingSystem == "" ||
 			st.Registration.Labels[corev1.LabelArchStable] != "" {
-			t.Errorf("it says %+v, labels %v", n, st.Registration.Labels)
+			t.Errorf("the node reports %+v, labels %v", n, st.Registration.Labels)
 		}
 		d.fake.SetInfo(otherArch)
 		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		if n := d.nodeInfo(); n.Architecture != "riscv64" {
-			t.Errorf("once the engine responds it reports %+v", n)
+			t.Errorf("once the engine responds the node reports %+v", n)
 		}
 	})
 }

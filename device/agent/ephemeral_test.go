@@ -133,7 +133,7 @@ func (d *device) sandbox() string {
 func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
 	// target and command
 	for _, look := range [][2]string{{"", "exit 0"}, {"", "wait"}, {"c0", "exit 0"}, {"c0", "wait"}} {
-		for what, ends := range map[string]func(d *device){
+		for accident, ends := range map[string]func(d *device){
 			"a power cut": func(d *device) {
 				d.end()
 				d.fake.PowerCut()
@@ -143,7 +143,7 @@ func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
 			"the end of the sandbox":     func(d *device) { d.fake.Exit(d.sandbox(), 137) },
 			"the removal of the sandbox": func(d *device) { d.fake.Lose(d.sandbox()) },
 		} {
-			t.Run(look[1]+" at "+look[0]+" and "+what, func(t *testing.T) {
+			t.Run(look[1]+" at "+look[0]+" and "+accident, func(t *testing.T) {
 				bubble(t, func(t *testing.T, d *device) {
 					looks := 0
 					d.fake.AddImage(enginetest.ToolImage, 6<<20, func(s engine.Spec, run int) enginetest.Play {
@@ -161,11 +161,11 @@ func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
 						d.start()
 						time.Sleep(10 * time.Minute)
 						if looks != 1 {
-							t.Fatalf("it has run %d times: %q", looks, d.containers())
+							t.Fatalf("the ephemeral container has run %d times: %q", looks, d.containers())
 						}
 						d.wantEphemeral("pair", "look", func(cs corev1.ContainerStatus) bool { return cs.State.Terminated != nil })
 						if st := d.wantPhase("pair", corev1.PodRunning, ""); !ready(&st) || len(d.containers()) > 9 {
-							t.Fatalf("the pod is %+v of %q", st.Conditions, d.containers())
+							t.Fatalf("the pod is %+v with the containers %q", st.Conditions, d.containers())
 						}
 					}
 					d.desire(2)

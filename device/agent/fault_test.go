@@ -83,7 +83,7 @@ func TestAnAgentKilledAtAnyStepConverges(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { reached = killedAt(t, n, after) })
 			})
 			if n > 60 {
-				t.Fatal("there are too many calls")
+				t.Fatal("the agent makes too many calls")
 			}
 		}
 	}
@@ -124,8 +124,8 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	revive()
 	time.Sleep(time.Minute)
 	d.wantContainers("keep/POD#0 running", "keep/c0#0 running", "keep/c1#0 running", "keep/init#0 exited")
-	if _, held := d.pod("gone"); held {
-		t.Error("the removed pod is still held")
+	if _, reported := d.pod("gone"); reported {
+		t.Error("the removed pod is still reported")
 	}
 	d.wantEnd("gone", corev1.PodSucceeded, "Completed", "Completed")
 	for _, c := range d.wantPhase("keep", corev1.PodRunning, "").ContainerStatuses {
@@ -161,7 +161,7 @@ func TestAHangingStartIsReported(t *testing.T) {
 		st := d.wantPhase("web", corev1.PodPending, "")
 		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "RunContainerError" ||
 			!strings.Contains(w.Message, "deadline exceeded") {
-			t.Errorf("it waits with %+v", w)
+			t.Errorf("the container waits with %+v", w)
 		}
 		if !slices.Contains(d.reasons(), "Failed") {
 			t.Errorf("the events are %q", d.reasons())

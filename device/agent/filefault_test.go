@@ -77,7 +77,7 @@ func rebootWith(t *testing.T, d *device, file, fault string, runs []string, says
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	if got := d.running(); !slices.Equal(got, runs) {
-		t.Errorf("after the reboot %q run, want %q", got, runs)
+		t.Errorf("after the reboot the pods %q run, want %q", got, runs)
 	}
 	d.wantPhase("job", corev1.PodSucceeded, "") // the job's container or note shows that it has ended
 	cond := d.stateStored()
@@ -90,7 +90,7 @@ func rebootWith(t *testing.T, d *device, file, fault string, runs []string, says
 	d.wantPhase("first", corev1.PodRunning, "")
 	d.wantPhase("second", corev1.PodRunning, "")
 	if cond := d.stateStored(); strings.HasPrefix(file, "desired") && cond.Status != corev1.ConditionTrue {
-		t.Errorf("after the hub's next message StateStored is %s: %s", cond.Status, cond.Message)
+		t.Errorf("after the next desired state StateStored is %s: %s", cond.Status, cond.Message)
 	}
 }
 
@@ -109,7 +109,7 @@ func newSmallDevice(t *testing.T) *device {
 	t.Helper()
 	d := newDevice(t)
 	if err := unix.Mount("test", d.dir, "tmpfs", 0, "size=8m,mode=0700"); err != nil {
-		t.Skip("no small disk can be made here: ", err)
+		t.Skip("cannot make a small disk: ", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
 	return d
@@ -148,11 +148,11 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 				d.wantPhase("job", corev1.PodSucceeded, "")
 				want := wire.Desired{Generation: 4, Hub: "hub", Pods: []corev1.Pod{first, second, job}}
 				if err := d.agent.Store(want); (err == nil) != c.takes {
-					t.Errorf("the next desired state: %v", err)
+					t.Errorf("store the next desired state: %v", err)
 				}
 				time.Sleep(time.Minute)
 				if got := d.running(); !slices.Equal(got, c.runs) {
-					t.Errorf("%q run, want %q", got, c.runs)
+					t.Errorf("the pods %q run, want %q", got, c.runs)
 				}
 				if cond := d.stateStored(); (cond.Status == corev1.ConditionTrue) != c.takes ||
 					!strings.Contains(cond.Message, c.saysOfDesire) {
@@ -170,7 +170,7 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 				time.Sleep(time.Minute)
 				if cond := d.stateStored(); cond.Status != corev1.ConditionTrue ||
 					!slices.Equal(d.running(), []string{"first", "second"}) {
-					t.Errorf("when it is well again %q run, StateStored is %s: %s", d.running(), cond.Status, cond.Message)
+					t.Errorf("on the repaired disk the pods %q run, StateStored is %s: %s", d.running(), cond.Status, cond.Message)
 				}
 				d.end()
 			})
@@ -197,7 +197,7 @@ func TestAnUnwritableDiskIsLoggedAtIntervals(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		d.end()
 		if n := strings.Count(said.String(), "store the final status of pods"); n == 0 || n > 11 {
-			t.Errorf("in ten hours it was logged %d times", n)
+			t.Errorf("the error was logged %d times in ten hours", n)
 		}
 	})
 }
@@ -221,12 +221,12 @@ func TestADismissedDeviceStopsItsPodsWithAReadOnlyDisk(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		d.wantPhase("web", corev1.PodRunning, "")
 		if err := d.agent.Leave(); err == nil {
-			t.Error("it was stored on a disk that cannot be written")
+			t.Error("Leave returns no error on an unwritable disk")
 		}
 		time.Sleep(time.Minute)
 		d.wantContainers()
 		if pods := d.agent.Pods().Pods; len(pods) > 0 {
-			t.Errorf("still reported: %+v", pods)
+			t.Errorf("pods are still reported: %+v", pods)
 		}
 		d.end()
 		if err := remount(0)(d.dir); err != nil {
@@ -286,7 +286,7 @@ func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 		d.fake.Record()
 		time.Sleep(time.Hour)
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("then it called %q", calls)
+			t.Errorf("after the hub's return the agent called %q", calls)
 		}
 		d.desire(2, one, pair)
 		time.Sleep(time.Minute)
@@ -295,14 +295,14 @@ func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 				t.Errorf("pod %s is not ready", name)
 			}
 		}
-		if _, held := d.pod("job"); held {
-			t.Error("a pod that the hub has dropped is still held")
+		if _, reported := d.pod("job"); reported {
+			t.Error("a pod that the hub has dropped is still reported")
 		}
 	})
 }
 
 // A pod whose phase on the hub is final does not run again, even if the agent has lost its notes.
-func TestAPodThatHasEndedForTheHubHasEnded(t *testing.T) {
+func TestAPodWithAFinalPhaseOnTheHubDoesNotRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		job := makePod("job", "exit 0")
 		job.Spec.RestartPolicy = corev1.RestartPolicyNever

@@ -8,7 +8,7 @@ import (
 )
 
 // A status and its conditions have the generation of the pod that the device runs (KEP-5067).
-func TestAStatusHasItsPodsGeneration(t *testing.T) {
+func TestAStatusHasTheObservedGeneration(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "wait")
 		for generation := int64(1); generation < 4; generation++ {

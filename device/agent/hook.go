@@ -75,9 +75,9 @@ func (a *Agent) stop(ctx context.Context, j job) error {
 	if j.step.Place.Container == "" {
 		return j.engine.Stop(ctx, j.step.ID, j.step.Grace)
 	}
-	left := a.preStop(ctx, j)
-	left = a.preStops.waitFor(ctx, j.step.StopAfter, left)
-	return j.engine.Stop(ctx, j.step.ID, max(left, minGrace))
+	grace := a.preStop(ctx, j)
+	grace = a.preStops.waitFor(ctx, j.step.StopAfter, grace)
+	return j.engine.Stop(ctx, j.step.ID, max(grace, minGrace))
 }
 
 // preStopHooks are the running preStop hooks by container id. A second stop with a shorter grace

@@ -94,25 +94,25 @@ func TestAPostStartHookDelaysProbesReadinessAndTheNextContainer(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		st := d.wantPhase("app", corev1.PodPending, "")
 		if s := st.ContainerStatuses[0]; s.State.Waiting == nil || s.Ready || *s.Started {
-			t.Errorf("while the hook runs: %+v", s)
+			t.Errorf("the container's status while the hook runs is %+v", s)
 		}
 		time.Sleep(15 * time.Second)
 		st = d.wantPhase("app", corev1.PodRunning, "")
 		if !ready(&st) {
-			t.Errorf("after the hook: %+v", st.ContainerStatuses)
+			t.Errorf("the container's status after the hook is %+v", st.ContainerStatuses)
 		}
 		d.end() // a restarted agent does not run the hook again
 		d.start()
 		time.Sleep(5 * time.Second)
 		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].State.Running == nil {
-			t.Errorf("after a restart of the agent: %+v", st.ContainerStatuses[0].State)
+			t.Errorf("the container's status after a restart of the agent is %+v", st.ContainerStatuses[0].State)
 		}
 		y.want(t, "0s start c0/0", "0s hook in c0", "20s start c1/0", "21s check in c0", "25s check in c0")
 	})
 }
 
 // A pod that restarts every five minutes for years has notes only for its existing containers.
-func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
+func TestNotesOfHooksAreRemovedWithTheirContainers(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "0", "0"), PreStop: execHook("bye", "0", "0")}, 1)
@@ -150,13 +150,13 @@ func TestAPostStartHookWithoutAResponseEndsWithItsContainer(t *testing.T) {
 		d.end()
 		var asking atomic.Int32
 		d.config.Dial = func(context.Context, string, string) (net.Conn, error) {
-			ours, theirs := net.Pipe()
+			client, server := net.Pipe()
 			asking.Add(1)
 			go func() {
-				_, _ = io.Copy(io.Discard, theirs)
+				_, _ = io.Copy(io.Discard, server)
 				asking.Add(-1)
 			}()
-			return ours, nil
+			return client, nil
 		}
 		d.start()
 		d.offerHookApp()
@@ -167,13 +167,13 @@ func TestAPostStartHookWithoutAResponseEndsWithItsContainer(t *testing.T) {
 			d.fake.Exit(d.newest(t, "app"), 1)
 			time.Sleep(time.Minute)
 			if n := asking.Load(); n != 1 {
-				t.Fatalf("%d hooks ask", n)
+				t.Fatalf("%d hooks send requests", n)
 			}
 		}
 		d.desire(2)
 		time.Sleep(time.Minute)
 		if n := asking.Load(); n != 0 {
-			t.Errorf("%d hooks of no pod ask", n)
+			t.Errorf("%d hooks of a removed pod send requests", n)
 		}
 		a := d.agent
 		d.end()
@@ -213,13 +213,13 @@ func TestACommandOfAPostStartHookEndsWithItsContainer(t *testing.T) {
 			d.fake.Exit(d.newest(t, "app"), 1)
 			time.Sleep(time.Minute)
 			if n := e.running.Load(); n != 1 || notes() != 1 {
-				t.Fatalf("%d commands run, %d are noted", n, notes())
+				t.Fatalf("%d commands run and %d have a note", n, notes())
 			}
 		}
 		d.desire(2)
 		time.Sleep(time.Minute)
 		if n := e.running.Load(); n != 0 || notes() != 0 || e.began.Load() < 3 {
-			t.Errorf("of %d commands %d run, %d are noted", e.began.Load(), n, notes())
+			t.Errorf("of %d commands %d run and %d have a note", e.began.Load(), n, notes())
 		}
 	})
 }
@@ -235,7 +235,7 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 			t.Errorf("restarted %d times, ready %v", s.RestartCount, s.Ready)
 		} else if w := s.State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" ||
 			!strings.Contains(w.Message, "PostStartHook failed: command exited with 3") {
-			t.Errorf("it is %+v", s.State)
+			t.Errorf("the container's status is %+v", s.State)
 		}
 		y.want(t, "0s start c0/0", "0s hook in c0", "2s bye in c0", "3s start c0/0", "3s hook in c0", "5s bye in c0")
 		if r := d.reasons(); !slices.Contains(r, "FailedPostStartHook") || !slices.Contains(r, "Killing") {
@@ -259,24 +259,24 @@ func TestAnInterruptedHookRunsAgain(t *testing.T) {
 }
 
 // As with the kubelet, any HTTP response is a success. The request goes to the pod's address.
-func TestAnHTTPHookCallsThePod(t *testing.T) {
+func TestAnHTTPHookSendsItsRequestToThePod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.offerHookApp()
 		var mu sync.Mutex
-		var asked []string
+		var requests []string
 		d.config.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if asked = append(asked, address); len(asked) > 1 {
+			if requests = append(requests, address); len(requests) > 1 {
 				return nil, errors.New("refused")
 			}
-			ours, theirs := net.Pipe()
+			client, server := net.Pipe()
 			go func() {
-				_, _ = theirs.Read(make([]byte, 2048))
-				_, _ = theirs.Write([]byte("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"))
-				_ = theirs.Close()
+				_, _ = server.Read(make([]byte, 2048))
+				_, _ = server.Write([]byte("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"))
+				_ = server.Close()
 			}()
-			return ours, nil
+			return client, nil
 		}
 		d.end()
 		d.start()
@@ -292,8 +292,8 @@ func TestAnHTTPHookCallsThePod(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		mu.Lock()
 		defer mu.Unlock()
-		if at := net.JoinHostPort(st.PodIP, "80"); !slices.Equal(asked, []string{at, at}) {
-			t.Errorf("asked %q, the pod is at %s", asked, at)
+		if at := net.JoinHostPort(st.PodIP, "80"); !slices.Equal(requests, []string{at, at}) {
+			t.Errorf("the hook sent the requests %q, want them at the address %s", requests, at)
 		}
 		if !slices.Contains(d.reasons(), "FailedPreStopHook") {
 			t.Errorf("events %q", d.reasons())

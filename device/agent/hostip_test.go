@@ -15,7 +15,7 @@ import (
 
 // The agent may start before the network is up. A container that needs the device's address waits
 // for it for a limited time, and gets the address soon after the device has one.
-func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
+func TestAContainerWaitsForTheDevicesAddress(t *testing.T) {
 	field := func(path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: "H", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
@@ -23,13 +23,13 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 		env         corev1.EnvVar
 		hostNetwork bool
 		// times: network up before the agent's start, address after the start, container running
-		booted, comes, ran time.Duration
-		env0               string
+		booted, appears, ran time.Duration
+		env0                 string
 	}{
-		"it comes":                    {field("status.hostIP"), false, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
-		"it comes, with host network": {field("status.podIP"), true, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
-		"it never comes":              {field("status.hostIP"), false, 0, 24 * time.Hour, 4 * time.Minute, "H="},
-		"the cable is out, and the agent restarts": {field("status.hostIP"), false, time.Hour, 24 * time.Hour, 10 * time.Second, "H="},
+		"the address appears":                            {field("status.hostIP"), false, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
+		"the address appears, with host network":         {field("status.podIP"), true, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
+		"the address never appears":                      {field("status.hostIP"), false, 0, 24 * time.Hour, 4 * time.Minute, "H="},
+		"the cable is unplugged, and the agent restarts": {field("status.hostIP"), false, time.Hour, 24 * time.Hour, 10 * time.Second, "H="},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -49,14 +49,14 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
 				p.Spec.Containers[0].Env = []corev1.EnvVar{c.env}
 				d.desire(1, p)
-				time.AfterFunc(c.comes, func() { d.board.set(func(b *board) { b.cut = false }) })
+				time.AfterFunc(c.appears, func() { d.board.set(func(b *board) { b.cut = false }) })
 				time.Sleep(c.ran)
 				st := d.wantPhase("app", corev1.PodRunning, "")
 				if len(envs) != 1 || !slices.Contains(envs[0], c.env0) {
-					t.Errorf("it got %q", envs)
+					t.Errorf("the container got %q", envs)
 				}
-				if c.comes < c.ran && st.HostIP != "192.0.2.7" {
-					t.Errorf("its host is %q", st.HostIP)
+				if c.appears < c.ran && st.HostIP != "192.0.2.7" {
+					t.Errorf("the pod's hostIP is %q", st.HostIP)
 				}
 			})
 		})

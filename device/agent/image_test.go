@@ -24,18 +24,18 @@ import (
 
 // A fakeRegistry simulates a registry with signatures.
 type fakeRegistry struct {
-	mu     sync.Mutex
-	digest string // the tag's present digest
-	err    error
-	asked  int
-	key    string
+	mu      sync.Mutex
+	digest  string // the tag's present digest
+	err     error
+	queries int
+	key     string
 }
 
 func (n *fakeRegistry) verify(_ context.Context, image string, keys []policy.Key,
 	_ signature.Credentials) (signature.Verified, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.asked++
+	n.queries++
 	if n.err != nil {
 		return signature.Verified{}, n.err
 	}
@@ -54,7 +54,7 @@ func (n *fakeRegistry) set(change func()) {
 func (n *fakeRegistry) requests() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.asked
+	return n.queries
 }
 
 func digestOf(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
@@ -107,7 +107,7 @@ func TestSignedImages(t *testing.T) {
 		st, _ := d.pod("web")
 		if len(st.ContainerStatuses) != 1 || st.ContainerStatuses[0].State.Waiting == nil ||
 			st.ContainerStatuses[0].State.Waiting.Reason != reason {
-			t.Fatalf("the pod says %+v, want a container that waits: %s", st.ContainerStatuses, reason)
+			t.Fatalf("the pod's status is %+v, want a container that waits with %s", st.ContainerStatuses, reason)
 		}
 		return st.ContainerStatuses[0].State.Waiting.Message
 	}
@@ -117,7 +117,7 @@ func TestSignedImages(t *testing.T) {
 		name string
 		f    func(t *testing.T)
 	}{
-		{"a signed image runs by its digest, its sandbox too", func(t *testing.T) {
+		{"the container and the sandbox of a signed image run by its digest", func(t *testing.T) {
 			d, _, pod := setUp(t, corev1.PullIfNotPresent, "wait", "wait")
 			d.start()
 			defer func() { d.end() }()
@@ -184,7 +184,7 @@ func TestSignedImages(t *testing.T) {
 				t.Errorf("message %q", m)
 			}
 		}},
-		{"a tag that has moved to a signed image is followed with Always, and not with IfNotPresent", func(t *testing.T) {
+		{"a tag that moves to a signed image is pulled with Always but not with IfNotPresent", func(t *testing.T) {
 			for pull, want := range map[corev1.PullPolicy]string{corev1.PullAlways: second, corev1.PullIfNotPresent: first} {
 				d, n, pod := setUp(t, pull, "wait")
 				d.start()
@@ -199,7 +199,7 @@ func TestSignedImages(t *testing.T) {
 				d.end()
 			}
 		}},
-		{"a tag that has moved to an image that is not signed does not start with Always", func(t *testing.T) {
+		{"with Always a container does not start if its tag moves to an unsigned image", func(t *testing.T) {
 			d, n, pod := setUp(t, corev1.PullAlways, "wait")
 			d.start()
 			defer func() { d.end() }()
@@ -210,7 +210,7 @@ func TestSignedImages(t *testing.T) {
 			time.Sleep(15 * time.Second)
 			waiting(t, d, "SignatureValidationFailed")
 		}},
-		{"a removed key does not count any more, with or without network", func(t *testing.T) {
+		{"a removed key is no longer valid, with or without network", func(t *testing.T) {
 			for _, err := range []error{untrusted, offline} {
 				d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
 				d.start()
@@ -236,7 +236,7 @@ func TestSignedImages(t *testing.T) {
 			d.fake.Exit(d.newest(t, "web"), 1)
 			time.Sleep(time.Minute)
 			if n.requests() != 1 {
-				t.Errorf("asked %d times", n.requests())
+				t.Errorf("the agent sent %d requests for signatures", n.requests())
 			}
 		}},
 	} {
@@ -331,11 +331,11 @@ func TestImagesThatCannotBePulled(t *testing.T) {
 			return "none"
 		}
 		if w := waiting(); w != "ErrImagePull" {
-			t.Errorf("it waits with %s, want ErrImagePull", w)
+			t.Errorf("the container waits with %s, want ErrImagePull", w)
 		}
 		time.Sleep(15 * time.Second)
 		if w := waiting(); w != "ImagePullBackOff" {
-			t.Errorf("it waits with %s, want ImagePullBackOff", w)
+			t.Errorf("the container waits with %s, want ImagePullBackOff", w)
 		}
 		d.wantPhase("web", corev1.PodPending, "")
 		d.fake.OfferImage("registry.test/none:1", enginetest.Offer{Program: enginetest.ToolProgram})

@@ -60,11 +60,11 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 		d.wantPhase("b", corev1.PodRunning, "")
 		names := d.copies()
 		if len(names) != 1 {
-			t.Fatalf("there are the copies %q", names)
+			t.Fatalf("the image copies are %q", names)
 		}
 		copied := filepath.Join(d.config.VolumesDir, "images", names[0])
 		if got, err := os.ReadFile(filepath.Join(copied, "latest", "weights")); err != nil || len(got) != 5000 {
-			t.Errorf("it holds %d bytes of its weights: %v", len(got), err)
+			t.Errorf("the copied file has %d bytes: %v", len(got), err)
 		}
 		if n := strings.Count(strings.Join(d.fake.Calls(), ";"), "ImageTree"); n != 1 {
 			t.Errorf("the image was read %d times", n)
@@ -79,18 +79,18 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 		d.desire(2, a)
 		time.Sleep(5 * time.Second)
 		if got := d.copies(); !slices.Equal(got, names) {
-			t.Errorf("with one pod less there are %q", got)
+			t.Errorf("after the end of one pod the image copies are %q", got)
 		}
 		d.end()
 		d.start()
 		time.Sleep(5 * time.Second)
 		if got := d.copies(); !slices.Equal(got, names) {
-			t.Errorf("after a restart of the agent there are %q", got)
+			t.Errorf("after a restart of the agent the image copies are %q", got)
 		}
 		d.desire(3)
 		time.Sleep(5 * time.Second)
 		if got := d.copies(); len(got) != 0 {
-			t.Errorf("without pods there are %q", got)
+			t.Errorf("without pods the image copies are %q", got)
 		}
 	})
 }
@@ -113,14 +113,14 @@ func TestACopyIsRemovedWithItsLastContainer(t *testing.T) {
 			time.Sleep(time.Minute)
 			d.wantPhase(pod, corev1.PodRunning, "")
 			if got := d.copies(); len(got) != want || !slices.Contains(got, strings.Repeat(which, 64)) {
-				t.Errorf("after the start of %s there are the copies %.8q", pod, got)
+				t.Errorf("after the start of %s the image copies are %.8q", pod, got)
 			}
 		}
 		move("a")
 		d.desire(1, imagePod("a", always), imagePod("b", always))
 		time.Sleep(5 * time.Second)
 		if got := d.copies(); len(got) != 1 {
-			t.Fatalf("there are the copies %q", got)
+			t.Fatalf("the image copies are %q", got)
 		}
 		restart("a", 1, "a")
 		move("b")
@@ -143,16 +143,16 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"it cannot be pulled": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Err: errors.New("no route to host")}) }, corev1.PullIfNotPresent, "", "ErrImagePull", "no route to host"},
-		"its policy is Never": {nil, corev1.PullNever, "", "ErrImageNeverPull", `container image "model:1" is not present with pull policy of Never`},
-		"its name is invalid": {nil, corev1.PullIfNotPresent, "MODEL", "InvalidImageName", `failed to parse image name "MODEL"`},
-		"a path leads out of it": {func(d *device) {
+		"the image cannot be pulled": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Err: errors.New("no route to host")}) }, corev1.PullIfNotPresent, "", "ErrImagePull", "no route to host"},
+		"the pull policy is Never":   {nil, corev1.PullNever, "", "ErrImageNeverPull", `container image "model:1" is not present with pull policy of Never`},
+		"the image name is invalid":  {nil, corev1.PullIfNotPresent, "MODEL", "InvalidImageName", `failed to parse image name "MODEL"`},
+		"a path leads out of the image": {func(d *device) {
 			d.fake.OfferImage("model:1", enginetest.Offer{Tree: []enginetest.Entry{tarEntry(tar.TypeReg, "a", "x"),
 				tarEntry(tar.TypeReg, "../a", "x")}})
 		}, corev1.PullIfNotPresent, "", "CreateContainerError",
 			`ImageVolumeMountFailed: volume "m": image model:1: read image model:1: "../a" leads out of the image`},
-		"it is too large": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Size: 1 << 50}) }, corev1.PullIfNotPresent, "", "CreateContainerError", "its files have 1125899906842624 bytes, and "},
-		"it is not signed": {func(d *device) {
+		"the image is too large": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Size: 1 << 50}) }, corev1.PullIfNotPresent, "", "CreateContainerError", "its files have 1125899906842624 bytes, and "},
+		"the image is not signed": {func(d *device) {
 			d.config.Policy = plan.Policy{Document: sign}
 			d.config.Verify = (&fakeRegistry{err: errors.New("registry.example.org/model:1: it is not signed")}).verify
 		}, corev1.PullIfNotPresent, "registry.example.org/model:1", "ErrImagePull", "its signature cannot be checked"},
@@ -176,17 +176,17 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 				st := d.wantPhase("a", corev1.PodPending, "")
 				if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != c.reason ||
 					!strings.Contains(w.Message, c.message) {
-					t.Errorf("it waits: %v", w)
+					t.Errorf("the container's state is %v", w)
 				}
 				if got := d.copies(); len(got) != 0 {
-					t.Errorf("there are the copies %q", got)
+					t.Errorf("the image copies are %q", got)
 				}
 				d.wantContainers()
 				if c.reason == "ErrImagePull" && c.image == "" {
 					time.Sleep(16 * time.Second)
 					st := d.wantPhase("a", corev1.PodPending, "")
 					if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "ImagePullBackOff" {
-						t.Errorf("later it waits: %v", w)
+						t.Errorf("after the next attempt the container's state is %v", w)
 					}
 					d.fake.OfferImage("model:1", enginetest.Offer{Tree: modelTree})
 					time.Sleep(5 * time.Minute)

@@ -20,14 +20,14 @@ var initAccidents = []struct {
 	runs int
 	do   func(d *device)
 }{
-	{"nothing", 1, func(*device) {}},
+	{"no accident", 1, func(*device) {}},
 	{"the engine restarts", 2, func(d *device) { d.fake.PowerCut() }},
 	{"the engine restarts twice", 3, func(d *device) {
 		d.fake.PowerCut()
 		time.Sleep(time.Minute)
 		d.fake.PowerCut()
 	}},
-	{"the engine restarts while the agent is away", 2, func(d *device) {
+	{"the engine restarts while the agent is off", 2, func(d *device) {
 		d.end()
 		d.fake.PowerCut()
 		d.start()
@@ -38,7 +38,7 @@ var initAccidents = []struct {
 		d.fake.Exit("flotilla_c0_web_default_uid-web_0", 137)
 		d.fake.Exit("flotilla_c1_web_default_uid-web_0", 137)
 	}},
-	{"the ended init containers are removed from outside", 1, func(d *device) {
+	{"another client removes the ended init containers", 1, func(d *device) {
 		d.fake.Lose("flotilla_first_web_default_uid-web_0")
 		d.fake.Lose("flotilla_second_web_default_uid-web_0")
 	}},
@@ -73,7 +73,7 @@ func TestInitContainersRunOncePerSandbox(t *testing.T) {
 					st := d.wantPhase("web", corev1.PodRunning, "")
 					if !ready(&st) || st.Conditions[0].Type != corev1.PodInitialized ||
 						st.Conditions[0].Status != corev1.ConditionTrue {
-						t.Errorf("it is not ready: %+v", st.Conditions)
+						t.Errorf("the pod is not ready: %+v", st.Conditions)
 					}
 					for _, c := range st.InitContainerStatuses {
 						if s := c.State.Terminated; s == nil || s.Reason != "Completed" || s.ExitCode != 0 || !c.Ready {

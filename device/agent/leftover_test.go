@@ -30,16 +30,16 @@ func notes(t *testing.T, dir string) []string {
 	return names
 }
 
-func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
+func TestARunningCommandHasANote(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  func(d *device, a *requesttest.Stream)
 		left int // number of notes at the end
 	}{
-		{"it ends with its client", func(_ *device, a *requesttest.Stream) { close(a.Lost) }, 0},
-		{"it ends with its container", func(d *device, _ *requesttest.Stream) { d.fake.Exit(d.name("web"), 0) }, 0},
-		{"it ends with the agent", func(d *device, _ *requesttest.Stream) { d.end(); d.start() }, 0},
-		{"the engine goes away, and may let it run", func(d *device, _ *requesttest.Stream) { d.fake.SetDown(true) }, 1},
+		{"the command ends with its client", func(_ *device, a *requesttest.Stream) { close(a.Lost) }, 0},
+		{"the command ends with its container", func(d *device, _ *requesttest.Stream) { d.fake.Exit(d.name("web"), 0) }, 0},
+		{"the command ends with the agent", func(d *device, _ *requesttest.Stream) { d.end(); d.start() }, 0},
+		{"the engine stops, and the command may still run", func(d *device, _ *requesttest.Stream) { d.fake.SetDown(true) }, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -48,12 +48,12 @@ func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 				a := d.request("r1", interactive("/tool wait"))
 				time.Sleep(time.Second)
 				if n := len(notes(t, d.dir)); n != 1 {
-					t.Fatalf("%d commands are noted while one runs", n)
+					t.Fatalf("%d commands have a note while one runs", n)
 				}
 				c.end(d, a)
 				time.Sleep(5 * time.Second)
 				if n := len(notes(t, d.dir)); n != c.left {
-					t.Errorf("%d commands are noted after that, wants %d", n, c.left)
+					t.Errorf("%d commands have a note in the end, want %d", n, c.left)
 				}
 			})
 		})
@@ -121,9 +121,9 @@ func TestRealKilledAgent(t *testing.T) {
 
 		d.start()
 		d.await("the killed agent's command has ended", func() bool { return !runs(ours) })
-		d.await("its note is removed", func() bool { return len(notes(t, d.dir)) == 0 })
+		d.await("the command's note is removed", func() bool { return len(notes(t, d.dir)) == 0 })
 		if !runs(others) {
-			t.Error("the command from outside has ended too")
+			t.Error("the other client's command has ended too")
 		}
 	})
 }

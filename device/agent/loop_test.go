@@ -32,7 +32,7 @@ func TestAPodRunsAndIsReported(t *testing.T) {
 			}
 		}
 		if g := d.agent.Pods().Generation; g != 1 {
-			t.Errorf("the pods reflect generation %d, want 1", g)
+			t.Errorf("the pod list has the generation %d, want 1", g)
 		}
 		if got, want := d.reasons(), []string{"Pulled", "Created", "Started"}; !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
@@ -44,7 +44,7 @@ func TestAPodRunsAndIsReported(t *testing.T) {
 	})
 }
 
-func TestADeletedPodIsStoppedWithinItsGraceAndThenAbsent(t *testing.T) {
+func TestADeletedPodStopsWithinItsGraceAndIsDropped(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "stubborn")
 		d.desire(1, p)
@@ -54,28 +54,28 @@ func TestADeletedPodIsStoppedWithinItsGraceAndThenAbsent(t *testing.T) {
 		d.wantPhase("web", corev1.PodRunning, "")
 		time.Sleep(2 * time.Second)
 		d.wantContainers()
-		if _, held := d.pod("web"); held {
-			t.Error("the pod has stopped and is still held")
+		if _, reported := d.pod("web"); reported {
+			t.Error("the stopped pod is still reported")
 		}
 	})
 }
 
 // The agent reports how a deleted pod ended until the hub drops the pod, even after a long time
 // without network and after restarts of the agent.
-func TestHowADeletedPodEndedIsReportedUntilTheHubDropsIt(t *testing.T) {
+func TestTheEndOfADeletedPodIsReportedUntilTheHubDropsIt(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		pod     corev1.Pod
 		phase   corev1.PodPhase
 		reasons []string
 	}{
-		{"killed", makePod("web", "stubborn"), corev1.PodFailed, []string{"Error"}},
-		{"stopped well", makePod("web", "wait"), corev1.PodSucceeded, []string{"Completed"}},
-		{"one of each", makePod("web", "wait", "stubborn"), corev1.PodFailed, []string{"Completed", "Error"}},
-		{"in a crash loop", makePod("web", "exit 3"), corev1.PodFailed, []string{"Error"}},
-		{"done, and to be started again", makePod("web", "exit 0"), corev1.PodSucceeded, []string{"Completed"}},
-		{"never started", with(makePod("web", "wait"), func(p *corev1.Pod) { p.Spec.Containers[0].Image = "missing" }), corev1.PodFailed, []string{"ContainerStatusUnknown"}},
-		{"never initialized", with(makePod("web", "wait"), func(p *corev1.Pod) {
+		{"a killed container", makePod("web", "stubborn"), corev1.PodFailed, []string{"Error"}},
+		{"a container that exits with 0", makePod("web", "wait"), corev1.PodSucceeded, []string{"Completed"}},
+		{"one container of each kind", makePod("web", "wait", "stubborn"), corev1.PodFailed, []string{"Completed", "Error"}},
+		{"a container in a crash loop", makePod("web", "exit 3"), corev1.PodFailed, []string{"Error"}},
+		{"an ended container that waits for its restart", makePod("web", "exit 0"), corev1.PodSucceeded, []string{"Completed"}},
+		{"a container that never started", with(makePod("web", "wait"), func(p *corev1.Pod) { p.Spec.Containers[0].Image = "missing" }), corev1.PodFailed, []string{"ContainerStatusUnknown"}},
+		{"a pod that was never initialized", with(makePod("web", "wait"), func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "missing"}}
 		}), corev1.PodFailed, []string{""}},
 	} {
@@ -85,8 +85,8 @@ func TestHowADeletedPodEndedIsReportedUntilTheHubDropsIt(t *testing.T) {
 				time.Sleep(25 * time.Second)
 				d.desire(2, deletedPod(c.pod, 5))
 				for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-					if st, held := d.pod("web"); !held && len(d.containers()) > 0 {
-						t.Fatalf("reported as %s while there is %q", st.Phase, d.containers())
+					if st, reported := d.pod("web"); !reported && len(d.containers()) > 0 {
+						t.Fatalf("the pod is reported as %s while it has the containers %q", st.Phase, d.containers())
 					}
 				}
 				d.wantContainers()
@@ -99,7 +99,7 @@ func TestHowADeletedPodEndedIsReportedUntilTheHubDropsIt(t *testing.T) {
 				d.desire(3)
 				time.Sleep(5 * time.Second)
 				if pods := d.agent.Pods().Pods; len(pods) > 0 {
-					t.Errorf("dropped by the hub, and still reported: %+v", pods)
+					t.Errorf("a pod that the hub has dropped is still reported: %+v", pods)
 				}
 				if notes := d.agent.c.Memory.Notes(); len(notes) > 0 {
 					t.Errorf("the notes are %+v", notes)
@@ -110,7 +110,7 @@ func TestHowADeletedPodEndedIsReportedUntilTheHubDropsIt(t *testing.T) {
 }
 
 // After a dismissal the hub needs no final statuses: a device without containers has left.
-func TestADismissedDeviceHoldsNoPodsInTheEnd(t *testing.T) {
+func TestADismissedDeviceReportsNoPodsInTheEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"), makePod("done", "exit 0"))
 		time.Sleep(time.Second)
@@ -119,7 +119,7 @@ func TestADismissedDeviceHoldsNoPodsInTheEnd(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if pods := d.agent.Pods().Pods; len(pods) > 0 {
-			t.Errorf("still reported: %+v", pods)
+			t.Errorf("pods are still reported: %+v", pods)
 		}
 	})
 }
@@ -139,7 +139,7 @@ func (d *device) wantEnd(name string, phase corev1.PodPhase, reasons ...string) 
 			if end := cs.State.Terminated; end != nil {
 				reason = end.Reason
 				if (end.ExitCode == 0) != (reason == "Completed") {
-					d.t.Errorf("container %s: code %d and %s", cs.Name, end.ExitCode, reason)
+					d.t.Errorf("container %s ended with code %d and %s", cs.Name, end.ExitCode, reason)
 				}
 			}
 			got = append(got, reason)
@@ -189,7 +189,7 @@ func TestACrashLoopBacksOff(t *testing.T) {
 		st := d.wantPhase("web", corev1.PodRunning, "")
 		w := st.ContainerStatuses[0].State.Waiting
 		if w == nil || w.Reason != "CrashLoopBackOff" {
-			t.Errorf("it waits %v, want CrashLoopBackOff", w)
+			t.Errorf("the container waits with %v, want CrashLoopBackOff", w)
 		}
 		if l := st.ContainerStatuses[0].LastTerminationState.Terminated; l == nil || l.ExitCode != 3 || l.Reason != "Error" {
 			t.Errorf("last state %v, want exit code 3, Error", l)
@@ -238,7 +238,7 @@ func TestARestartOfTheAgentRestartsNothing(t *testing.T) {
 		time.Sleep(time.Second)
 		before := d.containers()
 		if len(before) != 3 {
-			t.Fatalf("the engine holds %q, want a sandbox and two containers", before)
+			t.Fatalf("the engine has %q, want a sandbox and two containers", before)
 		}
 		d.fake.Record()
 		d.end()
@@ -251,7 +251,7 @@ func TestARestartOfTheAgentRestartsNothing(t *testing.T) {
 	})
 }
 
-func TestARebootWithoutTheHubBringsEverythingUpAgain(t *testing.T) {
+func TestAfterARebootWithoutTheHubAllPodsRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		one, two := makePod("one", "wait"), makePod("two", "wait", "wait")
 		two.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
@@ -282,8 +282,8 @@ func TestUndesiredPodsAreStoppedAndRemoved(t *testing.T) {
 		d.desire(2, makePod("web", "wait"))
 		time.Sleep(5 * time.Second)
 		d.wantContainers("web/c0#0 running")
-		if _, held := d.pod("old"); held {
-			t.Error("old is still reported")
+		if _, reported := d.pod("old"); reported {
+			t.Error("the undesired pod is still reported")
 		}
 	})
 }
@@ -302,7 +302,7 @@ func TestWithoutItsDesiredStateADeviceRemovesNothing(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		d.wantContainers("web/c0#0 running")
 		if g := d.agent.StoredGeneration(); g != 0 {
-			t.Errorf("it claims to have generation %d", g)
+			t.Errorf("a device without a desired state reports generation %d", g)
 		}
 		d.desire(1, makePod("web", "wait")) // the hub repeats the desired state
 		time.Sleep(time.Second)
@@ -338,7 +338,7 @@ func TestContainersOfOthersAreLeftAlone(t *testing.T) {
 
 // An image committed from a container of the agent has the agent's labels, and an image's author
 // may set them too. Containers that other clients start from such images are not the agent's.
-func TestLabelsOfAnImageDoNotMakeAContainerTheAgents(t *testing.T) {
+func TestLabelsOfAnImageDoNotMakeAContainerOneOfTheAgents(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
@@ -361,7 +361,7 @@ func TestLabelsOfAnImageDoNotMakeAContainerTheAgents(t *testing.T) {
 		d.fake.Record()
 		time.Sleep(5 * time.Minute)
 		if pods := d.agent.Pods().Pods; len(pods) != 1 || pods[0].Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("the device says %+v", pods)
+			t.Errorf("the device reports %+v", pods)
 		}
 		d.desire(2)
 		time.Sleep(5 * time.Minute)

@@ -53,14 +53,14 @@ func TestTheTerminationMessageIsInTheStatus(t *testing.T) {
 		container corev1.Container
 		want      string
 	}{
-		"in the default file": {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}}, "bye"},
-		"in another file":     {corev1.Container{Args: []string{"bye", "/tmp/last", "log"}, TerminationMessagePath: "/tmp/last"}, "bye"},
-		"nothing":             {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}}, ""},
-		"no message, so the end of the log counts": {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "log\n"},
-		"a message, so the log does not count":     {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "bye"},
-		"of a long file the last 4096":             {corev1.Container{Args: []string{strings.Repeat("a", 5000) + "z", "/dev/termination-log", ""}}, strings.Repeat("a", 4095) + "z"},
-		"of a long log the last 2048":              {corev1.Container{Args: []string{"", "", strings.Repeat("a", 5000) + "z"}, TerminationMessagePolicy: log}, strings.Repeat("a", 2046) + "z\n"},
-		"a volume mounted there has priority":      {corev1.Container{Args: []string{"x", "/none", "log"}, TerminationMessagePath: "/data", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data/"}}}, ""},
+		"the default file": {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}}, "bye"},
+		"another file":     {corev1.Container{Args: []string{"bye", "/tmp/last", "log"}, TerminationMessagePath: "/tmp/last"}, "bye"},
+		"no message":       {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}}, ""},
+		"without a message the end of the log is used": {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "log\n"},
+		"with a message the log is not used":           {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "bye"},
+		"the last 4096 bytes of a long file are used":  {corev1.Container{Args: []string{strings.Repeat("a", 5000) + "z", "/dev/termination-log", ""}}, strings.Repeat("a", 4095) + "z"},
+		"the last 2048 bytes of a long log are used":   {corev1.Container{Args: []string{"", "", strings.Repeat("a", 5000) + "z"}, TerminationMessagePolicy: log}, strings.Repeat("a", 2046) + "z\n"},
+		"a volume mounted at the path has priority":    {corev1.Container{Args: []string{"x", "/none", "log"}, TerminationMessagePath: "/data", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data/"}}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -73,7 +73,7 @@ func TestTheTerminationMessageIsInTheStatus(t *testing.T) {
 					time.Sleep(5 * time.Second)
 					st := d.wantPhase("app", corev1.PodFailed, "")
 					if s := st.ContainerStatuses[0].State.Terminated; s == nil || s.Message != c.want {
-						t.Errorf("%s says %+v, want the message %q", agent, s, c.want)
+						t.Errorf("the state of %s is %+v, want the message %q", agent, s, c.want)
 					}
 					d.end()
 					d.start()
@@ -91,7 +91,7 @@ func TestTerminationMessagesOfAPodAreLimitedTogether(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for _, s := range d.wantPhase("app", corev1.PodFailed, "").ContainerStatuses {
 			if n := len(s.State.Terminated.Message); n != 3072 {
-				t.Errorf("%s says %d bytes, want 3072", s.Name, n)
+				t.Errorf("the message of %s has %d bytes, want 3072", s.Name, n)
 			}
 		}
 	})
@@ -110,16 +110,16 @@ func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 			s.LastTerminationState.Terminated.Message != "bye" {
 			t.Errorf("%+v", s)
 		}
-		if left, err := filepath.Glob(filepath.Join(d.dir, volume.PodsDir, "uid-app", ".message-*")); err != nil ||
-			len(left) != 2 {
-			t.Errorf("there are %q, %v", left, err)
+		if files, err := filepath.Glob(filepath.Join(d.dir, volume.PodsDir, "uid-app", ".message-*")); err != nil ||
+			len(files) != 2 {
+			t.Errorf("the message files are %q, %v", files, err)
 		}
 	})
 }
 
 // If the message file is replaced by a link, the agent does not read the file that the link leads
 // to.
-func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
+func TestALinkInPlaceOfTheMessageFileIsNotFollowed(t *testing.T) {
 	d := notebook{volume.Disk{Root: t.TempDir()}}
 	secret := filepath.Join(d.Root, "secret")
 	at := plan.Place{Pod: "uid", Container: "web"}
@@ -133,13 +133,13 @@ func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
 	if err := os.Symlink(secret, path); err != nil {
 		t.Fatal(err)
 	}
-	if said := d.readMessage(at, 0); said != "" {
-		t.Errorf("it says %q", said)
+	if message := d.readMessage(at, 0); message != "" {
+		t.Errorf("the message is %q, want none", message)
 	}
 	if _, err := d.makeMessageFile(plan.Step{Place: at, Spec: &corev1.Container{}}); err != nil { // a new file replaces it
 		t.Error(err)
 	}
 	if b, _ := os.ReadFile(secret); string(b) != "secret" {
-		t.Errorf("the file that it led to is %q", b)
+		t.Errorf("the target of the link is now %q", b)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // minutes, because a card may be read-only for weeks.
 func TestAPodWhoseVolumeCannotBeMadePullsNothing(t *testing.T) {
 	for name, source := range map[string]corev1.VolumeSource{
-		"a config map that is not there":       {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}},
+		"a missing config map":                 {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}},
 		"a persistent volume without its data": {PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
 	} {
 		for image, there := range map[string]bool{"a present image": true, "another": false} {
@@ -39,16 +39,16 @@ func TestAPodWhoseVolumeCannotBeMadePullsNothing(t *testing.T) {
 						t.Fatal(err)
 					}
 					time.Sleep(time.Hour)
-					told := 0
+					reports := 0
 					for _, r := range d.reasons() {
 						if r == plan.FailedMount {
-							told++
+							reports++
 						} else if slices.Contains([]string{"Pulling", "Pulled", "Created", "Failed"}, r) {
 							t.Fatalf("the events are %q", d.reasons())
 						}
 					}
-					if told < 20 || told > 35 {
-						t.Errorf("reported %d times in an hour", told)
+					if reports < 20 || reports > 35 {
+						t.Errorf("the failure was reported %d times in an hour", reports)
 					}
 				})
 			})

@@ -91,7 +91,7 @@ func (d *device) networks() (out []string) {
 	return out
 }
 
-func TestWithoutItsNetworkAPodRunsOnTheDefaultOne(t *testing.T) {
+func TestWithoutTheNodesNetworkAPodRunsOnTheDefaultNetwork(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		overlap := errors.New("its addresses overlap 10.64.0.0/16, which this device reaches through eth0")
 		for range 3 { // two containers and the agent's own check try the network
@@ -101,14 +101,14 @@ func TestWithoutItsNetworkAPodRunsOnTheDefaultOne(t *testing.T) {
 		d.wantAddress("a", engines)
 		d.wantAddress("b", engines)
 		d.wantNetwork(corev1.ConditionTrue, "through eth0")
-		told := 0
+		reports := 0
 		for _, r := range d.reasons() {
 			if r == "PodNetworkUnavailable" {
-				told++
+				reports++
 			}
 		}
-		if told != 1 {
-			t.Errorf("it is reported %d times, want once", told)
+		if reports != 1 {
+			t.Errorf("the conflict is reported %d times, want once", reports)
 		}
 		d.desireBlock(2, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"), makePod("c", "wait"))
 		d.wantAddress("c", "10.64.3.0/24") // the conflict is over
@@ -117,7 +117,7 @@ func TestWithoutItsNetworkAPodRunsOnTheDefaultOne(t *testing.T) {
 	})
 }
 
-func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
+func TestRunningContainersKeepTheirNetwork(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("a", "wait"))
 		time.Sleep(2 * time.Second)
@@ -125,7 +125,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 		before := d.containers()
 		d.desireBlock(2, "10.64.3.0/24", makePod("a", "wait"))
 		if got := d.containers(); !slices.Equal(got, before) {
-			t.Fatalf("containers were %q and are %q", before, got)
+			t.Fatalf("the containers were %q and are now %q", before, got)
 		}
 		d.wantNetwork(corev1.ConditionFalse, "those that ran before keep theirs")
 		list, _ := d.fake.Containers(t.Context(), plan.LabelAgent)
@@ -148,12 +148,12 @@ func TestAnUnavailableEngineChangesNoNetwork(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.wantAddress("a", "10.64.3.0/24")
 		if slices.Contains(d.reasons(), "PodNetworkUnavailable") {
-			t.Error("it was reported that the network fails")
+			t.Error("an unavailable engine was reported as a network failure")
 		}
 	})
 }
 
-func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
+func TestTheNetworkIsRemovedWithTheLastPod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.Record()
 		a, b := makePod("a", "wait"), makePod("b", "wait")
@@ -161,7 +161,7 @@ func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 		d.desireBlock(2, "10.64.3.0/24", a)
 		time.Sleep(time.Minute)
 		if got := d.networks(); len(got) != 1 {
-			t.Fatalf("with one pod left: %v", got)
+			t.Fatalf("with one pod left the calls are %v", got)
 		}
 		d.end() // a restarted agent finds the network
 		d.start()
@@ -169,7 +169,7 @@ func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24",
 			"RemoveNetwork flotilla-pi-1"}) {
-			t.Fatalf("with none left: %v", got)
+			t.Fatalf("without pods the calls are %v", got)
 		}
 		d.desireBlock(4, "10.64.9.0/24", b)
 		d.wantAddress("b", "10.64.9.0/24")
@@ -260,7 +260,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 			addresses = append(addresses, st.PodIP)
 		}
 		if conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 5*time.Second); err != nil {
-			t.Errorf("the host port: %v", err)
+			t.Errorf("connect to the host port: %v", err)
 		} else {
 			_ = conn.Close()
 		}
@@ -278,7 +278,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 
 		// Without pods the network is removed.
 		store(2, block.String(), deletedPod(web, 0), deletedPod(caller, 0))
-		d.await("they are gone", func() bool { return d.pod("web") == nil && d.pod("pair") == nil })
+		d.await("the pods are gone", func() bool { return d.pod("web") == nil && d.pod("pair") == nil })
 		store(3, block.String())
 		d.await("the network is gone", func() bool {
 			probe := Network(d.node, "another", block.String())
@@ -286,13 +286,13 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		})
 
 		// The device's own network has priority.
-		mine := ownNetwork(t)
+		own := ownNetwork(t)
 		third := pod("third", "serve :8080")
 		third.Spec.Containers[0].ReadinessProbe = web.Spec.Containers[0].ReadinessProbe
-		store(4, mine.String(), third)
-		d.await("it is ready", func() bool { return ready(d.pod("third")) })
-		if ip, err := netip.ParseAddr(d.pod("third").PodIP); err != nil || mine.Contains(ip) {
-			t.Errorf("it has the address %q", d.pod("third").PodIP)
+		store(4, own.String(), third)
+		d.await("the third pod is ready", func() bool { return ready(d.pod("third")) })
+		if ip, err := netip.ParseAddr(d.pod("third").PodIP); err != nil || own.Contains(ip) {
+			t.Errorf("the third pod has the address %q", d.pod("third").PodIP)
 		}
 		found := false
 		for _, c := range d.agent.Status().Status.Conditions {
@@ -300,7 +300,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 				strings.Contains(c.Message, "which this device reaches through")
 		}
 		if !found {
-			t.Errorf("conditions do not say why: %+v", d.agent.Status().Status.Conditions)
+			t.Errorf("the conditions lack the conflict: %+v", d.agent.Status().Status.Conditions)
 		}
 	})
 }
@@ -324,6 +324,6 @@ func ownNetwork(t *testing.T) netip.Prefix {
 			}
 		}
 	}
-	t.Skip("this machine has no network of its own whose addresses could be asked for")
+	t.Skip("this machine has no network except those of engines")
 	return netip.Prefix{}
 }

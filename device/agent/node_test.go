@@ -31,7 +31,7 @@ func TestChangesOfTheStatus(t *testing.T) {
 		change func(*corev1.NodeStatus)
 		same   bool
 	}{
-		{"nothing", func(*corev1.NodeStatus) {}, true},
+		{"no change", func(*corev1.NodeStatus) {}, true},
 		{"heartbeat times", func(s *corev1.NodeStatus) { s.Conditions[0].LastHeartbeatTime = at(99) }, true},
 		{"another order of conditions", func(s *corev1.NodeStatus) { s.Conditions[0], s.Conditions[1] = s.Conditions[1], s.Conditions[0] }, true},
 		{"the same quantity in another notation", func(s *corev1.NodeStatus) { s.Capacity[corev1.ResourceCPU] = resource.MustParse("4000m") }, true},
@@ -52,7 +52,7 @@ func TestChangesOfTheStatus(t *testing.T) {
 	}
 }
 
-func TestTransitionTimesStayWhileAStatusStays(t *testing.T) {
+func TestTransitionTimesStayWhileTheStatusIsUnchanged(t *testing.T) {
 	old := []corev1.NodeCondition{{Type: "A", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)},
 		{Type: "B", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(5, 0)}}
 	next := []corev1.NodeCondition{{Type: "A", Status: corev1.ConditionTrue},
@@ -77,15 +77,15 @@ func TestAnIdleDeviceSendsNothing(t *testing.T) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.status != status || d.pods != pods {
-			t.Errorf("in an idle hour it announced %d statuses and %d pod lists", d.status-status, d.pods-pods)
+			t.Errorf("in an idle hour the agent announced %d statuses and %d pod lists", d.status-status, d.pods-pods)
 		}
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("in an idle hour it called %q", calls)
+			t.Errorf("in an idle hour the agent called %q", calls)
 		}
 	})
 }
 
-func TestImagesInTheStatusAreTheBiggestFifty(t *testing.T) {
+func TestAStatusHasTheFiftyBiggestImages(t *testing.T) {
 	var all []engine.Image
 	for i := range 60 {
 		all = append(all, engine.Image{ID: fmt.Sprint("id", i), Tags: []string{fmt.Sprint("image:", i)}, Size: int64(i)})

@@ -31,7 +31,7 @@ func TestAPausedContainerIsNotReady(t *testing.T) {
 					st := d.wantPhase("web", corev1.PodRunning, "")
 					c := condition(st, corev1.PodReady)
 					if st.ContainerStatuses[0].Ready != want || (c.Status == corev1.ConditionTrue) != want {
-						t.Fatalf("the container is %+v, the pod %+v; want ready %v", st.ContainerStatuses[0], c, want)
+						t.Fatalf("the container's status is %+v, the pod's %+v; want ready %v", st.ContainerStatuses[0], c, want)
 					}
 					return c
 				}
@@ -39,7 +39,7 @@ func TestAPausedContainerIsNotReady(t *testing.T) {
 				d.fake.Pause(container, true)
 				time.Sleep(time.Second)
 				if c := ready(false); !strings.Contains(c.Message, "paused") || !strings.Contains(c.Message, "c0") {
-					t.Errorf("the condition says %q", c.Message)
+					t.Errorf("the condition's message is %q", c.Message)
 				}
 				time.Sleep(time.Minute)
 				ready(false)
@@ -62,13 +62,13 @@ func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
 			c := &plan.ContainerRecord{ID: "1", State: engine.Running}
 			s := plan.Step{Probe: podspec.Liveness, ID: "1", Spec: &corev1.Container{Name: "c0", LivenessProbe: kind}}
 			unmade := error(&probe.Error{Err: context.DeadlineExceeded})
-			if told := c.Probed(s, nil, time.Now()); told != "" {
-				t.Error(told)
+			if message := c.Probed(s, nil, time.Now()); message != "" {
+				t.Error(message)
 			}
 			c.State = engine.Paused
 			for _, err := range []error{nil, unmade, unmade} {
-				if told := c.Probed(s, err, time.Now()); !strings.Contains(told, "paused") {
-					t.Errorf("told %q", told)
+				if message := c.Probed(s, err, time.Now()); !strings.Contains(message, "paused") {
+					t.Errorf("message %q", message)
 				}
 			}
 			if c.KillReason == "" {

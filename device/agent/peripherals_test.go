@@ -18,17 +18,17 @@ import (
 
 // fakePeripherals are the peripherals of a board. It counts the queries.
 type fakePeripherals struct {
-	mu    sync.Mutex
-	gone  bool
-	asked int
-	held  []string
+	mu      sync.Mutex
+	gone    bool
+	queries int
+	held    []string
 }
 
 func (w *fakePeripherals) connected(_ context.Context, list []fleet.Peripheral,
 	held []string) (out []hardware.Presence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked++
+	w.queries++
 	w.held = held
 	for _, p := range list {
 		x := hardware.Presence{Name: p.Name, Unasked: slices.Contains(held, "/dev/i2c-1"),
@@ -41,12 +41,12 @@ func (w *fakePeripherals) connected(_ context.Context, list []fleet.Peripheral,
 	return out
 }
 
-func (w *fakePeripherals) set(gone bool) (asked int) {
+func (w *fakePeripherals) set(gone bool) (queries int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gone = gone
-	asked, w.asked = w.asked, 0
-	return asked
+	queries, w.queries = w.queries, 0
+	return queries
 }
 
 func (d *device) node(kind corev1.NodeConditionType) corev1.NodeCondition {
@@ -61,7 +61,7 @@ func (d *device) node(kind corev1.NodeConditionType) corev1.NodeCondition {
 
 // The agent queries peripherals rarely, and never on a bus that a container uses. They become a
 // condition and a resource.
-func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
+func TestPodsGetThePeripheralsOfTheBoardProfile(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		w, one := &fakePeripherals{}, int64(1)
 		d.end()
@@ -84,27 +84,27 @@ func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 			return q.Value()
 		}
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Type != "" {
-			t.Fatalf("without a profile there is %+v", c)
+			t.Fatalf("without a profile the condition is %+v", c)
 		}
 		desire(1)
 		time.Sleep(10 * time.Second)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 {
-			t.Fatalf("present: %+v, allocatable %d", c, amount())
+			t.Fatalf("with the peripheral: condition %+v, allocatable %d", c, amount())
 		}
 		w.set(false)
 		time.Sleep(time.Hour)
 		if n := w.set(true); n != 6 {
-			t.Errorf("it was queried %d times in an idle hour, want 6", n)
+			t.Errorf("the peripheral was queried %d times in an idle hour, want 6", n)
 		}
 		time.Sleep(10 * time.Minute)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionFalse ||
 			c.Message != "env: nothing answers" || amount() != 0 {
-			t.Errorf("unplugged: %+v, allocatable %d", c, amount())
+			t.Errorf("with an unplugged peripheral: condition %+v, allocatable %d", c, amount())
 		}
 		w.set(false)
 		time.Sleep(2 * time.Minute)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 {
-			t.Errorf("plugged in again: %+v, allocatable %d", c, amount())
+			t.Errorf("with the peripheral plugged in again: condition %+v, allocatable %d", c, amount())
 		}
 		if got := strings.Join(d.reasons(), " "); !strings.Contains(got, "PeripheralMissing PeripheralPresent") {
 			t.Errorf("the events are %s", got)
@@ -120,14 +120,14 @@ func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 ||
 			!slices.Contains(w.held, "/dev/i2c-1") {
-			t.Errorf("while a pod has it: %+v, allocatable %d, held %q", c, amount(), w.held)
+			t.Errorf("while a pod uses the peripheral: condition %+v, allocatable %d, held %q", c, amount(), w.held)
 		}
 		// The profile no longer lists the peripheral.
 		profile.Spec.Peripherals = nil
 		desire(3)
 		time.Sleep(time.Minute)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Type != "" || amount() != 0 {
-			t.Errorf("out of the profile: %+v, allocatable %d", c, amount())
+			t.Errorf("without the peripheral in the profile: condition %+v, allocatable %d", c, amount())
 		}
 	})
 }

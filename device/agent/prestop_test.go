@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
+func TestAPreStopHookRunsWithinTheGracePeriod(t *testing.T) {
 	for name, c := range map[string]struct {
 		hook   *corev1.LifecycleHandler
 		grace  int64
@@ -19,11 +19,11 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 		at     int    // seconds until the container has gone
 		failed bool
 	}{
-		"after a short hook TERM is sent with the rest of the grace": {execHook("bye", "4", "0"), 30, "26s", 4, false},
-		"a failed hook is reported":                                  {execHook("bye", "4", "1"), 30, "26s", 4, true},
-		"a hook that uses the whole grace leaves two seconds":        {execHook("bye", "100", "0"), 10, "2s", 10, true},
-		"sleep": {&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}, 30, "23s", 7, false},
-		"without a grace the hook has one second": {execHook("bye", "4", "0"), 0, "2s", 1, true},
+		"a stop after a short hook has the rest of the grace period":           {execHook("bye", "4", "0"), 30, "26s", 4, false},
+		"a failed hook is reported":                                            {execHook("bye", "4", "1"), 30, "26s", 4, true},
+		"a stop after a hook that uses the whole grace period has two seconds": {execHook("bye", "100", "0"), 10, "2s", 10, true},
+		"a sleep hook": {&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}, 30, "23s", 7, false},
+		"with a grace period of 0 the hook has one second": {execHook("bye", "4", "0"), 0, "2s", 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -36,16 +36,16 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 				if c.at > 0 {
 					time.Sleep(time.Duration(c.at)*time.Second - time.Millisecond)
 					if calls := strings.Join(d.fake.Calls(), "; "); strings.Contains(calls, "Stop") {
-						t.Errorf("stopped during the hook: %s", calls)
+						t.Errorf("the container was stopped during the hook: %s", calls)
 					}
 				}
 				time.Sleep(2 * time.Second)
 				if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, " "+c.stop) ||
 					strings.Count(calls, "Stop") != 1 {
-					t.Errorf("%s, want it stopped within %s", calls, c.stop)
+					t.Errorf("the calls are %s, want a stop within %s", calls, c.stop)
 				}
-				if _, held := d.pod("app"); held {
-					t.Error("it is still there")
+				if _, reported := d.pod("app"); reported {
+					t.Error("the pod is still reported")
 				}
 				if got := slices.Contains(d.reasons(), "FailedPreStopHook"); got != c.failed {
 					t.Errorf("events %q", d.reasons())
@@ -57,7 +57,7 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 
 // If a liveness probe fails in a pod with a grace period of zero, the preStop hook does not run, as
 // with the kubelet. The container still has two seconds from TERM to KILL.
-func TestAfterAFailedProbeWithoutAGraceNoHookRuns(t *testing.T) {
+func TestAFailedProbeOfAPodWithoutAGracePeriodSkipsThePreStopHook(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
@@ -69,12 +69,12 @@ func TestAfterAFailedProbeWithoutAGraceNoHookRuns(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		y.want(t, "0s start c0/0", "5s alive in c0", "5s start c0/0")
 		if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, "Stop") || !strings.Contains(calls, " 2s") {
-			t.Errorf("%s, want it stopped within 2s", calls)
+			t.Errorf("the calls are %s, want a stop within 2s", calls)
 		}
 	})
 }
 
-func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {
+func TestAPreStopHookRunsOnceIfTheGraceIsShortened(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "60", "0")}, 1)
@@ -87,8 +87,8 @@ func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {
 		d.desire(4, deletedPod(p, 3))
 		time.Sleep(5 * time.Second)
 		y.want(t, "0s start c0/0", "5s bye in c0")
-		if _, held := d.pod("app"); held {
-			t.Error("it is still there")
+		if _, reported := d.pod("app"); reported {
+			t.Error("the pod is still reported")
 		}
 	})
 }
@@ -107,8 +107,8 @@ func TestAnEndedPreStopHookDoesNotRunAgain(t *testing.T) {
 		d.start()
 		time.Sleep(5 * time.Second)
 		y.want(t, "0s start c0/0", "5s bye in c0")
-		if _, held := d.pod("app"); held {
-			t.Error("it is still there")
+		if _, reported := d.pod("app"); reported {
+			t.Error("the pod is still reported")
 		}
 	})
 }

@@ -36,7 +36,7 @@ func failing(from time.Duration) enginetest.Program {
 	}
 }
 
-func TestALivenessProbeThatFailsRestartsTheContainer(t *testing.T) {
+func TestAFailedLivenessProbeRestartsTheContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.AddImage("app", 1, failing(25*time.Second))
 		p := makePod("app", "")
@@ -46,12 +46,12 @@ func TestALivenessProbeThatFailsRestartsTheContainer(t *testing.T) {
 		d.desire(1, p)
 		time.Sleep(34 * time.Second) // checks at 5, 15, 25 (fails), 35 (fails)
 		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].RestartCount != 0 {
-			t.Fatalf("restarted %d times before the second failure", st.ContainerStatuses[0].RestartCount)
+			t.Fatalf("the container was restarted %d times before the second failure", st.ContainerStatuses[0].RestartCount)
 		}
 		time.Sleep(3 * time.Second)
 		st := d.wantPhase("app", corev1.PodRunning, "")
 		if st.ContainerStatuses[0].RestartCount != 1 {
-			t.Errorf("restarted %d times, want 1", st.ContainerStatuses[0].RestartCount)
+			t.Errorf("the container was restarted %d times, want 1", st.ContainerStatuses[0].RestartCount)
 		}
 		for _, want := range []string{"Unhealthy", "Killing"} {
 			if !slices.Contains(d.reasons(), want) {
@@ -75,15 +75,15 @@ func TestAReadinessProbeRestartsNothing(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		if is() {
-			t.Error("ready after one of two successes")
+			t.Error("the container is ready after one of two successes")
 		}
 		time.Sleep(5 * time.Second)
 		if !is() {
-			t.Error("not ready after two successes")
+			t.Error("the container is not ready after two successes")
 		}
 		time.Sleep(20 * time.Second)
 		if is() {
-			t.Error("ready although the check fails")
+			t.Error("the container is ready although its check fails")
 		}
 		if st, _ := d.pod("app"); st.ContainerStatuses[0].RestartCount != 0 {
 			t.Error("a readiness probe has restarted the container")
@@ -91,7 +91,7 @@ func TestAReadinessProbeRestartsNothing(t *testing.T) {
 	})
 }
 
-func TestAStartupProbeDelaysTheOthers(t *testing.T) {
+func TestAStartupProbeDelaysOtherProbes(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.AddImage("slow", 1, func(engine.Spec, int) enginetest.Play {
 			began := time.Now()
@@ -122,18 +122,18 @@ func TestAStartupProbeDelaysTheOthers(t *testing.T) {
 }
 
 // If the engine restarts or hangs, the container's probes do not fail.
-func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
-	for name, away := range map[string]func(d *device){
-		"it stops for a moment": func(d *device) {
+func TestAnUnavailableEngineFailsNoProbe(t *testing.T) {
+	for name, fail := range map[string]func(d *device){
+		"the engine restarts": func(d *device) {
 			d.fake.Fail("Exec", engine.ErrUnavailable)
 			d.fake.Fail("Exec", engine.ErrUnavailable)
 		},
-		"it is switched off for a minute": func(d *device) {
+		"the engine is off for a minute": func(d *device) {
 			d.fake.SetDown(true)
 			time.Sleep(time.Minute)
 			d.fake.SetDown(false)
 		},
-		"it hangs": func(d *device) {
+		"the engine hangs": func(d *device) {
 			d.fake.SetLatency(5 * time.Second)
 			time.Sleep(time.Minute)
 			d.fake.SetLatency(0)
@@ -152,17 +152,17 @@ func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 				c.ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
 				d.desire(1, p)
 				time.Sleep(10 * time.Second)
-				told := d.podChanges()
-				away(d)
+				changes := d.podChanges()
+				fail(d)
 				before := asked.Load()
 				time.Sleep(20 * time.Second)
 				st := d.wantPhase("app", corev1.PodRunning, "")
-				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.podChanges() != told {
+				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.podChanges() != changes {
 					t.Errorf("restarted %d times, ready %v, announced %d times, events %q", s.RestartCount, s.Ready,
-						d.podChanges()-told, d.reasons())
+						d.podChanges()-changes, d.reasons())
 				}
 				if n := asked.Load() - before; n < 20 || n > 42 {
-					t.Errorf("it was probed %d times in the 20 s after that", n)
+					t.Errorf("the container was probed %d times in the 20 s after that", n)
 				}
 			})
 		})
@@ -170,7 +170,7 @@ func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 }
 
 // As with the kubelet, a probe that cannot run is not a failed probe.
-func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
+func TestAProbeThatCannotRunIsNotAFailure(t *testing.T) {
 	full := errors.New("run a command in container: write exec session: no space left on device")
 	for name, c := range map[string]struct {
 		probe corev1.ProbeHandler
@@ -178,8 +178,8 @@ func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 		dies  bool
 	}{
 		"the card is too full to run a command": {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}, []error{full, full, full}, false},
-		"the port's name is unknown":            {corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("web")}}, nil, false},
-		"there is no such command":              {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"nothing"}}}, nil, true},
+		"the port has an unknown name":          {corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("web")}}, nil, false},
+		"the command does not exist":            {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"nothing"}}}, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -201,7 +201,7 @@ func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 				time.Sleep(time.Minute)
 				st := d.wantPhase("app", corev1.PodRunning, "")
 				if s := st.ContainerStatuses[0]; (s.RestartCount > 0) != c.dies {
-					t.Errorf("restarted %d times", s.RestartCount)
+					t.Errorf("the container was restarted %d times", s.RestartCount)
 				}
 				if !slices.Contains(d.reasons(), "Unhealthy") {
 					t.Errorf("events %q lack Unhealthy", d.reasons())
@@ -220,9 +220,9 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 		fails   string // the probe's error; empty if the probe succeeds
 		dies    bool
 	}{
-		"it listens everywhere":               {"0.0.0.0", false, "", false},
-		"it listens at the lost address only": {"192.0.2.7", false, "the device has no address: refused", false},
-		"its check fails":                     {"0.0.0.0", true, "HTTP probe failed with statuscode: 500", true},
+		"the program listens at all addresses":         {"0.0.0.0", false, "", false},
+		"the program listens only at the lost address": {"192.0.2.7", false, "the device has no address: refused", false},
+		"the check fails":                              {"0.0.0.0", true, "HTTP probe failed with statuscode: 500", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -238,17 +238,17 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 					case host != c.listens && c.listens != "0.0.0.0":
 						return nil, errors.New("refused")
 					}
-					ours, theirs := net.Pipe()
+					client, server := net.Pipe()
 					go func() {
-						_, _ = theirs.Read(make([]byte, 2048))
+						_, _ = server.Read(make([]byte, 2048))
 						code := "200 OK"
 						if c.sick && cut.Load() {
 							code = "500 Internal Server Error"
 						}
-						_, _ = theirs.Write([]byte("HTTP/1.1 " + code + "\r\nContent-Length: 0\r\n\r\n"))
-						_ = theirs.Close()
+						_, _ = server.Write([]byte("HTTP/1.1 " + code + "\r\nContent-Length: 0\r\n\r\n"))
+						_ = server.Close()
 					}()
-					return ours, nil
+					return client, nil
 				}
 				d.start()
 				p := makePod("app", "wait")
@@ -260,17 +260,17 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 				d.desire(1, p)
 				time.Sleep(20 * time.Second)
 				if n := len(d.messagesOf("Unhealthy")); n > 0 {
-					t.Fatalf("%d probes have failed with the cable in", n)
+					t.Fatalf("%d probes have failed while the cable is plugged in", n)
 				}
 				cut.Store(true)
 				time.Sleep(time.Minute)
 				st := d.wantPhase("app", corev1.PodRunning, "")
 				if n := st.ContainerStatuses[0].RestartCount; (n > 0) != c.dies {
-					t.Errorf("restarted %d times", n)
+					t.Errorf("the container was restarted %d times", n)
 				}
-				told := d.messagesOf("Unhealthy")
-				if (len(told) > 0) != (c.fails != "") || len(told) > 0 && !strings.Contains(told[0], c.fails) {
-					t.Errorf("it says %q", told)
+				messages := d.messagesOf("Unhealthy")
+				if (len(messages) > 0) != (c.fails != "") || len(messages) > 0 && !strings.Contains(messages[0], c.fails) {
+					t.Errorf("the messages are %q", messages)
 				}
 				d.end()
 			})
@@ -321,7 +321,7 @@ func TestProbeResultsSurviveARestartOfTheAgent(t *testing.T) {
 						t.Errorf("%s: ready %v, started %v, restarts %d; want ready %v", when, s.Ready, *s.Started, s.RestartCount, yes)
 					}
 				}
-				again := func() {
+				restart := func() {
 					d.end()
 					d.start()
 					time.Sleep(time.Second) // the first response after the restart takes longer
@@ -330,21 +330,21 @@ func TestProbeResultsSurviveARestartOfTheAgent(t *testing.T) {
 				time.Sleep(30 * time.Second)
 				want("at first", true)
 				booted.Store(true)
-				again()
+				restart()
 				want("after a restart of the agent", true)
 				time.Sleep(time.Minute)
 				want("a minute later", true)
 				broken.Store(true)
-				again()
+				restart()
 				want("before the probe fails", true)
 				time.Sleep(time.Minute)
-				want("when the probe has failed", false)
-				again()
+				want("after the probe has failed", false)
+				restart()
 				want("after another restart of the agent", false)
 				broken.Store(false)
 				time.Sleep(time.Minute)
-				want("when it has passed again", true)
-				again()
+				want("after the probe has passed again", true)
+				restart()
 				want("after the last restart of the agent", true)
 			})
 		})

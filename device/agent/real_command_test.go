@@ -51,7 +51,7 @@ func send(t *testing.T, a *requesttest.Stream, r wire.Request) {
 	select {
 	case a.Inputs <- r:
 	case end := <-a.End:
-		t.Fatalf("it has ended: %+v", end)
+		t.Fatalf("the request has ended: %+v", end)
 	case <-time.After(time.Minute):
 		t.Fatal("the input is not read")
 	}
@@ -79,7 +79,7 @@ func TestRealEngineServesRequests(t *testing.T) {
 
 		a := d.request(request(wire.RequestExec, "c2", "/tool print out then complain err then exit 5"))
 		if end := ends(t, a); a.Stdout() != "out\n" || a.Stderr() != "err\n" || end.ExitCode != 5 || end.Error != "" {
-			t.Errorf("a command says %q and %q, and ends with %+v", a.Stdout(), a.Stderr(), end)
+			t.Errorf("a command prints %q and %q, and ends with %+v", a.Stdout(), a.Stderr(), end)
 		}
 
 		r := request(wire.RequestExec, "c2", "/tool sum")
@@ -90,7 +90,7 @@ func TestRealEngineServesRequests(t *testing.T) {
 		}
 		send(t, a, wire.Request{Type: wire.RequestCloseStdin})
 		if end := ends(t, a); !strings.HasPrefix(a.Stdout(), "3000000 ") || end.Error != "" {
-			t.Errorf("of 3000000 bytes, it has read %q; %+v", a.Stdout(), end)
+			t.Errorf("of 3000000 bytes the command has read %q; %+v", a.Stdout(), end)
 		}
 
 		r = request(wire.RequestExec, "c2", "/tool size 123 45")
@@ -99,7 +99,7 @@ func TestRealEngineServesRequests(t *testing.T) {
 		send(t, a, wire.Request{Type: wire.RequestResize, Width: 80, Height: 24})
 		send(t, a, wire.Request{Type: wire.RequestResize, Width: 123, Height: 45})
 		if end := ends(t, a); a.Stdout() != "the terminal is 123 by 45\r\n" || end.ExitCode != 0 {
-			t.Errorf("a terminal says %q, and ends with %+v", a.Stdout(), end)
+			t.Errorf("a terminal prints %q, and ends with %+v", a.Stdout(), end)
 		}
 
 		r = request(wire.RequestExec, "c2", "/tool print "+marker+" then wait")
@@ -118,11 +118,11 @@ func TestRealEngineServesRequests(t *testing.T) {
 		send(t, a, wire.Request{Type: wire.RequestStdin,
 			Data: []byte("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")})
 		if end := ends(t, a); !strings.HasPrefix(a.Stdout(), "HTTP/1.1 200 OK") || end.Error != "" {
-			t.Errorf("the port says %q, and ends with %+v", a.Stdout(), end)
+			t.Errorf("the port returns %q, and ends with %+v", a.Stdout(), end)
 		}
 		a = d.request(wire.Request{Type: wire.RequestPortForward, Pod: string(p.UID), Port: 8081})
 		if end := ends(t, a); end.Error != "connection refused: nothing listens on port 8081" {
-			t.Errorf("another port ends with %+v", end)
+			t.Errorf("a port without a listener ends with %+v", end)
 		}
 
 		a = d.request(wire.Request{Type: wire.RequestUsage})

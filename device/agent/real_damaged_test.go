@@ -73,7 +73,7 @@ func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 		}
 		layer := layerOf(t, socket, tag.String())
 		if _, err := os.Stat(filepath.Join(layer, "diff")); err != nil {
-			t.Skip("its layers cannot be found here: ", err)
+			t.Skip("cannot find the image's layers: ", err)
 		}
 		must(t, os.RemoveAll(layer))
 		d.start()

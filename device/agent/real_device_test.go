@@ -51,7 +51,7 @@ func fakeChip(t *testing.T, root, name, label string, minor uint32, group int) {
 	}
 	dir := os.Getenv(testNodes)
 	if dir == "" {
-		t.Skip("making device nodes needs root")
+		t.Skip("device nodes can be made only by root")
 	}
 	class := filepath.Join(root, "sys/class/gpio", strings.TrimPrefix(name, "gpio"))
 	if err := os.MkdirAll(class, 0o755); err != nil {
@@ -106,15 +106,15 @@ func TestRealEngineGivesDevices(t *testing.T) {
 
 		user := int64(1000)
 		pods := []corev1.Pod{requesting("one", "gpiochip", "1", "write /dev/gpiochip0 x then wait"),
-			requesting("two", "gpiochip", "1", "write /dev/gpiochip1 x then wait"), makePod("stranger", "wait")}
+			requesting("two", "gpiochip", "1", "write /dev/gpiochip1 x then wait"), makePod("without-device", "wait")}
 		for i := range pods {
 			pods[i].UID = types.UID("uid-" + pods[i].Name + d.node)
 			pods[i].Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
 			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
 		}
 		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
-		d.await("all run, and can write to their devices", func() bool {
-			return ready(d.pod("one")) && ready(d.pod("two")) && ready(d.pod("stranger"))
+		d.await("all pods run and can write to their devices", func() bool {
+			return ready(d.pod("one")) && ready(d.pod("two")) && ready(d.pod("without-device"))
 		})
 		for _, c := range []struct {
 			pod, command, want string
@@ -122,7 +122,7 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		}{
 			{"one", "env FLOTILLA_GPIOCHIP", "/dev/gpiochip0", 0}, {"two", "env FLOTILLA_GPIOCHIP", "/dev/gpiochip1", 0},
 			{"one", "id", fmt.Sprint(group), 0}, {"one", "exists /dev/gpiochip1", "", 1}, {"two", "exists /dev/gpiochip0", "", 1},
-			{"stranger", "exists /dev/gpiochip0", "", 1},
+			{"without-device", "exists /dev/gpiochip0", "", 1},
 		} {
 			if got, code := d.exec(c.pod, strings.Fields(c.command)...); code != c.code || !strings.Contains(got, c.want) {
 				t.Errorf("%s: %s: %q, exit code %d; want %q, %d", c.pod, c.command, got, code, c.want, c.code)
@@ -134,12 +134,12 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		late := requesting("late", "gpiochip", "1", "wait")
 		late.UID = types.UID("uid-late" + d.node)
 		must(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: append(pods, late)}))
-		d.await("the pod that comes last is rejected", func() bool {
+		d.await("the last pod is rejected", func() bool {
 			st := d.pod("late")
 			return st != nil && st.Reason == "OutOfflotilla.dev/gpiochip"
 		})
 		if got, _ := d.exec("one", "env", "FLOTILLA_GPIOCHIP"); got != "/dev/gpiochip0" {
-			t.Errorf("after a restart of the agent it has %s", got)
+			t.Errorf("after a restart of the agent the pod has %s", got)
 		}
 
 		must(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h", Pods: []corev1.Pod{pods[1], late}}))
@@ -147,7 +147,7 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		heir.UID = types.UID("uid-heir" + d.node)
 		heir.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
 		must(t, d.agent.Store(wire.Desired{Generation: 4, Hub: "h", Pods: []corev1.Pod{pods[1], late, heir}}))
-		d.await("a returned device is given again", func() bool { return ready(d.pod("heir")) })
+		d.await("the next pod gets the released device", func() bool { return ready(d.pod("heir")) })
 
 		// The kernel gives the node of a running container's chip to another chip. No other
 		// container gets that node meanwhile.

@@ -41,12 +41,12 @@ func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 			return true
 		})
 		if !stopping {
-			t.Error("the stop was not observed")
+			t.Error("the test did not observe the stop")
 		}
 		time.Sleep(time.Second)
 		if st := d.pod("late"); st.Phase != corev1.PodFailed || st.Reason != "DeadlineExceeded" ||
 			st.ContainerStatuses[0].State.Terminated == nil {
-			t.Errorf("it ended as %+v", st)
+			t.Errorf("the pod's status is %+v", st)
 		}
 	})
 }
@@ -86,7 +86,7 @@ func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
 		c := d.pod("again").InitContainerStatuses[0]
 		if c.State.Terminated == nil || c.State.Terminated.Reason != "Completed" || c.ContainerID == first ||
 			c.ContainerID == "" {
-			t.Errorf("its init container is %+v, was %s", c, first)
+			t.Errorf("the init container is %+v, was %s", c, first)
 		}
 	})
 }

@@ -30,7 +30,7 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 		}
 		store(1, one, two)
 		d.await("the pods are ready", func() bool { return ready(d.pod("one")) && ready(d.pod("two")) })
-		one, two = debugged(debugged(one, "look", "c0", "wait"), "asks", "", "get http://127.0.0.1:8080/"),
+		one, two = debugged(debugged(one, "look", "c0", "wait"), "fetch", "", "get http://127.0.0.1:8080/"),
 			debugged(two, "look", "c0", "wait")
 		store(2, one, two)
 		state := func(pod string, i int) corev1.ContainerState {
@@ -39,11 +39,11 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 			}
 			return corev1.ContainerState{}
 		}
-		d.await("they run", func() bool {
+		d.await("the ephemeral containers run", func() bool {
 			return state("one", 0).Running != nil && state("two", 0).Running != nil && state("one", 1).Terminated != nil
 		})
 		if end := state("one", 1).Terminated; end.ExitCode != 0 {
-			t.Errorf("it does not reach its pod by 127.0.0.1: %+v", end)
+			t.Errorf("the ephemeral container does not reach its pod at 127.0.0.1: %+v", end)
 		}
 		ids := func() map[string]string {
 			out := map[string]string{}
@@ -65,7 +65,7 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 		}
 		d.end()
 		d.start()
-		d.await("the agent has adopted them", func() bool {
+		d.await("the agent has adopted the containers", func() bool {
 			return state("one", 0).Running != nil &&
 				state("two", 0).Running != nil
 		})
@@ -79,12 +79,12 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 			if err := d.eng.Stop(t.Context(), ids()["two/c0"], 0); err != nil {
 				t.Fatal(err)
 			}
-			d.await("it has been restarted", func() bool {
+			d.await("the target has been restarted", func() bool {
 				st := d.pod("two")
 				return ready(st) && st.ContainerStatuses[0].RestartCount == restarts
 			})
 		}
-		d.await("it has ended with its target", func() bool { return state("two", 0).Terminated != nil })
+		d.await("the ephemeral container has ended with its target", func() bool { return state("two", 0).Terminated != nil })
 		store(3, deletedPod(one, 5), deletedPod(two, 5))
 		d.await("the pods are gone", func() bool { return d.pod("one") == nil && d.pod("two") == nil && len(d.list()) == 0 })
 	})

@@ -68,10 +68,10 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
 		}
 		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
-		d.await("all are ready", func() bool {
+		d.await("all pods are ready", func() bool {
 			return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !ready(d.pod(p.Name)) })
 		})
-		said := func(pod, container string) string {
+		output := func(pod, container string) string {
 			out := probe.Limited{Max: 1 << 16}
 			for _, c := range d.list() {
 				if c.Labels[plan.LabelPodName] == pod && c.Labels[plan.LabelContainer] == container && c.State == engine.Running {
@@ -93,9 +93,9 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 			{"host", "c0", "# Kubernetes-managed hosts file (host network).\n" + string(device) + entries},
 			{"none", "c0", resolv}, {"none", "c1", resolv}, {"one", "c0", resolv},
 		} {
-			d.await(c.pod+"/"+c.container+" says something", func() bool { return said(c.pod, c.container) != "" })
-			if got := said(c.pod, c.container); got != c.want {
-				t.Errorf("%s/%s says %q, want %q", c.pod, c.container, got, c.want)
+			d.await(c.pod+"/"+c.container+" prints output", func() bool { return output(c.pod, c.container) != "" })
+			if got := output(c.pod, c.container); got != c.want {
+				t.Errorf("%s/%s prints %q, want %q", c.pod, c.container, got, c.want)
 			}
 		}
 		if got, _ := os.ReadFile(own); string(got) != "its own\n" {
@@ -111,23 +111,23 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		}
 		must(t, (&volume.Disk{Root: d.dir, Memory: filepath.Join(d.dir, "volatile")}).Clean(pods[0].UID))
 		d.start()
-		d.await("it runs again", func() bool {
+		d.await("the pod runs again", func() bool {
 			st := d.pod("names")
 			return ready(st) && st.ContainerStatuses[0].RestartCount > 0 && st.ContainerStatuses[1].RestartCount > 0
 		})
 		for _, c := range []string{"c0", "c1"} {
-			d.await(c+" says something again", func() bool { return said("names", c) != "" })
-			if got, want := said("names", c), managed+ip("names")+"\tnames\n"; got != want {
-				t.Errorf("%s says %q, want %q", c, got, want)
+			d.await(c+" prints output again", func() bool { return output("names", c) != "" })
+			if got, want := output("names", c), managed+ip("names")+"\tnames\n"; got != want {
+				t.Errorf("%s prints %q, want %q", c, got, want)
 			}
 		}
 		must(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h"}))
-		d.await("all has gone", func() bool { return len(d.list()) == 0 && len(d.agent.disk.Pods()) == 0 })
+		d.await("all pods are gone", func() bool { return len(d.list()) == 0 && len(d.agent.disk.Pods()) == 0 })
 		b, err := os.ReadFile("/proc/self/mountinfo")
 		must(t, err)
 		for line := range strings.Lines(string(b)) { // other tests mount directories too
 			if strings.Contains(line, d.dir+"/") && strings.Contains(line, "/.etc ") {
-				t.Errorf("a mount is left over: %s", line)
+				t.Errorf("a mount is left: %s", line)
 			}
 		}
 	})

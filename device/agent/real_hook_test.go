@@ -39,14 +39,14 @@ func TestRealEngineRunsHooks(t *testing.T) {
 		}
 		d.await("the pod is ready", func() bool { return ready(d.pod("hooks")) })
 		if !there("started") {
-			t.Error("ready before the end of its postStart hook")
+			t.Error("the pod was ready before the end of its postStart hook")
 		}
 		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{deletedPod(p, 60)}}); err != nil {
 			t.Fatal(err)
 		}
 		d.await("the pod is gone", func() bool { return d.pod("hooks") == nil })
 		if !there("stopped") {
-			t.Error("gone without its preStop hook")
+			t.Error("the pod has gone without its preStop hook")
 		}
 
 		// a pod with a failing hook and an HTTP hook
@@ -54,8 +54,8 @@ func TestRealEngineRunsHooks(t *testing.T) {
 		p.UID = types.UID("uid-failing-" + d.node)
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: execHook("/tool", "no-such-command")}
-		q := makePod("asked", "serve :8080")
-		q.UID = types.UID("uid-asked-" + d.node)
+		q := makePod("requests", "serve :8080")
+		q.UID = types.UID("uid-requests-" + d.node)
 		q.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
 		if err := d.agent.Store(wire.Desired{Generation: 3, Hub: "h", Pods: []corev1.Pod{p, q}}); err != nil {
 			t.Fatal(err)
@@ -65,7 +65,7 @@ func TestRealEngineRunsHooks(t *testing.T) {
 			return st != nil && st.ContainerStatuses != nil && st.ContainerStatuses[0].State.Terminated != nil
 		})
 		d.await("the pod has received its hook's request", func() bool {
-			st := d.pod("asked")
+			st := d.pod("requests")
 			return ready(st) || st != nil && st.ContainerStatuses != nil && st.ContainerStatuses[0].RestartCount > 0
 		})
 	})

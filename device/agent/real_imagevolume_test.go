@@ -42,7 +42,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 					{Name: "v", MountPath: "/one", SubPath: "etc/group"}}}}
 			return p
 		}
-		said := func(name string) string {
+		output := func(name string) string {
 			list, err := d.eng.Containers(t.Context(), plan.LabelPodUID+"=uid-"+name+"-"+d.node)
 			must(t, err)
 			var out strings.Builder
@@ -60,10 +60,10 @@ func TestRealEngineMountsImages(t *testing.T) {
 		images := filepath.Join(d.dir, "images")
 		must(t, os.MkdirAll(filepath.Join(images, ".new-"+id, "half"), 0o700))
 		state := StateDirID(d.dir)
-		left, err := d.eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12],
+		reader, err := d.eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12],
 			Image: enginetest.ToolImage, Labels: map[string]string{volume.LabelImageOf: state}})
 		must(t, err)
-		t.Cleanup(func() { _ = d.eng.Remove(context.Background(), left) })
+		t.Cleanup(func() { _ = d.eng.Remove(context.Background(), reader) })
 		d.start()
 
 		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{
@@ -71,15 +71,15 @@ func TestRealEngineMountsImages(t *testing.T) {
 			pod("runner", "wait")}}))
 		ended("reader", corev1.PodSucceeded)
 		group := "root:x:0:\napp:x:1000:\n"
-		if got, want := said("reader"), group+group+group; !strings.HasSuffix(got, want) {
-			t.Errorf("it says %q", got)
+		if got, want := output("reader"), group+group+group; !strings.HasSuffix(got, want) {
+			t.Errorf("the container prints %q", got)
 		} else if got := strings.Fields(strings.TrimSuffix(got, want)); !slices.Equal(got,
 			[]string{"data", "etc", "tar", "tmp", "tool", "volume"}) {
-			t.Errorf("there is %q", got)
+			t.Errorf("the image's files are %q", got)
 		}
-		d.await("the second one runs", func() bool { return ready(d.pod("runner")) })
+		d.await("the second pod runs", func() bool { return ready(d.pod("runner")) })
 		if got := namesIn(images); !slices.Equal(got, []string{id}) {
-			t.Errorf("there are the copies %q", got)
+			t.Errorf("the image copies are %q", got)
 		}
 		if list, err := d.eng.Containers(t.Context(), volume.LabelImageOf+"="+state); err != nil || len(list) != 0 {
 			t.Errorf("containers that read images are left: %v, %v", list, err)
@@ -89,11 +89,11 @@ func TestRealEngineMountsImages(t *testing.T) {
 		ended("intruder", corev1.PodFailed)
 		d.end()
 		d.start()
-		d.await("the second one still runs", func() bool { return ready(d.pod("runner")) })
+		d.await("the second pod still runs", func() bool { return ready(d.pod("runner")) })
 		if got := namesIn(images); !slices.Equal(got, []string{id}) {
-			t.Errorf("after a restart of the agent there are the copies %q", got)
+			t.Errorf("after a restart of the agent the image copies are %q", got)
 		}
 		must(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h"}))
-		d.await("the copy is gone with its last pod", func() bool { return len(namesIn(images)) == 0 })
+		d.await("the copy is removed with its last pod", func() bool { return len(namesIn(images)) == 0 })
 	})
 }

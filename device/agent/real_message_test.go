@@ -33,7 +33,7 @@ func TestRealEngineShowsTerminationMessages(t *testing.T) {
 		for i, want := range []string{"bye", "somebody", "no-such-file", "there"} {
 			s := d.pod("last").ContainerStatuses[i].State.Terminated
 			if s == nil || !strings.Contains(s.Message, want) {
-				t.Errorf("container %d says %+v, want %q", i, s, want)
+				t.Errorf("the state of container %d is %+v, want the message %q", i, s, want)
 			}
 		}
 	})

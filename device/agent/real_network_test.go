@@ -14,7 +14,7 @@ import (
 
 // While the agent is off, another client restarts all containers of the device, the sandbox last.
 // So the others run in the old network.
-func TestRealEngineNetworkThatWasRestartedUnderItsPod(t *testing.T) {
+func TestRealEngineReplacesContainersInAnOldNetwork(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
@@ -35,7 +35,7 @@ func TestRealEngineNetworkThatWasRestartedUnderItsPod(t *testing.T) {
 			return out
 		}
 		if n := networks(); len(n) != 3 || n[""] == "" || n["c0"] != n[""] || n["c1"] != n[""] {
-			t.Fatalf("they are in the networks %q", n)
+			t.Fatalf("the containers are in the networks %q", n)
 		}
 		d.end()
 		for _, c := range d.list() {
@@ -49,10 +49,10 @@ func TestRealEngineNetworkThatWasRestartedUnderItsPod(t *testing.T) {
 			}
 		}
 		if n := networks(); len(n) != 3 || n["c0"] == n[""] || n["c1"] == n[""] {
-			t.Fatalf("after the restart they are in the networks %q", n)
+			t.Fatalf("after the restart the containers are in the networks %q", n)
 		}
 		d.start()
-		d.await("both are in the pod's network again", func() bool {
+		d.await("both containers are in the pod's network again", func() bool {
 			st, n := d.pod("two"), networks()
 			return ready(st) && len(n) == 3 && n["c0"] == n[""] && n["c1"] == n[""] &&
 				st.ContainerStatuses[0].RestartCount == 1 && st.ContainerStatuses[1].RestartCount == 1

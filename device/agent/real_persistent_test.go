@@ -42,9 +42,9 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 			d.await(name+" ends", func() bool { st := d.pod(name); return st != nil && st.Phase == phase })
 		}
 		claim := wire.Volume{UID: "data-uid", Namespace: "default", Claim: "data"}
-		tell([]wire.Volume{claim}, pod("writer", false, "write", "/v/f", "kept", "then", "write", "/sub/g", "too"))
+		tell([]wire.Volume{claim}, pod("writer", false, "write", "/v/f", "data", "then", "write", "/sub/g", "too"))
 		ended("writer", corev1.PodSucceeded)
-		d.await("the hub is told that the volume is there", func() bool {
+		d.await("the agent reports the volume", func() bool {
 			got := d.agent.Status().Volumes
 			return len(got) == 1 && got[0] == wire.VolumeState{UID: "data-uid"}
 		})
@@ -60,12 +60,12 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 		ended("intruder", corev1.PodFailed)
 
 		path := filepath.Join(d.dir, volume.PersistentDir, "data-uid")
-		kept, err := os.ReadFile(filepath.Join(path, "f"))
-		if err != nil || string(kept) != "kept" {
-			t.Errorf("it holds %q: %v", kept, err)
+		data, err := os.ReadFile(filepath.Join(path, "f"))
+		if err != nil || string(data) != "data" {
+			t.Errorf("the volume's file is %q: %v", data, err)
 		}
 		tell([]wire.Volume{{UID: "data-uid", Remove: true}})
-		d.await("the data is gone, and the hub is told", func() bool {
+		d.await("the data is removed, and the agent reports no volume", func() bool {
 			_, err := os.Lstat(path)
 			got := d.agent.Status().Volumes
 			return os.IsNotExist(err) && len(got) == 1 && got[0].Gone

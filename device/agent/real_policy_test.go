@@ -141,7 +141,7 @@ func (d *realDevice) desire(generation int64, pods ...corev1.Pod) {
 }
 
 // pauseImage is an image with only the sandbox's program; the label distinguishes two such images.
-func pauseImage(t *testing.T, what string) v1.Image {
+func pauseImage(t *testing.T, label string) v1.Image {
 	t.Helper()
 	program, err := pause.Program(runtime.GOARCH)
 	if err != nil {
@@ -149,7 +149,7 @@ func pauseImage(t *testing.T, what string) v1.Image {
 	}
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	for name, body := range map[string][]byte{"pause": program, "what": []byte(what)} {
+	for name, body := range map[string][]byte{"pause": program, "label": []byte(label)} {
 		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(body)), Mode: 0o755}); err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func pauseImage(t *testing.T, what string) v1.Image {
 
 // With a real engine and a real registry, a tag moves from a signed to an unsigned image after the
 // signature check and before the pull. The signed image runs.
-func TestRealEngineRunsWhatIsSigned(t *testing.T) {
+func TestRealEngineRunsTheSignedImage(t *testing.T) {
 	t.Parallel()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -242,14 +242,14 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 		d.desire(1, pod)
 		d.await("the signed image runs", func() bool { return ready(d.pod("web")) })
 		if got := d.list(); len(got) != 1 || got[0].Image != pinned || !moved.Load() {
-			t.Errorf("runs %+v, want %s; the tag has moved: %v", got, pinned, moved.Load())
+			t.Errorf("the status is %+v, want the image %s; the tag has moved: %v", got, pinned, moved.Load())
 		}
 
-		other := pod.DeepCopy()
-		other.Name, other.UID = "evil", k8stypes.UID("uid-evil-"+d.node)
-		other.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways // pull the tag's present image
-		d.desire(2, pod, *other)
-		d.await("the image that is not signed waits", func() bool {
+		unsigned := pod.DeepCopy()
+		unsigned.Name, unsigned.UID = "evil", k8stypes.UID("uid-evil-"+d.node)
+		unsigned.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways // pull the tag's present image
+		d.desire(2, pod, *unsigned)
+		d.await("the pod with the unsigned image waits", func() bool {
 			st := d.pod("evil")
 			return st != nil && len(st.ContainerStatuses) == 1 && st.ContainerStatuses[0].State.Waiting != nil &&
 				st.ContainerStatuses[0].State.Waiting.Reason == "SignatureValidationFailed"

@@ -46,10 +46,10 @@ func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
 		d.start()
 		d.await("the next agent has adopted the pod", func() bool { return ready(d.pod("web")) })
 		if list := d.list(); len(list) != 3 {
-			t.Errorf("there are %d containers: %+v", len(list), list)
+			t.Errorf("the engine has %d containers: %+v", len(list), list)
 		}
 		must(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h"}))
-		d.await("nothing is left", func() bool { return len(d.list()) == 0 })
+		d.await("no container is left", func() bool { return len(d.list()) == 0 })
 	})
 }
 
@@ -85,7 +85,7 @@ func TestRealEngineRestartsAPausedContainerByItsLivenessProbe(t *testing.T) {
 		}
 		if _, _, err := d.agent.running(t.Context(), pods[2].UID, "c0"); err == nil ||
 			!strings.Contains(err.Error(), "is paused") {
-			t.Errorf("a command in it: %v", err)
+			t.Errorf("a command in the restarted container: %v", err)
 		}
 	})
 }

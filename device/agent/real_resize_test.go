@@ -35,7 +35,7 @@ func TestRealEngineResizesAPod(t *testing.T) {
 		}
 		holds := func(kernel ...string) {
 			t.Helper()
-			d.await("it has its requested resources", func() bool {
+			d.await("the pod has its requested resources", func() bool {
 				st := d.pod("sized")
 				if !ready(st) || st.ObservedGeneration != generation {
 					return false
@@ -84,7 +84,7 @@ func TestRealEngineResizesAPod(t *testing.T) {
 				strings.Contains(shown(*st), "PodResizeInProgress=True Error: cannot decrease memory limits")
 		})
 		if got := d.kernel("c0"); got != "memory 45Mi cpu 3000" {
-			t.Errorf("then the kernel's limits are %s", got)
+			t.Errorf("after the refusal the kernel's limits are %s", got)
 		}
 		want(withResources(withResources(p, 0, "20m/30m 35Mi/40Mi"), 1, "30m/40m 35Mi/60Mi"))
 		holds("memory 40Mi cpu 3000", "memory 60Mi cpu 4000")

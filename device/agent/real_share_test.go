@@ -56,7 +56,7 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 		if err := d.eng.Stop(t.Context(), ids["share/c0"], 0); err != nil {
 			t.Fatal(err)
 		}
-		d.await("it has been restarted", func() bool {
+		d.await("the container has been restarted", func() bool {
 			st := d.pod("share")
 			return ready(st) &&
 				st.ContainerStatuses[0].RestartCount == 1

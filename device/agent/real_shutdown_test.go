@@ -30,10 +30,10 @@ func TestRealEngineStopsPodsBeforeTheDeviceGoesDown(t *testing.T) {
 			t.Errorf("%s is %s", d.list()[i].Name, d.list()[i].State)
 		}
 		if st := d.pod("two"); st.Reason != "Terminated" || ready(st) {
-			t.Errorf("the pod says %s, %+v", st.Reason, st.Conditions)
+			t.Errorf("the pod's status is %s, %+v", st.Reason, st.Conditions)
 		}
 		d.end()
 		d.start()
-		d.await("the next agent runs them again", func() bool { return ready(d.pod("one")) && ready(d.pod("two")) })
+		d.await("the next agent runs the pods again", func() bool { return ready(d.pod("one")) && ready(d.pod("two")) })
 	})
 }

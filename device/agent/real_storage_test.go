@@ -40,7 +40,7 @@ func TestRealEngineEvictsPodsOverTheirStorageLimit(t *testing.T) {
 			}
 		}
 		if st := d.pod("keeps"); st.Phase != corev1.PodRunning {
-			t.Errorf("keeps: %s %s %s", st.Phase, st.Reason, st.Message)
+			t.Errorf("the pod within its limits is %s %s %s", st.Phase, st.Reason, st.Message)
 		}
 	})
 }

@@ -38,7 +38,7 @@ var onePodman sync.Mutex
 // test mostly waits for its engine.
 func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 	if testing.Short() {
-		t.Skip("not with a real engine: -short")
+		t.Skip("tests with a real engine do not run with -short")
 	}
 	for _, e := range []struct{ name, env, socket string }{
 		{"docker", "DOCKER_SOCK", "/var/run/docker.sock"},
@@ -183,7 +183,7 @@ func (d *realDevice) pod(name string) *corev1.PodStatus {
 }
 
 // await waits until a condition is true.
-func (d *realDevice) await(what string, ok func() bool) {
+func (d *realDevice) await(condition string, ok func() bool) {
 	d.t.Helper()
 	end := time.Now().Add(3 * time.Minute)
 	for !ok() {
@@ -193,7 +193,7 @@ func (d *realDevice) await(what string, ok func() bool) {
 				pods = append(pods, fmt.Sprintf("%s %s %s: %v %v", p.Name, p.Status.Phase, p.Status.Reason,
 					p.Status.InitContainerStatuses, p.Status.ContainerStatuses))
 			}
-			d.t.Fatalf("not so within 3 min: %s; pods: %s", what, strings.Join(pods, "\n"))
+			d.t.Fatalf("not true within 3 min: %s; pods: %s", condition, strings.Join(pods, "\n"))
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -261,11 +261,11 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		d.await("the pod is ready", func() bool { return ready(d.pod("whole")) })
 		st := d.pod("whole")
 		if st.PodIP == "" {
-			t.Error("it has no address")
+			t.Error("the pod has no address")
 		}
 		conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", c.Ports[0].HostPort), 5*time.Second)
 		if err != nil {
-			t.Errorf("its host port: %v", err)
+			t.Errorf("connect to the host port: %v", err)
 		} else {
 			_ = conn.Close()
 		}
@@ -276,7 +276,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 			t.Fatal(err)
 		}
 		file := filepath.Join(d.dir, "volatile", "pods", string(p.UID), "conf", "colour")
-		d.await("the file is green", func() bool { b, _ := os.ReadFile(file); return string(b) == "green" })
+		d.await("the file has the new value green", func() bool { b, _ := os.ReadFile(file); return string(b) == "green" })
 		var web string
 		for _, x := range d.list() {
 			if x.Labels[plan.LabelContainer] == "c0" {
@@ -301,7 +301,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		d.await("the pod is ready again", func() bool { return ready(d.pod("whole")) })
 		for _, x := range d.list() {
 			if !before[x.ID] {
-				t.Errorf("container %s is new", x.Name)
+				t.Errorf("a restart of the agent replaced container %s", x.Name)
 			}
 		}
 
@@ -309,7 +309,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		if err := d.eng.Stop(t.Context(), web, 0); err != nil {
 			t.Fatal(err)
 		}
-		d.await("it has been restarted", func() bool {
+		d.await("the container has been restarted", func() bool {
 			st := d.pod("whole")
 			return ready(st) && st.ContainerStatuses[0].RestartCount == 1
 		})

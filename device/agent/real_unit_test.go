@@ -111,7 +111,7 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 		"MemoryDenyWriteExecute": "yes", "RestrictRealtime": "yes",
 		"LockPersonality": "yes", "SystemCallArchitectures": "native"} {
 		if got := strings.Join(setting(unit, name), " "); got != want {
-			return nil, fmt.Errorf("the unit says %s=%s, and this test restricts %s", name, got, want)
+			return nil, fmt.Errorf("the unit has %s=%s, but this test restricts %s", name, got, want)
 		}
 	}
 	argument := func(i int) unix.SockFilter { return unix.SockFilter{Code: load, K: uint32(16 + 8*i)} }
@@ -129,7 +129,7 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 		known := map[string]uint32{"AF_UNIX": unix.AF_UNIX, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6,
 			"AF_NETLINK": unix.AF_NETLINK}
 		if known[name] == 0 {
-			return nil, fmt.Errorf("RestrictAddressFamilies=%s is not known here", name)
+			return nil, fmt.Errorf("RestrictAddressFamilies=%s is unknown to this test", name)
 		}
 		body = append(body, unix.SockFilter{Code: equal, K: known[name], Jt: uint8(len(families) - i)})
 	}
@@ -215,7 +215,7 @@ func systemCalls(names []string) ([]uint32, error) {
 // The other tests prove nothing about the unit if its restrictions are not in force.
 func TestTheUnitsPrivilegesAreInForce(t *testing.T) {
 	if os.Getenv(underUnit) == "" {
-		t.Skip("this needs root, setpriv and amd64")
+		t.Skip("the test needs root, setpriv and amd64")
 	}
 	refused := map[string]func() error{
 		"make a namespace of host names": func() error { return unix.Unshare(unix.CLONE_NEWUTS) },
@@ -233,21 +233,21 @@ func TestTheUnitsPrivilegesAreInForce(t *testing.T) {
 			return nil
 		}
 	}
-	for what, try := range refused {
+	for action, try := range refused {
 		if err := try(); err == nil {
-			t.Errorf("could %s", what)
+			t.Errorf("the unit's restrictions allow to %s", action)
 		}
 	}
 	unit, err := os.ReadFile("../../firmware-configs/systemd/flotilla-device.service")
 	must(t, err)
-	left := 0
+	capabilities := 0
 	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
 		has, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, c, 0, 0, 0, 0)
 		if errno == 0 && has == 1 {
-			left++
+			capabilities++
 		}
 	}
-	if set := setting(unit, "CapabilityBoundingSet"); left > len(set) {
-		t.Errorf("%d capabilities are left, and the unit leaves %d: %q", left, len(set), set)
+	if set := setting(unit, "CapabilityBoundingSet"); capabilities > len(set) {
+		t.Errorf("the process has %d capabilities, the unit allows %d: %q", capabilities, len(set), set)
 	}
 }

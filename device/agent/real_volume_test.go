@@ -99,19 +99,19 @@ func TestRealEngineMountsOnlyCheckedPaths(t *testing.T) {
 				if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}}); err != nil {
 					t.Fatal(err)
 				}
-				generation, told := int64(1), time.Now()
+				generation, sent := int64(1), time.Now()
 				d.await("every container runs", func() bool {
-					if time.Since(told) > time.Second { // a new desired state retries failed mounts at once
-						generation, told = generation+1, time.Now()
+					if time.Since(sent) > time.Second { // a new desired state retries failed mounts at once
+						generation, sent = generation+1, time.Now()
 						must(t, d.agent.Store(wire.Desired{Generation: generation, Hub: "h", Pods: []corev1.Pod{p}}))
 					}
 					return ready(d.pod("evil"))
 				})
 				if got := names(t, out); !slices.Equal(got, []string{"below", "canary"}) {
-					t.Errorf("the outside directory has %v now", got)
+					t.Errorf("a container has changed the outside directory: %v", got)
 				}
 				if got := names(t, filepath.Join(out, "below")); len(got) > 0 {
-					t.Errorf("and below it %v", got)
+					t.Errorf("a container has changed files below the outside directory: %v", got)
 				}
 			})
 		})
@@ -174,8 +174,8 @@ func TestRealEngineSecretsArePrivate(t *testing.T) {
 		if must(t, unix.Statfs(pods+"/m", &st)); uint64(st.Blocks)*uint64(st.Bsize) != 1<<20 {
 			t.Errorf("the volume in memory has %d blocks of %d, want 1 MiB", st.Blocks, st.Bsize)
 		}
-		if left := names(t, d.agent.disk.Binds()); len(left) > 0 {
-			t.Errorf("binds are left: %v", left)
+		if binds := names(t, d.agent.disk.Binds()); len(binds) > 0 {
+			t.Errorf("binds are left: %v", binds)
 		}
 	})
 }

@@ -65,8 +65,8 @@ func (a *Agent) reclaimFirst(short []shortage) {
 	maxGrace := new(time.Duration)
 	if short[0].due == hardware.SoftDue {
 		if maxGrace = nil; a.limits().MaxGrace > 0 {
-			most := a.limits().MaxGrace
-			maxGrace = &most
+			limit := a.limits().MaxGrace
+			maxGrace = &limit
 		}
 	}
 	short[0].do(maxGrace, func(found bool) {

@@ -24,27 +24,27 @@ import (
 	"flotilla.dev/shared/policy/policytest"
 )
 
-func TestUnderMemoryPressureTheRightPodIsEvicted(t *testing.T) {
+func TestUnderMemoryPressureAPodAboveItsRequestIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		hog := func(_ engine.Spec, _ int) enginetest.Play { return enginetest.Play{MemoryBytes: 200 << 20} }
 		d.fake.AddImage("hog", 1, hog)
-		best, asked := makePod("best-effort", ""), requestingPod("asked", "100m", "64Mi")
-		for _, p := range []*corev1.Pod{&best, &asked} {
+		best, requested := makePod("best-effort", ""), requestingPod("requested", "100m", "64Mi")
+		for _, p := range []*corev1.Pod{&best, &requested} {
 			p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "hog", corev1.PullNever
 		}
-		d.desire(1, best, asked)
+		d.desire(1, best, requested)
 		time.Sleep(5 * time.Second)
 		d.board.set(func(b *board) { b.stats.Memory = hardware.Amount{Available: 10 << 20, Capacity: 2 << 30} })
 		time.Sleep(15 * time.Second)
 		st := d.wantPhase("best-effort", corev1.PodFailed, "Evicted")
 		if st.Message != "The node was low on resource: memory. Container c0 was using 200Mi, request is 0, has larger consumption of memory. " {
-			t.Errorf("it was evicted with %q", st.Message)
+			t.Errorf("the pod was evicted with %q", st.Message)
 		}
 		if c := condition(st, corev1.DisruptionTarget); c.Status != corev1.ConditionTrue ||
 			c.Reason != corev1.PodReasonTerminationByKubelet || c.Message != st.Message {
-			t.Errorf("a Job's podFailurePolicy finds %+v in it", c)
+			t.Errorf("the condition DisruptionTarget is %+v", c)
 		}
-		d.wantPhase("asked", corev1.PodRunning, "")
+		d.wantPhase("requested", corev1.PodRunning, "")
 		pressure := func() corev1.ConditionStatus {
 			for _, c := range d.agent.Status().Status.Conditions {
 				if c.Type == corev1.NodeMemoryPressure {
@@ -59,13 +59,13 @@ func TestUnderMemoryPressureTheRightPodIsEvicted(t *testing.T) {
 		d.board.set(func(b *board) { b.stats.Memory.Available = 1 << 30 })
 		time.Sleep(10 * time.Minute)
 		if s := pressure(); s != corev1.ConditionFalse {
-			t.Errorf("10 minutes after it was last seen MemoryPressure is %s", s)
+			t.Errorf("10 minutes after the last shortage MemoryPressure is %s", s)
 		}
-		d.wantPhase("asked", corev1.PodRunning, "")
+		d.wantPhase("requested", corev1.PodRunning, "")
 	})
 }
 
-func TestWhichPodIsEvictedForAShortage(t *testing.T) {
+func TestVictim(t *testing.T) {
 	const mi = 1 << 20
 	pod := func(name string, priority int32, request string, usage int64) Candidate {
 		p := makePod(name, "")
@@ -76,12 +76,12 @@ func TestWhichPodIsEvictedForAShortage(t *testing.T) {
 		return candidate(&p, corev1.ResourceMemory, usage)
 	}
 	for name, all := range map[string][2]Candidate{ // the first pod of each pair is evicted
-		"usage above the request, despite a higher priority":    {pod("over", 1000, "10Mi", 11*mi), pod("within", 0, "500Mi", 400*mi)},
-		"of two above their request the lower priority":         {pod("low", 0, "10Mi", 11*mi), pod("high", 1000, "10Mi", 200*mi)},
-		"at the same priority the larger excess":                {pod("more", 5, "10Mi", 30*mi), pod("less", 5, "100Mi", 110*mi)},
-		"the lower priority, although the other has no request": {pod("burstable", 0, "10Mi", 300*mi), pod("best-effort", 1000, "", mi)},
-		"without a request the whole usage is excess":           {pod("best-effort", 0, "", 20*mi), pod("burstable", 0, "10Mi", 20*mi)},
-		"within their requests the lower priority":              {pod("low", 0, "500Mi", 10*mi), pod("high", 1000, "500Mi", 400*mi)},
+		"usage above the request, despite a higher priority":        {pod("over", 1000, "10Mi", 11*mi), pod("within", 0, "500Mi", 400*mi)},
+		"the lower priority of two pods above their request":        {pod("low", 0, "10Mi", 11*mi), pod("high", 1000, "10Mi", 200*mi)},
+		"the larger excess at the same priority":                    {pod("more", 5, "10Mi", 30*mi), pod("less", 5, "100Mi", 110*mi)},
+		"the lower priority, although the other pod has no request": {pod("burstable", 0, "10Mi", 300*mi), pod("best-effort", 1000, "", mi)},
+		"a pod without a request, whose whole usage is excess":      {pod("best-effort", 0, "", 20*mi), pod("burstable", 0, "10Mi", 20*mi)},
+		"the lower priority of two pods within their requests":      {pod("low", 0, "500Mi", 10*mi), pod("high", 1000, "500Mi", 400*mi)},
 	} {
 		for _, order := range [][]Candidate{{all[0], all[1]}, {all[1], all[0]}} {
 			if v, ok := Victim(order); !ok || v.Pod.Name != all[0].Pod.Name {
@@ -110,7 +110,7 @@ func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, pulled := range []string{"old:1", "shared:1", "model:1"} {
 			if _, ok, _ := d.fake.HasImage(context.Background(), pulled); !ok {
-				t.Fatalf("%s was not pulled, or was removed without need", pulled)
+				t.Fatalf("image %s is missing, want it pulled and not removed", pulled)
 			}
 		}
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
@@ -118,7 +118,7 @@ func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 		for image, stays := range map[string]bool{"old:1": false, "owners:1": true, "shared:1": true, "model:1": true,
 			enginetest.ToolImage: true} {
 			if _, ok, _ := d.fake.HasImage(context.Background(), image); ok != stays {
-				t.Errorf("%s is there: %v, want %v", image, ok, stays)
+				t.Errorf("image %s is present: %v, want %v", image, ok, stays)
 			}
 		}
 		d.wantPhase("web", corev1.PodRunning, "")
@@ -131,8 +131,8 @@ func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 	const repository = "registry.example.org/"
 	model, web, old := repository+"model@"+digestOf("b"), repository+"web@"+digestOf("b"), repository+"old@"+digestOf("b")
-	for name, tag := range map[string]string{"its pod names the digest": "@" + digestOf("b"),
-		"its signature was verified": ":1"} {
+	for name, tag := range map[string]string{"the pod names the digest": "@" + digestOf("b"),
+		"the signature was verified": ":1"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				d.end()
@@ -153,9 +153,9 @@ func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 				needs := imagePod("needs", func(p *corev1.Pod) {
 					p.Spec.Volumes[0].Image.Reference, p.Spec.Containers[0].Image = repository+"model"+tag, repository+"web"+tag
 				})
-				gone := makePod("gone", "exit 0")
-				gone.Spec.Containers[0].Image = repository + "old" + tag
-				d.desire(1, needs, gone)
+				ended := makePod("ended", "exit 0")
+				ended.Spec.Containers[0].Image = repository + "old" + tag
+				d.desire(1, needs, ended)
 				time.Sleep(15 * time.Second)
 				wrong := makePod("wrong", "wait") // a pod with an invalid image name
 				wrong.Spec.Containers[0].Image = "../../containers/json"
@@ -166,7 +166,7 @@ func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 				time.Sleep(15 * time.Second)
 				for image, stays := range map[string]bool{model: true, web: true, old: false} {
 					if _, ok, _ := d.fake.HasImage(context.Background(), image); ok != stays {
-						t.Errorf("%s is there: %v, want %v", image, ok, stays)
+						t.Errorf("image %s is present: %v, want %v", image, ok, stays)
 					}
 				}
 			})
@@ -203,12 +203,12 @@ func TestUnderDiskPressureAnEngineFailureEvictsNoPod(t *testing.T) {
 		fault func(d *device)
 		until time.Duration
 	}{
-		"it stops before it lists the images":       {func(d *device) { d.fake.Fail("Images", fmt.Errorf("list images: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it stops before it looks up needed images": {func(d *device) { d.fake.Fail("HasImage", fmt.Errorf("look for image: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it stops while it removes an image":        {func(d *device) { d.fake.Fail("RemoveImage", fmt.Errorf("remove image: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it hangs at an ended container":            {func(d *device) { d.end(); d.engine = hangingRemove{d.fake}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
-		"it hangs at nine ended containers":         {func(d *device) { d.end(); d.engine = hangingRemove{d.fake}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
-		"it is paused before it lists the images": {func(d *device) {
+		"the engine stops before it lists the images":       {func(d *device) { d.fake.Fail("Images", fmt.Errorf("list images: %w", engine.ErrUnavailable)) }, time.Minute},
+		"the engine stops before it looks up needed images": {func(d *device) { d.fake.Fail("HasImage", fmt.Errorf("look for image: %w", engine.ErrUnavailable)) }, time.Minute},
+		"the engine stops while it removes an image":        {func(d *device) { d.fake.Fail("RemoveImage", fmt.Errorf("remove image: %w", engine.ErrUnavailable)) }, time.Minute},
+		"the engine hangs at an ended container":            {func(d *device) { d.end(); d.engine = hangingRemove{d.fake}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
+		"the engine hangs at nine ended containers":         {func(d *device) { d.end(); d.engine = hangingRemove{d.fake}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
+		"the engine is paused before it lists the images": {func(d *device) {
 			d.end()
 			d.engine = pausedEngine{d.fake, time.Now().Add(8 * time.Minute)}
 			d.start()
@@ -245,7 +245,7 @@ func TestUnderDiskPressureAnEngineFailureEvictsNoPod(t *testing.T) {
 				}
 				d.wantPhase("web", corev1.PodRunning, "")
 				if _, there, _ := d.fake.HasImage(t.Context(), "old:1"); there {
-					t.Error("the unneeded image is still there")
+					t.Error("the unneeded image is still present")
 				}
 			})
 		})
@@ -262,8 +262,8 @@ func TestALastingShortageIsReportedOnceAnHour(t *testing.T) {
 			b.stats.Memory = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30}
 		})
 		time.Sleep(10*time.Hour + time.Minute)
-		if told := d.messagesOf("EvictionThresholdMet"); len(told) != 2*11 {
-			t.Errorf("two shortages of ten hours were reported %d times: %q", len(told), slices.Compact(told))
+		if reports := d.messagesOf("EvictionThresholdMet"); len(reports) != 2*11 {
+			t.Errorf("two shortages of ten hours were reported %d times: %q", len(reports), slices.Compact(reports))
 		}
 	})
 }
@@ -302,7 +302,7 @@ func TestUnderDiskPressureTheLargestPodIsEvicted(t *testing.T) {
 			}
 			if st := d.wantPhase(victim, corev1.PodFailed, "Evicted"); i == 0 &&
 				st.Message != "The node was low on resource: ephemeral-storage. The pod was using 30Mi, request is 0. " {
-				t.Errorf("it says %q", st.Message)
+				t.Errorf("the pod's message is %q", st.Message)
 			}
 		}
 	})

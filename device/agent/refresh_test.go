@@ -34,7 +34,7 @@ func TestAMissingConfigMapIsReportedAtGrowingIntervals(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		told := func() (n int) {
+		reports := func() (n int) {
 			for _, r := range d.reasons() {
 				if r == plan.FailedMount {
 					n++
@@ -47,22 +47,22 @@ func TestAMissingConfigMapIsReportedAtGrowingIntervals(t *testing.T) {
 		d.wantPhase("app", corev1.PodRunning, "")
 		desire("")
 		time.Sleep(time.Hour)
-		if n := told(); n < 5 || n > 20 {
-			t.Errorf("reported %d times in an hour", n)
+		if n := reports(); n < 5 || n > 20 {
+			t.Errorf("the missing config map was reported %d times in an hour", n)
 		}
-		before := told()
+		before := reports()
 		for range 60 { // many other changes in a short time
 			desire("")
 			time.Sleep(time.Second)
 		}
-		if n := told() - before; n > 13 {
-			t.Errorf("reported %d times in a minute of other changes", n)
+		if n := reports() - before; n > 13 {
+			t.Errorf("the missing config map was reported %d times in a minute of other changes", n)
 		}
 		desire("2")
 		time.Sleep(6 * time.Second)
 		name := filepath.Join(d.agent.disk.Dir(&p.Spec.Volumes[0], p.UID), "a")
 		if b, err := os.ReadFile(name); string(b) != "2" {
-			t.Errorf("after it has come back the file is %q (%v)", b, err)
+			t.Errorf("after the config map's return the file is %q (%v)", b, err)
 		}
 		d.wantPhase("app", corev1.PodRunning, "")
 	})
@@ -103,12 +103,12 @@ func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 					time.Sleep(30 * time.Second)
 					for _, cs := range d.wantPhase("app", corev1.PodRunning, "").ContainerStatuses {
 						if cs.RestartCount != want || cs.State.Running == nil {
-							t.Errorf("%s container %s is %+v, restarted %d times", after, cs.Name, cs.State, cs.RestartCount)
+							t.Errorf("%s: container %s is %+v, restarted %d times", after, cs.Name, cs.State, cs.RestartCount)
 						}
 					}
 					file := filepath.Join(d.agent.disk.Dir(&p.Spec.Volumes[0], p.UID), "a")
 					if b, err := os.ReadFile(file); string(b) != "1" {
-						t.Errorf("%s the file is %q (%v)", after, b, err)
+						t.Errorf("%s: the file is %q (%v)", after, b, err)
 					}
 				}
 				crash := func() {

@@ -32,7 +32,7 @@ func TestARenamedContainerStaysTheAgents(t *testing.T) {
 					time.Sleep(2 * time.Minute)
 					d.wantContainers(all...)
 					if n := d.wantPhase("web", "Running", "").ContainerStatuses[0].RestartCount; n != 0 {
-						t.Errorf("it has been restarted %d times", n)
+						t.Errorf("the container has been restarted %d times", n)
 					}
 					d.desire(2)
 					time.Sleep(2 * time.Minute)
@@ -44,7 +44,7 @@ func TestARenamedContainerStaysTheAgents(t *testing.T) {
 }
 
 // The agent notes the ids of an earlier version's containers at the first list.
-func TestAContainerThatAnEarlierVersionMadeIsKnownByItsIDToo(t *testing.T) {
+func TestAnEarlierVersionsContainerIsFoundByItsID(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)

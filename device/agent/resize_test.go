@@ -58,7 +58,7 @@ func (d *device) wantShown(name, want string) {
 	synctest.Wait()
 	st, _ := d.pod(name)
 	if got := shown(st); got != want {
-		d.t.Fatalf("it shows:\n%s\nwant:\n%s", got, want)
+		d.t.Fatalf("the status has:\n%s\nwant:\n%s", got, want)
 	}
 }
 
@@ -79,13 +79,13 @@ func TestARunningContainerIsResized(t *testing.T) {
 				d.desire(2, withResources(p, 0, "25m/35m 40Mi/50Mi"))
 				d.wantShown("p", "#0 granted 25m 40Mi has 25m/35m 40Mi/50Mi")
 				if st, _ := d.pod("p"); st.ObservedGeneration != 2 {
-					t.Errorf("it has seen generation %d", st.ObservedGeneration)
+					t.Errorf("the observed generation is %d", st.ObservedGeneration)
 				}
 				if calls := d.fake.Calls(); len(calls) != 1 || !strings.HasPrefix(calls[0], "Update flotilla_c0_p_") {
 					t.Errorf("the engine was called %q", calls)
 				}
 				if got := d.reasons(); !slices.Contains(got, "ResizeStarted") || !slices.Contains(got, "ResizeCompleted") {
-					t.Errorf("told %q", got)
+					t.Errorf("the events are %q", got)
 				}
 				// Podman reports the old limits to a restarted agent, so the agent repeats the
 				// update.
@@ -114,7 +114,7 @@ func TestARunningContainerIsResized(t *testing.T) {
 
 // Only a container with a resizePolicy of RestartContainer is restarted, even if it exits with 0
 // and has the restart policy OnFailure.
-func TestAContainerIsRestartedForOtherResources(t *testing.T) {
+func TestAResizePolicyRestartsItsContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("p", "wait", "wait")
 		p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
@@ -129,7 +129,7 @@ func TestAContainerIsRestartedForOtherResources(t *testing.T) {
 		d.desire(4, withResources(p, 0, "25m/35m 40Mi/45Mi"), makePod("other"))
 		d.wantShown("p", "#1 granted 25m 40Mi has 25m/35m 40Mi/45Mi")
 		if got := d.containers(); !slices.Contains(got, "p/c1#0 running") {
-			t.Errorf("the engine holds %q", got)
+			t.Errorf("the engine has the containers %q", got)
 		}
 	})
 }
@@ -165,14 +165,14 @@ func TestAResizeWaitsForRoom(t *testing.T) {
 			"ResizeCompleted", "ResizeStarted", "ResizeCompleted"}
 		got := slices.DeleteFunc(d.reasons(), func(r string) bool { return !strings.HasPrefix(r, "Resize") })
 		if !slices.Equal(got, want) {
-			t.Errorf("told %q, want %q", got, want)
+			t.Errorf("the events are %q, want %q", got, want)
 		}
 	})
 }
 
 // A limit below the usage is not applied. An engine's error is reported, and the update is tried
 // again, also by a restarted agent. A new request does not wait for the next attempt.
-func TestAResizeThatFailsIsReportedAndTriedAgain(t *testing.T) {
+func TestAFailedResizeIsReportedAndTriedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("p", "wait")
 		d.desire(1, withResources(p, 0, "20m/30m 35Mi/45Mi"))
@@ -189,7 +189,7 @@ func TestAResizeThatFailsIsReportedAndTriedAgain(t *testing.T) {
 		const failed = "#0 granted 20m 10Mi has 20m/30m 10Mi/10Mi PodResizeInProgress=True Error: Update "
 		time.Sleep(time.Second)
 		if st, _ := d.pod("p"); !strings.HasPrefix(shown(st), failed) {
-			t.Errorf("it shows %s", shown(st))
+			t.Errorf("the status has %s", shown(st))
 		}
 		d.desire(4, withResources(p, 0, "20m/50m 10Mi/10Mi"))
 		d.wantShown("p", "#0 granted 20m 10Mi has 20m/50m 10Mi/10Mi")
@@ -200,7 +200,7 @@ func TestAResizeThatFailsIsReportedAndTriedAgain(t *testing.T) {
 		d.start()
 		d.wantShown("p", "#0 granted 20m 10Mi has 20m/60m 10Mi/10Mi")
 		if got := d.reasons(); !slices.Contains(got, "ResizeError") {
-			t.Errorf("told %q", got)
+			t.Errorf("the events are %q", got)
 		}
 	})
 }

@@ -35,7 +35,7 @@ func TestAPodsDNSOptionsAreAddedToTheDevices(t *testing.T) {
 	}
 	two = "2\nnameserver 198.51.100.1"
 	if why := podspec.Malformed(&p); why == "" {
-		t.Error("an option with a newline is accepted")
+		t.Error("applyDNS accepts an option with a newline")
 	}
 }
 
@@ -44,13 +44,13 @@ func TestTheDevicesResolverForContainers(t *testing.T) {
 		files map[string]string
 		want  resolver
 	}{
-		"as it is": {map[string]string{"/etc/resolv.conf": "# made by hand\ndomain old\nsearch a b\nnameserver 192.0.2.1\nnameserver 2001:db8::1\noptions edns0\n"},
+		"an ordinary file": {map[string]string{"/etc/resolv.conf": "# made by hand\ndomain old\nsearch a b\nnameserver 192.0.2.1\nnameserver 2001:db8::1\noptions edns0\n"},
 			resolver{[]string{"192.0.2.1", "2001:db8::1"}, []string{"a", "b"}, []string{"edns0"}}},
 		"systemd-resolved's upstream servers": {map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.53\noptions trust-ad\n", "/run/systemd/resolve/resolv.conf": "nameserver 192.0.2.2\nsearch c\n"},
 			resolver{[]string{"192.0.2.2"}, []string{"c"}, nil}},
-		"without the device's loopback addresses": {map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.1\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver 192.0.2.3\nnameserver\nnameserver x\n"},
+		"the device's loopback addresses are left out": {map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.1\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver 192.0.2.3\nnameserver\nnameserver x\n"},
 			resolver{[]string{"192.0.2.3"}, nil, nil}},
-		"no file": {nil, resolver{}},
+		"a missing file": {nil, resolver{}},
 	} {
 		got := deviceResolver(func(name string) ([]byte, error) {
 			if s, has := c.files[name]; has {
@@ -86,17 +86,17 @@ func TestRealEngineHasAPodsResolverOptions(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"names", "one"} {
-			said := func() string {
+			output := func() string {
 				if st := d.pod(name); st != nil && len(st.ContainerStatuses) > 0 &&
 					st.ContainerStatuses[0].State.Terminated != nil {
 					return st.ContainerStatuses[0].State.Terminated.Message
 				}
 				return ""
 			}
-			d.await(name+" has told", func() bool { return said() != "" })
-			if options := readResolver(said()).options; !slices.Contains(options, "ndots:4") ||
+			d.await(name+" has printed its resolv.conf", func() bool { return output() != "" })
+			if options := readResolver(output()).options; !slices.Contains(options, "ndots:4") ||
 				!slices.Contains(options, "rotate") {
-				t.Errorf("%s: %s", name, strings.TrimSpace(said()))
+				t.Errorf("%s: %s", name, strings.TrimSpace(output()))
 			}
 		}
 	})

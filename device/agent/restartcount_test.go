@@ -11,17 +11,17 @@ import (
 
 // As with the kubelet, a restart count never decreases, even if another client removes containers,
 // with or without a running agent.
-func TestARestartCountNeverGoesBack(t *testing.T) {
-	for name, away := range map[string]bool{"while the agent runs": false, "while no agent runs": true} {
+func TestARestartCountNeverDecreases(t *testing.T) {
+	for name, agentOff := range map[string]bool{"while the agent runs": false, "while no agent runs": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				d.desire(1, makePod("web", "sleep 1s then exit 1", "wait"))
 				time.Sleep(2 * time.Minute)
 				was := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses
 				if was[0].RestartCount < 3 {
-					t.Fatalf("it has been restarted %d times only", was[0].RestartCount)
+					t.Fatalf("the container has been restarted only %d times", was[0].RestartCount)
 				}
-				if away {
+				if agentOff {
 					d.end()
 				}
 				list, err := d.fake.Containers(t.Context(), plan.LabelAgent)
@@ -31,7 +31,7 @@ func TestARestartCountNeverGoesBack(t *testing.T) {
 				for _, c := range list {
 					d.fake.Lose(c.Name)
 				}
-				if away {
+				if agentOff {
 					d.start()
 				}
 				for i := range 20 {
@@ -45,7 +45,7 @@ func TestARestartCountNeverGoesBack(t *testing.T) {
 					}
 				}
 				if n := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[1].RestartCount; n != 1 {
-					t.Errorf("the removed container that did not crash counts %d restarts, want 1", n)
+					t.Errorf("the restart count of the removed container is %d, want 1", n)
 				}
 			})
 		})
@@ -53,7 +53,7 @@ func TestARestartCountNeverGoesBack(t *testing.T) {
 }
 
 // The newest instance is gone, but an older instance with a smaller restart count still exists.
-func TestARestartCountDoesNotFallToThatOfAnOlderInstance(t *testing.T) {
+func TestARestartCountIsNotTakenFromAnOlderInstance(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "sleep 1s then exit 1"))
 		time.Sleep(50 * time.Second)
@@ -74,7 +74,7 @@ func TestARestartCountDoesNotFallToThatOfAnOlderInstance(t *testing.T) {
 		d.start()
 		time.Sleep(2 * time.Second)
 		if is := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[0].RestartCount; is <= n {
-			t.Errorf("it had %d restarts and has %d", n, is)
+			t.Errorf("the restart count was %d and is %d", n, is)
 		}
 	})
 }

@@ -26,30 +26,30 @@ func TestAContainersRestartPolicyAndRules(t *testing.T) {
 		return r
 	}
 	for _, c := range []struct {
-		pod    corev1.RestartPolicy
-		own    corev1.ContainerRestartPolicy
-		rules  []corev1.ContainerRestartRule
-		exit   int
-		again  bool
-		asInit bool
-		phase  corev1.PodPhase // phase of the pod, whose only app or init container is this one
+		pod       corev1.RestartPolicy
+		own       corev1.ContainerRestartPolicy
+		rules     []corev1.ContainerRestartRule
+		exit      int
+		restarted bool
+		asInit    bool
+		phase     corev1.PodPhase // phase of the pod, whose only app or init container is this one
 	}{
-		{pod: corev1.RestartPolicyNever, own: always, exit: 0, again: true, phase: corev1.PodRunning},
+		{pod: corev1.RestartPolicyNever, own: always, exit: 0, restarted: true, phase: corev1.PodRunning},
 		{pod: corev1.RestartPolicyNever, own: onFailure, exit: 0, phase: corev1.PodSucceeded},
-		{pod: corev1.RestartPolicyNever, own: onFailure, exit: 1, again: true, phase: corev1.PodRunning},
+		{pod: corev1.RestartPolicyNever, own: onFailure, exit: 1, restarted: true, phase: corev1.PodRunning},
 		{pod: corev1.RestartPolicyAlways, own: never, exit: 0, phase: corev1.PodSucceeded},
 		{pod: corev1.RestartPolicyAlways, own: never, exit: 3, phase: corev1.PodFailed},
-		{pod: corev1.RestartPolicyAlways, own: never, rules: []corev1.ContainerRestartRule{in(42)}, exit: 42, again: true, phase: corev1.PodRunning},
+		{pod: corev1.RestartPolicyAlways, own: never, rules: []corev1.ContainerRestartRule{in(42)}, exit: 42, restarted: true, phase: corev1.PodRunning},
 		{pod: corev1.RestartPolicyAlways, own: never, rules: []corev1.ContainerRestartRule{in(42)}, exit: 43, phase: corev1.PodFailed},
-		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{not(0, 1)}, exit: 2, again: true, phase: corev1.PodRunning},
+		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{not(0, 1)}, exit: 2, restarted: true, phase: corev1.PodRunning},
 		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{not(0, 1)}, exit: 1, phase: corev1.PodFailed},
-		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{in(7), in(9)}, exit: 9, again: true, phase: corev1.PodRunning},
+		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{in(7), in(9)}, exit: 9, restarted: true, phase: corev1.PodRunning},
 		{pod: corev1.RestartPolicyAlways, own: never, exit: 1, asInit: true, phase: corev1.PodFailed},
-		{pod: corev1.RestartPolicyNever, own: onFailure, exit: 1, asInit: true, again: true, phase: corev1.PodPending},
-		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{in(1)}, exit: 1, asInit: true, again: true, phase: corev1.PodPending},
+		{pod: corev1.RestartPolicyNever, own: onFailure, exit: 1, asInit: true, restarted: true, phase: corev1.PodPending},
+		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{in(1)}, exit: 1, asInit: true, restarted: true, phase: corev1.PodPending},
 		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{in(1)}, exit: 2, asInit: true, phase: corev1.PodFailed},
 	} {
-		t.Run(fmt.Sprintf("pod %s, own %s, %d rules, exit %d, init %v", c.pod, c.own, len(c.rules), c.exit, c.asInit),
+		t.Run(fmt.Sprintf("pod policy %s, container policy %s, %d rules, exit code %d, init %v", c.pod, c.own, len(c.rules), c.exit, c.asInit),
 			func(t *testing.T) {
 				bubble(t, func(t *testing.T, d *device) {
 					p := makePod("job", fmt.Sprintf("exit %d", c.exit))
@@ -70,8 +70,8 @@ func TestAContainersRestartPolicyAndRules(t *testing.T) {
 					if c.asInit {
 						all = st.InitContainerStatuses
 					}
-					if again := all[0].RestartCount > 0; again != c.again {
-						t.Errorf("restarted %d times", all[0].RestartCount)
+					if restarted := all[0].RestartCount > 0; restarted != c.restarted {
+						t.Errorf("the container was restarted %d times", all[0].RestartCount)
 					}
 					// a restarted agent makes the same decision
 					d.end()

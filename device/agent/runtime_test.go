@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-func TestRuntimesThatPodsMayHave(t *testing.T) {
+func TestRuntimeOf(t *testing.T) {
 	docker := engine.Info{Name: "docker", Runtimes: []string{"nvidia", "runc", "runsc"}, DefaultRuntime: "runc"}
 	podman := engine.Info{Name: "podman", Runtimes: []string{"crun", "runc"}, DefaultRuntime: "crun"}
 	for _, c := range []struct {
@@ -25,7 +25,7 @@ func TestRuntimesThatPodsMayHave(t *testing.T) {
 	}{
 		{"no class", docker, "-", "", "", "", ""},
 		{"no class, but an annotation", docker, "-", "nvidia", "nvidia", "", ""},
-		{"the default by name", docker, "plain", "runc", "", "", ""},
+		{"the default runtime by name", docker, "plain", "runc", "", "", ""},
 		{"an allowed runtime", docker, "safe", "runsc", "nvidia runsc", "runsc", ""},
 		{"a runtime that is not allowed", docker, "fast", "nvidia", "runsc", "", "the device's owner does not allow runtime \"nvidia\""},
 		{"an allowed but missing runtime", docker, "vm", "kata", "kata", "", "has no runtime \"kata\", it has nvidia, runc, runsc"},
@@ -52,10 +52,10 @@ func TestRuntimesThatPodsMayHave(t *testing.T) {
 		names = append(names, h.Name)
 	}
 	if want := []string{"", "runc", "runsc"}; !slices.Equal(names, want) {
-		t.Errorf("the node has %q, want %q", names, want)
+		t.Errorf("the node's runtimes are %q, want %q", names, want)
 	}
 	if h := runtimeHandlers([]string{"runc", "crun"}, podman); h != nil {
-		t.Errorf("Podman's node has %v", h)
+		t.Errorf("the runtimes of a node with Podman are %v", h)
 	}
 }
 
@@ -78,7 +78,7 @@ func (e specKeeper) Create(ctx context.Context, s engine.Spec) (string, error) {
 }
 
 // The sandbox and every container of a pod use the runtime of its class.
-func TestAPodsRuntimeIsOfAllItsContainers(t *testing.T) {
+func TestAllContainersOfAPodUseItsRuntime(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
 		keeper := specKeeper{d.fake, engine.Info{Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc"},

@@ -44,7 +44,7 @@ func TestScenarioStatusIsTold(t *testing.T) {
 	playing(t, "S11.status.1 the first look tells a status", func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		if st := d.agent.Status().Status; d.statuses() == 0 || st.Capacity.Cpu().Value() != 4 {
-			t.Errorf("announced %d, status %+v", d.statuses(), st)
+			t.Errorf("announced %d statuses, status %+v", d.statuses(), st)
 		}
 	})
 	playing(t, "S11.status.2 ours: a minute later nothing has changed and nothing is told, for the lease is the heartbeat", func(t *testing.T, d *device) {
@@ -52,7 +52,7 @@ func TestScenarioStatusIsTold(t *testing.T) {
 		before := d.statuses()
 		time.Sleep(time.Minute)
 		if got := d.statuses(); got != before {
-			t.Errorf("announced %d more", got-before)
+			t.Errorf("announced %d more statuses, want 0", got-before)
 		}
 	})
 	playing(t, "S11.status.3 ten seconds after a status there is none", func(t *testing.T, d *device) {
@@ -60,7 +60,7 @@ func TestScenarioStatusIsTold(t *testing.T) {
 		before := d.statuses()
 		time.Sleep(10 * time.Second)
 		if got := d.statuses(); got != before {
-			t.Errorf("announced %d more", got-before)
+			t.Errorf("announced %d more statuses, want 0", got-before)
 		}
 	})
 	playing(t, "S11.status.4 what there is for pods changes and is told at once", func(t *testing.T, d *device) {
@@ -73,7 +73,7 @@ func TestScenarioStatusIsTold(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if st := d.agent.Status().Status; d.statuses() != before+1 || st.Allocatable.Cpu().String() != "3500m" {
-			t.Errorf("told %d more, allocatable cpu %s", d.statuses()-before, st.Allocatable.Cpu())
+			t.Errorf("announced %d more statuses, allocatable cpu %s", d.statuses()-before, st.Allocatable.Cpu())
 		}
 	})
 	playing(t, "S11.status.5 Ready is the last condition", func(t *testing.T, d *device) {
@@ -101,7 +101,7 @@ func TestScenarioFirstReady(t *testing.T) {
 			d.fake.SetDown(false)
 			time.Sleep(6 * time.Second)
 			if c := d.ready(); c.Status != corev1.ConditionTrue || d.statuses() == before {
-				t.Errorf("Ready %+v, told %d more", c, d.statuses()-before)
+				t.Errorf("Ready %+v, announced %d more statuses", c, d.statuses()-before)
 			}
 		})
 	})
@@ -112,7 +112,7 @@ func TestScenarioFirstReady(t *testing.T) {
 			time.Sleep(time.Hour)
 			if c := d.ready(); c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" ||
 				d.statuses() != before || before == 0 {
-				t.Errorf("Ready %+v, told %d and then %d more", c, before, d.statuses()-before)
+				t.Errorf("Ready %+v, announced %d and then %d more statuses", c, before, d.statuses()-before)
 			}
 		})
 	})
@@ -164,7 +164,7 @@ func TestScenarioSetters(t *testing.T) {
 	playing(t, "S11.setters.8 images that cannot be listed are none", func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		if len(d.agent.Status().Status.Images) == 0 {
-			t.Fatal("no images to begin with")
+			t.Fatal("the engine has no images at the start")
 		}
 		d.fake.Fail("Images", errors.New("the disk is gone"))
 		time.Sleep(imagesTime)
@@ -222,13 +222,13 @@ func TestScenarioAdmission(t *testing.T) {
 		{"S12.admission.1 one that asks for more memory with OutOfmemory", corev1.ResourceList{"memory": resource.MustParse("2Gi")}, "OutOfmemory"},
 	} {
 		playing(t, c.name, func(t *testing.T, d *device) {
-			held := requestingPod("held", "3", "1Gi")
-			d.desire(1, held)
+			running := requestingPod("running", "3", "1Gi")
+			d.desire(1, running)
 			time.Sleep(5 * time.Second)
 			over := with(makePod("over", "wait"), func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = c.ask })
-			d.desire(2, held, over)
+			d.desire(2, running, over)
 			time.Sleep(5 * time.Second)
-			d.wantPhase("held", corev1.PodRunning, "")
+			d.wantPhase("running", corev1.PodRunning, "")
 			if st := d.wantPhase("over", corev1.PodFailed, c.reason); !strings.Contains(st.Message,
 				"Node didn't have enough resource") {
 				t.Errorf("message %q", st.Message)

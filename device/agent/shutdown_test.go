@@ -25,11 +25,11 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		began := time.Now()
 		d.agent.StopPods(t.Context(), 30*time.Second, 10*time.Second)
 		if took := time.Since(began).Round(time.Second); took != 20*time.Second {
-			t.Errorf("it took %s: the stubborn pod has the 20 s of the regular ones, the critical pod ends at once", took)
+			t.Errorf("the shutdown took %s, want 20 s for the stubborn pod and no time for the critical pod", took)
 		}
 		stops := slices.DeleteFunc(d.fake.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Stop ") })
 		if len(stops) != 3 || !strings.Contains(stops[2], "critical") || !strings.HasSuffix(stops[2], "10s") {
-			t.Errorf("it stopped %q", stops)
+			t.Errorf("the agent stopped %q", stops)
 		}
 		d.wantContainers("always/c0#0 exited", "critical/c0#0 exited", "never/c0#0 exited")
 		cs := d.agent.Status().Status.Conditions
@@ -39,12 +39,12 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		for name, phase := range map[string]corev1.PodPhase{"always": corev1.PodRunning, "critical": corev1.PodRunning,
 			"never": corev1.PodFailed} {
 			if st := d.wantPhase(name, phase, "Terminated"); st.Message != "Pod was terminated in response to imminent node shutdown." {
-				t.Errorf("%s says %q", name, st.Message)
+				t.Errorf("the message of %s is %q", name, st.Message)
 			}
 		}
 		if c := condition(d.wantPhase("never", corev1.PodFailed, "Terminated"),
 			corev1.DisruptionTarget); c.Reason != corev1.PodReasonTerminationByKubelet {
-			t.Errorf("the pod that has failed says %+v", c)
+			t.Errorf("the status of the failed pod is %+v", c)
 		}
 		d.desire(2, append(pods, makePod("new", "wait"))...) // the new pod waits for the next boot
 		time.Sleep(10 * time.Second)
@@ -88,7 +88,7 @@ func TestAHangingPodDoesNotPreventTheShutdown(t *testing.T) {
 		began := time.Now()
 		d.agent.StopPods(t.Context(), 30*time.Second, 10*time.Second)
 		if took := time.Since(began); took != 30*time.Second {
-			t.Errorf("it took %s", took)
+			t.Errorf("the shutdown took %s", took)
 		}
 	})
 }

@@ -64,21 +64,21 @@ func (d *device) wantRunning(t *testing.T, all ...runningAt) {
 	for _, w := range all {
 		time.Sleep(w.after - time.Since(began))
 		if got := d.runningNames(); got != w.run {
-			t.Errorf("after %s %q run, want %q", w.after, got, w.run)
+			t.Errorf("after %s the containers %q run, want %q", w.after, got, w.run)
 		}
 	}
 }
 
-func TestSidecarsEndAfterTheOthersInReverseOrder(t *testing.T) {
+func TestSidecarsEndLastInReverseOrder(t *testing.T) {
 	const s = time.Second
 	for name, c := range map[string]struct {
 		takes map[string]time.Duration
 		grace int64
 		want  []runningAt
 	}{
-		"one after the other": {map[string]time.Duration{"c0": 4 * s, "s1": 3 * s, "s0": 3 * s}, 30,
+		"one container after another": {map[string]time.Duration{"c0": 4 * s, "s1": 3 * s, "s0": 3 * s}, 30,
 			[]runningAt{{2 * s, "c0 s0 s1"}, {5 * s, "s0 s1"}, {8500 * time.Millisecond, "s0"}, {12 * s, ""}}},
-		"when the grace is over, in any case": {map[string]time.Duration{"c0": time.Hour, "s1": time.Hour, "s0": time.Hour}, 10,
+		"at the end of the grace period at the latest": {map[string]time.Duration{"c0": time.Hour, "s1": time.Hour, "s0": time.Hour}, 10,
 			[]runningAt{{9 * s, "c0 s0 s1"}, {11 * s, "s0 s1"}, {13 * s, ""}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestSidecarsEndAfterTheOthersInReverseOrder(t *testing.T) {
 				d.desire(1, p)
 				time.Sleep(10 * time.Second)
 				if got := d.runningNames(); got != "c0 c1 s0 s1" {
-					t.Fatalf("at first %q run", got)
+					t.Fatalf("at the start the containers %q run", got)
 				}
 				d.desire(2, deletedPod(p, c.grace))
 				d.wantRunning(t, c.want...)
@@ -104,22 +104,22 @@ func TestASidecarsHookAndItsRestartDoNotWait(t *testing.T) {
 		p.Spec.InitContainers[0].Lifecycle = &corev1.Lifecycle{PreStop: execHook("bye")}
 		d.desire(1, p)
 		time.Sleep(10 * time.Second)
-		again := *p.DeepCopy()
-		again.Spec.InitContainers[2].Image = "other"
+		changed := *p.DeepCopy()
+		changed.Spec.InitContainers[2].Image = "other"
 		d.fake.AddImage("other", 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{} })
-		d.desire(2, again)
+		d.desire(2, changed)
 		time.Sleep(time.Second)
 		if got := d.runningNames(); got != "c0 c1 s0" || !slices.Contains(d.containers(), "app/s1#1 running") {
-			t.Errorf("after another definition %q run, and there are %q", got, d.containers())
+			t.Errorf("after a changed spec the containers %q run, of %q", got, d.containers())
 		}
-		d.desire(3, deletedPod(again, 30))
+		d.desire(3, deletedPod(changed, 30))
 		d.wantRunning(t, runningAt{3 * time.Second, "c0 s0"}, runningAt{5 * time.Second, ""}) // the hook took 2 s of the 4 s
 	})
 }
 
 // The order also applies to a pod that the hub has dropped, and to a stop that an earlier agent
 // began.
-func TestSidecarsOfADroppedPodEndAfterTheOthers(t *testing.T) {
+func TestSidecarsOfADroppedPodEndLast(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, sidecarPod(map[string]time.Duration{"c0": 6 * time.Second}, d))
 		time.Sleep(10 * time.Second)

@@ -52,7 +52,7 @@ func TestASilentRegistryDoesNotDelayPresentImages(t *testing.T) {
 				d.desire(2, slices.Concat(pods(d, 2, "new:1"), all)...)
 				time.Sleep(45 * time.Second)
 				if n := runs(d); n != len(all) {
-					t.Errorf("%d of %d run after 45 s", n, len(all))
+					t.Errorf("%d of %d pods run after 45 s", n, len(all))
 				}
 				if !slices.Contains(d.reasons(), "PullFailedUsingPresent") {
 					t.Errorf("events %q do not say that the image could not be pulled", d.reasons())
@@ -60,7 +60,7 @@ func TestASilentRegistryDoesNotDelayPresentImages(t *testing.T) {
 			})
 		})
 	}
-	t.Run("a registry that responds, now or again, is waited for", func(t *testing.T) {
+	t.Run("a pull waits for a registry that responds", func(t *testing.T) {
 		bubble(t, func(t *testing.T, d *device) {
 			d.fake.AddImage("web:1", 1, toolOrPause)
 			silent(d, "web:1", time.Minute)
@@ -72,11 +72,11 @@ func TestASilentRegistryDoesNotDelayPresentImages(t *testing.T) {
 			d.desire(2, pods(d, 4, "web:1")...)
 			time.Sleep(15 * time.Minute)
 			if n := runs(d); n != 1 {
-				t.Errorf("%d run while the newest is pulled, want 1", n)
+				t.Errorf("%d pods run during the newest pull, want 1", n)
 			}
 			time.Sleep(10 * time.Minute)
 			if n := runs(d); n != 3 {
-				t.Errorf("%d run when two have pulled, want 3", n)
+				t.Errorf("%d pods run after two pulls, want 3", n)
 			}
 		})
 	})

@@ -35,11 +35,11 @@ func (d *device) slow(names ...string) (end func()) {
 }
 
 // eventually waits until a condition is true. The kernel breaks a lease after 45 s.
-func (d *device) eventually(what string, so func() bool) {
+func (d *device) eventually(failure string, ok func() bool) {
 	d.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			d.t.Fatalf("%s; the device holds %+v", what, d.agent.Pods())
+			d.t.Fatalf("%s; the device reports %+v", failure, d.agent.Pods())
 		}
 	}
 }
@@ -78,7 +78,7 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 			d.eventually("web does not run", d.isPhase("web", corev1.PodRunning))
 			small = withResources(small, 0, "100m/100m 1200Mi/1200Mi")
 			d.desire(2, small, large, web)
-			d.eventually("it is not deferred", func() bool {
+			d.eventually("the resize is not deferred", func() bool {
 				st, _ := d.pod("small")
 				return len(st.Conditions) > 0 && st.Conditions[len(st.Conditions)-1].Type == corev1.PodResizePending
 			})

@@ -259,16 +259,16 @@ func (a *Agent) applyGrant(pod *corev1.Pod) {
 // present usage, because the kernel would kill a process.
 func (j job) update(ctx context.Context) error {
 	s := j.step
-	most := s.Spec.Resources.Limits.Memory().Value()
-	if most > 0 && (s.OldLimits.Memory == 0 || s.Limits.Memory < s.OldLimits.Memory) {
+	limit := s.Spec.Resources.Limits.Memory().Value()
+	if limit > 0 && (s.OldLimits.Memory == 0 || s.Limits.Memory < s.OldLimits.Memory) {
 		used, err := j.engine.Usage(ctx, s.ID)
 		if err != nil {
 			return err
 		}
-		if used.MemoryBytes >= uint64(most) {
+		if used.MemoryBytes >= uint64(limit) {
 			return fmt.Errorf(
 				"cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)",
-				s.Spec.Name, most, used.MemoryBytes)
+				s.Spec.Name, limit, used.MemoryBytes)
 		}
 	}
 	to := plan.SizeOf(s.Pod, s.Spec, j.node)

@@ -49,13 +49,13 @@ func TestOverLimit(t *testing.T) {
 		own  []int64
 		want string
 	}{
-		"no limit":                       {storagePod("", ""), 100 * mi, []int64{100 * mi}, ""},
-		"a volume at its limit":          {storagePod("10Mi", ""), 10 * mi, []int64{0}, ""},
-		"a volume over its limit":        {storagePod("10Mi", ""), 10*mi + 1, []int64{0}, `Usage of EmptyDir volume "data" exceeds the limit "10Mi". `},
-		"volume and containers together": {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5*mi + 1}, "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "},
-		"exactly the limit":              {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5 * mi}, ""},
-		"one container of two":           {storagePod("", "10Mi", "10Mi"), 0, []int64{10*mi + 1, 0}, `Container c0 exceeded its local ephemeral storage limit "10Mi". `},
-		"the volume is named first":      {storagePod("1Mi", "1Mi"), 2 * mi, []int64{2 * mi}, `Usage of EmptyDir volume "data" exceeds the limit "1Mi". `},
+		"no limit":                {storagePod("", ""), 100 * mi, []int64{100 * mi}, ""},
+		"a volume at its limit":   {storagePod("10Mi", ""), 10 * mi, []int64{0}, ""},
+		"a volume over its limit": {storagePod("10Mi", ""), 10*mi + 1, []int64{0}, `Usage of EmptyDir volume "data" exceeds the limit "10Mi". `},
+		"volume and containers together over the limit": {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5*mi + 1}, "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "},
+		"volume and containers at the limit":            {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5 * mi}, ""},
+		"one of two containers over its limit":          {storagePod("", "10Mi", "10Mi"), 0, []int64{10*mi + 1, 0}, `Container c0 exceeded its local ephemeral storage limit "10Mi". `},
+		"the volume's limit is checked first":           {storagePod("1Mi", "1Mi"), 2 * mi, []int64{2 * mi}, `Usage of EmptyDir volume "data" exceeds the limit "1Mi". `},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Stored{map[string]int64{"data": c.data}, map[string]int64{}}
@@ -94,7 +94,7 @@ func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		st := d.wantPhase("fills", corev1.PodFailed, "Evicted")
 		if st.Message != `Usage of EmptyDir volume "data" exceeds the limit "64Ki". ` {
-			t.Errorf("it says %q", st.Message)
+			t.Errorf("the pod's message is %q", st.Message)
 		}
 		d.wantPhase("keeps", corev1.PodRunning, "")
 		if !slices.Contains(d.reasons(), "Evicted") {
@@ -124,7 +124,7 @@ func TestEveryWritablePlaceIsMeasured(t *testing.T) {
 			"deep": `EmptyDir volume "data" cannot be measured: its directories are nested deeper than 256. `,
 		} {
 			if st := d.wantPhase(name, corev1.PodFailed, "Evicted"); st.Message != want {
-				t.Errorf("%s says %q", name, st.Message)
+				t.Errorf("the message of %s is %q", name, st.Message)
 			}
 		}
 	})
@@ -134,13 +134,13 @@ func TestEveryWritablePlaceIsMeasured(t *testing.T) {
 type slowFiles struct {
 	engine.Engine
 	mu    sync.Mutex
-	asked map[string]int // number of measurements by pod
+	calls map[string]int // number of measurements by pod
 }
 
 func (s *slowFiles) times(pod string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked[pod]
+	return s.calls[pod]
 }
 
 func (s *slowFiles) Written(ctx context.Context, id string) (int64, error) {
@@ -151,7 +151,7 @@ func (s *slowFiles) Written(ctx context.Context, id string) (int64, error) {
 	for _, c := range list {
 		if c.ID == id {
 			s.mu.Lock()
-			s.asked[c.Labels[plan.LabelPodName]]++
+			s.calls[c.Labels[plan.LabelPodName]]++
 			s.mu.Unlock()
 			if strings.HasPrefix(c.Labels[plan.LabelPodName], "slow") {
 				<-ctx.Done()
@@ -166,7 +166,7 @@ func (s *slowFiles) Written(ctx context.Context, id string) (int64, error) {
 func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		s := &slowFiles{Engine: d.fake, asked: map[string]int{}}
+		s := &slowFiles{Engine: d.fake, calls: map[string]int{}}
 		d.engine = s
 		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 1 << 20} })
 		d.start()
@@ -180,17 +180,17 @@ func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 		d.desire(1, pods...)
 		time.Sleep(21 * time.Minute)
 		if s.times("slow-1") > 2 || s.times("slow-2") > 2 || s.times("quick") < 15 {
-			t.Errorf("in 21 minutes they were measured %d, %d and %d times", s.times("slow-1"), s.times("slow-2"),
+			t.Errorf("in 21 minutes the pods were measured %d, %d and %d times", s.times("slow-1"), s.times("slow-2"),
 				s.times("quick"))
 		}
-		said := 0
+		reports := 0
 		for _, r := range d.reasons() {
 			if r == "StorageNotMeasured" {
-				said++
+				reports++
 			}
 		}
-		if said != 2 {
-			t.Errorf("it was reported %d times: %q", said, d.reasons())
+		if reports != 2 {
+			t.Errorf("the slow measurement was reported %d times: %q", reports, d.reasons())
 		}
 		// The part that was counted already exceeds the limit.
 		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-slow-1", "data", "x"), make([]byte, 80<<10),

@@ -15,7 +15,7 @@ import (
 
 // As with the kubelet, a container with an impossible subPath waits with
 // CreateContainerConfigError, because its volumes are mounted.
-func TestABadSubPathIsTheContainersFault(t *testing.T) {
+func TestAnImpossibleSubPathIsAConfigurationError(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for i, path := range []string{"/tmp", "..", "a/../../b"} {
 			p := makePod(fmt.Sprintf("bad%d", i), "wait")
@@ -29,14 +29,14 @@ func TestABadSubPathIsTheContainersFault(t *testing.T) {
 			st := d.wantPhase(p.Name, corev1.PodPending, "")
 			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" ||
 				!strings.Contains(w.Message, "subPath") {
-				t.Errorf("with the subPath %q it waits with %+v", path, w)
+				t.Errorf("with the subPath %q the container waits with %+v", path, w)
 			}
 		}
 	})
 }
 
 // The error for a missing key names the object and the key, not a path on the device.
-func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
+func TestAMissingKeyOfASubPathIsReportedWithItsObject(t *testing.T) {
 	items := []corev1.KeyToPath{{Key: "there", Path: "there"}}
 	secret, config := corev1.LocalObjectReference{Name: "web-tls"}, corev1.LocalObjectReference{Name: "web-conf"}
 	for name, c := range map[string]struct {
@@ -45,7 +45,7 @@ func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
 	}{
 		"a secret":     {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret.Name}}, []string{`secret "web-tls"`}},
 		"a config map": {corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: config, Items: items}}, []string{`configmap "web-conf"`}},
-		"both": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		"a projected volume of both": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
 			{Secret: &corev1.SecretProjection{LocalObjectReference: secret}}, {ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: config}},
 		}}}, []string{`secret "web-tls"`, `configmap "web-conf"`}},
 	} {
@@ -63,7 +63,7 @@ func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
 				for _, want := range append(c.want, `".key"`) {
 					if w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, want) ||
 						strings.Contains(w.Message, d.dir) {
-						t.Errorf("it waits with %+v, want %s", w, want)
+						t.Errorf("the container waits with %+v, want %s", w, want)
 					}
 				}
 			})
@@ -73,7 +73,7 @@ func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
 
 // With an empty variable, a subPathExpr would select the whole volume, or the same directory for
 // many pods. As with the kubelet, the container waits.
-func TestASubPathWithoutItsVariableIsNotTheWholeVolume(t *testing.T) {
+func TestASubPathWithAnEmptyVariableIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for i, expr := range []string{"$(EMPTY)", "$(MISSING)", "logs/$(EMPTY)", "$(WHERE)/$(MISSING)", "$(OPTIONAL)"} {
 			p := makePod(fmt.Sprintf("lost%d", i), "wait")
@@ -90,13 +90,13 @@ func TestASubPathWithoutItsVariableIsNotTheWholeVolume(t *testing.T) {
 			st := d.wantPhase(p.Name, corev1.PodPending, "")
 			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" ||
 				!strings.Contains(w.Message, "subPath") {
-				t.Errorf("with the subPathExpr %q it waits with %+v", expr, w)
+				t.Errorf("with the subPathExpr %q the container waits with %+v", expr, w)
 			}
 		}
 	})
 	values := map[string]string{"WHERE": "a", "EMPTY": ""}
 	if sub, err := podspec.ExpandSubPath("$(WHERE)/$$(MISSING)/$WHERE", values); sub != "a/$(MISSING)/$WHERE" ||
 		err != nil {
-		t.Errorf("a value without variables becomes %q, %v", sub, err)
+		t.Errorf("the expansion of a value without variables is %q, %v", sub, err)
 	}
 }

@@ -55,8 +55,8 @@ func (n *recordingEngine) spec(name string) engine.Spec {
 func TestSwapOfContainersIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		seen := &recordingEngine{Engine: d.fake}
-		d.engine = seen
+		recorder := &recordingEngine{Engine: d.fake}
+		d.engine = recorder
 		info, _ := d.fake.Info(t.Context())
 		info.SwapLimit, info.CgroupV2 = true, true
 		d.fake.SetInfo(info)
@@ -68,15 +68,15 @@ func TestSwapOfContainersIsLimited(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		d.wantPhase("burstable", corev1.PodRunning, "")
-		if s := seen.spec("burstable/c0"); s.MemoryBytes != 1<<30 || s.SwapBytes != 64<<20 {
-			t.Errorf("burstable: %d and %d", s.MemoryBytes, s.SwapBytes)
+		if s := recorder.spec("burstable/c0"); s.MemoryBytes != 1<<30 || s.SwapBytes != 64<<20 {
+			t.Errorf("the burstable pod has memory %d and swap %d", s.MemoryBytes, s.SwapBytes)
 		}
-		if s := seen.spec("effortless/c0"); s.MemoryBytes != 2<<30 || s.SwapBytes != 0 {
-			t.Errorf("effortless: %d and %d", s.MemoryBytes, s.SwapBytes)
+		if s := recorder.spec("effortless/c0"); s.MemoryBytes != 2<<30 || s.SwapBytes != 0 {
+			t.Errorf("the best-effort pod has memory %d and swap %d", s.MemoryBytes, s.SwapBytes)
 		}
 		st := d.agent.Status().Status
 		if st.NodeInfo.Swap == nil || *st.NodeInfo.Swap.Capacity != 512<<20 {
-			t.Errorf("nodeInfo says %+v", st.NodeInfo.Swap)
+			t.Errorf("nodeInfo is %+v", st.NodeInfo.Swap)
 		}
 		found := false
 		for _, c := range st.Conditions {

@@ -69,14 +69,14 @@ func TestHardAndSoftThresholdsEvictPods(t *testing.T) {
 				d.board.set(func(b *board) { c.stats(&b.stats) })
 				time.Sleep(c.runs)
 				if d.running() == nil {
-					t.Fatalf("it has ended within %s", c.runs)
+					t.Fatalf("the pod has ended within %s", c.runs)
 				}
 				time.Sleep(c.over - c.runs)
 				if st := d.wantPhase("app", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message, c.message) {
-					t.Errorf("it was evicted with %q", st.Message)
+					t.Errorf("the pod was evicted with %q", st.Message)
 				}
 				if run := d.running(); run != nil {
-					t.Errorf("%q still run after %s", run, c.over)
+					t.Errorf("the pods %q still run after %s", run, c.over)
 				}
 			})
 		})
@@ -86,7 +86,7 @@ func TestHardAndSoftThresholdsEvictPods(t *testing.T) {
 // While a threshold is crossed, a pod starts only if it tolerates the taint, even before a soft
 // threshold's grace period is over: the hub may have bound the pod earlier. Running pods keep
 // running, also after a reboot.
-func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
+func TestWhileAThresholdIsCrossedNoNewPodStarts(t *testing.T) {
 	const mi = 1 << 20
 	tolerant := func(key string) corev1.Pod {
 		return with(makePod("tolerant", "wait"), func(p *corev1.Pod) {
@@ -133,21 +133,21 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 				wanted(old)
 				d.board.set(c.is)
 				time.Sleep(15 * time.Second)
-				best, asked := makePod("best-effort", "wait"), requestingPod("asked", "100m", "64Mi")
-				wanted(old, best, asked, tolerant(c.key), critical)
+				best, requested := makePod("best-effort", "wait"), requestingPod("requested", "100m", "64Mi")
+				wanted(old, best, requested, tolerant(c.key), critical)
 				refused := func(name string) {
 					t.Helper()
 					if st := d.wantPhase(name, corev1.PodFailed, "Evicted"); !strings.Contains(st.Message,
 						"The node had condition: "+c.says+". ") {
-						t.Errorf("%s is refused with %q", name, st.Message)
+						t.Errorf("pod %s is rejected with %q", name, st.Message)
 					}
 				}
 				refused("best-effort")
 				if c.asks {
-					d.wantPhase("asked", corev1.PodRunning, "")
-				} else if st := d.wantPhase("asked", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message,
+					d.wantPhase("requested", corev1.PodRunning, "")
+				} else if st := d.wantPhase("requested", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message,
 					"TemperatureOK=False") {
-					t.Errorf("the pod with a memory request is refused with %q", st.Message)
+					t.Errorf("the pod with a memory request is rejected with %q", st.Message)
 				}
 				d.wantPhase("critical", corev1.PodRunning, "")
 				if c.evicting {
@@ -168,9 +168,9 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 					b.stats.Temperature = hardware.Amount{Available: 60_000, Capacity: 1}
 				})
 				time.Sleep(hardware.PressureHold + time.Minute)
-				again := makePod("again", "wait")
-				wanted(old, again)
-				d.wantPhase("again", corev1.PodRunning, "")
+				next := makePod("next", "wait")
+				wanted(old, next)
+				d.wantPhase("next", corev1.PodRunning, "")
 			})
 		})
 	}
@@ -213,7 +213,7 @@ func TestAShortageWithoutAVictimDoesNotBlockOthers(t *testing.T) {
 				})
 				time.Sleep(90 * time.Second)
 				if st := d.wantPhase("app", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message, c.message) {
-					t.Errorf("it was evicted with %q", st.Message)
+					t.Errorf("the pod was evicted with %q", st.Message)
 				}
 			})
 		})
@@ -279,7 +279,7 @@ func TestADiskIsReclaimedOnceAtATime(t *testing.T) {
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1, Capacity: 1 << 30} })
 		time.Sleep(5 * time.Minute)
 		if b.most.Load() != 1 {
-			t.Errorf("%d were measured at one time", b.most.Load())
+			t.Errorf("%d containers were measured at the same time, want 1", b.most.Load())
 		}
 	})
 }
@@ -306,7 +306,7 @@ func TestIfInodesAreShortThePodWithTheMostFilesIsEvicted(t *testing.T) {
 		time.Sleep(25 * time.Second)
 		if st := d.wantPhase("many", corev1.PodFailed, "Evicted"); !strings.HasPrefix(st.Message,
 			"The node was low on resource: inodes. The pod was using 5") {
-			t.Errorf("it says %q", st.Message)
+			t.Errorf("the pod's message is %q", st.Message)
 		}
 		d.wantPhase("big", corev1.PodRunning, "")
 	})

@@ -59,7 +59,7 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 		d.desire(2, deletedPod(first, 10), second)
 		time.Sleep(time.Second)
 		if st, _ := d.pod("second"); st.Phase != corev1.PodPending || slices.Contains(d.reasons(), plan.DeviceUnavailable) {
-			t.Fatalf("it is %+v; events %q", st, d.reasons())
+			t.Fatalf("the pod's status is %+v; events %q", st, d.reasons())
 		}
 		time.Sleep(30 * time.Second)
 		d.desire(3, second)
@@ -71,7 +71,7 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 		d.desire(4, second, third)
 		time.Sleep(time.Second)
 		if st, _ := d.pod("third"); st.Phase != corev1.PodFailed {
-			t.Errorf("it is %+v", st)
+			t.Errorf("the pod's status is %+v", st)
 		}
 	})
 }
@@ -81,8 +81,8 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 func TestAlignmentSurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		seen := &recordingEngine{Engine: d.fake}
-		d.engine = seen
+		recorder := &recordingEngine{Engine: d.fake}
+		d.engine = recorder
 		info, _ := d.fake.Info(t.Context())
 		info.CPUSet = true
 		d.fake.SetInfo(info)
@@ -98,8 +98,8 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		d.desire(2, low, filler, high)
 		time.Sleep(time.Second)
 		cpus := func() string {
-			return fmt.Sprint(seen.spec("low/c0").CPUs, " ", seen.spec("filler/c0").CPUs, " ", seen.spec("high/c0").CPUs, " ",
-				seen.spec("high/c1").CPUs)
+			return fmt.Sprint(recorder.spec("low/c0").CPUs, " ", recorder.spec("filler/c0").CPUs, " ", recorder.spec("high/c0").CPUs, " ",
+				recorder.spec("high/c1").CPUs)
 		}
 		if got := cpus(); got != "0-1 0-1 2-3 2-3" {
 			t.Fatalf("processors are %s", got)
@@ -107,9 +107,9 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		d.end()
 		d.start()
 		d.desire(3, high) // node 0 is free now, but the pod high stays on its node
-		seen.mu.Lock()
-		delete(seen.specs, "high/c1")
-		seen.mu.Unlock()
+		recorder.mu.Lock()
+		delete(recorder.specs, "high/c1")
+		recorder.mu.Unlock()
 		time.Sleep(2 * time.Minute) // c1 has failed and runs again
 		if got := cpus(); !strings.HasSuffix(got, " 2-3 2-3") {
 			t.Errorf("after a restart processors are %s", got)
@@ -118,15 +118,15 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		d.desire(4, high, another)
 		time.Sleep(time.Second)
 		d.wantPhase("another", corev1.PodRunning, "")
-		if got := seen.spec("another/c0").CPUs; got != "0-1" {
-			t.Errorf("beside it there are processors %s", got)
+		if got := recorder.spec("another/c0").CPUs; got != "0-1" {
+			t.Errorf("the pod beside it has processors %s", got)
 		}
 		third := guaranteedPod(makePod("third", "wait"), "1")
 		third.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU] = resource.MustParse("1")
 		d.desire(5, high, third)
 		time.Sleep(time.Minute)
-		if got := seen.spec("third/c0").CPUs; got != "0-1" {
-			t.Errorf("a third has processors %s", got)
+		if got := recorder.spec("third/c0").CPUs; got != "0-1" {
+			t.Errorf("a third pod has processors %s", got)
 		}
 	})
 }

@@ -40,7 +40,7 @@ func (fullEngine) Remove(context.Context, string) error {
 func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 	data := wire.Volume{UID: dataUID, Namespace: "default", Claim: "data", Remove: true}
 	limit := resource.MustParse("1Mi")
-	for said, begin := range map[string]func(t *testing.T, d *device, want *wire.Desired){
+	for message, begin := range map[string]func(t *testing.T, d *device, want *wire.Desired){
 		"read the hardware": func(_ *testing.T, d *device, _ *wire.Desired) {
 			time.Sleep(time.Minute)
 			d.board.set(func(b *board) { b.fault = errors.New("no such file") })
@@ -53,7 +53,7 @@ func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 			dir := filepath.Join(d.dir, volume.PersistentDir, dataUID)
 			must(t, os.MkdirAll(dir, 0o700))
 			if err := unix.Mount("test", dir, "tmpfs", 0, "size=1m"); err != nil {
-				t.Skip("mounting is not possible here: ", err)
+				t.Skip("cannot mount: ", err)
 			}
 			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 			want.Volumes = []wire.Volume{data}
@@ -95,7 +95,7 @@ func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 			d.start()
 		},
 	} {
-		t.Run(said, func(t *testing.T) {
+		t.Run(message, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDevice(t)
 				var log bytes.Buffer
@@ -108,8 +108,8 @@ func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 				must(t, d.agent.Store(want))
 				time.Sleep(3 * time.Hour)
 				d.end()
-				if n := strings.Count(log.String(), said); n == 0 || n > 4 {
-					t.Errorf("in three hours it was logged %d times", n)
+				if n := strings.Count(log.String(), message); n == 0 || n > 4 {
+					t.Errorf("the error was logged %d times in three hours", n)
 				}
 			})
 		})

@@ -46,18 +46,18 @@ func (d *device) nodeEvents(reason string) (n int) {
 
 // A stopped container that the engine does not remove does not keep its pod from ending. It is
 // removed later.
-func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
+func TestAPodEndsIfTheEngineDoesNotRemoveItsContainer(t *testing.T) {
 	for name, c := range map[string]struct {
 		sandbox, others bool
-		forgotten       bool // the hub drops the pod while the container remains
+		dropped         bool // the hub drops the pod while the container remains
 		restart         bool
 	}{
-		"its container":                         {others: true},
-		"its sandbox":                           {sandbox: true},
-		"all of them":                           {others: true, sandbox: true},
-		"and the hub drops the pod":             {others: true, sandbox: true, forgotten: true},
-		"and the agent starts again in between": {others: true, restart: true},
-		"and the pod is dropped before a start": {others: true, forgotten: true, restart: true},
+		"a container stays":                                             {others: true},
+		"the sandbox stays":                                             {sandbox: true},
+		"container and sandbox stay":                                    {others: true, sandbox: true},
+		"both stay, and the hub drops the pod":                          {others: true, sandbox: true, dropped: true},
+		"a container stays, and the agent restarts":                     {others: true, restart: true},
+		"a container stays, the pod is dropped, and the agent restarts": {others: true, dropped: true, restart: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -90,7 +90,7 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 				if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded && st.Phase != corev1.PodFailed {
 					t.Fatalf("the pod is %s after two minutes", st.Phase)
 				}
-				if c.forgotten {
+				if c.dropped {
 					d.desire(3)
 					time.Sleep(time.Minute)
 					if st, there := d.pod("web"); there {
@@ -98,15 +98,15 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 					}
 				}
 				if d.nodeEvents("FailedRemoveContainer") == 0 {
-					t.Errorf("it is not reported: %q", d.reasons())
+					t.Errorf("the node has no event: %q", d.reasons())
 				}
 				if c.restart {
 					d.end()
 					d.start()
 					time.Sleep(time.Minute)
 					if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded && st.Phase != corev1.PodFailed &&
-						!c.forgotten {
-						t.Errorf("after a start the pod is %s", st.Phase)
+						!c.dropped {
+						t.Errorf("after a restart of the agent the pod is %s", st.Phase)
 					}
 				}
 				refuse.Store(false)
@@ -120,8 +120,8 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 }
 
 // Files that cannot be removed, for example because of a mount, do not keep their pod from ending.
-func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
-	for name, forgotten := range map[string]bool{"while it is desired": false, "and the hub drops it": true} {
+func TestAPodEndsIfItsFilesCannotBeRemoved(t *testing.T) {
+	for name, dropped := range map[string]bool{"while the pod is desired": false, "after the hub has dropped the pod": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				p := makePod("web", "wait")
@@ -129,7 +129,7 @@ func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
 				time.Sleep(15 * time.Second)
 				d.wantPhase("web", corev1.PodRunning, "")
 				at := filepath.Join(d.agent.disk.Root, volume.PodsDir)
-				file := filepath.Join(at, string(p.UID), "left")
+				file := filepath.Join(at, string(p.UID), "files")
 				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600),
 					os.Rename(at, at+".moved"), os.WriteFile(at, nil, 0o600)); err != nil {
 					t.Fatal(err)
@@ -141,20 +141,20 @@ func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
 				if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded && st.Phase != corev1.PodFailed {
 					t.Errorf("the pod is %s after two minutes", st.Phase)
 				}
-				if forgotten {
+				if dropped {
 					d.desire(3)
 					time.Sleep(2 * time.Minute)
 				}
 				tries := d.nodeEvents("FailedRemoveVolumes")
 				if tries == 0 || tries > 10 {
-					t.Errorf("it is reported %d times: %q", tries, d.reasons())
+					t.Errorf("the failure is reported %d times: %q", tries, d.reasons())
 				}
 				if err := errors.Join(os.Remove(at), os.Rename(at+".moved", at)); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(6 * time.Minute)
-				if left := namesIn(at); len(left) > 0 {
-					t.Errorf("%q is left for ever", left)
+				if files := namesIn(at); len(files) > 0 {
+					t.Errorf("the files %q are never removed", files)
 				}
 			})
 		})

@@ -21,7 +21,7 @@ import (
 // testdata/older has the state directories of killed earlier agents and their Docker containers:
 // one directory with the desired state in one file, one with two slots, one with termination
 // messages. A new agent adopts all containers and changes nothing.
-func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
+func TestAnAgentAdoptsTheContainersOfOlderVersions(t *testing.T) {
 	older, err := os.ReadDir("testdata/older")
 	if err != nil || len(older) < 3 {
 		t.Fatalf("%d older agents, %v", len(older), err)
@@ -47,14 +47,14 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 						}
 					}
 					if n := len(heldPods(d.agent)); n != 3 {
-						t.Errorf("it has %d pods, want 3", n)
+						t.Errorf("the agent reports %d pods, want 3", n)
 					}
 					d.end()
 				}
 				for _, call := range d.fake.Calls() {
 					for _, touches := range []string{"Create ", "Start ", "Stop ", "Remove ", "Update ", "RemoveNetwork "} {
 						if strings.HasPrefix(call, touches) {
-							t.Errorf("it called %s", call)
+							t.Errorf("the agent called %s", call)
 						}
 					}
 				}

@@ -27,7 +27,7 @@ func notRootPod(name, image string) corev1.Pod {
 	return p
 }
 
-func TestAnImageSaysThatItIsNotRoot(t *testing.T) {
+func TestRunAsNonRootUsesTheImagesUser(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for image, user := range map[string]string{"user:1": "1000", "root:1": ""} {
 			d.fake.AddImage(image, 1<<20, nil)
@@ -39,7 +39,7 @@ func TestAnImageSaysThatItIsNotRoot(t *testing.T) {
 		st := d.wantPhase("bad", corev1.PodPending, "")
 		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" ||
 			!strings.Contains(w.Message, "image will run as root") {
-			t.Errorf("the image of root waits with %+v", w)
+			t.Errorf("the container of the root image waits with %+v", w)
 		}
 	})
 }
@@ -89,8 +89,8 @@ func TestRealEngineReadsTheImagesUser(t *testing.T) {
 		good.UID, bad.UID = types.UID("uid-good-"+d.node), types.UID("uid-bad-"+d.node)
 		good.Spec.TerminationGracePeriodSeconds = new(int64)
 		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{good, bad}}))
-		d.await("the image's user runs", func() bool { return ready(d.pod("good")) })
-		d.await("the image of root does not", func() bool {
+		d.await("the pod whose image has a user runs", func() bool { return ready(d.pod("good")) })
+		d.await("the pod with the root image waits", func() bool {
 			st := d.pod("bad")
 			return st != nil && len(st.ContainerStatuses) > 0 && st.ContainerStatuses[0].State.Waiting != nil &&
 				strings.Contains(st.ContainerStatuses[0].State.Waiting.Message, "image will run as root")

@@ -106,26 +106,26 @@ func TestAnInvalidPodIsRejectedAlone(t *testing.T) {
 					}
 					if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Invalid" ||
 						!strings.Contains(p.Status.Message, want) || strings.Contains(p.Status.Message, "\x00") {
-						t.Errorf("it is %s because of %s: %s", p.Status.Phase, p.Status.Reason, p.Status.Message)
+						t.Errorf("the invalid pod is %s because of %s: %s", p.Status.Phase, p.Status.Reason, p.Status.Message)
 					}
 				}
 				if got := slices.Sorted(slices.Values(names)); !slices.Equal(got,
 					slices.Sorted(slices.Values([]string{bad.Name, "good"}))) {
-					t.Errorf("the device holds %v", got)
+					t.Errorf("the device reports %v", got)
 				}
 				if n := d.created(); n != 2 {
-					t.Errorf("%d containers were made, want old and good", n)
+					t.Errorf("%d containers were created, want those of old and good", n)
 				}
 				d.end() // a restarted agent rejects the pod too
 				d.start()
 				time.Sleep(5 * time.Second)
 				if n := d.created(); n != 2 {
-					t.Errorf("%d containers were made in the end", n)
+					t.Errorf("%d containers were created after a restart of the agent", n)
 				}
 				d.desire(3, makePod("good", "wait"))
 				time.Sleep(5 * time.Second)
 				if pods := d.agent.Pods().Pods; len(pods) != 1 || pods[0].Status.Phase != corev1.PodRunning {
-					t.Errorf("once it is gone, the device holds %+v", pods)
+					t.Errorf("without the invalid pod the device reports %+v", pods)
 				}
 			})
 		})
@@ -166,10 +166,10 @@ func TestAChangedRunningPodIsValidated(t *testing.T) {
 					got = w[0].State.Waiting.Reason
 				}
 				if got != c.reason {
-					t.Errorf("it is %+v, want %s", st, c.reason)
+					t.Errorf("the pod's status is %+v, want %s", st, c.reason)
 				}
 				if n := d.created(); n != 1 {
-					t.Errorf("%d containers were made, want the first only", n)
+					t.Errorf("%d containers were created, want only the first", n)
 				}
 			})
 		})
@@ -182,10 +182,10 @@ func TestALongGraceDoesNotOverflow(t *testing.T) {
 		p := makePod("web", "wait")
 		p.Spec.TerminationGracePeriodSeconds, p.Spec.ActiveDeadlineSeconds = &seconds, &seconds
 		if g := podspec.Grace(&p); g < 24*time.Hour {
-			t.Errorf("%d s of grace are %s", seconds, g)
+			t.Errorf("a grace period of %d s becomes %s", seconds, g)
 		}
 		if g := podspec.Grace(new(deletedPod(p, seconds))); g < 24*time.Hour {
-			t.Errorf("%d s of grace of its deletion are %s", seconds, g)
+			t.Errorf("a deletion grace period of %d s becomes %s", seconds, g)
 		}
 		bubble(t, func(t *testing.T, d *device) {
 			d.desire(1, p)
@@ -197,13 +197,13 @@ func TestALongGraceDoesNotOverflow(t *testing.T) {
 
 // A pod that becomes forbidden while it runs may use its whole grace period to stop, and is not
 // ready meanwhile.
-func TestAPodThatIsForbiddenWhileItRunsIsNotReady(t *testing.T) {
+func TestARunningPodThatBecomesForbiddenIsNotReady(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "stubborn")
 		d.desire(1, p)
 		time.Sleep(5 * time.Second)
 		if st := d.agent.Pods().Pods[0].Status; !ready(&st) || !st.ContainerStatuses[0].Ready {
-			t.Fatalf("it is not ready in the first place: %+v", st)
+			t.Fatalf("the pod is not ready before the change: %+v", st)
 		}
 		p = *p.DeepCopy()
 		yes := true
@@ -212,10 +212,10 @@ func TestAPodThatIsForbiddenWhileItRunsIsNotReady(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		st := d.agent.Pods().Pods[0].Status
 		if st.Reason != plan.PolicyForbidden || st.ContainerStatuses[0].State.Running == nil {
-			t.Fatalf("it is %+v, want one that is forbidden and still stops", st)
+			t.Fatalf("the status is %+v, want a forbidden pod that still stops", st)
 		}
 		if ready(&st) || st.ContainerStatuses[0].Ready {
-			t.Errorf("it is ready: %+v", st)
+			t.Errorf("the forbidden pod is ready: %+v", st)
 		}
 	})
 }

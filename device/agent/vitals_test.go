@@ -29,9 +29,9 @@ func TestVitals(t *testing.T) {
 		{"a board with all sensors", hardware.Stats{Busy: 100 * time.Second}, hardware.Stats{Busy: 400 * time.Second, Memory: half, ImageFs: hardware.Amount{Available: 3, Capacity: 4}}, 150 * time.Second, &hot,
 			`{"cpu":0.5,"memory":0.5,"disk":0.25,"temperature":61.5,"supply":12.04}`},
 		{"below zero", hardware.Stats{}, hardware.Stats{}, time.Minute, &cold, `{"temperature":-12}`},
-		{"idle is 0, not absent", hardware.Stats{Busy: time.Second}, hardware.Stats{Busy: time.Second}, time.Minute, &board, `{"cpu":0}`},
-		{"no measurement before", hardware.Stats{}, hardware.Stats{Busy: time.Hour, Memory: half}, 0, &board, `{"memory":0.5}`},
-		{"the kernel does not count", hardware.Stats{}, hardware.Stats{}, time.Minute, &board, `{}`},
+		{"an idle processor is 0, not absent", hardware.Stats{Busy: time.Second}, hardware.Stats{Busy: time.Second}, time.Minute, &board, `{"cpu":0}`},
+		{"the first measurement", hardware.Stats{}, hardware.Stats{Busy: time.Hour, Memory: half}, 0, &board, `{"memory":0.5}`},
+		{"a kernel without counters", hardware.Stats{}, hardware.Stats{}, time.Minute, &board, `{}`},
 		{"counters that were reset", hardware.Stats{Busy: time.Hour}, hardware.Stats{Busy: time.Second}, time.Minute, &board, `{}`},
 		{"a failed measurement", hardware.Stats{}, hardware.Stats{Memory: hardware.Amount{Problem: "gone"}}, time.Minute, &board, `{}`},
 		{"more than 100 %, by rounding", hardware.Stats{Busy: time.Second}, hardware.Stats{Busy: 242 * time.Second}, time.Minute, &board, `{"cpu":1}`},
@@ -49,7 +49,7 @@ func TestVitals(t *testing.T) {
 	for name, is := range map[string]bool{"ina226": true, "ina238 in2": false, "ina3221 in1": false, "rp1_adc": false,
 		"nct6775 +12V": true, "pmic ext5v": true, "bq25890 vbus": true, "in0": false, "adc divin": false} {
 		if isSupply(name) != is {
-			t.Errorf("%s is a supply: %v", name, !is)
+			t.Errorf("isSupply(%q) is %v", name, !is)
 		}
 	}
 }
@@ -65,21 +65,21 @@ func TestVitalsCauseNoStatus(t *testing.T) {
 		synctest.Wait()
 		v := d.agent.Status().Vitals
 		if v == nil || v.Memory == nil || *v.Memory != .5 || v.CPU != nil || v.Temperature != nil || v.Supply != nil {
-			t.Fatalf("after a minute: %+v", v)
+			t.Fatalf("the vitals after a minute are %+v", v)
 		}
 		d.mu.Lock()
-		said := d.status
+		statuses := d.status
 		d.mu.Unlock()
 		d.board.set(func(b *board) { b.stats.Memory.Available = b.stats.Memory.Capacity / 4 })
 		time.Sleep(vitalsTime + 20*time.Second)
 		synctest.Wait()
 		if v = d.agent.Status().Vitals; v.CPU == nil || *v.CPU != .125 || *v.Memory != .75 { // half of one of four CPUs
-			t.Errorf("after some minutes: %+v", v)
+			t.Errorf("the vitals after some minutes are %+v", v)
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.status != said {
-			t.Error("a vital has caused a status")
+		if d.status != statuses {
+			t.Error("vitals have caused a status")
 		}
 	})
 }

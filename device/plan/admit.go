@@ -19,11 +19,11 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// admitPods admits or rejects the new pods, and returns those admitted for their first steps. The
-// device decides by what it really has: two pods on one host port, or too much requested memory,
-// would break running pods.
+// admitPods admits or rejects the new pods, and returns the admitted ones for their first steps.
+// The device decides by its real resources: two pods with the same host port, or with too much
+// requested memory, would disturb running pods.
 func (p *pass) admitPods(pods []corev1.Pod) []*corev1.Pod {
-	var holders, leaving []*corev1.Pod // admitted pods that stay, and those that end
+	var holders, leaving []*corev1.Pod // admitted pods that stay, and admitted pods that end
 	var waiting []*corev1.Pod
 	for _, pod := range byPriority(pods) {
 		r := p.o.Pods[pod.UID]
@@ -52,7 +52,7 @@ func (p *pass) admitPods(pods []corev1.Pod) []*corev1.Pod {
 	var admitted []*corev1.Pod
 	for _, pod := range waiting {
 		at := Place{Pod: pod.UID}
-		if want := p.o.Requested[pod.UID]; want != nil { // these resources are not granted yet
+		if want := p.o.Requested[pod.UID]; want != nil { // the device has not granted these resources yet
 			p.step(Step{Action: Grant, Place: at, Pod: want})
 			continue
 		}
@@ -60,7 +60,7 @@ func (p *pass) admitPods(pods []corev1.Pod) []*corev1.Pod {
 		if v == nil {
 			if v = fits(pod, holders, p.o.Node.Allocatable); v == nil &&
 				fits(pod, slices.Concat(holders, leaving), p.o.Node.Allocatable) != nil {
-				continue // it will fit once the leaving pods have gone, which wakes the loop
+				continue // the pod fits once the leaving pods have gone, which wakes the loop
 			}
 		}
 		var numa map[string][]int
@@ -90,8 +90,7 @@ func (p *pass) ended(pod *corev1.Pod, r *Record) bool {
 	return r.Final != nil || IsFinal(phaseOf(pod, r, p.o.Node.Boot)) || p.expired(pod, r)
 }
 
-// expired reports whether a pod has passed its activeDeadlineSeconds, and otherwise sets the
-// wake-up.
+// expired reports whether a pod has passed its activeDeadlineSeconds. If not, it sets the wake-up.
 func (p *pass) expired(pod *corev1.Pod, r *Record) bool {
 	s := pod.Spec.ActiveDeadlineSeconds
 	if s == nil || r.Start.IsZero() {
@@ -122,10 +121,10 @@ func (p *pass) endForbidden(pod *corev1.Pod, r *Record) bool {
 	return why != ""
 }
 
-// PolicyForbidden is the reason when the device's policy forbids a pod or container.
+// PolicyForbidden is the reason if the device's policy forbids a pod or container.
 const PolicyForbidden = "PolicyForbidden"
 
-// rejection returns why a pod cannot run here, whatever else runs.
+// rejection returns why a pod cannot run on this device, whatever other pods run.
 func (p *pass) rejection(pod *corev1.Pod) *Verdict {
 	if n := pod.Spec.NodeName; n != "" && n != p.o.Node.Name {
 		return &Verdict{"NodeName", fmt.Sprintf("Pod is bound to node %s, and this is %s", n, p.o.Node.Name)}
@@ -142,7 +141,7 @@ func (p *pass) rejection(pod *corev1.Pod) *Verdict {
 	if asksAppArmor(pod) && !p.o.Node.AppArmor {
 		return &Verdict{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}
-	// Like the kubelet, admit system-critical pods under pressure.
+	// As with the kubelet, system-critical pods are admitted under pressure.
 	if podspec.Priority(pod) >= podspec.SystemCritical {
 		return nil
 	}
@@ -156,7 +155,7 @@ func (p *pass) rejection(pod *corev1.Pod) *Verdict {
 	if p.o.Pressure.PID && !tolerates(pod, corev1.TaintNodePIDPressure) {
 		under = append(under, "PIDPressure")
 	}
-	// Every pod warms the board, whatever it requests.
+	// Every pod warms the board, even without requests.
 	if p.o.Pressure.Heat && !tolerates(pod, fleet.TaintTooHot) {
 		under = append(under, "TemperatureOK=False")
 	}
@@ -171,7 +170,7 @@ func tolerates(pod *corev1.Pod, key string) bool {
 	return schedcorev1.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, &taint, false)
 }
 
-// fits checks a pod against the other pods' count, host ports and resources.
+// fits checks a pod against the number, host ports and resources of the other pods.
 func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) *Verdict {
 	for _, o := range others {
 		for _, a := range hostPorts(pod) {
@@ -215,8 +214,8 @@ func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList
 	return nil
 }
 
-// isForeign reports whether an administrator has added a resource to the Node: only the hub counts
-// it.
+// isForeign reports whether an administrator has added the resource to the Node. Only the hub
+// counts such a resource.
 func isForeign(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), fleet.Group+"/")
 }
@@ -271,7 +270,7 @@ func hostPorts(pod *corev1.Pod) []hostPort {
 // Evicted is the reason of a pod that the device has evicted for a shortage.
 const Evicted = "Evicted"
 
-// asksAppArmor reports whether a pod sets an AppArmor profile. As with the kubelet the engine's
+// asksAppArmor reports whether a pod sets an AppArmor profile. As with the kubelet, the engine's
 // default profile counts too.
 func asksAppArmor(pod *corev1.Pod) bool {
 	asks := func(p *corev1.AppArmorProfile) bool {
@@ -288,11 +287,11 @@ func asksAppArmor(pod *corev1.Pod) bool {
 	return false
 }
 
-// A Policy is what the device's owner lets the hub run; the hub cannot change it. The zero value
-// allows nothing beyond the container, DefaultPolicy only host ports.
+// A Policy says what the device's owner lets the hub run; the hub cannot change it. The zero value
+// allows only what stays inside the container; DefaultPolicy also allows host ports.
 type Policy struct {
 	policy.Document
-	// Mirror is the address at which the engine finds the hub's images; "": nowhere.
+	// Mirror is the address at which the engine pulls the hub's images; empty: it cannot pull them.
 	Mirror string
 }
 
@@ -305,15 +304,15 @@ func ParsePolicy(body []byte) (Policy, error) {
 	return Policy{Document: d}, err
 }
 
-// Forbids returns why a pod may not run here; empty if it may. Ephemeral containers are checked one
-// by one: see forbidsEphemeral.
+// Forbids returns why a pod may not run on this device, or "". forbidsEphemeral checks each
+// ephemeral container separately.
 func (p Policy) Forbids(pod *corev1.Pod) string {
 	spec := pod.Spec
 	spec.EphemeralContainers = nil
 	return p.forbids(&spec, "spec")
 }
 
-// forbids considers only the fields below a path.
+// forbids checks only the fields below a path.
 func (p Policy) forbids(spec *corev1.PodSpec, below string) string {
 	var why []string
 	allowable := false
@@ -340,9 +339,9 @@ func (p Policy) forbids(spec *corev1.PodSpec, below string) string {
 
 func capability(name string) string { return policy.Capability(name) }
 
-// ImageOf is the image name for the engine. If the policy has rules for images it is the full name,
-// since an engine may resolve a short name or id to an image that the policy has not checked.
-// An image of the hub, such as hub/app:1.2, is found at the device's mirror.
+// ImageOf returns the image name for the engine. If the policy has rules for images, it is the full
+// name, because an engine may resolve a short name or id to an image that the policy has not
+// checked. An image of the hub, such as hub/app:1.2, gets the address of the device's mirror.
 func (p Policy) ImageOf(image string) string {
 	if path, ok := strings.CutPrefix(strings.TrimPrefix(image, "docker.io/"), "hub/"); ok && p.Mirror != "" {
 		return p.Mirror + "/" + path

@@ -23,7 +23,7 @@ func onPort(name string, port int32) corev1.Pod {
 	})
 }
 
-// The device rejects pods that the hub has bound, with the kubelet's messages. The world has 4
+// The device rejects pods that the hub has bound, with the kubelet's messages. The device has 4
 // CPUs, 2Gi of memory and room for 110 pods.
 func TestAdmission(t *testing.T) {
 	yes := true
@@ -32,7 +32,7 @@ func TestAdmission(t *testing.T) {
 		before []corev1.Pod
 		pod    corev1.Pod
 		change func(*world)
-		want   string // part of the verdict; empty: it is admitted
+		want   string // part of the verdict; empty: the pod is admitted
 	}{
 		{"an exact fit is admitted", []corev1.Pod{Asking("a", "3", "1Gi")}, Asking("b", "1", "1Gi"), nil, ""},
 		{"too much cpu", []corev1.Pod{Asking("a", "3", "1Gi")}, Asking("b", "1001m", "1Mi"), nil,
@@ -107,7 +107,7 @@ func TestARunningPodIsNotRejected(t *testing.T) {
 	w := newWorld(Asking("a", "3", "1Gi"))
 	w.settle(t)
 	w.o.Node.Allocatable[corev1.ResourceCPU] = resource.MustParse("1")
-	w.o.Pods = nil // also after a restart of the agent
+	w.o.Pods = nil // a restarted agent makes the same decision
 	if got := sentences(w.look()); len(got) > 0 {
 		t.Errorf("steps %q, want none", got)
 	}

@@ -12,33 +12,34 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A ContainerRecord is what the agent knows of one container of a pod. Its times are on the agent's
-// monotonic clock, taken when the agent noticed, unless a field says otherwise.
+// A ContainerRecord is the agent's knowledge about one container of a pod. Its times are on the
+// agent's monotonic clock, from when the agent noticed the event, unless a field's comment says
+// otherwise.
 type ContainerRecord struct {
-	ID            string // newest instance; empty: unknown
+	ID            string // id of the newest instance; empty: unknown
 	State         engine.State
-	Attempt       int // of the newest instance
+	Attempt       int // restart count of the newest instance
 	Hash          string
 	Boot          string
 	IP            string
 	Network       string // container whose network it shares; empty: none, or unknown
 	ImageID       string
 	Image         string
-	Limits        engine.Limits // from the first list, and later updates
+	Limits        engine.Limits // limits from the first list and later updates
 	LimitsUnknown bool          // Limits may be outdated
 	Refused       *Refusal
 
-	StartedAt time.Time // by the engine's clock, for the status only
-	Since     time.Time // running since
+	StartedAt time.Time // by the engine's clock, only for the status
+	Since     time.Time // time since which it runs
 	Ended     *corev1.ContainerStateTerminated
-	Last      *corev1.ContainerStateTerminated // of the previous instance
+	Last      *corev1.ContainerStateTerminated // end of the previous instance
 
-	NextBackOff time.Duration // of the next crash
-	BackOff     time.Duration // of the last crash
-	RestartAt   time.Time     // earliest restart
+	NextBackOff time.Duration // back-off of the next crash
+	BackOff     time.Duration // back-off of the last crash
+	RestartAt   time.Time     // earliest time of the restart
 	Crashing    bool          // the restart waits because of a crash
 
-	Failure  *Verdict // of the last run
+	Failure  *Verdict // failure of the last run
 	Failures int
 	RetryAt  time.Time
 
@@ -46,7 +47,7 @@ type ContainerRecord struct {
 	KillReason string // why a desired container is being stopped
 
 	PostStarted bool   // the postStart hook has ended
-	HookError   string // its error
+	HookError   string // error of the postStart hook
 }
 
 // Running reports whether the newest instance runs or is paused.
@@ -56,7 +57,7 @@ func (c *ContainerRecord) Running() bool {
 
 // see updates the record from the newest instance.
 func (c *ContainerRecord) see(in Instance, now time.Time) {
-	if in.IP != "" || in.ID != c.ID { // engines drop the address at the end; the pod keeps it
+	if in.IP != "" || in.ID != c.ID { // engines drop the address when the container ends; the pod keeps it
 		c.IP = in.IP
 	}
 	if in.ID != c.ID {
@@ -64,7 +65,7 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 			c.Last = c.Ended
 		}
 		if c.Hash != "" && c.Hash != in.Hash {
-			c.NextBackOff = 0 // a changed definition starts a new back-off
+			c.NextBackOff = 0 // a changed definition resets the back-off
 		}
 		c.Limits, c.LimitsUnknown, c.Refused = in.Limits, false, nil
 		c.ID, c.Ended, c.Since, c.KillReason = in.ID, nil, time.Time{}, ""
@@ -80,7 +81,7 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 	c.State = in.State
 	switch in.State {
 	case engine.Running, engine.Paused:
-		if c.Ended != nil { // it was started again from outside
+		if c.Ended != nil { // another client started the container again
 			c.Last, c.Ended, c.Since = c.Ended, nil, now
 		}
 		if c.Since.IsZero() {
@@ -96,7 +97,7 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 // end records the end of the newest instance and sets the back-off.
 func (c *ContainerRecord) end(t *corev1.ContainerStateTerminated, now time.Time) {
 	c.Ended = t
-	if t.FinishedAt.IsZero() { // the time is unknown
+	if t.FinishedAt.IsZero() { // the time of the end is unknown
 		t.FinishedAt = metav1.NewTime(now)
 	}
 	if !c.Since.IsZero() && now.Sub(c.Since) >= fleet.ForgiveAfter {
@@ -106,7 +107,7 @@ func (c *ContainerRecord) end(t *corev1.ContainerStateTerminated, now time.Time)
 	c.NextBackOff = fleet.NextBackOff(c.NextBackOff)
 }
 
-// gone records that the newest instance was removed from outside.
+// gone records that another client removed the newest instance.
 func (c *ContainerRecord) gone(now time.Time) {
 	if c.Running() && c.Ended == nil {
 		c.end(&corev1.ContainerStateTerminated{
@@ -116,13 +117,13 @@ func (c *ContainerRecord) gone(now time.Time) {
 		}, now)
 	}
 	c.State, c.IP = engine.Exited, ""
-	if c.Ended == nil { // it never started
+	if c.Ended == nil { // the instance never started
 		c.State = ""
 	}
 	c.ID = ""
 }
 
-// terminated is the terminated state of an ended instance, with the kubelet's reasons.
+// terminated returns the terminated state of an ended instance, with the kubelet's reasons.
 func terminated(in Instance) *corev1.ContainerStateTerminated {
 	t := &corev1.ContainerStateTerminated{
 		ExitCode: int32(in.ExitCode), Message: in.Error, ContainerID: in.ID,

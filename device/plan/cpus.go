@@ -16,7 +16,7 @@ import (
 type CPUManagerPolicy string
 
 // CPU manager policies. With static, a container of a guaranteed pod that requests whole CPUs gets
-// them exclusively, and all others share the rest.
+// them exclusively, and all other containers share the rest.
 const (
 	NoCPUManager     CPUManagerPolicy = "none"
 	StaticCPUManager CPUManagerPolicy = "static"
@@ -30,16 +30,15 @@ func ParseCPUManagerPolicy(s string) (CPUManagerPolicy, error) {
 	return "", fmt.Errorf("%q is not a CPU manager policy: use none or static", s)
 }
 
-// LabelCPUs is the label with a container's exclusive CPUs. Like LabelDevices it is the only
-// record.
+// LabelCPUs is the label with a container's exclusive CPUs. They are recorded only in this label.
 const LabelCPUs = "flotilla.dev/cpus"
 
-// A CPUSet is a set of CPUs: element i says whether CPU i is in it.
+// A CPUSet is a set of CPUs: element i says whether the set has CPU i.
 type CPUSet []bool
 
 const maxCPUs = 8192 // Linux's limit
 
-// ParseCPUs parses a list of the kernel or an engine, such as 0-3,5.
+// ParseCPUs parses a CPU list of the kernel or an engine, such as 0-3,5.
 func ParseCPUs(list string) (set CPUSet) {
 	for _, part := range strings.Split(strings.TrimSpace(list), ",") {
 		from, to, many := strings.Cut(part, "-")
@@ -68,7 +67,7 @@ func (s *CPUSet) put(n int) {
 
 func (s CPUSet) has(n int) bool { return n < len(s) && s[n] }
 
-// String lists the numbers, separated by commas.
+// String lists the numbers of the CPUs, separated by commas.
 func (s CPUSet) String() string {
 	var list []string
 	for n, in := range s {
@@ -84,7 +83,8 @@ func (f Facts) staticCPUs() bool {
 	return f.CPUManager == StaticCPUManager && f.Engine.CPUSet && len(f.CPUs) > 0
 }
 
-// freeCPUs are the CPUs without an exclusive container, present or starting, except the one at but.
+// freeCPUs are the CPUs that no present or starting container has exclusively. The container at the
+// place but is ignored.
 func (p *pass) freeCPUs(but Place) CPUSet {
 	set := slices.Clone(p.o.Node.CPUs)
 	take := func(list string) {
@@ -107,8 +107,8 @@ func (p *pass) freeCPUs(but Place) CPUSet {
 	return set
 }
 
-// assignCPUs chooses the CPUs of a container that is to start. Like the kubelet's, the lowest CPUs
-// are never exclusive: as many as the node's reservations take, at least one.
+// assignCPUs chooses the CPUs of a container that is about to start. As with the kubelet, the
+// lowest CPUs are never exclusive: at least one, and as many as the node's reservations need.
 func (p *pass) assignCPUs(at Place, pod *corev1.Pod, c *corev1.Container) (cpus string, exclusive bool, lacks string) {
 	node := p.o.Node
 	if !node.staticCPUs() {
@@ -123,11 +123,11 @@ func (p *pass) assignCPUs(at Place, pod *corev1.Pod, c *corev1.Container) (cpus 
 			free[n], left = false, left-1
 		}
 	}
-	var had, near CPUSet // CPUs of its last instance; CPUs on its NUMA nodes
+	var had, near CPUSet // CPUs of the container's last instance; CPUs on its NUMA nodes
 	for _, in := range p.instances[at.Pod] {
 		if in.Place == at {
 			had = append(had, ParseCPUs(in.Labels[LabelCPUs])...)
-			break // only the newest instance
+			break // older instances do not matter
 		}
 	}
 	for _, numa := range node.NUMA {
@@ -167,8 +167,8 @@ func (p *pass) reservedCPUs() int64 {
 	return max(all-p.o.Node.Allocatable.Cpu().MilliValue()/1000, 1)
 }
 
-// sharedCPUs are the shared CPUs of a running container; empty: it has exclusive ones, or the
-// static policy is off.
+// sharedCPUs are the shared CPUs of a running container. The result is empty if the container has
+// exclusive CPUs or the static policy is off.
 func (p *pass) sharedCPUs(at Place, id string) string {
 	if !p.o.Node.staticCPUs() {
 		return ""
@@ -181,8 +181,8 @@ func (p *pass) sharedCPUs(at Place, id string) string {
 	return ""
 }
 
-// wholeCPUs is the number of exclusive CPUs of a container under the static policy: only whole CPUs
-// of a guaranteed pod.
+// wholeCPUs is the number of exclusive CPUs of a container under the static policy. Only a
+// guaranteed pod that requests whole CPUs gets them.
 func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int64 {
 	cpu := c.Resources.Limits.Cpu()
 	if cpu.MilliValue()%1000 != 0 || podspec.QOSClass(pod) != corev1.PodQOSGuaranteed {
@@ -191,8 +191,8 @@ func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int64 {
 	return cpu.Value()
 }
 
-// CPUsOf are the CPUs of the container's NUMA nodes, if it requests whole CPUs. They are not
-// exclusive: other containers run on all CPUs.
+// CPUsOf are the CPUs of the container's NUMA nodes if the container requests whole CPUs. They are
+// not exclusive: other containers run on all CPUs.
 func CPUsOf(s Step, nodes []hardware.NUMANode) string {
 	var cpus []string
 	if near := s.NUMA[s.Place.Container]; len(near) > 0 && wholeCPUs(s.Pod, s.Spec) > 0 {

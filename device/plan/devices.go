@@ -16,11 +16,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// LabelDevices is the label with a container's devices, in JSON. It is the only record of them, so
-// that a restart of agent or engine loses none.
+// LabelDevices is the label with a container's devices, in JSON. They are recorded only in this
+// label, so that a restart of agent or engine does not lose them.
 const LabelDevices = "flotilla.dev/devices"
 
-// requestedDevices is how many devices of each resource a container requests.
+// requestedDevices is the number of devices of each resource that a container requests.
 func requestedDevices(c *corev1.Container) map[corev1.ResourceName]int64 {
 	out := map[corev1.ResourceName]int64{}
 	for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
@@ -41,10 +41,10 @@ func DevicesOf(in Instance) (list []hardware.Device) {
 	return list
 }
 
-// assignDevices chooses the devices of a container that is to start, or says which resource is
-// missing. It prefers the container's earlier devices, then the least used ones. A device node in a
-// running container stays in use even if the kernel has given it to another device: the container
-// can open that one now.
+// assignDevices chooses the devices of a container that is about to start, or says which resource
+// is missing. It prefers the container's earlier devices, then the least used ones. A device node
+// in a running container stays in use even if the kernel has given the node to another device,
+// because the container can open that device now.
 func (p *pass) assignDevices(at Place, c *corev1.Container) (devices []hardware.Device, lacks string) {
 	want := requestedDevices(c)
 	for _, offer := range p.o.Node.Offers {
@@ -55,7 +55,7 @@ func (p *pass) assignDevices(at Place, c *corev1.Container) (devices []hardware.
 		}
 		type choice struct {
 			*hardware.Device
-			mine, holders, past int64 // uses by this container; by other present ones; by earlier ones
+			mine, holders, past int64 // uses by this container, by other present containers, and by earlier ones
 			had                 bool
 		}
 		choices := make([]choice, len(offer.Devices))
@@ -132,7 +132,7 @@ func (p *pass) assignDevices(at Place, c *corev1.Container) (devices []hardware.
 	return devices, ""
 }
 
-// startingRuns are the runs in progress and those of this pass.
+// startingRuns are the runs in progress and the runs of this pass.
 func (p *pass) startingRuns() []Step {
 	out := make([]Step, 0, 4)
 	for _, b := range p.o.Busy {
@@ -148,7 +148,7 @@ func (p *pass) startingRuns() []Step {
 	return out
 }
 
-// current is the device as it is now; false: it is unplugged.
+// current returns the present state of a device, or false if it is unplugged.
 func (f Facts) current(d hardware.Device) (hardware.Device, bool) {
 	for _, offer := range f.Offers {
 		if i := slices.IndexFunc(offer.Devices, d.Same); i >= 0 {
@@ -158,7 +158,7 @@ func (f Facts) current(d hardware.Device) (hardware.Device, bool) {
 	return d, false
 }
 
-// movedDevice says which device of a running container has a new device node.
+// movedDevice returns a message if a device of a running container has a new device node.
 func (p *pass) movedDevice(in Instance) string {
 	for _, d := range DevicesOf(in) {
 		if now, ok := p.o.Node.current(d); ok && !slices.Equal(now.Nodes, d.Nodes) {
@@ -184,7 +184,8 @@ func unplugged(pod *corev1.Pod, o *Observed) (missing []string) {
 	return missing
 }
 
-// devicesCondition says whether the devices of a pod are plugged in; false: the pod requests none.
+// devicesCondition says whether the devices of a pod are plugged in. It returns false if the pod
+// requests no devices.
 func devicesCondition(pod *corev1.Pod, o *Observed) (corev1.PodCondition, bool) {
 	c := corev1.PodCondition{Type: fleet.ConditionDevicesPresent, Status: corev1.ConditionTrue, Reason: "Present"}
 	requests := func(w podspec.Container) bool { return len(requestedDevices(w.Spec)) > 0 }
@@ -199,7 +200,8 @@ func devicesCondition(pod *corev1.Pod, o *Observed) (corev1.PodCondition, bool) 
 	return c, true
 }
 
-// needsHostNetwork names a requested network interface, which needs the host's network.
+// needsHostNetwork returns a message if a container requests a network interface without the host's
+// network.
 func needsHostNetwork(pod *corev1.Pod, node Facts) string {
 	for _, w := range podspec.Containers(pod) {
 		for name := range requestedDevices(w.Spec) {

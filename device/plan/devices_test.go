@@ -22,7 +22,7 @@ func TestAssignmentOfDevices(t *testing.T) {
 		devices []hardware.Device
 	}
 	two := []hardware.Device{chip("0"), chip("1")}
-	lost := port("usb-pulled", "gpiochip0") // unplugged, and another device has its node now
+	lost := port("usb-pulled", "gpiochip0") // unplugged; another device has its node now
 	camera := hardware.Device{Resource: "gpiochip", ID: "camera", Nodes: []string{"/dev/video0", "/dev/gpiochip0"}}
 	line := hardware.Device{Resource: "button", ID: "gpiochip0/GPIO17", On: "gpiochip0", Nodes: []string{"/dev/gpiochip0"}}
 	for _, c := range []struct {
@@ -31,7 +31,7 @@ func TestAssignmentOfDevices(t *testing.T) {
 		sharing int64
 		others  []has
 		want    string // requested devices
-		get     string // ids, or "-" and the missing resource
+		get     string // ids of the devices, or "-" and the error
 	}{
 		{"the first free device", two, 1, nil, "1", "gpiochip0"},
 		{"two requested devices differ", two, 1, nil, "2", "gpiochip0 gpiochip1"},
@@ -85,7 +85,7 @@ func TestAssignmentOfDevices(t *testing.T) {
 	}
 }
 
-// Two containers that start at once do not get the same device.
+// Two containers that start at the same time do not get the same device.
 func TestContainersThatStartAtOnceGetDifferentDevices(t *testing.T) {
 	a, b, under := requesting("a", "gpiochip", "1", "wait"), requesting("b", "gpiochip", "1", "wait"), requesting("under", "gpiochip", "1", "wait")
 	w := newWorld(a, b, under)
@@ -106,8 +106,8 @@ func TestContainersThatStartAtOnceGetDifferentDevices(t *testing.T) {
 	}
 }
 
-// A starting container gets no device node that another starting one has under another device's
-// name.
+// A starting container does not get a device node that another starting container has under another
+// device's name.
 func TestAStartingContainerHoldsItsDeviceNodes(t *testing.T) {
 	a, under := requesting("a", "gpiochip", "1", "wait"), requesting("under", "serial", "1", "wait")
 	w := newWorld(a, under)
@@ -124,8 +124,8 @@ func TestAStartingContainerHoldsItsDeviceNodes(t *testing.T) {
 	}
 }
 
-// A resource that an administrator added to the Node is counted by the hub; a device's resource
-// must be present.
+// The hub counts a resource that an administrator added to the Node. A device's resource must be
+// present on the device.
 func TestResourcesThatOnlyTheHubCounts(t *testing.T) {
 	ours, theirs := requesting("ours", "gpiochip", "1", "wait"), makePod("theirs", "wait")
 	theirs.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/dongle": resource.MustParse("1")}

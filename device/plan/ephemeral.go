@@ -11,11 +11,11 @@ import (
 )
 
 // LabelShares is the label with the ids of the containers whose network or processes a container
-// shares. An engine may refuse to remove them before it.
+// shares. An engine may refuse to remove those containers first.
 const LabelShares = "flotilla.dev/shares"
 
 // ephemerals starts the ephemeral containers that have never run, and stops those that the policy
-// forbids: the pod itself goes on.
+// forbids. Their pod keeps running.
 func (p *pass) ephemerals(pod *corev1.Pod, r *Record) {
 	for i, w := range podspec.Ephemerals(pod) {
 		at, c := Place{pod.UID, w.Spec.Name}, r.Peek(w.Spec.Name)
@@ -51,8 +51,8 @@ func (p *pass) ephemerals(pod *corev1.Pod, r *Record) {
 	}
 }
 
-// networkOf is the container that has a pod's network; empty: the host's, or an own one while the
-// pod's only container is down. Not ok: the network is still to come.
+// networkOf returns the container that has a pod's network. The id is empty if the pod uses the
+// host's network, or if its only container is down. ok is false if the network does not exist yet.
 func networkOf(pod *corev1.Pod, r *Record) (id string, ok bool) {
 	if pod.Spec.HostNetwork {
 		return "", true
@@ -74,7 +74,7 @@ func IsShared(all []Instance, in Instance) bool {
 	})
 }
 
-// forbidsEphemeral returns why an ephemeral container may not run here; empty if it may.
+// forbidsEphemeral returns why an ephemeral container may not run on this device, or "".
 func (p Policy) forbidsEphemeral(pod *corev1.Pod, i int) string {
 	return p.forbids(&corev1.PodSpec{EphemeralContainers: pod.Spec.EphemeralContainers},
 		fmt.Sprintf("spec.ephemeralContainers[%d]", i))

@@ -17,9 +17,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Statuses is the status of every pod on the device, sorted by namespace and name. A deleted pod
-// stays in it until the hub drops it; an undesired pod until its containers are removed. engineName
-// is the prefix of container ids.
+// Statuses returns the status of every pod on the device, sorted by namespace and name. It includes
+// a deleted pod until the hub drops it, and an undesired pod until its containers are removed.
+// engineName is the prefix of container ids.
 func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []wire.PodStatus {
 	out := make([]wire.PodStatus, 0, len(d.Pods))
 	known := make(map[types.UID]bool, len(d.Pods))
@@ -52,7 +52,7 @@ func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []w
 	return out
 }
 
-// Unobserved is the status of pods before the engine's first response: they may well run.
+// Unobserved returns the status of pods before the engine's first response. They may be running.
 func Unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
 	out := make([]wire.PodStatus, 0, len(d.Pods))
 	for i := range d.Pods {
@@ -64,12 +64,12 @@ func Unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
 	return out
 }
 
-// PodStatus is the status of one pod, as the kubelet reports it.
+// PodStatus returns the status of one pod as the kubelet reports it.
 func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now time.Time) corev1.PodStatus {
 	if r != nil && r.Final != nil {
 		st := *r.Final.DeepCopy()
 		if (pod.DeletionTimestamp != nil && !r.Cleaned || r.SavingFinal) && !IsFinal(pod.Status.Phase) {
-			st.Phase = phaseWhileRemoving(&st) // the final phase means that nothing is left
+			st.Phase = phaseWhileRemoving(&st) // the final phase means that all its containers are gone
 		}
 		return st
 	}
@@ -141,7 +141,7 @@ func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		c := r.Peek(w.Spec.Name)
 		cs := containerStatus(w, c, inited, false, engineName, now)
 		cs.Started = nil
-		cs.Ready = false // like the kubelet: a stopping pod is not ready
+		cs.Ready = false // as with the kubelet, a stopping pod is not ready
 		truncateMessages(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
 		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, cs)
 	}
@@ -164,8 +164,8 @@ func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	return st
 }
 
-// observedGeneration is the pod's generation that the status reflects: not the newest one while its
-// resize is neither granted nor refused.
+// observedGeneration is the pod's generation that the status reflects. While a resize is neither
+// granted nor refused, it is not the newest generation.
 func observedGeneration(pod *corev1.Pod, r *Record, o *Observed) int64 {
 	if o.Requested[pod.UID] != nil && (r == nil || r.ResizePending == nil) {
 		return pod.Generation - 1
@@ -173,8 +173,8 @@ func observedGeneration(pod *corev1.Pod, r *Record, o *Observed) int64 {
 	return pod.Generation
 }
 
-// phaseWhileRunning is the phase of an ended pod while a container still runs. Like the kubelet,
-// the final phase comes last: a replacement could collide on volumes and ports.
+// phaseWhileRunning is the phase of an ended pod while a container still runs. As with the kubelet,
+// the final phase comes last: a replacement could use the same volumes and ports at the same time.
 func phaseWhileRunning(r *Record) corev1.PodPhase {
 	for name, c := range r.Container {
 		if name != "" && (c.Running() || c.Ended != nil || c.Last != nil) {
@@ -193,8 +193,8 @@ func phaseWhileRemoving(st *corev1.PodStatus) corev1.PodPhase {
 	return corev1.PodPending
 }
 
-// terminateUnknown gives a container of a deleted pod a terminated state, like the kubelet: its own
-// or, once the pod was initialized, ContainerStatusUnknown.
+// terminateUnknown gives a container of a deleted pod a terminated state, as the kubelet does: the
+// container's own state or, once the pod was initialized, ContainerStatusUnknown.
 func terminateUnknown(cs *corev1.ContainerStatus, w podspec.Container, c *ContainerRecord, inited bool) {
 	switch {
 	case cs.State.Terminated != nil:
@@ -208,7 +208,7 @@ func terminateUnknown(cs *corev1.ContainerStatus, w podspec.Container, c *Contai
 	}
 }
 
-// conditions are the pod's conditions; Agent sets their times.
+// conditions are the pod's conditions. MergeConditions sets their times.
 func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited, paused []string) []corev1.PodCondition {
 	is := func(t corev1.PodConditionType, reason, message string) corev1.PodCondition {
 		s := corev1.ConditionTrue
@@ -239,13 +239,14 @@ func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited, pause
 				strings.Join(paused, " "))
 		}
 	}
-	// The hub evaluates readiness gates, as it stores their conditions.
+	// The hub stores the conditions of readiness gates, and evaluates them.
 	ready := is(corev1.PodReady, reason, message)
 	scheduled := is(corev1.PodScheduled, "", "")
 	return []corev1.PodCondition{init, ready, is(corev1.ContainersReady, reason, message), scheduled}
 }
 
-// containerStatus is the status of one container; again: it will be restarted after it has ended.
+// containerStatus is the status of one container. again says that the container restarts after it
+// has ended.
 func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool, engineName string,
 	now time.Time) corev1.ContainerStatus {
 	started := w.Kind == podspec.KindApp && startedUp(w.Spec, c) || podspec.IsSidecar(w) && startedUp(w.Spec, c)
@@ -259,7 +260,7 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 	}
 	last := c.Last
 	switch {
-	case postStartPending(w.Spec, c) || c.HookError != "" && c.Running(): // it is being stopped
+	case postStartPending(w.Spec, c) || c.HookError != "" && c.Running(): // the container is being stopped
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	case c.Running():
 		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.StartedAt)}
@@ -269,8 +270,8 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 		if c.Ended != nil {
 			last = c.Ended
 		}
-	case again && c.Crashing: // until it runs, also after the back-off
-		// The message is constant during the back-off, since every change is sent to the hub.
+	case again && c.Crashing: // until the container runs, even after the back-off
+		// The message is constant during the back-off, because every change is sent to the hub.
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
 			Message: fmt.Sprintf("back-off %s restarting failed container=%s", c.BackOff, w.Spec.Name)}
 		if c.HookError != "" {
@@ -282,7 +283,7 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 		last = c.Ended
 	case c.Ended != nil:
 		cs.State.Terminated = c.Ended
-	case w.Kind == podspec.KindInit && !podspec.IsSidecar(w) && inited: // it was removed from outside
+	case w.Kind == podspec.KindInit && !podspec.IsSidecar(w) && inited: // another client removed the container
 		cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed",
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as " +
 				"exited normally"}
@@ -290,7 +291,7 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
-		if w.Kind == podspec.KindInit && !inited { // like the kubelet, whether it exists or not
+		if w.Kind == podspec.KindInit && !inited { // as with the kubelet, whether the container exists or not
 			cs.State.Waiting.Reason = "PodInitializing"
 		}
 	}
@@ -311,7 +312,7 @@ func withEngine(t *corev1.ContainerStateTerminated, engineName string) *corev1.C
 	return &c
 }
 
-// waitingAfterFailure is the waiting state of a container that could not run: the failure first,
+// waitingAfterFailure is the waiting state of a container that could not run: first the failure,
 // then the back-off.
 func waitingAfterFailure(c *ContainerRecord, now time.Time) *corev1.ContainerStateWaiting {
 	w := &corev1.ContainerStateWaiting{Reason: c.Failure.Reason, Message: c.Failure.Message}
@@ -321,7 +322,7 @@ func waitingAfterFailure(c *ContainerRecord, now time.Time) *corev1.ContainerSta
 	return w
 }
 
-// MergeConditions keeps the transition times of unchanged conditions and sets now on the others.
+// MergeConditions keeps the transition times of unchanged conditions and sets now for all others.
 func MergeConditions(old, next []corev1.PodCondition, now time.Time) {
 	for i := range next {
 		next[i].LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
@@ -335,8 +336,8 @@ func MergeConditions(old, next []corev1.PodCondition, now time.Time) {
 
 // The kubelet's limits of termination messages, in bytes.
 const (
-	MaxMessage  = 4096  // of one container
-	maxMessages = 12288 // of a pod
+	MaxMessage  = 4096  // limit of one container
+	maxMessages = 12288 // limit of a pod
 )
 
 // truncateMessages truncates a termination message to the container's share of the pod's limit.

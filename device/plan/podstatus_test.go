@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// While a resize is neither granted nor refused, the status has the old generation: a client that
-// waits would otherwise count the pod as resized.
+// While a resize is neither granted nor refused, the status has the old generation. Otherwise a
+// client that waits for the generation would consider the pod resized.
 func TestARequestedResizeIsNotObserved(t *testing.T) {
 	was, now := makePod("p", "wait"), makePod("p", "wait")
 	was.Generation, now.Generation = 1, 2
@@ -39,7 +39,7 @@ func TestARequestedResizeIsNotObserved(t *testing.T) {
 	}
 }
 
-// As with the kubelet a container whose hook has failed is waiting until it runs again.
+// As with the kubelet, a container whose hook has failed is waiting until it runs again.
 func TestTheStatusOfAFailedPostStartHook(t *testing.T) {
 	p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1)
 	w := podspec.Containers(&p)[0]
@@ -83,7 +83,7 @@ func TestAnImageSetsNoLabelOfTheAgent(t *testing.T) {
 	}
 }
 
-// The longest possible grace must not overflow to none.
+// The longest possible grace period does not overflow to 0.
 func TestALongGraceOfAnOrphanDoesNotOverflow(t *testing.T) {
 	if g := orphanGrace([]Instance{{Container: engine.Container{Labels: map[string]string{LabelGrace: "9223372036854775807"}}}}); g < 24*time.Hour {
 		t.Errorf("the grace of an orphan is %s", g)

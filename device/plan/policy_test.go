@@ -19,8 +19,8 @@ func underPolicy(c policytest.Case, spec corev1.PodSpec) (corev1.Pod, Policy) {
 	return pod, Policy{Document: c.Policy()}
 }
 
-// The hub tests the same table: see package policytest. A forbidden pod does not run, however it
-// reaches the device.
+// The hub tests the same table, see package policytest. A forbidden pod does not run: as a new pod,
+// after a restart of the agent, and after a change.
 func TestThePolicyIsEnforced(t *testing.T) {
 	for _, c := range policytest.Table {
 		t.Run(c.Name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestThePolicyIsEnforced(t *testing.T) {
 				rejects("an init container", w, "spec.initContainers[0]")
 			}
 
-			w = newWorld(pod) // the owner has changed the policy while the agent was off
+			w = newWorld(pod) // the owner changes the policy while the agent is off
 			w.o.Policy.Document = everything
 			w.settle(t)
 			w.o.Pods, w.o.Policy = nil, p
@@ -105,8 +105,8 @@ func TestAnEndedPodIsNotRejected(t *testing.T) {
 	}
 }
 
-// Engines accept an id or its prefix as a name: with rules for images the engine gets the full
-// name.
+// Engines accept an id or its prefix as an image name. So, with rules for images, the engine gets
+// the full name.
 func TestTheEngineGetsTheImageNameThatWasChecked(t *testing.T) {
 	id := strings.Repeat("a", 64)
 	for document, cases := range map[string]map[string]string{

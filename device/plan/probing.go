@@ -12,17 +12,18 @@ import (
 	"flotilla.dev/device/probe"
 )
 
-// A ProbeRecord is the state of a probe of a running container. As with the kubelet (KEP-4781) a
-// passed startup or readiness probe survives a restart of the agent: see noteProbe.
+// A ProbeRecord is the state of a probe of a running container. As with the kubelet (KEP-4781), a
+// passed startup or readiness probe survives a restart of the agent, see noteProbe.
 type ProbeRecord struct {
-	Next      time.Time // zero: not scheduled yet
-	Successes int32     // in a row
-	Failures  int32     // in a row
-	Passed    bool      // the success threshold was reached later than the failure threshold
+	Next      time.Time // time of the next probe; zero: not scheduled yet
+	Successes int32     // successes in a row
+	Failures  int32     // failures in a row
+	Passed    bool      // the success threshold was reached after the failure threshold
 	Failed    bool      // the failure threshold was reached
 }
 
-// startedUp reports whether a running container has passed its startup probe, or has none.
+// startedUp reports whether a running container has passed its startup probe or has no startup
+// probe.
 func startedUp(spec *corev1.Container, c *ContainerRecord) bool {
 	return c.Running() && !postStartPending(spec, c) && (spec.StartupProbe == nil || c.Probe[podspec.Startup].Passed)
 }
@@ -33,8 +34,8 @@ func isReady(spec *corev1.Container, c *ContainerRecord) bool {
 		(spec.ReadinessProbe == nil || c.Probe[podspec.Readiness].Passed)
 }
 
-// probes adds the due probes of a pod's running containers. Before the startup probe passes, the
-// others wait.
+// probes adds the due probes of a pod's running containers. The other probes wait until the startup
+// probe has passed.
 func (p *pass) probes(pod *corev1.Pod, r *Record) {
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
@@ -68,8 +69,8 @@ var errPaused = errors.New(
 	"the container is paused; unpause it on the device with its container engine, such as docker unpause")
 
 // Probed records the result of a probe and returns a message for an event, or "". As with the
-// kubelet a liveness or startup probe at its failure threshold restarts the container, a readiness
-// probe only makes it not ready. An engine failure does not count.
+// kubelet, a liveness or startup probe at its failure threshold restarts the container, and a
+// readiness probe only makes it not ready. Engine failures do not count.
 func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (message string) {
 	pr := podspec.ProbeOf(s.Spec, s.Probe)
 	if pr == nil || c.ID != s.ID || !c.Running() {
@@ -105,7 +106,7 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (message stri
 	return fmt.Sprintf("%s probe failed: %v", s.Probe, err)
 }
 
-// PodIP is the address of a pod as seen from the device; empty: it has none yet.
+// PodIP is the address of a pod as the device reaches it, or "" if the pod has no address yet.
 func PodIP(pod *corev1.Pod, r *Record, node Facts) string {
 	if pod.Spec.HostNetwork {
 		return node.HostIP
@@ -143,8 +144,8 @@ func (p *pass) postStartHooks(pod *corev1.Pod, r *Record) {
 	}
 }
 
-// blocksNext reports whether the next containers wait: until the postStart hook has ended, unless
-// the container itself waits for a restart.
+// blocksNext reports whether the pod's next containers wait for this one: they do until its
+// postStart hook has ended, unless it waits for its own restart.
 func (p *pass) blocksNext(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 	switch {
 	case podspec.Hook(w.Spec, podspec.PostStart) == nil || c.KillReason != "":

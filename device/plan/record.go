@@ -15,27 +15,27 @@ import (
 	"flotilla.dev/device/hardware"
 )
 
-// Labels of every container of an agent. They suffice to find and adopt the containers after a
-// restart.
+// Labels of every container of an agent. With them a restarted agent finds and adopts its
+// containers.
 const (
 	LabelAgent     = "flotilla.dev/agent"     // node name
-	LabelStateDir  = "flotilla.dev/state-dir" // its hash: two agents may share an engine and a name
+	LabelStateDir  = "flotilla.dev/state-dir" // hash of the state directory: two agents may share an engine and a node name
 	LabelPodUID    = "flotilla.dev/pod-uid"
 	LabelPodName   = "flotilla.dev/pod-name"
 	LabelNamespace = "flotilla.dev/pod-namespace"
-	LabelContainer = "flotilla.dev/container" // its name in the pod; empty: the sandbox
+	LabelContainer = "flotilla.dev/container" // the container's name in the pod; empty: the sandbox
 	LabelKind      = "flotilla.dev/kind"
 	LabelSpecHash  = "flotilla.dev/spec-hash"
 	LabelRestarts  = "flotilla.dev/restart-count"
-	LabelBoot      = "flotilla.dev/boot"             // boot id at its creation
-	LabelGrace     = "flotilla.dev/grace"            // seconds, for a pod that is no longer known
-	LabelPodStart  = "flotilla.dev/pod-start"        // unix seconds
-	LabelPodUptime = "flotilla.dev/pod-start-uptime" // boot id, and milliseconds from the boot
+	LabelBoot      = "flotilla.dev/boot"             // boot id when the container was created
+	LabelGrace     = "flotilla.dev/grace"            // grace period in seconds, for a pod that is no longer known
+	LabelPodStart  = "flotilla.dev/pod-start"        // start of the pod in unix seconds
+	LabelPodUptime = "flotilla.dev/pod-start-uptime" // start of the pod: boot id, and milliseconds since the boot
 )
 
 const (
-	BootTime        = 2 * time.Minute               // for a device to get its addresses, or none
-	MaxMountBackOff = 2*time.Minute + 2*time.Second // the kubelet's for volumes
+	BootTime        = 2 * time.Minute               // time after the boot in which a device gets its addresses
+	MaxMountBackOff = 2*time.Minute + 2*time.Second // the kubelet's back-off for volumes
 )
 
 // A Place names a container of a pod; an empty Container is the sandbox.
@@ -44,8 +44,8 @@ type Place struct {
 	Container string
 }
 
-// An Observed is what an agent knows of its device at one moment. It changes only between calls of
-// Steps.
+// An Observed is the agent's knowledge about its device at one moment. It changes only between
+// calls of Steps.
 type Observed struct {
 	Node      Facts
 	Policy    Policy
@@ -53,12 +53,12 @@ type Observed struct {
 	Requested map[types.UID]*corev1.Pod // pods with a requested resize, see SplitGrants
 
 	Pods       map[types.UID]*Record
-	Containers []Instance    // the agent's containers but Leftovers
+	Containers []Instance    // the agent's containers, without Leftovers
 	Leftovers  []Leftover    // stopped containers that the engine does not remove
 	Busy       []RunningStep // steps in progress
 	Stale      bool          // Containers may be outdated
-	Dismissed  bool          // the hub needs no final statuses any more
-	Shutdown   *PodShutdown  // nil: the device does not shut down
+	Dismissed  bool          // the enrolment has ended, so the hub needs no final statuses
+	Shutdown   *PodShutdown  // nil if the device does not shut down
 }
 
 // Facts are the properties of the device that pods depend on.
@@ -66,21 +66,21 @@ type Facts struct {
 	Name        string
 	StateDir    string    // hash of the state directory's path
 	Boot        string    // boot id
-	Booted      time.Time // on the monotonic clock
+	Booted      time.Time // time of the boot on the monotonic clock
 	HostIP      string
-	OtherIP     string              // the address of the other family; empty: none
-	Allocatable corev1.ResourceList // nil: unknown, so no pod is admitted
-	Generation  int64               // of the current desired state
+	OtherIP     string              // address of the other family; empty: none
+	Allocatable corev1.ResourceList // nil if unknown: no pod is admitted
+	Generation  int64               // generation of the current desired state
 	Offers      []hardware.Resource // device resources with their devices
 	Memory      int64               // total bytes
 	Swap        int64
 	SwapUse     SwapBehavior
-	NUMA        []hardware.NUMANode // empty if there is only one
+	NUMA        []hardware.NUMANode // empty if the device has only one
 	Topology    TopologyPolicy
 	Scope       TopologyScope // empty: ContainerScope
 	CPUManager  CPUManagerPolicy
-	CPUs        CPUSet // empty: unknown
-	AppArmor    bool   // the kernel enforces it
+	CPUs        CPUSet // empty if unknown
+	AppArmor    bool   // the kernel enforces AppArmor
 	Engine      engine.Info
 }
 
@@ -94,7 +94,7 @@ func (f Facts) hostIPs() (ips []string) {
 	return ips
 }
 
-// Pressure is the node's pressure conditions; Heat: it is too hot.
+// Pressure has the node's pressure conditions. Heat means that the node is too hot.
 type Pressure struct{ Memory, Disk, PID, Heat bool }
 
 // A RunningStep is a step in progress.
@@ -103,7 +103,7 @@ type RunningStep struct {
 	Since time.Time
 }
 
-// An Instance is one of the agent's containers with its labels parsed.
+// An Instance is one of the agent's containers with parsed labels.
 type Instance struct {
 	engine.Container
 	Place   Place
@@ -113,25 +113,25 @@ type Instance struct {
 	Boot    string
 }
 
-// A Record is what the agent knows of one pod beside its containers.
+// A Record is the agent's knowledge about one pod, with the records of its containers.
 type Record struct {
 	Admitted       bool
-	Start          time.Time         // by the wall clock, for the status
-	MonotonicStart time.Time         // the same on the monotonic clock, for the deadline; zero: unknown
+	Start          time.Time         // start by the wall clock, for the status
+	MonotonicStart time.Time         // start on the monotonic clock, for the deadline; zero: unknown
 	Uptime         string            // value of LabelPodUptime
 	Verdict        *Verdict          // ends the pod, whatever its containers do
-	MaxGrace       *time.Duration    // of the Verdict; nil: the pod's own grace
-	Final          *corev1.PodStatus // the final status; nil: the pod has not ended
-	SavingFinal    bool              // Final is being stored; nothing of the pod is removed before
-	Volumes        int64             // generation that its volumes reflect
-	StaleAt        time.Time         // last failed refresh
+	MaxGrace       *time.Duration    // grace period of the Verdict; nil: the pod's own
+	Final          *corev1.PodStatus // the final status; nil if the pod has not ended
+	SavingFinal    bool              // Final is being stored; until then the pod's containers and files stay
+	Volumes        int64             // generation of the desired state that the pod's volumes reflect
+	StaleAt        time.Time         // time of the last failed refresh
 	StaleBackOff   time.Duration     // back-off after StaleAt
-	Cleaned        bool              // everything was removed, except LeftFiles
+	Cleaned        bool              // containers and files were removed, except LeftFiles
 	LeftFiles      *Leftover         // files that could not be removed; nil: none
 	NUMA           map[string][]int  // NUMA nodes of the aligned containers
-	Unmeasured     bool              // an event has said that it cannot be fully measured
-	LastMessage    string            // the last message about why it waits
-	ResizePending  *Verdict          // why its resize is not granted; nil: none waits
+	Unmeasured     bool              // an event has reported that the pod cannot be fully measured
+	LastMessage    string            // the last message about why the pod waits
+	ResizePending  *Verdict          // why the requested resize is not granted; nil if no resize waits
 	Resizing       bool              // a granted resize is not complete
 	Container      map[string]*ContainerRecord
 }
@@ -139,7 +139,7 @@ type Record struct {
 // A Verdict ends a pod with phase Failed.
 type Verdict struct{ Reason, Message string }
 
-// RecordOf returns the record of a pod, creating it if needed.
+// RecordOf returns the record of a pod, and creates it if needed.
 func (o *Observed) RecordOf(uid types.UID) *Record {
 	r := o.Pods[uid]
 	if r == nil {
@@ -152,7 +152,7 @@ func (o *Observed) RecordOf(uid types.UID) *Record {
 	return r
 }
 
-// ContainerOf returns the record of a container, creating it if needed.
+// ContainerOf returns the record of a container, and creates it if needed.
 func (r *Record) ContainerOf(name string) *ContainerRecord {
 	c := r.Container[name]
 	if c == nil {
@@ -162,7 +162,7 @@ func (r *Record) ContainerOf(name string) *ContainerRecord {
 	return c
 }
 
-// Peek returns the record of a container or an empty one; for reading only.
+// Peek returns the record of a container, or an empty one. The caller must not change it.
 func (r *Record) Peek(name string) *ContainerRecord {
 	if r != nil {
 		if c := r.Container[name]; c != nil {
@@ -172,7 +172,8 @@ func (r *Record) Peek(name string) *ContainerRecord {
 	return &ContainerRecord{Attempt: -1}
 }
 
-// InstanceOf parses the labels of a container from OwnContainers; false: it is of another agent.
+// InstanceOf parses the labels of a container from OwnContainers. It returns false if the container
+// belongs to another agent.
 func InstanceOf(c engine.Container, node Facts) (Instance, bool) {
 	if c.Labels[LabelAgent] != node.Name || c.Labels[LabelStateDir] != node.StateDir || c.Labels[LabelPodUID] == "" {
 		return Instance{}, false
@@ -191,7 +192,7 @@ func InstanceOf(c engine.Container, node Facts) (Instance, bool) {
 	}, true
 }
 
-// mayRun reports whether anything of a pod, its sandbox included, runs or is about to.
+// mayRun reports whether a container of a pod, or its sandbox, runs or is about to run.
 func (o *Observed) mayRun(uid types.UID) bool {
 	return o.Stale || slices.ContainsFunc(o.Containers, func(in Instance) bool {
 		return in.Place.Pod == uid && IsRunning(in)
@@ -206,8 +207,8 @@ func (o *Observed) Finished(pod *corev1.Pod, r *Record) bool {
 		IsFinal(phaseOf(pod, r, o.Node.Boot))
 }
 
-// SetContainers records a new list of containers: starts, ends, removals. Back-offs count from now,
-// since an engine's timestamps jump with the device's clock.
+// SetContainers records a new list of containers: starts, ends, removals. Back-offs begin now,
+// because an engine's timestamps jump with the device's clock.
 func (o *Observed) SetContainers(list []engine.Container, now time.Time) {
 	o.Containers = o.Containers[:0:0]
 	var left []Leftover
@@ -223,7 +224,7 @@ func (o *Observed) SetContainers(list []engine.Container, now time.Time) {
 		o.Containers = append(o.Containers, in)
 	}
 	o.Leftovers = left
-	// Sort by place and then newest first: the first instance of a place counts.
+	// Sort by place, then newest first. The first instance of a place is the current one.
 	sort.Slice(o.Containers, func(i, j int) bool {
 		a, b := o.Containers[i], o.Containers[j]
 		return cmp.Or(cmp.Compare(a.Place.Pod, b.Place.Pod), cmp.Compare(a.Place.Container, b.Place.Container),
@@ -239,7 +240,7 @@ func (o *Observed) SetContainers(list []engine.Container, now time.Time) {
 	var at Place
 	for i, in := range o.Containers {
 		r := o.RecordOf(in.Place.Pod)
-		r.Admitted = true // it has run before, so no check can reject it
+		r.Admitted = true // the pod has run before, so no check can reject it
 		r.Cleaned = false
 		if sec, err := strconv.ParseInt(in.Labels[LabelPodStart], 10, 64); err == nil && r.Start.IsZero() {
 			r.Start, r.Uptime = time.Unix(sec, 0), in.Labels[LabelPodUptime]
@@ -249,7 +250,7 @@ func (o *Observed) SetContainers(list []engine.Container, now time.Time) {
 		}
 		c := r.ContainerOf(in.Place.Container)
 		switch {
-		case (i == 0 || in.Place != at) && in.Attempt < c.Attempt: // older than an instance that has gone
+		case (i == 0 || in.Place != at) && in.Attempt < c.Attempt: // the instance is older than one that has gone
 		case i == 0 || in.Place != at:
 			c.see(in, now)
 		case c.Last == nil && in.State != engine.Created:
@@ -273,8 +274,8 @@ func (o *Observed) SetStarts(pods []corev1.Pod, now time.Time) {
 const clockSkew = time.Minute
 
 // monotonicStart is a pod's start on the monotonic clock, so that a clock change does not change
-// its age. For a start before the last boot only the wall clock counts; if that is before the pod's
-// creation or in the future, the pod starts now.
+// the pod's age. For a start before the last boot only the wall clock is available. If its time is
+// before the pod's creation or in the future, the pod starts now.
 func (f Facts) monotonicStart(uptime string, start, made, now time.Time) time.Time {
 	boot, text, _ := strings.Cut(uptime, " ")
 	if ms, err := strconv.ParseInt(text, 10, 64); err == nil && boot == f.Boot && !f.Booted.IsZero() {
@@ -291,16 +292,15 @@ func (o *Observed) exists(p Place, id string) bool {
 }
 
 // A Leftover is a stopped container, or files of a pod, that cannot be removed, for example because
-// of a busy mount. It does not hold the pod: the pod ends, and the removal is retried with
-// back-off.
+// of a busy mount. The pod ends anyway, and the removal is retried with back-off.
 type Leftover struct {
 	Instance
-	Pod     *corev1.Pod // nil: the pod is undesired
+	Pod     *corev1.Pod // nil if the pod is undesired
 	RetryAt time.Time
 	Wait    time.Duration // the current back-off
 }
 
-// LeftoverWait is the first back-off of a Leftover; it doubles each time.
+// LeftoverWait is the first back-off of a Leftover. It doubles after each attempt.
 const LeftoverWait = 10 * time.Second
 
 // HasStopped reports whether an instance exists and does not run.
@@ -311,10 +311,10 @@ func HasStopped(in Instance) bool {
 // Reasons why a container could not run.
 const (
 	FailedMount       = "FailedMount"
-	DeviceUnavailable = "DeviceUnavailable" // ours: Kubernetes fails the pod instead
+	DeviceUnavailable = "DeviceUnavailable" // not in Kubernetes, which fails the pod instead
 )
 
-// HoldFailed is the wait before a failed step is tried again.
+// HoldFailed is the wait before a failed step is repeated.
 const HoldFailed = 5 * time.Second
 
 // A RunError is the failure to run a container, with the kubelet's reason.
@@ -329,11 +329,12 @@ func NewRunError(reason string, err error) error { return &RunError{reason, err}
 func (e *RunError) Error() string { return e.Reason + ": " + e.Err.Error() }
 func (e *RunError) Unwrap() error { return e.Err }
 
-// WaitingReasons are the failures for which a container waits until something appears; then it is
-// tried at once.
+// WaitingReasons are the failures for which a container waits until an object or device appears.
+// Then the container is tried at once.
 var WaitingReasons = []string{"CreateContainerConfigError", FailedMount, DeviceUnavailable}
 
-// RetryWaiting makes such containers due, since what they need may have appeared.
+// RetryWaiting makes the containers with WaitingReasons due, because a missing object or device may
+// have appeared.
 func (o *Observed) RetryWaiting() {
 	for _, r := range o.Pods {
 		r.StaleBackOff = min(r.StaleBackOff, HoldFailed)

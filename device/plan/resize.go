@@ -22,11 +22,11 @@ import (
 )
 
 // A resize has three steps, as with the kubelet (KEP-1287): the hub requests it; the device grants
-// or refuses it; the engine then updates the running container, or the container is restarted if
+// or refuses it; then the engine updates the running container, or the container is restarted if
 // its resizePolicy says so.
 //
-// While a request differs, the granted resources are in the pod's status in the stored desired
-// state. One write stores both, and an older agent follows the spec.
+// While the request differs from the granted resources, the pod's status in the stored desired
+// state has the granted ones. One write stores both, and an older agent uses the spec.
 
 // A Refusal is a resize that the engine has refused.
 type Refusal struct {
@@ -66,12 +66,12 @@ func KeepGrants(was, d wire.Desired) wire.Desired {
 	return d
 }
 
-// granted is a pod with its granted resources as its spec.
+// granted returns a pod whose spec has the granted resources.
 func granted(pod *corev1.Pod) *corev1.Pod {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return pod
 	}
-	out := *pod // a shallow copy: nothing writes behind it
+	out := *pod // a shallow copy: its shared fields are not written
 	out.Status.ContainerStatuses = nil
 	out.Spec.InitContainers, out.Spec.Containers = slices.Clone(pod.Spec.InitContainers), slices.Clone(pod.Spec.Containers)
 	for _, st := range pod.Status.ContainerStatuses {
@@ -82,7 +82,7 @@ func granted(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// SplitGrants separates what the device runs from the resizes requested beyond that, by pod.
+// SplitGrants separates the desired state that the device runs from the requested resizes, by pod.
 func SplitGrants(d wire.Desired) (run wire.Desired, requested map[types.UID]*corev1.Pod) {
 	requested = map[types.UID]*corev1.Pod{}
 	run = d
@@ -97,8 +97,8 @@ func SplitGrants(d wire.Desired) (run wire.Desired, requested map[types.UID]*cor
 	return run, requested
 }
 
-// grantResizes grants or defers the requested resizes of admitted pods, those that need no more
-// first.
+// grantResizes grants or defers the requested resizes of admitted pods. Resizes that need no more
+// resources come first.
 func (p *pass) grantResizes(holders, leaving []*corev1.Pod) {
 	for _, more := range []bool{false, true} {
 		for i, pod := range holders {
@@ -127,7 +127,7 @@ func asksMore(want, has *corev1.Pod) bool {
 	return false
 }
 
-// refuseResize returns why a pod cannot have a resize now, or ever; nil: it can.
+// refuseResize returns why a pod cannot have a resize now or ever, or nil if it can.
 func (p *pass) refuseResize(want, has *corev1.Pod, others []*corev1.Pod) *Verdict {
 	node := p.o.Node
 	why := p.o.Policy.Forbids(want)
@@ -186,8 +186,8 @@ func SizeOf(pod *corev1.Pod, c *corev1.Container, node Facts) (s engine.Spec) {
 	return s
 }
 
-// limitsDiffer reports whether a running container's limits differ from its pod's. An absent limit
-// does not count: it is never removed from a running container.
+// limitsDiffer reports whether a running container's limits differ from its pod's. A limit that the
+// pod lacks is ignored, because it cannot be removed from a running container.
 func limitsDiffer(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) (want engine.Limits,
 	differs bool) {
 	want = engine.LimitsOf(SizeOf(pod, w.Spec, node), node.Engine)
@@ -199,8 +199,9 @@ func limitsDiffer(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node
 	return want, differs && c.Running()
 }
 
-// DoubtLimits marks the limits of resized pods as unknown when an agent starts: Podman reports the
-// limits at creation, whatever the updates since. They are applied once more.
+// DoubtLimits marks the limits of resized pods as unknown when an agent starts, so that they are
+// applied once more. Podman reports the limits at the container's creation, whatever the updates
+// since.
 func (o *Observed) DoubtLimits() {
 	for _, r := range o.Pods {
 		for _, c := range r.Container {
@@ -231,8 +232,8 @@ func (p *pass) updateContainers(pod *corev1.Pod, r *Record, stopping []string) {
 	}
 }
 
-// ResizeState reports whether a container still differs from what was granted, and the engine's
-// error.
+// ResizeState reports whether a container still differs from the granted resources, and the
+// engine's error.
 func ResizeState(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
@@ -264,8 +265,8 @@ func resizeConditions(pod *corev1.Pod, r *Record, o *Observed) (out []corev1.Pod
 	return out
 }
 
-// resourcesOf are the granted resources of a container; of a running one, those in force in the
-// engine.
+// resourcesOf are the granted resources of a container. For a running container they are those that
+// the engine enforces.
 func resourcesOf(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) *corev1.ResourceRequirements {
 	want, differs := limitsDiffer(pod, w, c, node)
 	if !differs {
@@ -289,7 +290,7 @@ func resourcesOf(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node 
 	return out
 }
 
-// restartHash is a hash of the resources that need a restart to change; empty: none.
+// restartHash is a hash of the resources that change only with a restart, or "" if there are none.
 func restartHash(c *corev1.Container) string {
 	text := ""
 	for _, p := range c.ResizePolicy {
@@ -306,9 +307,9 @@ func restartHash(c *corev1.Container) string {
 	return "-" + hex.EncodeToString(sum[:6])
 }
 
-// resized tells whether an instance with that hash was made for other resources than its container
-// has now. One of an agent from before there was resizing says nothing of them, and is not made
-// anew.
+// resized reports whether an instance with that hash was created for other resources than its
+// container has now. An instance of an agent without resizing has no such hash, and is not
+// replaced.
 func resized(hash string, c *corev1.Container) bool {
 	definition, size, says := strings.Cut(hash, "-")
 	want, now, matters := strings.Cut(specHash(c), "-")

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A container of an earlier agent has another hash; it must not restart on an upgrade of the agent.
+// A container of an earlier agent has another hash. It does not restart when the agent is upgraded.
 func TestAnUpgradeOfTheAgentRestartsNothing(t *testing.T) {
 	p := makePod("p", "wait")
 	c := &withResources(p, 0, "20m/30m 35Mi/45Mi").Spec.Containers[0]
@@ -28,7 +28,7 @@ func TestAnUpgradeOfTheAgentRestartsNothing(t *testing.T) {
 	}
 }
 
-// Granted and requested resources are stored in one write, so that a crash cannot separate them.
+// One write stores the granted and the requested resources, so that a crash cannot separate them.
 func TestGrantedResourcesAreStoredWithRequestedOnes(t *testing.T) {
 	state := func(generation int64, pods ...corev1.Pod) wire.Desired {
 		return wire.Desired{Generation: generation, Hub: "h", Pods: pods}
@@ -78,7 +78,8 @@ func TestGrantedResourcesAreStoredWithRequestedOnes(t *testing.T) {
 	}
 }
 
-// The CPUs of a guaranteed pod are near its devices and memory: they do not change.
+// The CPUs of a guaranteed pod are on the NUMA nodes of its devices and memory, so they do not
+// change.
 func TestPinnedCPUsAreNotResized(t *testing.T) {
 	p := makePod("p", "wait")
 	w := newWorld(withResources(p, 0, "1/1 100Mi/100Mi"))

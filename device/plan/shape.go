@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// restarts reports whether an ended container is wanted again: for a resize, or by the first
-// matching of the container's rules, the container's policy, the pod's policy.
+// restarts reports whether an ended container restarts: for a resize, or by the first matching rule
+// of the container, the container's policy, or the pod's policy.
 func restarts(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 	policy := podspec.RestartPolicy(pod, w)
 	if podspec.IsSidecar(w) || resized(c.Hash, w.Spec) || slices.ContainsFunc(w.Spec.RestartPolicyRules,
@@ -37,15 +37,16 @@ func restarts(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 	return true
 }
 
-// ruleMatches reports whether a rule applies to an exit code; its only action is to restart.
+// ruleMatches reports whether a rule applies to an exit code. The only action of a rule is to
+// restart.
 func ruleMatches(rule corev1.ContainerRestartRule, code int32) bool {
 	return rule.ExitCodes != nil && slices.Contains(rule.ExitCodes.Values,
 		code) == (rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
 }
 
 // initDone reports whether an init container need not run again: it has succeeded since the boot
-// or, as a sidecar, started. After a removal nothing is known: as with the kubelet it runs again in
-// a new sandbox.
+// or, as a sidecar, started. If the container was removed, that is unknown; as with the kubelet, it
+// runs again in a new sandbox.
 func initDone(w podspec.Container, c *ContainerRecord, boot string) bool {
 	if podspec.IsSidecar(w) {
 		return c.Running() && startedUp(w.Spec, c)
@@ -53,8 +54,8 @@ func initDone(w podspec.Container, c *ContainerRecord, boot string) bool {
 	return c.ID != "" && c.Ended != nil && c.Ended.ExitCode == 0 && sameBoot(c.Boot, boot)
 }
 
-// initialized reports whether every init container is done. An app container started since the
-// boot, in the current sandbox, proves that too.
+// initialized reports whether every init container is done. An app container that started since the
+// boot in the current sandbox proves that too.
 func initialized(pod *corev1.Pod, r *Record, boot string) bool {
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
@@ -84,7 +85,7 @@ func (p *pass) wanted(pod *corev1.Pod, r *Record) []podspec.Container {
 			if !c.Running() {
 				out = append(out, w)
 			}
-			return out // init containers run one after the other
+			return out // the next init container starts when this one has ended
 		}
 		if !c.Running() && (c.Ended == nil || restarts(pod, w, c)) {
 			out = append(out, w)
@@ -99,7 +100,7 @@ func (p *pass) wanted(pod *corev1.Pod, r *Record) []podspec.Container {
 	return out
 }
 
-// isLeaving reports whether an admitted pod is being deleted: nothing of it is started again.
+// isLeaving reports whether an admitted pod is being deleted. Its containers do not start again.
 func isLeaving(pod *corev1.Pod, r *Record) bool {
 	return pod.DeletionTimestamp != nil && r != nil && r.Admitted
 }
@@ -117,7 +118,7 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
 		if leaving && c.Running() {
-			leaving = false // not yet
+			leaving = false // the pod is not leaving yet
 		}
 		if w.Kind == podspec.KindInit {
 			if c.Ended != nil && !c.Running() && c.Ended.ExitCode != 0 && !restarts(pod, w, c) && !initialized(pod, r, boot) {
@@ -137,7 +138,7 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 		}
 	}
 	switch {
-	case leaving && (!started || live): // it did not complete
+	case leaving && (!started || live): // the pod did not complete
 		return corev1.PodFailed
 	case !started:
 		return corev1.PodPending
@@ -153,14 +154,14 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 func IsFinal(ph corev1.PodPhase) bool { return ph == corev1.PodSucceeded || ph == corev1.PodFailed }
 
 // specHash identifies a container's definition: its image and the resources that need a restart.
-// More fields would restart every container whenever an agent learns a new one.
+// With more fields, an agent that supports a new field would restart every container.
 func specHash(c *corev1.Container) string {
 	b, _ := json.Marshal([]string{c.Name, c.Image}) // cannot fail
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:6]) + restartHash(c)
 }
 
-// orphanGrace is the grace of an unknown pod, from its containers' labels.
+// orphanGrace is the grace period of an unknown pod, from its containers' labels.
 func orphanGrace(all []Instance) time.Duration {
 	for _, in := range all {
 		if s, err := strconv.Atoi(in.Labels[LabelGrace]); err == nil && s >= 0 {
@@ -170,7 +171,7 @@ func orphanGrace(all []Instance) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
-// probeGrace is the grace of a container that a probe has failed.
+// probeGrace is the grace period of a container that a probe has failed.
 func probeGrace(pod *corev1.Pod, spec *corev1.Container, c *ContainerRecord) time.Duration {
 	for _, k := range []podspec.ProbeKind{podspec.Liveness, podspec.Startup} {
 		if pr := podspec.ProbeOf(spec, k); pr != nil && c.Probe[k].Failed && pr.TerminationGracePeriodSeconds != nil {
@@ -180,10 +181,10 @@ func probeGrace(pod *corev1.Pod, spec *corev1.Container, c *ContainerRecord) tim
 	return podspec.Grace(pod)
 }
 
-// sameBoot compares boot ids; an unknown one matches any.
+// sameBoot compares boot ids. An unknown id matches any id.
 func sameBoot(a, b string) bool { return a == b || a == "" || b == "" }
 
-// SourcesOf is the input of a pod's environment and files.
+// SourcesOf returns the sources of a pod's environment and files.
 func SourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) podspec.Sources {
 	return podspec.Sources{Pod: pod, ConfigMaps: d.ConfigMaps, Secrets: d.Secrets, Volumes: d.Volumes,
 		NodeName: node.Name, HostIPs: node.hostIPs(), PodIP: podIP, Allocatable: node.Allocatable}

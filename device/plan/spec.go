@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// containerName is unique on the device and readable.
+// containerName is a readable name that is unique on the device.
 func containerName(s Step) string {
 	return NameOf(s.Place.Container, s.Pod.Name, s.Pod.Namespace, string(s.Pod.UID), strconv.Itoa(s.Attempt))
 }
@@ -33,7 +33,7 @@ func labels(s Step, node Facts) map[string]string {
 		LabelGrace:    strconv.Itoa(int(podspec.Grace(s.Pod).Seconds())),
 		LabelPodStart: strconv.FormatInt(s.Start.Unix(), 10),
 		LabelShares:   strings.TrimSpace(s.Network + " " + s.Processes),
-		// Set even if empty: the image may define these labels.
+		// Empty labels are set too, because the image may define them.
 		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", LabelCPUs: "",
 	}
 	if node.Boot != "" && !node.Booted.IsZero() && !s.MonotonicStart.IsZero() {
@@ -53,7 +53,7 @@ func labels(s Step, node Facts) map[string]string {
 }
 
 // addNetwork adds the pod's network settings to the spec of the container that owns the network:
-// the sandbox or, without one, the container itself.
+// the sandbox or, without a sandbox, the container itself.
 func addNetwork(spec *engine.Spec, pod *corev1.Pod) {
 	spec.HostNetwork = pod.Spec.HostNetwork
 	if !pod.Spec.HostNetwork {
@@ -89,8 +89,8 @@ func addNetwork(spec *engine.Spec, pod *corev1.Pod) {
 	}
 }
 
-// SandboxSpec is the container that owns the pod's network. It has the image of the first
-// container, which the pod needs anyway, but runs our pause program.
+// SandboxSpec is the spec of the container that owns the pod's network. It runs the pause program
+// in the image of the pod's first container, so it needs no other image.
 func SandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
 	spec := engine.Spec{
 		Name: containerName(s), Image: podspec.Containers(s.Pod)[0].Spec.Image, Labels: labels(s, node),
@@ -102,8 +102,8 @@ func SandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
 	return spec
 }
 
-// ContainerSpec is the spec of a container. The caller adds the mounts, which must exist on the
-// disk.
+// ContainerSpec is the spec of a container. The caller adds the mounts, because they must exist on
+// the disk.
 func ContainerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engine.Spec, error) {
 	c := s.Spec
 	env, values, err := src.Environment(c)
@@ -181,15 +181,15 @@ func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 	return int(min(max(adj, 3), 999))
 }
 
-// NeedsImageUser reports whether the image's user matters: runAsNonRoot or a group is set without
-// runAsUser.
+// NeedsImageUser reports whether the image's user is needed: runAsNonRoot or a group is set, but
+// not runAsUser.
 func NeedsImageUser(pod *corev1.Pod, c *corev1.Container) bool {
 	user, group, nonRoot := runAs(pod.Spec.SecurityContext, c.SecurityContext)
 	return user == nil && (podspec.IsTrue(nonRoot) || group != nil)
 }
 
-// nonRootUID parses an image's user, or returns why it may be root. Like the kubelet it accepts
-// only a number, since a name's meaning is inside the image.
+// nonRootUID parses an image's user, or returns why the user may be root. Like the kubelet it
+// accepts only a number, because only the image defines the meaning of a name.
 func nonRootUID(name string) (string, error) {
 	uid, err := strconv.ParseInt(name, 10, 32)
 	switch {

@@ -1,9 +1,9 @@
-// Package plan decides what an agent does next: Steps compares desired with observed,
+// Package plan decides what an agent does next. Steps compares the desired with the observed state,
 // Observed.SetContainers records the engine's list, and Statuses computes the pods' statuses.
 //
-// It is pure: no clock, disk or network, so that every rule is a row of a table, and a crash is
-// only another state to start from. Package agent calls it, runs the steps, and alone changes an
-// Observed.
+// It uses no clock, disk or network, so that tests can state every rule as a row of a table, and a
+// crash is only another state to start from. Package agent calls it, runs the steps, and alone
+// changes an Observed.
 package plan
 
 import (
@@ -30,10 +30,10 @@ type pass struct {
 	instances map[types.UID][]Instance
 	busy      map[Place]RunningStep // Run, Stop, Remove, Clean and Refresh in progress
 	probing   map[probePlace]bool
-	hooking   map[Place]string               // container whose postStart hook runs
-	aligned   map[types.UID]map[string][]int // of pods admitted in this pass, see Record.NUMA
+	hooking   map[Place]string               // id of the container whose postStart hook runs
+	aligned   map[types.UID]map[string][]int // NUMA nodes of the pods admitted in this pass, see Record.NUMA
 
-	regularPodRuns bool // during a shutdown: a pod runs that is not system-critical
+	regularPodRuns bool // during a shutdown: a pod that is not system-critical runs
 }
 
 type probePlace struct {
@@ -41,12 +41,12 @@ type probePlace struct {
 	kind podspec.ProbeKind
 }
 
-// Steps returns what to do so that the device runs its desired state, and when to call again
-// without news. It changes none of its arguments, and returns nothing once its steps are done.
+// Steps returns the steps that make the device run its desired state, and when to call it again if
+// nothing changes. It changes none of its arguments, and returns nothing once its steps are done.
 //
-// The rules are the kubelet's: a pod is admitted once; init containers run one after the other,
-// then the others; ended containers restart by policy with back-off; undesired pods are stopped
-// within their grace and removed.
+// The rules are the kubelet's: a pod is admitted once; init containers run one after another, then
+// the app containers; ended containers restart by policy with back-off; undesired pods stop within
+// their grace period and are removed.
 func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.Time) {
 	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]RunningStep{},
 		probing: map[probePlace]bool{}, hooking: map[Place]string{}, aligned: map[types.UID]map[string][]int{}}
@@ -66,7 +66,7 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 	for i := range d.Pods {
 		desired[d.Pods[i].UID] = true
 	}
-	// Remove undesired pods first: others may wait for what they hold.
+	// Remove undesired pods first: other pods may wait for their resources.
 	for i, in := range o.Containers {
 		if uid := in.Place.Pod; !desired[uid] && (i == 0 || o.Containers[i-1].Place.Pod != uid) {
 			p.removePod(uid, nil, orphanGrace(p.instances[uid]), "the pod is no longer desired on this node")
@@ -100,7 +100,7 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 	return p.steps, p.wake
 }
 
-// rank sorts steps that free resources before those that take some.
+// rank sorts steps that free resources before steps that need resources.
 func rank(s Step) int {
 	switch s.Action {
 	case Cancel, Stop, Remove, Clean, Reject, Grant, Defer:
@@ -134,14 +134,14 @@ func byPriority(pods []corev1.Pod) []*corev1.Pod {
 func (p *pass) pod(pod *corev1.Pod) {
 	r := p.o.Pods[pod.UID]
 	switch {
-	case isLeaving(pod, r) && (r.Final == nil || r.SavingFinal): // store the final status first
+	case isLeaving(pod, r) && (r.Final == nil || r.SavingFinal): // the final status must be stored first
 		p.stopEnded(pod, podspec.Grace(pod), "the pod is being deleted")
 		return
 	case pod.DeletionTimestamp != nil:
 		p.removePod(pod.UID, pod, podspec.Grace(pod), "the pod is being deleted")
 		return
 	case r == nil:
-		return // not admitted yet
+		return // the pod is not admitted yet
 	case p.o.Shutdown != nil:
 		p.shutDown(pod, r)
 		return
@@ -203,7 +203,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 	p.probes(pod, r)
 }
 
-// due reports whether a container may start now, and otherwise sets the wake-up.
+// due reports whether a container may start now. If not, it sets the wake-up.
 func (p *pass) due(c *ContainerRecord) bool {
 	at := c.RetryAt
 	if c.Ended != nil && c.RestartAt.After(at) {
@@ -212,7 +212,7 @@ func (p *pass) due(c *ContainerRecord) bool {
 	return p.reached(at)
 }
 
-// reached reports whether a time has come, and otherwise sets the wake-up.
+// reached reports whether a time has come. If not, it sets the wake-up.
 func (p *pass) reached(at time.Time) bool {
 	if at.After(p.now) {
 		p.wakeAt(at)
@@ -221,7 +221,7 @@ func (p *pass) reached(at time.Time) bool {
 	return true
 }
 
-// nextAttempt is the restart count of the next instance; an instance that never started does not
+// nextAttempt is the restart count of the next instance. An instance that never started does not
 // count.
 func nextAttempt(c *ContainerRecord) int {
 	if c.State == engine.Created && c.Ended == nil {
@@ -239,19 +239,19 @@ func (p *pass) started(r *Record) bool {
 	return false
 }
 
-// sandbox creates the pod's sandbox when it is needed, and reports whether it runs. When it has
-// ended, every container that shared it is removed first. Ended containers that will not restart
-// stay: they are the only record of that.
+// sandbox creates the pod's sandbox if it is needed, and reports whether it runs. If it has ended,
+// the containers that shared it are removed first. Ended containers that do not restart stay,
+// because only they record that.
 func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) bool {
 	box := r.Peek("")
 	if box.Running() && sameBoot(box.Boot, p.o.Node.Boot) {
 		return true
 	}
 	if len(want) == 0 && !HasRunning(r) {
-		return true // not needed any more
+		return true // the sandbox is no longer needed
 	}
 	if box.ID == "" && podspec.HasOneContainer(pod) && !podspec.SharesProcesses(pod) && HasRunning(r) {
-		return true // of an earlier version: not restarted for a missing variable
+		return true // a pod of an earlier version is not restarted for a missing variable
 	}
 	others, spent := 0, spent(pod, r)
 	for _, in := range p.instances[pod.UID] {
@@ -276,8 +276,7 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) boo
 	return false
 }
 
-// spent lists the ids of a pod's app and ephemeral containers that have ended and are not
-// restarted.
+// spent lists the ids of a pod's app and ephemeral containers that have ended and do not restart.
 func spent(pod *corev1.Pod, r *Record) (ids []string) {
 	for _, w := range slices.Concat(podspec.Containers(pod), podspec.Ephemerals(pod)) {
 		if c := r.Peek(w.Spec.Name); c.ID != "" && c.Ended != nil &&
@@ -288,7 +287,7 @@ func spent(pod *corev1.Pod, r *Record) (ids []string) {
 	return ids
 }
 
-// HasRunning reports whether a container of a pod, beside its sandbox, runs.
+// HasRunning reports whether a container of a pod, other than its sandbox, runs.
 func HasRunning(r *Record) bool {
 	for name, c := range r.Container {
 		if name != "" && c.Running() {
@@ -315,7 +314,7 @@ func (p *pass) free(at Place) bool {
 
 func (p *pass) step(s Step) { p.steps = append(p.steps, s) }
 
-// wakeAt asks for a call at t.
+// wakeAt requests the next call at t.
 func (p *pass) wakeAt(t time.Time) {
 	if p.wake.IsZero() || t.Before(p.wake) {
 		p.wake = t

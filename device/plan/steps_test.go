@@ -18,7 +18,7 @@ import (
 
 var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Each row changes a settled world, and has the first steps that follow.
+// Each row changes a settled world, and lists the first steps that follow.
 func TestSteps(t *testing.T) {
 	one, two := makePod("one", "wait"), makePod("two", "wait", "wait")
 	set := func(pods ...corev1.Pod) func(*world) { return func(w *world) { w.d.Pods = pods } }
@@ -31,7 +31,7 @@ func TestSteps(t *testing.T) {
 			}
 		}
 	}
-	cut := func(later time.Duration, net string) func(*world) { // start and network of the sandbox
+	cut := func(later time.Duration, net string) func(*world) { // changes start and network of the sandbox
 		return func(w *world) {
 			for i := range w.containers {
 				c := &w.containers[i]
@@ -81,7 +81,7 @@ func TestSteps(t *testing.T) {
 		}, []string{"stop default/two container c0 within 30s: the pod's network has gone", "stop default/two container c1 within 30s: the pod's network has gone"}},
 		{"a container that was created and never started is tried again under the same number", []corev1.Pod{one}, func(w *world) {
 			w.containers[0].State = engine.Created
-			w.o.Pods = nil // a restarted agent
+			w.o.Pods = nil // the agent restarts
 		}, []string{"run default/one container c0, attempt 0"}},
 		{"a container that was removed from outside is started again", []corev1.Pod{one}, func(w *world) { w.containers = nil }, []string{"run default/one container c0, attempt 1"}},
 		{"an older instance that was started from outside is stopped", []corev1.Pod{one}, func(w *world) {
@@ -108,7 +108,7 @@ func TestSteps(t *testing.T) {
 			for _, id := range []string{"old", "older"} {
 				box := w.containers[0]
 				box.ID, box.Labels = id, maps.Clone(box.Labels)
-				box.Labels[LabelRestarts] = strconv.Itoa(len(id)) // older than 9
+				box.Labels[LabelRestarts] = strconv.Itoa(len(id)) // 3 and 5, less than the current 9
 				box.Name = NameOf("", "two", "default", "uid-two", box.Labels[LabelRestarts])
 				w.containers = append(w.containers, box)
 			}
@@ -178,9 +178,9 @@ func TestAFailedInitContainerDelaysThePod(t *testing.T) {
 	}
 }
 
-// FuzzSteps checks for every fleet of pods and every history that Steps settles, touches only the
-// agent's containers, and never runs two instances of one container. In the end exactly the desired
-// pods run.
+// For any pods and any history, FuzzSteps checks that Steps settles, changes only the agent's
+// containers, and never runs two instances of one container. In the end exactly the desired pods
+// run.
 func FuzzSteps(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})
 	f.Add([]byte("\x10\x21\x32\x43\x54\x65\x76\x87\x98\xa9\xba\xcb\xdc\xed\xfe\x0f"))
@@ -194,7 +194,7 @@ func FuzzSteps(f *testing.F) {
 		for _, c := range w.containers {
 			w.foreign[c.ID] = true
 		}
-		pods := map[string]corev1.Pod{} // by name; a uid is never used twice
+		pods := map[string]corev1.Pod{} // pods by name; a uid is never used twice
 		generation := 0
 		for i := 0; i+1 < len(history) && i < 60; i += 2 {
 			what, arg := history[i], history[i+1]
@@ -226,7 +226,7 @@ func FuzzSteps(f *testing.F) {
 						c.State, c.ExitCode = engine.Exited, int(arg%2)
 					}
 				}
-			case 5: // a container is removed from outside
+			case 5: // another client removes a container
 				w.containers = slices.DeleteFunc(w.containers, func(c engine.Container) bool { return !w.foreign[c.ID] && c.ID[len(c.ID)-1]%4 == arg%4 })
 			case 6: // the agent restarts
 				w.o.Pods, w.o.Busy = nil, nil
@@ -244,13 +244,13 @@ func FuzzSteps(f *testing.F) {
 				w.d.Pods = append(w.d.Pods, pods[name])
 			}
 			w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 0, name == "init" }
-			if what&0x80 == 0 { // otherwise the next event comes before the world has settled
+			if what&0x80 == 0 { // otherwise the next event happens before the world has settled
 				w.settle(t)
 			} else if steps := w.look(); len(steps) > 0 {
 				w.take(t, steps[0])
 			}
 		}
-		w.now = w.now.Add(time.Hour) // after every back-off
+		w.now = w.now.Add(time.Hour) // longer than every back-off
 		w.settle(t)
 		var want []string
 		for _, name := range slices.Sorted(maps.Keys(pods)) {
@@ -307,7 +307,7 @@ func TestAfterARebootInitContainersRunAgainFirst(t *testing.T) {
 	}
 }
 
-// The engine's clock may jump by years: back-offs count on the agent's.
+// The engine's clock may jump by years, so back-offs use the agent's clock.
 func TestBackOffIgnoresTheEnginesClock(t *testing.T) {
 	c := &ContainerRecord{Attempt: -1}
 	now := Epoch
@@ -319,7 +319,7 @@ func TestBackOffIgnoresTheEnginesClock(t *testing.T) {
 	}
 	for i, x := range []struct{ ran, want time.Duration }{
 		{time.Second, 0}, {time.Second, 10 * time.Second}, {time.Second, 20 * time.Second}, {9 * time.Minute, 40 * time.Second},
-		{10 * time.Minute, 0}, {time.Second, 10 * time.Second}, // reset after ten minutes without a crash
+		{10 * time.Minute, 0}, {time.Second, 10 * time.Second}, // ten minutes without a crash reset the back-off
 	} {
 		if got := crash(fmt.Sprint("id", i), x.ran); got != x.want {
 			t.Errorf("crash %d after %s waits %s, want %s", i, x.ran, got, x.want)

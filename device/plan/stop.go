@@ -13,11 +13,10 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-const podGrace = time.Second // minimum of an ending pod, for its preStop hooks
+const podGrace = time.Second // shortest grace period of an ending pod, for its preStop hooks
 
-// stopChanged stops the containers that must not go on as they are: the definition has changed, a
-// probe has failed, a device has moved, or the pod's network is another one. It returns their
-// names.
+// stopChanged stops the containers that must be replaced: the definition has changed, a probe has
+// failed, a device has moved, or the pod's network was replaced. It returns their names.
 func (p *pass) stopChanged(pod *corev1.Pod, r *Record) []string {
 	var names []string
 	for _, w := range podspec.Containers(pod) {
@@ -53,9 +52,9 @@ func (p *pass) stopChanged(pod *corev1.Pod, r *Record) []string {
 	return names
 }
 
-// hasLostNetwork reports whether a container is in an old network of its pod, as when all
-// containers were restarted from outside, the sandbox last. Both signs must hold: programs may
-// enter other networks, and clocks change.
+// hasLostNetwork reports whether a container is in an old network of its pod. This happens if
+// another client restarts all containers, the sandbox last. Network and start time must both
+// differ, because programs may enter other networks and clocks change.
 func (p *pass) hasLostNetwork(in Instance) bool {
 	owner, _, _ := strings.Cut(in.Labels[LabelShares], " ")
 	return in.Net != "" && slices.ContainsFunc(p.instances[in.Place.Pod], func(box Instance) bool {
@@ -64,7 +63,8 @@ func (p *pass) hasLostNetwork(in Instance) bool {
 }
 
 // removeOld removes instances older than the previous one, whose log is still readable. A running
-// one is stopped first, since two instances must not write to one volume. A shared one stays.
+// instance is stopped first, because two instances must not write to one volume. An instance whose
+// network others share stays.
 func (p *pass) removeOld(pod *corev1.Pod) {
 	var at Place
 	n := 0
@@ -87,8 +87,8 @@ func (p *pass) removeOld(pod *corev1.Pod) {
 	}
 }
 
-// stopEnded stops the running containers of an ended pod. Stopped ones stay for their logs until
-// the pod is deleted.
+// stopEnded stops the running containers of an ended pod. The stopped containers stay, for their
+// logs, until the pod is deleted.
 func (p *pass) stopEnded(pod *corev1.Pod, grace time.Duration, why string) {
 	grace = max(grace, podGrace)
 	p.cancel(pod.UID, pod)
@@ -106,7 +106,7 @@ func (p *pass) stopEnded(pod *corev1.Pod, grace time.Duration, why string) {
 	}
 }
 
-// removePod stops and removes everything of a pod: containers, sandbox, directory.
+// removePod stops and removes a pod's containers, sandbox and directory.
 func (p *pass) removePod(uid types.UID, pod *corev1.Pod, grace time.Duration, why string) {
 	grace = max(grace, podGrace)
 	p.cancel(uid, pod)
@@ -137,7 +137,8 @@ func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why str
 	}
 }
 
-// stop stops an instance after others, or shortens the grace of a stop in progress.
+// stop stops an instance after the containers that must stop earlier, or shortens the grace period
+// of a stop in progress.
 func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace time.Duration, why string,
 	after ...string) {
 	b, busy := p.busy[in.Place]
@@ -156,7 +157,7 @@ func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace 
 
 func deadline(b RunningStep) time.Time { return b.Since.Add(b.Step.Grace) }
 
-// cancel cancels the runs of a pod: a pull may take an hour.
+// cancel cancels the runs of a pod, because a pull may take an hour.
 func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
 	for _, b := range p.o.Busy {
 		if b.Step.Place.Pod == uid && (b.Step.Action == Run || b.Step.Action == Hook) {
@@ -165,9 +166,9 @@ func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
 	}
 }
 
-// An ending pod stops its sidecars last, as with the kubelet (KEP-753): they serve the other
-// containers until those have ended. Their preStop hooks begin at once, and waiting counts against
-// the grace; then they are stopped in any case.
+// As with the kubelet (KEP-753), an ending pod stops its sidecars last, because they serve the
+// other containers until those have ended. The sidecars' preStop hooks begin at once, and their
+// waiting time is part of the grace period. At its end they are stopped anyway.
 
 // stopsBefore lists the running containers of a pod that end before a sidecar: app containers, and
 // later sidecars. For an unknown pod only the labels are used.
@@ -197,8 +198,8 @@ func (p *pass) stopsBefore(in Instance, pod *corev1.Pod) (ids []string) {
 }
 
 // A PodShutdown is the end of the pods before the device shuts down, as with the kubelet: normal
-// pods end until Regular, then system-critical ones until Critical. Pods that always restart come
-// back after the boot; the others have Failed.
+// pods end until Regular, then system-critical pods until Critical. Pods that always restart run
+// again after the boot; the others have the phase Failed.
 type PodShutdown struct{ Regular, Critical time.Time }
 
 const (
@@ -226,14 +227,14 @@ func (p *pass) shutDown(pod *corev1.Pod, r *Record) {
 	p.stopEnded(pod, max(min(podspec.Grace(pod), until.Sub(p.now)), 0), "the device is shutting down")
 }
 
-// hasRegularPod reports whether a pod runs that is not system-critical.
+// hasRegularPod reports whether a pod that is not system-critical runs.
 func (p *pass) hasRegularPod(pods []corev1.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
 		return podspec.Priority(&pod) < podspec.SystemCritical && slices.ContainsFunc(p.instances[pod.UID], IsRunning)
 	})
 }
 
-// retryLeftovers tries again to remove the leftovers.
+// retryLeftovers repeats the removal of the leftovers.
 func (p *pass) retryLeftovers() {
 	for _, l := range p.o.Leftovers {
 		switch {

@@ -31,9 +31,9 @@ func ParseSwapBehavior(s string) (SwapBehavior, error) {
 	return "", fmt.Errorf("%q is not a swap behavior: use NoSwap or LimitedSwap", s)
 }
 
-// swapOf is a container's swap in bytes: for a burstable pod, the share of the node's swap that its
-// memory request is of the node's memory. There is none without a memory request, with a limit
-// equal to it, or for system-critical pods.
+// swapOf is a container's swap in bytes. A burstable pod gets the share of the node's swap that its
+// memory request has of the node's memory. A container gets no swap without a memory request, with
+// a limit equal to the request, or in a system-critical pod.
 func swapOf(pod *corev1.Pod, c *corev1.Container, node Facts) int64 {
 	request, limit := c.Resources.Requests.Memory().Value(), c.Resources.Limits.Memory().Value()
 	if _, has := c.Resources.Requests[corev1.ResourceMemory]; !has {
@@ -48,8 +48,8 @@ func swapOf(pod *corev1.Pod, c *corev1.Container, node Facts) int64 {
 }
 
 // limitSwap sets a container's swap limit. Engines limit swap only together with memory, so a
-// missing memory limit becomes the node's memory. With cgroup v1 that would limit both as one:
-// there only containers with a memory limit are limited.
+// missing memory limit becomes the node's memory. With cgroup v1 that would limit both together, so
+// only containers with a memory limit are limited there.
 func limitSwap(spec *engine.Spec, pod *corev1.Pod, c *corev1.Container, node Facts, info engine.Info) {
 	if node.Swap <= 0 || node.Memory <= 0 || !info.CgroupV2 || !info.MemLimit || !info.SwapLimit {
 		return
@@ -60,8 +60,8 @@ func limitSwap(spec *engine.Spec, pod *corev1.Pod, c *corev1.Container, node Fac
 	spec.SwapBytes = swapOf(pod, c, node)
 }
 
-// SwapCondition says whether the swap of containers is limited; false: there is no swap, or it is
-// unknown.
+// SwapCondition says whether the swap of containers is limited. It returns false if the device has
+// no swap or that is unknown.
 func SwapCondition(node Facts, info engine.Info) (corev1.NodeCondition, bool) {
 	c := corev1.NodeCondition{Type: fleet.ConditionSwapLimits, Status: corev1.ConditionFalse}
 	if node.Swap <= 0 || info.Name == "" {

@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// The cases of KEP-2400 and of the kubelet's container_manager tests, with 4 GiB of memory and 1
-// GiB of swap.
+// The cases are those of KEP-2400 and of the kubelet's container_manager tests, with 4 GiB of
+// memory and 1 GiB of swap.
 func TestSwapOfContainers(t *testing.T) {
 	v2 := engine.Info{Name: "docker", MemLimit: true, SwapLimit: true, CgroupV2: true}
 	v1, uncounted, unlimited := v2, v2, v2
@@ -31,7 +31,7 @@ func TestSwapOfContainers(t *testing.T) {
 		use           SwapBehavior
 		swap          int64
 		info          engine.Info
-		memory, swaps int64 // the engine's limits
+		memory, swaps int64 // the limits that the engine gets
 	}{
 		{"a quarter of the memory is a quarter of the swap", of(nil, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 256 << 20},
 		{"a request without a limit", of(nil, "1Gi", ""), LimitedSwap, 1 << 30, v2, all, 256 << 20},
@@ -80,7 +80,7 @@ func TestSwapCondition(t *testing.T) {
 		swap   int64
 		use    SwapBehavior
 		info   engine.Info
-		status corev1.ConditionStatus // empty: no condition
+		status corev1.ConditionStatus // empty if there is no condition
 		want   string
 	}{
 		{"no swap", 0, LimitedSwap, v2, "", ""},

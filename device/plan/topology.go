@@ -25,13 +25,13 @@ const (
 	SingleNUMANode TopologyPolicy = "single-numa-node" // from one node, or the pod fails
 )
 
-// TopologyScope is the kubelet's --topology-manager-scope: what is aligned together.
+// TopologyScope is the kubelet's --topology-manager-scope: which containers are aligned together.
 type TopologyScope string
 
 // Topology scopes.
 const (
-	ContainerScope TopologyScope = "container" // each container alone
-	PodScope       TopologyScope = "pod"       // all containers of a pod together
+	ContainerScope TopologyScope = "container" // each container is aligned alone
+	PodScope       TopologyScope = "pod"       // all containers of a pod are aligned together
 )
 
 // ParseTopologyScope parses a flag's value.
@@ -42,16 +42,16 @@ func ParseTopologyScope(s string) (TopologyScope, error) {
 	return "", fmt.Errorf("%q is not a topology scope: use container or pod", s)
 }
 
-// LabelNUMA is the label with the NUMA nodes of each aligned container of the pod, in JSON. Like
-// LabelDevices it is the only record.
+// LabelNUMA is the label with the NUMA nodes of each aligned container of the pod, in JSON. They
+// are recorded only in this label.
 const LabelNUMA = "flotilla.dev/numa"
 
 const (
 	topologyAffinityError = "TopologyAffinityError"
-	maxNUMA               = 8 // the kubelet's limit: every combination of nodes is tried
+	maxNUMA               = 8 // the kubelet's limit, because every combination of nodes is tried
 )
 
-// ParseTopologyPolicy parses a flag's value for a device with so many NUMA nodes.
+// ParseTopologyPolicy parses a flag's value for a device with the given number of NUMA nodes.
 func ParseTopologyPolicy(s string, nodes int) (TopologyPolicy, error) {
 	p := TopologyPolicy(s)
 	if !slices.Contains([]TopologyPolicy{AnyTopology, BestEffort, Restricted, SingleNUMANode}, p) {
@@ -69,7 +69,8 @@ type nodeSet uint16
 
 func (s nodeSet) count() int { return bits.OnesCount16(uint16(s)) }
 
-// narrower reports whether a set is better than t: it has fewer nodes, or lower ones.
+// narrower reports whether s is better than t: s has fewer nodes, or the same number of lower
+// nodes.
 func (s nodeSet) narrower(t nodeSet) bool {
 	if s.count() == t.count() {
 		return s < t
@@ -77,14 +78,14 @@ func (s nodeSet) narrower(t nodeSet) bool {
 	return s.count() < t.count()
 }
 
-// A hint is a set of nodes that a resource could come from. It is preferred if fewer nodes could
-// never hold the resource. The empty set has no preference.
+// A hint is a set of nodes that could provide a resource. It is preferred if no smaller set could
+// ever provide the resource. The empty set means that any node will do.
 type hint struct {
 	nodes     nodeSet
 	preferred bool
 }
 
-// hints are the sets of nodes with amount free; total and free are per node.
+// hints are the sets of nodes that together have amount free. total and free are amounts per node.
 func hints(total, free []int64, amount int64) []hint {
 	out, least := []hint{}, len(total)
 	for s := nodeSet(1); s < 1<<len(total); s++ {
@@ -107,13 +108,13 @@ func hints(total, free []int64, amount int64) []hint {
 	return out
 }
 
-// merge finds the nodes for a container from the hints of each resource (nil: no preference; empty:
-// not available), and reports whether the policy admits it. It is the kubelet's HintMerger, with
-// its order of hints.
+// merge finds the nodes for a container from the hints of each resource, and reports whether the
+// policy admits the container. Nil hints mean any node; empty hints mean that the resource is not
+// available. It is the kubelet's HintMerger, with its order of hints.
 func merge(policy TopologyPolicy, nodes int, resources [][]hint) (best hint, admit bool) {
 	all := nodeSet(1<<nodes - 1)
 	lists := make([][]hint, len(resources))
-	most := 0 // the highest minimum of nodes of a resource
+	most := 0 // the largest number of nodes that a resource needs at least
 	for i, list := range resources {
 		switch {
 		case list == nil:
@@ -158,13 +159,13 @@ func merge(policy TopologyPolicy, nodes int, resources [][]hint) (best hint, adm
 		best = hint{nodes: all}
 	}
 	if best.nodes == all {
-		best.nodes = 0 // no preference
+		best.nodes = 0 // any node will do
 	}
 	return best, best.preferred || policy == BestEffort
 }
 
 // better reports whether a merged hint is better than the best so far. Among hints that are not
-// preferred the best has as many nodes as most.
+// preferred, the best one has as many nodes as most.
 func better(h, best hint, most int) bool {
 	if h.preferred != best.preferred {
 		return h.preferred
@@ -179,8 +180,8 @@ func better(h, best hint, most int) bool {
 	return n <= most && n > b
 }
 
-// align finds the NUMA nodes of a new pod's containers; nil: the policy rejects it. Wait: it would
-// fit once the leaving pods have gone.
+// align finds the NUMA nodes of a new pod's containers. It returns nil if the policy rejects the
+// pod. wait means that the pod would fit once the leaving pods have gone.
 func (p *pass) align(pod *corev1.Pod, holders, leaving []*corev1.Pod) (numa map[string][]int, wait bool) {
 	node := p.o.Node
 	if node.Topology == AnyTopology || node.Topology == "" || len(node.NUMA) < 2 || len(node.NUMA) > maxNUMA {
@@ -193,8 +194,8 @@ func (p *pass) align(pod *corev1.Pod, holders, leaving []*corev1.Pod) (numa map[
 	return numa, numa == nil
 }
 
-// place finds the NUMA nodes of a pod's containers one after the other, beside those of others;
-// nil: the policy rejects it.
+// place finds the NUMA nodes of a pod's containers one after another, beside the containers of the
+// other pods. It returns nil if the policy rejects the pod.
 func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 	node := p.o.Node
 	taken := p.taken(others)
@@ -218,7 +219,7 @@ func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 				numa[w.Spec.Name] = append(numa[w.Spec.Name], node.NUMA[i].ID)
 			}
 		}
-		// An init container's resources are free again before the others start.
+		// An init container releases its resources before the next containers start.
 		if w.Kind == podspec.KindApp || podspec.IsSidecar(w) {
 			taken.take(pod, w, numa[w.Spec.Name], nil, node)
 		}
@@ -248,13 +249,13 @@ func (p *pass) hintsFor(cpus int64, devices map[corev1.ResourceName]int64, taken
 	return lists
 }
 
-// needOf is a pod's highest need at one time: all app containers and sidecars, or an init container
-// with the sidecars before it.
+// needOf is the highest amount that a pod needs at one time: all app containers and sidecars, or an
+// init container with the sidecars before it.
 func needOf(pod *corev1.Pod) (cpus int64, devices map[corev1.ResourceName]int64) {
 	devices = map[corev1.ResourceName]int64{}
 	var running int64
 	runningDevices := map[corev1.ResourceName]int64{}
-	for _, w := range podspec.Containers(pod) { // init containers come first
+	for _, w := range podspec.Containers(pod) { // init containers are first in the list
 		n, want := wholeCPUs(pod, w.Spec), requestedDevices(w.Spec)
 		cpus = max(cpus, running+n)
 		for name, k := range want {
@@ -271,7 +272,7 @@ func needOf(pod *corev1.Pod) (cpus int64, devices map[corev1.ResourceName]int64)
 	return cpus, devices
 }
 
-// taken is what pods have: CPUs by NUMA node, and the uses of each device.
+// taken is the amount that pods have taken: CPUs by NUMA node, and the uses of each device.
 type taken struct {
 	cpus    []int64
 	devices []holding
@@ -297,7 +298,8 @@ func (t *taken) hold(d hardware.Device) {
 	t.devices[i].holders++
 }
 
-// of is a resource's total and free amount on each NUMA node; near: some of it is on a node.
+// of is a resource's total and free amount on each NUMA node. near means that a part of it is on a
+// node.
 func (t *taken) of(offer hardware.Resource, nodes []hardware.NUMANode) (total, free []int64, near bool) {
 	total, free = make([]int64, len(nodes)), make([]int64, len(nodes))
 	for _, d := range offer.Devices {
@@ -312,7 +314,7 @@ func (t *taken) of(offer hardware.Resource, nodes []hardware.NUMANode) (total, f
 	return total, free, near
 }
 
-// taken is what these pods have, or will have once they run.
+// taken is the amount that the given pods have taken, or take once they run.
 func (p *pass) taken(pods []*corev1.Pod) *taken {
 	t := &taken{cpus: make([]int64, len(p.o.Node.NUMA))}
 	for _, pod := range pods {
@@ -325,7 +327,7 @@ func (p *pass) taken(pods []*corev1.Pod) *taken {
 			for _, in := range p.instances[pod.UID] {
 				if in.Place == at {
 					has = DevicesOf(in)
-					break // only the newest instance
+					break // older instances do not matter
 				}
 			}
 			t.take(pod, w, p.nearTo(at), has, p.o.Node)
@@ -334,7 +336,8 @@ func (p *pass) taken(pods []*corev1.Pod) *taken {
 	return t
 }
 
-// take adds a container's devices or, before it has any, those that it will be given.
+// take adds a container's devices. If it has none yet, take adds the devices that it is going to
+// get.
 func (t *taken) take(pod *corev1.Pod, w podspec.Container, near []int, has []hardware.Device, node Facts) {
 	left := wholeCPUs(pod, w.Spec)
 	for i, n := range node.NUMA {
@@ -369,7 +372,8 @@ func (t *taken) take(pod *corev1.Pod, w podspec.Container, near []int, has []har
 	}
 }
 
-// nearTo are the NUMA nodes of an aligned container; nil: it is not aligned.
+// nearTo are the NUMA nodes of an aligned container. The result is nil if the container is not
+// aligned.
 func (p *pass) nearTo(at Place) []int {
 	if numa, ok := p.aligned[at.Pod]; ok {
 		return numa[at.Container]
@@ -380,8 +384,8 @@ func (p *pass) nearTo(at Place) []int {
 	return nil
 }
 
-// isNear reports whether a device is on one of these NUMA nodes; a device without a node is near to
-// all.
+// isNear reports whether a device is on one of these NUMA nodes. A device without a node is near to
+// all nodes.
 func isNear(d hardware.Device, nodes []int) bool {
 	return d.NUMA == nil || nodes == nil || slices.Contains(nodes, *d.NUMA)
 }

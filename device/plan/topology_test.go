@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// hintsFrom reads "01+ 0" as two hints: nodes 0 and 1, preferred, or node 0; "-" is no preference,
-// "!" no hint.
+// hintsFrom parses hints: "01+ 0" is nodes 0 and 1, preferred, or node 0; "-" means any node; "!"
+// means no hint.
 func hintsFrom(text string) []hint {
 	out := []hint{}
 	for _, word := range strings.Fields(text) {
@@ -52,14 +52,14 @@ func (h hint) String() string {
 	return s
 }
 
-// The kubelet's own table (topologymanager/policy_test.go), with four nodes; "" is any node.
+// The rows are the kubelet's (topologymanager/policy_test.go), with four nodes; "" is any node.
 func TestHintsAreMergedAsTheKubeletDoes(t *testing.T) {
 	const be, re, si = "best-effort", "restricted", "single-numa-node"
 	for _, c := range []struct {
 		name      string
 		policy    TopologyPolicy
 		resources []string
-		want      string // the best hint
+		want      string // the expected hint
 		admit     bool
 	}{
 		{"two providers, one hint each, same mask, both preferred", be, []string{"0+", "0+"}, "0+", true},
@@ -100,8 +100,8 @@ func TestHintsAreMergedAsTheKubeletDoes(t *testing.T) {
 	}
 }
 
-// As in the kubelet's generateDeviceTopologyHints, a hint is preferred if fewer nodes could never
-// hold the amount, free or not.
+// As in the kubelet's generateDeviceTopologyHints, a hint is preferred if no smaller set of nodes
+// could ever have the amount, free or not.
 func TestHintsOfAResource(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -264,7 +264,7 @@ func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
 	}
 }
 
-// An aligned container gets devices of its nodes, and waits for them rather than taking others.
+// An aligned container gets devices of its own nodes, and waits for them rather than take others.
 func TestDevicesComeFromThePodsNodes(t *testing.T) {
 	w := newWorld()
 	w.o.Node.Topology, w.o.Node.NUMA = Restricted, twoNodes

@@ -17,7 +17,7 @@ func TestTheUserOfAContainer(t *testing.T) {
 		pod       *corev1.PodSecurityContext
 		container *corev1.SecurityContext
 		image     string
-		want      string // the user, or part of the error
+		want      string // the expected user, or part of the error
 		refused   bool
 	}{
 		{name: "no user is set", image: "1000"},

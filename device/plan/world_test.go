@@ -13,14 +13,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A world is the part of an engine that Steps observes. Its steps take no time.
+// A world simulates the part of an engine that Steps observes. Its steps take no time.
 type world struct {
 	d          wire.Desired
 	o          Observed
 	containers []engine.Container
 	now        time.Time
 	made       int
-	foreign    map[string]bool // ids of containers of others
+	foreign    map[string]bool // ids of other clients' containers
 	ends       func(id string, pod *corev1.Pod) (int, bool)
 }
 
@@ -35,14 +35,14 @@ func newWorld(pods ...corev1.Pod) *world {
 	return w
 }
 
-// look updates what is observed, and returns the steps.
+// look updates the observed state and returns the steps.
 func (w *world) look() []Step {
 	w.o.SetContainers(w.containers, w.now)
 	steps, _ := Steps(w.d, &w.o, w.now)
 	return steps
 }
 
-// sentences are the steps as text.
+// sentences returns the steps as text.
 func sentences(steps []Step) []string {
 	out := []string{}
 	for _, s := range steps {
@@ -111,7 +111,7 @@ func (w *world) take(t testing.TB, s Step) {
 	}
 }
 
-// settle does steps until there are none.
+// settle takes steps until there are none.
 func (w *world) settle(t testing.TB) {
 	for range 200 {
 		steps := w.look()

@@ -79,13 +79,13 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestRestarts"),
 			of("hub/sim", "TestFleetADeviceThatBootsWithoutAHubRunsEverythingAgain"),
-			of("device/agent", "TestARebootWithoutTheHubBringsEverythingUpAgain"))},
+			of("device/agent", "TestAfterARebootWithoutTheHubAllPodsRunAgain"))},
 	{id: "F5", fault: "an engine that hangs, or is gone",
 		criterion: "the node is NotReady within 40 s with the reason; its lease goes on, nothing is deleted, and " +
 			"it recovers",
 		tests: all(
 			of("hub/e2e", "TestAnEngineThatHangs"),
-			of("device/agent", "TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds",
+			of("device/agent", "TestAStoppedEngineMakesTheNodeNotReadyAfter30Seconds",
 				"TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds", "TestAnUnavailableEngineChangesNoNetwork"))},
 	{id: "F6", fault: "a network split between device and hub, reset or silent",
 		criterion: "the node becomes Unknown only by its lease; workloads go on; afterwards nothing restarts, " +
@@ -188,7 +188,7 @@ var rows = []row{
 			of("hub/pki", "TestCertificatesAreValidByBothClocks"),
 			of("hub/store", "TestBackupsOfAHubWhoseClockBeginsInThePast", "TestRecordsOfAHubWhoseClockIsBehindAreKept"),
 			of("device/plan", "TestTheStartOfAPodAfterAClockChange", "TestBackOffIgnoresTheEnginesClock"),
-			of("device/agent", "TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent"),
+			of("device/agent", "TestADeadlineUsesTheMonotonicClock"),
 			of("device/hardware", "TestHealth"))},
 	{id: "F16", fault: "two devices with one identity",
 		criterion: "the first stays connected, the other is refused and reported; both recover without a restart",
@@ -202,7 +202,7 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestTornFilesOfTheDevice", "TestAfterDamage", "TestADamagedIdentity"),
 			of("device/agent", "TestPodsSurviveADamagedFile", "TestWithoutADesiredStateEndedContainersAreStarted",
-				"TestAPodThatHasEndedForTheHubHasEnded"),
+				"TestAPodWithAFinalPhaseOnTheHubDoesNotRunAgain"),
 			of("device/memory", "TestOneDamagedCopyLosesNothing", "TestAnInterruptedWriteKeepsThePreviousText",
 				"TestDamagedFilesAreReportedAndDoNotStopTheAgent"))},
 	{id: "F18", fault: "an agent killed without memory; a paused agent",
@@ -215,7 +215,7 @@ var rows = []row{
 			of("hub/e2e", "TestAnUpgradeFromAnOlderSchema", "TestAgentsOfOtherVersions"),
 			of("shared/wire", "TestPayloadsAreWrittenAndReadAsTheGoldenFilesSay"),
 			of("device/memory", "TestAnOlderAgentsDesiredStateIsRead"),
-			of("device/agent", "TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer"),
+			of("device/agent", "TestAnAgentAdoptsTheContainersOfOlderVersions"),
 			of("device/plan", "TestAnUpgradeOfTheAgentRestartsNothing"),
 			of("hub/store", "TestDatabasesOfOlderVersionsOpen", "TestAnOlderBackupIsGenuine"),
 			of("hub/serve", "TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce"))},
