@@ -13,7 +13,8 @@ import (
 
 func Asking(name, cpu, memory string) corev1.Pod {
 	return With(makePod(name, "wait"), func(p *corev1.Pod) {
-		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse(memory)}
 	})
 }
 
@@ -46,7 +47,7 @@ func TestAdmission(t *testing.T) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
 		}), nil, ""},
 		{"a used host port", []corev1.Pod{onPort("a", 80)}, onPort("b", 80), nil, "NodePorts: "},
-		{"another host port", []corev1.Pod{onPort("a", 80)}, onPort("b", 81), nil, ""},
+		{"a free host port", []corev1.Pod{onPort("a", 80)}, onPort("b", 81), nil, ""},
 		{"another node's pod", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.NodeName = "pi-2" }), nil, "NodeName: "},
 		{"a best-effort pod under memory pressure", nil, makePod("b", "wait"), func(w *world) { w.o.Pressure.Memory = true }, "Evicted: Pod was rejected: The node had condition: [MemoryPressure]. "},
 		{"a pod with requests under memory pressure", nil, Asking("b", "1", "1Mi"), func(w *world) { w.o.Pressure.Memory = true }, ""},
@@ -54,13 +55,14 @@ func TestAdmission(t *testing.T) {
 		{"a system-critical pod under every pressure", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n }),
 			func(w *world) { w.o.Pressure = Pressure{true, true, true, true} }, ""},
 		{"a pod just below system-critical", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical - 1); p.Spec.Priority = &n }),
-			func(w *world) { w.o.Pressure = Pressure{true, true, true, true} }, "Evicted: Pod was rejected: The node had condition: [MemoryPressure, DiskPressure, PIDPressure, TemperatureOK=False]. "},
+			func(w *world) { w.o.Pressure = Pressure{true, true, true, true} },
+			"Evicted: Pod was rejected: The node had condition: [MemoryPressure, DiskPressure, PIDPressure, TemperatureOK=False]. "},
 		{"a privileged pod", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 		}), nil, "PolicyForbidden: spec.containers[0].securityContext.privileged: privileged containers are not allowed (privileged: true)"},
-		{"a pod in the device's IPC", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.HostIPC = true }), nil, "Unsupported: hostIPC is not supported"},
+		{"a pod with the device's IPC namespace", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.HostIPC = true }), nil, "Unsupported: hostIPC is not supported"},
 		{"shareProcessNamespace without a sandbox", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.ShareProcessNamespace, p.Spec.HostNetwork = &yes, true }), nil, "Unsupported: shareProcessNamespace is not supported on devices together with hostNetwork"},
-		{"a hook of TCP", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
+		{"a TCP hook", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{}}}
 		}), nil, "Unsupported: container c0: the type of the PreStop hook is not supported"},
 		{"a container with a raw device", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
@@ -99,7 +101,7 @@ func TestAPodWaitsForTheResourcesOfALeavingPod(t *testing.T) {
 	}
 	w.settle(t)
 	if got, want := w.states(), []string{"b/c0#0 running"}; !slices.Equal(got, want) {
-		t.Errorf("in the end %q, want %q", got, want)
+		t.Errorf("in the end the containers are %q, want %q", got, want)
 	}
 }
 

@@ -19,7 +19,8 @@ func makePod(name string, commands ...string) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)}}
 	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	for i, c := range commands {
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprintf("c%d", i), Image: enginetest.ToolImage, Args: strings.Fields(c)})
+		p.Spec.Containers = append(p.Spec.Containers,
+			corev1.Container{Name: fmt.Sprintf("c%d", i), Image: enginetest.ToolImage, Args: strings.Fields(c)})
 	}
 	return p
 }

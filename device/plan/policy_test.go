@@ -52,15 +52,16 @@ func TestThePolicyIsEnforced(t *testing.T) {
 			w.o.Policy.Document = everything
 			w.settle(t)
 			w.o.Pods, w.o.Policy = nil, p
-			rejects("another policy after a restart", w, "spec.containers[0]")
+			rejects("a pod under a changed policy", w, "spec.containers[0]")
 
 			before := makePod("b", "wait")
-			before.Spec.Containers[0].Name, before.Spec.Containers[0].Image = "web", "registry.example.org/team/before@sha256:"+strings.Repeat("b", 64)
+			before.Spec.Containers[0].Name, before.Spec.Containers[0].Image = "web",
+				"registry.example.org/team/before@sha256:"+strings.Repeat("b", 64)
 			w = newWorld(before) // the hub changes a running pod
 			w.o.Policy = p
 			w.settle(t)
 			w.d.Pods = []corev1.Pod{pod}
-			rejects("a pod that was changed", w, "spec.containers[0]")
+			rejects("a changed pod", w, "spec.containers[0]")
 		})
 	}
 }
@@ -70,7 +71,7 @@ var everything = func() (d policytest.Case) {
 	return d
 }().Policy()
 
-func TestAPodThatThePolicyForbidsIsStoppedAndNeverStartedAgain(t *testing.T) {
+func TestAForbiddenPodIsStoppedAndDoesNotStartAgain(t *testing.T) {
 	yes := true
 	pod := With(makePod("b", "wait"), func(p *corev1.Pod) {
 		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
@@ -81,7 +82,7 @@ func TestAPodThatThePolicyForbidsIsStoppedAndNeverStartedAgain(t *testing.T) {
 	w.o.Pods, w.o.Policy = nil, DefaultPolicy()
 	w.settle(t)
 	if got, want := w.states(), []string{"a/c0#0 running", "b/c0#0 exited"}; !slices.Equal(got, want) {
-		t.Fatalf("in the end %q, want %q", got, want)
+		t.Fatalf("in the end the containers are %q, want %q", got, want)
 	}
 	w.now = w.now.Add(time.Hour)
 	if got := sentences(w.look()); len(got) > 0 {
@@ -100,14 +101,15 @@ func TestAnEndedPodIsNotRejected(t *testing.T) {
 	w.o.Policy.Document = everything
 	w.settle(t)
 	w.o.Policy = DefaultPolicy()
-	if got := sentences(w.look()); slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "PolicyForbidden") }) {
+	if got := sentences(w.look()); slices.ContainsFunc(got,
+		func(s string) bool { return strings.Contains(s, "PolicyForbidden") }) {
 		t.Errorf("steps %q of a pod that has succeeded", got)
 	}
 }
 
 // Engines accept an id or its prefix as an image name. So, with rules for images, the engine gets
 // the full name.
-func TestTheEngineGetsTheImageNameThatWasChecked(t *testing.T) {
+func TestTheEngineGetsTheCheckedImageName(t *testing.T) {
 	id := strings.Repeat("a", 64)
 	for document, cases := range map[string]map[string]string{
 		"":                        {"nginx": "nginx", "3f2a1b": "3f2a1b"},
@@ -119,7 +121,7 @@ func TestTheEngineGetsTheImageNameThatWasChecked(t *testing.T) {
 		}
 		for image, want := range cases {
 			if got := p.ImageOf(image); got != want {
-				t.Errorf("%q: %s is %s, want %s", document, image, got, want)
+				t.Errorf("policy %q: the image name for %s is %s, want %s", document, image, got, want)
 			}
 		}
 	}
@@ -134,10 +136,10 @@ func TestAnImageOfTheHubIsPulledFromTheMirror(t *testing.T) {
 		"registry.local/hub/hub/hub:": "registry.local/hub/hub/hub:",
 	} {
 		if got := (Policy{Mirror: "127.0.0.1:5443"}).ImageOf(image); got != want {
-			t.Errorf("%s becomes %s, want %s", image, got, want)
+			t.Errorf("the image name for %s is %s, want %s", image, got, want)
 		}
 		if got := (Policy{}).ImageOf(image); got != image {
-			t.Errorf("without a mirror %s becomes %s", image, got)
+			t.Errorf("the image name for %s without a mirror is %s", image, got)
 		}
 	}
 }

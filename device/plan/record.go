@@ -18,8 +18,9 @@ import (
 // Labels of every container of an agent. With them a restarted agent finds and adopts its
 // containers.
 const (
-	LabelAgent     = "flotilla.dev/agent"     // node name
-	LabelStateDir  = "flotilla.dev/state-dir" // hash of the state directory: two agents may share an engine and a node name
+	LabelAgent = "flotilla.dev/agent" // node name
+	// hash of the state directory: two agents may share an engine and a node name
+	LabelStateDir  = "flotilla.dev/state-dir"
 	LabelPodUID    = "flotilla.dev/pod-uid"
 	LabelPodName   = "flotilla.dev/pod-name"
 	LabelNamespace = "flotilla.dev/pod-namespace"

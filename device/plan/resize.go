@@ -311,7 +311,7 @@ func restartHash(c *corev1.Container) string {
 // container has now. An instance of an agent without resizing has no such hash, and is not
 // replaced.
 func resized(hash string, c *corev1.Container) bool {
-	definition, size, says := strings.Cut(hash, "-")
-	want, now, matters := strings.Cut(specHash(c), "-")
-	return says && matters && definition == want && size != now
+	definition, size, hasSize := strings.Cut(hash, "-")
+	want, now, needsRestart := strings.Cut(specHash(c), "-")
+	return hasSize && needsRestart && definition == want && size != now
 }

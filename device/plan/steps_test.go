@@ -31,14 +31,14 @@ func TestSteps(t *testing.T) {
 			}
 		}
 	}
-	cut := func(later time.Duration, net string) func(*world) { // changes start and network of the sandbox
+	cut := func(delay time.Duration, net string) func(*world) { // changes start and network of the sandbox
 		return func(w *world) {
 			for i := range w.containers {
 				c := &w.containers[i]
 				if c.Net = "net:[1]"; c.Labels[LabelKind] == podspec.KindSandbox {
-					c.StartedAt, c.Net = c.StartedAt.Add(later), net
+					c.StartedAt, c.Net = c.StartedAt.Add(delay), net
 				} else if c.Labels[LabelContainer] == "c1" {
-					c.Net, c.StartedAt = net, c.StartedAt.Add(later)
+					c.Net, c.StartedAt = net, c.StartedAt.Add(delay)
 				}
 			}
 		}
@@ -57,11 +57,13 @@ func TestSteps(t *testing.T) {
 		{"a failed job is restarted", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 1),
 			[]string{"run default/one container c0, attempt 1"}},
 		{"an ended pod that never restarts needs no step", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })}, end("c0", 1), []string{}},
-		{"when every container has ended, the sandbox is stopped", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })},
-			func(w *world) { end("c0", 0)(w); end("c1", 0)(w) }, []string{"stop default/two sandbox within 30s: the pod has ended"}},
+		{"the sandbox is stopped when every container has ended", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })},
+			func(w *world) { end("c0", 0)(w); end("c1", 0)(w) },
+			[]string{"stop default/two sandbox within 30s: the pod has ended"}},
 		{"a pod that is being deleted is stopped within its grace", []corev1.Pod{one}, set(deletedPod(one, 7)), []string{"stop default/one container c0 within 7s: the pod is being deleted"}},
 		{"the sandbox is stopped after the containers", []corev1.Pod{two}, set(deletedPod(two, 7)),
-			[]string{"stop default/two container c0 within 7s: the pod is being deleted", "stop default/two container c1 within 7s: the pod is being deleted"}},
+			[]string{"stop default/two container c0 within 7s: the pod is being deleted",
+				"stop default/two container c1 within 7s: the pod is being deleted"}},
 		{"a pod that was deleted before it started leaves nothing", nil, set(deletedPod(one, 7)), []string{"clean default/one"}},
 		{"an undesired pod is stopped with the grace in its labels", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = seconds(9) })}, set(),
 			[]string{"stop uid-one container c0 within 9s: the pod is no longer desired on this node"}},
@@ -72,24 +74,25 @@ func TestSteps(t *testing.T) {
 			[]string{"stop default/one container c0 within 30s: Container c0 definition changed, will be restarted"}},
 		{"a pod past its deadline is ended", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = seconds(60) })}, func(w *world) { w.now = w.now.Add(time.Minute) },
 			[]string{"reject default/one: DeadlineExceeded: Pod was active on the node longer than the specified deadline"}},
-		{"when a sandbox has ended, its containers are stopped first", []corev1.Pod{two}, func(w *world) {
+		{"the containers of an ended sandbox are stopped first", []corev1.Pod{two}, func(w *world) {
 			for i := range w.containers {
 				if c := &w.containers[i]; c.Labels[LabelKind] == podspec.KindSandbox {
 					c.State = engine.Exited
 				}
 			}
-		}, []string{"stop default/two container c0 within 30s: the pod's network has gone", "stop default/two container c1 within 30s: the pod's network has gone"}},
-		{"a container that was created and never started is tried again under the same number", []corev1.Pod{one}, func(w *world) {
+		}, []string{"stop default/two container c0 within 30s: the pod's network has gone",
+			"stop default/two container c1 within 30s: the pod's network has gone"}},
+		{"a container that was created but never started is tried again with the same restart count", []corev1.Pod{one}, func(w *world) {
 			w.containers[0].State = engine.Created
 			w.o.Pods = nil // the agent restarts
 		}, []string{"run default/one container c0, attempt 0"}},
-		{"a container that was removed from outside is started again", []corev1.Pod{one}, func(w *world) { w.containers = nil }, []string{"run default/one container c0, attempt 1"}},
-		{"an older instance that was started from outside is stopped", []corev1.Pod{one}, func(w *world) {
+		{"a container that another client removed is started again", []corev1.Pod{one}, func(w *world) { w.containers = nil }, []string{"run default/one container c0, attempt 1"}},
+		{"an older instance that another client started is stopped", []corev1.Pod{one}, func(w *world) {
 			end("c0", 1)(w)
 			w.settle(t)
 			w.containers[0].State = engine.Running
 		}, []string{"stop default/one container c0 within 30s: an older instance of the container runs beside it"}},
-		{"an older instance that somebody has started again is stopped before the next one runs", []corev1.Pod{one}, func(w *world) {
+		{"an older instance that another client started is stopped before the next instance runs", []corev1.Pod{one}, func(w *world) {
 			end("c0", 1)(w)
 			w.settle(t)
 			end("c0", 1)(w)
@@ -97,7 +100,7 @@ func TestSteps(t *testing.T) {
 			w.look()
 			w.now = w.now.Add(time.Minute)
 		}, []string{"stop default/one container c0 within 30s: an older instance of the container runs beside it"}},
-		{"an older sandbox that was started from outside is stopped if unused", []corev1.Pod{two}, func(w *world) {
+		{"an unused older sandbox that another client started is stopped", []corev1.Pod{two}, func(w *world) {
 			old := w.containers[0]
 			old.ID, old.Labels = "old", maps.Clone(old.Labels)
 			w.containers[0].Labels[LabelRestarts] = "1"
@@ -121,7 +124,7 @@ func TestSteps(t *testing.T) {
 		{"a program that entered another network by itself is not restarted", []corev1.Pod{two}, cut(0, "net:[2]"), []string{}},
 		{"a container with an unknown network is not restarted", []corev1.Pod{two}, cut(time.Second, ""), []string{}},
 		{"a container that started before the clock was set is not restarted", []corev1.Pod{two}, cut(time.Second, "net:[1]"), []string{}},
-		{"a job in an old network is not restarted, since it would count as succeeded", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, cut(time.Second, "net:[2]"), []string{}},
+		{"a job in an old network is not restarted, because it would have the phase Succeeded", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, cut(time.Second, "net:[2]"), []string{}},
 		{"a step in progress is not repeated", []corev1.Pod{one}, func(w *world) {
 			end("c0", 1)(w)
 			w.o.Busy = []RunningStep{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
@@ -133,11 +136,13 @@ func TestSteps(t *testing.T) {
 		}, []string{"cancel default/one container c0"}},
 		{"a stop in progress is shortened", []corev1.Pod{one}, func(w *world) {
 			w.d.Pods = []corev1.Pod{deletedPod(one, 2)}
-			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
+			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute},
+				Since: w.now}}
 		}, []string{"stop default/one container c0 within 2s: the pod is being deleted"}},
 		{"a stop in progress is not extended", []corev1.Pod{one}, func(w *world) {
 			w.d.Pods = []corev1.Pod{deletedPod(one, 90)}
-			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
+			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute},
+				Since: w.now}}
 		}, []string{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -154,7 +159,7 @@ func TestSteps(t *testing.T) {
 
 func seconds(n int64) *int64 { return &n }
 
-func TestInitContainersRunOneAfterTheOther(t *testing.T) {
+func TestInitContainersRunInOrder(t *testing.T) {
 	w := newWorld(withInit(makePod("p", "wait"), "first", "second"))
 	var order []string
 	w.ends = func(name string, _ *corev1.Pod) (int, bool) {
@@ -163,12 +168,13 @@ func TestInitContainersRunOneAfterTheOther(t *testing.T) {
 	}
 	w.settle(t)
 	if want := []string{"first", "second", "c0"}; !slices.Equal(order, want) {
-		t.Errorf("started %q, want %q", order, want)
+		t.Errorf("the started containers are %q, want %q", order, want)
 	}
 }
 
 func TestAFailedInitContainerDelaysThePod(t *testing.T) {
-	for policy, phase := range map[corev1.RestartPolicy]corev1.PodPhase{corev1.RestartPolicyNever: corev1.PodFailed, corev1.RestartPolicyAlways: corev1.PodPending} {
+	for policy, phase := range map[corev1.RestartPolicy]corev1.PodPhase{corev1.RestartPolicyNever: corev1.PodFailed,
+		corev1.RestartPolicyAlways: corev1.PodPending} {
 		w := newWorld(With(withInit(makePod("p", "wait"), "first"), func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }))
 		w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 1, name == "first" }
 		w.settle(t)
@@ -197,10 +203,10 @@ func FuzzSteps(f *testing.F) {
 		pods := map[string]corev1.Pod{} // pods by name; a uid is never used twice
 		generation := 0
 		for i := 0; i+1 < len(history) && i < 60; i += 2 {
-			what, arg := history[i], history[i+1]
+			event, arg := history[i], history[i+1]
 			w.now = w.now.Add(time.Duration(arg) * time.Second)
 			name := fmt.Sprint("p", arg%4)
-			switch what % 8 {
+			switch event % 8 {
 			case 0, 1: // a pod is added
 				if _, has := pods[name]; !has {
 					generation++
@@ -227,7 +233,8 @@ func FuzzSteps(f *testing.F) {
 					}
 				}
 			case 5: // another client removes a container
-				w.containers = slices.DeleteFunc(w.containers, func(c engine.Container) bool { return !w.foreign[c.ID] && c.ID[len(c.ID)-1]%4 == arg%4 })
+				w.containers = slices.DeleteFunc(w.containers,
+					func(c engine.Container) bool { return !w.foreign[c.ID] && c.ID[len(c.ID)-1]%4 == arg%4 })
 			case 6: // the agent restarts
 				w.o.Pods, w.o.Busy = nil, nil
 			case 7: // the device reboots
@@ -244,7 +251,7 @@ func FuzzSteps(f *testing.F) {
 				w.d.Pods = append(w.d.Pods, pods[name])
 			}
 			w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 0, name == "init" }
-			if what&0x80 == 0 { // otherwise the next event happens before the world has settled
+			if event&0x80 == 0 { // otherwise the next event happens before the world has settled
 				w.settle(t)
 			} else if steps := w.look(); len(steps) > 0 {
 				w.take(t, steps[0])
@@ -273,7 +280,7 @@ func FuzzSteps(f *testing.F) {
 				got = append(got, c.Labels[LabelPodName]+"/"+c.Labels[LabelContainer])
 			}
 			if w.foreign[c.ID] && c.ID != "f2" && c.State != engine.Running {
-				t.Fatalf("container %s of others is %s", c.ID, c.State)
+				t.Fatalf("another client's container %s is %s", c.ID, c.State)
 			}
 		}
 		slices.Sort(got)
@@ -284,7 +291,7 @@ func FuzzSteps(f *testing.F) {
 					t.Logf("%s/%s: %+v", uid, name, *c)
 				}
 			}
-			t.Fatalf("running: %q, want %q; all: %s", got, want, strings.Join(w.states(), ", "))
+			t.Fatalf("the running pods are %q, want %q; all containers: %s", got, want, strings.Join(w.states(), ", "))
 		}
 	})
 }
@@ -303,7 +310,7 @@ func TestAfterARebootInitContainersRunAgainFirst(t *testing.T) {
 	w.o.Pods, w.o.Node.Boot, order = nil, "boot-2", nil
 	w.settle(t)
 	if want := []string{"init", "c0"}; !slices.Equal(order, want) {
-		t.Errorf("after the reboot %q was started, want %q", order, want)
+		t.Errorf("after the reboot the started containers are %q, want %q", order, want)
 	}
 }
 
@@ -314,7 +321,8 @@ func TestBackOffIgnoresTheEnginesClock(t *testing.T) {
 	crash := func(id string, ran time.Duration) time.Duration {
 		c.see(Instance{Container: engine.Container{ID: id, State: engine.Running, StartedAt: now.AddDate(30, 0, 0)}}, now)
 		now = now.Add(ran)
-		c.see(Instance{Container: engine.Container{ID: id, State: engine.Exited, ExitCode: 1, StartedAt: now.AddDate(30, 0, 0), FinishedAt: now.AddDate(-50, 0, 0)}}, now)
+		c.see(Instance{Container: engine.Container{ID: id, State: engine.Exited, ExitCode: 1,
+			StartedAt: now.AddDate(30, 0, 0), FinishedAt: now.AddDate(-50, 0, 0)}}, now)
 		return c.RestartAt.Sub(now)
 	}
 	for i, x := range []struct{ ran, want time.Duration }{

@@ -35,27 +35,27 @@ func TestSwapOfContainers(t *testing.T) {
 	}{
 		{"a quarter of the memory is a quarter of the swap", of(nil, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 256 << 20},
 		{"a request without a limit", of(nil, "1Gi", ""), LimitedSwap, 1 << 30, v2, all, 256 << 20},
-		{"all of the memory", of(nil, "4Gi", ""), LimitedSwap, 1 << 30, v2, all, 1 << 30},
-		{"more than there is", of(nil, "5Gi", ""), LimitedSwap, 1 << 30, v2, all, 0},
+		{"a request of all memory", of(nil, "4Gi", ""), LimitedSwap, 1 << 30, v2, all, 1 << 30},
+		{"a request of more than all memory", of(nil, "5Gi", ""), LimitedSwap, 1 << 30, v2, all, 0},
 		{"the share is rounded down", of(nil, "3", "1Gi"), LimitedSwap, 1 << 30, v2, 1 << 30, 0},
 		{"best effort", of(nil, "", ""), LimitedSwap, 1 << 30, v2, all, 0},
 		{"guaranteed", of(func(p *corev1.Pod) {
 			r := p.Spec.Containers[0].Resources
 			r.Requests[corev1.ResourceCPU], r.Limits[corev1.ResourceCPU] = resource.MustParse("1"), resource.MustParse("1")
 		}, "1Gi", "1Gi"), LimitedSwap, 1 << 30, v2, 1 << 30, 0},
-		{"burstable, but its request is its limit", of(func(p *corev1.Pod) {
+		{"a burstable container whose request equals its limit", of(func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "other"})
 		}, "1Gi", "1Gi"), LimitedSwap, 1 << 30, v2, 1 << 30, 0},
-		{"a limit counts as the missing request", of(func(p *corev1.Pod) {
+		{"a limit replaces a missing request", of(func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "other"})
 		}, "", "1Gi"), LimitedSwap, 1 << 30, v2, 1 << 30, 0},
-		{"burstable by another container, without a request", of(func(p *corev1.Pod) {
+		{"a container without a request, burstable by another container", of(func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, memoryPod("x", "1Gi", "2Gi").Spec.Containers[0])
 		}, "", ""), LimitedSwap, 1 << 30, v2, all, 0},
-		{"critical for the system", of(func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 0},
+		{"a system-critical pod", of(func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 0},
 		{"nearly critical", of(func(p *corev1.Pod) { n := int32(podspec.SystemCritical - 1); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 256 << 20},
 		{"NoSwap", of(nil, "1Gi", "2Gi"), NoSwap, 1 << 30, v2, 2 << 30, 0},
-		{"NoSwap without a limit: the engine limits swap with memory only", of(nil, "1Gi", ""), NoSwap, 1 << 30, v2, all, 0},
+		{"NoSwap without a limit: the memory limit is the node's memory", of(nil, "1Gi", ""), NoSwap, 1 << 30, v2, all, 0},
 		{"the default is NoSwap", of(nil, "", ""), "", 1 << 30, v2, all, 0},
 		{"a device without swap", of(nil, "1Gi", ""), LimitedSwap, 0, v2, 0, 0},
 		{"cgroup v1", of(nil, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v1, 2 << 30, 0},
@@ -84,25 +84,28 @@ func TestSwapCondition(t *testing.T) {
 		want   string
 	}{
 		{"no swap", 0, LimitedSwap, v2, "", ""},
-		{"no engine yet", 1 << 27, LimitedSwap, engine.Info{}, "", ""},
-		{"none for containers", 1 << 27, NoSwap, v2, corev1.ConditionTrue, "128 MiB of swap; containers get no swap"},
-		{"a share for containers", 1 << 27, LimitedSwap, v2, corev1.ConditionTrue, "share"},
+		{"no engine has responded", 1 << 27, LimitedSwap, engine.Info{}, "", ""},
+		{"no swap for containers", 1 << 27, NoSwap, v2, corev1.ConditionTrue, "128 MiB of swap; containers get no swap"},
+		{"a share of the swap for containers", 1 << 27, LimitedSwap, v2, corev1.ConditionTrue, "share"},
 		{"LimitedSwap on cgroup v1", 1 << 27, LimitedSwap, v1, corev1.ConditionFalse, "LimitedSwap needs cgroup v2"},
 		{"NoSwap on cgroup v1", 1 << 27, NoSwap, v1, corev1.ConditionFalse, "only containers with a memory limit"},
 		{"swap that the kernel does not count", 1 << 27, NoSwap, uncounted, corev1.ConditionFalse, "swapaccount=1"},
 		{"memory that the kernel does not limit", 1 << 27, NoSwap, unlimited, corev1.ConditionFalse, "neither memory nor swap"},
 	} {
 		got, ok := SwapCondition(Facts{Memory: 1 << 30, Swap: c.swap, SwapUse: c.use}, c.info)
-		if ok != (c.status != "") || ok && (got.Status != c.status || !strings.Contains(got.Message, c.want) || got.Reason == "") {
+		if ok != (c.status != "") || ok && (got.Status != c.status || !strings.Contains(got.Message, c.want) ||
+			got.Reason == "") {
 			t.Errorf("%s: %v %+v", c.name, ok, got)
 		}
 	}
 }
 
 func TestSwapBehaviors(t *testing.T) {
-	for s, want := range map[string]string{"NoSwap": "", "LimitedSwap": "", "UnlimitedSwap": "use LimitedSwap", "": "not a swap behavior", "noswap": "not a swap behavior"} {
+	for s, want := range map[string]string{"NoSwap": "", "LimitedSwap": "", "UnlimitedSwap": "use LimitedSwap",
+		"": "not a swap behavior", "noswap": "not a swap behavior"} {
 		b, err := ParseSwapBehavior(s)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || err == nil && string(b) != s {
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) ||
+			err == nil && string(b) != s {
 			t.Errorf("%q: %q, %v", s, b, err)
 		}
 	}

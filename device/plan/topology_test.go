@@ -63,12 +63,12 @@ func TestHintsAreMergedAsTheKubeletDoes(t *testing.T) {
 		admit     bool
 	}{
 		{"two providers, one hint each, same mask, both preferred", be, []string{"0+", "0+"}, "0+", true},
-		{"the same on another node", si, []string{"1+", "1+"}, "1+", true},
-		{"one without a preference, one preferred", re, []string{"-", "0+"}, "0+", true},
-		{"two hints and one that matches the first", be, []string{"0+ 1+", "0+"}, "0+", true},
-		{"two hints and one that matches the second", re, []string{"0+ 1+", "1+"}, "1+", true},
-		{"both with two hints: the narrower preferred of both", be, []string{"0+ 1+", "0+ 01"}, "0+", true},
-		{"less narrow preferred hints over narrower that are not", re, []string{"1+ 01", "0 1+ 01"}, "1+", true},
+		{"two providers, one hint each, on another node", si, []string{"1+", "1+"}, "1+", true},
+		{"one provider without a preference, one preferred", re, []string{"-", "0+"}, "0+", true},
+		{"two hints, and one hint that matches the first", be, []string{"0+ 1+", "0+"}, "0+", true},
+		{"two hints, and one hint that matches the second", re, []string{"0+ 1+", "1+"}, "1+", true},
+		{"two providers with two hints each: the narrower preferred hint", be, []string{"0+ 1+", "0+ 01"}, "0+", true},
+		{"a wider preferred hint over a narrower hint that is not preferred", re, []string{"1+ 01", "0 1+ 01"}, "1+", true},
 		{"no preference", be, nil, "+", true},
 		{"no preference, single-numa-node", si, []string{"-", "-"}, "+", true},
 		{"not available, best-effort", be, []string{"!"}, "", true},
@@ -84,10 +84,10 @@ func TestHintsAreMergedAsTheKubeletDoes(t *testing.T) {
 		{"a wider mask is not the same preference, restricted", re, []string{"0+", "01+"}, "0", false},
 		{"a wider mask is not a single node", si, []string{"01+"}, "", false},
 		{"two nodes if that is the minimum", re, []string{"01+"}, "01+", true},
-		{"best of the unpreferred: as many nodes as the greediest needs (1)", be, []string{"01 0123", "01 0123"}, "01", true},
-		{"best of the unpreferred (2)", be, []string{"0 01 0123", "01 0123"}, "01", true},
-		{"best of the unpreferred (3)", be, []string{"01 0123", "0 1 01"}, "01", true},
-		{"of equal hints the lower", be, []string{"2 3", "2 3"}, "2", true},
+		{"the best hint that is not preferred has as many nodes as one resource needs (1)", be, []string{"01 0123", "01 0123"}, "01", true},
+		{"the best hint that is not preferred (2)", be, []string{"0 01 0123", "01 0123"}, "01", true},
+		{"the best hint that is not preferred (3)", be, []string{"01 0123", "0 1 01"}, "01", true},
+		{"the lower of two equal hints", be, []string{"2 3", "2 3"}, "2", true},
 	} {
 		var lists [][]hint
 		for _, r := range c.resources {
@@ -109,12 +109,12 @@ func TestHintsOfAResource(t *testing.T) {
 		amount      int64
 		want        string
 	}{
-		{"one of one on each node", []int64{1, 1}, []int64{1, 1}, 1, "[0+ 1+ 01]"},
-		{"two of one on each", []int64{1, 1}, []int64{1, 1}, 2, "[01+]"},
-		{"two of one node, one of them in use", []int64{2, 1}, []int64{1, 1}, 2, "[01]"},
-		{"the other node's is in use", []int64{1, 1}, []int64{1, 0}, 1, "[0+ 01]"},
-		{"all are in use", []int64{1, 1}, []int64{0, 0}, 1, "[]"},
-		{"more than there is", []int64{1, 1}, []int64{1, 1}, 3, "[]"},
+		{"one device of one on each node", []int64{1, 1}, []int64{1, 1}, 1, "[0+ 1+ 01]"},
+		{"two devices of one on each node", []int64{1, 1}, []int64{1, 1}, 2, "[01+]"},
+		{"two devices of one node, one of them in use", []int64{2, 1}, []int64{1, 1}, 2, "[01]"},
+		{"the other node's device is in use", []int64{1, 1}, []int64{1, 0}, 1, "[0+ 01]"},
+		{"all devices are in use", []int64{1, 1}, []int64{0, 0}, 1, "[]"},
+		{"more devices than the board has", []int64{1, 1}, []int64{1, 1}, 3, "[]"},
 		{"three nodes", []int64{1, 1, 2}, []int64{1, 1, 2}, 2, "[01 2+ 02 12 012]"},
 	} {
 		if got := fmt.Sprint(hints(c.total, c.free, c.amount)); got != c.want {
@@ -132,7 +132,8 @@ func TestTopologyPolicies(t *testing.T) {
 	if _, err := ParseTopologyPolicy("none", 9); err != nil {
 		t.Error(err)
 	}
-	if _, err := ParseTopologyPolicy("restricted", 9); err == nil || !strings.Contains(err.Error(), "more than 8 NUMA nodes, and this one has 9") {
+	if _, err := ParseTopologyPolicy("restricted", 9); err == nil ||
+		!strings.Contains(err.Error(), "more than 8 NUMA nodes, and this one has 9") {
 		t.Error(err)
 	}
 }
@@ -155,27 +156,28 @@ func TestPodsAreAlignedOrRejected(t *testing.T) {
 		pods    []corev1.Pod
 		want    string // the nodes of each pod's containers, or "no"
 	}{
-		{"none: wherever", AnyTopology, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[]"},
+		{"policy none: any node", AnyTopology, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[]"},
 		{"a device is taken from the lower node", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "1", "wait")}, "a[0]"},
-		{"the next from the other", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "1", "wait"), requesting("b", "gpiochip", "1", "wait")}, "a[0] b[1]"},
-		{"two on different nodes: single-numa-node", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a no"},
-		{"two on different nodes: best-effort", Restricted, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
-		{"two resources from the node that has both", Restricted, twoNodes, onOne, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[1]"},
+		{"the next device is taken from the other node", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "1", "wait"), requesting("b", "gpiochip", "1", "wait")}, "a[0] b[1]"},
+		{"two devices on different nodes: single-numa-node", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a no"},
+		{"two devices on different nodes: restricted", Restricted, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
+		{"two resources are taken from the node that has both", Restricted, twoNodes, onOne, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[1]"},
 		{"two resources on different nodes: restricted", Restricted, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a no"},
 		{"two resources on different nodes: best-effort", BestEffort, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[0]"},
-		{"two resources on different nodes, because another pod has the near one", SingleNUMANode, twoNodes, both, []corev1.Pod{
-			requesting("a", "gpiochip", "1", "wait"), with(requesting("b", "gpiochip", "1", "wait"), "serial", "2"), with(requesting("c", "gpiochip", "1", "wait"), "serial", "1")}, "a[0] b no c[1]"},
+		{"two resources on different nodes, because another pod has the near device", SingleNUMANode, twoNodes, both, []corev1.Pod{
+			requesting("a", "gpiochip", "1", "wait"), with(requesting("b", "gpiochip", "1", "wait"), "serial", "2"),
+			with(requesting("c", "gpiochip", "1", "wait"), "serial", "1")}, "a[0] b no c[1]"},
 		{"a device without a node is near to all", SingleNUMANode, twoNodes, []hardware.Device{chip("0"), chip("1")}, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
 		{"whole processors of a guaranteed pod", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "2"), guaranteedPod(makePod("b", "wait"), "2")}, "a[0] b[1]"},
-		{"CPUs of one node in use by others", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait"), "2"), guaranteedPod(makePod("c", "wait"), "1")}, "a[0] b[1] c[0]"},
-		{"no node has two left", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
-		{"three are on no node", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "3")}, "a no"},
-		{"three, from both", Restricted, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "3"), guaranteedPod(makePod("b", "wait"), "1")}, "a[] b[1]"},
-		{"two left, but not on one node", Restricted, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait"), "1"), guaranteedPod(makePod("c", "wait"), "2")}, "a[0] b[0] c[1]"},
+		{"other pods use CPUs of one node", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait"), "2"), guaranteedPod(makePod("c", "wait"), "1")}, "a[0] b[1] c[0]"},
+		{"no node has two free CPUs", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
+		{"no node has three CPUs", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "3")}, "a no"},
+		{"three CPUs from both nodes", Restricted, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "3"), guaranteedPod(makePod("b", "wait"), "1")}, "a[] b[1]"},
+		{"two free CPUs on different nodes", Restricted, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait"), "1"), guaranteedPod(makePod("c", "wait"), "2")}, "a[0] b[0] c[1]"},
 		{"half a CPU is not exclusive", SingleNUMANode, twoNodes, nil, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1500m")}, "a[]"},
 		{"processors and a device", SingleNUMANode, twoNodes, []hardware.Device{onNode(chip("0"), 1)}, []corev1.Pod{guaranteedPod(requesting("a", "gpiochip", "1", "wait"), "2")}, "a[1]"},
 		{"no free CPUs on the device's node", SingleNUMANode, twoNodes, []hardware.Device{onNode(chip("0"), 0)}, []corev1.Pod{guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(requesting("b", "gpiochip", "1", "wait"), "2")}, "a[0] b no"},
-		{"one node: everything is near", SingleNUMANode, nil, each[:1], []corev1.Pod{requesting("a", "gpiochip", "1", "wait")}, "a[]"},
+		{"a board with one node: all devices are near", SingleNUMANode, nil, each[:1], []corev1.Pod{requesting("a", "gpiochip", "1", "wait")}, "a[]"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			w := newWorld(c.pods...)
@@ -196,8 +198,9 @@ func TestPodsAreAlignedOrRejected(t *testing.T) {
 					}
 					if s.Action == Reject {
 						line = p.Name + " no"
-						if s.Verdict.Reason != "TopologyAffinityError" || s.Verdict.Message != "Resources cannot be allocated with Topology locality" {
-							t.Errorf("it says %+v", s.Verdict)
+						if s.Verdict.Reason != "TopologyAffinityError" ||
+							s.Verdict.Message != "Resources cannot be allocated with Topology locality" {
+							t.Errorf("the verdict is %+v", s.Verdict)
 						}
 					}
 					got = append(got, line)
@@ -214,7 +217,8 @@ func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
 	inInit := func(p corev1.Pod, cpu string) corev1.Pod {
 		first := *p.Spec.Containers[0].DeepCopy()
 		first.Name = "prepare"
-		q := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Mi")}
+		q := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse("1Mi")}
 		first.Resources = corev1.ResourceRequirements{Requests: q, Limits: q.DeepCopy()}
 		p.Spec.InitContainers = []corev1.Container{first}
 		return p
@@ -228,12 +232,12 @@ func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
 		want  string
 	}{
 		{"two containers that fit on one node together", PodScope, twoNodes, []corev1.Pod{guaranteedPod(makePod("a", "wait", "wait"), "1")}, "a[0][0]"},
-		{"beside a pod with half of the lower node: both on the other", PodScope, twoNodes, []corev1.Pod{
+		{"a pod uses half of the lower node: both containers on the other node", PodScope, twoNodes, []corev1.Pod{
 			guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")}, "a[0] b[1][1]"},
-		{"each container alone", ContainerScope, twoNodes, []corev1.Pod{
+		{"each container is aligned alone", ContainerScope, twoNodes, []corev1.Pod{
 			guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
 		{"two containers that do not fit on one node together", PodScope, three, []corev1.Pod{guaranteedPod(makePod("a", "wait", "wait"), "2")}, "a no"},
-		{"an init container returns its resources", PodScope, twoNodes, []corev1.Pod{inInit(guaranteedPod(makePod("a", "wait"), "1"), "2")}, "a[0]"},
+		{"an init container releases its resources", PodScope, twoNodes, []corev1.Pod{inInit(guaranteedPod(makePod("a", "wait"), "1"), "2")}, "a[0]"},
 		{"an init container needs more than a node has", PodScope, twoNodes, []corev1.Pod{inInit(guaranteedPod(makePod("a", "wait"), "1"), "3")}, "a no"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -278,10 +282,10 @@ func TestDevicesComeFromThePodsNodes(t *testing.T) {
 	}
 	w.o.Node.Offers = hardware.Resources([]hardware.Device{onNode(chip("0"), 0)}, nil)
 	if d, lacks := pass.assignDevices(at, &p.Spec.Containers[0]); lacks == "" {
-		t.Errorf("far away: %+v", d)
+		t.Errorf("restricted policy, device on another node: got %+v", d)
 	}
 	w.o.Node.Topology = BestEffort
 	if d, lacks := pass.assignDevices(at, &p.Spec.Containers[0]); lacks != "" || d[0].ID != "gpiochip0" {
-		t.Errorf("best effort: %+v %s", d, lacks)
+		t.Errorf("best-effort policy, device on another node: got %+v %s", d, lacks)
 	}
 }

@@ -42,9 +42,9 @@ func TestTheUserOfAContainer(t *testing.T) {
 			var spec engine.Spec
 			err := setUser(&spec, c.pod, c.container, c.image)
 			if c.refused && (err == nil || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("it runs as %q, %v, want an error with %q", spec.User, err, c.want)
+				t.Errorf("the user is %q, error %v, want an error with %q", spec.User, err, c.want)
 			} else if !c.refused && (err != nil || spec.User != c.want) {
-				t.Errorf("it runs as %q, %v, want %q", spec.User, err, c.want)
+				t.Errorf("the user is %q, error %v, want the user %q", spec.User, err, c.want)
 			}
 		})
 	}

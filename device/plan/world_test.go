@@ -26,10 +26,11 @@ type world struct {
 
 func newWorld(pods ...corev1.Pod) *world {
 	w := &world{now: Epoch, foreign: map[string]bool{}}
-	w.o.Node = Facts{Name: "pi-1", StateDir: "state", Boot: "boot-1", HostIP: "192.0.2.7", Generation: 1, Allocatable: corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("2Gi"),
-		corev1.ResourceEphemeralStorage: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
-	}}
+	w.o.Node = Facts{Name: "pi-1", StateDir: "state", Boot: "boot-1", HostIP: "192.0.2.7", Generation: 1,
+		Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("2Gi"),
+			corev1.ResourceEphemeralStorage: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		}}
 	w.o.Policy = DefaultPolicy()
 	w.d = wire.Desired{Generation: 1, Hub: "hub", Pods: pods}
 	return w
@@ -71,13 +72,15 @@ func (w *world) take(t testing.TB, s Step) {
 		}
 		w.containers = slices.DeleteFunc(w.containers, func(c engine.Container) bool { return c.Name == containerName(s) })
 		w.made++
-		c := engine.Container{ID: fmt.Sprint("id", w.made), Name: containerName(s), Labels: labels(s, w.o.Node), State: engine.Running,
+		c := engine.Container{ID: fmt.Sprint("id", w.made), Name: containerName(s), Labels: labels(s, w.o.Node),
+			State:   engine.Running,
 			Created: w.now, StartedAt: w.now, IP: "10.0.0.1"}
 		if s.Spec != nil {
 			c.Limits = engine.LimitsOf(SizeOf(s.Pod, s.Spec, w.o.Node), w.o.Node.Engine)
 		}
-		if s.Network != "" && !slices.ContainsFunc(w.containers, func(c engine.Container) bool { return c.ID == s.Network && c.State == engine.Running }) {
-			t.Fatalf("%s joins a network that is not there", s)
+		if s.Network != "" && !slices.ContainsFunc(w.containers,
+			func(c engine.Container) bool { return c.ID == s.Network && c.State == engine.Running }) {
+			t.Fatalf("%s joins a network that does not exist", s)
 		}
 		if w.ends != nil && s.Spec != nil {
 			if code, ends := w.ends(s.Spec.Name, s.Pod); ends {
@@ -121,15 +124,16 @@ func (w *world) settle(t testing.TB) {
 		places := map[Place]string{}
 		for _, s := range steps {
 			if s.Action != Probe && s.Action != Cancel {
-				if other := places[s.Place]; other != "" && s.Action != Refresh && s.Action != Reject && s.Action != Admit && s.Action != Grant && s.Action != Defer {
-					t.Fatalf("two steps for one place: %s, and %s", other, s)
+				if earlier := places[s.Place]; earlier != "" && s.Action != Refresh && s.Action != Reject && s.Action != Admit &&
+					s.Action != Grant && s.Action != Defer {
+					t.Fatalf("two steps for one place: %s, and %s", earlier, s)
 				}
 				places[s.Place] = s.String()
 			}
 			w.take(t, s)
 		}
 	}
-	t.Fatalf("it does not settle: %q", sentences(w.look()))
+	t.Fatalf("the steps do not settle: %q", sentences(w.look()))
 }
 
 // note sets the final status of deleted pods that have ended, so that they can be removed.
@@ -146,7 +150,8 @@ func (w *world) note() (noted bool) {
 func (w *world) states() []string {
 	out := []string{}
 	for _, c := range w.containers {
-		out = append(out, fmt.Sprintf("%s/%s#%s %s", c.Labels[LabelPodName], c.Labels[LabelContainer], c.Labels[LabelRestarts], c.State))
+		out = append(out, fmt.Sprintf("%s/%s#%s %s", c.Labels[LabelPodName], c.Labels[LabelContainer],
+			c.Labels[LabelRestarts], c.State))
 	}
 	slices.Sort(out)
 	return out
