@@ -20,36 +20,36 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A refusal is an error answer of a hub.
+// A refusal is an error response of a hub.
 type refusal struct {
 	code      int
 	text      string
-	after     time.Duration // when to ask again; 0: the hub did not say
+	after     time.Duration // wait before the next request; 0: the hub did not say
 	dismissed *wire.Dismissed
-	waiting   string // the request that an administrator must approve first
+	waiting   string // name of the request that an administrator must approve first
 }
 
-// A Dismissal is the answer to a renewal that the enrolment has ended.
+// A Dismissal is the error of a renewal after the enrolment has ended.
 type Dismissal struct{ wire.Dismissed }
 
 func (d *Dismissal) Error() string { return "the hub has ended this device's enrolment: " + d.Reason }
 
 func (r *refusal) Error() string { return r.text }
 
-// waiting is how long a join repeats its request to a hub that says when to ask again. retry is the
-// pause of a join that waits for approval and cannot reach the hub.
+// waiting limits how long a join repeats its request to a busy hub. retry is the pause of a join
+// that waits for approval and cannot reach the hub.
 const (
 	waiting = 5 * time.Minute
 	retry   = 10 * time.Second
 )
 
-// askAgain repeats a request until the hub has a final answer. A busy hub and one that waits for
-// approval say when to ask again; approval may take any time, across restarts of the hub and
-// outages. If a hub does not answer, the next one of the list is asked. It returns the hub that
-// answered.
+// askAgain repeats a request until a hub has a final answer, and returns that hub. A busy hub says
+// when to repeat the request. So does a hub that waits for approval, which may take any time,
+// across restarts of the hub and outages. If a hub does not respond, askAgain tries the next one of
+// the list.
 func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire.JoinRequest,
 	waits func(string)) (wire.JoinAnswer, *url.URL, error) {
-	at, silent := 0, 0 // silent: hubs in a row that did not answer
+	at, silent := 0, 0 // silent is the number of hubs in a row that did not respond
 	for began := time.Now(); ; {
 		answer, err := ask(ctx, c, hubs[at].JoinPath(wire.PathJoin), request)
 		after := retryAfter(err)
@@ -84,7 +84,7 @@ func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire
 	}
 }
 
-// mayPass reports whether an error of a hub may pass.
+// mayPass reports whether repeating the request may help.
 func mayPass(err error) bool {
 	var no *refusal
 	if errors.As(err, &no) {
@@ -94,13 +94,13 @@ func mayPass(err error) bool {
 	var name x509.HostnameError
 	var stranger x509.UnknownAuthorityError
 	var netErr net.Error
-	if errors.Is(err, io.ErrUnexpectedEOF) { // the answer was cut off, which is not a net.Error
+	if errors.Is(err, io.ErrUnexpectedEOF) { // the response was cut off, which is not a net.Error
 		return true
 	}
 	return errors.As(err, &netErr) && !errors.As(err, &invalid) && !errors.As(err, &name) && !errors.As(err, &stranger)
 }
 
-// retryAfter returns when the hub wants to be asked again; 0: it did not say.
+// retryAfter returns the wait that the hub requests; 0: the hub did not say.
 func retryAfter(err error) time.Duration {
 	var no *refusal
 	if errors.As(err, &no) && (no.code == http.StatusTooManyRequests || no.code == http.StatusServiceUnavailable) {
@@ -109,7 +109,7 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// ask posts a JSON request and reads the answer.
+// ask posts a JSON request and reads the response.
 func ask(ctx context.Context, c *http.Client, to *url.URL, request any) (wire.JoinAnswer, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -140,7 +140,7 @@ func ask(ctx context.Context, c *http.Client, to *url.URL, request any) (wire.Jo
 	return wire.ParseJoinAnswer(body)
 }
 
-// explain says what an error of an exchange means and what to do.
+// explain adds to an error of a request what it means and what to do.
 func explain(err error, base *url.URL, hubTime time.Time) error {
 	var no *refusal
 	var invalid x509.CertificateInvalidError
@@ -182,7 +182,8 @@ func explain(err error, base *url.URL, hubTime time.Time) error {
 	return err
 }
 
-// pin returns a token's name of a root: the first 16 bytes of the SHA-256 of its public key.
+// pin returns the name that a token has for a root: the first 16 bytes of the SHA-256 of the root's
+// public key.
 func pin(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return hex.EncodeToString(sum[:16])

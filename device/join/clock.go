@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/clock"
 )
 
-// buildTime is the build time of this program: a correct clock is never before it.
+// buildTime is when this program was built. A correct clock is never before it.
 var buildTime = sync.OnceValue(func() time.Time {
 	floor := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) // for a build without version control
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -32,16 +32,16 @@ func Clock(lastKnown time.Time) func() time.Time {
 // systemClock is the device's clock, which may be set at any time.
 var systemClock = time.Now
 
-// clockAdjusted reports whether a time service adjusts the clock, as the kernel knows.
+// clockAdjusted reports whether a time service adjusts the kernel's clock.
 var clockAdjusted = func() bool {
 	is, _ := clock.Kept()
 	return is
 }
 
-// checkTime returns the time by which the hub's certificates are checked: the device's clock if a
-// time service adjusts it. Another clock proves nothing: without a battery it starts in 1970 or at
-// the last shutdown, and would cut the device off for good. Then the certificates are valid unless
-// they had expired when the hub was last reached.
+// checkTime returns the time at which the hub's certificates are checked. It is the device's clock
+// if a time service adjusts the clock. Without a battery, another clock starts in 1970 or at the
+// last shutdown, and would cut the device off for good. So then the certificates are valid unless
+// they had expired at lastKnown, when the device last reached the hub.
 func checkTime(shown []*x509.Certificate, lastKnown time.Time) time.Time {
 	floor := later(buildTime(), lastKnown)
 	now := later(time.Now(), floor)

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// keeper is the environment variable that makes the child process of
-// TestWhatAJoinKeepsSurvivesAPowerCut store an identity.
+// keeper is the environment variable that makes a child process of the test store an identity.
 const keeper = "FLOTILLA_TEST_KEEP_IN"
 
-// The hub counts a token as used and a certificate as issued. A device whose power is cut right
-// after must have both on the disk; a file's name is durable only when its directory is synced.
-func TestWhatAJoinKeepsSurvivesAPowerCut(t *testing.T) {
+// When a join returns, the hub counts the token as used, so the device must have key and
+// certificate on the disk even if the power is cut. A file's name is durable only after its
+// directory was synced.
+func TestAJoinSurvivesAPowerCut(t *testing.T) {
 	if dir := os.Getenv(keeper); dir != "" {
 		key, _, err := pendingKey(dir)
 		if err == nil {
@@ -29,33 +29,35 @@ func TestWhatAJoinKeepsSurvivesAPowerCut(t *testing.T) {
 	}
 	strace, err := exec.LookPath("strace")
 	if err != nil {
-		t.Skip("nothing tells of system calls here: ", err)
+		t.Skip("strace is missing: ", err)
 	}
 	dir := filepath.Join(t.TempDir(), "state")
-	cmd := exec.Command(strace, "-f", "-y", "-e", "trace=fsync,rename,renameat,renameat2,unlink,unlinkat", "-o", dir+".calls", os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd := exec.Command(strace, "-f", "-y", "-e", "trace=fsync,rename,renameat,renameat2,unlink,unlinkat", "-o",
+		dir+".calls", os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), keeper+"="+dir)
-	if said, err := cmd.CombinedOutput(); err != nil {
+	if output, err := cmd.CombinedOutput(); err != nil {
 		if _, e := os.Stat(filepath.Join(dir, IdentityFile)); e != nil {
-			t.Skipf("processes cannot be traced here: %v: %s", err, said)
+			t.Skipf("cannot trace processes: %v: %s", err, output)
 		}
-		t.Fatalf("%v: %s", err, said)
+		t.Fatalf("%v: %s", err, output)
 	}
 	calls, err := os.ReadFile(dir + ".calls")
 	if err != nil {
 		t.Fatal(err)
 	}
 	rest := string(calls)
-	for _, step := range []string{`rename.*/` + pendingFile + `"`, `fsync\(.*<` + dir + `>[ )]`, `rename.*/` + IdentityFile + `"`, `fsync\(.*<` + dir + `>[ )]`, `unlink.*/` + pendingFile + `"`} {
+	for _, step := range []string{`rename.*/` + pendingFile + `"`, `fsync\(.*<` + dir + `>[ )]`,
+		`rename.*/` + IdentityFile + `"`, `fsync\(.*<` + dir + `>[ )]`, `unlink.*/` + pendingFile + `"`} {
 		at := regexp.MustCompile(step).FindStringIndex(rest)
 		if at == nil {
-			t.Fatalf("then there is no %s; all of it:\n%s", step, strings.ReplaceAll(string(calls), dir, "…"))
+			t.Fatalf("the next call must be %s; all calls:\n%s", step, strings.ReplaceAll(string(calls), dir, "…"))
 		}
 		rest = rest[at[1]:]
 	}
 }
 
-// The key exists only in the state directory: a killed process leaves no copy elsewhere.
-func TestAKeyIsWrittenIntoTheStateDirectoryOnly(t *testing.T) {
+// The key exists only in the state directory, so a killed process leaves no copy elsewhere.
+func TestAKeyIsWrittenOnlyIntoTheStateDirectory(t *testing.T) {
 	elsewhere, dir, old := t.TempDir(), t.TempDir(), time.Unix(1, 0)
 	t.Setenv("TMPDIR", elsewhere)
 	if err := os.Chtimes(elsewhere, old, old); err != nil {
@@ -69,6 +71,6 @@ func TestAKeyIsWrittenIntoTheStateDirectoryOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
-		t.Errorf("another file was written to $TMPDIR (%v)", err)
+		t.Errorf("a file was written to $TMPDIR (%v)", err)
 	}
 }

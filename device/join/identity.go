@@ -28,28 +28,30 @@ import (
 
 // An Identity is a device's membership in a fleet.
 type Identity struct {
-	Node                 string    `json:"node"`
-	Site                 string    `json:"site"`
-	Hub                  string    `json:"hub"` // the hub's id
-	MachineID            string    `json:"machineID,omitempty"`
-	HubURL               string    `json:"hubURL"`
-	Hubs                 []string  `json:"hubs,omitempty"`     // host:port of every hub's HTTPS, if there are several
+	Node      string `json:"node"`
+	Site      string `json:"site"`
+	Hub       string `json:"hub"` // the hub's id
+	MachineID string `json:"machineID,omitempty"`
+	HubURL    string `json:"hubURL"`
+	// host:port of every hub's HTTPS, if the fleet has several hubs
+	Hubs                 []string  `json:"hubs,omitempty"`
 	MQTTAddress          string    `json:"mqttAddress"`        // host:port, TLS
-	Brokers              []string  `json:"brokers,omitempty"`  // all addresses, if there are several
-	External             bool      `json:"external,omitempty"` // the addresses are those of a broker
-	Prefix               string    `json:"prefix,omitempty"`   // of all topics; empty: wire.DefaultPrefix
+	Brokers              []string  `json:"brokers,omitempty"`  // all MQTT addresses, if the fleet has several
+	External             bool      `json:"external,omitempty"` // the addresses belong to a broker
+	Prefix               string    `json:"prefix,omitempty"`   // prefix of all topics; empty: wire.DefaultPrefix
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
-	CA                   string    `json:"ca"`          // PEM: the hub's root
-	Certificate          string    `json:"certificate"` // PEM: the node's, the intermediate's
-	Key                  string    `json:"key"`         // PEM, PKCS #8; it never leaves the device
-	HubTime              time.Time `json:"hubTime"`     // the hub's clock when it signed
+	CA                   string    `json:"ca"`          // root certificates of the hub, PEM
+	Certificate          string    `json:"certificate"` // certificates of the node and the intermediate, PEM
+	Key                  string    `json:"key"`         // PEM, PKCS #8; the key never leaves the device
+	HubTime              time.Time `json:"hubTime"`     // the hub's time when it signed the certificate
 }
 
 // Names of the files in the state directory.
 const (
 	IdentityFile = "identity.json"
-	IdentityCopy = "identity.copy.json" // a copy: a device without its identity is offline until somebody repairs it
-	pendingFile  = "join.key"           // the key of an unfinished join
+	// second copy: without an identity a device is offline until it is repaired by hand
+	IdentityCopy = "identity.copy.json"
+	pendingFile  = "join.key" // key of an unfinished join
 )
 
 // ErrNotJoined means that the state directory has no identity.
@@ -110,8 +112,8 @@ func (id Identity) Server() string {
 	return "mqtts://" + strings.Join(id.Brokers, ",mqtts://")
 }
 
-// Prove signs a boot id for a hub that does not see the device's certificate; nil if the key cannot
-// sign.
+// Prove signs a boot id for a hub that does not see the device's certificate. It returns nil if the
+// key cannot sign.
 func (id Identity) Prove(boot string) *wire.Proof {
 	p, err := id.pair()
 	if err != nil {
@@ -140,7 +142,7 @@ func (id Identity) Leaf() (*x509.Certificate, error) {
 	return p.Leaf, err
 }
 
-// Of reports whether a token is for this identity's hub: both name the same root.
+// Of reports whether a token is for this identity's hub, because both have the same root.
 func (id Identity) Of(token wire.JoinToken) (bool, error) {
 	roots, err := parseRoots([]byte(id.CA))
 	if err != nil {
@@ -150,7 +152,7 @@ func (id Identity) Of(token wire.JoinToken) (bool, error) {
 }
 
 // TLS returns the configuration for connections to the hub. lastKnown is the latest time that the
-// device knows: without a clock battery it starts in 1970, and must still connect.
+// device knows: a device without a clock battery starts in 1970, and must still connect.
 func (id Identity) TLS(lastKnown time.Time) (*tls.Config, error) {
 	p, err := id.pair()
 	if err != nil {
@@ -184,8 +186,7 @@ func Save(dir string, id Identity) error {
 	return nil
 }
 
-// Repair writes the identity to those of its two files that differ or are missing, and returns
-// their names.
+// Repair rewrites the identity's files that differ or are missing, and returns their names.
 func Repair(dir string, id Identity) (mended []string, err error) {
 	text, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
@@ -205,7 +206,7 @@ func Repair(dir string, id Identity) (mended []string, err error) {
 	return mended, nil
 }
 
-// writeFile writes a file atomically and durably. Its temporary file has the same mode, since it
+// writeFile writes a file atomically and durably. Its temporary file has the same mode, because it
 // contains a key.
 func writeFile(file string, text []byte) error {
 	if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask(),
@@ -219,8 +220,8 @@ func writeFile(file string, text []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Load reads the identity of a state directory, or returns ErrNotJoined. It uses the copy if the
-// file is damaged; without the file the device has not joined.
+// Load reads the identity of a state directory. If the file is damaged, it uses the copy. If the
+// file is missing, it returns ErrNotJoined.
 func Load(dir string) (Identity, error) {
 	id, err := load(filepath.Join(dir, IdentityFile))
 	if err == nil || errors.Is(err, ErrNotJoined) {
@@ -258,7 +259,7 @@ func load(file string) (Identity, error) {
 }
 
 // pendingKey returns a key and a certificate request. It stores the key before the hub sees it: if
-// the answer gets lost, the next try uses the same key and the hub recognises the join.
+// the response is lost, the next join uses the same key and the hub recognises it.
 func pendingKey(dir string) (keyPEM, csrPEM []byte, err error) {
 	file := filepath.Join(dir, pendingFile)
 	if dir != "" {

@@ -1,8 +1,9 @@
-// Package join brings a device into a fleet. It verifies that the hub is the one of the token
-// before it sends the token's secret, stores the identity, and renews it in time.
+// Package join brings a device into a fleet. It verifies that the hub is the token's hub before it
+// sends the token's secret, stores the identity, and renews it in time.
 //
-// It never sends a private key and never touches a workload: without a renewal the device runs on.
-// Package cli calls it, package link connects with the identity, and package wire has the messages.
+// It never sends a private key and never touches a workload: without a renewal the workloads keep
+// running. Package cli calls it, package link connects with the identity, and package wire has the
+// messages.
 package join
 
 import (
@@ -25,10 +26,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Errors by what the caller must do.
+// Errors, each with what the caller must do.
 var (
-	ErrUsage       = errors.New("cannot join")         // an argument is wrong
-	ErrWrongHub    = errors.New("wrong hub")           // the hub is not the one of the token
+	ErrUsage       = errors.New("cannot join")         // correct an argument
+	ErrWrongHub    = errors.New("wrong hub")           // the hub is not the token's hub: correct the address or the token
 	ErrRefused     = errors.New("refused by the hub")  // repeating the request does not help
 	ErrUnreachable = errors.New("hub did not answer")  // repeating the request may help
 	ErrWaits       = errors.New("not approved yet")    // run the same join again to continue
@@ -37,26 +38,26 @@ var (
 
 // Options configure Join, Renew and Run.
 type Options struct {
-	// of the hub, such as https://gateway:8443; or of several hubs of one database, separated by
-	// commas
+	// address of the hub, such as https://gateway:8443, or addresses of several hubs of one
+	// database, separated by commas
 	URL          string
 	Token        string
-	Node         string // requested name; "": the token's, or the host name
-	MachineID    string // 16 hex digits; "": unknown
-	Serial       string // of the board, for the administrator who approves; "": none
-	StateDir     string // stores the key, so that a second try is the same join
+	Node         string // requested name; empty: the token's, or the host name
+	MachineID    string // 16 hex digits; empty: unknown
+	Serial       string // the board's serial number, for the administrator who approves; empty: none
+	StateDir     string // stores the key, so that a repeated join has the same key
 	AgentVersion string
-	Hub          string    // required id of the hub; "": any
+	Hub          string    // required id of the hub; empty: any
 	LastKnown    time.Time // the latest time that the device knows
-	// Key is the key of an identity of the same hub; it proves that this device is the node
-	// already. Empty: a new key.
+	// Key is the key of an earlier identity on the same hub. It proves that this device already is
+	// the node. Empty: a new key.
 	Key string
-	// Waits is called once with the request that an administrator must approve. The join keeps
-	// asking until then, across outages.
+	// Waits is called once with the request that an administrator must approve. Join keeps asking
+	// for the approval, across outages.
 	Waits func(request string)
-	// Asked makes Run renew now; may be nil.
+	// Asked makes Run renew at once; may be nil.
 	Asked <-chan struct{}
-	// Dismissed is called when the answer to a renewal is that the enrolment has ended.
+	// Dismissed is called if the hub answers a renewal with the end of the enrolment.
 	Dismissed func(wire.Dismissed)
 	Log       *slog.Logger
 	// Dial opens connections; nil: net.Dialer.
@@ -64,13 +65,13 @@ type Options struct {
 }
 
 const (
-	timeout   = 15 * time.Second // of one exchange with the hub
+	timeout   = 15 * time.Second // timeout of one request to the hub
 	maxAnswer = wire.MaxJoin
 )
 
 // Join enrols this device. It fetches the hub's root certificate without trust and compares its
-// hash with the token's. It sends nothing about the device before they match and the hub has proved
-// that it has a key of that root. The identity is stored when Join returns.
+// hash with the token's. It sends no data about the device before they match and the hub has proved
+// that it has a key of that root. When Join returns, the identity is stored.
 func Join(ctx context.Context, o Options) (Identity, error) {
 	hubs, err := parseURLs(o.URL)
 	if err != nil {
@@ -103,7 +104,7 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(root)
-	// each hub is checked by its own name
+	// each hub's certificate is checked against its own name
 	c := client(o, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, later(o.LastKnown, hubTime))
 	defer c.CloseIdleConnections()
 	answer, base, err := askAgain(ctx, c, append(hubs[first:len(hubs):len(hubs)], hubs[:first]...), wire.JoinRequest{
@@ -131,7 +132,7 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	return id, nil
 }
 
-// parseURLs parses one address or several.
+// parseURLs parses one address, or several separated by commas.
 func parseURLs(list string) (all []*url.URL, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		u, err := parseURL(text)
@@ -177,8 +178,8 @@ func parseURL(text string) (*url.URL, error) {
 }
 
 // fetchRoot gets the hub's root certificate and time. It trusts only the token: the root must have
-// the token's hash, and the connection's certificate must be signed by that root. Validity times
-// are not checked, since the device's clock may be wrong and this answer corrects it.
+// the token's hash, and that root must have signed the connection's certificate. It does not check
+// validity times, because the device's clock may be wrong and this response corrects it.
 func fetchRoot(ctx context.Context, o Options, base *url.URL,
 	token wire.JoinToken) (*x509.Certificate, time.Time, error) {
 	c := client(o, &tls.Config{InsecureSkipVerify: true, ServerName: base.Hostname(), MinVersion: tls.VersionTLS12},
@@ -198,7 +199,7 @@ func fetchRoot(ctx context.Context, o Options, base *url.URL,
 	if err != nil {
 		return nil, none, explain(err, base, none)
 	}
-	roots, err := parseRoots(body) // several while the hub changes its root
+	roots, err := parseRoots(body) // a hub that changes its root has several
 	if block, _ := pem.Decode(body); resp.StatusCode != http.StatusOK || block == nil || block.Type != "CERTIFICATE" {
 		return nil, none, fmt.Errorf(
 			"%w: the web server at %s is not a Flotilla hub (it answered %s to %s); correct the address",
@@ -223,7 +224,8 @@ func fetchRoot(ctx context.Context, o Options, base *url.URL,
 	return root, hubTime, nil
 }
 
-// checkChain checks the hub's certificate against the root, at a time within its validity.
+// checkChain checks the hub's certificate against the root, at a time within the certificate's
+// validity.
 func checkChain(s *tls.ConnectionState, root *x509.Certificate, host string) error {
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AddCert(root)
@@ -254,8 +256,8 @@ func wrongName(err x509.HostnameError, host string) error {
 		strings.Join(names, ", "), host, host)
 }
 
-// client returns an HTTP client for hubs whose certificates belong to t's roots, with times checked
-// as moment says.
+// client returns an HTTP client for hubs whose certificates t's roots have signed. checkTime
+// decides at which time.
 func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 	dial := o.Dial
 	if dial == nil {
@@ -279,7 +281,7 @@ func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 			}
 			its := t.Clone()
 			its.ServerName = host
-			its.InsecureSkipVerify = true // VerifyConnection checks the same with another clock
+			its.InsecureSkipVerify = true // VerifyConnection checks the certificate at another time
 			its.VerifyConnection = func(s tls.ConnectionState) error {
 				return check(s.PeerCertificates, t.RootCAs, host, lastKnown)
 			}

@@ -33,7 +33,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A hub has a root, a server, and a record of its requests.
+// A hub simulates a hub with a root and a server. It records its requests.
 type hub struct {
 	*httptest.Server
 	root *x509.Certificate
@@ -42,11 +42,11 @@ type hub struct {
 	mu       sync.Mutex
 	requests []string // "METHOD path"
 	bodies   bytes.Buffer
-	keys     map[string]int // hash of each CSR's key
+	keys     map[string]int // number of requests by the hash of the CSR's key
 	refuse   *refusal
 	life     time.Duration
 	node     string
-	drop     bool // the answer to /join is lost
+	drop     bool // drop the response to /join
 	brokers  []string
 	hubs     []string
 	shown    [][]byte // client certificates of renewals
@@ -64,7 +64,8 @@ func newHub(t *testing.T, o hubOptions) *hub {
 	h := &hub{life: 365 * 24 * time.Hour, node: "pi-1", keys: map[string]int{}}
 	h.key = newKey(t)
 	now := time.Now()
-	h.root = sign(t, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"}, NotBefore: now.AddDate(-10, 0, 0), NotAfter: now.AddDate(30, 0, 0),
+	h.root = sign(t, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"},
+		NotBefore: now.AddDate(-10, 0, 0), NotAfter: now.AddDate(30, 0, 0),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, &h.key.PublicKey, h.key)
 	serverKey := newKey(t)
 	if o.serverFrom.IsZero() {
@@ -73,7 +74,8 @@ func newHub(t *testing.T, o hubOptions) *hub {
 	if o.names == nil {
 		o.names = []net.IP{net.IPv4(127, 0, 0, 1)}
 	}
-	leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: o.serverFrom, NotAfter: o.serverUntil, IPAddresses: o.names,
+	leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: o.serverFrom, NotAfter: o.serverUntil,
+		IPAddresses: o.names,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, h.root, &serverKey.PublicKey, h.key)
 	show := h.root
 	if o.showRoot != nil {
@@ -113,7 +115,8 @@ func newHub(t *testing.T, o hubOptions) *hub {
 		}
 		mux.ServeHTTP(w, r)
 	}))
-	h.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: serverKey}}, ClientAuth: tls.RequestClientCert}
+	h.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: serverKey}},
+		ClientAuth: tls.RequestClientCert}
 	h.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	h.StartTLS()
 	t.Cleanup(h.Close)
@@ -161,8 +164,11 @@ func (h *hub) answer(t *testing.T, w http.ResponseWriter, csr string) {
 		panic(http.ErrAbortHandler)
 	}
 	now := time.Now()
-	leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: h.node}, NotBefore: now, NotAfter: now.Add(h.life)}, h.root, r.PublicKey, h.key)
-	_ = json.NewEncoder(w).Encode(wire.JoinAnswer{Node: "pi-1", Site: "oslo", Hub: "h1", MQTT: ":8883", Brokers: h.brokers, Hubs: h.hubs, Certificate: string(encodeCert(leaf)), CA: string(encodeCert(h.root)), LeaseIntervalSeconds: 10, Time: now})
+	leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: h.node},
+		NotBefore: now, NotAfter: now.Add(h.life)}, h.root, r.PublicKey, h.key)
+	_ = json.NewEncoder(w).Encode(wire.JoinAnswer{Node: "pi-1", Site: "oslo", Hub: "h1", MQTT: ":8883",
+		Brokers: h.brokers, Hubs: h.hubs, Certificate: string(encodeCert(leaf)), CA: string(encodeCert(h.root)),
+		LeaseIntervalSeconds: 10, Time: now})
 }
 
 const secret = "abcdefghijklmnopqrstuvwxyz"
@@ -185,36 +191,41 @@ func TestADeviceKeepsAllAddressesOfItsHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	id, err := Load(dir)
-	if want := "mqtts://a.example:8883,mqtts://127.0.0.1:8884,mqtts://[2001:db8::1]:8883"; err != nil || id.Server() != want {
-		t.Errorf("%s, %v, want %s", id.Server(), err, want)
+	if want := "mqtts://a.example:8883,mqtts://127.0.0.1:8884,mqtts://[2001:db8::1]:8883"; err != nil ||
+		id.Server() != want {
+		t.Errorf("the addresses are %s, %v, want %s", id.Server(), err, want)
 	}
 	h.brokers = nil
 	if id, err = Renew(t.Context(), id, Options{StateDir: dir}); err != nil || id.Server() != "mqtts://127.0.0.1:8883" {
-		t.Errorf("after a renewal by a hub with one address: %s, %v", id.Server(), err)
+		t.Errorf("after a renewal by a hub with one address the addresses are %s, %v", id.Server(), err)
 	}
 	for _, bad := range []string{"a.example", "a.example:", "a:1,mqtts://evil:1", "a b:1"} {
 		h.brokers = []string{"a.example:8883", bad}
-		if _, err := Renew(t.Context(), id, Options{StateDir: dir}); err == nil || !strings.Contains(err.Error(), "no MQTT address") {
+		if _, err := Renew(t.Context(), id, Options{StateDir: dir}); err == nil ||
+			!strings.Contains(err.Error(), "no MQTT address") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
 	h.brokers = make([]string, wire.MaxBrokers+1)
-	if _, err := Renew(t.Context(), id, Options{StateDir: dir}); err == nil || !strings.Contains(err.Error(), "at most 16") {
+	if _, err := Renew(t.Context(), id, Options{StateDir: dir}); err == nil ||
+		!strings.Contains(err.Error(), "at most 16") {
 		t.Error(err)
 	}
-	if kept, err := Load(dir); err != nil || !reflect.DeepEqual(kept, id) {
-		t.Errorf("%v: a refused answer was kept: %+v", err, kept)
+	if stored, err := Load(dir); err != nil || !reflect.DeepEqual(stored, id) {
+		t.Errorf("%v: a refused response changed the identity: %+v", err, stored)
 	}
 }
 
 func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	dir := filepath.Join(t.TempDir(), "state")
-	id, err := Join(t.Context(), Options{URL: h.URL, Token: " " + h.token() + "\n", MachineID: "00112233445566aa", StateDir: dir})
+	id, err := Join(t.Context(), Options{URL: h.URL, Token: " " + h.token() + "\n", MachineID: "00112233445566aa",
+		StateDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id.Node != "pi-1" || id.Site != "oslo" || id.Hub != "h1" || id.MQTTAddress != "127.0.0.1:8883" || id.HubURL != h.URL || id.LeaseIntervalSeconds != 10 || id.MachineID != "00112233445566aa" {
+	if id.Node != "pi-1" || id.Site != "oslo" || id.Hub != "h1" || id.MQTTAddress != "127.0.0.1:8883" ||
+		id.HubURL != h.URL || id.LeaseIntervalSeconds != 10 || id.MachineID != "00112233445566aa" {
 		t.Fatalf("%+v", id)
 	}
 	requests, everything := h.seen()
@@ -242,7 +253,7 @@ func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
 	}
 }
 
-func TestASecretGoesToNobodyElse(t *testing.T) {
+func TestOnlyTheTokensHubGetsTheSecret(t *testing.T) {
 	right := newHub(t, hubOptions{})
 	for _, c := range []struct {
 		name string
@@ -255,7 +266,8 @@ func TestASecretGoesToNobodyElse(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			rogue := c.hub()
 			dir := t.TempDir()
-			_, err := Join(t.Context(), Options{URL: rogue.URL, Token: right.token(), StateDir: dir, MachineID: "00112233445566aa"})
+			_, err := Join(t.Context(), Options{URL: rogue.URL, Token: right.token(), StateDir: dir,
+				MachineID: "00112233445566aa"})
 			if !errors.Is(err, ErrWrongHub) || !strings.Contains(err.Error(), c.says) {
 				t.Fatal(err)
 			}
@@ -265,7 +277,7 @@ func TestASecretGoesToNobodyElse(t *testing.T) {
 			}
 			for _, hidden := range []string{secret, "tok1", "00112233445566aa", "CERTIFICATE REQUEST"} {
 				if strings.Contains(everything, hidden) {
-					t.Errorf("%q was sent", hidden)
+					t.Errorf("the secret was sent in %q", hidden)
 				}
 			}
 			if entries, _ := os.ReadDir(dir); len(entries) != 0 {
@@ -275,16 +287,17 @@ func TestASecretGoesToNobodyElse(t *testing.T) {
 	}
 }
 
-// An attacker intercepts the second request: the root was right.
-func TestARogueThatComesLaterGetsNothing(t *testing.T) {
+// An attacker intercepts the second request. The first one has returned the right root.
+func TestALaterAttackerGetsNoSecret(t *testing.T) {
 	right, rogue := newHub(t, hubOptions{}), newHub(t, hubOptions{})
 	n := 0
-	_, err := Join(t.Context(), Options{URL: right.URL, Token: right.token(), Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if n++; n > 1 {
-			address = rogue.Listener.Addr().String()
-		}
-		return (&net.Dialer{}).DialContext(ctx, network, address)
-	}})
+	_, err := Join(t.Context(), Options{URL: right.URL, Token: right.token(),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if n++; n > 1 {
+				address = rogue.Listener.Addr().String()
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		}})
 	if !errors.Is(err, ErrWrongHub) {
 		t.Fatal(err)
 	}
@@ -293,7 +306,7 @@ func TestARogueThatComesLaterGetsNothing(t *testing.T) {
 	}
 }
 
-func TestWrongArgumentsAreNamed(t *testing.T) {
+func TestTheErrorNamesTheWrongArgument(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
@@ -313,7 +326,7 @@ func TestWrongArgumentsAreNamed(t *testing.T) {
 		{"a host alone", "gateway:8443", h.token(), "", ErrUsage, "https://gateway:8443"},
 		{"plain http", plain.URL, h.token(), "", ErrUsage, "is not an https address"},
 		{"a path", h.URL + "/join", h.token(), "", ErrUsage, "more than host and port"},
-		{"a cut token", h.URL, h.token()[:30], "", ErrUsage, "copy all of what"},
+		{"an incomplete token", h.URL, h.token()[:30], "", ErrUsage, "copy all of what"},
 		{"a token with a short hash", h.URL, "FLT1.abcd.x.y", "", ErrUsage, "32 hex digits"},
 		{"a node name with capitals", h.URL, h.token(), "Pi 1", ErrUsage, "--node-name"},
 		{"a server without TLS", "https" + strings.TrimPrefix(plain.URL, "http"), h.token(), "", ErrWrongHub, "--https-listen"},
@@ -327,13 +340,13 @@ func TestWrongArgumentsAreNamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.Contains(err.Error(), secret) {
-				t.Fatal("the error has the secret in it")
+				t.Fatal("the error contains the secret")
 			}
 		})
 	}
 }
 
-func TestTheHubsRefusalIsTold(t *testing.T) {
+func TestTheErrorHasTheHubsRefusal(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	for _, c := range []struct {
 		code int
@@ -354,12 +367,13 @@ func TestTheHubsRefusalIsTold(t *testing.T) {
 		}
 	}
 	h.refuse, h.node = nil, "somebody-else"
-	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err == nil || !strings.Contains(err.Error(), "somebody-else") {
-		t.Fatal("a certificate for another node was kept", err)
+	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err == nil ||
+		!strings.Contains(err.Error(), "somebody-else") {
+		t.Fatal("a certificate for another node was stored", err)
 	}
 }
 
-func TestASecondTryHasTheSameKey(t *testing.T) {
+func TestARepeatedJoinHasTheSameKey(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	o := Options{URL: h.URL, Token: h.token(), StateDir: t.TempDir()}
 	h.drop = true
@@ -374,12 +388,12 @@ func TestASecondTryHasTheSameKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(h.keys) != 1 {
-		t.Fatalf("%d keys for one join", len(h.keys))
+		t.Fatalf("one join sent %d keys, want 1", len(h.keys))
 	}
 }
 
-func TestAClockThatIsBehindDoesNotMatter(t *testing.T) {
-	// By this device's clock, 1970, the hub is in a far future.
+func TestADeviceJoinsWithAClockThatIsBehind(t *testing.T) {
+	// By this device's clock, in 1970, the hub's certificate is valid only in the far future.
 	future := time.Now().AddDate(5, 0, 0)
 	h := newHub(t, hubOptions{serverFrom: future.Add(-time.Hour), serverUntil: future.AddDate(1, 0, 0), date: future})
 	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err != nil {
@@ -388,32 +402,33 @@ func TestAClockThatIsBehindDoesNotMatter(t *testing.T) {
 }
 
 // keep sets whether a time service adjusts the clock.
-func keep(t *testing.T, is bool) {
-	was := clockAdjusted
-	clockAdjusted = func() bool { return is }
-	t.Cleanup(func() { clockAdjusted = was })
+func keep(t *testing.T, adjusted bool) {
+	old := clockAdjusted
+	clockAdjusted = func() bool { return adjusted }
+	t.Cleanup(func() { clockAdjusted = old })
 }
 
-func TestAClockThatIsAheadAndThatNobodyKeepsDoesNotMatter(t *testing.T) {
+func TestADeviceJoinsWithAnUnadjustedClockThatIsAhead(t *testing.T) {
 	keep(t, false)
 	past := time.Now().AddDate(-5, 0, 0)
-	heard := buildTime() // the device knows no later time
-	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: heard.Add(time.Hour), date: past})
+	lastKnown := buildTime() // lastKnown is the build time
+	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: lastKnown.Add(time.Hour), date: past})
 	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); err != nil {
 		t.Fatal(err)
 	}
-	h = newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: heard.Add(-time.Hour), date: past})
+	h = newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: lastKnown.Add(-time.Hour), date: past})
 	if _, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()}); !errors.Is(err, ErrClock) {
-		t.Fatalf("a certificate that had ended when this program was built: %v", err)
+		t.Fatalf("a certificate that expired before the program was built: %v", err)
 	}
 }
 
-func TestAClockThatIsAheadAndThatIsKeptIsNamed(t *testing.T) {
+func TestTheErrorNamesAnAdjustedClockThatIsAhead(t *testing.T) {
 	keep(t, true)
 	past := time.Now().AddDate(-5, 0, 0)
 	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: past.AddDate(1, 0, 0), date: past})
 	_, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
-	if !errors.Is(err, ErrClock) || !strings.Contains(err.Error(), past.UTC().Format("2006-01-02")) || !strings.Contains(err.Error(), "set it") {
+	if !errors.Is(err, ErrClock) || !strings.Contains(err.Error(), past.UTC().Format("2006-01-02")) ||
+		!strings.Contains(err.Error(), "set it") {
 		t.Fatal(err)
 	}
 	if requests, _ := h.seen(); requests != "GET /join/ca" {
@@ -421,8 +436,8 @@ func TestAClockThatIsAheadAndThatIsKeptIsNamed(t *testing.T) {
 	}
 }
 
-func TestTheClockNeverGoesBehindWhatIsKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // a synctest bubble begins in the year 2000
+func TestClockNeverReturnsATimeBeforeTheLastKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // package synctest begins in the year 2000
 		if now := Clock(time.Time{})(); now.Before(buildTime()) || buildTime().Year() < 2026 {
 			t.Fatal(now)
 		}
@@ -447,48 +462,50 @@ func TestRenewalKeepsTheKeyAndTheName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if fresh.Key != id.Key || fresh.Certificate == id.Certificate || fresh.Node != id.Node || fresh.MachineID != id.MachineID {
+	if fresh.Key != id.Key || fresh.Certificate == id.Certificate || fresh.Node != id.Node ||
+		fresh.MachineID != id.MachineID {
 		t.Fatalf("%+v", fresh)
 	}
 	if stored, err := Load(dir); err != nil || !reflect.DeepEqual(stored, fresh) {
 		t.Fatal(err)
 	}
 	h.refuse = &refusal{code: http.StatusForbidden, text: "node pi-1 was removed from this hub"}
-	if _, err := Renew(t.Context(), fresh, Options{StateDir: dir}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "was removed") {
+	if _, err := Renew(t.Context(), fresh, Options{StateDir: dir}); !errors.Is(err, ErrRefused) ||
+		!strings.Contains(err.Error(), "was removed") {
 		t.Fatal(err)
 	}
 	if stored, _ := Load(dir); !reflect.DeepEqual(stored, fresh) {
-		t.Fatal("a refusal took the identity away")
+		t.Fatal("a refusal changed the stored identity")
 	}
 }
 
-func TestARenewalGoesToAnotherHub(t *testing.T) {
+func TestARenewalUsesAnotherHub(t *testing.T) {
 	h := newHub(t, hubOptions{})
-	const gone, other = "127.0.0.1:1", "127.0.0.1:2"
-	h.hubs = []string{gone, other}
+	const down, standby = "127.0.0.1:1", "127.0.0.1:2"
+	h.hubs = []string{down, standby}
 	dir := t.TempDir()
 	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token(), StateDir: dir})
 	if err != nil || !slices.Equal(id.Hubs, h.hubs) {
 		t.Fatal(id.Hubs, err)
 	}
-	id.HubURL = "https://" + gone
-	var asked []string
-	away := true
+	id.HubURL = "https://" + down
+	var requests []string
+	isDown := true
 	o := Options{StateDir: dir, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		asked = append(asked, address)
-		if address == gone && away {
+		requests = append(requests, address)
+		if address == down && isDown {
 			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		}
 		return new(net.Dialer).DialContext(ctx, network, h.Listener.Addr().String())
 	}}
 	fresh, err := Renew(t.Context(), id, o)
-	if err != nil || fresh.HubURL != "https://"+other || !slices.Equal(asked, []string{gone, other}) {
-		t.Fatal(fresh.HubURL, asked, err)
+	if err != nil || fresh.HubURL != "https://"+standby || !slices.Equal(requests, []string{down, standby}) {
+		t.Fatal(fresh.HubURL, requests, err)
 	}
 	if stored, err := Load(dir); err != nil || stored.HubURL != fresh.HubURL {
-		t.Error("the hub that has answered is not the first to be asked after a restart", stored.HubURL, err)
+		t.Error("the stored identity does not begin with the hub that answered", stored.HubURL, err)
 	}
-	away = false
+	isDown = false
 	for _, c := range []struct {
 		code  int
 		times int
@@ -499,65 +516,70 @@ func TestARenewalGoesToAnotherHub(t *testing.T) {
 		{http.StatusForbidden, 1, "not now"}, // a final refusal
 		{http.StatusTooManyRequests, 1, "not now"},
 	} {
-		h.refuse, asked = &refusal{code: c.code, text: c.says}, nil
-		if _, err := Renew(t.Context(), id, o); len(asked) != c.times || err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%d: %v were asked, want %d, and the error is %v", c.code, asked, c.times, err)
+		h.refuse, requests = &refusal{code: c.code, text: c.says}, nil
+		if _, err := Renew(t.Context(), id, o); len(requests) != c.times || err == nil ||
+			!strings.Contains(err.Error(), c.says) {
+			t.Errorf("%d: requests to %v, want %d, error %v", c.code, requests, c.times, err)
 		}
 	}
 	h.refuse = nil
 	h.hubs = []string{"hub-a", "https://hub-b/path"}
 	if _, err := Renew(t.Context(), id, o); err == nil || !strings.Contains(err.Error(), "invalid hub address") {
-		t.Error("an invalid address was stored", err)
+		t.Error("Renew accepts an invalid address", err)
 	}
 }
 
-// A join command names each hub of a database. They are tried in order, past one that is down,
-// another fleet's, and one that goes down between the two requests. Only the token's hub receives
-// the secret.
-func TestAJoinGoesToAnotherHub(t *testing.T) {
+// A join command names each hub of a database. The join tries them in order: the first is down, the
+// second belongs to another fleet, and the third goes down between the two requests. Only the
+// token's hub receives the secret.
+func TestAJoinUsesAnotherHub(t *testing.T) {
 	h, rogue := newHub(t, hubOptions{}), newHub(t, hubOptions{})
-	const gone, foreign, one, two = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"
-	var asked []string
-	lost := false
-	o := Options{Token: h.token(), URL: "https://" + strings.Join([]string{gone, foreign, one, two}, ",https://"), Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		asked = append(asked, address)
-		to := h.Listener.Addr().String()
-		switch {
-		case address == gone, address == one && lost:
-			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-		case address == foreign:
-			to = rogue.Listener.Addr().String()
-		case address == one:
-			lost = true
-		}
-		return new(net.Dialer).DialContext(ctx, network, to)
-	}}
+	const down, foreign, one, two = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"
+	var requests []string
+	wentDown := false
+	o := Options{Token: h.token(), URL: "https://" + strings.Join([]string{down, foreign, one, two}, ",https://"),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			requests = append(requests, address)
+			to := h.Listener.Addr().String()
+			switch {
+			case address == down, address == one && wentDown:
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			case address == foreign:
+				to = rogue.Listener.Addr().String()
+			case address == one:
+				wentDown = true
+			}
+			return new(net.Dialer).DialContext(ctx, network, to)
+		}}
 	id, err := Join(t.Context(), o)
-	if err != nil || id.HubURL != "https://"+two || !slices.Equal(asked, []string{gone, foreign, one, one, two}) {
-		t.Fatal(id.HubURL, asked, err)
+	if err != nil || id.HubURL != "https://"+two || !slices.Equal(requests, []string{down, foreign, one, one, two}) {
+		t.Fatal(id.HubURL, requests, err)
 	}
 	if requests, everything := rogue.seen(); requests != "GET /join/ca" || strings.Contains(everything, secret) {
-		t.Errorf("another server received the requests %s and the text %s", requests, everything)
+		t.Errorf("the other fleet's hub received the requests %s and the text %s", requests, everything)
 	}
 
-	asked = nil
+	requests = nil
 	h.refuse = &refusal{code: http.StatusForbidden, text: "used up"}
-	if _, err := Join(t.Context(), o); !errors.Is(err, ErrRefused) || asked[len(asked)-1] != two {
-		t.Error(asked, err)
+	if _, err := Join(t.Context(), o); !errors.Is(err, ErrRefused) || requests[len(requests)-1] != two {
+		t.Error(requests, err)
 	}
-	for name, list := range map[string]string{"nothing": "https://a:1,", "no TLS": "https://a:1,http://b:1", "too many": strings.Repeat("https://a:1,", 16) + "https://b:1"} {
-		asked = nil
-		if _, err := Join(t.Context(), Options{URL: list, Token: h.token(), Dial: o.Dial}); !errors.Is(err, ErrUsage) || len(asked) > 0 {
-			t.Errorf("%s: %v, and %v were asked", name, err, asked)
+	for name, list := range map[string]string{"nothing": "https://a:1,", "no TLS": "https://a:1,http://b:1",
+		"too many": strings.Repeat("https://a:1,", 16) + "https://b:1"} {
+		requests = nil
+		if _, err := Join(t.Context(), Options{URL: list, Token: h.token(), Dial: o.Dial}); !errors.Is(err, ErrUsage) ||
+			len(requests) > 0 {
+			t.Errorf("%s: error %v, requests to %v, want none", name, err, requests)
 		}
 	}
-	o.URL = "https://" + gone + ",https://" + foreign
-	if _, err := Join(t.Context(), o); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrWrongHub) || !strings.Contains(err.Error(), gone) || !strings.Contains(err.Error(), foreign) {
-		t.Errorf("of both is told %v", err)
+	o.URL = "https://" + down + ",https://" + foreign
+	if _, err := Join(t.Context(), o); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrWrongHub) ||
+		!strings.Contains(err.Error(), down) || !strings.Contains(err.Error(), foreign) {
+		t.Errorf("the error is %v, want the errors of both hubs", err)
 	}
 }
 
-func TestRunRenewsAtHalfOfTheLife(t *testing.T) {
+func TestRunRenewsAtHalfOfTheCertificatesLife(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	h.life = 2 * time.Second
 	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
@@ -571,7 +593,7 @@ func TestRunRenewsAtHalfOfTheLife(t *testing.T) {
 	go func() { done <- Run(ctx, id, Options{}, func(id Identity) { renewed <- id }) }()
 	for range 2 {
 		if fresh := <-renewed; fresh.Certificate == id.Certificate {
-			t.Fatal("not a new one")
+			t.Fatal("the renewed certificate is the old one")
 		}
 	}
 	if took := time.Since(begin); took > 8*time.Second {
@@ -583,18 +605,18 @@ func TestRunRenewsAtHalfOfTheLife(t *testing.T) {
 	}
 }
 
-// After a change of the hub's authority or addresses, the former ones are not used any more.
-func TestEachRenewalGoesOnFromTheOneBefore(t *testing.T) {
+// After a change of the hub's authority or addresses, the earlier ones are no longer used.
+func TestEachRenewalUsesTheLastCertificate(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	asked, renewed, done := make(chan struct{}), make(chan Identity), make(chan error)
-	go func() { done <- Run(ctx, id, Options{Asked: asked}, func(id Identity) { renewed <- id }) }()
+	renew, renewed, done := make(chan struct{}), make(chan Identity), make(chan error)
+	go func() { done <- Run(ctx, id, Options{Asked: renew}, func(id Identity) { renewed <- id }) }()
 	for i := range 2 {
-		asked <- struct{}{}
+		renew <- struct{}{}
 		fresh := <-renewed
 		leaf, err := id.Leaf()
 		if err != nil {
@@ -602,7 +624,7 @@ func TestEachRenewalGoesOnFromTheOneBefore(t *testing.T) {
 		}
 		h.mu.Lock()
 		if shown := h.shown[len(h.shown)-1]; !bytes.Equal(shown, leaf.Raw) {
-			t.Errorf("renewal %d was not asked for with the certificate of the one before", i+1)
+			t.Errorf("renewal %d did not use the last certificate", i+1)
 		}
 		h.mu.Unlock()
 		id = fresh
@@ -610,16 +632,16 @@ func TestEachRenewalGoesOnFromTheOneBefore(t *testing.T) {
 	h.mu.Lock()
 	h.refuse = &refusal{code: http.StatusServiceUnavailable, text: "not now"}
 	h.mu.Unlock()
-	asked <- struct{}{} // it fails, and the next one is used all the same
-	asked <- struct{}{}
+	renew <- struct{}{} // this renewal fails; the next request is still served
+	renew <- struct{}{}
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A full or read-only disk does not cut a device off.
-func TestARenewedIdentityThatCannotBeKeptIsUsed(t *testing.T) {
+// A device whose disk is full or read-only keeps its connection to the hub.
+func TestARenewedIdentityIsUsedIfItCannotBeStored(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
 	if err != nil {
@@ -631,32 +653,32 @@ func TestARenewedIdentityThatCannotBeKeptIsUsed(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var log bytes.Buffer
-	asked, renewed, done := make(chan struct{}), make(chan Identity, 1), make(chan error)
-	o := Options{StateDir: full, Asked: asked, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	renew, renewed, done := make(chan struct{}), make(chan Identity, 1), make(chan error)
+	o := Options{StateDir: full, Asked: renew, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	go func() { done <- Run(ctx, id, o, func(id Identity) { renewed <- id }) }()
-	asked <- struct{}{}
+	renew <- struct{}{}
 	fresh := <-renewed
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
 	}
-	asked <- struct{}{}
-	kept := <-renewed
+	renew <- struct{}{}
+	second := <-renewed
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if fresh.Certificate == id.Certificate || kept.Certificate == fresh.Certificate {
-		t.Error("the certificate is the one before")
+	if fresh.Certificate == id.Certificate || second.Certificate == fresh.Certificate {
+		t.Error("the renewed certificate is the old one")
 	}
-	if stored, err := Load(full); err != nil || stored.Certificate != kept.Certificate {
-		t.Error("the second one is not kept:", err)
+	if stored, err := Load(full); err != nil || stored.Certificate != second.Certificate {
+		t.Error("the second certificate is not stored:", err)
 	}
 	if !strings.Contains(log.String(), "writable") || strings.Count(log.String(), "\n") != 1 {
-		t.Error("the log says", log.String())
+		t.Error("the log has", log.String())
 	}
 }
 
-func TestABrokenIdentityIsNamed(t *testing.T) {
+func TestTheErrorOfADamagedIdentityHasTheNextStep(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Load(dir); !errors.Is(err, ErrNotJoined) || !strings.Contains(err.Error(), "flotilla-device join") {
 		t.Fatal(err)
@@ -671,20 +693,21 @@ func TestABrokenIdentityIsNamed(t *testing.T) {
 	}
 }
 
-// A damaged block does not cut a device off from its hub; a removed file does.
-func TestAnIdentityThatIsDamagedIsReadFromItsCopy(t *testing.T) {
+// A damaged identity file does not cut a device off from its hub. A removed file does.
+func TestADamagedIdentityIsReadFromItsCopy(t *testing.T) {
 	h := newHub(t, hubOptions{})
 	dir := t.TempDir()
 	id, err := Join(t.Context(), Options{URL: h.URL, Token: h.token(), StateDir: dir, MachineID: "00112233445566aa"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, err := os.ReadFile(filepath.Join(dir, IdentityFile))
+	intact, err := os.ReadFile(filepath.Join(dir, IdentityFile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{IdentityFile, IdentityCopy} {
-		for _, text := range []string{"", string(whole[:len(whole)/2]), string(make([]byte, len(whole))), strings.Replace(string(whole), "BEGIN CERT", "BEGIN KERT", 1)} {
+		for _, text := range []string{"", string(intact[:len(intact)/2]), string(make([]byte, len(intact))),
+			strings.Replace(string(intact), "BEGIN CERT", "BEGIN KERT", 1)} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -692,11 +715,11 @@ func TestAnIdentityThatIsDamagedIsReadFromItsCopy(t *testing.T) {
 			if err != nil || !reflect.DeepEqual(got, id) {
 				t.Fatalf("%s with %d bytes: %v", name, len(text), err)
 			}
-			if mended, err := Repair(dir, got); err != nil || !slices.Equal(mended, []string{name}) {
-				t.Fatalf("%s with %d bytes: mended %q, %v", name, len(text), mended, err)
+			if repaired, err := Repair(dir, got); err != nil || !slices.Equal(repaired, []string{name}) {
+				t.Fatalf("%s with %d bytes: repaired %q, %v", name, len(text), repaired, err)
 			}
-			if mended, err := Repair(dir, got); err != nil || len(mended) > 0 {
-				t.Fatalf("what is whole is written again: %q, %v", mended, err)
+			if repaired, err := Repair(dir, got); err != nil || len(repaired) > 0 {
+				t.Fatalf("an intact file was written again: %q, %v", repaired, err)
 			}
 		}
 	}

@@ -14,10 +14,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Renew requests a new certificate for the same key: from the hub that answered last, then from
-// each other hub of its database. An expired certificate works for 90 days. Of o it uses Dial,
-// LastKnown and StateDir, where it stores the new identity. If that fails, it returns the identity
-// with the error: it is valid while the program runs.
+// Renew requests a new certificate for the same key: first from the hub that answered last, then
+// from the other hubs of its database. An expired certificate works for 90 days. It uses only Dial,
+// LastKnown and StateDir of o, and stores the new identity in StateDir. If that fails, it returns
+// the identity with the error; the identity is valid while the program runs.
 func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 	base, err := url.Parse(id.HubURL)
 	if err != nil {
@@ -38,7 +38,7 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 			return fresh, rerr
 		}
 		if err == nil || errors.As(rerr, new(*Dismissal)) || retryAfter(rerr) > 0 {
-			err = rerr // of equal failures, return the first hub's
+			err = rerr // if all hubs fail in the same way, return the first error
 		}
 		if ctx.Err() != nil || !elsewhere(rerr) {
 			break
@@ -47,15 +47,15 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 	return Identity{}, err
 }
 
-// elsewhere reports whether another hub may answer differently: this one was not reached, or cannot
-// reach the leader. A refusal is final.
+// elsewhere reports whether another hub may answer differently, because this one was not reached or
+// cannot reach the leader. A refusal is final.
 func elsewhere(err error) bool {
 	var no *refusal
 	return !errors.As(err, new(*Dismissal)) && !errors.Is(err, ErrRefused) &&
 		(!errors.As(err, &no) || no.code != http.StatusTooManyRequests)
 }
 
-// renewAt is Renew at one hub; it stores nothing.
+// renewAt renews at one hub, and stores nothing.
 func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identity, error) {
 	t, err := id.TLS(o.LastKnown)
 	if err != nil {
@@ -71,7 +71,7 @@ func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identi
 	if err != nil {
 		return Identity{}, fmt.Errorf("renew certificate of node %s: %w", id.Node, explain(err, base, time.Time{}))
 	}
-	// The hub's roots may have changed: the earlier roots secured this answer.
+	// The hub's roots may have changed. The earlier roots secured this response.
 	roots, err := rootsOf([]byte(answer.CA))
 	if err != nil {
 		return Identity{}, fmt.Errorf("renew certificate of node %s: the hub's answer has no usable root: %w", id.Node, err)
@@ -92,17 +92,18 @@ func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identi
 const (
 	retryRenewal = time.Hour
 	retryEnded   = 30 * time.Second
-	lookAgain    = time.Minute // the clock may be set by months at any time
+	lookAgain    = time.Minute // interval of checks, because the clock may be set by months at any time
 )
 
-// clockUnknown reports whether a certificate has expired by a clock that no time service adjusts:
-// the certificate may still be valid.
+// clockUnknown reports whether a certificate has expired by a clock that no time service adjusts.
+// The certificate may still be valid.
 func clockUnknown(now time.Time, leaf *x509.Certificate) bool {
 	return now.After(leaf.NotAfter) && !clockAdjusted()
 }
 
-// due returns when a certificate is renewed: after the fraction of its life. Right after a renewal
-// that counts from now, otherwise by the clock, or at once if the clock is unknown.
+// due returns the time until a certificate's renewal, after the given fraction of its life. Right
+// after a renewal the life counts from now. Otherwise it counts by the clock; if the clock is
+// unknown, the renewal is due at once.
 func due(leaf *x509.Certificate, now time.Time, fraction float64, renewed bool) time.Duration {
 	part := time.Duration(fraction * float64(leaf.NotAfter.Sub(leaf.NotBefore)))
 	switch {
@@ -114,7 +115,7 @@ func due(leaf *x509.Certificate, now time.Time, fraction float64, renewed bool) 
 	return rand.N(retryEnded)
 }
 
-// pauseAfter returns the pause after a failed renewal.
+// pauseAfter returns the pause after a number of failed renewals.
 func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Duration {
 	switch {
 	case !now.After(leaf.NotAfter):
@@ -125,16 +126,17 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 	return retryEnded
 }
 
-// Run renews the identity at half of its certificate's life, ±10 % so that a fleet does not renew
-// at once, and on request, and calls changed for each new one. It checks the clock each minute,
-// since a board that was off for months starts with an old date. A failed renewal stops nothing and
-// is repeated after an hour, at the expiry, every half minute after it, or when the hub says. With
-// an unknown clock it renews at the start, with growing pauses after failures. An identity that
-// cannot be stored is used, and renewed again in an hour. Run returns when ctx ends or the
-// enrolment has ended.
+// Run renews the identity at half of its certificate's life, and on request, and calls changed for
+// each new identity. The time varies by ±10 % so that a fleet does not renew at the same time. It
+// checks the clock each minute, because a board that was off for months starts with an old date.
+//
+// A failed renewal is repeated after an hour, at the expiry, every half minute after it, or when
+// the hub says. With an unknown clock, Run renews at the start, with growing pauses after failures.
+// An identity that cannot be stored is used, and renewed again after an hour. Run returns when ctx
+// or the enrolment ends.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
-	renewed, kept := false, true
+	renewed, stored := false, true
 	for {
 		leaf, err := id.Leaf()
 		if err != nil {
@@ -142,7 +144,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 		}
 		now := Clock(later(o.LastKnown, id.HubTime))
 		wait := due(leaf, now(), fraction, renewed)
-		if !kept {
+		if !stored {
 			wait = min(wait, retryRenewal)
 		}
 		first := wait
@@ -167,7 +169,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 			}
 			fresh, err := Renew(ctx, id, o)
 			if fresh.Node != "" {
-				id, renewed, kept = fresh, true, err == nil
+				id, renewed, stored = fresh, true, err == nil
 				changed(id)
 				if err != nil && o.Log != nil {
 					o.Log.Warn("cannot store the renewed certificate; using it until the agent stops", "node", id.Node,
@@ -180,7 +182,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 				return nil
 			}
 			args := []any{"node", id.Node, "until", leaf.NotAfter, "err", err}
-			if !asked { // a requested renewal is repeated on request only
+			if !asked { // a requested renewal is repeated only on request
 				wait = cmp.Or(retryAfter(err), pauseAfter(leaf, now(), failures))
 				wait += time.Duration(rand.Int64N(int64(wait/10) + 1))
 				next.Reset(wait)

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// answers returns a hub's answers one after the other, then repeats the last.
+// answers are a hub's responses in order. The last one is repeated.
 type answers []*http.Response
 
 func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
@@ -24,45 +24,48 @@ func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 func answerOf(code int, after string) *http.Response {
-	return &http.Response{StatusCode: code, Header: http.Header{"Retry-After": {after}}, Body: io.NopCloser(strings.NewReader(`{"error":"not now"}`))}
+	return &http.Response{StatusCode: code, Header: http.Header{"Retry-After": {after}},
+		Body: io.NopCloser(strings.NewReader(`{"error":"not now"}`))}
 }
 
-func TestADeviceComesAgainWhenTheHubSays(t *testing.T) {
+func TestARequestIsRepeatedWhenTheHubSays(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		hub  answers
 		took time.Duration
 		code int
 	}{
-		{"a busy hub is asked again", answers{answerOf(429, "7"), answerOf(503, "9"), answerOf(409, "")}, 16 * time.Second, 409},
+		{"a request to a busy hub is repeated", answers{answerOf(429, "7"), answerOf(503, "9"), answerOf(409, "")}, 16 * time.Second, 409},
 		{"a refusal is final", answers{answerOf(403, "7")}, 0, 403},
-		{"a hub that does not say when is not asked again", answers{answerOf(503, "")}, 0, 503},
-		{"a hub that stays busy is given up", answers{answerOf(429, "60")}, 5 * time.Minute, 429},
+		{"a request without Retry-After is not repeated", answers{answerOf(503, "")}, 0, 503},
+		{"requests to a hub that stays busy end", answers{answerOf(429, "60")}, 5 * time.Minute, 429},
 		{"an invalid Retry-After is ignored", answers{answerOf(429, "-5")}, 0, 429},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				_, _, err := askAgain(t.Context(), &http.Client{Transport: &tt.hub}, []*url.URL{{Scheme: "https", Host: "hub"}}, wire.JoinRequest{}, nil)
+				_, _, err := askAgain(t.Context(), &http.Client{Transport: &tt.hub}, []*url.URL{{Scheme: "https", Host: "hub"}},
+					wire.JoinRequest{}, nil)
 				no, _ := err.(*refusal)
 				if took := time.Since(began); no == nil || no.code != tt.code || took != tt.took {
-					t.Errorf("%v after %s, want %d after %s", err, took, tt.code, tt.took)
+					t.Errorf("got %v after %s, want %d after %s", err, took, tt.code, tt.took)
 				}
 			})
 		})
 	}
 }
 
-// A broken body is cut off.
+// A broken body is a response that was cut off.
 type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 func (broken) Close() error             { return nil }
 
-// A hub that stops, or whose leader does, may cut off an answer.
-func TestAnAnswerThatBreaksOffIsAskedForAgain(t *testing.T) {
+// A hub that stops, or whose leader stops, may cut off a response.
+func TestARequestIsRepeatedAfterAnIncompleteResponse(t *testing.T) {
 	cut := func(code int) *http.Response { return &http.Response{StatusCode: code, Body: broken{}} }
-	waits := &http.Response{StatusCode: http.StatusAccepted, Body: io.NopCloser(strings.NewReader(`{"error":"wait","waiting":"csr-1"}`))}
+	waits := &http.Response{StatusCode: http.StatusAccepted,
+		Body: io.NopCloser(strings.NewReader(`{"error":"wait","waiting":"csr-1"}`))}
 	first, second := &url.URL{Scheme: "https", Host: "a"}, &url.URL{Scheme: "https", Host: "b"}
 	for _, tt := range []struct {
 		name string
@@ -71,13 +74,13 @@ func TestAnAnswerThatBreaksOffIsAskedForAgain(t *testing.T) {
 		at   *url.URL
 	}{
 		{"a join that waits for approval continues", answers{waits, cut(202), cut(200), answerOf(409, "")}, []*url.URL{first}, first},
-		{"the next hub is asked", answers{cut(200), answerOf(409, "")}, []*url.URL{first, second}, second},
+		{"the next hub gets the request", answers{cut(200), answerOf(409, "")}, []*url.URL{first, second}, second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, at, err := askAgain(t.Context(), &http.Client{Transport: &tt.hub}, tt.hubs, wire.JoinRequest{}, nil)
 				if no, _ := err.(*refusal); no == nil || no.code != 409 || at != tt.at {
-					t.Errorf("%v of %s, want a refusal of %s", err, at, tt.at)
+					t.Errorf("got %v from %s, want a refusal from %s", err, at, tt.at)
 				}
 			})
 		})

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// maxRoots bounds a hub's roots; it has two while it changes from one to the next.
+// maxRoots limits a hub's roots. A hub has two while it changes from one to the next.
 const maxRoots = 4
 
 func parseRoots(text []byte) (roots []*x509.Certificate, err error) {
@@ -54,15 +54,16 @@ func rootOf(roots []*x509.Certificate, token wire.JoinToken) *x509.Certificate {
 type Live struct{ atomic.Pointer[Identity] }
 
 // Follow makes a configuration of Identity.TLS use the present certificate and roots at each
-// handshake: both change while a link runs. See moment for the time of the check. The expected name
-// is the ServerName of the connection state, which the link sets for IP addresses too.
+// handshake, because both change while a link runs. checkTime has the time of the check. The
+// expected name is the ServerName of the connection state, which the link sets for IP addresses
+// too.
 func (l *Live) Follow(c *tls.Config, lastKnown time.Time) {
 	c.Certificates, c.RootCAs = nil, nil
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		p, err := l.Load().pair()
 		return &p, err
 	}
-	c.InsecureSkipVerify = true // VerifyConnection checks the same with the present roots
+	c.InsecureSkipVerify = true // VerifyConnection checks the certificate with the present roots
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		id := l.Load()
 		roots, err := parseRoots([]byte(id.CA))

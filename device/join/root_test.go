@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// authority returns a root and a host certificate signed by it.
+// authority returns a root and a host certificate that it has signed.
 func authority(t *testing.T, host string) (root, leaf *x509.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -33,12 +33,13 @@ func authority(t *testing.T, host string) (root, leaf *x509.Certificate) {
 		}
 		return made
 	}
-	r := &x509.Certificate{Subject: pkix.Name{CommonName: "root"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	r := &x509.Certificate{Subject: pkix.Name{CommonName: "root"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign}
 	root = sign(r, r)
 	return root, sign(&x509.Certificate{Subject: pkix.Name{CommonName: "hub"}, DNSNames: []string{host}}, root)
 }
 
-func TestALiveLinkBelievesTheRootsOfThisMoment(t *testing.T) {
+func TestALiveLinkTrustsThePresentRoots(t *testing.T) {
 	before, beforeLeaf := authority(t, "gateway")
 	after, afterLeaf := authority(t, "gateway")
 	_, elsewhere := authority(t, "gateway")
@@ -46,14 +47,14 @@ func TestALiveLinkBelievesTheRootsOfThisMoment(t *testing.T) {
 	for _, tt := range []struct {
 		name, roots, dialled string
 		shown                *x509.Certificate
-		want                 string // "": accepted
+		want                 string // part of the error; empty: accepted
 	}{
 		{"the known root", string(encodeCert(before)), "gateway", beforeLeaf, ""},
 		{"an unknown root", string(encodeCert(before)), "gateway", afterLeaf, "--keep-workloads"},
-		{"both in a rotation: the former", both, "gateway", beforeLeaf, ""},
-		{"both in a rotation: the new one", both, "gateway", afterLeaf, ""},
-		{"a revoked one", string(encodeCert(after)), "gateway", beforeLeaf, "flotilla-hub token create --site oslo --node pi-1"},
-		{"a stranger's", both, "gateway", elsewhere, "unknown authority"},
+		{"both roots in a rotation: the old one", both, "gateway", beforeLeaf, ""},
+		{"both roots in a rotation: the new one", both, "gateway", afterLeaf, ""},
+		{"a revoked root", string(encodeCert(after)), "gateway", beforeLeaf, "flotilla-hub token create --site oslo --node pi-1"},
+		{"another fleet's root", both, "gateway", elsewhere, "unknown authority"},
 		{"the certificate of another host", both, "other", afterLeaf, "other"},
 		{"the certificate of another host, by its address", both, "192.0.2.7", afterLeaf, "192.0.2.7"},
 		{"no address", both, "", afterLeaf, "no address"},
@@ -61,11 +62,12 @@ func TestALiveLinkBelievesTheRootsOfThisMoment(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var live Live
-			live.Store(&Identity{CA: "of before"})
+			live.Store(&Identity{CA: "of the old root"})
 			c := &tls.Config{Time: time.Now}
 			live.Follow(c, time.Time{})
 			live.Store(&Identity{Node: "pi-1", Site: "oslo", CA: tt.roots})
-			err := c.VerifyConnection(tls.ConnectionState{ServerName: tt.dialled, PeerCertificates: []*x509.Certificate{tt.shown}})
+			err := c.VerifyConnection(tls.ConnectionState{ServerName: tt.dialled,
+				PeerCertificates: []*x509.Certificate{tt.shown}})
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Fatal(err)
 			}

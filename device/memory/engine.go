@@ -10,22 +10,22 @@ import (
 
 const engineFile = "engine.state"
 
-// Engine is the last stored description of the container engine, in the agent's format; nil: there
-// is none.
+// Engine returns the last stored description of the container engine, in the agent's format, or
+// nil.
 func (m *Memory) Engine() json.RawMessage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.engine)
 }
 
-// SetEngine stores the container engine's description durably. An unchanged one is not written.
+// SetEngine stores the container engine's description durably. It does not write an unchanged one.
 func (m *Memory) SetEngine(text json.RawMessage) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	if bytes.Equal(m.engine, text) {
 		return nil
 	}
-	m.change(func() { m.engine = text }) // valid in memory even if the disk fails
+	m.change(func() { m.engine = text }) // used even if the disk fails
 	if m.dir == "" {
 		return nil
 	}

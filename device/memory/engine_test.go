@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The engine's description survives a restart; a damaged one is unknown.
+// The engine's description survives a restart. A damaged one is ignored.
 func TestTheEnginesDescriptionSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	open := func(want string) *Memory {
@@ -34,6 +34,6 @@ func TestTheEnginesDescriptionSurvivesARestart(t *testing.T) {
 	}
 	open("")
 	if m := Volatile(); m.SetEngine(json.RawMessage(`{}`)) != nil || string(m.Engine()) != "{}" {
-		t.Error("a volatile memory loses it while it runs")
+		t.Error("a volatile memory does not return the stored engine")
 	}
 }

@@ -20,8 +20,8 @@ const seal = "flotilla-state v1 sha256:"
 
 var errSeal = errors.New("the file is damaged: the checksum in its first line does not match")
 
-// write replaces a file durably, content and name. It is readable by the owner only, since it
-// contains secrets.
+// write replaces a file durably, content and name. Only the owner can read it, because it contains
+// secrets.
 func write(d disk, path string, body []byte) error {
 	sum := sha256.Sum256(body)
 	var b bytes.Buffer
@@ -36,7 +36,7 @@ func write(d disk, path string, body []byte) error {
 	return d.SyncDir(filepath.Dir(path))
 }
 
-// readSealed returns the body of a file that write has written.
+// readSealed returns the body of a file written by write.
 func readSealed(path string) ([]byte, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -50,11 +50,11 @@ func readSealed(path string) ([]byte, error) {
 	return body, nil
 }
 
-// takeLock keeps a second agent out of the state directory. The kernel releases the lock when the
+// takeLock prevents a second agent in the state directory. The kernel releases the lock when the
 // process ends.
 func takeLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
-	if errors.Is(err, syscall.EROFS) { // a read-only disk still has the workloads
+	if errors.Is(err, syscall.EROFS) { // the workloads of a read-only disk run without a lock
 		f, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	}
 	if err != nil {
@@ -74,8 +74,8 @@ func takeLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Names in a state directory. With one of agentFiles it is an agent's; after a reset only some of
-// earlyFiles are left.
+// Names in a state directory. A directory with one of agentFiles belongs to an agent. After a reset
+// only some of earlyFiles remain.
 var (
 	agentFiles = []string{"identity.json", "identity.copy.json", "join.key", "registration.json", "dismissed.json",
 		"engine.socket", "agent.sock", "agent-log.sock",
@@ -84,8 +84,8 @@ var (
 	earlyFiles = []string{LockFile, "persistent", "volatile", "pods", "images", "lost+found"}
 )
 
-// checkForeign refuses a directory with other files in it: the agent would write into it, and a
-// reset would remove everything. It changes nothing.
+// checkForeign refuses a directory with other files in it, because the agent would write into it,
+// and a reset would remove everything. It changes nothing.
 func checkForeign(dir string) error {
 	entries, _ := os.ReadDir(dir) // the next step reports an unreadable directory
 	for _, e := range entries {
@@ -104,7 +104,7 @@ func checkForeign(dir string) error {
 	return nil
 }
 
-// advice is the advice for a state directory that cannot be opened.
+// advice says what to do about a state directory that cannot be opened.
 func advice(err error, user int) string {
 	if errors.Is(err, os.ErrPermission) && user != 0 {
 		return "run this as root, with sudo before it, or choose a directory of your own with --state-dir"
@@ -112,8 +112,8 @@ func advice(err error, user int) string {
 	return "choose another one with --state-dir"
 }
 
-// checkOwner refuses a directory that another user of the device can change: the agent may run as
-// root, and a link there could lead its writes elsewhere.
+// checkOwner refuses a directory that another user of the device can change. The agent may run as
+// root, and that user could redirect its writes with a link.
 func checkOwner(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 
 var errKilled = errors.New("the agent was killed")
 
-// A killedDisk stops after so many calls, as if the agent were killed. If it tears, half of the
-// last write is done.
+// A killedDisk stops after a number of calls, as if the agent were killed. With tears, it does half
+// of the last write.
 type killedDisk struct {
 	realDisk
 	left  int
@@ -72,9 +72,9 @@ func (d *killedDisk) Remove(path string) error {
 	return d.realDisk.Remove(path)
 }
 
-// After a kill at every call that changes a file, the next start has what was acknowledged, or the
-// previous content where nothing was.
-func TestAnAgentKilledAtAnyFileOperationLosesNothing(t *testing.T) {
+// After a kill at any call that changes a file, the next start has the acknowledged content, or the
+// content of the interrupted write.
+func TestAnAgentKilledAtAnyFileOperationLosesNoStoredContent(t *testing.T) {
 	for _, tears := range []bool{false, true} {
 		for n := 0; ; n++ {
 			dir := t.TempDir()
@@ -83,8 +83,8 @@ func TestAnAgentKilledAtAnyFileOperationLosesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Each step writes one file, some for the first time.
-			var generation, notes, images int // acknowledged
+			// Each step writes one file; at first it creates the file.
+			var generation, notes, images int // numbers of the last acknowledged writes
 			for i := 1; i <= 3; i++ {
 				if m.SetDesired(desired(int64(i), "hub", "a")) == nil {
 					generation = i
@@ -97,31 +97,35 @@ func TestAnAgentKilledAtAnyFileOperationLosesNothing(t *testing.T) {
 				}
 			}
 			_ = m.Close()
-			m, said := open(t, dir)
+			m, logged := open(t, dir)
 			got, _ := m.Desired()
-			for what, is := range map[string][2]int{"generation": {int(got.Generation), generation}, "notes": {len(m.Notes()), notes}, "images": {len(m.verified), images}} {
+			for name, is := range map[string][2]int{"generation": {int(got.Generation), generation},
+				"notes": {len(m.Notes()), notes}, "images": {len(m.verified), images}} {
 				if is[0] != is[1] && is[0] != is[1]+1 {
-					t.Errorf("killed at call %d (torn: %v): %s %d, but %d was acknowledged", n, tears, what, is[0], is[1])
+					t.Errorf("killed at call %d (torn: %v): stored %s %d, but %d was acknowledged", n, tears, name, is[0], is[1])
 				}
 			}
-			first := got.Generation == 1 && m.slots.seq == 2 || len(m.Notes()) == 1 && m.journal.seq == 2 // the first write has one copy only until this start
+			// until this start the first write had only one copy
+			first := got.Generation == 1 && m.slots.seq == 2 || len(m.Notes()) == 1 && m.journal.seq == 2
 			if trouble := m.Trouble(); trouble != "" && !tears && !first {
 				t.Errorf("killed at call %d: %s", n, trouble)
 			}
-			for i := 4; i <= 5; i++ { // the next agent writes normally
-				if err := errors.Join(m.SetDesired(desired(int64(i), "hub", "a")), m.SetNotes([]PodNote{{UID: "x"}}[:i-4])); err != nil {
-					t.Errorf("killed at call %d: then %v", n, err)
+			for i := 4; i <= 5; i++ { // the next agent writes without faults
+				if err := errors.Join(m.SetDesired(desired(int64(i), "hub", "a")),
+					m.SetNotes([]PodNote{{UID: "x"}}[:i-4])); err != nil {
+					t.Errorf("killed at call %d: the next write: %v", n, err)
 				}
 			}
 			_ = m.Close()
 			m, _ = open(t, dir)
 			if got, _ := m.Desired(); got.Generation != 5 || len(m.Notes()) != 1 || m.Trouble() != "" {
-				t.Errorf("killed at call %d: in the end generation %d, %d notes, trouble %q (at first %q)", n, got.Generation, len(m.Notes()), m.Trouble(), said)
+				t.Errorf("killed at call %d: in the end generation %d, %d notes, trouble %q (at first %q)", n, got.Generation,
+					len(m.Notes()), m.Trouble(), logged)
 			}
 			_ = m.Close()
 			if d.left >= 0 {
 				if n < 30 {
-					t.Errorf("only %d calls were met", n)
+					t.Errorf("the test saw only %d calls", n)
 				}
 				break
 			}

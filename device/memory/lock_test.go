@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A starting child process holds copies of open files until its exec.
-func TestAReleasedStateDirectoryIsFreeDespiteCopiesOfItsLock(t *testing.T) {
+// A starting child process has copies of open files until its exec.
+func TestAReleasedLockIsFreeDespiteCopiesOfItsFile(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	m, err := Open(dir, log)
 	if err != nil {
@@ -18,9 +18,9 @@ func TestAReleasedStateDirectoryIsFreeDespiteCopiesOfItsLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = syscall.Close(copied) }()
-	if again, err := Open(dir, log); err == nil {
-		t.Error("it was locked twice")
-		_ = again.Close()
+	if second, err := Open(dir, log); err == nil {
+		t.Error("the directory was locked twice")
+		_ = second.Close()
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)

@@ -1,10 +1,10 @@
-// Package memory stores what a device must know after a reboot without network: the desired state,
-// the final statuses of ended pods, and which images were verified or pulled.
+// Package memory stores the data that a device needs after a reboot without network: the desired
+// state, the final statuses of ended pods, and which images were verified or pulled.
 //
-// It writes only changes (flash wears), in two slots or by temporary file, fsync and rename, and
-// never lets a broken file stop the agent: it logs the error and uses the other slot, or waits for
-// the hub. It never decides what to do with its content; package agent calls it. Package join
-// stores the device's identity.
+// It writes only changes (flash wears), in two slots or by temporary file, fsync and rename. A
+// broken file never stops the agent: it logs the error and uses the other slot, or waits for the
+// hub. It never interprets its content; package agent calls it. Package join stores the device's
+// identity.
 package memory
 
 import (
@@ -29,24 +29,24 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// maxCounted is the highest generation that a hub reaches by counting, and maxLeap how far one
-// above it may be beyond the stored one. Otherwise a hub that sent the highest possible number once
-// could never be replaced.
+// maxCounted is the highest generation that a hub can reach by counting. A generation above it may
+// exceed the stored one by at most maxLeap. Otherwise a hub that once sent the highest possible
+// number could never be replaced.
 const (
 	maxCounted = 1 << 53
 	maxLeap    = 1 << 20
 )
 
-// ErrOlder is the error for a desired state that is older than the stored one.
+// ErrOlder means that a desired state is older than the stored one.
 var ErrOlder = errors.New("older than the stored desired state")
 
 // Names of the files in the state directory.
 const (
-	desiredFile = "desired.state" // of older agents; read until slots have newer content
+	desiredFile = "desired.state" // desired state of older agents; read until slots have newer content
 	desiredName = "desired"
-	journalFile = "journal.state" // likewise, for the notes
+	journalFile = "journal.state" // notes of older agents; read until slots have newer content
 	journalName = "journal"
-	LockFile    = "lock" // of the state directory; never removed
+	LockFile    = "lock" // lock of the state directory; never removed
 )
 
 // A PodNote is the final status of an ended pod. A pod with a note never runs again.
@@ -58,28 +58,28 @@ type PodNote struct {
 // Memory is the state directory of one agent, or a volatile substitute. Its methods may be called
 // from any goroutine.
 type Memory struct {
-	dir  string // empty: volatile
+	dir  string // empty if volatile
 	disk disk
 	lock *os.File
 	log  *slog.Logger
 
-	// A change holds writing while it writes to the disk, on a bad card for minutes. A reader, such
-	// as the lease, holds only mu, which never waits for the disk. The fields below change under
-	// both.
+	// A writer holds writing while it writes to the disk, which takes minutes on a bad card. A
+	// reader, such as the lease, holds only mu, which never waits for the disk. A change of the
+	// fields below requires both.
 	writing sync.Mutex
 	mu      sync.Mutex
 	desired *wire.Desired
-	body    []byte    // of desired without its time, to detect changes
+	body    []byte    // encoded desired state without its time, to detect changes
 	notes   []PodNote // sorted by UID
-	noted   []byte    // of the notes, as last written
+	noted   []byte    // encoded notes as last written
 
-	verified []Verified // the newest last
-	pulled   []Pulled   // the newest last
+	verified []Verified // oldest first
+	pulled   []Pulled   // oldest first
 
 	engine json.RawMessage // see Engine
 
-	slots   slots             // of the desired state
-	journal slots             // of the notes
+	slots   slots             // slots of the desired state
+	journal slots             // slots of the notes
 	trouble map[string]string // messages by file; see Trouble
 }
 
@@ -87,7 +87,7 @@ type Memory struct {
 func Volatile() *Memory { return &Memory{log: slog.New(slog.DiscardHandler)} }
 
 // Open locks the state directory for this process and reads its files. It fails if the directory is
-// unusable or another agent's, but not for a broken file in it.
+// unusable or belongs to another agent, but not because of a broken file.
 func Open(dir string, log *slog.Logger) (*Memory, error) { return openOn(realDisk{}, dir, log) }
 
 func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
@@ -118,7 +118,7 @@ func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
 	return m, nil
 }
 
-// Dir is the state directory; empty for a volatile memory.
+// Dir is the state directory, or "" for a volatile memory.
 func (m *Memory) Dir() string { return m.dir }
 
 // Close releases the state directory.
@@ -126,12 +126,12 @@ func (m *Memory) Close() error {
 	if m.lock == nil {
 		return nil
 	}
-	// Unlock explicitly: a starting child process may briefly hold a copy of the file.
+	// Unlock explicitly, because a starting child process may briefly have a copy of the file.
 	return errors.Join(syscall.Flock(int(m.lock.Fd()), syscall.LOCK_UN), m.lock.Close())
 }
 
-// Desired is the stored desired state; false: there is none, on a new device or after a read error,
-// and nothing may be removed. The caller must not change it.
+// Desired returns the stored desired state. It returns false on a new device and after a read
+// error; then the caller must not remove workloads. The caller must not change the state.
 func (m *Memory) Desired() (wire.Desired, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -141,9 +141,10 @@ func (m *Memory) Desired() (wire.Desired, bool) {
 	return *m.desired, true
 }
 
-// SetDesired stores a desired state durably: after nil it survives a power cut. ErrOlder: the
-// stored one of the same hub has a higher generation. An unchanged state is not written. A state
-// that could not be written is not used: the device must not run what it would lose.
+// SetDesired stores a desired state durably, so that it survives a power cut. It returns ErrOlder
+// if the stored state of the same hub has a higher generation. It does not write an unchanged
+// state. A state that could not be stored is not used, because the device would lose it at the next
+// restart.
 func (m *Memory) SetDesired(d wire.Desired) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -167,16 +168,16 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 		if err == nil {
 			err = m.slots.write(full)
 		}
-		once := errors.Is(err, errOnce)
+		oneCopy := errors.Is(err, errOnce)
 		switch {
-		case once:
+		case oneCopy:
 			err = fmt.Errorf("store the desired state of generation %d: %w; the device uses the other copy", d.Generation, err)
 		case err != nil:
 			err = fmt.Errorf("store the desired state of generation %d: %w; the device goes on with the one that it has",
 				d.Generation, err)
 		}
 		m.setTrouble(desiredFile, err)
-		if err != nil && !once {
+		if err != nil && !oneCopy {
 			return err
 		}
 		m.dropOlder(desiredFile)
@@ -185,14 +186,14 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 	return nil
 }
 
-// change changes fields that others read. The caller holds writing.
-func (m *Memory) change(what func()) {
+// change calls a function that changes fields for readers. The caller holds writing.
+func (m *Memory) change(set func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	what()
+	set()
 }
 
-// generationOf is the stored generation of a hub.
+// generationOf is the stored generation of a hub, or 0.
 func (m *Memory) generationOf(hub string) int64 {
 	if m.desired == nil || m.desired.Hub != hub {
 		return 0
@@ -200,7 +201,8 @@ func (m *Memory) generationOf(hub string) int64 {
 	return m.desired.Generation
 }
 
-// bodyOf encodes a desired state without the time of its sending, which changes with every resend.
+// bodyOf encodes a desired state without its send time, which differs each time the hub sends the
+// state.
 func bodyOf(d wire.Desired) ([]byte, error) {
 	d.Time = time.Time{}
 	return json.Marshal(d)
@@ -232,9 +234,9 @@ func (m *Memory) logDamage(file string, err error) {
 	m.setTrouble(file, err)
 }
 
-// newest passes the newest intact text of the slots to take, and returns what is wrong with the
-// others. It also writes the text to both slots again: the next change may be weeks away, and the
-// card may lose another block.
+// newest passes the newest intact text of the slots to take, and returns the errors of the other
+// slots. If only one slot has that text, it writes the text to the other slot: the next change may
+// be weeks away, and the card may lose another block.
 func newest[T any](s *slots, take func(*T)) (found bool, wrong error) {
 	texts, bad := s.read()
 	for i, body := range texts {
@@ -246,7 +248,7 @@ func newest[T any](s *slots, take func(*T)) (found bool, wrong error) {
 		if err == nil {
 			take(v)
 			wrong = errors.Join(bad...)
-			if once := len(texts) == 1 || !bytes.Equal(texts[0], texts[1]); i == 0 && once {
+			if oneCopy := len(texts) == 1 || !bytes.Equal(texts[0], texts[1]); i == 0 && oneCopy {
 				if err := s.writeNext(body); err != nil {
 					wrong = fmt.Errorf("%w: %w", errOnce, errors.Join(wrong, err))
 				} else if wrong != nil {
@@ -260,25 +262,25 @@ func newest[T any](s *slots, take func(*T)) (found bool, wrong error) {
 	return false, errors.Join(bad...)
 }
 
-// dropOlder removes the file of an older agent once there is newer content.
+// dropOlder removes the file of an older agent once newer content is stored.
 func (m *Memory) dropOlder(file string) {
 	if err := m.disk.Remove(filepath.Join(m.dir, file)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		m.log.Warn("remove a file of an older agent", "err", err)
 	}
 }
 
-// readOlder reads the desired state of agents before there were slots.
+// readOlder reads the desired state of an agent without slots.
 func (m *Memory) readOlder() {
 	var d wire.Desired
 	if m.read(filepath.Join(m.dir, desiredFile), &d,
 		"the device waits for the hub, and until then changes no container") {
 		m.desired = &d
-		m.body = nil // so that the hub's next message is written to the slots
+		m.body = nil // so that the hub's next desired state is written to the slots
 	}
 }
 
-// setTrouble records what is wrong with a file; nil: nothing any more. The caller holds writing, or
-// is alone.
+// setTrouble records the error of a file; nil clears it. The caller holds writing, or no other
+// goroutine uses m.
 func (m *Memory) setTrouble(file string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -289,8 +291,7 @@ func (m *Memory) setTrouble(file string, err error) {
 	}
 }
 
-// Trouble is what is wrong with the desired state or the notes, one sentence per file; empty:
-// nothing.
+// Trouble returns the errors of the desired state and the notes, one sentence per file, or "".
 func (m *Memory) Trouble() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -320,12 +321,13 @@ func (m *Memory) readJournal() {
 		var notes []PodNote
 		if m.read(filepath.Join(m.dir, journalFile), &notes, "a pod that had ended for good may run once more") {
 			take(&notes)
-			m.noted = nil // so that they are written to the slots
+			m.noted = nil // so that the notes are written to the slots
 		}
 	}
 }
 
-// read reads a file of ours. A damaged file is moved aside for inspection, and logged as an error.
+// read reads a file written by write. It moves a damaged file aside for inspection, and logs an
+// error.
 func (m *Memory) read(path string, into any, consequence string) bool {
 	body, err := readSealed(path)
 	if errors.Is(err, os.ErrNotExist) {

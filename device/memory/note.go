@@ -9,7 +9,7 @@ import (
 	"sort"
 )
 
-// Notes are the final statuses of ended pods, by UID.
+// Notes returns the final statuses of ended pods, sorted by UID.
 func (m *Memory) Notes() []PodNote {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -27,13 +27,13 @@ func journalOf(notes []PodNote) ([]PodNote, []byte, error) {
 	return notes, body, nil
 }
 
-// Noted reports whether SetNotes has nothing to write. It does not wait for the disk.
+// Noted reports whether SetNotes would write nothing. It does not wait for the disk.
 func (m *Memory) Noted(notes []PodNote) bool {
 	notes, body, err := journalOf(notes)
 	return err == nil && m.isNoted(notes, body)
 }
 
-// SetNotes replaces the notes durably; unchanged notes are not written.
+// SetNotes replaces the notes durably. It does not write unchanged notes.
 func (m *Memory) SetNotes(notes []PodNote) error {
 	notes, body, err := journalOf(notes)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 
 const (
 	pulledFile = "pulled.state"
-	maxPulled  = 512 // images; the oldest is dropped, and stays in the engine
+	maxPulled  = 512 // number of images; the oldest is dropped here, and stays in the engine
 )
 
 // A Pulled is an image that the agent has pulled. The engine's other images belong to the device's
 // owner.
 type Pulled struct {
-	Name string `json:"name"`         // as it was pulled
-	ID   string `json:"id,omitempty"` // its id then; empty: unknown, of an earlier agent
+	Name string `json:"name"`         // name at the pull
+	ID   string `json:"id,omitempty"` // id at the pull; empty: unknown, noted by an earlier agent
 }
 
-// Pulled are the images that the agent has pulled.
+// Pulled returns the images that the agent has pulled.
 func (m *Memory) Pulled() []Pulled {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -38,7 +38,7 @@ func (m *Memory) SetPulled(p Pulled) error {
 	return m.setPulled(next[max(0, len(next)-maxPulled):])
 }
 
-// DropPulled removes the matching images.
+// DropPulled drops the matching images from the record.
 func (m *Memory) DropPulled(gone func(Pulled) bool) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -50,7 +50,7 @@ func (m *Memory) DropPulled(gone func(Pulled) bool) error {
 }
 
 func (m *Memory) setPulled(next []Pulled) error {
-	m.change(func() { m.pulled = next }) // valid in memory even if the disk fails
+	m.change(func() { m.pulled = next }) // used even if the disk fails
 	if m.dir == "" {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (m *Memory) setPulled(next []Pulled) error {
 	return nil
 }
 
-// readPulled reads the pulled images. Before the first note, all images of pods count as pulled.
+// readPulled reads the pulled images. Without the file, all images of pods count as pulled.
 func (m *Memory) readPulled() {
 	file := filepath.Join(m.dir, pulledFile)
 	if m.read(file, &m.pulled, "pulled images count as the owner's, and stay") ||

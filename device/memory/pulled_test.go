@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Pulled images survive a restart. Without a note, as of an earlier agent, the images of its pods
-// count as pulled; a damaged note makes all images the owner's.
+// Pulled images survive a restart. Without the file, as after an earlier agent, the images of the
+// agent's pods count as pulled. If the file is damaged, all images count as the owner's.
 func TestPulledImagesSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	open := func(want ...Pulled) *Memory {
@@ -23,7 +23,7 @@ func TestPulledImagesSurviveARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := m.Pulled(); !slices.Equal(got, want) {
-			t.Errorf("pulled are %v, want %v", got, want)
+			t.Errorf("the pulled images are %v, want %v", got, want)
 		}
 		t.Cleanup(func() { _ = m.Close() })
 		return m
@@ -35,7 +35,9 @@ func TestPulledImagesSurviveARestart(t *testing.T) {
 		}
 	}
 	m := open()
-	must(m.SetDesired(wire.Desired{Hub: "h", Generation: 1, Pods: []corev1.Pod{{Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Image: "init:1"}}, Containers: []corev1.Container{{Image: "web:1"}}}}}}))
+	must(m.SetDesired(wire.Desired{Hub: "h", Generation: 1,
+		Pods: []corev1.Pod{{Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Image: "init:1"}},
+			Containers: []corev1.Container{{Image: "web:1"}}}}}}))
 	must(m.Close())
 	m = open(Pulled{Name: "init:1"}, Pulled{Name: "web:1"})
 	must(m.SetPulled(Pulled{"web:1", "sha256:a"}))

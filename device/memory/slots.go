@@ -16,17 +16,17 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// slots store one text in two files, written in place one after the other. An interrupted write or
-// a full disk loses at most the newer text; a block that fails later loses nothing, since both
-// files have the same text.
+// slots store one text in two files, which are written in place one after another. An interrupted
+// write or a full disk loses at most the newer text. A block that fails later loses nothing,
+// because both files have the same text.
 type slots struct {
 	dir, name string
-	seq       uint64 // of the newest text; 0: there is none
+	seq       uint64 // number of the newest text; 0 if there is none
 	next      int    // slot of the next write
 	disk      disk
 }
 
-// A disk changes files. Tests use one that stops at a given call.
+// A disk changes files. Tests use a disk that stops at a given call.
 type disk interface {
 	Open(path string) (*os.File, error)
 	Room(f *os.File, bytes int64) error
@@ -57,7 +57,7 @@ func (realDisk) Replace(path string, text []byte) error {
 
 const (
 	slotSeal = "flotilla-slot v1 seq:%020d length:%010d sha256:%s\n"
-	minSlot  = 64 << 10 // bytes reserved for a text; doubled until it fits
+	minSlot  = 64 << 10 // bytes that are reserved for a text; doubled until the text fits
 	maxSlot  = 64 << 20
 )
 
@@ -67,7 +67,7 @@ func (s *slots) path(i int) string {
 	return filepath.Join(s.dir, fmt.Sprintf("%s.%d.state", s.name, i))
 }
 
-// sealOf is the first line of a slot. The checksum covers its numbers too.
+// sealOf is the first line of a slot. Its checksum also covers the numbers in the line.
 func sealOf(seq uint64, body []byte) []byte {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%d %d\n", seq, len(body)) // cannot fail
@@ -75,7 +75,7 @@ func sealOf(seq uint64, body []byte) []byte {
 	return fmt.Appendf(nil, slotSeal, seq, len(body), hex.EncodeToString(h.Sum(nil)))
 }
 
-// read returns the intact texts, the newest first, and the errors of the other slots.
+// read returns the intact texts, newest first, and the errors of the other slots.
 func (s *slots) read() (texts [][]byte, bad []error) {
 	var seqs [2]uint64
 	var bodies [2][]byte
@@ -92,7 +92,7 @@ func (s *slots) read() (texts [][]byte, bad []error) {
 		switch {
 		case errs[i] == nil:
 			texts = append(texts, bodies[i])
-		case errors.Is(errs[i], errBlank) && s.seq == 0: // neither was ever written
+		case errors.Is(errs[i], errBlank) && s.seq == 0: // no slot was ever written
 		default:
 			bad = append(bad, fmt.Errorf("%s: %w", s.path(i), errs[i]))
 		}
@@ -135,12 +135,13 @@ func readSlot(path string) (seq uint64, body []byte, err error) {
 	return seq, body, nil
 }
 
-// errOnce means that the text is stored in one file only.
+// errOnce means that only one file has the text.
 var errOnce = errors.New("only one of the two copies could be written")
 
 // write stores a text durably in both slots. If the first write fails, the previous text remains,
-// and the next write does not overwrite it. If the second fails, the new text is stored and the
-// error is errOnce. Both have the new text, since the previous one would stop newer workloads.
+// and the next write does not overwrite it. If the second write fails, the new text is stored and
+// the error is errOnce. Both slots get the new text, because the previous one would stop newer
+// workloads.
 func (s *slots) write(body []byte) error {
 	if err := s.writeNext(body); err != nil {
 		return err
@@ -162,11 +163,11 @@ func (s *slots) writeNext(body []byte) error {
 		return err
 	}
 	s.seq, s.next = s.seq+1, 1-s.next
-	_ = s.put(s.next, nil, room) // the next write reports an error again
+	_ = s.put(s.next, nil, room) // the next write reports the error again
 	return nil
 }
 
-// put reserves room in a slot and writes a text to it; nil: it only reserves.
+// put reserves space in a slot and writes a text to it; with a nil text it only reserves.
 func (s *slots) put(i int, text []byte, room int64) (err error) {
 	_, missing := os.Lstat(s.path(i))
 	f, err := s.disk.Open(s.path(i))

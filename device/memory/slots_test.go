@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// damage can happen to a file.
+// damage are the kinds of damage to a file.
 var damage = map[string]func(path string, b []byte) error{
 	"truncated": func(path string, b []byte) error { return os.Truncate(path, 200) },
 	"empty":     func(path string, b []byte) error { return os.Truncate(path, 0) },
 	"missing":   func(path string, b []byte) error { return os.Remove(path) },
 	"zeros":     func(path string, b []byte) error { return os.WriteFile(path, make([]byte, len(b)), 0o600) },
-	"flipped in its text": func(path string, b []byte) error {
+	"damaged in its text": func(path string, b []byte) error {
 		b[bytes.IndexByte(b, '{')+3] ^= 1
 		return os.WriteFile(path, b, 0o600)
 	},
-	"flipped in its number": func(path string, b []byte) error { b[40] ^= 1; return os.WriteFile(path, b, 0o600) },
-	"somebody else's":       func(path string, b []byte) error { return os.WriteFile(path, []byte("hello\n"), 0o600) },
+	"damaged in its number":  func(path string, b []byte) error { b[40] ^= 1; return os.WriteFile(path, b, 0o600) },
+	"another program's file": func(path string, b []byte) error { return os.WriteFile(path, []byte("hello\n"), 0o600) },
 	"a directory": func(path string, b []byte) error {
 		if err := os.Remove(path); err != nil {
 			return err
@@ -33,9 +33,9 @@ var damage = map[string]func(path string, b []byte) error{
 	},
 }
 
-// After damage to one of the two copies the device still has the newest desired state: the previous
-// one would stop newer pods. It reports the damage, and the next write repairs it.
-func TestOneDamagedCopyLosesNothing(t *testing.T) {
+// After damage to one of the two copies, the device still has the newest desired state; the
+// previous one would stop newer pods. The device reports the damage, and repairs the copy.
+func TestOneDamagedCopyLosesNoDesiredState(t *testing.T) {
 	for name, spoil := range damage {
 		const want = 4
 		for slot := range 2 {
@@ -56,44 +56,45 @@ func TestOneDamagedCopyLosesNothing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				m, said := open(t, dir)
+				m, logged := open(t, dir)
 				if d, ok := m.Desired(); !ok || d.Generation != want {
-					t.Fatalf("it has generation %d, want %d: %s", d.Generation, want, said)
+					t.Fatalf("the memory has generation %d, want %d: %s", d.Generation, want, logged)
 				}
-				if got := m.Trouble(); !strings.Contains(got, path) || !strings.Contains(got, fmt.Sprintf("generation %d", want)) || !strings.Contains(said.String(), "level=ERROR") {
-					t.Errorf("trouble %q, said %q", got, said)
+				if got := m.Trouble(); !strings.Contains(got, path) ||
+					!strings.Contains(got, fmt.Sprintf("generation %d", want)) || !strings.Contains(logged.String(), "level=ERROR") {
+					t.Errorf("trouble %q, logged %q", got, logged)
 				}
 				if name != "a directory" { // both copies are written again at the start
 					_ = m.Close()
-					again, said := open(t, dir)
-					if d, ok := again.Desired(); !ok || d.Generation != want || again.Trouble() != "" || said.Len() > 0 {
-						t.Errorf("opened again: %v, trouble %q, said %q", ok, again.Trouble(), said)
+					again, logged := open(t, dir)
+					if d, ok := again.Desired(); !ok || d.Generation != want || again.Trouble() != "" || logged.Len() > 0 {
+						t.Errorf("at the next start: stored %v, trouble %q, logged %q", ok, again.Trouble(), logged)
 					}
 					if err := errors.Join(again.Close(), os.Remove(again.slots.path(1-slot))); err != nil {
 						t.Fatal(err)
 					}
-					if m, said = open(t, dir); m.Trouble() == "" {
-						t.Error("a second loss is not reported")
+					if m, logged = open(t, dir); m.Trouble() == "" {
+						t.Error("the loss of the other copy is not reported")
 					}
 					if d, ok := m.Desired(); !ok || d.Generation != want {
-						t.Fatalf("after the loss of the other copy it has generation %d, want %d: %s", d.Generation, want, said)
+						t.Fatalf("after the loss of the other copy the memory has generation %d, want %d: %s", d.Generation, want, logged)
 					}
 				}
-				if name == "a directory" { // that slot cannot be written, and the good copy stays
+				if name == "a directory" { // the damaged slot cannot be written, and the good copy stays
 					if err := m.SetDesired(desired(5, "hub", "b")); err == nil {
-						t.Error("storing another one returned no error")
+						t.Error("SetDesired with an unwritable copy returned no error")
 					}
 					return
 				}
-				for g := range int64(3) { // both are written again
+				for g := range int64(3) { // both copies are written again
 					if err := m.SetDesired(desired(5+g, "hub", "b")); err != nil || m.Trouble() != "" {
-						t.Fatalf("the next one: %v, trouble %q", err, m.Trouble())
+						t.Fatalf("store the next generation: %v, trouble %q", err, m.Trouble())
 					}
 				}
 				_ = m.Close()
-				m, said = open(t, dir)
-				if d, _ := m.Desired(); d.Generation != 7 || m.Trouble() != "" || said.Len() > 0 {
-					t.Errorf("in the end generation %d, trouble %q, said %q", d.Generation, m.Trouble(), said)
+				m, logged = open(t, dir)
+				if d, _ := m.Desired(); d.Generation != 7 || m.Trouble() != "" || logged.Len() > 0 {
+					t.Errorf("in the end generation %d, trouble %q, logged %q", d.Generation, m.Trouble(), logged)
 				}
 			})
 		}
@@ -114,12 +115,12 @@ func TestTheFirstDesiredStateHasTwoCopies(t *testing.T) {
 		}
 		m, _ = open(t, dir)
 		if d, ok := m.Desired(); !ok || d.Generation != 1 || m.Trouble() == "" {
-			t.Errorf("without copy %d: %v, generation %d, trouble %q", slot, ok, d.Generation, m.Trouble())
+			t.Errorf("without copy %d: stored %v, generation %d, trouble %q", slot, ok, d.Generation, m.Trouble())
 		}
 	}
 }
 
-// A power cut leaves any part of a write.
+// A power cut may leave any part of a write.
 func TestAnInterruptedWriteKeepsThePreviousText(t *testing.T) {
 	dir := t.TempDir()
 	m, _ := open(t, dir)
@@ -134,15 +135,15 @@ func TestAnInterruptedWriteKeepsThePreviousText(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = m.Close()
-	after, other := contents(t, first), contents(t, second)
+	after, new := contents(t, first), contents(t, second)
 	end := len(bytes.TrimRight(after, "\x00"))
 	for cut := range end + 1 {
 		for _, c := range []struct {
 			first, second []byte
 			want          int64
 		}{
-			{append(bytes.Clone(after[:cut]), before[cut:]...), old, 3}, // during the first copy's write
-			{after, append(bytes.Clone(other[:cut]), old[cut:]...), 4},  // and the second's
+			{append(bytes.Clone(after[:cut]), before[cut:]...), old, 3}, // cut during the write of the first copy
+			{after, append(bytes.Clone(new[:cut]), old[cut:]...), 4},    // cut during the write of the second copy
 		} {
 			if err := errors.Join(os.WriteFile(first, c.first, 0o600), os.WriteFile(second, c.second, 0o600)); err != nil {
 				t.Fatal(err)
@@ -172,7 +173,7 @@ func contents(t *testing.T, path string) []byte {
 	return b
 }
 
-// badBlock is a disk that fails after some writes.
+// badBlock is a disk that fails after a number of writes.
 type badBlock struct {
 	disk
 	left int
@@ -185,11 +186,11 @@ func (b *badBlock) WriteAt(f *os.File, text []byte) error {
 	return b.disk.WriteAt(f, text)
 }
 
-// A text with one copy is stored and used, since it would also be used after a reboot. Trouble says
-// that there is one copy until there are two again.
+// A text with one copy is stored and used, because a reboot would use it too. Trouble reports the
+// missing copy until there are two copies again.
 func TestATextWithOneCopyIsUsed(t *testing.T) {
 	dir := t.TempDir()
-	bad := &badBlock{disk: realDisk{}, left: 4} // the second copy of generation 2
+	bad := &badBlock{disk: realDisk{}, left: 4} // the write of the second copy of generation 2 fails
 	m, err := openOn(bad, dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -205,19 +206,19 @@ func TestATextWithOneCopyIsUsed(t *testing.T) {
 	_ = m.Close()
 	again, _ := open(t, dir)
 	if d, _ := again.Desired(); d.Generation != 2 {
-		t.Errorf("after a restart it is generation %d", d.Generation)
+		t.Errorf("after a restart the generation is %d", d.Generation)
 	}
 	if err := again.SetDesired(desired(3, "hub", "a")); err != nil || again.Trouble() != "" {
-		t.Errorf("the next one: %v, trouble %q", err, again.Trouble())
+		t.Errorf("store the next generation: %v, trouble %q", err, again.Trouble())
 	}
 }
 
-// A full disk still takes a desired state that is not much larger than the last one, since it may
-// remove pods.
+// A full disk still stores a desired state that is not much larger than the last one, because that
+// state may remove pods.
 func TestAFullDiskTakesTheNextDesiredState(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("test", dir, "tmpfs", 0, "size=1m,mode=0700"); err != nil {
-		t.Skip("no small disk can be made here: ", err)
+		t.Skip("cannot make a small disk: ", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	m, _ := open(t, dir)
@@ -233,11 +234,12 @@ func TestAFullDiskTakesTheNextDesiredState(t *testing.T) {
 		}
 	}
 	large := desired(9, "hub", strings.Repeat("x", 1<<20))
-	if err := m.SetDesired(large); err == nil || !strings.Contains(err.Error(), "no space") || !strings.Contains(m.Trouble(), "no space") {
-		t.Errorf("one that is too large: %v, trouble %q", err, m.Trouble())
+	if err := m.SetDesired(large); err == nil || !strings.Contains(err.Error(), "no space") ||
+		!strings.Contains(m.Trouble(), "no space") {
+		t.Errorf("store a state that is too large: %v, trouble %q", err, m.Trouble())
 	}
 	if err := m.SetDesired(desired(10, "hub")); err != nil || m.Trouble() != "" {
-		t.Errorf("one without pods: %v, trouble %q", err, m.Trouble())
+		t.Errorf("store a state without pods: %v, trouble %q", err, m.Trouble())
 	}
 	_ = m.Close()
 	m, _ = open(t, dir)
@@ -246,26 +248,27 @@ func TestAFullDiskTakesTheNextDesiredState(t *testing.T) {
 	}
 }
 
-// The file of an agent without slots counts until there is newer content.
+// The file of an agent without slots is used until newer content is stored.
 func TestAnOlderAgentsDesiredStateIsRead(t *testing.T) {
 	dir := t.TempDir()
-	if err := write(realDisk{}, filepath.Join(dir, desiredFile), []byte(`{"generation":7,"hub":"hub","pods":[]}`)); err != nil {
+	if err := write(realDisk{}, filepath.Join(dir, desiredFile),
+		[]byte(`{"generation":7,"hub":"hub","pods":[]}`)); err != nil {
 		t.Fatal(err)
 	}
 	m, _ := open(t, dir)
 	d, ok := m.Desired()
 	if !ok || d.Generation != 7 {
-		t.Fatalf("it has %v, generation %d", ok, d.Generation)
+		t.Fatalf("stored %v, generation %d", ok, d.Generation)
 	}
-	if err := m.SetDesired(d); err != nil { // unchanged
+	if err := m.SetDesired(d); err != nil { // the desired state is unchanged
 		t.Fatal(err)
 	}
 	_ = m.Close()
 	if _, err := os.Stat(filepath.Join(dir, desiredFile)); err == nil {
-		t.Error("it is still there")
+		t.Error("the older agent's file is not removed")
 	}
-	m, said := open(t, dir)
-	if d, _ := m.Desired(); d.Generation != 7 || said.Len() > 0 {
-		t.Errorf("after a restart generation %d, said %q", d.Generation, said)
+	m, logged := open(t, dir)
+	if d, _ := m.Desired(); d.Generation != 7 || logged.Len() > 0 {
+		t.Errorf("after a restart generation %d, logged %q", d.Generation, logged)
 	}
 }

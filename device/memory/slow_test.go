@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A slowDisk syncs as slowly as a test wants.
+// A slowDisk syncs as slowly as a test needs.
 type slowDisk struct {
 	realDisk
 	begun, over chan struct{}
@@ -27,16 +27,16 @@ func (d slowDisk) SyncDir(path string) error {
 	return d.realDisk.SyncDir(path)
 }
 
-// The lease contains the stored generation. Neither it nor other readers wait for a card that needs
-// minutes for a write.
+// The lease contains the stored generation. The lease and other readers do not wait for a card that
+// needs minutes for a write.
 func TestReadersDoNotWaitForTheDisk(t *testing.T) {
-	for what, store := range map[string]func(*Memory) error{
+	for name, store := range map[string]func(*Memory) error{
 		"the desired state": func(m *Memory) error { return m.SetDesired(wire.Desired{Generation: 2, Hub: "hub"}) },
 		"the journal":       func(m *Memory) error { return m.SetNotes([]PodNote{{UID: "a"}}) },
 		"a pulled image":    func(m *Memory) error { return m.SetPulled(Pulled{Name: "a", ID: "b"}) },
 		"a verified image":  func(m *Memory) error { return m.SetVerified(Verified{Asked: "a", Image: "b", Key: "c"}) },
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			first, _ := open(t, dir)
 			if err := first.SetDesired(wire.Desired{Generation: 1, Hub: "hub"}); err != nil {
@@ -53,25 +53,25 @@ func TestReadersDoNotWaitForTheDisk(t *testing.T) {
 			stored := make(chan error, 1)
 			go func() { stored <- store(m) }()
 			<-d.begun
-			known := make(chan int64, 1)
+			read := make(chan int64, 1)
 			go func() {
 				have, _ := m.Desired()
 				m.Trouble()
 				m.Notes()
 				m.Pulled()
 				m.Verified("a")
-				if err := m.SetNotes(nil); err != nil { // there are none
+				if err := m.SetNotes(nil); err != nil { // SetNotes without a change
 					t.Error(err)
 				}
-				known <- have.Generation
+				read <- have.Generation
 			}()
 			select {
-			case got := <-known:
+			case got := <-read:
 				if got != 1 {
 					t.Errorf("generation %d is returned before it is stored", got)
 				}
 			case <-time.After(20 * time.Second):
-				t.Error("it waits for the disk")
+				t.Error("a reader waits for the disk")
 			}
 			close(d.over)
 			for done := false; !done; {

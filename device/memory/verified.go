@@ -9,18 +9,18 @@ import (
 
 const (
 	verifiedFile = "verified.state"
-	maxVerified  = 512 // images; the oldest is dropped
+	maxVerified  = 512 // number of images; the oldest is dropped
 )
 
-// A Verified is an image whose signature was verified. The device may run it without network as
-// long as its key is trusted.
+// A Verified is an image whose signature was verified. The device may run it without network while
+// its key is trusted.
 type Verified struct {
 	Asked string `json:"asked"` // full name in the pod's spec
-	Image string `json:"image"` // the same by its verified digest
+	Image string `json:"image"` // the same name with the verified digest
 	Key   string `json:"key"`   // id of the signer's key
 }
 
-// Verified is the last verified image for a name.
+// Verified returns the last verified image for a name.
 func (m *Memory) Verified(asked string) (Verified, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -31,7 +31,7 @@ func (m *Memory) Verified(asked string) (Verified, bool) {
 	return m.verified[i], true
 }
 
-// SetVerified stores a verified image durably; an unchanged one is not written.
+// SetVerified stores a verified image durably. It does not write an unchanged entry.
 func (m *Memory) SetVerified(v Verified) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -41,7 +41,7 @@ func (m *Memory) SetVerified(v Verified) error {
 	next := slices.DeleteFunc(slices.Clone(m.verified), func(old Verified) bool { return old.Asked == v.Asked })
 	next = append(next, v)
 	next = next[max(0, len(next)-maxVerified):]
-	m.change(func() { m.verified = next }) // valid in memory even if the disk fails
+	m.change(func() { m.verified = next }) // used even if the disk fails
 	if m.dir == "" {
 		return nil
 	}
