@@ -2,16 +2,15 @@
 // allowed characters.
 //
 // JSON, YAML and Proto check a text before it is decoded, because decoding itself can be the
-// attack: 1e-999999999 is a quantity that takes minutes to parse, and 1e999999999 one that takes
-// minutes to compare. They know the target type, so that other strings may look like a quantity.
-// Object checks decoded values. Text and Clean make a text safe for readers; everything else
-// refuses and never repairs. The package does not know what an object means. Hub and devices call
-// it.
+// attack: 1e-999999999 is a quantity that takes minutes to parse, and 1e999999999 takes minutes to
+// compare. They know the target type, so that other strings may look like a quantity. Object checks
+// decoded values. Text and Clean make a text safe for readers; all other functions refuse and never
+// repair. The package does not interpret objects. Hub and devices call it.
 package bound
 
 // Limits of all input.
 const (
-	Depth     = 32      // nesting of JSON and YAML
+	Depth     = 32      // levels of JSON and YAML
 	MaxString = 1 << 20 // bytes of one string
 	MaxList   = 8192    // entries of a list without its own limit
 	MaxMap    = 16384   // entries of a map without its own limit

@@ -58,7 +58,7 @@ func TestQuantity(t *testing.T) {
 	}
 }
 
-// Texts are checked where their type has quantities, and nowhere else.
+// A text is checked only where its type has a quantity.
 func TestText(t *testing.T) {
 	const bomb = "1e999999999"
 	cases := []struct {
@@ -129,7 +129,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// laughs is YAML that expands to a billion times its size.
+// laughs is YAML whose aliases expand to a billion times its size.
 func laughs() string {
 	s := "a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol]\n"
 	for i := range 8 {
@@ -151,7 +151,7 @@ func TestProto(t *testing.T) {
 		}
 		return b
 	}
-	like := resource.MustParse("1e123456789") // it has its own decoder: nothing is computed
+	like := resource.MustParse("1e123456789") // Quantity has its own protobuf decoder, which computes nothing
 	env := encode(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{"a": "1e999999999", "1e999999999": ""}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Env: []corev1.EnvVar{{Name: "1e999999999"}}}}}})
 	if err := Proto(env, &corev1.Pod{}); err != nil {
@@ -180,7 +180,7 @@ func TestObject(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    any
-		want string // "": accepted
+		want string // part of the error; empty: accepted
 	}{
 		{"a valid node", node(func(*corev1.Node) {}), ""},
 		{"a capacity", node(func(n *corev1.Node) { n.Status.Capacity["cpu"] = far }), "status.capacity[cpu]: quantity"},
@@ -264,7 +264,7 @@ func TestTextShowsEveryCharacter(t *testing.T) {
 	}
 }
 
-// An accepted quantity is cheap: it has few digits, as written, added and compared.
+// An accepted quantity is cheap: it has few digits when it is written, added and compared.
 func FuzzQuantity(f *testing.F) {
 	for _, s := range append(bombs, "1", "100m", "1.5Gi", "-0.000000001e-9", "1e18", "8Ei", "0e0") {
 		f.Add(s)
@@ -289,7 +289,7 @@ func FuzzQuantity(f *testing.F) {
 	})
 }
 
-// Uids and digests are not checked as numbers; other texts that may be numbers are.
+// Uids and digests are not checked as numbers. Other texts that may be numbers are checked.
 func TestWhatIsWorthALook(t *testing.T) {
 	for text, want := range map[string]bool{
 		`"uid":"0f3e12b7-8c1d-8e44-9a2e-11e45d0c2e99"`: false, `"digest":"a12e34"`: false, `"x-1e99"`: false,
@@ -306,7 +306,7 @@ func TestWhatIsWorthALook(t *testing.T) {
 }
 
 // A quantity with a letter before its number or after its exponent is refused at once, however
-// large.
+// large it is.
 func FuzzAWordIsNoQuantity(f *testing.F) {
 	for _, s := range []string{"a", "k", "e", "E", "Ki", "n-", "x."} {
 		f.Add(s, "1e999999999", "")
@@ -324,8 +324,8 @@ func FuzzAWordIsNoQuantity(f *testing.F) {
 	})
 }
 
-// Accepted text can be decoded, and an accepted object can be encoded, decoded, compared and
-// accepted again.
+// Accepted text can be decoded. An accepted object can be encoded, decoded, compared and accepted
+// again.
 func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"spec":{"overhead":{"cpu":"1e9"},"containers":[{"env":[{"name":"a","value":"1e999999999"}],"resources":{"limits":{"cpu":"1\u0065-9"}}}]}}`))
 	for _, s := range bombs {
@@ -378,7 +378,7 @@ func FuzzProto(f *testing.F) {
 	})
 }
 
-// A damaged text is read to its end; otherwise the test hangs.
+// A damaged text is read to its end. Otherwise the test hangs.
 func TestDamagedTextEnds(t *testing.T) {
 	whole := `{"spec":{"overhead":{"cpu":"1e9"},"containers":[{"name":"a","env":[{"name":"a","value":"1\u0065-9"}],"ports":[{"containerPort":8e01}]}]}}`
 	for i := range whole {
@@ -388,7 +388,7 @@ func TestDamagedTextEnds(t *testing.T) {
 					if json.Unmarshal([]byte(text), into) == nil {
 						continue
 					}
-					_ = JSON([]byte(text), into) // the decoder refuses it
+					_ = JSON([]byte(text), into) // an error is the decoder's, not this package's
 				}
 			}
 		}

@@ -12,15 +12,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Limits of a request body's values, however few bytes it has: an empty object of two bytes becomes
-// a value of up to a thousand.
+// Limits of the values of a request body, whatever its size: an empty object of two bytes may
+// become a value of a thousand bytes.
 const (
 	MaxObjects = 16384 // objects and lists
 	MaxValues  = 65536 // objects, lists, names, and list entries
 )
 
-// A Count is how many objects and values a decoder makes of a text. It is counted in the bytes
-// before decoding and is never too small.
+// A Count is the number of objects and values that a decoder makes of a text. It is counted in the
+// bytes before decoding, and is never too small.
 type Count struct{ Objects, Values int }
 
 // Bounded returns an error if the count exceeds the limits.
@@ -33,7 +33,7 @@ func (c Count) Bounded() error {
 	return nil
 }
 
-// CountJSON counts JSON.
+// CountJSON counts the objects and values of JSON.
 func CountJSON(data []byte) (c Count) {
 	inString := false
 	for i := 0; i < len(data); i++ {
@@ -53,7 +53,7 @@ func CountJSON(data []byte) (c Count) {
 	return c
 }
 
-// CountProto counts Kubernetes' protobuf of a value of into's type.
+// CountProto counts the objects and values of Kubernetes' protobuf for a value of into's type.
 func CountProto(data []byte, into any) (c Count, err error) {
 	data, _ = bytes.CutPrefix(data, protoMagic)
 	p := protoWalk{fields: map[reflect.Type]map[protowire.Number]reflect.Type{}, count: &c}
@@ -66,13 +66,13 @@ func CountProto(data []byte, into any) (c Count, err error) {
 	return c, err
 }
 
-// errEncoding: marks cannot be counted in another encoding.
+// errEncoding is returned because CountYAML cannot count marks in another encoding.
 var errEncoding = errors.New("it is not UTF-8: save it as UTF-8")
 
-// CountYAML counts YAML by its marks, such as "-", ":" and ",": each value but the first has one
-// before it. Marks inside strings count too, which is safe. Marks in a block text (key: |) do not,
-// since files in a ConfigMap have many; but only if every line before is simple enough to be sure
-// that the block begins there.
+// CountYAML counts the objects and values of YAML by its marks, such as "-", ":" and ",": each
+// value except the first follows a mark. Marks inside strings count too, which is safe. Marks in a
+// block text (key: |) do not count, because files in a ConfigMap have many. That needs certainty
+// that the block begins there, so every line before must be simple.
 func CountYAML(data []byte) (c Count, err error) {
 	if !utf8.Valid(data) {
 		return c, errEncoding
@@ -108,7 +108,7 @@ func LimitYAML(text []byte) error {
 	return c.Bounded()
 }
 
-// marks counts the marks of a line. A block mapping has no mark of its own, only those of its keys.
+// marks counts the marks of a line. A block mapping has no mark except those of its keys.
 func (c *Count) marks(line []byte) {
 	for i, b := range line {
 		switch b {
@@ -126,7 +126,7 @@ func (c *Count) marks(line []byte) {
 	}
 }
 
-// afterBlock returns the text after a block whose parent is in that column.
+// afterBlock returns the text after a block whose parent is in the given column.
 func afterBlock(data []byte, column int) []byte {
 	indent, begun := column+1, false // the first line sets the indentation
 	for len(data) > 0 {
@@ -145,8 +145,8 @@ func afterBlock(data []byte, column int) []byte {
 }
 
 // lineOf parses a simple line of YAML: list dashes, a key, and a value that ends on this line or
-// begins a block. column is that of the key, or of the last dash. usual is false for other lines,
-// which may begin a quoted string or a list of several lines.
+// begins a block. column is the column of the key, or of the last dash. usual is false for other
+// lines, which may begin a quoted string or a list of several lines.
 func lineOf(line string) (column int, block, usual bool) {
 	value := strings.TrimLeft(line, " ")
 	if strings.Contains(line, "\t") {

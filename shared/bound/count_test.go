@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// nodes counts the values of a YAML tree, and those with children.
+// nodes counts the values of a YAML tree, and the values with children.
 func nodes(n *yamlnode.Node) (all, holders int) {
 	all = 1
 	if n.Kind != yamlnode.ScalarNode && n.Kind != yamlnode.AliasNode {
@@ -27,7 +27,7 @@ func nodes(n *yamlnode.Node) (all, holders int) {
 	return all, holders
 }
 
-// The count is never too small.
+// The count of YAML is never too small.
 func FuzzCountYAML(f *testing.F) {
 	for _, text := range []string{
 		"a: 1\nb: [1, 2]\n", "- - - a\n- b\n", "a: |\n  {[,:\n  x\nb: {c: d}\n", "- |\n [\n- {}\n",
@@ -54,7 +54,7 @@ func FuzzCountYAML(f *testing.F) {
 	})
 }
 
-// Nor is that of JSON.
+// The count of JSON is never too small.
 func FuzzCountJSON(f *testing.F) {
 	f.Add(`{"a":[{},"[{\"",[]],"b\\":{"c":1}}`)
 	f.Fuzz(func(t *testing.T, text string) {
@@ -115,7 +115,7 @@ func TestCountsAreBounded(t *testing.T) {
 	}
 }
 
-// Both kinds of raw JSON in protobuf are decoded later, so they count.
+// Both kinds of raw JSON in protobuf are decoded later, so their values count.
 func TestJSONInProtobufIsCounted(t *testing.T) {
 	many := []byte(`{"f:a":[` + strings.Repeat("{},", 20_000) + "{}]}")
 	fields := new(metav1.FieldsV1)

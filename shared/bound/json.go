@@ -13,7 +13,7 @@ import (
 
 // JSON checks that decoding JSON into a value of into's type has a bounded cost: nesting, numbers,
 // and quantities where the type has them. into may be nil for a type without quantities. Invalid
-// JSON is left to the decoder.
+// JSON passes; the decoder reports it.
 func JSON(data []byte, into any) error {
 	if err := nesting(data); err != nil {
 		return err
@@ -29,7 +29,7 @@ func JSON(data []byte, into any) error {
 	return nil
 }
 
-// nesting checks the depth without recursion.
+// nesting checks the depth of nesting without recursion.
 func nesting(data []byte) error {
 	depth, inString := 0, false
 	for i := 0; i < len(data); i++ {
@@ -51,8 +51,8 @@ func nesting(data []byte) error {
 }
 
 // suspicious reports whether a text may have a number that is too large, also after unescaping.
-// part excludes an exponent that is part of a word; nil: every exponent counts. A starting hub
-// scans every stored byte with it.
+// part reports whether an exponent is part of a word and does not count; nil: every exponent
+// counts. When the hub starts, it scans every stored byte.
 func suspicious(data []byte, part func(data []byte, letter int) bool) bool {
 	run := 0
 	for i, c := range data {
@@ -78,7 +78,7 @@ func suspicious(data []byte, part func(data []byte, letter int) bool) bool {
 	return false
 }
 
-// exponential reports whether the letter of an exponent is followed by two digits or more.
+// exponential reports whether two or more digits follow the letter of an exponent.
 func exponential(data []byte, letter int) bool {
 	at := letter + 1
 	for at < len(data) && (data[at] == '+' || data[at] == '-') {
@@ -91,7 +91,7 @@ func exponential(data []byte, letter int) bool {
 const (
 	plain = iota
 	digit
-	exponent // its letter
+	exponent // the letter of an exponent
 	escape
 )
 
@@ -104,9 +104,9 @@ var class = func() (of [256]uint8) {
 	return of
 }()
 
-// inWord reports whether a letter stands before the number of an exponent, or a letter or dash
-// after it: uids and digests have many, and no decoder reads them as numbers. The letter of an
-// escape sequence does not count.
+// inWord reports whether a letter is before the number of an exponent, or a letter or dash after
+// it. Uids and digests have many such exponents, and no decoder reads them as numbers. The letter
+// of an escape sequence does not count.
 func inWord(data []byte, exponent int) bool {
 	end := exponent + 1
 	for end < len(data) && (data[end] == '+' || data[end] == '-') {
@@ -139,8 +139,8 @@ func typeOf(into any) reflect.Type {
 	return t
 }
 
-// errNoJSON ends a walk through invalid or incomplete JSON, which the decoder will report.
-// Continuing could loop for ever.
+// errNoJSON ends a walk through invalid or incomplete JSON, which the decoder reports later.
+// Without it the walk could loop for ever.
 var errNoJSON = errors.New("no JSON")
 
 // A walk goes through a text and its target type together.
@@ -149,10 +149,10 @@ type walk struct {
 	shapes map[reflect.Type]*shape // cache of types
 }
 
-// A shape is what a walk needs of a type.
+// A shape is what a walk needs to know about a type.
 type shape struct {
-	opaque bool                    // it decodes itself and has no members
-	fields map[string]reflect.Type // of a struct, by folded names
+	opaque bool                    // the type decodes itself and has no members
+	fields map[string]reflect.Type // fields of a struct, by folded names
 }
 
 func (w *walk) shape(t reflect.Type) *shape {
@@ -171,7 +171,7 @@ func (w *walk) shape(t reflect.Type) *shape {
 	return s
 }
 
-// value checks one value. A type of nil has no quantities.
+// value checks one value. With a nil type it has no quantities.
 func (w *walk) value(t reflect.Type) error {
 	tok, err := w.json.Token()
 	if err != nil {
@@ -262,5 +262,5 @@ func fold(name string) string { return strings.ToUpper(strings.ToLower(name)) }
 
 var errDeep = fmt.Errorf("it is nested deeper than %d", Depth)
 
-// errAliases refuses YAML that is small only with its aliases.
+// errAliases refuses YAML that is small only because of its aliases.
 var errAliases = errors.New("its aliases expand beyond the limit: write the values out")

@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A FieldError names the field of an object that exceeds a limit; "": the object itself.
+// A FieldError names the field of an object that exceeds a limit; an empty name is the object
+// itself.
 type FieldError struct {
 	Field string
 	Err   error
@@ -33,7 +34,7 @@ func Object(o any) error {
 	return nil
 }
 
-// Field is Object with a *FieldError as its result.
+// Field is like Object, but returns a *FieldError.
 func Field(o any) *FieldError {
 	v := reflect.ValueOf(o)
 	for v.Kind() == reflect.Pointer && !v.IsNil() {
@@ -95,7 +96,7 @@ func check(v reflect.Value, depth int) *FieldError {
 func checkList(v reflect.Value, depth int) *FieldError {
 	e := v.Type().Elem()
 	if e.Kind() == reflect.Uint8 {
-		return nil // bytes may be anything; their number is bounded elsewhere
+		return nil // bytes may have any value; their number is limited elsewhere
 	}
 	limit := MaxList
 	if n, ok := counts[e]; ok {
@@ -183,7 +184,7 @@ func wrong(format string, args ...any) *FieldError {
 	return &FieldError{Err: fmt.Errorf(format, args...)}
 }
 
-// under prefixes the field of an error with a name.
+// under adds a name before the field of an error.
 func under(name string, err *FieldError) *FieldError {
 	sep := "."
 	if err.Field == "" || err.Field[0] == '[' {

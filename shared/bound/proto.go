@@ -13,7 +13,7 @@ import (
 // object.
 var protoMagic = []byte("k8s\x00")
 
-// Proto checks that decoding Kubernetes' protobuf into a value of into's type has a bounded cost;
+// Proto checks that decoding Kubernetes' protobuf into a value of into's type has a bounded cost,
 // see JSON.
 func Proto(data []byte, into any) error {
 	data, ok := bytes.CutPrefix(data, protoMagic)
@@ -30,7 +30,7 @@ func Proto(data []byte, into any) error {
 }
 
 // each calls fn for every length-delimited field of a message. It stops at malformed input, which
-// the decoder will report.
+// the decoder reports later.
 func each(data []byte, fn func(num protowire.Number, body []byte) error) error {
 	for len(data) > 0 {
 		num, kind, n := protowire.ConsumeTag(data)
@@ -55,15 +55,15 @@ func each(data []byte, fn func(num protowire.Number, body []byte) error) error {
 
 // A protoWalk goes through messages and their types together.
 type protoWalk struct {
-	fields map[reflect.Type]map[protowire.Number]reflect.Type // of each type by number
-	count  *Count                                             // of the visited values
+	fields map[reflect.Type]map[protowire.Number]reflect.Type // types of each type's fields, by field number
+	count  *Count                                             // counts the visited values
 }
 
 func (p protoWalk) message(data []byte, t reflect.Type) error {
 	for t != nil && (t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice) {
 		t = t.Elem()
 	}
-	if t == nil { // decoders skip it
+	if t == nil { // decoders skip an unknown field
 		return nil
 	}
 	p.count.Values++
@@ -78,7 +78,7 @@ func (p protoWalk) message(data []byte, t reflect.Type) error {
 			}
 			return nil
 		})
-	case t == fieldsV1 || t == rawExtension: // JSON in bytes, which is decoded too
+	case t == fieldsV1 || t == rawExtension: // JSON in bytes, which is decoded later
 		return each(data, func(_ protowire.Number, body []byte) error {
 			in := CountJSON(body)
 			p.count.Objects += in.Objects

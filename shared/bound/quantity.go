@@ -12,7 +12,7 @@ import (
 // Digits bounds a quantity: 0, or between 1e-18 and 1e18.
 const Digits = 18
 
-// most is the largest quantity. An unscaled value or a scale beyond it is refused.
+// most is the largest quantity. A larger unscaled value or scale is refused.
 var most = new(big.Int).Exp(big.NewInt(10), big.NewInt(Digits), nil)
 
 const written = 2 * Digits
@@ -30,7 +30,7 @@ func ParseQuantity(s string) (resource.Quantity, error) {
 }
 
 // QuantityText checks that a text can be parsed as a quantity in bounded time. Text that is not a
-// quantity passes; the parser refuses it. Surrounding blanks are ignored, as in JSON.
+// quantity passes, because the parser refuses it. Surrounding blanks are ignored, as in JSON.
 func QuantityText(s string) error {
 	s = strings.TrimSpace(s)
 	if len(s) > MaxNumber {
@@ -42,7 +42,7 @@ func QuantityText(s string) error {
 	}
 	exponent := strings.TrimLeft(strings.TrimLeft(s[at+1:], "+-"), "0")
 	if strings.Trim(exponent, "0123456789") != "" {
-		return nil // no exponent: a suffix such as Ei, or not a quantity
+		return nil // without an exponent: a suffix such as Ei, or not a quantity
 	}
 	if n, _ := strconv.Atoi(exponent); len(exponent) > 2 || n > written {
 		return beyond(s)
@@ -51,9 +51,9 @@ func QuantityText(s string) error {
 }
 
 // Quantity checks that a quantity is 0 or between 1e-18 and 1e18, in a form that is cheap to
-// compare, add and encode. It looks at the form only, since any arithmetic could be expensive.
+// compare, add and encode. It checks only the form, because any arithmetic could be expensive.
 func Quantity(q resource.Quantity) error {
-	d := q.AsDec() // of a copy; unscaled * 10^-scale
+	d := q.AsDec() // a copy: unscaled * 10^-scale
 	scale, unscaled := int64(d.Scale()), d.UnscaledBig()
 	if scale < -written || scale > written || unscaled.BitLen() > 256 {
 		return beyond("with " + fmt.Sprint(-scale) + " decimal places")

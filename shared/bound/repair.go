@@ -8,11 +8,12 @@ import (
 	"slices"
 )
 
-// A Repairer repairs many texts and caches their types. It is for one goroutine.
+// A Repairer repairs many texts and caches their types. One goroutine uses it.
 type Repairer struct{ walk walk }
 
-// Repair replaces each quantity beyond the limits in stored JSON by 0 and returns their places, if
-// any. An older version may have stored one, and the rest of the object must not be lost for it.
+// Repair replaces each quantity beyond the limits in stored JSON by 0, and returns the paths of the
+// replaced quantities. An older version may have stored such a quantity, and the rest of the object
+// must stay readable.
 func (k *Repairer) Repair(data []byte, into any) (mended []byte, places []string) {
 	if !suspicious(data, inWord) {
 		return data, nil
@@ -21,7 +22,7 @@ func (k *Repairer) Repair(data []byte, into any) (mended []byte, places []string
 	d.UseNumber()
 	var tree any
 	if d.Decode(&tree) != nil {
-		return data, nil // the decoder will report it
+		return data, nil // the decoder reports it later
 	}
 	m := repairer{walk: &k.walk}
 	tree = m.value(tree, typeOf(into), "")
@@ -31,7 +32,7 @@ func (k *Repairer) Repair(data []byte, into any) (mended []byte, places []string
 	slices.Sort(m.places)
 	mended, err := json.Marshal(tree)
 	if err != nil {
-		return data, nil // it was valid JSON before
+		return data, nil // cannot fail: it was valid JSON
 	}
 	return mended, m.places
 }

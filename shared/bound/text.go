@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// hidden reports whether a character is invisible or changes how others look: control characters
-// except line feed and tab, text directions, zero widths.
+// hidden reports whether a character is invisible or changes how other characters look: control
+// characters except line feed and tab, text directions, zero widths.
 func hidden(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }
@@ -17,7 +17,7 @@ func hidden(r rune) bool {
 // Hidden reports whether a text has hidden characters or invalid UTF-8.
 func Hidden(s string) bool { return strings.ContainsFunc(s, hidden) || !utf8.ValidString(s) }
 
-// Text returns a text of at most that many bytes, with hidden characters written as numbers.
+// Text returns a text of at most `most` bytes, with hidden characters written as numbers.
 func Text(s string, most int) string {
 	if !Hidden(s) && len(s) <= most {
 		return s

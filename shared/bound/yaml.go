@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// YAML checks that decoding YAML (or JSON) into a value of into's type has a bounded cost; see
-// JSON. Aliases count as their targets.
+// YAML checks that decoding YAML (or JSON) into a value of into's type has a bounded cost, see
+// JSON. An alias counts as its target.
 func YAML(data []byte, into any) error {
 	if t := bytes.TrimLeft(data, " \t\r\n"); len(t) > 0 && t[0] == '{' && json.Valid(data) {
 		return JSON(data, into)
@@ -19,18 +19,19 @@ func YAML(data []byte, into any) error {
 	}
 	text, err := yaml.YAMLToJSON(data)
 	if err != nil {
-		return nil // the decoder will report it
+		return nil // the decoder reports it later
 	}
 	return JSON(text, into)
 }
 
-// Document is YAML for any type. It needs no second YAML decoder, for which a device has no room.
+// Document checks YAML for any type. It needs no second YAML decoder, for which a device has no
+// space.
 func Document(data []byte) error {
 	aliases := bytes.IndexByte(data, '&') >= 0 && bytes.IndexByte(data, '*') >= 0
 	if aliases || bytes.Count(data, []byte{'['})+bytes.Count(data, []byte{'{'}) > Depth {
 		var doc yamlnode.Node
 		if yamlnode.Unmarshal(data, &doc) != nil {
-			return nil // the decoder will report it
+			return nil // the decoder reports it later
 		}
 		if aliases && expanded(&doc, map[*yamlnode.Node]int{}) > MaxExpanded {
 			return errAliases
@@ -42,7 +43,7 @@ func Document(data []byte) error {
 	return nil
 }
 
-// expanded returns the size of a node with its aliases expanded; MaxExpanded+1 if it is larger.
+// expanded returns the size of a node with its aliases expanded, or MaxExpanded+1 if it is larger.
 func expanded(n *yamlnode.Node, known map[*yamlnode.Node]int) int {
 	if n == nil {
 		return 0
@@ -62,7 +63,7 @@ func expanded(n *yamlnode.Node, known map[*yamlnode.Node]int) int {
 	return size
 }
 
-// deep reports whether a node without cycles is nested deeper than most.
+// deep reports whether a node without cycles has more than `most` levels.
 func deep(n *yamlnode.Node, most int) bool {
 	if n == nil || most < 0 {
 		return n != nil

@@ -1,10 +1,10 @@
-// Package commands has what the command lines of both programs share.
+// Package commands has the code that the command lines of both programs share.
 package commands
 
 import "github.com/spf13/cobra"
 
-// Strict makes Cobra's own commands refuse unknown arguments, as only does for commands with
-// subcommands. By default they would print their help as if it had been requested.
+// Strict makes Cobra's own commands refuse unknown arguments by the rule only, like other commands
+// with subcommands. By default they would print their help as if it had been requested.
 func Strict(root *cobra.Command, only cobra.PositionalArgs) {
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()

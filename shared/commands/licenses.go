@@ -9,7 +9,7 @@ import (
 )
 
 // Licenses returns the command that prints the licences of the linked modules. The notices are
-// gzip; package noticestest writes them.
+// compressed with gzip; package noticestest writes them.
 func Licenses(notices []byte, args cobra.PositionalArgs) *cobra.Command {
 	return &cobra.Command{
 		Use:   "licenses",

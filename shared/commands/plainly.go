@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Plainly says what to write instead of an invalid flag value.
+// Plainly returns an error that says what to write instead of an invalid flag value.
 func Plainly(err error) error {
 	wrong := &pflag.InvalidValueError{}
 	if !errors.As(err, &wrong) {

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Dir makes the names in a directory durable: created, renamed and removed files.
+// Dir makes the changes of names in a directory durable: created, renamed and removed files.
 func Dir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package line distinguishes a slow connection from a dead one.
 //
-// A Conn wraps a TCP connection, below TLS. It counts bytes: a write continues while the peer
-// accepts data, a read while data arrives. What the kernel has accepted says little, since at 20
+// A Conn wraps a TCP connection, below TLS, and counts bytes: a write continues while the peer
+// accepts data, a read while data arrives. That the kernel has accepted bytes proves little: at 20
 // kbit/s its queue is full for seconds while the peer acknowledges. So on Linux the Conn reads the
 // queue's length (SIOCOUTQ: unacknowledged bytes); elsewhere written bytes count. It knows no
 // protocol: callers limit a whole packet by a deadline, as on any connection. An idle Conn has no
@@ -18,19 +18,20 @@ import (
 	"time"
 )
 
-// Pace is the rate, in bytes per second, of the slowest accepted connection. Callers bound whole
-// packets by it, since a peer could otherwise keep a connection with one byte now and then.
+// Pace is the rate, in bytes per second, of the slowest accepted connection. Callers limit the time
+// of a whole packet by it, because a peer could otherwise keep a connection open with one byte at a
+// time.
 const Pace = 1 << 10
 
-// Takes returns the time for that many bytes at Pace.
+// Takes returns the time that a number of bytes needs at Pace.
 func Takes(bytes int) time.Duration { return time.Duration(bytes) * time.Second / Pace }
 
-// A Conn is a connection whose writes and reads fail when no data moves. Make it with New.
+// A Conn is a connection whose writes and reads fail if no data moves. New creates it.
 type Conn struct {
 	net.Conn
-	patience time.Duration // of a write without progress
+	patience time.Duration // longest time of a write without progress
 	received atomic.Int64  // nanoseconds in which data arrived
-	straight bool          // used by the reader only
+	straight bool          // only the reader uses it
 
 	mu          sync.Mutex
 	silence     func() time.Duration
@@ -41,32 +42,32 @@ type Conn struct {
 // deadline and the next check.
 type half struct {
 	busy        bool
-	look, until time.Time // zero: none
+	look, until time.Time // next check and caller's deadline; zero: none
 }
 
-// New wraps a connection. A write fails with os.ErrDeadlineExceeded if neither it nor earlier data
-// makes progress for patience.
+// New wraps a connection. A write fails with os.ErrDeadlineExceeded if the peer acknowledges no
+// data, of this or an earlier write, for patience.
 func New(c net.Conn, patience time.Duration) *Conn { return &Conn{Conn: c, patience: patience} }
 
 // Listen limits reads too: a read fails with os.ErrDeadlineExceeded if no data arrives for
-// silence(), which is called before each read and again when that time has passed. Before Listen,
-// only the deadline that is set limits reads.
+// silence(), which is called before each read and again when that time has passed. Without Listen
+// only the deadline limits reads.
 func (c *Conn) Listen(silence func() time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.silence = silence
 }
 
-// Received returns the total time in which data arrived: the time that reads have waited, but at
-// most that of the data at Pace.
+// Received returns the total time in which data arrived. A read counts with the time that it
+// waited, but at most with the time that its data takes at Pace.
 func (c *Conn) Received() time.Duration { return time.Duration(c.received.Load()) }
 
-// looks is how often a waiting write checks the queue within its patience.
+// looks is the number of checks of the queue within the patience of a waiting write.
 const looks = 8
 
 // Write writes all of p or fails.
 func (c *Conn) Write(p []byte) (done int, err error) {
-	defer c.end(&c.write, c.Conn.SetWriteDeadline) // a deadline left behind would wake the process
+	defer c.end(&c.write, c.Conn.SetWriteDeadline) // a deadline that stays set would wake the process
 	now := time.Now()
 	moved, before := now, -1
 	for {
@@ -93,7 +94,7 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 	}
 }
 
-// Straight passes reads through unchanged, for a reader that detects silence itself. Only the
+// Straight passes reads through without a limit, for a reader that detects silence itself. Only the
 // reader calls it.
 func (c *Conn) Straight(on bool) { c.straight = on }
 
@@ -114,7 +115,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	if silence == nil {
 		return c.Conn.Read(p)
 	}
-	defer c.end(&c.read, func(time.Time) error { return nil }) // the next read sets it
+	defer c.end(&c.read, func(time.Time) error { return nil }) // the next read sets a new deadline
 	for {
 		if err := c.begin(&c.read, began.Add(silence()), c.Conn.SetReadDeadline); err != nil {
 			return 0, err
@@ -156,7 +157,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.write.until = t; !c.write.busy {
-		return nil // the next write sets it
+		return nil // the next write sets the deadline
 	}
 	return c.Conn.SetWriteDeadline(earlier(c.write.look, t))
 }
@@ -166,12 +167,12 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.read.until = t; c.silence != nil && !c.read.busy {
-		return nil // the next read sets it
+		return nil // the next read sets the deadline
 	}
 	return c.Conn.SetReadDeadline(earlier(c.read.look, t))
 }
 
-// SetDeadline sets both.
+// SetDeadline sets both deadlines.
 func (c *Conn) SetDeadline(t time.Time) error {
 	if err := c.SetReadDeadline(t); err != nil {
 		return err

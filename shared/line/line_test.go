@@ -19,7 +19,8 @@ import (
 
 const slow = 20_000 / 8 // bytes per second of a 20 kbit/s line
 
-// ends returns the two ends of a slow connection; data written to the first waits in a small queue.
+// ends returns the two ends of a slow connection. Data written to the first end waits in a small
+// queue.
 func ends(t *testing.T, rate int64) (near, far net.Conn, l *linetest.Line) {
 	t.Helper()
 	there := linetest.Listen(t)
@@ -36,8 +37,8 @@ func ends(t *testing.T, rate int64) (near, far net.Conn, l *linetest.Line) {
 	return near, far, l
 }
 
-// The kernel reports room when a third of its queue is free, which takes longer than the patience,
-// while the peer acknowledges.
+// The kernel reports space only when a third of its queue is free. That takes longer than the
+// patience, while the peer acknowledges data.
 func TestAWriteOverASlowLineLivesAsLongAsSomethingMoves(t *testing.T) {
 	t.Parallel()
 	near, far, _ := ends(t, 4*slow)
@@ -89,7 +90,7 @@ func TestAWriteWhoseLineDiesOnTheWayEnds(t *testing.T) {
 	}
 }
 
-// A peer that acknowledges a byte now and then fails at the deadline of the whole packet.
+// A write to a peer that acknowledges one byte at a time fails at the deadline of the whole packet.
 func TestADeadlineOfThoseAboveHoldsHoweverMuchMoves(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -155,7 +156,7 @@ func TestAReadLivesAsLongAsSomethingComes(t *testing.T) {
 			t.Errorf("something was coming for %s", got)
 		}
 		began = time.Now()
-		time.AfterFunc(2*time.Second, func() { silence.Store(int64(5 * time.Second)) }) // the line is slower than assumed
+		time.AfterFunc(2*time.Second, func() { silence.Store(int64(5 * time.Second)) }) // the line turns out to be slower
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 5*time.Second {
 			t.Errorf("after %s of silence: %v", time.Since(began), err)
 		}
@@ -171,7 +172,7 @@ func TestAReadLivesAsLongAsSomethingComes(t *testing.T) {
 			}
 			_ = conn.SetReadDeadline(time.Time{})
 		}
-		began = time.Now() // removing a deadline does not remove the limit of silence
+		began = time.Now() // without the deadline the limit of silence still applies
 		time.AfterFunc(time.Second, func() { _ = conn.SetReadDeadline(time.Time{}) })
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 5*time.Second {
 			t.Errorf("after %s of silence: %v", time.Since(began), err)
@@ -179,7 +180,7 @@ func TestAReadLivesAsLongAsSomethingComes(t *testing.T) {
 	})
 }
 
-// A noted connection accepts everything and records its write deadlines.
+// A noted connection accepts all data and records its write deadlines.
 type noted struct {
 	net.Conn
 	set      int
@@ -192,7 +193,7 @@ func (n *noted) SetWriteDeadline(until time.Time) error {
 	return nil
 }
 
-// A deadline left behind wakes the process when it passes, for each answer to a device, which costs
+// A deadline that stays set wakes the process when it passes. For an answer to a device, that costs
 // more than the answer.
 func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
 	n := &noted{}
@@ -206,7 +207,7 @@ func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
 	}
 }
 
-// A full connection has no room in its queue until the queue is empty.
+// A full connection has no space in its queue until the queue is empty.
 type full struct {
 	*net.TCPConn
 	until atomic.Pointer[time.Time]
@@ -222,7 +223,7 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// The queue has no room for many times the patience, while earlier data is acknowledged.
+// The queue has no space for many times the patience, while the peer acknowledges earlier data.
 func TestAnAcknowledgementIsProgressWhereThereIsNoRoom(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the queue's length is unknown here")

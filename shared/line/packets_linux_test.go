@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/line/linetest"
 )
 
-// One end suffices: both ends' packets are small, whichever end limits them.
+// Both ends' packets are small, whichever end limits them.
 func TestPacketsAreSmallBothWays(t *testing.T) {
 	plain := &net.ListenConfig{}
 	for _, each := range []struct {
@@ -25,7 +25,7 @@ func TestPacketsAreSmallBothWays(t *testing.T) {
 			t.Run(each.name+" "+at, func(t *testing.T) {
 				l, err := each.listen.Listen(context.Background(), "tcp", at)
 				if err != nil {
-					t.Skip(err) // without IPv6
+					t.Skip(err) // the machine has no IPv6
 				}
 				defer l.Close()
 				ours, err := each.dial.DialContext(t.Context(), "tcp", l.Addr().String())

@@ -9,7 +9,7 @@ func TestAPauseGrowsAndIsNeverLongerThanALineMayComeBackFor(t *testing.T) {
 	for _, c := range []struct {
 		try           int
 		most          time.Duration
-		shortest, top time.Duration // the bound is not reached
+		shortest, top time.Duration // the longest pause stays below top
 	}{
 		{-1, time.Hour, 0, 200 * time.Millisecond},
 		{0, time.Hour, 0, 200 * time.Millisecond},
@@ -34,7 +34,7 @@ func TestAPauseGrowsAndIsNeverLongerThanALineMayComeBackFor(t *testing.T) {
 	}
 }
 
-// A link that alternates between five seconds up and down is found in every period.
+// A link that is alternately up and down for five seconds is found in every period.
 func TestALineThatComesAndGoesIsFoundEachTime(t *testing.T) {
 	const up = MaxPause
 	for range 100 {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queued returns the number of unacknowledged bytes; -1: unknown.
+// queued returns the number of unacknowledged bytes, or -1 if it is unknown.
 func (c *Conn) queued() int {
 	n := -1
 	if s, ok := c.Conn.(syscall.Conn); ok {

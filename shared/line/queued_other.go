@@ -2,5 +2,5 @@
 
 package line
 
-// queued is unknown here: written bytes count.
+// queued returns -1, unknown: on this system written bytes count.
 func (c *Conn) queued() int { return -1 }

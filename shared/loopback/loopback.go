@@ -1,5 +1,5 @@
 // Package loopback gives tests and measuring tools free ports on this machine for the programs that
-// they start. It is not part of those programs.
+// they start. Those programs do not use it.
 package loopback
 
 import (
@@ -19,11 +19,11 @@ const first, count = 20_000, 12_000
 var (
 	mu   sync.Mutex
 	next = os.Getpid() % count
-	kept []net.Listener // each reserves a port until this process ends
+	kept []net.Listener // each listener reserves a port until this process ends
 )
 
-// Address returns 127.0.0.1 with a free port that no other caller, in any process, gets while this
-// process runs. So parallel tests do not collide, and a restarted program finds its port free.
+// Address returns 127.0.0.1 with a free port. No other caller, in any process, gets the port while
+// this process runs. So parallel tests do not collide, and a restarted program finds its port free.
 func Address() (string, error) {
 	mu.Lock()
 	defer mu.Unlock()

@@ -23,13 +23,13 @@ func addresses(t *testing.T, n int) []string {
 	return all
 }
 
-// Processes that start at the same port at the same time get different ports.
+// Processes that start their search at the same port at the same time get different ports.
 func TestNoTwoProcessesGetOneAddress(t *testing.T) {
 	const each = 50
 	if from := os.Getenv("LOOPBACK_FROM"); from != "" {
 		next, _ = strconv.Atoi(from)
 		os.Stdout.WriteString("got " + strings.Join(addresses(t, each), " ") + "\n")
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until the other processes have theirs
+		_, _ = os.Stdin.Read(make([]byte, 1)) // wait until the other processes have their ports
 		return
 	}
 	from := next
@@ -83,7 +83,7 @@ func TestAnAddressIsFreeAndNotOneThatSomebodyElseHas(t *testing.T) {
 	mu.Unlock()
 	other, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+next)))
 	if err != nil {
-		t.Skip(err) // another process uses it
+		t.Skip(err) // another process uses the port
 	}
 	defer other.Close()
 	b := addresses(t, 1)[0]

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// A device node cannot be opened through a hostPath: allowing the path would only lead to EPERM.
+// A device node cannot be opened through a hostPath. Allowing the path would only lead to EPERM.
 func TestAHostPathOfADeviceNamesTheResourceToAskFor(t *testing.T) {
 	for path, resource := range map[string]string{
 		"/dev/ttyUSB0": "serial", "/dev/ttyACM1": "serial", "/dev/ttyAMA0": "serial", "/dev/serial0": "serial", "/dev/ttyS0": "serial",

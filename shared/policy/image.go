@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// JudgesImages reports whether the document restricts images. Then an image must be requested by
-// its Canonical name: engines also accept ids and short names, which no rule has checked.
+// JudgesImages reports whether the document restricts images. If it does, request an image by its
+// Canonical name: engines also accept ids and short names, which no rule has checked.
 func (d Document) JudgesImages() bool {
 	return len(d.Registries) > 0 || d.RequireDigest || len(d.Signatures) > 0
 }
@@ -47,8 +47,8 @@ func (v *verdict) image(image string, p *field.Path) {
 	}
 }
 
-// Signers returns the keys one of which must have signed an image; nil if it needs no signature.
-// False: no rule names the image, so it may not run.
+// Signers returns the keys of which one must have signed an image, or nil if the image needs no
+// signature. It returns false if no rule covers the image, so that the image may not run.
 func (d Document) Signers(image string) ([]Key, bool) {
 	if len(d.Signatures) == 0 {
 		return nil, true
@@ -76,13 +76,13 @@ func placeOf(ref reference.Named) string {
 	return host + "/" + reference.Path(ref)
 }
 
-// within reports whether an image is in one of the registries or repositories, by whole path
-// elements.
+// within reports whether an image is in one of the registries or repositories, compared by whole
+// path elements.
 func within(name string, places []string) bool {
 	return slices.ContainsFunc(places, func(p string) bool { return name == p || strings.HasPrefix(name, p+"/") })
 }
 
-// validPlace checks a registry, or a repository in one.
+// validPlace checks a registry, or a repository in a registry.
 func validPlace(place string) error {
 	ref, err := reference.ParseNormalizedNamed(place + "/x")
 	host, _, _ := strings.Cut(place, "/")

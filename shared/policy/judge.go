@@ -11,14 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// A Refusal is one part of a pod that is not allowed.
+// A Refusal is one part of a pod that the document does not allow.
 type Refusal struct {
 	Field *field.Path
 	Why   string
-	Allow string // the line of the document that would allow it; empty: no line does
+	Allow string // the line of the document that would allow it; empty if no line does
 }
 
-// Judge returns what the document does not allow in a pod. p is the path of the spec in its object.
+// Judge returns the parts of a pod that the document does not allow. p is the path of the spec in
+// its object.
 func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 	v := verdict{Document: d, hostNetwork: spec.HostNetwork}
 	if spec.HostNetwork && !d.HostNetwork {
@@ -50,7 +51,7 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 		at := p.Child("securityContext")
 		v.profiles(c.SeccompProfile, c.AppArmorProfile, at)
 		for i, s := range c.Sysctls {
-			// As in Kubernetes: such a sysctl would be the device's.
+			// As in Kubernetes, such a sysctl would change the device's own network.
 			if name := strings.ReplaceAll(s.Name, "/", "."); spec.HostNetwork && strings.HasPrefix(name, "net.") {
 				v.no(at.Child("sysctls").Index(i).Child("name"), "",
 					"%s may not be set where hostNetwork is true: it would be the device's", s.Name)
@@ -73,15 +74,15 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 	return v.refusals
 }
 
-// deviceNodes maps the prefixes of device paths to the resources that pods can request. The number
-// of a bus follows.
+// deviceNodes maps the prefixes of device paths to the resources that pods can request. For a bus,
+// its number follows.
 var deviceNodes = []struct{ path, resource string }{
 	{"ttyUSB", "serial"}, {"ttyACM", "serial"}, {"ttyAMA", "serial"}, {"ttyS", "serial"}, {"serial", "serial"},
 	{"gpiochip", "gpiochip"},
 	{"i2c-", "i2c-"}, {"spidev", "spi"}, {"video", "video"}, {"v4l/", "video"}, {"dri/", "render"},
 }
 
-// resourceAt returns the resource of the device at a path; "" if there is none.
+// resourceAt returns the resource of the device at a path, or "".
 func resourceAt(name string) string {
 	name, isDev := strings.CutPrefix(path.Clean(name), "/dev/")
 	for _, d := range deviceNodes {
@@ -97,7 +98,7 @@ func resourceAt(name string) string {
 	return ""
 }
 
-// privileged reports whether a container of a pod is privileged, and so opens any device.
+// privileged reports whether a container of a pod is privileged, and so can open any device.
 func privileged(spec *corev1.PodSpec) bool {
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		if c.SecurityContext != nil && is(c.SecurityContext.Privileged) {
@@ -110,7 +111,7 @@ func privileged(spec *corev1.PodSpec) bool {
 // A verdict collects refusals.
 type verdict struct {
 	Document
-	hostNetwork bool // the pod has the device's network: its host ports restrict nothing
+	hostNetwork bool // the pod uses the device's network, so hostPort rules do not restrict it
 	refusals    []Refusal
 }
 
@@ -154,8 +155,8 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 }
 
 // asks checks the hosts that probes and hooks connect to. The agent connects from the device's
-// network and the answer appears in events, so only the pod itself is allowed, not for example the
-// device.
+// network and the response appears in events. So only the pod itself is allowed, and not, for
+// example, the device.
 func (v *verdict) asks(c *corev1.Container, p *field.Path) {
 	host := func(p *field.Path, h *corev1.HTTPGetAction, t *corev1.TCPSocketAction) {
 		if h != nil && h.Host != "" && !v.HostNetwork {
@@ -186,8 +187,8 @@ func (v *verdict) asks(c *corev1.Container, p *field.Path) {
 	}
 }
 
-// profiles allows the engine's default profiles and those in the directories of the device's owner,
-// so that a pod is never less confined than the owner has configured.
+// profiles allows the engine's default profiles and the profiles of the device's owner, so that a
+// pod is at least as confined as the owner has configured.
 func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, p *field.Path) {
 	switch at := p.Child("seccompProfile"); {
 	case c == nil || c.Type == corev1.SeccompProfileTypeRuntimeDefault:

@@ -15,7 +15,7 @@ import (
 
 // A Key is a public key that verifies image signatures.
 type Key struct {
-	ID     string // SHA-256 of its SubjectPublicKeyInfo, in hex
+	ID     string // SHA-256 of the key's SubjectPublicKeyInfo, in hex
 	public any
 }
 
@@ -66,8 +66,8 @@ func ParseKeys(text string) (keys []Key, err error) {
 	return keys, nil
 }
 
-// Signed reports whether the key has signed a message: its SHA-256 with ECDSA, the message itself
-// with Ed25519.
+// Signed reports whether the key has signed a message: the message's SHA-256 with ECDSA, the
+// message itself with Ed25519.
 func (k Key) Signed(message, signature []byte) bool {
 	switch public := k.public.(type) {
 	case *ecdsa.PublicKey:

@@ -6,9 +6,9 @@ import (
 	"unicode"
 )
 
-// MountPath returns why a volume cannot be mounted at a place in a container, or "". In addition to
-// Kubernetes it refuses characters that engines parse as the end of a path, such as commas in
-// Podman, and the container's root.
+// MountPath returns why a volume cannot be mounted at a path in a container, or "". In addition to
+// Kubernetes it refuses the container's root, and characters that engines parse as the end of a
+// path, such as commas in Podman.
 func MountPath(name string) string {
 	switch clean := path.Clean(name); {
 	case strings.Contains(name, ":"):
@@ -26,7 +26,7 @@ func MountPath(name string) string {
 }
 
 // WorkingDir returns why a directory cannot be a container's working directory, or "". With
-// /proc/self/fd, older runtimes let a container escape (CVE-2024-21626).
+// /proc/self/fd as the directory, older runtimes let a container escape (CVE-2024-21626).
 func WorkingDir(name string) string {
 	if inProc(path.Clean("/" + name)) {
 		return "must not be /proc or below it"

@@ -1,10 +1,10 @@
 // Package policy decides which pods may run, by a document that an administrator gives to the hub
 // and an owner to the device.
 //
-// The hub applies it before it stores a workload (package admission), and the device before it runs
-// a pod (package plan), so that both understand every field alike. Both documents count: the hub
-// cannot widen the device's. The package is pure: it reads no files, pulls no images, and knows
-// neither namespaces nor users. What no device supports is refused elsewhere.
+// The hub applies its document before it stores a workload (package admission), and the device
+// before it runs a pod (package plan), so both interpret every field in the same way. A pod must
+// satisfy both documents: the hub cannot extend the device's. The package reads no files, pulls no
+// images, and does not know namespaces or users. Other packages refuse what no device supports.
 package policy
 
 import (
@@ -32,41 +32,42 @@ const (
 	DefaultPidsLimit = 1024
 	Unlimited        = -1
 
-	leastPids = 32      // an engine needs more to start a shell
+	leastPids = 32      // an engine needs this many to start a shell
 	mostPids  = 1 << 22 // the kernel's limit
 )
 
-// A Document says what pods may use. Its zero value and Default allow nothing outside of a
-// container except host ports; the zero value also allows no host paths and no persistent volumes.
+// A Document says what pods may use. Default and the zero value allow only what stays inside the
+// container, and host ports. Default also allows persistent volumes and host paths below
+// VolumesRoot.
 type Document struct {
 	Privileged    bool     `yaml:"privileged"`         // privileged containers, which include every capability and sysctl
 	HostNetwork   bool     `yaml:"hostNetwork"`        // pods on the device's own network
 	HostPID       bool     `yaml:"hostPID"`            // pods in the device's process namespace
-	HostPaths     []string `yaml:"hostPaths"`          // prefixes, by whole path elements
-	HostPorts     []string `yaml:"hostPorts"`          // of the device: 8080, or 8000-8100; nil: every port
-	Capabilities  []string `yaml:"capabilities"`       // in addition to the engine's default set; ALL for every one
+	HostPaths     []string `yaml:"hostPaths"`          // prefixes of paths, compared by whole path elements
+	HostPorts     []string `yaml:"hostPorts"`          // ports of the device, such as 8080 or 8000-8100; nil: every port
+	Capabilities  []string `yaml:"capabilities"`       // capabilities in addition to the engine's default set; ALL: all
 	NewPrivileges bool     `yaml:"allowNewPrivileges"` // set-user-ID programs may gain privileges
-	UnsafeSysctls []string `yaml:"unsafeSysctls"`      // in addition to the safe ones; a trailing * is a wildcard
+	UnsafeSysctls []string `yaml:"unsafeSysctls"`      // sysctls in addition to the safe ones; a trailing * is a wildcard
 
 	// registries of images, or repositories in them; empty: any
 	Registries    []string    `yaml:"registries"`
-	RequireDigest bool        `yaml:"requireDigest"` // images by digest only
-	Signatures    []Signature `yaml:"signatures"`    // required signatures; empty: none
+	RequireDigest bool        `yaml:"requireDigest"` // images must be named by digest
+	Signatures    []Signature `yaml:"signatures"`    // rules for signatures; empty: none
 
 	LocalVolumes bool `yaml:"localVolumes"` // pods may use persistent volumes on the device
 
 	PodPidsLimit int64 `yaml:"podPidsLimit"` // processes and threads of a container; 0: DefaultPidsLimit, -1: unlimited
 }
 
-// A Signature is a rule about signatures. The first rule that names an image counts; an image
+// A Signature is a rule for signatures. The first rule that covers an image applies; an image
 // without a rule may not run.
 type Signature struct {
 	Images   []string `yaml:"images"`   // registries, or repositories in them; empty: every image
-	Keys     []string `yaml:"keys"`     // public keys in PEM; one of them must have signed
+	Keys     []string `yaml:"keys"`     // public keys in PEM, of which one must have signed
 	Unsigned bool     `yaml:"unsigned"` // no signature is needed
 }
 
-// Default is the policy without a document.
+// Default returns the policy that applies without a document.
 func Default() Document {
 	return Document{HostPaths: []string{VolumesRoot}, LocalVolumes: true, PodPidsLimit: DefaultPidsLimit}
 }
@@ -75,7 +76,7 @@ const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, hostPorts, capab
 	"unsafeSysctls, " +
 	"registries, requireDigest, signatures, localVolumes, podPidsLimit"
 
-// Parse parses a document: YAML, strict, so that a typing mistake allows nothing.
+// Parse parses a document in YAML. It is strict, so that a typing mistake allows nothing.
 func Parse(body []byte) (Document, error) {
 	if err := bound.Document(body); err != nil {
 		return Document{}, fmt.Errorf("parse the policy: %w", err)
@@ -103,7 +104,7 @@ var (
 // ValidCapability reports whether a name without prefix has the form of a capability.
 func ValidCapability(name string) bool { return capabilityForm.MatchString(name) }
 
-// ValidPath reports whether a path can stand for everything below it: it is absolute and clean.
+// ValidPath reports whether a path can stand for the files below it: it must be absolute and clean.
 func ValidPath(p string) bool { return path.IsAbs(p) && path.Clean(p) == p }
 
 // Validate returns every invalid value, each with what to write instead.
@@ -155,7 +156,7 @@ func (d Document) Validate() error {
 	return errors.Join(wrong...)
 }
 
-// PidsLimit returns the number of processes and threads of a container, or Unlimited.
+// PidsLimit returns the highest number of processes and threads of a container, or Unlimited.
 func (d Document) PidsLimit() int64 {
 	if d.PodPidsLimit == 0 {
 		return DefaultPidsLimit
@@ -193,7 +194,8 @@ func portRange(text string) (first, last int32, ok bool) {
 	return int32(a), int32(b), errA == nil && errB == nil && 0 < a && a <= b
 }
 
-// defaultCapabilities are those that an engine gives every container: a pod may always add them.
+// defaultCapabilities are the capabilities that an engine gives every container. A pod may always
+// add them.
 var defaultCapabilities = []string{
 	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD",
 	"NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
@@ -213,7 +215,8 @@ func (d Document) AllowsCapability(name string) bool {
 	})
 }
 
-// safeSysctls are those that Kubernetes calls safe: they affect only the pod's own namespaces.
+// safeSysctls are the sysctls that Kubernetes calls safe: they affect only the pod's own
+// namespaces.
 var safeSysctls = []string{
 	"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports",
 	"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",

@@ -27,14 +27,14 @@ func TestWhatMayRun(t *testing.T) {
 	}
 }
 
-// Every kind of container is judged alike.
+// The same rules apply to every kind of container.
 func TestEveryContainerOfAPodIsJudged(t *testing.T) {
 	for _, c := range policytest.Table {
 		want := c.Field("")
 		inEphemeral := c.InInit()
 		inEphemeral.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(inEphemeral.InitContainers[0])}}
 		inEphemeral.InitContainers = nil
-		if c.OfImage() { // keep only this one
+		if c.OfImage() { // an image needs only this one container
 			inEphemeral.Containers = nil
 		}
 		inInit := c.InInit()
@@ -50,7 +50,7 @@ func TestEveryContainerOfAPodIsJudged(t *testing.T) {
 	}
 }
 
-// The table has some default capabilities; this test has all of them.
+// The table has only some of the fields with which a container makes the device connect to a host.
 func TestEveryQuestionOfTheDeviceIsJudged(t *testing.T) {
 	h := &corev1.HTTPGetAction{Host: "127.0.0.1"}
 	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: h, TCPSocket: &corev1.TCPSocketAction{Host: "::1"}}}
@@ -61,7 +61,7 @@ func TestEveryQuestionOfTheDeviceIsJudged(t *testing.T) {
 	}
 }
 
-// The line in a refusal allows exactly what was refused.
+// The line in a refusal allows exactly the refused part.
 func TestTheLineThatARefusalNamesAllowsIt(t *testing.T) {
 	for _, c := range policytest.Table {
 		spec := c.Spec()
@@ -181,7 +181,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, c := range policytest.Table { // judging terminates, and a valid document stays valid
+		for _, c := range policytest.Table { // Judge terminates, and a valid document stays valid
 			spec := c.Spec()
 			d.Judge(&spec, nil)
 		}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Allowed returns how much memory this process may use, in bytes: the lowest limit of its control
-// groups (v2 and v1), or the machine's memory; 0 if unknown. root is the machine's "/".
+// Allowed returns the number of bytes of memory that this process may use: the lowest limit of its
+// control groups (v2 and v1), or the machine's memory; 0 if unknown. root is the machine's "/".
 func Allowed(root fs.FS) int64 {
 	least := int64(0)
 	consider := func(file string, unit int64, field func(string) string) {
@@ -16,7 +16,7 @@ func Allowed(root fs.FS) int64 {
 		if err != nil {
 			return
 		}
-		// "max" means no limit in v2; in v1 it is a number larger than any memory.
+		// In v2 "max" means no limit. In v1 that is a number larger than any memory.
 		if n, err := strconv.ParseInt(field(string(text)), 10, 64); err == nil && n > 0 && n < 1<<50/unit &&
 			(least == 0 || n*unit < least) {
 			least = n * unit
@@ -39,8 +39,9 @@ func Allowed(root fs.FS) int64 {
 		default:
 			continue
 		}
-		// A limit of a group applies to all groups in it. In a container the path may be the host's
-		// while the mount begins at the container's group, which is then the last one.
+		// A limit of a group applies to all groups in it. In a container the path may be the
+		// host's, while the mount begins at the container's group. Then the last path of this loop
+		// is the container's group.
 		for at := path.Clean("/" + group); ; at = path.Dir(at) {
 			consider(path.Join(mount, at, file), 1, first)
 			if at == "/" {

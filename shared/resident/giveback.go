@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Limits of idle memory and garbage, and the number of garbage collections in a burst.
+// Limits of idle memory and garbage, and the number of garbage collections that make a burst.
 const (
 	spare = 4 << 20
 	burst = 8
 )
 
 // GiveBack returns unused memory to the operating system: after the start of the process, after a
-// burst such as a fleet that registers, and otherwise once a minute. It takes about 30 ms with a
-// thousand nodes.
+// burst such as a fleet that registers, and otherwise once a minute. One release takes about 30 ms
+// with a thousand nodes.
 func GiveBack(ctx context.Context) error {
 	m := []runtimemetrics.Sample{
 		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
@@ -39,7 +39,7 @@ func GiveBack(ctx context.Context) error {
 		over := cycles == last && cycles >= then+burst
 		minute := n%int(time.Minute/look) == 0
 		if over || minute && free+objects > live+spare {
-			debug.FreeOSMemory() // it also shrinks stacks
+			debug.FreeOSMemory() // the call also shrinks stacks
 			then = cycles
 		}
 		if over || minute || n == 2 {

@@ -1,4 +1,4 @@
-// Package resident reduces the unused memory of a process. It knows nothing of Flotilla; hub and
+// Package resident reduces the unused memory of a process. It knows nothing of Flotilla. Hub and
 // device call it.
 package resident
 
@@ -11,8 +11,8 @@ import (
 )
 
 // DropProgram releases the pages of the program's code and constants, most of which are needed only
-// at the start. Pages in use return from the page cache, and the kernel may reclaim the others.
-// Without /proc it does nothing.
+// at the start. Pages that are still used return from the page cache, and the kernel may reclaim
+// all others. Without /proc it does nothing.
 func DropProgram() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -23,13 +23,13 @@ func DropProgram() {
 		return
 	}
 	for _, p := range program(string(maps), exe) {
-		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.from, p.to-p.from, unix.MADV_DONTNEED) // only a hint
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.from, p.to-p.from, unix.MADV_DONTNEED) // an error does not matter: the call is a hint
 	}
 }
 
 // SmallPages switches transparent huge pages off for this process and its children. With them,
-// khugepaged fills the free memory between used pages (max_ptes_none) as often as it is released.
-// The price is one fault per page. An old kernel ignores it.
+// khugepaged fills the free memory between used pages (max_ptes_none) whenever it is released.
+// Without them, each page costs a page fault. An old kernel ignores the call.
 func SmallPages() { _ = unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0) }
 
 type pages struct{ from, to uintptr }

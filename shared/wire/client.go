@@ -15,8 +15,8 @@ func ClientID(node, machine string) string {
 }
 
 // ClientIDAtBroker returns a node's client id at an external broker, which does not check it.
-// secret is random, since some brokers let any client take over the session of a known client id.
-// It has no dots, which NATS refuses.
+// secret is random, because some brokers let any client take over the session of a known client id.
+// The id has no dots, because NATS refuses them.
 func ClientIDAtBroker(node, secret string) string {
 	return strings.ReplaceAll(node, ".", "_") + ":" + strings.ToLower(secret)
 }

@@ -13,24 +13,25 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// A payload is bytes to parse and their name for errors.
+// A payload is bytes to parse, with their name for errors.
 type payload struct {
 	name string
 	data []byte
 	max  int // bytes
 }
 
-// bytesPerValue limits objects and lists: a payload of maximal length may have one per so many
-// bytes. Hubs and devices send 50 bytes or more for each.
+// bytesPerValue limits objects and lists: a payload of maximal length may have one for each 32
+// bytes. Hubs and devices send at least 50 bytes for each.
 const bytesPerValue = 32
 
-// decode parses a payload as Kubernetes does: field names are case sensitive, unknown ones are
-// ignored, repeated ones are refused. Size, encoding and nesting are checked before any allocation.
+// decode parses a payload as Kubernetes does: field names are case sensitive, unknown fields are
+// ignored, repeated fields are refused. Size, encoding and nesting are checked before any
+// allocation.
 func decode(p payload, into any) error {
 	if len(p.data) > p.max {
 		return fmt.Errorf("%s: payload has %d bytes, at most %d are read", p.name, len(p.data), p.max)
 	}
-	apart := false // pods are parsed one by one: the device runs the valid ones
+	apart := false // pods are parsed one by one, because the device runs the valid ones
 	switch into.(type) {
 	case *rawDesired, *corev1.Pod, *corev1.ConfigMap, *corev1.Secret:
 		apart = true
@@ -65,14 +66,14 @@ func decode(p payload, into any) error {
 	return nil
 }
 
-// A sanitizer is a payload that may contain more than is kept, or hidden characters: it is
-// shortened, not refused. bound.Object refuses a remaining NUL.
+// A sanitizer is a payload that may contain too much data or hidden characters. It is shortened
+// instead of refused. bound.Object refuses a remaining NUL.
 type sanitizer interface{ sanitize() }
 
 var nulEscape = []byte(`\u0000`)
 
-// scan refuses what a JSON decoder accepts: invalid UTF-8 (it is replaced silently), NUL in strings
-// unless the caller allows it, and values other than an object.
+// scan refuses input that a JSON decoder accepts: invalid UTF-8, which it replaces silently; NUL in
+// strings, unless the caller allows it; and values other than an object.
 func scan(data []byte, nul bool) error {
 	if !utf8.Valid(data) {
 		return errors.New("payload is not valid UTF-8")
@@ -95,7 +96,7 @@ func hasNUL(data []byte) bool {
 		if bytes.HasPrefix(data[i:], nulEscape) {
 			return true
 		}
-		i++ // backslashes are only in strings
+		i++ // a backslash occurs only in strings
 	}
 	return false
 }
@@ -144,7 +145,7 @@ func plainWords(err error) string {
 	return clip(fmt.Sprintf("%s is %s %s, but must be %s", field, article, got, want))
 }
 
-// clip shortens an error, which may quote the payload, to one line.
+// clip shortens an error to one line. The error may quote the payload.
 func clip(s string) string {
 	const most = 300
 	if len(s) <= most {

@@ -19,33 +19,34 @@ import (
 const (
 	MaxFirmwareMessage = 256     // bytes
 	MaxFirmwareDiff    = 4 << 10 // bytes
-	MaxFirmwareBad     = 8       // digests
+	MaxFirmwareBad     = 8       // number of digests
 )
 
 // A Firmware is the boot configuration that a device should have.
 type Firmware struct {
-	Generation int64  `json:"generation"` // a device refuses an older one than its last
+	Generation int64  `json:"generation"` // a device refuses an older generation than its last
 	Digest     string `json:"digest"`     // FirmwareDigest of Document
 	Document   []byte `json:"document"`   // canonical JSON of a fleet.BootConfig; at most fleet.MaxBootConfig bytes
 	Signature  []byte `json:"signature"`  // Ed25519 over FirmwareText
-	// Try is the hub's permission: the window is open, the node is drained, and it is its turn.
+	// Try is the hub's permission for the trial: the window is open, the node is drained, and its
+	// turn has begun.
 	Try   bool  `json:"try,omitempty"`
-	Retry int64 `json:"retry,omitempty"` // incremented by an administrator: a failed configuration may be tried again
-	// Undo: go back to the configuration before this one.
+	Retry int64 `json:"retry,omitempty"` // an administrator increments it so that a failed configuration is tried again
+	// Undo returns to the configuration before this one.
 	Undo bool `json:"undo,omitempty"`
 }
 
 // A FirmwareStatus is the state of a device's boot configuration.
 type FirmwareStatus struct {
 	Digest    string    `json:"digest,omitempty"`    // digest of the kept configuration; empty: the board's original files
-	Candidate string    `json:"candidate,omitempty"` // digest of the staged or tried one
+	Candidate string    `json:"candidate,omitempty"` // digest of the staged or tried configuration
 	State     string    `json:"state"`               // one of the Firmware… constants
 	Backend   string    `json:"backend,omitempty"`
 	Trial     string    `json:"trial,omitempty"`
 	Message   string    `json:"message,omitempty"` // at most MaxFirmwareMessage bytes
 	Diff      string    `json:"diff,omitempty"`    // the lines that would change, at most MaxFirmwareDiff bytes
-	Bad       []string  `json:"bad,omitempty"`     // digests that failed here, at most MaxFirmwareBad
-	Since     time.Time `json:"since,omitzero"`    // by the device's clock
+	Bad       []string  `json:"bad,omitempty"`     // digests of configurations that failed on this device, at most MaxFirmwareBad
+	Since     time.Time `json:"since,omitzero"`    // start of State by the device's clock
 }
 
 // States of a FirmwareStatus; they are also reasons of the condition FirmwareReady.
@@ -70,22 +71,22 @@ func FirmwareDigest(document []byte) string {
 }
 
 // FirmwareText returns the text that the hub signs. It binds a document to one node, to a name of
-// its board in /proc/device-tree/compatible ("" without one), and to a generation, so that it
+// its board in /proc/device-tree/compatible ("" without one), and to a generation. So the document
 // cannot be sent to another device or replayed.
 func FirmwareText(node, compatible string, generation int64, digest string) []byte {
 	return []byte(strings.Join([]string{"flotilla.dev/firmware/v1", node, compatible, strconv.FormatInt(generation, 10),
 		digest}, "\n"))
 }
 
-// SignFirmware makes a Firmware of a document.
+// SignFirmware creates a Firmware with a signed document.
 func SignFirmware(key ed25519.PrivateKey, node, compatible string, generation int64, document []byte) *Firmware {
 	f := &Firmware{Generation: generation, Digest: FirmwareDigest(document), Document: document}
 	f.Signature = ed25519.Sign(key, FirmwareText(node, compatible, generation, f.Digest))
 	return f
 }
 
-// Verify checks that the hub with that key has signed the document for this node and a name of its
-// board, and parses it.
+// Verify checks that the hub with the given key has signed the document for this node and a name of
+// its board, and parses the document.
 func (f *Firmware) Verify(key ed25519.PublicKey, node string, compatible []string) (*fleet.BootConfig, error) {
 	switch {
 	case len(key) != ed25519.PublicKeySize:
@@ -110,8 +111,8 @@ func (f *Firmware) Verify(key ed25519.PublicKey, node string, compatible []strin
 		strings.Join(compatible, " or "))
 }
 
-// sanitize drops parts that cannot be carried out. A document that is too long is removed: then it
-// is refused later, and the rest of the desired state counts.
+// sanitize drops parts that the device cannot use. It removes a document that is too long: the
+// device refuses the configuration later, and the rest of the desired state stays valid.
 func (f *Firmware) sanitize() {
 	if f == nil {
 		return
@@ -133,7 +134,8 @@ var firmwareStates = map[string]bool{
 	FirmwareVerifying: true, FirmwareRolledBack: true, FirmwareFailed: true, FirmwareUnsupported: true,
 }
 
-// sanitizeFirmware keeps what the hub shows and uses; an unknown state counts as none.
+// sanitizeFirmware keeps the parts that the hub shows and uses. An unknown state removes the whole
+// status.
 func (s *Status) sanitizeFirmware() {
 	f := s.Firmware
 	if f == nil {

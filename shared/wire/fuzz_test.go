@@ -37,7 +37,7 @@ func FuzzParseReply(f *testing.F) {
 	fuzz(f, "reply", anyParser(ParseReply), write)
 }
 
-// The fast path and the decoder accept the same leases with the same result.
+// The fast path and the decoder accept the same leases, with the same result.
 func FuzzParseLease(f *testing.F) {
 	f.Add(golden(f, "lease"))
 	for _, seed := range []string{

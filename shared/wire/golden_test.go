@@ -26,7 +26,7 @@ var moment = time.Date(2026, 11, 20, 10, 2, 11, 123456000, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
 
-// An anyParser hides a parser's result type.
+// anyParser hides a parser's result type.
 func anyParser[T any](parse func([]byte) (T, error)) func([]byte) (any, error) {
 	return func(b []byte) (any, error) { v, err := parse(b); return v, err }
 }

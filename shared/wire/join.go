@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Joining uses HTTPS, before a device has a certificate for MQTT. Bodies are JSON of at most
+// A device joins over HTTPS, before it has a certificate for MQTT. Bodies are JSON of at most
 // MaxJoin bytes.
 const (
 	PathCA    = "/join/ca"    // GET: the hub's root certificate, PEM
-	PathJoin  = "/join"       // POST a JoinRequest, answered by a JoinAnswer
-	PathRenew = "/join/renew" // POST a RenewRequest with the client certificate, answered by a JoinAnswer
+	PathJoin  = "/join"       // POST a JoinRequest; the response is a JoinAnswer
+	PathRenew = "/join/renew" // POST a RenewRequest with the client certificate; the response is a JoinAnswer
 
 	MaxJoin   = 32 << 10 // bytes
 	MaxSerial = 64       // bytes
 
-	MaxBrokers = 16 // addresses of a JoinAnswer
+	MaxBrokers = 16 // number of addresses in a JoinAnswer
 )
 
 // A JoinRequest requests a node's certificate. A device sends it only to a hub whose root matches
@@ -28,47 +28,47 @@ type JoinRequest struct {
 	Node         string `json:"node,omitempty"`      // the name that the device's owner requests
 	Hostname     string `json:"hostname,omitempty"`  // used if neither the token nor the owner gives a name
 	MachineID    string `json:"machineID,omitempty"` // 16 hex digits, see ClientID
-	Serial       string `json:"serial,omitempty"`    // of the board, for the administrator who approves; at most MaxSerial bytes
+	Serial       string `json:"serial,omitempty"`    // the board's serial number, for the administrator who approves; at most MaxSerial bytes
 	AgentVersion string `json:"agentVersion,omitempty"`
-	Waiting      string `json:"waiting,omitempty"` // the request for approval that the device already waits for
+	Waiting      string `json:"waiting,omitempty"` // name of the request for approval that the device already waits for
 	CSR          string `json:"csr"`               // PEM; its subject is ignored
 }
 
-// A RenewRequest requests a new certificate for the same node. It is signed by the key of the
-// connection's certificate.
+// A RenewRequest requests a new certificate for the same node. The key of the connection's
+// certificate signs its CSR.
 type RenewRequest struct {
 	CSR string `json:"csr"` // PEM
 }
 
-// A JoinAnswer has what a device must know of its hub.
+// A JoinAnswer has what a device needs to know about its hub.
 type JoinAnswer struct {
 	Node string `json:"node"`
 	Site string `json:"site"`
 	Hub  string `json:"hub"`  // the hub's id, as in Desired
-	MQTT string `json:"mqtt"` // host:port; without a host, that of the request
-	// Brokers are all addresses, in the form of MQTT, if there are several; a device tries one
-	// after the other. Older agents use MQTT.
+	MQTT string `json:"mqtt"` // host:port; without a host, the host of the request
+	// Brokers are all addresses, in the form of MQTT, if there are several. A device tries them one
+	// after another. Older agents use MQTT.
 	Brokers []string `json:"brokers,omitempty"`
-	// Hubs are the HTTPS addresses, host:port, of all hubs of a database, if there are several: a
-	// device renews at the next one if its own does not answer. At most MaxBrokers.
+	// Hubs are the HTTPS addresses, host:port, of all hubs of a database, if there are several; at
+	// most MaxBrokers. A device renews at the next one if its own hub does not respond.
 	Hubs        []string `json:"hubs,omitempty"`
-	Certificate string   `json:"certificate"` // PEM: the node's, the intermediate's
-	CA          string   `json:"ca"`          // PEM: the root
-	// External: the addresses are those of a broker; see Proof.
+	Certificate string   `json:"certificate"` // PEM: the node's certificate, then the intermediate's
+	CA          string   `json:"ca"`          // PEM: the root's certificate
+	// External means that the addresses belong to a broker, see Proof.
 	External             bool      `json:"external,omitempty"`
-	Prefix               string    `json:"prefix,omitempty"` // of all topics; empty: DefaultPrefix
+	Prefix               string    `json:"prefix,omitempty"` // prefix of all topics; empty: DefaultPrefix
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
-	Time                 time.Time `json:"time"` // the hub's clock
-	// public Ed25519 key by which the hub signs boot configurations
+	Time                 time.Time `json:"time"` // time of the hub's clock
+	// public Ed25519 key; the hub signs boot configurations with its private key
 	FirmwareKey []byte `json:"firmwareKey,omitempty"`
 }
 
-// A JoinRefusal says why there is no JoinAnswer and what to do. With status 202 the device asks
-// again after Retry-After, until an administrator has approved it.
+// A JoinRefusal says why there is no JoinAnswer and what to do. With status 202 the device repeats
+// the request after Retry-After, until an administrator has approved it.
 type JoinRefusal struct {
 	Error     string     `json:"error"`
-	Dismissed *Dismissed `json:"dismissed,omitempty"` // answer to a renewal: the enrolment has ended
-	Waiting   string     `json:"waiting,omitempty"`   // with 202: the request that an administrator approves
+	Dismissed *Dismissed `json:"dismissed,omitempty"` // response to a renewal after the enrolment has ended
+	Waiting   string     `json:"waiting,omitempty"`   // with 202: name of the request that an administrator must approve
 }
 
 // ParseJoinRequest parses a JoinRequest of at most MaxJoin bytes.
@@ -115,13 +115,13 @@ func ParseJoinAnswer(data []byte) (JoinAnswer, error) {
 	return a, check("join answer", ValidNode(a.Node), prefix)
 }
 
-// A JoinToken is what an administrator gives to a device: FLT1.<pin>.<id>.<secret>. The pin is the
-// first 16 bytes of the SHA-256 of the public key of the hub's root, in hex; with it the device
-// verifies the hub before it sends the secret.
+// A JoinToken is the secret that an administrator gives to a device: FLT1.<pin>.<id>.<secret>. The
+// pin is the first 16 bytes of the SHA-256 of the public key of the hub's root, in hex. With it the
+// device verifies the hub before it sends the secret.
 type JoinToken struct {
 	Pin    string // 32 hex digits
 	ID     string
-	Secret string `json:"-"` // never in JSON, for example in logs
+	Secret string `json:"-"` // never written as JSON, for example in logs
 }
 
 const (
@@ -129,7 +129,7 @@ const (
 	pinDigits        = 32
 )
 
-// ParseJoinToken parses a copied token; surrounding blanks are ignored.
+// ParseJoinToken parses a copied token. It ignores surrounding blanks.
 func ParseJoinToken(text string) (JoinToken, error) {
 	parts := strings.Split(strings.TrimSpace(text), ".")
 	if len(parts) != 4 || parts[0] != joinTokenVersion {
@@ -158,7 +158,7 @@ func alphanumeric(s string, most int) bool {
 	return s != "" && len(s) <= most
 }
 
-// Text returns the token with its secret, for the device, never for a log.
+// Text returns the token with its secret, for the device, and never for a log.
 func (t JoinToken) Text() string {
 	return strings.Join([]string{joinTokenVersion, t.Pin, t.ID, t.Secret}, ".")
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Bodies of unauthenticated clients, and answers to a device, are refused in one sentence, or can
-// be written and read again.
+// A body of an unauthenticated client, or a response to a device, is either refused in one sentence
+// or can be written and read again.
 func FuzzJoinBodies(f *testing.F) {
 	for _, seed := range []string{
 		`{"token":"FLT1.00112233445566778899aabbccddeeff.abc.secret","node":"pi-1","machineID":"3f2a9c0d1e4b5a67","csr":"-----BEGIN CERTIFICATE REQUEST-----"}`,

@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// maxStored leaves room above it: the hub continues from the generation that a device reports.
+// maxStored is lower than the largest int64, because the hub continues from the generation that a
+// device reports.
 const maxStored = 1 << 62
 
 // ParseLease parses a lease payload of at most MaxLease bytes. Thousands of leases arrive per
-// second, so the form of Go's encoder (fields in order, no white space) is parsed directly, and
-// other forms by the common decoder. A fuzz test compares both.
+// second, so it parses the form of Go's encoder (fields in order, no white space) directly, and
+// other forms with the common decoder. A fuzz test compares both.
 func ParseLease(data []byte) (Lease, error) {
 	if l, ok := scanLease(data); ok {
 		return l, nil
@@ -85,8 +86,8 @@ func (r *reader) literal(s string) {
 	r.rest = r.rest[len(s):]
 }
 
-// text reads the text between a literal and the next quote. Escapes and control characters are not
-// of the usual form.
+// text reads the text between a literal and the next quote. The usual form has no escapes and no
+// control characters.
 func (r *reader) text(before string) []byte {
 	r.literal(before)
 	end := bytes.IndexByte(r.rest, '"')

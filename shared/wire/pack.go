@@ -11,28 +11,28 @@ import (
 
 // Limits of compressed payloads and of parts.
 const (
-	// MaxUnpacked bounds the text of a compressed payload of a device. 100 pods of 8 containers
-	// with exit messages have a third of it.
+	// MaxUnpacked limits the text of a compressed payload of a device. 100 pods of 8 containers
+	// with exit messages take a third of it.
 	MaxUnpacked = 2 << 20
-	MaxParts    = 16       // of one list or desired state
-	MaxDesired  = 16 << 20 // bytes of a desired state as text, all parts together
-	worthwhile  = 512      // bytes of text; shorter text hardly compresses
-	// smallPart is the size of a part of a device's list if MaxParts suffice: 13 s on a link of 20
-	// kbit/s, with time for a lease after it.
+	MaxParts    = 16       // parts of one list or desired state
+	MaxDesired  = 16 << 20 // bytes of text of all parts of a desired state
+	worthwhile  = 512      // bytes of text; gzip hardly shortens a shorter text
+	// smallPart is the size of a part of a device's list if MaxParts suffice. It takes 13 s on a
+	// link of 20 kbit/s, so that a lease can follow in time.
 	smallPart = 32 << 10
 )
 
-// gzipMagic begins a compressed payload, and never JSON.
+// gzipMagic begins a compressed payload. JSON never begins with it.
 var gzipMagic = []byte{0x1f, 0x8b}
 
 // Packed reports whether a payload is gzip.
 func Packed(payload []byte) bool { return bytes.HasPrefix(payload, gzipMagic) }
 
-// errTooLong means that a payload does not fit into one message; its parts may.
+// errTooLong means that a payload does not fit into one message. Its parts may fit.
 var errTooLong = errors.New("too long for one message")
 
-// Pack encodes a status or pods payload: short text unchanged, other text as gzip, a fourth of its
-// size.
+// Pack encodes a status or pods payload. Short text stays unchanged; gzip reduces other text to a
+// fourth of its size.
 func Pack(text []byte) ([]byte, error) {
 	if len(text) <= worthwhile {
 		return text, nil
@@ -40,13 +40,13 @@ func Pack(text []byte) ([]byte, error) {
 	return pack(text, MaxUnpacked, MaxFromDevice)
 }
 
-// pack compresses a text of at most most bytes to at most packed bytes.
+// pack compresses a text of at most `most` bytes to at most `packed` bytes.
 func pack(text []byte, most, packed int) ([]byte, error) {
 	if len(text) > most {
 		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are read", errTooLong, len(text), most)
 	}
 	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, gzip.DefaultCompression) // it needs less memory than BestSpeed
+	w, err := gzip.NewWriterLevel(&b, gzip.DefaultCompression) // this level needs less memory than BestSpeed
 	if err == nil {
 		_, err = w.Write(text)
 	}
@@ -61,12 +61,12 @@ func pack(text []byte, most, packed int) ([]byte, error) {
 
 // A packing has the limits for encoding objects.
 type packing struct {
-	most   int // bytes of text in a message
-	packed int // bytes as gzip; for a list it grows if MaxParts are too few
-	plain  int // bytes of an object that is sent uncompressed because gzip does not shorten it
+	most   int // largest text of a message, in bytes
+	packed int // largest gzip of a message, in bytes; for a list it grows if MaxParts are too few
+	plain  int // largest object that is sent uncompressed because gzip does not shorten it, in bytes
 }
 
-// pack encodes the text of so many objects as a message.
+// pack encodes the text of a number of objects as a message.
 func (p packing) pack(text []byte, objects int) ([]byte, error) {
 	b, err := pack(text, p.most, p.packed)
 	if errors.Is(err, errTooLong) && objects == 1 && len(text) <= p.plain {
@@ -76,7 +76,7 @@ func (p packing) pack(text []byte, objects int) ([]byte, error) {
 }
 
 // inParts encodes n objects in as few messages as possible. encode returns the text of the objects
-// lo to hi as one part of parts; a single part has no part number.
+// lo to hi as one part of parts. A single part has no part number.
 func inParts(n int, how packing, encode func(lo, hi, part, parts int) ([]byte, error)) ([][]byte, error) {
 	text, err := encode(0, n, 0, 0)
 	if err != nil {
@@ -113,10 +113,10 @@ func inParts(n int, how packing, encode func(lo, hi, part, parts int) ([]byte, e
 	return parts, nil
 }
 
-// A span is the objects of a list from lo to hi.
+// A span is the range of a list's objects from lo to hi.
 type span struct{ lo, hi int }
 
-// spans halves n objects until each span fits, into at most MaxParts.
+// spans halves n objects until each span fits. There are at most MaxParts spans.
 func spans(n int, fits func(span) error) (fit []span, err error) {
 	for open := []span{{0, n}}; len(open) > 0; {
 		s := open[0]
@@ -144,8 +144,8 @@ func TextSize(payload []byte) int {
 	return int(min(binary.LittleEndian.Uint32(payload[len(payload)-4:]), MaxDesired+1))
 }
 
-// unpack returns the text of a payload that may be compressed: at most MaxFromDevice bytes, and at
-// most most bytes of text.
+// unpack returns the text of a payload that may be compressed. The payload has at most
+// MaxFromDevice bytes, its text at most `most` bytes.
 func unpack(p payload, most int) (payload, error) {
 	if !Packed(p.data) || len(p.data) > MaxFromDevice {
 		return p, nil

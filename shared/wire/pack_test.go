@@ -16,12 +16,12 @@ import (
 func zip(text string) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	_, _ = w.Write([]byte(text)) // a buffer does not fail
+	_, _ = w.Write([]byte(text)) // a write to a buffer does not fail
 	_ = w.Close()
 	return b.Bytes()
 }
 
-// fullList returns the list of a device with pods of 8 containers with their own ids.
+// fullList is the list of a device with pods of 8 containers with different ids.
 func fullList(pods int) Pods {
 	random := rand.New(rand.NewPCG(1, 2))
 	id := func() string {
@@ -89,7 +89,7 @@ func TestPackedPayloadsAreBounded(t *testing.T) {
 	copy(liar[len(liar)-4:], []byte{7, 0, 0, 0})
 	for name, c := range map[string]struct {
 		data []byte
-		want string // "": accepted
+		want string // part of the error; empty: accepted
 	}{
 		"as text":                    {[]byte(good), ""},
 		"as gzip":                    {zip(good), ""},

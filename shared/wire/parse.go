@@ -25,8 +25,8 @@ const (
 	MaxWords     = 4096 // words of a command
 )
 
-// ParseStatus parses a status payload: at most MaxFromDevice bytes of JSON or gzip. Unknown fields
-// are ignored.
+// ParseStatus parses a status payload of at most MaxFromDevice bytes of JSON or gzip. Unknown
+// fields are ignored.
 func ParseStatus(data []byte) (Status, error) {
 	var s Status
 	p, err := unpack(payload{"status", data, MaxFromDevice}, MaxUnpacked)
@@ -42,7 +42,7 @@ func ParseStatus(data []byte) (Status, error) {
 	return s, check("status", ValidBoot(s.Boot), ValidMachine(s.MachineID), s.Proof.valid(), err)
 }
 
-// ParsePods parses a pods payload: at most MaxFromDevice bytes of JSON or gzip and MaxPods pods,
+// ParsePods parses a pods payload of at most MaxFromDevice bytes of JSON or gzip and MaxPods pods,
 // each with uid, namespace and name.
 func ParsePods(data []byte) (Pods, error) {
 	var p Pods
@@ -56,7 +56,7 @@ func ParsePods(data []byte) (Pods, error) {
 	return p, check("pods", ValidBoot(p.Boot), p.valid())
 }
 
-// valid checks the list as a whole.
+// valid checks the rules for the whole list.
 func (p *Pods) valid() error {
 	if len(p.Pods) > MaxPods {
 		return fmt.Errorf("%d pods in one list, at most %d are read", len(p.Pods), MaxPods)
@@ -75,7 +75,7 @@ func (p *Pods) valid() error {
 		switch {
 		case seen[pod.UID]:
 			return fmt.Errorf("pods[%d]: uid %.64q is repeated in one list", i, pod.UID)
-		case len(pod.UID) > MaxUID: // the hub creates uids, and stores those of a list until all parts are there
+		case len(pod.UID) > MaxUID: // the hub creates uids, and stores the uids of a list until all parts have arrived
 			return fmt.Errorf("pods[%d]: uid has %d bytes, at most %d are read", i, len(pod.UID), MaxUID)
 		case pod.AsBefore() && p.Base > 0:
 		case pod.UID == "" || pod.Namespace == "" || pod.Name == "":
@@ -100,13 +100,13 @@ func ParseEvent(data []byte) (Event, error) {
 		err = fmt.Errorf("reason %.150q must be 1 to %d letters and digits in CamelCase", e.Reason, MaxReason)
 	case len(e.Message) > MaxMessage:
 		err = fmt.Errorf("message has %d bytes, at most %d are read", len(e.Message), MaxMessage)
-	case e.Container != "" && len(validation.IsDNS1123Label(e.Container)) > 0: // it is shown unchanged
+	case e.Container != "" && len(validation.IsDNS1123Label(e.Container)) > 0: // the name is shown unchanged
 		err = fmt.Errorf("container %.40q must be the name of one, such as web", e.Container)
 	}
 	return e, check("event", err)
 }
 
-// ParsePresence parses a presence payload, or that of a will, of at most MaxWill bytes.
+// ParsePresence parses a presence payload or a will of at most MaxWill bytes.
 func ParsePresence(data []byte) (Presence, error) {
 	var p Presence
 	if err := decode(payload{"presence", data, MaxWill}, &p); err != nil {
@@ -128,8 +128,8 @@ func validPart(part, parts int) error {
 		MaxParts)
 }
 
-// ParseDesired parses a desired payload or a part of one: at most MaxToDevice bytes of JSON, or
-// MaxFromDevice of gzip. Its pods are parsed one by one: see Unreadable.
+// ParseDesired parses a desired payload or a part of it: at most MaxToDevice bytes of JSON, or
+// MaxFromDevice of gzip. It parses pods one by one, see Unreadable.
 func ParseDesired(data []byte) (Desired, error) {
 	var all rawDesired
 	p, err := unpack(payload{"desired", data, MaxToDevice}, MaxToDevice)
@@ -145,7 +145,7 @@ func ParseDesired(data []byte) (Desired, error) {
 	d := all.joined()
 	d.Firmware.sanitize()
 	rest := d
-	rest.Pods, rest.ConfigMaps, rest.Secrets = nil, nil, nil // the pods that use them check their content
+	rest.Pods, rest.ConfigMaps, rest.Secrets = nil, nil, nil // their content is checked for the pods that use them
 	err = bound.Object(rest)
 	switch {
 	case err != nil:
@@ -168,7 +168,7 @@ func ParseDesired(data []byte) (Desired, error) {
 }
 
 // ParseRequest parses a request payload of at most MaxRequest bytes. An unknown type is not an
-// error: the device answers it.
+// error here: the device answers it.
 func ParseRequest(data []byte) (Request, error) {
 	var r Request
 	if err := decode(payload{"request", data, MaxRequest}, &r); err != nil {
@@ -177,7 +177,7 @@ func ParseRequest(data []byte) (Request, error) {
 	return r, check("request", r.Valid())
 }
 
-// Valid returns what is wrong with a request. An unknown type is not wrong.
+// Valid returns an error if a request is not valid. A request of an unknown type is valid.
 func (r *Request) Valid() error {
 	switch {
 	case r.Type == "" || len(r.Type) > MaxID || !plain(r.Type):
@@ -217,7 +217,7 @@ func ParseReply(data []byte) (Reply, error) {
 	return r, check("reply", err)
 }
 
-// ParseUsage parses the answer to a usage request: at most MaxUsage bytes and MaxPods pods.
+// ParseUsage parses the answer to a usage request, of at most MaxUsage bytes and MaxPods pods.
 func ParseUsage(data []byte) (Usage, error) {
 	var u Usage
 	if err := decode(payload{"usage", data, MaxUsage}, &u); err != nil {

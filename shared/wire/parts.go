@@ -32,8 +32,8 @@ func PackPods(p Pods, entries []json.RawMessage) ([][]byte, error) {
 	return inParts(len(entries), packing{most: MaxUnpacked, packed: smallPart}, encode)
 }
 
-// PackDesired encodes a desired state that exceeds MaxFromDevice bytes: as gzip, and in parts if
-// that is too long. A part with one object that gzip does not shorten is sent uncompressed.
+// PackDesired encodes a desired state that exceeds MaxFromDevice bytes as gzip, and in parts if the
+// gzip is too long. A part with one object that gzip does not shorten is sent uncompressed.
 func PackDesired(d Desired) ([][]byte, error) {
 	pods, maps, secrets := len(d.Pods), len(d.ConfigMaps), len(d.Secrets)
 	total := 0
@@ -54,11 +54,11 @@ func PackDesired(d Desired) ([][]byte, error) {
 	return payloads, err
 }
 
-// headBytes of a desired state's text are parsed by DesiredHead.
+// headBytes is how much of a desired state's text DesiredHead parses.
 const headBytes = 1 << 10
 
-// DesiredHead parses only the first fields of a payload: hub, generation, part and parts. False:
-// the payload begins with other fields, as no known hub writes it.
+// DesiredHead parses only the first fields of a payload: hub, generation, part and parts. It
+// returns false if the payload begins with other fields, which no known hub writes.
 func DesiredHead(payload []byte) (head Desired, known bool) {
 	var text io.Reader = bytes.NewReader(payload)
 	if Packed(payload) {
@@ -92,7 +92,7 @@ func DesiredHead(payload []byte) (head Desired, known bool) {
 	}
 }
 
-// within returns the part of a list between two indexes that may be out of range.
+// within returns the part of a list between two indexes. The indexes may be out of range.
 func within[T any](list []T, lo, hi int) []T {
 	lo, hi = min(max(lo, 0), len(list)), min(max(hi, 0), len(list))
 	return append([]T{}, list[lo:hi]...)
@@ -100,12 +100,12 @@ func within[T any](list []T, lo, hi int) []T {
 
 // DesiredParts collects the parts of a desired state. Repeated parts fill gaps.
 type DesiredParts struct {
-	of   Desired // the common fields of its parts
+	of   Desired // the common fields of the parts
 	have [MaxParts]*Desired
 	size int // total bytes of text
 }
 
-// Add adds a payload parsed by ParseDesired and returns the whole desired state once it is
+// Add adds a payload parsed by ParseDesired, and returns the whole desired state once it is
 // complete. A part of another desired state replaces the earlier parts.
 func (p *DesiredParts) Add(d Desired, payload []byte) (whole Desired, ok bool, err error) {
 	if d.Parts <= 1 {

@@ -90,7 +90,7 @@ func TestADesiredStateThatFitsIntoNoMessageComesInPartsInAnyOrder(t *testing.T) 
 		}
 		return d, whole
 	}
-	for i := len(payloads) - 1; i > 0; i-- { // the first part is lost
+	for i := len(payloads) - 1; i > 0; i-- { // the first part arrives last
 		if _, whole := add(i); whole {
 			t.Fatalf("whole without %d parts", i)
 		}
@@ -107,8 +107,8 @@ func TestADesiredStateThatFitsIntoNoMessageComesInPartsInAnyOrder(t *testing.T) 
 	}
 }
 
-// A secret of a MiB of noise, which Kubernetes accepts, is longer as gzip than a compressed payload
-// may be.
+// Kubernetes accepts a secret of a MiB of noise. Its gzip is longer than a compressed payload may
+// be.
 func TestAnObjectThatCannotBePackedComesAsItIs(t *testing.T) {
 	data := make([]byte, 1<<20)
 	for i := range data {
@@ -198,7 +198,7 @@ func TestWhatIsTooMuchInAllItsPartsSaysSo(t *testing.T) {
 	var parts DesiredParts
 	bomb := make([]byte, 8)
 	copy(bomb, gzipMagic)
-	bomb[7] = 0x01 // it declares 16 MiB of text
+	bomb[7] = 0x01 // the payload declares 16 MiB of text
 	for i := 1; i <= 2; i++ {
 		_, _, err := parts.Add(Desired{Hub: "h", Part: i, Parts: 3}, bomb)
 		if (err != nil) != (i == 2) {

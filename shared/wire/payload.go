@@ -2,9 +2,9 @@
 // and their limits.
 //
 // A payload has the whole state, never a difference, so a lost or repeated message only costs time.
-// The lease has the counters of everything else; what is missing is requested again. The package
-// has values, parsers and limits; it never opens a connection and never reads a clock. Hub and
-// devices import it.
+// The lease has counters of all other messages; the receiver requests missing ones again. The
+// package has values, parsers and limits. It never opens a connection and never reads a clock. Hub
+// and devices import it.
 package wire
 
 import (
@@ -22,24 +22,24 @@ import (
 
 // Limits of the protocol, in bytes.
 const (
-	MaxLease      = 1 << 10   // a lease payload
-	MaxFromDevice = 256 << 10 // any other payload of a device
-	MaxToDevice   = 4 << 20   // a payload to a device
-	MaxWill       = 512       // a will
-	MaxUsage      = 1 << 20   // a Usage, sent in chunks
-	MaxRequest    = 512 << 10 // a request to a device
-	MaxInput      = 32 << 10  // data of one stdin request
+	MaxLease      = 1 << 10   // size of a lease payload
+	MaxFromDevice = 256 << 10 // size of any other payload of a device
+	MaxToDevice   = 4 << 20   // size of a payload to a device
+	MaxWill       = 512       // size of a will
+	MaxUsage      = 1 << 20   // size of a Usage, which is sent in chunks
+	MaxRequest    = 512 << 10 // size of a request to a device
+	MaxInput      = 32 << 10  // size of the data of one stdin request
 )
 
 // A Lease renews a node's lease. A device sends it every lease interval (10 s), with counters by
 // which both sides detect lost messages.
 type Lease struct {
-	Boot    string    `json:"boot"`           // random id of this agent start
+	Boot    string    `json:"boot"`           // random id of one start of the agent
 	Seq     uint64    `json:"seq"`            // incremented with every lease of this boot
 	Status  uint64    `json:"status"`         // seq of the newest Status sent in this boot
 	Pods    uint64    `json:"pods"`           // seq of the newest Pods sent in this boot
-	Desired int64     `json:"desired"`        // generation of the desired state stored durably
-	Time    time.Time `json:"time,omitempty"` // the device's clock, only to measure its skew
+	Desired int64     `json:"desired"`        // generation of the durably stored desired state
+	Time    time.Time `json:"time,omitempty"` // by the device's clock, only to measure its skew
 }
 
 // A Status is the state of a device without its pods.
@@ -55,28 +55,28 @@ type Status struct {
 	// volumes of the desired state that exist or have been removed
 	Volumes []VolumeState `json:"volumes,omitempty"`
 	Vitals  *Vitals       `json:"vitals,omitempty"` // nil: not measured yet, or an older agent
-	// nil: no boot configuration is wanted, or an older agent
+	// nil: the hub wants no boot configuration, or an older agent
 	Firmware *FirmwareStatus `json:"firmware,omitempty"`
-	// Proof shows that the boot is that of the node's key, for a hub behind a broker, which does
-	// not see the certificate.
+	// Proof shows that the boot id belongs to the node's key. A hub behind a broker needs it,
+	// because it does not see the certificate.
 	Proof *Proof `json:"proof,omitempty"`
-	// Profile is the name of the board profile that Status was computed with, "" without one; nil:
-	// an older agent.
+	// Profile is the name of the board profile with which Status was computed, or "" without a
+	// profile. nil: an older agent.
 	Profile *string `json:"profile,omitempty"`
-	// Connection counts the connections of this boot, from 1; 0: an older agent.
+	// Connection is the number of this connection in this boot, from 1. 0: an older agent.
 	Connection uint64 `json:"connection,omitempty"`
 
-	TooMuch string `json:"-"` // what was dropped from it, as a part of a sentence
+	TooMuch string `json:"-"` // says which parts were dropped; it is a part of a sentence
 }
 
-// Vitals are a device's last measurements. A value that the board does not have is nil.
+// Vitals are a device's last measurements. A value that the board does not measure is nil.
 type Vitals struct {
 	CPU         *float64 `json:"cpu,omitempty"`         // share of all processors since the last measurement, 0 to 1
-	Memory      *float64 `json:"memory,omitempty"`      // used share, 0 to 1
-	Disk        *float64 `json:"disk,omitempty"`        // used share of the containers' file system
-	Temperature *float64 `json:"temperature,omitempty"` // °C, of the hottest sensor
-	Supply      *float64 `json:"supply,omitempty"`      // V
-	RTT         *float64 `json:"rtt,omitempty"`         // s, from the last status to its acknowledgement
+	Memory      *float64 `json:"memory,omitempty"`      // used share of the memory, 0 to 1
+	Disk        *float64 `json:"disk,omitempty"`        // used share of the containers' file system, 0 to 1
+	Temperature *float64 `json:"temperature,omitempty"` // of the hottest sensor, in °C
+	Supply      *float64 `json:"supply,omitempty"`      // in V
+	RTT         *float64 `json:"rtt,omitempty"`         // from the last status to its acknowledgement, in s
 }
 
 // A Registration is used only when the hub creates the Node.
@@ -86,16 +86,16 @@ type Registration struct {
 	Unschedulable bool              `json:"unschedulable,omitempty"`
 }
 
-// Pods is every pod on a device. A pod that is missing is gone: for a pod being deleted, that
+// Pods is every pod on a device. A missing pod is gone. For a pod that is being deleted, that
 // confirms that it has stopped.
 type Pods struct {
 	Boot       string `json:"boot"`
 	Seq        uint64 `json:"seq"`
-	Part       int    `json:"part,omitempty"`  // part number from 1, if the list comes in Parts; each has its own pods
+	Part       int    `json:"part,omitempty"`  // part number from 1, if the list has several Parts, each with other pods
 	Parts      int    `json:"parts,omitempty"` //
-	Generation int64  `json:"generation"`      // the desired generation that this list reflects
-	// Base is the seq of an earlier list that the hub has acknowledged: entries with only a uid are
-	// unchanged since. A hub that does not have that list refuses such entries and requests the
+	Generation int64  `json:"generation"`      // generation of the desired state that this list reflects
+	// Base is the seq of an earlier list that the hub has acknowledged. Entries with only a uid are
+	// unchanged since that list. A hub without that list refuses such entries and requests the
 	// whole list.
 	Base uint64      `json:"base,omitempty"`
 	Pods []PodStatus `json:"pods"`
@@ -109,7 +109,7 @@ type PodStatus struct {
 	Status    corev1.PodStatus `json:"status,omitzero"`
 }
 
-// AsBefore reports whether the entry means "unchanged".
+// AsBefore reports whether the entry has only a uid, because the pod is unchanged.
 func (p *PodStatus) AsBefore() bool { return p.UID != "" && p.Namespace == "" && p.Name == "" }
 
 // An Event is an event on a device.
@@ -119,7 +119,7 @@ type Event struct {
 	Type      string    `json:"type"`   // Normal or Warning
 	Reason    string    `json:"reason"` // CamelCase, as in Kubernetes
 	Message   string    `json:"message"`
-	PodUID    types.UID `json:"podUID,omitempty"` // empty: about the node
+	PodUID    types.UID `json:"podUID,omitempty"` // empty if the event is about the node
 	Namespace string    `json:"namespace,omitempty"`
 	Pod       string    `json:"pod,omitempty"`
 	Container string    `json:"container,omitempty"`
@@ -130,8 +130,8 @@ type Presence struct {
 	Boot   string `json:"boot"`
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
-	// Connection is the connection of the will: a broker may report a dead connection long after
-	// the device has reconnected. 0: unknown.
+	// Connection is the connection to which the will belongs: a broker may report a dead connection
+	// long after the device has reconnected. 0: unknown.
 	Connection uint64 `json:"connection,omitempty"`
 }
 
@@ -141,40 +141,40 @@ const (
 	PresenceShutdown = "shutdown"
 )
 
-// A Desired is everything that a device should run. The device stores it before it acts, and uses
-// it while it is offline.
+// A Desired is everything that a device should run. The device stores it before it acts on it, and
+// uses it while it is offline.
 type Desired struct {
 	Generation int64 `json:"generation"`
 	// id of the hub: generations of different hubs cannot be compared
 	Hub string `json:"hub"`
-	// part number from 1, if it comes in Parts; each has its own objects
+	// part number from 1, if the state has several Parts, each with other objects
 	Part       int                `json:"part,omitempty"`
 	Parts      int                `json:"parts,omitempty"` //
 	Pods       []corev1.Pod       `json:"pods"`
 	ConfigMaps []corev1.ConfigMap `json:"configMaps"`
 	Secrets    []corev1.Secret    `json:"secrets"`
-	// persistent volumes: those of its pods, and those to remove
+	// persistent volumes: those of the pods, and those to remove
 	Volumes []Volume            `json:"volumes,omitempty"`
 	Profile *fleet.BoardProfile `json:"profile,omitempty"` // the board profile that matches this node
 	// addresses of pods with their own network; empty: the engine chooses
 	PodCIDR  string    `json:"podCIDR,omitempty"`
-	Firmware *Firmware `json:"firmware,omitempty"` // nil: no boot configuration is wanted
-	// public Ed25519 key; a device keeps the first one
+	Firmware *Firmware `json:"firmware,omitempty"` // nil: the hub wants no boot configuration
+	// public Ed25519 key; a device keeps the first key that it receives
 	FirmwareKey          []byte    `json:"firmwareKey,omitempty"`
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
 	Time                 time.Time `json:"time"`
-	// Dismissed: the enrolment has ended. Other fields are empty then.
+	// Dismissed means that the enrolment has ended. All other fields are empty then.
 	Dismissed *Dismissed `json:"dismissed,omitempty"`
 }
 
 // A Volume is a directory on the device that outlives pods.
 type Volume struct {
 	UID       types.UID `json:"uid"`
-	Namespace string    `json:"namespace,omitempty"` // of the claim that has it
+	Namespace string    `json:"namespace,omitempty"` // namespace of the volume's claim
 	Claim     string    `json:"claim,omitempty"`
-	Made      bool      `json:"made,omitempty"` // it existed before: a missing one is not created again
-	// Remove: delete its data. Only this field deletes any: a volume may be missing from the list
-	// because the hub has lost it.
+	Made      bool      `json:"made,omitempty"` // the volume existed before, so a missing one is not created again
+	// Remove deletes the volume's data. A volume that is missing from the list is not deleted,
+	// because the hub may have lost it.
 	Remove bool `json:"remove,omitempty"`
 }
 
@@ -184,7 +184,7 @@ type VolumeState struct {
 	Gone bool      `json:"gone,omitempty"`
 }
 
-// A Dismissed ends a device's enrolment: the device stops and removes its workloads, and waits to
+// A Dismissed ends a device's enrolment. The device stops and removes its workloads, and waits to
 // join again.
 type Dismissed struct {
 	Time   time.Time `json:"time"`
@@ -192,7 +192,7 @@ type Dismissed struct {
 	Reason string    `json:"reason"`
 }
 
-// A Request asks a device for something now; its id is in the topic.
+// A Request asks a device for an action at once. Its id is in the topic.
 type Request struct {
 	Type         string   `json:"type"` // see the Request… constants
 	Pod          string   `json:"pod,omitempty"`
@@ -209,29 +209,29 @@ type Request struct {
 	Timestamps      bool       `json:"timestamps,omitempty"`
 	LimitBytes      *int64     `json:"limitBytes,omitempty"`
 	DeadlineSeconds int64      `json:"deadlineSeconds,omitempty"`
-	Of              string     `json:"of,omitempty"`    // ack, cancel: id of the request
+	Of              string     `json:"of,omitempty"`    // ack, cancel: id of the other request
 	Seq             uint64     `json:"seq,omitempty"`   // ack: the newest received chunk; inputs: their number, from 1
 	Data            []byte     `json:"data,omitempty"`  // stdin
 	Port            int32      `json:"port,omitempty"`  // port-forward
 	Width           uint16     `json:"width,omitempty"` // resize
 	Height          uint16     `json:"height,omitempty"`
-	// refresh: use a new boot id, since another device has used the node's meanwhile
+	// refresh: use a new boot id, because another device has used this node's identity
 	NewBoot bool `json:"newBoot,omitempty"`
 }
 
 // Types of a Request. The inputs (stdin, resize, close-stdin) belong to an exec, attach or
-// port-forward in progress, whose id is in their topic.
+// port-forward in progress. Their topic has its id.
 const (
-	RequestRefresh     = "refresh" // answered by status and pods
+	RequestRefresh     = "refresh" // the answers are a status and pods
 	RequestLogs        = "logs"
-	RequestNodeLogs    = "node-logs" // of the agent itself
+	RequestNodeLogs    = "node-logs" // log of the agent itself
 	RequestExec        = "exec"
-	RequestAttach      = "attach"       // to a container's first process
-	RequestPortForward = "port-forward" // one TCP connection into a pod
+	RequestAttach      = "attach"       // connects to a container's first process
+	RequestPortForward = "port-forward" // one TCP connection to a pod
 	RequestStdin       = "stdin"
 	RequestResize      = "resize"
 	RequestCloseStdin  = "close-stdin"
-	RequestUsage       = "usage" // answered by a Usage
+	RequestUsage       = "usage" // the answer is a Usage
 	RequestRestartPod  = "restart-pod"
 	RequestReboot      = "reboot"
 	RequestAck         = "ack"
@@ -245,22 +245,22 @@ func Unsupported(kind string) string { return fmt.Sprintf("unsupported request %
 // ErrUnsupported is the hub's error for an Unsupported answer.
 var ErrUnsupported = errors.New("unsupported request")
 
-// Windows: how many chunks may be unacknowledged.
+// Windows limit the number of unacknowledged chunks.
 const (
 	ReplyWindow = 64 // chunks of one reply
 	InputWindow = 8  // inputs of one request
 )
 
-// Input reports whether the request is an input of another one.
+// Input reports whether the request is an input of another request.
 func (r *Request) Input() bool {
 	return r.Type == RequestStdin || r.Type == RequestResize || r.Type == RequestCloseStdin
 }
 
 // A Reply is a chunk of the answer to a Request. The first chunk of logs, node-logs, exec, attach
-// and port-forward is sent when they have started, possibly without data. A chunk with a known Seq
-// is a repetition: the device has waited long for an acknowledgement.
+// and port-forward is sent when they have started, even without data. A chunk with a known Seq is a
+// repetition, sent because the device has waited long for an acknowledgement.
 type Reply struct {
-	// Boot is the device's boot id, for a hub behind a broker, which ignores chunks without it.
+	// Boot is the device's boot id. A hub behind a broker ignores chunks without it.
 	Boot     string `json:"boot,omitempty"`
 	Seq      uint64 `json:"seq"`
 	Data     []byte `json:"data,omitempty"`
@@ -268,11 +268,11 @@ type Reply struct {
 	EOF      bool   `json:"eof,omitempty"`
 	Error    string `json:"error,omitempty"`    // with eof: the error
 	ExitCode int32  `json:"exitCode,omitempty"` // with eof: the command's exit code
-	Ack      uint64 `json:"ack,omitempty"`      // number of the newest processed input, which makes room for another
+	Ack      uint64 `json:"ack,omitempty"`      // number of the newest processed input, after which the hub may send more
 }
 
-// Err returns the error of a request of that type, or nil. ErrUnsupported: the device is too old
-// for the type.
+// Err returns the error of a request of the given type, or nil. It returns ErrUnsupported if the
+// device is too old for the type.
 func (r Reply) Err(kind string) error {
 	switch r.Error {
 	case "":
@@ -283,11 +283,11 @@ func (r Reply) Err(kind string) error {
 	return errors.New(r.Error)
 }
 
-// A Usage is what a device and its pods use now: processor time over a short window, and memory
-// that cannot be dropped.
+// A Usage is the present use of a device and its pods: processor time over a short window, and
+// memory that cannot be reclaimed.
 type Usage struct {
 	Time   time.Time           `json:"time"`           // end of the window
-	Window metav1.Duration     `json:"window"`         // its length
+	Window metav1.Duration     `json:"window"`         // length of the window
 	Node   corev1.ResourceList `json:"node"`           // cpu, memory
 	Pods   []PodUsage          `json:"pods,omitempty"` // pods with running containers
 }

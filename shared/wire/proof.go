@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// An external broker acknowledges messages that the hub may never get, and shows the hub no
-// certificates. So the hub acknowledges a status, each part of a list of pods and an event itself,
-// by a request of type ack whose Of is AckOf(payload). A status with a new boot must prove whose it
-// is.
+// An external broker acknowledges messages that the hub may never get, and does not show the hub
+// certificates. So the hub itself acknowledges a status, each part of a list of pods and an event,
+// by a request of type ack whose Of is AckOf(payload). A status with a new boot id must prove to
+// whom the boot id belongs.
 
 // A Proof is a signature of ProofText by the key of the device's certificate: ECDSA of its SHA-256
 // (ASN.1), Ed25519 of the text itself, or RSA (PKCS #1 v1.5) of its SHA-256.
 type Proof struct {
-	Key       []byte `json:"key"`       // public, DER of a SubjectPublicKeyInfo; at most MaxProof bytes
+	Key       []byte `json:"key"`       // the public key, DER of a SubjectPublicKeyInfo; at most MaxProof bytes
 	Signature []byte `json:"signature"` // at most MaxProof bytes
 }
 
-// MaxProof bounds each field of a Proof.
+// MaxProof limits each field of a Proof, in bytes.
 const MaxProof = 1 << 10
 
-// ProofText returns the text of a Proof: the boot is that of this node of this hub.
+// ProofText returns the text of a Proof: the boot id belongs to this node of this hub.
 func ProofText(hub, node, boot string) []byte {
 	return fmt.Appendf(nil, "flotilla/v1 boot\n%s\n%s\n%s\n", hub, node, boot)
 }
@@ -37,8 +37,8 @@ func (p *Proof) valid() error {
 
 const ackPrefix = "sha256-"
 
-// AckOf names a payload in its acknowledgement: sha256- and the first 16 hex digits of its hash. A
-// payload contains its boot id, so no other device waits for the same name.
+// AckOf returns the name of a payload in its acknowledgement: sha256- and the first 16 hex digits
+// of its hash. A payload contains its boot id, so no other device waits for the same name.
 func AckOf(payload []byte) string {
 	sum := sha256.Sum256(payload)
 	return ackPrefix + hex.EncodeToString(sum[:8])

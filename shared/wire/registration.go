@@ -9,12 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// ReportedLabels are Kubernetes' labels that the hub sets from what it knows of the device.
+// ReportedLabels are Kubernetes' labels that the hub sets from the device's report.
 var ReportedLabels = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable,
 	"beta.kubernetes.io/os", "beta.kubernetes.io/arch"}
 
-// CheckLabel returns why a device may not register with a label: it is invalid, or reserved for
-// Kubernetes, such as labels that decide where pods may run.
+// CheckLabel returns why a device may not register with a label: the label is invalid, or reserved
+// for Kubernetes, for example because it decides where pods may run.
 func CheckLabel(key, value string) error {
 	if slices.Contains(ReportedLabels, key) {
 		return fmt.Errorf("label %q is set by the hub from the device's report: omit it", key)

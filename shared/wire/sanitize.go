@@ -6,17 +6,17 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// Limits in bytes of the kept parts of a status.
+// Limits of the parts of a status, in bytes unless the comment says otherwise.
 const (
 	maxWord    = 512  // a version, a name, an address
 	maxSaid    = 1024 // a message of a condition or container
-	maxNames   = 8    // names of an image
+	maxNames   = 8    // number of an image's names
 	maxVersion = 128  // an agent's version
 	maxEnded   = 4096 // a container's termination message
 )
 
 // sanitize keeps the parts of a status that the hub shows, and makes hidden characters visible. A
-// device with three hundred images or a talkative driver is still a node.
+// device with hundreds of images or long driver messages stays a node.
 func (s *Status) sanitize() {
 	switch n := len(s.Hardware); {
 	case n > bound.MaxHardware:
@@ -56,8 +56,8 @@ func (s *Status) sanitize() {
 	bound.Clean(&st.Images, maxWord)
 }
 
-// sanitize makes hidden characters in the pods' statuses visible. A termination message may have
-// Kubernetes' length.
+// sanitize makes hidden characters in the pods' statuses visible. A termination message may be as
+// long as in Kubernetes.
 func (p *Pods) sanitize() {
 	for i := range p.Pods {
 		bound.Clean(&p.Pods[i].Status, maxEnded)
@@ -65,7 +65,7 @@ func (p *Pods) sanitize() {
 }
 
 func (e *Event) sanitize() {
-	if len(e.Message) <= MaxMessage { // longer ones are refused
+	if len(e.Message) <= MaxMessage { // a longer message is refused later
 		e.Message = bound.Text(e.Message, MaxMessage)
 	}
 }

@@ -83,7 +83,7 @@ func TestOfAStatusIsKeptWhatTheHubShows(t *testing.T) {
 	}
 }
 
-// report returns a report of that many bytes.
+// report returns a hardware report of the given size in bytes.
 func report(size int) json.RawMessage {
 	return json.RawMessage(`{"x":"` + strings.Repeat("x", size-len(`{"x":""}`)) + `"}`)
 }
@@ -121,7 +121,7 @@ func TestWhatADeviceSaysShowsEveryCharacter(t *testing.T) {
 	}
 }
 
-// Decoded payloads are bounded in number and value, whatever their type.
+// Decoded payloads of every type are limited in number and size of their values.
 func TestWhatIsDecodedKeepsToTheLimits(t *testing.T) {
 	many := func(n int, one string) string { return strings.Repeat(one+",", n-1) + one }
 	for name, c := range map[string]struct {

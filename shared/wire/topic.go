@@ -7,13 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// DefaultPrefix begins every topic by default; a fleet that shares its broker uses another prefix.
+// DefaultPrefix begins every topic by default. A fleet that shares its broker uses another prefix.
 const DefaultPrefix = "fleet/v1"
 
 // A Channel is the last part of a topic: the kind of message.
 type Channel string
 
-// Channels of devices, then of the hub. In the topic, "/<id>" follows Reply and Request.
+// Channels of devices, then channels of the hub. In the topic, "/<id>" follows Reply and Request.
 const (
 	ChannelLease    Channel = "lease"
 	ChannelStatus   Channel = "status"
@@ -63,7 +63,7 @@ func RequestTopic(prefix, node, id string) string {
 // ReplyTopic returns the topic of the answer to a request.
 func ReplyTopic(prefix, node, id string) string { return Topic(prefix, node, ChannelReply) + "/" + id }
 
-// Filters returns a node's two subscriptions; it may have no others.
+// Filters returns a node's two subscriptions. A node may not have other subscriptions.
 func Filters(prefix, node string) [2]string {
 	return [2]string{Topic(prefix, node, ChannelDesired), Topic(prefix, node, ChannelRequest) + "/+"}
 }
@@ -72,7 +72,7 @@ func Filters(prefix, node string) [2]string {
 type Address struct {
 	Node    string
 	Channel Channel
-	ID      string // of a request or reply, else empty
+	ID      string // id of the request, or empty for other channels
 }
 
 // ParseTopic is the inverse of Topic, RequestTopic and ReplyTopic.

@@ -10,7 +10,7 @@ import (
 )
 
 // Unreadable is the annotation, with the reason, of a pod, config map or secret that could not be
-// parsed. Only its names are known. An invalid object must not stop a device from applying the
+// parsed. Only its name is known. An invalid object must not prevent a device from applying the
 // others, including deletions.
 const Unreadable = "flotilla.dev/unreadable"
 
@@ -22,8 +22,8 @@ type rawDesired struct {
 	Secrets    []json.RawMessage `json:"secrets"`
 }
 
-// joined parses the objects. The device checks their characters and amounts. Of pods beyond the
-// limit it keeps one, so that the device sees the excess.
+// joined parses the objects. The device checks their characters and amounts. Of the pods beyond the
+// limit it keeps one, so that the device detects the excess.
 func (a *rawDesired) joined() Desired {
 	d := a.Desired
 	d.Pods = decodeEach[corev1.Pod]("pods", a.Pods[:min(len(a.Pods), MaxPods+1)])
@@ -50,7 +50,7 @@ func decodeEach[T any, P interface {
 	return out
 }
 
-// unreadable sets what is known of an object that could not be parsed.
+// unreadable sets the known fields of an object that could not be parsed.
 func unreadable(o metav1.Object, raw []byte, why error) {
 	var known struct {
 		Metadata struct {
@@ -60,7 +60,7 @@ func unreadable(o metav1.Object, raw []byte, why error) {
 			DeletionGracePeriodSeconds *int64
 		}
 	}
-	_ = json.Unmarshal(raw, &known) // parse as much as possible
+	_ = json.Unmarshal(raw, &known) // parses the fields before the error
 	m := known.Metadata
 	o.SetName(m.Name)
 	o.SetNamespace(m.Namespace)

@@ -77,7 +77,8 @@ func TestAConfigMapOrSecretThatIsWrongLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
-// Four megabytes of braces would become two gigabytes of empty pods, containers or secrets.
+// Without a limit, four megabytes of braces would become two gigabytes of empty pods, containers or
+// secrets.
 func TestAPayloadOfBracesCostsLittle(t *testing.T) {
 	braces := func(n int) string { return strings.Repeat("{},", n) + "{}" }
 	for name, text := range map[string]string{

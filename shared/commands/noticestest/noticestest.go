@@ -17,18 +17,19 @@ import (
 	"testing"
 )
 
-// architectures are the released ones: each may link other modules.
+// architectures are the released architectures. Each may link other modules.
 var architectures = []string{"amd64", "arm64", "arm"}
 
-// states matches files with license terms; others matches those for documentation and logos, which
+// states matches files with license terms. others matches terms for documentation and logos, which
 // do not apply to a program.
 var (
 	states = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
 	others = regexp.MustCompile(`(?i)\.docs$|-logo$|\.go$`)
 )
 
-// Check compares the gzip file with the notices of the package in the working directory, and writes
-// it with update. beside are directories of this repository with embedded files of other authors.
+// Check compares the gzip file with the notices of the package in the working directory. With
+// update it writes the file. beside are directories of this repository with embedded files of other
+// authors.
 func Check(t *testing.T, program, file string, update bool, beside ...string) {
 	t.Helper()
 	want := notices(t, program, beside)
@@ -74,7 +75,7 @@ func unzip(file string) (string, error) {
 func notices(t *testing.T, program string, beside []string) string {
 	t.Helper()
 	modules := map[string]bool{}
-	files := map[string][]string{} // by text
+	files := map[string][]string{} // names of the files, by text
 	read := func(name, dir string) (found bool) {
 		for _, e := range list(t, dir) {
 			if states.MatchString(e) && !others.MatchString(e) {
@@ -136,7 +137,7 @@ func notices(t *testing.T, program string, beside []string) string {
 	return b.String()
 }
 
-// alike sorts similar texts next to each other, which gzip compresses well.
+// alike orders similar texts next to each other, which gzip compresses well.
 func alike(a, b string) int {
 	rank := func(text string) string {
 		for _, words := range []string{"Apache License", "Mozilla", "Permission is hereby granted",

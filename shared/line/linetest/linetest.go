@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// Buffer is the socket buffer of a line and of Listen; the kernel doubles it.
+// Buffer is the size of the socket buffers of a line and of Listen. The kernel doubles it.
 const Buffer = 4 << 10
 
-// segment is the size that TCP acknowledges at a time on a radio line. Loopback's is larger than
-// the buffers, so windows would open in jumps of seconds.
+// segment is the size that TCP acknowledges at a time on a radio line. The segments of loopback are
+// larger than the buffers, so windows would open in jumps of seconds.
 const segment = 536
 
 // A Line forwards connections to Addr in both directions.
@@ -36,13 +36,13 @@ type Line struct {
 // A Way is one direction of a line.
 type Way struct {
 	rate   atomic.Int64 // bytes per second; 0: stopped
-	Passed atomic.Int64 // bytes
+	Passed atomic.Int64 // number of forwarded bytes
 }
 
-// Set changes the rate in bytes per second; 0 stops it.
+// Set changes the rate in bytes per second. 0 stops the direction.
 func (w *Way) Set(rate int64) { w.rate.Store(rate) }
 
-// New makes a line to a TCP address; the test's cleanup closes it.
+// New creates a line to a TCP address. The test's cleanup closes it.
 func New(t testing.TB, to string, up, down int64) *Line {
 	t.Helper()
 	l := &Line{open: map[net.Conn]bool{}, l: Listen(t)}
@@ -72,7 +72,7 @@ func New(t testing.TB, to string, up, down int64) *Line {
 	return l
 }
 
-// Listen listens on loopback; accepted connections have small buffers.
+// Listen listens on loopback. Accepted connections have small buffers.
 func Listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := (&net.ListenConfig{Control: small}).Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -89,7 +89,7 @@ func Dial(ctx context.Context, to string) (net.Conn, error) {
 
 func small(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
-		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) // the minimum, 2,304
+		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) // the kernel uses its minimum, 2,304
 		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, Buffer)
 		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, segment)
 	})
@@ -125,7 +125,8 @@ func (l *Line) carry(from net.Conn, to string) {
 	l.mu.Unlock()
 }
 
-// pass copies at the rate, in pieces of a twentieth of a second. Its end ends the other direction.
+// pass copies at the rate, in pieces of a twentieth of a second. When it ends, it ends the other
+// direction.
 func (w *Way) pass(to, from net.Conn, ended <-chan struct{}) {
 	const tick = 50 * time.Millisecond
 	buf := make([]byte, 64<<10)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sends returns the most payload bytes in a packet of a TCP connection.
+// Sends returns the largest payload, in bytes, of a packet of a TCP connection.
 func Sends(t testing.TB, c net.Conn) (size int) {
 	t.Helper()
 	raw, err := c.(syscall.Conn).SyscallConn()

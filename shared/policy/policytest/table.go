@@ -1,5 +1,5 @@
 // Package policytest is a table of pods, policies and expected refusals. Hub and device run all of
-// it in their tests.
+// its cases in their tests.
 package policytest
 
 import (
@@ -16,12 +16,12 @@ import (
 type Case struct {
 	Name     string
 	Document string // policy in YAML
-	Pod      string // lines of the pod's spec, besides its one container
-	Web      string // lines of that container, besides its name
+	Pod      string // lines of the pod's spec, in addition to its one container
+	Web      string // lines of that container, in addition to its name
 	Refused  string // beginning of "field: reason"; empty: allowed
 }
 
-// A public key of each kind, and another one.
+// Public keys: one of each kind, and another one.
 const (
 	ECDSA   = "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEQUPwyfSCVMBFfhrG8AJWBcEg3u7N\ncNP7orpf1t8vrcQN9IzP/8J2NqDf3R8jXzZx52Gj1uKsfK3bnCwQ6JM4hw==\n-----END PUBLIC KEY-----\n"
 	Ed25519 = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA21pH8j/5r0SJr/OpXaaTBLTdkWERZPdTImd+IMII/e0=\n-----END " +
@@ -250,7 +250,7 @@ func (c Case) InInit() corev1.PodSpec {
 	first.Name = "prepare"
 	s.InitContainers = []corev1.Container{first}
 	s.Containers[0].SecurityContext, s.Containers[0].Ports = nil, nil
-	if first.LivenessProbe != nil || first.ReadinessProbe != nil || first.Lifecycle != nil { // not in init containers
+	if first.LivenessProbe != nil || first.ReadinessProbe != nil || first.Lifecycle != nil { // init containers cannot have these fields
 		s.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 		s.Containers[0].LivenessProbe, s.Containers[0].ReadinessProbe, s.Containers[0].Lifecycle = nil, nil, nil
 	}
