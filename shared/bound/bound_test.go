@@ -25,10 +25,11 @@ var bombs = []string{
 func TestQuantityText(t *testing.T) {
 	for _, s := range bombs {
 		if QuantityText(s) == nil {
-			t.Errorf("%.40s is read", s)
+			t.Errorf("QuantityText accepts %.40s", s)
 		}
 	}
-	for _, s := range []string{"0", "4", "100m", "1.5Gi", "1E", "7Ei", "1e3", "1e-9", "12e00006", "1E18", "", "e", "hello", "1e5x", "1e99x", "100%"} {
+	for _, s := range []string{"0", "4", "100m", "1.5Gi", "1E", "7Ei", "1e3", "1e-9", "12e00006", "1E18", "", "e",
+		"hello", "1e5x", "1e99x", "100%"} {
 		if err := QuantityText(s); err != nil {
 			t.Errorf("%s: %v", s, err)
 		}
@@ -51,10 +52,10 @@ func TestQuantity(t *testing.T) {
 			t.Errorf("%s: %v", c.s, err)
 		}
 	}
-	var far resource.Quantity
-	far.SetScaled(1, 1<<30)
-	if Quantity(far) == nil {
-		t.Error("a quantity that was made, not read, with 1e9 digits is taken")
+	var huge resource.Quantity
+	huge.SetScaled(1, 1<<30)
+	if Quantity(huge) == nil {
+		t.Error("Quantity accepts a computed quantity with 1e9 digits")
 	}
 }
 
@@ -68,14 +69,14 @@ func TestText(t *testing.T) {
 	}{
 		{"a capacity of a node", `{"status":{"capacity":{"cpu":"` + bomb + `"}}}`, &corev1.Node{}, false},
 		{"a capacity as a number", `{"status":{"capacity":{"cpu":` + bomb + `}}}`, &corev1.Node{}, false},
-		{"a capacity behind an escape", `{"status":{"capacity":{"cpu":"1\u0065999999999"}}}`, &corev1.Node{}, false},
-		{"a capacity behind a name in other letters", `{"ſtatuS":{"Capacity":{"cpu":"` + bomb + `"}}}`, &corev1.Node{}, false},
+		{"a capacity with an escape", `{"status":{"capacity":{"cpu":"1\u0065999999999"}}}`, &corev1.Node{}, false},
+		{"a capacity with a name in other letters", `{"ſtatuS":{"Capacity":{"cpu":"` + bomb + `"}}}`, &corev1.Node{}, false},
 		{"a request of a container", `{"spec":{"containers":[{"resources":{"requests":{"cpu":"` + bomb + `"}}}]}}`, &corev1.Pod{}, false},
 		{"a limit of an init container in a template", `{"spec":{"template":{"spec":{"initContainers":[{"resources":{"limits":{"cpu":"` + bomb + `"}}}]}}}}`, &appsv1.Deployment{}, false},
 		{"resources of a pod", `{"spec":{"resources":{"limits":{"cpu":"` + bomb + `"}}}}`, &corev1.Pod{}, false},
 		{"overhead of a pod", `{"spec":{"overhead":{"cpu":"` + bomb + `"}}}`, &corev1.Pod{}, false},
 		{"the size of an emptyDir, which is inline", `{"spec":{"volumes":[{"emptyDir":{"sizeLimit":"` + bomb + `"}}]}}`, &corev1.Pod{}, false},
-		{"a divisor of an env", `{"spec":{"containers":[{"env":[{"valueFrom":{"resourceFieldRef":{"divisor":"1e-999999999"}}}]}]}}`, &corev1.Pod{}, false},
+		{"a divisor of an environment variable", `{"spec":{"containers":[{"env":[{"valueFrom":{"resourceFieldRef":{"divisor":"1e-999999999"}}}]}]}}`, &corev1.Pod{}, false},
 		{"a divisor of a volume", `{"spec":{"volumes":[{"downwardAPI":{"items":[{"resourceFieldRef":{"divisor":"1e-999999999"}}]}}]}}`, &corev1.Pod{}, false},
 		{"allocated resources of a status", `{"status":{"containerStatuses":[{"allocatedResources":{"cpu":"` + bomb + `"}}]}}`, &corev1.Pod{}, false},
 		{"a capacity before a blank", `{"status":{"capacity":{"cpu":"1e-999999999 "}}}`, &corev1.Node{}, false},
@@ -86,7 +87,7 @@ func TestText(t *testing.T) {
 		{"a word of a command", `{"spec":{"containers":[{"command":["` + bomb + `"]}]}}`, &corev1.Pod{}, true},
 		{"data of a config map", `{"data":{"cpu":"` + bomb + `"}}`, &corev1.ConfigMap{}, true},
 		{"an unknown field", `{"speck":{"cpu":"` + bomb + `"}}`, &corev1.Pod{}, true},
-		{"a number that is long", `{"x":` + strings.Repeat("1", 100) + `}`, &corev1.Pod{}, false},
+		{"a long number", `{"x":` + strings.Repeat("1", 100) + `}`, &corev1.Pod{}, false},
 		{"nesting of 32", strings.Repeat(`{"a":`, 32) + "1" + strings.Repeat("}", 32), &corev1.Pod{}, true},
 		{"nesting of 33", strings.Repeat(`{"a":`, 33) + "1" + strings.Repeat("}", 33), &corev1.Pod{}, false},
 		{"nesting in a string", `{"a":"` + strings.Repeat("[", 100) + `"}`, &corev1.Pod{}, true},
@@ -109,7 +110,7 @@ func TestText(t *testing.T) {
 		{"a limit by an alias", "metadata:\n  annotations: {a: &b \"1e999999999\"}\nspec:\n  overhead: {cpu: *b}\n", false},
 		{"an environment variable in blocks", "spec:\n  containers:\n  - env: [{name: X, value: 1e999999999}]\n", true},
 		{"aliases of aliases", laughs(), false},
-		{"an alias of itself", "a: &a [*a]\n", false},
+		{"an alias that contains itself", "a: &a [*a]\n", false},
 		{"nesting in flow", "a: " + strings.Repeat("[", 100) + strings.Repeat("]", 100), false},
 		{"a harmless alias", "a: &a {b: c}\nd: *a\n", true},
 	} {
@@ -119,12 +120,12 @@ func TestText(t *testing.T) {
 	}
 	// Without a type only size and depth are checked.
 	for name, yaml := range map[string]string{
-		"nesting in flow":    "a: " + strings.Repeat("[", 100) + strings.Repeat("]", 100),
-		"aliases of aliases": laughs(),
-		"an alias of itself": "a: &a [*a]\n",
+		"nesting in flow":               "a: " + strings.Repeat("[", 100) + strings.Repeat("]", 100),
+		"aliases of aliases":            laughs(),
+		"an alias that contains itself": "a: &a [*a]\n",
 	} {
 		if YAML([]byte(yaml), nil) == nil {
-			t.Errorf("YAML for anything: %s is read", name)
+			t.Errorf("Document accepts %s", name)
 		}
 	}
 }
@@ -151,26 +152,27 @@ func TestProto(t *testing.T) {
 		}
 		return b
 	}
-	like := resource.MustParse("1e123456789") // Quantity has its own protobuf decoder, which computes nothing
-	env := encode(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{"a": "1e999999999", "1e999999999": ""}},
+	huge := resource.MustParse("1e123456789") // Quantity has its own protobuf decoder, which computes nothing
+	env := encode(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p",
+		Annotations: map[string]string{"a": "1e999999999", "1e999999999": ""}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Env: []corev1.EnvVar{{Name: "1e999999999"}}}}}})
 	if err := Proto(env, &corev1.Pod{}); err != nil {
 		t.Errorf("an environment variable: %v", err)
 	}
 	for name, spec := range map[string]corev1.PodSpec{
-		"a limit":               {Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": like}}}}},
-		"the size of a volume":  {Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &like}}}}},
-		"the divisor of an env": {Containers: []corev1.Container{{Env: []corev1.EnvVar{{ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Divisor: like}}}}}}},
-		"overhead":              {Overhead: corev1.ResourceList{"cpu": like}},
+		"a limit":                                {Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": huge}}}}},
+		"the size of a volume":                   {Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &huge}}}}},
+		"the divisor of an environment variable": {Containers: []corev1.Container{{Env: []corev1.EnvVar{{ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Divisor: huge}}}}}}},
+		"overhead":                               {Overhead: corev1.ResourceList{"cpu": huge}},
 	} {
 		if Proto(encode(&corev1.Pod{Spec: spec}), &corev1.Pod{}) == nil {
-			t.Errorf("%s is read", name)
+			t.Errorf("Proto accepts %s", name)
 		}
 	}
 }
 
 func TestObject(t *testing.T) {
-	far := resource.MustParse("1e123456789")
+	huge := resource.MustParse("1e123456789")
 	node := func(change func(*corev1.Node)) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{"a": "b"}}}
 		n.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("4")}
@@ -183,7 +185,7 @@ func TestObject(t *testing.T) {
 		want string // part of the error; empty: accepted
 	}{
 		{"a valid node", node(func(*corev1.Node) {}), ""},
-		{"a capacity", node(func(n *corev1.Node) { n.Status.Capacity["cpu"] = far }), "status.capacity[cpu]: quantity"},
+		{"a capacity", node(func(n *corev1.Node) { n.Status.Capacity["cpu"] = huge }), "status.capacity[cpu]: quantity"},
 		{"65 conditions", node(func(n *corev1.Node) { n.Status.Conditions = make([]corev1.NodeCondition, 65) }), "status.conditions: it has 65 entries"},
 		{"257 images", node(func(n *corev1.Node) { n.Status.Images = make([]corev1.ContainerImage, 257) }), "status.images: it has 257"},
 		{"33 addresses", node(func(n *corev1.Node) { n.Status.Addresses = make([]corev1.NodeAddress, 33) }), "status.addresses: it has 33"},
@@ -203,7 +205,7 @@ func TestObject(t *testing.T) {
 		{"a long string", &corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", MaxString+1)}}, "data[k]: it has 1048577 bytes"},
 		{"a revision with a bomb in its data", &appsv1.ControllerRevision{Data: runtime.RawExtension{
 			Raw: []byte(`{"spec":{"template":{"spec":{"overhead":{"cpu":"1e-999999999"}}}}}`)}}, "data: quantity"},
-		{"managed fields that are nested deep", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(
+		{"deeply nested managed fields", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(
 			strings.Repeat(`{"f:a":`, 100) + "{}" + strings.Repeat("}", 100))}}}}, "nested deeper"},
 	} {
 		err := Object(c.o)
@@ -213,7 +215,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-func TestMendTakesOutWhatCannotBeKept(t *testing.T) {
+func TestRepairReplacesInvalidQuantities(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"status":{"capacity":{"cpu":"1e999999999","memory":"1Gi"}}}`: `{"status":{"capacity":{"cpu":"0","memory":"1Gi"}}}`,
 		`{"status":{"capacity":{"cpu":1e-999999999}}}`:                 `{"status":{"capacity":{"cpu":"0"}}}`,
@@ -221,19 +223,20 @@ func TestMendTakesOutWhatCannotBeKept(t *testing.T) {
 	} {
 		got, places := new(Repairer).Repair([]byte(in), &corev1.Node{})
 		if string(got) != want || (in != want) != (len(places) == 1) {
-			t.Errorf("%s became %s, %v", in, got, places)
+			t.Errorf("Repair of %s returned %s, %v", in, got, places)
 		}
 	}
 	in := `{"data":{"spec":{"template":{"spec":{"overhead":{"cpu":"1e-999999999"}}}}}}`
-	if got, places := new(Repairer).Repair([]byte(in), &appsv1.ControllerRevision{}); JSON(got, &appsv1.ControllerRevision{}) != nil || len(places) != 1 {
-		t.Errorf("%s became %s, %v", in, got, places)
+	if got, places := new(Repairer).Repair([]byte(in), &appsv1.ControllerRevision{}); JSON(got,
+		&appsv1.ControllerRevision{}) != nil || len(places) != 1 {
+		t.Errorf("Repair of %s returned %s, %v", in, got, places)
 	}
 	if JSON([]byte(in), &appsv1.ControllerRevision{}) == nil {
-		t.Error("a revision with a bomb in its data is read")
+		t.Error("Object accepts a revision with a bomb in its data")
 	}
 }
 
-func TestTextShowsEveryCharacter(t *testing.T) {
+func TestTextAndCleanShowHiddenCharacters(t *testing.T) {
 	for in, want := range map[string]string{
 		"ok":                  "ok",
 		"müßte 日本 \U0001f600": "müßte 日本 \U0001f600",
@@ -248,19 +251,22 @@ func TestTextShowsEveryCharacter(t *testing.T) {
 		}
 	}
 	if got := Text(strings.Repeat("ä", 100), 21); got != strings.Repeat("ä", 9)+"…" {
-		t.Errorf("cut to %q", got)
+		t.Errorf("the shortened text is %q", got)
 	}
 	one := resource.MustParse("1")
-	n := corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Message: "a\u202eb"}}, NodeInfo: corev1.NodeSystemInfo{OSImage: "\u200b"}, Capacity: corev1.ResourceList{"c\u202ep": one, "cpu": one}}
+	n := corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Message: "a\u202eb"}},
+		NodeInfo: corev1.NodeSystemInfo{OSImage: "\u200b"}, Capacity: corev1.ResourceList{"c\u202ep": one, "cpu": one}}
 	Clean(&n, 100)
-	if n.Conditions[0].Message != `a\u202eb` || n.NodeInfo.OSImage != `\u200b` || len(n.Capacity) != 2 || n.Capacity[`c\u202ep`] != one || n.Capacity["cpu"] != one {
-		t.Errorf("cleaned to %+v", n)
+	if n.Conditions[0].Message != `a\u202eb` || n.NodeInfo.OSImage != `\u200b` || len(n.Capacity) != 2 ||
+		n.Capacity[`c\u202ep`] != one || n.Capacity["cpu"] != one {
+		t.Errorf("the cleaned value is %+v", n)
 	}
-	o := metav1.ObjectMeta{Annotations: map[string]string{"k": "a\u202eb", strings.Repeat("x", 200): strings.Repeat("y", 200), "ok": "ok"}}
+	o := metav1.ObjectMeta{Annotations: map[string]string{"k": "a\u202eb",
+		strings.Repeat("x", 200): strings.Repeat("y", 200), "ok": "ok"}}
 	Clean(&o, 100)
 	long := func(c string) string { return strings.Repeat(c, 97) + "…" }
 	if want := map[string]string{"k": `a\u202eb`, long("x"): long("y"), "ok": "ok"}; !maps.Equal(o.Annotations, want) {
-		t.Errorf("cleaned to %q", o.Annotations)
+		t.Errorf("the cleaned text is %q", o.Annotations)
 	}
 }
 
@@ -284,30 +290,32 @@ func FuzzQuantity(f *testing.F) {
 		}
 		again, err := ParseQuantity(q.String())
 		if err != nil || again.Cmp(q) != 0 {
-			t.Errorf("%q is written as %q, which is read as %v, %v", s, q.String(), again, err)
+			t.Errorf("%q is written as %q, which is parsed as %v, %v", s, q.String(), again, err)
 		}
 	})
 }
 
 // Uids and digests are not checked as numbers. Other texts that may be numbers are checked.
-func TestWhatIsWorthALook(t *testing.T) {
+func TestSuspicious(t *testing.T) {
 	for text, want := range map[string]bool{
 		`"uid":"0f3e12b7-8c1d-8e44-9a2e-11e45d0c2e99"`: false, `"digest":"a12e34"`: false, `"x-1e99"`: false,
-		`"1e99"`: true, `1e99`: true, `" 1e99"`: true, `"\n1e99"`: true, `"\\n1e99"`: true, `"-1E+99"`: true, `"a":1e99`: true, `"a1":"x","b":2e10`: true,
-		`"12e45678-8c1d"`: false, `"12e34ab"`: false, `"1e+99Ki"`: false, `"1e99\n"`: true, `"1e99 "`: true, `{"a":1e99}`: true, `"1\u0065999"`: true, "ba1e99": false, "e99": false,
+		`"1e99"`: true, `1e99`: true, `" 1e99"`: true, `"\n1e99"`: true, `"\\n1e99"`: true, `"-1E+99"`: true,
+		`"a":1e99`: true, `"a1":"x","b":2e10`: true,
+		`"12e45678-8c1d"`: false, `"12e34ab"`: false, `"1e+99Ki"`: false, `"1e99\n"`: true, `"1e99 "`: true,
+		`{"a":1e99}`: true, `"1\u0065999"`: true, "ba1e99": false, "e99": false,
 	} {
 		if got := suspicious([]byte(text), inWord); got != want {
-			t.Errorf("%s is worth a look: %v, want %v", text, got, want)
+			t.Errorf("suspicious(%s) is %v, want %v", text, got, want)
 		}
 	}
 	if !suspicious([]byte("a1e99"), nil) {
-		t.Error("in a protobuf what stands before a number may be a tag")
+		t.Error("suspicious without part accepts a1e99: in a protobuf the letter may be a tag")
 	}
 }
 
 // A quantity with a letter before its number or after its exponent is refused at once, however
 // large it is.
-func FuzzAWordIsNoQuantity(f *testing.F) {
+func FuzzAWordIsNotAQuantity(f *testing.F) {
 	for _, s := range []string{"a", "k", "e", "E", "Ki", "n-", "x."} {
 		f.Add(s, "1e999999999", "")
 		f.Add("", "1e999999999", s)
@@ -319,7 +327,7 @@ func FuzzAWordIsNoQuantity(f *testing.F) {
 			return
 		}
 		if q, err := resource.ParseQuantity(strings.TrimSpace(text)); err == nil {
-			t.Errorf("%q is the quantity %s", text, q.String())
+			t.Errorf("%q is parsed as the quantity %s", text, q.String())
 		}
 	})
 }
@@ -341,7 +349,7 @@ func FuzzJSON(f *testing.F) {
 			t.Fatalf("%q is encoded as %d bytes: %v", data, len(b), err)
 		}
 		if err := JSON(b, &p); err != nil {
-			t.Errorf("%s was taken, and is not again: %v", b, err)
+			t.Errorf("%s was accepted, but its encoding is refused: %v", b, err)
 		}
 	})
 }
@@ -360,7 +368,8 @@ func FuzzProto(f *testing.F) {
 	_ = corev1.AddToScheme(scheme)
 	codec := protobuf.NewSerializer(scheme, scheme)
 	for _, s := range []string{"1e123456789", "4"} {
-		p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: corev1.PodSpec{Overhead: corev1.ResourceList{"cpu": resource.MustParse(s)}}}
+		p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			Spec: corev1.PodSpec{Overhead: corev1.ResourceList{"cpu": resource.MustParse(s)}}}
 		b, err := runtime.Encode(codec, p)
 		if err != nil {
 			f.Fatal(err)
@@ -379,11 +388,11 @@ func FuzzProto(f *testing.F) {
 }
 
 // A damaged text is read to its end. Otherwise the test hangs.
-func TestDamagedTextEnds(t *testing.T) {
-	whole := `{"spec":{"overhead":{"cpu":"1e9"},"containers":[{"name":"a","env":[{"name":"a","value":"1\u0065-9"}],"ports":[{"containerPort":8e01}]}]}}`
-	for i := range whole {
+func TestDamagedTextIsReadToItsEnd(t *testing.T) {
+	text := `{"spec":{"overhead":{"cpu":"1e9"},"containers":[{"name":"a","env":[{"name":"a","value":"1\u0065-9"}],"ports":[{"containerPort":8e01}]}]}}`
+	for i := range text {
 		for _, with := range []string{"", ",", ":", "[", "]", "{", "}", `"`, "0", "e00", `"A"0e00`, "\x85", "\x00"} {
-			for _, text := range []string{whole[:i] + with, whole[:i] + with + whole[i:], whole[:i] + with + whole[i+1:]} {
+			for _, text := range []string{text[:i] + with, text[:i] + with + text[i:], text[:i] + with + text[i+1:]} {
 				for _, into := range []any{&corev1.Pod{}, &corev1.Node{}, &map[string]any{}, &[]string{}} {
 					if json.Unmarshal([]byte(text), into) == nil {
 						continue

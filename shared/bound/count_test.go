@@ -49,7 +49,7 @@ func FuzzCountYAML(f *testing.F) {
 		}
 		all, holders := nodes(doc.Content[0])
 		if all > 2*c.Values+1 || holders > c.Values+1 {
-			t.Errorf("%d values, %d of them with others in them, are counted as %+v: %q", all, holders, c, text)
+			t.Errorf("%d values, %d of them with children, are counted as %+v: %q", all, holders, c, text)
 		}
 	})
 }
@@ -87,7 +87,8 @@ func FuzzCountJSON(f *testing.F) {
 // The content of block texts, such as files in a ConfigMap, does not count.
 func TestLongTextsInYAML(t *testing.T) {
 	text := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c\ndata:\n  dashboard.json: |\n" +
-		strings.Repeat("    {\"a\": [{\"b\": 1}, {\"c\": 2}],\n\n", 40_000) + "  Makefile: |-\n    all:\n    \tmake -j {a,b}\n  more: x\n"
+		strings.Repeat("    {\"a\": [{\"b\": 1}, {\"c\": 2}],\n\n", 40_000) +
+		"  Makefile: |-\n    all:\n    \tmake -j {a,b}\n  more: x\n"
 	c, err := bound.CountYAML([]byte(text))
 	if err != nil || c.Bounded() != nil || c.Values > 30 {
 		t.Errorf("%+v, %v", c, err)
@@ -97,11 +98,11 @@ func TestLongTextsInYAML(t *testing.T) {
 // The same excess is refused in each format.
 func TestCountsAreBounded(t *testing.T) {
 	for name, text := range map[string]string{
-		"in braces":      "a: [" + strings.Repeat("{},", 500_000) + "{}]\n",
-		"in lines":       "a:\n" + strings.Repeat("- {}\n", 500_000),
-		"in names":       strings.Repeat("a:\n", 500_000),
-		"behind a text":  "a: |\n  b\nc:\n" + strings.Repeat("- x\n", 500_000),
-		"in nested ones": strings.Repeat("- - - - - - a\n", 100_000),
+		"in braces":       "a: [" + strings.Repeat("{},", 500_000) + "{}]\n",
+		"in lines":        "a:\n" + strings.Repeat("- {}\n", 500_000),
+		"in names":        strings.Repeat("a:\n", 500_000),
+		"after a text":    "a: |\n  b\nc:\n" + strings.Repeat("- x\n", 500_000),
+		"in nested lists": strings.Repeat("- - - - - - a\n", 100_000),
 	} {
 		if c, err := bound.CountYAML([]byte(text)); err != nil || c.Bounded() == nil {
 			t.Errorf("%s: %+v, %v", name, c, err)
@@ -111,7 +112,7 @@ func TestCountsAreBounded(t *testing.T) {
 		t.Errorf("JSON: %+v", c)
 	}
 	if _, err := bound.CountYAML([]byte("\xff\xfea\x00:\x00")); err == nil {
-		t.Error("UTF-16 is counted")
+		t.Error("CountYAML accepts UTF-16")
 	}
 }
 

@@ -61,11 +61,11 @@ func clean(v reflect.Value, most, depth int) {
 		}
 	case reflect.Map:
 		for _, k := range v.MapKeys() {
-			at, otherKey := cleaned(k, most)
-			is, other := cleaned(v.MapIndex(k), most)
-			if otherKey || other {
+			key, keyChanged := cleaned(k, most)
+			value, valueChanged := cleaned(v.MapIndex(k), most)
+			if keyChanged || valueChanged {
 				v.SetMapIndex(k, reflect.Value{})
-				v.SetMapIndex(at, is)
+				v.SetMapIndex(key, value)
 			}
 		}
 	case reflect.Struct:

@@ -17,11 +17,11 @@ func Strict(root *cobra.Command, only cobra.PositionalArgs) {
 			}
 		case "help":
 			c.Args = func(_ *cobra.Command, args []string) error {
-				of, left, err := root.Find(args)
+				of, rest, err := root.Find(args)
 				if err != nil {
 					return err
 				}
-				return only(of, left)
+				return only(of, rest)
 			}
 		}
 	}

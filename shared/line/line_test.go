@@ -21,86 +21,88 @@ const slow = 20_000 / 8 // bytes per second of a 20 kbit/s line
 
 // ends returns the two ends of a slow connection. Data written to the first end waits in a small
 // queue.
-func ends(t *testing.T, rate int64) (near, far net.Conn, l *linetest.Line) {
+func ends(t *testing.T, rate int64) (client, server net.Conn, l *linetest.Line) {
 	t.Helper()
 	there := linetest.Listen(t)
 	defer there.Close()
 	l = linetest.New(t, there.Addr().String(), rate, rate)
-	near, err := linetest.Dial(context.Background(), l.Addr)
+	client, err := linetest.Dial(context.Background(), l.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if far, err = there.Accept(); err != nil {
+	if server, err = there.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { near.Close(); far.Close() })
-	return near, far, l
+	t.Cleanup(func() { client.Close(); server.Close() })
+	return client, server, l
 }
 
 // The kernel reports space only when a third of its queue is free. That takes longer than the
 // patience, while the peer acknowledges data.
-func TestAWriteOverASlowLineLivesAsLongAsSomethingMoves(t *testing.T) {
+func TestAWriteOverASlowLineContinuesWhileDataMoves(t *testing.T) {
 	t.Parallel()
-	near, far, _ := ends(t, 4*slow)
-	if err := near.(*net.TCPConn).SetWriteBuffer(48 << 10); err != nil {
+	client, server, _ := ends(t, 4*slow)
+	if err := client.(*net.TCPConn).SetWriteBuffer(48 << 10); err != nil {
 		t.Fatal(err)
 	}
 	sent := bytes.Repeat([]byte("0123456789abcdef"), 8000)
 	got := make(chan []byte, 1)
 	go func() {
 		all := make([]byte, len(sent))
-		_, _ = io.ReadFull(far, all)
+		_, _ = io.ReadFull(server, all)
 		got <- all
 	}()
 	began := time.Now()
-	n, err := New(near, 3*time.Second/2).Write(sent)
+	n, err := New(client, 3*time.Second/2).Write(sent)
 	if n != len(sent) || err != nil {
 		t.Fatalf("after %s: %d bytes of %d: %v", time.Since(began), n, len(sent), err)
 	}
 	if !bytes.Equal(<-got, sent) {
-		t.Error("the other end got something else")
+		t.Error("the other end received other data")
 	}
 }
 
-func TestAWriteToWhoTakesNothingEnds(t *testing.T) {
+func TestAWriteToAStoppedPeerFails(t *testing.T) {
 	const patience = time.Second
 	t.Parallel()
-	near, _, l := ends(t, slow)
+	client, _, l := ends(t, slow)
 	l.Up.Set(0)
 	began := time.Now()
-	n, err := New(near, patience).Write(make([]byte, 1<<20))
-	if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took < patience || took > 2*patience+time.Second {
-		t.Errorf("after %s: %v; want the end of the patience, %s", took, err, patience)
+	n, err := New(client, patience).Write(make([]byte, 1<<20))
+	if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took < patience ||
+		took > 2*patience+time.Second {
+		t.Errorf("the write ended after %s: %v; want a failure after the patience of %s", took, err, patience)
 	}
 	if n == 0 || !strings.Contains(err.Error(), "nothing was taken for") || !strings.Contains(err.Error(), "bytes wait") {
-		t.Errorf("%d bytes; the error says %q", n, err)
+		t.Errorf("wrote %d bytes; the error is %q", n, err)
 	}
 }
 
-func TestAWriteWhoseLineDiesOnTheWayEnds(t *testing.T) {
+func TestAWriteFailsWhenTheLineDies(t *testing.T) {
 	const patience = 2 * time.Second
 	t.Parallel()
-	near, far, l := ends(t, slow)
-	go func() { _, _ = io.Copy(io.Discard, far) }()
+	client, server, l := ends(t, slow)
+	go func() { _, _ = io.Copy(io.Discard, server) }()
 	time.AfterFunc(3*time.Second, func() { l.Up.Set(0) })
 	began := time.Now()
-	_, err := New(near, patience).Write(make([]byte, 1<<20))
-	if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took < 3*time.Second || took > 3*time.Second+5*patience {
+	_, err := New(client, patience).Write(make([]byte, 1<<20))
+	if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took < 3*time.Second ||
+		took > 3*time.Second+5*patience {
 		t.Errorf("after %s: %v", took, err)
 	}
 }
 
 // A write to a peer that acknowledges one byte at a time fails at the deadline of the whole packet.
-func TestADeadlineOfThoseAboveHoldsHoweverMuchMoves(t *testing.T) {
+func TestTheCallersDeadlineHoldsWhileDataMoves(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		set  func(*Conn, time.Time)
 	}{
-		{"set before", func(c *Conn, at time.Time) { _ = c.SetWriteDeadline(at) }},
-		{"set meanwhile", func(c *Conn, at time.Time) {
+		{"set before the write", func(c *Conn, at time.Time) { _ = c.SetWriteDeadline(at) }},
+		{"set during the write", func(c *Conn, at time.Time) {
 			time.AfterFunc(200*time.Millisecond, func() { _ = c.SetWriteDeadline(at) })
 		}},
-		{"both set meanwhile", func(c *Conn, at time.Time) {
+		{"both deadlines set during the write", func(c *Conn, at time.Time) {
 			time.AfterFunc(200*time.Millisecond, func() { _ = c.SetDeadline(at) })
 		}},
 	} {
@@ -129,7 +131,7 @@ func TestADeadlineOfThoseAboveHoldsHoweverMuchMoves(t *testing.T) {
 	}
 }
 
-func TestAReadLivesAsLongAsSomethingComes(t *testing.T) {
+func TestAReadContinuesWhileDataArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()
 		defer a.Close()
@@ -146,36 +148,39 @@ func TestAReadLivesAsLongAsSomethingComes(t *testing.T) {
 		}()
 		began := time.Now()
 		if n, err := io.ReadFull(conn, make([]byte, 10)); n != 10 {
-			t.Fatalf("%d bytes of ten: %v", n, err)
+			t.Fatalf("read %d bytes of 10: %v", n, err)
 		}
 		if took := time.Since(began); took != 20*time.Second {
-			t.Errorf("it took %s", took)
+			t.Errorf("the reads took %s, want 20s", took)
 		}
 		// At Pace, ten bytes take ten thousandths of a second.
 		if got := conn.Received(); got < 9*time.Millisecond || got > 10*time.Millisecond {
-			t.Errorf("something was coming for %s", got)
+			t.Errorf("Received is %s, want 9ms to 10ms", got)
 		}
 		began = time.Now()
 		time.AfterFunc(2*time.Second, func() { silence.Store(int64(5 * time.Second)) }) // the line turns out to be slower
-		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 5*time.Second {
-			t.Errorf("after %s of silence: %v", time.Since(began), err)
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) ||
+			time.Since(began) != 5*time.Second {
+			t.Errorf("the read ended after %s of silence: %v", time.Since(began), err)
 		}
-		for _, meanwhile := range []bool{false, true} {
+		for _, during := range []bool{false, true} {
 			began = time.Now()
-			if meanwhile {
+			if during {
 				time.AfterFunc(time.Second/2, func() { _ = conn.SetReadDeadline(began.Add(time.Second)) })
 			} else {
 				_ = conn.SetReadDeadline(began.Add(time.Second))
 			}
-			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Second {
-				t.Errorf("a deadline of those above, after %s: %v", time.Since(began), err)
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) ||
+				time.Since(began) != time.Second {
+				t.Errorf("the read with the caller's deadline ended after %s: %v", time.Since(began), err)
 			}
 			_ = conn.SetReadDeadline(time.Time{})
 		}
 		began = time.Now() // without the deadline the limit of silence still applies
 		time.AfterFunc(time.Second, func() { _ = conn.SetReadDeadline(time.Time{}) })
-		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 5*time.Second {
-			t.Errorf("after %s of silence: %v", time.Since(began), err)
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) ||
+			time.Since(began) != 5*time.Second {
+			t.Errorf("the read ended after %s of silence: %v", time.Since(began), err)
 		}
 	})
 }
@@ -195,7 +200,7 @@ func (n *noted) SetWriteDeadline(until time.Time) error {
 
 // A deadline that stays set wakes the process when it passes. For an answer to a device, that costs
 // more than the answer.
-func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
+func TestAWriteResetsItsDeadline(t *testing.T) {
 	n := &noted{}
 	c := New(n, time.Second)
 	_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
@@ -203,7 +208,7 @@ func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n.set != 2 || !n.deadline.IsZero() {
-		t.Errorf("%d deadlines were set, the last is %v", n.set, n.deadline)
+		t.Errorf("%d deadlines were set, the last is %v; want 2, the last zero", n.set, n.deadline)
 	}
 }
 
@@ -224,36 +229,36 @@ func (f *full) Write(p []byte) (int, error) {
 }
 
 // The queue has no space for many times the patience, while the peer acknowledges earlier data.
-func TestAnAcknowledgementIsProgressWhereThereIsNoRoom(t *testing.T) {
+func TestAnAcknowledgementIsProgressWithAFullQueue(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("the queue's length is unknown here")
+		t.Skip("the queue's length is unknown on this system")
 	}
 	t.Parallel()
 	for _, c := range []struct {
 		name string
 		dies bool
-	}{{"and in the end there is room", false}, {"until the line dies", true}} {
+	}{{"until the queue is empty", false}, {"until the line dies", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			near, far, l := ends(t, 4*slow)
-			go func() { _, _ = io.Copy(io.Discard, far) }()
-			_ = near.(*net.TCPConn).SetWriteBuffer(64 << 10)
-			_ = near.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			waits, _ := near.Write(make([]byte, 50<<10))
-			_ = near.SetWriteDeadline(time.Time{})
+			client, server, l := ends(t, 4*slow)
+			go func() { _, _ = io.Copy(io.Discard, server) }()
+			_ = client.(*net.TCPConn).SetWriteBuffer(64 << 10)
+			_ = client.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			waits, _ := client.Write(make([]byte, 50<<10))
+			_ = client.SetWriteDeadline(time.Time{})
 			if c.dies {
 				time.AfterFunc(2*time.Second, func() { l.Up.Set(0) })
 			}
 			began := time.Now()
-			n, err := New(&full{TCPConn: near.(*net.TCPConn)}, time.Second).Write([]byte("x"))
+			n, err := New(&full{TCPConn: client.(*net.TCPConn)}, time.Second).Write([]byte("x"))
 			took := time.Since(began)
 			switch {
 			case took < 2*time.Second:
-				t.Errorf("%d bytes were on their way, and it took %s: nothing was tried: %v", waits, took, err)
+				t.Errorf("with %d queued bytes the write ended after only %s: %v", waits, took, err)
 			case c.dies && (n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || took > time.Minute):
-				t.Errorf("after %s: %d, %v; want the end of the patience", took, n, err)
+				t.Errorf("after %s: wrote %d, %v; want a failure", took, n, err)
 			case !c.dies && (n != 1 || err != nil):
-				t.Errorf("after %s: %d, %v", took, n, err)
+				t.Errorf("after %s: wrote %d, %v", took, n, err)
 			}
 		})
 	}

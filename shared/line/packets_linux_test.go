@@ -10,7 +10,7 @@ import (
 )
 
 // Both ends' packets are small, whichever end limits them.
-func TestPacketsAreSmallBothWays(t *testing.T) {
+func TestPacketsAreSmallInBothDirections(t *testing.T) {
 	plain := &net.ListenConfig{}
 	for _, each := range []struct {
 		name   string
@@ -28,19 +28,19 @@ func TestPacketsAreSmallBothWays(t *testing.T) {
 					t.Skip(err) // the machine has no IPv6
 				}
 				defer l.Close()
-				ours, err := each.dial.DialContext(t.Context(), "tcp", l.Addr().String())
+				client, err := each.dial.DialContext(t.Context(), "tcp", l.Addr().String())
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer ours.Close()
-				theirs, err := l.Accept()
+				defer client.Close()
+				server, err := l.Accept()
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer theirs.Close()
-				for end, c := range map[string]net.Conn{"dialled": ours, "accepted": theirs} {
+				defer server.Close()
+				for end, c := range map[string]net.Conn{"dialled": client, "accepted": server} {
 					if size := linetest.Sends(t, c); size > line.Packet {
-						t.Errorf("who %s sends packets of %d bytes, more than %d", end, size, line.Packet)
+						t.Errorf("the end that %s sends packets of %d bytes, want at most %d", end, size, line.Packet)
 					}
 				}
 			})

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAPauseGrowsAndIsNeverLongerThanALineMayComeBackFor(t *testing.T) {
+func TestPauseGrowsToItsMaximum(t *testing.T) {
 	for _, c := range []struct {
 		try           int
 		most          time.Duration
@@ -29,13 +29,13 @@ func TestAPauseGrowsAndIsNeverLongerThanALineMayComeBackFor(t *testing.T) {
 		}
 		reach := (c.top - c.shortest) / 50
 		if least < c.shortest || least > c.shortest+reach || longest >= c.top || longest < c.top-reach {
-			t.Errorf("try %d, at most %s: pauses of %s to %s, wants %s to %s", c.try, c.most, least, longest, c.shortest, c.top)
+			t.Errorf("try %d, at most %s: pauses of %s to %s, want %s to %s", c.try, c.most, least, longest, c.shortest, c.top)
 		}
 	}
 }
 
 // A link that is alternately up and down for five seconds is found in every period.
-func TestALineThatComesAndGoesIsFoundEachTime(t *testing.T) {
+func TestAnAlternatingLinkIsFoundInEveryPeriod(t *testing.T) {
 	const up = MaxPause
 	for range 100 {
 		at, found := time.Duration(0), map[int]bool{}
@@ -47,7 +47,7 @@ func TestALineThatComesAndGoesIsFoundEachTime(t *testing.T) {
 		}
 		for i := range int(time.Hour / (2 * up)) {
 			if !found[i] {
-				t.Fatalf("time %d is missed", i)
+				t.Fatalf("the link is not found in period %d", i)
 			}
 		}
 	}

@@ -17,9 +17,9 @@ import (
 const first, count = 20_000, 12_000
 
 var (
-	mu   sync.Mutex
-	next = os.Getpid() % count
-	kept []net.Listener // each listener reserves a port until this process ends
+	mu       sync.Mutex
+	next     = os.Getpid() % count
+	reserved []net.Listener // each listener reserves a port until this process ends
 )
 
 // Address returns 127.0.0.1 with a free port. No other caller, in any process, gets the port while
@@ -41,7 +41,7 @@ func Address() (string, error) {
 			_ = taken.Close()
 			continue
 		}
-		kept = append(kept, taken)
+		reserved = append(reserved, taken)
 		return addr, l.Close()
 	}
 	return "", errors.New("no port between 20000 and 31999 is free on 127.0.0.1")

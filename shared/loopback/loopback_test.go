@@ -24,7 +24,7 @@ func addresses(t *testing.T, n int) []string {
 }
 
 // Processes that start their search at the same port at the same time get different ports.
-func TestNoTwoProcessesGetOneAddress(t *testing.T) {
+func TestTwoProcessesGetDifferentAddresses(t *testing.T) {
 	const each = 50
 	if from := os.Getenv("LOOPBACK_FROM"); from != "" {
 		next, _ = strconv.Atoi(from)
@@ -70,24 +70,24 @@ func TestNoTwoProcessesGetOneAddress(t *testing.T) {
 	}
 	slices.Sort(all)
 	if n := len(slices.Compact(slices.Clone(all))); n != len(all) || n != 5*each {
-		t.Errorf("%d addresses, %d of them different, want %d: %s", len(all), n, 5*each, all)
+		t.Errorf("got %d addresses, %d of them different, want %d: %s", len(all), n, 5*each, all)
 	}
 }
 
-func TestAnAddressIsFreeAndNotOneThatSomebodyElseHas(t *testing.T) {
+func TestAddressSkipsAPortInUse(t *testing.T) {
 	a := addresses(t, 1)[0]
 	_, port, _ := net.SplitHostPort(a)
 	n, _ := strconv.Atoi(port)
 	mu.Lock()
 	next = (n + 1 - first) % count
 	mu.Unlock()
-	other, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+next)))
+	taken, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+next)))
 	if err != nil {
 		t.Skip(err) // another process uses the port
 	}
-	defer other.Close()
+	defer taken.Close()
 	b := addresses(t, 1)[0]
-	if b == other.Addr().String() || b == a {
+	if b == taken.Addr().String() || b == a {
 		t.Errorf("got %s, which is in use", b)
 	}
 	l, err := net.Listen("tcp", b)

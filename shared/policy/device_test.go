@@ -9,7 +9,7 @@ import (
 )
 
 // A device node cannot be opened through a hostPath. Allowing the path would only lead to EPERM.
-func TestAHostPathOfADeviceNamesTheResourceToAskFor(t *testing.T) {
+func TestARefusedDevicePathNamesTheResource(t *testing.T) {
 	for path, resource := range map[string]string{
 		"/dev/ttyUSB0": "serial", "/dev/ttyACM1": "serial", "/dev/ttyAMA0": "serial", "/dev/serial0": "serial", "/dev/ttyS0": "serial",
 		"/dev/serial/by-id/usb-FTDI": "serial", "/dev/gpiochip0": "gpiochip", "/dev/i2c-1": "i2c-1", "/dev/spidev0.1": "spi0",
@@ -25,13 +25,14 @@ func TestAHostPathOfADeviceNamesTheResourceToAskFor(t *testing.T) {
 			t.Fatalf("%s: %+v", path, refusals)
 		}
 		r := refusals[0]
-		if names := strings.Contains(r.Why, "flotilla.dev/"+resource+":"); resource != "" && (!names || r.Allow != "") || resource == "" && (strings.Contains(r.Why, "flotilla.dev/") || r.Allow == "") {
-			t.Errorf("%s: %q, allowed by %q; want %q", path, r.Why, r.Allow, resource)
+		if names := strings.Contains(r.Why, "flotilla.dev/"+resource+":"); resource != "" && (!names || r.Allow != "") ||
+			resource == "" && (strings.Contains(r.Why, "flotilla.dev/") || r.Allow == "") {
+			t.Errorf("%s: refused with %q, allowed by %q; want %q", path, r.Why, r.Allow, resource)
 		}
 		// A privileged container opens every device.
 		spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 		if r := Default().Judge(spec, field.NewPath("spec"))[0]; r.Allow == "" {
-			t.Errorf("%s of a privileged container: %q", path, r.Why)
+			t.Errorf("%s in a privileged container is refused: %q", path, r.Why)
 		}
 	}
 }

@@ -86,8 +86,8 @@ var deviceNodes = []struct{ path, resource string }{
 func resourceAt(name string) string {
 	name, isDev := strings.CutPrefix(path.Clean(name), "/dev/")
 	for _, d := range deviceNodes {
-		switch rest, is := strings.CutPrefix(name, d.path); {
-		case !is || !isDev || rest == "":
+		switch rest, found := strings.CutPrefix(name, d.path); {
+		case !found || !isDev || rest == "":
 		case d.resource == "i2c-" || d.resource == "spi":
 			bus, _, _ := strings.Cut(rest, ".")
 			return d.resource + bus

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/policy/policytest"
 )
 
-func TestWhatMayRun(t *testing.T) {
+func TestJudge(t *testing.T) {
 	for _, c := range policytest.Table {
 		t.Run(c.Name, func(t *testing.T) {
 			spec := c.Spec()
@@ -21,14 +21,14 @@ func TestWhatMayRun(t *testing.T) {
 			}
 			want := c.Field("spec.containers[0]")
 			if (want == "") != (len(got) == 0) || len(got) > 1 || len(got) == 1 && !strings.HasPrefix(got[0], want) {
-				t.Errorf("refused: %q, want %q", got, want)
+				t.Errorf("the refusals are %q, want %q", got, want)
 			}
 		})
 	}
 }
 
 // The same rules apply to every kind of container.
-func TestEveryContainerOfAPodIsJudged(t *testing.T) {
+func TestJudgeChecksEveryContainer(t *testing.T) {
 	for _, c := range policytest.Table {
 		want := c.Field("")
 		inEphemeral := c.InInit()
@@ -41,9 +41,11 @@ func TestEveryContainerOfAPodIsJudged(t *testing.T) {
 		if c.OfImage() {
 			inInit.Containers = nil
 		}
-		for at, spec := range map[string]corev1.PodSpec{"spec.initContainers[0]": inInit, "spec.ephemeralContainers[0]": inEphemeral} {
+		for at, spec := range map[string]corev1.PodSpec{"spec.initContainers[0]": inInit,
+			"spec.ephemeralContainers[0]": inEphemeral} {
 			got := c.Policy().Judge(&spec, field.NewPath("spec"))
-			if (want == "") != (len(got) == 0) || len(got) > 0 && !strings.HasPrefix(got[0].Field.String()+": "+got[0].Why, c.Field(at)) {
+			if (want == "") != (len(got) == 0) || len(got) > 0 &&
+				!strings.HasPrefix(got[0].Field.String()+": "+got[0].Why, c.Field(at)) {
 				t.Errorf("%s, as %s: %v", c.Name, at, got)
 			}
 		}
@@ -51,18 +53,19 @@ func TestEveryContainerOfAPodIsJudged(t *testing.T) {
 }
 
 // The table has only some of the fields with which a container makes the device connect to a host.
-func TestEveryQuestionOfTheDeviceIsJudged(t *testing.T) {
+func TestJudgeChecksEveryHostOfProbesAndHooks(t *testing.T) {
 	h := &corev1.HTTPGetAction{Host: "127.0.0.1"}
 	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: h, TCPSocket: &corev1.TCPSocketAction{Host: "::1"}}}
 	hook := &corev1.LifecycleHandler{HTTPGet: h, TCPSocket: probe.TCPSocket}
-	spec := corev1.PodSpec{Containers: []corev1.Container{{LivenessProbe: probe, ReadinessProbe: probe, StartupProbe: probe, Lifecycle: &corev1.Lifecycle{PostStart: hook, PreStop: hook}}}}
+	spec := corev1.PodSpec{Containers: []corev1.Container{{LivenessProbe: probe, ReadinessProbe: probe,
+		StartupProbe: probe, Lifecycle: &corev1.Lifecycle{PostStart: hook, PreStop: hook}}}}
 	if got := policy.Default().Judge(&spec, nil); len(got) != 10 {
-		t.Errorf("refused: %v", got)
+		t.Errorf("got the refusals %v, want 10", got)
 	}
 }
 
 // The line in a refusal allows exactly the refused part.
-func TestTheLineThatARefusalNamesAllowsIt(t *testing.T) {
+func TestTheLineInARefusalAllowsThePod(t *testing.T) {
 	for _, c := range policytest.Table {
 		spec := c.Spec()
 		for _, r := range c.Policy().Judge(&spec, field.NewPath("spec")) {
@@ -76,21 +79,21 @@ func TestTheLineThatARefusalNamesAllowsIt(t *testing.T) {
 				}
 				continue
 			}
-			if left := d.Judge(&spec, field.NewPath("spec")); len(left) > 0 {
-				t.Errorf("%s: with %q still: %v", c.Name, r.Allow, left)
+			if refusals := d.Judge(&spec, field.NewPath("spec")); len(refusals) > 0 {
+				t.Errorf("%s: with %q the pod is still refused: %v", c.Name, r.Allow, refusals)
 			}
 		}
 	}
 }
 
-func TestTheZeroDocumentAllowsNothingThatReachesOut(t *testing.T) {
+func TestTheZeroDocumentAllowsNothingOutsideTheContainer(t *testing.T) {
 	for _, c := range policytest.Table {
 		spec := c.Spec()
 		if strings.Contains(c.Refused, "image") || strings.Contains(c.Refused, "hostPort") || c.Refused == "" {
 			continue
 		}
 		if len((policy.Document{}).Judge(&spec, nil)) == 0 {
-			t.Errorf("%s: the zero document allows it", c.Name)
+			t.Errorf("%s: the zero document allows the pod", c.Name)
 		}
 	}
 	if (policy.Document{}).AllowsPath(policy.VolumesRoot) {
@@ -104,14 +107,14 @@ func TestTheZeroDocumentAllowsNothingThatReachesOut(t *testing.T) {
 	}
 }
 
-func TestADocumentThatSaysSomethingElseIsRefused(t *testing.T) {
+func TestAnInvalidDocumentIsRefused(t *testing.T) {
 	for name, bad := range map[string]string{
 		"an invalid host port":                  "hostPorts: [0]",
 		"host ports from high to low":           "hostPorts: [90-80]",
 		"host ports without an end":             "hostPorts: [80-]",
 		"a misspelt key":                        "privileges: true",
 		"a key in other letters":                "hostnetwork: true",
-		"a key twice":                           "privileged: false\nprivileged: true",
+		"a repeated key":                        "privileged: false\nprivileged: true",
 		"a relative path":                       "hostPaths: [relative]",
 		"a path that is not clean":              "hostPaths: [/a/../b]",
 		"a word instead of a boolean":           "privileged: perhaps",
@@ -134,11 +137,11 @@ func TestADocumentThatSaysSomethingElseIsRefused(t *testing.T) {
 		"an invalid key":                        "signatures: [{keys: [abc]}]",
 		"a key with text after it":              "signatures: [{keys: [" + quoted(policytest.Ed25519+"abc") + "]}]",
 		"a damaged key before another":          "signatures: [{keys: [" + quoted(strings.Replace(policytest.ECDSA, "M", "*", 1)+policytest.Ed25519) + "]}]",
-		"a key that is cut before another":      "signatures: [{keys: [" + quoted(policytest.ECDSA[:60]+"\n"+policytest.Ed25519) + "]}]",
+		"an incomplete key before another":      "signatures: [{keys: [" + quoted(policytest.ECDSA[:60]+"\n"+policytest.Ed25519) + "]}]",
 		"a private key":                         "signatures: [{keys: [" + quoted(strings.ReplaceAll(policytest.Ed25519, "PUBLIC", "PRIVATE")) + "]}]",
 		"a rule for an invalid place":           "signatures: [{images: ['*'], unsigned: true}]",
 		"a key of another curve":                "signatures: [{keys: [" + quoted(p384Key) + "]}]",
-		"more than it looks like":               "hostPaths: &a [&b [*b]]",
+		"a list that contains itself":           "hostPaths: &a [&b [*b]]",
 		"a hundred nested lists":                "hostPaths: " + strings.Repeat("[", 100) + strings.Repeat("]", 100),
 		"an RSA key":                            "signatures: [{keys: [" + quoted(rsaKey) + "]}]",
 		"an empty list of keys":                 "signatures: [{keys: []}]",
@@ -147,14 +150,14 @@ func TestADocumentThatSaysSomethingElseIsRefused(t *testing.T) {
 		"a signature that is a key without PEM": "signatures: [cosign.pub]",
 	} {
 		if d, err := policy.Parse([]byte(bad)); err == nil {
-			t.Errorf("%s: %q is taken as %+v", name, bad, d)
+			t.Errorf("%s: %q is accepted as %+v", name, bad, d)
 		}
 	}
 	for name, good := range map[string]string{
 		"nothing":                   "",
 		"comments only":             "# nothing yet\n",
 		"no limit of processes":     "podPidsLimit: -1",
-		"the two kinds of keys":     "signatures: [{keys: [" + quoted(policytest.ECDSA) + ", " + quoted(policytest.Ed25519) + "]}]",
+		"both kinds of keys":        "signatures: [{keys: [" + quoted(policytest.ECDSA) + ", " + quoted(policytest.Ed25519) + "]}]",
 		"a word before a key":       "signatures: [{keys: [" + quoted("# of the build server\n"+policytest.Ed25519) + "]}]",
 		"two keys in one text":      "signatures: [{keys: [" + quoted(policytest.ECDSA+policytest.Ed25519) + "]}]",
 		"registries of every form":  "registries: [docker.io, docker.io/library, 'registry.example.org:5000', 'localhost:5000/a/b', localhost]",
@@ -186,7 +189,7 @@ func FuzzParse(f *testing.F) {
 			d.Judge(&spec, nil)
 		}
 		if err := d.Validate(); err != nil {
-			t.Errorf("%q is taken, and then: %v", body, err)
+			t.Errorf("%q is accepted, but its document is not valid: %v", body, err)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func GiveBack(ctx context.Context) error {
 	const look = 5 * time.Second
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	var then, last uint64 // number of collections at the last release, and at the last check
+	var released, last uint64 // number of collections at the last release, and at the last check
 	SmallPages()
 	debug.FreeOSMemory()
 	DropProgram()
@@ -36,11 +36,11 @@ func GiveBack(ctx context.Context) error {
 		}
 		runtimemetrics.Read(m)
 		free, objects, live, cycles := m[0].Value.Uint64(), m[1].Value.Uint64(), m[2].Value.Uint64(), m[3].Value.Uint64()
-		over := cycles == last && cycles >= then+burst
+		over := cycles == last && cycles >= released+burst
 		minute := n%int(time.Minute/look) == 0
 		if over || minute && free+objects > live+spare {
 			debug.FreeOSMemory() // the call also shrinks stacks
-			then = cycles
+			released = cycles
 		}
 		if over || minute || n == 2 {
 			DropProgram()

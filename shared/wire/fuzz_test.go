@@ -23,7 +23,9 @@ func FuzzParseRequest(f *testing.F) {
 	for _, name := range []string{"exec", "stdin", "resize", "port-forward"} {
 		f.Add(golden(f, name))
 	}
-	for _, seed := range []string{`{"type":"stdin","seq":1}`, `{"type":"stdin","seq":0,"data":"AA=="}`, `{"type":"exec","command":[""]}`, `{"type":"port-forward","port":65536}`, `{"type":"close-stdin","seq":18446744073709551615}`} {
+	for _, seed := range []string{`{"type":"stdin","seq":1}`, `{"type":"stdin","seq":0,"data":"AA=="}`,
+		`{"type":"exec","command":[""]}`, `{"type":"port-forward","port":65536}`,
+		`{"type":"close-stdin","seq":18446744073709551615}`} {
 		f.Add([]byte(seed))
 	}
 	fuzz(f, "request", anyParser(ParseRequest), write)
@@ -31,7 +33,8 @@ func FuzzParseRequest(f *testing.F) {
 
 func FuzzParseReply(f *testing.F) {
 	f.Add(golden(f, "exit"))
-	for _, seed := range []string{`{"exitCode":1}`, `{"eof":true,"exitCode":-1}`, `{"eof":true,"exitCode":2147483648}`, `{"ack":18446744073709551615}`} {
+	for _, seed := range []string{`{"exitCode":1}`, `{"eof":true,"exitCode":-1}`, `{"eof":true,"exitCode":2147483648}`,
+		`{"ack":18446744073709551615}`} {
 		f.Add([]byte(seed))
 	}
 	fuzz(f, "reply", anyParser(ParseReply), write)
@@ -45,7 +48,8 @@ func FuzzParseLease(f *testing.F) {
 		`{"boot":"b","seq":01,"status":2,"pods":3,"desired":4,"time":"2026-11-20T10:02:11+02:00"}`,
 		`{"boot":"b","seq":999999999999999999,"status":2,"pods":3,"desired":4,"time":"2026-11-20T10:02:60Z"}`,
 		`{"boot":"b","seq":9999999999999999999,"status":2,"pods":3,"desired":4,"time":"2026-02-30T10:02:11Z"}`,
-		`{"boot":"b", "seq":1}`, `{"boot":"a\u0062","seq":1}`, `{"boot":"b","seq":1,"status":2,"pods":3,"desired":4,"time":""}`,
+		`{"boot":"b", "seq":1}`, `{"boot":"a\u0062","seq":1}`,
+		`{"boot":"b","seq":1,"status":2,"pods":3,"desired":4,"time":""}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -56,13 +60,14 @@ func FuzzParseLease(f *testing.F) {
 		}
 		slow, err := decodeLease(data)
 		if err != nil || !reflect.DeepEqual(fast, slow) {
-			t.Errorf("%q: fast path read %+v, decoder %+v, %v", data, fast, slow, err)
+			t.Errorf("%q: the fast path returned %+v, the decoder %+v, %v", data, fast, slow, err)
 		}
 	})
 }
 
 func FuzzParseTopic(f *testing.F) {
-	for _, seed := range []string{"fleet/v1/nodes/pi-1/lease", "fleet/v1/nodes/pi-1/reply/7", "fleet/v1/nodes/+/desired", "$SYS/x", "fleet/v1/nodes//lease", ""} {
+	for _, seed := range []string{"fleet/v1/nodes/pi-1/lease", "fleet/v1/nodes/pi-1/reply/7",
+		"fleet/v1/nodes/+/desired", "$SYS/x", "fleet/v1/nodes//lease", ""} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, topic string) {
@@ -75,7 +80,7 @@ func FuzzParseTopic(f *testing.F) {
 			again += "/" + a.ID
 		}
 		if again != topic {
-			t.Errorf("%q was read as %+v, which is topic %q", topic, a, again)
+			t.Errorf("%q is parsed as %+v, whose topic is %q", topic, a, again)
 		}
 	})
 }
@@ -87,7 +92,7 @@ func FuzzParseClientID(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id string) {
 		node, machine, err := ParseClientID(id)
 		if err == nil && ClientID(node, machine) != id {
-			t.Errorf("%q was read as node %q and machine %q", id, node, machine)
+			t.Errorf("%q is parsed as node %q and machine %q", id, node, machine)
 		}
 	})
 }

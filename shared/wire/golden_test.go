@@ -45,15 +45,20 @@ var goldens = []struct {
 			Taints: []corev1.Taint{{Key: "camera", Value: "true", Effect: corev1.TaintEffectNoSchedule}},
 		},
 		Status: corev1.NodeStatus{
-			Capacity:   corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("3884Mi"), "pods": resource.MustParse("110")},
+			Capacity: corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("3884Mi"),
+				"pods": resource.MustParse("110")},
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}},
 		},
 		Hardware: json.RawMessage(`{"board":{"model":"Raspberry Pi 4 Model B Rev 1.5"}}`),
-		Volumes:  []VolumeState{{UID: "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"}, {UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Gone: true}},
-		Vitals:   &Vitals{CPU: ptr(.125), Memory: ptr(.41), Disk: ptr(.5), Temperature: ptr(61.3), Supply: ptr(5.08), RTT: ptr(.034)},
+		Volumes: []VolumeState{{UID: "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"},
+			{UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Gone: true}},
+		Vitals: &Vitals{CPU: ptr(.125), Memory: ptr(.41), Disk: ptr(.5), Temperature: ptr(61.3), Supply: ptr(5.08),
+			RTT: ptr(.034)},
 		Firmware: &FirmwareStatus{
-			Candidate: FirmwareDigest(bootDocument), State: FirmwareVerifying, Backend: fleet.BootConfigTxt, Trial: fleet.TrialTryboot,
-			Message: "engine-ping holds since 20s of 1m0s", Diff: "cmdline.txt: +cgroup_enable=memory\n", Bad: []string{FirmwareDigest(nil)}, Since: moment,
+			Candidate: FirmwareDigest(bootDocument), State: FirmwareVerifying, Backend: fleet.BootConfigTxt,
+			Trial:   fleet.TrialTryboot,
+			Message: "engine-ping holds since 20s of 1m0s", Diff: "cmdline.txt: +cgroup_enable=memory\n",
+			Bad: []string{FirmwareDigest(nil)}, Since: moment,
 		},
 	}, anyParser(ParseStatus)},
 	{"pods", Pods{Boot: boot, Seq: 52, Generation: 31, Pods: []PodStatus{{
@@ -64,9 +69,11 @@ var goldens = []struct {
 	{"presence", Presence{Boot: boot, State: PresenceShutdown, Reason: "stopped by systemd"}, anyParser(ParsePresence)},
 	{"desired", Desired{
 		Generation: 31, Hub: "01JD8Y3QK8Z6M5N4P3R2S1T0AB", LeaseIntervalSeconds: 10, Time: moment,
-		Pods:       []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kiosk-7c9f-x2x1q", Namespace: "default"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "kiosk:1"}}}}},
+		Pods: []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kiosk-7c9f-x2x1q", Namespace: "default"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "kiosk:1"}}}}},
 		ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{},
-		Volumes:     []Volume{{UID: "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Namespace: "default", Claim: "data", Made: true}, {UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Remove: true}},
+		Volumes: []Volume{{UID: "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Namespace: "default", Claim: "data",
+			Made: true}, {UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f", Remove: true}},
 		Firmware:    signedBoot(),
 		FirmwareKey: bootKey.Public().(ed25519.PublicKey),
 	}, anyParser(ParseDesired)},
@@ -80,14 +87,15 @@ var goldens = []struct {
 	{"usage", Usage{
 		Time: moment, Window: metav1.Duration{Duration: 2 * time.Second},
 		Node: corev1.ResourceList{"cpu": resource.MustParse("312500000n"), "memory": resource.MustParse("812Mi")},
-		Pods: []PodUsage{{UID: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Namespace: "default", Name: "kiosk-7c9f-x2x1q", Containers: []ContainerUsage{
-			{Name: "web", Usage: corev1.ResourceList{"cpu": resource.MustParse("5m"), "memory": resource.MustParse("20Mi")}},
-		}}},
+		Pods: []PodUsage{{UID: "5d1f2b1e-8a44-4c0e-9d43-0a1b2c3d4e5f", Namespace: "default", Name: "kiosk-7c9f-x2x1q",
+			Containers: []ContainerUsage{
+				{Name: "web", Usage: corev1.ResourceList{"cpu": resource.MustParse("5m"), "memory": resource.MustParse("20Mi")}},
+			}}},
 	}, anyParser(ParseUsage)},
 	{"reply", Reply{Boot: boot, Seq: 3, Data: []byte("a line\n"), EOF: true}, anyParser(ParseReply)},
 }
 
-func TestPayloadsAreWrittenAndReadAsTheGoldenFilesSay(t *testing.T) {
+func TestPayloadsMatchTheGoldenFiles(t *testing.T) {
 	for _, g := range goldens {
 		t.Run(g.name, func(t *testing.T) {
 			file := filepath.Join("testdata", g.name+".json")
@@ -105,7 +113,7 @@ func TestPayloadsAreWrittenAndReadAsTheGoldenFilesSay(t *testing.T) {
 				t.Fatal(err)
 			}
 			if golden = bytes.TrimSpace(golden); !bytes.Equal(written, golden) {
-				t.Errorf("written payload differs from %s (an older peer reads the golden one):\n got %s\nwant %s", file, written, golden)
+				t.Errorf("the written payload differs from %s, which older peers parse:\n got %s\nwant %s", file, written, golden)
 			}
 			read, err := g.parse(golden)
 			if err != nil {
@@ -113,13 +121,13 @@ func TestPayloadsAreWrittenAndReadAsTheGoldenFilesSay(t *testing.T) {
 			}
 			again, _ := json.Marshal(read)
 			if !bytes.Equal(again, golden) {
-				t.Errorf("read and written again:\n got %s\nwant %s", again, golden)
+				t.Errorf("the payload that was parsed and written again:\n got %s\nwant %s", again, golden)
 			}
 		})
 	}
 }
 
-func TestAppendLeaseWritesWhatTheFastPathReads(t *testing.T) {
+func TestTheFastPathParsesAppendLease(t *testing.T) {
 	want := Lease{Boot: boot, Seq: 1, Desired: 9e17, Time: moment}
 	got, ok := scanLease(AppendLease(nil, want))
 	if !ok || !reflect.DeepEqual(got, want) {

@@ -16,21 +16,22 @@ func FuzzJoinBodies(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	parsers := []func([]byte) (any, error){anyParser(ParseJoinRequest), anyParser(ParseRenewRequest), anyParser(ParseJoinAnswer)}
+	parsers := []func([]byte) (any, error){anyParser(ParseJoinRequest), anyParser(ParseRenewRequest),
+		anyParser(ParseJoinAnswer)}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, parse := range parsers {
 			v, err := parse(data)
 			if err != nil {
 				if s := err.Error(); strings.Contains(s, "\n") || len(s) > 1000 {
-					t.Errorf("error is not one line: %q", s)
+					t.Errorf("the error is not one line: %q", s)
 				}
 				continue
 			}
 			if len(data) > MaxJoin {
-				t.Errorf("a body of %d bytes was read", len(data))
+				t.Errorf("a body of %d bytes was accepted", len(data))
 			}
 			if _, err := parse(write(v)); err != nil && !strings.Contains(err.Error(), "at most") {
-				t.Errorf("%q was read, but written again it is refused: %v", data, err)
+				t.Errorf("%q was accepted, but the written body is refused: %v", data, err)
 			}
 		}
 	})

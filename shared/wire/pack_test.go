@@ -33,9 +33,11 @@ func fullList(pods int) Pods {
 		s.Status.Phase = corev1.PodRunning
 		for c := range 8 {
 			end := &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", ContainerID: "docker://" + id()}
-			s.Status.ContainerStatuses = append(s.Status.ContainerStatuses, corev1.ContainerStatus{Name: fmt.Sprint("c", c), Ready: true, Image: "registry.example/app:1",
-				ImageID: "sha256:" + strings.Repeat("ab", 32), ContainerID: "docker://" + id(), LastTerminationState: corev1.ContainerState{Terminated: end},
-				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+			s.Status.ContainerStatuses = append(s.Status.ContainerStatuses,
+				corev1.ContainerStatus{Name: fmt.Sprint("c", c), Ready: true, Image: "registry.example/app:1",
+					ImageID: "sha256:" + strings.Repeat("ab", 32), ContainerID: "docker://" + id(),
+					LastTerminationState: corev1.ContainerState{Terminated: end},
+					State:                corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
 		}
 		p.Pods = append(p.Pods, s)
 	}
@@ -50,26 +52,27 @@ func TestALongListOfPodsIsPackedAndRead(t *testing.T) {
 		}
 		payload, err := Pack(text)
 		if err != nil || len(payload) > MaxFromDevice {
-			t.Fatalf("%d pods: %d bytes are packed as %d, %v", pods, len(text), len(payload), err)
+			t.Fatalf("%d pods: %d bytes become %d, %v", pods, len(text), len(payload), err)
 		}
 		if !Packed(payload) {
 			t.Errorf("%d pods: %d bytes are not packed", pods, len(text))
 		}
 		read, err := ParsePods(payload)
 		if err != nil || len(read.Pods) != pods || read.Pods[pods-1].Status.ContainerStatuses[7].ContainerID != fullList(pods).Pods[pods-1].Status.ContainerStatuses[7].ContainerID {
-			t.Errorf("%d pods: read %d, %v", pods, len(read.Pods), err)
+			t.Errorf("%d pods: parsed %d, %v", pods, len(read.Pods), err)
 		}
 	}
 }
 
-func TestWhatIsShortIsNotPacked(t *testing.T) {
+func TestShortTextIsNotPacked(t *testing.T) {
 	if payload, err := Pack(golden(t, "pods")); err != nil || Packed(payload) {
-		t.Errorf("packed: %v, %v", Packed(payload), err)
+		t.Errorf("short text is packed: %v, %v", Packed(payload), err)
 	}
 }
 
-func TestWhatCannotBePackedSaysSo(t *testing.T) {
-	if _, err := Pack(bytes.Repeat([]byte("x"), MaxUnpacked+1)); err == nil || !strings.Contains(err.Error(), fmt.Sprint(MaxUnpacked)) {
+func TestPackRefusesLongText(t *testing.T) {
+	if _, err := Pack(bytes.Repeat([]byte("x"), MaxUnpacked+1)); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprint(MaxUnpacked)) {
 		t.Errorf("too much text: %v", err)
 	}
 	noise := make([]byte, MaxUnpacked)
@@ -80,7 +83,7 @@ func TestWhatCannotBePackedSaysSo(t *testing.T) {
 	}
 }
 
-func TestPackedPayloadsAreBounded(t *testing.T) {
+func TestPackedPayloadsAreLimited(t *testing.T) {
 	good := string(golden(t, "pods"))
 	long := `{"boot":"b","x":"` + strings.Repeat("y", MaxUnpacked) + `"}`
 	broken := zip(good)
@@ -91,18 +94,18 @@ func TestPackedPayloadsAreBounded(t *testing.T) {
 		data []byte
 		want string // part of the error; empty: accepted
 	}{
-		"as text":                    {[]byte(good), ""},
-		"as gzip":                    {zip(good), ""},
-		"more text than is read":     {zip(long), "more than"},
-		"a bomb":                     {zip(strings.Repeat(" ", 200<<20)), "more than"},
+		"text":                       {[]byte(good), ""},
+		"gzip":                       {zip(good), ""},
+		"more text than allowed":     {zip(long), "more than"},
+		"a gzip bomb":                {zip(strings.Repeat(" ", 200<<20)), "more than"},
 		"more text than declared":    {liar, "more than its declared 7 bytes"},
 		"packed twice":               {zip(string(zip(good))), "twice"},
-		"with another sum":           {broken, "is invalid"},
-		"cut off":                    {zip(good)[:40], "is invalid"},
-		"only its first two bytes":   {[]byte{0x1f, 0x8b}, "is invalid"},
-		"no JSON":                    {zip("hello"), "not a JSON object"},
-		"longer than a message":      {append(zip(good), make([]byte, MaxFromDevice)...), "at most"},
-		"too long as text, unpacked": {[]byte(`{"boot":"b","x":"` + strings.Repeat("y", MaxFromDevice) + `"}`), "at most"},
+		"a wrong checksum":           {broken, "is invalid"},
+		"an incomplete payload":      {zip(good)[:40], "is invalid"},
+		"only the magic number":      {[]byte{0x1f, 0x8b}, "is invalid"},
+		"not JSON":                   {zip("hello"), "not a JSON object"},
+		"gzip longer than a message": {append(zip(good), make([]byte, MaxFromDevice)...), "at most"},
+		"text longer than a message": {[]byte(`{"boot":"b","x":"` + strings.Repeat("y", MaxFromDevice) + `"}`), "at most"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParsePods(c.data)
@@ -115,6 +118,6 @@ func TestPackedPayloadsAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := ParseEvent(zip(string(golden(t, "event")))); err == nil {
-		t.Error("a packed event is read, and only status and pods can be long")
+		t.Error("a packed event is accepted, want only packed status and pods")
 	}
 }

@@ -24,7 +24,7 @@ func entriesOf(t *testing.T, p Pods) (out []json.RawMessage) {
 	return out
 }
 
-func TestAListOfPodsThatFitsIntoNoMessageComesInParts(t *testing.T) {
+func TestALongListOfPodsIsSentInParts(t *testing.T) {
 	for pods, least := range map[int]int{0: 1, 30: 1, 110: 2, 900: 2} {
 		p := fullList(pods)
 		payloads, err := PackPods(p, entriesOf(t, p))
@@ -41,12 +41,12 @@ func TestAListOfPodsThatFitsIntoNoMessageComesInParts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(payloads) > 1 && (part.Part != i+1 || part.Parts != len(payloads)) || len(payloads) == 1 && part.Parts != 0 {
-				t.Errorf("part %d of %d says that it is %d of %d", i+1, len(payloads), part.Part, part.Parts)
+				t.Errorf("part %d of %d has the number %d of %d", i+1, len(payloads), part.Part, part.Parts)
 			}
 			read = append(read, part.Pods...)
 		}
 		if len(read) != pods || pods > 0 && !reflect.DeepEqual(read, p.Pods) {
-			t.Errorf("%d pods: read %d others", pods, len(read))
+			t.Errorf("%d pods: parsed %d pods that differ", pods, len(read))
 		}
 	}
 }
@@ -62,16 +62,20 @@ func noise(bytes int) string {
 
 // largeDesired returns a desired state that needs more than two messages.
 func largeDesired() Desired {
-	d := Desired{Generation: 7, Hub: "h", LeaseIntervalSeconds: 10, Time: moment, PodCIDR: "10.64.0.0/24", Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}}
+	d := Desired{Generation: 7, Hub: "h", LeaseIntervalSeconds: 10, Time: moment, PodCIDR: "10.64.0.0/24",
+		Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}}
 	for i := range 8 {
-		d.Pods = append(d.Pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i), UID: "u"}})
-		d.ConfigMaps = append(d.ConfigMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i)}, Data: map[string]string{"x": noise(100 << 10)}})
+		d.Pods = append(d.Pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i),
+			UID: "u"}})
+		d.ConfigMaps = append(d.ConfigMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i)},
+			Data: map[string]string{"x": noise(100 << 10)}})
 	}
-	d.Secrets = append(d.Secrets, corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Data: map[string][]byte{"k": []byte("v")}})
+	d.Secrets = append(d.Secrets, corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+		Data: map[string][]byte{"k": []byte("v")}})
 	return d
 }
 
-func TestADesiredStateThatFitsIntoNoMessageComesInPartsInAnyOrder(t *testing.T) {
+func TestALongDesiredStateIsSentInPartsInAnyOrder(t *testing.T) {
 	want := largeDesired()
 	payloads, err := PackDesired(want)
 	if err != nil || len(payloads) < 3 {
@@ -84,39 +88,41 @@ func TestADesiredStateThatFitsIntoNoMessageComesInPartsInAnyOrder(t *testing.T) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, whole, err := parts.Add(d, payloads[i])
+		d, complete, err := parts.Add(d, payloads[i])
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d, whole
+		return d, complete
 	}
 	for i := len(payloads) - 1; i > 0; i-- { // the first part arrives last
-		if _, whole := add(i); whole {
-			t.Fatalf("whole without %d parts", i)
+		if _, complete := add(i); complete {
+			t.Fatalf("the state is complete without %d parts", i)
 		}
-		if _, whole := add(i); whole {
-			t.Fatal("a part that comes twice is taken for two")
+		if _, complete := add(i); complete {
+			t.Fatal("a repeated part counts twice")
 		}
 	}
-	got, whole := add(0)
-	if !whole || !reflect.DeepEqual(got, want) {
-		t.Errorf("whole %v, and not what was sent", whole)
+	got, complete := add(0)
+	if !complete || !reflect.DeepEqual(got, want) {
+		t.Errorf("complete is %v, or the state differs from the sent one", complete)
 	}
-	if _, whole := add(0); whole {
-		t.Error("it is told again by one part")
+	if _, complete := add(0); complete {
+		t.Error("one repeated part completes the state again")
 	}
 }
 
 // Kubernetes accepts a secret of a MiB of noise. Its gzip is longer than a compressed payload may
 // be.
-func TestAnObjectThatCannotBePackedComesAsItIs(t *testing.T) {
+func TestAnObjectThatGzipDoesNotShortenIsSentUncompressed(t *testing.T) {
 	data := make([]byte, 1<<20)
 	for i := range data {
 		data[i] = byte(rand.Uint32())
 	}
 	secret := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "model"}, Data: map[string][]byte{"x": data}}
-	one := Desired{Hub: "h", Generation: 7, Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{secret}}
-	for name, want := range map[string]Desired{"alone": one, "among others": func() Desired { d := largeDesired(); d.Secrets = append(d.Secrets, secret); return d }()} {
+	one := Desired{Hub: "h", Generation: 7, Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{},
+		Secrets: []corev1.Secret{secret}}
+	for name, want := range map[string]Desired{"alone": one,
+		"among others": func() Desired { d := largeDesired(); d.Secrets = append(d.Secrets, secret); return d }()} {
 		payloads, err := PackDesired(want)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -128,9 +134,9 @@ func TestAnObjectThatCannotBePackedComesAsItIs(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: part %d of %d bytes: %v", name, i+1, len(p), err)
 			}
-			got, whole, err := parts.Add(d, p)
-			if err != nil || whole != (i == len(payloads)-1) || whole && !reflect.DeepEqual(got, want) {
-				t.Fatalf("%s: after %d of %d parts: whole %v, %v", name, i+1, len(payloads), whole, err)
+			got, complete, err := parts.Add(d, p)
+			if err != nil || complete != (i == len(payloads)-1) || complete && !reflect.DeepEqual(got, want) {
+				t.Fatalf("%s: after %d of %d parts: complete %v, %v", name, i+1, len(payloads), complete, err)
 			}
 		}
 	}
@@ -140,20 +146,20 @@ func TestPartsOfAnotherDesiredStateAreNotMixed(t *testing.T) {
 	var parts DesiredParts
 	a, b := Desired{Hub: "h", Generation: 1, Part: 1, Parts: 2}, Desired{Hub: "h", Generation: 2, Part: 2, Parts: 2}
 	for _, d := range []Desired{a, b} {
-		if _, whole, err := parts.Add(d, nil); whole || err != nil {
-			t.Errorf("generation %d: whole %v, %v", d.Generation, whole, err)
+		if _, complete, err := parts.Add(d, nil); complete || err != nil {
+			t.Errorf("generation %d: complete %v, %v", d.Generation, complete, err)
 		}
 	}
 	b.Part = 1
-	if got, whole, _ := parts.Add(b, nil); !whole || got.Generation != 2 {
-		t.Errorf("whole %v, generation %d", whole, got.Generation)
+	if got, complete, _ := parts.Add(b, nil); !complete || got.Generation != 2 {
+		t.Errorf("complete %v, generation %d", complete, got.Generation)
 	}
-	if _, whole, _ := parts.Add(Desired{Hub: "h", Generation: 3}, nil); !whole {
-		t.Error("one without parts is not whole")
+	if _, complete, _ := parts.Add(Desired{Hub: "h", Generation: 3}, nil); !complete {
+		t.Error("a state without parts is not complete")
 	}
 }
 
-func TestWhatADesiredStateGoesToStandsAtItsHead(t *testing.T) {
+func TestDesiredHead(t *testing.T) {
 	d := largeDesired()
 	d.Hub, d.Generation = "h", 31
 	payloads, err := PackDesired(d)
@@ -166,18 +172,20 @@ func TestWhatADesiredStateGoesToStandsAtItsHead(t *testing.T) {
 	}
 	for i, p := range append(payloads, text) {
 		head, known := DesiredHead(p)
-		if whole := i == len(payloads); !known || head.Hub != "h" || head.Generation != 31 || !whole && (head.Part != i+1 || head.Parts != len(payloads)) || whole && head.Parts != 0 {
-			t.Errorf("payload %d of %d goes to %+v, known %v", i+1, len(payloads), head, known)
+		if complete := i == len(payloads); !known || head.Hub != "h" || head.Generation != 31 ||
+			!complete && (head.Part != i+1 || head.Parts != len(payloads)) || complete && head.Parts != 0 {
+			t.Errorf("the head of payload %d of %d is %+v, known %v", i+1, len(payloads), head, known)
 		}
 	}
-	for _, p := range []string{"", "{}", "[]", "x", "\x1f\x8b", `{"generation":1e999}`, `{"hub":"h"`, `{"pods":[],"hub":"h"}`, `{"generation":1,"hub":"` + strings.Repeat("h", headBytes) + `"}`} {
+	for _, p := range []string{"", "{}", "[]", "x", "\x1f\x8b", `{"generation":1e999}`, `{"hub":"h"`,
+		`{"pods":[],"hub":"h"}`, `{"generation":1,"hub":"` + strings.Repeat("h", headBytes) + `"}`} {
 		if head, known := DesiredHead([]byte(p)); known {
-			t.Errorf("%.40s goes to %+v", p, head)
+			t.Errorf("the head of %.40s is %+v, want none", p, head)
 		}
 	}
 }
 
-func TestWhatIsTooMuchInAllItsPartsSaysSo(t *testing.T) {
+func TestPackDesiredRefusesTooManyParts(t *testing.T) {
 	d := largeDesired()
 	for range 8 {
 		d.ConfigMaps = append(d.ConfigMaps, d.ConfigMaps...)
@@ -190,7 +198,8 @@ func TestWhatIsTooMuchInAllItsPartsSaysSo(t *testing.T) {
 	}
 	d = Desired{Hub: "h"}
 	for i := range 20 {
-		d.ConfigMaps = append(d.ConfigMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}, Data: map[string]string{"x": strings.Repeat("a", 1<<20)}})
+		d.ConfigMaps = append(d.ConfigMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)},
+			Data: map[string]string{"x": strings.Repeat("a", 1<<20)}})
 	}
 	if _, err := PackDesired(d); err == nil || !strings.Contains(err.Error(), "at most 16777216") {
 		t.Errorf("20 MiB of text: %v", err)
@@ -207,7 +216,7 @@ func TestWhatIsTooMuchInAllItsPartsSaysSo(t *testing.T) {
 	}
 }
 
-func TestAPodThatIsAsBeforeNeedsAListBefore(t *testing.T) {
+func TestAnUnchangedPodNeedsABase(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"boot":"b","seq":2,"generation":1,"base":1,"pods":[{"uid":"u"}]}`:                                                  "",
 		`{"boot":"b","seq":2,"generation":1,"pods":[{"uid":"u"}]}`:                                                           "must have uid",
@@ -220,7 +229,8 @@ func TestAPodThatIsAsBeforeNeedsAListBefore(t *testing.T) {
 		`{"boot":"b","seq":2,"generation":1,"part":-1,"parts":-1,"pods":[]}`:                                                 "part -1 of -1",
 		`{"boot":"b","seq":2,"generation":1,"part":1,"parts":1,"pods":[{"uid":"u","namespace":"a","name":"n","status":{}}]}`: "",
 	} {
-		if _, err := ParsePods([]byte(text)); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if _, err := ParsePods([]byte(text)); want == "" && err != nil ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}

@@ -39,7 +39,7 @@ func read[T any](t *testing.T, parse func([]byte) (T, error), o any) T {
 	return got
 }
 
-func TestOfAStatusIsKeptWhatTheHubShows(t *testing.T) {
+func TestSanitizeStatus(t *testing.T) {
 	images := make([]corev1.ContainerImage, bound.MaxImages+1)
 	for i := range images {
 		images[i] = corev1.ContainerImage{Names: slices.Repeat([]string{fmt.Sprint("i", i)}, maxNames+1)}
@@ -47,16 +47,18 @@ func TestOfAStatusIsKeptWhatTheHubShows(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		status  Status
-		right   func(s Status) bool
+		ok      func(s Status) bool
 		tooMuch string
 	}{
 		{"the largest hardware report", Status{Hardware: report(bound.MaxHardware)}, func(s Status) bool { return len(s.Hardware) == bound.MaxHardware }, ""},
-		{"a bigger one", Status{Hardware: report(bound.MaxHardware + 1)}, func(s Status) bool { return s.Hardware == nil }, "its hardware report has 32769 bytes"},
+		{"a too large hardware report", Status{Hardware: report(bound.MaxHardware + 1)}, func(s Status) bool { return s.Hardware == nil }, "its hardware report has 32769 bytes"},
 		{"many images", Status{Status: corev1.NodeStatus{Images: images}}, func(s Status) bool {
-			return len(s.Status.Images) == bound.MaxImages && len(s.Status.Images[0].Names) == maxNames && s.Status.Images[0].Names[0] == "i0"
+			return len(s.Status.Images) == bound.MaxImages && len(s.Status.Images[0].Names) == maxNames &&
+				s.Status.Images[0].Names[0] == "i0"
 		}, "it names 257 images"},
 		{"fields that agents never send", Status{Status: corev1.NodeStatus{
-			Config: &corev1.NodeConfigStatus{Error: "x"}, VolumesInUse: []corev1.UniqueVolumeName{"v"}, VolumesAttached: []corev1.AttachedVolume{{Name: "v"}},
+			Config: &corev1.NodeConfigStatus{Error: "x"}, VolumesInUse: []corev1.UniqueVolumeName{"v"},
+			VolumesAttached: []corev1.AttachedVolume{{Name: "v"}},
 		}}, func(s Status) bool {
 			return s.Status.Config == nil && s.Status.VolumesInUse == nil && s.Status.VolumesAttached == nil
 		}, ""},
@@ -64,20 +66,26 @@ func TestOfAStatusIsKeptWhatTheHubShows(t *testing.T) {
 			return len(s.Status.Conditions[0].Message) == maxSaid
 		}, ""},
 		{"long words", Status{AgentVersion: strings.Repeat("x", 9000), Status: corev1.NodeStatus{
-			NodeInfo: corev1.NodeSystemInfo{OSImage: strings.Repeat("x", 9000)}, Images: []corev1.ContainerImage{{Names: []string{strings.Repeat("x", 9000)}}},
+			NodeInfo: corev1.NodeSystemInfo{OSImage: strings.Repeat("x", 9000)},
+			Images:   []corev1.ContainerImage{{Names: []string{strings.Repeat("x", 9000)}}},
 		}}, func(s Status) bool {
-			return len(s.AgentVersion) == maxVersion && len(s.Status.NodeInfo.OSImage) == maxWord && len(s.Status.Images[0].Names[0]) == maxWord
+			return len(s.AgentVersion) == maxVersion && len(s.Status.NodeInfo.OSImage) == maxWord &&
+				len(s.Status.Images[0].Names[0]) == maxWord
 		}, ""},
 		{"hidden characters", Status{AgentVersion: hiding, Status: corev1.NodeStatus{
-			Phase: hiding, Conditions: []corev1.NodeCondition{{Type: hiding, Reason: hiding, Message: hiding}}, Addresses: []corev1.NodeAddress{{Type: hiding, Address: hiding}},
-			NodeInfo: corev1.NodeSystemInfo{OSImage: hiding, KernelVersion: hiding}, Images: []corev1.ContainerImage{{Names: []string{hiding}}},
-			Capacity: corev1.ResourceList{hiding: resource.MustParse("1")}, Allocatable: corev1.ResourceList{hiding: resource.MustParse("1")},
+			Phase: hiding, Conditions: []corev1.NodeCondition{{Type: hiding, Reason: hiding, Message: hiding}},
+			Addresses:   []corev1.NodeAddress{{Type: hiding, Address: hiding}},
+			NodeInfo:    corev1.NodeSystemInfo{OSImage: hiding, KernelVersion: hiding},
+			Images:      []corev1.ContainerImage{{Names: []string{hiding}}},
+			Capacity:    corev1.ResourceList{hiding: resource.MustParse("1")},
+			Allocatable: corev1.ResourceList{hiding: resource.MustParse("1")},
 		}}, func(s Status) bool { return !hides(t, s) && s.AgentVersion == `a\u202eb\u200b\u001b[31m\u0000` }, ""},
-		{"a report of hardware with a NUL", Status{Hardware: json.RawMessage(`{"x":"a\u0000"}`)}, func(s Status) bool { return s.Hardware == nil }, "its hardware report has a NUL character"},
-		{"a text that looks like one", Status{Hardware: json.RawMessage(`{"x":"a\\u0000"}`)}, func(s Status) bool { return s.Hardware != nil }, ""},
+		{"a hardware report with a NUL", Status{Hardware: json.RawMessage(`{"x":"a\u0000"}`)}, func(s Status) bool { return s.Hardware == nil }, "its hardware report has a NUL character"},
+		{"a text that looks like a NUL", Status{Hardware: json.RawMessage(`{"x":"a\\u0000"}`)}, func(s Status) bool { return s.Hardware != nil }, ""},
 	} {
 		c.status.Boot, c.status.MachineID = "b", "00000000000000aa"
-		if s := read(t, ParseStatus, c.status); !c.right(s) || !strings.Contains(s.TooMuch, c.tooMuch) || c.tooMuch == "" && s.TooMuch != "" {
+		if s := read(t, ParseStatus, c.status); !c.ok(s) || !strings.Contains(s.TooMuch, c.tooMuch) ||
+			c.tooMuch == "" && s.TooMuch != "" {
 			t.Errorf("%s: %+v", c.name, s)
 		}
 	}
@@ -88,41 +96,45 @@ func report(size int) json.RawMessage {
 	return json.RawMessage(`{"x":"` + strings.Repeat("x", size-len(`{"x":""}`)) + `"}`)
 }
 
-func TestWhatADeviceSaysShowsEveryCharacter(t *testing.T) {
+func TestHiddenCharactersAreShown(t *testing.T) {
 	status := corev1.PodStatus{Message: hiding, Reason: hiding, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: hiding, Image: hiding, AllocatedResources: corev1.ResourceList{hiding: resource.MustParse("1")},
 		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: hiding, Message: hiding}},
 	}}}
-	for name, said := range map[string]any{
+	for name, payload := range map[string]any{
 		"pods":      read(t, ParsePods, Pods{Boot: "b", Pods: []PodStatus{{UID: "u", Namespace: "n", Name: "p", Status: status}}}),
 		"event":     read(t, ParseEvent, Event{Boot: "b", Type: "Normal", Reason: "R", Message: hiding}),
 		"presence":  read(t, ParsePresence, Presence{Boot: "b", State: PresenceLost, Reason: hiding}),
 		"a request": read(t, ParseJoinRequest, JoinRequest{AgentVersion: hiding}),
 	} {
-		if hides(t, said) {
-			t.Errorf("%s: %+v", name, said)
+		if hides(t, payload) {
+			t.Errorf("%s: %+v", name, payload)
 		}
 	}
 	long := strings.Repeat("x", 9000)
-	if p := read(t, ParsePods, Pods{Boot: "b", Pods: []PodStatus{{UID: "u", Namespace: "n", Name: "p", Status: corev1.PodStatus{Message: long}}}}); len(p.Pods[0].Status.Message) != maxEnded {
-		t.Errorf("a message of %d bytes is kept", len(p.Pods[0].Status.Message))
+	if p := read(t, ParsePods, Pods{Boot: "b", Pods: []PodStatus{{UID: "u", Namespace: "n", Name: "p",
+		Status: corev1.PodStatus{Message: long}}}}); len(p.Pods[0].Status.Message) != maxEnded {
+		t.Errorf("the message has %d bytes after sanitize", len(p.Pods[0].Status.Message))
 	}
 	if p := read(t, ParsePresence, Presence{Boot: "b", State: PresenceLost}); p.Reason != "" {
 		t.Error(p)
 	}
 	if r := read(t, ParseJoinRequest, JoinRequest{AgentVersion: long}); len(r.AgentVersion) != maxVersion {
-		t.Errorf("a version of %d bytes is kept", len(r.AgentVersion))
+		t.Errorf("the version has %d bytes after sanitize", len(r.AgentVersion))
 	}
-	for container, want := range map[string]string{"": "", "web": "", hiding: "container", long: "container", "a/b": "container", "spec.containers{x}": "container"} {
-		b, _ := json.Marshal(Event{Boot: "b", Type: "Normal", Reason: "R", Message: "m", Namespace: "n", Pod: "p", PodUID: "u", Container: container})
-		if _, err := ParseEvent(b); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 300) {
-			t.Errorf("an event of container %.40q: %v", container, err)
+	for container, want := range map[string]string{"": "", "web": "", hiding: "container", long: "container",
+		"a/b": "container", "spec.containers{x}": "container"} {
+		b, _ := json.Marshal(Event{Boot: "b", Type: "Normal", Reason: "R", Message: "m", Namespace: "n", Pod: "p",
+			PodUID: "u", Container: container})
+		if _, err := ParseEvent(b); want == "" && err != nil ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 300) {
+			t.Errorf("an event with the container %.40q: %v", container, err)
 		}
 	}
 }
 
 // Decoded payloads of every type are limited in number and size of their values.
-func TestWhatIsDecodedKeepsToTheLimits(t *testing.T) {
+func TestDecodedPayloadsAreLimited(t *testing.T) {
 	many := func(n int, one string) string { return strings.Repeat(one+",", n-1) + one }
 	for name, c := range map[string]struct {
 		parse      func([]byte) (any, error)

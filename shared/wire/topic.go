@@ -77,9 +77,9 @@ type Address struct {
 
 // ParseTopic is the inverse of Topic, RequestTopic and ReplyTopic.
 func ParseTopic(prefix, topic string) (Address, error) {
-	rest, ours := strings.CutPrefix(topic, prefix+"/nodes/")
-	node, tail, whole := strings.Cut(rest, "/")
-	if !ours || !whole {
+	rest, hasPrefix := strings.CutPrefix(topic, prefix+"/nodes/")
+	node, tail, hasChannel := strings.Cut(rest, "/")
+	if !hasPrefix || !hasChannel {
 		return Address{}, fmt.Errorf("topic %.100q is not of the form %s/nodes/<node>/<channel>", topic, prefix)
 	}
 	if err := ValidNode(node); err != nil {

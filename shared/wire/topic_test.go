@@ -19,14 +19,15 @@ func TestTopics(t *testing.T) {
 		}
 	}
 	if got := Topic("fleet/v1", "pi-1", ChannelLease); got != "fleet/v1/nodes/pi-1/lease" {
-		t.Errorf("the topic of the published protocol became %s", got)
+		t.Errorf("the topic changed to %s", got)
 	}
-	if got := Filters("fleet/v1", "pi-1"); got != [2]string{"fleet/v1/nodes/pi-1/desired", "fleet/v1/nodes/pi-1/request/+"} {
-		t.Errorf("the subscriptions of the published protocol became %s", got)
+	if got := Filters("fleet/v1", "pi-1"); got != [2]string{"fleet/v1/nodes/pi-1/desired",
+		"fleet/v1/nodes/pi-1/request/+"} {
+		t.Errorf("the subscriptions changed to %s", got)
 	}
 }
 
-func TestTopicsThatAreNone(t *testing.T) {
+func TestInvalidTopicsAreRefused(t *testing.T) {
 	for name, topic := range map[string]string{
 		"another prefix":         "other/v1/nodes/pi-1/lease",
 		"no channel":             "fleet/v1/nodes/pi-1",
@@ -35,11 +36,11 @@ func TestTopicsThatAreNone(t *testing.T) {
 		"a node in upper case":   "fleet/v1/nodes/PI-1/lease",
 		"a control character":    "fleet/v1/nodes/pi\x01/lease",
 		"an unknown channel":     "fleet/v1/nodes/pi-1/leases",
-		"one level too many":     "fleet/v1/nodes/pi-1/lease/1",
+		"an additional level":    "fleet/v1/nodes/pi-1/lease/1",
 		"a reply without id":     "fleet/v1/nodes/pi-1/reply",
 		"a reply with two ids":   "fleet/v1/nodes/pi-1/reply/1/2",
-		"an id of 65":            "fleet/v1/nodes/pi-1/reply/" + strings.Repeat("1", 65),
-		"thirty thousand levels": strings.Repeat("/", 30_000),
+		"an id of 65 characters": "fleet/v1/nodes/pi-1/reply/" + strings.Repeat("1", 65),
+		"30,000 levels":          strings.Repeat("/", 30_000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParseTopic("fleet/v1", topic)
@@ -57,7 +58,8 @@ func TestClientIDs(t *testing.T) {
 			t.Errorf("%s: %q, %q, %v", id, node, machine, err)
 		}
 	}
-	for _, id := range []string{"", "#", "pi-1:", ":3f2a9c0d1e4b5a67", "pi-1:3F2A9C0D1E4B5A67", "pi-1:3f2a", "pi_1", "pi-1:3f2a9c0d1e4b5a67:x", strings.Repeat("x", 64<<10)} {
+	for _, id := range []string{"", "#", "pi-1:", ":3f2a9c0d1e4b5a67", "pi-1:3F2A9C0D1E4B5A67", "pi-1:3f2a", "pi_1",
+		"pi-1:3f2a9c0d1e4b5a67:x", strings.Repeat("x", 64<<10)} {
 		_, _, err := ParseClientID(id)
 		sentence(t, err, "client id")
 	}
@@ -69,7 +71,8 @@ func TestPrefixes(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, p := range []string{"", "/fleet", "fleet/", "a//b", "fleet/+", "#", "$SYS/x", "a b", "é", strings.Repeat("x", 129)} {
+	for _, p := range []string{"", "/fleet", "fleet/", "a//b", "fleet/+", "#", "$SYS/x", "a b", "é",
+		strings.Repeat("x", 129)} {
 		sentence(t, ValidPrefix(p), "prefix")
 	}
 }

@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-func TestAPodThatIsWrongLeavesTheOthersAlone(t *testing.T) {
+func TestAnUnreadablePodDoesNotAffectOthers(t *testing.T) {
 	const meta = `"metadata":{"name":"bad","namespace":"default","uid":"u2"`
 	for _, c := range []struct{ name, pod, unreadable string }{
-		{"a NUL in an environment variable is the device's to judge", `{` + meta + `},"spec":{"containers":[{"name":"c","env":[{"name":"X","value":"a\u0000b"}]}]}}`, ""},
-		{"a list where text should be", `{` + meta + `},"spec":{"nodeName":[]}}`, "must be a string"},
-		{"a field twice", `{` + meta + `},"spec":{},"spec":{}}`, "duplicate field"},
-		{"an amount that takes minutes to compare", `{` + meta + `},"spec":{"containers":[{"resources":{"limits":{"cpu":"1e999999999"}}}]}}`, "1e999999999"},
-		{"an invalid amount", `{` + meta + `},"spec":{"containers":[{"resources":{"limits":{"cpu":"four"}}}]}}`, "quantities"},
+		{"a NUL in an environment variable is left to the device", `{` + meta + `},"spec":{"containers":[{"name":"c","env":[{"name":"X","value":"a\u0000b"}]}]}}`, ""},
+		{"a list in place of a text", `{` + meta + `},"spec":{"nodeName":[]}}`, "must be a string"},
+		{"a repeated field", `{` + meta + `},"spec":{},"spec":{}}`, "duplicate field"},
+		{"a quantity that takes minutes to compare", `{` + meta + `},"spec":{"containers":[{"resources":{"limits":{"cpu":"1e999999999"}}}]}}`, "1e999999999"},
+		{"an invalid quantity", `{` + meta + `},"spec":{"containers":[{"resources":{"limits":{"cpu":"four"}}}]}}`, "quantities"},
 		{"an invalid time", `{` + meta + `,"creationTimestamp":"yesterday"}}`, "yesterday"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -22,15 +22,17 @@ func TestAPodThatIsWrongLeavesTheOthersAlone(t *testing.T) {
 			if err != nil || d.Generation != 7 || len(d.Pods) != 3 {
 				t.Fatalf("%d pods of generation %d: %v", len(d.Pods), d.Generation, err)
 			}
-			if d.Pods[0].Name != "good" || d.Pods[1].Name != "bad" || d.Pods[1].Namespace != "default" || d.Pods[1].UID != "u2" || d.Pods[2].DeletionTimestamp == nil {
+			if d.Pods[0].Name != "good" || d.Pods[1].Name != "bad" || d.Pods[1].Namespace != "default" ||
+				d.Pods[1].UID != "u2" || d.Pods[2].DeletionTimestamp == nil {
 				t.Errorf("the pods are %+v", d.Pods)
 			}
-			if why := d.Pods[1].Annotations[Unreadable]; (why == "") != (c.unreadable == "") || !strings.Contains(why, c.unreadable) {
-				t.Errorf("it is unreadable because of %q, want %q", why, c.unreadable)
+			if why := d.Pods[1].Annotations[Unreadable]; (why == "") != (c.unreadable == "") ||
+				!strings.Contains(why, c.unreadable) {
+				t.Errorf("the reason is %q, want %q", why, c.unreadable)
 			}
 		})
 	}
-	t.Run("one without a known name", func(t *testing.T) {
+	t.Run("a pod without a readable name", func(t *testing.T) {
 		d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[5,null,"x",[]]}`))
 		if err != nil || len(d.Pods) != 4 || d.Pods[3].Annotations[Unreadable] == "" {
 			t.Errorf("%+v, %v", d.Pods, err)
@@ -42,20 +44,20 @@ func TestAPodThatIsWrongLeavesTheOthersAlone(t *testing.T) {
 			t.Errorf("%+v, %v", d.Pods, err)
 		}
 	})
-	t.Run("outside of what pods use, a NUL is refused", func(t *testing.T) {
+	t.Run("a NUL outside of objects is refused", func(t *testing.T) {
 		if _, err := ParseDesired([]byte(`{"generation":7,"hub":"h\u0000"}`)); err == nil {
-			t.Error("it is accepted")
+			t.Error("a NUL in the hub's id is accepted")
 		}
 	})
 }
 
-func TestAConfigMapOrSecretThatIsWrongLeavesTheOthersAlone(t *testing.T) {
+func TestAnUnreadableConfigMapOrSecretDoesNotAffectOthers(t *testing.T) {
 	for _, c := range []struct{ name, object string }{
-		{"a number where text should be", `{"metadata":{"name":"bad","namespace":"default"},"data":{"a":1}}`},
-		{"no base64", `{"metadata":{"name":"bad","namespace":"default"},"data":{"a":"%%%"},"binaryData":{"a":"%%%"}}`},
-		{"a field twice", `{"metadata":{"name":"bad","namespace":"default"},"data":{},"data":{}}`},
-		{"a list where an object should be", `{"metadata":{"name":"bad","namespace":"default"},"data":[]}`},
-		{"something else as a whole", `[]`},
+		{"a number in place of a text", `{"metadata":{"name":"bad","namespace":"default"},"data":{"a":1}}`},
+		{"invalid base64", `{"metadata":{"name":"bad","namespace":"default"},"data":{"a":"%%%"},"binaryData":{"a":"%%%"}}`},
+		{"a repeated field", `{"metadata":{"name":"bad","namespace":"default"},"data":{},"data":{}}`},
+		{"a list in place of the data", `{"metadata":{"name":"bad","namespace":"default"},"data":[]}`},
+		{"a list in place of the object", `[]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[{"metadata":{"name":"good","uid":"u1"}}],
@@ -64,14 +66,15 @@ func TestAConfigMapOrSecretThatIsWrongLeavesTheOthersAlone(t *testing.T) {
 				t.Fatalf("%+v: %v", d, err)
 			}
 			if d.ConfigMaps[0].Data["a"] != "b" || string(d.Secrets[1].Data["a"]) != "b" {
-				t.Errorf("those that are right are %+v and %+v", d.ConfigMaps[0], d.Secrets[1])
+				t.Errorf("the valid objects are %+v and %+v", d.ConfigMaps[0], d.Secrets[1])
 			}
-			bad, worse := d.ConfigMaps[1], d.Secrets[0]
-			if bad.Annotations[Unreadable] == "" || worse.Annotations[Unreadable] == "" || len(bad.Data)+len(worse.Data) > 0 {
-				t.Errorf("those that are wrong are %+v and %+v", bad, worse)
+			configMap, secret := d.ConfigMaps[1], d.Secrets[0]
+			if configMap.Annotations[Unreadable] == "" || secret.Annotations[Unreadable] == "" ||
+				len(configMap.Data)+len(secret.Data) > 0 {
+				t.Errorf("the invalid objects are %+v and %+v", configMap, secret)
 			}
-			if c.object != "[]" && (bad.Name != "bad" || worse.Namespace != "default") {
-				t.Errorf("their names are %s and %s", bad.Name, worse.Namespace)
+			if c.object != "[]" && (configMap.Name != "bad" || secret.Namespace != "default") {
+				t.Errorf("the names are %s and %s", configMap.Name, secret.Namespace)
 			}
 		})
 	}
@@ -99,7 +102,7 @@ func TestAPayloadOfBracesCostsLittle(t *testing.T) {
 			t.Errorf("%s: %d pods, %v", name, len(d.Pods), err)
 		}
 		if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; mb > 400 {
-			t.Errorf("%s: it takes %d MiB to read %d KiB", name, mb, len(data)>>10)
+			t.Errorf("%s: parsing takes %d MiB for %d KiB", name, mb, len(data)>>10)
 		}
 	}
 }

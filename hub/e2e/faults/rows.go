@@ -112,7 +112,7 @@ var rows = []row{
 		criterion: "devices, browsers and kubectl connect: packets carry at most 1,024 bytes",
 		tests: all(
 			of("hub/e2e", "TestALineThatLosesLargePackets"),
-			of("shared/line", "TestPacketsAreSmallBothWays"),
+			of("shared/line", "TestPacketsAreSmallInBothDirections"),
 			of("device/link", "TestABrokerIsAskedForSmallPackets"))},
 	{id: "F8", fault: "a link that flaps",
 		criterion: "no eviction, no restart; Ready does not follow every change; logs stay short",
@@ -213,7 +213,7 @@ var rows = []row{
 			"are ignored, older data is migrated, an older hub refuses a newer database",
 		tests: all(
 			of("hub/e2e", "TestAnUpgradeFromAnOlderSchema", "TestAgentsOfOtherVersions"),
-			of("shared/wire", "TestPayloadsAreWrittenAndReadAsTheGoldenFilesSay"),
+			of("shared/wire", "TestPayloadsMatchTheGoldenFiles"),
 			of("device/memory", "TestAnOlderAgentsDesiredStateIsRead"),
 			of("device/agent", "TestAnAgentAdoptsTheContainersOfOlderVersions"),
 			of("device/plan", "TestAContainerOfAnEarlierAgentIsNotRestarted"),
