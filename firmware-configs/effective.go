@@ -18,7 +18,7 @@ import (
 //go:embed overlays/*.yaml
 var overlayFiles embed.FS
 
-// overlays are the built-in mix-ins by name.
+// overlays returns the built-in overlays by name.
 var overlays = sync.OnceValues(func() (map[string]*fleet.BoardProfile, error) {
 	entries, err := overlayFiles.ReadDir("overlays")
 	if err != nil {
@@ -46,16 +46,16 @@ var overlays = sync.OnceValues(func() (map[string]*fleet.BoardProfile, error) {
 	return all, errors.Join(errs...)
 })
 
-// Overlays returns the names of the mix-ins that a profile can extend, sorted.
+// Overlays returns the names of the overlays that a profile can extend, sorted.
 func Overlays() []string {
 	all, _ := overlays()
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Effective returns a profile merged with its overlays: later overlays override earlier ones, and
-// the profile overrides all. Lists are merged by the subject of their entries: device tree
-// parameters and overlays by name, taints by key and effect, words of the command line by
-// themselves. Overlays extend nothing, so there are no cycles.
+// Effective returns a profile merged with its overlays: a later overlay overrides an earlier one,
+// and the profile overrides all overlays. Lists are merged by the subject of their entries: device
+// tree parameters and overlays by name, taints by key and effect, words of the command line by the
+// effective word. Overlays extend nothing, so there are no cycles.
 func Effective(p *fleet.BoardProfile) (*fleet.BoardProfile, error) {
 	if len(p.Spec.Extends) == 0 {
 		return p, nil
@@ -110,7 +110,7 @@ func taintKey(t corev1.Taint) string { return t.Key + ":" + string(t.Effect) }
 
 func itself(s string) string { return s }
 
-// parameter returns the name of a dtparam: i2c_arm of i2c_arm=on.
+// parameter returns the name of a dtparam, for example i2c_arm of i2c_arm=on.
 func parameter(s string) string {
 	name, _, _ := strings.Cut(s, "=")
 	return name
@@ -151,13 +151,13 @@ func lists[T any](a, b []T, about func(T) string) (out []T) {
 }
 
 // Render returns the boot configuration of a profile's boards: the exact bytes to sign, and the
-// decoded configuration. A profile without spec.boot is an error.
+// decoded configuration. It returns an error for a profile without spec.boot.
 func Render(p *fleet.BoardProfile) ([]byte, *fleet.BootConfig, error) {
-	whole, err := Effective(p)
+	effective, err := Effective(p)
 	if err != nil {
 		return nil, nil, err
 	}
-	c := whole.BootConfig()
+	c := effective.BootConfig()
 	if c == nil {
 		return nil, nil, errors.New("it has no boot configuration: add spec.boot")
 	}

@@ -8,7 +8,7 @@ import (
 
 const pi = "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {name: pi}\nspec:\n  match: {arch: [arm64]}\n"
 
-func TestOverlaysAreMixedIn(t *testing.T) {
+func TestAProfileIsMergedWithItsOverlays(t *testing.T) {
 	p, err := Parse([]byte(pi + `  extends: [low-memory, onewire, can-hat]
   labels: {can: "mine"}
   resources: {evictionHard: {nodefs.available: "10%"}}
@@ -26,25 +26,27 @@ func TestOverlaysAreMixedIn(t *testing.T) {
 	}
 	const want = `{"profile":"pi","revision":0,"backend":"rpi-config-txt","config":{"all":{"gpu_mem":"16"},"dtparam":["spi=off","i2c_arm=on"],"dtoverlay":["w1-gpio,gpiopin=17","mcp2515-can0,oscillator=16000000,interrupt=25"]},"cmdline":{"add":["cgroup_enable=memory"],"remove":["quiet"]}}`
 	if string(document) != want {
-		t.Errorf("rendered\n%s\nwants\n%s", document, want)
+		t.Errorf("rendered\n%s\nwant\n%s", document, want)
 	}
-	whole, _ := Effective(p)
-	if l := whole.Spec.Labels; l["can"] != "mine" || l["onewire"] != "true" || len(l) != 2 {
+	effective, _ := Effective(p)
+	if l := effective.Spec.Labels; l["can"] != "mine" || l["onewire"] != "true" || len(l) != 2 {
 		t.Errorf("labels %v", l)
 	}
-	if e := whole.Spec.Resources.EvictionHard; e["memory.available"] != "48Mi" || e["nodefs.available"] != "10%" {
+	if e := effective.Spec.Resources.EvictionHard; e["memory.available"] != "48Mi" || e["nodefs.available"] != "10%" {
 		t.Errorf("thresholds %v", e)
 	}
 	if len(p.Spec.Labels) != 1 || len(p.Spec.Boot.Config.DTParam) != 2 {
-		t.Errorf("the profile itself has changed: %+v", p.Spec)
+		t.Errorf("Effective changed the profile: %+v", p.Spec)
 	}
-	if all, err := overlays(); err != nil || len(all) != 3 || all["onewire"].Spec.Labels["can"] != "" || len(all["low-memory"].Spec.Boot.Cmdline.Remove) != 0 {
-		t.Errorf("the overlays have changed: %v, %v", all, err)
+	if all, err := overlays(); err != nil || len(all) != 3 || all["onewire"].Spec.Labels["can"] != "" ||
+		len(all["low-memory"].Spec.Boot.Cmdline.Remove) != 0 {
+		t.Errorf("Effective changed the overlays: %v, %v", all, err)
 	}
 }
 
-// Some overlays are loaded several times with different pins, such as one 1-Wire bus on each.
-func TestAProfileHasAllOverlaysOfAName(t *testing.T) {
+// Some device-tree overlays are loaded several times with different pins, for example one 1-Wire
+// bus on each.
+func TestAProfileKeepsRepeatedDeviceTreeOverlays(t *testing.T) {
 	p, err := Parse([]byte(pi + `  extends: [onewire, can-hat]
   boot:
     backend: rpi-config-txt
@@ -61,12 +63,12 @@ func TestAProfileHasAllOverlaysOfAName(t *testing.T) {
 		t.Errorf("the overlays are %s", got)
 	}
 	if got := lists([]string{"a=1", "a=2", "b=1"}, []string{"a=3"}, parameter); strings.Join(got, " ") != "a=3 b=1" {
-		t.Errorf("of two one is replaced: %v", got)
+		t.Errorf("two entries of a subject are not replaced by one: %v", got)
 	}
 }
 
-// Labels are not part of the boot configuration, so a change of labels reboots no board.
-func TestOnlyWhatIsBootedIsInTheDigest(t *testing.T) {
+// The boot configuration has no labels, so a change of labels reboots no board.
+func TestTheDigestCoversOnlyTheBootConfiguration(t *testing.T) {
 	const boot = "  boot: {backend: rpi-config-txt, config: {dtparam: [spi=on]}}\n"
 	a, errA := Parse([]byte(pi + boot))
 	b, errB := Parse([]byte(pi + boot + "  title: another\n  labels: {x: y}\n"))
@@ -80,7 +82,7 @@ func TestOnlyWhatIsBootedIsInTheDigest(t *testing.T) {
 	}
 }
 
-func TestAHostileProfileIsRefusedWithItsPlace(t *testing.T) {
+func TestTheErrorNamesThePlaceInAHostileProfile(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"an unknown overlay", "  extends: [../../etc/passwd]\n", `spec.extends[0]: is "../../etc/passwd": use one of can-hat, low-memory, onewire`},
 		{"a repeated overlay", "  extends: [onewire, onewire]\n  boot: {backend: rpi-config-txt}\n", "spec.extends[1]: repeats"},
@@ -95,14 +97,14 @@ func TestAHostileProfileIsRefusedWithItsPlace(t *testing.T) {
 		{"an unknown check", "  boot: {backend: rpi-config-txt}\n  health: {checks: [all-good]}\n", `spec: health.checks[0]: "all-good" is not supported`},
 		{"a deadline of a day", "  boot: {backend: rpi-config-txt}\n  health: {deadline: 24h}\n", "spec: health.deadline: is 24h0m0s"},
 		{"an invalid key", "  boot: {backend: rpi-config-txt, eeprom: {}}\n", "spec.boot.eeprom (line 6): unknown key"},
-		{"a word where yes or no is asked", "  boot: {backend: rpi-config-txt}\n  watchdog: {hardware: sure}\n", `spec.watchdog.hardware (line 7): is "sure": write true or false`},
-		{"a setting of a backend that changes nothing", "  boot: {backend: none, cmdline: {add: [quiet]}}\n", "spec.boot: backend: is none"},
+		{"a text in place of true or false", "  boot: {backend: rpi-config-txt}\n  watchdog: {hardware: sure}\n", `spec.watchdog.hardware (line 7): is "sure": write true or false`},
+		{"a setting for the backend none", "  boot: {backend: none, cmdline: {add: [quiet]}}\n", "spec.boot: backend: is none"},
 	} {
 		_, err := Parse([]byte(pi + c.text))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v; want %q", c.name, err, c.want)
 		} else if n := strings.Count(err.Error(), "\n"); n > 0 {
-			t.Errorf("%s: %d sentences instead of one: %v", c.name, n+1, err)
+			t.Errorf("%s: the error has %d sentences, want 1: %v", c.name, n+1, err)
 		}
 	}
 }

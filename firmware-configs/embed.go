@@ -2,7 +2,7 @@
 // is reserved for its system, and when it evicts pods. It parses profiles strictly and selects the
 // profile of a board.
 //
-// It has files and pure functions, and never talks to a device. The hub calls it, stores the
+// It has files and pure functions, and never connects to a device. The hub calls it, stores the
 // selected profile, serves the defaults read-only and lets administrators apply changed copies.
 package firmwareconfigs
 
@@ -21,12 +21,12 @@ var files embed.FS
 //go:embed systemd/flotilla-device.service systemd/flotilla-boot-*
 var units embed.FS
 
-// Units are the names of a device's systemd units: the agent's and the boot helper's. An
-// administrator of the device enables them.
+// Units returns the names of a device's systemd units: those of the agent and of the boot helper.
+// The device's administrator enables them.
 func Units() (names []string) {
 	entries, err := units.ReadDir("systemd")
 	if err != nil {
-		return nil // it is embedded
+		return nil // cannot happen: the directory is embedded
 	}
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -34,7 +34,7 @@ func Units() (names []string) {
 	return names
 }
 
-// Unit returns the text of a unit; ok is false for another name.
+// Unit returns the text of a unit. ok is false for an unknown name.
 func Unit(name string) (text string, ok bool) {
 	data, err := units.ReadFile(path.Join("systemd", name))
 	return string(data), err == nil
@@ -43,10 +43,10 @@ func Unit(name string) (text string, ok bool) {
 //go:embed systemd/flotilla-hub.service
 var hubUnit string
 
-// HubUnit is the text of the hub's unit for systemd.
+// HubUnit returns the text of the hub's systemd unit.
 func HubUnit() string { return hubUnit }
 
-// Defaults returns the built-in profiles, sorted by name. A file has the name of its profile.
+// Defaults returns the built-in profiles, sorted by name. Each file is named like its profile.
 func Defaults() ([]*fleet.BoardProfile, error) {
 	entries, err := files.ReadDir("profiles")
 	if err != nil {

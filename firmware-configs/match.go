@@ -34,16 +34,16 @@ func BoardOf(status corev1.NodeStatus, hardware json.RawMessage) Board {
 	return b
 }
 
-// Match returns the profile of a board, or nil. All criteria of a profile must hold, and the agent
-// must be built for one of its platforms, if it lists some. Of several profiles the most specific
-// one wins:
+// Match returns the profile of a board, or nil. All criteria of a profile must hold. If the profile
+// lists platforms, the agent must be built for one of them. Of several profiles the most specific
+// one is used:
 //
-//  1. the one whose compatible name is first in the board's list (a board's own name comes before
-//     its family and chip), any name before none;
-//  2. the one that bounds the memory at more ends;
-//  3. the one that names the architecture, fewer before more.
+//  1. the profile whose compatible name is earliest in the board's list (a board's own name comes before its
+//     family and chip); a profile without a name comes last;
+//  2. the profile with more bounds of the memory;
+//  3. the profile that names the architecture, with fewer architectures before more.
 //
-// Two that are equal in all three are an error that names them, since the administrator must
+// If two profiles are equal in all three, the error names them, because the administrator must
 // choose.
 func Match(profiles []*fleet.BoardProfile, board Board) (*fleet.BoardProfile, error) {
 	var best []*fleet.BoardProfile
@@ -75,7 +75,7 @@ func Match(profiles []*fleet.BoardProfile, board Board) (*fleet.BoardProfile, er
 		strings.Join(names, " and "), cmp.Or(strings.Join(board.Compatible, " "), board.Arch))
 }
 
-// A rank orders matching profiles: lower is more specific.
+// A rank orders matching profiles. A lower rank is more specific.
 type rank [3]int
 
 func rankOf(m fleet.BoardMatch, b Board) (r rank, ok bool) {

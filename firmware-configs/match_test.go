@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// fakeBoard returns what a device with this fake root would report.
+// fakeBoard returns the board that a device with this fake root directory would report.
 func fakeBoard(t *testing.T, root, arch string) Board {
 	t.Helper()
 	b := Board{Arch: arch}
@@ -38,7 +38,7 @@ func fakeBoard(t *testing.T, root, arch string) Board {
 	return b
 }
 
-func TestEveryFakeRootIsMatchedToItsProfile(t *testing.T) {
+func TestEveryFakeRootMatchesItsProfile(t *testing.T) {
 	profiles, err := Defaults()
 	if err != nil {
 		t.Fatal(err)
@@ -48,13 +48,13 @@ func TestEveryFakeRootIsMatchedToItsProfile(t *testing.T) {
 		"raspberrypi-armv6": "arm", "beaglebone-black": "arm", "generic-x86-64": "amd64", "generic-arm64": "arm64",
 	}
 	if len(profiles) != len(arches) {
-		t.Errorf("%d profiles, but %d boards are tested", len(profiles), len(arches))
+		t.Errorf("the test has %d boards for %d profiles", len(arches), len(profiles))
 	}
 	for name, arch := range arches {
 		t.Run(name, func(t *testing.T) {
 			p, err := Match(profiles, fakeBoard(t, filepath.Join("testdata", name, "root"), arch))
 			if err != nil || p == nil {
-				t.Fatalf("matched to %v, %v", p, err)
+				t.Fatalf("the board matches %v, %v", p, err)
 			}
 			got, err := json.MarshalIndent(p, "", "  ")
 			if err != nil {
@@ -78,8 +78,8 @@ func TestEveryFakeRootIsMatchedToItsProfile(t *testing.T) {
 	}
 }
 
-// Every Raspberry Pi matches the profile of its chip, by the names in the vendor's and the kernel's
-// device trees.
+// Every Raspberry Pi matches the profile of its chip, by the names in the vendor's and in the
+// kernel's device trees.
 func TestEveryRaspberryPiHasAProfile(t *testing.T) {
 	profiles, err := Defaults()
 	if err != nil {
@@ -87,8 +87,9 @@ func TestEveryRaspberryPiHasAProfile(t *testing.T) {
 	}
 	own := &fleet.BoardProfile{Spec: fleet.BoardProfileSpec{Match: fleet.BoardMatch{Compatible: []string{"raspberrypi,2-model-b"}}}}
 	own.Name = "of-somebodys-own"
-	if p, err := Match(append(profiles, own), Board{Compatible: []string{"raspberrypi,2-model-b", "brcm,bcm2836"}, Arch: "arm"}); err != nil || p != own {
-		t.Errorf("a user's profile for a Pi 2 loses: %v (%v)", p, err)
+	if p, err := Match(append(profiles, own), Board{Compatible: []string{"raspberrypi,2-model-b", "brcm,bcm2836"},
+		Arch: "arm"}); err != nil || p != own {
+		t.Errorf("a user's profile for a Pi 2 is not selected: %v (%v)", p, err)
 	}
 	for chip, boards := range map[string]struct{ profile, names, arch string }{
 		"brcm,bcm2835": {"raspberrypi-armv6", "model-a model-a-plus model-b model-b-rev2 model-b-plus compute-module model-zero model-zero-w", "arm"},
@@ -99,7 +100,8 @@ func TestEveryRaspberryPiHasAProfile(t *testing.T) {
 	} {
 		for _, name := range strings.Fields(boards.names) {
 			for _, arch := range strings.Fields(boards.arch) {
-				if p, err := Match(profiles, Board{Compatible: []string{"raspberrypi," + name, chip}, Arch: arch, MemoryMiB: 500}); err != nil || p == nil || p.Name != boards.profile {
+				if p, err := Match(profiles, Board{Compatible: []string{"raspberrypi," + name, chip}, Arch: arch,
+					MemoryMiB: 500}); err != nil || p == nil || p.Name != boards.profile {
 					t.Errorf("raspberrypi,%s with an agent of %s has the profile %v (%v), want %s", name, arch, p, err, boards.profile)
 				}
 			}
@@ -115,12 +117,16 @@ func TestMatch(t *testing.T) {
 	}
 	pi4 := Board{Compatible: []string{"raspberrypi,4-model-b", "brcm,bcm2711"}, Arch: "arm64", MemoryMiB: 3794}
 	model := profile("model", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}})
-	chip := profile("chip", fleet.BoardMatch{Compatible: []string{"x,y", "brcm,bcm2711"}, Arch: []string{"arm64"}, MemoryMiB: &fleet.MiBBounds{Min: 1}})
+	chip := profile("chip", fleet.BoardMatch{Compatible: []string{"x,y", "brcm,bcm2711"}, Arch: []string{"arm64"},
+		MemoryMiB: &fleet.MiBBounds{Min: 1}})
 	arm64 := profile("arm64", fleet.BoardMatch{Arch: []string{"arm64"}})
 	arms := profile("arms", fleet.BoardMatch{Arch: []string{"arm", "arm64"}})
-	big := profile("big", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Min: 2000}})
-	exact := profile("exact", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Min: 3794, Max: 3794}})
-	small := profile("small", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}, MemoryMiB: &fleet.MiBBounds{Max: 3793}})
+	big := profile("big", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"},
+		MemoryMiB: &fleet.MiBBounds{Min: 2000}})
+	exact := profile("exact", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"},
+		MemoryMiB: &fleet.MiBBounds{Min: 3794, Max: 3794}})
+	small := profile("small", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"},
+		MemoryMiB: &fleet.MiBBounds{Max: 3793}})
 	other := profile("other", fleet.BoardMatch{Compatible: []string{"raspberrypi,5-model-b"}})
 	only32 := profile("only32", fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}})
 	only32.Spec.Platforms = []string{"linux/arm/v7", "linux/arm/v6"}
@@ -129,28 +135,28 @@ func TestMatch(t *testing.T) {
 		name     string
 		profiles []*fleet.BoardProfile
 		board    Board
-		want     string // empty: no profile
+		want     string // expected profile; empty: none
 		err      string
 	}{
-		{"no profile fits", []*fleet.BoardProfile{other}, pi4, "", ""},
-		{"there are no profiles", nil, pi4, "", ""},
+		{"no profile matches", []*fleet.BoardProfile{other}, pi4, "", ""},
+		{"no profile exists", nil, pi4, "", ""},
 		{"a match by board name wins over a match by chip with more criteria", []*fleet.BoardProfile{chip, model}, pi4, "model", ""},
 		{"a name wins over an architecture", []*fleet.BoardProfile{arm64, chip}, pi4, "chip", ""},
 		{"one architecture wins over two", []*fleet.BoardProfile{arms, arm64}, pi4, "arm64", ""},
 		{"a memory bound wins over no memory bound", []*fleet.BoardProfile{model, big}, pi4, "big", ""},
-		{"two bounds win over one, and both ends are included", []*fleet.BoardProfile{exact, big, model}, pi4, "exact", ""},
+		{"two memory bounds win over one, and both bounds are inclusive", []*fleet.BoardProfile{exact, big, model}, pi4, "exact", ""},
 		{"all criteria must hold", []*fleet.BoardProfile{small, arm64}, pi4, "arm64", ""},
-		{"a tie names both", []*fleet.BoardProfile{twin, arm64, model}, pi4, "", "model and twin match the board raspberrypi,4-model-b brcm,bcm2711 equally well"},
-		{"a tie among losers does not matter", []*fleet.BoardProfile{twin, model, big}, pi4, "big", ""},
+		{"the error of a tie names both profiles", []*fleet.BoardProfile{twin, arm64, model}, pi4, "", "model and twin match the board raspberrypi,4-model-b brcm,bcm2711 equally well"},
+		{"a tie between less specific profiles is not an error", []*fleet.BoardProfile{twin, model, big}, pi4, "big", ""},
 		{"a profile without the agent's platform does not match", []*fleet.BoardProfile{only32, arm64}, pi4, "arm64", ""},
 		{"a platform of any ARM version matches an ARM agent", []*fleet.BoardProfile{only32, arms}, Board{Compatible: pi4.Compatible, Arch: "arm"}, "only32", ""},
-		{"a board without a device tree is known by its architecture", []*fleet.BoardProfile{model, arms}, Board{Arch: "arm"}, "arms", ""},
+		{"a board without a device tree matches by its architecture", []*fleet.BoardProfile{model, arms}, Board{Arch: "arm"}, "arms", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p, err := Match(tt.profiles, tt.board)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
-					t.Fatalf("error %v; want one that holds %q", err, tt.err)
+					t.Fatalf("the error is %v, want it to contain %q", err, tt.err)
 				}
 				return
 			}

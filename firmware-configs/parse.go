@@ -18,14 +18,14 @@ import (
 // MaxSize is the largest profile, in bytes.
 const MaxSize = 64 << 10
 
-// A shape is the format of one place in a profile. Exactly one field is set; the zero shape is a
-// string.
+// A shape is the format of one place in a profile. At most one field is set, except number with
+// values; the zero shape is a string.
 type shape struct {
 	keys   map[string]shape // a mapping with these keys
-	each   *shape           // a mapping of free keys to this shape
+	each   *shape           // a mapping with free keys, each to this shape
 	values bool             // a mapping of free keys to strings, or with number to whole numbers
 	items  *shape           // a list
-	number bool             // a whole number, or the values are
+	number bool             // a whole number, or with values whole numbers
 	yes    bool             // true or false
 }
 
@@ -68,7 +68,7 @@ var (
 	settings = shape{keys: map[string]shape{"all": free, "dtparam": texts, "dtoverlay": texts}}
 	cmdline  = shape{keys: map[string]shape{"add": texts, "remove": texts}}
 
-	// overlay is the format of an overlay, which cannot extend others.
+	// overlay is the format of an overlay, which cannot extend other overlays.
 	overlay = shape{keys: map[string]shape{
 		"apiVersion": {}, "kind": {}, "metadata": {keys: map[string]shape{"name": {}}},
 		"spec": {keys: map[string]shape{
@@ -81,7 +81,7 @@ var (
 )
 
 // Parse parses a profile, in YAML or JSON, of at most MaxSize. The error lists every mistake with
-// its place, one per line; unknown and repeated keys are mistakes.
+// its place, one per line. Unknown and repeated keys are mistakes.
 func Parse(data []byte) (*fleet.BoardProfile, error) {
 	p, err := parse(data, format)
 	if err != nil {
@@ -94,7 +94,7 @@ func Parse(data []byte) (*fleet.BoardProfile, error) {
 	return p, errors.Join(wrong...)
 }
 
-// parse parses one document of a shape.
+// parse parses one document of the given format.
 func parse(data []byte, format shape) (*fleet.BoardProfile, error) {
 	if len(data) > MaxSize {
 		return nil, fmt.Errorf("the profile has %d bytes: at most %d are allowed", len(data), MaxSize)
@@ -107,7 +107,7 @@ func parse(data []byte, format shape) (*fleet.BoardProfile, error) {
 		return nil, fmt.Errorf("read the profile's YAML: %w", err)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the file holds more than one document: write one profile per file")
+		return nil, errors.New("the file has more than one document: write one profile per file")
 	}
 	var r reader
 	tree := r.read(doc.Content[0], format, "")
@@ -125,7 +125,7 @@ func parse(data []byte, format shape) (*fleet.BoardProfile, error) {
 	return p, nil
 }
 
-// A reader converts YAML to the values of a shape and collects mistakes.
+// A reader converts YAML to the values of a shape, and collects mistakes.
 type reader struct{ errs []error }
 
 func (r *reader) wrong(n *yaml.Node, path, format string, args ...any) {
@@ -140,7 +140,7 @@ func (r *reader) read(n *yaml.Node, s shape, path string) any {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
 		r.wrong(n, path, "anchors and aliases are not allowed: write the value out")
 	case n.Tag == "!!null":
-		r.wrong(n, path, "has no value: give it one or leave the key out")
+		r.wrong(n, path, "has no value: give it a value or omit the key")
 	case s.keys != nil || s.values || s.each != nil:
 		return r.mapping(n, s, path)
 	case s.items != nil:
@@ -154,7 +154,7 @@ func (r *reader) read(n *yaml.Node, s shape, path string) any {
 		}
 		return v
 	case s.number:
-		v, err := strconv.ParseInt(n.Value, 0, 64) // 0x76 too
+		v, err := strconv.ParseInt(n.Value, 0, 64) // parses 0x76 too
 		if err != nil || n.Tag != "!!int" {
 			r.wrong(n, path, "is %q: write a whole number", n.Value)
 		}
@@ -188,7 +188,7 @@ func (r *reader) mapping(n *yaml.Node, s shape, path string) any {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		at := strings.TrimPrefix(path+"."+key.Value, ".")
-		want, known := s.keys[key.Value]
+		want, ok := s.keys[key.Value]
 		if s.values {
 			want = shape{number: s.number}
 		} else if s.each != nil {
@@ -196,7 +196,7 @@ func (r *reader) mapping(n *yaml.Node, s shape, path string) any {
 		}
 		_, twice := m[key.Value]
 		switch {
-		case !known && !s.values && s.each == nil:
+		case !ok && !s.values && s.each == nil:
 			r.wrong(key, at, "unknown key: use one of %s", keysOf(s))
 		case twice:
 			r.wrong(key, at, "appears twice: remove one")

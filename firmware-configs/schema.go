@@ -7,19 +7,19 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// SchemaPath is where the hub serves Schema.
+// SchemaPath is the path at which the hub serves Schema.
 const SchemaPath = "/schema/boardprofile.json"
 
 // Schema is the JSON schema of a profile, for editors, generated from Parse's format and Validate's
-// lists. It refuses nothing that they accept. `flotilla-hub profile lint` reports what it cannot
-// express, such as a soft threshold beyond the hard one.
+// lists. It refuses nothing that Parse and Validate accept. `flotilla-hub profile lint` reports
+// mistakes that a schema cannot express, such as a soft threshold beyond the hard one.
 var Schema = sync.OnceValue(func() []byte {
 	s := schemaOf(format, "")
 	s["$schema"], s["title"] = "http://json-schema.org/draft-07/schema#", "Flotilla BoardProfile"
 	s["description"] = "How a kind of board is recognised and treated."
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		panic(err) // it has only strings, lists and mappings
+		panic(err) // cannot happen: it has only strings, lists and mappings
 	}
 	return append(text, '\n')
 })
@@ -28,8 +28,8 @@ type schema = map[string]any
 
 func one(of []string) schema { return schema{"enum": of} }
 
-// rules are Validate's requirements at a place, in addition to its shape; [] is any entry of a
-// list, * any of a mapping.
+// rules are Validate's requirements at a place, in addition to the place's shape. In a path, [] is
+// any entry of a list, and * any entry of a mapping.
 func rules() map[string]schema {
 	thresholds := func(signals []string, each schema) schema {
 		keys := schema{}

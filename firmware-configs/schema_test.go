@@ -13,7 +13,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/validate"
 )
 
-// The schema refuses nothing that the parser accepts, and these mistakes that the parser refuses.
+// The schema accepts everything that the parser accepts, and refuses these mistakes, as the parser
+// does.
 func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 	s := new(spec.Schema)
 	if err := json.Unmarshal(Schema(), s); err != nil {
@@ -35,10 +36,10 @@ func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 		}
 		_, parsed := Parse([]byte(text))
 		if (parsed == nil) != want {
-			t.Errorf("%s: the parser says %v", name, parsed)
+			t.Errorf("%s: the parser's result is %v", name, parsed)
 		}
 		if r := v.Validate(tree); r.IsValid() != want {
-			t.Errorf("%s: the schema says %v", name, r.Errors)
+			t.Errorf("%s: the schema's result is %v", name, r.Errors)
 		}
 	}
 	files, err := filepath.Glob("profiles/*.yaml")
@@ -75,37 +76,37 @@ func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 		check(name, head+body, true)
 	}
 	for name, text := range map[string]string{
-		"another kind":                      strings.Replace(head, "BoardProfile", "Pod", 1) + ok,
-		"another version":                   strings.Replace(head, "v1alpha1", "v2", 1) + ok,
-		"an invalid name":                   strings.Replace(head, "board}", "Board_1}", 1) + ok,
-		"no name":                           "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {}\n" + ok,
-		"no match":                          head + "spec: {title: x}\n",
-		"an empty match":                    head + "spec: {match: {}}\n",
-		"an unknown key":                    head + ok + "  Labels: {}\n",
-		"an unknown key below":              head + ok + "  boot: {backend: none, loader: x}\n",
-		"a text for a list":                 head + "spec: {match: {arch: arm}}\n",
-		"an unknown architecture":           head + "spec: {match: {arch: [mips]}}\n",
-		"an unknown platform":               head + ok + "  platforms: [linux/arm/v5]\n",
-		"an unknown overlay":                head + ok + "  extends: [nonsense]\n",
-		"a label that is not a string":      head + ok + "  labels: {gpio: true}\n",
-		"a label's value":                   head + ok + "  labels: {gpio: \"a b\"}\n",
-		"a taint's effect":                  head + ok + "  taints: [{key: a, effect: Nope}]\n",
-		"a taint without an effect":         head + ok + "  taints: [{key: a}]\n",
-		"an unknown signal":                 head + ok + "  resources: {evictionHard: {fan.rpm: \"1\"}}\n",
-		"an invalid threshold":              head + ok + "  resources: {evictionHard: {memory.available: lots}}\n",
-		"what cannot be reserved":           head + ok + "  resources: {agentReserved: {pods: \"1\"}}\n",
-		"a soft threshold without a time":   head + ok + "  resources: {evictionSoft: {memory.available: {value: 1Gi}}}\n",
-		"a soft threshold that is a string": head + ok + "  resources: {evictionSoft: {memory.available: 1Gi}}\n",
-		"a soft threshold of OutOfDisk":     head + ok + "  resources: {evictionSoft: {outofdisk.available: {value: 1Gi, for: 1m}}}\n",
-		"a negative grace period":           head + ok + "  resources: {evictionMaxPodGracePeriod: -1}\n",
-		"sharing of zero":                   head + ok + "  resources: {sharing: {i2c-1: 0}}\n",
-		"a type of peripheral":              head + ok + "  peripherals: [{name: a, type: bluetooth}]\n",
-		"an address beyond 7 bits":          head + ok + "  peripherals: [{name: a, type: i2c, bus: 1, address: 0x80}]\n",
-		"an unknown pull":                   head + ok + "  peripherals: [{name: a, type: gpio-in, line: GPIO4, pull: left}]\n",
-		"a peripheral without a type":       head + ok + "  peripherals: [{name: a}]\n",
-		"an unknown backend":                head + ok + "  boot: {backend: coreboot}\n",
-		"a watchdog that is a text":         head + ok + "  boot: {backend: rpi-config-txt}\n  watchdog: {hardware: \"true\"}\n",
-		"an unknown health check":           head + ok + "  boot: {backend: rpi-config-txt}\n  health: {checks: [luck]}\n",
+		"another kind":                       strings.Replace(head, "BoardProfile", "Pod", 1) + ok,
+		"another version":                    strings.Replace(head, "v1alpha1", "v2", 1) + ok,
+		"an invalid name":                    strings.Replace(head, "board}", "Board_1}", 1) + ok,
+		"no name":                            "apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {}\n" + ok,
+		"no match":                           head + "spec: {title: x}\n",
+		"an empty match":                     head + "spec: {match: {}}\n",
+		"an unknown key":                     head + ok + "  Labels: {}\n",
+		"an unknown key in a mapping":        head + ok + "  boot: {backend: none, loader: x}\n",
+		"a text in place of a list":          head + "spec: {match: {arch: arm}}\n",
+		"an unknown architecture":            head + "spec: {match: {arch: [mips]}}\n",
+		"an unknown platform":                head + ok + "  platforms: [linux/arm/v5]\n",
+		"an unknown overlay":                 head + ok + "  extends: [nonsense]\n",
+		"a label that is not a string":       head + ok + "  labels: {gpio: true}\n",
+		"an invalid value of a label":        head + ok + "  labels: {gpio: \"a b\"}\n",
+		"an unknown effect of a taint":       head + ok + "  taints: [{key: a, effect: Nope}]\n",
+		"a taint without an effect":          head + ok + "  taints: [{key: a}]\n",
+		"an unknown signal":                  head + ok + "  resources: {evictionHard: {fan.rpm: \"1\"}}\n",
+		"an invalid threshold":               head + ok + "  resources: {evictionHard: {memory.available: lots}}\n",
+		"a resource that cannot be reserved": head + ok + "  resources: {agentReserved: {pods: \"1\"}}\n",
+		"a soft threshold without a time":    head + ok + "  resources: {evictionSoft: {memory.available: {value: 1Gi}}}\n",
+		"a soft threshold that is a string":  head + ok + "  resources: {evictionSoft: {memory.available: 1Gi}}\n",
+		"a soft threshold of OutOfDisk":      head + ok + "  resources: {evictionSoft: {outofdisk.available: {value: 1Gi, for: 1m}}}\n",
+		"a negative grace period":            head + ok + "  resources: {evictionMaxPodGracePeriod: -1}\n",
+		"a sharing of 0":                     head + ok + "  resources: {sharing: {i2c-1: 0}}\n",
+		"an unknown type of peripheral":      head + ok + "  peripherals: [{name: a, type: bluetooth}]\n",
+		"an address beyond 7 bits":           head + ok + "  peripherals: [{name: a, type: i2c, bus: 1, address: 0x80}]\n",
+		"an unknown pull":                    head + ok + "  peripherals: [{name: a, type: gpio-in, line: GPIO4, pull: left}]\n",
+		"a peripheral without a type":        head + ok + "  peripherals: [{name: a}]\n",
+		"an unknown backend":                 head + ok + "  boot: {backend: coreboot}\n",
+		"a watchdog that is a text":          head + ok + "  boot: {backend: rpi-config-txt}\n  watchdog: {hardware: \"true\"}\n",
+		"an unknown health check":            head + ok + "  boot: {backend: rpi-config-txt}\n  health: {checks: [luck]}\n",
 	} {
 		check(name, text, false)
 	}

@@ -7,9 +7,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Every profile that comes with the hub takes every overlay that its boards can have, and is
-// signed as what it says; a board that has no config.txt refuses the ones that change it.
-func TestShippedProfilesTakeTheOverlays(t *testing.T) {
+// Every shipped profile accepts every overlay for its boards, and its rendered configuration has
+// the overlay's changes. A board without config.txt refuses overlays that change config.txt.
+func TestShippedProfilesAcceptTheOverlays(t *testing.T) {
 	profiles, err := Defaults()
 	if err != nil {
 		t.Fatal(err)
@@ -37,8 +37,9 @@ func TestShippedProfilesTakeTheOverlays(t *testing.T) {
 				t.Errorf("%s with %v: %v", p.Name, extends, err)
 				continue
 			}
-			if again, err := fleet.ParseBootConfig(document); err != nil || again.Profile != p.Name || len(c.Config.DTOverlay) < len(extends)/3 {
-				t.Errorf("%s with %v: %+v, %v", p.Name, extends, again, err)
+			if parsed, err := fleet.ParseBootConfig(document); err != nil || parsed.Profile != p.Name ||
+				len(c.Config.DTOverlay) < len(extends)/3 {
+				t.Errorf("%s with %v: %+v, %v", p.Name, extends, parsed, err)
 			}
 		}
 	}

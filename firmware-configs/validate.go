@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// What a profile may say. Programs are built for these platforms only.
+// Allowed values of a profile. Programs are built only for these platforms.
 var (
 	arches    = []string{"amd64", "arm", "arm64"}
 	platforms = []string{"linux/amd64", "linux/arm/v6", "linux/arm/v7", "linux/arm64"}
@@ -24,12 +24,11 @@ var (
 )
 
 const (
-	maxText = 128 // bytes of a title or a compatible string
+	maxText = 128 // bytes of a title or a compatible name
 	maxList = 64  // entries of a list or mapping
 )
 
-// checker collects what is wrong, each with its place.
-// A FieldError says which field of a profile is wrong, and how.
+// A FieldError is a mistake in a field of a profile.
 type FieldError struct{ Field, Detail string }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Detail }
@@ -40,7 +39,7 @@ func (c *checker) wrong(path, format string, args ...any) {
 	c.errs = append(c.errs, &FieldError{path, fmt.Sprintf(format, args...)})
 }
 
-// Validate says everything that is wrong with a profile's content; nothing when it can be used.
+// Validate returns every mistake in a profile's content.
 func Validate(p *fleet.BoardProfile) []*FieldError {
 	c := new(checker)
 	if want := fleet.Group + "/" + fleet.Version; p.APIVersion != want {
@@ -65,20 +64,20 @@ func Validate(p *fleet.BoardProfile) []*FieldError {
 	return c.errs
 }
 
-// boot checks what is tried on boards with all that the profile extends, by the rules that
-// devices go by too.
+// boot checks the boot configuration of the profile with its overlays, by the same rules as
+// devices.
 func (c *checker) boot(p *fleet.BoardProfile) {
 	before := len(c.errs)
 	c.oneOf("spec.extends", p.Spec.Extends, Overlays())
 	if len(c.errs) > before {
 		return
 	}
-	whole, err := Effective(p)
+	effective, err := Effective(p)
 	if err != nil {
 		c.wrong("spec.extends", "%v", err)
 		return
 	}
-	b := whole.BootConfig()
+	b := effective.BootConfig()
 	if b == nil {
 		return
 	}
@@ -87,7 +86,7 @@ func (c *checker) boot(p *fleet.BoardProfile) {
 		return
 	}
 	judged := fleet.BootConfig{Profile: "x", Backend: b.Backend, Watchdog: b.Watchdog, Health: b.Health}
-	if b.Backend == fleet.BootNone || !slices.Contains(fleet.BootBackends, b.Backend) { // that is said below
+	if b.Backend == fleet.BootNone || !slices.Contains(fleet.BootBackends, b.Backend) { // the check below reports the backend
 		judged.Backend = fleet.BootConfigTxt
 	}
 	c.each("spec", judged.Validate())
@@ -98,7 +97,7 @@ func (c *checker) boot(p *fleet.BoardProfile) {
 	c.each("spec.boot", b.Validate())
 }
 
-// each takes what was found at a place, one by one.
+// each records the mistakes of a joined error, one by one.
 func (c *checker) each(path string, err error) {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range several.Unwrap() {
@@ -114,7 +113,7 @@ func (c *checker) text(path, s string) {
 		c.wrong(path, "has %d bytes: at most %d are allowed", len(s), maxText)
 	}
 	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		c.wrong(path, "%q holds a control character: remove it", s)
+		c.wrong(path, "%q has a control character: remove it", s)
 	}
 }
 
@@ -136,10 +135,10 @@ func (c *checker) oneOf(path string, list, allowed []string) {
 	}
 }
 
-// A profile without a criterion would take every board away from the others.
+// match checks the criteria. A profile without a criterion would match every board.
 func (c *checker) match(m fleet.BoardMatch) {
 	if len(m.Compatible) == 0 && len(m.Arch) == 0 && m.MemoryMiB == nil {
-		c.wrong("spec.match", "is empty and would take every board: name compatible, arch or memoryMiB")
+		c.wrong("spec.match", "is empty and would match every board: name compatible, arch or memoryMiB")
 	}
 	c.size("spec.match.compatible", len(m.Compatible))
 	for i, s := range m.Compatible {
@@ -155,7 +154,7 @@ func (c *checker) match(m fleet.BoardMatch) {
 		case b.Min < 0 || b.Max < 0:
 			c.wrong("spec.match.memoryMiB", "min %d, max %d: write amounts of MiB of 0 or more", b.Min, b.Max)
 		case b.Min == 0 && b.Max == 0:
-			c.wrong("spec.match.memoryMiB", "bounds nothing: give min or max, or leave it out")
+			c.wrong("spec.match.memoryMiB", "has no bound: give min or max, or omit it")
 		case b.Max != 0 && b.Min > b.Max:
 			c.wrong("spec.match.memoryMiB", "min %d is above max %d: no board can match", b.Min, b.Max)
 		}
@@ -180,7 +179,7 @@ func (c *checker) resources(r fleet.BoardResources) {
 	}
 }
 
-// maxPodGrace is the longest grace that a profile can allow, in seconds.
+// maxPodGrace is the longest grace period that a profile can allow, in seconds.
 const maxPodGrace = 3600
 
 func (c *checker) soft(r fleet.BoardResources) {
@@ -205,7 +204,7 @@ func reserved(k, v string) error { _, err := fleet.ParseReserved(k, v); return e
 
 func threshold(k, v string) error { _, err := fleet.ParseThreshold(k, v); return err }
 
-// maxSharing is how many containers can share a device at most.
+// maxSharing is the highest number of containers that can share a device.
 const maxSharing = 1000
 
 func (c *checker) sharing(sharing map[string]int64) {
@@ -222,7 +221,7 @@ func (c *checker) sharing(sharing map[string]int64) {
 	}
 }
 
-// measured are the names that devices have by themselves.
+// measured matches the names that devices have without a profile.
 var measured = regexp.MustCompile(`^(gpiochip|serial|video|codec|render|i2c-\d+|spi\d+|v?x?can\d*|usb-.*)$`)
 
 func (c *checker) peripherals(list []fleet.Peripheral) {
@@ -234,7 +233,7 @@ func (c *checker) peripherals(list []fleet.Peripheral) {
 			c.wrong(at+".name", "is %q: %s", p.Name, strings.Join(msgs, "; "))
 		} else if measured.MatchString(p.Name) {
 			c.wrong(at+".name",
-				"is %q, which devices have by themselves: use a name that says what it is for, such as lorawan-gateway", p.Name)
+				"is %q, a name that devices have already: use one for the purpose, such as lorawan-gateway", p.Name)
 		}
 		if seen[p.Name] {
 			c.wrong(at+".name", "repeats %q: remove it", p.Name)
@@ -249,7 +248,7 @@ var (
 	lineName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/+ -]{0,31}$`)
 )
 
-// peripheral checks that each type says what it is found by, and nothing else.
+// peripheral checks that a peripheral has the keys that identify its type, and no others.
 func (c *checker) peripheral(at string, p fleet.Peripheral) {
 	says := map[string]bool{"byID": p.ByID != "", "bus": p.Bus != nil, "address": p.Address != 0,
 		"family": p.Family != "", "line": p.Line != "", "pull": p.Pull != ""}
@@ -260,7 +259,7 @@ func (c *checker) peripheral(at string, p fleet.Peripheral) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(says)) {
 		if says[key] && !slices.Contains(by, key) {
-			c.wrong(at+"."+key, "says nothing of the type %s, which is found by %s: remove it", p.Type,
+			c.wrong(at+"."+key, "does not belong to the type %s, which is identified by %s: remove it", p.Type,
 				strings.Join(by, " and "))
 		}
 	}
@@ -270,11 +269,11 @@ func (c *checker) peripheral(at string, p fleet.Peripheral) {
 		case "byID":
 			if _, err := path.Match(p.ByID, ""); err != nil || p.ByID == "" {
 				c.wrong(at+".byID",
-					"is %q: write the id that flotilla-device probe prints, where * and ? may stand for what differs", p.ByID)
+					"is %q: write the id that flotilla-device probe prints, with the wildcards * and ?", p.ByID)
 			}
 		case "bus":
 			if p.Bus == nil || *p.Bus < 0 || *p.Bus > 255 {
-				c.wrong(at+".bus", "is missing or no bus: write its number, such as 1 for i2c-1")
+				c.wrong(at+".bus", "is missing or not the number of a bus: write it, such as 1 for i2c-1")
 			}
 		case "address":
 			if p.Address < 0x08 || p.Address > 0x77 {
@@ -282,7 +281,7 @@ func (c *checker) peripheral(at string, p fleet.Peripheral) {
 			}
 		case "family":
 			if !family.MatchString(p.Family) {
-				c.wrong(at+".family", "is %q: write the two digits with which the ids of such chips begin, such as \"28\"",
+				c.wrong(at+".family", "is %q: write the two hex digits with which the ids of the chip begin, such as \"28\"",
 					p.Family)
 			}
 		case "line":
@@ -291,7 +290,7 @@ func (c *checker) peripheral(at string, p fleet.Peripheral) {
 			}
 		case "pull":
 			if p.Pull != "" && !slices.Contains(fleet.Pulls, p.Pull) {
-				c.wrong(at+".pull", "is %q: use one of %s, or leave it out", p.Pull, strings.Join(fleet.Pulls, ", "))
+				c.wrong(at+".pull", "is %q: use one of %s, or omit it", p.Pull, strings.Join(fleet.Pulls, ", "))
 			}
 		}
 	}
@@ -302,7 +301,7 @@ func (c *checker) labels(labels map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		path := "spec.labels." + k
 		if strings.Contains(k, "/") {
-			c.wrong(path, "holds a slash: write the part after %s only", fleet.LabelBoardPrefix)
+			c.wrong(path, "has a slash: write only the part after %s", fleet.LabelBoardPrefix)
 		} else if msgs := validation.IsQualifiedName(fleet.LabelBoardPrefix + k); len(msgs) > 0 {
 			c.wrong(path, "cannot be a label: %s", strings.Join(msgs, "; "))
 		}
@@ -312,8 +311,8 @@ func (c *checker) labels(labels map[string]string) {
 	}
 }
 
-// Taints under kubernetes.io say what the hub observed; a profile may not claim
-// that.
+// taints checks the taints. Taints with a kubernetes.io key say what the hub has observed, so a
+// profile may not set them.
 func (c *checker) taints(taints []corev1.Taint) {
 	c.size("spec.taints", len(taints))
 	seen := map[string]bool{}
@@ -334,7 +333,7 @@ func (c *checker) taints(taints []corev1.Taint) {
 		}
 		id := t.Key + ":" + string(t.Effect)
 		if seen[id] {
-			c.wrong(path, "repeats %s: a taint is known by its key and effect", id)
+			c.wrong(path, "repeats %s: key and effect identify a taint", id)
 		}
 		seen[id] = true
 	}
