@@ -53,10 +53,10 @@ func bigNode(i int, now time.Time, ready corev1.ConditionStatus) *corev1.Node {
 	}
 }
 
-// BenchmarkPassAfterOneChange is a whole pass after one node's report: it must cost what changed,
-// not what exists. MB-heap is the heap of the fleet without connections, MB-peak the peak of the
-// process. FLOTILLA_BENCH_LARGE=1000000 adds a fleet of that size: half a minute to make it, and
-// some 8 GB.
+// BenchmarkPassAfterOneChange is a whole pass after one node's report. Its cost must depend on the
+// change, not on the size of the fleet. MB-heap is the heap of the fleet without connections,
+// MB-peak the peak of the process. FLOTILLA_BENCH_LARGE=1000000 adds a fleet of that size, which
+// takes half a minute to make and some 8 GB.
 func BenchmarkPassAfterOneChange(b *testing.B) {
 	sizes := sizes
 	if n, err := strconv.Atoi(os.Getenv("FLOTILLA_BENCH_LARGE")); err == nil {
@@ -141,7 +141,7 @@ func BenchmarkManySilentAtOnce(b *testing.B) {
 	}
 }
 
-// BenchmarkLease is the cost of a lease behind the broker.
+// BenchmarkLease is the hub's cost of a lease, without the broker.
 func BenchmarkLease(b *testing.B) {
 	for _, n := range sizes[:3] {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {

@@ -15,7 +15,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A budget follows the wanted pods of its workloads, even if no pod comes or goes when they change.
+// A budget expects the wanted pods of its workloads, even if a change of scale creates and deletes
+// no pod.
 func TestABudgetFollowsTheScaleOfItsWorkloads(t *testing.T) {
 	spec := template("web", nil)
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "web", Generation: 1}
@@ -50,7 +51,7 @@ func TestABudgetFollowsTheScaleOfItsWorkloads(t *testing.T) {
 				return g.s.Get(state.KeyOf(budget)).(*policyv1.PodDisruptionBudget).Status
 			}
 			if st := count(); st.ExpectedPods != 3 || st.DisruptionsAllowed != 1 {
-				t.Fatalf("at first it is %+v", st)
+				t.Fatalf("the first status is %+v", st)
 			}
 			if c.change == nil {
 				n := g.s.Node("pi-3").DeepCopy()
@@ -64,7 +65,7 @@ func TestABudgetFollowsTheScaleOfItsWorkloads(t *testing.T) {
 			next, log := state.Apply(g.s, []state.Change{state.Put(o, "")})
 			g.s, _, _ = g.settler.Settle(next, log, g.now)
 			if st := count(); st.ExpectedPods != c.want || st.DesiredHealthy != c.want-1 || st.DisruptionsAllowed != max(0, 4-c.want) {
-				t.Errorf("then it expects %d pods, wants %d healthy and allows %d, want %d, %d and %d", st.ExpectedPods, st.DesiredHealthy, st.DisruptionsAllowed, c.want, c.want-1, max(0, 4-c.want))
+				t.Errorf("the budget expects %d pods, wants %d healthy and allows %d disruptions, want %d, %d and %d", st.ExpectedPods, st.DesiredHealthy, st.DisruptionsAllowed, c.want, c.want-1, max(0, 4-c.want))
 			}
 		})
 	}

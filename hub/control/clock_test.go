@@ -6,9 +6,8 @@ import (
 	"unsafe"
 )
 
-// NTP may set the clock by an hour while the hub runs. Because a synctest bubble has no monotonic
-// clock, this test runs outside of one: the hub decides only by Age, and computes its time from
-// that.
+// NTP may set the clock by an hour while the hub runs. The hub decides by Age, and computes its
+// time from Age. A synctest bubble has no monotonic clock, so this test runs without one.
 func TestSettingTheClockMovesNoDeadline(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour} {
 		l := New(Config{})
@@ -23,9 +22,9 @@ func TestSettingTheClockMovesNoDeadline(t *testing.T) {
 	}
 }
 
-// setClock changes a noted moment to what it would be if the clock were then set by a step: another
-// wall clock, the same monotonic clock. In a time.Time with both, the seconds start at the 31st bit
-// of the first word.
+// setClock changes a moment as if the clock had been set by step since: another wall clock, the
+// same monotonic clock. In a time.Time with both, the seconds start at the 31st bit of the first
+// word.
 func setClock(noted *time.Time, step time.Duration) {
 	*(*uint64)(unsafe.Pointer(noted)) -= uint64(step/time.Second) << 30
 }

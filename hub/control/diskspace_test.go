@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A refusingStore store refuses rows with an error while one is set.
+// A refusingStore refuses rows with an error while one is set.
 type refusingStore struct {
 	with    atomic.Pointer[error]
 	refuses func(Row) bool
@@ -31,7 +31,7 @@ func (c *refusingStore) Commit(_ context.Context, rows []Row, _ uint64) error {
 
 func (c *refusingStore) refuse(err error) { c.with.Store(&err) }
 
-// A probingStore store can be asked whether it has space.
+// A probingStore is a refusingStore with a Prober.
 type probingStore struct {
 	*refusingStore
 	room atomic.Bool
@@ -43,7 +43,7 @@ func podNamed(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 }
 
-// TestAFullDiskIsReportedUntilThereIsSpace: a pass without additions does not prove that there is space.
+// A pass without additions does not show that the disk has space again.
 func TestAFullDiskIsReportedUntilThereIsSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &probingStore{refusingStore: &refusingStore{refuses: func(r Row) bool { return r.Key.Kind == state.Pods && r.Key.Name != "kiosk" }}}
@@ -64,7 +64,7 @@ func TestAFullDiskIsReportedUntilThereIsSpace(t *testing.T) {
 		for range 120 {
 			time.Sleep(time.Second)
 			if !l.Snapshot().DiskFull() {
-				t.Error("it reports space although nothing was added")
+				t.Error("the loop reports space although nothing was added")
 				break
 			}
 		}
@@ -72,7 +72,7 @@ func TestAFullDiskIsReportedUntilThereIsSpace(t *testing.T) {
 		disk.room.Store(true)
 		time.Sleep(11 * time.Second)
 		if l.Snapshot().DiskFull() {
-			t.Error("11 s later it still reports a full disk")
+			t.Error("11 s later the loop still reports a full disk")
 		}
 		if err := add(); err != nil {
 			t.Error(err)
@@ -98,8 +98,7 @@ func (podAdder) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) (p stat
 	return p
 }
 
-// TestARefusedRowDelaysNothingElse: for example a row that is too large, or a constraint
-// of the database.
+// A store may refuse one row, for example because it is too large or violates a constraint.
 func TestARefusedRowDelaysNothingElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &refusingStore{refuses: func(r Row) bool { return r.Key.Name == "large" && r.State != nil }}
@@ -114,7 +113,7 @@ func TestARefusedRowDelaysNothingElse(t *testing.T) {
 			t.Error("the pod on the silent node is not evicted")
 		}
 		if l.Snapshot().DiskFull() {
-			t.Error("it reports a full disk")
+			t.Error("the loop reports a full disk")
 		}
 		disk.with.Store(nil)
 		time.Sleep(11 * time.Second)

@@ -13,7 +13,7 @@ type alarms struct {
 	queue queue
 }
 
-// A ref is the subject of an alarm, without Was.
+// A ref is the subject of an alarm, without its Was.
 type ref struct {
 	key  state.Key
 	part string
@@ -21,7 +21,7 @@ type ref struct {
 
 func (r ref) subject() state.Subject { return state.Subject{Key: r.key, Part: r.part} }
 
-// An alarm is the moment of a subject, with its place in the queue.
+// An alarm is the moment at which to ask about a subject, with its place in the queue.
 type alarm struct {
 	ref
 	at    time.Time
@@ -63,7 +63,7 @@ func (q *queue) Pop() any {
 	return a
 }
 
-// setAll is set for many alarms. More than the queue holds are sorted in at once.
+// setAll sets many alarms. It rebuilds the queue if the alarms are more than the queue holds.
 func (q *alarms) setAll(all []state.Alarm) {
 	if len(all) <= len(q.queue) {
 		for _, a := range all {
@@ -120,7 +120,7 @@ func (q *alarms) first() (time.Time, bool) {
 	return q.queue[0].at, true
 }
 
-// peek calls each with the subjects whose alarms are due, in no order.
+// peek calls each with the subjects whose alarms are due, in any order.
 func (q *alarms) peek(now time.Time, each func(ref)) { q.queue.peek(0, now, each) }
 
 func (q queue) peek(from int, now time.Time, each func(ref)) {

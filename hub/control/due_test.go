@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzAlarms: each alarm is due once, at its time, in order, whether it was set alone or with
-// others.
+// FuzzAlarms checks that each alarm is due once, at its time and in order, whether it was set by
+// set or setAll.
 func FuzzAlarms(f *testing.F) {
 	f.Add([]byte{0, 1, 5, 0, 2, 3, 3, 2, 4, 1, 7, 2, 9, 1, 0, 3, 9})
 	f.Add([]byte{1, 1, 9, 1, 2, 8, 1, 3, 7, 2, 0, 0, 1, 1, 0, 0, 2, 0, 3, 20})
@@ -64,7 +64,7 @@ func FuzzAlarms(f *testing.F) {
 			q.peek(now, func(r ref) { got = append(got, rung{at[r.key.Name+r.part], r.key.Name + r.part}) })
 			slices.SortFunc(got, order)
 			if !slices.Equal(got, want) {
-				t.Fatalf("peek has %v, want %v", got, want)
+				t.Fatalf("peek returns %v, want %v", got, want)
 			}
 			if !take {
 				return
@@ -74,7 +74,7 @@ func FuzzAlarms(f *testing.F) {
 			for _, s := range q.due(now) {
 				r := ref{s.Key, s.Part}
 				if model[r].Before(last) {
-					t.Fatalf("%v is due after a later one", r)
+					t.Fatalf("%v is due after a later alarm", r)
 				}
 				last = model[r]
 				got = append(got, rung{model[r], r.key.Name + r.part})
@@ -112,7 +112,7 @@ func FuzzAlarms(f *testing.F) {
 				}
 			}
 			if at, ok := q.first(); ok != (len(model) > 0) || !at.Equal(first) || len(q.of) != len(model) || len(q.queue) != len(model) {
-				t.Fatalf("the first is at %v, want %v; there are %d and %d, want %d", at, first, len(q.of), len(q.queue), len(model))
+				t.Fatalf("the first alarm is at %v, want %v; there are %d and %d alarms, want %d", at, first, len(q.of), len(q.queue), len(model))
 			}
 		}
 	})

@@ -25,15 +25,14 @@ func (u unwritable) MarshalJSON() ([]byte, error) {
 	return nil, errors.New("no words")
 }
 
-// Rows are encoded in parts, each with its own object. An error names the object, and a panic does
-// not end the hub.
+// Rows are encoded in parallel. An error names the object, and a panic does not end the hub.
 func TestRowsAreEncodedInParts(t *testing.T) {
 	for _, n := range []int{0, 1, shardSize, shardSize + 1, 3*shardSize + 7} {
 		rows := make([]Row, n)
 		for i := range rows {
 			ns := &corev1.Namespace{}
 			ns.Name = fmt.Sprintf("ns-%05d", i)
-			if rows[i].Key = state.KeyOf(ns); i%7 != 3 { // otherwise it is deleted
+			if rows[i].Key = state.KeyOf(ns); i%7 != 3 { // every seventh row is a deletion
 				rows[i].State = ns
 			}
 		}

@@ -16,9 +16,9 @@ import (
 // Component is the source of the hub's own events.
 const Component = "flotilla-hub"
 
-// events returns the changes that create the Events of what was done.
+// events returns the changes that create Events about the changes done.
 func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []state.Change) {
-	latest := map[string]*corev1.Event{} // events of this pass: two equal ones are counted as one
+	latest := map[string]*corev1.Event{} // events of this pass: equal events become one with a count
 	for _, a := range done {
 		c := a.Change
 		if c.Reason == "" {
@@ -34,8 +34,8 @@ func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []st
 		}
 		e := NewEvent(s, About(about),
 			EventText{Type: kind, Reason: c.Reason, Message: cmp.Or(c.Message, c.Why), Component: c.Source}, now)
-		if again, ok := latest[e.Namespace+"/"+e.Name]; ok {
-			again.Count++
+		if earlier, ok := latest[e.Namespace+"/"+e.Name]; ok {
+			earlier.Count++
 			continue
 		}
 		latest[e.Namespace+"/"+e.Name] = e
@@ -61,8 +61,8 @@ func About(o state.Object) corev1.ObjectReference {
 		UID: o.GetUID()}
 }
 
-// NewEvent returns the event about an object: a new one, or the equal earlier one with a higher
-// count. Its name follows from its content.
+// NewEvent returns an event about an object. If an equal event exists, it returns that event with a
+// higher count. The name is derived from the content.
 func NewEvent(s state.Snapshot, ref corev1.ObjectReference, text EventText, now time.Time) *corev1.Event {
 	h := sha256.Sum256([]byte(string(ref.UID) + "\x00" + ref.FieldPath + "\x00" + text.Type + "\x00" + text.Reason +
 		"\x00" + text.Message))
@@ -89,7 +89,7 @@ func NewEvent(s state.Snapshot, ref corev1.ObjectReference, text EventText, now 
 	return e
 }
 
-// The limits of events about one object and of one device. A device that sends more removes only
+// The limits of events about one object and of one device. A device over its limit replaces only
 // its own events.
 const (
 	eventsAbout = 100

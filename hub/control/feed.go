@@ -9,11 +9,11 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// ErrExpired means that the changes are too old to be in memory: list again.
+// ErrExpired means that the requested changes are no longer in memory: list again.
 var ErrExpired = errors.New("the changes since that revision are no longer in memory")
 
 // A Feed holds the newest changes in the order of their revisions, for watchers. It is bounded: a
-// slow watcher gets ErrExpired and delays no other.
+// slow watcher gets ErrExpired and does not delay other watchers.
 type Feed struct {
 	mu    sync.Mutex
 	size  int
@@ -21,23 +21,23 @@ type Feed struct {
 	ring  []state.Applied
 	bytes int // size of the changes in ring
 	more  chan struct{}
-	marks []mark // when changes arrived
+	marks []mark // when the changes arrived
 }
 
-// A mark says that every change up to a revision had arrived by then.
+// A mark says that every change up to rev had arrived at its time.
 type mark struct {
 	rev uint64
 	at  time.Time
 }
 
-// historyAge is how long changes stay in memory: long enough for a client that lost its connection.
+// historyAge is how long changes stay in memory, so that a client can reconnect.
 const historyAge = 5 * time.Minute
 
-// historyBytes limits the changes in memory by their size in the database; in memory they take a
-// few times as much.
+// historyBytes limits the changes in memory by their size in the database. Their size in memory is
+// a few times larger.
 const historyBytes = 32 << 20
 
-// minChangeBytes is the least size that a change counts for.
+// minChangeBytes is counted for a change that is smaller.
 const minChangeBytes = 512
 
 // NewFeed returns a feed of the newest size changes after revision from.
@@ -94,7 +94,7 @@ func (f *Feed) append(changes []state.Applied, now time.Time) {
 	f.more = make(chan struct{})
 }
 
-// forget drops changes that are too old.
+// forget drops the changes that are older than historyAge.
 func (f *Feed) forget(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

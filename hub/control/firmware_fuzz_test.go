@@ -13,10 +13,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// FuzzFirmware plays random rollouts on random fleets, and checks two invariants. A site never has
-// too many turns, and two sites never have turns together. No turn begins while the site is
-// disrupted, its window is closed, or the rollout is paused or stopped. At the end, without
-// disturbances, every node has kept the configuration or rolled it back.
+// FuzzFirmware plays random rollouts on random fleets. A site never has too many turns, and two
+// sites never have turns together. No turn begins while the site is disrupted, its window is
+// closed, or the rollout is paused or stopped. At the end, without disturbances, every node has
+// kept the configuration or rolled it back.
 func FuzzFirmware(f *testing.F) {
 	seeds := int64(8)
 	switch {
@@ -43,7 +43,7 @@ func FuzzFirmware(f *testing.F) {
 				for _, n := range nodes {
 					a := s.Record(n).Assigned
 					if most[a.Rollout] < int32(len(nodes)) {
-						t.Fatalf("seed %d, %s: %v of %s have their turn, and at most %d may", seed, now.Sub(g.start), nodes, site, most[a.Rollout])
+						t.Fatalf("seed %d, %s: %v of %s have their turn, want at most %d", seed, now.Sub(g.start), nodes, site, most[a.Rollout])
 					}
 					if a.Step != fleet.FirmwareDraining || began[n].Equal(a.Since.Time) {
 						continue
@@ -80,7 +80,7 @@ func FuzzFirmware(f *testing.F) {
 				}
 			}
 		}
-		switch r.Intn(3) { // sometimes the clocks change while it runs
+		switch r.Intn(3) { // the clocks change during some rollouts
 		case 0:
 			g.now = time.Date(2027, 3, 27, 23, 50, 0, 0, time.UTC)
 		case 1:
@@ -107,7 +107,7 @@ func FuzzFirmware(f *testing.F) {
 		}
 		firmware := func(more ...string) {
 			limit := int32(1 + r.Intn(6))
-			most["a"] = max(most["a"], limit) // running turns of the old limit may end
+			most["a"] = max(most["a"], limit) // turns that began under the old limit may end
 			g.do("firmware", append([]string{"a", "profile=pi", part, fmt.Sprint("batch=", 1+r.Intn(4)), fmt.Sprint("unavailable=", limit), fmt.Sprint("pause=", r.Intn(2) == 0), fmt.Sprint("threshold=", 1+r.Intn(100))}, more...))
 		}
 		if r.Intn(2) == 0 {
@@ -115,11 +115,11 @@ func FuzzFirmware(f *testing.F) {
 		} else {
 			firmware()
 		}
-		if part != "" { // the other rollout has the other sites
+		if part != "" { // a second rollout has the other sites
 			most["b"] = 1
 			g.do("firmware", []string{"b", "profile=pi", "pause=false", "threshold=1"})
 		}
-		others := map[string]bool{} // nodes that somebody else has cordoned
+		others := map[string]bool{} // nodes that a user has cordoned
 		for range 30 {
 			n := fmt.Sprint("n-", r.Intn(size))
 			rebooting := g.boards[n] != nil && !g.boards[n].until.IsZero()
@@ -153,7 +153,7 @@ func FuzzFirmware(f *testing.F) {
 				g.do("drain", []string{n})
 			case 10:
 				firmware("undo=true")
-			case 11: // disrupt a site with one node alive
+			case 11: // disrupt a site, but keep one node alive
 				for i := sites; i < size; i += sites {
 					if b := g.boards[fmt.Sprint("n-", i)]; b == nil || b.until.IsZero() {
 						g.do("silence", []string{fmt.Sprint("n-", i)})
@@ -165,14 +165,14 @@ func FuzzFirmware(f *testing.F) {
 					g.do("delete-firmware", []string{"a"})
 					firmware()
 				}
-			case 13: // a device lies, or stops lying
+			case 13: // a device begins or stops to report falsely
 				lie := [][]string{nil, {"state=UpToDate", "has=yes"}, {"state=Staged", "wants=yes"}, {"state=Trial", "wants=yes"}, {"state=RolledBack"}, {"state=Failed", "wants=yes"}}[r.Intn(6)]
 				g.do("lie", append([]string{n}, lie...))
 			default:
 				g.do("wait", []string{fmt.Sprintf("%ds", 1+r.Intn(400))})
 			}
 		}
-		// Nothing disturbs it from here on.
+		// From here on nothing disturbs the rollout.
 		for i := range size {
 			n := fmt.Sprint("n-", i)
 			g.do("lie", []string{n})
@@ -189,7 +189,7 @@ func FuzzFirmware(f *testing.F) {
 		g.do("firmware", []string{"a", "profile=pi", part, "unavailable=2", "pause=false", "threshold=1", fmt.Sprint("undo=", undone)})
 		for range 60 {
 			g.do("wait", []string{"10m"})
-			for i := range size { // cordoned by others during its turn
+			for i := range size { // cordoned by a user during its turn
 				n := fmt.Sprint("n-", i)
 				if a := g.s.Record(n).Assigned; others[n] && g.s.Node(n).Spec.Unschedulable && (a == nil || a.Step == "") {
 					g.do("stop-drain", []string{n})
@@ -205,7 +205,7 @@ func FuzzFirmware(f *testing.F) {
 			}
 		}
 		st := g.s.Rollout("a").Status
-		if st.Phase == fleet.RolloutStopped && (st.Kept == 0 || undone) { // the first nodes rolled back: the threshold
+		if st.Phase == fleet.RolloutStopped && (st.Kept == 0 || undone) { // too many of the first nodes rolled back
 			return
 		}
 		for _, n := range st.NodeStates {

@@ -16,22 +16,22 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A board is a device's handling of boot configurations: it stages what it receives, reboots when
-// it is allowed to, and reports the result after a minute.
+// A board is a device that applies boot configurations: it stages what it receives, reboots when it
+// is allowed to, and reports the result after a minute.
 type board struct {
-	said  state.FirmwareReport
-	fate  string    // result of its next trial: "" kept, "breaks" rolled back, "dies" never returns, "refuses" does not begin
-	until time.Time // end of the running reboot, zero: none
-	tries int
-	undo  bool // the reboot restores the previous configuration
+	report state.FirmwareReport
+	fate   string    // result of the next trial: "" kept, "breaks" rolled back, "dies" never returns, "refuses" does not begin
+	until  time.Time // end of the running reboot; zero: it does not reboot
+	tries  int
+	undo   bool // the reboot restores the previous configuration
 
-	lies, has, wants string // reported in place of the truth: a state, and whether it has and tries the configuration of its node
+	lies, has, wants string // false report: a state, and whether the device has and tries its node's configuration
 }
 
 // doFirmware runs the verbs of boot configurations.
 func (g *stage) doFirmware(verb string, names []string, opts map[string]string) bool {
 	switch verb {
-	case "profile": // of boards, with words for the command line
+	case "profile": // profile NAME: for boards; the words are added to the command line
 		p := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: names[0]}}
 		p.Spec.Match.Arch = []string{"arm64"}
 		p.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: names[1:]}}
@@ -81,7 +81,7 @@ func (g *stage) doFirmware(verb string, names []string, opts map[string]string) 
 		for _, n := range g.nodes(names[:1]) {
 			g.board(n).fate = names[1]
 		}
-	case "lie": // the device reports this from now on; without a state it reports the truth again
+	case "lie": // lie STATE: the device reports this state from now on; lie: it reports the truth again
 		b := g.board(names[0])
 		b.lies, b.has, b.wants = opts["state"], opts["has"], opts["wants"]
 	case "rollouts":
@@ -100,7 +100,7 @@ func (g *stage) board(node string) *board {
 		g.boards = map[string]*board{}
 	}
 	if g.boards[node] == nil {
-		g.boards[node] = &board{said: state.FirmwareReport{State: "UpToDate", Backend: fleet.BootConfigTxt}}
+		g.boards[node] = &board{report: state.FirmwareReport{State: "UpToDate", Backend: fleet.BootConfigTxt}}
 	}
 	return g.boards[node]
 }
@@ -114,17 +114,17 @@ func (g *stage) bootBoards() (changes []state.Change) {
 		}
 		b := g.board(n.Name)
 		if b.lies != "" && !g.silent[n.Name] {
-			said := state.FirmwareReport{State: b.lies, Backend: fleet.BootConfigTxt}
+			report := state.FirmwareReport{State: b.lies, Backend: fleet.BootConfigTxt}
 			if a := rec.Assigned; a != nil && b.has != "" {
-				said.Digest = a.Digest
+				report.Digest = a.Digest
 			}
 			if a := rec.Assigned; a != nil && b.wants != "" {
-				said.Candidate = a.Digest
+				report.Candidate = a.Digest
 			}
-			if rec.Firmware == nil || !same(*rec.Firmware, said) {
+			if rec.Firmware == nil || !same(*rec.Firmware, report) {
 				rec = rec.DeepCopy()
-				rec.Firmware = &said
-				changes = append(changes, state.Put(rec, fmt.Sprintf("the board of %s says: %s", n.Name, said.State)))
+				rec.Firmware = &report
+				changes = append(changes, state.Put(rec, fmt.Sprintf("the board of %s says: %s", n.Name, report.State)))
 			}
 			continue
 		}
@@ -132,16 +132,16 @@ func (g *stage) bootBoards() (changes []state.Change) {
 		if rebooting && (b.fate == "dies" || g.now.Before(b.until)) || !rebooting && g.silent[n.Name] {
 			continue
 		}
-		if rebooting { // it is back
+		if rebooting { // the device is back
 			b.until = time.Time{}
 			delete(g.silent, n.Name)
 			if b.undo {
-				b.said.Digest, b.said.State, b.said.Candidate, b.undo = "", "UpToDate", "", false
+				b.report.Digest, b.report.State, b.report.Candidate, b.undo = "", "UpToDate", "", false
 			} else if b.fate == "breaks" {
-				b.said.Bad = append(slices.Clone(b.said.Bad), b.said.Candidate)
-				b.said.State, b.said.Message, b.said.Candidate = "RolledBack", "engine-ping did not hold", ""
+				b.report.Bad = append(slices.Clone(b.report.Bad), b.report.Candidate)
+				b.report.State, b.report.Message, b.report.Candidate = "RolledBack", "engine-ping failed", ""
 			} else {
-				b.said.Digest, b.said.State, b.said.Candidate = b.said.Candidate, "UpToDate", ""
+				b.report.Digest, b.report.State, b.report.Candidate = b.report.Candidate, "UpToDate", ""
 			}
 			b.fate = ""
 			if state.ReadyOf(n) != corev1.ConditionTrue {
@@ -149,39 +149,39 @@ func (g *stage) bootBoards() (changes []state.Change) {
 				rec = g.s.Record(n.Name)
 			}
 		}
-		told, r := "", (*fleet.FirmwareRollout)(nil)
+		assigned, r := "", (*fleet.FirmwareRollout)(nil)
 		if a := rec.Assigned; a != nil {
 			if r = g.s.Rollout(a.Rollout); r != nil && r.Status.Digest == a.Digest {
-				told = a.Digest
+				assigned = a.Digest
 			}
 		}
 		if r != nil && r.Spec.Retry > 0 && b.tries < int(r.Spec.Retry) {
-			b.tries, b.said.Bad = int(r.Spec.Retry), nil
+			b.tries, b.report.Bad = int(r.Spec.Retry), nil
 		}
 		switch {
-		case told != "" && told == b.said.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying && b.fate == "breaks":
-			b.said.Candidate, b.said.State, b.said.Message = "", "Failed", "somebody has changed config.txt"
-		case told != "" && told == b.said.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying && b.fate != "refuses":
-			b.said.Candidate, b.said.State, b.said.Message, b.undo, b.until = "", "Trial", "", true, g.now.Add(time.Minute)
+		case assigned != "" && assigned == b.report.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying && b.fate == "breaks":
+			b.report.Candidate, b.report.State, b.report.Message = "", "Failed", "config.txt was changed"
+		case assigned != "" && assigned == b.report.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying && b.fate != "refuses":
+			b.report.Candidate, b.report.State, b.report.Message, b.undo, b.until = "", "Trial", "", true, g.now.Add(time.Minute)
 			g.silent[n.Name] = true
-		case told == "" || told == b.said.Digest:
-			b.said.Candidate = ""
-			if told != "" {
-				b.said.State, b.said.Message = "UpToDate", ""
+		case assigned == "" || assigned == b.report.Digest:
+			b.report.Candidate = ""
+			if assigned != "" {
+				b.report.State, b.report.Message = "UpToDate", ""
 			}
-		case slices.Contains(b.said.Bad, told):
-		case rec.Assigned.Step == fleet.FirmwareTrying && b.said.Candidate == told && b.fate != "refuses":
-			b.said.State, b.said.Message, b.until = "Trial", "", g.now.Add(time.Minute)
+		case slices.Contains(b.report.Bad, assigned):
+		case rec.Assigned.Step == fleet.FirmwareTrying && b.report.Candidate == assigned && b.fate != "refuses":
+			b.report.State, b.report.Message, b.until = "Trial", "", g.now.Add(time.Minute)
 			g.silent[n.Name] = true
-		case b.said.Candidate != told:
-			b.said.Candidate, b.said.State, b.said.Message, b.said.Diff = told, "Staged", "", "+ cgroup_enable=memory"
+		case b.report.Candidate != assigned:
+			b.report.Candidate, b.report.State, b.report.Message, b.report.Diff = assigned, "Staged", "", "+ cgroup_enable=memory"
 		}
-		if rec.Firmware == nil || !same(*rec.Firmware, b.said) {
+		if rec.Firmware == nil || !same(*rec.Firmware, b.report) {
 			rec = rec.DeepCopy()
-			said := b.said
-			said.Bad = slices.Clone(said.Bad)
-			rec.Firmware = &said
-			changes = append(changes, state.Put(rec, fmt.Sprintf("the board of %s: %s", n.Name, said.State)))
+			report := b.report
+			report.Bad = slices.Clone(report.Bad)
+			rec.Firmware = &report
+			changes = append(changes, state.Put(rec, fmt.Sprintf("the board of %s: %s", n.Name, report.State)))
 		}
 	}
 	return changes
@@ -191,7 +191,7 @@ func same(a, b state.FirmwareReport) bool {
 	return slices.Equal(a.Bad, b.Bad) && a.Digest == b.Digest && a.Candidate == b.Candidate && a.State == b.State && a.Message == b.Message
 }
 
-// turns returns the nodes with a turn by site.
+// turns returns, by site, the nodes that have their turn.
 func turns(s state.Snapshot) map[string][]string {
 	out := map[string][]string{}
 	for n := range s.Nodes() {

@@ -13,15 +13,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzSettle plays random stories and checks the invariants at every moment. The stage itself
-// compares every incremental decision with a full one.
+// FuzzSettle plays random stories and checks the invariants at every moment. The stage compares
+// every incremental decision with a decision about everything.
 func FuzzSettle(f *testing.F) {
 	for seed := range int64(8) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed int64) {
 		r := rand.New(rand.NewSource(seed))
-		// Few address blocks, so that a fleet of more than four nodes does not have enough.
+		// The address range has only four blocks, so that a larger fleet runs out of them.
 		g := newStage(t, decidersWith("10.64.0.0/22", 24)...)
 		v := &invariants{t: t, seed: seed, given: map[string]time.Time{}, model: newModel(), bound: map[types.UID]time.Time{}}
 		g.watch = v.check
@@ -83,17 +83,17 @@ func FuzzSettle(f *testing.F) {
 	})
 }
 
-// invariants holds what must be true at every moment of every story.
+// invariants are rules that hold at every moment of every story.
 type invariants struct {
 	t     *testing.T
 	seed  int64
-	given map[string]time.Time // site: when one of its nodes last got NoExecute
+	given map[string]time.Time // by site: when one of its nodes last got NoExecute
 	model *model
 	bound map[types.UID]time.Time
 }
 
 // window returns when a pod must leave a node by the model's arithmetic, from the taints and
-// bindings that this has seen.
+// bindings seen so far.
 func (v *invariants) window(s state.Snapshot, n *corev1.Node, p *corev1.Pod) window {
 	seen := v.model.nodes[n.Name]
 	at, ok := v.bound[p.UID]
@@ -104,7 +104,7 @@ func (v *invariants) window(s state.Snapshot, n *corev1.Node, p *corev1.Pod) win
 	return v.model.window(&modelPod{pod: p, bound: at}, seen)
 }
 
-// see notes new taints and bindings.
+// see stores new taints and bindings.
 func (v *invariants) see(s state.Snapshot, now time.Time) {
 	for n := range v.model.nodes {
 		if s.Node(n) == nil {
@@ -148,7 +148,7 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 		}
 		site := state.SiteOf(new)
 		if last, ok := v.given[site]; ok && now.Sub(last) < 10*time.Second-time.Millisecond {
-			wrong("site %s taints %s only %s after the last node", site, new.Name, now.Sub(last))
+			wrong("site %s taints %s only %s after its previous node", site, new.Name, now.Sub(last))
 		}
 		v.given[site] = now
 		if dark == counting {
@@ -199,7 +199,7 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 		p := a.Change.Object.(*corev1.Pod)
 		if n := s.Node(p.Spec.NodeName); n != nil {
 			if w := v.window(s, n, p); w.lo.IsZero() {
-				wrong("%s is evicted from %s, which it may stay on", p.Name, n.Name)
+				wrong("%s is evicted from %s, where it may stay", p.Name, n.Name)
 			} else if now.Before(w.lo) {
 				wrong("%s is evicted from %s early: it may stay until %s", p.Name, n.Name, w.lo)
 			}
@@ -207,7 +207,7 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 	}
 	for n := range s.Nodes() {
 		if !state.HasBlock(n) && s.Len(state.Nodes) <= 4 {
-			wrong("%s has no addresses, and there are as many blocks as nodes", n.Name)
+			wrong("%s has no addresses, although there is a block for each node", n.Name)
 		}
 		for _, b := range state.BlocksOf(n) {
 			for _, holders := range s.Overlapping(b) {
@@ -217,7 +217,7 @@ func (v *invariants) check(s state.Snapshot, made []state.Applied, now time.Time
 			}
 		}
 		if u, a := s.Usage(n.Name), n.Status.Allocatable; u.Requests.Cpu().Cmp(*a.Cpu()) > 0 {
-			wrong("%s has requests of %s cpu, and only %s", n.Name, u.Requests.Cpu(), a.Cpu())
+			wrong("the pods on %s request %s cpu, and it has %s", n.Name, u.Requests.Cpu(), a.Cpu())
 		}
 	}
 }

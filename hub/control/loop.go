@@ -23,10 +23,10 @@ type Row struct {
 	State  state.Object
 }
 
-// A Store keeps rows across a power cut.
+// A Store keeps rows durably.
 type Store interface {
-	// Commit returns after all rows are durable, or none. It returns ErrFull without disk space and
-	// ErrUnavailable if the database does not answer.
+	// Commit returns after all rows are durable. After an error no row is stored: ErrFull without
+	// disk space, ErrUnavailable if the database does not answer.
 	Commit(ctx context.Context, rows []Row, rev uint64) error
 }
 
@@ -34,7 +34,7 @@ type Store interface {
 type Devices interface {
 	// Seen returns when this process last received a heartbeat from a node.
 	Seen(node string) (at time.Time, ok bool)
-	// Shown receives the new snapshot and what changed, after the commit. It runs on the loop's
+	// Shown receives the new snapshot and the changes, after the commit. It runs on the loop's
 	// goroutine.
 	Shown(s state.Snapshot, log []state.Applied)
 }
@@ -58,8 +58,8 @@ type Config struct {
 type Loop struct {
 	Config
 	settler *Settler
-	started time.Time // the hub's time at began
-	began   time.Time // the machine's time
+	started time.Time // the hub's time when the loop was made
+	began   time.Time // the machine's time when the loop was made
 	jobs    chan *job
 	stopped chan struct{}                   // closed when Run has ended
 	running atomic.Pointer[context.Context] // Run's context
@@ -67,21 +67,21 @@ type Loop struct {
 	current atomic.Pointer[state.Snapshot]
 	feed    *Feed
 	stalls  stalls
-	outage  storeOutage // only for Run
-	space   storeSpace  // only for Run
+	outage  storeOutage // used only by Run
+	space   storeSpace  // used only by Run
 	// changes that no decider has seen: events of the last pass, and news that was committed alone;
-	// only for Run
+	// used only by Run
 	unseen    []state.Applied
 	passes    atomic.Uint64
 	commits   atomic.Uint64
 	pace      pace
 	unsettled atomic.Uint64
-	inCommit  atomic.Int64 // Age at which the running commit began; 0: none is running
+	inCommit  atomic.Int64 // Age at which the running commit began; 0: no commit runs
 }
 
 type job struct {
 	news News
-	from sender // the sender
+	from sender
 	took time.Duration
 	done []state.Applied
 	err  error
@@ -116,15 +116,14 @@ func (l *Loop) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) { ret
 // moves no deadline.
 func (l *Loop) Now() time.Time { return l.At(l.Age()) }
 
-// Age returns how long the loop exists, in monotonic time. started may be later than the machine's
-// clock.
+// Age returns the time since the loop was made, in monotonic time.
 func (l *Loop) Age() time.Duration { return time.Since(l.began) }
 
 // At returns the hub's time at an age of the loop.
 func (l *Loop) At(age time.Duration) time.Time { return l.started.Add(age) }
 
 // Soon calls f between two passes, on the loop's goroutine; f must not block. It returns false if
-// too much is waiting.
+// too many calls are waiting.
 func (l *Loop) Soon(f func(s state.Snapshot)) bool {
 	select {
 	case l.soon <- f:
@@ -134,7 +133,7 @@ func (l *Loop) Soon(f func(s state.Snapshot)) bool {
 	}
 }
 
-// Passes returns the number of passes, Commits that of commits.
+// Passes returns the number of passes, Commits the number of commits.
 func (l *Loop) Passes() uint64  { return l.passes.Load() }
 func (l *Loop) Commits() uint64 { return l.commits.Load() }
 
@@ -144,14 +143,14 @@ func (l *Loop) Unsettled() uint64 { return l.unsettled.Load() }
 // ErrFull is wrapped by the errors of a Store without disk space.
 var ErrFull = errors.New("no room on the hub's disk")
 
-// ErrUnavailable is wrapped by the errors of a Store that cannot be reached now.
+// ErrUnavailable is wrapped by the errors of a Store that cannot be reached.
 var ErrUnavailable = errors.New("the hub's database does not answer")
 
-// ErrStopped refuses news that arrives while the hub stops.
+// ErrStopped refuses news that waits or arrives while the hub stops.
 var ErrStopped = errors.New("the hub is stopping: nothing was changed, try again in a moment")
 
-// Do passes news to the loop and waits until its consequences are durable. It returns what the news
-// itself changed.
+// Do passes news to the loop and waits until its consequences are durable. It returns the changes
+// of the news itself.
 func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	j := &job{news: news, from: senderOf(ctx), over: make(chan struct{})}
 	if err := l.pace.wait(ctx, j.from.name); err != nil {
@@ -173,7 +172,7 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 		if !l.stopping() {
 			return nil, ctx.Err()
 		}
-		select { // a running pass ends, so the result is known soon
+		select { // the running pass ends soon: wait for its result
 		case <-j.over:
 		case <-l.stopped:
 		case <-time.After(stopGrace):
@@ -181,20 +180,20 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 		}
 	}
 	select {
-	case <-j.over: // finished by the last pass
+	case <-j.over: // the last pass has evaluated the news
 		return j.done, j.err
 	default:
 		return nil, ErrStopped
 	}
 }
 
-// stopping tells whether the hub is stopping; the contexts of requests end with it.
+// stopping tells whether the hub is stopping.
 func (l *Loop) stopping() bool {
 	ctx := l.running.Load()
 	return ctx != nil && (*ctx).Err() != nil
 }
 
-// notQueued returns the error for news that never reached the loop.
+// notQueued returns the error for news that the loop has not accepted.
 func (l *Loop) notQueued(err error) error {
 	if l.stopping() {
 		return ErrStopped
@@ -206,18 +205,18 @@ const (
 	// slowCommit is how long a commit may run before further requests fail at once with
 	// ErrUnavailable.
 	slowCommit = 5 * time.Second
-	// stopGrace is how long a stopping hub lets its clients wait, until the server closes their
-	// connections.
+	// stopGrace is how long clients of a stopping hub wait for a result; then the server closes
+	// their connections.
 	stopGrace = 5 * time.Second
-	// minPassInterval is the least time between two passes that only alarms need: ten thousand
-	// deadlines cost a hundred passes a second.
+	// minPassInterval is the least time between two passes for alarms, so that ten thousand
+	// deadlines cost at most a hundred passes a second.
 	minPassInterval = 10 * time.Millisecond
 	// maxBatch is how many pieces of news share one transaction.
 	maxBatch = 128
 )
 
-// Run keeps the fleet until ctx is done. It finishes the running pass; news that waits or arrives
-// then gets ErrStopped.
+// Run runs passes until ctx is done. It finishes the running pass; waiting and later news gets
+// ErrStopped.
 func (l *Loop) Run(ctx context.Context) error {
 	defer close(l.stopped)
 	l.running.Store(&ctx)

@@ -46,7 +46,7 @@ func TestLeasesKeepANodeAliveAndCostNothing(t *testing.T) {
 		if after, _, requests := book.Counts(); after != commits || requests != 0 {
 			t.Errorf("an hour of leases: %d commits, %d requests", after-commits, requests)
 		}
-		// pi-1 falls silent; its last lease was 10 s ago.
+		// pi-1 falls silent. Its last lease was 10 s ago.
 		last := time.Now().Add(-10 * time.Second)
 		for seq := uint64(362); state.ReadyOf(l.Snapshot().Node("pi-1")) == corev1.ConditionTrue; seq++ {
 			l.Lease(node.Caller{Node: "pi-2"}, wire.Lease{Boot: "b", Seq: seq, Status: 1, Desired: gen})
@@ -59,14 +59,14 @@ func TestLeasesKeepANodeAliveAndCostNothing(t *testing.T) {
 			t.Errorf("Unknown was decided %s after the deadline", late)
 		}
 		if tt := state.NoExecuteOf(l.Snapshot().Node("pi-1")); tt != nil {
-			t.Errorf("%s at once: its site has not been judged", tt.ToString())
+			t.Errorf("%s at once: the minimum delay has not passed", tt.ToString())
 		}
 		for seq := uint64(9000); time.Since(last) < 40*time.Second+lifecycle.Defaults.JudgeDelay+time.Second; seq++ {
 			l.Lease(node.Caller{Node: "pi-2"}, wire.Lease{Boot: "b", Seq: seq, Status: 1, Desired: gen})
 			time.Sleep(10 * time.Millisecond)
 		}
 		if tt := state.NoExecuteOf(l.Snapshot().Node("pi-1")); tt == nil {
-			t.Error("no NoExecute taint when the site has been judged")
+			t.Error("no NoExecute taint after the minimum delay")
 		}
 	})
 }
@@ -87,13 +87,13 @@ func TestALeaseTriggersWhatIsOutdated(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 2, Desired: gen})
 		if _, _, requests := book.Counts(); requests != 2 {
-			t.Errorf("a lease ahead of the newest status: %d requests, want another refresh", requests)
+			t.Errorf("a lease newer than the newest status: %d requests, want another refresh", requests)
 		}
 		_, sent, _ := book.Counts()
 		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 3, Status: 1, Desired: gen - 1})
 		synctest.Wait()
 		if _, again, _ := book.Counts(); again != sent+1 {
-			t.Errorf("a lease behind the desired generation: sent %d more, want 1", again-sent)
+			t.Errorf("a lease with an older desired generation: sent %d desired states, want 1", again-sent)
 		}
 	})
 }
@@ -107,15 +107,15 @@ func TestADeviceWithAnotherHubsDesiredStateIsPaused(t *testing.T) {
 		}
 		synctest.Wait()
 		if _, sent, _ := book.Counts(); sent != 0 {
-			t.Error("something was published before the device reported what it has")
+			t.Error("a desired state was published before the device reported its state")
 		}
 		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1, Desired: 6})
 		time.Sleep(time.Minute)
 		if _, sent, _ := book.Counts(); sent != 0 || !l.Snapshot().Record("pi-1").Paused {
-			t.Errorf("sent %d, record %+v", sent, l.Snapshot().Record("pi-1"))
+			t.Errorf("%d desired states were sent, record %+v", sent, l.Snapshot().Record("pi-1"))
 		}
 		if n, err := l.Resume(t.Context()); n != 1 || err != nil {
-			t.Errorf("resumed %d, %v", n, err)
+			t.Errorf("%d nodes were resumed, error %v", n, err)
 		}
 		if gen := book.LastDesired(t).Generation; gen <= 6 {
 			t.Errorf("resumed with generation %d", gen)
@@ -135,7 +135,7 @@ func TestBoots(t *testing.T) {
 		}
 		must(nil, nodetest.Report("b1", 1, "True"))
 		must(node.ErrStale, nodetest.Report("b1", 1, "True"))
-		must(nil, nodetest.Report("b2", 1, "True")) // the same machine restarted
+		must(nil, nodetest.Report("b2", 1, "True")) // the same machine has restarted
 		must(node.ErrStale, nodetest.Report("b1", 9, "True"))
 		clone := nodetest.Report("b3", 1, "True")
 		clone.MachineID = "fedcba9876543210"
@@ -146,7 +146,7 @@ func TestBoots(t *testing.T) {
 		if err := l.Connect(node.Caller{Node: "pi-1", Machine: "fedcba9876543210"}); !errors.Is(err, node.ErrConflict) {
 			t.Errorf("Connect of the second machine: %v", err)
 		}
-		time.Sleep(41 * time.Second) // the incumbent's lease has expired
+		time.Sleep(41 * time.Second) // the lease of the first machine has expired
 		must(nil, clone)
 		if c := state.NodeCondition(l.Snapshot().Node("pi-1"), "IdentityConflict"); c != nil {
 			t.Errorf("IdentityConflict stays: %+v", c)
@@ -164,17 +164,17 @@ func TestWhatCannotBeStoredHasNotHappened(t *testing.T) {
 			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "")}, nil
 		}
 		if _, err := l.Do(t.Context(), put); err == nil {
-			t.Error("Do answered without an error")
+			t.Error("Do returned no error")
 		}
 		if l.Snapshot().Len(state.ConfigMaps) != 0 {
-			t.Error("readers see what was not stored")
+			t.Error("readers see a change that was not stored")
 		}
 		book.FailWith(nil)
 		if _, err := l.Do(t.Context(), put); err != nil {
 			t.Error(err)
 		}
 		if l.Snapshot().Len(state.ConfigMaps) != 1 {
-			t.Error("the second try did not work")
+			t.Error("the second try failed")
 		}
 	})
 }
@@ -233,21 +233,21 @@ func TestAPodIsRemovedOnlyAfterItsDevicesReport(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		told := book.LastDesired(t)
-		if told.Pods[0].DeletionTimestamp == nil || told.Generation <= bound.Generation {
-			t.Errorf("the desired state still has the pod: %+v", told)
+		desired := book.LastDesired(t)
+		if desired.Pods[0].DeletionTimestamp == nil || desired.Generation <= bound.Generation {
+			t.Errorf("the desired state still has the pod: %+v", desired)
 		}
-		list(2, bound.Generation) // absent, but the list is older than the deletion
+		list(2, bound.Generation) // the pod is absent, but the list is older than the deletion
 		if l.Snapshot().Pod("default", "kiosk") == nil {
-			t.Error("removed by a list that is older than the deletion")
+			t.Error("the pod is removed by a list that is older than the deletion")
 		}
-		list(3, told.Generation, running)
+		list(3, desired.Generation, running)
 		if l.Snapshot().Pod("default", "kiosk") == nil {
-			t.Error("removed although the device still has it")
+			t.Error("the pod is removed although the device still has it")
 		}
-		list(4, told.Generation)
+		list(4, desired.Generation)
 		if l.Snapshot().Pod("default", "kiosk") != nil {
-			t.Error("still there after the confirmation")
+			t.Error("the pod is not removed after the confirmation")
 		}
 	})
 }
@@ -305,7 +305,7 @@ func TestTheFeedIsBoundedAndReportsExpiry(t *testing.T) {
 	})
 }
 
-// An endlessDecider decider always wants to be asked again at once, and changes nothing.
+// An endlessDecider always wants to be asked again at once, and changes nothing.
 type endlessDecider struct{ concerned }
 
 func (endlessDecider) Decide(s state.Snapshot, _ []state.Subject, now time.Time) (plan state.Plan) {
@@ -325,7 +325,7 @@ func TestADeciderThatNeverSettlesDoesNotEndTheHub(t *testing.T) {
 		}); err != nil {
 			t.Error(err)
 		}
-		// It is asked again after growing pauses, not as fast as the machine can.
+		// The decider is asked again after growing pauses, not as fast as the machine can.
 		time.Sleep(10 * time.Minute)
 		if n, passes := l.Unsettled(), l.Passes(); n < 5 || n > 20 || passes > 100 {
 			t.Errorf("in 10 min %d of %d passes did not settle", n, passes)
@@ -343,7 +343,7 @@ type concerned struct{}
 func (concerned) Touches(c state.Applied) []state.Subject { return []state.Subject{{Key: c.Key}} }
 func (concerned) Subjects(state.Snapshot) []state.Subject { return []state.Subject{{}} }
 
-// A endlessBinder binds every pod to pi-1, and does not settle for a number of asks.
+// An endlessBinder binds every pod to pi-1, and does not settle for a number of asks.
 type endlessBinder struct {
 	concerned
 	asks *int
@@ -361,10 +361,11 @@ func (b endlessBinder) Decide(s state.Snapshot, _ []state.Subject, _ time.Time) 
 	return plan
 }
 
-// A recorder counts the pods that it has seen; it runs after a decider that does not settle.
+// A recorder counts the pods that it is asked about. It is asked after a decider that does not
+// settle.
 type recorder struct {
-	heard map[string]bool
-	gone  map[string]bool
+	seen map[string]bool
+	gone map[string]bool
 }
 
 func (h recorder) Touches(c state.Applied) []state.Subject {
@@ -375,7 +376,7 @@ func (h recorder) Subjects(state.Snapshot) []state.Subject { return nil }
 func (h recorder) Decide(_ state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
 	for _, q := range subjects {
 		if p, ok := q.Was.(state.Applied).New.(*corev1.Pod); ok {
-			h.heard[p.Name+" on "+p.Spec.NodeName] = true
+			h.seen[p.Name+" on "+p.Spec.NodeName] = true
 		} else if q.Was.(state.Applied).New == nil {
 			h.gone[q.Name] = true
 		}
@@ -392,7 +393,7 @@ func TestChangesOfAnUnsettledPassReachAllDeciders(t *testing.T) {
 		h := recorder{map[string]bool{}, map[string]bool{}}
 		book := nodetest.NewNotebook()
 		asks := 60
-		l = node.New(node.Config{Broker: book}, control.Config{Store: book, Start: from, Deciders: []control.Decider{recorder{h.heard, h.gone}, endlessBinder{asks: &asks}}})
+		l = node.New(node.Config{Broker: book}, control.Config{Store: book, Start: from, Deciders: []control.Decider{recorder{h.seen, h.gone}, endlessBinder{asks: &asks}}})
 		ctx, stop2 := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- l.Run(ctx) }()
@@ -409,15 +410,15 @@ func TestChangesOfAnUnsettledPassReachAllDeciders(t *testing.T) {
 		if l.Unsettled() != 1 || l.Snapshot().Record("pi-1").Generation < 2 {
 			t.Errorf("after %d passes that did not settle: the node's desired state is %d, and has the pod", l.Unsettled(), l.Snapshot().Record("pi-1").Generation)
 		}
-		if !h.heard["kiosk on pi-1"] {
-			t.Errorf("the other decider has seen %v", h.heard)
+		if !h.seen["kiosk on pi-1"] {
+			t.Errorf("the second decider has seen %v", h.seen)
 		}
 		found := false
 		for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
 			found = found || e.Reason == "Unsettled"
 		}
 		if !found {
-			t.Error("no event says so")
+			t.Error("no event reports that the deciders do not settle")
 		}
 		stop2()
 		if err := <-over; err != nil {
@@ -438,21 +439,21 @@ func TestASettlerLosesNothingOfAnUnsettledPass(t *testing.T) {
 	if settled {
 		t.Fatal("it settled")
 	}
-	// News in between is decided at once, and does not shorten the wait.
+	// News during the wait is decided at once, and does not shorten the wait.
 	s, log = state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other"}}, "")})
 	asks = 0
-	if s, _, settled = settler.Settle(s, log, now.Add(time.Millisecond)); !settled || !h.heard["other on pi-1"] {
-		t.Errorf("news in between: settled %v, seen %v", settled, h.heard)
+	if s, _, settled = settler.Settle(s, log, now.Add(time.Millisecond)); !settled || !h.seen["other on pi-1"] {
+		t.Errorf("news in between: settled %v, seen %v", settled, h.seen)
 	}
 	if at := settler.Wake(); !at.Equal(now.Add(time.Second)) {
-		t.Errorf("it wakes at %s, want a second after the pass", at)
+		t.Errorf("the settler wakes at %s, want a second after the pass", at)
 	}
 	if settler.AsksAll(now.Add(999*time.Millisecond)) || !settler.AsksAll(now.Add(time.Second)) {
-		t.Error("it does not ask about everything at that moment")
+		t.Error("the settler does not ask about everything at that moment")
 	}
-	clear(h.heard)
+	clear(h.seen)
 	if _, _, settled = settler.Settle(s, nil, now.Add(time.Second)); !settled || !settler.Wake().IsZero() {
-		t.Errorf("then: settled %v, wakes at %s", settled, settler.Wake())
+		t.Errorf("second pass: settled %v, wakes at %s", settled, settler.Wake())
 	}
 }
 
@@ -493,7 +494,7 @@ func TestNewsToAStoppingHubIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// A endlessRemover does not settle in one pass, and deletes a pod in its last ask.
+// An endlessRemover does not settle in one pass, and deletes a pod in its last ask.
 type endlessRemover struct {
 	concerned
 	asks *int
@@ -509,7 +510,7 @@ func (r endlessRemover) Decide(s state.Snapshot, _ []state.Subject, _ time.Time)
 	return plan
 }
 
-// A full decision cannot see deleted objects: their subjects must be passed on.
+// A decision about everything cannot see deleted objects, so the settler passes on their subjects.
 func TestDeletionsOfAnUnsettledPassAreStillSeen(t *testing.T) {
 	now := time.Unix(100, 0)
 	h := recorder{map[string]bool{}, map[string]bool{}}
@@ -521,7 +522,7 @@ func TestDeletionsOfAnUnsettledPassAreStillSeen(t *testing.T) {
 		t.Fatalf("settled %v after %d asks, seen %v", settled, asks, h.gone)
 	}
 	if _, _, settled = settler.Settle(s, nil, settler.Wake()); !settled || !h.gone["kiosk"] {
-		t.Errorf("then: settled %v, seen %v", settled, h.gone)
+		t.Errorf("second pass: settled %v, seen %v", settled, h.gone)
 	}
 	clear(h.gone)
 	settler.AskAll() // the plan could not be stored
@@ -530,11 +531,11 @@ func TestDeletionsOfAnUnsettledPassAreStillSeen(t *testing.T) {
 	}
 	clear(h.gone)
 	if _, _, settled = settler.Settle(s, nil, now.Add(2*time.Minute)); !settled || h.gone["kiosk"] {
-		t.Errorf("at the end: settled %v, seen %v once more", settled, h.gone)
+		t.Errorf("last pass: settled %v, seen again %v", settled, h.gone)
 	}
 }
 
-// A subjectRecorder changes nothing, and notes its subjects.
+// A subjectRecorder changes nothing, and stores its subjects.
 type subjectRecorder struct {
 	every []state.Subject
 	asked *[]string
@@ -574,11 +575,11 @@ func TestASettlerAsksAboutEachSubjectOnce(t *testing.T) {
 		t.Errorf("about everything: %s", got)
 	}
 	if every[1] != pod("b") {
-		t.Errorf("a decider's own list is written to: %v", every)
+		t.Errorf("the settler wrote to the decider's own list: %v", every)
 	}
 	s, log = put(s, "c")
 	_, _, _ = settler.Settle(s, append(log, log...), now.Add(time.Second))
-	if got := fmt.Sprint(asked); got != "[c c handed over c handed over c]" { // the last is distinct: it has no namespace
+	if got := fmt.Sprint(asked); got != "[c c handed over c handed over c]" { // the subject without a namespace is a different one
 		t.Errorf("about what changed and what is due: %s", got)
 	}
 	asked = nil
@@ -605,7 +606,7 @@ func TestOnBurstIsCalledWhenManyFallSilent(t *testing.T) {
 				t.Errorf("%d nodes fall silent: OnBurst was called %d times, want %d", c.nodes, got, c.hurries)
 			}
 			if n := l.Snapshot().Node("pi-000000"); state.ReadyOf(n) != corev1.ConditionUnknown {
-				t.Errorf("they are %s", state.ReadyOf(n))
+				t.Errorf("the nodes are %s", state.ReadyOf(n))
 			}
 			stop()
 			if err := <-over; err != nil {

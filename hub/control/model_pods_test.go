@@ -13,26 +13,26 @@ import (
 type modelPod struct {
 	pod     *corev1.Pod
 	created time.Time
-	bound   time.Time // zero: no node
-	leave   *window   // of a pod whose Node was deleted, as it was then
+	bound   time.Time // zero: not bound
+	leave   *window   // when the pod must leave if its Node was deleted, by the state at the deletion
 }
 
-// A window is when a pod must leave: not before lo, and not after hi; zero: it may stay for ever.
+// A window is when a pod must leave: from lo to hi; zero: the pod may stay for ever.
 type window struct{ lo, hi time.Time }
 
 // A modelSet is a deployment.
 type modelSet struct {
 	replicas int
-	most     int // replicas in the last hour
-	credit   int // pods that may go because there are too many
+	most     int // most replicas in the last hour
+	credit   int // pods that may be deleted because there are too many
 	made     []time.Time
-	driven   []time.Time // when its pods were made to leave
-	under    time.Time   // since when it has too few
+	driven   []time.Time // when its pods were evicted
+	under    time.Time   // since when it has too few pods
 	gone     bool
 }
 
-// deployment sets what a deployment wants from now on. It counts once it is stored: until then the
-// hub may still create pods for the old version.
+// deployment sets a deployment's wanted pods. It is called after the commit: until then the hub may
+// still create pods for the old version.
 func (m *model) deployment(d *appsv1.Deployment) {
 	app, replicas := d.Spec.Template.Labels["app"], int(*d.Spec.Replicas)
 	set := m.sets[app]
@@ -64,7 +64,7 @@ func tolerates(tol corev1.Toleration, key, value string, effect corev1.TaintEffe
 	return tol.Key != "" && tol.Value == value
 }
 
-// stay narrows a pod's window by one taint.
+// stay narrows a pod's window by the toleration of one taint.
 func (w *window) stay(p *modelPod, key string, since time.Time) {
 	lo, hi := p.bound, p.bound
 	if since.After(lo) {
@@ -105,7 +105,7 @@ func (m *model) window(p *modelPod, n *modelNode) (w window) {
 	if n.key == "" {
 		return w
 	}
-	// A pod that was bound as one taint replaced the other may have seen either.
+	// A pod that was bound while one taint replaced another may have either taint's deadline.
 	early, late := p.spells(n, -time.Second), p.spells(n, time.Second)
 	ours := early
 	if !late.lo.IsZero() && (ours.lo.IsZero() || late.lo.Before(ours.lo)) {
@@ -115,7 +115,7 @@ func (m *model) window(p *modelPod, n *modelNode) (w window) {
 		ours.hi = late.hi
 	}
 	if !ours.hi.IsZero() {
-		if again := m.started.Add(m.grace(n)); ours.hi.Before(again) { // a starting hub waits first
+		if again := m.started.Add(m.grace(n)); ours.hi.Before(again) { // a started hub waits for a grace period
 			ours.hi = again
 		}
 	}
@@ -128,11 +128,11 @@ func (m *model) window(p *modelPod, n *modelNode) (w window) {
 	return w
 }
 
-// spells returns the window from not-ready and unreachable: the first limit counts, until a taint
-// is tolerated for ever or not at all. later shifts the pod's binding.
-func (p *modelPod) spells(n *modelNode, later time.Duration) (w window) {
+// spells returns the window from not-ready and unreachable. The first limit counts, until a taint
+// is tolerated for ever or not at all. shift is added to the time of the pod's binding.
+func (p *modelPod) spells(n *modelNode, shift time.Duration) (w window) {
 	for _, s := range append(slices.Clone(n.spells), modelSpell{key: n.key, from: n.since}) {
-		if !s.to.IsZero() && !p.bound.Add(later).Before(s.to) {
+		if !s.to.IsZero() && !p.bound.Add(shift).Before(s.to) {
 			continue
 		}
 		var next window
@@ -145,7 +145,7 @@ func (p *modelPod) spells(n *modelNode, later time.Duration) (w window) {
 	return w
 }
 
-// leftBehind keeps the running deadlines of the pods of a deleted Node.
+// leftBehind stores the running deadlines of the pods of a deleted Node.
 func (m *model) leftBehind(node string, now time.Time) {
 	for _, p := range m.pods {
 		if p.pod.Spec.NodeName == node {
@@ -184,11 +184,11 @@ func (m *model) pod(key types.NamespacedName, o *corev1.Pod, now time.Time) {
 	}
 }
 
-// placed checks a binding against the taints of the node.
+// placed checks that a bound pod tolerates the taints of its node and fits.
 func (m *model) placed(p *modelPod, now time.Time) {
 	n := m.nodes[p.pod.Spec.NodeName]
 	if n == nil {
-		m.fail(now, "%s is bound to %s, which is not there", p.pod.Name, p.pod.Spec.NodeName)
+		m.fail(now, "%s is bound to %s, which does not exist", p.pod.Name, p.pod.Spec.NodeName)
 		return
 	}
 	for _, t := range n.node.Spec.Taints {
@@ -209,11 +209,11 @@ func (m *model) placed(p *modelPod, now time.Time) {
 		}
 	}
 	if have := n.node.Status.Allocatable.Cpu().MilliValue(); used > have {
-		m.fail(now, "%s is bound to %s, which is asked for %dm cpu now and has %dm", p.pod.Name, n.node.Name, used, have)
+		m.fail(now, "%s is bound to %s, whose pods now request %dm cpu of %dm", p.pod.Name, n.node.Name, used, have)
 	}
 }
 
-// asked checks the deletion of a pod against the possible reasons.
+// asked checks that the deletion of a pod has a reason.
 func (m *model) asked(p *modelPod, now time.Time) {
 	name, why := p.pod.Name, corev1.PodCondition{}
 	for _, c := range p.pod.Status.Conditions {
@@ -233,7 +233,7 @@ func (m *model) asked(p *modelPod, now time.Time) {
 	case "DeletionByTaintManager":
 		w := m.window(p, m.nodes[p.pod.Spec.NodeName])
 		if w.lo.IsZero() {
-			m.fail(now, "%s is evicted from %s, which it may stay on", name, p.pod.Spec.NodeName)
+			m.fail(now, "%s is evicted from %s, where it may stay", name, p.pod.Spec.NodeName)
 		} else if now.Before(w.lo) {
 			m.fail(now, "%s is evicted from %s early: it may stay until %s", name, p.pod.Spec.NodeName, w.lo.Format("15:04:05.000"))
 		}
@@ -250,7 +250,7 @@ func (m *model) asked(p *modelPod, now time.Time) {
 			m.fail(now, "%s is deleted without a reason", name)
 		}
 	default:
-		m.fail(now, "%s is made to leave for %s", name, why.Reason)
+		m.fail(now, "%s is evicted for the unknown reason %s", name, why.Reason)
 	}
 }
 
@@ -281,7 +281,7 @@ func (m *model) gone(p *modelPod, now time.Time) {
 	n := m.nodes[node]
 	if n == nil {
 		if since := now.Sub(m.absent[node]); since < theLost {
-			m.fail(now, "%s is gone %s after its Node", p.pod.Name, since)
+			m.fail(now, "%s is removed only %s after its Node", p.pod.Name, since)
 		}
 		return
 	}
@@ -289,12 +289,12 @@ func (m *model) gone(p *modelPod, now time.Time) {
 		return
 	}
 	if m.over[p.pod.UID] = true; m.held(node, p.pod.UID) {
-		m.fail(now, "%s is gone, and %s still has it", p.pod.Name, node)
+		m.fail(now, "%s is removed, and %s still has it", p.pod.Name, node)
 	}
 }
 
 // lookAtPods finds pods that stay too long, and deployments with a wrong number of pods.
-func (m *model) lookAtPods(now time.Time, later bool) {
+func (m *model) lookAtPods(now time.Time, idle bool) {
 	count := map[string]int{}
 	for _, p := range m.pods {
 		node := p.pod.Spec.NodeName
@@ -315,23 +315,23 @@ func (m *model) lookAtPods(now time.Time, later bool) {
 				since = m.started
 			}
 			if now.After(since.Add(theLost + theLater)) {
-				m.fail(now, "%s is still there %s after its Node", p.pod.Name, now.Sub(since))
+				m.fail(now, "%s is not removed %s after its Node", p.pod.Name, now.Sub(since))
 			}
 		}
 	}
 	for name, set := range m.sets {
 		if count[name] > set.replicas && !set.gone {
-			m.fail(now, "%s has %d pods, and %d are wanted", name, count[name], set.replicas)
+			m.fail(now, "%s has %d pods, want %d", name, count[name], set.replicas)
 		}
-		if later {
+		if idle {
 			m.storm(name, set, now)
 			m.few(name, set, count[name], now)
 		}
 	}
 }
 
-// few finds a deployment with too few pods and no reason. Only a deployment that loses pods again
-// and again may wait, and at most 5 min.
+// few finds a deployment that has too few pods without a reason. Only a deployment that loses pods
+// again and again may wait, at most 5 min.
 func (m *model) few(name string, set *modelSet, have int, now time.Time) {
 	if have >= set.replicas || set.gone {
 		set.under = time.Time{}
@@ -355,12 +355,12 @@ func (m *model) few(name string, set *modelSet, have int, now time.Time) {
 		from = m.started
 	}
 	if now.Sub(from) > waits {
-		m.fail(now, "%s has %d of %d pods, for %s", name, have, set.replicas, now.Sub(from))
+		m.fail(now, "%s has had only %d of %d pods for %s", name, have, set.replicas, now.Sub(from))
 	}
 }
 
-// storm limits the pods that a workload creates and loses in an hour: with waits of 1 s, doubling
-// to 5 min, some twenty rounds of its replicas.
+// storm limits the pods that a workload creates and loses in an hour. With waits from 1 s to 5 min,
+// doubled each time, an hour has some twenty rounds of its replicas.
 func (m *model) storm(name string, set *modelSet, now time.Time) {
 	recent := func(all []time.Time) []time.Time {
 		for len(all) > 0 && now.Sub(all[0]) > time.Hour {
@@ -370,11 +370,11 @@ func (m *model) storm(name string, set *modelSet, now time.Time) {
 	}
 	set.made, set.driven = recent(set.made), recent(set.driven)
 	if most := 25 * set.most; len(set.made) > most || len(set.driven) > most {
-		m.fail(now, "%s created %d pods and lost %d in an hour, of %d", name, len(set.made), len(set.driven), set.most)
+		m.fail(now, "%s created %d pods and lost %d in an hour, with %d replicas", name, len(set.made), len(set.driven), set.most)
 	}
 }
 
-// atRest checks an undisturbed fleet against everything that is wanted.
+// atRest checks that an undisturbed fleet has all that users want.
 func (m *model) atRest(now time.Time) {
 	count := map[string]int{}
 	for _, p := range m.pods {
@@ -399,7 +399,7 @@ func (m *model) atRest(now time.Time) {
 		}
 	}
 	for name, n := range m.nodes {
-		if _, reported := m.heard[name]; !reported {
+		if _, reported := m.lastSeen[name]; !reported {
 			continue
 		}
 		for _, t := range n.node.Spec.Taints {

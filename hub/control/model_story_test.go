@@ -21,10 +21,10 @@ import (
 
 var modelSeed = flag.Uint64("model.seed", 0, "play the random story of this seed only")
 
-// TestTheHubDoesAsTheModel plays random stories with a whole loop (200 in make test-long), and
-// compares the result with the model.
+// TestTheHubDoesAsTheModel plays random stories with a whole loop, and compares the result with the
+// model. make test-long plays 200 stories.
 func TestTheHubDoesAsTheModel(t *testing.T) {
-	from, to := uint64(1), uint64(16) // two of each group: each story has the same goroutines
+	from, to := uint64(1), uint64(16) // two seeds for each of the groups
 	switch {
 	case nodetest.Long:
 		to = 200
@@ -34,7 +34,7 @@ func TestTheHubDoesAsTheModel(t *testing.T) {
 	if *modelSeed != 0 {
 		from, to = *modelSeed, *modelSeed
 	}
-	const together = 8 // groups that share the processors
+	const together = 8 // groups that run in parallel
 	for group := range uint64(together) {
 		t.Run(fmt.Sprint("group ", group), func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +96,7 @@ func (w *modelWorld) join(r *robot) {
 	r.reboot()
 }
 
-// edit changes a Node as a user does.
+// edit changes a Node like a user.
 func (w *modelWorld) edit(node, what string, change func(n *corev1.Node)) {
 	w.do(node+": "+what, func(s state.Snapshot, _ time.Time) []state.Change {
 		n := s.Node(node)
@@ -117,7 +117,7 @@ func (w *modelWorld) taint(node string, taint corev1.Taint, give bool) {
 	key := taint.Key + ":" + string(taint.Effect)
 	w.edit(node, fmt.Sprintf("taint %s %v", key, give), func(n *corev1.Node) {
 		w.mu.Lock()
-		w.model.written = append(w.model.written, commitResult{node, key, give})
+		w.model.written = append(w.model.written, userTaint{node, key, give})
 		w.mu.Unlock()
 		var keep []corev1.Taint
 		for _, t := range n.Spec.Taints {
@@ -173,7 +173,7 @@ func (w *modelWorld) deployAs(name string, replicas int) {
 				tol.Effect = ""
 			}
 			made.Spec.Template.Spec.Tolerations = append(made.Spec.Template.Spec.Tolerations, tol)
-			if w.rand.IntN(3) == 0 { // a second toleration, which does not count
+			if w.rand.IntN(3) == 0 { // a second toleration, which has no effect
 				again := tol
 				again.Effect, again.TolerationSeconds = "", ptr.To(w.rand.Int64N(200))
 				made.Spec.Template.Spec.Tolerations = append(made.Spec.Template.Spec.Tolerations, again)
@@ -196,7 +196,7 @@ func tolerationsOf(spec corev1.PodSpec) (out []string) {
 	return out
 }
 
-// something does one random thing.
+// something does one random action.
 func (w *modelWorld) something(sites int) {
 	r := w.robots[w.rand.IntN(len(w.robots))]
 	site := fmt.Sprint("s", w.rand.IntN(sites))
@@ -278,7 +278,7 @@ func (w *modelWorld) something(sites int) {
 	}
 }
 
-// remove deletes a Node: its device receives that and stops.
+// remove deletes a Node; the device receives the deletion and stops.
 func (w *modelWorld) remove(r *robot) {
 	w.do("delete node "+r.name, func(s state.Snapshot, _ time.Time) []state.Change {
 		if n := s.Node(r.name); n != nil {
@@ -401,7 +401,7 @@ func (w *modelWorld) drain(node string) {
 	w.edit(node, "drain "+order, func(n *corev1.Node) { metav1.SetMetaDataAnnotation(&n.ObjectMeta, "flotilla.dev/drain", order) })
 }
 
-// heal ends every disturbance.
+// heal ends every disturbance: cuts, taints, drains and overrides.
 func (w *modelWorld) heal() {
 	w.say("all is well again")
 	clear(w.dark)

@@ -36,31 +36,31 @@ type model struct {
 	wrong    string // the first error
 	up       bool
 	started  time.Time
-	forgiven time.Time // last start, or end of a full disruption: every node counts as seen then
+	forgiven time.Time // last start, or end of a full disruption; every node counts as seen at that time
 	master   bool
 	nodes    map[string]*modelNode
-	heard    map[string]time.Time // last lease or status of each node
-	ready    map[string]said      // the newest report
+	lastSeen map[string]time.Time   // time of each node's last lease or status
+	ready    map[string]readyReport // the newest Ready status that each device reported
 	sites    map[string]*modelSite
 	pods     map[types.NamespacedName]*modelPod
-	sets     map[string]*modelSet // deployments
+	sets     map[string]*modelSet // deployments by name
 	drained  map[string]bool      // nodes with a drain order
-	forced   map[types.UID]bool   // deleted by force
+	forced   map[types.UID]bool   // pods that were deleted by force
 	over     map[types.UID]bool   // pods that their devices report as stopped
-	absent   map[string]time.Time // since when the Node is missing
+	absent   map[string]time.Time // deleted Nodes, with the time of the deletion
 	held     func(node string, uid types.UID) bool
-	tainted  map[string]map[string]bool // users' taints, key:effect
-	written  []commitResult             // taints written by the running pass; valid once stored
+	tainted  map[string]map[string]bool // users' taints by node, as key:effect
+	written  []userTaint                // users' taints in the commit that runs; valid once it succeeds
 	lastRev  uint64
 }
 
-// commitResult is a taint that a user has added or removed.
-type commitResult struct {
+// userTaint is a taint that a user has added or removed.
+type userTaint struct {
 	node, key string
 	given     bool
 }
 
-type said struct {
+type readyReport struct {
 	status corev1.ConditionStatus
 	at     time.Time
 }
@@ -68,11 +68,11 @@ type said struct {
 type modelNode struct {
 	node    *corev1.Node
 	ready   corev1.ConditionStatus
-	left    time.Time // when Ready left True; zero: it has not
-	key     string    // of the lifecycle's NoExecute taint, "": none
+	left    time.Time // when Ready changed from True; zero: Ready is True
+	key     string    // key of the lifecycle's NoExecute taint; "": not tainted
 	since   time.Time
-	spells  []modelSpell         // earlier keys of this outage
-	noexec  map[string]time.Time // users' NoExecute taints, key=value: since when
+	spells  []modelSpell         // earlier taints of this outage
+	noexec  map[string]time.Time // users' NoExecute taints by key, with the time of their addition
 	created time.Time
 }
 
@@ -86,12 +86,12 @@ type modelSite struct {
 	rate     float64
 	tokens   float64
 	at       time.Time // last update of rate and tokens
-	eligible time.Time // since when a node is due for its taint
+	eligible time.Time // since when a node of the site should be tainted; zero: no node should
 }
 
 func newModel() *model {
 	return &model{
-		nodes: map[string]*modelNode{}, heard: map[string]time.Time{}, ready: map[string]said{}, sites: map[string]*modelSite{}, pods: map[types.NamespacedName]*modelPod{},
+		nodes: map[string]*modelNode{}, lastSeen: map[string]time.Time{}, ready: map[string]readyReport{}, sites: map[string]*modelSite{}, pods: map[types.NamespacedName]*modelPod{},
 		sets: map[string]*modelSet{}, drained: map[string]bool{}, forced: map[types.UID]bool{}, over: map[types.UID]bool{}, absent: map[string]time.Time{}, tainted: map[string]map[string]bool{},
 	}
 }
@@ -148,7 +148,7 @@ func (m *model) saw(rows []control.Row, rev uint64, now time.Time) {
 		}
 	}
 	m.settle(now)
-	m.gave(given, now)
+	m.checkTainted(given, now)
 	for _, gone := range []bool{true, false} { // deletions first: another pod may be bound in the freed place
 		for _, r := range rows {
 			if o, _ := r.State.(*corev1.Pod); r.Key.Kind == state.Pods && (o == nil) == gone {
@@ -184,12 +184,12 @@ func conditionOf(n *corev1.Node, t corev1.NodeConditionType) (status corev1.Cond
 
 // deadline returns the last moment at which a silent node counts as alive.
 func (m *model) deadline(name string, n *modelNode) time.Time {
-	at := m.heard[name]
+	at := m.lastSeen[name]
 	if at.Before(m.forgiven) {
 		at = m.forgiven
 	}
 	spec := m.sites[modelZone(n.node)].spec
-	if _, reported := m.heard[name]; !reported {
+	if _, reported := m.lastSeen[name]; !reported {
 		if n.created.After(at) {
 			at = n.created
 		}
@@ -208,7 +208,7 @@ func (m *model) grace(n *modelNode) time.Duration {
 	return theGrace
 }
 
-// node updates a node, and returns it if it was tainted just now.
+// node updates a node, and returns it if this commit has tainted it.
 func (m *model) node(name string, o *corev1.Node, now time.Time) (given *modelNode) {
 	n := m.nodes[name]
 	if o == nil {
@@ -216,7 +216,7 @@ func (m *model) node(name string, o *corev1.Node, now time.Time) (given *modelNo
 			m.leftBehind(name, now)
 		}
 		delete(m.nodes, name)
-		delete(m.heard, name)
+		delete(m.lastSeen, name)
 		delete(m.ready, name)
 		delete(m.tainted, name)
 		m.absent[name] = now
@@ -235,10 +235,10 @@ func (m *model) node(name string, o *corev1.Node, now time.Time) (given *modelNo
 		switch {
 		case is == corev1.ConditionUnknown:
 			if d := m.deadline(name, n); !now.After(d) {
-				m.fail(now, "%s is Unknown early: its deadline is %s", name, d.Format("15:04:05.000"))
+				m.fail(now, "%s is Unknown before its deadline %s", name, d.Format("15:04:05.000"))
 			}
 		case was != "" && (m.ready[name].status != is || !m.ready[name].at.Equal(now)):
-			m.fail(now, "%s is Ready=%s after %s, but its device has not reported that now", name, is, was)
+			m.fail(now, "%s changes to Ready=%s from %s without a report of its device", name, is, was)
 		}
 	}
 	switch {
@@ -278,11 +278,12 @@ func (m *model) node(name string, o *corev1.Node, now time.Time) (given *modelNo
 	return given
 }
 
-// count counts a site's nodes, without excluded ones and those that have never reported.
+// count counts the ready and not ready nodes of a site. Excluded nodes and nodes that have never
+// reported do not count.
 func (m *model) count(site string) (ready, not int) {
 	for name, n := range m.nodes {
 		_, out := n.node.Labels["node.kubernetes.io/exclude-disruption"]
-		if _, reported := m.heard[name]; !reported || out || modelZone(n.node) != site {
+		if _, reported := m.lastSeen[name]; !reported || out || modelZone(n.node) != site {
 			continue
 		}
 		if n.ready == corev1.ConditionTrue {
@@ -366,22 +367,23 @@ func (s *modelSite) change(rate float64, now time.Time) {
 	}
 }
 
-// gave checks each node that was tainted just now: it is not ready, its site may evict, and the
-// minimum delay has passed. No node of the site that waits for its taint failed earlier.
-func (m *model) gave(given []*modelNode, now time.Time) {
+// checkTainted checks each node that this commit has tainted: the node is not ready, its site may
+// evict, and the minimum delay has passed. No other node of the site failed earlier and still waits
+// for its taint.
+func (m *model) checkTainted(given []*modelNode, now time.Time) {
 	for _, n := range given {
 		name := n.node.Name
 		s := m.sites[modelZone(n.node)]
 		switch {
 		case n.ready != corev1.ConditionFalse && n.ready != corev1.ConditionUnknown:
-			m.fail(now, "%s is tainted, and it is Ready=%s", name, n.ready)
+			m.fail(now, "%s is tainted although it is Ready=%s", name, n.ready)
 		case s.rate == 0:
 			ready, not := m.count(modelZone(n.node))
-			m.fail(now, "%s is tainted, and its site must not evict (%d ready, %d not, master %v)", name, ready, not, m.master)
+			m.fail(now, "%s is tainted although its site must not evict (%d ready, %d not, full disruption %v)", name, ready, not, m.master)
 		case now.Sub(n.left) < judgedFrom:
 			m.fail(now, "%s is tainted %s after it failed, want at least %s", name, now.Sub(n.left), judgedFrom)
 		case s.tokens < 1-1e-4:
-			m.fail(now, "%s is tainted too soon: %.3f of a token at %g a second", name, s.tokens, s.rate)
+			m.fail(now, "%s is tainted with %.3f of a token at %g tokens a second, want 1 token", name, s.tokens, s.rate)
 		}
 		s.tokens--
 		for _, other := range m.nodes {
@@ -401,23 +403,23 @@ func before(a, b *modelNode) bool {
 	return x.Before(y) || x.Equal(y) && a.node.Name < b.node.Name
 }
 
-// look checks all rules. If later is set, nothing was written just now, so every due action must be
+// look checks all rules. If idle is set, this moment had no commit, so every due action must be
 // done.
-func (m *model) look(now time.Time, later bool) {
+func (m *model) look(now time.Time, idle bool) {
 	for name, n := range m.nodes {
 		if d := m.deadline(name, n).Add(theLater); now.After(d) && n.ready != corev1.ConditionUnknown {
-			m.fail(now, "%s is Ready=%s late: its deadline is %s", name, n.ready, d.Format("15:04:05.000"))
+			m.fail(now, "%s is still Ready=%s after its deadline %s", name, n.ready, d.Format("15:04:05.000"))
 		}
 		m.taints(name, n, now)
 		if m.master && n.key != "" {
 			m.fail(now, "%s keeps %s while no site has a ready node", name, n.key)
 		}
 	}
-	if later {
+	if idle {
 		m.settle(now)
 		m.overdue(now)
 	}
-	m.lookAtPods(now, later)
+	m.lookAtPods(now, idle)
 }
 
 // taints checks the taints of a node against its conditions and users' taints.
@@ -438,7 +440,7 @@ func (m *model) taints(name string, n *modelNode, now time.Time) {
 	}
 	for t, must := range want {
 		if must != have[t] {
-			m.fail(now, "%s is Ready=%s: taint %s is %v, must be %v", name, n.ready, t, have[t], must)
+			m.fail(now, "%s is Ready=%s: it has taint %s: %v, want %v", name, n.ready, t, have[t], must)
 		}
 		delete(have, t)
 	}
@@ -460,7 +462,7 @@ func (m *model) overdue(now time.Time) {
 		due := head != nil && s.rate > 0 && s.tokens >= 1
 		if due {
 			from := head.left
-			if again := m.started.Add(m.grace(head)); again.After(from) { // a starting hub waits first
+			if again := m.started.Add(m.grace(head)); again.After(from) { // a started hub waits for a grace period
 				from = again
 			}
 			due = now.After(from.Add(judgedBy))
@@ -471,7 +473,7 @@ func (m *model) overdue(now time.Time) {
 		case s.eligible.IsZero():
 			s.eligible = now
 		case now.Sub(s.eligible) > 2*time.Second:
-			m.fail(now, "%s should have been tainted %s ago: its site has a rate of %g a second", head.node.Name, now.Sub(s.eligible), s.rate)
+			m.fail(now, "%s should have been tainted %s ago: its site may taint %g nodes a second", head.node.Name, now.Sub(s.eligible), s.rate)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A modelWorld is a hub's loop with all its deciders, a store in memory, and obedient devices; the
-// model watches.
+// A modelWorld is a hub's loop with all its deciders, a store in memory, and simulated devices. The
+// model checks every commit.
 type modelWorld struct {
 	t      *testing.T
 	seed   uint64
@@ -47,20 +47,20 @@ type robot struct {
 	name, site string
 	boot       string
 	boots      int
-	seq, says  uint64 // leases; statuses and lists of pods
+	seq, says  uint64 // numbers of leases, and of statuses and lists of pods
 	listed     uint64
 	joined     bool
-	cut        bool // its own link
+	cut        bool // its own connection is cut
 	ready      corev1.ConditionStatus
-	reached    bool // in the last moment
+	reached    bool // the hub was reachable a second ago
 	next       time.Time
 	stored     int64
 	has        map[types.UID]*robotPod
 	dirty      bool
 
-	inbox []wire.Desired // under the world's lock, like all below
+	inbox []wire.Desired // guarded by modelWorld.mu, like all fields below
 	asked bool
-	anew  bool // under a new boot
+	anew  bool // the device needs a new boot id
 }
 
 type robotPod struct {
@@ -84,7 +84,7 @@ func newModelWorld(t *testing.T, seed uint64) *modelWorld {
 	return w
 }
 
-// Commit implements control.Store. The world stands still meanwhile.
+// Commit implements control.Store. The world waits for it.
 func (w *modelWorld) Commit(_ context.Context, rows []control.Row, rev uint64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,7 +179,7 @@ func (w *modelWorld) say(format string, args ...any) {
 	w.did = append(w.did, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// story returns the last events; with -model.seed also the hub's log.
+// story returns the last events, with -model.seed also the hub's log.
 func (w *modelWorld) story() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -193,7 +193,7 @@ func (w *modelWorld) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// wait advances the time: once a second everything due is done, and the model checks.
+// wait advances the time. Once a second the devices act and the model checks.
 func (w *modelWorld) wait(d time.Duration) {
 	for end := time.Now().Add(d); ; {
 		rest := time.Until(end)
@@ -216,7 +216,7 @@ func (w *modelWorld) wait(d time.Duration) {
 	}
 }
 
-// robot runs what is due on a device.
+// robot runs the due actions of a device.
 func (w *modelWorld) robot(r *robot) {
 	now := time.Now()
 	reach := w.loop != nil && r.joined && !r.cut && !w.dark[r.site]
@@ -226,7 +226,7 @@ func (w *modelWorld) robot(r *robot) {
 	if !reach {
 		r.inbox, asked, anew = nil, false, false
 	}
-	if len(r.inbox) > 0 && w.rand.IntN(3) > 0 { // one after the other, and not always at once
+	if len(r.inbox) > 0 && w.rand.IntN(3) > 0 { // one desired state after the other, some of them late
 		d := r.inbox[0]
 		r.inbox = r.inbox[1:]
 		for _, uid := range r.obey(d, now, w.rand) {
@@ -273,7 +273,7 @@ func (w *modelWorld) heardOf(r *robot) bool {
 func (w *modelWorld) lease(r *robot, now time.Time) {
 	if w.heardOf(r) {
 		w.mu.Lock()
-		w.model.heard[r.name] = now
+		w.model.lastSeen[r.name] = now
 		w.mu.Unlock()
 	}
 	w.loop.Lease(node.Caller{Node: r.name}, wire.Lease{Boot: r.boot, Seq: r.seq, Status: r.says, Pods: r.listed, Desired: r.stored})
@@ -284,7 +284,7 @@ func (w *modelWorld) report(r *robot) {
 	r.says++
 	w.mu.Lock()
 	now := time.Now()
-	w.model.heard[r.name], w.model.ready[r.name] = now, said{r.ready, now}
+	w.model.lastSeen[r.name], w.model.ready[r.name] = now, readyReport{r.ready, now}
 	w.mu.Unlock()
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("2Gi"), corev1.ResourcePods: resource.MustParse("20")}
 	st := wire.Status{Boot: r.boot, Seq: r.says, MachineID: fmt.Sprintf("%016x", len(r.name)+int(r.name[len(r.name)-1])<<8), Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: r.site}},
@@ -308,7 +308,7 @@ func (w *modelWorld) list(r *robot) {
 	}
 }
 
-// obey takes over a desired state: it starts new pods, and stops deleted ones after a while.
+// obey applies a desired state: it starts new pods, and stops deleted pods after a while.
 func (r *robot) obey(d wire.Desired, now time.Time, rand *rand.Rand) (starts []types.UID) {
 	if d.Generation <= r.stored {
 		return nil
@@ -330,7 +330,7 @@ func (r *robot) obey(d wire.Desired, now time.Time, rand *rand.Rand) (starts []t
 	return starts
 }
 
-// reboot restarts the agent of a device, which keeps its desired state.
+// reboot restarts the agent of a device; the desired state survives.
 func (r *robot) reboot() {
 	r.boots++
 	r.boot = fmt.Sprintf("%s-%d", r.name, r.boots)

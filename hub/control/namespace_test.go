@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A workload that cannot create pods is no problem once its namespace is deleted, however long that
-// waits for a device.
+// No incident says that a workload in a deleted namespace cannot create pods, however long the
+// deletion waits for a device.
 func TestADeletedNamespaceHasNoMissingPods(t *testing.T) {
 	g := newStage(t, deciders()...)
 	g.do("node", []string{"pi-1", "site=oslo"})

@@ -11,24 +11,23 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A podlessStore store refuses Pods while it is narrow.
-type podlessStore struct{ is atomic.Bool }
+// A podlessStore refuses Pods while refuses is set.
+type podlessStore struct{ refuses atomic.Bool }
 
 func (n *podlessStore) Commit(_ context.Context, rows []Row, _ uint64) error {
 	for _, r := range rows {
-		if n.is.Load() && r.Key.Kind == state.Pods {
+		if n.refuses.Load() && r.Key.Kind == state.Pods {
 			return fmt.Errorf("write a pod: %w", ErrFull)
 		}
 	}
 	return nil
 }
 
-// TestSubjectsOfNewsCommittedAloneAreNotLost: if only the news could be committed, a deadline that ran when a
-// node was deleted stays.
+// If only the news could be committed, the running deadline of a deleted node stays.
 func TestSubjectsOfNewsCommittedAloneAreNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &podlessStore{}
-		store.is.Store(true)
+		store.refuses.Store(true)
 		l := withAKiosk(time.Now(), store)
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
@@ -40,7 +39,7 @@ func TestSubjectsOfNewsCommittedAloneAreNotLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		store.is.Store(false)
+		store.refuses.Store(false)
 		time.Sleep(5 * time.Minute)
 		if l.Snapshot().Pod("default", "kiosk").DeletionTimestamp == nil {
 			t.Error("the deadline of the deleted node is lost")

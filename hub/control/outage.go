@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A storeOutage is a time in which the store accepts nothing. The loop tries once a second and logs
-// once a minute; news waits for the next try.
+// A storeOutage is a time in which the store accepts no commit. The loop tries once a second and
+// logs once a minute; news waits for the next try.
 type storeOutage struct {
 	since      time.Time // zero: the store works
 	until      time.Time // no try before this moment
@@ -24,13 +24,13 @@ const (
 	retry = time.Second
 	// logInterval is the time between two log lines of one outage.
 	logInterval = time.Minute
-	// maxUnseenNews is how many changes of news are kept for the deciders. They decide everything
-	// then, and these changes only show the state before.
+	// maxUnseenNews is how many changes of news are stored for the deciders. Beyond it the deciders
+	// are asked about everything; the changes only add the previous versions.
 	maxUnseenNews = 10_000
 )
 
-// noteResult counts a pass and logs what an operator must know. A pass without a commit says nothing
-// about the store.
+// noteResult counts a pass and logs the begin and end of an outage. A pass without a commit does
+// not show whether the store works.
 func (l *Loop) noteResult(err error, now time.Time) {
 	h := &l.outage
 	switch {
@@ -54,8 +54,8 @@ func (l *Loop) noteResult(err error, now time.Time) {
 }
 
 // commitNewsOnly commits news without the deciders' plans, after a commit of both has failed: a
-// plan that finds no space must not prevent a user from deleting things. If that fails too, it
-// commits only the news that adds nothing.
+// plan without space must not prevent users from deleting objects. If this commit fails too, it
+// commits only the news without additions.
 func (l *Loop) commitNewsOnly(ctx context.Context, s state.Snapshot, jobs []*job, now time.Time, cause error) {
 	jobs = slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool { return j.err != nil })
 	if err := l.commitNews(ctx, s, jobs, now); err == nil {
@@ -89,7 +89,7 @@ func (l *Loop) commitNews(ctx context.Context, s state.Snapshot, jobs []*job, no
 	if err != nil {
 		return err
 	}
-	l.unseen = append(l.unseen, log...) // deciders see it in the first pass that can be stored
+	l.unseen = append(l.unseen, log...) // deciders see the news in the next pass that commits
 	l.unseen = slices.Clone(l.unseen[max(0, len(l.unseen)-maxUnseenNews):])
 	measureDisk(log, jobs, sizes)
 	l.carryOut(s, log, now)
@@ -97,14 +97,14 @@ func (l *Loop) commitNews(ctx context.Context, s state.Snapshot, jobs []*job, no
 }
 
 // needsSpace tells whether a change adds an object. Events and incidents do not count, because the
-// store drops them on a full disk.
+// store drops them when the disk is full.
 func needsSpace(a state.Applied) bool {
 	row := a.Key.Kind.Row()
 	return a.Old == nil && a.New != nil && (row == nil || !row.Expendable)
 }
 
-// A storeSpace is the loop's knowledge of whether the store accepts new objects. While it does not,
-// passes leave additions out, and one pass in a while tries them.
+// A storeSpace tells whether the store accepts new objects. While it does not, passes leave
+// additions out, and a pass tries them from time to time.
 type storeSpace struct {
 	full       bool
 	err        error         // the last refusal
@@ -118,7 +118,7 @@ const minSpaceWait, maxSpaceWait = time.Second, 10 * time.Second
 // skipsAdditions tells whether a pass leaves additions out.
 func (r *storeSpace) skipsAdditions(now time.Time) bool { return r.full && now.Before(r.next) }
 
-// out tells whether a full disk is the cause. Otherwise it can be one object, such as a row that is
+// out tells whether a full disk is the cause. Another cause is one object, such as a row that is
 // too large.
 func (r *storeSpace) out() bool { return r.full && errors.Is(r.err, ErrFull) }
 
@@ -128,12 +128,12 @@ func (r *storeSpace) failed(err error, now time.Time) {
 	r.next = now.Add(r.wait)
 }
 
-// noteNoSpace stores how the pass without additions went. The store itself logs a full disk.
+// noteNoSpace notes the result of a pass without additions. The store itself logs a full disk.
 func (l *Loop) noteNoSpace(err error, now time.Time) {
 	r := &l.space
 	switch {
 	case r.out():
-	case err != nil: // additions are not the cause
+	case err != nil: // the commit failed without additions too
 		l.space = storeSpace{}
 	case r.lastLogged.IsZero() || now.Sub(r.lastLogged) >= logInterval:
 		l.Log.Error("new objects cannot be stored and are tried again; changes and deletions go on", "err", r.err, "every",
@@ -147,7 +147,7 @@ type SpaceProber interface {
 	Room(ctx context.Context) bool
 }
 
-// hasSpace tells whether the store accepts new objects again. A successful pass does not prove it,
+// hasSpace tells whether the store accepts new objects again. A successful pass does not show that,
 // because it may have added nothing.
 func (l *Loop) hasSpace(ctx context.Context) bool {
 	r, ok := l.Store.(SpaceProber)

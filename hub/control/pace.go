@@ -16,11 +16,11 @@ import (
 
 type senderKey struct{}
 
-// A sender is the source of news; node is set if it is a device.
+// A sender is the source of news. node is set if the source is a device.
 type sender struct{ name, node string }
 
-// From names the sender of the news that is passed on with the context, such as "user kari". Slow
-// passes are attributed to it.
+// From names the sender of the news that is passed with the context, such as "user kari". The log
+// names it if the news makes a pass slow.
 func From(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, senderKey{}, sender{name: name})
 }
@@ -37,19 +37,19 @@ func senderOf(ctx context.Context) sender {
 
 const (
 	slowPass     = time.Second      // a longer pass is logged
-	longestPause = 10 * time.Second // before the next news of its sender; leases are not news
-	maxSenders   = 256              // that are counted separately
+	longestPause = 10 * time.Second // longest wait before the next news of a sender; leases are not news
+	maxSenders   = 256              // senders that are counted separately
 	hubSender    = "hub"            // the name of the loop itself
 )
 
-// A pace delays senders whose news took long, so that others get their turn.
+// A pace delays senders whose news took long, so that news of other senders is evaluated between.
 type pace struct {
 	mu    sync.Mutex
 	until map[string]time.Time
 	slow  map[string]uint64
 }
 
-// wait returns when the sender's news may enter the loop.
+// wait returns when news of the sender may enter the loop.
 func (p *pace) wait(ctx context.Context, sender string) error {
 	if sender == "" {
 		return nil
@@ -75,7 +75,7 @@ func (p *pace) wait(ctx context.Context, sender string) error {
 	return nil
 }
 
-// note counts a slow pass of a sender, and returns how long the sender has to wait.
+// note counts a slow pass of a sender, and returns how long the sender must wait.
 func (p *pace) note(sender string, took time.Duration) (pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,15 +96,15 @@ func (p *pace) note(sender string, took time.Duration) (pause time.Duration) {
 	return pause
 }
 
-// SlowPasses counts the passes over a second by the sender that caused most of the time; "hub" if
-// there is none.
+// SlowPasses counts the passes over a second by the sender that caused most of the time. Passes
+// without such a sender are counted for "hub".
 func (l *Loop) SlowPasses() map[string]uint64 {
 	l.pace.mu.Lock()
 	defer l.pace.mu.Unlock()
 	return maps.Clone(l.pace.slow)
 }
 
-// commitResult is what a pass stored: the time that took, and the size of each object.
+// commitResult has the duration of a commit and the size of each object.
 type commitResult struct {
 	took  time.Duration
 	sizes map[state.Key]int
@@ -114,8 +114,8 @@ type commitResult struct {
 // fault.
 const minDiskRate = 1 << 20
 
-// checkDuration checks how long a pass took. A sender that caused most of it is named and delayed; for many
-// requests at once, or a slow disk, there is no such sender.
+// checkDuration checks how long a pass took. It delays a sender that caused most of that time. Many
+// requests at once or a slow disk delay no sender.
 func (l *Loop) checkDuration(took time.Duration, w commitResult, jobs []*job) {
 	if took <= slowPass {
 		return

@@ -13,10 +13,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// heavy is the namespace whose objects take long.
+// heavy is the namespace of objects that take long to store or decide.
 const heavy = "heavy"
 
-// A slowDisk takes this long for heavy objects.
+// A slowDisk takes its duration to store each heavy object.
 type slowDisk time.Duration
 
 func (d slowDisk) Commit(_ context.Context, rows []Row, _ uint64) error {
@@ -28,7 +28,7 @@ func (d slowDisk) Commit(_ context.Context, rows []Row, _ uint64) error {
 	return nil
 }
 
-// A slowDecider decides nothing, and takes this long for heavy objects.
+// A slowDecider decides nothing, and takes its duration for each heavy object.
 type slowDecider time.Duration
 
 func (slowDecider) Touches(c state.Applied) []state.Subject {
@@ -43,7 +43,8 @@ func (d slowDecider) Decide(_ state.Snapshot, subjects []state.Subject, _ time.T
 	return state.Plan{}
 }
 
-// Senders wait for what their news costs, but not for rules, many requests at once or a slow disk.
+// A sender waits for the time that its own news took, but not for slow rules, many requests at once
+// or a slow disk.
 func TestTheSenderOfSlowNewsWaits(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
@@ -57,7 +58,7 @@ func TestTheSenderOfSlowNewsWaits(t *testing.T) {
 		{name: "rules that take long", thinks: 2 * time.Second, blames: "hub", says: "a pass of the control loop took 2s: there was much to decide at once"},
 		{name: "a slow disk", writes: 2 * time.Second, blames: "hub", says: "most of it to store 1 objects; check the disk"},
 		{name: "much to write", writes: 2 * time.Second, bytes: 5 << 20, blames: "user kari", says: "news of user kari"},
-		{name: "less to write than a healthy disk writes", writes: 20 * time.Second, bytes: 5 << 20, blames: "hub", says: "check the disk"},
+		{name: "less to write than a healthy disk writes in that time", writes: 20 * time.Second, bytes: 5 << 20, blames: "hub", says: "check the disk"},
 		{name: "a pass that is not slow", hears: 300 * time.Millisecond, thinks: 300 * time.Millisecond, writes: 300 * time.Millisecond, bytes: 5 << 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -83,18 +84,18 @@ func TestTheSenderOfSlowNewsWaits(t *testing.T) {
 				began := time.Now()
 				do(0)
 				if waited := time.Since(began); (waited > 0) != (c.blames == "user kari") {
-					t.Errorf("the next news waits for %s", waited)
+					t.Errorf("the next news of the sender waits for %s, not as expected", waited)
 				}
 				slow := l.SlowPasses()
 				if c.blames == "" && len(slow) > 0 || c.blames != "" && (len(slow) != 1 || slow[c.blames] != 1) {
 					t.Errorf("counted %v", slow)
 				}
-				said := ""
+				messages := ""
 				for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
-					said += e.Message
+					messages += e.Message
 				}
-				if !strings.Contains(said, c.says) || c.says == "" && said != "" {
-					t.Errorf("told %q", said)
+				if !strings.Contains(messages, c.says) || c.says == "" && messages != "" {
+					t.Errorf("told %q", messages)
 				}
 				stop()
 				<-over

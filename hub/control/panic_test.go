@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A panickingDecider panics while a pod with a name exists.
+// A panickingDecider panics while a pod with a certain name exists.
 type panickingDecider struct {
 	concerned
 	name string
@@ -31,14 +31,14 @@ func TestADeciderThatPanicsIsAskedAgainLater(t *testing.T) {
 	settler := control.NewSettler(nil, panickingDecider{name: "bad"}, endlessBinder{asks: &asks}, h)
 	s, log := state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "bad"}}, "")})
 	s, _, settled := settler.Settle(s, log, now)
-	if settled || !h.heard["bad on "] {
-		t.Errorf("settled %v, heard %v", settled, h.heard)
+	if settled || !h.seen["bad on "] {
+		t.Errorf("settled %v, deciders that saw it: %v", settled, h.seen)
 	}
 	if at := settler.Wake(); !at.Equal(now.Add(time.Second)) {
-		t.Errorf("it wakes at %s, want a second later", at)
+		t.Errorf("the settler wakes at %s, want a second later", at)
 	}
 	s, log = state.Apply(s, []state.Change{state.Remove(s.Pod("default", "bad"), "")})
 	if _, _, settled = settler.Settle(s, log, now.Add(time.Second)); !settled {
-		t.Error("it does not recover")
+		t.Error("the settler does not recover")
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// pass evaluates news, settles, commits and shows, all at one moment. What cannot be committed has
-// not happened.
+// pass evaluates news, settles, commits and shows, all at one moment. If the commit fails, the
+// fleet stays as it was.
 func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	l.passes.Add(1)
 	stallEnd := l.stalled()
@@ -37,7 +37,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	at := time.Now()
 	sizes, err := l.remember(ctx, log, s.Revision)
 	if err != nil && !errors.Is(err, ErrUnavailable) && !noAdditions {
-		// Changes and deletions go on: the same pass without additions.
+		// Run the pass again without additions, because changes and deletions need no space.
 		l.space.failed(err, now)
 		l.settler.AskAll()
 		noAdditions = true
@@ -48,7 +48,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	} else if err == nil && l.space.full && !noAdditions {
 		if l.hasSpace(ctx) {
 			l.space = storeSpace{}
-			l.settler.AskAll() // the incident of the full disk ends
+			l.settler.AskAll() // so that the incident of the full disk ends
 			s = s.WithDiskSpace(true)
 		} else {
 			l.space.failed(l.space.err, now)
@@ -59,7 +59,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		l.settler.AskAll()
 		l.commitNewsOnly(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))
 	} else {
-		l.unseen = recorded // limits on events are checked in the next pass
+		l.unseen = recorded // the next pass limits the number of events
 		measureDisk(log, jobs, sizes)
 		l.carryOut(s, log, now)
 	}
@@ -73,8 +73,8 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	return err
 }
 
-// settle evaluates news and settles: everything that a pass decides. With noAdditions, plans that add an
-// object are left out, and on a full disk so is news.
+// settle evaluates news and settles. With noAdditions, plans and news that add an object are left
+// out.
 func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 	noAdditions bool) (next state.Snapshot, log, recorded []state.Applied) {
 	s, log = l.evaluateAll(s, jobs, now, noAdditions && l.space.out())
@@ -83,7 +83,7 @@ func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 			switch a.Key.Kind {
 			case state.Nodes, state.Records: // a record's lease interval moves the deadline
 				yield(a.Key.Name)
-			case state.Sites: // another grace period moves the deadlines of its nodes
+			case state.Sites: // a changed grace period moves the deadlines of the site's nodes
 				for n := range s.NodesIn(a.Key.Name) {
 					yield(n.Name)
 				}
@@ -103,8 +103,8 @@ func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 	return s, append(log, recorded...), recorded
 }
 
-// carryOut shows, publishes and logs what was committed. Logging comes last, because thousands of
-// lines take a while.
+// carryOut shows, publishes and logs the committed changes. Logging comes last, because thousands
+// of lines take a while.
 func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
 	l.current.Store(&s)
 	if l.Devices != nil {
@@ -116,8 +116,8 @@ func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
 	}
 }
 
-// evaluateAll evaluates all news with its consequences: the deletion of a Node ends its device's
-// enrolment. With noAdditions, news that adds an object is refused.
+// evaluateAll evaluates all news with its consequences, for example the end of an enrolment after
+// the deletion of a Node. With noAdditions, news that adds an object is refused.
 func (l *Loop) evaluateAll(s state.Snapshot, jobs []*job, now time.Time,
 	noAdditions bool) (next state.Snapshot, log []state.Applied) {
 	for _, j := range jobs {
@@ -139,7 +139,7 @@ func (l *Loop) evaluateAll(s state.Snapshot, jobs []*job, now time.Time,
 	return s, log
 }
 
-// measureDisk sets the stored size of every change, also of those in the jobs.
+// measureDisk sets the stored size of every change, in log and in the jobs.
 func measureDisk(log []state.Applied, jobs []*job, sizes map[state.Key]int) {
 	measure(log, sizes)
 	for _, j := range jobs {
@@ -147,8 +147,8 @@ func measureDisk(log []state.Applied, jobs []*job, sizes map[state.Key]int) {
 	}
 }
 
-// reportUnsettled reports that the deciders do not settle, which is a bug in one of them: in the
-// log, in the metrics, and as an event about the last changed object.
+// reportUnsettled reports that the deciders do not settle, which is a bug in one of them. The
+// report is in the log, in the metrics, and in an event about the last changed object.
 func (l *Loop) reportUnsettled(s state.Snapshot, made []state.Applied,
 	now time.Time) (state.Snapshot, []state.Applied) {
 	l.unsettled.Add(1)
@@ -168,14 +168,14 @@ func (l *Loop) reportUnsettled(s state.Snapshot, made []state.Applied,
 	return state.Apply(s, []state.Change{state.Put(NewEvent(s, About(about), text, now), "")})
 }
 
-// evaluate returns the changes of news. A panic in it must not end the hub.
+// evaluate returns the changes of news. It turns a panic into an error, so that the hub goes on.
 func (l *Loop) evaluate(news News, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 	defer panics.CatchThen("news", func(failed error) { changes, err = nil, failed })
 	return news(s, now)
 }
 
-// refreshSeen updates when the nodes were last seen which are decided now: those whose deadlines
-// are due, or all.
+// refreshSeen updates the last heartbeats of the nodes that this pass decides about: those with a
+// due deadline, or all.
 func (l *Loop) refreshSeen(s state.Snapshot, now time.Time) state.Snapshot {
 	if l.settler.AsksAll(now) {
 		return l.withSeen(s, func(yield func(string) bool) {
@@ -214,7 +214,8 @@ func measure(log []state.Applied, sizes map[state.Key]int) {
 	}
 }
 
-// remember commits the newest version of every changed object, and returns their sizes.
+// remember commits the newest version of every changed object, and returns the sizes of the
+// objects.
 func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (sizes map[state.Key]int, err error) {
 	if len(log) == 0 {
 		return nil, nil
@@ -241,7 +242,7 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 	if err := encode(rows); err != nil {
 		return nil, err
 	}
-	sizes = newest // its elements are not used again
+	sizes = newest // the sizes are not needed again
 	for _, r := range rows {
 		sizes[r.Key] = len(r.Object)
 	}
@@ -254,8 +255,8 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 	return sizes, nil
 }
 
-// encode encodes the rows, in parallel if there are many: when half a fleet falls silent, this is a
-// good part of the time before the commit.
+// encode encodes the rows, in parallel if there are many. When half a fleet falls silent, encoding
+// is a large part of the pass before the commit.
 func encode(rows []Row) error {
 	parts := slices.Collect(slices.Chunk(rows, shardSize))
 	failed := make([]error, len(parts))

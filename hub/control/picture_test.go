@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// pictured are the stories of the manual's pictures.
+// pictured has the story of each picture in the manual.
 var pictured = map[string]string{
 	"silent-node": "node oslo-1..2 site=oslo\ndeployment kiosk replicas=2\nwait 2s\nsilence oslo-1\nwait 6m\nreturn oslo-1\nwait 1m",
 	"cut-site":    "node oslo-1..3 site=oslo\nnode bergen-1 site=bergen\ndeployment kiosk replicas=4\nwait 2s\nsilence oslo-1..3\nwait 6m8s\nreturn oslo-1..3\nwait 1m",
@@ -22,7 +22,7 @@ var pictured = map[string]string{
 	"all-dark":    "node oslo-1..2 site=oslo\nnode bergen-1..2 site=bergen\ndeployment kiosk replicas=4\nwait 2s\nsilence oslo-1..2\nwait 42s\nsilence bergen-1..2\nwait 5m30s\nreturn oslo-1..2 bergen-1..2\nwait 1m",
 }
 
-// drawn is the overview picture of the glossary, which shows no story.
+// drawn is the overview picture of the glossary, which is drawn by hand.
 const drawn = "whole"
 
 // TestThePicturesOfTheManual plays the stories, draws the hub's decisions and compares the result
@@ -53,14 +53,14 @@ func TestThePicturesOfTheManual(t *testing.T) {
 	}
 }
 
-// A strip is the states of something in order.
+// A strip has the states of a node or pod in order.
 type strip struct {
 	name  string
 	kinds []string
 	since []time.Duration
 }
 
-// is adds the next state; "": it no longer exists.
+// is adds the next state; "": the object no longer exists.
 func (s *strip) is(kind string, now time.Duration) {
 	if n := len(s.kinds); n > 0 && s.kinds[n-1] == kind || n == 0 && kind == "" {
 		return
@@ -68,7 +68,7 @@ func (s *strip) is(kind string, now time.Duration) {
 	s.kinds, s.since = append(s.kinds, kind), append(s.since, now)
 }
 
-// A picture is a story's nodes with the pods on each.
+// A picture has the nodes of a story and the pods on each node.
 type picture struct {
 	nodes []*strip
 	pods  map[string][]*strip // by node
@@ -136,12 +136,13 @@ func (p *picture) see(s state.Snapshot, silent map[string]bool, now time.Duratio
 
 // Sizes in the picture's units.
 const (
-	left, width = 90, 640 // x of the start of the time axis, and its width
+	left, width = 90, 640 // start and width of the time axis
 	barHeight   = 18
 	podHeight   = 7
 )
 
-// looks maps states to classes of the style sheet, with a colour for viewers without it.
+// looks maps each state to a class of the style sheet, and to a colour for viewers without the
+// style sheet.
 var looks = map[string][2]string{
 	"ready": {"ok-back", "#e2f3e8"}, "silent": {"idle", "#e9edf1"}, "Unknown": {"warn-back", "#fbf0d5"}, "NoExecute": {"bad-back", "#fbe6e4"},
 	"runs": {"ok", "#14713d"}, "Terminating": {"bad", "#b3261e"},
@@ -170,7 +171,7 @@ func (p *picture) svg() string {
 		for _, pod := range p.pods[n.name] {
 			p.each(pod, func(kind string, from, to time.Duration) {
 				h := float64(podHeight)
-				if kind == "Terminating" { // also marked by its shape
+				if kind == "Terminating" { // this state is also marked by its shape
 					h = 2
 				}
 				rect(kind, from, to, y+(podHeight-h)/2, h, fmt.Sprintf("%s %s from %s to %s", pod.name, kind, clock(from), clock(to)))
@@ -197,7 +198,7 @@ func (p *picture) svg() string {
 		words("soft", "start", at+30, y, l.text)
 		at += 50 + 7*float64(len(l.text))
 	}
-	var grid strings.Builder // below the rest
+	var grid strings.Builder // the grid is drawn below the strips
 	for d := time.Duration(0); d <= p.end; d += time.Minute {
 		fmt.Fprintf(&grid, `<path class="line" stroke="#dde2e8" d="M%.1f 0V%.1f"/>`+"\n", x(d), below)
 		words("soft", "middle", x(d), below+14, clock(d))

@@ -21,8 +21,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzRich does random things of users, devices and other programs, with every kind of workload.
-// Its only check is the stage's: incremental decisions equal a full one.
+// FuzzRich plays random actions of users, devices and other programs, with every kind of workload.
+// Its only check is the stage's: incremental decisions equal a decision about everything.
 func FuzzRich(f *testing.F) {
 	if nodetest.Raced {
 		f.Skip("a stage is one goroutine: make test plays this without the race detector")
@@ -30,9 +30,9 @@ func FuzzRich(f *testing.F) {
 	for seed := range int64(20) {
 		f.Add(seed)
 	}
-	f.Add(int64(143)) // a Deployment is deleted after its pod
-	f.Add(int64(134)) // a namespace without creatable pods is deleted
-	f.Add(int64(956)) // a finalizer keeps a ReplicaSet without its Deployment
+	f.Add(int64(143)) // seed 143: a Deployment is deleted after its pod
+	f.Add(int64(134)) // seed 134: a namespace is deleted whose pods cannot be created
+	f.Add(int64(956)) // seed 956: a finalizer keeps a ReplicaSet whose Deployment is deleted
 	f.Fuzz(rich)
 }
 
@@ -295,8 +295,8 @@ func rich(t *testing.T, seed int64) {
 		case 30:
 			drop(random([]state.Kind{state.Deployments, state.StatefulSets, state.DaemonSets, state.Jobs, state.ReplicaSets}[r.Intn(5)]))
 		case 31:
-			// With space for all: refused pods are retried after a while, and all at once when
-			// everything is asked about.
+			// The quota has space for all pods. Otherwise an incremental decision would retry a
+			// refused pod later than a decision about everything.
 			q := &corev1.ResourceQuota{ObjectMeta: meta("q"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse(fmt.Sprint(900 + r.Intn(12))), "persistentvolumeclaims": resource.MustParse(fmt.Sprint(900 + r.Intn(5)))}}}
 			if r.Intn(2) == 0 {
 				upsert(q)
@@ -334,7 +334,7 @@ func rich(t *testing.T, seed int64) {
 				say("delete namespace")
 				g.put(gone)
 			}
-		case 37: // somebody adds or removes a finalizer
+		case 37: // another program adds or removes a finalizer
 			kind := []state.Kind{state.Deployments, state.StatefulSets, state.DaemonSets, state.Jobs, state.ReplicaSets, state.Claims, state.Pods}[r.Intn(7)]
 			if o := random(kind); o != nil {
 				o = o.DeepCopyObject().(state.Object)

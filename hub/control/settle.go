@@ -1,10 +1,10 @@
 // Package control runs the deciders and carries out their plans.
 //
 // Its loop is the only writer of the fleet. A pass evaluates news (devices' reports and users'
-// edits), asks every decider until none wants a change, commits the plan in one transaction, and
-// shows the new snapshot to readers and devices. The package contains no rule and no protocol: the
-// deciders have the rules, and package node has the protocol. A lease renewal does not pass through
-// the loop.
+// edits), asks every decider until no decider wants a change, commits the plan in one transaction,
+// and shows the new snapshot to readers and devices. The package contains no rule and no protocol:
+// the deciders have the rules, and package node has the protocol. A lease renewal does not pass
+// through the loop.
 package control
 
 import (
@@ -23,21 +23,21 @@ type Decider interface {
 	Touches(c state.Applied) []state.Subject
 	// Subjects returns everything that the decider can be asked about.
 	Subjects(s state.Snapshot) []state.Subject
-	// Decide returns what to change for the subjects, and when to ask again. Asked about
-	// everything, it decides all that it ever decides.
+	// Decide returns what to change for the subjects, and when to ask again. If the subjects are
+	// all that Subjects returns, the plan is complete.
 	Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan
 }
 
 // A Sharded decider can decide parts of many subjects in parallel.
 type Sharded interface {
 	// Sharded returns the function that decides parts of the subjects; its plans joined in order
-	// are the plan for all. Nil: the plan for one subject depends on another.
+	// are the plan for all. It returns nil if the plan for one subject depends on other subjects.
 	Sharded(s state.Snapshot, subjects []state.Subject) state.Decide
 }
 
-// A Settler asks deciders in order, round after round, until none has a subject left; each sees
-// what those before it decided. It alone knows what is due and what has changed, so that a pass
-// costs only that.
+// A Settler asks the deciders in order, in rounds, until no decider has a subject left. Each
+// decider sees the changes of those before it. A pass costs only what is due or has changed, and
+// the settler alone knows that.
 type Settler struct {
 	follows          Consequences
 	deciders         []Decider
@@ -45,10 +45,10 @@ type Settler struct {
 	all              bool
 	unseen           [][]state.Subject // by decider: subjects left over from a pass that did not settle
 	unseenBefore     [][]state.Subject // unseen before the newest pass
-	askAllAt         time.Time         // when to ask about everything after such a pass; zero: there was none
+	askAllAt         time.Time         // when to ask about everything after a pass that did not settle; zero: not needed
 	askAllDelay      time.Duration     // delay of askAllAt
 	skipAdditions    bool              // leave out plans that add an object
-	retryAdditionsAt time.Time         // when they are tried again
+	retryAdditionsAt time.Time         // when plans that add an object are tried again
 }
 
 // SkipAdditions makes the next passes leave out plans that add an object, because the store has no
@@ -57,8 +57,8 @@ func (t *Settler) SkipAdditions(skip bool, until time.Time) {
 	t.skipAdditions, t.retryAdditionsAt = skip, until
 }
 
-// Consequences returns further changes that follow from what was done, for the same transaction. It
-// is called after each piece of news and each plan.
+// Consequences returns further changes that follow from the changes done, for the same transaction.
+// It is called after each piece of news and each plan.
 type Consequences func(s state.Snapshot, done []state.Applied, now time.Time) []state.Change
 
 // apply makes changes and their consequences.
@@ -80,15 +80,15 @@ func NewSettler(follows Consequences, deciders ...Decider) *Settler {
 }
 
 // NewSettled returns a settler for a fleet that is already settled: it asks only about later
-// changes, and knows no alarm that was set before.
+// changes, and has no alarms from before.
 func NewSettled(follows Consequences, deciders ...Decider) *Settler {
 	t := NewSettler(follows, deciders...)
 	t.all = false
 	return t
 }
 
-// AskAll makes the next pass ask about everything, as after a failed commit. Subjects that the
-// failed pass had seen first are seen again.
+// AskAll makes the next pass ask about everything, for example after a failed commit. It includes
+// deleted objects, which only the failed pass has seen.
 func (t *Settler) AskAll() {
 	t.all, t.unseen = true, t.unseenBefore
 	for i := range t.alarms {
@@ -105,16 +105,16 @@ func (t *Settler) AsksAll(now time.Time) bool {
 const rounds = 50
 
 // Settle settles the fleet at one moment. recent is what has changed since the last pass. settled
-// is false if the deciders did not settle or one panicked: their changes until then count, and
-// later they are asked about everything again, with the subjects left over. Other deciders do not
-// wait for that.
+// is false if the deciders did not settle or one panicked. The changes made until then are valid,
+// and a later pass asks about everything again, with the subjects left over. Other deciders do not
+// wait for that pass.
 func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
 	now time.Time) (next state.Snapshot, made []state.Applied, settled bool) {
 	log := slices.Clip(recent)
 	seenUpTo := make([]int, len(t.deciders)) // how much of the log each decider has seen
 	all := t.AsksAll(now)
 	wasAll := all
-	var left [][]state.Subject // left over from before
+	var left [][]state.Subject // subjects left over from the last pass
 	failed := false
 	t.unseenBefore = slices.Clone(t.unseen)
 	if all {
@@ -157,15 +157,15 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
 		if rest := state.Touched(d.Touches, log[seenUpTo[i]:]); len(t.unseen[i])+len(rest) <= maxUnseen {
 			t.unseen[i] = append(t.unseen[i], rest...)
 		}
-		for _, q := range t.alarms[i].due(now) { // a decider that sets an alarm for this very moment
+		for _, q := range t.alarms[i].due(now) { // a decider may set an alarm for this moment
 			t.alarms[i].set(state.Alarm{Subject: q, At: t.askAllAt})
 		}
 	}
 	return s, log[len(recent):], false
 }
 
-// ask asks a decider and applies its plan. While additions are left out, it splits the subjects in
-// halves until only those with additions are left out.
+// ask asks a decider and applies its plan. While additions are left out, it halves the subjects
+// again and again, so that only the subjects with additions are left out.
 func (t *Settler) ask(i int, s state.Snapshot, subjects []state.Subject,
 	now time.Time) (next state.Snapshot, made []state.Applied, ok bool) {
 	d := t.deciders[i]
@@ -208,13 +208,14 @@ func decide(d state.Decide, s state.Snapshot, subjects []state.Subject, now time
 	return d(s, subjects, now), true
 }
 
-// shardSize is how many subjects take much longer to decide than to start a goroutine.
+// shardSize is a number of subjects whose decision takes much longer than the start of a goroutine.
 const shardSize = 500
 
-// decideSharded asks one decider about parts of many subjects on all processors. It matters at the
-// start of a large fleet and when half of it falls silent: both wait for a decision on each node.
+// decideSharded asks one decider about parts of many subjects on all processors. This matters at
+// the start of a large fleet and when half of the fleet falls silent, because each node then needs
+// a decision.
 func decideSharded(d state.Decide, s state.Snapshot, many []state.Subject, now time.Time) (plan state.Plan, ok bool) {
-	if !slices.IsSortedFunc(many, byName) { // in the order of the alarms
+	if !slices.IsSortedFunc(many, byName) { // alarms come in the order of their times
 		many = slices.SortedFunc(slices.Values(many), byName)
 	}
 	parts := slices.Collect(slices.Chunk(many, shardSize))
@@ -238,8 +239,8 @@ func decideSharded(d state.Decide, s state.Snapshot, many []state.Subject, now t
 
 func byName(a, b state.Subject) int { return cmp.Compare(a.Name, b.Name) }
 
-// join joins the list of everything, if that is asked about, with other lists; each subject comes
-// once. A single list is returned as it is, as at a start it is long.
+// join joins lists of subjects without duplicates. every, the list of everything, may be nil. A
+// single list is returned without a copy, because the first list of a start is long.
 func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
 	var more []state.Subject
 	for _, list := range lists {
@@ -266,7 +267,7 @@ func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
 			also[at] = false
 		}
 	}
-	every = slices.Clip(every) // the lists belong to their makers
+	every = slices.Clip(every) // the lists belong to the deciders
 	for _, q := range more {
 		if q.Was != nil || also[ref{q.Key, q.Part}] {
 			every = append(every, q)
@@ -277,8 +278,8 @@ func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
 
 const (
 	leastPatience, mostPatience = time.Second, 5 * time.Minute
-	// limits Settler.unseen. Beyond it deciders are asked about everything anyway; these subjects
-	// only show the state before.
+	// limits Settler.unseen. Beyond it deciders are asked about everything anyway; the subjects in
+	// unseen only add the previous versions.
 	maxUnseen = 100_000
 )
 
@@ -295,8 +296,8 @@ func (t *Settler) Wake() (first time.Time) {
 	return first
 }
 
-// DueNodes returns the nodes with a due alarm of any decider. Their last heartbeats must be known
-// by then.
+// DueNodes returns the nodes with a due alarm of any decider. Their last heartbeats must be updated
+// before the decision.
 func (t *Settler) DueNodes(now time.Time) (names []string) {
 	for i := range t.alarms {
 		t.alarms[i].peek(now, func(r ref) {

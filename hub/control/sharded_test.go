@@ -18,10 +18,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// undivided is a decider that is asked about everything at once.
+// undivided is a decider that is not Sharded.
 type undivided struct{ control.Decider }
 
-// FuzzParts: sharded decisions equal undivided ones, change by change.
+// FuzzParts checks that sharded decisions equal undivided ones, change by change.
 func FuzzParts(f *testing.F) {
 	f.Add(int64(1), uint16(1201))
 	f.Add(int64(2), uint16(501))
@@ -40,7 +40,7 @@ func FuzzParts(f *testing.F) {
 		site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: state.SiteOf(bigNode(0, began, ""))}}
 		site.Spec.NodeMonitorGracePeriod = &metav1.Duration{Duration: lifecycle.Defaults.Grace - time.Second}
 		seen := map[string]time.Time{}
-		blocks := r.Intn(3) // few nodes have none, or all have one
+		blocks := r.Intn(3) // no address blocks, a few, or one for each node
 		for i := range int(size) % 3000 {
 			n := bigNode(i, began, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[r.Intn(3)])
 			rec := &state.Record{Boot: "b", StoredUnknown: r.Intn(5) == 0}
@@ -75,7 +75,7 @@ func FuzzParts(f *testing.F) {
 				t.Errorf("not at rest: %v, %d more", settled, len(again))
 			}
 			now, done := now.Add(2*lifecycle.Defaults.Grace), []state.Applied(nil)
-			if size%2 == 0 { // also one of the due nodes is a subject of something else
+			if size%2 == 0 { // one of the due nodes has also changed
 				s, done = state.Apply(s, []state.Change{state.Put(site, "")})
 			}
 			_, late, settled := settler.Settle(s, done, now)
@@ -110,14 +110,14 @@ func (d panickingShard) Decide(s state.Snapshot, subjects []state.Subject, now t
 	return d.Health.Decide(s, subjects, now)
 }
 
-// A panic in a sharded decider does not end the hub either.
+// A panic in a sharded decider does not end the hub. The nodes are decided again later.
 func TestAShardThatPanics(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	settler := control.NewSettler(node.Ended, panickingShard{lifecycle.Health{Settings: lifecycle.Defaults}})
 	if _, _, settled := settler.Settle(bigFleet(1200, now), nil, now); settled {
-		t.Error("it counts as decided")
+		t.Error("the node counts as decided")
 	}
 	if wake := settler.Wake(); wake.IsZero() {
-		t.Error("nothing is asked again")
+		t.Error("the decider is not asked again")
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// stallBeat is how often the loop checks that this process runs at all.
+	// stallBeat is the interval of checks that this process runs.
 	stallBeat = time.Second
 	// maxBeatGap is the longest gap between two checks of a running process. During a longer gap,
 	// messages of devices may have been lost.
@@ -17,22 +17,22 @@ const (
 )
 
 // stalls detects that the process was stopped, its virtual machine paused, or its machine
-// overloaded. Nodes that seem silent in that time prove nothing.
+// overloaded. A node that is silent in that time may be healthy.
 type stalls struct {
 	mu    sync.Mutex
-	beat  time.Duration // time of the newest check since the loop was made
+	beat  time.Duration // age of the loop at the newest check
 	ended time.Duration // end of the newest stall
 	took  time.Duration
 }
 
-// begin counts the time until at as a stall.
+// begin counts the time before at as a stall.
 func (s *stalls) begin(at time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beat, s.ended = at, at
 }
 
-// check returns the end of the newest stall at time at, and whether this check has found it.
+// check returns the end of the newest stall, and whether this check has found it.
 func (s *stalls) check(at time.Duration) (ended, took time.Duration, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *stalls) check(at time.Duration) (ended, took time.Duration, found bool)
 	return s.ended, s.took, found
 }
 
-// stalled returns until when the hub could not receive anything.
+// stalled returns the time until which the hub could not receive messages.
 func (l *Loop) stalled() time.Time {
 	ended, took, found := l.stalls.check(l.Age())
 	if found {

@@ -23,12 +23,12 @@ func TestAStallIsATimeWithoutChecks(t *testing.T) {
 		found bool
 	}{
 		{"the time before the start counts as a stall", 3 * time.Second, 3 * time.Second, false},
-		{"a check a second later finds none", 4 * time.Second, 3 * time.Second, false},
+		{"a check a second later finds no stall", 4 * time.Second, 3 * time.Second, false},
 		{"a late check is not a stall", 9 * time.Second, 3 * time.Second, false},
 		{"a very late check is a stall", 9*time.Second + maxBeatGap + 1, 9*time.Second + maxBeatGap + 1, true},
 		{"a stall is found once", 9*time.Second + maxBeatGap + 2, 9*time.Second + maxBeatGap + 1, false},
 		{"the next stall is found separately", 300 * time.Second, 300 * time.Second, true},
-		{"two checks at one moment may come in any order", 299 * time.Second, 300 * time.Second, false},
+		{"the order of two checks at one moment does not matter", 299 * time.Second, 300 * time.Second, false},
 	} {
 		if ended, _, found := s.check(c.at); ended != c.ended || found != c.found {
 			t.Errorf("%s: ended %s, found %v", c.says, ended, found)
@@ -51,11 +51,11 @@ func TestAfterAStallEveryNodeHasItsFullGrace(t *testing.T) {
 			return l.Snapshot().SeenReset().Sub(began)
 		}
 		if got := look(); got != 20*time.Second {
-			t.Errorf("the grace period counts from %s after the process began, want from when devices could connect", got)
+			t.Errorf("the grace period begins %s after the process, want it from when devices could connect", got)
 		}
 		time.Sleep(10 * time.Minute)
 		if got := look(); got != 20*time.Second {
-			t.Errorf("ten quiet minutes count as a stall: %s", got)
+			t.Errorf("ten minutes without messages count as a stall: %s", got)
 		}
 		time.Sleep(stallBeat / 2)
 		l.stalls.mu.Lock()
@@ -72,8 +72,8 @@ func TestAfterAStallEveryNodeHasItsFullGrace(t *testing.T) {
 	})
 }
 
-// A device that came back while the hub stood still has time to report, as after a restart of the
-// hub. Its pods, whose deadline has passed, do not leave at once.
+// A device that came back during a stall gets time to report, as after a restart of the hub. Its
+// pods are not evicted at once, although their deadline has passed.
 func TestAfterAStallNoPodIsEvictedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -86,12 +86,12 @@ func TestAfterAStallNoPodIsEvictedAtOnce(t *testing.T) {
 		l.stalls.beat -= 200 * time.Second
 		l.stalls.mu.Unlock()
 		for _, c := range []struct {
-			at     time.Duration
-			leaves bool
+			at      time.Duration
+			evicted bool
 		}{{291 * time.Second, false}, {301 * time.Second, false}, {330 * time.Second, false}, {332 * time.Second, true}} {
 			time.Sleep(c.at - time.Since(began))
-			if leaves := l.Snapshot().Pod("default", "kiosk").DeletionTimestamp != nil; leaves != c.leaves {
-				t.Errorf("at %s: leaves %v, wants %v", c.at, leaves, c.leaves)
+			if evicted := l.Snapshot().Pod("default", "kiosk").DeletionTimestamp != nil; evicted != c.evicted {
+				t.Errorf("at %s: pod is evicted: %v, want %v", c.at, evicted, c.evicted)
 			}
 		}
 		cancel()
@@ -101,7 +101,7 @@ func TestAfterAStallNoPodIsEvictedAtOnce(t *testing.T) {
 	})
 }
 
-// withAKiosk returns a hub with a node that has just fallen silent, and a pod there that tolerates
+// withAKiosk returns a hub with a node that has just fallen silent. A pod on the node tolerates
 // that for five minutes.
 func withAKiosk(now time.Time, store Store) *Loop {
 	at := metav1.NewTime(now)

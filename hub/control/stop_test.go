@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A slowStore takes this long for a commit.
+// A slowStore takes a fixed time for a commit.
 type slowStore struct{ long time.Duration }
 
 func (c slowStore) Commit(context.Context, []Row, uint64) error {
@@ -21,31 +21,31 @@ func (c slowStore) Commit(context.Context, []Row, uint64) error {
 	return nil
 }
 
-// A client that waits while the hub stops learns the result, even if its context ends with the hub:
-// the change was made, or certainly not.
+// A client that waits while the hub stops learns whether its change was made, even if the client's
+// context ends with the hub.
 func TestClientsOfAStoppingHubLearnTheResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		l := New(Config{Store: slowStore{time.Second}, Start: state.Empty("x", time.Now())})
 		put := func(ctx context.Context, name string) <-chan error {
-			said := make(chan error, 1)
+			result := make(chan error, 1)
 			go func() {
 				_, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
 					return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}, "")}, nil
 				})
-				said <- err
+				result <- err
 			}()
 			synctest.Wait()
-			return said
+			return result
 		}
 		over := make(chan error, 1)
 		go func() { over <- l.Run(ctx) }()
 		synctest.Wait()
-		request, gone := context.WithCancel(ctx)
+		request, cancel := context.WithCancel(ctx)
 		underWay, waiting, left := put(ctx, "under-way"), put(ctx, "waiting"), put(request, "left")
-		gone()
+		cancel()
 		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("a client that gave up on a running hub gets %v", err)
+			t.Errorf("a client whose context ended gets %v", err)
 		}
 		stop()
 		synctest.Wait()
@@ -53,20 +53,20 @@ func TestClientsOfAStoppingHubLearnTheResult(t *testing.T) {
 		if err := <-underWay; err != nil {
 			t.Errorf("a running request gets: %v", err)
 		}
-		told := map[string]error{"waiting": <-waiting, "late": <-late}
+		results := map[string]error{"waiting": <-waiting, "late": <-late}
 		if err := <-over; err != nil {
 			t.Error(err)
 		}
-		for name, err := range told {
-			kept := l.Snapshot().Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}) != nil
-			if kept != (err == nil) || err != nil && !errors.Is(err, ErrStopped) {
-				t.Errorf("%s gets %v, stored is %v", name, err, kept)
+		for name, err := range results {
+			stored := l.Snapshot().Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}) != nil
+			if stored != (err == nil) || err != nil && !errors.Is(err, ErrStopped) {
+				t.Errorf("the %s client gets %v, and its change is stored: %v", name, err, stored)
 			}
 		}
 	})
 }
 
-// A hanging store delays clients of a stopping hub no longer than the hub's own limit.
+// Clients of a stopping hub whose store hangs wait at most stopGrace.
 func TestClientsOfAHangingHubAreReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func TestClientsOfAHangingHubAreReleased(t *testing.T) {
 			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "")}, nil
 		})
 		if took := time.Since(began); !errors.Is(err, context.Canceled) || took > 10*time.Second {
-			t.Errorf("after %s: %v", took, err)
+			t.Errorf("the client gets after %s: %v", took, err)
 		}
 		<-over
 	})

@@ -76,8 +76,8 @@ type stage struct {
 	silent  map[string]bool
 	boards  map[string]*board
 	rejects map[string]bool
-	hush    bool           // write nothing but the counts
-	unsaid  map[string]int // first words of the lines that were not written
+	hush    bool           // write only the counts
+	unsaid  map[string]int // number of lines left out, by first words
 	counted map[string]int
 	out     strings.Builder
 	quiet   int
@@ -104,7 +104,8 @@ func decidersWith(cluster string, bits int) []control.Decider {
 
 func newStage(t *testing.T, all ...control.Decider) *stage {
 	all = append(all, node.Deliver{})
-	// The built-in class exists from the start, so that it does not change names.
+	// The built-in class exists from the start, so that its creation does not change the names in
+	// stories.
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: state.LocalClass, UID: "local", Annotations: map[string]string{state.DefaultClassAnnotation: "true"}}, Provisioner: state.LocalProvisioner}
 	return &stage{
 		t: t, all: all, s: state.Load(state.Empty("story", storyNoon), []state.Object{class}, 0), start: storyNoon, now: storyNoon, silent: map[string]bool{}, rejects: map[string]bool{}, unsaid: map[string]int{}, counted: map[string]int{},
@@ -148,7 +149,7 @@ func (g *stage) do(verb string, args []string) {
 		for _, n := range g.nodes(names) {
 			g.silent[n] = true
 		}
-	case "return": // the devices are back: they report, and stop deleted pods
+	case "return": // return NODES: the devices are back; they report, and stop deleted pods
 		for _, n := range g.nodes(names) {
 			delete(g.silent, n)
 			g.report(n, corev1.ConditionTrue)
@@ -168,7 +169,7 @@ func (g *stage) do(verb string, args []string) {
 		}
 		site.Spec.DisruptionPolicy = fleet.DisruptionPolicy(opts["policy"])
 		g.put(site)
-	case "drain": // as by kubectl annotate, for one or several nodes at one moment
+	case "drain": // drain NODES: as by kubectl annotate, for all nodes at one moment
 		order := strings.Join(args[1:], " ")
 		var changes []state.Change
 		for _, name := range expand(args[0]) {
@@ -189,7 +190,7 @@ func (g *stage) do(verb string, args []string) {
 	case "budget":
 		g.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1}, Spec: policyv1.PodDisruptionBudgetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": names[0]}}, MinAvailable: ptr.To(intstr.Parse(opts["min"]))}})
-	case "pod": // without a controller
+	case "pod": // pod NAME: without a controller
 		t := template(names[0], opts)
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], CreationTimestamp: metav1.NewTime(g.now)}, Spec: t.template.Spec}
 		p.Spec.NodeName = opts["node"]
@@ -207,7 +208,7 @@ func (g *stage) do(verb string, args []string) {
 		if c, ok := state.Delete(g.s.Pod("default", names[0]), g.now, nil, ""); ok {
 			g.apply(c)
 		}
-	case "drains": // the drain statuses of the nodes
+	case "drains": // drains: prints the drain statuses of the nodes
 		for n := range g.s.NodesWithDrain() {
 			_, ordered := n.Annotations[state.DrainAnnotation]
 			if st := state.DrainStatusOf(n); st != nil {
@@ -241,11 +242,11 @@ func (g *stage) do(verb string, args []string) {
 		spec := template(names[0], opts)
 		g.put(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1}, Spec: appsv1.DaemonSetSpec{
 			Selector: spec.selector, Template: spec.template, UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType}}})
-	case "rejects", "accepts": // the devices reject new pods, as without memory
+	case "rejects", "accepts": // rejects NODES: the devices reject new pods, for example for lack of memory
 		for _, n := range g.nodes(names) {
 			g.rejects[n] = verb == "rejects"
 		}
-	case "count": // what the hub says, not what it does
+	case "count": // count WORDS: how many lines of the hub begin with these words
 		said := strings.Count(g.out.String(), "  "+names[0]+" ") + g.unsaid[names[0]]
 		fmt.Fprintf(&g.out, "= %8s  %d times %s\n", g.now.Sub(g.start).Truncate(time.Millisecond), said-g.counted[names[0]], names[0])
 		g.counted[names[0]] = said
@@ -253,7 +254,7 @@ func (g *stage) do(verb string, args []string) {
 		g.hush = verb == "hush"
 	case "delete-node":
 		g.apply(state.Remove(g.s.Node(names[0]), "delete node "+names[0]))
-	case "restart": // of the hub, possibly after a while: stored state stays, and every node counts as seen now
+	case "restart": // restart the hub, possibly after a while: stored state stays, and every node counts as seen now
 		off, _ := time.ParseDuration(opts["after"])
 		g.now = g.now.Add(off)
 		g.s = g.s.ResetSeen(g.now)
@@ -310,7 +311,7 @@ type podTemplate struct {
 
 func template(name string, opts map[string]string) podTemplate {
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example/" + name + ":" + opts["version"]}}}
-	if v := opts["toleration"]; v != "" { // key:10s, of NoExecute
+	if v := opts["toleration"]; v != "" { // toleration=KEY:10s, for NoExecute
 		key, of, _ := strings.Cut(v, ":")
 		d, _ := time.ParseDuration(of)
 		seconds := int64(d / time.Second)
@@ -372,7 +373,7 @@ func (g *stage) report(node string, ready corev1.ConditionStatus) {
 	g.apply(c)
 }
 
-// settle lets the hub settle, and writes down its sentences.
+// settle lets the hub settle, and writes its sentences.
 func (g *stage) settle(recent []state.Applied) {
 	g.t.Helper()
 	for n := range g.s.Nodes() {
@@ -394,17 +395,17 @@ func (g *stage) settle(recent []state.Applied) {
 	if g.watch != nil {
 		g.watch(g.s, made, g.now)
 	}
-	// A full decision at the same moment must change nothing. If nothing happened, only some
-	// moments are checked.
+	// A decision about everything at the same moment must change nothing. While nothing happens,
+	// only every 60th moment is checked.
 	if g.quiet++; len(recent)+len(made) == 0 && g.quiet%60 != 0 {
 		return
 	}
-	// The same holds for a second step that follows at once.
+	// A settler that wakes at once must change nothing either.
 	if wake := g.settler.Wake(); !wake.IsZero() && wake.Sub(g.now) <= time.Millisecond {
 		return
 	}
 	if _, again, _ := control.NewSettler(node.Ended, g.all...).Settle(g.s, nil, g.now); len(again) > 0 {
-		g.t.Fatalf("at %s asked about everything they still want: %s (%s)", g.now.Sub(g.start), again[0].Change, again[0].Key)
+		g.t.Fatalf("at %s the deciders, asked about everything, still want: %s (%s)", g.now.Sub(g.start), again[0].Change, again[0].Key)
 	}
 }
 
@@ -416,7 +417,7 @@ func (g *stage) say(a state.Applied) {
 	}
 }
 
-// wait advances the time: alarms are due, and devices obey every second.
+// wait advances the time: due alarms fire, and devices act every second.
 func (g *stage) wait(d time.Duration) {
 	end := g.now.Add(d)
 	for g.now.Before(end) {
@@ -432,7 +433,7 @@ func (g *stage) wait(d time.Duration) {
 	}
 }
 
-// obey does what reachable devices have to do.
+// obey does for each reachable device what its node's state demands.
 func (g *stage) obey() (done []state.Applied) {
 	changes := g.bootBoards()
 	for n := range g.s.Nodes() {

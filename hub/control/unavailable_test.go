@@ -41,7 +41,7 @@ func TestRequestsDuringAHangingCommitFailAtOnce(t *testing.T) {
 		}
 		close(store.back)
 		if err := <-first; err != nil {
-			t.Fatal("the running commit was stored in the end:", err)
+			t.Fatal("the hanging commit was stored after all:", err)
 		}
 		if _, err := l.Do(t.Context(), create("c")); err != nil {
 			t.Fatal(err)
