@@ -19,15 +19,15 @@ import (
 
 // An Audit is one audit record: a change, the reading of a secret, or a refusal.
 type Audit struct {
-	ID    int64 // increases with each record; set when it is read
+	ID    int64 // increases with each record; set when the record is read
 	At    time.Time
-	Until time.Time // the last event of a record that stands for several
-	Count int       // events that it stands for; 0 means 1
+	Until time.Time // time of the last event, if the record counts several
+	Count int       // number of events in this record; 0 means 1
 	Who   string    // "": unknown
 	// page, token, certificate, API, command line, join token, password, setup link; session in old
 	// records
 	Via       string
-	Source    string // address
+	Source    string // client's address
 	Verb      string
 	Resource  string
 	Namespace string
@@ -36,7 +36,7 @@ type Audit struct {
 	Message   string
 
 	Prev, Hash []byte // the links of the chain; set for an export
-	// Origin is the source that a flood is counted for, such as the network of Source; "": Source.
+	// Origin is the source of a possible flood, such as the network of Source; "": Source.
 	Origin string
 }
 
@@ -44,7 +44,7 @@ type Audit struct {
 const (
 	maxAuditText    = 256  // bytes of who, via, source, verb, resource, namespace and name
 	maxAuditMessage = 1024 // bytes
-	// Limits for unauthenticated clients: 64 MiB hold seven weeks of a flood of the longest
+	// Limits for unauthenticated clients, so that 64 MiB hold seven weeks of a flood of the longest
 	// records.
 	maxStrangerText    = 64
 	maxStrangerMessage = 128
@@ -84,7 +84,7 @@ func (a *Audit) bytes() int64 {
 // source, verb, resource, namespace, name, message, code.
 func (a *Audit) link(prev []byte) []byte {
 	h := sha256.New()
-	_, _ = h.Write(prev) // never fails
+	_, _ = h.Write(prev)
 	fields := append([]string{strconv.FormatInt(a.ID, 10), stamp(a.At), stamp(a.Until), strconv.Itoa(a.Count)},
 		a.texts()...)
 	for _, f := range append(fields, strconv.Itoa(a.Code)) {
@@ -101,7 +101,7 @@ func (s *Store) Audits(ctx context.Context, limit int) ([]Audit, error) {
 // An AuditQuery selects audit records. An empty list selects all.
 type AuditQuery struct {
 	Before    int64    // only records with a smaller ID; 0: all
-	Words     []string // each must occur, in any case
+	Words     []string // words that the record must contain, in upper or lower case
 	Refused   bool     // only refusals and failures
 	Via       []string // only these ways of access
 	Verbs     []string // only these verbs
@@ -154,7 +154,7 @@ func scanAudit(scan func(...any) error) (Audit, error) {
 }
 
 // ExportAudit writes the audit as JSON lines, oldest first. It calls before ahead of each line, and
-// stops on its error.
+// stops if before returns an error.
 func (s *Store) ExportAudit(ctx context.Context, w io.Writer, since time.Time, before func() error) error {
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
@@ -220,7 +220,7 @@ func (l AuditLine) audit() (Audit, error) {
 }
 
 // EachAudit calls fn for every record, oldest first, from the first one at or after since; the zero
-// time means all. It reads in pages, so that a slow reader blocks no writer.
+// time means all records. It reads in pages, so that a slow reader blocks no writer.
 func (s *Store) EachAudit(ctx context.Context, since time.Time, fn func(Audit) error) error {
 	if err := s.flushAudits(nil); err != nil {
 		return err
@@ -260,7 +260,7 @@ type AuditReport struct {
 	Records   int
 	From, To  Audit    // first and last record of the chain
 	Unchained int      // records older than the chain
-	Broken    []string // the first 20 breaks, a sentence each
+	Broken    []string // a sentence for each of the first 20 breaks
 	Breaks    int
 }
 
@@ -272,8 +272,8 @@ func (r *AuditReport) broken(format string, args ...any) {
 	}
 }
 
-// add checks the next record. It goes on from the hash that the record carries, so that one wrong
-// record is reported once.
+// add checks the next record. It continues with the record's own hash, so that one wrong record is
+// reported once.
 func (r *AuditReport) add(a Audit) {
 	defer func() { r.Records, r.To = r.Records+1, a }()
 	if len(a.Hash) == 0 && len(r.From.Hash) == 0 {
@@ -308,7 +308,7 @@ func (s *Store) VerifyAudit(ctx context.Context) (AuditReport, error) {
 	if err := s.flushAudits(nil); err != nil {
 		return r, err
 	}
-	// Read the head first: records that arrive during the check come after it.
+	// Read the stored end first: records that arrive during the check come after it.
 	head, begun, err := chainEndOf(ctx, s.read, metaAuditHead)
 	if errors.Is(err, errNoEnd) {
 		r.broken("the stored end of the audit cannot be read: %v", err)

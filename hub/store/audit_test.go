@@ -41,24 +41,24 @@ func export(t *testing.T, s *Store, since time.Time) []byte {
 
 func TestAChangedOrMissingRecordIsDetected(t *testing.T) {
 	for _, tt := range []struct{ name, sql, want string }{
-		{"nothing was done", "", ""},
+		{"no manipulation", "", ""},
 		{"a name was changed", "UPDATE audit SET who = 'bob' WHERE id = 5", "record 5 ("},
 		{"a result was changed", "UPDATE audit SET code = 201 WHERE id = 4", "record 4 ("},
-		{"a moment was moved", "UPDATE audit SET at = '2020-01-01T00:00:00.000Z' WHERE id = 4", "record 4 ("},
+		{"a time was changed", "UPDATE audit SET at = '2020-01-01T00:00:00.000Z' WHERE id = 4", "record 4 ("},
 		{
-			"text moved from one field to the next", "UPDATE audit SET name = '', message = name || message WHERE id = 4",
+			"text was moved from one field to the next", "UPDATE audit SET name = '', message = name || message WHERE id = 4",
 			"record 4 (",
 		},
-		{"one is missing", "DELETE FROM audit WHERE id = 6", "record 6 is missing"},
-		{"several are missing", "DELETE FROM audit WHERE id IN (4, 5, 6)", "records 4 to 6 are missing"},
-		{"the first is missing", "DELETE FROM audit WHERE id = 1", "is the first of the chain"},
-		{"the newest is missing", "DELETE FROM audit WHERE id = 11", "records at the end are missing"},
-		{"all are missing", "DELETE FROM audit", "records at the end are missing"},
-		{"one was made up", "INSERT INTO audit (id, at, who, via, source, verb, resource, namespace, name, code, message) " +
+		{"a record is missing", "DELETE FROM audit WHERE id = 6", "record 6 is missing"},
+		{"several records are missing", "DELETE FROM audit WHERE id IN (4, 5, 6)", "records 4 to 6 are missing"},
+		{"the first record is missing", "DELETE FROM audit WHERE id = 1", "is the first of the chain"},
+		{"the newest record is missing", "DELETE FROM audit WHERE id = 11", "records at the end are missing"},
+		{"all records are missing", "DELETE FROM audit", "records at the end are missing"},
+		{"a record was made up", "INSERT INTO audit (id, at, who, via, source, verb, resource, namespace, name, code, message) " +
 			"VALUES (12, '2026-01-01T00:00:00.000Z', 'x', '', '', 'delete', 'nodes', '', 'n', 200, '')", "record 12 ("},
-		{"two changed places", "UPDATE audit SET id = CASE id WHEN 5 THEN -6 ELSE -5 END WHERE id IN (5, 6); UPDATE audit " +
+		{"two records have changed places", "UPDATE audit SET id = CASE id WHEN 5 THEN -6 ELSE -5 END WHERE id IN (5, 6); UPDATE audit " +
 			"SET id = -id WHERE id < 0", "record 5 ("},
-		{"a hash was taken away", "UPDATE audit SET hash = x'' WHERE id = 5", "record 5 ("},
+		{"a hash was removed", "UPDATE audit SET hash = x'' WHERE id = 5", "record 5 ("},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := openIn(t, t.TempDir())
@@ -84,15 +84,15 @@ func TestAChangedOrMissingRecordIsDetected(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			if tt.want != "" && (r.Breaks == 0 || !strings.Contains(strings.Join(r.Broken, "\n"), tt.want)) {
-				t.Fatalf("%q is not in %q", tt.want, r.Broken)
+				t.Fatalf("the text %q is missing in %q", tt.want, r.Broken)
 			}
-			// An export reports the same, except for records that are missing at its ends: those
-			// need the hub.
+			// VerifyAuditExport reports the same, except for records that are missing at the ends
+			// of the chain: only the hub knows its ends.
 			if f, err := VerifyAuditExport(bytes.NewReader(export(t, s, time.Time{}))); err != nil ||
 				(f.Breaks == 0) != (tt.want == "" || strings.Contains(tt.want, "at the end")) {
 				t.Fatalf("the export: %v %+v", err, f)
 			}
-			// The audit goes on after damage.
+			// The audit goes on after the damage.
 			if err := s.AddAudit(t.Context(), did("later")); err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestTheChainContinuesAfterRestartsAndCommands(t *testing.T) {
 		g.Go(func() { _ = other.AddAudit(t.Context(), did(fmt.Sprint("cli-", i))) })
 	}
 	g.Wait()
-	other.NoteAudit(did("noted")) // a command exits at once
+	other.NoteAudit(did("noted")) // a command exits at once, and must not lose the record
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -143,15 +143,15 @@ func TestPrunedAuditsStayVerifiable(t *testing.T) {
 		}
 		r, err := s.VerifyAudit(t.Context())
 		if err != nil || r.Breaks != 0 || r.Records != 50 || r.To.Name != "199" {
-			t.Fatalf("rows: %v %+v", err, r)
+			t.Fatalf("pruned by rows: %v %+v", err, r)
 		}
 		time.Sleep(25 * time.Hour)
-		for i, want := range []int{50, 2} { // the first record alone might have a wrong clock
+		for i, want := range []int{50, 2} { // the first new record removes nothing, because its time might be wrong
 			if err := s.AddAudit(t.Context(), did("next day")); err != nil {
 				t.Fatal(err)
 			}
 			if r, err = s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 || r.Records != want {
-				t.Fatalf("age, after %d records: %v %+v", i+1, err, r)
+				t.Fatalf("pruned by age, after %d records: %v %+v", i+1, err, r)
 			}
 		}
 		s.auditBytes = 20_000
@@ -163,13 +163,13 @@ func TestPrunedAuditsStayVerifiable(t *testing.T) {
 			}
 		}
 		if r, err = s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 || r.Records < 10 || r.Records > 20 {
-			t.Fatalf("bytes: %v %+v", err, r)
+			t.Fatalf("pruned by bytes: %v %+v", err, r)
 		}
 		if _, err := s.exec(t.Context(), "DELETE FROM audit WHERE id = (SELECT min(id) FROM audit)"); err != nil {
 			t.Fatal(err)
 		}
 		if r, err = s.VerifyAudit(t.Context()); err != nil || r.Breaks == 0 {
-			t.Fatalf("a cut that is not the hub's: %v %+v", err, r)
+			t.Fatalf("records removed by another program: %v %+v", err, r)
 		}
 		s.Close()
 	})
@@ -208,7 +208,7 @@ func TestAFloodIsFolded(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const flood = foldKnown + 900 // over a quarter of an hour
+				const flood = foldKnown + 900 // sends for a quarter of an hour
 				s := openIn(t, t.TempDir())
 				writes := s.writes(t)
 				for i := range flood {
@@ -240,7 +240,7 @@ func TestAFloodIsFolded(t *testing.T) {
 					}
 				}
 				if sum != flood || changes != 1 || len(found) > tt.most+2 {
-					t.Errorf("%d records stand for %d of %d; %d changes", len(found), sum, flood, changes)
+					t.Errorf("%d records count %d of %d events; %d changes", len(found), sum, flood, changes)
 				}
 				if n := s.writes(t) - writes; n > 2*tt.most {
 					t.Errorf("%d writes", n)
@@ -263,7 +263,7 @@ func (s *Store) writes(t *testing.T) int {
 	return int(n.Int64)
 }
 
-// Unauthenticated clients choose their names, and an administrator reads them in a terminal.
+// Unauthenticated clients choose their names, and an administrator reads the names in a terminal.
 func TestStoredRecordsArePrintable(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	const hiding = "a\u202eb\u200b\x1b[31m\x00"
@@ -278,7 +278,7 @@ func TestStoredRecordsArePrintable(t *testing.T) {
 	}
 	for _, text := range found[0].texts() {
 		if bound.Hidden(text) || text == "" || len(text) > maxAuditMessage {
-			t.Errorf("%q is kept", text)
+			t.Errorf("%q is stored unchanged", text)
 		}
 	}
 	if a := found[0]; a.Who != `a\u202eb\u200b\u001b[31m\u0000` || len(a.Name) > maxAuditText ||
@@ -295,7 +295,7 @@ func TestChangesAreNeverFolded(t *testing.T) {
 	for i := range 3000 {
 		s.NoteAudit(did(fmt.Sprint(i)))
 	}
-	mustCommit(t, s, 1, pod("a", 1)) // also writes the queued record
+	mustCommit(t, s, 1, pod("a", 1)) // the commit also writes the queued record
 	if found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 9999}); err != nil || len(found) != 3001 {
 		t.Fatal(len(found), err)
 	}
@@ -314,22 +314,22 @@ func TestARecordIsWrittenWithTheNextTransaction(t *testing.T) {
 	before := frames()
 	s.NoteAudit(did("pi-1"))
 	if n := frames(); n != before {
-		t.Fatal("it was written separately:", n, before)
+		t.Fatal("the record was written separately:", n, before)
 	}
 	mustCommit(t, s, 2, pod("b", 2))
 	if found, _ := s.FindAudits(t.Context(), AuditQuery{Limit: 9}); len(found) != 2 {
-		t.Fatal("it was not written with the transaction:", found)
+		t.Fatal("the record was not written with the transaction:", found)
 	}
 	// A failed write loses no queued record.
 	s.NoteAudit(did("pi-2"))
 	if err := s.SetRole(t.Context(), "nobody", "admin", time.Now()); err == nil {
-		t.Fatal("it did not fail")
+		t.Fatal("the transaction did not fail")
 	}
 	if err := s.SetMeta(t.Context(), "x", "y"); err != nil {
 		t.Fatal(err)
 	}
 	if found, _ := s.FindAudits(t.Context(), AuditQuery{Limit: 9}); len(found) != 3 || found[0].Name != "pi-2" {
-		t.Fatal("it was lost with another write:", found)
+		t.Fatal("the record was lost with the failed transaction:", found)
 	}
 }
 
@@ -376,7 +376,7 @@ func TestADamagedAuditStopsNoCommit(t *testing.T) {
 func TestAnExportIsVerifiedWithoutTheHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openIn(t, t.TempDir())
-		for i := range 1200 { // more than one page
+		for i := range 1200 { // more records than one page of an export
 			s.NoteAudit(did(fmt.Sprint(i)))
 		}
 		time.Sleep(time.Hour)
@@ -425,18 +425,18 @@ func TestEveryColumnIsInTheChain(t *testing.T) {
 		if column == "id" || column == "total" {
 			continue
 		}
-		other := "x'00'"
+		value := "x'00'"
 		switch column {
 		case "count", "code":
-			other = column + " + 1"
+			value = column + " + 1"
 		case "at", "until":
-			other = "'2020-01-01T00:00:00.000Z'"
+			value = "'2020-01-01T00:00:00.000Z'"
 		case "hash":
 		default:
-			other = column + " || 'x'"
+			value = column + " || 'x'"
 		}
 		err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
-			_, err := c.ExecContext(ctx, "CREATE TEMP TABLE was AS SELECT * FROM audit; UPDATE audit SET "+column+" = "+other+" WHERE id = 3")
+			_, err := c.ExecContext(ctx, "CREATE TEMP TABLE was AS SELECT * FROM audit; UPDATE audit SET "+column+" = "+value+" WHERE id = 3")
 			return err
 		})
 		if err != nil {
@@ -457,8 +457,8 @@ func TestEveryColumnIsInTheChain(t *testing.T) {
 	}
 }
 
-// An attacker with access to the database can compute hashes. A forged record with a correct hash
-// is detected by the following record, and the last one by the stored end of the chain.
+// An attacker with access to the database can compute hashes. The following record reveals a forged
+// record with a correct hash, and the stored end of the chain reveals a forged last record.
 func TestAForgedRecordWithItsHashIsDetected(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	for i := range 10 {
@@ -482,7 +482,7 @@ func TestAForgedRecordWithItsHashIsDetected(t *testing.T) {
 	}
 	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 1 ||
 		!strings.Contains(r.Broken[0], "at the end are missing or were replaced") {
-		t.Errorf("the newest: %v %+v", err, r)
+		t.Errorf("a forged newest record: %v %+v", err, r)
 	}
 	if _, err := s.exec(t.Context(), "UPDATE audit SET who = ?, hash = ? WHERE id = ?", all[0].Who, all[0].Hash,
 		all[0].ID); err != nil {
@@ -498,7 +498,7 @@ func TestAForgedRecordWithItsHashIsDetected(t *testing.T) {
 			t.Errorf("%s: %v %+v", what, err, r)
 		}
 	}
-	check("one in the middle of an export", "record 6 (", func(lines []string) {
+	check("a line in the middle of an export", "record 6 (", func(lines []string) {
 		var l AuditLine
 		if err := json.Unmarshal([]byte(lines[4]), &l); err != nil || l.ID != 5 {
 			t.Fatal(l.ID, err)
@@ -512,12 +512,12 @@ func TestAForgedRecordWithItsHashIsDetected(t *testing.T) {
 	})
 }
 
-// A pruned chain has a stored beginning too.
+// The beginning of a pruned chain is stored, like its end.
 func TestBothEndsOfAPrunedChainAreVerified(t *testing.T) {
 	for what, tt := range map[string]struct{ sql, want string }{
-		"its first is missing": {"DELETE FROM audit WHERE id = (SELECT min(id) FROM audit)", "missing at the beginning"},
-		"its last is missing":  {"DELETE FROM audit WHERE id = (SELECT max(id) FROM audit)", "at the end are missing"},
-		"all are missing":      {"DELETE FROM audit", "at the end are missing"},
+		"its first record is missing": {"DELETE FROM audit WHERE id = (SELECT min(id) FROM audit)", "missing at the beginning"},
+		"its last record is missing":  {"DELETE FROM audit WHERE id = (SELECT max(id) FROM audit)", "at the end are missing"},
+		"all records are missing":     {"DELETE FROM audit", "at the end are missing"},
 	} {
 		s := openIn(t, t.TempDir())
 		s.auditRows = 5
@@ -550,32 +550,32 @@ func TestAReportOfManyBreaksIsShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r, err := s.VerifyAudit(t.Context()); err != nil || len(r.Broken) != maxBroken || r.Breaks < 100 {
-		t.Errorf("%v: %d of %d are reported", err, len(r.Broken), r.Breaks)
+		t.Errorf("%v: %d of %d breaks are reported", err, len(r.Broken), r.Breaks)
 	}
 }
 
-// The hub's time, which may differ from the machine's, determines the age of records.
+// The age of records is measured by the hub's time, which may differ from the machine's.
 func TestRecordsOfAHubWhoseClockIsBehindAreKept(t *testing.T) {
 	s := openIn(t, t.TempDir())
-	then := time.Now().Add(-2 * AuditKept)
+	hubTime := time.Now().Add(-2 * AuditKept)
 	for i := range 5 {
 		a := did(fmt.Sprint(i))
-		a.At = then.Add(time.Duration(i) * time.Second)
+		a.At = hubTime.Add(time.Duration(i) * time.Second)
 		if err := s.AddAudit(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.exec(t.Context(), "UPDATE audit SET at = ? WHERE verb = ?", stamp(then), auditBegins); err != nil {
-			t.Fatal(err) // the chain began with that clock too
+		if _, err := s.exec(t.Context(), "UPDATE audit SET at = ? WHERE verb = ?", stamp(hubTime), auditBegins); err != nil {
+			t.Fatal(err) // the first record has the wrong time too
 		}
 	}
 	if found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99, NotVerbs: []string{auditBegins}}); err != nil ||
 		len(found) != 5 {
-		t.Errorf("%d of 5 are kept, %v", len(found), err)
+		t.Errorf("%d of 5 records are stored, %v", len(found), err)
 	}
 }
 
-// Records that a full disk could not store are counted, and reported once there is space.
-func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
+// Records that a full disk could not store are counted. The count is written when there is space.
+func TestRecordsLostOnAFullDiskAreReportedLater(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	full := func(is bool) {
 		s.mu.Lock()
@@ -592,7 +592,7 @@ func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
 	if err := s.AddAudit(t.Context(), did("kept")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Close(); err != nil { // writes the folded records
+	if err := s.Close(); err != nil { // Close writes the folded records
 		t.Fatal(err)
 	}
 	s = openIn(t, s.dir)
@@ -609,7 +609,7 @@ func TestWhatAFullDiskDidNotTakeIsSaidLater(t *testing.T) {
 		}
 	}
 	if lost != 3 || len(found) != 2 {
-		t.Errorf("%d are said to be lost: %+v", lost, found)
+		t.Errorf("%d records are reported as lost: %+v", lost, found)
 	}
 }
 
@@ -637,7 +637,7 @@ func TestAnExportEndsWithTheUsersAccess(t *testing.T) {
 	}
 }
 
-// A damaged end or beginning of the chain, one line each, loses no later record.
+// Damage of the stored beginning or end of the chain loses no record.
 func TestTheAuditContinuesAfterADamagedEnd(t *testing.T) {
 	for _, note := range []string{metaAuditHead, metaAuditAnchor} {
 		for _, damaged := range []string{"", "11 zz 5", "11", "x 00 5"} {
@@ -660,14 +660,14 @@ func TestTheAuditContinuesAfterADamagedEnd(t *testing.T) {
 				}
 				for _, name := range []string{"before", "after", "later"} {
 					if !strings.Contains(names, name) {
-						t.Errorf("%s is not in %s", name, names)
+						t.Errorf("record %s is missing in %s", name, names)
 					}
 				}
-				if said := strings.Contains(names, "stored end of the audit was unusable"); said != (note == metaAuditHead) {
-					t.Errorf("what it says of the damage: %s", names)
+				if reported := strings.Contains(names, "stored end of the audit was unusable"); reported != (note == metaAuditHead) {
+					t.Errorf("the damage is not reported in %s", names)
 				}
 				if note == metaAuditHead && r.Breaks != 0 {
-					t.Errorf("the chain behind it: %+v", r)
+					t.Errorf("the chain after the damage: %+v", r)
 				}
 				if f, err := VerifyAuditExport(bytes.NewReader(export(t, s, time.Time{}))); err != nil || f.Breaks != 0 {
 					t.Errorf("the export: %v, %+v", err, f)
@@ -677,8 +677,9 @@ func TestTheAuditContinuesAfterADamagedEnd(t *testing.T) {
 	}
 }
 
-// A restore uses the machine's clock, since no hub runs. A clock that is far ahead prunes no
-// records: only a second record with such a time does, which a hub with that clock writes.
+// A restore uses the machine's clock, because no hub runs. Its record prunes no records, even if
+// the clock is far ahead. Only a second record with such a time prunes, which a hub with that clock
+// writes.
 func TestARestoreWithAWrongClockKeepsTheAudit(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
@@ -700,17 +701,17 @@ func TestARestoreWithAWrongClockKeepsTheAudit(t *testing.T) {
 		return len(all)
 	}
 	if n := by(); n != 5 {
-		t.Errorf("%d of 5 records are left after a restore in the year 2100", n)
+		t.Errorf("%d of 5 records are stored after a restore in the year 2100", n)
 	}
 	must(t, s.AddAudit(t.Context(), Audit{At: time.Now(), Who: "kari", Code: 200}))
 	if n := by(); n != 5 {
-		t.Errorf("%d of 5 records are left after the next one", n)
+		t.Errorf("%d of 5 records are stored after the next record", n)
 	}
 	for range 2 {
 		must(t, s.AddAudit(t.Context(), Audit{At: time.Now().Add(2 * AuditKept), Who: "kari", Code: 200}))
 	}
 	if n := by(); n != 0 {
-		t.Errorf("%d records are left half a year later", n)
+		t.Errorf("%d records are stored half a year later", n)
 	}
 	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 {
 		t.Errorf("the chain: %+v, %v", r, err)

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Limits of floods. A change always gets its own record, since it costs a write anyway. Refusals,
-// failures, reads, logins and renewals cost the client nothing, so only the first of each source
-// get records. One record then counts the rest: after a minute, and twice as long for each
-// following one of a continuing flood, up to an hour.
+// Limits of floods. A change always gets its own record, because it costs a write anyway. Refusals,
+// failures, reads, logins and renewals cost the client nothing, so only the first ones of each
+// source get their own records. One record counts the following ones. It is written after a minute,
+// and in a continuing flood after twice the previous time, up to an hour.
 const (
 	foldBurst        = 30               // single records of one source before folding
-	foldRefill       = 10 * time.Minute // adds one to the burst of a source
-	foldAllBurst     = 300              // for all sources together
-	foldAllEvery     = time.Minute      // 90 days of a flood from everywhere stay below maxAuditRows
+	foldRefill       = 10 * time.Minute // after each interval the source may add one more record
+	foldAllBurst     = 300              // single records of all sources together
+	foldAllEvery     = time.Minute      // so that 90 days of a flood from all sources stay below maxAuditRows
 	foldFirst        = time.Minute
 	foldLongest      = time.Hour
-	foldSources      = 64              // sources that are folded separately; the rest share one fold
-	foldSourceRefill = 5 * time.Minute // adds one source: a flood from new addresses all the time is one flood
+	foldSources      = 64              // sources that are folded separately; all others share one fold
+	foldSourceRefill = 5 * time.Minute // one more source after each interval; so a flood from ever new addresses is one flood
 	foldKnown        = 4096
 	auditQueue       = 4096 // records that wait for a write
 	auditDelay       = time.Second
 )
 
-// folds reports whether the record may be folded in a flood.
+// folds reports whether the record may be counted in a flood.
 func (a *Audit) folds() bool {
 	switch a.Verb {
 	case "get", "list", "watch", "renew":
@@ -34,8 +34,8 @@ func (a *Audit) folds() bool {
 	return a.Code >= 400 || a.Resource == "sessions"
 }
 
-// source returns the source that a flood is counted for. It includes the user only when the user is
-// authenticated: typed names would otherwise each get a burst.
+// source returns the source of a flood. It includes the user only if the user is authenticated,
+// because each made-up name would otherwise get a burst.
 func (a *Audit) source() string {
 	from := a.from()
 	switch a.Via {
@@ -78,13 +78,13 @@ func (b *bucket) take(now time.Time, burst int, every time.Duration) bool {
 // A fold counts the events of one source since its last record.
 type fold struct {
 	bucket
-	common Audit // the fields that all of them share
+	common Audit // the fields that all events share
 	n      int
 	until  time.Time
 	began  time.Time     // when the first event was folded
 	last   time.Time     // time of the newest record
-	wait   time.Duration // how long it collects before it is written
-	lost   bool          // the disk was full or slow; this is not a flood
+	wait   time.Duration // how long the fold collects events before it is written
+	lost   bool          // the events were lost on a full or slow disk, and are not a flood
 }
 
 func (f *fold) add(a Audit, now time.Time) {
@@ -138,7 +138,7 @@ type auditor struct {
 	all        bucket
 	newSources bucket
 	folds      map[string]*fold
-	swept      time.Time // when quiet folds were last removed
+	swept      time.Time // when sources without folded events were last removed
 	others     fold
 	lost       fold // records that could not be written
 	timer      *time.Timer
@@ -150,7 +150,7 @@ func (q *auditor) put(a Audit) *queued {
 	a = a.bounded()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := time.Now() // records carry the hub's time, which may differ
+	now := time.Now() // the machine's time, because a record's time is the hub's and may differ
 	if a.folds() {
 		f := q.foldOf(origin, now)
 		if f == &q.others || !f.bucket.take(now, foldBurst, foldRefill) || !q.all.take(now, foldAllBurst, foldAllEvery) {
@@ -170,7 +170,8 @@ func (q *auditor) put(a Audit) *queued {
 	return e
 }
 
-// foldOf returns the fold of a source. When there are too many it removes quiet ones.
+// foldOf returns the fold of a source. If there are too many folds, it removes those without recent
+// events.
 func (q *auditor) foldOf(origin string, now time.Time) *fold {
 	if f := q.folds[origin]; f != nil {
 		return f
@@ -221,7 +222,7 @@ func (q *auditor) lose(a Audit, now time.Time) {
 	q.lost.add(a, now)
 }
 
-// gather returns the records to write now; all includes folds that are not yet due.
+// gather returns the records to write now. If all is set, they include folds that are not yet due.
 func (q *auditor) gather(now time.Time, all bool) []*queued {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -233,8 +234,7 @@ func (q *auditor) gather(now time.Time, all bool) []*queued {
 	return q.waiting[:len(q.waiting):len(q.waiting)]
 }
 
-// written removes rows from the queue. If ok is false they were not written, and are counted as
-// lost.
+// written removes rows from the queue. If ok is false, the rows were not written and count as lost.
 func (q *auditor) written(rows []*queued, ok bool, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -255,7 +255,7 @@ func (q *auditor) isDue() bool {
 	return len(q.waiting) > 0 || !at.IsZero() && !at.After(now)
 }
 
-// stop stops the timer, and reports whether anything is left to write.
+// stop stops the timer, and reports whether records are left to write.
 func (q *auditor) stop() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

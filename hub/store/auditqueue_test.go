@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// flood puts n records and returns how many were not folded.
+// flood puts n records and returns the number of records that were not folded.
 func flood(q *auditor, n int, make func(i int) Audit) (kept int) {
 	for i := range n {
 		if q.put(make(i)) != nil {
@@ -25,14 +25,14 @@ func taken(q *auditor, all bool) []*queued {
 	return rows
 }
 
-// Floods are counted per source. Values that a client can make up are not part of a source.
-func TestTheSourceOfAFlood(t *testing.T) {
+// Floods are counted per source. A value that a client can make up is not part of the source.
+func TestFloodsAreCountedPerSource(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		edit func(a *Audit, i int)
 		kept int
 	}{
-		{"one person from one address", func(*Audit, int) {}, foldBurst},
+		{"one user from one address", func(*Audit, int) {}, foldBurst},
 		{"two authenticated users", func(a *Audit, i int) { a.Who = fmt.Sprint("anna-", i%2) }, 2 * foldBurst},
 		{
 			"names with invalid tokens", func(a *Audit, i int) { a.Who, a.Code = fmt.Sprint("anna-", i), 401 },
@@ -56,22 +56,22 @@ func TestTheSourceOfAFlood(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := &auditor{}
 				if kept := flood(q, 200, func(i int) Audit { a := refused("x"); tt.edit(&a, i); return a }); kept != tt.kept {
-					t.Errorf("%d are not folded, want %d", kept, tt.kept)
+					t.Errorf("%d records are not folded, want %d", kept, tt.kept)
 				}
 				sum := 0
 				for _, r := range taken(q, true) {
 					sum += r.Count
 				}
 				if sum != 200 {
-					t.Errorf("all records stand for %d", sum)
+					t.Errorf("all records count %d events", sum)
 				}
 			})
 		})
 	}
 }
 
-// The memory for sources is limited, and a source with folded events is never removed for another
-// one.
+// The memory for sources is limited. A source with folded events is never removed in favour of
+// another one.
 func TestSourcesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, n := &auditor{}, 0
@@ -103,7 +103,7 @@ func TestSourcesAreLimited(t *testing.T) {
 		time.Sleep(2 * foldLongest) // quiet sources without folded events are removed
 		put("a new one", 1)
 		if first == nil || first.n > 0 && q.folds["the first"] != first {
-			t.Error("the folded events of the first are lost")
+			t.Error("the folded events of the first source are lost")
 		}
 		if q.folds["a new one"] == nil || len(q.folds) > foldSources+2 {
 			t.Errorf("%d sources are known after two hours", len(q.folds))
@@ -113,13 +113,13 @@ func TestSourcesAreLimited(t *testing.T) {
 			count()
 		}
 		if sum != n {
-			t.Errorf("all records stand for %d of %d", sum, n)
+			t.Errorf("all records count %d of %d events", sum, n)
 		}
 	})
 }
 
-// A flood of a day is recorded at growing intervals. The record has only the fields that all events
-// share.
+// A flood that lasts a day is recorded at growing intervals. Each record has only the fields that
+// all its events share.
 func TestALongFloodIsRecordedAtGrowingIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &auditor{}
@@ -142,7 +142,7 @@ func TestALongFloodIsRecordedAtGrowingIntervals(t *testing.T) {
 			}
 		}
 		if len(folded) > 40 || len(folded) < 10 {
-			t.Fatalf("%d records stand for a day's flood", len(folded))
+			t.Fatalf("%d records for a day's flood", len(folded))
 		}
 		if a := folded[len(folded)-1].Audit; a.Name != "" || a.Who != "anna" || a.Code != 500 ||
 			a.Until.Sub(a.At) < foldLongest/2 {
@@ -178,21 +178,21 @@ func TestRecordsOfUnauthenticatedClientsAreShort(t *testing.T) {
 	}
 }
 
-// The queue is limited while the disk accepts nothing; further records are counted.
+// While the disk accepts nothing, the queue is limited and further records are counted.
 func TestTheQueueIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &auditor{}
 		flood(q, auditQueue+500, func(i int) Audit { return did(fmt.Sprint(i)) })
 		if len(q.waiting) != auditQueue || q.lost.n != 500 {
-			t.Errorf("%d wait, %d are counted as lost", len(q.waiting), q.lost.n)
+			t.Errorf("%d records wait, %d count as lost", len(q.waiting), q.lost.n)
 		}
 	})
 }
 
-// A slow flood from new addresses all the time does not push out users' records.
+// A slow flood from ever new addresses does not push out users' records.
 func TestAFloodFromEverywhereFitsIntoNinetyDays(t *testing.T) {
 	for _, perMinute := range []int{1, 3, 10} {
-		for _, often := range []int{1, 2, 2 * foldBurst} { // per address
+		for _, often := range []int{1, 2, 2 * foldBurst} { // records of each address
 			t.Run(fmt.Sprintf("%d a minute, %d of each address", perMinute, often), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					q, n, records := &auditor{}, 0, 0
@@ -210,9 +210,9 @@ func TestAFloodFromEverywhereFitsIntoNinetyDays(t *testing.T) {
 						}
 						return (records - before) * 24 / hours
 					}
-					flood(8) // the bursts
+					flood(8) // use up the bursts first
 					if daily := flood(8); daily > maxAuditRows/90 {
-						t.Errorf("%d records a day are %d in ninety days, %d are kept", daily, 90*daily, maxAuditRows)
+						t.Errorf("%d records a day are %d in ninety days, the limit is %d", daily, 90*daily, maxAuditRows)
 					}
 				})
 			})

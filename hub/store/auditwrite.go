@@ -19,7 +19,7 @@ const (
 	AuditKept     = 90 * 24 * time.Hour
 	maxAuditRows  = 200_000
 	maxAuditBytes = 64 << 20
-	auditPrune    = 2000 // records removed by one write at most
+	auditPrune    = 2000 // most records that one write removes
 )
 
 // Keys of the meta table: the newest record, and the newest removed record.
@@ -28,9 +28,9 @@ const (
 	metaAuditAnchor = "audit-anchor"
 )
 
-// AddAudit adds a record, and returns when it is on the disk or folded into a flood. Concurrent
-// records share one write. On a full disk it returns ErrFull, and leaves the ballast to operations
-// that free space.
+// AddAudit adds a record, and returns when it is on the disk or counted in a flood. Concurrent
+// records share one write. On a full disk it returns ErrFull; only operations that free space may
+// use the ballast.
 func (s *Store) AddAudit(_ context.Context, a Audit) error {
 	q := s.audits.put(a)
 	s.arm()
@@ -40,7 +40,8 @@ func (s *Store) AddAudit(_ context.Context, a Audit) error {
 	return s.flushAudits(q)
 }
 
-// NoteAudit adds a record without waiting: the next transaction writes it, after a second at most.
+// NoteAudit adds a record without waiting. The next transaction writes the record, at the latest
+// after a second.
 func (s *Store) NoteAudit(a Audit) {
 	s.audits.put(a)
 	s.arm()
@@ -66,12 +67,13 @@ func (s *Store) arm() {
 			}
 			s.arm()
 		})
-	case len(q.waiting) == 1: // the timer may be set for the far end of a flood
+	case len(q.waiting) == 1: // the timer may wait for the end of a long flood
 		q.timer.Reset(auditDelay)
 	}
 }
 
-// flushAudits writes due records. If one is not nil, it returns when that record is written.
+// flushAudits writes due records. If one is not nil, flushAudits returns when that record is
+// written.
 func (s *Store) flushAudits(one *queued) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +81,7 @@ func (s *Store) flushAudits(one *queued) error {
 		return nil
 	}
 	if !s.isOpen() {
-		return nil // Close has written it
+		return nil // Close has written the record
 	}
 	if one == nil && !s.audits.isDue() {
 		return nil
@@ -93,14 +95,14 @@ func (s *Store) flushAudits(one *queued) error {
 	if errors.Is(err, ErrFull) {
 		s.audits.written(s.audits.gather(time.Now(), false), false, time.Now())
 		if one == nil {
-			return nil // counted as lost; the full disk is logged elsewhere
+			return nil // the record counts as lost; the full disk is logged elsewhere
 		}
 	}
 	return err
 }
 
-// writeAudits writes due records in the open transaction, prunes old ones, and returns what it
-// wrote.
+// writeAudits writes due records in the open transaction, prunes old records, and returns the
+// written ones.
 func (s *Store) writeAudits(ctx context.Context, c *conn) ([]*queued, error) {
 	now := time.Now()
 	if s.full.Load() {
@@ -129,8 +131,8 @@ func (s *Store) writeAudits(ctx context.Context, c *conn) ([]*queued, error) {
 	return rows, err
 }
 
-// A chainEnd is one end of the chain: a record's number and hash, and the bytes of all records up
-// to it.
+// A chainEnd is one end of the chain: a record's number and hash, and the total bytes of all
+// records up to that record.
 type chainEnd struct {
 	id, total int64
 	hash      []byte
@@ -158,7 +160,7 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// chainEndOf reads an end of the chain; false: it is not set.
+// chainEndOf reads an end of the chain; false: the end is not set.
 func chainEndOf(ctx context.Context, c querier, key string) (chainEnd, bool, error) {
 	var text string
 	err := c.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(&text)
@@ -175,10 +177,10 @@ func chainEndOf(ctx context.Context, c querier, key string) (chainEnd, bool, err
 	return e, true, nil
 }
 
-// errNoEnd: the stored end of the chain is damaged; the records are not.
+// errNoEnd: the stored end of the chain is damaged, but not the records.
 var errNoEnd = errors.New("damaged")
 
-// newestRecord returns the chain's end from its last record; false: that record is older than the
+// newestRecord returns the chain's end from the newest record; false: that record is older than the
 // chain.
 func newestRecord(ctx context.Context, c querier) (e chainEnd, _ bool, err error) {
 	err = c.QueryRowContext(ctx, "SELECT id, hash, total FROM audit ORDER BY id DESC LIMIT 1").Scan(&e.id, &e.hash,
@@ -194,12 +196,12 @@ func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now t
 	head, begun, err := chainEndOf(ctx, c, metaAuditHead)
 	if damage := err; errors.Is(err, errNoEnd) {
 		head, begun, err = newestRecord(ctx, c)
-		said := Audit{
+		note := Audit{
 			At: now, Who: "the hub", Verb: "repair", Resource: "audit", Code: 200,
 			Message: fmt.Sprintf("the stored end of the audit was unusable (%v): the chain continues after record %d; later "+
 				"records may be missing", damage, head.id),
 		}
-		rows = append([]*queued{{Audit: said.bounded()}}, rows...)
+		rows = append([]*queued{{Audit: note.bounded()}}, rows...)
 	}
 	if err != nil {
 		return err
@@ -237,7 +239,7 @@ func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now t
 		return err
 	}
 	at := rows[len(rows)-1].At
-	if was := moment(before); !was.IsZero() && was.Before(at) { // one record with a wrong clock must not prune others
+	if was := moment(before); !was.IsZero() && was.Before(at) { // one record with a wrong time must not remove other records
 		at = was
 	}
 	return s.pruneAudits(ctx, c, head, at)
@@ -245,8 +247,8 @@ func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now t
 
 const auditBegins = "begin"
 
-// pruneAudits removes the oldest records beyond the limits, and stores the last removed one as the
-// chain's anchor.
+// pruneAudits removes the oldest records beyond the limits, and stores the newest removed record as
+// the beginning of the chain.
 func (s *Store) pruneAudits(ctx context.Context, c *conn, head chainEnd, now time.Time) error {
 	var first, keep sql.NullInt64
 	if err := c.QueryRowContext(ctx, "SELECT min(id) FROM audit").Scan(&first); err != nil {

@@ -24,8 +24,8 @@ const (
 
 func fileStamp(t time.Time) string { return t.UTC().Format("20060102T150405Z") }
 
-// unusedName returns an unused file name for a database that is moved aside. Two may be in one
-// second.
+// unusedName returns an unused file name for a database that is put aside. Two databases may be put
+// aside in one second.
 func (s *Store) unusedName(why string, at time.Time) string {
 	name := s.file + "." + why + "-" + fileStamp(at)
 	for n, first := 2, name; ; n++ {
@@ -45,7 +45,7 @@ func (s *Store) Backup(ctx context.Context, file string) error {
 	return s.backup(file, func(part string) error { return s.vacuumInto(ctx, part) })
 }
 
-// backup creates a file from what write fills, completely or not at all.
+// backup creates a file and lets write fill it, completely or not at all.
 func (s *Store) backup(file string, write func(part string) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -124,13 +124,13 @@ func matching(dir, form string) ([]string, error) {
 	return list, err
 }
 
-// leftovers are the patterns of files that a killed backup or restore leaves behind.
+// leftovers are the patterns of files that a killed backup or restore may leave.
 var leftovers = []string{
 	database + ".restore*", "backups/" + backupGlob + ".part*", "backups/before-schema-*.db.part*",
 	database + ".before-restore-*.part*", database + ".before-restore-*.restore*",
 }
 
-// removeLeftovers removes them. The caller holds the lock of the data directory.
+// removeLeftovers removes the leftovers. The caller holds the lock of the data directory.
 func (s *Store) removeLeftovers() {
 	for _, form := range leftovers {
 		files, err := matching(s.dir, form)
@@ -170,8 +170,8 @@ func backups(dir string) ([]string, error) {
 	return list, err
 }
 
-// newestFirst sorts backups by the progress of their databases, newest first, unreadable ones last.
-// Their names may come from a wrong clock.
+// newestFirst sorts backups by the progress of their databases, newest first and unreadable ones
+// last. Their names do not count, because they may come from a wrong clock.
 func newestFirst(ctx context.Context, list []string) []string {
 	is := map[string]progress{}
 	for _, file := range list {
@@ -203,13 +203,13 @@ type Copy struct {
 // is due.
 func (s *Store) Copies() (copies []Copy, next time.Time, err error) {
 	files, err := backups(s.dir)
-	if errors.Is(err, fs.ErrNotExist) { // their disk is not mounted
+	if errors.Is(err, fs.ErrNotExist) { // the disk of the backups is not mounted
 		err = nil
 	}
 	for _, file := range files {
 		at, perr := time.Parse(backupForm, filepath.Base(file))
 		info, serr := os.Stat(file)
-		if perr == nil && serr == nil { // skip other files, and backups that were just removed
+		if perr == nil && serr == nil { // skip other files, and backups that were removed meanwhile
 			copies = append(copies, Copy{file, at, info.Size()})
 		}
 	}
@@ -223,22 +223,22 @@ func (s *Store) now() time.Time {
 	return time.Now()
 }
 
-// BackUpNow makes a backup like the daily ones, and returns its file. It removes all but the newest
-// seven.
+// BackUpNow makes a backup like the daily ones, and returns its file. It keeps the newest seven
+// backups.
 func (s *Store) BackUpNow(ctx context.Context) (string, error) {
 	now := s.now()
 	return filepath.Join(s.dir, "backups", now.UTC().Format(backupForm)), s.backupNow(ctx, now)
 }
 
-// RunBackups backs up the database every 24 hours, independent of restarts, and keeps the newest
-// seven. It returns when ctx ends.
+// RunBackups backs up the database every 24 hours, also across restarts, and keeps the newest seven
+// backups. It returns when ctx ends.
 func (s *Store) RunBackups(ctx context.Context) error {
 	wait := s.nextBackup().Sub(s.now())
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(wait, time.Minute)): // do not slow down a start
+		case <-time.After(max(wait, time.Minute)): // so that a backup does not slow down a start
 		}
 		err := s.backupNow(ctx, s.now())
 		switch {
@@ -280,11 +280,11 @@ func (s *Store) backupNow(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// makeRoom removes the oldest backups if another one would not fit. Otherwise a grown database
-// would keep its old backups and never get a new one. The newest always stays. If removing all
-// others would not free enough, all stay, and the backup itself fails with the cause.
+// makeRoom removes the oldest backups if the next one would not fit, because a grown database would
+// otherwise never get a new backup. The newest backup always stays. If the removal would not free
+// enough, all backups stay, and the next backup fails with the cause.
 func (s *Store) makeRoom(ctx context.Context) {
-	const besides = 1 << 20 // what the hub writes in the meantime
+	const besides = 1 << 20 // space for what the hub writes meanwhile
 	need, err := s.backupBytes(ctx)
 	if err != nil {
 		return

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ballastBytes is space in reserve: on a full disk SQLite cannot even delete, so without it nothing
-// could be deleted through the hub.
+// ballastBytes is the size of the space in reserve. On a full disk SQLite cannot even delete, so
+// without the reserve users could not free space through the hub.
 const ballastBytes = 8 << 20
 
 // probeEvery is the time between two probes for free space on a server.
@@ -34,7 +34,7 @@ func (s *Store) Room(ctx context.Context) bool {
 	return s.isOpen() && (!s.full.Load() || s.probeSpace(context.WithoutCancel(ctx)))
 }
 
-// probeSpace probes a disk that was full.
+// probeSpace tests whether a disk that was full has space.
 func (s *Store) probeSpace(ctx context.Context) bool {
 	if s.pg == nil && !s.makeBallast() || s.pg != nil && !s.makeServerBallast(ctx) {
 		return false
@@ -44,8 +44,9 @@ func (s *Store) probeSpace(ctx context.Context) bool {
 	return true
 }
 
-// makeServerBallast is makeBallast for a database server: an unlogged table of the same size, since
-// a full disk could not take the log. If it does not fit, the transaction leaves nothing.
+// makeServerBallast is makeBallast for a database server. The ballast is an unlogged table of the
+// same size, because a full disk has no space for the log. If the table does not fit, the
+// transaction leaves nothing.
 func (s *Store) makeServerBallast(ctx context.Context) (room bool) {
 	const row = 64 << 10
 	s.probedAt = time.Now()
@@ -78,8 +79,8 @@ func (s *Store) makeServerBallast(ctx context.Context) (room bool) {
 }
 
 // makeBallast allocates the ballast if as much again stays free, and reports whether there is
-// space. A sparse copy of the file does not count. Another file in its place is no evidence of a
-// full disk.
+// space. A sparse copy of the file does not count. Another file in its place does not mean that the
+// disk is full.
 func (s *Store) makeBallast() (room bool) {
 	var st unix.Stat_t
 	if err := unix.Lstat(s.ballast(), &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == ballastBytes &&
@@ -100,8 +101,8 @@ func (s *Store) makeBallast() (room bool) {
 	return true
 }
 
-// probeWrite returns why no file can be created in the data directory: SQLite does not distinguish
-// a quota from an I/O error.
+// probeWrite returns why no file can be created in the data directory, because SQLite does not
+// distinguish a quota from an I/O error.
 func (s *Store) probeWrite() error {
 	f, err := os.CreateTemp(s.dir, "room")
 	if err != nil {
@@ -130,7 +131,7 @@ func (s *Store) fillBallast() error {
 	return err
 }
 
-// giveUpBallast frees the ballast, and reports whether there was one.
+// giveUpBallast frees the ballast, and reports whether there was a ballast.
 func (s *Store) giveUpBallast() bool {
 	if s.pg == nil {
 		return os.Remove(s.ballast()) == nil
@@ -138,7 +139,7 @@ func (s *Store) giveUpBallast() bool {
 	if s.conn == nil {
 		return false
 	}
-	// outside of a transaction of the store, which would need space
+	// Not in a transaction of the store, which would need space.
 	_, err := s.conn.ExecContext(context.Background(), "DROP TABLE ballast")
 	return err == nil
 }

@@ -27,8 +27,8 @@ type Row struct {
 
 // A Commit is the result of one pass.
 type Commit struct {
-	Rev  uint64 // the hub's revision afterwards; never decreases
-	Rows []Row  // of two rows of one object the last one counts
+	Rev  uint64 // the hub's revision after the commit; never decreases
+	Rows []Row  // of two rows of one object, the later one is stored
 }
 
 // sealedKind reports whether objects of a kind are encrypted in the database.
@@ -60,8 +60,8 @@ const (
 	removeRow = `DELETE FROM {kind} WHERE namespace = ? AND name = ?`
 )
 
-// A kindTable holds the prepared statements of one kind's table. With PostgreSQL it is empty, and
-// only records that the table exists.
+// A kindTable holds the prepared statements of one kind's table. With PostgreSQL it is empty: it
+// only shows that the table exists.
 type kindTable struct{ put, change, remove *sql.Stmt }
 
 func (t *kindTable) close() error {
@@ -71,11 +71,11 @@ func (t *kindTable) close() error {
 	return errors.Join(t.put.Close(), t.change.Close(), t.remove.Close())
 }
 
-// Commit stores the rows of a pass in one transaction. When it returns nil, all are on the disk;
-// when it returns an error, none is. It writes rows in key order, which SQLite does much faster.
+// Commit stores the rows of a pass in one transaction. If it returns nil, all rows are on the disk;
+// after an error, no row is. It writes rows in key order, which is much faster with SQLite.
 //
 // On a full disk it returns ErrFull for a commit that adds objects. Commits that change or delete
-// still work, from the space of the ballast.
+// objects still work, because they may use the ballast.
 func (s *Store) Commit(ctx context.Context, c Commit) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 	if !s.isOpen() {
 		return errors.New("commit: the store is closed")
 	}
-	if s.Leads() && s.pg.token == 0 { // after Leave another hub is the only writer of objects
+	if s.Leads() && s.pg.token == 0 { // after Leave, another hub is the only writer of objects
 		return ErrStandby
 	}
 	if c.Rev < s.rev || c.Rev > math.MaxInt64 {
@@ -151,9 +151,9 @@ func (s *Store) check(r *Row, rev uint64) error {
 	return nil
 }
 
-// apply writes rows in one transaction; unless grow is set it adds no object.
+// apply writes rows in one transaction. Unless grow is set, it adds no object.
 func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) error {
-	var fit []Row // rows whose kind has a table, or gets one
+	var fit []Row // rows of kinds that have a table, or get one
 	for i, r := range rows {
 		if s.kinds[r.Kind] == nil && (i == 0 || rows[i-1].Kind != r.Kind) {
 			if err := s.openKind(ctx, r.Kind); err != nil && (grow || !expendableKind(r.Kind) || !errors.Is(err, ErrFull)) {
@@ -169,7 +169,7 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 	dropped := 0
 	now, tell := s.timeDue()
 	write := func(ctx context.Context, c *conn) (err error) {
-		dropped = 0 // a retry runs this again
+		dropped = 0 // reset, because a retry runs this function again
 		if tell {
 			if _, err := c.ExecContext(ctx, setMeta, metaTime, formTime(now)); err != nil {
 				return err
@@ -186,11 +186,11 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 			return err
 		}
 		for _, r := range rows {
-			kept, err := s.write(ctx, r, grow)
+			stored, err := s.write(ctx, r, grow)
 			if err != nil {
 				return fmt.Errorf("%s %s/%s: %w", r.Kind, r.Namespace, r.Name, err)
 			}
-			if !kept {
+			if !stored {
 				dropped++
 			}
 		}
@@ -212,7 +212,7 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 	return err
 }
 
-func (s *Store) write(ctx context.Context, r Row, grow bool) (kept bool, err error) {
+func (s *Store) write(ctx context.Context, r Row, grow bool) (stored bool, err error) {
 	t := s.kinds[r.Kind]
 	if r.Object == nil {
 		_, err := t.remove.ExecContext(ctx, r.remove()...)
@@ -236,7 +236,7 @@ func (s *Store) write(ctx context.Context, r Row, grow bool) (kept bool, err err
 // Into decodes the row into an object.
 func (r Row) Into(o state.Object) error { return state.Decode(r.Object, o) }
 
-// put, change and remove return the arguments of the statements of these names.
+// put, change and remove return the arguments of the statements with the same names.
 func (r Row) put() []any {
 	return []any{r.Namespace, r.Name, r.UID, int64(r.Rev), r.Node, r.Phase, r.object()}
 }
@@ -247,7 +247,7 @@ func (r Row) change() []any {
 
 func (r Row) remove() []any { return []any{r.Namespace, r.Name} }
 
-// object returns JSON as text if possible, so that sqlite3 and psql show it.
+// object returns JSON as text if possible, so that sqlite3 and psql show it readably.
 func (r Row) object() any {
 	if sealedKind(r.Kind) || protoKind(r.Kind) {
 		return r.Object
@@ -257,7 +257,7 @@ func (r Row) object() any {
 
 // changed reports whether an update of n rows has stored the row. On a full disk rows are only
 // updated, never added.
-func changed(r Row, n int64) (kept bool, err error) {
+func changed(r Row, n int64) (stored bool, err error) {
 	switch {
 	case n > 0:
 		return true, nil

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// The behaviour of every store, with either database.
+// These tests check the behaviour of every store, with either database.
 
 // onBoth runs a test with SQLite and with PostgreSQL.
 func onBoth(t *testing.T, test func(t *testing.T, o Options)) {
@@ -154,7 +154,7 @@ func TestACommitIsAllOrNothing(t *testing.T) {
 			t.Fatal("accepted")
 		}
 		expect(t, contents(t, s), before...)
-		mustCommit(t, s, 9, pod("c", 9)) // and the store goes on
+		mustCommit(t, s, 9, pod("c", 9)) // the store goes on after the refusal
 	})
 }
 
@@ -166,7 +166,7 @@ func TestASecondHubIsRefusedOnBoth(t *testing.T) {
 		}
 		elsewhere := o
 		elsewhere.Dir = t.TempDir()
-		if o.Database != "" { // from another machine
+		if o.Database != "" { // the second hub runs on another machine
 			_, err := Open(t.Context(), elsewhere)
 			if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "another hub (connected from 127.0.0.1") ||
 				!strings.Contains(err.Error(), "--database") {
@@ -178,7 +178,7 @@ func TestASecondHubIsRefusedOnBoth(t *testing.T) {
 	})
 }
 
-func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
+func TestUsersTokensAndSessionsOnBoth(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		s, ctx, now := opened(t, o), t.Context(), time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 		must := func(err error) {
@@ -262,7 +262,7 @@ func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
 		}
 		use := Use{Node: "pi-1", Key: "k", Site: "oslo", Token: "jtrue", At: now, Expires: now.Add(time.Hour)}
 		must(s.TakeUse(ctx, use))
-		must(s.TakeUse(ctx, use)) // the same use again
+		must(s.TakeUse(ctx, use)) // the same use again does not count
 		use.Key = "other"
 		if err := s.TakeUse(ctx, use); !errors.Is(err, ErrUsedUp) {
 			t.Fatal(err)
@@ -336,7 +336,7 @@ func TestACommandWorksBesideAHubOnBoth(t *testing.T) {
 			t.Fatal(err)
 		}
 		hub := opened(t, o)
-		o.Database = "" // the data directory has the address
+		o.Database = "" // the command reads the address from the data directory
 		cli, err := OpenShared(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -346,7 +346,7 @@ func TestACommandWorksBesideAHubOnBoth(t *testing.T) {
 			t.Fatal("a second writer of objects")
 		}
 		var all sync.WaitGroup
-		for i, s := range []*Store{hub, cli, hub, cli} { // both write at once, into one chain
+		for i, s := range []*Store{hub, cli, hub, cli} { // hub and command write at the same time, into one chain
 			all.Go(func() {
 				for n := range 25 {
 					a := did("pi-1")
@@ -380,7 +380,7 @@ func TestPausesOnBoth(t *testing.T) {
 			t.Fatal(p, err)
 		}
 		mustCommit(t, s, 1, pod("a", 1))
-		_ = s.disconnect() // killed
+		_ = s.disconnect() // as if the hub was killed
 		_ = s.lock.Close()
 		s = opened(t, o)
 		p, err := s.Begin(t.Context(), time.Now().Add(time.Minute))
@@ -390,7 +390,7 @@ func TestPausesOnBoth(t *testing.T) {
 	})
 }
 
-// The hub's time is stored with commits that happen anyway, at most once an hour.
+// Commits store the hub's time at most once an hour. The time never causes a commit.
 func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		begin := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -406,7 +406,7 @@ func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
 			return at
 		}
 		if at := last(); !at.IsZero() {
-			t.Fatalf("the time of a new database is %s", at)
+			t.Fatalf("the last time in a new database is %s", at)
 		}
 		for i, c := range []struct{ after, want time.Duration }{{0, 0}, {59 * time.Minute, 0}, {time.Hour, time.Hour},
 			{90 * time.Minute, time.Hour}, {-time.Hour, time.Hour}, {3 * time.Hour, 3 * time.Hour}} {
@@ -416,7 +416,7 @@ func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
 				t.Errorf("after a commit at %s the last time is %s", now, at)
 			}
 		}
-		_ = s.disconnect() // killed
+		_ = s.disconnect() // as if the hub was killed
 		_ = s.lock.Close()
 		s = opened(t, o)
 		mustCommit(t, s, 7, pod("a", 7)) // a command has no time of its own

@@ -21,13 +21,13 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// How long a transaction waits for another writer, in milliseconds: at first, and while the other
-// one goes on writing.
+// How long a transaction waits for another writer, in milliseconds: at first, and while that writer
+// goes on.
 const busyWait, busyHeld = "5000", "100"
 
 // dsn returns the data source name of a connection: durable commits, foreign keys, a bounded log.
-// It never creates the file: an empty file in the place of a moved database would invalidate its
-// log.
+// SQLite must not create the file, because an empty file in the place of a moved database would
+// invalidate the log.
 func dsn(file string, pragmas ...string) string {
 	all := []string{
 		"busy_timeout(" + busyWait + ")", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)",
@@ -38,7 +38,7 @@ func dsn(file string, pragmas ...string) string {
 }
 
 // ownPragmas returns the pragmas that only the hub sets: write-ahead logging and, while the
-// database is empty, incremental vacuum. Both write, and of two processes that do so at once SQLite
+// database is empty, incremental vacuum. Both write, and if two processes set them at once, SQLite
 // refuses one.
 func (s *Store) ownPragmas() (pragmas []string) {
 	if s.shared {
@@ -124,9 +124,9 @@ func (s *Store) disconnect() error {
 		errs = append(errs, s.read.Close())
 	}
 	if s.db != nil {
-		errs = append(errs, s.db.Close()) // last: it checkpoints the log
+		errs = append(errs, s.db.Close()) // closed last, because it checkpoints the log
 	}
-	if s.openFile != nil { // last: closing the file drops SQLite's locks
+	if s.openFile != nil { // closed last, because that drops SQLite's locks
 		errs = append(errs, s.openFile.Close())
 		s.readAhead.Wait()
 	}
@@ -134,8 +134,8 @@ func (s *Store) disconnect() error {
 	return errors.Join(errs...)
 }
 
-// Statements are written once, with ? for arguments. The differences between SQLite and PostgreSQL
-// in wording are below; the rest is in files that are named for one of them.
+// Each statement is written once, with ? for arguments. The code below rewrites it for PostgreSQL.
+// Other differences are in files that are named for one of the databases.
 
 // A conn is the writer's connection, or a reader's.
 type conn struct {
@@ -182,8 +182,8 @@ func (p *pool) conn(ctx context.Context) (*conn, error) {
 	return &conn{c, p.postgres}, nil
 }
 
-// inDialect rewrites a statement for its database. No statement contains a question mark in a
-// literal.
+// inDialect rewrites a statement for its database. No literal in a statement contains a question
+// mark.
 func inDialect(postgres bool, query string, args []any) (string, []any) {
 	if !postgres || len(args) == 0 {
 		return query, args
@@ -209,8 +209,8 @@ func inDialect(postgres bool, query string, args []any) (string, []any) {
 	return strings.ReplaceAll(b.String(), "instr(", "strpos("), args
 }
 
-// storable returns text that PostgreSQL accepts: UTF-8 without NUL. Stored objects are checked
-// before, but names in queries may be anything.
+// storable returns text that PostgreSQL accepts: UTF-8 without NUL. Stored objects are valid
+// before, but names in queries may have any bytes.
 func storable(text string) string {
 	const instead = "\uFFFD"
 	return strings.ReplaceAll(strings.ToValidUTF8(text, instead), "\x00", instead)
@@ -225,9 +225,9 @@ func number(b bool) int64 {
 }
 
 // When a running hub's database is moved or removed, SQLite goes on writing to the open file. Its
-// data would be lost at the end of the process, since the next one opens the file by name. So the
-// store stops writing and makes a backup, which the next start uses. If the file comes back, the
-// store writes again.
+// data would be lost at the end of the process, because the next process opens the file by name. So
+// the store stops writing and makes a backup, which the next start uses. If the file comes back,
+// the store writes again.
 
 // fileInPlace reports whether the file name still leads to the open database.
 func (s *Store) fileInPlace() bool {
@@ -236,7 +236,7 @@ func (s *Store) fileInPlace() bool {
 	}
 	is, err := s.openFile.Stat()
 	if err != nil {
-		return true // a write reports the error
+		return true // the next write reports the error
 	}
 	named, err := os.Stat(s.file)
 	if err != nil {
@@ -283,7 +283,7 @@ func (s *Store) connectPostgres() {
 	s.kinds = map[string]*kindTable{}
 }
 
-// raw calls do with the pgx connection below the one of database/sql.
+// raw calls do with the pgx connection below the database/sql connection.
 func (c *conn) raw(do func(*pgx.Conn) error) error {
 	return c.Raw(func(d any) error { return do(d.(*stdlib.Conn).Conn()) })
 }
@@ -323,8 +323,8 @@ func (s *Store) reconnect(ctx context.Context) (err error) {
 }
 
 // session returns the server process behind the writer's connection. It refuses a pooler that
-// shares connections between transactions: settings and the advisory lock would belong to other
-// clients.
+// shares connections between transactions, because other clients would get the settings and the
+// advisory lock.
 func (s *Store) session(ctx context.Context) (pid int32, err error) {
 	pid, direct, err := serverProcess(ctx, s.conn, "")
 	if err != nil || direct {
@@ -335,7 +335,7 @@ func (s *Store) session(ctx context.Context) (pid int32, err error) {
 		return 0, err
 	}
 	defer other.Close()
-	switch _, _, err := serverProcess(ctx, other, "BEGIN"); { // a transaction pooler gives it a free connection: ours
+	switch _, _, err := serverProcess(ctx, other, "BEGIN"); { // a transaction pooler gives this connection our server process
 	case sqlState(err) == stateProtocol: // a statement pooler refuses BEGIN
 		return 0, errPooler(s.pg.where)
 	case err != nil:
@@ -350,12 +350,12 @@ func (s *Store) session(ctx context.Context) (pid int32, err error) {
 }
 
 // serverProcess runs a statement, if any, and returns the server process that ran it. direct
-// reports whether that process also accepted the connection, so that no pooler is between. It
-// prepares nothing, since a pooler may not support that.
-func serverProcess(ctx context.Context, c *conn, does string) (pid int32, direct bool, err error) {
+// reports whether that process also accepted the connection, which proves that no pooler is
+// between. It prepares no statement, because a pooler may not support that.
+func serverProcess(ctx context.Context, c *conn, statement string) (pid int32, direct bool, err error) {
 	err = c.raw(func(c *pgx.Conn) error {
-		if does != "" {
-			if _, err := c.PgConn().Exec(ctx, does).ReadAll(); err != nil {
+		if statement != "" {
+			if _, err := c.PgConn().Exec(ctx, statement).ReadAll(); err != nil {
 				return err
 			}
 		}
@@ -375,11 +375,11 @@ func serverProcess(ctx context.Context, c *conn, does string) (pid int32, direct
 
 func (s *Store) dropConn() {
 	if s.conn != nil {
-		_ = s.conn.raw(func(c *pgx.Conn) error { // close without Terminate: the server may not answer
+		_ = s.conn.raw(func(c *pgx.Conn) error { // close without a Terminate message, because the server may not answer
 			_ = c.PgConn().Conn().Close()
 			return nil
 		})
-		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // remove it from the pool
+		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // removes the connection from the pool
 		_ = s.conn.Close()
 		s.conn = nil
 	}

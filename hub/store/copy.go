@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ownTables are the tables of every hub, each after the tables that it refers to. Tables of objects
+// ownTables are the tables of every hub, in the order of their foreign keys. The tables of objects
 // are listed in kinds.
 var ownTables = []string{
 	"meta", "users", "sessions", "api_tokens", "revoked_clients", "join_tokens", "enrolments", "audit",
@@ -19,9 +19,9 @@ var ownTables = []string{
 // localKeys are the meta keys that belong to one database, and are not copied.
 var localKeys = []string{metaSchema, metaMoved, metaCameFrom, metaLeader, metaFrom}
 
-// copyAll copies one database into another one of the same schema, in the transaction that is open
-// there, and replaces its content. It keeps the tables: a concurrent reader in PostgreSQL would see
-// a recreated table as empty.
+// copyAll replaces the content of the database that has a transaction open in to by the content of
+// another database of the same schema. It does not recreate tables, because a concurrent reader in
+// PostgreSQL would see a recreated table as empty.
 func copyAll(ctx context.Context, from querier, to *conn) error {
 	have, err := listKinds(ctx, to)
 	if err != nil {
@@ -98,7 +98,7 @@ func copyTable(ctx context.Context, from querier, to *conn, table string) (err e
 				row, err := next()
 				for i := range row {
 					switch text, ok := row[i].(string); {
-					case ok && protoKind(table) && columns[i] == "object": // JSON of an older hub
+					case ok && protoKind(table) && columns[i] == "object": // an older hub has written JSON
 						row[i] = []byte(text)
 					case ok:
 						row[i] = storable(text)
@@ -141,16 +141,16 @@ func (s *Store) export(ctx context.Context, file string) error {
 		return err
 	}
 	defer func() { _, _ = c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK") }()
-	// A read-only transaction blocks nobody while the disk is slow, so it gets more time than a
-	// leader's (see join).
+	// A read-only transaction may wait long for a slow disk, because it blocks no other
+	// transaction. So it gets more time than a leader's (see join).
 	if _, err := c.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = "+idle); err != nil {
 		return err
 	}
 	return s.fill(ctx, file, c, nil)
 }
 
-// fill creates an SQLite database with the content of another one. It runs also, if not nil, in the
-// same transaction.
+// fill creates an SQLite database with the content of another database. also, if not nil, runs in
+// the same transaction.
 func (s *Store) fill(
 	ctx context.Context, file string, from querier, also func(ctx context.Context, t *Store, c *conn) error,
 ) error {

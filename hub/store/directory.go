@@ -21,10 +21,10 @@ import (
 // overflow is the user that a process in a user namespace sees for unmapped owners.
 const overflow = 65534
 
-// checkDirectory makes sure that no other user can read or replace the data directory: it and its
-// parents belong to the hub, its mode is 0700, and no file in it leads elsewhere. It closes the
-// directory if only the mode is too open, and refuses the rest. Root's commands that replace the
-// database check on behalf of the hub.
+// checkDirectory makes sure that no other user can read or replace the data directory: the
+// directory and its parents belong to the hub, its mode is 0700, and no file in it is a link to
+// another place. It closes the directory if only the mode is too open, and refuses everything else.
+// Root's commands that replace the database check on behalf of the hub.
 func checkDirectory(o Options, log *slog.Logger) error {
 	dir := o.Dir
 	dir, err := filepath.EvalSymlinks(dir)
@@ -66,8 +66,8 @@ func checkDirectory(o Options, log *slog.Logger) error {
 	return checkContent(dir, hub)
 }
 
-// Refuses returns why a hub would refuse to start in its data directory; nil: it would start. It
-// changes nothing.
+// Refuses returns why a hub would refuse to start in its data directory; nil: the hub would start.
+// It changes nothing.
 func Refuses(dir string) error {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err == nil {
@@ -86,14 +86,15 @@ func Refuses(dir string) error {
 	return checkContent(dir, owner.Of(info))
 }
 
-// Names in a data directory. Any of hubFiles shows that a hub has used it.
+// Names in a data directory. Each of hubFiles shows that a hub has used the directory.
 var (
 	hubFiles   = []string{"hub.lock", database, placeFile, highWaterFile, "hub.sock", secretsKey}
 	earlyFiles = []string{"pki", "backups", "history", "ballast", "lost+found"}
 )
 
-// Foreign returns an error for a directory that another program uses: closing it would break that
-// program. It changes nothing. A directory that it cannot read is left to later checks.
+// Foreign returns an error for a directory that another program uses, because a restrictive mode
+// would break that program. It changes nothing. A directory that it cannot read is left to later
+// checks.
 func Foreign(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -130,10 +131,10 @@ func eachParent(dir string, hub, of int) error {
 func checkParent(parent, dir string, hub, of int) error {
 	info, err := os.Lstat(parent)
 	if err != nil {
-		return nil // unreadable, and so for most others
+		return nil // unreadable for this user, and so for most other users
 	}
 	uid := owner.Of(info)
-	byGroup := info.Mode().Perm()&0o020 != 0 && owner.Group(info) != of // a user's private group is that user
+	byGroup := info.Mode().Perm()&0o020 != 0 && owner.Group(info) != of // a user's private group has no other members
 	switch {
 	case uid != hub && uid != 0 && uid != overflow:
 		return fmt.Errorf("data directory %s is in %s, which belongs to user %d, who can replace it: move it to a directory "+
@@ -145,8 +146,9 @@ func checkParent(parent, dir string, hub, of int) error {
 	return nil
 }
 
-// checkContent returns an error unless every file belongs to the hub or root, and no file leads
-// elsewhere: the hub would write through a link that was planted while the directory was open.
+// checkContent returns an error unless every file belongs to the hub or root, and no file is a link
+// to another place. A link may have been planted while the directory was open, and the hub would
+// write to its target.
 func checkContent(dir string, hub int) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -172,7 +174,7 @@ func checkContent(dir string, hub int) error {
 		if info.Mode()&fs.ModeSymlink != 0 {
 			to, err := os.Stat(file)
 			if away := err != nil && (e.Name() == "backups" || e.Name() == "history"); away {
-				continue // a link to an unplugged disk; MkdirAll does not follow it
+				continue // a link to an unplugged disk; MkdirAll does not follow links
 			}
 			if err != nil || !to.IsDir() {
 				return fmt.Errorf("%s is a link, and the hub would write to its target: replace it by the file itself, or "+
@@ -198,7 +200,7 @@ func (s *Store) giveToOwner(f *os.File) error {
 	return nil
 }
 
-// ownsDir reports whether this user owns the data directory; otherwise this is a command of root.
+// ownsDir reports whether this user owns the data directory. Otherwise root runs a command.
 func (o Options) ownsDir() (bool, error) {
 	info, err := os.Stat(o.Dir)
 	return err == nil && owner.Of(info) == os.Geteuid(), err
@@ -207,8 +209,8 @@ func (o Options) ownsDir() (bool, error) {
 // A dirLock is the lock of a data directory.
 type dirLock struct{ *os.File }
 
-// Close unlocks explicitly: a child process between fork and exec shares the file, and would keep
-// the lock.
+// Close unlocks explicitly, because a child process between fork and exec shares the file and would
+// keep the lock.
 func (l *dirLock) Close() error {
 	if l == nil {
 		return os.ErrInvalid
@@ -216,7 +218,7 @@ func (l *dirLock) Close() error {
 	return errors.Join(unix.Flock(int(l.Fd()), unix.LOCK_UN), l.File.Close())
 }
 
-// Further advice in the error about a locked data directory: for another hub, and for a command.
+// Further advice in the error about a locked data directory, for a second hub and for a command.
 const (
 	anotherHub    = ", or give this one another --data-dir"
 	adviceCommand = ", run this again, then start it: the command needs a stopped hub"
@@ -224,7 +226,7 @@ const (
 
 // takeLock makes this process the only hub on a data directory. The kernel releases the lock when
 // the process ends; the file stays.
-func takeLock(dir, instead string) (*dirLock, error) {
+func takeLock(dir, advice string) (*dirLock, error) {
 	if err := Foreign(dir); err != nil {
 		return nil, err
 	}
@@ -243,13 +245,13 @@ func takeLock(dir, instead string) (*dirLock, error) {
 		if pid := strings.TrimSpace(string(holder)); pid != "" {
 			who += " (pid " + pid + ")"
 		}
-		return nil, fmt.Errorf("lock data directory %s: %w: %s uses it; stop that hub%s", dir, ErrLocked, who, instead)
+		return nil, fmt.Errorf("lock data directory %s: %w: %s uses it; stop that hub%s", dir, ErrLocked, who, advice)
 	}
 	if err := owner.Give(f, dir); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", file, err), f.Close())
 	}
 	if err := f.Truncate(0); err == nil {
-		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // for the error message above
+		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // the pid is for the error message above
 	}
 	return &dirLock{f}, nil
 }
@@ -262,8 +264,8 @@ func openAdvice(err error) string {
 	return "run this as the owner of that directory"
 }
 
-// Lock takes the lock of a stopped hub's data directory, for a command that must not run beside the
-// hub. Close releases it.
+// Lock takes the lock of a stopped hub's data directory, for a command that needs a stopped hub.
+// Close releases it.
 func Lock(dir string) (io.Closer, error) { return takeLock(dir, adviceCommand) }
 
 const (
@@ -271,8 +273,8 @@ const (
 	lockExclusive = unix.LOCK_EX // a command that replaces the database
 )
 
-// lockUse takes a shared or exclusive lock on the directory itself, so that no command has a
-// database open while another one replaces it.
+// lockUse takes a shared or exclusive lock on the directory itself. While one command replaces the
+// database, no other command has it open.
 func lockUse(ctx context.Context, dir string, how int) (*dirLock, error) {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -24,19 +24,19 @@ func TestTheDataDirectoryIsPrivate(t *testing.T) {
 		name  string
 		root  bool // needs root
 		do    func(parent, dir string) error
-		wants string // of the error; "": it opens
+		wants string // text of the error; "": the directory opens
 	}{
 		{"a directory that others may read is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o755) }, ""},
 		{"a directory that all may write is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o777) }, ""},
 		{
-			"one of another user is refused", true, func(_, dir string) error { return os.Chown(dir, other, other) },
+			"a directory of another user is refused", true, func(_, dir string) error { return os.Chown(dir, other, other) },
 			"belongs to user 4242",
 		},
 		{
 			"a directory that others can replace is refused", false, func(parent, _ string) error { return os.Chmod(parent, 0o777) },
 			"other users may write",
 		},
-		{"or another group", true, func(parent, _ string) error {
+		{"a directory that another group can replace is refused", true, func(parent, _ string) error {
 			if err := os.Chown(parent, 0, other); err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ func TestTheDataDirectoryIsPrivate(t *testing.T) {
 			func(parent, _ string) error { return os.Chmod(parent, 0o777|os.ModeSticky) }, "",
 		},
 		{
-			"or a parent directory of another user", true,
+			"a parent directory of another user is refused", true,
 			func(parent, _ string) error { return os.Chown(parent, other, other) }, "belongs to user 4242",
 		},
 		{"another program's directory is not changed", false, func(_, dir string) error {
@@ -67,20 +67,20 @@ func TestTheDataDirectoryIsPrivate(t *testing.T) {
 			return os.Mkdir(filepath.Join(dir, "lost+found"),
 				0o700)
 		}, ""},
-		{"so is an additional file in a hub's directory", false, func(_, dir string) error {
+		{"an additional file in a hub's directory is fine", false, func(_, dir string) error {
 			return errors.Join(os.WriteFile(filepath.Join(dir, "hub.lock"), nil, 0o600),
 				os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600))
 		}, ""},
-		{"a file of another user in it", true, func(_, dir string) error {
+		{"a file of another user is refused", true, func(_, dir string) error {
 			if err := os.WriteFile(filepath.Join(dir, "hub.db"), nil, 0o666); err != nil {
 				return err
 			}
 			return os.Chown(filepath.Join(dir, "hub.db"), other, other)
 		}, "hub.db belongs to user 4242"},
-		{"a link to a file elsewhere", false, func(parent, dir string) error {
+		{"a link to a file elsewhere is refused", false, func(parent, dir string) error {
 			return os.Symlink(filepath.Join(parent, "victim"), filepath.Join(dir, "ballast"))
 		}, "ballast is a link"},
-		{"a pipe in the place of a file, which would block the hub", false, func(_, dir string) error {
+		{"a pipe, which would block the hub, is refused", false, func(_, dir string) error {
 			return unix.Mkfifo(filepath.Join(dir, highWaterFile), 0o600)
 		}, "hub.rev is a pipe"},
 		{"a socket, like the hub's, is fine", false, func(_, dir string) error {
@@ -121,7 +121,7 @@ func TestTheDataDirectoryIsPrivate(t *testing.T) {
 				for what, err := range map[string]error{"doctor": Foreign(dir), "restore": Restore(t.Context(), o, victim),
 					"lock": lock} {
 					if err == nil || !strings.Contains(err.Error(), tt.wants) {
-						t.Errorf("%s says %v, want %q", what, err, tt.wants)
+						t.Errorf("%s returns %v, want %q", what, err, tt.wants)
 					}
 				}
 			}
@@ -129,16 +129,16 @@ func TestTheDataDirectoryIsPrivate(t *testing.T) {
 			if err == nil {
 				s.Close()
 			} else if now, has := listed(t, dir); now != was || !slices.Equal(has, had) {
-				t.Errorf("it was %s with %v, and is %s with %v", was, had, now, has)
+				t.Errorf("the directory was %s with %v, and is %s with %v", was, had, now, has)
 			}
 			if tt.wants == "" && err != nil || tt.wants != "" && (err == nil || !strings.Contains(err.Error(), tt.wants)) {
-				t.Errorf("it says %v, want %q", err, tt.wants)
+				t.Errorf("Open returns %v, want %q", err, tt.wants)
 			}
 			if info, err := os.Stat(dir); tt.wants == "" && (err != nil || info.Mode().Perm() != 0o700) {
-				t.Errorf("it is %s, want 0700", info.Mode())
+				t.Errorf("the directory is %s, want 0700", info.Mode())
 			}
 			if text, err := os.ReadFile(victim); err != nil || string(text) != "dear" {
-				t.Errorf("the victim is %.40q, %v", text, err)
+				t.Errorf("the link's target now has %.40q, %v", text, err)
 			}
 		})
 	}
@@ -156,7 +156,7 @@ func listed(t *testing.T, dir string) (mode fs.FileMode, names []string) {
 	return info.Mode(), names
 }
 
-// A hub with its own user can use the files that root creates in its data directory.
+// A hub with its own user can use the files that root creates in the data directory.
 func TestFilesThatRootCreatesBelongToTheHub(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -175,7 +175,7 @@ func TestFilesThatRootCreatesBelongToTheHub(t *testing.T) {
 		do   func(t *testing.T, dir string)
 	}{
 		{"a restore", func(t *testing.T, dir string) { must(t, Restore(t.Context(), options(t, dir), file)) }},
-		{"a restore where there was nothing", func(t *testing.T, dir string) {
+		{"a restore into an empty directory", func(t *testing.T, dir string) {
 			for _, name := range []string{database, highWaterFile} {
 				must(t, os.Remove(filepath.Join(dir, name)))
 			}
@@ -213,8 +213,8 @@ func TestFilesThatRootCreatesBelongToTheHub(t *testing.T) {
 	}
 }
 
-// Root moves the database of a stopped hub, whose user is created by systemd and does not exist
-// meanwhile.
+// Root moves the database of a stopped hub. systemd creates the hub's user dynamically, so the user
+// does not exist meanwhile.
 func TestRootMovesADatabaseForTheHub(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -237,16 +237,16 @@ func TestRootMovesADatabaseForTheHub(t *testing.T) {
 		do   func() error
 	}{
 		{"to PostgreSQL", func() error { _, err := Move(t.Context(), options(t, dir), url); return err }},
-		{"a backup of that", func() error {
+		{"a backup of PostgreSQL", func() error {
 			s, err := OpenShared(t.Context(), options(t, dir))
 			if err == nil {
 				err = errors.Join(s.Backup(t.Context(), backup), s.Close())
 			}
 			return err
 		}},
-		{"a restore there", func() error { return Restore(t.Context(), options(t, dir), backup) }},
+		{"a restore into PostgreSQL", func() error { return Restore(t.Context(), options(t, dir), backup) }},
 		{"back", func() error { _, err := Move(t.Context(), options(t, dir), SQLite); return err }},
-		{"and to PostgreSQL again", func() error {
+		{"a second move to PostgreSQL", func() error {
 			_, err := Move(t.Context(), options(t, dir),
 				server.Database())
 			return err
@@ -266,18 +266,18 @@ func TestRootMovesADatabaseForTheHub(t *testing.T) {
 		})
 	}
 	if info, err := os.Stat(backup); err != nil || owner.Of(info) != 0 {
-		t.Errorf("a backup elsewhere is given away: %v, %v", info, err)
+		t.Errorf("a backup elsewhere changes its owner: %v, %v", info, err)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "planted"), nil, 0o600))
 	must(t, os.Chown(filepath.Join(dir, "planted"), hub+1, hub+1))
 	if _, err := Move(t.Context(), options(t, dir), SQLite); err == nil ||
 		!strings.Contains(err.Error(), "planted belongs to user 4243") {
-		t.Errorf("with another user's file in it: %v", err)
+		t.Errorf("with another user's file in the directory: %v", err)
 	}
 }
 
-// The address of the database may be in a file of root that the hub cannot read: its content is
-// stored instead.
+// The address of the database may be in a file of root that the hub cannot read. So its content is
+// stored, not its path.
 func TestTheHubCanReadAnAddressThatRootStored(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -286,7 +286,7 @@ func TestTheHubCanReadAnAddressThatRootStored(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		hub  int
-		says bool // the file's content is stored, not its path
+		says bool // whether the file's content is stored instead of its path
 	}{{"the hub is root", 0, false}, {"the hub is another user", 4242, true}} {
 		dir, file, url := history(t, false), filepath.Join(t.TempDir(), "database"), server.Database()
 		must(t, os.WriteFile(file, []byte(url+"\n"), 0o600))
@@ -301,11 +301,11 @@ func TestTheHubCanReadAnAddressThatRootStored(t *testing.T) {
 			want = url
 		}
 		if got, err := firstLine(filepath.Join(dir, placeFile)); err != nil || got != want {
-			t.Errorf("%s: it is noted that the database is at %q (%v), want %q", tt.name, got, err, want)
+			t.Errorf("%s: the stored address is %q (%v), want %q", tt.name, got, err, want)
 		}
 		if _, err := Move(t.Context(), options(t, dir), file); !errors.Is(err, ErrExists) ||
 			!strings.Contains(err.Error(), "already") {
-			t.Errorf("%s: once more: %v", tt.name, err)
+			t.Errorf("%s: second start: %v", tt.name, err)
 		}
 	}
 }

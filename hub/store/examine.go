@@ -23,18 +23,18 @@ import (
 type Examination struct {
 	Running bool // a hub holds the lock of the directory
 	Bytes   int64
-	Schema  int // of the database
-	Newest  int // the schema of this program
+	Schema  int // number of the database's schema
+	Newest  int // newest schema that this program knows
 	Version string
 	// Damage is the output of SQLite's quick_check, or "" for "ok".
 	Damage  string
-	Changed time.Time // of the database or its log
+	Changed time.Time // last change of the database or its log
 	Paused  *Recovery // a recovery that is not yet resumed
 	Key     error     // why the hub could not decrypt secrets; fs.ErrNotExist: the key file is missing
 	URL     string    // the hub's last MetaURL
 	Server  string    // PostgreSQL's address without password; "": SQLite
-	Release string    // its version
-	Unsafe  []string  // its settings that lose commits at a power cut
+	Release string    // PostgreSQL's version
+	Unsafe  []string  // PostgreSQL's settings that lose commits at a power cut
 
 	// Refused is why a hub would not start with this database although SQLite finds no damage.
 	Refused error
@@ -42,7 +42,7 @@ type Examination struct {
 	Exposed string // what an attacker on the network could do; "": nothing
 
 	db   *sql.DB
-	copy string // copy of the files of a killed hub; "": read in place
+	copy string // copy of the files of a killed hub; "": the files are read in place
 }
 
 // Examine opens the database of a hub for reading. ErrNotFound: there is no database.
@@ -78,7 +78,7 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 	}
 	q := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(5000)", "query_only(1)", "trusted_schema(0)"}}
 	switch {
-	case e.Running: // the log and its index exist
+	case e.Running: // the log and its index exist, because the hub runs
 	case err == nil && log.Size() > 0: // opening the log of a killed hub would checkpoint it
 		if e.copy, err = os.MkdirTemp("", "flotilla-examine-"); err != nil {
 			return e, err
@@ -109,7 +109,7 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 		e.Damage = ""
 	}
 	for key, into := range map[string]*string{metaVersion: &e.Version, MetaURL: &e.URL} {
-		// a damaged database gives what it can
+		// Of a damaged database, values may be missing.
 		_ = e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(into)
 	}
 	var paused string
@@ -126,15 +126,15 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 	return e, nil
 }
 
-// unreadable returns an error for a row that a start could not read. SQLite checks pages, not the
+// unreadable returns an error for a row that a start could not decode. SQLite checks pages, not the
 // content of rows.
 func unreadable(ctx context.Context, q querier) error {
 	if _, err := progressOf(ctx, q); err != nil {
 		return err
 	}
-	kinds, _ := listKinds(ctx, q) // damage was reported before
+	kinds, _ := listKinds(ctx, q) // the damage was reported before
 	for _, kind := range kinds {
-		if sealedKind(kind) { // encrypted: only the hub can check it
+		if sealedKind(kind) { // only the hub can decrypt these rows
 			continue
 		}
 		var namespace, name string
@@ -194,12 +194,12 @@ func running(dir string) bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close() // also releases the lock, if it was free
+	defer f.Close() // Close also releases a lock that running has taken
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // NewestBackup returns when the newest backup of a data directory was made; zero: never. It ignores
-// times in the future: their age is unknown.
+// times in the future, because the age of such a backup is unknown.
 func NewestBackup(dir string, now time.Time) (time.Time, error) {
 	files, err := backups(dir)
 	for _, file := range files {
@@ -210,7 +210,7 @@ func NewestBackup(dir string, now time.Time) (time.Time, error) {
 	return time.Time{}, err
 }
 
-// examinePostgres reads a PostgreSQL database at one moment. It waits for no lock.
+// examinePostgres reads a PostgreSQL database in one snapshot. It waits for no lock.
 func examinePostgres(ctx context.Context, o Options, url string) (e *Examination, err error) {
 	e = &Examination{Running: running(o.Dir), Newest: latest()}
 	p, err := parsePostgres(url, o.timeouts, logger(o.Log))

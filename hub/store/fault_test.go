@@ -24,7 +24,7 @@ func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelF
 	return context.WithTimeout(t.Context(), d)
 }
 
-// TestMain can also be the child process that is killed.
+// TestMain runs the child process of the kill tests, or the tests.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("FLOTILLA_STORE_CHILD"); dir != "" {
 		writeForEver(dir)
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// writeForEver commits pods, and prints each once it is acknowledged.
+// writeForEver commits pods, and prints the name of each acknowledged pod.
 func writeForEver(dir string) {
 	ctx := context.Background()
 	s, err := Open(ctx, Options{Dir: dir, Database: os.Getenv("FLOTILLA_STORE_DATABASE")})
@@ -57,7 +57,7 @@ func writeForEver(dir string) {
 	os.Exit(1)
 }
 
-func TestNothingAcknowledgedIsLostByKill9(t *testing.T) {
+func TestKill9LosesNoAcknowledgedCommit(t *testing.T) {
 	onBoth(t, nothingIsLostByKill9)
 }
 
@@ -86,7 +86,7 @@ func nothingIsLostByKill9(t *testing.T, o Options) {
 		rev, err := s.Revision(t.Context())
 		must(t, err)
 		if len(got) < acked || uint64(len(got)) != rev {
-			t.Fatalf("round %d: %d acknowledged, %d there, revision %d", round, acked, len(got), rev)
+			t.Fatalf("round %d: %d acknowledged, %d stored, revision %d", round, acked, len(got), rev)
 		}
 		if r, err := s.Recovered(t.Context()); r != nil || err != nil {
 			t.Fatalf("round %d: %+v %v", round, r, err)
@@ -110,7 +110,7 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
-func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
+func TestAFullDiskRefusesOnlyNewObjects(t *testing.T) {
 	dir := smallDisk(t)
 	s := openIn(t, dir)
 	big := func(i int, rev uint64) Row {
@@ -130,18 +130,18 @@ func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
 		t.Fatalf("after %d: %v", n, err)
 	}
 	if _, err := os.Stat(s.ballast()); !errors.Is(err, os.ErrNotExist) {
-		t.Fatal("the ballast is still there")
+		t.Fatal("the ballast was not given up")
 	}
 	if got := contents(t, s); uint64(len(got)) != rev {
 		t.Fatalf("%d objects, %d acknowledged", len(got), rev)
 	}
 	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{pod("new", rev+1)}}); !errors.Is(err, ErrFull) {
-		t.Fatalf("something new on a full disk: %v", err)
+		t.Fatalf("a new object on a full disk: %v", err)
 	}
 	if err := s.AddAudit(t.Context(), Audit{}); !errors.Is(err, ErrFull) {
 		t.Fatal(err)
 	}
-	// Changes and deletions work; a new event is dropped.
+	// Objects can be changed and deleted; a new event is dropped.
 	small := big(0, rev+1)
 	small.Object = []byte(`{}`)
 	event := Row{Kind: "events", Namespace: "default", Name: "e", Rev: rev + 1, Object: []byte("{}")}
@@ -149,11 +149,11 @@ func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
 	if n, err := s.count(t.Context(), "events"); n != 0 || err != nil {
 		t.Fatal(n, err)
 	}
-	// A restart on the full disk works too.
+	// A restart works on the full disk.
 	must(t, s.Close())
 	s = openIn(t, dir)
 	if !s.Full() {
-		t.Fatal("not full after the restart")
+		t.Fatal("the store is not full after the restart")
 	}
 	var gone []Row
 	for i := range n {
@@ -171,8 +171,8 @@ func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
 	expect(t, contents(t, s), fmt.Sprintf(`pods default/new u-new %d pi-1 Running {"kind":"Pod","metadata":{"name":"new"}}`, rev+3))
 }
 
-// A backup, a copy from another database and a restore that do not fit leave no files. Otherwise
-// these would fill the disk.
+// A backup, a copy from PostgreSQL and a restore that do not fit leave no files, because the files
+// would fill the disk.
 func TestAnInterruptedCopyLeavesNoFiles(t *testing.T) {
 	dir := smallDisk(t)
 	s := openIn(t, dir)
@@ -210,7 +210,7 @@ func TestAnInterruptedCopyLeavesNoFiles(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 		if got := there(); got != before {
-			t.Errorf("%s left more than %s: %s", what, before, got)
+			t.Errorf("%s left files besides %s: %s", what, before, got)
 		}
 	}
 	must(t, s.Close())
@@ -222,20 +222,20 @@ func TestAnInterruptedCopyLeavesNoFiles(t *testing.T) {
 		t.Error("a restore:", err)
 	}
 	if got := there(); got != before {
-		t.Errorf("a restore left more than %s: %s", before, got)
+		t.Errorf("a restore left files besides %s: %s", before, got)
 	}
 	must(t, os.Remove(fill))
 	before = there()
-	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore"), make([]byte, 1<<10), 0o600)) // an interrupted one
+	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore"), make([]byte, 1<<10), 0o600)) // left by an interrupted restore
 	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore-wal"), nil, 0o600))
 	must(t, openIn(t, dir).Close())
 	if got := there(); got != before {
-		t.Errorf("a start left more than %s: %s", before, got)
+		t.Errorf("a start left files besides %s: %s", before, got)
 	}
 }
 
-// If removing old backups makes room for a new one, it replaces them: a grown database or a small
-// disk would otherwise never get a new backup. If something else has filled the disk, they stay.
+// A new backup replaces old ones if it fits then. Otherwise a grown database or a small disk would
+// never get a new backup. If other files fill the disk, the old backups stay.
 func TestANewBackupReplacesOldOnes(t *testing.T) {
 	dir := smallDisk(t)
 	s := openIn(t, dir)
@@ -256,10 +256,10 @@ func TestANewBackupReplacesOldOnes(t *testing.T) {
 		rev := uint64(n + 1)
 		mustCommit(t, s, rev, pod(fmt.Sprintf("p-%d", n), rev))
 		if err := s.backupNow(t.Context(), day(n)); err != nil {
-			t.Fatalf("day %d, beside %v: %v", n, there(), err)
+			t.Fatalf("day %d, with the backups %v: %v", n, there(), err)
 		}
 		if have := there(); have[0] != n || n > 1 && len(have) < 2 || s.Full() {
-			t.Fatalf("day %d: there are %v, full: %v", n, have, s.Full())
+			t.Fatalf("day %d: the backups are %v, full: %v", n, have, s.Full())
 		}
 	}
 	files, err := backups(dir)
@@ -278,11 +278,12 @@ func TestANewBackupReplacesOldOnes(t *testing.T) {
 		t.Error("a backup that does not fit:", err)
 	}
 	if got := there(); !slices.Equal(got, before) {
-		t.Errorf("there are %v, want %v: a backup was removed in vain", got, before)
+		t.Errorf("the backups are %v, want %v: one was removed in vain", got, before)
 	}
 }
 
-// The copy before a migration does the same, since an upgraded hub could not start otherwise.
+// The copy before a migration replaces old backups too, because an upgraded hub could not start
+// otherwise.
 func TestAnUpgradeReplacesOldBackups(t *testing.T) {
 	dumps, err := filepath.Glob("testdata/v*.sql")
 	must(t, err)
@@ -298,15 +299,15 @@ func TestAnUpgradeReplacesOldBackups(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "other"), make([]byte, free-64<<10), 0o600))
 	s := openIn(t, dir)
 	if kept, _ := filepath.Glob(filepath.Join(dir, "backups", "before-schema-*.db")); len(kept) != 1 {
-		t.Errorf("kept before the migration: %v", kept)
+		t.Errorf("copies before the migration: %v", kept)
 	}
 	if list, err := backups(dir); len(list) != 6 || err != nil {
-		t.Errorf("there are %v, %v", list, err)
+		t.Errorf("the backups are %v, %v", list, err)
 	}
 	must(t, quickCheck(t.Context(), s.conn))
 }
 
-// Another file in the place of the ballast is no evidence of a full disk, and a sparse copy (`cp
+// Another file in the place of the ballast does not mean that the disk is full. A sparse copy (`cp
 // --sparse`, `tar -S`) does not reserve space.
 func TestTheBallastReservesSpace(t *testing.T) {
 	for _, tt := range []struct {
@@ -314,7 +315,7 @@ func TestTheBallastReservesSpace(t *testing.T) {
 		do   func(file string) error
 		made bool
 	}{
-		{"a directory in its place is taken for a full disk", func(file string) error {
+		{"a directory in place of the ballast counts as a full disk", func(file string) error {
 			return os.MkdirAll(filepath.Join(file, "x"),
 				0o700)
 		}, false},
@@ -336,9 +337,9 @@ func TestTheBallastReservesSpace(t *testing.T) {
 			var st unix.Stat_t
 			if err := unix.Stat(s.ballast(), &st); err != nil ||
 				tt.made && (st.Size != ballastBytes || st.Blocks*512 < ballastBytes) {
-				t.Errorf("the ballast is of %d bytes and takes %d: %v", st.Size, st.Blocks*512, err)
+				t.Errorf("the ballast has %d bytes and takes %d on the disk: %v", st.Size, st.Blocks*512, err)
 			}
-			s.full.Store(true) // the state on a full disk
+			s.full.Store(true) // as on a full disk
 			mustCommit(t, s, 1, pod("new", 1))
 			if s.Full() {
 				t.Error("the disk still counts as full")
@@ -347,7 +348,7 @@ func TestTheBallastReservesSpace(t *testing.T) {
 	}
 }
 
-// engines runs a benchmark with each database, with a hub's durability.
+// engines runs a benchmark with each database and the durability of a hub.
 func engines(b *testing.B, run func(b *testing.B, o Options)) {
 	b.Run("sqlite", func(b *testing.B) { run(b, Options{Dir: b.TempDir(), Log: slog.New(slog.DiscardHandler)}) })
 	b.Run("postgres", func(b *testing.B) {
@@ -356,7 +357,7 @@ func engines(b *testing.B, run func(b *testing.B, o Options)) {
 	})
 }
 
-// BenchmarkCommit measures one durable commit of 2 kB objects in a database of 10,000.
+// BenchmarkCommit measures one durable commit of 2 kB objects into a database of 10,000 objects.
 func BenchmarkCommit(b *testing.B) {
 	engines(b, func(b *testing.B, o Options) {
 		s, err := Open(b.Context(), o)

@@ -29,12 +29,12 @@ func TestAuditIsFoundByWordsAndPage(t *testing.T) {
 		q    AuditQuery
 		want string
 	}{
-		{"the newest come first", AuditQuery{Limit: 3}, "pi-9 pi-8 pi-7"},
+		{"the newest records come first", AuditQuery{Limit: 3}, "pi-9 pi-8 pi-7"},
 		{
-			"a page goes on before a record", AuditQuery{Before: 5, NotVerbs: []string{auditBegins}, Limit: 9}, "pi-2 pi-1 pi-0",
+			"a page continues before a record", AuditQuery{Before: 5, NotVerbs: []string{auditBegins}, Limit: 9}, "pi-2 pi-1 pi-0",
 		},
-		{"only what was refused", AuditQuery{Refused: true, Limit: 9}, "pi-9 pi-6 pi-3 pi-0"},
-		{"only what came in certain ways", AuditQuery{Via: []string{"token", "command line"}, Limit: 9}, "pi-5"},
+		{"only refused requests", AuditQuery{Refused: true, Limit: 9}, "pi-9 pi-6 pi-3 pi-0"},
+		{"only certain ways of access", AuditQuery{Via: []string{"token", "command line"}, Limit: 9}, "pi-5"},
 		{"a way of access is not SQL", AuditQuery{Via: []string{`session') OR ('a' = 'a`}, Limit: 9}, ""},
 		{"every word must occur, in any case", AuditQuery{Words: []string{"ANNA", "pi-4"}, Limit: 9}, "pi-4"},
 		{"a word is not a pattern", AuditQuery{Words: []string{"%"}, Limit: 2}, "pi-9 pi-6"},
@@ -72,7 +72,7 @@ func TestAManualBackupCountsAsDaily(t *testing.T) {
 	}
 }
 
-// No name of a directory is a pattern.
+// The name of a directory is never used as a pattern.
 func TestADirectoryNameIsNotAPattern(t *testing.T) {
 	for _, name := range []string{"hub[1]", "hub[", `hub*?\`} {
 		s := openIn(t, filepath.Join(t.TempDir(), name))
@@ -84,13 +84,13 @@ func TestADirectoryNameIsNotAPattern(t *testing.T) {
 		before, err := s.copyBeforeMigration(t.Context())
 		must(t, err)
 		if again, err := s.copyBeforeMigration(t.Context()); err != nil || again != before {
-			t.Errorf("in %s: %s was kept, and again as %s, %v", name, before, again, err)
+			t.Errorf("in %s: the copy %s was made again as %s, %v", name, before, again, err)
 		}
 	}
 }
 
-// A backup from a clock that was ahead is not the newest: its age is unknown, and it may exist for
-// years.
+// A backup from a clock that was ahead does not count as the newest, because its age is unknown and
+// it may exist for years.
 func TestABackupFromTheFutureIsNotTheNewest(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	if at, err := s.LastBackup(); !at.IsZero() || err != nil {
@@ -100,6 +100,6 @@ func TestABackupFromTheFutureIsNotTheNewest(t *testing.T) {
 	must(t, err)
 	must(t, copyFile(file, filepath.Join(filepath.Dir(file), "hub-20990101T000000Z.db")))
 	if at, err := s.LastBackup(); err != nil || at.After(time.Now()) || time.Since(at) > time.Hour {
-		t.Errorf("the newest is of %s, %v", at, err)
+		t.Errorf("the newest backup is of %s, %v", at, err)
 	}
 }

@@ -19,13 +19,13 @@ func TestACommandDoesNotCreateTheDatabase(t *testing.T) {
 	}
 	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) ||
 		!strings.Contains(err.Error(), "serve") {
-		t.Errorf("of an empty file: %v", err)
+		t.Errorf("opening an empty file: %v", err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Size() > 0 {
 		t.Errorf("the empty file is now %v, %v", info.Size(), err)
 	}
 
-	// A database without a journal mode: a new one, or one after a restore.
+	// A new or restored database has no journal mode yet.
 	db, err := sql.Open("sqlite", dsn(file))
 	if err != nil {
 		t.Fatal(err)
@@ -42,9 +42,9 @@ func TestACommandDoesNotCreateTheDatabase(t *testing.T) {
 	}
 	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) ||
 		!strings.Contains(err.Error(), "first start") {
-		t.Errorf("of one without tables: %v", err)
+		t.Errorf("opening a database without tables: %v", err)
 	}
 	if is, err := os.ReadFile(file); err != nil || !bytes.Equal(is, was) {
-		t.Errorf("a command has changed it: %v", err)
+		t.Errorf("a command has changed the database: %v", err)
 	}
 }

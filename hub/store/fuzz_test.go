@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzRestore restores a manipulated backup: it is refused, or it opens and can be read completely.
-// The former database is kept either way.
+// FuzzRestore restores a manipulated backup. The restore refuses it, or the restored database opens
+// and can be read completely. The former database stays in both cases.
 func FuzzRestore(f *testing.F) {
 	quiet := slog.New(slog.DiscardHandler)
 	work := f.TempDir()
@@ -56,10 +56,10 @@ func FuzzRestore(f *testing.F) {
 		if Restore(t.Context(), o, backup) != nil {
 			s, err := Open(t.Context(), o)
 			if err != nil {
-				t.Fatalf("a restore was refused, and the hub's own database does not open any more: %v", err)
+				t.Fatalf("a refused restore has broken the hub's own database: %v", err)
 			}
 			if r, err := s.Recovered(t.Context()); r != nil || err != nil || len(contents(t, s)) != 1 {
-				t.Errorf("a restore that was refused has changed the database: %+v %v %v", r, contents(t, s), err)
+				t.Errorf("a refused restore has changed the database: %+v %v %v", r, contents(t, s), err)
 			}
 			if err := s.Close(); err != nil {
 				t.Error(err)
@@ -67,11 +67,11 @@ func FuzzRestore(f *testing.F) {
 			return
 		}
 		if kept, _ := filepath.Glob(filepath.Join(o.Dir, database+".before-restore-*")); len(kept) == 0 {
-			t.Error("the database that was there is gone")
+			t.Error("the replaced database was not put aside")
 		}
 		s, err := Open(t.Context(), o)
 		if err != nil {
-			return // could only be found by reading it
+			return // the damage is found only by reading the row
 		}
 		_ = s.Load(t.Context(), func(Row) error { return nil })
 		_, _ = s.JoinTokens(t.Context())

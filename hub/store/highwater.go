@@ -17,32 +17,32 @@ import (
 	"flotilla.dev/hub/owner"
 )
 
-// A highWater is the high-water mark of the database: a small file beside it with its progress. A
-// database whose log was cut, damaged or left behind opens without an error, but is older than
-// that.
+// A highWater is the high-water mark of the database: a small file beside the database with its
+// progress. A database whose log was cut, damaged or left behind opens without an error, but is
+// older than the mark.
 //
-// The file is overwritten after each transaction, without a sync. So it is never ahead of the disk,
-// and after a power cut it may be some seconds behind, which does no harm. Two concurrent writers,
-// a hub and a command, may leave it one transaction behind.
+// The file is overwritten after each transaction, without a sync. So it is never ahead of the disk.
+// After a power cut it may be some seconds behind, which does no harm. Two concurrent writers, a
+// hub and a command, may leave it one transaction behind.
 type highWater struct {
 	f     *os.File
 	where string // hub ID and highWaterPostgres; "": the database is in the directory
 }
 
-// A progress tells how far a database is: the revision of its objects, and the number of
+// A progress tells how new a database is: the revision of its objects, and the number of
 // transactions, which also counts changes of users and tokens.
 type progress struct{ rev, writes uint64 }
 
 func (s *Store) progress() progress { return progress{s.rev, s.transactions} }
 
-// progresses returns the high-water mark and the database's progress before the hub writes to it.
-// It reads the mark first, since a command raises both.
-func (s *Store) progresses(ctx context.Context, schema int) (saw, is progress, err error) {
-	saw = readHighWater(s.dir)
-	if schema > 0 { // otherwise it is empty
-		is, err = s.found(ctx)
+// progresses returns the high-water mark and the database's progress before the hub writes. It
+// reads the mark first, because a command increases both.
+func (s *Store) progresses(ctx context.Context, schema int) (mark, current progress, err error) {
+	mark = readHighWater(s.dir)
+	if schema > 0 { // a database without a schema is empty
+		current, err = s.found(ctx)
 	}
-	return saw, is, err
+	return mark, current, err
 }
 
 // found returns the progress of the open database.
@@ -51,7 +51,7 @@ func (s *Store) found(ctx context.Context) (p progress, err error) { return prog
 func progressOf(ctx context.Context, q querier) (p progress, err error) {
 	for key, into := range map[string]*uint64{metaRevision: &p.rev, metaWrites: &p.writes} {
 		text, err := valueOf(ctx, q, key)
-		if err == nil && text != "" { // older versions have none
+		if err == nil && text != "" { // databases of older versions have no count
 			*into, err = strconv.ParseUint(text, 10, 64)
 		}
 		if err != nil {
@@ -61,8 +61,8 @@ func progressOf(ctx context.Context, q querier) (p progress, err error) {
 	return p, nil
 }
 
-// before reports whether p is older than o. The revision counts first: a restore or a move raises
-// it far, but takes the number of transactions from the backup.
+// before reports whether p is older than o. The revision is compared first: a restore or a move
+// increases it by much, but takes the number of transactions from the backup.
 func (p progress) before(o progress) bool {
 	return p.rev < o.rev || p.rev == o.rev && p.writes < o.writes
 }
@@ -70,9 +70,9 @@ func (p progress) before(o progress) bool {
 const (
 	highWaterFile    = "hub.rev"
 	highWaterForm    = "%020d %020d %08x\n"
-	highWaterOldForm = "%020d %08x\n" // of versions that counted revisions only
-	// highWaterPostgres ends a mark for PostgreSQL, after the hub's ID. It shows, if the file
-	// placeFile is lost, that hub.db is not missing.
+	highWaterOldForm = "%020d %08x\n" // form of versions that counted only revisions
+	// highWaterPostgres ends a mark for PostgreSQL, after the hub's ID. If placeFile is lost, the
+	// mark shows that hub.db is not missing.
 	highWaterPostgres = "in PostgreSQL\n"
 )
 
@@ -118,16 +118,16 @@ func (s *Store) openHighWater(ctx context.Context) (err error) {
 	return err
 }
 
-// rewriteHighWater writes the hub ID of a restored database, which may be another hub's. The
-// progress stays.
+// rewriteHighWater writes the hub ID of a restored database, which may differ from the former one.
+// The progress stays.
 func (s *Store) rewriteHighWater(ctx context.Context) error {
 	if highWaterHub(s.dir) == "" {
 		return nil
 	}
-	saw := readHighWater(s.dir)
+	mark := readHighWater(s.dir)
 	err := s.openHighWater(ctx)
 	if err == nil {
-		s.highWater.write(saw)
+		s.highWater.write(mark)
 	}
 	return errors.Join(err, s.highWater.close())
 }
@@ -142,23 +142,23 @@ func lastInPostgres(dir string) bool {
 func highWaterHub(dir string) string {
 	text, _ := os.ReadFile(filepath.Join(dir, highWaterFile))
 	id, ours := strings.CutSuffix(string(text[min(len(text), len(progress{}.text())):]), "\n"+highWaterPostgres)
-	if !ours || strings.Contains(id, "\n") { // overwritten by an older version
+	if !ours || strings.Contains(id, "\n") { // an older version has overwritten the file
 		return ""
 	}
 	return id
 }
 
-// write writes the progress. An error loses only the mark.
+// write writes the progress. If it fails, only the mark is lost.
 func (w *highWater) write(p progress) {
 	if w.f != nil {
 		_, _ = w.f.WriteAt([]byte(p.text()+w.where), 0)
 	}
 }
 
-// committed records a committed transaction. A command has no open mark: it raises the count in the
-// hub's.
+// committed records a committed transaction. A command has not opened the mark, so it increases the
+// count in the hub's file.
 func (s *Store) committed(writes uint64) {
-	if writes == s.transactions && !s.shared { // a heartbeat
+	if writes == s.transactions && !s.shared { // a heartbeat changes nothing
 		return
 	}
 	s.transactions = writes
@@ -171,8 +171,8 @@ func (s *Store) committed(writes uint64) {
 		return
 	}
 	defer f.Close()
-	if saw := readHighWater(s.dir); saw.rev > 0 && saw.writes < writes {
-		_, _ = f.WriteAt([]byte(progress{saw.rev, writes}.text()), 0)
+	if mark := readHighWater(s.dir); mark.rev > 0 && mark.writes < writes {
+		_, _ = f.WriteAt([]byte(progress{mark.rev, writes}.text()), 0)
 	}
 }
 
@@ -185,26 +185,26 @@ func (w *highWater) close() error {
 	return f.Close()
 }
 
-// resumeOlder handles a database that is older than its high-water mark as a restored one: it logs
+// resumeOlder handles a database that is older than its high-water mark as a restored one. It logs
 // an error, continues with a larger revision than all earlier ones, and pauses the hub until an
-// administrator has looked.
-func (s *Store) resumeOlder(ctx context.Context, o Options, is, saw progress) error {
+// administrator resumes.
+func (s *Store) resumeOlder(ctx context.Context, o Options, current, mark progress) error {
 	how := fmt.Sprintf("the end of its log (%s-wal) is lost", filepath.Base(s.file))
 	if s.pg != nil {
 		how = "a standby took over that lacked transactions"
 	}
 	r := Recovery{At: time.Now().UTC(), From: s.where(),
-		Cause: fmt.Sprintf("it has revision %d, but had %d: %s, or an older copy was put in its place", is.rev, saw.rev,
+		Cause: fmt.Sprintf("it has revision %d, but had %d: %s, or an older copy was put in its place", current.rev, mark.rev,
 			how)}
-	if is.rev == saw.rev { // people, tokens, or the audit
-		r.Cause = fmt.Sprintf("it had %d transactions, and has %d: %s, or an older copy was put in its place", saw.writes,
-			is.writes, how)
+	if current.rev == mark.rev { // only users, tokens or the audit are older
+		r.Cause = fmt.Sprintf("it had %d transactions, and has %d: %s, or an older copy was put in its place", mark.writes,
+			current.writes, how)
 	}
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	rev := saw.rev + revisionJump
+	rev := mark.rev + revisionJump
 	s.audits.put(r.audit(o.By, chainEnd{}))
 	if err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		if _, err := c.ExecContext(ctx, setMeta, metaRevision, strconv.FormatUint(rev, 10)); err != nil {
@@ -213,7 +213,7 @@ func (s *Store) resumeOlder(ctx context.Context, o Options, is, saw progress) er
 		if _, err := c.ExecContext(ctx, setMeta, metaRecovered, string(text)); err != nil {
 			return err
 		}
-		var none *rights // the newer database with its rights is lost
+		var none *rights // the newer database is lost with its rights
 		return none.restore(ctx, c, r.At)
 	}); err != nil {
 		return fmt.Errorf("record that %s is older than it was: %w", s.where(), err)

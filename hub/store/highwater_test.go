@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// killed returns the directory of a killed hub, whose newest commits are in the log.
+// killed returns the directory of a killed hub. The newest commits are in the log.
 func killed(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,9 +30,9 @@ func killed(t *testing.T) string {
 	return dir
 }
 
-// For SQLite a cut or damaged log is a sound, older database. The hub logs an error, continues with
-// a larger revision than all earlier ones, and pauses.
-func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
+// For SQLite a database whose log is cut or damaged is valid, but older. The hub logs an error,
+// continues with a larger revision than all earlier ones, and pauses.
+func TestAnOlderDatabaseIsReported(t *testing.T) {
 	wal := func(dir string) string { return filepath.Join(dir, database+"-wal") }
 	flip := func(at func(size int) int) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {
@@ -71,7 +71,7 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(dir, highWaterFile),
 				[]byte(strings.Replace(progress{10, 99}.text(), "0000", "0900", 1)), 0o600))
 		}, false},
-		{"the high-water mark is behind, as after a power cut", func(t *testing.T, dir string) {
+		{"the high-water mark is older, as after a power cut", func(t *testing.T, dir string) {
 			must(t, os.WriteFile(filepath.Join(dir, highWaterFile), []byte(progress{7, 1}.text()), 0o600))
 		}, false},
 	} {
@@ -89,10 +89,10 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 			must(t, err)
 			if got := len(contents(t, s)); (got == 10) == c.lost || (r != nil) != c.lost ||
 				strings.Contains(said.String(), "DATABASE") != c.lost {
-				t.Fatalf("%d of 10 pods are there, recovered %+v, said %s", got, r, said.String())
+				t.Fatalf("%d of 10 pods are stored, recovered %+v, logged %s", got, r, said.String())
 			}
 			if c.lost && rev <= 10 || !c.lost && rev != 10 || s.rev != rev {
-				t.Errorf("the revision is %d, and %d is kept", s.rev, rev)
+				t.Errorf("the revision is %d, and the stored one is %d", s.rev, rev)
 			}
 			mustCommit(t, s, rev+1, pod("next", rev+1))
 			must(t, s.Close())
@@ -111,13 +111,13 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 	}
 }
 
-// A restore goes back on purpose, and is reported once.
+// A restored database is older on purpose, and is reported once.
 func TestARestoredDatabaseIsNotReportedAsOlder(t *testing.T) {
 	dir := history(t, true)
 	must(t, Restore(t.Context(), options(t, dir), filepath.Join(dir, "backups", "hub-20261101T000000Z.db")))
 	for _, end := range []string{"-wal", "-shm"} {
 		if left, _ := filepath.Glob(filepath.Join(dir, "*"+end)); len(left) > 0 {
-			t.Errorf("%v is left", left)
+			t.Errorf("%v has not been removed", left)
 		}
 	}
 	var said bytes.Buffer
@@ -131,9 +131,9 @@ func TestARestoredDatabaseIsNotReportedAsOlder(t *testing.T) {
 	}
 }
 
-// Users and tokens have no revision: an older database with the same objects would admit users who
-// were removed.
-func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
+// Changes of users and tokens have no revision. An older database with the same objects would give
+// removed users access, so it is reported too.
+func TestAnOlderDatabaseWithTheSameObjectsIsReported(t *testing.T) {
 	for _, where := range []string{"sqlite", "postgres"} {
 		var server *postgrestest.Server
 		if where == "postgres" {
@@ -144,7 +144,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 			do   func(t *testing.T, hub, command *Store) error
 			lost bool
 		}{
-			"no write since": {func(*testing.T, *Store, *Store) error { return nil }, false},
+			"no write since the copy": {func(*testing.T, *Store, *Store) error { return nil }, false},
 			"the hub has deleted a user": {func(t *testing.T, hub,
 				_ *Store) error {
 				return hub.DeleteUser(t.Context(), "anna", now)
@@ -152,7 +152,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 			"a command has revoked a token": {func(t *testing.T, _, command *Store) error {
 				return command.RevokeJoinToken(t.Context(), "j", now)
 			}, true},
-			"a command, and then the hub again": {func(t *testing.T, hub, command *Store) error {
+			"a command has written, and then the hub": {func(t *testing.T, hub, command *Store) error {
 				return errors.Join(command.RevokeClients(t.Context(), "eve", now), hub.RevokeClients(t.Context(), "mallory", now))
 			}, true},
 			"an audit record was added": {func(t *testing.T, hub,
@@ -216,7 +216,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 				rev := s.rev
 				must(t, s.Close())
 				said.Reset()
-				s = opened(t, o) // reported once only
+				s = opened(t, o) // the older database is reported only once
 				if strings.Contains(said.String(), "OLDER") || s.rev != rev {
 					t.Error(said.String(), s.rev, rev)
 				}
@@ -226,7 +226,7 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 	}
 }
 
-// A version that only counted revisions has written the file.
+// A version that counted only revisions has written the file.
 func TestAHighWaterMarkOfAnEarlierVersionIsRead(t *testing.T) {
 	dir := killed(t)
 	must(t, os.Remove(filepath.Join(dir, database+"-wal")))
@@ -242,7 +242,7 @@ func TestAHighWaterMarkOfAnEarlierVersionIsRead(t *testing.T) {
 	}
 }
 
-// A command writes while the hub starts, such as kubeconfig in make run. The write is in the
+// A command, such as kubeconfig in make run, writes while the hub starts. Its write is in the
 // database and in the high-water mark.
 func TestACommandDuringAStartLosesNothing(t *testing.T) {
 	for _, where := range []string{"sqlite", "postgres"} {
@@ -271,7 +271,7 @@ func TestACommandDuringAStartLosesNothing(t *testing.T) {
 					case <-time.After(10 * time.Millisecond):
 					}
 					err = command.tx(t.Context(), func(ctx context.Context, c *conn) error {
-						_, err := c.ExecContext(ctx, setMeta, metaVersion, "somebody's") // which the hub writes at its start
+						_, err := c.ExecContext(ctx, setMeta, metaVersion, "somebody's") // the hub writes this key at its start
 						time.Sleep(20 * time.Millisecond)
 						return err
 					})
@@ -294,7 +294,7 @@ func TestACommandDuringAStartLosesNothing(t *testing.T) {
 			must(t, <-over)
 			must(t, command.Close())
 			if strings.Contains(said.String(), "OLDER") {
-				t.Errorf("the hub said %s", said.String())
+				t.Errorf("the hub logged %s", said.String())
 			}
 		})
 	}

@@ -22,7 +22,7 @@ type JoinToken struct {
 	CreatedBy string
 	Expires   time.Time
 	Revoked   time.Time // zero: not revoked
-	Approval  bool      // devices that join with it wait for approval
+	Approval  bool      // devices that join with the token wait for approval
 }
 
 // DeviceNames gives devices their node names by serial number, or by machine ID without one.
@@ -34,16 +34,16 @@ type DeviceNames struct {
 	Prefix string `json:"prefix,omitempty"`
 }
 
-// A Use is a device's use of a join token. The node's record says which key the node has now.
+// A Use is a device's use of a join token. The current key of the node is in the node's record.
 type Use struct {
 	Node    string
 	Key     string // sha256 of the public key, hex
 	Machine string
 	Site    string
 	Labels  map[string]string
-	Token   string // its ID
+	Token   string // ID of the token
 	At      time.Time
-	Expires time.Time // end of the certificate
+	Expires time.Time // when the certificate expires
 }
 
 // AddJoinToken stores a new token, and deletes tokens that expired a month ago.
@@ -113,7 +113,7 @@ func (s *Store) RevokeJoinToken(ctx context.Context, id string, now time.Time) e
 var ErrUsedUp = errors.New("used up")
 
 // TakeUse takes one use of a token for a device. The same key for the same node takes no second
-// use: the device repeats a join whose response was lost.
+// use, because a device repeats a join whose response was lost.
 func (s *Store) TakeUse(ctx context.Context, e Use) error {
 	labels, err := json.Marshal(e.Labels)
 	if err != nil {
@@ -146,8 +146,8 @@ func (s *Store) TakeUse(ctx context.Context, e Use) error {
 
 const selectEnrolments = "SELECT node, key, machine, site, labels, token, enrolled, expires FROM enrolments"
 
-// Enrolments lists the newest use of each node. In a database of an earlier version it is the
-// node's key.
+// Enrolments lists the newest use of each node. In a database of an earlier version that use has
+// the node's key.
 func (s *Store) Enrolments(ctx context.Context) ([]Use, error) {
 	return list(ctx, s, func(scan func(...any) error) (Use, error) {
 		var e Use
@@ -184,8 +184,8 @@ func list[T any](
 	return all, err
 }
 
-// reading runs a read, and again if its connection was lost: after a restart of the server every
-// connection in the pool is.
+// reading runs a read, and repeats it if its connection was lost. After a restart of the server
+// every connection in the pool is lost.
 func (s *Store) reading(do func() error) error {
 	for try := 0; ; try++ {
 		err := do()

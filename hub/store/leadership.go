@@ -20,8 +20,8 @@ import (
 // A Member is one of several hubs that share a database.
 type Member struct {
 	Name    string // shown to users
-	Address string // of its peer listener
-	Token   uint64 // its lead, see Standby.Take
+	Address string // address of its peer listener
+	Token   uint64 // token of its lead, see Standby.Take
 }
 
 // leadership is what a leader publishes beside its row.
@@ -32,11 +32,12 @@ type leadership struct {
 	Left    bool   `json:"left,omitempty"`
 }
 
-// Beat writes a heartbeat for the standbys. It fails as any transaction would, but loses nothing.
+// Beat writes a heartbeat for the standbys. It can fail like any transaction, but its loss loses
+// nothing.
 func (s *Store) Beat(ctx context.Context) error { return s.tx(ctx, nil) }
 
 // Holds returns nil if this hub's token is in the leader's row of a writable server. It reads
-// outside of the hub's current transaction, which may hold the row for long.
+// outside of the hub's running transaction, which may lock the row for long.
 func (s *Store) Holds(ctx context.Context) (err error) {
 	defer func() { err = s.explain(err) }()
 	ctx, cancel := context.WithTimeout(ctx, leader.Beat)
@@ -55,7 +56,7 @@ func (s *Store) Holds(ctx context.Context) (err error) {
 // Leads reports whether this is the store of a leader with standbys.
 func (s *Store) Leads() bool { return s.pg != nil && s.pg.member != nil }
 
-// beginChanges starts the change log that standbys follow. It may start again with each leader, and
+// beginChanges starts the change log that standbys follow. A new leader may start it again, and
 // standbys then read everything.
 func (s *Store) beginChanges(ctx context.Context) error {
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
@@ -74,7 +75,7 @@ func (s *Store) beginChanges(ctx context.Context) error {
 	})
 }
 
-// endChanges marks the change log as not written: from now on this hub has no standbys.
+// endChanges marks the change log as not written, because this hub now has no standbys.
 func (s *Store) endChanges(ctx context.Context) error {
 	_, err := s.exec(ctx, "DELETE FROM meta WHERE key = ?", metaFrom)
 	return err
@@ -103,9 +104,8 @@ func (s *Store) logChanges(ctx context.Context, c *conn, rows []Row, rev uint64)
 	return err
 }
 
-// Leave hands the lead over while this hub still closes connections, so that no standby waits for
-// its lease to expire. Afterwards this store writes only what is left of the audit, as a command
-// does.
+// Leave gives up the lead while this hub still closes connections, so that no standby waits for its
+// lease to expire. Afterwards this store writes only the rest of the audit, like a command.
 func (s *Store) Leave(ctx context.Context) error {
 	if !s.Leads() {
 		return nil
@@ -150,12 +150,12 @@ func (s *Store) leave(ctx context.Context) error {
 
 // writeLeadership writes what the leader publishes.
 func (s *Store) writeLeadership(ctx context.Context, l leadership) error {
-	said, err := json.Marshal(l)
+	text, err := json.Marshal(l)
 	if err != nil {
 		return err
 	}
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
-		_, err := c.ExecContext(ctx, setMeta, metaLeader, string(said))
+		_, err := c.ExecContext(ctx, setMeta, metaLeader, string(text))
 		return err
 	})
 }
@@ -182,8 +182,8 @@ func (s *Store) Kept(ctx context.Context, name string) ([]byte, error) {
 	return s.seal.open(blob, []byte(metaKept+name))
 }
 
-// join makes this the store of one of several hubs. It limits how long the server lets a leader
-// that was stopped in the middle of a transaction hold the row.
+// join makes this the store of one of several hubs. It limits how long a leader that was stopped in
+// a transaction can lock the row.
 func (s *Store) join(m *Member) error {
 	if s.pg == nil {
 		return errors.New("several hubs need a PostgreSQL database: name it with --database, or start this hub without " +
@@ -202,7 +202,7 @@ func (s *Store) join(m *Member) error {
 	return nil
 }
 
-// stillLeads returns an error if another hub has taken the lead, before this one ends its
+// stillLeads returns an error if another hub has taken the lead, before that hub's server ends this
 // connection.
 func (s *Store) stillLeads(ctx context.Context) error {
 	var token uint64
@@ -228,11 +228,11 @@ const (
 	maxPauses = 100
 )
 
-// metaPauses is written at a start and at a clean end only.
+// metaPauses is the key of the pauses. It is written only at a start and at a clean end.
 const metaPauses = "pauses"
 
 type pauses struct {
-	Ended  time.Time `json:"ended,omitzero"` // of the newest run; zero: running, or an unclean end
+	Ended  time.Time `json:"ended,omitzero"` // end of the newest run; zero: the hub runs, or ended uncleanly
 	Pauses []Pause   `json:"pauses,omitempty"`
 }
 
@@ -265,8 +265,8 @@ func (s *Store) End(ctx context.Context, now time.Time) error {
 	return errors.Join(s.setPauses(ctx, p), s.SetMeta(ctx, metaTime, formTime(now)))
 }
 
-// metaTime is the hub's own time. It is written with the first commit of a start and of each hour,
-// and at a clean end, but never causes a commit.
+// metaTime is the key of the hub's time. The first commit of a start and of each hour writes it,
+// and a clean end. It never causes a commit.
 const metaTime = "time"
 
 // TimeEvery is the longest time between metaTime and a later commit.
@@ -276,15 +276,15 @@ func formTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // timeDue reports whether the next commit has to write metaTime.
 func (s *Store) timeDue() (now time.Time, tell bool) {
-	if s.Now == nil { // a command has no time of its own
+	if s.Now == nil { // a command does not have the hub's time
 		return now, false
 	}
 	now = s.Now()
 	return now, now.Sub(s.timeWritten) >= TimeEvery
 }
 
-// LastTime returns the stored metaTime, at most an hour before the last commit; zero: never
-// written.
+// LastTime returns the stored metaTime, which is at most an hour before the last commit; zero:
+// never written.
 func (s *Store) LastTime(ctx context.Context) (time.Time, error) {
 	text, err := s.Meta(ctx, metaTime)
 	switch {
@@ -337,8 +337,8 @@ func (s *Store) lastWritten() (last time.Time) {
 	return last
 }
 
-// takeLeadership takes the advisory lock. Our own lost connection may still hold it on the server,
-// and is terminated.
+// takeLeadership takes the advisory lock. On the server, our own lost connection may still hold the
+// lock; takeLeadership terminates it.
 func (s *Store) takeLeadership(ctx context.Context) error {
 	p, began := s.pg, time.Now()
 	for {
@@ -358,11 +358,11 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 			WHERE l.locktype = 'advisory' AND l.granted AND l.classid = ?::int::oid AND l.objid = hashtext(coalesce(current_schema(), ''))::oid
 			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`, lockClass).Scan(&pid, &who, &since, &from)
 		switch {
-		case errors.Is(err, sql.ErrNoRows): // released a moment ago
+		case errors.Is(err, sql.ErrNoRows): // the lock was released a moment ago
 		case err != nil:
 			return err
-		// The lead is ours, or compare finds that it is not. The other connection cannot commit
-		// either way.
+		// This member holds the lead, or compare finds that it does not. In both cases the other
+		// connection cannot commit.
 		case pid != p.pid && p.member != nil:
 			if err := s.stillLeads(ctx); err != nil {
 				return err
@@ -389,7 +389,7 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	if p.token == 0 { // at a start, openPostgres goes on
+	if p.token == 0 { // at a start, openPostgres takes a new token
 		return nil
 	}
 	return s.compare(ctx)

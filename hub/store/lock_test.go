@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A child process between fork and exec has a copy of each open file.
+// A child process between fork and exec has a copy of each open file, also of the lock.
 func TestAReleasedLockIsFreeDespiteCopiesOfItsFile(t *testing.T) {
 	dir := t.TempDir()
 	lock, err := takeLock(dir, anotherHub)
@@ -23,7 +23,7 @@ func TestAReleasedLockIsFreeDespiteCopiesOfItsFile(t *testing.T) {
 	}
 	defer func() { _ = unix.Close(copied) }()
 	if again, err := takeLock(dir, anotherHub); err == nil {
-		t.Error("it was taken twice")
+		t.Error("the lock was taken twice")
 		_ = again.Close()
 	}
 	if err := lock.Close(); err != nil {
@@ -36,8 +36,8 @@ func TestAReleasedLockIsFreeDespiteCopiesOfItsFile(t *testing.T) {
 	_ = again.Close()
 }
 
-// The error of a command that needs a stopped hub does not propose another data directory.
-func TestTheErrorOfALockedDirectorySaysWhatHelps(t *testing.T) {
+// A command that needs a stopped hub does not propose another data directory in its error.
+func TestTheErrorOfALockedDirectoryNamesTheNextStep(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Version: "test"}
 	s, err := Open(t.Context(), o)
 	if err != nil {
@@ -62,7 +62,7 @@ func TestTheErrorOfALockedDirectorySaysWhatHelps(t *testing.T) {
 	}
 }
 
-// Users may remove hub.lock as a leftover.
+// Users may remove hub.lock, because it looks like a leftover.
 func TestADatabaseHasOneHubWithoutItsLockFile(t *testing.T) {
 	dir := t.TempDir()
 	open := func() (*Store, error) { return Open(t.Context(), Options{Dir: dir, Version: "test"}) }
@@ -80,14 +80,14 @@ func TestADatabaseHasOneHubWithoutItsLockFile(t *testing.T) {
 		}
 	}
 	if err := first.SetMeta(t.Context(), "k", "v"); err != nil {
-		t.Error("the first one does not go on:", err)
+		t.Error("the first hub cannot commit:", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
 	next, err := open()
 	if err != nil {
-		t.Fatal("when the first has ended:", err)
+		t.Fatal("after the first hub has ended:", err)
 	}
 	if err := next.Close(); err != nil {
 		t.Error(err)

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// migrationFiles hold the schema as steps that never change once released. NNN.sql runs once;
-// NNN.kind.sql runs once for every table of objects, with {kind} replaced by its name. A new table
-// of objects runs all of the latter.
+// migrationFiles hold the schema as steps that never change after their release. NNN.sql runs once.
+// NNN.kind.sql runs once for every table of objects, with {kind} replaced by its name; a new table
+// of objects runs all of them.
 //
 //go:embed migration/*.sql migration/postgres/*.sql
 var migrationFiles embed.FS
 
-// A migration leads from the previous schema to its number.
+// A migration changes the previous schema to the one with its number.
 type migration struct {
 	number  int
 	sql     string
@@ -32,7 +32,7 @@ type migration struct {
 
 var migrations = mustMigrations(migrationFiles, "migration", 1)
 
-// postgresMigrations begin with the newest schema at the time when PostgreSQL was added.
+// postgresMigrations begin with the schema that was the newest when PostgreSQL was added.
 var postgresMigrations = mustMigrations(migrationFiles, "migration/postgres", 3)
 
 func latest() int { return len(migrations) }
@@ -80,7 +80,7 @@ func (s *Store) schema(ctx context.Context) (int, error) {
 	return v, err
 }
 
-// migrate migrates the database from schema have to the newest one, all or nothing.
+// migrate migrates the database from schema have to the newest one, completely or not at all.
 func (s *Store) migrate(ctx context.Context, have int, o Options) error {
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		if err := runMigrations(ctx, c, migrations[have:]); err != nil {
@@ -113,7 +113,7 @@ func runMigrations(ctx context.Context, c *conn, steps []migration) error {
 	return nil
 }
 
-// createKind creates the table of a kind before its first object is stored.
+// createKind creates the table of a kind.
 func createKind(ctx context.Context, c *conn, kind string) error {
 	steps := migrations
 	if c.postgres {
@@ -134,7 +134,7 @@ func forKind(sql, kind string) string {
 	if sealedKind(kind) {
 		object, stored = "bytea", "bytea"
 	}
-	if protoKind(kind) { // text until schema 4
+	if protoKind(kind) { // the column was text until schema 4
 		stored, converted = "bytea", "convert_to(object, 'UTF8')"
 	}
 	return strings.NewReplacer("{kind}", `"`+kind+`"`, "{object}", object, "{stored}", stored,
@@ -158,8 +158,8 @@ func listKinds(ctx context.Context, c querier) ([]string, error) {
 	return kinds, rows.Err()
 }
 
-// notNewer refuses a database of a newer program, before it opens anything for writing: not even
-// the log is checkpointed.
+// notNewer refuses a database of a newer program, before anything opens it for writing, because
+// that would checkpoint the log.
 func (s *Store) notNewer(ctx context.Context, o Options) error {
 	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
 		return nil
@@ -185,11 +185,11 @@ func (s *Store) notNewer(ctx context.Context, o Options) error {
 		s.dir, database, ErrNewer, by, have, orUnknown(o.Version), latest())
 }
 
-// dsnReadOnly returns a dsn that reads a file and its log, and writes nothing.
+// dsnReadOnly returns a dsn that reads a file and its log without writing.
 func dsnReadOnly(file string) string {
 	q := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(5000)", "trusted_schema(0)"}}
 	if info, err := os.Stat(file + "-wal"); err != nil || info.Size() == 0 {
-		q.Set("immutable", "1") // SQLite would create an empty log
+		q.Set("immutable", "1") // otherwise SQLite would create an empty log
 	}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
 }
@@ -201,8 +201,8 @@ func orUnknown(v string) string {
 	return v
 }
 
-// copyBeforeMigration copies the database before a migration, unless an earlier, failed attempt has
-// left the same copy: repeated starts must not fill the disk.
+// copyBeforeMigration copies the database before a migration, unless a failed attempt has left the
+// same copy. Repeated starts must not fill the disk.
 func (s *Store) copyBeforeMigration(ctx context.Context) (file string, err error) {
 	stem := filepath.Join(s.dir, "backups", fmt.Sprintf("before-schema-%d-", latest()))
 	have, err := s.fingerprint(ctx, s.conn)
@@ -226,7 +226,7 @@ func (s *Store) copyBeforeMigration(ctx context.Context) (file string, err error
 	}
 	s.makeRoom(ctx)
 	file = stem + fileStamp(time.Now()) + ".db"
-	for n := 2; ; n++ { // a second copy in the same second
+	for n := 2; ; n++ { // a second copy in the same second needs another name
 		if _, err := os.Lstat(file); err != nil {
 			return file, s.Backup(ctx, file)
 		}
@@ -234,19 +234,19 @@ func (s *Store) copyBeforeMigration(ctx context.Context) (file string, err error
 	}
 }
 
-// fingerprint identifies the content of a database before a migration: every change of the fleet
-// has a revision, and every change by a user is audited.
+// fingerprint identifies the content of a database before a migration. Every change of the fleet
+// has a revision, and every change by a user has an audit record.
 func (s *Store) fingerprint(ctx context.Context, q querier) (is [4]string, err error) {
 	return is, q.QueryRowContext(ctx,
 		`SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?),
 		(SELECT coalesce(max(id), 0) FROM audit), (SELECT user_version FROM pragma_user_version)`, metaRevision, metaHubID).Scan(&is[0], &is[1], &is[2], &is[3])
 }
 
-// A backup may have been tampered with. It may contain more than rows: a trigger that restores
-// rights, a generated column with forged values, a table name that becomes part of a statement. So
-// the store runs nothing of a backup before its schema is exactly that of a hub.
+// A manipulated backup may contain more than rows: a trigger that restores rights, a generated
+// column with forged values, a table name that becomes part of a statement. So the store runs
+// nothing of a backup before it has checked that the schema is exactly that of a hub.
 
-// checkSchema returns an error unless a hub creates the schema of the file.
+// checkSchema returns an error unless the file has exactly the schema that a hub creates.
 func checkSchema(ctx context.Context, file string) error {
 	db, err := sql.Open("sqlite", dsn(file, "query_only(1)"))
 	if err != nil {
@@ -262,7 +262,7 @@ func checkSchema(ctx context.Context, file string) error {
 		return err
 	}
 	if version > latest() {
-		return nil // a newer program's; refused elsewhere
+		return nil // the schema of a newer program is refused elsewhere
 	}
 	if version == 0 && len(have) == 0 { // SQLite takes an empty file for an empty database
 		return errors.New("it is empty, probably an interrupted copy; restore another backup")
@@ -295,14 +295,14 @@ func checkSchema(ctx context.Context, file string) error {
 	return nil
 }
 
-// schemaAt returns the schema of a version with tables of those kinds.
+// schemaAt returns the schema of a version with tables of the given kinds.
 func schemaAt(ctx context.Context, version int, kinds []string) (map[string]string, error) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
 		return nil, err
 	}
 	defer db.Close()
-	db.SetMaxOpenConns(1) // each connection to :memory: is its own database
+	db.SetMaxOpenConns(1) // each connection to :memory: has its own database
 	for _, m := range migrations[:version] {
 		if _, err := db.ExecContext(ctx, m.sql); err != nil {
 			return nil, err
@@ -321,8 +321,8 @@ func schemaAt(ctx context.Context, version int, kinds []string) (map[string]stri
 	return schemaOf(ctx, db)
 }
 
-// schemaOf returns the SQL statements of a database's schema, by type and name. What SQLite creates
-// itself has no statement.
+// schemaOf returns the SQL statements of a database's schema, by type and name. Objects that SQLite
+// creates itself have no statement.
 func schemaOf(ctx context.Context, q querier) (_ map[string]string, err error) {
 	rows, err := q.QueryContext(ctx, "SELECT type, name, coalesce(sql, '') FROM sqlite_master")
 	if err != nil {

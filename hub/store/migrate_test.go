@@ -60,8 +60,8 @@ func rowsOf(
 	return all, have
 }
 
-// An upgrade keeps every row of every schema, except the end of the audit and the ID of the key,
-// which are not in the dumps.
+// An upgrade keeps every row of every schema. The end of the audit and the ID of the key are not
+// compared, because the dumps lack them.
 func TestAnUpgradeKeepsEveryRow(t *testing.T) {
 	dumps, err := filepath.Glob("testdata/v*.sql")
 	must(t, err)
@@ -87,7 +87,7 @@ func TestAnUpgradeKeepsEveryRow(t *testing.T) {
 				}
 			}
 			if count < 12 {
-				t.Errorf("%d rows: the test does not look", count)
+				t.Errorf("%d rows: the test compares too little", count)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func filesOf(t *testing.T, dir string) map[string][32]byte {
 	t.Helper()
 	all := map[string][32]byte{}
 	must(t, filepath.WalkDir(dir, func(file string, d os.DirEntry, err error) error {
-		// SQLite recreates this index at every start.
+		// SQLite recreates the index of the log at every start.
 		if err != nil || d.IsDir() || d.Name() == "hub.lock" || strings.HasSuffix(file, "-shm") {
 			return err
 		}
@@ -109,8 +109,8 @@ func filesOf(t *testing.T, dir string) map[string][32]byte {
 	return all
 }
 
-// A hub refuses the database of a newer one in one sentence, and changes no byte, not even of the
-// log.
+// A hub refuses the database of a newer version with one sentence, and changes no byte of the
+// directory, the log included.
 func TestADowngradeIsRefusedAndChangesNothing(t *testing.T) {
 	tooNew := latest() + 1
 	for _, c := range []struct {
@@ -124,7 +124,7 @@ func TestADowngradeIsRefusedAndChangesNothing(t *testing.T) {
 			must(t, err)
 			must(t, s.Close())
 		}},
-		{"after a power cut, its version in the log only", func(t *testing.T, dir string) {
+		{"after a power cut, with the version only in the log", func(t *testing.T, dir string) {
 			other := t.TempDir()
 			s := openIn(t, other)
 			mustCommit(t, s, 1, pod("a", 1))
@@ -169,7 +169,7 @@ func TestADowngradeIsRefusedAndChangesNothing(t *testing.T) {
 	}
 }
 
-// dieAt kills the process at the n-th point of a migration; there is one after each statement.
+// dieAt kills the process at the n-th point of a migration. A point follows each statement.
 func dieAt(dir string, n int) {
 	points := 0
 	sqlite.MustRegisterScalarFunction("point", 0, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
@@ -207,7 +207,7 @@ func dieAt(dir string, n int) {
 	os.Exit(0)
 }
 
-// A migration that is killed after any statement leaves the former schema with every row, and the
+// A migration that is killed after any statement leaves the previous schema with every row, and the
 // next start migrates it.
 func TestAKilledMigrationChangesNothing(t *testing.T) {
 	run := func(dir string, n int) (string, error) {
@@ -228,13 +228,13 @@ func TestAKilledMigrationChangesNothing(t *testing.T) {
 				dir := fromDump(t, dump)
 				file := filepath.Join(dir, database)
 				before, columns := rowsOf(t, file, nil)
-				for range 3 { // it is killed at each start
+				for range 3 { // the process is killed at each start
 					if out, err := run(dir, n); err == nil || out != "" {
 						t.Fatalf("killed at %d of %d: %q %v", n, points, out, err)
 					}
 				}
 				if kept, _ := filepath.Glob(filepath.Join(dir, "backups", "before-schema-*")); len(kept) != 1 {
-					t.Errorf("killed at %d three times: kept %v", n, kept)
+					t.Errorf("killed at %d three times: copies %v", n, kept)
 				}
 				db, err := sql.Open("sqlite", dsn(file))
 				must(t, err)
@@ -251,7 +251,7 @@ func TestAKilledMigrationChangesNothing(t *testing.T) {
 				}
 				must(t, s.Close())
 				if kept, _ := filepath.Glob(filepath.Join(dir, "backups", "before-schema-*")); len(kept) != 1 {
-					t.Errorf("after the migration: kept %v", kept)
+					t.Errorf("after the migration: copies %v", kept)
 				}
 			}
 		})

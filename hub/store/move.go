@@ -23,12 +23,12 @@ const (
 type Moved struct {
 	From, To string // as shown to users
 	Objects  int
-	Kept     string // the former file; "": there was none
+	Kept     string // new name of the former file; "": there was no file
 }
 
-// Move moves a stopped hub's database from SQLite to PostgreSQL (to is its address, or a file that
-// contains it) or back (to is SQLite), all or nothing. The hub then uses the target. The source
-// stays unchanged, but no hub opens it any more. A target that is not empty is refused.
+// Move moves a stopped hub's database from SQLite to PostgreSQL or back, completely or not at all.
+// to is PostgreSQL's address, a file that contains it, or SQLite. The hub then uses the target. The
+// source stays unchanged, but no hub opens it any more. Move refuses a target that is not empty.
 func Move(ctx context.Context, o Options, to string) (Moved, error) {
 	used, err := lockUse(ctx, o.Dir, lockExclusive)
 	if err != nil {
@@ -46,7 +46,7 @@ func Move(ctx context.Context, o Options, to string) (Moved, error) {
 		if m, err := alreadyThere(ctx, o, to); m.To != "" || err != nil {
 			return m, err
 		}
-		if _, err := os.Stat(filepath.Join(o.Dir, database)); err != nil { // connect would create one
+		if _, err := os.Stat(filepath.Join(o.Dir, database)); err != nil { // connect would create a database
 			return Moved{}, fmt.Errorf("migrate: %w: there is no database to move; start with `flotilla-hub serve --database "+
 				"%s`", err, "postgres://…")
 		}
@@ -70,7 +70,7 @@ func Move(ctx context.Context, o Options, to string) (Moved, error) {
 }
 
 // alreadyThere handles a database that the directory already notes as being in PostgreSQL. If an
-// interrupted move left hub.db, it is put aside now.
+// interrupted move has left hub.db, alreadyThere puts it aside.
 func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error) {
 	o.Database = ""
 	is, err := place(o)
@@ -103,7 +103,7 @@ func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error
 		return m, err
 	}
 	former := newStore(o, s.file)
-	if err := former.connect(ctx); err != nil { // which checkpoints the log
+	if err := former.connect(ctx); err != nil { // connecting checkpoints the log
 		return m, errors.Join(err, former.disconnect())
 	}
 	m.Kept, err = former.putAside()
@@ -115,7 +115,7 @@ func (s *Store) putAside() (kept string, err error) {
 	if err := s.disconnect(); err != nil {
 		return "", err
 	}
-	s.giveUpBallast() // no longer needed
+	s.giveUpBallast()
 	kept = s.unusedName("before-migrate", time.Now())
 	if err := os.Rename(s.file, kept); err != nil {
 		return "", err
@@ -174,8 +174,8 @@ func (s *Store) moveToPostgres(ctx context.Context, o Options, to string) (m Mov
 	return m, err
 }
 
-// copyTo copies the database to PostgreSQL, and notes in the directory that the hub uses it. After
-// an interruption between the two it only notes it.
+// copyTo copies the database to PostgreSQL, and notes in the directory that the hub uses it. If an
+// interrupted move has already copied, it only writes the note.
 func (s *Store) copyTo(ctx context.Context, t *Store, have int, o Options) (n int, err error) {
 	from, err := origin(ctx, s.conn)
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *Store) copyTo(ctx context.Context, t *Store, have int, o Options) (n in
 	return n, writePlace(o) // from here on the hub uses PostgreSQL
 }
 
-// checkNotMoved refuses a write of a command on another machine to a database that the hub has left
+// checkNotMoved refuses a command's write on another machine if the hub has left this database
 // since the command opened it. The caller has excluded other writers.
 func (s *Store) checkNotMoved(ctx context.Context) error {
 	if !s.shared {
@@ -228,8 +228,9 @@ func (s *Store) checkNotMoved(ctx context.Context) error {
 	return err
 }
 
-// partEnd is the suffix of the file into which a database is copied from PostgreSQL. It is renamed
-// to hub.db only after PostgreSQL has recorded the move, so that never both are in use.
+// partEnd is the suffix of the file into which a database is copied from PostgreSQL. The file is
+// renamed to hub.db only after PostgreSQL has recorded the move, so that the two are never both in
+// use.
 const partEnd = ".migrate"
 
 func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) {
@@ -242,7 +243,7 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 		if errors.As(err, new(errUnresolved)) {
 			err = fmt.Errorf("%w; nothing is lost: run this again when the server answers", err)
 		}
-		if !ready { // otherwise the hub may use it already
+		if !ready { // the hub may already use a file that is ready
 			_ = removeDatabase(part)
 		}
 	}()
@@ -252,7 +253,7 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 		return m, err
 	}
 	to := fmt.Sprintf("%s on %s at %s", file, host, stamp(time.Now()))
-	// exclude all writers, commands too
+	// Exclude all writers, also commands.
 	if err := s.txLocked(ctx, func(ctx context.Context, from *conn) (err error) {
 		ready = false
 		if err := removeDatabase(part); err != nil {
@@ -288,24 +289,24 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 
 // errMoved refuses a PostgreSQL database that the hub has left.
 type errMoved struct {
-	where string // that database, as shown to users
-	file  string // the copied file that is not yet renamed; "": there is none here
+	where string // the database that the hub has left, as shown to users
+	file  string // the copied file that is not yet renamed; "": not on this machine
 	error
 }
 
 func (s *Store) isMoved(ctx context.Context, dir, to string) error {
 	e := errMoved{where: s.pg.where, file: finishedCopy(ctx, dir, to)}
-	does := fmt.Sprintf("name another database; to use this one all the same, run `psql -c \"DELETE FROM "+
+	next := fmt.Sprintf("name another database; to use this one all the same, run `psql -c \"DELETE FROM "+
 		"meta WHERE key = '%s'\"` on it", metaMoved)
 	if e.file != "" {
-		does = "run `flotilla-hub migrate --to sqlite` again, since it was interrupted"
+		next = "run `flotilla-hub migrate --to sqlite` again, since it was interrupted"
 	}
-	e.error = fmt.Errorf("open %s: its content was moved to %s, which is newer: %s", e.where, to, does)
+	e.error = fmt.Errorf("open %s: its content was moved to %s, which is newer: %s", e.where, to, next)
 	return e
 }
 
 // finishedCopy returns the finished file of an interrupted move to SQLite, if the directory still
-// notes PostgreSQL; "": there is none. to is the target that PostgreSQL has recorded.
+// notes PostgreSQL; "": not found. to is the target that PostgreSQL has recorded.
 func finishedCopy(ctx context.Context, dir, to string) string {
 	if _, err := os.Stat(filepath.Join(dir, placeFile)); err != nil {
 		return ""
@@ -349,7 +350,7 @@ func finishMove(ctx context.Context, o Options, from errMoved) (m Moved, err err
 	return m, err
 }
 
-// takeOver makes the copied file the database of its directory, and keeps the former one.
+// takeOver makes the copied file the database of its directory, and puts the former file aside.
 func (s *Store) takeOver(file string) (kept string, err error) {
 	if file != s.file {
 		if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// everything returns the content of a store as text, without what a move adds.
+// everything returns the content of a store as text. It omits the keys that a move adds.
 func everything(t *testing.T, s *Store) string {
 	t.Helper()
 	var b strings.Builder
@@ -56,7 +56,7 @@ func everything(t *testing.T, s *Store) string {
 	return b.String()
 }
 
-// filled fills a store with something of each kind.
+// filled fills a store with an object or a row of each kind.
 func filled(t *testing.T, s *Store) {
 	t.Helper()
 	ctx, now := t.Context(), time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
@@ -176,7 +176,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The former PostgreSQL database is not the hub's any more, and is not overwritten.
+	// The former PostgreSQL database no longer belongs to the hub, and is not overwritten.
 	if _, err := Move(t.Context(), o, url); err == nil || !strings.Contains(err.Error(), "was moved to") {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	}
 	s = opened(t, o)
 	if rev, _ := s.Revision(t.Context()); rev != 10+2*revisionJump {
-		t.Fatal("a move that was refused has changed something", rev)
+		t.Fatal("a refused move has changed the database", rev)
 	}
 }
 
@@ -197,7 +197,7 @@ func differs(before, after string) string {
 			return fmt.Sprintf("line %d of %d and %d:\n%.500s\n%.500s", i, len(a), len(b), a[i], b[i])
 		}
 	}
-	return fmt.Sprintf("%d lines, and then %d", len(a), len(b))
+	return fmt.Sprintf("%d lines before, %d after", len(a), len(b))
 }
 
 func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
@@ -210,7 +210,7 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("before the server has all of it", func(t *testing.T) {
+	t.Run("before the server has everything", func(t *testing.T) {
 		p := o
 		p.Database = server.Database()
 		l := newLine(t, &p)
@@ -226,13 +226,13 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 		l.isDown(false)
 		if n := server.Do(postgrestest.Name(p.Database),
 			"SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"); n != "0" {
-			t.Fatal("half of it stayed:", n)
+			t.Fatal("half of the tables stayed:", n)
 		}
 	})
 	p := o
 	p.Database = server.Database()
 	l := newLine(t, &p)
-	t.Run("after it, before the hub gets the result", func(t *testing.T) {
+	t.Run("after the commit, before the hub gets the result", func(t *testing.T) {
 		l.set(cutAndDown)
 		if _, err := Move(t.Context(), o, p.Database); err == nil || !strings.Contains(err.Error(), "check whether") {
 			t.Fatal(err)
@@ -250,7 +250,7 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	t.Run("after it is noted, before the former is put aside", func(t *testing.T) {
+	t.Run("after the note, before the former database is put aside", func(t *testing.T) {
 		o := options(t, t.TempDir())
 		s := opened(t, o)
 		filled(t, s)
@@ -284,7 +284,7 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 		mustCommit(t, s, s.rev+1, pod("newer", s.rev+1))
 		rev := s.rev
 		must(t, s.Close())
-		// Using the former file by hand loses what was written since, and is reported.
+		// A user who renames the former file to hub.db loses later writes. The hub reports that.
 		must(t, os.Remove(filepath.Join(o.Dir, placeFile)))
 		must(t, os.Rename(m.Kept, filepath.Join(o.Dir, database)))
 		s = opened(t, o)
@@ -312,14 +312,14 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 }
 
 // If a move to a file is interrupted during its last COMMIT, it is unknown whether PostgreSQL has
-// recorded it: the hub uses one of the two databases, never both.
+// recorded the move. The hub then uses one of the two databases, never both.
 func TestAnInterruptedMoveToAFileIsUndoneOrFinished(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for name, does := range map[string]fault{
-		"before the server has noted it":           cutBeforeAndDown,
-		"after it, before the hub gets the result": cutAndDown,
-		"between hub.db and where it is now":       none,
+		"before the server has recorded the move":                       cutBeforeAndDown,
+		"after the commit, before the hub gets the result":              cutAndDown,
+		"between the renaming to hub.db and the removal of the address": none,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
@@ -363,7 +363,7 @@ func TestAnInterruptedMoveToAFileIsUndoneOrFinished(t *testing.T) {
 			wholeAudit(t, s)
 			must(t, s.Close())
 			if left, _ := filepath.Glob(file + partEnd + "*"); len(left) > 0 {
-				t.Errorf("%v are left of it", left)
+				t.Errorf("the move left %v", left)
 			}
 			elsewhere := o
 			elsewhere.Dir, elsewhere.Database = t.TempDir(), address
@@ -434,7 +434,7 @@ func TestABackupIsAFileWithEitherDatabase(t *testing.T) {
 				return some
 			}
 			if a := only(everything(t, s)); a != only(before) || a == "" {
-				t.Fatal(table, "is not as in the backup:", differs(only(before), a))
+				t.Fatal(table, "differs from the backup:", differs(only(before), a))
 			}
 		}
 		if _, err := s.User(t.Context(), "anna"); rights != errors.Is(err, ErrNotFound) {
@@ -450,13 +450,13 @@ func TestABackupIsAFileWithEitherDatabase(t *testing.T) {
 	if kept, _ := filepath.Glob(filepath.Join(o.Dir, "*before-restore*")); len(kept) != 1 {
 		t.Fatal(kept)
 	}
-	// A new server, after the old one is lost.
+	// A new server replaces the lost one.
 	o.Database = server.Database()
 	if err := Restore(t.Context(), o, file); err != nil {
 		t.Fatal(err)
 	}
 	check(o, false)
-	// It is an SQLite database that can be opened directly.
+	// The backup is an SQLite database that can be opened directly.
 	plain := options(t, t.TempDir())
 	key, _ := os.ReadFile(filepath.Join(o.Dir, secretsKey))
 	for name, text := range map[string][]byte{secretsKey: key, database: mustRead(t, file)} {
@@ -468,7 +468,7 @@ func TestABackupIsAFileWithEitherDatabase(t *testing.T) {
 	if after := everything(t, s); after != before {
 		t.Fatal(differs(before, after))
 	}
-	// A backup of either database can be restored into the other.
+	// A backup of either database can be restored into the other database.
 	ofFile := filepath.Join(t.TempDir(), "of-file.db")
 	must(t, s.Backup(t.Context(), ofFile))
 	mustCommit(t, s, s.rev+1, pod("later", s.rev+1))
@@ -501,7 +501,7 @@ func whileWriting(write func() error, do func()) error {
 			select {
 			case <-done:
 				last = true
-			case <-time.After(20 * time.Millisecond): // let others write too
+			case <-time.After(20 * time.Millisecond): // let other processes write between
 			}
 			if err := write(); err != nil || last {
 				over <- err
@@ -518,28 +518,28 @@ func whileWriting(write func() error, do func()) error {
 	return <-over
 }
 
-// commands writes repeatedly while do runs, and once afterwards. It returns how many writes were
-// acknowledged.
-func commands(t *testing.T, o Options, write func(s *Store, n int) error, do func()) (told int) {
+// commands writes repeatedly while do runs, and once afterwards. It returns the number of
+// acknowledged writes.
+func commands(t *testing.T, o Options, write func(s *Store, n int) error, do func()) (acknowledged int) {
 	t.Helper()
 	if err := whileWriting(func() error {
 		s, err := OpenShared(t.Context(), o)
 		if err != nil {
 			return err
 		}
-		err = write(s, told)
+		err = write(s, acknowledged)
 		if err == nil {
-			told++
+			acknowledged++
 		}
 		return errors.Join(err, s.Close())
 	}, do); err != nil {
-		t.Errorf("after %d commands one failed: %v", told, err)
+		t.Errorf("after %d commands one failed: %v", acknowledged, err)
 	}
-	return told
+	return acknowledged
 }
 
-// Commands write until and after a move: acknowledged writes are in the database that the hub uses
-// then.
+// Commands write until and after a move. The database that the hub then uses has every acknowledged
+// write.
 func TestAMoveLosesNoWriteOfACommand(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
@@ -550,7 +550,7 @@ func TestAMoveLosesNoWriteOfACommand(t *testing.T) {
 	now := time.Now()
 	for _, to := range []string{server.Database(), SQLite} {
 		id := func(n int) string { return fmt.Sprint(to == SQLite, n) }
-		told := commands(t, o, func(s *Store, n int) error {
+		acknowledged := commands(t, o, func(s *Store, n int) error {
 			return s.AddJoinToken(t.Context(), JoinToken{
 				ID: id(n), Hash: []byte(id(n)), Site: "oslo", Uses: 1, Created: now, Expires: now.AddDate(1, 0, 0),
 			})
@@ -559,9 +559,9 @@ func TestAMoveLosesNoWriteOfACommand(t *testing.T) {
 			must(t, err)
 		})
 		s := opened(t, o)
-		for n := range told {
+		for n := range acknowledged {
 			if _, err := s.JoinToken(t.Context(), id(n)); err != nil {
-				t.Errorf("of %d tokens that were acknowledged %s is lost with the move to %s: %v", told, id(n), s.where(), err)
+				t.Errorf("of %d acknowledged tokens, %s is lost by the move to %s: %v", acknowledged, id(n), s.where(), err)
 			}
 		}
 		if r, err := s.Recovered(t.Context()); err != nil || r != nil {
@@ -571,8 +571,8 @@ func TestAMoveLosesNoWriteOfACommand(t *testing.T) {
 	}
 }
 
-// A command on another machine may have a PostgreSQL database open while it is moved: its writes
-// are refused.
+// A command on another machine may have a PostgreSQL database open while the hub moves it. The
+// command's next write is refused.
 func TestARemoteCommandCannotWriteToAFormerDatabase(t *testing.T) {
 	t.Parallel()
 	o := options(t, t.TempDir())
@@ -582,11 +582,11 @@ func TestARemoteCommandCannotWriteToAFormerDatabase(t *testing.T) {
 	elsewhere.Dir = t.TempDir()
 	command, err := OpenShared(t.Context(), elsewhere)
 	must(t, err)
-	told := 0
+	acknowledged := 0
 	write := func() error {
-		err := command.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", told), Role: "admin", Created: time.Now()})
+		err := command.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", acknowledged), Role: "admin", Created: time.Now()})
 		if err == nil {
-			told++
+			acknowledged++
 		}
 		return err
 	}
@@ -598,20 +598,20 @@ func TestARemoteCommandCannotWriteToAFormerDatabase(t *testing.T) {
 	})
 	for refused, want := range map[error]string{during: "nothing was changed; run this again",
 		write(): "is no longer the hub's database"} {
-		if refused == nil || !strings.Contains(refused.Error(), want) { // the first may have waited too long
+		if refused == nil || !strings.Contains(refused.Error(), want) { // the first write may have failed after waiting too long
 			t.Errorf("a command that writes to the former database: %v", refused)
 		}
 	}
 	must(t, command.Close())
 	o.Database = ""
 	s := opened(t, o)
-	if users, err := s.Users(t.Context()); err != nil || len(users) != told {
-		t.Errorf("%d people were acknowledged, and there are %d, %v", told, len(users), err)
+	if users, err := s.Users(t.Context()); err != nil || len(users) != acknowledged {
+		t.Errorf("%d users were acknowledged, and %d are stored, %v", acknowledged, len(users), err)
 	}
 	must(t, s.Close())
 }
 
-// Acknowledged writes of commands before a restore are among the rights that stay; later ones go to
+// Acknowledged writes of commands before a restore are among the rights that stay. Later ones go to
 // the restored database. The same holds when a hub replaces a damaged database.
 func TestARestoreLosesNoWriteOfACommand(t *testing.T) {
 	for name, replace := range map[string]func(t *testing.T, o Options){
@@ -620,7 +620,7 @@ func TestARestoreLosesNoWriteOfACommand(t *testing.T) {
 		},
 		"damaged": func(t *testing.T, o Options) {
 			s := newStore(o, filepath.Join(o.Dir, database))
-			must(t, s.recover(t.Context(), o, errCorrupt)) // what the hub believes
+			must(t, s.recover(t.Context(), o, errCorrupt)) // as if the database was damaged
 			must(t, s.disconnect())
 		},
 	} {
@@ -628,7 +628,7 @@ func TestARestoreLosesNoWriteOfACommand(t *testing.T) {
 			t.Parallel()
 			o := options(t, history(t, true))
 			all := 0
-			for range 40 { // some hit the moment between reading and replacing
+			for range 40 { // some rounds write between reading and replacing
 				before := all
 				all += commands(t, o, func(s *Store, n int) error {
 					return s.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", before+n), Role: "admin", Created: time.Now()})
@@ -636,15 +636,15 @@ func TestARestoreLosesNoWriteOfACommand(t *testing.T) {
 			}
 			s := opened(t, o)
 			if users, err := s.Users(t.Context()); err != nil || len(users) != all {
-				t.Errorf("%d people were acknowledged, and there are %d, %v", all, len(users), err)
+				t.Errorf("%d users were acknowledged, and %d are stored, %v", all, len(users), err)
 			}
 			must(t, s.Close())
 		})
 	}
 }
 
-// Neither a damaged database nor its replacement by a backup is moved: an administrator has to look
-// first.
+// Move refuses a damaged database and the backup that replaced it, because an administrator has to
+// look at them first.
 func TestADamagedDatabaseIsNotMoved(t *testing.T) {
 	t.Parallel()
 	o := options(t, history(t, true))
@@ -658,15 +658,15 @@ func TestADamagedDatabaseIsNotMoved(t *testing.T) {
 		t.Error(err)
 	}
 	if !bytes.Equal(mustRead(t, file), before) {
-		t.Error("it was changed")
+		t.Error("the database was changed")
 	}
 	s := opened(t, o)
 	expect(t, contents(t, s), oldPod)
 	must(t, s.Close())
 }
 
-// A database that a command has open is not replaced, and no command opens one that is being
-// replaced.
+// A database that a command has open is not replaced. While a database is replaced, no command
+// opens it.
 func TestAnOpenDatabaseIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	dir := history(t, true)
@@ -682,7 +682,7 @@ func TestAnOpenDatabaseIsNotReplaced(t *testing.T) {
 	for what, err := range map[string]error{"a restore": Restore(soon(), o, file), "a move": moved} {
 		if err == nil || !strings.Contains(err.Error(), "another command has the database of "+dir+" open: nothing was changed; "+
 			"end it or wait for it, then run this again") {
-			t.Errorf("%s of a database that is open: %v", what, err)
+			t.Errorf("%s of an open database: %v", what, err)
 		}
 	}
 	was, err := os.ReadFile(filepath.Join(dir, database))
@@ -707,7 +707,8 @@ func TestAnOpenDatabaseIsNotReplaced(t *testing.T) {
 	must(t, s.Close())
 }
 
-// In PostgreSQL a command of another machine need not wait: a restore that would lose what it wrote is none.
+// With PostgreSQL a command of another machine does not wait for a restore. A restore that would
+// lose the command's write is refused.
 func TestARestoreInPostgresIsRefusedWhileACommandWrites(t *testing.T) {
 	t.Parallel()
 	o := options(t, t.TempDir())
@@ -722,10 +723,10 @@ func TestARestoreInPostgresIsRefusedWhileACommandWrites(t *testing.T) {
 	elsewhere.Dir = t.TempDir()
 	command, err := OpenShared(t.Context(), elsewhere)
 	must(t, err)
-	told := 1 // filled has one
+	acknowledged := 1 // filled has written one user
 	err = whileWriting(func() error {
-		told++
-		return command.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", told), Role: "admin", Created: time.Now()})
+		acknowledged++
+		return command.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", acknowledged), Role: "admin", Created: time.Now()})
 	}, func() {
 		if err := Restore(t.Context(), o, file); err == nil ||
 			!strings.Contains(err.Error(), "a command has written to the database meanwhile: nothing was restored") {
@@ -735,19 +736,19 @@ func TestARestoreInPostgresIsRefusedWhileACommandWrites(t *testing.T) {
 	must(t, err)
 	must(t, command.Close())
 	if left, _ := filepath.Glob(filepath.Join(o.Dir, "*before-restore*")); len(left) > 0 {
-		t.Errorf("%v is left of a restore that was none", left)
+		t.Errorf("a refused restore left %v", left)
 	}
 	s = opened(t, o)
 	users, err := s.Users(t.Context())
-	if err != nil || len(users) != told || !strings.Contains(everything(t, s), `name="new"`) {
-		t.Errorf("%d people were acknowledged, and there are %d, %v", told, len(users), err)
+	if err != nil || len(users) != acknowledged || !strings.Contains(everything(t, s), `name="new"`) {
+		t.Errorf("%d users were acknowledged, and %d are stored, %v", acknowledged, len(users), err)
 	}
 	must(t, s.Close())
 	must(t, Restore(t.Context(), o, file))
 	s = opened(t, o)
 	users, err = s.Users(t.Context())
-	if err != nil || len(users) != told || strings.Contains(everything(t, s), `name="new"`) {
-		t.Errorf("after the restore there are %d people of %d, %v", len(users), told, err)
+	if err != nil || len(users) != acknowledged || strings.Contains(everything(t, s), `name="new"`) {
+		t.Errorf("after the restore %d users of %d are stored, %v", len(users), acknowledged, err)
 	}
 	must(t, s.Close())
 }

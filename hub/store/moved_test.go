@@ -15,8 +15,8 @@ func rename(t *testing.T, from, to string) {
 	}
 }
 
-// The database of a running hub is moved away and back.
-func TestADatabaseThatIsMovedTakesNothingUntilItIsBack(t *testing.T) {
+// The database of a running hub is moved away and back. The hub refuses writes meanwhile.
+func TestAMovedDatabaseRefusesWritesUntilItIsBack(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
 	file := filepath.Join(dir, database)
@@ -26,26 +26,26 @@ func TestADatabaseThatIsMovedTakesNothingUntilItIsBack(t *testing.T) {
 		rev := uint64(2 + round)
 		if err := s.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{pod("lost", rev)}}); !errors.Is(err, ErrUnavailable) ||
 			!strings.Contains(err.Error(), "moved or removed") {
-			t.Fatalf("a commit into a database that was moved: %v", err)
+			t.Fatalf("a commit into the moved database: %v", err)
 		}
 		if err := s.SetMeta(t.Context(), "k", "v"); !errors.Is(err, ErrUnavailable) {
-			t.Fatalf("a note into a database that was moved: %v", err)
+			t.Fatalf("a SetMeta in the moved database: %v", err)
 		}
 		if err := s.Backup(t.Context(), filepath.Join(t.TempDir(), "copy.db")); err == nil {
-			t.Fatal("a backup of it was made from its name")
+			t.Fatal("Backup copied the missing file by its name")
 		}
 		if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) {
-			t.Fatalf("a command on it: %v", err)
+			t.Fatalf("a command on the moved database: %v", err)
 		}
 		if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
-			t.Fatalf("another one was made in its place: %v", err)
+			t.Fatalf("another database was made in its place: %v", err)
 		}
-		if round == 1 { // a copy is another file: writes to one are not in the other
+		if round == 1 { // a copy is not the file that the hub has open
 			if err := copyFile(file+".bak", file); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{pod("lost", rev)}}); !errors.Is(err, ErrUnavailable) {
-				t.Fatalf("a commit beside a copy: %v", err)
+				t.Fatalf("a commit with a copy in place of the database: %v", err)
 			}
 		}
 		rename(t, file+".bak", file)
@@ -57,15 +57,15 @@ func TestADatabaseThatIsMovedTakesNothingUntilItIsBack(t *testing.T) {
 	again := openIn(t, dir)
 	expect(t, contents(t, again), contents(t, again)...)
 	if got := strings.Join(contents(t, again), " "); strings.Contains(got, "lost") || !strings.Contains(got, "b") {
-		t.Fatalf("it has %s", got)
+		t.Fatalf("the database has %s", got)
 	}
 	if r, err := again.Recovered(t.Context()); err != nil || r != nil {
-		t.Fatalf("it was replaced: %+v, %v", r, err)
+		t.Fatalf("the database was replaced: %+v, %v", r, err)
 	}
 }
 
-// The database is removed: the next start has everything that was acknowledged.
-func TestADatabaseThatIsRemovedIsBackAtTheNextStart(t *testing.T) {
+// After a running hub's database is removed, the next start has every acknowledged write.
+func TestARemovedDatabaseIsRestoredAtTheNextStart(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
 	file := filepath.Join(dir, database)
@@ -78,7 +78,7 @@ func TestADatabaseThatIsRemovedIsBackAtTheNextStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("lost", 2)}}); !errors.Is(err, ErrUnavailable) {
-		t.Fatalf("a commit into a database that was removed: %v", err)
+		t.Fatalf("a commit into the removed database: %v", err)
 	}
 	expect(t, contents(t, s), want...)
 	_ = s.Close()
@@ -92,9 +92,9 @@ func TestADatabaseThatIsRemovedIsBackAtTheNextStart(t *testing.T) {
 	}
 }
 
-// If the database is moved while its hub is down, its log, which may hold the newest commits, is
-// kept.
-func TestTheLogOfADatabaseThatIsGoneIsKept(t *testing.T) {
+// If the database is moved away while its hub is stopped, the log stays, because it may hold the
+// newest commits.
+func TestTheLogOfAMissingDatabaseIsKept(t *testing.T) {
 	dir, killed, kept := t.TempDir(), t.TempDir(), t.TempDir()
 	s := openIn(t, dir)
 	mustCommit(t, s, 1, pod("a", 1))
@@ -108,7 +108,7 @@ func TestTheLogOfADatabaseThatIsGoneIsKept(t *testing.T) {
 	empty := openIn(t, killed)
 	r, err := empty.Recovered(t.Context())
 	if err != nil || r == nil || r.Aside == "" {
-		t.Fatalf("the log is not kept: %+v, %v", r, err)
+		t.Fatalf("the log was not put aside: %+v, %v", r, err)
 	}
 	rename(t, r.Aside+"-wal", filepath.Join(kept, database+"-wal"))
 	if err := copyFile(filepath.Join(dir, "secrets.key"), filepath.Join(kept, "secrets.key")); err != nil {

@@ -39,13 +39,13 @@ const (
 	sqliteIOErrShortRead = sqliteIOErr | 2<<8
 )
 
-// explain wraps an SQLite error in the sentinel that says what to do about it.
+// explain wraps an SQLite error in the sentinel that tells the caller what to do.
 func (s *Store) explain(err error) error {
 	if s.pg != nil {
 		return s.pg.explain(err)
 	}
 	var e *sqlite.Error
-	// explained already
+	// Such an error has already been explained.
 	if !errors.As(err, &e) || errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) || errors.Is(err, errCorrupt) {
 		return err
 	}
@@ -59,7 +59,7 @@ func (s *Store) explain(err error) error {
 			"command that hangs: %w", ErrUnavailable, s.file, err)
 	case sqliteFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
-	case sqliteIOErr: // some file systems fail with this one to grow the log's index
+	case sqliteIOErr: // some file systems return this code when the log's index cannot grow
 		if free, ferr := freeBytes(s.dir); ferr == nil && free < 1<<20 || errors.Is(s.probeWrite(), unix.EDQUOT) {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
@@ -74,7 +74,7 @@ func (s *Store) explain(err error) error {
 }
 
 // diskError returns the error of a failing disk or a read-only file system. A failed write may be
-// temporary, and the hub continues to serve reads. A failed read is permanent.
+// temporary, and the hub goes on serving reads. A failed read is permanent.
 func (s *Store) diskError(err error, reading bool) error {
 	err = fmt.Errorf("the disk with %s fails (see `dmesg`; a worn-out disk becomes read-only): if that does not end, "+
 		"copy %s to another disk, or restore a backup there: %w", s.file, s.dir, err)
@@ -95,7 +95,7 @@ func (s *Store) open(ctx context.Context, o Options) error {
 		return err
 	}
 	err := s.openDatabase(ctx, o)
-	if errors.Is(err, ErrFull) && s.giveUpBallast() { // even reads need some space for the log
+	if errors.Is(err, ErrFull) && s.giveUpBallast() { // even a read needs some space for the log
 		err = s.openDatabase(ctx, o)
 	}
 	if errors.Is(err, errCorrupt) && o.moving {
@@ -150,7 +150,7 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err := s.checkDatabase(ctx, o, have); err != nil {
 		return fmt.Errorf("check %s: %w", s.file, err)
 	}
-	saw, is, err := s.progresses(ctx, have)
+	mark, current, err := s.progresses(ctx, have)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", s.file, err)
 	}
@@ -169,8 +169,8 @@ func (s *Store) openDatabase(ctx context.Context, o Options) (err error) {
 	if err := s.initialize(ctx, o); err != nil {
 		return err
 	}
-	if s.file == filepath.Join(s.dir, database) && is.before(saw) {
-		return s.resumeOlder(ctx, o, is, saw)
+	if s.file == filepath.Join(s.dir, database) && current.before(mark) {
+		return s.resumeOlder(ctx, o, current, mark)
 	}
 	return nil
 }
@@ -194,8 +194,8 @@ func (s *Store) initialize(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// refuseLost refuses an empty database where there was one with content: SQLite takes a missing or
-// empty file for a new database.
+// refuseLost refuses an empty database if the directory had one with content. SQLite takes a
+// missing or empty file for a new database.
 func (s *Store) refuseLost() error {
 	if filepath.Base(s.file) != database {
 		return nil
@@ -203,14 +203,14 @@ func (s *Store) refuseLost() error {
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
 		return nil
 	}
-	if lastInPostgres(s.dir) { // a backup, or an empty database, would be a second one
+	if lastInPostgres(s.dir) { // the database is in PostgreSQL, so a backup or an empty one would be a second database
 		return errPlaceLost(s.dir)
 	}
 	if list, err := backups(s.dir); len(list) > 0 || err != nil {
 		return fmt.Errorf("%w: %s is empty or missing although it has backups", errCorrupt, s.file)
 	}
-	if saw := readHighWater(s.dir).rev; saw > 0 {
-		return fmt.Errorf("%w: %s is empty or missing although it was at revision %d", errCorrupt, s.file, saw)
+	if mark := readHighWater(s.dir).rev; mark > 0 {
+		return fmt.Errorf("%w: %s is empty or missing although it was at revision %d", errCorrupt, s.file, mark)
 	}
 	return nil
 }
@@ -223,21 +223,21 @@ func errPlaceLost(dir string) error {
 		filepath.Join(dir, database), filepath.Join(dir, placeFile), filepath.Join(dir, "backups"))
 }
 
-// check checks the database. The check reads each byte of a large file, as loading the fleet does,
-// so both run at the same time.
+// checkDatabase checks the database. The check reads each byte of a large file, as loading the
+// fleet does, so both run at the same time.
 func (s *Store) checkDatabase(ctx context.Context, o Options, have int) (err error) {
 	if o.Reads == nil || have != latest() || s.file != filepath.Join(s.dir, database) {
 		return quickCheck(ctx, s.conn)
 	}
 	if s.seal, err = s.openSealer(ctx); err != nil {
-		return quickCheck(ctx, s.conn) // for a sound database the sealer reports it again
+		return quickCheck(ctx, s.conn) // if the database is sound, the sealer reports the error again
 	}
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() (err error) {
 		defer panics.CatchThen("check", func(failed error) { err = failed })
 		return quickCheck(ctx, s.conn)
 	})
-	var mistake error // an error of reading; the result of the check takes precedence
+	var mistake error // error of the reader; the result of the check takes precedence
 	work.Go(func() error {
 		defer panics.CatchThen("start", func(failed error) { mistake = failed })
 		o.Reads(ctx, s)
@@ -298,7 +298,7 @@ func remove(file string) error {
 	return nil
 }
 
-// removeDatabase removes an SQLite database with its log and journal, which remain after an
+// removeDatabase removes an SQLite database with its log and journal. Both may remain after an
 // interruption or on a full disk.
 func removeDatabase(file string) error {
 	var errs []error
@@ -317,7 +317,8 @@ func (s *Store) where() string {
 }
 
 // OpenShared opens the store of a data directory for a command while the hub runs. It takes no
-// lock, migrates and repairs nothing. Commit is refused: only the hub writes objects.
+// lock, migrates nothing and repairs nothing. Commit is refused, because only the hub writes
+// objects.
 func OpenShared(ctx context.Context, o Options) (*Store, error) {
 	s := newStore(o, filepath.Join(o.Dir, database))
 	s.shared = true
@@ -330,7 +331,7 @@ func OpenShared(ctx context.Context, o Options) (*Store, error) {
 }
 
 func (s *Store) openShared(ctx context.Context, o Options) (err error) {
-	// a missing directory is reported below
+	// A missing directory is reported below.
 	if s.used, err = lockUse(ctx, o.Dir, lockShared); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -341,7 +342,7 @@ func (s *Store) openShared(ctx context.Context, o Options) (err error) {
 	if url != "" {
 		return s.sharePostgres(ctx, o, url)
 	}
-	// missing, or about to be created by a hub
+	// The file is missing, or a hub is about to create it.
 	if info, err := os.Stat(s.file); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name "+
 			"the hub's directory with --data-dir", s.file, ErrNotFound, o.Dir)
@@ -358,9 +359,9 @@ func (s *Store) openShared(ctx context.Context, o Options) (err error) {
 	switch {
 	case err != nil:
 		return err
-	case have == 0: // a hub is creating it
+	case have == 0: // a hub is creating the database
 		return fmt.Errorf("open %s: %w: the hub has not finished its first start; run this again", s.file, ErrNotFound)
-	case have > latest(): // since the check above
+	case have > latest(): // migrated since the check above
 		return fmt.Errorf("open %s: %w", s.file, ErrNewer)
 	case have < latest():
 		return fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` "+

@@ -36,7 +36,7 @@ func TestPausesOfTheHub(t *testing.T) {
 		}
 	}
 	dies := func(*Store) {}
-	touched := func(at time.Duration) { // give the files the age that they would have
+	setAge := func(at time.Duration) { // set the files' modification time to the hub's time
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(dir, "hub.db*"))
 		if err != nil {
@@ -54,7 +54,7 @@ func TestPausesOfTheHub(t *testing.T) {
 	// after a clean end
 	expect(t, run(2*time.Hour, dies), "1h0m0s to 2h0m0s")
 	// its last write before it was killed
-	touched(150 * time.Minute)
+	setAge(150 * time.Minute)
 	// after the kill
 	expect(t, run(3*time.Hour, ends(4*time.Hour)), "1h0m0s to 2h0m0s", "2h30m0s to 3h0m0s")
 	// the clock went back
@@ -63,7 +63,7 @@ func TestPausesOfTheHub(t *testing.T) {
 	expect(t, run(10*24*time.Hour, ends(11*24*time.Hour)), "4h0m0s to 240h0m0s")
 	// unreadable pauses do not stop a hub
 	if s := openIn(t, dir); s.SetMeta(t.Context(), metaPauses, "{") != nil || s.End(t.Context(), noon) != nil {
-		t.Error("unreadable pauses are an error")
+		t.Error("unreadable pauses end the hub")
 	}
 }
 

@@ -72,7 +72,7 @@ pool_mode = %s
 	return strings.Replace(o.Database, at, fmt.Sprintf("127.0.0.1:%d", port), 1)
 }
 
-func TestAPoolerKeepsASessionTogetherOrIsRefused(t *testing.T) {
+func TestATransactionPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for _, mode := range []string{"transaction", "statement", "session"} {
@@ -86,7 +86,7 @@ func TestAPoolerKeepsASessionTogetherOrIsRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Log(err)
-				// A pooler in front of an existing database is refused too.
+				// A hub also refuses a pooler in front of an existing database.
 				o.Database = direct
 				_ = opened(t, o).Close()
 				o.Database = bouncer(t, o, mode)
@@ -109,8 +109,8 @@ func TestAPoolerKeepsASessionTogetherOrIsRefused(t *testing.T) {
 			if _, err := Open(t.Context(), elsewhere); !errors.Is(err, ErrLocked) {
 				t.Fatal(err)
 			}
-			// Its connection ends: the new one gets the lock, though another server process
-			// answers.
+			// The hub's connection ends. The new connection gets the lock, although another server
+			// process runs it.
 			server.Do("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+postgrestest.Name(direct)+"'")
 			mustCommit(t, s, 21, pod("q", 21))
 			if n := len(names(t, s)); n != 21 {

@@ -22,14 +22,14 @@ import (
 	"flotilla.dev/hub/store/deadline"
 )
 
-// A postgres is the state that a store in PostgreSQL has in addition. The rest of the package
-// treats both databases alike.
+// A postgres is the additional state of a store in PostgreSQL. The rest of the package treats both
+// databases alike.
 //
 // One hub writes. It holds an advisory lock as long as its connection exists. Each of its
-// transactions first updates the only row of the table leader, if that row still has its token. So
-// a hub that lost the lead cannot commit, and transactions run one after the other, since commands
-// lock the row too. The row also holds the number of the newest transaction: after a connection
-// broke during COMMIT, the hub reads there whether it was committed.
+// transactions first updates the only row of the table leader, if that row still has the hub's
+// token. So a hub that lost the lead cannot commit. Transactions run one after the other, since
+// commands lock the row too. The row also holds the number of the newest transaction: if a
+// connection broke during COMMIT, the hub reads there whether the commit succeeded.
 type postgres struct {
 	config       *pgx.ConnConfig
 	where        string // without the password
@@ -39,7 +39,7 @@ type postgres struct {
 
 	// The fields below are guarded by the store's mu.
 	empty      bool  // there are no tables yet
-	token      int64 // in the leader's row; 0: not the leader, or a command
+	token      int64 // token in the leader's row; 0: not the leader, or a command
 	tx         int64 // number of the newest acknowledged transaction
 	unresolved *unresolved
 	pid        int32 // server process of the writer's connection
@@ -56,10 +56,10 @@ const (
 	// oldestServer is the first release with all features that the store uses.
 	oldestServer = 13
 	dialTimeout  = 5 * time.Second
-	// retryEvery is the time between two connection attempts; calls in between fail at once.
+	// retryEvery is the time between two connection attempts. Calls in between fail at once.
 	retryEvery = 500 * time.Millisecond
-	// maxRetries is how often a transaction is retried that the server aborted in favour of another
-	// one.
+	// maxRetries is how often a transaction is retried after the server has aborted it in favour of
+	// another one.
 	maxRetries = 5
 	lockClass  = 0x666c6f74 // "flot", the class of the hub's advisory locks
 	readers    = 4
@@ -67,16 +67,16 @@ const (
 
 // timeouts are the store's timeouts for a server.
 type timeouts struct {
-	response  time.Duration // for each part of a response
-	reconnect time.Duration // to reconnect
-	resolve   time.Duration // to learn the result of a COMMIT: the hub's state must match the database
+	response  time.Duration // time for each part of a response
+	reconnect time.Duration // time to reconnect
+	resolve   time.Duration // time to learn the result of a COMMIT, because the hub's state must match the database
 }
 
 var defaultTimeouts = timeouts{response: 10 * time.Second, reconnect: 5 * time.Second, resolve: 2 * time.Minute}
 
-// Ended returns when this open store can never write again: another hub has taken the lead, or the
-// database is not as this hub left it. The caller then has to read the fleet again. It returns nil
-// when ctx ends.
+// Ended returns when this open store can never write again, because another hub has taken the lead
+// or the database is not as this hub left it. The caller then has to read the fleet again. Ended
+// returns nil when ctx ends.
 func (s *Store) Ended(ctx context.Context) error {
 	if s.pg == nil {
 		<-ctx.Done()
@@ -92,21 +92,22 @@ func (s *Store) Ended(ctx context.Context) error {
 	}
 }
 
-// sessionSettings configures each connection, whatever the defaults of the user or server: commits
-// are durable here and on synchronous standbys, only the hub cancels statements, and the connection
-// of a vanished hub ends by itself.
+// sessionSettings configures each connection, whatever the defaults of the user or server are.
+// Commits are durable here and on synchronous standbys, only the hub cancels statements, and the
+// server ends the connection of a vanished hub.
 const sessionSettings = `
 SELECT set_config('synchronous_commit', ` + durable + `, false),
 	set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),
 	set_config('idle_in_transaction_session_timeout', '` + idle + `', false),
 	set_config('default_transaction_isolation', 'read committed', false),
 	set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), set_config('tcp_keepalives_count', '3', false);
-SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('idle_session_timeout', 'transaction_timeout')` // some releases lack them
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('idle_session_timeout', 'transaction_timeout')` // some releases lack these settings
 
 // idle is how long a transaction may wait for its hub, in milliseconds.
 const idle = "60000"
 
-// durable is the required synchronous_commit: on, or remote_apply if that is configured.
+// durable is the required value of synchronous_commit: remote_apply if that is configured,
+// otherwise on.
 const durable = "CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
 
 // parsePostgres parses the address of a server, with user and password.
@@ -119,7 +120,7 @@ func parsePostgres(address string, w timeouts, log *slog.Logger) (*postgres, err
 		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME",
 			explainAddress(address, err))
 	}
-	if strings.Contains(config.Host, "@") { // contains a part of an unescaped password
+	if strings.Contains(config.Host, "@") { // the host contains a part of an unescaped password
 		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME",
 			explainAddress(address, nil))
 	}
@@ -135,7 +136,7 @@ func parsePostgres(address string, w timeouts, log *slog.Logger) (*postgres, err
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "flotilla-hub"
 	}
-	if config.ValidateConnect == nil { // of several servers, take the writable one
+	if config.ValidateConnect == nil { // of several servers, use the writable one
 		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	config.AfterConnect = func(ctx context.Context, c *pgconn.PgConn) error {
@@ -145,8 +146,8 @@ func parsePostgres(address string, w timeouts, log *slog.Logger) (*postgres, err
 	return &postgres{config: config, where: redacted(config), timeouts: w, log: log, stopping: make(chan struct{})}, nil
 }
 
-// explainAddress explains why an address cannot be parsed, without showing any part of a password.
-// pgx shows some, and the end of an unescaped password is unknown.
+// explainAddress explains why an address cannot be parsed, without any part of a password. The text
+// of pgx may show one, because the end of an unescaped password is unknown.
 func explainAddress(address string, err error) string {
 	u, parsed := url.Parse(address)
 	if parsed != nil || err == nil {
@@ -216,9 +217,9 @@ const (
 	statePassword      = "28P01"
 	stateUser          = "28000"
 	stateDenied        = "42501"
-	stateLimit         = "53400" // quota of an extension
+	stateLimit         = "53400" // a quota of an extension
 	stateInternal      = "XX000"
-	stateNoStatement   = "26000" // prepared statement
+	stateNoStatement   = "26000" // unknown prepared statement
 	stateStatement     = "42P05"
 	stateProtocol      = "08P01"
 )
@@ -243,7 +244,7 @@ func (p *postgres) explain(err error) error {
 	return err
 }
 
-// Reachable reports whether the database answered the last time; a file always does.
+// Reachable reports whether the database answered the last time. SQLite is always reachable.
 func (s *Store) Reachable() bool { return s.pg == nil || s.pg.outageLogged.Load() == 0 }
 
 // logRecovery logs the end of an outage.
@@ -253,8 +254,8 @@ func (p *postgres) logRecovery() {
 	}
 }
 
-// explainPostgres wraps an error of the server or the network in the sentinel that says what to do
-// about it.
+// explainPostgres wraps an error of the server or the network in the sentinel that tells the caller
+// what to do.
 func explainPostgres(err error, where string) error {
 	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrFull) {
 		return err
@@ -279,12 +280,12 @@ func explainPostgres(err error, where string) error {
 		return unavailable("ended the connection")
 	case strings.HasPrefix(state, "XX"):
 		return unavailable("has an internal error; see its log")
-	case state == stateNoDatabase: // of several hosts only this one has answered
+	case state == stateNoDatabase: // of several hosts, only this one has answered
 		return unavailable(
 			"has no such database; create it with `createdb --encoding=UTF8 --template=template0 --owner=USER NAME`")
 	case state == statePassword, state == stateUser:
 		return unavailable("refuses this user; check user and password in --database, and the server's pg_hba.conf")
-	case state == stateNoStatement, state == stateStatement: // a pooler has moved us to another connection
+	case state == stateNoStatement, state == stateStatement: // a pooler has changed our connection
 		return errPooler(where)
 	case state == stateDenied:
 		return fmt.Errorf("%s refuses this role: make it the owner with `ALTER DATABASE NAME OWNER TO USER`, or run "+
@@ -301,7 +302,7 @@ func explainPostgres(err error, where string) error {
 	return err
 }
 
-// inLine prints an error in one line: pgx has a line for each host.
+// inLine prints an error in one line. An error of pgx has a line for each host.
 type inLine struct{ error }
 
 func (e inLine) Error() string {
@@ -315,7 +316,7 @@ func isLost(err error) bool {
 	if err == nil {
 		return false
 	}
-	text := err.Error() // pgx has only a text for some of them
+	text := err.Error() // pgx has only a text for some lost connections
 	return errors.Is(err, deadline.ErrExceeded) || errors.Is(err, sql.ErrConnDone) || pgconn.SafeToRetry(err) ||
 		strings.Contains(text, "conn closed") ||
 		strings.Contains(text, "unexpected EOF") || strings.Contains(text, "bad connection") ||

@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A line is the network between a hub and its server. It can be cut during a COMMIT.
+// A line is the network between a hub and its server. It can break during a COMMIT.
 type line struct {
 	t      *testing.T
 	to     string
@@ -33,20 +33,20 @@ type line struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	fault fault
-	once  string // affects the first COMMIT after this text; "": the next one
+	once  string // the fault affects the first COMMIT after this text; "": the next COMMIT
 	down  bool   // no new connections
 	hits  int
 }
 
-// A fault is what happens to the next COMMIT.
+// A fault is what happens to one COMMIT.
 type fault int
 
 const (
 	none       fault = iota
 	cutBefore        // the server does not receive it
 	cutAfter         // the hub does not receive the response
-	swallow          // like cutAfter, but both ends stay open
-	cutAndDown       // cutAfter, and no new connections
+	swallow          // like cutAfter, but both connections stay open
+	cutAndDown       // like cutAfter, and new connections are refused
 	cutBeforeAndDown
 )
 
@@ -76,7 +76,7 @@ func newLine(t *testing.T, o *Options) *line {
 }
 
 func (l *line) set(f fault)                   { l.setAfter("", f) }
-func (l *line) setAfter(said string, f fault) { l.mu.Lock(); l.once, l.fault = said, f; l.mu.Unlock() }
+func (l *line) setAfter(text string, f fault) { l.mu.Lock(); l.once, l.fault = text, f; l.mu.Unlock() }
 func (l *line) isDown(d bool)                 { l.mu.Lock(); l.down = d; l.mu.Unlock() }
 func (l *line) happened() int                 { l.mu.Lock(); defer l.mu.Unlock(); return l.hits }
 
@@ -105,14 +105,14 @@ func (l *line) serve(c net.Conn) {
 	l.conns[c], l.conns[s] = true, true
 	l.mu.Unlock()
 	silent := make(chan struct{})
-	go func() { // responses
+	go func() { // copies the server's responses
 		b := make([]byte, 64<<10)
 		for {
 			n, err := s.Read(b)
 			select {
 			case <-silent:
 				if err != nil {
-					return // the hub's end stays open
+					return // the hub's connection stays open
 				}
 				continue
 			default:
@@ -166,7 +166,7 @@ func (l *line) serve(c net.Conn) {
 		case swallow:
 			close(silent)
 			_, _ = s.Write(b[:n])
-			_, _ = io.Copy(io.Discard, c) // drop everything else
+			_, _ = io.Copy(io.Discard, c) // drop all further data
 			return
 		}
 		if _, err := s.Write(b[:n]); err != nil {
@@ -179,13 +179,13 @@ func (l *line) serve(c net.Conn) {
 // impatient are short timeouts for tests.
 var impatient = timeouts{response: time.Second, reconnect: 2 * time.Second, resolve: time.Minute}
 
-func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
+func TestAnInterruptedCommitIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for name, does := range map[string]fault{
-		"before the server had it":         cutBefore,
-		"after it, before its answer":      cutAfter,
-		"and the network drops everything": swallow,
+		"before the server receives it":              cutBefore,
+		"after it, before the response":              cutAfter,
+		"after it, and the network drops everything": swallow,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
@@ -202,9 +202,9 @@ func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 				if l.happened() != i+1 {
 					t.Fatal("nothing was cut")
 				}
-				l.set(does) // also in a transaction without objects
+				l.set(does) // a transaction without objects
 				if err := s.AddUser(t.Context(), User{Name: fmt.Sprint("u", i), Role: "viewer", Created: time.Now()}); err != nil {
-					t.Fatal(err) // ErrExists: it ran twice
+					t.Fatal(err) // ErrExists would mean that the transaction ran twice
 				}
 				l.mu.Lock()
 				l.hits = i + 1
@@ -229,15 +229,15 @@ func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 	}
 }
 
-func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
+func TestAnUnresolvedCommitWaitsForItsResult(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for name, c := range map[string]struct {
 		does fault
 		done bool
 	}{
-		"it was not committed, and is committed then": {cutBeforeAndDown, false},
-		"it was committed, and not again":             {cutAndDown, true},
+		"it was not committed, and is retried": {cutBeforeAndDown, false},
+		"it was committed, and is not retried": {cutAndDown, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
@@ -251,18 +251,18 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 			s.NoteAudit(a)
 			over := make(chan error, 1)
 			go func() { over <- s.Commit(context.Background(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}) }()
-			for range 5 { // other calls do not wait for it
+			for range 5 { // other calls do not wait for the result
 				time.Sleep(200 * time.Millisecond)
 				begin := time.Now()
 				err := s.AddUser(t.Context(), User{Name: "anna", Role: "viewer", Created: begin})
-				if !errors.Is(err, ErrUnavailable) || time.Since(begin) > 20*time.Second { // much less than the timeout of the unresolved commit
+				if !errors.Is(err, ErrUnavailable) || time.Since(begin) > 20*time.Second { // 20 s is much less than the timeout of the unresolved commit
 					t.Fatal(time.Since(begin), err)
 				}
 				_ = s.Full()
 			}
 			select {
 			case err := <-over:
-				t.Fatal("it returned before the result was known", err)
+				t.Fatal("Commit returned before the result was known", err)
 			default:
 			}
 			l.isDown(false)
@@ -272,7 +272,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 					t.Fatal(err)
 				}
 			case <-time.After(3 * time.Minute):
-				t.Fatal("it waits for ever")
+				t.Fatal("Commit does not return")
 			}
 			mustCommit(t, s, 3, pod("c", 3))
 			expect(t, names(t, s), "a", "b", "c")
@@ -288,7 +288,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 		s := opened(t, o)
 		mustCommit(t, s, 1, pod("a", 1))
 		l.set(cutAndDown)
-		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("done", 2)}}); err == nil || !strings.Contains(err.Error(), "the hub exits") {
+		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("done", 2)}}); err == nil || !strings.Contains(err.Error(), "the store has not ended") {
 			t.Fatal(err)
 		}
 		if err := s.Ended(t.Context()); err == nil {
@@ -296,7 +296,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 		}
 		l.isDown(false)
 		if err := s.SetMeta(t.Context(), "k", "v"); err == nil {
-			t.Fatal("it still writes")
+			t.Fatal("the ended store still writes")
 		}
 		s = reopened(t, s, o)
 		expect(t, names(t, s), "a", "done")
@@ -321,7 +321,7 @@ func TestAnUnresolvedWriteIsReportedAndHappensOnce(t *testing.T) {
 		}
 		l.isDown(false)
 		time.Sleep(retryEvery)
-		mustCommit(t, s, 1, pod("a", 1)) // and the hub goes on
+		mustCommit(t, s, 1, pod("a", 1)) // the hub goes on
 		if err := s.AddUser(t.Context(), anna); !errors.Is(err, want) {
 			t.Fatal(err)
 		}
@@ -337,13 +337,13 @@ func names(t *testing.T, s *Store) (all []string) {
 	return all
 }
 
-// The server is killed repeatedly during writes: exactly the acknowledged objects exist afterwards.
-func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
+// The server is killed repeatedly during writes. Afterwards exactly the acknowledged objects exist.
+func TestKill9OfTheServerLosesNoAcknowledgedCommit(t *testing.T) {
 	t.Parallel()
-	// The server's own default would lose the newest commits each time.
+	// This server's default would lose the newest commits at each kill.
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on", "synchronous_commit=off", "wal_writer_delay=10s")
 	o := onPostgres(t, server)
-	o.timeouts = timeouts{response: 2 * time.Second, reconnect: 300 * time.Millisecond, resolve: time.Minute} // some writes fail too
+	o.timeouts = timeouts{response: 2 * time.Second, reconnect: 300 * time.Millisecond, resolve: time.Minute} // short, so that some writes fail
 	s := opened(t, o)
 	ctx, stop := context.WithCancel(t.Context())
 	var acked, failed []string
@@ -380,16 +380,16 @@ func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
 		time.Sleep(time.Duration(200+50*i) * time.Millisecond)
 		server.Kill()
 		if i%2 == 1 {
-			time.Sleep(600 * time.Millisecond) // longer than a write waits
+			time.Sleep(600 * time.Millisecond) // longer than a write waits to reconnect
 		}
 		server.Run()
 	}
 	time.Sleep(time.Second)
 	stop()
 	all.Wait()
-	t.Logf("%d acknowledged, %d refused, %d people", len(acked), len(failed), len(people))
+	t.Logf("%d acknowledged, %d refused, %d users", len(acked), len(failed), len(people))
 	if len(acked) < rounds || len(failed) == 0 {
-		t.Fatal("nothing was tried")
+		t.Fatal("no write was tried")
 	}
 	select {
 	case <-s.pg.stopping:
@@ -403,25 +403,25 @@ func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
 	server.Run()
 	s = opened(t, o)
 	if got := names(t, s); !slices.Equal(got, acked) {
-		t.Fatalf("%d objects, and %d were acknowledged", len(got), len(acked))
+		t.Fatalf("%d objects are stored, and %d were acknowledged", len(got), len(acked))
 	}
 	users, err := s.Users(t.Context())
-	if err != nil || len(users) < len(people) || len(users) > len(people)+rounds { // an unresolved user may exist
-		t.Fatalf("%d people, and %d were acknowledged: %v", len(users), len(people), err)
+	if err != nil || len(users) < len(people) || len(users) > len(people)+rounds { // a user whose transaction was unresolved may exist
+		t.Fatalf("%d users are stored, and %d were acknowledged: %v", len(users), len(people), err)
 	}
 	for _, name := range people {
 		if !slices.ContainsFunc(users, func(u User) bool { return u.Name == name }) {
-			t.Fatal(name, "was acknowledged, and is lost")
+			t.Fatal(name, "was acknowledged, but is lost")
 		}
 	}
 }
 
-func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
+func TestEndedConnectionsAreReopened(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
-	ends := make(chan struct{}, 1) // at most one end per round: a read retries only a few times
+	ends := make(chan struct{}, 1) // at most one end per round, because a read retries only a few times
 	var all sync.WaitGroup
 	all.Go(func() {
 		for range ends {
@@ -474,7 +474,7 @@ func TestAnUnresolvedCommandIsNotRepeated(t *testing.T) {
 	}
 }
 
-func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
+func TestASilentServerTimesOut(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
@@ -505,7 +505,7 @@ func TestAHubThatLostTheLeadWritesNothing(t *testing.T) {
 	o := onPostgres(t, server)
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
-	// Without a connection of this hub another one has taken the lock and a new token.
+	// This hub has no connection, so another hub has taken the lock and a new token.
 	server.Do(postgrestest.Name(o.Database), "UPDATE leader SET token = token + 1")
 	if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrLocked) {
 		t.Fatal(err)
@@ -530,7 +530,7 @@ func TestAnOlderDatabaseIsNotWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Do("postgres", "CREATE DATABASE older TEMPLATE "+name)
-	server.Do("older", "UPDATE leader SET token = token + 1") // as the start below would
+	server.Do("older", "UPDATE leader SET token = token + 1") // the start below updates the token too
 	s = opened(t, o)
 	mustCommit(t, s, 7, pod("b", 7))
 	server.Do("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+name+"'; ALTER DATABASE "+name+" RENAME TO newer")
@@ -564,7 +564,7 @@ func TestAConflictIsRetried(t *testing.T) {
 			expect(t, names(t, s), "a", "b")
 			server.Do(postgrestest.Name(o.Database), "ALTER SEQUENCE tries RESTART MINVALUE -1000 START -1000")
 			if err := s.Commit(t.Context(), Commit{Rev: 3, Rows: []Row{pod("c", 3)}}); !errors.Is(err, ErrUnavailable) {
-				t.Fatal("it is retried forever, or not reported as temporary", err)
+				t.Fatal("the transaction is retried forever, or its error is not temporary", err)
 			}
 		})
 	}
@@ -590,23 +590,23 @@ func TestUnusableServersAreRefused(t *testing.T) {
 			server.Do("postgres", "CREATE ROLE weak LOGIN")
 			o.Database = strings.Replace(o.Database, "flotilla@", "weak@", 1)
 		}, []string{"refuses this role", "OWNER TO"}, nil},
-		"without a connection left": {func(o *Options) {
+		"a role without a free connection": {func(o *Options) {
 			server.Do("postgres", "CREATE ROLE busy LOGIN CONNECTION LIMIT 0")
 			o.Database = strings.Replace(o.Database, "flotilla@", "busy@", 1)
 		}, []string{"is out of connections"}, ErrUnavailable},
-		"not there":                {func(o *Options) { o.Database = server.URL("nowhere") }, []string{"nowhere", "does not exist", "createdb"}, ErrUnavailable},
-		"no server":                {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" }, []string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
-		"no address":               {func(o *Options) { o.Database = "mysql://x" }, []string{"postgres://USER@HOST"}, nil},
-		"an invalid address":       {func(o *Options) { o.Database = "postgres://a:geheim@h:port/x" }, []string{"postgres://USER@HOST"}, nil},
-		"a file that is not there": {func(o *Options) { o.Database = "/nowhere/url" }, []string{"/nowhere/url", "first line"}, nil},
-		"of a newer program": {func(o *Options) {
+		"not there":              {func(o *Options) { o.Database = server.URL("nowhere") }, []string{"nowhere", "does not exist", "createdb"}, ErrUnavailable},
+		"no server":              {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" }, []string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
+		"no address":             {func(o *Options) { o.Database = "mysql://x" }, []string{"postgres://USER@HOST"}, nil},
+		"an invalid address":     {func(o *Options) { o.Database = "postgres://a:geheim@h:port/x" }, []string{"postgres://USER@HOST"}, nil},
+		"a missing address file": {func(o *Options) { o.Database = "/nowhere/url" }, []string{"/nowhere/url", "first line"}, nil},
+		"a database of a newer program": {func(o *Options) {
 			_ = opened(t, *o).Close()
 			server.Do(postgrestest.Name(o.Database), "UPDATE meta SET value = '99' WHERE key = 'schema'")
 		}, []string{"schema 99", "install that version again"}, ErrNewer},
-		"empty, where the hub has a database": {func(o *Options) {
+		"an empty database, where the hub has one in its directory": {func(o *Options) {
 			_ = openIn(t, o.Dir).Close()
 		}, []string{"it is empty", "hub.db", "migrate --to"}, nil},
-		"empty, but its database was elsewhere": {func(o *Options) {
+		"an empty database, where the hub's was elsewhere": {func(o *Options) {
 			s := opened(t, *o)
 			mustCommit(t, s, 3, pod("a", 3))
 			_ = s.Close()
@@ -627,27 +627,27 @@ func TestUnusableServersAreRefused(t *testing.T) {
 				t.Fatal("accepted")
 			}
 			if c.is != nil && !errors.Is(err, c.is) {
-				t.Errorf("%v is not %v", err, c.is)
+				t.Errorf("the error is %v, want %v", err, c.is)
 			}
 			for _, part := range c.says {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("no %q in %q", part, err)
+					t.Errorf("the text %q is missing in %q", part, err)
 				}
 			}
 			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("it has several lines: %q", err)
+				t.Errorf("the message has several lines: %q", err)
 			}
 			if strings.Contains(err.Error(), "geheim") {
 				t.Error("the message contains the password:", err)
 			}
 			if after := server.Do("postgres", "SELECT count(*) FROM pg_database"); after != before {
-				t.Error("databases were made")
+				t.Error("the hub created databases")
 			}
 		})
 	}
 }
 
-func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
+func TestCommitsAreDurableDespiteTheServersDefaults(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t, "synchronous_commit=off", "fsync=off")
 	var log bytes.Buffer
@@ -668,7 +668,7 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 		t.Error("fsync=off is not logged:", log.String())
 	}
 	var is string
-	if _, err := s.conn.ExecContext(t.Context(), "SET synchronous_commit = off"); err != nil { // a client has done that
+	if _, err := s.conn.ExecContext(t.Context(), "SET synchronous_commit = off"); err != nil { // as if a client had changed the connection
 		t.Fatal(err)
 	}
 	if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
@@ -683,8 +683,8 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 	}
 }
 
-// The file with the database's address may be damaged. A hub that ignored it would use a backup or
-// an empty database.
+// The file with the database's address may be damaged. A hub that ignored the file would use a
+// backup or an empty database.
 func TestADamagedAddressFileIsNotIgnored(t *testing.T) {
 	t.Parallel()
 	o := onPostgres(t, postgrestest.Shared(t))
@@ -704,7 +704,7 @@ func TestADamagedAddressFileIsNotIgnored(t *testing.T) {
 			for what, open := range map[string]func(context.Context, Options) (*Store, error){"hub": Open, "command": OpenShared} {
 				s, err := open(t.Context(), o)
 				if err == nil || !strings.Contains(err.Error(), "is damaged") {
-					t.Errorf("%q, --database %q: a %s goes on: %v", text, said, what, err)
+					t.Errorf("%q, --database %q: a %s ignores the file: %v", text, said, what, err)
 				}
 				if err == nil {
 					_ = s.Close()
@@ -712,7 +712,7 @@ func TestADamagedAddressFileIsNotIgnored(t *testing.T) {
 			}
 		}
 		if _, err := os.Stat(o.Dir + "/" + database); err == nil {
-			t.Fatalf("%q: there is another database", text)
+			t.Fatalf("%q: the hub created another database", text)
 		}
 		o.Database = address // an explicit address replaces the file
 		s := opened(t, o)
@@ -723,8 +723,8 @@ func TestADamagedAddressFileIsNotIgnored(t *testing.T) {
 	}
 }
 
-// A hub gets the address of another hub's database by mistake. Taking it would hide this hub's
-// fleet and lock out the other hub.
+// A hub gets the address of another hub's database by mistake. If it used that database, it would
+// hide its own fleet and lock the other hub out.
 func TestAHubWithAFleetRefusesAnotherHubsDatabase(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
@@ -753,7 +753,7 @@ func TestAHubWithAFleetRefusesAnotherHubsDatabase(t *testing.T) {
 		t.Error("a restore:", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, placeFile)); err == nil {
-		t.Error("it has stored the other hub's address")
+		t.Error("the hub has stored the other hub's address")
 	}
 	s = opened(t, other)
 	expect(t, names(t, s), "theirs")
@@ -761,15 +761,15 @@ func TestAHubWithAFleetRefusesAnotherHubsDatabase(t *testing.T) {
 	own = openIn(t, dir)
 	expect(t, names(t, own), "ours")
 	must(t, own.Close())
-	must(t, os.Rename(filepath.Join(dir, database), filepath.Join(t.TempDir(), "away"))) // an explicit decision
+	must(t, os.Rename(filepath.Join(dir, database), filepath.Join(t.TempDir(), "away"))) // the user gives up the hub's own fleet
 	must(t, copyFile(filepath.Join(other.Dir, secretsKey), filepath.Join(dir, secretsKey)))
 	s = opened(t, o)
 	expect(t, names(t, s), "theirs")
 	must(t, s.Close())
 }
 
-// The same for a hub that is itself in PostgreSQL. Otherwise it would end the other hub, treat that
-// database as an older one of its own, and end its sessions and join tokens.
+// A hub in PostgreSQL gets the address of another hub's database by mistake. If it used that
+// database, it would end the other hub, and treat its data as an older state of this hub.
 func TestAHubInPostgresRefusesAnotherHubsDatabase(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
@@ -783,7 +783,7 @@ func TestAHubInPostgresRefusesAnotherHubsDatabase(t *testing.T) {
 		mustCommit(t, theirs, far, pod("theirs", far))
 		backup := filepath.Join(t.TempDir(), "backup.db")
 		must(t, theirs.Backup(t.Context(), backup))
-		must(t, theirs.Close()) // as for an upgrade
+		must(t, theirs.Close()) // the other hub stops, for example for an upgrade
 		o.Database = other.Database
 		for what, open := range map[string]func() (io.Closer, error){
 			"a hub":     func() (io.Closer, error) { return Open(t.Context(), o) },
@@ -799,16 +799,16 @@ func TestAHubInPostgresRefusesAnotherHubsDatabase(t *testing.T) {
 		}
 		theirs = opened(t, other)
 		if r, err := theirs.Recovered(t.Context()); r != nil || err != nil {
-			t.Errorf("the other hub's is restored: %+v, %v", r, err)
+			t.Errorf("the other hub's backup is restored: %+v, %v", r, err)
 		}
 		o.Database = address
 		own = opened(t, o)
 		if r, err := own.Recovered(t.Context()); r != nil || err != nil {
-			t.Errorf("its own is restored: %+v, %v", r, err)
+			t.Errorf("the hub's own backup is restored: %+v, %v", r, err)
 		}
 		expect(t, names(t, own), "ours")
 		must(t, own.Close())
-		// Restoring the other hub's backup takes its fleet over on purpose.
+		// Restoring the other hub's backup takes that fleet over on purpose.
 		must(t, copyFile(filepath.Join(other.Dir, secretsKey), filepath.Join(o.Dir, secretsKey)))
 		must(t, Restore(t.Context(), o, backup))
 		own = opened(t, o)
@@ -819,7 +819,7 @@ func TestAHubInPostgresRefusesAnotherHubsDatabase(t *testing.T) {
 	}
 }
 
-// The file of an older version, or one that it overwrote, has no hub ID.
+// An older version writes the high-water mark without a hub ID.
 func TestAHighWaterMarkWithoutAHubIDRefusesNoDatabase(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
@@ -831,7 +831,7 @@ func TestAHighWaterMarkWithoutAHubIDRefusesNoDatabase(t *testing.T) {
 	before := progress{1, 1}.text() + "in PostgreSQL\n"
 	for what, write := range map[string]func() error{
 		"a file of an older version": func() error { return os.WriteFile(file, []byte(before), 0o600) },
-		"one that such a version overwrote": func() error {
+		"a file that such a version overwrote": func() error {
 			f, err := os.OpenFile(file, os.O_WRONLY, 0o600)
 			if err == nil {
 				_, err = f.WriteAt([]byte(before), 0)
@@ -850,13 +850,13 @@ func TestAHighWaterMarkWithoutAHubIDRefusesNoDatabase(t *testing.T) {
 		}
 		must(t, s.Close())
 		if !lastInPostgres(o.Dir) {
-			t.Errorf("%s still counts as one", what)
+			t.Errorf("%s still counts as a mark for PostgreSQL", what)
 		}
 	}
 }
 
-// The file with the address may be missing, as after a partial copy of the directory. A hub that
-// took that for a lost hub.db would use an old backup or an empty database.
+// The file with the address may be missing, for example after a partial copy of the directory. A
+// hub that took that for a lost hub.db would use an old backup or an empty database.
 func TestAMissingAddressFileIsNotIgnored(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
@@ -871,7 +871,7 @@ func TestAMissingAddressFileIsNotIgnored(t *testing.T) {
 			}
 		}
 		must(t, s.Close())
-		c, err := OpenShared(t.Context(), o) // a command also raises the count
+		c, err := OpenShared(t.Context(), o) // a command also increases the count
 		must(t, err)
 		must(t, c.AddUser(t.Context(), User{Name: "anna", Role: "admin"}))
 		must(t, c.Close())
@@ -886,17 +886,17 @@ func TestAMissingAddressFileIsNotIgnored(t *testing.T) {
 				_ = s.Close()
 			}
 			if _, err := os.Stat(o.Dir + "/" + database); err == nil {
-				t.Fatalf("backup %v, --database %q: there is another database", backup, said)
+				t.Fatalf("backup %v, --database %q: the hub created another database", backup, said)
 			}
 		}
-		if files, _ := backups(o.Dir); backup { // giving the database up pauses the hub
+		if files, _ := backups(o.Dir); backup { // if the user gives up the database, the hub pauses
 			given := options(t, t.TempDir())
 			must(t, copyFile(o.Dir+"/"+highWaterFile, given.Dir+"/"+highWaterFile))
 			must(t, copyFile(o.Dir+"/"+secretsKey, given.Dir+"/"+secretsKey))
 			must(t, Restore(t.Context(), given, files[0]))
 			s := opened(t, given)
 			if r, err := s.Recovered(t.Context()); r == nil || err != nil {
-				t.Errorf("a backup in its place: %+v, %v", r, err)
+				t.Errorf("a backup in place of the database: %+v, %v", r, err)
 			}
 			must(t, s.Close())
 		}
@@ -906,7 +906,7 @@ func TestAMissingAddressFileIsNotIgnored(t *testing.T) {
 		must(t, s.Close())
 		o.Database = ""
 		must(t, opened(t, o).Close())
-		// After a move back, the loss of hub.db is a loss again.
+		// After a move back to SQLite, a missing hub.db is a lost database.
 		if _, err := Move(t.Context(), o, SQLite); err != nil {
 			t.Fatal(err)
 		}
@@ -921,7 +921,7 @@ func TestAMissingAddressFileIsNotIgnored(t *testing.T) {
 		must(t, os.Remove(o.Dir+"/"+database))
 		s = opened(t, o)
 		if r, err := s.Recovered(t.Context()); r == nil || err != nil {
-			t.Errorf("backup %v: a hub.db that is lost: %+v, %v", backup, r, err)
+			t.Errorf("backup %v: a lost hub.db: %+v, %v", backup, r, err)
 		}
 		must(t, s.Close())
 	}
@@ -946,7 +946,7 @@ func TestAPasswordIsReadFromAFile(t *testing.T) {
 	expect(t, names(t, s), "a")
 }
 
-func TestAServerThatTakesNoWritesIsTriedAgain(t *testing.T) {
+func TestAReadOnlyServerIsRetried(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
 	o := onPostgres(t, server)
@@ -970,7 +970,7 @@ func TestAServerThatTakesNoWritesIsTriedAgain(t *testing.T) {
 	expect(t, names(t, s), "a", "c")
 }
 
-func TestAFullDiskOfTheServer(t *testing.T) {
+func TestAFullDiskOfTheServerRefusesOnlyNewObjects(t *testing.T) {
 	t.Parallel()
 	mount := t.TempDir()
 	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=120m,mode=0755"); err != nil {
@@ -980,7 +980,7 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 		t.Skipf("a disk that fills up needs root to mount a tmpfs: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(mount, unix.MNT_DETACH) })
-	if err := os.Chmod(filepath.Dir(mount), 0o755); err != nil { // so that the server's user can enter
+	if err := os.Chmod(filepath.Dir(mount), 0o755); err != nil { // the server's user must be able to enter the directory
 		t.Fatal(err)
 	}
 	server := postgrestest.Make(t, mount)
@@ -1019,14 +1019,14 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 	old := pod("old", rev+1)
 	old.Phase = "Failed"
 	first := event(1, rev+1)
-	first.Kind = string(state.Incidents) // which has no table yet
+	first.Kind = string(state.Incidents) // a kind without a table yet
 	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{old, event(1, rev+1), first}}); err != nil {
 		t.Fatal("an object cannot be changed, or an event prevents it:", err)
 	}
 	rev++
 	for i := range 20 { // changes need the space of the ballast
 		if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(i, rev+1)}}); err != nil {
-			t.Fatal("of what is there, ", i, " can be changed: ", err)
+			t.Fatal("of the objects, ", i, " can be changed: ", err)
 		}
 		rev++
 	}
@@ -1042,13 +1042,13 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 		t.Fatal("PostgreSQL has given the space back by itself: the manual says that it does not", err)
 	}
 	if s.Room(t.Context()) || !s.Full() {
-		t.Fatal("it says that there is room, and there is none")
+		t.Fatal("Room reports space on a full disk")
 	}
 	if err := unix.Mount("tmpfs", mount, "tmpfs", unix.MS_REMOUNT, "size=200m,mode=0755"); err != nil {
 		t.Fatal(err)
 	}
 	if !s.Room(t.Context()) || s.Full() {
-		t.Fatal("it is full still")
+		t.Fatal("the store is still full")
 	}
 	for i := range n / 4 {
 		if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(i, rev+1)}}); err != nil {
@@ -1062,7 +1062,7 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 	wholeAudit(t, s)
 }
 
-// pair returns a server with a standby, and options with both in the address.
+// pair returns a server, its standby, and options with both servers in the address.
 func pair(t *testing.T) (first, second *postgrestest.Server, o Options) {
 	first = postgrestest.Start(t)
 	o = onPostgres(t, first)
@@ -1072,10 +1072,10 @@ func pair(t *testing.T) (first, second *postgrestest.Server, o Options) {
 	return first, second, o
 }
 
-func TestAStandbyThatTakesOver(t *testing.T) {
+func TestTheHubUsesAStandbyServerThatTookOver(t *testing.T) {
 	t.Parallel()
 	first, second, o := pair(t)
-	s := opened(t, o) // the first one in its address is read-only, so it writes to the other
+	s := opened(t, o) // the first server in the address is read-only, so the hub writes to the second
 	for rev := uint64(1); rev <= 20; rev++ {
 		mustCommit(t, s, rev, pod(fmt.Sprintf("p-%02d", rev), rev))
 	}
@@ -1105,7 +1105,7 @@ func TestAStandbyThatTakesOver(t *testing.T) {
 	}
 }
 
-func TestAStandbyThatTakesOverAndLacksTheNewest(t *testing.T) {
+func TestAStandbyServerThatLacksCommitsIsDetected(t *testing.T) {
 	t.Parallel()
 	first, second, o := pair(t)
 	s := opened(t, o)
@@ -1122,7 +1122,7 @@ func TestAStandbyThatTakesOverAndLacksTheNewest(t *testing.T) {
 	mustCommit(t, s, 2, pod("b", 2)) // acknowledged by a server that is then lost
 	first.Kill()
 	second.Do("postgres", "SELECT pg_promote()")
-	await(t, "the hub sees it", func() bool {
+	await(t, "the hub detects the lost commit", func() bool {
 		err := s.Commit(t.Context(), Commit{Rev: 3, Rows: []Row{pod("c", 3)}})
 		return err != nil && strings.Contains(err.Error(), "older than it was")
 	})
@@ -1141,7 +1141,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for until := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(until) {
-			t.Fatal("it never happens: ", what)
+			t.Fatal("condition not met: ", what)
 		}
 	}
 }

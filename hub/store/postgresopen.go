@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// placeFile holds the address of a database that is not in its data directory, so that commands
-// find it and a hub without --database does not start with a new one.
+// placeFile holds the address of a database outside of its data directory. So commands find the
+// database, and a hub without --database does not start with a new one.
 const placeFile = "database"
 
 // SQLite is the Options.Database of the file in the data directory.
@@ -33,7 +33,8 @@ func place(o Options) (url string, err error) {
 	if url = o.Database; url == "" {
 		url = kept
 	}
-	// An emptied file is not a missing one: the hub would start with a new database or a backup.
+	// An empty file is damaged, not missing. Otherwise the hub would start with a new database or a
+	// backup.
 	damaged := err == nil && (kept == "" || strings.ContainsFunc(kept, func(r rune) bool { return r < ' ' }))
 	if damaged && (o.Database == "" || o.Database == SQLite) {
 		return "", fmt.Errorf("read where the database is: %s is damaged: write the address into it, as "+
@@ -70,7 +71,7 @@ func firstLine(file string) (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// writePlace notes where the database is, for the commands.
+// writePlace writes the address of the database into placeFile.
 func writePlace(o Options) error {
 	if o.Database == "" {
 		return nil
@@ -80,7 +81,7 @@ func writePlace(o Options) error {
 		ours, err := o.ownsDir()
 		if err == nil && ours {
 			at, err = filepath.Abs(at)
-		} else if err == nil { // it belongs to the user who moved the database; the hub could not read it
+		} else if err == nil { // the file belongs to the user who moved the database, and the hub could not read it
 			at, err = firstLine(at)
 		}
 		if err != nil {
@@ -121,7 +122,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 			return s.explain(err)
 		}
 	}
-	saw, is, err := s.progresses(ctx, have)
+	mark, current, err := s.progresses(ctx, have)
 	if err != nil {
 		return s.explain(err)
 	}
@@ -141,12 +142,12 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err := s.initialize(ctx, o); err != nil {
 		return err
 	}
-	if is.before(saw) && !o.restoring {
-		if err := s.resumeOlder(ctx, o, is, saw); err != nil {
+	if current.before(mark) && !o.restoring {
+		if err := s.resumeOlder(ctx, o, current, mark); err != nil {
 			return err
 		}
 	}
-	if !o.restoring { // otherwise the lost database's progress still counts
+	if !o.restoring { // otherwise the progress of the lost database still counts
 		if err := s.openHighWater(ctx); err != nil {
 			s.log.Warn("cannot write the database's high-water mark", "err", err)
 		}
@@ -232,21 +233,21 @@ func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err 
 	return schema, err
 }
 
-// refuseEmpty refuses an empty database if the hub already has one with content.
+// refuseEmpty refuses an empty database if this hub already has a database with content.
 func (s *Store) refuseEmpty() error {
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
 		return fmt.Errorf("open %s: it is empty, but %s has this hub's fleet: move it with `flotilla-hub migrate --to "+
 			"postgres://…`, or move that file away to start with an empty fleet", s.pg.where, s.file)
 	}
-	if saw := readHighWater(s.dir).rev; saw > 0 {
+	if mark := readHighWater(s.dir).rev; mark > 0 {
 		return fmt.Errorf("open %s: it is empty, but this hub's database was at revision %d: correct --database, restore "+
-			"a backup, or remove %s to start with an empty fleet", s.pg.where, saw, filepath.Join(s.dir, highWaterFile))
+			"a backup, or remove %s to start with an empty fleet", s.pg.where, mark, filepath.Join(s.dir, highWaterFile))
 	}
 	return nil
 }
 
 // refuseForeign refuses the database of another hub if this hub has a fleet, in its directory or in
-// another database: that fleet would be abandoned.
+// another database. That fleet would be abandoned.
 func (s *Store) refuseForeign(ctx context.Context) error {
 	own, where, file := s.ownInFile(ctx), s.file+" holds", s.file
 	if own == "" {
@@ -259,7 +260,7 @@ func (s *Store) refuseForeign(ctx context.Context) error {
 	if err != nil || is == own {
 		return err
 	}
-	if file != s.file { // left by an interrupted restore
+	if file != s.file { // the file was left by an interrupted restore
 		if at, err := progressOf(ctx, s.conn); err != nil || at.rev == 0 {
 			return err
 		}
@@ -269,7 +270,7 @@ func (s *Store) refuseForeign(ctx context.Context) error {
 		"other hub's", s.pg.where, is, where, own, file)
 }
 
-// ownInFile returns the hub ID of the database in the directory; "": none, or unreadable.
+// ownInFile returns the hub ID of the database in the directory; "": missing or unreadable.
 func (s *Store) ownInFile(ctx context.Context) string {
 	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
 		return ""
@@ -283,7 +284,8 @@ func (s *Store) ownInFile(ctx context.Context) string {
 	return own
 }
 
-// migratePostgres migrates the database from schema have to the newest one, all or nothing.
+// migratePostgres migrates the database from schema have to the newest one, completely or not at
+// all.
 func (s *Store) migratePostgres(ctx context.Context, have int, o Options) error {
 	return s.txLocked(ctx, func(ctx context.Context, c *conn) error { return makeSchema(ctx, c, have, o) })
 }

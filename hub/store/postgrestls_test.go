@@ -64,7 +64,7 @@ func (i *issuer) issue(name string, c *x509.Certificate) (*x509.Certificate, *ec
 
 // TestServerAuthentication tests how hub and server authenticate each other.
 func TestServerAuthentication(t *testing.T) { // not parallel: libpq's variables belong to the process
-	dir, err := os.MkdirTemp("", "flotilla-tls-") // so that the server's user can enter
+	dir, err := os.MkdirTemp("", "flotilla-tls-") // the server's user must be able to enter the directory
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	must(t, os.Chmod(dir, 0o755))
@@ -107,18 +107,18 @@ host    all flotilla  127.0.0.1/32   trust
 	password := url.QueryEscape("ge/hei m?#@")
 	password = strings.ReplaceAll(password, "+", "%20")
 	for name, c := range map[string]struct {
-		url  string // with a verb for the name of the database
+		url  string // with %s for the name of the database
 		env  map[string]string
-		says string // "": it connects
+		says string // text of the error; "": the hub connects
 	}{
 		"verify-full": {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?%s", server.Port,
 			full)},
-		"verify-full, of another name": {
+		"verify-full, certificate for another name": {
 			url: fmt.Sprintf("postgres://flotilla@127.0.0.1:%d/%%s?%s", server.Port, full), says: "certificate",
 		},
-		"verify-full, of another authority":  {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?sslmode=verify-full&sslrootcert=%s", server.Port, in("other.crt")), says: "certificate"},
-		"verify-full, without the authority": {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?sslmode=verify-full&sslrootcert=%s", server.Port, in("none.crt")), says: "none.crt"},
-		"verify-full, of a plain server": {
+		"verify-full, certificate of another authority": {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?sslmode=verify-full&sslrootcert=%s", server.Port, in("other.crt")), says: "certificate"},
+		"verify-full, without the root certificate":     {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?sslmode=verify-full&sslrootcert=%s", server.Port, in("none.crt")), says: "none.crt"},
+		"verify-full, server without TLS": {
 			url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?%s", plain.Port, full), says: "TLS",
 		},
 		"a certificate": {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s", server.Port, full, in("certified.crt"), in("certified.key"))},
@@ -150,8 +150,8 @@ host    all flotilla  127.0.0.1/32   trust
 		},
 		"a socket": {url: fmt.Sprintf("postgres://flotilla@/%%s?host=%s&port=%d", server.Dir,
 			server.Port)},
-		"of several hosts, the one that is": {url: fmt.Sprintf("postgres://flotilla@localhost:1,localhost:%d/%%s?target_session_attrs=read-write&%s", server.Port, full)},
-		"IPv6":                              {url: fmt.Sprintf("postgres://scram:%s@[::1]:%d/%%s?sslmode=verify-ca&sslrootcert=%s", strings.ReplaceAll(password, "%", "%%"), server.Port, in("ca.crt"))},
+		"two hosts, one of them reachable": {url: fmt.Sprintf("postgres://flotilla@localhost:1,localhost:%d/%%s?target_session_attrs=read-write&%s", server.Port, full)},
+		"IPv6":                             {url: fmt.Sprintf("postgres://scram:%s@[::1]:%d/%%s?sslmode=verify-ca&sslrootcert=%s", strings.ReplaceAll(password, "%", "%%"), server.Port, in("ca.crt"))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "IPv6" && !strings.Contains(addresses, "::1") {
@@ -165,7 +165,7 @@ host    all flotilla  127.0.0.1/32   trust
 				at = plain
 			}
 			o.Database = fmt.Sprintf(c.url, postgrestest.Name(at.Database()))
-			for key, value := range c.env { // set after psql has run, which reads them too
+			for key, value := range c.env { // set after psql has run, because psql reads the variables too
 				t.Setenv(key, value)
 			}
 			s, err := Open(t.Context(), o)

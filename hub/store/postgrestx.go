@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A unresolved is a transaction whose COMMIT got no response. The next connection learns whether it
+// An unresolved is a transaction whose COMMIT got no response. The next connection reads whether it
 // was committed; until then the store writes nothing.
 type unresolved struct {
 	tx     int64
@@ -29,9 +29,9 @@ type errUnresolved struct {
 
 func (e errUnresolved) Unwrap() error { return e.error }
 
-// transact runs fn in one transaction. It retries if the connection was lost before the end, or if
-// the server aborted it in favour of another one. A nil fn is a heartbeat, which also writes due
-// audit records.
+// transact runs fn in one transaction. It retries if the connection was lost before the COMMIT, or
+// if the server aborted the transaction in favour of another one. A nil fn is a heartbeat, which
+// also writes due audit records.
 func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
 	p := s.pg
 	var until time.Time // deadline to reconnect
@@ -82,7 +82,7 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 			_, rerr := s.conn.ExecContext(ctx, "ROLLBACK")
 			gone = rerr != nil
 		}
-		if gone || sqlState(err) == stateReadOnly { // another of several servers may be writable now
+		if gone || sqlState(err) == stateReadOnly { // another server may have become the writable one
 			s.dropConn()
 		}
 	}()
@@ -132,7 +132,7 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 }
 
 // fence locks the leader's row, and counts the transaction if it changes anything. It fails if the
-// row has another hub's token, or if the connection is not the one that was configured.
+// row has another hub's token, or if the connection lacks its settings.
 func (s *Store) fence(ctx context.Context, tx int64, now time.Time, changes bool) (writes uint64, err error) {
 	p := s.pg
 	if p.standby {
@@ -171,7 +171,7 @@ var errNotCommitted = errors.New("the connection was lost during a commit, which
 // errRolledBack: the server answered COMMIT with a rollback.
 var errRolledBack = errors.New("the server has rolled back the transaction at its commit")
 
-// commit ends a transaction. An error proves a rollback only if the server sent it and still
+// commit ends a transaction. An error proves a rollback only if the server has sent it and still
 // answers.
 func (s *Store) commit(ctx context.Context) error {
 	return s.conn.raw(func(c *pgx.Conn) error {
@@ -183,8 +183,8 @@ func (s *Store) commit(ctx context.Context) error {
 	})
 }
 
-// resolve learns the result of a COMMIT without response. nil: committed; errNotCommitted: not
-// committed; errUnresolved: the server is away for too long.
+// resolve reads the result of a COMMIT without response. nil: committed; errNotCommitted: not
+// committed; errUnresolved: the server has not answered for too long.
 func (s *Store) resolve(ctx context.Context, d *unresolved, cause error) error {
 	p := s.pg
 	p.unresolved = d
@@ -209,8 +209,8 @@ func (s *Store) resolve(ctx context.Context, d *unresolved, cause error) error {
 	}
 }
 
-// settle waits until the result of a commit is known. Other calls fail at once meanwhile: the
-// server is away. The caller holds mu, before and after.
+// settle waits until the result of a commit is known. Other calls fail at once meanwhile. The
+// caller holds mu, before and after.
 func (s *Store) settle(ctx context.Context, in errUnresolved) error {
 	p := s.pg
 	for until := time.Now().Add(p.timeouts.resolve); p.unresolved == in.of; {
@@ -225,7 +225,7 @@ func (s *Store) settle(ctx context.Context, in errUnresolved) error {
 		time.Sleep(retryEvery / 2)
 		s.mu.Lock()
 		if p.unresolved == in.of && s.conn == nil && s.isOpen() {
-			_ = s.reconnect(ctx) // a new connection clears the doubt
+			_ = s.reconnect(ctx) // a new connection resolves the commit
 		}
 	}
 	if !in.of.done {
@@ -238,7 +238,7 @@ func (s *Store) settle(ctx context.Context, in errUnresolved) error {
 // batch is how many rows are sent before their responses are read.
 const batch = 500
 
-// writeAll writes rows in the open transaction, many per round trip. It returns how many were
+// writeAll writes rows in the open transaction, many per round trip. It returns the number of rows
 // dropped on a full disk.
 func writeAll(ctx context.Context, c *conn, rows []Row, grow bool) (dropped int, err error) {
 	statement := func(r Row) (string, []any) {
@@ -260,14 +260,14 @@ func writeAll(ctx context.Context, c *conn, rows []Row, grow bool) (dropped int,
 			answers := c.SendBatch(ctx, &b)
 			for _, r := range some {
 				done, err := answers.Exec()
-				kept := true
+				stored := true
 				if err == nil && !grow && r.Object != nil {
-					kept, err = changed(r, done.RowsAffected())
+					stored, err = changed(r, done.RowsAffected())
 				}
 				if err != nil {
 					return errors.Join(fmt.Errorf("%s %s/%s: %w", r.Kind, r.Namespace, r.Name, err), ignore(answers.Close()))
 				}
-				if !kept {
+				if !stored {
 					dropped++
 				}
 			}
@@ -282,8 +282,8 @@ func writeAll(ctx context.Context, c *conn, rows []Row, grow bool) (dropped int,
 // ignore skips an error that repeats an earlier one.
 func ignore(error) error { return nil }
 
-// compare checks on a new connection that the database is as this hub left it. The row lock waits
-// for the end of the old connection's transaction.
+// compare checks on a new connection that the database is as this hub left it. Locking the row
+// waits for the end of the old connection's transaction.
 func (s *Store) compare(ctx context.Context) error {
 	p := s.pg
 	var token, tx int64

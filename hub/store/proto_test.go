@@ -12,7 +12,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A database of schema 3 has Nodes as JSON. They are readable, and stay JSON until they change.
+// A database of schema 3 has Nodes as JSON. The hub reads them, and stores a Node as protobuf when
+// it changes.
 func TestNodesOfOlderDatabasesAreReadAndRewrittenWhenTheyChange(t *testing.T) {
 	server := postgrestest.Start(t)
 	for name, address := range map[string]string{"SQLite": "", "PostgreSQL": server.Database()} {
@@ -38,7 +39,7 @@ func TestNodesOfOlderDatabasesAreReadAndRewrittenWhenTheyChange(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if address == "" { // the column accepts anything: text, as schema 3 wrote it
+			if address == "" { // the column accepts text, which schema 3 wrote
 				mustWrite(s, 1, pod("p", 1))
 				for _, name := range []string{"a", "b"} {
 					if err := s.openKind(t.Context(), "nodes"); err != nil {
@@ -73,7 +74,7 @@ func TestNodesOfOlderDatabasesAreReadAndRewrittenWhenTheyChange(t *testing.T) {
 					t.Fatal(err)
 				}
 				if string(got["a"]) != string(text("a")) || string(got["b"]) != string(data) {
-					t.Errorf("a is %s, b is %q", got["a"], got["b"])
+					t.Errorf("node a is %s, node b is %q", got["a"], got["b"])
 				}
 				if err := s.Close(); err != nil {
 					t.Fatal(err)

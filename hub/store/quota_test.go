@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A quota of the server is a full disk: changes and deletions work. Other resource errors of a
-// server are temporary.
+// A quota of the server counts as a full disk: changes and deletions work. Other resource errors of
+// a server are temporary.
 func TestAQuotaOfTheServerIsAFullDisk(t *testing.T) {
 	for _, c := range []struct {
 		code, message string

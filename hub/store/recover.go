@@ -14,20 +14,21 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// A Recovery records that the database is not the one that the hub last wrote. It may be older than
-// what devices have stored, so the hub sends them nothing until an administrator resumes.
+// A Recovery records that the hub did not write this database last. The database may be older than
+// the state of devices, so the hub sends them nothing until an administrator resumes.
 type Recovery struct {
 	At    time.Time `json:"at"`
-	From  string    `json:"from"`  // the backup; "": it began empty
-	Aside string    `json:"aside"` // the former database's new name; "": there was none
+	From  string    `json:"from"`  // the backup; "": the hub began with an empty database
+	Aside string    `json:"aside"` // new name of the former database; "": it did not exist
 	Cause string    `json:"cause"`
 	// Rights: users and their rights come from the former database, not from the backup.
 	Rights bool `json:"rights,omitempty"`
-	// Unverified: a hub has started with it, and has marked each device's stored state as unknown.
+	// Unverified: a hub has started with this database, and has marked each device's stored state
+	// as unknown.
 	Unverified bool `json:"doubted,omitempty"`
 }
 
-// Recovered returns the recovery since the last ClearRecovery; nil: there was none.
+// Recovered returns the recovery since the last ClearRecovery; nil: no recovery.
 func (s *Store) Recovered(ctx context.Context) (*Recovery, error) {
 	v, err := s.Meta(ctx, metaRecovered)
 	if errors.Is(err, ErrNotFound) {
@@ -50,7 +51,7 @@ func (s *Store) MarkUnverified(ctx context.Context, r Recovery) error {
 	return err
 }
 
-// ClearRecovery clears the recovery, after an administrator has looked at it.
+// ClearRecovery removes the note of the recovery, after an administrator has resumed.
 func (s *Store) ClearRecovery(ctx context.Context) error {
 	_, err := s.exec(ctx, "DELETE FROM meta WHERE key = ?", metaRecovered)
 	return err
@@ -59,8 +60,8 @@ func (s *Store) ClearRecovery(ctx context.Context) error {
 // revisionJump is added to the revision when the number of lost commits is unknown.
 const revisionJump = 1_000_000
 
-// recover replaces a corrupt database by its newest good backup, or by an empty one, and logs it as
-// an error. It keeps the corrupt one.
+// recover replaces a corrupt database by its newest good backup, or by an empty one, and logs that
+// as an error. It puts the corrupt database aside.
 func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 	used, err := lockUse(ctx, s.dir, lockExclusive)
 	if err != nil {
@@ -69,7 +70,7 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 	defer used.Close()
 	salvaged := salvageRevision(ctx, s.file)
 	r := Recovery{At: time.Now().UTC(), Cause: cause.Error()}
-	for _, end := range []string{"", "-wal"} { // the log of a moved database may hold the newest commits
+	for _, end := range []string{"", "-wal"} { // the log may hold the newest commits of the moved database
 		if info, err := os.Stat(s.file + end); err == nil && info.Size() > 0 {
 			r.Aside = s.unusedName("corrupt", r.At)
 		}
@@ -104,10 +105,10 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 	return nil
 }
 
-// Restore replaces the database of a stopped hub by a backup, and keeps the former one. At its next
-// start the hub is paused, see Recovered.
+// Restore replaces the database of a stopped hub by a backup, and puts the former database aside.
+// At its next start the hub is paused; see Recovered.
 func Restore(ctx context.Context, o Options, file string) error {
-	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() { // reading a pipe may never end
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() { // a pipe may block the reader for ever
 		return fmt.Errorf("restore %s: it is not a regular file: name the file of a backup", file)
 	}
 	used, err := lockUse(ctx, o.Dir, lockExclusive)
@@ -151,7 +152,7 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 		return err
 	}
 	defer func() {
-		if err != nil { // it may have filled the disk
+		if err != nil { // the file may have filled the disk
 			err = errors.Join(err, t.disconnect(), removeDatabase(t.file))
 		}
 	}()
@@ -168,7 +169,8 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 	}
 	rev := max(salvaged, t.rev, readHighWater(s.dir).rev) + revisionJump
 	if r.From == "" && rev == revisionJump {
-		// The former revision is unknown. A hub makes less than one change per second since 1970.
+		// The former revision is unknown. Seconds since 1970 exceed it, because a hub makes less
+		// than one change per second.
 		rev = max(rev, uint64(r.At.Unix()))
 	}
 	var kept *rights
@@ -195,7 +197,7 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 	return errors.Join(err, t.disconnect())
 }
 
-// audit returns the restored chain's record of the recovery, with the end of the former chain.
+// audit returns the record of the recovery in the restored chain, with the end of the former chain.
 func (r Recovery) audit(by string, before chainEnd) Audit {
 	a := Audit{
 		At: r.At, Who: "the hub", Verb: "restore", Resource: "backups", Name: filepath.Base(r.From), Code: 200,
@@ -233,8 +235,8 @@ func salvageChain(ctx context.Context, file string) (e chainEnd) {
 	return e
 }
 
-// replace puts hub.db.restore in the place of hub.db. hub.db exists at every moment, so an
-// interrupted replacement starts again.
+// replace renames hub.db.restore to hub.db. hub.db exists at every moment, so that an interrupted
+// replacement can run again.
 func (s *Store) replace(aside string) error {
 	if aside != "" {
 		if err := os.Link(s.file, aside); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -276,8 +278,8 @@ func salvageRevision(ctx context.Context, file string) uint64 {
 	return n
 }
 
-// restorePostgres replaces the content of PostgreSQL by a backup. It keeps the former content as a
-// file, beside which it prepares the backup as for SQLite.
+// restorePostgres replaces the content of PostgreSQL by a backup. It keeps the former content in a
+// file, and prepares the backup beside that file as for SQLite.
 func restorePostgres(ctx context.Context, o Options, file string) error {
 	o.restoring = true
 	s, err := Open(ctx, o)
@@ -310,8 +312,8 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 		if err != nil {
 			return err
 		}
-		if is.writes != was.writes+1 { // our own transaction
-			_ = remove(r.Aside) // not needed
+		if is.writes != was.writes+1 { // one for this transaction
+			_ = remove(r.Aside) // the file is not needed, because the former content stays
 			return errors.New("a command has written to the database meanwhile: nothing was restored; run this again")
 		}
 		return copyAll(ctx, from.conn, c)

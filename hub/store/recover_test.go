@@ -31,7 +31,8 @@ func damage(t *testing.T, file string) {
 	}
 }
 
-// history returns a closed hub with a backup at revision 10 and a newer object at 20.
+// history returns the directory of a stopped hub. Its database has revision 20, and its backup has
+// revision 10.
 func history(t *testing.T, withBackup bool) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -51,11 +52,11 @@ func history(t *testing.T, withBackup bool) string {
 
 const oldPod = `pods default/old u-old 10 pi-1 Running {"kind":"Pod","metadata":{"name":"old"}}`
 
-func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
+func TestADamagedDatabaseIsReplacedByItsBackup(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		spoil  func(t *testing.T, file string)
-		aside  int // number of kept files
+		aside  int // number of files put aside
 		backup bool
 	}{
 		{"flipped bytes, with a backup", damage, 1, true},
@@ -79,7 +80,7 @@ func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
 			}
 			rev, err := s.Revision(t.Context())
 			if err != nil || rev < 20 {
-				t.Fatalf("the revision went back to %d (%v)", rev, err)
+				t.Fatalf("the revision decreased to %d (%v)", rev, err)
 			}
 			r, err := s.Recovered(t.Context())
 			if err != nil || r == nil || r.Cause == "" || (r.From == "") == c.backup {
@@ -87,14 +88,14 @@ func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
 			}
 			aside, _ := filepath.Glob(filepath.Join(dir, "hub.db.corrupt-*Z"))
 			if len(aside) != c.aside {
-				t.Fatalf("kept aside: %v", aside)
+				t.Fatalf("put aside: %v", aside)
 			}
 			mustCommit(t, s, rev+1, pod("more", rev+1))
 			must(t, s.ClearRecovery(t.Context()))
 			must(t, s.Close())
 			s = openIn(t, dir)
 			if r, _ := s.Recovered(t.Context()); r != nil {
-				t.Fatalf("recovered again: %+v", r)
+				t.Fatalf("the recovery is reported again: %+v", r)
 			}
 			if again, _ := s.Revision(t.Context()); again != rev+1 {
 				t.Fatalf("revision %d after %d", again, rev+1)
@@ -103,9 +104,9 @@ func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
 	}
 }
 
-// The result of reading during the check equals the opened store: any damage is repaired first,
-// whether a reader meets it or not.
-func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
+// A reader during the check gets what the opened store has. Any damage is repaired first, whether
+// the reader meets it or not.
+func TestReadingDuringTheCheckReturnsTheOpenedDatabase(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, file string)
 		reads int
@@ -124,7 +125,7 @@ func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
 			clear(raw[page : page+8])
 			must(t, os.WriteFile(f, raw, 0o600))
 		}, 2},
-		// Nothing of these is readable.
+		// Nothing can be read from these databases.
 		"flipped bytes": {damage, 1},
 		"cut in half":   {func(t *testing.T, f string) { must(t, os.Truncate(f, 8192)) }, 1},
 		"gone":          {func(t *testing.T, f string) { must(t, os.Remove(f)) }, 1},
@@ -157,7 +158,7 @@ func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
 			must(t, err)
 			defer s.Close()
 			if want := contents(t, s); times != c.reads || fmt.Sprint(read) != fmt.Sprint(want) || len(want) < 2 {
-				t.Errorf("read %d times, at last %q, and it has %q", times, read, want)
+				t.Errorf("read %d times, at last %q, and the opened store has %q", times, read, want)
 			}
 		})
 	}
@@ -189,7 +190,7 @@ func TestAPanicDuringTheCheckOfADamagedDatabase(t *testing.T) {
 		}
 	}
 	if aside, _ := filepath.Glob(filepath.Join(dir, "hub.db.corrupt-*Z")); len(aside) != 1 {
-		t.Errorf("kept aside: %v", aside)
+		t.Errorf("put aside: %v", aside)
 	}
 }
 
@@ -203,7 +204,7 @@ func TestADamagedBackupIsSkippedForAnOlderOne(t *testing.T) {
 	expect(t, contents(t, s), oldPod)
 }
 
-func TestRestoreBringsABackupAndKeepsTheFormer(t *testing.T) {
+func TestRestoreKeepsTheReplacedDatabase(t *testing.T) {
 	dir := history(t, true)
 	file := filepath.Join(dir, "backups", "hub-20261101T000000Z.db")
 	must(t, Restore(t.Context(), options(t, dir), file))
@@ -220,12 +221,12 @@ func TestRestoreBringsABackupAndKeepsTheFormer(t *testing.T) {
 	}
 }
 
-func TestRestoreRefusesWhatIsNoBackupAndChangesNothing(t *testing.T) {
+func TestRestoreRefusesOtherFilesAndChangesNothing(t *testing.T) {
 	dir := history(t, false)
 	text := filepath.Join(t.TempDir(), "letter.txt")
-	must(t, os.WriteFile(text, []byte("dear hub, this is no database, whatever its name says ..."), 0o600))
+	must(t, os.WriteFile(text, []byte("this text is not a database, despite its name ..."), 0o600))
 	pipe := filepath.Join(t.TempDir(), "pipe.db")
-	must(t, unix.Mkfifo(pipe, 0o600)) // nothing ever writes to it
+	must(t, unix.Mkfifo(pipe, 0o600)) // the pipe has no writer
 	for _, file := range []string{text, filepath.Join(dir, "missing.db"), pipe, dir} {
 		if err := Restore(t.Context(), options(t, dir), file); err == nil || !strings.Contains(err.Error(), file) {
 			t.Fatal(err)
@@ -252,7 +253,7 @@ func TestABackupDoesNotOverwrite(t *testing.T) {
 	}
 }
 
-// Whatever a name means to SQLite, the backup is in the file of that name.
+// The backup is in the file of that name, even if SQLite gives the name another meaning.
 func TestABackupIsInTheNamedFile(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	mustCommit(t, s, 1, pod("a", 1))
@@ -267,13 +268,13 @@ func TestABackupIsInTheNamedFile(t *testing.T) {
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil || !slices.Contains(names, e.Name()) || info.Size() == 0 {
-			t.Errorf("%q is there, %v", e.Name(), info)
+			t.Errorf("the directory has %q, %v", e.Name(), info)
 		}
 	}
 	must(t, Restore(t.Context(), options(t, t.TempDir()), names[0]))
 }
 
-// A hub that is killed repeatedly during backups does not fill its disk with partial ones.
+// A hub that is killed repeatedly during backups does not fill its disk with partial backups.
 func TestPartialBackupsAreRemoved(t *testing.T) {
 	o := options(t, t.TempDir())
 	must(t, opened(t, o).Close())
@@ -292,7 +293,7 @@ func TestPartialBackupsAreRemoved(t *testing.T) {
 	must(t, opened(t, o).Close())
 	for _, name := range halves {
 		if _, err := os.Stat(filepath.Join(o.Dir, name)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is there still: %v", name, err)
+			t.Errorf("%s was not removed: %v", name, err)
 		}
 	}
 	for _, name := range whole {
@@ -323,7 +324,7 @@ func TestADailyBackupIsKeptForAWeek(t *testing.T) {
 			time.Sleep(step.wait)
 			synctest.Wait()
 			if got := count(); got != step.want {
-				t.Fatalf("after %v more: %d backups, not %d", step.wait, got, step.want)
+				t.Fatalf("%v later: %d backups, want %d", step.wait, got, step.want)
 			}
 		}
 		if oldest, _ := backups(dir); !strings.Contains(oldest[0], time.Now().UTC().Format("200601")) {
@@ -332,8 +333,8 @@ func TestADailyBackupIsKeptForAWeek(t *testing.T) {
 	})
 }
 
-// The backups may be on an unplugged stick. The hub runs without them, but does not start empty
-// while they are missing.
+// The backups may be on an unplugged stick. The hub then runs without backups. If it needs one, it
+// does not start with an empty database.
 func TestBackupsOnAnUnpluggedStick(t *testing.T) {
 	dir, stick := t.TempDir(), filepath.Join(t.TempDir(), "stick")
 	link := filepath.Join(dir, "backups")
@@ -345,26 +346,26 @@ func TestBackupsOnAnUnpluggedStick(t *testing.T) {
 
 	s = openIn(t, dir)
 	if _, err := s.BackUpNow(t.Context()); err == nil || !strings.Contains(err.Error(), "which is missing") {
-		t.Errorf("a backup while they are away: %v", err)
+		t.Errorf("a backup while the stick is unplugged: %v", err)
 	}
 	if list, _, err := s.Copies(); err != nil || len(list) > 0 {
-		t.Errorf("the page of settings has %v, %v", list, err)
+		t.Errorf("Copies returns %v, %v", list, err)
 	}
 	must(t, errors.Join(s.Close(), os.WriteFile(filepath.Join(dir, database), []byte(strings.Repeat("no database", 1000)),
 		0o600)))
 	if s, err := Open(t.Context(), options(t, dir)); err == nil ||
 		!strings.Contains(err.Error(), "which is missing") {
-		t.Fatalf("a damaged database while they are away: %v, %v", s, err)
+		t.Fatalf("a damaged database while the stick is unplugged: %v, %v", s, err)
 	}
 	must(t, os.Remove(filepath.Join(dir, database)))
 	if s, err := Open(t.Context(), options(t, dir)); err == nil ||
 		!strings.Contains(err.Error(), "which is missing") {
-		t.Fatalf("a missing database while they are away: %v, %v", s, err)
+		t.Fatalf("a missing database while the stick is unplugged: %v, %v", s, err)
 	}
 	must(t, os.Rename(stick+".pulled", stick))
 	s = openIn(t, dir)
 	if r, err := s.Recovered(t.Context()); err != nil || r == nil || filepath.Dir(r.From) != link {
-		t.Errorf("once they are back: %+v, %v", r, err)
+		t.Errorf("after the stick is back: %+v, %v", r, err)
 	}
 }
 
@@ -385,12 +386,12 @@ func TestAHubThatRestartsOftenStillBacksUpDaily(t *testing.T) {
 	})
 }
 
-// A machine without a clock battery always starts in the past. Backups use the hub's time, which
-// goes on; otherwise the newest would be removed first.
-func TestBackupsOfAHubWhoseClockBeginsInThePast(t *testing.T) {
+// The clock of a machine without a battery always starts in the past. Backups have the hub's time,
+// which never goes back; otherwise the newest backup would be removed first.
+func TestBackupsOfAHubWhoseClockStartsInThePast(t *testing.T) {
 	dir := t.TempDir()
 	for life := range 10 {
-		synctest.Test(t, func(t *testing.T) { // each starts at the same time
+		synctest.Test(t, func(t *testing.T) { // each bubble starts at the same time
 			s, err := Open(t.Context(), options(t, dir))
 			must(t, err)
 			defer s.Close()
@@ -403,14 +404,14 @@ func TestBackupsOfAHubWhoseClockBeginsInThePast(t *testing.T) {
 			must(t, err)
 			if want := s.Now().UTC().Format("hub-20060102"); len(list) != min(life+1, keptBackups) ||
 				!strings.HasPrefix(filepath.Base(list[0]), want) {
-				t.Fatalf("in life %d there are %v, want the newest of %s", life, list, want)
+				t.Fatalf("in run %d the backups are %v, want the newest of %s", life, list, want)
 			}
 		})
 	}
 }
 
-// Backups from a clock that was ahead, before an earlier backup was restored, are neither kept
-// instead of new ones nor used for a damaged database.
+// A restored database and its backups may come from a clock that was ahead. These backups do not
+// displace new ones, and a damaged database is not replaced by one of them.
 func TestBackupsFromTheFutureAreNotTheNewest(t *testing.T) {
 	dir := history(t, true)
 	synctest.Test(t, func(t *testing.T) {
@@ -434,7 +435,7 @@ func TestBackupsFromTheFutureAreNotTheNewest(t *testing.T) {
 		must(t, err)
 		if now := time.Now().UTC().Format("hub-20060102"); len(list) != keptBackups ||
 			!strings.HasPrefix(filepath.Base(list[0]), now) || strings.HasPrefix(filepath.Base(list[1]), now) {
-			t.Fatalf("in three hours it has made %v, want one", list)
+			t.Fatalf("in three hours the hub has made %v, want one backup", list)
 		}
 		must(t, s.Close())
 		damage(t, filepath.Join(dir, database))
@@ -442,7 +443,7 @@ func TestBackupsFromTheFutureAreNotTheNewest(t *testing.T) {
 		must(t, err)
 		defer s.Close()
 		if r, err := s.Recovered(t.Context()); err != nil || r == nil || r.From != list[0] || len(contents(t, s)) != 3 {
-			t.Errorf("it goes on with %+v, want that of %s: %v", r, list[0], err)
+			t.Errorf("the hub continues with %+v, want the backup of %s: %v", r, list[0], err)
 		}
 	})
 }
@@ -483,7 +484,7 @@ func TestOneTokenUsePerDevice(t *testing.T) {
 	if err != nil || len(all) != 5 {
 		t.Fatal(all, err)
 	}
-	// The same key again is the same join: its response may have been lost.
+	// The same key again is the same join, because its response may have been lost.
 	must(t, s.TakeUse(t.Context(), all[0]))
 	stolen := all[0]
 	stolen.Key = "another"

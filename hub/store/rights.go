@@ -13,10 +13,10 @@ import (
 )
 
 // A restore brings back objects, not rights. Users, tokens and enrolments stay as they are in the
-// replaced database if it is readable and of this hub: otherwise everybody who was removed since
-// the backup could log in again. Sessions end in any case.
+// replaced database if it is readable and belongs to this hub. Otherwise users removed after the
+// backup could log in again. Sessions end in any case.
 
-// rightsTables hold the rights, each after the tables that it refers to.
+// rightsTables hold the rights, in the order of their foreign keys.
 var rightsTables = []string{"users", "api_tokens", "revoked_clients", "join_tokens", "enrolments"}
 
 // checkRights tells the administrator what to do if the former rights are unreadable.
@@ -33,9 +33,9 @@ var deviceFields = []string{"key", "machineID", "enrolled", "expires", "token", 
 type rights struct {
 	tables      map[string]tableRows
 	devices     map[string]record // by node; deviceFields only
-	rows        map[string]Row    // by node; initial rows for nodes that the backup lacks
+	rows        map[string]Row    // by node; initial rows for nodes that are not in the backup
 	shared      tableRows         // values of Keep, such as the authority that several hubs share
-	sharedKeyID string            // ID of the key that they are sealed with
+	sharedKeyID string            // ID of the key that seals shared
 }
 
 // A record is a node's record as stored.
@@ -61,7 +61,8 @@ const (
 	dismissalsTable = "dismissals"
 )
 
-// salvageRights reads the rights of the replaced database; nil: they are damaged, or another hub's.
+// salvageRights reads the rights of the replaced database; nil: the rights are damaged, or belong
+// to another hub.
 func (s *Store) salvageRights(ctx context.Context, file string) *rights {
 	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
 		return nil
@@ -164,7 +165,7 @@ func readRecords(ctx context.Context, q querier) (map[string]record, map[string]
 	return all, as, rows.Err()
 }
 
-// readTable reads a whole table; a missing one is empty. A damaged one is an error.
+// readTable reads a whole table. A missing table is empty; a damaged one is an error.
 func readTable(ctx context.Context, db *sql.DB, table string) (t tableRows, err error) {
 	if has, err := hasTable(ctx, db, table); err != nil || !has {
 		return t, err
@@ -198,8 +199,8 @@ func selected(ctx context.Context, q querier, query string) (t tableRows, err er
 	return t, rows.Err()
 }
 
-// restore replaces the backup's rights. Without former rights it revokes join tokens, which are
-// quickly made again.
+// restore replaces the backup's rights. Without former rights it revokes join tokens, because users
+// can easily make new ones.
 func (r *rights) restore(ctx context.Context, c *conn, now time.Time) error {
 	if _, err := c.ExecContext(ctx, "DELETE FROM sessions"); err != nil {
 		return err
@@ -224,8 +225,9 @@ func (r *rights) restore(ctx context.Context, c *conn, now time.Time) error {
 	return r.restoreDevices(ctx, c)
 }
 
-// restoreKept replaces the backup's authority of several hubs, since it would trust what was
-// revoked later. If the key differs nobody could decrypt the former one, so the backup's stays.
+// restoreKept replaces the backup's authority of several hubs, because that may trust a root that
+// was revoked later. If the keys differ, the backup's authority stays, because no hub could decrypt
+// the former one.
 func (r *rights) restoreKept(ctx context.Context, c *conn) error {
 	if is, err := valueOf(ctx, c, metaKeyID); err != nil || is != r.sharedKeyID {
 		return err

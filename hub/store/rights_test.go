@@ -28,8 +28,8 @@ func dismissalOf(key string, rev uint64) Row {
 
 func hashOf(s string) []byte { return []byte(strings.Repeat(s, 32)[:32]) }
 
-// outlived returns a closed hub with a backup. Most users, tokens and devices were removed after
-// it.
+// outlived returns a closed hub with a backup. Most users, tokens and devices of the backup were
+// removed later.
 func outlived(t *testing.T) (dir, backup string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -70,8 +70,8 @@ func outlived(t *testing.T) (dir, backup string) {
 	return dir, filepath.Join(dir, "backups", "hub-20261101T120000Z.db")
 }
 
-// A restore brings back objects, but no user, token or device that was removed since the backup.
-func TestARestoreLetsNobodyInAgain(t *testing.T) {
+// A restore brings back objects, but no user, token or device that was removed after the backup.
+func TestARestoreReturnsNoRemovedRights(t *testing.T) {
 	dir, file := outlived(t)
 	must(t, Restore(t.Context(), options(t, dir), file))
 	s, ctx := openIn(t, dir), t.Context()
@@ -94,10 +94,10 @@ func TestARestoreLetsNobodyInAgain(t *testing.T) {
 	}
 	for id, spoilt := range map[string]bool{"used": true, "revoked": true, "open": false} {
 		if j, err := s.JoinToken(ctx, id); err != nil || spoilt != (j.Used == 1 || !j.Revoked.IsZero()) {
-			t.Errorf("the join token %s is %+v, %v", id, j, err)
+			t.Errorf("join token %s is %+v, %v", id, j, err)
 		}
 	}
-	// otherwise a repeated join would take another use
+	// Otherwise a repeated join would take another use of its token.
 	if all, err := s.Enrolments(ctx); len(all) != 1 || all[0].Key != "fresh" {
 		t.Errorf("the enrolments are %+v, %v", all, err)
 	}
@@ -111,12 +111,12 @@ func TestARestoreLetsNobodyInAgain(t *testing.T) {
 }
 
 // A backup of a hub without devices does not remove devices that were enrolled later.
-func TestARestoreKeepsThoseWhoWereEnrolledSince(t *testing.T) {
+func TestARestoreKeepsDevicesEnrolledLater(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
 	mustCommit(t, s, 1, pod("a", 1))
 	must(t, s.backupNow(t.Context(), noon))
-	// enrolled without a certificate
+	// pi-5 was enrolled without a certificate.
 	nobody := Row{
 		Kind: recordsTable, Name: "pi-5", UID: "u-pi-5", Rev: 2,
 		Object: []byte(`{"metadata":{"name":"pi-5"},"generation":7}`),
@@ -130,17 +130,17 @@ func TestARestoreKeepsThoseWhoWereEnrolledSince(t *testing.T) {
 	mustCommit(t, s, s.rev+1, recordOf("pi-4", "since", s.rev+1, ""))
 }
 
-// The shared authority is not restored either: a root that was revoked since the backup is not
-// trusted. If it cannot be decrypted any more, the backup's is better than none.
-func TestARestoreBringsNoAuthorityBack(t *testing.T) {
+// A restore does not bring back an authority that was revoked after the backup. If the newer
+// authority cannot be decrypted, the restore keeps the backup's.
+func TestARestoreReturnsNoRevokedAuthority(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		s, ctx := opened(t, o), t.Context()
 		must(t, s.Keep(ctx, "authority", []byte("the first")))
-		must(t, s.Keep(ctx, "since then gone", []byte("x")))
+		must(t, s.Keep(ctx, "removed later", []byte("x")))
 		backup := filepath.Join(t.TempDir(), "backup.db")
 		must(t, s.Backup(ctx, backup))
 		must(t, s.Keep(ctx, "authority", []byte("the second")))
-		_, err := s.exec(ctx, "DELETE FROM meta WHERE key = 'kept-since then gone'")
+		_, err := s.exec(ctx, "DELETE FROM meta WHERE key = 'kept-removed later'")
 		must(t, err)
 		must(t, s.Close())
 		must(t, Restore(ctx, o, backup))
@@ -148,13 +148,13 @@ func TestARestoreBringsNoAuthorityBack(t *testing.T) {
 		if got, err := s.Kept(ctx, "authority"); err != nil || string(got) != "the second" {
 			t.Errorf("%q, %v", got, err)
 		}
-		if _, err := s.Kept(ctx, "since then gone"); !errors.Is(err, ErrNotFound) {
+		if _, err := s.Kept(ctx, "removed later"); !errors.Is(err, ErrNotFound) {
 			t.Error(err)
 		}
-		other := s.pg == nil // in PostgreSQL a restore opens the database, and would report it
+		sqlite := s.pg == nil // with PostgreSQL the restore opens the database, and would report the wrong key
 		must(t, s.SetMeta(ctx, metaKeyID, "another"))
 		must(t, s.Close())
-		if !other {
+		if !sqlite {
 			return
 		}
 		must(t, Restore(ctx, o, backup))
@@ -166,8 +166,8 @@ func TestARestoreBringsNoAuthorityBack(t *testing.T) {
 	})
 }
 
-// Sealed values need their key: no hub creates another one while there are any, and the proposed
-// command works.
+// Sealed values need their key. While there are sealed values, no hub creates another key, and the
+// proposed command deletes them.
 func TestAMissingKeyNamesTheSealedValues(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		for _, c := range []struct {
@@ -194,7 +194,7 @@ func TestAMissingKeyNamesTheSealedValues(t *testing.T) {
 				t.Fatal(s, err)
 			}
 			if _, err := os.Stat(filepath.Join(o.Dir, secretsKey)); err == nil {
-				t.Error("another key was made")
+				t.Error("the hub made another key")
 			}
 			_, giveUp, _ := strings.Cut(err.Error(), "give them up with `")
 			_, queries, _ := strings.Cut(giveUp, `"`)
@@ -211,12 +211,12 @@ func TestAMissingKeyNamesTheSealedValues(t *testing.T) {
 }
 
 // If the former database is unreadable, users and devices come from the backup. Sessions and join
-// tokens end, and the log says so.
-func TestARestoreWithoutFormerRightsSaysSo(t *testing.T) {
+// tokens end, and the log reports that.
+func TestARestoreWithoutFormerRightsIsReported(t *testing.T) {
 	cases := map[string]func(t *testing.T, dir string){
 		"it is lost":    func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, database))) },
 		"it is damaged": func(t *testing.T, dir string) { damage(t, filepath.Join(dir, database)) },
-		"it is a new hub's": func(t *testing.T, dir string) {
+		"it belongs to a new hub": func(t *testing.T, dir string) {
 			for _, file := range []string{database, database + "-wal", database + "-shm"} {
 				_ = os.Remove(filepath.Join(dir, file))
 			}
@@ -252,17 +252,17 @@ func TestARestoreWithoutFormerRightsSaysSo(t *testing.T) {
 				all[2].Revoked.IsZero() {
 				t.Errorf("the join tokens are %+v, %v", all, err)
 			}
-			said := ""
-			if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error { said += a.Message + "\n"; return nil }); err != nil ||
-				!strings.Contains(said, checkRights) {
-				t.Errorf("the audit says %q, %v", said, err)
+			messages := ""
+			if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error { messages += a.Message + "\n"; return nil }); err != nil ||
+				!strings.Contains(messages, checkRights) {
+				t.Errorf("the audit says %q, %v", messages, err)
 			}
 		})
 	}
 }
 
-// scratch changes the number of free bytes in a table's first page: its rows are readable, but the
-// check detects a foreign write.
+// scratch changes the number of free bytes in a table's first page. The rows stay readable, but the
+// check finds the change.
 func scratch(t *testing.T, file, table string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", dsn(file))

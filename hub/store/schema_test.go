@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A manipulated backup may contain more than rows.
+// A manipulated backup may contain more than rows, for example a trigger. A restore refuses it.
 func TestARestoreRunsNothingOfABackup(t *testing.T) {
 	for what, change := range map[string]string{
 		"a trigger": "CREATE TRIGGER back AFTER INSERT ON users BEGIN UPDATE users SET role = " +
@@ -30,12 +30,12 @@ func TestARestoreRunsNothingOfABackup(t *testing.T) {
 			must(t, err)
 			_, err = db.Exec(change)
 			must(t, err)
-			_, err = db.Exec("PRAGMA journal_mode = DELETE") // keep everything in one file
+			_, err = db.Exec("PRAGMA journal_mode = DELETE") // so that everything is in one file
 			must(t, err)
 			must(t, db.Close())
 			if err := Restore(t.Context(), options(t, dir), file); err == nil ||
 				!strings.Contains(err.Error(), "unknown") && !strings.Contains(err.Error(), "lacks the") {
-				t.Errorf("restoring says %v", err)
+				t.Errorf("Restore returns %v", err)
 			}
 			s := openIn(t, dir)
 			if u, err := s.Users(t.Context()); len(u) != 1 || u[0].Role != "viewer" {
@@ -46,7 +46,7 @@ func TestARestoreRunsNothingOfABackup(t *testing.T) {
 }
 
 // Every released schema can be restored.
-func TestAnOlderBackupIsGenuine(t *testing.T) {
+func TestABackupOfEachSchemaIsRestored(t *testing.T) {
 	dumps, err := filepath.Glob("testdata/v*.sql")
 	must(t, err)
 	for _, dump := range dumps {
@@ -57,8 +57,8 @@ func TestAnOlderBackupIsGenuine(t *testing.T) {
 	}
 }
 
-// For SQLite an empty file is an empty database. A copy that was cut off at its beginning must not
-// count as a backup, neither for a restore nor as the newest backup at a start.
+// For SQLite an empty file is an empty database. A copy that broke off at its beginning must not
+// count as a backup, neither for a restore nor at a start.
 func TestAnEmptyFileIsRefused(t *testing.T) {
 	empty, bare := filepath.Join(t.TempDir(), "empty.db"), filepath.Join(t.TempDir(), "bare.db")
 	must(t, os.WriteFile(empty, nil, 0o600))
@@ -82,13 +82,13 @@ func TestAnEmptyFileIsRefused(t *testing.T) {
 		if file == os.DevNull {
 			continue
 		}
-		// A start does not use it either, though its name is the newest.
+		// A start does not use the file either, although its name is the newest.
 		must(t, os.MkdirAll(filepath.Join(dir, "backups"), 0o700))
 		must(t, copyFile(file, filepath.Join(dir, "backups", "hub-20991231T000000Z.db")))
 		must(t, os.WriteFile(filepath.Join(dir, database), []byte(strings.Repeat("damaged", 5000)), 0o600))
 		s = openIn(t, dir)
 		if r, err := s.Recovered(t.Context()); err != nil || r == nil || r.From != "" {
-			t.Errorf("%s: a start goes on from %+v, %v", file, r, err)
+			t.Errorf("%s: a start continues with %+v, %v", file, r, err)
 		}
 		must(t, s.Close())
 	}

@@ -17,9 +17,9 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// A sealer encrypts secrets in the database and its backups: AES-256-GCM under a key that is in
-// neither. It authenticates each secret with the identity of its object, so that one cannot replace
-// another.
+// A sealer encrypts secrets in the database and its backups: AES-256-GCM under a key that is stored
+// elsewhere. It authenticates each secret with the identity of its object, so that no secret can
+// replace another.
 type sealer struct{ aead cipher.AEAD }
 
 const (
@@ -50,7 +50,7 @@ func (s *sealer) seal(plain, belongs []byte) ([]byte, error) {
 	blob := make([]byte, 1+s.aead.NonceSize(), 1+s.aead.NonceSize()+len(plain)+s.aead.Overhead())
 	blob[0] = sealVersion
 	nonce := blob[1:]
-	_, _ = rand.Read(nonce) // never fails
+	_, _ = rand.Read(nonce)
 	return s.aead.Seal(blob, nonce, plain, belongs), nil
 }
 
@@ -69,8 +69,8 @@ func (s *sealer) open(blob, belongs []byte) ([]byte, error) {
 	return plain, nil
 }
 
-// openSealer reads the key from systemd's credentials or the key file, and creates one if nothing
-// is sealed yet. The database stores the key's ID, so that a wrong key fails at the start.
+// openSealer reads the key from systemd's credentials or the key file. It creates a key only if no
+// value is sealed yet. The database stores the key's ID, so that a wrong key fails at the start.
 func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 	key, known, err := s.keyOf(ctx)
 	if err == nil && key == nil {
@@ -94,7 +94,7 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 func (s *Store) keyFile() string { return filepath.Join(s.dir, secretsKey) }
 
 // keyOf returns the key, and the ID that the database stores. A key that does not decrypt the
-// sealed values is an error. nil: there is no key, and nothing is sealed.
+// sealed values is an error. Without a key and without sealed values it returns nil.
 func (s *Store) keyOf(ctx context.Context) (key []byte, known string, err error) {
 	key, err = readKey(s.keyFile())
 	missing := errors.Is(err, os.ErrNotExist)
@@ -149,8 +149,8 @@ func parseKey(name string, text []byte) ([]byte, error) {
 	return key, nil
 }
 
-// sealed names the sealed values in the database, "": none, and returns the command that deletes
-// them. That loses the secrets; the authority is then read from pki/.
+// sealed names the sealed values in the database ("": there are none), and returns the command that
+// deletes them. The command loses the secrets; the hub then reads the authority from pki/.
 func (s *Store) sealed(ctx context.Context) (what, giveUp string, err error) {
 	var all, queries []string
 	for _, k := range state.Kinds() {
@@ -180,7 +180,7 @@ func (s *Store) sealed(ctx context.Context) (what, giveUp string, err error) {
 	return strings.Join(all, " and "), fmt.Sprintf(`%s "%s"`, in, strings.Join(queries, "; ")), nil
 }
 
-// count returns the number of objects of a kind; 0 if it has no table.
+// count returns the number of objects of a kind; 0 if the kind has no table.
 func (s *Store) count(ctx context.Context, kind string) (int, error) {
 	var n int
 	if err := s.row(ctx, []any{&n}, "SELECT count(*) FROM kinds WHERE name = ?", kind); err != nil || n == 0 {

@@ -26,12 +26,12 @@ import (
 )
 
 const (
-	metaLeader = "leader"       // leadership, as JSON
-	metaFrom   = "changes-from" // the table changes has each commit after this revision
+	metaLeader = "leader"       // key of leadership, as JSON
+	metaFrom   = "changes-from" // key of the revision from which the table changes has each commit
 	metaKept   = "kept-"        // prefix of the keys of Keep
 
-	// leaderIdleTimeout is how long the server lets an idle leader hold the row. A leader that was
-	// stopped in the middle of a transaction must not block a takeover.
+	// leaderIdleTimeout is how long an idle leader may lock the row. A leader that was stopped in a
+	// transaction must not block a takeover.
 	leaderIdleTimeout = 2 * time.Second
 	// changesKept is how many revisions a standby may lag before it has to read everything.
 	changesKept = 50_000
@@ -48,13 +48,13 @@ type Standby struct {
 	lock  *dirLock
 
 	mu          sync.Mutex
-	highest     progress // the highest progress seen, from the high-water mark
+	highest     progress // the highest progress seen, at first from the high-water mark
 	olderLogged bool     // an older database was logged
 }
 
 // StandBy opens the database for a hub that does not lead, and creates it if needed. It holds the
-// lock of the data directory until Close. The hub's key must be the database's, since it could not
-// take over otherwise.
+// lock of the data directory until Close. The hub needs the database's key, because it could not
+// take over without it.
 func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	address, err := place(o)
 	if err != nil {
@@ -73,7 +73,7 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	}
 	s := newStore(o, filepath.Join(o.Dir, database))
 	log := s.log
-	s.log = slog.New(slog.DiscardHandler) // the caller retries, and logs errors itself
+	s.log = slog.New(slog.DiscardHandler) // the caller retries and logs errors
 	defer func() {
 		if err != nil {
 			err = errors.Join(s.explain(err), s.Close())
@@ -97,7 +97,7 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 			return nil, err
 		}
 	}
-	if have == 0 { // the first hub creates the tables, as a single hub would
+	if have == 0 { // the first hub creates the tables like a single hub
 		alone := o
 		alone.Member = nil
 		first, err := Open(ctx, alone)
@@ -126,10 +126,10 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	return &Standby{store: s, lock: lock, highest: saw}, nil
 }
 
-// knownSealer reads the key that the database is sealed with. It never creates one.
+// knownSealer reads the key that seals the database. It never creates a key.
 func (s *Store) knownSealer(ctx context.Context) (*sealer, error) {
 	known, err := s.Meta(ctx, metaKeyID)
-	if errors.Is(err, ErrNotFound) { // the first hub is creating it
+	if errors.Is(err, ErrNotFound) { // the first hub is creating the database
 		return nil, fmt.Errorf("%w: another hub is creating the database", ErrLocked)
 	}
 	if err != nil {
@@ -182,7 +182,8 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 		row.Holder, row.Address, row.Left = l.Name, l.Address, l.Left
 		return row, nil
 	}
-	// A single hub had it last. It writes no heartbeat, and leads as long as it holds the lock.
+	// A single hub was the last leader. It writes no heartbeat, and leads as long as it holds the
+	// lock.
 	row.Holder, row.Left = "a hub without --peer-listen", !held
 	if held {
 		row.Beat = uint64(time.Now().UnixNano())
@@ -190,8 +191,8 @@ func (s *Standby) Row(ctx context.Context) (row leader.Row, err error) {
 	return row, nil
 }
 
-// observe updates the high-water mark. It logs an older database, since the leader may not notice:
-// it may have never seen the newer one, or may have lost its files.
+// observe updates the high-water mark. It logs an older database, because the leader may not
+// notice: it may never have seen the newer one, or may have lost its files.
 func (s *Standby) observe(is progress) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,8 +211,8 @@ func (s *Standby) observe(is progress) {
 	}
 }
 
-// Take makes a member the leader if the row is still as seen and no transaction is open. When it
-// returns the former leader cannot commit any more.
+// Take makes a member the leader if the leader's row is still as seen and no transaction is open.
+// After Take the former leader cannot commit.
 func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (token uint64, err error) {
 	defer func() { err = s.store.explain(err) }()
 	c, err := s.store.read.conn(ctx)
@@ -219,7 +220,7 @@ func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (token ui
 		return 0, err
 	}
 	defer c.Close()
-	said, err := json.Marshal(leadership{Token: seen.Token + 1, Name: m.Name, Address: m.Address})
+	text, err := json.Marshal(leadership{Token: seen.Token + 1, Name: m.Name, Address: m.Address})
 	if err != nil {
 		return 0, err
 	}
@@ -241,7 +242,7 @@ func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (token ui
 					return err
 				}
 				_, err = t.Exec(ctx, "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = "+
-					"excluded.value", metaLeader, string(said))
+					"excluded.value", metaLeader, string(text))
 				return err
 			})
 	})
@@ -261,11 +262,11 @@ func (s *Standby) Kept(ctx context.Context, name string) ([]byte, error) {
 	return s.store.Kept(ctx, name)
 }
 
-// A Delta is the changes since a revision.
+// A Delta has the changes since a revision.
 type Delta struct {
 	Rev  uint64 // includes changes up to this revision
 	All  bool   // Rows are all objects
-	Rows []Row  // current state; a deleted object is nil, with the revision of its deletion
+	Rows []Row  // current objects; the Object of a deleted one is nil, and its Rev is that of the deletion
 }
 
 // Gone returns the deleted objects.
@@ -331,7 +332,7 @@ func (s *Standby) Follow(ctx context.Context, rev uint64) (d Delta, err error) {
 	return d, err
 }
 
-// changed returns the objects that were written since a revision; nil: too many.
+// changed returns the objects that were written since a revision; nil: too many objects.
 func (s *Standby) changed(ctx context.Context, c *conn, rev uint64) (all []Row, err error) {
 	rows, err := c.QueryContext(ctx, "SELECT DISTINCT ON (kind, namespace, name) kind, namespace, name, rev FROM "+
 		"changes WHERE commit > ? ORDER BY kind, namespace, name, commit DESC LIMIT ?", int64(rev), maxNamedReads+1)

@@ -18,10 +18,10 @@ import (
 	"flotilla.dev/hub/leader"
 )
 
-// members are hubs of one database.
+// members are several hubs with one database.
 type members struct {
 	t   *testing.T
-	o   Options // of the first
+	o   Options // options of the first hub
 	dir map[string]string
 }
 
@@ -74,7 +74,7 @@ func (m *members) lead(s *Standby, name string) *Store {
 	member := Member{Name: name, Address: name + ":8444"}
 	var err error
 	member.Token, err = s.Take(m.t.Context(), m.row(s), member)
-	for range 600 { // the server may not have noticed a closed connection
+	for range 600 { // until the server has noticed the closed connection of the former leader
 		if !errors.Is(err, ErrExists) {
 			break
 		}
@@ -92,8 +92,8 @@ func (m *members) lead(s *Standby, name string) *Store {
 	return opened(m.t, o)
 }
 
-// A deposed leader writes nothing: no object, user, token or audit record, even if it does not
-// know.
+// A deposed leader writes no object, user, token or audit record, even if it does not know that it
+// was deposed.
 func TestADeposedLeaderWritesNothing(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
@@ -107,20 +107,20 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Take(t.Context(), before, Member{Name: "b"}); !errors.Is(err, ErrExists) {
-		t.Fatalf("the lead was taken right after a heartbeat: %v", err)
+		t.Fatalf("a standby took the lead right after a heartbeat: %v", err)
 	}
 	if err := b.People().SetMeta(t.Context(), "x", "y"); !errors.Is(err, ErrStandby) {
 		t.Errorf("a standby wrote: %v", err)
 	}
 	led := m.lead(b, "b")
 	for what, do := range map[string]func() error{
-		"an object":   func() error { return a.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}) },
-		"a setting":   func() error { return a.SetMeta(t.Context(), "x", "y") },
-		"a beat":      func() error { return a.Beat(t.Context()) },
-		"a person":    func() error { return a.AddUser(t.Context(), User{Name: "kari", Role: "admin", Created: time.Now()}) },
-		"an audit":    func() error { return a.AddAudit(t.Context(), Audit{At: time.Now(), Who: "kari"}) },
-		"a session":   func() error { return a.AddSession(t.Context(), Session{User: "kari"}, "") },
-		"a kept file": func() error { return a.Keep(t.Context(), "pki", []byte("x")) },
+		"an object": func() error { return a.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}) },
+		"a setting": func() error { return a.SetMeta(t.Context(), "x", "y") },
+		"a beat":    func() error { return a.Beat(t.Context()) },
+		"a person":  func() error { return a.AddUser(t.Context(), User{Name: "kari", Role: "admin", Created: time.Now()}) },
+		"an audit":  func() error { return a.AddAudit(t.Context(), Audit{At: time.Now(), Who: "kari"}) },
+		"a session": func() error { return a.AddSession(t.Context(), Session{User: "kari"}, "") },
+		"a Keep":    func() error { return a.Keep(t.Context(), "pki", []byte("x")) },
 	} {
 		if err := do(); err == nil {
 			t.Errorf("a deposed leader wrote %s", what)
@@ -136,7 +136,7 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 		t.Error(err)
 	}
 	if err := led.Beat(t.Context()); err != nil {
-		t.Errorf("the end of the deposed leader harmed the new one: %v", err)
+		t.Errorf("the end of the deposed leader broke the new one: %v", err)
 	}
 	if got := strings.Join(contents(t, led), " "); strings.Contains(got, "default/b ") ||
 		!strings.Contains(got, "default/a ") || !strings.Contains(got, "default/c ") {
@@ -147,12 +147,12 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 	}
 	c := m.standby("c")
 	if row := m.row(c); !row.Left || row.Holder != "b" {
-		t.Errorf("a leader that ended in order left %+v", row)
+		t.Errorf("after a clean end of the leader its row is %+v", row)
 	}
 }
 
 // The server ends the transaction of a frozen leader.
-func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
+func TestALeaderFrozenInATransactionDelaysNoTakeover(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
 	b := m.standby("b")
@@ -161,7 +161,7 @@ func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
 	go func() {
 		over <- a.tx(t.Context(), func(ctx context.Context, c *conn) error {
 			select {
-			case <-inside: // the second attempt
+			case <-inside: // a second attempt of the transaction
 			default:
 				close(inside)
 				<-thaw
@@ -173,7 +173,7 @@ func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
 	<-inside
 	began := time.Now()
 	if _, err := b.Take(t.Context(), row, Member{Name: "b"}); !errors.Is(err, ErrExists) {
-		t.Fatalf("the row was taken in the middle of a transaction: %v", err)
+		t.Fatalf("a standby took the lead during a transaction: %v", err)
 	}
 	for {
 		if _, err := b.Take(t.Context(), row, Member{Name: "b"}); err == nil {
@@ -184,19 +184,19 @@ func TestALeaderThatIsFrozenInATransactionHoldsNobodyUp(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	if took := time.Since(began); took > 10*leaderIdleTimeout {
-		t.Errorf("the frozen leader held the row for %s", took)
+		t.Errorf("the frozen leader locked the row for %s", took)
 	}
 	close(thaw)
 	if err := <-over; !errors.Is(err, ErrLocked) {
-		t.Errorf("its transaction ended with %v", err)
+		t.Errorf("the frozen leader's transaction ended with %v", err)
 	}
 	if _, err := b.People().Meta(t.Context(), "frozen"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("what it wrote stands there: %v", err)
+		t.Errorf("the frozen leader's write was committed: %v", err)
 	}
 }
 
-// A leader in a long transaction cannot write heartbeats, but finds its token, and nobody can take
-// the lead.
+// A leader in a long transaction cannot write heartbeats. It still finds its token, and no standby
+// can take the lead.
 func TestALeaderInALongTransactionKeepsTheLead(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
@@ -216,7 +216,7 @@ func TestALeaderInALongTransactionKeepsTheLead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := b.Take(t.Context(), row, Member{Name: "b"}); !errors.Is(err, ErrExists) {
-			t.Fatalf("the row was taken in the middle of a transaction: %v", err)
+			t.Fatalf("a standby took the lead during a transaction: %v", err)
 		}
 	}
 	if err := <-over; err != nil {
@@ -228,9 +228,9 @@ func TestALeaderInALongTransactionKeepsTheLead(t *testing.T) {
 	}
 }
 
-// After an upgrade of one hub after the other, a standby that opened the older schema follows a
-// leader of its version.
-func TestAStandbyFollowsOnceAnotherHasMigrated(t *testing.T) {
+// During an upgrade of all hubs, a standby of the new version opens the older schema. After another
+// hub has migrated the database, the standby follows it.
+func TestAStandbyFollowsAfterAMigrationByAnotherHub(t *testing.T) {
 	t.Parallel()
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
@@ -239,15 +239,15 @@ func TestAStandbyFollowsOnceAnotherHasMigrated(t *testing.T) {
 	b := m.standby("b")
 	if _, err := b.Follow(t.Context(), 0); !errors.Is(err, ErrUnavailable) ||
 		!strings.Contains(err.Error(), "older schema") {
-		t.Errorf("of an older schema: %v", err)
+		t.Errorf("following a database of an older schema: %v", err)
 	}
 	must(t, a.SetMeta(t.Context(), metaSchema, fmt.Sprint(latest())))
 	if d, err := b.Follow(t.Context(), 0); err != nil || !d.All || len(d.Rows) != 1 {
-		t.Errorf("once it is migrated: %+v, %v", d, err)
+		t.Errorf("after the migration: %+v, %v", d, err)
 	}
 }
 
-// A slow disk does not end a leader's backup, which does not hold the row.
+// A slow disk does not end a leader's backup, because the backup does not lock the leader's row.
 func TestALeadersBackupMayBeSlow(t *testing.T) {
 	t.Parallel()
 	m := newMembers(t)
@@ -270,8 +270,8 @@ func TestALeadersBackupMayBeSlow(t *testing.T) {
 	must(t, <-over)
 }
 
-// A leaving leader is replaced at once, although it still runs: it writes the rest of the audit,
-// but no object.
+// A standby takes over at once from a leader that leaves. The former leader still writes the rest
+// of the audit, but no object.
 func TestALeavingLeaderIsReplacedAtOnce(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
@@ -287,7 +287,7 @@ func TestALeavingLeaderIsReplacedAtOnce(t *testing.T) {
 	}
 	led := m.lead(b, "b")
 	if err := a.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrStandby) {
-		t.Errorf("a hub that has left wrote an object: %v", err)
+		t.Errorf("a leader that has left wrote an object: %v", err)
 	}
 	if err := a.AddAudit(t.Context(), Audit{At: time.Now(), Who: "kari"}); err != nil {
 		t.Error(err)
@@ -300,7 +300,7 @@ func TestALeavingLeaderIsReplacedAtOnce(t *testing.T) {
 	}
 	mustCommit(t, led, 2, pod("c", 2))
 	if row := m.row(m.standby("c")); row.Left || row.Holder != "b" || row.Revision != 2 {
-		t.Errorf("the end of a hub that has left made the row %+v", row)
+		t.Errorf("the end of the former leader changed the row to %+v", row)
 	}
 	audits, err := led.Audits(t.Context(), 10)
 	if err != nil || !slices.ContainsFunc(audits, func(a Audit) bool { return a.Who == "kari" }) {
@@ -308,7 +308,7 @@ func TestALeavingLeaderIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-// The address of a leader may change. A leader that has left publishes nothing any more.
+// A leader publishes its address, which may change. After it has left, it publishes nothing.
 func TestALeaderPublishesItsAddress(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
@@ -318,7 +318,7 @@ func TestALeaderPublishesItsAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 		if row := m.row(b); row.Left || row.Holder != "a" || row.Address != address {
-			t.Errorf("at %s it says %+v", address, row)
+			t.Errorf("at %s the row is %+v", address, row)
 		}
 	}
 	if err := a.Leave(t.Context()); err != nil {
@@ -328,7 +328,7 @@ func TestALeaderPublishesItsAddress(t *testing.T) {
 		t.Error(err)
 	}
 	if row := m.row(b); !row.Left || row.Address != "192.168.1.20:8444" {
-		t.Errorf("a hub that has left says %+v", row)
+		t.Errorf("the row of a leader that has left is %+v", row)
 	}
 }
 
@@ -378,7 +378,7 @@ func TestAStandbyFollowsTheLeader(t *testing.T) {
 			}
 			mustCommit(t, a, rev, rows...)
 		}
-		if i == 30 { // it was away for long
+		if i == 30 { // the standby was away for long
 			if _, err := a.exec(t.Context(), setMeta, metaFrom, fmt.Sprint(rev)); err != nil {
 				t.Fatal(err)
 			}
@@ -395,11 +395,11 @@ func TestAStandbyFollowsTheLeader(t *testing.T) {
 		}
 	}
 	if anew < 1 || anew > 3 {
-		t.Errorf("everything was read again %d times", anew)
+		t.Errorf("the standby read everything %d times", anew)
 	}
 }
 
-// followed is a standby's copy, by revision.
+// followed is a standby's copy of the objects.
 type followed struct {
 	t   *testing.T
 	s   *Standby
@@ -429,13 +429,13 @@ func (f *followed) all() string {
 	return strings.Join(all, "\n")
 }
 
-// Standbys also get writes that are not in the change log: a restore, a move, a single hub. A
+// Standbys also get writes that are not in the change log: of a restore, a move or a single hub. A
 // reader with an older snapshot keeps reading that snapshot.
-func TestAStandbyHasWhatSomebodyElseWrote(t *testing.T) {
+func TestAStandbyFollowsWritesOutsideTheChangeLog(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(t *testing.T, m *members, backup string){
 		"a restore": func(t *testing.T, m *members, backup string) { must(t, Restore(t.Context(), m.options("c"), backup)) },
-		"a hub alone": func(t *testing.T, m *members, _ string) {
+		"a single hub": func(t *testing.T, m *members, _ string) {
 			o := m.options("a")
 			o.Member = nil
 			s := opened(t, o)
@@ -471,14 +471,14 @@ func TestAStandbyHasWhatSomebodyElseWrote(t *testing.T) {
 			must(t, reading.Close())
 			all := followed{t: t, s: b.s}
 			if got, want := b.all(), all.all(); got != want || want == "" {
-				t.Errorf("a standby has\n%s\nand there is\n%s", got, want)
+				t.Errorf("the standby has\n%s\nwant\n%s", got, want)
 			}
 		})
 	}
 }
 
-// A heartbeat contains nothing that could be lost: a server that takes over without the last one is
-// not older. Queued audit records are written with it, and count.
+// The loss of a heartbeat loses nothing: a server without the newest heartbeat is not older. A
+// heartbeat with queued audit records does count.
 func TestALostHeartbeatLosesNothing(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")
@@ -509,8 +509,8 @@ func must1(t *testing.T) func(progress, error) progress {
 	}
 }
 
-// A standby knows the database's high-water mark. If it leads an older database, it reports that as
-// the writing hub would.
+// A standby knows the database's high-water mark. If it becomes the leader of an older database, it
+// reports that like the hub that wrote the newer one.
 func TestALeadingStandbyDetectsAnOlderDatabase(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
@@ -547,7 +547,7 @@ func TestALeadingStandbyDetectsAnOlderDatabase(t *testing.T) {
 			}
 			b := open()
 			m.row(b)
-			if again { // all of them restart after the power cut
+			if again { // all hubs restart after the power cut
 				must(t, b.Close())
 			}
 			if change != nil {
@@ -557,11 +557,11 @@ func TestALeadingStandbyDetectsAnOlderDatabase(t *testing.T) {
 			if again {
 				b = open()
 			}
-			for range readers + 2 { // open connections have ended
+			for range readers + 2 { // each reader's open connections have ended
 				_, _ = b.Row(t.Context())
 			}
 			if n := strings.Count(said.String(), "DATABASE IS OLDER"); n != 0 && change == nil || n != 1 && change != nil {
-				t.Errorf("as a standby it logs %d times that it is older: %s", n, said.String())
+				t.Errorf("the standby logs the older database %d times: %s", n, said.String())
 			}
 			led := m.lead(b, "b")
 			r, err := led.Recovered(t.Context())
@@ -575,7 +575,7 @@ func TestALeadingStandbyDetectsAnOlderDatabase(t *testing.T) {
 	}
 }
 
-// A second hub needs the key of the first, and says where it is.
+// A second hub needs the key of the first. The error says where that key is.
 func TestASecondHubNeedsTheKeyOfTheFirst(t *testing.T) {
 	m := newMembers(t)
 	a := m.lead(m.standby("a"), "a")

@@ -1,10 +1,10 @@
 // Package store keeps the hub's state through power cuts, in one SQLite database in its data
 // directory, or in PostgreSQL.
 //
-// What Commit or any other writing method has acknowledged is on the disk. The package knows rows,
+// What Commit or another writing method has acknowledged is on the disk. The package knows rows,
 // not rules: it decides nothing, and never sees a lease. It also holds the data directory's lock,
 // the backups, the audit and the key that seals secrets. Packages control and access write through
-// it, and package snapshot decodes its rows. Only it imports database/sql.
+// it, and package snapshot decodes its rows. Only this package imports database/sql.
 package store
 
 import (
@@ -27,13 +27,13 @@ import (
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("exists already")
-	ErrLocked   = errors.New("data directory in use") // by another hub
+	ErrLocked   = errors.New("data directory in use") // another hub uses it
 	ErrNewer    = errors.New("database of a newer version")
 	ErrKey      = errors.New("secrets key unusable")
 	// ErrFull: new objects are refused until space is freed; changes and deletions still work.
 	ErrFull = errors.New("disk full")
-	// ErrUnavailable: the server is away, or refuses writes for now. Probably nothing was written;
-	// retry.
+	// ErrUnavailable: the server does not answer, or refuses writes for now. Retry, because
+	// probably nothing was written.
 	ErrUnavailable = errors.New("database unavailable")
 )
 
@@ -41,19 +41,19 @@ var (
 type Options struct {
 	Dir string // the hub's data directory
 	// Database is the address of a database outside of Dir: postgres://…, or a file that contains
-	// it; "": as the data directory notes, see place.
+	// the address. "": the address noted in the data directory, see place.
 	Database string
-	Version  string       // of this program, for messages
+	Version  string       // version of this program, for messages
 	Log      *slog.Logger // nil: slog.Default()
 	// AuditKept is how long audit records are kept; 0: 90 days.
 	AuditKept time.Duration
-	By        string // who restores, for the audit; "": the hub
-	// Member is this leader as one of several hubs; nil: a single hub.
+	By        string // user who restores, for the audit; "": the hub
+	// Member describes this leader as one of several hubs; nil: a single hub.
 	Member *Member
 
-	// Reads is called by Open to read from the store while Open checks it. The result is valid once
-	// Open has returned that store. It is called again if Open replaces the database, and never if
-	// the check takes no time.
+	// Reads is called by Open to read from the store while Open checks it. Its result is valid if
+	// Open returns that store. Open calls Reads again if it replaces the database, and never if the
+	// check takes no time.
 	Reads func(ctx context.Context, s *Store)
 
 	restoring bool     // an empty database is allowed
@@ -64,20 +64,20 @@ type Options struct {
 // A Store is an open database. Its methods are safe for concurrent use.
 type Store struct {
 	// Now returns the hub's time, for the names and ages of backups; nil: the system's time. The
-	// caller sets it once the fleet is read, before it starts anything.
+	// caller sets it after it has read the fleet, and before it starts anything.
 	Now func() time.Time
 
 	dir    string
 	file   string // the database file
 	log    *slog.Logger
-	lock   *dirLock // nil: shared with a running hub
+	lock   *dirLock // nil: a running hub holds it
 	shared bool     // opened by a command
 	used   *dirLock // a command's lock on the directory
 	db     *sql.DB  // the writer's single connection
 	read   *pool
 	pg     *postgres // nil: SQLite
 
-	// The hub's open database file. Its lock keeps out other hubs even if hub.lock is removed.
+	// The hub's open database file. Its lock keeps other hubs out even if hub.lock is removed.
 	openFile    *dirLock
 	fileMoved   bool // the file was moved or removed; guarded by mu
 	otherWriter bool // another writer blocked the last transaction; guarded by mu
@@ -101,7 +101,7 @@ type Store struct {
 	seal        *sealer
 	timeWritten time.Time // the newest metaTime
 
-	transactions uint64 // transactions that the database has had
+	transactions uint64 // number of transactions in the database
 
 	closing bool // write all folded audit records now
 }
@@ -109,8 +109,9 @@ type Store struct {
 const database = "hub.db"
 
 // Open opens the hub's store, and creates it if needed. It takes the lock of the data directory
-// (ErrLocked: another hub holds it), checks the database, replaces a corrupt one by its newest
-// backup, and migrates an older one. It refuses a database of a newer version with ErrNewer.
+// (ErrLocked: another hub holds it) and checks the database. It replaces a corrupt database by the
+// newest backup, and migrates one of an older version. It refuses one of a newer version with
+// ErrNewer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with "+
@@ -189,8 +190,8 @@ func (s *Store) Close() error {
 	return err
 }
 
-// tx runs fn in one transaction of the writer's connection. Once begun it ignores ctx: a shutdown
-// must not undo half of a decision.
+// tx runs fn in one transaction of the writer's connection. After its begin the transaction ignores
+// ctx, because a shutdown must not undo half of a decision.
 func (s *Store) tx(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -199,7 +200,7 @@ func (s *Store) tx(ctx context.Context, fn func(ctx context.Context, c *conn) er
 	defer s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	err := s.txLocked(ctx, fn)
-	if errors.Is(err, ErrFull) && s.lock != nil && s.giveUpBallast() { // users and tokens are few and may use the ballast
+	if errors.Is(err, ErrFull) && s.lock != nil && s.giveUpBallast() { // users and tokens are few, so they may use the ballast
 		s.full.Store(true)
 		err = s.txLocked(ctx, fn)
 	}
@@ -238,7 +239,7 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 		s.audits.written(audits, true, time.Now())
 	}
 	if err != nil {
-		// A full disk has already rolled it back; this error is then harmless.
+		// A full disk has already rolled the transaction back; then this error is harmless.
 		_, _ = s.conn.ExecContext(ctx, "ROLLBACK")
 		return s.explain(err)
 	}
@@ -247,7 +248,7 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 }
 
 // beginWriting begins an SQLite transaction. It waits long for another writer only once: if that
-// one goes on, each queued transaction would wait as long, and the control loop with them.
+// writer goes on, each queued transaction would wait as long, and so would the control loop.
 func (s *Store) beginWriting(ctx context.Context) error {
 	_, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE")
 	var e *sqlite.Error
@@ -313,7 +314,7 @@ func (s *Store) SetMeta(ctx context.Context, key, value string) error {
 	return err
 }
 
-// TakeMeta returns and deletes a value in one step: only one of two callers gets it.
+// TakeMeta returns and deletes a value in one step, so that only one of two callers gets it.
 func (s *Store) TakeMeta(ctx context.Context, key string) (string, error) {
 	var v string
 	err := s.tx(ctx, func(ctx context.Context, c *conn) error {
@@ -327,7 +328,7 @@ func (s *Store) TakeMeta(ctx context.Context, key string) (string, error) {
 
 const setMeta = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
-// HubID returns the hub's random identity. It is created with the database, and kept in backups.
+// HubID returns the hub's random identity. It is created with the database, and is in every backup.
 func (s *Store) HubID(ctx context.Context) (string, error) { return s.Meta(ctx, metaHubID) }
 
 // Revision returns the newest committed revision. It never decreases, not even after a restore.

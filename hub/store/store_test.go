@@ -169,12 +169,12 @@ func TestFilesAreReadableByTheHubOnly(t *testing.T) {
 	}
 	for _, f := range []string{"hub.db", "hub.db-wal", "hub.lock", "secrets.key", "ballast", "hub-20260101T000000Z.db"} {
 		if !seen[f] {
-			t.Errorf("%s is not there", f)
+			t.Errorf("%s does not exist", f)
 		}
 	}
 }
 
-func TestSchemaIsTheGoldenOne(t *testing.T) {
+func TestTheSchemaMatchesTheGoldenFile(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	mustCommit(t, s, 1, pod("a", 1))
 	rows, err := s.read.Query("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER " +
@@ -294,7 +294,7 @@ func TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind(t *testing.T) {
 	for _, part := range []string{fmt.Sprintf("flotilla-hub 1.0 (schema %d)", latest()+1),
 		fmt.Sprintf("this is 0.9 (up to schema %d)", latest()), "restore FILE"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q is not in %q", part, err)
+			t.Errorf("the text %q is missing in %q", part, err)
 		}
 	}
 	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNewer) {
@@ -310,7 +310,7 @@ func TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	migrations = old
-	openIn(t, dir) // the failed migration left nothing
+	openIn(t, dir) // the failed migration has changed nothing
 }
 
 func TestSecretsAreSealed(t *testing.T) {
@@ -352,8 +352,8 @@ func TestSecretsAreSealed(t *testing.T) {
 		"another key": {
 			func() error { return os.WriteFile(key, bytes.Repeat([]byte("ab"), 32), 0o600) }, "sealed with key",
 		},
-		"a cut key":            {func() error { return os.WriteFile(key, good[:20], 0o600) }, "64 hex digits"},
-		"a key for all to see": {func() error { return os.Chmod(key, 0o644) }, "chmod 600"},
+		"a cut key":                    {func() error { return os.WriteFile(key, good[:20], 0o600) }, "64 hex digits"},
+		"a key file that all may read": {func() error { return os.Chmod(key, 0o644) }, "chmod 600"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := c.spoil(); err != nil {
@@ -393,12 +393,12 @@ func TestTheKeyMayComeFromSystemd(t *testing.T) {
 	}
 }
 
-// Reading the file ahead does not drop SQLite's lock. Without the lock a command would remove the
-// log at its end.
+// readThrough does not drop SQLite's lock. Without the lock, a command would remove the log at its
+// end.
 func TestReadingAheadKeepsTheLock(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
-	var large []Row // SQLite takes its lock before these are read
+	var large []Row // many, so that SQLite takes its lock before readThrough ends
 	for i := range 64 {
 		r := pod(fmt.Sprint(i), 1)
 		r.Object = fmt.Appendf(nil, `{"data":"%s"}`, strings.Repeat("x", 1<<20))
@@ -410,7 +410,7 @@ func TestReadingAheadKeepsTheLock(t *testing.T) {
 	s.readAhead.Wait()
 	f, err := os.Open(filepath.Join(dir, database))
 	must(t, err)
-	t.Cleanup(func() { _ = f.Close() })                                   // closing drops the lock
+	t.Cleanup(func() { _ = f.Close() })                                   // at the end of the test, because closing the file drops the lock
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // SQLite's SHARED_FIRST and SHARED_SIZE
 	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
 	if lock.Type != unix.F_RDLCK {
@@ -418,8 +418,8 @@ func TestReadingAheadKeepsTheLock(t *testing.T) {
 	}
 }
 
-// A command that only reads neither waits nor writes. A write fails after some time if another
-// process writes: a command asks the user to run it again, and a hub retries.
+// A command that only reads neither waits nor writes. If another process writes for long, a command
+// asks the user to run it again, and a hub retries.
 func TestReadingDoesNotWait(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -462,7 +462,7 @@ func TestReadingDoesNotWait(t *testing.T) {
 			strings.Count(err.Error(), "another process has been writing") != 1 {
 			t.Errorf("the hub while another process writes: %v", err)
 		}
-		patience(hub, 100) // one transaction has waited; those after it do not
+		patience(hub, 100) // one transaction has waited; the next ones do not wait
 		patience(second, 5000)
 		return nil
 	}))
@@ -471,7 +471,7 @@ func TestReadingDoesNotWait(t *testing.T) {
 	must(t, hub.Close())
 }
 
-// However a database was created, it can return the space of deleted objects.
+// Every database can return the space of deleted objects, however it was created.
 func TestEveryDatabaseReturnsSpace(t *testing.T) {
 	dir := t.TempDir()
 	s := openIn(t, dir)
@@ -488,7 +488,7 @@ func TestEveryDatabaseReturnsSpace(t *testing.T) {
 	gives(s, "a new one")
 	must(t, s.Close())
 	s = openIn(t, dir)
-	gives(s, "one that was there")
+	gives(s, "an existing one")
 	must(t, s.Close())
 	must(t, Restore(t.Context(), options(t, dir), backup))
 	s = openIn(t, dir)

@@ -21,7 +21,7 @@ type User struct {
 type Session struct {
 	Hash    []byte // sha256 of the cookie
 	User    string
-	Role    string // the user's, set when it is read
+	Role    string // the user's role, set when the session is read
 	CSRF    string
 	Source  string // client address
 	Created time.Time
@@ -33,13 +33,13 @@ type APIToken struct {
 	ID      string
 	Hash    []byte // sha256 of the secret
 	User    string
-	Role    string // the user's, set when it is read
+	Role    string // the user's role, set when the token is read
 	Note    string
 	Created time.Time
 	Expires time.Time
 }
 
-// metaTaken counts the rights that any hub or command has revoked.
+// metaTaken is the key of the number of rights that any hub or command has revoked.
 const metaTaken = "rights-taken"
 
 // countTaken counts a revoked right in the same transaction, so that caches of rights see it in
@@ -50,7 +50,7 @@ func countTaken(ctx context.Context, c *conn) error {
 	return err
 }
 
-// deleteRights deletes sessions or tokens, and returns how many.
+// deleteRights deletes sessions or tokens, and returns their number.
 func (s *Store) deleteRights(ctx context.Context, query string, arg any) (n int64, err error) {
 	err = s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, query, arg)
@@ -84,7 +84,7 @@ func (s *Store) AddUser(ctx context.Context, u User) error {
 	return err
 }
 
-// AddFirstUser stores a user if there is none, and consumes the setup secret, both or neither.
+// AddFirstUser stores a user if there is no user, and consumes the setup secret, both or neither.
 // ErrNotFound: the secret is wrong or was already used.
 func (s *Store) AddFirstUser(ctx context.Context, u User, metaKey, secret string) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
@@ -135,7 +135,7 @@ func (s *Store) SetPassword(ctx context.Context, name, password string) error {
 	return s.setPassword(ctx, name, "UPDATE users SET password = ? WHERE name = ?", password, name)
 }
 
-// ReplacePassword is SetPassword if the password hash is still before; otherwise it returns
+// ReplacePassword is SetPassword if the stored password hash is still before. Otherwise it returns
 // ErrNotFound.
 func (s *Store) ReplacePassword(ctx context.Context, name, before, password string) error {
 	return s.setPassword(ctx, name, "UPDATE users SET password = ? WHERE name = ? AND password = ?", password, name,
@@ -158,8 +158,8 @@ func (s *Store) setPassword(ctx context.Context, name, update string, args ...an
 	})
 }
 
-// SetRole changes a user's role from the next request on. It revokes certificates issued until now,
-// since they contain the role.
+// SetRole changes a user's role from the next request on. It revokes the certificates issued
+// before, because they contain the role.
 func (s *Store) SetRole(ctx context.Context, name, role string, now time.Time) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "UPDATE users SET role = ? WHERE name = ?", role, name)
@@ -181,8 +181,8 @@ func revokeClients(ctx context.Context, c *conn, name string, now time.Time) err
 	return countTaken(ctx, c)
 }
 
-// DeleteUser removes a user with all sessions, API tokens and saved views, and revokes certificates
-// issued until now.
+// DeleteUser removes a user with all sessions, API tokens and saved views, and revokes the
+// certificates issued before.
 func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "DELETE FROM users WHERE name = ?", name)
@@ -199,13 +199,13 @@ func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) erro
 	})
 }
 
-// RevokeClients revokes the certificates of a name that were issued until now.
+// RevokeClients revokes the certificates of a user that were issued before now.
 func (s *Store) RevokeClients(ctx context.Context, name string, now time.Time) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error { return revokeClients(ctx, c, name, now) })
 }
 
-// ClientsRevokedBefore returns the time up to which a user's certificates are revoked; zero: none
-// is.
+// ClientsRevokedBefore returns the time up to which a user's certificates are revoked; zero: no
+// certificate is revoked.
 func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Time, error) {
 	var before string
 	err := s.row(ctx, []any{&before}, "SELECT before FROM revoked_clients WHERE name = ?", name)
@@ -215,7 +215,7 @@ func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Tim
 	return moment(before), err
 }
 
-// AddSession stores a login, and deletes expired ones. ErrNotFound: password is no longer the
+// AddSession stores a login, and deletes expired logins. ErrNotFound: password is no longer the
 // user's stored hash.
 func (s *Store) AddSession(ctx context.Context, v Session, password string) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
@@ -295,7 +295,7 @@ func (s *Store) apiTokens(ctx context.Context, query string, args ...any) ([]API
 	}, query, args...)
 }
 
-// DeleteAPIToken deletes a token; ErrNotFound: there is none.
+// DeleteAPIToken deletes a token; ErrNotFound: the token does not exist.
 func (s *Store) DeleteAPIToken(ctx context.Context, id string) error {
 	n, err := s.deleteRights(ctx, "DELETE FROM api_tokens WHERE id = ?", id)
 	if err == nil && n == 0 {
@@ -304,7 +304,7 @@ func (s *Store) DeleteAPIToken(ctx context.Context, id string) error {
 	return err
 }
 
-// A View is a saved address on the page with its name.
+// A View is a saved address of the page with a name.
 type View struct {
 	Name string `json:"name"`
 	Href string `json:"href"`

@@ -18,7 +18,7 @@ func TestViewsBelongToAUser(t *testing.T) {
 	must(t, s.ChangeViews(ctx, "anna", add(View{"dark", "/nodes?q=status:unknown"})))
 	must(t, s.ChangeViews(ctx, "anna", add(View{"oslo", "/pods?q=site:oslo"})))
 	if err := s.ChangeViews(ctx, "anna", func([]View) ([]View, error) { return nil, errors.New("no") }); err == nil {
-		t.Error("a change that is refused is kept")
+		t.Error("a refused change is stored")
 	}
 	if err := s.ChangeViews(ctx, "nobody", add(View{"x", "/"})); !errors.Is(err, ErrNotFound) {
 		t.Errorf("views of an unknown user: %v", err)
@@ -28,11 +28,11 @@ func TestViewsBelongToAUser(t *testing.T) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 	if got, err := s.Views(ctx, "bo"); err != nil || len(got) != 0 {
-		t.Errorf("of another: %v, %v", got, err)
+		t.Errorf("views of another user: %v, %v", got, err)
 	}
 	must(t, s.DeleteUser(ctx, "anna", noon))
 	must(t, s.AddUser(ctx, User{Name: "anna", Role: "viewer", Created: noon}))
 	if got, err := s.Views(ctx, "anna"); err != nil || len(got) != 0 {
-		t.Errorf("of another person of that name: %v, %v", got, err)
+		t.Errorf("views of a new user of that name: %v, %v", got, err)
 	}
 }

@@ -1,7 +1,7 @@
-// Package deadline ends a read or write when the other end of a connection stops answering.
+// Package deadline ends a read or write when the peer of a connection stops answering.
 //
-// It knows no protocol. Package store puts it below the connections to PostgreSQL: a frozen server,
-// or a network that drops packets, must not block a hub.
+// It knows no protocol. Package store uses it for the connections to PostgreSQL, because a frozen
+// server, or a network that drops packets, must not block a hub.
 package deadline
 
 import (
@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// ErrExceeded is not a timeout (net.Error): after one, pgx closes the connection.
+// ErrExceeded is not a timeout (net.Error), so that pgx closes the connection.
 var ErrExceeded = errors.New("the server does not answer")
 
-// A Conn ends each read and write after Timeout. A deadline that its user sets takes precedence.
+// A Conn ends each read and write after Timeout. A deadline that the caller sets takes precedence.
 type Conn struct {
 	net.Conn
 	Timeout time.Duration
@@ -40,7 +40,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// arm sets the deadline of the next read or write, and reports whether it did.
+// arm sets the deadline of the next read or write, and reports whether it has set one.
 func (c *Conn) arm(set func(time.Time) error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
