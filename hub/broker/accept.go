@@ -23,7 +23,8 @@ type listener struct {
 }
 
 // accept accepts connections until the context ends. It logs and retries failed accepts, such as
-// too many open files or an aborted connection: a listener must not stop while the process runs.
+// too many open files or an aborted connection, because a listener must not stop while the process
+// runs.
 func (b *Broker) accept(ctx context.Context, l listener) error {
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := shortest
@@ -74,7 +75,7 @@ func (b *Broker) admit(c *line.Conn, l listener) {
 		defer panics.Catch("mqtt", "addr", ip) // a panic ends this connection only
 		if s := b.handshake(c, l); s != nil {
 			handedOver = true
-			go b.serveConn(s, c, ip) // the stack of TLS and CONNECT is large; a new goroutine has a small one
+			go b.serveConn(s, c, ip) // TLS and CONNECT have grown the stack; a new goroutine has a small one
 		}
 	}()
 }
@@ -103,8 +104,8 @@ func (b *Broker) runPart(s *session, part func() (isIdle bool)) {
 	isIdle = part()
 }
 
-// register counts a connection and takes a slot for its handshake, or returns which limit is
-// reached.
+// register counts a connection and takes a slot for its handshake. If a limit is reached, the error
+// names the limit.
 func (b *Broker) register(c net.Conn) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,11 +134,11 @@ func (b *Broker) unregister(c net.Conn, ip netip.Addr) {
 	b.addresses.Leave(ip)
 }
 
-// handshake reads a connection up to its accepted CONNECT; nil: it was refused.
+// handshake reads a connection up to its accepted CONNECT; nil: the connection was refused.
 func (b *Broker) handshake(c *line.Conn, l listener) *session {
 	defer func() { <-b.handshakes }()
 	_ = c.SetDeadline(time.Now().Add(b.handshakeTimeout))
-	first := make([]byte, 1) // until the first byte arrives, a connection needs only this and a small stack
+	first := make([]byte, 1) // before the first byte, a connection costs only this and a small stack
 	if _, err := io.ReadFull(c, first); err != nil {
 		b.refused(c, &refusal{why: silent, err: fmt.Errorf("no data received: %w", err)})
 		return nil
@@ -200,7 +201,7 @@ func (l *Limits) fill() {
 	set(&l.PerAddress, 2048)
 	setRate(&l.PerAddressRate, 100)
 	setRate(&l.NodeRate, 100)
-	// Leave files for other purposes.
+	// Some open files are for other purposes.
 	_, files := listen.Files()
 	l.Connections = min(l.Connections, files)
 }

@@ -14,10 +14,10 @@ import (
 	"flotilla.dev/hub/broker/pipe"
 )
 
-// distant connects from the address that is set.
+// distant connects from a client address that the test sets.
 type distant struct {
 	*pipe.Net
-	last atomic.Uint32 // last byte, in 192.0.2.0/24
+	last atomic.Uint32 // last byte of the address in 192.0.2.0/24
 }
 
 type distantConn struct {
@@ -65,15 +65,15 @@ func TestConnectionsOfOneAddressAreLimited(t *testing.T) {
 			mine = append(mine, c)
 		}
 		if got := b.Stats().Refused[reasonNames[perAddress]]; got != 3 {
-			t.Errorf("%d are counted as refused", got)
+			t.Errorf("%d connections are counted as refused", got)
 		}
 		if _, open := n.from(t, 2); !open {
-			t.Error("another address has no place")
+			t.Error("a connection of another address is refused")
 		}
 		_ = mine[0].Close()
 		synctest.Wait()
 		if _, open := n.from(t, 1); !open {
-			t.Error("a place that was left is not free again")
+			t.Error("a closed connection still counts")
 		}
 	})
 }
@@ -92,12 +92,12 @@ func TestTheConnectionRateOfOneAddressIsLimited(t *testing.T) {
 		}
 		synctest.Wait()
 		if got := b.Stats().Connections; got != 20 {
-			t.Errorf("%d of 40 at once are open, a burst of four seconds is 20", got)
+			t.Errorf("%d of 40 connections at once are open, want a burst of 20", got)
 		}
 	})
 }
 
-// A refused connection does not count against its address.
+// A refused connection does not count as an open connection of its address.
 func TestARefusedConnectionDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &distant{Net: pipe.New()}
@@ -106,7 +106,7 @@ func TestARefusedConnectionDoesNotCount(t *testing.T) {
 		n.from(t, 1)
 		for range 20 {
 			if _, open := n.from(t, 1); open {
-				t.Fatal("a third is open")
+				t.Fatal("a third connection is open")
 			}
 		}
 		_ = first.Close()
@@ -127,9 +127,9 @@ func TestConnectNamesTheBoot(t *testing.T) {
 			t.Errorf("the Handler received %+v", p)
 		}
 		for name, mod := range map[string]func(*packets.Packet){
-			"another protocol's name":     func(pk *packets.Packet) { pk.Connect.ProtocolName = []byte("MQTX") },
-			"a password without a user":   func(pk *packets.Packet) { pk.Connect.UsernameFlag, pk.Connect.PasswordFlag = false, true },
-			"a node's name that is a way": func(pk *packets.Packet) { pk.Connect.Username = []byte("../pi-3") },
+			"another protocol's name":      func(pk *packets.Packet) { pk.Connect.ProtocolName = []byte("MQTX") },
+			"a password without a user":    func(pk *packets.Packet) { pk.Connect.UsernameFlag, pk.Connect.PasswordFlag = false, true },
+			"a node's name that is a path": func(pk *packets.Packet) { pk.Connect.Username = []byte("../pi-3") },
 			"a name with a wildcard": func(pk *packets.Packet) {
 				pk.Connect.Username, pk.Connect.ClientIdentifier = []byte("+"), "+"
 			},
@@ -148,7 +148,7 @@ func TestConnectNamesTheBoot(t *testing.T) {
 			_ = c.Close()
 		}
 		if b.Online("pi-2") || b.Online("+") {
-			t.Error("one has a session")
+			t.Error("a refused client has a session")
 		}
 	})
 }

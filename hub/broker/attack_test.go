@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestS1PublishingForOthersIsDroppedCountedAndTold(t *testing.T) {
+func TestS1PublishingForOtherNodesIsDroppedAndReported(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		victim := dialPipe(t, n, "pi-2", nil)
@@ -42,7 +42,7 @@ func TestS1PublishingForOthersIsDroppedCountedAndTold(t *testing.T) {
 		payload := `{"boot":"b1","seq":1,"type":"Normal","reason":"R","state":"lost"}`
 		for _, topic := range topics {
 			if !bad.publish1(topic, payload, false) {
-				t.Errorf("%.40q at QoS 1 was not acknowledged: the device would send it for ever", topic)
+				t.Errorf("%.40q at QoS 1 was not acknowledged: the device would repeat it for ever", topic)
 			}
 			bad.publish0(topic, payload)
 		}
@@ -52,12 +52,12 @@ func TestS1PublishingForOthersIsDroppedCountedAndTold(t *testing.T) {
 			}
 		}
 		if got, want := b.Stats().Offences["topic"], uint64(2*len(topics)); got != want {
-			t.Errorf("%d counted, want %d", got, want)
+			t.Errorf("%d offences are counted, want %d", got, want)
 		}
 		if d.count("offence pi-1") != 1 {
 			t.Errorf("%d offences reported at once, want 1", d.count("offence pi-1"))
 		}
-		victim.ping() // the victim received nothing before the response
+		victim.ping() // pi-2 received nothing before the response
 	})
 }
 
@@ -65,7 +65,7 @@ func TestOffencesAreReportedOnceInTenSecondsWithTheirNumber(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		bad := dialPipe(t, n, "pi-1", nil)
-		for range 101 { // every 100 ms from 0 s to 10 s
+		for range 101 { // an offence every 100 ms from 0 s to 10 s
 			bad.publish0("x", "y")
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -94,7 +94,7 @@ func TestS2ForeignSubscriptionsAreRefused(t *testing.T) {
 			}
 		}
 		if codes := c.subscribe("#", own[0], "$SYS/#", own[1]); !slices.Equal(codes, []byte{0x80, 1, 0x80, 1}) {
-			t.Errorf("mixed: SUBACK %x, want only its own granted", codes)
+			t.Errorf("own and foreign filters: SUBACK %x, want only the own one granted", codes)
 		}
 		other := dialPipe(t, n, "pi-2", nil)
 		other.subscribeOwn("pi-2")
@@ -104,14 +104,14 @@ func TestS2ForeignSubscriptionsAreRefused(t *testing.T) {
 		if pk, err := other.read(); err != nil || string(pk.Payload) != "x" {
 			t.Fatalf("pi-2 got %v %v", pk, err)
 		}
-		c.ping() // and pi-1 received nothing
+		c.ping() // pi-1 received nothing before the response
 	})
 }
 
-func TestS3SeeM1AndS4TheIncumbentStays(t *testing.T) {
+func TestS3AndS4AConnectedDeviceKeepsItsNode(t *testing.T) {
 	d := &recorder{refuse: func(p Peer) error {
 		if p.Machine != "3f2a9c0d1e4b5a67" {
-			return fmt.Errorf("machine %q uses the name of a living node", p.Machine)
+			return fmt.Errorf("machine %q uses the name of a connected node", p.Machine)
 		}
 		return nil
 	}}
@@ -123,7 +123,7 @@ func TestS3SeeM1AndS4TheIncumbentStays(t *testing.T) {
 			t.Errorf("the clone got CONNACK %d, want 5", code)
 		}
 		incumbent.ping()
-		synctest.Wait() // it is counted after the response is sent
+		synctest.Wait() // the broker counts after it has sent the response
 		if b.Stats().Refused["hub"] != 1 {
 			t.Errorf("refused %v", b.Stats().Refused)
 		}
@@ -141,7 +141,7 @@ func TestOtherVersionsOfMQTTAreRefusedInTheirOwnFormat(t *testing.T) {
 		{"HTTP", "", []byte("GET / HTTP/1.1\r\n\r\n")},
 		{"a PUBLISH first", "", []byte{0x30, 3, 0, 1, 'x'}},
 		{"a malformed length", "", []byte{0x10, 0xff, 0xff, 0xff, 0xff, 0xff}},
-		{"a CONNECT cut short inside", "", []byte{0x10, 2, 0, 4}},
+		{"an incomplete CONNECT", "", []byte{0x10, 2, 0, 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, &recorder{}, func(t *testing.T, _ *Broker, n *pipe.Net) {
@@ -181,13 +181,13 @@ func TestS5OnlyOurCertificatesAreAccepted(t *testing.T) {
 	}{
 		{"a device's certificate", ca.client(ca.device("pi-1")), "pi-1", 0},
 		{"none", ca.client(), "pi-1", -1},
-		{"an expired one", ca.client(ca.issue(device, time.Now().Add(-time.Minute))), "pi-1", -1},
+		{"an expired certificate", ca.client(ca.issue(device, time.Now().Add(-time.Minute))), "pi-1", -1},
 		{"a certificate of another authority", ca.client(other.issue(device, hour)), "pi-1", -1},
 		{"a person's", ca.client(ca.issue(pkix.Name{CommonName: "pi-1", Organization: []string{"flotilla:users"}}, hour)), "pi-1", -1},
 		{"a certificate with a second organization", ca.client(ca.issue(pkix.Name{CommonName: "pi-1", Organization: []string{Organization, "system:masters"}}, hour)), "pi-1", -1},
 		{"a certificate with an invalid node name", ca.client(ca.issue(pkix.Name{CommonName: "PI_1", Organization: []string{Organization}}, hour)), "pi-1", -1},
 		{"another node's", ca.client(ca.device("pi-2")), "pi-1", 2},
-		{"a revoked one", ca.client(ca.device("pi-9")), "pi-9", 5},
+		{"a revoked certificate", ca.client(ca.device("pi-9")), "pi-9", 5},
 		{"TLS 1.1", func() *tls.Config {
 			c := ca.client(ca.device("pi-1"))
 			c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
@@ -206,7 +206,7 @@ func TestS5OnlyOurCertificatesAreAccepted(t *testing.T) {
 			}
 			defer raw.Close()
 			cl, code := connect(t, tls.Client(raw, c.cfg), connectPacket(c.node, func(pk *packets.Packet) {
-				pk.Connect.Username, pk.Connect.UsernameFlag = []byte("pi-2"), true // ignored with a certificate
+				pk.Connect.Username, pk.Connect.UsernameFlag = []byte("pi-2"), true // the user name is ignored with a certificate
 			}))
 			if code != c.code {
 				t.Fatalf("CONNACK %d, want %d", code, c.code)
@@ -226,7 +226,7 @@ func TestS5OnlyOurCertificatesAreAccepted(t *testing.T) {
 		await(t, "the session", func() bool { return b.Online("pi-3") })
 		b.Disconnect("pi-3")
 		if _, err := cl.read(); err == nil {
-			t.Error("the session exists")
+			t.Error("the session of the certificate")
 		}
 		await(t, "the end of the session", func() bool { return !b.Online("pi-3") && d.count("disconnected pi-3") == 1 })
 	})
@@ -261,10 +261,10 @@ func TestListenersThatWouldBeOpenAreRefusedAtStart(t *testing.T) {
 	}
 }
 
-const idleConns = 5000 // connections of S6
+const idleConns = 5000 // number of connections
 
-// Dialling so many takes long on a busy machine, so that they get enough time here. The next test
-// checks that they end.
+// The dialling of so many connections takes long on a busy machine, so the broker gives them enough
+// time here. The next test checks that they end.
 func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	ca := newAuthority(t)
 	l, dev := loopback(t), loopback(t)
@@ -295,7 +295,7 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	grown := memory() - before
 	t.Logf("%d idle connections: %.1f MiB", idleConns, float64(grown)/(1<<20))
 	if grown > 32<<20 {
-		t.Errorf("5,000 idle connections made the process grow by %d MiB", grown>>20)
+		t.Errorf("5,000 idle connections use %d MiB of memory", grown>>20)
 	}
 }
 
@@ -314,7 +314,7 @@ func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
 		time.Sleep(connectTimeout - time.Millisecond)
 		synctest.Wait()
 		if got := b.Stats().Connections; got != idleConns+1 {
-			t.Fatalf("%d connections before the end of %s, want %d", got, connectTimeout, idleConns+1)
+			t.Fatalf("%d connections before the timeout %s, want %d", got, connectTimeout, idleConns+1)
 		}
 		began := time.Now()
 		good.publish0(topicOf("pi-1", wire.ChannelLease), `{"boot":"b1","seq":1}`)
@@ -324,7 +324,7 @@ func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
 		if got := b.Stats(); got.Connections != 1 || got.Refused["silent"] != idleConns {
-			t.Errorf("%d connections after %s, and %d were cut for their silence; want the good one and %d", got.Connections, connectTimeout, got.Refused["silent"], idleConns)
+			t.Errorf("%d connections after %s, and %d ended for their silence; want the good one and %d", got.Connections, connectTimeout, got.Refused["silent"], idleConns)
 		}
 	})
 }
@@ -393,7 +393,7 @@ func TestASiteBehindOneAddressIsBackWithinTwoLeaseIntervals(t *testing.T) {
 			}
 		}
 		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("%d devices need %s to come in, so some would be called silent", b.cfg.Limits.PerAddress, took)
+			t.Errorf("%d devices need %s to connect, so some would become Unknown", b.cfg.Limits.PerAddress, took)
 		}
 	})
 }
@@ -487,10 +487,10 @@ func TestAPanicOfAParserReleasesItsSlot(t *testing.T) {
 	b := &Broker{parsers: make(chan struct{}, 1)}
 	defer func() {
 		if p := recover(); p != "an accident" {
-			t.Errorf("the connection's goroutine gets %v, want the panic", p)
+			t.Errorf("parseAndHandle panics with %v, want the parser's panic", p)
 		}
 		if len(b.parsers) > 0 {
-			t.Error("the parser's place is never given back")
+			t.Error("the parser's slot is not released")
 		}
 	}()
 	onGoroutine(func() {
@@ -506,13 +506,13 @@ func TestPacketsWithoutNewsAreReadAsSlowlyAsNews(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		packet []byte
-		least  float64 // tokens
+		least  float64 // least number of tokens per packet
 	}{
-		{"a ping is a packet", []byte{0xc0, 0}, 1},
-		{"an acknowledgement of nothing is a packet", []byte{0x40, 2, 0, 9}, 1},
-		{"a release of nothing is a packet", []byte{0x62, 2, 0, 9}, 1},
-		{"eight filters are one packet more", encode(many), 1 + 64.0/8},
-		{"an unsubscription is a packet", append([]byte{0xa2, 5, 0, 1, 0, 1}, 'x'), 1},
+		{"a ping counts as a packet", []byte{0xc0, 0}, 1},
+		{"an acknowledgement without a message counts as a packet", []byte{0x40, 2, 0, 9}, 1},
+		{"a PUBREL without a message counts as a packet", []byte{0x62, 2, 0, 9}, 1},
+		{"eight filters count as one more packet", encode(many), 1 + 64.0/8},
+		{"an unsubscription counts as a packet", append([]byte{0xa2, 5, 0, 1, 0, 1}, 'x'), 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
@@ -524,11 +524,11 @@ func TestPacketsWithoutNewsAreReadAsSlowlyAsNews(t *testing.T) {
 				if _, err := dev.conn.Write(bytes.Repeat(c.packet, count)); err != nil {
 					t.Fatal(err)
 				}
-				_, _ = dev.conn.Write([]byte{0xe0, 0}) // DISCONNECT
+				_, _ = dev.conn.Write([]byte{0xe0, 0}) // the DISCONNECT packet
 				for b.Online("pi-1") {
 					time.Sleep(10 * time.Millisecond)
 				}
-				// except for the burst of four seconds
+				// The first four seconds' worth is a burst.
 				if least, took := time.Duration((count*c.least/100-4)*float64(time.Second)), time.Since(began); took < least-100*time.Millisecond {
 					t.Errorf("%d packets were read in %s, want no less than %s", count, took, least)
 				}

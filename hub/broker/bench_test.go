@@ -63,7 +63,7 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestMain also runs the other end of the benchmarks: a process with many devices, whose processor
+// TestMain also runs the other end of the benchmarks: a process with many devices. Its processor
 // time does not count as the hub's.
 func TestMain(m *testing.M) {
 	if addr := os.Getenv("FLOTILLA_BENCH_DEVICES"); addr != "" {
@@ -76,8 +76,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// devices connects FLOTILLA_BENCH_COUNT nodes, prints "ready", and then reads commands: "burst N"
-// sends N leases at full speed, "pace SECONDS" sends one per node every ten seconds.
+// devices connects FLOTILLA_BENCH_COUNT nodes, prints "ready", and then reads commands. "burst N"
+// sends N leases at full speed; "pace SECONDS" sends one per node every ten seconds.
 func devices(addr string) error {
 	count, _ := strconv.Atoi(os.Getenv("FLOTILLA_BENCH_COUNT"))
 	conns, topics := make([]net.Conn, count), make([]string, count)
@@ -132,7 +132,7 @@ func leasePacket(topic string, payload []byte) []byte {
 	return append(append(p, topic...), payload...)
 }
 
-// fleet starts the process with the devices.
+// fleet starts the process that runs devices.
 func fleet(b *testing.B, addr string, count int) io.Writer {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "FLOTILLA_BENCH_DEVICES="+addr, fmt.Sprintf("FLOTILLA_BENCH_COUNT=%d", count), "GOMAXPROCS=1")
@@ -194,7 +194,7 @@ func BenchmarkLease(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			if !br.lease(s, body) {
-				b.Fatal("it is not a lease")
+				b.Fatal("the packet is not a lease")
 			}
 		}
 	})

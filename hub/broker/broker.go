@@ -1,11 +1,11 @@
-// Package broker is the hub's MQTT broker: it authenticates devices by certificate, receives what
-// they publish, and sends them the hub's messages.
+// Package broker is the hub's MQTT broker: it authenticates devices by certificate, receives their
+// messages, and sends them the hub's messages.
 //
 // It is an MQTT 3.1.1 endpoint with the features of shared/wire: QoS 0 and 1, no retained messages,
-// no wildcards, nothing queued for absent devices, nothing passed between devices; observers can
-// watch. A session is either idle (package idle) or a goroutine with a small stack. An outbox that
-// never blocks the sender holds outgoing messages. The package decides nothing about nodes: it
-// passes messages to the Handler of hub/serve. A Client is the same for an external broker.
+// no wildcards, no queue for absent devices, no messages between devices. Observers can watch. A
+// session is either idle (package idle) or a goroutine with a small stack. An outbox that never
+// blocks the sender holds outgoing messages. The package decides nothing about nodes: it passes
+// messages to the Handler of hub/serve. A Client does the same with an external broker.
 package broker
 
 import (
@@ -41,26 +41,27 @@ type Config struct {
 	// be a loopback address or in memory.
 	DevListen net.Listener
 
-	// Observers authorizes observers; nil: none are allowed.
+	// Observers authorizes observers; nil: observers are refused.
 	Observers Observers
 
-	Prefix string // of all topics; "": wire.DefaultPrefix
+	Prefix string // prefix of all topics; "": wire.DefaultPrefix
 
 	Limits Limits
 }
 
-// Limits limit what clients can make the broker do. Zero values are defaults.
+// Limits limit what clients can make the broker do. A zero value means the default.
 type Limits struct {
-	Connections int // open connections; default 65536, at most what the file limit allows
+	Connections int // open connections; default 65536, lowered to what the file limit allows
 	Greeting    int // connections before the end of CONNECT; default 2048
 
-	// Limits per client address except loopback. A site often has one address, and all of its
-	// devices must reconnect within two lease intervals.
+	// Limits per client address, except loopback. All devices of a site often have one address, and
+	// must reconnect within two lease intervals.
 	PerAddress     int     // open connections; default 2048
 	PerAddressRate float64 // new connections per second; default 100, with a burst of four seconds
 
 	// NodeRate is packets per second of a node, with a burst of four seconds; default 100. 16 KiB
-	// or eight filters count as one more. Faster senders are read more slowly and lose nothing.
+	// or eight filters count as one more packet. The broker reads faster senders more slowly; they
+	// lose nothing.
 	NodeRate float64
 }
 
@@ -73,11 +74,11 @@ var (
 // Timeouts.
 const (
 	connectTimeout   = 10 * time.Second // from accept to the end of CONNECT
-	writeTimeout     = 5 * time.Second  // in which a device reads nothing
-	storeTimeout     = 30 * time.Second // of the Handler, to store a message
-	closeTimeout     = 5 * time.Second  // of shutdown, after Run's context ends
-	dismissedTimeout = 5 * time.Second  // of a dismissed device's connection
-	dismissedLinger  = 2 * time.Second  // after its dismissal notice is sent
+	writeTimeout     = 5 * time.Second  // a write without progress
+	storeTimeout     = 30 * time.Second // the Handler stores a message
+	closeTimeout     = 5 * time.Second  // shutdown, after Run's context ends
+	dismissedTimeout = 5 * time.Second  // a dismissed device's connection
+	dismissedLinger  = 2 * time.Second  // a dismissed device's connection after the notice was sent
 	minKeepAlive     = 10               // seconds
 	maxKeepAlive     = 30
 )
@@ -94,7 +95,7 @@ type Broker struct {
 	handshakes       chan struct{} // slots for connections before CONNECT
 	parsers          chan struct{} // slots for decoding payloads
 	closing          atomic.Bool
-	handshakeTimeout time.Duration // connectTimeout
+	handshakeTimeout time.Duration // connectTimeout; tests change it
 	handlers         sync.WaitGroup
 
 	mu       sync.Mutex
@@ -102,7 +103,7 @@ type Broker struct {
 	sessions map[string]*session // by node
 }
 
-// New checks the configuration and returns a broker. It serves once Run is called.
+// New checks the configuration and returns a broker. The broker serves after Run is called.
 func New(cfg Config) (*Broker, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = wire.DefaultPrefix
@@ -172,7 +173,7 @@ func (b *Broker) Run(ctx context.Context) error {
 	return err
 }
 
-// shutDown ends all connections without publishing their wills: the hub leaves, not the devices.
+// shutDown ends all connections without publishing their wills, because the devices have not left.
 func (b *Broker) shutDown() {
 	b.closing.Store(true)
 	b.mu.Lock()
@@ -194,9 +195,9 @@ func (b *Broker) shutDown() {
 }
 
 // Publish sends a payload on one of the hub's channels to a node, at most once and not retained. It
-// never waits for the network. A newer desired state replaces one that is not yet on its way. After
-// ErrOffline and ErrBacklog nothing was sent; the device's next lease shows what is missing. A
-// desired state may have several parts.
+// never waits for the network. A newer desired state replaces one that waits. After ErrOffline and
+// ErrBacklog nothing was sent; the device's next lease shows that it is missing. A desired state
+// may have several parts.
 func (b *Broker) Publish(node string, c wire.Channel, parts ...[]byte) error {
 	if c != wire.ChannelDesired {
 		return fmt.Errorf("publish to %s: the hub does not publish on channel %q", node, c)
@@ -236,9 +237,9 @@ func (b *Broker) send(node string, m message) error {
 	return nil
 }
 
-// Disconnect closes the node's session, if there is one, including one that is being established:
-// its certificate was revoked, its Node deleted, or another device has replaced it. Handler.Connect
-// must refuse it from now on.
+// Disconnect closes the node's session, if any, even while it is being established. The hub calls
+// it after the certificate was revoked, the Node deleted, or the device replaced. From now on
+// Handler.Connect must refuse that device.
 func (b *Broker) Disconnect(node string) {
 	b.mu.Lock()
 	s := b.sessions[node]

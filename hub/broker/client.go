@@ -28,21 +28,23 @@ type ClientConfig struct {
 	Handler Handler
 	Log     *slog.Logger // nil: slog.Default()
 
-	// Servers are the addresses (host:port) of a broker or of the members of a cluster. One is
-	// used.
+	// Servers are the addresses (host:port) of a broker or of the members of a cluster. The client
+	// uses one of them.
 	Servers []string
 	TLS     *tls.Config // the hub's certificate and the broker's CA; nil: plain TCP, for tests on loopback
-	Prefix  string      // of all topics; "": wire.DefaultPrefix
+	Prefix  string      // prefix of all topics; "": wire.DefaultPrefix
 
 	// Owner returns the device of a node, as the hub stores it; false: unknown node. It is called
 	// for every message.
 	Owner func(node string) (Owner, bool)
-	// Proof returns the hash of the key that has signed that a boot belongs to a node.
+	// Proof returns the hash of the key that signed the proof. The proof says that a boot belongs
+	// to a node.
 	Proof func(node, boot string, p *wire.Proof) (key string, err error)
 
-	// Silence is after how long without a message a node counts as disconnected; default 40 s.
+	// Silence is the time without a message after which a node counts as disconnected; default 40
+	// s.
 	Silence  time.Duration
-	NodeRate float64 // messages per second and node, as in Limits; more are dropped
+	NodeRate float64 // messages per second and node, as in Limits; further messages are dropped
 
 	dial func(ctx context.Context, to string) (net.Conn, error) // below TLS; nil: TCP
 }
@@ -51,7 +53,7 @@ type ClientConfig struct {
 type Owner struct {
 	Key     string // sha256 of its certificate's public key, in hex
 	Machine string
-	Boot    string // the current one; "": none yet
+	Boot    string // current boot; "": none yet
 
 	// Silence replaces ClientConfig.Silence for a node with a longer lease interval; 0: default.
 	Silence time.Duration
@@ -60,11 +62,11 @@ type Owner struct {
 // Limits of waiting messages.
 const (
 	maxQueued      = 64       // messages of a node that wait for the Handler
-	maxQueuedBytes = 2 << 20  // of a node
-	maxAllQueued   = 64 << 20 // of all nodes
+	maxQueuedBytes = 2 << 20  // bytes of them, of a node
+	maxAllQueued   = 64 << 20 // bytes of them, of all nodes
 	maxStoring     = 64       // nodes whose messages are stored at the same time
-	maxOut         = 1 << 16  // requests that wait for the network
-	maxOutBytes    = 64 << 20 // requests and desired states that wait for the network
+	maxOut         = 1 << 16  // requests that wait to be sent
+	maxOutBytes    = 64 << 20 // bytes of requests and desired states that wait to be sent
 )
 
 // A Client connects the hub to an external broker. It has the methods of Broker.
@@ -72,18 +74,18 @@ const (
 // The broker decides by certificate names who may publish on a node's topics. The client trusts it
 // no further: a message counts if it has the boot that the hub knows as the node's, and a status of
 // another boot needs a signature of the enrolled key. The hub acknowledges a status, a list of pods
-// (each part) and an event once it is stored. The subscriptions have QoS 0, since devices repeat
-// lost messages. The connection's goroutine handles leases; other messages are handled per node in
-// order, so that a slow store delays no lease.
+// (each part) and an event after it has stored them. The subscriptions have QoS 0, because devices
+// repeat lost messages. The connection's goroutine handles leases. Other messages are handled per
+// node in order, so that a slow store delays no lease.
 type Client struct {
 	cfg ClientConfig
-	b   *Broker // counters, offences and parsers; it has no listener
+	b   *Broker // for counters, offences and parsers; it has no listener
 	out outbox
-	id  string // of the MQTT client
+	id  string // ID of the MQTT client
 
 	up     atomic.Bool
 	began  time.Time
-	queued atomic.Int64 // bytes of all nodes
+	queued atomic.Int64 // queued bytes of all nodes
 	slots  chan struct{}
 
 	mu    sync.RWMutex
@@ -91,7 +93,7 @@ type Client struct {
 	run   context.Context // Run's context
 }
 
-// NewClient checks the configuration and returns a client. It connects once Run is called.
+// NewClient checks the configuration and returns a client. The client connects after Run is called.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = wire.DefaultPrefix
@@ -140,8 +142,8 @@ func (c *Client) filters() []string {
 	return append(all, c.cfg.Prefix+"/nodes/+/"+string(wire.ChannelReply)+"/+")
 }
 
-// Run keeps the hub connected until ctx ends. An unreachable broker is not an error: no device is
-// heard, as if all sites were dark.
+// Run keeps the hub connected until ctx ends. An unreachable broker is not an error: the hub then
+// hears of no device, as if all sites were dark.
 func (c *Client) Run(ctx context.Context) error {
 	c.mu.Lock()
 	c.run = ctx
@@ -175,11 +177,11 @@ func (c *Client) Run(ctx context.Context) error {
 func (c *Client) connectOnce(ctx context.Context, server string) error {
 	lost := make(chan error, 1)
 	o := paho.NewClientOptions().
-		AddBroker("tcp://broker"). // a placeholder: see the next line
+		AddBroker("tcp://broker"). // a placeholder; the next option opens the connection
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return c.open(ctx, server) }).
 		SetClientID(c.id).SetProtocolVersion(4).SetCleanSession(true).SetAutoReconnect(false).SetConnectRetry(false).
 		SetConnectTimeout(connectTimeout).SetKeepAlive(minKeepAlive * time.Second).
-		SetPingTimeout(time.Hour). // brokerConn detects silence earlier, and tolerates slow packets
+		SetPingTimeout(time.Hour). // never, because brokerConn detects silence earlier and tolerates slow packets
 		SetOrderMatters(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
 			defer panics.Catch("mqtt") // a panic must not end the connection
@@ -213,7 +215,7 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 		}
 	}
 	c.b.stats.accepted.Add(1)
-	c.out.clear() // messages for the previous connection
+	c.out.clear() // drops messages for the previous connection
 	c.up.Store(true)
 	defer c.up.Store(false)
 	c.cfg.Log.Info("connected to the broker", "broker", server)
@@ -225,7 +227,7 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 		defer panics.CatchThen("mqtt", func(err error) {
 			select {
 			case lost <- err:
-			default: // already pending
+			default: // a sweep is already pending
 			}
 		})
 		c.out.drain(writing, c, client)
@@ -326,11 +328,11 @@ func (c *Client) send(node string, m message) error {
 	return nil
 }
 
-// Disconnect marks a node as disconnected, since its device may have changed. The broker still
+// Disconnect marks a node as disconnected, because its device may have changed. The broker still
 // accepts devices by its own rules, but the hub ignores their messages.
 func (c *Client) Disconnect(node string) {
 	if r := c.remote(node); r != nil {
-		go func() { // the caller may be the Handler, which these calls reach
+		go func() { // on a goroutine, because the caller may be the Handler, which these calls use
 			defer panics.Catch("mqtt")
 			r.leave(c)
 		}()
@@ -368,6 +370,6 @@ func (c *Client) remote(node string) *remote {
 	return c.nodes[node]
 }
 
-// age returns the time since the client was created; since returns the time since such an age.
+// age returns the client's age. since returns the time since the client had an age.
 func (c *Client) age() int64                   { return int64(time.Since(c.began)) }
 func (c *Client) since(at int64) time.Duration { return time.Duration(c.age() - at) }

@@ -27,7 +27,7 @@ func (*allow) Provides(b byte) bool                                    { return 
 func (*allow) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
 func (*allow) OnACLCheck(*mqtt.Client, string, bool) bool              { return true }
 
-// elsewhere is an external broker that allows everything.
+// elsewhere starts an external broker that allows everything.
 func elsewhere(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -48,7 +48,7 @@ func serveElsewhere(t *testing.T, l net.Listener) (stop func()) {
 	return stop
 }
 
-// owners are the nodes of a hub.
+// owners has the devices of a hub's nodes.
 type owners struct {
 	mu sync.Mutex
 	by map[string]Owner
@@ -73,16 +73,16 @@ type hubBehind struct {
 	heard   *recorder
 	owners  *owners
 	device  paho.Client
-	address string // of the broker
+	address string // address of the broker
 
-	mu   sync.Mutex
-	told []string // what the device received: the channel, and for an acknowledgement its message
+	mu       sync.Mutex
+	messages []string // messages to the device: the channel, and for an acknowledgement its message
 }
 
 func (h *hubBehind) got(part string) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, m := range h.told {
+	for _, m := range h.messages {
 		if strings.Contains(m, part) {
 			n++
 		}
@@ -129,7 +129,7 @@ func behindBroker(t *testing.T, change func(*ClientConfig)) *hubBehind {
 		_ = json.Unmarshal(m.Payload(), &r)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.told = append(h.told, m.Topic()+" "+r.Type+" "+r.Of)
+		h.messages = append(h.messages, m.Topic()+" "+r.Type+" "+r.Of)
 	}))
 	if tok := h.device.Connect(); !tok.WaitTimeout(patience) || tok.Error() != nil {
 		t.Fatal(tok.Error())
@@ -142,7 +142,7 @@ func behindBroker(t *testing.T, change func(*ClientConfig)) *hubBehind {
 
 func lease(boot string, seq int) wire.Lease { return wire.Lease{Boot: boot, Seq: uint64(seq)} }
 
-// The hub acknowledges stored messages, and no others.
+// The hub acknowledges a message if it has stored it, or if it can never store it.
 func TestBehindABrokerTheHubAcknowledges(t *testing.T) {
 	var fails atomic.Bool
 	h := behindBroker(t, nil)
@@ -166,14 +166,14 @@ func TestBehindABrokerTheHubAcknowledges(t *testing.T) {
 		t.Error("a status that could not be stored was acknowledged")
 	}
 	bad := h.say("event", []byte(`{"boot":"b1"}`))
-	await(t, "the acknowledgement of nonsense, which would be sent for ever", func() bool { return h.got("ack "+wire.AckOf(bad)) == 1 })
+	await(t, "the acknowledgement of an invalid message, which would be repeated for ever", func() bool { return h.got("ack "+wire.AckOf(bad)) == 1 })
 	if h.heard.count("offence pi-1 event") != 1 {
 		t.Errorf("no offence: %q", h.heard.all())
 	}
 }
 
-// Only a device that proves the enrolled key becomes the node. Messages of another boot are
-// ignored.
+// Only a device that proves the enrolled key becomes the node. The hub ignores messages of another
+// boot.
 func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 	h := behindBroker(t, nil)
 	refused := func(name string, s wire.Status) {
@@ -183,7 +183,7 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 		h.say("pods", wire.Pods{Boot: s.Boot, Seq: 9})
 		h.say("presence", wire.Presence{Boot: s.Boot, State: wire.PresenceShutdown})
 		h.say("event", wire.Event{Boot: s.Boot, Type: "Normal", Reason: "X"})
-		// It is the last one in the queue; the lease overtakes the queue.
+		// The event is the last message in the queue. The lease overtakes the queue.
 		h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: fmt.Sprintf("Marker%dX", before)})
 		h.say("lease", lease("b1", before+1))
 		await(t, "the message after it", func() bool {
@@ -195,16 +195,16 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 			}
 		}
 		if h.got(wire.AckOf(body)) != 0 {
-			t.Errorf("%s: it is acknowledged", name)
+			t.Errorf("%s: the message is acknowledged", name)
 		}
 	}
 	refused("no proof", wire.Status{Boot: "b2", Seq: 1})
 	refused("another key", wire.Status{Boot: "b3", Seq: 1, Proof: &wire.Proof{Key: []byte("key-2")}})
 	h.heard.refuse = func(p Peer) error {
 		if p.Key != "key-1" || p.Boot != "b4" || p.Machine != "00112233445566aa" {
-			t.Errorf("asked for %+v", p)
+			t.Errorf("Connect was called with %+v", p)
 		}
-		return errors.New("another machine is connected")
+		return errors.New("a clone is connected")
 	}
 	refused("a device that the hub refuses", wire.Status{Boot: "b4", Seq: 1, MachineID: "00112233445566aa", Proof: &wire.Proof{Key: []byte("key-1")}})
 	h.heard.refuse = nil
@@ -214,11 +214,11 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 		return nil
 	}
 	body := h.say("status", wire.Status{Boot: "b5", Seq: 1, MachineID: "3f2a9c0d1e4b5a67", Proof: &wire.Proof{Key: []byte("key-1")}})
-	await(t, "the one with the key", func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
+	await(t, "the device with the key", func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
 	if !h.Online("pi-1") || h.heard.count("status pi-1 1") != 1 {
 		t.Errorf("%q", h.heard.all())
 	}
-	h.say("lease", lease("b1", 98)) // a clone's lease while the node's device is connected: the hub requests nothing
+	h.say("lease", lease("b1", 98)) // a clone's lease while the node's device is connected causes no request
 	h.say("lease", lease("b5", 7))
 	await(t, "the lease after it", func() bool { return h.heard.count("lease pi-1 7") == 1 })
 	if h.heard.count("lease pi-1 98") != 0 {
@@ -230,8 +230,8 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 	await(t, "the lease of another boot", func() bool { return h.heard.count("lease pi-1 99") == 1 })
 }
 
-// A broker detects a dead connection after its keep-alive, when the device may have reconnected
-// elsewhere: that late will is ignored.
+// A broker detects a dead connection after its keep-alive. By then the device may have reconnected
+// to another broker, so the hub ignores the late will.
 func TestBehindABrokerALateWillIsIgnored(t *testing.T) {
 	h := behindBroker(t, nil)
 	status := func(boot string, seq, connection uint64) {
@@ -250,7 +250,7 @@ func TestBehindABrokerALateWillIsIgnored(t *testing.T) {
 	}
 	status("b1", 1, 1)
 	status("b1", 2, 2)
-	status("b1", 3, 1) // delivered late
+	status("b1", 3, 1) // a status of connection 1 is delivered late
 	will(1)
 	after()
 	if n := h.heard.count("disconnected"); n != 0 || !h.Online("pi-1") {
@@ -259,12 +259,12 @@ func TestBehindABrokerALateWillIsIgnored(t *testing.T) {
 	will(2)
 	await(t, "the will of the newest connection", func() bool { return !h.Online("pi-1") && h.heard.count("disconnected") == 1 })
 	status("b1", 4, 3)
-	will(0) // of an agent that does not number its connections
+	will(0) // will of an agent that does not number its connections
 	await(t, "the will without a number", func() bool { return !h.Online("pi-1") && h.heard.count("disconnected") == 2 })
 }
 
-// A reply must name a boot that only the hub knows: another client with a certificate of the node's
-// name receives the requests too, and could answer them.
+// A reply must name a boot that only the hub knows. Another client with a certificate of the node's
+// name also receives the requests, and could answer them.
 func TestBehindABrokerAReplyNamesItsBoot(t *testing.T) {
 	h := behindBroker(t, nil)
 	for name, r := range map[string]wire.Reply{"no boot": {Seq: 1}, "another": {Boot: "b0", Seq: 2}, "a request that has ended": {Boot: "b2", Seq: 3, EOF: true}} {
@@ -289,10 +289,10 @@ func TestBehindABrokerASlowStoreDelaysNoLease(t *testing.T) {
 	for i := range 100 {
 		h.say("lease", wire.Lease{Boot: "b1", Seq: uint64(i + 1), Status: 2 * maxQueued, Pods: 1})
 	}
-	h.say("lease", lease("b2", 101)) // its first status may still be in the queue
+	h.say("lease", lease("b2", 101)) // the first status of that boot may be in the queue
 	await(t, "the leases", func() bool { return h.heard.count("lease pi-1") >= 100 })
 	if ahead := h.heard.ahead.Load(); ahead != 0 {
-		t.Errorf("%d leases show what waits as missing", ahead)
+		t.Errorf("%d leases report queued statuses as missing", ahead)
 	}
 	time.Sleep(20 * time.Millisecond)
 	if h.heard.count("lease pi-1 101") != 0 {
@@ -302,10 +302,10 @@ func TestBehindABrokerASlowStoreDelaysNoLease(t *testing.T) {
 		t.Errorf("%d statuses were received", n)
 	}
 	if n := h.Stats().NotStored; n == 0 {
-		t.Error("nothing was dropped of what had no room")
+		t.Error("no message was dropped although the queue is full")
 	}
 	close(release)
-	await(t, "the statuses that had room", func() bool { return h.heard.count("status pi-1") >= maxQueued })
+	await(t, "the queued statuses", func() bool { return h.heard.count("status pi-1") >= maxQueued })
 	if n := h.queued.Load(); n > int64(maxQueuedBytes) {
 		t.Errorf("%d bytes wait", n)
 	}
@@ -321,7 +321,7 @@ func TestBehindABrokerRetainedMessagesAreIgnored(t *testing.T) {
 	}
 	// A broker may acknowledge a message before it delivers it, but keeps the order.
 	keep.Publish("elsewhere", 1, false, "").WaitTimeout(patience)
-	// A retained message has the flag only for later subscriptions.
+	// The broker sets the flag of a retained message only for later subscriptions.
 	again, err := NewClient(h.cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -331,7 +331,7 @@ func TestBehindABrokerRetainedMessagesAreIgnored(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- again.Run(ctx) }()
-	await(t, "the offence", func() bool { return heard.count("offence pi-1 has a retained message on") == 1 }) // the others are counted, but not reported
+	await(t, "the offence", func() bool { return heard.count("offence pi-1 has a retained message on") == 1 }) // further ones are counted, but not reported
 	await(t, "all of them", func() bool { return again.Stats().Offences["retain"] == 6 })
 	time.Sleep(20 * time.Millisecond)
 	if all := heard.all(); len(all) != 1 || again.Online("pi-1") {
@@ -340,8 +340,8 @@ func TestBehindABrokerRetainedMessagesAreIgnored(t *testing.T) {
 	cancel()
 	<-done
 
-	// They are counted but not reported: the broker may deliver them again to a new subscription,
-	// shortly after the last report about this node.
+	// Retained messages are counted but not reported here: the broker may deliver them again to a
+	// new subscription, shortly after the last report about this node.
 	began, before := time.Now(), h.heard.count("lease")
 	for i := range 500 {
 		h.say("lease", lease("b1", i+1))
@@ -355,11 +355,12 @@ func TestBehindABrokerRetainedMessagesAreIgnored(t *testing.T) {
 	h.device.Publish("fleet/v1/nodes/nobody/lease", 1, false, `{"boot":"b1","seq":1}`).WaitTimeout(patience)
 	await(t, "the refusal of an unknown node", func() bool { return h.Stats().Refused["hub"] > stranger })
 	if h.remote("nobody") != nil {
-		t.Error("a stranger takes memory")
+		t.Error("an unknown node takes memory")
 	}
 }
 
-// Whoever the broker allows to publish as a node, the messages of its own device arrive.
+// The messages of the node's own device arrive, even if the broker allows other clients to publish
+// as the node.
 func TestBehindABrokerAFloodDoesNotBlockTheNode(t *testing.T) {
 	h := behindBroker(t, func(c *ClientConfig) { c.NodeRate = 10 })
 	for i := range 300 {
@@ -375,7 +376,7 @@ func TestBehindABrokerAFloodDoesNotBlockTheNode(t *testing.T) {
 func TestBehindABrokerANodeConnectsAndDisconnects(t *testing.T) {
 	h := behindBroker(t, func(c *ClientConfig) { c.Silence = 400 * time.Millisecond })
 	if err := h.Request("pi-1", "x", wire.Request{Type: wire.RequestRefresh}); !errors.Is(err, ErrOffline) {
-		t.Errorf("to a node that was never online: %v", err)
+		t.Errorf("publish to a node that was never online: %v", err)
 	}
 	h.say("lease", lease("b1", 1))
 	await(t, "the first lease", func() bool { return h.Online("pi-1") })
@@ -391,14 +392,14 @@ func TestBehindABrokerANodeConnectsAndDisconnects(t *testing.T) {
 	await(t, "the will", func() bool { return !h.Online("pi-1") })
 	h.say("lease", lease("b1", 2))
 	await(t, "the lease after a late will", func() bool { return h.Online("pi-1") })
-	await(t, "the end of a silent one", func() bool { return !h.Online("pi-1") })
+	await(t, "the end of a silent session", func() bool { return !h.Online("pi-1") })
 	if err := h.Publish("pi-1", wire.ChannelDesired, []byte(`{}`)); !errors.Is(err, ErrOffline) {
-		t.Errorf("to a silent one: %v", err)
+		t.Errorf("publish to a silent node: %v", err)
 	}
 	h.say("lease", lease("b1", 3))
 	await(t, "it again", func() bool { return h.Online("pi-1") })
 	h.Disconnect("pi-1")
-	await(t, "the end of one that the hub disconnects", func() bool { return !h.Online("pi-1") })
+	await(t, "the end of a session that the hub disconnects", func() bool { return !h.Online("pi-1") })
 	if c, d := h.heard.count("connected"), h.heard.count("disconnected"); c != 3 || d != 3 {
 		t.Errorf("%d sessions began and %d ended, want 3: %q", c, d, h.heard.all())
 	}
@@ -407,7 +408,7 @@ func TestBehindABrokerANodeConnectsAndDisconnects(t *testing.T) {
 	}
 }
 
-// A site may have a lease interval of five minutes: its nodes stay online between two leases.
+// A site may have a lease interval of five minutes. Its nodes stay online between two leases.
 func TestBehindABrokerALongLeaseIntervalIsAllowed(t *testing.T) {
 	h := behindBroker(t, func(c *ClientConfig) { c.Silence = 400 * time.Millisecond })
 	h.owners.mu.Lock()
@@ -417,14 +418,14 @@ func TestBehindABrokerALongLeaseIntervalIsAllowed(t *testing.T) {
 	h.say("lease", lease("b1", 1))
 	await(t, "its lease", func() bool { return h.Online("pi-1") })
 	h.device.Publish("fleet/v1/nodes/pi-2/lease", 0, false, `{"boot":"b2","seq":1}`).WaitTimeout(patience)
-	await(t, "the lease of another", func() bool { return h.Online("pi-2") })
-	await(t, "the silence of the other", func() bool { return !h.Online("pi-2") })
+	await(t, "the lease of pi-2", func() bool { return h.Online("pi-2") })
+	await(t, "the silence of pi-2", func() bool { return !h.Online("pi-2") })
 	if err := h.Publish("pi-1", wire.ChannelDesired, []byte(`{"generation":1}`)); err != nil || !h.Online("pi-1") || h.heard.count("disconnected pi-1") > 0 {
-		t.Errorf("it counts as gone: %v, %q", err, h.heard.all())
+		t.Errorf("pi-1 counts as disconnected: %v, %q", err, h.heard.all())
 	}
 }
 
-// mistaken panics once for each kind of message.
+// mistaken is a Handler that panics once for each kind of message.
 type mistaken struct {
 	*recorder
 	lease, disconnected atomic.Bool
@@ -444,7 +445,7 @@ func (c *mistaken) Disconnected(p Peer) {
 	c.recorder.Disconnected(p)
 }
 
-// A panic for one message or node does not affect the others.
+// A panic for one message or node does not affect other messages or nodes.
 func TestBehindABrokerAPanicAffectsOneMessageOnly(t *testing.T) {
 	var hub mistaken
 	h := behindBroker(t, func(c *ClientConfig) {
@@ -455,11 +456,11 @@ func TestBehindABrokerAPanicAffectsOneMessageOnly(t *testing.T) {
 	for seq := 1; h.heard.count("lease") == 0; seq++ {
 		h.say("lease", lease("b1", seq))
 	}
-	await(t, "the mistake with its end", hub.disconnected.Load)
+	await(t, "the panic at the end of the session", hub.disconnected.Load)
 	h.say("lease", lease("b1", 1000))
 	await(t, "the next lease", func() bool { return h.Online("pi-1") })
-	await(t, "that it is silent again", func() bool { return !h.Online("pi-1") })
-	await(t, "the report of it", func() bool { return h.heard.count("disconnected") == 1 })
+	await(t, "pi-1 to be silent again", func() bool { return !h.Online("pi-1") })
+	await(t, "the report of its silence", func() bool { return h.heard.count("disconnected") == 1 })
 }
 
 func TestTheHubConnectsToTheNextMemberOfACluster(t *testing.T) {
@@ -471,12 +472,12 @@ func TestTheHubConnectsToTheNextMemberOfACluster(t *testing.T) {
 	device.Connect().WaitTimeout(patience)
 	defer device.Disconnect(0)
 	seq := 0
-	await(t, "a lease through the second one", func() bool {
+	await(t, "a lease through the second server", func() bool {
 		seq++
 		device.Publish("fleet/v1/nodes/pi-1/lease", 0, false, fmt.Sprintf(`{"boot":"b1","seq":%d}`, seq)).WaitTimeout(patience)
 		return h.heard.count("lease") > 0
 	})
 	if err := func() error { _, err := NewClient(ClientConfig{}); return err }(); err == nil {
-		t.Error("a client without anything was made")
+		t.Error("NewClient accepts an empty configuration")
 	}
 }

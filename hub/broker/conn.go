@@ -16,8 +16,8 @@ import (
 const (
 	oneWrite    = 16 << 10     // bytes up to which header and payload are one write
 	maxRecord   = 16<<10 + 512 // bytes of a TLS record
-	maxRequests = 256          // requests that wait for the network
-	maxWaiting  = 64 << 10     // bytes of acknowledgements that wait for the network
+	maxRequests = 256          // requests that wait to be sent
+	maxWaiting  = 64 << 10     // bytes of acknowledgements that wait to be sent
 )
 
 // observed is the channel of messages to an observer.
@@ -28,24 +28,24 @@ type message struct {
 	channel wire.Channel
 	topic   string
 	payload []byte
-	kind    string   // of a request
+	kind    string   // kind of a request
 	more    [][]byte // parts after the first one
 }
 
-// A conn is a device's connection after CONNECT. It returns bytes that were read ahead, sets
+// A conn is a device's connection after CONNECT. It returns the bytes that were read ahead, sets
 // deadlines, and serializes acknowledgements and the hub's messages. Senders never wait for a
 // device that does not read: the hub's messages wait in the outbox.
 //
 // A device that reads nothing for 5 s, or sends nothing for one and a half times the keep-alive, is
-// disconnected. As long as bytes move, a packet gets additional time at 1 KiB/s. So a slow packet
-// keeps the session alive, which MQTT grants to complete packets only.
+// disconnected. As long as bytes arrive, a packet gets additional time, at 1 KiB/s. So a slow
+// packet keeps the session alive, although MQTT counts only complete packets.
 type conn struct {
-	net.Conn                  // with TLS, if any
-	raw            *line.Conn // below TLS
+	net.Conn                  // the TLS connection, if any
+	raw            *line.Conn // the connection below TLS
 	stats          *counters
-	observers      *observers    // receive copies of the hub's messages
+	observers      *observers    // get copies of the hub's messages
 	maxSilence     time.Duration // the longest time without a byte from the device
-	packetDeadline time.Time     // deadline of the packet that is being read; zero: none
+	packetDeadline time.Time     // deadline of the packet that is being read; zero: no deadline
 	sock           *idle.Conn    // nil: the connection cannot become idle
 	impatient      bool          // the next read does not wait
 	readAhead      []byte        // bytes read by greet after the CONNECT
@@ -56,7 +56,7 @@ type conn struct {
 	busy     bool // a goroutine is writing
 	replies  []byte
 	requests []message
-	waiting  int // bytes of them
+	waiting  int // total bytes of them
 	desired  *message
 }
 
@@ -71,7 +71,7 @@ func newConn(c net.Conn, raw *line.Conn, seen []byte, keepAlive time.Duration) *
 // Read first returns what greet has read ahead.
 func (c *conn) Read(p []byte) (int, error) {
 	eager := c.impatient
-	c.impatient = false // wait for the rest of a packet
+	c.impatient = false // the rest of a packet may take time, so wait
 	if len(c.readAhead) > 0 {
 		n := copy(p, c.readAhead)
 		if c.readAhead = c.readAhead[n:]; len(c.readAhead) == 0 {
@@ -99,8 +99,8 @@ func (c *conn) readAvailable(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// setPacketDeadline sets the deadline of a packet of size bytes; 0: it is complete. While no size
-// is known, TLS may be waiting for the rest of a record.
+// setPacketDeadline sets the deadline of a packet of size bytes; 0: the packet is complete. While
+// the size is unknown, TLS may be waiting for the rest of a record.
 func (c *conn) setPacketDeadline(size int) {
 	if c.packetDeadline = (time.Time{}); size > 0 {
 		c.packetDeadline = time.Now().Add(c.maxSilence + line.Takes(size))
@@ -113,8 +113,8 @@ func (c *conn) Close() error {
 	return c.raw.Close()
 }
 
-// Write writes an acknowledgement, one whole packet. While another goroutine writes, the packet
-// waits and goes out before the hub's next message.
+// Write writes an acknowledgement, which is one whole packet. While another goroutine writes, the
+// packet waits, and is sent before the hub's next message.
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	if c.busy {
@@ -129,7 +129,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	c.busy = true
 	c.mu.Unlock()
 	if err := c.put(p); err != nil {
-		return 0, err // keep busy: the connection is closed
+		return 0, err // busy stays set, because the connection is closed
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,8 +141,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// tryLockWriter makes the caller the writer, without waiting; false: there is another one. Until
-// unlockWriter no write blocks, not even those of TLS.
+// tryLockWriter makes the caller the writer without waiting. It returns false if there is a writer.
+// Until unlockWriter no write blocks, not even a write of TLS.
 func (c *conn) tryLockWriter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,7 +154,7 @@ func (c *conn) tryLockWriter() bool {
 	return true
 }
 
-// unlockWriter releases tryLockWriter. It first writes what the socket had no room for.
+// unlockWriter undoes tryLockWriter. It first writes the bytes for which the socket had no space.
 func (c *conn) unlockWriter() {
 	rest := c.sock.Spill(false)
 	c.mu.Lock()
@@ -169,7 +169,7 @@ func (c *conn) unlockWriter() {
 	}
 }
 
-// flush writes encrypted bytes that the socket had no room for, then the outbox.
+// flush writes encrypted bytes for which the socket had no space, then the outbox.
 func (c *conn) flush(rest []byte) {
 	defer panics.CatchThen("mqtt", func(error) { _ = c.raw.Close() })
 	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(rest))))
@@ -180,7 +180,7 @@ func (c *conn) flush(rest []byte) {
 	c.drain()
 }
 
-// send adds a message to the outbox, and reports whether there was room.
+// send adds a message to the outbox, and reports whether there was space.
 func (c *conn) send(m message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,7 +230,7 @@ func (c *conn) drain() {
 			}
 		case c.desired != nil:
 			out, shown = publishPacket(*c.desired), *c.desired
-			if next := c.desired; len(next.more) > 0 { // other messages may precede the next part
+			if next := c.desired; len(next.more) > 0 { // other messages may be sent before the next part
 				c.desired = &message{channel: next.channel, topic: next.topic, payload: next.more[0], more: next.more[1:]}
 			} else {
 				c.desired = nil
@@ -253,7 +253,7 @@ func (c *conn) drain() {
 	}
 }
 
-// put writes a packet. After an error the stream is broken within a packet, so it closes the
+// put writes a packet. After an error the stream ends within a packet, so put closes the
 // connection.
 func (c *conn) put(p []byte) error {
 	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(p))))

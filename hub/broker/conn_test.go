@@ -21,7 +21,7 @@ func (n *noted) SetWriteDeadline(until time.Time) error {
 	return nil
 }
 
-// A deadline that is not cleared wakes the process when it passes, which costs more than the write.
+// A deadline that stays set wakes the process when it passes, which costs more than the write.
 func TestAWriteLeavesNoDeadlineBehind(t *testing.T) {
 	n := &noted{}
 	raw := line.New(n, writeTimeout)

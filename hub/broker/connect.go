@@ -38,19 +38,18 @@ const (
 	notAuthorized = 5
 )
 
-// A refusal is why a connection was refused.
+// A refusal is the reason why a connection was refused.
 type refusal struct {
 	why  reason
-	code byte   // of the CONNACK; 0: send none
+	code byte   // code of the CONNACK; 0: send no CONNACK
 	node string // if known
 	err  error
 }
 
 func (r *refusal) Error() string { return r.err.Error() }
 
-// readConnectFrom reads a connection up to its CONNECT and checks it: TLS, one packet of at most 4
-// KiB, version, identity, client ID, will, and Handler.Connect. The first byte has been read
-// already.
+// readConnectFrom reads a connection up to its CONNECT and checks TLS, one packet of at most 4 KiB,
+// version, identity, client ID, will, and Handler.Connect. The caller has read the first byte.
 func (b *Broker) readConnectFrom(raw *line.Conn, first []byte, l listener) (*session, *refusal) {
 	limited := &limitedConn{Conn: raw, seen: first, left: maxHandshake}
 	peer := Peer{Addr: raw.RemoteAddr().String(), Dev: l.tls == nil}
@@ -62,7 +61,7 @@ func (b *Broker) readConnectFrom(raw *line.Conn, first []byte, l listener) (*ses
 			return nil, &refusal{why: badTLS, err: fmt.Errorf("TLS handshake: %w", err)}
 		}
 		if observer = b.observer(secure.ConnectionState(), peer.Addr); observer != nil {
-			// neither a device nor an observer
+			// The client is neither a device nor an observer.
 		} else if err := identify(secure.ConnectionState(), &peer); err != nil {
 			return nil, &refusal{why: badIdentity, code: notAuthorized, err: err}
 		}
@@ -89,7 +88,7 @@ func (b *Broker) readConnectFrom(raw *line.Conn, first []byte, l listener) (*ses
 	}
 	limited.left = -1
 	if l.tls == nil {
-		stream = raw // free what is not needed
+		stream = raw // frees the memory of TLS
 	}
 	idle := time.Duration(s.keepAlive) * time.Second * 3 / 2
 	if idle == 0 {
@@ -103,7 +102,7 @@ func (b *Broker) readConnectFrom(raw *line.Conn, first []byte, l listener) (*ses
 	return s, nil
 }
 
-// observer returns the observer of a certificate; nil: it is not an observer's.
+// observer returns the observer of a certificate; nil: the certificate is not an observer's.
 func (b *Broker) observer(state tls.ConnectionState, addr string) *Observer {
 	if b.cfg.Observers == nil || len(state.PeerCertificates) == 0 {
 		return nil
@@ -116,8 +115,8 @@ func (b *Broker) observer(state tls.ConnectionState, addr string) *Observer {
 		Chain: state.PeerCertificates}
 }
 
-// dropCertificates frees the peer's certificates, which a connection would keep: 8 kB that are not
-// needed once the peer is known.
+// dropCertificates frees the peer's certificates, which a connection would keep. The 8 kB are not
+// needed after the peer is known.
 func dropCertificates(state tls.ConnectionState) {
 	clear(state.PeerCertificates)
 	for _, chain := range state.VerifiedChains {
@@ -193,7 +192,7 @@ func packetLength(buf []byte) (int, error) {
 	return 0, nil
 }
 
-// decodeConnect decodes a CONNECT of MQTT 3.1.1; of another version only the version.
+// decodeConnect decodes a CONNECT of MQTT 3.1.1. Of another version it decodes only the version.
 func decodeConnect(packet []byte) (*packets.ConnectPacket, *refusal) {
 	_, header := packetSize(packet)
 	body := packet[header:]
@@ -274,7 +273,7 @@ func (b *Broker) checkConnect(pk *packets.ConnectPacket, peer Peer) (*session, *
 	return s, nil
 }
 
-// checkWill allows one will only: the node's own presence, lost, not retained.
+// checkWill allows only one will: the node's own presence, lost, not retained.
 func checkWill(c *packets.ConnectPacket, own string) (*wire.Presence, error) {
 	switch {
 	case c.WillTopic != own:
@@ -303,8 +302,8 @@ func refuse(w io.Writer, version, code byte) {
 	}
 }
 
-// A limitedConn returns the first byte, which was read before, and limits what is read until
-// CONNECT is accepted.
+// A limitedConn returns the first byte, which was read before, and then limits the number of bytes
+// until CONNECT is accepted.
 type limitedConn struct {
 	net.Conn
 	seen []byte

@@ -9,7 +9,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// FuzzConnect reads the first bytes of a client: they are refused, or they are a CONNECT whose
+// FuzzConnect reads the first bytes of a client. They are refused, or they are a CONNECT whose
 // session has an identity and only its own will.
 func FuzzConnect(f *testing.F) {
 	for _, change := range []func(*packets.Packet){
@@ -50,10 +50,10 @@ func FuzzConnect(f *testing.F) {
 			return
 		}
 		if s.peer.Node == "" || s.peer.Node != pk.Username {
-			t.Errorf("let in as %q", s.peer.Node)
+			t.Errorf("accepted as %q", s.peer.Node)
 		}
 		if pk.WillFlag && (pk.WillRetain || s.will == nil || pk.WillTopic != topicOf(s.peer.Node, "presence")) {
-			t.Errorf("with the will %q", pk.WillTopic)
+			t.Errorf("accepted with the will %q", pk.WillTopic)
 		}
 	})
 }

@@ -11,16 +11,16 @@ import (
 )
 
 // brokerSilence is how long a broker may be silent. paho checks every quarter of the keep-alive, so
-// a ping goes out 12.5 s after the last byte, and the response has 5 s.
+// it sends a ping at the latest 12.5 s after the last byte. The broker has 5 s to respond.
 const brokerSilence = minKeepAlive*time.Second + minKeepAlive*time.Second/4 + 5*time.Second
 
 // A brokerConn is the connection to an external broker, with timeouts that tolerate a slow network:
 // 5 s without progress of a write, and brokerSilence without a byte, plus the time for written
-// bytes at 1 KiB/s. paho's fixed timeout per packet would cut off a large packet on a slow network.
+// bytes at 1 KiB/s. paho's fixed timeout per packet would end a large packet on a slow network.
 type brokerConn struct {
-	net.Conn              // with TLS, if any
-	raw      *line.Conn   // below TLS
-	sent     atomic.Int64 // bytes since the last received one
+	net.Conn              // the TLS connection, if any
+	raw      *line.Conn   // the connection below TLS
+	sent     atomic.Int64 // bytes sent since the last received byte
 	broken   atomic.Pointer[error]
 }
 
@@ -46,8 +46,8 @@ func (c *brokerConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write writes one packet. After an error the stream is broken within a packet. paho does not
-// handle every write error, so the reader gets it.
+// Write writes one packet. After an error the stream ends within a packet. Because paho does not
+// handle every write error, the reader returns it.
 func (c *brokerConn) Write(p []byte) (int, error) {
 	c.sent.Add(int64(len(p)))
 	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(p))))

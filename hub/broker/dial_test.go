@@ -14,7 +14,7 @@ import (
 
 const radio = 20_000 / 8 // bytes a second of a line of 20 kbit/s
 
-// across is a hub that reaches its broker over a slow line, and counts its connections.
+// across returns a hub that reaches its broker over a slow line.
 func across(t *testing.T) (h *hubBehind, over *linetest.Line) {
 	h = behindBroker(t, func(c *ClientConfig) {
 		over = linetest.New(t, c.Servers[0], 1<<20, 1<<20)
@@ -26,8 +26,8 @@ func across(t *testing.T) (h *hubBehind, over *linetest.Line) {
 	return h, over
 }
 
-// A desired state that takes 10 s keeps the connection. After more than 15 s the broker closes it,
-// since only complete packets count for its keep-alive.
+// A desired state that takes 10 s to send does not end the connection. If it took more than 15 s,
+// the broker would close the connection, because only complete packets count for its keep-alive.
 func TestTheConnectionToABrokerMayBeSlow(t *testing.T) {
 	t.Parallel()
 	h, over := across(t)
@@ -44,7 +44,7 @@ func TestTheConnectionToABrokerMayBeSlow(t *testing.T) {
 	}
 	for end := time.Now().Add(30 * time.Second); got.Load() != size; time.Sleep(time.Second) {
 		if h.say("lease", lease("b1", 2)); time.Now().After(end) {
-			t.Fatal("it has not arrived in 30 s")
+			t.Fatal("the desired state has not arrived in 30 s")
 		}
 	}
 	if n := h.b.stats.accepted.Load(); n != 1 {
@@ -52,18 +52,18 @@ func TestTheConnectionToABrokerMayBeSlow(t *testing.T) {
 	}
 }
 
-// The hub leaves a silent broker long before any grace period ends.
-func TestTheHubLeavesASilentBroker(t *testing.T) {
+// The hub closes the connection to a silent broker long before any grace period ends.
+func TestTheHubDisconnectsFromASilentBroker(t *testing.T) {
 	t.Parallel()
 	h, over := across(t)
 	over.Up.Set(0)
 	over.Down.Set(0)
-	h.say("lease", lease("b1", 2)) // both directions deliver what they have already
+	h.say("lease", lease("b1", 2)) // both directions still deliver the bytes on their way
 	_ = h.Request("pi-1", "x", wire.Request{Type: wire.RequestRefresh})
 	began := time.Now()
 	await(t, "the hub to notice", func() bool { return !h.Connected() })
 	if took := time.Since(began); took < 10*time.Second {
-		t.Errorf("it left after %s, before it could know", took)
+		t.Errorf("the hub disconnected after %s, too early", took)
 	}
 	over.Up.Set(1 << 20)
 	over.Down.Set(1 << 20)

@@ -6,7 +6,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// serveDismissed serves a device that is not its node any more, for a short time and beside the
+// serveDismissed serves a device that is no longer its node's, for a short time and beside the
 // node's session.
 func (b *Broker) serveDismissed(s *session) {
 	end := time.AfterFunc(dismissedTimeout, func() { _ = s.conn.Close() })
@@ -15,7 +15,7 @@ func (b *Broker) serveDismissed(s *session) {
 	b.serveUntilIdle(s)
 }
 
-// publishDismissal sends the dismissal notice once the device subscribes to its desired topic.
+// publishDismissal sends the dismissal notice after the device has subscribed to its desired topic.
 func (b *Broker) publishDismissal(s *session, filter string) {
 	if filter != s.filters()[0] {
 		return

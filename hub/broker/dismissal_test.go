@@ -23,7 +23,7 @@ func TestADismissedDeviceCanOnlyListItsPods(t *testing.T) {
 		old.subscribeOwn("pi-1")
 		pk, err := old.read()
 		if err != nil || pk.TopicName != "fleet/v1/nodes/pi-1/desired" || string(pk.Payload) != `{"dismissed":{}}` {
-			t.Fatalf("it receives %q on %q: %v", pk.Payload, pk.TopicName, err)
+			t.Fatalf("the dismissed device receives %q on %q: %v", pk.Payload, pk.TopicName, err)
 		}
 		old.publish0("fleet/v1/nodes/pi-1/lease", `{"boot":"b","seq":1}`)
 		old.publish1("fleet/v1/nodes/pi-1/status", `{"boot":"b","seq":1}`, false)
@@ -33,16 +33,16 @@ func TestADismissedDeviceCanOnlyListItsPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		if pk, err := rightful.read(); err != nil || string(pk.Payload) != `{"secrets":[]}` {
-			t.Errorf("the rightful one got %q: %v", pk.Payload, err)
+			t.Errorf("the node's device got %q: %v", pk.Payload, err)
 		}
 		began := time.Now()
 		for err = nil; err == nil; pk, err = old.read() {
 			if strings.Contains(string(pk.Payload), "secrets") {
-				t.Error("the other one got the desired state")
+				t.Error("the dismissed device got the desired state")
 			}
 		}
 		if took := time.Since(began); took > 3*time.Second {
-			t.Errorf("it was closed after %s", took)
+			t.Errorf("the connection was closed after %s", took)
 		}
 		synctest.Wait()
 		for _, said := range d.all() {
@@ -69,7 +69,7 @@ func TestADismissedDeviceWithoutASubscriptionIsClosed(t *testing.T) {
 			_, err = old.read()
 		}
 		if took := time.Since(began); took > 7*time.Second {
-			t.Errorf("it was closed after %s", took)
+			t.Errorf("the connection was closed after %s", took)
 		}
 	})
 }
@@ -85,11 +85,11 @@ func TestADeviceReplacedDuringConnectGetsNoSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, code := connect(t, c, connectPacket("pi-1", nil)); code != 5 {
-			t.Errorf("it was answered with %d", code)
+			t.Errorf("the CONNACK is %d", code)
 		}
 		synctest.Wait()
 		if b.Online("pi-1") || d.count("connected") > 0 {
-			t.Errorf("it has a session: %q", d.all())
+			t.Errorf("the replaced device has a session: %q", d.all())
 		}
 	})
 }

@@ -36,7 +36,7 @@ func (b *Broker) serveUntilIdle(s *session) (isIdle bool) {
 	return b.read(s)
 }
 
-// read reads packets until none is left and the connection becomes idle, or until it ends.
+// read reads packets until all are handled and the connection becomes idle, or until it ends.
 func (b *Broker) read(s *session) (isIdle bool) {
 	r := &packetReader{from: s.conn, expect: s.conn.setPacketDeadline}
 	for {
@@ -106,7 +106,7 @@ func (b *Broker) handle(s *session, head byte, body []byte) error {
 		return errOrderly
 	case kind == packets.Puback && flags == 0, kind == packets.Pubrec && flags == 0,
 		kind == packets.Pubrel && flags == 2, kind == packets.Pubcomp && flags == 0:
-		s.chargeRate(len(body), 0) // it acknowledges nothing that was sent
+		s.chargeRate(len(body), 0) // acknowledges nothing that the broker has sent
 		return nil
 	}
 	return fmt.Errorf("%w: type and flags 0x%02x with %d bytes", errMalformed, head, len(body))
@@ -120,8 +120,8 @@ func (s *session) chargeRate(bytes, filters int) {
 // publish0 is the first byte of a PUBLISH at QoS 0 without DUP and RETAIN.
 const publish0 = packets.Publish << 4
 
-// lease handles a PUBLISH at QoS 0 of the session's own lease. Nearly all packets are leases, so it
-// copies nothing and uses little stack.
+// lease handles a PUBLISH at QoS 0 of the session's own lease. Nearly all packets are leases, so
+// lease copies nothing and uses little stack.
 func (b *Broker) lease(s *session, body []byte) bool {
 	if s.dismissal != nil {
 		return false
@@ -132,7 +132,7 @@ func (b *Broker) lease(s *session, body []byte) bool {
 	}
 	l, err := wire.ParseLease(body[n:])
 	if err != nil {
-		return false // reported as an offence later
+		return false // handlePublish reports the offence
 	}
 	s.rate.take(1)
 	b.stats.received[leases].Add(1)
@@ -157,7 +157,7 @@ func (b *Broker) subscribe(s *session, head byte, body []byte) error {
 		case f == own[0], f == own[1]:
 			codes[i] = min(p.Qoss[i], 1)
 			if s.dismissal == nil {
-				s.listen(f, true) // before the SUBACK: after it a message may follow at once
+				s.listen(f, true) // before the SUBACK, because a message may follow at once
 			}
 		default:
 			codes[i] = 0x80
@@ -207,8 +207,8 @@ func (b *Broker) handlePublication(s *session, head byte, body []byte) error {
 	return err
 }
 
-// onGoroutine runs do on another goroutine and waits, since its deep stack would stay with the
-// connection. It passes a panic on.
+// onGoroutine runs do on another goroutine and waits, because the connection's goroutine would keep
+// the deep stack of do. It passes a panic on.
 func onGoroutine(do func()) {
 	var accident any
 	done := make(chan struct{})
@@ -222,8 +222,8 @@ func onGoroutine(do func()) {
 	}
 }
 
-// acknowledges reports whether to acknowledge a message: only if it was stored. A forbidden message
-// is acknowledged too, since the device would repeat it forever.
+// acknowledges reports whether to acknowledge a message: if it was stored, or if it is forbidden,
+// because the device would repeat it forever.
 func (b *Broker) acknowledges(s *session, p publication, err error) bool {
 	var o offence
 	switch {
@@ -275,7 +275,7 @@ func (b *Broker) handlePublish(s *session, p publication) error {
 			_, err := orOffence(wire.ParseLease(payload))
 			return err
 		}
-		return nil // ignore its other messages
+		return nil // other messages of a dismissed device are ignored
 	}
 	b.showReceived(string(p.topic), c, payload)
 	switch c {

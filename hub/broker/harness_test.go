@@ -35,7 +35,7 @@ type recorder struct {
 	heard    []string
 	refuse   func(Peer) error
 	ahead    atomic.Int64 // leases that announce a newer status or list of pods
-	stranger atomic.Bool  // every peer has lost its node since its CONNECT
+	stranger atomic.Bool  // set: every peer has lost its node after its CONNECT
 	status   func(ctx context.Context) error
 	lease    func(wire.Lease)
 }
@@ -149,7 +149,7 @@ func loopback(t testing.TB) net.Listener {
 	return l
 }
 
-// client is a device that sends raw packets, so that it can misbehave.
+// client is a device that can send raw packets, so that it can misbehave.
 type client struct {
 	t    testing.TB
 	conn net.Conn
@@ -157,7 +157,7 @@ type client struct {
 	id   uint16
 }
 
-// connectPacket returns a device's correct CONNECT; mod changes it.
+// connectPacket returns a device's correct CONNECT, changed by mod.
 func connectPacket(node string, mod func(*packets.Packet)) packets.Packet {
 	pk := packets.Packet{
 		FixedHeader:     packets.FixedHeader{Type: packets.Connect},
@@ -179,7 +179,7 @@ func willOf(topic, payload string) func(*packets.Packet) {
 	}
 }
 
-// connect sends a CONNECT and returns the code of the CONNACK, -1 if there was none.
+// connect sends a CONNECT and returns the code of the CONNACK, or -1 without a CONNACK.
 func connect(t testing.TB, c net.Conn, pk packets.Packet) (*client, int) {
 	t.Helper()
 	cl := &client{t: t, conn: c, r: bufio.NewReader(c)}
@@ -243,7 +243,7 @@ func encode(pk packets.Packet) []byte {
 	return buf.Bytes()
 }
 
-// deadline is far away in real time: the machine may be busy.
+// deadline is far away in real time, because the machine may be busy.
 func (c *client) deadline() time.Time {
 	if c.conn.RemoteAddr().Network() == "tcp" {
 		return time.Now().Add(patience)
@@ -321,7 +321,7 @@ func (c *client) publish0(topic, payload string) {
 	c.ping()
 }
 
-// publish1 publishes at QoS 1 and reports whether a PUBACK came.
+// publish1 publishes at QoS 1 and reports whether it received a PUBACK.
 func (c *client) publish1(topic, payload string, retain bool) bool {
 	c.t.Helper()
 	c.id++
@@ -336,7 +336,7 @@ func (c *client) ping() {
 	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}, ProtocolVersion: 4})
 	ack, err := c.read()
 	if err != nil || ack.FixedHeader.Type != packets.Pingresp {
-		c.t.Fatalf("the connection does not live: got packet %v, %v, want PINGRESP", ack.FixedHeader.Type, err)
+		c.t.Fatalf("the connection is dead: got packet %v, %v, want PINGRESP", ack.FixedHeader.Type, err)
 	}
 }
 

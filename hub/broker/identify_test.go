@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// A certificate yields the node's name and its key, which distinguishes a replaced device from its
-// replacement.
+// A certificate yields the node's name and its key. The key distinguishes a replaced device from
+// its replacement.
 func TestACertificateYieldsNodeAndKey(t *testing.T) {
-	key := []byte("the public key, as it stands in the certificate")
+	key := []byte("the public key of the certificate")
 	sum := sha256.Sum256(key)
 	for _, tt := range []struct {
 		name, node string
@@ -22,9 +22,9 @@ func TestACertificateYieldsNodeAndKey(t *testing.T) {
 	}{
 		{"a device", "pi-1", []string{Organization}, true},
 		{"a person", "anna", []string{"flotilla:admins"}, false},
-		{"a device that is an administrator as well", "pi-1", []string{Organization, "flotilla:admins"}, false},
+		{"a device with an administrator's organization", "pi-1", []string{Organization, "flotilla:admins"}, false},
 		{"nothing", "pi-1", nil, false},
-		{"a way out", "../pi-1", []string{Organization}, false},
+		{"a name that is a path", "../pi-1", []string{Organization}, false},
 		{"a wildcard", "+", []string{Organization}, false},
 		{"no name", "", []string{Organization}, false},
 	} {

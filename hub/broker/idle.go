@@ -14,15 +14,15 @@ import (
 )
 
 // Devices send little: a lease every ten seconds with a ping. Between packets a connection is idle,
-// without a goroutine, and the poller's goroutine answers these two packets. Another goroutine
-// reads anything else, including a partial packet, until the connection is idle again.
+// without a goroutine, and the poller's goroutine answers lease and ping. Another goroutine reads
+// other packets and partial ones, until the connection is idle again.
 
-// setIdle makes the session's connection idle; false: something has arrived meanwhile.
+// setIdle makes the session's connection idle. It returns false if data has arrived meanwhile.
 func (s *session) setIdle() bool {
 	return s.conn.sock.SetIdle(time.Now().Add(s.conn.maxSilence), s)
 }
 
-// Wake handles what has arrived on the idle connection. It implements idle.Waiter.
+// Wake handles the data that has arrived on the idle connection. It implements idle.Waiter.
 func (s *session) Wake(scratch []byte) {
 	if !s.conn.tryLockWriter() { // another goroutine writes, and TLS might block
 		s.resume(func() bool { return s.broker.read(s) })
@@ -45,8 +45,8 @@ func (s *session) Wake(scratch []byte) {
 	}
 }
 
-// handleAvailable handles what has arrived, and returns how a goroutine has to go on; nil: it need
-// not.
+// handleAvailable handles the data that has arrived. It returns the function with which a goroutine
+// has to continue; nil: no goroutine is needed.
 func (s *session) handleAvailable(scratch []byte) (next func() (isIdle bool)) {
 	b := s.broker
 	defer panics.CatchThen("mqtt", func(err error) { next = func() bool { return b.endSession(s, err) } })
@@ -64,7 +64,7 @@ func (s *session) handleAvailable(scratch []byte) (next func() (isIdle bool)) {
 			}
 		case !errors.Is(err, idle.ErrNothing):
 			return func() bool { return b.endSession(s, err) }
-		case s.conn.sock.Received() != before: // a part of a TLS record: wait for the rest
+		case s.conn.sock.Received() != before: // a part of a TLS record has arrived: wait for the rest
 			return func() bool { return b.awaitPacket(s) }
 		default:
 			return nil
@@ -72,8 +72,8 @@ func (s *session) handleAvailable(scratch []byte) (next func() (isIdle bool)) {
 	}
 }
 
-// Expire ends a session that was silent for too long. It first reads once more: after a pause of
-// the hub, packets may be waiting. It implements idle.Waiter.
+// Expire ends a session that was silent for too long. It first reads once more, because packets may
+// be waiting after a pause of the hub. It implements idle.Waiter.
 func (s *session) Expire() {
 	s.resume(func() (isIdle bool) {
 		b, before, p := s.broker, s.conn.sock.Received(), make([]byte, smallPacket)
@@ -120,7 +120,7 @@ func (b *Broker) answered(s *session, p []byte) (rest []byte, err error) {
 		case p[0] == publish0 && b.lease(s, p[header:size]):
 		case p[0] == packets.Pingreq<<4 && size == header:
 			s.chargeRate(0, 0)
-			if _, err := s.conn.Conn.Write(pingresp); err != nil { // we hold the writer's lock
+			if _, err := s.conn.Conn.Write(pingresp); err != nil { // this goroutine holds the writer's lock
 				return nil, err
 			}
 		default:

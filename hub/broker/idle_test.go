@@ -24,7 +24,7 @@ func isIdle(b *Broker, node string) bool {
 	return s != nil && s.conn.sock != nil && s.conn.sock.Idle()
 }
 
-// leaseBytes is a lease followed by a ping.
+// leaseBytes returns a lease followed by a ping.
 func leaseBytes(node string, seq uint64) []byte {
 	p := leasePacket(topicOf(node, wire.ChannelLease), wire.AppendLease(nil, wire.Lease{Boot: "b", Seq: seq, Time: time.Now()}))
 	return append(p, 0xc0, 0)
@@ -91,7 +91,7 @@ func TestAnIdleDeviceHasNoGoroutine(t *testing.T) {
 			all = append(all, c)
 			await(t, node+" is idle", func() bool { return isIdle(b, node) })
 		}
-		await(t, "their goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
+		await(t, "the end of their goroutines", func() bool { return runtime.NumGoroutine() <= before })
 		for seq := range uint64(3) {
 			for i, c := range all {
 				node := "pi-" + string(rune('0'+i))
@@ -111,7 +111,7 @@ func TestAnIdleDeviceHasNoCertificateInMemory(t *testing.T) {
 		await(t, "pi-1 is idle", func() bool { return isIdle(b, "pi-1") })
 		secure, ok := b.session("pi-1").conn.Conn.(*tls.Conn)
 		if !ok {
-			return // the peer has no certificate
+			return // without TLS there is no certificate
 		}
 		state := secure.ConnectionState()
 		for _, chain := range append(state.VerifiedChains, state.PeerCertificates) {
@@ -124,7 +124,7 @@ func TestAnIdleDeviceHasNoCertificateInMemory(t *testing.T) {
 	})
 }
 
-// However the bytes are split, each message is handled once and in order.
+// Each message is handled once and in order, however the bytes are split.
 func TestMessagesMayArriveInPieces(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		c := dial("pi-1")
@@ -132,10 +132,10 @@ func TestMessagesMayArriveInPieces(t *testing.T) {
 		event := encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, ProtocolVersion: 4, PacketID: 7,
 			TopicName: topicOf("pi-1", wire.ChannelPresence), Payload: []byte(`{"boot":"b","state":"shutdown"}`)})
 		quietly()
-		for seq, cut := range []int{1, 2, 3, 40, 100} { // in the header, the topic, the payload
+		for seq, cut := range []int{1, 2, 3, 40, 100} { // cuts in the header, the topic and the payload
 			p := leaseBytes("pi-1", uint64(seq+1))
 			c.raw(p[:cut])
-			time.Sleep(30 * time.Millisecond) // so that the hub reads it separately
+			time.Sleep(30 * time.Millisecond) // so that the hub reads the parts separately
 			c.raw(p[cut:])
 			c.expect(packets.Pingresp)
 			quietly()
@@ -145,7 +145,7 @@ func TestMessagesMayArriveInPieces(t *testing.T) {
 		c.expect(packets.Puback)
 		c.expect(packets.Pingresp)
 		quietly()
-		c.raw(bytes.Repeat(leaseBytes("pi-1", 8), 60)) // more than one read returns
+		c.raw(bytes.Repeat(leaseBytes("pi-1", 8), 60)) // more bytes than one read returns
 		for range 60 {
 			c.expect(packets.Pingresp)
 		}
@@ -161,16 +161,16 @@ func TestTheSessionOfAnIdleConnectionEndsOnce(t *testing.T) {
 		do   func(b *Broker, c *client)
 		will bool
 	}{
-		"the device is cut":           {func(_ *Broker, c *client) { c.conn.Close() }, true},
-		"with a lease in front":       {func(_ *Broker, c *client) { c.raw(leaseBytes("pi-1", 9)); c.conn.Close() }, true},
-		"it sends DISCONNECT":         {func(_ *Broker, c *client) { c.raw([]byte{0xe0, 0}); c.conn.Close() }, false},
-		"the hub disconnects it":      {func(b *Broker, _ *client) { b.Disconnect("pi-1") }, true},
-		"it sends invalid MQTT":       {func(_ *Broker, c *client) { c.raw([]byte{0xf0, 0}) }, true},
-		"the hub panics over a lease": {func(b *Broker, c *client) { c.raw(leaseBytes("pi-1", 666)) }, true},
-		"it is silent":                {func(*Broker, *client) {}, true},
+		"the device's connection breaks":      {func(_ *Broker, c *client) { c.conn.Close() }, true},
+		"the connection breaks after a lease": {func(_ *Broker, c *client) { c.raw(leaseBytes("pi-1", 9)); c.conn.Close() }, true},
+		"the device sends DISCONNECT":         {func(_ *Broker, c *client) { c.raw([]byte{0xe0, 0}); c.conn.Close() }, false},
+		"the hub disconnects the device":      {func(b *Broker, _ *client) { b.Disconnect("pi-1") }, true},
+		"the device sends invalid MQTT":       {func(_ *Broker, c *client) { c.raw([]byte{0xf0, 0}) }, true},
+		"the Handler panics for a lease":      {func(b *Broker, c *client) { c.raw(leaseBytes("pi-1", 666)) }, true},
+		"the device is silent":                {func(*Broker, *client) {}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name == "it is silent" && testing.Short() {
+			if name == "the device is silent" && testing.Short() {
 				t.Skip("-short: silence takes fifteen seconds")
 			}
 			t.Parallel()
@@ -179,24 +179,25 @@ func TestTheSessionOfAnIdleConnectionEndsOnce(t *testing.T) {
 				await(t, "idle", func() bool { return isIdle(b, "pi-1") })
 				end.do(b, c)
 				await(t, "the session's end", func() bool { return !b.Online("pi-1") && b.Stats().Connections == 0 })
-				await(t, "the disconnect reported", func() bool { return d.count("disconnected pi-1") == 1 })
+				await(t, "the call of Disconnected", func() bool { return d.count("disconnected pi-1") == 1 })
 				if will := d.count("presence pi-1 b lost"); will != map[bool]int{true: 1}[end.will] {
 					t.Errorf("the will was published %d times: %q", will, d.all())
 				}
-				dial("pi-1").ping() // its slot is free
+				dial("pi-1").ping() // the node's slot is free
 			})
 		})
 	}
 }
 
-// After a pause the hub reads what has arrived before it expires a session.
+// After a pause of its process, the hub reads the packets that have arrived before it expires a
+// session.
 func TestPendingDataIsReadBeforeASessionExpires(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		c := dial("pi-1")
 		await(t, "idle", func() bool { return isIdle(b, "pi-1") })
 		s := b.session("pi-1")
-		for seq := range uint64(20) { // simulate the deadline; either of the two may come first
-			end := time.Now().Add(s.conn.maxSilence) // not of a connection that is idle again with what came
+		for seq := range uint64(20) { // simulate the deadline; data and deadline may come in either order
+			end := time.Now().Add(s.conn.maxSilence) // computed first, so that a connection that is idle again does not expire
 			c.raw(leaseBytes("pi-1", seq+1))
 			for !s.conn.sock.ExpireAt(end) && d.count("lease pi-1") == int(seq) {
 				time.Sleep(time.Millisecond)
@@ -212,18 +213,18 @@ func TestPendingDataIsReadBeforeASessionExpires(t *testing.T) {
 	})
 }
 
-// A device that disconnects and reconnects at once has disconnected in order.
+// If a device disconnects and reconnects at once, its DISCONNECT counts, so no will is published.
 func TestAnIdleSessionsLastPacketsPrecedeTheNextSession(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		other := dial("pi-2")
 		for i := range 10 {
 			c := dial("pi-1")
 			await(t, "idle", func() bool { return isIdle(b, "pi-1") })
-			other.raw(leaseBytes("pi-2", 1)) // so that the next tick is some time away
+			other.raw(leaseBytes("pi-2", 1)) // this packet wakes the poller, so that the next tick is some time away
 			other.expect(packets.Pingresp)
 			c.raw(append(leaseBytes("pi-1", uint64(i+1)), 0xe0, 0))
 		}
-		await(t, "the last one's end", func() bool { return !b.Online("pi-1") })
+		await(t, "the end of the last session", func() bool { return !b.Online("pi-1") })
 		if leases, wills := d.count("lease pi-1"), d.count("presence"); leases != 10 || wills != 0 {
 			t.Errorf("%d leases and %d wills were received, want 10 and 0", leases, wills)
 		}
@@ -232,16 +233,16 @@ func TestAnIdleSessionsLastPacketsPrecedeTheNextSession(t *testing.T) {
 
 // An idle device receives the hub's messages, and a device that does not read blocks
 // neither the hub nor another idle device.
-func TestAnIdleDeviceThatDoesNotReadBlocksNobody(t *testing.T) {
+func TestAnIdleDeviceThatDoesNotReadBlocksNoOther(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
-		deaf, other := dial("pi-1"), dial("pi-2")
-		deaf.subscribeOwn("pi-1")
+		blocked, other := dial("pi-1"), dial("pi-2")
+		blocked.subscribeOwn("pi-1")
 		await(t, "idle", func() bool { return isIdle(b, "pi-1") && isIdle(b, "pi-2") })
 		large := make([]byte, wire.MaxToDevice)
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan struct{})
 		defer func() { cancel(); <-over }()
-		go func() { // fill its socket, and more
+		go func() { // fill the device's socket and outbox
 			defer close(over)
 			for ctx.Err() == nil {
 				_ = b.Publish("pi-1", wire.ChannelDesired, large)
@@ -250,8 +251,8 @@ func TestAnIdleDeviceThatDoesNotReadBlocksNobody(t *testing.T) {
 		}()
 		longest := time.Duration(0)
 		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
-			_ = deaf.conn.SetWriteDeadline(time.Now().Add(time.Second))
-			_, _ = deaf.conn.Write(leaseBytes("pi-1", 1)) // responses that it does not read
+			_ = blocked.conn.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = blocked.conn.Write(leaseBytes("pi-1", 1)) // the device does not read the responses
 			began := time.Now()
 			other.raw(leaseBytes("pi-2", 1))
 			other.expect(packets.Pingresp)

@@ -38,7 +38,7 @@ func run(t *testing.T, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-func TestMosquittosClientsAreDevices(t *testing.T) {
+func TestMosquittosClientsCanBeDevices(t *testing.T) {
 	pub, sub := tool(t, "mosquitto_pub"), tool(t, "mosquitto_sub")
 	ca := newAuthority(t)
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ func TestMosquittosClientsAreDevices(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			topic := func(ch wire.Channel) string { return topicOf("pi-1", ch) }
 			before := len(d.all())
-			said := func(what string) bool { return strings.Contains(strings.Join(d.all()[before:], "\n"), what) }
+			received := func(what string) bool { return strings.Contains(strings.Join(d.all()[before:], "\n"), what) }
 			for _, m := range [][]string{
 				{"-q", "1", "-t", topic(wire.ChannelStatus), "-m", `{"boot":"b1","seq":1}`},
 				{"-q", "0", "-t", topic(wire.ChannelLease), "-m", `{"boot":"b1","seq":9}`},
@@ -66,7 +66,7 @@ func TestMosquittosClientsAreDevices(t *testing.T) {
 					t.Fatalf("mosquitto_pub %s: %v\n%s", m, err, out)
 				}
 			}
-			await(t, "status and lease", func() bool { return said("status pi-1 1") && said("lease pi-1 9") })
+			await(t, "status and lease", func() bool { return received("status pi-1 1") && received("lease pi-1 9") })
 
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()

@@ -16,8 +16,8 @@ import (
 )
 
 // Packets of MQTT Explorer, recorded from its library (MQTT.js 5.16.0) with its options: a CONNECT
-// of 3.1.1 with a keep-alive of a minute, and each subscription in its own packet. The first two
-// subscriptions are its own.
+// of 3.1.1 with a keep-alive of a minute, and each subscription in its own packet. MQTT Explorer
+// always sends the first two subscriptions.
 var explorer = map[string]string{
 	"connect":   "102200044d5154540402003c00166d7174742d6578706c6f7265722d3466326139633064",
 	"subscribe": "8206a7d600012300" + "820ba7d70006245359532f2300" + "820fa7d8000a666c6565742f76312f2300",
@@ -25,8 +25,8 @@ var explorer = map[string]string{
 	"end":       "e000",
 }
 
-// MQTT Explorer connects with an observer's certificate. Its own subscriptions are refused without
-// closing the connection, and the fleet's topics are granted.
+// MQTT Explorer connects with an observer's certificate. The broker refuses its fixed subscriptions
+// without closing the connection, and grants the fleet's topics.
 func TestMQTTExplorerObserves(t *testing.T) {
 	observing(t, func(w *world) {
 		dev := w.device("pi-1")
@@ -66,14 +66,14 @@ func TestMQTTExplorerObserves(t *testing.T) {
 		}
 		dev.publish0(topicOf("pi-1", wire.ChannelLease), `{"boot":"b1","seq":1}`)
 		if got := c.next(); !slices.Contains(got, `fleet/v1/nodes/pi-1/lease {"boot":"b1","seq":1}`) {
-			w.Errorf("it sees %q", got)
+			w.Errorf("the observer receives %q", got)
 		}
 		time.Sleep(time.Minute)
 		say("ping")
 		next(packets.Pingresp)
 		say("end")
 		if _, err := c.read(); err == nil {
-			w.Error("after its DISCONNECT the connection goes on")
+			w.Error("the connection stays open after DISCONNECT")
 		}
 	})
 }

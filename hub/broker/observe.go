@@ -25,21 +25,21 @@ const ObserverOrganization = "flotilla:observers"
 // ObserverPrefix precedes an observer's name in the certificate; older ones lack it.
 const ObserverPrefix = "observer:"
 
-// Limits of observers. They cost the sender of a message one comparison per filter.
+// Limits of observers. An observer costs the sender of a message one comparison per filter.
 const (
-	maxObservers    = 8       // connected at the same time
-	maxFilters      = 16      // of each
+	maxObservers    = 8       // observers connected at the same time
+	maxFilters      = 16      // filters of each observer
 	maxFilter       = 256     // bytes of a filter
 	maxObserved     = 1 << 20 // bytes that wait for an observer's network; more are dropped
 	askObserver     = time.Second
 	observerSilence = 24 * time.Hour // without keep-alive, only a failed write shows that an observer is gone
 )
 
-// An Observer is an operator's MQTT tool that may read the messages between devices and hub, as a
-// viewer may: at QoS 0, without delaying any sender. Messages that may contain secrets (desired
-// states, requests and responses) reach it without their content.
+// An Observer is an operator's MQTT tool that may read the messages between devices and hub, with
+// the rights of a viewer. It gets them at QoS 0, and delays no sender. Messages that may contain
+// secrets (desired states, requests and responses) come without their content.
 type Observer struct {
-	Name  string // from its certificate
+	Name  string // name in its certificate
 	Addr  string
 	Chain []*x509.Certificate // the verified certificate chain
 }
@@ -47,15 +47,15 @@ type Observer struct {
 // Observers authorizes observers. Its methods run on the goroutine of the connection, or
 // concurrently.
 type Observers interface {
-	// May is called at CONNECT and each second afterwards: an error ends the connection.
+	// May is called at CONNECT and each second afterwards. An error ends the connection.
 	May(o Observer) error
-	// Observing is called once an observer is connected.
+	// Observing is called after an observer has connected.
 	Observing(o Observer)
 }
 
 // observers are the connected observers.
 type observers struct {
-	filters       atomic.Int64 // total filters; 0: nothing is prepared for observers
+	filters       atomic.Int64 // total number of filters; 0: messages are not prepared for observers
 	sent, dropped atomic.Uint64
 
 	mu  sync.RWMutex
@@ -143,7 +143,7 @@ func (b *Broker) observe(s *session) error {
 	}
 }
 
-// checkObserver ends an observer's connection once it is not authorized any more.
+// checkObserver ends an observer's connection when its authorization ends.
 func (b *Broker) checkObserver(ctx context.Context, s *session) {
 	defer panics.CatchThen("mqtt", func(error) { _ = s.conn.Close() })
 	again := time.NewTicker(askObserver)
@@ -175,7 +175,7 @@ func (b *Broker) handleObserver(s *session, head byte, body []byte) error {
 		b.stats.offences[forbiddenTopic].Add(1)
 		b.warn("observer "+s.observer.Name, "drop a message of an observer: it may only subscribe", "name",
 			s.observer.Name, "addr", s.observer.Addr, "topic", fmt.Sprintf("%.100q", p.topic))
-		if p.qos == 1 { // otherwise it would be repeated forever
+		if p.qos == 1 { // otherwise the client would repeat the message forever
 			_, err = s.conn.Write(ack(packets.Puback, p.id))
 		}
 		return err
@@ -250,7 +250,7 @@ func validFilter(prefix, filter string) bool {
 	return true
 }
 
-// matches reports whether a topic matches a filter that mayWatch has allowed.
+// matches reports whether a topic matches a filter that validFilter has allowed.
 func matches(filter, topic string) bool {
 	for {
 		f, filterRest, moreFilter := strings.Cut(filter, "/")
@@ -300,8 +300,8 @@ func (o *observers) withhold(topic, kind string, bytes int) {
 	}
 }
 
-// showReceived shows observers what a device has published, except responses, which may contain
-// anything from a log, file or shell.
+// showReceived shows observers what a device has published, except responses, which may contain any
+// part of a log, file or shell.
 func (b *Broker) showReceived(topic string, c wire.Channel, payload []byte) {
 	switch {
 	case !b.observers.active():

@@ -21,7 +21,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// lookouts allow every observer until they are told otherwise.
+// lookouts is an Observers that allows every observer unless revoked is set.
 type lookouts struct {
 	revoked atomic.Bool
 	came    atomic.Int32
@@ -81,7 +81,7 @@ func (w *world) observer(name string, mod func(*packets.Packet)) (*client, int) 
 	return c, code
 }
 
-// next returns an observer's messages as "topic payload", until none is left.
+// next returns all messages that an observer has received, as "topic payload".
 func (c *client) next() (all []string) {
 	for {
 		_ = c.conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
@@ -112,8 +112,8 @@ func TestAnObserverSeesBothDirectionsWithoutSecrets(t *testing.T) {
 		dev.publish1(topicOf("pi-1", wire.ChannelStatus), `{"boot":"b1","seq":1}`, false)
 		dev.publish1(topicOf("pi-1", wire.ChannelEvent), `{"boot":"b1","type":"Normal","reason":"Pulled","message":"m"}`, false)
 		dev.publish1(wire.ReplyTopic(wire.DefaultPrefix, "pi-1", "r1"), `{"seq":0,"data":"`+secret+`"}`, false)
-		dev.publish1(topicOf("pi-2", wire.ChannelStatus), secret, false) // a forbidden topic: not shown
-		dev.publish1(topicOf("pi-1", wire.ChannelStatus), secret, true)  // retained
+		dev.publish1(topicOf("pi-2", wire.ChannelStatus), secret, false) // a message on a forbidden topic is not shown
+		dev.publish1(topicOf("pi-1", wire.ChannelStatus), secret, true)  // a retained message is not shown
 		if err := w.b.Publish("pi-1", wire.ChannelDesired, []byte(secret), []byte(secret+secret)); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestAnObserverSeesBothDirectionsWithoutSecrets(t *testing.T) {
 		}
 		for _, each := range want {
 			if !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, each) }) {
-				t.Errorf("it does not see %s", each)
+				t.Errorf("the observer does not receive %s", each)
 			}
 		}
 		if len(got) != len(want) || strings.Contains(strings.Join(got, "\n"), secret) {
@@ -170,17 +170,17 @@ func TestAnObserverMaySubscribeBelowThePrefixOnly(t *testing.T) {
 			}
 		}
 		if granted > maxFilters-2 || int(w.b.observers.filters.Load()) != maxFilters {
-			t.Errorf("%d of 1,000 subscriptions were granted, %d are held", granted, w.b.observers.filters.Load())
+			t.Errorf("%d of 1,000 subscriptions were granted, %d are stored", granted, w.b.observers.filters.Load())
 		}
 		o.conn.Close()
 		synctest.Wait()
 		if w.b.observers.active() || w.b.Stats().Observers != 0 {
-			t.Error("something is left of it")
+			t.Error("the observer's subscriptions still exist")
 		}
 	})
 }
 
-func TestFiltersMatchAsMQTTSays(t *testing.T) {
+func TestFiltersMatchByTheRulesOfMQTT(t *testing.T) {
 	for _, c := range []struct {
 		filter, topic string
 		want          bool
@@ -204,18 +204,18 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 		for _, topic := range []string{topicOf("pi-1", wire.ChannelStatus), topicOf("pi-1", wire.ChannelDesired), "$SYS/x", "x"} {
 			for _, retain := range []bool{false, true} {
 				if !o.publish1(topic, `{"boot":"b1","seq":9}`, retain) {
-					t.Errorf("%s was not acknowledged: it would be sent for ever", topic)
+					t.Errorf("%s was not acknowledged: the client would repeat it for ever", topic)
 				}
 			}
 			o.publish0(topic, `{"boot":"b1","seq":9}`)
 		}
-		dev.ping() // nothing arrived before the response
+		dev.ping() // pi-1 received nothing before the response
 		if w.d.count("status") > 0 || w.d.count("offence") > 0 || len(other.next()) > 0 || w.b.Stats().Offences["topic"] != 12 {
 			t.Errorf("received %q; %v", w.d.all(), w.b.Stats().Offences)
 		}
 		o.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 2}, ProtocolVersion: 4, PacketID: 3, TopicName: "x", Payload: []byte("x")})
 		if _, err := o.read(); err == nil {
-			t.Error("QoS 2 was taken")
+			t.Error("QoS 2 was accepted")
 		}
 		for name, mod := range map[string]func(*packets.Packet){
 			"a will":          willOf(topicOf("pi-1", wire.ChannelPresence), lostWill),
@@ -225,7 +225,7 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 				t.Errorf("%s: CONNACK %d", name, code)
 			}
 		}
-		// Neither its name nor its client ID makes it a device.
+		// Neither the name nor the client ID makes an observer a device.
 		if c, code := w.observer("pi-1", nil); code != 0 || w.d.count("connected pi-1") != 1 || w.d.count("disconnected pi-1") != 0 {
 			t.Errorf("CONNACK %d; received %q", code, w.d.all())
 		} else if got := c.subscribe(topicOf("pi-1", wire.ChannelDesired)); got[0] != 0 {
@@ -235,24 +235,24 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 	})
 }
 
-func TestASlowObserverDelaysNobodyAndIsDisconnected(t *testing.T) {
+func TestASlowObserverIsDisconnectedAndDelaysNoDevice(t *testing.T) {
 	observing(t, func(w *world) {
 		dev := w.device("pi-1")
 		o, _ := w.observer("kari", func(pk *packets.Packet) { pk.Connect.Keepalive = 0 })
 		o.subscribe("fleet/v1/#")
 		status := `{"boot":"b1","seq":1,"x":"` + strings.Repeat("x", 200<<10) + `"}`
 		began := time.Now()
-		for range 10 { // it reads none
+		for range 10 { // the observer reads no message
 			if !dev.publish1(topicOf("pi-1", wire.ChannelStatus), status, false) {
-				t.Fatal("a device was held up")
+				t.Fatal("a device's message was not acknowledged")
 			}
 		}
 		if took := time.Since(began); took != 0 {
-			t.Errorf("a device was held up for %s", took)
+			t.Errorf("a device waited %s", took)
 		}
 		s := w.b.Stats()
 		if s.Observed["dropped"] < 4 || s.Observed["sent"] > 6 {
-			t.Errorf("of ten statuses of 200 KiB: %v, but 1 MiB may wait", s.Observed)
+			t.Errorf("counters after ten statuses of 200 KiB: %v, but 1 MiB may wait", s.Observed)
 		}
 		time.Sleep(2 * writeTimeout)
 		synctest.Wait()
@@ -327,7 +327,7 @@ func TestMosquittoSubObserves(t *testing.T) {
 	}
 }
 
-func TestAnObserverWhoReadsMissesNothing(t *testing.T) {
+func TestAnObserverThatReadsMissesNoMessage(t *testing.T) {
 	observing(t, func(w *world) {
 		dev := w.device("pi-1")
 		o, _ := w.observer("kari", nil)

@@ -8,15 +8,15 @@ import (
 )
 
 // offenceInterval is the shortest time between two reports about one offender. It doubles with each
-// report, up to offenceSlowest, until the offender was quiet for as long: a night of attempts is a
-// few hundred lines.
+// report, up to offenceSlowest, until the offender was quiet for as long. So a night of attempts is
+// a few hundred lines.
 const (
 	offenceInterval = 10 * time.Second
 	offenceSlowest  = 5 * time.Minute
 )
 
-// An offence is a forbidden message or subscription. It is dropped and counted. The connection
-// stays, since the device would repeat it after a reconnect.
+// An offence is a forbidden message or subscription. The broker drops and counts it. The connection
+// stays open, because the device would repeat the offence after a reconnect.
 type offence struct {
 	kind offenceKind
 	text string
@@ -34,7 +34,7 @@ type offences struct {
 type lastTold struct {
 	at    time.Time
 	every time.Duration // interval to the next report
-	held  int           // suppressed since the last report
+	held  int           // reports suppressed since the last one
 }
 
 // report reports whether to report now, and how many reports were suppressed before.
@@ -68,7 +68,7 @@ func (o *offences) report(who string) (held int, now bool) {
 	return held, true
 }
 
-// suppressedText is the end of a report after suppressed ones.
+// suppressedText is the end of a report that follows suppressed reports.
 func suppressedText(held int) string {
 	if held == 0 {
 		return ""
@@ -84,8 +84,8 @@ func (b *Broker) offence(node string, kind offenceKind, text string) {
 	}
 }
 
-// refused counts and logs a refused connection. It is an offence if an identified node sent an
-// invalid CONNECT, but not if the hub refused it.
+// refused counts and logs a refused connection. An invalid CONNECT of an identified node is an
+// offence; a CONNECT that the hub refuses is not.
 func (b *Broker) refused(c net.Conn, r *refusal) {
 	b.stats.refused[r.why].Add(1)
 	if b.closing.Load() {

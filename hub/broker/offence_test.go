@@ -6,28 +6,29 @@ import (
 	"time"
 )
 
-// Repeated offences are reported at growing intervals, and at once again after a pause.
+// Repeated offences are reported at growing intervals. After a pause an offence is reported at
+// once.
 func TestRepeatedOffencesAreReportedAtGrowingIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o offences
-		told, held := 0, 0
+		reported, held := 0, 0
 		const hours = 8
 		for range hours * 3600 {
 			if more, now := o.report("x"); now {
-				told, held = told+1, held+more
+				reported, held = reported+1, held+more
 			}
 			time.Sleep(time.Second)
 		}
-		if told < 90 || told > 110 {
-			t.Errorf("reported %d times in %d hours", told, hours)
+		if reported < 90 || reported > 110 {
+			t.Errorf("%d reports in %d hours", reported, hours)
 		}
-		if said := told + held; said < (hours-1)*3600 {
-			t.Errorf("%d of %d are reported", said, hours*3600)
+		if total := reported + held; total < (hours-1)*3600 {
+			t.Errorf("%d of %d offences are reported", total, hours*3600)
 		}
 		time.Sleep(2 * offenceSlowest)
-		for range 2 { // the first at once, the second after 10 s
+		for range 2 { // the first is reported at once, the second after 10 s
 			if _, now := o.report("x"); !now {
-				t.Error("after a pause it is not reported at once")
+				t.Error("an offence after a pause is not reported at once")
 			}
 			time.Sleep(offenceInterval)
 		}

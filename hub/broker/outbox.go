@@ -15,12 +15,12 @@ type outbox struct {
 
 	mu       sync.Mutex
 	requests []message
-	desired  map[string]*message // the newest by node
+	desired  map[string]*message // the newest desired state of each node
 	order    []string            // nodes with a desired state, oldest first
 	bytes    int
 }
 
-// put adds a message. replaced: it replaces an earlier desired state; ok: there was room.
+// put adds a message. replaced: it replaces an earlier desired state; ok: there was space.
 func (o *outbox) put(node string, m message) (replaced, ok bool) {
 	size := len(m.payload)
 	for _, p := range m.more {
@@ -82,7 +82,7 @@ func (o *outbox) next() (m message, ok bool) {
 	return m, true
 }
 
-// clear drops the messages for an earlier connection; the next leases cause them again.
+// clear drops the messages for an earlier connection. The next leases show that they are missing.
 func (o *outbox) clear() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,9 +112,9 @@ func (o *outbox) drain(ctx context.Context, c *Client, client paho.Client) {
 				c.b.stats.received[requests].Add(1)
 			}
 			t := client.Publish(m.topic, 0, false, p)
-			select { // wait until paho has written it, so that messages queue here and not in paho
+			select { // until paho has written it, so that messages queue here and not in paho
 			case <-t.Done():
-			case <-ctx.Done(): // or the connection has ended
+			case <-ctx.Done(): // the connection has ended
 				return
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// maxPacket leaves room for the header and the topic beside the payload.
+// maxPacket is the largest payload with space for the header and the topic.
 const maxPacket = wire.MaxFromDevice + 1<<10
 
 // Errors that close a connection after CONNECT.
@@ -21,11 +21,11 @@ var (
 	errMalformed = errors.New("not MQTT 3.1.1")
 )
 
-// A packetReader reads MQTT packets. It keeps smallPacket bytes, enough for a lease. A larger
-// packet gets memory as its bytes arrive, not by its announced size.
+// A packetReader reads MQTT packets. Its buffer has smallPacket bytes, enough for a lease. For a
+// larger packet it allocates memory as the bytes arrive, not by the announced size.
 type packetReader struct {
 	from     io.Reader
-	expect   func(size int) // called with the size of an incomplete packet, and with 0 once it is complete; may be nil
+	expect   func(size int) // called with the size of an incomplete packet, and with 0 after its end; may be nil
 	at, have int            // unread bytes in buf
 	buf      [smallPacket]byte
 }
@@ -88,7 +88,7 @@ func (r *packetReader) fill() error {
 	return err
 }
 
-// large reads a packet that exceeds the buffer, whose beginning is in the buffer.
+// large reads a packet that is larger than the buffer. The buffer has its beginning.
 func (r *packetReader) large(header, size int) ([]byte, error) {
 	size -= header
 	body := append(make([]byte, 0, min(size, growth)), r.buf[r.at+header:r.have]...)
@@ -105,8 +105,8 @@ func (r *packetReader) large(header, size int) ([]byte, error) {
 	return body, nil
 }
 
-// packetSize returns the size of the packet at the start of p and of its fixed header; 0: p does
-// not contain the whole header.
+// packetSize returns the size of the packet at the start of p and the size of its fixed header; 0:
+// p does not contain the whole header.
 func packetSize(p []byte) (size, header int) {
 	length, shift := 0, 0
 	for i := 1; i < len(p) && i < maxHeader; i++ {
@@ -178,8 +178,8 @@ func parseUnsubscribe(head byte, body []byte) (*packets.UnsubscribePacket, error
 	return p, unpack(head, body, p)
 }
 
-// unpack decodes a body with paho's codec, which reads missing bytes as zero and ignores surplus
-// ones. So it encodes the result again, and refuses a packet that differs.
+// unpack decodes a body with paho's codec. The codec reads missing bytes as zero and ignores
+// surplus bytes. So unpack encodes the result again, and refuses a packet that differs.
 func unpack(head byte, body []byte, into packets.ControlPacket) error {
 	if err := into.Unpack(bytes.NewBuffer(bytes.Clone(body))); err != nil {
 		return fmt.Errorf("%w: %s: %w", errMalformed, packets.PacketNames[head>>4], err)

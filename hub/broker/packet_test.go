@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// FuzzPacketReader reads packets in pieces: each is returned complete and unchanged, and a packet
-// that is too large or has an invalid length is an error.
+// FuzzPacketReader reads packets in pieces. Each packet is returned complete and unchanged. A
+// packet that is too large or has an invalid length is an error.
 func FuzzPacketReader(f *testing.F) {
 	f.Add(int64(1), uint8(7))
 	f.Add(int64(2), uint8(1))
@@ -39,16 +39,16 @@ func FuzzPacketReader(f *testing.F) {
 				t.Fatalf("packet %d: %v", i, err)
 			}
 			if _, header := packetSize(p); head != p[0] || !bytes.Equal(body, p[header:]) {
-				t.Fatalf("packet %d: %d bytes were read, and not what was sent", i, len(body))
+				t.Fatalf("packet %d: the %d bytes read differ from the sent ones", i, len(body))
 			}
 		}
 		if _, _, err := in.next(); !errors.Is(err, io.EOF) {
-			t.Errorf("after the last one: %v", err)
+			t.Errorf("after the last packet: %v", err)
 		}
 	})
 }
 
-// pieces returns a few bytes per read.
+// pieces is a reader that returns a few bytes per read.
 type pieces struct {
 	from io.Reader
 	rand *rand.Rand
@@ -118,7 +118,7 @@ func TestALeaseDoesNotOvertakeTheStatusBeforeIt(t *testing.T) {
 	})
 }
 
-// Messages that a device sends right after CONNECT, before the CONNACK, are handled.
+// The hub handles messages that a device sends right after CONNECT, before the CONNACK.
 func TestADeviceNeedNotWaitForConnack(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
@@ -150,7 +150,7 @@ func TestUnsubscribe(t *testing.T) {
 			t.Errorf("published: %v", err)
 		}
 		if err := b.Request("pi-1", "r", wire.Request{Type: wire.RequestRefresh}); err != nil {
-			t.Errorf("its other subscription: %v", err)
+			t.Errorf("the second subscription: %v", err)
 		}
 	})
 }

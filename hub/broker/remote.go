@@ -18,11 +18,12 @@ import (
 // A remote is a node that is connected to an external broker.
 type remote struct {
 	node        string
-	lastMessage atomic.Int64 // age of the client at the last message
+	lastMessage atomic.Int64 // the client's age at the last message
 	online      atomic.Bool
 
-	// For the connection's goroutine. Leases of the node's own boot have their own bucket: an older
-	// certificate of the same name must not be able to block them.
+	// rate and leases belong to the connection's goroutine. Leases of the node's own boot have
+	// their own bucket, so that a client with an older certificate of the same name cannot block
+	// them.
 	rate, leases bucket
 
 	mu    sync.Mutex
@@ -31,12 +32,13 @@ type remote struct {
 	busy  bool // a goroutine handles the queue
 
 	session sync.Mutex // guards a change of online together with its call of the Handler
-	peer    Peer       // while online
+	peer    Peer       // the device while online
 
-	// For the goroutine that handles the queue: the newest connection that sent a status of a boot.
+	// The fields below belong to the goroutine that handles the queue: the newest connection that
+	// sent a status of a boot.
 	boot       string
 	connection uint64
-	requested  time.Time // when it last received a request because it did not know of the broker
+	requested  time.Time // when the device last got a request for a proof
 }
 
 // An arrival is a message that waits for the Handler.
@@ -51,7 +53,7 @@ func (c *Client) receive(m paho.Message) {
 	rest, ours := strings.CutPrefix(m.Topic(), c.cfg.Prefix+"/nodes/")
 	node, tail, whole := strings.Cut(rest, "/")
 	if !ours || !whole {
-		return // not one of the hub's subscriptions
+		return // the topic is not of the hub's subscriptions
 	}
 	owner, ok := c.cfg.Owner(node)
 	if !ok {
@@ -111,12 +113,12 @@ func (c *Client) receive(m paho.Message) {
 	}
 	c.b.stats.received[leases].Add(1)
 	p := c.peer(node, owner)
-	// The boot differs: a clone, or a replaced device. Its status decides; request nothing of the
-	// node.
+	// Another boot is of a clone or a replaced device. The hub waits for its status, and requests
+	// nothing of the node.
 	if l.Boot != owner.Boot && r.online.Load() {
 		return
 	}
-	if r.waits() { // what the lease lacks may be in the queue: do not request it again
+	if r.waits() { // the missing message may be in the queue, so do not request it again
 		if l.Boot != owner.Boot {
 			return
 		}
@@ -150,7 +152,7 @@ func (b *bucket) tryTake(n float64) bool {
 	return true
 }
 
-// join and leave call Connected and Disconnected.
+// join and leave call the Handler's Connected and Disconnected.
 func (r *remote) join(c *Client, p Peer) {
 	r.session.Lock()
 	defer r.session.Unlock()
@@ -173,8 +175,8 @@ func (r *remote) leave(c *Client) {
 	}
 }
 
-// enqueue adds a message to its node's queue. Without room it is dropped: it was not acknowledged,
-// or the next lease shows that it is missing.
+// enqueue adds a message to its node's queue, or drops it if there is no space. A dropped message
+// was not acknowledged, or the next lease shows that it is missing.
 func (c *Client) enqueue(r *remote, a arrival) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -218,7 +220,7 @@ func (c *Client) deliverAll(r *remote) {
 func (c *Client) deliverOne(r *remote, a arrival) {
 	c.slots <- struct{}{}
 	defer func() { <-c.slots }()
-	defer panics.Catch("mqtt") // the device repeats it
+	defer panics.Catch("mqtt") // the device repeats the message
 	c.mu.RLock()
 	run := c.run
 	c.mu.RUnlock()
@@ -242,10 +244,10 @@ func (c *Client) deliverOne(r *remote, a arrival) {
 	}
 }
 
-// errUnheard: the message is not acknowledged, and the error is not logged.
+// errIgnored: the message is not acknowledged, and the error is not logged.
 var errIgnored = errors.New("not from this node's device")
 
-// deliver passes a message to the Handler, if its boot is the node's.
+// deliver passes a message to the Handler if its boot is the node's.
 func (c *Client) deliver(ctx context.Context, r *remote, a arrival) error {
 	owner, ok := c.cfg.Owner(r.node)
 	if !ok {
@@ -283,7 +285,7 @@ func (c *Client) deliver(ctx context.Context, r *remote, a arrival) error {
 			if v.Boot != owner.Boot || v.State == wire.PresenceLost && r.connectedSince(v) {
 				return nil
 			}
-			handler.Presence(p, v) // the will of an older agent can be late, and is wrong until the next lease
+			handler.Presence(p, v) // the will of an older agent can be late; the next lease then corrects it
 			r.leave(c)
 			return nil
 		})
@@ -303,13 +305,13 @@ func (c *Client) deliver(ctx context.Context, r *remote, a arrival) error {
 	return nil
 }
 
-// behindBrokerEvery is the interval of telling a device that it is behind a broker: an agent that
-// is too old for proofs never learns it.
+// behindBrokerEvery is the interval of telling a device that it is behind a broker. An agent
+// without support for proofs never sends one, so it is told again and again.
 const behindBrokerEvery = time.Hour
 
 // requestProof requests a renewal, whose response tells the device that it is behind a broker. A
-// device without a proof does not know, since the broker has taken over the address of the hub's
-// own.
+// device that sends no proof does not know that, because the broker has taken over the address of
+// the hub's own broker.
 func (c *Client) requestProof(r *remote) {
 	if !r.requested.IsZero() && time.Since(r.requested) < behindBrokerEvery {
 		return
@@ -320,9 +322,9 @@ func (c *Client) requestProof(r *remote) {
 	}
 }
 
-// status handles a status. A status of another boot comes from a device that the hub has not seen:
-// it must prove the node's key, and is then checked like a new connection. The device repeats what
-// it published before.
+// status handles a status. A status of another boot comes from a device that the hub has not seen.
+// It must prove the node's key, and is then checked like a new connection. The device repeats its
+// earlier messages.
 func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Status) error {
 	p := c.peer(r.node, owner)
 	if s.Proof == nil {
@@ -350,7 +352,7 @@ func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Stat
 		return err
 	}
 	if now, _ := c.cfg.Owner(r.node); now.Boot != s.Boot || now.Key != owner.Key {
-		return errIgnored // refused
+		return errIgnored // the Handler refuses the device
 	}
 	if r.boot != s.Boot {
 		r.boot, r.connection = s.Boot, 0
@@ -360,7 +362,8 @@ func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Stat
 	return nil
 }
 
-// connectedSince reports whether the device has connected again after the connection of a will.
+// connectedSince reports whether the device has connected again after the connection that a will is
+// about.
 func (r *remote) connectedSince(will wire.Presence) bool {
 	return r.boot == will.Boot && will.Connection > 0 && will.Connection < r.connection
 }

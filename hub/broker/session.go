@@ -11,27 +11,27 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A session is a node's connection from an accepted CONNECT to its end. Fields that are not atomic
-// belong to the goroutine that reads the connection.
+// A session is a node's connection from an accepted CONNECT to its end. A field that is not atomic
+// belongs to the goroutine that reads the connection.
 type session struct {
 	peer      Peer
 	conn      *conn
-	lease     string // topic of its leases
+	lease     string // topic of the node's leases
 	will      *wire.Presence
 	observer  *observerState // not nil: an observer's session
-	dismissal []byte         // not nil: the dismissal notice; the session is not the node's
+	dismissal []byte         // not nil: the dismissal notice; the device is no longer the node's
 	keepAlive uint16         // seconds
 	rate      bucket
 
 	broker  *Broker
 	key     net.Conn // key in the broker's counts
 	ip      netip.Addr
-	claimed bool // it is the node's session
+	claimed bool // the session is the node's
 
-	established atomic.Bool    // CONNACK is sent
+	established atomic.Bool    // CONNACK was sent
 	subscribed  [2]atomic.Bool // subscribed filters
 
-	closed chan struct{} // guarded by the broker's lock; closed once all of the session's Handler calls have returned
+	closed chan struct{} // guarded by the broker's lock; closed after all of the session's Handler calls have returned
 }
 
 // base is the common prefix of the node's topics.
@@ -55,8 +55,8 @@ func (s *session) listens(c wire.Channel) bool {
 	return s.subscribed[1].Load()
 }
 
-// claim makes s the session of its node. It closes the previous one, and returns after its last
-// Handler call including the will, so that no late will can follow the new session.
+// claim makes s the session of its node. It closes the previous session, and returns after the
+// Handler has returned from that session's last call. So no late will can follow the new session.
 func (b *Broker) claim(s *session) error {
 	deadline := time.NewTimer(closeTimeout)
 	defer deadline.Stop()
@@ -74,7 +74,7 @@ func (b *Broker) claim(s *session) error {
 		gone := old.closed
 		b.mu.Unlock()
 		if old.conn.sock != nil {
-			old.conn.sock.Poke() // handle its last packets, such as DISCONNECT
+			old.conn.sock.Poke() // handles the last packets of the old session, such as DISCONNECT
 		}
 		_ = old.conn.Close()
 		select {
@@ -85,7 +85,7 @@ func (b *Broker) claim(s *session) error {
 	}
 }
 
-// release ends the session of its node.
+// release removes the session from its node.
 func (b *Broker) release(s *session) {
 	if s.established.Load() {
 		b.cfg.Handler.Disconnected(s.peer)
@@ -98,7 +98,7 @@ func (b *Broker) release(s *session) {
 	}
 }
 
-// A bucket is the token bucket of one goroutine, which waits when it is empty.
+// A bucket is the token bucket of one goroutine. The goroutine waits while the bucket is empty.
 type bucket struct {
 	perSecond float64
 	tokens    float64
@@ -115,7 +115,7 @@ func (b *bucket) fill(now time.Time) {
 	b.at = now
 }
 
-// has reports whether n can be taken without waiting.
+// has reports whether n tokens can be taken without waiting.
 func (b *bucket) has(n float64) bool {
 	b.fill(time.Now())
 	return b.tokens >= n

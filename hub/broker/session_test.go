@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Disconnect closes one session at once, and no other.
+// Disconnect closes the node's session at once, and no other session.
 func TestDisconnectEndsOneSession(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
@@ -26,7 +26,7 @@ func TestDisconnectEndsOneSession(t *testing.T) {
 	})
 }
 
-// After a day of silence a node may send four seconds' worth at once.
+// After a day of silence a node may send four seconds' worth of packets at once.
 func TestABucketHoldsFourSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(10)
@@ -36,14 +36,14 @@ func TestABucketHoldsFourSeconds(t *testing.T) {
 			n++
 		}
 		if n != 40 {
-			t.Errorf("%d at once", n)
+			t.Errorf("%d packets at once", n)
 		}
 		began = time.Now()
 		for range 100 {
 			b.take(1)
 		}
 		if took := time.Since(began); took < 9*time.Second || took > 11*time.Second {
-			t.Errorf("a hundred more took %s", took)
+			t.Errorf("a hundred more packets took %s", took)
 		}
 	})
 }
@@ -60,7 +60,7 @@ func TestAMessageGoesToOneTopicOfOneNode(t *testing.T) {
 			}
 		}
 		if err := b.Publish("pi-1", wire.ChannelLease, []byte("{}")); err == nil || errors.Is(err, ErrOffline) {
-			t.Errorf("on a device's own channel: %v", err)
+			t.Errorf("publish on a device's channel: %v", err)
 		}
 	})
 }

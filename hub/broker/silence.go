@@ -27,7 +27,7 @@ func (c *Client) sweep(ctx context.Context) error {
 	}
 }
 
-// silent returns the nodes without a message for too long.
+// silent returns the nodes that have sent nothing for too long.
 func (c *Client) silent() (all []*remote) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

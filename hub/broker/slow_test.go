@@ -35,20 +35,20 @@ func (d *dropByDrop) Write(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// MQTT's keep-alive counts complete packets. Here the bytes of a packet keep the session alive too,
-// as long as it arrives at 1 KiB a second.
-func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
+// MQTT's keep-alive counts complete packets. Here a packet keeps the session alive while it arrives
+// at 1 KiB a second.
+func TestASlowPacketKeepsTheSessionAlive(t *testing.T) {
 	const size = 60 << 10
 	for _, c := range []struct {
 		name  string
 		drop  int
 		pause time.Duration
-		cut   time.Duration // 0: it arrives
+		cut   time.Duration // when the session ends; 0: the packet arrives
 	}{
 		{"1.2 kB a second", 1200, time.Second, 0},
 		{"16 KiB every fourteen seconds", 16 << 10, 14 * time.Second, 0},
-		{"half a kB a second", 512, time.Second, 75 * time.Second},
-		{"one byte every fourteen seconds", 1, 14 * time.Second, 75 * time.Second}, // once its length has arrived
+		{"500 bytes a second", 512, time.Second, 75 * time.Second},
+		{"one byte every fourteen seconds", 1, 14 * time.Second, 75 * time.Second}, // the session ends after the packet's length has arrived
 		{"ten bytes a second", 10, time.Second, 75 * time.Second},
 		{"a pause of more than one and a half times the keep-alive", 8 << 10, 16 * time.Second, 15 * time.Second},
 	} {
@@ -57,7 +57,7 @@ func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
 			if secure {
 				name += ", in TLS"
 				if c.drop > 8<<10 {
-					continue // each record, most of which are smaller, would have its own pause
+					continue // with TLS each record would have its own pause, and most records are smaller
 				}
 			}
 			t.Run(name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
 					}
 					switch {
 					case c.cut == 0 && d.count("status pi-1 1") != 1:
-						t.Errorf("cut after %s", took)
+						t.Errorf("disconnected after %s", took)
 					case c.cut > 0 && (d.count("status pi-1 1") > 0 || !secure && took < c.cut-time.Second || took > most+3*c.pause+time.Second):
 						t.Errorf("disconnected after %s, want %s; received %q", took, c.cut, d.all())
 					}
@@ -110,8 +110,8 @@ func TestAPacketThatComesSlowlyIsLife(t *testing.T) {
 	}
 }
 
-// The time for a whole packet limits a device that reads a little now and then.
-func TestAReaderOfAHundredBytesASecondDoesNotStay(t *testing.T) {
+// The total time for a packet limits a device that reads a few bytes from time to time.
+func TestAReaderOfAHundredBytesASecondIsDisconnected(t *testing.T) {
 	bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
 		dev := dialPipe(t, n, "pi-1", nil)
 		dev.subscribeOwn("pi-1")
@@ -132,15 +132,15 @@ func TestAReaderOfAHundredBytesASecondDoesNotStay(t *testing.T) {
 			_, _ = dev.conn.Write(encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}, ProtocolVersion: 4}))
 		}
 		if took := time.Since(began); took < 100*time.Second || took > 2*time.Minute {
-			t.Errorf("cut after %s, want about %s", took, writeTimeout+100*time.Second)
+			t.Errorf("disconnected after %s, want about %s", took, writeTimeout+100*time.Second)
 		}
-		time.Sleep(2 * time.Second) // the reader notices it
+		time.Sleep(2 * time.Second) // until the reader has noticed the end
 	})
 }
 
-// The same over sockets, where the kernel buffers unread data: a dead connection with pending data
-// is closed after at most twice the timeout.
-func TestALineThatDiesIsLeftInTime(t *testing.T) {
+// The same holds for sockets, where the kernel buffers unread data. A dead connection with pending
+// data is closed after at most twice the timeout.
+func TestADeadConnectionIsClosedInTime(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		name := "plain"
 		if secure {
@@ -168,7 +168,7 @@ func TestALineThatDiesIsLeftInTime(t *testing.T) {
 				t.Fatalf("refused with %d", code)
 			}
 			dev.subscribeOwn("pi-1")
-			go func() { // packets arrive and pings are sent: only the way to the device is dead
+			go func() { // the device sends packets and pings; only the direction to the device is dead
 				buf := make([]byte, 4<<10)
 				for {
 					_ = conn.SetReadDeadline(time.Time{})
@@ -187,7 +187,7 @@ func TestALineThatDiesIsLeftInTime(t *testing.T) {
 				_, _ = conn.Write(ping)
 			}
 			if !b.Online("pi-1") {
-				t.Fatal("the slow line was taken for dead")
+				t.Fatal("the slow connection was closed as dead")
 			}
 			over.Down.Set(0)
 			began := time.Now()
@@ -198,7 +198,7 @@ func TestALineThatDiesIsLeftInTime(t *testing.T) {
 				}
 			}
 			if took := time.Since(began); took < writeTimeout/2 || took > 2*writeTimeout {
-				t.Errorf("the dead line was left after %s, want about %s", took, writeTimeout)
+				t.Errorf("the dead connection was closed after %s, want about %s", took, writeTimeout)
 			}
 		})
 	}

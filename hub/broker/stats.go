@@ -72,7 +72,7 @@ type counters struct {
 
 // Stats are the broker's counters since its creation, and its current gauges.
 type Stats struct {
-	Connections  int               // open, identified or not
+	Connections  int               // open connections, identified or not
 	Sessions     int               // connected nodes
 	Accepted     uint64            // accepted CONNECTs
 	AcceptErrors uint64            // failed accepts, each retried
@@ -82,7 +82,7 @@ type Stats struct {
 	NotStored    uint64            // messages that the Handler could not store, which were not acknowledged
 	Dropped      map[string]uint64 // messages to devices that were not sent, by reason
 	Observers    int               // connected observers
-	Observed     map[string]uint64 // messages for observers: sent, or dropped because one reads too slowly
+	Observed     map[string]uint64 // messages for observers: sent, or dropped because an observer reads too slowly
 }
 
 // Stats returns the counters.

@@ -7,10 +7,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A broker that has taken over the address of the hub's own looks like the hub to a device. The
-// device then sends no proofs, and is ignored after its restart. So the hub requests a proof at
-// intervals.
-func TestADeviceThatTakesABrokerForTheHubIsAskedForAProof(t *testing.T) {
+// An external broker may have taken over the address of the hub's own broker. A device then takes
+// it for the hub and sends no proofs, so the hub would ignore the device after its restart. So the
+// hub requests a proof at intervals.
+func TestADeviceThatSendsNoProofIsAskedForOne(t *testing.T) {
 	h := behindBroker(t, nil)
 	asked := func(want int, status wire.Status) {
 		t.Helper()
@@ -26,5 +26,5 @@ func TestADeviceThatTakesABrokerForTheHubIsAskedForAProof(t *testing.T) {
 	asked(1, wire.Status{Boot: "b1", Seq: 3})
 	asked(1, wire.Status{Boot: "b2", Seq: 4})
 	h = behindBroker(t, nil)
-	asked(1, wire.Status{Boot: "b2", Seq: 5}) // it was off in between
+	asked(1, wire.Status{Boot: "b2", Seq: 5}) // the device was off in between
 }

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// These tests are named after known weaknesses of MQTT brokers: each fails without its
+// These tests are named after known weaknesses of MQTT brokers. Each fails without its
 // counter-measure. Their devices use mochi's codec, so that a bug of the broker's codec is not on
 // both sides.
 
@@ -47,7 +47,7 @@ func TestM1WillsAreCheckedAgainstTheIdentity(t *testing.T) {
 		{"its own presence is allowed", willOf(own, lostWill), 0},
 		{"another node's presence", willOf(topicOf("pi-2", wire.ChannelPresence), lostWill), 5},
 		{"its own lease", willOf(topicOf("pi-1", wire.ChannelLease), lostWill), 5},
-		{"a retained one", func(pk *packets.Packet) { willOf(own, lostWill)(pk); pk.Connect.WillRetain = true }, 5},
+		{"a retained will", func(pk *packets.Packet) { willOf(own, lostWill)(pk); pk.Connect.WillRetain = true }, 5},
 		{"a will of 513 bytes", willOf(own, `{"boot":"b1","state":"lost","reason":"`+strings.Repeat("x", 513-39)+`"}`), 5},
 		{"a will with shutdown", willOf(own, `{"boot":"b1","state":"shutdown"}`), 5},
 		{"a will without a boot", willOf(own, `{"state":"lost"}`), 5},
@@ -82,12 +82,12 @@ func TestM2AWillPrecedesTheNextSessionAndHasItsBoot(t *testing.T) {
 			}
 		}
 		if !slices.Equal(heard, want) {
-			t.Errorf("takeovers were reported in another order:\n got %.600q\nwant %.600q", heard, want)
+			t.Errorf("takeovers were reported in the wrong order:\n got %.600q\nwant %.600q", heard, want)
 		}
 	})
 }
 
-func TestM2AnOrderlyDisconnectFiresNoWill(t *testing.T) {
+func TestM2ADisconnectPacketPublishesNoWill(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, _ *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", willOf(topicOf("pi-1", wire.ChannelPresence), lostWill))
@@ -99,7 +99,7 @@ func TestM2AnOrderlyDisconnectFiresNoWill(t *testing.T) {
 	})
 }
 
-func TestM3ADeviceThatStopsReadingHoldsUpNobodyAndIsCut(t *testing.T) {
+func TestM3ADeviceThatStopsReadingIsDisconnected(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		stuck := dialPipe(t, n, "pi-1", nil)
@@ -118,7 +118,7 @@ func TestM3ADeviceThatStopsReadingHoldsUpNobodyAndIsCut(t *testing.T) {
 			t.Fatalf("pi-2 got %v, %v", pk.Payload, err)
 		}
 		if waited := time.Since(began); waited != 0 {
-			t.Errorf("pi-1 held up the hub for %s", waited)
+			t.Errorf("pi-1 blocked the hub for %s", waited)
 		}
 		time.Sleep(writeTimeout + time.Millisecond)
 		synctest.Wait()
@@ -131,9 +131,9 @@ func TestM3ADeviceThatStopsReadingHoldsUpNobodyAndIsCut(t *testing.T) {
 	})
 }
 
-// A large desired state over a slow connection: every 16 KiB has its own deadline, and the device's
-// messages are handled meanwhile.
-func TestM3ASlowReaderGetsItAllAndIsHeardMeanwhile(t *testing.T) {
+// A large desired state goes over a slow connection. Every 16 KiB has its own deadline, and the
+// device's messages are handled meanwhile.
+func TestM3ASlowReaderGetsAllDataAndCanSend(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		slow := dialPipe(t, n, "pi-1", nil)
@@ -149,7 +149,7 @@ func TestM3ASlowReaderGetsItAllAndIsHeardMeanwhile(t *testing.T) {
 			synctest.Wait()
 			m, err := slow.r.Read(buf)
 			if err != nil {
-				t.Fatalf("cut after %d bytes: %v", got, err)
+				t.Fatalf("disconnected after %d bytes: %v", got, err)
 			}
 			got += m
 		}
@@ -159,7 +159,7 @@ func TestM3ASlowReaderGetsItAllAndIsHeardMeanwhile(t *testing.T) {
 	})
 }
 
-func TestM4NobodyMakesTheBrokerHoldMemoryBeforeConnect(t *testing.T) {
+func TestM4ALargeConnectAllocatesNoMemory(t *testing.T) {
 	l := loopback(t)
 	d := &recorder{}
 	b := start(t, Config{Handler: d, DevListen: l})
@@ -174,11 +174,11 @@ func TestM4NobodyMakesTheBrokerHoldMemoryBeforeConnect(t *testing.T) {
 	}
 	await(t, "100 refusals", func() bool { return b.Stats().Refused["too-large"] == 100 })
 	if grown := memory() - before; grown > 32<<20 {
-		t.Errorf("100 headers of 5 bytes made the process grow by %d MiB", grown>>20)
+		t.Errorf("100 headers of 5 bytes use %d MiB of memory", grown>>20)
 	}
 }
 
-func TestM4AnIdentifiedDeviceCannotEither(t *testing.T) {
+func TestM4ALargePublishAllocatesNoMemory(t *testing.T) {
 	l := loopback(t)
 	d := &recorder{}
 	b := start(t, Config{Handler: d, DevListen: l})
@@ -187,14 +187,14 @@ func TestM4AnIdentifiedDeviceCannotEither(t *testing.T) {
 	_, _ = c.conn.Write([]byte{0x30, 0xff, 0xff, 0xff, 0x7f}) // PUBLISH of 256 MiB
 	await(t, "the end of the connection", func() bool { return d.count("disconnected pi-1") == 1 })
 	if grown := memory() - before; grown > 32<<20 {
-		t.Errorf("a header of 5 bytes made the process grow by %d MiB", grown>>20)
+		t.Errorf("a header of 5 bytes uses %d MiB of memory", grown>>20)
 	}
 	if b.Stats().Offences["packet-too-large"] != 1 || d.count("offence pi-1 sent a packet of more than") != 1 {
 		t.Errorf("the reason was not reported: %q", d.all())
 	}
 }
 
-func TestM4TLSCannotBeUsedToHoldMemory(t *testing.T) {
+func TestM4ALargeTLSHandshakeIsRefused(t *testing.T) {
 	ca := newAuthority(t)
 	l := loopback(t)
 	b := start(t, Config{Handler: &recorder{}, Listen: l, TLS: ca.server()})
@@ -203,28 +203,29 @@ func TestM4TLSCannotBeUsedToHoldMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	// A handshake message of 64 KiB in records of 16 KiB, of which three are sent.
+	// The client announces a handshake message of 64 KiB in records of 16 KiB, and sends three
+	// records.
 	record := append([]byte{22, 3, 1, 0x40, 0}, make([]byte, 0x4000)...)
 	copy(record[5:], []byte{1, 0, 0xff, 0xff})
-	for range 3 { // more than is read before CONNECT, less than TLS would read
+	for range 3 { // more than the broker reads before CONNECT, less than TLS would read
 		_, _ = c.Write(record)
 	}
 	began := time.Now()
 	await(t, "a refusal", func() bool { return b.Stats().Refused["tls"] == 1 })
 	if took := time.Since(began); took > connectTimeout/2 {
-		t.Errorf("refused after %s, by the deadline and not by the limit", took)
+		t.Errorf("refused only after %s, by the deadline instead of the limit", took)
 	}
 }
 
-func TestM5WhoDoesNotFinishConnectIsCutAfterTenSeconds(t *testing.T) {
+func TestM5AnUnfinishedConnectEndsAfterTenSeconds(t *testing.T) {
 	whole := encode(connectPacket("pi-1", nil))
 	for _, c := range []struct {
 		name string
-		send []byte // one byte per second
+		send []byte // sent one byte per second
 	}{
 		{"silence", nil},
 		{"a CONNECT of one byte per second", whole},
-		{"a header and no more", whole[:2]},
+		{"only a header", whole[:2]},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
@@ -243,7 +244,7 @@ func TestM5WhoDoesNotFinishConnectIsCutAfterTenSeconds(t *testing.T) {
 					t.Errorf("closed after %s (%v), want %s", took, err, connectTimeout)
 				}
 				conn.Close()
-				time.Sleep(time.Second) // the writer ends
+				time.Sleep(time.Second) // until the writer has ended
 			})
 		})
 	}
@@ -266,14 +267,14 @@ func TestM6TheClientIDMustBelongToTheIdentity(t *testing.T) {
 				if code != c.code {
 					t.Errorf("CONNACK %d, want %d", code, c.code)
 				}
-				victim.ping() // its session was not taken over
+				victim.ping() // the victim's session was not taken over
 				conn.Close()
 			})
 		})
 	}
 }
 
-func TestM6OneNodeHasOneSessionWhateverItsMachine(t *testing.T) {
+func TestM6ANodeHasOneSession(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		machine := func(m string) func(*packets.Packet) {
@@ -301,14 +302,14 @@ func TestM7AndM11NothingIsRetained(t *testing.T) {
 				topic = topicOf("pi-1", wire.ChannelStatus)
 			}
 			if !c.publish1(topic, `{"boot":"b1","seq":1}`, true) {
-				t.Fatal("a retained publish was not acknowledged: the device would send it for ever")
+				t.Fatal("a retained publish was not acknowledged: the device would repeat it for ever")
 			}
 		}
 		if d.count("status") != 0 {
-			t.Error("a retained status was taken for a present one")
+			t.Error("a retained status was handled")
 		}
 		if got := b.Stats().Offences["retain"]; got != 300 {
-			t.Errorf("%d counted, want 300", got)
+			t.Errorf("%d retained messages are counted, want 300", got)
 		}
 	})
 }
@@ -322,7 +323,7 @@ func TestM8AnAcknowledgementWaitsForTheStore(t *testing.T) {
 			t.Fatal("no PUBACK")
 		}
 		if took := time.Since(began); took != time.Second {
-			t.Errorf("PUBACK came after %s, but remembering took 1s", took)
+			t.Errorf("PUBACK came after %s, but storing takes 1s", took)
 		}
 	})
 }
@@ -341,10 +342,10 @@ func TestM8AMessageThatCannotBeStoredIsNotAcknowledged(t *testing.T) {
 		if c.publish1(topicOf("pi-1", wire.ChannelStatus), `{"boot":"b1","seq":1}`, false) {
 			t.Error("a status that was not stored was acknowledged")
 		}
-		c.ping() // and the device is still connected
+		c.ping() // the device is still connected
 		broken.Store(false)
 		if !c.publish1(topicOf("pi-1", wire.ChannelStatus), `{"boot":"b1","seq":1}`, false) || d.count("status pi-1 1") != 1 {
-			t.Error("the second try was not taken")
+			t.Error("the repeated status was not stored")
 		}
 	})
 }
@@ -365,7 +366,7 @@ func TestM9AConnectionCostsLittleMemory(t *testing.T) {
 		node := fmt.Sprintf("pi-%d", i)
 		dialDev(t, l.Addr(), node, nil).subscribeOwn(node)
 	}
-	// The test's own ends use about 5 KiB each.
+	// The test's own ends use about 5 KiB per connection.
 	if each := (heap() - before) / connections; each > 24<<10 {
 		t.Errorf("a connection holds %d bytes of heap, both ends counted", each)
 	}
@@ -382,7 +383,7 @@ func TestM10NothingIsQueuedForAnAbsentDevice(t *testing.T) {
 		n.Cut("pi-1")
 		synctest.Wait()
 		if kept := b.Stats().Sessions; kept != 0 {
-			t.Errorf("%d sessions are kept for an absent device", kept)
+			t.Errorf("%d sessions exist for an absent device", kept)
 		}
 		for range 100 {
 			if err := b.Publish("pi-1", wire.ChannelDesired, []byte("old")); !errors.Is(err, ErrOffline) {
@@ -396,16 +397,16 @@ func TestM10NothingIsQueuedForAnAbsentDevice(t *testing.T) {
 			t.Fatalf("CONNACK %d", code)
 		}
 		if err := b.Publish("pi-1", wire.ChannelDesired, []byte("x")); !errors.Is(err, ErrOffline) {
-			t.Errorf("the old subscription exists: %v", err)
+			t.Errorf("the old subscription still exists: %v", err)
 		}
-		again.ping() // the next packet is the response: no old message precedes it
+		again.ping() // the next packet is the response, so no old message was queued
 		if b.Stats().Sessions != 1 {
 			t.Errorf("%d sessions", b.Stats().Sessions)
 		}
 	})
 }
 
-func TestM11SubscriptionsAreTwo(t *testing.T) {
+func TestM11ADeviceMayHaveTwoSubscriptions(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
@@ -428,11 +429,11 @@ func TestM11SubscriptionsAreTwo(t *testing.T) {
 		if pk, err := c.read(); err != nil || string(pk.Payload) != "x" {
 			t.Errorf("got %q, %v", pk.Payload, err)
 		}
-		c.ping() // and only once
+		c.ping() // the message comes only once
 	})
 }
 
-// moody fails to accept a few times, as at a file limit.
+// moody is a listener that fails to accept a few times, as at a file limit.
 type moody struct {
 	net.Listener
 	failures atomic.Int32
@@ -468,7 +469,7 @@ func TestM12ConnectionsAreLimited(t *testing.T) {
 		var said bytes.Buffer
 		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 10, Greeting: 3}, Log: slog.New(slog.NewTextHandler(&said, nil))})
 		var idle []net.Conn
-		for range 8 { // three may handshake, five are refused
+		for range 8 { // three may begin the handshake, five are refused
 			c, err := n.Dial(t.Context(), "idle")
 			if err != nil {
 				t.Fatal(err)
@@ -486,7 +487,7 @@ func TestM12ConnectionsAreLimited(t *testing.T) {
 			c.Close()
 		}
 		synctest.Wait()
-		time.Sleep(time.Hour) // the next refusal is logged again
+		time.Sleep(time.Hour) // after an hour the next refusal is logged again
 		for i := range 10 {
 			dialPipe(t, n, fmt.Sprintf("pi-%d", i), nil)
 		}
@@ -501,20 +502,20 @@ func TestM12ConnectionsAreLimited(t *testing.T) {
 	})
 }
 
-func TestM13SilenceIsNoticedWhateverKeepAliveIsAskedFor(t *testing.T) {
+func TestM13SilenceIsDetectedWithAnyKeepAlive(t *testing.T) {
 	for _, c := range []struct {
 		asked uint16
 		cut   time.Duration
 	}{{0, 45 * time.Second}, {1, 15 * time.Second}, {10, 15 * time.Second}, {20, 30 * time.Second}, {60, 45 * time.Second}, {65535, 45 * time.Second}} {
-		t.Run(fmt.Sprintf("asked for %ds", c.asked), func(t *testing.T) {
+		t.Run(fmt.Sprintf("keep-alive of %ds", c.asked), func(t *testing.T) {
 			d := &recorder{}
 			bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 				dialPipe(t, n, "pi-1", func(pk *packets.Packet) { pk.Connect.Keepalive = c.asked })
-				n.Freeze("pi-1") // half open: the broker gets no error
+				n.Freeze("pi-1") // a half-open connection: the broker gets no error
 				time.Sleep(c.cut - time.Millisecond)
 				synctest.Wait()
 				if !b.Online("pi-1") {
-					t.Fatalf("cut before %s", c.cut)
+					t.Fatalf("disconnected before %s", c.cut)
 				}
 				time.Sleep(2 * time.Millisecond)
 				synctest.Wait()

@@ -19,29 +19,29 @@ import (
 type Conn struct {
 	fd            int
 	at            *poller
-	number        uint64 // in the poller
+	number        uint64 // identifies the connection in the poller
 	local, remote netip.AddrPort
 
-	fdLock sync.RWMutex // read-locked around each system call, so that fd stays valid
+	fdLock sync.RWMutex // read-locked during each system call, so that fd stays valid
 	closed bool
 
 	mu          sync.Mutex
 	read, write half
 	peerClosed  bool   // the other end has closed or failed: the next read asks the kernel
-	waiter      Waiter // not nil: idle
+	waiter      Waiter // not nil: the connection is idle
 	expires     int64  // deadline while idle, since the poller's start
 
-	impatient bool         // reads do not wait
-	spills    bool         // writes do not wait: the rest goes to spilled
-	spilled   []byte       // what the socket had no room for
-	received  atomic.Int64 // total bytes
+	impatient bool         // reads return ErrNothing instead of waiting
+	spills    bool         // writes append to spilled instead of waiting
+	spilled   []byte       // bytes for which the socket had no space
+	received  atomic.Int64 // total bytes read
 }
 
-// A half is one direction.
+// A half is one direction of a connection.
 type half struct {
-	ready bool          // the kernel may have data, or room
-	wake  chan struct{} // closed when ready or the deadline changes; nil: nothing waits
-	until time.Time     // deadline; zero: none
+	ready bool          // the kernel may have data, or space
+	wake  chan struct{} // closed when ready or the deadline changes; nil: no goroutine waits
+	until time.Time     // deadline; zero: no deadline
 }
 
 // New takes a connection over from Go's poller. If that fails it returns c unchanged.
@@ -70,7 +70,7 @@ func New(c net.Conn) net.Conn {
 	return q
 }
 
-// begin guards a system call; false: the connection is closed.
+// begin locks fd for a system call. It returns false if the connection is closed.
 func (c *Conn) begin() bool {
 	c.fdLock.RLock()
 	if c.closed {
@@ -110,10 +110,10 @@ func (c *Conn) Read(p []byte) (int, error) {
 			}
 			return n, nil
 		case err == nil && len(p) > 0:
-			c.again(&c.read) // keep the end of the stream readable
+			c.again(&c.read) // so that the next read returns the end of the stream
 			return 0, io.EOF
 		case err == unix.EAGAIN:
-			if peerClosed { // the other end had closed before: do not wait
+			if peerClosed { // the other end had closed before, so do not wait
 				return 0, c.failed("read", net.ErrClosed)
 			}
 		default:
@@ -123,10 +123,10 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// Write writes all of p; with Spill it keeps what the socket has no room for.
+// Write writes all of p. With Spill it keeps the bytes for which the socket has no space.
 func (c *Conn) Write(p []byte) (done int, err error) {
 	for done < len(p) {
-		if len(c.spilled) > 0 { // keep the order
+		if len(c.spilled) > 0 { // so that bytes stay in order
 			c.spilled = append(c.spilled, p[done:]...)
 			return len(p), nil
 		}
@@ -160,7 +160,7 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// tryReady reports whether a system call may succeed, and clears ready for it.
+// tryReady reports whether a system call may succeed, and clears ready before that call.
 func (c *Conn) tryReady(h *half) (may, peerClosed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,8 +169,8 @@ func (c *Conn) tryReady(h *half) (may, peerClosed bool) {
 	return may, c.peerClosed
 }
 
-// isReady reports whether the kernel may have data or room. After the other end has closed a read
-// always succeeds, but a write may not.
+// isReady reports whether the kernel may have data or space. After the other end has closed, a read
+// always returns, but a write may wait.
 func (c *Conn) isReady(h *half) bool { return h.ready || c.peerClosed && h == &c.read }
 
 // expired reports whether a direction's deadline has passed.
@@ -232,7 +232,7 @@ func (h *half) signal() {
 // Impatient sets whether reads return ErrNothing instead of waiting. Only the reader calls it.
 func (c *Conn) Impatient(on bool) { c.impatient = on }
 
-// Spill sets whether writes keep the rest instead of waiting. Turning it off returns what was kept,
+// Spill sets whether writes keep the rest instead of waiting. Turning it off returns the rest,
 // which the caller has to write first. Only the writer calls it.
 func (c *Conn) Spill(on bool) (kept []byte) {
 	kept, c.spilled, c.spills = c.spilled, nil, on
@@ -242,9 +242,9 @@ func (c *Conn) Spill(on bool) (kept []byte) {
 // Received returns how many bytes have been read.
 func (c *Conn) Received() int64 { return c.received.Load() }
 
-// SetIdle hands the connection to the poller: its Waiter is called when data arrives, at the
-// deadline, or when it is closed. It returns false, and does nothing, if data may have arrived
-// already. Only the reader calls it.
+// SetIdle hands the connection to the poller. The poller calls the Waiter when data arrives, at the
+// deadline, or when the connection is closed. SetIdle returns false, and does nothing, if data may
+// have arrived already. Only the reader calls it.
 func (c *Conn) SetIdle(by time.Time, s Waiter) bool {
 	c.fdLock.RLock()
 	defer c.fdLock.RUnlock()
@@ -264,8 +264,8 @@ func (c *Conn) Idle() bool {
 	return c.waiter != nil
 }
 
-// Poke calls an idle connection's Waiter at once, on the caller's goroutine, if data may have
-// arrived: the next tick may be too late.
+// Poke calls an idle connection's Waiter at once if data may have arrived, because the next tick
+// may be too late. The Waiter runs on the caller's goroutine.
 func (c *Conn) Poke() {
 	c.mu.Lock()
 	s := c.endIdle()
@@ -309,12 +309,12 @@ func (c *Conn) overdue(now int64) Waiter {
 	if c.waiter == nil || now < c.expires {
 		return nil
 	}
-	c.read.ready = true // let the Waiter read once more
+	c.read.ready = true // the Waiter tries one more read
 	return c.endIdle()
 }
 
-// ExpireAt expires an idle connection whose deadline is before now, and reports whether it did. It
-// is for tests, since deadlines are long.
+// ExpireAt expires an idle connection whose deadline is before now, and reports whether it has. It
+// is for tests, because deadlines are long.
 func (c *Conn) ExpireAt(now time.Time) bool {
 	s := c.overdue(int64(now.Sub(c.at.began)))
 	if s != nil {
@@ -349,13 +349,13 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// SetDeadline sets both deadlines, as those of net.Conn.
+// SetDeadline sets both deadlines.
 func (c *Conn) SetDeadline(t time.Time) error {
 	_ = c.SetReadDeadline(t)
 	return c.SetWriteDeadline(t)
 }
 
-// SetReadDeadline limits waiting reads; an idle connection has its own deadline.
+// SetReadDeadline limits waiting reads. An idle connection has the deadline of SetIdle.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.set(&c.read, t) }
 
 // SetWriteDeadline limits waiting writes.

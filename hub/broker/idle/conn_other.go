@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Conn is a plain connection: without epoll none can be idle.
+// A Conn is a plain connection. Without epoll it cannot be idle.
 type Conn struct{ net.Conn }
 
 // New returns the connection unchanged.

@@ -1,11 +1,11 @@
-// Package idle keeps many TCP connections without goroutines while they are idle, such as those of
-// devices that renew a lease every ten seconds.
+// Package idle keeps many TCP connections without goroutines while they are idle, for example
+// connections of devices that renew a lease every ten seconds.
 //
 // With Go's poller each connection costs a goroutine with its stack, and each packet wakes two
 // threads. Here one goroutine per two processors waits for all idle connections and calls their
 // Waiters. Under load it wakes once per tick, so that a thousand packets a second are a hundred
-// wake-ups. Other connections behave as any net.Conn. Without epoll none can be idle. The package
-// knows no protocol; hub/broker decides when a connection is idle.
+// wake-ups. A connection that is not idle behaves like any net.Conn. Without epoll no connection
+// can be idle. The package knows no protocol; hub/broker decides when a connection is idle.
 package idle
 
 import (
@@ -15,8 +15,8 @@ import (
 // tick is the time between two wake-ups under load.
 const tick = 10 * time.Millisecond
 
-// ErrNothing is the result of an impatient read without data. TLS treats it as temporary, and goes
-// on.
+// ErrNothing is the result of an impatient read without data. TLS treats it as temporary, so later
+// reads work.
 var ErrNothing error = nothing{}
 
 type nothing struct{}

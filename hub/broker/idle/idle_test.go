@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// two returns both ends of a connection; the first can be idle.
+// two returns both ends of a connection. The first end can be idle.
 func two(t *testing.T) (*Conn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -77,11 +77,11 @@ func setIdle(t *testing.T, c *Conn, by time.Time, s Waiter) {
 	t.Helper()
 	c.Impatient(true)
 	if _, err := c.Read(make([]byte, 8)); !errors.Is(err, ErrNothing) {
-		t.Fatalf("a read of nothing says %v", err)
+		t.Fatalf("a read without data returns %v", err)
 	}
 	c.Impatient(false)
 	if !c.SetIdle(by, s) {
-		t.Fatal("it cannot be idle")
+		t.Fatal("the connection cannot become idle")
 	}
 }
 
@@ -92,12 +92,12 @@ func TestAnIdleConnectionWakesItsWaiterOnce(t *testing.T) {
 		do   func(c *Conn, other net.Conn)
 		want string
 	}{
-		"something comes":        {later, func(_ *Conn, other net.Conn) { _, _ = other.Write([]byte("hello")) }, "hello"},
-		"the other end closes":   {later, func(_ *Conn, other net.Conn) { other.Close() }, "EOF"},
-		"the other end is gone":  {later, func(_ *Conn, other net.Conn) { _ = other.(*net.TCPConn).SetLinger(0); other.Close() }, "reset"},
-		"it is closed here":      {later, func(c *Conn, _ net.Conn) { c.Close() }, "closed"},
-		"nothing comes in time":  {time.Now(), func(*Conn, net.Conn) {}, "expired"},
-		"something came already": {later, func(*Conn, net.Conn) {}, ""},
+		"something comes":                     {later, func(_ *Conn, other net.Conn) { _, _ = other.Write([]byte("hello")) }, "hello"},
+		"the other end closes":                {later, func(_ *Conn, other net.Conn) { other.Close() }, "EOF"},
+		"the other end resets the connection": {later, func(_ *Conn, other net.Conn) { _ = other.(*net.TCPConn).SetLinger(0); other.Close() }, "reset"},
+		"this end closes":                     {later, func(c *Conn, _ net.Conn) { c.Close() }, "closed"},
+		"no data arrives before the deadline": {time.Now(), func(*Conn, net.Conn) {}, "expired"},
+		"data has arrived before":             {later, func(*Conn, net.Conn) {}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,14 +121,14 @@ func TestAnIdleConnectionWakesItsWaiterOnce(t *testing.T) {
 			}
 			select {
 			case more := <-s.told:
-				t.Errorf("called again: %q", more)
+				t.Errorf("the Waiter is called again: %q", more)
 			case <-time.After(30 * time.Millisecond):
 			}
 		})
 	}
 }
 
-// The last bytes and the end of the stream may be one event: a short read must not hide the end.
+// The last bytes and the end of the stream may be one event. A short read must not hide the end.
 func TestTheEndAfterTheLastBytesIsRead(t *testing.T) {
 	for range 20 {
 		c, other := two(t)
@@ -152,19 +152,19 @@ func TestADeadlineEndsAWaitingCall(t *testing.T) {
 		_ = c.SetDeadline(time.Time{})
 		set()
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: a read says %v", name, err)
+			t.Errorf("%s: a read returns %v", name, err)
 		}
 		var err error
 		for err == nil {
 			_, err = c.Write(make([]byte, 1<<20))
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: a write says %v", name, err)
+			t.Errorf("%s: a write returns %v", name, err)
 		}
 	}
 }
 
-// A write that must not wait keeps the rest, in order.
+// With Spill a write does not wait. It keeps the rest, in order.
 func TestASpillingWriteKeepsTheRest(t *testing.T) {
 	c, other := two(t)
 	var want bytes.Buffer
@@ -178,14 +178,14 @@ func TestASpillingWriteKeepsTheRest(t *testing.T) {
 	}
 	rest := c.Spill(false)
 	if len(rest) == 0 {
-		t.Fatal("12 MB went into an unread socket: the test does not work")
+		t.Fatal("an unread socket took 12 MB: the test cannot work")
 	}
 	go func() {
 		_, _ = c.Write(rest)
 		c.Close()
 	}()
 	if got, err := io.ReadAll(other); err != nil || !bytes.Equal(got, want.Bytes()) {
-		t.Errorf("%d bytes arrived, %v, want %d as they were written", len(got), err, want.Len())
+		t.Errorf("%d bytes arrived, %v, want the %d written ones", len(got), err, want.Len())
 	}
 }
 
@@ -207,13 +207,13 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 		select {
 		case err := <-over:
 			if err == nil {
-				t.Error("it ended without an error")
+				t.Error("a waiting call ended without an error")
 			}
 		case <-time.After(time.Minute):
 			t.Fatal("a call still waits for a closed connection")
 		}
 	}
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a read of what is closed says %v", err)
+		t.Errorf("a read of a closed connection returns %v", err)
 	}
 }

@@ -19,14 +19,14 @@ type poller struct {
 	began time.Time
 
 	mu sync.Mutex
-	// last number of a connection. File descriptors are reused while events of a closed file may be
-	// pending.
+	// last is the number of the newest connection. Numbers identify connections, because a file
+	// descriptor may be reused while events of its closed file are pending.
 	last  uint64
 	conns map[uint64]*Conn
 }
 
-// pollers are one per two processors: each wakes for its own connections, so fewer pollers wake
-// less often.
+// pollers has one poller per two processors. Each poller wakes for its own connections, so fewer
+// pollers wake less often.
 var pollers = sync.OnceValue(func() []*poller {
 	all := make([]*poller, max(1, min(4, runtime.GOMAXPROCS(0)/2)))
 	for i := range all {
@@ -63,16 +63,16 @@ func (p *poller) add(c *Conn) error {
 	return nil
 }
 
-// remove removes a connection; the kernel does so when its file is closed.
+// remove removes a connection. The kernel stops watching its file by itself when the file is closed.
 func (p *poller) remove(c *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c.number)
 }
 
-// run never returns. After a Waiter's panic the others go on.
+// run never returns. If a Waiter panics, run goes on with the other connections.
 func (p *poller) run() {
-	defer panics.Catch("mqtt") // for once itself; it catches panics of Waiters
+	defer panics.Catch("mqtt") // a panic of once itself; once catches those of Waiters
 	r := round{events: make([]unix.EpollEvent, 512), scratch: make([]byte, 4<<10)}
 	for {
 		p.once(&r)
@@ -83,7 +83,7 @@ type round struct {
 	events         []unix.EpollEvent
 	scratch        []byte
 	handled, count int       // events handled, and in total
-	woke, swept    time.Time // times of the last wake-up and sweep
+	woke, swept    time.Time // times of the last wake-up and the last sweep
 	busy           bool      // events arrive at least every second tick
 }
 
@@ -101,7 +101,7 @@ func (p *poller) once(r *round) {
 			continue
 		}
 		if s := c.handleEvents(e.Events); s != nil {
-			r.handled++ // count it even if it panics
+			r.handled++ // counted first, so that a Waiter that panics is not called again
 			s.Wake(r.scratch)
 			r.handled--
 		}
@@ -110,12 +110,12 @@ func (p *poller) once(r *round) {
 		r.swept = now
 		p.sweep(now)
 	}
-	// Sleeping costs one more wake-up, which pays off only if more events arrive meanwhile.
+	// A sleep costs one more wake-up, which pays off only if more events arrive meanwhile.
 	if rest := tick - time.Since(r.woke); rest > 0 && r.busy && r.count < len(r.events) {
 		time.Sleep(rest)
 	}
 	n, err := unix.EpollWait(p.epoll, r.events, 0)
-	if n == 0 { // a blocking call costs more: the scheduler has to hand over the processor
+	if n == 0 { // a blocking call costs more, because the scheduler has to hand over the processor
 		n, err = unix.EpollWait(p.epoll, r.events, p.waitMillis())
 	}
 	now := time.Now()
@@ -127,7 +127,8 @@ func (p *poller) once(r *round) {
 	}
 }
 
-// waitMillis returns how long to wait for events in milliseconds; without idle connections forever.
+// waitMillis returns how many milliseconds to wait for events; -1 (forever) without idle
+// connections.
 func (p *poller) waitMillis() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

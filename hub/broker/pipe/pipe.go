@@ -30,7 +30,7 @@ type state int
 
 const (
 	up     state = iota
-	cut          // connections break, new ones are refused
+	cut          // connections break, and new ones are refused
 	frozen       // packets are lost without an error
 )
 
@@ -63,8 +63,8 @@ func (n *Net) Close() error {
 // Addr returns the address of the listener, of network "pipe".
 func (n *Net) Addr() net.Addr { return addr("hub") }
 
-// Dial connects a device. It fails at once on a cut link, and waits for the end of the context on a
-// frozen one, as on a real network.
+// Dial connects a device. On a cut link it fails at once. On a frozen link it waits for the end of
+// the context, as on a real network.
 func (n *Net) Dial(ctx context.Context, device string) (net.Conn, error) {
 	n.mu.Lock()
 	now := n.state[device]
@@ -96,10 +96,11 @@ func (n *Net) Dial(ctx context.Context, device string) (net.Conn, error) {
 // Cut breaks the device's connections, so that both ends get an error, and refuses new ones.
 func (n *Net) Cut(device string) { n.set(device, cut) }
 
-// Freeze drops all packets of the device without an error at either end: the link is half open.
+// Freeze drops all packets of the device without an error at either end, like a half-open
+// connection.
 func (n *Net) Freeze(device string) { n.set(device, frozen) }
 
-// Heal lets the device connect again. Frozen connections break, since bytes of them are lost.
+// Heal lets the device connect again. Frozen connections break, because they have lost bytes.
 func (n *Net) Heal(device string) { n.set(device, up) }
 
 func (n *Net) set(device string, to state) {
@@ -171,8 +172,8 @@ func (e *end) Close() error {
 	return e.Conn.Close()
 }
 
-// SetDeadline does nothing on a closed end, as SetReadDeadline and SetWriteDeadline: Close uses a
-// deadline to wake the readers of a frozen link.
+// SetDeadline does nothing on a closed end, because Close uses a deadline to wake the readers of a
+// frozen link. The same holds for SetReadDeadline and SetWriteDeadline.
 func (e *end) SetDeadline(t time.Time) error {
 	if e.closed.Load() {
 		return net.ErrClosed

@@ -23,7 +23,7 @@ func pair(t *testing.T, n *Net) (device, hub net.Conn) {
 	return device, <-accepted
 }
 
-func TestALinkThatIsCutBreaksAtBothEndsAndRefusesUntilItHeals(t *testing.T) {
+func TestACutLinkBreaksBothEndsAndRefusesUntilHealed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()
 		device, hub := pair(t, n)
@@ -34,18 +34,18 @@ func TestALinkThatIsCutBreaksAtBothEndsAndRefusesUntilItHeals(t *testing.T) {
 		n.Cut("pi-1")
 		for _, c := range []net.Conn{device, hub} {
 			if _, err := c.Read(make([]byte, 1)); err == nil {
-				t.Error("an end reads from a cut link")
+				t.Error("a read on a cut link succeeds")
 			}
 		}
 		if _, err := n.Dial(t.Context(), "pi-1"); err == nil {
-			t.Error("a cut link was dialled")
+			t.Error("a dial on a cut link succeeds")
 		}
 		n.Heal("pi-1")
 		pair(t, n)
 	})
 }
 
-func TestAFrozenLinkLosesEverythingWithoutAWord(t *testing.T) {
+func TestAFrozenLinkLosesDataWithoutAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New()
 		device, hub := pair(t, n)
@@ -74,7 +74,7 @@ func TestAFrozenLinkLosesEverythingWithoutAWord(t *testing.T) {
 	})
 }
 
-func TestAClosedListenerTakesNobody(t *testing.T) {
+func TestAClosedListenerRefusesDials(t *testing.T) {
 	n := New()
 	n.Close()
 	if _, err := n.Accept(); !errors.Is(err, net.ErrClosed) {

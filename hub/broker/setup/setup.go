@@ -1,8 +1,8 @@
 // Package setup writes configuration files for external MQTT brokers between devices and a hub.
 //
 // Their access rules allow a device what the hub's own broker allows it, and nothing else. Each
-// README names what that broker cannot refuse. The package only writes text for package cli:
-// certificates and the place of the files are the caller's, and it never connects to a broker.
+// README names what that broker cannot refuse. The package only returns text to package cli, which
+// makes the certificates and writes the files. It never connects to a broker.
 package setup
 
 import (
@@ -28,15 +28,15 @@ var Kinds = []string{"mosquitto", "nats", "emqx"}
 
 // Options configure the files.
 type Options struct {
-	Addresses []string // of the broker or of each member of its cluster, host:port
+	Addresses []string // addresses of the broker or of each member of its cluster, host:port
 	Path      string   // directory of the files on the broker's machine
-	Prefix    string   // of all topics
-	Nodes     []string // enrolled nodes, for a broker that needs a rule for each
+	Prefix    string   // prefix of all topics
+	Nodes     []string // enrolled nodes, for a broker that needs a rule for each node
 	Secret    string   // shared by the members of a cluster
 }
 
 // Values stand unquoted in files of three languages, in access rules and in shell commands. So only
-// characters without a special meaning in any of them are allowed.
+// characters that have no special meaning in any of them are allowed.
 var (
 	prefixForm = regexp.MustCompile(`^[A-Za-z0-9_:@-]+(/[A-Za-z0-9_:@-]+)*$`)
 	hostForm   = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
@@ -127,7 +127,7 @@ type view struct {
 	HubUser   string
 	MaxPacket int // bytes
 	Members   []member
-	Member    member // the member that a file is for
+	Member    member // the cluster member that gets the file
 }
 
 type member struct{ Name, Host, Port string }

@@ -7,7 +7,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestTheRulesNameOnlyWhatADeviceMay(t *testing.T) {
+func TestTheRulesAllowADeviceOnlyItsOwnTopics(t *testing.T) {
 	o := Options{Addresses: []string{"a.example:8883", "b.example:8884"}, Path: "/etc/broker", Prefix: "our/fleet", Nodes: []string{"pi-1.room"}, Secret: "s3cret"}
 	for kind, want := range map[string][]string{
 		"mosquitto": {"pattern write our/fleet/nodes/%u/lease\n", "pattern read our/fleet/nodes/%u/request/+\n", "topic read our/fleet/nodes/+/status\n", "listener 8884\n"},
@@ -22,32 +22,32 @@ func TestTheRulesNameOnlyWhatADeviceMay(t *testing.T) {
 		for _, f := range files {
 			all += f.Text
 			if f.Secret != strings.Contains(f.Text, "s3cret") {
-				t.Errorf("%s: %s is secret: %v", kind, f.Name, f.Secret)
+				t.Errorf("%s: file %s is secret: %v", kind, f.Name, f.Secret)
 			}
 		}
 		for _, w := range want {
 			if !strings.Contains(all, w) {
-				t.Errorf("%s does not say %s", kind, w)
+				t.Errorf("the files of %s lack %s", kind, w)
 			}
 		}
 		for _, bad := range []string{"fleet/v1/nodes", "<no value>", "%!"} {
 			if strings.Contains(all, bad) {
-				t.Errorf("%s says %s", kind, bad)
+				t.Errorf("the files of %s contain %s", kind, bad)
 			}
 		}
 	}
 	if _, err := Files("rabbit", o); err == nil {
-		t.Error("an unknown kind of broker has a configuration")
+		t.Error("an unknown kind of broker is accepted")
 	}
 	o.Addresses = []string{"a.example"}
 	if _, err := Files("nats", o); err == nil {
-		t.Error("an address without a port was taken")
+		t.Error("an address without a port is accepted")
 	}
 }
 
-// IPv6 addresses are written in brackets with a port, and a broker with an IPv6 address listens on
+// An IPv6 address with a port is written in brackets, and a broker with an IPv6 address listens on
 // it.
-func TestAnAddressOfIPv6IsWrittenAsOne(t *testing.T) {
+func TestAnIPv6AddressIsWrittenInBrackets(t *testing.T) {
 	o := Options{Addresses: []string{"[fd00::1]:8883", "[fd00::2]:8883", "10.0.0.3:8883"}, Path: "/etc/broker", Prefix: wire.DefaultPrefix, Secret: "s3cret"}
 	for kind, want := range map[string][]string{
 		"mosquitto": {"--broker mqtts://[fd00::1]:8883,mqtts://[fd00::2]:8883,mqtts://10.0.0.3:8883`"},
@@ -67,14 +67,14 @@ func TestAnAddressOfIPv6IsWrittenAsOne(t *testing.T) {
 		}
 		for _, w := range want {
 			if !strings.Contains(all, w) {
-				t.Errorf("%s does not say %s", kind, w)
+				t.Errorf("the files of %s lack %s", kind, w)
 			}
 		}
 	}
 }
 
 // Values with characters that are special in any of the files are refused.
-func TestWhatIsWrittenMeansNothingElse(t *testing.T) {
+func TestValuesWithSpecialCharactersAreRefused(t *testing.T) {
 	good := Options{Addresses: []string{"a.example:8883"}, Path: "/etc/our broker", Prefix: "our-fleet/v1:a@b_c"}
 	for what, edit := range map[string]func(*Options){
 		"an additional rule":           func(o *Options) { o.Prefix = `a/nodes/x"]}.{allow,all}.%` },
@@ -99,7 +99,7 @@ func TestWhatIsWrittenMeansNothingElse(t *testing.T) {
 			}
 			edit(&o)
 			if _, err := Files(kind, o); err == nil {
-				t.Errorf("%s takes %s", kind, what)
+				t.Errorf("%s accepts %s", kind, what)
 			}
 		}
 	}
