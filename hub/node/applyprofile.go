@@ -15,9 +15,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// ApplyProfile decides which labels and taints nodes have from their board profiles: what the
-// profile names now. It removes what the profile no longer names, unless a user has changed it
-// since. What a user has removed or changed stays until the profile changes it again.
+// ApplyProfile decides which labels and taints nodes have from their board profiles. It removes
+// those that the profile no longer names, unless a user has changed them since. A label or taint
+// that a user has removed or changed stays so until the profile changes it.
 type ApplyProfile struct{}
 
 // Touches returns the nodes whose profiles may have changed.
@@ -29,7 +29,7 @@ func (ApplyProfile) Touches(c state.Applied) []state.Subject {
 		if next != nil && (old == nil || old.Labels[fleet.LabelProfile] != next.Labels[fleet.LabelProfile]) {
 			return []state.Subject{{Key: c.Key}}
 		}
-	case state.Records: // a device took over a Node that was made by hand
+	case state.Records: // a device may have taken over a Node that was made by hand
 		if c.Old == nil && c.New != nil {
 			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
 		}
@@ -91,13 +91,14 @@ func profileOf(s state.Snapshot, n *corev1.Node) *fleet.BoardProfile {
 	if whole, err := firmwareconfigs.Effective(p); err == nil {
 		return whole
 	}
-	return p // an overlay of another version of the hub
+	return p // the overlay was made by another version of the hub
 }
 
-// profiles caches the profiles of one snapshot: thousands of nodes have the same one.
+// profiles caches the profiles of one snapshot, because thousands of nodes have the same profile.
 type profiles map[string]profile
 
-// A profile is the merged profile, and the part that devices receive. nil: there is none.
+// A profile is the merged profile, and the part that devices receive. Both are nil for a node
+// without a profile.
 type profile struct{ merged, published *fleet.BoardProfile }
 
 // ofNode is profileOf with the cache.
@@ -108,7 +109,7 @@ func (p profiles) ofNode(s state.Snapshot, n *corev1.Node) profile {
 		if known.merged = profileOf(s, n); known.merged != nil {
 			known.published = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: known.merged.Name},
 				Spec: known.merged.Spec}
-			// Boot configurations are published signed, and by rollouts.
+			// Boot configurations are not part of it: rollouts publish them, signed.
 			known.published.Spec.Boot, known.published.Spec.Watchdog, known.published.Spec.Health = nil, nil, nil
 		}
 		p[name] = known
@@ -144,8 +145,8 @@ func presentOn(n *corev1.Node, want *state.ProfileGrants) *state.ProfileGrants {
 	return have
 }
 
-// applyProfile adds the wanted labels and taints as far as there is space, removes those that are
-// no longer wanted, and tells whether the node changed.
+// applyProfile adds the wanted labels and taints while there is space, and removes those that are
+// no longer wanted. It tells whether the node changed.
 func applyProfile(n *corev1.Node, was, want *state.ProfileGrants) (changed bool) {
 	for k, v := range was.Labels {
 		if _, still := want.Labels[k]; !still && n.Labels[k] == v {
@@ -158,7 +159,7 @@ func applyProfile(n *corev1.Node, was, want *state.ProfileGrants) (changed bool)
 		had, ours := was.Labels[k]
 		now, has := n.Labels[k]
 		if ours && (had == v || !has || now != had) || has && now == v || !has && len(n.Labels) >= maxLabels {
-			continue // not changed by the profile, or changed by a user since
+			continue // the profile did not set it, or a user has changed it since
 		}
 		if n.Labels == nil {
 			n.Labels = map[string]string{}
@@ -188,7 +189,7 @@ func applyProfile(n *corev1.Node, was, want *state.ProfileGrants) (changed bool)
 	return changed
 }
 
-// taintOf returns the index of the taint with the same key and effect, -1 for none.
+// taintOf returns the index of the taint with the same key and effect, or -1.
 func taintOf(list []corev1.Taint, t corev1.Taint) int {
 	return slices.IndexFunc(list, func(have corev1.Taint) bool { return have.MatchTaint(&t) })
 }

@@ -59,7 +59,7 @@ func TestLabelsAndTaintsOfABoardProfile(t *testing.T) {
 			t.Errorf("%s: the node has %q, changed %v; want %q", c.rule, now, changed, c.then)
 		}
 		if applyProfile(n, &want, &want) {
-			t.Errorf("%s: a second time changes it again", c.rule)
+			t.Errorf("%s: a second call changes the node again", c.rule)
 		}
 	}
 }
@@ -73,9 +73,9 @@ func TestABoardProfileDoesNotFillItsNodes(t *testing.T) {
 	}
 	applyProfile(n, &state.ProfileGrants{}, want)
 	if len(n.Labels) != maxLabels || len(n.Spec.Taints) != maxTaints || n.Labels["l00"] != "v" || n.Labels["l63"] != "" {
-		t.Errorf("it has %d labels and %d taints", len(n.Labels), len(n.Spec.Taints))
+		t.Errorf("the node has %d labels and %d taints", len(n.Labels), len(n.Spec.Taints))
 	}
 	if applyProfile(n, want, want) {
-		t.Error("a second time changes it again")
+		t.Error("a second call changes the node again")
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Of a device beyond its limit only Ready is accepted. Everything else stays: earlier reports,
-// measurements, and what an administrator wrote.
+// While a device is beyond its limit, the hub accepts only its Ready. Everything else stays:
+// earlier reports, measurements, and what an administrator wrote.
 func TestADeviceBeyondItsLimitKeepsItsState(t *testing.T) {
 	const measured, dongle = fleet.LabelHardwarePrefix + "camera", "example.com/dongle"
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestADeviceBeyondItsLimitKeepsItsState(t *testing.T) {
 			t.Helper()
 			n := l.Snapshot().Node("pi-1")
 			if q := n.Status.Capacity[dongle]; n.Labels[measured] != "true" || q.Value() != 2 {
-				t.Errorf("%s it has the labels %v and the capacity %v", when, n.Labels, n.Status.Capacity)
+				t.Errorf("%s the node has the labels %v and the capacity %v", when, n.Labels, n.Status.Capacity)
 			}
 		}
 		say("True", 0)
@@ -64,15 +64,15 @@ func TestADeviceBeyondItsLimitKeepsItsState(t *testing.T) {
 		if got := state.ReadyOf(l.Snapshot().Node("pi-1")); got != corev1.ConditionFalse {
 			t.Fatalf("Ready=%s", got)
 		}
-		check("when it is not ready")
+		check("with Ready=False")
 		time.Sleep(time.Hour)
 		say("True", 0)
 		check("within the limit again")
 	})
 }
 
-// A second device with a node's identity that exceeds the limit does not keep the node of a silent
-// device alive, just as its leases do not.
+// A second device with a node's identity that exceeds the limit does not keep the silent node
+// alive, and neither do its leases.
 func TestADeferredStatusOfAnotherBootIsNoHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
@@ -93,7 +93,7 @@ func TestADeferredStatusOfAnotherBootIsNoHeartbeat(t *testing.T) {
 			}
 		}
 		boot := func() string { return l.Liveness("pi-1").Boot }
-		for n := 0; ; n++ { // until its limit is reached
+		for n := 0; ; n++ { // until the limit is reached
 			next := fmt.Sprint("other-", n)
 			if say(next, 0); boot() != next {
 				break
@@ -104,7 +104,7 @@ func TestADeferredStatusOfAnotherBootIsNoHeartbeat(t *testing.T) {
 		say("stranger", 0)
 		say("b", 0)
 		if boot() != last {
-			t.Fatalf("its boot is %s, want %s", boot(), last)
+			t.Fatalf("the node's boot is %s, want %s", boot(), last)
 		}
 		if seen := l.Liveness("pi-1").Seen; !seen.Equal(silent) {
 			t.Errorf("the node stays alive for %s", seen.Sub(silent))

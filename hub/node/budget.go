@@ -8,17 +8,17 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The limits of what one device may have the hub store: a burst, as at a device's start, and a
-// rate. Bytes count as in the database.
+// The limits of what one device may make the hub store: a burst, as at a device's start, and a
+// rate. Bytes are counted in their form in the database.
 const (
 	budgetBytes  = 8 << 20
 	bytesPerSec  = 16 << 10
-	budgetHealth = 10 // changes of boot or Ready, which are accepted even when the bytes are used up
+	budgetHealth = 10 // changes of boot or Ready, which are accepted even after the bytes are used up
 	turnsPerSec  = 0.2
 	budgetEvents = 500
 	eventsPerSec = 0.5
 	budgetLines  = 20       // lines of the hub's log about offences and refused claimants
-	linesPerSec  = 1. / 300 // in a night with a thousand flapping devices that is 10 MB
+	linesPerSec  = 1. / 300 // a night with a thousand flapping devices logs 10 MB
 	changeBytes  = 1 << 10  // the least cost of a change
 )
 
@@ -26,7 +26,7 @@ const (
 // only afterwards.
 type allowance struct {
 	used float64
-	at   time.Duration // since the loop's start
+	at   time.Duration // time of the last update, since the loop's start
 }
 
 // left returns the allowance at a moment.
@@ -37,19 +37,19 @@ func (a *allowance) left(at time.Duration, burst, perSecond float64) float64 {
 }
 
 // allows tells whether the node may change stored data. A refused message is not lost: leases show
-// that the hub is behind, and it asks again.
+// that the hub is behind, and the hub requests it again.
 func (p *liveness) allows(at time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.bytes.left(at, budgetBytes, bytesPerSec) > 0
 }
 
-// historyAllowed uses up one change of boot or Ready, if one is left.
+// historyAllowed uses up one change of boot or Ready; false: the allowance is used up.
 func (p *liveness) historyAllowed(at time.Duration) bool {
 	return p.allowOne(&p.turns, at, budgetHealth, turnsPerSec)
 }
 
-// eventAllowed uses up one event, if one is left.
+// eventAllowed uses up one event; false: the allowance is used up.
 func (p *liveness) eventAllowed(at time.Duration) bool {
 	return p.allowOne(&p.events, at, budgetEvents, eventsPerSec)
 }
@@ -62,7 +62,7 @@ func (p *liveness) allowOne(a *allowance, at time.Duration, burst, perSecond flo
 	return ok
 }
 
-// reportAllowed uses up one write of the node's DeviceReport, if one is left.
+// reportAllowed uses up one write of the node's DeviceReport; false: the allowance is used up.
 func (p *liveness) reportAllowed(at time.Duration) bool {
 	return p.allow(&p.reports, at, budgetReports, reportsPerSec)
 }
@@ -77,12 +77,13 @@ func (p *liveness) allow(a *allowance, at time.Duration, burst, perSecond float6
 	return true
 }
 
-// conflictAllowed uses up one change of the refused claimant, if one is left.
+// conflictAllowed uses up one change of the refused claimant; false: the allowance is used up.
 func (p *liveness) conflictAllowed(at time.Duration) bool {
 	return p.allow(&p.conflicts, at, budgetLines, linesPerSec)
 }
 
-// lineAllowed uses up one log line, if one is left, and returns the number of suppressed lines.
+// lineAllowed uses up one log line, and returns the number of suppressed lines before it; false:
+// the allowance is used up.
 func (p *liveness) lineAllowed(at time.Duration) (unsaid int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,11 +96,11 @@ func (p *liveness) lineAllowed(at time.Duration) (unsaid int, ok bool) {
 	return unsaid, true
 }
 
-// LogDevice logs what a device has done within its limit of lines. Beyond it ok is false, and the
-// next line has the number of suppressed ones.
+// LogDevice logs an action of a device, within the device's limit of lines. Beyond it ok is false,
+// and the next line has the number of suppressed ones.
 func (d *Devices) LogDevice(level slog.Level, node, what string, args ...any) (ok bool) {
 	unsaid, ok := 0, true
-	if p := d.nodes.find(node); p != nil { // otherwise the node does not exist
+	if p := d.nodes.find(node); p != nil { // nil: the node does not exist
 		unsaid, ok = p.lineAllowed(d.Age())
 	}
 	if ok && unsaid > 0 {

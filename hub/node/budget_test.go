@@ -46,8 +46,8 @@ func budgetSeconds() int {
 	return 5 * 60
 }
 
-// TestOneDeviceHasABudget: five minutes of any messages of one device cost the hub a limited number
-// of bytes, on disk and in memory.
+// Five minutes of any messages of one device cost the hub a limited number of bytes, on disk and in
+// memory.
 func TestOneDeviceHasABudget(t *testing.T) {
 	const perSecond = 10
 	seconds := budgetSeconds()
@@ -55,20 +55,20 @@ func TestOneDeviceHasABudget(t *testing.T) {
 		name string
 		say  func(r *rand.Rand, st *wire.Status)
 	}{
-		{"always new hardware", func(r *rand.Rand, st *wire.Status) {
+		{"new hardware in each report", func(r *rand.Rand, st *wire.Status) {
 			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
 		}},
-		{"always new images", func(r *rand.Rand, st *wire.Status) {
+		{"new images in each report", func(r *rand.Rand, st *wire.Status) {
 			for range 256 {
 				st.Status.Images = append(st.Status.Images, corev1.ContainerImage{Names: []string{noise(r, 400)}})
 			}
 		}},
-		{"always new conditions", func(r *rand.Rand, st *wire.Status) {
+		{"new conditions in each report", func(r *rand.Rand, st *wire.Status) {
 			for i := range 60 {
 				st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprint("C", i)), Status: "True", Message: noise(r, 1000)})
 			}
 		}},
-		{"always new boots with always new conditions", func(r *rand.Rand, st *wire.Status) {
+		{"a new boot and new conditions in each report", func(r *rand.Rand, st *wire.Status) {
 			st.Boot, st.Seq = noise(r, 20), 1
 			st.Status.Conditions[0].Message = noise(r, 1000)
 			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
@@ -79,7 +79,7 @@ func TestOneDeviceHasABudget(t *testing.T) {
 			st.Status.NodeInfo.BootID = noise(r, 500)
 			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
 		}},
-		{"always new implausible values", func(r *rand.Rand, st *wire.Status) {
+		{"new implausible values in each report", func(r *rand.Rand, st *wire.Status) {
 			for range 32 {
 				st.Status.Addresses = append(st.Status.Addresses, corev1.NodeAddress{Type: "Hostname", Address: "-" + noise(r, 300)})
 			}
@@ -96,7 +96,7 @@ func TestOneDeviceHasABudget(t *testing.T) {
 				for seq := range uint64(seconds * perSecond) {
 					st := nodetest.Report("b", seq+2, "True")
 					attack.say(r, &st)
-					_ = l.Status(t.Context(), node.Caller{Node: "pi-1"}, st) // whether it is accepted does not matter here
+					_ = l.Status(t.Context(), node.Caller{Node: "pi-1"}, st) // it does not matter here whether the status is accepted
 					if seq%100 == 0 {
 						l.Lease(node.Caller{Node: "pi-2"}, wire.Lease{Boot: "b", Seq: seq + 2, Status: 1})
 					}
@@ -119,7 +119,7 @@ func TestOneDeviceHasABudget(t *testing.T) {
 	}
 }
 
-// TestPodsOfOneDeviceHaveABudget: the statuses of pods are stored as objects and limited too.
+// The statuses of pods are stored as objects, so they are limited too.
 func TestPodsOfOneDeviceHaveABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
@@ -149,7 +149,7 @@ func TestPodsOfOneDeviceHaveABudget(t *testing.T) {
 	})
 }
 
-// TestDeferredMessagesAreRequestedAgain: the hub asks a device for its deferred messages later.
+// The hub later requests the deferred messages from the device.
 func TestDeferredMessagesAreRequestedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
@@ -169,11 +169,11 @@ func TestDeferredMessagesAreRequestedAgain(t *testing.T) {
 			return st
 		}
 		for l.DeferredMessages() == 0 {
-			if say("True"); seq > 2000 { // 62 MB
+			if say("True"); seq > 2000 { // 2,000 statuses are 62 MB
 				t.Fatal("its messages are not limited")
 			}
 		}
-		say("False") // accepted nevertheless
+		say("False") // this status is accepted nevertheless
 		if got := state.ReadyOf(l.Snapshot().Node("pi-1")); got != corev1.ConditionFalse {
 			t.Errorf("Ready=%s: a report of not ready must be accepted in spite of the limit", got)
 		}
@@ -192,7 +192,7 @@ func TestDeferredMessagesAreRequestedAgain(t *testing.T) {
 	})
 }
 
-// TestEventsOfOneDeviceRemoveOnlyItsOwn: events per object and in all are limited.
+// The events per object and of all objects are limited.
 func TestEventsOfOneDeviceRemoveOnlyItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
@@ -220,7 +220,7 @@ func TestEventsOfOneDeviceRemoveOnlyItsOwn(t *testing.T) {
 			}
 		}
 		if of["pi-2"] != 20 || of["pi-1"] == 0 || of["pi-1"] > 100 {
-			t.Errorf("the stored events are of %v", of)
+			t.Errorf("the stored events are of the devices %v", of)
 		}
 		if got := book.Written() - before; got > 8<<20 {
 			t.Errorf("%d MiB were written", got>>20)
@@ -230,13 +230,13 @@ func TestEventsOfOneDeviceRemoveOnlyItsOwn(t *testing.T) {
 			n++
 		}
 		if n != of["pi-1"] {
-			t.Errorf("the index has %d of %d", n, of["pi-1"])
+			t.Errorf("the index has %d of %d events", n, of["pi-1"])
 		}
 	})
 }
 
-// TestSlowNewsNamesItsSenderAndWaits: only the sender of slow news waits.
-func TestSlowNewsNamesItsSenderAndWaits(t *testing.T) {
+// Only the sender of slow news waits.
+func TestSlowNewsDelaysOnlyItsSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()

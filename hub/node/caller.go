@@ -16,16 +16,16 @@ import (
 type Caller struct {
 	Node    string
 	Key     string // sha256 of its certificate's public key, hex; empty: development listener
-	Machine string // from the client id; empty: not known
+	Machine string // from the client ID; empty: not known
 	Boot    string // from the will; empty: not known
 }
 
-// ErrStranger means that a device may not, or may no longer, act for a node.
+// ErrStranger means that a device may not act for a node, or no longer.
 var ErrStranger = errors.New("not this node's device")
 
-// speaks checks whether a caller may act for its node: it needs the key that joined last, or none
-// on the development listener if no device has joined. It runs at each connection and again in the
-// pass that handles a message, because another device may have joined in between.
+// speaks checks whether a caller may act for its node. The caller needs the key that joined last,
+// or, if no device has joined, the development listener. speaks runs at each connection and again
+// in the pass that handles a message, because another device may have joined in between.
 func speaks(s state.Snapshot, c Caller) error {
 	enrolled := ""
 	if rec := s.Record(c.Node); rec != nil {
@@ -45,24 +45,24 @@ func speaks(s state.Snapshot, c Caller) error {
 // Speaks tells whether a caller may act for its node now.
 func (d *Devices) Speaks(c Caller) bool { return speaks(d.Snapshot(), c) == nil }
 
-// Limits that distinguish two devices with one identity from one that restarts.
+// Limits that distinguish two devices with one identity from one device that restarts.
 const (
-	deadLinkHalfIntervals = 3 // halves of a lease interval without a message after which a link counts as dead
+	deadLinkHalfIntervals = 3 // a link counts as dead after so many halves of a lease interval without a message
 	claimantMemory        = 2 * time.Minute
-	underWay              = time.Second // for messages that were sent before the newcomer connected
+	underWay              = time.Second // time for messages that were sent before the newcomer connected
 )
 
 // A claimant is a second device that claims a node.
 type claimant struct {
 	boot string
-	at   time.Duration // first attempt, since the loop's start
+	at   time.Duration // time of the first attempt, since the loop's start
 	last time.Duration
 }
 
 // Connect checks whether a device may be this node now. While the incumbent is alive, another
-// machine is refused, and does not take over its session. A device that names no machine may follow
-// only one that named none. The same machine is accepted if it has the same boot, or if the
-// incumbent's link is silent: boots distinguish two agents on boards with one identity.
+// machine is refused, and the incumbent keeps its session. A device that names no machine may
+// replace only one that named no machine. The same machine is accepted if it has the same boot, or
+// if the incumbent's link is silent. Boots distinguish two agents on boards with one identity.
 func (d *Devices) Connect(c Caller) error {
 	s := d.Snapshot()
 	if err := speaks(s, c); err != nil {
@@ -90,7 +90,7 @@ func (d *Devices) Connect(c Caller) error {
 	p.refusedClaimant.Store(r)
 	err := fmt.Errorf("%w: another agent is connected as node %s, and sent its last message %s ago; stop that agent first",
 		ErrConflict, c.Node, (now - lastMessage).Round(time.Millisecond))
-	if lastMessage > r.at+underWay { // the link is alive, not a dead one that was not noticed yet
+	if lastMessage > r.at+underWay { // the incumbent has sent since, so its link is not a dead one
 		err = errors.Join(err, d.noteConflict(c.Node, c.Machine))
 	}
 	return err
@@ -121,7 +121,7 @@ func (d *Devices) incumbent(s state.Snapshot, rec *state.Record) bool {
 
 // noRecentClaimant tells whether no other device has claimed the node recently.
 func (d *Devices) noRecentClaimant(node string) bool {
-	last := time.Duration(0) // the hub's start counts, as earlier claims are not known
+	last := time.Duration(0) // the hub's start counts as a claim, because earlier claims are not known
 	if r := d.nodes.get(node).refusedClaimant.Load(); r != nil {
 		last = r.last
 	}
@@ -132,7 +132,7 @@ func (d *Devices) noRecentClaimant(node string) bool {
 func (d *Devices) noteConflict(node, machine string) error {
 	if rec := d.Snapshot().Record(node); rec != nil && rec.Conflict != "" &&
 		(rec.Conflict == orUnknown(machine) || !d.nodes.get(node).conflictAllowed(d.Age())) {
-		return nil // a clone retries for ever, and one card can have many clones
+		return nil // one card can have many clones, and each retries for ever
 	}
 	ctx, cancel := withTimeout()
 	defer cancel()

@@ -44,7 +44,7 @@ func TestAnEnrolmentEndsInTheTransactionOfItsNode(t *testing.T) {
 				}
 				book.FailWith(errors.New("the power fails"))
 				if _, err := l.Do(t.Context(), c.do); err == nil || !l.Speaks(who) || l.Dismissed("k1") != nil {
-					t.Errorf("it ended before it was stored: %v", err)
+					t.Errorf("the enrolment ended before its end was stored: %v", err)
 				}
 				book.FailWith(nil)
 				before, _, _ := book.Counts()
@@ -55,21 +55,21 @@ func TestAnEnrolmentEndsInTheTransactionOfItsNode(t *testing.T) {
 					t.Errorf("%d transactions, speaks %t, rows %v", after-before, l.Speaks(who), book.Rows())
 				}
 				if d := l.Dismissed("k1"); d == nil || d.By != "kari" || d.Reason != "Node pi-1 was deleted" {
-					t.Errorf("its dismissal is %+v", d)
+					t.Errorf("the device's dismissal is %+v", d)
 				}
 				if len(book.Cut()) == 0 {
-					t.Error("its session was not closed")
+					t.Error("the device's session was not closed")
 				}
-				// Messages under way are refused.
+				// Messages on their way are refused.
 				for what, err := range map[string]error{
 					"status": l.Status(t.Context(), who, nodetest.Report("b2", 1, "True")), "event": l.Event(t.Context(), who, wire.Event{Boot: "b", Type: "Normal", Reason: "Pulled"}),
 				} {
 					if !errors.Is(err, node.ErrStranger) {
-						t.Errorf("its %s: %v", what, err)
+						t.Errorf("the device's %s: %v", what, err)
 					}
 				}
 				if l.Lease(who, wire.Lease{Boot: "b", Seq: 9}); !l.Liveness("pi-1").Seen.IsZero() {
-					t.Error("its lease is accepted")
+					t.Error("the device's lease is accepted")
 				}
 				if rec := l.Snapshot().Record("pi-1"); rec != nil {
 					t.Errorf("record %+v", rec)
@@ -102,14 +102,14 @@ func TestTheSitesGracePeriodDecidesAlive(t *testing.T) {
 	})
 }
 
-func TestADeviceWithoutAMachineFollowsOnlyAnother(t *testing.T) {
+func TestADeviceWithoutAMachineReplacesOnlyAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
 		nodetest.Greet(t, l, "pi-1")
 		bare := node.Caller{Node: "pi-1"}
 		if err := l.Connect(bare); !errors.Is(err, node.ErrConflict) || l.Snapshot().Record("pi-1").Conflict != "unknown" {
-			t.Errorf("it takes a live session over: %v, %+v", err, l.Snapshot().Record("pi-1"))
+			t.Errorf("a device without a machine takes a live session over: %v, %+v", err, l.Snapshot().Record("pi-1"))
 		}
 		st := nodetest.Report("b", 1, "True")
 		st.MachineID = ""

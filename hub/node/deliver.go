@@ -20,18 +20,18 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Deliver decides which nodes get a new generation of their desired state: those with changed
-// content.
+// Deliver decides which nodes get a new generation of their desired state: the nodes whose content
+// has changed.
 type Deliver struct {
-	// encoded caches encoded desired states by digest from the decision until publishing. Nil: no
-	// cache.
+	// encoded caches encoded desired states by digest, from the decision until they are published.
+	// Nil: no cache.
 	encoded *sync.Map
 	lease   time.Duration // default lease interval of devices
 	signing ed25519.PrivateKey
 }
 
 // Touches returns the nodes whose desired state may have changed: the node of a change, or all
-// users of a config map, secret or board profile.
+// nodes that use a config map, secret or board profile.
 func (Deliver) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -107,7 +107,7 @@ func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		}
 		content, err := encode.desired(v.wantedOf(s, node, known))
 		if err != nil {
-			continue // objects from JSON can be encoded as JSON
+			continue // cannot fail, because the objects were decoded from JSON
 		}
 		sum := sha256.Sum256(content)
 		if string(hex.AppendEncode(hexed[:0], sum[:])) == rec.Digest {
@@ -120,21 +120,21 @@ func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		rec = rec.DeepCopy()
 		rec.Digest = digest
 		rec.Generation++
-		// Until the device reports this generation, it may use either interval.
+		// The device may use the old or the new interval until it reports this generation.
 		rec.LeaseSeconds = max(seconds(state.Lease(rec, v.lease)), seconds(state.WantedLease(s, node, v.lease)))
 		plan.Do(state.Put(rec, ""))
 	}
 	return plan
 }
 
-// An encoder encodes desired states as json.Marshal does. In a large fleet most nodes may have only
-// addresses, and their states differ in nothing else.
+// An encoder encodes desired states like json.Marshal. In a large fleet most nodes may have no
+// pods, and their states differ only in their addresses.
 type encoder struct {
 	text  []byte
 	forms map[form]template
 }
 
-// A form is what nodes with only addresses have in common.
+// A form is the common part of nodes whose states differ only in their addresses.
 type form struct {
 	profile *fleet.BoardProfile
 	lease   int32
@@ -174,7 +174,7 @@ func (e *encoder) desired(d wire.Desired) ([]byte, error) {
 // onlyAddresses tells whether a desired state differs from others of its form only in its
 // addresses.
 func onlyAddresses(d wire.Desired) bool {
-	if d.PodCIDR == "" || strings.Trim(d.PodCIDR, "0123456789abcdefABCDEF:./") != "" { // not escaped
+	if d.PodCIDR == "" || strings.Trim(d.PodCIDR, "0123456789abcdefABCDEF:./") != "" { // such characters are not escaped in JSON
 		return false
 	}
 	if d.Pods == nil || d.ConfigMaps == nil || d.Secrets == nil || len(d.Pods)+len(d.ConfigMaps)+len(d.Secrets) > 0 {
@@ -245,7 +245,7 @@ func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.De
 // forget clears the cache.
 func (v Deliver) forget() { v.encoded.Clear() }
 
-// emptyMiddle is the part of an empty desired state at which frame joins content and metadata.
+// emptyMiddle is the part of an empty desired state at which frame inserts the content.
 const emptyMiddle = `"pods":null,"configMaps":null,"secrets":null,`
 
 // frame joins encoded content with the metadata of a generation, so that the content is encoded

@@ -16,10 +16,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// The framed payload equals one that is encoded as a whole.
+// The framed payload equals the payload that is encoded as a whole.
 func TestAFramedDesiredStateEqualsAnEncodedOne(t *testing.T) {
-	said := wire.Desired{Generation: 7, Hub: `hub "a"`, Time: time.Date(2026, 6, 1, 12, 0, 0, 5, time.UTC), LeaseIntervalSeconds: 10}
-	tricky := `"pods":null,"configMaps":null,"secrets":null,` // the text at which frame cuts
+	desired := wire.Desired{Generation: 7, Hub: `hub "a"`, Time: time.Date(2026, 6, 1, 12, 0, 0, 5, time.UTC), LeaseIntervalSeconds: 10}
+	tricky := `"pods":null,"configMaps":null,"secrets":null,` // the text that frame searches for
 	for _, c := range []wire.Desired{
 		{},
 		{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}},
@@ -29,21 +29,21 @@ func TestAFramedDesiredStateEqualsAnEncodedOne(t *testing.T) {
 			Profile:    &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "rpi"}}, PodCIDR: "10.64.0.0/24",
 		},
 	} {
-		c.LeaseIntervalSeconds = said.LeaseIntervalSeconds
+		c.LeaseIntervalSeconds = desired.LeaseIntervalSeconds
 		content, err := json.Marshal(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := frame(content, said)
+		got, err := frame(content, desired)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c = withMetadata(c, said)
+		c = withMetadata(c, desired)
 		if want, _ := json.Marshal(c); string(got) != string(want) {
 			t.Errorf("%s, want\n%s", got, want)
 		}
 	}
-	if _, err := frame([]byte(`{"pods":[]}`), said); err == nil {
+	if _, err := frame([]byte(`{"pods":[]}`), desired); err == nil {
 		t.Error("content in another form is framed")
 	}
 }
@@ -61,20 +61,20 @@ func TestADesiredStateIsEncodedOnce(t *testing.T) {
 	digest := plan.Changes[0].Object.(*state.Record).Digest
 	encoded, _ := v.encoded.Load(digest)
 	kept, _ := encoded.([]byte)
-	told, err := v.content(s, "pi-1", digest)
-	if err != nil || len(kept) == 0 || &told[0] != &kept[0] {
-		t.Errorf("%s is encoded again: %v", told, err)
+	first, err := v.content(s, "pi-1", digest)
+	if err != nil || len(kept) == 0 || &first[0] != &kept[0] {
+		t.Errorf("%s is encoded again: %v", first, err)
 	}
-	if again, err := v.content(s, "pi-1", "another"); err != nil || fmt.Sprint(again) != fmt.Sprint(told) || &again[0] == &told[0] {
-		t.Errorf("of another time: %s, %v", again, err)
+	if again, err := v.content(s, "pi-1", "another"); err != nil || fmt.Sprint(again) != fmt.Sprint(first) || &again[0] == &first[0] {
+		t.Errorf("framed at another time: %s, %v", again, err)
 	}
 	v.forget()
 	if _, kept := v.encoded.Load(digest); kept {
-		t.Error("it is cached after it was published")
+		t.Error("the state is cached after it was published")
 	}
 }
 
-// TestAnEncoderEqualsJSON: for any desired state, before and after others of its form.
+// An encoder equals json.Marshal for any desired state, before and after others of its form.
 func TestAnEncoderEqualsJSON(t *testing.T) {
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "board"}}
 	profile.Spec.Labels = map[string]string{"podCIDR": "10.0.0.0/26", "a": "b"}

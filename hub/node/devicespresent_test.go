@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A pod's device alone sets, changes and removes the condition for present hardware.
+// Only a pod's device sets, changes and removes the condition for present hardware.
 func TestADeviceReportsPresentHardware(t *testing.T) {
 	p := &corev1.Pod{}
 	hear := func(c ...corev1.PodCondition) []corev1.PodCondition {
@@ -23,6 +23,6 @@ func TestADeviceReportsPresentHardware(t *testing.T) {
 		t.Errorf("unplugged, the pod has %+v", got)
 	}
 	if got := hear(); len(got) != 0 {
-		t.Errorf("the device reports it no longer, and the pod has %+v", got)
+		t.Errorf("after the device has removed the condition, the pod has %+v", got)
 	}
 }

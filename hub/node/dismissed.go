@@ -12,17 +12,17 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// dismissalAge is how long after its certificate's expiry a device can still connect to learn that
-// its enrolment has ended: for that time it may renew.
+// dismissalAge is how long after its certificate's expiry a device can still connect, only to
+// receive its dismissal. For that time it may renew the certificate.
 const dismissalAge = 90 * 24 * time.Hour
 
-// withTimeout is for work on the goroutine of a connection.
+// withTimeout returns a context for work on the goroutine of a connection.
 func withTimeout() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 5*time.Second)
 }
 
-// Ended returns what follows from the deletion of Nodes in the same transaction: the end of their
-// devices' enrolments and reports. It runs after each piece of news and each plan, so that no
+// Ended returns what follows from the deletion of Nodes: the end of their devices' enrolments and
+// reports. It runs in the same transaction, after each piece of news and each plan, so that no
 // message of such a device is accepted in between. A record that is newer than the deletion is of a
 // device that has joined since.
 func Ended(s state.Snapshot, log []state.Applied, now time.Time) (changes []state.Change) {
@@ -51,8 +51,8 @@ func Ended(s state.Snapshot, log []state.Applied, now time.Time) (changes []stat
 // maxDismissals is the number of devices that can still receive a dismissal.
 const maxDismissals = 10_000
 
-// dismiss returns the changes that create dismissals, and remove expired ones and the oldest above
-// the limit.
+// dismiss returns the changes that create dismissals, and that remove expired ones and the oldest
+// ones above the limit.
 func dismiss(s state.Snapshot, ended []*state.Dismissal, now time.Time) (changes []state.Change) {
 	if len(ended) == 0 {
 		return nil
@@ -76,17 +76,17 @@ func dismiss(s state.Snapshot, ended []*state.Dismissal, now time.Time) (changes
 }
 
 func revision(o state.Object) (rev uint64) {
-	_, _ = fmt.Sscan(o.GetResourceVersion(), &rev) // 0 for one that was never stored
+	_, _ = fmt.Sscan(o.GetResourceVersion(), &rev) // 0 if it was never stored
 	return rev
 }
 
-// Dismiss returns the changes that end a device's right to act for a node and create its dismissal;
-// none if no device has joined.
+// Dismiss returns the changes that end a device's right to act for a node and create its dismissal.
+// It returns nothing if no device has joined.
 func Dismiss(s state.Snapshot, rec *state.Record, by, reason string, now time.Time) []state.Change {
 	return dismiss(s, dismissal(rec, by, reason, now), now)
 }
 
-// dismissal returns the dismissal of a record's device, none if no device has joined.
+// dismissal returns the dismissal of a record's device. It returns nothing if no device has joined.
 func dismissal(rec *state.Record, by, reason string, now time.Time) []*state.Dismissal {
 	if rec.Key == "" {
 		return nil
@@ -101,7 +101,7 @@ func dismissal(rec *state.Record, by, reason string, now time.Time) []*state.Dis
 	}}
 }
 
-// Retire makes the boot of a record's device a past one: another device takes its place.
+// Retire makes the boot of a record's device a past one, because another device takes its place.
 func Retire(rec *state.Record) {
 	if rec.Boot == "" {
 		return
@@ -113,7 +113,7 @@ func Retire(rec *state.Record) {
 	rec.Boot = ""
 }
 
-// Dismissed returns the dismissal for a key, nil for none.
+// Dismissed returns the dismissal for a key; nil: the key was not dismissed.
 func (d *Devices) Dismissed(key string) *wire.Dismissed {
 	if d := d.Snapshot().Dismissal(key); d != nil {
 		return &wire.Dismissed{Time: d.Time.UTC(), By: d.By, Reason: d.Reason}
@@ -121,8 +121,8 @@ func (d *Devices) Dismissed(key string) *wire.Dismissed {
 	return nil
 }
 
-// RemainingPods handles a dismissed device's list of the pods that it still runs: all others have
-// stopped. It does nothing if a Node of that name exists again.
+// RemainingPods handles a dismissed device's list of the pods that it still runs. Its other pods
+// have stopped. If a Node of that name exists again, RemainingPods does nothing.
 func (d *Devices) RemainingPods(ctx context.Context, c Caller, pods wire.Pods) error {
 	_, err := d.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		if d := s.Dismissal(c.Key); d == nil || d.Node != c.Node || s.Node(c.Node) != nil || s.Record(c.Node) != nil {
@@ -130,7 +130,7 @@ func (d *Devices) RemainingPods(ctx context.Context, c Caller, pods wire.Pods) e
 		}
 		holds := make(map[string]bool, len(pods.Pods))
 		if pods.Parts > 1 {
-			return nil, nil // the device will report again with fewer pods
+			return nil, nil // the device reports again when it has fewer pods
 		}
 		for _, p := range pods.Pods {
 			holds[string(p.UID)] = true

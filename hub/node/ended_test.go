@@ -16,14 +16,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A watcher of a deleted pod first sees how it ended, then its deletion.
+// A watcher of a deleted pod first receives how it ended, then its deletion.
 func TestWatchersSeeHowADeletedPodEnded(t *testing.T) {
 	code := func(name string, phase corev1.PodPhase, code int32) wire.PodStatus {
 		p := said(name, phase)
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
 		return p
 	}
-	listening(t, "its last status is shown before its end", func(h *listener) {
+	listening(t, "the last status is shown before the deletion", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		left, _ := h.leaving("p1", "p2", "p3")
 		kept := h.l.Snapshot().Pod("default", "p3").DeepCopy()
@@ -52,7 +52,7 @@ func TestWatchersSeeHowADeletedPodEnded(t *testing.T) {
 				what = "deleted"
 			}
 			if len(p.Status.ContainerStatuses) == 0 {
-				h.t.Errorf("%s is %s without the codes of its containers", p.Name, what)
+				h.t.Errorf("%s is %s without the exit codes of its containers", p.Name, what)
 			}
 			seen[p.Name] = append(seen[p.Name], what+" "+string(p.Status.Phase))
 		}
@@ -64,16 +64,16 @@ func TestWatchersSeeHowADeletedPodEnded(t *testing.T) {
 			}
 		}
 		if n := left(); n != 2 {
-			h.t.Errorf("%d pods are left, want the running one and the one with a finalizer", n)
+			h.t.Errorf("%d pods exist, want the running one and the one with a finalizer", n)
 		}
 	})
 }
 
-// A device that does not have a deleted pod, for example because it never started it, reports no
-// phase. A pod with a finalizer, as of a Job that waits for the end of its pod, is marked as failed
-// then.
+// A device may not have a deleted pod, for example because it never started the pod, and then
+// reports no phase for it. If such a pod has a finalizer, as a Job's pod has, the hub marks it as
+// failed.
 func TestAKeptPodFailsWhenItsDeviceNoLongerHasIt(t *testing.T) {
-	listening(t, "it fails once", func(h *listener) {
+	listening(t, "the pod fails once", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		tell := func(seq uint64, pods ...wire.PodStatus) {
 			h.t.Helper()
@@ -105,7 +105,7 @@ func TestAKeptPodFailsWhenItsDeviceNoLongerHasIt(t *testing.T) {
 			}
 		}
 		if is := h.l.Snapshot().Revision; is != since {
-			h.t.Errorf("the same list again has changed something: %d, %d", since, is)
+			h.t.Errorf("the repeated list has changed the fleet: %d, %d", since, is)
 		}
 	})
 	listening(t, "the waiting Job creates another pod", func(h *listener) {
@@ -144,7 +144,7 @@ func TestAKeptPodFailsWhenItsDeviceNoLongerHasIt(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if now := pods(); len(now) != 1 || now[0].UID == was.UID {
-			h.t.Errorf("a minute later the Job has %d pods, the first %s, %s, asked to leave %v", len(now), now[0].Name, now[0].Status.Phase, now[0].DeletionTimestamp)
+			h.t.Errorf("a minute later the Job has %d pods, the first %s, %s, deleted at %v", len(now), now[0].Name, now[0].Status.Phase, now[0].DeletionTimestamp)
 		}
 	})
 }

@@ -15,11 +15,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Event stores an event of a device. While a device exceeds its rate, its events are dropped. A
-// new event removes only older events of the same device or about the same object.
+// Event stores an event of a device. While a device exceeds its rate, its events are dropped. A new
+// event replaces only older events of the same device or about the same object.
 //
-// If the acknowledgement of a stored event is lost, the device sends it again, and a broker may
-// deliver it twice. Both are recognized as one event.
+// If the acknowledgement of a stored event is lost, the device sends the event again, and a broker
+// may deliver it twice. Event stores such a repetition only once.
 func (d *Devices) Event(ctx context.Context, c Caller, e wire.Event) error {
 	p, hash := d.nodes.get(c.Node), hashOf(e)
 	if hash != 0 && p.lastEventHash.Load() == hash && d.Speaks(c) {
@@ -34,7 +34,8 @@ func (d *Devices) Event(ctx context.Context, c Caller, e wire.Event) error {
 
 var eventSeed = maphash.MakeSeed()
 
-// hashOf identifies events of a node; 0: without a time, equal events cannot be distinguished.
+// hashOf returns a hash that identifies an event of a node; 0: the event has no time, so equal
+// events cannot be distinguished.
 func hashOf(e wire.Event) uint64 {
 	if e.Time.IsZero() {
 		return 0
@@ -72,7 +73,7 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 			}
 			ref = control.About(n)
 		case p == nil || p.UID != e.PodUID || p.Spec.NodeName != node:
-			return nil, nil // of a deleted pod, or of another node
+			return nil, nil // the event is about a deleted pod, or about another node's pod
 		default:
 			ref = control.About(p)
 			if e.Container != "" {
@@ -85,22 +86,22 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 	return err
 }
 
-// Offence handles a forbidden action of a device. Repeated ones are not all logged.
+// Offence handles a forbidden action of a device. Not all repetitions are logged.
 func (d *Devices) Offence(node, what string) {
 	if !d.LogDevice(slog.LevelWarn, node, "refused: "+what) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	anyone := func(state.Snapshot) error { return nil } // the hub reports it, so there is no sender to check
+	anyone := func(state.Snapshot) error { return nil } // the broker reports it, so there is no sender to check
 	err := d.event(ctx, node, anyone, wire.Event{Type: corev1.EventTypeWarning, Reason: "Refused", Message: what})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		d.Log.Debug("note an offence", "node", node, "err", err)
 	}
 }
 
-// Presence handles a lost link or an orderly stop. It is only logged and decides nothing. The MQTT
-// will of an earlier boot arrives late and is ignored.
+// Presence handles a lost link or an orderly stop. It only logs them. The MQTT will of an earlier
+// boot is late, and is ignored.
 func (d *Devices) Presence(c Caller, p wire.Presence) {
 	node, live := c.Node, d.nodes.find(c.Node)
 	if live == nil || !live.speaks(c.Key) {

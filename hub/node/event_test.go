@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An event with a lost acknowledgement is sent again, and a broker may deliver it twice: it counts
-// once. Two equal occurrences count twice.
+// An event whose acknowledgement was lost is sent again, and a broker may deliver it twice. Both
+// count once. Two equal occurrences count twice.
 func TestAnEventThatIsDeliveredTwiceCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
@@ -36,7 +36,7 @@ func TestAnEventThatIsDeliveredTwiceCountsOnce(t *testing.T) {
 				}
 			}
 			if n != want {
-				t.Errorf("it counts %d times, want %d", n, want)
+				t.Errorf("the event counts %d times, want %d", n, want)
 			}
 		}
 		say(at)

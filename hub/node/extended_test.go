@@ -51,7 +51,7 @@ func TestExtendedResourcesOfAnAdministratorStay(t *testing.T) {
 				}
 			}
 			if commits, _, _ := book.Counts(); seq > 3 && commits == 0 {
-				t.Error("nothing was stored")
+				t.Error("the extended resource was not stored")
 			}
 		}
 		check("after a report", "4")
@@ -60,9 +60,9 @@ func TestExtendedResourcesOfAnAdministratorStay(t *testing.T) {
 		patch("example.com/dongle", "0")
 		check("none left", "0")
 		before, _, _ := book.Counts()
-		check("a report without news", "0")
+		check("a report without changes", "0")
 		if after, _, _ := book.Counts(); after != before {
-			t.Errorf("it cost %d writes", after-before)
+			t.Errorf("the report caused %d writes", after-before)
 		}
 	})
 }

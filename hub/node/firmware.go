@@ -18,7 +18,7 @@ import (
 
 // firmwareFor returns the boot configuration of a node's rollout, signed for the node and its
 // board, so that the device can stage it. During the node's turn it permits a trial. Nil: the
-// device keeps what it has.
+// device keeps its configuration.
 func firmwareFor(s state.Snapshot, node string, key ed25519.PrivateKey) *wire.Firmware {
 	rec, n := s.Record(node), s.Node(node)
 	if rec == nil || n == nil || rec.Assigned == nil || rec.FirmwareGeneration == 0 {
@@ -30,7 +30,7 @@ func firmwareFor(s state.Snapshot, node string, key ed25519.PrivateKey) *wire.Fi
 		return nil
 	}
 	if _, err := fleet.ParseBootConfig([]byte(r.Status.Document)); err != nil {
-		return nil // a document that somebody wrote into the status and no device accepts is not signed
+		return nil // an invalid document, which a user wrote into the status; no device accepts it
 	}
 	f := wire.SignFirmware(key, node, compatibleOf(s, n, r.Spec.Profile), rec.FirmwareGeneration,
 		[]byte(r.Status.Document))
@@ -39,8 +39,8 @@ func firmwareFor(s state.Snapshot, node string, key ed25519.PrivateKey) *wire.Fi
 	return f
 }
 
-// compatibleOf returns the board name to which a configuration is bound: the first name of the
-// device tree that the profile matches, otherwise the board's first; "": none.
+// compatibleOf returns the board name to which a configuration is bound: the first name in the
+// device tree that the profile matches, otherwise the first name; "": the board has no name.
 func compatibleOf(s state.Snapshot, n *corev1.Node, profile string) string {
 	names := firmwareconfigs.BoardOf(n.Status, s.Report(n.Name).Text()).Compatible
 	if len(names) == 0 {
@@ -69,9 +69,9 @@ func firmwareMoved(old *state.Record, now state.Object) bool {
 		(old.FirmwareGeneration != next.FirmwareGeneration || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned))
 }
 
-// firmwareResumed makes a resumed device receive its boot configuration again. The device accepts
-// nothing older than the newest configuration that it has seen, and may have kept another than the
-// hub knows.
+// firmwareResumed makes the device receive its boot configuration again after it was resumed. The
+// device accepts no configuration that is older than the newest one it has seen. It may have kept
+// another one than the hub knows.
 func firmwareResumed(rec *state.Record, now time.Time) {
 	if rec.FirmwareGeneration != 0 {
 		rec.FirmwareGeneration = max(rec.FirmwareGeneration+1, now.Unix())
@@ -81,8 +81,8 @@ func firmwareResumed(rec *state.Record, now time.Time) {
 	}
 }
 
-// Replaced updates a record that belongs to another device from now on: the reports of the earlier
-// one on its boot configuration and stored state do not apply. A turn that has begun goes on.
+// Replaced updates a record that now belongs to another device. The earlier device's reports on its
+// boot configuration and stored state do not apply. A turn that has begun goes on.
 func Replaced(rec *state.Record) {
 	rec.StoredUnknown = rec.StoredUnknown || rec.Paused
 	rec.Paused, rec.Stored = false, 0
@@ -91,8 +91,8 @@ func Replaced(rec *state.Record) {
 	}
 }
 
-// firmwareChange stores a device's report of its boot configuration, and sets the condition
-// FirmwareReady from it, which the device cannot set itself.
+// firmwareChange stores a device's report of its boot configuration. It also sets the condition
+// FirmwareReady, which the device cannot set itself.
 func firmwareChange(rec *state.Record, st *wire.Status) {
 	st.Status.Conditions = slices.DeleteFunc(st.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == fleet.ConditionFirmwareReady

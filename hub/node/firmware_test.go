@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A device verifies its boot configuration by shared rules: it is for this node, board and
-// generation, and may be tried only during the node's turn.
+// A device verifies its boot configuration: it must be for this node, board and generation, and may
+// be tried only during the node's turn.
 func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -42,7 +42,7 @@ func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 		s, _ := state.Apply(s, []state.Change{state.Put(rec, ""), state.Put(rollout, "")})
 		d := Deliver{signing: key}.wantedOf(s, "pi-1", profiles{})
 		if !bytes.Equal(d.FirmwareKey, public) {
-			t.Error("it does not receive the key")
+			t.Error("the device does not receive the key")
 		}
 		return d.Firmware
 	}
@@ -62,21 +62,21 @@ func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	}
 	for step, want := range map[fleet.FirmwareNodeState]bool{"": false, fleet.FirmwareDraining: false, fleet.FirmwareTrying: true, fleet.FirmwareOverdue: false} {
 		if f := told(func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Step = step }); f.Try != want {
-			t.Errorf("in the step %q it may try: %v", step, f.Try)
+			t.Errorf("in the step %q the device may try: %v", step, f.Try)
 		}
 		undo := func(r *state.Record, ro *fleet.FirmwareRollout) { r.Assigned.Step, ro.Status.Undoing = step, true }
 		if f := told(undo); f.Try || f.Undo != want {
-			t.Errorf("undone, in the step %q it may try: %v, and go back: %v", step, f.Try, f.Undo)
+			t.Errorf("undone, in the step %q the device may try: %v, and go back: %v", step, f.Try, f.Undo)
 		}
 	}
 	evil := []byte(`{"profile":"pi","revision":0,"backend":"rpi-config-txt","cmdline":{"add":["init=/bin/sh"]}}`)
 	for name, change := range map[string]func(*state.Record, *fleet.FirmwareRollout){
-		"belongs to no rollout":                 func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned = nil },
-		"belongs to a deleted rollout":          func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Rollout = "gone" },
-		"has received no configuration":         func(r *state.Record, _ *fleet.FirmwareRollout) { r.FirmwareGeneration = 0 },
-		"should have another configuration now": func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Digest = "sha256:0" },
-		"has a document with other text":        func(_ *state.Record, ro *fleet.FirmwareRollout) { ro.Status.Document += " " },
-		"has a document that is refused": func(r *state.Record, ro *fleet.FirmwareRollout) {
+		"belongs to no rollout":              func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned = nil },
+		"belongs to a deleted rollout":       func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Rollout = "gone" },
+		"has received no configuration":      func(r *state.Record, _ *fleet.FirmwareRollout) { r.FirmwareGeneration = 0 },
+		"is to get another configuration":    func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Digest = "sha256:0" },
+		"has a document with a changed text": func(_ *state.Record, ro *fleet.FirmwareRollout) { ro.Status.Document += " " },
+		"has an invalid document": func(r *state.Record, ro *fleet.FirmwareRollout) {
 			ro.Status.Document, ro.Status.Digest = string(evil), wire.FirmwareDigest(evil)
 			r.Assigned.Digest = ro.Status.Digest
 		},
@@ -87,8 +87,8 @@ func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	}
 }
 
-// A machine in the place of another, or a card in another board, receives its configuration bound
-// to its own board, even under the same profile.
+// If another machine takes the node's place, or its card moves to another board, the configuration
+// is bound to the new board, even under the same profile.
 func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -120,11 +120,11 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 		s, log = state.Apply(s, []state.Change{state.Put(report(said.board, said.temperature), "")})
 		changes := d.Decide(s, state.Touched(d.Touches, log), s.Started).Changes
 		if told := len(changes) > 0; told != said.told {
-			t.Errorf("with the board %s it receives: %v", said.board, told)
+			t.Errorf("with the board %s the device receives: %v", said.board, told)
 		}
 		s, _ = state.Apply(s, changes)
 		if again := d.Decide(s, d.Subjects(s), s.Started).Changes; len(again) > 0 {
-			t.Errorf("with the board %s it does not receive what it would after a start", said.board)
+			t.Errorf("with the board %s the device receives another state than after a start", said.board)
 		}
 		if _, err := d.wantedOf(s, "pi-1", profiles{}).Firmware.Verify(public, "pi-1", []string{said.board, "brcm,bcm2837"}); err != nil {
 			t.Error(err)
@@ -132,7 +132,7 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 	}
 }
 
-// A card in another board does not keep the rollout's results of the board before it.
+// A card in another board does not keep the rollout's results of the previous board.
 func TestAnotherMachineStartsTheRolloutAnew(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	began := state.FirmwareAssignment{Rollout: "r", Digest: "sha256:1", Step: fleet.FirmwareTrying, Since: metav1.NewTime(now)}
@@ -142,7 +142,7 @@ func TestAnotherMachineStartsTheRolloutAnew(t *testing.T) {
 	}{
 		{"m", state.FirmwareAssignment{Rollout: "r", Done: true, Retry: 2}, state.FirmwareAssignment{Rollout: "r", Done: true, Retry: 2}},
 		{"other", state.FirmwareAssignment{Rollout: "r", Done: true, Retry: 2}, state.FirmwareAssignment{Rollout: "r"}},
-		{"other", state.FirmwareAssignment{Rollout: "r", NotBefore: metav1.NewTime(now), Why: "it is not ready"}, state.FirmwareAssignment{Rollout: "r"}},
+		{"other", state.FirmwareAssignment{Rollout: "r", NotBefore: metav1.NewTime(now), Why: "the node is not ready"}, state.FirmwareAssignment{Rollout: "r"}},
 		{"other", began, began},
 	} {
 		named := metav1.ObjectMeta{Name: "pi-1"}
@@ -154,12 +154,12 @@ func TestAnotherMachineStartsTheRolloutAnew(t *testing.T) {
 		}
 		s, _ = state.Apply(s, changes)
 		if got := *s.Record("pi-1").Assigned; got != c.want {
-			t.Errorf("machine %s: of %+v is left %+v, want %+v", c.machine, c.was, got, c.want)
+			t.Errorf("machine %s: the report %+v became %+v, want %+v", c.machine, c.was, got, c.want)
 		}
 	}
 }
 
-// A raised retry changes no record, and is published all the same.
+// A raised retry changes no record, but is published.
 func TestARaisedRetryIsPublished(t *testing.T) {
 	named := metav1.ObjectMeta{Name: "pi-1"}
 	ro := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
@@ -169,7 +169,7 @@ func TestARaisedRetryIsPublished(t *testing.T) {
 	raised.Spec.Retry = 1
 	s, done := state.Apply(s, []state.Change{state.Put(raised, "")})
 	if got := concerned(s, Deliver{}.Touches(done[0])); len(got) != 1 || got[0] != "pi-1" {
-		t.Errorf("its subjects are %v", got)
+		t.Errorf("the subjects are %v", got)
 	}
 	paused := raised.DeepCopy()
 	paused.Spec.Paused = true
@@ -184,7 +184,7 @@ func TestAReportOfTheBootConfigurationIsACondition(t *testing.T) {
 		wire.FirmwareRolledBack: corev1.ConditionFalse, wire.FirmwareFailed: corev1.ConditionFalse, wire.FirmwareUnsupported: corev1.ConditionFalse,
 	} {
 		st := wire.Status{Firmware: &wire.FirmwareStatus{State: said, Message: "m", Bad: []string{"x"}}}
-		st.Status.Conditions = []corev1.NodeCondition{{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionTrue, Message: "its own FirmwareReady"}}
+		st.Status.Conditions = []corev1.NodeCondition{{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionTrue, Message: "a FirmwareReady of the device"}}
 		rec := new(state.Record)
 		firmwareChange(rec, &st)
 		if c := st.Status.Conditions; len(c) != 1 || c[0].Status != want || c[0].Reason != said || c[0].Message != "m" || reasonOf(said) != "Firmware"+said {

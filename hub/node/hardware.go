@@ -13,14 +13,15 @@ import (
 )
 
 // The limits of writes to a node's DeviceReport: a burst, as at a device's start, then at most one
-// a minute. What is held back comes with a later status.
+// a minute. A later status writes the values that were held back.
 const (
 	budgetReports = 5
 	reportsPerSec = 1. / 60
 )
 
-// hardwareChange returns the change that stores a device's hardware report, if it differs enough. A
-// status without a report (or with one that is too long) changes nothing.
+// hardwareChange returns the change that stores a device's hardware report, if it differs enough
+// from the stored one. A status without a report, or with a report that is too long, changes
+// nothing.
 func (d *Devices) hardwareChange(s state.Snapshot, node string, report json.RawMessage, now time.Time) []state.Change {
 	if !bytes.HasPrefix(bytes.TrimSpace(report), []byte("{")) {
 		return nil

@@ -49,7 +49,7 @@ func TestAReportIsStoredWhenItDiffersEnough(t *testing.T) {
 				say(1, first)
 				have := l.Snapshot().Report("pi-1")
 				if string(have.Text()) != first || !have.Reported.Time.Equal(time.Now()) {
-					t.Fatalf("stored is %s at %s", have.Text(), have.Reported)
+					t.Fatalf("the stored report is %s at %s", have.Text(), have.Reported)
 				}
 				time.Sleep(20 * time.Second)
 				commits, _, _ := book.Counts()
@@ -60,13 +60,13 @@ func TestAReportIsStoredWhenItDiffersEnough(t *testing.T) {
 				}
 				now := l.Snapshot().Report("pi-1")
 				if got := string(now.Text()); got != want || now.Reported.Time.Equal(time.Now()) != c.news {
-					t.Errorf("stored is %s at %s", got, now.Reported)
+					t.Errorf("the stored report is %s at %s", got, now.Reported)
 				}
 				if after, _, _ := book.Counts(); after-commits != wrote {
-					t.Errorf("it was written %d times, want %d", after-commits, wrote)
+					t.Errorf("the report was written %d times, want %d", after-commits, wrote)
 				}
 				if got := string(l.Liveness("pi-1").Hardware); got != c.said {
-					t.Errorf("the newest in memory is %s", got)
+					t.Errorf("the newest report in memory is %s", got)
 				}
 			})
 		})
@@ -106,18 +106,18 @@ func TestAReportIsRemovedWithItsNode(t *testing.T) {
 		before, _, _ := book.Counts()
 		remove(t, l, "pi-1")
 		if after, _, _ := book.Counts(); l.Snapshot().Report("pi-1") != nil || after != before+1 {
-			t.Errorf("the report is still there: %v; %d commits", l.Snapshot().Report("pi-1"), after-before)
+			t.Errorf("the report still exists: %v; %d commits", l.Snapshot().Report("pi-1"), after-before)
 		}
 		if l.Snapshot().Report("pi-2") == nil {
-			t.Error("another node's report is gone")
+			t.Error("another node's report was removed")
 		}
 		if row, ok := book.Rows()[state.Key{Kind: state.DeviceReports, Name: "pi-1"}]; !ok || row != nil {
 			t.Errorf("the store has %s", row)
 		}
-		st := from("b2", 1) // a device that reports again is a node again, with a report
+		st := from("b2", 1) // a device that reports again is registered with its report
 		st.Hardware = json.RawMessage(`{"a":1}`)
 		if err := l.Status(t.Context(), node.Caller{Node: "pi-1"}, st); err != nil || string(l.Snapshot().Report("pi-1").Text()) != `{"a":1}` {
-			t.Errorf("it came back with %s: %v", l.Snapshot().Report("pi-1").Text(), err)
+			t.Errorf("the node came back with %s: %v", l.Snapshot().Report("pi-1").Text(), err)
 		}
 	})
 }

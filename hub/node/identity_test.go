@@ -79,14 +79,14 @@ func TestAForeignCallerIsRefusedEverywhere(t *testing.T) {
 				}
 				seen := l.Liveness("pi-1").Seen
 				time.Sleep(time.Minute)
-				l.Lease(who, wire.Lease{Boot: "b", Seq: 9, Status: 99})       // shows that the hub is behind
-				l.Lease(who, wire.Lease{Boot: "another", Seq: 9, Status: 99}) // and another boot
+				l.Lease(who, wire.Lease{Boot: "b", Seq: 9, Status: 99})       // this lease shows that the hub is behind
+				l.Lease(who, wire.Lease{Boot: "another", Seq: 9, Status: 99}) // this lease has another boot
 				synctest.Wait()
 				if now := l.Liveness("pi-1"); (now.Seen != seen) != tt.may || (now.Lease == 9) != tt.may {
-					t.Errorf("its lease: %+v, before %s", now, seen)
+					t.Errorf("the node's liveness is %+v, before %s", now, seen)
 				}
 				if _, d, a := book.Counts(); !tt.may && (d != desired || a != asked) {
-					t.Errorf("the hub has sent %d desired states and %d requests because of it", d-desired, a-asked)
+					t.Errorf("the hub has sent the caller %d desired states and %d requests", d-desired, a-asked)
 				}
 				said.Reset()
 				l.Presence(who, wire.Presence{Boot: "b", State: wire.PresenceShutdown, Reason: "lie"})
@@ -99,7 +99,7 @@ func TestAForeignCallerIsRefusedEverywhere(t *testing.T) {
 	}
 }
 
-// Which device may be a node while the node's device is alive.
+// These cases are devices that claim a node whose device is alive.
 func TestWhichDeviceMayTakeANodeOver(t *testing.T) {
 	const other = "fedcba9876543210"
 	for _, tt := range []struct {
@@ -109,15 +109,15 @@ func TestWhichDeviceMayTakeANodeOver(t *testing.T) {
 		wait    time.Duration
 		caller  node.Caller
 		refused bool
-		shown   bool // as a conflict, at once
+		shown   bool // a conflict is shown at once
 	}{
 		{name: "the same agent, over a new link", linked: true, caller: node.Caller{Machine: machine, Boot: "b"}},
 		{name: "the same agent's boot, from another machine", linked: true, caller: node.Caller{Machine: other, Boot: "b"}, refused: true, shown: true},
 		{name: "another agent of the machine, while the first is connected and sends", linked: true, caller: node.Caller{Machine: machine, Boot: "c"}, refused: true},
-		{name: "another agent of the machine, without a link of the first", caller: node.Caller{Machine: machine, Boot: "c"}},
+		{name: "another agent of the machine, while the first is disconnected", caller: node.Caller{Machine: machine, Boot: "c"}},
 		{name: "another agent of the machine, after the first fell silent", linked: true, wait: 16 * time.Second, caller: node.Caller{Machine: machine, Boot: "c"}},
 		{name: "the same machine, without a boot", linked: true, caller: node.Caller{Machine: machine}},
-		{name: "another machine, without a link of the first", caller: node.Caller{Machine: other, Boot: "c"}, refused: true, shown: true},
+		{name: "another machine, while the first is disconnected", caller: node.Caller{Machine: other, Boot: "c"}, refused: true, shown: true},
 		{name: "another machine, after the first's grace period", wait: time.Hour, caller: node.Caller{Machine: other, Boot: "c"}},
 		{name: "a known machine after an unknown one", unknown: true, caller: node.Caller{Machine: other, Boot: "c"}},
 		{name: "an unknown machine after a known one", caller: node.Caller{Boot: "b"}, refused: true, shown: true},
@@ -149,8 +149,8 @@ func TestWhichDeviceMayTakeANodeOver(t *testing.T) {
 	}
 }
 
-// Two agents of one machine look like one that returned, until the first sends again. The conflict
-// is written once, and removed when no other agent has tried for a while.
+// Two agents of one machine look like one agent that returned, until the first one sends again. The
+// conflict is written once, and removed after no other agent has tried for a while.
 func TestTwoAgentsWithOneIdentityAreAConflictForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
@@ -178,12 +178,12 @@ func TestTwoAgentsWithOneIdentityAreAConflictForAWhile(t *testing.T) {
 		}
 		try()
 		if shown() {
-			t.Error("a dead link that was not noticed yet is shown as a conflict")
+			t.Error("a dead link that counts as connected is shown as a conflict")
 		}
 		live(5 * time.Second)
 		try()
 		if !shown() {
-			t.Error("the first sent after the second tried, and no conflict is shown")
+			t.Error("no conflict is shown although the first sent after the second tried")
 		}
 		before, _, _ := book.Counts()
 		for range 10 {
@@ -210,7 +210,7 @@ func TestTwoAgentsWithOneIdentityAreAConflictForAWhile(t *testing.T) {
 		if report(); shown() {
 			t.Error("the conflict is never removed")
 		}
-		// A try after a minute is a new one, because the link may have broken.
+		// A try after a minute is a new conflict, because the link may have broken meanwhile.
 		l.Connected("pi-1")
 		live(time.Minute)
 		if try(); shown() {
@@ -219,8 +219,8 @@ func TestTwoAgentsWithOneIdentityAreAConflictForAWhile(t *testing.T) {
 	})
 }
 
-// A card that was copied for a whole site: the conflict is shown, and the writes do not grow with
-// the number of clones and tries.
+// A card was copied for a whole site. The conflict is shown, and the number of writes does not grow
+// with the number of clones and tries.
 func TestManyClonesCauseFewWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
@@ -250,7 +250,8 @@ func TestManyClonesCauseFewWrites(t *testing.T) {
 	})
 }
 
-// Messages are refused from a past boot, with an old number, or about other nodes' objects.
+// A message is refused if it is of a past boot, has an old number, or is about another node's
+// object.
 func TestOldMessagesAndOtherNodesPodsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
@@ -279,17 +280,17 @@ func TestOldMessagesAndOtherNodesPodsAreRefused(t *testing.T) {
 			t.Errorf("a list of an unknown boot: %v", err)
 		}
 		if err := tell("b", 7, theirs, corev1.PodFailed); err != nil || phase(theirs) == corev1.PodFailed {
-			t.Errorf("about another node's pod: %v, %s", err, phase(theirs))
+			t.Errorf("a list with another node's pod: %v, %s", err, phase(theirs))
 		}
 		former := mine.DeepCopy()
-		former.UID = "of the pod before it"
+		former.UID = "of the earlier pod"
 		if err := tell("b", 8, former, corev1.PodFailed); err != nil || phase(mine) != corev1.PodRunning {
-			t.Errorf("about the earlier pod with its name: %v, %s", err, phase(mine))
+			t.Errorf("a list with an earlier pod of the name: %v, %s", err, phase(mine))
 		}
 		for what, e := range map[string]wire.Event{
-			"another node's pod":            {Namespace: "default", Pod: "theirs", PodUID: theirs.UID},
-			"the earlier pod with its name": {Namespace: "default", Pod: "mine", PodUID: "of the pod before it"},
-			"an unknown pod":                {Namespace: "default", Pod: "nobody's", PodUID: "u"},
+			"another node's pod":         {Namespace: "default", Pod: "theirs", PodUID: theirs.UID},
+			"an earlier pod of the name": {Namespace: "default", Pod: "mine", PodUID: "of the earlier pod"},
+			"an unknown pod":             {Namespace: "default", Pod: "nobody's", PodUID: "u"},
 		} {
 			e.Boot, e.Type, e.Reason, e.Message = "b", "Warning", "Lied", what
 			if err := l.Event(t.Context(), one, e); err != nil || len(events(l, "Lied")) != 0 {
@@ -297,14 +298,14 @@ func TestOldMessagesAndOtherNodesPodsAreRefused(t *testing.T) {
 			}
 		}
 		if err := l.Event(t.Context(), one, wire.Event{Boot: "b", Type: "Warning", Reason: "Lied", Namespace: "default", Pod: "mine", PodUID: mine.UID, Message: "x"}); err != nil || len(events(l, "Lied")) != 1 {
-			t.Errorf("about its own pod: %v", err)
+			t.Errorf("an event of its own pod: %v", err)
 		}
 
 		hear(t, l, "pi-1", nodetest.Report("b", 7, "True"))
 		if err := l.Status(t.Context(), one, nodetest.Report("b", 7, "False")); !errors.Is(err, node.ErrStale) || state.ReadyOf(l.Snapshot().Node("pi-1")) != corev1.ConditionTrue {
 			t.Errorf("a repeated status: %v", err)
 		}
-		for i := range 20 { // more boots than are stored
+		for i := range 20 { // more boots than the record stores
 			hear(t, l, "pi-1", nodetest.Report(fmt.Sprint("boot-", i), 1, "True"))
 		}
 		if n := len(l.Snapshot().Record("pi-1").PastBoots); n != 8 {
@@ -324,17 +325,18 @@ func TestOldMessagesAndOtherNodesPodsAreRefused(t *testing.T) {
 	})
 }
 
-// A dismissed device reports the pods that it still runs, until the name is used again.
+// A dismissed device reports the pods that it still runs. The report counts until the node's name
+// is used again.
 func TestADismissedDeviceReportsOnlyItsOwnPods(t *testing.T) {
 	for what, tt := range map[string]struct {
 		caller node.Caller
 		again  bool // a Node of that name exists again
-		gone   bool // the pod that is not in the list
+		gone   bool // the pod that the device no longer has
 	}{
-		"of its own node":             {node.Caller{Node: "pi-1", Key: "k1"}, false, true},
-		"of another":                  {node.Caller{Node: "pi-2", Key: "k1"}, false, false},
-		"with another's key":          {node.Caller{Node: "pi-1", Key: "k2"}, false, false},
-		"with a new Node of the name": {node.Caller{Node: "pi-1", Key: "k1"}, true, false},
+		"of its own node":                          {node.Caller{Node: "pi-1", Key: "k1"}, false, true},
+		"of another":                               {node.Caller{Node: "pi-2", Key: "k1"}, false, false},
+		"with another device's key":                {node.Caller{Node: "pi-1", Key: "k2"}, false, false},
+		"after a new Node of the name was created": {node.Caller{Node: "pi-1", Key: "k1"}, true, false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -364,8 +366,8 @@ func TestADismissedDeviceReportsOnlyItsOwnPods(t *testing.T) {
 	}
 }
 
-// The number of dismissals is limited, and each stays exactly as long as the device's certificate
-// can be renewed.
+// The number of dismissals is limited. Each stays exactly as long as the device's certificate can
+// be renewed.
 func TestDismissalsAreLimited(t *testing.T) {
 	now := time.Now()
 	s := state.Empty("test", now)
@@ -391,10 +393,10 @@ func TestDismissalsAreLimited(t *testing.T) {
 		}
 	}
 	if put == nil || put.Name != "mine" || put.Until.Sub(now) < 90*24*time.Hour-time.Minute {
-		t.Errorf("its dismissal is %+v", put)
+		t.Errorf("the device's dismissal is %+v", put)
 	}
 	if len(gone) != 51 || !gone["k0"] || !gone["k50"] {
-		t.Errorf("%d others have no dismissal; the oldest: %t", len(gone), gone["k0"])
+		t.Errorf("%d other devices have no dismissal; the oldest: %t", len(gone), gone["k0"])
 	}
 }
 
@@ -407,10 +409,10 @@ func TestADeletionEndsNoLaterEnrolment(t *testing.T) {
 	s, _ := state.Apply(state.Empty("test", now), []state.Change{state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, ""), state.Put(rec("k1"), "")})
 	s, log := state.Apply(s, []state.Change{state.Remove(s.Node("pi-1"), "")})
 	if len(node.Ended(s, log, now)) == 0 {
-		t.Error("the enrolment outlives its Node")
+		t.Error("the enrolment exists without its Node")
 	}
 	s, _ = state.Apply(s, []state.Change{state.Put(rec("k2"), "")})
 	if changes := node.Ended(s, log, now); len(changes) != 0 {
-		t.Errorf("the newer enrolment is ended as well: %v", changes)
+		t.Errorf("the newer enrolment has ended too: %v", changes)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// intern makes all nodes share the strings that every node repeats.
+// intern makes all nodes share the strings that are equal on most nodes.
 func intern(st *corev1.NodeStatus) {
 	state.ShareStatus(st, func(s string) string { return unique.Make(s).Value() })
 }

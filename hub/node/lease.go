@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// NodeLease returns a node's lease as Kubernetes shows it, made from memory: its renewTime is the
-// last heartbeat. nil: the node does not exist or has never reported.
+// NodeLease returns a node's lease in the form of Kubernetes, computed from memory. Its renewTime
+// is the last heartbeat. nil: the node does not exist or has never reported.
 func (d *Devices) NodeLease(node string) *coordv1.Lease {
 	s := d.Snapshot()
 	n := s.Node(node)

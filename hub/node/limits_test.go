@@ -25,23 +25,23 @@ func TestReportsOfAPodDoNotAccumulate(t *testing.T) {
 	gate := corev1.PodCondition{Type: "example.org/gate", Status: corev1.ConditionFalse, Message: "an operator's"}
 	p := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{gate, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}}
 	for list := range 10 {
-		said := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+		status := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
 		for i := range bound.MaxConditions - 1 {
-			said.Conditions = append(said.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprintf("example.org/%d-%d", list, i)), Status: corev1.ConditionTrue})
+			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprintf("example.org/%d-%d", list, i)), Status: corev1.ConditionTrue})
 		}
-		said.Conditions = append(said.Conditions, said.Conditions[0], corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager"})
-		mergeStatus(p, said, time.Now())
+		status.Conditions = append(status.Conditions, status.Conditions[0], corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager"})
+		mergeStatus(p, status, time.Now())
 	}
 	if n := len(p.Status.Conditions); n != 3 {
 		t.Errorf("after ten lists the pod has %d conditions, want Ready, PodScheduled and the operator's", n)
 	}
 	for _, c := range p.Status.Conditions {
 		if c.Type == gate.Type && c != gate {
-			t.Errorf("the operator's is %v", c)
+			t.Errorf("the operator's condition is %v", c)
 		}
 	}
 	if err := bound.Object(p); err != nil {
-		t.Error("it cannot be decoded again:", err)
+		t.Error("the pod cannot be decoded again:", err)
 	}
 }
 
@@ -53,8 +53,8 @@ func TestADeviceReportsAnEviction(t *testing.T) {
 		had  []corev1.PodCondition
 		want string
 	}{
-		"it is new":              {[]corev1.PodCondition{scheduled}, evicted.Reason},
-		"the hub has deleted it": {[]corev1.PodCondition{scheduled, drained}, drained.Reason},
+		"the pod is new":              {[]corev1.PodCondition{scheduled}, evicted.Reason},
+		"the hub has deleted the pod": {[]corev1.PodCondition{scheduled, drained}, drained.Reason},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &corev1.Pod{Status: corev1.PodStatus{Conditions: c.had}}
@@ -62,7 +62,7 @@ func TestADeviceReportsAnEviction(t *testing.T) {
 				mergeStatus(p, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Conditions: []corev1.PodCondition{evicted}}, time.Now())
 			}
 			if got := state.PodCondition(p, corev1.DisruptionTarget); got == nil || got.Reason != c.want || got.LastTransitionTime.IsZero() && c.want == evicted.Reason || len(p.Status.Conditions) != 2 {
-				t.Errorf("it has %v, want %s", p.Status.Conditions, c.want)
+				t.Errorf("the pod has %v, want %s", p.Status.Conditions, c.want)
 			}
 		})
 	}
@@ -86,12 +86,11 @@ func TestARepeatedPartOfAListDoesNotAccumulate(t *testing.T) {
 	}
 	holds, whole := p.addPart(part(2, 0))
 	if !whole || len(holds) != 2*pods || !holds[part(1, lists-1).Pods[0].UID] {
-		t.Errorf("%d pods are held, want those of two parts, as they were said last; whole: %v", len(holds), whole)
+		t.Errorf("%d pods are listed, want those of the newest two parts; whole: %v", len(holds), whole)
 	}
 }
 
-// A Node that a device has filled completely could not be changed by users: neither cordoned nor
-// drained.
+// A device cannot fill its Node completely, because users could then neither cordon nor drain it.
 func TestADeviceLeavesRoomInItsNode(t *testing.T) {
 	var d Devices
 	st := wire.Status{Boot: "b", Seq: 1, Registration: wire.Registration{Labels: map[string]string{}}}
@@ -123,7 +122,7 @@ func TestADeviceLeavesRoomInItsNode(t *testing.T) {
 			t.Error(when, n.Labels)
 		}
 		if state.ReadyOf(n) != corev1.ConditionTrue {
-			t.Error(when, "it is not ready")
+			t.Error(when, "the node is not ready")
 		}
 	}
 	room("registered:")
@@ -132,11 +131,11 @@ func TestADeviceLeavesRoomInItsNode(t *testing.T) {
 	}
 	d.report(n, st, nil, now)
 	d.refreshLabels(s, n, rec, st)
-	room("with what it has measured:")
+	room("with the device's measurements:")
 }
 
-// A Node made by hand may be full; the device that takes it over must not exceed the limit. The
-// labels that the hub needs come first.
+// A Node made by hand may be full. The device that takes it over must not exceed the limit. The
+// labels that the hub needs are set first.
 func TestADeviceDoesNotOverfillANodeMadeByHand(t *testing.T) {
 	profile := func(state.Snapshot, corev1.NodeStatus, json.RawMessage) string { return "rpi-4" }
 	d := Devices{Config: Config{Profile: profile}}
@@ -155,20 +154,20 @@ func TestADeviceDoesNotOverfillANodeMadeByHand(t *testing.T) {
 			n = c.Object.(*corev1.Node)
 		}
 		if err := bound.Object(n); err != nil {
-			t.Fatalf("with %d labels of an administrator's: %v", own, err)
+			t.Fatalf("with %d labels of an administrator: %v", own, err)
 		}
 		for i, k := range []string{corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelArchStable, corev1.LabelOSStable} {
 			if _, has := n.Labels[k]; has != (i < bound.MaxLabels-own) {
-				t.Errorf("with %d labels of an administrator's it has %s: %v", own, k, has)
+				t.Errorf("with %d labels of an administrator the node has %s: %v", own, k, has)
 			}
 		}
 		if _, has := n.Labels[fleet.LabelProfile]; own <= bound.MaxLabels-hubLabels && !has {
-			t.Errorf("with %d labels of an administrator's it has no profile", own)
+			t.Errorf("with %d labels of an administrator the node has no profile", own)
 		}
 	}
 }
 
-// The device's token must leave space in its Node too.
+// A device's token also leaves space in its Node.
 func TestATokenLeavesRoomInTheNodesThatJoinWithIt(t *testing.T) {
 	var d Devices
 	rec := &state.Record{Site: "oslo", Labels: map[string]string{}}
@@ -193,8 +192,8 @@ func TestATokenLeavesRoomInTheNodesThatJoinWithIt(t *testing.T) {
 	}
 }
 
-// A pod's status is limited by the pod. Otherwise a device could store gigabytes, which every list
-// of pods returns.
+// The size of a pod's status is limited by the pod. Otherwise a device could store gigabytes, which
+// every list of pods returns.
 func TestAStatusIsLimitedToItsPod(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	p := &corev1.Pod{Spec: corev1.PodSpec{
@@ -218,18 +217,18 @@ func TestAStatusIsLimitedToItsPod(t *testing.T) {
 		}
 		return all
 	}
-	said := corev1.PodStatus{
+	status := corev1.PodStatus{
 		InitContainerStatuses: lists("init", "side", "web", "init", "none"), ContainerStatuses: lists("web", "log", "web", "init", "none", ""), EphemeralContainerStatuses: lists("debug", "other", "debug"),
 		Resources: &corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: long}}}, AllocatedResources: corev1.ResourceList{"x": resource.MustParse("1")},
 		ExtendedResourceClaimStatus: &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: long},
 	}
 	for i := range 300 {
-		said.PodIPs, said.HostIPs = append(said.PodIPs, corev1.PodIP{IP: fmt.Sprint(long, i)}), append(said.HostIPs, corev1.HostIP{IP: fmt.Sprint(long, i)})
-		said.ResourceClaimStatuses = append(said.ResourceClaimStatuses, corev1.PodResourceClaimStatus{Name: fmt.Sprint(long, i)})
+		status.PodIPs, status.HostIPs = append(status.PodIPs, corev1.PodIP{IP: fmt.Sprint(long, i)}), append(status.HostIPs, corev1.HostIP{IP: fmt.Sprint(long, i)})
+		status.ResourceClaimStatuses = append(status.ResourceClaimStatuses, corev1.PodResourceClaimStatus{Name: fmt.Sprint(long, i)})
 	}
-	mergeStatus(p, said, time.Now())
+	mergeStatus(p, status, time.Now())
 	if raw, _ := json.Marshal(p.Status); len(raw) > 128<<10 {
-		t.Errorf("its status has %d bytes", len(raw))
+		t.Errorf("the pod's status has %d bytes", len(raw))
 	}
 	names := func(list []corev1.ContainerStatus) (all string) {
 		for _, c := range list {
@@ -238,20 +237,20 @@ func TestAStatusIsLimitedToItsPod(t *testing.T) {
 		return all
 	}
 	if got := names(p.Status.InitContainerStatuses) + "| " + names(p.Status.ContainerStatuses) + "| " + names(p.Status.EphemeralContainerStatuses); got != "init side | web log | debug " {
-		t.Errorf("its containers are %s", got)
+		t.Errorf("the pod's containers are %s", got)
 	}
 }
 
-// A device that lost its state counts from 0 again.
+// A device that has lost its state counts restarts from 0 again.
 func TestARestartCountNeverGoesBack(t *testing.T) {
 	p := &corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: "init"}}, Containers: []corev1.Container{{Name: "web"}}}}
-	for _, said := range []struct{ says, want int32 }{{-1, 0}, {5, 5}, {0, 5}, {6, 6}} {
+	for _, status := range []struct{ says, want int32 }{{-1, 0}, {5, 5}, {0, 5}, {6, 6}} {
 		mergeStatus(p, corev1.PodStatus{
-			InitContainerStatuses: []corev1.ContainerStatus{{Name: "init", RestartCount: said.says}},
-			ContainerStatuses:     []corev1.ContainerStatus{{Name: "web", RestartCount: said.says}},
+			InitContainerStatuses: []corev1.ContainerStatus{{Name: "init", RestartCount: status.says}},
+			ContainerStatuses:     []corev1.ContainerStatus{{Name: "web", RestartCount: status.says}},
 		}, time.Now())
-		if init, web := p.Status.InitContainerStatuses[0].RestartCount, p.Status.ContainerStatuses[0].RestartCount; init != said.want || web != said.want {
-			t.Errorf("after %d it is %d and %d, want %d", said.says, init, web, said.want)
+		if init, web := p.Status.InitContainerStatuses[0].RestartCount, p.Status.ContainerStatuses[0].RestartCount; init != status.want || web != status.want {
+			t.Errorf("after a report of %d the counts are %d and %d, want %d", status.says, init, web, status.want)
 		}
 	}
 }
@@ -283,13 +282,13 @@ func TestAStatusHasOnlyValuesOfTheAPI(t *testing.T) {
 		t.Errorf("the phase is %q, want the last one known", st.Phase)
 	}
 	if st.HostIP != "" || st.PodIP != "" || len(st.PodIPs) != 1 || len(st.HostIPs) != 0 {
-		t.Errorf("it has the addresses %q %q %v %v", st.HostIP, st.PodIP, st.PodIPs, st.HostIPs)
+		t.Errorf("the pod has the addresses %q %q %v %v", st.HostIP, st.PodIP, st.PodIPs, st.HostIPs)
 	}
 	if st.StartTime == nil || !st.StartTime.Time.Equal(now) {
-		t.Errorf("it started at %v, want now at the latest", st.StartTime)
+		t.Errorf("the pod started at %v, want now at the latest", st.StartTime)
 	}
 	if state.PodCondition(p, corev1.PodInitialized) != nil || state.PodCondition(p, corev1.ContainersReady) == nil {
-		t.Errorf("its conditions are %v", st.Conditions)
+		t.Errorf("the pod's conditions are %v", st.Conditions)
 	}
 	web, log := st.ContainerStatuses[0], st.ContainerStatuses[1]
 	if web.RestartCount != 0 || web.State.Waiting != nil || web.State.Running == nil || !web.State.Running.StartedAt.IsZero() {
@@ -300,8 +299,8 @@ func TestAStatusHasOnlyValuesOfTheAPI(t *testing.T) {
 	}
 }
 
-// A device must not grant a container more than was requested now or before: that could use up a
-// quota.
+// A device must not grant a container more than is requested now or was before, because that could
+// use up a quota.
 func TestADeviceGrantsNoMoreThanRequested(t *testing.T) {
 	list := func(cpu string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
@@ -310,18 +309,18 @@ func TestADeviceGrantsNoMoreThanRequested(t *testing.T) {
 		{"as much as requested", "1", "", "1", "1"},
 		{"less, before it has grown", "2", "1", "1", "1"},
 		{"more, before it has shrunk", "1", "2", "2", "2"},
-		{"no more than it had", "1", "2", "3", "2"},
+		{"no more than the earlier amount", "1", "2", "3", "2"},
 		{"no more than requested", "1", "", "4096", "1"},
-		{"no more than it has grown to", "3", "2", "9", "3"},
+		{"no more than the amount after growing", "3", "2", "9", "3"},
 	} {
 		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "web", Resources: corev1.ResourceRequirements{Requests: list(c.spec), Limits: list(c.spec)}}}}}
-		said := func(cpu string) corev1.PodStatus {
+		statusOf := func(cpu string) corev1.PodStatus {
 			return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web", AllocatedResources: list(cpu), Resources: &corev1.ResourceRequirements{Requests: list(cpu), Limits: list(cpu)}}}}
 		}
 		if c.had != "" {
-			p.Status = said(c.had)
+			p.Status = statusOf(c.had)
 		}
-		mergeStatus(p, said(c.says), time.Now())
+		mergeStatus(p, statusOf(c.says), time.Now())
 		got := p.Status.ContainerStatuses[0]
 		for what, list := range map[string]corev1.ResourceList{"allocated": got.AllocatedResources, "requests": got.Resources.Requests, "limits": got.Resources.Limits} {
 			if list.Cpu().String() != c.want {
@@ -333,6 +332,6 @@ func TestADeviceGrantsNoMoreThanRequested(t *testing.T) {
 	mergeStatus(p, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web", Resources: &corev1.ResourceRequirements{Requests: list("9"), Limits: list("9")}}}}, time.Now())
 	charge := state.Charge(p, time.Now())
 	if requests, limits := charge[corev1.ResourceCPU], charge["limits.cpu"]; !requests.IsZero() || !limits.IsZero() {
-		t.Errorf("a pod that asks for nothing is charged with %v", charge)
+		t.Errorf("a pod without requests is charged with %v", charge)
 	}
 }

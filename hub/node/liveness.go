@@ -10,46 +10,47 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A liveness is a node's last heartbeat and the counters of its leases. A lease changes nothing
+// A liveness has a node's last heartbeat and the counters of its leases. A lease changes nothing
 // else: no pass, no global lock, no write.
 type liveness struct {
-	boot                 atomic.Pointer[string] // the current boot; nil before the first status
-	key                  atomic.Pointer[string] // the key that may act for the node; nil: no device has joined
-	seen                 atomic.Int64           // since the loop's start; 0: never
-	seq                  atomic.Uint64          // of the newest lease
-	earlierSeq           atomic.Uint64          // of the last lease if it was an earlier one
-	earlierCount         atomic.Uint32          // number of earlier ones in a row
+	boot                 atomic.Pointer[string] // current boot; nil before the first status
+	key                  atomic.Pointer[string] // key that may act for the node; nil: no device has joined
+	seen                 atomic.Int64           // last heartbeat, since the loop's start; 0: never
+	seq                  atomic.Uint64          // seq of the newest lease
+	earlierSeq           atomic.Uint64          // seq of the last lease that was not newer than seq
+	earlierCount         atomic.Uint32          // number of such leases in a row
 	status               atomic.Uint64          // seq of the newest accepted status
 	pods                 atomic.Uint64          // seq of the newest accepted list of pods
 	wantedGeneration     atomic.Int64           // generation that the device should have
-	storedGeneration     atomic.Int64           // generation that it has stored
+	storedGeneration     atomic.Int64           // generation that the device has stored
 	oversizedGeneration  atomic.Int64           // generation that is too large for a message
-	leaseIntervalPending atomic.Bool            // it may use a longer lease interval than wanted
+	leaseIntervalPending atomic.Bool            // the device may still use a longer lease interval than wanted
 	skew                 atomic.Int64           // the device's clock minus ours, in nanoseconds
-	storedUnknown        atomic.Bool            // the device's stored generation is not known yet
-	silent               atomic.Bool            // the node is Ready=Unknown: it must report to become ready
-	// the device must list its pods again: they counted as not ready, or somebody overwrote one
+	storedUnknown        atomic.Bool            // the generation that the device has stored is not known yet
+	silent               atomic.Bool            // the node is Ready=Unknown, so the device must report to become ready
+	// The device must list its pods again, because they counted as not ready, or another writer has
+	// overwritten a status.
 	podsStale         atomic.Bool
-	statusOverwritten atomic.Bool              // somebody overwrote its status: it must report again
-	link              atomic.Bool              // connected
+	statusOverwritten atomic.Bool              // another writer has overwritten its status, so it must report again
+	link              atomic.Bool              // the device is connected
 	refusedClaimant   atomic.Pointer[claimant] // the last claimant that was refused
 
-	hardware atomic.Pointer[json.RawMessage] // the newest report, with values that change by themselves
+	hardware atomic.Pointer[json.RawMessage] // newest report, with values that change by themselves
 
 	// Since the last call of TakeVitals:
-	longestSilence atomic.Int64                // the longest time between two heartbeats, in nanoseconds; 0: none
-	lost           atomic.Uint64               // leases that were sent and did not arrive
-	vitals         atomic.Pointer[wire.Vitals] // the newest; nil: none yet
-	vitalsAreNew   atomic.Bool                 // new since the last call
+	longestSilence atomic.Int64                // longest time between two heartbeats, in nanoseconds; 0: not known
+	lost           atomic.Uint64               // number of leases that were sent but did not arrive
+	vitals         atomic.Pointer[wire.Vitals] // newest measurements; nil: none yet
+	vitalsAreNew   atomic.Bool                 // vitals is new since the last call
 
 	rejectedFields   atomic.Pointer[string] // implausible parts of its newest status
 	deferredMessages atomic.Uint64          // messages beyond the limits, see budget.go
 	lastEventHash    atomic.Uint64          // hash of the last accepted event
 
 	mu             sync.Mutex
-	list           *partialList // a list of pods of which parts are missing
-	refreshBackoff backoff      // for requests of a refresh
-	resendBackoff  backoff      // for repeated desired states
+	list           *partialList // list of pods whose parts have not all arrived
+	refreshBackoff backoff      // back-off of requests for a refresh
+	resendBackoff  backoff      // back-off of repeated desired states
 	bytes          allowance
 	turns          allowance
 	events         allowance
@@ -57,12 +58,12 @@ type liveness struct {
 	conflicts      allowance
 
 	reports         allowance
-	suppressedLines int // since the last line
+	suppressedLines int // number since the last logged line
 }
 
-// A backoff spaces repetitions: 2 s at first, doubling to 60 s, until it is reset.
+// A backoff spaces repetitions: 2 s at first, doubled each time up to 60 s, until it is reset.
 type backoff struct {
-	last time.Duration // since the loop's start
+	last time.Duration // last repetition, since the loop's start
 	gap  time.Duration // time to the next repetition; 0: at once
 }
 
@@ -80,15 +81,15 @@ func (b *backoff) due(t time.Duration) bool {
 	return true
 }
 
-// reset notes at t that the device is in order: a later problem has another cause. Only the first
-// gap is kept.
+// reset records that the device was in order at t, so that a later problem starts with short gaps
+// again. Only the first gap stays.
 func (b *backoff) reset(t time.Duration) {
 	if b.gap = min(b.gap, firstGap); t >= b.last+b.gap {
 		b.gap = 0
 	}
 }
 
-// livenesses are those of all nodes.
+// livenesses has the livenesses of all nodes.
 type livenesses struct{ m sync.Map }
 
 func (p *livenesses) get(node string) *liveness {
@@ -106,8 +107,8 @@ func (p *livenesses) find(node string) *liveness {
 	return nil
 }
 
-// Lease handles a lease. It renews the node if its boot is current and its seq has grown, and
-// requests or resends whatever it shows to be outdated.
+// Lease handles a lease. It renews the node if the lease has the current boot and a larger seq. It
+// requests or resends what the lease shows to be outdated.
 func (d *Devices) Lease(c Caller, lease wire.Lease) {
 	node := c.Node
 	p := d.nodes.find(node)
@@ -160,7 +161,7 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 		}
 	case lease.Desired > wanted:
 		d.storedIsNewer(node, lease.Desired)
-	default: // it is up to date
+	default: // the device is up to date
 		if p.leaseIntervalPending.CompareAndSwap(true, false) {
 			d.leaseIntervalStored(node, p, lease.Desired)
 		}
@@ -170,11 +171,11 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 	}
 }
 
-// earlierLease handles a lease with an old seq. Late and repeated ones are ignored. But several in
-// ascending order mean that the device was reset, as a virtual machine to a snapshot; it is asked
-// for a new boot.
+// earlierLease handles a lease with an old seq. A late or repeated lease is ignored. Several in
+// ascending order mean that the device was reset, for example a virtual machine to a snapshot. The
+// hub then requests a new boot.
 func (d *Devices) earlierLease(node string, p *liveness, seq uint64) {
-	const inARow = 3 // within less than a grace period
+	const inARow = 3 // so many leases come in less than a grace period
 	if seq <= p.earlierSeq.Swap(seq) {
 		p.earlierCount.Store(0)
 	}
@@ -193,7 +194,7 @@ func (p *liveness) track(at time.Duration, seq uint64) {
 	}
 }
 
-// speaks tells whether a key is the one that may act for the node.
+// speaks tells whether the device with a key may act for the node.
 func (p *liveness) speaks(key string) bool {
 	k := p.key.Load()
 	return k == nil && key == "" || k != nil && *k == key
@@ -208,9 +209,9 @@ func (d *Devices) askUnknownBoot(node string, p *liveness, boot string) {
 	d.askAgain(node, p)
 }
 
-// renewBoot requests a refresh under a new boot id. A boot that was followed by another never
-// becomes current again, so that old messages cannot return; but its device may be the only one
-// left, and should not have to restart.
+// renewBoot requests a refresh under a new boot id. A past boot never becomes current again, so
+// that old messages cannot return. But its device may be the only one left, and should not have to
+// restart.
 func (d *Devices) renewBoot(node string, p *liveness) {
 	d.refresh(node, p, wire.Request{Type: wire.RequestRefresh, NewBoot: true})
 }
@@ -240,17 +241,17 @@ func (d *Devices) Seen(node string) (time.Time, bool) {
 	return d.At(time.Duration(at)), at > 0
 }
 
-// A Liveness is the state of a node's link, for people.
+// A Liveness is the state of a node's link, for users.
 type Liveness struct {
-	Seen      time.Time // zero: not since the hub's start
+	Seen      time.Time // last heartbeat; zero: none since the hub's start
 	Connected bool
 	Boot      string
-	Lease     uint64        // seq of the newest
+	Lease     uint64        // seq of the newest lease
 	Skew      time.Duration // the device's clock minus ours
 	Wanted    int64         // generation that the device should have
-	Stored    int64         // generation that it has
+	Stored    int64         // generation that the device has stored
 	Hardware  json.RawMessage
-	Vitals    wire.Vitals // the newest ones
+	Vitals    wire.Vitals // newest measurements
 }
 
 // Liveness returns the state of a node's link.

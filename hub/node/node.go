@@ -1,9 +1,9 @@
 // Package node is the hub's side of the device protocol: which device may act for a node, what a
 // device's messages change, and what is published to a device.
 //
-// Messages become news for package control's loop, which alone changes the fleet; a lease renewal
-// only sets a few numbers. A decider (Deliver) computes what a device should run, and it is
-// published after the commit. The package has no connections (package broker has), and decides
+// Messages become news for package control's loop, which alone changes the fleet. A lease renewal
+// only sets a few numbers. A decider (Deliver) computes a device's desired state, which is
+// published after the commit. The package has no connections; package broker has them. It decides
 // neither about silent nodes (package lifecycle does) nor about their pods.
 package node
 
@@ -36,28 +36,30 @@ type Broker interface {
 type Config struct {
 	Broker        Broker // may be set later, before the loop runs
 	LeaseInterval time.Duration
-	Grace         time.Duration // when another machine may replace a silent incumbent
-	// Profile returns the name of the board profile that matches a hardware report, "" for none.
+	Grace         time.Duration // silence after which another machine may replace the incumbent
+	// Profile returns the name of the board profile that matches a hardware report; "": no profile
+	// matches.
 	Profile func(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string
-	// Manual: a device does not create its Node by reporting; an administrator creates it first.
+	// Manual: a report does not create a Node; an administrator creates it first.
 	Manual bool
-	// Signing signs boot configurations; nil: none is published.
+	// Signing signs boot configurations; nil: no boot configuration is published.
 	Signing ed25519.PrivateKey
 }
 
-// Devices are the devices of a fleet, with the loop that keeps it.
+// Devices are the devices of a fleet, with the loop that changes the fleet.
 type Devices struct {
 	*control.Loop
 	Config
 	nodes   livenesses
 	desired Deliver
 	ids     atomic.Uint64
-	// generations of deleted Nodes whose devices need no key; only for the loop's goroutine
+	// formerGenerations are the generations of deleted Nodes whose devices need no key. Only the
+	// loop's goroutine uses them.
 	formerGenerations map[string]int64
 }
 
-// New returns the devices of a fleet and its loop, made from l. Deliver and the other deciders of
-// this package run after l's deciders.
+// New returns the devices of a fleet with its loop, made from l. The deciders of this package,
+// Deliver among them, run after l's deciders.
 func New(c Config, l control.Config) *Devices {
 	d := &Devices{Config: c, formerGenerations: map[string]int64{},
 		desired: Deliver{encoded: new(sync.Map), lease: c.LeaseInterval, signing: c.Signing}}

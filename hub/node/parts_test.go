@@ -14,8 +14,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// leaving creates deleted pods that are bound to pi-1, and returns the number of those that are
-// left.
+// leaving creates deleted pods that are bound to pi-1. left returns how many of them still exist.
 func (h *listener) leaving(names ...string) (left func() int, generation int64) {
 	h.t.Helper()
 	now, grace := metav1.Now(), int64(30)
@@ -38,7 +37,7 @@ func said(name string, phase corev1.PodPhase) wire.PodStatus {
 	return wire.PodStatus{UID: uid(name), Namespace: "default", Name: name, Status: corev1.PodStatus{Phase: phase}}
 }
 
-func TestAListOfPodsInParts(t *testing.T) {
+func TestAListOfPodsMayComeInParts(t *testing.T) {
 	tell := func(h *listener, p wire.Pods) {
 		h.t.Helper()
 		p.Boot = "b"
@@ -55,31 +54,31 @@ func TestAListOfPodsInParts(t *testing.T) {
 		}
 		part(2, 1, said("p1", corev1.PodRunning))
 		if n := left(); n != 3 {
-			t.Fatalf("%d pods are left after one of two parts, want 3", n)
+			t.Fatalf("%d pods exist after one of two parts, want 3", n)
 		}
 		if p := h.l.Snapshot().Pod("default", "p1"); p.Status.Phase != corev1.PodRunning {
-			t.Errorf("its status is not accepted with its part: %s", p.Status.Phase)
+			t.Errorf("the pod's status is not accepted with its part: %s", p.Status.Phase)
 		}
-		part(3, 2, said("p2", corev1.PodRunning)) // of another list: the second part of the first one is lost
+		part(3, 2, said("p2", corev1.PodRunning)) // the second part of another list, because that of the first list is lost
 		if n := left(); n != 3 {
-			t.Fatalf("%d pods are left after two halves of two lists, want 3", n)
+			t.Fatalf("%d pods exist after two halves of two lists, want 3", n)
 		}
 		part(3, 1, said("p1", corev1.PodRunning))
 		if n := left(); n != 2 {
-			t.Errorf("%d pods are left after all parts, want 2", n)
+			t.Errorf("%d pods exist after all parts, want 2", n)
 		}
 		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Pods: 3})
 		if _, _, asked := h.book.Counts(); asked > 0 {
-			t.Errorf("it is asked %d times for an accepted list", asked)
+			t.Errorf("an accepted list is requested %d times", asked)
 		}
 	})
-	listening(t, "an entry as before keeps its pod and its status", func(h *listener) {
+	listening(t, "an unchanged entry keeps the pod and its status", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		left, g := h.leaving("p1", "p2")
 		tell(h, wire.Pods{Seq: 4, Generation: g, Pods: []wire.PodStatus{said("p1", corev1.PodRunning), said("p2", corev1.PodRunning)}})
 		tell(h, wire.Pods{Seq: 5, Generation: g, Base: 4, Pods: []wire.PodStatus{{UID: uid("p1")}}})
 		if n := left(); n != 1 || h.l.Snapshot().Pod("default", "p1").Status.Phase != corev1.PodRunning {
-			t.Errorf("%d pods are left, want p1, as it was", n)
+			t.Errorf("%d pods exist, want p1 unchanged", n)
 		}
 	})
 	listening(t, "a list that refers to a lost one is requested again", func(h *listener) {
@@ -90,7 +89,7 @@ func TestAListOfPodsInParts(t *testing.T) {
 			t.Error("an invalid list removed a pod")
 		}
 		if _, _, asked := h.book.Counts(); asked != 1 {
-			t.Errorf("it is asked %d times, want once", asked)
+			t.Errorf("the list is requested %d times, want once", asked)
 		}
 	})
 	listening(t, "a part that could not be stored is not accepted", func(h *listener) {
@@ -114,9 +113,9 @@ func TestAListOfPodsInParts(t *testing.T) {
 		}
 		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Pods: 2, Desired: g})
 		if _, _, asked := h.book.Counts(); asked != 1 {
-			h.t.Errorf("it is asked %d times for the lost part, want once", asked)
+			h.t.Errorf("the lost part is requested %d times, want once", asked)
 		}
-		tell(h, part(1, "p1")) // it was not acknowledged
+		tell(h, part(1, "p1")) // the first part was not acknowledged
 		if phase := h.l.Snapshot().Pod("default", "p1").Status.Phase; phase != corev1.PodRunning {
 			h.t.Errorf("the first part, sent again, gives %s", phase)
 		}

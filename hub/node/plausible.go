@@ -17,7 +17,8 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// maxCapacity is the most that a device can have of a resource. Other resources are counted things.
+// maxCapacity is the most that a device can have of a resource. Amounts of other resources are
+// counts.
 var maxCapacity = map[corev1.ResourceName]resource.Quantity{
 	corev1.ResourceCPU:              resource.MustParse("4096"),
 	corev1.ResourceMemory:           resource.MustParse("64Ti"),
@@ -35,7 +36,7 @@ var (
 func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.NodeStatus, []string) {
 	var wrong []string
 	st.Addresses, wrong = addresses(s, node, st.Addresses)
-	st.Phase = "" // no kubelet sets it any more
+	st.Phase = "" // kubelets no longer set it
 	st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c corev1.NodeCondition) bool {
 		switch {
 		case !isStatus(c.Status):
@@ -62,7 +63,7 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 		case strings.Contains(string(name), "/"):
 			most = countedAny
 		default:
-			most = anything // hugepages and others
+			most = anything // huge pages and other resources
 		}
 		switch {
 		case !known && len(validation.IsQualifiedName(string(name))) > 0:
@@ -82,7 +83,7 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 		q := st.Allocatable[name]
 		most, has := capacity[name]
 		switch {
-		case !has: // even if it is 0: the name may be anything
+		case !has: // even an amount of 0, because the name may be any text
 			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s without a capacity", q.String(),
 				bound.Text(string(name), 64)))
 			continue
@@ -148,14 +149,14 @@ func addresses(s state.Snapshot, node string, reported []corev1.NodeAddress) (ke
 }
 
 // addressHolder returns another ready node of the same site with the same IP address of any type.
-// ExternalIP is exempt, as nodes behind one router share it. A node that is not ready does not
-// count, because addresses are reassigned; across sites, equal private addresses are different
-// networks. A registering device keeps its addresses, because several agents may run on one
-// machine.
+// ExternalIP is exempt, because nodes behind one router share it. A node that is not ready does not
+// count, because its address may be assigned again. On different sites, equal private addresses
+// belong to different networks. A registering device keeps its addresses, because several agents
+// may run on one machine.
 func addressHolder(s state.Snapshot, node string, a corev1.NodeAddress) string {
 	n := s.Node(node)
 	if n == nil || slices.Contains(n.Status.Addresses, a) {
-		return "" // it already has the address: only later nodes are checked
+		return "" // the node already has the address; only later nodes are checked
 	}
 	for other := range s.NodesIn(state.SiteOf(n)) {
 		if other.Name != node && state.ReadyOf(other) == corev1.ConditionTrue &&
@@ -169,7 +170,8 @@ func addressHolder(s state.Snapshot, node string, a corev1.NodeAddress) string {
 	return ""
 }
 
-// rejectedSentence returns the sentence about the rejected parts of a status, "" for none.
+// rejectedSentence returns the sentence about the rejected parts of a status; "": all parts are
+// plausible.
 func rejectedSentence(node string, wrong []string, tooMuch string) string {
 	if tooMuch != "" {
 		wrong = append(wrong, tooMuch)
@@ -192,11 +194,11 @@ func isStatus(s corev1.ConditionStatus) bool {
 var podPhases = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed,
 	corev1.PodUnknown}
 
-// clockSkew is how far a device's clock may be ahead of the hub's before its times are ignored.
+// clockSkew is how far a device's clock may be ahead of the hub's. Later times are removed.
 const clockSkew = time.Minute
 
-// plausiblePod corrects a pod's status: an unknown phase becomes the last one, and times in the
-// future are removed.
+// plausiblePod corrects a pod's status: an unknown phase is replaced by the last one, and times in
+// the future are removed.
 func plausiblePod(st, old *corev1.PodStatus, now time.Time) {
 	if !slices.Contains(podPhases, st.Phase) {
 		st.Phase = old.Phase
@@ -220,7 +222,7 @@ func plausiblePod(st, old *corev1.PodStatus, now time.Time) {
 		for i := range list {
 			c := &list[i]
 			for _, s := range []*corev1.ContainerState{&c.State, &c.LastTerminationState} {
-				if s.Terminated != nil { // exactly one of the three is set
+				if s.Terminated != nil { // exactly one of the three states stays
 					s.Running, s.Waiting = nil, nil
 				} else if s.Running != nil {
 					s.Waiting = nil

@@ -25,34 +25,33 @@ func amounts(kv ...string) corev1.ResourceList {
 	return l
 }
 
-// TestImplausibleReportsAreRejected: a device cannot claim another node's name or address, or impossible
-// amounts.
+// A device cannot claim another node's name or address, or impossible amounts.
 func TestImplausibleReportsAreRejected(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
 		addresses             []corev1.NodeAddress
 		capacity, allocatable corev1.ResourceList
-		keeps                 int // addresses
+		keeps                 int // number of addresses that stay
 		want, wantAlloc       corev1.ResourceList
-		told                  string
+		messages              string
 	}{
-		{name: "the name of another node as its host name", addresses: []corev1.NodeAddress{{Type: "Hostname", Address: "PI-2"}}, told: `Hostname "PI-2", which is the name of another node`},
-		{name: "another node's address of the same site", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}, told: "is that of node pi-2"},
-		{name: "another node's address as another type", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "10.0.0.2"}}, told: "is that of node pi-2"},
-		{name: "the external address of their common router", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "203.0.113.7"}}, keeps: 1},
-		{name: "another node's external address as its own", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "203.0.113.7"}}, told: "is that of node pi-2"},
-		{name: "another node's address, written as one of IPv6", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "::ffff:10.0.0.2"}}, told: "is that of node pi-2"},
-		{name: "an address of many machines", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "224.0.0.1"}, {Type: "InternalIP", Address: "ff02::1"}}, told: "is not the address of one machine"},
-		{name: "the unspecified address", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "::"}}, told: "is not the address of one machine"},
+		{name: "the name of another node as its host name", addresses: []corev1.NodeAddress{{Type: "Hostname", Address: "PI-2"}}, messages: `Hostname "PI-2", which is the name of another node`},
+		{name: "another node's address of the same site", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}, messages: "is that of node pi-2"},
+		{name: "another node's address as another type", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "10.0.0.2"}}, messages: "is that of node pi-2"},
+		{name: "the external address of a common router", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "203.0.113.7"}}, keeps: 1},
+		{name: "another node's external address as its own", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "203.0.113.7"}}, messages: "is that of node pi-2"},
+		{name: "another node's address, written as one of IPv6", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "::ffff:10.0.0.2"}}, messages: "is that of node pi-2"},
+		{name: "an address of many machines", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "224.0.0.1"}, {Type: "InternalIP", Address: "ff02::1"}}, messages: "is not the address of one machine"},
+		{name: "the unspecified address", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "::"}}, messages: "is not the address of one machine"},
 		{name: "the same address twice", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.9"}, {Type: "InternalIP", Address: "::ffff:10.0.0.9"}}, keeps: 1},
-		{name: "invalid resource names", capacity: amounts("a b", "1", "-", "1", "cpu", "1"), want: amounts("cpu", "1"), told: "which is not a resource"},
-		{name: "too many huge pages", capacity: amounts("hugepages-2Mi", "8Pi"), want: amounts("hugepages-2Mi", "1Pi"), told: "above the limit of 1Pi"},
+		{name: "invalid resource names", capacity: amounts("a b", "1", "-", "1", "cpu", "1"), want: amounts("cpu", "1"), messages: "which is not a resource"},
+		{name: "too many huge pages", capacity: amounts("hugepages-2Mi", "8Pi"), want: amounts("hugepages-2Mi", "1Pi"), messages: "above the limit of 1Pi"},
 		{name: "its own name and address", addresses: []corev1.NodeAddress{{Type: "Hostname", Address: "raspberrypi"}, {Type: "InternalIP", Address: "10.0.0.1"}, {Type: "InternalIP", Address: "fd00::1"}}, keeps: 3},
-		{name: "invalid addresses", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}, {Type: "InternalIP", Address: "0.0.0.0"}, {Type: "InternalIP", Address: "fe80::1%eth0"}, {Type: "InternalIP", Address: "x"}, {Type: "Odd", Address: "a"}}, told: "and 2 more"},
-		{name: "negative amounts", capacity: amounts("cpu", "-4", "memory", "1Gi"), allocatable: amounts("cpu", "-4", "memory", "-1"), want: amounts("memory", "1Gi"), wantAlloc: amounts("memory", "0"), told: "which is negative"},
-		{name: "more than any device has", capacity: amounts("cpu", "1e6", "pods", "1e9", "memory", "1e18", "x.org/usb", "1e9"), allocatable: amounts("cpu", "1e6"), want: amounts("cpu", "4096", "pods", "1024", "memory", "64Ti", "x.org/usb", "1000000"), wantAlloc: amounts("cpu", "4096"), told: "above the limit of 4096"},
-		{name: "allocatable beyond capacity", capacity: amounts("cpu", "4"), allocatable: amounts("cpu", "8", "memory", "1Gi"), want: amounts("cpu", "4"), wantAlloc: amounts("cpu", "4"), told: "more than its capacity of 4"},
-		{name: "zero amounts of invalid resource names", allocatable: amounts("cpu", "0", "a\u202eb", "0", "b\u202ea", "-1", strings.Repeat("x", 9000), "0"), told: "without a capacity"},
+		{name: "invalid addresses", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.1"}, {Type: "InternalIP", Address: "0.0.0.0"}, {Type: "InternalIP", Address: "fe80::1%eth0"}, {Type: "InternalIP", Address: "x"}, {Type: "Odd", Address: "a"}}, messages: "and 2 more"},
+		{name: "negative amounts", capacity: amounts("cpu", "-4", "memory", "1Gi"), allocatable: amounts("cpu", "-4", "memory", "-1"), want: amounts("memory", "1Gi"), wantAlloc: amounts("memory", "0"), messages: "which is negative"},
+		{name: "more than any device has", capacity: amounts("cpu", "1e6", "pods", "1e9", "memory", "1e18", "x.org/usb", "1e9"), allocatable: amounts("cpu", "1e6"), want: amounts("cpu", "4096", "pods", "1024", "memory", "64Ti", "x.org/usb", "1000000"), wantAlloc: amounts("cpu", "4096"), messages: "above the limit of 4096"},
+		{name: "allocatable beyond capacity", capacity: amounts("cpu", "4"), allocatable: amounts("cpu", "8", "memory", "1Gi"), want: amounts("cpu", "4"), wantAlloc: amounts("cpu", "4"), messages: "more than its capacity of 4"},
+		{name: "zero amounts of invalid resource names", allocatable: amounts("cpu", "0", "a\u202eb", "0", "b\u202ea", "-1", strings.Repeat("x", 9000), "0"), messages: "without a capacity"},
 		{name: "plausible values", capacity: amounts("cpu", "4", "memory", "8Gi"), allocatable: amounts("cpu", "3800m", "memory", "7Gi"), want: amounts("cpu", "4", "memory", "8Gi"), wantAlloc: amounts("cpu", "3800m", "memory", "7Gi")},
 	} {
 		listening(t, c.name, func(h *listener) {
@@ -61,7 +60,7 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 			if err := h.l.Status(h.t.Context(), node.Caller{Node: "pi-2"}, other); err != nil {
 				h.t.Fatal(err)
 			}
-			h.hear() // registered
+			h.hear() // registers the node
 			edit := func(st *wire.Status) {
 				st.Status.Addresses, st.Status.Capacity, st.Status.Allocatable = c.addresses, c.capacity, c.allocatable
 			}
@@ -70,7 +69,7 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 			}
 			n := h.node()
 			if n.Labels[corev1.LabelHostname] != "pi-1" || len(n.Status.Addresses) != c.keeps {
-				h.t.Errorf("it is called %s and has the addresses %v", n.Labels[corev1.LabelHostname], n.Status.Addresses)
+				h.t.Errorf("the node is called %s and has the addresses %v", n.Labels[corev1.LabelHostname], n.Status.Addresses)
 			}
 			same := func(what string, have, want corev1.ResourceList) {
 				if len(have) != len(want) {
@@ -84,9 +83,9 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 			}
 			same("capacity", n.Status.Capacity, c.want)
 			same("allocatable", n.Status.Allocatable, c.wantAlloc)
-			told := h.events("ImplausibleReport")
-			if c.told == "" && len(told) != 0 || c.told != "" && (len(told) != 1 || !strings.Contains(told[0], c.told)) {
-				h.t.Errorf("told %q", told)
+			messages := h.events("ImplausibleReport")
+			if c.messages == "" && len(messages) != 0 || c.messages != "" && (len(messages) != 1 || !strings.Contains(messages[0], c.messages)) {
+				h.t.Errorf("told %q", messages)
 			}
 		})
 	}
@@ -100,10 +99,10 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 		})
 		n := h.node()
 		if state.NodeCondition(n, corev1.NodeDiskPressure) != nil || state.NodeCondition(n, "a b") != nil || n.Status.Phase != "" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 0 || state.ReadyOf(n) != corev1.ConditionTrue {
-			h.t.Errorf("its status is %+v", n.Status)
+			h.t.Errorf("the pod's status is %+v", n.Status)
 		}
-		if told := h.events("ImplausibleReport"); len(told) != 1 || !strings.Contains(told[0], `condition DiskPressure="Maybe"`) {
-			h.t.Errorf("told %q", told)
+		if messages := h.events("ImplausibleReport"); len(messages) != 1 || !strings.Contains(messages[0], `condition DiskPressure="Maybe"`) {
+			h.t.Errorf("told %q", messages)
 		}
 	})
 	listening(t, "the address of a node that is not ready is assigned again", func(h *listener) {
@@ -113,17 +112,18 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 		h.hear()
 		h.hear(func(st *wire.Status) { st.Status.Addresses = other.Status.Addresses })
 		if n := h.node(); len(n.Status.Addresses) != 1 || state.ReadyOf(n) != corev1.ConditionTrue {
-			h.t.Errorf("it has %v", n.Status.Addresses)
+			h.t.Errorf("the node has the addresses %v", n.Status.Addresses)
 		}
 	})
 }
 
-// Two nodes that had one address in turn both keep it, and across sites equal addresses differ.
-func TestAnAddressUsedInTurn(t *testing.T) {
+// If two nodes have had one address in turn, both keep it. On different sites, equal addresses are
+// different ones.
+func TestTwoNodesMayUseOneAddressInTurn(t *testing.T) {
 	has := func(st *wire.Status) {
 		st.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}
 	}
-	listening(t, "the first is back, and the second keeps it", func(h *listener) {
+	listening(t, "the first node is back, and the second keeps the address", func(h *listener) {
 		other := func(seq uint64, ready corev1.ConditionStatus) {
 			st := nodetest.Report("b", seq, ready)
 			has(&st)
@@ -146,13 +146,13 @@ func TestAnAddressUsedInTurn(t *testing.T) {
 		h.hear()
 		h.hear(has)
 		if n := h.node(); len(n.Status.Addresses) != 1 || len(h.events("ImplausibleReport")) != 0 {
-			h.t.Errorf("it has %v: %q", n.Status.Addresses, h.events("ImplausibleReport"))
+			h.t.Errorf("the node has the addresses %v: %q", n.Status.Addresses, h.events("ImplausibleReport"))
 		}
 	})
 }
 
-// A device's site is that of its token, and facts about its system become labels only if they are
-// valid.
+// A device's site is that of its token. Facts about its system become labels only if they are valid
+// values.
 func TestADeviceCannotSetItsSiteOrInvalidLabels(t *testing.T) {
 	listening(t, "labels", func(h *listener) {
 		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"}
@@ -171,14 +171,14 @@ func TestADeviceCannotSetItsSiteOrInvalidLabels(t *testing.T) {
 		}
 		want := map[string]string{corev1.LabelTopologyZone: "oslo", corev1.LabelHostname: "pi-1"}
 		if got := say(1); !maps.Equal(got, want) {
-			h.t.Errorf("its labels are %v", got)
+			h.t.Errorf("the node's labels are %v", got)
 		}
 		moved := h.l.Snapshot().Record("pi-1").DeepCopy()
 		moved.Site = "narvik"
 		apply(h.t, h.l, moved)
 		want[corev1.LabelTopologyZone] = "narvik"
 		if got := say(2); !maps.Equal(got, want) {
-			h.t.Errorf("after it joined again elsewhere its labels are %v", got)
+			h.t.Errorf("after the device joined again on another site the labels are %v", got)
 		}
 	})
 }

@@ -26,13 +26,13 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 	if boot == nil || *boot != pods.Boot || pods.Seq <= p.pods.Load() {
 		return fmt.Errorf("pods %d of %s: %w", pods.Seq, node, ErrStale)
 	}
-	if pods.Base > 0 && pods.Base != p.pods.Load() { // it refers to an earlier list that did not arrive
+	if pods.Base > 0 && pods.Base != p.pods.Load() { // the list refers to an earlier list that did not arrive
 		d.askAgain(node, p)
 		return nil
 	}
 	if !p.allows(d.Age()) {
 		p.deferredMessages.Add(1)
-		return nil // the lease shows that the hub is behind: it asks again
+		return nil // the next lease shows that the hub is behind, and the hub requests the list again
 	}
 	holds, whole := p.addPart(pods)
 	done, err := d.Do(control.FromNode(ctx, node), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
@@ -46,8 +46,8 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 		if whole {
 			changes = append(changes, stopped(s, node, pods.Generation, holds)...)
 		}
-		if whole && pods.Base == 0 { // a list that refers to an earlier one says nothing about its pods
-			p.podsStale.Store(p.silent.Load()) // a list from before the node's new status is outdated
+		if whole && pods.Base == 0 { // a list that refers to an earlier list does not list the unchanged pods
+			p.podsStale.Store(p.silent.Load()) // a list from before the node became silent is outdated
 		}
 		return changes, nil
 	})
@@ -61,17 +61,17 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 	return nil
 }
 
-// A partialList is the received part of a list of pods that comes in parts: which pods the device
-// has. Their statuses are handled with each part.
+// A partialList is the received part of a list of pods that comes in parts. It has only the pods'
+// UIDs; their statuses are handled with each part.
 type partialList struct {
 	boot  string
 	seq   uint64
 	parts [wire.MaxParts]bool
-	holds [wire.MaxParts][]types.UID // the newest version of each part
+	holds [wire.MaxParts][]types.UID // UIDs by part, of the newest version of the part
 }
 
-// addPart adds a part and returns which pods the device has; whole tells whether all parts have
-// arrived.
+// addPart adds a part and returns the UIDs of the pods that the device has. whole tells whether all
+// parts have arrived.
 func (p *liveness) addPart(pods wire.Pods) (holds map[types.UID]bool, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *liveness) addPart(pods wire.Pods) (holds map[types.UID]bool, whole bool
 	return holds, true
 }
 
-// partRemembered notes that a part, or the whole list, is stored.
+// partRemembered records that a part, or the whole list, is stored.
 func (p *liveness) partRemembered(pods wire.Pods, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,9 +130,9 @@ func podChanges(s state.Snapshot, node string, pods wire.Pods, now time.Time) (c
 				c.Why += ": " + next.Status.Message
 			}
 		}
-		// A finished pod that was being deleted has stopped.
+		// A deleted pod that has finished has stopped.
 		if next.DeletionTimestamp != nil && state.Terminated(next) && len(next.Finalizers) == 0 {
-			changes = append(changes, state.Put(next, "")) // watchers first see how it ended
+			changes = append(changes, state.Put(next, "")) // so that watchers first receive how the pod ended
 			c = state.Remove(next, fmt.Sprintf("pod %s on %s has stopped", state.Display(next), node))
 		}
 		changes = append(changes, c)
@@ -140,12 +140,12 @@ func podChanges(s state.Snapshot, node string, pods wire.Pods, now time.Time) (c
 	return changes
 }
 
-// stopped returns the removal of deleted pods that the device no longer has. The device must know
-// the desired state of that generation. A pod with a finalizer, as a Job's, is marked as failed
-// instead, because no other component would.
+// stopped returns the removal of deleted pods that the device no longer has. The device must have
+// stored the desired state of that generation. A pod with a finalizer, such as a Job's, is marked
+// as failed instead, because no other component would do that.
 func stopped(s state.Snapshot, node string, generation int64, holds map[types.UID]bool) (changes []state.Change) {
 	if rec := s.Record(node); rec == nil || generation < rec.Generation {
-		return nil // the device may not know its current desired state
+		return nil // the device may not have its current desired state
 	}
 	for p := range s.PodsOn(node) {
 		switch why := fmt.Sprintf("pod %s on %s has stopped", state.Display(p), node); {
@@ -162,8 +162,8 @@ func stopped(s state.Snapshot, node string, generation int64, holds map[types.UI
 }
 
 // mergeStatus takes over a device's status of a pod, without the conditions that belong to the hub
-// or to other writers. A device must not set those, as it would never remove them; shared ones it
-// may set if they are missing.
+// or to other writers. A device must not set those, because it would never remove them. It may set
+// shared conditions that are missing.
 func mergeStatus(p *corev1.Pod, reported corev1.PodStatus, now time.Time) {
 	have, old := &p.Status, p.Status
 	*have = *reported.DeepCopy()
@@ -201,14 +201,14 @@ func mergeStatus(p *corev1.Pod, reported corev1.PodStatus, now time.Time) {
 			c.LastTransitionTime = old.Conditions[was].LastTransitionTime
 		}
 	}
-	// The order of conditions has no meaning: sort it, so that it makes no difference.
+	// Sort the conditions, because their order has no meaning and must not count as a change.
 	sort.SliceStable(have.Conditions, func(i, j int) bool {
 		return order(have.Conditions[i].Type) < order(have.Conditions[j].Type)
 	})
 }
 
-// dropForeign removes from a pod's status what does not belong to its containers, so that the
-// status is not longer than the pod requires. Our own devices never send that.
+// dropForeign removes statuses of unknown containers and too long lists from a pod's status, so
+// that a device cannot enlarge it. Our own devices never send those.
 func dropForeign(p *corev1.Pod, old *corev1.PodStatus) {
 	st := &p.Status
 	st.PodIPs, st.HostIPs = st.PodIPs[:min(len(st.PodIPs), maxIPs)], st.HostIPs[:min(len(st.HostIPs), maxIPs)]
@@ -224,7 +224,7 @@ func dropForeign(p *corev1.Pod, old *corev1.PodStatus) {
 	st.EphemeralContainerStatuses = knownContainers(debug, old.EphemeralContainerStatuses, st.EphemeralContainerStatuses)
 }
 
-// maxIPs is the limit of addresses of a pod or host: one per family, and spare ones.
+// maxIPs is the limit of addresses of a pod or host, more than one per family.
 const maxIPs = 8
 
 // knownContainers returns one status for each existing container.
@@ -239,7 +239,7 @@ func knownContainers(list []corev1.Container, old, reported []corev1.ContainerSt
 		if j := slices.IndexFunc(old, func(was corev1.ContainerStatus) bool { return was.Name == c.Name }); j >= 0 {
 			was = old[j]
 		}
-		c.RestartCount = max(c.RestartCount, was.RestartCount) // it never decreases, even if the device lost it
+		c.RestartCount = max(c.RestartCount, was.RestartCount) // the count never decreases, even if the device has lost it
 		if was.Resources == nil {
 			was.Resources = &corev1.ResourceRequirements{}
 		}
@@ -255,7 +255,7 @@ func knownContainers(list []corev1.Container, old, reported []corev1.ContainerSt
 	return kept
 }
 
-// granted limits a container's reported resources to what it should have or had before; otherwise
+// granted limits a container's reported resources to the wanted or the earlier amount. Otherwise
 // the device could use up a quota.
 func granted(says, want, had corev1.ResourceList) {
 	for name, q := range says {
@@ -283,10 +283,10 @@ func isDeviceCondition(t corev1.PodConditionType) bool {
 	return false
 }
 
-// overwritten tells whether somebody has overwritten a device's part of a pod's status. Opening a
-// readiness gate is not overwriting; the hub then sets Ready.
+// overwritten tells whether another writer has overwritten a device's part of a pod's status.
+// Opening a readiness gate is not overwriting, because the hub then sets Ready.
 func overwritten(old, next *corev1.Pod) bool {
-	says := func(p *corev1.Pod) corev1.PodStatus {
+	devicePart := func(p *corev1.Pod) corev1.PodStatus {
 		st := p.Status
 		st.NominatedNodeName, st.QOSClass = "", ""
 		st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c corev1.PodCondition) bool {
@@ -294,11 +294,11 @@ func overwritten(old, next *corev1.Pod) bool {
 		})
 		return st
 	}
-	return !apiequality.Semantic.DeepEqual(says(old), says(next))
+	return !apiequality.Semantic.DeepEqual(devicePart(old), devicePart(next))
 }
 
-// isSharedCondition tells whether a device may set a condition that is not its own: that the pod is
-// scheduled, or that the device evicted it.
+// isSharedCondition tells whether a device may set a condition that belongs to the hub: that the
+// pod is scheduled, or that the device evicted it.
 func isSharedCondition(c *corev1.PodCondition) bool {
 	return c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
 		c.Reason == corev1.PodReasonTerminationByKubelet

@@ -32,7 +32,7 @@ func (d *Devices) nodesToPublish(s state.Snapshot, log []state.Applied) (nodes [
 					p.podsStale.Store(true)
 				}
 				if old, _ := a.Old.(*corev1.Node); a.Change.By != "" && old != nil && !fleet.SameStatus(old.Status, n.Status) {
-					p.statusOverwritten.Store(true) // somebody has overwritten the device's status
+					p.statusOverwritten.Store(true) // another writer has overwritten the device's status
 				}
 			}
 		case state.Pods:
@@ -71,8 +71,8 @@ func (d *Devices) nodesToPublish(s state.Snapshot, log []state.Applied) (nodes [
 	return slices.Compact(nodes)
 }
 
-// adoptRecord updates a node's liveness from its record. It copies what it keeps, because records
-// are replaced often.
+// adoptRecord updates a node's liveness from its record. It copies the values, because records are
+// replaced often.
 func (d *Devices) adoptRecord(rec *state.Record) {
 	p := d.nodes.get(rec.Name)
 	if key := p.key.Load(); rec.Key != "" && (key == nil || *key != rec.Key) {
@@ -86,7 +86,7 @@ func (d *Devices) adoptRecord(rec *state.Record) {
 		now := rec.Boot
 		p.boot.Store(&now)
 		p.mu.Lock()
-		p.refreshBackoff, p.resendBackoff = backoff{}, backoff{} // those of the earlier boot do not apply
+		p.refreshBackoff, p.resendBackoff = backoff{}, backoff{} // the back-off of the earlier boot does not apply
 		p.mu.Unlock()
 	}
 	p.storedUnknown.Store(rec.StoredUnknown)
@@ -103,7 +103,7 @@ func (d *Devices) resend(node string) {
 	d.Soon(func(s state.Snapshot) { d.publish(s, node) })
 }
 
-// publish publishes a node's desired state. Only leases confirm that the device has stored it.
+// publish publishes a node's desired state. A later lease confirms that the device has stored it.
 func (d *Devices) publish(s state.Snapshot, node string) {
 	rec := s.Record(node)
 	if rec == nil || rec.Paused || rec.Generation == 0 || d.Broker == nil {

@@ -16,9 +16,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// register creates the Node of a device that reports for the first time, and names the requests
-// that were refused. A device of the development listener has no join token, so it names its site
-// itself.
+// register creates the Node of a device that reports for the first time. It also returns the
+// requested labels and taints that it refused. A device of the development listener has no join
+// token, so it names its site itself.
 func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st wire.Status,
 	now time.Time) (n *corev1.Node, refused []string) {
 	n = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
@@ -41,18 +41,18 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 }
 
 // A device, its token and its board profile may not use up the space for labels, taints and
-// conditions of its Node: the hub and users need some of it.
+// conditions of its Node, because the hub and users need some of it.
 const (
-	maxLabels     = bound.MaxLabels - 8     // limit for all of these
-	hubLabels     = 8                       // set by refreshLabels
-	maxTaints     = bound.MaxTaints - 24    // limit for those of a registration and a profile
-	maxConditions = bound.MaxConditions - 8 // of a status
+	maxLabels     = bound.MaxLabels - 8     // limit for labels of device, token and profile together
+	hubLabels     = 8                       // labels that refreshLabels sets
+	maxTaints     = bound.MaxTaints - 24    // limit for taints of a registration and a profile together
+	maxConditions = bound.MaxConditions - 8 // limit for conditions of a status
 )
 
-// allowedRegistration returns the labels and taints that a registering device may set, and names
-// the others. It may not set Kubernetes' own: they decide where pods run (for example
-// node-restriction.kubernetes.io) and whether they must leave. placed: the site is known otherwise.
-// most: limit of labels.
+// allowedRegistration returns the labels and taints that a registering device may set, and the
+// names of the refused ones. Kubernetes' own labels and taints are refused, because they decide
+// where pods run (for example node-restriction.kubernetes.io) and whether they must leave. placed:
+// the token names the site. most: limit of labels.
 func allowedRegistration(r wire.Registration, placed bool,
 	most int) (labels map[string]string, taints []corev1.Taint, refused []string) {
 	labels = map[string]string{}

@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// apply puts objects as an administrator does.
+// apply puts objects like an administrator.
 func apply(t *testing.T, l *node.Devices, objects ...state.Object) {
 	t.Helper()
 	if _, err := l.Do(t.Context(), func(_ state.Snapshot, now time.Time) (changes []state.Change, err error) {
@@ -89,7 +89,7 @@ func TestANodeMadeByHandIsKeptUntilItIsDeleted(t *testing.T) {
 		defer stop()
 		apply(t, l, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "hand"}})
 		if got := taintKeys(l.Snapshot().Node("hand")); !slices.Equal(got, []string{"node.kubernetes.io/not-ready:NoSchedule"}) {
-			t.Errorf("at first its taints are %v: no pod may be placed there yet", got)
+			t.Errorf("the first taints are %v, want one that keeps pods away", got)
 		}
 		time.Sleep(lifecycle.Defaults.StartupGrace)
 		synctest.Wait()
@@ -101,7 +101,7 @@ func TestANodeMadeByHandIsKeptUntilItIsDeleted(t *testing.T) {
 		n := l.Snapshot().Node("hand")
 		c := state.NodeCondition(n, corev1.NodeReady)
 		if c == nil || c.Status != corev1.ConditionUnknown || c.Reason != "NodeStatusNeverUpdated" || !c.LastHeartbeatTime.Equal(&n.CreationTimestamp) {
-			t.Errorf("after it Ready is %+v", c)
+			t.Errorf("after the startup grace period Ready is %+v", c)
 		}
 		if got := events(l, "NodeNotReady"); len(got) != 1 || !strings.Contains(got[0], "it has never reported") {
 			t.Errorf("events are %q", got)
@@ -109,12 +109,12 @@ func TestANodeMadeByHandIsKeptUntilItIsDeleted(t *testing.T) {
 		time.Sleep(30 * 24 * time.Hour)
 		synctest.Wait()
 		if l.Snapshot().Node("hand") == nil {
-			t.Error("after a month it was removed")
+			t.Error("after a month the Node was removed")
 		}
 		remove(t, l, "hand")
 		time.Sleep(time.Hour)
 		if l.Snapshot().Node("hand") != nil || l.Snapshot().Site("default") != nil {
-			t.Error("deleted, but objects of it are left")
+			t.Error("the Node is deleted, but its objects exist")
 		}
 	})
 }
@@ -145,8 +145,8 @@ func TestADeviceAdoptsANodeMadeByHand(t *testing.T) {
 				st.Registration.Taints = []corev1.Taint{{Key: "camera", Effect: corev1.TaintEffectNoSchedule}}
 				n := hear(t, l, "pi-1", st)
 				want := map[string]string{
-					"shop": "oslo", "tier": "mine", corev1.LabelTopologyZone: "bergen", // the administrator's
-					corev1.LabelHostname: "pi-1", corev1.LabelOSStable: "linux", "beta.kubernetes.io/os": "linux", // refreshed
+					"shop": "oslo", "tier": "mine", corev1.LabelTopologyZone: "bergen", // labels of the administrator
+					corev1.LabelHostname: "pi-1", corev1.LabelOSStable: "linux", "beta.kubernetes.io/os": "linux", // labels that the hub corrects
 					corev1.LabelArchStable: "arm64", "beta.kubernetes.io/arch": "arm64", fleet.LabelBoard: "raspberrypi4",
 				}
 				if !maps.Equal(n.Labels, want) {
@@ -165,7 +165,7 @@ func TestADeviceAdoptsANodeMadeByHand(t *testing.T) {
 					t.Errorf("events are %q", got)
 				}
 
-				// Later changes of the administrator stay as well.
+				// Later changes of the administrator also stay.
 				next := n.DeepCopy()
 				next.Labels["shop"] = "narvik"
 				next.Spec.Unschedulable = false
@@ -174,7 +174,7 @@ func TestADeviceAdoptsANodeMadeByHand(t *testing.T) {
 				st.Status.NodeInfo.Architecture = "arm"
 				n = hear(t, l, "pi-1", st)
 				if n.Labels["shop"] != "narvik" || n.Spec.Unschedulable || n.Labels[corev1.LabelArchStable] != "arm" {
-					t.Errorf("after the next report it is %v, unschedulable=%v", n.Labels, n.Spec.Unschedulable)
+					t.Errorf("after the next report the node has %v, unschedulable=%v", n.Labels, n.Spec.Unschedulable)
 				}
 			})
 		})
@@ -192,7 +192,7 @@ func TestWithoutRegistrationOnlyNodesMadeByHandJoin(t *testing.T) {
 		l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1})
 		synctest.Wait()
 		if d := book.LastDesired(t); d.PodCIDR != "10.64.0.0/24" || d.Generation != 1 {
-			t.Errorf("the first desired state, of generation %d, has the addresses %q", d.Generation, d.PodCIDR)
+			t.Errorf("the first desired state, generation %d, has the addresses %q", d.Generation, d.PodCIDR)
 		}
 		n := hear(t, l, "pi-2", from("b", 1))
 		l.Lease(node.Caller{Node: "pi-2"}, wire.Lease{Boot: "b", Seq: 1, Status: 1})
@@ -207,11 +207,11 @@ func TestWithoutRegistrationOnlyNodesMadeByHandJoin(t *testing.T) {
 		st := from("b", 2)
 		st.Status.NodeInfo.OSImage = "another"
 		if n = hear(t, l, "pi-2", st); state.NodeCondition(n, fleet.ConditionPodCIDRAvailable) == nil {
-			t.Error("the next report takes the condition away")
+			t.Error("the next report removes the condition")
 		}
 		for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
 			if e.Reason == "CIDRNotAvailable" && e.Count != 1 {
-				t.Errorf("the next report publishes it again: %d times", e.Count)
+				t.Errorf("the next report publishes the desired state again: %d times", e.Count)
 			}
 		}
 		remove(t, l, "pi-1")
@@ -224,7 +224,7 @@ func TestWithoutRegistrationOnlyNodesMadeByHandJoin(t *testing.T) {
 			t.Errorf("generation %d was published with the addresses %q", d.Generation, d.PodCIDR)
 		}
 		if n = hear(t, l, "pi-2", from("b", 3)); n.Spec.PodCIDR != "10.64.0.0/24" || len(n.Spec.PodCIDRs) != 1 {
-			t.Errorf("after a report its block is %q", n.Spec.PodCIDR)
+			t.Errorf("after a report the node's block is %q", n.Spec.PodCIDR)
 		}
 	})
 }
@@ -240,7 +240,7 @@ func TestMeasuredLabelsFollowTheDevice(t *testing.T) {
 		st.Seq, st.Registration.Labels = 2, map[string]string{fleet.LabelHardwarePrefix + "spi": "true", "room": "attic"}
 		n := hear(t, l, "pi-1", st)
 		if _, still := n.Labels[fleet.LabelHardwarePrefix+"i2c"]; still || n.Labels[fleet.LabelHardwarePrefix+"spi"] != "true" || n.Labels["room"] != "cellar" {
-			t.Errorf("its labels are %v", n.Labels)
+			t.Errorf("the node's labels are %v", n.Labels)
 		}
 	})
 }
@@ -267,16 +267,16 @@ func TestAChangedProfileUpdatesItsNodes(t *testing.T) {
 		apply(t, l, profile("i2c"))
 		n = l.Snapshot().Node("pi-1")
 		if has("gpio") || !has("i2c") || tainted() {
-			t.Errorf("after a change it has %v, %v", n.Labels, n.Spec.Taints)
+			t.Errorf("after a change the node has %v, %v", n.Labels, n.Spec.Taints)
 		}
 	})
 }
 
-// Labels that a registering device may not set are named. Those of its token take precedence.
+// The hub names the labels that a registering device may not set. A token's labels take precedence.
 func TestLabelsThatARegisteringDeviceMaySet(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		rec    *state.Record // nil: through the development listener
+		rec    *state.Record // nil: the device uses the development listener
 		zone   string
 		labels map[string]string
 	}{
@@ -310,25 +310,25 @@ func TestLabelsThatARegisteringDeviceMaySet(t *testing.T) {
 				got := maps.Clone(n.Labels)
 				delete(got, corev1.LabelHostname)
 				if tt.labels[corev1.LabelTopologyZone] == "" && got[corev1.LabelTopologyZone] != tt.zone {
-					delete(got, corev1.LabelTopologyZone) // the hub's default site
+					delete(got, corev1.LabelTopologyZone) // the site is the hub's default
 				}
 				if n.Labels[corev1.LabelHostname] != "pi-1" || !maps.Equal(got, tt.labels) {
-					t.Errorf("its labels are %v, want %v", n.Labels, tt.labels)
+					t.Errorf("the node's labels are %v, want %v", n.Labels, tt.labels)
 				}
 				if keys := taintKeys(n); !slices.Equal(keys, []string{"mine:NoExecute"}) || n.Spec.Taints[0].TimeAdded != nil && n.Spec.Taints[0].TimeAdded.Time.Before(time.Now().Add(-time.Hour)) {
-					t.Errorf("its taints are %v", n.Spec.Taints)
+					t.Errorf("the node's taints are %v", n.Spec.Taints)
 				}
-				told := strings.Join(events(l, "RegisteredNode"), "")
-				if strings.Contains(told, corev1.LabelHostname) || !strings.Contains(told, "node-restriction.kubernetes.io/a") || !strings.Contains(told, "node.kubernetes.io/unreachable") {
-					t.Errorf("told %q", told)
+				message := strings.Join(events(l, "RegisteredNode"), "")
+				if strings.Contains(message, corev1.LabelHostname) || !strings.Contains(message, "node-restriction.kubernetes.io/a") || !strings.Contains(message, "node.kubernetes.io/unreachable") {
+					t.Errorf("told %q", message)
 				}
 			})
 		})
 	}
 }
 
-// The event for a device that takes over a Node made by hand comes once. This includes a token that
-// names the machine before the first report, and an unknown machine.
+// The event for a device that takes over a Node made by hand comes once. This holds for a token
+// that names the machine before the first report, and for an unknown machine.
 func TestTakingOverANodeIsReportedOnce(t *testing.T) {
 	for name, machine := range map[string]string{"a machine that is known": "0123456789abcdef", "a machine that is not known": ""} {
 		for _, joined := range []bool{true, false} {
@@ -349,14 +349,14 @@ func TestTakingOverANodeIsReportedOnce(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					said, times := events(l, "RegisteredNode"), int32(0)
+					messages, times := events(l, "RegisteredNode"), int32(0)
 					for e := range state.Each[*corev1.Event](l.Snapshot(), state.Events, "") {
 						if e.Reason == "RegisteredNode" {
 							times += e.Count
 						}
 					}
-					if times != 1 || len(said) != 1 || !strings.Contains(said[0], "made by hand") {
-						t.Errorf("there are %d events, %q", times, said)
+					if times != 1 || len(messages) != 1 || !strings.Contains(messages[0], "made by hand") {
+						t.Errorf("there are %d events, %q", times, messages)
 					}
 				})
 			})

@@ -14,7 +14,7 @@ import (
 )
 
 // Rematch decides the board profile of nodes when profiles change, without waiting for new reports.
-// A device's report leads to the same decision in refreshLabels.
+// refreshLabels makes the same decision when a device reports.
 type Rematch struct {
 	Profile func(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string
 }
@@ -33,7 +33,7 @@ func (r Rematch) Touches(c state.Applied) []state.Subject {
 	return []state.Subject{{Key: c.Key}}
 }
 
-// Subjects returns none: the decisions before a restart are stored.
+// Subjects returns nothing, because the decisions before a restart are stored.
 func (Rematch) Subjects(state.Snapshot) []state.Subject { return nil }
 
 // Decide gives every node with a hardware report the profile that matches now.

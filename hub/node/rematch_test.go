@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// When profiles change, nodes with known hardware get the profile that matches now.
+// When profiles change, a node with known hardware gets the profile that now matches.
 func TestChangedProfilesAreMatchedAgain(t *testing.T) {
 	fits := ""
 	r := Rematch{func(state.Snapshot, corev1.NodeStatus, json.RawMessage) string { return fits }}

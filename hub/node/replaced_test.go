@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// That a device had stored a newer desired state does not pause the machine that replaced it,
-// unless that one reports the same.
+// A device that has stored a newer desired state is paused. The pause does not apply to the machine
+// that replaces it, unless that machine reports the same.
 func TestAPauseDoesNotApplyToAReplacement(t *testing.T) {
 	for name, stored := range map[string]int64{"a new card": 0, "a card of another hub": 1 << 40} {
 		listening(t, name, func(h *listener) {
@@ -25,9 +25,9 @@ func TestAPauseDoesNotApplyToAReplacement(t *testing.T) {
 			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Desired: 1 << 50})
 			synctest.Wait()
 			if rec := h.l.Snapshot().Record("pi-1"); !rec.Paused {
-				h.t.Fatalf("it is not paused: %+v", rec)
+				h.t.Fatalf("the device is not paused: %+v", rec)
 			}
-			time.Sleep(time.Hour) // it is thrown away
+			time.Sleep(time.Hour) // the paused card is thrown away
 			st := nodetest.Report("c", 1, "True")
 			st.MachineID = "fedcba9876543210"
 			if err := h.l.Status(h.t.Context(), node.Caller{Node: "pi-1"}, st); err != nil {
@@ -40,7 +40,7 @@ func TestAPauseDoesNotApplyToAReplacement(t *testing.T) {
 			}
 			_, after, _ := h.book.Counts()
 			if rec := h.l.Snapshot().Record("pi-1"); rec.Paused != (stored > 0) || rec.Stored != stored || rec.StoredUnknown || (after > before) != (stored == 0) {
-				h.t.Errorf("it has stored %d: published %d times, %+v", stored, after-before, rec)
+				h.t.Errorf("the new device has stored %d: published %d times, %+v", stored, after-before, rec)
 			}
 			if c := state.NodeCondition(h.node(), corev1.NodeReady); c.Status != corev1.ConditionTrue {
 				h.t.Error(c)
@@ -49,15 +49,15 @@ func TestAPauseDoesNotApplyToAReplacement(t *testing.T) {
 	}
 }
 
-// A device that was reset, as a virtual machine to a snapshot, continues counting its leases from
-// there. It is asked for a new boot before its grace period ends.
+// A device that was reset, for example a virtual machine to a snapshot, continues counting its
+// leases from the snapshot. The hub requests a new boot before the grace period ends.
 func TestAResetDeviceIsAskedForANewBoot(t *testing.T) {
 	for _, c := range []struct {
 		rule string
 		seqs []uint64
 		anew bool
 	}{
-		{"it continues counting from there", []uint64{60, 61, 62}, true},
+		{"the device continues counting from the snapshot", []uint64{60, 61, 62}, true},
 		{"one lease comes twice", []uint64{100, 100, 100, 100}, false},
 		{"one lease comes again and again", []uint64{60, 60, 60, 60}, false},
 		{"some leases come late", []uint64{98, 99, 101, 97, 100, 102}, false},
@@ -76,7 +76,7 @@ func TestAResetDeviceIsAskedForANewBoot(t *testing.T) {
 				anew = anew || r.NewBoot
 			}
 			if anew != c.anew {
-				h.t.Errorf("it is asked for a new boot: %v", anew)
+				h.t.Errorf("a new boot is requested: %v", anew)
 			}
 		})
 	}

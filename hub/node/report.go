@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// refreshLabels sets the default labels, the most important first. They follow the device; all
-// others belong to the administrator.
+// refreshLabels sets the default labels, the most important ones first. They follow the device. All
+// other labels belong to the administrator.
 func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Record, st wire.Status) {
 	if n.Labels == nil {
 		n.Labels = map[string]string{}
@@ -28,7 +28,7 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 			label(n, key, value)
 		}
 	}
-	set(corev1.LabelHostname, n.Name) // unique, and no other node may claim it
+	set(corev1.LabelHostname, n.Name) // the name is unique, and no other node may claim it
 	if rec.Site != "" {
 		label(n, corev1.LabelTopologyZone, rec.Site)
 	}
@@ -43,7 +43,7 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 			hardware = s.Report(n.Name).Text()
 		}
 		known := n.Status.NodeInfo.Architecture != "" && !n.Status.Capacity.Memory().IsZero()
-		if _, has := n.Labels[fleet.LabelProfile]; has && !known { // the profile was found when more was known
+		if _, has := n.Labels[fleet.LabelProfile]; has && !known { // the profile was found earlier, when more facts were known
 		} else if name := d.Profile(s, n.Status, hardware); name != "" {
 			label(n, fleet.LabelProfile, name)
 		} else if len(hardware) > 0 { // no profile matches any more
@@ -61,8 +61,8 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 	}
 }
 
-// label sets a label of a node unless the node has its maximum of labels: users need to be able to
-// change it.
+// label sets a label of a node unless the node has too many labels already, because users must be
+// able to change labels.
 func label(n *corev1.Node, key, value string) {
 	if _, has := n.Labels[key]; has || len(n.Labels) < bound.MaxLabels {
 		metav1.SetMetaDataLabel(&n.ObjectMeta, key, value)
@@ -72,9 +72,9 @@ func label(n *corev1.Node, key, value string) {
 // measured tells whether a device measures the label.
 func measured(label string) bool { return strings.HasPrefix(label, fleet.LabelHardwarePrefix) }
 
-// report writes a device's status into its Node. Times are the hub's, not the device's. The hub's
-// own conditions and those of other writers stay, as a kubelet leaves them. A status without Ready
-// is not ready. old is the record before; nil: none.
+// report writes a device's status into its Node. Times are the hub's, not the device's. Conditions
+// of the hub and of other writers stay, as with a kubelet. A status without Ready makes the node
+// not ready. old is the record before the report; nil: no record.
 func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now time.Time) {
 	if old == nil {
 		old = &state.Record{}
@@ -103,7 +103,7 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 			c.LastTransitionTime = have.LastTransitionTime
 		}
 	}
-	for _, c := range n.Status.Conditions { // the hub's own conditions stay, others if there is space
+	for _, c := range n.Status.Conditions { // the hub's own conditions stay; those of other writers stay if there is space
 		others := isUnknownCondition(c.Type) && !slices.Contains(old.Conditions, string(c.Type)) &&
 			len(next.Conditions) < maxConditions
 		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool {
@@ -112,7 +112,7 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 			next.Conditions = append(next.Conditions, c)
 		}
 	}
-	// Ready comes last, where people look for it.
+	// Ready comes last, where users look for it.
 	sort.SliceStable(next.Conditions, func(i, j int) bool {
 		return next.Conditions[i].Type != corev1.NodeReady && next.Conditions[j].Type == corev1.NodeReady
 	})
@@ -121,8 +121,8 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 	n.Status = next
 }
 
-// awaitProfile notes whether a device's status already reflects its board profile. The profile may
-// reduce its capacity, so a pod placed before might not fit.
+// awaitProfile records whether a device's status already reflects its board profile. The profile
+// may reduce its capacity, so a pod that is bound before might not fit.
 func awaitProfile(n *corev1.Node, st wire.Status) {
 	if st.Profile == nil || *st.Profile == n.Labels[fleet.LabelProfile] {
 		delete(n.Annotations, state.AwaitsProfile)
@@ -131,8 +131,8 @@ func awaitProfile(n *corev1.Node, st wire.Status) {
 	metav1.SetMetaDataAnnotation(&n.ObjectMeta, state.AwaitsProfile, "true")
 }
 
-// keepKnown keeps the last known facts about the engine if the device does not know them now: it
-// may start before its engine.
+// keepKnown keeps the last known facts about the engine if the device does not know them, for
+// example because its engine has not started yet.
 func keepKnown(next *corev1.NodeStatus, have corev1.NodeStatus) {
 	is, was := &next.NodeInfo, have.NodeInfo
 	if is.MachineID != was.MachineID {
@@ -146,7 +146,7 @@ func keepKnown(next *corev1.NodeStatus, have corev1.NodeStatus) {
 
 // keepExtended keeps the extended resources that an administrator wrote into a Node's status
 // (kubectl patch --subresource=status). own are those that the device reported before; they are
-// removed if it no longer does.
+// removed if it no longer reports them.
 func keepExtended(next *corev1.NodeStatus, have corev1.NodeStatus, own []string) {
 	for name, q := range have.Capacity {
 		if _, reported := next.Capacity[name]; reported || !extended(name) || slices.Contains(own, string(name)) {
@@ -159,7 +159,7 @@ func keepExtended(next *corev1.NodeStatus, have corev1.NodeStatus, own []string)
 			next.Allocatable = corev1.ResourceList{}
 		}
 		next.Capacity[name] = q
-		next.Allocatable[name] = q // as a kubelet does: allocatable is the capacity
+		next.Allocatable[name] = q // as with a kubelet, allocatable is the capacity
 	}
 }
 
@@ -178,8 +178,8 @@ func extendedIn(list corev1.ResourceList) (names []string) {
 	return names
 }
 
-// isUnknownCondition tells whether neither the agent nor the hub sets the condition: the device or
-// another writer may.
+// isUnknownCondition tells whether neither the agent nor the hub sets the condition. The device or
+// another writer may set it.
 func isUnknownCondition(t corev1.NodeConditionType) bool { return fleet.MeaningOf(t) == fleet.Unjudged }
 
 // unknownConditions returns the types of the unknown conditions in a list.
@@ -196,7 +196,8 @@ func hubCondition(t corev1.NodeConditionType) bool {
 	return t == fleet.ConditionFlapping || t == fleet.ConditionIdentityConflict || t == fleet.ConditionPodCIDRAvailable
 }
 
-// sameNode compares two nodes without heartbeat times: a report without news is not worth a write.
+// sameNode compares two nodes without heartbeat times, because a report without changes is not
+// worth a write.
 func sameNode(a, b *corev1.Node) bool {
 	return maps.Equal(a.Labels, b.Labels) && a.Annotations[state.AwaitsProfile] == b.Annotations[state.AwaitsProfile] &&
 		fleet.SameStatus(a.Status, b.Status)

@@ -24,7 +24,7 @@ func TestStatusesAreEqualOnlyIfEveryFieldIs(t *testing.T) {
 		"only the heartbeat": func(n *corev1.Node) {
 			n.Status.Conditions[0].LastHeartbeatTime = metav1.Unix(110, 0)
 		},
-		"only the form of a quantity": func(n *corev1.Node) {
+		"only the notation of a quantity": func(n *corev1.Node) {
 			n.Status.Capacity[corev1.ResourceCPU] = resource.MustParse("4000m")
 		},
 		"only another time zone": func(n *corev1.Node) {
@@ -35,7 +35,7 @@ func TestStatusesAreEqualOnlyIfEveryFieldIs(t *testing.T) {
 	} {
 		n := node()
 		if change(n); !sameNode(node(), n) || !sameNode(n, node()) {
-			t.Errorf("%s has changed, and the status counts as changed", name)
+			t.Errorf("%s differs, and the status counts as changed", name)
 		}
 	}
 	for name, change := range map[string]func(*corev1.Node){
@@ -53,7 +53,7 @@ func TestStatusesAreEqualOnlyIfEveryFieldIs(t *testing.T) {
 	} {
 		n := node()
 		if change(n); sameNode(node(), n) || sameNode(n, node()) {
-			t.Errorf("%s has changed, and the status counts as equal", name)
+			t.Errorf("%s differs, and the status counts as equal", name)
 		}
 	}
 	for _, of := range []func(*corev1.Node) reflect.Value{
@@ -68,13 +68,13 @@ func TestStatusesAreEqualOnlyIfEveryFieldIs(t *testing.T) {
 			}
 			other(field)
 			if sameNode(node(), n) || sameNode(n, node()) {
-				t.Errorf("%s has changed, and the status counts as equal", name)
+				t.Errorf("%s differs, and the status counts as equal", name)
 			}
 		}
 	}
 }
 
-// other sets a value to another one.
+// other sets v to another value.
 func other(v reflect.Value) {
 	if at, ok := v.Addr().Interface().(*metav1.Time); ok {
 		*at = metav1.Unix(1, 0)

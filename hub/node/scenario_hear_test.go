@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A listener is a running hub with its store in memory, to which a test sends messages.
+// A listener is a running hub with its store in memory. A test sends messages to it.
 type listener struct {
 	t    *testing.T
 	l    *node.Devices
@@ -57,7 +57,7 @@ func (h *listener) hear(edits ...func(*wire.Status)) {
 
 func (h *listener) node() *corev1.Node { return h.l.Snapshot().Node("pi-1") }
 
-// write puts an object as a user does.
+// write puts an object like a user.
 func (h *listener) write(o state.Object) {
 	h.t.Helper()
 	if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{state.Put(o, "")}, nil }); err != nil {
@@ -230,7 +230,7 @@ func TestScenarioRegistration(t *testing.T) {
 			return func(st *wire.Status) { st.Boot, st.Status.NodeInfo.BootID = boot, id }
 		}
 		h.hear(boot("b", "first"))
-		h.hear(boot("c", "first")) // only the agent restarted
+		h.hear(boot("c", "first")) // only the agent has restarted
 		if got := h.events("Rebooted"); len(got) != 0 {
 			h.t.Errorf("events %q", got)
 		}
@@ -398,7 +398,7 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		say(corev1.ConditionTrue)
 		if again, _, _ := h.book.Counts(); again != commits || !state.PodCondition(now(), corev1.PodReady).LastTransitionTime.Equal(&since) {
-			h.t.Errorf("the same news: %d commits more, not ready since %s, was %s", again-commits, state.PodCondition(now(), corev1.PodReady).LastTransitionTime, since)
+			h.t.Errorf("the same status again: %d commits more, not ready since %s, was %s", again-commits, state.PodCondition(now(), corev1.PodReady).LastTransitionTime, since)
 		}
 		p := now().DeepCopy()
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: "example.org/served", Status: corev1.ConditionTrue, Message: "by hand"})
@@ -413,7 +413,7 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 	})
 	listening(t, "S5.10 ours: a device with heartbeats is not silent, so its list of pods counts although its node is still Unknown", func(h *listener) {
 		h.hear()
-		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1}) // it has stored nothing yet
+		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1}) // the hub has stored no status yet
 		synctest.Wait()
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
 		h.write(pod)
@@ -430,8 +430,9 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 	})
 }
 
-// What somebody writes into the status of a node stays until its device reports again, as a kubelet
-// does within ten seconds. A Ready=False that only a person wrote would evict the node's pods.
+// A user may overwrite a node's status. That stays until the device reports again, which takes at
+// most ten seconds, as with a kubelet. A Ready=False that only a user wrote would otherwise evict
+// the node's pods.
 func TestAnOverwrittenStatusIsRequestedAgain(t *testing.T) {
 	ready := func(n *corev1.Node) { state.NodeCondition(n, corev1.NodeReady).Status = corev1.ConditionFalse }
 	for _, c := range []struct {
@@ -440,10 +441,10 @@ func TestAnOverwrittenStatusIsRequestedAgain(t *testing.T) {
 		write func(*corev1.Node)
 		asked bool
 	}{
-		{"a status by a person", "anna", ready, true},
-		{"its capacity by a person", "anna", func(n *corev1.Node) { n.Status.NodeInfo.KernelVersion = "6.1" }, true},
-		{"a taint by a person", "anna", func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, mine) }, false},
-		{"a status by the hub", "", ready, false},
+		{"a status written by a user", "anna", ready, true},
+		{"a capacity written by a user", "anna", func(n *corev1.Node) { n.Status.NodeInfo.KernelVersion = "6.1" }, true},
+		{"a taint written by a user", "anna", func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, mine) }, false},
+		{"a status written by the hub", "", ready, false},
 	} {
 		listening(t, c.what, func(h *listener) {
 			lease := func(seq uint64) (asked int) {
@@ -472,10 +473,10 @@ func TestAnOverwrittenStatusIsRequestedAgain(t *testing.T) {
 			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{put}, nil }); err != nil {
 				h.t.Fatal(err)
 			}
-			list(2) // its pods have changed, which does not concern its status
+			list(2) // a changed list of pods does not restore the status
 			asked := lease(2)
 			if (asked > before) != c.asked {
-				h.t.Fatalf("its device is asked %d times, before %d", asked, before)
+				h.t.Fatalf("the device was asked %d times, before %d", asked, before)
 			}
 			if !c.asked {
 				return
@@ -483,15 +484,14 @@ func TestAnOverwrittenStatusIsRequestedAgain(t *testing.T) {
 			h.hear()
 			list(3)
 			if again := lease(3); state.ReadyOf(h.node()) != corev1.ConditionTrue || again != asked {
-				h.t.Errorf("the node is Ready=%s, and its device was asked %d times, at first %d", state.ReadyOf(h.node()), again, asked)
+				h.t.Errorf("the node is Ready=%s, and the device was asked %d times, at first %d", state.ReadyOf(h.node()), again, asked)
 			}
 		})
 	}
 }
 
-// A device reports only its own conditions, as a kubelet does. Conditions of other writers, such as
-// a kernel monitor, stay. A condition that the device reported earlier and no longer reports is
-// removed.
+// A device reports only its own conditions, like a kubelet. Conditions of other writers, such as a
+// kernel monitor, stay. If the device no longer reports one of its conditions, the hub removes it.
 func TestConditionsOfOtherWritersStay(t *testing.T) {
 	listening(t, "", func(h *listener) {
 		of := func(n *corev1.Node) (out []string) {
@@ -504,28 +504,28 @@ func TestConditionsOfOtherWritersStay(t *testing.T) {
 		want := func(when, conditions string) {
 			h.t.Helper()
 			if got := strings.Join(of(h.node()), " "); got != conditions {
-				h.t.Errorf("%s it has %s, want %s", when, got, conditions)
+				h.t.Errorf("%s the node has %s, want %s", when, got, conditions)
 			}
 		}
-		says := func(types ...corev1.NodeConditionType) func(*wire.Status) {
+		reporting := func(types ...corev1.NodeConditionType) func(*wire.Status) {
 			return func(st *wire.Status) {
 				for _, t := range types {
 					st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse})
 				}
 			}
 		}
-		h.hear(says("Odd", fleet.ConditionPowerOK))
+		h.hear(reporting("Odd", fleet.ConditionPowerOK))
 		n := h.node().DeepCopy()
 		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue}, corev1.NodeCondition{Type: fleet.ConditionStorageHealthy, Status: corev1.ConditionFalse})
 		h.write(n)
-		h.hear(says("Odd", fleet.ConditionPowerOK))
+		h.hear(reporting("Odd", fleet.ConditionPowerOK))
 		want("as before,", "KernelDeadlock=True Odd=False PowerOK=False Ready=True")
 		h.hear()
-		want("when its device says less,", "KernelDeadlock=True Ready=True")
-		h.hear(says("KernelDeadlock"))
-		want("when its device says the same,", "KernelDeadlock=False Ready=True")
+		want("after a report with fewer conditions", "KernelDeadlock=True Ready=True")
+		h.hear(reporting("KernelDeadlock"))
+		want("after the same report", "KernelDeadlock=False Ready=True")
 		h.hear()
-		want("when its device reports it no longer,", "Ready=True")
+		want("after a report without the condition", "Ready=True")
 
 		n = h.node().DeepCopy()
 		for i := range bound.MaxConditions - len(n.Status.Conditions) {
@@ -536,23 +536,23 @@ func TestConditionsOfOtherWritersStay(t *testing.T) {
 		for i := range 20 {
 			many = append(many, corev1.NodeConditionType(fmt.Sprint("Y", i)))
 		}
-		h.hear(says(many...))
+		h.hear(reporting(many...))
 		if n := h.node(); len(n.Status.Conditions) != maxConditions || state.ReadyOf(n) != corev1.ConditionTrue {
-			h.t.Errorf("it has %d conditions, want %d at most", len(n.Status.Conditions), maxConditions)
+			h.t.Errorf("the node has %d conditions, want %d at most", len(n.Status.Conditions), maxConditions)
 		}
 	})
 }
 
-const maxConditions = bound.MaxConditions - 8 // of a status
+const maxConditions = bound.MaxConditions - 8 // limit of conditions of a status
 
 // The pods of a node that was silent count as not ready until its device lists them. A list that
-// refers to one from before the silence says nothing about those pods. This happens if the device's
-// link to an external broker lasted while the hub's broke.
+// refers to an earlier list, from before the silence, does not list the unchanged pods. The device
+// sends such a list if its link to an external broker lasted while the hub's link broke.
 func TestAListThatRefersToAnEarlierOneDoesNotEndASilence(t *testing.T) {
 	listening(t, "ours: a list of changed pods", func(h *listener) {
 		h.hear()
 		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}})
-		said := func() wire.PodStatus {
+		podStatus := func() wire.PodStatus {
 			return wire.PodStatus{UID: h.l.Snapshot().Pod("default", "kiosk").UID, Namespace: "default", Name: "kiosk", Status: corev1.PodStatus{
 				Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
 		}
@@ -575,29 +575,29 @@ func TestAListThatRefersToAnEarlierOneDoesNotEndASilence(t *testing.T) {
 		ready := func() corev1.ConditionStatus {
 			return state.PodCondition(h.l.Snapshot().Pod("default", "kiosk"), corev1.PodReady).Status
 		}
-		list(1, 0, said())
+		list(1, 0, podStatus())
 		before := lease(1, 1)
 		time.Sleep(time.Minute)
 		if got := ready(); got != corev1.ConditionFalse {
-			h.t.Fatalf("its pod is Ready=%s after a minute of silence", got)
+			h.t.Fatalf("the pod is Ready=%s after a minute of silence", got)
 		}
 		h.hear()
-		list(2, 1, wire.PodStatus{UID: said().UID})
+		list(2, 1, wire.PodStatus{UID: podStatus().UID})
 		asked := lease(2, 2)
 		if asked == before {
-			h.t.Fatalf("its device is not asked for its pods, of which one is Ready=%s", ready())
+			h.t.Fatalf("the device is not asked for its pods, and a pod is Ready=%s", ready())
 		}
-		list(3, 0, said())
+		list(3, 0, podStatus())
 		time.Sleep(10 * time.Second)
 		if again := lease(3, 3); again != asked || ready() != corev1.ConditionTrue {
-			h.t.Errorf("its device was asked %d times, is %d, and its pod is Ready=%s", asked, again, ready())
+			h.t.Errorf("the device was asked %d times, want %d, and its pod is Ready=%s", asked, again, ready())
 		}
 	})
 }
 
-// What somebody writes over a device's part of a pod's status stays until the device reports it
-// again, as a kubelet does. Conditions of other writers, such as those that open readiness gates,
-// need no new report.
+// A user may overwrite the device's part of a pod's status. That stays until the device reports it
+// again, as with a kubelet. Conditions of other writers, for example for readiness gates, need no
+// new report.
 func TestOverwrittenPodsAreRequestedAgain(t *testing.T) {
 	for _, c := range []struct {
 		what  string
@@ -606,11 +606,11 @@ func TestOverwrittenPodsAreRequestedAgain(t *testing.T) {
 		write func(*corev1.Pod)
 		asked bool
 	}{
-		{"its Ready condition", "anna", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, true},
+		{"the Ready condition", "anna", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, true},
 		{"its address", "anna", nil, func(p *corev1.Pod) { p.Status.PodIP = "10.1.2.3" }, true},
-		{"by the hub", "", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, false},
+		{"a status written by the hub", "", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, false},
 		{"a label", "anna", nil, func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, false},
-		{"the condition of its gate", "anna", []corev1.PodReadinessGate{{ConditionType: "example.org/served"}}, func(p *corev1.Pod) {
+		{"the condition of a readiness gate", "anna", []corev1.PodReadinessGate{{ConditionType: "example.org/served"}}, func(p *corev1.Pod) {
 			state.SetPodCondition(p, corev1.PodCondition{Type: "example.org/served", Status: corev1.ConditionTrue}, time.Now())
 			state.SettleReady(p, time.Now())
 		}, false},
@@ -636,9 +636,9 @@ func TestOverwrittenPodsAreRequestedAgain(t *testing.T) {
 				}
 				return asked
 			}
-			said := wire.PodStatus{UID: now().UID, Namespace: "default", Name: "kiosk", Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{
+			reported := wire.PodStatus{UID: now().UID, Namespace: "default", Name: "kiosk", Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{
 				{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}}}
-			list(1, 0, said)
+			list(1, 0, reported)
 			before := lease(1, 1)
 			was, p := now().Status, now().DeepCopy()
 			c.write(p)
@@ -647,17 +647,17 @@ func TestOverwrittenPodsAreRequestedAgain(t *testing.T) {
 			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{put}, nil }); err != nil {
 				h.t.Fatal(err)
 			}
-			list(2, 1, wire.PodStatus{UID: p.UID}) // for the device nothing has changed
+			list(2, 1, wire.PodStatus{UID: p.UID}) // the pod has not changed for the device
 			asked := lease(2, 2)
 			if (asked > before) != c.asked {
-				h.t.Fatalf("its device is asked %d times, before %d", asked, before)
+				h.t.Fatalf("the device was asked %d times, before %d", asked, before)
 			}
 			if !c.asked {
 				return
 			}
-			list(3, 0, said)
+			list(3, 0, reported)
 			if again := lease(3, 3); again != asked || now().Status.PodIP != was.PodIP || state.PodCondition(now(), corev1.PodReady).Status != corev1.ConditionTrue {
-				h.t.Errorf("its device was asked %d times, is %d, and its pod is %+v", asked, again, now().Status)
+				h.t.Errorf("the device was asked %d times, want %d, and its pod is %+v", asked, again, now().Status)
 			}
 		})
 	}

@@ -20,8 +20,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// ErrStale means that a message is not of the node's current boot or not newer than the last one:
-// it is ignored.
+// ErrStale means that a message is not of the node's current boot, or not newer than the last one.
+// It is ignored.
 var ErrStale = errors.New("not news")
 
 // errPast means that a message is of an earlier boot.
@@ -36,7 +36,7 @@ var ErrRefused = errors.New("refused")
 // keptBoots is how many past boots are stored; they never become current again.
 const keptBoots = 8
 
-// Connected and Disconnected note the state of a link, only to show it. A new link resets the
+// Connected and Disconnected store the state of a link, only to show it. A new link resets the
 // back-off of repeated messages.
 func (d *Devices) Connected(node string) {
 	p := d.nodes.get(node)
@@ -63,13 +63,13 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 				if rec := s.Record(node); rec.Boot == st.Boot {
 					p.seen.Store(int64(d.Age()))
 				}
-				return nil, nil // the lease shows that the hub is behind: it asks again
+				return nil, nil // the next lease shows that the hub is behind, and the hub requests the status again
 			}
 		}
 		changes, err := d.status(s, c, st, now)
-		if err == nil { // before the deciders of this pass
+		if err == nil { // before this pass runs the deciders
 			p.seen.Store(int64(d.Age()))
-			// a later overwrite is noticed by Shown, and a failed commit by the next lease
+			// Shown notices a later overwrite, and the next lease a failed commit.
 			p.statusOverwritten.Store(false)
 		}
 		return changes, err
@@ -78,7 +78,7 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 	if errors.Is(err, ErrConflict) {
 		return errors.Join(err, d.noteConflict(node, st.MachineID))
 	}
-	if errors.Is(err, errPast) { // the device is here and alone: otherwise Connect would have refused it
+	if errors.Is(err, errPast) { // Connect has accepted the device, so no other device is alive
 		d.renewBoot(node, p)
 	}
 	if err != nil {
@@ -88,7 +88,7 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 		if !spent {
 			p.status.Store(st.Seq)
 		}
-		hardware := st.Hardware // a copy: a pointer into st would keep all of it in memory
+		hardware := st.Hardware // a copy, because a pointer into st would keep all of st in memory
 		if have := d.Snapshot().Report(node).Text(); bytes.Equal(have, hardware) {
 			hardware = have
 		}
@@ -101,8 +101,8 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 	return nil
 }
 
-// bootOnly reduces the status of a device that has used up its limit to what is still accepted: a
-// new boot or a change of Ready. held: nothing is.
+// bootOnly reduces the status of a device that has used up its limit. What is left is a new boot or
+// a change of Ready. held: neither has changed, and the status is deferred.
 func (d *Devices) bootOnly(s state.Snapshot, node string, st wire.Status) (least wire.Status, held bool) {
 	rec, n := s.Record(node), s.Node(node)
 	if rec == nil || n == nil {
@@ -121,17 +121,17 @@ func (d *Devices) bootOnly(s state.Snapshot, node string, st wire.Status) (least
 	maps.DeleteFunc(least.Registration.Labels, func(k, _ string) bool { return !measured(k) })
 	least.Status = *n.Status.DeepCopy()
 	for _, name := range extendedIn(least.Status.Capacity) {
-		if !slices.Contains(rec.Extended, name) { // written by an administrator
+		if !slices.Contains(rec.Extended, name) { // an administrator wrote this resource
 			delete(least.Status.Capacity, corev1.ResourceName(name))
 			delete(least.Status.Allocatable, corev1.ResourceName(name))
 		}
 	}
-	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits { // its reported capacity is unchanged
+	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits { // the unchanged capacity still awaits it
 		least.Profile = new("")
 	}
 	least.Status.NodeInfo.BootID = st.Status.NodeInfo.BootID
 	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool {
-		// written by somebody else
+		// Leave out conditions of other writers.
 		return c.Type == corev1.NodeReady || isUnknownCondition(c.Type) && !slices.Contains(rec.Conditions, string(c.Type))
 	})
 	if ready >= 0 {
@@ -220,7 +220,8 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 	return append(changes, put), nil
 }
 
-// reportRejected returns the changes that report implausible parts of a status, once.
+// reportRejected returns the changes that report implausible parts of a status, once for the same
+// parts.
 func (d *Devices) reportRejected(s state.Snapshot, n *corev1.Node, what string, now time.Time) []state.Change {
 	p := d.nodes.get(n.Name)
 	if what == "" {
@@ -235,8 +236,8 @@ func (d *Devices) reportRejected(s state.Snapshot, n *corev1.Node, what string, 
 		control.EventText{Type: corev1.EventTypeWarning, Reason: "ImplausibleReport", Message: what}, now)
 }
 
-// deviceEvents adds to the change of a node's record the event that the device took over a Node
-// made by hand, replaced another machine, or was rebooted.
+// deviceEvents adds an event to the change of a node's record if the device took over a Node made
+// by hand, replaced another machine, or was rebooted.
 func deviceEvents(c state.Change, have *corev1.Node, old *state.Record, st wire.Status) state.Change {
 	if have == nil {
 		return c

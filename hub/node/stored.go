@@ -12,8 +12,8 @@ import (
 )
 
 // learnStored handles a new device's report of the desired state that it has stored. If this hub
-// never made that state, as after the loss of its database, the device keeps it and is paused. A
-// device of the development listener whose Node was deleted gets the next generation.
+// never made that state, for example after the loss of its database, the device keeps the state and
+// is paused. A device of the development listener whose Node was deleted gets the next generation.
 func (d *Devices) learnStored(node string, p *liveness, stored int64) {
 	d.updateRecord(node, func() {
 		p.storedUnknown.Store(true)
@@ -33,24 +33,24 @@ func (d *Devices) learnStored(node string, p *liveness, stored int64) {
 	})
 }
 
-// leaseIntervalStored handles the report that a device has stored its current desired state: from
-// now on its lease interval holds, and no longer one before.
+// leaseIntervalStored handles the report that a device has stored its current desired state. From
+// now on only the lease interval of that state holds.
 func (d *Devices) leaseIntervalStored(node string, p *liveness, stored int64) {
 	d.updateRecord(node, func() {
 		p.leaseIntervalPending.Store(true)
 	}, func(s state.Snapshot, rec *state.Record, _ *corev1.Node) []state.Change {
 		if rec.Generation != stored {
-			return nil // a newer one exists, which the device will report
+			return nil // a newer generation exists, and the device will report that
 		}
 		rec.LeaseSeconds = seconds(state.WantedLease(s, node, d.LeaseInterval))
 		return []state.Change{{Object: rec}}
 	})
 }
 
-// storedIsNewer handles the report of a desired state that is newer than any of this hub's, as
-// after a restore from a backup: nothing is published until an administrator resumes. If the hub
-// believed to know what the device had stored, its whole machine was reset to a snapshot; then the
-// same holds for every device.
+// storedIsNewer handles the report of a desired state that is newer than any of this hub's, for
+// example after a restore from a backup. The hub publishes nothing until an administrator resumes.
+// If the hub had a record of the device's stored state, the hub's whole machine was reset to a
+// snapshot. Then the same holds for every device.
 func (d *Devices) storedIsNewer(node string, stored int64) {
 	p := d.nodes.get(node)
 	p.mu.Lock()
@@ -71,8 +71,8 @@ func (d *Devices) storedIsNewer(node string, stored int64) {
 }
 
 // ForgetStored returns the changes that mark the stored state of all devices but one ("": of all)
-// as unknown until they report it. After a database was reset, generations would otherwise repeat
-// with other content.
+// as unknown until they report it. After a database was reset, a generation could otherwise get
+// other content.
 func ForgetStored(s state.Snapshot, but string) (unmet []state.Change) {
 	for rec := range state.Each[*state.Record](s, state.Records, "") {
 		if !rec.StoredUnknown && rec.Name != but {
@@ -94,7 +94,8 @@ func pause(rec *state.Record, n *corev1.Node, stored int64) state.Change {
 	}
 }
 
-// updateRecord changes a node's record because of a lease, in a goroutine: leases do not wait.
+// updateRecord changes a node's record because of a lease. It runs on a goroutine, because leases
+// do not wait.
 func (d *Devices) updateRecord(node string, failed func(),
 	change func(s state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change) {
 	go func() {

@@ -14,10 +14,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A node whose pods need more than one desired state can hold receives nothing, neither pods to run
-// nor pods to stop. Users must learn that.
+// A node whose pods need more than the limit of a desired state receives nothing: no pods to run,
+// and none to stop. An event reports that to users.
 func TestADesiredStateThatIsTooLargeIsReported(t *testing.T) {
-	listening(t, "once for each state that is too large", func(h *listener) {
+	listening(t, "one event for each state that is too large", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		large := func(name string) {
 			h.write(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}, Data: map[string]string{"k": name + strings.Repeat("x", wire.MaxDesired)}})
@@ -28,20 +28,20 @@ func TestADesiredStateThatIsTooLargeIsReported(t *testing.T) {
 				{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}},
 			}}}}})
 		large("a")
-		said := func() []string { return h.events("DesiredStateTooLarge") }
-		if got := said(); len(got) != 1 || !strings.Contains(got[0], "config maps") {
+		messages := func() []string { return h.events("DesiredStateTooLarge") }
+		if got := messages(); len(got) != 1 || !strings.Contains(got[0], "config maps") {
 			t.Fatalf("the events are %q", got)
 		}
-		for seq := uint64(2); seq < 10; seq++ { // its leases are behind, so it is due again
+		for seq := uint64(2); seq < 10; seq++ { // the device's leases have an old generation, so the hub tries to publish again
 			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: 1, Pods: 1})
 			time.Sleep(10 * time.Second)
 		}
 		synctest.Wait()
-		if got := said(); len(got) != 1 {
+		if got := messages(); len(got) != 1 {
 			t.Errorf("one state that is too large is reported %d times", len(got))
 		}
 		large("b")
-		if got := said(); len(got) != 2 {
+		if got := messages(); len(got) != 2 {
 			t.Errorf("two states that are too large are reported %d times", len(got))
 		}
 	})

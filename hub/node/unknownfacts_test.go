@@ -13,9 +13,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Facts that a device does not know at the moment keep their last value: its architecture and
-// engine until the engine answers, its board profile until its memory can be read. Another machine
-// with the name starts without them.
+// If a device does not know a fact at the moment, the node keeps the last value: architecture and
+// engine until the engine answers, the board profile until its memory can be read. Another machine
+// with the same name starts without these values.
 func TestUnknownFactsKeepTheirLastValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
@@ -37,18 +37,18 @@ func TestUnknownFactsKeepTheirLastValue(t *testing.T) {
 		delete(st.Status.Capacity, corev1.ResourceMemory)
 		n := hear(t, l, "pi-1", st)
 		if i := n.Status.NodeInfo; i.Architecture != "arm64" || i.ContainerRuntimeVersion != "docker://29.1.0" || len(n.Status.RuntimeHandlers) != 1 {
-			t.Errorf("it is %+v with %v", i, n.Status.RuntimeHandlers)
+			t.Errorf("the node is %+v with %v", i, n.Status.RuntimeHandlers)
 		}
 		if n.Labels[corev1.LabelArchStable] != "arm64" || n.Labels[fleet.LabelProfile] != "big" {
-			t.Errorf("its labels are %v", n.Labels)
+			t.Errorf("the node's labels are %v", n.Labels)
 		}
 
-		st.Seq, st.Status.NodeInfo.ContainerRuntimeVersion = 3, "docker://30.0.0" // without other runtimes
+		st.Seq, st.Status.NodeInfo.ContainerRuntimeVersion = 3, "docker://30.0.0" // the report has no other runtimes
 		st.Status.NodeInfo.Architecture = "arm"
 		st.Status.Capacity[corev1.ResourceMemory] = resource.MustParse("2Gi")
 		n = hear(t, l, "pi-1", st)
 		if i := n.Status.NodeInfo; i.Architecture != "arm" || i.ContainerRuntimeVersion != "docker://30.0.0" || len(n.Status.RuntimeHandlers) != 0 || n.Labels[fleet.LabelProfile] != "" {
-			t.Errorf("its new values do not count: %+v with %v, labels %v", i, n.Status.RuntimeHandlers, n.Labels)
+			t.Errorf("the new values do not count: %+v with %v, labels %v", i, n.Status.RuntimeHandlers, n.Labels)
 		}
 
 		st.Seq, st.Status.NodeInfo = 4, corev1.NodeSystemInfo{OperatingSystem: "linux", MachineID: "another"}

@@ -8,13 +8,12 @@ import (
 
 // Vitals are measurements of a node and its link since the last call of TakeVitals.
 type Vitals struct {
-	wire.Vitals               // from the device; empty if it reported nothing new
+	wire.Vitals               // the device's measurements; empty if it reported nothing new
 	Silence     time.Duration // the longest time between two heartbeats; 0: not known
-	Lost        uint64        // leases that were sent and did not arrive
+	Lost        uint64        // number of leases that were sent but did not arrive
 }
 
-// TakeVitals returns a node's measurements and starts new ones; false: no lease arrived. In between
-// a lease costs two numbers.
+// TakeVitals returns a node's measurements and resets them; false: no lease has arrived since.
 func (d *Devices) TakeVitals(node string) (v Vitals, ok bool) {
 	p := d.nodes.find(node)
 	if p == nil {

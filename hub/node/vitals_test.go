@@ -14,7 +14,7 @@ func TestVitalsAreCollectedUntilTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
-		if v, heard := l.TakeVitals("pi-1"); heard {
+		if v, ok := l.TakeVitals("pi-1"); ok {
 			t.Errorf("a missing node has %+v", v)
 		}
 		warm := 48.5
@@ -25,32 +25,32 @@ func TestVitalsAreCollectedUntilTaken(t *testing.T) {
 			time.Sleep(after)
 			l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: 1})
 		}
-		lease(5, 10*time.Second) // the first lease of this hub: earlier ones are unknown
+		lease(5, 10*time.Second) // the first lease of this hub, which does not know earlier ones
 		synctest.Wait()
 		commits, _, _ := book.Counts()
 		lease(6, 10*time.Second)
 		lease(9, 30*time.Second)
-		lease(9, 20*time.Second) // a repeated one is not a heartbeat
+		lease(9, 20*time.Second) // a repeated lease is not a heartbeat
 		lease(10, 5*time.Second)
-		v, heard := l.TakeVitals("pi-1")
-		if !heard || v.Temperature == nil || *v.Temperature != warm || v.CPU != nil || v.Lost != 2 || v.Silence != 30*time.Second {
-			t.Errorf("the vitals are %+v, %v", v, heard)
+		v, ok := l.TakeVitals("pi-1")
+		if !ok || v.Temperature == nil || *v.Temperature != warm || v.CPU != nil || v.Lost != 2 || v.Silence != 30*time.Second {
+			t.Errorf("the vitals are %+v, %v", v, ok)
 		}
-		if v, heard = l.TakeVitals("pi-1"); heard || v.Temperature != nil || v.Lost != 0 || v.Silence != 0 {
-			t.Errorf("taken twice: %+v, %v", v, heard)
+		if v, ok = l.TakeVitals("pi-1"); ok || v.Temperature != nil || v.Lost != 0 || v.Silence != 0 {
+			t.Errorf("a second TakeVitals returns %+v, %v", v, ok)
 		}
 		lease(11, 10*time.Second)
-		if v, heard = l.TakeVitals("pi-1"); !heard || v.Temperature != nil || v.Silence != 10*time.Second {
-			t.Errorf("after one more lease: %+v, %v", v, heard)
+		if v, ok = l.TakeVitals("pi-1"); !ok || v.Temperature != nil || v.Silence != 10*time.Second {
+			t.Errorf("after one more lease: %+v, %v", v, ok)
 		}
 		if is := l.Liveness("pi-1").Vitals; is.Temperature == nil || *is.Temperature != warm {
-			t.Errorf("the newest is %+v", is)
+			t.Errorf("the newest vitals are %+v", is)
 		}
 		if after, _, _ := book.Counts(); after != commits {
-			t.Errorf("leases and figures were written: %d times", after-commits)
+			t.Errorf("leases and vitals caused %d writes", after-commits)
 		}
 
-		stale := from("b", 1) // an old status
+		stale := from("b", 1)
 		cold := 1.
 		stale.Vitals = &wire.Vitals{Temperature: &cold}
 		_ = l.Status(t.Context(), node.Caller{Node: "pi-1"}, stale)

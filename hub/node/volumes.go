@@ -10,15 +10,15 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// volumesFor returns the persistent volumes that a device is told about: those that its pods use,
-// and those whose data it must remove. Other volumes stay as they are.
+// volumesFor returns the persistent volumes that are sent to a device: those that its pods use, and
+// those whose data it must remove. The device leaves other volumes as they are.
 func volumesFor(s state.Snapshot, node string) (list []wire.Volume) {
 	for v := range s.VolumesOn(node) {
 		if len(list) == wire.MaxVolumes {
-			break // the rest follows when some are gone
+			break // the rest is sent after some were removed
 		}
 		switch ref := v.Spec.ClaimRef; {
-		// even if the volume is being deleted
+		// This holds even if the volume is being deleted.
 		case ref != nil && state.ClaimHasVolume(s.Claim(ref.Namespace, ref.Name), v) && claimedOn(s, ref, node):
 			list = append(list, wire.Volume{UID: v.UID, Namespace: ref.Namespace, Claim: ref.Name,
 				Made: v.Annotations[state.MadeAnnotation] != ""})
@@ -39,8 +39,8 @@ func claimedOn(s state.Snapshot, claim *corev1.ObjectReference, node string) boo
 	return false
 }
 
-// volumeChanges returns the changes from a device's report of its persistent volumes: an existing
-// volume is never created again, and one whose data was removed as requested is gone.
+// volumeChanges returns the changes from a device's report of its persistent volumes. A volume that
+// exists is never created again. One whose data was removed as requested is removed.
 func volumeChanges(s state.Snapshot, node string, reported []wire.VolumeState) (changes []state.Change) {
 	for _, st := range reported {
 		v, _ := s.ByUID(st.UID).(*corev1.PersistentVolume)

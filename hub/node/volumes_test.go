@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// claimed returns a fleet with a claim of a pod on pi-1 with its volume there.
+// claimed returns a fleet in which a pod on pi-1 uses a claim with a volume of pi-1.
 func claimed(edit func(*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, *corev1.Pod)) state.Snapshot {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "v-1", Finalizers: []string{state.VolumeProtection, state.DataProtection}}}
 	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
@@ -39,16 +39,16 @@ func leaving(v *corev1.PersistentVolume) {
 	v.DeletionTimestamp, v.Finalizers = &at, []string{state.DataProtection}
 }
 
-// A device must remove exactly the data of its volumes that are being deleted and that no pod uses,
-// even if somebody removed a volume's finalizer.
-func TestDataThatADeviceMustRemove(t *testing.T) {
+// A device must remove exactly the data of its volumes that are being deleted and that no pod uses.
+// This holds even if a user has removed a volume's finalizer.
+func TestADeviceRemovesTheDataOfDeletedVolumes(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod)
 		want string
 	}{
-		{"its pod uses it", func(*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, *corev1.Pod) {}, "use data made=false"},
-		{"its directory existed before", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, _ *corev1.Pod) {
+		{"a pod uses the volume", func(*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, *corev1.Pod) {}, "use data made=false"},
+		{"the directory existed before", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, _ *corev1.Pod) {
 			v.Annotations = map[string]string{state.MadeAnnotation: "true"}
 		}, "use data made=true"},
 		{"the pod is gone", func(_ *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, p *corev1.Pod) { p.Name = "" }, ""},
@@ -60,16 +60,16 @@ func TestDataThatADeviceMustRemove(t *testing.T) {
 			leaving(v)
 			c.Name, p.Name = "", ""
 		}, "remove"},
-		{"it waits for its claim", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, p *corev1.Pod) {
+		{"the volume waits for its claim", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, p *corev1.Pod) {
 			leaving(v)
 			v.Finalizers, p.Name = append(v.Finalizers, state.VolumeProtection), ""
 		}, ""},
-		{"its data must stay", func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
+		{"the data must stay", func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
 			leaving(v)
 			v.Spec.PersistentVolumeReclaimPolicy, c.Name, p.Name = corev1.PersistentVolumeReclaimRetain, "", ""
 		}, ""},
-		{"somebody removed its finalizer while a pod uses it", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, _ *corev1.Pod) { leaving(v) }, "use data made=false"},
-		{"it is another device's", func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
+		{"a user removed the finalizer while a pod uses the volume", func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim, _ *corev1.Pod) { leaving(v) }, "use data made=false"},
+		{"the volume is another device's", func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
 			leaving(v)
 			v.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0] = "pi-2"
 			c.Name, p.Name = "", ""
@@ -82,12 +82,12 @@ func TestDataThatADeviceMustRemove(t *testing.T) {
 			}
 		}
 		if got != c.want {
-			t.Errorf("%s: %q, wants %q", c.name, got, c.want)
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 }
 
-// A device may report only its own volumes, and data as removed only if removal was requested.
+// A device may report only its own volumes, and removed data only if the removal was requested.
 func TestReportsOfVolumes(t *testing.T) {
 	whole := func(*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, *corev1.Pod) {}
 	gone := func(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, p *corev1.Pod) {
@@ -102,13 +102,13 @@ func TestReportsOfVolumes(t *testing.T) {
 		gone bool
 		want string
 	}{
-		{"its directory exists", claimed(whole), "pi-1", "v-1", false, "made"},
+		{"the directory exists", claimed(whole), "pi-1", "v-1", false, "made"},
 		{"another device's directory exists", claimed(whole), "pi-2", "v-1", false, ""},
 		{"an unknown volume", claimed(whole), "pi-1", "v-2", false, ""},
 		{"an invalid volume", claimed(whole), "pi-1", "p-1", true, ""},
-		{"its data is gone without a request", claimed(whole), "pi-1", "v-1", true, ""},
-		{"its data is gone as requested", claimed(gone), "pi-1", "v-1", true, "removed"},
-		{"another device reports its data as gone", claimed(gone), "pi-2", "v-1", true, ""},
+		{"the data was removed without a request", claimed(whole), "pi-1", "v-1", true, ""},
+		{"the data was removed as requested", claimed(gone), "pi-1", "v-1", true, "removed"},
+		{"another device reports the data as removed", claimed(gone), "pi-2", "v-1", true, ""},
 	} {
 		got := ""
 		for _, change := range volumeChanges(c.s, c.node, []wire.VolumeState{{UID: c.uid, Gone: c.gone}}) {
@@ -117,7 +117,7 @@ func TestReportsOfVolumes(t *testing.T) {
 			}
 		}
 		if got != c.want {
-			t.Errorf("%s: %q, wants %q", c.name, got, c.want)
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 	v := claimed(whole).Volume("v").DeepCopy()
