@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// An accident happens to one packet: the nth of its kind after it was armed.
+// An accident happens to one packet: the nth of its kind after the accident was armed.
 type accident struct {
 	dir  direction
 	kind string
@@ -15,7 +15,7 @@ type accident struct {
 
 	mu   sync.Mutex
 	left int
-	at   time.Time // time of the accident; zero: not yet
+	at   time.Time // time of the accident; zero: it has not happened
 }
 
 func (a *accident) tap(p *packet) []time.Duration {
@@ -37,7 +37,7 @@ func (a *accident) happened() time.Time {
 	return a.at
 }
 
-// fates are what can happen to a message.
+// fates are the accidents that can happen to a message.
 var fates = func() []fate {
 	all := []fate{
 		{"lost", nil},
@@ -56,7 +56,7 @@ type fate struct {
 	is   []time.Duration
 }
 
-// accidents prepares a world for accidents: arm starts one, nil none.
+// accidents prepares a world for accidents. arm starts an accident, or none.
 func (w *world) accidents() (arm func(*accident)) {
 	var now *accident
 	w.tap = func(p *packet) []time.Duration {
@@ -75,7 +75,7 @@ func (w *world) accidents() (arm func(*accident)) {
 	}
 }
 
-// talkative starts the hub and a device with a chatty pod, which it returns.
+// talkative starts the hub and a device, and returns a chatty pod on it.
 func (w *world) talkative() *corev1.Pod {
 	w.t.Helper()
 	w.startHub()

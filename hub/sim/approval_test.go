@@ -39,14 +39,14 @@ func (w *world) approvalToken(n access.NewJoinToken) (id, text string) {
 	return k.ID, k.Text()
 }
 
-// A joining is a running join of a device: its request, and the result.
+// A joining is a join of a device that runs, with its result.
 type joining struct {
 	waits  chan string
 	over   chan error
 	cancel context.CancelFunc
 }
 
-// joins starts to join, as the command does, until it is interrupted.
+// joins starts to join like the command, until it is interrupted.
 func (d *simDevice) joins(token string) *joining {
 	ctx, cancel := context.WithCancel(context.Background())
 	j := &joining{make(chan string, 100), make(chan error, 1), cancel}
@@ -65,7 +65,7 @@ func (j *joining) came() error {
 		return err
 	case <-time.After(3 * time.Minute):
 		j.cancel()
-		return errors.New("it waits on")
+		return errors.New("the device goes on waiting")
 	}
 }
 
@@ -123,16 +123,16 @@ func TestFleetADeviceWaitsForApprovalThroughARestartOfTheHub(t *testing.T) {
 		w.restartHub(time.Minute)
 		time.Sleep(time.Minute)
 		if got := w.requests(); len(got) != 1 || got[name] != state.RequestPending || w.snapshot().Record("pi-2") != nil || w.used(id) != 0 {
-			t.Fatalf("after a restart: %v, %d uses", got, w.used(id))
+			t.Fatalf("after the restart: %v, %d uses", got, w.used(id))
 		}
-		// A user interrupts the command and repeats it: it is the same request.
+		// A user interrupts the command and repeats it. It continues the same request.
 		j.cancel()
 		if err := j.came(); !errors.Is(err, join.ErrWaits) {
 			t.Fatal(err)
 		}
 		j = d.joins(token)
 		if again := <-j.waits; again != name {
-			t.Fatalf("it waits with %s, and waited with %s", again, name)
+			t.Fatalf("the second request shows %s, the first %s", again, name)
 		}
 		r := requestAt(w.snapshot(), name)
 		for key, want := range map[string]string{state.RequestNode: "pi-2", state.RequestSite: "oslo", state.RequestMachine: d.machine, state.RequestSerial: "serial of pi-2"} {
@@ -149,8 +149,8 @@ func TestFleetADeviceWaitsForApprovalThroughARestartOfTheHub(t *testing.T) {
 		}
 		d.start()
 		w.settleWithin(15*time.Second, "joining")
-		// The response is lost: the same key asks again, without another approval or use of the
-		// token.
+		// The response was lost, so the same key asks again. That needs neither another approval
+		// nor another use of the token.
 		o := d.options()
 		have, err := join.Load(o.StateDir)
 		if err != nil {
@@ -158,16 +158,16 @@ func TestFleetADeviceWaitsForApprovalThroughARestartOfTheHub(t *testing.T) {
 		}
 		o.Token, o.Key = token, have.Key
 		if _, err := join.Join(context.Background(), o); err != nil || w.used(id) != 1 {
-			t.Errorf("once more: %v, %d uses", err, w.used(id))
+			t.Errorf("second answer: %v, %d uses", err, w.used(id))
 		}
 		time.Sleep(state.RequestTold)
 		if got := w.requests(); len(got) != 0 {
-			t.Errorf("an hour later there is %v", got)
+			t.Errorf("an hour later the requests are %v", got)
 		}
 	})
 }
 
-func TestFleetADeviceWithoutApprovalStaysOut(t *testing.T) {
+func TestFleetADeviceWithoutApprovalCannotJoin(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.secured()
@@ -186,7 +186,7 @@ func TestFleetADeviceWithoutApprovalStaysOut(t *testing.T) {
 			t.Errorf("denied: %v", err)
 		}
 		if err := d.join(token); !refusedWith(err, "was denied") {
-			t.Errorf("denied, and asks again with other words: %v", err)
+			t.Errorf("asking again after a denial returns %v", err)
 		}
 		none("denied", "denied")
 
@@ -200,20 +200,20 @@ func TestFleetADeviceWithoutApprovalStaysOut(t *testing.T) {
 			t.Errorf("deleted: %v, %v", err, w.requests())
 		}
 
-		// Without a decision for a day the request ends. The device learns that and does not ask
-		// again by itself.
+		// After a day without a decision the request ends. The device gets that answer and does not
+		// ask again by itself.
 		d = w.spare("c", "forgotten")
 		j = d.joins(token)
 		name = <-j.waits
-		j.cancel() // a poll every few seconds is simulated for a minute, not for a day
+		j.cancel() // a poll every few seconds is too slow to simulate for a day
 		_ = j.came()
 		time.Sleep(state.RequestWaits - time.Minute)
 		j = d.joins(token)
 		if again := <-j.waits; again != name {
-			t.Errorf("it waits as %s, and as %s when it asks again", name, again)
+			t.Errorf("the device waits as %s, and after a repetition as %s", name, again)
 		}
 		if w.requests()[name] != state.RequestPending {
-			t.Errorf("a minute before a day is over: %v", w.requests())
+			t.Errorf("a minute before the day ends: %v", w.requests())
 		}
 		if err := j.came(); !refusedWith(err, "was deleted or not approved in time") || len(w.requests()) != 0 {
 			t.Errorf("forgotten: %v, %v", err, w.requests())
@@ -265,7 +265,7 @@ func TestFleetApprovalDecidesBetweenTwoDevices(t *testing.T) {
 		first, second := one.joins(token), two.joins(token)
 		a, b := <-first.waits, <-second.waits
 		if a == b {
-			t.Fatal("two keys have one request")
+			t.Fatal("both keys share one request")
 		}
 		w.decide(a, certv1.CertificateApproved)
 		if err := first.came(); err != nil {
@@ -273,7 +273,7 @@ func TestFleetApprovalDecidesBetweenTwoDevices(t *testing.T) {
 		}
 		one.start()
 		w.settleWithin(15*time.Second, "joining")
-		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) { // before the device learns it
+		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) { // before the first device gets the answer
 			r := requestAt(s, b)
 			if r == nil {
 				return nil, nil
@@ -283,20 +283,20 @@ func TestFleetApprovalDecidesBetweenTwoDevices(t *testing.T) {
 			return []state.Change{state.Put(r, "")}, nil
 		})
 		if err := second.came(); !refusedWith(err, "another machine") {
-			t.Errorf("the second gets %v", err)
+			t.Errorf("the second device gets %v", err)
 		}
 		if rec := w.snapshot().Record("kiosk"); rec.MachineID != one.machine || w.requests()[b] != "" {
 			t.Errorf("kiosk is %s, requests %v", rec.MachineID, w.requests())
 		}
 
-		// Hardware is replaced with approval: the old device stays the node until then.
+		// Hardware is replaced with approval. Until then the old device stays the node.
 		_, token = w.approvalToken(access.NewJoinToken{Node: "kiosk"})
 		fresh := w.spare("fresh", "kiosk")
 		j := fresh.joins(token)
 		name := <-j.waits
 		time.Sleep(time.Minute)
 		if rec := w.snapshot().Record("kiosk"); rec.MachineID != one.machine || !w.hub.Broker.Online("kiosk") {
-			t.Error("the old device is no longer the node, without an approval")
+			t.Error("the old device lost the node without an approval")
 		}
 		w.decide(name, certv1.CertificateApproved)
 		if err := j.came(); err != nil {
@@ -308,7 +308,7 @@ func TestFleetApprovalDecidesBetweenTwoDevices(t *testing.T) {
 		one.powerCut()
 		w.alter(func() { w.devices[slices.Index(w.devices, one)] = fresh })
 		fresh.start()
-		w.until(time.Minute, "the new one is connected", func() bool { return w.hub.Broker.Online("kiosk") })
+		w.until(time.Minute, "the new device is connected", func() bool { return w.hub.Broker.Online("kiosk") })
 	})
 }
 
@@ -327,7 +327,7 @@ func TestFleetAValidTokenCannotFloodTheList(t *testing.T) {
 				t.Errorf("device %d with a token for three: %v", i, err)
 			}
 		}
-		// A key has one request at a time, however often it tries.
+		// A key has one request, however often it tries.
 		for i := range 20 {
 			a := applicant(0, "three", 3)
 			a.Node = fmt.Sprintf("other-%d", i)
@@ -344,7 +344,7 @@ func TestFleetAValidTokenCannotFloodTheList(t *testing.T) {
 			}
 		}
 		if _, err := loop.Await(ctx, applicant(state.MaxRequests, "many", 10_000)); !errors.Is(err, access.ErrBusy) || len(w.requests()) != state.MaxRequests {
-			t.Errorf("one more than the limit: %v, %d", err, len(w.requests()))
+			t.Errorf("a request above the limit: %v, %d", err, len(w.requests()))
 		}
 		// Existing requests continue.
 		if v, err := loop.Await(ctx, applicant(5, "many", 10_000)); err != nil || v.Waiting != state.MaxRequests {
@@ -353,7 +353,7 @@ func TestFleetAValidTokenCannotFloodTheList(t *testing.T) {
 		time.Sleep(state.RequestWaits)
 		synctest.Wait()
 		if n := len(w.requests()); n != 0 {
-			t.Errorf("a day later %d are left", n)
+			t.Errorf("a day later %d requests exist", n)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// chatty is the output of the image with that name: more than a device sends before the hub
+// chatty is the log of the image "chatty". It is longer than what a device sends before the hub
 // acknowledges.
 var chatty = func() (lines []enginetest.Line) {
 	for n := range 3000 {
@@ -24,10 +24,10 @@ var chatty = func() (lines []enginetest.Line) {
 	return lines
 }()
 
-// TestFleetARequestIsAnsweredWholeOrNotAtAll loses, doubles and delays single messages of a
-// request to a device and of its response. The client gets all of it, or an error within two lease
-// intervals, and may try again.
-func TestFleetARequestIsAnsweredWholeOrNotAtAll(t *testing.T) {
+// TestFleetAResponseIsCompleteOrAnError loses, doubles and delays single messages of a request
+// to a device and of its response. The client gets the whole response, or an error within two lease
+// intervals and may try again.
+func TestFleetAResponseIsCompleteOrAnError(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		arm := w.accidents()
@@ -39,20 +39,20 @@ func TestFleetARequestIsAnsweredWholeOrNotAtAll(t *testing.T) {
 		}
 		all, err := log(nil)
 		if n := strings.Count(all, "\n"); err != nil || n != len(chatty) {
-			t.Fatalf("%d lines of log, wants %d: %v", n, len(chatty), err)
+			t.Fatalf("%d lines of log, want %d: %v", n, len(chatty), err)
 		}
 		questions := []struct {
 			name     string
-			requests []int // which of its messages are affected
+			requests []int // numbers of the affected messages of the request
 			replies  []int
-			ask      func() (time.Time, error) // time of the request
+			ask      func() (time.Time, error) // sends the request and returns the time of sending
 			again    func() error
 		}{
 			{"log", []int{1, 2}, []int{1, 70}, func() (time.Time, error) {
 				at := time.Now()
 				have, err := log(nil)
 				if err == nil && have != all || !strings.HasPrefix(all, have) {
-					t.Errorf("%d bytes of log where there are %d, and the error is %v", len(have), len(all), err)
+					t.Errorf("%d bytes of log, want %d; error %v", len(have), len(all), err)
 				}
 				return at, err
 			}, func() error {
@@ -63,11 +63,11 @@ func TestFleetARequestIsAnsweredWholeOrNotAtAll(t *testing.T) {
 				return err
 			}},
 			{"usage", []int{1}, []int{1}, func() (time.Time, error) {
-				time.Sleep(30 * time.Second) // a response is cached for a while
+				time.Sleep(30 * time.Second) // until the cached response has expired
 				at := time.Now()
 				use, err := w.hub.Ask.Usage(context.Background(), "oslo-1")
 				if err == nil && len(use.Pods) != 1 {
-					t.Errorf("usage of %d pods", len(use.Pods))
+					t.Errorf("usage of %d pods, want one", len(use.Pods))
 				}
 				return at, err
 			}, func() error {
@@ -93,7 +93,7 @@ func TestFleetARequestIsAnsweredWholeOrNotAtAll(t *testing.T) {
 							began = at
 						}
 						if took := time.Since(began); took > twoLeases {
-							t.Errorf("%s: it took %s", what, took)
+							t.Errorf("%s: the request took %s", what, took)
 						}
 						if err != nil && !errors.Is(err, ask.ErrLost) {
 							t.Errorf("%s: %v", what, err)
@@ -102,7 +102,7 @@ func TestFleetARequestIsAnsweredWholeOrNotAtAll(t *testing.T) {
 						if err = q.again(); err != nil {
 							t.Errorf("%s; second request: %v", what, err)
 						}
-						time.Sleep(15 * time.Second) // late copies arrive
+						time.Sleep(15 * time.Second) // until late copies have arrived
 					}
 				}
 			}

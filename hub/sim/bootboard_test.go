@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A bootBoard is the boot of a simulated Raspberry Pi: its files, and a firmware that uses
-// tryboot.txt once. The boot helper and the agent's runner are the real ones.
+// A bootBoard simulates the boot of a Raspberry Pi: its files, and a firmware that uses tryboot.txt
+// once. The boot helper and the agent's runner are real.
 type bootBoard struct {
 	d *simDevice
 
@@ -29,9 +29,9 @@ type bootBoard struct {
 	trying bool // this boot is a trial
 	line   string
 	wants  bool      // a reboot was requested
-	back   time.Time // end of the reboot; zero: running
+	back   time.Time // end of the reboot; zero: the board runs
 	cursed string    // a word on the kernel's command line that breaks the network
-	stop   func()    // stops what runs on it
+	stop   func()    // stops the helper and the runner
 }
 
 const bootDir = "/boot/firmware"
@@ -46,7 +46,7 @@ func newBootBoard(d *simDevice) *bootBoard {
 	return b
 }
 
-// boot does what the firmware does.
+// boot simulates the firmware.
 func (b *bootBoard) boot() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +65,7 @@ func (b *bootBoard) boot() {
 	b.boots++
 }
 
-// run starts the helper, as its early unit does, and the agent's runner.
+// run starts the helper, like its early unit, and the agent's runner.
 func (b *bootBoard) run() {
 	t := b.d.w.t
 	helper, err := boothelper.New(b, b, "/var/helper")
@@ -111,7 +111,7 @@ func (b *bootBoard) run() {
 	}
 }
 
-// live reboots the board as requested; dark: its site has no network.
+// live reboots the board when a reboot is requested. dark: the site has no network.
 func (b *bootBoard) live(dark bool) {
 	b.mu.Lock()
 	wants, back := b.wants, b.back
@@ -146,7 +146,8 @@ func (b *bootBoard) risk() bool {
 	return b.wants || b.tries() || !b.back.IsZero()
 }
 
-// tries tells whether this boot is a running trial: a kept configuration runs on without a reboot.
+// tries tells whether this boot is a trial that still runs. A configuration that was kept runs on
+// without a reboot.
 func (b *bootBoard) tries() bool { return b.trying && b.files[bootDir+"/tryboot.txt"] != nil }
 
 // runs returns the command line of the boot, and whether it is a trial.
@@ -156,7 +157,7 @@ func (b *bootBoard) runs() (line string, trial bool) {
 	return b.line, b.tries() || b.wants || !b.back.IsZero()
 }
 
-// Its disk: writes are durable; power cuts are tested in package firmware of the device.
+// The board's disk: writes are durable. Package firmware of the device tests power cuts.
 
 func (b *bootBoard) Read(name string) ([]byte, error) {
 	b.mu.Lock()
@@ -192,7 +193,7 @@ func (b *bootBoard) Remove(name string) error {
 func (b *bootBoard) Sync(string) error    { return nil }
 func (b *bootBoard) SyncDir(string) error { return nil }
 
-// What the helper needs of the board.
+// The methods below are the board for the helper.
 
 func (b *bootBoard) Compatible() []string  { return []string{"raspberrypi,4-model-b"} }
 func (b *bootBoard) Uptime() time.Duration { return time.Since(b.d.booted) + 20*time.Second }

@@ -13,10 +13,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// tlsRecord is the overhead of TLS 1.3 per packet: a header of 5, a type byte, a tag of 16.
+// tlsRecord is the overhead of TLS 1.3 per packet: a header of 5 bytes, a type byte, a tag of 16
+// bytes.
 const tlsRecord = 22
 
-// A meter counts the bytes on the links, both ways, as in TCP.
+// A meter counts the bytes on the links in both directions.
 type meter struct {
 	mu    sync.Mutex
 	bytes map[string]int
@@ -30,7 +31,7 @@ func (m *meter) tap(p *packet) []time.Duration {
 	return untouched
 }
 
-// take returns the bytes since the last call, in all and by kind.
+// take returns the bytes since the last call, the total and by kind.
 func (m *meter) take() (total int, kinds string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -42,7 +43,7 @@ func (m *meter) take() (total int, kinds string) {
 	return total, kinds
 }
 
-// metered runs a world of one device with ten containers, each a pod.
+// metered runs a world of one device with ten pods of one container each.
 func metered(t *testing.T, interval time.Duration, play func(w *world, m *meter)) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -67,7 +68,7 @@ func TestFleetAnIdleDeviceCostsFewBytes(t *testing.T) {
 	}
 	for _, c := range []struct {
 		interval time.Duration
-		most     int // bytes an hour
+		most     int // most bytes an hour
 	}{{10 * time.Second, 150_000}, {time.Minute, 60_000}} {
 		t.Run(c.interval.String(), func(t *testing.T) {
 			metered(t, c.interval, func(w *world, m *meter) {

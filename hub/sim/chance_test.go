@@ -67,15 +67,15 @@ func TestFleetChance(t *testing.T) {
 					mu.Unlock()
 					w.heal(w.devices...)
 					w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
-					// Requests back off to a minute while there is no response.
-					w.settleWithin(time.Minute+twoLeases, "the weather got better")
+					// Requests have backed off to a minute, because there was no response.
+					w.settleWithin(time.Minute+twoLeases, "the end of the disturbances")
 				}
 			})
 		})
 	}
 }
 
-// something does one random thing of an ordinary day.
+// something does one random action of an ordinary day.
 func (w *world) something() {
 	d := w.devices[w.rand.IntN(len(w.devices))]
 	switch w.rand.IntN(9) {
@@ -104,7 +104,7 @@ func (w *world) something() {
 	}
 }
 
-// crash ends one container of the device, as a bug in it does.
+// crash ends one container of the device, as by a bug in its program.
 func (d *simDevice) crash() {
 	var uids []string
 	for uid := range d.running() {
@@ -117,7 +117,7 @@ func (d *simDevice) crash() {
 	d.mu.Lock()
 	for key := range d.starts {
 		if strings.HasPrefix(key, uids[0]+"/") {
-			d.starts[key]-- // it may be started once more
+			d.starts[key]-- // so that one more start is allowed
 		}
 	}
 	d.mu.Unlock()

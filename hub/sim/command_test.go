@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// parrot is every command in a chatty container: it echoes its input.
+// parrot runs any command in a chatty container: it echoes the input.
 func parrot([]string) enginetest.ExecResult {
 	return enginetest.ExecResult{Run: func(_ context.Context, s engine.Streams) int {
 		_, _ = io.Copy(s.Stdout, s.Stdin)
@@ -25,10 +25,10 @@ func parrot([]string) enginetest.ExecResult {
 	}}
 }
 
-// TestFleetACommandsOutputIsCompleteOrItEnds loses, doubles and delays single messages of a running
-// command in both directions: no byte is missing, doubled or moved, or the command ends with an
+// TestFleetACommandsOutputIsCompleteOrAnError loses, doubles and delays single messages of a running
+// command in both directions. No byte is missing, doubled or moved, or the command ends with an
 // error.
-func TestFleetACommandsOutputIsCompleteOrItEnds(t *testing.T) {
+func TestFleetACommandsOutputIsCompleteOrAnError(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		arm := w.accidents()
@@ -39,7 +39,7 @@ func TestFleetACommandsOutputIsCompleteOrItEnds(t *testing.T) {
 		}
 		all := said.String()
 		whole, broken := 0, 0
-		wholes, brokens := 10, 5 // at least
+		wholes, brokens := 10, 5 // least numbers
 		if !long {
 			wholes, brokens = 5, 3
 		}
@@ -65,16 +65,16 @@ func TestFleetACommandsOutputIsCompleteOrItEnds(t *testing.T) {
 					switch {
 					case errors.As(err, &exit) && exit.Code == 7:
 						if whole++; heard.String() != all {
-							t.Errorf("%s: %d bytes of %d came back, and no error", what, heard.Len(), len(all))
+							t.Errorf("%s: %d bytes of %d came back without an error", what, heard.Len(), len(all))
 						}
 					case err == nil || errors.Is(err, context.DeadlineExceeded):
-						t.Errorf("%s: it ended with %v", what, err)
+						t.Errorf("%s: the command ended with %v", what, err)
 					case !strings.HasPrefix(all, heard.String()):
-						t.Errorf("%s: %d bytes came back that were not sent so", what, heard.Len())
+						t.Errorf("%s: %d bytes came back that differ from the sent ones", what, heard.Len())
 					default:
 						broken++
 					}
-					time.Sleep(20 * time.Second) // late copies arrive
+					time.Sleep(20 * time.Second) // until late copies have arrived
 				}
 			}
 		}

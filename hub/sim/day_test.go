@@ -21,7 +21,7 @@ func TestFleetLeasesCauseNoCommitAndNoPass(t *testing.T) {
 		w.fleet(2, "oslo", "bergen")
 		w.deploy("kiosk", 4)
 		w.settleWithin(10*time.Second, "the deployment")
-		time.Sleep(15 * time.Minute) // they report their images
+		time.Sleep(15 * time.Minute) // until the devices have reported their images
 		loop := w.hub.Loop
 		commits, passes, before := loop.Commits(), loop.Passes(), w.hub.Broker.Stats().Messages
 		time.Sleep(time.Hour)
@@ -33,9 +33,10 @@ func TestFleetLeasesCauseNoCommitAndNoPass(t *testing.T) {
 		if n := loop.Commits() - commits; n > 0 {
 			t.Errorf("%d commits in a quiet hour", n)
 		}
-		// A node's deadline is checked once per grace period less the age of its lease.
+		// A pass checks a node's deadline at most once per 29 s, the grace period less the age of a
+		// lease.
 		if n, looks := loop.Passes()-passes, uint64(4*3600/29); n > looks+others {
-			t.Errorf("%d passes in a quiet hour with %d leases, %d other messages and at most %d deadlines", n, leases, others, looks)
+			t.Errorf("%d passes in a quiet hour with %d leases, %d other messages and at most %d deadline checks", n, leases, others, looks)
 		}
 		commits, passes = loop.Commits(), loop.Passes()
 		v := loop.Liveness("oslo-1")
@@ -48,8 +49,8 @@ func TestFleetLeasesCauseNoCommitAndNoPass(t *testing.T) {
 	})
 }
 
-// TestFleetADay is a day of two hundred devices on eight sites, one with Hold: devices lose power
-// or their link, sites their uplink, the hub restarts, and once it is unreachable.
+// TestFleetADay simulates a day of two hundred devices on eight sites, one with Hold. Devices lose
+// power or their link, sites lose their uplink, the hub restarts, and is once unreachable.
 func TestFleetADay(t *testing.T) {
 	t.Parallel()
 	hours := 24
@@ -122,7 +123,7 @@ func TestFleetADay(t *testing.T) {
 				w.deploy("kiosk", int32(10*each+w.rand.IntN(4*each)))
 			}
 		}
-		time.Sleep(45 * time.Minute) // everything that was to return has returned
+		time.Sleep(45 * time.Minute) // by now every outage has ended
 		w.join(true, all...)
 		time.Sleep(2 * w.cfg.LeaseInterval * 104 / 100)
 		w.allLightsRight()
@@ -130,7 +131,7 @@ func TestFleetADay(t *testing.T) {
 		t.Logf("%d h: %d times Unknown, %d NoExecute, %d pods evicted, %d passes of the last hub; log %d lines",
 			hours, said("Ready=Unknown"), said("NoExecute"), said("evict "), w.hub.Loop.Passes(), w.lines.total())
 		if said("evict ") == 0 || said("FullDisruption") == 0 {
-			t.Error("it was a day without failures")
+			t.Error("the day had no failures")
 		}
 	})
 }
@@ -145,11 +146,11 @@ func (w *world) allLightsRight() {
 		}
 		n, rec := s.Node(name), s.Record(name)
 		if n == nil || state.ReadyOf(n) != corev1.ConditionTrue || ours(n) != nil {
-			w.t.Errorf("at %s: node %s is wrong: %+v", w.clock(), name, n)
+			w.t.Errorf("at %s: node %s is not as expected: %+v", w.clock(), name, n)
 			return
 		}
 		if v := w.hub.Loop.Liveness(name); v.Stored != rec.Generation {
-			w.t.Errorf("at %s: %s has stored %d and should have %d", w.clock(), name, v.Stored, rec.Generation)
+			w.t.Errorf("at %s: %s has stored generation %d, want %d", w.clock(), name, v.Stored, rec.Generation)
 		}
 		live := l.running()
 		for p := range s.PodsOn(name) {

@@ -27,11 +27,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A simDevice is a device: what survives the death of its agent, and the agent while one runs.
+// A simDevice is a device: the state that survives its agent, and the agent while it runs.
 type simDevice struct {
 	booted  time.Time
 	w       *world
-	key     string // of its cable; the node's name but for a clone
+	key     string // key of its connection: the node's name, except for a clone
 	name    string
 	site    string
 	machine string
@@ -39,11 +39,11 @@ type simDevice struct {
 	fake    *enginetest.Fake
 	dir     string
 
-	agent *agent.Agent // nil: switched off
+	agent *agent.Agent // nil: the device is switched off
 	link  *link.Link
 	mem   *devmemory.Memory
 	boots int
-	boot  string // of the running agent
+	boot  string // boot of the running agent
 	stop  func()
 
 	mu     sync.Mutex
@@ -58,7 +58,7 @@ func (d *simDevice) dismissed() *wire.Dismissed {
 	return d.told
 }
 
-// leave does what the agent's main does after a dismissal.
+// leave does the same as the agent's main after a dismissal.
 func (d *simDevice) leave(told wire.Dismissed) {
 	d.mu.Lock()
 	d.told = &told
@@ -80,7 +80,7 @@ func (w *world) newClone(key, name, site string) *simDevice {
 	return d
 }
 
-// fleet starts a number of devices on each site, and waits until they are ready.
+// fleet starts devices on each site, and waits until they are ready.
 func (w *world) fleet(each int, sites ...string) {
 	w.t.Helper()
 	for _, site := range sites {
@@ -91,7 +91,7 @@ func (w *world) fleet(each int, sites ...string) {
 	w.settleWithin(15*time.Second, "the start of the fleet")
 }
 
-// fewPIDs makes a device report a lack of process ids.
+// fewPIDs is the threshold of a device that reports a lack of process IDs.
 var fewPIDs, _ = hardware.ParseThresholds("pid.available<100")
 
 // start switches the agent on.
@@ -108,7 +108,7 @@ func (d *simDevice) start() {
 	}
 	reg := wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: d.site}}
 	if w.tls {
-		reg = wire.Registration{} // its site is its token's
+		reg = wire.Registration{} // the token names the site
 	}
 	a, err := agent.New(agent.Config{
 		Node: d.name, Memory: mem, Hardware: d.board, Log: log,
@@ -160,7 +160,7 @@ func (d *simDevice) start() {
 	}
 }
 
-// kill ends the agent as kill -9 does: nothing more is sent, and containers run on.
+// kill ends the agent like kill -9: it sends nothing more, and containers run on.
 func (d *simDevice) kill() {
 	if d.agent == nil {
 		return
@@ -180,7 +180,7 @@ func (d *simDevice) kill() {
 	w.mu.Unlock()
 }
 
-// powerCut cuts the power of the device: for the hub its link stays half open.
+// powerCut cuts the power of the device. For the hub its link stays half open.
 func (d *simDevice) powerCut() {
 	d.w.freeze(d)
 	d.stop()
@@ -199,7 +199,7 @@ func (d *simDevice) powerOn() {
 	d.start()
 }
 
-// running returns the pods whose containers run on the device, by uid.
+// running returns the pods whose containers run on the device, by UID.
 func (d *simDevice) running() map[types.UID]string {
 	out := map[types.UID]string{}
 	for _, c := range d.containers() {
@@ -208,7 +208,7 @@ func (d *simDevice) running() map[types.UID]string {
 	return out
 }
 
-// containers returns the pods' containers that run on the device.
+// containers returns the running containers of pods on the device.
 func (d *simDevice) containers() (out []engine.Container) {
 	list, _ := d.fake.Containers(context.Background(), plan.LabelAgent)
 	for _, c := range list {
@@ -229,11 +229,11 @@ func (d *simDevice) containersOf(uid types.UID) (n int) {
 	return n
 }
 
-// container returns the name of the container of a running pod.
+// container returns the name of a container of a running pod.
 func (d *simDevice) container(uid string) string {
 	list, _ := d.fake.Containers(context.Background(), plan.LabelPodUID+"="+uid)
 	for _, c := range list {
-		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp { // the end of a sandbox ends the pod
+		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp { // not the sandbox, because its end ends the pod
 			return c.Name
 		}
 	}
@@ -257,7 +257,7 @@ type simAgentHub struct{ *link.Link }
 
 func (h simAgentHub) Stream(id string) request.Stream { return h.Link.Stream(id) }
 
-// A simEngine is a fake that has every image, and checks what the agent requests.
+// A simEngine is a fake that has every image, and checks the agent's requests.
 type simEngine struct {
 	*enginetest.Fake
 	d *simDevice
@@ -287,7 +287,7 @@ func (e simEngine) find(id string) (engine.Container, bool) {
 	return engine.Container{}, false
 }
 
-// Start counts: a started container must not be started again without cause.
+// Start counts starts, because a started container must not be started again without a cause.
 func (e simEngine) Start(ctx context.Context, id string) error {
 	c, ok := e.find(id)
 	err := e.Fake.Start(ctx, id)
@@ -304,7 +304,7 @@ func (e simEngine) Start(ctx context.Context, id string) error {
 	return err
 }
 
-// Stop checks that the pod was to be stopped.
+// Stop checks that the agent has to stop the pod.
 func (e simEngine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if c, ok := e.find(id); ok {
 		e.d.w.look.stopping(e.d, types.UID(c.Labels[plan.LabelPodUID]), c.Labels[plan.LabelPodName])
@@ -318,8 +318,8 @@ type simBoard struct {
 	node    string
 	machine string
 	bootID  int
-	pids    bool // it is short of process ids
-	sensors bool // its sensors have good values
+	pids    bool // has too few process IDs
+	sensors bool // has sensors, with good values
 }
 
 func newSimBoard(node, machine string) *simBoard {

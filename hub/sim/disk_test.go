@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// ail makes the hub's disk fail in some way; nil repairs it.
+// ail makes the hub's disk fail as how says; nil repairs it.
 func (w *world) ail(how func(rows []control.Row) error) {
 	if how == nil {
 		w.sick.Store(nil)
@@ -26,7 +26,7 @@ func (w *world) ail(how func(rows []control.Row) error) {
 	w.sick.Store(&how)
 }
 
-// known tells whether the hub had a row's object before.
+// known tells whether the hub has a row's object.
 func (w *world) known(r control.Row) bool { return w.snapshot().Get(r.Key) != nil }
 
 // isNew tells whether a row adds an object that a full disk refuses.
@@ -34,7 +34,7 @@ func (w *world) isNew(r control.Row) bool {
 	return r.Object != nil && !r.Key.Kind.Row().Expendable && !w.known(r)
 }
 
-// Whatever the disk does, no lease is lost, no live device becomes Unknown, and the hub tries once
+// Whatever the disk does, no lease is lost, and no live device becomes Unknown. The hub tries once
 // a second and logs once a minute.
 func TestFleetAFailingDiskMakesNoNodeUnknown(t *testing.T) {
 	t.Parallel()
@@ -55,13 +55,13 @@ func TestFleetAFailingDiskMakesNoNodeUnknown(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		how     func(w *world) func([]control.Row) error
-		lasting bool // nothing is stored while it lasts
+		lasting bool // the disk stores nothing while the failure lasts
 	}{
-		{"it is full", always(store.ErrFull), true},
-		{"it is remounted read-only", always(syscall.EROFS), true},
-		{"it answers with an I/O error", always(syscall.EIO), true},
+		{"the disk is full", always(store.ErrFull), true},
+		{"the disk is remounted read-only", always(syscall.EROFS), true},
+		{"the disk returns an I/O error", always(syscall.EIO), true},
 		{"every third commit fails", third(syscall.EIO), false},
-		{"it accepts changes, but no new objects", func(w *world) func([]control.Row) error {
+		{"the disk accepts changes, but no new objects", func(w *world) func([]control.Row) error {
 			return func(rows []control.Row) error {
 				if slices.ContainsFunc(rows, w.isNew) {
 					return store.ErrFull
@@ -81,21 +81,21 @@ func TestFleetAFailingDiskMakesNoNodeUnknown(t *testing.T) {
 				newcomer := w.newLight("bergen-new", "bergen")
 				w.lightUp(lights, int32(2*each))
 				silent := lights[0]
-				w.join(false, silent) // its deadline makes the hub write
+				w.join(false, silent) // the deadline of the silent node makes the hub write
 				time.Sleep(25 * time.Second)
 				w.ail(c.how(w))
-				w.light(newcomer) // a registration meanwhile
+				w.light(newcomer) // a device registers meanwhile
 				began := time.Now()
 				for n := range rounds {
 					time.Sleep(3 * time.Second)
-					w.restart(n, silent) // also a device with a new status
+					w.restart(n, silent) // a device reports a new status
 				}
 				synctest.Wait()
 				if tries, most := w.sickened.Load(), int64(3*time.Since(began)/time.Second); tries > most {
 					t.Errorf("%d commits failed in %s, want at most three a second", tries, time.Since(began))
 				}
 				if n := w.lines.excuse("pass failed, will try again"); n > 6 && c.lasting || n > int(w.sickened.Load()) {
-					t.Errorf("the log says %d times in at most five minutes that it failed", n)
+					t.Errorf("the log has %d lines about the failure in at most five minutes", n)
 				}
 				for _, l := range lights[1:] {
 					if w.ready(l.name) != corev1.ConditionTrue {
@@ -115,7 +115,7 @@ func TestFleetAFailingDiskMakesNoNodeUnknown(t *testing.T) {
 					}
 				}
 				if w.ready(silent.name) != corev1.ConditionUnknown {
-					t.Errorf("the silent one is %s", w.ready(silent.name))
+					t.Errorf("the silent node is %s", w.ready(silent.name))
 				}
 				w.rejoin(silent)
 				if w.ready(newcomer.name) != corev1.ConditionTrue {
@@ -126,7 +126,7 @@ func TestFleetAFailingDiskMakesNoNodeUnknown(t *testing.T) {
 	}
 }
 
-// restart lets one device after the other report something new.
+// restart makes one device after the other report a new boot.
 func (w *world) restart(n int, but *light) {
 	names := make([]string, 0, len(w.lights))
 	for name, l := range w.lights {
@@ -143,7 +143,7 @@ func (w *world) restart(n int, but *light) {
 	})
 }
 
-// Users can free space although the deciders want to add something.
+// Users can free space although the deciders want to add an object.
 func TestFleetUsersCanFreeSpaceOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -157,7 +157,7 @@ func TestFleetUsersCanFreeSpaceOnAFullDisk(t *testing.T) {
 			}
 			return nil
 		})
-		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) { // its replacement cannot be stored
+		w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) { // the pod's replacement cannot be stored
 			d := s.Deployment("default", "kiosk").DeepCopy()
 			five := int32(5)
 			d.Spec.Replicas = &five
@@ -169,7 +169,7 @@ func TestFleetUsersCanFreeSpaceOnAFullDisk(t *testing.T) {
 			return []state.Change{state.Remove(s.Deployment("default", "spare"), "")}, nil
 		})
 		if w.snapshot().Deployment("default", "spare") != nil {
-			t.Error("it is still there")
+			t.Error("the deleted pod still exists")
 		}
 		_, err := w.hub.Loop.Do(context.Background(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 			d := s.Deployment("default", "kiosk").DeepCopy()
@@ -183,12 +183,12 @@ func TestFleetUsersCanFreeSpaceOnAFullDisk(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		w.lines.excuse("pass failed, will try again")
 		if n := len(w.pods("kiosk")); n != 5 {
-			t.Errorf("there is space again, and %d pods", n)
+			t.Errorf("the disk has space again, and %d pods exist", n)
 		}
 	})
 }
 
-// A hub can start while its disk accepts nothing new, and keeps its fleet.
+// A hub can start while its disk is full, and keeps its fleet.
 func TestFleetAHubStartsOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	for _, with := range []error{store.ErrFull, syscall.EIO} {

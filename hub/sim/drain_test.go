@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// annotate requests drains of nodes, as kubectl annotate does.
+// annotate requests drains of nodes, like kubectl annotate.
 func (w *world) annotate(order string, nodes ...string) {
 	w.t.Helper()
 	w.do(func(s state.Snapshot, _ time.Time) (changes []state.Change, err error) {
@@ -28,7 +28,7 @@ func (w *world) annotate(order string, nodes ...string) {
 	})
 }
 
-// A drain continues after the hub's crash at any moment, keeps to the budget, and ends.
+// A drain continues after a crash of the hub at any moment, keeps to the budget, and ends.
 func TestFleetADrainSurvivesACrashInEveryState(t *testing.T) {
 	t.Parallel()
 	for _, away := range []time.Duration{0, time.Second, 30 * time.Second, 10 * time.Minute} {
@@ -59,7 +59,7 @@ func TestFleetADrainSurvivesACrashInEveryState(t *testing.T) {
 				crashes := 0
 				for end := time.Now().Add(2 * time.Hour); !over(); {
 					if time.Now().After(end) {
-						t.Fatal("it does not end")
+						t.Fatal("the drain does not end")
 					}
 					if n := ready(); n < 11 {
 						t.Errorf("%d pods are ready, and the budget needs 11", n)
@@ -82,7 +82,7 @@ func TestFleetADrainSurvivesACrashInEveryState(t *testing.T) {
 					}
 				}
 				if crashes < 2 {
-					t.Error("it was over before the hub ended twice")
+					t.Error("the drain ended before the hub crashed twice")
 				}
 			})
 		})

@@ -18,13 +18,13 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A bootFleet is the boards of a world, with the invariants of their rollouts.
+// A bootFleet has the boards of a world. It checks the invariants of their rollouts.
 type bootFleet struct {
 	*world
 	boards map[string]*bootBoard
 	dark   map[string]bool // sites without network
-	most   int             // nodes of a site that may be at risk
-	first  string          // the canary, and a check that it is done
+	most   int             // most nodes of a site that may be at risk
+	first  string          // the canary, and a check that it has finished
 	done   func(line string) bool
 }
 
@@ -36,7 +36,7 @@ func (w *world) bootFleet(most int) *bootFleet {
 	return f
 }
 
-// goFirst sets the canary, and the check of its command line when it is done.
+// goFirst sets the canary, and the check of its command line after its turn.
 func (f *bootFleet) goFirst(name string, done func(line string) bool) {
 	f.first, f.done = name, done
 }
@@ -47,7 +47,7 @@ func has(word string) func(string) bool {
 
 func lacks(word string) func(string) bool { return func(line string) bool { return !has(word)(line) } }
 
-// end stops what runs on boards.
+// end stops the helpers and runners of all boards.
 func (f *bootFleet) end() {
 	for _, b := range f.boards {
 		if b.back.IsZero() {
@@ -56,7 +56,7 @@ func (f *bootFleet) end() {
 	}
 }
 
-// pass advances the time in steps of a second, and checks each.
+// pass advances the time in steps of a second, and checks after each step.
 func (f *bootFleet) pass(t time.Duration) {
 	f.t.Helper()
 	for end := time.Now().Add(t); time.Now().Before(end); {
@@ -69,7 +69,7 @@ func (f *bootFleet) goes(most time.Duration, what string, is func() bool) {
 	f.t.Helper()
 	for end := time.Now().Add(most); !is(); f.step() {
 		if time.Now().After(end) {
-			f.t.Fatalf("at %s: not so after %s: %s: %+v", f.clock(), most, what, f.status())
+			f.t.Fatalf("at %s: not met after %s: %s: %+v", f.clock(), most, what, f.status())
 		}
 	}
 }
@@ -84,8 +84,8 @@ func (f *bootFleet) step() {
 	f.holds()
 }
 
-// holds checks the invariant: boards of at most one site are down, in a trial or have their turn,
-// within the limit.
+// holds checks the invariant: only boards of one site are down, in a trial or have their turn, and
+// no more than the limit.
 func (f *bootFleet) holds() {
 	f.t.Helper()
 	at := map[string][]string{}
@@ -105,13 +105,13 @@ func (f *bootFleet) holds() {
 	}
 	for site, nodes := range at {
 		if len(nodes) > f.most {
-			f.t.Fatalf("at %s: %v of %s are at risk, and at most %d may be", f.clock(), nodes, site, f.most)
+			f.t.Fatalf("at %s: %v of %s are at risk, want at most %d", f.clock(), nodes, site, f.most)
 		}
 		if f.first == "" || site == "bergen" {
 			continue
 		}
 		if line, trial := f.boards[f.first].runs(); (trial || !f.done(line)) && (len(nodes) > 1 || nodes[0] != f.first) {
-			f.t.Fatalf("at %s: %v are at risk, and %s has not shown that it works", f.clock(), nodes, f.first)
+			f.t.Fatalf("at %s: %v are at risk before canary %s has finished", f.clock(), nodes, f.first)
 		}
 	}
 }
@@ -144,7 +144,8 @@ func (f *bootFleet) profile(words ...string) {
 	f.put(p)
 }
 
-// rollouts changes both rollouts: one has bergen, the other the rest, with a canary.
+// rollouts changes both rollouts. One has the site bergen, the other the remaining sites, with a
+// canary.
 func (f *bootFleet) rollouts(edit func(*fleet.FirmwareRolloutSpec)) {
 	f.t.Helper()
 	for name, sites := range map[string][]string{"cgroup": {"oslo", "perth"}, "east": {"bergen"}} {
@@ -163,7 +164,7 @@ func (f *bootFleet) rollouts(edit func(*fleet.FirmwareRolloutSpec)) {
 	}
 }
 
-// trying returns the first board in a trial, "" for none.
+// trying returns the first board in a trial; "": no board is in a trial.
 func (f *bootFleet) trying() string {
 	for _, name := range slices.Sorted(maps.Keys(f.boards)) {
 		b := f.boards[name]
@@ -187,9 +188,9 @@ func (f *bootFleet) boots(word string) (names []string) {
 	return names
 }
 
-// A night with boot configurations on three sites and disturbances: a site is cut off while its
-// boards are in a trial, the hub crashes during others, a configuration breaks the network of one
-// board, and it is undone.
+// A night with boot configurations on three sites and disturbances: a site is cut off during its
+// boards' trials, the hub crashes during others, a configuration breaks the network of one board,
+// and it is undone.
 func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -204,14 +205,14 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 		f.pass(30 * time.Second)
 		f.goFirst("perth-2", has("cgroup_enable=memory"))
 		f.rollouts(func(*fleet.FirmwareRolloutSpec) {})
-		f.goes(30*time.Minute, "the canary has kept it", func() bool { return f.status().Kept == 1 })
+		f.goes(30*time.Minute, "the canary has kept the configuration", func() bool { return f.status().Kept == 1 })
 		if have := slices.DeleteFunc(f.boots("cgroup_enable=memory"), func(n string) bool { return strings.HasPrefix(n, "bergen") }); !slices.Equal(have, []string{"perth-2"}) {
-			t.Fatalf("%v have it", have)
+			t.Fatalf("%v have the configuration", have)
 		}
 
-		// The site of a board in a trial is cut off for four minutes: that is no reason to roll
-		// back.
-		f.goes(20*time.Minute, "a board of oslo tries", func() bool { return strings.HasPrefix(f.trying(), "oslo") })
+		// The site of a board in a trial is cut off for four minutes. The board does not roll back
+		// because of that.
+		f.goes(20*time.Minute, "a board of oslo is in a trial", func() bool { return strings.HasPrefix(f.trying(), "oslo") })
 		f.dark["oslo"] = true
 		w.cut(w.at("oslo")...)
 		f.pass(4 * time.Minute)
@@ -221,7 +222,7 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 				w.heal(d)
 			}
 		}
-		f.goes(15*time.Minute, "oslo's boards have kept it", func() bool {
+		f.goes(15*time.Minute, "oslo's boards have kept the configuration", func() bool {
 			n := 0
 			for _, name := range f.boots("cgroup_enable=memory") {
 				if strings.HasPrefix(name, "oslo") {
@@ -230,29 +231,28 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 			}
 			return n == 3
 		})
-		f.goes(time.Hour, "both are complete", f.over)
+		f.goes(time.Hour, "both rollouts are complete", f.over)
 		if st := f.status(); st.Kept != 5 || st.Bad != 0 || len(f.boots("cgroup_enable=memory")) != 7 {
-			t.Fatalf("in the end %+v", st)
+			t.Fatalf("the last statuses are %+v", st)
 		}
 
-		// A second configuration, with which oslo-2 has no network, and during which the hub
-		// crashes.
+		// With the second configuration oslo-2 has no network. The hub crashes meanwhile.
 		f.boards["oslo-2"].cursed = "fbcon=map:2"
 		f.goFirst("perth-2", has("fbcon=map:2"))
 		f.profile("cgroup_enable=memory", "fbcon=map:2")
-		f.goes(30*time.Minute, "the canary tries", func() bool { return f.trying() == "perth-2" })
+		f.goes(30*time.Minute, "the canary is in a trial", func() bool { return f.trying() == "perth-2" })
 		w.crashHub()
 		f.pass(90 * time.Second)
 		w.startHub()
-		f.goes(30*time.Minute, "the canary has kept it", func() bool { return slices.Contains(f.boots("fbcon=map:2"), "perth-2") && f.status().Kept == 1 })
-		f.goes(2*time.Hour, "it has stopped", func() bool { return f.status().Phase == fleet.RolloutStopped })
+		f.goes(30*time.Minute, "the canary has kept the configuration", func() bool { return slices.Contains(f.boots("fbcon=map:2"), "perth-2") && f.status().Kept == 1 })
+		f.goes(2*time.Hour, "the rollout has stopped", func() bool { return f.status().Phase == fleet.RolloutStopped })
 		st := f.status()
 		if st.Bad != 1 || !strings.Contains(st.Sentence, "oslo-2 (hub-reconnected-if-was") {
-			t.Errorf("it says %q", st.Sentence)
+			t.Errorf("the rollout's sentence is %q", st.Sentence)
 		}
-		f.pass(2 * time.Hour) // the other rollout goes on
+		f.pass(2 * time.Hour) // the other rollout continues
 		if have := f.boots("fbcon=map:2"); !slices.Equal(have, []string{"bergen-1", "bergen-2", "oslo-1", "perth-1", "perth-2"}) {
-			t.Errorf("stopped, %v have it", have)
+			t.Errorf("after the stop %v have the configuration", have)
 		}
 		for name := range f.boards {
 			if n := w.node(name); state.ReadyOf(n) != corev1.ConditionTrue || n.Spec.Unschedulable {
@@ -260,14 +260,14 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 			}
 		}
 
-		// The undo: the canary first.
+		// The configuration is undone, first on the canary.
 		f.goFirst("perth-2", lacks("fbcon=map:2"))
 		f.rollouts(func(s *fleet.FirmwareRolloutSpec) { s.Undo = true })
 		f.goes(30*time.Minute, "the canary is back", func() bool { return f.status().Undoing && !slices.Contains(f.boots("fbcon=map:2"), "perth-2") })
-		f.goes(10*time.Minute, "and says so", func() bool { return f.snapshot().Record("perth-2").Assigned.Step == "" })
-		f.goes(2*time.Hour, "both are undone", f.over)
+		f.goes(10*time.Minute, "the canary reports that", func() bool { return f.snapshot().Record("perth-2").Assigned.Step == "" })
+		f.goes(2*time.Hour, "both rollouts are undone", f.over)
 		if have, before := f.boots("fbcon=map:2"), f.boots("cgroup_enable=memory"); len(have) != 0 || len(before) != 7 {
-			t.Errorf("undone, %v have it, %v what was before", have, before)
+			t.Errorf("after the undo %v have the configuration, %v the earlier one", have, before)
 		}
 		f.pass(10 * time.Minute)
 		w.settleWithin(twoLeases, "the night")
@@ -275,8 +275,8 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 }
 
 // A backup is restored on a new machine with a copy of the directory pki. Devices keep the key and
-// their newest generation, and accept what that hub signs. Without the copy they accept nothing,
-// and say why.
+// their newest generation, and accept that hub's signatures. Without the copy they accept no
+// signature, and report the reason.
 func TestFleetDevicesAcceptARestoredHubsSignature(t *testing.T) {
 	t.Parallel()
 	for name, keys := range map[string]bool{"with the keys": true, "without them": false} {
@@ -289,13 +289,13 @@ func TestFleetDevicesAcceptARestoredHubsSignature(t *testing.T) {
 				f.profile("quiet=1")
 				f.pass(30 * time.Second)
 				f.rollouts(func(s *fleet.FirmwareRolloutSpec) { s.Canary = "" })
-				f.goes(time.Hour, "it is kept", func() bool { return f.status().Kept == 2 })
+				f.goes(time.Hour, "the configuration is kept", func() bool { return f.status().Kept == 2 })
 				backup := filepath.Join(w.dir, "backup.db")
 				if err := w.hub.Store.Backup(t.Context(), backup); err != nil {
 					t.Fatal(err)
 				}
 				f.profile("loud=1")
-				f.goes(time.Hour, "another one is kept", func() bool { return len(f.boots("loud=1")) == 2 && f.status().Kept == 2 })
+				f.goes(time.Hour, "the second configuration is kept", func() bool { return len(f.boots("loud=1")) == 2 && f.status().Kept == 2 })
 				w.stopHub()
 				old := w.saveDisk("old")
 				if err := os.RemoveAll(w.cfg.DataDir); err != nil {
@@ -313,16 +313,16 @@ func TestFleetDevicesAcceptARestoredHubsSignature(t *testing.T) {
 				w.startHub()
 				f.pass(10 * time.Minute)
 				if have := f.boots("loud=1"); len(have) != 2 {
-					t.Fatalf("before it is resumed only %v are as they were", have)
+					t.Fatalf("before the resume only %v are unchanged", have)
 				}
 				if st := f.status(); st.Trying != 0 || !strings.Contains(st.NodeStates[0].Message, "flotilla-hub resume") {
-					t.Errorf("before it is resumed: %+v", st)
+					t.Errorf("before the resume: %+v", st)
 				}
 				if _, err := w.hub.Loop.Resume(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if !keys {
-					f.goes(time.Hour, "it has stopped", func() bool { return f.status().Phase == fleet.RolloutStopped })
+					f.goes(time.Hour, "the rollout has stopped", func() bool { return f.status().Phase == fleet.RolloutStopped })
 					if st := f.status(); !strings.Contains(st.Sentence, "not signed by this device's hub") || len(f.boots("loud=1")) != 2 {
 						t.Errorf("%+v", st)
 					}

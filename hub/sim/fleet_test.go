@@ -16,7 +16,7 @@ import (
 // detection is how late the hub may be at a deadline.
 const detection = 50 * time.Millisecond
 
-func TestFleetASilentDeviceLosesItsPodAndStopsItFirstWhenItReturns(t *testing.T) {
+func TestFleetAReturningDeviceFirstStopsItsEvictedPod(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.startHub()
@@ -36,16 +36,16 @@ func TestFleetASilentDeviceLosesItsPodAndStopsItFirstWhenItReturns(t *testing.T)
 			t.Errorf("Unknown %s after the grace", late)
 		}
 		if ours(w.node(lost.name)) != nil {
-			t.Error("a node is tainted before its site is judged")
+			t.Error("a node is tainted before the minimum delay")
 		}
 		judge := lifecycle.JudgeAfter(w.cfg.NodeMonitorPeriod, w.cfg.LeaseInterval)
 		w.until(judge+detection, "NoExecute", func() bool { return ours(w.node(lost.name)) != nil })
 		taint := ours(w.node(lost.name)).TimeAdded.Time
-		if after := w.hub.Loop.Now().Sub(unknown.Truncate(time.Millisecond)); after < judge { // as it is stored
+		if after := w.hub.Loop.Now().Sub(unknown.Truncate(time.Millisecond)); after < judge { // the hub stores milliseconds
 			t.Errorf("NoExecute %s after Ready left True, want %s", after, judge)
 		}
 		if w.pods("kiosk")[0].DeletionTimestamp != nil {
-			t.Error("the pod has to go at once, although it tolerates that for 5 min")
+			t.Error("the pod is evicted at once, although it tolerates the taint for 5 min")
 		}
 
 		w.until(6*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod.Name)) > 0 })
@@ -64,17 +64,17 @@ func TestFleetASilentDeviceLosesItsPodAndStopsItFirstWhenItReturns(t *testing.T)
 		})
 		time.Sleep(10 * time.Minute)
 		if !lost.runs(pod.UID) {
-			t.Error("the device that lost the hub has stopped its pod")
+			t.Error("the device without a hub has stopped its pod")
 		}
 		if p := w.snapshot().Pod(pod.Namespace, pod.Name); p == nil || p.DeletionTimestamp == nil {
-			t.Error("the pod is not Terminating until its device says that it has stopped")
+			t.Error("the pod is not Terminating before its device reports its end")
 		}
 
 		w.heal(lost)
 		w.until(70*time.Second, "connected again", func() bool { return w.hub.Loop.Liveness(lost.name).Connected })
 		w.settleWithin(twoLeases, "the return")
 		if lost.runs(pod.UID) || w.snapshot().Pod(pod.Namespace, pod.Name) != nil {
-			t.Error("the old pod is still there")
+			t.Error("the old pod was not removed")
 		}
 	})
 }
@@ -110,7 +110,7 @@ func TestFleetACutSiteLosesItsPodsAtItsRateAndKeepsThemWithHold(t *testing.T) {
 				case site.Status.State != fleet.SiteFullDisruption:
 					t.Errorf("the site is %s", site.Status.State)
 				case policy == fleet.Evict && (evicted < 4 || tainted != 6):
-					t.Errorf("%d nodes tainted, %d pods evicted, want 6 and all", tainted, evicted)
+					t.Errorf("%d nodes tainted, %d pods evicted, want 6 nodes and all pods", tainted, evicted)
 				case policy == fleet.Hold && (evicted > 0 || tainted > 0):
 					t.Errorf("%d nodes tainted and %d pods evicted although the site holds its pods", tainted, evicted)
 				}
@@ -122,7 +122,7 @@ func TestFleetACutSiteLosesItsPodsAtItsRateAndKeepsThemWithHold(t *testing.T) {
 				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 8 })
 				w.settleWithin(twoLeases, "the heal")
 				if policy == fleet.Hold && len(w.look.sentences("evict ")) > 0 {
-					t.Error("something was evicted after all")
+					t.Error("a pod was evicted although the site holds its pods")
 				}
 			})
 		})
@@ -140,15 +140,15 @@ func TestFleetWhenEverySiteIsDarkNoPodIsEvicted(t *testing.T) {
 		w.cut(w.devices...)
 		time.Sleep(2 * time.Hour)
 		if said := w.look.sentences("evict "); len(said) > 0 {
-			t.Errorf("evicted in the dark: %v", said)
+			t.Errorf("evicted while every site is dark: %v", said)
 		}
 		for _, d := range w.devices {
 			if ours(w.node(d.name)) != nil {
-				t.Errorf("%s carries NoExecute in the dark", d.name)
+				t.Errorf("%s has NoExecute while every site is dark", d.name)
 			}
 		}
 
-		w.heal(w.on("bergen-2")) // the others get NoExecute one by one
+		w.heal(w.on("bergen-2")) // the other sites' nodes get NoExecute one by one
 		w.until(70*time.Second, "bergen-2 ready", func() bool { return w.ready("bergen-2") == corev1.ConditionTrue })
 		light := w.clock()
 		w.until(time.Minute, "all of oslo tainted", func() bool {
@@ -169,7 +169,7 @@ func TestFleetWhenEverySiteIsDarkNoPodIsEvicted(t *testing.T) {
 					live++
 				}
 			}
-			return live >= 4 // pods of bergen stay there: with two of three not ready it is Normal, and evicts too
+			return live >= 4 // with two of three nodes not ready, bergen is Normal and evicts too
 		})
 		w.heal(w.devices...)
 		w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
@@ -182,10 +182,10 @@ func TestFleetAFlappingLinkEvictsNoPod(t *testing.T) {
 	for _, f := range []struct {
 		name        string
 		down, up    time.Duration
-		transitions int // at most, in the hour
+		transitions int // most changes of Ready in the hour
 		flapping    bool
 	}{
-		{"5 s down and 5 s up is not visible", 5 * time.Second, 5 * time.Second, 0, false},
+		{"5 s down and 5 s up is not noticed", 5 * time.Second, 5 * time.Second, 0, false},
 		{"90 s down and 70 s up is flapping", 90 * time.Second, 70 * time.Second, 2*23 + 1, true},
 	} {
 		t.Run(f.name, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestFleetTheClockOfADeviceDecidesNothing(t *testing.T) {
 	})
 }
 
-func TestFleetOfTwoDevicesOfOneNameTheIncumbentStays(t *testing.T) {
+func TestFleetTheFirstOfTwoDevicesWithOneNameStays(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.startHub()
@@ -305,7 +305,7 @@ func TestFleetOfTwoDevicesOfOneNameTheIncumbentStays(t *testing.T) {
 		}
 		w.settleWithin(twoLeases, "the newcomer was refused")
 
-		// A hub that has just started knows no link, and still refuses the other device.
+		// A hub that has just started knows no link, but still refuses the other device.
 		incumbent.kill()
 		w.crashHub()
 		w.startHub()
@@ -318,7 +318,8 @@ func TestFleetOfTwoDevicesOfOneNameTheIncumbentStays(t *testing.T) {
 		clone.kill()
 		w.settleWithin(twoLeases, "the newcomer was switched off")
 
-		// Broken hardware: after the incumbent's lease has ended, another machine takes its place.
+		// The incumbent's hardware breaks. After its lease has ended, another machine takes its
+		// place.
 		incumbent.kill()
 		time.Sleep(45 * time.Second)
 		clone.start()
@@ -329,7 +330,7 @@ func TestFleetOfTwoDevicesOfOneNameTheIncumbentStays(t *testing.T) {
 	})
 }
 
-func TestFleetADeviceThatBootsWithoutAHubRunsEverythingAgain(t *testing.T) {
+func TestFleetADeviceThatBootsWithoutAHubRunsItsPods(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.startHub()
@@ -363,7 +364,7 @@ func TestFleetADeviceThatBootsWithoutAHubRunsEverythingAgain(t *testing.T) {
 	})
 }
 
-// running lists what runs where.
+// running lists the running pods of each device.
 func (w *world) running() string {
 	var out []string
 	for _, d := range w.devices {

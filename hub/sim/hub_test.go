@@ -21,7 +21,7 @@ import (
 
 func TestFleetARestartOfTheHubMovesNoDeadline(t *testing.T) {
 	t.Parallel()
-	t.Run("in the middle of a toleration the deadline stands", func(t *testing.T) {
+	t.Run("a restart during a toleration keeps the deadline", func(t *testing.T) {
 		simulate(t, func(t *testing.T, w *world) {
 			_, pod, tainted := w.oneSilent()
 			time.Sleep(2 * time.Minute)
@@ -31,11 +31,11 @@ func TestFleetARestartOfTheHubMovesNoDeadline(t *testing.T) {
 			w.until(5*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod)) > 0 })
 			at := w.born.Add(w.look.sentences("evict " + pod)[0].at)
 			if after := at.Sub(tainted); after < 5*time.Minute || after > 5*time.Minute+detection {
-				t.Errorf("evicted %s after the taint, wants 5 min", after)
+				t.Errorf("evicted %s after the taint, want 5 min", after)
 			}
 		})
 	})
-	t.Run("past a deadline the hub first waits for the grace period", func(t *testing.T) {
+	t.Run("after a deadline has passed the hub first waits for the grace period", func(t *testing.T) {
 		simulate(t, func(t *testing.T, w *world) {
 			_, pod, _ := w.oneSilent()
 			time.Sleep(4*time.Minute + 50*time.Second)
@@ -62,11 +62,11 @@ func TestFleetARestartOfTheHubMovesNoDeadline(t *testing.T) {
 			w.until(70*time.Second, "all connected", func() bool { return w.connected() == len(w.devices) })
 			w.settleWithin(twoLeases, "the start")
 			if n := len(w.look.sentences("evict " + pod)); n > 0 {
-				t.Error("it was evicted")
+				t.Error("the pod was evicted")
 			}
 		})
 	})
-	t.Run("again and again changes nothing", func(t *testing.T) {
+	t.Run("many restarts change nothing", func(t *testing.T) {
 		simulate(t, func(t *testing.T, w *world) {
 			w.startHub()
 			w.fleet(2, "oslo", "bergen")
@@ -125,7 +125,7 @@ func TestFleetARestoredHubChangesNothingBeforeResume(t *testing.T) {
 					t.Fatal(err)
 				}
 				old := w.saveDisk("older")
-				for n := range 5 { // generations that the copy does not have
+				for n := range 5 { // the copy lacks these generations
 					w.deploy(fmt.Sprint("later-", n), 2)
 					w.settleWithin(10*time.Second, "a later deployment")
 				}
@@ -141,7 +141,7 @@ func TestFleetARestoredHubChangesNothingBeforeResume(t *testing.T) {
 				default:
 					w.loadDisk(old)
 				}
-				slow <- true // it decides something before the devices report
+				slow <- true // the hub decides before the devices report
 				w.startHub()
 				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
 				w.deploy("hasty", 2)
@@ -164,7 +164,7 @@ func TestFleetARestoredHubChangesNothingBeforeResume(t *testing.T) {
 	}
 }
 
-// A hub that lost generations repeats their numbers with other content.
+// A hub that lost its newest generations reuses their numbers for other content.
 func TestFleetARestoredHubDoesNotRepeatGenerations(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{"restored from a backup", "the end of its database lost", "its machine reset, and one device reports it"} {
@@ -184,7 +184,7 @@ func TestFleetARestoredHubDoesNotRepeatGenerations(t *testing.T) {
 				w.settleWithin(10*time.Second, "a later deployment")
 				had := w.running()
 				w.stopHub()
-				away := w.devices // while it continues
+				away := w.devices // away while the hub continues
 				switch lost {
 				case "restored from a backup":
 					if err := store.Restore(context.Background(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log}, backup); err != nil {
@@ -207,13 +207,13 @@ func TestFleetARestoredHubDoesNotRepeatGenerations(t *testing.T) {
 				w.startHub()
 				w.lines.excuse("DATABASE IS OLDER than it was: changes are lost")
 				if len(away) < len(w.devices) {
-					w.until(time.Minute, "one is paused", func() bool { return w.snapshot().Record(w.devices[0].name).Paused })
+					w.until(time.Minute, "a device is paused", func() bool { return w.snapshot().Record(w.devices[0].name).Paused })
 				}
 				for n := range 5 {
 					w.deploy(fmt.Sprint("hasty-", n), 2)
 					time.Sleep(2 * time.Second)
 				}
-				w.stopHub() // its knowledge of them is stored
+				w.stopHub() // the hub has stored what it knows of the devices
 				w.startHub()
 				w.heal(w.devices...)
 				w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
@@ -235,7 +235,7 @@ func TestFleetARestoredHubDoesNotRepeatGenerations(t *testing.T) {
 	}
 }
 
-func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
+func TestFleetTheHubsClockMayStartInThePast(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var newest time.Time
@@ -249,7 +249,7 @@ func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
 		w.settleWithin(10*time.Second, "another deployment")
 		newest = w.hub.Loop.Now()
 	})
-	// Every bubble begins at the same moment; this one is an hour in the past.
+	// Every bubble begins at the same moment. This world is an hour in the past of the first.
 	simulateIn(t, dir, func(t *testing.T, w *world) {
 		w.life = 2
 		w.startHub()
@@ -266,14 +266,14 @@ func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
 		w.cut(w.on(pod.Spec.NodeName))
 		w.until(45*time.Second, "Ready=Unknown", func() bool { return w.ready(pod.Spec.NodeName) == corev1.ConditionUnknown })
 		if late := w.hub.Loop.Now().Sub(began); late < 25*time.Second {
-			t.Errorf("Unknown %s after its link was cut", late)
+			t.Errorf("the node is Unknown %s after its link was cut", late)
 		}
 		w.until(5*time.Minute+12*time.Second+detection, "the eviction", func() bool { return len(w.look.sentences("evict "+pod.Name)) > 0 })
 	})
 }
 
-// A hub whose disk accepts nothing new continues with changes and deletions: nodes become Unknown,
-// pods are evicted, users delete. Additions follow when there is space again.
+// A hub with a full disk continues with changes and deletions: nodes become Unknown, pods are
+// evicted, and users delete objects. Additions follow when there is space again.
 func TestFleetAHubWithAFullDiskKeepsHeartbeats(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -289,7 +289,7 @@ func TestFleetAHubWithAFullDiskKeepsHeartbeats(t *testing.T) {
 				return []state.Change{state.Put(d, "")}, nil
 			})
 		}
-		replicas(41) // the deciders want to add a pod from now on
+		replicas(41) // from now on the deciders want to add a pod
 		w.join(false, oslo[0])
 		time.Sleep(50 * time.Second)
 		if w.ready("oslo-01") != corev1.ConditionUnknown {
@@ -318,20 +318,20 @@ func TestFleetAHubWithAFullDiskKeepsHeartbeats(t *testing.T) {
 			return open
 		}
 		if !told() || !w.snapshot().DiskFull() {
-			t.Error("there is no event of the full disk")
+			t.Error("no event reports the full disk")
 		}
 		w.until(7*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict kiosk")) > 0 })
 		if n := len(w.pods("kiosk")); n > 40 {
-			t.Errorf("there is no space, and %d pods", n)
+			t.Errorf("the disk is full, and %d pods exist", n)
 		}
 		if n := w.lines.excuse("pass failed, will try again"); n > 0 {
-			t.Errorf("the log says %d times that a pass failed", n)
+			t.Errorf("the log has %d lines about failed passes", n)
 		}
 		w.full.Store(false)
 		w.until(time.Minute, "the pod that could not be added", func() bool { return len(w.pods("kiosk")) >= 41 })
 		time.Sleep(2 * time.Minute)
 		if told() || w.snapshot().DiskFull() {
-			t.Error("there is space again, and no event")
+			t.Error("no event reports that the disk has space again")
 		}
 		w.rejoin(oslo[0])
 	})

@@ -61,7 +61,7 @@ func (w *world) cloned(d *simDevice, key string) *simDevice {
 	if err := os.CopyFS(filepath.Join(c.dir, "state"), os.DirFS(filepath.Join(d.dir, "state"))); err != nil {
 		w.t.Fatal(err)
 	}
-	w.alter(func() { w.devices = w.devices[:len(w.devices)-1] }) // it does not belong to the fleet
+	w.alter(func() { w.devices = w.devices[:len(w.devices)-1] }) // the clone does not count as a device of the fleet
 	return c
 }
 
@@ -72,8 +72,9 @@ func (w *world) conflict(node string) string {
 	return ""
 }
 
-// A device without a key, as through the development listener, becomes a node again at once and
-// gets its pods: the hub knows that it made the device's desired state.
+// A device without a key uses the development listener. After its Node is deleted, it becomes a
+// node again at once and gets its pods, because the hub knows that it made the device's desired
+// state.
 func TestFleetADeviceWithoutAKeyComesBackWhenItsNodeIsDeleted(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -84,11 +85,11 @@ func TestFleetADeviceWithoutAKeyComesBackWhenItsNodeIsDeleted(t *testing.T) {
 		d := w.devices[0]
 		for range 2 {
 			w.deleteNode(d.name)
-			w.until(20*time.Second, "it is ready again", func() bool { return w.snapshot().Node(d.name) != nil && w.ready(d.name) == corev1.ConditionTrue })
+			w.until(20*time.Second, "the node is ready again", func() bool { return w.snapshot().Node(d.name) != nil && w.ready(d.name) == corev1.ConditionTrue })
 			w.deploy("later", 4)
 			w.settleWithin(twoLeases, "another deployment")
 			if rec := w.snapshot().Record(d.name); rec.Paused || rec.Generation != d.agent.StoredGeneration() {
-				t.Errorf("paused %t, generation %d, stored %d", rec.Paused, rec.Generation, d.agent.StoredGeneration())
+				t.Errorf("the record has paused %t, generation %d, stored %d", rec.Paused, rec.Generation, d.agent.StoredGeneration())
 			}
 		}
 	})
@@ -100,16 +101,16 @@ func TestFleetADeviceWhoseNodeIsDeletedIsDismissed(t *testing.T) {
 		name string
 		do   func(w *world, d *simDevice)
 	}{
-		{"while it is connected", func(w *world, d *simDevice) { w.deleteNode(d.name) }},
-		{"although the hub dies in that moment", func(w *world, d *simDevice) {
+		{"while the device is connected", func(w *world, d *simDevice) { w.deleteNode(d.name) }},
+		{"although the hub crashes at that moment", func(w *world, d *simDevice) {
 			w.deleteNode(d.name)
 			w.crashHub()
 			time.Sleep(20 * time.Second)
 			w.startHub()
 		}},
-		{"while it is cut off for a day", func(w *world, d *simDevice) {
+		{"while the device is cut off for a day", func(w *world, d *simDevice) {
 			w.cut(d)
-			half := 10 * time.Minute // nothing of it expires
+			half := 10 * time.Minute // half of the outage, in which nothing expires
 			if long {
 				half = 12 * time.Hour
 			}
@@ -122,12 +123,12 @@ func TestFleetADeviceWhoseNodeIsDeletedIsDismissed(t *testing.T) {
 		{"although a Node of that name was made by hand since", func(w *world, d *simDevice) {
 			w.cut(d)
 			w.deleteNode(d.name)
-			time.Sleep(time.Minute) // its pods count as gone
+			time.Sleep(time.Minute) // until its pods count as gone
 			w.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: d.name, Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}}})
 			time.Sleep(time.Minute)
 			w.heal(d)
 		}},
-		{"although another device has the name by now", func(w *world, d *simDevice) {
+		{"although another device has taken the name since", func(w *world, d *simDevice) {
 			w.cut(d)
 			w.deleteNode(d.name)
 			other := w.newClone("other", d.name, "oslo")
@@ -138,7 +139,7 @@ func TestFleetADeviceWhoseNodeIsDeletedIsDismissed(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			w.heal(d)
 		}},
-		{"although its certificate has ended meanwhile", func(w *world, d *simDevice) {
+		{"although its certificate has expired meanwhile", func(w *world, d *simDevice) {
 			w.cut(d)
 			w.deleteNode(d.name)
 			for _, d := range w.devices {
@@ -151,7 +152,7 @@ func TestFleetADeviceWhoseNodeIsDeletedIsDismissed(t *testing.T) {
 				d.powerOn()
 			}
 		}},
-		{"and agent and device restart in the middle", func(w *world, d *simDevice) {
+		{"although agent and device restart meanwhile", func(w *world, d *simDevice) {
 			w.cut(d)
 			w.deleteNode(d.name)
 			d.powerCut()
@@ -165,19 +166,19 @@ func TestFleetADeviceWhoseNodeIsDeletedIsDismissed(t *testing.T) {
 				w.deploy("kiosk", 4)
 				w.settleWithin(10*time.Second, "the deployment")
 				c.do(w, d)
-				w.until(2*time.Minute, "it is dismissed", func() bool { return d.dismissed() != nil })
+				w.until(2*time.Minute, "the device is dismissed", func() bool { return d.dismissed() != nil })
 				if told := d.dismissed(); told.By != "kari" || told.Reason != "Node pi-1 was deleted" || told.Time.IsZero() {
-					t.Errorf("its dismissal is %+v", told)
+					t.Errorf("the device's dismissal is %+v", told)
 				}
-				w.until(45*time.Second, "its workloads are gone", func() bool { return len(d.running()) == 0 })
+				w.until(45*time.Second, "the device's workloads are gone", func() bool { return len(d.running()) == 0 })
 				if s := w.hub.Broker; s.Online("pi-1") && w.snapshot().Record("pi-1") == nil {
-					t.Error("it is connected all the same")
+					t.Error("the dismissed device is connected")
 				}
 				time.Sleep(2 * time.Minute)
 				if n := len(d.running()); n != 0 {
 					t.Errorf("%d pods run again", n)
 				}
-				// It joins again: the agent's main waits for that.
+				// The device joins again. The agent's main waits for that.
 				d.stop()
 				if err := os.RemoveAll(filepath.Join(d.dir, "state")); err != nil {
 					t.Fatal(err)
@@ -186,7 +187,7 @@ func TestFleetADeviceWhoseNodeIsDeletedIsDismissed(t *testing.T) {
 					t.Fatal(err)
 				}
 				d.start()
-				w.until(time.Minute, "it is a node again", func() bool {
+				w.until(time.Minute, "the device is a node again", func() bool {
 					n := w.snapshot().Node("pi-1")
 					return n != nil && state.ReadyOf(n) == corev1.ConditionTrue && w.snapshot().Record("pi-1").MachineID == d.machine
 				})
@@ -202,7 +203,7 @@ func TestFleetADismissedDevicesReportEndsItsPods(t *testing.T) {
 		w.deploy("kiosk", 4, func(s *corev1.PodSpec) { s.TerminationGracePeriodSeconds = new(int64(2)) })
 		w.settleWithin(10*time.Second, "the deployment")
 		w.deleteNode("pi-1")
-		took := w.until(30*time.Second, "its pods are gone from the hub", func() bool {
+		took := w.until(30*time.Second, "the device's pods are removed from the hub", func() bool {
 			for p := range w.snapshot().PodsOn("pi-1") {
 				_ = p
 				return false
@@ -211,7 +212,7 @@ func TestFleetADismissedDevicesReportEndsItsPods(t *testing.T) {
 		})
 		t.Logf("after %s", took)
 		if n := len(d.running()); n != 0 {
-			t.Errorf("%d of them run", n)
+			t.Errorf("%d of the pods still run", n)
 		}
 	})
 }
@@ -228,26 +229,26 @@ func TestFleetAReplacedDeviceIsRefused(t *testing.T) {
 		if err := fresh.join(w.token("pi-1")); err != nil {
 			t.Fatal(err)
 		}
-		// The join was answered: from now on messages of the old key do not count.
+		// The second join was answered, so messages of the first key no longer count.
 		if w.hub.Loop.Speaks(thief) || w.hub.Loop.Connect(thief) == nil {
 			t.Error("the replaced device may act for the node")
 		}
-		w.until(5*time.Second, "its session is closed", func() bool { return !w.hub.Broker.Online("pi-1") })
+		w.until(5*time.Second, "the session of the replaced device is closed", func() bool { return !w.hub.Broker.Online("pi-1") })
 		boot := w.snapshot().Record("pi-1").Boot
 		time.Sleep(time.Minute)
 		if rec := w.snapshot().Record("pi-1"); rec.Boot != boot {
-			t.Errorf("it made itself the node again: boot %q", rec.Boot)
+			t.Errorf("the replaced device became the node again: boot %q", rec.Boot)
 		}
 		if told := stolen.dismissed(); told == nil || !strings.HasPrefix(told.By, "join token ") || len(stolen.running()) != 0 {
-			t.Errorf("its dismissal is %+v and runs %d pods", told, len(stolen.running()))
+			t.Errorf("the replaced device has the dismissal %+v and runs %d pods", told, len(stolen.running()))
 		}
 		fresh.start()
-		w.until(time.Minute, "the new one is the node", func() bool {
+		w.until(time.Minute, "the new device is the node", func() bool {
 			return w.snapshot().Record("pi-1").MachineID == fresh.machine && len(fresh.running()) == 2
 		})
 		w.crashHub()
 		w.startHub()
-		w.until(time.Minute, "after a crash too", func() bool { return w.hub.Broker.Online("pi-1") && w.ready("pi-1") == corev1.ConditionTrue })
+		w.until(time.Minute, "the new device is the node after a crash", func() bool { return w.hub.Broker.Online("pi-1") && w.ready("pi-1") == corev1.ConditionTrue })
 		if w.hub.Loop.Speaks(thief) {
 			t.Error("after a crash the replaced device may act for the node")
 		}
@@ -285,18 +286,18 @@ func TestFleetACloneIsRefusedAndReported(t *testing.T) {
 				if rec := w.snapshot().Record("pi-1"); rec.Boot != boot {
 					t.Error("the clone took the node over")
 				}
-				// The original is cut off: after its grace period the clone may be the node.
+				// The original is cut off. After its grace period the clone may be the node.
 				w.cut(d)
 				w.until(2*time.Minute, "the clone is the node", func() bool { return w.snapshot().Record("pi-1").Boot != boot })
 				w.until(time.Minute, "it is ready", func() bool { return w.ready("pi-1") == corev1.ConditionTrue })
-				// And back: no device has to restart, although its boot is past.
+				// The original comes back. No device has to restart, although its boot is past.
 				w.heal(d)
 				clone.kill()
 				w.until(3*time.Minute, "the original is the node again", func() bool {
 					rec := w.snapshot().Record("pi-1")
 					return rec.MachineID == d.machine && w.hub.Broker.Online("pi-1") && w.ready("pi-1") == corev1.ConditionTrue && rec.Boot != clone.boot
 				})
-				w.until(15*time.Minute, "and the conflict is removed", func() bool { return w.conflict("pi-1") == "" })
+				w.until(15*time.Minute, "the conflict is removed", func() bool { return w.conflict("pi-1") == "" })
 				for _, b := range w.snapshot().Record("pi-1").PastBoots {
 					if b == w.snapshot().Record("pi-1").Boot {
 						t.Error("a past boot is current again")

@@ -55,14 +55,14 @@ func (w *world) silent() (n int) {
 	return n
 }
 
-// All sites go dark, node by node as their leases expire. Once most nodes are silent there is one
-// card of the fleet, before any notification; then one message, and another when all are back. An
-// acknowledgement and its note survive the hub's restart.
-func TestFleetAllDarkIsOneCardAndOneMessage(t *testing.T) {
+// All sites go dark, node by node as their leases expire. When most nodes are silent there is one
+// card for the fleet, before any notification. Then one message is sent, and another one when all
+// nodes are back. An acknowledgement and its note survive the hub's restart.
+func TestFleetADarkFleetIsOneCardAndOneMessage(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.startHub()
-		for _, site := range []string{"bergen", "oslo", "stavanger", "tromso", "vadso"} { // the leases end one after the other
+		for _, site := range []string{"bergen", "oslo", "stavanger", "tromso", "vadso"} { // the leases expire one after the other
 			w.fleet(3, site)
 			time.Sleep(1500 * time.Millisecond)
 		}
@@ -79,21 +79,21 @@ func TestFleetAllDarkIsOneCardAndOneMessage(t *testing.T) {
 		go tell()
 		time.Sleep(time.Minute)
 		w.cut(w.devices...)
-		mostly := time.Duration(0) // since when most nodes are silent
+		mostly := time.Duration(0) // how long most nodes have been silent
 		folded := false
 		for end := w.clock() + 2*time.Minute; w.clock() < end; time.Sleep(100 * time.Millisecond) {
 			cards := w.cards()
 			if len(cards) > incident.MostCards {
 				t.Fatalf("at %s there are %d cards: %v", w.clock(), len(cards), cards)
 			}
-			if w.silent() < 9 { // of 15
+			if w.silent() < 9 { // most of the 15 nodes
 				continue
 			}
 			if mostly == 0 {
 				mostly = w.clock()
 			}
 			if w.clock() < mostly+time.Second {
-				continue // incidents are counted once a second
+				continue // incidents are updated once a second
 			}
 			if len(cards) != 1 || cards[0].Incidents[0].About.Kind != diagnose.KindFleet {
 				t.Fatalf("at %s %d of 15 nodes are silent, and the cards are %v", w.clock(), w.silent(), cards)
@@ -129,10 +129,10 @@ func TestFleetAllDarkIsOneCardAndOneMessage(t *testing.T) {
 		}
 		i := w.snapshot().Get(key).(*fleet.Incident)
 		if i.Closed == nil || i.Acknowledged == nil || i.Acknowledged.By != "kari" || i.Note == "" || i.NodeSeconds == 0 {
-			t.Errorf("it is stored as %+v", i)
+			t.Errorf("the incident is stored as %+v", i)
 		}
 		if all := incident.Timeline(w.snapshot(), i); len(all) < 8 || !slices.IsSortedFunc(all, func(a, b incident.Moment) int { return a.At.Compare(b.At) }) {
-			t.Errorf("its timeline is %v", all)
+			t.Errorf("the incident's timeline is %v", all)
 		}
 		cancel()
 		<-ended

@@ -14,29 +14,29 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// An inspector watches every change of the hub, and from time to time the whole fleet, for
+// An inspector checks every change of the hub, and from time to time the whole fleet, for
 // violations:
 //
 //   - NoExecute faster than the site's rate, in a site with rate 0, while every site is dark, or too early after that;
 //   - a change of that taint's time, from which every pod's deadline counts;
-//   - a pod evicted before its deadline, still there after it, or evicted while its site is on hold or in maintenance;
-//   - a pod that the hub considers stopped but that runs;
+//   - a pod evicted before its deadline, still bound after it, or evicted while its site is on hold or in maintenance;
+//   - a pod that the hub considers stopped, but that runs;
 //   - a container stopped without a reason, or started again;
 //   - two containers of one pod on devices of current nodes.
 //
 // It computes everything from the changes, without the deciders' code.
 type inspector struct {
 	w     *world
-	every time.Duration // between two surveys
+	every time.Duration // time between two surveys
 
 	mu       sync.Mutex
 	nodes    map[string]*corev1.Node
 	pods     map[state.Key]*corev1.Pod
 	sites    map[string]*fleet.Site
 	before   map[string][]corev1.Taint // by node: earlier NoExecute taints of its outage
-	expelled map[string]time.Time      // by site: when a node last got NoExecute
+	expelled map[string]time.Time      // by site: when one of its nodes last got NoExecute
 	dark     bool                      // no site has a ready node
-	lightAt  time.Time                 // when that ended
+	lightAt  time.Time                 // when a site last had a ready node again
 	ready    map[string]int            // changes of Ready, by node
 	said     []sentence
 
@@ -46,11 +46,11 @@ type inspector struct {
 
 // A sentence is the hub's sentence about a change.
 type sentence struct {
-	at   time.Duration // since the world began
+	at   time.Duration // time since the world began
 	text string
 }
 
-// of tells whether the sentence is a pod's eviction from the node.
+// of tells whether the sentence reports a pod's eviction from the node.
 func (s sentence) of(node string) bool { return strings.Contains(s.text, " from "+node+":") }
 
 func newInspector(w *world) *inspector {
@@ -138,10 +138,10 @@ func (i *inspector) changed(changes []state.Applied, now time.Time) {
 			case t == nil:
 			case old == nil || ours(old) == nil:
 				i.expelling(n, now)
-			case t.Key != ours(old).Key: // its own time; the first deadlines stay, see deadline
+			case t.Key != ours(old).Key: // the new taint has its own time; the first deadlines stay, see deadline
 				i.before[n.Name] = append(i.before[n.Name], *ours(old))
 			case !t.TimeAdded.Equal(ours(old).TimeAdded):
-				i.broken("%s had NoExecute since %s, and has it since %s", n.Name, ours(old).TimeAdded, t.TimeAdded)
+				i.broken("%s had NoExecute since %s, and now since %s", n.Name, ours(old).TimeAdded, t.TimeAdded)
 			}
 			if ours(n) == nil {
 				delete(i.before, n.Name)
@@ -205,7 +205,7 @@ func (i *inspector) leaving(p *corev1.Pod, now time.Time) {
 		i.broken("pod %s was evicted from %s, whose taints it tolerates: %v", p.Name, n.Name, n.Spec.Taints)
 	case now.Before(until):
 		i.broken("pod %s was evicted from %s %s before its deadline", p.Name, n.Name, until.Sub(now))
-	case ours(n) == nil: // a user's taint, which counts in every state of the site
+	case ours(n) == nil: // a user's taint evicts in every state of the site
 	case i.isDark():
 		i.broken("pod %s was evicted from %s although no site has a ready node", p.Name, n.Name)
 	case i.holds(site):
@@ -225,7 +225,7 @@ func (i *inspector) gone(p *corev1.Pod) {
 	}
 }
 
-// stopping checks that a stopped container was to be stopped.
+// stopping checks that there is a reason to stop a container.
 func (i *inspector) stopping(d *simDevice, uid types.UID, name string) {
 	i.w.mu.Lock()
 	h := i.w.hub

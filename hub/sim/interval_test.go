@@ -20,8 +20,8 @@ func (w *world) interval(site string, d time.Duration) {
 	})
 }
 
-// The grace period follows the interval that a device uses, not the wanted one: a device that has
-// not received the change does not become silent.
+// The grace period follows the interval that a device uses, not the wanted interval. A device that
+// has not received the change does not become silent.
 func TestFleetALeaseIntervalOfASite(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -40,11 +40,11 @@ func TestFleetALeaseIntervalOfASite(t *testing.T) {
 		}
 
 		w.interval("oslo", time.Minute)
-		w.until(10*time.Second, "both have a minute", func() bool { return stored(first) == time.Minute && stored(second) == time.Minute })
+		w.until(10*time.Second, "both devices use a minute", func() bool { return stored(first) == time.Minute && stored(second) == time.Minute })
 		time.Sleep(10 * time.Minute)
-		lives("at a minute")
+		lives("with an interval of a minute")
 
-		// The agent restarts and keeps the interval of a minute.
+		// The agent restarts and keeps its interval of a minute.
 		first.kill()
 		first.start()
 		time.Sleep(5 * time.Minute)
@@ -53,31 +53,31 @@ func TestFleetALeaseIntervalOfASite(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		lives("after a restart of the hub")
 
-		// The second device does not receive the change to ten seconds, and then two.
+		// The second device first does not receive the change to ten seconds, and then receives it.
 		w.cut(second)
 		w.interval("oslo", 0)
 		time.Sleep(2 * time.Minute)
 		lives("while a device has not received a shorter interval")
 		w.heal(second)
-		w.until(20*time.Second, "both have ten seconds", func() bool { return stored(first) == 10*time.Second && stored(second) == 10*time.Second })
+		w.until(20*time.Second, "both devices use ten seconds", func() bool { return stored(first) == 10*time.Second && stored(second) == 10*time.Second })
 		time.Sleep(2 * time.Minute)
-		lives("at ten seconds again")
+		lives("with an interval of ten seconds again")
 
-		// With ten seconds silence is detected after forty.
+		// With an interval of ten seconds, silence is detected after forty seconds.
 		w.cut(second)
-		after := w.until(time.Minute, "it is unknown", func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
+		after := w.until(time.Minute, "the node is Unknown", func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
 		if after < 29*time.Second || after > 41*time.Second {
 			t.Errorf("silence is detected after %s, want 30 to 40 s", after)
 		}
 		w.heal(second)
 		w.settleWithin(twoLeases, "the heal")
 
-		// With a minute it is detected after four.
+		// With an interval of a minute, silence is detected after four minutes.
 		w.interval("oslo", time.Minute)
-		w.until(10*time.Second, "both have a minute", func() bool { return stored(first) == time.Minute && stored(second) == time.Minute })
+		w.until(10*time.Second, "both devices use a minute", func() bool { return stored(first) == time.Minute && stored(second) == time.Minute })
 		time.Sleep(time.Minute)
 		w.cut(second)
-		after = w.until(5*time.Minute, "it is unknown", func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
+		after = w.until(5*time.Minute, "the node is Unknown", func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
 		if after < 2*time.Minute+55*time.Second || after > 4*time.Minute+time.Second {
 			t.Errorf("silence is detected after %s, want 3 to 4 min", after)
 		}

@@ -116,8 +116,8 @@ func TestFleetDevicesJoinWithATokenAndUseCertificates(t *testing.T) {
 		w.until(70*time.Second, "all connected", func() bool { return w.connected() == 2 })
 		w.settleWithin(twoLeases, "the hub's restart")
 
-		// A year and a fortnight without power: the certificates of both sides have expired. The
-		// containers start at once, and the rest follows.
+		// Hub and devices are without power for a year and a fortnight, so the certificates of both
+		// sides have expired. The containers start at once, and the rest follows.
 		for _, d := range w.devices {
 			d.powerCut()
 		}
@@ -128,8 +128,8 @@ func TestFleetDevicesJoinWithATokenAndUseCertificates(t *testing.T) {
 		}
 		w.until(time.Minute, "everything runs again", func() bool { return len(w.devices[0].running())+len(w.devices[1].running()) == 4 })
 		w.startHub()
-		w.until(2*time.Hour, "all connected", func() bool { return w.connected() == 2 }) // a failed renewal is retried in an hour
-		w.settleWithin(twoLeases, "a year away")
+		w.until(2*time.Hour, "all connected", func() bool { return w.connected() == 2 }) // a failed renewal is retried after an hour
+		w.settleWithin(twoLeases, "a year without power")
 
 		// The deletion of a Node ends its device's rights: the device is dismissed, stops its pods,
 		// and cannot connect.
@@ -139,10 +139,10 @@ func TestFleetDevicesJoinWithATokenAndUseCertificates(t *testing.T) {
 		})
 		time.Sleep(10 * time.Minute)
 		if w.snapshot().Node(out.name) != nil || w.hub.Broker.Online(out.name) {
-			t.Error("a device whose Node was deleted is back")
+			t.Error("a device whose Node was deleted is connected")
 		}
 		if n := len(out.running()); n != 0 || out.dismissed() == nil {
-			t.Errorf("%d of its pods run, and its dismissal is %+v", n, out.dismissed())
+			t.Errorf("%d pods of the device run, and its dismissal is %+v", n, out.dismissed())
 		}
 		live := 0
 		for _, p := range w.pods("kiosk") {
@@ -151,10 +151,10 @@ func TestFleetDevicesJoinWithATokenAndUseCertificates(t *testing.T) {
 			}
 		}
 		if live != 4 {
-			t.Errorf("%d of 4 pods run on the node that is left", live)
+			t.Errorf("%d of 4 pods run on the remaining node", live)
 		}
 
-		// Replacing broken hardware: another machine joins as pi-2 and gets its pods.
+		// Broken hardware is replaced: another machine joins as pi-2 and gets its pods.
 		broken := w.devices[1]
 		wanted := broken.running()
 		broken.powerCut()

@@ -27,7 +27,7 @@ type simHub struct {
 	began  time.Time
 }
 
-// A disk is the hub's store. When full it accepts changes and deletions, but no new objects.
+// A disk is the hub's store. If it is full, it accepts changes and deletions, but no new objects.
 type disk struct {
 	control.Store
 	w *world
@@ -52,7 +52,7 @@ func (d disk) Commit(ctx context.Context, rows []control.Row, rev uint64) error 
 // Room implements control.SpaceProber.
 func (d disk) Room(context.Context) bool { return !d.w.full.Load() }
 
-// A listener is in memory, with the address of a real one.
+// A listener is in memory, but has the address of a real one.
 type listener struct {
 	*pipe.Net
 	port int
@@ -60,7 +60,7 @@ type listener struct {
 
 func (l listener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4zero, Port: l.port} }
 
-// startHub starts the hub as the program does, without its sockets.
+// startHub starts the hub like the program, but without sockets.
 func (w *world) startHub() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -109,7 +109,7 @@ func (w *world) stopHub() {
 	w.look.unfollow()
 }
 
-// crashHub ends the hub as a power cut does: nothing it does meanwhile reaches the disk.
+// crashHub ends the hub like a power cut: nothing that it does meanwhile reaches the disk.
 func (w *world) crashHub() {
 	w.t.Helper()
 	synctest.Wait()

@@ -17,7 +17,7 @@ import (
 )
 
 // A light is a device that calls the hub's node.Devices directly, without MQTT and without an
-// engine: two hundred of them simulate a day in seconds. Its pods run at once and stop within two
+// engine. Two hundred lights simulate a day in seconds. Their pods run at once and stop within two
 // seconds.
 type light struct {
 	w          *world
@@ -26,9 +26,9 @@ type light struct {
 	inbox chan func()
 	rand  *rand.Rand
 
-	lit bool // switched on for the first time
+	lit bool // was switched on at least once
 
-	// Only for its own goroutine.
+	// The fields below belong to the light's own goroutine.
 	boots              int
 	seq, status, pods  uint64
 	desired            wire.Desired
@@ -47,7 +47,7 @@ func (w *world) newLight(name, site string) *light {
 	return l
 }
 
-// newLights creates a number of lights on a site, called SITE-01 and so on.
+// newLights creates count lights on a site, named SITE-01 and so on.
 func (w *world) newLights(site string, count int) (made []*light) {
 	for n := range count {
 		made = append(made, w.newLight(fmt.Sprintf("%s-%02d", site, n+1), site))
@@ -55,8 +55,8 @@ func (w *world) newLights(site string, count int) (made []*light) {
 	return made
 }
 
-// light switches lights on for the first time, and waits until the hub has received from them. They
-// end with the world.
+// light switches lights on for the first time, and waits until the hub has received a message of
+// each. They run until the world ends.
 func (w *world) light(all ...*light) {
 	for _, l := range all {
 		l.lit = true
@@ -104,7 +104,7 @@ func (l *light) running() map[types.UID]string {
 
 func (l *light) boot() string { return fmt.Sprint(l.name, "-", l.boots) }
 
-// post passes a message to the device; an overloaded one drops it.
+// post queues f for the device's goroutine. An overloaded device drops it.
 func (l *light) post(f func()) {
 	select {
 	case l.inbox <- f:
@@ -127,7 +127,7 @@ func (l *light) run(ctx context.Context) {
 	}
 }
 
-// hub returns the loop if the device can reach it now.
+// hub returns the loop if the device can reach it.
 func (l *light) hub() *node.Devices {
 	if l.off || l.cut {
 		return nil
@@ -151,7 +151,7 @@ func (l *light) turn(now time.Time) time.Duration {
 			l.greeted = true
 			l.nextSay = now.Add(time.Duration(float64(5*time.Minute) * (0.5 + 0.5*l.rand.Float64())))
 			l.nextLease = now
-		} else { // the hub could not store it; the heartbeat is independent of that
+		} else { // the hub could not store the status; the heartbeat does not depend on that
 			l.nextSay = now.Add(time.Second)
 		}
 	}
@@ -164,14 +164,14 @@ func (l *light) turn(now time.Time) time.Duration {
 func (l *light) lease(loop *node.Devices) {
 	l.seq++
 	l.nextLease = time.Now().Add(time.Duration(float64(l.interval) * (1 + 0.04*l.rand.Float64())))
-	if l.rand.IntN(100) > 0 { // one of a hundred is lost
+	if l.rand.IntN(100) > 0 { // one lease of a hundred is lost
 		loop.Lease(node.Caller{Node: l.name}, wire.Lease{Boot: l.boot(), Seq: l.seq, Status: l.status, Pods: l.pods, Desired: l.desired.Generation, Time: time.Now()})
 	}
 }
 
 var lightAllocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("2Gi"), corev1.ResourcePods: resource.MustParse("110")}
 
-// say sends status and pods.
+// say sends the status and the list of pods.
 func (l *light) say(loop *node.Devices) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -206,7 +206,7 @@ func (l *light) runs(uid types.UID) bool {
 	return l.live[uid] != ""
 }
 
-// told handles what the hub publishes to the device.
+// told handles a desired state of the hub.
 func (l *light) told(payload []byte) {
 	var d wire.Desired
 	if err := json.Unmarshal(payload, &d); err != nil {
@@ -231,7 +231,7 @@ func (l *light) told(payload []byte) {
 	})
 }
 
-// obey runs the desired pods, and stops others when their time has passed.
+// obey starts the desired pods. If stop is set, it also stops deleted pods whose time has passed.
 func (l *light) obey(stop bool) {
 	if l.off {
 		return
@@ -252,7 +252,7 @@ func (l *light) obey(stop bool) {
 	}
 }
 
-// power switches the device off, or boots it: its pods run from memory.
+// power switches the device off or on. After it boots, its pods run again from its stored state.
 func (l *light) power(on bool) {
 	l.post(func() {
 		l.off, l.greeted = !on, false
@@ -270,7 +270,7 @@ func (l *light) power(on bool) {
 
 func (l *light) link(up bool) { l.post(func() { l.cut, l.greeted = !up, false }) }
 
-// A switchboard reaches lights and devices of the broker.
+// A switchboard is a Broker for lights and for devices of the real broker.
 type switchboard struct {
 	node.Broker
 	w *world

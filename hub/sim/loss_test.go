@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// kinds are all messages of the protocol, and the broker's packets. Those of connecting are left
-// out: without them there is no link, and the next one begins anew.
+// kinds are all messages of the protocol, and the broker's packets. Packets of connecting are left
+// out, because without them the link begins again.
 var kinds = []struct {
 	dir  direction
 	kind string
@@ -24,12 +24,12 @@ var kinds = []struct {
 	{toDevice, "desired"}, {toDevice, "request"}, {toDevice, "puback"}, {toDevice, "pingresp"},
 }
 
-// happenings are causes of messages between hub and devices. Each ends in the initial state, so
-// that it can be repeated.
+// happenings cause messages between hub and devices. Each ends in the initial state, so that it can
+// be repeated.
 var happenings = []struct {
 	name string
 	do   func(w *world)
-	slow int // 1: takes minutes, so only the first message of a kind is affected, as with the race detector
+	slow int // 1: it takes minutes, so only the first message of a kind is affected, as with the race detector
 }{
 	{"a deployment grows and shrinks", func(w *world) {
 		n := int32(4)
@@ -53,8 +53,8 @@ var happenings = []struct {
 		d := w.devices[0]
 		was := d.says(corev1.NodePIDPressure)
 		d.board.set(func(b *simBoard) { b.pids = !was })
-		// The end of pressure is reported after five minutes.
-		w.until(6*time.Minute, "the device reports it", func() bool { return d.says(corev1.NodePIDPressure) != was })
+		// The device reports the end of pressure after five minutes.
+		w.until(6*time.Minute, "the device reports the change", func() bool { return d.says(corev1.NodePIDPressure) != was })
 	}, 1},
 	{"a container crashes", func(w *world) { w.devices[0].crash() }, 0},
 	{"the hub asks a device to report", func(w *world) {
@@ -71,7 +71,7 @@ var happenings = []struct {
 	}, 0},
 	{"an agent is stopped in order and starts again", func(w *world) {
 		d := w.devices[1]
-		d.agent.Shutdown("the test stops it")
+		d.agent.Shutdown("the test stops the agent")
 		d.stop()
 		d.start()
 	}, 0},
@@ -79,7 +79,7 @@ var happenings = []struct {
 		w.crashHub()
 		w.startHub()
 	}, 0},
-	{"a device returns that was silent", func(w *world) {
+	{"a silent device returns", func(w *world) {
 		d := w.devices[0]
 		w.freeze(d)
 		time.Sleep(50 * time.Second)
@@ -113,7 +113,7 @@ func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 				for m, k := range kinds {
 					for l, f := range fates {
 						if !long && (n+m+l)%len(fates) > 0 {
-							continue // a kind has another fate in the next happening, and see long
+							continue // each kind has another fate in the next happening; see long
 						}
 						for nth := 1; nth == 1 || nth == 2 && h.slow == 0 && long; nth++ {
 							time.Sleep(time.Duration(w.rand.Int64N(int64(10 * time.Second))))
@@ -134,7 +134,7 @@ func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 							if linked.After(at) {
 								at = linked
 							}
-							// Late copies count from their arrival.
+							// The time counts from the arrival of late copies.
 							for _, late := range f.is {
 								if arrives := at.Add(late); arrives.After(at) && late < 12*time.Second {
 									at = arrives
@@ -158,8 +158,8 @@ func TestFleetAnySingleMessageMayBeLostDoubledOrLate(t *testing.T) {
 	}
 }
 
-// heardOfStarts tells whether the hub has received the start event of every running container,
-// which the device sends once.
+// heardOfStarts tells whether the hub has received the start event of every running container. A
+// device sends that event once.
 func (w *world) heardOfStarts() bool {
 	s := w.snapshot()
 	heard := map[types.UID]bool{}

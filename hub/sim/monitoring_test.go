@@ -24,8 +24,8 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// Every metric in an alert or panel exists in a hub that has seen every event, with every label
-// that selects it.
+// Every metric in an alert or panel exists in a hub that has had every kind of event, with every
+// label that selects it.
 func TestFleetAlertsAndPanelsUseExistingMetrics(t *testing.T) {
 	t.Parallel()
 	texts := map[string]string{}
@@ -63,7 +63,7 @@ func TestFleetAlertsAndPanelsUseExistingMetrics(t *testing.T) {
 		}
 		func() { defer panics.Catch("test"); panic("on purpose") }()
 		w.lines.excuse("on purpose")
-		time.Sleep(10 * time.Minute) // the second vitals include CPU
+		time.Sleep(10 * time.Minute) // the CPU appears in the second vitals
 		w.cut(w.devices[1])
 		time.Sleep(2 * time.Minute)
 
@@ -82,7 +82,7 @@ func TestFleetAlertsAndPanelsUseExistingMetrics(t *testing.T) {
 		}
 		named := regexp.MustCompile(`\b((?:flotilla|process|go)_[a-z_]+)(?:\{([^}]*)\})?`)
 		chosen := regexp.MustCompile(`([a-z_]+)(?:=|!=|=~|!~)"`)
-		// Metrics of hubs with another set-up.
+		// These metrics exist only in hubs with another set-up.
 		elsewhere := []string{"flotilla_broker_connected", "flotilla_standby_lag_seconds"}
 		count := 0
 		for _, q := range queries(t) {
@@ -101,28 +101,28 @@ func TestFleetAlertsAndPanelsUseExistingMetrics(t *testing.T) {
 			}
 		}
 		if count < 50 {
-			t.Errorf("%d metrics are named: the test is broken", count)
+			t.Errorf("only %d metrics are found: the test is broken", count)
 		}
 		told := manualPage(t, "monitoring")
 		for _, name := range told {
 			if strings.HasPrefix(name, "flotilla_") && !said[name] && !slices.Contains(elsewhere, name) {
-				t.Errorf("the manual describes %s, and this hub does not have it", name)
+				t.Errorf("the manual describes %s, which this hub does not have", name)
 			}
 		}
 		for name := range said {
 			if strings.HasPrefix(name, "flotilla_") && !slices.Contains(told, name) {
-				t.Errorf("%s is not described", name)
+				t.Errorf("the manual does not describe %s", name)
 			}
 		}
 		for _, name := range elsewhere {
 			if said[name] || !slices.Contains(told, name) {
-				t.Errorf("%s: does it belong to another set-up, and is it described?", name)
+				t.Errorf("%s exists here, or is not described: remove it from elsewhere, or describe it", name)
 			}
 		}
 	})
 }
 
-// The causes in alerts exist.
+// Every cause in an alert exists.
 func TestAlertsUseExistingCauses(t *testing.T) {
 	causes := manualPage(t, "incidents")
 	count := 0
@@ -136,7 +136,7 @@ func TestAlertsUseExistingCauses(t *testing.T) {
 		}
 	}
 	if count < 10 {
-		t.Errorf("%d causes are named: the test is broken", count)
+		t.Errorf("only %d causes are found: the test is broken", count)
 	}
 }
 

@@ -22,14 +22,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A ledger counts the bytes of a text log by line.
+// A ledger counts the bytes of a text log by the form of its lines.
 type ledger struct {
 	mu    sync.Mutex
 	bytes int
 	by    map[string]int
 }
 
-// anyName matches the variable parts of equal lines.
+// anyName matches the parts in which lines of one form differ.
 var anyName = regexp.MustCompile(`[0-9a-z-]*[0-9][0-9a-z.:µ/-]*`)
 
 func (l *ledger) Write(line []byte) (int, error) {
@@ -54,7 +54,7 @@ func (l *ledger) begin() {
 	l.bytes, l.by = 0, map[string]int{}
 }
 
-// most lists the lines with the most bytes.
+// most lists the forms of lines with the most bytes.
 func (l *ledger) most(n int) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +66,8 @@ func (l *ledger) most(n int) string {
 	return b.String()
 }
 
-// both writes to the world's lines, and to a ledger as the hub's own log does.
+// both is a log handler that writes to the world's lines and to a ledger, in the format of the
+// hub's own log.
 type both struct{ lines, text slog.Handler }
 
 func (b both) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
@@ -85,15 +86,15 @@ func (w *world) count(into slog.Handler) *ledger {
 	return l
 }
 
-// The log of a hub's bad night has at most 10 MB: eight hours of a thousand nodes, where whole
-// sites go dark and return, some nodes flap all night, containers crash on a hundred, and strangers
-// try certificates and names all the time.
+// The log of a hub's bad night has at most 10 MB. In eight hours of a thousand nodes, whole sites
+// go dark and return, some nodes flap all night, containers crash on a hundred, and strangers try
+// certificates and names all the time.
 func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 	if !long {
 		t.Skip("a thousand nodes: make test-long")
 	}
 	t.Parallel()
-	const hours, each, most = time.Hour, 50, 10 << 20 // an eighth of it
+	const hours, each, most = time.Hour, 50, 10 << 20 // an eighth of the night
 	simulate(t, func(t *testing.T, w *world) {
 		w.seeded(7)
 		log := w.count(&w.lines)
@@ -113,10 +114,10 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 		w.light(all...)
 		w.deploy("kiosk", int32(3*len(all)))
 		w.daemonSet("meter")
-		names, end := w.thinFleet(each) // the last site, on links of its own
+		names, end := w.thinFleet(each) // the nodes of the last site have real links
 		defer end()
 		time.Sleep(3 * time.Minute)
-		t.Logf("until all is up: %d kB", log.size()/1000)
+		t.Logf("until all devices are up: %d kB", log.size()/1000)
 		log.begin()
 		ctx, over := context.WithCancel(context.Background())
 		var busy sync.WaitGroup
@@ -124,14 +125,14 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 			busy.Go(func() {
 				for i := 0; ctx.Err() == nil; i++ {
 					do(i)
-					select { // a longer sleep would not end the others
+					select { // a longer sleep would not end with the others
 					case <-time.After(every):
 					case <-ctx.Done():
 					}
 				}
 			})
 		}
-		each1(10*time.Second, func(i int) { // all links of a site, all night
+		each1(10*time.Second, func(i int) { // all links of one site flap
 			w.relinkAll(names, []linkState{linkCut, linkUp}[i%2])
 		})
 		each1(45*time.Minute, func(i int) { // two sites go dark for half an hour
@@ -145,7 +146,7 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 			one.power(false)
 			time.AfterFunc(6*time.Minute, func() { one.power(true) })
 		})
-		each1(30*time.Second, func(i int) { // containers crash and engines fail on a tenth
+		each1(30*time.Second, func(i int) { // containers crash and engines fail on a tenth of the nodes
 			for n := 0; n < len(all); n += 10 {
 				l := all[n]
 				l.post(func() { // only the light knows its boot
@@ -154,7 +155,7 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 			}
 		})
 		var tried atomic.Int64
-		for s := range 20 { // strangers: no certificate, no MQTT, names of others
+		for s := range 20 { // strangers come without a certificate, without MQTT, or with other nodes' names
 			each1(5*time.Second, func(i int) {
 				w.mu.Lock()
 				net := w.net
@@ -185,13 +186,13 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 			t.Errorf("the log has %d bytes, want at most %d", log.size(), most)
 		}
 		if tried.Load() < 1000 || log.size() < 10_000 {
-			t.Error("it was a quiet night")
+			t.Error("the night had too few disturbances")
 		}
 	})
 }
 
-// An agent without a hub for eight hours (see long) logs a few lines, whatever its link does:
-// refuse, accept and lose everything, or come and go.
+// An agent without a hub for eight hours (see long) logs a few lines, whether its link refuses,
+// loses everything, or flaps.
 func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
 	t.Parallel()
 	hours := 8
@@ -201,7 +202,7 @@ func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
 	for name, lose := range map[string]func(w *world, d *simDevice){
 		"the hub is gone":                       func(w *world, _ *simDevice) { w.crashHub() },
 		"the link accepts and loses everything": func(w *world, d *simDevice) { w.freeze(d) },
-		"the link comes and goes": func(w *world, d *simDevice) {
+		"the link flaps": func(w *world, d *simDevice) {
 			for range hours * 60 * 2 {
 				w.cut(d)
 				time.Sleep(15 * time.Second)
@@ -215,7 +216,7 @@ func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
 			t.Parallel()
 			simulate(t, func(t *testing.T, w *world) {
 				w.startHub()
-				w.fleet(1, "bergen") // its log is that of the world before
+				w.fleet(1, "bergen") // a device whose log is the world's
 				d := w.newDevice("oslo-1", "oslo")
 				world := w.log
 				log := w.count(&w.lines)
@@ -231,7 +232,7 @@ func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
 					t.Errorf("the agent's log has %d bytes, want at most %d", log.size(), most)
 				}
 				if log.size() == 0 {
-					t.Error("it does not log the missing hub")
+					t.Error("the agent does not log the missing hub")
 				}
 			})
 		})

@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A thin device is only a real link, without engine and workloads. A thousand of them simulate a
-// hub's outage in seconds.
+// A thin device has only a real link, but no engine and no workloads. A thousand thin devices
+// simulate a hub's outage in seconds.
 type thin struct {
 	w    *world
 	name string
@@ -39,7 +39,7 @@ func (d *thin) StoredGeneration() int64      { return 0 }
 func (d *thin) Desired(wire.Desired)         {}
 func (d *thin) Request(string, wire.Request) {}
 
-// thinFleet starts a number of thin devices on two sites, and returns the function that ends them.
+// thinFleet starts count thin devices on two sites, and returns the function that ends them.
 func (w *world) thinFleet(count int) (names []string, end func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -58,14 +58,14 @@ func (w *world) thinFleet(count int) (names []string, end func()) {
 		late := time.Duration(w.rand.Int64N(int64(10 * time.Second)))
 		over.Go(func() {
 			select {
-			case <-time.After(late): // they do not renew at one moment
+			case <-time.After(late): // so that not all devices renew at one moment
 				_ = l.Run(ctx)
 			case <-ctx.Done():
 			}
 		})
 	}
 	return names, func() {
-		w.relinkAll(names, linkCut) // without disconnect messages: the devices do not end
+		w.relinkAll(names, linkCut) // without DISCONNECT, because the devices do not stop
 		cancel()
 		over.Wait()
 	}
@@ -80,7 +80,7 @@ func (w *world) relinkAll(names []string, to linkState) {
 	}
 }
 
-// notReady lists the nodes that are not ready for the hub.
+// notReady lists the nodes that the hub considers not ready.
 func (w *world) notReady() (out []string) {
 	for n := range w.snapshot().Nodes() {
 		if state.ReadyOf(n) != corev1.ConditionTrue {
@@ -90,8 +90,8 @@ func (w *world) notReady() (out []string) {
 	return out
 }
 
-// No live device becomes Unknown because of the hub's absence, however long it is and however large
-// the fleet.
+// An outage of the hub makes no live device Unknown, however long the outage and however large the
+// fleet is.
 func TestFleetAnOutageOfTheHubMakesNoNodeUnknown(t *testing.T) {
 	t.Parallel()
 	few := 41
@@ -101,7 +101,7 @@ func TestFleetAnOutageOfTheHubMakesNoNodeUnknown(t *testing.T) {
 	outages := []time.Duration{5 * time.Second, 14 * time.Second, 40 * time.Second, 60 * time.Second, 200 * time.Second, 10 * time.Minute, time.Hour, 24 * time.Hour}
 	for _, size := range []int{1, few, 60, 1000} {
 		for _, away := range outages {
-			switch { // the pause between two tries stops growing after seconds: size and length are tested separately
+			switch { // the pause between two tries stops growing after seconds, so size and length are tested separately
 			case size > 1 && away > time.Hour, size > 60 && away != 40*time.Second:
 				continue
 			case !long && (size > few || away != 40*time.Second):
@@ -117,30 +117,30 @@ func TestFleetAnOutageOfTheHubMakesNoNodeUnknown(t *testing.T) {
 		name string
 		hit  func(w *world, names []string)
 	}{
-		{"killed again when it has just returned", func(w *world, _ []string) {
+		{"the hub is killed again just after its return", func(w *world, _ []string) {
 			w.outage(100*time.Second)(w, nil)
 			time.Sleep(3 * time.Second)
 			w.outage(45*time.Second)(w, nil)
 		}},
-		{"killed again just before its grace ends", func(w *world, _ []string) {
+		{"the hub is killed again just before the grace period ends", func(w *world, _ []string) {
 			w.outage(50*time.Second)(w, nil)
 			time.Sleep(39 * time.Second)
 			w.outage(14*time.Second)(w, nil)
 		}},
-		{"again and again", func(w *world, _ []string) {
+		{"the hub is killed again and again", func(w *world, _ []string) {
 			for range 12 {
 				w.outage(time.Duration(w.rand.Int64N(int64(90*time.Second))))(w, nil)
 				time.Sleep(time.Duration(w.rand.Int64N(int64(45 * time.Second))))
 			}
 		}},
-		{"its links stay half open", func(w *world, names []string) {
-			w.relinkAll(names, linkFrozen) // no device learns that it is gone
+		{"the hub's links stay half open", func(w *world, names []string) {
+			w.relinkAll(names, linkFrozen) // no device notices the end of the hub
 			w.crashHub()
 			time.Sleep(5 * time.Second)
 			w.startHub()
 			w.relinkAll(names, linkUp)
 		}},
-		{"and a site is cut off while it is away, and comes back before it", func(w *world, names []string) {
+		{"a site is cut off during the outage, and returns before the hub", func(w *world, names []string) {
 			w.relinkAll(names[:len(names)/2], linkCut)
 			time.Sleep(20 * time.Second)
 			w.crashHub()
@@ -158,7 +158,7 @@ func TestFleetAnOutageOfTheHubMakesNoNodeUnknown(t *testing.T) {
 		name string
 		spec fleet.SiteSpec
 	}{
-		{"a site with the shortest grace there may be", fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 40 * time.Second}}},
+		{"a site with the shortest allowed grace", fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 40 * time.Second}}},
 		{"a site with a long grace", fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 5 * time.Minute}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -182,7 +182,7 @@ func (w *world) outage(away time.Duration) func(*world, []string) {
 	}
 }
 
-// rideOut disturbs a fleet that is not at fault, and checks it afterwards.
+// rideOut runs hit on a healthy fleet, and then checks that every node stays ready.
 func (w *world) rideOut(size int, hit func(*world, []string)) {
 	t := w.t
 	t.Helper()
@@ -205,11 +205,11 @@ func (w *world) rideOut(size int, hit func(*world, []string)) {
 	time.Sleep(2 * time.Minute)
 	synctest.Wait()
 	if wrong := w.notReady(); len(wrong) > 0 {
-		t.Errorf("%d of %d are not ready: %v", len(wrong), size, wrong[:min(len(wrong), 5)])
+		t.Errorf("%d of %d nodes are not ready: %v", len(wrong), size, wrong[:min(len(wrong), 5)])
 	}
 	for _, what := range []string{"Ready=Unknown", "NoExecute", "evict "} {
 		if said := w.look.sentences(what); len(said) > 0 {
-			t.Errorf("logged %d times, first %q", len(said), said[0].text)
+			t.Errorf("%d lines report the outage, the first is %q", len(said), said[0].text)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func sidecar(name string) func(*corev1.PodSpec) {
 	}
 }
 
-func TestFleetAPodOfSeveralContainersComesAndGoesAsOne(t *testing.T) {
+func TestFleetThePodsContainersStartAndStopTogether(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.startHub()
@@ -52,15 +52,15 @@ func TestFleetAPodOfSeveralContainersComesAndGoesAsOne(t *testing.T) {
 		}
 		each()
 		d := w.on(w.pods("kiosk")[0].Spec.NodeName)
-		d.kill() // the agent returns to running containers: it starts none again
+		d.kill() // the agent finds running containers and starts none
 		w.restartHub(10 * time.Second)
 		d.start()
 		w.until(70*time.Second, "connected", func() bool { return w.connected() == len(w.devices) })
-		w.settleWithin(twoLeases, "agent and hub started again")
+		w.settleWithin(twoLeases, "a restart of agent and hub")
 		each()
 
-		d.crash() // one of three containers crashes: only that one restarts
-		w.until(time.Minute, "it runs again", func() bool {
+		d.crash() // one of three containers crashes, and only that one restarts
+		w.until(time.Minute, "the container runs again", func() bool {
 			for uid := range d.running() {
 				if d.containersOf(uid) != 3 {
 					return false
@@ -91,7 +91,7 @@ func TestFleetAPodOfSeveralContainersComesAndGoesAsOne(t *testing.T) {
 		w.settleWithin(twoLeases, "the heal")
 		for uid, name := range lost {
 			if n := d.containersOf(uid); n > 0 {
-				t.Errorf("%d containers of pod %s are left", n, name)
+				t.Errorf("%d containers of pod %s exist", n, name)
 			}
 		}
 	})
@@ -114,17 +114,17 @@ func TestFleetATolerationThatChangesMovesTheDeadline(t *testing.T) {
 	const first = 5 * time.Minute
 	for _, tt := range []struct {
 		name    string
-		after   time.Duration // after the taint
+		after   time.Duration // time of the change after the taint
 		to      time.Duration
 		restart bool
-		want    time.Duration // after the taint
+		want    time.Duration // time of the eviction after the taint
 	}{
-		{"lengthened: it still counts from the taint", 2 * time.Minute, 10 * time.Minute, false, 10 * time.Minute},
+		{"lengthened: the toleration still counts from the taint", 2 * time.Minute, 10 * time.Minute, false, 10 * time.Minute},
 		{"lengthened, and the hub restarted", 2 * time.Minute, 10 * time.Minute, true, 10 * time.Minute},
 		{"shortened to a future moment", time.Minute, 3 * time.Minute, false, 3 * time.Minute},
 		{"shortened, and the hub restarted", time.Minute, 3 * time.Minute, true, 3 * time.Minute},
-		{"shortened to a past moment: it ends at once", 2 * time.Minute, time.Minute, false, 2 * time.Minute},
-		{"shortened to 0: it ends at once", 2 * time.Minute, 0, false, 2 * time.Minute},
+		{"shortened to a past moment: the toleration ends at once", 2 * time.Minute, time.Minute, false, 2 * time.Minute},
+		{"shortened to 0: the toleration ends at once", 2 * time.Minute, 0, false, 2 * time.Minute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
@@ -140,9 +140,9 @@ func TestFleetATolerationThatChangesMovesTheDeadline(t *testing.T) {
 				if at < tt.want || at > tt.want+detection {
 					t.Errorf("evicted %s after the taint, want %s", at, tt.want)
 				}
-				for _, other := range w.pods("kiosk") { // on the same device, unchanged
+				for _, other := range w.pods("kiosk") { // a pod on the same device whose toleration was not changed
 					if other.Name != name && other.Spec.NodeName == p.Spec.NodeName {
-						w.until(20*time.Minute, "the other's eviction", func() bool { return len(w.look.sentences("evict "+other.Name)) > 0 })
+						w.until(20*time.Minute, "the other pod's eviction", func() bool { return len(w.look.sentences("evict "+other.Name)) > 0 })
 						if at := w.born.Add(w.look.sentences("evict " + other.Name)[0].at).Sub(tainted); at < first || at > first+detection {
 							t.Errorf("%s was evicted %s after the taint, want 5 min", other.Name, at)
 						}
@@ -153,7 +153,7 @@ func TestFleetATolerationThatChangesMovesTheDeadline(t *testing.T) {
 	}
 }
 
-// api sends a request to the Kubernetes API, as an administrator's kubectl does.
+// api sends a request to the Kubernetes API like an administrator's kubectl.
 func (w *world) api(method, path, body string) (code int, answer metav1.Status) {
 	w.t.Helper()
 	r := httptest.NewRequest(method, "https://127.0.0.1"+path, strings.NewReader(body))
@@ -164,7 +164,7 @@ func (w *world) api(method, path, body string) (code int, answer metav1.Status) 
 	}
 	rec := httptest.NewRecorder()
 	w.hub.Handler().ServeHTTP(rec, r)
-	_ = json.Unmarshal(rec.Body.Bytes(), &answer) // anything but a Status is known by its code
+	_ = json.Unmarshal(rec.Body.Bytes(), &answer) // if the response is not a Status, its code is enough
 	return rec.Code, answer
 }
 
@@ -185,8 +185,8 @@ func (w *world) administrator() (chain []*x509.Certificate) {
 	return chain
 }
 
-// drain evicts the pods of a node without those of daemon sets, as kubectl does: it repeats refused
-// ones every five seconds. It returns the refusals.
+// drain evicts the pods of a node, except those of daemon sets, like kubectl: it repeats refused
+// evictions every five seconds. It returns the refusals.
 func (w *world) drain(node string, most time.Duration) (refused []metav1.Status) {
 	w.t.Helper()
 	if code, answer := w.api(http.MethodPatch, "/api/v1/nodes/"+node, `{"spec":{"unschedulable":true}}`); code != http.StatusOK {
@@ -258,7 +258,7 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 		had := oslo.running()
 		refused := w.drain("oslo-1", 2*time.Minute)
 		if len(refused) == 0 {
-			t.Fatal("two pods left at once, although five of six must be ready")
+			t.Fatal("two pods were evicted at once, although five of six must be ready")
 		}
 		first := refused[0]
 		if first.Message != "Cannot evict pod as it would violate the pod's disruption budget." || first.Details == nil || len(first.Details.Causes) != 1 ||
@@ -275,8 +275,8 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 			}
 		}
 
-		// The next device falls silent while it is drained: its pods stay Terminating until it
-		// reports that they stopped, also across a restart of the hub.
+		// The next device falls silent while it is drained. Its pods stay Terminating until it
+		// reports that they have stopped, also across a restart of the hub.
 		bergen := w.on("bergen-1")
 		w.freeze(bergen)
 		left := []types.UID{}
@@ -292,11 +292,11 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 		for _, uid := range left {
 			p, _ := w.snapshot().ByUID(uid).(*corev1.Pod)
 			if p == nil || p.DeletionTimestamp == nil || !bergen.runs(uid) {
-				t.Errorf("a pod of the silent device: %v, runs %v; want Terminating, as it runs", p, bergen.runs(uid))
+				t.Errorf("a pod of the silent device: %v, runs %v; want Terminating and running", p, bergen.runs(uid))
 			}
 		}
 		if n := working(w.snapshot()); n != 6 {
-			t.Errorf("%d of 6 pods work elsewhere", n)
+			t.Errorf("%d of 6 pods run elsewhere", n)
 		}
 		close(over)
 		<-watched
@@ -308,7 +308,7 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 		w.settleWithin(twoLeases, "the heal")
 		for _, uid := range left {
 			if bergen.runs(uid) || w.snapshot().ByUID(uid) != nil {
-				t.Error("an evicted pod is still there")
+				t.Error("an evicted pod still exists")
 			}
 		}
 		for _, node := range []string{"oslo-1", "bergen-1"} {
@@ -316,7 +316,7 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 				t.Errorf("uncordon %s: %d", node, code)
 			}
 			for _, taint := range w.node(node).Spec.Taints {
-				t.Errorf("%s still carries %s", node, taint.ToString())
+				t.Errorf("%s still has the taint %s", node, taint.ToString())
 			}
 		}
 	})

@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A joining device may have less capacity once it has its board profile. Until then no pending pod
-// is placed on it.
+// A joining device may have less capacity after it has received its board profile. Until then no
+// pod is bound to it.
 func TestFleetAJoiningDeviceGetsNoPodBeforeItsBoardProfile(t *testing.T) {
 	t.Parallel()
 	for what, before := range map[string]*corev1.Node{
@@ -40,24 +40,24 @@ func TestFleetAJoiningDeviceGetsNoPodBeforeItsBoardProfile(t *testing.T) {
 					return n != nil && state.ReadyOf(n) == corev1.ConditionTrue
 				})
 				if cpu := w.node(d.name).Status.Allocatable.Cpu(); cpu.String() != "3700m" {
-					t.Errorf("it is ready with %s of cpu", cpu)
+					t.Errorf("the node is ready with %s of cpu", cpu)
 				}
 				time.Sleep(time.Minute)
 				for _, p := range w.pods("greedy") {
 					if p.Spec.NodeName != "" || p.Status.Phase != corev1.PodPending {
-						t.Errorf("its pod is %s on %q: %s", p.Status.Phase, p.Spec.NodeName, p.Status.Reason)
+						t.Errorf("the pod is %s on %q: %s", p.Status.Phase, p.Spec.NodeName, p.Status.Reason)
 					}
 				}
 				if n := len(w.look.sentences("node " + d.name + " Ready=")); n > 1 {
-					t.Errorf("it became ready %d times", n)
+					t.Errorf("the node became ready %d times", n)
 				}
-				// A later change of the profile must not make it not ready.
+				// A later change of the profile does not make the node not ready.
 				p = w.snapshot().Get(state.KeyOf(p)).(*fleet.BoardProfile).DeepCopy()
 				p.Spec.Resources.SystemReserved["cpu"] = "400m"
 				w.put(p)
 				w.until(time.Minute, "3600m", func() bool { return w.node(d.name).Status.Allocatable.Cpu().String() == "3600m" })
 				if n := len(w.look.sentences("node " + d.name + " Ready=False")); n > 0 {
-					t.Errorf("it was called not ready %d times", n)
+					t.Errorf("the node became not ready %d times", n)
 				}
 			})
 		})

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestFleetALostRequestIsRepeated drops a device's leases on a working link, so that only the
-// hub's request makes it report, and drops that request too.
+// TestFleetALostRequestIsRepeated drops a device's leases on a working link, so that only the hub's
+// request makes it report, and drops that request too.
 func TestFleetALostRequestIsRepeated(t *testing.T) {
 	t.Parallel()
 	for _, questions := range []int{0, 1} {
@@ -46,7 +46,7 @@ func TestFleetALostRequestIsRepeated(t *testing.T) {
 				mute(false)
 				took := w.settleWithin(time.Duration(questions+1)*twoLeases/2, "leases pass again")
 				if mu.Lock(); lost != questions {
-					t.Errorf("%d requests were lost, right after %s", lost, took)
+					t.Errorf("%d requests were lost, and the fleet was right after %s", lost, took)
 				}
 				mu.Unlock()
 			})
@@ -54,12 +54,12 @@ func TestFleetALostRequestIsRepeated(t *testing.T) {
 	}
 }
 
-// TestFleetAResponseResetsTheBackOff drops a request until it is repeated once a minute;
-// after the response, the next request does not wait for that minute.
+// TestFleetAResponseResetsTheBackOff drops a request until the hub repeats it once a minute. After
+// the response, the next request does not wait for a minute.
 func TestFleetAResponseResetsTheBackOff(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
-		var silent, deaf atomic.Bool // oslo-1, on a working link
+		var silent, deaf atomic.Bool // both affect oslo-1, on a working link
 		w.tap = func(p *packet) []time.Duration {
 			if p.device == "oslo-1" && (silent.Load() && (p.kind == "lease" || p.kind == "status") || deaf.Load() && p.kind == "request") {
 				return nil
@@ -76,22 +76,22 @@ func TestFleetAResponseResetsTheBackOff(t *testing.T) {
 		w.fleet(2, "oslo")
 		deaf.Store(true)
 		fallsSilent()
-		time.Sleep(85 * time.Second) // shortly before it would report by itself
+		time.Sleep(85 * time.Second) // shortly before the device would report by itself
 		if w.ready("oslo-1") != corev1.ConditionUnknown {
-			t.Fatal("it has reported without a request")
+			t.Fatal("the device has reported without a request")
 		}
 		deaf.Store(false)
-		if took := w.settleWithin(40*time.Second, "it receives again"); took < time.Second {
-			t.Fatalf("the request came after %s: there was no back-off", took)
+		if took := w.settleWithin(40*time.Second, "the device receives again"); took < time.Second {
+			t.Fatalf("the request came after only %s: there was no back-off", took)
 		}
-		time.Sleep(twoLeases / 2) // a lease confirms it
+		time.Sleep(twoLeases / 2) // until a lease confirms the response
 		fallsSilent()
-		w.settleWithin(5*time.Second, "the earlier request was answered") // with its next lease
+		w.settleWithin(5*time.Second, "the earlier request was answered") // at the device's next lease
 	})
 }
 
-// TestFleetANewLinkResetsTheBackOff drops all messages of the hub, so that its repetitions
-// back off, until the link breaks.
+// TestFleetANewLinkResetsTheBackOff drops all messages of the hub until the link breaks, so that
+// repetitions back off.
 func TestFleetANewLinkResetsTheBackOff(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
@@ -112,9 +112,9 @@ func TestFleetANewLinkResetsTheBackOff(t *testing.T) {
 		w.deploy("kiosk", 5)
 		time.Sleep(30 * time.Minute)
 		if n := repeated.Load(); n < 10 || n > 45 {
-			t.Errorf("the hub sent it %d times in half an hour", n)
+			t.Errorf("the hub sent the desired state %d times in half an hour", n)
 		}
-		for range 10 { // at any moment of the minute between two repetitions
+		for range 10 { // breaks the link at any moment between two repetitions
 			w.cut(w.devices[0])
 			synctest.Wait()
 			deaf.Store(false)

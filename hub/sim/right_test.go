@@ -12,12 +12,12 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// wrong returns the first difference between the hub's state and what is or should be, "" if there
-// is none: every reachable device is Ready with what it reports, runs exactly its pods, and the hub
-// knows that.
+// wrong returns the first difference between the hub's state and the devices; "": no difference.
+// Every reachable device must be Ready with the conditions that it reports, and must run exactly
+// its pods, and the hub must know their statuses.
 func (w *world) wrong() string {
 	if w.hub == nil {
-		return "there is no hub"
+		return "the hub does not run"
 	}
 	s := w.snapshot()
 	up := 0
@@ -44,7 +44,7 @@ func (w *world) wrong() string {
 			break
 		}
 		if len(d.Spec.Template.Spec.NodeSelector) == 0 && (d.Status.ReadyReplicas != *d.Spec.Replicas || d.Status.Replicas != *d.Spec.Replicas) {
-			return fmt.Sprintf("deployment %s has %d pods, %d of them ready, and wants %d", d.Name, d.Status.Replicas, d.Status.ReadyReplicas, *d.Spec.Replicas)
+			return fmt.Sprintf("deployment %s has %d pods, %d of them ready, want %d", d.Name, d.Status.Replicas, d.Status.ReadyReplicas, *d.Spec.Replicas)
 		}
 	}
 	return ""
@@ -53,28 +53,28 @@ func (w *world) wrong() string {
 func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 	n, rec := s.Node(d.name), s.Record(d.name)
 	if n == nil || rec == nil {
-		return "it is not registered"
+		return "the device is not registered"
 	}
 	st, pods := d.agent.Status(), d.agent.Pods()
 	switch {
-	case rec.Boot != d.link.Boot(): // the hub may have requested another boot than that of its start
-		return fmt.Sprintf("the hub has boot %s, and it is %s", rec.Boot, d.link.Boot())
+	case rec.Boot != d.link.Boot(): // not the boot of the start, because the hub may have requested another one
+		return fmt.Sprintf("the hub has boot %s, the device %s", rec.Boot, d.link.Boot())
 	case rec.Paused:
-		return "it is paused"
+		return "the device is paused"
 	case d.agent.StoredGeneration() != rec.Generation || pods.Generation != rec.Generation:
-		return fmt.Sprintf("it has stored generation %d, runs %d, and should run %d", d.agent.StoredGeneration(), pods.Generation, rec.Generation)
+		return fmt.Sprintf("the device has stored generation %d and runs %d, want %d", d.agent.StoredGeneration(), pods.Generation, rec.Generation)
 	case !apiequality.Semantic.DeepEqual(n.Status.Addresses, st.Status.Addresses):
-		return "the hub has other addresses for it"
+		return "the hub has other addresses for the device"
 	}
 	for _, c := range st.Status.Conditions {
 		if have := state.NodeCondition(n, c.Type); have == nil || have.Status != c.Status {
-			return fmt.Sprintf("it reports %s=%s, and the hub has %v", c.Type, c.Status, have)
+			return fmt.Sprintf("the device reports %s=%s, and the hub has %v", c.Type, c.Status, have)
 		}
 	}
 	if state.ReadyOf(n) == corev1.ConditionTrue {
 		for _, t := range n.Spec.Taints {
 			if t.Key == corev1.TaintNodeUnreachable || t.Key == corev1.TaintNodeNotReady {
-				return "it is Ready and tainted " + t.ToString()
+				return "the node is Ready and tainted " + t.ToString()
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 		case p.DeletionTimestamp != nil:
 			return fmt.Sprintf("pod %s is still terminating", p.Name)
 		case !ok:
-			return fmt.Sprintf("it does not have pod %s", p.Name)
+			return fmt.Sprintf("the device does not have pod %s", p.Name)
 		case p.Status.Phase != is.Status.Phase:
 			return fmt.Sprintf("pod %s is %s, and the hub has %s", p.Name, is.Status.Phase, p.Status.Phase)
 		case !w.clocksLie && written(p.Status.ContainerStatuses) != written(is.Status.ContainerStatuses):
@@ -97,13 +97,13 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 		case readyOf(&p.Status) != readyOf(&is.Status):
 			return fmt.Sprintf("pod %s Ready=%s, and the hub has %s", p.Name, readyOf(&is.Status), readyOf(&p.Status))
 		case crashing(is.Status):
-			continue // it restarts later
+			continue // the container restarts later
 		case state.Terminated(p):
 			continue
 		case p.Status.Phase != corev1.PodRunning:
 			return fmt.Sprintf("pod %s is %s", p.Name, p.Status.Phase)
 		case running[p.UID] == "":
-			return fmt.Sprintf("pod %s does not run on it", p.Name)
+			return fmt.Sprintf("pod %s does not run on the device", p.Name)
 		}
 	}
 	for p := range s.PodsOn(d.name) {
@@ -111,10 +111,10 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 		delete(reported, p.UID)
 	}
 	for uid, name := range running {
-		return fmt.Sprintf("it runs pod %s (%s), which should not run", name, uid)
+		return fmt.Sprintf("the device runs pod %s (%s), which should not run", name, uid)
 	}
 	for _, p := range reported {
-		return fmt.Sprintf("it reports pod %s, which should not exist", p.Name)
+		return fmt.Sprintf("the device reports pod %s, which should not exist", p.Name)
 	}
 	return ""
 }

@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// The rules of the specification, for the inspector.
+// The rules of the specification, as the inspector computes them.
 
-// A tally counts a site's nodes, as the specification does.
+// A tally has the numbers of a site's nodes by the rules of the specification.
 type tally struct{ ready, not int }
 
 func (i *inspector) tallies() map[string]tally {
@@ -59,12 +59,12 @@ func ours(n *corev1.Node) *corev1.Taint {
 	return nil
 }
 
-// A wish is the effective settings of a site: its own, or the hub's.
+// A wish has the effective settings of a site: its own, or the hub's.
 type wish struct {
 	rate, secondary, unhealthy float64
 	large                      int
 	policy                     fleet.DisruptionPolicy
-	maintained                 time.Time // until when
+	maintained                 time.Time // end of the maintenance
 }
 
 func (i *inspector) wishOf(site string) wish {
@@ -91,7 +91,8 @@ func (i *inspector) wishOf(site string) wish {
 	return out
 }
 
-// allowed returns how many nodes of a site may get NoExecute per second now, and why if that is 0.
+// allowed returns how many nodes of a site may get NoExecute per second, and the reason if that is
+// 0.
 func (i *inspector) allowed(site string, now time.Time) (float64, string) {
 	c, is := i.tallies()[site], i.wishOf(site)
 	partly := c.ready > 0 && c.not > 2 && float64(c.not)/float64(c.not+c.ready) >= is.unhealthy
@@ -116,9 +117,9 @@ func (i *inspector) holds(site string) bool {
 	return c.ready == 0 && c.not > 0 && i.wishOf(site).policy == fleet.Hold
 }
 
-// deadline returns until when a pod may stay on a node, if there is a limit: the earliest of all
-// NoExecute taints, users' and replaced ones included. It counts from the taint or the pod's
-// binding, both rounded up to whole seconds. The caller holds the inspector's lock.
+// deadline returns until when a pod may stay on a node, if there is a limit: the earliest deadline
+// of all NoExecute taints, including users' and replaced ones. A deadline counts from the taint or
+// from the pod's binding, both rounded up to whole seconds. The caller holds the inspector's lock.
 func (i *inspector) deadline(p *corev1.Pod, n *corev1.Node) (first time.Time, bounded bool) {
 	bound := p.CreationTimestamp.Time
 	for _, c := range p.Status.Conditions {
@@ -145,7 +146,7 @@ func (i *inspector) deadline(p *corev1.Pod, n *corev1.Node) (first time.Time, bo
 			}
 		}
 		if !tolerated && !matched {
-			until = t.TimeAdded.Add(-time.Second) // now: the taint's time is rounded up
+			until = t.TimeAdded.Add(-time.Second) // at once: the taint's time is rounded up
 		}
 		if !tolerated && (!bounded || until.Before(first)) {
 			first, bounded = until, true

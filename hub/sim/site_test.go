@@ -24,7 +24,7 @@ func (w *world) tainted(site string) (names []string) {
 	return names
 }
 
-// status returns a site's status, after checking its counts against the nodes.
+// status returns a site's status, and checks its counts against the nodes.
 func (w *world) status(site string) fleet.SiteStatus {
 	w.t.Helper()
 	synctest.Wait()
@@ -43,12 +43,12 @@ func (w *world) status(site string) fleet.SiteStatus {
 		}
 	}
 	if is.Ready != ready || is.NotReady != not || is.Waiting != waiting {
-		w.t.Errorf("at %s: site %s says %+v; %d are ready, %d not, %d wait", w.clock(), site, is, ready, not, waiting)
+		w.t.Errorf("at %s: site %s has %+v; %d nodes are ready, %d not, %d wait", w.clock(), site, is, ready, not, waiting)
 	}
 	return is
 }
 
-// stands checks the state and rate of a site, as kubectl shows them.
+// stands checks the state and rate of a site in the form of kubectl.
 func (w *world) stands(what, site string, want fleet.SiteState, rate string) {
 	w.t.Helper()
 	if is := w.status(site); is.State != want || is.EvictionRate != rate {
@@ -94,7 +94,7 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 			t.Errorf("%d nodes got NoExecute in 1000 s, at 0.01/s", n)
 		}
 
-		// It shrinks to the threshold: from then on it is a small site.
+		// The site shrinks to the threshold, and is then a small site.
 		for _, l := range oslo[50:60] {
 			l.power(false)
 			w.do(func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
@@ -103,7 +103,7 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 		}
 		w.stands("33 of 50 silent", "oslo", fleet.SitePartialDisruption, "0")
 		if held := w.status("oslo").Held; held != "partially disrupted, and not larger than 50 nodes" {
-			t.Errorf("held because %q", held)
+			t.Errorf("the reason is %q", held)
 		}
 		if n := w.given("oslo", 20*time.Minute); n > 0 {
 			t.Errorf("%d nodes got NoExecute although the site is small now", n)
@@ -113,8 +113,8 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 			t.Errorf("%d nodes got NoExecute after the hub's restart", n)
 		}
 
-		// It grows over the threshold: the next node follows after 1/rate, as a rate of 0 fills no
-		// bucket.
+		// The site grows over the threshold. The next node follows after 1/rate, because a rate of
+		// 0 fills no bucket.
 		before := len(w.tainted("oslo"))
 		w.light(oslo[60])
 		w.until(5*time.Second, "the new node is ready", func() bool {
@@ -128,13 +128,13 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 		next := w.status("oslo").NextEviction
 		w.restartHub(20 * time.Second)
 		if after := w.status("oslo").NextEviction; after == nil || !after.Equal(next) {
-			t.Errorf("the next eviction was to be at %v, and after the hub's restart at %v", next, after)
+			t.Errorf("the next eviction was due at %v, and after the hub's restart at %v", next, after)
 		}
 		if n := w.given("oslo", 5*time.Minute); n != 3 {
 			t.Errorf("%d nodes got NoExecute in 300 s around the hub's restart, at 0.01/s", n)
 		}
 
-		// Fewer than 55 %: Normal.
+		// With fewer than 55 % not ready the site is Normal.
 		w.join(true, oslo[28:33]...)
 		w.becomes("oslo", fleet.SiteNormal)
 		w.stands("28 of 51 silent", "oslo", fleet.SiteNormal, "0.1")
@@ -147,7 +147,7 @@ func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
 	})
 }
 
-func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
+func TestFleetASiteOverrideAppliesFromTheNextPass(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 20), w.newLights("bergen", 2)
@@ -157,12 +157,12 @@ func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
 		w.stands("12 of 20 silent", "oslo", fleet.SitePartialDisruption, "0")
 		first := w.tainted("oslo")
 		if len(first) > 0 || len(w.look.sentences("taint oslo")) > 0 {
-			t.Errorf("%v are tainted while it was still Normal: it is judged first", first)
+			t.Errorf("%v are tainted while the site was still Normal: the minimum delay comes first", first)
 		}
 		if n := w.given("oslo", time.Hour); n > 0 {
-			t.Errorf("%d nodes of a small site that is partly dark were given NoExecute", n)
+			t.Errorf("%d nodes of a small site that is partly dark got NoExecute", n)
 		}
-		for _, said := range w.look.sentences("evict ") { // nodes that were tainted before lose the taint
+		for _, said := range w.look.sentences("evict ") { // nodes that were already tainted lose the taint
 			if !slices.ContainsFunc(first, func(n string) bool { return said.of(n) }) {
 				t.Errorf("%s", said.text)
 			}
@@ -176,20 +176,20 @@ func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
 			}
 			return len(w.tainted("oslo")) - before
 		}
-		if n := spec("it is called large", "0.01", func(s *fleet.SiteSpec) { s.LargeClusterSizeThreshold = new(int32(19)) }); n != 0 {
+		if n := spec("the site counts as large", "0.01", func(s *fleet.SiteSpec) { s.LargeClusterSizeThreshold = new(int32(19)) }); n != 0 {
 			t.Errorf("%d nodes got NoExecute at once, want none: a rate of 0 fills no bucket", n)
 		}
 		w.restartHub(15 * time.Second)
 		if n := w.given("oslo", 190*time.Second); n != 2 {
 			t.Errorf("%d nodes got NoExecute in 205 s at 0.01/s", n)
 		}
-		if n := spec("its secondary rate is raised", "0.05", func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.05) }); n > 1 {
+		if n := spec("the secondary rate is raised", "0.05", func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.05) }); n > 1 {
 			t.Errorf("%d nodes got NoExecute at once", n)
 		}
 		if n := w.given("oslo", 40*time.Second); n != 2 {
 			t.Errorf("%d nodes got NoExecute in 40 s at 0.05/s", n)
 		}
-		if n := spec("its rate is 0", "0", func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.0) }); n > 0 {
+		if n := spec("the rate is 0", "0", func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.0) }); n > 0 {
 			t.Errorf("%d nodes got NoExecute at rate 0", n)
 		}
 		if n := w.given("oslo", time.Hour); n > 0 {
@@ -197,7 +197,7 @@ func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
 		}
 		spec("60 % count as Normal", "0.1", func(s *fleet.SiteSpec) { s.UnhealthyZoneThreshold = new(0.61) })
 		w.stands("60 % count as Normal", "oslo", fleet.SiteNormal, "0.1")
-		spec("its rate is 1", "1", func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(1.0) })
+		spec("the rate is 1", "1", func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(1.0) })
 		before := len(w.tainted("oslo"))
 		w.given("oslo", 1500*time.Millisecond)
 		if n := len(w.tainted("oslo")) - before; n < 1 || n > 2 {
@@ -211,7 +211,7 @@ func TestFleetASiteOverrideCountsFromTheNextPass(t *testing.T) {
 	})
 }
 
-func TestFleetAChangedGraceCountsForARunningSilence(t *testing.T) {
+func TestFleetAChangedGraceAppliesToASilentNode(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 4), w.newLights("bergen", 2)
@@ -250,7 +250,7 @@ func TestFleetAChangedGraceCountsForARunningSilence(t *testing.T) {
 		w.join(false, oslo[2])
 		time.Sleep(20 * time.Second)
 		grace(2 * time.Minute)
-		w.crashHub() // every silent node gets a full grace period from the hub's start
+		w.crashHub() // after the hub's start every silent node gets a full grace period
 		time.Sleep(20 * time.Second)
 		w.startHub()
 		began := w.clock()
@@ -264,8 +264,8 @@ func TestFleetAChangedGraceCountsForARunningSilence(t *testing.T) {
 
 func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 	t.Parallel()
-	for _, end := range []string{"at its time", "at its time, with the hub away then", "earlier", "by taking it out"} {
-		t.Run("it ends "+end, func(t *testing.T) {
+	for _, end := range []string{"at its end", "at its end, without a hub at that time", "earlier", "by removing the setting"} {
+		t.Run("maintenance ends "+end, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
 				oslo, bergen := w.newLights("oslo", 6), w.newLights("bergen", 3)
 				w.lightUp(slices.Concat(oslo, bergen), 18, tolerating(2*time.Minute))
@@ -276,7 +276,7 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 					s.Maintenance = &fleet.Maintenance{Until: metav1.NewTime(until), Reason: "the mast is painted"}
 				})
 				if names := w.tainted("oslo"); len(names) > 0 {
-					t.Errorf("in the pass in which maintenance begins %v still carry NoExecute", names)
+					t.Errorf("in the pass in which maintenance begins %v still have NoExecute", names)
 				}
 				w.stands("maintenance", "oslo", fleet.SiteFullDisruption, "0")
 				if is := w.status("oslo"); is.Held != "maintenance until "+until.UTC().Format(time.RFC3339) || is.NextEviction != nil {
@@ -286,13 +286,13 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 				w.restartHub(20 * time.Second)
 				time.Sleep(20 * time.Minute)
 				switch end {
-				case "at its time":
+				case "at its end":
 					time.Sleep(until.Sub(w.hub.Loop.Now()) - time.Second)
 					if n := len(w.look.sentences("evict ")); n > 0 || len(w.tainted("oslo")) > 0 {
 						t.Errorf("%d pods evicted during maintenance", n)
 					}
 					time.Sleep(time.Second)
-				case "at its time, with the hub away then":
+				case "at its end, without a hub at that time":
 					w.crashHub()
 					time.Sleep(time.Hour)
 					w.startHub()
@@ -308,15 +308,15 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 				}
 				w.stands("the end of maintenance", "oslo", fleet.SiteFullDisruption, "0.1")
 				if n := len(w.tainted("oslo")); n != 0 {
-					t.Errorf("%d nodes carry NoExecute at the end of maintenance, want none: a rate of 0 fills no bucket", n)
+					t.Errorf("%d nodes have NoExecute at the end of maintenance, want none: a rate of 0 fills no bucket", n)
 				}
 				first := 10 * time.Second
-				if end == "at its time, with the hub away then" { // the hub first waits for the grace period, and judges the site
+				if end == "at its end, without a hub at that time" { // the hub first waits for the grace period and the minimum delay
 					first = 51 * time.Second
 				}
 				time.Sleep(first + 41*time.Second)
 				if n := len(w.tainted("oslo")); n != 5 {
-					t.Errorf("%d nodes carry NoExecute %s after the end of maintenance, want 5", n, first+41*time.Second)
+					t.Errorf("%d nodes have NoExecute %s after the end of maintenance, want 5", n, first+41*time.Second)
 				}
 				w.until(4*time.Minute, "every pod on bergen", func() bool {
 					for _, p := range w.pods("kiosk") {
@@ -345,7 +345,7 @@ func TestFleetHoldMayBeTurnedOnAndOffDuringADisruption(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.policy("oslo", fleet.Hold)
 		if names := w.tainted("oslo"); len(names) > 0 {
-			t.Errorf("in the pass in which the site begins to hold %v still carry NoExecute", names)
+			t.Errorf("in the pass in which the site begins to hold %v still have NoExecute", names)
 		}
 		w.stands("Hold", "oslo", fleet.SiteFullDisruption, "0")
 		time.Sleep(time.Hour)
@@ -357,14 +357,14 @@ func TestFleetHoldMayBeTurnedOnAndOffDuringADisruption(t *testing.T) {
 		w.policy("oslo", fleet.Evict)
 		w.stands("Evict", "oslo", fleet.SiteFullDisruption, "0.1")
 		if names := w.tainted("oslo"); len(names) > 0 {
-			t.Errorf("%v get NoExecute at once; the first has to wait", names)
+			t.Errorf("%v get NoExecute at once; even the first has to wait", names)
 		}
 		if n := w.given("oslo", 60500*time.Millisecond); n != 6 {
 			t.Errorf("%d nodes got NoExecute in the first minute", n)
 		}
 		w.rejoin(oslo...)
 		if said := w.look.sentences("evict "); len(said) > 0 {
-			t.Errorf("they came back before their tolerations had run out, and %v", said)
+			t.Errorf("the nodes came back before the tolerations had run out, but %v", said)
 		}
 	})
 }

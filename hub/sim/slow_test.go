@@ -27,13 +27,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// heard is a hub, and a device, that count their messages.
+// A heard is a hub and a device that count their messages.
 type heard struct {
 	mu     sync.Mutex
 	times  map[string]int
 	status wire.Status
 	kept   int64  // generation that the device stores
-	stored func() // reports it to the link
+	stored func() // reports the generation to the link
 }
 
 func (h *heard) count(what string) {
@@ -89,23 +89,23 @@ func (d slowDevice) Desired(w wire.Desired) {
 	d.stored()
 }
 
-// noise returns text of a size that gzip cannot reduce.
+// noise returns text of this size that gzip cannot reduce.
 func noise(bytes int) string {
 	raw := make([]byte, bytes)
 	_, _ = rand.Read(raw)
 	return base64.StdEncoding.EncodeToString(raw)
 }
 
-// A site behind 20 kbit/s: a status of 40 kB up and a desired state of 200 kB down, at the same
-// time, each arrive once over one connection, and leases continue.
-func TestALineOf20KilobitsCarriesBothWaysAtOnce(t *testing.T) {
+// A site has a line of 20 kbit/s. A status of 40 kB goes up and a desired state of 200 kB down at
+// the same time. Each arrives once over one connection, and leases continue.
+func TestALineOf20KilobitsCarriesBothDirections(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes the minute and a half that 200 kB take on such a line")
+		t.Skip("200 kB take a minute and a half on such a line")
 	}
-	t.Parallel() // it waits in real time, unlike plays in a bubble
+	t.Parallel() // it runs in real time, unlike tests in a bubble
 	for _, secure := range []bool{false, true} {
 		rate := int64(20_000 / 8)
-		if !secure { // for development: the same on a line four times as fast
+		if !secure { // for development: the same on a line that is four times as fast
 			rate *= 4
 		}
 		t.Run(fmt.Sprintf("TLS=%v", secure), func(t *testing.T) {
@@ -170,16 +170,16 @@ func TestALineOf20KilobitsCarriesBothWaysAtOnce(t *testing.T) {
 			up := time.Since(began)
 			await("the desired state", 3*time.Minute, func() bool { return h.of("desired") > 0 })
 			down := time.Since(began)
-			time.Sleep(12 * time.Second) // a message that seemed lost would be repeated
+			time.Sleep(12 * time.Second) // until a message that seems lost would be repeated
 			t.Logf("status after %s, desired state of %d bytes after %s, %d leases", up, len(desired), down, h.of("lease")-leases)
 			if n := h.of("status with 100 images"); n != 1 {
-				t.Errorf("the status came %d times", n)
+				t.Errorf("the status arrived %d times", n)
 			}
 			if n := h.of("desired"); n != 1 {
-				t.Errorf("the desired state came %d times", n)
+				t.Errorf("the desired state arrived %d times", n)
 			}
 			if c, d := h.of("connected"), h.of("disconnected"); c != 1 || d != 0 || over.Dials.Load() != 1 {
-				t.Errorf("%d connections, %d of which the hub accepted and %d ended; want one that stays", over.Dials.Load(), c, d)
+				t.Errorf("%d connections, %d accepted and %d ended; want one that stays", over.Dials.Load(), c, d)
 			}
 			if n := h.of("lease") - leases; n < int(time.Since(began)/(18*time.Second)) {
 				t.Errorf("%d leases arrived in %s", n, time.Since(began))

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A direction is the way of a packet.
+// A direction is the direction of a packet.
 type direction string
 
 const (
@@ -22,18 +22,18 @@ const (
 	toDevice direction = "hub to device"
 )
 
-// A packet is one MQTT packet in transit. kind is the channel of a PUBLISH, and the packet's own
-// name for all others.
+// A packet is one MQTT packet in transit. For a PUBLISH, kind is the channel; for any other packet,
+// it is the packet's name.
 type packet struct {
-	device  string // the key of its cable
+	device  string // key of the device's connection
 	dir     direction
 	kind    string
 	raw     []byte
 	payload int // offset in raw; 0: not a PUBLISH
 }
 
-// A tap decides when copies of a packet arrive, from now. None: it is lost. Two: it is doubled. It
-// may replace the packet's bytes.
+// A tap returns after which delays copies of a packet arrive. Without a delay the packet is lost;
+// with two it is doubled. A tap may replace the packet's bytes.
 type tap func(p *packet) []time.Duration
 
 var untouched = []time.Duration{0}
@@ -61,7 +61,7 @@ type lane struct {
 	device   string
 	dir      direction
 	tap      tap
-	mu       sync.Mutex // one packet after the other
+	mu       sync.Mutex // serializes packets
 }
 
 func (l *lane) run() {
@@ -83,7 +83,7 @@ func (l *lane) run() {
 	}
 }
 
-// wholePacket returns the length of the first packet in buf, 0 if it is incomplete.
+// wholePacket returns the length of the first packet in buf, or 0 if the packet is incomplete.
 func wholePacket(buf []byte) int {
 	if len(buf) < 2 {
 		return 0
@@ -137,13 +137,13 @@ func (p *packet) replace(body []byte) {
 	p.raw = append(append(raw, head...), body...)
 }
 
-// withClock sets the times in a payload that come from the device's clock: its own, and those of
-// conditions and containers.
+// withClock sets the times in a payload that come from the device's clock: the payload's own time,
+// and those of conditions and containers.
 func withClock(body []byte, now time.Time) []byte {
 	var v any
 	text := body
 	if z, err := gzip.NewReader(bytes.NewReader(body)); err == nil {
-		text, _ = io.ReadAll(z) // unreadable data is not JSON either
+		text, _ = io.ReadAll(z) // unreadable data is not JSON, so the payload stays unchanged
 	}
 	if json.Unmarshal(text, &v) != nil {
 		return body

@@ -1,7 +1,7 @@
 // Package sim is the simulated fleet: the real hub and real agents in a bubble of fake time.
 //
-// It has tests only. The hub's network and its disk's failures are simulated, which package serve
-// takes as parameters; everything else is what the program starts.
+// It has only tests. The hub's network and its disk's failures are simulated; package serve takes
+// them as parameters. Everything else is the program's own code.
 package sim
 
 import (
@@ -33,14 +33,14 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// long is set by make test-long: otherwise tests of a whole day, or of hundreds of cases, run only
+// long is set by make test-long. Otherwise tests of a whole day, or of hundreds of cases, run only
 // a part.
 var long = os.Getenv("FLOTILLA_LONG") != ""
 
 // A world is a hub and its devices in one bubble of fake time. Everything is real (the loop with
 // every decider, the broker, SQLite, the agents, their links), except the network, which is in
-// memory, and the container engines, which are fakes. Invariants are checked at every change (see
-// inspector).
+// memory, and the container engines, which are fakes. The inspector checks invariants at every
+// change.
 type world struct {
 	t    *testing.T
 	dir  string
@@ -50,26 +50,26 @@ type world struct {
 	rand *rand.Rand
 	born time.Time
 
-	life      int  // of the world: part of the names of boots
-	clocksLie bool // devices report other times than they have
+	life      int  // number of the world, part of the names of boots
+	clocksLie bool // devices report wrong times
 
-	hub     *simHub    // nil: away
-	made    sync.Mutex // guards devices: some are made while the fleet is checked
+	hub     *simHub    // nil: the hub does not run
+	made    sync.Mutex // guards devices, because some are created while the fleet is checked
 	devices []*simDevice
-	lights  map[string]*light // see light; made before the hub starts
+	lights  map[string]*light // see light; created before the hub starts
 	day     context.Context   // context of the lights
 	night   context.CancelFunc
 	shining sync.WaitGroup
 	look    *inspector
 
-	full     atomic.Bool                               // the hub's disk accepts nothing new
-	sick     atomic.Pointer[func([]control.Row) error] // how it fails
-	sickened atomic.Int64                              // and how often it has failed
+	full     atomic.Bool                               // the hub's disk accepts no new objects
+	sick     atomic.Pointer[func([]control.Row) error] // failure of the hub's disk; nil: it works
+	sickened atomic.Int64                              // number of its failures
 	tls      bool                                      // devices join with tokens and use certificates
 
 	mu    sync.Mutex
-	net   *pipe.Net // of the running hub; nil: none
-	web   *pipe.Net // its HTTPS
+	net   *pipe.Net // MQTT network of the running hub; nil: the hub does not run
+	web   *pipe.Net // HTTPS network of the hub
 	tap   tap       // nil: packets pass unchanged
 	links map[string]linkState
 	lines lines
@@ -108,7 +108,7 @@ func newWorld(t *testing.T, dir string) *world {
 	return w
 }
 
-// seeded makes the world's random choices follow from a seed, which a failing test prints.
+// seeded makes the world's random choices depend on a seed, which a failing test prints.
 func (w *world) seeded(seed uint64) { w.seed, w.rand = seed, rand.New(rand.NewPCG(seed, seed)) }
 
 // end stops the world, and prints the log of a failed play.
@@ -211,7 +211,7 @@ func (w *world) on(name string) *simDevice {
 	return w.devices[i]
 }
 
-// runningOn returns the pods that run on a node's device, nil without one.
+// runningOn returns the pods that run on a node's device; nil: the node has no device.
 func (w *world) runningOn(name string) map[types.UID]string {
 	if d := w.on(name); d != nil {
 		return d.running()
@@ -244,7 +244,7 @@ func (w *world) pods(app string) (out []*corev1.Pod) {
 	return out
 }
 
-// do changes the fleet as a user does.
+// do changes the fleet like a user.
 func (w *world) do(news control.News) {
 	w.t.Helper()
 	if _, err := w.hub.Loop.Do(context.Background(), news); err != nil {
@@ -252,7 +252,7 @@ func (w *world) do(news control.News) {
 	}
 }
 
-// put creates or replaces an object, after admission, as the API does.
+// put creates or replaces an object after admission, like the API.
 func (w *world) put(o state.Object) {
 	w.t.Helper()
 	w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) {
@@ -334,7 +334,7 @@ func (w *world) until(most time.Duration, what string, is func() bool) time.Dura
 	began := time.Now()
 	for !is() {
 		if time.Since(began) >= most {
-			w.t.Fatalf("at %s: not so after %s: %s", w.clock(), most, what)
+			w.t.Fatalf("at %s: not met after %s: %s", w.clock(), most, what)
 		}
 		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()
@@ -342,7 +342,7 @@ func (w *world) until(most time.Duration, what string, is func() bool) time.Dura
 	return time.Since(began)
 }
 
-// settleWithin waits until the system is right, and returns how long that took.
+// settleWithin waits until wrong finds no difference, and returns how long that took.
 func (w *world) settleWithin(most time.Duration, after string) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -353,7 +353,7 @@ func (w *world) settleWithin(most time.Duration, after string) time.Duration {
 			return time.Since(began)
 		}
 		if time.Since(began) >= most {
-			w.t.Fatalf("at %s: %s after %s it is not right yet: %s", w.clock(), most, after, wrong)
+			w.t.Fatalf("at %s: %s after %s the fleet is not right yet: %s", w.clock(), most, after, wrong)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
