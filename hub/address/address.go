@@ -1,9 +1,9 @@
 // Package address decides the pod CIDR of each node.
 //
-// A Node without one gets the first free block of the fleet's range, keeps it for life, and returns
-// it when the Node is deleted. A block that an administrator wrote into a Node is kept and given to
-// no other node. Without a free block the node works without one, has a condition that says so, and
-// gets a block when one is free. The package never removes or changes a block; the device's agent
+// A Node without a block gets the first free block of the fleet's range, keeps it for life, and
+// returns it when the Node is deleted. A block that an administrator wrote into a Node is assigned
+// to no other node. If no block is free, the node works without one, gets a condition that reports
+// this, and gets a block later. The package never removes or changes a block; the device's agent
 // sets up the network.
 package address
 
@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// MaxBlocks limits the blocks of a range: more than any fleet has nodes.
+// MaxBlocks limits the blocks of a range. No fleet has so many nodes.
 const MaxBlocks = 1 << 20
 
 // A Decider assigns blocks of Bits leading bits from Cluster, which has at most MaxBlocks of them.
@@ -35,7 +35,7 @@ type Decider struct {
 
 // Reasons of the condition PodCIDRAvailable=False and of its event.
 const (
-	notAvailable = "CIDRNotAvailable" // as in Kubernetes
+	notAvailable = "CIDRNotAvailable" // the same as in Kubernetes
 	conflict     = "CIDRConflict"
 	outOfRange   = "CIDROutOfRange"
 )
@@ -43,8 +43,8 @@ const (
 // source marks the decider's own changes, so that it ignores them.
 const source = "flotilla-hub/address"
 
-// Touches returns the node of a change that concerns its blocks. The old blocks are passed on,
-// because a node that shared them may now have them alone.
+// Touches returns the node of a change that concerns its blocks. The subject has the old blocks,
+// because a node that shared them may now be their only owner.
 func (d Decider) Touches(c state.Applied) []state.Subject {
 	if !d.Cluster.IsValid() {
 		return nil
@@ -89,8 +89,8 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return plan
 }
 
-// Sharded: if every node has a block, its problems follow from the others' blocks, which do not
-// change.
+// Sharded returns a function only for all nodes together, and only if every node has a block. Then a
+// node's problems follow from blocks that do not change.
 func (d Decider) Sharded(s state.Snapshot, subjects []state.Subject) state.Decide {
 	for range s.WithoutBlock() {
 		return nil
@@ -108,8 +108,8 @@ func (d Decider) Sharded(s state.Snapshot, subjects []state.Subject) state.Decid
 	}
 }
 
-// nodes returns the nodes of the subjects, and those whose blocks overlap their new or old blocks.
-// The value true means that the node gets a block now.
+// nodes returns the nodes of the subjects, and the nodes whose blocks overlap their new or old
+// blocks. The value true means that the node needs a block.
 func (d Decider) nodes(s state.Snapshot, subjects []state.Subject) map[string]bool {
 	nodes := make(map[string]bool, len(subjects))
 	touch := func(blocks []netip.Prefix) {
@@ -129,7 +129,7 @@ func (d Decider) nodes(s state.Snapshot, subjects []state.Subject) map[string]bo
 		nodes[q.Name] = false
 	}
 	if there == s.Len(state.Nodes) {
-		return nodes // the decider is off: no overlaps are checked
+		return nodes // without a range, overlaps are not checked
 	}
 	for _, q := range subjects {
 		if had, ok := q.Was.([]netip.Prefix); ok {
@@ -142,7 +142,8 @@ func (d Decider) nodes(s state.Snapshot, subjects []state.Subject) map[string]bo
 	return nodes
 }
 
-// changed tells whether a change concerns a node's blocks, and returns the node as it was.
+// changed tells whether a change concerns a node's blocks, and returns the previous version of the
+// node.
 func changed(c state.Applied) (old *corev1.Node, ok bool) {
 	if c.Key.Kind != state.Nodes || c.Change.Source == source {
 		return nil, false
@@ -159,7 +160,7 @@ func changed(c state.Applied) (old *corev1.Node, ok bool) {
 	return old, !state.HasBlock(next) && state.NodeCondition(next, fleet.ConditionPodCIDRAvailable) == nil
 }
 
-// assign gives the free blocks in order to the nodes without one, the oldest first.
+// assign assigns the free blocks in order to the nodes without one, the oldest node first.
 func (d Decider) assign(s state.Snapshot, plan *state.Plan, nodes map[string]bool) {
 	blocks, from := s.Blocks(d.Cluster, d.Bits), 0
 	for n := range s.WithoutBlock() {
@@ -180,7 +181,7 @@ func (d Decider) assign(s state.Snapshot, plan *state.Plan, nodes map[string]boo
 }
 
 // free returns the number of the first free block that is not below from. have are the blocks of
-// this size: they cannot overlap, so while there is no gap the i-th has the i-th number, and binary
+// this size. They cannot overlap, so the i-th has the number i while there is no gap, and binary
 // search finds the first gap. Blocks of other sizes, which only users write, are skipped.
 func (d Decider) free(s state.Snapshot, have state.Blocks, from int) (int, bool) {
 	for from < d.size() {
@@ -202,8 +203,8 @@ func (d Decider) free(s state.Snapshot, have state.Blocks, from int) (int, bool)
 	return 0, false
 }
 
-// problemOf returns what is wrong with a node's blocks: they are outside the range, or overlap
-// those of an older node.
+// problemOf returns the problem of a node's blocks: they are outside the range, or overlap the
+// blocks of an older node.
 func (d Decider) problemOf(s state.Snapshot, n *corev1.Node) (what problem) {
 	var owner *corev1.Node
 	for i, b := range state.BlocksOf(n) {
@@ -231,7 +232,7 @@ func (d Decider) problemOf(s state.Snapshot, n *corev1.Node) (what problem) {
 	return what
 }
 
-// A problem is the reason and message of the condition; the zero problem: there is none.
+// A problem is the reason and message of the condition; zero: no problem.
 type problem struct{ reason, message string }
 
 // setCondition updates a node's condition from its problem.
@@ -251,7 +252,7 @@ func (d Decider) setCondition(n *corev1.Node, what problem, now time.Time, plan 
 		if have != nil && have.Status == cond.Status {
 			cond.LastTransitionTime = have.LastTransitionTime
 		}
-		next.Status.Conditions = append([]corev1.NodeCondition{cond}, next.Status.Conditions...) // Ready stays last
+		next.Status.Conditions = append([]corev1.NodeCondition{cond}, next.Status.Conditions...) // first, so that Ready stays last
 		c.Why = fmt.Sprintf("node %s: %s", n.Name, what.message)
 		c = c.Warning(what.reason)
 	}
@@ -262,7 +263,7 @@ func without(all []corev1.NodeCondition) []corev1.NodeCondition {
 	return slices.DeleteFunc(all, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionPodCIDRAvailable })
 }
 
-// byAge sorts the older node first: the first owner of a block keeps it.
+// byAge sorts the older node first, because the first owner of a block keeps it.
 func byAge(a, b *corev1.Node) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }

@@ -32,13 +32,13 @@ func node(name string, minute int, blocks ...string) *corev1.Node {
 	return n
 }
 
-// A world is a fleet with the decider that keeps it.
+// A world is a fleet with the decider of this package.
 type world struct {
 	t *testing.T
 	d Decider
 	s state.Snapshot
 	// the warnings so far
-	said []string
+	warnings []string
 }
 
 func begin(t *testing.T, d Decider) *world { return &world{t: t, d: d, s: state.Empty("test", noon)} }
@@ -53,17 +53,17 @@ func (w *world) do(changes ...state.Change) {
 			break
 		}
 		if round == 3 {
-			w.t.Fatalf("it does not settle: %v", plan.Changes)
+			w.t.Fatalf("the decider does not settle: %v", plan.Changes)
 		}
 		for _, c := range plan.Changes {
 			if c.Warn {
-				w.said = append(w.said, c.Object.GetName()+" "+c.Reason)
+				w.warnings = append(w.warnings, c.Object.GetName()+" "+c.Reason)
 			}
 		}
 		next, log = state.Apply(next, plan.Changes)
 	}
 	if plan := w.d.Decide(next, w.d.Subjects(next), noon); len(plan.Changes) > 0 {
-		w.t.Fatalf("asked about everything, it still wants %v", plan.Changes)
+		w.t.Fatalf("asked about everything, the decider still wants %v", plan.Changes)
 	}
 	w.s = next
 }
@@ -105,16 +105,16 @@ func (w *world) has(want ...string) {
 
 func (w *world) warned(want ...string) {
 	w.t.Helper()
-	if !slices.Equal(w.said, want) {
-		w.t.Errorf("warnings are %q, want %q", w.said, want)
+	if !slices.Equal(w.warnings, want) {
+		w.t.Errorf("warnings are %q, want %q", w.warnings, want)
 	}
-	w.said = nil
+	w.warnings = nil
 }
 
 func TestEachNodeGetsTheFirstFreeBlockForItsLife(t *testing.T) {
 	w := begin(t, small)
 	w.add(node("c", 0), node("a", 1), node("b", 1))
-	w.has("a 10.64.1.0/24", "b 10.64.2.0/24", "c 10.64.0.0/24") // the oldest first, then by name
+	w.has("a 10.64.1.0/24", "b 10.64.2.0/24", "c 10.64.0.0/24") // the oldest node first, then by name
 	n := w.s.Node("a").DeepCopy()
 	n.Status.Phase = "changed"
 	w.add(n)
@@ -172,7 +172,7 @@ func TestABlockWrittenByAUserStays(t *testing.T) {
 			[]string{"hand 10.64.0.0/24", "pi 10.64.1.0/24"}, nil},
 		{"a larger block takes every block that it covers", []*corev1.Node{node("hand", 5, "10.64.0.0/23"), node("pi", 0)},
 			[]string{"hand 10.64.0.0/23", "pi 10.64.2.0/24"}, nil},
-		{"a part of a block takes all of it, and two parts do not overlap", []*corev1.Node{node("h1", 5, "10.64.0.0/26"), node("h2", 5, "10.64.0.64/26"), node("pi", 0)},
+		{"a part of a block takes the whole block, and two parts do not overlap", []*corev1.Node{node("h1", 5, "10.64.0.0/26"), node("h2", 5, "10.64.0.64/26"), node("pi", 0)},
 			[]string{"h1 10.64.0.0/26", "h2 10.64.0.64/26", "pi 10.64.1.0/24"}, nil},
 		{"of two nodes with one block the younger has a condition", []*corev1.Node{node("h1", 6, "10.64.0.0/24"), node("h2", 5, "10.64.0.0/24")},
 			[]string{"h1 10.64.0.0/24 CIDRConflict", "h2 10.64.0.0/24"}, []string{"h1 CIDRConflict"}},
@@ -220,9 +220,9 @@ func TestWithoutARangeOldConditionsAreRemoved(t *testing.T) {
 	w.has("a 10.64.0.0/24", "b", "out 192.168.7.0/24")
 }
 
-// Invariants: our blocks never overlap; every node gets the first free block if there is one; each
-// problem is reported at the right node; and deciding change by change equals deciding everything
-// (do checks that).
+// FuzzBlocks checks that our blocks never overlap, that every node gets the first free block if
+// there is one, and that each problem is reported at the right node. do checks that incremental
+// decisions equal a decision about everything.
 func FuzzBlocks(f *testing.F) {
 	for seed := range int64(20) {
 		f.Add(seed)
@@ -243,7 +243,7 @@ func FuzzBlocks(f *testing.F) {
 				w.add(node(name, age))
 				first := slices.Index(before, false)
 				if got := w.s.Node(name).Spec.PodCIDR; first >= 0 && got != d.block(first).String() {
-					t.Fatalf("seed %d step %d: %s gets %s, and %s was the first that was free", seed, step, name, got, d.block(first))
+					t.Fatalf("seed %d step %d: %s gets %s, but %s was the first free block", seed, step, name, got, d.block(first))
 				}
 			}
 			for n := range w.s.Nodes() {
@@ -270,7 +270,7 @@ func FuzzBlocks(f *testing.F) {
 	})
 }
 
-// taken marks which blocks of the range are not free, one by one.
+// taken returns for each block of the range whether it is taken. It checks the blocks one by one.
 func taken(d Decider, s state.Snapshot) []bool {
 	out := make([]bool, d.size())
 	for n := range s.Nodes() {
@@ -283,7 +283,8 @@ func taken(d Decider, s state.Snapshot) []bool {
 	return out
 }
 
-// The cost of one more node in a large fleet whose only free block is the last.
+// BenchmarkOneMoreNode measures the decision on one more node in a large fleet whose only free
+// block is the last.
 func BenchmarkOneMoreNode(b *testing.B) {
 	for _, size := range []int{100, 1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
@@ -306,7 +307,8 @@ func BenchmarkOneMoreNode(b *testing.B) {
 	}
 }
 
-// A change without addresses must cost almost nothing.
+// BenchmarkAnotherChange measures a change that does not concern addresses. It must cost almost
+// nothing.
 func BenchmarkAnotherChange(b *testing.B) {
 	s, log := state.Apply(state.Empty("test", noon), []state.Change{state.Put(node("a", 0, "10.64.0.0/24"), "")})
 	s, log = state.Apply(s, []state.Change{state.Put(log[0].New.(*corev1.Node).DeepCopy(), "")})

@@ -5,7 +5,8 @@ import "net/netip"
 // size returns the number of blocks of the range.
 func (d Decider) size() int { return 1 << (d.Bits - d.Cluster.Bits()) }
 
-// span returns the numbers of the blocks that a prefix overlaps, from first to before end.
+// span returns the numbers of the blocks that a prefix overlaps: first, and the number after the
+// last.
 func (d Decider) span(p netip.Prefix) (first, end int) {
 	switch {
 	case !p.Overlaps(d.Cluster):
@@ -25,8 +26,8 @@ func (d Decider) offset() int {
 	return 0
 }
 
-// number returns the number of the block that contains an address of the range: the bits between
-// the range's prefix and the block's.
+// number returns the number of the block that contains an address of the range, which is in the
+// bits between the range's prefix and the block's.
 func (d Decider) number(a netip.Addr) (i int) {
 	b, at := a.As16(), d.offset()
 	for bit := at + d.Cluster.Bits(); bit < at+d.Bits; bit++ {

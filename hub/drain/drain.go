@@ -3,8 +3,8 @@
 // A drain is desired state: one annotation of the Node requests it (state.DrainOrder), another
 // holds its progress (state.DrainStatus). So it goes on after a restart of the hub, whether
 // kubectl, the page or a program requested it. The decider cordons the node, evicts pods as the
-// disruption budgets allow, and ends as done, given up or cancelled. It neither places nor creates
-// pods (packages schedule and workload do); the rules of budgets are in package state.
+// disruption budgets allow, and ends the drain as done, given up or cancelled. It neither places
+// nor creates pods (packages schedule and workload do); the rules of budgets are in package state.
 package drain
 
 import (
@@ -22,22 +22,22 @@ import (
 // A Decider drains nodes.
 type Decider struct {
 	// Timeouts are how long the hub waits, after its start or a standstill, before it gives up a
-	// drain that had begun: a live device reports in that time which pods have stopped.
+	// running drain. In that time a live device reports which pods have stopped.
 	Timeouts state.Timeouts
 }
 
-// scanLimit is how many pods may be read, times draining nodes, before drains are updated only once
-// a second.
+// scanLimit is the largest number of pods times draining nodes at which drains are updated with
+// every change. Beyond it they are updated only once a second.
 const scanLimit = 20_000
 
-// allDrains is the subject of all drains together. blockersChanged means that a change may let a
-// blocked pod go.
+// allDrains is the subject of all drains together. blockersChanged is the subject of a change that
+// may let a blocked pod leave.
 var (
 	allDrains       = state.Subject{Key: state.Key{Kind: state.Nodes}}
 	blockersChanged = []state.Subject{{Key: allDrains.Key, Part: "Waiting"}}
 )
 
-// Touches returns all drains if a change may let a blocked pod go, and the node whose order has
+// Touches returns all drains if a change may let a blocked pod leave, and the node whose order has
 // changed.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
@@ -79,7 +79,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		changes, wake := d.node(s, n, now)
 		plan.Wake(key, wake)
 		plan.Do(changes...)
-		s, _ = state.Apply(s, changes) // the next node's budgets count these evictions
+		s, _ = state.Apply(s, changes) // so that the next node's budgets count these evictions
 	}
 	return plan
 }
@@ -115,7 +115,7 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 	text, ordered := n.Annotations[state.DrainAnnotation]
 	st := state.DrainStatusOf(n)
 	switch {
-	case !ordered && !n.Spec.Unschedulable: // in use again: remove both annotations
+	case !ordered && !n.Spec.Unschedulable: // the node was uncordoned: remove both annotations
 		return removeAnnotations(n, "")
 	case !ordered && st.Going():
 		return d.end(n, *st, state.DrainStopped, "the order was removed", now)
@@ -133,11 +133,11 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 		st = &state.DrainStatus{State: state.Draining, By: order.By, Began: now.UTC()}
 		why = fmt.Sprintf("drain %s%s", n.Name, by(order.By))
 	}
-	st.By = order.By // the last user who changed it
+	st.By = order.By // the last user who changed the order
 	st.Until = d.until(s, n, st.Began, order)
 	ask := &changes
 	if !now.Before(st.Until) {
-		ask = nil // past the timeout: evict nothing more
+		ask = nil // after the timeout: evict no further pod
 	}
 	held, leaving := d.pods(s, n, order, now, ask)
 	st.Left = len(held) + leaving
@@ -171,7 +171,7 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 		}
 		return append([]state.Change{c}, changes...), st.Until
 	}
-	if why != "" { // it begins and ends at one moment
+	if why != "" { // the drain begins and ends at one moment
 		end[0].Object.(*corev1.Node).Spec.Unschedulable = true
 	}
 	return append(changes, end...), time.Time{}
@@ -180,14 +180,14 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 // until returns when a drain is given up.
 func (d Decider) until(s state.Snapshot, n *corev1.Node, began time.Time, order state.DrainOrder) time.Time {
 	at := began.Add(order.Limit())
-	if heard := state.Ceil(d.Timeouts.UnseenUntil(s, n)).UTC(); began.Before(s.Listening()) && at.Before(heard) {
-		return heard
+	if unseenUntil := state.Ceil(d.Timeouts.UnseenUntil(s, n)).UTC(); began.Before(s.Listening()) && at.Before(unseenUntil) {
+		return unseenUntil
 	}
 	return at
 }
 
-// pods evicts the pods of a node, into changes unless that is nil. It returns the pods that cannot
-// leave and the number of stopping pods.
+// pods evicts the pods of a node, as additions to changes; if changes is nil it evicts none. It
+// returns the pods that cannot leave and the number of stopping pods.
 func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, now time.Time,
 	changes *[]state.Change) (held []state.DrainHeld, leaving int) {
 	var stays []state.DrainHeld
@@ -220,16 +220,16 @@ func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, 
 	return append(stays, held...), leaving
 }
 
-// An Outcome is what an order means for a pod, before disruption budgets.
+// An Outcome is what an order does with a pod, before disruption budgets.
 type Outcome int
 
 const (
-	Leaves  Outcome = iota // it is evicted, as budgets allow
-	Ignored                // it has ended or belongs to a daemon set: the drain does not wait for it
-	Stays                  // the order does not cover it: the drain ends as blocked
+	Leaves  Outcome = iota // the pod is evicted, as budgets allow
+	Ignored                // the pod has ended or belongs to a daemon set, so the drain does not wait for it
+	Stays                  // the order does not cover the pod, so the drain ends as blocked
 )
 
-// OutcomeOf returns what an order means for a pod, and why if the pod stays.
+// OutcomeOf returns what an order does with a pod, and the reason if the pod stays.
 func OutcomeOf(p *corev1.Pod, order state.DrainOrder) (is Outcome, why string) {
 	owner := metav1.GetControllerOfNoCopy(p)
 	daemon := owner != nil && owner.Kind == "DaemonSet"
@@ -318,7 +318,7 @@ func does(n int) string {
 	return fmt.Sprintf("%d pods do", n)
 }
 
-// remaining describes the pods that are still there.
+// remaining describes the pods that have not left.
 func remaining(held []state.DrainHeld, leaving int) string {
 	var parts []string
 	if leaving > 0 {

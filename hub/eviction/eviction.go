@@ -18,12 +18,12 @@ import (
 // A Decider evicts pods from tainted nodes.
 type Decider struct {
 	// Timeouts are how long the hub waits, after its start or a standstill, before it evicts from a
-	// node that is not ready: a live device sends a heartbeat in that time.
+	// node that is not ready. A live device sends a heartbeat in that time.
 	Timeouts state.Timeouts
 }
 
 // Touches returns the pod of a change, or the node if its NoExecute taints or its grace period
-// change. A deleted node is passed on as it was, because its running deadlines stay.
+// change. For a deleted node the subject has its last version, because running deadlines stay.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -51,8 +51,7 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	return all
 }
 
-// Decide evicts every pod that does not tolerate a NoExecute taint of its node, or does not
-// tolerate it any longer.
+// Decide evicts every pod that does not, or no longer, tolerate a NoExecute taint of its node.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	keys, deleted := pods(s, subjects)
 	for _, key := range keys {
@@ -71,7 +70,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		}
 		plan.Wake(key, time.Time{})
 		if !leave.Must {
-			if _, stale := p.Annotations[annotationLeaveBy]; written && stale { // of an earlier deletion
+			if _, stale := p.Annotations[annotationLeaveBy]; written && stale { // the annotation is of an earlier deletion
 				p = p.DeepCopy()
 				delete(p.Annotations, annotationLeaveBy)
 				plan.Do(state.Put(p, ""))
@@ -86,9 +85,9 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return plan
 }
 
-// leave returns when a pod must leave its node. old is the node as it was before its deletion, nil
-// if it was not deleted just now. A running deadline of a deleted node stays and must be written to
-// the pod: written.
+// leave returns when a pod must leave its node. old is the last version of a node that was just
+// deleted, otherwise nil. written: a deadline runs, and must be written to the pod because its node
+// is deleted.
 func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave Leave, written bool) {
 	node := s.Node(p.Spec.NodeName)
 	switch {
@@ -132,8 +131,8 @@ func storedLeave(p *corev1.Pod) Leave {
 		at.UTC().Format(time.TimeOnly)}
 }
 
-// pods returns the distinct pods of the subjects, and the nodes that have been deleted, as they
-// were. A node means all of its pods, and a site the pods of all its nodes.
+// pods returns the distinct pods of the subjects, and the last versions of deleted nodes. A node
+// stands for all of its pods, and a site for the pods of all its nodes.
 func pods(s state.Snapshot, subjects []state.Subject) (keys []state.Key, deleted map[string]*corev1.Node) {
 	seen := make(map[state.Key]bool, len(subjects))
 	add := func(k state.Key) {
@@ -190,22 +189,22 @@ type Leave struct {
 	Must      bool
 	At        time.Time
 	Why       string
-	Lifecycle bool // because its node is not ready or unreachable, not because of a user's taint
+	Lifecycle bool // the reason is a node that is not ready or unreachable, not a user's taint
 	tolerated bool // the pod tolerates the taint for a limited time, possibly 0 s
 }
 
 // LeaveBy returns when a pod must leave its node because of the node's taints.
 //
-// For each NoExecute taint the first matching toleration counts. A taint without one, or with one
-// of 0 s, means now. Other limited tolerations end their seconds after the later of the taint's
+// For each NoExecute taint the first matching toleration counts. Without one, or with one of 0 s,
+// the pod leaves now. Another limited toleration ends its seconds after the later of the taint's
 // time and the pod's binding; the earliest end counts. Without a limit the pod stays. Both times
 // are stored, so a restart of the hub changes no deadline, and a pod on a node with an old taint
 // gets its full time.
 //
 // not-ready and unreachable count as one reason, as in Kubernetes' taint manager: when one replaces
-// the other, a running deadline stays as it is. It ends if the pod tolerates the second for ever,
-// because the first taint is gone. A pod that does not tolerate the second leaves at the
-// replacement.
+// the other, a running deadline stays as it is. If the pod tolerates the second taint for ever, the
+// deadline ends, because the first taint is gone. A pod that does not tolerate the second taint
+// leaves at the replacement.
 func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 	bound := state.BoundAt(p)
 	var silent, others []corev1.Taint
@@ -231,7 +230,7 @@ func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 	return sooner(leave, soonest(others, p, bound))
 }
 
-// replaceDeadline returns the deadline after not-ready and unreachable have replaced each other:
+// replaceDeadline returns the deadline after not-ready and unreachable have replaced each other.
 // running is the deadline of the old taint, next that of the new one.
 func replaceDeadline(running, next Leave) Leave {
 	if running.Must && next.Must && next.tolerated {
@@ -285,10 +284,10 @@ func leaveFor(t corev1.Taint, tolerations []corev1.Toleration, bound time.Time) 
 		Lifecycle: lifecycles(t), tolerated: true}
 }
 
-// maxTolerationSeconds is the most seconds that count: a time.Duration ends at 292 years.
+// maxTolerationSeconds is the most seconds that count, because a time.Duration ends at 292 years.
 const maxTolerationSeconds = 250 * 365 * 24 * 60 * 60
 
-// firstToleration returns the first toleration of a taint, nil if there is none.
+// firstToleration returns the first toleration of a taint, or nil.
 func firstToleration(tolerations []corev1.Toleration, t *corev1.Taint) *corev1.Toleration {
 	for i := range tolerations {
 		if state.Tolerates(tolerations[i:i+1], t) {

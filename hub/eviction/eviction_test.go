@@ -43,9 +43,9 @@ func TestLeaveBy(t *testing.T) {
 		{"100 s: after 100 s, counted from the taint", []corev1.Taint{a}, []corev1.Toleration{tolerate("a", 100)}, 100 * time.Second},
 		{"0 s: now", []corev1.Taint{a}, []corev1.Toleration{tolerate("a", 0)}, 0},
 		{"negative seconds: now", []corev1.Taint{a}, []corev1.Toleration{tolerate("a", -5)}, 0},
-		{"only one of two tolerated: now", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a")}, 0},
-		{"two tolerated 1 s and 100 s: the smaller", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a", 1), tolerate("b", 100)}, time.Second},
-		{"[nil, 1]: 1", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a"), tolerate("b", 1)}, 11 * time.Second},
+		{"only one of two taints is tolerated: now", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a")}, 0},
+		{"two tolerated for 1 s and 100 s: the smaller", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a", 1), tolerate("b", 100)}, time.Second},
+		{"one without limit and one of 1 s: 1 s", []corev1.Taint{a, b}, []corev1.Toleration{tolerate("a"), tolerate("b", 1)}, 11 * time.Second},
 		{"the first toleration that matches counts", []corev1.Taint{a}, []corev1.Toleration{tolerate("a"), tolerate("a", 1)}, never},
 		{"an empty key with Exists matches every taint", []corev1.Taint{a, b}, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, never},
 		{"an empty effect matches every effect", []corev1.Taint{a}, []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}}, never},
@@ -53,7 +53,7 @@ func TestLeaveBy(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := eviction.LeaveBy(&corev1.Node{Spec: corev1.NodeSpec{Taints: tt.taints}}, pod("pi-1", tt.tolerations...))
-			at := max(got.At.Sub(noon), 0) // the past counts as now
+			at := max(got.At.Sub(noon), 0) // a moment in the past means now
 			if got.Must != (tt.want != never) || got.Must && at != tt.want {
 				t.Errorf("LeaveBy = %+v, want %s", got, tt.want)
 			}
@@ -68,7 +68,7 @@ func fleet(pod *corev1.Pod, taints ...corev1.Taint) state.Snapshot {
 	return s
 }
 
-// whole is a decider that is asked about everything.
+// whole is a decider that is always asked about everything.
 type whole struct{ eviction.Decider }
 
 func (d whole) Decide(s state.Snapshot, now time.Time) state.Plan {
@@ -96,10 +96,10 @@ func TestDecide(t *testing.T) {
 			t.Errorf("condition %+v, event %s", cond, c.Reason)
 		}
 		if want := "evict kiosk from pi-1: tolerated a until 12:01:00"; c.String() != want {
-			t.Errorf("says %q, want %q", c.String(), want)
+			t.Errorf("the sentence is %q, want %q", c.String(), want)
 		}
 	})
-	t.Run("before the deadline it sets an alarm for it", func(t *testing.T) {
+	t.Run("before the deadline the decider sets an alarm for it", func(t *testing.T) {
 		plan := d.Decide(fleet(pod("pi-1", tolerate("a", 60)), taint("a", corev1.TaintEffectNoExecute, 0)), noon.Add(59*time.Second))
 		if len(plan.Changes) != 0 || len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(noon.Add(time.Minute)) {
 			t.Errorf("plan %+v", plan)

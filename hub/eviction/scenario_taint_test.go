@@ -156,15 +156,15 @@ func TestScenarioWhatAnEvictionSays(t *testing.T) {
 	t.Run("S8.event.1 ours: the event TaintManagerEviction says which taint, in the sentence of the log and the page", func(t *testing.T) {
 		y := newYard(t)
 		y.put(y.pi("a"), calling("p", tolerate("a", 60))).wait(hour)
-		if len(y.said) != 1 || y.said[0].Reason != "TaintManagerEviction" || y.said[0].Why != "evict p from pi-1: tolerated a until 12:01:00" || y.said[0].Message != "" {
-			t.Errorf("said %+v", y.said)
+		if len(y.changes) != 1 || y.changes[0].Reason != "TaintManagerEviction" || y.changes[0].Why != "evict p from pi-1: tolerated a until 12:01:00" || y.changes[0].Message != "" {
+			t.Errorf("said %+v", y.changes)
 		}
 	})
 	t.Run("S8.event.2 ours: a cancelled deadline makes no event", func(t *testing.T) {
 		y := newYard(t)
 		y.put(y.pi("a"), calling("p", tolerate("a", 60))).wait(time.Second).put(y.pi()).wait(hour)
-		if len(y.said) != 0 || len(y.alarms) != 0 {
-			t.Errorf("said %+v, alarms %v", y.said, y.alarms)
+		if len(y.changes) != 0 || len(y.alarms) != 0 {
+			t.Errorf("events %+v, alarms %v", y.changes, y.alarms)
 		}
 	})
 }

@@ -18,12 +18,12 @@ import (
 
 // A yard is a fleet with only the eviction decider, and a clock.
 type yard struct {
-	t      *testing.T
-	s      state.Snapshot
-	now    time.Time
-	alarms map[state.Subject]time.Time
-	left   map[string]time.Duration // when a pod was evicted, since noon
-	said   []state.Change
+	t       *testing.T
+	s       state.Snapshot
+	now     time.Time
+	alarms  map[state.Subject]time.Time
+	left    map[string]time.Duration // when each pod was evicted, since noon
+	changes []state.Change
 }
 
 func newYard(t *testing.T) *yard {
@@ -69,19 +69,19 @@ func (y *yard) settle(recent []state.Applied) {
 				y.t.Errorf("%s is evicted at %s and again at %s", c.Object.GetName(), at, y.now.Sub(noon))
 			}
 			y.left[c.Object.GetName()] = y.now.Sub(noon)
-			y.said = append(y.said, c)
+			y.changes = append(y.changes, c)
 		}
 		y.s, recent = state.Apply(y.s, plan.Changes)
 	}
 	y.t.Fatal("eviction does not settle")
 }
 
-// whole compares the incremental decisions with a full one.
+// whole checks that a decision about everything changes nothing.
 func (y *yard) whole() {
 	y.t.Helper()
 	d := eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}
 	if plan := d.Decide(y.s, d.Subjects(y.s), y.now); len(plan.Changes) > 0 {
-		y.t.Errorf("asked about everything it still wants %s", plan.Changes[0])
+		y.t.Errorf("asked about everything, the decider still wants %s", plan.Changes[0])
 	}
 }
 
@@ -106,7 +106,7 @@ func (y *yard) wait(d time.Duration) *yard {
 	}
 }
 
-// gone lists which pods were evicted and when, such as "a@0s b@1s".
+// gone lists the evicted pods with the times, such as "a@0s b@1s".
 func (y *yard) gone() string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(y.left)) {
@@ -138,9 +138,9 @@ func calling(name string, tolerations ...corev1.Toleration) *corev1.Pod {
 	return p
 }
 
-// After its start a hub waits for the grace period of a node. If that becomes shorter meanwhile, no
-// pod stays longer on a dead node than the new one.
-func TestAShorterGraceCountsAtOnce(t *testing.T) {
+// After its start a hub waits for a node's grace period. If that becomes shorter meanwhile, no pod
+// stays on a dead node for longer than the new grace period.
+func TestAShorterGraceAppliesAtOnce(t *testing.T) {
 	const shop, ship = "shop", "ship"
 	in := func(site string, n *corev1.Node) *corev1.Node {
 		n.Labels = map[string]string{corev1.LabelTopologyZone: site}
@@ -153,13 +153,13 @@ func TestAShorterGraceCountsAtOnce(t *testing.T) {
 		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Boot: "b", LeaseSeconds: seconds}
 	}
 	for what, change := range map[string]state.Object{
-		"the grace of its site":      grace(ship, time.Minute),
-		"its site":                   in(shop, newYard(t).pi(corev1.TaintNodeUnreachable)),
-		"the interval of its leases": lives(10),
+		"the grace period of the site": grace(ship, time.Minute),
+		"its site":                     in(shop, newYard(t).pi(corev1.TaintNodeUnreachable)),
+		"the interval of leases":       lives(10),
 	} {
 		t.Run(what, func(t *testing.T) {
 			y := newYard(t)
-			y.s.Started = noon // as after a restart
+			y.s.Started = noon // the hub has just started
 			y.put(grace(shop, time.Minute), grace(ship, time.Hour), lives(10), in(ship, y.pi(corev1.TaintNodeUnreachable)), calling("web"))
 			if _, is := change.(*state.Record); is {
 				y.put(grace(ship, time.Minute), lives(1000))

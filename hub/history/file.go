@@ -18,11 +18,11 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// There is one file per day of UTC, a sequence of blocks. A block is magic, the length and the
-// CRC-32C of the rest. For each node follow the length of its uid (1 byte), the uid, the first slot
-// of the day and the number of slots (2 bytes each), and that many words. Numbers are
-// little-endian. A later block overrides an earlier one; a torn or damaged file is cut off at the
-// damage.
+// There is one file per day of UTC, a sequence of blocks. A block begins with magic, then the
+// length and the CRC-32C of the rest. For each node follow the length of its UID (1 byte), the UID,
+// the first slot of the day and the number of slots (2 bytes each), and that many words. Numbers
+// are little-endian. A later block overrides an earlier one. A torn or damaged file is cut off at
+// the damage.
 const (
 	magic    = "FLh1"
 	header   = len(magic) + 8
@@ -32,8 +32,8 @@ const (
 
 var table = crc32.MakeTable(crc32.Castagnoli)
 
-// Open reads the stored files. Errors are logged and the data is left out: they never keep a hub
-// from starting.
+// Open reads the stored files. It logs errors and leaves the unreadable data out, because samples
+// must never keep a hub from starting.
 func Open(c Config) *History {
 	h := &History{Config: c, nodes: map[types.UID]*ring{}}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
@@ -73,8 +73,8 @@ func (h *History) file(number int64) string {
 	return filepath.Join(h.Dir, time.Unix(number*24*60*60, 0).UTC().Format(time.DateOnly)+suffix)
 }
 
-// read takes the blocks of a day, and returns how many bytes are valid. Samples of unknown nodes
-// and of the future are ignored.
+// read reads the blocks of a day, and returns how many bytes are valid. It ignores samples of
+// unknown nodes and of the future.
 func (h *History) read(body []byte, number, now int64, there map[types.UID]bool) (good int) {
 	for rest := body; len(rest) > 0; rest = body[good:] {
 		if len(rest) < header || string(rest[:len(magic)]) != magic {
@@ -111,8 +111,8 @@ func (h *History) read(body []byte, number, now int64, there map[types.UID]bool)
 	return good
 }
 
-// save appends what is new, and removes files of expired days. The running slot is written too, and
-// again the next time.
+// save appends the new samples, and removes files of expired days. It also writes the running slot,
+// and writes it again the next time.
 func (h *History) save() error {
 	now := h.Now()
 	last := slotOf(now)
@@ -168,7 +168,8 @@ func (h *History) block(first, last int64) []byte {
 	return b
 }
 
-// appendTo appends a block to a file, and removes it again if it was not written whole.
+// appendTo appends a block to a file. After an incomplete write it truncates the file to its former
+// size.
 func appendTo(name string, block []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

@@ -21,12 +21,12 @@ import (
 
 // A Config is what a History needs.
 type Config struct {
-	Dir  string        // directory of its files
-	Life time.Duration // how long samples are kept, at most Longest
+	Dir  string        // directory of the files
+	Life time.Duration // how long samples are stored, at most Longest
 	Now  func() time.Time
-	// Fleet returns the fleet: the samples of nodes that are not in it are dropped.
+	// Fleet returns the fleet. Samples of nodes that are not in it are dropped.
 	Fleet func() state.Snapshot
-	// Measure returns the figures of a node since the last call; false: there are none.
+	// Measure returns a node's figures since the last call; false: no figures.
 	Measure func(node string) (Sample, bool)
 	Log     *slog.Logger
 }
@@ -42,7 +42,7 @@ type History struct {
 	mu    sync.RWMutex
 	nodes map[types.UID]*ring
 
-	saved int64 // the newest slot in the files; only for Run's goroutine
+	saved int64 // the newest slot in the files; only Run's goroutine uses it
 }
 
 // Window copies n samples of a node, starting with the slot that contains from.

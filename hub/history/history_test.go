@@ -33,7 +33,7 @@ func sampleOf(figures map[Kind]float64) Sample {
 	return s
 }
 
-func TestAFigureIsDecodedWithinItsStep(t *testing.T) {
+func TestAFigureIsDecodedWithinItsPrecision(t *testing.T) {
 	for _, c := range []struct {
 		kind      Kind
 		is, reads float64
@@ -47,14 +47,14 @@ func TestAFigureIsDecodedWithinItsStep(t *testing.T) {
 	} {
 		got, ok := Pack(sampleOf(map[Kind]float64{c.kind: c.is})).Value(c.kind)
 		if off := math.Abs(got - c.reads); !ok || off > .11*math.Abs(c.reads)+1e-9 || (c.kind != RTT && c.kind != Silence && off > .01*math.Abs(c.reads)+1e-9) {
-			t.Errorf("figure %d: %v reads %v, %v; want %v", c.kind, c.is, got, ok, c.reads)
+			t.Errorf("figure %d: %v is decoded as %v, %v; want %v", c.kind, c.is, got, ok, c.reads)
 		}
 	}
 }
 
 func TestAbsentIsNotZero(t *testing.T) {
 	if w := Pack(Nothing()); w != 0 {
-		t.Errorf("nothing is written as %x", w)
+		t.Errorf("an empty sample is encoded as %x", w)
 	}
 	w := Pack(sampleOf(map[Kind]float64{CPU: 0, Pods: 0}))
 	for k := range Kinds {
@@ -68,11 +68,11 @@ func TestAbsentIsNotZero(t *testing.T) {
 		all[k] = math.Inf(1)
 	}
 	if w := Pack(all); w != math.MaxUint64 {
-		t.Errorf("the most of everything is %x: bits overlap, or are not used", w)
+		t.Errorf("the sample of all maxima is %x: bits overlap, or are not used", w)
 	}
 }
 
-func TestTwoSamplesOfOneSlotAreMerged(t *testing.T) {
+func TestSamplesOfOneSlotAreMerged(t *testing.T) {
 	w := Pack(sampleOf(map[Kind]float64{CPU: .1, Temperature: 50, Silence: 30, Losses: 2})).with(Pack(sampleOf(map[Kind]float64{CPU: .4, Silence: 11, Losses: 3, RTT: .1})))
 	for k, want := range map[Kind]string{CPU: "0.40", Temperature: "50.00", Losses: "5.00", Silence: "29.", RTT: "0.1"} {
 		if v, _ := w.Value(k); !strings.HasPrefix(fmt.Sprintf("%.2f", v), want) {
@@ -84,7 +84,7 @@ func TestTwoSamplesOfOneSlotAreMerged(t *testing.T) {
 	}
 }
 
-// A world is a fleet whose nodes report what the test sets.
+// A world is a fleet whose nodes report the figures that the test sets.
 type world struct {
 	mu     sync.Mutex
 	t      *testing.T
@@ -193,11 +193,11 @@ func temperatures(h *History, node string, n int) string {
 	return strings.TrimSpace(b.String())
 }
 
-func TestANodesWeek(t *testing.T) {
+func TestSamplesOfANodesWeekAreStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "pi-1", "pi-2")
 		h := w.start()
-		time.Sleep(30 * time.Second) // changes come between two samples
+		time.Sleep(30 * time.Second) // so that changes come between two samples
 		at := func(celsius float64, slots int) {
 			w.say("pi-1", sampleOf(map[Kind]float64{Temperature: celsius}))
 			time.Sleep(time.Duration(slots) * Slot)
@@ -212,7 +212,7 @@ func TestANodesWeek(t *testing.T) {
 			t.Errorf("the node has %s", got)
 		}
 		if got := temperatures(h, "pi-2", 3); got != ". . ." {
-			t.Errorf("a node that said nothing has %s", got)
+			t.Errorf("a node without reports has %s", got)
 		}
 
 		before := temperatures(h, "pi-1", 7)
@@ -231,7 +231,7 @@ func TestANodesWeek(t *testing.T) {
 		oldest := h.nodes["uid-of-pi-1"].at(slotOf(h.Now().Add(-9 * 24 * time.Hour)))
 		h.mu.RUnlock()
 		if week := h.Window("uid-of-pi-1", h.Now().Add(-9*24*time.Hour), 3000); oldest != 0 || week[0] != 0 || week[2500] == 0 {
-			t.Error("old samples are kept, or new ones are lost")
+			t.Error("old samples are stored too long, or new ones are lost")
 		}
 		w.stop()
 	})
@@ -266,7 +266,7 @@ func TestANewNodeDoesNotInheritSamples(t *testing.T) {
 	})
 }
 
-// A killed hub loses what it had not stored: at most an hour.
+// A killed hub loses the samples that were not stored, at most of an hour.
 func TestAKilledHubLosesAtMostAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "pi-1")
@@ -279,7 +279,7 @@ func TestAKilledHubLosesAtMostAnHour(t *testing.T) {
 			saved[f], _ = os.ReadFile(f)
 		}
 		w.stop()
-		for f, body := range saved { // as they were before the stop
+		for f, body := range saved { // the files as they were before the stop
 			if err := os.WriteFile(f, body, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -292,7 +292,7 @@ func TestAKilledHubLosesAtMostAnHour(t *testing.T) {
 	})
 }
 
-func TestClockThatJumpsAhead(t *testing.T) {
+func TestAClockThatJumpsAheadLeavesAGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "pi-1")
 		w.say("pi-1", sampleOf(map[Kind]float64{Temperature: 50}))
@@ -302,7 +302,7 @@ func TestClockThatJumpsAhead(t *testing.T) {
 		time.Sleep(2 * Slot)
 		synctest.Wait()
 		if got := temperatures(h, "pi-1", 7); strings.Count(got, ".") < 2 || !strings.HasSuffix(got, "50") {
-			t.Errorf("a jump is no gap: %s", got)
+			t.Errorf("a jump leaves no gap: %s", got)
 		}
 		w.jump(40 * 24 * time.Hour)
 		time.Sleep(Slot)
@@ -311,16 +311,16 @@ func TestClockThatJumpsAhead(t *testing.T) {
 			t.Errorf("after 40 days: %s", got)
 		}
 		w.stop()
-		w.jump(0) // a clock that is set back, which Run never sees
+		w.jump(0) // a clock that is set back while the hub is stopped
 		if h := w.open(); strings.Contains(temperatures(h, "pi-1", 2000), "50 50 50 50 50 50 50") {
 			t.Error("samples of the future are accepted")
 		}
 	})
 }
 
-// After any damage to a file the hub starts, keeps the samples before the damage, and reads later
-// samples again.
-func TestATornFile(t *testing.T) {
+// After any damage to a file the hub starts, keeps the samples before the damage, and later reads
+// new samples.
+func TestATornFileKeepsEarlierSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "pi-1")
 		time.Sleep(3 * time.Hour) // 2000-01-01 03:00
@@ -330,7 +330,7 @@ func TestATornFile(t *testing.T) {
 		w.stop()
 		files, _ := filepath.Glob(filepath.Join(w.dir, "*"))
 		if len(files) != 1 {
-			t.Fatalf("there are %v", files)
+			t.Fatalf("the files are %v", files)
 		}
 		whole, _ := os.ReadFile(files[0])
 		all := strings.Count(temperatures(w.open(), "pi-1", 30), "50")
@@ -346,18 +346,18 @@ func TestATornFile(t *testing.T) {
 			}
 			w.say("pi-1", sampleOf(map[Kind]float64{Temperature: 70}))
 			h := w.start()
-			kept := strings.Count(temperatures(h, "pi-1", 300), "50")
-			if kept > all || len(body) > len(whole) && kept != all {
-				t.Errorf("damage %d: %d of %d are kept", i, kept, all)
+			stored := strings.Count(temperatures(h, "pi-1", 300), "50")
+			if stored > all || len(body) > len(whole) && stored != all {
+				t.Errorf("damage %d: %d of %d samples are read", i, stored, all)
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			w.stop()
-			if got := temperatures(w.open(), "pi-1", 300); !strings.HasSuffix(got, "70") || strings.Count(got, "50") != kept {
-				t.Errorf("damage %d: afterwards there is %s", i, got)
+			if got := temperatures(w.open(), "pi-1", 300); !strings.HasSuffix(got, "70") || strings.Count(got, "50") != stored {
+				t.Errorf("damage %d: the samples afterwards are %s", i, got)
 			}
 			if i == 0 && strings.Contains(w.logged(), "damaged") || i == 1 && !strings.Contains(w.logged(), "damaged") {
-				t.Errorf("damage %d, the log says: %s", i, w.logged())
+				t.Errorf("damage %d: the log is %s", i, w.logged())
 			}
 		}
 	})
@@ -374,14 +374,14 @@ func TestAnUnwritableFileStopsNothing(t *testing.T) {
 		time.Sleep(61 * time.Minute)
 		synctest.Wait()
 		if got := temperatures(h, "pi-1", 3); got != "50 50 50" || !strings.Contains(w.logged(), "cannot be stored") {
-			t.Errorf("there is %s; the log says %s", got, w.logged())
+			t.Errorf("the samples are %s; the log is %s", got, w.logged())
 		}
 		if err := os.Mkdir(w.dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		w.stop()
 		if got := strings.Count(temperatures(w.open(), "pi-1", 13), "50"); got < 12 {
-			t.Errorf("once it could be written there are %d slots", got)
+			t.Errorf("after the file is writable again %d slots are stored", got)
 		}
 	})
 }
@@ -425,7 +425,7 @@ func crowd(n int) (*History, string) {
 		Now: func() time.Time { now = now.Add(time.Minute); return now }, Measure: func(string) (Sample, bool) { return of, true }}), dir
 }
 
-// BenchmarkLook is the cost of one minute.
+// BenchmarkLook measures the work of one minute.
 func BenchmarkLook(b *testing.B) {
 	for _, n := range []int{100, 1000, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -439,7 +439,7 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// BenchmarkSave is the cost of one hour.
+// BenchmarkSave measures the work of one hour.
 func BenchmarkSave(b *testing.B) {
 	for _, n := range []int{100, 1000, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {

@@ -5,7 +5,7 @@ import "math"
 // A Kind is one of the figures of a sample.
 type Kind int
 
-// The figures. A value that a device does not report is absent, never 0.
+// The figures of a sample. A value that a device does not report is absent, never 0.
 const (
 	CPU         Kind = iota // used share of all processors, 0 to 1
 	Memory                  // used share, 0 to 1
@@ -13,7 +13,7 @@ const (
 	Temperature             // °C, of the hottest sensor
 	Supply                  // V
 	Silence                 // s, the longest time between two heartbeats
-	Losses                  // leases that were sent and did not arrive
+	Losses                  // leases that were sent but did not arrive
 	RTT                     // s, from a message to its acknowledgement
 	Pods                    // pods placed on the node
 	Kinds
@@ -33,14 +33,14 @@ func Nothing() (s Sample) {
 // A Word is a sample in 8 bytes. The zero word has no values.
 type Word uint64
 
-// A scale encodes a figure in some bits of a word: 0 is "absent", the other codes are steps. Values
-// beyond an end of the scale become that end.
+// A scale encodes a figure in some bits of a word. Code 0 means "absent"; the other codes are
+// steps. A value beyond an end of the scale becomes that end.
 type scale struct {
 	bits        int
 	from        float64 // value of code 1
-	step        float64 // difference of two codes; with ratio their quotient
+	step        float64 // difference between two codes; with ratio, their quotient
 	ratio       bool
-	coarse      float64 // from this value on a step counts eight times; 0: never
+	coarse      float64 // above this value a step counts eight times; 0: never
 	shift, most int
 }
 
@@ -106,7 +106,7 @@ func Pack(of Sample) (w Word) {
 
 func (w Word) code(k Kind) uint64 { return uint64(w) >> scales[k].shift & uint64(scales[k].most) }
 
-// Value decodes a figure; false: it is absent.
+// Value decodes a figure; false: the figure is absent.
 func (w Word) Value(k Kind) (float64, bool) {
 	code := w.code(k)
 	if code == 0 {
@@ -115,8 +115,8 @@ func (w Word) Value(k Kind) (float64, bool) {
 	return scales[k].value(code), true
 }
 
-// with merges a word with a later one of the same slot: the longest silence, the sum of losses, and
-// otherwise the later value if there is one.
+// with merges a word with a later one of the same slot: it takes the longest silence, the sum of
+// losses, and otherwise the later value if present.
 func (w Word) with(later Word) Word {
 	for k := range Kinds {
 		old, now := w.code(k), later.code(k)

@@ -15,8 +15,8 @@ import (
 const TaintShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 
 // Decide returns the changes that follow from a list. startup is the hub's startup grace period,
-// which a site can override: until it has passed since a node's creation and the hub's start,
-// silence proves nothing. Without a list only the taints of ready nodes are removed.
+// which a site can override. A silent node stays until that has passed since its creation and since
+// the hub's start. Without a list Decide only removes the taints of ready nodes.
 func Decide(s state.Snapshot, l List, startup time.Duration, now time.Time) (changes []state.Change) {
 	for n := range s.Nodes() {
 		if c, ok := decide(s, n, l, startup, now); ok {
@@ -31,12 +31,12 @@ func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now
 	ready, placed := state.ReadyOf(n) == corev1.ConditionTrue,
 		state.SiteOf(n) != state.DefaultSite || n.Labels[corev1.LabelTopologyZone] != ""
 	if ready && placed && !tainted {
-		return state.Change{}, false // no content of the list could change it
+		return state.Change{}, false // the list cannot change this node
 	}
 	m, listed := l.Of(n.Name)
 	switch {
 	case ready:
-		// A ready node is alive; the list is late.
+		// A ready node is alive, so the list is outdated.
 	case l.Len() == 0 || stillStarting(s, n, startup, now):
 		return state.Change{}, false
 	case !listed || m.State == Gone:
@@ -81,7 +81,7 @@ func shutdown(t corev1.Taint) bool {
 	return t.Key == TaintShutdown && t.Effect == corev1.TaintEffectNoSchedule
 }
 
-// stillStarting tells whether a node has not had the time to report yet.
+// stillStarting tells whether a node has not had enough time to report.
 func stillStarting(s state.Snapshot, n *corev1.Node, startup time.Duration, now time.Time) bool {
 	if site := s.Site(state.SiteOf(n)); site != nil && site.Spec.NodeStartupGracePeriod != nil {
 		startup = site.Spec.NodeStartupGracePeriod.Duration
@@ -93,7 +93,7 @@ func stillStarting(s state.Snapshot, n *corev1.Node, startup time.Duration, now 
 	return !now.After(since.Add(startup))
 }
 
-// markDeleted returns the deletion of a node that a finalizer holds.
+// markDeleted returns the deletion of a node that still has a finalizer.
 func markDeleted(n *corev1.Node, why string, now time.Time) (state.Change, bool) {
 	if n.DeletionTimestamp != nil {
 		return state.Change{}, false

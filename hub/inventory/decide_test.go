@@ -59,7 +59,7 @@ func TestAListIsReadStrictly(t *testing.T) {
 			case err == nil || !strings.Contains(err.Error(), c.wrong):
 				t.Errorf("the error is %v, want %q", err, c.wrong)
 			case l.Len() != 0:
-				t.Errorf("a list with a mistake names %d machines", l.Len())
+				t.Errorf("a list with a mistake has %d machines", l.Len())
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func TestChangesFromTheList(t *testing.T) {
 		rule string
 		list string
 		node *corev1.Node
-		want string // the sentence; empty: no change
+		want string // sentence of the change; empty: no change
 	}{
 		{"a silent node whose machine is gone is deleted", "- {name: pi-1, state: gone}", node("pi-1", "Unknown"), "delete node pi-1: it is not ready, and the inventory says that its machine is gone"},
 		{"a node that reports not ready is deleted", "- {name: pi-1, state: gone}", node("pi-1", "False"), "delete node pi-1"},
@@ -104,9 +104,9 @@ func TestChangesFromTheList(t *testing.T) {
 		{"a ready node that is missing in the list is not deleted", "- name: another", node("pi-1", "True"), ""},
 		{"a silent node whose machine is present stays", "- name: pi-1", node("pi-1", "Unknown"), ""},
 		{"a node in its startup grace period stays", "- name: another", node("pi-1", "", made(startup)), ""},
-		{"after the startup grace period it is deleted", "- name: another", node("pi-1", "", made(startup+time.Second)), "delete node pi-1"},
-		{"a site's startup grace period comes first", "- name: another", node("pi-1", "", at("slow"), made(10*time.Minute)), ""},
-		{"an unread list changes nothing", "", node("pi-1", "Unknown"), ""},
+		{"after the startup grace period a node is deleted", "- name: another", node("pi-1", "", made(startup+time.Second)), "delete node pi-1"},
+		{"a site's startup grace period takes precedence", "- name: another", node("pi-1", "", at("slow"), made(10*time.Minute)), ""},
+		{"without a list nothing changes", "", node("pi-1", "Unknown"), ""},
 		{"a missing list adds no taint", "", node("pi-1", "Unknown", off), ""},
 		{"without a list a ready node still loses the taint", "", node("pi-1", "True", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: it is ready"},
 		{"a finalizer holds a deletion", "- {name: pi-1, state: gone}", node("pi-1", "Unknown", held), "delete node pi-1"},
@@ -115,7 +115,7 @@ func TestChangesFromTheList(t *testing.T) {
 		{"a ready node is not tainted", "- {name: pi-1, state: shutdown}", node("pi-1", "True"), ""},
 		{"a node that is ready again loses the taint", "- {name: pi-1, state: shutdown}", node("pi-1", "True", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: it is ready"},
 		{"a node whose machine is present again loses the taint", "- name: pi-1", node("pi-1", "Unknown", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: the inventory says that its machine is present"},
-		{"a node without a site gets that of the list", "- {name: pi-1, site: oslo}", node("pi-1", "True"), "node pi-1 is on site oslo, as the inventory says"},
+		{"a node without a site gets the site of the list", "- {name: pi-1, site: oslo}", node("pi-1", "True"), "node pi-1 is on site oslo, as the inventory says"},
 		{"a node with a site keeps it", "- {name: pi-1, site: oslo}", node("pi-1", "True", at("bergen")), ""},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -130,23 +130,23 @@ func TestChangesFromTheList(t *testing.T) {
 			changes := Decide(s, l, startup, noon)
 			if c.want == "" {
 				if len(changes) > 0 {
-					t.Fatalf("it wants to %s", changes[0])
+					t.Fatalf("Decide wants to %s", changes[0])
 				}
 				return
 			}
 			if len(changes) != 1 || !strings.HasPrefix(changes[0].Why, c.want) || changes[0].Reason == "" {
-				t.Fatalf("it wants %v, want %q", changes, c.want)
+				t.Fatalf("Decide wants %v, want %q", changes, c.want)
 			}
 			s, _ = state.Apply(s, changes)
 			if again := Decide(s, l, startup, noon); len(again) > 0 {
-				t.Errorf("a second time it wants to %s", again[0])
+				t.Errorf("a second Decide wants to %s", again[0])
 			}
 			n := s.Node("pi-1")
 			if (n == nil) != (strings.HasPrefix(c.want, "delete") && len(c.node.Finalizers) == 0) {
 				t.Errorf("afterwards the node is %v", n)
 			}
 			if strings.HasPrefix(c.want, "untaint") && (len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Key != "camera") {
-				t.Errorf("its taints are %v", n.Spec.Taints)
+				t.Errorf("the node's taints are %v", n.Spec.Taints)
 			}
 		})
 	}
@@ -155,20 +155,20 @@ func TestChangesFromTheList(t *testing.T) {
 func TestAStartingHubDeletesNoNode(t *testing.T) {
 	l := list(t, "- name: another")
 	for why, s := range map[string]state.Snapshot{
-		"it has just started":      state.Empty("test", noon.Add(-startup)),
-		"it stood still until now": state.Empty("test", noon.Add(-24*time.Hour)).Listen(noon.Add(-startup)),
+		"the hub has just started":      state.Empty("test", noon.Add(-startup)),
+		"the hub stood still until now": state.Empty("test", noon.Add(-24*time.Hour)).Listen(noon.Add(-startup)),
 	} {
 		s, _ = state.Apply(s, []state.Change{state.Put(node("pi-1", "Unknown"), "")})
 		if changes := Decide(s, l, startup, noon); len(changes) > 0 {
-			t.Errorf("%s: it wants to %s", why, changes[0])
+			t.Errorf("%s: Decide wants to %s", why, changes[0])
 		}
 		if changes := Decide(s, l, startup, noon.Add(time.Second)); len(changes) != 1 {
-			t.Errorf("%s: after the grace period it wants %v", why, changes)
+			t.Errorf("%s: after the grace period Decide wants %v", why, changes)
 		}
 	}
 }
 
-// The walk of each read, outside the loop.
+// BenchmarkDecide measures the work after each read, outside of the loop.
 func BenchmarkDecide(b *testing.B) {
 	var puts []state.Change
 	var text strings.Builder

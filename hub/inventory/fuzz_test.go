@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzParse parses any text. An accepted list has valid node names; no list deletes or taints a
-// ready node; and a second decision at the same moment changes nothing.
+// FuzzParse parses any text. An accepted list has valid node names, deletes or taints no ready
+// node, and changes nothing in a second decision at the same moment.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"- name: pi-1\n  site: oslo\n- name: pi-2\n  state: shutdown\n- {name: pi-3, state: gone}\n", `[{"name":"pi-1","state":"present"}]`, "", "[]",

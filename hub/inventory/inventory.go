@@ -1,11 +1,11 @@
 // Package inventory makes the fleet follow a list of the existing machines, as Kubernetes follows a
-// cloud provider's.
+// cloud provider's list.
 //
 // The list is a file or an https URL. A Reader reads it periodically, and Decide, which is pure,
-// returns the changes: a node that is not ready and whose machine is gone is deleted; one whose
-// machine is shut down gets Kubernetes' taint for that. An invalid list changes nothing and is
-// reported, so a mistake in it cannot delete the fleet. The package never deletes a ready node,
-// never creates one, and changes the fleet only through package control's loop.
+// returns the changes. A node that is not ready and whose machine is gone is deleted. One whose
+// machine is shut down gets Kubernetes' taint for that. An invalid list is reported and changes
+// nothing, so that a mistake in it cannot delete the fleet. The package never deletes a ready node,
+// never creates a node, and changes the fleet only through package control's loop.
 package inventory
 
 import (
@@ -39,17 +39,18 @@ const (
 // A Machine is one entry of the list.
 type Machine struct {
 	Name  string `yaml:"name"` // name of its node
-	Site  string `yaml:"site"` // for a node without a site
+	Site  string `yaml:"site"` // site for a node without a site
 	State State  `yaml:"state"`
 }
 
-// A List holds every existing machine; others are gone. The zero List says nothing.
+// A List has every existing machine; all other machines are gone. The zero List means that there is
+// no list.
 type List struct{ machines map[string]Machine }
 
 // Len returns the number of entries.
 func (l List) Len() int { return len(l.machines) }
 
-// Of returns the entry of a node's machine; ok is false if there is none.
+// Of returns the entry of a node's machine; ok is false if the list lacks it.
 func (l List) Of(node string) (m Machine, ok bool) {
 	m, ok = l.machines[node]
 	return m, ok

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// errUnchanged means that nothing has changed since the last read; errUnsettled that the file is
-// being written.
+// errUnchanged means that the list has not changed since the last read, errUnsettled that the file
+// is being written.
 var (
 	errUnchanged = errors.New("not changed")
 	errUnsettled = errors.New("it is being changed")
@@ -42,7 +42,7 @@ func open(where string, client *http.Client) source {
 const (
 	fileLook = 10 * time.Second
 	pageLook = time.Minute
-	pageTime = 30 * time.Second // for one response
+	pageTime = 30 * time.Second // timeout of one response
 )
 
 // A fileSource is a list on the hub's disk.
@@ -60,8 +60,8 @@ type stamp struct {
 func (f *fileSource) pause() time.Duration { return fileLook }
 func (f *fileSource) forget()              { f.used = stamp{} }
 
-// read takes a file only if it has not changed since the last look: a half written list would mark
-// the other half as gone.
+// read reads a file only if it has not changed since the last look. A list that is half written
+// would lack machines, which would count as gone.
 func (f *fileSource) read(context.Context) ([]byte, error) {
 	info, err := os.Stat(f.path)
 	if err != nil {
@@ -83,7 +83,7 @@ func (f *fileSource) read(context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, cause(err)
 	}
-	defer func() { _ = r.Close() }() // only read from
+	defer func() { _ = r.Close() }() // an error of Close does not matter after reading
 	text, err := readBounded(r)
 	if err != nil {
 		return nil, cause(err)
@@ -95,7 +95,7 @@ func (f *fileSource) read(context.Context) ([]byte, error) {
 	return text, nil
 }
 
-// readBounded reads at most MaxSize bytes; more is an error.
+// readBounded reads at most MaxSize bytes. A longer text is an error.
 func readBounded(r io.Reader) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
 	if err == nil && len(text) > MaxSize {
@@ -108,14 +108,14 @@ func readBounded(r io.Reader) ([]byte, error) {
 type httpsSource struct {
 	url    string
 	client *http.Client
-	tag    string // of the version that was read last
+	tag    string // ETag of the version that was read last
 }
 
 func (p *httpsSource) pause() time.Duration { return pageLook }
 func (p *httpsSource) forget()              { p.tag = "" }
 
-// newClient returns a client that uses only TLS, also after redirects: a forged list could delete
-// nodes.
+// newClient returns a client that uses only TLS, also after redirects, because a forged list could
+// delete nodes.
 func newClient() *http.Client {
 	return &http.Client{
 		Timeout: pageTime,
@@ -149,7 +149,7 @@ func (p *httpsSource) read(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, cause(err)
 	}
-	defer func() { _ = answer.Body.Close() }() // the body has been read
+	defer func() { _ = answer.Body.Close() }() // an error of Close does not matter after reading
 	switch {
 	case answer.StatusCode == http.StatusNotModified && p.tag != "":
 		return nil, errUnchanged
@@ -168,13 +168,14 @@ func (p *httpsSource) read(ctx context.Context) ([]byte, error) {
 	return text, nil
 }
 
-// endless tells whether a response ends only with the connection, so a cut one looks complete.
+// endless tells whether a response ends with the connection, so that a truncated response looks
+// complete.
 func endless(answer *http.Response) bool {
 	return answer.ProtoMajor == 1 && answer.ContentLength < 0 && len(answer.TransferEncoding) == 0 && !answer.Uncompressed
 }
 
-// cause returns an error without the location, which may contain a password and is in the sentence
-// around it.
+// cause returns an error without the location. The location may contain a password, and is already
+// in the sentence around the error.
 func cause(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -187,7 +188,7 @@ func cause(err error) error {
 	return err
 }
 
-// displayName returns a source's name for people, without passwords, tokens and the path of a URL.
+// displayName returns a source's name for users, without passwords, tokens and the path of a URL.
 func displayName(where string) string {
 	if u, err := url.Parse(where); err == nil && u.Scheme == "https" {
 		return u.Scheme + "://" + u.Host + "/…"

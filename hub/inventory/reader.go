@@ -27,16 +27,16 @@ type Options struct {
 	Startup time.Duration // the hub's startup grace period
 	Log     *slog.Logger
 	Client  *http.Client // nil: a client that uses only TLS
-	// Tell returns the change that reports a read; warn: it failed.
+	// Tell returns the change that reports the result of a read; warn: the read failed.
 	Tell func(s state.Snapshot, now time.Time, warn bool, message string) state.Change
 }
 
-// A Reader makes the fleet follow a list.
+// A Reader reads a list and makes the fleet follow it.
 type Reader struct {
 	Options
 	source  source
 	list    List
-	problem string // the last reported one
+	problem string // the problem that was last reported
 	hasRead bool   // a read has succeeded or failed
 	health  atomic.Pointer[Health]
 }
@@ -69,7 +69,7 @@ func (r *Reader) Health() (h Health, ok bool) {
 func (r *Reader) Run(ctx context.Context) error {
 	for {
 		r.look(ctx)
-		// reading a snapshot costs the loop nothing
+		// Deciding on a snapshot first costs the loop nothing.
 		if list := r.list; len(Decide(r.Loop.Snapshot(), list, r.Startup, r.Loop.Now())) > 0 {
 			_, err := r.Loop.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 				return Decide(s, list, r.Startup, now), nil
@@ -86,8 +86,8 @@ func (r *Reader) Run(ctx context.Context) error {
 	}
 }
 
-// look reads the list if it has changed. An invalid list replaces the last valid one and changes
-// nothing.
+// look reads the list if it has changed. After an invalid list the reader has no list, so it
+// changes nothing.
 func (r *Reader) look(ctx context.Context) {
 	text, err := r.source.read(ctx)
 	switch {
@@ -115,7 +115,7 @@ func (r *Reader) look(ctx context.Context) {
 	h, _ := r.Health()
 	h.Readable, h.Machines = false, 0
 	r.health.Store(&h)
-	// A file that could be read stays invalid until it changes; any other error is retried.
+	// An invalid file stays invalid until it changes, but every other error is retried.
 	if text == nil {
 		r.source.forget()
 	}

@@ -24,12 +24,12 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A plainLoop applies every change and counts the calls.
+// A plainLoop is a Loop that applies every change and counts the calls.
 type plainLoop struct {
-	mu   sync.Mutex
-	s    state.Snapshot
-	jobs int
-	said []string
+	mu       sync.Mutex
+	s        state.Snapshot
+	jobs     int
+	messages []string
 }
 
 func (l *plainLoop) Snapshot() state.Snapshot { l.mu.Lock(); defer l.mu.Unlock(); return l.s }
@@ -54,7 +54,7 @@ func (l *plainLoop) names() (names []string) {
 	return names
 }
 
-// follow runs a reader of a source with a fleet of silent nodes that are an hour old.
+// follow runs a reader of a source. Its fleet has silent nodes that are an hour old.
 func follow(t *testing.T, where string, client *http.Client, nodes ...string) (*plainLoop, *Reader) {
 	l := &plainLoop{s: state.Empty("test", time.Now().Add(-time.Hour))}
 	for _, name := range nodes {
@@ -64,8 +64,8 @@ func follow(t *testing.T, where string, client *http.Client, nodes ...string) (*
 	}
 	r := NewReader(Options{Source: where, Loop: l, Startup: startup, Log: slog.New(slog.DiscardHandler), Client: client,
 		Tell: func(_ state.Snapshot, _ time.Time, warn bool, message string) state.Change {
-			l.said = append(l.said, fmt.Sprintf("%v %s", warn, message))
-			return state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(len(l.said))}}, "")
+			l.messages = append(l.messages, fmt.Sprintf("%v %s", warn, message))
+			return state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(len(l.messages))}}, "")
 		}})
 	ctx, stop := context.WithCancel(context.Background())
 	over := make(chan error, 1)
@@ -96,21 +96,21 @@ func (l *plainLoop) has(t *testing.T, want ...string) {
 
 func (l *plainLoop) heard(t *testing.T, warn bool, text string) {
 	t.Helper()
-	_, said := l.so()
-	if len(said) == 0 || !strings.HasPrefix(said[len(said)-1], fmt.Sprint(warn)) || !strings.Contains(said[len(said)-1], text) {
-		t.Errorf("the messages are %q, want %v %q", said, warn, text)
+	_, messages := l.so()
+	if len(messages) == 0 || !strings.HasPrefix(messages[len(messages)-1], fmt.Sprint(warn)) || !strings.Contains(messages[len(messages)-1], text) {
+		t.Errorf("the messages are %q, want %v %q", messages, warn, text)
 	}
 }
 
 // so returns the number of calls and the messages so far.
-func (l *plainLoop) so() (jobs int, said []string) {
+func (l *plainLoop) so() (jobs int, messages []string) {
 	synctest.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.jobs, slices.Clone(l.said)
+	return l.jobs, slices.Clone(l.messages)
 }
 
-func TestAFileIsFollowedAndAnInvalidOneChangesNothing(t *testing.T) {
+func TestAnInvalidFileChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(dir, "machines.yaml")
@@ -123,7 +123,7 @@ func TestAFileIsFollowedAndAnInvalidOneChangesNothing(t *testing.T) {
 
 		write(t, path, "- name: a\n- name: b\n- name: c\n")
 		time.Sleep(fileLook)
-		l.has(t, "a", "b", "c", "d") // the file may be half written
+		l.has(t, "a", "b", "c", "d") // no change yet: the file may be half written
 		time.Sleep(fileLook)
 		l.has(t, "a", "b", "c")
 		l.heard(t, false, "names 3 machines")
@@ -139,12 +139,12 @@ func TestAFileIsFollowedAndAnInvalidOneChangesNothing(t *testing.T) {
 		}
 
 		for _, bad := range []string{"", "- name: a\n  sate: gone\n", "- name: a\n- name: [", strings.Repeat("#", MaxSize+1)} {
-			_, told := l.so()
+			_, before := l.so()
 			write(t, path, bad)
 			time.Sleep(3 * fileLook)
 			l.has(t, "a", "b", "c")
 			l.heard(t, true, "changes nothing")
-			_, _ = l.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { // the last valid list would delete it
+			_, _ = l.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { // a node that the last valid list would delete
 				return []state.Change{state.Put(node("aa", "Unknown", func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) }), "")}, nil
 			})
 			time.Sleep(3 * fileLook)
@@ -152,11 +152,11 @@ func TestAFileIsFollowedAndAnInvalidOneChangesNothing(t *testing.T) {
 			_, _ = l.Do(t.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
 				return []state.Change{state.Remove(s.Node("aa"), "")}, nil
 			})
-			if _, said := l.so(); len(said) != len(told)+1 {
-				t.Errorf("there are %d messages, want one: %q", len(said)-len(told), said)
+			if _, messages := l.so(); len(messages) != len(before)+1 {
+				t.Errorf("%d messages, want one: %q", len(messages)-len(before), messages)
 			}
-			if _, said := l.so(); strings.Contains(said[len(said)-1], "\n") {
-				t.Errorf("it is not one line: %q", said[len(said)-1])
+			if _, messages := l.so(); strings.Contains(messages[len(messages)-1], "\n") {
+				t.Errorf("the message has several lines: %q", messages[len(messages)-1])
 			}
 			if h, _ := r.Health(); h.Readable {
 				t.Errorf("health is %+v", h)
@@ -174,7 +174,7 @@ func TestAFileIsFollowedAndAnInvalidOneChangesNothing(t *testing.T) {
 		time.Sleep(2 * fileLook)
 		l.heard(t, true, "no such file")
 		write(t, path, "- name: another\n")
-		if err := os.Chtimes(path, time.Time{}, time.Now()); err != nil { // with the same age and size as before
+		if err := os.Chtimes(path, time.Time{}, time.Now()); err != nil { // the same time and size as before
 			t.Fatal(err)
 		}
 		time.Sleep(2 * fileLook)
@@ -182,7 +182,7 @@ func TestAFileIsFollowedAndAnInvalidOneChangesNothing(t *testing.T) {
 	})
 }
 
-func TestANodeThatFallsSilentLaterIsDeletedThen(t *testing.T) {
+func TestANodeThatFallsSilentLaterIsDeleted(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(dir, "machines.yaml")
@@ -202,7 +202,7 @@ func TestANodeThatFallsSilentLaterIsDeletedThen(t *testing.T) {
 	})
 }
 
-// A web is an https server in memory.
+// A web is an HTTPS server in memory.
 type web func(q *http.Request) (*http.Response, error)
 
 func (w web) RoundTrip(q *http.Request) (*http.Response, error) { return w(q) }
@@ -239,7 +239,7 @@ func TestAURLIsFollowedByItsETag(t *testing.T) {
 		synctest.Wait()
 		set(func() {
 			if want := []string{"", `"1"`, `"1"`}; !slices.Equal(asked, want) {
-				t.Errorf("asked with %q, want %q", asked, want)
+				t.Errorf("the request has the ETag %q, want %q", asked, want)
 			}
 			broken = errors.New("connection refused")
 		})
@@ -257,8 +257,8 @@ func TestAURLIsFollowedByItsETag(t *testing.T) {
 		set(func() { tag, text = `"2"`, "- name: b\n" })
 		time.Sleep(pageLook)
 		l.has(t, "b")
-		_, said := l.so()
-		for _, s := range said {
+		_, messages := l.so()
+		for _, s := range messages {
 			if strings.Contains(s, "word") {
 				t.Errorf("the message contains the password: %s", s)
 			}
@@ -266,7 +266,7 @@ func TestAURLIsFollowedByItsETag(t *testing.T) {
 	})
 }
 
-// ends answers with these bytes and closes the connection.
+// ends responds with these bytes and closes the connection.
 func ends(with string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()
@@ -278,7 +278,7 @@ func ends(with string) http.HandlerFunc {
 	}
 }
 
-func TestAListComesOnlyByTLS(t *testing.T) {
+func TestAListIsReadOnlyOverTLS(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "- name: a") }))
 	defer plain.Close()
 	for _, c := range []struct {
@@ -331,7 +331,8 @@ func TestADirectoryIsNotRead(t *testing.T) {
 	}
 }
 
-// The log and events of an inventory are readable for every user of the fleet.
+// Every user of the fleet can read the log and events of an inventory, so they must not contain
+// secrets.
 func TestASourceIsShownWithoutItsSecrets(t *testing.T) {
 	for where, want := range map[string]string{
 		"https://hub:s3cret@machines.example.org:8443/s3cret/list?token=s3cret": "https://machines.example.org:8443/…",

@@ -21,14 +21,14 @@ func TestDecide(t *testing.T) {
 		{"the row has just changed", View{Known: true, Row: row}, 0, Wait},
 		{"the row is unchanged for less than the lease", View{Known: true, Row: row, Read: Lease - 1}, Lease - 1, Wait},
 		{"the row is unchanged for the lease", View{Known: true, Row: row, Read: Lease}, Lease, Take},
-		{"the row was unchanged, but the last read is long ago", View{Known: true, Row: row, Read: Lease}, Lease + Beat + 1, Wait},
+		{"the row was unchanged at the last read, which is long ago", View{Known: true, Row: row, Read: Lease}, Lease + Beat + 1, Wait},
 		{"the leader has left", View{Known: true, Row: left}, 0, Take},
 		{"the leader had left, but the last read is long ago", View{Known: true, Row: left}, Beat + 1, Wait},
 		{"a leader that has just renewed", View{Mine: 3}, Beat - 1, Wait},
 		{"a leader whose renewal is due", View{Mine: 3}, Beat, Renew},
 		{"a leader without the database for the lease", View{Mine: 3}, Lease, StepDown},
-		{"a leader that sees another's token", View{Mine: 2, Known: true, Row: row}, 0, StepDown},
-		{"a leader that still sees the token before its own", View{Mine: 4, Known: true, Row: row}, 0, Wait},
+		{"a leader that sees another hub's token", View{Mine: 2, Known: true, Row: row}, 0, StepDown},
+		{"a leader that still sees the previous token", View{Mine: 4, Known: true, Row: row}, 0, Wait},
 	} {
 		if got := c.belief.Decide(c.now); got != c.want {
 			t.Errorf("%s: %v, want %v", c.rule, got, c.want)
@@ -36,30 +36,30 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestAPauseBetweenReadsProvesNothing(t *testing.T) {
+func TestAPauseBetweenReadsRestartsTheLease(t *testing.T) {
 	row := Row{Token: 1, Beat: 1}
 	b := View{}.Saw(row, 0).Saw(row, Beat)
 	if b.Changed != 0 {
-		t.Fatal("the time starts again although the reads were in time")
+		t.Fatal("the time without change restarts although the reads were in time")
 	}
 	if b = b.Saw(row, 3*Beat+1); b.Changed != 3*Beat+1 || b.Decide(3*Beat+1) != Wait {
 		t.Fatal("a pause between reads counts as time without change")
 	}
 	row.Beat++
 	if b = b.Saw(row, 4*Beat); b.Changed != 4*Beat {
-		t.Fatal("the row changed, but its time goes on")
+		t.Fatal("the time without change goes on although the row changed")
 	}
 }
 
-func TestARowThatIsLockedHasALeader(t *testing.T) {
+func TestALockedRowHasALeader(t *testing.T) {
 	row := Row{Token: 1, Beat: 1}
 	b := View{}
-	for at := time.Duration(0); at < 10*Lease; at += Look { // one transaction of that length
+	for at := time.Duration(0); at < 10*Lease; at += Look { // one transaction that locks the row for ten leases
 		if b = b.Saw(row, at); b.Decide(at) == Take {
 			b = b.SawChange(at)
 		}
 		if !b.HasLeader(at) {
-			t.Fatalf("at %s there seems to be no leader", at)
+			t.Fatalf("at %s HasLeader is false", at)
 		}
 	}
 	if b.LeaderActive() {
@@ -73,29 +73,29 @@ func TestARowThatIsLockedHasALeader(t *testing.T) {
 	}
 	row.Token, row.Beat = 2, row.Beat+1
 	if b = b.Saw(row, 10*Lease+Beat); b.LeaderActive() {
-		t.Error("the beats of one leader count for another")
+		t.Error("the beats of one leader count for the next")
 	}
 }
 
 // A world is several hubs with their own clocks, and one database that runs one request at a time.
-// A hub may take any time between a request and handling its response.
+// Any time may pass between a request and the handling of its response.
 type world struct {
 	row     Row
 	hubs    []*hub
-	commits []uint64 // tokens
+	commits []uint64 // tokens of the commits
 	r       *rand.Rand
 	now     time.Duration
-	busy    bool // every leader commits whenever it can
+	busy    bool // every leader commits as often as it can
 }
 
 type hub struct {
 	b      View
 	start  time.Duration // start of its clock
 	next   time.Duration // time of its next action
-	frozen time.Duration // stopped until then
-	cut    time.Duration // no database until then
-	down   time.Duration // not running until then
-	seen   *Row          // a response that it has not handled yet
+	frozen time.Duration // the process is stopped until then
+	cut    time.Duration // the database cannot be reached until then
+	down   time.Duration // the process does not run until then
+	seen   *Row          // a response that the hub has not handled yet
 }
 
 func (w *world) commit(h *hub) bool {
@@ -126,7 +126,7 @@ func (w *world) step(h *hub) {
 	if h.seen == nil && h.b.Mine == 0 {
 		row := w.row
 		h.seen = &row
-		h.next = w.now + time.Duration(w.r.IntN(100))*time.Millisecond // the response is on its way
+		h.next = w.now + time.Duration(w.r.IntN(100))*time.Millisecond // the response arrives later
 		return
 	}
 	if h.seen != nil {
@@ -160,7 +160,7 @@ func (w *world) step(h *hub) {
 	}
 }
 
-// trouble disturbs hubs until a moment.
+// trouble disturbs hubs until a certain time.
 func (w *world) trouble() {
 	h := w.hubs[w.r.IntN(len(w.hubs))]
 	until := w.now + time.Duration(w.r.IntN(70_000))*time.Millisecond
@@ -190,10 +190,10 @@ func (w *world) run(until time.Duration, troubled bool) {
 	}
 }
 
-// TestAnyInterleavingHasOneWriterAtATime lets two to four hubs stop, freeze, lose their database
-// and come back. The tokens of commits never decrease, and after the trouble one hub leads within
-// ten seconds.
-func TestAnyInterleavingHasOneWriterAtATime(t *testing.T) {
+// TestAnyInterleavingHasOneLeaderAtATime lets two to four hubs stop, freeze, lose their database
+// and come back. The tokens of commits never decrease. After the trouble one hub leads within ten
+// seconds.
+func TestAnyInterleavingHasOneLeaderAtATime(t *testing.T) {
 	changes := 0
 	for seed := range uint64(400) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 1))}
@@ -203,7 +203,7 @@ func TestAnyInterleavingHasOneWriterAtATime(t *testing.T) {
 		for range 5 {
 			w.run(w.now+5*time.Minute, true)
 			survivor := w.hubs[w.r.IntN(len(w.hubs))]
-			for _, h := range w.hubs { // one hub is well, the others may stay as they are
+			for _, h := range w.hubs { // one hub is healthy; the others may stay disturbed
 				if h == survivor {
 					h.cut, h.frozen, h.down, h.next = w.now, w.now, min(h.down, w.now), w.now
 				}
@@ -214,12 +214,12 @@ func TestAnyInterleavingHasOneWriterAtATime(t *testing.T) {
 			w.run(w.now+10*time.Second, false)
 			w.busy = false
 			if len(w.commits) == before {
-				t.Fatalf("seed %d: no commit for 10 s at %s; the hub that is well: %+v, row %+v", seed, w.now, quiet.b, w.row)
+				t.Fatalf("seed %d: no commit for 10 s at %s; the healthy hub: %+v, row %+v", seed, w.now, quiet.b, w.row)
 			}
 		}
 		for i := 1; i < len(w.commits); i++ {
 			if w.commits[i] < w.commits[i-1] {
-				t.Fatalf("seed %d: a commit of token %d came after one of %d", seed, w.commits[i], w.commits[i-1])
+				t.Fatalf("seed %d: a commit of token %d came after one of token %d", seed, w.commits[i], w.commits[i-1])
 			}
 			if w.commits[i] != w.commits[i-1] {
 				changes++
@@ -227,11 +227,11 @@ func TestAnyInterleavingHasOneWriterAtATime(t *testing.T) {
 		}
 	}
 	if changes < 1000 {
-		t.Errorf("leaders changed only %d times: the test is too weak", changes)
+		t.Errorf("the leader changed only %d times: the test is too weak", changes)
 	}
 }
 
-// TestAWorkingLeaderStays: no hub takes the row of a leader that renews it.
+// No hub takes the row of a leader that renews it.
 func TestAWorkingLeaderStays(t *testing.T) {
 	w := &world{r: rand.New(rand.NewPCG(1, 1)), hubs: []*hub{{}, {start: -time.Hour}, {start: time.Hour}}}
 	clock := time.Duration(0)
@@ -245,7 +245,7 @@ func TestAWorkingLeaderStays(t *testing.T) {
 		}
 		for _, h := range w.hubs[1:] {
 			if h.b = h.b.Saw(w.row, clock-h.start); h.b.Decide(clock-h.start) != Wait {
-				t.Fatalf("at %s a standby would %v", clock, h.b.Decide(clock-h.start))
+				t.Fatalf("at %s a standby decides %v", clock, h.b.Decide(clock-h.start))
 			}
 		}
 	}

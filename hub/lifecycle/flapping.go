@@ -21,8 +21,9 @@ const (
 // Flapping stores the history of nodes and decides which nodes flap.
 type Flapping struct{}
 
-// Touches returns the node of a change that belongs into its history, with the transition or
-// eviction itself, since a snapshot does not show it. A change of a record concerns its node.
+// Touches returns the node of a change that belongs into its history. The subject has the
+// transition or eviction itself, because a snapshot does not show it. A change of a record concerns
+// its node.
 func (Flapping) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Nodes:
@@ -120,8 +121,8 @@ func (d Flapping) judge(n *corev1.Node, rec *state.Record, now time.Time, plan *
 	plan.Do(state.Put(n, fmt.Sprintf("node %s Flapping=%s: %s", n.Name, c.Status, c.Message)).Event("NodeFlapping"))
 }
 
-// flapEnd returns when a flapping node counts as steady if Ready stays as it is; zero: it does not
-// flap. rec may be nil.
+// flapEnd returns when a flapping node counts as steady if Ready stays as it is; zero: the node
+// does not flap. rec may be nil.
 func flapEnd(rec *state.Record, now time.Time) time.Time {
 	if rec == nil || len(rec.Transitions) < flapCount {
 		return time.Time{}

@@ -15,8 +15,8 @@ import (
 // Health decides the conditions and taints of nodes. Only Sites adds NoExecute taints.
 type Health struct{ Settings Settings }
 
-// Touches returns the node of a change, or the nodes whose grace period or lease interval it
-// alters.
+// Touches returns the node of a change, or all nodes whose grace period or lease interval the
+// change alters.
 func (Health) Touches(c state.Applied) []state.Subject {
 	if c.Key.Kind == state.Nodes {
 		return []state.Subject{{Key: c.Key}}
@@ -35,8 +35,8 @@ func (h Health) Sharded(_ state.Snapshot, subjects []state.Subject) state.Decide
 	return h.Decide
 }
 
-// deadlineOf returns the subject of a node's deadline alone: one nanosecond later the node is not
-// alive, unless a heartbeat has arrived.
+// deadlineOf returns the subject of a node's deadline. One nanosecond later the node is not alive,
+// unless a heartbeat has arrived.
 func deadlineOf(node string) state.Subject {
 	return state.Subject{Key: state.Key{Kind: state.Nodes, Name: node}, Part: "Deadline"}
 }
@@ -66,9 +66,9 @@ func (d Health) Decide(s state.Snapshot, subjects []state.Subject, now time.Time
 	return plan
 }
 
-// renewDeadline tells whether a node that is due has sent a heartbeat since, and then only sets its
-// next deadline. Of ten thousand nodes that are due together, as one grace period after the hub's
-// start, almost all have.
+// renewDeadline tells whether a node that is due has sent a heartbeat since. It then only sets the
+// node's next deadline. That is the case for almost all of ten thousand nodes that are due
+// together, one grace period after the hub's start.
 func (d Health) renewDeadline(s state.Snapshot, q state.Subject, now time.Time, plan *state.Plan) bool {
 	n := s.Node(q.Name)
 	if n == nil {
@@ -88,7 +88,7 @@ func (d Health) Deadline(s state.Snapshot, n *corev1.Node) time.Time {
 }
 
 // watched are the conditions that become Unknown on a silent node. OutOfDisk, of older Kubernetes,
-// is not added where it is missing.
+// is not added if it is missing.
 var watched = []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
 	corev1.NodePIDPressure, fleet.ConditionOutOfDisk}
 
@@ -141,8 +141,8 @@ func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *stat
 	}
 }
 
-// markUnknown returns the node with its watched conditions Unknown, nil if they already are. reported
-// tells whether the node has ever reported; if not, conditions that were written by hand count as
+// markUnknown returns the node with its watched conditions Unknown, or nil if they already are.
+// reported tells whether the node has ever reported. If not, conditions that a user wrote count as
 // never updated.
 func markUnknown(n *corev1.Node, reported bool, now time.Time) *corev1.Node {
 	var out *corev1.Node

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// nodeChanges are the changes of a node that go into its history, in the same transaction as the
-// decisions that caused them.
+// nodeChanges are the changes of a node for its history. They are stored in the same transaction as
+// the decisions that caused them.
 type nodeChanges struct {
 	node    string
 	changed []metav1.MicroTime // changes of Ready
@@ -39,7 +39,7 @@ func transitionOf(old, next *corev1.Node) (t transition, ok bool) {
 		(state.NoExecuteOf(old) == nil) != (state.NoExecuteOf(next) == nil)
 }
 
-// nodeChangesOf collects the changes of the subjects, in the order of the nodes' first change.
+// nodeChangesOf collects the changes of the subjects, in the order of each node's first change.
 func nodeChangesOf(s state.Snapshot, subjects []state.Subject, now time.Time) (all []*nodeChanges) {
 	byNode := map[string]*nodeChanges{}
 	of := func(node string) *nodeChanges {
@@ -59,7 +59,7 @@ func nodeChangesOf(s state.Snapshot, subjects []state.Subject, now time.Time) (a
 				p.health = append(p.health, healthChangesOf(was.old, is, now)...)
 			} else if s.Record(q.Name) != nil {
 				p := of(q.Name)
-				// rounded as TimeAdded is
+				// The time is rounded like TimeAdded.
 				p.health = append(p.health, state.HealthChange{At: metav1.NewMicroTime(state.Ceil(now).Time), Ready: is,
 					Out: state.NoExecuteOf(was.next) != nil})
 			}
@@ -74,7 +74,7 @@ func nodeChangesOf(s state.Snapshot, subjects []state.Subject, now time.Time) (a
 	return all
 }
 
-// evictionOf returns the eviction that a change of a pod decides; ok is false if it decides none.
+// evictionOf returns the eviction in a change of a pod; ok is false if the change is no eviction.
 func evictionOf(old, next *corev1.Pod) (e state.Evicted, ok bool) {
 	if old == nil || next == nil || old.Spec.NodeName == "" || disruption(old) != nil {
 		return e, false
@@ -93,14 +93,14 @@ func disruption(p *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// healthChangesOf returns the entries for a change of Ready: the state before, the NoExecute taint
-// if there was one, and the new state.
+// healthChangesOf returns the entries for a change of Ready: the previous state, the NoExecute
+// taint if there was one, and the new state.
 func healthChangesOf(old *corev1.Node, is corev1.ConditionStatus, now time.Time) []state.HealthChange {
 	was := state.NodeCondition(old, corev1.NodeReady)
 	turns := []state.HealthChange{{At: metav1.NewMicroTime(was.LastTransitionTime.Time), Ready: was.Status}}
 	if t := state.NoExecuteOf(old); t != nil && t.TimeAdded != nil {
 		turns = append(turns, state.HealthChange{At: metav1.NewMicroTime(t.TimeAdded.Time), Ready: was.Status, Out: true})
 	}
-	// in whole seconds, as in conditions and taints
+	// The time has whole seconds, like the times of conditions and taints.
 	return append(turns, state.HealthChange{At: metav1.NewMicroTime(now.Truncate(time.Second)), Ready: is})
 }

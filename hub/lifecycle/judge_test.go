@@ -15,16 +15,16 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// newJudgingWorld returns a world in which a site is judged before its first node is tainted.
+// newJudgingWorld returns a world with the minimum delay before a site's first NoExecute.
 func newJudgingWorld(t *testing.T) *world {
 	w := newWorld(t, lifecycle.Defaults)
 	w.set.JudgeDelay = lifecycle.Defaults.JudgeDelay
 	return w
 }
 
-// TestACutSiteIsJudgedFirst silences nodes of a site at one moment, each at another time after its
-// last lease: leases come every 10 to 10.4 s.
-func TestACutSiteIsJudgedFirst(t *testing.T) {
+// TestASiteThatIsCutOffIsTaintedAfterTheMinimumDelay silences nodes of a site at one moment. Because leases come every 10 to
+// 10.4 s, the nodes reach their deadlines at different times.
+func TestASiteThatIsCutOffIsTaintedAfterTheMinimumDelay(t *testing.T) {
 	for _, tt := range []struct{ of, silent int }{{20, 11}, {40, 22}, {60, 33}, {100, 55}, {3, 3}, {5, 3}, {4, 4}, {200, 110}} {
 		for seed := range int64(3) {
 			t.Run(fmt.Sprintf("%d of %d nodes, seed %d", tt.silent, tt.of, seed), func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestACutSiteIsJudgedFirst(t *testing.T) {
 					t.Errorf("the site is %s", st.State)
 				}
 				if len(got) > 1 {
-					t.Errorf("%d are tainted", len(got))
+					t.Errorf("%d nodes are tainted", len(got))
 				}
 			})
 		}
@@ -71,7 +71,7 @@ func checkJudgement(t *testing.T, w *world) {
 	}
 }
 
-func TestNoNodeIsTaintedBeforeItsSiteIsJudged(t *testing.T) {
+func TestNoNodeIsTaintedBeforeTheMinimumDelay(t *testing.T) {
 	w := newJudgingWorld(t)
 	w.put(node("a", "oslo", up), node("b", "oslo", up))
 	w.wait(40*time.Second+1, "b")
@@ -86,14 +86,14 @@ func TestNoNodeIsTaintedBeforeItsSiteIsJudged(t *testing.T) {
 	if got := w.expel(); len(got) != 1 {
 		t.Errorf("%v tainted, want a", got)
 	}
-	t.Run("a starting hub judges a site only after every node's grace period", func(t *testing.T) {
+	t.Run("a starting hub taints only after every node's grace period", func(t *testing.T) {
 		w := newJudgingWorld(t)
 		n := node("a", "oslo", down)
 		n.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
 		w.put(n, node("b", "oslo", up), node("c", "oslo", up))
 		checkJudgement(t, w)
 	})
-	t.Run("so does a hub that stood still", func(t *testing.T) {
+	t.Run("a hub that stood still waits for every node's grace period too", func(t *testing.T) {
 		w := newJudgingWorld(t)
 		w.put(node("a", "oslo", up), node("b", "oslo", up), node("c", "oslo", up))
 		w.wait(40*time.Second+1, "b", "c")
@@ -123,12 +123,12 @@ func TestNoNodeIsTaintedBeforeItsSiteIsJudged(t *testing.T) {
 		{5 * time.Second, 5 * time.Minute, 313 * time.Second},
 	} {
 		if got := lifecycle.JudgeAfter(tt.period, tt.lease); got != tt.want {
-			t.Errorf("a period of %s and leases every %s: %s, want %s", tt.period, tt.lease, got, tt.want)
+			t.Errorf("JudgeAfter with a period of %s and leases every %s: %s, want %s", tt.period, tt.lease, got, tt.want)
 		}
 	}
 }
 
-// A token bucket is worth nothing at another rate, unless it was full.
+// When the rate changes, the tokens collected so far do not count, unless the bucket was full.
 func TestAChangedRateTaintsNoNodeAtOnce(t *testing.T) {
 	spec := func(change func(*fleet.SiteSpec)) func(*world) {
 		return func(w *world) {
@@ -143,17 +143,17 @@ func TestAChangedRateTaintsNoNodeAtOnce(t *testing.T) {
 		size, silent   int
 		before, change func(*world)
 		alive          func() []string
-		wait           time.Duration // from the change to the next taint
-		within         time.Duration // from the first taint to the change
-		first          int           // nodes tainted before
+		wait           time.Duration // time from the change to the next taint
+		within         time.Duration // time from the first taint to the change
+		first          int           // nodes tainted before the change
 	}{
-		{"maintenance that ends", 10, 2, spec(func(s *fleet.SiteSpec) { s.Maintenance = &fleet.Maintenance{Until: until} }),
+		{"maintenance ends", 10, 2, spec(func(s *fleet.SiteSpec) { s.Maintenance = &fleet.Maintenance{Until: until} }),
 			func(w *world) { w.wait(until.Sub(w.now), append(names("oslo", 10)[2:], "bergen-00")...) }, nil, 10 * time.Second, 0, 0},
 		{"a slower rate", 10, 3, nil, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.05) }), nil, 20 * time.Second, 5 * time.Second, 1},
 		{"a faster rate", 10, 3, nil, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.5) }), nil, 2 * time.Second, 5 * time.Second, 1},
-		{"no rate and one again", 10, 3, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.0) }),
+		{"the rate was 0 for a while", 10, 3, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.0) }),
 			spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = nil }), nil, 10 * time.Second, time.Hour, 0},
-		{"a small partially disrupted site that is Normal again", 5, 3, nil, func(w *world) { w.becomes("oslo-00", up) }, func() []string { return []string{"oslo-00", "oslo-03", "oslo-04"} }, 10 * time.Second, time.Hour, 0},
+		{"a small partially disrupted site becomes Normal", 5, 3, nil, func(w *world) { w.becomes("oslo-00", up) }, func() []string { return []string{"oslo-00", "oslo-03", "oslo-04"} }, 10 * time.Second, time.Hour, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, lifecycle.Defaults)
@@ -195,16 +195,16 @@ func TestANodeMadeByHandCountsFromItsCreation(t *testing.T) {
 			n.CreationTimestamp = metav1.NewTime(w.now)
 			w.put(n)
 			if got := w.ready("a"); got != ready {
-				t.Fatalf("at once it is %s", got)
+				t.Fatalf("the first Ready is %s", got)
 			}
 			w.wait(60 * time.Second)
 			if got := w.ready("a"); got != ready {
-				t.Errorf("after 60 s it is %s", got)
+				t.Errorf("Ready after 60 s is %s", got)
 			}
 			w.wait(time.Millisecond)
 			c := state.NodeCondition(w.s.Node("a"), corev1.NodeReady)
 			if c == nil || c.Status != down || c.Reason != "NodeStatusNeverUpdated" || !c.LastHeartbeatTime.Equal(&n.CreationTimestamp) {
-				t.Errorf("then it has %+v", c)
+				t.Errorf("Ready after the startup grace is %+v", c)
 			}
 		})
 	}

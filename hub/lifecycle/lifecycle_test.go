@@ -17,24 +17,24 @@ import (
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// A world is a fleet with only the lifecycle deciders.
+// A world is a fleet with only the deciders of this package.
 type world struct {
-	t      *testing.T
-	s      state.Snapshot
-	now    time.Time
-	set    lifecycle.Settings
-	alarms [3]map[state.Subject]time.Time // by decider
-	said   []string
-	byHand bool // nodes are only written by hand; no device has reported
+	t         *testing.T
+	s         state.Snapshot
+	now       time.Time
+	set       lifecycle.Settings
+	alarms    [3]map[state.Subject]time.Time // alarms of each decider
+	sentences []string
+	byHand    bool // no device reports; the test writes the nodes
 }
 
-// newWorld returns a world in which no node waits for the judgement of its site; see judge_test.go.
+// newWorld returns a world without the minimum delay before NoExecute; see judge_test.go.
 func newWorld(t *testing.T, set lifecycle.Settings) *world {
 	set.JudgeDelay = 0
 	return &world{t: t, s: state.Empty("test", noon), now: noon, set: set, alarms: noAlarms()}
 }
 
-// A decider is one of the three.
+// A decider is one of the three deciders.
 type decider interface {
 	Touches(c state.Applied) []state.Subject
 	Subjects(s state.Snapshot) []state.Subject
@@ -64,7 +64,7 @@ func node(name, site string, ready corev1.ConditionStatus) *corev1.Node {
 	return n
 }
 
-// put changes objects and settles, as the loop does.
+// put changes objects and settles, like the loop.
 func (w *world) put(objects ...state.Object) {
 	w.t.Helper()
 	var changes []state.Change
@@ -117,7 +117,7 @@ func (w *world) settle(recent []state.Applied) {
 			w.wake(i, plan.Alarms)
 			for _, c := range plan.Changes {
 				if c.Why != "" {
-					w.said = append(w.said, fmt.Sprintf("%s %s", w.now.Sub(noon), c.Why))
+					w.sentences = append(w.sentences, fmt.Sprintf("%s %s", w.now.Sub(noon), c.Why))
 				}
 			}
 		}
@@ -137,7 +137,7 @@ func (w *world) wake(i int, alarms []state.Alarm) {
 	}
 }
 
-// wait advances the time from alarm to alarm; alive nodes renew their leases.
+// wait advances the time from alarm to alarm. The nodes in alive renew their leases.
 func (w *world) wait(d time.Duration, alive ...string) {
 	w.t.Helper()
 	end := w.now.Add(d)
@@ -219,11 +219,11 @@ func TestExpiryIsStrictlyAfterTheGrace(t *testing.T) {
 	w.put(node("a", "oslo", corev1.ConditionTrue), node("b", "oslo", corev1.ConditionTrue))
 	w.wait(40*time.Second, "b")
 	if got := w.ready("a"); got != corev1.ConditionTrue {
-		t.Errorf("at the deadline Ready = %s, want True", got)
+		t.Errorf("Ready at the deadline = %s, want True", got)
 	}
 	w.wait(1, "b")
 	if got := w.ready("a"); got != corev1.ConditionUnknown {
-		t.Errorf("just after the deadline Ready = %s, want Unknown", got)
+		t.Errorf("Ready just after the deadline = %s, want Unknown", got)
 	}
 	c := state.NodeCondition(w.s.Node("a"), corev1.NodeReady)
 	if c.Reason != "NodeStatusUnknown" || c.Message != "Kubelet stopped posting node status." || !c.LastHeartbeatTime.Time.Equal(noon) {
@@ -242,7 +242,7 @@ func TestExpiryIsStrictlyAfterTheGrace(t *testing.T) {
 	}
 }
 
-func TestANodeThatNeverReported(t *testing.T) {
+func TestANodeThatNeverReportedBecomesUnknown(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.put(node("new", "oslo", ""), node("ok", "oslo", corev1.ConditionTrue))
 	if got := w.taints("new"); got != "not-ready:NoSchedule" {
@@ -250,7 +250,7 @@ func TestANodeThatNeverReported(t *testing.T) {
 	}
 	w.wait(60*time.Second, "ok")
 	if got := w.ready("new"); got != "" {
-		t.Errorf("within the startup grace Ready = %q", got)
+		t.Errorf("Ready within the startup grace = %q, want none", got)
 	}
 	w.wait(1, "ok")
 	c := state.NodeCondition(w.s.Node("new"), corev1.NodeReady)
@@ -258,7 +258,7 @@ func TestANodeThatNeverReported(t *testing.T) {
 		t.Errorf("Ready = %+v", c)
 	}
 	if got := w.s.Site("oslo").Status; got.NeverSeen != 1 || got.NotReady != 0 || got.State != fleet.SiteNormal {
-		t.Errorf("a node that has never reported counts: %+v", got)
+		t.Errorf("a node that has never reported counts for its site: %+v", got)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestTaintsByCondition(t *testing.T) {
 		{corev1.NodeMemoryPressure, corev1.ConditionUnknown, ""},
 		{corev1.NodeDiskPressure, corev1.ConditionFalse, ""},
 	} {
-		t.Run(fmt.Sprintf("%s=%s adds %q and removes it again", tt.condition, tt.status, tt.want), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s=%s adds %q, and its end removes it", tt.condition, tt.status, tt.want), func(t *testing.T) {
 			w := newWorld(t, lifecycle.Defaults)
 			n := node("a", "oslo", corev1.ConditionTrue)
 			n.Spec.Taints = []corev1.Taint{{Key: "mine", Effect: corev1.TaintEffectNoSchedule}}
@@ -346,16 +346,16 @@ func TestAReplacedTaintHasItsOwnTimeAndTheFirstIsStored(t *testing.T) {
 	}
 	past := state.OutageOf(w.s.Node("a"))
 	if past == nil || len(past.TaintPeriods) != 1 || past.TaintPeriods[0].Key != first.Key || !past.TaintPeriods[0].From.Equal(first.TimeAdded) || !past.TaintPeriods[0].To.Equal(got.TimeAdded) {
-		t.Errorf("it stores %v of %v", past, first)
+		t.Errorf("the record stores %v of %v", past, first)
 	}
-	for range 30 { // a device that alternates
+	for range 30 { // a device that alternates between not-ready and unreachable
 		for _, ready := range []corev1.ConditionStatus{corev1.ConditionUnknown, corev1.ConditionFalse} {
 			w.wait(time.Second, "b")
 			w.becomes("a", ready)
 		}
 	}
 	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) > 8 || !past.TaintPeriods[0].From.Equal(first.TimeAdded) {
-		t.Errorf("it stores %d periods, the first since %s", len(past.TaintPeriods), past.TaintPeriods[0].From)
+		t.Errorf("the record stores %d periods, the first since %s", len(past.TaintPeriods), past.TaintPeriods[0].From)
 	}
 	if n := w.s.Node("a"); !past.Since.Time.Equal(state.OutageOf(n).Since.Time) {
 		t.Errorf("the outage began at %s, and later at %s", past.Since, state.OutageOf(n).Since)
@@ -366,13 +366,13 @@ func TestAReplacedTaintHasItsOwnTimeAndTheFirstIsStored(t *testing.T) {
 	}
 }
 
-func TestRates(t *testing.T) {
+func TestNodesAreTaintedAtTheRateOfTheirSite(t *testing.T) {
 	silence := func(w *world, site string, alive []string, d time.Duration) []string {
 		w.wait(40*time.Second+1, alive...)
 		w.wait(d, alive...)
 		return slices.DeleteFunc(w.expel(), func(n string) bool { return !strings.HasPrefix(n, site) })
 	}
-	t.Run("a normal site gives one NoExecute per 10 s, the first at once", func(t *testing.T) {
+	t.Run("in a normal site one node per 10 s gets NoExecute, the first at once", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.site("oslo", 10, 0)
 		alive := names("oslo", 10)[4:]
@@ -390,7 +390,7 @@ func TestRates(t *testing.T) {
 			}
 		}
 	})
-	t.Run("E6' a small site partially disrupted gives none", func(t *testing.T) {
+	t.Run("E6' in a small partially disrupted site no node gets NoExecute", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.site("oslo", 5, 0)
 		w.site("bergen", 1, 0)
@@ -401,14 +401,14 @@ func TestRates(t *testing.T) {
 			t.Errorf("status %+v", st)
 		}
 	})
-	t.Run("a large site partially disrupted gives one per 100 s", func(t *testing.T) {
+	t.Run("in a large partially disrupted site one node per 100 s gets NoExecute", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.site("oslo", 60, 0)
 		if got := silence(w, "oslo", names("oslo", 60)[40:], 250*time.Second); len(got) != 3 {
 			t.Errorf("tainted %v, want 3 after 250 s", got)
 		}
 	})
-	t.Run("E3 a site fully disrupted while another lives gives them at the normal rate", func(t *testing.T) {
+	t.Run("E3 in a fully disrupted site nodes get NoExecute at the normal rate if another site is healthy", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.site("oslo", 3, 0)
 		w.site("bergen", 1, 0)
@@ -449,7 +449,7 @@ func TestRates(t *testing.T) {
 			t.Errorf("tainted %v", got)
 		}
 	})
-	t.Run("a new rate counts from the next pass", func(t *testing.T) {
+	t.Run("a new rate applies from the next pass", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.site("oslo", 10, 0)
 		alive := names("oslo", 10)[4:]
@@ -465,7 +465,7 @@ func TestRates(t *testing.T) {
 	})
 }
 
-func TestMasterDisruption(t *testing.T) {
+func TestWithoutAReadyNodeNoNodeIsTainted(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.site("oslo", 2, 0)
 	w.site("bergen", 2, 0)
@@ -484,10 +484,10 @@ func TestMasterDisruption(t *testing.T) {
 	if got := w.expel(); len(got) != 0 {
 		t.Errorf("tainted %v", got)
 	}
-	// E5: one device returns
+	// E5: one device returns.
 	w.put(node("bergen-00", "bergen", corev1.ConditionTrue))
 	if got := w.expel(); len(got) != 0 {
-		t.Errorf("on leaving, %v are tainted at once: the first waits 1/rate", got)
+		t.Errorf("after the disruption %v are tainted at once: the first node waits 1/rate", got)
 	}
 	w.wait(10*time.Second, "bergen-00")
 	if got := w.expel(); len(got) != 2 {
@@ -511,7 +511,7 @@ func TestTheOnlyHealthyNodeIsExcluded(t *testing.T) {
 	}
 }
 
-func TestFlapping(t *testing.T) {
+func TestANodeFlapsAfterManyChangesOfReady(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.put(node("b", "oslo", corev1.ConditionTrue))
 	for i, ready := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionTrue} {
@@ -538,10 +538,10 @@ func TestFlapping(t *testing.T) {
 
 func TestAfterMasterDisruptionEveryNodeCountsAsSeen(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
-	out := node("b", "bergen", corev1.ConditionTrue) // ready, but excluded from every site's state
+	out := node("b", "bergen", corev1.ConditionTrue) // ready, but excluded from the state of its site
 	out.Labels[fleet.LabelExcludeDisruption] = ""
 	w.put(node("a", "oslo", corev1.ConditionTrue), out)
-	w.wait(time.Minute, "b") // a falls silent: every site that counts is dark
+	w.wait(time.Minute, "b") // a falls silent, so every site is dark
 	if got := w.s.Site("oslo").Status.HeldReason; got != fleet.HeldInMasterDisruption {
 		t.Fatalf("held: %q", got)
 	}
@@ -549,11 +549,11 @@ func TestAfterMasterDisruptionEveryNodeCountsAsSeen(t *testing.T) {
 	w.put(node("a", "oslo", corev1.ConditionTrue))
 	w.wait(40*time.Second, "a")
 	if got := w.ready("b"); got != corev1.ConditionTrue {
-		t.Errorf("after 70 s of silence, 40 of them since the disruption ended, Ready = %s, want True", got)
+		t.Errorf("Ready after 70 s of silence, 40 s of them after the disruption = %s, want True", got)
 	}
 	w.wait(1, "a")
 	if got := w.ready("b"); got != corev1.ConditionUnknown {
-		t.Errorf("a grace period after the disruption ended Ready = %s, want Unknown", got)
+		t.Errorf("Ready one grace period after the disruption = %s, want Unknown", got)
 	}
 }
 
@@ -583,7 +583,7 @@ func TestSilenceChangesOnlyWatchedConditions(t *testing.T) {
 		}
 	}
 	if c := state.NodeCondition(w.s.Node("a"), corev1.NodeDiskPressure); !c.LastHeartbeatTime.Equal(&earlier) {
-		t.Errorf("the last heartbeat of DiskPressure is %s, want as it was", c.LastHeartbeatTime)
+		t.Errorf("the last heartbeat of DiskPressure is %s, want it unchanged", c.LastHeartbeatTime)
 	}
 	if got, want := w.taints("a"), "unreachable:NoExecute unreachable:NoSchedule"; got != want {
 		t.Errorf("taints %q, want %q: the pressure is unknown now", got, want)
@@ -602,17 +602,17 @@ func TestATaintIsItsKeyAndEffect(t *testing.T) {
 	}
 	w.put(n, node("b", "oslo", corev1.ConditionTrue))
 	if got, want := w.taints("a"), "unreachable:NoExecute unreachable:PreferNoSchedule unreachable=old:NoSchedule"; got != want {
-		t.Errorf("taints %q, want %q: of not-ready and unreachable one NoExecute, and the user's own", got, want)
+		t.Errorf("taints %q, want %q: one NoExecute of not-ready and unreachable, and the user's own", got, want)
 	}
 	if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.Equal(at(-time.Second)) {
-		t.Errorf("its time is %s, want its own", got)
+		t.Errorf("the taint's time is %s, want its own", got)
 	}
 	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) != 1 || !past.TaintPeriods[0].From.Equal(at(-time.Minute)) {
-		t.Errorf("it stores %v, want the other taint", past)
+		t.Errorf("the record stores %v, want the replaced taint", past)
 	}
 	w.becomes("a", up)
 	if got, want := w.taints("a"), "unreachable:PreferNoSchedule"; got != want {
-		t.Errorf("a node that is ready has the taints %q, want %q", got, want)
+		t.Errorf("a ready node has the taints %q, want %q", got, want)
 	}
 }
 
@@ -632,7 +632,7 @@ func TestARateOfExactlyOneResumesAfterADisruption(t *testing.T) {
 		t.Errorf("3 s after the disruption %v are tainted, want 3", got)
 	}
 	w.becomes("oslo-04", up)
-	w.becomes("oslo-05", up) // 4 of 6: partially disrupted and small
+	w.becomes("oslo-05", up) // 4 of 6 not ready: partially disrupted and small
 	if st := w.s.Site("oslo").Status; st.EvictionRate != "0" {
 		t.Fatalf("status %+v", st)
 	}
@@ -640,9 +640,9 @@ func TestARateOfExactlyOneResumesAfterADisruption(t *testing.T) {
 	w.becomes("oslo-03", up)
 	w.becomes("oslo-03", down)
 	w.becomes("oslo-02", up)
-	w.becomes("oslo-01", up) // 2 of 6: Normal
+	w.becomes("oslo-01", up) // 2 of 6 not ready: Normal
 	if got := w.expel(); !slices.Equal(got, []string{"oslo-00"}) {
-		t.Errorf("back to normal %v are tainted at once: a rate that was 0 has filled no bucket", got)
+		t.Errorf("in the normal site %v are tainted at once: a rate of 0 fills no bucket", got)
 	}
 	w.wait(time.Second, "bergen-00", "oslo-01", "oslo-02", "oslo-04", "oslo-05")
 	if got := w.expel(); !slices.Equal(got, []string{"oslo-00", "oslo-03"}) {
@@ -669,7 +669,7 @@ func TestTheHistoryOfANodeIsStored(t *testing.T) {
 		last = turn.At.Time
 	}
 	if want := "[True/false Unknown/false Unknown/true True/false]"; fmt.Sprint(got) != want {
-		t.Errorf("the history says %v, want %s", got, want)
+		t.Errorf("the history is %v, want %s", got, want)
 	}
 	if rec := w.s.Record("b"); rec != nil && len(rec.History) > 0 {
 		t.Errorf("a node that never changed has the history %v", rec.History)

@@ -42,7 +42,7 @@ const (
 	stoppedReady = "Ready=Unknown/NodeStatusUnknown MemoryPressure=Unknown/NodeStatusNeverUpdated DiskPressure=Unknown/NodeStatusNeverUpdated PIDPressure=Unknown/NodeStatusNeverUpdated"
 )
 
-// old returns the node as if it was made an hour before noon.
+// old returns the node as if it was created an hour before noon.
 func old(n *corev1.Node) *corev1.Node {
 	n.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
 	return n
@@ -64,7 +64,7 @@ func (w *world) conditionWrites(name string, after time.Duration) (count int) {
 }
 
 func TestScenarioUnknownPosting(t *testing.T) {
-	// another node is alive, so that the hub does not suspect its own link
+	// begin adds a live node, so that the hub does not suspect its own link.
 	begin := func(t *testing.T, n *corev1.Node) *world {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("b", "oslo", up))
@@ -108,7 +108,7 @@ func TestScenarioUnknownPosting(t *testing.T) {
 			t.Errorf("Ready %+v", c)
 		}
 		if w.podReady("p") || w.s.Pod("default", "p").Status.Phase != corev1.PodRunning {
-			t.Errorf("its pod: %+v", w.s.Pod("default", "p").Status)
+			t.Errorf("the node's pod: %+v", w.s.Pod("default", "p").Status)
 		}
 	})
 	t.Run("U4 a node with heartbeats does not change", func(t *testing.T) {
@@ -124,9 +124,9 @@ func TestScenarioTwoHeartbeats(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		node   *corev1.Node
-		lease  bool          // is renewed
-		status bool          // is reported every half minute
-		after  time.Duration // when to decide
+		lease  bool          // the lease is renewed
+		status bool          // a status is reported every half minute
+		after  time.Duration // time of the decision
 		want   string
 		podUp  bool
 	}{
@@ -157,7 +157,7 @@ func TestScenarioTwoHeartbeats(t *testing.T) {
 				t.Errorf("conditions %q, want %q", got, tt.want)
 			}
 			if got := w.podReady("p"); got != tt.podUp {
-				t.Errorf("its pod is ready: %v", got)
+				t.Errorf("the node's pod is ready: %v", got)
 			}
 		})
 	}
@@ -234,7 +234,7 @@ func TestScenarioPodsOfASilentNode(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("a", "oslo", up), node("b", "oslo", up))
 		w.wait(time.Minute, "b")
-		w.put(readyPod("p", "a")) // a message of the device, so it is not silent
+		w.put(readyPod("p", "a")) // the device has sent a message, so it is not silent
 		if w.ready("a") != down || !w.podReady("p") {
 			t.Errorf("node %s, pod ready %v", w.ready("a"), w.podReady("p"))
 		}
@@ -242,7 +242,7 @@ func TestScenarioPodsOfASilentNode(t *testing.T) {
 }
 
 func TestScenarioTaints(t *testing.T) {
-	// two nodes that may fail, and enough live ones
+	// begin returns two nodes that may fail, and enough live nodes.
 	begin := func(t *testing.T) (*world, []string) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("a", "oslo", up), node("b", "oslo", up))
@@ -270,7 +270,7 @@ func TestScenarioTaints(t *testing.T) {
 	t.Run("T1 a node that loses its Ready condition while it waits does not get NoExecute", func(t *testing.T) {
 		w, alive := begin(t)
 		w.becomes("a", corev1.ConditionFalse)
-		w.becomes("b", corev1.ConditionFalse) // waits for its taint
+		w.becomes("b", corev1.ConditionFalse) // b waits for its taint
 		n := w.s.Node("b").DeepCopy()
 		n.Status.Conditions = nil
 		w.put(n)
@@ -282,16 +282,16 @@ func TestScenarioTaints(t *testing.T) {
 	t.Run("T2 only the silent node is tainted, a second after its grace period, until its report", func(t *testing.T) {
 		w, alive := begin(t)
 		if got := w.expel(); len(got) != 0 {
-			t.Errorf("at the start %v", got)
+			t.Errorf("tainted at the start: %v", got)
 		}
 		w.wait(41*time.Second, append(alive, "b")...)
 		if got := w.expel(); !slices.Equal(got, []string{"a"}) {
-			t.Errorf("a second after the grace period %v", got)
+			t.Errorf("tainted a second after the grace period: %v", got)
 		}
 		w.becomes("a", up)
 		for n := range w.s.Nodes() {
 			if got := w.taints(n.Name); got != "" {
-				t.Errorf("after its report %s has %q", n.Name, got)
+				t.Errorf("after a report %s has %q", n.Name, got)
 			}
 		}
 	})
@@ -322,7 +322,7 @@ func TestScenarioTaints(t *testing.T) {
 			t.Errorf("and back: taints %q", got)
 		}
 		if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.After(first.Time) {
-			t.Errorf("its time was %s and is %s", first, got)
+			t.Errorf("the taint's time was %s and is %s", first, got)
 		}
 		if past := state.OutageOf(w.s.Node("a")); past == nil || len(past.TaintPeriods) != 2 || !past.TaintPeriods[0].From.Equal(first) {
 			t.Errorf("it stores %v", past)

@@ -29,7 +29,7 @@ func (w *world) states() map[string]fleet.SiteState {
 	return out
 }
 
-// becomes sets a node's Ready as a report does (down: as silence does).
+// becomes sets a node's Ready like a report; down: like silence.
 func (w *world) becomes(name string, ready corev1.ConditionStatus) {
 	w.t.Helper()
 	n := w.s.Node(name).DeepCopy()
@@ -69,7 +69,7 @@ func TestScenarioStateOfSites(t *testing.T) {
 		name          string
 		nodes         []*corev1.Node
 		first, second states
-		change        func(*world) // an hour after the first pass
+		change        func(*world) // made an hour after the first pass
 	}{
 		{"Z1 one ready node without a site makes the default site Normal",
 			[]*corev1.Node{node("n0", "", up)}, states{"default": normal}, states{"default": normal}, nil},
@@ -114,7 +114,7 @@ func TestScenarioStateOfSites(t *testing.T) {
 			check := func(look string, want states) {
 				t.Helper()
 				if got := w.states(); fmt.Sprint(got) != fmt.Sprint(want) {
-					t.Errorf("%s look: %v, want %v", look, got, want)
+					t.Errorf("%s pass: %v, want %v", look, got, want)
 				}
 			}
 			check("first", tt.first)
@@ -163,13 +163,13 @@ func TestScenarioExcludedNode(t *testing.T) {
 	})
 }
 
-// The queue of Kubernetes' rate limiter corresponds to the order in which a site's nodes wait for
-// their NoExecute taint.
+// Kubernetes has a queue with a rate limiter. Here it corresponds to the order in which a site's
+// nodes wait for their NoExecute taint.
 func TestScenarioQueue(t *testing.T) {
-	// a site of 20 nodes whose first n have just fallen silent
+	// silent returns a site of 20 nodes whose first n have just fallen silent.
 	silent := func(t *testing.T, n int, spec fleet.SiteSpec) (w *world, alive []string) {
 		w = newWorld(t, lifecycle.Defaults)
-		spec.Description = "x" // a site with a spec stays
+		spec.Description = "x" // so that the Site object stays
 		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "z"}, Spec: spec})
 		w.site("z", 20, 0)
 		alive = names("z", 20)[n:]
@@ -214,13 +214,13 @@ func TestScenarioQueue(t *testing.T) {
 		expect(t, w, "z-00", "z-01", "z-02")
 		given := 0
 		w.wait(time.Hour, alive...)
-		for _, s := range w.said {
+		for _, s := range w.sentences {
 			if strings.Contains(s, " taint z-") {
 				given++
 			}
 		}
 		if given != 3 {
-			t.Errorf("NoExecute was given %d times: %q", given, w.said)
+			t.Errorf("NoExecute was given %d times: %q", given, w.sentences)
 		}
 	})
 	t.Run("S7.5 a node that recovers just before its turn is not tainted", func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestScenarioQueue(t *testing.T) {
 		site.Spec.Location = "elsewhere"
 		w.put(site)
 		if after := w.s.Site("z").Status.NextEviction; before == nil || !before.Equal(after) {
-			t.Errorf("the next eviction was %v and is %v", before, after)
+			t.Errorf("the next eviction was due at %v, and now at %v", before, after)
 		}
 		w.wait(5*time.Second-time.Millisecond, alive...)
 		expect(t, w, "z-00")

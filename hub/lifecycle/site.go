@@ -37,7 +37,7 @@ func aboutSite(name string) state.Subject {
 	return state.About(state.Key{Kind: state.Sites, Name: name})
 }
 
-// Subjects returns all sites: those with nodes and those with only settings.
+// Subjects returns all sites: those with nodes, and those that exist only as Site objects.
 func (Sites) Subjects(s state.Snapshot) (all []state.Subject) {
 	for name := range s.Counts() {
 		all = append(all, aboutSite(name))
@@ -50,12 +50,12 @@ func (Sites) Subjects(s state.Snapshot) (all []state.Subject) {
 	return all
 }
 
-// Decide updates sites. Health has run before.
+// Decide updates sites. Health has run before it in the same pass.
 func (d Sites) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	all := s.Sites()
 	master := all.Counting > 0 && all.Full == all.Counting
 	was := all.Master > 0
-	if master != was { // a change of master disruption concerns every site
+	if master != was { // every site depends on master disruption
 		subjects = append(slices.Clip(subjects), d.Subjects(s)...)
 		plan.ResetSeen = was
 	}
@@ -70,7 +70,7 @@ func (d Sites) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return plan
 }
 
-// An evictionHold is why a site does not evict; zero: it evicts.
+// An evictionHold is the reason why a site does not evict; zero: it evicts.
 type evictionHold struct {
 	reason      fleet.SiteHold
 	why         string // a sentence
@@ -88,7 +88,7 @@ func StateOf(c state.SiteCount, unhealthy float64) fleet.SiteState {
 	return fleet.SiteNormal
 }
 
-// rate returns how many nodes of a site get NoExecute per second, and why if that is 0.
+// rate returns how many nodes of a site get NoExecute per second, and the reason if that is 0.
 func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintenance,
 	now time.Time) (float64, evictionHold) {
 	switch {
@@ -109,7 +109,7 @@ func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintena
 func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, plan *state.Plan) {
 	key := state.Key{Kind: state.Sites, Name: name}
 	c, old := s.Count(name), s.Site(name)
-	rateUsed := d.rateUsedUntil(old) // a recreated site starts with the rate already used
+	rateUsed := d.rateUsedUntil(old) // a recreated site continues with the rate that it has used up
 	if c.Nodes == 0 && !configured(old) && !rateUsed.After(now) {
 		plan.Wake(key, time.Time{})
 		if old != nil {
@@ -174,13 +174,13 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 				if last := len(st.History) - 1; last >= 0 {
 					st.History[last].Given++
 				}
-				turn = at.Add(interval) // the loop calls again for nodes that are judged later
+				turn = at.Add(interval) // nodes that must still wait come in a later call of the loop
 				continue
 			}
 			break
 		}
 		if st.Waiting > 0 {
-			at := metav1.NewMicroTime(turn.Truncate(time.Microsecond)) // with the precision of the store
+			at := metav1.NewMicroTime(turn.Truncate(time.Microsecond)) // rounded like in the store
 			st.NextEviction = &at
 			wake = earliest(wake, turn)
 		}
@@ -201,14 +201,14 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 	}
 }
 
-// configured tells whether a user has written anything into a site, which may be nil. Such a site
-// stays even without nodes; the hub writes only its status.
+// configured tells whether a user has written a field of a site, which may be nil. Such a site
+// stays even without nodes. The hub writes only its status.
 func configured(site *fleet.Site) bool {
 	return site != nil && (site.Spec != (fleet.SiteSpec{}) ||
 		len(site.Labels)+len(site.Annotations)+len(site.Finalizers) > 0)
 }
 
-// interval returns the time between two nodes at a rate. It is at most 100 years, as a
+// interval returns the time between two nodes at a rate. It is at most 100 years, because a
 // time.Duration ends at 292.
 func interval(perSecond float64) time.Duration {
 	const most = 100 * 365 * 24 * time.Hour
@@ -230,9 +230,9 @@ func (d Sites) rateUsedUntil(site *fleet.Site) time.Time {
 	return site.Status.LastEviction.Add(interval(perSecond))
 }
 
-// judgeAt returns the earliest moment at which a waiting node may get NoExecute: every other node
-// of its site has sent a heartbeat since, or is silent too. After a start or a standstill the hub
-// knows that only once the node's own grace period has passed.
+// judgeAt returns the earliest moment at which a waiting node may get NoExecute. By then every
+// other node of its site has sent a heartbeat since, or is silent too. After a start or a
+// standstill the hub knows that only after the node's own grace period.
 func judgeAt(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
 	at := state.FailedAt(n)
 	if unseen := set.timeouts().UnseenUntil(s, n); unseen.After(at) {
@@ -245,8 +245,8 @@ func judgeAt(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
 	return at.Add(wait)
 }
 
-// emptyBucket empties the token bucket of a site whose rate changes, unless it was full: the next
-// node follows after 1/rate. A rate of 0 fills no bucket.
+// emptyBucket empties the token bucket of a site whose rate changes, unless it was full. The next
+// node then follows after 1/rate. A rate of 0 fills no bucket.
 func (d Sites) emptyBucket(old *fleet.Site, st *fleet.SiteStatus, perSecond float64, now time.Time) {
 	was, err := strconv.ParseFloat(old.Status.EvictionRate, 64)
 	if err != nil || was == perSecond {
@@ -267,7 +267,7 @@ func (d Sites) addNoExecute(n *corev1.Node, now time.Time, plan *state.Plan) {
 	plan.Do(state.Put(n, fmt.Sprintf("taint %s %s", n.Name, t.ToString())).Warning("NodeTainted"))
 }
 
-// removeNoExecute removes the NoExecute taints from every node of a site, which also ends the
+// removeNoExecute removes the NoExecute taints from every node of a site. That also ends the
 // deadlines of their pods.
 func (d Sites) removeNoExecute(s state.Snapshot, site, why string, plan *state.Plan) {
 	for n := range s.NodesIn(site) {

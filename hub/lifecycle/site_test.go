@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A site whose last node is deleted and recreated keeps its rate. It is stored no longer than that
-// takes.
+// A site whose last node is deleted and recreated keeps its rate. Without nodes the site is stored
+// only as long as that needs.
 func TestARecreatedSiteKeepsItsRate(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.put(node("other", "bergen", up), node("pi", "oslo", up))
@@ -30,11 +30,11 @@ func TestARecreatedSiteKeepsItsRate(t *testing.T) {
 	}
 	w.wait(8*time.Second, "other", "pi")
 	if len(w.expel()) > 0 {
-		t.Error("it is tainted too early")
+		t.Error("the next node is tainted too early")
 	}
 	w.wait(time.Second, "other", "pi")
 	if len(w.expel()) != 1 {
-		t.Error("it is not tainted in time")
+		t.Error("the next node is not tainted in time")
 	}
 	w.apply([]state.Change{state.Remove(w.s.Node("pi"), "")})
 	if w.s.Site("oslo") == nil {
@@ -42,13 +42,13 @@ func TestARecreatedSiteKeepsItsRate(t *testing.T) {
 	}
 	w.wait(10*time.Second, "other")
 	if w.s.Site("oslo") != nil {
-		t.Error("the empty site stays")
+		t.Error("the empty site is not removed")
 	}
 }
 
-// A site that a user has written stays without nodes: its time zone is an annotation, and a
-// replaced device may be the last of its site for a moment.
-func TestAnEmptySiteKeepsWhatAUserWrote(t *testing.T) {
+// A site that a user has written stays without nodes. Its time zone is an annotation, and a
+// replaced device may be the only one of its site.
+func TestAnEmptySiteWithAUsersSettingsStays(t *testing.T) {
 	for what, write := range map[string]func(*fleet.Site){
 		"an annotation": func(s *fleet.Site) { s.Annotations = map[string]string{fleet.AnnotationTimeZone: "Europe/Oslo"} },
 		"a label":       func(s *fleet.Site) { s.Labels = map[string]string{"country": "no"} },
@@ -67,7 +67,7 @@ func TestAnEmptySiteKeepsWhatAUserWrote(t *testing.T) {
 			have := w.s.Site("oslo").DeepCopy()
 			have.ResourceVersion = site.ResourceVersion
 			if have.Spec != site.Spec || !equality.Semantic.DeepEqual(have.ObjectMeta, site.ObjectMeta) {
-				t.Errorf("the site that is filled again is %+v, want %+v", have.ObjectMeta, site.ObjectMeta)
+				t.Errorf("the site with a node again is %+v, want %+v", have.ObjectMeta, site.ObjectMeta)
 			}
 		})
 	}
@@ -75,7 +75,7 @@ func TestAnEmptySiteKeepsWhatAUserWrote(t *testing.T) {
 	early := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo", Annotations: map[string]string{fleet.AnnotationTimeZone: "Europe/Oslo"}}}
 	w.put(early)
 	if w.s.Site("oslo") == nil {
-		t.Error("a site that was written before its first node is removed at once")
+		t.Error("a site that a user wrote before its first node is removed")
 	}
 }
 
@@ -95,7 +95,7 @@ func TestATinyRateIsBounded(t *testing.T) {
 			}
 		}
 		if given != 1 {
-			t.Errorf("at a rate of %g nodes per second %d of two are tainted in an hour, want the first", rate, given)
+			t.Errorf("at a rate of %g nodes per second %d of two nodes are tainted in an hour, want one", rate, given)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// TestTheHistoryOfASiteIsStored: a site's history stays for a month, even without its events.
+// A site's history stays for a month, even without its events.
 func TestTheHistoryOfASiteIsStored(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.site("oslo", 4, 0)
@@ -39,7 +39,7 @@ func TestTheHistoryOfASiteIsStored(t *testing.T) {
 		last = h.Time.Time
 	}
 	if n := len(got); n < 4 || got[0].state != fleet.SiteNormal || got[n-1].state != fleet.SiteNormal || got[n-1].notReady > 2 {
-		t.Fatalf("its history is %+v", got)
+		t.Fatalf("the site's history is %+v", got)
 	}
 	gaveUp := int32(0)
 	for _, g := range got {
@@ -57,14 +57,14 @@ func TestTheHistoryOfASiteIsBounded(t *testing.T) {
 		st.Turn(at(time.Duration(i) * time.Minute))
 	}
 	if n := len(st.History); n != 100 || !st.History[99].Time.Equal(new(at(999*time.Minute).Time)) {
-		t.Errorf("%d changes are kept, the last of %s", n, st.History[n-1].Time)
+		t.Errorf("%d changes are stored, the last of %s", n, st.History[n-1].Time)
 	}
 	before := (&fleet.Site{Status: st}).DeepCopy().Status.History
 	st.Turn(at(40 * 24 * time.Hour))
-	if n := len(st.History); n != 2 { // the state before, and this change
-		t.Errorf("after forty days %d changes are left", n)
+	if n := len(st.History); n != 2 { // the previous state, and this change
+		t.Errorf("after forty days %d changes are stored", n)
 	}
 	if len(before) != 100 {
-		t.Error("a copy has changed")
+		t.Error("a change of a copy has changed the original")
 	}
 }

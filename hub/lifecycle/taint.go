@@ -28,9 +28,9 @@ var byCondition = []struct {
 }
 
 // taintsFor returns the taints that a node should have: the NoSchedule taints of its conditions,
-// the user's taints, and at most one NoExecute taint of ours. NoExecute is only changed or removed
-// here, as adding it depends on the site's rate. The outage keeps the replaced taint, because
-// running deadlines stay; nil: the node is ready or has never reported.
+// the user's taints, and at most one NoExecute taint of this package. It only changes or removes
+// that taint, because adding one depends on the site's rate. The outage keeps the replaced taint,
+// because running deadlines stay; nil: the node is ready or has never reported.
 func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 	at := state.Ceil(now)
 	want := map[string]bool{}
@@ -40,7 +40,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 		}
 	}
 	ready := state.ReadyOf(n)
-	// has never reported
+	// An empty Ready means that the node has never reported.
 	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits && ready == corev1.ConditionTrue || ready == "" {
 		want[corev1.TaintNodeNotReady] = true
 	}
@@ -52,7 +52,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 	}
 
 	var out []corev1.Taint
-	var leaving []corev1.Taint // our NoExecute taints: one, or more if somebody wrote them
+	var leaving []corev1.Taint // our NoExecute taints; more than one if a user wrote them
 	for _, t := range n.Spec.Taints {
 		switch {
 		case owned(t):
@@ -65,7 +65,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 			leaving = append(leaving, t)
 		default:
 			if t.Effect == corev1.TaintEffectNoExecute && t.TimeAdded == nil {
-				t.TimeAdded = &at // tolerations count from here
+				t.TimeAdded = &at // tolerations count from this moment
 			}
 			out = append(out, t)
 		}
@@ -94,7 +94,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 		}
 	}
 	if len(leaving) == 0 {
-		outage.TaintPeriods = nil // removing the taint by hand ended its deadlines
+		outage.TaintPeriods = nil // a user who removes the taint also ends its deadlines
 		return out, outage
 	}
 	next := noExecute(ready, at)
@@ -110,7 +110,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 	return append(out, next), outage
 }
 
-// owned tells whether a taint follows from a condition or from a cordon.
+// owned tells whether the hub derives a taint from a condition or a cordon.
 func owned(t corev1.Taint) bool {
 	if t.Effect == corev1.TaintEffectPreferNoSchedule {
 		return t.Key == fleet.TaintFlapping

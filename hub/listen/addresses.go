@@ -48,11 +48,11 @@ func (a *Addresses) unused(v *visits, now time.Time) bool {
 	return v.open == 0 && v.rate.TokensAt(now) >= float64(a.Burst)-1 && v.debtAt(now, a.AskRate) < 1
 }
 
-// sweepEvery is the least time between two looks at all addresses: many devices may disconnect at
-// the same moment.
+// sweepEvery is the least time between two sweeps over all addresses, because many devices may
+// disconnect at the same moment.
 const sweepEvery = time.Second
 
-// IP returns the address of the client, invalid if its connections are not counted.
+// IP returns the address of the client. It is invalid if the client's connections are not counted.
 func IP(c net.Conn) netip.Addr {
 	a, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok || a.IP.IsLoopback() {
@@ -62,8 +62,8 @@ func IP(c net.Conn) netip.Addr {
 	return Prefix(ip)
 }
 
-// Prefix returns the address under which an address is counted. An IPv6 customer has a whole /64,
-// which counts as one.
+// Prefix returns the prefix under which an address is counted. An IPv6 customer has a whole /64,
+// which counts as one address.
 func Prefix(ip netip.Addr) netip.Addr {
 	if ip = ip.Unmap().WithZone(""); ip.Is6() {
 		p, _ := ip.Prefix(64)
@@ -97,8 +97,8 @@ func (a *Addresses) Enter(ip netip.Addr) error {
 	return nil
 }
 
-// Leave takes back an Enter. It also removes addresses that have no connection and have used none
-// of their limits.
+// Leave undoes an Enter. It also removes addresses that have no connection and have used none of
+// their limits.
 func (a *Addresses) Leave(ip netip.Addr) {
 	if !ip.IsValid() {
 		return
@@ -124,7 +124,7 @@ func (a *Addresses) Leave(ip netip.Addr) {
 // within the limit.
 func (a *Addresses) Ask(ip netip.Addr) bool { return a.ask(ip, 1) }
 
-// Unask takes back an Ask: the request turned out to be authenticated.
+// Unask undoes an Ask, because the request turned out to be authenticated.
 func (a *Addresses) Unask(ip netip.Addr) { a.ask(ip, -1) }
 
 func (a *Addresses) ask(ip netip.Addr, n float64) bool {
@@ -134,7 +134,7 @@ func (a *Addresses) ask(ip netip.Addr, n float64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	v, now := a.by[ip], time.Now()
-	if v == nil { // its connection was closed meanwhile
+	if v == nil { // its connection was closed meanwhile, and the address removed
 		return false
 	}
 	debt := v.debtAt(now, a.AskRate) + n

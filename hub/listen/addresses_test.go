@@ -21,12 +21,12 @@ func TestPerAddressLimits(t *testing.T) {
 			}
 		}
 		if len(errs) != 2 || !errors.Is(errs[0], ErrFast) {
-			t.Errorf("six at once: %q; a burst of four may enter", errs)
+			t.Errorf("six connections at once: %q; want a burst of four", errs)
 		}
 		time.Sleep(3 * time.Second)
 		_ = a.Enter(ip)
 		if err := a.Enter(ip); !errors.Is(err, ErrMany) {
-			t.Errorf("the sixth at a time: %v", err)
+			t.Errorf("the sixth concurrent connection: %v", err)
 		}
 		for range 5 {
 			a.Leave(ip)
@@ -41,19 +41,19 @@ func TestPerAddressLimits(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if a.Len() > 1 {
-			t.Errorf("%d addresses are remembered", a.Len())
+			t.Errorf("%d addresses are stored", a.Len())
 		}
 	})
 }
 
-// Addresses without connections are removed, however many go at once.
+// Addresses without connections are removed, even if many disconnect at once.
 func TestUnusedAddressesAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := Addresses{Most: 5, Rate: 1, Burst: 4}
 		of := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 		for range 3 {
 			for i := range 3000 {
-				for range 2 { // the rate recovers from one connection at once, from a second one within a second
+				for range 2 { // the rate of one connection recovers at once, that of a second one within a second
 					if err := a.Enter(of(i)); err != nil {
 						t.Fatal(err)
 					}
@@ -64,18 +64,18 @@ func TestUnusedAddressesAreRemoved(t *testing.T) {
 				a.Leave(of(i))
 			}
 			if a.Len() != 3000 {
-				t.Errorf("%d of 3000 that reconnect at once are remembered", a.Len())
+				t.Errorf("%d of 3000 addresses that reconnect at once are stored", a.Len())
 			}
 			time.Sleep(time.Minute)
 		}
 		_ = a.Enter(of(0))
 		if a.Leave(of(0)); a.Len() != 0 {
-			t.Errorf("%d are never removed", a.Len())
+			t.Errorf("%d addresses are never removed", a.Len())
 		}
 	})
 }
 
-// Every device has its own address.
+// In this fleet every device has its own address.
 func BenchmarkAFleetLeaves(b *testing.B) {
 	for _, fleet := range []int{1000, 18000} {
 		b.Run(fmt.Sprintf("fleet=%d", fleet), func(b *testing.B) {
@@ -106,10 +106,10 @@ func (f *fakeConn) RemoteAddr() net.Addr { return f.addr }
 func TestOneNetworkOfIPv6IsOneAddress(t *testing.T) {
 	at := func(text string) any { return IP(&fakeConn{addr: &net.TCPAddr{IP: net.ParseIP(text)}}) }
 	if at("2001:db8::1") != at("2001:db8::ffff:1") || at("2001:db8::1") == at("2001:db8:0:1::1") {
-		t.Error("a /64 does not count as one")
+		t.Error("a /64 does not count as one address")
 	}
 	if at("::ffff:192.0.2.7") != at("192.0.2.7") || at("192.0.2.7") == at("192.0.2.8") {
-		t.Error("IPv4 addresses do not count each")
+		t.Error("each IPv4 address does not count separately")
 	}
 }
 
@@ -119,7 +119,7 @@ func TestFileDescriptorsAreReservedForMQTT(t *testing.T) {
 		https, mqtt int
 	}{{1024, 192, 576}, {2500, 561, 1683}, {20000, 1024, 18720}, {1 << 40, 1024, 65536}, {100, 16, 48}} {
 		if https, mqtt := divide(tt.files); https != tt.https || mqtt != tt.mqtt {
-			t.Errorf("of %d files HTTPS has %d and MQTT %d, want %d and %d", tt.files, https, mqtt, tt.https, tt.mqtt)
+			t.Errorf("of %d files HTTPS may use %d and MQTT %d, want %d and %d", tt.files, https, mqtt, tt.https, tt.mqtt)
 		}
 	}
 }

@@ -18,8 +18,8 @@ func (c endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// However many clients send without pause, other goroutines run after one read of each, not after
-// 10 ms of each.
+// However many clients send without pause, other goroutines run after one read of each client, not
+// after 10 ms of each.
 func TestBusyClientsAreReadInTurns(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const clients, turns = 50, 20
@@ -40,6 +40,6 @@ func TestBusyClientsAreReadInTurns(t *testing.T) {
 	}
 	// The runtime preempts sometimes, so a few more reads are allowed.
 	if n := reads.Load(); n < clients || n > 10*turns*clients {
-		t.Errorf("%d reads of %d clients while another ran %d times, want some %d", n, clients, turns, turns*clients)
+		t.Errorf("%d reads of %d clients while another goroutine ran %d times, want about %d", n, clients, turns, turns*clients)
 	}
 }

@@ -20,8 +20,8 @@ const (
 	answerChunk = 64 << 10
 	// maxAnonymous is the limit of concurrent requests on an unauthenticated connection.
 	maxAnonymous = 16
-	// maxAnonymousRow is the limit of requests in a row on one connection without authentication. A
-	// new connection costs the client more than the hub.
+	// maxAnonymousRow is the limit of unauthenticated requests in a row on one connection. A new
+	// connection costs the client more than the hub.
 	maxAnonymousRow = 100
 	// Streams is the limit of concurrent requests on one HTTP/2 connection.
 	Streams = 100
@@ -33,14 +33,14 @@ const (
 
 type key struct{}
 
-// A request is a request under way.
+// A request is a running request.
 type request struct {
 	w    http.ResponseWriter
-	conn *Conn // nil: not from a Listener
+	conn *Conn // nil: its connection is not of a Listener
 
 	mu        sync.Mutex
-	user      string // "" until Known
-	anonymous bool   // counted as unauthenticated
+	user      string // "" until Authenticated is called
+	anonymous bool   // the request was counted as unauthenticated
 }
 
 // Serve serves HTTPS on the connections of a Listener, with the limits of this package.
@@ -65,13 +65,13 @@ func Serve(s *http.Server, l *Listener) error {
 type handler struct{ next http.Handler }
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("X-Content-Type-Options", "nosniff") // browsers must not guess the type of any answer
+	w.Header().Set("X-Content-Type-Options", "nosniff") // browsers must not guess the type of an answer
 	conn, _ := r.Context().Value(key{}).(*Conn)
 	q := &request{w: w, conn: conn}
 	rc := http.NewResponseController(w)
-	if r.ContentLength != 0 { // without a body there is nothing to wait for
+	if r.ContentLength != 0 { // without a body there is no read to limit
 		b := &body{ReadCloser: r.Body, rc: rc, began: time.Now()}
-		_ = rc.SetReadDeadline(b.readDeadline()) // writers of tests have no deadlines, and no connection either
+		_ = rc.SetReadDeadline(b.readDeadline()) // the writers of tests have no deadlines, and no connection
 		r.Body = b
 	}
 	if !q.begin() {
@@ -100,16 +100,16 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	drain(w, r)
 }
 
-// closeAfter closes the connection after the answer. HTTP/1.1 does so anyway if the body is long
-// and unread, and half-closes first.
+// closeAfter closes the connection after the answer. HTTP/1.1 itself closes it if the rest of the
+// body is long; then it half-closes first.
 func closeAfter(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 || r.ContentLength <= maxDrain {
 		w.Header().Set("Connection", "close")
 	}
 }
 
-// drain reads the rest of the body after an answer that closes the connection: a close with unread
-// input resets the connection, and the client may lose the answer.
+// drain reads the rest of the body after an answer that closes the connection. Closing with unread
+// input would reset the connection, and the client might lose the answer.
 func drain(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 && w.Header().Get("Connection") == "close" {
 		_ = http.NewResponseController(w).Flush()
@@ -197,7 +197,7 @@ func Authenticated(ctx context.Context, name string) error {
 	if u.requests >= l.limits.Requests {
 		return ErrBusy
 	}
-	if q.user != "" { // a request keeps its first user
+	if q.user != "" { // the first user of a request counts
 		l.forget(name, u)
 		return nil
 	}
@@ -234,13 +234,13 @@ func Cut(ctx context.Context) {
 	}
 }
 
-// ConnContext is the ConnContext of a server without the limits of this package, whose connections
-// carry one request at a time: Cut closes the connection.
+// ConnContext is the ConnContext of a server without the limits of this package. Its connections
+// have one request at a time, so Cut closes the connection.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, key{}, c)
 }
 
-// ownsConnection tells whether an answer has a connection to itself, as in HTTP/1.1.
+// ownsConnection tells whether an answer has its own connection, as in HTTP/1.1.
 func ownsConnection(w http.ResponseWriter) bool { _, many := w.(*answer); return !many }
 
 // A body extends its read deadline with each byte that arrives.
@@ -262,13 +262,13 @@ func (b *body) Read(p []byte) (int, error) {
 	case err == nil:
 		_ = b.rc.SetReadDeadline(b.readDeadline())
 	case errors.Is(err, io.EOF):
-		_ = b.rc.SetReadDeadline(time.Time{}) // the answer may take as long as it needs
+		_ = b.rc.SetReadDeadline(time.Time{}) // after the body, the answer may take any time
 	}
 	return n, err
 }
 
-// An answer is an HTTP/2 response. It has its own write deadline: streams share a connection, whose
-// deadline does not show that one client does not read.
+// An answer is an HTTP/2 response with its own write deadline. Streams share a connection, so the
+// connection's deadline does not show that one stream's client does not read.
 type answer struct {
 	http.ResponseWriter
 	rc *http.ResponseController
@@ -299,7 +299,7 @@ func (a *answer) withDeadline(do func() error) error {
 	a.mu.Unlock()
 	err := do()
 	a.mu.Lock()
-	_ = a.rc.SetWriteDeadline(a.deadline) // a deadline left in place would end a quiet stream
+	_ = a.rc.SetWriteDeadline(a.deadline) // a deadline that stays set would end a quiet stream
 	a.mu.Unlock()
 	return err
 }

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/hub/broker/pipe"
 )
 
-// certificate returns a certificate, which nothing here verifies.
+// certificate returns a certificate that these tests do not verify.
 func certificate() *tls.Config {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()
@@ -30,12 +30,12 @@ func certificate() *tls.Config {
 	return &tls.Config{Certificates: s.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}
 }
 
-// A hub sends large answers, reads bodies, and authenticates by the header Name.
+// A hub is a server that sends large answers, reads bodies, and authenticates by the header Name.
 type hub struct {
 	t      *testing.T
 	net    *pipe.Net
 	l      *Listener
-	gaveUp chan struct{} // a large answer was not read
+	gaveUp chan struct{} // receives when the server gave up on an unread answer
 }
 
 var large = bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
@@ -60,9 +60,9 @@ func (h hub) serve(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		}
-	case "/unread": // refuses without reading
+	case "/unread": // /unread refuses without reading the body
 		w.WriteHeader(http.StatusUnauthorized)
-	case "/cut": // the right ends during the answer
+	case "/cut": // /cut ends the user's right during the answer
 		time.AfterFunc(time.Second, func() { Cut(r.Context()) })
 		for range 1000 {
 			if _, err := w.Write(large); err != nil {
@@ -134,7 +134,7 @@ func (h hub) dial(protocol string) *tls.Conn {
 	return c
 }
 
-// ask sends a request and returns the code of its answer.
+// ask sends a request and returns the status code.
 func ask(c net.Conn, text string) (int, error) {
 	if _, err := io.WriteString(c, text); err != nil {
 		return 0, err
@@ -151,7 +151,7 @@ func get(path, name string) string {
 	return "GET " + path + " HTTP/1.1\r\nHost: hub\r\nName: " + name + "\r\n\r\n"
 }
 
-// lasts returns how long it takes the hub to close a connection.
+// lasts returns after what time the hub closes a connection.
 func lasts(c net.Conn) time.Duration {
 	began := time.Now()
 	_, _ = io.Copy(io.Discard, c)
@@ -227,7 +227,7 @@ func TestUnfinishedRequestsEnd(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := start(t, conf, Limits{Connections: 8})
 				if took := tt.do(h); took > tt.most || took < tt.most/3 {
-					t.Errorf("it lasted %s, want about %s", took, tt.most)
+					t.Errorf("the connection lasted %s, want about %s", took, tt.most)
 				}
 				if code, err := ask(h.dial("http/1.1"), get("/", "")); code != 200 {
 					t.Errorf("the next client: %d %v", code, err)
@@ -237,7 +237,7 @@ func TestUnfinishedRequestsEnd(t *testing.T) {
 	}
 }
 
-// unread sends a request, reads nothing, and returns how long it takes the hub to give up.
+// unread sends a request, reads nothing, and returns after what time the hub gives up.
 func unread(h hub, text string) time.Duration {
 	h.t.Helper()
 	c := h.dial("http/1.1")
@@ -261,13 +261,13 @@ func TestIdleConnectionsAreDisplaced(t *testing.T) {
 		for range 5 {
 			idle = append(idle, h.raw())
 		}
-		for range 20 { // newcomers, each displacing the oldest idle connection
+		for range 20 { // each newcomer displaces the oldest idle connection
 			began := time.Now()
 			if code, err := ask(h.dial("http/1.1"), get("/", "")); code != 200 || time.Since(began) > settled+time.Second {
 				t.Fatalf("%d %v after %s", code, err, time.Since(began))
 			}
 		}
-		for i, c := range idle { // otherwise there are more connections than allowed
+		for i, c := range idle { // all were displaced, because of the limit
 			_ = c.SetReadDeadline(time.Now().Add(time.Second))
 			var timeout net.Error
 			if _, err := c.Read(make([]byte, 1)); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
@@ -293,7 +293,7 @@ func TestIdleConnectionsAreDisplaced(t *testing.T) {
 		h.l.mu.Lock()
 		defer h.l.mu.Unlock()
 		if n := h.l.users["anna"].connections; n != 2 {
-			t.Errorf("anna keeps %d places", n)
+			t.Errorf("anna has %d places", n)
 		}
 	})
 }
@@ -303,7 +303,7 @@ type client2 struct {
 	*http2.Framer
 	t       *testing.T
 	next    uint32
-	writing chan struct{} // held while writing
+	writing chan struct{} // held during a write
 }
 
 func (c *client2) exclusively(do func() error) error {
@@ -412,19 +412,19 @@ func TestConcurrentAnonymousRequestsAreLimited(t *testing.T) {
 				return served+refused == 60
 			})
 			if err != nil || served != want {
-				t.Errorf("%d were served and %d refused, %v; want %d served", served, refused, err, want)
+				t.Errorf("%d requests were served and %d refused, %v; want %d served", served, refused, err, want)
 			}
 			<-asked
 		})
 	}
 }
 
-// A connection counts as its user's while requests on it are authenticated. Once the right has
-// ended, the limits of unauthenticated connections apply again.
-func TestAConnectionIsAnonymousAgainAfterItsUsersEnd(t *testing.T) {
+// A connection counts as its user's while requests on it are authenticated. After the user's right
+// has ended, the limits of unauthenticated connections apply again.
+func TestAConnectionIsAnonymousAgainAfterItsUsersRightEnds(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
-		h := startOn(t, conf, Limits{Connections: 100, AskRate: 0.5}, far) // 20 unauthenticated requests at once
+		h := startOn(t, conf, Limits{Connections: 100, AskRate: 0.5}, far) // allows 20 unauthenticated requests at once
 		places := func(users, strangers int) {
 			t.Helper()
 			synctest.Wait()
@@ -436,7 +436,7 @@ func TestAConnectionIsAnonymousAgainAfterItsUsersEnd(t *testing.T) {
 		}
 		c := h.dial("http/1.1")
 		for range 3 {
-			for i := range maxAnonymousRow { // a page requests files without authentication too
+			for i := range maxAnonymousRow { // a page's files are requested without authentication
 				name := ""
 				if i == 0 {
 					name = "anna"

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A distant listener's connections come from an address that is counted.
+// A distant is a listener whose connections come from an address that is counted.
 type distant struct {
 	net.Listener
 	ip net.IP
@@ -38,18 +38,18 @@ func (c distantConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: c.ip, Port:
 
 func far(l net.Listener) net.Listener { return distant{l, net.IPv4(192, 0, 2, 7)} }
 
-// Unauthenticated requests count for their address, on all its connections; authenticated ones do
-// not.
+// Unauthenticated requests count for their address, on all its connections. Authenticated requests
+// do not count.
 func TestAnAddressOverItsLimitStillServesUsers(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
-		h := startOn(t, conf, Limits{Connections: 1000, Address: 900, AskRate: 0.5}, far) // 20 at once
+		h := startOn(t, conf, Limits{Connections: 1000, Address: 900, AskRate: 0.5}, far) // allows 20 requests at once
 		anna := h.dial("http/1.1")
 		served := func(name string, n int) (ok int) {
 			for i := range n {
 				if i%20 == 0 {
 					if code, err := ask(anna, get("/", "anna")); code != http.StatusOK {
-						t.Fatalf("a user's own connection is refused for others of her address: %d %v", code, err)
+						t.Fatalf("a user is refused because of other clients of her address: %d %v", code, err)
 					}
 				}
 				c := h.dial("http/1.1")
@@ -64,7 +64,7 @@ func TestAnAddressOverItsLimitStillServesUsers(t *testing.T) {
 			return ok
 		}
 		if n := served("anna", 60); n != 60 {
-			t.Errorf("%d of a user's 60 are served", n)
+			t.Errorf("%d of a user's 60 requests are served", n)
 		}
 		began := time.Now()
 		n := served("", 200)
@@ -74,31 +74,31 @@ func TestAnAddressOverItsLimitStillServesUsers(t *testing.T) {
 	})
 }
 
-// An address with too many connections loses its own oldest one, and no other address's.
+// An address with too many connections loses its own oldest connection, and no other address's.
 func TestAnAddressDisplacesItsOwnConnections(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		far := &turns{}
 		h := startOn(t, conf, Limits{Connections: 100, Address: 3, Rate: 1000}, func(l net.Listener) net.Listener { far.Listener = l; return far })
 		far.ip = net.IPv4(192, 0, 2, 1)
-		other := h.dial("http/1.1") // the oldest of all
+		other := h.dial("http/1.1") // the oldest connection of all addresses
 		far.ip = net.IPv4(192, 0, 2, 2)
 		for range 3 {
 			h.dial("http/1.1")
 		}
 		time.Sleep(settled + time.Second)
 		if code, err := ask(h.dial("http/1.1"), get("/", "")); code != 200 {
-			t.Errorf("the fourth gets no place: %d %v", code, err)
+			t.Errorf("the fourth connection gets no place: %d %v", code, err)
 		}
 		h.l.mu.Lock()
 		if h.l.open != 4 {
-			t.Errorf("%d connections are open, 3 of them may be of one address", h.l.open)
+			t.Errorf("%d connections are open, want at most 3 of one address", h.l.open)
 		}
 		h.l.mu.Unlock()
 		if code, err := ask(other, get("/", "")); code != 200 {
 			t.Errorf("another address's connection was displaced: %d %v", code, err)
 		}
-		// A refused connection holds nothing, and new connections are safe at first.
+		// A refused connection takes no place, and a new connection is safe at first.
 		for range 10 {
 			c := h.raw()
 			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
@@ -121,7 +121,7 @@ func (l *turns) Accept() (net.Conn, error) {
 	return distantConn{c, l.ip}, nil
 }
 
-// A new connection has time to authenticate, however many others come.
+// A new connection has time to authenticate, however many other clients connect.
 func TestANewConnectionIsSafeAtFirst(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,16 +129,16 @@ func TestANewConnectionIsSafeAtFirst(t *testing.T) {
 		c := h.dial("http/1.1")
 		h.raw()
 		began := time.Now()
-		h.raw() // should displace none yet
+		h.raw() // must not displace a new connection
 		_ = c.SetReadDeadline(began.Add(settled - time.Millisecond))
 		_, err := c.Read(make([]byte, 1))
 		if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
-			t.Errorf("it was cut after %s: %v", time.Since(began), err)
+			t.Errorf("the connection was closed after %s: %v", time.Since(began), err)
 		}
 	})
 }
 
-// An ended request counts for no user.
+// A request that has ended no longer counts for its user.
 func TestEndedRequestsDoNotCount(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestEndedRequestsDoNotCount(t *testing.T) {
 		h.l.mu.Lock()
 		defer h.l.mu.Unlock()
 		for name, u := range h.l.users {
-			t.Errorf("%s is remembered with %d connections and %d requests", name, u.connections, u.requests)
+			t.Errorf("%s still counts with %d connections and %d requests", name, u.connections, u.requests)
 		}
 		if h.l.open != 0 || h.l.anonymous.Len() != 0 {
 			t.Errorf("%d connections are open, %d of them unauthenticated", h.l.open, h.l.anonymous.Len())
@@ -165,7 +165,7 @@ func TestEndedRequestsDoNotCount(t *testing.T) {
 	})
 }
 
-// Refused unauthenticated requests do not count as under way.
+// A refused unauthenticated request does not count as running.
 func TestRefusedRequestsDoNotCount(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -202,12 +202,12 @@ func TestRefusedRequestsDoNotCount(t *testing.T) {
 		}()
 		count(maxAnonymous + 41)
 		if codes["200"] != maxAnonymous+1 {
-			t.Errorf("answers were %v: the last one should be 200", codes)
+			t.Errorf("the answers were %v, want 200 as the last one", codes)
 		}
 	})
 }
 
-// An endless header is not kept.
+// The hub does not store an endless header.
 func TestAHeaderHasALimit(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -224,12 +224,12 @@ func TestAHeaderHasALimit(t *testing.T) {
 		}
 		_ = c.NetConn().Close()
 		<-over
-		time.Sleep(time.Second) // the server closes in its own way
+		time.Sleep(time.Second) // until the server has closed the connection
 	})
 }
 
-// An authenticated HTTP/2 connection too has a limit of streams, and closes if pings are not
-// answered.
+// An authenticated HTTP/2 connection also has a limit of streams. It is closed if pings get no
+// response.
 func TestAnHTTP2ConnectionHasLimits(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -243,23 +243,23 @@ func TestAnHTTP2ConnectionHasLimits(t *testing.T) {
 			}
 			return ok
 		}); err != nil || streams != Streams {
-			t.Errorf("it may have %d streams, %v", streams, err)
+			t.Errorf("the connection may have %d streams, %v", streams, err)
 		}
 		c.request("GET", "/quiet", "name", "anna")
 		began := time.Now()
 		for {
-			if _, err := c.ReadFrame(); err != nil { // reads, but answers nothing
+			if _, err := c.ReadFrame(); err != nil { // the client reads, but answers nothing
 				break
 			}
 		}
 		if took := time.Since(began); took > 2*reading {
-			t.Errorf("it was held for %s", took)
+			t.Errorf("the connection stayed open for %s", took)
 		}
 	})
 }
 
-// The header Upgrade alone, without an upgrade, does not give a connection a terminal's patience
-// for later requests.
+// A request with the header Upgrade, but without an upgrade, does not give later requests the
+// longer timeout of a terminal.
 func TestTheTimeoutOfAnUpgradeEndsWithItsRequest(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -274,12 +274,12 @@ func TestTheTimeoutOfAnUpgradeEndsWithItsRequest(t *testing.T) {
 		began := time.Now()
 		<-h.gaveUp
 		if took := time.Since(began); took > 2*reading {
-			t.Errorf("an answer that is not read was held for %s", took)
+			t.Errorf("the connection of an unread answer stayed open for %s", took)
 		}
 	})
 }
 
-// Deadlines are for idle clients: slow but steady ones are served, and answers may take their time.
+// Deadlines end idle clients. Slow but steady clients are served, and answers may take any time.
 func TestASlowSteadyClientIsServed(t *testing.T) {
 	conf := certificate()
 	const size = 600_000
@@ -334,12 +334,13 @@ func TestASlowSteadyClientIsServed(t *testing.T) {
 			return d.StreamEnded()
 		})
 		if got != len(large) {
-			t.Errorf("%d bytes of %d came, %v", got, len(large), err)
+			t.Errorf("%d bytes of %d arrived, %v", got, len(large), err)
 		}
 	})
 }
 
-// A cut answer ends at once even if its client reads everything; others on the connection go on.
+// A cut answer ends at once even if its client reads everything. Other answers on the connection go
+// on.
 func TestACutAnswerEnds(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,7 +351,7 @@ func TestACutAnswerEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := lasts(c); took > 2*time.Second {
-			t.Errorf("HTTP/1.1: it went on for %s", took)
+			t.Errorf("HTTP/1.1: the answer went on for %s", took)
 		}
 		<-h.gaveUp
 
@@ -368,12 +369,12 @@ func TestACutAnswerEnds(t *testing.T) {
 			return whole
 		})
 		if ended == 0 || ended > 2*time.Second || !whole {
-			t.Errorf("HTTP/2: it ended after %s; the other stream's answer is whole: %v, %v", ended, whole, err)
+			t.Errorf("HTTP/2: the answer ended after %s; the other stream's answer is complete: %v, %v", ended, whole, err)
 		}
 	})
 }
 
-// The defaults are limits too.
+// Without settings, the default limits apply.
 func TestDefaultLimits(t *testing.T) {
 	l := New(nil, Limits{Connections: 1000})
 	want := Limits{Connections: 1000, Address: 750, Rate: 200, AskRate: 50, User: 250, Requests: 1000}

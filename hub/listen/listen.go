@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	ownFiles = 256   // for the database, logs, backups, DNS lookups …
-	maxHTTPS = 1024  // connections: a browser and a client-go use one each
-	maxMQTT  = 65536 // one for each device, and those that reconnect
+	ownFiles = 256   // files for the database, logs, backups, DNS lookups …
+	maxHTTPS = 1024  // connections; a browser and a client-go use one each
+	maxMQTT  = 65536 // connections: one for each device, and those of devices that reconnect
 )
 
 // Files returns how many connections the HTTPS and the MQTT listeners may have at once, so that
@@ -34,8 +34,8 @@ func divide(files uint64) (https, mqtt int) {
 	return https, min(maxMQTT, free-https)
 }
 
-// Cause returns the cause of a network error without its address, which the caller's message has
-// already.
+// Cause returns the cause of a network error without its address, because the caller's message has
+// the address.
 func Cause(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -10,38 +10,38 @@ import (
 	"time"
 )
 
-// Limits limit what HTTPS clients can hold. Zero means the default.
+// Limits limit what HTTPS clients can hold. A zero value means the default.
 type Limits struct {
-	Connections int     // at once; default by Files
-	Address     int     // connections of one address at once, loopback excepted; default three quarters of Connections
-	Rate        float64 // per second and address, loopback excepted; default 200, with a burst of ten seconds
+	Connections int     // open connections; default by Files
+	Address     int     // open connections of one address, loopback excepted; default three quarters of Connections
+	Rate        float64 // new connections per second and address, loopback excepted; default 200, with a burst of ten seconds
 	// AskRate is how many unauthenticated requests one address may send per second, loopback
 	// excepted; default 50, with a burst of forty seconds.
 	AskRate  float64
 	User     int // connections of one user that newcomers do not displace; default a quarter of Connections
-	Requests int // requests of one user at once, over all connections; default UserRequests
+	Requests int // concurrent requests of one user, over all connections; default UserRequests
 }
 
 // UserRequests is the default limit of one user's concurrent requests.
 const UserRequests = 1000
 
 const (
-	// settled is how long an unauthenticated connection is safe from displacement by newcomers.
+	// settled is how long newcomers cannot displace a new unauthenticated connection.
 	settled = 3 * time.Second
 	// reading is how long a client may take to read 16 KiB, which is one TLS record.
 	reading = 30 * time.Second
-	// pausing replaces reading on an upgraded connection, because people pause their terminals.
+	// pausing replaces reading on an upgraded connection, because users pause their terminals.
 	pausing = 15 * time.Minute
-	// anonymousRate is how many bytes per second are read from an unauthenticated connection,
-	// after a burst: enough to log in, to join and to ask for a page. Frames and headers cost more
-	// to read than to send.
+	// anonymousRate is how many bytes per second are read from an unauthenticated connection, after
+	// a burst. It is enough to log in, to join and to request a page. The limit exists because
+	// frames and headers cost more to read than to send.
 	anonymousRate  = 64 << 10
 	anonymousBurst = 64 << 10
 )
 
 // A Listener accepts connections, and knows which of them are authenticated. When all places are
-// taken, a newcomer displaces the oldest unauthenticated connection; until that is possible it
-// waits in the kernel's queue. So early or idle connections cannot keep others out.
+// taken, a newcomer displaces the oldest unauthenticated connection. Until that is possible, the
+// newcomer waits in the kernel's queue. So early or idle connections cannot keep others out.
 type Listener struct {
 	net.Listener
 	limits    Limits
@@ -52,7 +52,7 @@ type Listener struct {
 
 	mu        sync.Mutex
 	open      int
-	anonymous list.List // of *Conn, oldest first
+	anonymous list.List // elements are *Conn, oldest first
 	users     map[string]*user
 }
 
@@ -114,8 +114,8 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
-// enter counts a connection for its address. If the address has too many, its oldest
-// unauthenticated connection is closed.
+// enter counts a connection for its address. If the address has too many connections, enter closes
+// its oldest unauthenticated one.
 func (l *Listener) enter(c *Conn) bool {
 	if l.addresses.Enter(c.ip) == nil {
 		return true
@@ -157,8 +157,8 @@ func (l *Listener) takePlace(c *Conn) bool {
 	return true
 }
 
-// displace closes the oldest unauthenticated connection that matches, or returns how long until
-// that is allowed.
+// displace closes the oldest unauthenticated connection that matches. If that is not allowed yet,
+// it returns how long to wait.
 func (l *Listener) displace(wanted func(*Conn) bool) (wait time.Duration, cut bool) {
 	l.mu.Lock()
 	var oldest *Conn
@@ -205,7 +205,7 @@ func (l *Listener) release(c *Conn) {
 }
 
 // countAnonymous counts an unauthenticated request; l.mu is held. After maxAnonymousRow in a row,
-// for example once a right has ended, the connection counts as unauthenticated again.
+// for example after a right has ended, the connection counts as unauthenticated again.
 func (l *Listener) countAnonymous(c *Conn) {
 	if c.anonymousRow++; c.user != "" && c.anonymousRow >= maxAnonymousRow {
 		l.release(c)
@@ -214,7 +214,7 @@ func (l *Listener) countAnonymous(c *Conn) {
 	}
 }
 
-// forget removes a user who holds nothing.
+// forget removes a user that holds nothing.
 func (l *Listener) forget(name string, u *user) {
 	if u.connections == 0 && u.requests == 0 {
 		delete(l.users, name)
@@ -238,27 +238,27 @@ type Conn struct {
 	ip                netip.Addr
 	since             time.Time
 	once              sync.Once
-	patience          atomic.Int64 // time.Duration
-	requests          atomic.Int64 // under way
-	anonymousRequests atomic.Int64 // unauthenticated requests since it was opened
-	authenticated     atomic.Bool  // a request on it was authenticated
+	patience          atomic.Int64 // time that the client has to read 16 KiB, as a time.Duration
+	requests          atomic.Int64 // running requests
+	anonymousRequests atomic.Int64 // unauthenticated requests since the connection was opened
+	authenticated     atomic.Bool  // a request on the connection was authenticated
 
-	// used by the reader alone
+	// Only the reader uses these fields.
 	read   float64 // bytes while unauthenticated, reduced over time by anonymousRate
 	readAt time.Time
 
-	// under l.mu
-	element      *list.Element // in Listener.anonymous; nil: authenticated, or closed
-	user         string        // the user on whose count it is; "": none
+	// These fields are guarded by l.mu.
+	element      *list.Element // place in Listener.anonymous; nil: authenticated, or closed
+	user         string        // the user for whom the connection counts; "": none
 	anonymousRow int           // unauthenticated requests in a row
 
 	mu       sync.Mutex
-	deadline time.Time // set by the connection's user
+	deadline time.Time // set by the server
 }
 
-// Read limits an unauthenticated client to anonymousRate bytes per second; the rest waits in the
-// kernel. An authenticated reader yields after each read: a client that sends without pause would
-// otherwise keep its goroutine running for 10 ms at a time, ahead of the goroutines that handle
+// Read limits an unauthenticated client to anonymousRate bytes per second; further bytes wait in
+// the kernel. An authenticated reader yields after each read. Otherwise a client that sends without
+// pause would keep its goroutine running for 10 ms at a time, ahead of the goroutines that handle
 // leases.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
@@ -270,7 +270,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// delay returns how long an unauthenticated client that has sent so many more bytes must wait.
+// delay returns how long to wait after an unauthenticated client has sent so many more bytes.
 func (c *Conn) delay(bytes int, now time.Time) time.Duration {
 	if !c.readAt.IsZero() {
 		c.read = max(c.read-now.Sub(c.readAt).Seconds()*anonymousRate, 0)
@@ -279,7 +279,7 @@ func (c *Conn) delay(bytes int, now time.Time) time.Duration {
 	return time.Duration(max(c.read-anonymousBurst, 0) / anonymousRate * float64(time.Second))
 }
 
-// Write gives the client `patience` to read p.
+// Write gives the client the time c.patience to read p.
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	err := c.Conn.SetWriteDeadline(c.writeDeadline())
@@ -299,7 +299,7 @@ func (c *Conn) writeDeadline() time.Time {
 	return t
 }
 
-// SetWriteDeadline sets a deadline beside the one of `patience`.
+// SetWriteDeadline sets a deadline beside that of c.patience.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -315,7 +315,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Close gives the place back.
+// Close closes the connection and frees its place.
 func (c *Conn) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() { c.l.remove(c) })

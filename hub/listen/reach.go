@@ -5,11 +5,11 @@ import (
 	"net/netip"
 )
 
-// Advertised returns the address and port under which others reach a listener: the configured
-// address, the bound one, or else the machine's first.
+// Advertised returns the address and port under which clients reach a listener: the configured
+// address, otherwise the bound one, otherwise the machine's first.
 func Advertised(configured string, at net.Addr, machine []string) (address string, port int32) {
 	bound, err := netip.ParseAddrPort(at.String())
-	if err != nil { // a pipe in a test
+	if err != nil { // the pipe of a test has no port
 		return "", 0
 	}
 	port = int32(bound.Port())
@@ -25,8 +25,8 @@ func Advertised(configured string, at net.Addr, machine []string) (address strin
 	return "127.0.0.1", port
 }
 
-// OwnAddress returns the first IPv4 address among a machine's names, or its first IPv6 address;
-// invalid if it has neither.
+// OwnAddress returns the first IPv4 address among a machine's names, otherwise its first IPv6
+// address. It is invalid if there is neither.
 func OwnAddress(names []string) (own netip.Addr) {
 	for _, name := range names {
 		a, err := netip.ParseAddr(name)

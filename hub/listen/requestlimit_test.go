@@ -16,7 +16,7 @@ func TestAnonymousRequestsOfAConnectionAreLimited(t *testing.T) {
 	for name, closes := range map[string]bool{"": true, "anna": false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, conf, Limits{Connections: 8, User: 1})
-			if name != "" { // her place is on another connection
+			if name != "" { // anna's place is on another connection
 				if code, err := ask(h.dial("http/1.1"), get("/", name)); code != 200 {
 					t.Fatal(code, err)
 				}
@@ -37,14 +37,14 @@ func TestAnonymousRequestsOfAConnectionAreLimited(t *testing.T) {
 				}
 			}
 			if want := map[bool]int{true: maxAnonymousRow, false: 3 * maxAnonymousRow}[closes]; served != want {
-				t.Errorf("%q: %d were served, want %d", name, served, want)
+				t.Errorf("%q: %d requests were served, want %d", name, served, want)
 			}
 		})
 	}
 }
 
-// A connection is closed after its last answer once a short body was read: a close with unread
-// input resets the connection, and the client may lose the answer.
+// The hub reads a short body before it closes a connection after its last answer. Closing with
+// unread input would reset the connection, and the client might lose the answer.
 func TestABodyIsReadBeforeTheConnectionCloses(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,15 +86,15 @@ func TestAnonymousRequestsOfAnAddressAreLimited(t *testing.T) {
 			return ok
 		}
 		if n := count(30); n != 10 {
-			t.Errorf("%d of 30 at once, want 10", n)
+			t.Errorf("%d of 30 requests at once are allowed, want 10", n)
 		}
 		time.Sleep(2 * time.Second)
 		if n := count(30); n != 4 {
-			t.Errorf("%d two seconds later, want 4", n)
+			t.Errorf("%d requests are allowed two seconds later, want 4", n)
 		}
 		a.Unask(ip)
 		if n := count(30); n != 1 {
-			t.Errorf("%d after one was authenticated, want 1", n)
+			t.Errorf("%d requests are allowed after one was authenticated, want 1", n)
 		}
 		a.Leave(ip)
 		if a.Len() != 1 {
@@ -103,7 +103,7 @@ func TestAnonymousRequestsOfAnAddressAreLimited(t *testing.T) {
 		time.Sleep(time.Minute)
 		_ = a.Enter(ip)
 		if a.Leave(ip); a.Len() != 0 {
-			t.Error("it is never removed")
+			t.Error("the address is never removed")
 		}
 		if !a.Ask(IP(&fakeConn{addr: &net.TCPAddr{IP: net.IPv6loopback}})) {
 			t.Error("loopback is limited")
@@ -118,7 +118,7 @@ func TestAnonymousConnectionsAreReadSlowly(t *testing.T) {
 	for name, slow := range map[string]bool{"": true, "anna": false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, conf, Limits{Connections: 8, User: 1})
-			if name != "" { // her place is on another connection; this one counts as authenticated too
+			if name != "" { // anna's place is on another connection; this one counts as authenticated too
 				if code, err := ask(h.dial("http/1.1"), get("/", name)); code != 200 {
 					t.Fatal(code, err)
 				}
@@ -134,7 +134,7 @@ func TestAnonymousConnectionsAreReadSlowly(t *testing.T) {
 			}
 			took, want := time.Since(began), time.Duration(size-anonymousBurst)*time.Second/anonymousRate
 			if slow && (took < want || took > want+time.Second) || !slow && took > 0 {
-				t.Errorf("%q: %d bytes took %s, a stranger's take %s", name, size, took, want)
+				t.Errorf("%q: %d bytes took %s, want %s without authentication", name, size, took, want)
 			}
 		})
 	}

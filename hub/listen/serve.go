@@ -28,28 +28,28 @@ func CheckHost(header http.Header, r *http.Request, names []string) (code int, w
 	}
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	ip, err := netip.ParseAddr(host)
-	if err == nil && ip.Zone() != "" { // an address with a zone means something on one machine only
+	if err == nil && ip.Zone() != "" { // an address with a zone is valid on one machine only
 		return http.StatusBadRequest, "the request's Host is an address with a zone: leave out what is behind the %\n"
 	}
 	if err != nil && !slices.Contains(names, host) {
 		return http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or "+
 			"start it with --advertise-address\n", host)
 	}
-	if err != nil && r.TLS != nil && host != "localhost" { // other programs serve localhost too; addresses cannot have it
+	if err != nil && r.TLS != nil && host != "localhost" { // other programs serve localhost too; an address cannot have the header
 		header.Set("Strict-Transport-Security", "max-age=2592000") // 30 days, without subdomains
 	}
 	return 0, ""
 }
 
-// ServeHTTPS serves until ctx ends. open is done once the requests of that moment have had five
-// seconds.
+// ServeHTTPS serves until ctx ends. open is done when the requests running at that moment have
+// ended, after five seconds at the latest.
 func ServeHTTPS(ctx context.Context, open *sync.WaitGroup, s *http.Server, l net.Listener) error {
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
 	return ServeUntil(ctx, open, s, func() error { return Serve(s, New(l, Limits{})) })
 }
 
 // ServeUntil returns when the server accepts no more connections, so that the next server may
-// begin. The caller waits for open before it closes what requests need.
+// begin. The caller waits for open before it closes what running requests need.
 func ServeUntil(ctx context.Context, open *sync.WaitGroup, s *http.Server, serve func() error) error {
 	open.Add(1)
 	stop := context.AfterFunc(ctx, func() {

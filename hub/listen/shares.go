@@ -2,15 +2,16 @@ package listen
 
 import "sync"
 
-// Shares limits each user to a part of a bounded resource, so that one user cannot take all of it.
+// Shares limits each user to a part of a bounded resource, so that one user cannot use all of it.
 type Shares struct {
-	Most int // what one user holds at a time
+	Most int // the most that one user may hold
 
 	mu sync.Mutex
 	by map[string]int
 }
 
-// Enter takes one for a user until leave is called; not ok: the user has Most already.
+// Enter takes one unit for a user until leave is called. If the user already holds Most, ok is
+// false.
 func (s *Shares) Enter(user string) (leave func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// StandbyHeader names the leader in a response that a standby gave or forwarded.
+// StandbyHeader names the leader in a response that a standby has made or forwarded.
 const StandbyHeader = "Flotilla-Standby-Of"
 
 // dialTimeout is the timeout for connecting to the leader.
@@ -38,12 +38,12 @@ type Forwarder struct {
 
 	mu      sync.Mutex
 	name    string
-	address string // of the leader's peer listener; "": there is no leader
+	address string // address of the leader's peer listener; "": no hub leads
 	ends    context.Context
 	end     context.CancelFunc
 }
 
-// errReach: the leader was not reached, so nothing was done.
+// errReach: the leader was not reached, so the request was not done.
 var errReach = errors.New("the leader cannot be reached")
 
 type lead struct {
@@ -81,7 +81,7 @@ func NewForwarder(config func(host string) *tls.Config, stands func() leader.Sta
 		Rewrite: func(r *httputil.ProxyRequest) {
 			to, _ := r.In.Context().Value(leadKey{}).(lead)
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "https", to.address, r.In.Host
-			r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged: the leader checks it
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged, because the leader checks it
 			Strip(r.Out.Header)
 			source, _, err := net.SplitHostPort(r.In.RemoteAddr)
 			if err != nil {
@@ -107,7 +107,7 @@ func NewForwarder(config func(host string) *tls.Config, stands func() leader.Sta
 		},
 		ModifyResponse: func(r *http.Response) error {
 			if user := r.Header.Get(callerHeader); user != "" {
-				_ = listen.Authenticated(r.Request.Context(), user) // the leader limits the requests of one user
+				_ = listen.Authenticated(r.Request.Context(), user) // the error does not matter: the leader limits the requests of one user
 				r.Header.Del(callerHeader)
 			}
 			return nil
@@ -117,7 +117,8 @@ func NewForwarder(config func(host string) *tls.Config, stands func() leader.Sta
 	return p
 }
 
-// SetLeader sets the leader and its address. It cancels requests to another hub, which may never answer.
+// SetLeader sets the leader and its address. It cancels the requests to the former leader, which
+// may never answer.
 func (p *Forwarder) SetLeader(name, address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +130,7 @@ func (p *Forwarder) SetLeader(name, address string) {
 	p.ends, p.end = context.WithCancel(context.Background())
 }
 
-// Leader returns the leader; "": there is none.
+// Leader returns the leader; "": no hub leads.
 func (p *Forwarder) Leader() (name, address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,9 +160,9 @@ func (p *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// mayChange reports whether a request may change something, so that its client needs the result: it
-// goes on when this hub stops or the client leaves. A read can be repeated, and a stream ends with
-// this hub.
+// mayChange reports whether a request may change something, so that its client needs the result.
+// Such a request goes on when this hub stops or the client leaves. A read can be repeated, and a
+// stream ends with this hub.
 func mayChange(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get("Upgrade") == ""
 }
@@ -201,13 +202,13 @@ func (p *Forwarder) refuseFailed(w http.ResponseWriter, r *http.Request, err err
 	case errors.Is(err, errReach), r.Method == http.MethodGet, r.Method == http.MethodHead:
 		Unavailable(w, r, fmt.Sprintf("leader %s does not answer at %s: a standby takes over in a few seconds",
 			to.name, to.address))
-	default: // repeating it might do it twice
+	default: // a repetition might make the change twice
 		refuse(w, r, http.StatusBadGateway, metav1.StatusReasonInternalError, fmt.Sprintf(
 			"leader %s was lost during its response: check whether the request was done before you repeat it", to.name))
 	}
 }
 
-// Unavailable answers that nothing was done, and that a retry will work soon.
+// Unavailable responds that nothing was done, and that a retry will work soon.
 func Unavailable(w http.ResponseWriter, r *http.Request, why string) {
 	w.Header().Set("Retry-After", "1")
 	if r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") { // browsers ignore Retry-After
@@ -216,7 +217,7 @@ func Unavailable(w http.ResponseWriter, r *http.Request, why string) {
 	refuse(w, r, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, why)
 }
 
-// refuse answers API clients with a Status, and others in plain text.
+// refuse responds with a Status to API clients, and with plain text to other clients.
 func refuse(w http.ResponseWriter, r *http.Request, code int, reason metav1.StatusReason, why string) {
 	w.Header().Set("Cache-Control", "no-store")
 	path, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")

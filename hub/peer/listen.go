@@ -12,11 +12,11 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Limits of handshakes. Until its handshake a client may be anybody; afterwards it has shown a
-// hub's certificate. These slots are separate from those that devices need.
+// Limits of handshakes. Before its handshake a client is unknown; afterwards it has shown a hub's
+// certificate. These limits are separate from those that devices need.
 const (
 	maxHandshakes     = 128 // concurrent handshakes
-	maxHandshakesEach = 64  // of one address
+	maxHandshakesEach = 64  // concurrent handshakes of one address
 	greetTime         = 5 * time.Second
 )
 
@@ -29,7 +29,7 @@ type listener struct {
 	comes     chan net.Conn
 	over      chan struct{}
 	once      sync.Once
-	err       error // why it ended; valid once over is closed
+	err       error // why the listener ended; valid after over is closed
 }
 
 // Listen returns a listener of connections that have passed the TLS handshake of config.
@@ -55,7 +55,7 @@ func (l *listener) accept() {
 		case errors.Is(err, net.ErrClosed):
 			l.end(err)
 			return
-		case err != nil: // temporary, such as too many open files
+		case err != nil: // a temporary error, such as too many open files
 			<-l.slots
 			time.Sleep(50 * time.Millisecond)
 			continue

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/leader"
 )
 
-// counted counts the open connections of a listener.
+// counted is a listener that counts its open connections.
 type counted struct {
 	net.Listener
 	mu         sync.Mutex
@@ -52,8 +52,8 @@ func (l *counted) counts() (open, most int) {
 	return l.open, l.most
 }
 
-// Clients without a hub's certificate use few connections: devices, the database and other hubs are
-// not affected.
+// Clients without a hub's certificate use few connections, so that they do not affect devices, the
+// database and other hubs.
 func TestUnauthenticatedClientsUseFewConnections(t *testing.T) {
 	h := newHubs(t)
 	server, err := h.authority.NewServer(func() []string { return []string{"127.0.0.1"} }, slog.New(slog.DiscardHandler))
@@ -83,12 +83,12 @@ func TestUnauthenticatedClientsUseFewConnections(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("no client connects")
+			t.Fatal("no client has connected")
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // long enough for all of them
+	time.Sleep(100 * time.Millisecond) // long enough for all clients to connect
 	if _, most := l.counts(); most > maxHandshakes {
-		t.Errorf("%d strangers have a connection, want %d at most", most, maxHandshakes)
+		t.Errorf("%d unauthenticated clients have a connection, want %d at most", most, maxHandshakes)
 	}
 	for _, c := range strangers {
 		_ = c.Close()

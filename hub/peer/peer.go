@@ -1,8 +1,8 @@
-// Package peer forwards requests between hubs of one database: a standby forwards what only the
-// leader can answer, with the caller's identity.
+// Package peer forwards requests between hubs of one database. A standby forwards requests that
+// only the leader can answer, with the caller's identity.
 //
 // The leader accepts forwarded requests on a separate listener, whose TLS admits only hubs. The
-// public listener ignores the headers of this package, so they cannot be forged there. A standby
+// public listener removes the headers of this package, so they cannot be forged there. A standby
 // forwards the caller's credential without a decision: a token or cookie is in the request, and a
 // client certificate goes in the headers of RFC 9440. The leader verifies every caller itself, so
 // that a revocation applies at every hub. Package cluster uses it.
@@ -28,15 +28,15 @@ import (
 const (
 	certHeader   = "Client-Cert"       // RFC 9440
 	chainHeader  = "Client-Cert-Chain" // RFC 9440
-	sourceHeader = "X-Forwarded-For"   // the caller's address, exactly one
+	sourceHeader = "X-Forwarded-For"   // the caller's address, only one
 	standHeader  = "Flotilla-Standing" // the standby's announcement, as JSON
-	callerHeader = "Flotilla-Caller"   // in the response: the caller's user name, as the leader verified it
-	maxChain     = 8                   // certificates of a caller
-	maxStanding  = 2 << 10             // bytes of an announcement
+	callerHeader = "Flotilla-Caller"   // in the response: the caller's user name, verified by the leader
+	maxChain     = 8                   // most certificates of a caller
+	maxStanding  = 2 << 10             // most bytes of an announcement
 )
 
-// callerHeaders are the headers by which proxies name a caller. Only hubs may send them, and only
-// the first four are used.
+// callerHeaders are the headers by which proxies name a caller. Only hubs may send them, and the
+// leader uses only the first four.
 var callerHeaders = []string{certHeader, chainHeader, sourceHeader, standHeader, "X-Forwarded-Host",
 	"X-Forwarded-Proto", "X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Uid"}
 
@@ -63,11 +63,11 @@ func Strip(h http.Header) {
 
 type passedKey struct{}
 
-// ForwardedBy returns the name of the hub that forwarded a request; "": it came directly.
+// ForwardedBy returns the name of the hub that forwarded a request; "": the request came directly.
 func ForwardedBy(ctx context.Context) string { return Announcement(ctx).Name }
 
-// Announcement returns the announcement of the hub that forwarded a request; an older version sends only its
-// name.
+// Announcement returns the announcement of the hub that forwarded a request. An older version sends
+// only its name.
 func Announcement(ctx context.Context) leader.Status {
 	s, _ := ctx.Value(passedKey{}).(leader.Status)
 	return s
@@ -82,7 +82,7 @@ func ReturnUser(ctx context.Context, w http.ResponseWriter, user string) {
 }
 
 // Accept serves forwarded requests as if they came from their callers. The TLS of its listener
-// admits hubs only. heard is called with each announcement.
+// admits only hubs. heard is called with each announcement.
 func Accept(next http.Handler, heard func(leader.Status)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
@@ -90,10 +90,10 @@ func Accept(next http.Handler, heard func(leader.Status)) http.Handler {
 			return
 		}
 		by := r.TLS.PeerCertificates[0].Subject.CommonName
-		said := r.Header.Clone()
+		headers := r.Header.Clone()
 		Strip(r.Header)
-		chain, err := certificates(said)
-		source := said.Values(sourceHeader)
+		chain, err := certificates(headers)
+		source := headers.Values(sourceHeader)
 		var from netip.Addr
 		if err == nil && len(source) != 1 {
 			err = errors.New("it has no address of its caller")
@@ -102,9 +102,9 @@ func Accept(next http.Handler, heard func(leader.Status)) http.Handler {
 			from, err = netip.ParseAddr(source[0])
 		}
 		stands := leader.Status{Name: by}
-		if text := said.Get(standHeader); err == nil && text != "" {
+		if text := headers.Get(standHeader); err == nil && text != "" {
 			if stands, err = standing(text); err == nil {
-				stands.Name = by // as its certificate says
+				stands.Name = by // only the certificate proves the name
 				heard(stands)
 			}
 		}
@@ -131,7 +131,7 @@ func standing(text string) (s leader.Status, err error) {
 	return s, nil
 }
 
-// certificates parses the caller's certificates; none: the caller has shown none.
+// certificates parses the caller's certificates. It returns none if the caller has shown none.
 func certificates(h http.Header) (chain []*x509.Certificate, err error) {
 	leaf, rest := h.Values(certHeader), h.Values(chainHeader)
 	if len(leaf) > 1 || len(rest) > 1 || len(leaf) == 0 && len(rest) > 0 {

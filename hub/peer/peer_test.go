@@ -23,10 +23,10 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// hubs are a leader, which answers with the caller's identity, and a standby.
+// hubs are a standby, and a leader that answers with the caller's identity.
 type hubs struct {
 	authority *pki.Authority
-	leader    *httptest.Server // its peer listener
+	leader    *httptest.Server // the leader's peer listener
 	standby   *httptest.Server
 	passer    *Forwarder
 	mu        sync.Mutex
@@ -116,7 +116,7 @@ func ask(t *testing.T, c *http.Client, url string, header http.Header) (int, str
 	return answer.StatusCode, string(text), answer.Header
 }
 
-// The leader receives the caller's proven certificate, address, token, cookies and host.
+// The leader receives the caller's verified certificate, address, token, cookies and host.
 func TestTheLeaderKnowsTheCallerOfAForwardedRequest(t *testing.T) {
 	h := newHubs(t)
 	host := h.standby.Listener.Addr().String()
@@ -126,13 +126,13 @@ func TestTheLeaderKnowsTheCallerOfAForwardedRequest(t *testing.T) {
 			t.Errorf("HTTP/2 %v: %d %s", http2, code, text)
 		}
 		if header.Get(StandbyHeader) != "hub-a" {
-			t.Errorf("the answer does not say that it is a standby's: %v", header)
+			t.Errorf("the response lacks the header of a standby: %v", header)
 		}
 	}
 }
 
 // Clients with and without a certificate cannot forge any header by which proxies name a caller, in
-// any case and with underscores.
+// upper or lower case or with underscores.
 func TestOnlyHubsNameTheCallerOfARequest(t *testing.T) {
 	h := newHubs(t)
 	forged := forgedAdmin(t, h.authority)
@@ -189,30 +189,30 @@ func TestAnInvalidForwardedRequestIsRefused(t *testing.T) {
 	c := &http.Client{Transport: tr}
 	good := forgedAdmin(t, h.authority)
 	for what, header := range map[string]http.Header{
-		"no source":              {},
-		"two sources":            {sourceHeader: {"192.0.2.1", "192.0.2.2"}},
-		"a list of sources":      {sourceHeader: {"192.0.2.1, 192.0.2.2"}},
-		"no address":             {sourceHeader: {"kari"}},
-		"two certificates":       {sourceHeader: {"192.0.2.1"}, certHeader: {good, good}},
-		"a chain without a leaf": {sourceHeader: {"192.0.2.1"}, chainHeader: {good}},
-		"no byte sequence":       {sourceHeader: {"192.0.2.1"}, certHeader: {"x"}},
-		"no certificate":         {sourceHeader: {"192.0.2.1"}, certHeader: {":AAAA:"}},
-		"no standing":            {sourceHeader: {"192.0.2.1"}, standHeader: {"{"}},
-		"too long a standing":    {sourceHeader: {"192.0.2.1"}, standHeader: {`{"name": "` + strings.Repeat("x", maxStanding) + `"}`}},
-		"too long a chain":       {sourceHeader: {"192.0.2.1"}, certHeader: {good}, chainHeader: {strings.Repeat(good+",", maxChain) + good}},
+		"no source":                {},
+		"two sources":              {sourceHeader: {"192.0.2.1", "192.0.2.2"}},
+		"several source addresses": {sourceHeader: {"192.0.2.1, 192.0.2.2"}},
+		"no address":               {sourceHeader: {"kari"}},
+		"two certificates":         {sourceHeader: {"192.0.2.1"}, certHeader: {good, good}},
+		"a chain without a leaf":   {sourceHeader: {"192.0.2.1"}, chainHeader: {good}},
+		"no byte sequence":         {sourceHeader: {"192.0.2.1"}, certHeader: {"x"}},
+		"no certificate":           {sourceHeader: {"192.0.2.1"}, certHeader: {":AAAA:"}},
+		"no standing":              {sourceHeader: {"192.0.2.1"}, standHeader: {"{"}},
+		"too long an announcement": {sourceHeader: {"192.0.2.1"}, standHeader: {`{"name": "` + strings.Repeat("x", maxStanding) + `"}`}},
+		"too long a chain":         {sourceHeader: {"192.0.2.1"}, certHeader: {good}, chainHeader: {strings.Repeat(good+",", maxChain) + good}},
 	} {
 		if code, text, _ := ask(t, c, h.leader.URL, header); code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", what, code, text)
 		}
 	}
 	if code, text, _ := ask(t, c, h.leader.URL, http.Header{sourceHeader: {"192.0.2.1"}, certHeader: {good}}); code != 200 || !strings.HasPrefix(text, "admin root <nil> by hub-b from 192.0.2.1:0") {
-		t.Errorf("what a hub says: %d %s", code, text)
+		t.Errorf("a valid request of a hub: %d %s", code, text)
 	}
 }
 
-// Without a leader, or with an unreachable one, the response makes kubectl retry. If the leader was
-// lost during a change it does not.
-func TestWithoutALeaderNothingIsDone(t *testing.T) {
+// If no hub leads, or the leader cannot be reached, the response makes kubectl retry. If the leader
+// was lost during a change, the response does not.
+func TestWithoutALeaderARequestIsRefused(t *testing.T) {
 	h := newHubs(t)
 	c := h.client(t, "", false)
 	url := h.standby.URL + "/api/v1/pods"
@@ -234,10 +234,10 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 		return answer.StatusCode, answer.Header.Get("Retry-After"), s
 	}
 	h.passer.SetLeader("", "")
-	if code, again, s := send(http.MethodPost); code != 503 || again != "1" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
-		t.Errorf("no hub leads: %d %q %+v", code, again, s)
+	if code, retryAfter, s := send(http.MethodPost); code != 503 || retryAfter != "1" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
+		t.Errorf("no hub leads: %d %q %+v", code, retryAfter, s)
 	}
-	for accept, want := range map[string]string{"text/html,*/*": "2", "application/json": ""} { // a browser reloads
+	for accept, want := range map[string]string{"text/html,*/*": "2", "application/json": ""} { // a browser reloads the page
 		if code, _, header := ask(t, c, h.standby.URL+"/nodes", http.Header{"Accept": {accept}}); code != 503 || header.Get("Refresh") != want {
 			t.Errorf("a client that accepts %s gets %d, %v", accept, code, header)
 		}
@@ -247,20 +247,20 @@ func TestWithoutALeaderNothingIsDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.passer.SetLeader("hub-a", closed)
-	if code, again, _ := send(http.MethodPost); code != 503 || again != "1" {
-		t.Errorf("the leader cannot be reached: %d %q", code, again)
+	if code, retryAfter, _ := send(http.MethodPost); code != 503 || retryAfter != "1" {
+		t.Errorf("the leader cannot be reached: %d %q", code, retryAfter)
 	}
 	h.answer = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	h.passer.SetLeader("hub-a", h.leader.Listener.Addr().String())
-	if code, again, s := send(http.MethodPost); code != 502 || again != "" {
-		t.Errorf("the leader was lost with a change in its hands: %d %q %+v", code, again, s)
+	if code, retryAfter, s := send(http.MethodPost); code != 502 || retryAfter != "" {
+		t.Errorf("the leader was lost during a change: %d %q %+v", code, retryAfter, s)
 	}
-	if code, again, _ := send(http.MethodGet); code != 503 || again != "1" {
-		t.Errorf("the leader was lost during a read: %d %q", code, again)
+	if code, retryAfter, _ := send(http.MethodGet); code != 503 || retryAfter != "1" {
+		t.Errorf("the leader was lost during a read: %d %q", code, retryAfter)
 	}
 }
 
-// Requests to a former leader are cancelled: it may never answer.
+// Requests to a former leader are cancelled, because it may never answer.
 func TestRequestsToAFormerLeaderAreCancelled(t *testing.T) {
 	h := newHubs(t)
 	asked := make(chan struct{})
@@ -292,7 +292,7 @@ func TestAStoppingHubReturnsTheLeadersResponse(t *testing.T) {
 			h := newHubs(t)
 			asked, gone := make(chan bool), make(chan bool)
 			h.answer = func(w http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body) // so that the server notices the client's end
+				_, _ = io.Copy(io.Discard, r.Body) // so that the server notices when the client leaves
 				asked <- true
 				if c.ends {
 					<-r.Context().Done()
@@ -331,27 +331,27 @@ func TestAStoppingHubReturnsTheLeadersResponse(t *testing.T) {
 			end()
 			if !c.ends {
 				if <-gone {
-					t.Error("the leader was left alone with it")
+					t.Error("the change was cancelled at the leader")
 				}
 				if got := <-code; got != http.StatusCreated {
-					t.Errorf("it is answered %d", got)
+					t.Errorf("the client gets %d", got)
 				}
 				return
 			}
 			if got := <-code; got < 500 {
-				t.Errorf("it is answered %d", got)
+				t.Errorf("the client gets %d", got)
 			}
 			select {
 			case <-gone:
 			case <-time.After(10 * time.Second):
-				t.Fatal("the leader goes on with it")
+				t.Fatal("the stream goes on at the leader")
 			}
 		})
 	}
 }
 
-// Forwarded requests and announcements tell the leader of its standbys. The name comes from the
-// certificate, and only hubs can announce.
+// The leader learns of its standbys from forwarded requests and announcements. The name comes from
+// the certificate, and only hubs can announce.
 func TestTheLeaderKnowsItsStandbys(t *testing.T) {
 	h := newHubs(t)
 	var by leader.Status
@@ -359,7 +359,7 @@ func TestTheLeaderKnowsItsStandbys(t *testing.T) {
 	want := leader.Status{Name: "hub-b", Address: "hub-b:8444", Behind: time.Second}
 	ask(t, h.client(t, "", false), h.standby.URL, http.Header{standHeader: {`{"address": "hub-z:8444"}`}})
 	if by != want || len(h.heard) != 1 || h.heard[0] != want {
-		t.Errorf("a request is by %+v, and the announcement is %+v", by, h.heard)
+		t.Errorf("the request has the announcement %+v, want %+v", by, h.heard)
 	}
 	if err := h.passer.Announce(t.Context()); err != nil || len(h.heard) != 2 || h.heard[1] != want {
 		t.Errorf("announced was %+v, %v", h.heard, err)

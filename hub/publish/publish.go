@@ -3,10 +3,10 @@
 // kube-root-ca.crt with the hub's CA; in the namespace default the Service kubernetes with its
 // Endpoints and EndpointSlice, which point to the hub's API.
 //
-// They are stored, listed and watched like other objects. A deleted or changed one is restored at
-// once; other objects of kinds that users cannot create are removed, as they can only come from a
-// foreign database. The data comes from the hub's Advertisement, which package serve writes. A
-// namespace that is being deleted gets nothing; package workload empties it.
+// The objects are stored, listed and watched like other objects. A deleted or changed one is
+// restored at once. Other objects of kinds that users cannot create are removed, because they can
+// only come from a foreign database. The data comes from the hub's Advertisement, which package
+// serve writes. A namespace that is being deleted gets no objects; package workload empties it.
 package publish
 
 import (
@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Decider publishes.
+// A Decider decides the published objects.
 type Decider struct{}
 
 // hubOnly are the kinds of which only published objects exist.
@@ -57,7 +57,7 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	return state.Distinct(all, nil)
 }
 
-// Decide creates what is missing, restores what was changed, and removes surplus objects of hubOnly
+// Decide creates missing objects, restores changed ones, and removes surplus objects of hubOnly
 // kinds.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	for _, q := range subjects {
@@ -95,7 +95,7 @@ type publication struct {
 	set func(o state.Object)
 }
 
-// missing returns the change that publishes the object, none if it is as it should be.
+// missing returns the change that publishes the object; none if the object is already right.
 func (p publication) missing(s state.Snapshot, now time.Time) []state.Change {
 	have, why := s.Get(p.key), ""
 	var next state.Object

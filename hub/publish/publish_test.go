@@ -25,7 +25,8 @@ func hub(address string) *state.Advertisement {
 	return &state.Advertisement{ObjectMeta: at(state.HubName, ""), Address: address, Port: 8443, Root: "PEM"}
 }
 
-// settled applies changes and the decider's answers, asking only about changes, until it settles.
+// settled applies changes and the decider's plans until the decider settles. It asks only about the
+// changes.
 func settled(t *testing.T, s state.Snapshot, changes ...state.Change) state.Snapshot {
 	t.Helper()
 	s, done := state.Apply(s, changes)
@@ -33,13 +34,13 @@ func settled(t *testing.T, s state.Snapshot, changes ...state.Change) state.Snap
 		plan := Decider{}.Decide(s, state.Touched(Decider{}.Touches, done), start)
 		if len(plan.Changes) == 0 {
 			if all := (Decider{}).Decide(s, Decider{}.Subjects(s), start); len(all.Changes) > 0 {
-				t.Errorf("asked about everything, it wants %v", all.Changes)
+				t.Errorf("asked about everything, the decider wants %v", all.Changes)
 			}
 			return s
 		}
 		s, done = state.Apply(s, plan.Changes)
 	}
-	t.Fatal("it does not settle")
+	t.Fatal("the decider does not settle")
 	return s
 }
 
@@ -88,7 +89,7 @@ func TestEveryNamespaceHasItsServiceAccountAndCA(t *testing.T) {
 	s = settled(t, s, state.Put(ns("new"), ""))
 	expect(t, s, slices.Concat(of("default"), of("shop"), of("new"), kubernetes)...)
 	s = settled(t, s, state.Remove(ns("shop"), ""))
-	expect(t, s, slices.Concat(of("default"), of("new"), kubernetes, of("shop")[1:])...) // ConfigMaps stay: package workload empties namespaces
+	expect(t, s, slices.Concat(of("default"), of("new"), kubernetes, of("shop")[1:])...) // its ConfigMaps stay: package workload empties namespaces
 }
 
 func TestADeletedNamespaceGetsNothing(t *testing.T) {
@@ -120,7 +121,7 @@ func TestDeletedAndChangedObjectsAreRestored(t *testing.T) {
 	s = settled(t, s, state.Put(changed, ""))
 	is := s.Get(state.KeyOf(changed)).(*corev1.ConfigMap)
 	if len(is.Data) != 1 || is.Data["ca.crt"] != "PEM" || is.BinaryData != nil || is.Immutable != nil || is.UID != changed.UID || is.Labels["a"] != "b" {
-		t.Errorf("it is %+v", is)
+		t.Errorf("the restored object is %+v", is)
 	}
 }
 
@@ -167,8 +168,8 @@ func TestObjectsThatUsersCannotCreateAreRemoved(t *testing.T) {
 	}
 }
 
-// TestTouchesEveryChangeOfPublishedObjects changes published objects as a restored database or a user could, one
-// change at a time. The incremental decision equals that of a start.
+// TestTouchesEveryChangeOfPublishedObjects changes published objects one at a time, like a user or
+// a restored database. The incremental decision equals that of a start.
 func TestTouchesEveryChangeOfPublishedObjects(t *testing.T) {
 	s := with(t, hub("10.0.0.5"), ns("default"), ns("shop"))
 	for i := range 40 {

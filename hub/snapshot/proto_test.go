@@ -42,7 +42,7 @@ func aNode(name string) *corev1.Node {
 	return n
 }
 
-// A Node in protobuf decodes to the same Node. Errors name it.
+// A Node in protobuf decodes to the same Node. Errors name the Node.
 func TestNodesAreStoredInProtobuf(t *testing.T) {
 	want := aNode("pi-1")
 	data, err := state.Encode(want)
@@ -51,7 +51,7 @@ func TestNodesAreStoredInProtobuf(t *testing.T) {
 	}
 	got, repaired, err := new(Decoder).Decode(store.Row{Kind: "nodes", Name: "pi-1", Object: data})
 	if err != nil || repaired != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, %v: it is\n%+v, want\n%+v", err, repaired, got, want)
+		t.Errorf("%v, %v: the node is\n%+v, want\n%+v", err, repaired, got, want)
 	}
 	bad := []byte(strings.Replace(string(data), "3884Mi", "1e9999", 1))
 	for what, data := range map[string][]byte{"cut off": data[:len(data)/2], "too large a quantity": bad,
@@ -66,7 +66,7 @@ func TestNodesAreStoredInProtobuf(t *testing.T) {
 	}
 }
 
-// BenchmarkDecode measures one row's part of a start.
+// BenchmarkDecode measures the decoding of one row at a start.
 func BenchmarkDecode(b *testing.B) {
 	cpu := func() float64 {
 		var u syscall.Rusage

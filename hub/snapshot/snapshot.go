@@ -1,6 +1,6 @@
 // Package snapshot reads the fleet from the store: it decodes rows into a state.Snapshot.
 //
-// It repairs quantities that no machine can have, and refuses rows that it cannot read. It never
+// It repairs quantities that no machine can have, and refuses rows that it cannot decode. It never
 // writes: the caller commits the repairs. Package serve calls it at a start, and package cluster
 // for the rows that a standby follows.
 package snapshot
@@ -25,7 +25,7 @@ import (
 // Limits of a row: those of a request, plus its managed fields.
 const (
 	maxRowObjects = 8 * bound.MaxObjects
-	longRow       = 128 << 10 // bytes; shorter rows are not counted
+	longRow       = 128 << 10 // bytes; the objects of shorter rows are not counted
 )
 
 // A Decoder decodes rows, and shares equal values between objects. It is not safe for concurrent
@@ -36,7 +36,7 @@ type Decoder struct {
 }
 
 // Decode returns the object of a row. repaired is not nil if the row had impossible quantities,
-// which an older hub or a manual change of the database let in.
+// which an older hub or a manual change of the database has stored.
 func (d *Decoder) Decode(r store.Row) (o state.Object, repaired *state.Change, err error) {
 	if o, err = state.New(state.Kind(r.Kind)); err != nil {
 		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
@@ -59,7 +59,7 @@ func (d *Decoder) Decode(r store.Row) (o state.Object, repaired *state.Change, e
 		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name,
 			err)
 	}
-	// Otherwise deleting the object would leave the row, which returns at every start.
+	// Otherwise the deletion of the object would leave the row, which would return at every start.
 	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace {
 		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row",
 			r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
@@ -85,7 +85,7 @@ func countRow(data []byte, into state.Object) int {
 	return bound.CountJSON(data).Objects
 }
 
-// Load reads the stored fleet, and returns the objects that it had to repair.
+// Load reads the stored fleet, and returns the changes of the objects that it had to repair.
 func Load(
 	ctx context.Context, st *store.Store, started time.Time,
 ) (fleet state.Snapshot, repaired []state.Change, err error) {
@@ -104,22 +104,22 @@ func Load(
 	return loading.Loaded(rev), repaired, nil
 }
 
-// A Prefetch is the fleet as read during the check of the database.
+// A Prefetch is the fleet that was read during the check of the database.
 type Prefetch struct {
 	fleet    state.Snapshot
 	repaired []state.Change
 	done     bool
 }
 
-// Read is for Options.Reads.
+// Read reads the fleet. It is meant for store.Options.Reads.
 func (r *Prefetch) Read(ctx context.Context, st *store.Store) {
 	var err error
 	r.fleet, r.repaired, err = Load(ctx, st, time.Time{})
 	r.done = err == nil
 }
 
-// Take returns the fleet at the start of a hub, and the repaired objects; false: the store has
-// changed since.
+// Take returns the fleet at the start of a hub, and the repairs. It returns false if the store has
+// changed since the read.
 func (r *Prefetch) Take(
 	ctx context.Context, st *store.Store, started time.Time,
 ) (s state.Snapshot, repaired []state.Change, ok bool) {
@@ -132,15 +132,15 @@ func (r *Prefetch) Take(
 	return s.ResetSeen(started), r.repaired, true
 }
 
-// decodeAll decodes the rows of load on all processors while more are read, and adds the objects in
-// order. It takes most of the time of a start.
+// decodeAll decodes the rows of load on all processors while it reads more rows, and adds the
+// objects in order. Decoding takes most of the time of a start.
 func decodeAll(
 	ctx context.Context, load func(context.Context, func(store.Row) error) error, add func([]state.Object),
 ) (repaired []state.Change, err error) {
 	const together = 256
 	type batch struct {
 		rows     []store.Row
-		text     []byte // load only lends the text of its rows
+		text     []byte // a copy, because load reuses the memory of its rows
 		objects  []state.Object
 		repaired []state.Change
 		decoded  chan struct{}
@@ -148,7 +148,7 @@ func decodeAll(
 	work, ctx := errgroup.WithContext(ctx)
 	processors := runtime.GOMAXPROCS(0)
 	todo, ordered := make(chan *batch), make(chan *batch, 4*processors)
-	type buffers struct { // reused by the next batch
+	type buffers struct { // the next batch reuses them
 		rows []store.Row
 		text []byte
 	}
@@ -215,7 +215,7 @@ func decodeAll(
 		}
 		begin := len(now.text)
 		now.text = append(now.text, r.Object...)
-		r.Object = slices.Clip(now.text[begin:]) // clipped: appending must not overwrite the next row
+		r.Object = slices.Clip(now.text[begin:]) // clipped, so that appending does not overwrite the next row
 		if now.rows = append(now.rows, r); len(now.rows) < together {
 			return nil
 		}

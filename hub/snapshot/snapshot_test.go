@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// FuzzRows compares decoding a row with encoding/json on the repaired text.
+// FuzzRows compares the decoding of a row with encoding/json on the repaired text.
 func FuzzRows(f *testing.F) {
 	for _, row := range []string{
 		`nodes {"metadata":{"name":"a","creationTimestamp":"2026-11-24T06:45:49Z","labels":{"a":"b","c":"a"},"managedFields":[{"time":null,"fieldsV1":{"f:a":{}}}]},"spec":{"podCIDRs":["10.0.0.0/26"],"taints":[{"key":"k","effect":"NoExecute","timeAdded":"2026-11-24T06:45:49+01:00"}]},"status":{"capacity":{"cpu":"4","memory":"3884Mi","pods":110,"x":null,"y":0.5},"allocatable":{"cpu":"1500m"},"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":null,"lastTransitionTime":"2026-11-24T06:45:49.123456789Z"}],"images":[{"names":["x"],"sizeBytes":12}]}}`,
@@ -84,7 +84,7 @@ func FuzzRows(f *testing.F) {
 			Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: lent,
 		})
 		for i := range lent {
-			lent[i] = 'x' // overwrite the text, as the next row does
+			lent[i] = 'x' // overwrite the text like the next row
 		}
 		if (err == nil) != (std == nil) || err == nil && (zeroed != nil) != (len(broken) > 0) {
 			t.Fatalf("%s: %v, repaired in %q, want %v, in %q", text, err, zeroed, std, broken)
@@ -97,7 +97,7 @@ func FuzzRows(f *testing.F) {
 	})
 }
 
-// Decoded objects share equal resource lists, and one row does not change another row's list.
+// Decoded objects share equal resource lists. One row does not change another row's list.
 func TestRowsShareTheirResources(t *testing.T) {
 	var d Decoder
 	read := func(kind, text string) state.Object {
@@ -121,7 +121,7 @@ func TestRowsShareTheirResources(t *testing.T) {
 		t.Errorf("a duplicate list is %v", l)
 	}
 	if l := one.Status.Capacity; len(l) != 2 || l.Cpu().Value() != 4 || l.Memory().Value() != 1<<30 {
-		t.Errorf("another row changed its resources to %v", l)
+		t.Errorf("another row changed the node's resources to %v", l)
 	}
 	c := one.Status.Conditions
 	if len(c) != 3 || cap(c) != 3 || c[2].Status != corev1.ConditionTrue || &c[0] == &other.Status.Conditions[0] {
@@ -133,7 +133,8 @@ func TestRowsShareTheirResources(t *testing.T) {
 	}
 }
 
-// Rows are decoded in parallel and returned in order, although their text is only lent.
+// Rows are decoded in parallel and returned in order, although the store reuses the memory of their
+// text.
 func TestParallelDecodingKeepsTheOrder(t *testing.T) {
 	const n = 1000
 	load := func(bad int) func(context.Context, func(store.Row) error) error {
@@ -170,12 +171,12 @@ func TestParallelDecodingKeepsTheOrder(t *testing.T) {
 			t.Errorf("row %d is damaged: %v", bad, err)
 		}
 	}
-	lost := errors.New("the disk is gone")
+	lost := errors.New("the disk fails")
 	if _, err := decodeAll(t.Context(), func(_ context.Context, fn func(store.Row) error) error { return lost },
 		add); !errors.Is(err, lost) {
 		t.Errorf("a store that cannot be read: %v", err)
 	}
-	for range 100 { // whatever finishes first, a part of the fleet is never taken for all of it
+	for range 100 { // a part of the fleet is never returned as the whole, whichever goroutine ends first
 		ctx, cancel := context.WithCancel(t.Context())
 		objects = nil
 		_, err := decodeAll(ctx, func(ctx context.Context, fn func(store.Row) error) error {
@@ -215,20 +216,20 @@ func TestAPrefetchIsValidUntilTheNextWrite(t *testing.T) {
 	want, _, err := Load(t.Context(), st, began)
 	if err != nil || !ok || !s.Started.Equal(began) || !s.SeenReset().Equal(want.SeenReset()) || s.Salt != want.Salt ||
 		s.Revision != want.Revision || s.Node("a") == nil {
-		t.Errorf("%v, %v: it began at %v, is forgiven at %v, of revision %d", err, ok, s.Started, s.SeenReset(), s.Revision)
+		t.Errorf("%v, %v: started at %v, forgiven at %v, revision %d", err, ok, s.Started, s.SeenReset(), s.Revision)
 	}
 	if err := st.Commit(t.Context(), row("b", 2)); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, ok := early.Take(t.Context(), st, began); ok {
-		t.Error("it is valid after a write")
+		t.Error("the prefetch is valid after a write")
 	}
 	if _, _, ok := (&Prefetch{}).Take(t.Context(), st, began); ok {
 		t.Error("an empty prefetch is valid")
 	}
 }
 
-// A row with another object's name is refused: the hub does not start, and names the row.
+// A row with another object's name is refused. The hub does not start, and its error names the row.
 func TestARowWithAnotherNameIsRefused(t *testing.T) {
 	for what, r := range map[string]store.Row{
 		"another name": {
@@ -250,7 +251,7 @@ func TestARowWithAnotherNameIsRefused(t *testing.T) {
 		}
 		r.UID, r.Rev = "u", 1
 		if err := st.Commit(t.Context(), store.Commit{Rev: 1, Rows: []store.Row{r}}); err != nil {
-			t.Logf("%s: the store itself says %v", what, err)
+			t.Logf("%s: the store itself returns %v", what, err)
 		} else if _, _, err := Load(t.Context(), st, time.Now()); err == nil ||
 			!strings.Contains(err.Error(), "default/a") || !strings.Contains(err.Error(), "restore a backup") {
 			t.Errorf("%s: %v", what, err)
@@ -261,7 +262,8 @@ func TestARowWithAnotherNameIsRefused(t *testing.T) {
 	}
 }
 
-// The objects in a row, such as one of a manipulated backup, are counted before it is decoded.
+// The objects in a row are counted before the row is decoded, because the row may come from a
+// manipulated backup.
 func TestARowWithTooManyObjectsIsRefused(t *testing.T) {
 	r := store.Row{Kind: string(state.Pods), Namespace: "default", Name: "a",
 		Object: json.RawMessage(`{"metadata":{"name":"a","namespace":"default"},"spec":{"containers":[` + strings.Repeat("{},", 1<<20) + "{}]}}")}
@@ -271,7 +273,7 @@ func TestARowWithTooManyObjectsIsRefused(t *testing.T) {
 	}
 }
 
-// Nodes share equal strings, except those that are unique to a node.
+// Nodes share equal strings, except strings that are unique to a node.
 func TestNodesShareEqualStrings(t *testing.T) {
 	var d Decoder
 	read := func(name string) *corev1.Node {

@@ -16,8 +16,8 @@ import (
 )
 
 // Objects have no version in the schema: fields may be added, but not removed or renamed.
-// kept-N.txt has objects of every kind as hubs of schema N wrote them; each is read as at a start,
-// and nothing of it is lost.
+// kept-N.txt has objects of every kind as hubs of schema N wrote them. Each is decoded like at a
+// start, and no field is lost.
 func TestObjectsOfOlderHubsAreReadCompletely(t *testing.T) {
 	files, err := filepath.Glob("testdata/kept-*.txt")
 	if err != nil || len(files) == 0 {
@@ -61,7 +61,7 @@ func TestObjectsOfOlderHubsAreReadCompletely(t *testing.T) {
 				t.Fatal(err)
 			}
 			key := state.Key{Kind: state.Kind(kind), Namespace: m.Namespace, Name: m.Name}
-			all = slices.DeleteFunc(all, func(k kept) bool { return k.key == key }) // a later line has the newer state
+			all = slices.DeleteFunc(all, func(k kept) bool { return k.key == key }) // a later line replaces an earlier one of the same object
 			all = append(all, kept{key, object})
 			seen[key.Kind] = true
 		}
@@ -72,7 +72,7 @@ func TestObjectsOfOlderHubsAreReadCompletely(t *testing.T) {
 		for _, k := range all {
 			o := s.Get(k.key)
 			if o == nil {
-				t.Errorf("%s is not read", k.key)
+				t.Errorf("%s is missing in the fleet", k.key)
 				continue
 			}
 			again, err := json.Marshal(o)
@@ -90,12 +90,12 @@ func TestObjectsOfOlderHubsAreReadCompletely(t *testing.T) {
 	}
 	for _, k := range state.Kinds() {
 		if !seen[k] {
-			t.Errorf("there is no line of %s in testdata/kept-*.txt: add one, as a hub writes it", k)
+			t.Errorf("testdata/kept-*.txt has no line of %s: add one as a hub writes it", k)
 		}
 	}
 }
 
-// lostOf lists the values in was that is lacks.
+// lostOf lists the values of was that are missing in is.
 func lostOf(at string, was, is any) (lost []string) {
 	switch was := was.(type) {
 	case nil:
@@ -116,7 +116,7 @@ func lostOf(at string, was, is any) (lost []string) {
 	default:
 		if fmt.Sprint(was) != fmt.Sprint(is) && fmt.Sprint(was) != "" && fmt.Sprint(was) != "0" &&
 			fmt.Sprint(was) != "false" {
-			lost = append(lost, fmt.Sprintf("%s=%v, and says %v", at, was, is))
+			lost = append(lost, fmt.Sprintf("%s=%v, but now %v", at, was, is))
 		}
 	}
 	return lost

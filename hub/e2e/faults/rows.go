@@ -44,7 +44,7 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestAStandbyTakesOverFromAKilledLeader"),
 			of("hub/store", "TestADeposedLeaderWritesNothing", "TestALeaderFrozenInATransactionDelaysNoTakeover"),
-			of("hub/leader", "TestAnyInterleavingHasOneWriterAtATime"))},
+			of("hub/leader", "TestAnyInterleavingHasOneLeaderAtATime"))},
 	{id: "F1c", fault: "the PostgreSQL server: kill -9 under writes, ended connections, silence, no writes, " +
 		"a line cut in a COMMIT, a standby that takes over",
 		criterion: "nothing acknowledged is lost or done twice, whatever the role's synchronous_commit; callers " +
@@ -119,7 +119,7 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestAFlappingLine"),
 			of("hub/sim", "TestFleetAFlappingLinkEvictsNoPod"),
-			of("hub/lifecycle", "TestFlapping"))},
+			of("hub/lifecycle", "TestANodeFlapsAfterManyChangesOfReady"))},
 	{id: "F8b", fault: "a bad night of a thousand nodes: dark sites, flapping links, crashing containers, " +
 		"unauthenticated clients",
 		criterion: "eight hours of the hub's log have at most 10 MB; an agent's is short",
@@ -177,7 +177,7 @@ var rows = []row{
 				"TestADamagedAuditStopsNoCommit", "TestReadingDuringTheCheckReturnsTheOpenedDatabase",
 				"TestDatabasesOfOlderVersionsOpen", "TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind",
 				"TestAnOlderDatabaseIsReported", "TestAnOlderDatabaseWithTheSameObjectsIsReported"),
-			of("hub/history", "TestATornFile"),
+			of("hub/history", "TestATornFileKeepsEarlierSamples"),
 			of("hub/serve", "TestARestoredDatabaseMaySayWhatItLikes"))},
 	{id: "F15", fault: "clocks that jump an hour, begin in 1970, or pass 2038",
 		criterion: "no lease, certificate or workload is affected; ClockSynced reports it",
