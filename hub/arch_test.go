@@ -111,8 +111,12 @@ var mayImport = map[string][]string{
 
 // pure are the deciders; acts are the packages that a decider must not import.
 var (
-	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "device/podspec", "device/plan", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/diagnose", "hub/incident", "hub/admission", "hub/kube/table", "hub/leader", "hub/search"}
-	acts = []string{"context", "database/sql", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "os/exec", "sync", "sync/atomic", "syscall", "time/tzdata"}
+	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "device/podspec", "device/plan", "hub/state",
+		"hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address",
+		"hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/diagnose", "hub/incident", "hub/admission",
+		"hub/kube/table", "hub/leader", "hub/search"}
+	acts = []string{"context", "database/sql", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "os/exec",
+		"sync", "sync/atomic", "syscall", "time/tzdata"}
 )
 
 // only names the packages that may import a library.
@@ -137,7 +141,8 @@ var only = map[string][]string{
 const mostFiles = 25
 
 // clock are the functions that a package with a time parameter must not call.
-var clock = []string{"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.NewTimer", "time.NewTicker", "time.Tick"}
+var clock = []string{"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc",
+	"time.NewTimer", "time.NewTicker", "time.Tick"}
 
 func qualified(sel *ast.SelectorExpr) string {
 	if x, ok := sel.X.(*ast.Ident); ok {
@@ -154,7 +159,8 @@ func TestArchitecture(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && file != "." || file == "data" || file == "bin" || file == "dist") {
+		if d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && file != "." || file == "data" ||
+			file == "bin" || file == "dist") {
 			return fs.SkipDir
 		}
 		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
@@ -202,7 +208,8 @@ func TestArchitecture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, listed := range [][]string{slices.Collect(maps.Keys(mayImport)), slices.Concat(slices.Collect(maps.Values(mayImport))...), slices.Concat(slices.Collect(maps.Values(only))...), pure} {
+	for _, listed := range [][]string{slices.Collect(maps.Keys(mayImport)),
+		slices.Concat(slices.Collect(maps.Values(mayImport))...), slices.Concat(slices.Collect(maps.Values(only))...), pure} {
 		for _, pkg := range listed {
 			if _, there := documented[pkg]; !there {
 				t.Errorf("package %s is listed here, but does not exist", pkg)

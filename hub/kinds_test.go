@@ -17,7 +17,8 @@ import (
 )
 
 // rowFiles describe the kinds, their admission and their pages. Other code looks kinds up.
-var rowFiles = []string{"hub/state/kind.go", "hub/state/rows.go", "hub/state/served.go", "hub/admission/kinds.go", "hub/admin/frame/kinds.go"}
+var rowFiles = []string{"hub/state/kind.go", "hub/state/rows.go", "hub/state/served.go", "hub/admission/kinds.go",
+	"hub/admin/frame/kinds.go"}
 
 // TestKindsAreListedOnce finds literals and switches that map four kinds or more to words: a new
 // kind would have to be added there. It ignores switches that act, and those that only return
@@ -135,7 +136,8 @@ func walkSources(t *testing.T, show func(file string, f *ast.File, at func(ast.N
 	at := func(n ast.Node) string { return strings.TrimPrefix(files.Position(n.Pos()).String(), "../") }
 	for _, root := range []string{"hub", "shared", "device", "web", "firmware-configs"} {
 		err := fs.WalkDir(os.DirFS(".."), root, func(file string, d fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/") {
+			if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") ||
+				strings.Contains(file, "/testdata/") {
 				return err
 			}
 			f, err := parser.ParseFile(files, "../"+file, nil, 0)

@@ -20,7 +20,8 @@ func TestLinesHaveAtMost120Columns(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && file != "." || file == "data" || file == "bin") {
+		if d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && file != "." ||
+			file == "data" || file == "bin") {
 			return fs.SkipDir
 		}
 		if path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "hub/e2e/") {

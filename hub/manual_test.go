@@ -125,7 +125,8 @@ func TestTheManualHasEveryKind(t *testing.T) {
 		served = append(served, r.In.GroupVersion.String()+"."+string(r.Kind))
 	}
 	slices.Sort(served)
-	if listed := slices.Sorted(slices.Values(book(t).Page("kinds").Entries())); !slices.Equal(listed, slices.Compact(served)) {
+	if listed := slices.Sorted(slices.Values(book(t).Page("kinds").Entries())); !slices.Equal(listed,
+		slices.Compact(served)) {
 		t.Errorf("web/manual/kinds.md has\n%q, the API serves\n%q", listed, served)
 	}
 }

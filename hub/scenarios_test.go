@@ -51,7 +51,8 @@ func TestScenarios(t *testing.T) {
 			t.Logf("open: %s %s: %s", s.id, s.rule, text)
 		}
 	}
-	t.Logf("%d rows: %d with cases of their own, %d by other tests, %d not ours, %d open", len(list), kinds["test"], kinds["by"], kinds["not ours"], kinds["open"])
+	t.Logf("%d rows: %d with cases of their own, %d by other tests, %d not ours, %d open", len(list), kinds["test"],
+		kinds["by"], kinds["not ours"], kinds["open"])
 }
 
 // compareCases returns the differences between the list and the cases.

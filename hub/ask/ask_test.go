@@ -92,7 +92,8 @@ func TestAFollowedLogWaitsForItsReader(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		began := time.Now()
-		err := d.client.Logs(ctx, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1"}}, corev1.PodLogOptions{Follow: true}, &bytes.Buffer{})
+		err := d.client.Logs(ctx, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1"}},
+			corev1.PodLogOptions{Follow: true}, &bytes.Buffer{})
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Hour {
 			t.Errorf("ended after %s: %v", time.Since(began), err)
 		}
@@ -124,11 +125,13 @@ func TestNodeLogs(t *testing.T) {
 					}
 				})
 				var out bytes.Buffer
-				err := g.client.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{TailLines: &tail, SinceTime: &since, Timestamps: true, Container: "x", Previous: true}, &out)
+				err := g.client.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{TailLines: &tail, SinceTime: &since,
+					Timestamps: true, Container: "x", Previous: true}, &out)
 				if out.String() != tt.want || !errors.Is(err, tt.err) || (tt.err == nil) != (err == nil) {
 					t.Errorf("%q, %v; want %q, %v", &out, err, tt.want, tt.err)
 				}
-				if asked.TailLines != &tail || *asked.SinceSeconds != 60 || !asked.SinceTime.Equal(since.Time) || !asked.Timestamps || asked.Container != "" || asked.Previous {
+				if asked.TailLines != &tail || *asked.SinceSeconds != 60 || !asked.SinceTime.Equal(since.Time) ||
+					!asked.Timestamps || asked.Container != "" || asked.Previous {
 					t.Errorf("the device was asked for %+v", asked)
 				}
 			})
@@ -136,7 +139,8 @@ func TestNodeLogs(t *testing.T) {
 	}
 	g := newGadget(nil)
 	g.away = true
-	if err := g.client.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{}, &bytes.Buffer{}); !errors.Is(err, ask.ErrOffline) {
+	if err := g.client.NodeLogs(t.Context(), "pi-1", corev1.PodLogOptions{},
+		&bytes.Buffer{}); !errors.Is(err, ask.ErrOffline) {
 		t.Error(err)
 	}
 }

@@ -22,7 +22,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-var onPi = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
+var onPi = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"},
+	Spec: corev1.PodSpec{NodeName: "pi-1"}}
 
 // A gadget is a device that follows the protocol: hears is called for every received request, and
 // says sends a response.
@@ -81,7 +82,8 @@ func (g *gadget) count(kind string) (n int) {
 }
 
 func (g *gadget) exec(ctx context.Context, s ask.IO) error {
-	return g.client.Exec(ctx, onPi, corev1.PodExecOptions{Container: "c", Command: []string{"x"}, Stdin: s.Stdin != nil}, s)
+	return g.client.Exec(ctx, onPi, corev1.PodExecOptions{Container: "c", Command: []string{"x"}, Stdin: s.Stdin != nil},
+		s)
 }
 
 // echo is the command cat.
@@ -129,7 +131,8 @@ func TestExec(t *testing.T) {
 				g.says(id, wire.Reply{Data: []byte("end")})
 			}
 			echo(g, id, r)
-		}, io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(errors.New("the client has gone"))), "abc", "", "exec of node pi-1: read the input: the client has gone"},
+		}, io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(errors.New("the client has gone"))), "abc", "",
+			"exec of node pi-1: read the input: the client has gone"},
 		{"both outputs come apart, and the code at the end", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{})
@@ -160,7 +163,8 @@ func TestExec(t *testing.T) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{Ack: 1})
 			}
-		}, nil, "", "", "exec of node pi-1: the device acknowledges input 1, which was not sent: the device's response was interrupted"},
+		}, nil, "", "", "exec of node pi-1: the device acknowledges input 1, which was not sent: the device's response " +
+			"was interrupted"},
 		{"a device that does not begin", func(*gadget, string, wire.Request) {}, nil, "", "", "exec of node pi-1: no response for 15s: the device's response was interrupted"},
 		{"a link that is lost", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
@@ -174,7 +178,8 @@ func TestExec(t *testing.T) {
 				var out, errs bytes.Buffer
 				err := newGadget(c.hears).exec(t.Context(), ask.IO{Stdin: c.stdin, Stdout: &out, Stderr: &errs})
 				if fmt.Sprint(err) != c.want || out.String() != c.out || errs.String() != c.err {
-					t.Errorf("%d bytes of output, errors %q, ended with %v; want %d bytes, %q, %s", out.Len(), errs.String(), err, len(c.out), c.err, c.want)
+					t.Errorf("%d bytes of output, errors %q, ended with %v; want %d bytes, %q, %s", out.Len(), errs.String(), err,
+						len(c.out), c.err, c.want)
 				}
 			})
 		})
@@ -262,7 +267,8 @@ func TestALostInputIsSentAgain(t *testing.T) {
 		}
 		var out bytes.Buffer
 		began := time.Now()
-		if err := g.exec(t.Context(), ask.IO{Stdin: strings.NewReader("abc"), Stdout: &out}); err != nil || out.String() != "abc" {
+		if err := g.exec(t.Context(), ask.IO{Stdin: strings.NewReader("abc"), Stdout: &out}); err != nil ||
+			out.String() != "abc" {
 			t.Errorf("%q, %v", &out, err)
 		}
 		if took := time.Since(began); took != 15*time.Second { // 5 s, and twice as long
@@ -407,14 +413,16 @@ func TestForward(t *testing.T) {
 				g.says(id, wire.Reply{EOF: true, Error: "connection refused: nothing listens on port 8080"})
 			})
 			_, err := g.client.Forward(t.Context(), onPi, 8080)
-			if want := "forward port 8080 of pod default/web: connection refused: nothing listens on port 8080"; err == nil || err.Error() != want {
+			if want := "forward port 8080 of pod default/web: connection refused: nothing listens on port 8080"; err == nil ||
+				err.Error() != want {
 				t.Errorf("got %v, want %s", err, want)
 			}
 		})
 	})
 	t.Run("a port that is none", func(t *testing.T) {
 		g := newGadget(nil)
-		if _, err := g.client.Forward(t.Context(), onPi, 70000); err == nil || !strings.Contains(err.Error(), "port 70000 is not one of 1 to 65535") {
+		if _, err := g.client.Forward(t.Context(), onPi, 70000); err == nil ||
+			!strings.Contains(err.Error(), "port 70000 is not one of 1 to 65535") {
 			t.Error(err)
 		}
 	})
@@ -533,7 +541,8 @@ func TestUsage(t *testing.T) {
 				g.says(id, wire.Reply{Data: make([]byte, 180<<10)})
 			}
 		})
-		if _, err := g.client.Usage(t.Context(), "pi-1"); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+		if _, err := g.client.Usage(t.Context(), "pi-1"); err == nil ||
+			!strings.Contains(err.Error(), "more than 1048576 bytes") {
 			t.Error(err)
 		}
 	})

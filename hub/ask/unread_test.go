@@ -115,7 +115,8 @@ func TestTheLargestBacklogEndsFirst(t *testing.T) {
 		ended := make(chan string, 10)
 		begin := func(name string) [2]string {
 			go func() {
-				err := d.client.Exec(ctx, onPi, corev1.PodExecOptions{Container: "c", Command: []string{"x"}}, ask.IO{Stdout: &slowWriter{may: never}})
+				err := d.client.Exec(ctx, onPi, corev1.PodExecOptions{Container: "c", Command: []string{"x"}},
+					ask.IO{Stdout: &slowWriter{may: never}})
 				if ctx.Err() == nil {
 					ended <- fmt.Sprint(name, errors.Is(err, ask.ErrLost))
 				}

@@ -35,8 +35,10 @@ func TestADeviceIsMeasuredOnRequest(t *testing.T) {
 			t.Helper()
 			u, ok := g.client.LastUsage("pi-1", func() { told.Add(1) })
 			synctest.Wait()
-			if n := u.Node.Pods().Value(); ok != (wantNo > 0) || n != wantNo || g.count(wire.RequestUsage) != wantAsked || int(told.Load()) != wantTold {
-				t.Errorf("%s: shows measurement %d (%v) of %d, notified %d times; want %d of %d, %d times", when, n, ok, g.count(wire.RequestUsage), told.Load(), wantNo, wantAsked, wantTold)
+			if n := u.Node.Pods().Value(); ok != (wantNo > 0) || n != wantNo || g.count(wire.RequestUsage) != wantAsked ||
+				int(told.Load()) != wantTold {
+				t.Errorf("%s: shows measurement %d (%v) of %d, notified %d times; want %d of %d, %d times", when, n, ok,
+					g.count(wire.RequestUsage), told.Load(), wantNo, wantAsked, wantTold)
 			}
 		}
 		look(0, 1, 0, "at first")

@@ -63,7 +63,8 @@ func TestAlertsAndDashboardArePrinted(t *testing.T) {
 			t.Errorf("monitoring %s: %v %.100s", name, err, out.String())
 		}
 	}
-	for _, args := range []string{"monitoring prometheus", "monitoring prometheus x --ttl -1h", "monitoring prometheus x --user=", "monitoring nothing"} {
+	for _, args := range []string{"monitoring prometheus", "monitoring prometheus x --ttl -1h",
+		"monitoring prometheus x --user=", "monitoring nothing"} {
 		var out bytes.Buffer
 		root := Program{Stdout: &out, Stderr: &out}.Command()
 		root.SetArgs(strings.Fields(args))

@@ -26,7 +26,8 @@ func TestTheDatabaseIsClosedWhileAPasswordIsTyped(t *testing.T) {
 	backup := filepath.Join(t.TempDir(), "backup.db")
 	s, err := store.Open(t.Context(), store.Options{Dir: dir})
 	if err == nil {
-		err = errors.Join(s.SetMeta(t.Context(), store.MetaURL, "https://127.0.0.1:8443"), s.Backup(t.Context(), backup), s.Close())
+		err = errors.Join(s.SetMeta(t.Context(), store.MetaURL, "https://127.0.0.1:8443"),
+			s.Backup(t.Context(), backup), s.Close())
 	}
 	if err == nil {
 		_, err = pki.Open(filepath.Join(dir, "pki"))

@@ -11,12 +11,14 @@ import (
 func TestProfilesAreCheckedAndRendered(t *testing.T) {
 	write := func(name, text string) string {
 		file := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(file, []byte("apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {name: pi}\nspec:\n  match: {arch: [arm64]}\n"+text), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte("apiVersion: flotilla.dev/v1alpha1\nkind: BoardProfile\nmetadata: {name: "+
+			"pi}\nspec:\n  match: {arch: [arm64]}\n"+text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return file
 	}
-	good, none := write("good.yaml", "  extends: [low-memory]\n  boot: {backend: rpi-config-txt}\n"), write("none.yaml", "")
+	good, none := write("good.yaml", "  extends: [low-memory]\n  boot: {backend: rpi-config-txt}\n"),
+		write("none.yaml", "")
 	bad := write("bad.yaml", "  boot: {backend: rpi-config-txt, config: {all: {kernel: x}}, cmdline: {add: [init=/bin/sh]}}\n")
 	for _, c := range []struct{ args, out, err string }{
 		{"lint " + good + " " + none, good + ": valid\n" + none + ": valid\n", ""},

@@ -51,7 +51,8 @@ func TestARevocationOfAnUnknownNameGivesAHint(t *testing.T) {
 		{"mqtt-observer", "tool", true},
 	} {
 		out := run(tt.command, "revoke", tt.name)
-		if !strings.Contains(out, " of "+tt.name+" issued until now have ended") || strings.Contains(out, "no record of that name") != tt.none {
+		if !strings.Contains(out, " of "+tt.name+" issued until now have ended") ||
+			strings.Contains(out, "no record of that name") != tt.none {
 			t.Errorf("%s revoke %s says %q", tt.command, tt.name, out)
 		}
 	}

@@ -72,7 +72,8 @@ func TestAFailedOutputIsAnError(t *testing.T) {
 	defer full.Close()
 	data := newData(t)
 	for _, args := range []string{
-		"version", "doctor", "audit verify", "support-bundle -", "serve --print-config", "monitoring alerts", "monitoring dashboard",
+		"version", "doctor", "audit verify", "support-bundle -", "serve --print-config", "monitoring alerts",
+		"monitoring dashboard",
 	} {
 		root := Program{Stdout: full, Stderr: io.Discard}.Command()
 		all := strings.Fields(args)

@@ -53,8 +53,10 @@ func TestThePeerAddress(t *testing.T) {
 	}
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	for _, tt := range []struct{ own, want string }{{"::1", "127.0.0.1"}, {"192.168.1.10", "192.168.1.10"}, {"192.168.1.20", "192.168.1.20"}} {
-		if got := peerAddress(config.Config{}, listener, []string{"gateway", "127.0.0.1", tt.own}); got != net.JoinHostPort(tt.want, port) {
+	for _, tt := range []struct{ own, want string }{{"::1", "127.0.0.1"}, {"192.168.1.10", "192.168.1.10"},
+		{"192.168.1.20", "192.168.1.20"}} {
+		if got := peerAddress(config.Config{}, listener, []string{"gateway", "127.0.0.1",
+			tt.own}); got != net.JoinHostPort(tt.want, port) {
 			t.Errorf("with %s at %s, want %s", tt.own, got, tt.want)
 		}
 	}

@@ -37,7 +37,8 @@ func TestStreamsEndWithTheirUsersAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard := access.New(access.Options{Store: st, Authority: authority, Log: slog.New(slog.DiscardHandler)})
-	if err := guard.CreateUser(t.Context(), access.NewUser{Name: "olav", Password: "correct horse battery", Role: access.Operator}); err != nil {
+	if err := guard.CreateUser(t.Context(), access.NewUser{Name: "olav", Password: "correct horse battery",
+		Role: access.Operator}); err != nil {
 		t.Fatal(err)
 	}
 	over := make(chan string, 10)
@@ -111,7 +112,8 @@ func TestStreamsEndWithTheirUsersAccess(t *testing.T) {
 			t.Fatal(line, err)
 		}
 	}
-	h2 := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
+	h2 := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		ForceAttemptHTTP2: true}}
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String()+"/flood2", nil)
 	r.Header.Set("Authorization", "Bearer "+token)
 	answer, err := h2.Do(r)

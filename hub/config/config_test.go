@@ -36,9 +36,11 @@ func TestDefaultsAreKubernetes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.NodeMonitorGracePeriod != 40*time.Second || c.NodeStartupGracePeriod != time.Minute || c.NodeEvictionRate != 0.1 ||
+	if c.NodeMonitorGracePeriod != 40*time.Second || c.NodeStartupGracePeriod != time.Minute ||
+		c.NodeEvictionRate != 0.1 ||
 		c.SecondaryNodeEvictionRate != 0.01 || c.UnhealthyZoneThreshold != 0.55 || c.LargeClusterSizeThreshold != 50 ||
-		c.DefaultNotReadyTolerationSeconds != 300 || c.DefaultUnreachableTolerationSeconds != 300 || c.TerminatedPodGCThreshold != 1000 ||
+		c.DefaultNotReadyTolerationSeconds != 300 || c.DefaultUnreachableTolerationSeconds != 300 ||
+		c.TerminatedPodGCThreshold != 1000 ||
 		c.SiteDisruptionPolicy != fleet.Evict || c.LeaseInterval != 10*time.Second || !c.RegisterNode ||
 		c.HTTPSListen != ":8443" || c.MQTTListen != ":8883" || c.MQTTDevListen != "" || c.DataDir != "/var/lib/flotilla/hub" {
 		t.Fatalf("%+v", c)
@@ -52,7 +54,8 @@ func TestFlagsWinOverEnvironmentOverFileOverDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.LeaseInterval != 7*time.Second || c.NodeMonitorGracePeriod != 55*time.Second || c.NodeEvictionRate != 0.5 || c.NodeStartupGracePeriod != time.Minute || !c.RegisterNode {
+	if c.LeaseInterval != 7*time.Second || c.NodeMonitorGracePeriod != 55*time.Second || c.NodeEvictionRate != 0.5 ||
+		c.NodeStartupGracePeriod != time.Minute || !c.RegisterNode {
 		t.Fatalf("%+v", c)
 	}
 	var b strings.Builder
@@ -83,11 +86,13 @@ func TestFlagsWinOverEnvironmentOverFileOverDefaults(t *testing.T) {
 }
 
 func TestPodEvictionTimeoutSetsBothTolerations(t *testing.T) {
-	c, _, err := load(t, []string{"--pod-eviction-timeout=2m"}, []string{"FLOTILLA_DEFAULT_NOT_READY_TOLERATION_SECONDS=30"})
+	c, _, err := load(t, []string{"--pod-eviction-timeout=2m"},
+		[]string{"FLOTILLA_DEFAULT_NOT_READY_TOLERATION_SECONDS=30"})
 	if err != nil || c.DefaultNotReadyTolerationSeconds != 120 || c.DefaultUnreachableTolerationSeconds != 120 {
 		t.Fatalf("%v %+v", err, c)
 	}
-	c, _, err = load(t, []string{"--default-unreachable-toleration-seconds=30"}, []string{"FLOTILLA_POD_EVICTION_TIMEOUT=2m"})
+	c, _, err = load(t, []string{"--default-unreachable-toleration-seconds=30"},
+		[]string{"FLOTILLA_POD_EVICTION_TIMEOUT=2m"})
 	if err != nil || c.DefaultNotReadyTolerationSeconds != 120 || c.DefaultUnreachableTolerationSeconds != 30 {
 		t.Fatalf("%v %+v", err, c)
 	}
@@ -102,9 +107,11 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 		want []string // parts of the message
 	}{
 		{"a grace period of fewer than four leases", []string{"--node-monitor-grace-period=15s"}, nil, "",
-			[]string{"flag --node-monitor-grace-period: node-monitor-grace-period is 15s; devices renew every 10s, and a few lost leases must not evict; use 40s or more"}},
+			[]string{"flag --node-monitor-grace-period: node-monitor-grace-period is 15s; devices renew every 10s, and a few " +
+				"lost leases must not evict; use 40s or more"}},
 		{"longer leases make the default grace too short", nil, []string{"FLOTILLA_LEASE_INTERVAL=20s"}, "",
-			[]string{"default: node-monitor-grace-period is 40s; devices renew every 20s", "node-startup-grace-period is 1m0s", "use 1m20s or more"}},
+			[]string{"default: node-monitor-grace-period is 40s; devices renew every 20s", "node-startup-grace-period is 1m0s",
+				"use 1m20s or more"}},
 		{"a lease interval of half a second", []string{"--lease-interval=500ms"}, nil, "", []string{"between 1s and 5m, such as 10s"}},
 		{"a development listener on all addresses", []string{"--mqtt-dev-listen=0.0.0.0:1883"}, nil, "", []string{"mqtt-dev-listen is 0.0.0.0:1883; it has no TLS and no passwords", "127.0.0.1:1883"}},
 		{"a development listener without a host", []string{"--mqtt-dev-listen=:1883"}, nil, "", []string{"write a loopback address"}},

@@ -8,8 +8,10 @@ import (
 
 func TestThePasswordOfTheDatabaseIsNotShown(t *testing.T) {
 	for _, address := range []string{
-		"postgres://hub:geheim@db:5432/flotilla", "postgres://hub:geheim@db/flotilla?sslmode=verify-full&password=geheim&sslpassword=geheim",
-		"postgresql://hub@a:1,b:2/flotilla?password=geheim", "postgres://hub:ge%68eim@db/x", "postgres://hub:geheim@db:port/x",
+		"postgres://hub:geheim@db:5432/flotilla",
+		"postgres://hub:geheim@db/flotilla?sslmode=verify-full&password=geheim&sslpassword=geheim",
+		"postgresql://hub@a:1,b:2/flotilla?password=geheim", "postgres://hub:ge%68eim@db/x",
+		"postgres://hub:geheim@db:port/x",
 	} {
 		for from, load := range map[string]func() (Config, []string, error){
 			"flag": func() (Config, []string, error) { return load(t, []string{"--database=" + address}, nil) },
@@ -38,20 +40,24 @@ func TestThePasswordOfTheDatabaseIsNotShown(t *testing.T) {
 			}
 		}
 	}
-	if _, warnings, err := load(t, []string{"--database=postgres://hub@db/flotilla"}, nil); err != nil || len(warnings) > 0 {
+	if _, warnings, err := load(t, []string{"--database=postgres://hub@db/flotilla"}, nil); err != nil ||
+		len(warnings) > 0 {
 		t.Error("there is no password in it", warnings, err)
 	}
 }
 
 func TestInvalidDatabaseURLs(t *testing.T) {
-	for _, address := range []string{"mysql://x/y", "host=db dbname=flotilla password=geheim", "postgres", "hub.db", "https://db/x"} {
-		if _, _, err := load(t, []string{"--database=" + address}, nil); err == nil || !strings.Contains(err.Error(), "postgres://USER@HOST:5432/NAME") {
+	for _, address := range []string{"mysql://x/y", "host=db dbname=flotilla password=geheim", "postgres",
+		"hub.db", "https://db/x"} {
+		if _, _, err := load(t, []string{"--database=" + address}, nil); err == nil ||
+			!strings.Contains(err.Error(), "postgres://USER@HOST:5432/NAME") {
 			t.Errorf("%s: %v", address, err)
 		} else if strings.Contains(err.Error(), "geheim") {
 			t.Errorf("the password is shown: %v", err)
 		}
 	}
-	for _, address := range []string{"", "sqlite", "/etc/flotilla/database", "./database", "postgres://db/flotilla", "postgresql:///flotilla?host=/run/postgresql"} {
+	for _, address := range []string{"", "sqlite", "/etc/flotilla/database", "./database", "postgres://db/flotilla",
+		"postgresql:///flotilla?host=/run/postgresql"} {
 		if _, _, err := load(t, []string{"--database=" + address}, nil); err != nil {
 			t.Errorf("%s: %v", address, err)
 		}

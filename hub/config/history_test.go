@@ -15,7 +15,8 @@ func TestTheTimeOfSamplesIsLimited(t *testing.T) {
 		{"--history=30m", "write 1h to 168h", 0}, {"--history=720h", "write 1h to 168h", 0}, {"--history=-1h", "write 1h to 168h", 0}, {"--history=long", "or false", 0},
 	} {
 		got, _, err := load(t, strings.Fields(c.args), nil)
-		if c.wrong == "" && (err != nil || got.History != c.want) || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
+		if c.wrong == "" && (err != nil || got.History != c.want) || c.wrong != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.wrong)) {
 			t.Errorf("%s: %v, %v", c.args, got.History, err)
 		}
 	}

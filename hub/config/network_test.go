@@ -8,7 +8,8 @@ import (
 
 func TestBlocksAndInventory(t *testing.T) {
 	c, _, err := load(t, nil, nil)
-	if err != nil || !c.AllocateNodeCIDRs || c.ClusterCIDR != netip.MustParsePrefix("10.64.0.0/12") || c.NodeCIDRMaskSize != 24 || c.Inventory != "" {
+	if err != nil || !c.AllocateNodeCIDRs || c.ClusterCIDR != netip.MustParsePrefix("10.64.0.0/12") ||
+		c.NodeCIDRMaskSize != 24 || c.Inventory != "" {
 		t.Fatalf("the defaults are %+v, %v", c, err)
 	}
 	for _, c := range []struct{ rule, args, wrong string }{

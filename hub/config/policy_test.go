@@ -41,7 +41,8 @@ func TestAPolicyFileReplacesTheSingleSettings(t *testing.T) {
 	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c.Policy(), want) {
 		t.Errorf("%+v, %v, %v", c.Policy(), warnings, err)
 	}
-	if _, warnings, err := load(t, nil, []string{"FLOTILLA_POLICY=" + write("podPidsLimit: 64")}); err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "podPidsLimit") {
+	if _, warnings, err := load(t, nil, []string{"FLOTILLA_POLICY=" + write("podPidsLimit: 64")}); err != nil ||
+		len(warnings) != 1 || !strings.Contains(warnings[0], "podPidsLimit") {
 		t.Errorf("%v, %v", warnings, err)
 	}
 	for name, bad := range map[string]struct {

@@ -35,7 +35,9 @@ func made(t *testing.T) (p Hub, open func() *store.Store) {
 	if _, err := pki.OpenWith(dir, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Commit(t.Context(), store.Commit{Rev: 1, Rows: []store.Row{{Kind: "secrets", Namespace: "default", Name: "s", UID: "u", Rev: 1, Object: []byte("{}")}}}); err != nil {
+	if err := st.Commit(t.Context(), store.Commit{Rev: 1,
+		Rows: []store.Row{{Kind: "secrets", Namespace: "default", Name: "s", UID: "u", Rev: 1,
+			Object: []byte("{}")}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := st.BackUpNow(t.Context()); err != nil {
@@ -117,7 +119,9 @@ func TestEveryDamageIsFound(t *testing.T) {
 		{"a truncated object", Fail, "database", "decode pods default/a: it is damaged", func(p *Hub, in func(string) string) {
 			st, err := store.Open(t.Context(), store.Options{Dir: in("")})
 			do(err)
-			do(st.Commit(t.Context(), store.Commit{Rev: 2, Rows: []store.Row{{Kind: "nodes", Name: "a", Rev: 2, Object: []byte("{}")}, {Kind: "pods", Namespace: "default", Name: "a", Rev: 2, Object: []byte(`{"kind":"P`)}}}))
+			do(st.Commit(t.Context(), store.Commit{Rev: 2,
+				Rows: []store.Row{{Kind: "nodes", Name: "a", Rev: 2, Object: []byte("{}")}, {Kind: "pods", Namespace: "default",
+					Name: "a", Rev: 2, Object: []byte(`{"kind":"P`)}}}))
 			do(st.Close())
 		}},
 		{"a revision with a letter in it", Fail, "database", "read its revision", func(p *Hub, in func(string) string) {
@@ -289,7 +293,8 @@ func TestAnUnencryptedDatabaseConnectionIsAWarning(t *testing.T) {
 				text += f.String()
 			}
 		}
-		if warned := strings.Contains(text, "the connection is not encrypted") && strings.Contains(text, "sslmode=verify-full"); warned != (e.Exposed != "") {
+		if warned := strings.Contains(text, "the connection is not encrypted") &&
+			strings.Contains(text, "sslmode=verify-full"); warned != (e.Exposed != "") {
 			t.Errorf("%+v: %q", e, text)
 		}
 	}
@@ -307,7 +312,8 @@ func TestAHubOnStandbyIsHealthy(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(p.Config.DataDir, "backups")); err != nil {
 		t.Fatal(err)
 	}
-	p.Standing = &leader.Status{URL: server.URL, Leader: "hub-a", At: "hub-a:8444", Behind: 300 * time.Millisecond, Revision: 7}
+	p.Standing = &leader.Status{URL: server.URL, Leader: "hub-a", At: "hub-a:8444",
+		Behind: 300 * time.Millisecond, Revision: 7}
 	all := Examine(t.Context(), p)
 	says(t, all, OK, "hub", "the leader is hub-a (hub-a:8444); it is 0.3 s behind, at revision 7")
 	says(t, all, OK, "backups", "the leader makes them")

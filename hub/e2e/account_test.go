@@ -58,7 +58,8 @@ func TestAUsersTokenAndTheOriginInTheAudit(t *testing.T) {
 	t.Parallel()
 	program, kubectl := program(t, "hub", here), kubectl(t)
 	h := newHub(t)
-	if r := (command{path: program, args: []string{"user", "create", "olav", "--role", "operator", "--data-dir", h.dir}, stdin: "four words are good\n"}).run(t); r.code != 0 {
+	if r := (command{path: program, args: []string{"user", "create", "olav", "--role", "operator", "--data-dir", h.dir},
+		stdin: "four words are good\n"}).run(t); r.code != 0 {
 		t.Fatal(r.err)
 	}
 	jar, err := cookiejar.New(nil)
@@ -71,24 +72,28 @@ func TestAUsersTokenAndTheOriginInTheAudit(t *testing.T) {
 	olav.goes("/login", url.Values{"name": {"olav"}, "password": {"four words are good"}})
 	olav.csrf = csrfField.FindStringSubmatch(olav.goes("/account", nil))[1]
 
-	made := secretField.FindStringSubmatch(olav.goes("/account", url.Values{"action": {"create"}, "note": {"laptop"}, "life": {"24h"}}))
+	made := secretField.FindStringSubmatch(olav.goes("/account", url.Values{"action": {"create"},
+		"note": {"laptop"}, "life": {"24h"}}))
 	if made == nil {
 		t.Fatal("the page shows no new token")
 	}
 	config := filepath.Join(t.TempDir(), "olav.yaml")
-	if err := os.WriteFile(config, []byte(olav.goes("/account", url.Values{"action": {"kubeconfig"}, "token": {made[1]}})), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(olav.goes("/account", url.Values{"action": {"kubeconfig"}, "token": {made[1]}})),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		args string
 		code int
 	}{{"auth whoami", 0}, {"create namespace by-kubectl", 0}, {"create clusterrole x --verb get --resource nodes", 1}} {
-		if out, errs, code := kubectltest.RunInput(t, kubectl, config, "", strings.Fields(c.args)...); code != c.code || c.args == "auth whoami" && !strings.Contains(out, "olav") {
+		if out, errs, code := kubectltest.RunInput(t, kubectl, config, "", strings.Fields(c.args)...); code != c.code ||
+			c.args == "auth whoami" && !strings.Contains(out, "olav") {
 			t.Errorf("kubectl %s: code %d, %s%s", c.args, code, out, errs)
 		}
 	}
 	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: by-page, namespace: default}\n"
-	olav.goes("/yaml", url.Values{"action": {"apply"}, "text": {text}, "namespace": {"default"}, "checked": {"default false\n" + text}})
+	olav.goes("/yaml", url.Values{"action": {"apply"}, "text": {text}, "namespace": {"default"},
+		"checked": {"default false\n" + text}})
 	h.kubectl("create", "configmap", "by-certificate")
 
 	audit := func(from string) string {

@@ -59,7 +59,8 @@ func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 	const churn = "/apis/apps/v1/namespaces/default/deployments/churn"
 	patch := func(format string, args ...any) {
 		t.Helper()
-		if _, err := h.ask(t.Context(), http.MethodPatch, churn, "application/merge-patch+json", fmt.Appendf(nil, format, args...)); err != nil {
+		if _, err := h.ask(t.Context(), http.MethodPatch, churn, "application/merge-patch+json",
+			fmt.Appendf(nil, format, args...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,7 +77,8 @@ func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, p := range pods[:min(len(pods), 2)] {
-				if _, err := h.ask(t.Context(), http.MethodDelete, "/api/v1/namespaces/default/pods/"+p.Name, "", nil); err != nil && !strings.Contains(err.Error(), "404") {
+				if _, err := h.ask(t.Context(), http.MethodDelete, "/api/v1/namespaces/default/pods/"+p.Name, "",
+					nil); err != nil && !strings.Contains(err.Error(), "404") {
 					t.Fatal(err)
 				}
 			}
@@ -117,7 +119,8 @@ func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 			}
 		}
 	}
-	seen(t, fmt.Sprintf("an agent was killed %d times at random moments under changes: no container twice or left over, no unchanged container restarted, the desired state ran %.1f s after the last", agentKills(), after.Seconds()))
+	seen(t, fmt.Sprintf("an agent was killed %d times at random moments under changes: no container twice or left "+
+		"over, no unchanged container restarted, the desired state ran %.1f s after the last", agentKills(), after.Seconds()))
 }
 
 // once fails if a container of a pod runs twice.

@@ -74,7 +74,8 @@ func words(s string) []string { return strings.Fields(s) }
 
 // resize changes the requests of a pod through its subresource.
 func resize(requests string) []string {
-	return []string{"patch", "pod", "sized", "--subresource=resize", "-p", `{"spec":{"containers":[{"name":"main","resources":{"requests":` + requests + `}}]}}`}
+	return []string{"patch", "pod", "sized", "--subresource=resize", "-p",
+		`{"spec":{"containers":[{"name":"main","resources":{"requests":` + requests + `}}]}}`}
 }
 
 const sized = `apiVersion: v1

@@ -13,11 +13,13 @@ func TestApproval(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, "--require-approval")
 	k := &kubectlUser{h, kubectl(t), "", ""}
-	line := strings.Fields(output(t, programOf(t, "hub"), "token", "create", "--data-dir", h.dir, "--site", "oslo", "--uses", "3"))[1:]
+	line := strings.Fields(output(t, programOf(t, "hub"), "token", "create", "--data-dir", h.dir, "--site", "oslo",
+		"--uses", "3"))[1:]
 	dir := t.TempDir()
 	join := func(node string) (p *process, request string) {
 		t.Helper()
-		p = start(t, programOf(t, "device"), append(append([]string{}, line...), "--state-dir", filepath.Join(dir, node), "--node-name", node)...)
+		p = start(t, programOf(t, "device"), append(append([]string{}, line...), "--state-dir", filepath.Join(dir, node),
+			"--node-name", node)...)
 		await(t, "the line to type", patience, func() error {
 			found := regexp.MustCompile(`kubectl certificate approve (\S+)\n`).FindStringSubmatch(p.output.String())
 			if found == nil {
@@ -73,7 +75,8 @@ func TestApproval(t *testing.T) {
 	third, name := join("pi-3")
 	k.say(t, []kubectlCase{{args: "delete csr " + name, want: []string{`deleted`}}})
 	ended(third, 1, "was deleted or not approved in time")
-	k.say(t, []kubectlCase{{args: "delete csr --all", want: []string{`deleted`}}, {args: "get csr", want: []string{`No resources found`}}})
+	k.say(t, []kubectlCase{{args: "delete csr --all", want: []string{`deleted`}},
+		{args: "get csr", want: []string{`No resources found`}}})
 }
 
 func programOf(t testing.TB, name string) string { return program(t, name, here) }

@@ -67,13 +67,15 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 				}
 			}
 			var info struct{ Architecture string }
-			if text, err := json.Marshal(n.Status.NodeInfo); err != nil || json.Unmarshal(text, &info) != nil || info.Architecture != c.arch {
+			if text, err := json.Marshal(n.Status.NodeInfo); err != nil || json.Unmarshal(text, &info) != nil ||
+				info.Architecture != c.arch {
 				t.Errorf("it is a node of %q, %v", info.Architecture, err)
 			}
 			if got := h.kubectl("get", "devicereport", node, "-o", "jsonpath={.hardware.board.name}"); got != c.profile {
 				t.Errorf("its report is of %q", got)
 			}
-			for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, "flotilla.dev/gpiochip", "flotilla.dev/i2c-1"} {
+			for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods,
+				"flotilla.dev/gpiochip", "flotilla.dev/i2c-1"} {
 				if q := n.Status.Allocatable[r]; q.Sign() <= 0 {
 					t.Errorf("it has no %s to allocate: %v", r, n.Status.Allocatable)
 				}
@@ -84,7 +86,8 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 				c.board, c.arch, c.profile, toolImage), "create", "-f", "-")
 			await(t, "its pod runs", patience, func() error {
 				var p corev1.Pod
-				if err := h.read("/api/v1/namespaces/default/pods/"+c.board, &p); err != nil || p.Status.Phase != corev1.PodRunning || p.Spec.NodeName != node {
+				if err := h.read("/api/v1/namespaces/default/pods/"+c.board, &p); err != nil ||
+					p.Status.Phase != corev1.PodRunning || p.Spec.NodeName != node {
 					return fmt.Errorf("%v: %s on %q: %+v", err, p.Status.Phase, p.Spec.NodeName, p.Status.ContainerStatuses)
 				}
 				return nil
@@ -93,7 +96,8 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 			if err != nil || len(running) != 1 {
 				t.Fatalf("%d containers run: %v", len(running), err)
 			}
-			if text, err := docker.ask(http.MethodGet, "/containers/"+running[0].ID+"/json"); err != nil || !strings.Contains(string(text), `"PathInContainer":"/dev/gpiochip0"`) {
+			if text, err := docker.ask(http.MethodGet, "/containers/"+running[0].ID+"/json"); err != nil ||
+				!strings.Contains(string(text), `"PathInContainer":"/dev/gpiochip0"`) {
 				t.Errorf("its container has no GPIO chip: %v in %s", err, text)
 			}
 
@@ -167,7 +171,8 @@ func mknod(path string) error { return syscall.Mknod(path, syscall.S_IFCHR|0o666
 func (b *board) command(args ...string) *exec.Cmd {
 	cmd := exec.Command("/emulator", append([]string{"/flotilla-device"}, args...)...)
 	cmd.Dir, cmd.Env = "/", environment()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: b.root, Unshareflags: syscall.CLONE_NEWNS, Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: b.root, Unshareflags: syscall.CLONE_NEWNS, Setpgid: true,
+		Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
@@ -194,16 +199,17 @@ func (b *board) engine(socket, arch, machine string) {
 		}
 		return nil
 	}
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/containers/create") {
-			r.URL.RawQuery = dropped(r.URL, "platform")
-			if err := rewrite(&r.Body, &r.ContentLength, r.Header, b.place); err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
+	s := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/containers/create") {
+				r.URL.RawQuery = dropped(r.URL, "platform")
+				if err := rewrite(&r.Body, &r.ContentLength, r.Header, b.place); err != nil {
+					http.Error(w, err.Error(), http.StatusBadRequest)
+					return
+				}
 			}
-		}
-		proxy.ServeHTTP(w, r)
-	})}
+			proxy.ServeHTTP(w, r)
+		})}
 	go func() { _ = s.Serve(l) }()
 	b.t.Cleanup(func() { _ = s.Close() })
 }

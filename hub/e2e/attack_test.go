@@ -63,7 +63,8 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 	t.Run("it cannot publish on topics of other nodes or of the hub", func(t *testing.T) {
 		s := as(t, nil)
 		for _, c := range []string{"lease", "status", "pods", "event", "presence", "reply/x", "desired", "request/x"} {
-			s.says("fleet/v1/nodes/"+victim.id.Node+"/"+c, []byte(`{"boot":"`+victim.boot+`","evil":1,"state":"shutdown"}`), false)
+			s.says("fleet/v1/nodes/"+victim.id.Node+"/"+c, []byte(`{"boot":"`+victim.boot+`","evil":1,"state":"shutdown"}`),
+				false)
 		}
 		s.says("fleet/v1/nodes/thief/desired", []byte(`{"evil":1}`), false)
 		s.says("fleet/v1/nodes/thief/request/x", []byte(`{"evil":1}`), false)
@@ -82,7 +83,8 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 	})
 	t.Run("it receives no messages of others", func(t *testing.T) {
 		s := as(t, nil)
-		s.subscribes("#", "+/#", "$SYS/#", "fleet/v1/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/"+victim.id.Node+"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+", "fleet/v1/nodes/+/lease",
+		s.subscribes("#", "+/#", "$SYS/#", "fleet/v1/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/"+victim.id.Node+
+			"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+", "fleet/v1/nodes/+/lease",
 			"$share/g/fleet/v1/nodes/+/desired", "$share/g/fleet/v1/nodes/"+victim.id.Node+"/desired", "$share/g/#")
 		victim.runs(h, "secret")
 		if len(look.receivedOf("nodes/"+victim.id.Node+"/desired")) == 0 {
@@ -91,7 +93,8 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, message := range s.received {
-			if !strings.HasPrefix(message, "fleet/v1/nodes/thief/desired ") && !strings.HasPrefix(message, "fleet/v1/nodes/thief/request/") {
+			if !strings.HasPrefix(message, "fleet/v1/nodes/thief/desired ") &&
+				!strings.HasPrefix(message, "fleet/v1/nodes/thief/request/") {
 				t.Errorf("it has received %.100s", message)
 			}
 		}
@@ -110,7 +113,8 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 				t.Logf("%s: CONNECT is refused: %v", who, err)
 				continue
 			}
-			s.subscribes("#", "fleet/v1/nodes/"+victim.id.Node+"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+", "fleet/v1/nodes/+/lease")
+			s.subscribes("#", "fleet/v1/nodes/"+victim.id.Node+"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+",
+				"fleet/v1/nodes/+/lease")
 			s.says("fleet/v1/nodes/"+victim.id.Node+"/presence", []byte(`{"boot":"namesake","state":"shutdown"}`), false)
 			s.says("fleet/v1/nodes/"+victim.id.Node+"/desired", []byte(`{"namesake":1}`), false)
 			victim.runs(h, fmt.Sprintf("namesake-%d", published))
@@ -133,7 +137,8 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		s.says("fleet/v1/nodes/thief/presence", []byte(`{"boot":"retained-one","state":"lost"}`), true)
 		for name, will := range map[string]func(*paho.ClientOptions){
 			"another's": func(o *paho.ClientOptions) {
-				o.SetBinaryWill("fleet/v1/nodes/"+victim.id.Node+"/presence", []byte(`{"boot":"foreign-will","state":"lost"}`), 1, false)
+				o.SetBinaryWill("fleet/v1/nodes/"+victim.id.Node+"/presence", []byte(`{"boot":"foreign-will","state":"lost"}`), 1,
+					false)
 			},
 			"a retained one": func(o *paho.ClientOptions) {
 				o.SetBinaryWill("fleet/v1/nodes/thief/presence", []byte(`{"boot":"retained-will","state":"lost"}`), 1, true)
@@ -170,7 +175,8 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			t.Fatal(err)
 		}
 		defer func() {
-			if look, err = client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("spy") }); err != nil {
+			if look, err = client(t, address, pair(t, spyDir),
+				func(o *paho.ClientOptions) { o.SetClientID("spy") }); err != nil {
 				t.Fatal(err)
 			}
 			look.subscribes("#")

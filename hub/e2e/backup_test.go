@@ -48,7 +48,8 @@ func TestAnOldBackup(t *testing.T) {
 		for end := time.Now().Add(3 * grace); time.Now().Before(end); time.Sleep(time.Second) {
 			e.same(t, d.node, before, start)
 		}
-		if r := (command{path: hubProgram, args: []string{"doctor", "--data-dir", h.dir}}).run(t); !strings.Contains(r.out, "resume") {
+		if r := (command{path: hubProgram, args: []string{"doctor", "--data-dir", h.dir}}).run(t); !strings.Contains(r.out,
+			"resume") {
 			t.Errorf("after %s doctor does not name resume:\n%s%s", start, r.out, r.err)
 		}
 		if start == "the start after the restore" {
@@ -59,7 +60,8 @@ func TestAnOldBackup(t *testing.T) {
 	began := time.Now()
 	h.runsOn(d, 2)
 	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
-	seen(t, fmt.Sprintf("four containers ran on for %s and over a restart; then %q, and %.1f s later two ran", 6*grace, strings.TrimSpace(printed), time.Since(began).Seconds()))
+	seen(t, fmt.Sprintf("four containers ran on for %s and over a restart; then %q, and %.1f s later two ran", 6*grace,
+		strings.TrimSpace(printed), time.Since(began).Seconds()))
 }
 
 // The same holds for several hubs: the leader is killed, and its database is restored before a
@@ -95,7 +97,8 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the standby has all objects", patience, func() error { _, err := b.get("/api/v1/namespaces/default/configmaps/newer"); return err })
+	await(t, "the standby has all objects", patience,
+		func() error { _, err := b.get("/api/v1/namespaces/default/configmaps/newer"); return err })
 	a.kill()
 	output(t, hubProgram, "restore", "--data-dir", a.dir, backup)
 	if next, _ := c.leader(); next != b {
@@ -118,11 +121,13 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 		e.same(t, d.node, before, "the restore")
 	}
 	a.start() // on standby
-	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err, "is a standby") {
+	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err,
+		"is a standby") {
 		t.Errorf("resume at the standby prints %s%s", r.out, r.err)
 	}
 	printed := output(t, hubProgram, "resume", "--data-dir", b.dir)
 	b.runsOn(d, 2)
 	await(t, "both replicas are available", patience, func() error { return b.available("sign", 2) })
-	seen(t, fmt.Sprintf("the standby led with the restored state; four containers ran on for %s; then %q, and two ran", 3*grace, strings.TrimSpace(printed)))
+	seen(t, fmt.Sprintf("the standby led with the restored state; four containers ran on for %s; then %q, and two ran",
+		3*grace, strings.TrimSpace(printed)))
 }

@@ -59,9 +59,11 @@ func (h *hub) testDevice(name string) *testDevice {
 
 func (d *testDevice) enrol(h *hub, name string) {
 	h.t.Helper()
-	line := output(h.t, program(h.t, "hub", here), "token", "create", "--data-dir", h.dir, "--site", "oslo", "--node", name)
+	line := output(h.t, program(h.t, "hub", here), "token", "create", "--data-dir", h.dir, "--site",
+		"oslo", "--node", name)
 	words := strings.Fields(line)
-	id, err := join.Join(h.t.Context(), join.Options{URL: words[2], Token: words[4], Node: name, StateDir: d.dir, MachineID: fmt.Sprintf(machineIDFormat, machineIDs.Add(1))})
+	id, err := join.Join(h.t.Context(), join.Options{URL: words[2], Token: words[4], Node: name, StateDir: d.dir,
+		MachineID: fmt.Sprintf(machineIDFormat, machineIDs.Add(1))})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -77,8 +79,10 @@ func (d *testDevice) run() *testDevice {
 	}
 	d.boot = ulid.Make().String()
 	l, err := link.New(link.Config{
-		Node: d.id.Node, Machine: d.id.MachineID, Boot: d.boot, Server: d.id.Server(), External: d.id.External, Prefix: d.id.Prefix, Prove: d.id.Prove,
-		TLS: conf, Source: d, Sink: d, LeaseInterval: time.Duration(d.id.LeaseIntervalSeconds) * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Node: d.id.Node, Machine: d.id.MachineID, Boot: d.boot, Server: d.id.Server(), External: d.id.External,
+		Prefix: d.id.Prefix, Prove: d.id.Prove,
+		TLS: conf, Source: d, Sink: d, LeaseInterval: time.Duration(d.id.LeaseIntervalSeconds) * time.Second,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		d.t.Fatal(err)
@@ -93,8 +97,11 @@ func (d *testDevice) run() *testDevice {
 }
 
 func (d *testDevice) Status() wire.Status {
-	r := corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("4Gi"), "pods": resource.MustParse("110")}
-	return wire.Status{Status: corev1.NodeStatus{Capacity: r, Allocatable: r, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "DeviceReady", Message: "ready"}}}}
+	r := corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("4Gi"),
+		"pods": resource.MustParse("110")}
+	return wire.Status{Status: corev1.NodeStatus{Capacity: r, Allocatable: r,
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "DeviceReady",
+			Message: "ready"}}}}
 }
 
 func (d *testDevice) Pods() (p wire.Pods) {
@@ -103,7 +110,8 @@ func (d *testDevice) Pods() (p wire.Pods) {
 	p.Generation = d.desired.Generation
 	for _, pod := range d.desired.Pods {
 		if pod.DeletionTimestamp == nil {
-			p.Pods = append(p.Pods, wire.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
+			p.Pods = append(p.Pods, wire.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name,
+				Status: corev1.PodStatus{Phase: corev1.PodRunning}})
 		}
 	}
 	return p
@@ -129,7 +137,8 @@ func (d *testDevice) Request(string, wire.Request) {}
 func (d *testDevice) runs(h *hub, pod string) {
 	h.t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"nodeName":%q,"containers":[{"name":"c","image":"x:1"}]}}`, pod, d.id.Node)
-	if _, err := h.ask(h.t.Context(), http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", []byte(body)); err != nil {
+	if _, err := h.ask(h.t.Context(), http.MethodPost, "/api/v1/namespaces/default/pods", "application/json",
+		[]byte(body)); err != nil {
 		h.t.Fatal(err)
 	}
 	await(h.t, pod+" to run on "+d.id.Node, patience, func() error {
@@ -166,14 +175,16 @@ func (h *hub) neverUnknown(t testing.TB) (done func()) {
 // behindBroker starts a hub whose devices connect to an external broker at these addresses.
 func behindBroker(t testing.TB, addresses []string, args ...string) *hub {
 	t.Helper()
-	return newHub(t, append([]string{"--mqtt-dev-listen", "", "--broker", "mqtts://" + strings.Join(addresses, ",mqtts://")}, args...)...)
+	return newHub(t, append([]string{"--mqtt-dev-listen", "", "--broker", "mqtts://" + strings.Join(addresses,
+		",mqtts://")}, args...)...)
 }
 
 // configure writes a broker's configuration with the hub's command.
 func (h *hub) configure(kind string, addresses []string, args ...string) (dir string) {
 	h.t.Helper()
 	dir = filepath.Join(h.t.TempDir(), kind)
-	output(h.t, program(h.t, "hub", here), append([]string{"broker-config", kind, "--data-dir", h.dir, "--out", dir, "--address", strings.Join(addresses, ",")}, args...)...)
+	output(h.t, program(h.t, "hub", here), append([]string{"broker-config", kind, "--data-dir", h.dir, "--out", dir,
+		"--address", strings.Join(addresses, ",")}, args...)...)
 	return dir
 }
 
@@ -240,7 +251,8 @@ func (s *spy) receivedOf(part string) (all []string) {
 func client(t testing.TB, address string, conf *tls.Config, change func(*paho.ClientOptions)) (*spy, error) {
 	t.Helper()
 	s := &spy{}
-	o := paho.NewClientOptions().AddBroker("ssl://" + address).SetTLSConfig(conf).SetProtocolVersion(4).SetAutoReconnect(false).SetConnectTimeout(patience).
+	o := paho.NewClientOptions().AddBroker("ssl://" +
+		address).SetTLSConfig(conf).SetProtocolVersion(4).SetAutoReconnect(false).SetConnectTimeout(patience).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
 			s.mu.Lock()
 			defer s.mu.Unlock()

@@ -120,7 +120,8 @@ func BenchmarkFleet(b *testing.B) {
 	const devices = 1000
 	b.Run(fmt.Sprintf("devices=%d", devices), func(b *testing.B) {
 		for b.Loop() {
-			h := newHub(b, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s", "--log-level", "warn")
+			h := newHub(b, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s",
+				"--log-level", "warn")
 			began := time.Now()
 			p := h.simulate(devices, 10)
 			b.ReportMetric(time.Since(began).Seconds(), "s-until-ready")
@@ -147,7 +148,8 @@ func BenchmarkFleet(b *testing.B) {
 func BenchmarkLease(b *testing.B) {
 	const devices, batch = 1000, 100_000
 	b.Run(fmt.Sprintf("connections=%d", devices), func(b *testing.B) {
-		h := newHub(b, "--lease-interval", "10s", "--node-monitor-grace-period", "5m", "--node-startup-grace-period", "5m", "--log-level", "warn")
+		h := newHub(b, "--lease-interval", "10s", "--node-monitor-grace-period", "5m", "--node-startup-grace-period", "5m",
+			"--log-level", "warn")
 		in := players(b, h, devices)
 		h.allReady(devices)
 		time.Sleep(5 * time.Second) // until the work after the registrations is done

@@ -67,7 +67,8 @@ func (c *wallClock) now() time.Time { return time.Now().Add(c.by) }
 // other threads. One of them may have held libfaketime's lock for ever.
 func (c *wallClock) command(path string, args ...string) *exec.Cmd {
 	cmd := exec.Command(c.emulator, append([]string{path}, args...)...)
-	cmd.Env = environment("LD_PRELOAD="+c.library, "FAKETIME_TIMESTAMP_FILE="+c.setting, "FAKETIME_NO_CACHE=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1", "G_SLICE=always-malloc")
+	cmd.Env = environment("LD_PRELOAD="+c.library, "FAKETIME_TIMESTAMP_FILE="+c.setting, "FAKETIME_NO_CACHE=1",
+		"DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1", "G_SLICE=always-malloc")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
@@ -105,7 +106,8 @@ func (c *clocks) runDevice() {
 		defer lock.Close()
 		return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	})
-	c.d.process = startCommand(c.t, c.dev.command(program(c.t, "device", here), "run", "--state-dir", c.d.dir, "--engine", c.d.engine.socket, "--eviction-hard", anyDisk))
+	c.d.process = startCommand(c.t, c.dev.command(program(c.t, "device", here), "run", "--state-dir", c.d.dir, "--engine",
+		c.d.engine.socket, "--eviction-hard", anyDisk))
 }
 
 // ready is when the node became ready; it fails if the node is not ready.
@@ -231,7 +233,8 @@ func TestWrongClocks(t *testing.T) {
 		{-time.Hour, 0, starts}, {time.Hour, 0, starts}, {0, 0, starts},
 		{future, 0, starts}, {future, 0, renewing}, {future, future, starts}, {0, 0, starts}, {0, 0, renewing},
 	} {
-		when := fmt.Sprintf("hub %s, device %s, %s", c.hub.now().Add(s.hub-c.hub.by).Format(time.DateTime), c.dev.now().Add(s.dev-c.dev.by).Format(time.DateTime),
+		when := fmt.Sprintf("hub %s, device %s, %s", c.hub.now().Add(s.hub-c.hub.by).Format(time.DateTime),
+			c.dev.now().Add(s.dev-c.dev.by).Format(time.DateTime),
 			[]string{"set", "at the start", "set, and a certificate renewed"}[s.way])
 		t.Log(when)
 		hubLog, devLog, near := c.h.output, c.d.output, []time.Time{c.hub.now(), c.dev.now()}
@@ -287,20 +290,27 @@ func TestWrongClocks(t *testing.T) {
 	for _, by := range []time.Duration{past, future} {
 		at := newClock(t)
 		at.set(by)
-		d := &device{t: t, engine: e, dir: filepath.Join(t.TempDir(), "joined"), node: fmt.Sprintf("e2e-%d-%d-clock", os.Getpid(), devicesMade.Add(1))}
+		d := &device{t: t, engine: e, dir: filepath.Join(t.TempDir(), "joined"), node: fmt.Sprintf("e2e-%d-%d-clock",
+			os.Getpid(), devicesMade.Add(1))}
 		c.hub.set(by) // the command uses the gateway's clock
-		out, err := c.hub.command(program(t, "hub", here), "token", "create", "--data-dir", c.h.dir, "--site", "bergen").Output()
+		out, err := c.hub.command(program(t, "hub", here), "token", "create", "--data-dir", c.h.dir,
+			"--site", "bergen").Output()
 		if err != nil {
 			t.Fatalf("a token made at %s: %v", c.hub.now(), err)
 		}
 		line := strings.Fields(string(out))
-		if printed, err := at.command(program(t, "device", here), append(line[1:], "--state-dir", d.dir, "--node-name", d.node)...).CombinedOutput(); err != nil {
+		if printed, err := at.command(program(t, "device", here), append(line[1:], "--state-dir", d.dir, "--node-name",
+			d.node)...).CombinedOutput(); err != nil {
 			t.Fatalf("join at %s: %v: %s", at.now(), err, printed)
 		}
 		t.Cleanup(func() { e.remove(t, d.node); forgetVolatile(t, d.dir) })
-		d.process = startCommand(t, at.command(program(t, "device", here), "run", "--state-dir", d.dir, "--engine", e.socket, "--eviction-hard", anyDisk))
-		await(t, fmt.Sprintf("a node that joined at %s is ready", at.now()), patience, func() error { return c.h.ready(d.node, corev1.ConditionTrue) })
+		d.process = startCommand(t, at.command(program(t, "device", here), "run", "--state-dir", d.dir, "--engine", e.socket,
+			"--eviction-hard", anyDisk))
+		await(t, fmt.Sprintf("a node that joined at %s is ready", at.now()), patience,
+			func() error { return c.h.ready(d.node, corev1.ConditionTrue) })
 		d.stop()
 	}
-	seen(t, fmt.Sprintf("%d settings of the clocks of a hub and a device, ±1 h, 1970 and 2040: no node turned, %d containers ran on, certificates were renewed, kubectl worked; devices joined in 1970 and in 2040; ClockSynced=%s", turns, len(c.workloads), want))
+	seen(t, fmt.Sprintf("%d settings of the clocks of a hub and a device, ±1 h, 1970 and 2040: no node turned, %d "+
+		"containers ran on, certificates were renewed, kubectl worked; devices joined in 1970 and in 2040; ClockSynced=%s",
+		turns, len(c.workloads), want))
 }

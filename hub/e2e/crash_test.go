@@ -113,7 +113,9 @@ func TestKillingTheHubLosesNothing(t *testing.T) {
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
 		t.Errorf("a node became NotReady for a hub that was away for a moment:\n%s", events)
 	}
-	seen(t, fmt.Sprintf("%d kills, none of %d acknowledged writes to %d objects lost, database sound; nine starts of ten within %.2f s, all within %.2f s; no node NotReady", kills()+1, n.acks, len(n.counts), usual.Seconds(), slowest.Seconds()))
+	seen(t, fmt.Sprintf("%d kills, none of %d acknowledged writes to %d objects lost, database sound; nine starts of "+
+		"ten within %.2f s, all within %.2f s; no node NotReady", kills()+1, n.acks, len(n.counts), usual.Seconds(),
+		slowest.Seconds()))
 
 	h.allReady(4)
 	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
@@ -128,7 +130,8 @@ func (h *hub) write(ctx context.Context, n *ackLog, writer int) {
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("w%d-%d", writer, i)
 		body := func(count int) []byte {
-			b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": strconv.Itoa(count)}})
+			b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+				"metadata": map[string]any{"name": name}, "data": map[string]string{"count": strconv.Itoa(count)}})
 			return b
 		}
 		if _, err := h.ask(ctx, http.MethodPost, base, "application/json", body(1)); err != nil {
@@ -155,7 +158,8 @@ func (h *hub) apply(ctx context.Context, t *testing.T, n *ackLog) {
 	program := kubectl(t)
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("applied-%d", i/3) // each is created once and configured twice
-		text := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {count: %q}\n", name, strconv.Itoa(i%3+1))
+		text := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {count: %q}\n", name,
+			strconv.Itoa(i%3+1))
 		if _, _, code := kubectltest.RunInput(t, program, h.config, text, "apply", "-f", "-"); code == 0 {
 			n.note(name, i%3+1)
 		}
@@ -230,7 +234,8 @@ func (h *hub) lives() []string {
 	for _, p := range pods {
 		for _, c := range p.Status.ContainerStatuses {
 			if c.State.Running != nil {
-				out = append(out, fmt.Sprintf("%s %s %s since %s, %d restarts", p.Name, p.Spec.NodeName, c.ContainerID, c.State.Running.StartedAt.UTC().Format(time.RFC3339), c.RestartCount))
+				out = append(out, fmt.Sprintf("%s %s %s since %s, %d restarts", p.Name, p.Spec.NodeName, c.ContainerID,
+					c.State.Running.StartedAt.UTC().Format(time.RFC3339), c.RestartCount))
 			}
 		}
 	}

@@ -76,11 +76,13 @@ func brokenLines(t *testing.T, faults []fault) {
 	for i, f := range faults {
 		began := time.Now()
 		n.set(f.up, f.down, f.cut)
-		await(t, "with "+f.name+" the node becomes Unknown", 30*time.Second+grace+patience, func() error { return h.ready(d.node, corev1.ConditionUnknown) })
+		await(t, "with "+f.name+" the node becomes Unknown", 30*time.Second+grace+patience,
+			func() error { return h.ready(d.node, corev1.ConditionUnknown) })
 		after := time.Since(began)
 		noticed = max(noticed, after)
 		if after > 20*time.Second+2*grace {
-			t.Errorf("%s: the node is Unknown after %s, want the link's 20 s and the grace of %s", f.name, after.Round(time.Millisecond), grace)
+			t.Errorf("%s: the node is Unknown after %s, want the link's 20 s and the grace of %s", f.name,
+				after.Round(time.Millisecond), grace)
 		}
 		h.kubectl("create", "configmap", fmt.Sprint("meanwhile-", i))
 		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"round":"%d"}}`, i))

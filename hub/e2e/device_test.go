@@ -122,7 +122,8 @@ func (e *engine) containers(node string) ([]container, error) {
 		if err := json.Unmarshal(text, &one); err != nil {
 			return nil, err
 		}
-		out = append(out, container{c.ID, c.Labels[labelKind], c.Labels[labelPod], c.Labels[labelContainer], one.State.Running, one.State.StartedAt})
+		out = append(out, container{c.ID, c.Labels[labelKind], c.Labels[labelPod], c.Labels[labelContainer],
+			one.State.Running, one.State.StartedAt})
 	}
 	slices.SortFunc(out, func(a, b container) int { return strings.Compare(a.ID, b.ID) })
 	return out, nil
@@ -183,7 +184,8 @@ func (h *hub) joinThrough(at *hub, site string, e *engine) *device {
 	if at != h {
 		words[2] = "https://" + at.https
 	}
-	printed := output(h.t, program(h.t, "device", here), append(words[1:], "--state-dir", d.dir, "--node-name", d.node, "--label", "floor=2")...)
+	printed := output(h.t, program(h.t, "device", here), append(words[1:], "--state-dir", d.dir, "--node-name", d.node,
+		"--label", "floor=2")...)
 	if !strings.Contains(printed, d.node+" on site "+site) {
 		h.t.Fatalf("join printed %q", printed)
 	}
@@ -207,6 +209,7 @@ func (d *device) run() {
 	if d.engine != nil {
 		socket = d.engine.socket
 	}
-	d.process = start(d.t, program(d.t, "device", here), "run", "--state-dir", d.dir, "--engine", socket, "--eviction-hard", anyDisk,
+	d.process = start(d.t, program(d.t, "device", here), "run", "--state-dir", d.dir, "--engine", socket,
+		"--eviction-hard", anyDisk,
 		"--image-mirror", d.mirror)
 }

@@ -23,7 +23,8 @@ func TestASoak(t *testing.T) {
 	t.Parallel()
 	long(t)
 	const devices = 500
-	h := newHub(t, "--lease-interval", "2s", "--node-monitor-grace-period", "20s", "--node-startup-grace-period", "40s", "--log-level", "warn")
+	h := newHub(t, "--lease-interval", "2s", "--node-monitor-grace-period", "20s", "--node-startup-grace-period", "40s",
+		"--log-level", "warn")
 	p := h.simulate(devices, 5)
 	h.kubectlWith(signYAML, "apply", "-f", "-")
 	// most is the maximum of some rounds, since memory grows between two garbage collections.
@@ -45,7 +46,8 @@ func TestASoak(t *testing.T) {
 	var figures []string
 	for i, name := range []string{"hub", "devices"} {
 		b, a := before[i], after[i]
-		figures = append(figures, fmt.Sprintf("%s: files %d → %d, threads %d → %d, memory %d → %d MB", name, b.files, a.files, b.threads, a.threads, b.memory>>20, a.memory>>20))
+		figures = append(figures, fmt.Sprintf("%s: files %d → %d, threads %d → %d, memory %d → %d MB", name, b.files, a.files,
+			b.threads, a.threads, b.memory>>20, a.memory>>20))
 		if name == "hub" {
 			b.memory += more * perEvent
 		}
@@ -54,7 +56,8 @@ func TestASoak(t *testing.T) {
 		}
 	}
 	h.allReady(devices)
-	seen(t, fmt.Sprintf("%d devices and a deployment of 50 to 150 pods for %s, and %d events more: %s", devices, time.Since(began).Round(time.Second), more, strings.Join(figures, "; ")))
+	seen(t, fmt.Sprintf("%d devices and a deployment of 50 to 150 pods for %s, and %d events more: %s", devices,
+		time.Since(began).Round(time.Second), more, strings.Join(figures, "; ")))
 }
 
 // A size is the resources of a process.
@@ -91,7 +94,8 @@ func TestWear(t *testing.T) {
 	time.Sleep(30 * time.Second)
 
 	log := filepath.Join(t.TempDir(), "syncs")
-	watch := exec.Command(strace, "-f", "-e", "trace=fsync,fdatasync,sync_file_range", "-o", log, "-p", strconv.Itoa(h.cmd.Process.Pid))
+	watch := exec.Command(strace, "-f", "-e", "trace=fsync,fdatasync,sync_file_range", "-o", log, "-p",
+		strconv.Itoa(h.cmd.Process.Pid))
 	watch.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := watch.Start(); err != nil {
 		t.Fatal(err)
@@ -115,7 +119,9 @@ func TestWear(t *testing.T) {
 	}
 	syncs := float64(strings.Count(string(body), "sync(")) / hours
 	if hubMB > 20 || syncs > 240 || agentMB > 1 {
-		t.Errorf("in an hour the hub writes %.1f MB and syncs %.0f times, the agent writes %.2f MB; want 20, 240 and 1", hubMB, syncs, agentMB)
+		t.Errorf("in an hour the hub writes %.1f MB and syncs %.0f times, the agent writes %.2f MB; want 20, 240 and 1",
+			hubMB, syncs, agentMB)
 	}
-	seen(t, fmt.Sprintf("of four quiet minutes, for an hour: the hub of 101 nodes %.1f MB and %.0f syncs, an agent with two pods %.2f MB", hubMB, syncs, agentMB))
+	seen(t, fmt.Sprintf("of four quiet minutes, for an hour: the hub of 101 nodes %.1f MB and %.0f syncs, an agent "+
+		"with two pods %.2f MB", hubMB, syncs, agentMB))
 }

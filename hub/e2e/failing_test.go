@@ -29,7 +29,8 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	h := newHub(t)
 	h.simulate(2, 1)
 	create := func(name string) error {
-		b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1"}})
+		b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name},
+			"data": map[string]string{"count": "1"}})
 		_, err := h.ask(context.Background(), http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", b)
 		return err
 	}
@@ -64,7 +65,8 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	file := filepath.Join(h.dir, "hub.db")
 	for i, fault := range []string{"pwrite64:error=EROFS", "pwrite64:error=EIO", "fsync,fdatasync:error=EIO"} {
 		printed := len(h.output.String())
-		tracer := start(t, strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64,fsync,fdatasync", "-e", "inject="+fault,
+		tracer := start(t, strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64,fsync,fdatasync",
+			"-e", "inject="+fault,
 			"-P", file, "-P", file+"-wal", "-p", strconv.Itoa(h.cmd.Process.Pid))
 		await(t, "strace holds the hub", patience, func() error { return traced(h.cmd.Process.Pid) })
 		refused(fault, "during")
@@ -103,7 +105,8 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	keep("new")
 	h.kill()
 	sound(t, h.dir)
-	seen(t, "answered 503 while writes and syncs failed and while its database was away; 2 nodes stayed ready, nothing acknowledged is lost")
+	seen(t, "answered 503 while writes and syncs failed and while its database was away; 2 nodes stayed ready, nothing "+
+		"acknowledged is lost")
 }
 
 // traced is nil if every thread of a process has a tracer.

@@ -57,8 +57,10 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	h := &hub{t: t, dir: filepath.Join(t.TempDir(), "disk", "hub"), https: freePort(t), dev: freePort(t)}
 	disk := filepath.Dir(h.dir)
 	smallDisk(t, disk, "48m")
-	h.args = []string{"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", h.dev,
-		"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", grace.String(), "--node-startup-grace-period", (2 * grace).String()}
+	h.args = []string{"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", freePort(t),
+		"--mqtt-dev-listen", h.dev,
+		"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", grace.String(),
+		"--node-startup-grace-period", (2 * grace).String()}
 	h.start()
 	h.simulate(6, 2)
 	h.kubectlWith(signYAML, "apply", "-f", "-")
@@ -69,8 +71,9 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 
 	const base = "/api/v1/namespaces/default/configmaps"
 	create := func(i int) error {
-		b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("pad-%04d", i)},
-			"data": map[string]string{"count": "1", "pad": strings.Repeat("x", 200<<10)}})
+		b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"name": fmt.Sprintf("pad-%04d", i)},
+			"data":     map[string]string{"count": "1", "pad": strings.Repeat("x", 200<<10)}})
 		_, err := h.ask(context.Background(), http.MethodPost, base, "application/json", b)
 		return err
 	}
@@ -91,7 +94,8 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 			added++
 			continue
 		}
-		if !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage || !strings.Contains(refused.text, "full") {
+		if !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage ||
+			!strings.Contains(refused.text, "full") {
 			t.Fatalf("on a full disk a create is answered with %v, want 507 and the cause", err)
 		}
 		break
@@ -163,7 +167,8 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	if after := h.lives(); slices.ContainsFunc(before, func(life string) bool { return !slices.Contains(after, life) }) {
 		t.Errorf("the containers were\n%v and are\n%v", before, after)
 	}
-	seen(t, fmt.Sprintf("answered 507, deleted, restarted in %.1f s on it; 6 nodes stayed ready; new things %.1f s after there was room; database sound", started.Seconds(), healed.Seconds()))
+	seen(t, fmt.Sprintf("answered 507, deleted, restarted in %.1f s on it; 6 nodes stayed ready; new things %.1f s "+
+		"after there was room; database sound", started.Seconds(), healed.Seconds()))
 }
 
 // A device with a full or read-only state directory keeps its lease and its containers, reports the
@@ -218,7 +223,8 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"disk":"was %s"}}`, c.name))
 		if c.takes {
 			await(t, "the new desired state is stored", patience, func() error { return d.stores("was " + c.name) })
-			await(t, "the node reports its full disk", patience, func() error { return h.condition(d.node, "OutOfDisk", corev1.ConditionTrue) })
+			await(t, "the node reports its full disk", patience,
+				func() error { return h.condition(d.node, "OutOfDisk", corev1.ConditionTrue) })
 		} else {
 			await(t, "the node reports that it cannot store", patience, func() error {
 				return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionFalse), h.ready(d.node, c.ready))
@@ -245,7 +251,8 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 		c.mend()
 		began = time.Now()
 		await(t, "all is stored when the disk is well", patience, func() error {
-			return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionTrue), h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2), d.stores("was "+c.name))
+			return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionTrue), h.ready(d.node, corev1.ConditionTrue),
+				h.available("sign", 2), d.stores("was "+c.name))
 		})
 		figures = append(figures, fmt.Sprintf("%s: recovered %.1f s after its end", c.name, time.Since(began).Seconds()))
 		e.same(t, d.node, before, "the disk was mended that was "+c.name)

@@ -52,7 +52,8 @@ func newHub(t testing.TB, args ...string) *hub {
 	h := &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t)}
 	h.args = append([]string{
 		"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", h.dev,
-		"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", grace.String(), "--node-startup-grace-period", (2 * grace).String(),
+		"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", grace.String(),
+		"--node-startup-grace-period", (2 * grace).String(),
 		"--cluster-cidr", ownAddresses(t),
 	}, args...)
 	h.start()
@@ -78,7 +79,8 @@ func ownAddresses(t testing.TB) string {
 			continue
 		}
 		name := fmt.Sprintf("e2e-%d-free-%d", os.Getpid(), n)
-		_, err := docker.send(http.MethodPost, "/networks/create", fmt.Sprintf(`{"Name": %q, "IPAM": {"Config": [{"Subnet": %q}]}}`, name, addresses))
+		_, err := docker.send(http.MethodPost, "/networks/create",
+			fmt.Sprintf(`{"Name": %q, "IPAM": {"Config": [{"Subnet": %q}]}}`, name, addresses))
 		if err == nil {
 			_, err = docker.ask(http.MethodDelete, "/networks/"+name)
 		}
@@ -125,7 +127,8 @@ func (h *hub) answers() error {
 		h.t.Fatalf("the hub has ended: %s", tail(h.output.String(), 10))
 	}
 	if h.client == nil {
-		r := command{path: h.path(), args: []string{"kubeconfig", "--data-dir", h.dir, "--server", "https://" + h.https}}.run(h.t)
+		r := command{path: h.path(), args: []string{"kubeconfig", "--data-dir", h.dir, "--server",
+			"https://" + h.https}}.run(h.t)
 		if r.code != 0 {
 			return errors.New(r.err)
 		}

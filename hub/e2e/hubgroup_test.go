@@ -46,8 +46,10 @@ func newHubGroup(t *testing.T, count int, args ...string) *hubGroup {
 	for i := range count {
 		h := &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: https[i], dev: freePort(t)}
 		h.args = append([]string{
-			"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", mqtt[i], "--mqtt-dev-listen", h.dev, "--peer-listen", freePort(t), "--database", c.database,
-			"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s", "--cluster-cidr", addresses,
+			"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", mqtt[i], "--mqtt-dev-listen", h.dev,
+			"--peer-listen", freePort(t), "--database", c.database,
+			"--lease-interval", leaseInterval.String(), "--node-monitor-grace-period", "40s", "--node-startup-grace-period",
+			"60s", "--cluster-cidr", addresses,
 			"--https-addresses", strings.Join(https, ","),
 		}, args...)
 		if !slices.Contains(args, "--broker") {
@@ -116,7 +118,8 @@ func TestADeviceSurvivesTheHubItJoinedThrough(t *testing.T) {
 	}
 	a.allReady(2)
 	for d, at := range map[*device]*hub{one: a, two: b} {
-		if id, err := join.Load(d.dir); err != nil || id.HubURL != "https://"+at.https || !slices.Equal(id.Hubs, []string{a.https, b.https}) || len(id.Brokers) != 2 {
+		if id, err := join.Load(d.dir); err != nil || id.HubURL != "https://"+at.https ||
+			!slices.Equal(id.Hubs, []string{a.https, b.https}) || len(id.Brokers) != 2 {
 			t.Errorf("%s has %+v, %v", d.node, id, err)
 		}
 	}
@@ -146,7 +149,8 @@ func TestKubectlThroughAStandby(t *testing.T) {
 	c := newHubGroup(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
-	start(t, program(t, "simulate", here), "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "8", "--sites", "3", "--log-level", "error")
+	start(t, program(t, "simulate", here), "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "8", "--sites", "3",
+		"--log-level", "error")
 	b.allReady(8)
 	b.workingDay(t)
 	if leader, _ := c.leader(); leader != a {
@@ -168,14 +172,16 @@ func TestKubectlInContainersThroughAStandby(t *testing.T) {
 	b.kubectl("wait", "--for=condition=Ready", "pod/box", "--timeout=3m")
 	b.enters(t, e, d)
 
-	s := kubectltest.Start(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print", "begun", "then", "wait")
+	s := kubectltest.Start(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print",
+		"begun", "then", "wait")
 	s.Await("begun\n")
 	a.kill()
 	if rest, code := s.End(); code == 0 {
 		t.Errorf("after a kill of the leader kubectl exec printed %q, code %d", rest, code)
 	}
 	await(t, "a command runs at the hub that leads now", patience, func() error {
-		if out, errs, code := kubectltest.Run(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print", "again"); code != 0 || out != "again\n" {
+		if out, errs, code := kubectltest.Run(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print",
+			"again"); code != 0 || out != "again\n" {
 			return errors.New(out + errs)
 		}
 		return nil
@@ -228,7 +234,8 @@ func TestAWatchSurvivesANewLeader(t *testing.T) {
 	if w.wrong != "" {
 		t.Error(w.wrong)
 	}
-	seen(t, fmt.Sprintf("a watcher received %d changes in %d watches and %d lists, each once and in order", w.events, w.watches, w.lists))
+	seen(t, fmt.Sprintf("a watcher received %d changes in %d watches and %d lists, each once and in order", w.events,
+		w.watches, w.lists))
 }
 
 // A watcher does what client-go's reflector does.
@@ -270,7 +277,8 @@ func (w *watcher) follow(ctx context.Context, h *hub, base string) {
 			w.mu.Unlock()
 			rev, _ = strconv.ParseUint(l.ResourceVersion, 10, 64)
 		}
-		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://%s%s?watch=1&resourceVersion=%d", h.https, base, rev), nil)
+		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://%s%s?watch=1&resourceVersion=%d",
+			h.https, base, rev), nil)
 		answer, err := client.Do(r)
 		if err != nil {
 			continue
@@ -375,7 +383,8 @@ func TestAFormerLeaderAcceptsNoClients(t *testing.T) {
 		return nil
 	})
 	go func() { // with a request under way
-		_, _ = h.ask(t.Context(), http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}}`))
+		_, _ = h.ask(t.Context(), http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json",
+			[]byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}}`))
 	}()
 	for _, port := range []string{h.https, h.dev} {
 		await(t, port+" is closed", patience, func() error {

@@ -58,7 +58,8 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 		if !strings.Contains(list, "hub/shop/till:1 ") {
 			t.Errorf("image list does not have hub/shop/till:1:\n%s", list)
 		}
-		r := command{path: program(t, "hub", here), args: []string{"image", "rm", "hub/shop/till:1", "--data-dir", h.dir}}.run(t)
+		r := command{path: program(t, "hub", here), args: []string{"image", "rm", "hub/shop/till:1",
+			"--data-dir", h.dir}}.run(t)
 		if r.code == 0 || !strings.Contains(r.err, "is used by") {
 			t.Errorf("image rm of an image that runs: %d %s%s", r.code, r.out, r.err)
 		}

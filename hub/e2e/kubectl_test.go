@@ -231,7 +231,8 @@ func (k *kubectlUser) unplaceable(t *testing.T) {
 	text := `{apiVersion: v1, kind: Pod, metadata: {name: giant}, spec: {containers: [{name: main, image: "example.org/giant:1", resources: {requests: {memory: 900Gi}}}]}}`
 	k.kubectlWith(text, "apply", "-f", "-")
 	await(t, "the pod has the reason why it is Pending", patience, func() error {
-		if out := k.kubectl("describe", "pod", "giant"); !strings.Contains(out, "0/8 nodes are available: 8 Insufficient memory") {
+		if out := k.kubectl("describe", "pod", "giant"); !strings.Contains(out,
+			"0/8 nodes are available: 8 Insufficient memory") {
 			return errors.New(out)
 		}
 		return nil
@@ -246,13 +247,15 @@ func (k *kubectlUser) unplaceable(t *testing.T) {
 func (k *kubectlUser) as(t *testing.T, role string) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
-	text := output(t, program(t, "hub", here), "kubeconfig", "--data-dir", k.dir, "--server", "https://"+k.https, "--role", role, "--user", "kari")
+	text := output(t, program(t, "hub", here), "kubeconfig", "--data-dir", k.dir, "--server", "https://"+k.https, "--role",
+		role, "--user", "kari")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	k.one(t, config, kubectlCase{args: "get nodes", want: []string{`sim-0001`}})
 	k.one(t, config, kubectlCase{args: "get --raw /api/v1/nodes/sim-0001/proxy/logs/?query=kubelet&pattern=level&tailLines=1", want: []string{`^20\S+Z level=.*\n$`}})
-	change, secrets := kubectlCase{args: "label node sim-0001 by=kari", want: []string{`labeled`}}, kubectlCase{args: "get secrets -A"}
+	change, secrets := kubectlCase{args: "label node sim-0001 by=kari", want: []string{`labeled`}},
+		kubectlCase{args: "get secrets -A"}
 	if role == "viewer" {
 		change = kubectlCase{args: change.args, code: 1, want: []string{`Forbidden`, `kari`, `viewer`}}
 		secrets = kubectlCase{args: secrets.args, code: 1, want: []string{`Forbidden`}}

@@ -32,8 +32,10 @@ func newTwoHubs(t *testing.T) *twoHubs {
 	p := &twoHubs{t: t}
 	p.hubs[0] = newHub(t, "--database", database, "--peer-listen", freePort(t),
 		"--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s") // a device needs 17.5 s to detect a frozen hub
-	second := &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t), args: slices.Clone(p.hubs[0].args)}
-	for flag, value := range map[string]string{"--data-dir": second.dir, "--https-listen": second.https, "--mqtt-listen": freePort(t), "--mqtt-dev-listen": second.dev, "--peer-listen": freePort(t)} {
+	second := &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t),
+		args: slices.Clone(p.hubs[0].args)}
+	for flag, value := range map[string]string{"--data-dir": second.dir, "--https-listen": second.https,
+		"--mqtt-listen": freePort(t), "--mqtt-dev-listen": second.dev, "--peer-listen": freePort(t)} {
 		second.args[slices.Index(second.args, flag)+1] = value
 	}
 	if err := os.MkdirAll(second.dir, 0o700); err != nil {
@@ -101,7 +103,8 @@ func (p *twoHubs) writeUntil(ctx context.Context, g *sync.WaitGroup, n *ackLog) 
 		for i := 0; ctx.Err() == nil; i++ {
 			h := p.hubs[i%2]
 			name := fmt.Sprintf("pulse-%d", i)
-			body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1"}})
+			body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+				"metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1"}})
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			_, err := h.ask(short, http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body)
 			cancel()
@@ -252,7 +255,9 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	if n.acks < 100 {
 		t.Errorf("only %d writes were acknowledged: the test proves nothing", n.acks)
 	}
-	seen(t, fmt.Sprintf("%d kills of the leader, none of %d acknowledged writes lost; without an acknowledgement for %.1f s usually, %.1f s at most; frozen, it was overtaken after %.1f s; ended in order, usually %.2f s without an acknowledgement; no node NotReady, nobody evicted, no container restarted",
+	seen(t, fmt.Sprintf("%d kills of the leader, none of %d acknowledged writes lost; without an acknowledgement for "+
+		"%.1f s usually, %.1f s at most; frozen, it was overtaken after %.1f s; ended in order, usually %.2f s without an "+
+		"acknowledgement; no node NotReady, nobody evicted, no container restarted",
 		len(took), n.acks, took[len(took)/2].Seconds(), took[len(took)-1].Seconds(), overtaken.Seconds(), rolling.Seconds()))
 }
 
@@ -278,7 +283,8 @@ func (p *twoHubs) reads(standby *hub) {
 	}
 	for i := range 50 {
 		name := fmt.Sprintf("read-%d", i)
-		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}})
+		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"name": name}})
 		if _, err := p.hubs[i%2].ask(p.t.Context(), http.MethodPost, base, "application/json", body); err != nil {
 			p.t.Fatal(err)
 		}
@@ -291,11 +297,13 @@ func (p *twoHubs) reads(standby *hub) {
 			p.t.Errorf("%s is the leader's to answer, and was not passed on: %v", path, h)
 		}
 	}
-	watch := start(p.t, kubectl(p.t), "--kubeconfig", standby.config, "get", "configmaps", "-w", "--watch-only", "-o", "name")
+	watch := start(p.t, kubectl(p.t), "--kubeconfig", standby.config, "get", "configmaps", "-w",
+		"--watch-only", "-o", "name")
 	n := 0
 	await(p.t, "the watch at the standby receives the change", patience, func() error { // kubectl does not print when its watch begins
 		n++
-		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("watched-%d", n)}})
+		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"name": fmt.Sprintf("watched-%d", n)}})
 		if _, err := p.hubs[0].ask(p.t.Context(), http.MethodPost, base, "application/json", body); err != nil {
 			p.t.Fatal(err)
 		}
@@ -307,7 +315,8 @@ func (p *twoHubs) reads(standby *hub) {
 	})
 	watch.end(syscall.SIGTERM)
 	metrics, err := standby.get("/metrics")
-	if err != nil || !strings.Contains(string(metrics), "\nflotilla_leader 0\n") || !strings.Contains(string(metrics), "flotilla_standby_lag_seconds") {
+	if err != nil || !strings.Contains(string(metrics), "\nflotilla_leader 0\n") ||
+		!strings.Contains(string(metrics), "flotilla_standby_lag_seconds") {
 		p.t.Errorf("the standby's metrics: %v %.500s", err, metrics)
 	}
 }

@@ -46,7 +46,8 @@ func TestMain(m *testing.M) {
 // opened are unchanged, but does not see files that a build in the test reads.
 var readSources = sync.OnceValue(func() error {
 	const files = "{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}\n{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}\n{{end}}{{end}}{{end}}"
-	list, err := exec.Command("go", "list", "-deps", "-f", files, "flotilla.dev/hub", "flotilla.dev/hub/cli/quickstart", "flotilla.dev/device", "flotilla.dev/device/simulate").Output()
+	list, err := exec.Command("go", "list", "-deps", "-f", files, "flotilla.dev/hub", "flotilla.dev/hub/cli/quickstart",
+		"flotilla.dev/device", "flotilla.dev/device/simulate").Output()
 	if err != nil {
 		return fmt.Errorf("go list: %w", err)
 	}
@@ -123,8 +124,10 @@ func program(t testing.TB, name string, p platform) string {
 func build(w workpiece) (string, error) {
 	dir := filepath.Join(buildDir, w.arch+w.arm)
 	path := filepath.Join(dir, "flotilla-"+w.program)
-	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o", path, "flotilla.dev/"+strings.Replace(w.program, "simulate", "device/simulate", 1))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false", "GOOS=linux", "GOARCH="+w.arch, "GOARM="+w.arm)
+	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o", path,
+		"flotilla.dev/"+strings.Replace(w.program, "simulate", "device/simulate", 1))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false", "GOOS=linux",
+		"GOARCH="+w.arch, "GOARM="+w.arm)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build flotilla-%s for %s: %w\n%s", w.program, w.platform, err, out)
 	}

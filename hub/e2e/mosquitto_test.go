@@ -17,7 +17,8 @@ func mosquittoFleet(t *testing.T, names ...string) (h *hub, broker *process, dir
 	t.Helper()
 	address := freePort(t)
 	// A busy machine needs seconds to start a broker.
-	h = behindBroker(t, []string{address}, "--lease-interval", "2s", "--node-monitor-grace-period", "20s", "--node-startup-grace-period", "20s")
+	h = behindBroker(t, []string{address}, "--lease-interval", "2s", "--node-monitor-grace-period", "20s",
+		"--node-startup-grace-period", "20s")
 	dir = h.configure("mosquitto", []string{address})
 	if os.Getuid() == 0 { // it would switch to another user without access to the test's keys
 		append2(t, filepath.Join(dir, "mosquitto.conf"), "user root\n")
@@ -71,7 +72,8 @@ func TestAFleetSurvivesMosquitto(t *testing.T) {
 	devices[2].runs(h, "after-the-outage")
 	for _, p := range []string{"before", "after-a-restart", "after-a-kill"} {
 		var pod corev1.Pod
-		if err := h.read("/api/v1/namespaces/default/pods/"+p, &pod); err != nil || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
+		if err := h.read("/api/v1/namespaces/default/pods/"+p, &pod); err != nil || pod.DeletionTimestamp != nil ||
+			pod.Status.Phase != corev1.PodRunning {
 			t.Errorf("pod %s: %s, deleted %v, %v", p, pod.Status.Phase, pod.DeletionTimestamp, err)
 		}
 	}
@@ -102,7 +104,8 @@ func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
 		}
 		return nil
 	})
-	output(t, flotilla, "broker-config", "mosquitto", "--data-dir", h.dir, "--out", dir, "--address", id.MQTTAddress, "--access-only")
+	output(t, flotilla, "broker-config", "mosquitto", "--data-dir", h.dir, "--out", dir, "--address",
+		id.MQTTAddress, "--access-only")
 	broker.stop()
 	mosquitto(t, dir, id.MQTTAddress)
 	d.runs(h, "after-the-rotation") // the hub's certificate is of the new root too

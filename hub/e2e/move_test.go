@@ -23,16 +23,20 @@ func TestADeviceMovesToAnotherHub(t *testing.T) {
 
 		move := func(from *hub, more ...string) result {
 			t.Helper()
-			words := strings.Fields(output(t, program(t, "hub", here), "token", "create", "--data-dir", from.dir, "--site", "bergen"))
-			return command{path: program(t, "device", here), args: append(append(words[1:], "--state-dir", d.dir, "--engine", e.socket), more...)}.run(t)
+			words := strings.Fields(output(t, program(t, "hub", here), "token", "create", "--data-dir", from.dir,
+				"--site", "bergen"))
+			return command{path: program(t, "device", here), args: append(append(words[1:], "--state-dir", d.dir, "--engine",
+				e.socket), more...)}.run(t)
 		}
 		for hub, want := range map[*hub]string{next: "the token is for another hub", old: "is already node"} {
 			r := move(hub)
-			if r.code != 2 || !strings.Contains(r.err, want) || !strings.Contains(r.err, "--forget-workloads") || !strings.Contains(r.err, d.node) {
+			if r.code != 2 || !strings.Contains(r.err, want) || !strings.Contains(r.err, "--forget-workloads") ||
+				!strings.Contains(r.err, d.node) {
 				t.Errorf("join without a word about the workloads ends with %d and %q", r.code, r.err)
 			}
 		}
-		if r := move(next, "--forget-workloads", "--engine", "/nowhere/engine.sock"); r.code == 0 || !strings.Contains(r.err, "--engine none") {
+		if r := move(next, "--forget-workloads", "--engine", "/nowhere/engine.sock"); r.code == 0 ||
+			!strings.Contains(r.err, "--engine none") {
 			t.Errorf("join without an engine to remove the containers from ends with %d and %q", r.code, r.err)
 		}
 		if list, err := e.running(d.node); err != nil || len(list) != 2 {
@@ -43,7 +47,8 @@ func TestADeviceMovesToAnotherHub(t *testing.T) {
 		d.node += "-moved"
 		t.Cleanup(func() { e.remove(t, d.node) })
 		r := move(next, "--forget-workloads", "--node-name", d.node)
-		if r.code != 0 || strings.Count(r.out, "removed ") < 2 || !strings.Contains(r.out, "This device is node "+d.node+" on site bergen") {
+		if r.code != 0 || strings.Count(r.out, "removed ") < 2 ||
+			!strings.Contains(r.out, "This device is node "+d.node+" on site bergen") {
 			t.Fatalf("the move ends with %d: %q %q", r.code, r.out, r.err)
 		}
 		if list, err := e.containers(was); err != nil || len(list) > 0 {
@@ -53,7 +58,8 @@ func TestADeviceMovesToAnotherHub(t *testing.T) {
 			t.Errorf("what the old hub wanted is still there: %v, %v", left, err)
 		}
 		d.run()
-		await(t, "the node is ready on the new hub", patience, func() error { return next.ready(d.node, corev1.ConditionTrue) })
+		await(t, "the node is ready on the new hub", patience,
+			func() error { return next.ready(d.node, corev1.ConditionTrue) })
 		next.kubectlWith(signYAML, "apply", "-f", "-")
 		await(t, "the new hub's pods are available", patience, func() error { return next.available("sign", 2) })
 		await(t, "they alone run", patience, func() error {

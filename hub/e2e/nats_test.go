@@ -45,7 +45,8 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(path)) })
 	// The build takes minutes without a cache, so it runs beside other tests.
-	build := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-s -w", "-o", path, "github.com/nats-io/nats-server/v2")
+	build := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-s -w", "-o", path,
+		"github.com/nats-io/nats-server/v2")
 	build.Dir, build.Env = filepath.Join("testdata", "nats"), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		need(t, "nats-server cannot be built: %v\n%s", err, out)
@@ -60,7 +61,8 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 	if err != nil {
 		t.Fatal(err)
 	}
-	spy := strings.Replace(string(text), "users: [", "users: [\n    { user: \"CN=observer:spy,O=flotilla:observers\", permissions: { subscribe: [\">\"] } }", 1)
+	spy := strings.Replace(string(text), "users: [",
+		"users: [\n    { user: \"CN=observer:spy,O=flotilla:observers\", permissions: { subscribe: [\">\"] } }", 1)
 	if err := os.WriteFile(rules, []byte(spy), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -74,9 +76,11 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 		if info, _ := os.Stat(m.conf); info.Mode().Perm() != 0o600 {
 			t.Errorf("%s has a password and mode %s", m.conf, info.Mode())
 		}
-		conf := strings.NewReplacer("127.0.0.1:4222", freePort(t), "0.0.0.0:6222", routes[i], "0.0.0.0:", "127.0.0.1:", dir+"/jetstream", filepath.Join(t.TempDir(), "js")).Replace(string(text))
+		conf := strings.NewReplacer("127.0.0.1:4222", freePort(t), "0.0.0.0:6222", routes[i], "0.0.0.0:", "127.0.0.1:",
+			dir+"/jetstream", filepath.Join(t.TempDir(), "js")).Replace(string(text))
 		n := 0
-		conf = regexp.MustCompile(`@127\.0\.0\.1:6222`).ReplaceAllStringFunc(conf, func(string) string { n++; return "@" + routes[n-1] })
+		conf = regexp.MustCompile(`@127\.0\.0\.1:6222`).ReplaceAllStringFunc(conf,
+			func(string) string { n++; return "@" + routes[n-1] })
 		if err := os.WriteFile(m.conf, []byte(conf), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +96,8 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 // The access rules of NATS name each device.
 func (h *hub) rewrite(dir string, addresses []string, members []*member) {
 	h.t.Helper()
-	output(h.t, program(h.t, "hub", here), "broker-config", "nats", "--data-dir", h.dir, "--out", dir, "--address", strings.Join(addresses, ","), "--access-only")
+	output(h.t, program(h.t, "hub", here), "broker-config", "nats", "--data-dir", h.dir, "--out", dir, "--address",
+		strings.Join(addresses, ","), "--access-only")
 	for _, m := range members {
 		if err := m.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			h.t.Fatal(err)
@@ -105,7 +110,8 @@ func TestAFleetSurvivesMembersOfANATSCluster(t *testing.T) {
 	addresses := []string{freePort(t), freePort(t), freePort(t)}
 	// While a member is missing, JetStream may need more than 5 s to accept a device.
 	const natsGrace = 20 * time.Second
-	h := behindBroker(t, addresses, "--lease-interval", "2s", "--node-monitor-grace-period", natsGrace.String(), "--node-startup-grace-period", natsGrace.String())
+	h := behindBroker(t, addresses, "--lease-interval", "2s", "--node-monitor-grace-period", natsGrace.String(),
+		"--node-startup-grace-period", natsGrace.String())
 	var devices []*testDevice
 	for i := range 6 {
 		devices = append(devices, h.testDevice(fmt.Sprintf("pi-%d.room", i)))

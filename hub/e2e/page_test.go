@@ -20,7 +20,8 @@ func (h *hub) form(path string, fields ...string) (string, error) {
 	for i := 0; i < len(fields); i += 2 {
 		v.Set(fields[i], fields[i+1])
 	}
-	text, err := h.ask(context.Background(), http.MethodPost, path, "application/x-www-form-urlencoded", []byte(v.Encode()))
+	text, err := h.ask(context.Background(), http.MethodPost, path, "application/x-www-form-urlencoded",
+		[]byte(v.Encode()))
 	return string(text), err
 }
 
@@ -43,7 +44,8 @@ spec:
 	if err != nil || !strings.Contains(page, "Accepted") {
 		t.Fatalf("the check: %v %s", err, page)
 	}
-	page, err = h.form("/yaml", "action", "apply", "text", manifest, "namespace", "default", "checked", "default false\n"+manifest)
+	page, err = h.form("/yaml", "action", "apply", "text", manifest, "namespace", "default", "checked",
+		"default false\n"+manifest)
 	if err != nil || !strings.Contains(page, "Created") {
 		t.Fatalf("applying: %v %s", err, page)
 	}
@@ -69,7 +71,8 @@ spec:
 			t.Error(err)
 		}
 	}
-	if page, err := h.form("/settings", "action", "backup"); err != nil || !strings.Contains(page, "A backup has been written.") {
+	if page, err := h.form("/settings", "action", "backup"); err != nil ||
+		!strings.Contains(page, "A backup has been written.") {
 		t.Errorf("a backup: %v %.300s", err, page)
 	}
 }

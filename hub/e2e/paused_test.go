@@ -52,7 +52,8 @@ func TestAPausedHub(t *testing.T) {
 			}
 			for _, n := range l.Items {
 				if c := ready(n); c.Status != corev1.ConditionTrue {
-					t.Errorf("%s after it continued, Ready of %s is %s: %s", time.Since(began).Round(time.Millisecond), n.Name, c.Status, c.Reason)
+					t.Errorf("%s after it continued, Ready of %s is %s: %s", time.Since(began).Round(time.Millisecond), n.Name,
+						c.Status, c.Reason)
 				}
 			}
 			if t.Failed() {
@@ -77,7 +78,8 @@ func TestAPausedHub(t *testing.T) {
 	if after := h.lives(); strings.Join(before, "\n") != strings.Join(after, "\n") {
 		t.Errorf("the containers were\n%v and are\n%v", before, after)
 	}
-	seen(t, fmt.Sprintf("paused %d times for %s (grace %s): none of 20 nodes became Unknown, it answered %.1f s after", times, long, grace, right.Seconds()))
+	seen(t, fmt.Sprintf("paused %d times for %s (grace %s): none of 20 nodes became Unknown, it answered %.1f s after",
+		times, long, grace, right.Seconds()))
 }
 
 // A paused agent only falls silent: its containers run, and it continues afterwards.
@@ -101,7 +103,8 @@ func TestAPausedAgent(t *testing.T) {
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
 		t.Errorf("a pod was evicted:\n%s", events)
 	}
-	seen(t, fmt.Sprintf("an agent was paused for %s: Unknown meanwhile, recovered %.1f s after, no container restarted", 5*grace, after.Seconds()))
+	seen(t, fmt.Sprintf("an agent was paused for %s: Unknown meanwhile, recovered %.1f s after, no container restarted",
+		5*grace, after.Seconds()))
 }
 
 // The node of an engine that never answers is NotReady within 40 s, keeps its lease, and deletes
@@ -133,7 +136,8 @@ func TestAnEngineThatHangs(t *testing.T) {
 			n.set(f.up, f.down, f.cut)
 			await(t, "where "+f.name+" the node is not ready", patience, func() error {
 				node, err := h.node(d.node)
-				if c := ready(node); err == nil && (c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" && !strings.Contains(c.Message, "engine")) {
+				if c := ready(node); err == nil && (c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" &&
+					!strings.Contains(c.Message, "engine")) {
 					err = fmt.Errorf("Ready is %s: %s: %s", c.Status, c.Reason, c.Message)
 				}
 				return err
@@ -165,7 +169,8 @@ func TestAThousandDevicesReturn(t *testing.T) {
 	t.Parallel()
 	long(t)
 	const devices = 1000
-	h := newHub(t, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s", "--log-level", "warn")
+	h := newHub(t, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s",
+		"--log-level", "warn")
 	h.simulate(devices, 10)
 	h.kill()
 	time.Sleep(time.Minute) // longer than the grace
@@ -247,7 +252,8 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 	d := h.join("oslo", e)
 	write("memory.limit_in_bytes", 64<<20)
 	run := func() {
-		cmd := exec.Command("sh", "-c", `echo $$ > "$0"/cgroup.procs && exec "$@"`, group, program(t, "device", here), "run", "--state-dir", d.dir, "--engine", e.socket, "--eviction-hard", anyDisk)
+		cmd := exec.Command("sh", "-c", `echo $$ > "$0"/cgroup.procs && exec "$@"`, group, program(t, "device", here), "run",
+			"--state-dir", d.dir, "--engine", e.socket, "--eviction-hard", anyDisk)
 		cmd.Env = environment()
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		d.process = startCommand(t, cmd)
@@ -294,5 +300,6 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 	run()
 	await(t, "everything has recovered", patience, func() error { return h.recovered(d, began) })
 	e.same(t, d.node, before, "its next start")
-	seen(t, fmt.Sprintf("peak in a group of 64 MiB: %d MiB; killed by the kernel, recovered %.1f s after its next start, no container restarted", most>>20, time.Since(began).Seconds()))
+	seen(t, fmt.Sprintf("peak in a group of 64 MiB: %d MiB; killed by the kernel, recovered %.1f s after its next "+
+		"start, no container restarted", most>>20, time.Since(began).Seconds()))
 }

@@ -41,7 +41,8 @@ func TestPlatforms(t *testing.T) {
 				}
 				t.Logf("flotilla-%s for %s: %.1f MB", name, p, float64(info.Size())/1e6)
 				if info.Size() > most {
-					t.Errorf("flotilla-%s for %s has %d bytes, its budget is %d: `go tool nm -size -sort size` shows the symbols of an unstripped one", name, p, info.Size(), most)
+					t.Errorf("flotilla-%s for %s has %d bytes, its budget is %d: `go tool nm -size -sort size` shows the symbols "+
+						"of an unstripped one", name, p, info.Size(), most)
 				}
 			}
 			run := func(name string, args ...string) string {
@@ -60,7 +61,8 @@ func TestPlatforms(t *testing.T) {
 				}
 				return r.out
 			}
-			if out := run("hub", "version"); !strings.HasPrefix(out, "flotilla-hub ") || !strings.Contains(out, " linux/"+p.arch+" ") {
+			if out := run("hub", "version"); !strings.HasPrefix(out, "flotilla-hub ") ||
+				!strings.Contains(out, " linux/"+p.arch+" ") {
 				t.Errorf("flotilla-hub version prints %q", out)
 			}
 			if out := run("hub", "serve", "--print-config"); !strings.Contains(out, "node-monitor-grace-period: 40s") {
@@ -81,7 +83,8 @@ func TestPlatforms(t *testing.T) {
 			if err := json.Unmarshal([]byte(out), &report); err != nil {
 				t.Fatalf("%v in %q", err, out)
 			}
-			if report.Host.Arch != p.arch || report.Host.Kernel == "" || report.Capacity.CPUs < 1 || report.Capacity.Memory < 1<<20 {
+			if report.Host.Arch != p.arch || report.Host.Kernel == "" || report.Capacity.CPUs < 1 ||
+				report.Capacity.Memory < 1<<20 {
 				t.Errorf("flotilla-device probe --json prints %+v in\n%s", report, out)
 			}
 		})

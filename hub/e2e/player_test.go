@@ -51,7 +51,8 @@ func play(addr string) error {
 	seq := uint64(0)
 	send := func(i int) error {
 		seq++
-		payload := wire.AppendLease(nil, wire.Lease{Boot: playerBoot, Seq: seq, Status: 1, Pods: 0, Desired: 1 << 40, Time: time.Now()})
+		payload := wire.AppendLease(nil, wire.Lease{Boot: playerBoot, Seq: seq, Status: 1, Pods: 0,
+			Desired: 1 << 40, Time: time.Now()})
 		_, err := conns[i].Write(publish(topics[i], payload, 0))
 		return err
 	}

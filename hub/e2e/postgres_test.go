@@ -42,12 +42,14 @@ func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 		server.Kill()
 		end := time.Now().Add(time.Duration(7*i) * time.Second) // the last one exceeds the limit for a request
 		for k := 0; time.Now().Before(end); k++ {
-			body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("down-%d-%d", i, k)}})
+			body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+				"metadata": map[string]any{"name": fmt.Sprintf("down-%d-%d", i, k)}})
 			began := time.Now()
 			_, err := h.ask(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body)
 			slowest = max(slowest, time.Since(began))
 			var r refusal
-			if !errors.As(err, &r) || r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout || !strings.Contains(r.text, "database does not respond") && !strings.Contains(r.text, "read the object") {
+			if !errors.As(err, &r) || r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout ||
+				!strings.Contains(r.text, "database does not respond") && !strings.Contains(r.text, "read the object") {
 				t.Fatalf("while the database is away a write is answered with %v, want 503 and the cause", err)
 			}
 			refusals++
@@ -56,7 +58,8 @@ func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 		server.Run()
 	}
 	await(t, "the hub writes again", patience, func() error {
-		_, err := h.ask(ctx, http.MethodPatch, "/api/v1/namespaces/default", "application/merge-patch+json", []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
+		_, err := h.ask(ctx, http.MethodPatch, "/api/v1/namespaces/default", "application/merge-patch+json",
+			[]byte(`{"metadata":{"annotations":{"a":"b"}}}`))
 		return err
 	})
 	cancel()

@@ -77,7 +77,8 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 		name := fmt.Sprintf("pad-%04d", i)
 		pad := make([]byte, 135<<10) // nothing frees its space
 		_, _ = crand.Read(pad)
-		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1", "pad": base64.StdEncoding.EncodeToString(pad)}})
+		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1", "pad": base64.StdEncoding.EncodeToString(pad)}})
 		_, err := h.ask(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body)
 		if err == nil {
 			n.note(name, 1)
@@ -90,7 +91,8 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 			var status struct{ Message string }
 			_ = json.Unmarshal([]byte(r.text), &status) // checked below
 			refused[fmt.Sprintf("%d %s", r.code, status.Message)]++
-			if r.code != http.StatusInsufficientStorage && r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout {
+			if r.code != http.StatusInsufficientStorage && r.code != http.StatusServiceUnavailable &&
+				r.code != http.StatusGatewayTimeout {
 				t.Errorf("a write was answered %d: %s", r.code, r.text)
 			}
 		}
@@ -122,7 +124,8 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	server.Run()
 	began := time.Now()
 	await(t, "the hub writes again", patience, func() error {
-		_, err := h.ask(ctx, http.MethodPatch, "/api/v1/namespaces/default", "application/merge-patch+json", []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
+		_, err := h.ask(ctx, http.MethodPatch, "/api/v1/namespaces/default", "application/merge-patch+json",
+			[]byte(`{"metadata":{"annotations":{"a":"b"}}}`))
 		return err
 	})
 	took := time.Since(began)
@@ -143,5 +146,6 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	if after := h.lives(); !slices.Equal(before, after) {
 		t.Errorf("the containers were\n%v and are\n%v", before, after)
 	}
-	seen(t, fmt.Sprintf("PostgreSQL ended without space for its log; none of %d acknowledged writes lost, the hub wrote again %.1f s after there was space", n.acks, took.Seconds()))
+	seen(t, fmt.Sprintf("PostgreSQL ended without space for its log; none of %d acknowledged writes lost, the hub "+
+		"wrote again %.1f s after there was space", n.acks, took.Seconds()))
 }

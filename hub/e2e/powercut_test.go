@@ -241,7 +241,8 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 	}
 	log := filepath.Join(t.TempDir(), "calls")
 	// -D: the hub is our child, and strace a grandchild.
-	cmd := exec.Command(strace, append([]string{"-D", "-f", "-ttt", "-y", "-xx", "-s", "1000000", "-o", log, "--seccomp-bpf",
+	cmd := exec.Command(strace, append([]string{"-D", "-f", "-ttt", "-y", "-xx", "-s", "1000000", "-o",
+		log, "--seccomp-bpf",
 		"-e", "trace=pwrite64,ftruncate,fsync,fdatasync,unlink,unlinkat", program(t, "hub", here)}, h.args...)...)
 	cmd.Env = environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -257,8 +258,9 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 		g.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				name := fmt.Sprintf("cut-%d-%d", w, i%50)
-				b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name},
-					"data": map[string]string{"count": strconv.Itoa(i/50 + 1), "pad": strings.Repeat("x", i%7*700)}})
+				b, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+					"metadata": map[string]any{"name": name},
+					"data":     map[string]string{"count": strconv.Itoa(i/50 + 1), "pad": strings.Repeat("x", i%7*700)}})
 				var err error
 				if i < 50 {
 					_, err = h.ask(ctx, "POST", "/api/v1/namespaces/default/configmaps", "application/json", b)

@@ -176,7 +176,8 @@ func (c command) run(t testing.TB) result {
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if ctx.Err() != nil {
-		t.Fatalf("%s %s did not end within %s\n%s%s", filepath.Base(c.path), strings.Join(c.args, " "), patience, out.String(), errs.String())
+		t.Fatalf("%s %s did not end within %s\n%s%s", filepath.Base(c.path), strings.Join(c.args, " "), patience,
+			out.String(), errs.String())
 	}
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)

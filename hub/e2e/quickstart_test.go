@@ -21,8 +21,10 @@ func TestMakeRun(t *testing.T) {
 	program(t, "device", here)
 	program(t, "simulate", here)
 	data, https, dev := filepath.Join(t.TempDir(), "data"), freePort(t), freePort(t)
-	args := []string{"CGO_ENABLED=0", "go", "run", "-trimpath", "flotilla.dev/hub/cli/quickstart", "--bin", bin, "--data", data, "--https-listen", https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", dev}
-	if out, err := exec.Command("env", args[0], "go", "build", "-trimpath", "-o", os.DevNull, args[4]).CombinedOutput(); err != nil {
+	args := []string{"CGO_ENABLED=0", "go", "run", "-trimpath", "flotilla.dev/hub/cli/quickstart", "--bin", bin, "--data",
+		data, "--https-listen", https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", dev}
+	if out, err := exec.Command("env", args[0], "go", "build", "-trimpath", "-o", os.DevNull,
+		args[4]).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Cleanup(func() { forgetVolatile(t, filepath.Join(data, "device")) })
@@ -94,7 +96,8 @@ func (h *hub) quickstarted(p *process) error {
 			return fmt.Errorf("node %s is not ready: %s: %s", n.Name, c.Reason, c.Message)
 		}
 	}
-	if printed := p.output.String(); !strings.Contains(printed, "Flotilla is up") || !strings.Contains(printed, "https://"+h.https) {
+	if printed := p.output.String(); !strings.Contains(printed, "Flotilla is up") ||
+		!strings.Contains(printed, "https://"+h.https) {
 		return fmt.Errorf("it printed %q", printed)
 	}
 	return nil

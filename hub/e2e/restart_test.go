@@ -128,7 +128,8 @@ func TestRestarts(t *testing.T) {
 		if out := h.kubectl("logs", "deployment/sign"); !strings.Contains(out, "hello from the hub") {
 			t.Errorf("kubectl logs printed %q", out)
 		}
-		if out := output(t, program(t, "device", here), "status", "--state-dir", d.dir); !strings.Contains(out, "connected") || !strings.Contains(out, "sign-") {
+		if out := output(t, program(t, "device", here), "status", "--state-dir", d.dir); !strings.Contains(out,
+			"connected") || !strings.Contains(out, "sign-") {
 			t.Errorf("flotilla-device status printed\n%s", out)
 		}
 

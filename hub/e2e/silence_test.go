@@ -45,7 +45,8 @@ func TestASilentDevice(t *testing.T) {
 		}
 		h.registered(oslo, "oslo")
 
-		if printed := h.kubectlWith(kioskYAML, "apply", "-f", "-"); !strings.Contains(printed, "deployment.apps/kiosk created") {
+		if printed := h.kubectlWith(kioskYAML, "apply", "-f", "-"); !strings.Contains(printed,
+			"deployment.apps/kiosk created") {
 			t.Errorf("kubectl apply printed %q", printed)
 		}
 		h.runsOn(oslo, 1)
@@ -107,7 +108,8 @@ func (h *hub) registered(d *device, site string) {
 		h.t.Errorf("the engine is %q, want %s", i.ContainerRuntimeVersion, d.engine.name)
 	}
 	for _, list := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
-		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+			corev1.ResourcePods} {
 			if q := list[name]; q.Sign() <= 0 {
 				h.t.Errorf("the node has %s of %s", q.String(), name)
 			}
@@ -155,7 +157,8 @@ func (h *hub) lastSeen(node string) time.Time {
 // tests how soon, without a busy machine.
 func (h *hub) becomesUnknown(d *device, seen time.Time) {
 	h.t.Helper()
-	await(h.t, "Ready of the silent node becomes Unknown", grace+patience, func() error { return h.ready(d.node, corev1.ConditionUnknown) })
+	await(h.t, "Ready of the silent node becomes Unknown", grace+patience,
+		func() error { return h.ready(d.node, corev1.ConditionUnknown) })
 	if after := time.Since(seen); after < grace {
 		h.t.Errorf("Ready became Unknown %s after the last heartbeat, the grace is %s", after, grace)
 	}

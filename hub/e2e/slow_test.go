@@ -43,7 +43,9 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 		_, _ = noise.Read(raw)
 		name := fmt.Sprintf("words-%d", i)
 		words[name] = base64.StdEncoding.EncodeToString(raw)
-		fmt.Fprintf(&all, "---\n{apiVersion: v1, kind: Pod, metadata: {name: %s, labels: {app: words}}, spec: {restartPolicy: Never, containers: [{name: main, image: %s, imagePullPolicy: Never, args: [write, /dev/termination-log, %q]}]}}\n", name, toolImage, words[name])
+		fmt.Fprintf(&all, "---\n{apiVersion: v1, kind: Pod, metadata: {name: %s, labels: {app: words}}, spec: "+
+			"{restartPolicy: Never, containers: [{name: main, image: %s, imagePullPolicy: Never, args: [write, "+
+			"/dev/termination-log, %q]}]}}\n", name, toolImage, words[name])
 	}
 	up, down, began := n.sent.Load(), n.received.Load(), time.Now()
 	h.kubectlWith(all.String(), "apply", "-f", "-")
@@ -86,5 +88,6 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
 		t.Errorf("the node was not ready:\n%s", events)
 	}
-	seen(t, fmt.Sprintf("%d kB down and %d kB up over 20 kbit/s in %.0f s, on one link; the node stayed ready", down/1000, up/1000, took.Seconds()))
+	seen(t, fmt.Sprintf("%d kB down and %d kB up over 20 kbit/s in %.0f s, on one link; the node stayed ready", down/1000,
+		up/1000, took.Seconds()))
 }

@@ -38,9 +38,11 @@ func TestThePageThroughAStandby(t *testing.T) {
 	c := newHubGroup(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
-	start(t, program(t, "simulate", here), "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "2", "--sites", "1", "--log-level", "error")
+	start(t, program(t, "simulate", here), "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "2", "--sites", "1",
+		"--log-level", "error")
 	b.allReady(2)
-	if r := (command{path: program(t, "hub", here), args: []string{"user", "create", "olav", "--role", "admin", "--data-dir", b.dir}, stdin: "four words are good\n"}).run(t); r.code != 0 {
+	if r := (command{path: program(t, "hub", here), args: []string{"user", "create", "olav", "--role", "admin",
+		"--data-dir", b.dir}, stdin: "four words are good\n"}).run(t); r.code != 0 {
 		t.Fatal(r.err)
 	}
 	jar, err := cookiejar.New(nil)
@@ -58,20 +60,23 @@ func TestThePageThroughAStandby(t *testing.T) {
 			}
 			return nil
 		})
-		if page := p.goes("/settings", nil); !strings.Contains(page, "Stands by") || strings.Count(page, "you are here") != 1 {
+		if page := p.goes("/settings", nil); !strings.Contains(page, "Stands by") ||
+			strings.Count(page, "you are here") != 1 {
 			t.Errorf("the settings do not list the hubs with their addresses: %s", page)
 		}
 	}
 	for h, says := range map[*hub]string{b: "the leader is ", a: "is ready at https://" + a.https} {
 		r := command{path: program(t, "hub", here), args: []string{"doctor", "--data-dir", h.dir}}.run(t)
-		if r.code != 0 || !strings.Contains(r.out, says) || (h == b) != strings.Contains(r.out, "it is on standby at https://"+b.https) {
+		if r.code != 0 || !strings.Contains(r.out, says) ||
+			(h == b) != strings.Contains(r.out, "it is on standby at https://"+b.https) {
 			t.Errorf("doctor ended with code %d: %s%s", r.code, r.out, r.err)
 		}
 	}
 
 	events := there.watches("/workloads")
 	text := signYAML
-	if printed := there.goes("/yaml", url.Values{"action": {"apply"}, "text": {text}, "namespace": {"default"}, "checked": {"default false\n" + text}}); !strings.Contains(printed, "Created") {
+	if printed := there.goes("/yaml", url.Values{"action": {"apply"}, "text": {text}, "namespace": {"default"},
+		"checked": {"default false\n" + text}}); !strings.Contains(printed, "Created") {
 		t.Fatalf("pasting at a standby: %.900s", printed)
 	}
 	await(t, "the open page at the standby shows it", patience, func() error {
@@ -89,7 +94,8 @@ func TestThePageThroughAStandby(t *testing.T) {
 	if err != nil || len(pods) == 0 {
 		t.Fatal(pods, err)
 	}
-	if file := there.goes("/pods/default/"+pods[0].Name+"/logs/download", nil); !strings.Contains(file, "simulated flotilla_") {
+	if file := there.goes("/pods/default/"+pods[0].Name+"/logs/download", nil); !strings.Contains(file,
+		"simulated flotilla_") {
 		t.Errorf("the log's file: %.300s", file)
 	}
 	b.typeIn(pods[0], "/pods/default/"+pods[0].Name+"/terminal/socket")

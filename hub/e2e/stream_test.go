@@ -53,7 +53,8 @@ func TestKubectlInContainers(t *testing.T) {
 		h.kubectl("wait", "--for=condition=Ready", "pod/box", "--timeout=3m")
 		h.enters(t, e, d)
 
-		s := kubectltest.Start(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/tool", "print", "begun", "then", "wait")
+		s := kubectltest.Start(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/tool", "print",
+			"begun", "then", "wait")
 		s.Await("begun\n")
 		h.stop()
 		if rest, code := s.End(); code != 1 || !strings.Contains(rest, "the hub is shutting down") {
@@ -61,7 +62,8 @@ func TestKubectlInContainers(t *testing.T) {
 		}
 		h.start()
 		await(t, d.node+" is back", patience, func() error {
-			if out, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/tool", "print", "again"); code != 0 || out != "again\n" {
+			if out, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/tool", "print",
+				"again"); code != 0 || out != "again\n" {
 				return errors.New(out + errs)
 			}
 			return nil
@@ -111,7 +113,8 @@ func (h *hub) executes(t *testing.T) {
 			t.Errorf("%v: code %d, %q, %q", args, code, out, errs)
 		}
 	}
-	if out, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/nothing"); code == 0 || !strings.Contains(out+errs, "/nothing") {
+	if out, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--",
+		"/nothing"); code == 0 || !strings.Contains(out+errs, "/nothing") {
 		t.Errorf("an unknown program: code %d, %q, %q", code, out, errs)
 	}
 }
@@ -119,7 +122,8 @@ func (h *hub) executes(t *testing.T) {
 // terminal has a real terminal at both ends: its size arrives, and changes.
 func (h *hub) terminal(t *testing.T) {
 	t.Helper()
-	s := kubectltest.StartTerminal(t, kubectl(t), h.config, "exec", "-it", "box", "-c", "web", "--", "/tool", "size", "80", "24", "then", "size", "132", "50", "then", "cat", "-")
+	s := kubectltest.StartTerminal(t, kubectl(t), h.config, "exec", "-it", "box", "-c", "web", "--", "/tool", "size", "80",
+		"24", "then", "size", "132", "50", "then", "cat", "-")
 	s.Await("the terminal is 80 by 24\r\n")
 	s.Resize(132, 50)
 	s.Await("the terminal is 132 by 50\r\n")
@@ -146,7 +150,8 @@ func (h *hub) copies(t *testing.T) {
 		t.Errorf("of %d bytes %d were copied back, %v", len(was), len(is), err)
 	}
 	want := fmt.Sprintf("%d %x\n", len(was), sha256.Sum256(was))
-	if printed := h.slowly(t, bytes.NewReader(was), "exec", "-i", "box", "-c", "web", "--", "/tool", "sum"); printed != want {
+	if printed := h.slowly(t, bytes.NewReader(was), "exec", "-i", "box", "-c", "web", "--", "/tool",
+		"sum"); printed != want {
 		t.Errorf("the container has read %q, want %q", printed, want)
 	}
 }
@@ -260,13 +265,16 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	if err := crowd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if printed := h.kubectl("logs", "box", "-c", "talker", "--tail=1", "--timestamps"); !regexp.MustCompile(`^20\S+Z line \d+\n$`).MatchString(printed) {
+	if printed := h.kubectl("logs", "box", "-c", "talker", "--tail=1",
+		"--timestamps"); !regexp.MustCompile(`^20\S+Z line \d+\n$`).MatchString(printed) {
 		t.Errorf("the last line is %q", printed)
 	}
-	if printed := h.kubectl("logs", "box", "--all-containers", "--tail=1", "--prefix"); !strings.Contains(printed, "[pod/box/web] serving on :8080\n") || !strings.Contains(printed, "[pod/box/talker] line ") {
+	if printed := h.kubectl("logs", "box", "--all-containers", "--tail=1", "--prefix"); !strings.Contains(printed,
+		"[pod/box/web] serving on :8080\n") || !strings.Contains(printed, "[pod/box/talker] line ") {
 		t.Errorf("all containers print %q", printed)
 	}
-	if _, errs, code := kubectltest.Run(t, kubectl(t), h.config, "logs", "-p", "box", "-c", "talker"); code != 1 || !strings.Contains(errs, `previous terminated container "talker" in pod "box" not found`) {
+	if _, errs, code := kubectltest.Run(t, kubectl(t), h.config, "logs", "-p", "box", "-c", "talker"); code != 1 ||
+		!strings.Contains(errs, `previous terminated container "talker" in pod "box" not found`) {
 		t.Errorf("code %d: %s", code, errs)
 	}
 }
@@ -274,7 +282,8 @@ func (h *hub) follows(t *testing.T, e *engine) {
 // runsOnce runs a pod with kubectl run --rm.
 func (h *hub) runsOnce(t *testing.T) {
 	t.Helper()
-	s := kubectltest.StartTerminal(t, kubectl(t), h.config, "run", "once", "-it", "--rm", "--restart=Never", "--image="+toolImage, "--image-pull-policy=Never",
+	s := kubectltest.StartTerminal(t, kubectl(t), h.config, "run", "once", "-it", "--rm", "--restart=Never",
+		"--image="+toolImage, "--image-pull-policy=Never",
 		"--", "size", "80", "24", "then", "cat", "-", "then", "exit", "7")
 	s.Await("the terminal is 80 by 24\r\n")
 	s.Say("hello\r")
@@ -290,7 +299,8 @@ func (h *hub) vanishes(t *testing.T, e *engine, d *device) {
 	t.Helper()
 	await(t, "the former commands have ended", patience, func() error { return e.executing(d.node, 0) })
 	for _, end := range []os.Signal{os.Interrupt, syscall.SIGKILL} {
-		s := kubectltest.Start(t, kubectl(t), h.config, "exec", "-i", "box", "-c", "web", "--", "/tool", "print", "begun", "then", "wait")
+		s := kubectltest.Start(t, kubectl(t), h.config, "exec", "-i", "box", "-c", "web", "--", "/tool", "print",
+			"begun", "then", "wait")
 		s.Await("begun\n")
 		await(t, "there is a command", patience, func() error { return e.executing(d.node, 1) })
 		s.Signal(end)

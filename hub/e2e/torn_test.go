@@ -96,7 +96,8 @@ func TestTornFilesOfTheHub(t *testing.T) {
 		for _, tear := range tears {
 			what := fmt.Sprintf("%s %s", file, tear.name)
 			tried++
-			if err := errors.Join(os.RemoveAll(h.dir), os.CopyFS(h.dir, os.DirFS(kept)), private(h.dir), tear.do(filepath.Join(h.dir, file))); err != nil {
+			if err := errors.Join(os.RemoveAll(h.dir), os.CopyFS(h.dir, os.DirFS(kept)), private(h.dir),
+				tear.do(filepath.Join(h.dir, file))); err != nil {
 				t.Fatal(err)
 			}
 			outcome := h.afterTear(t, file, what)
@@ -104,7 +105,8 @@ func TestTornFilesOfTheHub(t *testing.T) {
 			t.Logf("%s: %s", what, outcome)
 		}
 	}
-	seen(t, fmt.Sprintf("%d times a torn file: %d starts with everything, %d starts that logged the loss, %d refusals that named the file", tried, outcomes[complete], outcomes[lossLogged], outcomes[refuses]))
+	seen(t, fmt.Sprintf("%d times a torn file: %d starts with everything, %d starts that logged the loss, %d refusals "+
+		"that named the file", tried, outcomes[complete], outcomes[lossLogged], outcomes[refuses]))
 }
 
 // Outcomes of a start with a damaged file.
@@ -234,7 +236,8 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 				}
 				began = time.Now()
 				d.run()
-				await(t, "with "+file+" intact again everything has recovered", patience, func() error { return h.recovered(d, began) })
+				await(t, "with "+file+" intact again everything has recovered", patience,
+					func() error { return h.recovered(d, began) })
 			} else {
 				slowest = max(slowest, time.Since(began))
 			}
@@ -246,5 +249,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 	if err := h.ready(d.node, corev1.ConditionTrue); err != nil {
 		t.Error(err)
 	}
-	seen(t, fmt.Sprintf("%d times a torn file: %d starts, recovered after %.1f s at most; %d without an identity went on alone and asked to join again; no container restarted", tried, outcomes[complete], slowest.Seconds(), outcomes[refuses]))
+	seen(t, fmt.Sprintf("%d times a torn file: %d starts, recovered after %.1f s at most; %d without an identity went "+
+		"on alone and asked to join again; no container restarted", tried, outcomes[complete], slowest.Seconds(),
+		outcomes[refuses]))
 }

@@ -64,7 +64,8 @@ func refused(t testing.TB, c command, code int, want ...string) {
 	prefix := filepath.Base(c.path) + ": "
 	last := tail(r.err, 1)
 	if !strings.Contains(r.err, prefix) || r.out != "" || len(want) == 1 && !strings.HasPrefix(last, prefix) {
-		t.Errorf("%s: it has to be one sentence after %q on standard error:\n%s\nstandard output:\n%s", strings.Join(c.args, " "), prefix, r.err, r.out)
+		t.Errorf("%s: it has to be one sentence after %q on standard error:\n%s\nstandard output:\n%s",
+			strings.Join(c.args, " "), prefix, r.err, r.out)
 	}
 }
 
@@ -104,7 +105,8 @@ func TestMistakesWithTheHub(t *testing.T) {
 
 func TestMistakesWithTheDevice(t *testing.T) {
 	t.Parallel()
-	const run, token = "run --state-dir DIR/state ", " --state-dir DIR/state --token FLT1.62f4d72865633f93de4040b90cf60b3a.vypoghexvu.x5ui7q5lsreuwxfmuucva6or3v"
+	const run, token = "run --state-dir DIR/state ",
+		" --state-dir DIR/state --token FLT1.62f4d72865633f93de4040b90cf60b3a.vypoghexvu.x5ui7q5lsreuwxfmuucva6or3v"
 	const hub = "--hub mqtt://127.0.0.1:1 "
 	try(t, "device", []mistake{
 		{name: "an unknown command", args: "runn", want: []string{`"runn" is not a command`}},
@@ -150,13 +152,16 @@ func TestTheHubRefusesToStart(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
 	path := program(t, "hub", here)
-	other := []string{"serve", "--data-dir", filepath.Join(t.TempDir(), "other"), "--https-listen", h.https, "--mqtt-listen", "127.0.0.1:0"}
-	refused(t, command{path: path, args: other}, 1, "listen on --https-listen "+h.https+": bind: address already in use; stop the program that uses it, or choose another address")
+	other := []string{"serve", "--data-dir", filepath.Join(t.TempDir(), "other"), "--https-listen", h.https,
+		"--mqtt-listen", "127.0.0.1:0"}
+	refused(t, command{path: path, args: other}, 1, "listen on --https-listen "+h.https+
+		": bind: address already in use; stop the program that uses it, or choose another address")
 	if _, err := os.Stat(other[2]); err == nil {
 		t.Error("a hub whose port was in use has created a data directory")
 	}
 	again := func() command {
-		return command{path: path, args: []string{"serve", "--data-dir", h.dir, "--https-listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0"}}
+		return command{path: path, args: []string{"serve", "--data-dir", h.dir, "--https-listen", "127.0.0.1:0",
+			"--mqtt-listen", "127.0.0.1:0"}}
 	}
 	refused(t, again(), 1, "another flotilla-hub (pid ", "stop that hub, or give this one another --data-dir")
 	h.stop()
@@ -202,7 +207,8 @@ func TestTheHubRefusesToStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, again(), 1, "9999", "newer")
-	refused(t, command{path: path, args: []string{"token", "create", "--site", "oslo", "--data-dir", h.dir}}, 1, "9999", "newer")
+	refused(t, command{path: path, args: []string{"token", "create", "--site", "oslo", "--data-dir", h.dir}},
+		1, "9999", "newer")
 }
 
 // A data directory may have a longer path than a socket allows.
@@ -214,7 +220,8 @@ func TestADeepDataDirectory(t *testing.T) {
 	}
 	h.args = []string{"serve", "--data-dir", h.dir, "--https-listen", h.https, "--mqtt-listen", "127.0.0.1:0"}
 	h.start()
-	if out := output(t, program(t, "hub", here), "resume", "--data-dir", h.dir); !strings.Contains(out, "resumed 0 devices") {
+	if out := output(t, program(t, "hub", here), "resume", "--data-dir", h.dir); !strings.Contains(out,
+		"resumed 0 devices") {
 		t.Errorf("resume printed %q", out)
 	}
 }
@@ -226,11 +233,13 @@ func TestJoining(t *testing.T) {
 	hubProgram, deviceProgram := program(t, "hub", here), program(t, "device", here)
 	token := func(args ...string) string {
 		t.Helper()
-		words := strings.Fields(output(t, hubProgram, append([]string{"token", "create", "--data-dir", h.dir, "--site", "oslo"}, args...)...))
+		words := strings.Fields(output(t, hubProgram, append([]string{"token", "create", "--data-dir", h.dir, "--site",
+			"oslo"}, args...)...))
 		return words[len(words)-1]
 	}
 	join := func(url, token string, args ...string) command {
-		return command{path: deviceProgram, args: append([]string{"join", url, "--token", token, "--state-dir", filepath.Join(t.TempDir(), "state")}, args...)}
+		return command{path: deviceProgram, args: append([]string{"join", url, "--token", token, "--state-dir",
+			filepath.Join(t.TempDir(), "state")}, args...)}
 	}
 	here := "https://" + h.https
 
@@ -307,7 +316,8 @@ func TestADamagedIdentity(t *testing.T) {
 		return string(b)
 	}
 	for _, body := range []string{
-		"", string(whole[:len(whole)/2]), "null", "[]", without("mqttAddress"), without("node"), without("key"), without("certificate"),
+		"", string(whole[:len(whole)/2]), "null", "[]", without("mqttAddress"), without("node"), without("key"),
+		without("certificate"),
 	} {
 		if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
 			t.Fatal(err)

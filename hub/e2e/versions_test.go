@@ -50,7 +50,8 @@ func programsOf(t testing.TB, commit, version string) (hub, device string) {
 		t.Fatalf("tar: %v: %s", err, printed)
 	}
 	for _, name := range []string{"hub", "device"} {
-		cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X main.version="+version, "-o", filepath.Join(bin, "flotilla-"+name), "./"+name)
+		cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags",
+			"-s -w -X main.version="+version, "-o", filepath.Join(bin, "flotilla-"+name), "./"+name)
 		cmd.Dir = src
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false")
 		if printed, err := cmd.CombinedOutput(); err != nil {
@@ -71,7 +72,8 @@ type mixedVersions struct {
 // joinAs joins a device with an agent of any version.
 func (a *mixedVersions) joinAs(agent, name string, e *engine) *device {
 	a.t.Helper()
-	d := &device{t: a.t, engine: e, dir: filepath.Join(a.t.TempDir(), name), node: fmt.Sprintf("e2e-%d-%d-%s", os.Getpid(), devicesMade.Add(1), name)}
+	d := &device{t: a.t, engine: e, dir: filepath.Join(a.t.TempDir(), name), node: fmt.Sprintf("e2e-%d-%d-%s", os.Getpid(),
+		devicesMade.Add(1), name)}
 	words := strings.Fields(output(a.t, a.path(), "token", "create", "--data-dir", a.dir, "--site", "oslo"))
 	output(a.t, agent, append(words[1:], "--state-dir", d.dir, "--node-name", d.node)...)
 	a.t.Cleanup(func() {
@@ -92,11 +94,13 @@ func (a *mixedVersions) works(when string) {
 	a.words++
 	word := fmt.Sprintf("word-%d", a.words)
 	await(a.t, when+": the hub takes a change", patience, func() error {
-		_, err := a.ask(a.t.Context(), "PATCH", "/api/v1/namespaces/default/configmaps/words", "application/merge-patch+json", fmt.Appendf(nil, `{"data":{"word":%q}}`, word))
+		_, err := a.ask(a.t.Context(), "PATCH", "/api/v1/namespaces/default/configmaps/words", "application/merge-patch+json",
+			fmt.Appendf(nil, `{"data":{"word":%q}}`, word))
 		return err
 	})
 	for i, d := range a.devices {
-		await(a.t, fmt.Sprintf("%s: everything works on %s", when, d.node), patience, func() error { return errors.Join(a.recovered(d, began), d.knows(word)) })
+		await(a.t, fmt.Sprintf("%s: everything works on %s", when, d.node), patience,
+			func() error { return errors.Join(a.recovered(d, began), d.knows(word)) })
 		d.engine.same(a.t, d.node, a.before[i], when)
 		pods, err := a.pods("sign", d.node)
 		if err != nil || len(pods) == 0 {
@@ -105,7 +109,8 @@ func (a *mixedVersions) works(when string) {
 		if printed := a.kubectl("logs", pods[0].Name); !strings.Contains(printed, "hello") {
 			a.t.Errorf("%s: the log of %s is %q", when, pods[0].Name, printed)
 		}
-		if printed := a.kubectl("exec", pods[0].Name, "--", "/tool", "print", "in", "there"); !strings.Contains(printed, "in there") {
+		if printed := a.kubectl("exec", pods[0].Name, "--", "/tool", "print", "in",
+			"there"); !strings.Contains(printed, "in there") {
 			a.t.Errorf("%s: a command in %s prints %q", when, pods[0].Name, printed)
 		}
 	}
@@ -139,8 +144,10 @@ func (a *mixedVersions) of(d *device, version string, is bool) {
 func newMixedVersions(t *testing.T, hubProgram string, agents [2]string) *mixedVersions {
 	t.Helper()
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
-	a := &mixedVersions{hub: &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t), older: hubProgram}}
-	a.args = []string{"serve", "--data-dir", a.dir, "--https-listen", a.https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", a.dev, "--cluster-cidr", ownAddresses(t)}
+	a := &mixedVersions{hub: &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t),
+		older: hubProgram}}
+	a.args = []string{"serve", "--data-dir", a.dir, "--https-listen", a.https, "--mqtt-listen", freePort(t),
+		"--mqtt-dev-listen", a.dev, "--cluster-cidr", ownAddresses(t)}
 	a.start()
 	for i, agent := range agents {
 		a.joinAs(agent, fmt.Sprint("age-", i), e)
@@ -202,7 +209,8 @@ func TestAnUpgradeFromAnOlderSchema(t *testing.T) {
 	a.works("after a downgrade that was refused")
 	a.upgrade(version)
 	a.quiet()
-	seen(t, fmt.Sprintf("hub and agents of %.10s: the hub upgraded in place under them, the way back refused, then they; no container restarted", commit))
+	seen(t, fmt.Sprintf("hub and agents of %.10s: the hub upgraded in place under them, the way back refused, then "+
+		"they; no container restarted", commit))
 }
 
 // Devices may have older or newer versions than the hub.
@@ -226,7 +234,8 @@ func TestAgentsOfOtherVersions(t *testing.T) {
 	a.renewed("by a newer hub")
 	a.upgrade(version)
 	a.quiet()
-	seen(t, fmt.Sprintf("a hub of %.10s with its own agent and today's, then today's hub with both, then all of today; no container restarted", commit))
+	seen(t, fmt.Sprintf("a hub of %.10s with its own agent and today's, then today's hub with both, then all of today; "+
+		"no container restarted", commit))
 }
 
 // renewed makes every device renew its certificate.

@@ -49,7 +49,8 @@ func TestDebianToolsAcceptTheHubsPackage(t *testing.T) {
 		return string(out)
 	}
 	about := run("dpkg-deb", "--info", deb)
-	for _, want := range []string{"Package: flotilla-hub\n", "Version: 1.2.3\n", "Architecture: arm64\n", "preinst", "postrm"} {
+	for _, want := range []string{"Package: flotilla-hub\n", "Version: 1.2.3\n", "Architecture: arm64\n",
+		"preinst", "postrm"} {
 		if !strings.Contains(about, want) {
 			t.Errorf("dpkg does not read %q: %s", want, about)
 		}

@@ -35,7 +35,8 @@ var agents = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	for _, p := range []struct{ file, arch, arm string }{{"first", runtime.GOARCH, ""}, {"second", "arm", "6"}} {
-		c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=9.8.7", "-o", filepath.Join(dir, p.file), "flotilla.dev/device")
+		c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=9.8.7", "-o",
+			filepath.Join(dir, p.file), "flotilla.dev/device")
 		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+p.arch, "GOARM="+p.arm)
 		if out, err := c.CombinedOutput(); err != nil {
 			return dir, fmt.Errorf("%w: %s", err, out)
@@ -153,20 +154,24 @@ func TestADownloadIsTheFile(t *testing.T) {
 	if _, got := get("/install/flotilla-device-armv6"); !bytes.Equal(got, want) {
 		t.Errorf("the download has %d bytes that are not the file's %d", len(got), len(want))
 	}
-	if resp, got := get("/install/flotilla-device-armv6", "Range", "bytes=1000-1999"); resp.StatusCode != http.StatusPartialContent || !bytes.Equal(got, want[1000:2000]) {
+	if resp, got := get("/install/flotilla-device-armv6", "Range",
+		"bytes=1000-1999"); resp.StatusCode != http.StatusPartialContent || !bytes.Equal(got, want[1000:2000]) {
 		t.Errorf("going on with a download: %d", resp.StatusCode)
 	}
-	for _, path := range []string{"/install/flotilla-device-mips", "/install/first", "/install/..%2f..%2fetc%2fpasswd", "/install/flotilla-device-.deb", "/install/flotilla-device-"} {
+	for _, path := range []string{"/install/flotilla-device-mips", "/install/first", "/install/..%2f..%2fetc%2fpasswd",
+		"/install/flotilla-device-.deb", "/install/flotilla-device-"} {
 		if resp, body := get(path); resp.StatusCode != http.StatusNotFound || !strings.Contains(string(body), "armv6") {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
 		}
 	}
 	for _, name := range []string{"flotilla-boot-helper.socket", "flotilla-boot-deadman.service"} {
-		if resp, body := get("/install/" + name); resp.StatusCode != http.StatusOK || !strings.Contains(string(body), "[Install]") {
+		if resp, body := get("/install/" + name); resp.StatusCode != http.StatusOK ||
+			!strings.Contains(string(body), "[Install]") {
 			t.Errorf("the unit %s: %d", name, resp.StatusCode)
 		}
 	}
-	if resp, body := get("/install/flotilla-device.service"); resp.StatusCode != http.StatusOK || !strings.Contains(string(body), "ExecStart=/usr/local/bin/flotilla-device run") {
+	if resp, body := get("/install/flotilla-device.service"); resp.StatusCode != http.StatusOK ||
+		!strings.Contains(string(body), "ExecStart=/usr/local/bin/flotilla-device run") {
 		t.Errorf("the unit: %d", resp.StatusCode)
 	}
 }
@@ -196,7 +201,8 @@ func TestDebianToolsAcceptThePackage(t *testing.T) {
 		return string(out)
 	}
 	about := run("dpkg-deb", "--info", deb)
-	for _, want := range []string{"Package: flotilla-device\n", "Version: 9.8.7.rc1\n", "Architecture: armhf\n", "postinst", "prerm", "md5sums"} {
+	for _, want := range []string{"Package: flotilla-device\n", "Version: 9.8.7.rc1\n", "Architecture: armhf\n",
+		"postinst", "prerm", "md5sums"} {
 		if !strings.Contains(about, want) {
 			t.Errorf("dpkg does not read %q: %s", want, about)
 		}
@@ -213,7 +219,8 @@ func TestDebianToolsAcceptThePackage(t *testing.T) {
 	units := firmwareconfigs.Units()
 	for _, name := range units {
 		unit, err := os.ReadFile(filepath.Join(root, packageUnits, name))
-		if err != nil || strings.Contains(string(unit), "/usr/local/bin") || strings.HasSuffix(name, ".service") && !strings.Contains(string(unit), "ExecStart=/usr/bin/flotilla-device ") {
+		if err != nil || strings.Contains(string(unit), "/usr/local/bin") || strings.HasSuffix(name, ".service") &&
+			!strings.Contains(string(unit), "ExecStart=/usr/bin/flotilla-device ") {
 			t.Errorf("the package's unit %s runs another program (%v)", name, err)
 		}
 		if gone, _ := os.ReadFile(filepath.Join(root, "DEBIAN", "prerm")); !strings.Contains(string(gone), name) {
@@ -289,7 +296,9 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 			}
 			run := func(line string) string {
 				t.Helper()
-				inside := fmt.Sprintf("set -e; mkdir -p /usr/local/bin /etc/systemd/system /run/systemd; mount --bind %[1]s/local /usr/local/bin; mount --bind %[1]s/etc /etc/systemd/system; mount --bind %[1]s/run /run/systemd; export PATH=%[1]s/sbin:$PATH; %[2]s", box, line)
+				inside := fmt.Sprintf("set -e; mkdir -p /usr/local/bin /etc/systemd/system /run/systemd; mount --bind "+
+					"%[1]s/local /usr/local/bin; mount --bind %[1]s/etc /etc/systemd/system; mount --bind %[1]s/run /run/systemd; "+
+					"export PATH=%[1]s/sbin:$PATH; %[2]s", box, line)
 				out, err := exec.Command("unshare", "-m", "sh", "-c", inside).CombinedOutput()
 				if err != nil {
 					t.Fatalf("%s: %v: %s", line, err, out)
@@ -304,7 +313,8 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 			put("run/system/x", "")
 			put("local/x", "")
 			put("etc/x", "")
-			put("sbin/systemctl", "#!/bin/sh\necho \"$@\" >>"+box+"/calls\ncase \"$*\" in is-enabled*) grep -qsx \"$2\" "+box+"/enabled && echo enabled || { echo disabled; exit 1; };; esac\n")
+			put("sbin/systemctl", "#!/bin/sh\necho \"$@\" >>"+box+"/calls\ncase \"$*\" in is-enabled*) grep -qsx \"$2\" "+box+
+				"/enabled && echo enabled || { echo disabled; exit 1; };; esac\n")
 			put("enabled", strings.Join(test.enabled, "\n")+"\n")
 			for name, text := range test.there {
 				put(name, text)
@@ -322,7 +332,8 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 				} else if kept, _ := os.ReadFile(filepath.Join(box, name+".replaced")); isUnit && away && string(kept) != text {
 					t.Errorf("%s was removed", name)
 				}
-				if want := "reenable " + unit + "\n"; isUnit && strings.Contains(did, want) != (slices.Contains(test.away, unit) && slices.Contains(test.enabled, unit)) {
+				if want := "reenable " + unit + "\n"; isUnit && strings.Contains(did, want) != (slices.Contains(test.away, unit) &&
+					slices.Contains(test.enabled, unit)) {
 					t.Errorf("%s must be enabled again if it was enabled and moved away, and only then: %s", unit, did)
 				}
 			}
@@ -349,7 +360,8 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 			} else if !there && !strings.Contains(did, "disable --now "+test.stopped) {
 				t.Errorf("the package's agent runs on: %s", did)
 			}
-			if now, err := os.ReadFile(filepath.Join(box, "local/flotilla-device")); test.program != "" && (err != nil || string(now) != byLine["local/flotilla-device"]) {
+			if now, err := os.ReadFile(filepath.Join(box, "local/flotilla-device")); test.program != "" &&
+				(err != nil || string(now) != byLine["local/flotilla-device"]) {
 				t.Errorf("the line's program was removed (%v)", err)
 			}
 		})
@@ -400,7 +412,8 @@ func TestAPackageIsBuiltOnce(t *testing.T) {
 }
 
 func TestVersionsForDebian(t *testing.T) {
-	for v, want := range map[string]string{"1.2.3": "1.2.3", "v1.2": "1.2", "1.0-rc.1": "1.0.rc.1", "": "0~", "dev": "0~dev", "1.0+git/x y": "1.0+git.x.y"} {
+	for v, want := range map[string]string{"1.2.3": "1.2.3", "v1.2": "1.2", "1.0-rc.1": "1.0.rc.1", "": "0~",
+		"dev": "0~dev", "1.0+git/x y": "1.0+git.x.y"} {
 		if got := debianVersion(v); got != want {
 			t.Errorf("%q is %q, want %q", v, got, want)
 		}
@@ -411,7 +424,8 @@ func TestVersionsForDebian(t *testing.T) {
 func TestDownloadsAreLimited(t *testing.T) {
 	d, began := depot(t), time.Now()
 	enter := func(from string, after time.Duration, sent int64) *download {
-		l := &download{ResponseWriter: httptest.NewRecorder(), limiter: &d.limiter, source: listen.Prefix(netip.MustParseAddr(from)), began: began.Add(after), size: 1 << 20, sent: sent}
+		l := &download{ResponseWriter: httptest.NewRecorder(), limiter: &d.limiter,
+			source: listen.Prefix(netip.MustParseAddr(from)), began: began.Add(after), size: 1 << 20, sent: sent}
 		if !l.enter(l.began) {
 			return nil
 		}
@@ -438,7 +452,8 @@ func TestDownloadsAreLimited(t *testing.T) {
 			t.Fatalf("download %d of a network of IPv6 is refused", i+1)
 		}
 	}
-	if w := ask("[fd00:0:0:1:a:b:c:d]:40000"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+	if w := ask("[fd00:0:0:1:a:b:c:d]:40000"); w.Code != http.StatusServiceUnavailable ||
+		w.Header().Get("Retry-After") == "" {
 		t.Errorf("the addresses of one IPv6 network have separate limits: %d", w.Code)
 	}
 	if w := ask("[fd00:0:0:2::1]:40000"); w.Code != http.StatusOK {
@@ -616,7 +631,9 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	script("systemctl", "#!/bin/sh\necho \"$@\" >>"+box+"/systemctl\n")
 	run := func(line string) (string, error) {
 		t.Helper()
-		inside := fmt.Sprintf("set -e; mkdir -p /usr/local/bin /etc/systemd/system /run/systemd /var/lib; mount --bind %[1]s/bin /usr/local/bin; mount --bind %[1]s/unit /etc/systemd/system; mount -t tmpfs tmpfs /var/lib; mount --bind %[1]s/run/systemd /run/systemd; export PATH=%[1]s/sbin:$PATH TMPDIR=%[1]s; %[2]s", box, line)
+		inside := fmt.Sprintf("set -e; mkdir -p /usr/local/bin /etc/systemd/system /run/systemd /var/lib; mount --bind "+
+			"%[1]s/bin /usr/local/bin; mount --bind %[1]s/unit /etc/systemd/system; mount -t tmpfs tmpfs /var/lib; mount "+
+			"--bind %[1]s/run/systemd /run/systemd; export PATH=%[1]s/sbin:$PATH TMPDIR=%[1]s; %[2]s", box, line)
 		out, err := exec.Command("unshare", "-m", "sh", "-c", inside).CombinedOutput()
 		return string(out), err
 	}
@@ -631,7 +648,8 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		t.Errorf("the agent was not installed (%v): %s", err, out)
 	}
 	for _, name := range firmwareconfigs.Units() {
-		if unit, err := os.ReadFile(filepath.Join(box, "unit", name)); err != nil || !bytes.Contains(unit, []byte("[Install]")) && !strings.Contains(name, "helper.service") {
+		if unit, err := os.ReadFile(filepath.Join(box, "unit", name)); err != nil ||
+			!bytes.Contains(unit, []byte("[Install]")) && !strings.Contains(name, "helper.service") {
 			t.Errorf("the unit %s was not installed (%v)", name, err)
 		}
 	}
@@ -640,20 +658,25 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		t.Errorf("the join has no message: %s", out)
 	}
 	// sudo logs its arguments, so the token must not be one of them.
-	if asked, err := os.ReadFile(filepath.Join(box, "sudo")); err != nil || len(asked) == 0 || strings.Contains(string(asked), "FLT1") {
+	if asked, err := os.ReadFile(filepath.Join(box, "sudo")); err != nil || len(asked) == 0 ||
+		strings.Contains(string(asked), "FLT1") {
 		t.Errorf("sudo logs %q (%v)", asked, err)
 	}
 	// A running agent is restarted with the new program; a stopped one is not started.
-	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); string(calls) != "daemon-reload\ntry-restart flotilla-device\n" {
+	if calls, _ := os.ReadFile(filepath.Join(box,
+		"systemctl")); string(calls) != "daemon-reload\ntry-restart flotilla-device\n" {
 		t.Errorf("an agent that has not joined was started: %s", calls)
 	}
 
 	// Lines of older hubs, and lines with options of join.
-	upgrade := strings.NewReplacer("{ curl", "curl", "&& echo join "+token+"; }", "", "$c -", "$c").Replace(Line(hub.URL, ca, token))
-	if out, err := run(upgrade + " " + token + " --node-name Pi_7"); err == nil || !strings.Contains(out, `"Pi_7" must be`) {
+	upgrade := strings.NewReplacer("{ curl", "curl", "&& echo join "+token+"; }", "", "$c -",
+		"$c").Replace(Line(hub.URL, ca, token))
+	if out, err := run(upgrade + " " + token + " --node-name Pi_7"); err == nil ||
+		!strings.Contains(out, `"Pi_7" must be`) {
 		t.Errorf("a line with the token at its end: %v: %s", err, out)
 	}
-	if out, err := run(strings.Replace(Line(hub.URL, ca, token), token, token+" --node-name Pi_8", 1)); err == nil || !strings.Contains(out, `"Pi_8" must be`) {
+	if out, err := run(strings.Replace(Line(hub.URL, ca, token), token, token+" --node-name Pi_8", 1)); err == nil ||
+		!strings.Contains(out, `"Pi_8" must be`) {
 		t.Errorf("a line with options: %v: %s", err, out)
 	}
 	if err := os.Remove(filepath.Join(box, "systemctl")); err != nil {
@@ -664,7 +687,8 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	if out, err := run(upgrade); err != nil {
 		t.Errorf("an upgrade: %v: %s", err, out)
 	}
-	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); !strings.HasSuffix(string(calls), "daemon-reload\ntry-restart flotilla-device\n") {
+	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); !strings.HasSuffix(string(calls),
+		"daemon-reload\ntry-restart flotilla-device\n") {
 		t.Errorf("an upgrade did: %s", calls)
 	}
 
@@ -679,7 +703,8 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"flotilla-device-" + d.Arches()[0], firmwareconfigs.Units()[0], "flotilla-device.service"} {
+	for _, name := range []string{"flotilla-device-" + d.Arches()[0], firmwareconfigs.Units()[0],
+		"flotilla-device.service"} {
 		cut.Store(name)
 		if out, err := run(upgrade); err == nil {
 			t.Errorf("half of %s is accepted: %s", name, out)
@@ -697,7 +722,8 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		"/etc/systemd/system/" + firmwareconfigs.Units()[0] + ".new": "mount -o remount,bind,ro /etc/systemd/system",
 	} {
 		out, err := run(how + "; " + upgrade)
-		if err == nil || !strings.Contains(out, "cannot write "+where) || strings.Contains(out, "set the clock") || !strings.Contains(out, "nothing is changed") {
+		if err == nil || !strings.Contains(out, "cannot write "+where) || strings.Contains(out, "set the clock") ||
+			!strings.Contains(out, "nothing is changed") {
 			t.Errorf("after %s: %v: %s", how, err, out)
 		}
 		for file, text := range old {
@@ -723,7 +749,8 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	if err == nil {
 		t.Errorf("a wrong authority is accepted: %s", out)
 	}
-	if !strings.HasPrefix(out, "flotilla: the server at this address is not the hub that made this line") || strings.Count(out, "\n") != 1 {
+	if !strings.HasPrefix(out, "flotilla: the server at this address is not the hub that made this line") ||
+		strings.Count(out, "\n") != 1 {
 		t.Errorf("the message about a wrong authority is %q", out)
 	}
 	if _, err := os.Stat(filepath.Join(box, "bin", "flotilla-device")); err == nil {
@@ -740,7 +767,8 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 func TestAHubsNameIsNotExecuted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "touched")
 	d := &Depot{Dir: t.TempDir(), Now: time.Now, Log: slog.New(slog.DiscardHandler)}
-	for _, hub := range []string{"https://x';touch " + file + ";'", "https://x$(touch " + file + ")", "https://x`touch " + file + "`", "https://x\n touch " + file + "\n"} {
+	for _, hub := range []string{"https://x';touch " + file + ";'", "https://x$(touch " + file + ")",
+		"https://x`touch " + file + "`", "https://x\n touch " + file + "\n"} {
 		c := exec.Command("sh", "-s")
 		c.Stdin = strings.NewReader(d.Script(hub))
 		if out, err := c.CombinedOutput(); err == nil {

@@ -99,7 +99,8 @@ func TestALogQueryEnds(t *testing.T) {
 	gone := make(chan error, 1)
 	f.nodeLogs = func(_ string, _ corev1.PodLogOptions, w io.Writer) error { // a device that never stops
 		for {
-			if _, err := io.WriteString(w, strings.Repeat("2026-11-20T12:00:00Z aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n", 1000)); err != nil {
+			if _, err := io.WriteString(w, strings.Repeat("2026-11-20T12:00:00Z aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n",
+				1000)); err != nil {
 				gone <- err
 				return err
 			}
@@ -251,7 +252,12 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 	made, may := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, _, err := a.share("kari", "secrets", func() ([]byte, error) { close(made); <-may; return large, nil }); err == nil || !strings.Contains(err.Error(), "of kari or") {
+		if _, _, err := a.share("kari", "secrets", func() ([]byte, error) {
+			close(made)
+			<-may
+			return large,
+				nil
+		}); err == nil || !strings.Contains(err.Error(), "of kari or") {
 			t.Errorf("a second list for kari: %v", err)
 		}
 	})
@@ -290,7 +296,8 @@ func TestAnUncertainWriteHasNoRetryAfter(t *testing.T) {
 		{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: "application/merge-patch+json", body: `{"metadata":{"labels":{"a":"b"}}}`},
 	} {
 		w := r.do(s)
-		if w.Code != http.StatusGatewayTimeout || w.Header().Get("Retry-After") != "" || strings.Contains(w.Body.String(), "retryAfterSeconds") {
+		if w.Code != http.StatusGatewayTimeout || w.Header().Get("Retry-After") != "" ||
+			strings.Contains(w.Body.String(), "retryAfterSeconds") {
 			t.Errorf("%s %s: %d, Retry-After %q: %s", r.method, r.path, w.Code, w.Header().Get("Retry-After"), w.Body)
 		}
 	}
@@ -304,7 +311,8 @@ func TestAStoppingHubAsksForARetry(t *testing.T) {
 	put := request{method: "POST", path: ns + "/configmaps", body: configMap}
 	again := func(when string, w *httptest.ResponseRecorder) {
 		t.Helper()
-		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), "the hub is stopping") {
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" ||
+			!strings.Contains(w.Body.String(), "the hub is stopping") {
 			t.Errorf("%s: %d, Retry-After %q: %s", when, w.Code, w.Header().Get("Retry-After"), w.Body)
 		}
 	}

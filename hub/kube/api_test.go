@@ -267,7 +267,8 @@ var (
 	anyUID    = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"`) // random: the seed has UIDs of version 8
 	anyAge    = regexp.MustCompile(`"\d+[smhdy](\d+[smhdy])?"`)
 	anyCells  = regexp.MustCompile(`"cells":\[[^]]*\]`)
-	wellKnown = map[string]bool{"2026-11-20T12:00:00Z": true, "2026-11-20T12:01:00Z": true, "2026-11-20T12:01:00.000000Z": true}
+	wellKnown = map[string]bool{"2026-11-20T12:00:00Z": true, "2026-11-20T12:01:00Z": true,
+		"2026-11-20T12:01:00.000000Z": true}
 )
 
 // golden returns an answer as the golden file has it: times and UIDs of this run are replaced by
@@ -352,7 +353,8 @@ func TestWarningsAreLimited(t *testing.T) {
 			}
 		}
 		more := strings.Contains(strings.Join(w.Header()["Warning"], ""), "more warnings are omitted")
-		if few := what == "a few" || lines == nil; size > 64<<10 || more == few || few && len(w.Header()["Warning"]) != 2*len(lines) {
+		if few := what == "a few" || lines == nil; size > 64<<10 || more == few ||
+			few && len(w.Header()["Warning"]) != 2*len(lines) {
 			t.Errorf("%s: %d warnings of %d bytes, and that more are omitted: %v", what, len(w.Header()["Warning"]), size, more)
 		}
 	}

@@ -55,7 +55,8 @@ func TestAChangeHasTheNameOfItsUser(t *testing.T) {
 	var kept auditing
 	s.Audit = &kept
 	f.history = nil
-	send(t, s, "POST", ns+"/configmaps", "", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"c-"}}`, 201, nil)
+	send(t, s, "POST", ns+"/configmaps", "", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"c-"}}`,
+		201, nil)
 	if len(f.history) != 1 || f.history[0].Change.By != "admin" {
 		t.Fatalf("%+v", f.history)
 	}

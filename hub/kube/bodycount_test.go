@@ -23,7 +23,8 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 	const many = 900_000
 	empties := "[" + strings.Repeat("{},", many) + "{}]"
 	podOf := func(field string) string {
-		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i"}],` + field + `}}`
+		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i"}],` +
+			field + `}}`
 	}
 	owners := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","ownerReferences":` + empties + `}}`
 	proto, err := kruntime.Encode(resource.ProtoCodec, &corev1.Pod{
@@ -33,8 +34,9 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 		t.Fatal(err)
 	}
 	revision, err := kruntime.Encode(resource.ProtoCodec, &appsv1.ControllerRevision{
-		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ControllerRevision"}, ObjectMeta: metav1.ObjectMeta{Name: "b"},
-		Data: kruntime.RawExtension{Raw: []byte(`{"spec":{"template":{"spec":{"containers":` + empties + `}}}}`)}})
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ControllerRevision"},
+		ObjectMeta: metav1.ObjectMeta{Name: "b"},
+		Data:       kruntime.RawExtension{Raw: []byte(`{"spec":{"template":{"spec":{"containers":` + empties + `}}}}`)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,11 +97,13 @@ func TestOnlyPackageBodyReadsBodies(t *testing.T) {
 // However short it is, a patch reserves memory by the size of its object.
 func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
 	s := newServer(seeded())
-	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"a":"` + strings.Repeat("x", 900_000) + `"}}`
+	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"a":"` +
+		strings.Repeat("x", 900_000) + `"}}`
 	if w := (request{method: "POST", path: ns + "/configmaps", body: body}).do(s); w.Code != http.StatusCreated {
 		t.Fatalf("%d %.300s", w.Code, w.Body)
 	}
-	c := &call{Server: s, verb: "patch", target: target{namespace: "default", name: "large"}, res: s.find(target{version: "v1", resource: "configmaps"})}
+	c := &call{Server: s, verb: "patch", target: target{namespace: "default", name: "large"},
+		res: s.find(target{version: "v1", resource: "configmaps"})}
 	if got := c.liveSize(); got < 900_000 {
 		t.Errorf("the object has %d bytes, want at least 900,000", got)
 	}

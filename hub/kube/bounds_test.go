@@ -31,10 +31,12 @@ func TestAPatchOnWhichLibrariesPanicIsRefused(t *testing.T) {
 // The error names the object that is over a limit, because a file may have many.
 func TestAnObjectOverALimitIsNamed(t *testing.T) {
 	s := newServer(seeded())
-	for name, want := range map[string]string{"settings": `ConfigMap "settings" is invalid`, strings.Repeat("x", 1000): "…\" is invalid"} {
+	for name, want := range map[string]string{"settings": `ConfigMap "settings" is invalid`,
+		strings.Repeat("x", 1000): "…\" is invalid"} {
 		body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"},"data":{"a":"\u0000"}}`
 		w := request{method: "POST", path: ns + "/configmaps", body: body}.do(s)
-		if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), strings.ReplaceAll(want, `"`, `\"`)) || w.Body.Len() > 2000 {
+		if w.Code != http.StatusUnprocessableEntity ||
+			!strings.Contains(w.Body.String(), strings.ReplaceAll(want, `"`, `\"`)) || w.Body.Len() > 2000 {
 			t.Errorf("%.20s: %d %.300s", name, w.Code, w.Body)
 		}
 	}
@@ -43,9 +45,12 @@ func TestAnObjectOverALimitIsNamed(t *testing.T) {
 // A body is not read beyond its limit.
 func TestABodyHasALimit(t *testing.T) {
 	s := newServer(seeded())
-	big := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"` + strings.Repeat("x", body.MaxBody) + `"}}`
-	for _, tt := range []struct{ method, path, media string }{{"POST", ns + "/configmaps", ""}, {"PATCH", "/api/v1/nodes/pi-1", mp}, {"DELETE", ns + "/pods/kiosk-1", ""}} {
-		if w := (request{method: tt.method, path: tt.path, contentType: tt.media, body: big}).do(s); w.Code != http.StatusRequestEntityTooLarge {
+	big := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"` + strings.Repeat("x",
+		body.MaxBody) + `"}}`
+	for _, tt := range []struct{ method, path, media string }{{"POST", ns + "/configmaps", ""},
+		{"PATCH", "/api/v1/nodes/pi-1", mp}, {"DELETE", ns + "/pods/kiosk-1", ""}} {
+		if w := (request{method: tt.method, path: tt.path, contentType: tt.media,
+			body: big}).do(s); w.Code != http.StatusRequestEntityTooLarge {
 			t.Errorf("%s %s: %d %.100s", tt.method, tt.path, w.Code, w.Body)
 		}
 	}
@@ -55,7 +60,8 @@ func TestABodyHasALimit(t *testing.T) {
 func TestAPatchKeepsTheName(t *testing.T) {
 	s := newServer(seeded())
 	for _, body := range []string{`{"metadata":{"name":"another"}}`, `{"metadata":{"namespace":"kube-system"}}`} {
-		if w := (request{method: "PATCH", path: ns + "/pods/kiosk-1", contentType: mp, body: body}).do(s); w.Code != http.StatusBadRequest {
+		if w := (request{method: "PATCH", path: ns + "/pods/kiosk-1", contentType: mp,
+			body: body}).do(s); w.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d %.200s", body, w.Code, w.Body)
 		}
 	}

@@ -147,7 +147,8 @@ func TestInformers(t *testing.T) {
 			t.Parallel()
 			f := seeded()
 			config, asked := serveAsked(t, newServer(f), "viewer")
-			p := speak(t, config, []string{fmt.Sprintf("KUBE_FEATURE_WatchListClient=%v", c.watchList)}, "informers", c.how, c.encoding)
+			p := speak(t, config, []string{fmt.Sprintf("KUBE_FEATURE_WatchListClient=%v", c.watchList)},
+				"informers", c.how, c.encoding)
 			p.await("synced", "add node pi-1", "add node pi-2", "add pod kiosk-1", "add pod kiosk-2", "add pod guarded")
 			f.touch(f.Snapshot().Node("pi-1"), "seen", "yes")
 			f.put(fakePod("late", "pi-2"))
@@ -201,7 +202,8 @@ func TestControllersCalls(t *testing.T) {
 	f := seeded()
 	config, _ := serveAsked(t, newServer(f), "admin")
 	p := speak(t, config, nil, "calls")
-	p.await("created true b", "updated c", "applied applied 1", "scaled 4", "status Running", "pages 2 nodes 2", "sites 0", "discovered true true")
+	p.await("created true b", "updated c", "applied applied 1", "scaled 4", "status Running", "pages 2 nodes 2", "sites 0",
+		"discovered true true")
 	for range p.lines { // until it ends
 	}
 	if err := p.cmd.Wait(); err != nil {

@@ -18,7 +18,8 @@ import (
 // refused with every verb and encoding.
 func TestCostlyRequestsOfAnOperator(t *testing.T) {
 	pod := func(spec string) string {
-		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i"` + spec + `}`
+		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i"` +
+			spec + `}`
 	}
 	const bomb = `"1e-999999999"`
 	limits := pod(`,"resources":{"limits":{"cpu":`+bomb+`}}`) + `]}}`
@@ -33,15 +34,17 @@ func TestCostlyRequestsOfAnOperator(t *testing.T) {
 		operations.WriteString(`,{"op":"add","path":"/metadata/finalizers/0","value":0}`)
 		tests.WriteString(`,{"op":"test","path":"/metadata/annotations/x","value":"y"}`)
 	}
-	object := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "b"},
-		Spec: corev1.PodSpec{Overhead: corev1.ResourceList{"cpu": kresource.MustParse("1e123456789")}}}
+	object := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: "b"},
+		Spec:       corev1.PodSpec{Overhead: corev1.ResourceList{"cpu": kresource.MustParse("1e123456789")}}}
 	proto, err := runtime.Encode(resource.ProtoCodec, object)
 	if err != nil {
 		t.Fatal(err)
 	}
 	laughs := "a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol]\n"
 	for i := range 8 {
-		laughs += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 9), ","))
+		laughs += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1,
+			strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 9), ","))
 	}
 	deep := strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000)
 	for _, c := range []struct{ name, method, path, media, body string }{
@@ -94,7 +97,9 @@ func pods(s string) string { return strings.TrimSuffix(s, "}") + "}]}}" }
 // A huge number is refused only where the field is a quantity.
 func TestHugeNumbersAreRefusedInQuantitiesOnly(t *testing.T) {
 	s := newServer(seeded())
-	send(t, s, "POST", ns+"/configmaps", "", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"n","annotations":{"a":"1e999999999"}},"data":{"a":"1e-999999999"}}`, 201, nil)
+	send(t, s, "POST", ns+"/configmaps", "",
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"n","annotations":{"a":"1e999999999"}},"data":{"a":"1e-999999999"}}`, 201, nil)
 	send(t, s, "POST", ns+"/pods", "", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"n"},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"E","value":"1e999999999"}],"args":["1e999999999","\u001b[31m"]}]}}`, 201, nil)
-	send(t, s, "PATCH", "/api/v1/nodes/pi-1?fieldManager=t", ssa, "apiVersion: v1\nkind: Node\nmetadata: {name: pi-1, annotations: &a {x: \"1e999999999\"}}\n", 200, nil)
+	send(t, s, "PATCH", "/api/v1/nodes/pi-1?fieldManager=t", ssa,
+		"apiVersion: v1\nkind: Node\nmetadata: {name: pi-1, annotations: &a {x: \"1e999999999\"}}\n", 200, nil)
 }

@@ -54,7 +54,8 @@ func TestASecondDeletionMayChangeThePropagation(t *testing.T) {
 			switch {
 			case left == nil && c.want != nil:
 				t.Errorf("it has gone, want it held by %q", c.want)
-			case left != nil && (c.want == nil || !slices.Equal(left.GetFinalizers(), c.want) || left.GetDeletionTimestamp() == nil):
+			case left != nil && (c.want == nil || !slices.Equal(left.GetFinalizers(), c.want) ||
+				left.GetDeletionTimestamp() == nil):
 				t.Errorf("it is held by %q, going since %v, want %q", left.GetFinalizers(), left.GetDeletionTimestamp(), c.want)
 			}
 		})
@@ -64,12 +65,14 @@ func TestASecondDeletionMayChangeThePropagation(t *testing.T) {
 // DeleteOptions may name any served group, because each group's clients send their own, as in
 // Kubernetes.
 func TestDeleteOptionsOfAnyGroup(t *testing.T) {
-	for version, code := range map[string]int{"v1": 200, "apps/v1": 200, "policy/v1": 200, "flotilla.dev/v1alpha1": 200, "meta.k8s.io/v1": 200, "example.org/v1": 400} {
+	for version, code := range map[string]int{"v1": 200, "apps/v1": 200, "policy/v1": 200, "flotilla.dev/v1alpha1": 200,
+		"meta.k8s.io/v1": 200, "example.org/v1": 400} {
 		f := seeded()
 		body := `{"kind":"DeleteOptions","apiVersion":"` + version + `","propagationPolicy":"Orphan"}`
 		send(t, newServer(f), "DELETE", apps+"/deployments/web", "application/json", body, code, nil)
 		left := f.Snapshot().Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "web"})
-		if marked := left.GetDeletionTimestamp() != nil && slices.Contains(left.GetFinalizers(), metav1.FinalizerOrphanDependents); marked != (code == 200) {
+		if marked := left.GetDeletionTimestamp() != nil &&
+			slices.Contains(left.GetFinalizers(), metav1.FinalizerOrphanDependents); marked != (code == 200) {
 			t.Errorf("%s: held by %q, going since %v", version, left.GetFinalizers(), left.GetDeletionTimestamp())
 		}
 	}

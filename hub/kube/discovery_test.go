@@ -79,7 +79,8 @@ func read(t *testing.T, h http.Handler, path, accept string, into any) {
 // on paths and methods.
 func TestDiscoveryAndOpenAPIAndRoutingAgree(t *testing.T) {
 	f := seeded()
-	s := New(Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{}, Settings: fakeSettings})
+	s := New(Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{},
+		Settings: fakeSettings})
 	const beta = "authentication.k8s.io/v1beta1" // for kubectl 1.27; today's documents lack it
 
 	older := paths{}

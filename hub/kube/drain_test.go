@@ -31,7 +31,9 @@ func TestADrainOrderNamesItsUser(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
-	for _, value := range []string{`"yes"`, `""`, `"{\"tiemout\":\"1h\"}"`, `"{\"timeout\":\"25h\"}"`, `"{\"timeout\":\"-1s\"}"`, `"{\"timeout\":\"soon\"}"`, `"{\"gracePeriodSeconds\":-1}"`, `"{} {}"`, `"{\"by\":\"` + strings.Repeat("x", 5000) + `\"}"`} {
+	for _, value := range []string{`"yes"`, `""`, `"{\"tiemout\":\"1h\"}"`, `"{\"timeout\":\"25h\"}"`,
+		`"{\"timeout\":\"-1s\"}"`, `"{\"timeout\":\"soon\"}"`, `"{\"gracePeriodSeconds\":-1}"`, `"{} {}"`,
+		`"{\"by\":\"` + strings.Repeat("x", 5000) + `\"}"`} {
 		before := f.Snapshot().Revision
 		send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, patch(value), 422, nil)
 		if f.Snapshot().Revision != before {

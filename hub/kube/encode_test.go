@@ -62,14 +62,16 @@ func TestProtobufBothWays(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		w := request{method: method, path: path, accept: resource.MediaProto, contentType: resource.MediaProto, body: b.String()}.do(s)
+		w := request{method: method, path: path, accept: resource.MediaProto, contentType: resource.MediaProto,
+			body: b.String()}.do(s)
 		out, _, err := resource.ProtoCodec.Decode(w.Body.Bytes(), nil, nil)
 		if err != nil || w.Header().Get("Content-Type") != resource.MediaProto {
 			t.Fatalf("%s %s: %d %s %v %q", method, path, w.Code, w.Header().Get("Content-Type"), err, w.Body)
 		}
 		return out
 	}
-	cm := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"a": "b"}}
+	cm := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"},
+		ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"a": "b"}}
 	if got := send("POST", ns+"/configmaps", cm).(*corev1.ConfigMap); got.Data["a"] != "b" || got.UID == "" {
 		t.Errorf("created %+v", got)
 	}
@@ -80,7 +82,8 @@ func TestProtobufBothWays(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	grace := int64(0)
-	opts := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"}, GracePeriodSeconds: &grace}
+	opts := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"},
+		GracePeriodSeconds: &grace}
 	if got := send("DELETE", ns+"/pods/kiosk-1", opts).(*corev1.Pod); got.Name != "kiosk-1" {
 		t.Errorf("deleted %+v", got)
 	}

@@ -20,7 +20,8 @@ var manifests = func() map[string]string {
 	}
 	plain := func(line string) string { return pod("containers: [{name: c, image: \"i:1\"}]\n" + line) }
 	workload := func(path, kind, more string) string {
-		return apps + "/" + path + "\napiVersion: apps/v1\nkind: " + kind + "\nmetadata: {name: e}\nspec:\n  selector: {matchLabels: {a: b}}\n" +
+		return apps + "/" + path + "\napiVersion: apps/v1\nkind: " + kind +
+			"\nmetadata: {name: e}\nspec:\n  selector: {matchLabels: {a: b}}\n" +
 			"  template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: \"i:1\"}]}}\n" + indented(more)
 	}
 	job := func(more string) string {
@@ -28,14 +29,16 @@ var manifests = func() map[string]string {
 			"  template: {spec: {restartPolicy: Never, containers: [{name: c, image: \"i:1\"}]}}\n" + indented(more)
 	}
 	claim := func(more string) string {
-		return "/api/v1/namespaces/default/persistentvolumeclaims\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: e}\n" +
+		return "/api/v1/namespaces/default/persistentvolumeclaims\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: " +
+			"{name: e}\n" +
 			"spec:\n  resources: {requests: {storage: 1Gi}}\n" + indented(more)
 	}
 	quota := func(more string) string {
 		return "/api/v1/namespaces/default/resourcequotas\napiVersion: v1\nkind: ResourceQuota\nmetadata: {name: e}\nspec:\n" + indented(more)
 	}
 	class := func(more string) string {
-		return "/apis/storage.k8s.io/v1/storageclasses\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: e}\nprovisioner: flotilla.dev/local\n" + more
+		return "/apis/storage.k8s.io/v1/storageclasses\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: " +
+			"{name: e}\nprovisioner: flotilla.dev/local\n" + more
 	}
 	spread := "topologySpreadConstraints: [{maxSkew: 1, topologyKey: t, labelSelector: {}, "
 	return map[string]string{
@@ -90,8 +93,10 @@ var manifests = func() map[string]string {
 
 // notWritten are the kinds whose enums clients do not write: reported by devices and the hub, or
 // read-only.
-var notWritten = strings.Fields("ContainerStatus ModifyVolumeStatus NamespaceStatus NodeStatus PersistentVolumeClaimStatus PersistentVolumeStatus " +
-	"PodStatus PortStatus VolumeHealthCondition IngressPortStatus ServicePort ServiceSpec EndpointPort EndpointSlice HTTPIngressPath CertificateSigningRequestSpec")
+var notWritten = strings.Fields("ContainerStatus ModifyVolumeStatus NamespaceStatus NodeStatus " +
+	"PersistentVolumeClaimStatus PersistentVolumeStatus " +
+	"PodStatus PortStatus VolumeHealthCondition IngressPortStatus ServicePort ServiceSpec EndpointPort EndpointSlice " +
+	"HTTPIngressPath CertificateSigningRequestSpec")
 
 // The values that kubectl explain shows are those that the hub accepts: Kubernetes' values without
 // the refused ones.
@@ -109,13 +114,15 @@ func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 	read(t, s, "/openapi/v2", resource.MediaJSON, &doc)
 	ask := func(manifest, value string) (code int, said string) {
 		path, text, _ := strings.Cut(manifest, "\n")
-		w := request{method: "POST", path: path + "?dryRun=All", contentType: resource.MediaYAML, body: strings.ReplaceAll(text, "VALUE", fmt.Sprintf("%q", value))}.do(s)
+		w := request{method: "POST", path: path + "?dryRun=All", contentType: resource.MediaYAML,
+			body: strings.ReplaceAll(text, "VALUE", fmt.Sprintf("%q", value))}.do(s)
 		return w.Code, w.Body.String()
 	}
 	// refused returns the hub's refusal of a value itself, without refusals for other reasons.
 	refused := func(manifest, value string) string {
 		code, said := ask(manifest, value)
-		for _, words := range []string{"nsupported ", "not supported", fmt.Sprintf(`nvalid value: \"%s\"`, value), "not a valid"} {
+		for _, words := range []string{"nsupported ", "not supported", fmt.Sprintf(`nvalid value: \"%s\"`,
+			value), "not a valid"} {
 			if strings.Contains(said, words) && code != http.StatusCreated {
 				return said
 			}
@@ -146,11 +153,13 @@ func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 				if why := refused(manifest, v); why != "" {
 					t.Errorf("%s: the documents offer %q, and the hub says %s", id, v, why)
 				}
-				if said := "`" + fmt.Sprintf("%q", v) + "`"; strings.Contains(p.Description, "Possible enum values") && !strings.Contains(p.Description, said) {
+				if said := "`" + fmt.Sprintf("%q", v) + "`"; strings.Contains(p.Description, "Possible enum values") &&
+					!strings.Contains(p.Description, said) {
 					t.Errorf("%s: %q is not in its description", id, v)
 				}
 			}
-			for _, v := range []string{"Block", "Gt", "Immediate", "Lt", "NoValueAtAll", "ReadOnlyMany", "ReadWriteMany", "Recreate", "Recycle", "TLS", "VolumeAttributesClass"} {
+			for _, v := range []string{"Block", "Gt", "Immediate", "Lt", "NoValueAtAll", "ReadOnlyMany", "ReadWriteMany",
+				"Recreate", "Recycle", "TLS", "VolumeAttributesClass"} {
 				if manifest != "" && !slices.Contains(values, v) {
 					if code, said := ask(manifest, v); code == http.StatusCreated || code == http.StatusBadRequest {
 						t.Errorf("%s: %q, which the documents do not offer, is answered with %d %s", id, v, code, said)

@@ -21,10 +21,12 @@ func TestEphemeralContainersAreAddedByTheirOwnPath(t *testing.T) {
 	before := p.Generation
 	// as kubectl debug does
 	send(t, s, "PATCH", path, smp, `{"spec":{"ephemeralContainers":[{"name":"debugger-x","image":"busybox","stdin":true,"tty":true,"resources":{},"terminationMessagePolicy":"File"}]}}`, 200, &p)
-	if len(p.Spec.EphemeralContainers) != 1 || p.Generation != before+1 || p.Spec.EphemeralContainers[0].ImagePullPolicy != corev1.PullAlways {
+	if len(p.Spec.EphemeralContainers) != 1 || p.Generation != before+1 ||
+		p.Spec.EphemeralContainers[0].ImagePullPolicy != corev1.PullAlways {
 		t.Fatalf("generation %d, was %d: %+v", p.Generation, before, p.Spec.EphemeralContainers)
 	}
-	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "second", Image: "b:1"}})
+	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers,
+		corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "second", Image: "b:1"}})
 	p.Labels, p.Spec.Containers[0].Image = map[string]string{"changed": "yes"}, "changed" // fields that this path does not change
 	body, _ := json.Marshal(p)
 	p = corev1.Pod{}
@@ -36,11 +38,13 @@ func TestEphemeralContainersAreAddedByTheirOwnPath(t *testing.T) {
 	send(t, s, "PUT", path, "", stale, 409, nil)
 	send(t, s, "PATCH", path, mp, `{"spec":{"ephemeralContainers":[]}}`, 422, nil)
 	send(t, s, "PATCH", path, smp, `{"spec":{"ephemeralContainers":[{"name":"second","image":"c"}]}}`, 422, nil)
-	send(t, s, "PATCH", ns+"/pods/kiosk-1", smp, `{"spec":{"ephemeralContainers":[{"name":"third","image":"c"}]}}`, 422, nil)
+	send(t, s, "PATCH", ns+"/pods/kiosk-1", smp, `{"spec":{"ephemeralContainers":[{"name":"third","image":"c"}]}}`, 422,
+		nil)
 	send(t, s, "POST", ns+"/pods", "", `{"metadata":{"name":"new"},"spec":{"containers":[{"name":"c","image":"c"}],"ephemeralContainers":[{"name":"e","image":"c"}]}}`, 422, nil)
 	send(t, s, "PATCH", ns+"/pods/nobody/ephemeralcontainers", smp, `{}`, 404, nil)
 	// with a pod security level in its namespace
-	send(t, s, "PATCH", "/api/v1/namespaces/default", mp, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`, 200, nil)
+	send(t, s, "PATCH", "/api/v1/namespaces/default", mp,
+		`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`, 200, nil)
 	var st metav1.Status
 	send(t, s, "PATCH", path, smp, `{"spec":{"ephemeralContainers":[{"name":"root","image":"c"}]}}`, 403, &st)
 	if !strings.Contains(st.Message, `violates PodSecurity "restricted`) {
@@ -57,7 +61,8 @@ func TestAnOldAgentGetsNoEphemeralContainers(t *testing.T) {
 	n := declare(f)
 	var st metav1.Status
 	send(t, s, "PATCH", path, smp, patch, 403, &st)
-	if want := "the agent of node " + n.Name + " does not support ephemeral containers: update flotilla-device there"; !strings.Contains(st.Message, want) {
+	if want := "the agent of node " + n.Name +
+		" does not support ephemeral containers: update flotilla-device there"; !strings.Contains(st.Message, want) {
 		t.Errorf("it says %q, want %q", st.Message, want)
 	}
 	declare(f, fleet.FeatureEphemeralContainers)

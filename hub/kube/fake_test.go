@@ -47,12 +47,14 @@ var fakeStart = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 var fakeSettings = admission.Settings{NotReadySeconds: 300, UnreachableSeconds: 300}
 
 func newFake() *fakeFleet {
-	f := &fakeFleet{snap: state.Empty("test", fakeStart), keep: 1000, renewed: fakeStart.Add(time.Minute), more: make(chan struct{})}
+	f := &fakeFleet{snap: state.Empty("test", fakeStart), keep: 1000, renewed: fakeStart.Add(time.Minute),
+		more: make(chan struct{})}
 	for _, ns := range []string{"default", "kube-system", "kube-node-lease"} {
 		f.put(&corev1.Namespace{
-			ObjectMeta: metav1.ObjectMeta{Name: ns, CreationTimestamp: metav1.NewTime(fakeStart), Labels: map[string]string{"kubernetes.io/metadata.name": ns}},
-			Spec:       corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"kubernetes"}},
-			Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+			ObjectMeta: metav1.ObjectMeta{Name: ns, CreationTimestamp: metav1.NewTime(fakeStart),
+				Labels: map[string]string{"kubernetes.io/metadata.name": ns}},
+			Spec:   corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"kubernetes"}},
+			Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
 		})
 	}
 	return f
@@ -96,7 +98,8 @@ func (f *fakeFleet) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) 
 	if rev < f.trimmed {
 		return nil, nil, errors.New("the history does not reach back that far")
 	}
-	i, _ := slices.BinarySearchFunc(f.history, rev+1, func(a state.Applied, rev uint64) int { return cmp.Compare(a.Rev, rev) })
+	i, _ := slices.BinarySearchFunc(f.history, rev+1,
+		func(a state.Applied, rev uint64) int { return cmp.Compare(a.Rev, rev) })
 	return slices.Clone(f.history[i:]), f.more, nil
 }
 
@@ -131,8 +134,9 @@ func (f *fakeFleet) Lease(node string) *coordv1.Lease {
 	}
 	at, seconds := metav1.NewMicroTime(f.renewed), int32(40)
 	return &coordv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: node, Namespace: corev1.NamespaceNodeLease, UID: "lease-" + f.Snapshot().Node(node).UID, CreationTimestamp: metav1.NewTime(fakeStart)},
-		Spec:       coordv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &at},
+		ObjectMeta: metav1.ObjectMeta{Name: node, Namespace: corev1.NamespaceNodeLease,
+			UID: "lease-" + f.Snapshot().Node(node).UID, CreationTimestamp: metav1.NewTime(fakeStart)},
+		Spec: coordv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &at},
 	}
 }
 
@@ -157,14 +161,17 @@ func (f *fakeFleet) Usage(_ context.Context, node string) (wire.Usage, error) {
 		return wire.Usage{}, errors.New("the device of " + node + " is not connected")
 	}
 	of := func(name string) wire.PodUsage {
-		u := wire.PodUsage{Namespace: "default", Name: name, Containers: []wire.ContainerUsage{{Name: "main", Usage: corev1.ResourceList{"cpu": quantity.MustParse("5m"), "memory": quantity.MustParse("20Mi")}}}}
+		u := wire.PodUsage{Namespace: "default", Name: name,
+			Containers: []wire.ContainerUsage{{Name: "main", Usage: corev1.ResourceList{"cpu": quantity.MustParse("5m"),
+				"memory": quantity.MustParse("20Mi")}}}}
 		if p := f.Snapshot().Pod("default", name); p != nil {
 			u.UID = p.UID
 		}
 		return u
 	}
 	return wire.Usage{
-		Time: fakeStart, Window: metav1.Duration{Duration: 10 * time.Second}, Node: corev1.ResourceList{"cpu": quantity.MustParse("250m"), "memory": quantity.MustParse("512Mi")},
+		Time: fakeStart, Window: metav1.Duration{Duration: 10 * time.Second},
+		Node: corev1.ResourceList{"cpu": quantity.MustParse("250m"), "memory": quantity.MustParse("512Mi")},
 		Pods: []wire.PodUsage{of("guarded"), of("kiosk-1"), of("nope")},
 	}, nil
 }
@@ -186,18 +193,23 @@ func (fakeAccess) CheckForm(*http.Request, access.User) error { return nil }
 func fakeNode(name, zone string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(fakeStart), Labels: map[string]string{
-			corev1.LabelHostname: name, corev1.LabelTopologyZone: zone, corev1.LabelArchStable: "arm64", corev1.LabelOSStable: "linux", fleet.LabelBoard: "raspberrypi4",
+			corev1.LabelHostname: name, corev1.LabelTopologyZone: zone, corev1.LabelArchStable: "arm64",
+			corev1.LabelOSStable: "linux", fleet.LabelBoard: "raspberrypi4",
 		}},
 		Status: corev1.NodeStatus{
-			Capacity:    corev1.ResourceList{"cpu": quantity.MustParse("4"), "memory": quantity.MustParse("4Gi"), "pods": quantity.MustParse("110")},
-			Allocatable: corev1.ResourceList{"cpu": quantity.MustParse("3800m"), "memory": quantity.MustParse("3700Mi"), "pods": quantity.MustParse("110")},
+			Capacity: corev1.ResourceList{"cpu": quantity.MustParse("4"), "memory": quantity.MustParse("4Gi"),
+				"pods": quantity.MustParse("110")},
+			Allocatable: corev1.ResourceList{"cpu": quantity.MustParse("3800m"), "memory": quantity.MustParse("3700Mi"),
+				"pods": quantity.MustParse("110")},
 			Conditions: []corev1.NodeCondition{{
 				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "device is ready",
 				LastHeartbeatTime: metav1.NewTime(fakeStart), LastTransitionTime: metav1.NewTime(fakeStart),
 			}},
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}, {Type: corev1.NodeHostName, Address: name}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"},
+				{Type: corev1.NodeHostName, Address: name}},
 			NodeInfo: corev1.NodeSystemInfo{
-				KernelVersion: "6.6.51", OSImage: "Debian GNU/Linux 12", ContainerRuntimeVersion: "docker://27.3.1", KubeletVersion: "v1.0.0",
+				KernelVersion: "6.6.51", OSImage: "Debian GNU/Linux 12", ContainerRuntimeVersion: "docker://27.3.1",
+				KubeletVersion:  "v1.0.0",
 				OperatingSystem: "linux", Architecture: "arm64", MachineID: "m-" + name, BootID: "b-" + name,
 			},
 		},
@@ -207,9 +219,11 @@ func fakeNode(name, zone string) *corev1.Node {
 func fakePod(name, node string) *corev1.Pod {
 	grace := int64(30)
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", CreationTimestamp: metav1.NewTime(fakeStart), Generation: 1, Labels: map[string]string{"app": "kiosk"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", CreationTimestamp: metav1.NewTime(fakeStart),
+			Generation: 1, Labels: map[string]string{"app": "kiosk"}},
 		Spec: corev1.PodSpec{
-			NodeName: node, RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace, DNSPolicy: corev1.DNSClusterFirst,
+			NodeName: node, RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace,
+			DNSPolicy:  corev1.DNSClusterFirst,
 			Containers: []corev1.Container{{Name: "main", Image: "kiosk:1", ImagePullPolicy: corev1.PullIfNotPresent}},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
@@ -217,8 +231,9 @@ func fakePod(name, node string) *corev1.Pod {
 	if node != "" {
 		p.Status = corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: "10.64.1.2",
-			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Ready: true, Image: "kiosk:1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(fakeStart)}}}},
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Ready: true, Image: "kiosk:1",
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(fakeStart)}}}},
 		}
 	}
 	return p

@@ -52,7 +52,8 @@ func TestHealth(t *testing.T) {
 			New(Config{Fleet: c.fleet}).Register(e)
 			w := httptest.NewRecorder()
 			e.ServeHTTP(w, httptest.NewRequest(http.MethodGet, c.path, nil))
-			if w.Code != c.code || w.Body.String() != c.want || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain") {
+			if w.Code != c.code || w.Body.String() != c.want ||
+				!strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain") {
 				t.Errorf("%s: %d %s %q, want %d %q", c.name, w.Code, w.Header(), w.Body, c.code, c.want)
 			}
 		})

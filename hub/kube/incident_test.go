@@ -13,9 +13,11 @@ import (
 // Operators acknowledge incidents and write notes with kubectl patch, edit or apply. The hub writes
 // who it was, and other fields cannot be written.
 func TestIncidentsAreAcknowledged(t *testing.T) {
-	const path, kind = "/apis/flotilla.dev/v1alpha1/incidents/oslo-dark-1a2b3c", `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Incident","metadata":{"name":"oslo-dark-1a2b3c"},`
+	const path, kind = "/apis/flotilla.dev/v1alpha1/incidents/oslo-dark-1a2b3c",
+		`{"apiVersion":"flotilla.dev/v1alpha1","kind":"Incident","metadata":{"name":"oslo-dark-1a2b3c"},`
 	f := seeded()
-	f.put(&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "oslo-dark-1a2b3c"}, State: fleet.IncidentOpen, Cause: "SiteDark"})
+	f.put(&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "oslo-dark-1a2b3c"}, State: fleet.IncidentOpen,
+		Cause: "SiteDark"})
 	s := newServer(f)
 	for _, tt := range []struct {
 		rule, role, method, at, kind, body string

@@ -37,7 +37,8 @@ func TestTheIndexListsWhatThereIs(t *testing.T) {
 				t.Errorf("%s gets %s: %t", role, p, !want)
 			}
 		}
-		for _, p := range []string{"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/apis/flotilla.dev/v1alpha1", "/healthz", "/readyz/control-loop", "/openapi/v2", "/openapi/v3", "/version"} {
+		for _, p := range []string{"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/apis/flotilla.dev/v1alpha1",
+			"/healthz", "/readyz/control-loop", "/openapi/v2", "/openapi/v3", "/version"} {
 			if !slices.Contains(paths, p) {
 				t.Errorf("%s does not get %s", role, p)
 			}

@@ -32,7 +32,8 @@ func TestKubectlStreams(t *testing.T) {
 			t.Run("port-forward", k.forward)
 			t.Run("as viewer", func(t *testing.T) {
 				k := &streamer{k.program, serveTLS(t, streaming(), "viewer")}
-				for _, args := range [][]string{{"exec", "kiosk-1", "--", "true"}, {"attach", "kiosk-1"}, {"port-forward", "kiosk-1", ":80"}} {
+				for _, args := range [][]string{{"exec", "kiosk-1", "--", "true"}, {"attach", "kiosk-1"},
+					{"port-forward", "kiosk-1", ":80"}} {
 					out, errs, code := kubectltest.Run(t, k.program, k.config, args...)
 					if want := `User "viewer" cannot create resource "pods/`; code != 1 || !strings.Contains(errs, want) {
 						t.Errorf("%v: exit %d, %s%s", args, code, out, errs)
@@ -98,8 +99,10 @@ func (k *streamer) lines(t *testing.T) {
 		if slices.Contains(c.args, "--all-containers") { // in any order
 			out = strings.Join(slices.Sorted(strings.Lines(out)), "")
 		}
-		if code != c.code || !c.part && (out != c.out || errs != c.errs) || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
-			t.Errorf("%v: exit %d, want %d; %d bytes of output, want %d\n%.300s%.300s", c.args, code, c.code, len(out), len(c.out), out, errs)
+		if code != c.code || !c.part && (out != c.out || errs != c.errs) || !strings.Contains(out, c.out) ||
+			!strings.Contains(errs, c.errs) {
+			t.Errorf("%v: exit %d, want %d; %d bytes of output, want %d\n%.300s%.300s", c.args, code, c.code, len(out),
+				len(c.out), out, errs)
 		}
 	}
 }

@@ -43,8 +43,9 @@ func TestKubectl(t *testing.T) {
 	program := kubectltest.Build(t, kubectltest.Newest)
 	fleetOf := seeded()
 	fleetOf.put(&fleet.DeviceReport{
-		ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(fakeStart)}, Reported: metav1.NewTime(fakeStart),
-		Hardware: runtime.RawExtension{Raw: []byte(`{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":48.2}],"power":{"underVoltage":true},"disks":[{"name":"mmcblk0"}],"future":"kept"}`)},
+		ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(fakeStart)},
+		Reported:   metav1.NewTime(fakeStart),
+		Hardware:   runtime.RawExtension{Raw: []byte(`{"board":{"name":"raspberrypi4"},"temperatures":[{"name":"cpu","celsius":48.2}],"power":{"underVoltage":true},"disks":[{"name":"mmcblk0"}],"future":"kept"}`)},
 	})
 	config := serveTLS(t, newServer(fleetOf), "admin")
 	for _, c := range []struct {

@@ -50,7 +50,8 @@ func applied(t *testing.T, text, how string) *fakeFleet {
 			path = "/apis/" + o.APIVersion + "/namespaces/default/" + string(k) + "/" + o.Metadata.Name
 		}
 		path = strings.Replace(path, "/apis/v1/", "/api/v1/", 1)
-		if w := (request{method: "PATCH", path: path + "?fieldManager=kubectl&fieldValidation=Strict" + how, contentType: "application/apply-patch+yaml", body: one}).do(s); w.Code/100 != 2 {
+		if w := (request{method: "PATCH", path: path + "?fieldManager=kubectl&fieldValidation=Strict" + how,
+			contentType: "application/apply-patch+yaml", body: one}).do(s); w.Code/100 != 2 {
 			t.Errorf("%s: %d %s of\n%s", path, w.Code, w.Body, one)
 		}
 	}
@@ -86,7 +87,8 @@ func TestOneApplyGivesMemoryLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(manualObjects.FindAllSubmatch(text, -1), func(m [][]byte) bool { return bytes.Contains(m[1], []byte("condition: MemoryLimits")) })
+	i := slices.IndexFunc(manualObjects.FindAllSubmatch(text, -1),
+		func(m [][]byte) bool { return bytes.Contains(m[1], []byte("condition: MemoryLimits")) })
 	if i < 0 {
 		t.Fatal("there is no example")
 	}
@@ -119,7 +121,8 @@ func TestOneApplyGivesMemoryLimits(t *testing.T) {
 		if a, b := must(t, without.Spec), must(t, shipped.Spec); !bytes.Equal(a, b) {
 			t.Errorf("%s: the rest of the profile has changed:\n%s\n%s", shipped.Name, a, b)
 		}
-		for name, has := range map[string]corev1.ConditionStatus{"lacks": corev1.ConditionFalse, "limits": corev1.ConditionTrue} {
+		for name, has := range map[string]corev1.ConditionStatus{"lacks": corev1.ConditionFalse,
+			"limits": corev1.ConditionTrue} {
 			n := fakeNode(name, "oslo")
 			n.Labels[fleet.LabelProfile], n.Labels[corev1.LabelOSStable] = shipped.Name, "linux"
 			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "MemoryLimits", Status: has})

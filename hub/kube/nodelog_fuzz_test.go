@@ -9,7 +9,8 @@ import (
 // FuzzLogQuery parses a query and filters a line with it: an accepted query has a bounded cost,
 // whatever its pattern repeats.
 func FuzzLogQuery(f *testing.F) {
-	for _, pattern := range []string{"level=WARN", "(a?){1000}", "((a{1,100}){1,100}){1,100}", "(x*)*(a*)*z", "[", "(?i)a{0,100}b{0,100}", ".{100}.{100}", "\\pN{5}"} {
+	for _, pattern := range []string{"level=WARN", "(a?){1000}", "((a{1,100}){1,100}){1,100}", "(x*)*(a*)*z", "[",
+		"(?i)a{0,100}b{0,100}", ".{100}.{100}", "\\pN{5}"} {
 		f.Add(url.Values{"query": {"kubelet"}, "pattern": {pattern}}.Encode())
 	}
 	f.Add("query=kubelet&sinceTime=2026-11-20T12:00:00Z&untilTime=2026-11-20T13:00:00Z&tailLines=5&follow=true")

@@ -125,7 +125,8 @@ func TestNodeLogQuery(t *testing.T) {
 			}
 		})
 	}
-	if _, said := nodeLogged(t, s, "viewer", "pi-1", "query=x&boot=1&tailLines=x"); !strings.Contains(said, "query") || !strings.Contains(said, "boot") || !strings.Contains(said, "tailLines") {
+	if _, said := nodeLogged(t, s, "viewer", "pi-1", "query=x&boot=1&tailLines=x"); !strings.Contains(said, "query") ||
+		!strings.Contains(said, "boot") || !strings.Contains(said, "tailLines") {
 		t.Errorf("some mistakes are missing: %s", said)
 	}
 }
@@ -145,7 +146,8 @@ func TestNodesProxyServesOnlyLogs(t *testing.T) {
 		{"GET", ns + "/pods/kiosk-1/proxy/metrics", 404, "pods/proxy is not served by this hub"},
 		{"GET", "/api/v1/nodes/pi-1/status/more", 404, "404 page not found"},
 	} {
-		if w := (request{role: "admin", method: tt.method, path: tt.path}).do(s); w.Code != tt.code || !strings.Contains(w.Body.String(), tt.want) {
+		if w := (request{role: "admin", method: tt.method, path: tt.path}).do(s); w.Code != tt.code ||
+			!strings.Contains(w.Body.String(), tt.want) {
 			t.Errorf("%s %s: %d %s, want %d %q", tt.method, tt.path, w.Code, w.Body, tt.code, tt.want)
 		}
 	}
@@ -189,7 +191,8 @@ func TestAnswersOfDevicesToLogQueries(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f.nodeLogs = func(_ string, _ corev1.PodLogOptions, w io.Writer) error { return tt.log(w) }
 			code, said := nodeLogged(t, s, "viewer", "pi-2", "query=kubelet"+tt.query)
-			if code != tt.code || !strings.Contains(said, tt.want) || len(tt.want) < 5 && code == 200 && len(said) > 0 && tt.want == "" {
+			if code != tt.code || !strings.Contains(said, tt.want) || len(tt.want) < 5 && code == 200 &&
+				len(said) > 0 && tt.want == "" {
 				t.Errorf("%d %.200q, want %d %q", code, said, tt.code, tt.want)
 			}
 		})
@@ -236,7 +239,8 @@ func TestOnlyAFailedLogIsLogged(t *testing.T) {
 			}
 			return c.fails
 		}
-		s := New(Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Access: fakeAccess{}, Settings: fakeSettings, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		s := New(Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Access: fakeAccess{}, Settings: fakeSettings,
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
 		r := httptest.NewRequest("GET", "/api/v1/nodes/pi-1/proxy/logs/?query=kubelet", nil)
 		r.Header.Set("Authorization", "Bearer admin")
 		w := &logReader{httptest.NewRecorder(), c.takes}

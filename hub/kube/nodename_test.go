@@ -18,10 +18,14 @@ func TestAnUnusableNodeNameGivesAWarning(t *testing.T) {
 		return `{"containers":[{"name":"web","image":"web:1"}]` + more + `}`
 	}
 	pod := func(name, more string) (string, string) {
-		return "/api/v1/namespaces/default/pods", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"` + name + `"},"spec":` + spec(more) + `}`
+		return "/api/v1/namespaces/default/pods", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"` + name +
+			`"},"spec":` + spec(more) + `}`
 	}
 	web := func(name, more string) (string, string) {
-		return "/apis/apps/v1/namespaces/default/deployments", `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"` + name + `"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":` + spec(more) + `}}}`
+		return "/apis/apps/v1/namespaces/default/deployments",
+			`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"` + name +
+				`"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":` + spec(more) +
+				`}}}`
 	}
 	for _, c := range []struct {
 		make       func(name, more string) (path, body string)
@@ -36,7 +40,8 @@ func TestAnUnusableNodeNameGivesAWarning(t *testing.T) {
 	} {
 		path, body := c.make("named", c.more)
 		w := request{method: "POST", path: path + "?dryRun=All", contentType: "application/json", body: body}.do(s)
-		if got := strings.Join(w.Header().Values("Warning"), "\n"); w.Code != 201 || !strings.Contains(got, c.want) || c.want == "" && got != "" {
+		if got := strings.Join(w.Header().Values("Warning"), "\n"); w.Code != 201 || !strings.Contains(got, c.want) ||
+			c.want == "" && got != "" {
 			t.Errorf("%s: %d %s, warned of %q, want %q", c.more, w.Code, w.Body, got, c.want)
 		}
 	}
@@ -44,7 +49,8 @@ func TestAnUnusableNodeNameGivesAWarning(t *testing.T) {
 	if w := (request{method: "POST", path: path, contentType: "application/json", body: body}).do(s); w.Code != 201 {
 		t.Fatal(w.Code, w.Body)
 	}
-	w := request{method: "PATCH", path: path + "/changed", contentType: mp, body: `{"spec":{"template":{"spec":{"nodeName":"nowhere"}}}}`}.do(s)
+	w := request{method: "PATCH", path: path + "/changed", contentType: mp,
+		body: `{"spec":{"template":{"spec":{"nodeName":"nowhere"}}}}`}.do(s)
 	if got := strings.Join(w.Header().Values("Warning"), "\n"); w.Code != 200 || !strings.Contains(got, none) {
 		t.Errorf("a change: %d, warned of %q", w.Code, got)
 	}

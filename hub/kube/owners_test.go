@@ -29,12 +29,14 @@ func TestOwnersNeedTheRightToDelete(t *testing.T) {
 				"/apis/flotilla.dev/v1alpha1/sites": `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Site","metadata":{"name":"oslo"}}`, "/apis/flotilla.dev/v1alpha1/sites?": strings.Replace(whole, "oslo", "oslo2", 1),
 				"/api/v1/namespaces/default/configmaps": `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"}}`,
 			} {
-				if w := (request{method: "POST", path: path, contentType: "application/json", body: body}).do(s); w.Code != 201 && w.Code != 409 {
+				if w := (request{method: "POST", path: path, contentType: "application/json", body: body}).do(s); w.Code != 201 &&
+					w.Code != 409 {
 					t.Fatal(w.Body)
 				}
 			}
 			w := request{role: tt.role, method: tt.method, path: tt.path, contentType: tt.kind, body: tt.body}.do(s)
-			if w.Code != tt.code || tt.code == 403 && !strings.Contains(w.Body.String(), "cannot set an ownerRef on a resource you can't delete") {
+			if w.Code != tt.code || tt.code == 403 &&
+				!strings.Contains(w.Body.String(), "cannot set an ownerRef on a resource you can't delete") {
 				t.Errorf("%d %s, want %d", w.Code, w.Body, tt.code)
 			}
 		})

@@ -45,7 +45,8 @@ func TestParsePath(t *testing.T) {
 // Whatever the path, its parts contain no slash and no parent directory, and a name follows a
 // resource.
 func FuzzParsePath(f *testing.F) {
-	for _, p := range []string{"/api/v1/namespaces/a/pods/p/log", "/apis/apps/v1", "/api/v1/nodes/a%3Ab", "/api//", "/%61pi/v1", "/api/v1/nodes/%2e%2e"} {
+	for _, p := range []string{"/api/v1/namespaces/a/pods/p/log", "/apis/apps/v1", "/api/v1/nodes/a%3Ab", "/api//",
+		"/%61pi/v1", "/api/v1/nodes/%2e%2e"} {
 		f.Add(p)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
@@ -58,7 +59,8 @@ func FuzzParsePath(f *testing.F) {
 				t.Errorf("parsePath(%q) has the part %q", path, part)
 			}
 		}
-		if got.name != "" && got.resource == "" || got.sub != "" && got.name == "" || got.namespace != "" && got.resource == "" {
+		if got.name != "" && got.resource == "" || got.sub != "" && got.name == "" || got.namespace != "" &&
+			got.resource == "" {
 			t.Errorf("parsePath(%q) = %+v: a part is missing before another", path, got)
 		}
 	})

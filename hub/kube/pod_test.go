@@ -38,7 +38,8 @@ func TestPodsThatABudgetProtects(t *testing.T) {
 
 // A dry run of an eviction changes nothing, in the body's options as in the query.
 func TestADryRunOfAnEviction(t *testing.T) {
-	const plain, tried = `{"metadata":{"name":"kiosk-2"}}`, `{"metadata":{"name":"kiosk-2"},"deleteOptions":{"dryRun":["All"]}}`
+	const plain, tried = `{"metadata":{"name":"kiosk-2"}}`,
+		`{"metadata":{"name":"kiosk-2"},"deleteOptions":{"dryRun":["All"]}}`
 	for _, c := range []struct {
 		query, body string
 		code        int

@@ -34,7 +34,8 @@ func TestAWriteWithAnotherUIDIsRefused(t *testing.T) {
 	}
 	f := seeded()
 	s, pod := newServer(f), f.Snapshot().Pod("default", "kiosk-2")
-	send(t, s, "POST", ns+"/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","uid":"`+string(pod.UID)+`","resourceVersion":"`+pod.ResourceVersion+`"},"target":{"name":"pi-2"}}`, 201, nil)
+	send(t, s, "POST", ns+"/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","uid":"`+string(pod.UID)+
+		`","resourceVersion":"`+pod.ResourceVersion+`"},"target":{"name":"pi-2"}}`, 201, nil)
 }
 
 // resourceVersion 0 means any version.
@@ -58,7 +59,8 @@ func TestVersionZeroMeansAnyVersion(t *testing.T) {
 			f := seeded()
 			s := newServer(f)
 			send(t, s, "POST", ns+"/configmaps", "", `{"metadata":{"name":"c"},"data":{"a":"1"}}`, 201, nil)
-			send(t, s, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", "", `{"metadata":{"name":"l"}}`, 201, nil)
+			send(t, s, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", "",
+				`{"metadata":{"name":"l"}}`, 201, nil)
 			send(t, s, c.method, c.path, c.contentType, c.body, c.code, nil)
 		})
 	}
@@ -85,7 +87,8 @@ func TestAPodHasItsBindingsLabels(t *testing.T) {
 	}
 	send(t, s, "POST", at, "", with(`"labels":{"app":"told","zone":"a"},"annotations":{"scheduler/score":"7"}`), 201, nil)
 	p := f.Snapshot().Pod("default", "kiosk-2")
-	if p.Spec.NodeName != "pi-2" || p.Labels["app"] != "told" || p.Labels["zone"] != "a" || p.Annotations["scheduler/score"] != "7" {
+	if p.Spec.NodeName != "pi-2" || p.Labels["app"] != "told" || p.Labels["zone"] != "a" ||
+		p.Annotations["scheduler/score"] != "7" {
 		t.Errorf("on %q with %v and %v", p.Spec.NodeName, p.Labels, p.Annotations)
 	}
 	for k, v := range was.Labels {

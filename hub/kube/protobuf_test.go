@@ -86,14 +86,17 @@ func TestTheOlderFormsDifferInTheirVersionAlone(t *testing.T) {
 		})
 	}
 	t.Run("a list in protobuf, where its numbers are others", func(t *testing.T) {
-		w := request{method: "GET", path: "/api/v1/nodes?limit=1", accept: "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io"}.do(s)
+		w := request{method: "GET", path: "/api/v1/nodes?limit=1",
+			accept: "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io"}.do(s)
 		var u runtime.Unknown
 		raw, ok := bytes.CutPrefix(w.Body.Bytes(), []byte("k8s\x00"))
-		if err := u.Unmarshal(raw); !ok || err != nil || u.APIVersion != "meta.k8s.io/v1beta1" || u.Kind != "PartialObjectMetadataList" {
+		if err := u.Unmarshal(raw); !ok || err != nil || u.APIVersion != "meta.k8s.io/v1beta1" ||
+			u.Kind != "PartialObjectMetadataList" {
 			t.Fatalf("%d %v %+v", w.Code, err, u.TypeMeta)
 		}
 		var list metav1beta1.PartialObjectMetadataList
-		if err := list.Unmarshal(u.Raw); err != nil || len(list.Items) != 1 || list.Items[0].Name != "pi-1" || list.Continue == "" {
+		if err := list.Unmarshal(u.Raw); err != nil || len(list.Items) != 1 || list.Items[0].Name != "pi-1" ||
+			list.Continue == "" {
 			t.Errorf("%v %+v", err, list)
 		}
 	})
@@ -115,7 +118,8 @@ var known = func() *runtime.Scheme {
 // protoEvents reads a stream with Kubernetes' own framer and decoders.
 func protoEvents(t *testing.T, stream io.ReadCloser) (list []protoEvent) {
 	t.Helper()
-	d := framedstream.NewDecoder(protobuf.LengthDelimitedFramer.NewFrameReader(stream), protobuf.NewRawSerializer(resource.Scheme, resource.Scheme))
+	d := framedstream.NewDecoder(protobuf.LengthDelimitedFramer.NewFrameReader(stream),
+		protobuf.NewRawSerializer(resource.Scheme, resource.Scheme))
 	for {
 		var e metav1.WatchEvent
 		if _, _, err := d.Decode(nil, &e); err == io.EOF {
@@ -176,9 +180,11 @@ func TestAWatchInProtobuf(t *testing.T) {
 	})
 	t.Run("of metadata", func(t *testing.T) {
 		bubble(t, func(t *testing.T, _ *fakeFleet, s *Server) {
-			w := openWatch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, resource.MediaProto+";stream=watch;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
+			w := openWatch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList,
+				resource.MediaProto+";stream=watch;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
 			defer w.cancel()
-			expect(t, protoEvents(t, w.take()), "ADDED *v1.PartialObjectMetadata pi-1", "ADDED *v1.PartialObjectMetadata pi-2", "BOOKMARK *v1.PartialObjectMetadata")
+			expect(t, protoEvents(t, w.take()), "ADDED *v1.PartialObjectMetadata pi-1", "ADDED *v1.PartialObjectMetadata pi-2",
+				"BOOKMARK *v1.PartialObjectMetadata")
 		})
 	})
 	t.Run("from before the history", func(t *testing.T) {
@@ -203,7 +209,8 @@ func TestAWatchInProtobuf(t *testing.T) {
 			}
 			bubble(t, func(t *testing.T, _ *fakeFleet, s *Server) {
 				s.Allow = func(access.Role, string, string) bool { return true }
-				w := openWatch(t, s, strings.ReplaceAll("/apis/"+r.GroupVersion().String(), "/apis/v1", "/api/v1")+"/"+r.Plural+"?watch=1&fieldSelector=metadata.name%3Dnone&"+kubernetesWatchList, resource.MediaProto)
+				w := openWatch(t, s, strings.ReplaceAll("/apis/"+r.GroupVersion().String(), "/apis/v1", "/api/v1")+"/"+r.Plural+
+					"?watch=1&fieldSelector=metadata.name%3Dnone&"+kubernetesWatchList, resource.MediaProto)
 				defer w.cancel()
 				got := protoEvents(t, w.take())
 				if len(got) != 1 || got[0].GetObjectKind().GroupVersionKind() != r.GroupVersionKind {
@@ -227,7 +234,8 @@ func TestAWatchInProtobuf(t *testing.T) {
 	t.Run("over a WebSocket", func(t *testing.T) {
 		srv := mounted(newServer(seeded()))
 		defer srv.Close()
-		conn, _, err := gorilla.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(srv.URL, "http")+"/api/v1/nodes?watch=1",
+		conn, _, err := gorilla.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(srv.URL, "http")+
+			"/api/v1/nodes?watch=1",
 			http.Header{"Authorization": {"Bearer viewer"}, "Accept": {resource.MediaProto}})
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,8 @@ func TestPodProxy(t *testing.T) {
 		if r.URL.Path == "/missing" {
 			w.WriteHeader(http.StatusNotFound)
 		}
-		_, _ = fmt.Fprintf(w, "%s %s %q %q %s", r.Method, r.RequestURI, r.Header.Get("Authorization"), r.Header.Get("Cookie"), body)
+		_, _ = fmt.Fprintf(w, "%s %s %q %q %s", r.Method, r.RequestURI, r.Header.Get("Authorization"),
+			r.Header.Get("Cookie"), body)
 	})
 	plain, secure := httptest.NewServer(answer), httptest.NewTLSServer(answer)
 	t.Cleanup(plain.Close)
@@ -69,7 +70,8 @@ func TestPodProxy(t *testing.T) {
 			if tt.code != 200 {
 				return
 			}
-			if h := got.Header; h.Get("Set-Cookie") != "" || h.Get("Content-Security-Policy") != "sandbox" || len(h["Cache-Control"]) != 1 || h.Get("Cache-Control") == "public" || h.Get("X-Kiosk") != "" {
+			if h := got.Header; h.Get("Set-Cookie") != "" || h.Get("Content-Security-Policy") != "sandbox" ||
+				len(h["Cache-Control"]) != 1 || h.Get("Cache-Control") == "public" || h.Get("X-Kiosk") != "" {
 				t.Errorf("a browser gets %v", h)
 			}
 		})
@@ -125,10 +127,11 @@ func TestHeadersOfAPodsAnswer(t *testing.T) {
 			s := httptest.NewServer(streaming())
 			defer s.Close()
 			above := ns + "/pods/kiosk-1:" + at.Port() + "/proxy"
-			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
-				t.Errorf("%d %v is passed on", code, h)
-				return nil
-			}})
+			ctx := httptrace.WithClientTrace(t.Context(),
+				&httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+					t.Errorf("%d %v is passed on", code, h)
+					return nil
+				}})
 			r, err := http.NewRequestWithContext(ctx, "GET", s.URL+above+"/a/?to="+url.QueryEscape(tt.to), nil)
 			if err != nil {
 				t.Fatal(err)

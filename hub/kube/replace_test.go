@@ -14,7 +14,8 @@ import (
 
 // A pod can be replaced with the manifest that made it; the hub's defaults stay.
 func TestAPodIsReplacedByItsManifest(t *testing.T) {
-	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata", Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{"memory": quantity.MustParse("64Mi")}}}
+	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata",
+		Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{"memory": quantity.MustParse("64Mi")}}}
 	f := seeded()
 	f.put(class)
 	s := newServer(f)
@@ -32,7 +33,8 @@ func TestAPodIsReplacedByItsManifest(t *testing.T) {
 			if !equality.Semantic.DeepEqual(is.Spec, was.Spec) || !maps.Equal(is.Annotations, was.Annotations) {
 				t.Errorf("%+v %v, was %+v %v", is.Spec, is.Annotations, was.Spec, was.Annotations)
 			}
-			for _, change := range []string{`{"spec":{"priority":7}}`, `{"spec":{"overhead":{"cpu":"1"}}}`, `{"metadata":{"annotations":{"flotilla.dev/runtime-handler":"x"}}}`} {
+			for _, change := range []string{`{"spec":{"priority":7}}`, `{"spec":{"overhead":{"cpu":"1"}}}`,
+				`{"metadata":{"annotations":{"flotilla.dev/runtime-handler":"x"}}}`} {
 				send(t, s, "PATCH", ns+"/pods/"+name, mp, change, 422, nil)
 			}
 		})

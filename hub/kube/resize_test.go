@@ -23,8 +23,10 @@ func TestAPodIsResized(t *testing.T) {
 	p.Status.ContainerStatuses[0].AllocatedResources = list("20m")
 	p.Status.ContainerStatuses[0].Resources = &corev1.ResourceRequirements{Requests: list("20m")}
 	hard := corev1.ResourceList{corev1.ResourceRequestsCPU: quantity.MustParse("50m")}
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "default"}, Spec: corev1.ResourceQuotaSpec{Hard: hard},
-		Status: corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{corev1.ResourceRequestsCPU: quantity.MustParse("20m")}}}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "default"},
+		Spec: corev1.ResourceQuotaSpec{Hard: hard},
+		Status: corev1.ResourceQuotaStatus{Hard: hard,
+			Used: corev1.ResourceList{corev1.ResourceRequestsCPU: quantity.MustParse("20m")}}}
 	f.put(p, quota)
 	s := newServer(f)
 	path := ns + "/pods/burst"
@@ -34,7 +36,8 @@ func TestAPodIsResized(t *testing.T) {
 		if have := live.Spec.Containers[0].Resources.Requests.Cpu().String(); live.Generation != generation || have != cpu {
 			t.Errorf("it asks for %s in generation %d, want %s in %d", have, live.Generation, cpu, generation)
 		}
-		if live.Spec.Containers[0].Image != "kiosk:1" || live.Labels["app"] != "kiosk" || live.Status.Phase != corev1.PodRunning {
+		if live.Spec.Containers[0].Image != "kiosk:1" || live.Labels["app"] != "kiosk" ||
+			live.Status.Phase != corev1.PodRunning {
 			t.Errorf("more has changed: %+v", live)
 		}
 		q := f.Snapshot().Get(state.KeyOf(quota)).(*corev1.ResourceQuota).Status.Used[corev1.ResourceRequestsCPU]
@@ -46,7 +49,8 @@ func TestAPodIsResized(t *testing.T) {
 		return `{"metadata":{"labels":{"app":"other"}},"spec":{"containers":[{"name":"main","image":"evil:1","resources":{"requests":{"cpu":"` + cpu + `"}}}]},"status":{"phase":"Failed"}}`
 	}
 
-	send(t, s, "PATCH", path, smp, `{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"30m"}}}]}}`, 422, nil)
+	send(t, s, "PATCH", path, smp, `{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"30m"}}}]}}`, 422,
+		nil)
 	send(t, s, "PATCH", path+"/resize?dryRun=All", smp, patch("30m"), 200, nil)
 	is(1, "20m", "20m")
 	send(t, s, "PATCH", path+"/resize", smp, patch("50m"), 200, nil)

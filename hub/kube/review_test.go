@@ -55,7 +55,8 @@ func TestReviewsOfOthers(t *testing.T) {
 		{"a viewer asks about another user", "viewer", local, `"user":"ola",` + list, 403, false, "does not allow it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := request{role: c.role, method: "POST", path: c.path, contentType: resource.MediaJSON, body: `{"spec":{` + c.spec + `}}`}.do(s)
+			w := request{role: c.role, method: "POST", path: c.path, contentType: resource.MediaJSON,
+				body: `{"spec":{` + c.spec + `}}`}.do(s)
 			var r authzv1.SubjectAccessReview
 			_ = json.Unmarshal(w.Body.Bytes(), &r)
 			if w.Code != c.code || r.Status.Allowed != c.allowed || !strings.Contains(w.Body.String(), c.said) {

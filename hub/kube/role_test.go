@@ -44,13 +44,15 @@ func requestOf(r *resource.Resource, sub, verb string) request {
 // and SelfSubjectRulesReview.
 func TestReviewsMatchEnforcement(t *testing.T) {
 	f := seeded()
-	c := Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{}, Settings: fakeSettings}
+	c := Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{},
+		Settings: fakeSettings}
 	s := New(c)
 	before := f.Snapshot().Revision
 	allowed := map[string]int{}
 	for _, role := range []string{"admin", "operator", "viewer"} {
 		var mine authzv1.SelfSubjectRulesReview
-		w := request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body: `{"spec":{"namespace":"default"}}`}.do(s)
+		w := request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+			body: `{"spec":{"namespace":"default"}}`}.do(s)
 		if err := json.Unmarshal(w.Body.Bytes(), &mine); err != nil || w.Code != 201 {
 			t.Fatalf("%s: rules review: %d %s", role, w.Code, w.Body)
 		}
@@ -63,20 +65,24 @@ func TestReviewsMatchEnforcement(t *testing.T) {
 					q.role = role
 					w := q.do(s)
 					may := w.Code != http.StatusForbidden
-					if w.Code == http.StatusOK && verb != "list" && verb != "deletecollection" || w.Code >= 500 || w.Code == http.StatusMethodNotAllowed {
+					if w.Code == http.StatusOK && verb != "list" && verb != "deletecollection" || w.Code >= 500 ||
+						w.Code == http.StatusMethodNotAllowed {
 						t.Errorf("%s: %d %s", name, w.Code, w.Body)
 					}
 					if may {
 						allowed[role]++
 					}
-					body := fmt.Sprintf(`{"spec":{"resourceAttributes":{"verb":%q,"group":%q,"resource":%q,"subresource":%q}}}`, verb, r.Group, r.Plural, sub)
+					body := fmt.Sprintf(`{"spec":{"resourceAttributes":{"verb":%q,"group":%q,"resource":%q,"subresource":%q}}}`, verb,
+						r.Group, r.Plural, sub)
 					var one authzv1.SelfSubjectAccessReview
-					w = request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: body}.do(s)
+					w = request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+						body: body}.do(s)
 					if err := json.Unmarshal(w.Body.Bytes(), &one); err != nil || one.Status.Allowed != may {
 						t.Errorf("%s: enforced %v, review %s", name, may, w.Body)
 					}
 					listed := slices.ContainsFunc(mine.Status.ResourceRules, func(rule authzv1.ResourceRule) bool {
-						return slices.Contains(rule.APIGroups, r.Group) && slices.Contains(rule.Resources, what) && slices.Contains(rule.Verbs, verb)
+						return slices.Contains(rule.APIGroups, r.Group) && slices.Contains(rule.Resources, what) &&
+							slices.Contains(rule.Verbs, verb)
 					})
 					if listed != may {
 						t.Errorf("%s: enforced %v, listed %v", name, may, listed)
@@ -118,7 +124,8 @@ func TestAnApplyThatCreatesNeedsTheRightToCreate(t *testing.T) {
 		{"operator", sites + "/new", fmt.Sprintf(site, "new", "y"), 409, ""}, // it exists, and another manager owns the description
 		{"admin", volumes + "/mine", `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"mine"},"spec":{"capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce"],"persistentVolumeReclaimPolicy":"Retain","local":{"path":"persistent/x"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["pi-1"]}]}]}}}}`, 405, "the hub creates persistent volumes"},
 	} {
-		w := request{method: "PATCH", path: c.path + "?fieldManager=" + c.role, contentType: "application/apply-patch+yaml", body: c.body, role: c.role}.do(s)
+		w := request{method: "PATCH", path: c.path + "?fieldManager=" + c.role, contentType: "application/apply-patch+yaml",
+			body: c.body, role: c.role}.do(s)
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
 			t.Errorf("%s applies %s: %d %s", c.role, c.path, w.Code, w.Body)
 		}

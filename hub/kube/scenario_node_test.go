@@ -18,7 +18,8 @@ import (
 func TestHeartbeatsOfANodeAreItsSignsOfLife(t *testing.T) {
 	f := seeded()
 	n := fakeNode("pi-3", "oslo")
-	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: fleet.ConditionFlapping, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(fakeStart)})
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: fleet.ConditionFlapping,
+		Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(fakeStart)})
 	f.put(n)
 	s := newServer(f)
 	before := f.Snapshot().Revision
@@ -30,7 +31,8 @@ func TestHeartbeatsOfANodeAreItsSignsOfLife(t *testing.T) {
 		if !equality.Semantic.DeepEqual(list.Items[0].Status, n.Status) {
 			t.Errorf("the list says %v, the object %v", list.Items[0].Status.Conditions, n.Status.Conditions)
 		}
-		return n.Status.Conditions[0].LastHeartbeatTime.UTC(), n.Status.Conditions[1].LastHeartbeatTime.UTC(), n.ResourceVersion
+		return n.Status.Conditions[0].LastHeartbeatTime.UTC(), n.Status.Conditions[1].LastHeartbeatTime.UTC(),
+			n.ResourceVersion
 	}
 	device, hub, rev := beats()
 	if !device.Equal(f.renewed) || !hub.Equal(fakeStart) {
@@ -50,11 +52,13 @@ func TestHeartbeatsOfANodeAreItsSignsOfLife(t *testing.T) {
 }
 
 func TestScenarioLifecycleOfANode(t *testing.T) {
-	t.Run("S12.lifecycle.1 a Node made by hand, unschedulable and Ready, is read, labelled, listed by its label, updated, deleted, and then not found", func(t *testing.T) {
+	t.Run("S12.lifecycle.1 a Node made by hand, unschedulable and Ready, is read, labelled, listed by its label, "+
+		"updated, deleted, and then not found", func(t *testing.T) {
 		s := newServer(newFake())
 		const all, one = "/api/v1/nodes", "/api/v1/nodes/e2e-node"
 		made := &corev1.Node{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "e2e-node"}, Spec: corev1.NodeSpec{Unschedulable: true},
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "e2e-node"},
+			Spec:   corev1.NodeSpec{Unschedulable: true},
 			Status: fakeNode("e2e-node", "").Status,
 		}
 		body := func(o any) string {

@@ -13,7 +13,8 @@ func TestOnlyAnAdministratorLowersPodSecurity(t *testing.T) {
 		for i := 0; i < len(labels); i += 2 {
 			said = append(said, fmt.Sprintf(`"pod-security.kubernetes.io/%s":%s`, labels[i], labels[i+1]))
 		}
-		return `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + name + `","labels":{` + strings.Join(said, ",") + `}}}`
+		return `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + name + `","labels":{` +
+			strings.Join(said, ",") + `}}}`
 	}
 	for _, tt := range []struct {
 		name                     string
@@ -40,8 +41,10 @@ func TestOnlyAnAdministratorLowersPodSecurity(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newServer(seeded())
-			for name, labels := range map[string][]string{"plain": {"warn", `"baseline"`}, "low": {"enforce", `"privileged"`}, "strict": {"enforce", `"restricted"`}} {
-				if w := (request{method: "POST", path: all, contentType: "application/json", body: level(name, labels...)}).do(s); w.Code != 201 {
+			for name, labels := range map[string][]string{"plain": {"warn", `"baseline"`}, "low": {"enforce", `"privileged"`},
+				"strict": {"enforce", `"restricted"`}} {
+				if w := (request{method: "POST", path: all, contentType: "application/json",
+					body: level(name, labels...)}).do(s); w.Code != 201 {
 					t.Fatal(w.Body)
 				}
 			}

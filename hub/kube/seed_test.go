@@ -23,7 +23,8 @@ func seeded() *fakeFleet {
 	f.put(
 		&policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default", Generation: 1, CreationTimestamp: created},
-			Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: guarded.Labels}},
+			Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &all,
+				Selector: &metav1.LabelSelector{MatchLabels: guarded.Labels}},
 		},
 		fakeDeployment("web", 2),
 		&corev1.Namespace{
@@ -38,9 +39,10 @@ func seeded() *fakeFleet {
 		},
 		&coordv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "leader", Namespace: "default", CreationTimestamp: created}},
 		&corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Name: "kiosk-1.1", Namespace: "default", CreationTimestamp: created},
-			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "kiosk-1", UID: kiosk.UID, APIVersion: "v1"},
-			Reason:         "Started", Message: "Started container main", Type: "Normal", Count: 1,
+			ObjectMeta: metav1.ObjectMeta{Name: "kiosk-1.1", Namespace: "default", CreationTimestamp: created},
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "kiosk-1",
+				UID: kiosk.UID, APIVersion: "v1"},
+			Reason: "Started", Message: "Started container main", Type: "Normal", Count: 1,
 			Source: corev1.EventSource{Component: "kubelet", Host: "pi-1"}, FirstTimestamp: created, LastTimestamp: created,
 		},
 	)
@@ -52,15 +54,19 @@ func fakeDeployment(name string, replicas int32) *appsv1.Deployment {
 	quarter := intstr.FromString("25%")
 	ten, limit, grace := int32(10), int32(600), int64(30)
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Generation: 1, CreationTimestamp: metav1.NewTime(fakeStart)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Generation: 1,
+			CreationTimestamp: metav1.NewTime(fakeStart)},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, RevisionHistoryLimit: &ten, ProgressDeadlineSeconds: &limit,
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &quarter, MaxSurge: &quarter}},
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, RevisionHistoryLimit: &ten,
+			ProgressDeadlineSeconds: &limit,
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &quarter, MaxSurge: &quarter}},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
-					RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSClusterFirst, TerminationGracePeriodSeconds: &grace,
-					SchedulerName: corev1.DefaultSchedulerName, SecurityContext: &corev1.PodSecurityContext{},
+					RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSClusterFirst,
+					TerminationGracePeriodSeconds: &grace,
+					SchedulerName:                 corev1.DefaultSchedulerName, SecurityContext: &corev1.PodSecurityContext{},
 					Containers: []corev1.Container{{
 						Name: "web", Image: "nginx:1.28", ImagePullPolicy: corev1.PullIfNotPresent,
 						TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: corev1.TerminationMessageReadFile,

@@ -113,8 +113,11 @@ func streaming() *Server {
 	first := side
 	first.Name = "first"
 	two.Spec.InitContainers = []corev1.Container{first}
-	two.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "first", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 0, FinishedAt: metav1.NewTime(fakeStart)}}}}
-	two.Status.ContainerStatuses = append(two.Status.ContainerStatuses, corev1.ContainerStatus{Name: "side", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}})
+	two.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "first",
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 0,
+			FinishedAt: metav1.NewTime(fakeStart)}}}}
+	two.Status.ContainerStatuses = append(two.Status.ContainerStatuses, corev1.ContainerStatus{Name: "side",
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}})
 	fresh := fakePod("fresh", "pi-1")
 	fresh.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	done := fakePod("done", "pi-1")

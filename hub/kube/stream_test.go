@@ -63,7 +63,8 @@ func TestStreamsThatAreRefused(t *testing.T) {
 				}
 				w := q.do(streaming())
 				var st metav1.Status
-				if err := json.Unmarshal(w.Body.Bytes(), &st); err != nil || w.Code != tt.code || int(st.Code) != tt.code || !strings.Contains(st.Message, tt.want) {
+				if err := json.Unmarshal(w.Body.Bytes(), &st); err != nil || w.Code != tt.code || int(st.Code) != tt.code ||
+					!strings.Contains(st.Message, tt.want) {
 					t.Errorf("%s: %d %s, want %d with %q", q.method, w.Code, w.Body, tt.code, tt.want)
 				}
 			}
@@ -83,7 +84,8 @@ func TestAStreamNeedsTheRightToCreate(t *testing.T) {
 }
 
 // dialCommand opens a WebSocket for a command.
-func dialCommand(t *testing.T, srv *httptest.Server, path string, header http.Header) (*websocket.Conn, *http.Response, error) {
+func dialCommand(t *testing.T, srv *httptest.Server, path string, header http.Header) (*websocket.Conn,
+	*http.Response, error) {
 	t.Helper()
 	if header == nil {
 		header = http.Header{"Authorization": {"Bearer operator"}}
@@ -146,7 +148,8 @@ func (a *questioned) Attach(_ context.Context, _ *corev1.Pod, o corev1.PodAttach
 
 func TestOptionsReachTheDevice(t *testing.T) {
 	s := streaming()
-	a := &questioned{exec: make(chan corev1.PodExecOptions, 1), attach: make(chan corev1.PodAttachOptions, 1), err: &ask.ExitError{Code: 1}}
+	a := &questioned{exec: make(chan corev1.PodExecOptions, 1), attach: make(chan corev1.PodAttachOptions, 1),
+		err: &ask.ExitError{Code: 1}}
 	s.Streams = a
 	var kept auditing
 	s.Audit = &kept
@@ -160,7 +163,8 @@ func TestOptionsReachTheDevice(t *testing.T) {
 		t.Errorf("ended with %+v", st)
 	}
 	o := <-a.exec
-	if o.Container != "main" || strings.Join(o.Command, "|") != "sh|-c|a b" || !o.Stdin || !o.Stdout || o.Stderr || !o.TTY {
+	if o.Container != "main" || strings.Join(o.Command, "|") != "sh|-c|a b" || !o.Stdin || !o.Stdout ||
+		o.Stderr || !o.TTY {
 		t.Errorf("asked for %+v", o)
 	}
 	if conn, _, err = dialCommand(t, srv, "/pods/kiosk-1/attach?container=main&stderr=1", nil); err != nil {
@@ -170,14 +174,16 @@ func TestOptionsReachTheDevice(t *testing.T) {
 	if o := <-a.attach; o.Container != "main" || o.Stdin || o.Stdout || !o.Stderr || o.TTY {
 		t.Errorf("asked for %+v", o)
 	}
-	want := []string{"operator create pods/exec default/kiosk-1 container main sh -c a b done", "operator create pods/attach default/kiosk-1 container main done"}
+	want := []string{"operator create pods/exec default/kiosk-1 container main sh -c a b done",
+		"operator create pods/attach default/kiosk-1 container main done"}
 	if strings.Join(kept.lines, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the audit says %q, want %q", kept.lines, want)
 	}
 }
 
 func TestTheAuditCutsLongCommands(t *testing.T) {
-	got := describeStream(&corev1.PodExecOptions{Container: "main", Command: []string{"sh", "-c", strings.Repeat("é", 5000), "\xff"}})
+	got := describeStream(&corev1.PodExecOptions{Container: "main", Command: []string{"sh", "-c",
+		strings.Repeat("é", 5000), "\xff"}})
 	if !strings.HasPrefix(got, "container main sh -c éé") || len(got) > 1010 || !utf8.ValidString(got) {
 		t.Errorf("%d bytes: %.100s", len(got), got)
 	}
@@ -185,7 +191,8 @@ func TestTheAuditCutsLongCommands(t *testing.T) {
 
 func TestAnErrorOfTheDeviceNamesThePod(t *testing.T) {
 	s := streaming()
-	s.Streams = &questioned{exec: make(chan corev1.PodExecOptions, 1), err: fmt.Errorf("exec of node pi-1: %w", ask.ErrLost)}
+	s.Streams = &questioned{exec: make(chan corev1.PodExecOptions, 1),
+		err: fmt.Errorf("exec of node pi-1: %w", ask.ErrLost)}
 	srv := mounted(s)
 	defer srv.Close()
 	conn, _, err := dialCommand(t, srv, "/pods/kiosk-1/exec?command=a&stdout=1", nil)
@@ -211,7 +218,8 @@ func TestAPageOfAnotherSiteRunsNoCommand(t *testing.T) {
 		"http://localhost.evil.example": false, "http://127.0.0.1.evil.example": false, "http://evil.example/localhost": false,
 		"http://localhost@evil.example": false, "localhost": false, "://": false,
 	} {
-		conn, answer, err := dialCommand(t, srv, "/pods/kiosk-1/exec?command=echo&command=hi&stdout=1", http.Header{"Origin": {origin}, "Host": {"hub.example:8443"}})
+		conn, answer, err := dialCommand(t, srv, "/pods/kiosk-1/exec?command=echo&command=hi&stdout=1",
+			http.Header{"Origin": {origin}, "Host": {"hub.example:8443"}})
 		if !may {
 			if err == nil || answer.StatusCode != http.StatusForbidden {
 				t.Errorf("a page of %q runs a command: %v", origin, err)
@@ -258,7 +266,8 @@ func TestSessionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-a.exec
-	if _, answer, err := dialCommand(t, srv, path, nil); err == nil || answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") != "10" {
+	if _, answer, err := dialCommand(t, srv, path, nil); err == nil || answer.StatusCode != http.StatusTooManyRequests ||
+		answer.Header.Get("Retry-After") != "10" {
 		t.Errorf("a session more than %d: %v", maxSessions, err)
 	}
 	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log?follow=1"}).do(s); w.Code != http.StatusTooManyRequests {
@@ -321,7 +330,8 @@ func TestALogThatFails(t *testing.T) {
 			f := seeded()
 			f.logs = func(context.Context, *corev1.Pod, corev1.PodLogOptions, io.Writer) error { return tt.err }
 			w := request{method: "GET", path: ns + "/pods/kiosk-1/log"}.do(newServer(f))
-			if w.Code != tt.code || !strings.Contains(w.Body.String(), "node pi-1") && !strings.Contains(w.Body.String(), "previous") {
+			if w.Code != tt.code || !strings.Contains(w.Body.String(), "node pi-1") &&
+				!strings.Contains(w.Body.String(), "previous") {
 				t.Errorf("%d %s, want %d", w.Code, w.Body, tt.code)
 			}
 		})

@@ -11,7 +11,8 @@ import (
 func TestARewrittenTaintKeepsItsTime(t *testing.T) {
 	const added, node = "2026-06-01T10:00:00Z", "/api/v1/nodes/pi-1"
 	taints := func(value, more string) string {
-		return `{"spec":{"taints":[{"key":"rain","value":"` + value + `","effect":"NoExecute"` + more + `},{"key":"rain","effect":"NoSchedule"}]}}`
+		return `{"spec":{"taints":[{"key":"rain","value":"` + value + `","effect":"NoExecute"` + more +
+			`},{"key":"rain","effect":"NoSchedule"}]}}`
 	}
 	for _, c := range []struct {
 		name, contentType, path, body string

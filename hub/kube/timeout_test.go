@@ -22,8 +22,10 @@ func TestATimeoutIsADuration(t *testing.T) {
 		{"POST", ns + "?timeout=1e9", http.StatusBadRequest},
 		{"DELETE", ns + "/late?timeout=x", http.StatusBadRequest},
 	} {
-		w := request{method: c.method, path: c.path, contentType: "application/json", body: `{"metadata":{"name":"late"}}`}.do(s)
-		if w.Code != c.code || c.code == http.StatusBadRequest && !strings.Contains(w.Body.String(), "invalid timeout specified in the request URL - time: ") {
+		w := request{method: c.method, path: c.path, contentType: "application/json",
+			body: `{"metadata":{"name":"late"}}`}.do(s)
+		if w.Code != c.code || c.code == http.StatusBadRequest &&
+			!strings.Contains(w.Body.String(), "invalid timeout specified in the request URL - time: ") {
 			t.Errorf("%s %s: %d %s", c.method, c.path, w.Code, w.Body)
 		}
 	}

@@ -72,7 +72,8 @@ const webJSON = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":
 
 // k9s watches the list of custom resource definitions, so an empty list too begins with a bookmark.
 func TestWatchListOfTheEmptyLists(t *testing.T) {
-	for _, path := range []string{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/networking.k8s.io/v1/ingresses"} {
+	for _, path := range []string{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+		"/apis/networking.k8s.io/v1/ingresses"} {
 		bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 			w := openWatch(t, s, path+"?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", resource.MediaJSON)
 			defer w.cancel()

@@ -43,7 +43,8 @@ func TestLateMeasurementsAreLeftOut(t *testing.T) {
 		silent := fakeNode("silent", "oslo")
 		silent.Status.Conditions[0].Status = corev1.ConditionUnknown
 		f.put(fakeNode("quick", "oslo"), fakeNode("slow", "oslo"), fakeNode("stuck", "oslo"), silent)
-		m := &measurers{takes: map[string]time.Duration{"quick": 2 * time.Second, "slow": 7 * time.Second, "stuck": time.Hour}}
+		m := &measurers{takes: map[string]time.Duration{"quick": 2 * time.Second, "slow": 7 * time.Second,
+			"stuck": time.Hour}}
 		s := newServer(f)
 		s.Metrics = m
 		began := time.Now()

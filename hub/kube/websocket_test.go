@@ -107,7 +107,8 @@ func TestACookieOpensAWebSocketForOurOwnPageOnly(t *testing.T) {
 		"https://hub.example:8443": true, "": false, "null": false, "file://": false, "http://localhost:4466": false, "https://localhost:4466": false,
 		"http://127.0.0.1:4466": false, "http://[::1]:4466": false, "https://evil.example": false,
 	} {
-		for _, path := range []string{"/pods/kiosk-1/exec?command=echo&stdout=1", "/pods?watch=1", "/pods/kiosk-1/log?follow=1"} {
+		for _, path := range []string{"/pods/kiosk-1/exec?command=echo&stdout=1", "/pods?watch=1",
+			"/pods/kiosk-1/log?follow=1"} {
 			h := http.Header{"Origin": {origin}, "Host": {"hub.example:8443"}, "Cookie": {"__Host-flotilla=x"}}
 			if origin == "" {
 				delete(h, "Origin")

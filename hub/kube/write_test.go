@@ -87,7 +87,8 @@ func TestAWriteIsCheckedOnTheNewestState(t *testing.T) {
 	f.before = func() {
 		f.touch(fakeNode("pi-1", ""), "race", "again")
 	}
-	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{"a":"c"}}}`, rv), 409, nil)
+	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp,
+		fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{"a":"c"}}}`, rv), 409, nil)
 }
 
 func TestGenerationCountsTheSpec(t *testing.T) {
@@ -119,14 +120,17 @@ func TestFieldsThatOnlyTheServerSets(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	var n corev1.Node
-	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, `{"metadata":{"creationTimestamp":"2001-01-01T00:00:00Z","labels":{"a":"b"}}}`, 200, &n)
+	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp,
+		`{"metadata":{"creationTimestamp":"2001-01-01T00:00:00Z","labels":{"a":"b"}}}`, 200, &n)
 	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, `{"metadata":{"deletionTimestamp":"2001-01-01T00:00:00Z"}}`, 422, nil)
 	if !n.CreationTimestamp.Time.Equal(fakeStart) || n.DeletionTimestamp != nil {
 		t.Errorf("the node was created %v and deleted %v", n.CreationTimestamp, n.DeletionTimestamp)
 	}
 	var cm corev1.ConfigMap
-	send(t, s, "POST", ns+"/configmaps", "", `{"metadata":{"generateName":"c-","uid":"x","generation":7,"creationTimestamp":null,"deletionTimestamp":"2001-01-01T00:00:00Z"}}`, 201, &cm)
-	if cm.UID == "x" || cm.UID == "" || cm.Generation != 0 || cm.DeletionTimestamp != nil || len(cm.Name) != len("c-")+5 || cm.CreationTimestamp.IsZero() {
+	send(t, s, "POST", ns+"/configmaps", "",
+		`{"metadata":{"generateName":"c-","uid":"x","generation":7,"creationTimestamp":null,"deletionTimestamp":"2001-01-01T00:00:00Z"}}`, 201, &cm)
+	if cm.UID == "x" || cm.UID == "" || cm.Generation != 0 || cm.DeletionTimestamp != nil || len(cm.Name) != len("c-")+5 ||
+		cm.CreationTimestamp.IsZero() {
 		t.Errorf("created %+v", cm.ObjectMeta)
 	}
 }
@@ -213,7 +217,8 @@ func TestServerSideApply(t *testing.T) {
 	}
 	var st metav1.Status
 	send(t, s, "PATCH", path("bob", ""), ssa, head+`{"a":"2","c":"1"}}`, 409, &st)
-	if st.Details == nil || len(st.Details.Causes) != 1 || st.Details.Causes[0].Type != metav1.CauseTypeFieldManagerConflict {
+	if st.Details == nil || len(st.Details.Causes) != 1 ||
+		st.Details.Causes[0].Type != metav1.CauseTypeFieldManagerConflict {
 		t.Errorf("the conflict is %+v", st)
 	}
 	send(t, s, "PATCH", path("bob", "&force=true"), ssa, head+`{"a":"2","c":"1"}}`, 200, nil)
@@ -246,7 +251,8 @@ func TestAFailureOfTheStoreIsReported(t *testing.T) {
 	}
 	f.fail = fmt.Errorf("store: %w", control.ErrFull)
 	send(t, s, "POST", ns+"/configmaps", "", configMap, 507, &st)
-	if st.Reason != "InsufficientStorage" || !strings.Contains(st.Message, "free space") || f.Snapshot().Revision != before {
+	if st.Reason != "InsufficientStorage" || !strings.Contains(st.Message, "free space") ||
+		f.Snapshot().Revision != before {
 		t.Errorf("got %q, %q at revision %d", st.Reason, st.Message, f.Snapshot().Revision)
 	}
 }
@@ -262,7 +268,8 @@ func TestAnEventIsTheSameUnderBothGroups(t *testing.T) {
 	send(t, s, "POST", newer, "", `{"metadata":{"name":"e"},"eventTime":"2026-11-20T12:00:00.000000Z","reportingController":"tester","reportingInstance":"tester-1",`+
 		`"action":"Testing","reason":"Tested","type":"Normal","regarding":{"kind":"Pod","namespace":"default","name":"kiosk-1"},"note":"it works","series":{"count":3,"lastObservedTime":"2026-11-20T12:00:01.000000Z"}}`, 201, nil)
 	send(t, s, "GET", core+"/e", "", "", 200, &e)
-	if e.Message != "it works" || e.InvolvedObject.Name != "kiosk-1" || e.ReportingController != "tester" || e.Series == nil || e.Series.Count != 3 {
+	if e.Message != "it works" || e.InvolvedObject.Name != "kiosk-1" || e.ReportingController != "tester" ||
+		e.Series == nil || e.Series.Count != 3 {
 		t.Errorf("under the core group: %+v", e)
 	}
 	send(t, s, "PATCH", core+"/e", mp, `{"message":"it still works","count":7}`, 200, nil)
@@ -274,7 +281,8 @@ func TestAnEventIsTheSameUnderBothGroups(t *testing.T) {
 	body, _ := json.Marshal(n)
 	send(t, s, "PUT", newer+"/e", "", string(body), 200, &n)
 	send(t, s, "GET", core+"/e", "", "", 200, &e)
-	if e.Reason != "Retested" || e.Message != "it still works" || e.UID != n.UID || e.ResourceVersion != n.ResourceVersion {
+	if e.Reason != "Retested" || e.Message != "it still works" || e.UID != n.UID ||
+		e.ResourceVersion != n.ResourceVersion {
 		t.Errorf("after an update: %+v", e)
 	}
 	send(t, s, "DELETE", newer+"/e", "", "", 200, nil)
@@ -314,7 +322,8 @@ func FuzzPatch(f *testing.F) {
 	f.Add(smp, `{"spec":{"template":{"spec":{"containers":[{"name":"web","$patch":"delete"}],"$setElementOrder/containers":[{"name":"x"}]}}}}`)
 	f.Add(smp, `{"spec":{"$retainKeys":["replicas"],"replicas":1}}`)
 	f.Add(jp, `[{"op":"copy","from":"/spec","path":"/spec/template/spec"},{"op":"move","from":"/metadata/name","path":"/kind"}]`)
-	f.Add(ssa, "apiVersion: apps/v1\nkind: Deployment\nspec: {template: {spec: {containers: [{name: web, ports: [{containerPort: 1}, {containerPort: 1}]}]}}}")
+	f.Add(ssa, "apiVersion: apps/v1\nkind: Deployment\nspec: {template: {spec: {containers: [{name: web, ports: "+
+		"[{containerPort: 1}, {containerPort: 1}]}]}}}")
 	f.Fuzz(func(t *testing.T, contentType, body string) {
 		fake := seeded()
 		s := newServer(fake)
@@ -398,7 +407,8 @@ func TestAnObjectThatIsBeingDeletedIsUpdated(t *testing.T) {
 func TestAConditionOpensAReadinessGate(t *testing.T) {
 	s := newServer(seeded())
 	body := func(name, gate string) string {
-		return `{"metadata":{"name":"` + name + `"},"spec":{"nodeName":"` + gate + `","readinessGates":[{"conditionType":"example.org/served"}],"containers":[{"name":"c","image":"c"}]}}`
+		return `{"metadata":{"name":"` + name + `"},"spec":{"nodeName":"` + gate +
+			`","readinessGates":[{"conditionType":"example.org/served"}],"containers":[{"name":"c","image":"c"}]}}`
 	}
 	const closed = `{"status":{"conditions":[{"type":"ContainersReady","status":"True"},{"type":"Ready","status":"False"}]}}`
 	const open = `{"status":{"conditions":[{"type":"example.org/served","status":"True"}]}}`
@@ -442,7 +452,8 @@ func TestTheLoopDoesNotRemakeSlowSteps(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-				caller := &call{Server: s, w: httptest.NewRecorder(), r: httptest.NewRequest("PATCH", "/api/v1/nodes/pi-1", nil), verb: "patch", user: access.User{Name: "ola", Role: access.Operator}}
+				caller := &call{Server: s, w: httptest.NewRecorder(), r: httptest.NewRequest("PATCH", "/api/v1/nodes/pi-1", nil),
+					verb: "patch", user: access.User{Name: "ola", Role: access.Operator}}
 				caller.target, _ = parsePath("/api/v1/nodes/pi-1")
 				caller.res = s.find(caller.target)
 				change := caller.request()
@@ -462,7 +473,8 @@ func TestTheLoopDoesNotRemakeSlowSteps(t *testing.T) {
 				}
 				_, err := caller.commit(false, step)
 				if (err == nil) != c.want || !c.want && !apierrors.IsConflict(err) || makes != c.makes || there != c.there {
-					t.Errorf("made %d times, %d of them by the control loop, %v; want %d, %d, done %v", makes, there, err, c.makes, c.there, c.want)
+					t.Errorf("made %d times, %d of them by the control loop, %v; want %d, %d, done %v", makes, there, err,
+						c.makes, c.there, c.want)
 				}
 				if done := f.Snapshot().Node("pi-1").Labels["a"] == "b"; done != c.want {
 					t.Errorf("done: %v", done)
@@ -491,7 +503,8 @@ func TestUnknownFieldsInAPatchOfAScale(t *testing.T) {
 		{mp, `{"spec":{"replicas":"three"}}`, "", 422, false},
 		{mp, `{"metadata":{"name":"other"}}`, "", 400, false},
 	} {
-		w := request{method: "PATCH", path: path + "?fieldValidation=" + c.validation, contentType: c.kind, body: c.body}.do(s)
+		w := request{method: "PATCH", path: path + "?fieldValidation=" + c.validation, contentType: c.kind,
+			body: c.body}.do(s)
 		if warned := w.Header().Get("Warning") != ""; w.Code != c.code || warned != c.warned {
 			t.Errorf("%s %s with %q: %d %s, warnings %q", c.kind, c.body, c.validation, w.Code, w.Body, w.Header()["Warning"])
 		}
@@ -503,14 +516,17 @@ func TestFinalizeLeavesTheStatusAlone(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	const path = "/api/v1/namespaces/going"
-	send(t, s, "POST", "/api/v1/namespaces", "application/json", `{"metadata":{"name":"going"},"spec":{"finalizers":["example.com/x"]}}`, 201, nil)
+	send(t, s, "POST", "/api/v1/namespaces", "application/json",
+		`{"metadata":{"name":"going"},"spec":{"finalizers":["example.com/x"]}}`, 201, nil)
 	send(t, s, "DELETE", path, "", "", 200, nil)
 	var ns corev1.Namespace
-	send(t, s, "PUT", path+"/finalize", "application/json", `{"metadata":{"name":"going"},"spec":{"finalizers":["example.com/x"]}}`, 200, &ns)
+	send(t, s, "PUT", path+"/finalize", "application/json",
+		`{"metadata":{"name":"going"},"spec":{"finalizers":["example.com/x"]}}`, 200, &ns)
 	if ns.Status.Phase != corev1.NamespaceTerminating || len(ns.Spec.Finalizers) != 1 {
 		t.Errorf("it is %s, with %q", ns.Status.Phase, ns.Spec.Finalizers)
 	}
-	send(t, s, "PUT", path+"/finalize", "application/json", `{"metadata":{"name":"going"},"spec":{"finalizers":[]}}`, 200, nil)
+	send(t, s, "PUT", path+"/finalize", "application/json", `{"metadata":{"name":"going"},"spec":{"finalizers":[]}}`, 200,
+		nil)
 	send(t, s, "GET", path, "", "", 404, nil)
 }
 
@@ -538,7 +554,8 @@ func TestAClusterScopedObjectMayNameANamespace(t *testing.T) {
 			t.Errorf("%s %s: it is in %q", c.method, c.path, o.Namespace)
 		}
 	}
-	if !strings.Contains(request{method: "PATCH", path: ns + "/pods/kiosk-1", contentType: mp, body: `{"metadata":{"namespace":"other"}}`}.do(s).Body.String(), "metadata.namespace") {
+	if !strings.Contains(request{method: "PATCH", path: ns + "/pods/kiosk-1", contentType: mp,
+		body: `{"metadata":{"namespace":"other"}}`}.do(s).Body.String(), "metadata.namespace") {
 		t.Error("a pod can name another namespace")
 	}
 }

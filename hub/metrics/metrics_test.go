@@ -38,7 +38,8 @@ func TestTheManualHasTheMetrics(t *testing.T) {
 		slices.Sort(rows)
 		return "\n| Metric | Labels | What it is |\n|---|---|---|\n" + strings.Join(rows, "")
 	}
-	text := rows(stringers(allMetrics)) + "\nAt `" + NodesPath + "`, for each node:\n" + strings.ReplaceAll(rows(stringers(allOfNode)), " `node`, `site` |", "  |")
+	text := rows(stringers(allMetrics)) + "\nAt `" + NodesPath + "`, for each node:\n" +
+		strings.ReplaceAll(rows(stringers(allOfNode)), " `node`, `site` |", "  |")
 	manualtest.Block(t, "../../web/manual/monitoring.md", "metrics", text+"\n", *updateManual)
 }
 

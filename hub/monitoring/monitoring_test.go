@@ -36,7 +36,8 @@ func TestAlertsPassPromtool(t *testing.T) {
 
 func TestTheScrapeConfigurationIsPrometheus(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{ScrapeFile: Scrape, AlertsFile: string(Alerts), CAFile: "", CertFile: "", KeyFile: ""} {
+	for name, text := range map[string]string{ScrapeFile: Scrape, AlertsFile: string(Alerts), CAFile: "",
+		CertFile: "", KeyFile: ""} {
 		if !strings.Contains(Scrape, name) && name != ScrapeFile {
 			t.Errorf("%s does not name %s", ScrapeFile, name)
 		}
@@ -75,7 +76,8 @@ func TestEveryAlertFiresInAStory(t *testing.T) {
 			if !strings.Contains(string(stories), `alertname="`+r.Alert+`"`) {
 				t.Errorf("%s fires in no story", r.Alert)
 			}
-			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) ||
+				r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("%s lacks a severity, a summary or a description: %v", r.Alert, r)
 			}
 		}

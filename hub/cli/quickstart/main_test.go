@@ -32,7 +32,8 @@ func TestASecondQuickstartIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, which := range []string{"the first", "a program of the first one"} {
-		if started, err := second(); started || err == nil || !strings.Contains(err.Error(), "another quickstart uses "+p.data) {
+		if started, err := second(); started || err == nil ||
+			!strings.Contains(err.Error(), "another quickstart uses "+p.data) {
 			t.Errorf("beside %s: %v, and it has started the hub: %t", which, err, started)
 		}
 		own.Close()

@@ -19,7 +19,8 @@ func TestAnOrderWorksWithALongPath(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Ask(dir, "resume"); err == nil || errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(), "is it running?") {
+	if _, err := Ask(dir, "resume"); err == nil || errors.Is(err, ErrNoDirectory) ||
+		!strings.Contains(err.Error(), "is it running?") {
 		t.Errorf("a directory without a hub: %v", err)
 	}
 	for range 2 { // a killed hub leaves its socket
@@ -66,7 +67,8 @@ func TestAskingAHubThatHangsEndsInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, err := ask(dir, "standing", 20*time.Millisecond); err == nil || !strings.Contains(err.Error(), "has not answered") {
+	if _, err := ask(dir, "standing", 20*time.Millisecond); err == nil ||
+		!strings.Contains(err.Error(), "has not answered") {
 		t.Error(err)
 	}
 }

@@ -238,7 +238,8 @@ func outside(ctx context.Context, d *harness.Device) error {
 		select {
 		case p := <-l.Packets:
 			var desired wire.Desired
-			if json.Unmarshal(p.Payload, &desired) != nil || desired.Dismissed == nil || len(desired.Pods)+len(desired.Secrets) > 0 {
+			if json.Unmarshal(p.Payload, &desired) != nil || desired.Dismissed == nil ||
+				len(desired.Pods)+len(desired.Secrets) > 0 {
 				return fmt.Errorf("the stolen device receives %.200q", p.Payload)
 			}
 		default:

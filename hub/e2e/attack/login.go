@@ -39,7 +39,8 @@ func loginFlood(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 	})
 	spent, kib := a.CPU()-before, (a.Wrote()-wrote)>>10
-	seen := fmt.Sprintf("%d tries, %d of them refused as too many, %s of CPU, %d KiB written", tried.Load(), limited.Load(),
+	seen := fmt.Sprintf("%d tries, %d of them refused as too many, %s of CPU, %d KiB written",
+		tried.Load(), limited.Load(),
 		spent, kib)
 	// A checked password costs a tenth of a second; a refused attempt costs a twentieth of that.
 	looked := tried.Load() - limited.Load()

@@ -105,7 +105,8 @@ func attackAll(ctx context.Context, only, hub string, list bool) error {
 }
 
 func attacks() []attack {
-	return slices.Concat(unauthenticatedAttacks(), http2Attacks(), deviceAttacks(), mqttAttacks(), userAttacks(), firmwareAttacks(), storms())
+	return slices.Concat(unauthenticatedAttacks(), http2Attacks(), deviceAttacks(), mqttAttacks(), userAttacks(),
+		firmwareAttacks(), storms())
 }
 
 func yes(held bool) string {

@@ -34,7 +34,8 @@ func reconnects(ctx context.Context, a *harness.Hub) (string, error) {
 		_ = l.Close()
 	})
 	spent, kib := a.CPU()-before, (a.Wrote()-wrote)>>10
-	seen := fmt.Sprintf("%d tries, %d connected, %s of CPU in %s, %d KiB written", tried.Load(), in.Load(), spent, long, kib)
+	seen := fmt.Sprintf("%d tries, %d connected, %s of CPU in %s, %d KiB written", tried.Load(),
+		in.Load(), spent, long, kib)
 	if kib > 32<<10 {
 		return seen, errors.New("connections write too much to the disk")
 	}

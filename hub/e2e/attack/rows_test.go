@@ -36,7 +36,8 @@ func softHub(t *testing.T, answer http.HandlerFunc) *harness.Hub {
 		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 	}
 	chain := text("CERTIFICATE", web.Certificate().Raw)
-	config := fmt.Sprintf("clusters: [{cluster: {certificate-authority-data: %s}}]\nusers: [{user: {client-certificate-data: %s, client-key-data: %s}}]\n", chain, chain, text("PRIVATE KEY", key))
+	config := fmt.Sprintf("clusters: [{cluster: {certificate-authority-data: %s}}]\nusers: [{user: "+
+		"{client-certificate-data: %s, client-key-data: %s}}]\n", chain, chain, text("PRIVATE KEY", key))
 	program := filepath.Join(dir, "hub")
 	if err := os.WriteFile(program, fmt.Appendf(nil, "#!/bin/sh\ncat <<'EOF'\n%sEOF\n", config), 0o700); err != nil {
 		t.Fatal(err)

@@ -242,7 +242,8 @@ func joinFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	}
 	cancel()
 	flood.Wait()
-	seen := fmt.Sprintf("%d tries, %d of them refused as too many; %d of 10 good devices joined; %d KiB written", tries.Load(),
+	seen := fmt.Sprintf("%d tries, %d of them refused as too many; %d of 10 good devices joined; %d KiB written",
+		tries.Load(),
 		limited.Load(), let, (a.Wrote()-wrote)>>10)
 	switch {
 	case in.Load() > 0:

@@ -42,7 +42,8 @@ func TestMain(m *testing.M) {
 // empty waits until a process group has no processes.
 func empty(t *testing.T, group int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !errors.Is(syscall.Kill(-group, 0), syscall.ESRCH); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !errors.Is(syscall.Kill(-group, 0),
+		syscall.ESRCH); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			_ = syscall.Kill(-group, syscall.SIGKILL)
 			t.Fatal("a process is left a minute after the run was killed")
@@ -52,7 +53,8 @@ func empty(t *testing.T, group int) {
 
 // A killed run leaves no children or grandchildren, also if they ignore signals.
 func TestAKilledRunLeavesNoProcesses(t *testing.T) {
-	run := exec.Command(os.Args[0], runnerWord, "sh", "-c", `trap '' TERM INT; (trap '' TERM INT HUP; echo two; sleep 600) & echo one; sleep 600`)
+	run := exec.Command(os.Args[0], runnerWord, "sh", "-c",
+		`trap '' TERM INT; (trap '' TERM INT HUP; echo two; sleep 600) & echo one; sleep 600`)
 	out, err := run.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +140,8 @@ func TestARunRemovesTheFilesOfAKilledOne(t *testing.T) {
 	}
 	dead := filepath.Join(in, workPrefix+"dead")
 	got, _ := os.ReadFile(said)
-	if want := "reset --yes --state-dir " + filepath.Join(dead, "engine", "conformance-7-1") + " --engine /run/some.sock\n"; string(got) != want {
+	if want := "reset --yes --state-dir " + filepath.Join(dead, "engine", "conformance-7-1") +
+		" --engine /run/some.sock\n"; string(got) != want {
 		t.Errorf("the device program is called with %q, want %q", got, want)
 	}
 	if _, err := os.Stat(dead); !errors.Is(err, os.ErrNotExist) {

@@ -138,10 +138,12 @@ not JSON
 		r.outcomes = append(r.outcomes, known[at.name])
 	}
 	var log bytes.Buffer
-	if err := read(strings.NewReader(printed), func(name string) *outcome { return known[name] }, &log, func(string, string, time.Duration) {}); err != nil {
+	if err := read(strings.NewReader(printed), func(name string) *outcome { return known[name] }, &log,
+		func(string, string, time.Duration) {}); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"TestA": "pass", "TestB": "fail", "TestC": "skip", "TestD": "part", "TestE": ""} {
+	for name, want := range map[string]string{"TestA": "pass", "TestB": "fail", "TestC": "skip",
+		"TestD": "part", "TestE": ""} {
 		if got := known[name].state; got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
@@ -161,7 +163,8 @@ not JSON
 	for _, c := range []struct {
 		tests []string
 		held  string
-	}{{[]string{"TestA", "TestC"}, part}, {[]string{"TestD"}, part}, {[]string{"TestC"}, none}, {[]string{"TestC", "TestC"}, none}} {
+	}{{[]string{"TestA", "TestC"}, part}, {[]string{"TestD"}, part}, {[]string{"TestC"}, none},
+		{[]string{"TestC", "TestC"}, none}} {
 		var r result
 		for _, name := range c.tests {
 			r.outcomes = append(r.outcomes, known[name])

@@ -24,15 +24,18 @@ func TestEveryKubectlAsksItsServer(t *testing.T) {
 			}))
 			defer server.Close()
 			config := filepath.Join(t.TempDir(), "config")
-			if err := os.WriteFile(config, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '"+server.URL+
+			if err := os.WriteFile(config, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '"+
+				server.URL+
 				"'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			out, errs, code := Run(t, kubectl, config, "version", "-o", "json")
-			if code != 0 || !strings.Contains(out, "v1.37.0+test") || !strings.Contains(out, `"gitVersion": "v`+minor+".") || !strings.HasPrefix(agent, "kubectl/v"+minor+".") {
+			if code != 0 || !strings.Contains(out, "v1.37.0+test") || !strings.Contains(out, `"gitVersion": "v`+minor+".") ||
+				!strings.HasPrefix(agent, "kubectl/v"+minor+".") {
 				t.Errorf("exit code %d, user agent %q\n%s%s", code, agent, out, errs)
 			}
-			if _, errs, code := Run(t, kubectl, config, "no-such-command"); code != 1 || !strings.Contains(errs, "unknown command") {
+			if _, errs, code := Run(t, kubectl, config, "no-such-command"); code != 1 ||
+				!strings.Contains(errs, "unknown command") {
 				t.Errorf("a wrong command: exit code %d, %q", code, errs)
 			}
 		})

@@ -231,7 +231,8 @@ type throughput struct {
 }
 
 // saturate lets devices send at full speed, and measures in the middle.
-func saturate(processes []*deviceProcess, received func() (int, error), cpu func() time.Duration) (t throughput, err error) {
+func saturate(processes []*deviceProcess, received func() (int, error),
+	cpu func() time.Duration) (t throughput, err error) {
 	if err := warm(processes); err != nil {
 		return t, err
 	}
@@ -364,6 +365,7 @@ func behind(ctx context.Context, dir string, connections, rate int) (string, err
 
 // leaseOf is a node's lease packet.
 func leaseOf(node string, l wire.Lease) []byte {
-	return harness.Packet(0x30, append(harness.Text(nil, wire.NodePrefix(wire.DefaultPrefix, node)+string(wire.ChannelLease)),
+	return harness.Packet(0x30, append(harness.Text(nil, wire.NodePrefix(wire.DefaultPrefix,
+		node)+string(wire.ChannelLease)),
 		wire.AppendLease(nil, l)...))
 }

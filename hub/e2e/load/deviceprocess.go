@@ -70,7 +70,8 @@ func order(processes []*deviceProcess, what string) error {
 
 // startDevices starts the devices of a fleet. A token is valid for at most 10,000 devices, so each process
 // has one.
-func startDevices(ctx context.Context, a *harness.Hub, n int, secure bool, more ...string) (processes []*deviceProcess, err error) {
+func startDevices(ctx context.Context, a *harness.Hub, n int, secure bool, more ...string) (processes []*deviceProcess,
+	err error) {
 	if !secure {
 		return processesFor(n, append([]string{"-fleet-devices", a.Dev}, more...)...)
 	}

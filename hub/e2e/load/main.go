@@ -53,7 +53,8 @@ func main() {
 	connections := flag.Int("consume-connections", 1, "internal: number of connections that share the subscription")
 	known := flag.Int("consume-nodes", 0, "internal: number of devices in its table at the start")
 	published := flag.String("publish", "", "internal: publish for many devices to the broker at this address")
-	from, to := flag.Int("fleet-from", 0, "internal: number of the first device"), flag.Int("fleet-to", 1, "internal: number after the last device")
+	from, to := flag.Int("fleet-from", 0, "internal: number of the first device"),
+		flag.Int("fleet-to", 1, "internal: number after the last device")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -29,7 +29,8 @@ func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
 		if err := report(page, "fleet", measure(nil)); err != nil {
 			t.Fatal(err)
 		}
-		if got := read(); strings.Contains(got, "old") || strings.Count(got, "| new |") != 1 || !strings.HasPrefix(got, "# Page\n") || !strings.HasSuffix(got, "rest <!-- broker: begin -->\n") {
+		if got := read(); strings.Contains(got, "old") || strings.Count(got, "| new |") != 1 ||
+			!strings.HasPrefix(got, "# Page\n") || !strings.HasSuffix(got, "rest <!-- broker: begin -->\n") {
 			t.Errorf("the page is %q", got)
 		}
 	}
@@ -40,7 +41,8 @@ func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
 }
 
 func TestTheReportFitsTheManual(t *testing.T) {
-	for name, file := range map[string]string{"fleet": "../../../web/manual/scale.md", "return": "../../../web/manual/scale.md", "broker": "README.md"} {
+	for name, file := range map[string]string{"fleet": "../../../web/manual/scale.md",
+		"return": "../../../web/manual/scale.md", "broker": "README.md"} {
 		page, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -78,7 +78,8 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c return
 	}
 	c.up, c.leased, c.hub, c.devices = up.Sub(killed), time.Since(killed), a.CPU()-before, cpuOfAll(processes)-devices
 	// A node whose lease missed its deadline is not Ready now, or was not.
-	if err := order(processes, fmt.Sprintf("pace %d", int((time.Until(up.Add(grace))+5*time.Second).Seconds()))); err != nil {
+	if err := order(processes, fmt.Sprintf("pace %d",
+		int((time.Until(up.Add(grace))+5*time.Second).Seconds()))); err != nil {
 		return c, err
 	}
 	if c.unready, err = unreadySince(ctx, a, n, killed); err != nil {

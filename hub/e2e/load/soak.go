@@ -168,7 +168,8 @@ type soakTest struct {
 }
 
 func (s *soakTest) did() string {
-	text := fmt.Sprintf("%d deployments, %d devices that came and went, %d pages read, %d watches, %d failures", s.made.Load(),
+	text := fmt.Sprintf("%d deployments, %d devices that came and went, %d pages read, %d watches, %d failures",
+		s.made.Load(),
 		s.guests.Load(), s.pages.Load(), s.watches.Load(), s.failed.Load())
 	if last := s.failure.Load(); last != nil {
 		text += fmt.Sprintf(", such as %s", last)

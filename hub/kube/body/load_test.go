@@ -16,7 +16,8 @@ func TestRequestsWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLoad()
 		create := func() error {
-			r := l.Reader(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(`{"apiVersion":"v1","kind":"ConfigMap"}`)), "admin")
+			r := l.Reader(httptest.NewRecorder(), httptest.NewRequest("POST", "/",
+				strings.NewReader(`{"apiVersion":"v1","kind":"ConfigMap"}`)), "admin")
 			defer r.Release()
 			_, err := r.Read(Want{Kind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}})
 			return err
@@ -34,7 +35,8 @@ func TestRequestsWaitForMemory(t *testing.T) {
 		}
 		began := time.Now()
 		err = create()
-		if _, again := apierrors.SuggestsClientDelay(err); !apierrors.IsTooManyRequests(err) || !again || time.Since(began) != decodePatience {
+		if _, again := apierrors.SuggestsClientDelay(err); !apierrors.IsTooManyRequests(err) || !again ||
+			time.Since(began) != decodePatience {
 			t.Errorf("without free memory: %v after %v", err, time.Since(began))
 		}
 		theirs()

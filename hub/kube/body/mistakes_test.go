@@ -53,7 +53,8 @@ func TestMistakesAreNamedByFieldAndLine(t *testing.T) {
 				t.Fatal("the decoder accepts it as JSON")
 			}
 			text, causes := Describe(b, kind, err)
-			if strings.Contains(text, "line") || strings.Contains(text, "Go struct") || len(causes) == 0 || !strings.Contains(text, causes[0].Message) {
+			if strings.Contains(text, "line") || strings.Contains(text, "Go struct") || len(causes) == 0 ||
+				!strings.Contains(text, causes[0].Message) {
 				t.Errorf("as JSON: %s (%v)", text, causes)
 			}
 		})
@@ -67,7 +68,8 @@ func TestErrorsOfUnknownFieldsKeepTheirText(t *testing.T) {
 	b := inYAML(t, "apiVersion: apps/v1\nkind: Deployment\nspec:\n  replica: 3\n")
 	_, _, err := b.Decode(kind)
 	said, causes := Describe(b, kind, err)
-	if !strings.Contains(said, `unknown field "spec.replica"`) || len(causes) != 1 || causes[0].Field != "spec.replica" || causes[0].Message != "unknown field; did you mean replicas? (line 4)" {
+	if !strings.Contains(said, `unknown field "spec.replica"`) || len(causes) != 1 || causes[0].Field != "spec.replica" ||
+		causes[0].Message != "unknown field; did you mean replicas? (line 4)" {
 		t.Errorf("%s, %v", said, causes)
 	}
 }

@@ -97,20 +97,23 @@ func TestEveryDocumentOfTheIndexIsServedUnderItsHash(t *testing.T) {
 			}
 		}
 		plain := get(t, "/openapi/v3/"+gv)
-		if !bytes.Equal(plain.Body.Bytes(), b) || plain.Header().Get("Content-Encoding") != "" || plain.Header().Get("Cache-Control") != "" {
+		if !bytes.Equal(plain.Body.Bytes(), b) || plain.Header().Get("Content-Encoding") != "" ||
+			plain.Header().Get("Cache-Control") != "" {
 			t.Errorf("%s: without gzip and hash the document differs, or may be cached", gv)
 		}
 		if w := get(t, url, "If-None-Match", `"`+hash+`"`); w.Code != http.StatusNotModified || w.Body.Len() > 0 {
 			t.Errorf("%s: a client with the document gets %d and %d bytes", gv, w.Code, w.Body.Len())
 		}
-		if w := get(t, "/openapi/v3/"+gv+"?hash=OLD"); w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != url {
+		if w := get(t, "/openapi/v3/"+gv+"?hash=OLD"); w.Code != http.StatusMovedPermanently ||
+			w.Header().Get("Location") != url {
 			t.Errorf("%s: an old hash leads to %d %s", gv, w.Code, w.Header().Get("Location"))
 		}
 	}
 }
 
 func TestVersion2HasJSONAndProtobuf(t *testing.T) {
-	w := get(t, "/openapi/v2", "Accept", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf, application/json", "Accept-Encoding", "gzip")
+	w := get(t, "/openapi/v2", "Accept", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf, application/json",
+		"Accept-Encoding", "gzip")
 	if got := w.Header().Get("Content-Type"); got != "application/com.github.proto-openapi.spec.v2.v1.0+protobuf" {
 		t.Errorf("the content type is %q", got)
 	}
@@ -127,8 +130,10 @@ func TestVersion2HasJSONAndProtobuf(t *testing.T) {
 	if err := json.Unmarshal(body(t, w), &swagger); err != nil {
 		t.Fatal(err)
 	}
-	if swagger.Swagger != "2.0" || len(swagger.Paths) == 0 || len(swagger.Paths) != len(doc.Paths.Path) || len(swagger.Definitions) != len(doc.Definitions.AdditionalProperties) {
-		t.Errorf("JSON has %d paths and %d definitions, protobuf %d and %d", len(swagger.Paths), len(swagger.Definitions), len(doc.Paths.Path), len(doc.Definitions.AdditionalProperties))
+	if swagger.Swagger != "2.0" || len(swagger.Paths) == 0 || len(swagger.Paths) != len(doc.Paths.Path) ||
+		len(swagger.Definitions) != len(doc.Definitions.AdditionalProperties) {
+		t.Errorf("JSON has %d paths and %d definitions, protobuf %d and %d", len(swagger.Paths), len(swagger.Definitions),
+			len(doc.Paths.Path), len(doc.Definitions.AdditionalProperties))
 	}
 	if w := get(t, "/openapi/v2", "Accept", "text/html"); w.Code != http.StatusNotAcceptable {
 		t.Errorf("a client that reads HTML only gets %d", w.Code)
@@ -136,7 +141,8 @@ func TestVersion2HasJSONAndProtobuf(t *testing.T) {
 }
 
 func TestUnknownPathsAreNotFound(t *testing.T) {
-	for _, url := range []string{"/openapi", "/openapi/v4", "/openapi/v3/apis/rbac.authorization.k8s.io/v1", "/openapi/v3/../index.json", "/openapi/v2.pb", "/openapi/v3/api/v1/x"} {
+	for _, url := range []string{"/openapi", "/openapi/v4", "/openapi/v3/apis/rbac.authorization.k8s.io/v1",
+		"/openapi/v3/../index.json", "/openapi/v2.pb", "/openapi/v3/api/v1/x"} {
 		if w := get(t, url); w.Code != http.StatusNotFound {
 			t.Errorf("%s: %d", url, w.Code)
 		}
@@ -206,7 +212,8 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 		if err := json.Unmarshal(text, &doc); err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(gv, "v1alpha1") && (bytes.Contains(text, []byte("CoreV1")) || bytes.Contains(text, []byte(`v1.Node"`)) || bytes.Contains(text, []byte("core_v1"))) {
+		if strings.Contains(gv, "v1alpha1") && (bytes.Contains(text, []byte("CoreV1")) ||
+			bytes.Contains(text, []byte(`v1.Node"`)) || bytes.Contains(text, []byte("core_v1"))) {
 			t.Errorf("%s still mentions nodes", gv)
 		}
 		ids := map[string]bool{}
@@ -231,10 +238,12 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 				if !ok {
 					continue
 				}
-				if op.GVK.Kind != want || op.GVK.Group != strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(gv, "apis/"), "api/"), "/"+op.GVK.Version) && gv != "api/v1" {
+				if op.GVK.Kind != want || op.GVK.Group != strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(gv, "apis/"),
+					"api/"), "/"+op.GVK.Version) && gv != "api/v1" {
 					t.Errorf("%s %s is of %v, want %s", method, path, op.GVK, want)
 				}
-				if method == "patch" && !slices.ContainsFunc(op.Parameters, func(p struct{ Name string }) bool { return p.Name == "fieldValidation" }) {
+				if method == "patch" && !slices.ContainsFunc(op.Parameters,
+					func(p struct{ Name string }) bool { return p.Name == "fieldValidation" }) {
 					t.Errorf("%s: kubectl does not see that the server validates fields", path)
 				}
 				found := false
@@ -295,7 +304,8 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 			for inner.Kind() == reflect.Pointer {
 				inner = inner.Elem()
 			}
-			kind := map[reflect.Kind]string{reflect.String: "string", reflect.Int: "integer", reflect.Int32: "integer", reflect.Int64: "integer", reflect.Float64: "number",
+			kind := map[reflect.Kind]string{reflect.String: "string", reflect.Int: "integer", reflect.Int32: "integer",
+				reflect.Int64: "integer", reflect.Float64: "number",
 				reflect.Bool: "boolean", reflect.Slice: "array", reflect.Map: "object"}[inner.Kind()]
 			if kind != "" && !p.Type.Contains(kind) {
 				t.Errorf("%s.%s is %v, the Go field is %s", name, field, p.Type, kind)
@@ -304,10 +314,12 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 			if inner.Kind() == reflect.Slice {
 				element = inner.Elem()
 			}
-			if element.Kind() == reflect.Struct && (strings.HasPrefix(element.PkgPath(), "flotilla.dev/") || strings.HasSuffix(element.PkgPath(), "/metrics/v1beta1")) {
+			if element.Kind() == reflect.Struct && (strings.HasPrefix(element.PkgPath(), "flotilla.dev/") ||
+				strings.HasSuffix(element.PkgPath(), "/metrics/v1beta1")) {
 				check(element, prefix+element.Name())
 			}
-			if required := !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero"); required != slices.Contains(s.Required, field) {
+			if required := !strings.Contains(options, "omitempty") &&
+				!strings.Contains(options, "omitzero"); required != slices.Contains(s.Required, field) {
 				t.Errorf("%s.%s: required is %v, the Go field says %v", name, field, !required, required)
 			}
 		}
@@ -359,12 +371,14 @@ func TestSchemasForServerSideApply(t *testing.T) {
 		}
 		if o.GetKind() == "Pod" {
 			set, err := v.ToFieldSet()
-			if err != nil || !strings.Contains(set.String(), `.spec.containers[name="a"].ports[containerPort=1,protocol="TCP"]`) {
+			if err != nil || !strings.Contains(set.String(),
+				`.spec.containers[name="a"].ports[containerPort=1,protocol="TCP"]`) {
 				t.Errorf("containers are not merged by name: %v %v", set, err)
 			}
 		}
 	}
-	wrong := unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "spec": map[string]any{"foo": "bar"}}}
+	wrong := unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod",
+		"spec": map[string]any{"foo": "bar"}}}
 	if _, err := converter.ObjectToTyped(&wrong); err == nil {
 		t.Error("an unknown field is accepted")
 	}

@@ -29,7 +29,8 @@ func TestTheDocumentsSayHowAFieldIsHandled(t *testing.T) {
 		for field, p := range schema.Properties {
 			seen++
 			support, why := admission.SupportOf(m[2], field)
-			refused, ignored := strings.HasPrefix(p.Description, "Not supported here: "), strings.HasPrefix(p.Description, "Has no effect here: ")
+			refused, ignored := strings.HasPrefix(p.Description, "Not supported here: "), strings.HasPrefix(p.Description,
+				"Has no effect here: ")
 			right := !refused && !ignored
 			switch support {
 			case admission.Refused:

@@ -53,7 +53,8 @@ var protocols = []struct {
 }
 
 var ids = map[string]byte{
-	corev1.StreamTypeStdin: 0, corev1.StreamTypeStdout: 1, corev1.StreamTypeStderr: 2, corev1.StreamTypeError: 3, corev1.StreamTypeResize: 4,
+	corev1.StreamTypeStdin: 0, corev1.StreamTypeStdout: 1, corev1.StreamTypeStderr: 2, corev1.StreamTypeError: 3,
+	corev1.StreamTypeResize: 4,
 }
 
 // A socketClient keeps the data of each channel.
@@ -155,14 +156,16 @@ func dialSPDY(t *testing.T, srv *httptest.Server, protocol string) (net.Conn, *s
 // upgradeSPDY upgrades a connection to SPDY.
 func upgradeSPDY(t *testing.T, c net.Conn, protocol string) *spdystream.Connection {
 	t.Helper()
-	_, _ = fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v9.k8s.io, %s\r\nContent-Length: 0\r\n\r\n", protocol)
+	_, _ = fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: "+
+		"SPDY/3.1\r\nX-Stream-Protocol-Version: v9.k8s.io, %s\r\nContent-Length: 0\r\n\r\n", protocol)
 	var head []byte
 	for b := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, b[0]) {
 		if _, err := c.Read(b); err != nil {
 			t.Fatalf("%v after %q", err, head)
 		}
 	}
-	if text := string(head); !strings.HasPrefix(text, "HTTP/1.1 101 ") || !strings.Contains(text, "X-Stream-Protocol-Version: "+protocol+"\r\n") {
+	if text := string(head); !strings.HasPrefix(text, "HTTP/1.1 101 ") ||
+		!strings.Contains(text, "X-Stream-Protocol-Version: "+protocol+"\r\n") {
 		t.Fatalf("answered %q", head)
 	}
 	conn, err := spdystream.NewConnection(c, false)

@@ -65,11 +65,12 @@ func TestAClientThatVanishesWhileItsInputWaits(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					if err := Serve(hijacked{ResponseWriter: httptest.NewRecorder(), conn: ours, read: read}, r, Streams{Stdin: true}, func(ctx context.Context, _ ask.IO) error {
-						<-ctx.Done()
-						close(ended)
-						return ctx.Err()
-					}); err != nil {
+					if err := Serve(hijacked{ResponseWriter: httptest.NewRecorder(), conn: ours, read: read}, r, Streams{Stdin: true},
+						func(ctx context.Context, _ ask.IO) error {
+							<-ctx.Done()
+							close(ended)
+							return ctx.Err()
+						}); err != nil {
 						t.Error(err)
 					}
 				}()

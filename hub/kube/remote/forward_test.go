@@ -71,7 +71,8 @@ func connect(t *testing.T, conn *spdystream.Connection, id string, port int) (da
 	return openStream(t, conn, header(corev1.StreamTypeData, strconv.Itoa(port), id)), fault
 }
 
-func eachForwarder(t *testing.T, test func(t *testing.T, raw net.Conn, conn *spdystream.Connection, closed <-chan int32)) {
+func eachForwarder(t *testing.T, test func(t *testing.T, raw net.Conn, conn *spdystream.Connection,
+	closed <-chan int32)) {
 	for _, f := range forwarders {
 		t.Run(f.name, func(t *testing.T) {
 			dial, closed := fakePod(t)

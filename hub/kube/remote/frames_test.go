@@ -130,8 +130,10 @@ func FuzzFrames(f *testing.F) {
 	f.Add(slices.Concat(opened, frameOf("hello"), frameOf("")), byte(3))
 	f.Add(frameOf("for a stream that is not open"), byte(3))
 	f.Add(slices.Concat(opened, bytes.Repeat(frameOf(""), maxEmpty+1)), byte(9))
-	f.Add(append(slices.Concat(opened, frameOf(strings.Repeat("x", 300))), 0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1), byte(200))
-	f.Add(append(slices.Concat(opened, frameOf(strings.Repeat("x", 2*maxRead))), 0, 0, 0, 1, 1, 0, 0, 0, 0x80, 3, 0, 4, 0, 0, 0, 0), byte(99))
+	f.Add(append(slices.Concat(opened, frameOf(strings.Repeat("x", 300))), 0x80, 3, 0, 6, 0, 0, 0, 4, 0,
+		0, 0, 1), byte(200))
+	f.Add(append(slices.Concat(opened, frameOf(strings.Repeat("x", 2*maxRead))), 0, 0, 0, 1, 1, 0, 0, 0, 0x80, 3, 0, 4, 0,
+		0, 0, 0), byte(99))
 	f.Add([]byte{0x80, 3, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1, 0x80, 3, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1}, byte(7))
 	f.Add([]byte{0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 1}, byte(1))
 	f.Fuzz(func(t *testing.T, b []byte, piece byte) {
@@ -146,7 +148,8 @@ func FuzzFrames(f *testing.F) {
 			n, err = c.Read(buf)
 			got = append(got, buf[:n]...)
 		}
-		if strings.Contains(err.Error(), "sent an invalid ") || strings.Contains(err.Error(), "window update of a wrong length") {
+		if strings.Contains(err.Error(), "sent an invalid ") ||
+			strings.Contains(err.Error(), "window update of a wrong length") {
 			return
 		}
 		if want := taken(b); !bytes.Equal(got, want) {

@@ -60,7 +60,8 @@ func nothingLeft(t *testing.T) {
 		stacks := string(all[:runtime.Stack(all, true)])
 		var left []string
 		for s := range strings.SplitSeq(stacks, "\n\n") {
-			if (strings.Contains(s, "kube/remote.") || strings.Contains(s, "spdystream.")) && !strings.Contains(s, "testing.tRunner") {
+			if (strings.Contains(s, "kube/remote.") || strings.Contains(s, "spdystream.")) &&
+				!strings.Contains(s, "testing.tRunner") {
 				left = append(left, s)
 			}
 		}
@@ -105,7 +106,8 @@ func TestOutputsAreSeparateAndTheExitCodeComesLast(t *testing.T) {
 		}
 		st := status(t, c)
 		if st.Status != metav1.StatusFailure || st.Reason != "NonZeroExitCode" || len(st.Details.Causes) != 1 ||
-			st.Details.Causes[0].Type != "ExitCode" || st.Details.Causes[0].Message != "3" || st.Message != "command terminated with exit code 3" {
+			st.Details.Causes[0].Type != "ExitCode" || st.Details.Causes[0].Message != "3" ||
+			st.Message != "command terminated with exit code 3" {
 			t.Errorf("ended with %+v", st)
 		}
 	})
@@ -119,13 +121,15 @@ func TestHowACommandEnds(t *testing.T) {
 	}{
 		{"code 0 is success", nil, metav1.Status{Status: "Success"}},
 		{"an error keeps its text", fmt.Errorf("pod a/b: %w", ask.ErrLost),
-			metav1.Status{Status: "Failure", Reason: "InternalError", Code: 500, Message: "pod a/b: the device's response was interrupted"}},
+			metav1.Status{Status: "Failure", Reason: "InternalError", Code: 500,
+				Message: "pod a/b: the device's response was interrupted"}},
 		{"an API error stays as it is", apierrors.NewBadRequest("no"), apierrors.NewBadRequest("no").ErrStatus},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			each(t, Streams{Stdout: true}, func(context.Context, ask.IO) error { return tt.err }, func(t *testing.T, c tester) {
 				got := status(t, c)
-				if got.Status != tt.want.Status || got.Reason != tt.want.Reason || got.Code != tt.want.Code || got.Message != tt.want.Message {
+				if got.Status != tt.want.Status || got.Reason != tt.want.Reason || got.Code != tt.want.Code ||
+					got.Message != tt.want.Message {
 					t.Errorf("ended with %+v, want %+v", got, tt.want)
 				}
 			})
@@ -315,7 +319,8 @@ func TestOlderForms(t *testing.T) {
 	} {
 		t.Run(c.protocol, func(t *testing.T) {
 			d := websocket.Dialer{Subprotocols: []string{c.protocol}}
-			conn, _, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(serve(t, Streams{Stdin: true, Stdout: true}, c.run).URL, "http"), nil)
+			conn, _, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(serve(t, Streams{Stdin: true, Stdout: true},
+				c.run).URL, "http"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -350,7 +355,8 @@ func TestRequestsThatCannotBeUpgraded(t *testing.T) {
 	forward := serving(t, t.Context(), func(w http.ResponseWriter, r *http.Request) error {
 		return Forward(w, r, func(context.Context, int32) (io.ReadWriteCloser, error) { return nil, errors.New("it ran") })
 	})
-	ws := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}}
+	ws := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"},
+		"Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}}
 	spdy := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}}
 	with := func(h http.Header, name, value string) http.Header {
 		h = h.Clone()
@@ -384,7 +390,8 @@ func TestRequestsThatCannotBeUpgraded(t *testing.T) {
 			}
 			defer func() { _ = answer.Body.Close() }()
 			var st metav1.Status
-			if err := json.NewDecoder(answer.Body).Decode(&st); err != nil || answer.StatusCode != http.StatusBadRequest || !strings.Contains(st.Message, tt.want) {
+			if err := json.NewDecoder(answer.Body).Decode(&st); err != nil || answer.StatusCode != http.StatusBadRequest ||
+				!strings.Contains(st.Message, tt.want) {
 				t.Errorf("%d %+v, %v; want 400 with %q", answer.StatusCode, st, err, tt.want)
 			}
 		})

@@ -30,7 +30,8 @@ func FuzzCells(f *testing.F) {
 		}
 		table := For(k, []state.Object{o}, Options{Include: metav1.IncludeMetadata, Now: now})
 		if len(table.Rows) != 1 || len(table.Rows[0].Cells) != len(table.ColumnDefinitions) {
-			t.Errorf("%s: %d rows, cells %v for %d columns", k, len(table.Rows), table.Rows[0].Cells, len(table.ColumnDefinitions))
+			t.Errorf("%s: %d rows, cells %v for %d columns", k, len(table.Rows), table.Rows[0].Cells,
+				len(table.ColumnDefinitions))
 		}
 		if _, err := json.Marshal(table); err != nil {
 			t.Errorf("%s: the table cannot be sent: %v", k, err)

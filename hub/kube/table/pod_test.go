@@ -20,12 +20,14 @@ func waiting(reason string) corev1.ContainerState {
 }
 
 func ended(code int32, reason string, d time.Duration) corev1.ContainerState {
-	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: ago(d)}}
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason,
+		FinishedAt: ago(d)}}
 }
 
 func TestAPodInOneLine(t *testing.T) {
 	spec := func(inits, containers int) corev1.PodSpec {
-		return corev1.PodSpec{InitContainers: make([]corev1.Container, inits), Containers: make([]corev1.Container, containers)}
+		return corev1.PodSpec{InitContainers: make([]corev1.Container, inits),
+			Containers: make([]corev1.Container, containers)}
 	}
 	pending := func(init ...corev1.ContainerStatus) corev1.PodStatus {
 		return corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: init}
@@ -76,9 +78,11 @@ func TestAPodInOneLine(t *testing.T) {
 		{"an init container that failed", corev1.Pod{Spec: spec(1, 1), Status: pending(in(ended(1, "Error", 0)))}, "0/1", "Init:Error", "0"},
 		{"an init container that failed without a reason", corev1.Pod{Spec: spec(1, 1), Status: pending(in(ended(3, "", 0)))}, "0/1", "Init:ExitCode:3", "0"},
 		{"restarts of init containers do not count once the pod runs", corev1.Pod{Spec: spec(1, 1), Status: corev1.PodStatus{Phase: corev1.PodRunning,
-			InitContainerStatuses: []corev1.ContainerStatus{restarted(5, ended(0, "Completed", 0), ended(1, "Error", time.Minute))}, ContainerStatuses: []corev1.ContainerStatus{started}}}, "1/1", "Running", "0"},
+			InitContainerStatuses: []corev1.ContainerStatus{restarted(5, ended(0, "Completed", 0),
+				ended(1, "Error", time.Minute))}, ContainerStatuses: []corev1.ContainerStatus{started}}}, "1/1", "Running", "0"},
 		{"a sidecar counts like a container", corev1.Pod{Spec: sidecar, Status: corev1.PodStatus{Phase: corev1.PodRunning,
-			InitContainerStatuses: []corev1.ContainerStatus{{Name: "side", Ready: true, Started: ptr(true), RestartCount: 1, State: running}}, ContainerStatuses: []corev1.ContainerStatus{started}}}, "2/2", "Running", "1"},
+			InitContainerStatuses: []corev1.ContainerStatus{{Name: "side", Ready: true, Started: ptr(true), RestartCount: 1,
+				State: running}}, ContainerStatuses: []corev1.ContainerStatus{started}}}, "2/2", "Running", "1"},
 		{"a pod that is being deleted is Terminating", corev1.Pod{ObjectMeta: del(leaving), Spec: spec(0, 1), Status: runs(started)}, "1/1", "Terminating", "0"},
 		{"a finished pod that is being deleted keeps its word", corev1.Pod{ObjectMeta: del(leaving), Spec: spec(0, 1), Status: corev1.PodStatus{Phase: corev1.PodFailed}}, "0/1", "Failed", "0"},
 		{"a pod that is being deleted on a lost node is Unknown", corev1.Pod{ObjectMeta: del(leaving), Spec: spec(0, 1), Status: because(runs(started), "NodeLost")}, "1/1", "Unknown", "0"},
@@ -93,7 +97,8 @@ func TestAPodInOneLine(t *testing.T) {
 }
 
 func TestAFinishedPodsRowIsMarked(t *testing.T) {
-	for phase, want := range map[corev1.PodPhase]string{corev1.PodSucceeded: "Succeeded", corev1.PodFailed: "Failed", corev1.PodRunning: ""} {
+	for phase, want := range map[corev1.PodPhase]string{corev1.PodSucceeded: "Succeeded", corev1.PodFailed: "Failed",
+		corev1.PodRunning: ""} {
 		row := For(state.Pods, []state.Object{&corev1.Pod{Status: corev1.PodStatus{Phase: phase}}}, Options{Now: now}).Rows[0]
 		got := ""
 		if len(row.Conditions) > 0 {

@@ -44,7 +44,8 @@ func (f *fleet) Snapshot() state.Snapshot {
 func (f *fleet) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(f.history, rev+1, func(a state.Applied, rev uint64) int { return cmp.Compare(a.Rev, rev) })
+	i, _ := slices.BinarySearchFunc(f.history, rev+1,
+		func(a state.Applied, rev uint64) int { return cmp.Compare(a.Rev, rev) })
 	return slices.Clone(f.history[i:]), f.more, nil
 }
 
