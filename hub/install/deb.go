@@ -24,10 +24,10 @@ const (
 	packageUnits = "lib/systemd/system/"
 )
 
-// Maintainer scripts. Installing the package does not start an agent or a boot helper. The install
-// line puts its files where they have priority over those of packages, so the scripts handle both
-// orders: an installed package replaces the units of the line, and removing the package keeps what
-// the line installed later. A unit that the owner has changed stays.
+// Maintainer scripts. Installing the package does not start an agent or a boot helper. Files of the
+// install line override those of packages, so the scripts handle both orders: installing the
+// package moves the line's units away, and removing the package keeps what the line installed
+// later. A unit that the owner has edited stays.
 const (
 	preamble = `#!/bin/sh
 set -e
@@ -68,7 +68,7 @@ fi
 `
 )
 
-// debian is an agent as a Debian package, without the program: it is stored uncompressed between
+// debian is an agent's Debian package without the program, which is stored uncompressed between
 // head and tail.
 type debian struct{ head, tail []byte }
 
@@ -80,7 +80,7 @@ type pack struct {
 	debian
 }
 
-// pack builds the package of an agent once. Anonymous clients can request it, and building reads
+// pack builds an agent's package once, because anonymous clients can request it and building reads
 // the whole program for its checksums.
 func (d *Depot) pack(program io.Reader, a Agent) (debian, error) {
 	d.packing.Lock()
@@ -99,7 +99,7 @@ func (d *Depot) pack(program io.Reader, a Agent) (debian, error) {
 	return made, nil
 }
 
-// packed builds the package of an agent, whose program it reads once for the checksum.
+// packed builds an agent's package. It reads the program once, for the checksum.
 func packed(program io.Reader, a Agent, version string) (debian, error) {
 	p := DevicePackage(a.Arch, version, a.when)
 	l, err := p.layout(program, a.File, a.Size)
@@ -114,14 +114,14 @@ func packed(program io.Reader, a Agent, version string) (debian, error) {
 
 // A Package is a Debian package of one large program and small files.
 type Package struct {
-	Name, Version, Arch string // Arch is Debian's
+	Name, Version, Arch string // Debian's architecture
 	Recommends          string
 	Description         string
 	Program             string            // path in the package
 	Files               map[string]string // path in the package → content
 	Programs            map[string]string // more programs: path in the package → file on this machine
 	Scripts             map[string]string // maintainer scripts by name
-	When                time.Time         // of every file, so that the same input makes the same bytes
+	When                time.Time         // modification time of every file, so that the same input makes the same bytes
 }
 
 // DevicePackage describes the agent's package for one of our architectures.
@@ -141,10 +141,10 @@ func DevicePackage(arch, version string, when time.Time) Package {
 	}
 }
 
-// A layout is the two tars of a package; the program belongs between before and after.
+// A layout is the package's two tars; the program is written between before and after.
 type layout struct{ control, before, after []byte }
 
-// layout reads the program once for the checksum.
+// layout reads the program once, for the checksum.
 func (p Package) layout(program io.Reader, file string, size int64) (l layout, err error) {
 	sum := md5.New() //nolint:gosec // see above
 	if _, err := io.Copy(sum, program); err != nil {
@@ -177,7 +177,7 @@ func (p Package) layout(program io.Reader, file string, size int64) (l layout, e
 			return l, err
 		}
 	}
-	if err := t.WriteHeader(p.entry("./"+p.Program, 0o755, size)); err != nil { // written now
+	if err := t.WriteHeader(p.entry("./"+p.Program, 0o755, size)); err != nil {
 		return l, err
 	}
 	const block = 512
@@ -200,7 +200,7 @@ func (p Package) archive(control []byte) *bytes.Buffer {
 	return head
 }
 
-// control returns the compressed tar of what dpkg reads: description, checksums, scripts.
+// control returns the compressed tar that dpkg reads: description, checksums and scripts.
 func (p Package) control(sums string, installed int64) ([]byte, error) {
 	var control bytes.Buffer
 	z := gzip.NewWriter(&control)
@@ -264,7 +264,8 @@ func (p Package) entry(name string, mode, size int64) *tar.Header {
 	return h
 }
 
-// debianVersion converts a version for dpkg: it begins with a digit, and - separates the revision.
+// debianVersion converts a version for dpkg. Debian's versions begin with a digit, and have - only
+// before the revision.
 func debianVersion(v string) string {
 	v = strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune(".+~", r) {

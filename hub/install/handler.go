@@ -24,11 +24,11 @@ const (
 	program = "flotilla-device-"
 	suffix  = ".deb"
 
-	downloads     = 16 // at a time
-	downloadsEach = 4  // at a time, from one address
+	downloads     = 16 // concurrent downloads
+	downloadsEach = 4  // concurrent downloads of one address
 	downloadGrace = 30 * time.Second
 	downloadRate  = 16 << 10         // bytes per second that a client has to read on average
-	downloadSure  = 10 * time.Second // during which a new download cannot be cancelled
+	downloadSure  = 10 * time.Second // a new download cannot be cancelled for this long
 )
 
 // Handler serves Path without authentication.
@@ -47,7 +47,7 @@ func text(w http.ResponseWriter, kind, body string) {
 	_, _ = io.WriteString(w, body)
 }
 
-// file serves an agent, its package or one of its units.
+// file serves an agent, an agent's package or a unit.
 func (d *Depot) file(w http.ResponseWriter, r *http.Request) {
 	if unit, ok := firmwareconfigs.Unit(r.PathValue("file")); ok {
 		text(w, "text/plain", unit)
@@ -80,7 +80,7 @@ func (d *Depot) file(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send writes an agent. An error is returned only before the first byte.
+// send writes an agent. It returns errors only from before the first byte.
 func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) error {
 	f, err := os.Open(a.File)
 	if err != nil {
@@ -94,7 +94,7 @@ func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) 
 		http.ServeContent(w, r, name, a.when, f)
 		return nil
 	}
-	if info, err := f.Stat(); err == nil { // the file may have been replaced
+	if info, err := f.Stat(); err == nil { // the file may have been replaced since it was listed
 		a.Size, a.when = info.Size(), info.ModTime()
 	}
 	p, err := d.pack(io.LimitReader(f, a.Size), a)
@@ -116,13 +116,14 @@ func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) 
 	return nil
 }
 
-// A downloadLimiter limits the downloads at a time.
+// A downloadLimiter limits the concurrent downloads.
 type downloadLimiter struct {
 	mu  sync.Mutex
 	all []*download
 }
 
-// A download is a response that is cancelled when its client is too slow, or for another client.
+// A download is a response. The limiter cancels it if its client is too slow or another client
+// needs the slot.
 type download struct {
 	http.ResponseWriter
 	limiter *downloadLimiter
@@ -132,8 +133,8 @@ type download struct {
 	sent    int64 // guarded by limiter.mu
 }
 
-// enter takes a slot. If all slots, or all of an address, are in use, it cancels the download that
-// needs the longest: the slowest, or the youngest of equal ones.
+// enter takes a slot. If all slots, or all slots of the address, are in use, it cancels the
+// download with the most time left; of equal ones, the youngest.
 func (d *download) enter(now time.Time) bool {
 	g := d.limiter
 	g.mu.Lock()

@@ -12,8 +12,9 @@ import (
 	firmwareconfigs "flotilla.dev/firmware-configs"
 )
 
-// Maintainer scripts of the hub's package. A first installation starts the hub; an upgrade stores a
-// backup of the version before. Removing keeps all data, purging too: it is the record of a fleet.
+// Maintainer scripts of the hub's package. A first installation starts the hub. An upgrade first
+// backs up the old version's database. Removing and purging keep the data, which records the whole
+// fleet.
 const (
 	hubPreinst = `#!/bin/sh
 set -e
@@ -59,8 +60,8 @@ fi
 `
 )
 
-// HubPackage describes the hub's package for an architecture of Debian, with the agents that the hub
-// hands out: their files by architecture.
+// HubPackage describes the hub's package for one of Debian's architectures. It includes the agents
+// that the hub offers: architecture → file.
 func HubPackage(arch, version string, agents map[string]string, when time.Time) Package {
 	const agentsDir = "usr/lib/flotilla/agents"
 	unit := strings.ReplaceAll(firmwareconfigs.HubUnit(), "/usr/local/bin", "/usr/bin")
@@ -79,7 +80,7 @@ func HubPackage(arch, version string, agents map[string]string, when time.Time) 
 	}
 }
 
-// Write writes a package around the program in a file, compressed.
+// Write writes the compressed package with the program from a file.
 func (p Package) Write(to io.Writer, file string) error {
 	f, err := os.Open(file)
 	if err != nil {

@@ -34,7 +34,7 @@ func TestDebianToolsAcceptTheHubsPackage(t *testing.T) {
 	}
 	first := write()
 	if !bytes.Equal(first, write()) {
-		t.Error("two packages of the same input differ")
+		t.Error("the same input must make the same bytes")
 	}
 	deb, root := filepath.Join(dir, "hub.deb"), filepath.Join(dir, "root")
 	if err := os.WriteFile(deb, first, 0o644); err != nil {
@@ -52,7 +52,7 @@ func TestDebianToolsAcceptTheHubsPackage(t *testing.T) {
 	for _, want := range []string{"Package: flotilla-hub\n", "Version: 1.2.3\n", "Architecture: arm64\n",
 		"preinst", "postrm"} {
 		if !strings.Contains(about, want) {
-			t.Errorf("dpkg does not read %q: %s", want, about)
+			t.Errorf("dpkg-deb --info does not show %q: %s", want, about)
 		}
 	}
 	run("dpkg-deb", "--raw-extract", deb, root)
@@ -64,7 +64,7 @@ func TestDebianToolsAcceptTheHubsPackage(t *testing.T) {
 			"\nEnvironment=FLOTILLA_AGENTS_DIR=/usr/lib/flotilla/agents\nEnvironmentFile=-"},
 	} {
 		if got, err := os.ReadFile(filepath.Join(root, c.path)); err != nil || !strings.Contains(string(got), c.want) {
-			t.Errorf("%s does not have %q (%v)", c.path, c.want, err)
+			t.Errorf("%s does not contain %q (%v)", c.path, c.want, err)
 		}
 	}
 	for _, script := range []string{"preinst", "postinst", "prerm", "postrm"} {
@@ -73,6 +73,6 @@ func TestDebianToolsAcceptTheHubsPackage(t *testing.T) {
 	c := exec.Command("md5sum", "--check", "DEBIAN/md5sums")
 	c.Dir = root
 	if out, err := c.CombinedOutput(); err != nil {
-		t.Errorf("the sums: %v: %s", err, out)
+		t.Errorf("checksums: %v: %s", err, out)
 	}
 }

@@ -1,9 +1,9 @@
-// Package install serves what a new device needs: the agent for its processor, as a program and as
-// a Debian package, its unit, and the install script. One command line installs and joins a device
-// without internet.
+// Package install serves what a new device needs: the agent for its processor (as a program and as
+// a Debian package), the agent's unit and the install script. One command line installs and joins a
+// device without internet.
 //
-// It serves no secrets, and without authentication: a new device has no identity. Package serve
-// mounts the handler.
+// It serves no secrets and needs no authentication, because a new device has no identity. Package
+// serve mounts the handler.
 package install
 
 import (
@@ -39,19 +39,19 @@ type Agent struct {
 // arches are the supported architectures with their Debian names.
 var arches = map[string]string{"amd64": "amd64", "arm64": "arm64", "armv7": "armhf", "armv6": "armhf"}
 
-// maxAgent is the size limit of an agent, which has about 16 MB.
+// maxAgent is the size limit of an agent. An agent has about 16 MB.
 const maxAgent = 64 << 20
 
 // A Depot is the directory of agents. It identifies a file by the build information in it, not by
 // its name.
 type Depot struct {
 	Dir     string
-	Version string // of the hub and its agents
+	Version string // version of the hub and its agents
 	Now     func() time.Time
 	Log     *slog.Logger
 
 	mu    sync.Mutex
-	known map[string]Agent // by file; Arch "": not an agent
+	known map[string]Agent // by file; Arch is "" if the file is not an agent
 
 	packing sync.Mutex
 	packs   map[string]pack // by architecture
@@ -59,7 +59,7 @@ type Depot struct {
 	limiter downloadLimiter
 }
 
-// Agents lists the agents, sorted by architecture. A missing directory has none.
+// Agents lists the agents, sorted by architecture. A missing directory has no agents.
 func (d *Depot) Agents() []Agent {
 	var found []Agent
 	files, err := os.ReadDir(d.Dir)
@@ -122,9 +122,9 @@ func archOf(file string) string {
 	return arch
 }
 
-// magic is the beginning of the build information that Go's linker writes: 32 bytes, aligned to 16,
-// then the compiler's version and the modules, each after its length. Package debug/buildinfo reads
-// it too, but would add half a megabyte to the hub.
+// magic begins the build information that Go's linker writes: 32 bytes, aligned to 16, then the
+// compiler's version and the modules, each after its length. Package debug/buildinfo reads this
+// too, but would add half a megabyte to the hub.
 const magic = "\xff Go buildinf:"
 
 // builtBy returns the build information of a Go program, or nil.
@@ -138,7 +138,7 @@ func builtBy(file string) *debug.BuildInfo {
 		return nil
 	}
 	const align, head, inline, mark, window, longest = 16, 32, 2, 16, 1 << 20, 256 << 10
-	piece := make([]byte, window+head) // a window, and a header that begins at its end
+	piece := make([]byte, window+head) // room for a window, and for a header that begins at the window's end
 	buildInfo := make([]byte, longest)
 	for off := int64(0); ; off += window {
 		n, err := f.ReadAt(piece, off)
@@ -150,7 +150,7 @@ func builtBy(file string) *debug.BuildInfo {
 			begin := at + i
 			at = begin + 1
 			if begin%align != 0 || begin >= window || len(b) < begin+head || b[begin+15]&inline == 0 {
-				continue // the bytes are part of something else, such as this program's own code
+				continue // the match is not a header; the agent's own code has these bytes too
 			}
 			n, _ := f.ReadAt(buildInfo, off+int64(begin+head))
 			_, rest, ok := counted(buildInfo[:n])
@@ -168,8 +168,8 @@ func builtBy(file string) *debug.BuildInfo {
 	}
 }
 
-// whole reports whether a program is complete: the file has all segments and sections of its
-// headers (elf(5)). A full disk or an unfinished copy cuts it.
+// whole reports whether a program is complete: the file has all segments and sections that its
+// headers name (elf(5)). A full disk or an unfinished copy cuts a file short.
 func whole(f *os.File) bool {
 	const narrow, little, noBits = 1, 1, 8
 	info, err := f.Stat()
@@ -207,7 +207,7 @@ func whole(f *os.File) bool {
 	return in(number(head[:], 28, 32), sizes, 4, 8, 16, 32) && in(number(head[:], 32, 40), sizes[4:], 16, 24, 20, 32)
 }
 
-// counted reads bytes after their length.
+// counted splits b into the text whose length b begins with, and the rest.
 func counted(b []byte) (text, rest []byte, ok bool) {
 	n, used := binary.Uvarint(b)
 	if used <= 0 || n > uint64(len(b)-used) {
@@ -219,16 +219,16 @@ func counted(b []byte) (text, rest []byte, ok bool) {
 //go:embed install.sh
 var script string
 
-// Script returns the install script for a device that reaches the hub at the URL hub.
+// Script returns the install script for devices that reach the hub at this URL.
 func (d *Depot) Script(hub string) string {
-	hub = strings.ReplaceAll(hub, "'", `'\''`) // the script has it in single quotes
+	hub = strings.ReplaceAll(hub, "'", `'\''`) // the script quotes the URL with '
 	return strings.NewReplacer("@HUB@", hub, "@AGENTS@", strings.Join(d.Arches(), " "), "@UNITS@",
 		strings.Join(firmwareconfigs.Units(), " "), "@DATE@", d.Now().UTC().Format("2006-01-02 15:04Z")).Replace(script)
 }
 
-// Line returns the command that installs the agent and joins. It fetches the authority and compares
-// its hash; it trusts nothing else. The token goes to standard input: an argument would be visible
-// in sudo's log and in the process list.
+// Line returns the command that installs the agent and joins. The command fetches the certificate
+// authority, and trusts it because its hash is in the line. The script reads the token from
+// standard input, because sudo's log and the process list show arguments.
 func Line(hub string, ca []byte, token string) string {
 	hash := sha256.Sum256(ca)
 	return fmt.Sprintf(`c=$(mktemp) && curl -sSkfo $c %[1]s/join/ca && { [ "$(sha256sum <$c)" = "%[2]s  -" ] || { echo "flotilla: the server at this address is not the hub that made this line (another certificate authority): correct the address, or copy a new line from the page of the hub" >&2; false; }; } && { curl -sSf --cacert $c %[1]s/install && echo join %[3]s; } | sudo sh -s -- $c -`,

@@ -3,13 +3,13 @@
 #
 #     sh -s -- CA-FILE [TOKEN [JOIN-OPTION...]]
 #
-# CA-FILE is the hub's certificate authority; the line on the hub's page has checked its hash.
-# Without a token the agent is only installed or updated. sudo logs arguments: with - as the
-# token, a line "join TOKEN [JOIN-OPTION...]" follows this script.
+# CA-FILE is the hub's certificate authority. The line on the hub's page has checked the file's hash.
+# Without a token the agent is only installed or updated. If TOKEN is -, a line
+# "join TOKEN [JOIN-OPTION...]" follows this script, because sudo logs arguments.
 set -eu
 
 hub='@HUB@'
-agents='@AGENTS@' # offered by the hub
+agents='@AGENTS@' # architectures that the hub has agents for
 
 fail() { echo "flotilla: $*" >&2; exit 1; }
 
@@ -49,8 +49,8 @@ main() { # a function, so that nothing runs before the whole script has arrived
 	armv6*) arch=armv6 ;;
 	*) fail "no agent for the processor $(uname -m)" ;;
 	esac
-	# The system decides, not the kernel: 32-bit Raspberry Pi OS runs on a 64-bit kernel. A 32-bit kernel of
-	# a 64-bit processor calls itself armv8l.
+	# The system's word size decides: 32-bit Raspberry Pi OS runs on a 64-bit kernel. A 32-bit kernel
+	# on a 64-bit processor reports armv8l.
 	if [ $arch = arm64 ] && { [ "$(uname -m)" = armv8l ] || [ "$(getconf LONG_BIT 2>/dev/null)" = 32 ]; }; then
 		arch=armv7
 	fi
@@ -59,7 +59,7 @@ main() { # a function, so that nothing runs before the whole script has arrived
 	*) fail "the hub has no agent for $arch ($(uname -m)): put it into its --agents-dir" ;;
 	esac
 
-	# All files are on the disk before the first one is replaced: with half of a unit the agent
+	# Download all files before replacing the first: with half of a unit the agent
 	# could not start.
 	bin=/usr/local/bin/flotilla-device
 	units=/etc/systemd/system

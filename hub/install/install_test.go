@@ -62,11 +62,11 @@ func depot(t *testing.T) *Depot {
 	return &Depot{Dir: dir, Version: "9.8.7-rc1", Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 }
 
-// The build information in a file decides whether it is an agent, not its name.
+// The build information in a file, not the file's name, decides whether the file is an agent.
 func TestOnlyAgentsAreServed(t *testing.T) {
 	d := depot(t)
 	if got := d.Arches(); !slices.Equal(got, []string{runtime.GOARCH, "armv6"}) {
-		t.Fatalf("there are agents for %v", got)
+		t.Fatalf("agents are listed for %v", got)
 	}
 	dir := t.TempDir()
 	program, err := os.ReadFile(filepath.Join(d.Dir, "first"))
@@ -84,7 +84,7 @@ func TestOnlyAgentsAreServed(t *testing.T) {
 		}
 	}
 	for name, make := range map[string]func(name string){
-		"a text":                                func(name string) { put(name, []byte("no program")) },
+		"a text":                                func(name string) { put(name, []byte("a text")) },
 		"half an agent":                         func(name string) { put(name, program[:len(program)/1000]) },
 		"an agent that a full disk has cut off": func(name string) { put(name, program[:len(program)-64<<10]) },
 		"an agent without its last byte":        func(name string) { put(name, program[:len(program)-1]) },
@@ -101,25 +101,25 @@ func TestOnlyAgentsAreServed(t *testing.T) {
 		"a device":        func(name string) { _ = os.Symlink("/dev/zero", filepath.Join(dir, name)) },
 	} {
 		make("flotilla-device-arm64")
-		other := &Depot{Dir: dir, Now: time.Now, Log: d.Log}
-		if got := other.Arches(); len(got) != 0 {
-			t.Errorf("%s is an agent for %v", name, got)
+		listed := &Depot{Dir: dir, Now: time.Now, Log: d.Log}
+		if got := listed.Arches(); len(got) != 0 {
+			t.Errorf("%s is listed as an agent for %v", name, got)
 		}
 		if err := os.RemoveAll(filepath.Join(dir, "flotilla-device-arm64")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	other := &Depot{Dir: dir, Now: time.Now, Log: d.Log}
+	listed := &Depot{Dir: dir, Now: time.Now, Log: d.Log}
 	put("x", program)
-	if got := other.Arches(); !slices.Equal(got, []string{runtime.GOARCH}) {
+	if got := listed.Arches(); !slices.Equal(got, []string{runtime.GOARCH}) {
 		t.Errorf("an agent in a file named x is listed for %v", got)
 	}
 	put("x", []byte("replaced"))
-	if got := other.Arches(); len(got) != 0 {
-		t.Errorf("a file that was replaced is an agent for %v", got)
+	if got := listed.Arches(); len(got) != 0 {
+		t.Errorf("a replaced file is still listed as an agent for %v", got)
 	}
 	if got := (&Depot{Dir: filepath.Join(dir, "none"), Now: time.Now, Log: d.Log}).Arches(); len(got) != 0 {
-		t.Errorf("a missing directory has agents for %v", got)
+		t.Errorf("agents of a missing directory are listed: %v", got)
 	}
 }
 
@@ -152,11 +152,11 @@ func TestADownloadIsTheFile(t *testing.T) {
 		return resp, body
 	}
 	if _, got := get("/install/flotilla-device-armv6"); !bytes.Equal(got, want) {
-		t.Errorf("the download has %d bytes that are not the file's %d", len(got), len(want))
+		t.Errorf("the downloaded %d bytes differ from the file's %d", len(got), len(want))
 	}
 	if resp, got := get("/install/flotilla-device-armv6", "Range",
 		"bytes=1000-1999"); resp.StatusCode != http.StatusPartialContent || !bytes.Equal(got, want[1000:2000]) {
-		t.Errorf("going on with a download: %d", resp.StatusCode)
+		t.Errorf("a request for a range is answered %d", resp.StatusCode)
 	}
 	for _, path := range []string{"/install/flotilla-device-mips", "/install/first", "/install/..%2f..%2fetc%2fpasswd",
 		"/install/flotilla-device-.deb", "/install/flotilla-device-"} {
@@ -167,19 +167,19 @@ func TestADownloadIsTheFile(t *testing.T) {
 	for _, name := range []string{"flotilla-boot-helper.socket", "flotilla-boot-deadman.service"} {
 		if resp, body := get("/install/" + name); resp.StatusCode != http.StatusOK ||
 			!strings.Contains(string(body), "[Install]") {
-			t.Errorf("the unit %s: %d", name, resp.StatusCode)
+			t.Errorf("GET unit %s: status %d", name, resp.StatusCode)
 		}
 	}
 	if resp, body := get("/install/flotilla-device.service"); resp.StatusCode != http.StatusOK ||
 		!strings.Contains(string(body), "ExecStart=/usr/local/bin/flotilla-device run") {
-		t.Errorf("the unit: %d", resp.StatusCode)
+		t.Errorf("GET the agent's unit: status %d", resp.StatusCode)
 	}
 }
 
 // Debian's tools accept the package, and extract the original files.
 func TestDebianToolsAcceptThePackage(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("no dpkg here")
+		t.Skip("needs dpkg-deb")
 	}
 	d := depot(t)
 	w := httptest.NewRecorder()
@@ -204,7 +204,7 @@ func TestDebianToolsAcceptThePackage(t *testing.T) {
 	for _, want := range []string{"Package: flotilla-device\n", "Version: 9.8.7.rc1\n", "Architecture: armhf\n",
 		"postinst", "prerm", "md5sums"} {
 		if !strings.Contains(about, want) {
-			t.Errorf("dpkg does not read %q: %s", want, about)
+			t.Errorf("dpkg-deb --info does not show %q: %s", want, about)
 		}
 	}
 	root := filepath.Join(dir, "root")
@@ -214,38 +214,39 @@ func TestDebianToolsAcceptThePackage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(root, packageBin)); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the package's program is another one (%v)", err)
+		t.Errorf("the package's program differs from the built one (%v)", err)
 	}
 	units := firmwareconfigs.Units()
 	for _, name := range units {
 		unit, err := os.ReadFile(filepath.Join(root, packageUnits, name))
 		if err != nil || strings.Contains(string(unit), "/usr/local/bin") || strings.HasSuffix(name, ".service") &&
 			!strings.Contains(string(unit), "ExecStart=/usr/bin/flotilla-device ") {
-			t.Errorf("the package's unit %s runs another program (%v)", name, err)
+			t.Errorf("the package's unit %s must run /usr/bin/flotilla-device (%v)", name, err)
 		}
 		if gone, _ := os.ReadFile(filepath.Join(root, "DEBIAN", "prerm")); !strings.Contains(string(gone), name) {
 			t.Errorf("removing the package leaves %s enabled", name)
 		}
 	}
 	if len(units) != 5 {
-		t.Errorf("there are the units %v: one is the agent's, four are the boot helper's", units)
+		t.Errorf("units %v, want one of the agent and four of the boot helper", units)
 	}
 	c := exec.Command("md5sum", "--check", "DEBIAN/md5sums")
 	c.Dir = root
 	if out, err := c.CombinedOutput(); err != nil {
-		t.Errorf("the sums: %v: %s", err, out)
+		t.Errorf("checksums: %v: %s", err, out)
 	}
 	for _, script := range []string{"postinst", "prerm"} {
 		run("sh", "-n", filepath.Join(root, "DEBIAN", script))
 	}
 }
 
-// The install line is the shell command that the hub's page shows. The package replaces the files
-// that the line installed. If the line ran last, removing the package keeps the line's files.
-func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
+// The install line is the shell command that the hub's page shows. Installing the package replaces
+// the files that the line installed. If the line ran after the package, removing the package keeps
+// the line's files.
+func TestPackageAndInstallLineOverrideEachOther(t *testing.T) {
 	for _, tool := range []string{"dpkg-deb", "unshare", "systemctl"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("no %s here", tool)
+			t.Skipf("needs %s", tool)
 		}
 	}
 	if os.Geteuid() != 0 || exec.Command("unshare", "-m", "true").Run() != nil {
@@ -262,13 +263,13 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 
-	const mine, other = "/usr/bin/flotilla-device", "/usr/local/bin/flotilla-device"
+	const ofPackage, ofLine = "/usr/bin/flotilla-device", "/usr/local/bin/flotilla-device"
 	byLine := map[string]string{"local/flotilla-device": "the line's program"}
 	for _, name := range firmwareconfigs.Units() {
 		unit, _ := firmwareconfigs.Unit(name)
 		byLine["etc/"+name] = unit
 	}
-	edited := strings.Replace(byLine["etc/flotilla-device.service"], other, mine, 1) + "# by the owner\n"
+	edited := strings.Replace(byLine["etc/flotilla-device.service"], ofLine, ofPackage, 1) + "# by the owner\n"
 	for _, test := range []struct {
 		name    string
 		there   map[string]string // files before the installation of the package
@@ -278,9 +279,9 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 		stopped string   // units that the removal stops
 	}{
 		{"on a new device", nil, nil, nil, "", "flotilla-device.service"},
-		{"after the install line", byLine, []string{"flotilla-device.service", "flotilla-boot-helper.socket"}, firmwareconfigs.Units(), mine, "flotilla-device.service"},
+		{"after the install line", byLine, []string{"flotilla-device.service", "flotilla-boot-helper.socket"}, firmwareconfigs.Units(), ofPackage, "flotilla-device.service"},
 		{"after a manual installation without the boot helper", map[string]string{"local/flotilla-device": "x", "etc/flotilla-device.service": byLine["etc/flotilla-device.service"]},
-			[]string{"flotilla-device.service"}, []string{"flotilla-device.service"}, mine, "flotilla-device.service"},
+			[]string{"flotilla-device.service"}, []string{"flotilla-device.service"}, ofPackage, "flotilla-device.service"},
 		{"with a unit that the owner has edited", map[string]string{"etc/flotilla-device.service": edited}, []string{"flotilla-device.service"}, nil, "", "flotilla-device.service"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -326,28 +327,28 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 				unit, isUnit := strings.CutPrefix(name, "etc/")
 				now, err := os.ReadFile(filepath.Join(box, name))
 				if away := slices.Contains(test.away, unit); isUnit && away != os.IsNotExist(err) {
-					t.Errorf("%s still overrides the package's unit, or an edited unit was removed (%v)", name, err)
+					t.Errorf("only edited units must stay after the installation: %s (%v)", name, err)
 				} else if isUnit && !away && string(now) != text {
-					t.Errorf("%s is changed", name)
+					t.Errorf("%s has changed", name)
 				} else if kept, _ := os.ReadFile(filepath.Join(box, name+".replaced")); isUnit && away && string(kept) != text {
-					t.Errorf("%s was removed", name)
+					t.Errorf("%s must be kept as *.replaced", name)
 				}
 				if want := "reenable " + unit + "\n"; isUnit && strings.Contains(did, want) != (slices.Contains(test.away, unit) &&
 					slices.Contains(test.enabled, unit)) {
-					t.Errorf("%s must be enabled again if it was enabled and moved away, and only then: %s", unit, did)
+					t.Errorf("%s must be reenabled exactly if it was enabled and is replaced: %s", unit, did)
 				}
 			}
 			if got, _ := os.Readlink(filepath.Join(box, "local/flotilla-device")); got != test.program {
 				t.Errorf("the command flotilla-device runs %q, want %q", got, test.program)
 			}
 			if !strings.HasSuffix(did, "daemon-reload\ntry-restart flotilla-device.service\n") {
-				t.Errorf("the agent is not the new one: %s", did)
+				t.Errorf("the new agent must be started if one runs: %s", did)
 			}
 			run(filepath.Join(dir, "deb/DEBIAN/postinst") + " configure") // an upgrade of the package
 			if did := calls(); strings.Contains(did, "reenable") {
-				t.Errorf("an upgrade enables units again: %s", did)
+				t.Errorf("an upgrade must not reenable units: %s", did)
 			}
-			for name, text := range byLine { // the line runs after the package
+			for name, text := range byLine { // the line runs after the package's installation
 				if test.there != nil && test.program != "" && test.there[name] != "" {
 					_ = os.Remove(filepath.Join(box, name))
 					put(name, text)
@@ -356,19 +357,19 @@ func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 			run(filepath.Join(dir, "deb/DEBIAN/prerm") + " remove")
 			did = calls()
 			if _, there := test.there["local/flotilla-device"]; there && strings.Contains(did, "flotilla-device.service") {
-				t.Errorf("the line's agent is stopped when the package goes: %s", did)
+				t.Errorf("removing the package must not stop the line's agent: %s", did)
 			} else if !there && !strings.Contains(did, "disable --now "+test.stopped) {
-				t.Errorf("the package's agent runs on: %s", did)
+				t.Errorf("removing the package must stop its agent: %s", did)
 			}
 			if now, err := os.ReadFile(filepath.Join(box, "local/flotilla-device")); test.program != "" &&
 				(err != nil || string(now) != byLine["local/flotilla-device"]) {
-				t.Errorf("the line's program was removed (%v)", err)
+				t.Errorf("removing the package must keep the line's program (%v)", err)
 			}
 		})
 	}
 }
 
-// A reads is a reader that counts the bytes of a program.
+// reads counts the bytes that are read from a program.
 type reads struct {
 	io.Reader
 	bytes int
@@ -398,16 +399,16 @@ func TestAPackageIsBuiltOnce(t *testing.T) {
 		return r.bytes
 	}
 	if n := ask(a); int64(n) != a.Size {
-		t.Errorf("%d bytes of %d are summed", n, a.Size)
+		t.Errorf("the first request reads %d bytes, want all %d", n, a.Size)
 	}
 	for range 3 {
 		if n := ask(a); n != 0 {
-			t.Errorf("%d bytes are read again", n)
+			t.Errorf("a repeated request reads %d bytes, want 0", n)
 		}
 	}
 	a.when = a.when.Add(time.Second)
 	if n := ask(a); int64(n) != a.Size {
-		t.Errorf("%d bytes of the %d of a replaced program are summed", n, a.Size)
+		t.Errorf("the first request for a replaced program reads %d bytes, want all %d", n, a.Size)
 	}
 }
 
@@ -415,7 +416,7 @@ func TestVersionsForDebian(t *testing.T) {
 	for v, want := range map[string]string{"1.2.3": "1.2.3", "v1.2": "1.2", "1.0-rc.1": "1.0.rc.1", "": "0~",
 		"dev": "0~dev", "1.0+git/x y": "1.0+git.x.y"} {
 		if got := debianVersion(v); got != want {
-			t.Errorf("%q is %q, want %q", v, got, want)
+			t.Errorf("version %q is %q for Debian, want %q", v, got, want)
 		}
 	}
 }
@@ -445,19 +446,19 @@ func TestDownloadsAreLimited(t *testing.T) {
 		}
 	}
 	if enter("10.0.0.1", time.Second, 0) != nil || enter("::ffff:10.0.0.1", time.Second, 0) != nil {
-		t.Error("an address has more downloads than it may")
+		t.Error("an address must not have more than its limit of downloads")
 	}
 	for i := range downloadsEach {
 		if enter(fmt.Sprint("fd00:0:0:1::", i+1), 0, 500) == nil {
-			t.Fatalf("download %d of a network of IPv6 is refused", i+1)
+			t.Fatalf("download %d of one IPv6 network is refused", i+1)
 		}
 	}
 	if w := ask("[fd00:0:0:1:a:b:c:d]:40000"); w.Code != http.StatusServiceUnavailable ||
 		w.Header().Get("Retry-After") == "" {
-		t.Errorf("the addresses of one IPv6 network have separate limits: %d", w.Code)
+		t.Errorf("the addresses of one IPv6 network must share a limit: status %d", w.Code)
 	}
 	if w := ask("[fd00:0:0:2::1]:40000"); w.Code != http.StatusOK {
-		t.Errorf("another network: %d", w.Code)
+		t.Errorf("another IPv6 network must have its own limit: status %d", w.Code)
 	}
 	for i := 2 * downloadsEach; i < downloads; i++ {
 		if enter(fmt.Sprint("10.0.1.", i), 0, 5000) == nil {
@@ -465,11 +466,11 @@ func TestDownloadsAreLimited(t *testing.T) {
 		}
 	}
 	if enter("10.0.2.1", downloadSure-1, 0) != nil {
-		t.Error("new downloads are cancelled")
+		t.Error("a new download must not be cancelled")
 	}
 	next := enter("10.0.2.1", downloadSure, 0)
 	if next == nil || !running(next) || running(slow) {
-		t.Error("the slowest does not give way to the next")
+		t.Error("the slowest download must be cancelled for the next")
 	}
 	slow.leave()
 	own := enter("fd00:0:0:1::9", 2*downloadSure, 0)
@@ -480,11 +481,11 @@ func TestDownloadsAreLimited(t *testing.T) {
 		l.leave()
 	}
 	if len(d.limiter.all) != 0 {
-		t.Errorf("%d are left", len(d.limiter.all))
+		t.Errorf("%d downloads are left, want 0", len(d.limiter.all))
 	}
 }
 
-// The connection has no buffer, so that the client has read all that was sent.
+// The connection has no buffer, so the client has read every sent byte.
 func TestASlowDownloadEnds(t *testing.T) {
 	d := depot(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -516,11 +517,11 @@ func TestASlowDownloadEnds(t *testing.T) {
 			name  string
 			rate  int64
 			whole bool
-		}{{"2 kB a second", 2 << 10, false}, {"20 kB a second", 20 << 10, true}, {"nothing", 1, false}} {
+		}{{"2 kB a second", 2 << 10, false}, {"20 kB a second", 20 << 10, true}, {"1 byte a second", 1, false}} {
 			began := time.Now()
 			r := get()
 			if n := took(r, c.rate); (n == r.ContentLength) != c.whole || !c.whole && time.Since(began) > time.Minute {
-				t.Errorf("%s: %d of %d bytes in %s", c.name, n, r.ContentLength, time.Since(began))
+				t.Errorf("a client that reads %s got %d of %d bytes in %s", c.name, n, r.ContentLength, time.Since(began))
 			}
 		}
 		_ = s.Close()
@@ -540,7 +541,7 @@ func (l line) Accept() (net.Conn, error) {
 func (l line) Close() error   { close(l); return nil }
 func (l line) Addr() net.Addr { return &net.TCPAddr{} }
 
-// The system's word size decides which agent is installed, not the kernel's.
+// The system's word size, not the kernel's, decides which agent is installed.
 func TestTheAgentFitsTheSystem(t *testing.T) {
 	text, err := os.ReadFile("install.sh")
 	if err != nil {
@@ -551,7 +552,7 @@ func TestTheAgentFitsTheSystem(t *testing.T) {
 		{"64-bit Raspberry Pi OS", "aarch64", "64", "arm64"},
 		{"32-bit Raspberry Pi OS on a 64-bit kernel", "aarch64", "32", "armv7"},
 		{"a system without getconf", "aarch64", "", "arm64"},
-		{"a 32-bit kernel of a 64-bit processor", "armv8l", "32", "armv7"},
+		{"a 32-bit kernel on a 64-bit processor", "armv8l", "32", "armv7"},
 		{"a Pi 2", "armv7l", "32", "armv7"},
 		{"a Pi Zero", "armv6l", "32", "armv6"},
 	} {
@@ -574,13 +575,13 @@ func TestTheAgentFitsTheSystem(t *testing.T) {
 	}
 }
 
-// A real shell runs the page's install line, which installs the agent and joins the hub. The test
-// has its own directories, a hub with the needed paths only, and a systemctl that records its
+// A shell runs the page's install line, which installs the agent and joins the hub. The test has
+// its own directories, a hub with only the needed paths, and a systemctl that records its
 // arguments.
 func TestTheLineInstallsAndJoins(t *testing.T) {
 	for _, tool := range []string{"curl", "unshare", "sha256sum"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("no %s here", tool)
+			t.Skipf("needs %s", tool)
 		}
 	}
 	if os.Geteuid() != 0 || exec.Command("unshare", "-m", "true").Run() != nil {
@@ -655,20 +656,20 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	}
 	// The token has the pin of another hub, so the agent refuses this hub and does not send the token.
 	if !strings.Contains(out, "wrong hub") {
-		t.Errorf("the join has no message: %s", out)
+		t.Errorf("the join must report a wrong hub: %s", out)
 	}
 	// sudo logs its arguments, so the token must not be one of them.
 	if asked, err := os.ReadFile(filepath.Join(box, "sudo")); err != nil || len(asked) == 0 ||
 		strings.Contains(string(asked), "FLT1") {
-		t.Errorf("sudo logs %q (%v)", asked, err)
+		t.Errorf("sudo's arguments must not have the token: %q (%v)", asked, err)
 	}
-	// A running agent is restarted with the new program; a stopped one is not started.
+	// A running agent is restarted with the new program; a stopped agent is not started.
 	if calls, _ := os.ReadFile(filepath.Join(box,
 		"systemctl")); string(calls) != "daemon-reload\ntry-restart flotilla-device\n" {
-		t.Errorf("an agent that has not joined was started: %s", calls)
+		t.Errorf("an agent that has not joined must not be started: %s", calls)
 	}
 
-	// Lines of older hubs, and lines with options of join.
+	// Older hubs put the token at the line's end; users add options of join.
 	upgrade := strings.NewReplacer("{ curl", "curl", "&& echo join "+token+"; }", "", "$c -",
 		"$c").Replace(Line(hub.URL, ca, token))
 	if out, err := run(upgrade + " " + token + " --node-name Pi_7"); err == nil ||
@@ -683,17 +684,17 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Without a token the line updates the agent, and starts nothing.
+	// Without a token the line updates the agent and starts nothing.
 	if out, err := run(upgrade); err != nil {
 		t.Errorf("an upgrade: %v: %s", err, out)
 	}
 	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); !strings.HasSuffix(string(calls),
 		"daemon-reload\ntry-restart flotilla-device\n") {
-		t.Errorf("an upgrade did: %s", calls)
+		t.Errorf("systemctl calls of an upgrade: %s", calls)
 	}
 
-	// An interrupted download or a full disk changes nothing: without its unit the agent could not
-	// start.
+	// An interrupted download or a full disk changes no file, because the agent could not start
+	// without its unit.
 	old := map[string]string{filepath.Join(box, "bin", "flotilla-device"): "the agent before"}
 	for _, name := range firmwareconfigs.Units() {
 		old[filepath.Join(box, "unit", name)] = "the unit before"
@@ -707,16 +708,16 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		"flotilla-device.service"} {
 		cut.Store(name)
 		if out, err := run(upgrade); err == nil {
-			t.Errorf("half of %s is accepted: %s", name, out)
+			t.Errorf("the line must fail after half of %s: %s", name, out)
 		}
 		for file, text := range old {
 			if now, err := os.ReadFile(file); err != nil || string(now) != text {
-				t.Errorf("with half of %s, %s has changed (%v)", name, file, err)
+				t.Errorf("after half of %s, %s has changed (%v)", name, file, err)
 			}
 		}
 	}
 	cut.Store("")
-	// A failed write after a complete download is not blamed on the hub or the clock.
+	// The message about a failed write does not blame the hub or the clock.
 	for where, how := range map[string]string{
 		"/usr/local/bin/flotilla-device.new":                         "mount -t tmpfs -o size=64k tmpfs /usr/local/bin",
 		"/etc/systemd/system/" + firmwareconfigs.Units()[0] + ".new": "mount -o remount,bind,ro /etc/systemd/system",
@@ -733,11 +734,11 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		}
 	}
 	if out, err := run(upgrade); err != nil {
-		t.Errorf("after that: %v: %s", err, out)
+		t.Errorf("an upgrade after failed ones: %v: %s", err, out)
 	}
 	for file, text := range old {
 		if now, err := os.ReadFile(file); err != nil || string(now) == text {
-			t.Errorf("after that, %s has not changed (%v)", file, err)
+			t.Errorf("after a complete upgrade, %s has not changed (%v)", file, err)
 		}
 	}
 
@@ -747,24 +748,24 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	}
 	out, err = run(Line(hub.URL, []byte("another"), token))
 	if err == nil {
-		t.Errorf("a wrong authority is accepted: %s", out)
+		t.Errorf("a wrong authority must be refused: %s", out)
 	}
 	if !strings.HasPrefix(out, "flotilla: the server at this address is not the hub that made this line") ||
 		strings.Count(out, "\n") != 1 {
 		t.Errorf("the message about a wrong authority is %q", out)
 	}
 	if _, err := os.Stat(filepath.Join(box, "bin", "flotilla-device")); err == nil {
-		t.Error("a file of an unknown server was installed")
+		t.Error("a file from an unknown server was installed")
 	}
 	for _, dir := range []string{"bin", "unit"} {
 		if left, err := filepath.Glob(filepath.Join(box, dir, "*.new")); err != nil || len(left) > 0 {
-			t.Errorf("left over are %v (%v)", left, err)
+			t.Errorf("temporary files are left: %v (%v)", left, err)
 		}
 	}
 }
 
-// The shell never executes a part of the hub's name.
-func TestAHubsNameIsNotExecuted(t *testing.T) {
+// The shell never executes a part of the hub's URL.
+func TestAHubsURLIsNotExecuted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "touched")
 	d := &Depot{Dir: t.TempDir(), Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	for _, hub := range []string{"https://x';touch " + file + ";'", "https://x$(touch " + file + ")",
@@ -772,10 +773,10 @@ func TestAHubsNameIsNotExecuted(t *testing.T) {
 		c := exec.Command("sh", "-s")
 		c.Stdin = strings.NewReader(d.Script(hub))
 		if out, err := c.CombinedOutput(); err == nil {
-			t.Errorf("without arguments it succeeds: %s", out)
+			t.Errorf("without arguments the script must fail: %s", out)
 		}
 		if _, err := os.Stat(file); err == nil {
-			t.Fatalf("the name %q was run", hub)
+			t.Fatalf("the shell executed a part of %q", hub)
 		}
 	}
 }

@@ -1,8 +1,8 @@
 // Command packages is `make packages`: Debian packages of both programs and an image of the hub for
-// each architecture, with a bill of materials beside each, and their checksums.
+// each architecture, with a bill of materials for each, and the checksums.
 //
-// It packs what `make release agents` has built. The same commit makes the same bytes: every file
-// has the time of the commit.
+// It packs what `make release agents` has built. Builds of one commit are identical, because each
+// file has the commit's time.
 package main
 
 import (
@@ -22,8 +22,9 @@ import (
 	"flotilla.dev/hub/install"
 )
 
-// platforms are Debian's architectures with the directory of their programs, and the architecture
-// of the agent. Debian's armhf has the programs for ARMv6, which a Pi Zero runs.
+// platforms are Debian's architectures, each with the directory of its programs and the
+// architecture of its agent. Debian's armhf gets the programs for ARMv6, which also run on a Pi
+// Zero.
 var platforms = []struct{ debian, dir, agent string }{
 	{"amd64", "linux/amd64", "amd64"}, {"arm64", "linux/arm64", "arm64"}, {"armhf", "linux/arm/v6", "armv6"},
 }
@@ -32,7 +33,7 @@ func main() {
 	version := flag.String("version", "0.1.0", "version of the packages")
 	bin := flag.String("bin", "bin", "directory of the programs, as make release agents builds them")
 	out := flag.String("out", "dist", "directory for the packages")
-	when := flag.Int64("time", 0, "time of all files, in seconds since 1970: that of the commit")
+	when := flag.Int64("time", 0, "time of the commit, and of all files, in seconds since 1970")
 	flag.Parse()
 	if err := run(*version, *bin, *out, time.Unix(*when, 0).UTC()); err != nil {
 		fmt.Fprintln(os.Stderr, "packages:", err)
@@ -106,7 +107,7 @@ type component struct {
 	PURL    string `json:"purl,omitempty"`
 }
 
-// writeBill writes the bill of materials of a Go program, in the form of CycloneDX 1.5.
+// writeBill writes the bill of materials of a Go program as CycloneDX 1.5.
 func writeBill(w io.Writer, program, version string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
