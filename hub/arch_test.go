@@ -16,9 +16,8 @@ import (
 
 const module = "flotilla.dev"
 
-// mayImport is the architecture: the packages of this module that each package may import. A
-// missing package may import none; mains and hub/serve may import all, since they connect the
-// packages.
+// mayImport is the architecture: which packages of this module each package may import. An unlisted
+// package may import none. Mains and hub/serve may import all, because they connect the packages.
 var mayImport = map[string][]string{
 	"shared/wire":              {"shared/fleet", "shared/bound"},
 	"shared/fleet":             {"shared/bound"},
@@ -109,7 +108,7 @@ var mayImport = map[string][]string{
 	"device/hardware":          {"shared/clock", "shared/fleet"},
 }
 
-// pure are the deciders; acts are the packages that a decider must not import.
+// pure are the packages that decide; acts are packages that they must not import.
 var (
 	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "device/podspec", "device/plan", "hub/state",
 		"hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address",
@@ -119,10 +118,10 @@ var (
 		"sync", "sync/atomic", "syscall", "time/tzdata"}
 )
 
-// only names the packages that may import a library.
+// only lists the packages that may import a library.
 var only = map[string][]string{
-	"github.com/mochi-mqtt/server":     {},                                            // tests only
-	"github.com/eclipse/paho.mqtt":     {"device/link", "hub/broker", "hub/e2e/load"}, // load: the consumer that the hub is compared with
+	"github.com/mochi-mqtt/server":     {},                                            // only tests
+	"github.com/eclipse/paho.mqtt":     {"device/link", "hub/broker", "hub/e2e/load"}, // hub/e2e/load compares the hub with this client
 	"github.com/moby/moby":             {"device/engine"},
 	"github.com/moby/spdystream":       {"hub/kube/remote"},
 	"github.com/labstack/echo":         {"hub/kube", "hub/serve", "hub/admin/frame"},
@@ -137,7 +136,7 @@ var only = map[string][]string{
 	"github.com/yuin/goldmark":         {"web/manual"},
 }
 
-// mostFiles is how many source files a package has at most.
+// mostFiles is the largest number of source files in a package.
 const mostFiles = 25
 
 // clock are the functions that a package with a time parameter must not call.
@@ -151,8 +150,8 @@ func qualified(sel *ast.SelectorExpr) string {
 	return ""
 }
 
-// TestArchitecture parses the files itself: a go command in a child process would hide changes from
-// the test cache.
+// TestArchitecture parses the files itself. Otherwise a child process would read them, and go test
+// would not see their changes and use its cached result.
 func TestArchitecture(t *testing.T) {
 	documented, files := map[string]int{}, map[string]int{}
 	err := fs.WalkDir(os.DirFS(".."), ".", func(file string, d fs.DirEntry, err error) error {
@@ -228,8 +227,8 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// TestNoCircle checks the table: the compiler refuses circles of packages, but not a circle through
-// their subpackages.
+// TestNoCircle checks the table. The compiler refuses circles of packages, but not circles that
+// pass through a package's subpackages.
 func TestNoCircle(t *testing.T) {
 	topFolder := func(pkg string) string {
 		return strings.Join(strings.SplitN(pkg, "/", 3)[:min(2, strings.Count(pkg, "/")+1)], "/")

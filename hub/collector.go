@@ -11,31 +11,31 @@ import (
 	"flotilla.dev/shared/resident"
 )
 
-// GOGC values: how much garbage may accumulate, in percent of the live heap. A gateway has little
-// memory, so the steady value is small. While the hub starts, nearly all that it allocates stays,
-// and collecting more often only costs time. While many devices return or fall silent, each leaves
-// up to 100 kB of garbage, and the steady value would cost a quarter of the time. The environment's
-// GOGC wins.
+// Values of GOGC: garbage in percent of the live heap at which a collection starts. The steady
+// value is small, because a gateway has little memory. While the hub starts, most allocations stay,
+// so collecting often only costs time. While many devices return or fall silent, each makes up to
+// 100 kB of garbage, and the steady value would cost a quarter of the time. GOGC in the environment
+// overrides all of them.
 const (
 	gcPercent      = 20
 	gcPercentHurry = 50
 	gcPercentStart = 200
-	returnTime     = 40 * time.Second // devices that return do so within a grace period
-	burstTime      = 10 * time.Second // devices that fall silent together do so within a lease interval
+	returnTime     = 40 * time.Second // returning devices return within a grace period
+	burstTime      = 10 * time.Second // devices that fall silent together do so within one lease interval
 )
 
-// A collector tunes the garbage collector to what the hub does.
+// A collector sets GOGC according to what the hub does.
 type collector struct {
 	mu    sync.Mutex
-	up    bool      // the fleet is in memory
-	until time.Time // when the burst ends
+	up    bool      // whether the fleet is in memory
+	until time.Time // end of the burst
 	timer *time.Timer
 }
 
 var garbage collector
 
 // begin sets the values for the start, and a memory limit of nine tenths of the control group's
-// limit or the machine's memory. The environment's GOMEMLIMIT wins.
+// limit or of the machine's memory. GOMEMLIMIT in the environment overrides the limit.
 func (c *collector) begin() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercentStart)
@@ -45,7 +45,7 @@ func (c *collector) begin() {
 	}
 }
 
-// settle begins once the fleet is in memory. It returns when the devices should be back.
+// settle is called when the fleet is in memory. It returns when the devices should have returned.
 func (c *collector) settle(ctx context.Context, fleet int) {
 	c.mu.Lock()
 	c.up = true
@@ -61,7 +61,7 @@ func (c *collector) settle(ctx context.Context, fleet int) {
 	}
 }
 
-// hurry trades memory for speed for a while, because a user waits for the burst to end.
+// hurry uses more memory to be faster for a while, because a user waits for the burst to end.
 func (c *collector) hurry(long time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,17 +11,18 @@ import (
 	"testing"
 )
 
-// mayEnd are goroutines without a recovery, with the reason why their panic may end the hub.
+// mayEnd lists goroutines that do not recover, each with the reason why their panic may end the
+// hub.
 var mayEnd = []string{
-	"hub.go Run",              // the whole hub
-	"serve/serve.go Run",      // the loop: it receives and decides under Catch; after a panic between commit and publish only a restart is safe
-	"serve/serve.go ",         // starts the parts, which recover themselves …
-	"serve/serve.go run",      // … except the listeners, which only accept: each connection recovers itself
-	"broker/broker.go accept", // the same
+	"hub.go Run",              // runs the whole hub
+	"serve/serve.go Run",      // receives and decides under Catch; after a panic between commit and publish only a restart is safe
+	"serve/serve.go ",         // starts parts that recover themselves
+	"serve/serve.go run",      // starts listeners, which only accept; each connection recovers itself
+	"broker/broker.go accept", // a listener only accepts
 }
 
-// TestEveryGoroutineCatchesItsPanics checks every go statement: its function, or the only function
-// that it calls in its package, must recover.
+// TestEveryGoroutineCatchesItsPanics checks every go statement. Its function must recover, or the
+// only function of the package that it calls.
 func TestEveryGoroutineCatchesItsPanics(t *testing.T) {
 	dirs := map[string]map[string]*ast.File{}
 	err := filepath.WalkDir(".", func(file string, d os.DirEntry, err error) error {
@@ -93,7 +94,7 @@ func TestEveryGoroutineCatchesItsPanics(t *testing.T) {
 		}
 	}
 	if seen < 30 {
-		t.Errorf("only %d goroutines were found", seen)
+		t.Errorf("only %d go statements were found", seen)
 	}
 }
 
@@ -112,7 +113,7 @@ func catches(b *ast.BlockStmt) bool {
 	})
 }
 
-// only1 is the name of the only function that a body calls; "": it does more.
+// only1 returns the name of the only function that a body calls, or "" if the body does more.
 func only1(b *ast.BlockStmt) string {
 	if len(b.List) != 1 {
 		return ""

@@ -21,8 +21,8 @@ import (
 	"flotilla.dev/shared/resident"
 )
 
-// runHub runs the hub with real listeners, the socket of the commands, and systemd. It opens the
-// listeners first, so that a port in use changes nothing on disk.
+// runHub runs the hub with real listeners, the commands' socket and systemd. It opens the listeners
+// first, so that a port in use changes nothing on disk.
 func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writer) error {
 	panics.Log(log)
 	at, err := listenAll(cfg)
@@ -57,7 +57,7 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 	return g.Wait()
 }
 
-// A process is a hub, alone or one of several.
+// A process is a single hub or one of several.
 type process interface {
 	Run(ctx context.Context) error
 	Up() <-chan struct{}
@@ -88,7 +88,7 @@ func listenAll(cfg config.Config) (at serve.Listeners, err error) {
 	return at, nil
 }
 
-// notifySystemd reports readiness, and then feeds the watchdog while the control loop works.
+// notifySystemd reports readiness, and then resets the watchdog as long as the control loop works.
 func notifySystemd(ctx context.Context, h process, log *slog.Logger) error {
 	select {
 	case <-ctx.Done():

@@ -16,13 +16,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// rowFiles describe the kinds, their admission and their pages. Other code looks kinds up.
+// rowFiles describe the kinds, their admission and their pages. All other code looks kinds up
+// there.
 var rowFiles = []string{"hub/state/kind.go", "hub/state/rows.go", "hub/state/served.go", "hub/admission/kinds.go",
 	"hub/admin/frame/kinds.go"}
 
-// TestKindsAreListedOnce finds literals and switches that map four kinds or more to words: a new
-// kind would have to be added there. It ignores switches that act, and those that only return
-// booleans.
+// TestKindsAreListedOnce finds literals and switches that map four or more kinds to words, because
+// a new kind would have to be added there. It ignores switches that act or return only booleans.
 func TestKindsAreListedOnce(t *testing.T) {
 	known := kindNames(t)
 	walkSources(t, func(file string, f *ast.File, at func(ast.Node) string) {
@@ -129,7 +129,7 @@ func acting(s ast.Stmt) bool {
 	})
 }
 
-// walkSources calls show with every source file that is not a test.
+// walkSources calls show with every source file except tests.
 func walkSources(t *testing.T, show func(file string, f *ast.File, at func(ast.Node) string)) {
 	t.Helper()
 	files := token.NewFileSet()

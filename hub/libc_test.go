@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// SQLite in Go works only with the libc that it was generated for: another version corrupts memory
-// on 32-bit ARM.
-func TestSQLiteHasTheLibcThatItWasMadeWith(t *testing.T) {
+// SQLite in Go works only with the version of libc that it was generated for. Another version
+// corrupts memory on 32-bit ARM.
+func TestSQLiteHasItsVersionOfLibc(t *testing.T) {
 	version := func(file string) string {
 		t.Helper()
 		text, err := os.ReadFile(file)
@@ -28,6 +28,6 @@ func TestSQLiteHasTheLibcThatItWasMadeWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have, want := version("../go.mod"), version(strings.TrimSpace(string(file))); have != want {
-		t.Errorf("go.mod: modernc.org/libc is %s, but modernc.org/sqlite was made with %s: require that", have, want)
+		t.Errorf("go.mod: modernc.org/libc is %s, but modernc.org/sqlite was generated for %s: require that version", have, want)
 	}
 }

@@ -13,8 +13,8 @@ import (
 // longText matches a string that cannot be split well: YAML, a regular expression, a command.
 var longText = regexp.MustCompile("`[^`]*$|`[^`]{60,}`|\"[^\"]{80,}\"|^[^\"`]*`")
 
-// Code has at most 120 columns, so that two files fit side by side. Long strings and tests may be
-// wider: there a case is a line.
+// Code has at most 120 columns, so that two files fit side by side. Long strings and the lines of
+// tests may be wider, because a case of a test is one line.
 func TestLinesHaveAtMost120Columns(t *testing.T) {
 	err := fs.WalkDir(os.DirFS(".."), ".", func(file string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -1,6 +1,6 @@
 // Command flotilla-hub runs a fleet of devices from one gateway.
 //
-// main turns signals into the end of a context, and errors into exit codes: 0 ended as requested, 1
+// main ends the context after a signal, and turns errors into exit codes: 0 ended as requested, 1
 // failed while running, 2 wrong usage or configuration. hub.go connects package serve to this
 // machine; package cli has the commands.
 package main
@@ -15,7 +15,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	_ "time/tzdata" // CronJobs name time zones, and the gateway may not have the database
+	_ "time/tzdata" // CronJobs name time zones, which the gateway may not have
 
 	"flotilla.dev/hub/cli"
 	"flotilla.dev/shared/commands"

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// An unknown shell or command is an error. It does not print help, which could end up in a
+// An unknown shell or command is an error. Its help is not printed, because it could end up in a
 // completion file.
 func TestATypingMistakeDoesNotPrintHelp(t *testing.T) {
 	for line, want := range map[string]string{

@@ -17,12 +17,12 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// reasonSet has the reasons and condition types in the sources, with their places, as strings or names
-// of constants.
+// reasonSet has the reasons and condition types in the sources, with their places. A source has
+// each as a string or as the name of a constant.
 type reasonSet struct {
 	reasons, conditions map[string]string
 	words               map[string]bool // every string in the sources
-	names               map[string]bool // every name in them, such as batchv1.JobReasonSuccessPolicy
+	names               map[string]bool // every name in the sources, such as batchv1.JobReasonSuccessPolicy
 }
 
 var (
@@ -87,9 +87,9 @@ func findReasons(t *testing.T) *reasonSet {
 			for _, e := range n.Elts {
 				kv, ok := e.(*ast.KeyValueExpr)
 				switch {
-				case ok && condition && called(kv.Key) == "Type" && kind != "": // a name of metav1 may be of an event or of a response
+				case ok && condition && called(kv.Key) == "Type" && kind != "": // metav1's reasons are used in events and in API responses
 					note(l.conditions, kind+".", pkg, kv.Value, at(n))
-				case ok && !condition && called(kv.Key) == "Reason" && called(n.Type) != "Status": // of an API response
+				case ok && !condition && called(kv.Key) == "Reason" && called(n.Type) != "Status": // a metav1.Status is an API response
 					note(l.reasons, "", pkg, kv.Value, at(n))
 				case !ok && called(n.Type) == "Verdict" && e == n.Elts[0]:
 					note(l.reasons, "", pkg, e, at(n))
@@ -100,7 +100,7 @@ func findReasons(t *testing.T) *reasonSet {
 	return l
 }
 
-// The manual has every reason of an event and of a waiting or ended container, and no others.
+// The manual has exactly the reasons of events and of waiting or ended containers.
 func TestTheManualHasEveryReason(t *testing.T) {
 	l := findReasons(t)
 	l.compare(t, "events", l.reasons)
@@ -140,7 +140,7 @@ func book(t *testing.T) *manual.Manual {
 	return m
 }
 
-// compare compares the entries of a page with those in the sources.
+// compare compares a page's entries with the sources.
 func (l *reasonSet) compare(t *testing.T, page string, there map[string]string) {
 	t.Helper()
 	listed := book(t).Page(page).Entries()
@@ -163,6 +163,6 @@ func (l *reasonSet) compare(t *testing.T, page string, there map[string]string) 
 		}
 	}
 	if len(there) < 5 {
-		t.Errorf("only %d were found in the sources", len(there))
+		t.Errorf("only %d reasons were found in the sources", len(there))
 	}
 }

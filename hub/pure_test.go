@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// A source is a package's files, or some of them, with their names resolved.
+// A source is some or all files of a package, with resolved names.
 type source struct {
 	funcs map[types.Object]decl
 	uses  map[*ast.Ident]types.Object
@@ -22,7 +22,7 @@ type source struct {
 type decl struct {
 	file    string
 	fn      *ast.FuncDecl
-	imports map[string]string // path by its name in the file
+	imports map[string]string // import path by the name in the file
 }
 
 // emptyImporter is an importer that returns empty packages.
@@ -70,14 +70,14 @@ func parse(t *testing.T, dir string, which func(file string) bool) source {
 	}
 	info := &types.Info{Defs: map[*ast.Ident]types.Object{}, Uses: s.uses}
 	conf := types.Config{Importer: emptyImporter{}, Error: func(error) {}}
-	_, _ = conf.Check(dir, set, files, info) // errors about names of other packages do not matter
+	_, _ = conf.Check(dir, set, files, info) // names of other packages are unresolved, which does not matter
 	for _, d := range decls {
 		s.funcs[info.Defs[d.fn.Name]] = d
 	}
 	return s
 }
 
-// reached are the functions and methods of the package that a function may call.
+// reached returns the functions and methods of the package that a function may call.
 func (s source) reached(root types.Object) map[types.Object]bool {
 	seen, todo := map[types.Object]bool{}, []types.Object{root}
 	for len(todo) > 0 {
@@ -97,8 +97,7 @@ func (s source) reached(root types.Object) map[types.Object]bool {
 	return seen
 }
 
-// Deciding functions in a package with I/O are as pure as the deciders: they reach no I/O and no
-// clock.
+// A function that decides is pure, also in a package that does I/O: it reaches no I/O and no clock.
 func TestDecidingFunctionsArePure(t *testing.T) {
 	for _, c := range []struct{ dir, root string }{{"hub/inventory", "Decide"}} {
 		s := parse(t, c.dir, func(file string) bool { return !strings.HasSuffix(file, "_test.go") })
@@ -109,7 +108,7 @@ func TestDecidingFunctionsArePure(t *testing.T) {
 			}
 		}
 		if root == nil {
-			t.Errorf("%s has no %s", c.dir, c.root)
+			t.Errorf("%s does not have %s", c.dir, c.root)
 			continue
 		}
 		for o := range s.reached(root) {
@@ -128,8 +127,8 @@ func TestDecidingFunctionsArePure(t *testing.T) {
 	}
 }
 
-// A model that calls the tested rule would confirm its mistakes. It may call functions that return
-// data.
+// A model must not call the rule that it tests, because it would confirm the rule's mistakes. It
+// may call functions that return data.
 func TestModelsDoNotCallTheTestedRule(t *testing.T) {
 	gives := []string{"state.KeyOf", "state.Each", "state.NodeCondition"}
 	for dir, model := range map[string]func(file string) bool{

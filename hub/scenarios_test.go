@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// A scenario is a line of testdata/scenarios.txt: a rule that Kubernetes' own tests assert, and our
-// tests of it.
+// A scenario is a line of testdata/scenarios.txt: a rule that Kubernetes' own tests assert, and the
+// tests here that check it.
 type scenario struct {
 	line  int
 	id    string
@@ -30,8 +30,8 @@ const scenarioList = "testdata/scenarios.txt"
 // anID matches an id of the list.
 var anID = regexp.MustCompile(`^(?:[ZEULT][0-9]+'?|S[0-9]+\.(?:[a-z0-9]+\.)?[0-9]+)$`)
 
-// TestScenarios compares the list with the tests: each row has a case that begins with its id, or a
-// reason. Each case's id is in the list.
+// TestScenarios compares the list with the tests. Each row has a case that begins with its id, or a
+// reason why not. Each case's id is in the list.
 func TestScenarios(t *testing.T) {
 	list, err := readScenarios(scenarioList)
 	if err != nil {
@@ -51,7 +51,7 @@ func TestScenarios(t *testing.T) {
 			t.Logf("open: %s %s: %s", s.id, s.rule, text)
 		}
 	}
-	t.Logf("%d rows: %d with cases of their own, %d by other tests, %d not ours, %d open", len(list), kinds["test"],
+	t.Logf("%d rows: %d with a case, %d by other tests, %d not ours, %d open", len(list), kinds["test"],
 		kinds["by"], kinds["not ours"], kinds["open"])
 }
 
@@ -61,10 +61,10 @@ func compareCases(list []scenario, cases map[string]caseSet) (complaints []strin
 	known := map[string]bool{}
 	for _, s := range list {
 		if !anID.MatchString(s.id) {
-			complain("line %d: %q is not of the form of an id", s.line, s.id)
+			complain("line %d: %q does not have the form of an id", s.line, s.id)
 		}
 		if known[s.id] {
-			complain("line %d: %s is there twice", s.line, s.id)
+			complain("line %d: %s is listed twice", s.line, s.id)
 		}
 		known[s.id] = true
 		for _, w := range s.where {
@@ -126,7 +126,7 @@ func readScenarios(file string) (list []scenario, err error) {
 // A caseSet has the ids at the beginning of a test's cases, or of a story's header.
 type caseSet map[string]bool
 
-// findCases returns the ids of all tests, by DIR/TestName, and of all stories, by file, below root.
+// findCases returns the ids of all tests by DIR/TestName, and of all stories by file, below root.
 func findCases(root string) (map[string]caseSet, error) {
 	cases := map[string]caseSet{}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
@@ -214,10 +214,10 @@ func TestDifferencesToTheScenariosAreReported(t *testing.T) {
 		{"a matching list has no differences", "", func(l []scenario) []scenario { return l }},
 		{"a row with a missing case", "no case of hub/x/TestX begins with the id", func(l []scenario) []scenario { l[0].id, l[1].id = "E1", "Z1"; return l }},
 		{"a row with a missing test", "hub/x/TestY not found", func(l []scenario) []scenario { l[0].where = []string{"test: hub/x/TestY"}; return l }},
-		{"a row with another missing test", "hub/x/TestY not found", func(l []scenario) []scenario { l[1].where[1] = "by: hub/x/TestY"; return l }},
+		{"a row by a missing test", "hub/x/TestY not found", func(l []scenario) []scenario { l[1].where[1] = "by: hub/x/TestY"; return l }},
 		{"a row without a reason", "is not a reason", func(l []scenario) []scenario { l[3].where = []string{"not ours: no"}; return l }},
 		{"a row without content", "must be test", func(l []scenario) []scenario { l[3].where = []string{""}; return l }},
-		{"a row twice", "twice", func(l []scenario) []scenario { return append(l, l[0]) }},
+		{"a repeated row", "twice", func(l []scenario) []scenario { return append(l, l[0]) }},
 		{"an invalid id", "form of an id", func(l []scenario) []scenario { l[3].id = "S7"; return l }},
 		{"a case without a row", "hub/x/testdata/y.txt has a case E2", func(l []scenario) []scenario { return slices.Delete(l, 2, 3) }},
 	} {

@@ -13,16 +13,16 @@ import (
 )
 
 var (
-	// unclear matches wordings that need a second reading: "is no time" for "is not a time".
+	// unclear matches wordings that a reader reads twice, such as "is no time" for "is not a time".
 	unclear = regexp.MustCompile(`(?i)\b(there )?is no [a-z]+|\bwhoever\b|\bnobody who\b`)
-	// plain are texts that unclear matches although they are plain, each with the reason.
+	// plain lists clear texts that unclear matches, each with the reason.
 	plain = map[string]string{
 		"is no longer": "the usual words for a state that has ended",
 	}
 	scriptComment = regexp.MustCompile(`(?m)(^|\s)//.*$`)
 )
 
-// TestTextsAreClear: no string of the programs and no text of the page needs a second reading.
+// TestTextsAreClear searches the programs' strings and the pages' text.
 func TestTextsAreClear(t *testing.T) {
 	used := map[string]bool{}
 	check := func(where, text string) {
@@ -52,12 +52,13 @@ func TestTextsAreClear(t *testing.T) {
 	}
 	for text := range plain {
 		if !used[text] || len(plain) > 10 {
-			t.Errorf("plain has %d texts, at most 10 may be there; is %q still said?", len(plain), text)
+			t.Errorf("plain has %d texts, at most 10 are allowed; does a source still have %q?", len(plain), text)
 		}
 	}
 }
 
-// TestMarkdownIsWrapped: prose has at most 110 columns. Tables, code, links and pictures cannot be wrapped.
+// TestMarkdownIsWrapped checks that prose has at most 110 columns. Tables, code, links and pictures
+// cannot be wrapped.
 func TestMarkdownIsWrapped(t *testing.T) {
 	for _, pattern := range []string{"*.md", "*/*.md", "*/*/*.md", "*/*/*/*.md", "hub/*/*/*/*/*.md"} {
 		for _, file := range glob(t, pattern) {

@@ -1,11 +1,11 @@
-// Package ask sends requests to devices over MQTT and returns the responses as streams: logs of
+// Package ask sends requests to devices over MQTT, and returns the responses as streams: logs of
 // containers and agents, commands in containers, connections into pods, resource usage.
 //
-// Both directions are flow controlled: a device sends at most 64 unread chunks, and input waits
-// until the device has read the previous chunk. Chunks are numbered, so that a lost one ends the
-// stream with an error instead of leaving a gap. The package decides nothing and reads no state:
-// the caller passes the pod or node. Package broker carries its messages; packages kube and admin
-// call it.
+// Both directions are flow controlled: a device sends at most 64 unread chunks, and the hub sends
+// input only as fast as the device reads it. Chunks are numbered, so a lost chunk ends the stream
+// with an error instead of leaving a gap. The package decides nothing and reads no state: the
+// caller passes the pod or node. Package broker carries its messages; packages kube and admin call
+// it.
 package ask
 
 import (
@@ -21,7 +21,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Broker sends requests to devices in order, without waiting.
+// A Broker sends requests to devices, in order and without waiting.
 type Broker interface {
 	Request(node, id string, r wire.Request) error
 }
@@ -33,12 +33,12 @@ var (
 	ErrTooOld  = errors.New("the device's agent is too old for this request")
 )
 
-// A Client sends requests to devices, and keeps those that are open.
+// A Client sends requests to devices, and keeps the open ones.
 type Client struct {
 	Broker Broker
 
 	mu          sync.Mutex
-	open        map[string]*request // by ID
+	open        map[string]*request // by request ID
 	unread      map[string]int      // unread bytes by node
 	unreadTotal int                 // unread bytes in total
 	usages      usages
@@ -89,7 +89,7 @@ func (c *Client) Reply(node, id string, r wire.Reply) {
 	c.mu.Unlock()
 	switch {
 	case q == nil && !r.EOF && r.Seq%ackEvery == 0:
-		c.cancel(node, id) // the request has ended, and the device does not know
+		c.cancel(node, id) // the request has ended, but the device still responds
 	case q != nil && q.node == node:
 		q.receive(r)
 	}
@@ -117,7 +117,8 @@ func (c *Client) Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptio
 	return c.copyLog(ctx, pod.Spec.NodeName, r, w)
 }
 
-// NodeLogs writes the log of a node's agent to w, as Logs does. ErrTooOld: that agent keeps none.
+// NodeLogs writes the log of a node's agent to w, as Logs does. ErrTooOld means that the agent does
+// not keep its log.
 func (c *Client) NodeLogs(ctx context.Context, node string, o corev1.PodLogOptions, w io.Writer) error {
 	r := logRequest(wire.RequestNodeLogs, o)
 	err := c.copyLog(ctx, node, r, w)
@@ -147,7 +148,7 @@ func (c *Client) copyLog(ctx context.Context, node string, r wire.Request, w io.
 	defer q.close()
 	most := chunkTimeout
 	if r.Follow {
-		most = 0 // a followed log may be silent
+		most = 0 // a followed log may have no lines for a long time
 	}
 	for {
 		reply, err := q.next(ctx, most)

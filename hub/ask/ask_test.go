@@ -52,7 +52,7 @@ func TestLogs(t *testing.T) {
 		want    string
 		err     error
 	}{
-		{"chunks come out in order, and the end ends it", func(d *device, id string) {
+		{"chunks are written in order until the end", func(d *device, id string) {
 			for seq, text := range []string{"a", "b", "c"} {
 				d.client.Reply("pi-1", id, wire.Reply{Seq: uint64(seq), Data: []byte(text), EOF: seq == 2})
 			}
@@ -61,11 +61,11 @@ func TestLogs(t *testing.T) {
 			d.client.Reply("pi-1", id, wire.Reply{Seq: 0, Data: []byte("a")})
 			d.client.Reply("pi-1", id, wire.Reply{Seq: 2, Data: []byte("c"), EOF: true})
 		}, false, "a", ask.ErrLost},
-		{"the answer of another node does not count", func(d *device, id string) {
+		{"a response of another node is ignored", func(d *device, id string) {
 			d.client.Reply("pi-2", id, wire.Reply{Data: []byte("x"), EOF: true})
 		}, false, "", ask.ErrLost},
-		{"a device that goes away ends it", func(d *device, id string) { d.client.Disconnected("pi-1") }, false, "", ask.ErrLost},
-		{"an offline device is an error at once", nil, true, "", ask.ErrOffline},
+		{"a lost link ends the log", func(d *device, id string) { d.client.Disconnected("pi-1") }, false, "", ask.ErrLost},
+		{"an offline device fails at once", nil, true, "", ask.ErrOffline},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestAFollowedLogWaitsForItsReader(t *testing.T) {
 		err := d.client.Logs(ctx, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1"}},
 			corev1.PodLogOptions{Follow: true}, &bytes.Buffer{})
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Hour {
-			t.Errorf("ended after %s: %v", time.Since(began), err)
+			t.Errorf("the log ended after %s: %v", time.Since(began), err)
 		}
 		if last := d.types[len(d.types)-1]; last != wire.RequestCancel {
 			t.Errorf("the device received %v, want a cancel at the end", d.types)
@@ -112,7 +112,7 @@ func TestNodeLogs(t *testing.T) {
 		err    error
 	}{
 		{"the agent's own log", wire.Reply{Data: []byte("a"), EOF: true}, "a", nil},
-		{"an agent that does not know the question is too old", wire.Reply{EOF: true, Error: wire.Unsupported(wire.RequestNodeLogs)}, "", ask.ErrTooOld},
+		{"an agent that does not know the request is too old", wire.Reply{EOF: true, Error: wire.Unsupported(wire.RequestNodeLogs)}, "", ask.ErrTooOld},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestNodeLogs(t *testing.T) {
 				}
 				if asked.TailLines != &tail || *asked.SinceSeconds != 60 || !asked.SinceTime.Equal(since.Time) ||
 					!asked.Timestamps || asked.Container != "" || asked.Previous {
-					t.Errorf("the device was asked for %+v", asked)
+					t.Errorf("the device received the options %+v", asked)
 				}
 			})
 		})
@@ -145,7 +145,7 @@ func TestNodeLogs(t *testing.T) {
 	}
 }
 
-// unready is a reader that reads nothing until it is closed.
+// unready is a reader that blocks until it is closed.
 type unready chan struct{}
 
 func (u unready) Write(b []byte) (int, error) {
@@ -179,18 +179,18 @@ func TestUnreadResponsesAreLimited(t *testing.T) {
 				go func() { ended <- on(node, w) }()
 			}
 		}
-		unread("pi-1", 40) // room for three
+		unread("pi-1", 40) // the limit of all nodes has room for three of them
 		synctest.Wait()
 		var out bytes.Buffer
 		if err := on("pi-2", &out); err != nil || out.Len() != 32*160<<10 {
-			t.Errorf("another node's answer: %d bytes, %v", out.Len(), err)
+			t.Errorf("log of another node: %d bytes, %v", out.Len(), err)
 		}
 		for _, node := range []string{"pi-3", "pi-4", "pi-5", "pi-6", "pi-7"} {
 			unread(node, 10)
 		}
 		synctest.Wait()
 		if err := on("pi-2", &bytes.Buffer{}); err != nil {
-			t.Errorf("a reader beside too many unread responses: %v", err)
+			t.Errorf("log that is read, beside too many unread responses: %v", err)
 		}
 		close(w)
 		whole := 0
@@ -201,10 +201,10 @@ func TestUnreadResponsesAreLimited(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if whole < 3 || whole > 12 { // of 5 MiB in 64; parts of the others count too
-			t.Errorf("%d of 90 unread answers were kept", whole)
+		if whole < 3 || whole > 12 { // 64 MiB hold 12 responses of 5 MiB; parts of other responses count too
+			t.Errorf("%d of 90 unread responses are complete", whole)
 		}
-		for range 20 { // the counted bytes are free again
+		for range 20 { // ended responses must not count any more
 			if err := on("pi-1", &bytes.Buffer{}); err != nil {
 				t.Fatal(err)
 			}

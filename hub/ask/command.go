@@ -10,16 +10,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Exec runs a command in a container until it or ctx ends; then it is hung up. An ExitError says
-// that its exit code was not 0. A Read of s.Stdin may still be blocked when Exec returns: the
-// caller ends it.
+// Exec runs a command in a container. It returns when the command or ctx ends; the device then
+// hangs up the command. An exit code other than 0 is an ExitError. A Read of s.Stdin may still be
+// blocked when Exec returns; the caller ends it.
 func (c *Client) Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s IO) error {
 	return c.command(ctx, pod,
 		wire.Request{Type: wire.RequestExec, Container: o.Container, Command: o.Command, TTY: o.TTY}, s)
 }
 
-// Attach connects to a container's first process until it or ctx ends; the container goes on.
-// Earlier output is not repeated. s.Stdin is as in Exec.
+// Attach connects to a container's first process until the process or ctx ends; the container keeps
+// running. Earlier output is not repeated. s.Stdin is as in Exec.
 func (c *Client) Attach(ctx context.Context, pod *corev1.Pod, o corev1.PodAttachOptions, s IO) error {
 	return c.command(ctx, pod, wire.Request{Type: wire.RequestAttach, Container: o.Container, TTY: o.TTY}, s)
 }

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Forward opens a TCP connection to a port inside a pod. It lasts until it is closed or ctx ends.
-// The connection also has a CloseWrite.
+// Forward opens a TCP connection to a port inside a pod. The connection lasts until the caller
+// closes it or ctx ends. It also has the method CloseWrite.
 func (c *Client) Forward(ctx context.Context, pod *corev1.Pod, port int32) (io.ReadWriteCloser, error) {
 	q, err := c.ask(ctx, pod.Spec.NodeName, wire.Request{Type: wire.RequestPortForward, Pod: string(pod.UID), Port: port})
 	var first wire.Reply
@@ -40,7 +40,7 @@ type connection struct {
 	stop   func() bool
 	once   sync.Once
 
-	rest []byte // received, but unread
+	rest []byte // received but unread bytes
 	eof  bool
 	err  error
 }

@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	growBelow   = time.Second            // below this latency the window grows
-	probeMin    = 5 * time.Second        // the newest unacknowledged input is sent again after this time, which doubles
-	probeMax    = 30 * time.Second       // at most
+	growBelow   = time.Second            // the window grows if an acknowledgement takes less than this
+	probeMin    = 5 * time.Second        // first wait before a repeat of the newest input; doubles each time
+	probeMax    = 30 * time.Second       // longest wait
 	retryAfter  = 100 * time.Millisecond // retry when the broker's outbox is full
 	firstWindow = 2                      // initial window
 )
 
-// An input is the input of an open request. Its window limits unacknowledged chunks, and is small
-// for a slow device or network, so that other messages do not wait behind them. A device refuses
-// input with a gap; sending the newest chunk again shows whether it was lost.
+// An input is the input of an open request. Its window limits the unacknowledged chunks. It is
+// small for a slow device or network, so that other messages do not wait for input. A device
+// refuses input after a gap; the sender repeats the newest chunk to find out whether one was lost.
 type input struct {
 	q     *request
-	order chan struct{} // held by the sender
+	order chan struct{} // the sender's lock
 	room  chan struct{}
 
 	mu     sync.Mutex
 	sent   uint64
 	taken  uint64
-	window uint64 // window, 1 to wire.InputWindow
+	window uint64 // chunks in the window, 1 to wire.InputWindow
 	times  [wire.InputWindow]time.Time
 	newest wire.Request
 	probe  *time.Timer
-	wait   time.Duration // until the next probe
+	wait   time.Duration // time until the next probe
 	ended  bool
 }
 
@@ -44,7 +44,8 @@ func (i *input) begin(q *request) {
 	i.order, i.room = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
-// acked handles an acknowledgement up to seq; false: so many were not sent.
+// acked handles an acknowledgement of all input up to seq. It returns false if seq was not sent
+// yet.
 func (i *input) acked(seq uint64) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -65,7 +66,7 @@ func (i *input) acked(seq uint64) bool {
 	return true
 }
 
-// watch sends the newest input again while it is not acknowledged.
+// watch repeats the newest input until it is acknowledged.
 func (i *input) watch(wait time.Duration) {
 	if i.probe != nil {
 		i.probe.Stop()
@@ -95,7 +96,7 @@ func (i *input) stop() {
 	i.watch(probeMin)
 }
 
-// put sends an input once the window allows it.
+// put sends an input as soon as the window has room.
 func (i *input) put(ctx context.Context, r wire.Request) error {
 	q := i.q
 	select {
@@ -118,10 +119,10 @@ func (i *input) put(ctx context.Context, r wire.Request) error {
 	for q.client.Broker.Request(q.node, q.id, r) != nil {
 		select {
 		case <-time.After(retryAfter):
-		case <-q.done: // or the link is lost
+		case <-q.done: // the request has ended or the link is lost
 			return io.ErrClosedPipe
 		case <-ctx.Done():
-			q.fail(ErrLost) // the numbered chunk is missing
+			q.fail(ErrLost) // the chunk has a number but was not sent
 			return ctx.Err()
 		}
 	}
@@ -131,7 +132,7 @@ func (i *input) put(ctx context.Context, r wire.Request) error {
 	return nil
 }
 
-// number assigns the next number if the window allows it.
+// number assigns the next number if the window has room.
 func (i *input) number(r *wire.Request) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -144,15 +145,15 @@ func (i *input) number(r *wire.Request) bool {
 	return true
 }
 
-// feed sends what r returns, and its end. An error of r ends the request, since the command must
-// not take it for the end of its input.
+// feed sends the bytes of r, and then their end. An error of r ends the request, because the
+// command must not take the error for the end of its input.
 func (i *input) feed(ctx context.Context, r io.Reader) {
 	defer panics.CatchThen("input", i.q.fail)
 	buf := make([]byte, wire.MaxInput)
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
-			data := append([]byte(nil), buf[:n]...) // kept in case it is sent again
+			data := append([]byte(nil), buf[:n]...) // a copy, since the chunk may be sent again
 			if i.put(ctx, wire.Request{Type: wire.RequestStdin, Data: data}) != nil {
 				return
 			}

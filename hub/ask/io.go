@@ -5,9 +5,9 @@ import (
 	"io"
 )
 
-// An IO is the caller's side of a command or attachment; fields may be nil. Without Stdin the
-// command's input is closed at once. A terminal has no Stderr, and Resize delivers the sizes of the
-// caller's window.
+// An IO is the caller's side of a command or an attachment; each field may be nil. Without Stdin
+// the device closes the command's input at once. A terminal has no Stderr; Resize delivers the
+// sizes of the caller's window.
 type IO struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer

@@ -15,9 +15,9 @@ func (broken) Request(string, string, wire.Request) error { panic("ouch") }
 func TestAPanicOfAMeasurementIsAnError(t *testing.T) {
 	before := panics.Counts()["usage"]
 	d := &Client{Broker: broken{}}
-	for range 2 { // no caller waits forever
+	for range 2 { // two calls, since a caller that shares the measurement must not wait forever
 		if _, err := d.Usage(t.Context(), "pi-1"); err == nil || !strings.Contains(err.Error(), "ouch") {
-			t.Errorf("it said %v", err)
+			t.Errorf("the call returned %v", err)
 		}
 	}
 	if n := panics.Counts()["usage"] - before; n != 2 {

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	ackEvery      = 16               // chunks
-	chunkTimeout  = 15 * time.Second // for the first chunk, and between chunks unless the response follows a log
+	ackEvery      = 16               // chunks between two acknowledgements
+	chunkTimeout  = 15 * time.Second // wait for the first chunk, and for the next one unless the response follows a log
 	maxWaiting    = 8 << 20          // unread bytes of one response; devices send 2 MiB ahead
 	maxNodeUnread = 16 << 20         // unread bytes of a node
 	maxUnread     = 64 << 20         // unread bytes of all nodes
 )
 
-// A request is a request to a device with its response. One goroutine reads the chunks; several
+// A request is a request to a device, with its response. One goroutine reads the chunks; several
 // may send input.
 type request struct {
 	client   *Client
@@ -37,11 +37,11 @@ type request struct {
 	arrived uint64       // received chunks
 	taken   uint64       // read chunks
 	acked   uint64       // chunks that were acknowledged to the device
-	again   bool         // acknowledge again: the device missed it
+	again   bool         // the device missed an acknowledgement: send it again
 	ended   bool         // the last chunk was read
-	err     error        // why no more chunks follow
+	err     error        // reason why no more chunks follow
 	news    chan struct{}
-	done    chan struct{} // closed with err
+	done    chan struct{} // closed when err is set
 }
 
 // ask sends a request to a node, and waits for the start of the response.
@@ -72,7 +72,7 @@ func (c *Client) ask(ctx context.Context, node string, r wire.Request) (*request
 	return q, nil
 }
 
-// close ends a request, also on the device unless the device has ended it.
+// close ends a request. It cancels the response unless the device has ended it.
 func (q *request) close() {
 	q.mu.Lock()
 	ended := q.ended
@@ -93,7 +93,7 @@ func (q *request) forget() {
 	delete(q.client.open, q.id)
 }
 
-// cancel tells a device to stop a response. If that is lost, the next chunk causes another cancel.
+// cancel tells a device to stop a response. If the cancel is lost, the next chunk causes another.
 func (c *Client) cancel(node, id string) {
 	_ = c.Broker.Request(node, id+"c", wire.Request{Type: wire.RequestCancel, Of: id})
 }
@@ -113,7 +113,7 @@ func (q *request) overflow() {
 	q.drop()
 }
 
-// fail ends a request for a reason. The first reason stands.
+// fail ends a request with an error. Only the first error is stored.
 func (q *request) fail(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -130,15 +130,16 @@ func (q *request) failLocked(err error) {
 
 func (q *request) wrap(err error) error { return fmt.Errorf("%s of node %s: %w", q.what, q.node, err) }
 
-// receive handles a received chunk without waiting. A device that exceeds its window loses the
-// request.
+// receive handles a received chunk without waiting. A request ends if its device exceeds the
+// window.
 func (q *request) receive(r wire.Reply) {
 	if full := q.keep(r); full != nil {
 		full.overflow()
 	}
 }
 
-// keep stores a chunk until it is read; full is a request with too many unread bytes.
+// keep stores a chunk until it is read. It returns the request, if any, that must end because of
+// too many unread bytes.
 func (q *request) keep(r wire.Reply) (full *request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -166,8 +167,8 @@ func (q *request) keep(r wire.Reply) (full *request) {
 	return full
 }
 
-// next returns the next chunk, and acknowledges the previous one. After a failure it first returns
-// the chunks that were received.
+// next returns the next chunk, and acknowledges the chunk before it. After a failure it still
+// returns the chunks that arrived before.
 func (q *request) next(ctx context.Context, most time.Duration) (wire.Reply, error) {
 	q.acknowledge()
 	if err := q.await(ctx, most); err != nil {
@@ -175,7 +176,7 @@ func (q *request) next(ctx context.Context, most time.Duration) (wire.Reply, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) == 0 { // just closed or cut
+	if len(q.waiting) == 0 { // the request ended while next waited
 		if q.err == nil || errors.Is(q.err, io.ErrClosedPipe) {
 			return wire.Reply{}, io.ErrClosedPipe
 		}
@@ -226,8 +227,8 @@ func (q *request) await(ctx context.Context, most time.Duration) error {
 	}
 }
 
-// acknowledge sends the reader's progress to the device at intervals. If it cannot be sent now, it
-// goes with a later chunk, or when the device asks again.
+// acknowledge reports the reader's progress to the device at intervals. If the report cannot be
+// sent now, it is sent with a later chunk, or when the device asks again.
 func (q *request) acknowledge() {
 	q.mu.Lock()
 	taken, due := q.taken, q.taken > 0 && (q.again || q.taken-q.acked >= ackEvery)

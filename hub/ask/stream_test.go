@@ -25,17 +25,17 @@ import (
 var onPi = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"},
 	Spec: corev1.PodSpec{NodeName: "pi-1"}}
 
-// A gadget is a device that follows the protocol: hears is called for every received request, and
-// says sends a response.
+// A gadget is a device that follows the protocol. It calls hears for every received request; says
+// sends a response.
 type gadget struct {
 	client *ask.Client
 	hears  func(g *gadget, id string, r wire.Request)
-	lose   func(r wire.Request) bool // on the way to it
+	lose   func(r wire.Request) bool // whether a request is lost on its way to the device
 	away   bool
 
-	mu    sync.Mutex
-	heard []wire.Request
-	next  uint64 // chunk
+	mu       sync.Mutex
+	received []wire.Request
+	next     uint64 // number of the next chunk
 }
 
 func newGadget(hears func(g *gadget, id string, r wire.Request)) *gadget {
@@ -51,7 +51,7 @@ func (g *gadget) Request(_, id string, r wire.Request) error {
 	g.mu.Lock()
 	lost := g.lose != nil && g.lose(r)
 	if !lost {
-		g.heard = append(g.heard, r)
+		g.received = append(g.received, r)
 	}
 	g.mu.Unlock()
 	if !lost && g.hears != nil {
@@ -69,11 +69,11 @@ func (g *gadget) says(id string, r wire.Reply) {
 	g.client.Reply("pi-1", id, r)
 }
 
-// count returns the number of received requests of a type.
+// count returns the number of received requests of a kind.
 func (g *gadget) count(kind string) (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, r := range g.heard {
+	for _, r := range g.received {
 		if r.Type == kind {
 			n++
 		}
@@ -86,7 +86,7 @@ func (g *gadget) exec(ctx context.Context, s ask.IO) error {
 		s)
 }
 
-// echo is the command cat.
+// echo answers like the command cat.
 func echo(g *gadget, id string, r wire.Request) {
 	switch r.Type {
 	case wire.RequestExec, wire.RequestPortForward:
@@ -122,8 +122,8 @@ func TestExec(t *testing.T) {
 		hears func(g *gadget, id string, r wire.Request)
 		stdin io.Reader
 		out   string
-		err   string // of stderr
-		want  string // Exec's error
+		err   string // text on stderr
+		want  string // error of Exec
 	}{
 		{"the input is echoed completely", inOrder(echo), bytes.NewReader(long), string(long), "", "<nil>"},
 		{"a failing reader is not the end of input", func(g *gadget, id string, r wire.Request) {
@@ -133,7 +133,7 @@ func TestExec(t *testing.T) {
 			echo(g, id, r)
 		}, io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(errors.New("the client has gone"))), "abc", "",
 			"exec of node pi-1: read the input: the client has gone"},
-		{"both outputs come apart, and the code at the end", func(g *gadget, id string, r wire.Request) {
+		{"output, errors and exit code arrive separately", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{})
 				g.says(id, wire.Reply{Data: []byte("out")})
@@ -144,14 +144,14 @@ func TestExec(t *testing.T) {
 		{"the device's error", func(g *gadget, id string, r wire.Request) {
 			g.says(id, wire.Reply{EOF: true, Error: "container c is not valid for pod web"})
 		}, nil, "", "", "container c is not valid for pod web"},
-		{"a chunk with a hole before it ends it", func(g *gadget, id string, r wire.Request) {
+		{"a missing chunk ends the command", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{Data: []byte("a")})
 				g.next++
 				g.says(id, wire.Reply{Data: []byte("c"), EOF: true})
 			}
 		}, nil, "a", "", "exec of node pi-1: received chunk 2 instead of 1: the device's response was interrupted"},
-		{"a chunk that comes twice counts once", func(g *gadget, id string, r wire.Request) {
+		{"a repeated chunk is written once", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{Data: []byte("a")})
 				g.next--
@@ -159,14 +159,14 @@ func TestExec(t *testing.T) {
 				g.says(id, wire.Reply{Data: []byte("b"), EOF: true})
 			}
 		}, nil, "ab", "", "<nil>"},
-		{"an acknowledgement of what was not sent ends it", func(g *gadget, id string, r wire.Request) {
+		{"an acknowledgement of unsent input ends the command", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{Ack: 1})
 			}
 		}, nil, "", "", "exec of node pi-1: the device acknowledges input 1, which was not sent: the device's response " +
 			"was interrupted"},
-		{"a device that does not begin", func(*gadget, string, wire.Request) {}, nil, "", "", "exec of node pi-1: no response for 15s: the device's response was interrupted"},
-		{"a link that is lost", func(g *gadget, id string, r wire.Request) {
+		{"a device that does not respond", func(*gadget, string, wire.Request) {}, nil, "", "", "exec of node pi-1: no response for 15s: the device's response was interrupted"},
+		{"a lost link", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				g.says(id, wire.Reply{Data: []byte("a")})
 				g.client.Disconnected("pi-1")
@@ -186,7 +186,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// A reader that counts what was read from it.
+// endless is an endless input that counts the bytes read.
 type endless struct{ taken atomic.Int64 }
 
 func (e *endless) Read(p []byte) (int, error) { e.taken.Add(int64(len(p))); return len(p), nil }
@@ -207,20 +207,20 @@ func TestInputWaitsForTheDevice(t *testing.T) {
 		go func() { done <- g.exec(ctx, ask.IO{Stdin: in}) }()
 		time.Sleep(time.Second)
 		if n := g.count(wire.RequestStdin); n != 2 || in.taken.Load() > 3*wire.MaxInput {
-			t.Errorf("%d inputs on their way and %d bytes read before the device has taken any", n, in.taken.Load())
+			t.Errorf("%d chunks unacknowledged and %d bytes read before the first acknowledgement", n, in.taken.Load())
 		}
 		for ack := uint64(1); ack <= 40; ack++ {
 			g.says(id, wire.Reply{Ack: ack})
 			synctest.Wait()
 			if way := g.count(wire.RequestStdin) - int(ack); way > wire.InputWindow {
-				t.Fatalf("%d inputs on their way", way)
+				t.Fatalf("%d chunks unacknowledged", way)
 			}
 		}
 		if way := g.count(wire.RequestStdin) - 40; way != wire.InputWindow {
-			t.Errorf("a quick device has %d inputs on their way, want %d", way, wire.InputWindow)
+			t.Errorf("a quick device has %d unacknowledged chunks, want %d", way, wire.InputWindow)
 		}
 		sent := g.count(wire.RequestStdin)
-		time.Sleep(time.Minute) // a command that does not read
+		time.Sleep(time.Minute) // the command does not read
 		if more := g.count(wire.RequestStdin) - sent; more < 2 || more > 6 {
 			t.Errorf("the newest input was sent again %d times in a minute", more)
 		}
@@ -229,7 +229,7 @@ func TestInputWaitsForTheDevice(t *testing.T) {
 			synctest.Wait()
 		}
 		if way := len(inputs(g)) - 48; way != 1 {
-			t.Errorf("a device that takes a minute has %d inputs on their way, want 1", way)
+			t.Errorf("a device that takes a minute has %d unacknowledged chunks, want 1", way)
 		}
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -237,16 +237,16 @@ func TestInputWaitsForTheDevice(t *testing.T) {
 		}
 		synctest.Wait()
 		if g.count(wire.RequestCancel) != 1 {
-			t.Error("the device received no cancel")
+			t.Error("the device did not receive a cancel")
 		}
 	})
 }
 
-// inputs returns the numbers of the received inputs.
+// inputs returns the numbers of the received inputs, in order of arrival.
 func inputs(g *gadget) (seqs []uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, r := range g.heard {
+	for _, r := range g.received {
 		if r.Input() && !slices.Contains(seqs, r.Seq) {
 			seqs = append(seqs, r.Seq)
 		}
@@ -271,8 +271,8 @@ func TestALostInputIsSentAgain(t *testing.T) {
 			out.String() != "abc" {
 			t.Errorf("%q, %v", &out, err)
 		}
-		if took := time.Since(began); took != 15*time.Second { // 5 s, and twice as long
-			t.Errorf("it took %s", took)
+		if took := time.Since(began); took != 15*time.Second { // probes after 5 s and after 10 s more
+			t.Errorf("the lost input arrived after %s, want 15s", took)
 		}
 	})
 }
@@ -307,13 +307,13 @@ func TestASlowReaderSlowsTheDevice(t *testing.T) {
 		if g.count(wire.RequestAck) != 0 {
 			t.Error("unread chunks were acknowledged")
 		}
-		for range 100 { // the device repeats its newest chunk all the time
+		for range 100 { // the device repeats its newest chunk until it is acknowledged
 			g.client.Reply("pi-1", id, wire.Reply{Seq: g.next - 1, Data: []byte("x")})
 		}
 		close(w.may)
 		synctest.Wait()
 		if g.count(wire.RequestAck) == 0 {
-			t.Error("no acknowledgement when the reader goes on")
+			t.Error("read chunks were not acknowledged")
 		}
 		g.says(id, wire.Reply{EOF: true})
 		if err := <-done; err != nil || w.got.Len() != wire.ReplyWindow {
@@ -357,8 +357,8 @@ func TestAnAbandonedResponseIsCancelled(t *testing.T) {
 		g.client.Reply("pi-1", "old", wire.Reply{Seq: seq})
 	}
 	g.client.Reply("pi-1", "old", wire.Reply{Seq: 48, EOF: true})
-	if n := g.count(wire.RequestCancel); n != 3 || g.heard[0].Of != "old" {
-		t.Errorf("%d cancels for 40 chunks: %+v", n, g.heard)
+	if n := g.count(wire.RequestCancel); n != 3 || g.received[0].Of != "old" {
+		t.Errorf("%d cancels for 40 chunks: %+v", n, g.received)
 	}
 }
 
@@ -374,19 +374,19 @@ func TestResizeSendsEverySize(t *testing.T) {
 		})
 		sizes := make(chan ask.Size, 3)
 		sizes <- ask.Size{Width: 80, Height: 24}
-		sizes <- ask.Size{} // an empty size
+		sizes <- ask.Size{} // an empty size must not be sent
 		sizes <- ask.Size{Width: 132, Height: 43}
 		if err := g.exec(t.Context(), ask.IO{Resize: sizes}); err != nil {
 			t.Error(err)
 		}
 		if n := g.count(wire.RequestResize); n != 2 {
-			t.Errorf("%d sizes were sent", n)
+			t.Errorf("%d window sizes were sent", n)
 		}
 	})
 }
 
 func TestForward(t *testing.T) {
-	t.Run("bytes go both ways, and half of it can be closed", func(t *testing.T) {
+	t.Run("bytes pass in both directions, and one direction can be closed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGadget(inOrder(echo))
 			c, err := g.client.Forward(t.Context(), onPi, 8080)
@@ -419,14 +419,14 @@ func TestForward(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a port that is none", func(t *testing.T) {
+	t.Run("an invalid port", func(t *testing.T) {
 		g := newGadget(nil)
 		if _, err := g.client.Forward(t.Context(), onPi, 70000); err == nil ||
 			!strings.Contains(err.Error(), "port 70000 is not one of 1 to 65535") {
 			t.Error(err)
 		}
 	})
-	t.Run("a connection that is reset", func(t *testing.T) {
+	t.Run("a reset connection", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGadget(func(g *gadget, id string, r wire.Request) {
 				if r.Type == wire.RequestPortForward {
@@ -446,9 +446,9 @@ func TestForward(t *testing.T) {
 		})
 	})
 	for name, end := range map[string]func(c io.Closer, cancel func()){
-		"the device receives a close":              func(c io.Closer, _ func()) { _ = c.Close() },
-		"and the end of the caller's context":      func(_ io.Closer, cancel func()) { cancel() },
-		"closing twice is as good as closing once": func(c io.Closer, cancel func()) { _ = c.Close(); cancel(); _ = c.Close() },
+		"the device receives a close":                           func(c io.Closer, _ func()) { _ = c.Close() },
+		"the end of the caller's context closes the connection": func(_ io.Closer, cancel func()) { cancel() },
+		"a connection can be closed twice":                      func(c io.Closer, cancel func()) { _ = c.Close(); cancel(); _ = c.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -464,10 +464,10 @@ func TestForward(t *testing.T) {
 				synctest.Wait()
 				end(c, cancel)
 				if err := <-read; err == nil || errors.Is(err, io.EOF) {
-					t.Errorf("the reader got %v", err)
+					t.Errorf("Read returned %v", err)
 				}
 				if _, err := c.Write([]byte("x")); err == nil {
-					t.Error("it can be written to")
+					t.Error("Write to a closed connection succeeds")
 				}
 				synctest.Wait()
 				if n := g.count(wire.RequestCancel); n != 1 {
@@ -505,12 +505,12 @@ func TestUsage(t *testing.T) {
 		time.Sleep(12 * time.Second)
 		_, _ = g.client.Usage(t.Context(), "pi-1")
 		if n := g.count(wire.RequestUsage); n != 1 {
-			t.Errorf("the device was asked %d times within 15 s", n)
+			t.Errorf("the device received %d requests within 15 s", n)
 		}
 		time.Sleep(2 * time.Second)
 		_, _ = g.client.Usage(t.Context(), "pi-1")
 		if n := g.count(wire.RequestUsage); n != 2 {
-			t.Errorf("the device was asked %d times in 16 s", n)
+			t.Errorf("the device received %d requests in 16 s", n)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -532,7 +532,7 @@ func TestUsage(t *testing.T) {
 			t.Error(err)
 		}
 		if _, err := g.client.Usage(t.Context(), "pi-1"); err != nil || g.count(wire.RequestUsage) != 1 {
-			t.Errorf("a cancelled call fails the next one: %v", err)
+			t.Errorf("a cancelled call makes the next call fail: %v", err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

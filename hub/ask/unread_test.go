@@ -33,18 +33,19 @@ func (d *devices) Request(node, id string, r wire.Request) error {
 	return nil
 }
 
-// Unread responses end those with the most unread bytes, and none that is being read.
+// At a limit, the hub ends the responses with the most unread bytes. A response with a reader goes
+// on.
 func TestUnreadResponsesDoNotBlockReaders(t *testing.T) {
 	const chunk = 32 << 10
 	for _, c := range []struct {
-		name         string
-		nodes, slow  int // unread responses per node: each keeps 2 MiB except for the chunk that is being written
-		rest         int // chunks of another one, after which there is no room for a chunk
-		lost, reader int // how many of them end; the node with a reader
+		name          string
+		nodes, slow   int // nodes, and unread responses of each; an unread response keeps 2 MiB, and the chunk being written
+		rest          int // chunks of one more unread response, which fill the limit
+		ended, reader int // number of responses that end; the node that has a reader
 	}{
-		{"of one node", 1, 8, 9, 1, 0},
-		{"of another node", 1, 8, 9, 0, 1},
-		{"of all nodes", 8, 4, 33, 1, 8},
+		{"the limit of the reader's node", 1, 8, 9, 1, 0},
+		{"the limit of another node", 1, 8, 9, 0, 1},
+		{"the limit of all nodes", 8, 4, 33, 1, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -62,41 +63,41 @@ func TestUnreadResponsesDoNotBlockReaders(t *testing.T) {
 					return d.asked[len(d.asked)-1]
 				}
 				never := make(chan struct{})
-				ended := make(chan error, c.nodes*c.slow+1)
+				over := make(chan error, c.nodes*c.slow+1)
 				for n := range c.nodes*c.slow + 1 {
 					chunks := wire.ReplyWindow
 					if n == c.nodes*c.slow {
 						chunks = c.rest
 					}
-					at := begin(n%c.nodes, ask.IO{Stdout: &slowWriter{may: never}}, ended)
+					at := begin(n%c.nodes, ask.IO{Stdout: &slowWriter{may: never}}, over)
 					for seq := range uint64(chunks) {
 						d.client.Reply(at[0], at[1], wire.Reply{Seq: seq + 1, Data: make([]byte, chunk)})
 						synctest.Wait() // the first chunk is on its way to the blocked reader
 					}
 				}
-				if n := len(ended); n > 0 {
-					t.Fatalf("%d have ended, and there is room", n)
+				if n := len(over); n > 0 {
+					t.Fatalf("%d responses ended below the limit", n)
 				}
 				var read bytes.Buffer
-				over := make(chan error, 1)
-				at := begin(c.reader, ask.IO{Stdout: &read}, over)
+				done := make(chan error, 1)
+				at := begin(c.reader, ask.IO{Stdout: &read}, done)
 				const chunks = 100
 				for seq := range uint64(chunks) {
 					d.client.Reply(at[0], at[1], wire.Reply{Seq: seq + 1, Data: make([]byte, chunk)})
 					synctest.Wait()
 				}
 				d.client.Reply(at[0], at[1], wire.Reply{Seq: chunks + 1, EOF: true})
-				if err := <-over; err != nil || read.Len() != chunks*chunk {
+				if err := <-done; err != nil || read.Len() != chunks*chunk {
 					t.Errorf("the reader got %d bytes of %d, %v", read.Len(), chunks*chunk, err)
 				}
-				close(never) // they read what they still have
+				close(never) // the blocked readers read what they still have
 				synctest.Wait()
-				if n := len(ended); n != c.lost {
-					t.Errorf("%d of those that did not read have ended, want %d", n, c.lost)
+				if n := len(over); n != c.ended {
+					t.Errorf("%d unread responses ended, want %d", n, c.ended)
 				}
-				for range len(ended) {
-					if err := <-ended; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "most of them of this one") {
-						t.Errorf("one of them ends with %v", err)
+				for range len(over) {
+					if err := <-over; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "most of them of this one") {
+						t.Errorf("an unread response ended with %v", err)
 					}
 				}
 			})
@@ -104,7 +105,7 @@ func TestUnreadResponsesDoNotBlockReaders(t *testing.T) {
 	}
 }
 
-// A device that exceeds its window loses its reader first.
+// A device that exceeds a limit loses its response with the most unread bytes first.
 func TestTheLargestBacklogEndsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -112,13 +113,13 @@ func TestTheLargestBacklogEndsFirst(t *testing.T) {
 		d := &devices{}
 		d.client = &ask.Client{Broker: d}
 		never := make(chan struct{})
-		ended := make(chan string, 10)
+		over := make(chan string, 10)
 		begin := func(name string) [2]string {
 			go func() {
 				err := d.client.Exec(ctx, onPi, corev1.PodExecOptions{Container: "c", Command: []string{"x"}},
 					ask.IO{Stdout: &slowWriter{may: never}})
 				if ctx.Err() == nil {
-					ended <- fmt.Sprint(name, errors.Is(err, ask.ErrLost))
+					over <- fmt.Sprint(name, errors.Is(err, ask.ErrLost))
 				}
 			}()
 			synctest.Wait()
@@ -136,11 +137,11 @@ func TestTheLargestBacklogEndsFirst(t *testing.T) {
 		send(begin("honest"), 48, 32<<10)
 		close(never)
 		synctest.Wait()
-		if n := len(ended); n != 1 {
-			t.Fatalf("%d have ended", n)
+		if n := len(over); n != 1 {
+			t.Fatalf("%d responses ended, want 1", n)
 		}
-		if who := <-ended; who != "greedytrue" {
-			t.Errorf("the one that has ended: %s", who)
+		if got := <-over; got != "greedytrue" {
+			t.Errorf("the ended response and whether it was lost: %s, want greedytrue", got)
 		}
 	})
 }

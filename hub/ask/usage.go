@@ -27,7 +27,7 @@ type usages struct {
 
 // A nodeUsage is the usage of one node.
 type nodeUsage struct {
-	newest *measurement // nil: none, or it failed
+	newest *measurement // nil if there is none, or if it failed
 	last   wire.Usage   // the last received usage
 	shown  time.Time    // last call of LastUsage
 }
@@ -65,9 +65,9 @@ func (c *Client) Usage(ctx context.Context, node string) (wire.Usage, error) {
 	}
 }
 
-// LastUsage returns the newest usage of the last minute without waiting. If it is older than a few
-// seconds it also requests a new one, and calls heard when that arrives.
-func (c *Client) LastUsage(node string, heard func()) (wire.Usage, bool) {
+// LastUsage returns the newest usage of the last minute without waiting. If that is older than a
+// few seconds, it also requests a new usage, and calls notify when the new one arrives.
+func (c *Client) LastUsage(node string, notify func()) (wire.Usage, bool) {
 	now := time.Now()
 	c.usages.mu.Lock()
 	defer c.usages.mu.Unlock()
@@ -77,7 +77,7 @@ func (c *Client) LastUsage(node string, heard func()) (wire.Usage, bool) {
 		go func() {
 			defer panics.Catch("usage")
 			if _, err := c.Usage(context.Background(), node); err == nil {
-				heard()
+				notify()
 			}
 		}()
 	}
@@ -115,7 +115,7 @@ func (c *Client) measure(ctx context.Context, node string) (wire.Usage, error) {
 	return u, nil
 }
 
-// entry returns a node's entry, and removes those that were not used lately. The caller holds mu.
+// entry returns a node's entry, and removes entries that were not used lately. The caller holds mu.
 func (u *usages) entry(node string, now time.Time) *nodeUsage {
 	if now.Sub(u.swept) > usageShown {
 		for n, g := range u.byNode {
@@ -136,7 +136,7 @@ func (u *usages) entry(node string, now time.Time) *nodeUsage {
 	return g
 }
 
-// begin returns a valid measurement, or a new one that the caller has to do (mine).
+// begin returns a valid measurement, or a new one with mine set: then the caller measures.
 func (u *usages) begin(node string, now time.Time) (m *measurement, mine bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -148,7 +148,7 @@ func (u *usages) begin(node string, now time.Time) (m *measurement, mine bool) {
 	return g.newest, true
 }
 
-// end stores a measurement. A failed one is removed, so that the next call measures again.
+// end stores a measurement. It removes a failed one, so that the next call measures again.
 func (u *usages) end(node string, m *measurement) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

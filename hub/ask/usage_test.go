@@ -12,8 +12,8 @@ import (
 
 func TestADeviceIsMeasuredOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told atomic.Int32
-		var deaf atomic.Bool
+		var notified atomic.Int32
+		var fails atomic.Bool
 		g := newGadget(nil)
 		g.hears = func(g *gadget, id string, r wire.Request) {
 			if r.Type != wire.RequestUsage {
@@ -25,40 +25,40 @@ func TestADeviceIsMeasuredOnRequest(t *testing.T) {
 				g.next = 0
 				g.mu.Unlock()
 				answer := wire.Reply{Data: fmt.Appendf(nil, `{"window":"2s","node":{"pods":"%d"}}`, number), EOF: true}
-				if deaf.Load() {
+				if fails.Load() {
 					answer = wire.Reply{Error: "cannot measure", EOF: true}
 				}
 				g.says(id, answer)
 			})
 		}
-		look := func(wantNo int64, wantAsked, wantTold int, when string) {
+		look := func(wantNumber int64, wantAsked, wantNotified int, when string) {
 			t.Helper()
-			u, ok := g.client.LastUsage("pi-1", func() { told.Add(1) })
+			u, ok := g.client.LastUsage("pi-1", func() { notified.Add(1) })
 			synctest.Wait()
-			if n := u.Node.Pods().Value(); ok != (wantNo > 0) || n != wantNo || g.count(wire.RequestUsage) != wantAsked ||
-				int(told.Load()) != wantTold {
+			if n := u.Node.Pods().Value(); ok != (wantNumber > 0) || n != wantNumber || g.count(wire.RequestUsage) != wantAsked ||
+				int(notified.Load()) != wantNotified {
 				t.Errorf("%s: shows measurement %d (%v) of %d, notified %d times; want %d of %d, %d times", when, n, ok,
-					g.count(wire.RequestUsage), told.Load(), wantNo, wantAsked, wantTold)
+					g.count(wire.RequestUsage), notified.Load(), wantNumber, wantAsked, wantNotified)
 			}
 		}
-		look(0, 1, 0, "at first")
-		look(0, 1, 0, "while it measures")
+		look(0, 1, 0, "at the first call")
+		look(0, 1, 0, "while the device measures")
 		time.Sleep(3 * time.Second)
-		look(1, 1, 1, "when it has")
+		look(1, 1, 1, "after the first measurement")
 		time.Sleep(15 * time.Second)
-		look(1, 2, 1, "later, while it measures again")
+		look(1, 2, 1, "while the device measures again")
 		time.Sleep(3 * time.Second)
-		look(2, 2, 2, "when it has again")
+		look(2, 2, 2, "after the second measurement")
 		if _, err := g.client.Usage(t.Context(), "pi-1"); err != nil || g.count(wire.RequestUsage) != 2 {
-			t.Errorf("a call at that time measures again: %v", err)
+			t.Errorf("Usage right after a measurement measures again: %v", err)
 		}
-		deaf.Store(true)
+		fails.Store(true)
 		time.Sleep(15 * time.Second)
-		look(2, 3, 2, "while it cannot")
+		look(2, 3, 2, "while a measurement fails")
 		time.Sleep(3 * time.Second)
-		look(2, 3, 2, "when it could not: it is not asked all the time")
+		look(2, 3, 2, "after a failure: no new request at once")
 		time.Sleep(time.Minute)
-		look(0, 4, 2, "when it has not for long")
+		look(0, 4, 2, "a minute after the last measurement")
 		time.Sleep(3 * time.Second)
 	})
 }

@@ -73,7 +73,7 @@ func (p Program) migrateCommand() *cobra.Command {
 
 func resumeCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "resume", Short: "Send desired state to devices that have a newer one, after a restore", Args: exactly(0),
+		Use: "resume", Short: "After a restore, send desired state to devices that have a newer one", Args: exactly(0),
 		Long: "After a restore some devices have a newer desired state than the hub. The hub sends them\nnothing until " +
 			"this command confirms that the hub's state is right.",
 	}

@@ -110,7 +110,7 @@ func (p Program) brokerConfigCommand() *cobra.Command {
 	return c
 }
 
-// joined returns the nodes whose device has a certificate.
+// joined returns the nodes whose devices have certificates.
 func joined(ctx context.Context, st *store.Store) (nodes []string, err error) {
 	err = st.Load(ctx, func(r store.Row) error {
 		if r.Kind != "records" {
@@ -128,8 +128,9 @@ func joined(ctx context.Context, st *store.Store) (nodes []string, err error) {
 	return nodes, err
 }
 
-// accessFiles change when a device joins or the root is rotated. ca.crt is one of them: devices
-// renew after a rotation, and a broker with only the former root would refuse them.
+// accessFiles change when a device joins or the root is rotated. They include ca.crt, because
+// devices renew after a rotation and a broker with only the former root refuses the new
+// certificates.
 var accessFiles = []string{"acl", "acl.conf", "devices.conf", "ca.crt"}
 
 func writeAccess(c *cobra.Command, dir string, texts []setup.File) error {

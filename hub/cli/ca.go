@@ -77,8 +77,8 @@ func order(c *cobra.Command, dir, text string) error {
 	return err
 }
 
-// protectCommand changes how the keys are stored. It needs a stopped hub: a running one would store
-// its next key with the former passphrase.
+// protectCommand changes how the keys are stored. The hub must be stopped, because a running hub
+// would encrypt its next key with the former passphrase.
 func (p Program) protectCommand(use, short string) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short + ", while the hub is stopped", Args: exactly(0)}
 	dir := dataDir(c)

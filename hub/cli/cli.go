@@ -1,9 +1,9 @@
 // Package cli has the commands of flotilla-hub.
 //
-// `serve` reads the configuration and passes it on. Every other command opens the data directory,
-// usually while the hub runs, or sends an order over the hub's socket (package socket). It has no
-// rules: packages serve, access, store and pki carry out what it reads. Package main calls it.
-// Command quickstart is `make run`.
+// `serve` reads the configuration and passes it on. Each other command opens the data directory,
+// usually while the hub runs, or sends an order over the hub's socket (package socket). The rules
+// are in the packages serve, access, store and pki. Package main calls this package. Command
+// quickstart is `make run`.
 package cli
 
 import (
@@ -24,7 +24,7 @@ import (
 // A Program is what main passes to the commands.
 type Program struct {
 	Version  string
-	Licenses []byte // the notices of all modules: see commands.Licenses
+	Licenses []byte // license texts of all modules: see commands.Licenses
 	// Serve runs the hub until ctx ends.
 	Serve          func(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writer) error
 	Stdout, Stderr io.Writer
@@ -44,7 +44,7 @@ func (p Program) Command() *cobra.Command {
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		if c.Name() == "serve" { // its flags are settings
+		if c.Name() == "serve" { // only flags of serve are settings
 			return ErrUsage{config.FlagError(err)}
 		}
 		return ErrUsage{fmt.Errorf("%w: see `%s --help`", commands.Plainly(err), c.CommandPath())}
@@ -64,8 +64,8 @@ func (p Program) Command() *cobra.Command {
 	return root
 }
 
-// help runs a command that only has subcommands: it prints them. OnlyCommands refuses an unknown
-// one.
+// help runs a command that only has subcommands: it lists them. OnlyCommands refuses an unknown
+// subcommand.
 func help(c *cobra.Command, _ []string) error { return c.Help() }
 
 func OnlyCommands(c *cobra.Command, args []string) error {
@@ -75,7 +75,7 @@ func OnlyCommands(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// exactly is cobra.ExactArgs with our exit code.
+// exactly is cobra.ExactArgs with the exit code of usage errors.
 func exactly(n int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {

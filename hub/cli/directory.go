@@ -22,13 +22,13 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A directory is the data directory of a hub, opened for a command.
+// A directory is a hub's data directory, opened for a command.
 type directory struct {
 	store     *store.Store
 	guard     *access.Guard
 	authority *pki.Authority
 	url       string   // the hub's last known address
-	urls      []string // of every hub of the database; url is the first
+	urls      []string // addresses of every hub of the database, url first
 }
 
 // record writes a change to the audit, with the user who ran the command.
@@ -42,8 +42,8 @@ func (d directory) record(ctx context.Context, verb, resource, name string, err 
 	return err
 }
 
-// ended prints what a revocation by name ended. The audit does not reach back to every certificate,
-// so every name may be revoked; a hint is added for a name that the audit does not know.
+// ended prints the result of a revocation by name. The audit may not record every certificate, so
+// every name can be revoked; if the audit does not know the name, ended prints a hint.
 func (d directory) ended(ctx context.Context, out io.Writer, err error, what, name string, resources ...string) error {
 	if err != nil {
 		return err
@@ -80,9 +80,9 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 		return err
 	}
 	defer st.Close()
-	// Checked before the authority is opened: a hub that starts for the first time creates it now.
+	// Check this before opening the authority, which a hub creates during its first start.
 	address, err := st.Meta(ctx, store.MetaURL)
-	// One of several hubs receives the authority when it becomes a standby.
+	// A hub of several receives the authority when it becomes a standby.
 	_, made := os.Stat(filepath.Join(dir, "pki", "root.crt"))
 	if errors.Is(err, store.ErrNotFound) || err == nil && errors.Is(made, fs.ErrNotExist) {
 		return fmt.Errorf(
@@ -112,8 +112,8 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 		authority, address, urls}))
 }
 
-// hubTime returns the hub's time. If this machine's clock is wrong, it asks the running hub: with a
-// wrong time a new token could have expired, and a revocation could miss recent certificates.
+// hubTime returns the hub's time. If this machine's clock is wrong, it asks the running hub. With a
+// wrong time, a new token could be expired, or a revocation could miss recent certificates.
 func hubTime(ctx context.Context, dir string, st *store.Store) (time.Time, error) {
 	now, machines, err := access.Time(ctx, st)
 	if err != nil || machines {
@@ -131,7 +131,7 @@ func hubTime(ctx context.Context, dir string, st *store.Store) (time.Time, error
 func (p Program) openStore(c *cobra.Command, dir string) (*store.Store, error) {
 	st, err := store.OpenShared(c.Context(), p.options(dir))
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, ErrUsage{err} // the wrong --data-dir
+		return nil, ErrUsage{err} // --data-dir is wrong
 	}
 	return st, err
 }

@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write the part of the manual that is generated")
 
-// The manual has cobra's commands and flags.
+// The manual lists every command and flag.
 func TestTheManualHasTheHubsCommands(t *testing.T) {
 	manualtest.Block(t, "../../web/manual/flotilla-hub.md", "commands", manualtest.Commands(Program{}.Command()), *update)
 }

@@ -84,8 +84,8 @@ func (p Program) prometheusCommand() *cobra.Command {
 	return c
 }
 
-// writeScrape writes the alert rules and certificates. It keeps an existing prometheus.yml, which
-// may have the user's own jobs.
+// writeScrape writes the alert rules and the certificates. It does not overwrite prometheus.yml,
+// which may have the user's own jobs.
 func writeScrape(dir, target string, ca, cert, key []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make %s: %w", dir, err)
@@ -106,7 +106,7 @@ func writeScrape(dir, target string, ca, cert, key []byte) error {
 			continue
 		}
 		err = renameio.WriteFile(file, f.text, f.mode, renameio.IgnoreUmask(), renameio.WithTempDir(dir))
-		if before != nil && err == nil { // the new key has the owner of the former one
+		if before != nil && err == nil { // the new key gets the former key's owner
 			if of, ok := before.Sys().(*syscall.Stat_t); ok {
 				err = os.Lchown(file, int(of.Uid), int(of.Gid))
 			}

@@ -39,9 +39,9 @@ func TestPrometheusFilesAreWritten(t *testing.T) {
 	}
 	before, err := os.Stat(key)
 	if err != nil || before.Mode().Perm() != 0o600 {
-		t.Fatalf("the key: %v %v", before, err)
+		t.Fatalf("mode of the key: %v, %v", before, err)
 	}
-	// The user has added own jobs; the certificate is renewed.
+	// The user has added jobs; running the command again only renews the certificate.
 	mine := filepath.Join(dir, monitoring.ScrapeFile)
 	if err := os.WriteFile(mine, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestPrometheusFilesAreWritten(t *testing.T) {
 	holds(monitoring.ScrapeFile, "mine")
 	holds(monitoring.KeyFile, "second")
 	if after, err := os.Stat(key); err != nil || owner(after) != owner(before) || after.Mode() != before.Mode() {
-		t.Errorf("the new key is %v, the former was %v (%v)", after, before, err)
+		t.Errorf("mode of the new key: %v, of the former: %v (%v)", after, before, err)
 	}
 }
 

@@ -79,7 +79,7 @@ type file struct {
 	mode os.FileMode
 }
 
-// writeFiles creates files in a directory. It never overwrites: a file could be a key in use.
+// writeFiles creates files in a directory. It never overwrites a file, which could be a key in use.
 func writeFiles(dir string, files []file) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create %s: %w", dir, err)

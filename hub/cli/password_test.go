@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A thinker is a standard input that does something before it returns the password.
+// A thinker is a standard input that calls meanwhile before it returns the password.
 type thinker struct{ meanwhile func() }
 
 func (p thinker) Read([]byte) (int, error) {
@@ -44,7 +44,7 @@ func TestTheDatabaseIsClosedWhileAPasswordIsTyped(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			if err := store.Restore(ctx, store.Options{Dir: dir}, backup); err != nil {
-				t.Errorf("user %s: a restore meanwhile: %v", command, err)
+				t.Errorf("user %s: a restore while it waits for the password: %v", command, err)
 			}
 		}})
 		if err := root.Execute(); !errors.As(err, new(ErrUsage)) || !asked {

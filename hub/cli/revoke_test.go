@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A mistyped name gives a hint, since the audit has no record of it.
+// A revocation of a mistyped name prints a hint, because the audit has no record of the name.
 func TestARevocationOfAnUnknownNameGivesAHint(t *testing.T) {
 	dir := t.TempDir()
 	s, err := store.Open(t.Context(), store.Options{Dir: dir})
@@ -45,7 +45,7 @@ func TestARevocationOfAnUnknownNameGivesAHint(t *testing.T) {
 		{"kubeconfig", "kari", false},
 		{"kubeconfig", "kar", true},
 		{"kubeconfig", "Kari", true},
-		{"kubeconfig", "tools", true}, // an observer's name
+		{"kubeconfig", "tools", true}, // tools is an observer, not a user
 		{"kubeconfig", "prometheus", false},
 		{"mqtt-observer", "tools", false},
 		{"mqtt-observer", "tool", true},
@@ -53,7 +53,7 @@ func TestARevocationOfAnUnknownNameGivesAHint(t *testing.T) {
 		out := run(tt.command, "revoke", tt.name)
 		if !strings.Contains(out, " of "+tt.name+" issued until now have ended") ||
 			strings.Contains(out, "no record of that name") != tt.none {
-			t.Errorf("%s revoke %s says %q", tt.command, tt.name, out)
+			t.Errorf("%s revoke %s prints %q", tt.command, tt.name, out)
 		}
 	}
 }

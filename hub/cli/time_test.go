@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A command on a gateway with a slow clock uses the time that the hub has stored, and the running
-// hub's.
+// If a gateway's clock is slow, a command uses the time that the hub has stored, or that the
+// running hub answers.
 func TestCommandsUseTheHubsTime(t *testing.T) {
 	dir := t.TempDir()
 	st, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "test"})
@@ -23,7 +23,7 @@ func TestCommandsUseTheHubsTime(t *testing.T) {
 	about := func(want time.Time) {
 		t.Helper()
 		if got, err := hubTime(t.Context(), dir, st); err != nil || got.Sub(want).Abs() > time.Minute {
-			t.Errorf("it is %s, %v; want %s", got, err, want)
+			t.Errorf("hubTime is %s, %v; want %s", got, err, want)
 		}
 	}
 	about(time.Now())
@@ -40,7 +40,7 @@ func TestCommandsUseTheHubsTime(t *testing.T) {
 	go func() {
 		ended <- socket.Serve(ctx, filepath.Join(dir, socket.Name), func(_ context.Context, _, order string) (string, error) {
 			if order != "time" {
-				t.Errorf("asked for %q", order)
+				t.Errorf("the hub received the order %q", order)
 			}
 			return says.Load().(string), nil
 		})

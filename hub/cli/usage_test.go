@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A typing mistake gives exit code 2, before any directory is opened.
+// A typing mistake exits with code 2 before any directory is opened.
 func TestTypingMistakesExitWithCodeTwo(t *testing.T) {
 	none := " --data-dir " + t.TempDir() + "/none"
 	for _, args := range []string{
@@ -26,7 +26,7 @@ func TestTypingMistakesExitWithCodeTwo(t *testing.T) {
 	}
 }
 
-// The error about an unknown flag names the command. Only serve's flags are settings.
+// The error about an unknown flag names the command. Only flags of serve are called settings.
 func TestAnUnknownFlagNamesTheCommand(t *testing.T) {
 	for args, want := range map[string]string{
 		"token create --sites oslo":                "unknown flag: --sites: see `flotilla-hub token create --help`",

@@ -63,9 +63,9 @@ func (p Program) userCommand() *cobra.Command {
 	return c
 }
 
-// withPassword reads a password and runs do with it. The database is not open while the command
-// waits for input, so that the hub can replace and a user can restore it. It is opened once before,
-// to report a wrong directory first.
+// withPassword reads a password and runs do with it. It first opens the database briefly, to report
+// a wrong directory early. The database is closed while the command waits for input, so that the
+// hub can replace it and a user can restore it.
 func (p Program) withPassword(c *cobra.Command, dir string,
 	do func(ctx context.Context, d directory, password string) error) error {
 	if err := p.inside(c, dir, func(context.Context, directory) error { return nil }); err != nil {

@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A secret file is written only into its directory, also temporarily: a killed command must not
-// leave it elsewhere.
+// A secret is only ever written into its final directory, so that a killed command leaves it
+// nowhere else.
 func TestSecretFilesAreWrittenOnlyIntoTheirDirectory(t *testing.T) {
 	data, out := t.TempDir(), t.TempDir()
 	s, err := store.Open(t.Context(), store.Options{Dir: data})
@@ -40,12 +40,12 @@ func TestSecretFilesAreWrittenOnlyIntoTheirDirectory(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
-			t.Errorf("%s was written to $TMPDIR, too (%v)", name, err)
+			t.Errorf("%s was also written to $TMPDIR (%v)", name, err)
 		}
 	}
 }
 
-// "-" is standard output, as for `audit export`, and not a file name.
+// The file name "-" means standard output, as for `audit export`.
 func TestADashIsStandardOutput(t *testing.T) {
 	data := newData(t)
 	t.Chdir(t.TempDir())
@@ -56,10 +56,10 @@ func TestADashIsStandardOutput(t *testing.T) {
 	root := Program{Stdout: &out, Stderr: io.Discard}.Command()
 	root.SetArgs([]string{"support-bundle", "-", "--data-dir", data})
 	if err := root.Execute(); err != nil || !bytes.HasPrefix(out.Bytes(), []byte("\x1f\x8b")) {
-		t.Errorf("a support bundle: %v, %d bytes", err, out.Len())
+		t.Errorf("support-bundle -: %v, %d bytes", err, out.Len())
 	}
 	if _, err := os.Lstat("-"); err == nil {
-		t.Error("there is a file that is called -")
+		t.Error("a file named - was created")
 	}
 }
 

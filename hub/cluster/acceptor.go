@@ -10,18 +10,18 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// An acceptor is a listener that two servers use one after the other. The port stays open in
-// between, so that clients wait.
+// An acceptor is a listener that two servers use one after the other. Between them the port stays
+// open and clients wait.
 type acceptor struct {
 	net.Listener
 	comes  chan net.Conn
-	closed chan struct{} // closed when the port is closed
+	closed chan struct{} // closed together with the port
 	over   chan struct{}
 	once   sync.Once
-	err    error // why the listener ended; valid once over is closed
+	err    error // why the listener ended; valid after over is closed
 }
 
-// newAcceptor accepts from l, which may be nil.
+// newAcceptor accepts connections of l, which may be nil.
 func newAcceptor(l net.Listener) *acceptor {
 	if l == nil {
 		return nil
@@ -70,7 +70,7 @@ func (a *acceptor) Close() error {
 	return err
 }
 
-// end closes the port, once. The current server is not notified: it ends by itself.
+// end closes the port, once. The current server ends by itself.
 func (a *acceptor) end() {
 	if a == nil {
 		return
@@ -79,7 +79,7 @@ func (a *acceptor) end() {
 	_ = a.Listener.Close()
 }
 
-// open returns the slot of the next server: a listener whose Close leaves the port open.
+// open returns the slot of the next server. Closing the slot leaves the port open.
 func (a *acceptor) open() net.Listener {
 	if a == nil {
 		return nil

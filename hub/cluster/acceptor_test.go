@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A client that connects between two servers waits for the second one.
+// A client that connects between two servers waits for the second server.
 func TestAnAcceptorStaysOpenBetweenTwoServers(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -30,7 +30,7 @@ func TestAnAcceptorStaysOpenBetweenTwoServers(t *testing.T) {
 	refused := make(chan error, 1)
 	go func() { refused <- a.refuse(ctx) }()
 	if _, err := dial().Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Fatalf("a connection of a standby's was not closed: %v", err)
+		t.Fatalf("refuse must close the connection: %v", err)
 	}
 	stop()
 	if err := <-refused; err != nil {
@@ -46,18 +46,18 @@ func TestAnAcceptorStaysOpenBetweenTwoServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := between.Read(make([]byte, 1)); err != nil {
-		t.Errorf("a client that came in between was not served: %v", err)
+		t.Errorf("a client that connected between the servers was not served: %v", err)
 	}
 	if err := second.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := second.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a closed slot: %v", err)
+		t.Errorf("Accept of a closed slot: %v", err)
 	}
 	third := a.open()
 	_ = a.Close()
 	if _, err := third.Accept(); err == nil {
-		t.Error("a slot outlives its acceptor")
+		t.Error("a slot must end with its acceptor")
 	}
 }
 
@@ -77,10 +77,10 @@ func TestAClosedAcceptorIsNotAnErrorOfItsServer(t *testing.T) {
 	a.end()
 	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
 		_ = c.Close()
-		t.Error("the port is open")
+		t.Error("a closed port accepts connections")
 	}
 	if _, err := waiting.Read(make([]byte, 1)); err == nil {
-		t.Error("the waiting client still waits")
+		t.Error("the waiting client's connection is not closed")
 	}
 	slot := a.open()
 	accepted := make(chan error, 1)
@@ -90,7 +90,7 @@ func TestAClosedAcceptorIsNotAnErrorOfItsServer(t *testing.T) {
 	}()
 	select {
 	case err := <-accepted:
-		t.Errorf("the server's error is %v", err)
+		t.Errorf("the server returned %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	_ = slot.Close()

@@ -14,7 +14,8 @@ import (
 // keptAuthority is the name of the shared authority in the database.
 const keptAuthority = "authority"
 
-// Authority reads the certificate authority that the hubs of a database share; nil: there is none.
+// Authority reads the certificate authority that the hubs of a database share. It returns nil if
+// the database has none.
 func Authority(ctx context.Context, from interface {
 	Kept(ctx context.Context, name string) ([]byte, error)
 }) (files map[string][]byte, err error) {
@@ -31,8 +32,8 @@ func Authority(ctx context.Context, from interface {
 	return files, nil
 }
 
-// ShareAuthority opens the shared authority from files, and stores each change in the database.
-// nil: the first hub shares its own authority.
+// ShareAuthority opens the shared authority from files, and stores each change in the database. If
+// files is nil, this is the first hub, and shares its own authority.
 func ShareAuthority(
 	ctx context.Context, st *store.Store, cfg config.Config, files map[string][]byte,
 ) (*pki.Authority, error) {

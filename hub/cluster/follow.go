@@ -12,17 +12,17 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A follower keeps a copy of the leader's fleet, so that a standby can answer reads and take over
-// without reading everything.
+// A follower keeps a copy of the leader's fleet, so that a standby can answer reads, and can take
+// over without reading the whole database.
 type follower struct {
 	from interface {
-		// Follow returns the changes since a revision, or everything.
+		// Follow returns the changes since a revision, or the whole fleet.
 		Follow(ctx context.Context, rev uint64) (store.Delta, error)
 	}
 	current  atomic.Pointer[state.Snapshot]
 	repaired map[state.Key]state.Change
 	began    time.Time
-	read     atomic.Int64 // when it was last up to date, since began
+	read     atomic.Int64 // when the copy was last up to date, as time since began
 	catching sync.Mutex   // serializes catching up
 }
 
@@ -39,7 +39,7 @@ func newFollower(id string, from interface {
 // Snapshot returns the fleet of the newest followed revision.
 func (f *follower) Snapshot() state.Snapshot { return *f.current.Load() }
 
-// Age returns the longest time since the copy was up to date.
+// Age returns an upper bound of the copy's age.
 func (f *follower) Age() time.Duration {
 	return time.Since(f.began) - time.Duration(f.read.Load())
 }
@@ -49,7 +49,7 @@ func (f *follower) catchUp(ctx context.Context) error {
 	asked := time.Since(f.began)
 	f.catching.Lock()
 	defer f.catching.Unlock()
-	if f.read.Load() > int64(asked) { // another call has caught up
+	if f.read.Load() > int64(asked) { // another call has caught up since
 		return nil
 	}
 	return f.followOne(ctx)

@@ -28,25 +28,25 @@ import (
 // ErrDeposed: another hub has taken the lead.
 var ErrDeposed = errors.New("this hub no longer leads: it exits, and is a standby after its restart")
 
-// A Lead is the state with which a leader begins, and its connection to the standbys.
+// A Lead is what a new leader begins with: its state, and its connection to the standbys.
 type Lead struct {
-	Member    store.Member // its identity
-	Listeners              // until it ends
+	Member    store.Member // identity of the leader
+	Listeners              // open until the hub stops leading
 
 	cfg      config.Config
 	log      *slog.Logger
-	fleet    *follower                // nil: read the fleet from the database
-	beat     func(store *store.Store) // see Beat
-	before   leader.Row               // the previous leader
+	fleet    *follower                // nil if the fleet must be read from the database
+	beat     func(store *store.Store) // starts the heartbeat: see Beat
+	before   leader.Row               // the previous leader's row
 	standbys standbys
-	address  atomic.Pointer[string] // where standbys reach this hub
+	address  atomic.Pointer[string] // address at which standbys reach this hub
 }
 
 // Beat starts the heartbeat for the other hubs.
 func (l *Lead) Beat(st *store.Store) { l.beat(st) }
 
-// Fleet returns the fleet that the standby followed, and the objects that it had to repair; false:
-// the database has other content.
+// Fleet returns the fleet that the standby followed, and the objects that it had to repair. It
+// returns false if the database has other content.
 func (l *Lead) Fleet(
 	ctx context.Context, st *store.Store, began time.Time,
 ) (s state.Snapshot, mended []state.Change, ok bool) {
@@ -58,7 +58,7 @@ func (l *Lead) Fleet(
 	return s, mended, err == nil && rev == s.Revision
 }
 
-// Address returns where standbys reach this hub.
+// Address returns the address at which standbys reach this hub.
 func (l *Lead) Address() string { return *l.address.Load() }
 
 // Standbys returns the current standbys.
@@ -88,7 +88,7 @@ func (l *Lead) ServePeers(ctx context.Context, open *sync.WaitGroup, next http.H
 	return listen.ServeUntil(ctx, open, s, func() error { return s.Serve(peer.Listen(l.Peer, config)) })
 }
 
-// peerServer serves other hubs, which limit their own clients.
+// peerServer serves other hubs. They limit their clients themselves.
 func peerServer(next http.Handler) *http.Server {
 	return &http.Server{
 		Handler: next, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
@@ -113,11 +113,11 @@ func (l *Lead) News(s state.Snapshot, now time.Time) ([]state.Change, error) {
 	return control.AddEvent(s, control.About(about), said, now), nil
 }
 
-// lead runs the hub until another one leads.
+// lead runs the hub until another hub leads.
 func (m *Member) lead(ctx context.Context, at *Lead) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	context.AfterFunc(ctx, func() { // at once, without waiting for open requests
+	context.AfterFunc(ctx, func() { // end at once, without waiting for open requests
 		defer panics.Catch("acceptor")
 		for _, a := range []*acceptor{m.https, m.mqtt, m.dev, m.peers} {
 			a.end()
@@ -146,9 +146,9 @@ func (m *Member) lead(ctx context.Context, at *Lead) error {
 	return err
 }
 
-// beat writes the heartbeat. It ends the hub when another one leads, or when the database is
-// unreachable for so long that another one may lead. A long transaction may delay the heartbeat:
-// then it checks whether the token is still in the row.
+// beat writes the heartbeat. It ends the hub when another hub leads, or when the database is
+// unreachable for so long that another hub may lead. A long transaction may delay a heartbeat; beat
+// then checks whether the row still has this hub's token.
 func (m *Member) beat(ctx context.Context, st *store.Store, token uint64) error {
 	b := leader.View{}.Took(token, m.clock())
 	tick := time.NewTicker(leader.Look)

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// Standbys always forward to the leader's current address.
+// Standbys forward requests to the leader's current address.
 func TestTheLeadersAddressFollowsChanges(t *testing.T) {
 	server, log := postgrestest.Start(t), slog.New(slog.DiscardHandler)
 	o := store.Options{Dir: t.TempDir(), Database: server.Database(), Version: "test", Log: log}
@@ -41,7 +41,7 @@ func TestTheLeadersAddressFollowsChanges(t *testing.T) {
 		l.cfg.PeerAddress = at
 		l.UpdateAddress(t.Context(), st)
 		if said, err := st.Meta(t.Context(), "leader"); err != nil || !strings.Contains(said, at) {
-			t.Errorf("at %s standbys read %s, %v", at, said, err)
+			t.Errorf("address %s: standbys read %s, %v", at, said, err)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestThePeerAddress(t *testing.T) {
 		{"192.168.1.20", "192.168.1.20"}} {
 		if got := peerAddress(config.Config{}, listener, []string{"gateway", "127.0.0.1",
 			tt.own}); got != net.JoinHostPort(tt.want, port) {
-			t.Errorf("with %s at %s, want %s", tt.own, got, tt.want)
+			t.Errorf("own address %s: peers use %s, want %s", tt.own, got, tt.want)
 		}
 	}
 }

@@ -1,9 +1,9 @@
 // Package cluster runs several hubs on one database: one leads, the others are standbys.
 //
-// A standby follows what the leader writes, answers reads, forwards other requests (package peer),
-// and takes over when the leader is silent. Package leader decides when, and package store holds
-// the leader's row. A leading Member runs the Hub of package serve. The package never decides about
-// the fleet, and a standby never writes.
+// A standby follows the leader's changes, answers reads, forwards other requests (package peer),
+// and takes over when the leader is silent. Package leader decides when to take over, and package
+// store keeps the leader's row. A leading Member runs the Hub of package serve. This package
+// decides nothing about the fleet, and a standby writes nothing about it.
 package cluster
 
 import (
@@ -36,11 +36,11 @@ import (
 // Config configures a member.
 type Config struct {
 	Config   config.Config
-	Settings admission.Settings // of the standby's API
+	Settings admission.Settings // settings of the standby's API
 	Version  string
 	Log      *slog.Logger
 	Listeners
-	Socket string // for commands on this machine; "": none
+	Socket string // path of the socket for commands on this machine; "" if there is none
 
 	// Lead creates the leading hub.
 	Lead func(ctx context.Context, l *Lead) (Hub, error)
@@ -49,10 +49,10 @@ type Config struct {
 // Listeners are a hub's listeners; each may be nil.
 type Listeners struct {
 	HTTPS, MQTT, Dev net.Listener
-	Peer             net.Listener // for other hubs of the database
+	Peer             net.Listener // for the other hubs of the database
 }
 
-// Close closes all of them.
+// Close closes all listeners.
 func (l Listeners) Close() {
 	for _, l := range []net.Listener{l.HTTPS, l.MQTT, l.Dev, l.Peer} {
 		if l != nil {
@@ -61,7 +61,7 @@ func (l Listeners) Close() {
 	}
 }
 
-// A Hub is what a leading member runs.
+// A Hub is the leading hub that a member runs.
 type Hub interface {
 	Run(ctx context.Context) error
 	Up() <-chan struct{}
@@ -70,7 +70,7 @@ type Hub interface {
 }
 
 // A Member is one of several hubs on a database. It is a standby until it leads, and then runs a
-// Hub. A deposed one exits, and is a standby after its restart.
+// Hub. A deposed leader exits, and is a standby after its restart.
 type Member struct {
 	c     Config
 	log   *slog.Logger
@@ -81,8 +81,8 @@ type Member struct {
 
 	passer *peer.Forwarder
 	client atomic.Pointer[pki.PeerClient]
-	fleet  atomic.Pointer[follower] // of a standby
-	hub    atomic.Pointer[Hub]      // of a leader
+	fleet  atomic.Pointer[follower] // set on a standby
+	hub    atomic.Pointer[Hub]      // set on a leader
 	up     chan struct{}
 	once   sync.Once
 
@@ -100,7 +100,7 @@ func New(c Config) *Member {
 
 func (m *Member) names() []string { return Names(m.c.Config) }
 
-// address returns where other hubs reach this one.
+// address returns the address at which other hubs reach this one.
 func (m *Member) address() string { return peerAddress(m.c.Config, m.c.Peer, m.names()) }
 
 // Names returns the host names of a hub.
@@ -112,7 +112,8 @@ func Names(cfg config.Config) []string {
 	return all
 }
 
-// peerAddress returns where other hubs reach the listener l on a machine with these names.
+// peerAddress returns the address at which other hubs reach the listener l on a machine with these
+// names.
 func peerAddress(cfg config.Config, l net.Listener, machine []string) string {
 	if cfg.PeerAddress != "" || l == nil {
 		return cfg.PeerAddress
@@ -128,7 +129,7 @@ func peerAddress(cfg config.Config, l net.Listener, machine []string) string {
 // clock returns the member's monotonic time.
 func (m *Member) clock() time.Duration { return time.Since(m.began) }
 
-// Run is a standby, then leads. It returns when ctx ends, or with ErrDeposed.
+// Run runs a standby, and then the leader. It returns when ctx ends, or with ErrDeposed.
 func (m *Member) Run(ctx context.Context) (err error) {
 	defer func() {
 		for _, g := range []*acceptor{m.https, m.mqtt, m.dev, m.peers} {
@@ -158,7 +159,7 @@ func (m *Member) storeOptions() store.Options {
 	}
 }
 
-// open opens the database, and retries until it can; nil: ctx has ended.
+// open opens the database, and retries until it succeeds. It returns nil if ctx has ended.
 func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 	refusing, end := context.WithCancel(ctx)
 	defer end()
@@ -195,8 +196,8 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 	}
 }
 
-// runStandby follows the leader and serves as a standby until this hub has taken the lead; nil: ctx
-// has ended.
+// runStandby follows the leader and serves as a standby until this hub has taken the lead. It
+// returns nil if ctx has ended.
 func (m *Member) runStandby(ctx context.Context, s *store.Standby) (*Lead, error) {
 	id, err := s.HubID(ctx)
 	if err != nil {
@@ -239,8 +240,8 @@ func (m *Member) runStandby(ctx context.Context, s *store.Standby) (*Lead, error
 	return at, nil
 }
 
-// commandHandler handles commands on this machine: a standby answers for itself, and otherwise
-// names the leader.
+// commandHandler handles commands on this machine. A standby answers the commands about itself, and
+// names the leader for all others.
 func (m *Member) commandHandler(f *follower) socket.Handler {
 	text := metrics.Standby(m.c.Version, f)
 	return func(ctx context.Context, _, order string) (string, error) {
@@ -275,8 +276,8 @@ func (m *Member) standing() leader.Status {
 	return s
 }
 
-// announce sends the standby's announcement to the leader at intervals. Requests report an
-// unreachable leader, so it only logs.
+// announce sends the standby's announcement to the leader at intervals. It only logs errors,
+// because requests report an unreachable leader.
 func (m *Member) announce(ctx context.Context) error {
 	for {
 		short, cancel := context.WithTimeout(ctx, leader.Beat)
@@ -308,7 +309,7 @@ func (m *Member) follow(ctx context.Context, f *follower) error {
 	}
 }
 
-// awaitLead takes the lead when it is this hub's turn; nil: ctx has ended.
+// awaitLead takes the lead when it is this hub's turn. It returns nil if ctx has ended.
 func (m *Member) awaitLead(ctx context.Context, s *store.Standby, f *follower) (*Lead, error) {
 	var b leader.View
 	var told leader.Row
@@ -346,7 +347,7 @@ func (m *Member) awaitLead(ctx context.Context, s *store.Standby, f *follower) (
 			m.log.Info("this hub does not take the lead", "err", err)
 			if errors.Is(err, store.ErrExists) {
 				b = b.SawChange(m.clock())
-			} else { // the leader may have changed
+			} else { // another hub may lead now
 				b = leader.View{}
 			}
 		}
@@ -363,8 +364,8 @@ func (m *Member) awaitLead(ctx context.Context, s *store.Standby, f *follower) (
 	return nil, nil
 }
 
-// caughtUp returns the copy with everything that the former leader has committed. nil: the hub has
-// to read it from the database after its first heartbeat, since the others wait for one lease only.
+// caughtUp returns the copy with everything that the former leader has committed. It returns nil if
+// reading takes too long for a lease; the hub then reads the database after its first heartbeat.
 func (m *Member) caughtUp(ctx context.Context, f *follower) *follower {
 	ctx, cancel := context.WithTimeout(ctx, leader.Beat)
 	defer cancel()
@@ -378,7 +379,8 @@ func (m *Member) caughtUp(ctx context.Context, f *follower) *follower {
 // Up is closed once the hub serves, as leader or standby.
 func (m *Member) Up() <-chan struct{} { return m.up }
 
-// Fleet returns the number of nodes of a leader. No device connects to a standby.
+// Fleet returns the number of nodes on a leader. On a standby it returns 0, because no device
+// connects to it.
 func (m *Member) Fleet() int {
 	if h := m.hub.Load(); h != nil {
 		return (*h).Fleet()

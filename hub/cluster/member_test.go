@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// slowly is a database that takes longer to read than a lease lasts.
+// slowly is a database whose fleet takes longer to read than a lease lasts.
 type slowly struct{}
 
 func (slowly) Follow(ctx context.Context, _ uint64) (store.Delta, error) {
@@ -23,17 +23,17 @@ func (slowly) Follow(ctx context.Context, _ uint64) (store.Delta, error) {
 	}
 }
 
-// A standby that has not read the fleet when it takes the lead reads it while it writes heartbeats.
-// Otherwise the others would take the lead from it, and have as much to read.
-func TestANewLeaderReadsTheFleetWhileItBeats(t *testing.T) {
+// A standby may take the lead before it has read the fleet. It writes heartbeats while it reads,
+// because otherwise another standby takes the lead and has to read as much.
+func TestANewLeaderSendsHeartbeatsWhileItReadsTheFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &Member{log: slog.New(slog.DiscardHandler)}
 		began := time.Now()
 		if f := m.caughtUp(t.Context(), newFollower("the-hub", slowly{})); f != nil {
-			t.Error("an unread fleet is taken for complete")
+			t.Error("caughtUp must return nil for an unread fleet")
 		}
 		if took := time.Since(began); took > leader.Lease/2 {
-			t.Errorf("no heartbeat for %s; others wait for %s", took, leader.Lease)
+			t.Errorf("no heartbeat for %s; standbys take over after %s", took, leader.Lease)
 		}
 	})
 }

@@ -47,15 +47,15 @@ func (m *Member) reads(s *store.Standby, authority *pki.Authority, f *follower) 
 	}
 }
 
-// A followed is the fleet as a standby's API sees it.
+// A followed is the fleet as a standby's API serves it.
 type followed struct{ *follower }
 
-// Do refuses: a standby only handles reads.
+// Do refuses changes, because a standby only answers reads.
 func (followed) Do(context.Context, control.News) ([]state.Applied, error) {
 	return nil, store.ErrStandby
 }
 
-// Since is never called: a watch needs each change, but a standby sees combined ones.
+// Since is never called: a watch needs every change, but a standby follows combined changes.
 func (followed) Since(uint64) ([]state.Applied, <-chan struct{}, error) {
 	return nil, nil, control.ErrExpired
 }
@@ -65,15 +65,15 @@ type noFleet struct{ access.Fleet }
 
 func (noFleet) Enrolment(string) (access.Enrolment, bool) { return access.Enrolment{}, false }
 
-// noLeases: only the leader knows the time of the last lease.
+// noLeases answers for leases: only the leader knows the time of the last lease.
 type noLeases struct{}
 
 func (noLeases) Seen(string) time.Time       { return time.Time{} }
 func (noLeases) Lease(string) *coordv1.Lease { return nil }
 func (noLeases) Leases() []*coordv1.Lease    { return nil }
 
-// readable are the resources that a standby serves: stored ones, except secrets, whose readers are
-// audited, and nodes and leases, whose status only the leader knows.
+// readable are the resources that a standby serves. It does not serve secrets, whose reads are
+// audited, or nodes and leases, whose status only the leader knows.
 var readable = func() (all []string) {
 	for _, r := range state.Served() {
 		if r.New != nil && !r.Sealed && r.Kind != state.Nodes && r.Kind != state.Leases {
@@ -83,7 +83,7 @@ var readable = func() (all []string) {
 	return all
 }()
 
-// readOf returns what a request reads; "": nothing that a standby serves.
+// readOf returns the verb and resource that a request reads, or "" if a standby does not serve it.
 func readOf(r *http.Request) (verb, resource string) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != "" || r.URL.RawPath != "" {
 		return "", ""
@@ -119,8 +119,8 @@ func readOf(r *http.Request) (verb, resource string) {
 	return verb, parts[0]
 }
 
-// ServeHTTP implements http.Handler. Unless a request accepts any version, the standby first
-// catches up with the database, so that the response is not older than the request.
+// ServeHTTP implements http.Handler. Unless the request accepts any version, the standby first
+// catches up with the database, so that its response is not older than the request.
 func (s *reads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	verb, resource := readOf(r)
 	if r.URL.Path == "/metrics" && r.Method == http.MethodGet {

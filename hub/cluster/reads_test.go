@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A standby serves what the database contains to readers; the leader answers everything else.
-func TestWhatAStandbyServes(t *testing.T) {
+// A standby answers reads of what the database contains; the leader answers all other requests.
+func TestAStandbyAnswersReads(t *testing.T) {
 	for _, c := range []struct{ method, path, verb, resource string }{
 		{"GET", "/api/v1/pods", "list", "pods"},
 		{"HEAD", "/api/v1/pods", "list", "pods"},
@@ -53,7 +53,7 @@ func TestWhatAStandbyServes(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
 		r.Header.Set(header, "x")
 		if verb, _ := readOf(r); verb != "" {
-			t.Errorf("with %s a standby answers", header)
+			t.Errorf("a standby must forward a request with %s", header)
 		}
 	}
 }

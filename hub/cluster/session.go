@@ -16,20 +16,20 @@ import (
 // closeGrace is how long a response may take to end after its user's access has ended.
 const closeGrace = 2 * time.Second
 
-// WatchSessions cancels a request when its user's access ends. It counts forwarded requests of a
-// user with the direct ones.
+// WatchSessions cancels a request when its user's access ends. A user's forwarded and direct
+// requests share one limit.
 func WatchSessions(guard *access.Guard, next http.Handler) http.Handler {
-	passed := listen.Shares{Most: listen.UserRequests} // of forwarded requests, whose connections belong to no user
+	forwarded := listen.Shares{Most: listen.UserRequests} // their connections do not belong to one user
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		leave := func() {}
 		defer func() { leave() }()
 		r, end := guard.WatchSession(r, func(u access.User) error {
-			if u.Role == access.Device { // only for renewals
+			if u.Role == access.Device { // devices only renew certificates here
 				return nil
 			}
 			peer.ReturnUser(r.Context(), w, u.Name)
 			if peer.ForwardedBy(r.Context()) != "" {
-				mine, ok := passed.Enter(u.Name)
+				mine, ok := forwarded.Enter(u.Name)
 				if !ok {
 					return fmt.Errorf("%w: %w", access.ErrTooMany, listen.ErrBusy)
 				}
@@ -53,7 +53,7 @@ func WatchSessions(guard *access.Guard, next http.Handler) http.Handler {
 			defer late.Stop()
 			select {
 			case <-served:
-			case <-late.C: // the client does not read, or has not closed
+			case <-late.C: // the client does not read, or keeps the connection open
 				listen.Cut(ctx)
 			}
 		})()

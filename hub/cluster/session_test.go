@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// Streams end with their user's access on real connections. Those whose handlers cannot end,
-// because their clients do not read, are closed.
+// A stream ends with its user's access, also on a real connection. If its handler is blocked
+// because the client does not read, the connection is closed.
 func TestStreamsEndWithTheirUsersAccess(t *testing.T) {
 	dir := t.TempDir()
 	st, err := store.Open(t.Context(), store.Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
@@ -67,7 +67,7 @@ func TestStreamsEndWithTheirUsersAccess(t *testing.T) {
 			<-r.Context().Done()
 			return
 		}
-		for b := make([]byte, 64<<10); ; { // it ignores its context
+		for b := make([]byte, 64<<10); ; { // the handler ignores its context
 			if _, err := out.Write(b); err != nil {
 				return
 			}
@@ -84,19 +84,19 @@ func TestStreamsEndWithTheirUsersAccess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The same for a forwarded request of a standby whose client does not read.
-	passed, err := net.Listen("tcp", "127.0.0.1:0")
+	// A standby forwards this request; its client does not read.
+	forwarded, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	peers := peerServer(peer.Accept(handler, func(leader.Status) {}))
-	go func() { _ = peers.Serve(peer.Listen(passed, authority.Peers(server))) }()
+	go func() { _ = peers.Serve(peer.Listen(forwarded, authority.Peers(server))) }()
 	defer peers.Close()
 	paths := []string{"/quiet", "/flood", "/upgraded"}
 	for i := range 2 * len(paths) {
 		path, to, config := paths[i%len(paths)], l, &tls.Config{InsecureSkipVerify: true}
 		if i >= len(paths) {
-			to, config = passed, authority.NewPeerClient("hub-b").Config("127.0.0.1")
+			to, config = forwarded, authority.NewPeerClient("hub-b").Config("127.0.0.1")
 		}
 		c, err := tls.Dial("tcp", to.Addr().String(), config)
 		if err != nil {
@@ -108,7 +108,7 @@ func TestStreamsEndWithTheirUsersAccess(t *testing.T) {
 			upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
 		}
 		_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hub\r\nX-Forwarded-For: 192.0.2.7\r\nAuthorization: Bearer %s\r\n%s\r\n", path, token, upgrade)
-		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil { // no response follows
+		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil { // the server has closed the connection without a response
 			t.Fatal(line, err)
 		}
 	}
@@ -123,7 +123,7 @@ func TestStreamsEndWithTheirUsersAccess(t *testing.T) {
 	defer answer.Body.Close()
 	select {
 	case path := <-over:
-		t.Fatalf("%s has ended before its right", path)
+		t.Fatalf("%s ended before the user's access", path)
 	default:
 	}
 	if err := guard.DeleteUser(t.Context(), "olav"); err != nil {
@@ -133,9 +133,9 @@ func TestStreamsEndWithTheirUsersAccess(t *testing.T) {
 	for range 2*len(paths) + 1 {
 		select {
 		case path := <-over:
-			t.Logf("%s ended after %s", path, time.Since(began).Round(time.Millisecond))
+			t.Logf("%s ended %s after the user's access", path, time.Since(began).Round(time.Millisecond))
 		case <-time.After(3 * time.Minute):
-			t.Fatal("a stream goes on")
+			t.Fatal("a stream continues after the user's access ended")
 		}
 	}
 }

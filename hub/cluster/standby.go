@@ -27,10 +27,11 @@ func (m *Member) peerTLS(host string) *tls.Config {
 	if c := m.client.Load(); c != nil {
 		return c.Config(host)
 	}
-	return &tls.Config{ServerName: host} // trusts no certificate
+	return &tls.Config{ServerName: host} // without an authority no certificate is trusted
 }
 
-// serve serves HTTPS as a standby with the shared authority, and restarts when that changes.
+// serve serves HTTPS as a standby with the shared authority, and restarts when the authority
+// changes.
 func (m *Member) serve(ctx context.Context, s *store.Standby, f *follower) error {
 	if m.https == nil {
 		return nil
@@ -83,7 +84,7 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 	defer end()
 	go m.watchAuthority(sub, s, files, end)
 	reads, over := m.reads(s, authority, f), make(chan struct{})
-	defer func() { <-over }() // it reads the database
+	defer func() { <-over }() // serving reads the database
 	defer end()
 	go func() {
 		defer close(over)
@@ -96,7 +97,7 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 	}, m.https.open())
 }
 
-// watchAuthority calls end when the database has another authority than files.
+// watchAuthority calls end when the authority in the database differs from files.
 func (m *Member) watchAuthority(ctx context.Context, s *store.Standby, files map[string][]byte, end func()) {
 	defer panics.Catch("standby")
 	defer end()
@@ -114,7 +115,7 @@ func (m *Member) watchAuthority(ctx context.Context, s *store.Standby, files map
 	}
 }
 
-// handler answers what a standby can answer, and forwards the rest.
+// handler answers the requests that a standby can answer, and forwards all others.
 func (m *Member) handler(server *pki.Server, reads *reads) http.Handler {
 	known := WatchSessions(reads.guard, reads)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,8 +132,8 @@ func (m *Member) handler(server *pki.Server, reads *reads) http.Handler {
 	})
 }
 
-// health reports whether this hub is alive, whether it can serve by forwarding, and that it is not
-// the leader.
+// health reports whether this hub runs, and whether it can serve by forwarding. It also reports
+// that this hub is not the leader.
 func (m *Member) health(w http.ResponseWriter, what, below string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache, private")

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// withoutPath is a URL for display. Some services put a secret into the path.
+// withoutPath returns a URL for display. It omits the path, because some services put a secret
+// there.
 func withoutPath(address string) string {
 	u, err := url.Parse(address)
 	switch {
@@ -17,7 +18,7 @@ func withoutPath(address string) string {
 	return u.Scheme + "://" + u.Host + "/…"
 }
 
-// withoutPassword is the URL of a database for display.
+// withoutPassword returns a database's URL for display.
 func withoutPassword(address string) string {
 	if !strings.Contains(address, "://") && !strings.Contains(address, "=") {
 		return address

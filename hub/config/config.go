@@ -1,8 +1,8 @@
 // Package config has the settings of `flotilla-hub serve`: their defaults, their sources (flag,
 // environment, file) and their validation.
 //
-// It only reads. Package cli calls Load before anything starts; the error has all mistakes at once,
-// each with the next step. Package main passes the values on.
+// It only reads. Package cli calls Load before anything starts. The error names all mistakes at
+// once, each with the next step. Package main passes the settings on.
 package config
 
 import (
@@ -18,44 +18,44 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A Config has the value of every setting. Load returns a valid one.
+// A Config has the value of every setting. Load returns only valid ones.
 type Config struct {
 	DataDir string
-	// postgres://…, which may have a password, a file with such a URL, or sqlite; "": the database of
-	// the last start
+	// URL postgres://…, which may have a password; or a file with such a URL; or sqlite; or "" for
+	// the database of the last start
 	Database       string
-	HTTPSListen    string // host:port; no host: every address
+	HTTPSListen    string // host:port; without a host the hub listens on every address
 	MQTTListen     string
-	MQTTDevListen  string   // without TLS, on loopback only; "": off
-	PeerListen     string   // for the other hubs of its database; "": a single hub
-	PeerAddress    string   // host:port at which they reach this hub; "": derived
-	MQTTAddresses  []string // host:port of every hub for devices; empty: this hub's
-	HTTPSAddresses []string // host:port of every hub for renewals; empty: where the device joined
+	MQTTDevListen  string   // listener without TLS, on loopback only; "" if off
+	PeerListen     string   // listener for the other hubs of the database; "" for a single hub
+	PeerAddress    string   // host:port at which other hubs reach this hub; "" if derived
+	MQTTAddresses  []string // host:port of every hub for devices; empty: only this hub
+	HTTPSAddresses []string // host:port of every hub for renewals; empty: the hub at which the device joined
 	// mqtts URLs of the external broker; empty: devices connect to this hub
 	Brokers          []string
-	BrokerPrefix     string // of all topics at the external broker
-	AgentsDir        string // agents for devices that join
-	ImageQuota       int64  // bytes of images that the hub keeps for its devices; 0: none
-	AdvertiseAddress string // host or IP address of the hub for devices and users; "": derived
+	BrokerPrefix     string // prefix of all topics at the external broker
+	AgentsDir        string // directory of the agents for devices that join
+	ImageQuota       int64  // bytes of images that the hub keeps for its devices; 0 if it keeps none
+	AdvertiseAddress string // host or IP address of the hub for devices and users; "" if derived
 	Discovery        bool   // answer devices that look for a hub on the local network
 	LogLevel         slog.Level
 	LogFormat        string // text or json
 
-	RegisterNode    bool // a device that reports for the first time becomes a node
-	RequireApproval bool // a device that joins waits until an administrator approves of it
+	RegisterNode    bool // whether a device that reports for the first time becomes a node
+	RequireApproval bool // whether a device that joins waits for an administrator's approval
 	LeaseInterval   time.Duration
 
-	AllocateNodeCIDRs bool         // assign each node a block of addresses for its pods
+	AllocateNodeCIDRs bool         // whether each node gets a block of addresses for its pods
 	ClusterCIDR       netip.Prefix // range of all blocks
 	NodeCIDRMaskSize  int          // prefix length of a block
-	Inventory         string       // file or https URL of the list of machines; "": none
+	Inventory         string       // file or https URL of the list of machines; "" if there is none
 
 	NodeMonitorPeriod         time.Duration
 	NodeMonitorGracePeriod    time.Duration
 	NodeStartupGracePeriod    time.Duration
 	NodeEvictionRate          float64 // nodes per second and site
 	SecondaryNodeEvictionRate float64
-	UnhealthyZoneThreshold    float64 // 0..1
+	UnhealthyZoneThreshold    float64 // fraction, 0 to 1
 	LargeClusterSizeThreshold int
 	SiteDisruptionPolicy      fleet.DisruptionPolicy
 
@@ -64,20 +64,20 @@ type Config struct {
 	TerminatedPodGCThreshold            int
 
 	// Webhook and mail for incidents; see package notify.
-	IncidentWebhook           string   // URL; "": none
-	IncidentWebhookSecretFile string   // its first line is the key that signs requests; "": not signed
-	IncidentMailServer        string   // smtp:// or smtps:// URL; "": no mail
-	IncidentMailFrom          string   // address
-	IncidentMailTo            []string // addresses
-	IncidentMailUser          string   // "": without login
-	IncidentMailPasswordFile  string   // its first line is the user's password
+	IncidentWebhook           string   // URL; "" if there is none
+	IncidentWebhookSecretFile string   // the file's first line is the key that signs requests; "": requests are not signed
+	IncidentMailServer        string   // smtp:// or smtps:// URL; "" for no mail
+	IncidentMailFrom          string   // sender's address
+	IncidentMailTo            []string // recipients' addresses
+	IncidentMailUser          string   // login at the mail server; "" for none
+	IncidentMailPasswordFile  string   // the file's first line is the user's password
 
-	CAPassphraseFile string        // its first line is the passphrase of the authority's keys; "": none
+	CAPassphraseFile string        // the file's first line is the passphrase of the authority's keys; "" if they have none
 	AuditRetention   time.Duration // how long audit records are kept
-	History          time.Duration // how long samples of nodes are kept; 0: no samples
+	History          time.Duration // how long samples of nodes are kept; 0 for no samples
 
 	// The hub's policy for workloads; each device also has its own. See Policy.
-	PolicyFile          string // replaces the five settings below; "": they are used
+	PolicyFile          string // file that replaces the five settings below; "": they are used
 	AllowPrivileged     bool
 	AllowHostNetwork    bool
 	AllowHostPID        bool
@@ -89,13 +89,13 @@ type Config struct {
 	sources map[string]Source
 }
 
-// A setting has one name as a flag, a variable and in the file.
+// A setting has the same name as a flag, as a variable and in the file.
 type setting struct {
 	name     string
 	usage    string
-	kind     string // of value, for the help: duration, number, ...
+	kind     string // kind of value, for the help: duration, number, ...
 	fallback string // the default
-	// set parses a value; its error says only which values are valid.
+	// set parses a value. Its error only says which values are valid.
 	set func(c *Config, value string) error
 	get func(c *Config) string
 }
@@ -368,15 +368,15 @@ var settings = []setting{
 	},
 }
 
-// maxHistory is the longest time for which a node's samples have space.
+// maxHistory is the longest time for which the hub has room for a node's samples.
 const maxHistory = 7 * 24 * time.Hour
 
-// podEvictionTimeout is the older name of both default tolerations.
+// podEvictionTimeout is the older name for both default tolerations together.
 const podEvictionTimeout = "pod-eviction-timeout"
 
 var aliased = []string{"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds"}
 
-// absent has settings of Kubernetes without effect here, with the reason.
+// absent are Kubernetes' settings that have no effect here, each with the reason.
 var absent = map[string]string{
 	"enable-taint-manager":      "NoExecute taints always evict, so remove it",
 	"node-cidr-mask-size-ipv4":  "there is one range, so there is one node-cidr-mask-size",

@@ -70,7 +70,7 @@ func TestFlagsWinOverEnvironmentOverFileOverDefaults(t *testing.T) {
 		"mqtt-dev-listen: \"\" # default",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(b.String()), " "), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
+			t.Errorf("%q is missing in\n%s", want, b.String())
 		}
 	}
 	// The output is a configuration file with equal values.
@@ -80,7 +80,7 @@ func TestFlagsWinOverEnvironmentOverFileOverDefaults(t *testing.T) {
 	}
 	for _, s := range settings {
 		if s.get(&again) != s.get(&c) {
-			t.Errorf("%s is %s after printing %s", s.name, s.get(&again), s.get(&c))
+			t.Errorf("%s is %s after reading the printed %s", s.name, s.get(&again), s.get(&c))
 		}
 	}
 }
@@ -133,11 +133,11 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 		{"a rate that is not a number", []string{"--node-eviction-rate=NaN"}, nil, "", []string{`node-eviction-rate is "NaN"; write a decimal number, such as 0.1`}},
 		{"a threshold above one", []string{"--unhealthy-zone-threshold=55"}, nil, "", []string{"unhealthy-zone-threshold is 55; write a fraction between 0 and 1, such as 0.55"}},
 		{"a duration without a unit", []string{"--node-monitor-grace-period=40"}, nil, "", []string{`node-monitor-grace-period is "40"; write a number with its unit, such as 40s`}},
-		{"a number beyond every int32", []string{"--terminated-pod-gc-threshold=99999999999"}, nil, "", []string{"write a whole number, such as 1000"}},
+		{"a number above the largest int32", []string{"--terminated-pod-gc-threshold=99999999999"}, nil, "", []string{"write a whole number, such as 1000"}},
 		{"an unknown policy", []string{"--site-disruption-policy=evict"}, nil, "", []string{"write Evict or Hold"}},
 		{"an unknown log level", nil, []string{"FLOTILLA_LOG_LEVEL=loud"}, "", []string{`FLOTILLA_LOG_LEVEL: log-level is "loud"; write debug, info, warn or error`}},
 		{"no data directory", []string{"--data-dir="}, nil, "", []string{"data-dir is empty"}},
-		{"two names for one thing", []string{"--pod-eviction-timeout=5m", "--default-not-ready-toleration-seconds=1"}, nil, "", []string{"set the same value; write one of them"}},
+		{"two settings for one value", []string{"--pod-eviction-timeout=5m", "--default-not-ready-toleration-seconds=1"}, nil, "", []string{"set the same value; write one of them"}},
 		{"a timeout with a fraction of a second", []string{"--pod-eviction-timeout=1500ms"}, nil, "", []string{"whole seconds"}},
 		{"a misspelt name in the file", nil, nil, "\n\nnode-monitor-grace-perod: 40s\n", []string{"hub.yaml:3: unknown setting node-monitor-grace-perod; did you mean node-monitor-grace-period?"}},
 		{"a name twice in the file", nil, nil, "log-level: info\nlog-level: warn\n", []string{"hub.yaml:2: log-level is also in line 1"}},
@@ -154,7 +154,7 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 		{"a Kubernetes flag without a meaning here", []string{"--enable-taint-manager"}, nil, "", []string{"--enable-taint-manager does nothing here", "always evict"}},
 		{"a Kubernetes setting without a meaning in the file", nil, nil, "enable-taint-manager: true\n", []string{"hub.yaml:1", "does nothing here"}},
 		{"a monitor period that delays every eviction", []string{"--node-monitor-period=48h"}, nil, "", []string{"node-monitor-period", "up to 1h"}},
-		{"several at once", []string{"--node-eviction-rate=-1", "--unhealthy-zone-threshold=2", "--log-format=xml"}, []string{"FLOTILLA_LEASE_INTERVAL=x"}, "",
+		{"several mistakes", []string{"--node-eviction-rate=-1", "--unhealthy-zone-threshold=2", "--log-format=xml"}, []string{"FLOTILLA_LEASE_INTERVAL=x"}, "",
 			[]string{"node-eviction-rate", "unhealthy-zone-threshold", "write text or json", "FLOTILLA_LEASE_INTERVAL"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 			}
 			for _, want := range c.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("no %q in %q", want, err)
+					t.Errorf("%q is missing in %q", want, err)
 				}
 			}
 		})
@@ -176,17 +176,17 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 
 func TestGoodValuesAreAccepted(t *testing.T) {
 	for name, args := range map[string][]string{
-		"loopback by name and number":   {"--mqtt-dev-listen=localhost:1883"},
-		"IPv6 loopback":                 {"--mqtt-dev-listen=[::1]:1883"},
-		"any free port twice":           {"--mqtt-listen=127.0.0.1:0", "--https-listen=127.0.0.1:0", "--mqtt-dev-listen=127.0.0.1:0"},
-		"one port on two addresses":     {"--mqtt-listen=10.0.0.1:8443", "--https-listen=10.0.0.2:8443"},
-		"no eviction at all":            {"--node-eviction-rate=0", "--secondary-node-eviction-rate=0"},
-		"a host name to advertise":      {"--advertise-address=gateway.example.org"},
-		"an IPv6 address to advertise":  {"--advertise-address=fd00::1"},
-		"exactly four leases of grace":  {"--lease-interval=2s", "--node-monitor-grace-period=8s", "--node-startup-grace-period=8s"},
-		"an empty configuration":        nil,
-		"pods that are evicted at once": {"--pod-eviction-timeout=0s"},
-		"a relative data directory":     {"--data-dir=../data"},
+		"loopback as a name and as an address": {"--mqtt-dev-listen=localhost:1883"},
+		"IPv6 loopback":                        {"--mqtt-dev-listen=[::1]:1883"},
+		"two listeners on any free port":       {"--mqtt-listen=127.0.0.1:0", "--https-listen=127.0.0.1:0", "--mqtt-dev-listen=127.0.0.1:0"},
+		"one port on two addresses":            {"--mqtt-listen=10.0.0.1:8443", "--https-listen=10.0.0.2:8443"},
+		"rates that never evict":               {"--node-eviction-rate=0", "--secondary-node-eviction-rate=0"},
+		"a host name to advertise":             {"--advertise-address=gateway.example.org"},
+		"an IPv6 address to advertise":         {"--advertise-address=fd00::1"},
+		"exactly four leases of grace":         {"--lease-interval=2s", "--node-monitor-grace-period=8s", "--node-startup-grace-period=8s"},
+		"an empty configuration":               nil,
+		"tolerations that evict at once":       {"--pod-eviction-timeout=0s"},
+		"a relative data directory":            {"--data-dir=../data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, _, err := load(t, args, []string{"FLOTILLA_CONFIG=" + file(t, "# nothing yet\n")}); err != nil {

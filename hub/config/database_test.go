@@ -30,13 +30,13 @@ func TestThePasswordOfTheDatabaseIsNotShown(t *testing.T) {
 				shown += err.Error()
 			}
 			if strings.Contains(shown, "geheim") || strings.Contains(shown, "ge%68eim") {
-				t.Errorf("%s %s is shown:\n%s", from, address, shown)
+				t.Errorf("%s %s: the password is printed:\n%s", from, address, shown)
 			}
 			if err == nil && (len(warnings) > 0) != (from == "flag") {
 				t.Errorf("%s %s: warnings %q", from, address, warnings)
 			}
 			if err == nil && c.Database != address {
-				t.Errorf("%s became %s", address, c.Database)
+				t.Errorf("the display of %s is %s", address, c.Database)
 			}
 		}
 	}

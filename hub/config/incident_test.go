@@ -9,7 +9,7 @@ func TestIncidentReceiversAreValidated(t *testing.T) {
 	for _, c := range []struct {
 		rule string
 		args []string
-		want string // part of the error; "" for none
+		want string // part of the error; "" if the settings are valid
 	}{
 		{"nobody", nil, ""},
 		{"a webhook", []string{"--incident-webhook=https://alerts.example.org/hook/s3cret"}, ""},
@@ -20,8 +20,8 @@ func TestIncidentReceiversAreValidated(t *testing.T) {
 		{"mail without a sender", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-to=kari@example.org"}, "incident-mail-from"},
 		{"mail without recipients", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-from=hub@example.org"}, "incident-mail-to"},
 		{"a server without a port", []string{"--incident-mail-server=smtp://mail.example.org", "--incident-mail-from=hub@example.org", "--incident-mail-to=kari@example.org"}, "incident-mail-server"},
-		{"a login without a password", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-from=hub@example.org", "--incident-mail-to=kari@example.org", "--incident-mail-user=hub"}, "neither"},
-		{"an address without a server", []string{"--incident-mail-to=kari@example.org"}, "incident-mail-server too"},
+		{"a mail user without a password", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-from=hub@example.org", "--incident-mail-to=kari@example.org", "--incident-mail-user=hub"}, "neither"},
+		{"a sender without a server", []string{"--incident-mail-to=kari@example.org"}, "incident-mail-server too"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			got, _, err := load(t, c.args, nil)
@@ -30,15 +30,15 @@ func TestIncidentReceiversAreValidated(t *testing.T) {
 			}
 			for _, s := range got.All() {
 				if strings.Contains(s.Value, "s3cret") {
-					t.Errorf("%s is shown as %s", s.Name, s.Value)
+					t.Errorf("the display of %s is %s", s.Name, s.Value)
 				}
 			}
 		})
 	}
 }
 
-// The URL of an inventory may have a secret in its password, its token or its path; a file name has
-// none.
+// The URL of an inventory may have a secret in its password, token or path. A file name has no
+// secret.
 func TestAnInventorysSecretIsNotShown(t *testing.T) {
 	for where, want := range map[string]string{
 		"https://hub:s3cret@machines.example.org/s3cret/list.yaml?token=s3cret": "https://machines.example.org/…",
@@ -51,11 +51,11 @@ func TestAnInventorysSecretIsNotShown(t *testing.T) {
 		}
 		var printed strings.Builder
 		if err := got.Print(&printed); err != nil || strings.Contains(printed.String(), "s3cret") {
-			t.Errorf("%s is printed, %v", where, err)
+			t.Errorf("--print-config contains the secret of %s, %v", where, err)
 		}
 		for _, s := range got.All() {
 			if s.Name == "inventory" && s.Value != want {
-				t.Errorf("%s is shown as %s", where, s.Value)
+				t.Errorf("the display of %s is %s", where, s.Value)
 			}
 		}
 	}

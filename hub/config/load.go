@@ -47,8 +47,9 @@ func (v *flagValue) String() string     { return v.text }
 func (v *flagValue) Set(s string) error { v.text = s; return nil }
 func (v *flagValue) Type() string       { return v.kind }
 
-// Load reads default, file (--config or FLOTILLA_CONFIG), environment ("NAME=value") and flags; a
-// later source wins. The error has every mistake. The warnings name unknown FLOTILLA_ variables.
+// Load reads the settings from defaults, file (--config or FLOTILLA_CONFIG), environment
+// ("NAME=value") and flags; a later source overrides. The error has every mistake; the warnings
+// name unknown FLOTILLA_ variables.
 func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, err error) {
 	c = Default()
 	var mistakes []error
@@ -86,7 +87,7 @@ func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, 
 // take applies the values of one source.
 func (c *Config) take(level []value) (mistakes []error) {
 	at := slices.IndexFunc(level, func(v value) bool { return v.name == podEvictionTimeout })
-	if at >= 0 { // first, so that the two exact names win over it
+	if at >= 0 { // set first, since both exact names override it
 		alias := level[at]
 		for _, v := range level {
 			if slices.Contains(aliased, v.name) {
@@ -142,7 +143,7 @@ func (c *Config) Print(w io.Writer) error {
 	return nil
 }
 
-// A Shown is one setting for display.
+// A Shown is a setting for display.
 type Shown struct{ Name, Value, From string }
 
 // All lists every setting for display.
@@ -181,7 +182,7 @@ func readEnvironment(environ []string) (values []value, file string, warnings []
 			values = append(values, value{name, text, Source(key)})
 		case absent[name] != "" || closest(name) != "":
 			mistakes = append(mistakes, fmt.Errorf("%s: %w", key, unknown("", name)))
-		default: // devices and tests have variables with this prefix too
+		default: // devices and tests use this prefix too
 			warnings = append(warnings, key+" in the environment is not a setting of the hub")
 		}
 	}
@@ -208,7 +209,7 @@ func readFile(file string) (values []value, mistakes []error) {
 			"%s:%d: a second YAML document begins; write all settings in one, without ---", file,
 			second.Content[0].Line)}
 	}
-	if len(doc.Content) == 0 { // empty, or only comments
+	if len(doc.Content) == 0 { // the file is empty or has only comments
 		return nil, nil
 	}
 	top := doc.Content[0]

@@ -11,7 +11,8 @@ import (
 var policySettings = []string{"allow-privileged", "allow-host-network", "allow-host-pid", "allowed-capabilities",
 	"host-path-prefixes"}
 
-// Policy returns the policy for workloads: that of the file, or one made of the single settings.
+// Policy returns the policy for workloads: the policy file's, or the one that the single settings
+// make.
 func (c *Config) Policy() policy.Document {
 	if c.policy != nil {
 		return *c.policy
@@ -26,7 +27,7 @@ func (c *Config) Policy() policy.Document {
 	return d
 }
 
-// readPolicy reads the policy file. A setting that the policy replaces must not be set as well.
+// readPolicy reads the policy file. Settings that the file replaces must not be set as well.
 func (c *Config) readPolicy() (mistakes []error) {
 	if c.PolicyFile == "" {
 		return nil

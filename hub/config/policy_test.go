@@ -15,10 +15,10 @@ func TestSingleSettingsMakeAPolicy(t *testing.T) {
 		args []string
 		want policy.Document
 	}{
-		"nothing said":              {nil, policy.Default()},
-		"no host path":              {[]string{"--host-path-prefixes="}, policy.Document{LocalVolumes: true, PodPidsLimit: 1024}},
-		"one by one":                {[]string{"--allow-host-network", "--allow-host-pid", "--allowed-capabilities=NET_ADMIN", "--host-path-prefixes=/srv,/opt"}, policy.Document{HostNetwork: true, HostPID: true, Capabilities: []string{"NET_ADMIN"}, HostPaths: []string{"/srv", "/opt"}, LocalVolumes: true, PodPidsLimit: 1024}},
-		"privileged opens the most": {[]string{"--allow-privileged"}, policy.Document{Privileged: true, NewPrivileges: true, HostPaths: []string{"/"}, UnsafeSysctls: []string{"*"}, LocalVolumes: true, PodPidsLimit: 1024}},
+		"nothing said":                          {nil, policy.Default()},
+		"settings without a host path":          {[]string{"--host-path-prefixes="}, policy.Document{LocalVolumes: true, PodPidsLimit: 1024}},
+		"each setting alone":                    {[]string{"--allow-host-network", "--allow-host-pid", "--allowed-capabilities=NET_ADMIN", "--host-path-prefixes=/srv,/opt"}, policy.Document{HostNetwork: true, HostPID: true, Capabilities: []string{"NET_ADMIN"}, HostPaths: []string{"/srv", "/opt"}, LocalVolumes: true, PodPidsLimit: 1024}},
+		"allow-privileged allows any host path": {[]string{"--allow-privileged"}, policy.Document{Privileged: true, NewPrivileges: true, HostPaths: []string{"/"}, UnsafeSysctls: []string{"*"}, LocalVolumes: true, PodPidsLimit: 1024}},
 	} {
 		got, _, err := load(t, c.args, nil)
 		if d := got.Policy(); err != nil || !reflect.DeepEqual(d, c.want) || d.Validate() != nil {

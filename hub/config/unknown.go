@@ -7,7 +7,7 @@ import (
 	"flotilla.dev/shared/commands"
 )
 
-// unknown is the error about a name that is not a setting; dashes stand before the name of a flag.
+// unknown is the error about a name that is not a setting. A flag's name is printed with dashes.
 func unknown(dashes, name string) error {
 	if why := absent[name]; why != "" {
 		return fmt.Errorf("%s%s does nothing here: %s", dashes, name, why)
@@ -18,7 +18,7 @@ func unknown(dashes, name string) error {
 	return fmt.Errorf("unknown setting %s%s; `flotilla-hub serve --help` lists them", dashes, name)
 }
 
-// FlagError names the closest setting in pflag's error about an unknown flag. It is for cobra's
+// FlagError adds the closest setting to pflag's error about an unknown flag. It is for cobra's
 // SetFlagErrorFunc.
 func FlagError(err error) error {
 	if err == nil {

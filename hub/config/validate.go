@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// Validate returns an error with every invalid value and how to correct it.
+// Validate returns an error that names every invalid value, and how to correct it.
 func (c *Config) Validate() error {
 	v := verdict{c: c}
 	if c.DataDir == "" {
@@ -57,7 +57,7 @@ type verdict struct {
 	mistakes []error
 }
 
-// wrong adds the error of a setting.
+// wrong adds an error about a setting.
 func (v *verdict) wrong(name, instead string) {
 	s, _ := find(name)
 	v.mistakes = append(v.mistakes, fmt.Errorf("%s: %s is %s; %s", v.c.source(name), name, quoted(s.get(v.c)), instead))
@@ -76,7 +76,7 @@ func quoted(s string) string {
 	return s
 }
 
-// database refuses a mistyped URL, which would otherwise be the name of a file.
+// database refuses a mistyped URL. Otherwise it would be taken for the name of a file.
 func (v *verdict) database() {
 	const instead = "write postgres://USER@HOST:5432/NAME, the path of a file whose first line is that, or sqlite"
 	switch is := v.c.Database; {
@@ -86,7 +86,7 @@ func (v *verdict) database() {
 		if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
 			v.wrong("database", instead)
 		}
-	case strings.Contains(is, "=") || !strings.Contains(is, "/"): // a libpq keyword string or a single word
+	case strings.Contains(is, "=") || !strings.Contains(is, "/"): // a libpq keyword string, or a single word
 		v.wrong("database", instead)
 	}
 }
@@ -136,7 +136,7 @@ const (
 	leastBlockBits = 3  // at least 8 addresses: the network's, the bridge's and a few pods'
 )
 
-// blocks checks that the range has blocks and a block has addresses.
+// blocks checks that the range has room for blocks, and a block for pods.
 func (v *verdict) blocks() {
 	c := v.c
 	if !c.AllocateNodeCIDRs {
@@ -162,7 +162,7 @@ func (v *verdict) blocks() {
 	}
 }
 
-// inventory refuses an unauthenticated URL, since the list decides which nodes are deleted.
+// inventory refuses an unauthenticated URL, because the list decides which nodes are deleted.
 func (v *verdict) inventory() {
 	const instead = "write the path of a file, or a URL such as https://machines.example.org/list.yaml"
 	where := v.c.Inventory
@@ -175,8 +175,8 @@ func (v *verdict) inventory() {
 	}
 }
 
-// leasesPerGrace is how many lease intervals a grace period has at least, so that a few lost leases
-// do not make a node Unknown.
+// leasesPerGrace is the least number of lease intervals in a grace period, so that a few lost
+// leases do not make a node Unknown.
 const leasesPerGrace = 4
 
 func (v *verdict) periods() {
@@ -187,10 +187,10 @@ func (v *verdict) periods() {
 	if c.History != 0 && (c.History < time.Hour || c.History > maxHistory) {
 		v.wrong("history", "write 1h to 168h, such as 24h, or false")
 	}
-	// The wire protocol has these limits.
+	// The wire protocol sets these limits.
 	if c.LeaseInterval < time.Second || c.LeaseInterval > 5*time.Minute || c.LeaseInterval%time.Second != 0 {
 		v.wrong("lease-interval", "write whole seconds between 1s and 5m, such as 10s")
-		return // the other settings depend on it
+		return // other settings depend on a valid interval
 	}
 	if c.NodeMonitorPeriod < 0 || c.NodeMonitorPeriod > time.Hour {
 		v.wrong("node-monitor-period", "write a time up to 1h, such as 5s")
@@ -264,10 +264,10 @@ func (v *verdict) reached(name, address, instead string) {
 	}
 }
 
-// maxBrokers is how many addresses a device accepts in the wire protocol.
+// maxBrokers is the largest number of addresses in the wire protocol.
 const maxBrokers = 16
 
-// brokers checks that hub and devices reach the external broker over TLS.
+// brokers checks that the hub and the devices reach the external broker over TLS.
 func (v *verdict) brokers() {
 	c := v.c
 	for _, b := range c.Brokers {
@@ -303,7 +303,7 @@ func (v *verdict) brokers() {
 	}
 }
 
-// BrokerAddresses returns host:port of each of Brokers.
+// BrokerAddresses returns the host:port of each broker.
 func (c *Config) BrokerAddresses() []string {
 	var all []string
 	for _, b := range c.Brokers {
@@ -318,8 +318,8 @@ func (c *Config) BrokerAddresses() []string {
 	return all
 }
 
-// listen returns the port of a listen address. It returns "" if the address is wrong or the system
-// chooses the port.
+// listen returns the port of a listen address, or "" if the address is wrong or the system chooses
+// the port.
 func (v *verdict) listen(name, address, instead string) string {
 	h, port, err := net.SplitHostPort(address)
 	n, perr := strconv.ParseUint(port, 10, 16)
@@ -328,12 +328,12 @@ func (v *verdict) listen(name, address, instead string) string {
 		return ""
 	}
 	if n == 0 {
-		return "" // any free port
+		return "" // the system chooses the port
 	}
 	return port
 }
 
-// overlap reports whether two listen addresses with equal ports collide.
+// overlap reports whether two listen addresses with the same port collide.
 func overlap(a, b string) bool {
 	ha, _, _ := net.SplitHostPort(a)
 	hb, _, _ := net.SplitHostPort(b)
@@ -356,7 +356,7 @@ func host(h string) bool {
 	if _, err := netip.ParseAddr(h); err == nil {
 		return true
 	}
-	if strings.Trim(h, "0123456789.") == "" { // 300.1.1.1 is not a host name
+	if strings.Trim(h, "0123456789.") == "" { // refuses 300.1.1.1, for example
 		return false
 	}
 	return len(h) <= 253 && hostForm.MatchString(h)

@@ -19,7 +19,7 @@ func text(name, kind, fallback, usage string, field func(*Config) *string) setti
 	}
 }
 
-// list is a setting of words separated by commas.
+// list is a setting whose value is words separated by commas.
 func list(name, kind, fallback, usage string, field func(*Config) *[]string) setting {
 	return setting{
 		name: name, kind: kind, fallback: fallback, usage: usage,
@@ -105,7 +105,7 @@ func setRange(v string, to *netip.Prefix) error {
 	return nil
 }
 
-// A choice is a valid word and its value.
+// A choice is one valid word of a setting, with its value.
 type choice[T any] struct {
 	word  string
 	value T

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/leader"
 )
 
-// answers requests the readiness of a running hub over HTTPS. It does not check the certificate.
+// answers requests the readiness of a running hub over HTTPS, without a check of the certificate.
 func answers(ctx context.Context, url string) Finding {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

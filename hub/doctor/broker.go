@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// brokers connects to every address of --broker as a device does and checks the certificate: its
-// name, its authority and its expiry. It sends nothing: the broker answers only clients with
+// brokers connects to every address of --broker as a device does, and checks the certificate's
+// name, authority and expiry. It sends no MQTT, because the broker answers only clients with
 // certificates.
 func (p Hub) brokers(ctx context.Context) (all []Finding) {
 	if p.Mistakes != nil || len(p.Config.Brokers) == 0 {
@@ -24,7 +24,7 @@ func (p Hub) brokers(ctx context.Context) (all []Finding) {
 	roots := x509.NewCertPool()
 	text, err := os.ReadFile(filepath.Join(p.Config.DataDir, "pki", "root.crt"))
 	if err != nil || !roots.AppendCertsFromPEM(text) {
-		return nil // certificates reports that
+		return nil // the check of certificates reports that
 	}
 	if text, err := os.ReadFile(filepath.Join(p.Config.DataDir, "pki", "former-root.crt")); err == nil {
 		roots.AppendCertsFromPEM(text)

@@ -69,10 +69,10 @@ func TestEveryAddressOfABrokerIsChecked(t *testing.T) {
 		level   Level
 		words   string
 	}{
-		"as it should be":                 {good, 0, OK, "answers in"},
+		"a valid certificate":             {good, 0, OK, "answers in"},
 		"a certificate that expires soon": {good, 345 * 24 * time.Hour, Warn, "its certificate expires on"},
 		"an expired certificate":          {good, 370 * 24 * time.Hour, Fail, "its certificate expired on"},
-		"one from the future":             {good, -20 * 24 * time.Hour, Fail, "is not valid before"},
+		"a certificate from the future":   {good, -20 * 24 * time.Hour, Fail, "is not valid before"},
 		"another name":                    {serve(own, "b.example"), 0, Fail, "is not for 127.0.0.1"},
 		"another authority":               {serve(other, "127.0.0.1"), 0, Fail, "not issued by this hub's authority"},
 		"TLS failed":                      {serve(nil), 0, Fail, "TLS failed"},
@@ -90,7 +90,7 @@ func TestEveryAddressOfABrokerIsChecked(t *testing.T) {
 	says(t, all, Fail, "broker", "refused")
 	for _, f := range all {
 		if f.What == "ports" && strings.HasPrefix(f.Seen, "--mqtt-listen") {
-			t.Error("it looks at a port that a hub behind a broker does not listen on")
+			t.Error("doctor must not check a port that a hub with an external broker does not use")
 		}
 	}
 }

@@ -18,19 +18,19 @@ import (
 )
 
 // A Bundle is data about a hub for support, without secrets. Objects have only the fields below,
-// and all text goes through Mask. Annotations, environments, arguments, config maps and messages of
-// pods' events are left out, since users write them freely.
+// and all text passes Mask. It omits annotations, environments, arguments, config maps and messages
+// of pods' events, because users write any text there.
 type Bundle struct {
 	Hub     Hub
 	Version string
-	Metrics string    // of the running hub; "": see WhyNone
-	WhyNone string    // why there are no metrics
-	Log     io.Reader // added with --log; nil: none
+	Metrics string    // metrics of the running hub; if "", WhyNone has the reason
+	WhyNone string    // reason for missing metrics
+	Log     io.Reader // log of --log; nil if not given
 }
 
 const maxLog = 32 << 20
 
-// Write writes the bundle as a tar.gz. A part that cannot be read has the reason instead.
+// Write writes the bundle as a tar.gz. A part that cannot be read is replaced by the error.
 func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 	zip := gzip.NewWriter(w)
 	out := tar.NewWriter(zip)

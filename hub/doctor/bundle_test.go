@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// TestNoSecretIsInABundle plants a different secret in every place that a user or a device can
+// TestNoSecretIsInABundle plants a different secret in every field that a user or a device can
 // write to, and searches the bundle for all of them.
 func TestNoSecretIsInABundle(t *testing.T) {
 	p, open := made(t)
@@ -87,7 +87,7 @@ func TestNoSecretIsInABundle(t *testing.T) {
 			InvolvedObject: corev1.ObjectReference{Kind: kind, Name: "x"}, Reason: "FailedMount", Message: plant("event")}
 		if kind == "Node" {
 			e.Message = sentence
-			planted = planted[:len(planted)-1] // not part of the bundle
+			planted = planted[:len(planted)-1] // the event of a node no longer has this secret
 		}
 		row("events", e.ObjectMeta, e)
 		n := &fleet.Incident{ObjectMeta: meta("", fmt.Sprint("incident-", i)), About: fleet.IncidentObject{Kind: kind,
@@ -139,11 +139,11 @@ func TestNoSecretIsInABundle(t *testing.T) {
 	for name, text := range files {
 		for _, secret := range planted {
 			if strings.Contains(text, secret) {
-				t.Errorf("%s has the secret %s:\n%.2000s", name, secret, text)
+				t.Errorf("%s contains the secret %s:\n%.2000s", name, secret, text)
 			}
 		}
 		if strings.Contains(text, "PRIVATE KEY") {
-			t.Errorf("%s has a key", name)
+			t.Errorf("%s contains a key", name)
 		}
 	}
 	for name, want := range map[string][]string{
@@ -160,7 +160,8 @@ func TestNoSecretIsInABundle(t *testing.T) {
 	}
 }
 
-// A pattern cannot recognize file names of users. The bundle has only names that the hub gives.
+// A pattern cannot recognize file names of users, so the bundle names only files that the hub
+// names.
 func TestABundleHidesFileNamesOfUsers(t *testing.T) {
 	p, _ := made(t)
 	for _, name := range []string{"pl4nted", "hub.db.pl4nted", "pl4nted.key", "backups/hub-pl4nted.db",
@@ -182,7 +183,7 @@ func TestABundleHidesFileNamesOfUsers(t *testing.T) {
 	files := unpack(t, &b)
 	for name, text := range files {
 		if strings.Contains(text, "pl4nted") {
-			t.Errorf("%s has a file name of a user:\n%s", name, text)
+			t.Errorf("%s contains a user's file name:\n%s", name, text)
 		}
 	}
 	for _, want := range []string{"hub.db", "hub.lock", "secrets.key", "pki/intermediate.crt", "pki/root.key",
@@ -193,8 +194,7 @@ func TestABundleHidesFileNamesOfUsers(t *testing.T) {
 	}
 }
 
-// Names of the hub's own files stay readable: a word such as revoked is not removed from other
-// text.
+// Names of the hub's own files stay readable, and words in them such as revoked stay in other text.
 func TestABundleNamesTheFilesOfARotatedAuthority(t *testing.T) {
 	p, _ := made(t)
 	authority, err := pki.OpenWith(p.Config.DataDir, "")
@@ -217,18 +217,18 @@ func TestABundleNamesTheFilesOfARotatedAuthority(t *testing.T) {
 	}
 	all := unpack(t, &b)
 	if all["log.txt"] != log {
-		t.Errorf("of %q is left %q", log, all["log.txt"])
+		t.Errorf("mask(%q) = %q, want it unchanged", log, all["log.txt"])
 	}
 	if text := all["directory.txt"]; strings.Contains(text, "(not of the hub)") ||
 		!strings.Contains(text, "pki/former-root.key") {
-		t.Errorf("a file of the hub is listed as another one:\n%s", text)
+		t.Errorf("a file of the hub must be listed by its name:\n%s", text)
 	}
 	if !strings.Contains(all["doctor.txt"], "pki/former-root.crt is valid until") {
 		t.Errorf("doctor.txt does not name the certificates:\n%s", all["doctor.txt"])
 	}
 }
 
-// The secrets of the settings are removed exactly, wherever they occur and whatever they look like.
+// A secret of the settings is removed wherever it occurs, whatever its form.
 func TestSecretsOfTheSettingsAreRemovedExactly(t *testing.T) {
 	p, _ := made(t)
 	write := func(name, text string) string {
@@ -258,16 +258,16 @@ func TestSecretsOfTheSettingsAreRemovedExactly(t *testing.T) {
 		files := unpack(t, &b)
 		for file, text := range files {
 			if strings.Contains(text, "pl4nted") {
-				t.Errorf("%s: %s has a secret of the settings:\n%s", name, file, text)
+				t.Errorf("%s: %s contains a secret of the settings:\n%s", name, file, text)
 			}
 		}
 		if !strings.HasSuffix(files["log.txt"], "kept") {
-			t.Errorf("%s: the log is %q", name, files["log.txt"])
+			t.Errorf("%s: secrets masked in the log: %q", name, files["log.txt"])
 		}
 	}
 }
 
-// What looks like a secret in logs and messages is replaced; the rest stays.
+// Text that looks like a secret is replaced in logs and messages; other text stays.
 func TestMask(t *testing.T) {
 	for _, text := range []string{
 		"mqtts://u:pl4nted@a:8883", "postgres://u:p/l4nted/pl4nted@db/x", "postgres://u:a@pl4nted@db/x",
@@ -307,7 +307,7 @@ func TestMask(t *testing.T) {
 	}
 }
 
-// Support needs the bundle of a damaged hub: an unreadable part has its error instead.
+// Support needs the bundle of a damaged hub, so an unreadable part is replaced by its error.
 func TestABundleOfADamagedHubHasTheErrors(t *testing.T) {
 	p, _ := made(t)
 	p.Config.DataDir += "/none"

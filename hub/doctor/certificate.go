@@ -34,7 +34,7 @@ func (p Hub) certificates() (all []Finding) {
 		}
 		all = append(all, p.certificate(name, text))
 	}
-	if Worst(all) == Fail { // keys are useless without certificates
+	if Worst(all) == Fail { // the check of keys needs certificates
 		return all
 	}
 	if err := pki.Look(p.Config.DataDir); err != nil {
@@ -56,7 +56,7 @@ func (p Hub) certificate(name string, text []byte) Finding {
 	left, until := cert.NotAfter.Sub(p.Now), cert.NotAfter.Format(time.DateOnly)
 	root := strings.HasPrefix(filepath.Base(name), "root")
 	switch {
-	case strings.Contains(name, "former") || strings.Contains(name, "cross"): // they expire when trust in them ends
+	case strings.Contains(name, "former") || strings.Contains(name, "cross"): // they expire with the trust in them
 	case p.Now.Before(cert.NotBefore.Add(-time.Hour)):
 		return Finding{Fail, "certificates",
 			fmt.Sprintf("%s is not valid before %s", name, cert.NotBefore.Format(time.DateOnly)),

@@ -1,7 +1,7 @@
-// Package doctor checks a hub's installation on its machine, and says how to fix what is wrong. The
-// hub may run or not. A check never changes anything.
+// Package doctor checks a running or stopped hub's installation on its machine, and says how to fix
+// each problem. A check never changes anything.
 //
-// It checks the data directory and the machine. The fleet's health is package diagnose's. Package
+// It checks the data directory and the machine; package diagnose checks the fleet's health. Package
 // cli prints the findings and sets the exit code.
 package doctor
 
@@ -56,26 +56,26 @@ type Hub struct {
 	Warnings []string
 	Now      time.Time
 	Unsynced bool // the kernel reports that the clock is not synchronized
-	// Standing is the state of a hub on standby; nil: it is not.
+	// Standing is the state of a hub on standby; nil if the hub is not on standby.
 	Standing *leader.Status
 }
 
-// Clock returns the kernel's time, and whether it is not synchronized.
+// Clock returns the kernel's time, and whether the kernel says that it is not synchronized.
 func Clock() (now time.Time, unsynced bool) {
 	state, err := unix.Adjtimex(&unix.Timex{})
 	return time.Now(), err == nil && state == unix.TIME_ERROR
 }
 
 const (
-	soon     = 30 * 24 * time.Hour // to the expiry of a certificate that nothing renews
-	tooSoon  = 24 * time.Hour      // to the expiry of one that the hub renews
+	soon     = 30 * 24 * time.Hour // time to the expiry of a certificate that is not renewed
+	tooSoon  = 24 * time.Hour      // time to the expiry of a certificate that the hub renews
 	lowBytes = 512 << 20
-	noBytes  = 64 << 20 // below it, a daily backup and a busy day no longer fit
+	noBytes  = 64 << 20 // less has no room for a daily backup and a busy day
 	oldCopy  = 50 * time.Hour
 	patience = 10 * time.Second
 )
 
-// Examine runs all checks, whatever their results.
+// Examine runs all checks, also after one has failed.
 func Examine(ctx context.Context, p Hub) (all []Finding) {
 	dir := p.Config.DataDir
 	e, err := store.Examine(ctx, store.Options{Dir: dir, Database: p.Config.Database})
@@ -83,7 +83,7 @@ func Examine(ctx context.Context, p Hub) (all []Finding) {
 	defer e.Close()
 	all = append(all, p.configuration()...)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return append(all, directory(dir, false)...) // without a directory nothing else can be checked
+		return append(all, directory(dir, false)...) // all other checks need the directory
 	}
 	all = append(all, directory(dir, e.Running)...)
 	all = append(all, disk(dir)...)
@@ -154,7 +154,7 @@ func directory(dir string, running bool) (all []Finding) {
 	files, foreign := 0, false
 	err = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the file was removed meanwhile
+			return nil // the file has been removed since it was listed
 		}
 		if err != nil {
 			return err
@@ -182,7 +182,7 @@ func directory(dir string, running bool) (all []Finding) {
 	if err != nil {
 		all = append(all, Finding{Fail, "directory", err.Error(), "run this as the user of the hub, or as root"})
 	}
-	if err := store.Refuses(dir); err != nil && !foreign { // otherwise already reported
+	if err := store.Refuses(dir); err != nil && !foreign { // an earlier check has reported foreign files
 		all = append(all, Finding{Fail, "directory", err.Error(), startsNot})
 	}
 	if len(all) == 0 {
@@ -198,7 +198,7 @@ func directory(dir string, running bool) (all []Finding) {
 func disk(dir string) []Finding {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return nil // a missing directory is already reported
+		return nil // the check of the directory has reported it
 	}
 	//nolint:unconvert // their types differ between architectures
 	free, size := int64(st.Bavail)*int64(st.Bsize), int64(st.Blocks)*int64(st.Bsize)
@@ -249,7 +249,7 @@ func (p Hub) database(e *store.Examination, err error) (all []Finding) {
 	}
 	all = append(append(all, p.paused(e)...), secretsOfDatabase(e)...)
 	lost, _ := fs.Glob(os.DirFS(p.Config.DataDir), "hub.db.corrupt-*")
-	// Companion files of a database.
+	// SQLite's log and index belong to the damaged database beside them.
 	lost = slices.DeleteFunc(lost, func(file string) bool {
 		return strings.HasSuffix(file, "-wal") || strings.HasSuffix(file, "-shm")
 	})
@@ -261,7 +261,7 @@ func (p Hub) database(e *store.Examination, err error) (all []Finding) {
 	return all
 }
 
-// server checks a PostgreSQL database with the rights of the hub's user.
+// server checks a PostgreSQL database with the permissions of the hub's user.
 func (p Hub) server(e *store.Examination, err error) (all []Finding) {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -295,7 +295,7 @@ func (p Hub) server(e *store.Examination, err error) (all []Finding) {
 
 const startsNot = "fix this first: the hub does not start"
 
-// secretsOfDatabase checks that the key of the secrets belongs to the database.
+// secretsOfDatabase checks that the database's secrets are sealed with the hub's key.
 func secretsOfDatabase(e *store.Examination) []Finding {
 	switch {
 	case e.Key == nil:
@@ -360,7 +360,7 @@ func (p Hub) clock(e *store.Examination) []Finding {
 	return []Finding{{OK, "clock", "it shows " + now, ""}}
 }
 
-// ports checks whether a stopped hub could listen.
+// ports checks whether a stopped hub could listen on its ports.
 func (p Hub) ports() (all []Finding) {
 	for _, l := range []struct{ flag, addr string }{{"--https-listen", p.Config.HTTPSListen},
 		{"--mqtt-listen", p.Config.MQTTListen}, {"--mqtt-dev-listen", p.Config.MQTTDevListen},

@@ -20,7 +20,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// made returns the data directory of a stopped hub; after open, that of a running one.
+// made returns the data directory of a stopped hub. After open it is the directory of a running
+// hub.
 func made(t *testing.T) (p Hub, open func() *store.Store) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "hub")
@@ -51,7 +52,7 @@ func made(t *testing.T) (p Hub, open func() *store.Store) {
 	return p, open
 }
 
-// says fails unless a finding of that level has these words and a next step.
+// says fails unless a finding of that level contains these words and has a next step.
 func says(t *testing.T, all []Finding, level Level, what, words string) {
 	t.Helper()
 	var lines []string
@@ -64,7 +65,7 @@ func says(t *testing.T, all []Finding, level Level, what, words string) {
 		}
 		lines = append(lines, f.String())
 	}
-	t.Errorf("no %s of %s says %q:\n%s", level, what, words, strings.Join(lines, "\n"))
+	t.Errorf("no finding %s of %s contains %q:\n%s", level, what, words, strings.Join(lines, "\n"))
 }
 
 func TestEveryDamageIsFound(t *testing.T) {
@@ -82,9 +83,9 @@ func TestEveryDamageIsFound(t *testing.T) {
 	}{
 		{"nothing", OK, "database", "is intact", func(*Hub, func(string) string) {}},
 		{"no directory", Fail, "directory", "not found", func(p *Hub, in func(string) string) { p.Config.DataDir = in("none") }},
-		{"a directory open to others", Fail, "directory", "(mode 0755)", func(p *Hub, in func(string) string) { do(os.Chmod(in(""), 0o755)) }},
-		{"a key open to others", Fail, "directory", "root.key (mode 0640)", func(p *Hub, in func(string) string) { do(os.Chmod(in("pki/root.key"), 0o640)) }},
-		{"a backup open to others", Fail, "directory", "(mode 0644)", func(p *Hub, in func(string) string) {
+		{"a directory that other users may open", Fail, "directory", "(mode 0755)", func(p *Hub, in func(string) string) { do(os.Chmod(in(""), 0o755)) }},
+		{"a key that other users may open", Fail, "directory", "root.key (mode 0640)", func(p *Hub, in func(string) string) { do(os.Chmod(in("pki/root.key"), 0o640)) }},
+		{"a backup that other users may open", Fail, "directory", "(mode 0644)", func(p *Hub, in func(string) string) {
 			files, _ := filepath.Glob(in("backups/*"))
 			do(os.Chmod(files[0], 0o644))
 		}},
@@ -137,18 +138,18 @@ func TestEveryDamageIsFound(t *testing.T) {
 			_, err = f.WriteString("in PostgreSQL\n")
 			do(errors.Join(err, f.Close()))
 		}},
-		{"a former damaged database", Warn, "database", "damaged databases are kept", func(p *Hub, in func(string) string) { do(os.WriteFile(in("hub.db.corrupt-1"), nil, 0o600)) }},
-		{"a damaged database with its log", Warn, "database", "1 damaged databases are kept beside hub.db: hub.db.corrupt-1", func(p *Hub, in func(string) string) {
+		{"a damaged database that the hub has replaced", Warn, "database", "damaged databases are kept", func(p *Hub, in func(string) string) { do(os.WriteFile(in("hub.db.corrupt-1"), nil, 0o600)) }},
+		{"a replaced damaged database with its log", Warn, "database", "1 damaged databases are kept beside hub.db: hub.db.corrupt-1", func(p *Hub, in func(string) string) {
 			for _, end := range []string{"", "-shm", "-wal"} {
 				do(os.WriteFile(in("hub.db.corrupt-1"+end), nil, 0o600))
 			}
 		}},
 		{"no backup for three days", Warn, "backups", "the newest is from", func(p *Hub, in func(string) string) { p.Now = p.Now.Add(72 * time.Hour) }},
-		{"no backup for three days but one of a clock that was ahead", Warn, "backups", "the newest is from", func(p *Hub, in func(string) string) {
+		{"no backup for three days, except one with a time in the future", Warn, "backups", "the newest is from", func(p *Hub, in func(string) string) {
 			p.Now = p.Now.Add(72 * time.Hour)
 			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
 		}},
-		{"no backup but one of a clock that was ahead", Warn, "backups", "none yet", func(p *Hub, in func(string) string) {
+		{"only a backup with a time in the future", Warn, "backups", "none yet", func(p *Hub, in func(string) string) {
 			do(os.RemoveAll(in("backups")))
 			do(os.MkdirAll(in("backups"), 0o700))
 			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
@@ -169,10 +170,10 @@ func TestEveryDamageIsFound(t *testing.T) {
 		}},
 		{"an empty key of boot configurations", Fail, "certificates", "firmware.key: certificate authority unusable", func(p *Hub, in func(string) string) { do(os.WriteFile(in("pki/firmware.key"), nil, 0o600)) }},
 		{"a damaged key of secrets", Fail, "secrets", "it does not have 64 hex digits", func(p *Hub, in func(string) string) { do(os.WriteFile(in("secrets.key"), make([]byte, 65), 0o600)) }},
-		{"another key of secrets", Fail, "secrets", "1 secrets in the database are sealed with key", func(p *Hub, in func(string) string) {
+		{"secrets sealed with another key", Fail, "secrets", "1 secrets in the database are sealed with key", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("secrets.key"), []byte(strings.Repeat("7", 64)), 0o600))
 		}},
-		{"no key of secrets", Warn, "secrets", "1 secrets in the database are sealed with it", func(p *Hub, in func(string) string) { do(os.Remove(in("secrets.key"))) }},
+		{"a missing key of secrets", Warn, "secrets", "1 secrets in the database are sealed with it", func(p *Hub, in func(string) string) { do(os.Remove(in("secrets.key"))) }},
 		{"a symbolic link", Fail, "directory", "hub.rev is a link", func(p *Hub, in func(string) string) {
 			do(os.Rename(in("hub.rev"), in("there")))
 			do(os.Symlink(in("there"), in("hub.rev")))
@@ -180,8 +181,8 @@ func TestEveryDamageIsFound(t *testing.T) {
 		{"no root", Fail, "certificates", "pki/root.crt not found", func(p *Hub, in func(string) string) { do(os.Remove(in("pki/root.crt"))) }},
 		{"an empty certificate", Fail, "certificates", "pki/root.crt has no certificate", func(p *Hub, in func(string) string) { do(os.WriteFile(in("pki/root.crt"), nil, 0o600)) }},
 		{"an expired root", Fail, "certificates", "pki/root.crt expired", func(p *Hub, in func(string) string) { p.Now = p.Now.AddDate(60, 0, 0) }},
-		{"a clock of 1970", Fail, "certificates", "is not valid before", func(p *Hub, in func(string) string) { p.Now = time.Unix(1000, 0) }},
-		{"a clock before the last write", Fail, "clock", "the database was last written", func(p *Hub, in func(string) string) { p.Now = p.Now.Add(-time.Hour) }},
+		{"a clock that shows 1970", Fail, "certificates", "is not valid before", func(p *Hub, in func(string) string) { p.Now = time.Unix(1000, 0) }},
+		{"a clock that is behind the last write", Fail, "clock", "the database was last written", func(p *Hub, in func(string) string) { p.Now = p.Now.Add(-time.Hour) }},
 		{"an unsynchronized clock", Warn, "clock", "is not synchronized", func(p *Hub, in func(string) string) { p.Unsynced = true }},
 		{"a port in use", Fail, "ports", "address already in use", func(p *Hub, in func(string) string) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -195,7 +196,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 			t.Cleanup(func() { _ = l.Close() })
 			p.Config.PeerListen = l.Addr().String()
 		}},
-		{"the database's address open to others", Fail, "directory", "database (mode 0644)", func(p *Hub, in func(string) string) {
+		{"a file with the database's URL that other users may open", Fail, "directory", "database (mode 0644)", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("database"), []byte("postgres://hub:secret@127.0.0.1:1/hub\n"), 0o600))
 			do(os.Chmod(in("database"), 0o644))
 		}},
@@ -203,7 +204,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p, _ := made(t)
 			if all := Examine(t.Context(), p); Worst(all) != OK {
-				t.Fatalf("an undamaged directory: %v", all)
+				t.Fatalf("findings in an undamaged directory: %v", all)
 			}
 			dir := p.Config.DataDir
 			c.damage(&p, func(name string) string { return filepath.Join(dir, name) })
@@ -211,7 +212,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 			all := Examine(t.Context(), p)
 			says(t, all, c.level, c.what, c.words)
 			if got := Worst(all); c.level == Fail && got != Fail || c.level == OK && got != OK {
-				t.Errorf("the worst is %s", got)
+				t.Errorf("the highest level is %s", got)
 			}
 			if after := tree(t, dir); after != before {
 				t.Errorf("the checks changed the directory from\n%sto\n%s", before, after)
@@ -220,8 +221,8 @@ func TestEveryDamageIsFound(t *testing.T) {
 	}
 }
 
-// A killed hub leaves a log that SQLite would apply; a running one has a lock, a log and an index.
-// The checks must not change them.
+// A killed hub leaves a log that SQLite would apply; a running hub has a lock, a log and an index.
+// The checks must not change these files.
 func TestFilesOfAKilledHubAreReadAndNotChanged(t *testing.T) {
 	p, open := made(t)
 	st := open()
@@ -230,7 +231,7 @@ func TestFilesOfAKilledHubAreReadAndNotChanged(t *testing.T) {
 	}
 	e, err := store.Examine(t.Context(), store.Options{Dir: p.Config.DataDir})
 	if err != nil || !e.Running || e.URL != "https://192.0.2.1" {
-		t.Errorf("a running hub: %+v, %v", e, err)
+		t.Errorf("findings about a running hub: %+v, %v", e, err)
 	}
 	e.Close()
 	killed := t.TempDir()
@@ -249,7 +250,7 @@ func TestFilesOfAKilledHubAreReadAndNotChanged(t *testing.T) {
 	before := tree(t, killed)
 	e, err = store.Examine(t.Context(), store.Options{Dir: killed})
 	if err != nil || e.Running || e.Damage != "" || e.URL != "https://192.0.2.1" {
-		t.Errorf("a killed hub: %+v, %v", e, err)
+		t.Errorf("findings about a killed hub: %+v, %v", e, err)
 	}
 	e.Close()
 	if after := tree(t, killed); after != before {
@@ -300,14 +301,14 @@ func TestAnUnencryptedDatabaseConnectionIsAWarning(t *testing.T) {
 	}
 }
 
-// The checks ask the hub on standby itself, although the address in the database is the leader's.
-// The leader makes the backups.
+// The checks ask the standby itself, although the address in the database is the leader's. Only the
+// leader makes backups.
 func TestAHubOnStandbyIsHealthy(t *testing.T) {
 	code := http.StatusOK
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
 	defer server.Close()
 	p, open := made(t)
-	st := open() // a running hub
+	st := open() // the hub runs now
 	defer st.Close()
 	if err := os.RemoveAll(filepath.Join(p.Config.DataDir, "backups")); err != nil {
 		t.Fatal(err)
@@ -318,7 +319,7 @@ func TestAHubOnStandbyIsHealthy(t *testing.T) {
 	says(t, all, OK, "hub", "the leader is hub-a (hub-a:8444); it is 0.3 s behind, at revision 7")
 	says(t, all, OK, "backups", "the leader makes them")
 	if Worst(all) == Fail {
-		t.Errorf("it is reported as broken: %v", all)
+		t.Errorf("a hub on standby must be healthy: %v", all)
 	}
 	p.Standing.Behind = time.Minute
 	says(t, Examine(t.Context(), p), Warn, "hub", "60.0 s behind")
@@ -328,7 +329,8 @@ func TestAHubOnStandbyIsHealthy(t *testing.T) {
 	says(t, Examine(t.Context(), p), Fail, "hub", "without a leader")
 }
 
-// The address of a running hub is in its database, which may be unreachable or wrong.
+// The address of a running hub is in its database, which may be unreachable or have a wrong
+// address.
 func TestAHubWithAnUnknownAddress(t *testing.T) {
 	for url, words := range map[string]string{
 		"":                      "its database has no address",

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ours matches the names that the hub gives to files in its data directory. Other names are not
-// printed.
+// ours matches the names of the hub's own files in the data directory. The listing prints only
+// these.
 var ours = regexp.MustCompile(`^(` + strings.Join([]string{
 	`hub\.(lock|rev|sock)`, `hub\.db(\.(migrate|restore))?(-wal|-shm|-journal)?`,
 	`hub\.db\.(corrupt|before-migrate|before-restore)-[0-9TZ.-]+(\.part|\.restore)?(-wal|-shm|-journal)?`,
@@ -20,7 +20,7 @@ var ours = regexp.MustCompile(`^(` + strings.Join([]string{
 	`history`, `history/[0-9-]+\.samples`,
 }, "|") + `)$`)
 
-// listing lists a directory, without the content of files.
+// listing lists a directory without the files' content.
 func listing(dir string) string {
 	var text strings.Builder
 	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
@@ -40,7 +40,7 @@ func listing(dir string) string {
 	return text.String()
 }
 
-// named is a file name for display.
+// named returns a file's name for display.
 func named(dir, file string) string {
 	name, err := filepath.Rel(dir, file)
 	switch {
@@ -56,9 +56,9 @@ func named(dir, file string) string {
 	return filepath.Join(dir, other)
 }
 
-// othersIn returns the names in a directory that the hub did not give.
+// othersIn returns the names in a directory that are not the hub's.
 func othersIn(dir string) (names []string) {
-	// an unreadable directory has no names to hide
+	// An unreadable directory shows no names, so there are none to hide.
 	_ = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		if name, rerr := filepath.Rel(dir, file); err == nil && rerr == nil && name != "." && !ours.MatchString(name) {
 			names = append(names, name, filepath.Base(name))

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The listing shows the files that a killed hub leaves.
+// The listing names the files that a killed hub leaves.
 func TestTheListingNamesFilesOfAKilledHub(t *testing.T) {
 	for _, name := range []string{
 		"hub.db", "hub.db-wal", "hub.db.migrate", "hub.db.migrate-wal", "hub.db.restore", "hub.db.restore-journal",
@@ -14,12 +14,12 @@ func TestTheListingNamesFilesOfAKilledHub(t *testing.T) {
 		"backups/hub-20260102T030405Z.db.part", "backups/before-schema-7-20260102T030405Z.db.part-journal",
 	} {
 		if got := named("/data", filepath.Join("/data", name)); got != filepath.Join("/data", name) {
-			t.Errorf("%s is shown as %s", name, got)
+			t.Errorf("the listing shows %s as %s", name, got)
 		}
 	}
 	for _, name := range []string{"hub.db.of-anna", "hub.db.migrate-anna", "backups/anna.db.part"} {
 		if got := named("/data", filepath.Join("/data", name)); got == filepath.Join("/data", name) {
-			t.Errorf("%s is shown", name)
+			t.Errorf("the listing must hide %s", name)
 		}
 	}
 }

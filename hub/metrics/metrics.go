@@ -1,6 +1,6 @@
-// Package metrics serves the hub's Prometheus metrics. It reads what the hub keeps anyway, at each
-// scrape, and counts nothing itself: a second counter could differ. Packages serve and cluster use
-// it.
+// Package metrics serves the hub's Prometheus metrics. At each scrape it reads counts that other
+// packages keep, and keeps none itself, because two counters could differ. Packages serve and
+// cluster use it.
 package metrics
 
 import (
@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Sources are what a hub's metrics are read from.
+// Sources are the parts of a hub whose metrics are served.
 type Sources struct {
 	Version   string
 	Loop      *node.Devices
@@ -123,7 +123,7 @@ func (m hubCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func (m hubCollector) Collect(ch chan<- prometheus.Metric) { // runs on a goroutine of the library
+func (m hubCollector) Collect(ch chan<- prometheus.Metric) { // runs on a goroutine of Prometheus' library
 	defer panics.Catch("metrics")
 	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, t, v, labels...)
@@ -217,8 +217,7 @@ func (m hubCollector) sendWork(s state.Snapshot, send sender) {
 	send(metricBehind, gauge, float64(behind))
 }
 
-// sendKeeping sends the metrics of what an operator maintains: space, backups, certificates, a
-// version.
+// sendKeeping sends the metrics of the hub's upkeep: disk space, backups, certificates and version.
 func (m hubCollector) sendKeeping(send sender) {
 	send(metricBuild, gauge, 1, m.Version)
 	send(metricLeader, gauge, 1)
@@ -249,7 +248,7 @@ func Handler(from Sources) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
-// Text returns what a handler of this package answers.
+// Text returns the response of one of this package's handlers.
 func Text(ctx context.Context, h http.Handler) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {
@@ -260,7 +259,7 @@ func Text(ctx context.Context, h http.Handler) (string, error) {
 	return p.String(), nil
 }
 
-// A page is a ResponseWriter that keeps the answer.
+// A page is a ResponseWriter that stores the response.
 type page struct {
 	bytes.Buffer
 	head http.Header

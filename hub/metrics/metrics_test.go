@@ -27,7 +27,7 @@ func TestTheManualHasTheMetrics(t *testing.T) {
 		for _, d := range all {
 			m := form.FindStringSubmatch(d.String())
 			if m == nil {
-				t.Fatalf("the library says %s of itself", d)
+				t.Fatalf("the description %s cannot be parsed", d)
 			}
 			labels := ""
 			if m[3] != "" {
@@ -50,8 +50,8 @@ func stringers[T fmt.Stringer](all []T) (out []fmt.Stringer) {
 	return out
 }
 
-// An alert uses this metric, and says that the events of such a pod have the reason. A pod with a
-// scheduling gate has no events and may wait for days, so it does not count.
+// A pod with a scheduling gate has no events and may wait for days, so the metric does not count
+// it. An alert on the metric tells the operator to look for the reason in the pods' events.
 func TestAGatedPodDoesNotWaitForANode(t *testing.T) {
 	var changes []state.Change
 	for name, change := range map[string]func(*corev1.Pod){
@@ -68,6 +68,6 @@ func TestAGatedPodDoesNotWaitForANode(t *testing.T) {
 	got := map[*prometheus.Desc]float64{}
 	hubCollector{}.sendWork(s, func(d *prometheus.Desc, _ prometheus.ValueType, v float64, _ ...string) { got[d] += v })
 	if got[metricUnplaced] != 1 || got[metricPods] != 4 {
-		t.Errorf("%v of %v pods wait for a node, want 1 of 4", got[metricUnplaced], got[metricPods])
+		t.Errorf("the metrics count %v of %v pods as waiting for a node, want 1 of 4", got[metricUnplaced], got[metricPods])
 	}
 }

@@ -16,8 +16,8 @@ import (
 // kB a node.
 const NodesPath = "/metrics/nodes"
 
-// A nodeCollector sends what devices have reported. A scrape asks no device, so it costs their
-// links nothing.
+// A nodeCollector sends the newest reports of devices. A scrape sends devices no requests, so that
+// it does not use their links.
 type nodeCollector struct{ loop *node.Devices }
 
 var (
@@ -57,7 +57,7 @@ func (m nodeCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func (m nodeCollector) Collect(ch chan<- prometheus.Metric) { // runs on a goroutine of the library
+func (m nodeCollector) Collect(ch chan<- prometheus.Metric) { // runs on a goroutine of Prometheus' library
 	defer panics.Catch("metrics")
 	s := m.loop.Snapshot()
 	for n := range s.Nodes() {
@@ -92,7 +92,7 @@ func (m nodeCollector) Collect(ch chan<- prometheus.Metric) { // runs on a gorou
 			is *float64
 		}{{nodeCPU, v.Vitals.CPU}, {nodeMemory, v.Vitals.Memory}, {nodeDisk, v.Vitals.Disk}, {nodeHeat, v.Vitals.Temperature},
 			{nodeSupply, v.Vitals.Supply}, {nodeRTT, v.Vitals.RTT}} {
-			if f.is != nil { // the board does not measure it
+			if f.is != nil { // the board does not measure this value
 				send(f.d, *f.is)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // A Follower is a standby's copy of the fleet.
 type Follower interface {
 	Snapshot() state.Snapshot
-	Age() time.Duration // the longest that the copy may be out of date
+	Age() time.Duration // upper bound of the copy's age
 }
 
 // A standbyCollector sends the metrics of a standby.
@@ -37,7 +37,7 @@ func (standbyCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func (c standbyCollector) Collect(ch chan<- prometheus.Metric) { // runs on a goroutine of the library
+func (c standbyCollector) Collect(ch chan<- prometheus.Metric) { // runs on a goroutine of Prometheus' library
 	defer panics.Catch("metrics")
 	ch <- prometheus.MustNewConstMetric(metricLeader, gauge, 0)
 	ch <- prometheus.MustNewConstMetric(metricLag, gauge, c.fleet.Age().Seconds())

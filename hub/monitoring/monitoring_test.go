@@ -46,12 +46,12 @@ func TestTheScrapeConfigurationIsPrometheus(t *testing.T) {
 		}
 	}
 	if strings.Count(Scrape, `"`+Target+`"`) != 2 {
-		t.Errorf("%s does not have %q twice", ScrapeFile, Target)
+		t.Errorf("%s must contain %q twice", ScrapeFile, Target)
 	}
 	promtool(t, "check", "config", "--syntax-only", filepath.Join(dir, ScrapeFile))
 }
 
-// Each alert fires in a story, so that its expression can be true.
+// A story of package serve makes each alert fire, which proves that its expression can be true.
 func TestEveryAlertFiresInAStory(t *testing.T) {
 	var rules struct {
 		Groups []struct {
@@ -74,7 +74,7 @@ func TestEveryAlertFiresInAStory(t *testing.T) {
 		for _, r := range g.Rules {
 			seen++
 			if !strings.Contains(string(stories), `alertname="`+r.Alert+`"`) {
-				t.Errorf("%s fires in no story", r.Alert)
+				t.Errorf("alert %s does not fire in any story", r.Alert)
 			}
 			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) ||
 				r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
@@ -83,12 +83,12 @@ func TestEveryAlertFiresInAStory(t *testing.T) {
 		}
 	}
 	if seen < 10 {
-		t.Errorf("there are %d alerts: the test does not look", seen)
+		t.Errorf("only %d alerts were found", seen)
 	}
 }
 
 // Every panel has a description and a unit.
-func TestTheDashboardIsGrafanas(t *testing.T) {
+func TestTheDashboardIsComplete(t *testing.T) {
 	var d struct {
 		Title  string `json:"title"`
 		UID    string `json:"uid"`
@@ -115,7 +115,7 @@ func TestTheDashboardIsGrafanas(t *testing.T) {
 		for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 				if x > 23 || taken[y][x] != "" {
-					t.Fatalf("%s lies on %s or beyond the edge", p.Title, taken[y][min(x, 23)])
+					t.Fatalf("panel %s overlaps %s or the dashboard's edge", p.Title, taken[y][min(x, 23)])
 				}
 				taken[y][x] = p.Title
 			}
@@ -128,7 +128,7 @@ func TestTheDashboardIsGrafanas(t *testing.T) {
 		}
 	}
 	if d.UID == "" || len(d.Panels) < 10 {
-		t.Errorf("it has %d panels and uid %q", len(d.Panels), d.UID)
+		t.Errorf("the dashboard has %d panels and uid %q", len(d.Panels), d.UID)
 	}
 	var rules strings.Builder // promtool also parses the queries
 	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")

@@ -2,8 +2,8 @@
 // on three sites, and sample workloads, all in ./data. With --script night the simulated devices
 // fail as in a bad night.
 //
-// It runs the commands of the README with the programs that were just built. Ctrl-C ends them; the
-// next start continues with ./data.
+// It runs the commands of the README with the programs that were just built. Ctrl-C ends the
+// programs; the next start continues with ./data.
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The sample workload, and those that the script of the night changes.
+// Sample workloads, and the workloads that the script night changes.
 //
 //go:embed sample.yaml
 var sample []byte
@@ -41,7 +41,7 @@ var night []byte
 // A layout has the directories, the addresses and the script of the simulated devices.
 type layout struct {
 	bin, data, https, mqtt, dev string
-	script                      string // empty: the simulated devices keep running
+	script                      string // script of the simulated devices; if empty, they run without failures
 	speed                       float64
 }
 
@@ -110,12 +110,12 @@ func run(ctx context.Context, p layout) error {
 		if err != nil {
 			return err
 		}
-		words := strings.Fields(line) // flotilla-device join URL --token TOKEN
+		words := strings.Fields(line) // the line is: flotilla-device join URL --token TOKEN
 		if _, err := output(ctx, p.device(), append(words[1:], "--state-dir", p.deviceDir())...); err != nil {
 			return err
 		}
 	}
-	// This is a working machine: a full disk must not remove its images.
+	// The machine has its own work, so a full disk must not make the agent remove images.
 	anyDisk := "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
 	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn", "--eviction-hard",
 		anyDisk); err != nil {
@@ -131,7 +131,7 @@ func run(ctx context.Context, p layout) error {
 	if err != nil {
 		return err
 	}
-	// Created earlier, the workloads would be reported as impossible to place.
+	// Wait for the nodes first: without them the hub reports that the workloads cannot be placed.
 	api.awaitNodes(ctx, 9, 20*time.Second)
 	if err := p.create(ctx, api); err != nil {
 		return err
@@ -150,8 +150,8 @@ func run(ctx context.Context, p layout) error {
 	}
 }
 
-// lockDir locks the directory until this quickstart and its programs have ended. So the hub that
-// answers there is the one that it started.
+// lockDir locks the directory until this quickstart and its programs have ended. It ensures that
+// the hub that answers there was started by this quickstart.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func lockDir(dir string) (*os.File, error) {
 	return own, nil
 }
 
-// create makes the workloads.
+// create creates the workloads.
 func (p layout) create(ctx context.Context, a *api) error {
 	all := [][]byte{sample}
 	if p.script == "night" {
@@ -185,7 +185,7 @@ func (p layout) create(ctx context.Context, a *api) error {
 	return nil
 }
 
-// A child is a program that quickstart runs until it ends itself.
+// A child is a program that quickstart runs and ends before it exits.
 type child struct {
 	over chan struct{}
 	err  error
@@ -194,8 +194,8 @@ type child struct {
 func begin(ctx context.Context, own *os.File, name string, args ...string) (*child, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdout, os.Stderr, []*os.File{own}
-	// Children are in their own process groups: quickstart passes Ctrl-C on in order. They end if
-	// it is killed.
+	// Each child has its own process group, so that quickstart can end them in order after Ctrl-C.
+	// The kernel ends them if quickstart is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 15 * time.Second
@@ -296,8 +296,8 @@ func (a *api) ready(ctx context.Context) error {
 	return nil
 }
 
-// awaitNodes waits until at least count nodes are Ready, at most for limit: without Docker or Podman
-// this machine's node never is.
+// awaitNodes waits until at least count nodes are Ready, but at most for limit: this machine's node
+// never becomes Ready without Docker or Podman.
 func (a *api) awaitNodes(ctx context.Context, count int, limit time.Duration) {
 	for end := time.Now().Add(limit); a.readyNodes(ctx) < count && time.Now().Before(end); {
 		select {
@@ -332,7 +332,7 @@ func (a *api) readyNodes(ctx context.Context) (count int) {
 	return count
 }
 
-// create creates a workload if it does not exist.
+// create creates a workload unless it exists.
 func (a *api) create(ctx context.Context, manifest []byte) error {
 	var is struct{ Kind string }
 	if err := yaml.Unmarshal(manifest, &is); err != nil {

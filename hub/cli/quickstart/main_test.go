@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A second quickstart, or a program of the first one, keeps the directory locked. Otherwise it
-// would use the first one's hub.
+// A second quickstart is refused while the first, or a program of the first, runs. Otherwise the
+// second would use the first one's hub.
 func TestASecondQuickstartIsRefused(t *testing.T) {
 	p := layout{bin: t.TempDir(), data: filepath.Join(t.TempDir(), "data")}
 	mark := filepath.Join(p.bin, "started")
@@ -34,13 +34,13 @@ func TestASecondQuickstartIsRefused(t *testing.T) {
 	for _, which := range []string{"the first", "a program of the first one"} {
 		if started, err := second(); started || err == nil ||
 			!strings.Contains(err.Error(), "another quickstart uses "+p.data) {
-			t.Errorf("beside %s: %v, and it has started the hub: %t", which, err, started)
+			t.Errorf("second quickstart beside %s: %v; it has started a hub: %t", which, err, started)
 		}
 		own.Close()
 	}
 	cancel()
 	c.wait()
 	if started, err := second(); !started || err == nil || !strings.Contains(err.Error(), "the hub did not start") {
-		t.Errorf("afterwards: %v, and it has started the hub: %t", err, started)
+		t.Errorf("second quickstart after the first: %v; it has started a hub: %t", err, started)
 	}
 }

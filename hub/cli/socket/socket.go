@@ -1,8 +1,8 @@
 // Package socket lets a command send an order to the hub on its machine: one line over a Unix
-// socket in the data directory, and a text as the answer. Write permission on that directory is the
+// socket in the data directory, answered by a text. Write permission on the directory is the
 // authorization.
 //
-// It knows no orders: package serve carries them out, package cli sends them.
+// The package does not know the orders: package serve carries them out, package cli sends them.
 package socket
 
 import (
@@ -31,18 +31,18 @@ const Name = "hub.sock"
 // ErrNoDirectory is returned for a data directory that does not exist.
 var ErrNoDirectory = errors.New("data directory not found")
 
-// failed is the prefix of an answer that is an error.
+// failed begins an answer that is an error.
 const failed = "failed: "
 
-// How long a command may take to send its order, and the hub to answer: deriving a key from a
+// Time limits of a command to send its order, and of the hub to answer. Deriving a key from a
 // passphrase is slow.
 const (
 	asking    = 10 * time.Second
 	answering = time.Minute
 )
 
-// short returns a path of at most 107 bytes, the kernel's limit for a socket, to the same
-// directory. Call done when the socket is connected.
+// short returns a path to the same directory of at most 107 bytes, the kernel's limit for a socket.
+// Call done after the socket is connected.
 func short(path string) (s string, done func(), err error) {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -51,15 +51,15 @@ func short(path string) (s string, done func(), err error) {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), func() { _ = dir.Close() }, nil
 }
 
-// looking is the time limit of Look: a hub that works answers at once.
+// looking is the time limit of Look. A working hub answers at once.
 const looking = 10 * time.Second
 
 // Ask sends an order to the hub of a data directory and returns the answer. The hub carries out one
-// order at a time, so Ask may wait for another one.
+// order at a time, so Ask may wait for another order.
 func Ask(dir, order string) (string, error) { return ask(dir, order, 2*(asking+answering)) }
 
-// Look sends a question. Its time limit is shorter than that of Ask, since doctor also asks hubs
-// that hang.
+// Look sends a question. Its time limit is shorter than Ask's, because doctor also asks hubs that
+// hang.
 func Look(dir, what string) (string, error) { return ask(dir, what, looking) }
 
 func ask(dir, order string, patience time.Duration) (string, error) {
@@ -101,10 +101,10 @@ func (e noDirectory) Error() string {
 
 func (noDirectory) Is(target error) bool { return target == ErrNoDirectory }
 
-// A Handler carries out an order; by is the user that runs the command's process.
+// A Handler carries out an order. by is the user that runs the command's process.
 type Handler func(ctx context.Context, by, order string) (answer string, err error)
 
-// Serve carries out the orders that reach the socket at path, one at a time, until ctx ends.
+// Serve carries out orders that arrive at the socket at path, one at a time, until ctx ends.
 func Serve(ctx context.Context, path string, handle Handler) error {
 	path, done, err := short(path)
 	if err != nil {

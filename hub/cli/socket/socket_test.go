@@ -14,7 +14,7 @@ import (
 func TestAnOrderWorksWithALongPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("deep/", 40))
 	if _, err := Ask(dir, "resume"); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(), "--data-dir") {
-		t.Errorf("a directory that is not there: %v", err)
+		t.Errorf("a missing directory: %v", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -23,7 +23,7 @@ func TestAnOrderWorksWithALongPath(t *testing.T) {
 		!strings.Contains(err.Error(), "is it running?") {
 		t.Errorf("a directory without a hub: %v", err)
 	}
-	for range 2 { // a killed hub leaves its socket
+	for range 2 { // twice, since a killed hub leaves its socket
 		if err := os.WriteFile(filepath.Join(dir, Name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +37,7 @@ func TestAnOrderWorksWithALongPath(t *testing.T) {
 				return by + " says " + order, nil
 			})
 		}()
-		for { // the socket will soon exist
+		for { // retry until the socket exists
 			if _, err := Ask(dir, "are you there"); err == nil {
 				break
 			}
@@ -47,10 +47,10 @@ func TestAnOrderWorksWithALongPath(t *testing.T) {
 			t.Errorf("%q, %v", answer, err)
 		}
 		if answer, err := Ask(dir, "fail"); err == nil || err.Error() != "there is a reason" || answer != "" {
-			t.Errorf("an order that fails: %q, %v", answer, err)
+			t.Errorf("a failed order is answered %q, %v", answer, err)
 		}
 		if info, err := os.Stat(filepath.Join(dir, Name)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("the socket is %v, %v", info.Mode(), err)
+			t.Errorf("the socket's mode is %v, %v", info.Mode(), err)
 		}
 		cancel()
 		if err := <-over; err != nil {
@@ -60,7 +60,7 @@ func TestAnOrderWorksWithALongPath(t *testing.T) {
 }
 
 // A hub that hangs accepts a connection and does not answer. The caller gets an error in time.
-func TestAskingAHubThatHangsEndsInTime(t *testing.T) {
+func TestAskEndsIfTheHubHangs(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", filepath.Join(dir, Name))
 	if err != nil {
